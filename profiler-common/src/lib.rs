@@ -1,0 +1,355 @@
+//! The contract between aiprof's user space and its eBPF programs.
+//!
+//! Layouts and limits only: no policy, no helpers beyond what both sides must
+//! compute identically. All structures are `repr(C)`, hold integers only, pad
+//! explicitly and assert their size at compile time.
+//!
+//! # The unwind pool
+//!
+//! Everything the kernel-side unwinder reads lives in one memory-mapped BPF
+//! array, the *pool*: [`POOL_CHUNK`]-byte map values ("chunks"), carved by user
+//! space into blocks that never straddle a chunk and start on a
+//! [`POOL_UNIT`]-byte boundary. A [`PoolRef`] names a block. Three kinds of
+//! block exist:
+//!
+//! * a **mapping list** ([`MapListHeader`]): the executable mappings of an
+//!   address space, sorted by start address; the `PROCS` hash map leads from a
+//!   process to its list;
+//! * a **directory** ([`DirHeader`]): one per file, a `u32` reference for each
+//!   [`PAGE_SIZE`] bytes of text, so tables are resident page by page;
+//! * a **table page** ([`PageHeader`]): the unwind rules of one page of text.
+//!
+//! Every block starts with an owner tag. User space clears the reference before
+//! it reuses a block and changes the tag; the unwinder compares the tag before
+//! and after reading, so a block that is replaced under it yields a counted
+//! failure, never a wrong frame.
+
+#![no_std]
+
+/// Bytes in one pool chunk, that is in one value of the pool map.
+pub const POOL_CHUNK: usize = 256 * 1024;
+/// Granularity of block addresses within a chunk, in bytes.
+pub const POOL_UNIT: usize = 64;
+/// Bits of a [`PoolRef`] that hold the unit index within a chunk.
+pub const POOL_UNIT_BITS: u32 = 12;
+const _: () = assert!(POOL_CHUNK / POOL_UNIT == 1 << POOL_UNIT_BITS);
+
+/// A block in the pool: `chunk << POOL_UNIT_BITS | unit`. Unit 0 of chunk 0 is
+/// never handed out, so that the values below stay free for special meanings.
+pub type PoolRef = u32;
+/// Directory entry: the page is not resident; the unwinder reports a miss.
+pub const REF_ABSENT: PoolRef = 0;
+/// Directory entry: the file has no unwind data for this page; the unwinder
+/// falls back to frame pointers.
+pub const REF_NO_DATA: PoolRef = 1;
+/// First value that names a block.
+pub const REF_FIRST: PoolRef = 2;
+
+/// log2 of the bytes of text that one table page covers.
+pub const PAGE_SHIFT: u32 = 16;
+/// Bytes of text that one table page covers.
+pub const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
+/// Rows in one group of a table page.
+pub const GROUP_ROWS: usize = 16;
+/// Bytes of one group: `GROUP_ROWS` deltas, then `GROUP_ROWS` rule indices.
+pub const GROUP_BYTES: usize = 2 * GROUP_ROWS;
+/// Most groups in one table page (bounded by the search's step count).
+pub const MAX_GROUPS: usize = 4096;
+/// Most rules in one table page: a rule index is one byte.
+pub const MAX_PAGE_RULES: usize = 256;
+/// Most executable mappings in one mapping list.
+pub const MAX_MAPPINGS: usize = 4096;
+
+/// Most user frames in one sample.
+pub const MAX_USER_FRAMES: usize = 512;
+/// Most kernel frames in one sample (the kernel's default
+/// `perf_event_max_stack`).
+pub const MAX_KERNEL_FRAMES: usize = 127;
+
+/// Header of a table page, followed by `n_groups` `u16` anchors (the offset in
+/// the page of the first row of each group), padding to 8 bytes, `n_rules`
+/// [`Rule`]s and `n_groups` groups of [`GROUP_BYTES`].
+///
+/// Row `i` of a group starts at `anchor + delta[0] + ... + delta[i]` with
+/// `delta[0] == 0` and applies up to the next row. A gap over 255 bytes is
+/// bridged by repeating a row. Unused rows at the end of the last group repeat
+/// the last rule with delta 255; they are unreachable or equal. The first
+/// anchor is 0: a page states the rule at its first byte.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageHeader {
+    /// Identity of this incarnation of the block, never 0.
+    pub owner: u32,
+    /// When the unwinder last used the page: nanoseconds since boot >> 30.
+    pub last_used: u32,
+    /// Groups in the page, 1..=MAX_GROUPS.
+    pub n_groups: u16,
+    /// Rules in the page, 1..=MAX_PAGE_RULES.
+    pub n_rules: u16,
+    /// Byte offset of the first rule from the block's start, multiple of 8.
+    pub rules_off: u32,
+    /// Byte offset of the first group from the block's start, multiple of 8.
+    pub groups_off: u32,
+    /// Zero.
+    pub pad: u32,
+}
+const _: () = assert!(size_of::<PageHeader>() == 24);
+
+/// How to find the caller's frame: one unwind rule, x86-64.
+///
+/// The caller's stack pointer is the CFA; its return address is at CFA - 8
+/// unless the kind says otherwise.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rule {
+    /// Offset that goes with `kind`.
+    pub cfa_off: i32,
+    /// Caller's rbp is at CFA + this when `rbp == RBP_AT_CFA`, in bytes.
+    pub rbp_off: i16,
+    /// One of the `CFA_*` constants.
+    pub kind: u8,
+    /// One of the `RBP_*` constants.
+    pub rbp: u8,
+}
+const _: () = assert!(size_of::<Rule>() == 8);
+
+/// No unwind data here: use the frame pointer.
+pub const CFA_NONE: u8 = 0;
+/// The outermost frame (return address undefined): the stack is complete.
+pub const CFA_END: u8 = 1;
+/// CFA = rsp + cfa_off.
+pub const CFA_RSP: u8 = 2;
+/// CFA = rbp + cfa_off.
+pub const CFA_RBP: u8 = 3;
+/// CFA = *(rbp + cfa_off).
+pub const CFA_DEREF_RBP: u8 = 4;
+/// CFA = *(rsp + cfa_off).
+pub const CFA_DEREF_RSP: u8 = 5;
+/// A PLT entry: CFA = rsp + 8 + ((rip & 15) >= cfa_off ? 8 : 0).
+pub const CFA_PLT: u8 = 6;
+/// A signal frame: rip, rsp and rbp come from the `ucontext` at rsp + cfa_off
+/// (linux/arch/x86/include/uapi/asm/sigcontext.h).
+pub const CFA_SIGNAL: u8 = 7;
+/// The file's rule is one that the unwinder does not implement.
+pub const CFA_UNSUPPORTED: u8 = 8;
+/// CFA = register (kind - CFA_REG) + cfa_off, by DWARF number; only where all
+/// registers are known, that is in the innermost frame.
+pub const CFA_REG: u8 = 16;
+
+/// Caller's rbp is the current rbp.
+pub const RBP_SAME: u8 = 0;
+/// Caller's rbp is at CFA + rbp_off.
+pub const RBP_AT_CFA: u8 = 1;
+/// Caller's rbp is not known.
+pub const RBP_UNDEFINED: u8 = 2;
+
+/// Header of a file's page directory, followed by `n_pages` [`PoolRef`]s.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirHeader {
+    /// Identity of this incarnation of the block, never 0.
+    pub owner: u32,
+    /// Pages of text, from the file's first executable page on.
+    pub n_pages: u32,
+}
+const _: () = assert!(size_of::<DirHeader>() == 8);
+
+/// Header of a mapping list, followed by `n` start addresses (`u64`, sorted)
+/// and then `n` [`MapEntry`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MapListHeader {
+    /// Identity of this incarnation of the block, never 0.
+    pub owner: u32,
+    /// Mappings in the list, at most MAX_MAPPINGS.
+    pub n: u32,
+}
+const _: () = assert!(size_of::<MapListHeader>() == 8);
+
+/// One executable mapping.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MapEntry {
+    /// First address after the mapping.
+    pub end: u64,
+    /// `address - bias` is the offset from the file's first directory page.
+    pub bias: u64,
+    /// The file's directory; REF_NO_DATA for memory without unwind data.
+    pub dir: PoolRef,
+    /// One of the `MAP_*` constants.
+    pub kind: u32,
+}
+const _: () = assert!(size_of::<MapEntry>() == 24);
+
+/// File-backed text, or the vdso: unwound by its tables.
+pub const MAP_FILE: u32 = 0;
+/// Anonymous executable memory (JIT code): unwound by frame pointers.
+pub const MAP_ANON: u32 = 1;
+/// The kernel's `[uprobes]` area: out-of-line single steps and the return
+/// trampoline.
+pub const MAP_UPROBES: u32 = 2;
+/// The `[vsyscall]` page: the return address is at rsp.
+pub const MAP_VSYSCALL: u32 = 3;
+
+/// Value of the `PROCS` map, keyed by process id (tgid, root pid namespace).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcEntry {
+    /// The mapping list of the process.
+    pub maps: PoolRef,
+    /// Identity of the address space, new at every exec; echoed in samples so
+    /// that user space can reject a stack unwound with a dead image's list.
+    pub space: u32,
+}
+const _: () = assert!(size_of::<ProcEntry>() == 8);
+
+/// First field of every record in a ring buffer: what it is.
+pub const KIND_SAMPLE: u32 = 1;
+
+/// Header of a CPU sample, followed by `user_len` user addresses (leaf first)
+/// and `kernel_len` kernel addresses (leaf first), each `u64`.
+///
+/// User addresses after the first are return addresses, except those that
+/// directly follow a signal frame: bit 63 ([`ADDR_EXACT`]) marks an address
+/// that is an interrupted instruction and not a return address.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SampleHeader {
+    /// [`KIND_SAMPLE`].
+    pub kind: u32,
+    /// CPU the sample was taken on.
+    pub cpu: u32,
+    /// CLOCK_MONOTONIC nanoseconds.
+    pub time_ns: u64,
+    /// Process id (tgid) in the root pid namespace.
+    pub tgid: u32,
+    /// Thread id in the root pid namespace.
+    pub tid: u32,
+    /// Thread name, NUL-padded.
+    pub comm: [u8; 16],
+    /// cgroup v2 id, 0 if unknown.
+    pub cgroup: u64,
+    /// What the sample stands for in the event's unit: nanoseconds for
+    /// cpu-clock, cycles for a hardware counter.
+    pub period: u64,
+    /// Identity of the address space whose list was used, 0 if none.
+    pub space: u32,
+    /// Directory of the page whose absence ended the walk (`STOP_PAGE_ABSENT`).
+    pub miss_dir: PoolRef,
+    /// Index in that directory.
+    pub miss_page: u32,
+    /// Number of user addresses.
+    pub user_len: u16,
+    /// Number of kernel addresses.
+    pub kernel_len: u16,
+    /// Why the user walk ended: one of the `STOP_*` constants.
+    pub stop: u8,
+    /// `FLAG_*` bits.
+    pub flags: u8,
+    /// Zero.
+    pub pad: [u8; 6],
+}
+const _: () = assert!(size_of::<SampleHeader>() == 80);
+
+/// Marks a user address that is an exact instruction (see [`SampleHeader`]);
+/// user addresses never have this bit.
+pub const ADDR_EXACT: u64 = 1 << 63;
+
+/// The kernel stack could not be read.
+pub const FLAG_KERNEL_FAILED: u8 = 1;
+/// The kernel stack may have been cut at MAX_KERNEL_FRAMES.
+pub const FLAG_KERNEL_TRUNCATED: u8 = 2;
+/// The sample was taken in user mode.
+pub const FLAG_USER_MODE: u8 = 4;
+/// At least one frame was found by frame pointer, for want of unwind data.
+pub const FLAG_FRAME_POINTER: u8 = 8;
+/// The mapping list came from an ancestor, for the process is a fork that user
+/// space has not registered.
+pub const FLAG_FROM_ANCESTOR: u8 = 16;
+
+/// No user stack: a kernel thread.
+pub const STOP_KERNEL_THREAD: u8 = 0;
+/// The walk reached the outermost frame.
+pub const STOP_END: u8 = 1;
+/// The process is unknown to user space: only the leaf is recorded.
+pub const STOP_NO_PROCESS: u8 = 2;
+/// An address lies in no known executable mapping.
+pub const STOP_NO_MAPPING: u8 = 3;
+/// The table page is not resident (reported, and loaded by user space).
+pub const STOP_PAGE_ABSENT: u8 = 4;
+/// The file's unwind rule is not supported.
+pub const STOP_UNSUPPORTED: u8 = 5;
+/// User memory could not be read.
+pub const STOP_READ: u8 = 6;
+/// More than MAX_USER_FRAMES frames.
+pub const STOP_TOO_DEEP: u8 = 7;
+/// The frame pointer chain broke (no unwind data, and rbp is no frame).
+pub const STOP_FRAME_POINTER: u8 = 8;
+/// The stack pointer did not grow: corrupt stack or wrong rule.
+pub const STOP_NO_PROGRESS: u8 = 9;
+/// A block changed while it was read.
+pub const STOP_TORN: u8 = 10;
+/// A return trampoline whose return instance was not found.
+pub const STOP_TRAMPOLINE: u8 = 11;
+/// Number of stop reasons.
+pub const STOP_COUNT: usize = 12;
+
+/// Index in the per-CPU `COUNTERS` array: samples seen by the program.
+pub const COUNT_SAMPLES: u32 = 0;
+/// Samples dropped because the ring buffer was full or contended.
+pub const COUNT_RING_DROPS: u32 = 1;
+/// Samples of the idle task, not recorded.
+pub const COUNT_IDLE: u32 = 2;
+/// Number of counters.
+pub const COUNTERS: u32 = 3;
+
+/// Read-only constants of the eBPF programs, set at load time from BTF and from
+/// the configuration. An offset of [`NO_FIELD`] switches off what needs it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// `task_struct.flags`.
+    pub task_flags: u32,
+    /// `task_struct.real_parent`.
+    pub task_real_parent: u32,
+    /// `task_struct.tgid`.
+    pub task_tgid: u32,
+    /// `task_struct.mm`.
+    pub task_mm: u32,
+    /// `task_struct.utask`.
+    pub task_utask: u32,
+    /// `uprobe_task.return_instances`.
+    pub utask_return_instances: u32,
+    /// `uprobe_task.xol_vaddr`.
+    pub utask_xol_vaddr: u32,
+    /// `uprobe_task.vaddr`.
+    pub utask_vaddr: u32,
+    /// `return_instance.stack`.
+    pub ri_stack: u32,
+    /// `return_instance.orig_ret_vaddr`.
+    pub ri_orig_ret_vaddr: u32,
+    /// `return_instance.next`.
+    pub ri_next: u32,
+    /// Chunks in the pool map.
+    pub pool_chunks: u32,
+    /// 1: record samples of the idle task too.
+    pub include_idle: u32,
+    /// 1: record kernel stacks.
+    pub kernel_stacks: u32,
+}
+
+/// Offset value that means "this kernel has no such field".
+pub const NO_FIELD: u32 = u32::MAX;
+
+/// `task_struct.flags`: forked but did not exec (include/linux/sched.h).
+pub const PF_FORKNOEXEC: u32 = 0x40;
+/// `task_struct.flags`: a kernel thread (include/linux/sched.h).
+pub const PF_KTHREAD: u32 = 0x0020_0000;
+
+#[cfg(feature = "user")]
+mod user {
+    // SAFETY: repr(C), integers only, no padding bytes: every bit pattern is valid.
+    unsafe impl aya::Pod for super::ProcEntry {}
+    // SAFETY: repr(C), integers only, no padding bytes: every bit pattern is valid.
+    unsafe impl aya::Pod for super::Settings {}
+}

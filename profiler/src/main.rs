@@ -1,0 +1,2 @@
+//! The `aiprof` binary.
+fn main() {}

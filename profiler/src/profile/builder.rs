@@ -1,0 +1,156 @@
+//! Interning construction of a [`Profile`].
+
+use super::{
+    Binary, BinaryId, Frame, FrameId, FrameKind, Location, LocationId, Meta, Process, ProcessId,
+    Profile, Sample, Stack, StackId, StrId,
+};
+use rustc_hash::FxHashMap;
+use std::hash::Hash;
+
+/// Builds a [`Profile`]: equal strings, frames, locations and stacks are stored
+/// once, equal samples are added up.
+#[derive(Default)]
+pub struct ProfileBuilder {
+    profile: Profile,
+    strings: FxHashMap<String, StrId>,
+    binaries: FxHashMap<(String, Option<super::BuildId>), BinaryId>,
+    processes: FxHashMap<Process, ProcessId>,
+    frames: FxHashMap<Frame, FrameId>,
+    locations: FxHashMap<Location, LocationId>,
+    stacks: FxHashMap<Stack, StackId>,
+    samples: FxHashMap<(ProcessId, u32, StrId, Option<StrId>, StackId), usize>,
+}
+
+/// Index of `item` in `table`, appended first if it is new.
+fn intern<T: Clone + Eq + Hash, I: Copy>(
+    table: &mut Vec<T>,
+    index: &mut FxHashMap<T, I>,
+    item: T,
+    id: impl Fn(u32) -> I,
+) -> I {
+    if let Some(found) = index.get(&item) {
+        return *found;
+    }
+    let new = id(u32::try_from(table.len()).unwrap_or(u32::MAX));
+    table.push(item.clone());
+    index.insert(item, new);
+    new
+}
+
+impl ProfileBuilder {
+    /// An empty profile with the given description.
+    pub fn new(meta: Meta) -> Self {
+        Self {
+            profile: Profile {
+                meta,
+                ..Profile::default()
+            },
+            ..Self::default()
+        }
+    }
+
+    /// Interns a string.
+    pub fn string(&mut self, text: &str) -> StrId {
+        if let Some(found) = self.strings.get(text) {
+            return *found;
+        }
+        intern(
+            &mut self.profile.strings,
+            &mut self.strings,
+            text.to_owned(),
+            StrId,
+        )
+    }
+
+    /// Interns a binary.
+    pub fn binary(&mut self, binary: Binary) -> BinaryId {
+        let key = (binary.path.clone(), binary.build_id);
+        if let Some(found) = self.binaries.get(&key) {
+            return *found;
+        }
+        let id = BinaryId(u32::try_from(self.profile.binaries.len()).unwrap_or(u32::MAX));
+        self.profile.binaries.push(binary);
+        self.binaries.insert(key, id);
+        id
+    }
+
+    /// Interns a process.
+    pub fn process(&mut self, pid: u32, comm: &str) -> ProcessId {
+        let comm = self.string(comm);
+        intern(
+            &mut self.profile.processes,
+            &mut self.processes,
+            Process { pid, comm },
+            ProcessId,
+        )
+    }
+
+    /// Interns a frame.
+    pub fn frame(&mut self, name: &str, kind: FrameKind, source: Option<(&str, u32)>) -> FrameId {
+        let name = self.string(name);
+        let file = source.map(|(file, _)| self.string(file));
+        let line = source.map_or(0, |(_, line)| line);
+        let frame = Frame {
+            name,
+            kind,
+            file,
+            line,
+        };
+        intern(&mut self.profile.frames, &mut self.frames, frame, FrameId)
+    }
+
+    /// Interns a location.
+    pub fn location(&mut self, location: Location) -> LocationId {
+        intern(
+            &mut self.profile.locations,
+            &mut self.locations,
+            location,
+            LocationId,
+        )
+    }
+
+    /// Interns a stack.
+    pub fn stack(&mut self, stack: Stack) -> StackId {
+        intern(&mut self.profile.stacks, &mut self.stacks, stack, StackId)
+    }
+
+    /// Adds a sample to the one with the same key.
+    pub fn sample(&mut self, sample: Sample) {
+        let key = (
+            sample.process,
+            sample.tid,
+            sample.thread,
+            sample.cgroup,
+            sample.stack,
+        );
+        match self
+            .samples
+            .get(&key)
+            .and_then(|&i| self.profile.samples.get_mut(i))
+        {
+            Some(known) => {
+                known.count += sample.count;
+                known.time_ns += sample.time_ns;
+            }
+            None => {
+                self.samples.insert(key, self.profile.samples.len());
+                self.profile.samples.push(sample);
+            }
+        }
+    }
+
+    /// The losses, to add to.
+    pub fn losses(&mut self) -> &mut super::Losses {
+        &mut self.profile.losses
+    }
+
+    /// The description, to complete.
+    pub fn meta(&mut self) -> &mut Meta {
+        &mut self.profile.meta
+    }
+
+    /// The finished profile.
+    pub fn finish(self) -> Profile {
+        self.profile
+    }
+}

@@ -1,0 +1,139 @@
+//! What was lost between the CPU and the output, by cause.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A cause of loss. Everything refused, dropped or cut on the way is counted
+/// under one of these and shown in every output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum LossKind {
+    /// Samples dropped because the ring buffer was full or contended.
+    RingDrops,
+    /// Process events the kernel dropped (`PERF_RECORD_LOST`).
+    ProcessEventsLost,
+    /// Records that could not be decoded.
+    Undecodable,
+    /// Stacks cut: the process was not known yet.
+    StackNoProcess,
+    /// Stacks cut: an address in no known executable mapping.
+    StackNoMapping,
+    /// Stacks cut: the unwind table was not resident yet.
+    StackTableAbsent,
+    /// Stacks cut: unwind rule not supported.
+    StackUnsupportedRule,
+    /// Stacks cut: user memory could not be read.
+    StackUnreadable,
+    /// Stacks cut: deeper than the limit.
+    StackTooDeep,
+    /// Stacks cut: no unwind data and no frame pointer chain.
+    StackFramePointer,
+    /// Stacks cut: the stack pointer did not grow.
+    StackNoProgress,
+    /// Stacks cut: a table changed while it was read.
+    StackTorn,
+    /// Stacks cut: a return probe whose real address was not found.
+    StackTrampoline,
+    /// Stacks cut to their leaf: unwound with the mappings of a dead image.
+    StackStaleImage,
+    /// Kernel stacks that could not be read.
+    KernelStackFailed,
+    /// Kernel stacks cut at the depth limit.
+    KernelStackTruncated,
+    /// Frames without a symbol.
+    FramesUnnamed,
+    /// Files that could not be opened or read for symbols.
+    FilesUnreadable,
+    /// Files without usable unwind data.
+    FilesNoUnwindData,
+    /// Unwind table pages dropped because the pool was full.
+    TablesEvicted,
+    /// Samples not recorded because a table of the profiler was full.
+    TableFull,
+    /// Periods the kernel throttled sampling.
+    Throttled,
+}
+
+impl LossKind {
+    /// A short description for people.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::RingDrops => "samples dropped (ring buffer full)",
+            Self::ProcessEventsLost => "process events lost",
+            Self::Undecodable => "records not decodable",
+            Self::StackNoProcess => "stacks cut: process not known yet",
+            Self::StackNoMapping => "stacks cut: address in no mapping",
+            Self::StackTableAbsent => "stacks cut: unwind table not loaded yet",
+            Self::StackUnsupportedRule => "stacks cut: unwind rule not supported",
+            Self::StackUnreadable => "stacks cut: memory not readable",
+            Self::StackTooDeep => "stacks cut: too deep",
+            Self::StackFramePointer => "stacks cut: no unwind data, no frame pointers",
+            Self::StackNoProgress => "stacks cut: stack pointer did not grow",
+            Self::StackTorn => "stacks cut: unwind table changed while read",
+            Self::StackTrampoline => "stacks cut: return probe not resolved",
+            Self::StackStaleImage => "stacks cut: program replaced (exec) under the sample",
+            Self::KernelStackFailed => "kernel stacks not readable",
+            Self::KernelStackTruncated => "kernel stacks cut at the depth limit",
+            Self::FramesUnnamed => "frames without a symbol",
+            Self::FilesUnreadable => "files not readable",
+            Self::FilesNoUnwindData => "files without unwind data",
+            Self::TablesEvicted => "unwind table pages evicted",
+            Self::TableFull => "samples refused (table full)",
+            Self::Throttled => "sampling throttled by the kernel",
+        }
+    }
+
+    /// Whether it counts whole samples that are missing from the profile.
+    pub fn is_sample_loss(self) -> bool {
+        matches!(self, Self::RingDrops | Self::TableFull)
+    }
+
+    /// Whether it counts samples whose user stack is not complete.
+    pub fn is_cut_stack(self) -> bool {
+        self.label().starts_with("stacks cut")
+    }
+}
+
+/// Counts by cause. Iterates in a fixed order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Losses(BTreeMap<LossKind, u64>);
+
+impl Losses {
+    /// Adds `n` to a cause.
+    pub fn add(&mut self, kind: LossKind, n: u64) {
+        if n > 0 {
+            *self.0.entry(kind).or_default() += n;
+        }
+    }
+
+    /// The count of a cause.
+    pub fn get(&self, kind: LossKind) -> u64 {
+        self.0.get(&kind).copied().unwrap_or(0)
+    }
+
+    /// All causes with a count above zero.
+    pub fn iter(&self) -> impl Iterator<Item = (LossKind, u64)> + '_ {
+        self.0.iter().map(|(&kind, &n)| (kind, n))
+    }
+
+    /// Samples missing from the profile.
+    pub fn lost_samples(&self) -> u64 {
+        self.iter()
+            .filter(|(kind, _)| kind.is_sample_loss())
+            .map(|(_, n)| n)
+            .sum()
+    }
+
+    /// Samples whose user stack was cut.
+    pub fn cut_stacks(&self) -> u64 {
+        self.iter()
+            .filter(|(kind, _)| kind.is_cut_stack())
+            .map(|(_, n)| n)
+            .sum()
+    }
+
+    /// Adds all counts of another set.
+    pub fn merge(&mut self, other: &Self) {
+        other.iter().for_each(|(kind, n)| self.add(kind, n));
+    }
+}
