@@ -1,5 +1,6 @@
 //! aiprof: a system-wide profiler for Linux machines with AI accelerators.
 
+pub mod collect;
 pub mod profile;
 pub mod export {
     //! Writers: one file per output format.

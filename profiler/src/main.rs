@@ -1,2 +1,4 @@
 //! The `aiprof` binary.
-fn main() {}
+fn main() {
+    match aiprof::collect::bpf::Bpf::load(&Default::default(), None) { Ok(_) => println!("loaded"), Err(e) => println!("{:?}", e) }
+}

@@ -1,0 +1,2 @@
+//! The live side: the only place that needs privileges.
+pub mod bpf;
