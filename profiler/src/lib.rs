@@ -1,6 +1,8 @@
 //! aiprof: a system-wide profiler for Linux machines with AI accelerators.
 
+pub mod aggregate;
 pub mod collect;
+pub mod process;
 pub mod profile;
 pub mod export {
     //! Writers: one file per output format.
@@ -11,3 +13,4 @@ pub mod symbolize {
 pub mod unwind {
     //! `.eh_frame` to the compact tables of the kernel-side unwinder.
 }
+pub mod wire;

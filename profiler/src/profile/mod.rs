@@ -36,7 +36,9 @@ pub struct LocationId(pub u32);
 pub struct StackId(pub u32);
 
 /// A build id: the `NT_GNU_BUILD_ID` note of an ELF file, up to 20 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize,
+)]
 pub struct BuildId {
     len: u8,
     bytes: [u8; 20],

@@ -3,6 +3,7 @@
 //! Everything `unsafe` of the live side is in this module and below.
 
 pub mod btf;
+pub mod perf;
 pub mod pool;
 
 use aiprof_common::{
