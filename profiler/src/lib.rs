@@ -7,6 +7,4 @@ pub mod export {
 pub mod symbolize {
     //! Addresses to names.
 }
-pub mod unwind {
-    //! `.eh_frame` to the compact tables of the kernel-side unwinder.
-}
+pub mod unwind;
