@@ -2,15 +2,11 @@
 
 pub mod aggregate;
 pub mod collect;
-pub mod process;
-pub mod profile;
 pub mod export {
     //! Writers: one file per output format.
 }
-pub mod symbolize {
-    //! Addresses to names.
-}
-pub mod unwind {
-    //! `.eh_frame` to the compact tables of the kernel-side unwinder.
-}
+pub mod process;
+pub mod profile;
+pub mod symbolize;
+pub mod unwind;
 pub mod wire;
