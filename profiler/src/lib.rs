@@ -4,9 +4,7 @@ pub mod profile;
 pub mod export {
     //! Writers: one file per output format.
 }
-pub mod symbolize {
-    //! Addresses to names.
-}
+pub mod symbolize;
 pub mod unwind {
     //! `.eh_frame` to the compact tables of the kernel-side unwinder.
 }
