@@ -24,6 +24,7 @@ const SHT_SYMTAB: u32 = 2;
 const SHT_NOTE: u32 = 7;
 const SHT_NOBITS: u32 = 8;
 const SHT_DYNSYM: u32 = 11;
+const SHF_EXECINSTR: u64 = 4;
 const SHF_COMPRESSED: u64 = 0x800;
 const PT_NOTE: u32 = 4;
 const NT_GNU_BUILD_ID: u32 = 3;
@@ -50,14 +51,29 @@ pub(super) struct DebugLink {
     pub crc: u32,
 }
 
+/// Where a symbol table and its strings lie in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SymbolTable {
+    pub offset: u64,
+    pub size: u64,
+    pub strings_offset: u64,
+    pub strings_size: u64,
+    /// `.dynsym`: only what is exported or imported.
+    pub dynamic: bool,
+}
+
 /// Summary of an ELF file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ElfInfo {
     pub build_id: Option<BuildId>,
     /// Whether `.symtab` is present with contents.
     pub has_symtab: bool,
-    /// Entries of `.symtab` and `.dynsym` together, as the headers claim.
-    pub symbols: u64,
+    /// Whether addresses are 64 bits wide.
+    pub wide: bool,
+    /// `.symtab` and `.dynsym`.
+    pub tables: Vec<SymbolTable>,
+    /// By section index: whether it holds code.
+    code: Vec<bool>,
     /// Whether `.debug_info` is present with contents.
     pub has_dwarf: bool,
     /// Bytes of `.debug_info`, line and range sections, uncompressed.
@@ -68,10 +84,19 @@ pub(super) struct ElfInfo {
 }
 
 impl ElfInfo {
-    /// Estimate of the heap that symbol look-ups in this file need: one index
-    /// entry for each symbol.
-    pub(super) fn symbol_cost(&self) -> u64 {
-        (64 << 10) + self.symbols.saturating_mul(8)
+    /// Whether a symbol's section holds code. Indices from `SHN_LORESERVE` on are
+    /// special, and allowed.
+    pub(super) fn is_code(&self, section: u16) -> bool {
+        self.code
+            .get(usize::from(section))
+            .copied()
+            .unwrap_or(section >= 0xff00)
+    }
+
+    /// Bytes of all symbol tables, as the headers claim.
+    pub(super) fn table_bytes(&self) -> u64 {
+        let sizes = self.tables.iter().map(|t| t.size);
+        sizes.fold(0, u64::saturating_add)
     }
 
     /// Estimate of the heap that DWARF look-ups need once many units were
@@ -104,9 +129,17 @@ pub(super) fn open_regular(path: &Path) -> io::Result<File> {
 pub(super) fn inspect(file: &File) -> Result<ElfInfo, ElfError> {
     let reader = Reader::new(file)?;
     let sections = reader.sections()?;
-    let mut info = ElfInfo::default();
+    let mut info = ElfInfo {
+        wide: reader.wide,
+        code: sections
+            .list
+            .iter()
+            .map(|s| s.flags & SHF_EXECINSTR != 0)
+            .collect(),
+        ..ElfInfo::default()
+    };
     for section in &sections.list {
-        reader.take_section(section, sections.name(section), &mut info)?;
+        reader.take_section(section, &sections, &mut info)?;
     }
     if info.build_id.is_none() {
         info.build_id = reader.build_id_from_segments()?;
@@ -121,6 +154,7 @@ struct Section {
     flags: u64,
     offset: u64,
     size: u64,
+    link: u32,
 }
 
 /// The section headers and their names.
@@ -219,29 +253,43 @@ impl<'a> Reader<'a> {
     }
 
     fn section(&self, bytes: &[u8]) -> Section {
-        let [flags, offset, size] = if self.wide { [8, 24, 32] } else { [8, 16, 20] };
+        let [flags, offset, size, link] = if self.wide {
+            [8, 24, 32, 40]
+        } else {
+            [8, 16, 20, 24]
+        };
         Section {
             name: u32_at(bytes, 0),
             kind: u32_at(bytes, 4),
             flags: self.word(bytes, flags),
             offset: self.word(bytes, offset),
             size: self.word(bytes, size),
+            link: u32_at(bytes, link),
         }
     }
 
     fn take_section(
         &self,
         section: &Section,
-        name: &[u8],
+        sections: &Sections,
         info: &mut ElfInfo,
     ) -> Result<(), ElfError> {
+        let name = sections.name(section);
         if section.kind == SHT_NOBITS || section.size == 0 {
             return Ok(());
         }
         match section.kind {
             SHT_SYMTAB | SHT_DYNSYM => {
                 info.has_symtab |= section.kind == SHT_SYMTAB;
-                info.symbols += section.size / if self.wide { 24 } else { 16 };
+                if let Some(strings) = sections.list.get(section.link as usize) {
+                    info.tables.push(SymbolTable {
+                        offset: section.offset,
+                        size: section.size,
+                        strings_offset: strings.offset,
+                        strings_size: strings.size,
+                        dynamic: section.kind == SHT_DYNSYM,
+                    });
+                }
             }
             SHT_NOTE if info.build_id.is_none() && section.size <= MAX_NOTE => {
                 let notes = self.read(section.offset, section.size, MAX_NOTE)?;

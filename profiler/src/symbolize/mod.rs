@@ -20,6 +20,7 @@ mod elf;
 mod kernel;
 mod native;
 mod perf_map;
+mod symtab;
 
 pub use demangle::demangle;
 pub use kernel::{KernelAccess, KernelSymbolizer};

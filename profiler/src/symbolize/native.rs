@@ -1,11 +1,11 @@
-//! Native code: symbol tables and DWARF, through blazesym.
+//! Native code: DWARF through blazesym, then symbol tables.
 
 use super::demangle::{self, demangle};
 use super::elf::{self, ElfError, ElfInfo};
-use super::{BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file};
+use super::{BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, symtab};
 use crate::profile::FrameKind;
 use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
+use blazesym::symbolize::{CodeInfo, Input, Reason, Sym, Symbolized, Symbolizer};
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -14,8 +14,11 @@ use std::path::{Path, PathBuf};
 
 /// Most files whose state is kept.
 const MAX_FILES: usize = 256;
-/// Most symbols of a file: an index entry is 8 bytes.
-const MAX_SYMBOLS: u64 = 8 << 20;
+/// Most bytes of symbol tables read for one batch; the largest known libraries
+/// have a tenth of this.
+const MAX_TABLES: u64 = 256 << 20;
+/// Estimate of what a file without DWARF keeps.
+const BASE_COST: u64 = 16 << 10;
 
 /// What was looked up and what failed, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -165,7 +168,7 @@ impl NativeSymbolizer {
             ElfError::Io(source) => unreadable(binary, source),
             other => malformed(binary, other.to_string()),
         })?;
-        if info.symbols > MAX_SYMBOLS {
+        if info.table_bytes() > MAX_TABLES {
             return Err(malformed(binary, "too many symbols".to_owned()));
         }
         let file = file.try_clone().map_err(|e| unreadable(binary, e))?;
@@ -175,7 +178,7 @@ impl NativeSymbolizer {
         if self.options.debug_files
             && incomplete
             && let Some((file, info)) = debug_file::find(&info, binary.path, binary.root)
-            && info.symbols <= MAX_SYMBOLS
+            && info.table_bytes() <= MAX_TABLES
         {
             layers.push(self.layer(file, &info, binary.path));
         }
@@ -200,7 +203,7 @@ impl NativeSymbolizer {
                 path.display()
             );
         }
-        let cost = info.symbol_cost() + if dwarf { info.dwarf_cost() } else { 0 };
+        let cost = BASE_COST + if dwarf { info.dwarf_cost() } else { 0 };
         Layer {
             symbolizer: Symbolizer::builder()
                 .enable_auto_reload(false)
@@ -210,6 +213,7 @@ impl NativeSymbolizer {
                 .set_debug_dirs(Some(["/usr/lib/debug"]))
                 .build(),
             file,
+            info: info.clone(),
             dwarf,
             symtab: true,
             cost,
@@ -271,6 +275,7 @@ struct Layer {
     symbolizer: Symbolizer,
     /// Held open: blazesym is given its `/proc/self/fd` path.
     file: File,
+    info: ElfInfo,
     dwarf: bool,
     symtab: bool,
     cost: u64,
@@ -295,7 +300,7 @@ impl Layer {
         };
         let mut bare = Vec::new();
         let by_dwarf = if self.dwarf {
-            self.ask(true, vaddrs, &open(found), |i, sym| {
+            self.ask_dwarf(vaddrs, &open(found), |i, sym| {
                 if !demangle::is_mangled(&sym.name) {
                     bare.push(i);
                 }
@@ -304,43 +309,48 @@ impl Layer {
         } else {
             Ok(())
         };
-        let mut by_symtab = Ok(());
-        if self.symtab {
-            by_symtab = self.ask(false, vaddrs, &open(found), |i, sym| {
-                found[i] = frames_of(sym, options);
-            });
-            if by_symtab.is_ok() {
-                by_symtab = self.qualify(vaddrs, &bare, found);
-            }
-        }
+        let by_symtab = if self.symtab {
+            self.ask_symtab(vaddrs, &open(found), &bare, found)
+        } else {
+            Ok(())
+        };
         self.dwarf &= by_dwarf.is_ok();
         self.symtab &= by_symtab.is_ok();
         by_dwarf.and(by_symtab)
     }
 
-    /// Replaces names that DWARF has without their scope, as GCC writes them for
-    /// members of unnamed namespaces, by the symbol's.
-    fn qualify(
+    /// Looks up the addresses at the indices `open` in the symbol tables. Those
+    /// at the indices `bare` have a name from DWARF without scope, as GCC writes
+    /// it for members of unnamed namespaces: a mangled symbol replaces it.
+    fn ask_symtab(
         &self,
         vaddrs: &[u64],
+        open: &[usize],
         bare: &[usize],
         found: &mut [Option<Vec<SymFrame>>],
     ) -> Result<(), String> {
-        self.ask(false, vaddrs, bare, |i, sym| {
-            let outermost = found[i].as_mut().and_then(|frames| frames.first_mut());
-            if let Some(frame) = outermost
-                && demangle::is_mangled(&sym.name)
-            {
-                frame.name = demangle(&sym.name).into_owned();
+        let indices: Vec<usize> = open.iter().chain(bare).copied().collect();
+        if indices.is_empty() {
+            return Ok(());
+        }
+        let addrs: Vec<u64> = indices.iter().map(|&i| vaddrs[i]).collect();
+        let names = symtab::lookup(&self.file, &self.info, &addrs).map_err(|e| e.to_string())?;
+        for (i, name) in indices.into_iter().zip(names) {
+            let Some(name) = name else { continue };
+            let readable = || demangle(&name).into_owned();
+            match found[i].as_mut().and_then(|frames| frames.first_mut()) {
+                None => found[i] = Some(vec![SymFrame::plain(readable(), FrameKind::Native)]),
+                Some(outermost) if demangle::is_mangled(&name) => outermost.name = readable(),
+                Some(_) => {}
             }
-        })
+        }
+        Ok(())
     }
 
-    /// Looks up the addresses at the given indices; calls `found` for those that
-    /// have a symbol.
-    fn ask(
+    /// Looks up the addresses at the given indices in DWARF; calls `found` for
+    /// those that have a function.
+    fn ask_dwarf(
         &self,
-        dwarf: bool,
         vaddrs: &[u64],
         indices: &[usize],
         mut found: impl FnMut(usize, &Sym<'_>),
@@ -350,9 +360,7 @@ impl Layer {
         }
         let addrs: Vec<u64> = indices.iter().map(|&i| vaddrs[i]).collect();
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let mut elf = Elf::new(PathBuf::from(path));
-        elf.debug_syms = dwarf;
-        let source = Source::Elf(elf);
+        let source = Source::Elf(Elf::new(PathBuf::from(path)));
         let input = Input::VirtOffset(addrs.as_slice());
         // The input is hostile and the parsers are not ours: a panic in them
         // costs this file, not the recording.
@@ -360,10 +368,15 @@ impl Layer {
         let names = catch_unwind(AssertUnwindSafe(call))
             .map_err(|_| "the parser panicked".to_owned())?
             .map_err(|error| format!("{error:#}"))?;
+        let mut corrupt = false;
         for (&i, name) in indices.iter().zip(&names) {
-            if let Some(sym) = name.as_sym() {
-                found(i, sym);
+            match name {
+                Symbolized::Sym(sym) => found(i, sym),
+                Symbolized::Unknown(reason) => corrupt |= *reason == Reason::IgnoredError,
             }
+        }
+        if corrupt {
+            return Err("corrupt debug information".to_owned());
         }
         Ok(())
     }
