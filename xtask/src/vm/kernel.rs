@@ -99,7 +99,7 @@ fn download(into: &Path, name: &str) -> Result<PathBuf> {
 
 /// Keeps the image only: the modules are twenty times as large and not needed.
 fn unpack(package: &Path, dir: &Path) -> Result<PathBuf> {
-    let whole = dir.with_extension("unpacking");
+    let whole = dir.join("unpacking");
     let _ = fs::remove_dir_all(&whole);
     run(Command::new("dpkg").arg("-x").arg(package).arg(&whole))?;
     let image = image_in(&whole).with_context(|| format!("no kernel in {}", package.display()))?;
