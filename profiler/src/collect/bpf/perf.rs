@@ -293,6 +293,67 @@ pub fn vdso_image() -> io::Result<Vec<u8>> {
     Ok(image)
 }
 
+/// A file in memory with the given content, for interfaces that want a file.
+pub fn memory_file(name: &std::ffi::CStr, content: &[u8]) -> io::Result<File> {
+    use std::io::Write;
+    // SAFETY: a valid name; the result is checked.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nothing else owns.
+    let mut file = unsafe { File::from_raw_fd(fd) };
+    file.write_all(content)?;
+    Ok(file)
+}
+
+/// The path, relative to the mount `root`, of the control group with an id.
+/// Needs CAP_DAC_READ_SEARCH (open_by_handle_at(2)).
+pub fn cgroup_path(root: &std::path::Path, id: u64) -> Option<String> {
+    /// `struct file_handle` with the 8-byte kernfs id (FILEID_KERNFS,
+    /// include/linux/exportfs.h) as its content.
+    #[repr(C)]
+    struct Handle {
+        bytes: u32,
+        kind: i32,
+        id: [u8; 8],
+    }
+    let mount = File::open(root).ok()?;
+    let mut handle = Handle { bytes: 8, kind: 0xfe, id: id.to_ne_bytes() };
+    // SAFETY: a file handle of the size it says; the result is checked.
+    let fd = unsafe {
+        libc::open_by_handle_at(
+            mount.as_raw_fd(),
+            (&raw mut handle).cast(),
+            libc::O_PATH | libc::O_CLOEXEC,
+        )
+    };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: a new descriptor that nothing else owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+    let relative = path.strip_prefix(root).ok()?;
+    Some(format!("/{}", relative.display()))
+}
+
+/// CLOCK_MONOTONIC in nanoseconds: the clock of all events.
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a timespec; the clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// CPU time of this process so far, user and system.
+pub fn own_cpu_time() -> std::time::Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a timespec; the clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut now) };
+    std::time::Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
