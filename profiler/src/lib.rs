@@ -1,9 +1,7 @@
 //! aiprof: a system-wide profiler for Linux machines with AI accelerators.
 
+pub mod export;
 pub mod profile;
-pub mod export {
-    //! Writers: one file per output format.
-}
 pub mod symbolize {
     //! Addresses to names.
 }
