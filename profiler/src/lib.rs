@@ -1,10 +1,10 @@
 //! aiprof: a system-wide profiler for Linux machines with AI accelerators.
 
 pub mod aggregate;
+pub mod cli;
 pub mod collect;
-pub mod export {
-    //! Writers: one file per output format.
-}
+pub mod export;
+pub mod import;
 pub mod process;
 pub mod profile;
 pub mod symbolize;
