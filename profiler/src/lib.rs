@@ -1,9 +1,10 @@
 //! aiprof: a system-wide profiler for Linux machines with AI accelerators.
 
+pub mod cli;
+pub mod collect;
+pub mod export;
+pub mod import;
 pub mod profile;
-pub mod export {
-    //! Writers: one file per output format.
-}
 pub mod symbolize {
     //! Addresses to names.
 }
