@@ -1,0 +1,3 @@
+//! Readers: one file per input format.
+
+pub mod capture;
