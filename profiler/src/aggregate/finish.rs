@@ -4,8 +4,8 @@ use super::{Aggregator, Code, SpecialCode};
 use crate::{
     process::{FileTable, Region},
     profile::{
-        Binary, BinaryId, FrameKind, Location, LocationId, LossKind, Meta, Profile,
-        ProfileBuilder, Sample, Stack,
+        Binary, BinaryId, FrameKind, Location, LocationId, LossKind, Meta, Profile, ProfileBuilder,
+        Sample, Stack,
     },
     symbolize::SymFrame,
     wire::StopReason,
@@ -54,11 +54,14 @@ pub fn build_profile(
     let mut keys: Vec<_> = aggregate.samples.iter().collect();
     keys.sort_by_key(|(k, _)| (k.pid, k.tid, k.stack, k.comm, k.thread, k.cgroup));
     for (key, &(count, time_ns)) in keys {
-        let Some(slot) = stacks.get_mut(key.stack as usize) else { continue };
+        let Some(slot) = stacks.get_mut(key.stack as usize) else {
+            continue;
+        };
         let stack = *slot.get_or_insert_with(|| {
             let codes = &aggregate.stacks.values[key.stack as usize];
-            let complete =
-                !codes.iter().any(|&c| matches!(aggregate.codes.values[c as usize], Code::Cut(_)));
+            let complete = !codes
+                .iter()
+                .any(|&c| matches!(aggregate.codes.values[c as usize], Code::Cut(_)));
             let root_first = codes
                 .iter()
                 .rev()
@@ -69,9 +72,18 @@ pub fn build_profile(
                     })
                 })
                 .collect();
-            builder.stack(Stack { locations: root_first, complete })
+            builder.stack(Stack {
+                locations: root_first,
+                complete,
+            })
         });
-        let name = |id: u32| aggregate.names.values.get(id as usize).map_or("", String::as_str);
+        let name = |id: u32| {
+            aggregate
+                .names
+                .values
+                .get(id as usize)
+                .map_or("", String::as_str)
+        };
         let process = builder.process(key.pid, name(key.comm));
         let thread = builder.string(name(key.thread));
         let cgroup = names.cgroup(key.cgroup).map(|path| builder.string(path));
@@ -95,12 +107,17 @@ fn location(
     code: Code,
 ) -> LocationId {
     let (binary, address) = match code {
-        Code::File { file, offset } => {
-            (file_binary(builder, files, file), names.file_address(file, offset))
-        }
-        Code::Kernel { address } => {
-            (Some(builder.binary(Binary { path: "[kernel]".into(), build_id: None })), address)
-        }
+        Code::File { file, offset } => (
+            file_binary(builder, files, file),
+            names.file_address(file, offset),
+        ),
+        Code::Kernel { address } => (
+            Some(builder.binary(Binary {
+                path: "[kernel]".into(),
+                build_id: None,
+            })),
+            address,
+        ),
         Code::Jit { address, .. } => (None, address),
         Code::Special(_) | Code::Cut(_) => (None, 0),
     };
@@ -119,19 +136,28 @@ fn location(
         }
         frames.push(builder.frame(&name, FrameKind::Unknown, None));
     }
-    builder.location(Location { binary, address, frames })
+    builder.location(Location {
+        binary,
+        address,
+        frames,
+    })
 }
 
 fn file_binary(builder: &mut ProfileBuilder, files: &FileTable, file: u32) -> Option<BinaryId> {
     let key = files.key(crate::process::FileId(file))?;
-    Some(builder.binary(Binary { path: key.path.clone(), build_id: key.build_id }))
+    Some(builder.binary(Binary {
+        path: key.path.clone(),
+        build_id: key.build_id,
+    }))
 }
 
 /// The name of a frame without a symbol: why it has none.
 fn unknown_name(files: &FileTable, code: Code) -> String {
     match code {
         Code::File { file, .. } => {
-            let path = files.key(crate::process::FileId(file)).map_or("", |k| k.path.as_str());
+            let path = files
+                .key(crate::process::FileId(file))
+                .map_or("", |k| k.path.as_str());
             match Region::of(&crate::wire::FileKey {
                 path: path.to_owned(),
                 build_id: None,

@@ -88,7 +88,11 @@ pub struct Limits {
 impl Default for Limits {
     /// About 64 MiB when all are reached.
     fn default() -> Self {
-        Self { codes: 1 << 20, stack_frames: 4 << 20, samples: 1 << 19 }
+        Self {
+            codes: 1 << 20,
+            stack_frames: 4 << 20,
+            samples: 1 << 19,
+        }
     }
 }
 
@@ -100,7 +104,10 @@ struct Interner<T> {
 
 impl<T> Default for Interner<T> {
     fn default() -> Self {
-        Self { values: Vec::new(), index: FxHashMap::default() }
+        Self {
+            values: Vec::new(),
+            index: FxHashMap::default(),
+        }
     }
 }
 
@@ -147,7 +154,11 @@ pub struct Aggregator {
 impl Aggregator {
     /// An empty one.
     pub fn new(weighting: Weighting, limits: Limits) -> Self {
-        Self { limits, weighting, ..Self::default() }
+        Self {
+            limits,
+            weighting,
+            ..Self::default()
+        }
     }
 
     /// Takes one event in; process events must go to `processes` here and not
@@ -170,6 +181,12 @@ impl Aggregator {
     /// Unique codes from handle `from` on: what has no name yet.
     pub fn codes_from(&self, from: usize) -> &[Code] {
         self.codes.values.get(from..).unwrap_or_default()
+    }
+
+    /// Ids of the control groups of the samples, each once.
+    pub fn cgroups(&self) -> impl Iterator<Item = u64> {
+        let ids: std::collections::BTreeSet<u64> = self.samples.keys().map(|k| k.cgroup).collect();
+        ids.into_iter()
     }
 
     /// Unique stacks so far.
@@ -200,7 +217,9 @@ impl Aggregator {
         let key = SampleKey {
             pid: sample.thread.pid,
             tid: sample.thread.tid,
-            comm: self.names.intern(comm.unwrap_or(&sample.thread.comm).to_owned()),
+            comm: self
+                .names
+                .intern(comm.unwrap_or(&sample.thread.comm).to_owned()),
             thread: self.names.intern(sample.thread.comm.clone()),
             cgroup: sample.cgroup,
             stack,
@@ -233,7 +252,11 @@ impl Aggregator {
             self.losses.add(LossKind::KernelStackTruncated, 1);
         }
         for (depth, &address) in sample.kernel.iter().enumerate() {
-            let address = if depth == 0 { address } else { address.wrapping_sub(1) };
+            let address = if depth == 0 {
+                address
+            } else {
+                address.wrapping_sub(1)
+            };
             codes.push(self.codes.intern(Code::Kernel { address }));
         }
         let space = process.map(|p| &*p.space);
@@ -245,7 +268,11 @@ impl Aggregator {
         for (depth, &raw) in user.iter().enumerate() {
             let exact = depth == 0 || raw & ADDR_EXACT != 0;
             let address = raw & !ADDR_EXACT;
-            let address = if exact { address } else { address.wrapping_sub(1) };
+            let address = if exact {
+                address
+            } else {
+                address.wrapping_sub(1)
+            };
             let code = normalize(processes, space, sample.thread.pid, address);
             codes.push(self.codes.intern(code));
         }
@@ -277,7 +304,9 @@ fn normalize(processes: &ProcessTable, space: Option<&Space>, pid: u32, address:
     if address | ADDR_EXACT >= VSYSCALL && address > 1 << 62 {
         return Code::Special(SpecialCode::Vsyscall);
     }
-    let Some(space) = space else { return Code::Special(SpecialCode::UnknownProcess) };
+    let Some(space) = space else {
+        return Code::Special(SpecialCode::UnknownProcess);
+    };
     let Some(mapping) = space.find(address) else {
         return Code::Special(SpecialCode::Unmapped);
     };
@@ -293,7 +322,10 @@ fn normalize(processes: &ProcessTable, space: Option<&Space>, pid: u32, address:
 }
 
 fn region(processes: &ProcessTable, file: FileId) -> Region {
-    processes.files.key(file).map_or(Region::Anonymous, Region::of)
+    processes
+        .files
+        .key(file)
+        .map_or(Region::Anonymous, Region::of)
 }
 
 #[cfg(test)]

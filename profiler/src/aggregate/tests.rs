@@ -5,7 +5,11 @@ fn sample(pid: u32, user: &[u64], stop: StopReason) -> Event {
     Event::Sample(Sample {
         time_ns: 5,
         cpu: 0,
-        thread: Thread { pid, tid: pid, comm: "t".into() },
+        thread: Thread {
+            pid,
+            tid: pid,
+            comm: "t".into(),
+        },
         cgroup: 0,
         period: 7,
         space: 0,
@@ -19,10 +23,32 @@ fn sample(pid: u32, user: &[u64], stop: StopReason) -> Event {
 }
 
 fn exec_with_map(pid: u32, path: &str) -> [Event; 2] {
-    let event = |kind| Event::Process(ProcessEvent { time_ns: 1, pid, tid: pid, kind });
-    let file = FileKey { path: path.into(), build_id: None, device: 1, inode: 2 };
-    let map = MapEvent { start: 0x1000, len: 0x1000, file_offset: 0x400, file };
-    [event(ProcessEventKind::Exec { comm: "prog".into() }), event(ProcessEventKind::Map(map))]
+    let event = |kind| {
+        Event::Process(ProcessEvent {
+            time_ns: 1,
+            pid,
+            tid: pid,
+            kind,
+        })
+    };
+    let file = FileKey {
+        path: path.into(),
+        build_id: None,
+        device: 1,
+        inode: 2,
+    };
+    let map = MapEvent {
+        start: 0x1000,
+        len: 0x1000,
+        file_offset: 0x400,
+        file,
+    };
+    [
+        event(ProcessEventKind::Exec {
+            comm: "prog".into(),
+        }),
+        event(ProcessEventKind::Map(map)),
+    ]
 }
 
 fn run(events: &[Event]) -> (Aggregator, ProcessTable) {
@@ -70,8 +96,14 @@ fn weights_add_up_and_cut_stacks_stay_visible() {
         .filter_map(|s| profile.stack_frames(s.stack).next())
         .map(|f| profile.str(f.name))
         .collect();
-    assert!(roots.contains(&"[stack cut: memory not readable]"), "{roots:?}");
-    assert!(roots.contains(&"[stack cut: process not known yet]"), "{roots:?}");
+    assert!(
+        roots.contains(&"[stack cut: memory not readable]"),
+        "{roots:?}"
+    );
+    assert!(
+        roots.contains(&"[stack cut: process not known yet]"),
+        "{roots:?}"
+    );
     assert!(roots.contains(&"[no symbols prog]"), "{roots:?}");
 }
 
@@ -90,7 +122,11 @@ fn a_stack_of_a_replaced_image_keeps_only_its_leaf() {
 #[test]
 fn full_tables_refuse_and_count() {
     let mut table = ProcessTable::default();
-    let limits = Limits { codes: 100, stack_frames: 4, samples: 1 };
+    let limits = Limits {
+        codes: 100,
+        stack_frames: 4,
+        samples: 1,
+    };
     let mut aggregate = Aggregator::new(Weighting::default(), limits);
     for event in [
         sample(1, &[1], StopReason::End),

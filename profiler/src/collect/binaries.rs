@@ -46,21 +46,6 @@ impl Binary {
         let text = unwind.as_ref().map_or_else(Vec::new, |u| u.text().to_vec());
         Self { file, unwind, text }
     }
-
-    /// Virtual address, as in the ELF file, of a file offset.
-    pub fn address_of(text: &[TextSegment], offset: u64) -> Option<u64> {
-        // Mappings are made of whole pages, so they begin before the segment.
-        const PAGE: u64 = 4096;
-        let in_segment = |s: &&TextSegment, slack: u64| {
-            offset >= s.file_offset & !(slack - 1)
-                && offset < s.file_offset.saturating_add(s.size).next_multiple_of(slack)
-        };
-        let segment = text
-            .iter()
-            .find(|s| in_segment(s, 1))
-            .or_else(|| text.iter().find(|s| in_segment(s, PAGE)))?;
-        Some(offset.wrapping_sub(segment.file_offset).wrapping_add(segment.vaddr))
-    }
 }
 
 /// All open files by handle.
@@ -92,9 +77,9 @@ impl Binaries {
                     self.identities.clear();
                 }
                 let opened = procfs::open_mapped(pid, map);
-                let found = opened.ok().and_then(|file| {
-                    UnwindFile::open(Shared(Arc::new(file))).ok()?.build_id()
-                });
+                let found = opened
+                    .ok()
+                    .and_then(|file| UnwindFile::open(Shared(Arc::new(file))).ok()?.build_id());
                 self.identities.insert(identity, found);
                 found
             }
@@ -134,7 +119,10 @@ impl Binaries {
 
 /// Whether the opened file is the mapped one, as far as it can be told.
 fn matches(binary: &Binary, key: &FileKey) -> bool {
-    match (key.build_id, binary.unwind.as_ref().and_then(UnwindFile::build_id)) {
+    match (
+        key.build_id,
+        binary.unwind.as_ref().and_then(UnwindFile::build_id),
+    ) {
         (Some(mapped), Some(opened)) => mapped == opened,
         _ => true,
     }

@@ -1,7 +1,10 @@
 //! Names for code addresses while the recording runs: a thread that looks up
 //! new addresses in batches, so that little is left to do at the end.
 
-use super::{binaries::{Binaries, Binary, Shared}, procfs};
+use super::{
+    binaries::{Binaries, Shared},
+    procfs,
+};
 use crate::{
     aggregate::{Code, Names},
     process::{FileId, FileTable},
@@ -10,7 +13,7 @@ use crate::{
         BinaryRef, KernelSymbolizer, NativeSymbolizer, PerfMap, PerfMapLimits, SymFrame,
         SymbolizeOptions,
     },
-    unwind::TextSegment,
+    unwind::{TextSegment, address_of},
 };
 use rustc_hash::FxHashMap;
 use std::{
@@ -45,6 +48,13 @@ struct Batch {
     kernel: Vec<u64>,
     jit: BTreeMap<u32, Vec<u64>>,
 }
+
+/// Names, text segments by file, control group paths by id.
+pub type StoredNames = (
+    Vec<(Code, Vec<SymFrame>)>,
+    Vec<(u32, Vec<TextSegment>)>,
+    Vec<(u64, String)>,
+);
 
 type Answers = Vec<(Code, Vec<SymFrame>)>;
 
@@ -124,7 +134,9 @@ impl NameService {
     /// Looks up the paths of control groups.
     pub fn note_cgroups(&mut self, ids: impl Iterator<Item = u64>) {
         for id in ids {
-            self.cgroups.entry(id).or_insert_with(|| super::cgroup::path_of(id));
+            self.cgroups
+                .entry(id)
+                .or_insert_with(|| super::cgroup::path_of(id));
         }
     }
 
@@ -138,9 +150,41 @@ impl NameService {
         }
     }
 
-    /// All names found, to store in a capture.
-    pub fn iter(&self) -> impl Iterator<Item = (&Code, &Vec<SymFrame>)> {
-        self.names.iter()
+    /// Asks again for JIT codes that no perf map named yet: it may have grown.
+    pub fn retry_jit(&mut self, codes: &[Code]) {
+        let mut jit: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        for code in codes {
+            if let Code::Jit { pid, address } = *code
+                && !self.names.contains_key(code)
+            {
+                jit.entry(pid).or_default().push(address);
+            }
+        }
+        if let (false, Some(jobs)) = (jit.is_empty(), &self.jobs) {
+            let batch = Batch {
+                files: Vec::new(),
+                kernel: Vec::new(),
+                jit,
+            };
+            self.outstanding += usize::from(jobs.try_send(batch).is_ok());
+        }
+    }
+
+    /// What a capture stores: the names of `codes`, the text segments of all
+    /// named files, the paths of control groups.
+    pub fn stored(&self, codes: &[Code]) -> StoredNames {
+        let named = |&code: &Code| Some((code, self.names.get(&code)?.clone()));
+        let texts = self
+            .texts
+            .iter()
+            .map(|(&file, text)| (file, text.clone()))
+            .collect();
+        let path = |(&id, path): (&u64, &Option<String>)| Some((id, path.clone()?));
+        (
+            codes.iter().filter_map(named).collect(),
+            texts,
+            self.cgroups.iter().filter_map(path).collect(),
+        )
     }
 
     fn batch(
@@ -151,16 +195,24 @@ impl NameService {
         pid_of: impl Fn(FileId) -> u32,
     ) -> Batch {
         let mut by_file: BTreeMap<u32, Vec<(Code, u64)>> = BTreeMap::new();
-        let mut batch = Batch { files: Vec::new(), kernel: Vec::new(), jit: BTreeMap::new() };
+        let mut batch = Batch {
+            files: Vec::new(),
+            kernel: Vec::new(),
+            jit: BTreeMap::new(),
+        };
         for &code in codes {
             if self.names.contains_key(&code) {
                 continue;
             }
             match code {
                 Code::File { file, offset } => {
-                    let Some(binary) = binaries.get(FileId(file)) else { continue };
-                    self.texts.entry(file).or_insert_with(|| binary.text.clone());
-                    let address = Binary::address_of(&binary.text, offset).unwrap_or(offset);
+                    let Some(binary) = binaries.get(FileId(file)) else {
+                        continue;
+                    };
+                    self.texts
+                        .entry(file)
+                        .or_insert_with(|| binary.text.clone());
+                    let address = address_of(&binary.text, offset).unwrap_or(offset);
                     by_file.entry(file).or_default().push((code, address));
                 }
                 Code::Kernel { address } => batch.kernel.push(address),
@@ -170,7 +222,9 @@ impl NameService {
         }
         for (file, addresses) in by_file {
             let id = FileId(file);
-            let (Some(key), Some(binary)) = (files.key(id), binaries.get(id)) else { continue };
+            let (Some(key), Some(binary)) = (files.key(id), binaries.get(id)) else {
+                continue;
+            };
             batch.files.push(FileJob {
                 path: key.path.clone().into(),
                 file: binary.file.clone(),
@@ -199,7 +253,7 @@ impl Names for NameService {
 
     fn file_address(&self, file: u32, offset: u64) -> u64 {
         let text = self.texts.get(&file).map_or(&[][..], Vec::as_slice);
-        Binary::address_of(text, offset).unwrap_or(offset)
+        address_of(text, offset).unwrap_or(offset)
     }
 
     fn cgroup(&self, id: u64) -> Option<&str> {
@@ -257,11 +311,16 @@ const MAX_PERF_MAPS: usize = 16;
 impl PerfMaps {
     fn name(&mut self, pid: u32, addresses: &[u64], answers: &mut Answers) {
         self.refresh(pid);
-        let Some((_, map)) = self.maps.get(&pid) else { return };
+        let Some((_, map)) = self.maps.get(&pid) else {
+            return;
+        };
         for &address in addresses {
             if let Some(name) = map.lookup(address) {
-                let frame =
-                    SymFrame { name: name.to_owned(), kind: FrameKind::Jit, source: None };
+                let frame = SymFrame {
+                    name: name.to_owned(),
+                    kind: FrameKind::Jit,
+                    source: None,
+                };
                 answers.push((Code::Jit { pid, address }, vec![frame]));
             }
         }
@@ -274,18 +333,25 @@ impl PerfMaps {
             format!("/tmp/perf-{pid}.map"),
         ];
         for path in &paths {
-            let Ok(meta) = std::fs::metadata(path) else { continue };
+            let Ok(meta) = std::fs::metadata(path) else {
+                continue;
+            };
             if !meta.is_file() {
                 continue;
             }
             let version = (meta.size(), meta.mtime(), meta.mtime_nsec());
-            if self.maps.get(&pid).is_some_and(|(known, _)| *known == version) {
+            if self
+                .maps
+                .get(&pid)
+                .is_some_and(|(known, _)| *known == version)
+            {
                 return;
             }
             let Ok(file) = File::open(path) else { continue };
             let (map, stats) = PerfMap::read(BufReader::new(file), PerfMapLimits::default());
-            if stats.refused > 0 {
-                tracing::warn!("{path}: {} lines are not usable", stats.refused);
+            let refused = stats.malformed + stats.over_limit;
+            if refused > 0 {
+                tracing::warn!("{path}: {refused} lines are not usable");
             }
             if self.maps.len() >= MAX_PERF_MAPS {
                 self.maps.clear();

@@ -17,8 +17,13 @@ const MAX_BYTES: u64 = 8 << 20;
 /// The process is gone, or may not be looked at.
 pub fn executable_maps(pid: u32) -> io::Result<Vec<MapEvent>> {
     let mut text = Vec::new();
-    File::open(format!("/proc/{pid}/maps"))?.take(MAX_BYTES).read_to_end(&mut text)?;
-    Ok(String::from_utf8_lossy(&text).lines().filter_map(parse_line).collect())
+    File::open(format!("/proc/{pid}/maps"))?
+        .take(MAX_BYTES)
+        .read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text)
+        .lines()
+        .filter_map(parse_line)
+        .collect())
 }
 
 /// `START-END PERMS OFFSET MAJOR:MINOR INODE PATH`, if it is executable.
@@ -34,12 +39,21 @@ fn parse_line(line: &str) -> Option<MapEvent> {
     let inode = fields.next()?.parse().ok()?;
     let path = fields.next().unwrap_or("").trim_start_matches(' ');
     let (start, end) = (hex(start)?, hex(end)?);
-    let path = if path.is_empty() { "//anon".to_owned() } else { path.replace("\\012", "\n") };
+    let path = if path.is_empty() {
+        "//anon".to_owned()
+    } else {
+        path.replace("\\012", "\n")
+    };
     Some(MapEvent {
         start,
         len: end.checked_sub(start)?,
         file_offset,
-        file: FileKey { path, build_id: None, device: hex(major)? << 32 | hex(minor)?, inode },
+        file: FileKey {
+            path,
+            build_id: None,
+            device: hex(major)? << 32 | hex(minor)?,
+            inode,
+        },
     })
 }
 
@@ -55,12 +69,19 @@ pub fn comm(pid: u32) -> io::Result<String> {
 
 /// Parents of all processes: (pid, ppid).
 pub fn parents() -> Vec<(u32, u32)> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
     let parent = |pid: u32| -> Option<u32> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
         // The name is in parentheses and may hold anything, also `)`.
-        stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+        stat.rsplit_once(')')?
+            .1
+            .split_ascii_whitespace()
+            .nth(1)?
+            .parse()
+            .ok()
     };
     entries
         .flatten()
@@ -104,7 +125,10 @@ pub fn open_mapped(pid: u32, map: &MapEvent) -> io::Result<File> {
 }
 
 fn open_regular(path: &std::path::Path, inode: u64) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
         return Err(io::Error::other("not a regular file"));
@@ -128,13 +152,22 @@ mod tests {
     fn parses_maps_lines() {
         let line = "7f00a000-7f00c000 r-xp 00001000 fe:01 1234                       /lib/a b.so (deleted)";
         let map = parse_line(line).unwrap();
-        assert_eq!((map.start, map.len, map.file_offset), (0x7f00_a000, 0x2000, 0x1000));
+        assert_eq!(
+            (map.start, map.len, map.file_offset),
+            (0x7f00_a000, 0x2000, 0x1000)
+        );
         assert_eq!(map.file.path, "/lib/a b.so (deleted)");
         assert_eq!((map.file.device, map.file.inode), (0xfe << 32 | 1, 1234));
         let anon = parse_line("1000-2000 rwxp 00000000 00:00 0 ").unwrap();
         assert_eq!(anon.file.path, "//anon");
         assert!(parse_line("1000-2000 rw-p 00000000 00:00 0 [heap]").is_none());
-        for bad in ["", "x", "1000 r-xp", "2000-1000 r-xp 0 00:00 0 /a", "1-2 r-xp zz 00:00 0"] {
+        for bad in [
+            "",
+            "x",
+            "1000 r-xp",
+            "2000-1000 r-xp 0 00:00 0 /a",
+            "1-2 r-xp zz 00:00 0",
+        ] {
             assert!(parse_line(bad).is_none(), "{bad}");
         }
     }
@@ -143,7 +176,10 @@ mod tests {
     fn finds_the_text_of_this_very_process() {
         let maps = executable_maps(std::process::id()).unwrap();
         let here = finds_the_text_of_this_very_process as fn() as usize as u64;
-        let own = maps.iter().find(|m| m.start <= here && here < m.start + m.len).unwrap();
+        let own = maps
+            .iter()
+            .find(|m| m.start <= here && here < m.start + m.len)
+            .unwrap();
         open_mapped(std::process::id(), own).unwrap();
         assert!(parents().iter().any(|&(pid, _)| pid == std::process::id()));
         assert_eq!(namespace_pid(std::process::id()), Some(std::process::id()));

@@ -4,10 +4,13 @@
 //! Pages are loaded when a sample misses them, small files wholly at once; the
 //! least recently used leave when the pool fills up.
 
-use super::{binaries::Binaries, bpf::pool::{Block, Pool}};
+use super::{
+    binaries::Binaries,
+    bpf::pool::{Block, Pool},
+};
 use crate::{
     process::{FileId, FileTable, Mapping, Region, Space},
-    unwind::PageContent,
+    unwind::{PageContent, address_of},
 };
 use aiprof_common::{
     DirHeader, MAP_ANON, MAP_FILE, MAP_UPROBES, MAP_VSYSCALL, MAX_MAPPINGS, MapEntry,
@@ -84,8 +87,10 @@ impl Tables {
             return Some(list.block.reference);
         }
         let maps = space.maps.get(..MAX_MAPPINGS).unwrap_or(&space.maps);
-        let entries: Vec<MapEntry> =
-            maps.iter().map(|m| self.entry(m, files, binaries)).collect();
+        let entries: Vec<MapEntry> = maps
+            .iter()
+            .map(|m| self.entry(m, files, binaries))
+            .collect();
         let content = list_content(maps, &entries);
         let Some(block) = self.pool.store(&content) else {
             self.refused += 1;
@@ -94,13 +99,22 @@ impl Tables {
         let mut used: Vec<FileId> = maps.iter().map(|m| m.file).collect();
         used.sort_unstable();
         used.dedup();
-        self.lists.insert(space.version, List { block, users: 1, files: used });
+        self.lists.insert(
+            space.version,
+            List {
+                block,
+                users: 1,
+                files: used,
+            },
+        );
         Some(block.reference)
     }
 
     /// Drops one use of an address space's list; the last frees it.
     pub fn release(&mut self, version: u64) {
-        let Some(list) = self.lists.get_mut(&version) else { return };
+        let Some(list) = self.lists.get_mut(&version) else {
+            return;
+        };
         list.users -= 1;
         if list.users == 0
             && let Some(list) = self.lists.remove(&version)
@@ -117,7 +131,12 @@ impl Tables {
             Region::Uprobes => MAP_UPROBES,
             Region::Vsyscall => MAP_VSYSCALL,
         };
-        let mut entry = MapEntry { end: map.end, bias: map.start, dir: REF_NO_DATA, kind };
+        let mut entry = MapEntry {
+            end: map.end,
+            bias: map.start,
+            dir: REF_NO_DATA,
+            kind,
+        };
         if kind == MAP_FILE
             && let Some((dir, bias)) = self.file(map, binaries)
         {
@@ -136,8 +155,10 @@ impl Tables {
         }
         let tables = self.files.get(&map.file)?.as_ref()?;
         let text = &binaries.get(map.file)?.text;
-        let address = super::binaries::Binary::address_of(text, map.file_offset)?;
-        let bias = map.start.wrapping_sub(address.wrapping_sub(tables.base_page));
+        let address = address_of(text, map.file_offset)?;
+        let bias = map
+            .start
+            .wrapping_sub(address.wrapping_sub(tables.base_page));
         Some((tables.dir.reference, bias))
     }
 
@@ -166,7 +187,9 @@ impl Tables {
     }
 
     fn load_eagerly(&mut self, id: FileId, binaries: &Binaries) {
-        let Some(Some(tables)) = self.files.get(&id) else { return };
+        let Some(Some(tables)) = self.files.get(&id) else {
+            return;
+        };
         if tables.n_pages > EAGER_PAGES {
             return;
         }
@@ -182,7 +205,9 @@ impl Tables {
     /// Answers a miss that a sample reported: loads the page and its
     /// neighbours, which likely run soon.
     pub fn miss(&mut self, dir: PoolRef, page: u32, binaries: &Binaries) {
-        let Some(&id) = self.directories.get(&dir) else { return };
+        let Some(&id) = self.directories.get(&dir) else {
+            return;
+        };
         self.load(id, page, binaries);
         self.loaded += 1;
         let (used, all) = self.pool.usage();
@@ -193,11 +218,15 @@ impl Tables {
     }
 
     fn load(&mut self, id: FileId, page: u32, binaries: &Binaries) {
-        let Some(Some(tables)) = self.files.get_mut(&id) else { return };
+        let Some(Some(tables)) = self.files.get_mut(&id) else {
+            return;
+        };
         if page >= tables.n_pages || tables.pages.contains_key(&page) {
             return;
         }
-        let Some(unwind) = binaries.get(id).and_then(|b| b.unwind.as_ref()) else { return };
+        let Some(unwind) = binaries.get(id).and_then(|b| b.unwind.as_ref()) else {
+            return;
+        };
         let slot = size_of::<DirHeader>() + page as usize * size_of::<PoolRef>();
         match unwind.page(page, &mut self.scratch) {
             Ok(PageContent::Table) => match self.pool.store(&self.scratch) {
@@ -243,7 +272,9 @@ impl Tables {
     }
 
     fn drop_page(&mut self, id: FileId, page: u32) {
-        let Some(Some(tables)) = self.files.get_mut(&id) else { return };
+        let Some(Some(tables)) = self.files.get_mut(&id) else {
+            return;
+        };
         if let Some(block) = tables.pages.remove(&page) {
             let slot = size_of::<DirHeader>() + page as usize * size_of::<PoolRef>();
             self.pool.write_u32(tables.dir, slot, REF_ABSENT);
@@ -253,8 +284,11 @@ impl Tables {
 
     /// Drops the tables of files that no mapping list names any more.
     pub fn forget_unused(&mut self) {
-        let mut used: Vec<FileId> =
-            self.lists.values().flat_map(|l| l.files.iter().copied()).collect();
+        let mut used: Vec<FileId> = self
+            .lists
+            .values()
+            .flat_map(|l| l.files.iter().copied())
+            .collect();
         used.sort_unstable();
         used.dedup();
         let unused: Vec<FileId> = self
@@ -266,7 +300,10 @@ impl Tables {
         for id in unused {
             if let Some(Some(tables)) = self.files.remove(&id) {
                 self.directories.remove(&tables.dir.reference);
-                tables.pages.into_values().for_each(|block| self.pool.release(block));
+                tables
+                    .pages
+                    .into_values()
+                    .for_each(|block| self.pool.release(block));
                 self.pool.release(tables.dir);
             }
         }

@@ -46,7 +46,9 @@ impl Space {
     /// The mapping that holds an address.
     pub fn find(&self, address: u64) -> Option<&Mapping> {
         let after = self.maps.partition_point(|m| m.start <= address);
-        self.maps.get(after.checked_sub(1)?).filter(|m| address < m.end)
+        self.maps
+            .get(after.checked_sub(1)?)
+            .filter(|m| address < m.end)
     }
 
     /// Adds a mapping in place of whatever it overlaps.
@@ -56,7 +58,10 @@ impl Space {
         let mut pieces = Vec::with_capacity(3);
         for old in self.maps.get(first..last.max(first)).unwrap_or_default() {
             if old.start < new.start {
-                pieces.push(Mapping { end: new.start, ..*old });
+                pieces.push(Mapping {
+                    end: new.start,
+                    ..*old
+                });
             }
         }
         pieces.push(new);
@@ -180,8 +185,12 @@ impl ProcessTable {
     /// Forgets processes that exited before `time_ns`; returns their ids.
     pub fn remove_exited_before(&mut self, time_ns: u64) -> Vec<u32> {
         let gone = |p: &Process| p.exited_ns.is_some_and(|t| t < time_ns);
-        let pids: Vec<u32> =
-            self.processes.iter().filter(|(_, p)| gone(p)).map(|(&pid, _)| pid).collect();
+        let pids: Vec<u32> = self
+            .processes
+            .iter()
+            .filter(|(_, p)| gone(p))
+            .map(|(&pid, _)| pid)
+            .collect();
         for pid in &pids {
             self.processes.remove(pid);
         }
@@ -196,7 +205,11 @@ impl ProcessTable {
     fn new_space(&mut self) -> Space {
         // 0 means "no space" on the wire.
         self.next_space = self.next_space.wrapping_add(1).max(1);
-        Space { id: self.next_space, version: self.new_version(), maps: Vec::new() }
+        Space {
+            id: self.next_space,
+            version: self.new_version(),
+            maps: Vec::new(),
+        }
     }
 
     fn entry(&mut self, pid: u32) -> &mut Process {
@@ -236,8 +249,12 @@ impl ProcessTable {
         }
         match self.processes.get(&parent) {
             Some(known) => {
-                let child =
-                    Process { parent, exited_ns: None, is_fork: true, ..known.clone() };
+                let child = Process {
+                    parent,
+                    exited_ns: None,
+                    is_fork: true,
+                    ..known.clone()
+                };
                 self.processes.insert(pid, child);
             }
             // Whatever had this id before is gone.
@@ -247,13 +264,20 @@ impl ProcessTable {
     }
 
     fn map(&mut self, pid: u32, map: &MapEvent) -> bool {
-        let Some(end) = map.start.checked_add(map.len) else { return false };
+        let Some(end) = map.start.checked_add(map.len) else {
+            return false;
+        };
         let file = self.files.intern(&map.file);
         let version = self.new_version();
         let process = self.entry(pid);
         let space = Rc::make_mut(&mut process.space);
         space.version = version;
-        space.insert(Mapping { start: map.start, end, file_offset: map.file_offset, file });
+        space.insert(Mapping {
+            start: map.start,
+            end,
+            file_offset: map.file_offset,
+            file,
+        });
         true
     }
 
@@ -264,9 +288,16 @@ impl ProcessTable {
             space.id = known.space.id;
         }
         for map in maps {
-            let Some(end) = map.start.checked_add(map.len) else { continue };
+            let Some(end) = map.start.checked_add(map.len) else {
+                continue;
+            };
             let file = self.files.intern(&map.file);
-            space.insert(Mapping { start: map.start, end, file_offset: map.file_offset, file });
+            space.insert(Mapping {
+                start: map.start,
+                end,
+                file_offset: map.file_offset,
+                file,
+            });
         }
         let process = self.entry(pid);
         comm.clone_into(&mut process.comm);
@@ -281,15 +312,30 @@ mod tests {
     use crate::wire::FileKey;
 
     fn key(path: &str) -> FileKey {
-        FileKey { path: path.into(), build_id: None, device: 1, inode: path.len() as u64 }
+        FileKey {
+            path: path.into(),
+            build_id: None,
+            device: 1,
+            inode: path.len() as u64,
+        }
     }
 
     fn event(pid: u32, kind: ProcessEventKind) -> ProcessEvent {
-        ProcessEvent { time_ns: 1, pid, tid: pid, kind }
+        ProcessEvent {
+            time_ns: 1,
+            pid,
+            tid: pid,
+            kind,
+        }
     }
 
     fn map(pid: u32, start: u64, len: u64, path: &str) -> ProcessEvent {
-        let map = MapEvent { start, len, file_offset: 0, file: key(path) };
+        let map = MapEvent {
+            start,
+            len,
+            file_offset: 0,
+            file: key(path),
+        };
         event(pid, ProcessEventKind::Map(map))
     }
 
@@ -318,14 +364,23 @@ mod tests {
         table.apply(&event(1, ProcessEventKind::Exec { comm: "a".into() }));
         table.apply(&map(1, 0x1000, 0x1000, "/a"));
         table.apply(&event(2, ProcessEventKind::Fork { parent: 1 }));
-        assert_eq!(table.get(1).unwrap().space.version, table.get(2).unwrap().space.version);
+        assert_eq!(
+            table.get(1).unwrap().space.version,
+            table.get(2).unwrap().space.version
+        );
         table.apply(&map(2, 0x8000, 0x1000, "/b"));
         assert_eq!(path(&table, 1, 0x8000), None);
         assert!(path(&table, 2, 0x8000).is_some() && path(&table, 2, 0x1000).is_some());
-        assert_eq!(table.get(1).unwrap().space.id, table.get(2).unwrap().space.id);
+        assert_eq!(
+            table.get(1).unwrap().space.id,
+            table.get(2).unwrap().space.id
+        );
         table.apply(&event(2, ProcessEventKind::Exec { comm: "b".into() }));
         assert_eq!(path(&table, 2, 0x1000), None);
-        assert_ne!(table.get(1).unwrap().space.id, table.get(2).unwrap().space.id);
+        assert_ne!(
+            table.get(1).unwrap().space.id,
+            table.get(2).unwrap().space.id
+        );
         assert_eq!(table.get(2).unwrap().comm, "b");
     }
 

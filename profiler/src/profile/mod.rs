@@ -79,7 +79,7 @@ impl std::fmt::Debug for BuildId {
 }
 
 /// About the recording as a whole.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Meta {
     /// Title given by the user (`--title`); empty: exporters choose one.
     pub title: String,
@@ -121,7 +121,9 @@ pub struct Process {
 }
 
 /// What kind of code a frame is: decides the folded suffix and the colour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub enum FrameKind {
     /// Compiled user-space code; no suffix.
     Native,

@@ -36,7 +36,7 @@ mod tests;
 
 /// One named frame. An address yields several where functions were inlined,
 /// from the outermost function to the innermost.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct SymFrame {
     /// Function name, demangled and without suffix; for kind `Unknown` the
     /// reason in brackets.

@@ -9,8 +9,6 @@ use aiprof_common::{DirHeader, PAGE_SIZE, POOL_CHUNK, PoolRef};
 
 /// Most pages of text: the directory must fit one chunk of the pool. 4 GiB.
 const MAX_PAGES: u64 = ((POOL_CHUNK - size_of::<DirHeader>()) / size_of::<PoolRef>()) as u64;
-/// Granularity of mappings.
-const MAPPING_ALIGN: u64 = 4096;
 /// Pages that [`fuzz_one`] builds: bounded time for each input.
 const FUZZ_PAGES: u32 = 16;
 
@@ -88,19 +86,7 @@ impl<R: ReadAt> UnwindFile<R> {
     /// of 4096, so the bytes that are mapped along with a segment's ends have
     /// an address too, unless they belong to another segment.
     pub fn vaddr_of(&self, file_offset: u64) -> Option<u64> {
-        let find = |align: u64| {
-            self.text.iter().find_map(|t| {
-                let start = t.file_offset & !(align - 1);
-                let end = t
-                    .file_offset
-                    .saturating_add(t.size)
-                    .checked_next_multiple_of(align)?;
-                let inside = (start..end).contains(&file_offset);
-                let bias = t.vaddr.wrapping_sub(t.file_offset);
-                inside.then(|| file_offset.wrapping_add(bias))
-            })
-        };
-        find(1).or_else(|| find(MAPPING_ALIGN))
+        super::address_of(&self.text, file_offset)
     }
 
     /// Writes the table of page `index` to `out`, whose old content is dropped:

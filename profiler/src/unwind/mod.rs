@@ -60,7 +60,7 @@ pub enum UnwindError {
 }
 
 /// An executable part of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TextSegment {
     /// First byte in the file.
     pub file_offset: u64,
@@ -68,6 +68,28 @@ pub struct TextSegment {
     pub vaddr: u64,
     /// Bytes in the file.
     pub size: u64,
+}
+
+/// Granularity of mappings.
+pub(crate) const MAPPING_ALIGN: u64 = 4096;
+
+/// Virtual address of a byte of text by its offset in the file. Mappings begin
+/// and end on multiples of 4096, so the bytes that are mapped along with a
+/// segment's ends have an address too, unless they belong to another segment.
+pub fn address_of(text: &[TextSegment], file_offset: u64) -> Option<u64> {
+    let find = |align: u64| {
+        text.iter().find_map(|t| {
+            let start = t.file_offset & !(align - 1);
+            let end = t
+                .file_offset
+                .saturating_add(t.size)
+                .checked_next_multiple_of(align)?;
+            let inside = (start..end).contains(&file_offset);
+            let bias = t.vaddr.wrapping_sub(t.file_offset);
+            inside.then(|| file_offset.wrapping_add(bias))
+        })
+    };
+    find(1).or_else(|| find(MAPPING_ALIGN))
 }
 
 /// What [`UnwindFile::page`] found.

@@ -34,8 +34,13 @@ pub enum WireError {
 
 /// The `N` bytes at `at`.
 fn bytes<const N: usize>(data: &[u8], at: usize) -> Result<[u8; N], WireError> {
-    let truncated = WireError::Truncated { have: data.len(), need: at + N };
-    data.get(at..at + N).and_then(|b| b.try_into().ok()).ok_or(truncated)
+    let truncated = WireError::Truncated {
+        have: data.len(),
+        need: at + N,
+    };
+    data.get(at..at + N)
+        .and_then(|b| b.try_into().ok())
+        .ok_or(truncated)
 }
 
 macro_rules! field {
@@ -58,8 +63,8 @@ pub fn decode(data: &[u8]) -> Result<Sample, WireError> {
     if kernel_len > MAX_KERNEL_FRAMES {
         return Err(WireError::OutOfRange("kernel_len"));
     }
-    let stop = StopReason::from_wire(field!(data, stop: u8)?)
-        .ok_or(WireError::OutOfRange("stop"))?;
+    let stop =
+        StopReason::from_wire(field!(data, stop: u8)?).ok_or(WireError::OutOfRange("stop"))?;
     let user_at = size_of::<SampleHeader>();
     let kernel_at = user_at + user_len * 8;
     Ok(Sample {
@@ -68,7 +73,10 @@ pub fn decode(data: &[u8]) -> Result<Sample, WireError> {
         thread: Thread {
             pid: field!(data, tgid: u32)?,
             tid: field!(data, tid: u32)?,
-            comm: comm(&bytes::<16>(data, std::mem::offset_of!(SampleHeader, comm))?),
+            comm: comm(&bytes::<16>(
+                data,
+                std::mem::offset_of!(SampleHeader, comm),
+            )?),
         },
         cgroup: field!(data, cgroup: u64)?,
         period: field!(data, period: u64)?,
@@ -84,8 +92,15 @@ pub fn decode(data: &[u8]) -> Result<Sample, WireError> {
 
 fn addresses(data: &[u8], at: usize, len: usize) -> Result<Vec<u64>, WireError> {
     let need = at + len * 8;
-    let raw = data.get(at..need).ok_or(WireError::Truncated { have: data.len(), need })?;
-    Ok(raw.chunks_exact(8).filter_map(|c| c.try_into().ok()).map(u64::from_ne_bytes).collect())
+    let raw = data.get(at..need).ok_or(WireError::Truncated {
+        have: data.len(),
+        need,
+    })?;
+    Ok(raw
+        .chunks_exact(8)
+        .filter_map(|c| c.try_into().ok())
+        .map(u64::from_ne_bytes)
+        .collect())
 }
 
 /// A NUL-padded thread name.
@@ -153,8 +168,14 @@ mod tests {
             decode(&data)
         };
         assert_eq!(change(0, &[9]), Err(WireError::UnknownKind(9)));
-        assert_eq!(change(68, &600u16.to_ne_bytes()), Err(WireError::OutOfRange("user_len")));
-        assert_eq!(change(70, &128u16.to_ne_bytes()), Err(WireError::OutOfRange("kernel_len")));
+        assert_eq!(
+            change(68, &600u16.to_ne_bytes()),
+            Err(WireError::OutOfRange("user_len"))
+        );
+        assert_eq!(
+            change(70, &128u16.to_ne_bytes()),
+            Err(WireError::OutOfRange("kernel_len"))
+        );
         assert_eq!(change(72, &[200]), Err(WireError::OutOfRange("stop")));
     }
 }

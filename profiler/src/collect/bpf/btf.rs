@@ -42,8 +42,10 @@ pub struct Btf {
 impl Btf {
     /// Reads the running kernel's BTF.
     pub fn vmlinux() -> Result<Self, BtfError> {
-        let data = std::fs::read(VMLINUX)
-            .map_err(|source| BtfError::Read { path: VMLINUX, source })?;
+        let data = std::fs::read(VMLINUX).map_err(|source| BtfError::Read {
+            path: VMLINUX,
+            source,
+        })?;
         Self::parse(data).ok_or(BtfError::Malformed)
     }
 
@@ -63,14 +65,19 @@ impl Btf {
             let info = read_u32(&data, at + 4)?;
             at = at.checked_add(12 + extra_bytes(info)?)?;
         }
-        Some(Self { data, strings, types })
+        Some(Self {
+            data,
+            strings,
+            types,
+        })
     }
 
     /// Byte offset of `path` (members separated by dots are not supported; one
     /// member, also inside anonymous structures and unions) in `structure`.
     pub fn offset_of(&self, structure: &str, member: &str) -> Option<u32> {
         let index = self.types.iter().skip(1).position(|&at| {
-            self.kind(at) == Some(KIND_STRUCT) && self.name(at).is_some_and(|n| n == structure.as_bytes())
+            self.kind(at) == Some(KIND_STRUCT)
+                && self.name(at).is_some_and(|n| n == structure.as_bytes())
         })?;
         self.member(*self.types.get(index + 1)?, member.as_bytes(), 0)
     }
@@ -84,7 +91,9 @@ impl Btf {
     }
 
     fn string(&self, offset: u32) -> Option<&[u8]> {
-        let tail = self.data.get(self.strings.checked_add(offset as usize)?..)?;
+        let tail = self
+            .data
+            .get(self.strings.checked_add(offset as usize)?..)?;
         tail.split(|&b| b == 0).next()
     }
 
@@ -102,8 +111,9 @@ impl Btf {
             if name.is_empty() && depth < MAX_NESTING {
                 let inner = *self.types.get(read_u32(&self.data, entry + 4)? as usize)?;
                 let aggregate = matches!(self.kind(inner), Some(KIND_STRUCT | KIND_UNION));
-                if let Some(found) =
-                    aggregate.then(|| self.member(inner, wanted, depth + 1)).flatten()
+                if let Some(found) = aggregate
+                    .then(|| self.member(inner, wanted, depth + 1))
+                    .flatten()
                 {
                     return Some(found + bits / 8);
                 }

@@ -6,16 +6,14 @@ pub mod btf;
 pub mod perf;
 pub mod pool;
 
-use aiprof_common::{
-    COUNTERS, NO_FIELD, POOL_CHUNK, ProcEntry, Settings,
-};
+use aiprof_common::{COUNTERS, NO_FIELD, POOL_CHUNK, ProcEntry, Settings};
 use aya::{
     Ebpf, EbpfLoader, include_bytes_aligned,
     maps::{HashMap, MapData, PerCpuArray, RingBuf},
     programs::{PerfEvent, ProgramError},
 };
 use std::{
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd},
     path::Path,
 };
 use thiserror::Error;
@@ -112,11 +110,18 @@ impl Bpf {
             .program_mut("sampler")
             .and_then(|p| p.try_into().ok())
             .ok_or(BpfError::Missing("sampler"))?;
-        program.load().map_err(|source| BpfError::Program { name: "sampler", source })?;
+        program.load().map_err(|source| BpfError::Program {
+            name: "sampler",
+            source,
+        })?;
         let mut take = |name| ebpf.take_map(name).ok_or(BpfError::Missing(name));
         let procs = HashMap::try_from(take("PROCS")?)?;
         let counts = PerCpuArray::try_from(take("COUNTS")?)?;
-        Ok(Self { ebpf, procs, counts })
+        Ok(Self {
+            ebpf,
+            procs,
+            counts,
+        })
     }
 
     /// The sampler's program, to attach to perf events.
@@ -129,19 +134,24 @@ impl Bpf {
         program
             .fd()
             .map(AsFd::as_fd)
-            .map_err(|source| BpfError::Program { name: "sampler", source })
+            .map_err(|source| BpfError::Program {
+                name: "sampler",
+                source,
+            })
     }
 
     /// Takes the ring buffer of the samples; works once.
     pub fn take_ring(&mut self) -> Result<RingBuf<MapData>, BpfError> {
-        let map = self.ebpf.take_map("SAMPLES").ok_or(BpfError::Missing("SAMPLES"))?;
+        let map = self
+            .ebpf
+            .take_map("SAMPLES")
+            .ok_or(BpfError::Missing("SAMPLES"))?;
         Ok(RingBuf::try_from(map)?)
     }
 
     /// Maps the unwind pool into this process.
     pub fn pool(&self) -> Result<pool::Pool, BpfError> {
-        let aya::maps::Map::Array(map) =
-            self.ebpf.map("POOL").ok_or(BpfError::Missing("POOL"))?
+        let aya::maps::Map::Array(map) = self.ebpf.map("POOL").ok_or(BpfError::Missing("POOL"))?
         else {
             return Err(BpfError::Missing("POOL"));
         };
@@ -162,18 +172,28 @@ impl Bpf {
     /// A counter (`COUNT_*`), summed over all CPUs.
     pub fn count(&self, index: u32) -> u64 {
         debug_assert!(index < COUNTERS);
-        self.counts.get(&index, 0).map_or(0, |values| values.iter().sum())
+        self.counts
+            .get(&index, 0)
+            .map_or(0, |values| values.iter().sum())
     }
 
     /// Bytes of kernel memory locked by all maps, as the kernel reports them
     /// in `/proc/self/fdinfo` (`memlock`).
     pub fn memory_bytes() -> u64 {
-        let Ok(entries) = std::fs::read_dir("/proc/self/fdinfo") else { return 0 };
+        let Ok(entries) = std::fs::read_dir("/proc/self/fdinfo") else {
+            return 0;
+        };
         let mut seen = std::collections::BTreeMap::new();
         for entry in entries.flatten() {
-            let Ok(text) = std::fs::read_to_string(entry.path()) else { continue };
+            let Ok(text) = std::fs::read_to_string(entry.path()) else {
+                continue;
+            };
             let field = |name: &str| -> Option<u64> {
-                text.lines().find_map(|l| l.strip_prefix(name))?.trim().parse().ok()
+                text.lines()
+                    .find_map(|l| l.strip_prefix(name))?
+                    .trim()
+                    .parse()
+                    .ok()
             };
             if let (Some(id), Some(bytes)) = (field("map_id:"), field("memlock:")) {
                 seen.insert(id, bytes);
@@ -187,10 +207,14 @@ impl Bpf {
 /// BTF, what needs an offset is switched off.
 fn settings(options: &BpfOptions) -> Settings {
     let btf = btf::Btf::vmlinux()
-        .inspect_err(|e| tracing::warn!("{e}: forks and return probes are not followed in the kernel"))
+        .inspect_err(|e| {
+            tracing::warn!("{e}: forks and return probes are not followed in the kernel")
+        })
         .ok();
     let offset = |structure, member| {
-        btf.as_ref().and_then(|b| b.offset_of(structure, member)).unwrap_or(NO_FIELD)
+        btf.as_ref()
+            .and_then(|b| b.offset_of(structure, member))
+            .unwrap_or(NO_FIELD)
     };
     Settings {
         task_flags: offset("task_struct", "flags"),
@@ -208,9 +232,4 @@ fn settings(options: &BpfOptions) -> Settings {
         include_idle: u32::from(options.include_idle),
         kernel_stacks: u32::from(options.kernel_stacks),
     }
-}
-
-/// The raw file descriptor of a borrowed one, for ioctls.
-pub(crate) fn raw(fd: BorrowedFd<'_>) -> i32 {
-    fd.as_raw_fd()
 }

@@ -75,7 +75,11 @@ pub fn open_sampler(
             failed => failed,
         }
     };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(fd) }
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(fd)
+    }
 }
 
 /// The process events of one CPU, through a ring buffer.
@@ -160,7 +164,9 @@ impl ProcessRing {
         let mut record = Vec::with_capacity(512);
         while end.wrapping_sub(at) >= 8 {
             let header = self.copy(at, 8, size, &mut record);
-            let len = header.get(6..8).map_or(0, |b| u16::from_ne_bytes([b[0], b[1]]));
+            let len = header
+                .get(6..8)
+                .map_or(0, |b| u16::from_ne_bytes([b[0], b[1]]));
             if len < 8 || u64::from(len) > end.wrapping_sub(at) {
                 undecodable += 1;
                 at = end;
@@ -231,27 +237,45 @@ fn parse_record(data: &[u8]) -> Result<Option<ProcessEvent>, ()> {
     let (pid, tid, kind) = match kind {
         b::PERF_RECORD_MMAP2 => {
             let map = parse_mmap2(body, misc)?;
-            (u32_at(body, 8)?, u32_at(body, 12)?, ProcessEventKind::Map(map))
+            (
+                u32_at(body, 8)?,
+                u32_at(body, 12)?,
+                ProcessEventKind::Map(map),
+            )
         }
         b::PERF_RECORD_COMM => {
             let comm = text(body, 16)?;
             let exec = misc & b::PERF_RECORD_MISC_COMM_EXEC != 0;
-            let kind =
-                if exec { ProcessEventKind::Exec { comm } } else { ProcessEventKind::Comm { comm } };
+            let kind = if exec {
+                ProcessEventKind::Exec { comm }
+            } else {
+                ProcessEventKind::Comm { comm }
+            };
             (u32_at(body, 8)?, u32_at(body, 12)?, kind)
         }
         b::PERF_RECORD_FORK => {
             // pid, ppid, tid, ptid, time
-            let kind = ProcessEventKind::Fork { parent: u32_at(body, 12)? };
+            let kind = ProcessEventKind::Fork {
+                parent: u32_at(body, 12)?,
+            };
             (u32_at(body, 8)?, u32_at(body, 16)?, kind)
         }
         b::PERF_RECORD_EXIT => (u32_at(body, 8)?, u32_at(body, 16)?, ProcessEventKind::Exit),
-        b::PERF_RECORD_LOST => {
-            (0, 0, ProcessEventKind::Lost { count: u64_at(body, 16)? })
-        }
+        b::PERF_RECORD_LOST => (
+            0,
+            0,
+            ProcessEventKind::Lost {
+                count: u64_at(body, 16)?,
+            },
+        ),
         _ => return Ok(None),
     };
-    Ok(Some(ProcessEvent { time_ns, pid, tid, kind }))
+    Ok(Some(ProcessEvent {
+        time_ns,
+        pid,
+        tid,
+        kind,
+    }))
 }
 
 /// pid u32, tid u32, addr u64, len u64, pgoff u64, then {maj u32, min u32, ino
@@ -262,10 +286,20 @@ fn parse_mmap2(body: &[u8], misc: u32) -> Result<MapEvent, ()> {
     let file = if misc & b::PERF_RECORD_MISC_MMAP_BUILD_ID != 0 {
         let size = usize::from(*body.get(40).ok_or(())?).min(20);
         let build_id = BuildId::new(body.get(44..44 + size).ok_or(())?);
-        FileKey { path, build_id, device: 0, inode: 0 }
+        FileKey {
+            path,
+            build_id,
+            device: 0,
+            inode: 0,
+        }
     } else {
         let device = u64::from(u32_at(body, 40)?) << 32 | u64::from(u32_at(body, 44)?);
-        FileKey { path, build_id: None, device, inode: u64_at(body, 48)? }
+        FileKey {
+            path,
+            build_id: None,
+            device,
+            inode: u64_at(body, 48)?,
+        }
     };
     Ok(MapEvent {
         start: u64_at(body, 16)?,
@@ -285,12 +319,86 @@ pub fn vdso_image() -> io::Result<Vec<u8>> {
         .ok_or_else(|| io::Error::other("no vdso is mapped"))?;
     let range = line.split(' ').next().and_then(|r| r.split_once('-'));
     let (start, end) = range
-        .and_then(|(s, e)| Some((u64::from_str_radix(s, 16).ok()?, u64::from_str_radix(e, 16).ok()?)))
+        .and_then(|(s, e)| {
+            Some((
+                u64::from_str_radix(s, 16).ok()?,
+                u64::from_str_radix(e, 16).ok()?,
+            ))
+        })
         .ok_or_else(|| io::Error::other("malformed /proc/self/maps"))?;
     let len = usize::try_from(end.saturating_sub(start)).map_err(io::Error::other)?;
     let mut image = vec![0; len.min(1 << 20)];
     File::open("/proc/self/mem")?.read_exact_at(&mut image, start)?;
     Ok(image)
+}
+
+/// An epoll instance: readable when any of its descriptors is.
+pub struct Poller(OwnedFd);
+
+impl Poller {
+    /// An empty one.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: no memory is passed; the result is checked.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor that nothing else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Another handle of the same instance.
+    pub fn share(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        self.0.as_fd()
+    }
+
+    /// Adds a descriptor, edge-triggered: each arrival wakes once.
+    pub fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let mut event = libc::epoll_event {
+            events: (libc::EPOLLIN | libc::EPOLLET) as u32,
+            u64: 0,
+        };
+        // SAFETY: both descriptors are open, `event` is initialised.
+        let rc = unsafe {
+            libc::epoll_ctl(
+                self.0.as_raw_fd(),
+                libc::EPOLL_CTL_ADD,
+                fd.as_raw_fd(),
+                &raw mut event,
+            )
+        };
+        if rc < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl From<Poller> for OwnedFd {
+    fn from(poller: Poller) -> Self {
+        poller.0
+    }
+}
+
+/// Takes note of what is readable in an epoll instance, so that it becomes
+/// readable again only with the next arrival.
+pub fn settle(epoll: &OwnedFd) {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+    // SAFETY: the buffer has the size given.
+    while unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), 64, 0) } == 64 {}
+}
+
+/// Borrows a descriptor of something that only tells its number.
+pub fn borrow<'a>(fd: i32) -> BorrowedFd<'a> {
+    // SAFETY: callers pass the descriptor of a map that outlives the borrow.
+    unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 /// A file in memory with the given content, for interfaces that want a file.
@@ -319,7 +427,11 @@ pub fn cgroup_path(root: &std::path::Path, id: u64) -> Option<String> {
         id: [u8; 8],
     }
     let mount = File::open(root).ok()?;
-    let mut handle = Handle { bytes: 8, kind: 0xfe, id: id.to_ne_bytes() };
+    let mut handle = Handle {
+        bytes: 8,
+        kind: 0xfe,
+        id: id.to_ne_bytes(),
+    };
     // SAFETY: a file handle of the size it says; the result is checked.
     let fd = unsafe {
         libc::open_by_handle_at(
@@ -340,7 +452,10 @@ pub fn cgroup_path(root: &std::path::Path, id: u64) -> Option<String> {
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock of all events.
 pub fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `now` is a timespec; the clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -348,7 +463,10 @@ pub fn monotonic_ns() -> u64 {
 
 /// CPU time of this process so far, user and system.
 pub fn own_cpu_time() -> std::time::Duration {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `now` is a timespec; the clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut now) };
     std::time::Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
@@ -382,32 +500,62 @@ mod tests {
 
         let exit = record(b::PERF_RECORD_EXIT, 0, &words(&[10, 9, 11, 9, 0, 0]));
         let event = parse_record(&exit).unwrap().unwrap();
-        assert_eq!((event.pid, event.tid, event.kind), (10, 11, ProcessEventKind::Exit));
+        assert_eq!(
+            (event.pid, event.tid, event.kind),
+            (10, 11, ProcessEventKind::Exit)
+        );
 
         let mut body = words(&[7, 8]);
         body.extend(b"name\0\0\0\0");
-        let comm = parse_record(&record(b::PERF_RECORD_COMM, 0, &body)).unwrap().unwrap();
-        assert_eq!(comm.kind, ProcessEventKind::Comm { comm: "name".into() });
+        let comm = parse_record(&record(b::PERF_RECORD_COMM, 0, &body))
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            comm.kind,
+            ProcessEventKind::Comm {
+                comm: "name".into()
+            }
+        );
         let exec = b::PERF_RECORD_MISC_COMM_EXEC as u16;
-        let exec = parse_record(&record(b::PERF_RECORD_COMM, exec, &body)).unwrap().unwrap();
-        assert_eq!(exec.kind, ProcessEventKind::Exec { comm: "name".into() });
+        let exec = parse_record(&record(b::PERF_RECORD_COMM, exec, &body))
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            exec.kind,
+            ProcessEventKind::Exec {
+                comm: "name".into()
+            }
+        );
     }
 
     #[test]
     fn parses_mmap2_with_inode_and_with_build_id() {
-        let mut body = words(&[7, 8, 0x1000, 0, 0x2000, 0, 0x3000, 0, 8, 1, 42, 0, 0, 0, 5, 2]);
+        let mut body = words(&[
+            7, 8, 0x1000, 0, 0x2000, 0, 0x3000, 0, 8, 1, 42, 0, 0, 0, 5, 2,
+        ]);
         body.extend(b"/lib/x.so\0\0\0\0\0\0\0");
-        let event = parse_record(&record(b::PERF_RECORD_MMAP2, 0, &body)).unwrap().unwrap();
-        let ProcessEventKind::Map(map) = event.kind else { panic!("no map") };
-        assert_eq!((map.start, map.len, map.file_offset), (0x1000, 0x2000, 0x3000));
+        let event = parse_record(&record(b::PERF_RECORD_MMAP2, 0, &body))
+            .unwrap()
+            .unwrap();
+        let ProcessEventKind::Map(map) = event.kind else {
+            panic!("no map")
+        };
+        assert_eq!(
+            (map.start, map.len, map.file_offset),
+            (0x1000, 0x2000, 0x3000)
+        );
         assert_eq!((map.file.path.as_str(), map.file.inode), ("/lib/x.so", 42));
         assert_eq!(map.file.device, 8 << 32 | 1);
 
         body[40] = 20;
         body[44..64].copy_from_slice(&[0xab; 20]);
         let misc = b::PERF_RECORD_MISC_MMAP_BUILD_ID as u16;
-        let event = parse_record(&record(b::PERF_RECORD_MMAP2, misc, &body)).unwrap().unwrap();
-        let ProcessEventKind::Map(map) = event.kind else { panic!("no map") };
+        let event = parse_record(&record(b::PERF_RECORD_MMAP2, misc, &body))
+            .unwrap()
+            .unwrap();
+        let ProcessEventKind::Map(map) = event.kind else {
+            panic!("no map")
+        };
         assert_eq!(map.file.build_id, BuildId::new(&[0xab; 20]));
     }
 

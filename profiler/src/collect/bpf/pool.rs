@@ -109,7 +109,8 @@ impl Pool {
 
     /// Publishes the `u32` at byte `off` of a block.
     pub fn write_u32(&self, block: Block, off: usize, value: u32) {
-        self.atomic(block.reference, off).store(value, Ordering::Release);
+        self.atomic(block.reference, off)
+            .store(value, Ordering::Release);
     }
 
     /// Frees a block to which no reference is published any more.
@@ -159,11 +160,18 @@ struct FreeList {
 
 impl FreeList {
     fn new(chunks: u32) -> Self {
-        let mut list = Self { by_start: BTreeMap::new(), by_size: BTreeSet::new() };
+        let mut list = Self {
+            by_start: BTreeMap::new(),
+            by_size: BTreeSet::new(),
+        };
         for chunk in 0..chunks {
             let start = chunk * UNITS_PER_CHUNK;
             // References 0 and 1 have special meanings.
-            let skip = if chunk == 0 { aiprof_common::REF_FIRST } else { 0 };
+            let skip = if chunk == 0 {
+                aiprof_common::REF_FIRST
+            } else {
+                0
+            };
             list.insert(start + skip, UNITS_PER_CHUNK - skip);
         }
         list
@@ -224,9 +232,17 @@ mod tests {
         for _ in 0..20_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let size = (seed >> 33) as u32 % 90 + 1;
-            if seed >> 60 < 9 && let Some(start) = list.take(size) {
-                assert_eq!(start / UNITS_PER_CHUNK, (start + size - 1) / UNITS_PER_CHUNK);
-                assert!(held.iter().all(|&(s, n)| start + size <= s || s + n <= start));
+            if seed >> 60 < 9
+                && let Some(start) = list.take(size)
+            {
+                assert_eq!(
+                    start / UNITS_PER_CHUNK,
+                    (start + size - 1) / UNITS_PER_CHUNK
+                );
+                assert!(
+                    held.iter()
+                        .all(|&(s, n)| start + size <= s || s + n <= start)
+                );
                 held.push((start, size));
             } else if !held.is_empty() {
                 let (start, size) = held.swap_remove(seed as usize % held.len());
