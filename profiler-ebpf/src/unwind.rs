@@ -132,11 +132,21 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs) {
             // SAFETY: as above.
             let s = unsafe { &mut *scratch };
             s.header.user_len = s.walk.len as u16;
+            s.header.rip = s.walk.rip;
+            s.header.rsp = s.walk.rsp;
+            s.header.rbp = s.walk.rbp;
+            if s.walk.exact != 0 {
+                s.header.flags |= FLAG_EXACT;
+            }
         }
         _ => {
             // SAFETY: as above.
             let s = unsafe { &mut *scratch };
             s.frames[0] = s.walk.rip;
+            s.header.rip = s.walk.rip;
+            s.header.rsp = s.walk.rsp;
+            s.header.rbp = s.walk.rbp;
+            s.header.flags |= FLAG_EXACT;
             s.header.user_len = 1;
             s.header.stop = STOP_NO_PROCESS;
         }
