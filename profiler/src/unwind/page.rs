@@ -3,15 +3,18 @@
 use super::UnwindError;
 use super::cfi::Interpreter;
 use super::index::{Cursor, Entry, Index};
-use super::record::{Fde, Reader};
+use super::record::{Fde, Header, Reader};
 use super::rule::{NONE, UNSUPPORTED, rule_of};
 use super::source::ReadAt;
 use super::table::{Encoder, Rows};
 use aiprof_common::PAGE_SIZE;
+use std::ops::Range;
 
 /// How many FDEs back one that covers the page's start is looked for; more than
 /// one only where empty FDEs or duplicates precede the page.
 const MAX_BACK: u64 = 16;
+/// Most FDEs for the same address that are looked at.
+const MAX_TWINS: usize = 4;
 /// Most bytes of FDEs decoded for one page. Real pages need some 20 KB; a
 /// hostile file could name one long FDE for every byte of text.
 const MAX_PAGE_BYTES: u64 = 4 << 20;
@@ -96,20 +99,44 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
     fn first_covering(&mut self, n: u64) -> Result<u64, UnwindError> {
         for i in (n.saturating_sub(MAX_BACK)..n).rev() {
             let entry = self.cursor.entry(self.source, i)?;
-            let range = match self.reader.header(self.source, entry.fde)? {
-                Some(header) => self.reader.fde_range(self.source, &header)?,
-                None => None,
-            };
-            if range.is_none_or(|range| !range.is_empty()) {
+            let found = self.find_fde(&entry)?;
+            if found.is_none_or(|(_, range)| !range.is_empty()) {
                 return Ok(i);
             }
         }
         Ok(n)
     }
 
+    /// The FDE an entry leads to, and the code it describes; `None` if it is
+    /// malformed or describes other code.
+    ///
+    /// lld lists an address once, and if an empty function shares it with a real
+    /// one, it may be the empty one that is listed: the other follows it.
+    fn find_fde(&mut self, entry: &Entry) -> Result<Option<(Header, Range<u64>)>, UnwindError> {
+        let mut found = None;
+        let mut at = entry.fde;
+        for _ in 0..MAX_TWINS {
+            let Some(header) = self.reader.header(self.source, at)? else {
+                break;
+            };
+            at = header.end;
+            match self.reader.fde_range(self.source, &header)? {
+                Some(range) if range.start == entry.start => {
+                    let empty = range.is_empty();
+                    found = Some((header, range));
+                    if !empty {
+                        break;
+                    }
+                }
+                _ => break,
+            }
+        }
+        Ok(found)
+    }
+
     /// Adds the rows of one FDE that lie in the page.
     fn add(&mut self, page: u64, entry: Entry) -> Result<Outcome, UnwindError> {
-        let Some(header) = self.reader.header(self.source, entry.fde)? else {
+        let Some((header, range)) = self.find_fde(&entry)? else {
             return Ok(Outcome::Refused);
         };
         let cost = FDE_COST + (header.end - header.body);
@@ -117,16 +144,12 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
             return Ok(Outcome::Exhausted);
         };
         self.budget = budget;
-        let Some(fde) = self.reader.fde(self.source, &header)? else {
-            return Ok(Outcome::Refused);
-        };
-        let range = fde.range.clone();
         if range.is_empty() || range.end <= page {
             return Ok(Outcome::Elsewhere);
         }
-        if range.start != entry.start {
+        let Some(fde) = self.reader.fde(self.source, &header)? else {
             return Ok(Outcome::Refused);
-        }
+        };
         add_rows(&mut self.rows, page, fde);
         if let Some(end) = offset_in_page(page, range.end) {
             self.rows.push(end, NONE);
