@@ -12,13 +12,14 @@ use std::ops::Range;
 
 /// How many FDEs back one that covers the page's start is looked for; more than
 /// one only where empty FDEs or duplicates precede the page.
-const MAX_BACK: u64 = 16;
-/// Most FDEs for the same address that are looked at.
-const MAX_TWINS: usize = 4;
+const MAX_BACK: u64 = 32;
+/// Most FDEs for the same address that are looked at; LLVM's own library has up
+/// to 21.
+const MAX_TWINS: usize = 32;
 /// Most bytes of FDEs decoded for one page. Real pages need some 20 KB; a
 /// hostile file could name one long FDE for every byte of text.
 const MAX_PAGE_BYTES: u64 = 4 << 20;
-/// What an FDE costs at least, whatever its size: a read from the file.
+/// What looking at an FDE costs, whatever its size: a read from the file.
 const FDE_COST: u64 = 64;
 
 /// Builds pages of one file; kept between pages, it saves allocations.
@@ -116,6 +117,9 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
         let mut found = None;
         let mut at = entry.fde;
         for _ in 0..MAX_TWINS {
+            if !self.charge(FDE_COST) {
+                return Ok(None);
+            }
             let Some(header) = self.reader.header(self.source, at)? else {
                 break;
             };
@@ -134,21 +138,35 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
         Ok(found)
     }
 
+    /// Takes `cost` from the page's budget; false, and nothing left, if it is
+    /// too much.
+    fn charge(&mut self, cost: u64) -> bool {
+        let left = self.budget.checked_sub(cost);
+        self.budget = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    /// Why an FDE was not decoded.
+    fn refusal(&self) -> Outcome {
+        match self.budget < FDE_COST {
+            true => Outcome::Exhausted,
+            false => Outcome::Refused,
+        }
+    }
+
     /// Adds the rows of one FDE that lie in the page.
     fn add(&mut self, page: u64, entry: Entry) -> Result<Outcome, UnwindError> {
         let Some((header, range)) = self.find_fde(&entry)? else {
-            return Ok(Outcome::Refused);
+            return Ok(self.refusal());
         };
-        let cost = FDE_COST + (header.end - header.body);
-        let Some(budget) = self.budget.checked_sub(cost) else {
-            return Ok(Outcome::Exhausted);
-        };
-        self.budget = budget;
         if range.is_empty() || range.end <= page {
             return Ok(Outcome::Elsewhere);
         }
+        if !self.charge(header.end - header.body) {
+            return Ok(Outcome::Exhausted);
+        }
         let Some(fde) = self.reader.fde(self.source, &header)? else {
-            return Ok(Outcome::Refused);
+            return Ok(self.refusal());
         };
         add_rows(&mut self.rows, page, fde);
         if let Some(end) = offset_in_page(page, range.end) {
@@ -169,7 +187,7 @@ fn offset_in_page(page: u64, at: u64) -> Option<u32> {
 fn add_rows(rows: &mut Rows, page: u64, fde: Fde<'_>) {
     let signal = fde.cie.signal;
     let mut program = Interpreter::new(
-        fde.cie,
+        &fde.cie,
         fde.code,
         fde.code_vaddr,
         fde.range.start,
