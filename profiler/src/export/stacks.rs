@@ -1,7 +1,7 @@
 //! Stacks as sorted paths of names: what folded stacks and flame graphs share.
 
-use super::folded::FoldedStacks;
-use super::{Weight, names};
+use super::folded::{FoldedStacks, MAX_TOTAL};
+use super::{ExportError, Weight, names};
 use crate::profile::{FrameId, ProcessId, Profile, StackId};
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
@@ -52,7 +52,7 @@ impl Interner {
 impl Stacks {
     /// The stacks of a profile: process name, process id, frames. Values are
     /// microseconds or samples.
-    pub(super) fn from_profile(profile: &Profile, weight: Weight) -> Self {
+    pub(super) fn from_profile(profile: &Profile, weight: Weight) -> Result<Self, ExportError> {
         let mut interner = Interner::default();
         let mut frames = vec![None; profile.frames.len()];
         let mut stacks = Self {
@@ -82,7 +82,10 @@ impl Stacks {
         if weight == Weight::Time {
             stacks.round_to_microseconds();
         }
-        stacks
+        if stacks.total() > MAX_TOTAL {
+            return Err(ExportError::WeightsTooLarge);
+        }
+        Ok(stacks)
     }
 
     /// The stacks of a folded file.

@@ -32,7 +32,8 @@ pub struct Caption {
 ///
 /// # Errors
 ///
-/// [`ExportError::Io`] when `out` fails.
+/// [`ExportError::WeightsTooLarge`] when they add up to more than
+/// [`folded::MAX_TOTAL`](super::folded::MAX_TOTAL), [`ExportError::Io`] when `out` fails.
 pub fn write(
     profile: &Profile,
     options: &ExportOptions,
@@ -43,7 +44,7 @@ pub fn write(
         subtitle: text::description(profile),
         notes: notes(profile),
     };
-    let stacks = Stacks::from_profile(profile, options.weight);
+    let stacks = Stacks::from_profile(profile, options.weight)?;
     draw(stacks, &caption, options, out)
 }
 
