@@ -74,8 +74,8 @@ impl Hue {
         // Two independent numbers from -1 to 1.
         let part = |shift: u32| f64::from((hash >> shift) as u8) / 127.5 - 1.0;
         let (h, s, l) = self.hsl();
-        let spread = if self == Self::Process { 0.0 } else { 1.0 };
-        rgb(h + 6.0 * spread * part(32), s, l + 6.0 * spread * part(48))
+        let spread = if self == Self::Process { 3.0 } else { 6.0 };
+        rgb(h + spread * part(32), s, l + spread * part(48))
     }
 }
 

@@ -4,7 +4,7 @@
 //! subtitle says where the profile comes from and what it lost.
 
 use super::folded::FoldedStacks;
-use super::legend::LegendWriter;
+use super::legend::{self, LegendWriter};
 use super::palette::Hue;
 use super::stacks::Stacks;
 use super::{ExportError, ExportOptions, Weight, text};
@@ -89,11 +89,22 @@ fn draw(
     if options.reverse {
         config.direction = Direction::Inverted;
     }
+    let legend = hues.iter().map(|hue| (hue.label(), hue.base())).collect();
+    render(config, &lines, legend, out)
+}
+
+/// Has inferno draw lines that are sorted by frame, and adds a legend.
+pub(super) fn render(
+    mut config: Options<'_>,
+    lines: &[String],
+    legend: Vec<legend::Entry>,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
     let mut out = BufWriter::with_capacity(1 << 16, out);
-    let mut with_legend = LegendWriter::new(&mut out, hues);
+    let mut with_legend = LegendWriter::new(&mut out, legend);
     // A flame chart keeps the order of its lines, reading them from the last:
-    // ours are sorted by frame, inferno would sort them by byte and so split
-    // `f` where a sibling is called `f x`.
+    // inferno would sort them by byte and so split `f` where a sibling is
+    // called `f x`.
     config.flame_chart = true;
     flamegraph::from_lines(
         &mut config,

@@ -27,9 +27,9 @@ const NO_STACK: &str = "[no stack]";
 /// [`ExportError::Io`] when `out` fails.
 pub fn write(profile: &profile::Profile, out: &mut dyn Write) -> Result<(), ExportError> {
     let message = convert(profile).encode_to_vec();
-    // The profile is mostly numbers: a better compression takes four times as
-    // long for a few percent.
-    let mut gzip = GzBuilder::new().write(out, Compression::fast());
+    // Level 3 takes about half the time of the default, 6, and makes files 5 to
+    // 10 % larger.
+    let mut gzip = GzBuilder::new().write(out, Compression::new(3));
     gzip.write_all(&message)?;
     gzip.finish()?.flush()?;
     Ok(())
