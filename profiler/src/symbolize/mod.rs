@@ -16,10 +16,13 @@
 
 mod debug_file;
 mod demangle;
+mod dwarf;
 mod elf;
+mod guard;
 mod kernel;
 mod native;
 mod perf_map;
+mod sections;
 mod symtab;
 
 pub use demangle::demangle;
@@ -30,6 +33,7 @@ pub use perf_map::{PerfMap, PerfMapLimits, PerfMapStats, fuzz_perf_map};
 use crate::profile::{BuildId, FrameKind};
 use std::fs::File;
 use std::path::Path;
+use std::time::Duration;
 
 #[cfg(test)]
 mod tests;
@@ -71,11 +75,15 @@ pub struct SymbolizeOptions {
     /// Look in `.gnu_debuglink` and build-id directories for debug files.
     /// Default `true`.
     pub debug_files: bool,
-    /// Most bytes of memory that one file's DWARF may need, by estimate; DWARF
-    /// of larger files is not used, and that is counted. Default 24 MiB.
+    /// Most bytes that the compressed debug sections of one file may inflate to;
+    /// DWARF of larger files is not used, and that is counted. Sections that are
+    /// not compressed need no memory. Default 24 MiB.
     pub dwarf_limit: u64,
-    /// Most bytes of symbol state kept from one call to the next, by estimate,
-    /// least recently used dropped first. Default 12 MiB.
+    /// Longest that one batch of one file may read DWARF; addresses left then
+    /// have their symbol's name only, and that is counted. Default 1 s.
+    pub dwarf_time: Duration,
+    /// Most bytes of symbol state kept from one call to the next, least recently
+    /// used dropped first. Default 12 MiB.
     pub keep_limit: u64,
 }
 
@@ -86,6 +94,7 @@ impl Default for SymbolizeOptions {
             source_lines: false,
             debug_files: true,
             dwarf_limit: 24 << 20,
+            dwarf_time: Duration::from_secs(1),
             keep_limit: 12 << 20,
         }
     }
