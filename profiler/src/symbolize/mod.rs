@@ -11,10 +11,15 @@
 //! at least one frame: what cannot be named gets a frame of kind
 //! [`FrameKind::Unknown`] whose name says why.
 //!
+//! Debug files are looked for where distributions put them, on the host and in
+//! the process's own root directory, and fetched from debuginfod servers where
+//! `DEBUGINFOD_URLS` names some.
+//!
 //! Everything read here is written by others. A file that is missing, corrupt,
 //! truncated or replaced costs its own names and nothing else.
 
 mod debug_file;
+mod debuginfod;
 mod demangle;
 mod dwarf;
 mod elf;
@@ -75,6 +80,10 @@ pub struct SymbolizeOptions {
     /// Look in `.gnu_debuglink` and build-id directories for debug files.
     /// Default `true`.
     pub debug_files: bool,
+    /// Fetch debug files of stripped binaries from the servers in
+    /// `DEBUGINFOD_URLS`, in the background. Default `true`; without that variable
+    /// nothing is fetched.
+    pub debuginfod: bool,
     /// Most bytes that the compressed debug sections of one file may inflate to;
     /// DWARF of larger files is not used, and that is counted. Sections that are
     /// not compressed need no memory. Default 24 MiB.
@@ -93,6 +102,7 @@ impl Default for SymbolizeOptions {
             inlines: true,
             source_lines: false,
             debug_files: true,
+            debuginfod: true,
             dwarf_limit: 24 << 20,
             dwarf_time: Duration::from_secs(1),
             keep_limit: 12 << 20,

@@ -1,18 +1,22 @@
 //! Native code: DWARF for inlined functions and lines, symbol tables for the rest.
 
+use super::debuginfod::{self, Debuginfod};
 use super::demangle::{self, demangle};
 use super::dwarf::{Clock, DwarfError, DwarfFile, Function};
 use super::elf::{self, ElfError, ElfInfo};
 use super::{BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, symtab};
-use crate::profile::FrameKind;
+use crate::profile::{BuildId, FrameKind};
+use rustc_hash::FxHashSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// Most files whose state is kept.
-const MAX_FILES: usize = 256;
+/// Most files whose state is kept: each holds one or two descriptors.
+const MAX_FILES: usize = 64;
+/// Most files remembered as having been warned about.
+const MAX_WARNED: usize = 4096;
 /// Most bytes of symbol tables read for one batch; the largest known libraries
 /// have a tenth of this.
 const MAX_TABLES: u64 = 256 << 20;
@@ -41,6 +45,9 @@ pub struct SymbolizeStats {
     pub dwarf_too_slow: u64,
     /// Files whose symbols or DWARF turned out corrupt.
     pub corrupt: u64,
+    /// Debug files not asked for at a debuginfod server: the queue was full, or
+    /// `debuginfod-find` is not installed.
+    pub downloads_refused: u64,
 }
 
 /// Names addresses of executables and shared objects.
@@ -52,6 +59,9 @@ pub struct NativeSymbolizer {
     stats: SymbolizeStats,
     /// Least recently used first.
     files: Vec<LoadedFile>,
+    /// Files that a warning was given and counted for.
+    warned: FxHashSet<FileKey>,
+    debuginfod: Option<Debuginfod>,
 }
 
 impl std::fmt::Debug for NativeSymbolizer {
@@ -65,18 +75,41 @@ impl std::fmt::Debug for NativeSymbolizer {
 }
 
 impl NativeSymbolizer {
-    /// A symbolizer without any state.
+    /// A symbolizer without any state. Debuginfod servers are taken from
+    /// `DEBUGINFOD_URLS`, if the options allow them.
     pub fn new(options: SymbolizeOptions) -> Self {
+        let config = debuginfod::Config::from_env().filter(|_| options.debuginfod);
+        Self::with_servers(options, config)
+    }
+
+    pub(super) fn with_servers(
+        options: SymbolizeOptions,
+        servers: Option<debuginfod::Config>,
+    ) -> Self {
         Self {
             options,
             stats: SymbolizeStats::default(),
             files: Vec::new(),
+            warned: FxHashSet::default(),
+            // Without its thread there are no downloads, as without servers.
+            debuginfod: servers.and_then(|config| Debuginfod::start(config).ok()),
         }
     }
 
     /// Counts since the start.
     pub fn stats(&self) -> SymbolizeStats {
-        self.stats
+        SymbolizeStats {
+            downloads_refused: self.debuginfod.as_ref().map_or(0, |d| d.refused),
+            ..self.stats
+        }
+    }
+
+    /// Waits for debug files that are being fetched, at most for the given time,
+    /// and returns the build ids whose files arrived since the last call: their
+    /// addresses have better names now. With time zero it only asks.
+    pub fn wait_for_downloads(&mut self, at_most: Duration) -> Vec<BuildId> {
+        let downloads = self.debuginfod.as_mut();
+        downloads.map_or_else(Vec::new, |d| d.wait(at_most))
     }
 
     /// Drops all state of files, as before a long pause.
@@ -112,18 +145,7 @@ impl NativeSymbolizer {
         for layer in &mut file.layers {
             match layer.symbolize(vaddrs, &self.options, &mut found) {
                 Ok(()) => {}
-                Err(Failure::Deadline) => {
-                    self.stats.dwarf_too_slow += 1;
-                    tracing::warn!(
-                        "{}: debug information takes too long to read, \
-                         some inlined functions not shown",
-                        binary.path.display()
-                    );
-                }
-                Err(Failure::Corrupt(reason)) => {
-                    self.stats.corrupt += 1;
-                    tracing::warn!("{}: {reason}", binary.path.display());
-                }
+                Err(failure) => self.report(file.key, binary.path, &failure),
             }
         }
         file.layers.retain(Layer::is_usable);
@@ -141,6 +163,20 @@ impl NativeSymbolizer {
         }
         self.keep(file);
         Ok(())
+    }
+
+    /// Counts and reports a file's failure, once for each file.
+    fn report(&mut self, key: FileKey, path: &Path, failure: &Failure) {
+        if self.warned.len() >= MAX_WARNED || !self.warned.insert(key) {
+            return;
+        }
+        let count = match failure {
+            Failure::TooLarge => &mut self.stats.dwarf_too_large,
+            Failure::TooSlow => &mut self.stats.dwarf_too_slow,
+            Failure::Corrupt(_) => &mut self.stats.corrupt,
+        };
+        *count += 1;
+        tracing::warn!("{}: {failure}", path.display());
     }
 
     fn count_error(&mut self, error: &SymbolizeError) {
@@ -163,7 +199,7 @@ impl NativeSymbolizer {
         };
         let key = FileKey::of(file).map_err(|e| unreadable(binary, e))?;
         let same = |f: &LoadedFile| f.key == key;
-        let loaded = match self.files.iter().position(same) {
+        let mut loaded = match self.files.iter().position(same) {
             Some(at) => self.files.remove(at),
             None => self.load(binary, file, key)?,
         };
@@ -173,7 +209,29 @@ impl NativeSymbolizer {
                 file: display(binary.path),
             });
         }
+        self.add_download(&mut loaded, binary.path);
         Ok(loaded)
+    }
+
+    /// Adds a stripped file's debug file when it has been fetched, and asks for
+    /// it until then.
+    fn add_download(&mut self, loaded: &mut LoadedFile, path: &Path) {
+        let (Some(debuginfod), Some(id), true) =
+            (&mut self.debuginfod, loaded.info.build_id, loaded.stripped)
+        else {
+            return;
+        };
+        let Some(fetched) = debuginfod.get(id) else {
+            return;
+        };
+        loaded.stripped = false;
+        if let Some((file, info)) = debug_file::accept(&fetched, &loaded.info)
+            && info.table_bytes() <= MAX_TABLES
+        {
+            self.make_room(info.packed_bytes);
+            let layer = self.layer(loaded.key, file, info, path);
+            loaded.layers.insert(0, layer);
+        }
     }
 
     fn load(
@@ -198,23 +256,25 @@ impl NativeSymbolizer {
             && let Some((file, info)) = debug_file::find(&info, binary.path, binary.root)
             && info.table_bytes() <= MAX_TABLES
         {
-            layers.push(self.layer(file, info, binary.path));
+            layers.push(self.layer(key, file, info, binary.path));
         }
-        layers.push(self.layer(file, info.clone(), binary.path));
+        layers.push(self.layer(key, file, info.clone(), binary.path));
         // Before anything is inflated: the peak matters, not only what is kept.
         self.make_room(layers.iter().map(|l| l.info.packed_bytes).sum());
-        Ok(LoadedFile { key, info, layers })
+        let stripped = layers.iter().all(|l| !l.info.has_symtab);
+        Ok(LoadedFile {
+            key,
+            info,
+            layers,
+            stripped,
+        })
     }
 
-    fn layer(&mut self, file: File, info: ElfInfo, path: &Path) -> Layer {
+    fn layer(&mut self, key: FileKey, file: File, info: ElfInfo, path: &Path) -> Layer {
         let wanted = info.has_dwarf && (self.options.inlines || self.options.source_lines);
         let fits = info.packed_bytes <= self.options.dwarf_limit;
         if wanted && !fits {
-            self.stats.dwarf_too_large += 1;
-            tracing::warn!(
-                "{}: debug information too large, inlined functions not shown",
-                path.display()
-            );
+            self.report(key, path, &Failure::TooLarge);
         }
         let dwarf = if wanted && fits {
             Dwarf::Unopened
@@ -250,7 +310,7 @@ impl NativeSymbolizer {
 }
 
 /// Identity of a file's contents, as far as the file system tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FileKey {
     dev: u64,
     inode: u64,
@@ -277,6 +337,8 @@ struct LoadedFile {
     key: FileKey,
     info: ElfInfo,
     layers: Vec<Layer>,
+    /// Whether neither file has a full symbol table.
+    stripped: bool,
 }
 
 impl LoadedFile {
@@ -375,7 +437,7 @@ impl Layer {
         // cost this file only, never the recording.
         match catch_unwind(AssertUnwindSafe(ask)) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(DwarfError::Deadline)) => Err(Failure::Deadline),
+            Ok(Err(DwarfError::Deadline)) => Err(Failure::TooSlow),
             Ok(Err(error)) => Err(Failure::Corrupt(error.to_string())),
             Err(_) => Err(Failure::Corrupt("the parser panicked".to_owned())),
         }
@@ -413,9 +475,14 @@ impl Layer {
 }
 
 /// Why a source of names was given up.
+#[derive(Debug, thiserror::Error)]
 enum Failure {
+    #[error("{0}")]
     Corrupt(String),
-    Deadline,
+    #[error("debug information too large, inlined functions not shown")]
+    TooLarge,
+    #[error("debug information takes too long to read, some inlined functions not shown")]
+    TooSlow,
 }
 
 /// The frames of an address. Without `inlines` only the outermost stays, at the

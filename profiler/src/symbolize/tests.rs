@@ -669,3 +669,77 @@ fn stripped_library_with_mini_debug_information() {
         [name.as_str()]
     );
 }
+
+/// Serves one debug file as debuginfod does; ends with the test program.
+fn serve_debug_file(id: &BuildId, bytes: Vec<u8>) -> std::net::SocketAddr {
+    use std::io::{BufRead as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let wanted = format!("/buildid/{id}/debuginfo");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let lines = std::io::BufReader::new(stream.try_clone().unwrap()).lines();
+            let head: Vec<String> = lines
+                .map_while(Result::ok)
+                .take_while(|l| !l.is_empty())
+                .collect();
+            let path = head.first().and_then(|l| l.split(' ').nth(1)).unwrap_or("");
+            let (status, body): (_, &[u8]) = if path == wanted {
+                ("200 OK", &bytes)
+            } else {
+                ("404 Not Found", b"")
+            };
+            let length = body.len();
+            let answer = format!(
+                "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+            );
+            let _ = stream.write_all(answer.as_bytes());
+            if head.first().is_some_and(|l| l.starts_with("GET")) {
+                let _ = stream.write_all(body);
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn debuginfod_fetches_what_is_stripped() {
+    if Command::new("debuginfod-find")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        eprintln!("SKIPPED: debuginfod-find is not installed (apt install debuginfod)");
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let program = c_program(dir.path());
+    let (addrs, expected) = expected_names(&program);
+    let id = build_id(&program);
+    let debug = dir.path().join("elsewhere");
+    split_debug(&program, &debug, false);
+    let address = serve_debug_file(&id, fs::read(&debug).unwrap());
+    let config = debuginfod::Config {
+        urls: format!("http://{address}/").into(),
+        cache: Some(dir.path().join("cache")),
+        program: "debuginfod-find".into(),
+    };
+    let options = SymbolizeOptions {
+        source_lines: true,
+        ..SymbolizeOptions::default()
+    };
+    let mut symbolizer = NativeSymbolizer::with_servers(options, Some(config));
+    let reference = BinaryRef {
+        build_id: Some(id),
+        ..binary(&program)
+    };
+    let mut out = Vec::new();
+    symbolizer.symbolize(&reference, &addrs, &mut out).unwrap();
+    assert!(out.iter().all(|f| names(f) == ["[no symbols prog]"]));
+    assert_eq!(symbolizer.wait_for_downloads(Duration::from_secs(60)), [id]);
+    out.clear();
+    symbolizer.symbolize(&reference, &addrs, &mut out).unwrap();
+    assert_eq!(out, expected);
+    assert_eq!(symbolizer.wait_for_downloads(Duration::ZERO), []);
+}
