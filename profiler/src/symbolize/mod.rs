@@ -22,6 +22,7 @@ mod debug_file;
 mod debuginfod;
 mod demangle;
 mod dwarf;
+mod dwarf_text;
 mod elf;
 mod guard;
 mod kernel;
