@@ -1,1 +1,19 @@
-//! End-to-end tests of aiprof.
+//! End-to-end tests of aiprof: the real binary, on real programs, against a
+//! truth that does not come from aiprof.
+//!
+//! * [`need`]: what a test needs from the machine, and the visible skip;
+//! * [`workload`]: builds the programs in `workloads/`;
+//! * [`aiprof`]: finds, builds and runs the binary under test;
+//! * [`folded`]: reads folded stacks;
+//! * [`chain`]: states which call chains are right and counts those that are not;
+//! * [`oracle`]: `perf record` in aiprof's place, to check the workloads
+//!   themselves (`AIPROF_TESTS_ORACLE=perf`).
+//!
+//! `README.md` says which test proves which promise.
+
+pub mod aiprof;
+pub mod chain;
+pub mod folded;
+pub mod need;
+pub mod oracle;
+pub mod workload;
