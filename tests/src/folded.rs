@@ -152,7 +152,10 @@ pub fn base(frame: &str) -> &str {
         _ => frame,
     };
     let name = name.split('(').next().unwrap_or(name);
-    name.split('@').next().unwrap_or(name)
+    match name.find("@GLIBC").or_else(|| name.find("@@")) {
+        Some(at) => name[..at].trim_end_matches('@'),
+        None => name,
+    }
 }
 
 #[cfg(test)]
@@ -188,6 +191,8 @@ mod tests {
             ("f(int)_[i]", "f"),
             ("vfs_read_[k]", "vfs_read"),
             ("__libc_start_main@@GLIBC_2.34", "__libc_start_main"),
+            ("plt_a@plt", "plt_a@plt"),
+            ("memcpy@GLIBC_2.2.5", "memcpy"),
             ("[no symbols libfoo.so]", "[no symbols libfoo.so]"),
         ] {
             assert_eq!(base(frame), name, "{frame}");

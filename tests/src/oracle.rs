@@ -56,7 +56,15 @@ fn parse(script: &str) -> anyhow::Result<Folded> {
     let samples = script
         .split("\n\n")
         .filter(|block| !block.trim().is_empty());
-    let lines = samples.map(parse_sample).collect::<anyhow::Result<_>>()?;
+    let mut lines: Vec<Line> = samples.map(parse_sample).collect::<anyhow::Result<_>>()?;
+    lines.sort_by(|a, b| (&a.comm, a.pid, &a.frames).cmp(&(&b.comm, b.pid, &b.frames)));
+    lines.dedup_by(|next, kept| {
+        let same = (&next.comm, next.pid, &next.frames) == (&kept.comm, kept.pid, &kept.frames);
+        if same {
+            kept.value += next.value;
+        }
+        same
+    });
     Ok(Folded { lines })
 }
 

@@ -56,7 +56,9 @@ impl Workshop {
             _ => cc("cc"),
         };
         command.arg(&source).arg("-o").arg(&out).args(flags);
-        if source.extension().is_none_or(|e| e != "rs") {
+        // A run path makes static-PIE programs of this libc crash at start.
+        let dynamic = !flags.iter().any(|flag| flag.starts_with("-static"));
+        if dynamic && source.extension().is_none_or(|e| e != "rs") {
             command.arg(format!("-L{}", self.dir.path().display()));
             command.arg("-Wl,-rpath,$ORIGIN");
         }

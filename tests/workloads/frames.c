@@ -21,7 +21,7 @@ NOINLINE unsigned long with_alloca(unsigned long n)
 
 NOINLINE unsigned long with_big_frame(unsigned long n)
 {
-	volatile char big[200000];
+	volatile char big[40000];
 	big[n] = 1;
 	return with_alloca(n) + big[n];
 }
