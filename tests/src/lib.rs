@@ -4,6 +4,7 @@
 //! * [`need`]: what a test needs from the machine, and the visible skip;
 //! * [`workload`]: builds the programs in `workloads/`;
 //! * [`aiprof`]: finds, builds and runs the binary under test;
+//! * [`child`]: processes that end with their test;
 //! * [`folded`]: reads folded stacks;
 //! * [`chain`]: states which call chains are right and counts those that are not;
 //! * [`oracle`]: `perf record` in aiprof's place, to check the workloads
@@ -13,6 +14,7 @@
 
 pub mod aiprof;
 pub mod chain;
+pub mod child;
 pub mod folded;
 pub mod need;
 pub mod oracle;
