@@ -7,6 +7,7 @@
 //! * [`child`]: processes that end with their test;
 //! * [`folded`]: reads folded stacks;
 //! * [`chain`]: states which call chains are right and counts those that are not;
+//! * [`monitor`]: memory and kernel objects of a running process;
 //! * [`oracle`]: `perf record` in aiprof's place, to check the workloads
 //!   themselves (`AIPROF_TESTS_ORACLE=perf`).
 //!
@@ -16,6 +17,7 @@ pub mod aiprof;
 pub mod chain;
 pub mod child;
 pub mod folded;
+pub mod monitor;
 pub mod need;
 pub mod oracle;
 pub mod workload;

@@ -7,11 +7,13 @@ use anyhow::Context as _;
 use tempfile::TempDir;
 
 /// Flags of every C and C++ workload unless it says otherwise: optimized, no
-/// frame pointers, and tail calls kept from removing frames of the truth.
-const C_FLAGS: [&str; 5] = [
+/// frame pointers; neither tail calls nor the merging of equal functions may
+/// change the truth.
+const C_FLAGS: [&str; 6] = [
     "-O2",
     "-fomit-frame-pointer",
     "-fno-optimize-sibling-calls",
+    "-fno-ipa-icf",
     "-Wall",
     "-Wextra",
 ];
