@@ -8,6 +8,7 @@
 //! * [`folded`]: reads folded stacks;
 //! * [`chain`]: states which call chains are right and counts those that are not;
 //! * [`monitor`]: memory and kernel objects of a running process;
+//! * [`mount`]: small file systems, to fill;
 //! * [`oracle`]: `perf record` in aiprof's place, to check the workloads
 //!   themselves (`AIPROF_TESTS_ORACLE=perf`).
 //!
@@ -18,6 +19,7 @@ pub mod chain;
 pub mod child;
 pub mod folded;
 pub mod monitor;
+pub mod mount;
 pub mod need;
 pub mod oracle;
 pub mod workload;
