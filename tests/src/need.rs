@@ -54,7 +54,7 @@ pub struct Turn {
     _lock: File,
 }
 
-/// Waits for this test's turn. `None`, after `skipped: NAME: REASON` on stderr,
+/// Waits for this test's turn. `None`, after saying `skipped: NAME: REASON`,
 /// when the machine lacks one of the needs.
 ///
 /// # Errors
@@ -76,11 +76,11 @@ pub fn turn(name: &str, needs: &[Need]) -> anyhow::Result<Option<Turn>> {
     Ok(Some(Turn { _lock: lock }))
 }
 
-/// Says on stderr that a test did not run.
-///
-/// Written to the stream itself, because the test harness hides what a passing
-/// test prints with the macros.
+/// Says that a test did not run: on stdout for whoever counts (libtest hides
+/// what a passing test prints unless `--show-output`), and on stderr for whoever
+/// watches.
 pub fn skip(name: &str, reason: &str) {
+    println!("skipped: {name}: {reason}");
     // A closed stderr leaves nobody to tell.
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {reason}");
 }
