@@ -36,7 +36,9 @@ pub struct LocationId(pub u32);
 pub struct StackId(pub u32);
 
 /// A build id: the `NT_GNU_BUILD_ID` note of an ELF file, up to 20 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize,
+)]
 pub struct BuildId {
     len: u8,
     bytes: [u8; 20],
@@ -77,7 +79,7 @@ impl std::fmt::Debug for BuildId {
 }
 
 /// About the recording as a whole.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Meta {
     /// Title given by the user (`--title`); empty: exporters choose one.
     pub title: String,
@@ -119,7 +121,9 @@ pub struct Process {
 }
 
 /// What kind of code a frame is: decides the folded suffix and the colour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub enum FrameKind {
     /// Compiled user-space code; no suffix.
     Native,
@@ -250,13 +254,18 @@ impl Profile {
             .filter_map(|f| self.frames.get(f.0 as usize))
     }
 
-    /// Sum of the sample counts.
+    /// Sum of the sample counts; `u64::MAX` where it does not fit.
     pub fn total_count(&self) -> u64 {
-        self.samples.iter().map(|s| s.count).sum()
+        saturating_sum(self.samples.iter().map(|s| s.count))
     }
 
-    /// Sum of the sample times in nanoseconds.
+    /// Sum of the sample times in nanoseconds; `u64::MAX` where it does not fit.
     pub fn total_time_ns(&self) -> u64 {
-        self.samples.iter().map(|s| s.time_ns).sum()
+        saturating_sum(self.samples.iter().map(|s| s.time_ns))
     }
+}
+
+/// A sum that stops at `u64::MAX`: weights may come from a corrupt capture.
+fn saturating_sum(values: impl Iterator<Item = u64>) -> u64 {
+    values.fold(0, u64::saturating_add)
 }

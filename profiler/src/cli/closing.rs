@@ -1,0 +1,94 @@
+//! What stderr says when a recording has ended.
+
+use super::screen;
+use super::values::{grouped, human_bytes, human_duration};
+use crate::collect::session::SelfUsage;
+use crate::profile::Profile;
+use std::time::Duration;
+
+/// Totals over all windows of a recording.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Totals {
+    samples: u64,
+    stacks: usize,
+    duration: Duration,
+    losses: crate::profile::Losses,
+}
+
+impl Totals {
+    /// Adds a profile.
+    pub(crate) fn add(&mut self, profile: &Profile) {
+        self.samples += profile.total_count();
+        self.stacks += profile.stacks.len();
+        self.duration += Duration::from_nanos(profile.meta.duration_ns);
+        self.losses.merge(&profile.losses);
+    }
+
+    /// Prints the summary.
+    pub(crate) fn print(&self, usage: &SelfUsage) {
+        for line in self.lines(usage) {
+            screen::say(&line);
+        }
+    }
+
+    fn lines(&self, usage: &SelfUsage) -> Vec<String> {
+        let mut lines = vec![format!(
+            "aiprof: {} samples in {} stacks, {}",
+            grouped(self.samples),
+            grouped(self.stacks as u64),
+            human_duration(self.duration)
+        )];
+        lines.extend(
+            self.losses
+                .iter()
+                .map(|(kind, n)| format!("  {:>10}  {}", grouped(n), kind.label())),
+        );
+        lines.push(format!(
+            "  aiprof itself: {} CPU{}, {} memory at most, {} in eBPF maps",
+            human_duration(usage.cpu),
+            self.share(usage.cpu),
+            human_bytes(usage.peak_rss_bytes),
+            human_bytes(usage.bpf_memory_bytes)
+        ));
+        lines
+    }
+
+    /// CPU time as a share of one CPU over the recording.
+    fn share(&self, cpu: Duration) -> String {
+        if self.duration.is_zero() {
+            return String::new();
+        }
+        let percent = 100.0 * cpu.as_secs_f64() / self.duration.as_secs_f64();
+        format!(" ({percent:.1} % of one)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::LossKind;
+
+    #[test]
+    fn the_summary_states_totals_losses_and_own_cost() {
+        let mut profile = Profile::default();
+        profile.meta.duration_ns = 2_500_000_000;
+        profile.losses.add(LossKind::RingDrops, 1234);
+        let mut totals = Totals::default();
+        totals.add(&profile);
+        totals.add(&profile);
+        let usage = SelfUsage {
+            cpu: Duration::from_millis(250),
+            peak_rss_bytes: 3 << 20,
+            bpf_memory_bytes: 2 << 20,
+        };
+        assert_eq!(
+            totals.lines(&usage),
+            [
+                "aiprof: 0 samples in 0 stacks, 5.0 s",
+                "       2,468  samples dropped (ring buffer full)",
+                "  aiprof itself: 250 ms CPU (5.0 % of one), 3.0 MiB memory at most, \
+                 2.0 MiB in eBPF maps",
+            ]
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! The command line: parsed here into plain configuration; nothing below this
+//! module knows clap.
+
+mod closing;
+mod completions;
+mod diff;
+mod doctor;
+mod log;
+mod man;
+mod output;
+mod profile_out;
+mod record;
+mod recording;
+mod report;
+mod screen;
+mod stop;
+mod values;
+mod windows;
+
+pub use output::is_broken_pipe;
+
+use crate::collect::launch::LaunchError;
+use crate::collect::privileges::{self, PrivilegeError};
+use anyhow::Result;
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
+
+/// Exit code: a result could not be made or written.
+pub const EXIT_FAILURE: u8 = 1;
+/// Exit code: the command line is wrong.
+pub const EXIT_USAGE: u8 = 2;
+/// Exit code: privileges are missing (`EX_NOPERM` of sysexits.h).
+pub const EXIT_NO_PRIVILEGE: u8 = 77;
+
+const EXAMPLES: &str = "\
+Profiles the whole machine: every CPU, every process, kernel and user stacks, with
+nothing rebuilt, restarted or preloaded.
+
+Examples:
+  sudo aiprof sleep 30 > out.folded       everything that runs for 30 s, as folded stacks
+  sudo aiprof -o flame.svg make -j8       a flame graph of the machine while make runs
+  sudo aiprof -d 10                       10 s, the hottest functions on the terminal
+  sudo aiprof -d 30s -p 1234 -o p.pb.gz   one process and its children, for pprof
+  sudo aiprof -o x.aiprof sleep 30        a capture, for any output later:
+       aiprof report x.aiprof -o x.svg
+       aiprof diff before.folded after.folded -o diff.svg
+  sudo aiprof --every 60s --keep 60 -o /var/lib/aiprof    always on: one file a minute
+       aiprof doctor                      what works on this machine, and what does not";
+
+/// Exit codes, as the help and the man page state them.
+const EXIT_CODES: &str = "\
+Exit status:
+  that of COMMAND, or 0 without one; 128+N if signal N killed it;
+  127 if it was not found, 126 if it could not be executed
+  1   a result could not be made or written
+  2   the command line is wrong
+  77  privileges are missing
+
+Options come before COMMAND; everything after COMMAND belongs to it. A COMMAND that is
+named like a subcommand goes after --, as in `aiprof -- report`.
+Ctrl-C ends COMMAND as usual; a second one ends the recording. Either way the profile
+is written.";
+
+/// The command line of aiprof.
+#[derive(Debug, Parser)]
+#[command(
+    name = "aiprof",
+    version,
+    about = "System-wide profiler for Linux machines with AI accelerators",
+    before_long_help = EXAMPLES,
+    after_long_help = EXIT_CODES,
+    after_help = "`aiprof --help` has examples and explains each option.",
+    override_usage = "aiprof [OPTIONS] [--] COMMAND [ARGS]...\n       \
+                      aiprof [OPTIONS] -d DURATION\n       \
+                      aiprof SUBCOMMAND ...",
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    record: record::RecordArgs,
+
+    #[command(flatten)]
+    verbosity: Verbosity,
+
+    #[command(subcommand)]
+    subcommand: Option<Sub>,
+}
+
+/// How much is said on stderr.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct Verbosity {
+    /// Say more on stderr: what is missing and what it costs; twice: details
+    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
+    verbose: u8,
+
+    /// Say nothing on stderr but errors
+    #[arg(short, long, global = true)]
+    quiet: bool,
+}
+
+impl Verbosity {
+    /// Whether only errors are shown.
+    pub(crate) fn is_quiet(self) -> bool {
+        self.quiet
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Sub {
+    /// Record, as without a subcommand
+    Record(record::RecordArgs),
+    /// Make an output file from a capture; needs no privileges
+    Report(report::ReportArgs),
+    /// Compare two profiles: what takes more time, what takes less
+    Diff(diff::DiffArgs),
+    /// Show what works on this machine, what does not, and how to mend it
+    Doctor(doctor::DoctorArgs),
+    /// Print a completion script for a shell
+    Completions(completions::CompletionsArgs),
+    /// Print the man page (roff)
+    Man,
+}
+
+/// Runs the command line `args` (the program's name first) and returns the exit
+/// code.
+///
+/// # Errors
+/// Whatever went wrong, for [`exit_code`]; a [`clap::Error`] for wrong usage, and
+/// also for `--help` and `--version`.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
+    let cli = parse(args)?;
+    log::init(cli.verbosity);
+    match cli.subcommand {
+        None => recording::run(cli.record, cli.verbosity),
+        Some(Sub::Record(args)) => recording::run(args, cli.verbosity),
+        Some(Sub::Doctor(args)) => doctor::run(&args),
+        Some(other) => {
+            privileges::drop_file_capabilities()?;
+            match other {
+                Sub::Report(args) => report::run(&args)?,
+                Sub::Diff(args) => diff::run(&args)?,
+                Sub::Completions(args) => completions::run(&args)?,
+                Sub::Man | Sub::Record(_) | Sub::Doctor(_) => man::run()?,
+            }
+            Ok(0)
+        }
+    }
+}
+
+/// The exit code for an error of [`run`].
+pub fn exit_code(error: &anyhow::Error) -> u8 {
+    if let Some(usage) = error.downcast_ref::<clap::Error>() {
+        return u8::try_from(usage.exit_code()).unwrap_or(EXIT_USAGE);
+    }
+    if let Some(PrivilegeError::Missing { .. }) = error.downcast_ref() {
+        return EXIT_NO_PRIVILEGE;
+    }
+    error
+        .downcast_ref::<LaunchError>()
+        .map_or(EXIT_FAILURE, LaunchError::exit_code)
+}
+
+fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let mut command = Cli::command();
+    let matches = command.try_get_matches_from_mut(args)?;
+    if let Some((name, _)) = matches.subcommand()
+        && let Some(option) = misplaced_option(&command, &matches)
+    {
+        let message = format!(
+            "{option} stands before the subcommand '{name}': put it after it, or write \
+             `-- {name}` if {name} is the command to profile"
+        );
+        return Err(command.error(ErrorKind::ArgumentConflict, message));
+    }
+    Cli::from_arg_matches(&matches)
+}
+
+/// An option of the recording that was given before a subcommand, where it would
+/// be ignored.
+fn misplaced_option(command: &clap::Command, matches: &ArgMatches) -> Option<String> {
+    command
+        .get_arguments()
+        .filter(|arg| !arg.is_global_set())
+        .find(|arg| {
+            let id = arg.get_id().as_str();
+            matches.value_source(id) == Some(ValueSource::CommandLine)
+        })
+        .map(|arg| match arg.get_long() {
+            Some(long) => format!("--{long}"),
+            None => arg.get_id().to_string(),
+        })
+}
+
+/// A usage error with clap's look and exit code.
+fn usage_error(message: impl std::fmt::Display) -> anyhow::Error {
+    Cli::command()
+        .error(ErrorKind::ArgumentConflict, message)
+        .into()
+}

@@ -1,0 +1,235 @@
+//! From a finished profile to where it was asked for.
+
+use super::output::OutputFile;
+use super::{screen, usage_error};
+use crate::export::summary::SummaryOptions;
+use crate::export::{self, ExportOptions, Format, Weight};
+use crate::profile::Profile;
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The formats of `--format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProfileFormat {
+    /// Folded stacks: one line per stack, for any flame graph tool
+    Folded,
+    /// Flame graph for a browser
+    Svg,
+    /// pprof, gzipped
+    Pprof,
+    /// The recording itself, for `aiprof report`
+    Capture,
+}
+
+impl From<ProfileFormat> for Format {
+    fn from(format: ProfileFormat) -> Self {
+        match format {
+            ProfileFormat::Folded => Self::Folded,
+            ProfileFormat::Svg => Self::Svg,
+            ProfileFormat::Pprof => Self::Pprof,
+            ProfileFormat::Capture => Self::Capture,
+        }
+    }
+}
+
+/// The meanings of `--weight`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WeightArg {
+    /// On-CPU time, in microseconds
+    #[default]
+    Time,
+    /// Number of samples
+    Samples,
+}
+
+impl From<WeightArg> for Weight {
+    fn from(weight: WeightArg) -> Self {
+        match weight {
+            WeightArg::Time => Self::Time,
+            WeightArg::Samples => Self::Samples,
+        }
+    }
+}
+
+/// Where a profile goes, and as what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// A short text on the terminal.
+    Summary,
+    /// stdout.
+    Stdout(Format),
+    /// A file.
+    File(PathBuf, Format),
+    /// One file per window in a directory.
+    Windows {
+        /// The directory.
+        directory: PathBuf,
+        /// Format of each file.
+        format: Format,
+        /// Length of a window.
+        every: Duration,
+        /// How many files to keep; `None`: all.
+        keep: Option<u32>,
+    },
+}
+
+impl Destination {
+    /// From `-o` and `--format`.
+    ///
+    /// # Errors
+    /// A usage error if the format is not known, or binary and for a terminal.
+    pub(crate) fn new(output: Option<&Path>, format: Option<ProfileFormat>) -> Result<Self> {
+        Self::decide(output, format, io::stdout().is_terminal())
+    }
+
+    fn decide(
+        output: Option<&Path>,
+        format: Option<ProfileFormat>,
+        terminal: bool,
+    ) -> Result<Self> {
+        match output {
+            None if terminal && format.is_none() => Ok(Self::Summary),
+            Some(path) if path != Path::new("-") => {
+                let format = format
+                    .map(Format::from)
+                    .or_else(|| Format::from_extension(path));
+                let format = format.ok_or_else(|| unknown_extension(path))?;
+                Ok(Self::File(path.to_owned(), format))
+            }
+            _ => {
+                let format = format.map_or(Format::Folded, Format::from);
+                if terminal && matches!(format, Format::Pprof | Format::Capture) {
+                    return Err(usage_error(
+                        "this format is not for a terminal: name a file with -o FILE",
+                    ));
+                }
+                Ok(Self::Stdout(format))
+            }
+        }
+    }
+
+    /// Whether the profile goes through stdout.
+    pub(crate) fn uses_stdout(&self) -> bool {
+        matches!(self, Self::Stdout(_))
+    }
+
+    /// Whether files are written.
+    pub(crate) fn writes_files(&self) -> bool {
+        matches!(self, Self::File(..) | Self::Windows { .. })
+    }
+}
+
+fn unknown_extension(path: &Path) -> anyhow::Error {
+    usage_error(format!(
+        "the name {} does not tell the format: use .folded, .svg, .pb.gz or .aiprof, or say --format",
+        path.display()
+    ))
+}
+
+/// Writes a profile to an opened file and completes it.
+///
+/// # Errors
+/// The file could not be written; nothing is left behind then.
+pub(crate) fn write_file(
+    profile: &Profile,
+    format: Format,
+    weight: Weight,
+    mut file: OutputFile,
+) -> Result<()> {
+    let context = format!("cannot write {}", file.path().display());
+    export::write(profile, format, &options(weight), &mut file).context(context)?;
+    file.commit()
+}
+
+/// Writes a profile to stdout.
+///
+/// # Errors
+/// stdout could not be written, for example because it is closed.
+pub(crate) fn write_stdout(profile: &Profile, format: Format, weight: Weight) -> Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    export::write(profile, format, &options(weight), &mut out).context("cannot write to stdout")?;
+    out.flush().context("cannot write to stdout")
+}
+
+/// Writes the short text for a terminal.
+///
+/// # Errors
+/// stdout could not be written.
+pub(crate) fn write_summary(profile: &Profile) -> Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let options = SummaryOptions {
+        width: screen::width(),
+        ..SummaryOptions::default()
+    };
+    export::summary::write(profile, &options, &mut out).context("cannot write to stdout")?;
+    out.flush().context("cannot write to stdout")
+}
+
+fn options(weight: Weight) -> ExportOptions {
+    ExportOptions {
+        weight,
+        ..ExportOptions::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_destination_follows_from_output_format_and_terminal() {
+        use Destination::{File, Stdout, Summary};
+        let file = |name: &str, format| File(name.into(), format);
+        for (output, format, terminal, expected) in [
+            (None, None, true, Summary),
+            (None, None, false, Stdout(Format::Folded)),
+            (None, Some(ProfileFormat::Svg), true, Stdout(Format::Svg)),
+            (
+                None,
+                Some(ProfileFormat::Pprof),
+                false,
+                Stdout(Format::Pprof),
+            ),
+            (Some("-"), None, true, Stdout(Format::Folded)),
+            (Some("a.svg"), None, true, file("a.svg", Format::Svg)),
+            (Some("a.pb.gz"), None, true, file("a.pb.gz", Format::Pprof)),
+            (
+                Some("a.aiprof"),
+                None,
+                false,
+                file("a.aiprof", Format::Capture),
+            ),
+            (
+                Some("a.svg"),
+                Some(ProfileFormat::Folded),
+                true,
+                file("a.svg", Format::Folded),
+            ),
+            (
+                Some("a"),
+                Some(ProfileFormat::Folded),
+                true,
+                file("a", Format::Folded),
+            ),
+        ] {
+            let found = Destination::decide(output.map(Path::new), format, terminal).unwrap();
+            assert_eq!(found, expected, "{output:?} {format:?} {terminal}");
+        }
+    }
+
+    #[test]
+    fn binary_on_a_terminal_and_unknown_names_are_refused() {
+        for (output, format) in [
+            (None, Some(ProfileFormat::Pprof)),
+            (Some("-"), Some(ProfileFormat::Capture)),
+            (Some("profile"), None),
+            (Some("profile.xyz"), None),
+        ] {
+            let error = Destination::decide(output.map(Path::new), format, true).unwrap_err();
+            assert_eq!(crate::cli::exit_code(&error), 2, "{output:?} {format:?}");
+        }
+    }
+}

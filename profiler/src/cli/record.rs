@@ -1,0 +1,240 @@
+//! The options of a recording, and the plan that they make.
+
+use super::profile_out::{Destination, ProfileFormat, WeightArg};
+use super::{usage_error, values};
+use crate::collect::config::{Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, RecordConfig};
+use crate::collect::launch::Credentials;
+use crate::collect::privileges;
+use crate::export::{Format, Weight};
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum, ValueHint, value_parser};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Options of `aiprof` and `aiprof record`.
+#[derive(Debug, Args)]
+#[command(override_usage = "aiprof record [OPTIONS] [--] [COMMAND [ARGS]...]")]
+pub(crate) struct RecordArgs {
+    /// Where the profile goes; its extension chooses the format
+    ///
+    /// FILE.folded (folded stacks), FILE.svg (flame graph), FILE.pb.gz (pprof) or
+    /// FILE.aiprof (capture, for `aiprof report`). `-` is stdout. Without -o the profile
+    /// goes to stdout as folded stacks, or as a short summary if stdout is a terminal. The
+    /// file appears whole or not at all, and belongs to the caller of sudo.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    output: Option<PathBuf>,
+
+    /// Format of the profile, whatever its file is called
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    format: Option<ProfileFormat>,
+
+    /// End the recording after this time: 30, 30s, 2m, 1h
+    ///
+    /// With COMMAND, the recording ends after this time or with COMMAND, whichever comes
+    /// first. With neither, it lasts until Ctrl-C.
+    #[arg(short, long, value_parser = values::parse_duration)]
+    duration: Option<Duration>,
+
+    /// Only this process and the children it starts (repeatable)
+    ///
+    /// Without COMMAND and -d, the recording ends when all these processes have ended.
+    #[arg(short, long, value_name = "PID", value_delimiter = ',',
+          value_parser = value_parser!(u32).range(1..=0x7fff_ffff))]
+    pid: Vec<u32>,
+
+    /// Only processes in this cgroup (v2) and those below it
+    ///
+    /// A directory of the cgroup file system, or a path below its root, such as
+    /// system.slice/docker.service.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
+    cgroup: Option<PathBuf>,
+
+    /// Samples per second and CPU
+    #[arg(short = 'F', long, value_name = "HZ", default_value_t = RecordConfig::default().frequency_hz,
+          value_parser = value_parser!(u32).range(i64::from(MIN_FREQUENCY_HZ)..=i64::from(MAX_FREQUENCY_HZ)))]
+    frequency: u32,
+
+    /// What the width of a frame means
+    #[arg(long, value_enum, default_value_t = WeightArg::default())]
+    weight: WeightArg,
+
+    /// What drives the sampling
+    #[arg(long, value_enum, default_value_t = EventArg::from(RecordConfig::default().event))]
+    event: EventArg,
+
+    /// Leave out kernel stacks
+    #[arg(long)]
+    no_kernel: bool,
+
+    /// Do not expand inlined functions
+    #[arg(long)]
+    no_inlines: bool,
+
+    /// Record idle CPUs too
+    #[arg(long)]
+    idle: bool,
+
+    /// Title of the flame graph
+    #[arg(long, default_value = "", hide_default_value = true)]
+    title: String,
+
+    /// Always on: write a profile of each window of this length, until stopped
+    ///
+    /// -o names a directory then; files are called aiprof-YYYYmmddTHHMMSSZ.EXT after the
+    /// window's start in UTC, in pprof format unless --format says otherwise.
+    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration, requires = "output")]
+    every: Option<Duration>,
+
+    /// With --every, keep only the newest N files
+    #[arg(long, value_name = "N", requires = "every", value_parser = value_parser!(u32).range(1..))]
+    keep: Option<u32>,
+
+    /// Run COMMAND as the user who called sudo, not as root
+    #[arg(long, requires = "command")]
+    as_user: bool,
+
+    /// Use this eBPF object in place of the built-in one
+    #[arg(long, value_name = "FILE", hide = true, value_hint = ValueHint::FilePath)]
+    bpf_object: Option<PathBuf>,
+
+    /// Program to run; the recording lasts as long as it does
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true,
+          value_hint = ValueHint::CommandWithArguments)]
+    command: Vec<OsString>,
+}
+
+/// What drives the sampling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum EventArg {
+    /// The CPU's clock: each sample is the same on-CPU time; works everywhere
+    CpuClock,
+    /// Hardware cycles, where the machine has counters
+    Cycles,
+}
+
+impl From<Event> for EventArg {
+    fn from(event: Event) -> Self {
+        match event {
+            Event::CpuClock => Self::CpuClock,
+            Event::Cycles => Self::Cycles,
+        }
+    }
+}
+
+impl From<EventArg> for Event {
+    fn from(event: EventArg) -> Self {
+        match event {
+            EventArg::CpuClock => Self::CpuClock,
+            EventArg::Cycles => Self::Cycles,
+        }
+    }
+}
+
+/// A recording as it will be done: consistent, and free of clap types.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// What the session records.
+    pub(crate) config: RecordConfig,
+    /// The command to run; empty: none.
+    pub(crate) command: Vec<OsString>,
+    /// Who runs it; `None`: this process's user.
+    pub(crate) as_user: Option<Credentials>,
+    /// When to end at the latest.
+    pub(crate) duration: Option<Duration>,
+    /// Where the profile goes.
+    pub(crate) destination: Destination,
+    /// What the values in the profile mean.
+    pub(crate) weight: Weight,
+}
+
+impl Plan {
+    /// Checks the options against each other and the machine.
+    ///
+    /// # Errors
+    /// A usage error, or what is wrong with a file or process that was named.
+    pub(crate) fn new(args: RecordArgs) -> Result<Self> {
+        let destination = destination(&args)?;
+        if args.bpf_object.is_some() && privileges::is_elevated_by_file() {
+            // Otherwise whoever may run aiprof could load any eBPF program.
+            return Err(usage_error(
+                "--bpf-object needs root itself, not a program file with capabilities",
+            ));
+        }
+        let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
+        Ok(Self {
+            as_user: as_user(args.as_user)?,
+            duration: args.duration,
+            destination,
+            weight: args.weight.into(),
+            config: RecordConfig {
+                frequency_hz: args.frequency,
+                event: args.event.into(),
+                include_idle: args.idle,
+                kernel_stacks: !args.no_kernel,
+                inlines: !args.no_inlines,
+                pids: args.pid,
+                cgroup,
+                title: args.title,
+                command: display_command(&args.command),
+                bpf_object: args.bpf_object,
+            },
+            command: args.command,
+        })
+    }
+}
+
+fn destination(args: &RecordArgs) -> Result<Destination> {
+    let Some(every) = args.every else {
+        return Destination::new(args.output.as_deref(), args.format);
+    };
+    let format = args.format.map_or(Format::Pprof, Format::from);
+    if every < Duration::from_secs(1) {
+        return Err(usage_error("--every must be at least 1s"));
+    }
+    match &args.output {
+        _ if format == Format::Capture => Err(usage_error(
+            "--every writes finished profiles: use --format folded, svg or pprof",
+        )),
+        Some(directory) if directory != Path::new("-") => Ok(Destination::Windows {
+            directory: directory.clone(),
+            format,
+            every,
+            keep: args.keep,
+        }),
+        _ => Err(usage_error("--every needs a directory: -o DIR")),
+    }
+}
+
+fn as_user(wanted: bool) -> Result<Option<Credentials>> {
+    // Without root, the command runs as the caller in any case.
+    if !wanted || !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let (uid, gid) = privileges::sudo_caller().ok_or_else(|| {
+        usage_error("--as-user needs SUDO_UID and SUDO_GID, as sudo sets them: they are not set")
+    })?;
+    Ok(Some(Credentials::of_user(uid, gid)))
+}
+
+/// The directory of a cgroup, given as that or relative to the hierarchy's root.
+fn find_cgroup(path: &Path) -> Result<PathBuf> {
+    let below_root = Path::new("/sys/fs/cgroup").join(path.strip_prefix("/").unwrap_or(path));
+    let candidates = [path.to_owned(), below_root];
+    let found = candidates
+        .iter()
+        .find(|dir| dir.join("cgroup.procs").exists())
+        .with_context(|| {
+            format!(
+                "{} is not a cgroup (v2): `systemd-cgls` lists them",
+                path.display()
+            )
+        })?;
+    Ok(found.canonicalize()?)
+}
+
+/// The command line as one string, for titles.
+fn display_command(command: &[OsString]) -> String {
+    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    words.join(" ")
+}

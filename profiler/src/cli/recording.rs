@@ -1,0 +1,247 @@
+//! `aiprof COMMAND`: the course of a recording, from the first check to the exit
+//! code.
+
+use super::closing::Totals;
+use super::output::OutputFile;
+use super::profile_out::{self, Destination};
+use super::record::{Plan, RecordArgs};
+use super::stop::{self, Ended, Stop};
+use super::values::{grouped, human_duration};
+use super::windows::WindowFiles;
+use super::{EXIT_FAILURE, Verbosity, screen};
+use crate::collect::launch::{Exit, Held, LaunchOptions};
+use crate::collect::privileges::{self, StillToDo};
+use crate::collect::session::{Finished, Progress, Session};
+use crate::collect::signals::BlockedSignals;
+use crate::export::Format;
+use crate::profile::Profile;
+use anyhow::{Context, Result};
+use std::io::{BufWriter, Write};
+use std::os::fd::OwnedFd;
+
+/// Records as the options say and returns the exit code.
+///
+/// # Errors
+/// Whatever kept the recording or its result from being made.
+pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
+    let plan = Plan::new(args)?;
+    let have = privileges::effective()?;
+    privileges::require(have)?;
+    for missing in privileges::missing(have) {
+        tracing::debug!("without {}: {}", missing.name, missing.purpose);
+    }
+    let targets = stop::open_targets(&plan.config.pids)?;
+    let output = Output::open(&plan)?;
+    // Signals first, then the fork, then the runtime: the command must inherit
+    // neither threads nor a blocked mask, and no signal may find us unprepared.
+    let signals = BlockedSignals::block().context("cannot prepare for signals")?;
+    let held = match plan.command.as_slice() {
+        [] => None,
+        command => Some(Held::fork(
+            command,
+            &LaunchOptions {
+                as_user: plan.as_user.clone(),
+                stdout_to_stderr: plan.destination.uses_stdout(),
+                mask: Some(signals.original_mask()),
+            },
+        )?),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let recording = Recording {
+        plan: &plan,
+        quiet: verbosity.is_quiet(),
+        output,
+        totals: Totals::default(),
+    };
+    let result = runtime.block_on(recording.run(signals, held, targets));
+    screen::clear_progress();
+    result
+}
+
+/// The opened destination.
+#[derive(Debug)]
+enum Output {
+    Summary,
+    Stdout(Format),
+    File(OutputFile, Format),
+    Windows(WindowFiles),
+}
+
+impl Output {
+    fn open(plan: &Plan) -> Result<Self> {
+        Ok(match &plan.destination {
+            Destination::Summary => Self::Summary,
+            Destination::Stdout(format) => Self::Stdout(*format),
+            Destination::File(path, format) => Self::File(OutputFile::create(path)?, *format),
+            Destination::Windows {
+                directory,
+                format,
+                keep,
+                ..
+            } => Self::Windows(WindowFiles::open(directory, *format, plan.weight, *keep)?),
+        })
+    }
+
+    /// Where the event stream goes, if a capture was asked for.
+    fn capture(&self) -> Result<Option<Box<dyn Write + Send>>> {
+        Ok(match self {
+            Self::File(file, Format::Capture) => Some(Box::new(BufWriter::new(file.handle()?))),
+            Self::Stdout(Format::Capture) => Some(Box::new(BufWriter::new(std::io::stdout()))),
+            _ => None,
+        })
+    }
+}
+
+struct Recording<'a> {
+    plan: &'a Plan,
+    quiet: bool,
+    output: Output,
+    totals: Totals,
+}
+
+impl Recording<'_> {
+    async fn run(
+        mut self,
+        signals: BlockedSignals,
+        held: Option<Held>,
+        targets: Vec<OwnedFd>,
+    ) -> Result<u8> {
+        let signals = signals.into_async().context("cannot watch for signals")?;
+        let mut session = Session::start(&self.plan.config, self.output.capture()?)?;
+        privileges::drop_to_needed(StillToDo {
+            write_file: self.plan.destination.writes_files(),
+            signal_command: held.is_some(),
+        })?;
+        let command = held.map(Held::release).transpose()?;
+        self.announce(command.is_some());
+        // With a command, it decides when to end; the processes are only a filter.
+        let targets = if command.is_none() {
+            targets
+        } else {
+            Vec::new()
+        };
+        let mut stop = Stop::new(signals, command, self.plan.duration).with_targets(targets)?;
+        if let Destination::Windows { every, .. } = self.plan.destination {
+            stop = stop.with_windows(every);
+        }
+        let exit = self.record(&mut session, &mut stop).await?;
+        screen::clear_progress();
+        let result = self.conclude(session);
+        // The command's end is waited for even if the result could not be written.
+        let exit = match exit {
+            Some(exit) => Some(exit),
+            None => stop.command_exit().await?,
+        };
+        let written = result?;
+        Ok(match exit {
+            _ if !written => EXIT_FAILURE,
+            Some(exit) => exit.code(),
+            None if self.plan.command.is_empty() => 0,
+            // Told to end, and left running.
+            None => Exit::Signal(libc::SIGINT).code(),
+        })
+    }
+
+    fn announce(&self, has_command: bool) {
+        let open_ended = !has_command && self.plan.duration.is_none();
+        if open_ended && !self.quiet {
+            let what = match self.plan.config.pids.as_slice() {
+                [] => "recording",
+                _ => "recording while these processes run, or",
+            };
+            screen::say(&format!("aiprof: {what} until Ctrl-C"));
+        }
+    }
+
+    /// Records until the end; windows are written on the way.
+    async fn record(&mut self, session: &mut Session, stop: &mut Stop) -> Result<Option<Exit>> {
+        let progress = !self.quiet && screen::has_progress();
+        loop {
+            let mut ended = None;
+            let until = async { ended = Some(stop.next().await) };
+            session
+                .run(until, |now| {
+                    if progress {
+                        screen::set_progress(&progress_line(now));
+                    }
+                })
+                .await?;
+            match ended.transpose()? {
+                Some(Ended::Window) => {
+                    let profile = session.window()?;
+                    self.window(&profile);
+                }
+                Some(Ended::Command(exit)) => return Ok(Some(exit)),
+                Some(Ended::NotLaunched(error)) => return Err(error.into()),
+                // None: the session ended by itself.
+                Some(Ended::Recording) | None => return Ok(None),
+            }
+        }
+    }
+
+    fn window(&mut self, profile: &Profile) {
+        self.totals.add(profile);
+        if let Output::Windows(files) = &mut self.output {
+            files.write(profile);
+        }
+    }
+
+    /// Writes the result and prints the summary; false if windows are missing.
+    fn conclude(&mut self, session: Session) -> Result<bool> {
+        let Finished { profile, usage } = session.finish()?;
+        self.totals.add(&profile);
+        let weight = self.plan.weight;
+        let mut failures = 0;
+        match std::mem::replace(&mut self.output, Output::Summary) {
+            Output::Summary => {
+                profile_out::write_summary(&profile)?;
+                self.say(&format!(
+                    "for a flame graph: {}",
+                    self.flame_graph_command()
+                ));
+            }
+            // The session wrote the capture.
+            Output::Stdout(Format::Capture) => {}
+            Output::File(file, Format::Capture) => file.commit()?,
+            Output::Stdout(format) => profile_out::write_stdout(&profile, format, weight)?,
+            Output::File(file, format) => profile_out::write_file(&profile, format, weight, file)?,
+            Output::Windows(mut files) => {
+                files.write(&profile);
+                failures = files.failures();
+            }
+        }
+        if !self.quiet {
+            self.totals.print(&usage);
+        }
+        if let (Destination::File(path, _), false) = (&self.plan.destination, self.quiet) {
+            screen::say(&format!("  written to {}", path.display()));
+        }
+        Ok(failures == 0)
+    }
+
+    fn say(&self, line: &str) {
+        if !self.quiet {
+            screen::say(line);
+        }
+    }
+
+    fn flame_graph_command(&self) -> String {
+        match self.plan.config.command.as_str() {
+            "" => "sudo aiprof -o flame.svg -d 10".to_owned(),
+            command => format!("sudo aiprof -o flame.svg {command}"),
+        }
+    }
+}
+
+fn progress_line(now: &Progress) -> String {
+    format!(
+        "{}  {} samples  {} lost  {} processes",
+        human_duration(now.elapsed),
+        grouped(now.samples),
+        grouped(now.lost),
+        grouped(now.processes as u64)
+    )
+}

@@ -1,0 +1,80 @@
+//! `aiprof report`: a capture becomes any other output.
+
+use super::output::OutputFile;
+use super::profile_out::{self, Destination, ProfileFormat, WeightArg};
+use super::{screen, usage_error};
+use crate::export::Format;
+use crate::import::capture::{self, ReplayOptions};
+use anyhow::Result;
+use clap::{Args, ValueHint};
+use std::path::PathBuf;
+
+/// Options of `aiprof report`.
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// Capture, as written by `aiprof -o FILE.aiprof`
+    #[arg(value_hint = ValueHint::FilePath)]
+    capture: PathBuf,
+
+    /// Where the profile goes; its extension chooses the format (.folded, .svg, .pb.gz)
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    output: Option<PathBuf>,
+
+    /// Format of the profile, whatever its file is called
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    format: Option<ProfileFormat>,
+
+    /// What the width of a frame means
+    #[arg(long, value_enum, default_value_t = WeightArg::default())]
+    weight: WeightArg,
+
+    /// Leave out kernel stacks
+    #[arg(long)]
+    no_kernel: bool,
+
+    /// Do not expand inlined functions
+    #[arg(long)]
+    no_inlines: bool,
+
+    /// Title of the flame graph
+    #[arg(long)]
+    title: Option<String>,
+}
+
+/// Replays the capture and writes the profile.
+///
+/// # Errors
+/// The capture cannot be read, or the profile cannot be written.
+pub(crate) fn run(args: &ReportArgs) -> Result<()> {
+    let destination = Destination::new(args.output.as_deref(), args.format)?;
+    let file = match &destination {
+        Destination::Stdout(Format::Capture) | Destination::File(_, Format::Capture) => {
+            return Err(usage_error(
+                "a capture is what report reads: choose another format",
+            ));
+        }
+        Destination::File(path, format) => Some((OutputFile::create(path)?, *format)),
+        _ => None,
+    };
+    let options = ReplayOptions {
+        inlines: !args.no_inlines,
+        kernel_stacks: !args.no_kernel,
+    };
+    let mut profile = capture::replay(&args.capture, &options)?;
+    if let Some(title) = &args.title {
+        profile.meta.title.clone_from(title);
+    }
+    let weight = args.weight.into();
+    match (file, destination) {
+        (Some((file, format)), _) => profile_out::write_file(&profile, format, weight, file),
+        (None, Destination::Stdout(format)) => profile_out::write_stdout(&profile, format, weight),
+        (None, _) => {
+            profile_out::write_summary(&profile)?;
+            let capture = args.capture.display();
+            screen::say(&format!(
+                "for a flame graph: aiprof report {capture} -o flame.svg"
+            ));
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! stderr as a person sees it: lines, and below them a progress line that is
+//! redrawn in place.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
+
+/// The progress line that is on the screen now; empty: none.
+static PROGRESS: Mutex<String> = Mutex::new(String::new());
+
+/// Erases from the cursor's column to the end of the line (ECMA-48 EL).
+const ERASE: &str = "\r\x1b[K";
+
+/// Whether a progress line makes sense.
+pub(crate) fn has_progress() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Columns of the terminal on stdout or stderr; 80 where there is none.
+pub(crate) fn width() -> usize {
+    let of = |columns: rustix::termios::Winsize| usize::from(columns.ws_col);
+    rustix::termios::tcgetwinsize(io::stdout())
+        .or_else(|_| rustix::termios::tcgetwinsize(io::stderr()))
+        .map_or(0, of)
+        .clamp(0, 1000)
+        .max(1)
+        .max(if io::stdout().is_terminal() { 20 } else { 80 })
+}
+
+/// Shows `text` as the progress line.
+pub(crate) fn set_progress(text: &str) {
+    let mut shown = PROGRESS.lock().unwrap_or_else(PoisonError::into_inner);
+    shown.clear();
+    // A line that wraps cannot be redrawn in place.
+    shown.extend(text.chars().take(width().saturating_sub(1)));
+    // stderr may be closed: then nobody reads it.
+    let _ = write!(io::stderr(), "{ERASE}{shown}");
+}
+
+/// Takes the progress line off the screen.
+pub(crate) fn clear_progress() {
+    let mut shown = PROGRESS.lock().unwrap_or_else(PoisonError::into_inner);
+    if !shown.is_empty() {
+        shown.clear();
+        let _ = write!(io::stderr(), "{ERASE}");
+    }
+}
+
+/// Writes a line above the progress line.
+pub(crate) fn say(line: &str) {
+    let shown = PROGRESS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut text = String::with_capacity(line.len() + shown.len() + 8);
+    if !shown.is_empty() {
+        text.push_str(ERASE);
+    }
+    text.push_str(line);
+    text.push('\n');
+    text.push_str(&shown);
+    // One write, so that lines of several processes do not mix.
+    let _ = io::stderr().write_all(text.as_bytes());
+}

@@ -1,0 +1,270 @@
+//! When a recording, or a window of it, ends.
+
+use crate::collect::launch::{Exit, LaunchError, Running};
+use crate::collect::readable;
+use crate::collect::signals::{Received, Signals};
+use anyhow::{Context, Result};
+use rustix::process::{Pid, PidfdFlags};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+use tokio::time::Instant;
+
+/// Why [`Stop::next`] resolved.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// A window is full; the recording goes on.
+    Window,
+    /// The command ended.
+    Command(Exit),
+    /// The command was never executed.
+    NotLaunched(LaunchError),
+    /// Time is up, somebody said so, or there is nothing left to record.
+    Recording,
+}
+
+/// Everything that ends a recording.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    signals: Signals,
+    command: Option<Running>,
+    deadline: Option<Instant>,
+    window: Option<tokio::time::Interval>,
+    targets: Vec<AsyncFd<OwnedFd>>,
+    signalled: bool,
+}
+
+impl Stop {
+    /// Ends with `command` if there is one, after `duration` if given, and on
+    /// signals.
+    pub(crate) fn new(
+        signals: Signals,
+        command: Option<Running>,
+        duration: Option<Duration>,
+    ) -> Self {
+        Self {
+            signals,
+            command,
+            deadline: duration.and_then(|d| Instant::now().checked_add(d)),
+            window: None,
+            targets: Vec::new(),
+            signalled: false,
+        }
+    }
+
+    /// Also resolves at the end of each window of this length.
+    pub(crate) fn with_windows(mut self, every: Duration) -> Self {
+        let mut window = tokio::time::interval_at(Instant::now() + every, every);
+        // A window that took long to write must not be followed by short ones.
+        window.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        self.window = Some(window);
+        self
+    }
+
+    /// Also ends when all these processes have ended.
+    ///
+    /// # Errors
+    /// The runtime's reactor refused a descriptor.
+    pub(crate) fn with_targets(mut self, targets: Vec<OwnedFd>) -> Result<Self> {
+        for pidfd in targets {
+            self.targets.push(readable::watch(pidfd)?);
+        }
+        Ok(self)
+    }
+
+    /// Waits for the next of these events. Cancel-safe.
+    ///
+    /// # Errors
+    /// A signal could not be read.
+    pub(crate) async fn next(&mut self) -> Result<Ended> {
+        loop {
+            let deadline = self.deadline;
+            tokio::select! {
+                biased;
+                exit = wait_for(self.command.as_ref()) => return Ok(match exit {
+                    Ok(exit) => Ended::Command(exit),
+                    Err(error) => Ended::NotLaunched(error),
+                }),
+                received = self.signals.next() => {
+                    if self.handle(received.context("cannot read signals")?) {
+                        return Ok(Ended::Recording);
+                    }
+                }
+                () = sleep_until(deadline) => return Ok(Ended::Recording),
+                () = all_ended(&self.targets) => return Ok(Ended::Recording),
+                () = tick(self.window.as_mut()) => return Ok(Ended::Window),
+            }
+        }
+    }
+
+    /// After the recording: waits for a command that still runs, passing signals
+    /// on; `None` if there is none, or if it was told twice to end and did not.
+    ///
+    /// # Errors
+    /// A signal could not be read.
+    pub(crate) async fn command_exit(&mut self) -> Result<Option<Exit>> {
+        let Some(command) = &self.command else {
+            return Ok(None);
+        };
+        let mut signals = 0;
+        loop {
+            tokio::select! {
+                biased;
+                exit = command.wait() => return Ok(Some(exit?)),
+                received = self.signals.next() => {
+                    let received = received.context("cannot read signals")?;
+                    if !received.from_terminal {
+                        command.signal(received.number);
+                    }
+                    signals += 1;
+                    if signals == 2 {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Acts on a signal; true if it ends the recording.
+    fn handle(&mut self, received: Received) -> bool {
+        let action = decide(received, self.command.is_some(), self.signalled);
+        self.signalled = true;
+        if action.forward
+            && let Some(command) = &self.command
+        {
+            command.signal(received.number);
+        }
+        action.end
+    }
+}
+
+/// What to do about a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Action {
+    forward: bool,
+    end: bool,
+}
+
+/// A terminal's signal has reached the command too, so it is left to decide; one
+/// that came to this process alone is passed on. SIGINT sent so, and any second
+/// signal, end the recording even if the command goes on.
+fn decide(received: Received, has_command: bool, signalled_before: bool) -> Action {
+    if !has_command {
+        return Action {
+            forward: false,
+            end: true,
+        };
+    }
+    let alone = !received.from_terminal;
+    Action {
+        forward: alone,
+        end: signalled_before || (alone && received.number == libc::SIGINT),
+    }
+}
+
+/// Descriptors that turn readable when these processes end.
+///
+/// # Errors
+/// One of them does not exist.
+pub(crate) fn open_targets(pids: &[u32]) -> Result<Vec<OwnedFd>> {
+    let open = |&pid: &u32| {
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let raw = raw.with_context(|| format!("{pid} is not a process id"))?;
+        rustix::process::pidfd_open(raw, PidfdFlags::empty())
+            .with_context(|| format!("cannot profile process {pid}"))
+    };
+    pids.iter().map(open).collect()
+}
+
+async fn wait_for(command: Option<&Running>) -> Result<Exit, LaunchError> {
+    match command {
+        Some(command) => command.wait().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn tick(window: Option<&mut tokio::time::Interval>) {
+    match window {
+        Some(window) => drop(window.tick().await),
+        None => std::future::pending().await,
+    }
+}
+
+async fn all_ended(targets: &[AsyncFd<OwnedFd>]) {
+    if targets.is_empty() {
+        std::future::pending::<()>().await;
+    }
+    for target in targets {
+        // An error cannot be waited for: treat the process as ended.
+        drop(target.readable().await);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_forwarded_once_and_end_the_recording_when_meant_to() {
+        let (int, term) = (libc::SIGINT, libc::SIGTERM);
+        // (signal, from the terminal, a command, signalled before), (forward, end)
+        for (case, (forward, end)) in [
+            ((int, true, true, false), (false, false)),
+            ((int, true, true, true), (false, true)),
+            ((int, false, true, false), (true, true)),
+            ((term, false, true, false), (true, false)),
+            ((term, false, true, true), (true, true)),
+            ((libc::SIGQUIT, true, true, false), (false, false)),
+            ((int, true, false, false), (false, true)),
+            ((term, false, false, false), (false, true)),
+        ] {
+            let (number, from_terminal, command, before) = case;
+            let received = Received {
+                number,
+                from_terminal,
+            };
+            let action = decide(received, command, before);
+            assert_eq!(action, Action { forward, end }, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_does_not_exist_is_named() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let error = format!("{:#}", open_targets(&[child.id()]).unwrap_err());
+        assert!(error.contains(&child.id().to_string()), "{error}");
+        assert!(open_targets(&[u32::MAX]).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_recording_ends_with_the_last_of_its_processes() {
+        let mut children: Vec<_> = ["0.02", "0.2"]
+            .map(|time| {
+                std::process::Command::new("sleep")
+                    .arg(time)
+                    .spawn()
+                    .unwrap()
+            })
+            .into();
+        let pids: Vec<_> = children.iter().map(std::process::Child::id).collect();
+        let targets: Vec<_> = open_targets(&pids)
+            .unwrap()
+            .into_iter()
+            .map(|fd| readable::watch(fd).unwrap())
+            .collect();
+        let begin = Instant::now();
+        all_ended(&targets).await;
+        assert!(begin.elapsed() >= Duration::from_millis(100));
+        for child in &mut children {
+            child.wait().unwrap();
+        }
+    }
+}

@@ -1,0 +1,665 @@
+//! The profiled command: forked early, held until recording runs, then executed
+//! with the caller's own credentials.
+//!
+//! The fork comes before the runtime, its threads and any eBPF object exist, so
+//! the command inherits none of them; holding it means that not one of its
+//! instructions is missed.
+//!
+//! Two pipes connect parent and child. The child blocks on the first until a
+//! byte says *go*; end of file instead means that the profiler is gone, and the
+//! child goes too. The second is close-on-exec: the child writes `errno` to it if
+//! execvp(3) fails, and otherwise the exec itself closes it.
+
+use super::readable;
+use super::signals::OriginalMask;
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use std::ffi::{CStr, CString, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use tokio::io::unix::AsyncFd;
+
+/// Why the command did not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// The command line is empty or holds a NUL byte.
+    #[error("the command {0:?} cannot be executed: it is empty or holds a NUL byte")]
+    BadCommand(OsString),
+    /// No such program.
+    #[error("{0}: command not found")]
+    NotFound(String),
+    /// The program exists but could not be executed.
+    #[error("{program}: cannot execute: {source}")]
+    NotExecutable {
+        /// The program, as given.
+        program: String,
+        /// The kernel's answer to execve(2).
+        source: io::Error,
+    },
+    /// The user that should run it is not usable.
+    #[error("cannot run the command as user {uid}: {source}")]
+    Credentials {
+        /// The user id.
+        uid: u32,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A system call that launching needs failed.
+    #[error("cannot start the command: {action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl LaunchError {
+    /// The exit code a shell would give: 127 not found, 126 not executable.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::NotFound(_) => 127,
+            Self::NotExecutable { .. } | Self::BadCommand(_) => 126,
+            Self::Credentials { .. } | Self::System { .. } => 1,
+        }
+    }
+}
+
+/// A user to run the command as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// User id.
+    pub uid: u32,
+    /// Primary group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+impl Credentials {
+    /// The user `uid` with primary group `gid` and the groups that the user
+    /// database lists; a user that it does not know has `gid` alone.
+    pub fn of_user(uid: u32, gid: u32) -> Self {
+        let groups = user_name(uid).map_or_else(|| vec![gid], |name| groups_of(&name, gid));
+        Self { uid, gid, groups }
+    }
+}
+
+fn user_name(uid: u32) -> Option<CString> {
+    // Longer entries than this are refused by getpwuid_r: then no groups.
+    let mut buffer = vec![0; 64 * 1024];
+    let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
+    let mut found = std::ptr::null_mut();
+    // SAFETY: all pointers are valid for the call and the length is the buffer's.
+    let status = unsafe {
+        libc::getpwuid_r(
+            uid,
+            entry.as_mut_ptr(),
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            &raw mut found,
+        )
+    };
+    if status != 0 || found.is_null() {
+        return None;
+    }
+    // SAFETY: a non-null result means that the entry was filled in, with pw_name
+    // pointing to a string in the buffer, which is still alive.
+    Some(unsafe { CStr::from_ptr((*found).pw_name) }.to_owned())
+}
+
+fn groups_of(name: &CStr, gid: u32) -> Vec<u32> {
+    let mut groups = vec![0; 65_536]; // NGROUPS_MAX
+    let mut n = i32::try_from(groups.len()).unwrap_or(i32::MAX);
+    // SAFETY: `n` is the capacity of `groups`, which outlives the call.
+    let status = unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &raw mut n) };
+    groups.truncate(usize::try_from(n).unwrap_or(0));
+    if status < 0 { vec![gid] } else { groups }
+}
+
+/// How to launch the command.
+#[derive(Clone, Debug, Default)]
+pub struct LaunchOptions {
+    /// Run it as this user; `None`: as the caller.
+    pub as_user: Option<Credentials>,
+    /// Send its stdout to this process's stderr, because this process's stdout
+    /// carries the profile.
+    pub stdout_to_stderr: bool,
+    /// The signal mask it starts with; `None`: the current one.
+    pub mask: Option<OriginalMask>,
+}
+
+/// A command that is forked but not yet executing. Dropping it ends the child.
+#[derive(Debug)]
+pub struct Held {
+    pid: u32,
+    /// Taken by [`Held::release`].
+    child: Option<(Child, OwnedFd)>,
+    go: OwnedFd,
+}
+
+/// A command that was told to execute. Dropping it lets it run on.
+#[derive(Debug)]
+pub struct Running {
+    pid: u32,
+    child: Child,
+    pidfd: AsyncFd<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Child {
+    exec_error: OwnedFd,
+    program: OsString,
+    /// The user it changes to, for messages.
+    uid: u32,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some((_, pidfd)) = &self.child {
+            // Both fail only if the child is gone already, which is the aim.
+            let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
+            let _ = rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+        }
+    }
+}
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// It exited with this status.
+    Code(i32),
+    /// It was killed by this signal.
+    Signal(i32),
+}
+
+impl Exit {
+    /// The exit code a shell would give: the status, or 128 + signal.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Code(status) => u8::try_from(status & 0xff).unwrap_or(1),
+            Self::Signal(signal) => u8::try_from(128 + (signal & 0x7f)).unwrap_or(255),
+        }
+    }
+}
+
+impl Held {
+    /// Forks the command and holds it. Call this while the process has a single
+    /// thread: between fork and exec the child runs in a copy of its memory.
+    ///
+    /// # Errors
+    /// [`LaunchError::BadCommand`] or a failed system call; that the program
+    /// cannot be executed shows only in [`Running::wait`].
+    pub fn fork(command: &[OsString], options: &LaunchOptions) -> Result<Self, LaunchError> {
+        let argv = Argv::new(command)?;
+        let (gate, go) = pipe(PipeFlags::CLOEXEC)?;
+        // Non-blocking: nobody waits for a report, it is there or it is not.
+        let (exec_error, report) = pipe(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // SAFETY: the child only makes async-signal-safe calls (see child_main)
+        // and never returns from it.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            drop(go);
+            child_main(&argv, options, &gate, &report);
+        }
+        let pid = Pid::from_raw(pid.max(0)).ok_or_else(|| LaunchError::System {
+            action: "fork",
+            source: io::Error::last_os_error(),
+        })?;
+        // If this fails, `go` is closed and the child ends itself.
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+            .map_err(|e| system("pidfd_open")(e.into()))?;
+        let child = Child {
+            exec_error,
+            program: command.first().cloned().unwrap_or_default(),
+            uid: options.as_user.as_ref().map_or(0, |user| user.uid),
+        };
+        Ok(Self {
+            pid: pid.as_raw_nonzero().get().unsigned_abs(),
+            child: Some((child, pidfd)),
+            go,
+        })
+    }
+
+    /// Process id of the command.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Lets the command execute. Needs a tokio runtime with I/O enabled.
+    ///
+    /// # Errors
+    /// The pipe or the runtime's reactor failed; the child is gone then.
+    pub fn release(mut self) -> Result<Running, LaunchError> {
+        let Some((child, pidfd)) = self.child.take() else {
+            // It is there until here, and this consumes it.
+            return Err(system("release")(io::ErrorKind::NotFound.into()));
+        };
+        let pidfd = readable::watch(pidfd).map_err(system("watch the process"))?;
+        match rustix::io::write(&self.go, b"g") {
+            // A held child can be killed: how it ended shows in wait().
+            Ok(_) | Err(rustix::io::Errno::PIPE) => {}
+            Err(e) => return Err(system("release")(e.into())),
+        }
+        Ok(Running {
+            pid: self.pid,
+            child,
+            pidfd,
+        })
+    }
+}
+
+fn system(action: &'static str) -> impl Fn(io::Error) -> LaunchError {
+    move |source| LaunchError::System { action, source }
+}
+
+fn pipe(flags: PipeFlags) -> Result<(OwnedFd, OwnedFd), LaunchError> {
+    rustix::pipe::pipe_with(flags).map_err(|e| system("pipe")(e.into()))
+}
+
+impl Running {
+    /// Process id of the command.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Sends it a signal; nothing happens if it has ended.
+    pub fn signal(&self, number: i32) {
+        if let Some(signal) = Signal::from_named_raw(number) {
+            // ESRCH: it has ended. EPERM: it changed its user; its own matter.
+            let _ = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), signal);
+        }
+    }
+
+    /// Waits until the command itself has ended (not its descendants). Resolves
+    /// at once when called again. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`LaunchError::NotFound`] and [`LaunchError::NotExecutable`] if it was
+    /// never executed, or a failed system call.
+    pub async fn wait(&self) -> Result<Exit, LaunchError> {
+        // A pidfd turns readable when the process has ended, and stays so.
+        drop(self.pidfd.readable().await.map_err(system("wait"))?);
+        self.child.exec_failure()?;
+        self.exit()
+    }
+
+    /// How it ended, once it has.
+    fn exit(&self) -> Result<Exit, LaunchError> {
+        // NOWAIT leaves the zombie, so that another call gets the same answer; it
+        // goes with this process.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let status = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), options)
+            .map_err(|e| system("wait")(e.into()))?;
+        let code = status.as_ref().and_then(|s| s.exit_status());
+        let signal = status.as_ref().and_then(|s| s.terminating_signal());
+        Ok(match (code, signal) {
+            (Some(code), _) => Exit::Code(code),
+            (None, Some(signal)) => Exit::Signal(signal),
+            // EXITED reports nothing else.
+            (None, None) => Exit::Code(1),
+        })
+    }
+}
+
+impl Child {
+    /// What the child reported before it ended without executing the command.
+    fn exec_failure(&self) -> Result<(), LaunchError> {
+        let mut report = [0; REPORT_BYTES];
+        if rustix::io::read(&self.exec_error, &mut report) != Ok(REPORT_BYTES) {
+            return Ok(()); // end of file: the exec closed the pipe
+        }
+        let [stage, errno @ ..] = report;
+        let source = io::Error::from_raw_os_error(i32::from_ne_bytes(errno));
+        let program = self.program.to_string_lossy().into_owned();
+        Err(match (stage, source.raw_os_error()) {
+            (STAGE_USER, _) => LaunchError::Credentials {
+                uid: self.uid,
+                source,
+            },
+            (_, Some(libc::ENOENT | libc::ENOTDIR)) => LaunchError::NotFound(program),
+            _ => LaunchError::NotExecutable { program, source },
+        })
+    }
+}
+
+/// A report is the stage that failed and its `errno`.
+const REPORT_BYTES: usize = 5;
+const STAGE_USER: u8 = 1;
+const STAGE_EXEC: u8 = 2;
+
+/// A command line as execvp(3) takes it, made before the fork because the child
+/// must not allocate.
+struct Argv {
+    pointers: Vec<*const libc::c_char>,
+    /// What the pointers point to.
+    _strings: Vec<CString>,
+}
+
+impl Argv {
+    fn new(command: &[OsString]) -> Result<Self, LaunchError> {
+        if command.is_empty() {
+            return Err(LaunchError::BadCommand(OsString::new()));
+        }
+        let strings = command
+            .iter()
+            .map(|word| {
+                CString::new(word.as_bytes()).map_err(|_| LaunchError::BadCommand(word.clone()))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut pointers: Vec<_> = strings.iter().map(|s| s.as_ptr()).collect();
+        pointers.push(std::ptr::null());
+        Ok(Self {
+            pointers,
+            _strings: strings,
+        })
+    }
+}
+
+/// The child, from fork to exec: async-signal-safe calls only, no allocation.
+fn child_main(argv: &Argv, options: &LaunchOptions, gate: &OwnedFd, report: &OwnedFd) -> ! {
+    if let Some(mask) = &options.mask {
+        mask.restore();
+    }
+    // SAFETY: SIG_DFL is a valid disposition. The Rust runtime ignores SIGPIPE,
+    // and an ignored signal would stay ignored in the command.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    if options.stdout_to_stderr {
+        // SAFETY: plain descriptor numbers; a closed stderr gives an error only.
+        unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) };
+    }
+    if let Some(user) = &options.as_user
+        && let Err(errno) = become_user(user)
+    {
+        give_up(report, STAGE_USER, errno);
+    }
+    wait_for_go(gate);
+    let Some(&program) = argv.pointers.first() else {
+        give_up(report, STAGE_EXEC, libc::ENOENT);
+    };
+    // SAFETY: NUL-terminated strings and a null-terminated array, alive in argv.
+    unsafe { libc::execvp(program, argv.pointers.as_ptr()) };
+    give_up(report, STAGE_EXEC, last_errno());
+}
+
+/// Blocks until the parent writes a byte; ends the process if the parent has gone.
+fn wait_for_go(gate: &OwnedFd) {
+    let mut byte = [0_u8; 1];
+    loop {
+        match rustix::io::read(gate, &mut byte) {
+            Ok(1) => return,
+            Err(rustix::io::Errno::INTR) => {}
+            // SAFETY: _exit is async-signal-safe and runs no destructors.
+            _ => unsafe { libc::_exit(1) },
+        }
+    }
+}
+
+/// Changes to `user` for good. By raw system calls: libc's wrappers take locks to
+/// tell other threads, and this process has none.
+fn become_user(user: &Credentials) -> Result<(), i32> {
+    let (uid, gid) = (user.uid, user.gid);
+    let check = |status| {
+        if status < 0 {
+            Err(last_errno())
+        } else {
+            Ok(())
+        }
+    };
+    // SAFETY: the length is that of the array that the pointer leads to.
+    check(unsafe { libc::syscall(libc::SYS_setgroups, user.groups.len(), user.groups.as_ptr()) })?;
+    // SAFETY: takes three integers.
+    check(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) })?;
+    // SAFETY: takes three integers.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) })
+}
+
+fn last_errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+fn give_up(report: &OwnedFd, stage: u8, errno: i32) -> ! {
+    let [a, b, c, d] = errno.to_ne_bytes();
+    // If the parent has gone, there is nobody to tell.
+    let _ = rustix::io::write(report, &[stage, a, b, c, d]);
+    // SAFETY: _exit is async-signal-safe and runs no destructors.
+    unsafe { libc::_exit(127) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::signals::BlockedSignals;
+    use std::path::Path;
+    use std::time::Duration;
+
+    fn words(command: &[&str]) -> Vec<OsString> {
+        command.iter().map(OsString::from).collect()
+    }
+
+    fn hold(command: &[&str]) -> Held {
+        Held::fork(&words(command), &LaunchOptions::default()).unwrap()
+    }
+
+    async fn exit_of(command: &[&str]) -> Result<Exit, LaunchError> {
+        hold(command).release().unwrap().wait().await
+    }
+
+    fn is_running(pid: u32) -> bool {
+        let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = state
+            .rsplit(") ")
+            .next()
+            .and_then(|rest| rest.chars().next());
+        !matches!(state, None | Some('Z'))
+    }
+
+    async fn until(mut condition: impl FnMut() -> bool) {
+        for _ in 0..1000 {
+            if condition() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("waited in vain");
+    }
+
+    #[tokio::test]
+    async fn the_command_is_held_until_released() {
+        let dir = tempfile::tempdir().unwrap();
+        let trace = dir.path().join("trace");
+        let held = hold(&["touch", trace.to_str().unwrap()]);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!trace.exists() && is_running(held.pid()));
+        let pid = held.pid();
+        let running = held.release().unwrap();
+        assert_eq!(running.pid(), pid);
+        assert_eq!(running.wait().await.unwrap(), Exit::Code(0));
+        assert!(trace.exists());
+    }
+
+    #[tokio::test]
+    async fn a_held_command_goes_when_it_is_dropped() {
+        let held = hold(&["true"]);
+        let pid = held.pid();
+        assert!(is_running(pid));
+        drop(held);
+        assert!(!is_running(pid));
+    }
+
+    #[tokio::test]
+    async fn a_held_command_goes_when_the_profiler_has_gone() {
+        let mut held = hold(&["true"]);
+        // The end of the process closes the pipe and nothing more.
+        let (_child, pidfd) = held.child.take().unwrap();
+        drop(held);
+        drop(readable::watch(pidfd).unwrap().readable().await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn the_exit_code_is_that_of_a_shell() {
+        for (script, code) in [
+            ("exit 0", 0),
+            ("exit 42", 42),
+            ("kill -KILL $$", 137),
+            ("kill -SEGV $$", 139),
+        ] {
+            let exit = exit_of(&["sh", "-c", script]).await.unwrap();
+            assert_eq!(exit.code(), code, "{script}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_end_is_reported_more_than_once() {
+        let running = hold(&["sh", "-c", "exit 3"]).release().unwrap();
+        for _ in 0..2 {
+            assert_eq!(running.wait().await.unwrap(), Exit::Code(3));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_stays_behind_is_not_waited_for() {
+        let begin = std::time::Instant::now();
+        let exit = exit_of(&["sh", "-c", "sleep 5 & exit 4"]).await.unwrap();
+        assert_eq!(exit, Exit::Code(4));
+        assert!(begin.elapsed() < Duration::from_secs(4));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_executed_is_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let plain = dir.path().join("plain");
+        std::fs::write(&plain, "text").unwrap();
+        for (program, code) in [
+            ("aiprof-no-such-program", 127),
+            ("/no/such/program", 127),
+            (plain.to_str().unwrap(), 126),
+            (dir.path().to_str().unwrap(), 126),
+        ] {
+            let error = exit_of(&[program]).await.unwrap_err();
+            assert_eq!(error.exit_code(), code, "{error}");
+            assert!(error.to_string().starts_with(program), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_impossible_command_line_is_refused() {
+        for command in [vec![], words(&["a\0b"])] {
+            let error = Held::fork(&command, &LaunchOptions::default()).unwrap_err();
+            assert_eq!(error.exit_code(), 126, "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn signals_reach_the_command() {
+        let dir = tempfile::tempdir().unwrap();
+        let ready = dir.path().join("ready");
+        let script = "trap 'exit 7' INT; touch \"$0\"; while :; do sleep 0.01; done";
+        let running = hold(&["sh", "-c", script, ready.to_str().unwrap()])
+            .release()
+            .unwrap();
+        until(|| ready.exists()).await;
+        running.signal(libc::SIGINT);
+        assert_eq!(running.wait().await.unwrap(), Exit::Code(7));
+        running.signal(libc::SIGINT); // nobody is there: nothing happens
+    }
+
+    #[tokio::test]
+    async fn a_command_killed_while_held_is_a_death_by_signal() {
+        let held = hold(&["true"]);
+        let pid = Pid::from_raw(i32::try_from(held.pid()).unwrap()).unwrap();
+        rustix::process::kill_process(pid, Signal::TERM).unwrap();
+        let exit = held.release().unwrap().wait().await.unwrap();
+        assert_eq!(exit, Exit::Signal(libc::SIGTERM));
+    }
+
+    /// The hexadecimal mask after `name` in a copy of /proc/PID/status.
+    fn mask(status: &Path, name: &str) -> u64 {
+        let text = std::fs::read_to_string(status).unwrap();
+        let line = text.lines().find(|l| l.starts_with(name)).unwrap();
+        let hex = line.split_whitespace().last().unwrap();
+        u64::from_str_radix(hex, 16).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_command_has_the_signal_mask_of_the_caller() {
+        let dir = tempfile::tempdir().unwrap();
+        let copy = dir.path().join("status");
+        let signals = BlockedSignals::block().unwrap();
+        let options = LaunchOptions {
+            mask: Some(signals.original_mask()),
+            ..LaunchOptions::default()
+        };
+        let script = "exec cp /proc/self/status \"$0\"";
+        let command = words(&["sh", "-c", script, copy.to_str().unwrap()]);
+        let held = Held::fork(&command, &options).unwrap();
+        let exit = held.release().unwrap().wait().await.unwrap();
+        signals.original_mask().restore();
+        assert_eq!(exit, Exit::Code(0));
+        let bit = |signal: i32| 1_u64 << (signal - 1);
+        assert_eq!(
+            mask(&copy, "SigBlk") & (bit(libc::SIGINT) | bit(libc::SIGTERM)),
+            0
+        );
+        assert_eq!(mask(&copy, "SigIgn") & bit(libc::SIGPIPE), 0);
+    }
+
+    #[tokio::test]
+    async fn stdout_can_be_kept_apart_from_the_profile() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("fds");
+        let options = LaunchOptions {
+            stdout_to_stderr: true,
+            ..LaunchOptions::default()
+        };
+        let script = "for n in 1 2; do echo $(readlink /proc/$$/fd/$n) >> \"$0\"; done";
+        let command = words(&["sh", "-c", script, out.to_str().unwrap()]);
+        let held = Held::fork(&command, &options).unwrap();
+        assert_eq!(held.release().unwrap().wait().await.unwrap(), Exit::Code(0));
+        let links = std::fs::read_to_string(&out).unwrap();
+        let [stdout, stderr] = links.lines().collect::<Vec<_>>()[..] else {
+            panic!("{links}");
+        };
+        assert_eq!(stdout, stderr);
+    }
+
+    #[tokio::test]
+    async fn another_user_runs_it_with_that_users_groups_only() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: changing the user needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("status");
+        std::fs::write(&out, "").unwrap();
+        std::os::unix::fs::chown(&out, Some(65_534), None).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(dir.path(), mode).unwrap();
+        let options = LaunchOptions {
+            as_user: Some(Credentials {
+                uid: 65_534,
+                gid: 65_534,
+                groups: vec![65_533],
+            }),
+            ..LaunchOptions::default()
+        };
+        let script = "cat /proc/self/status > \"$0\"";
+        let command = words(&["sh", "-c", script, out.to_str().unwrap()]);
+        let held = Held::fork(&command, &options).unwrap();
+        assert_eq!(held.release().unwrap().wait().await.unwrap(), Exit::Code(0));
+        let status = std::fs::read_to_string(&out).unwrap();
+        let line = |name| status.lines().find(|l| l.starts_with(name)).unwrap();
+        assert_eq!(line("Uid:"), "Uid:\t65534\t65534\t65534\t65534");
+        assert_eq!(line("Gid:"), "Gid:\t65534\t65534\t65534\t65534");
+        assert_eq!(line("Groups:").trim_end(), "Groups:\t65533");
+        assert_eq!(mask(&out, "CapEff"), 0);
+    }
+
+    #[test]
+    fn a_user_that_is_not_in_the_database_has_one_group() {
+        let credentials = Credentials::of_user(3_999_999_999, 77);
+        assert_eq!(credentials.groups, [77]);
+    }
+}
