@@ -1,1 +1,25 @@
-//! End-to-end tests of aiprof.
+//! End-to-end tests of aiprof: the real binary, on real programs, against a
+//! truth that does not come from aiprof.
+//!
+//! * [`need`]: what a test needs from the machine, and the visible skip;
+//! * [`workload`]: builds the programs in `workloads/`;
+//! * [`aiprof`]: finds, builds and runs the binary under test;
+//! * [`child`]: processes that end with their test;
+//! * [`folded`]: reads folded stacks;
+//! * [`chain`]: states which call chains are right and counts those that are not;
+//! * [`monitor`]: memory and kernel objects of a running process;
+//! * [`mount`]: small file systems, to fill;
+//! * [`oracle`]: `perf record` in aiprof's place, to check the workloads
+//!   themselves (`AIPROF_TESTS_ORACLE=perf`).
+//!
+//! `README.md` says which test proves which promise.
+
+pub mod aiprof;
+pub mod chain;
+pub mod child;
+pub mod folded;
+pub mod monitor;
+pub mod mount;
+pub mod need;
+pub mod oracle;
+pub mod workload;

@@ -1,0 +1,185 @@
+//! Finds, builds and runs the binary under test.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+
+use anyhow::Context as _;
+use tempfile::TempDir;
+
+use crate::folded::Folded;
+use crate::oracle;
+
+/// The binary under test: `AIPROF_BIN`, else `cargo build -p aiprof --release`,
+/// once per test process.
+///
+/// # Errors
+/// When the build fails.
+pub fn binary() -> anyhow::Result<PathBuf> {
+    static BINARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    BINARY
+        .get_or_init(|| build().map_err(|error| format!("{error:#}")))
+        .clone()
+        .map_err(anyhow::Error::msg)
+}
+
+fn build() -> anyhow::Result<PathBuf> {
+    if let Some(path) = std::env::var_os("AIPROF_BIN") {
+        return Ok(path.into());
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("the tests lie in the workspace")?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    crate::workload::checked(
+        Command::new(cargo)
+            .args(["build", "--quiet", "--package", "aiprof", "--release"])
+            .current_dir(root),
+    )?;
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| root.join("target"), |dir| root.join(dir));
+    Ok(target.join("release").join("aiprof"))
+}
+
+/// One run of aiprof, to be.
+#[derive(Debug)]
+pub struct Aiprof {
+    options: Vec<OsString>,
+    command: Vec<OsString>,
+}
+
+/// A finished run that wrote a folded profile.
+#[derive(Debug)]
+pub struct Run {
+    /// Exit status of aiprof.
+    pub status: ExitStatus,
+    /// What the command wrote to stdout.
+    pub stdout: String,
+    /// What aiprof and the command wrote to stderr.
+    pub stderr: String,
+    /// The profile of the whole machine.
+    pub folded: Folded,
+}
+
+impl Aiprof {
+    /// A run at 499 samples a second, in counts: the rate most tests need to
+    /// judge 1 % by. Further options are added.
+    #[must_use]
+    pub fn counting() -> Self {
+        Self::with(["-F", "499", "--weight", "samples"])
+    }
+
+    /// A run with these options.
+    #[must_use]
+    pub fn with<S: Into<OsString>>(options: impl IntoIterator<Item = S>) -> Self {
+        Self {
+            options: options.into_iter().map(Into::into).collect(),
+            command: Vec::new(),
+        }
+    }
+
+    /// Adds an option.
+    #[must_use]
+    pub fn option(mut self, option: impl Into<OsString>) -> Self {
+        self.options.push(option.into());
+        self
+    }
+
+    /// Sets the command to profile.
+    #[must_use]
+    pub fn command<S: AsRef<OsStr>>(mut self, program: impl AsRef<OsStr>, args: &[S]) -> Self {
+        self.command = vec![program.as_ref().to_owned()];
+        self.command
+            .extend(args.iter().map(|a| a.as_ref().to_owned()));
+        self
+    }
+
+    /// The process to start: stdin closed, stdout and stderr piped.
+    ///
+    /// # Errors
+    /// When the binary cannot be built.
+    pub fn to_command(&self) -> anyhow::Result<Command> {
+        let mut command = Command::new(binary()?);
+        command.args(&self.options);
+        if !self.command.is_empty() {
+            command.arg("--").args(&self.command);
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Ok(command)
+    }
+
+    /// Records into a folded file and reads it. Under
+    /// `AIPROF_TESTS_ORACLE=perf`, `perf record` does.
+    ///
+    /// # Errors
+    /// When aiprof cannot be run, dies of a signal, or writes no valid profile.
+    pub fn record(&self) -> anyhow::Result<Run> {
+        if oracle::is_chosen() {
+            return oracle::record(&self.command);
+        }
+        let dir = TempDir::new()?;
+        let file = dir.path().join("out.folded");
+        let run = Self {
+            options: [
+                self.options.as_slice(),
+                &["-o".into(), file.clone().into_os_string()],
+            ]
+            .concat(),
+            command: self.command.clone(),
+        };
+        let output = run.to_command()?.output().context("running aiprof")?;
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        anyhow::ensure!(
+            output.status.signal().is_none(),
+            "aiprof died: {}\n{stderr}",
+            output.status
+        );
+        let text = std::fs::read_to_string(&file)
+            .with_context(|| format!("no profile; {}; stderr:\n{stderr}", output.status))?;
+        Ok(Run {
+            status: output.status,
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr,
+            folded: Folded::parse(&text)?,
+        })
+    }
+
+    /// [`Self::record`] of a workload that prints `pid N`: the run, with only
+    /// that process left in its profile. The workload must succeed.
+    ///
+    /// # Errors
+    /// As [`Self::record`]; when the command fails or prints no pid.
+    pub fn record_one(&self) -> anyhow::Result<Run> {
+        let mut run = self.record()?;
+        anyhow::ensure!(run.status.success(), "{}\n{}", run.status, run.stderr);
+        let pid = run.truth("pid")?;
+        run.folded = run.folded.of_pid(pid as u32);
+        Ok(run)
+    }
+}
+
+impl Run {
+    /// The number in the line `NAME NUMBER` of the command's output.
+    ///
+    /// # Errors
+    /// When there is no such line.
+    pub fn truth(&self, name: &str) -> anyhow::Result<f64> {
+        truth(&self.stdout, name)
+    }
+}
+
+/// The number in the line `NAME NUMBER` of a workload's output.
+///
+/// # Errors
+/// When there is no such line.
+pub fn truth(output: &str, name: &str) -> anyhow::Result<f64> {
+    output
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+        .with_context(|| format!("the workload printed no {name:?}:\n{output}"))
+}

@@ -1,0 +1,189 @@
+//! Watches a process while it runs, through /proc.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Anonymous and shared memory of a process over time. File-backed pages are
+/// left out: they are the kernel's to reclaim.
+#[derive(Debug)]
+pub struct Monitor {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<Reading>>,
+}
+
+/// One reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Since the monitor's start.
+    pub at: Duration,
+    /// RssAnon and RssShmem of /proc/PID/status, in KiB.
+    pub memory_kib: u64,
+}
+
+impl Monitor {
+    /// Watches a process from now on, four times a second.
+    #[must_use]
+    pub fn start(pid: u32) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let (start, mut readings) = (Instant::now(), Vec::new());
+            while !stopped.load(Ordering::Relaxed) {
+                if let Some(memory_kib) = memory_kib(pid) {
+                    let at = start.elapsed();
+                    readings.push(Reading { at, memory_kib });
+                }
+                std::thread::sleep(Duration::from_millis(250));
+            }
+            readings
+        });
+        Self { stop, thread }
+    }
+
+    /// Ends the watch and returns what was seen.
+    ///
+    /// # Errors
+    /// When the watching thread panicked.
+    pub fn finish(self) -> anyhow::Result<Vec<Reading>> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread
+            .join()
+            .map_err(|_| anyhow::anyhow!("the watching thread panicked"))
+    }
+}
+
+/// RssAnon and RssShmem of a process in KiB; `None` when it is gone.
+fn memory_kib(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field = |name: &str| -> Option<u64> {
+        let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
+        rest.split_whitespace().next()?.parse().ok()
+    };
+    Some(field("RssAnon:")? + field("RssShmem:")?)
+}
+
+/// The CPU time the machine spent on anything but idling, in nanoseconds: user,
+/// nice, system, irq and softirq of /proc/stat.
+///
+/// # Errors
+/// When /proc/stat has no such line.
+pub fn busy_ns() -> anyhow::Result<u64> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let fields: Vec<u64> = stat
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|field| field.parse().ok())
+        .collect();
+    let busy = [0, 1, 2, 5, 6]
+        .iter()
+        .filter_map(|&i| fields.get(i))
+        .sum::<u64>();
+    anyhow::ensure!(fields.len() >= 7, "/proc/stat: {stat:?}");
+    // The unit is USER_HZ, 100 on every architecture that aiprof runs on.
+    Ok(busy * 10_000_000)
+}
+
+/// What is attached to the kernel on behalf of profilers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attached {
+    /// Ids of the loaded eBPF programs.
+    pub programs: Vec<u32>,
+    /// Processes that hold perf events or eBPF objects, and how many.
+    pub holders: Vec<(u32, usize)>,
+}
+
+impl Attached {
+    /// As it is now.
+    #[must_use]
+    pub fn now() -> Self {
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let mut holders: Vec<_> = processes
+            .filter_map(|entry| {
+                let pid = entry.file_name().to_str()?.parse().ok()?;
+                let n = held(&entry.path().join("fd"));
+                (n > 0).then_some((pid, n))
+            })
+            .collect();
+        holders.sort_unstable();
+        Self {
+            programs: program_ids(),
+            holders,
+        }
+    }
+
+    /// Waits until it is as it was `before`: the kernel frees programs a while
+    /// after their last user.
+    ///
+    /// # Errors
+    /// When it is not so within five seconds.
+    pub fn wait_for(before: &Self) -> anyhow::Result<()> {
+        let start = Instant::now();
+        loop {
+            let now = Self::now();
+            if now == *before {
+                return Ok(());
+            }
+            anyhow::ensure!(
+                start.elapsed() < Duration::from_secs(5),
+                "attached before: {before:?}, now: {now:?}"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+fn held(fds: &Path) -> usize {
+    let fds = std::fs::read_dir(fds).into_iter().flatten().flatten();
+    fds.filter(|fd| {
+        std::fs::read_link(fd.path()).is_ok_and(|target| {
+            let target = target.to_string_lossy();
+            target.starts_with("anon_inode:bpf") || target.contains("[perf_event]")
+        })
+    })
+    .count()
+}
+
+/// Ids of all loaded eBPF programs, by BPF_PROG_GET_NEXT_ID (command 11 of
+/// linux/include/uapi/linux/bpf.h); empty without the privilege to ask.
+fn program_ids() -> Vec<u32> {
+    let mut ids = Vec::new();
+    loop {
+        // start_id, next_id and open_flags of union bpf_attr.
+        let mut attr = [ids.last().copied().unwrap_or(0), 0u32, 0];
+        // SAFETY: the kernel reads and writes only the twelve bytes that the
+        // third argument allows it, all of which are `attr`'s.
+        let rc = unsafe { libc::syscall(libc::SYS_bpf, 11, attr.as_mut_ptr(), size_of_val(&attr)) };
+        if rc != 0 {
+            return ids;
+        }
+        ids.push(attr[1]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sees_its_own_memory() {
+        let monitor = Monitor::start(std::process::id());
+        std::thread::sleep(Duration::from_millis(50));
+        let readings = monitor.finish().unwrap();
+        assert!(readings[0].memory_kib > 100, "{readings:?}");
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_has_no_memory() {
+        assert_eq!(memory_kib(u32::MAX), None);
+    }
+
+    #[test]
+    fn the_machine_was_busy() {
+        assert!(busy_ns().unwrap() > 0);
+    }
+}

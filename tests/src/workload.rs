@@ -1,0 +1,120 @@
+//! Builds the programs in `workloads/` with the system's compilers.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context as _;
+use tempfile::TempDir;
+
+/// Flags of every C and C++ workload unless it says otherwise: optimized, no
+/// frame pointers; neither tail calls nor the merging of equal functions may
+/// change the truth.
+const C_FLAGS: [&str; 6] = [
+    "-O2",
+    "-fomit-frame-pointer",
+    "-fno-optimize-sibling-calls",
+    "-fno-ipa-icf",
+    "-Wall",
+    "-Wextra",
+];
+
+/// A directory of built workloads, removed when dropped.
+#[derive(Debug)]
+pub struct Workshop {
+    dir: TempDir,
+}
+
+impl Workshop {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// When no temporary directory can be made.
+    pub fn new() -> anyhow::Result<Self> {
+        let dir = tempfile::Builder::new()
+            .prefix("aiprof-test-")
+            .tempdir()
+            .context("making a temporary directory")?;
+        Ok(Self { dir })
+    }
+
+    /// The path of a file in the directory.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Compiles `workloads/SOURCE` into the program `output` with the usual
+    /// flags and `flags`, by the source's extension: `.c`, `.cpp` or `.rs`.
+    /// Libraries built here before are found by `-lNAME` and at run time.
+    ///
+    /// # Errors
+    /// When the compiler cannot be run or fails; its output is included.
+    pub fn build(&self, source: &str, output: &str, flags: &[&str]) -> anyhow::Result<PathBuf> {
+        let out = self.path(output);
+        let source = source_path(source);
+        let mut command = match source.extension().and_then(|e| e.to_str()) {
+            Some("rs") => rustc(),
+            Some("cpp") => cc("c++"),
+            _ => cc("cc"),
+        };
+        command.arg(&source).arg("-o").arg(&out).args(flags);
+        // A run path makes static-PIE programs of this libc crash at start.
+        let dynamic = !flags.iter().any(|flag| flag.starts_with("-static"));
+        if dynamic && source.extension().is_none_or(|e| e != "rs") {
+            command.arg(format!("-L{}", self.dir.path().display()));
+            command.arg("-Wl,-rpath,$ORIGIN");
+        }
+        checked(&mut command)?;
+        Ok(out)
+    }
+
+    /// Compiles a shared object `libNAME.so`.
+    ///
+    /// # Errors
+    /// As [`Self::build`].
+    pub fn library(&self, source: &str, name: &str, flags: &[&str]) -> anyhow::Result<PathBuf> {
+        let mut all = vec!["-shared", "-fPIC"];
+        all.extend_from_slice(flags);
+        self.build(source, &format!("lib{name}.so"), &all)
+    }
+}
+
+/// Where a workload's source lies.
+#[must_use]
+pub fn source_path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("workloads")
+        .join(name)
+}
+
+fn cc(name: &str) -> Command {
+    let mut command = Command::new(name);
+    command.args(C_FLAGS);
+    command
+}
+
+fn rustc() -> Command {
+    let name = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let mut command = Command::new(name);
+    command.args(["--edition=2024", "-Copt-level=3", "-Cdebuginfo=1"]);
+    command.arg("-Cforce-frame-pointers=no");
+    command
+}
+
+/// Runs a command to its end.
+///
+/// # Errors
+/// When it cannot be started or fails: with its standard output and error.
+pub fn checked(command: &mut Command) -> anyhow::Result<String> {
+    let output = command
+        .output()
+        .with_context(|| format!("running {command:?}"))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    anyhow::ensure!(
+        output.status.success(),
+        "{command:?}: {}\n{stdout}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(stdout)
+}

@@ -1,0 +1,147 @@
+//! Storms of short processes: no crash, no growth, every loss counted, names.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use aiprof_tests::aiprof::{Aiprof, truth};
+use aiprof_tests::chain::check_share;
+use aiprof_tests::child::Child;
+use aiprof_tests::folded::{Folded, Line};
+use aiprof_tests::monitor::{Monitor, Reading, busy_ns};
+use aiprof_tests::need::{Need, turn};
+use aiprof_tests::workload::Workshop;
+
+const NEEDS: [Need; 2] = [Need::Root, Need::Tool("cc")];
+
+/// Seconds of storm.
+const SECONDS: &str = "10";
+/// How long aiprof may take to reach its working size.
+const WARM_UP: Duration = Duration::from_secs(3);
+/// What it may add after that in the seven seconds of storm that remain, in
+/// KiB. At 499 Hz on two CPUs some 7,000 samples of as many processes are kept
+/// in that time; they, and no more, may take room.
+const GROWTH_KIB: u64 = 4096;
+
+/// Checks that memory does not grow once it is warm.
+fn check_growth(readings: &[Reading]) -> anyhow::Result<()> {
+    let warm = readings.iter().filter(|r| r.at >= WARM_UP);
+    let first = warm.clone().next().map(|r| r.memory_kib);
+    let most = warm.map(|r| r.memory_kib).max();
+    let (Some(first), Some(most)) = (first, most) else {
+        anyhow::bail!("aiprof was gone after {WARM_UP:?}: {readings:?}");
+    };
+    anyhow::ensure!(
+        most <= first + GROWTH_KIB,
+        "aiprof grew from {first} to {most} KiB: {readings:?}"
+    );
+    Ok(())
+}
+
+/// Records a storm and returns the profile by counts, what aiprof said, and how
+/// many processes there were.
+fn record(args: &[&str]) -> anyhow::Result<(Folded, String, f64)> {
+    let shop = Workshop::new()?;
+    let storm = shop.build("storm.c", "storm", &[])?;
+    let brief = shop.build("brief.c", "brief", &[])?;
+    let brief = brief.to_string_lossy();
+    let out = shop.path("out.folded");
+    let mut all = args.to_vec();
+    all.push(&brief);
+    let mut command = Aiprof::counting()
+        .option("-o")
+        .option(&out)
+        .command(storm, &all)
+        .to_command()?;
+    let log = std::fs::File::create(shop.path("stderr"))?;
+    let before = busy_ns()?;
+    let mut aiprof = Child::start(command.stdout(Stdio::piped()).stderr(log))?;
+    let monitor = Monitor::start(aiprof.pid());
+    // The storm's last line: memory of the time after it is another matter.
+    aiprof.read_line()?;
+    let last = aiprof.read_line();
+    let readings = monitor.finish()?;
+    let busy = busy_ns()?.saturating_sub(before);
+    aiprof.output()?;
+    let stderr = std::fs::read_to_string(shop.path("stderr"))?;
+    let processes = truth(&last?, "processes")?;
+    let folded = Folded::parse(&std::fs::read_to_string(&out)?)?;
+    check_growth(&readings)?;
+    check_accounts(&folded, &stderr, busy)?;
+    Ok((folded, stderr, processes))
+}
+
+/// Samples that are neither in the profile nor counted as lost must not be
+/// missing: all of them together stand for the machine's busy time. /proc/stat
+/// is itself an estimate by ticks, hence the margin.
+fn check_accounts(folded: &Folded, stderr: &str, busy_ns: u64) -> anyhow::Result<()> {
+    let lost: u64 = stderr
+        .lines()
+        .filter(|line| line.contains("dropped") || line.contains("refused"))
+        .filter_map(|line| {
+            line.split_whitespace()
+                .find_map(|word| word.replace(',', "").parse::<u64>().ok())
+        })
+        .sum();
+    let seen_ns = (folded.total() + lost) * (1_000_000_000 / 499);
+    anyhow::ensure!(
+        seen_ns as f64 >= 0.85 * busy_ns as f64,
+        "{} samples and {lost} lost ones are {seen_ns} ns of {busy_ns} ns busy:\n{stderr}",
+        folded.total()
+    );
+    Ok(())
+}
+
+/// Whether a sample was taken in user mode.
+fn in_user(line: &Line) -> bool {
+    !line.in_kernel() && !line.user().is_empty()
+}
+
+/// Whether its leaf has a name.
+fn is_named(line: &Line) -> bool {
+    line.frames
+        .last()
+        .is_some_and(|leaf| !leaf.starts_with('['))
+}
+
+fn check_names(folded: &Folded, comms: &[&str], least: u64) -> anyhow::Result<()> {
+    let storm = folded.filter(|l| comms.contains(&l.comm.as_str()) && in_user(l));
+    check_share("user-space samples named", &storm, least, 0.95, is_named)
+}
+
+#[test]
+fn fork_and_exit_5000_a_second() -> anyhow::Result<()> {
+    let Some(_turn) = turn("fork_and_exit_5000_a_second", &NEEDS)? else {
+        return Ok(());
+    };
+    let (folded, stderr, processes) = record(&["fork", SECONDS, "5000"])?;
+    anyhow::ensure!(processes > 20_000.0, "only {processes} processes; {stderr}");
+    check_names(&folded, &["storm"], 300)?;
+    anyhow::ensure!(
+        folded
+            .lines
+            .iter()
+            .any(|l| l.comm == "storm" && l.has("child_work")),
+        "no sample in the children:\n{}",
+        folded.excerpt(10)
+    );
+    Ok(())
+}
+
+#[test]
+fn fork_exec_and_exit_at_full_rate() -> anyhow::Result<()> {
+    let Some(_turn) = turn("fork_exec_and_exit_at_full_rate", &NEEDS)? else {
+        return Ok(());
+    };
+    let (folded, stderr, processes) = record(&["exec", SECONDS, "0"])?;
+    anyhow::ensure!(processes > 3_000.0, "only {processes} processes; {stderr}");
+    check_names(&folded, &["storm", "brief"], 300)?;
+    anyhow::ensure!(
+        folded
+            .lines
+            .iter()
+            .any(|l| l.comm == "brief" && l.has("brief_work")),
+        "no sample in the executed programs:\n{}",
+        folded.of_comm("brief").excerpt(10)
+    );
+    Ok(())
+}
