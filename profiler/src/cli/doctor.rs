@@ -41,13 +41,14 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
 fn write_text(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let (version, kernel, machine) = (report.version, &report.kernel, &report.machine);
     writeln!(out, "aiprof {version} on Linux {kernel} {machine}")?;
-    let mut area = "";
+    let (mut area, mut remedy) = ("", "");
     for check in &report.checks {
         if check.area != area {
             area = check.area;
             writeln!(out, "\n{area}")?;
         }
-        write_check(check, out)?;
+        write_check(check, remedy, out)?;
+        remedy = &check.remedy;
     }
     write_devices(report, out)?;
     let verdict = if report.ready {
@@ -58,15 +59,21 @@ fn write_text(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\n{verdict}")
 }
 
-fn write_check(check: &Check, out: &mut dyn Write) -> io::Result<()> {
+/// `above` is the remedy of the check before, which need not be repeated.
+fn write_check(check: &Check, above: &str, out: &mut dyn Write) -> io::Result<()> {
     let (word, name) = (check.status.word(), check.name);
-    writeln!(out, "  {word:<4} {name:<26} {}", check.detail)?;
-    if check.status == Status::No {
-        let required = if check.required { "required: " } else { "" };
-        writeln!(out, "         without: {required}{}", check.fallback)?;
-        writeln!(out, "         mend it: {}", check.remedy)?;
+    write!(out, "  {word:<4} {name:<26} {}", check.detail)?;
+    if check.status != Status::No {
+        return writeln!(out);
     }
-    Ok(())
+    let required = if check.required { " (required)" } else { "" };
+    let remedy = match check.remedy.as_str() {
+        same if same == above => "as above",
+        other => other,
+    };
+    writeln!(out, "{required}")?;
+    writeln!(out, "         without it: {}", check.fallback)?;
+    writeln!(out, "         to mend it: {remedy}")
 }
 
 fn write_devices(report: &Report, out: &mut dyn Write) -> io::Result<()> {

@@ -2,6 +2,7 @@
 
 use super::output::OutputFile;
 use super::{screen, usage_error};
+use crate::export::summary::SummaryOptions;
 use crate::export::{self, ExportOptions, Format, Weight};
 use crate::profile::Profile;
 use anyhow::{Context, Result};
@@ -159,11 +160,17 @@ pub(crate) fn write_stdout(profile: &Profile, format: Format, weight: Weight) ->
 /// stdout could not be written.
 pub(crate) fn write_summary(profile: &Profile) -> Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
-    export::summary::write(profile, screen::width(), &mut out).context("cannot write to stdout")?;
+    let options = SummaryOptions {
+        width: screen::width(),
+        color: screen::has_colors(),
+        ..SummaryOptions::default()
+    };
+    export::summary::write(profile, &options, &mut out).context("cannot write to stdout")?;
     out.flush().context("cannot write to stdout")
 }
 
-fn options(weight: Weight) -> ExportOptions {
+/// How profiles are written.
+pub(crate) fn options(weight: Weight) -> ExportOptions {
     ExportOptions {
         weight,
         ..ExportOptions::default()

@@ -21,6 +21,15 @@ pub struct ReplayOptions {
     pub kernel_stacks: bool,
 }
 
+impl Default for ReplayOptions {
+    fn default() -> Self {
+        Self {
+            inlines: true,
+            kernel_stacks: true,
+        }
+    }
+}
+
 /// Replays a capture into the profile that the recording would have given.
 ///
 /// # Errors

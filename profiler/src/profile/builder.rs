@@ -129,8 +129,8 @@ impl ProfileBuilder {
             .and_then(|&i| self.profile.samples.get_mut(i))
         {
             Some(known) => {
-                known.count += sample.count;
-                known.time_ns += sample.time_ns;
+                known.count = known.count.saturating_add(sample.count);
+                known.time_ns = known.time_ns.saturating_add(sample.time_ns);
             }
             None => {
                 self.samples.insert(key, self.profile.samples.len());

@@ -102,7 +102,8 @@ impl Losses {
     /// Adds `n` to a cause.
     pub fn add(&mut self, kind: LossKind, n: u64) {
         if n > 0 {
-            *self.0.entry(kind).or_default() += n;
+            let count = self.0.entry(kind).or_default();
+            *count = count.saturating_add(n);
         }
     }
 
@@ -120,16 +121,14 @@ impl Losses {
     pub fn lost_samples(&self) -> u64 {
         self.iter()
             .filter(|(kind, _)| kind.is_sample_loss())
-            .map(|(_, n)| n)
-            .sum()
+            .fold(0, |sum, (_, n)| sum.saturating_add(n))
     }
 
     /// Samples whose user stack was cut.
     pub fn cut_stacks(&self) -> u64 {
         self.iter()
             .filter(|(kind, _)| kind.is_cut_stack())
-            .map(|(_, n)| n)
-            .sum()
+            .fold(0, |sum, (_, n)| sum.saturating_add(n))
     }
 
     /// Adds all counts of another set.

@@ -250,13 +250,18 @@ impl Profile {
             .filter_map(|f| self.frames.get(f.0 as usize))
     }
 
-    /// Sum of the sample counts.
+    /// Sum of the sample counts; `u64::MAX` where it does not fit.
     pub fn total_count(&self) -> u64 {
-        self.samples.iter().map(|s| s.count).sum()
+        saturating_sum(self.samples.iter().map(|s| s.count))
     }
 
-    /// Sum of the sample times in nanoseconds.
+    /// Sum of the sample times in nanoseconds; `u64::MAX` where it does not fit.
     pub fn total_time_ns(&self) -> u64 {
-        self.samples.iter().map(|s| s.time_ns).sum()
+        saturating_sum(self.samples.iter().map(|s| s.time_ns))
     }
+}
+
+/// A sum that stops at `u64::MAX`: weights may come from a corrupt capture.
+fn saturating_sum(values: impl Iterator<Item = u64>) -> u64 {
+    values.fold(0, u64::saturating_add)
 }

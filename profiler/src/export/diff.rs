@@ -1,0 +1,284 @@
+//! Differences between two recordings: a differential flame graph, and a table
+//! of the functions that changed most.
+//!
+//! Both start from folded stacks. The first recording is scaled to the total of the
+//! second, so that recordings of different lengths compare: what is shown is
+//! how the *shares* moved.
+
+use super::folded::FoldedStacks;
+use super::svg::{self, Caption};
+use super::{ExportError, ExportOptions, names, text};
+use inferno::flamegraph::{self, Direction};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::io::{BufWriter, Write};
+
+/// Which recording gives the frames their widths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Widths {
+    /// The second one: what is new or grew is visible, what vanished is not.
+    #[default]
+    After,
+    /// The first one, scaled: what vanished is visible, what is new is not.
+    Before,
+}
+
+/// How to compare.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DiffOptions {
+    /// Unit of the values, smallest frame, direction.
+    pub export: ExportOptions,
+    /// Which recording gives the widths.
+    pub widths: Widths,
+    /// Keep process ids in the stacks. They differ between recordings, so that
+    /// nothing but processes that lived through both would match.
+    pub keep_pids: bool,
+}
+
+/// One stack in both recordings, the first scaled to the second's total.
+type Both = (u64, u64);
+
+/// Draws a differential flame graph: red frames grew, blue ones shrank, by
+/// their own time without what they call; the more saturated, the more.
+///
+/// # Errors
+///
+/// [`ExportError::Io`] when `out` fails.
+pub fn write_svg(
+    before: &FoldedStacks,
+    after: &FoldedStacks,
+    title: &str,
+    options: &DiffOptions,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    let weight = options.export.weight;
+    let caption = Caption {
+        title: title.to_owned(),
+        subtitle: subtitle(before, after, options),
+        notes: String::new(),
+    };
+    let stacks = join(before, after, options.keep_pids);
+    let total = match options.widths {
+        Widths::After => after.total,
+        Widths::Before => stacks.iter().map(|(_, both)| both.0).sum(),
+    };
+    if total == 0 {
+        return svg::write_empty(&caption, out);
+    }
+    let lines = lines(&stacks, options);
+    let mut config = svg::config(&caption, weight, total);
+    config.min_width = options.export.min_width_percent;
+    config.negate_differentials = options.widths == Widths::Before;
+    if options.export.reverse {
+        config.direction = Direction::Inverted;
+    }
+    // Keeps our order of lines, reading them from the last.
+    config.flame_chart = true;
+    let mut out = BufWriter::with_capacity(1 << 16, out);
+    flamegraph::from_lines(
+        &mut config,
+        lines.iter().rev().map(String::as_str),
+        &mut out,
+    )?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Lines with two values, the second giving the width, in the order of frames.
+fn lines(stacks: &[(String, Both)], options: &DiffOptions) -> Vec<String> {
+    let mut rows: Vec<(Vec<&str>, Both)> = stacks
+        .iter()
+        .map(|(stack, both)| {
+            let mut names: Vec<&str> = stack.split(';').collect();
+            if options.export.reverse {
+                names.reverse();
+            }
+            (names, *both)
+        })
+        .collect();
+    rows.sort_unstable();
+    rows.into_iter()
+        .map(|(names, (before, after))| {
+            let (old, new) = match options.widths {
+                Widths::After => (before, after),
+                Widths::Before => (after, before),
+            };
+            format!("{} {old} {new}", names.join(";"))
+        })
+        .collect()
+}
+
+fn subtitle(before: &FoldedStacks, after: &FoldedStacks, options: &DiffOptions) -> String {
+    let weight = options.export.weight;
+    let widths = match options.widths {
+        Widths::After => "widths: after",
+        Widths::Before => "widths: before",
+    };
+    format!(
+        "red grew, blue shrank (share of own time); before: {}, after: {}, before scaled to after; {widths}",
+        text::weighed(before.total, weight),
+        text::weighed(after.total, weight),
+    )
+}
+
+/// All stacks of both recordings, the first scaled to the total of the second,
+/// in no order that matters.
+fn join(before: &FoldedStacks, after: &FoldedStacks, keep_pids: bool) -> Vec<(String, Both)> {
+    let mut stacks: FxHashMap<String, Both> = FxHashMap::default();
+    for (stack, value) in scaled(before, after.total) {
+        stacks.entry(normalized(stack, keep_pids)).or_default().0 += value;
+    }
+    for (stack, value) in &after.stacks {
+        stacks.entry(normalized(stack, keep_pids)).or_default().1 += value;
+    }
+    let mut stacks: Vec<(String, Both)> = stacks.into_iter().collect();
+    stacks.sort_unstable();
+    stacks
+}
+
+/// A stack with clean names and, unless wanted, without the process id.
+fn normalized(stack: &str, keep_pids: bool) -> String {
+    let is_pid = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit());
+    stack
+        .split(';')
+        .enumerate()
+        .filter(|&(depth, name)| keep_pids || depth != 1 || !is_pid(name))
+        .map(|(_, name)| names::clean(name))
+        .collect::<Vec<_>>()
+        .join(";")
+}
+
+/// The stacks of a recording with values that add up to `total`: rounded down,
+/// and what is missing given to the largest remainders.
+fn scaled(folded: &FoldedStacks, total: u64) -> Vec<(&str, u64)> {
+    // Without a second recording there is nothing to scale to.
+    let total = if total == 0 { folded.total } else { total };
+    let whole = u128::from(folded.total.max(1));
+    let mut missing = if folded.total == 0 { 0 } else { total };
+    let mut remainders = Vec::with_capacity(folded.stacks.len());
+    let mut stacks = Vec::with_capacity(folded.stacks.len());
+    for (i, (stack, value)) in folded.stacks.iter().enumerate() {
+        let product = u128::from(*value) * u128::from(total);
+        let floor = u64::try_from(product / whole).unwrap_or(u64::MAX);
+        missing = missing.saturating_sub(floor);
+        remainders.push((std::cmp::Reverse(product % whole), i));
+        stacks.push((stack.as_str(), floor));
+    }
+    remainders.sort_unstable();
+    for (_, i) in remainders
+        .into_iter()
+        .take(usize::try_from(missing).unwrap_or(usize::MAX))
+    {
+        stacks[i].1 += 1;
+    }
+    stacks
+}
+
+/// Writes a table of the functions whose share of the time changed most, by
+/// their own time (*self*), with the change of their total beside it, in
+/// percentage points of the recording.
+///
+/// # Errors
+///
+/// [`ExportError::Io`] when `out` fails.
+pub fn write_text(
+    before: &FoldedStacks,
+    after: &FoldedStacks,
+    options: &DiffOptions,
+    rows: usize,
+    width: usize,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    let weight = options.export.weight;
+    let mut page = format!(
+        "before: {}, after: {}; shares of each\n   before    after     self    total  function\n",
+        text::weighed(before.total, weight),
+        text::weighed(after.total, weight),
+    );
+    let mut changes = changes(before, after, options.keep_pids);
+    changes.retain(|change| change.own != 0.0 || change.total != 0.0);
+    changes.sort_by(|a, b| {
+        let by_size = |a: f64, b: f64| b.abs().total_cmp(&a.abs());
+        by_size(a.own, b.own)
+            .then_with(|| by_size(a.total, b.total))
+            .then_with(|| a.name.cmp(&b.name))
+    });
+    for change in changes.iter().take(rows) {
+        page.push_str(&format!(
+            "  {:6.2}%  {:6.2}%  {:+7.2}  {:+7.2}  {}\n",
+            change.own_before,
+            change.own_before + change.own,
+            change.own,
+            change.total,
+            text::fit(&change.name, width.saturating_sub(38).max(20)),
+        ));
+    }
+    if changes.is_empty() {
+        page.push_str("  no change\n");
+    }
+    out.write_all(page.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// How a function's share changed, in percentage points.
+struct Change {
+    name: String,
+    /// Its own share before, in percent.
+    own_before: f64,
+    own: f64,
+    total: f64,
+}
+
+/// Own and total values of a function.
+#[derive(Default)]
+struct Times {
+    own: u64,
+    total: u64,
+}
+
+fn changes(before: &FoldedStacks, after: &FoldedStacks, keep_pids: bool) -> Vec<Change> {
+    let old = times(before, keep_pids);
+    let new = times(after, keep_pids);
+    let names: FxHashSet<&String> = old.keys().chain(new.keys()).collect();
+    let share = |times: Option<&Times>, whole: u64| {
+        times.map_or((0.0, 0.0), |times| {
+            (
+                text::percent(times.own, whole),
+                text::percent(times.total, whole),
+            )
+        })
+    };
+    names
+        .into_iter()
+        .map(|name| {
+            let (own_before, total_before) = share(old.get(name), before.total);
+            let (own_after, total_after) = share(new.get(name), after.total);
+            Change {
+                name: name.clone(),
+                own_before,
+                own: own_after - own_before,
+                total: total_after - total_before,
+            }
+        })
+        .collect()
+}
+
+/// Times of every frame of a recording by name; the process's name is not a function.
+fn times(folded: &FoldedStacks, keep_pids: bool) -> FxHashMap<String, Times> {
+    let mut times: FxHashMap<String, Times> = FxHashMap::default();
+    for (stack, value) in &folded.stacks {
+        let stack = normalized(stack, keep_pids);
+        let mut seen = FxHashSet::default();
+        let mut names = stack.split(';').skip(1).peekable();
+        while let Some(name) = names.next() {
+            let times = times.entry(name.to_owned()).or_default();
+            if seen.insert(name) {
+                times.total += value;
+            }
+            if names.peek().is_none() {
+                times.own += value;
+            }
+        }
+    }
+    times
+}

@@ -1,0 +1,233 @@
+//! Writers: one file per output format, from a [`Profile`] to a [`Write`].
+//!
+//! Writers open no files and read no clock. Their output depends on the profile
+//! and the options alone, byte for byte, so that tests can compare it.
+//! The formats are described in `docs/output-formats.md`.
+
+pub mod diff;
+pub mod folded;
+mod legend;
+mod names;
+mod palette;
+pub mod pprof;
+mod stacks;
+pub mod summary;
+pub mod svg;
+mod text;
+
+use crate::profile::Profile;
+use std::io::{self, Write};
+use std::path::Path;
+use std::str::FromStr;
+
+/// An output format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// Folded stacks: one line per unique stack, see [`folded`].
+    Folded,
+    /// A flame graph, see [`svg`].
+    Svg,
+    /// pprof's `profile.proto`, gzip-compressed, see [`pprof`].
+    Pprof,
+    /// aiprof's own capture. It is written while recording, never from a
+    /// finished profile: [`write()`] refuses it.
+    Capture,
+}
+
+impl Format {
+    /// All formats, in the order in which help texts list them.
+    pub const ALL: [Self; 4] = [Self::Folded, Self::Svg, Self::Pprof, Self::Capture];
+
+    /// The format's name, as [`FromStr`] reads it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Folded => "folded",
+            Self::Svg => "svg",
+            Self::Pprof => "pprof",
+            Self::Capture => "capture",
+        }
+    }
+
+    /// The file name extension to use for a format, without the leading dot.
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Folded => "folded",
+            Self::Svg => "svg",
+            Self::Pprof => "pb.gz",
+            Self::Capture => "aiprof",
+        }
+    }
+
+    /// The format that a file name asks for, whatever its case; `None` when the
+    /// extension is not known.
+    ///
+    /// `.folded`, `.collapsed` and `.txt` are folded stacks, `.svg` is a flame
+    /// graph, `.pb.gz` and `.pprof` are pprof, `.aiprof` is a capture.
+    pub fn from_extension(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
+        let known = [
+            (".folded", Self::Folded),
+            (".collapsed", Self::Folded),
+            (".txt", Self::Folded),
+            (".svg", Self::Svg),
+            (".pb.gz", Self::Pprof),
+            (".pprof", Self::Pprof),
+            (".aiprof", Self::Capture),
+        ];
+        known
+            .into_iter()
+            .find(|(extension, _)| name.ends_with(extension))
+            .map(|(_, format)| format)
+    }
+}
+
+impl FromStr for Format {
+    type Err = ExportError;
+
+    fn from_str(name: &str) -> Result<Self, ExportError> {
+        Self::ALL
+            .into_iter()
+            .find(|format| format.name() == name)
+            .ok_or_else(|| ExportError::UnknownFormat(name.to_owned()))
+    }
+}
+
+/// What the number behind a stack, or the width of a frame, means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Weight {
+    /// On-CPU time, in microseconds.
+    #[default]
+    Time,
+    /// Number of samples.
+    Samples,
+}
+
+/// Options of all writers. pprof carries both weights and ignores `weight`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExportOptions {
+    /// What folded values and frame widths mean.
+    pub weight: Weight,
+    /// Merge stacks from the leaf, and draw flame graphs hanging from the top:
+    /// shows who calls the hottest functions. Flame graphs only.
+    pub reverse: bool,
+    /// Start folded output with a `# ` comment per loss, which flame graph tools
+    /// skip. Folded stacks only.
+    pub loss_comments: bool,
+    /// Frames narrower than this share of the whole, in percent, are not drawn.
+    /// Flame graphs only.
+    pub min_width_percent: f64,
+}
+
+impl Default for ExportOptions {
+    fn default() -> Self {
+        Self {
+            weight: Weight::Time,
+            reverse: false,
+            loss_comments: true,
+            // A tenth of a pixel at the usual width of a browser window.
+            min_width_percent: 0.01,
+        }
+    }
+}
+
+/// Why a profile could not be written or a folded file not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// Reading or writing failed. A closed pipe is
+    /// [`io::ErrorKind::BrokenPipe`].
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A capture was asked for.
+    #[error("a capture is written while recording and cannot be made from a finished profile")]
+    CaptureNotWritable,
+    /// The name is not one of [`Format::ALL`].
+    #[error("unknown format `{0}` (known: folded, svg, pprof, capture)")]
+    UnknownFormat(String),
+    /// A line of a folded file is not `STACK VALUE`.
+    #[error("line {line}: not a folded stack (expected `frame;frame;... VALUE`)")]
+    NotFolded {
+        /// Line number, from 1.
+        line: u64,
+    },
+    /// A line of a folded file is longer than [`folded::MAX_LINE`].
+    #[error("line {line}: longer than {max} bytes", max = folded::MAX_LINE)]
+    LineTooLong {
+        /// Line number, from 1.
+        line: u64,
+    },
+    /// A folded file is larger than [`folded::MAX_INPUT`].
+    #[error("more than {max} bytes of folded stacks", max = folded::MAX_INPUT)]
+    InputTooLarge,
+    /// The values of a folded file add up to more than `i64::MAX`.
+    #[error("line {line}: the values up to here do not fit 63 bits")]
+    TotalTooLarge {
+        /// Line number, from 1.
+        line: u64,
+    },
+}
+
+/// Writes a profile in a format.
+///
+/// The output is buffered inside; `out` needs no buffer of its own.
+///
+/// # Errors
+///
+/// [`ExportError::CaptureNotWritable`] for [`Format::Capture`],
+/// [`ExportError::Io`] when `out` fails.
+pub fn write(
+    profile: &Profile,
+    format: Format,
+    options: &ExportOptions,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    match format {
+        Format::Folded => folded::write(profile, options, out),
+        Format::Svg => svg::write(profile, options, out),
+        Format::Pprof => pprof::write(profile, out),
+        Format::Capture => Err(ExportError::CaptureNotWritable),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extensions_choose_formats() {
+        let format = |name: &str| Format::from_extension(Path::new(name));
+        assert_eq!(format("out.folded"), Some(Format::Folded));
+        assert_eq!(format("/tmp/a.b/OUT.TXT"), Some(Format::Folded));
+        assert_eq!(format("x.svg"), Some(Format::Svg));
+        assert_eq!(format("x.pb.gz"), Some(Format::Pprof));
+        assert_eq!(format("x.pprof"), Some(Format::Pprof));
+        assert_eq!(format("x.aiprof"), Some(Format::Capture));
+        assert_eq!(format("x.gz"), None);
+        assert_eq!(format("svg"), None);
+        assert_eq!(format(".."), None);
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for format in Format::ALL {
+            assert_eq!(format.name().parse::<Format>().unwrap(), format);
+            let file = format!("x.{}", format.extension());
+            assert_eq!(Format::from_extension(Path::new(&file)), Some(format));
+        }
+        let error = "png".parse::<Format>().unwrap_err().to_string();
+        assert!(error.contains("png") && error.contains("folded"), "{error}");
+    }
+
+    #[test]
+    fn captures_are_refused() {
+        let mut out = Vec::new();
+        let result = write(
+            &Profile::default(),
+            Format::Capture,
+            &ExportOptions::default(),
+            &mut out,
+        );
+        assert!(matches!(result, Err(ExportError::CaptureNotWritable)));
+        assert!(out.is_empty());
+    }
+}

@@ -1,0 +1,222 @@
+//! Flame graphs: SVG with search and zoom, drawn by inferno.
+//!
+//! Colours tell kinds of code apart (see `docs/output-formats.md`), the
+//! subtitle says where the profile comes from and what it lost.
+
+use super::folded::FoldedStacks;
+use super::legend::LegendWriter;
+use super::palette::Hue;
+use super::stacks::Stacks;
+use super::{ExportError, ExportOptions, Weight, text};
+use crate::profile::Profile;
+use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
+use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
+use std::collections::BTreeSet;
+use std::io::{BufWriter, Write};
+
+/// What stands around the frames of a flame graph.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Caption {
+    /// Above the picture.
+    pub title: String,
+    /// Below the title, smaller.
+    pub subtitle: String,
+    /// A comment inside the file.
+    pub notes: String,
+}
+
+/// Draws a profile.
+///
+/// The tooltips give time (or samples) and percent. A profile without samples gives a
+/// valid picture that says so.
+///
+/// # Errors
+///
+/// [`ExportError::Io`] when `out` fails.
+pub fn write(
+    profile: &Profile,
+    options: &ExportOptions,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    let caption = Caption {
+        title: text::title(profile),
+        subtitle: text::description(profile),
+        notes: notes(profile),
+    };
+    let stacks = Stacks::from_profile(profile, options.weight);
+    draw(stacks, &caption, options, out)
+}
+
+/// Draws folded stacks, whose values are in the unit of `options.weight`.
+///
+/// # Errors
+///
+/// [`ExportError::Io`] when `out` fails.
+pub fn write_folded(
+    folded: &FoldedStacks,
+    caption: &Caption,
+    options: &ExportOptions,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    draw(Stacks::from_folded(folded), caption, options, out)
+}
+
+fn draw(
+    mut stacks: Stacks,
+    caption: &Caption,
+    options: &ExportOptions,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    if options.reverse {
+        stacks.reverse();
+    }
+    let total = stacks.total();
+    if total == 0 {
+        return write_empty(caption, out);
+    }
+    // inferno would drop narrow frames as well, but only after it has handled
+    // all of them.
+    let least = (total as f64 * options.min_width_percent / 100.0).ceil() as u64;
+    stacks.prune(least);
+    let (mut palette, hues) = colours(&stacks, options.reverse);
+    let lines = lines(&stacks);
+    drop(stacks);
+
+    let mut config = config(caption, options.weight, total);
+    config.palette_map = Some(&mut palette);
+    config.min_width = 0.0;
+    if options.reverse {
+        config.direction = Direction::Inverted;
+    }
+    let mut out = BufWriter::with_capacity(1 << 16, out);
+    let mut with_legend = LegendWriter::new(&mut out, hues);
+    // A flame chart keeps the order of its lines, reading them from the last:
+    // ours are sorted by frame, inferno would sort them by byte and so split
+    // `f` where a sibling is called `f x`.
+    config.flame_chart = true;
+    flamegraph::from_lines(
+        &mut config,
+        lines.iter().rev().map(String::as_str),
+        &mut with_legend,
+    )?;
+    with_legend.finish()?;
+    Ok(())
+}
+
+/// inferno's options that all our flame graphs share.
+pub(super) fn config(caption: &Caption, weight: Weight, total: u64) -> Options<'static> {
+    let mut config = Options::default();
+    config.title = text::one_line(&caption.title);
+    config.subtitle = Some(text::one_line(&caption.subtitle));
+    config.notes = text::one_line(&caption.notes).replace("--", "- -");
+    config.bgcolors = Some(BackgroundColor::Flat(Color::new(250, 250, 250)));
+    config.text_truncate_direction = TextTruncateDirection::Right;
+    // Lines between frames: neighbours of one hue stay apart.
+    if let Ok(white) = "#fafafa".parse() {
+        config.stroke_color = white;
+    }
+    match weight {
+        Weight::Samples => config.count_name = "samples".to_owned(),
+        // From a second up, milliseconds are exact enough for the percentages
+        // that inferno makes of the rounded values.
+        Weight::Time if total >= 1_000_000 => {
+            config.count_name = "ms".to_owned();
+            config.factor = 0.001;
+        }
+        Weight::Time => config.count_name = "microseconds".to_owned(),
+    }
+    config
+}
+
+/// One line per stack, as inferno reads them.
+fn lines(stacks: &Stacks) -> Vec<String> {
+    stacks
+        .iter()
+        .map(|(frames, value)| {
+            let mut line = String::new();
+            for frame in frames {
+                line.push_str(frame);
+                line.push(';');
+            }
+            line.pop();
+            line.push(' ');
+            line.push_str(&value.to_string());
+            line
+        })
+        .collect()
+}
+
+/// A colour for every name, and the hues used.
+fn colours(stacks: &Stacks, reversed: bool) -> (PaletteMap, Vec<Hue>) {
+    let mut functions = BTreeSet::new();
+    let mut processes = BTreeSet::new();
+    for (frames, _) in stacks.iter() {
+        // Once turned around and cut, a path no longer tells which of its names
+        // is the process: there they are recognised as names only.
+        let process_names = if reversed { 0 } else { stacks.process_names };
+        for (depth, name) in frames.enumerate() {
+            if depth < process_names {
+                processes.insert(name);
+            } else {
+                functions.insert(name);
+            }
+        }
+    }
+    let mut palette = PaletteMap::default();
+    let mut hues = BTreeSet::from([Hue::Process]);
+    palette.insert("", Hue::Process.base());
+    for name in processes.difference(&functions) {
+        palette.insert(name, Hue::Process.shade(name));
+    }
+    for name in functions {
+        let hue = Hue::of_frame(name);
+        hues.insert(hue);
+        palette.insert(name, hue.shade(name));
+    }
+    (palette, hues.into_iter().collect())
+}
+
+/// All losses, for the comment inside the file.
+fn notes(profile: &Profile) -> String {
+    let losses: Vec<String> = profile
+        .losses
+        .iter()
+        .map(|(kind, n)| format!("{n} {}", kind.label()))
+        .collect();
+    if losses.is_empty() {
+        "no losses".to_owned()
+    } else {
+        losses.join("; ")
+    }
+}
+
+/// A picture that says that there is nothing to see.
+pub(super) fn write_empty(caption: &Caption, out: &mut dyn Write) -> Result<(), ExportError> {
+    let escape = |text: &str| {
+        text::one_line(text)
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;")
+    };
+    let mut svg = String::from(
+        "<?xml version=\"1.0\" standalone=\"no\"?>\n\
+         <svg version=\"1.1\" width=\"1200\" height=\"120\" viewBox=\"0 0 1200 120\" \
+         xmlns=\"http://www.w3.org/2000/svg\" font-family=\"monospace\" font-size=\"12\" \
+         text-anchor=\"middle\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"rgb(250,250,250)\"/>\n",
+    );
+    let rows = [
+        (24, 17, escape(&caption.title)),
+        (48, 12, escape(&caption.subtitle)),
+        (84, 14, "No samples were recorded.".to_owned()),
+    ];
+    for (y, size, row) in rows {
+        svg.push_str(&format!(
+            "<text x=\"600\" y=\"{y}\" font-size=\"{size}\">{row}</text>\n"
+        ));
+    }
+    svg.push_str("</svg>\n");
+    out.write_all(svg.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
