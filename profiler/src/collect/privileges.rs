@@ -24,7 +24,7 @@ pub enum PrivilegeError {
         program: String,
     },
     /// The kernel refused to show or change the capabilities.
-    #[error("cannot {action} capabilities: {source}")]
+    #[error("cannot {action} capabilities")]
     Kernel {
         /// What was tried.
         action: &'static str,
