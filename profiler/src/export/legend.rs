@@ -106,7 +106,9 @@ fn image_height(svg: &str) -> Option<usize> {
 /// The legend: a coloured square and a label per hue, in a row at height `y`.
 fn elements(y: usize, hues: &[Hue]) -> String {
     use std::fmt::Write as _;
-    let mut text = String::from("<g id=\"legend\">");
+    // inferno's search button is nearly invisible until the mouse finds it.
+    let mut text =
+        String::from("<style type=\"text/css\">#search { opacity:0.6; }</style><g id=\"legend\">");
     let mut x = 10;
     for hue in hues {
         let color = hue.base();
@@ -150,8 +152,9 @@ mod tests {
     fn the_picture_grows_by_the_legend() {
         let text = pass(SVG.bytes());
         assert!(text.starts_with(
-            r#"<svg width="9" height="98" viewBox="0 0 9 98" xmlns="x"><rect y="0" height="98"/><g id="legend">"#
+            r#"<svg width="9" height="98" viewBox="0 0 9 98" xmlns="x"><rect y="0" height="98"/><style"#
         ));
+        assert!(text.contains(r#"<g id="legend"><rect x="10" y="77""#));
         assert!(
             text.contains(">kernel</text></g><svg id=\"frames\" x=\"1\"><rect height=\"76\"/>")
         );

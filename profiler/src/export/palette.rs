@@ -54,7 +54,7 @@ impl Hue {
             Self::Process => (210.0, 14.0, 86.0),
             Self::Native => (48.0, 90.0, 64.0),
             Self::Inlined => (176.0, 45.0, 64.0),
-            Self::Kernel => (16.0, 84.0, 68.0),
+            Self::Kernel => (16.0, 86.0, 71.0),
             Self::Managed => (112.0, 48.0, 62.0),
             Self::DeviceSoftware => (212.0, 78.0, 72.0),
             Self::DeviceHardware => (276.0, 62.0, 76.0),
