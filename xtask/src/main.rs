@@ -1,2 +1,153 @@
 //! Project tasks: `cargo xtask help`.
-fn main() {}
+//!
+//! One file per command. xtask is the first thing a newcomer builds, so it
+//! needs nothing but a linker: two small dependencies, none of which compiles C.
+
+mod args;
+mod bench;
+mod build_ebpf;
+mod counts;
+mod elf;
+mod fuzz;
+mod install;
+mod manifest;
+mod packages;
+mod proc;
+mod run;
+mod sha256;
+mod test;
+mod toolchain;
+mod vm;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+/// One task: its name, how it is called, what it does, and its code.
+struct Task {
+    name: &'static str,
+    usage: &'static str,
+    about: &'static str,
+    help: &'static str,
+    main: fn(Vec<String>) -> Result<ExitCode>,
+}
+
+const TASKS: &[Task] = &[
+    Task {
+        name: "run",
+        usage: "run [--debug] -- ARGS...",
+        about: "build aiprof and run it, through sudo when needed",
+        help: run::HELP,
+        main: run::main,
+    },
+    Task {
+        name: "test",
+        usage: "test [FILTER]",
+        about: "install what the tests need, run every test, count them",
+        help: test::HELP,
+        main: test::main,
+    },
+    Task {
+        name: "vm-test",
+        usage: "vm-test [--kernel 6.1|6.12|all] [--bpf-object FILE]",
+        about: "boot other kernels under qemu and profile in each",
+        help: vm::HELP,
+        main: vm::main,
+    },
+    Task {
+        name: "fuzz",
+        usage: "fuzz [--seconds N] [TARGET]",
+        about: "coverage-guided fuzzing of everything that reads bytes",
+        help: fuzz::HELP,
+        main: fuzz::main,
+    },
+    Task {
+        name: "bench",
+        usage: "bench sampler [--peers]",
+        about: "measure aiprof beside other profilers",
+        help: bench::HELP,
+        main: bench::main,
+    },
+    Task {
+        name: "build-ebpf",
+        usage: "build-ebpf [--check] [--debug]",
+        about: "rebuild the committed eBPF object, or check it",
+        help: build_ebpf::HELP,
+        main: build_ebpf::main,
+    },
+];
+
+fn main() -> ExitCode {
+    match dispatch(std::env::args().skip(1).collect()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(mut args: Vec<String>) -> Result<ExitCode> {
+    if args.is_empty() {
+        overview();
+        return Ok(ExitCode::from(2));
+    }
+    let name = args.remove(0);
+    if matches!(name.as_str(), "help" | "--help" | "-h") {
+        return match args.first() {
+            Some(topic) => explain(topic),
+            None => {
+                overview();
+                Ok(ExitCode::SUCCESS)
+            }
+        };
+    }
+    let Some(task) = find(&name) else {
+        bail!("there is no task {name:?}; `cargo xtask help` lists them");
+    };
+    // What follows `--` belongs to the program that is run, its --help too.
+    let own = args.iter().take_while(|a| *a != "--");
+    if own.clone().any(|a| a == "--help" || a == "-h") {
+        return explain(&name);
+    }
+    (task.main)(args)
+}
+
+fn find(name: &str) -> Option<&'static Task> {
+    TASKS.iter().find(|task| task.name == name)
+}
+
+fn overview() {
+    println!("Project tasks. Start with the first two.\n");
+    for task in TASKS {
+        println!("  cargo xtask {}\n      {}", task.usage, task.about);
+    }
+    println!("\n`cargo xtask help TASK` says what a task does, needs and writes.");
+}
+
+fn explain(name: &str) -> Result<ExitCode> {
+    let Some(task) = find(name) else {
+        bail!("there is no task {name:?}; `cargo xtask help` lists them");
+    };
+    println!("cargo xtask {}\n\n{}", task.usage, task.help.trim());
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_usage_starts_with_its_name() {
+        for task in TASKS {
+            assert!(task.usage.starts_with(task.name), "{}", task.name);
+            assert!(!task.help.trim().is_empty(), "{}", task.name);
+        }
+    }
+
+    #[test]
+    fn unknown_tasks_are_errors() {
+        assert!(dispatch(vec!["tset".into()]).is_err());
+        assert!(dispatch(vec!["help".into(), "tset".into()]).is_err());
+    }
+}

@@ -119,7 +119,11 @@ pub(crate) fn run(args: &DiffArgs) -> Result<()> {
 fn read(path: &Path, weight: WeightArg) -> Result<FoldedStacks> {
     let context = || format!("cannot read {}", path.display());
     if Format::from_extension(path) == Some(Format::from(ProfileFormat::Capture)) {
-        let profile = capture::replay(path, &ReplayOptions::default())?;
+        let replay = ReplayOptions {
+            inlines: true,
+            kernel_stacks: true,
+        };
+        let profile = capture::replay(path, &replay)?;
         let mut text = Vec::new();
         let options = profile_out::options(weight.into());
         export::write(&profile, Format::Folded, &options, &mut text)?;

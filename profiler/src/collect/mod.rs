@@ -5,13 +5,30 @@
 //! * [`launch`]: the profiled command, held until recording runs;
 //! * [`signals`]: signals as data, with their origin;
 //! * [`readable`]: descriptors that the runtime waits for;
+//! * [`bpf`]: the eBPF programs, their maps, perf events;
+//! * [`procfs`], [`cgroup`]: processes and control groups that ran before;
+//! * [`cpu`]: the sampling events and process-event rings of every CPU;
+//! * [`filter`]: which samples are wanted;
+//! * [`publish`]: which processes the kernel side knows;
+//! * [`binaries`]: the mapped files, held open;
+//! * [`tables`]: the unwind tables in the kernel;
+//! * [`names`]: symbols, looked up while the recording runs;
 //! * [`session`]: owns the recording;
 //! * [`doctor`]: what of all this works on this machine.
 
+pub mod binaries;
+pub mod bpf;
+pub mod cgroup;
 pub mod config;
+pub mod cpu;
 pub mod doctor;
+pub mod filter;
 pub mod launch;
+pub mod names;
 pub mod privileges;
+pub mod procfs;
+pub mod publish;
 pub mod readable;
 pub mod session;
 pub mod signals;
+pub mod tables;

@@ -1,8 +1,38 @@
-//! A recording, from attaching to the finished profile.
+//! A recording, from attaching to the finished profile: owns the programs, the
+//! rings, the tables and the naming thread; nothing else does.
 
-use super::config::RecordConfig;
-use crate::profile::Profile;
-use std::time::Duration;
+use super::{
+    binaries::Binaries,
+    bpf::{
+        Bpf, BpfError, BpfOptions,
+        perf::{self, Clock},
+    },
+    cgroup,
+    config::{Event as EventKind, RecordConfig},
+    cpu::CpuSet,
+    filter::Filter,
+    names::NameService,
+    procfs,
+    publish::Publisher,
+    readable,
+    tables::Tables,
+};
+use crate::{
+    aggregate::{Aggregator, Limits, Weighting, build_profile},
+    import::capture::CaptureWriter,
+    process::{FileId, ProcessTable},
+    profile::{LossKind, Losses, Meta, Profile},
+    symbolize::SymbolizeOptions,
+    wire::{self, Event, ProcessEvent, ProcessEventKind, Sample},
+};
+use aiprof_common::{COUNT_RING_DROPS, COUNT_SAMPLES};
+use aya::maps::{MapData, RingBuf};
+use std::{
+    collections::VecDeque,
+    io::{self, Write},
+    os::fd::AsRawFd,
+    time::{Duration, Instant, SystemTime},
+};
 
 /// Why a recording could not start, run or end.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +41,26 @@ pub enum CollectError {
     /// Something this machine or build cannot do.
     #[error("not supported here: {0}")]
     Unsupported(String),
+    /// The eBPF side.
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
+    /// No perf event could be opened.
+    #[error("cannot open a perf event: {0} (`aiprof doctor` tells what is missing)")]
+    PerfEvent(io::Error),
+    /// A control group given does not exist.
+    #[error("{path}: {source}")]
+    Cgroup {
+        /// The path.
+        path: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The readers' own machinery.
+    #[error("cannot run the readers: {0}")]
+    Runtime(io::Error),
+    /// The capture could not be written.
+    #[error("cannot write the capture: {0}")]
+    Capture(io::Error),
 }
 
 /// How far a running recording is.
@@ -33,7 +83,7 @@ pub struct SelfUsage {
     pub cpu: Duration,
     /// Peak resident memory of the profiler's process, in bytes.
     pub peak_rss_bytes: u64,
-    /// Locked memory of all BPF maps, in bytes.
+    /// Locked memory of all BPF maps and perf rings, in bytes.
     pub bpf_memory_bytes: u64,
 }
 
@@ -46,9 +96,62 @@ pub struct Finished {
     pub usage: SelfUsage,
 }
 
+/// How often the rings are looked at without being asked to.
+const TICK: Duration = Duration::from_millis(100);
+/// Pause after a wake-up, so that a storm of events becomes batches.
+const BATCH: Duration = Duration::from_millis(4);
+/// How often progress is reported.
+const PROGRESS: Duration = Duration::from_millis(250);
+/// How often new addresses are given to the naming thread.
+const NAMING: Duration = Duration::from_millis(500);
+/// How often dead processes and unused tables are dropped.
+const CLEANUP: Duration = Duration::from_secs(2);
+/// How long a process is remembered after its exit: its last samples are long
+/// in the ring by then.
+const LINGER_NS: u64 = 2_000_000_000;
+/// Most events held between two looks at the rings; beyond it the oldest go
+/// into the profile without waiting for stragglers.
+const MAX_PENDING: usize = 1 << 17;
+/// A perf event ring may reserve this much in all; divided among the CPUs.
+const PROCESS_RING_BYTES: usize = 1 << 20;
+
 /// A running recording.
-#[derive(Debug)]
-pub struct Session(());
+pub struct Session {
+    bpf: Bpf,
+    cpus: CpuSet,
+    ring: RingBuf<MapData>,
+    tables: Tables,
+    publisher: Publisher,
+    binaries: Binaries,
+    processes: ProcessTable,
+    aggregate: Aggregator,
+    names: Option<NameService>,
+    name_options: SymbolizeOptions,
+    named_codes: usize,
+    filter: Filter,
+    capture: Option<CaptureWriter>,
+    pending: VecDeque<Event>,
+    meta: Meta,
+    started: Instant,
+    window_started: Instant,
+    last: Timers,
+    window_base: Losses,
+    samples_in_all: u64,
+}
+
+struct Timers {
+    progress: Instant,
+    naming: Instant,
+    cleanup: Instant,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("meta", &self.meta)
+            .finish_non_exhaustive()
+    }
+}
 
 impl Session {
     /// Loads and attaches everything; sampling runs when this returns.
@@ -57,10 +160,64 @@ impl Session {
     /// # Errors
     /// Whatever kept it from loading or attaching.
     pub fn start(
-        _config: &RecordConfig,
-        _capture: Option<Box<dyn std::io::Write + Send>>,
+        config: &RecordConfig,
+        capture: Option<Box<dyn Write + Send>>,
     ) -> Result<Self, CollectError> {
-        Err(CollectError::Unsupported("recording".into()))
+        let frequency_hz = config.frequency_hz.max(1);
+        let period_ns = 1_000_000_000 / u64::from(frequency_hz);
+        let clock = match config.event {
+            EventKind::CpuClock => Clock::CpuClock { period_ns },
+            EventKind::Cycles => Clock::Cycles {
+                frequency_hz: frequency_hz.into(),
+            },
+        };
+        let options = BpfOptions {
+            include_idle: config.include_idle,
+            kernel_stacks: config.kernel_stacks,
+            ..BpfOptions::default()
+        };
+        let mut bpf = Bpf::load(&options, config.bpf_object.as_deref())?;
+        let ring = bpf.take_ring()?;
+        let tables = Tables::new(bpf.pool()?);
+        let filter = Filter::new(config)?;
+        let meta = describe(config, period_ns);
+        let capture = capture
+            .map(|out| CaptureWriter::new(out, &meta, period_ns))
+            .transpose()
+            .map_err(CollectError::Capture)?;
+        // Process events first: no process may start unseen before a sample of it.
+        let mut cpus = CpuSet::new(clock, config.include_idle, PROCESS_RING_BYTES);
+        cpus.update(bpf.sampler_fd()?)
+            .map_err(CollectError::PerfEvent)?;
+        let now = Instant::now();
+        let mut name_options = SymbolizeOptions::default();
+        name_options.inlines = config.inlines;
+        Ok(Self {
+            bpf,
+            cpus,
+            ring,
+            tables,
+            publisher: Publisher::default(),
+            binaries: Binaries::default(),
+            processes: ProcessTable::default(),
+            aggregate: Aggregator::new(Weighting { period_ns }, Limits::default()),
+            names: None,
+            name_options,
+            named_codes: 0,
+            filter,
+            capture,
+            pending: VecDeque::new(),
+            meta,
+            started: now,
+            window_started: now,
+            last: Timers {
+                progress: now,
+                naming: now,
+                cleanup: now,
+            },
+            window_base: Losses::default(),
+            samples_in_all: 0,
+        })
     }
 
     /// Runs the readers until `stop` resolves; calls `on_progress` about four
@@ -73,9 +230,31 @@ impl Session {
         stop: impl Future<Output = ()>,
         mut on_progress: impl FnMut(&Progress),
     ) -> Result<(), CollectError> {
-        on_progress(&Progress::default());
-        stop.await;
-        Ok(())
+        let ring = perf::borrow(self.ring.as_raw_fd());
+        let epoll = self.cpus.poller(ring).map_err(CollectError::Runtime)?;
+        let readable = readable::watch(epoll).map_err(CollectError::Runtime)?;
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        tokio::pin!(stop);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut stop => break,
+                ready = readable.readable() => {
+                    ready.map_err(CollectError::Runtime)?.clear_ready();
+                    perf::settle(readable.get_ref());
+                    tokio::time::sleep(BATCH).await;
+                }
+                _ = tick.tick() => {}
+            }
+            self.drain(false)?;
+            self.housekeeping()?;
+            if self.last.progress.elapsed() >= PROGRESS {
+                self.last.progress = Instant::now();
+                on_progress(&self.progress());
+            }
+        }
+        self.drain(false)
     }
 
     /// The symbolized profile since the start or the last call.
@@ -83,17 +262,326 @@ impl Session {
     /// # Errors
     /// Whatever kept the profile from being made.
     pub fn window(&mut self) -> Result<Profile, CollectError> {
-        Ok(Profile::default())
+        self.drain(true)?;
+        let profile = self.build()?;
+        self.samples_in_all += self.aggregate.taken;
+        self.window_base = self.running_losses();
+        self.aggregate.reset();
+        self.named_codes = 0;
+        self.window_started = Instant::now();
+        if let Some(names) = &mut self.names {
+            names.trim();
+        }
+        Ok(profile)
     }
 
     /// Detaches everything and returns the rest.
     ///
     /// # Errors
     /// Whatever kept the profile from being made.
-    pub fn finish(self) -> Result<Finished, CollectError> {
-        Ok(Finished {
-            profile: Profile::default(),
-            usage: SelfUsage::default(),
+    pub fn finish(mut self) -> Result<Finished, CollectError> {
+        self.cpus.stop_sampling();
+        self.drain(true)?;
+        let profile = self.build()?;
+        let bpf_memory_bytes = Bpf::memory_bytes() + self.cpus.ring_bytes() as u64;
+        if let Some(capture) = self.capture.take() {
+            self.finish_capture(capture, &profile)?;
+        }
+        let usage = SelfUsage {
+            cpu: perf::own_cpu_time(),
+            peak_rss_bytes: peak_rss_bytes(),
+            bpf_memory_bytes,
+        };
+        Ok(Finished { profile, usage })
+    }
+
+    fn progress(&self) -> Progress {
+        Progress {
+            samples: self.samples_in_all + self.aggregate.taken,
+            lost: self.bpf.count(COUNT_RING_DROPS),
+            elapsed: self.started.elapsed(),
+            processes: self.processes.len(),
+        }
+    }
+
+    /// Reads the rings and takes in, in time order, everything that happened
+    /// before the look began: a later event may still be on its way. `all`:
+    /// nothing more will come.
+    fn drain(&mut self, all: bool) -> Result<(), CollectError> {
+        let horizon = perf::monotonic_ns();
+        let mut undecodable = 0;
+        for ring in self.cpus.rings() {
+            undecodable += ring.drain(|event| self.pending.push_back(Event::Process(event)));
+        }
+        while let Some(item) = self.ring.next() {
+            match wire::decode(&item) {
+                Ok(sample) => self.pending.push_back(Event::Sample(sample)),
+                Err(error) => {
+                    undecodable += 1;
+                    tracing::debug!("sample: {error}");
+                }
+            }
+        }
+        self.aggregate
+            .losses
+            .add(LossKind::Undecodable, undecodable);
+        self.pending.make_contiguous().sort_by_key(Event::time_ns);
+        let take_all = all || self.pending.len() > MAX_PENDING;
+        while let Some(event) = self.pending.front() {
+            if !take_all && event.time_ns() > horizon {
+                break;
+            }
+            if let Some(event) = self.pending.pop_front() {
+                self.take(event)?;
+            }
+        }
+        self.publisher.publish(
+            &mut self.bpf,
+            &mut self.tables,
+            &self.processes,
+            &self.binaries,
+        );
+        self.tables.maintain();
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event) -> Result<(), CollectError> {
+        match event {
+            Event::Process(event) => self.take_process(event),
+            Event::Sample(sample) => self.take_sample(sample),
+        }
+    }
+
+    fn take_process(&mut self, mut event: ProcessEvent) -> Result<(), CollectError> {
+        match &mut event.kind {
+            ProcessEventKind::Map(map) => self.binaries.identify(event.pid, map),
+            ProcessEventKind::Snapshot { maps, .. } => {
+                maps.iter_mut()
+                    .for_each(|map| self.binaries.identify(event.pid, map));
+            }
+            _ => {}
+        }
+        let event = Event::Process(event);
+        if let Some(capture) = &mut self.capture {
+            capture.event(&event).map_err(CollectError::Capture)?;
+        }
+        let changed = self.aggregate.apply(&mut self.processes, &event);
+        let Event::Process(event) = event else {
+            return Ok(());
+        };
+        self.filter.note(&event);
+        match &event.kind {
+            ProcessEventKind::Map(map) => self.open(event.pid, map),
+            ProcessEventKind::Snapshot { maps, .. } => {
+                maps.iter().for_each(|map| self.open(event.pid, map));
+            }
+            ProcessEventKind::Exit if event.pid == event.tid => {
+                self.publisher.retire(event.pid, &self.processes);
+            }
+            _ => {}
+        }
+        if changed {
+            self.publisher.changed(event.pid);
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, pid: u32, map: &wire::MapEvent) {
+        let id = self.processes.files.intern(&map.file);
+        self.binaries.open(id, pid, map);
+    }
+
+    fn take_sample(&mut self, sample: Sample) -> Result<(), CollectError> {
+        let pid = sample.thread.pid;
+        let known = self.processes.get(pid).is_some_and(|p| p.complete);
+        if !known && !sample.user.is_empty() {
+            self.first_sight(pid, &sample)?;
+        }
+        if sample.stop == wire::StopReason::PageAbsent {
+            self.tables
+                .miss(sample.miss_dir, sample.miss_page, &self.binaries);
+        }
+        if sample.flags & aiprof_common::FLAG_FROM_ANCESTOR != 0
+            || sample.stop == wire::StopReason::NoProcess
+        {
+            self.publisher.changed(pid);
+        }
+        if !self.filter.wants(&sample) {
+            return Ok(());
+        }
+        let event = Event::Sample(sample);
+        if let Some(capture) = &mut self.capture {
+            capture.event(&event).map_err(CollectError::Capture)?;
+        }
+        self.aggregate.apply(&mut self.processes, &event);
+        Ok(())
+    }
+
+    /// A process that ran before the recording did, or whose events were lost.
+    fn first_sight(&mut self, pid: u32, sample: &Sample) -> Result<(), CollectError> {
+        let Ok(maps) = procfs::executable_maps(pid) else {
+            return Ok(());
+        };
+        if maps.is_empty() {
+            return Ok(());
+        }
+        let comm = procfs::comm(pid).unwrap_or_else(|_| sample.thread.comm.clone());
+        self.take_process(ProcessEvent {
+            time_ns: sample.time_ns,
+            pid,
+            tid: pid,
+            kind: ProcessEventKind::Snapshot { comm, maps },
         })
     }
+
+    fn housekeeping(&mut self) -> Result<(), CollectError> {
+        if self.last.naming.elapsed() >= NAMING {
+            self.last.naming = Instant::now();
+            self.request_names();
+        }
+        if self.last.cleanup.elapsed() >= CLEANUP {
+            self.last.cleanup = Instant::now();
+            let horizon = perf::monotonic_ns().saturating_sub(LINGER_NS);
+            for pid in self.processes.remove_exited_before(horizon) {
+                self.filter.forget(pid);
+            }
+            self.tables.forget_unused();
+            self.cpus
+                .update(self.bpf.sampler_fd()?)
+                .map_err(CollectError::PerfEvent)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the naming thread the codes it has not seen.
+    fn request_names(&mut self) {
+        if self.names.is_none() {
+            // Started late, so that it has the reduced privileges of this process.
+            self.names = NameService::start(self.name_options.clone())
+                .inspect_err(|error| tracing::warn!("cannot start the naming thread: {error}"))
+                .ok();
+        }
+        let Some(names) = &mut self.names else { return };
+        let codes = self.aggregate.codes_from(self.named_codes);
+        let asked = codes.len();
+        let pid_of = |file: FileId| {
+            self.processes
+                .iter()
+                .find(|(_, p)| p.exited_ns.is_none() && p.space.maps.iter().any(|m| m.file == file))
+                .map_or(0, |(pid, _)| pid)
+        };
+        if names.request(codes, &self.processes.files, &self.binaries, pid_of) {
+            self.named_codes += asked;
+        }
+        names.retry_jit(self.aggregate.codes_from(0));
+        names.note_cgroups(self.aggregate.cgroups());
+    }
+
+    fn build(&mut self) -> Result<Profile, CollectError> {
+        if let Some(names) = &mut self.names {
+            names.settle();
+        }
+        self.request_names();
+        if let Some(names) = &mut self.names {
+            names.settle();
+        }
+        let mut meta = self.meta.clone();
+        let since_start = self.window_started.duration_since(self.started);
+        meta.start_unix_ns += u64::try_from(since_start.as_nanos()).unwrap_or(0);
+        meta.duration_ns =
+            u64::try_from(self.window_started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let losses = self.window_losses();
+        self.aggregate.losses.merge(&losses);
+        Ok(match &self.names {
+            Some(names) => build_profile(&self.aggregate, &self.processes.files, names, meta),
+            None => build_profile(
+                &self.aggregate,
+                &self.processes.files,
+                &crate::aggregate::NoNames,
+                meta,
+            ),
+        })
+    }
+
+    /// Losses counted elsewhere than in the aggregator, since the start.
+    fn running_losses(&self) -> Losses {
+        let mut losses = Losses::default();
+        losses.add(LossKind::RingDrops, self.bpf.count(COUNT_RING_DROPS));
+        losses.add(LossKind::TablesEvicted, self.tables.evicted);
+        losses.add(LossKind::FilesUnreadable, self.binaries.failed);
+        losses.add(LossKind::FilesNoUnwindData, self.tables.without_data);
+        losses
+    }
+
+    /// The same since the window began.
+    fn window_losses(&self) -> Losses {
+        let mut losses = Losses::default();
+        for (kind, count) in self.running_losses().iter() {
+            losses.add(kind, count.saturating_sub(self.window_base.get(kind)));
+        }
+        losses
+    }
+
+    fn finish_capture(
+        &self,
+        capture: CaptureWriter,
+        profile: &Profile,
+    ) -> Result<(), CollectError> {
+        let (names, texts, cgroups) = match &self.names {
+            Some(names) => names.stored(self.aggregate.codes_from(0)),
+            None => Default::default(),
+        };
+        // The aggregator counts its own losses again in the replay.
+        let losses = self.window_losses();
+        capture
+            .finish(&names, &texts, &cgroups, &profile.meta, &losses)
+            .map_err(CollectError::Capture)?;
+        tracing::debug!(
+            "{} samples seen by the program",
+            self.bpf.count(COUNT_SAMPLES)
+        );
+        Ok(())
+    }
+}
+
+/// The description of a recording that begins now.
+fn describe(config: &RecordConfig, period_ns: u64) -> Meta {
+    let text = |path: &str| {
+        std::fs::read_to_string(path).map_or_else(|_| String::new(), |t| t.trim().to_owned())
+    };
+    let unix = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    Meta {
+        title: config.title.clone(),
+        host: text("/proc/sys/kernel/hostname"),
+        kernel: text("/proc/sys/kernel/osrelease"),
+        command: config.command.clone(),
+        start_unix_ns: u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX),
+        duration_ns: 0,
+        cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+        frequency_hz: config.frequency_hz,
+        period_ns,
+    }
+}
+
+/// Peak anonymous and shared resident memory of this process. File-backed pages
+/// are the page cache's and not counted; the kernel keeps no peak of the parts,
+/// so this is the peak in all less the file-backed pages of now.
+fn peak_rss_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| -> u64 {
+        let line = status.lines().find_map(|l| l.strip_prefix(name));
+        line.and_then(|l| l.split_ascii_whitespace().next()?.parse().ok())
+            .unwrap_or(0)
+    };
+    field("VmHWM:").saturating_sub(field("RssFile:")) * 1024
+}
+
+/// A control group's id, for the filter.
+pub(super) fn cgroup_id(path: &std::path::Path) -> Result<u64, CollectError> {
+    cgroup::id_of(path).map_err(|source| CollectError::Cgroup {
+        path: path.display().to_string(),
+        source,
+    })
 }

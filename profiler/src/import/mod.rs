@@ -1,3 +1,5 @@
 //! Readers: one file per input format.
 
 pub mod capture;
+
+pub use capture::fuzz_capture;

@@ -36,7 +36,9 @@ pub struct LocationId(pub u32);
 pub struct StackId(pub u32);
 
 /// A build id: the `NT_GNU_BUILD_ID` note of an ELF file, up to 20 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize,
+)]
 pub struct BuildId {
     len: u8,
     bytes: [u8; 20],
@@ -77,7 +79,7 @@ impl std::fmt::Debug for BuildId {
 }
 
 /// About the recording as a whole.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Meta {
     /// Title given by the user (`--title`); empty: exporters choose one.
     pub title: String,
@@ -119,7 +121,9 @@ pub struct Process {
 }
 
 /// What kind of code a frame is: decides the folded suffix and the colour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub enum FrameKind {
     /// Compiled user-space code; no suffix.
     Native,

@@ -1,0 +1,27 @@
+//! aiprof's eBPF programs.
+//!
+//! `sampler` takes one CPU sample: who runs, the kernel stack, and the user
+//! stack unwound from the tables in the pool (see `aiprof_common`). On its path
+//! there are look-ups, per-CPU scratch memory and one ring buffer; no hash map
+//! is ever updated from here, for a contended bucket lock in interrupt context
+//! can wedge a virtual CPU.
+
+#![no_std]
+#![no_main]
+// The build needs core's sources and with them an unstable compiler anyway.
+#![feature(asm_experimental_arch)]
+
+mod maps;
+mod pool;
+mod sampler;
+mod unwind;
+
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
+
+/// The licence the kernel sees; GPL-compatible helpers need it.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

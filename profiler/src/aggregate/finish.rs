@@ -1,0 +1,187 @@
+//! The aggregated samples with names: the profile.
+
+use super::{Aggregator, Code, SpecialCode};
+use crate::{
+    process::{FileTable, Region},
+    profile::{
+        Binary, BinaryId, FrameKind, Location, LocationId, LossKind, Meta, Profile, ProfileBuilder,
+        Sample, Stack,
+    },
+    symbolize::SymFrame,
+    wire::StopReason,
+};
+
+/// Where names come from: a symbolizer live, the stored table for a capture.
+pub trait Names {
+    /// The frames at a code address, outermost first; empty if not known.
+    fn frames(&self, code: &Code) -> &[SymFrame];
+
+    /// The virtual address in the ELF file that a file offset stands for.
+    fn file_address(&self, file: u32, offset: u64) -> u64;
+
+    /// The path of a control group by its id.
+    fn cgroup(&self, id: u64) -> Option<&str>;
+}
+
+/// No names at all: every frame is unknown.
+pub struct NoNames;
+
+impl Names for NoNames {
+    fn frames(&self, _: &Code) -> &[SymFrame] {
+        &[]
+    }
+
+    fn file_address(&self, _: u32, offset: u64) -> u64 {
+        offset
+    }
+
+    fn cgroup(&self, _: u64) -> Option<&str> {
+        None
+    }
+}
+
+/// Builds the profile of everything `aggregate` holds.
+pub fn build_profile(
+    aggregate: &Aggregator,
+    files: &FileTable,
+    names: &impl Names,
+    meta: Meta,
+) -> Profile {
+    let mut builder = ProfileBuilder::new(meta);
+    builder.losses().merge(&aggregate.losses);
+    let mut locations: Vec<Option<LocationId>> = vec![None; aggregate.codes.values.len()];
+    let mut stacks = vec![None; aggregate.stacks.values.len()];
+    let mut keys: Vec<_> = aggregate.samples.iter().collect();
+    keys.sort_by_key(|(k, _)| (k.pid, k.tid, k.stack, k.comm, k.thread, k.cgroup));
+    for (key, &(count, time_ns)) in keys {
+        let Some(slot) = stacks.get_mut(key.stack as usize) else {
+            continue;
+        };
+        let stack = *slot.get_or_insert_with(|| {
+            let codes = &aggregate.stacks.values[key.stack as usize];
+            let complete = !codes
+                .iter()
+                .any(|&c| matches!(aggregate.codes.values[c as usize], Code::Cut(_)));
+            let root_first = codes
+                .iter()
+                .rev()
+                .map(|&c| {
+                    *locations[c as usize].get_or_insert_with(|| {
+                        let code = aggregate.codes.values[c as usize];
+                        location(&mut builder, files, names, code)
+                    })
+                })
+                .collect();
+            builder.stack(Stack {
+                locations: root_first,
+                complete,
+            })
+        });
+        let name = |id: u32| {
+            aggregate
+                .names
+                .values
+                .get(id as usize)
+                .map_or("", String::as_str)
+        };
+        let process = builder.process(key.pid, name(key.comm));
+        let thread = builder.string(name(key.thread));
+        let cgroup = names.cgroup(key.cgroup).map(|path| builder.string(path));
+        builder.sample(Sample {
+            process,
+            tid: key.tid,
+            thread,
+            cgroup,
+            stack,
+            count,
+            time_ns,
+        });
+    }
+    builder.finish()
+}
+
+fn location(
+    builder: &mut ProfileBuilder,
+    files: &FileTable,
+    names: &impl Names,
+    code: Code,
+) -> LocationId {
+    let (binary, address) = match code {
+        Code::File { file, offset } => (
+            file_binary(builder, files, file),
+            names.file_address(file, offset),
+        ),
+        Code::Kernel { address } => (
+            Some(builder.binary(Binary {
+                path: "[kernel]".into(),
+                build_id: None,
+            })),
+            address,
+        ),
+        Code::Jit { address, .. } => (None, address),
+        Code::Special(_) | Code::Cut(_) => (None, 0),
+    };
+    let mut frames: Vec<_> = names
+        .frames(&code)
+        .iter()
+        .map(|f| {
+            let source = f.source.as_ref().map(|(file, line)| (file.as_str(), *line));
+            builder.frame(&f.name, f.kind, source)
+        })
+        .collect();
+    if frames.is_empty() {
+        let name = unknown_name(files, code);
+        if !matches!(code, Code::Cut(_)) {
+            builder.losses().add(LossKind::FramesUnnamed, 1);
+        }
+        frames.push(builder.frame(&name, FrameKind::Unknown, None));
+    }
+    builder.location(Location {
+        binary,
+        address,
+        frames,
+    })
+}
+
+fn file_binary(builder: &mut ProfileBuilder, files: &FileTable, file: u32) -> Option<BinaryId> {
+    let key = files.key(crate::process::FileId(file))?;
+    Some(builder.binary(Binary {
+        path: key.path.clone(),
+        build_id: key.build_id,
+    }))
+}
+
+/// The name of a frame without a symbol: why it has none.
+fn unknown_name(files: &FileTable, code: Code) -> String {
+    match code {
+        Code::File { file, .. } => {
+            let path = files
+                .key(crate::process::FileId(file))
+                .map_or("", |k| k.path.as_str());
+            match Region::of(&crate::wire::FileKey {
+                path: path.to_owned(),
+                build_id: None,
+                device: 0,
+                inode: 0,
+            }) {
+                Region::Vdso => "[vdso]".into(),
+                _ => format!("[no symbols {}]", path.rsplit('/').next().unwrap_or(path)),
+            }
+        }
+        Code::Kernel { .. } => "[unknown kernel]".into(),
+        Code::Jit { .. } => "[jit]".into(),
+        Code::Special(SpecialCode::Vsyscall) => "[vsyscall]".into(),
+        Code::Special(SpecialCode::Uprobes) => "[uprobes]".into(),
+        Code::Special(SpecialCode::Unmapped) => "[unmapped]".into(),
+        Code::Special(SpecialCode::UnknownProcess) => "[process gone]".into(),
+        Code::Cut(reason) => cut_name(reason),
+    }
+}
+
+/// The root frame that says a stack was cut, and why.
+fn cut_name(reason: StopReason) -> String {
+    match reason.loss() {
+        Some(loss) => format!("[{}]", loss.label().replacen("stacks cut", "stack cut", 1)),
+        None => "[stack cut]".into(),
+    }
+}

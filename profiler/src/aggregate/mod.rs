@@ -1,0 +1,332 @@
+//! Events to an aggregated, not yet symbolized profile; pure.
+//!
+//! Addresses are normalized as events arrive, to (file, offset), because the
+//! process may be gone a moment later; names come last, for unique addresses
+//! only. The same code runs live and on a capture.
+
+mod finish;
+
+pub use finish::{Names, NoNames, build_profile};
+
+use crate::{
+    process::{FileId, Process, ProcessTable, Region, Space},
+    profile::{LossKind, Losses},
+    wire::{Event, Sample, StopReason},
+};
+use aiprof_common::{ADDR_EXACT, FLAG_KERNEL_FAILED, FLAG_KERNEL_TRUNCATED};
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+use std::hash::Hash;
+
+/// A normalized code address: what gets a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Code {
+    /// In a file, by offset in the file.
+    File {
+        /// Handle in the process table's file table.
+        file: u32,
+        /// Offset in the file.
+        offset: u64,
+    },
+    /// In the kernel.
+    Kernel {
+        /// Absolute address.
+        address: u64,
+    },
+    /// In memory without a file: code generated at run time.
+    Jit {
+        /// Process id.
+        pid: u32,
+        /// Absolute address.
+        address: u64,
+    },
+    /// In a region the kernel provides, or in none known.
+    Special(SpecialCode),
+    /// Not an address: the walk of the stack ended here for this reason.
+    Cut(StopReason),
+}
+
+/// Code that has a name by where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum SpecialCode {
+    /// The vsyscall page.
+    Vsyscall,
+    /// The kernel's uprobe area.
+    Uprobes,
+    /// An address in no known mapping.
+    Unmapped,
+    /// An address of a process of which nothing is known.
+    UnknownProcess,
+}
+
+/// Handle of a [`Code`] in an [`Aggregator`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CodeId(pub u32);
+
+/// What samples are added up by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct SampleKey {
+    pid: u32,
+    tid: u32,
+    comm: u32,
+    thread: u32,
+    cgroup: u64,
+    stack: u32,
+}
+
+/// Limits of an [`Aggregator`]; what is beyond them is counted as lost.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most unique code addresses.
+    pub codes: usize,
+    /// Most frames held by all unique stacks together.
+    pub stack_frames: usize,
+    /// Most distinct (thread, stack) pairs.
+    pub samples: usize,
+}
+
+impl Default for Limits {
+    /// About 64 MiB when all are reached.
+    fn default() -> Self {
+        Self {
+            codes: 1 << 20,
+            stack_frames: 4 << 20,
+            samples: 1 << 19,
+        }
+    }
+}
+
+/// A table of unique values with dense handles.
+struct Interner<T> {
+    values: Vec<T>,
+    index: FxHashMap<T, u32>,
+}
+
+impl<T> Default for Interner<T> {
+    fn default() -> Self {
+        Self {
+            values: Vec::new(),
+            index: FxHashMap::default(),
+        }
+    }
+}
+
+impl<T: Clone + Eq + Hash> Interner<T> {
+    fn intern(&mut self, value: T) -> u32 {
+        if let Some(&known) = self.index.get(&value) {
+            return known;
+        }
+        let id = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
+        self.values.push(value.clone());
+        self.index.insert(value, id);
+        id
+    }
+
+    fn clear(&mut self) {
+        self.values.clear();
+        self.index.clear();
+    }
+}
+
+/// How samples are turned into time and which are kept.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weighting {
+    /// On-CPU nanoseconds of one sample; 0: the sample's own period is it.
+    pub period_ns: u64,
+}
+
+/// Adds samples up.
+#[derive(Default)]
+pub struct Aggregator {
+    limits: Limits,
+    weighting: Weighting,
+    codes: Interner<Code>,
+    names: Interner<String>,
+    stacks: Interner<std::rc::Rc<[u32]>>,
+    stack_frames: usize,
+    samples: FxHashMap<SampleKey, (u64, u64)>,
+    /// What was lost.
+    pub losses: Losses,
+    /// Samples taken in, also those without a user stack.
+    pub taken: u64,
+}
+
+impl Aggregator {
+    /// An empty one.
+    pub fn new(weighting: Weighting, limits: Limits) -> Self {
+        Self {
+            limits,
+            weighting,
+            ..Self::default()
+        }
+    }
+
+    /// Takes one event in; process events must go to `processes` here and not
+    /// before. Returns whether the mappings of the event's process changed.
+    pub fn apply(&mut self, processes: &mut ProcessTable, event: &Event) -> bool {
+        match event {
+            Event::Process(event) => {
+                if let crate::wire::ProcessEventKind::Lost { count } = event.kind {
+                    self.losses.add(LossKind::ProcessEventsLost, count);
+                }
+                processes.apply(event)
+            }
+            Event::Sample(sample) => {
+                self.sample(processes, sample);
+                false
+            }
+        }
+    }
+
+    /// Unique codes from handle `from` on: what has no name yet.
+    pub fn codes_from(&self, from: usize) -> &[Code] {
+        self.codes.values.get(from..).unwrap_or_default()
+    }
+
+    /// Ids of the control groups of the samples, each once.
+    pub fn cgroups(&self) -> impl Iterator<Item = u64> {
+        let ids: std::collections::BTreeSet<u64> = self.samples.keys().map(|k| k.cgroup).collect();
+        ids.into_iter()
+    }
+
+    /// Unique stacks so far.
+    pub fn stack_count(&self) -> usize {
+        self.stacks.values.len()
+    }
+
+    /// Forgets all samples (a new window), and the codes and stacks with them.
+    pub fn reset(&mut self) {
+        self.codes.clear();
+        self.names.clear();
+        self.stacks.clear();
+        self.stack_frames = 0;
+        self.samples.clear();
+        self.losses = Losses::default();
+        self.taken = 0;
+    }
+
+    fn sample(&mut self, processes: &ProcessTable, sample: &Sample) {
+        self.taken += 1;
+        let process = processes.get(sample.thread.pid);
+        let codes = self.stack_codes(processes, process, sample);
+        let Some(stack) = self.intern_stack(&codes) else {
+            self.losses.add(LossKind::TableFull, 1);
+            return;
+        };
+        let comm = process.map(|p| p.comm.as_str()).filter(|c| !c.is_empty());
+        let key = SampleKey {
+            pid: sample.thread.pid,
+            tid: sample.thread.tid,
+            comm: self
+                .names
+                .intern(comm.unwrap_or(&sample.thread.comm).to_owned()),
+            thread: self.names.intern(sample.thread.comm.clone()),
+            cgroup: sample.cgroup,
+            stack,
+        };
+        let time = match self.weighting.period_ns {
+            0 => sample.period,
+            fixed => fixed,
+        };
+        if self.samples.len() >= self.limits.samples && !self.samples.contains_key(&key) {
+            self.losses.add(LossKind::TableFull, 1);
+            return;
+        }
+        let entry = self.samples.entry(key).or_default();
+        entry.0 += 1;
+        entry.1 += time;
+    }
+
+    /// The stack as code handles, leaf first.
+    fn stack_codes(
+        &mut self,
+        processes: &ProcessTable,
+        process: Option<&Process>,
+        sample: &Sample,
+    ) -> Vec<u32> {
+        let mut codes = Vec::with_capacity(sample.kernel.len() + sample.user.len() + 1);
+        if sample.flags & FLAG_KERNEL_FAILED != 0 {
+            self.losses.add(LossKind::KernelStackFailed, 1);
+        }
+        if sample.flags & FLAG_KERNEL_TRUNCATED != 0 {
+            self.losses.add(LossKind::KernelStackTruncated, 1);
+        }
+        for (depth, &address) in sample.kernel.iter().enumerate() {
+            let address = if depth == 0 {
+                address
+            } else {
+                address.wrapping_sub(1)
+            };
+            codes.push(self.codes.intern(Code::Kernel { address }));
+        }
+        let space = process.map(|p| &*p.space);
+        let stale = sample.space != 0 && space.is_some_and(|s| s.id != sample.space);
+        let (user, stop) = match (stale, sample.user.get(..1)) {
+            (true, Some(leaf)) => (leaf, StopReason::StaleImage),
+            _ => (sample.user.as_slice(), sample.stop),
+        };
+        for (depth, &raw) in user.iter().enumerate() {
+            let exact = depth == 0 || raw & ADDR_EXACT != 0;
+            let address = raw & !ADDR_EXACT;
+            let address = if exact {
+                address
+            } else {
+                address.wrapping_sub(1)
+            };
+            let code = normalize(processes, space, sample.thread.pid, address);
+            codes.push(self.codes.intern(code));
+        }
+        if let Some(loss) = stop.loss() {
+            self.losses.add(loss, 1);
+            codes.push(self.codes.intern(Code::Cut(stop)));
+        }
+        codes
+    }
+
+    fn intern_stack(&mut self, codes: &[u32]) -> Option<u32> {
+        if let Some(&known) = self.stacks.index.get(codes) {
+            return Some(known);
+        }
+        let full = self.codes.values.len() > self.limits.codes
+            || self.stack_frames + codes.len() > self.limits.stack_frames;
+        if full {
+            return None;
+        }
+        self.stack_frames += codes.len();
+        Some(self.stacks.intern(codes.into()))
+    }
+}
+
+/// What an address of a process means now.
+fn normalize(processes: &ProcessTable, space: Option<&Space>, pid: u32, address: u64) -> Code {
+    const VSYSCALL: u64 = 0xffff_ffff_ff60_0000;
+    // The mark of exact addresses is bit 63: put it back for the one page that has it.
+    if address | ADDR_EXACT >= VSYSCALL && address > 1 << 62 {
+        return Code::Special(SpecialCode::Vsyscall);
+    }
+    let Some(space) = space else {
+        return Code::Special(SpecialCode::UnknownProcess);
+    };
+    let Some(mapping) = space.find(address) else {
+        return Code::Special(SpecialCode::Unmapped);
+    };
+    match region(processes, mapping.file) {
+        Region::File | Region::Vdso => Code::File {
+            file: mapping.file.0,
+            offset: address - mapping.start + mapping.file_offset,
+        },
+        Region::Vsyscall => Code::Special(SpecialCode::Vsyscall),
+        Region::Uprobes => Code::Special(SpecialCode::Uprobes),
+        Region::Anonymous => Code::Jit { pid, address },
+    }
+}
+
+fn region(processes: &ProcessTable, file: FileId) -> Region {
+    processes
+        .files
+        .key(file)
+        .map_or(Region::Anonymous, Region::of)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! Loading the eBPF object: maps, constants, programs.
+//!
+//! Everything `unsafe` of the live side is in this module and below.
+
+pub mod btf;
+pub mod perf;
+pub mod pool;
+
+use aiprof_common::{COUNTERS, NO_FIELD, POOL_CHUNK, ProcEntry, Settings};
+use aya::{
+    Ebpf, EbpfLoader, include_bytes_aligned,
+    maps::{HashMap, MapData, PerCpuArray, RingBuf},
+    programs::{PerfEvent, ProgramError},
+};
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    path::Path,
+};
+use thiserror::Error;
+
+/// The committed eBPF object; `cargo xtask build-ebpf` makes it.
+static OBJECT: &[u8] = include_bytes_aligned!("aiprof.bpf.o");
+
+/// Why the programs could not be loaded.
+#[derive(Debug, Error)]
+pub enum BpfError {
+    /// The object given with `--bpf-object` could not be read.
+    #[error("cannot read the eBPF object {path}: {source}")]
+    Object {
+        /// The file.
+        path: String,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The kernel or the loader refused the object.
+    #[error("cannot load the eBPF object: {0}")]
+    Load(#[from] aya::EbpfError),
+    /// The kernel's verifier refused a program.
+    #[error("cannot load the eBPF program `{name}`: {source}")]
+    Program {
+        /// The program.
+        name: &'static str,
+        /// The cause, with the verifier's log.
+        source: ProgramError,
+    },
+    /// A map or program is missing from the object.
+    #[error("the eBPF object has no `{0}`")]
+    Missing(&'static str),
+    /// A map operation failed.
+    #[error("eBPF map operation failed: {0}")]
+    Map(#[from] aya::maps::MapError),
+    /// The pool could not be mapped into memory.
+    #[error("cannot map the unwind pool: {0}")]
+    Pool(std::io::Error),
+}
+
+/// Sizes and switches of the programs.
+#[derive(Clone, Debug)]
+pub struct BpfOptions {
+    /// Bytes of the sample ring buffer, a power of two.
+    pub ring_bytes: u32,
+    /// Bytes of the unwind pool, rounded down to whole chunks.
+    pub pool_bytes: u32,
+    /// Sample the idle task too.
+    pub include_idle: bool,
+    /// Record kernel stacks.
+    pub kernel_stacks: bool,
+}
+
+impl Default for BpfOptions {
+    fn default() -> Self {
+        Self {
+            ring_bytes: 1 << 20,
+            pool_bytes: 14 << 20,
+            include_idle: false,
+            kernel_stacks: true,
+        }
+    }
+}
+
+/// The loaded programs and their maps.
+pub struct Bpf {
+    ebpf: Ebpf,
+    procs: HashMap<MapData, u32, ProcEntry>,
+    counts: PerCpuArray<MapData, u64>,
+}
+
+impl Bpf {
+    /// Loads the object (the committed one, or `object`) into the kernel.
+    pub fn load(options: &BpfOptions, object: Option<&Path>) -> Result<Self, BpfError> {
+        let settings = settings(options);
+        let chunks = settings.pool_chunks;
+        let mut loader = EbpfLoader::new();
+        loader
+            .btf(None)
+            .override_global("SETTINGS", &settings, true)
+            .map_max_entries("POOL", chunks)
+            .map_max_entries("SAMPLES", options.ring_bytes);
+        let mut ebpf = match object {
+            Some(path) => {
+                let bytes = std::fs::read(path).map_err(|source| BpfError::Object {
+                    path: path.display().to_string(),
+                    source,
+                })?;
+                loader.load(&bytes)?
+            }
+            None => loader.load(OBJECT)?,
+        };
+        let program: &mut PerfEvent = ebpf
+            .program_mut("sampler")
+            .and_then(|p| p.try_into().ok())
+            .ok_or(BpfError::Missing("sampler"))?;
+        program.load().map_err(|source| BpfError::Program {
+            name: "sampler",
+            source,
+        })?;
+        let mut take = |name| ebpf.take_map(name).ok_or(BpfError::Missing(name));
+        let procs = HashMap::try_from(take("PROCS")?)?;
+        let counts = PerCpuArray::try_from(take("COUNTS")?)?;
+        Ok(Self {
+            ebpf,
+            procs,
+            counts,
+        })
+    }
+
+    /// The sampler's program, to attach to perf events.
+    pub fn sampler_fd(&self) -> Result<BorrowedFd<'_>, BpfError> {
+        let program: &PerfEvent = self
+            .ebpf
+            .program("sampler")
+            .and_then(|p| p.try_into().ok())
+            .ok_or(BpfError::Missing("sampler"))?;
+        program
+            .fd()
+            .map(AsFd::as_fd)
+            .map_err(|source| BpfError::Program {
+                name: "sampler",
+                source,
+            })
+    }
+
+    /// Takes the ring buffer of the samples; works once.
+    pub fn take_ring(&mut self) -> Result<RingBuf<MapData>, BpfError> {
+        let map = self
+            .ebpf
+            .take_map("SAMPLES")
+            .ok_or(BpfError::Missing("SAMPLES"))?;
+        Ok(RingBuf::try_from(map)?)
+    }
+
+    /// Maps the unwind pool into this process.
+    pub fn pool(&self) -> Result<pool::Pool, BpfError> {
+        let aya::maps::Map::Array(map) = self.ebpf.map("POOL").ok_or(BpfError::Missing("POOL"))?
+        else {
+            return Err(BpfError::Missing("POOL"));
+        };
+        let info = map.info()?;
+        pool::Pool::map(map.fd().as_fd(), info.max_entries()).map_err(BpfError::Pool)
+    }
+
+    /// Publishes the mapping list of a process.
+    pub fn set_process(&mut self, pid: u32, entry: ProcEntry) -> Result<(), BpfError> {
+        Ok(self.procs.insert(pid, entry, 0)?)
+    }
+
+    /// Forgets a process; one that is not known is no error.
+    pub fn remove_process(&mut self, pid: u32) {
+        let _ = self.procs.remove(&pid);
+    }
+
+    /// A counter (`COUNT_*`), summed over all CPUs.
+    pub fn count(&self, index: u32) -> u64 {
+        debug_assert!(index < COUNTERS);
+        self.counts
+            .get(&index, 0)
+            .map_or(0, |values| values.iter().sum())
+    }
+
+    /// Bytes of kernel memory locked by all maps, as the kernel reports them
+    /// in `/proc/self/fdinfo` (`memlock`).
+    pub fn memory_bytes() -> u64 {
+        let Ok(entries) = std::fs::read_dir("/proc/self/fdinfo") else {
+            return 0;
+        };
+        let mut seen = std::collections::BTreeMap::new();
+        for entry in entries.flatten() {
+            let Ok(text) = std::fs::read_to_string(entry.path()) else {
+                continue;
+            };
+            let field = |name: &str| -> Option<u64> {
+                text.lines()
+                    .find_map(|l| l.strip_prefix(name))?
+                    .trim()
+                    .parse()
+                    .ok()
+            };
+            if let (Some(id), Some(bytes)) = (field("map_id:"), field("memlock:")) {
+                seen.insert(id, bytes);
+            }
+        }
+        seen.values().sum()
+    }
+}
+
+/// The programs' constants: options, and structure offsets from BTF. Without
+/// BTF, what needs an offset is switched off.
+fn settings(options: &BpfOptions) -> Settings {
+    let btf = btf::Btf::vmlinux()
+        .inspect_err(|e| {
+            tracing::warn!("{e}: forks and return probes are not followed in the kernel")
+        })
+        .ok();
+    let offset = |structure, member| {
+        btf.as_ref()
+            .and_then(|b| b.offset_of(structure, member))
+            .unwrap_or(NO_FIELD)
+    };
+    Settings {
+        task_flags: offset("task_struct", "flags"),
+        task_real_parent: offset("task_struct", "real_parent"),
+        task_tgid: offset("task_struct", "tgid"),
+        task_mm: offset("task_struct", "mm"),
+        task_utask: offset("task_struct", "utask"),
+        utask_return_instances: offset("uprobe_task", "return_instances"),
+        utask_xol_vaddr: offset("uprobe_task", "xol_vaddr"),
+        utask_vaddr: offset("uprobe_task", "vaddr"),
+        ri_stack: offset("return_instance", "stack"),
+        ri_orig_ret_vaddr: offset("return_instance", "orig_ret_vaddr"),
+        ri_next: offset("return_instance", "next"),
+        pool_chunks: (options.pool_bytes / POOL_CHUNK as u32).max(1),
+        include_idle: u32::from(options.include_idle),
+        kernel_stacks: u32::from(options.kernel_stacks),
+    }
+}

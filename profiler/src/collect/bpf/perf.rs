@@ -1,0 +1,569 @@
+//! perf events: the sampling clock on every CPU, and the stream of process
+//! events (fork, exec, mmap, exit).
+
+use crate::{
+    profile::BuildId,
+    wire::{FileKey, MapEvent, ProcessEvent, ProcessEventKind},
+};
+use perf_event_open_sys::{self as sys, bindings as b};
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr::NonNull,
+    sync::atomic::{AtomicU64, Ordering, fence},
+};
+
+/// What drives the sampling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// The kernel's per-CPU high-resolution timer: exact time, needs no PMU.
+    CpuClock {
+        /// Nanoseconds between samples.
+        period_ns: u64,
+    },
+    /// CPU cycles from the PMU.
+    Cycles {
+        /// Samples per second, which the kernel aims at.
+        frequency_hz: u64,
+    },
+}
+
+fn open(attr: &mut b::perf_event_attr, cpu: u32) -> io::Result<OwnedFd> {
+    attr.size = std::mem::size_of::<b::perf_event_attr>() as u32;
+    let cpu = i32::try_from(cpu).map_err(io::Error::other)?;
+    // SAFETY: `attr` is initialised and says its size; the result is checked.
+    let fd = unsafe {
+        sys::perf_event_open(attr, -1, cpu, -1, b::PERF_FLAG_FD_CLOEXEC as libc::c_ulong)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Opens the sampling event of one CPU and attaches the program to it; it runs
+/// until the descriptor is closed.
+pub fn open_sampler(
+    clock: Clock,
+    cpu: u32,
+    include_idle: bool,
+    program: BorrowedFd<'_>,
+) -> io::Result<OwnedFd> {
+    let mut attr = b::perf_event_attr::default();
+    match clock {
+        Clock::CpuClock { period_ns } => {
+            attr.type_ = b::PERF_TYPE_SOFTWARE;
+            attr.config = u64::from(b::PERF_COUNT_SW_CPU_CLOCK);
+            attr.__bindgen_anon_1.sample_period = period_ns;
+        }
+        Clock::Cycles { frequency_hz } => {
+            attr.type_ = b::PERF_TYPE_HARDWARE;
+            attr.config = u64::from(b::PERF_COUNT_HW_CPU_CYCLES);
+            attr.set_freq(1);
+            attr.__bindgen_anon_1.sample_freq = frequency_hz;
+        }
+    }
+    attr.set_disabled(1);
+    attr.set_exclude_idle(u64::from(!include_idle));
+    let fd = open(&mut attr, cpu)?;
+    // SAFETY: ioctls on a perf event of ours; the program's descriptor is open.
+    let rc = unsafe {
+        match sys::ioctls::SET_BPF(fd.as_raw_fd(), program.as_raw_fd() as _) {
+            0 => sys::ioctls::ENABLE(fd.as_raw_fd(), 0),
+            failed => failed,
+        }
+    };
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(fd)
+    }
+}
+
+/// The process events of one CPU, through a ring buffer.
+pub struct ProcessRing {
+    fd: OwnedFd,
+    base: NonNull<u8>,
+    pages: usize,
+}
+
+const PAGE: usize = 4096;
+
+impl ProcessRing {
+    /// Opens the event on a CPU with a ring of `pages` (a power of two) pages.
+    pub fn open(cpu: u32, pages: usize) -> io::Result<Self> {
+        let mut attr = b::perf_event_attr {
+            type_: b::PERF_TYPE_SOFTWARE,
+            config: u64::from(b::PERF_COUNT_SW_DUMMY),
+            sample_type: u64::from(b::PERF_SAMPLE_TID | b::PERF_SAMPLE_TIME),
+            clockid: libc::CLOCK_MONOTONIC,
+            ..Default::default()
+        };
+        attr.set_mmap(1);
+        attr.set_mmap2(1);
+        attr.set_comm(1);
+        attr.set_comm_exec(1);
+        attr.set_task(1);
+        attr.set_sample_id_all(1);
+        attr.set_use_clockid(1);
+        attr.set_build_id(1);
+        attr.set_watermark(1);
+        attr.__bindgen_anon_2.wakeup_watermark = 1;
+        // Build ids came with Linux 5.12.
+        let fd = open(&mut attr, cpu).or_else(|_| {
+            attr.set_build_id(0);
+            open(&mut attr, cpu)
+        })?;
+        // SAFETY: a fresh mapping of a perf event; the result is checked.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                (pages + 1) * PAGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at 0"))?;
+        Ok(Self { fd, base, pages })
+    }
+
+    /// The descriptor, to poll.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        self.fd.as_fd()
+    }
+
+    /// Bytes of the ring.
+    pub fn bytes(&self) -> usize {
+        (self.pages + 1) * PAGE
+    }
+
+    /// Reads all events there are, calling `sink` for each; returns how many
+    /// records could not be decoded.
+    pub fn drain(&mut self, mut sink: impl FnMut(ProcessEvent)) -> u64 {
+        let size = self.pages * PAGE;
+        let meta = self.base.as_ptr().cast::<b::perf_event_mmap_page>();
+        // SAFETY: the first page of the mapping is the control page; both
+        // positions are aligned words that the kernel reads or writes whole.
+        let (head, tail) = unsafe {
+            (
+                AtomicU64::from_ptr(&raw mut (*meta).data_head),
+                AtomicU64::from_ptr(&raw mut (*meta).data_tail),
+            )
+        };
+        let end = head.load(Ordering::Acquire);
+        let mut at = tail.load(Ordering::Relaxed);
+        let mut undecodable = 0;
+        let mut record = Vec::with_capacity(512);
+        while end.wrapping_sub(at) >= 8 {
+            let header = self.copy(at, 8, size, &mut record);
+            let len = header
+                .get(6..8)
+                .map_or(0, |b| u16::from_ne_bytes([b[0], b[1]]));
+            if len < 8 || u64::from(len) > end.wrapping_sub(at) {
+                undecodable += 1;
+                at = end;
+                break;
+            }
+            let data = self.copy(at, usize::from(len), size, &mut record);
+            match parse_record(data) {
+                Ok(Some(event)) => sink(event),
+                Ok(None) => {}
+                Err(()) => undecodable += 1,
+            }
+            at = at.wrapping_add(u64::from(len));
+        }
+        // All reads are done before the kernel may overwrite the space.
+        fence(Ordering::SeqCst);
+        tail.store(at, Ordering::Release);
+        undecodable
+    }
+
+    fn copy<'a>(&self, at: u64, len: usize, size: usize, to: &'a mut Vec<u8>) -> &'a [u8] {
+        to.clear();
+        let start = (at % size as u64) as usize;
+        let first = len.min(size - start);
+        // SAFETY: `start + first <= size` and `len - first <= start`, all within
+        // the data pages; the kernel does not write between tail and head.
+        unsafe {
+            let data = self.base.as_ptr().add(PAGE);
+            to.extend_from_slice(std::slice::from_raw_parts(data.add(start), first));
+            to.extend_from_slice(std::slice::from_raw_parts(data, len - first));
+        }
+        to
+    }
+}
+
+impl Drop for ProcessRing {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `open`, not used after this.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes()) };
+    }
+}
+
+fn u32_at(data: &[u8], at: usize) -> Result<u32, ()> {
+    let bytes = data.get(at..at + 4).and_then(|b| b.try_into().ok());
+    bytes.map(u32::from_ne_bytes).ok_or(())
+}
+
+fn u64_at(data: &[u8], at: usize) -> Result<u64, ()> {
+    let bytes = data.get(at..at + 8).and_then(|b| b.try_into().ok());
+    bytes.map(u64::from_ne_bytes).ok_or(())
+}
+
+/// A NUL-terminated string that starts at `at`.
+fn text(data: &[u8], at: usize) -> Result<String, ()> {
+    let tail = data.get(at..).ok_or(())?;
+    let end = tail.iter().position(|&b| b == 0).ok_or(())?;
+    Ok(String::from_utf8_lossy(&tail[..end]).into_owned())
+}
+
+/// Parses a record (include/uapi/linux/perf_event.h, `enum perf_event_type`).
+/// `None`: a kind that does not matter here.
+fn parse_record(data: &[u8]) -> Result<Option<ProcessEvent>, ()> {
+    let kind = u32_at(data, 0)?;
+    let misc = u32_at(data, 4)? & 0xffff;
+    // sample_id: pid, tid, time, by the sample_type asked for.
+    let id_at = data.len().checked_sub(16).filter(|&at| at >= 8).ok_or(())?;
+    let time_ns = u64_at(data, id_at + 8)?;
+    let body = &data[..id_at];
+    let (pid, tid, kind) = match kind {
+        b::PERF_RECORD_MMAP2 => {
+            let map = parse_mmap2(body, misc)?;
+            (
+                u32_at(body, 8)?,
+                u32_at(body, 12)?,
+                ProcessEventKind::Map(map),
+            )
+        }
+        b::PERF_RECORD_COMM => {
+            let comm = text(body, 16)?;
+            let exec = misc & b::PERF_RECORD_MISC_COMM_EXEC != 0;
+            let kind = if exec {
+                ProcessEventKind::Exec { comm }
+            } else {
+                ProcessEventKind::Comm { comm }
+            };
+            (u32_at(body, 8)?, u32_at(body, 12)?, kind)
+        }
+        b::PERF_RECORD_FORK => {
+            // pid, ppid, tid, ptid, time
+            let kind = ProcessEventKind::Fork {
+                parent: u32_at(body, 12)?,
+            };
+            (u32_at(body, 8)?, u32_at(body, 16)?, kind)
+        }
+        b::PERF_RECORD_EXIT => (u32_at(body, 8)?, u32_at(body, 16)?, ProcessEventKind::Exit),
+        b::PERF_RECORD_LOST => (
+            0,
+            0,
+            ProcessEventKind::Lost {
+                count: u64_at(body, 16)?,
+            },
+        ),
+        _ => return Ok(None),
+    };
+    Ok(Some(ProcessEvent {
+        time_ns,
+        pid,
+        tid,
+        kind,
+    }))
+}
+
+/// pid u32, tid u32, addr u64, len u64, pgoff u64, then {maj u32, min u32, ino
+/// u64, generation u64} or {size u8, 3 bytes, build id 20 bytes}, prot u32,
+/// flags u32, filename.
+fn parse_mmap2(body: &[u8], misc: u32) -> Result<MapEvent, ()> {
+    let path = text(body, 72)?;
+    let file = if misc & b::PERF_RECORD_MISC_MMAP_BUILD_ID != 0 {
+        let size = usize::from(*body.get(40).ok_or(())?).min(20);
+        let build_id = BuildId::new(body.get(44..44 + size).ok_or(())?);
+        FileKey {
+            path,
+            build_id,
+            device: 0,
+            inode: 0,
+        }
+    } else {
+        let device = u64::from(u32_at(body, 40)?) << 32 | u64::from(u32_at(body, 44)?);
+        FileKey {
+            path,
+            build_id: None,
+            device,
+            inode: u64_at(body, 48)?,
+        }
+    };
+    Ok(MapEvent {
+        start: u64_at(body, 16)?,
+        len: u64_at(body, 24)?,
+        file_offset: u64_at(body, 32)?,
+        file,
+    })
+}
+
+/// This process's image of the vdso: the same for every 64-bit process.
+pub fn vdso_image() -> io::Result<Vec<u8>> {
+    use std::os::unix::fs::FileExt;
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let line = maps
+        .lines()
+        .find(|l| l.ends_with("[vdso]"))
+        .ok_or_else(|| io::Error::other("no vdso is mapped"))?;
+    let range = line.split(' ').next().and_then(|r| r.split_once('-'));
+    let (start, end) = range
+        .and_then(|(s, e)| {
+            Some((
+                u64::from_str_radix(s, 16).ok()?,
+                u64::from_str_radix(e, 16).ok()?,
+            ))
+        })
+        .ok_or_else(|| io::Error::other("malformed /proc/self/maps"))?;
+    let len = usize::try_from(end.saturating_sub(start)).map_err(io::Error::other)?;
+    let mut image = vec![0; len.min(1 << 20)];
+    File::open("/proc/self/mem")?.read_exact_at(&mut image, start)?;
+    Ok(image)
+}
+
+/// An epoll instance: readable when any of its descriptors is.
+pub struct Poller(OwnedFd);
+
+impl Poller {
+    /// An empty one.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: no memory is passed; the result is checked.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor that nothing else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Another handle of the same instance.
+    pub fn share(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        self.0.as_fd()
+    }
+
+    /// Adds a descriptor, edge-triggered: each arrival wakes once.
+    pub fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let mut event = libc::epoll_event {
+            events: (libc::EPOLLIN | libc::EPOLLET) as u32,
+            u64: 0,
+        };
+        // SAFETY: both descriptors are open, `event` is initialised.
+        let rc = unsafe {
+            libc::epoll_ctl(
+                self.0.as_raw_fd(),
+                libc::EPOLL_CTL_ADD,
+                fd.as_raw_fd(),
+                &raw mut event,
+            )
+        };
+        if rc < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl From<Poller> for OwnedFd {
+    fn from(poller: Poller) -> Self {
+        poller.0
+    }
+}
+
+/// Takes note of what is readable in an epoll instance, so that it becomes
+/// readable again only with the next arrival.
+pub fn settle(epoll: &OwnedFd) {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+    // SAFETY: the buffer has the size given.
+    while unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), 64, 0) } == 64 {}
+}
+
+/// Borrows a descriptor of something that only tells its number.
+pub fn borrow<'a>(fd: i32) -> BorrowedFd<'a> {
+    // SAFETY: callers pass the descriptor of a map that outlives the borrow.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// A file in memory with the given content, for interfaces that want a file.
+pub fn memory_file(name: &std::ffi::CStr, content: &[u8]) -> io::Result<File> {
+    use std::io::Write;
+    // SAFETY: a valid name; the result is checked.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nothing else owns.
+    let mut file = unsafe { File::from_raw_fd(fd) };
+    file.write_all(content)?;
+    Ok(file)
+}
+
+/// The path, relative to the mount `root`, of the control group with an id.
+/// Needs CAP_DAC_READ_SEARCH (open_by_handle_at(2)).
+pub fn cgroup_path(root: &std::path::Path, id: u64) -> Option<String> {
+    /// `struct file_handle` with the 8-byte kernfs id (FILEID_KERNFS,
+    /// include/linux/exportfs.h) as its content.
+    #[repr(C)]
+    struct Handle {
+        bytes: u32,
+        kind: i32,
+        id: [u8; 8],
+    }
+    let mount = File::open(root).ok()?;
+    let mut handle = Handle {
+        bytes: 8,
+        kind: 0xfe,
+        id: id.to_ne_bytes(),
+    };
+    // SAFETY: a file handle of the size it says; the result is checked.
+    let fd = unsafe {
+        libc::open_by_handle_at(
+            mount.as_raw_fd(),
+            (&raw mut handle).cast(),
+            libc::O_PATH | libc::O_CLOEXEC,
+        )
+    };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: a new descriptor that nothing else owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+    let relative = path.strip_prefix(root).ok()?;
+    Some(format!("/{}", relative.display()))
+}
+
+/// CLOCK_MONOTONIC in nanoseconds: the clock of all events.
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` is a timespec; the clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// CPU time of this process so far, user and system.
+pub fn own_cpu_time() -> std::time::Duration {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` is a timespec; the clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut now) };
+    std::time::Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: u32, misc: u16, body: &[u8]) -> Vec<u8> {
+        let mut data = kind.to_ne_bytes().to_vec();
+        data.extend(misc.to_ne_bytes());
+        data.extend(((8 + body.len() + 16) as u16).to_ne_bytes());
+        data.extend(body);
+        data.extend(5u32.to_ne_bytes());
+        data.extend(6u32.to_ne_bytes());
+        data.extend(99u64.to_ne_bytes());
+        data
+    }
+
+    fn words(values: &[u32]) -> Vec<u8> {
+        values.iter().flat_map(|v| v.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn parses_fork_exit_comm_and_exec() {
+        let fork = record(b::PERF_RECORD_FORK, 0, &words(&[10, 9, 10, 9, 0, 0]));
+        let event = parse_record(&fork).unwrap().unwrap();
+        assert_eq!((event.pid, event.tid, event.time_ns), (10, 10, 99));
+        assert_eq!(event.kind, ProcessEventKind::Fork { parent: 9 });
+
+        let exit = record(b::PERF_RECORD_EXIT, 0, &words(&[10, 9, 11, 9, 0, 0]));
+        let event = parse_record(&exit).unwrap().unwrap();
+        assert_eq!(
+            (event.pid, event.tid, event.kind),
+            (10, 11, ProcessEventKind::Exit)
+        );
+
+        let mut body = words(&[7, 8]);
+        body.extend(b"name\0\0\0\0");
+        let comm = parse_record(&record(b::PERF_RECORD_COMM, 0, &body))
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            comm.kind,
+            ProcessEventKind::Comm {
+                comm: "name".into()
+            }
+        );
+        let exec = b::PERF_RECORD_MISC_COMM_EXEC as u16;
+        let exec = parse_record(&record(b::PERF_RECORD_COMM, exec, &body))
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            exec.kind,
+            ProcessEventKind::Exec {
+                comm: "name".into()
+            }
+        );
+    }
+
+    #[test]
+    fn parses_mmap2_with_inode_and_with_build_id() {
+        let mut body = words(&[
+            7, 8, 0x1000, 0, 0x2000, 0, 0x3000, 0, 8, 1, 42, 0, 0, 0, 5, 2,
+        ]);
+        body.extend(b"/lib/x.so\0\0\0\0\0\0\0");
+        let event = parse_record(&record(b::PERF_RECORD_MMAP2, 0, &body))
+            .unwrap()
+            .unwrap();
+        let ProcessEventKind::Map(map) = event.kind else {
+            panic!("no map")
+        };
+        assert_eq!(
+            (map.start, map.len, map.file_offset),
+            (0x1000, 0x2000, 0x3000)
+        );
+        assert_eq!((map.file.path.as_str(), map.file.inode), ("/lib/x.so", 42));
+        assert_eq!(map.file.device, 8 << 32 | 1);
+
+        body[40] = 20;
+        body[44..64].copy_from_slice(&[0xab; 20]);
+        let misc = b::PERF_RECORD_MISC_MMAP_BUILD_ID as u16;
+        let event = parse_record(&record(b::PERF_RECORD_MMAP2, misc, &body))
+            .unwrap()
+            .unwrap();
+        let ProcessEventKind::Map(map) = event.kind else {
+            panic!("no map")
+        };
+        assert_eq!(map.file.build_id, BuildId::new(&[0xab; 20]));
+    }
+
+    #[test]
+    fn truncated_records_are_refused() {
+        let full = record(b::PERF_RECORD_FORK, 0, &words(&[10, 9, 10, 9, 0, 0]));
+        for len in 0..24 {
+            assert!(parse_record(&full[..len]).is_err(), "{len} bytes");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The unwind pool: the memory-mapped array that the unwinder reads, and the
+//! allocator of its blocks (layout: `aiprof_common`).
+
+use aiprof_common::{POOL_CHUNK, POOL_UNIT, POOL_UNIT_BITS, PoolRef};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+    ptr::NonNull,
+    sync::atomic::{AtomicU32, Ordering, fence},
+    time::{Duration, Instant},
+};
+
+const UNITS_PER_CHUNK: u32 = 1 << POOL_UNIT_BITS;
+
+/// How long a freed block stays untouched: a program that read its reference
+/// just before it was cleared has long finished by then. (The owner tag would
+/// tell it anyway; this keeps it from having to.)
+const QUARANTINE: Duration = Duration::from_millis(200);
+
+/// An allocated block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The name the unwinder knows it by.
+    pub reference: PoolRef,
+    units: u32,
+}
+
+impl Block {
+    /// Bytes the block occupies.
+    pub fn bytes(&self) -> usize {
+        self.units as usize * POOL_UNIT
+    }
+}
+
+/// The pool, mapped into this process.
+pub struct Pool {
+    base: NonNull<u8>,
+    len: usize,
+    free: FreeList,
+    quarantine: VecDeque<(Instant, Block)>,
+    next_owner: u32,
+    used_units: u32,
+}
+
+// SAFETY: the mapping belongs to this value alone and is not tied to a thread.
+unsafe impl Send for Pool {}
+
+impl Pool {
+    /// Maps `chunks` chunks of the pool map `fd`.
+    pub fn map(fd: BorrowedFd<'_>, chunks: u32) -> io::Result<Self> {
+        let len = chunks as usize * POOL_CHUNK;
+        // SAFETY: a fresh shared mapping of a map made mmapable; the result is checked.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at 0"))?;
+        Ok(Self {
+            base,
+            len,
+            free: FreeList::new(chunks),
+            quarantine: VecDeque::new(),
+            next_owner: 1,
+            used_units: 0,
+        })
+    }
+
+    /// Bytes in use and in all.
+    pub fn usage(&self) -> (usize, usize) {
+        (self.used_units as usize * POOL_UNIT, self.len)
+    }
+
+    /// Allocates a block for `content`, whose first 4 bytes become the owner
+    /// tag, and writes it. `None`: no room (or content larger than a chunk).
+    pub fn store(&mut self, content: &[u8]) -> Option<Block> {
+        let units = u32::try_from(content.len().div_ceil(POOL_UNIT)).ok()?;
+        self.release_quarantine();
+        let reference = self.free.take(units)?;
+        let block = Block { reference, units };
+        self.used_units += units;
+        let owner = self.next_owner;
+        self.next_owner = self.next_owner.checked_add(1).unwrap_or(1);
+        let at = self.address(reference);
+        // SAFETY: the block was just allocated: `units * POOL_UNIT` bytes at
+        // `at` lie in the mapping and nobody else writes there.
+        unsafe {
+            std::ptr::copy_nonoverlapping(content.as_ptr().add(4), at.add(4), content.len() - 4);
+        }
+        // The content must be visible before the tag that vouches for it.
+        fence(Ordering::Release);
+        self.atomic(reference, 0).store(owner, Ordering::Release);
+        Some(block)
+    }
+
+    /// Reads the `u32` at byte `off` of a block.
+    pub fn read_u32(&self, block: Block, off: usize) -> u32 {
+        self.atomic(block.reference, off).load(Ordering::Acquire)
+    }
+
+    /// Publishes the `u32` at byte `off` of a block.
+    pub fn write_u32(&self, block: Block, off: usize, value: u32) {
+        self.atomic(block.reference, off)
+            .store(value, Ordering::Release);
+    }
+
+    /// Frees a block to which no reference is published any more.
+    pub fn release(&mut self, block: Block) {
+        self.atomic(block.reference, 0).store(0, Ordering::Release);
+        self.quarantine.push_back((Instant::now(), block));
+    }
+
+    fn release_quarantine(&mut self) {
+        while let Some((since, block)) = self.quarantine.front().copied() {
+            if since.elapsed() < QUARANTINE {
+                break;
+            }
+            self.quarantine.pop_front();
+            self.used_units -= block.units;
+            self.free.give(block.reference, block.units);
+        }
+    }
+
+    fn address(&self, reference: PoolRef) -> *mut u8 {
+        let at = reference as usize * POOL_UNIT;
+        debug_assert!(at < self.len);
+        // SAFETY: references come from the free list, which covers `len` bytes.
+        unsafe { self.base.as_ptr().add(at) }
+    }
+
+    fn atomic(&self, reference: PoolRef, off: usize) -> &AtomicU32 {
+        assert!(off % 4 == 0 && reference as usize * POOL_UNIT + off + 4 <= self.len);
+        // SAFETY: in bounds and aligned by the check above; the memory is
+        // shared with the kernel, which only touches aligned words.
+        unsafe { AtomicU32::from_ptr(self.address(reference).add(off).cast()) }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `map`, not used after this.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Free ranges in units; best fit, neighbours coalesced within a chunk.
+struct FreeList {
+    by_start: BTreeMap<u32, u32>,
+    by_size: BTreeSet<(u32, u32)>,
+}
+
+impl FreeList {
+    fn new(chunks: u32) -> Self {
+        let mut list = Self {
+            by_start: BTreeMap::new(),
+            by_size: BTreeSet::new(),
+        };
+        for chunk in 0..chunks {
+            let start = chunk * UNITS_PER_CHUNK;
+            // References 0 and 1 have special meanings.
+            let skip = if chunk == 0 {
+                aiprof_common::REF_FIRST
+            } else {
+                0
+            };
+            list.insert(start + skip, UNITS_PER_CHUNK - skip);
+        }
+        list
+    }
+
+    fn insert(&mut self, start: u32, units: u32) {
+        self.by_start.insert(start, units);
+        self.by_size.insert((units, start));
+    }
+
+    fn remove(&mut self, start: u32, units: u32) {
+        self.by_start.remove(&start);
+        self.by_size.remove(&(units, start));
+    }
+
+    fn take(&mut self, units: u32) -> Option<u32> {
+        let units = units.max(1);
+        let (size, start) = *self.by_size.range((units, 0)..).next()?;
+        self.remove(start, size);
+        if size > units {
+            self.insert(start + units, size - units);
+        }
+        Some(start)
+    }
+
+    fn give(&mut self, start: u32, units: u32) {
+        let (mut start, mut units) = (start, units);
+        let chunk = |at: u32| at / UNITS_PER_CHUNK;
+        if let Some((&before, &size)) = self.by_start.range(..start).next_back()
+            && before + size == start
+            && chunk(before) == chunk(start)
+        {
+            self.remove(before, size);
+            start = before;
+            units += size;
+        }
+        let after = start + units;
+        if let Some(&size) = self.by_start.get(&after)
+            && chunk(after) == chunk(start)
+        {
+            self.remove(after, size);
+            units += size;
+        }
+        self.insert(start, units);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_never_overlap_nor_straddle_and_all_come_back() {
+        let mut list = FreeList::new(3);
+        let total: u32 = list.by_start.values().sum();
+        let mut seed = 7u64;
+        let mut held: Vec<(u32, u32)> = Vec::new();
+        for _ in 0..20_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let size = (seed >> 33) as u32 % 90 + 1;
+            if seed >> 60 < 9
+                && let Some(start) = list.take(size)
+            {
+                assert_eq!(
+                    start / UNITS_PER_CHUNK,
+                    (start + size - 1) / UNITS_PER_CHUNK
+                );
+                assert!(
+                    held.iter()
+                        .all(|&(s, n)| start + size <= s || s + n <= start)
+                );
+                held.push((start, size));
+            } else if !held.is_empty() {
+                let (start, size) = held.swap_remove(seed as usize % held.len());
+                list.give(start, size);
+            }
+        }
+        for (start, size) in held {
+            list.give(start, size);
+        }
+        assert_eq!(list.by_start.values().sum::<u32>(), total);
+        assert_eq!(list.by_start.len(), 3, "one free range per chunk again");
+        assert_eq!(list.take(UNITS_PER_CHUNK + 1), None);
+    }
+}

@@ -1,0 +1,154 @@
+//! One sampling event and one process-event ring for each online CPU.
+
+use super::bpf::perf::{self, Clock, Poller, ProcessRing};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    os::fd::{BorrowedFd, OwnedFd},
+};
+
+const PAGE: usize = 4096;
+/// Bounds of one ring, in pages.
+const RING_PAGES: std::ops::RangeInclusive<usize> = 16..=64;
+
+struct Cpu {
+    ring: ProcessRing,
+    sampler: Option<OwnedFd>,
+}
+
+/// The CPUs being sampled.
+pub struct CpuSet {
+    clock: Clock,
+    include_idle: bool,
+    ring_bytes: usize,
+    cpus: BTreeMap<u32, Cpu>,
+    poller: Option<Poller>,
+}
+
+impl CpuSet {
+    /// None yet. `ring_bytes` is divided among the CPUs.
+    pub fn new(clock: Clock, include_idle: bool, ring_bytes: usize) -> Self {
+        Self {
+            clock,
+            include_idle,
+            ring_bytes,
+            cpus: BTreeMap::new(),
+            poller: None,
+        }
+    }
+
+    /// Follows CPU hotplug: opens events on CPUs that came online, closes those
+    /// of CPUs that went.
+    ///
+    /// # Errors
+    /// No event could be opened on any CPU.
+    pub fn update(&mut self, program: BorrowedFd<'_>) -> io::Result<()> {
+        let online = online();
+        self.cpus.retain(|cpu, _| online.contains(cpu));
+        let share = self.ring_bytes / PAGE / online.len().max(1);
+        let pages = share
+            .clamp(*RING_PAGES.start(), *RING_PAGES.end())
+            .next_power_of_two();
+        let mut last_error = None;
+        let new: Vec<u32> = online
+            .iter()
+            .copied()
+            .filter(|cpu| !self.cpus.contains_key(cpu))
+            .collect();
+        for &cpu in &new {
+            match ProcessRing::open(cpu, pages) {
+                Ok(ring) => {
+                    if let Some(poller) = &self.poller {
+                        poller.add(ring.fd())?;
+                    }
+                    self.cpus.insert(
+                        cpu,
+                        Cpu {
+                            ring,
+                            sampler: None,
+                        },
+                    );
+                }
+                Err(error) => last_error = Some(error),
+            }
+        }
+        for &cpu in &new {
+            let Some(entry) = self.cpus.get_mut(&cpu) else {
+                continue;
+            };
+            match perf::open_sampler(self.clock, cpu, self.include_idle, program) {
+                Ok(sampler) => entry.sampler = Some(sampler),
+                Err(error) => last_error = Some(error),
+            }
+        }
+        match last_error {
+            Some(error) if !self.cpus.values().any(|c| c.sampler.is_some()) => Err(error),
+            Some(error) => {
+                tracing::warn!("some CPUs cannot be sampled: {error}");
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the sampling; process events go on.
+    pub fn stop_sampling(&mut self) {
+        self.cpus.values_mut().for_each(|cpu| cpu.sampler = None);
+    }
+
+    /// The rings of process events.
+    pub fn rings(&mut self) -> impl Iterator<Item = &mut ProcessRing> {
+        self.cpus.values_mut().map(|cpu| &mut cpu.ring)
+    }
+
+    /// Bytes of all rings.
+    pub fn ring_bytes(&self) -> usize {
+        self.cpus.values().map(|cpu| cpu.ring.bytes()).sum()
+    }
+
+    /// One descriptor that is readable when any ring, or `extra`, is.
+    ///
+    /// # Errors
+    /// epoll's.
+    pub fn poller(&mut self, extra: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        let poller = Poller::new()?;
+        poller.add(extra)?;
+        for cpu in self.cpus.values() {
+            poller.add(cpu.ring.fd())?;
+        }
+        self.poller = Some(poller.share()?);
+        Ok(poller.into())
+    }
+}
+
+/// The online CPUs.
+fn online() -> Vec<u32> {
+    fs::read_to_string("/sys/devices/system/cpu/online")
+        .map_or_else(|_| vec![0], |list| parse_cpu_list(&list))
+}
+
+/// `0-3,8,10-11` (Documentation/admin-guide/cputopology.rst).
+fn parse_cpu_list(list: &str) -> Vec<u32> {
+    let mut cpus = Vec::new();
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
+            // The kernel's own limit is 8,192 CPUs.
+            cpus.extend(first..=last.min(first.saturating_add(8192)));
+        }
+    }
+    cpus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_cpu_list;
+
+    #[test]
+    fn parses_cpu_lists() {
+        assert_eq!(parse_cpu_list("0-1\n"), [0, 1]);
+        assert_eq!(parse_cpu_list("0,2-4,9"), [0, 2, 3, 4, 9]);
+        assert_eq!(parse_cpu_list(""), [] as [u32; 0]);
+        assert_eq!(parse_cpu_list("x-y,3"), [3]);
+    }
+}

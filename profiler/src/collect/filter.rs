@@ -1,0 +1,110 @@
+//! Which samples are wanted: all, those of chosen processes and their
+//! descendants, those of a control group.
+
+use super::{
+    config::RecordConfig,
+    procfs,
+    session::{CollectError, cgroup_id},
+};
+use crate::{
+    collect::cgroup,
+    wire::{ProcessEvent, ProcessEventKind, Sample},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Most control groups whose verdict is remembered.
+const MAX_CGROUPS: usize = 65_536;
+
+/// The choice.
+pub struct Filter {
+    /// Chosen processes and their descendants; `None`: all.
+    pids: Option<FxHashSet<u32>>,
+    /// Path of the chosen control group below the mount; `None`: all.
+    cgroup: Option<(u64, String)>,
+    verdicts: FxHashMap<u64, bool>,
+}
+
+impl Filter {
+    /// From the configuration; descendants that run already are included.
+    ///
+    /// # Errors
+    /// The control group does not exist.
+    pub fn new(config: &RecordConfig) -> Result<Self, CollectError> {
+        let cgroup = match &config.cgroup {
+            Some(path) => {
+                let id = cgroup_id(path)?;
+                Some((id, cgroup::path_of(id).unwrap_or_default()))
+            }
+            None => None,
+        };
+        let pids = (!config.pids.is_empty()).then(|| descendants(&config.pids));
+        Ok(Self {
+            pids,
+            cgroup,
+            verdicts: FxHashMap::default(),
+        })
+    }
+
+    /// Follows forks.
+    pub fn note(&mut self, event: &ProcessEvent) {
+        if let (Some(pids), ProcessEventKind::Fork { parent }) = (&mut self.pids, &event.kind)
+            && pids.contains(parent)
+        {
+            pids.insert(event.pid);
+        }
+    }
+
+    /// A process is gone for good.
+    pub fn forget(&mut self, pid: u32) {
+        if let Some(pids) = &mut self.pids {
+            pids.remove(&pid);
+        }
+    }
+
+    /// Whether a sample belongs to the profile.
+    pub fn wants(&mut self, sample: &Sample) -> bool {
+        self.pids
+            .as_ref()
+            .is_none_or(|pids| pids.contains(&sample.thread.pid))
+            && self.in_cgroup(sample.cgroup)
+    }
+
+    fn in_cgroup(&mut self, id: u64) -> bool {
+        let Some((wanted, path)) = &self.cgroup else {
+            return true;
+        };
+        if id == *wanted {
+            return true;
+        }
+        if self.verdicts.len() >= MAX_CGROUPS {
+            self.verdicts.clear();
+        }
+        *self.verdicts.entry(id).or_insert_with(|| {
+            let below = |p: String| {
+                path == "/"
+                    || p.strip_prefix(path.as_str())
+                        .is_some_and(|r| r.starts_with('/'))
+            };
+            cgroup::path_of(id).is_some_and(below)
+        })
+    }
+}
+
+/// The processes and all that descend from them now.
+fn descendants(pids: &[u32]) -> FxHashSet<u32> {
+    let mut found: FxHashSet<u32> = pids.iter().copied().collect();
+    let parents = procfs::parents();
+    loop {
+        let before = found.len();
+        found.extend(
+            parents
+                .iter()
+                .filter(|(_, parent)| found.contains(parent))
+                .map(|(pid, _)| *pid)
+                .collect::<Vec<_>>(),
+        );
+        if found.len() == before {
+            return found;
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Which processes the kernel side knows, and by which mapping list.
+//!
+//! A process is published when it exec'd and lived to the next look at the
+//! rings, or when it was sampled; a fork only when it is sampled, or when the
+//! parent it borrows from changes or exits. So a storm of short processes costs
+//! next to nothing.
+
+use super::{binaries::Binaries, bpf::Bpf, tables::Tables};
+use crate::process::ProcessTable;
+use aiprof_common::ProcEntry;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// The published processes.
+#[derive(Default)]
+pub struct Publisher {
+    /// Process to (space id, version of the list).
+    published: FxHashMap<u32, (u32, u64)>,
+    dirty: FxHashSet<u32>,
+    retired: FxHashSet<u32>,
+}
+
+impl Publisher {
+    /// The mappings of a process changed, or a sample wants it known.
+    pub fn changed(&mut self, pid: u32) {
+        self.retired.remove(&pid);
+        self.dirty.insert(pid);
+    }
+
+    /// A process exited: forks that borrow its list get their own.
+    pub fn retire(&mut self, pid: u32, processes: &ProcessTable) {
+        self.dirty.remove(&pid);
+        if self.published.contains_key(&pid) {
+            self.orphan(pid, processes);
+            self.retired.insert(pid);
+        }
+    }
+
+    fn orphan(&mut self, pid: u32, processes: &ProcessTable) {
+        for (child, process) in processes.iter() {
+            if process.parent == pid && process.is_fork && process.exited_ns.is_none() {
+                self.dirty.insert(child);
+            }
+        }
+    }
+
+    /// Brings the kernel side up to date.
+    pub fn publish(
+        &mut self,
+        bpf: &mut Bpf,
+        tables: &mut Tables,
+        processes: &ProcessTable,
+        binaries: &Binaries,
+    ) {
+        let changed: Vec<u32> = self
+            .dirty
+            .iter()
+            .copied()
+            .filter(|pid| self.published.contains_key(pid))
+            .collect();
+        for pid in changed {
+            self.orphan(pid, processes);
+        }
+        for pid in std::mem::take(&mut self.dirty) {
+            let Some(process) = processes.get(pid).filter(|p| p.exited_ns.is_none()) else {
+                continue;
+            };
+            let now = (process.space.id, process.space.version);
+            if self.published.get(&pid) == Some(&now) {
+                continue;
+            }
+            let Some(maps) = tables.acquire(&process.space, &processes.files, binaries) else {
+                continue;
+            };
+            let entry = ProcEntry {
+                maps,
+                space: process.space.id,
+            };
+            if let Err(error) = bpf.set_process(pid, entry) {
+                tracing::warn!("cannot publish a process: {error}");
+                tables.release(now.1);
+                continue;
+            }
+            if let Some((_, old)) = self.published.insert(pid, now) {
+                tables.release(old);
+            }
+        }
+        for pid in std::mem::take(&mut self.retired) {
+            if let Some((_, version)) = self.published.remove(&pid) {
+                bpf.remove_process(pid);
+                tables.release(version);
+            }
+        }
+    }
+}

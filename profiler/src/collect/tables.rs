@@ -1,0 +1,338 @@
+//! Which unwind tables are in the pool: a directory for each mapped file, table
+//! pages for the text that runs, a mapping list for each address space.
+//!
+//! Pages are loaded when a sample misses them, small files wholly at once; the
+//! least recently used leave when the pool fills up.
+
+use super::{
+    binaries::Binaries,
+    bpf::pool::{Block, Pool},
+};
+use crate::{
+    process::{FileId, FileTable, Mapping, Region, Space},
+    unwind::{PageContent, address_of},
+};
+use aiprof_common::{
+    DirHeader, MAP_ANON, MAP_FILE, MAP_UPROBES, MAP_VSYSCALL, MAX_MAPPINGS, MapEntry,
+    MapListHeader, PAGE_SIZE, PageHeader, PoolRef, REF_ABSENT, REF_NO_DATA,
+};
+use rustc_hash::FxHashMap;
+use std::mem::{offset_of, size_of};
+
+/// Files of up to this many pages (4 MiB of text) are loaded wholly at first
+/// sight, while there is room: most programs then never miss.
+const EAGER_PAGES: u32 = 64;
+/// Part of the pool that eager loading may fill, in percent.
+const EAGER_LIMIT: usize = 50;
+/// Use of the pool, in percent, at which pages are evicted, and down to which.
+const EVICT_ABOVE: usize = 90;
+const EVICT_TO: usize = 75;
+
+struct FileTables {
+    dir: Block,
+    n_pages: u32,
+    base_page: u64,
+    pages: FxHashMap<u32, Block>,
+}
+
+struct List {
+    block: Block,
+    users: u32,
+    files: Vec<FileId>,
+}
+
+/// The tables in the pool.
+pub struct Tables {
+    pool: Pool,
+    files: FxHashMap<FileId, Option<FileTables>>,
+    directories: FxHashMap<PoolRef, FileId>,
+    lists: FxHashMap<u64, List>,
+    scratch: Vec<u8>,
+    /// Pages evicted.
+    pub evicted: u64,
+    /// Pages loaded after a miss.
+    pub loaded: u64,
+    /// Blocks for which there was no room.
+    pub refused: u64,
+    /// Mapped files without usable unwind data.
+    pub without_data: u64,
+}
+
+impl Tables {
+    /// Manages a pool.
+    pub fn new(pool: Pool) -> Self {
+        Self {
+            pool,
+            files: FxHashMap::default(),
+            directories: FxHashMap::default(),
+            lists: FxHashMap::default(),
+            scratch: Vec::new(),
+            evicted: 0,
+            loaded: 0,
+            refused: 0,
+            without_data: 0,
+        }
+    }
+
+    /// The mapping list of an address space, made if it is new; counts a user.
+    /// `None`: no room for it.
+    pub fn acquire(
+        &mut self,
+        space: &Space,
+        files: &FileTable,
+        binaries: &Binaries,
+    ) -> Option<PoolRef> {
+        if let Some(list) = self.lists.get_mut(&space.version) {
+            list.users += 1;
+            return Some(list.block.reference);
+        }
+        let maps = space.maps.get(..MAX_MAPPINGS).unwrap_or(&space.maps);
+        let entries: Vec<MapEntry> = maps
+            .iter()
+            .map(|m| self.entry(m, files, binaries))
+            .collect();
+        let content = list_content(maps, &entries);
+        let Some(block) = self.pool.store(&content) else {
+            self.refused += 1;
+            return None;
+        };
+        let mut used: Vec<FileId> = maps.iter().map(|m| m.file).collect();
+        used.sort_unstable();
+        used.dedup();
+        self.lists.insert(
+            space.version,
+            List {
+                block,
+                users: 1,
+                files: used,
+            },
+        );
+        Some(block.reference)
+    }
+
+    /// Drops one use of an address space's list; the last frees it.
+    pub fn release(&mut self, version: u64) {
+        let Some(list) = self.lists.get_mut(&version) else {
+            return;
+        };
+        list.users -= 1;
+        if list.users == 0
+            && let Some(list) = self.lists.remove(&version)
+        {
+            self.pool.release(list.block);
+        }
+    }
+
+    fn entry(&mut self, map: &Mapping, files: &FileTable, binaries: &Binaries) -> MapEntry {
+        let region = files.key(map.file).map_or(Region::Anonymous, Region::of);
+        let kind = match region {
+            Region::File | Region::Vdso => MAP_FILE,
+            Region::Anonymous => MAP_ANON,
+            Region::Uprobes => MAP_UPROBES,
+            Region::Vsyscall => MAP_VSYSCALL,
+        };
+        let mut entry = MapEntry {
+            end: map.end,
+            bias: map.start,
+            dir: REF_NO_DATA,
+            kind,
+        };
+        if kind == MAP_FILE
+            && let Some((dir, bias)) = self.file(map, binaries)
+        {
+            entry.dir = dir;
+            entry.bias = bias;
+        }
+        entry
+    }
+
+    /// The directory of a mapping's file and the mapping's bias.
+    fn file(&mut self, map: &Mapping, binaries: &Binaries) -> Option<(PoolRef, u64)> {
+        if !self.files.contains_key(&map.file) {
+            let tables = self.new_file(map.file, binaries);
+            self.files.insert(map.file, tables);
+            self.load_eagerly(map.file, binaries);
+        }
+        let tables = self.files.get(&map.file)?.as_ref()?;
+        let text = &binaries.get(map.file)?.text;
+        let address = address_of(text, map.file_offset)?;
+        let bias = map
+            .start
+            .wrapping_sub(address.wrapping_sub(tables.base_page));
+        Some((tables.dir.reference, bias))
+    }
+
+    fn new_file(&mut self, id: FileId, binaries: &Binaries) -> Option<FileTables> {
+        let unwind = binaries.get(id)?.unwind.as_ref()?;
+        if !unwind.has_unwind_data() {
+            self.without_data += 1;
+            return None;
+        }
+        let n_pages = unwind.n_pages();
+        let mut content = vec![0u8; size_of::<DirHeader>()];
+        let at = offset_of!(DirHeader, n_pages);
+        content[at..at + 4].copy_from_slice(&n_pages.to_ne_bytes());
+        content.resize(content.len() + n_pages as usize * size_of::<PoolRef>(), 0);
+        let Some(dir) = self.pool.store(&content) else {
+            self.refused += 1;
+            return None;
+        };
+        self.directories.insert(dir.reference, id);
+        Some(FileTables {
+            dir,
+            n_pages,
+            base_page: unwind.first_page_vaddr(),
+            pages: FxHashMap::default(),
+        })
+    }
+
+    fn load_eagerly(&mut self, id: FileId, binaries: &Binaries) {
+        let Some(Some(tables)) = self.files.get(&id) else {
+            return;
+        };
+        if tables.n_pages > EAGER_PAGES {
+            return;
+        }
+        for page in 0..tables.n_pages {
+            let (used, all) = self.pool.usage();
+            if used * 100 > all * EAGER_LIMIT {
+                return;
+            }
+            self.load(id, page, binaries);
+        }
+    }
+
+    /// Answers a miss that a sample reported: loads the page and its
+    /// neighbours, which likely run soon.
+    pub fn miss(&mut self, dir: PoolRef, page: u32, binaries: &Binaries) {
+        let Some(&id) = self.directories.get(&dir) else {
+            return;
+        };
+        self.load(id, page, binaries);
+        self.loaded += 1;
+        let (used, all) = self.pool.usage();
+        if used * 100 < all * EAGER_LIMIT {
+            self.load(id, page.wrapping_add(1), binaries);
+            self.load(id, page.wrapping_sub(1), binaries);
+        }
+    }
+
+    fn load(&mut self, id: FileId, page: u32, binaries: &Binaries) {
+        let Some(Some(tables)) = self.files.get_mut(&id) else {
+            return;
+        };
+        if page >= tables.n_pages || tables.pages.contains_key(&page) {
+            return;
+        }
+        let Some(unwind) = binaries.get(id).and_then(|b| b.unwind.as_ref()) else {
+            return;
+        };
+        let slot = size_of::<DirHeader>() + page as usize * size_of::<PoolRef>();
+        match unwind.page(page, &mut self.scratch) {
+            Ok(PageContent::Table) => match self.pool.store(&self.scratch) {
+                Some(block) => {
+                    self.pool.write_u32(tables.dir, slot, block.reference);
+                    tables.pages.insert(page, block);
+                }
+                None => self.refused += 1,
+            },
+            Ok(PageContent::NoData) => self.pool.write_u32(tables.dir, slot, REF_NO_DATA),
+            Err(error) => {
+                tracing::debug!("unwind table page {page} of file {}: {error}", id.0);
+                self.pool.write_u32(tables.dir, slot, REF_NO_DATA);
+            }
+        }
+    }
+
+    /// Makes room when the pool is nearly full: drops the pages that the
+    /// unwinder has not used for longest.
+    pub fn maintain(&mut self) {
+        let (used, all) = self.pool.usage();
+        if used * 100 <= all * EVICT_ABOVE {
+            return;
+        }
+        let mut pages: Vec<(u32, FileId, u32, Block)> = Vec::new();
+        for (&id, tables) in &self.files {
+            let Some(tables) = tables else { continue };
+            for (&page, &block) in &tables.pages {
+                let used = self.pool.read_u32(block, offset_of!(PageHeader, last_used));
+                pages.push((used, id, page, block));
+            }
+        }
+        pages.sort_unstable_by_key(|&(used, id, page, _)| (used, id, page));
+        let mut excess = (used * 100 - all * EVICT_TO) / 100;
+        for (_, id, page, block) in pages {
+            if excess == 0 {
+                break;
+            }
+            excess = excess.saturating_sub(block.bytes());
+            self.drop_page(id, page);
+            self.evicted += 1;
+        }
+    }
+
+    fn drop_page(&mut self, id: FileId, page: u32) {
+        let Some(Some(tables)) = self.files.get_mut(&id) else {
+            return;
+        };
+        if let Some(block) = tables.pages.remove(&page) {
+            let slot = size_of::<DirHeader>() + page as usize * size_of::<PoolRef>();
+            self.pool.write_u32(tables.dir, slot, REF_ABSENT);
+            self.pool.release(block);
+        }
+    }
+
+    /// Drops the tables of files that no mapping list names any more.
+    pub fn forget_unused(&mut self) {
+        let mut used: Vec<FileId> = self
+            .lists
+            .values()
+            .flat_map(|l| l.files.iter().copied())
+            .collect();
+        used.sort_unstable();
+        used.dedup();
+        let unused: Vec<FileId> = self
+            .files
+            .keys()
+            .copied()
+            .filter(|id| used.binary_search(id).is_err())
+            .collect();
+        for id in unused {
+            if let Some(Some(tables)) = self.files.remove(&id) {
+                self.directories.remove(&tables.dir.reference);
+                tables
+                    .pages
+                    .into_values()
+                    .for_each(|block| self.pool.release(block));
+                self.pool.release(tables.dir);
+            }
+        }
+    }
+
+    /// Whether a file's tables are in use.
+    pub fn uses(&self, id: FileId) -> bool {
+        self.files.contains_key(&id)
+    }
+
+    /// Bytes of the pool in use, and in all.
+    pub fn usage(&self) -> (usize, usize) {
+        self.pool.usage()
+    }
+}
+
+/// A mapping list as the unwinder reads it: header, starts, entries.
+fn list_content(maps: &[Mapping], entries: &[MapEntry]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(size_of::<MapListHeader>() + maps.len() * 32);
+    out.extend([0u8; 4]);
+    out.extend((maps.len() as u32).to_ne_bytes());
+    maps.iter().for_each(|m| out.extend(m.start.to_ne_bytes()));
+    for entry in entries {
+        out.extend(entry.end.to_ne_bytes());
+        out.extend(entry.bias.to_ne_bytes());
+        out.extend(entry.dir.to_ne_bytes());
+        out.extend(entry.kind.to_ne_bytes());
+    }
+    out
+}
+
+const _: () = assert!(PAGE_SIZE == 1 << aiprof_common::PAGE_SHIFT);

@@ -1,0 +1,395 @@
+//! Processes, their executable mappings, and the files those map; pure.
+//!
+//! Fed with [`ProcessEvent`]s in time order, it answers what an address of a
+//! process meant at that time. Forks share their parent's mappings until one of
+//! them changes, so a storm of short processes costs little.
+
+mod files;
+
+pub use files::{FileId, FileTable, Region};
+
+use crate::wire::{MapEvent, ProcessEvent, ProcessEventKind};
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+
+/// Most mappings kept of one process; the kernel's own limit on mappings of
+/// any kind is 65,530 (vm.max_map_count).
+const MAX_MAPS: usize = 16_384;
+/// Most processes known at a time: the largest pid the kernel gives out.
+const MAX_PROCESSES: usize = 1 << 22;
+
+/// An executable mapping of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// First address behind.
+    pub end: u64,
+    /// Offset in the file of the first byte.
+    pub file_offset: u64,
+    /// What is mapped.
+    pub file: FileId,
+}
+
+/// The executable mappings of one or more processes.
+#[derive(Clone, Debug, Default)]
+pub struct Space {
+    /// Identity of the image: new at every exec, shared with forks.
+    pub id: u32,
+    /// Identity of the content: new at every change.
+    pub version: u64,
+    /// Sorted by start, not overlapping.
+    pub maps: Vec<Mapping>,
+}
+
+impl Space {
+    /// The mapping that holds an address.
+    pub fn find(&self, address: u64) -> Option<&Mapping> {
+        let after = self.maps.partition_point(|m| m.start <= address);
+        self.maps
+            .get(after.checked_sub(1)?)
+            .filter(|m| address < m.end)
+    }
+
+    /// Adds a mapping in place of whatever it overlaps.
+    fn insert(&mut self, new: Mapping) {
+        let first = self.maps.partition_point(|m| m.end <= new.start);
+        let last = self.maps.partition_point(|m| m.start < new.end);
+        let mut pieces = Vec::with_capacity(3);
+        for old in self.maps.get(first..last.max(first)).unwrap_or_default() {
+            if old.start < new.start {
+                pieces.push(Mapping {
+                    end: new.start,
+                    ..*old
+                });
+            }
+        }
+        pieces.push(new);
+        for old in self.maps.get(first..last.max(first)).unwrap_or_default() {
+            if old.end > new.end {
+                let cut = new.end - old.start;
+                pieces.push(Mapping {
+                    start: new.end,
+                    file_offset: old.file_offset + cut,
+                    ..*old
+                });
+            }
+        }
+        self.maps.splice(first..last.max(first), pieces);
+        self.maps.truncate(MAX_MAPS);
+    }
+}
+
+/// A process.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Name of its main thread.
+    pub comm: String,
+    /// Its executable mappings.
+    pub space: Rc<Space>,
+    /// Process id of the parent, 0 if not known.
+    pub parent: u32,
+    /// When its main thread exited.
+    pub exited_ns: Option<u64>,
+    /// Forked, and never exec'd since.
+    pub is_fork: bool,
+    /// Whether all of its mappings are known: false if only later ones were seen.
+    pub complete: bool,
+    /// Whether it is a chosen process or a descendant of one.
+    pub followed: bool,
+}
+
+/// All known processes.
+#[derive(Default)]
+pub struct ProcessTable {
+    processes: FxHashMap<u32, Process>,
+    /// The mapped files.
+    pub files: FileTable,
+    next_space: u32,
+    next_version: u64,
+}
+
+impl ProcessTable {
+    /// A process by its id.
+    pub fn get(&self, pid: u32) -> Option<&Process> {
+        self.processes.get(&pid)
+    }
+
+    /// A process by its id, to mark.
+    pub fn get_mut(&mut self, pid: u32) -> Option<&mut Process> {
+        self.processes.get_mut(&pid)
+    }
+
+    /// All processes by id.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Process)> {
+        self.processes.iter().map(|(&pid, process)| (pid, process))
+    }
+
+    /// Processes known.
+    pub fn len(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// Whether none is known.
+    pub fn is_empty(&self) -> bool {
+        self.processes.is_empty()
+    }
+
+    /// Takes an event in. Returns whether the mappings of `event.pid` changed.
+    pub fn apply(&mut self, event: &ProcessEvent) -> bool {
+        match &event.kind {
+            ProcessEventKind::Fork { parent } => self.fork(event.pid, *parent),
+            ProcessEventKind::Exec { comm } => {
+                let space = self.new_space();
+                let process = self.entry(event.pid);
+                process.comm.clone_from(comm);
+                process.space = Rc::new(space);
+                process.is_fork = false;
+                process.complete = true;
+                process.exited_ns = None;
+                true
+            }
+            ProcessEventKind::Comm { comm } => {
+                if event.pid == event.tid
+                    && let Some(process) = self.processes.get_mut(&event.pid)
+                {
+                    process.comm.clone_from(comm);
+                }
+                false
+            }
+            ProcessEventKind::Map(map) => self.map(event.pid, map),
+            ProcessEventKind::Exit => {
+                if event.pid == event.tid
+                    && let Some(process) = self.processes.get_mut(&event.pid)
+                {
+                    process.exited_ns = Some(event.time_ns);
+                }
+                false
+            }
+            ProcessEventKind::Snapshot { comm, maps } => {
+                self.snapshot(event.pid, comm, maps);
+                true
+            }
+            ProcessEventKind::Lost { .. } => {
+                self.processes.values_mut().for_each(|p| p.complete = false);
+                false
+            }
+        }
+    }
+
+    /// Forgets a process.
+    pub fn remove(&mut self, pid: u32) {
+        self.processes.remove(&pid);
+    }
+
+    /// Forgets processes that exited before `time_ns`; returns their ids.
+    pub fn remove_exited_before(&mut self, time_ns: u64) -> Vec<u32> {
+        let gone = |p: &Process| p.exited_ns.is_some_and(|t| t < time_ns);
+        let pids: Vec<u32> = self
+            .processes
+            .iter()
+            .filter(|(_, p)| gone(p))
+            .map(|(&pid, _)| pid)
+            .collect();
+        for pid in &pids {
+            self.processes.remove(pid);
+        }
+        pids
+    }
+
+    fn new_version(&mut self) -> u64 {
+        self.next_version += 1;
+        self.next_version
+    }
+
+    fn new_space(&mut self) -> Space {
+        // 0 means "no space" on the wire.
+        self.next_space = self.next_space.wrapping_add(1).max(1);
+        Space {
+            id: self.next_space,
+            version: self.new_version(),
+            maps: Vec::new(),
+        }
+    }
+
+    fn entry(&mut self, pid: u32) -> &mut Process {
+        if self.processes.len() >= MAX_PROCESSES {
+            self.processes.clear();
+        }
+        if !self.processes.contains_key(&pid) {
+            let space = Rc::new(self.new_space());
+            self.processes.insert(
+                pid,
+                Process {
+                    comm: String::new(),
+                    space,
+                    parent: 0,
+                    exited_ns: None,
+                    is_fork: false,
+                    complete: false,
+                    followed: false,
+                },
+            );
+        }
+        // Present by now; the closure only satisfies the signature.
+        self.processes.entry(pid).or_insert_with(|| Process {
+            comm: String::new(),
+            space: Rc::default(),
+            parent: 0,
+            exited_ns: None,
+            is_fork: false,
+            complete: false,
+            followed: false,
+        })
+    }
+
+    fn fork(&mut self, pid: u32, parent: u32) -> bool {
+        if pid == parent {
+            return false;
+        }
+        match self.processes.get(&parent) {
+            Some(known) => {
+                let child = Process {
+                    parent,
+                    exited_ns: None,
+                    is_fork: true,
+                    ..known.clone()
+                };
+                self.processes.insert(pid, child);
+            }
+            // Whatever had this id before is gone.
+            None => self.remove(pid),
+        }
+        false
+    }
+
+    fn map(&mut self, pid: u32, map: &MapEvent) -> bool {
+        let Some(end) = map.start.checked_add(map.len) else {
+            return false;
+        };
+        let file = self.files.intern(&map.file);
+        let version = self.new_version();
+        let process = self.entry(pid);
+        let space = Rc::make_mut(&mut process.space);
+        space.version = version;
+        space.insert(Mapping {
+            start: map.start,
+            end,
+            file_offset: map.file_offset,
+            file,
+        });
+        true
+    }
+
+    fn snapshot(&mut self, pid: u32, comm: &str, maps: &[MapEvent]) {
+        let mut space = self.new_space();
+        if let Some(known) = self.processes.get(&pid) {
+            // The same image, seen again after lost events.
+            space.id = known.space.id;
+        }
+        for map in maps {
+            let Some(end) = map.start.checked_add(map.len) else {
+                continue;
+            };
+            let file = self.files.intern(&map.file);
+            space.insert(Mapping {
+                start: map.start,
+                end,
+                file_offset: map.file_offset,
+                file,
+            });
+        }
+        let process = self.entry(pid);
+        comm.clone_into(&mut process.comm);
+        process.space = Rc::new(space);
+        process.complete = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::FileKey;
+
+    fn key(path: &str) -> FileKey {
+        FileKey {
+            path: path.into(),
+            build_id: None,
+            device: 1,
+            inode: path.len() as u64,
+        }
+    }
+
+    fn event(pid: u32, kind: ProcessEventKind) -> ProcessEvent {
+        ProcessEvent {
+            time_ns: 1,
+            pid,
+            tid: pid,
+            kind,
+        }
+    }
+
+    fn map(pid: u32, start: u64, len: u64, path: &str) -> ProcessEvent {
+        let map = MapEvent {
+            start,
+            len,
+            file_offset: 0,
+            file: key(path),
+        };
+        event(pid, ProcessEventKind::Map(map))
+    }
+
+    fn path(table: &ProcessTable, pid: u32, address: u64) -> Option<(String, u64)> {
+        let mapping = *table.get(pid)?.space.find(address)?;
+        let offset = address - mapping.start + mapping.file_offset;
+        Some((table.files.key(mapping.file)?.path.clone(), offset))
+    }
+
+    #[test]
+    fn later_mappings_replace_earlier_ones_where_they_overlap() {
+        let mut table = ProcessTable::default();
+        table.apply(&event(1, ProcessEventKind::Exec { comm: "a".into() }));
+        table.apply(&map(1, 0x1000, 0x4000, "/old"));
+        table.apply(&map(1, 0x2000, 0x1000, "/new"));
+        assert_eq!(path(&table, 1, 0x1fff), Some(("/old".into(), 0xfff)));
+        assert_eq!(path(&table, 1, 0x2000), Some(("/new".into(), 0)));
+        assert_eq!(path(&table, 1, 0x3000), Some(("/old".into(), 0x2000)));
+        assert_eq!(path(&table, 1, 0x5000), None);
+        assert_eq!(path(&table, 1, 0x0fff), None);
+    }
+
+    #[test]
+    fn a_fork_shares_until_one_side_changes_and_exec_starts_afresh() {
+        let mut table = ProcessTable::default();
+        table.apply(&event(1, ProcessEventKind::Exec { comm: "a".into() }));
+        table.apply(&map(1, 0x1000, 0x1000, "/a"));
+        table.apply(&event(2, ProcessEventKind::Fork { parent: 1 }));
+        assert_eq!(
+            table.get(1).unwrap().space.version,
+            table.get(2).unwrap().space.version
+        );
+        table.apply(&map(2, 0x8000, 0x1000, "/b"));
+        assert_eq!(path(&table, 1, 0x8000), None);
+        assert!(path(&table, 2, 0x8000).is_some() && path(&table, 2, 0x1000).is_some());
+        assert_eq!(
+            table.get(1).unwrap().space.id,
+            table.get(2).unwrap().space.id
+        );
+        table.apply(&event(2, ProcessEventKind::Exec { comm: "b".into() }));
+        assert_eq!(path(&table, 2, 0x1000), None);
+        assert_ne!(
+            table.get(1).unwrap().space.id,
+            table.get(2).unwrap().space.id
+        );
+        assert_eq!(table.get(2).unwrap().comm, "b");
+    }
+
+    #[test]
+    fn hostile_mappings_do_not_wrap() {
+        let mut table = ProcessTable::default();
+        assert!(!table.apply(&map(1, u64::MAX - 10, 100, "/a")));
+        table.apply(&map(1, 0, u64::MAX, "/a"));
+        table.apply(&map(1, 5, 0, "/b"));
+        assert!(path(&table, 1, 77).is_some());
+    }
+}

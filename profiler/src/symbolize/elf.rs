@@ -1,0 +1,416 @@
+//! The little that must be known of an ELF file before its symbols are read.
+//!
+//! Headers are read with `pread` into bounded buffers, so a hostile or truncated
+//! file costs an error. Formats: System V ABI, gabi chapters 4 and 5; notes:
+//! `NT_GNU_BUILD_ID` (3) of owner `GNU`; debug link: GDB manual, "Debugging
+//! Information in Separate Files".
+
+use crate::profile::BuildId;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// Most sections read; linkers produce tens, `-r` output thousands.
+const MAX_SECTIONS: usize = 65_536;
+/// Most bytes of the section name table, of a note section and of a debug link.
+const MAX_NAMES: u64 = 4 << 20;
+const MAX_NOTE: u64 = 64 << 10;
+const MAX_LINK: u64 = 4096;
+
+const SHT_SYMTAB: u32 = 2;
+const SHT_NOTE: u32 = 7;
+const SHT_NOBITS: u32 = 8;
+const SHT_DYNSYM: u32 = 11;
+const SHF_EXECINSTR: u64 = 4;
+const SHF_COMPRESSED: u64 = 0x800;
+const PT_NOTE: u32 = 4;
+const NT_GNU_BUILD_ID: u32 = 3;
+
+/// Why a file is no usable ELF file.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ElfError {
+    #[error("cannot be read: {0}")]
+    Io(#[from] io::Error),
+    #[error("not an ELF file")]
+    NotElf,
+    #[error("byte order differs from this machine's")]
+    ForeignEndian,
+    #[error("{0}")]
+    Malformed(&'static str),
+}
+
+/// What `.gnu_debuglink` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DebugLink {
+    /// File name of the debug file, without directory.
+    pub name: OsString,
+    /// CRC-32 of its contents.
+    pub crc: u32,
+}
+
+/// Where a symbol table and its strings lie in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SymbolTable {
+    pub offset: u64,
+    pub size: u64,
+    pub strings_offset: u64,
+    pub strings_size: u64,
+    /// `.dynsym`: only what is exported or imported.
+    pub dynamic: bool,
+}
+
+/// Summary of an ELF file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ElfInfo {
+    pub build_id: Option<BuildId>,
+    /// Whether `.symtab` is present with contents.
+    pub has_symtab: bool,
+    /// Whether addresses are 64 bits wide.
+    pub wide: bool,
+    /// `.symtab` and `.dynsym`.
+    pub tables: Vec<SymbolTable>,
+    /// By section index: whether it holds code.
+    code: Vec<bool>,
+    /// Whether `.debug_info` is present with contents.
+    pub has_dwarf: bool,
+    /// Bytes of `.debug_info`, line and range sections, uncompressed.
+    pub dwarf_bytes: u64,
+    /// Uncompressed bytes of all compressed debug sections.
+    pub packed_bytes: u64,
+    pub debug_link: Option<DebugLink>,
+}
+
+impl ElfInfo {
+    /// Whether a symbol's section holds code. Indices from `SHN_LORESERVE` on are
+    /// special, and allowed.
+    pub(super) fn is_code(&self, section: u16) -> bool {
+        self.code
+            .get(usize::from(section))
+            .copied()
+            .unwrap_or(section >= 0xff00)
+    }
+
+    /// Bytes of all symbol tables, as the headers claim.
+    pub(super) fn table_bytes(&self) -> u64 {
+        let sizes = self.tables.iter().map(|t| t.size);
+        sizes.fold(0, u64::saturating_add)
+    }
+
+    /// Estimate of the heap that DWARF look-ups need once many units were
+    /// visited: measured at 1.6 to 3.3 times the information, line and range
+    /// sections, plus whatever must be decompressed.
+    pub(super) fn dwarf_cost(&self) -> u64 {
+        self.packed_bytes
+            .saturating_add(self.dwarf_bytes.saturating_mul(2))
+    }
+}
+
+/// Opens a regular file for reading; never waits on a pipe or device that took
+/// its place.
+pub(super) fn open_regular(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a regular file",
+        ))
+    }
+}
+
+/// Reads the summary of a file.
+pub(super) fn inspect(file: &File) -> Result<ElfInfo, ElfError> {
+    let reader = Reader::new(file)?;
+    let sections = reader.sections()?;
+    let mut info = ElfInfo {
+        wide: reader.wide,
+        code: sections
+            .list
+            .iter()
+            .map(|s| s.flags & SHF_EXECINSTR != 0)
+            .collect(),
+        ..ElfInfo::default()
+    };
+    for section in &sections.list {
+        reader.take_section(section, &sections, &mut info)?;
+    }
+    if info.build_id.is_none() {
+        info.build_id = reader.build_id_from_segments()?;
+    }
+    Ok(info)
+}
+
+/// One section header, widened to 64 bits.
+struct Section {
+    name: u32,
+    kind: u32,
+    flags: u64,
+    offset: u64,
+    size: u64,
+    link: u32,
+}
+
+/// The section headers and their names.
+struct Sections {
+    list: Vec<Section>,
+    names: Vec<u8>,
+}
+
+impl Sections {
+    fn name(&self, section: &Section) -> &[u8] {
+        let tail = self.names.get(section.name as usize..).unwrap_or_default();
+        tail.split(|&b| b == 0).next().unwrap_or_default()
+    }
+}
+
+/// Bounded reads of one file.
+struct Reader<'a> {
+    file: &'a File,
+    wide: bool,
+    header: [u8; 64],
+}
+
+impl<'a> Reader<'a> {
+    fn new(file: &'a File) -> Result<Self, ElfError> {
+        let mut header = [0; 64];
+        // A 32-bit header is 52 bytes, but no such file ends there.
+        file.read_exact_at(&mut header, 0).map_err(eof_is_not_elf)?;
+        if !header.starts_with(b"\x7fELF") || !(1..=2).contains(&header[4]) {
+            return Err(ElfError::NotElf);
+        }
+        let native = if cfg!(target_endian = "little") { 1 } else { 2 };
+        if header[5] != native {
+            return Err(ElfError::ForeignEndian);
+        }
+        Ok(Self {
+            file,
+            wide: header[4] == 2,
+            header,
+        })
+    }
+
+    /// Reads `size` bytes at `offset`, at most `limit`.
+    fn read(&self, offset: u64, size: u64, limit: u64) -> Result<Vec<u8>, ElfError> {
+        if size > limit {
+            return Err(ElfError::Malformed("header table too large"));
+        }
+        let size = usize::try_from(size).map_err(|_| ElfError::Malformed("size"))?;
+        let mut bytes = vec![0; size];
+        self.file
+            .read_exact_at(&mut bytes, offset)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput => {
+                    ElfError::Malformed("truncated")
+                }
+                _ => ElfError::Io(error),
+            })?;
+        Ok(bytes)
+    }
+
+    fn sections(&self) -> Result<Sections, ElfError> {
+        let (at, count_at) = if self.wide { (40, 60) } else { (32, 48) };
+        let offset = self.word(&self.header, at);
+        let mut count = usize::from(u16_at(&self.header, count_at));
+        let mut names_index = usize::from(u16_at(&self.header, count_at + 2));
+        let entry = if self.wide { 64 } else { 40 };
+        if offset == 0 {
+            return Ok(Sections {
+                list: Vec::new(),
+                names: Vec::new(),
+            });
+        }
+        if count == 0 || names_index == 0xffff {
+            // More than 65,279 sections: the counts are in the first header.
+            let first = self.read(offset, entry, entry)?;
+            let (size, link) = if self.wide { (32, 40) } else { (20, 24) };
+            if count == 0 {
+                count = usize::try_from(self.word(&first, size)).unwrap_or(usize::MAX);
+            }
+            if names_index == 0xffff {
+                names_index = u32_at(&first, link) as usize;
+            }
+        }
+        if count > MAX_SECTIONS {
+            return Err(ElfError::Malformed("too many sections"));
+        }
+        let table = self.read(offset, entry * count as u64, entry * MAX_SECTIONS as u64)?;
+        let list: Vec<Section> = table
+            .chunks_exact(entry as usize)
+            .map(|bytes| self.section(bytes))
+            .collect();
+        let names = match list.get(names_index) {
+            Some(s) if s.kind != SHT_NOBITS => self.read(s.offset, s.size, MAX_NAMES)?,
+            _ => Vec::new(),
+        };
+        Ok(Sections { list, names })
+    }
+
+    fn section(&self, bytes: &[u8]) -> Section {
+        let [flags, offset, size, link] = if self.wide {
+            [8, 24, 32, 40]
+        } else {
+            [8, 16, 20, 24]
+        };
+        Section {
+            name: u32_at(bytes, 0),
+            kind: u32_at(bytes, 4),
+            flags: self.word(bytes, flags),
+            offset: self.word(bytes, offset),
+            size: self.word(bytes, size),
+            link: u32_at(bytes, link),
+        }
+    }
+
+    fn take_section(
+        &self,
+        section: &Section,
+        sections: &Sections,
+        info: &mut ElfInfo,
+    ) -> Result<(), ElfError> {
+        let name = sections.name(section);
+        if section.kind == SHT_NOBITS || section.size == 0 {
+            return Ok(());
+        }
+        match section.kind {
+            SHT_SYMTAB | SHT_DYNSYM => {
+                info.has_symtab |= section.kind == SHT_SYMTAB;
+                if let Some(strings) = sections.list.get(section.link as usize) {
+                    info.tables.push(SymbolTable {
+                        offset: section.offset,
+                        size: section.size,
+                        strings_offset: strings.offset,
+                        strings_size: strings.size,
+                        dynamic: section.kind == SHT_DYNSYM,
+                    });
+                }
+            }
+            SHT_NOTE if info.build_id.is_none() && section.size <= MAX_NOTE => {
+                let notes = self.read(section.offset, section.size, MAX_NOTE)?;
+                info.build_id = find_build_id(&notes);
+            }
+            _ if name == b".gnu_debuglink" => {
+                let data = self.read(section.offset, section.size, MAX_LINK)?;
+                info.debug_link = parse_debug_link(&data);
+            }
+            _ if name.starts_with(b".debug_") => self.take_debug(section, name, info)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn take_debug(
+        &self,
+        section: &Section,
+        name: &[u8],
+        info: &mut ElfInfo,
+    ) -> Result<(), ElfError> {
+        let mut size = section.size;
+        if section.flags & SHF_COMPRESSED != 0 {
+            // Elf64_Chdr { type, reserved, size, align }, Elf32_Chdr { type, size, align }.
+            let header = self.read(section.offset, 24.min(section.size), 24)?;
+            size = self.word(&header, if self.wide { 8 } else { 4 });
+            info.packed_bytes = info.packed_bytes.saturating_add(size);
+        }
+        info.has_dwarf |= name == b".debug_info";
+        if matches!(
+            name,
+            b".debug_info"
+                | b".debug_line"
+                | b".debug_ranges"
+                | b".debug_rnglists"
+                | b".debug_aranges"
+        ) {
+            info.dwarf_bytes = info.dwarf_bytes.saturating_add(size);
+        }
+        Ok(())
+    }
+
+    /// The build id as the kernel finds it: in a `PT_NOTE` segment.
+    fn build_id_from_segments(&self) -> Result<Option<BuildId>, ElfError> {
+        let (at, count_at) = if self.wide { (32, 56) } else { (28, 44) };
+        let offset = self.word(&self.header, at);
+        let count = u64::from(u16_at(&self.header, count_at));
+        let entry: u64 = if self.wide { 56 } else { 32 };
+        if offset == 0 || count == 0 {
+            return Ok(None);
+        }
+        let table = self.read(offset, entry * count, entry << 16)?;
+        for bytes in table.chunks_exact(entry as usize) {
+            let (offset, size) = if self.wide { (8, 32) } else { (4, 16) };
+            let size = self.word(bytes, size);
+            if u32_at(bytes, 0) != PT_NOTE || size > MAX_NOTE {
+                continue;
+            }
+            let notes = self.read(self.word(bytes, offset), size, MAX_NOTE)?;
+            if let Some(id) = find_build_id(&notes) {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
+    /// An address-sized field.
+    fn word(&self, bytes: &[u8], at: usize) -> u64 {
+        if self.wide {
+            let field = bytes.get(at..at + 8).and_then(|b| b.try_into().ok());
+            u64::from_ne_bytes(field.unwrap_or_default())
+        } else {
+            u64::from(u32_at(bytes, at))
+        }
+    }
+}
+
+fn eof_is_not_elf(error: io::Error) -> ElfError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => ElfError::NotElf,
+        _ => ElfError::Io(error),
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    let field = bytes.get(at..at + 2).and_then(|b| b.try_into().ok());
+    u16::from_ne_bytes(field.unwrap_or_default())
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let field = bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
+    u32::from_ne_bytes(field.unwrap_or_default())
+}
+
+/// Walks notes (name size, descriptor size, type, name, descriptor; each padded
+/// to 4 bytes) for the build id.
+fn find_build_id(mut notes: &[u8]) -> Option<BuildId> {
+    while notes.len() >= 12 {
+        let name_len = u32_at(notes, 0) as usize;
+        let desc_len = u32_at(notes, 4) as usize;
+        let kind = u32_at(notes, 8);
+        let desc_at = name_len.checked_next_multiple_of(4)?.checked_add(12)?;
+        let end = desc_at.checked_add(desc_len)?;
+        if kind == NT_GNU_BUILD_ID && notes.get(12..12 + name_len.min(4)) == Some(b"GNU\0") {
+            return BuildId::new(notes.get(desc_at..end)?);
+        }
+        notes = notes.get(end.checked_next_multiple_of(4)?..)?;
+    }
+    None
+}
+
+/// A NUL-terminated name, padded to 4 bytes, and a CRC in the file's byte order.
+fn parse_debug_link(data: &[u8]) -> Option<DebugLink> {
+    let len = data.iter().position(|&b| b == 0)?;
+    let name = OsStr::from_bytes(data.get(..len)?);
+    let crc_at = (len + 1).next_multiple_of(4);
+    let crc = data.get(crc_at..crc_at + 4)?.try_into().ok()?;
+    // A name with a directory in it would lead out of the searched ones.
+    let plain = !name.is_empty() && !name.as_bytes().contains(&b'/') && name != "..";
+    plain.then(|| DebugLink {
+        name: name.to_owned(),
+        crc: u32::from_ne_bytes(crc),
+    })
+}

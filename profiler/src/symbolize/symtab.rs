@@ -1,0 +1,230 @@
+//! Function names from `.symtab` and `.dynsym`.
+//!
+//! A batch of addresses is matched in one pass over the tables, read with
+//! `pread` through a small buffer: no index is built and no file is mapped, so
+//! the memory needed does not depend on the file, and a file that shrinks
+//! meanwhile is an error and no signal. A pass over the 250,000 symbols of a
+//! large library takes a few milliseconds.
+//!
+//! Format: System V gABI, chapter 4, "Symbol Table".
+
+use super::elf::{ElfError, ElfInfo, SymbolTable};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+/// Bytes read at once: a multiple of both entry sizes (16 and 24).
+const WINDOW: usize = 48 << 10;
+/// Longest name read, in bytes.
+const MAX_NAME: usize = 16 << 10;
+/// Most comparisons of a symbol with an address in one pass. Symbols of real
+/// files hardly overlap; millions that all cover everything are an attack.
+const MAX_MATCHES: u64 = 1 << 24;
+/// How far a symbol without a size (hand-written assembly) reaches at most.
+const SIZELESS_REACH: u64 = 64 << 10;
+
+const STT_NOTYPE: u8 = 0;
+const STT_FUNC: u8 = 2;
+const STT_GNU_IFUNC: u8 = 10;
+const STB_LOCAL: u8 = 0;
+const STB_GLOBAL: u8 = 1;
+const SHN_UNDEF: u16 = 0;
+
+/// One symbol table entry that names code.
+#[derive(Clone, Copy, Debug)]
+struct Symbol {
+    table: usize,
+    name: u32,
+    start: u64,
+    size: u64,
+    /// Preference among symbols with the same start.
+    rank: u8,
+}
+
+/// The best symbols seen for one address.
+#[derive(Clone, Copy, Debug, Default)]
+struct Match {
+    /// Of those that contain the address, the one that starts last.
+    covering: Option<Symbol>,
+    /// Of all that start at or before the address and after the previous
+    /// address of the batch, the one that starts last.
+    nearest: Option<Symbol>,
+}
+
+/// Looks up ELF virtual addresses; `None` where no symbol covers one.
+pub(super) fn lookup(
+    file: &File,
+    info: &ElfInfo,
+    vaddrs: &[u64],
+) -> Result<Vec<Option<String>>, ElfError> {
+    let mut order: Vec<usize> = (0..vaddrs.len()).collect();
+    order.sort_unstable_by_key(|&i| vaddrs[i]);
+    let sorted: Vec<u64> = order.iter().map(|&i| vaddrs[i]).collect();
+    let mut pass = Pass {
+        info,
+        matches: vec![Match::default(); sorted.len()],
+        sorted,
+        budget: MAX_MATCHES,
+    };
+    for (index, table) in info.tables.iter().enumerate() {
+        pass.scan(file, index, table)?;
+    }
+    let chosen = pass.choose();
+    let mut names = vec![None; vaddrs.len()];
+    let mut last: Option<(Symbol, String)> = None;
+    for (&i, symbol) in order.iter().zip(chosen) {
+        let Some(symbol) = symbol else { continue };
+        let known = last.take_if(|(s, _)| s.table == symbol.table && s.name == symbol.name);
+        let name = match known {
+            Some((_, name)) => name,
+            None => read_name(file, info, symbol)?,
+        };
+        // Nameless symbols, and those that mark code and data on Arm.
+        if !name.is_empty() && !name.starts_with('$') {
+            names[i] = Some(name.clone());
+        }
+        last = Some((symbol, name));
+    }
+    Ok(names)
+}
+
+/// One pass over the symbol tables of a file.
+struct Pass<'a> {
+    info: &'a ElfInfo,
+    sorted: Vec<u64>,
+    matches: Vec<Match>,
+    budget: u64,
+}
+
+impl Pass<'_> {
+    fn scan(&mut self, file: &File, index: usize, table: &SymbolTable) -> Result<(), ElfError> {
+        let entry = if self.info.wide { 24 } else { 16 };
+        let mut window = vec![0; WINDOW];
+        let mut done = 0;
+        while done < table.size {
+            let len = usize::try_from(table.size - done).map_or(WINDOW, |left| left.min(WINDOW));
+            let bytes = window.get_mut(..len).unwrap_or_default();
+            let at = table.offset.checked_add(done).ok_or(TRUNCATED)?;
+            file.read_exact_at(bytes, at).map_err(truncated)?;
+            for bytes in bytes.chunks_exact(entry) {
+                if let Some(symbol) = self.parse(bytes, index, table) {
+                    self.offer(symbol)?;
+                }
+            }
+            done += len as u64;
+        }
+        Ok(())
+    }
+
+    /// An entry that names code of this file.
+    fn parse(&self, bytes: &[u8], index: usize, table: &SymbolTable) -> Option<Symbol> {
+        let u16_at = |at| Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+        let u32_at = |at| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+        let u64_at = |at| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+        let (start, size, kind, section) = if self.info.wide {
+            (u64_at(8)?, u64_at(16)?, *bytes.get(4)?, u16_at(6)?)
+        } else {
+            (
+                u32_at(4)?.into(),
+                u32_at(8)?.into(),
+                *bytes.get(12)?,
+                u16_at(14)?,
+            )
+        };
+        let (binding, kind) = (kind >> 4, kind & 15);
+        let is_function = matches!(kind, STT_FUNC | STT_GNU_IFUNC);
+        if section == SHN_UNDEF || !(is_function || kind == STT_NOTYPE) {
+            return None;
+        }
+        // Sparse dynamic tables would give sizeless symbols far too much.
+        if size == 0 && table.dynamic || !self.info.is_code(section) {
+            return None;
+        }
+        let rank = match binding {
+            STB_GLOBAL => 2,
+            STB_LOCAL => 0,
+            _ => 1,
+        };
+        Some(Symbol {
+            table: index,
+            name: u32_at(0)?,
+            start,
+            size,
+            rank: rank + if is_function { 4 } else { 0 },
+        })
+    }
+
+    /// Enters a symbol for the addresses it concerns.
+    fn offer(&mut self, symbol: Symbol) -> Result<(), ElfError> {
+        let first = self.sorted.partition_point(|&a| a < symbol.start);
+        let rest = self.sorted.get(first..).unwrap_or_default();
+        let Some(slot) = self.matches.get_mut(first) else {
+            return Ok(());
+        };
+        if better(&slot.nearest, &symbol) {
+            slot.nearest = Some(symbol);
+        }
+        let covered = rest.partition_point(|&a| a - symbol.start < symbol.size);
+        self.budget = self
+            .budget
+            .checked_sub(covered as u64)
+            .ok_or(ElfError::Malformed("symbols overlap beyond reason"))?;
+        for slot in self.matches.iter_mut().skip(first).take(covered) {
+            if better(&slot.covering, &symbol) {
+                slot.covering = Some(symbol);
+            }
+        }
+        Ok(())
+    }
+
+    /// The symbol of each address, in sorted order: one that contains it, else
+    /// the one before it if that has no size.
+    fn choose(self) -> Vec<Option<Symbol>> {
+        let mut nearest: Option<Symbol> = None;
+        let mut chosen = Vec::with_capacity(self.sorted.len());
+        for (addr, found) in self.sorted.into_iter().zip(self.matches) {
+            if let Some(symbol) = found.nearest {
+                nearest = Some(symbol);
+            }
+            let sizeless = nearest.filter(|s| s.size == 0 && addr - s.start < SIZELESS_REACH);
+            chosen.push(found.covering.or(sizeless));
+        }
+        chosen
+    }
+}
+
+/// Whether `new` is to be preferred: it starts later, or at the same address and
+/// ranks higher. The first of equals stays.
+fn better(old: &Option<Symbol>, new: &Symbol) -> bool {
+    old.is_none_or(|old| (new.start, new.rank) > (old.start, old.rank))
+}
+
+const TRUNCATED: ElfError = ElfError::Malformed("symbol table truncated");
+
+fn truncated(error: io::Error) -> ElfError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput => TRUNCATED,
+        _ => ElfError::Io(error),
+    }
+}
+
+/// Reads a symbol's name from the string table, cut at [`MAX_NAME`] bytes.
+fn read_name(file: &File, info: &ElfInfo, symbol: Symbol) -> Result<String, ElfError> {
+    let table = info.tables.get(symbol.table).ok_or(TRUNCATED)?;
+    let left = table.strings_size.saturating_sub(symbol.name.into());
+    let at = table
+        .strings_offset
+        .checked_add(symbol.name.into())
+        .ok_or(TRUNCATED)?;
+    let mut bytes = Vec::new();
+    for limit in [256, MAX_NAME] {
+        let want = usize::try_from(left).map_or(limit, |left| left.min(limit));
+        bytes.resize(want, 0);
+        file.read_exact_at(&mut bytes, at).map_err(truncated)?;
+        if let Some(end) = bytes.iter().position(|&b| b == 0) {
+            bytes.truncate(end);
+            break;
+        }
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,520 @@
+//! Native symbolization against binutils, which read the same files with other
+//! code: `addr2line -f -i -C` for inlined functions, `nm` for symbols.
+
+use super::*;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
+
+const C_SOURCE: &str = r#"
+#include <stdio.h>
+static volatile int sink;
+static inline __attribute__((always_inline)) int innermost(int x) { sink += x; return sink * 3; }
+static inline __attribute__((always_inline)) int middle(int x) { return innermost(x) + innermost(x + 1); }
+static __attribute__((noinline)) int a_static(int x) { return middle(x) ^ sink; }
+__attribute__((noinline)) int a_global(int x) { for (int i = 0; i < x; i++) sink += middle(i); return a_static(x); }
+int main(int argc, char **argv) { return a_global(argc) + printf("%d\n", sink); }
+"#;
+
+const CPP_SOURCE: &str = r#"
+#include <vector>
+#include <string>
+namespace outer { namespace {
+template <typename T, int N> struct Box {
+  T items[N];
+  __attribute__((noinline)) T sum(const std::vector<T>& more) const {
+    T t{}; for (auto& i : items) t += i; for (auto& m : more) t += m; return t; }
+};
+} 
+struct Shape { virtual ~Shape(); virtual int area(int, unsigned long) const; int n; };
+__attribute__((noinline)) Shape::~Shape() { n++; }
+__attribute__((noinline)) int Shape::area(int a, unsigned long b) const { return n * a + (int)b; }
+__attribute__((noinline)) bool operator<(const Shape& a, const Shape& b) { return a.n < b.n; }
+}
+int main(int argc, char**) {
+  outer::Box<int, 4> b{{1, 2, 3, argc}};
+  std::vector<int> v(argc, 7);
+  outer::Shape s, t; s.n = argc; t.n = 2;
+  return b.sum(v) + s.area(argc, v.size()) + (s < t);
+}
+"#;
+
+const RUST_SOURCE: &str = r#"
+pub mod shapes {
+    pub trait Area { fn area(&self) -> u64; }
+    pub struct Square<T>(pub T);
+    impl<T: Into<u64> + Copy> Area for Square<T> {
+        #[inline(never)]
+        fn area(&self) -> u64 { let x = self.0.into(); helper(x) * x }
+    }
+    #[inline(always)]
+    fn helper(x: u64) -> u64 { std::hint::black_box(x) + 1 }
+}
+use shapes::Area;
+#[inline(never)]
+fn sum(items: &[u8; 4]) -> u64 { items.iter().map(|&i| shapes::Square(i).area()).sum() }
+fn main() { println!("{}", sum(&std::hint::black_box([1, 2, 3, 4]))); }
+"#;
+
+fn run(program: &str, args: &[&str], dir: &Path) -> String {
+    let out = Command::new(program)
+        .args(args)
+        .current_dir(dir)
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{program} {args:?}: {stderr}");
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// Compiles a source into `dir/name`.
+fn compile(dir: &Path, compiler: &str, source: &str, name: &str, flags: &[&str]) -> PathBuf {
+    let file = format!(
+        "{name}.{}",
+        match compiler {
+            "cc" => "c",
+            "c++" => "cpp",
+            _ => "rs",
+        }
+    );
+    fs::write(dir.join(&file), source).unwrap();
+    run(compiler, &[flags, &["-o", name, &file]].concat(), dir);
+    dir.join(name)
+}
+
+/// Compiles [`C_SOURCE`] with a build id and debug information.
+fn c_program(dir: &Path) -> PathBuf {
+    compile(
+        dir,
+        "cc",
+        C_SOURCE,
+        "prog",
+        &["-O2", "-g", "-Wl,--build-id"],
+    )
+}
+
+/// Text symbols of the file itself (not of the C runtime): address, size, name.
+fn functions(path: &Path, filter: &str) -> Vec<(u64, u64, String)> {
+    let dir = path.parent().unwrap();
+    let listing = run("nm", &["-S", "--defined-only", path.to_str().unwrap()], dir);
+    let parse = |line: &str| {
+        let mut words = line.split_whitespace();
+        let addr = u64::from_str_radix(words.next()?, 16).ok()?;
+        let size = u64::from_str_radix(words.next()?, 16).ok()?;
+        matches!(words.next()?, "t" | "T" | "W").then_some((addr, size, words.next()?.to_owned()))
+    };
+    let all = listing.lines().filter_map(parse);
+    let found: Vec<_> = all.filter(|(_, _, name)| name.contains(filter)).collect();
+    assert!(
+        !found.is_empty(),
+        "nm found nothing like {filter} in {}",
+        path.display()
+    );
+    found
+}
+
+/// What addr2line says: for each address the functions, outermost first, each
+/// with its source position.
+fn addr2line(path: &Path, addrs: &[u64]) -> Vec<Vec<(String, String)>> {
+    let hex: Vec<String> = addrs.iter().map(|a| format!("{a:#x}")).collect();
+    let mut args = vec!["-a", "-f", "-i", "-C", "-e", path.to_str().unwrap()];
+    args.extend(hex.iter().map(String::as_str));
+    let text = run("addr2line", &args, path.parent().unwrap());
+    let mut all: Vec<Vec<(String, String)>> = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("0x") {
+            all.push(Vec::new());
+            continue;
+        }
+        let place = lines.next().unwrap();
+        let place = place.split(" (discriminator").next().unwrap();
+        let frames = all.last_mut().unwrap();
+        frames.insert(0, (line.to_owned(), place.to_owned()));
+    }
+    all
+}
+
+fn symbolizer() -> NativeSymbolizer {
+    NativeSymbolizer::new(SymbolizeOptions {
+        source_lines: true,
+        ..SymbolizeOptions::default()
+    })
+}
+
+fn binary(path: &Path) -> BinaryRef<'_> {
+    BinaryRef {
+        path,
+        file: None,
+        build_id: None,
+        root: None,
+    }
+}
+
+fn names(frames: &[SymFrame]) -> Vec<&str> {
+    frames.iter().map(|f| f.name.as_str()).collect()
+}
+
+fn symbolize(binary: &BinaryRef<'_>, addrs: &[u64]) -> Vec<Vec<SymFrame>> {
+    let mut out = Vec::new();
+    symbolizer().symbolize(binary, addrs, &mut out).unwrap();
+    assert_eq!(out.len(), addrs.len());
+    out
+}
+
+/// All addresses of the functions whose mangled names contain `filter`.
+fn addresses(path: &Path, filter: &str) -> Vec<u64> {
+    let all = functions(path, filter);
+    all.iter()
+        .flat_map(|(addr, size, _)| *addr..addr + size)
+        .collect()
+}
+
+/// Compares every address with addr2line: names, inlining, source lines.
+fn assert_like_addr2line(path: &Path, filter: &str, same_name: fn(&str, &str) -> bool) {
+    let addrs = addresses(path, filter);
+    let expected = addr2line(path, &addrs);
+    let found = symbolize(&binary(path), &addrs);
+    let mut inlined = 0;
+    for ((addr, expected), found) in addrs.iter().zip(&expected).zip(&found) {
+        assert_eq!(
+            expected.len(),
+            found.len(),
+            "{addr:#x}: {expected:?} {found:?}"
+        );
+        for (i, ((name, place), frame)) in expected.iter().zip(found).enumerate() {
+            assert!(
+                same_name(name, &frame.name),
+                "{addr:#x}: {name} {}",
+                frame.name
+            );
+            let kind = if i == 0 {
+                FrameKind::Native
+            } else {
+                FrameKind::Inlined
+            };
+            assert_eq!(frame.kind, kind);
+            let (file, line) = frame.source.clone().unwrap_or_default();
+            let file_name = |p: &str| p.rsplit('/').next().unwrap_or(p).to_owned();
+            let (expected_file, expected_line) = place.rsplit_once(':').unwrap();
+            if expected_line != "?" {
+                assert_eq!(file_name(&file), file_name(expected_file), "{addr:#x}");
+                assert_eq!(line.to_string(), expected_line, "{addr:#x} {file}");
+            }
+            inlined += usize::from(i > 0);
+        }
+    }
+    assert!(
+        inlined > 10,
+        "the program has no inlined functions to compare"
+    );
+}
+
+#[test]
+fn c_inlines_match_addr2line() {
+    let dir = TempDir::new().unwrap();
+    let program = c_program(dir.path());
+    assert_like_addr2line(&program, "a_", |a, b| a == b);
+}
+
+#[test]
+fn cpp_templates_match_addr2line() {
+    let dir = TempDir::new().unwrap();
+    let program = compile(dir.path(), "c++", CPP_SOURCE, "prog", &["-O2", "-g"]);
+    assert_like_addr2line(&program, "outer", |a, b| a == b);
+}
+
+#[test]
+fn rust_names_of_both_schemes_match_addr2line() {
+    for scheme in ["v0", "legacy"] {
+        let dir = TempDir::new().unwrap();
+        let mangling = format!("-Csymbol-mangling-version={scheme}");
+        // Stable rustc has either scheme only as an unstable choice, by version.
+        let flags = ["-O", "-g", mangling.as_str(), "-Zunstable-options"];
+        let flags: &[&str] = if scheme == "v0" { &flags[..3] } else { &flags };
+        fs::write(dir.path().join("prog.rs"), RUST_SOURCE).unwrap();
+        let mut command = Command::new("rustc");
+        command
+            .args(flags)
+            .args(["-o", "prog", "prog.rs"])
+            .env("RUSTC_BOOTSTRAP", "1");
+        let out = command.current_dir(dir.path()).output().unwrap();
+        assert!(
+            out.status.success(),
+            "{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+        assert_like_addr2line(&dir.path().join("prog"), "prog", |expected, found| {
+            // binutils keeps the hash of legacy names, and crate disambiguators.
+            let hashless = expected
+                .rsplit_once("::h")
+                .map_or(expected, |(name, _)| name);
+            expected == found || hashless == found
+        });
+    }
+}
+
+#[test]
+fn symbols_without_debug_information_match_nm() {
+    let dir = TempDir::new().unwrap();
+    let program = compile(dir.path(), "cc", C_SOURCE, "prog", &["-O2"]);
+    for (addr, size, name) in functions(&program, "a_") {
+        let found = symbolize(&binary(&program), &[addr, addr + size - 1]);
+        for frames in found {
+            assert_eq!(names(&frames), [name.as_str()]);
+            assert_eq!(frames[0].kind, FrameKind::Native);
+        }
+    }
+}
+
+/// Moves the debug information into `debug` and strips the program.
+fn split_debug(program: &Path, debug: &Path, link: bool) {
+    let dir = program.parent().unwrap();
+    let (program, debug) = (program.to_str().unwrap(), debug.to_str().unwrap());
+    run("objcopy", &["--only-keep-debug", program, debug], dir);
+    run("strip", &["-s", program], dir);
+    if link {
+        run(
+            "objcopy",
+            &[&format!("--add-gnu-debuglink={debug}"), program],
+            dir,
+        );
+    }
+}
+
+/// The names that the unstripped program has at some addresses.
+fn expected_names(program: &Path) -> (Vec<u64>, Vec<Vec<SymFrame>>) {
+    let addrs = addresses(program, "a_");
+    let frames = symbolize(&binary(program), &addrs);
+    assert!(frames.iter().all(|f| f[0].kind == FrameKind::Native));
+    (addrs, frames)
+}
+
+#[test]
+fn stripped_with_debug_link() {
+    for subdir in ["", ".debug"] {
+        let dir = TempDir::new().unwrap();
+        let program = compile(
+            dir.path(),
+            "cc",
+            C_SOURCE,
+            "prog",
+            &["-O2", "-g", "-Wl,--build-id=none"],
+        );
+        let (addrs, expected) = expected_names(&program);
+        fs::create_dir_all(dir.path().join(subdir)).unwrap();
+        let debug = dir.path().join(subdir).join("prog.debug");
+        split_debug(&program, &debug, true);
+        assert_eq!(symbolize(&binary(&program), &addrs), expected);
+        // A debug file of another build must not be used.
+        let mut bytes = fs::read(&debug).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&debug, bytes).unwrap();
+        let found = symbolize(&binary(&program), &addrs);
+        assert!(found.iter().all(|f| names(f) == ["[no symbols prog]"]));
+    }
+}
+
+/// The build id as readelf prints it.
+fn build_id(program: &Path) -> BuildId {
+    let notes = run(
+        "readelf",
+        &["-n", program.to_str().unwrap()],
+        program.parent().unwrap(),
+    );
+    let hex = notes.split("Build ID: ").nth(1).unwrap();
+    let hex = hex.split_whitespace().next().unwrap();
+    let bytes: Vec<u8> = (0..hex.len() / 2)
+        .map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap())
+        .collect();
+    BuildId::new(&bytes).unwrap()
+}
+
+#[test]
+fn stripped_with_build_id_directory_in_a_container() {
+    let root = TempDir::new().unwrap();
+    fs::create_dir(root.path().join("app")).unwrap();
+    let program = c_program(&root.path().join("app"));
+    let (addrs, expected) = expected_names(&program);
+    let id = build_id(&program).to_string();
+    let dir = root.path().join("usr/lib/debug/.build-id").join(&id[..2]);
+    fs::create_dir_all(&dir).unwrap();
+    split_debug(&program, &dir.join(format!("{}.debug", &id[2..])), false);
+    let inside = BinaryRef {
+        path: Path::new("/app/prog"),
+        file: None,
+        build_id: Some(build_id(&program)),
+        root: Some(root.path()),
+    };
+    assert_eq!(symbolize(&inside, &addrs), expected);
+    let outside = symbolize(&binary(&program), &addrs);
+    assert!(outside.iter().all(|f| names(f) == ["[no symbols prog]"]));
+}
+
+#[test]
+fn deleted_file_by_descriptor() {
+    let dir = TempDir::new().unwrap();
+    let program = c_program(dir.path());
+    let (addrs, expected) = expected_names(&program);
+    let file = File::open(&program).unwrap();
+    fs::remove_file(&program).unwrap();
+    let deleted = PathBuf::from(format!("{} (deleted)", program.display()));
+    let reference = BinaryRef {
+        file: Some(&file),
+        ..binary(&deleted)
+    };
+    let mut symbolizer = symbolizer();
+    // Twice: the second time from kept state.
+    for _ in 0..2 {
+        let mut out = Vec::new();
+        symbolizer.symbolize(&reference, &addrs, &mut out).unwrap();
+        assert_eq!(out, expected);
+    }
+    let mut out = Vec::new();
+    symbolizer.symbolize(&reference, &[1], &mut out).unwrap();
+    assert_eq!(names(&out[0]), ["[no symbols prog]"]);
+}
+
+#[test]
+fn replaced_file_is_not_used() {
+    let dir = TempDir::new().unwrap();
+    let program = c_program(dir.path());
+    let old = build_id(&program);
+    let (addrs, _) = expected_names(&program);
+    let other = C_SOURCE.replace("sink * 3", "sink * 5");
+    fs::remove_file(&program).unwrap();
+    compile(
+        dir.path(),
+        "cc",
+        &other,
+        "prog",
+        &["-O2", "-g", "-Wl,--build-id"],
+    );
+    let reference = BinaryRef {
+        build_id: Some(old),
+        ..binary(&program)
+    };
+    let mut symbolizer = symbolizer();
+    let mut out = Vec::new();
+    let error = symbolizer
+        .symbolize(&reference, &addrs, &mut out)
+        .unwrap_err();
+    assert!(matches!(error, SymbolizeError::Replaced { .. }));
+    assert!(error.to_string().contains("prog"));
+    assert_eq!(out.len(), addrs.len());
+    assert!(out.iter().all(|f| names(f) == ["[replaced prog]"]));
+    assert_eq!(symbolizer.stats().replaced, 1);
+    // The same symbolizer sees the new file when the build id fits.
+    let reference = BinaryRef {
+        build_id: Some(build_id(&program)),
+        ..binary(&program)
+    };
+    symbolizer
+        .symbolize(&reference, &addresses(&program, "a_")[..1], &mut out)
+        .unwrap();
+    assert_eq!(out.last().unwrap()[0].kind, FrameKind::Native);
+}
+
+#[test]
+fn what_is_no_file_is_unreadable() {
+    let dir = TempDir::new().unwrap();
+    let fifo = dir.path().join("fifo");
+    run("mkfifo", &[fifo.to_str().unwrap()], dir.path());
+    for path in [dir.path().join("absent"), dir.path().to_owned(), fifo] {
+        let mut out = Vec::new();
+        let error = symbolizer()
+            .symbolize(&binary(&path), &[1, 2], &mut out)
+            .unwrap_err();
+        assert!(
+            matches!(error, SymbolizeError::Unreadable { .. }),
+            "{error}"
+        );
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert_eq!(names(&out[1]), [format!("[unreadable {name}]")]);
+    }
+}
+
+#[test]
+fn corrupt_and_truncated_files_cost_only_themselves() {
+    let dir = TempDir::new().unwrap();
+    let program = c_program(dir.path());
+    let addrs = addresses(&program, "a_");
+    let bytes = fs::read(&program).unwrap();
+    let victim = dir.path().join("victim");
+    let mut state = 99_u64;
+    let mut random = |n: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) as usize % n
+    };
+    let mut variants: Vec<Vec<u8>> = (0..40)
+        .map(|i| bytes[..bytes.len() * i / 40].to_vec())
+        .collect();
+    for round in 0..60 {
+        let mut damaged = bytes.clone();
+        for _ in 0..=round {
+            let at = random(damaged.len());
+            damaged[at] = random(256) as u8;
+        }
+        variants.push(damaged);
+    }
+    let mut symbolizer = symbolizer();
+    for variant in variants {
+        fs::write(&victim, variant).unwrap();
+        let mut out = Vec::new();
+        let _ = symbolizer.symbolize(&binary(&victim), &addrs, &mut out);
+        assert_eq!(out.len(), addrs.len());
+        assert!(out.iter().all(|frames| !frames.is_empty()));
+    }
+    let mut out = Vec::new();
+    symbolizer
+        .symbolize(&binary(&program), &addrs, &mut out)
+        .unwrap();
+    assert!(out.iter().all(|f| f[0].kind == FrameKind::Native));
+}
+
+#[test]
+fn large_dwarf_is_left_out_and_counted() {
+    let dir = TempDir::new().unwrap();
+    let program = c_program(dir.path());
+    let (addr, _, name) = functions(&program, "a_global").remove(0);
+    let mut symbolizer = NativeSymbolizer::new(SymbolizeOptions {
+        dwarf_limit: 1000,
+        ..SymbolizeOptions::default()
+    });
+    let mut out = Vec::new();
+    let addrs: Vec<u64> = (addr..addr + 40).collect();
+    symbolizer
+        .symbolize(&binary(&program), &addrs, &mut out)
+        .unwrap();
+    assert!(out.iter().all(|f| names(f) == [name.as_str()]));
+    assert_eq!(symbolizer.stats().dwarf_too_large, 1);
+}
+
+#[test]
+fn options_select_inlines_and_lines() {
+    let dir = TempDir::new().unwrap();
+    let program = c_program(dir.path());
+    let addrs = addresses(&program, "a_");
+    let depth = |inlines, source_lines| {
+        let options = SymbolizeOptions {
+            inlines,
+            source_lines,
+            ..SymbolizeOptions::default()
+        };
+        let mut out = Vec::new();
+        let mut symbolizer = NativeSymbolizer::new(options);
+        symbolizer
+            .symbolize(&binary(&program), &addrs, &mut out)
+            .unwrap();
+        let lines = out.iter().flatten().any(|f| f.source.is_some());
+        (out.iter().map(Vec::len).collect::<BTreeSet<_>>(), lines)
+    };
+    assert_eq!(depth(false, false), (BTreeSet::from([1]), false));
+    assert_eq!(depth(false, true), (BTreeSet::from([1]), true));
+    let (depths, lines) = depth(true, false);
+    assert!(depths.contains(&3) && !lines, "{depths:?}");
+}

@@ -1,0 +1,282 @@
+//! Which FDE covers an address: the sorted table of `.eh_frame_hdr` (LSB,
+//! "Exception Frame Header") or, where a file has none, an index made by one
+//! scan of `.eh_frame`.
+
+use super::UnwindError;
+use super::bytes::Bytes;
+use super::cie::{encoded_address, encoded_value};
+use super::elf::{Elf, Span};
+use super::record::{self, Kind, Reader};
+use super::source::{ReadAt, Window, read_full};
+use std::sync::OnceLock;
+
+/// Table encodings that are searched in place: relative to the header's start,
+/// signed, 4 or 8 bytes.
+const TABLE_SDATA4: u8 = 0x3b;
+const TABLE_SDATA8: u8 = 0x3c;
+/// Bytes of `.eh_frame_hdr` before the table, at most: version, encodings and
+/// two pointers.
+const MAX_HDR_HEAD: usize = 4 + 8 + 8;
+/// Bytes of table read at once.
+const TABLE_CHUNK: usize = 4096;
+
+/// Most FDEs of a file without a search table (8 bytes of memory each).
+const MAX_SCANNED_FDES: usize = 1 << 20;
+/// Most records looked at in that scan, terminators included.
+const MAX_SCANNED_RECORDS: usize = 4 << 20;
+
+/// The way from addresses to FDEs, for one file.
+#[derive(Debug)]
+pub(super) enum Index {
+    /// The file has no `.eh_frame`.
+    Absent,
+    /// Search in the file's own table.
+    Table(Table),
+    /// Search in an index that is made when the first page is asked for.
+    Scan {
+        frames: Span,
+        base: u64,
+        entries: OnceLock<Vec<ScanEntry>>,
+    },
+}
+
+/// The search table of `.eh_frame_hdr`.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// File offset of the first entry.
+    offset: u64,
+    /// What addresses in it are relative to.
+    base: u64,
+    /// Entries.
+    count: u64,
+    /// 8 bytes per number instead of 4.
+    wide: bool,
+    /// The loaded bytes from `.eh_frame`'s start on.
+    frames: Span,
+}
+
+/// An FDE found by scanning, relative to the file's first page and to
+/// `.eh_frame`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ScanEntry {
+    start: u32,
+    fde: u32,
+}
+
+/// An entry of the index.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    /// Address of the first byte of code.
+    pub(super) start: u64,
+    /// Offset of the FDE from the start of [`Index::frames`]; it may lie
+    /// outside, for it comes from the file.
+    pub(super) fde: u64,
+}
+
+impl Index {
+    /// Finds a file's unwind data. `base` is the address of its first page.
+    pub(super) fn find<R: ReadAt>(source: &R, elf: &Elf, base: u64) -> Result<Self, UnwindError> {
+        let mut start = None;
+        if let Some(hdr) = elf.eh_frame_hdr {
+            match parse_hdr(source, elf, hdr)? {
+                Some(Hdr::Table(table)) => return Ok(Self::Table(table)),
+                Some(Hdr::Frames(frames)) => start = Some(frames),
+                None => {}
+            }
+        }
+        let frames = elf.eh_frame_section(source)?.or(start);
+        Ok(match frames {
+            Some(frames) if frames.size > 0 => Self::Scan {
+                frames,
+                base,
+                entries: OnceLock::new(),
+            },
+            _ => Self::Absent,
+        })
+    }
+
+    /// The bytes that hold the FDEs.
+    pub(super) fn frames(&self) -> Option<Span> {
+        match self {
+            Self::Absent => None,
+            Self::Table(table) => Some(table.frames),
+            Self::Scan { frames, .. } => Some(*frames),
+        }
+    }
+
+    /// A cursor for look-ups; makes the index if it is not there yet.
+    pub(super) fn cursor<R: ReadAt>(&self, source: &R) -> Result<Cursor<'_>, UnwindError> {
+        if let Self::Scan {
+            frames,
+            base,
+            entries,
+        } = self
+            && entries.get().is_none()
+        {
+            let scanned = scan(source, *frames, *base)?;
+            // Another thread may have been faster, with the same result.
+            let _ = entries.set(scanned);
+        }
+        Ok(Cursor {
+            index: self,
+            window: Window::new(TABLE_CHUNK),
+        })
+    }
+}
+
+/// Reads entries of the index.
+pub(super) struct Cursor<'a> {
+    index: &'a Index,
+    window: Window,
+}
+
+impl Cursor<'_> {
+    /// Number of entries.
+    pub(super) fn len(&self) -> u64 {
+        match self.index {
+            Index::Absent => 0,
+            Index::Table(table) => table.count,
+            Index::Scan { entries, .. } => entries.get().map_or(0, Vec::len) as u64,
+        }
+    }
+
+    /// Entry `i`.
+    pub(super) fn entry<R: ReadAt>(&mut self, source: &R, i: u64) -> Result<Entry, UnwindError> {
+        let missing = UnwindError::Truncated(".eh_frame_hdr");
+        match self.index {
+            Index::Absent => Err(missing),
+            Index::Table(table) => {
+                let size = table.entry_size();
+                let at = table.offset.saturating_add(i.saturating_mul(size as u64));
+                let bytes = self.window.get(source, at, size)?;
+                table.parse_entry(bytes).ok_or(missing)
+            }
+            Index::Scan { base, entries, .. } => entries
+                .get()
+                .and_then(|entries| entries.get(usize::try_from(i).ok()?))
+                .map(|e| Entry {
+                    start: base.wrapping_add(u64::from(e.start)),
+                    fde: u64::from(e.fde),
+                })
+                .ok_or(missing),
+        }
+    }
+
+    /// Number of entries that start at or before `vaddr`, if they are sorted.
+    pub(super) fn count_up_to<R: ReadAt>(
+        &mut self,
+        source: &R,
+        vaddr: u64,
+    ) -> Result<u64, UnwindError> {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.entry(source, middle)?.start <= vaddr {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
+    }
+}
+
+impl Table {
+    /// Bytes of one entry.
+    fn entry_size(&self) -> usize {
+        if self.wide { 16 } else { 8 }
+    }
+
+    /// One entry: the addresses of code and FDE.
+    fn parse_entry(&self, bytes: &[u8]) -> Option<Entry> {
+        let encoding = if self.wide {
+            TABLE_SDATA8
+        } else {
+            TABLE_SDATA4
+        };
+        let mut bytes = Bytes::new(bytes);
+        let start = self.base.wrapping_add(encoded_value(&mut bytes, encoding)?);
+        let fde = self.base.wrapping_add(encoded_value(&mut bytes, encoding)?);
+        Some(Entry {
+            start,
+            fde: fde.wrapping_sub(self.frames.vaddr),
+        })
+    }
+}
+
+/// What `.eh_frame_hdr` gives.
+enum Hdr {
+    /// A search table.
+    Table(Table),
+    /// Only the place of `.eh_frame`.
+    Frames(Span),
+}
+
+/// Reads the head of `.eh_frame_hdr`; `None` if it leads nowhere.
+fn parse_hdr<R: ReadAt>(source: &R, elf: &Elf, hdr: Span) -> Result<Option<Hdr>, UnwindError> {
+    let mut head = [0; MAX_HDR_HEAD];
+    let n = read_full(source, &mut head, hdr.offset)?;
+    let parse = || {
+        let mut bytes = Bytes::new(head.get(..n)?);
+        let (version, frames_encoding) = (bytes.u8()?, bytes.u8()?);
+        let (count_encoding, table_encoding) = (bytes.u8()?, bytes.u8()?);
+        if version != 1 {
+            return None;
+        }
+        let at = encoded_address(&mut bytes, frames_encoding, hdr.vaddr)?;
+        let frames = elf.loaded_from(at)?;
+        let wide = match table_encoding {
+            TABLE_SDATA4 => false,
+            TABLE_SDATA8 => true,
+            _ => return Some(Hdr::Frames(frames)),
+        };
+        // A count is a plain number: nothing it could be relative to.
+        let Some(count) = encoded_value(&mut bytes, count_encoding).filter(|&n| n > 0) else {
+            return Some(Hdr::Frames(frames));
+        };
+        let skip = bytes.pos() as u64;
+        let entry_size = if wide { 16 } else { 8 };
+        let room = hdr.size.checked_sub(skip)? / entry_size;
+        Some(Hdr::Table(Table {
+            offset: hdr.offset + skip,
+            base: hdr.vaddr,
+            count: count.min(room),
+            wide,
+            frames,
+        }))
+    };
+    Ok(parse())
+}
+
+/// All FDEs of `.eh_frame` by the address of their code. What follows a
+/// malformed record is not found: nothing says where it ends.
+fn scan<R: ReadAt>(source: &R, frames: Span, base: u64) -> Result<Vec<ScanEntry>, UnwindError> {
+    let mut reader = Reader::new(frames);
+    let mut entries = Vec::new();
+    let mut at = 0;
+    for _ in 0..MAX_SCANNED_RECORDS {
+        let Some(record) = reader.header(source, at)? else {
+            break;
+        };
+        if let Kind::Fde { .. } = record.kind
+            && let Ok(fde) = u32::try_from(at)
+            && let Some(range) = reader.fde_range(source, &record)?
+            && let Some(Ok(start)) = range.start.checked_sub(base).map(u32::try_from)
+            && !range.is_empty()
+        {
+            if entries.len() >= MAX_SCANNED_FDES {
+                return Err(UnwindError::TooLarge(
+                    "number of FDEs without a search table",
+                ));
+            }
+            entries.push(ScanEntry { start, fde });
+        }
+        at = record.end;
+    }
+    entries.sort_by_key(|entry| entry.start);
+    entries.shrink_to_fit();
+    Ok(entries)
+}
+
+// The reader's limits bound the scan's records too.
+const _: () = assert!(record::MAX_RECORD_BYTES >= TABLE_CHUNK);

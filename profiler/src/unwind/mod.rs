@@ -1,0 +1,102 @@
+//! `.eh_frame` to the compact tables of the kernel-side unwinder.
+//!
+//! An [`UnwindFile`] knows where a file's unwind data is; [`UnwindFile::page`]
+//! reads what describes one page of text ([`aiprof_common::PAGE_SIZE`] bytes of
+//! virtual address space) and writes it as a table page
+//! ([`aiprof_common::PageHeader`]). Nothing is kept but the headers, and
+//! nothing is read before it is asked for.
+//!
+//! The unwinder follows rip, rsp and rbp only, so a [`Rule`] says where the CFA
+//! and the caller's rbp are. What a file states beyond that becomes
+//! [`aiprof_common::CFA_UNSUPPORTED`] and ends a walk visibly. Input is
+//! hostile: reading is total, and work and memory per page are bounded.
+//! x86-64, little-endian only.
+
+mod bytes;
+mod cfi;
+mod cie;
+mod elf;
+mod file;
+mod index;
+mod page;
+mod record;
+mod rule;
+mod source;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use file::{BuildStats, UnwindFile, build_all, fuzz_one};
+pub use source::ReadAt;
+pub use table::lookup;
+
+#[cfg(doc)]
+use aiprof_common::Rule;
+
+/// Why a file's unwind data cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum UnwindError {
+    /// The file could not be read.
+    #[error("cannot read: {0}")]
+    Io(#[from] std::io::Error),
+    /// The file does not begin as an ELF file does.
+    #[error("not an ELF file")]
+    NotElf,
+    /// ELF, but not 64-bit little-endian x86-64; holds `e_machine`.
+    #[error("not an x86-64 ELF file (machine {0})")]
+    UnsupportedMachine(u16),
+    /// The file ends within what is named.
+    #[error("truncated: {0}")]
+    Truncated(&'static str),
+    /// What is named contradicts the format.
+    #[error("malformed: {0}")]
+    Malformed(&'static str),
+    /// What is named exceeds a limit.
+    #[error("too large: {0}")]
+    TooLarge(&'static str),
+    /// The file has no page of text with this index.
+    #[error("no page {0} in this file")]
+    NoSuchPage(u32),
+}
+
+/// An executable part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct TextSegment {
+    /// First byte in the file.
+    pub file_offset: u64,
+    /// Virtual address of that byte, as in the file.
+    pub vaddr: u64,
+    /// Bytes in the file.
+    pub size: u64,
+}
+
+/// Granularity of mappings.
+pub(crate) const MAPPING_ALIGN: u64 = 4096;
+
+/// Virtual address of a byte of text by its offset in the file. Mappings begin
+/// and end on multiples of 4096, so the bytes that are mapped along with a
+/// segment's ends have an address too, unless they belong to another segment.
+pub fn address_of(text: &[TextSegment], file_offset: u64) -> Option<u64> {
+    let find = |align: u64| {
+        text.iter().find_map(|t| {
+            let start = t.file_offset & !(align - 1);
+            let end = t
+                .file_offset
+                .saturating_add(t.size)
+                .checked_next_multiple_of(align)?;
+            let inside = (start..end).contains(&file_offset);
+            let bias = t.vaddr.wrapping_sub(t.file_offset);
+            inside.then(|| file_offset.wrapping_add(bias))
+        })
+    };
+    find(1).or_else(|| find(MAPPING_ALIGN))
+}
+
+/// What [`UnwindFile::page`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageContent {
+    /// A table was written.
+    Table,
+    /// The file says nothing about this page: no table.
+    NoData,
+}

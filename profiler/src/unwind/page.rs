@@ -1,0 +1,180 @@
+//! Building the table page for one page of text.
+
+use super::UnwindError;
+use super::cfi::Interpreter;
+use super::index::{Cursor, Entry, Index};
+use super::record::{Fde, Reader};
+use super::rule::{NONE, UNSUPPORTED, rule_of};
+use super::source::ReadAt;
+use super::table::{Encoder, Rows};
+use aiprof_common::PAGE_SIZE;
+
+/// How many FDEs back one that covers the page's start is looked for; more than
+/// one only where empty FDEs or duplicates precede the page.
+const MAX_BACK: u64 = 16;
+/// Most bytes of FDEs decoded for one page. Real pages need some 20 KB; a
+/// hostile file could name one long FDE for every byte of text.
+const MAX_PAGE_BYTES: u64 = 4 << 20;
+/// What an FDE costs at least, whatever its size: a read from the file.
+const FDE_COST: u64 = 64;
+
+/// Builds pages of one file; kept between pages, it saves allocations.
+pub(super) struct PageBuilder<'a, R> {
+    source: &'a R,
+    cursor: Cursor<'a>,
+    reader: Reader,
+    rows: Rows,
+    encoder: Encoder,
+    /// Bytes of FDEs that may still be decoded for this page.
+    budget: u64,
+}
+
+/// What became of an FDE.
+enum Outcome {
+    /// It has no code, or none in the page.
+    Elsewhere,
+    /// Its rows are in the page.
+    Added,
+    /// It is malformed, or contradicts the index.
+    Refused,
+    /// The page's budget is used up.
+    Exhausted,
+}
+
+impl<'a, R: ReadAt> PageBuilder<'a, R> {
+    /// For a file's index; `None` if the file has no unwind data.
+    pub(super) fn new(source: &'a R, index: &'a Index) -> Result<Option<Self>, UnwindError> {
+        let Some(frames) = index.frames() else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            source,
+            cursor: index.cursor(source)?,
+            reader: Reader::new(frames),
+            rows: Rows::default(),
+            encoder: Encoder::new(),
+            budget: 0,
+        }))
+    }
+
+    /// Rows of the last page built, before rows that only bridge distances.
+    pub(super) fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Writes the table of the page at address `page` to `out`; false, with
+    /// `out` empty, if no FDE covers a byte of it.
+    pub(super) fn build(&mut self, page: u64, out: &mut Vec<u8>) -> Result<bool, UnwindError> {
+        out.clear();
+        self.budget = MAX_PAGE_BYTES;
+        self.rows.clear();
+        self.rows.push(0, NONE);
+        let first_inside = self.cursor.count_up_to(self.source, page)?;
+        let mut covered = false;
+        for i in self.first_covering(first_inside)?..self.cursor.len() {
+            let entry = self.cursor.entry(self.source, i)?;
+            let Some(at) = offset_in_page(page, entry.start) else {
+                break;
+            };
+            let outcome = self.add(page, entry)?;
+            covered |= !matches!(outcome, Outcome::Elsewhere);
+            if matches!(outcome, Outcome::Refused | Outcome::Exhausted) {
+                self.rows.push(at, UNSUPPORTED);
+            }
+            if matches!(outcome, Outcome::Exhausted) {
+                break;
+            }
+        }
+        if covered {
+            self.rows.encode(&mut self.encoder, out);
+        }
+        Ok(covered)
+    }
+
+    /// The entry, of the `n` that start at or before a page, that may cover the
+    /// page's first byte: the last one that is not empty.
+    fn first_covering(&mut self, n: u64) -> Result<u64, UnwindError> {
+        for i in (n.saturating_sub(MAX_BACK)..n).rev() {
+            let entry = self.cursor.entry(self.source, i)?;
+            let range = match self.reader.header(self.source, entry.fde)? {
+                Some(header) => self.reader.fde_range(self.source, &header)?,
+                None => None,
+            };
+            if range.is_none_or(|range| !range.is_empty()) {
+                return Ok(i);
+            }
+        }
+        Ok(n)
+    }
+
+    /// Adds the rows of one FDE that lie in the page.
+    fn add(&mut self, page: u64, entry: Entry) -> Result<Outcome, UnwindError> {
+        let Some(header) = self.reader.header(self.source, entry.fde)? else {
+            return Ok(Outcome::Refused);
+        };
+        let cost = FDE_COST + (header.end - header.body);
+        let Some(budget) = self.budget.checked_sub(cost) else {
+            return Ok(Outcome::Exhausted);
+        };
+        self.budget = budget;
+        let Some(fde) = self.reader.fde(self.source, &header)? else {
+            return Ok(Outcome::Refused);
+        };
+        let range = fde.range.clone();
+        if range.is_empty() || range.end <= page {
+            return Ok(Outcome::Elsewhere);
+        }
+        if range.start != entry.start {
+            return Ok(Outcome::Refused);
+        }
+        add_rows(&mut self.rows, page, fde);
+        if let Some(end) = offset_in_page(page, range.end) {
+            self.rows.push(end, NONE);
+        }
+        Ok(Outcome::Added)
+    }
+}
+
+/// Offset of an address in the page; the page's start for earlier ones, `None`
+/// for later ones.
+fn offset_in_page(page: u64, at: u64) -> Option<u32> {
+    let offset = at.saturating_sub(page);
+    (offset < PAGE_SIZE).then_some(offset as u32)
+}
+
+/// Runs an FDE's instructions and adds the rows that reach into the page.
+fn add_rows(rows: &mut Rows, page: u64, fde: Fde<'_>) {
+    let signal = fde.cie.signal;
+    let mut program = Interpreter::new(
+        fde.cie,
+        fde.code,
+        fde.code_vaddr,
+        fde.range.start,
+        fde.states,
+    );
+    loop {
+        let start = program.location();
+        if start >= fde.range.end {
+            return;
+        }
+        let Some(offset) = offset_in_page(page, start) else {
+            return;
+        };
+        let Some((state, more)) = program.next_row() else {
+            // From here on the file's own rules are not known.
+            rows.push(offset, UNSUPPORTED);
+            return;
+        };
+        let end = if more {
+            program.location()
+        } else {
+            fde.range.end
+        };
+        if end > page && end > start {
+            rows.push(offset, rule_of(&state, signal));
+        }
+        if !more {
+            return;
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! From DWARF's rules at one address to the unwinder's [`Rule`].
+
+use super::cfi::{Cfa, RBP, RSP, Saved, State};
+use aiprof_common::{
+    CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_NONE, CFA_PLT, CFA_RBP, CFA_REG, CFA_RSP,
+    CFA_SIGNAL, CFA_UNSUPPORTED, RBP_AT_CFA, RBP_SAME, RBP_UNDEFINED, Rule,
+};
+
+/// Text without unwind data.
+pub(super) const NONE: Rule = plain(CFA_NONE);
+/// Rules that the unwinder does not implement.
+pub(super) const UNSUPPORTED: Rule = plain(CFA_UNSUPPORTED);
+
+/// General registers have the DWARF numbers below this.
+const REGISTERS: u64 = 16;
+
+/// Offsets of saved registers in the kernel's `ucontext`: `uc_mcontext` is at
+/// 40, in it rbp at 80, rsp at 120 and rip at 128
+/// (linux/arch/x86/include/uapi/asm/{ucontext,sigcontext}.h).
+const UC_RBP: i64 = 120;
+const UC_RSP: i64 = 160;
+const UC_RIP: i64 = 168;
+
+/// A rule without offsets.
+const fn plain(kind: u8) -> Rule {
+    Rule {
+        cfa_off: 0,
+        rbp_off: 0,
+        kind,
+        rbp: RBP_SAME,
+    }
+}
+
+/// The rule for a state; `signal`: the CIE marks a signal trampoline.
+pub(super) fn rule_of(state: &State, signal: bool) -> Rule {
+    if state.return_address == Saved::Undefined {
+        return plain(CFA_END);
+    }
+    let rule = if signal {
+        signal_rule(state)
+    } else {
+        frame_rule(state)
+    };
+    rule.unwrap_or(UNSUPPORTED)
+}
+
+/// An ordinary frame: the return address is at CFA - 8 and the caller's rsp is
+/// the CFA.
+fn frame_rule(state: &State) -> Option<Rule> {
+    if offset_from_cfa(state.cfa, state.return_address) != Some(-8) {
+        return None;
+    }
+    if !matches!(state.rsp, Saved::Unspecified | Saved::CfaPlus(0)) {
+        return None;
+    }
+    let (kind, offset) = match state.cfa {
+        Cfa::Register {
+            register: RSP,
+            offset,
+        } => (CFA_RSP, offset),
+        Cfa::Register {
+            register: RBP,
+            offset,
+        } => (CFA_RBP, offset),
+        Cfa::Register { register, offset } if register < REGISTERS => {
+            (CFA_REG + u8::try_from(register).ok()?, offset)
+        }
+        Cfa::Deref {
+            register: RSP,
+            offset,
+        } => (CFA_DEREF_RSP, offset),
+        Cfa::Deref {
+            register: RBP,
+            offset,
+        } => (CFA_DEREF_RBP, offset),
+        Cfa::Plt { threshold } => (CFA_PLT, i64::from(threshold)),
+        _ => return None,
+    };
+    let (rbp, rbp_off) = saved_rbp(state);
+    Some(Rule {
+        cfa_off: i32::try_from(offset).ok()?,
+        rbp_off,
+        kind,
+        rbp,
+    })
+}
+
+/// Kind and offset for the caller's rbp. Without a rule it is unchanged: rbp is
+/// callee-saved (x86-64 psABI, section 3.2.1).
+fn saved_rbp(state: &State) -> (u8, i16) {
+    if matches!(state.rbp, Saved::Unspecified | Saved::Same) {
+        return (RBP_SAME, 0);
+    }
+    match offset_from_cfa(state.cfa, state.rbp).map(i16::try_from) {
+        Some(Ok(offset)) => (RBP_AT_CFA, offset),
+        _ => (RBP_UNDEFINED, 0),
+    }
+}
+
+/// Offset from the CFA of where a register is saved, if that is constant.
+fn offset_from_cfa(cfa: Cfa, saved: Saved) -> Option<i64> {
+    match (saved, cfa) {
+        (Saved::AtCfa(offset), _) => Some(offset),
+        (
+            Saved::At { register, offset },
+            Cfa::Register {
+                register: base,
+                offset: cfa_off,
+            },
+        ) if register == base => offset.checked_sub(cfa_off),
+        _ => None,
+    }
+}
+
+/// The trampoline that a signal handler returns to: all registers are in the
+/// `ucontext` that the kernel left on the stack, which the rules must confirm.
+fn signal_rule(state: &State) -> Option<Rule> {
+    let Cfa::Deref {
+        register: RSP,
+        offset,
+    } = state.cfa
+    else {
+        return None;
+    };
+    let context = offset.checked_sub(UC_RSP)?;
+    let at = |field: i64| Saved::At {
+        register: RSP,
+        offset: context.wrapping_add(field),
+    };
+    let confirmed = state.return_address == at(UC_RIP)
+        && state.rbp == at(UC_RBP)
+        && (state.rsp == at(UC_RSP) || state.rsp == Saved::Unspecified);
+    let cfa_off = i32::try_from(context).ok()?;
+    confirmed.then_some(Rule {
+        cfa_off,
+        ..plain(CFA_SIGNAL)
+    })
+}

@@ -1,0 +1,181 @@
+//! Ring-buffer bytes to typed records, and the events everything else consumes.
+//!
+//! Decoding is total: truncated, oversized or unknown input is an `Err`, never
+//! a panic, and reads only the bytes it was given.
+
+mod event;
+
+pub use event::{
+    Event, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason, Thread,
+};
+
+use aiprof_common::{KIND_SAMPLE, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, SampleHeader};
+use std::mem::size_of;
+use thiserror::Error;
+
+/// Why a record could not be decoded.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum WireError {
+    /// Shorter than its header, or than its header says.
+    #[error("record of {have} bytes is shorter than the {need} it should have")]
+    Truncated {
+        /// Bytes given.
+        have: usize,
+        /// Bytes needed.
+        need: usize,
+    },
+    /// A kind this version does not know.
+    #[error("unknown record kind {0}")]
+    UnknownKind(u32),
+    /// A count or code outside its range.
+    #[error("record field `{0}` is out of range")]
+    OutOfRange(&'static str),
+}
+
+/// The `N` bytes at `at`.
+fn bytes<const N: usize>(data: &[u8], at: usize) -> Result<[u8; N], WireError> {
+    let truncated = WireError::Truncated {
+        have: data.len(),
+        need: at + N,
+    };
+    data.get(at..at + N)
+        .and_then(|b| b.try_into().ok())
+        .ok_or(truncated)
+}
+
+macro_rules! field {
+    ($data:expr, $field:ident: $ty:ty) => {
+        bytes($data, std::mem::offset_of!(SampleHeader, $field)).map(<$ty>::from_ne_bytes)
+    };
+}
+
+/// Decodes one record of the sample ring.
+pub fn decode(data: &[u8]) -> Result<Sample, WireError> {
+    let kind = field!(data, kind: u32)?;
+    if kind != KIND_SAMPLE {
+        return Err(WireError::UnknownKind(kind));
+    }
+    let user_len = usize::from(field!(data, user_len: u16)?);
+    let kernel_len = usize::from(field!(data, kernel_len: u16)?);
+    if user_len > MAX_USER_FRAMES {
+        return Err(WireError::OutOfRange("user_len"));
+    }
+    if kernel_len > MAX_KERNEL_FRAMES {
+        return Err(WireError::OutOfRange("kernel_len"));
+    }
+    let stop =
+        StopReason::from_wire(field!(data, stop: u8)?).ok_or(WireError::OutOfRange("stop"))?;
+    let user_at = size_of::<SampleHeader>();
+    let kernel_at = user_at + user_len * 8;
+    Ok(Sample {
+        time_ns: field!(data, time_ns: u64)?,
+        cpu: field!(data, cpu: u32)?,
+        thread: Thread {
+            pid: field!(data, tgid: u32)?,
+            tid: field!(data, tid: u32)?,
+            comm: comm(&bytes::<16>(
+                data,
+                std::mem::offset_of!(SampleHeader, comm),
+            )?),
+        },
+        cgroup: field!(data, cgroup: u64)?,
+        period: field!(data, period: u64)?,
+        space: field!(data, space: u32)?,
+        miss_dir: field!(data, miss_dir: u32)?,
+        miss_page: field!(data, miss_page: u32)?,
+        stop,
+        flags: field!(data, flags: u8)?,
+        user: addresses(data, user_at, user_len)?,
+        kernel: addresses(data, kernel_at, kernel_len)?,
+    })
+}
+
+fn addresses(data: &[u8], at: usize, len: usize) -> Result<Vec<u64>, WireError> {
+    let need = at + len * 8;
+    let raw = data.get(at..need).ok_or(WireError::Truncated {
+        have: data.len(),
+        need,
+    })?;
+    Ok(raw
+        .chunks_exact(8)
+        .filter_map(|c| c.try_into().ok())
+        .map(u64::from_ne_bytes)
+        .collect())
+}
+
+/// A NUL-padded thread name.
+pub(crate) fn comm(raw: &[u8]) -> String {
+    let end = raw.iter().position(|&b| b == 0).unwrap_or(raw.len());
+    String::from_utf8_lossy(raw.get(..end).unwrap_or_default()).into_owned()
+}
+
+/// Fuzzing entry point: decodes arbitrary bytes.
+#[doc(hidden)]
+pub fn fuzz_one(data: &[u8]) {
+    if let Ok(sample) = decode(data) {
+        assert!(sample.user.len() <= MAX_USER_FRAMES);
+        assert!(sample.kernel.len() <= MAX_KERNEL_FRAMES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record as the kernel side lays it out, written by hand from the
+    /// offsets of `SampleHeader`.
+    fn record() -> Vec<u8> {
+        let mut data = vec![0u8; 80];
+        data[0..4].copy_from_slice(&KIND_SAMPLE.to_ne_bytes());
+        data[4..8].copy_from_slice(&3u32.to_ne_bytes());
+        data[8..16].copy_from_slice(&77u64.to_ne_bytes());
+        data[16..20].copy_from_slice(&10u32.to_ne_bytes());
+        data[20..24].copy_from_slice(&11u32.to_ne_bytes());
+        data[24..28].copy_from_slice(b"name");
+        data[68..70].copy_from_slice(&2u16.to_ne_bytes());
+        data[70..72].copy_from_slice(&1u16.to_ne_bytes());
+        data[72] = aiprof_common::STOP_END;
+        for address in [0x1000u64, 0x2000, 0xffff_ffff_8100_0000] {
+            data.extend(address.to_ne_bytes());
+        }
+        data
+    }
+
+    #[test]
+    fn decodes_what_the_kernel_side_writes() {
+        let sample = decode(&record()).unwrap();
+        assert_eq!((sample.cpu, sample.time_ns), (3, 77));
+        assert_eq!((sample.thread.pid, sample.thread.tid), (10, 11));
+        assert_eq!(sample.thread.comm, "name");
+        assert_eq!(sample.user, [0x1000, 0x2000]);
+        assert_eq!(sample.kernel, [0xffff_ffff_8100_0000]);
+        assert_eq!(sample.stop, StopReason::End);
+    }
+
+    #[test]
+    fn every_prefix_is_refused() {
+        let full = record();
+        for len in 0..full.len() {
+            assert!(decode(&full[..len]).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn out_of_range_is_refused() {
+        let change = |at: usize, value: &[u8]| {
+            let mut data = record();
+            data[at..at + value.len()].copy_from_slice(value);
+            decode(&data)
+        };
+        assert_eq!(change(0, &[9]), Err(WireError::UnknownKind(9)));
+        assert_eq!(
+            change(68, &600u16.to_ne_bytes()),
+            Err(WireError::OutOfRange("user_len"))
+        );
+        assert_eq!(
+            change(70, &128u16.to_ne_bytes()),
+            Err(WireError::OutOfRange("kernel_len"))
+        );
+        assert_eq!(change(72, &[200]), Err(WireError::OutOfRange("stop")));
+    }
+}

@@ -1,0 +1,240 @@
+//! `cargo xtask build-ebpf`: the committed eBPF object and its check.
+//!
+//! The object is committed so that plain stable Rust builds aiprof. The build
+//! is made reproducible (paths remapped, tool versions in the manifest), so
+//! that the check can prove that the object is what the sources say.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+use crate::args::Args;
+use crate::elf::Object;
+use crate::manifest::{Manifest, sources_digest};
+use crate::proc::{capture, cargo, find_program, is_root, root, run, target_dir};
+use crate::sha256;
+use crate::toolchain::{Toolchain, cargo_home, clean, find_or_install};
+
+pub(crate) const HELP: &str = "
+Builds profiler-ebpf for bpfel-unknown-none and puts the object to
+profiler/src/collect/bpf/aiprof.bpf.o, with a manifest beside it
+(aiprof.bpf.toml): digests of sources and object, versions of the tools.
+Commit both. Needs a compiler with core's sources (a rustup nightly with
+rust-src, or Debian's rustc-web and rust-web-src; AIPROF_EBPF_RUSTC names
+another) and bpf-linker; installs them as root on Debian, else says how.
+
+  --check   Fails when the sources are not those of the manifest. Then rebuilds:
+            with the manifest's tool versions, code, relocations, maps and BTF
+            must be equal; with others, both objects must load here.
+  --debug   Builds with the feature `log` (aya-log) to target/ebpf-debug, for
+            `aiprof --bpf-object FILE`; nothing to commit.
+";
+
+const TARGET: &str = "bpfel-unknown-none";
+const OBJECT: &str = "profiler/src/collect/bpf/aiprof.bpf.o";
+const MANIFEST: &str = "profiler/src/collect/bpf/aiprof.bpf.toml";
+
+pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
+    let mut args = Args::new(args);
+    let (check_only, debug) = (args.flag("--check"), args.flag("--debug"));
+    args.end()?;
+    match (check_only, debug) {
+        (true, true) => {
+            bail!("--check is about the committed object, which is never a --debug one")
+        }
+        (true, false) => check()?,
+        (false, true) => build_debug()?,
+        (false, false) => build_committed()?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn build_committed() -> Result<()> {
+    // The manifest must not describe sources that changed during the build.
+    let sources_sha256 = sources_digest(&root())?;
+    let wanted = Manifest::read(&root().join(MANIFEST)).ok();
+    let tools = find_or_install(wanted.as_ref().map(|m| &m.versions))?;
+    let built = build(&tools, &target_dir().join("ebpf"), &[])?;
+    if sources_digest(&root())? != sources_sha256 {
+        bail!("the sources changed during the build; run it again");
+    }
+    let data = fs::read(&built)?;
+    Object::parse(&data).context("what bpf-linker wrote")?;
+    let manifest = Manifest {
+        sources_sha256,
+        object_sha256: sha256::hex(&data),
+        versions: tools.versions,
+    };
+    write(&root().join(OBJECT), &data)?;
+    write(&root().join(MANIFEST), manifest.to_toml().as_bytes())?;
+    eprintln!(
+        "xtask: wrote {OBJECT} ({} bytes) and its manifest",
+        data.len()
+    );
+    Ok(())
+}
+
+fn build_debug() -> Result<()> {
+    let tools = find_or_install(None)?;
+    let built = build(
+        &tools,
+        &target_dir().join("ebpf-debug"),
+        &["--features", "log"],
+    )?;
+    eprintln!("xtask: wrote {}", built.display());
+    Ok(())
+}
+
+/// Writes beside the destination and renames, so that no half file is left.
+fn write(path: &Path, data: &[u8]) -> Result<()> {
+    let dir = path.parent().context("no folder")?;
+    fs::create_dir_all(dir)?;
+    let beside = path.with_extension("new");
+    fs::write(&beside, data).with_context(|| format!("cannot write {}", beside.display()))?;
+    fs::rename(&beside, path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn check() -> Result<()> {
+    let manifest = Manifest::read(&root().join(MANIFEST))?;
+    if sources_digest(&root())? != manifest.sources_sha256 {
+        bail!("the eBPF sources are newer than the committed object; run `cargo xtask build-ebpf`");
+    }
+    let committed =
+        fs::read(root().join(OBJECT)).with_context(|| format!("cannot read {OBJECT}"))?;
+    if sha256::hex(&committed) != manifest.object_sha256 {
+        bail!("{OBJECT} is not the object of its manifest; run `cargo xtask build-ebpf`");
+    }
+    let tools = find_or_install(Some(&manifest.versions))?;
+    let built = build(&tools, &target_dir().join("ebpf-check"), &[])?;
+    let differences = Object::parse(&committed)?.differences(&Object::parse(&fs::read(&built)?)?);
+    if differences.is_empty() {
+        eprintln!("xtask: the committed eBPF object is what its sources say");
+        return Ok(());
+    }
+    let differences = differences.join(", ");
+    if tools.versions == manifest.versions {
+        bail!("built from the same sources by the same tools, but {differences} differ");
+    }
+    eprintln!("xtask: warning: other tools than the manifest's: {differences} differ");
+    eprintln!("xtask: warning: manifest {:?}", manifest.versions);
+    eprintln!("xtask: warning: here     {:?}", tools.versions);
+    load_test(&[&root().join(OBJECT), &built])
+}
+
+/// Loads each object into this kernel through `aiprof --bpf-object FILE doctor`.
+fn load_test(objects: &[&Path]) -> Result<()> {
+    if !is_root() {
+        eprintln!("xtask: warning: not root, so neither object was loaded");
+        return Ok(());
+    }
+    run(cargo().args(["build", "--release", "--package", "aiprof"]))?;
+    let aiprof = target_dir().join("release/aiprof");
+    for object in objects {
+        run(Command::new(&aiprof)
+            .arg("--bpf-object")
+            .arg(object)
+            .arg("doctor"))?;
+    }
+    Ok(())
+}
+
+/// Builds the object under `out` and gives its path, debug sections stripped.
+fn build(tools: &Toolchain, out: &Path, extra: &[&str]) -> Result<PathBuf> {
+    // Crates must be unpacked before their folders can be remapped.
+    run(ebpf_cargo(tools).arg("fetch").arg("--locked"))?;
+    let mut command = ebpf_cargo(tools);
+    command.args([
+        "build",
+        "--release",
+        "--locked",
+        "-Zbuild-std=core",
+        "--target",
+        TARGET,
+    ]);
+    command.arg("--target-dir").arg(out).args(extra);
+    command.env("CARGO_ENCODED_RUSTFLAGS", rust_flags(tools)?);
+    run(&mut command)?;
+    let object = out.join("aiprof.bpf.o");
+    let built = out.join(TARGET).join("release/aiprof-ebpf");
+    fs::copy(&built, &object).with_context(|| format!("cannot copy {}", built.display()))?;
+    strip(tools, &object)?;
+    Ok(object)
+}
+
+/// The compiler's cargo, in profiler-ebpf, with the environment of the build.
+fn ebpf_cargo(tools: &Toolchain) -> Command {
+    let mut command = match &tools.compiler.cargo {
+        Some(path) => Command::new(path),
+        None => cargo(),
+    };
+    clean(&mut command).current_dir(root().join("profiler-ebpf"));
+    command.env("RUSTC", &tools.compiler.rustc);
+    // A distribution's stable compiler takes -Z options only with this.
+    command.env("RUSTC_BOOTSTRAP", "1");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let linker = tools.linker.parent().unwrap_or(Path::new("."));
+    command.env("PATH", format!("{}:{path}", linker.display()));
+    command
+}
+
+/// Compiler flags, in cargo's encoding. Kernels below 6.6 know cpu v3 at most;
+/// no path of this machine stays in the object.
+fn rust_flags(tools: &Toolchain) -> Result<OsString> {
+    let mut flags: Vec<OsString> = ["-Ctarget-cpu=v3", "-Cdebuginfo=2", "-Clink-arg=--btf"]
+        .map(OsString::from)
+        .into();
+    let mut remap = |from: &Path, to: &str| {
+        let mut flag = OsString::from("--remap-path-prefix=");
+        flag.push(from);
+        flag.push("=");
+        flag.push(to);
+        flags.push(flag);
+    };
+    remap(&root(), "/aiprof");
+    for registry in registries() {
+        remap(&registry, "/crates");
+    }
+    // A distribution's sources may be a link: both names occur.
+    remap(&tools.compiler.sources, "/rustc");
+    remap(&fs::canonicalize(&tools.compiler.sources)?, "/rustc");
+    Ok(flags.join(OsStr::new("\x1f")))
+}
+
+/// The folders that cargo unpacks crates to; their names tell the registry.
+fn registries() -> Vec<PathBuf> {
+    let Some(sources) = cargo_home().map(|home| home.join("registry/src")) else {
+        return Vec::new();
+    };
+    let Ok(entries) = fs::read_dir(sources) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect()
+}
+
+/// Removes the DWARF, four fifths of the file, which no loader reads; BTF
+/// stays. Without llvm-objcopy the object is merely larger.
+fn strip(tools: &Toolchain, object: &Path) -> Result<()> {
+    let major = tools
+        .versions
+        .rustc_llvm
+        .split('.')
+        .next()
+        .unwrap_or_default();
+    let packaged = PathBuf::from(format!("/usr/lib/llvm-{major}/bin/llvm-objcopy"));
+    let tool = packaged
+        .is_file()
+        .then_some(packaged)
+        .or_else(|| find_program("llvm-objcopy"));
+    match tool {
+        Some(tool) => capture(Command::new(tool).arg("--strip-debug").arg(object)).map(drop),
+        None => {
+            eprintln!("xtask: no llvm-objcopy: the object keeps its debug sections");
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! `cargo xtask fuzz`: libFuzzer on stable Rust.
+//!
+//! The compiler's coverage pass is reachable through stable options (`-Cpasses`,
+//! `-Cllvm-args`), so neither cargo-fuzz nor a nightly is needed. No sanitizer:
+//! what is fuzzed is safe Rust, whose failures are panics, hangs and memory use,
+//! and libFuzzer sees all three.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+use crate::args::Args;
+use crate::counts::Counts;
+use crate::install::{ensure, try_ensure};
+use crate::packages::Group;
+use crate::proc::{capture, cargo, display, root, run, target_dir};
+
+pub(crate) const HELP: &str = "
+Fuzzes one TARGET, or each in turn, for N seconds (default 60):
+
+  eh_frame   the unwind table builder, on ELF files
+  perf_map   the reader of perf map files
+  wire       the decoder of ring-buffer records
+  capture    the reader of capture files
+
+Starts from real files, keeps what it learns in target/fuzz/corpus/TARGET, and
+leaves an input that fails in target/fuzz/failures/TARGET; give that file to
+target/fuzz/<triple>/release/TARGET to see it fail again. Needs a C++ compiler.
+";
+
+const TARGETS: &[&str] = &["eh_frame", "perf_map", "wire", "capture"];
+
+/// Seconds for each target when a person asks.
+const SECONDS: u64 = 60;
+/// Memory of one fuzz process, in MiB: every reader must stay far below.
+const MEMORY_MIB: u64 = 1024;
+/// Seconds for one input, after which it counts as a hang.
+const HANG_SECONDS: u64 = 10;
+/// Largest seed taken from the system, and largest input, in bytes.
+const INPUT_BYTES: u64 = 64 * 1024;
+/// Most seeds for one target.
+const SEEDS: usize = 64;
+
+/// LLVM's SanitizerCoverage as libFuzzer wants it: counters, the table of
+/// program counters, and the operands of comparisons.
+const COVERAGE: &str = "-Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares \
+    -Ccodegen-units=1 --cfg fuzzing";
+
+pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
+    let mut args = Args::new(args);
+    let seconds = args.number("--seconds")?.unwrap_or(SECONDS);
+    let chosen = args.positional();
+    args.end()?;
+    let targets = select(chosen.as_deref())?;
+    ensure(&[Group::Build, Group::Fuzz])?;
+    let counts = fuzz(&targets, seconds);
+    print!("{}", counts.details());
+    println!("{counts}");
+    Ok(if counts.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// A short run of every target, for the test run.
+pub(crate) fn smoke(seconds: u64) -> Result<Counts> {
+    if try_ensure(&[Group::Build, Group::Fuzz])? {
+        return Ok(fuzz(TARGETS, seconds));
+    }
+    let mut counts = Counts::default();
+    TARGETS
+        .iter()
+        .for_each(|name| counts.skip(format!("fuzz {name}: no C++ compiler")));
+    Ok(counts)
+}
+
+fn select(chosen: Option<&str>) -> Result<Vec<&'static str>> {
+    let Some(name) = chosen else {
+        return Ok(TARGETS.to_vec());
+    };
+    match TARGETS.iter().find(|target| **target == name) {
+        Some(target) => Ok(vec![target]),
+        None => bail!(
+            "there is no fuzz target {name:?}; there are {}",
+            TARGETS.join(", ")
+        ),
+    }
+}
+
+fn fuzz(targets: &[&str], seconds: u64) -> Counts {
+    let mut counts = Counts::default();
+    for name in targets {
+        match build(name).and_then(|binary| fuzz_one(name, &binary, seconds)) {
+            Ok(()) => counts.pass(),
+            Err(error) => counts.fail(format!("fuzz {name}: {error:#}")),
+        }
+    }
+    counts
+}
+
+/// Builds one target. `--target` keeps the flags away from build scripts.
+fn build(name: &str) -> Result<PathBuf> {
+    let triple = host_triple()?;
+    let out = target_dir().join("fuzz");
+    let mut command = cargo();
+    command.args([
+        "build",
+        "--release",
+        "--manifest-path",
+        "fuzz/Cargo.toml",
+        "--bin",
+        name,
+    ]);
+    command
+        .args(["--target", &triple, "--target-dir"])
+        .arg(&out);
+    run(command
+        .env("RUSTFLAGS", COVERAGE)
+        .env_remove("CARGO_ENCODED_RUSTFLAGS"))?;
+    Ok(out.join(triple).join("release").join(name))
+}
+
+/// The triple of the compiler that builds here.
+pub(crate) fn host_triple() -> Result<String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let about = capture(Command::new(rustc).arg("-vV").current_dir(root()))?;
+    let host = about.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc -vV names no host")?.to_string())
+}
+
+fn fuzz_one(name: &str, binary: &Path, seconds: u64) -> Result<()> {
+    let work = target_dir().join("fuzz");
+    let (corpus, failures) = (
+        work.join("corpus").join(name),
+        work.join("failures").join(name),
+    );
+    let seeds = work.join("seeds").join(name);
+    for dir in [&corpus, &failures, &seeds] {
+        fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    }
+    seed(name, &seeds)?;
+    let log = work.join(format!("{name}.log"));
+    let mut command = Command::new(binary);
+    command
+        .arg(format!("-max_total_time={seconds}"))
+        .arg(format!("-rss_limit_mb={MEMORY_MIB}"))
+        .arg(format!("-timeout={HANG_SECONDS}"))
+        .arg(format!("-max_len={INPUT_BYTES}"))
+        .arg(format!("-artifact_prefix={}/", failures.display()))
+        .arg("-print_final_stats=1")
+        .args([&corpus, &seeds])
+        .stderr(fs::File::create(&log)?);
+    eprintln!("+ {}", display(&command));
+    let status = command.status()?;
+    let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    if !status.success() {
+        bail!("{status}\n{}", tail(&text, 40));
+    }
+    let executed = executed(&text).context("libFuzzer printed no statistics")?;
+    eprintln!("xtask: fuzz {name}: {executed} inputs, nothing found");
+    Ok(())
+}
+
+/// The number of inputs that libFuzzer tried.
+fn executed(log: &str) -> Option<u64> {
+    log.lines().find_map(|line| {
+        line.strip_prefix("stat::number_of_executed_units:")?
+            .trim()
+            .parse()
+            .ok()
+    })
+}
+
+fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<_> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+/// Starting points: committed ones (fuzz/seeds/NAME), and for `eh_frame` small
+/// programs and libraries of this system.
+fn seed(name: &str, seeds: &Path) -> Result<()> {
+    copy_small(&root().join("fuzz/seeds").join(name), seeds, |_| true)?;
+    if name == "eh_frame" {
+        for dir in [
+            "/usr/bin",
+            "/usr/lib64",
+            "/usr/lib/x86_64-linux-gnu",
+            "/usr/lib/aarch64-linux-gnu",
+        ] {
+            copy_small(Path::new(dir), seeds, |data| data.starts_with(b"\x7fELF"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies the files of a folder that are small enough and wanted, in the order
+/// of their names; a folder or file that cannot be read is no seed.
+fn copy_small(from: &Path, to: &Path, wanted: fn(&[u8]) -> bool) -> Result<()> {
+    let Ok(entries) = fs::read_dir(from) else {
+        return Ok(());
+    };
+    let mut paths: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect();
+    paths.sort();
+    let small = |path: &PathBuf| {
+        path.metadata()
+            .is_ok_and(|m| m.is_file() && m.len() <= INPUT_BYTES)
+    };
+    let mut copied = 0;
+    for path in paths.iter().filter(|path| small(path)) {
+        let (Ok(data), Some(name)) = (fs::read(path), path.file_name()) else {
+            continue;
+        };
+        if wanted(&data) {
+            fs::write(to.join(name), data)?;
+            copied += 1;
+        }
+        if copied == SEEDS {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selects_targets_by_name() {
+        assert_eq!(select(None).unwrap().len(), TARGETS.len());
+        assert_eq!(select(Some("wire")).unwrap(), ["wire"]);
+        assert!(
+            select(Some("wires"))
+                .unwrap_err()
+                .to_string()
+                .contains("eh_frame")
+        );
+    }
+
+    #[test]
+    fn every_target_has_its_source_and_manifest_entry() {
+        let manifest = fs::read_to_string(root().join("fuzz/Cargo.toml")).unwrap();
+        for name in TARGETS {
+            assert!(
+                root().join(format!("fuzz/targets/{name}.rs")).is_file(),
+                "{name}"
+            );
+            assert!(manifest.contains(&format!("name = \"{name}\"")), "{name}");
+        }
+    }
+
+    #[test]
+    fn reads_libfuzzer_s_statistics() {
+        let log = "Done 512 runs in 2 second(s)\nstat::number_of_executed_units: 512\n\
+                   stat::peak_rss_mb:              31\n";
+        assert_eq!(executed(log), Some(512));
+        assert_eq!(executed("Segmentation fault"), None);
+    }
+}

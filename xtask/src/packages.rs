@@ -1,0 +1,217 @@
+//! Every distribution package that a task may need, in one table, each with the
+//! reason, and the distribution it is to be installed on.
+
+use std::path::Path;
+
+use crate::proc::find_program;
+
+/// Which task needs a package.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    /// Building aiprof itself.
+    Build,
+    /// The tests, unit and end to end.
+    Test,
+    /// Booting other kernels.
+    Vm,
+    /// The fuzz targets.
+    Fuzz,
+    /// Rebuilding the eBPF object on Debian.
+    Ebpf,
+}
+
+/// How to see that a package is there, on any distribution.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sign {
+    /// A program on PATH.
+    Program(&'static str),
+    /// A file or folder.
+    File(&'static str),
+}
+
+impl Sign {
+    fn is_there(self) -> bool {
+        match self {
+            Sign::Program(name) => find_program(name).is_some(),
+            Sign::File(path) => Path::new(path).exists(),
+        }
+    }
+}
+
+/// One need and the package that meets it, by package manager.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Package {
+    pub(crate) group: Group,
+    pub(crate) sign: Sign,
+    pub(crate) apt: &'static str,
+    pub(crate) dnf: &'static str,
+    pub(crate) zypper: &'static str,
+    pub(crate) pacman: &'static str,
+    /// What it is needed for, as one reads it when it is missing.
+    pub(crate) why: &'static str,
+}
+
+macro_rules! package {
+    ($group:ident, $sign:expr, [$apt:literal $dnf:literal $zypper:literal $pacman:literal], $why:literal) => {
+        Package {
+            group: Group::$group,
+            sign: $sign,
+            apt: $apt,
+            dnf: $dnf,
+            zypper: $zypper,
+            pacman: $pacman,
+            why: $why,
+        }
+    };
+}
+
+use Sign::{File, Program};
+
+/// The columns are the names for apt, dnf, zypper and pacman.
+pub(crate) const PACKAGES: &[Package] = &[
+    package!(Build, Program("cc"), ["gcc" "gcc" "gcc" "gcc"], "linker; compiles the bundled zstd"),
+    package!(Build, File("/usr/include/stdio.h"),
+        ["libc6-dev" "glibc-devel" "glibc-devel" "glibc"], "C headers for the bundled zstd"),
+    package!(Test, Program("c++"), ["g++" "gcc-c++" "gcc-c++" "gcc"], "compiles the C++ workloads"),
+    package!(Test, Program("go"), ["golang-go" "golang" "go" "go"],
+        "`go tool pprof` reads our pprof files"),
+    package!(Test, Program("python3"), ["python3" "python3" "python3" "python"],
+        "an independent XML parser for our SVG files"),
+    package!(Vm, Program("qemu-system-x86_64"),
+        ["qemu-system-x86" "qemu-system-x86-core" "qemu-x86" "qemu-system-x86"], "runs other kernels"),
+    package!(Vm, Program("busybox"), ["busybox-static" "busybox" "busybox-static" "busybox"],
+        "shell and tools inside the initramfs"),
+    package!(Fuzz, Program("c++"), ["g++" "gcc-c++" "gcc-c++" "gcc"], "compiles libFuzzer's driver"),
+    package!(Ebpf, File("/usr/lib/rustlib/src/rust/library/core/Cargo.toml"),
+        ["rust-web-src" "rust-src" "rust" "rust-src"], "core's sources, to build it for eBPF"),
+    package!(Ebpf, File("/usr/bin/rustc"), ["rustc-web" "rust" "rust" "rust"],
+        "the compiler that matches those sources"),
+];
+
+/// The packages of the groups that are not there, each once.
+pub(crate) fn missing(groups: &[Group]) -> Vec<Package> {
+    let mut found: Vec<Package> = Vec::new();
+    for package in PACKAGES {
+        let wanted = groups.contains(&package.group) && !package.sign.is_there();
+        if wanted && found.iter().all(|have| have.apt != package.apt) {
+            found.push(*package);
+        }
+    }
+    found
+}
+
+/// The package managers that aiprof's instructions speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manager {
+    Apt,
+    Dnf,
+    Zypper,
+    Pacman,
+}
+
+impl Manager {
+    /// The manager of the distribution that os-release (the text of
+    /// /etc/os-release, see os-release(5)) describes: by `ID`, then by the
+    /// relatives in `ID_LIKE`.
+    pub(crate) fn of(os_release: &str) -> Option<Manager> {
+        let id = field(os_release, "ID").unwrap_or_default();
+        let like = field(os_release, "ID_LIKE").unwrap_or_default();
+        std::iter::once(id)
+            .chain(like.split_whitespace())
+            .find_map(|name| match name {
+                "debian" | "ubuntu" => Some(Manager::Apt),
+                "fedora" | "rhel" | "centos" => Some(Manager::Dnf),
+                "suse" | "opensuse" | "sles" => Some(Manager::Zypper),
+                "opensuse-leap" | "opensuse-tumbleweed" => Some(Manager::Zypper),
+                "arch" => Some(Manager::Pacman),
+                _ => None,
+            })
+    }
+
+    /// The line that installs `packages`, without sudo.
+    pub(crate) fn line(self, packages: &[Package]) -> String {
+        let (command, names): (&str, fn(&Package) -> &'static str) = match self {
+            Manager::Apt => ("apt-get install -y --no-install-recommends", |p| p.apt),
+            Manager::Dnf => ("dnf install -y", |p| p.dnf),
+            Manager::Zypper => ("zypper install -y", |p| p.zypper),
+            Manager::Pacman => ("pacman -S --needed", |p| p.pacman),
+        };
+        let mut names: Vec<_> = packages.iter().map(names).collect();
+        names.dedup();
+        format!("{command} {}", names.join(" "))
+    }
+}
+
+/// The value of `key` in os-release text, without its quotes.
+fn field<'a>(os_release: &'a str, key: &str) -> Option<&'a str> {
+    os_release.lines().find_map(|line| {
+        let value = line.trim().strip_prefix(key)?.strip_prefix('=')?;
+        Some(value.trim_matches(['"', '\'']))
+    })
+}
+
+/// The text of this machine's os-release; empty where there is none.
+pub(crate) fn os_release() -> String {
+    ["/etc/os-release", "/usr/lib/os-release"]
+        .iter()
+        .find_map(|path| std::fs::read_to_string(path).ok())
+        .unwrap_or_default()
+}
+
+/// Whether os-release describes Debian itself, where tasks may install.
+pub(crate) fn is_debian(os_release: &str) -> bool {
+    field(os_release, "ID") == Some("debian")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEBIAN: &str =
+        "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_ID=\"12\"\nID=debian\n";
+    const MINT: &str = "NAME=\"Linux Mint\"\nID=linuxmint\nID_LIKE=\"ubuntu debian\"\n";
+    const ROCKY: &str = "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n";
+    const LEAP: &str = "ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\n";
+
+    #[test]
+    fn knows_the_package_manager_by_id_and_relatives() {
+        assert_eq!(Manager::of(DEBIAN), Some(Manager::Apt));
+        assert_eq!(Manager::of(MINT), Some(Manager::Apt));
+        assert_eq!(Manager::of(ROCKY), Some(Manager::Dnf));
+        assert_eq!(Manager::of(LEAP), Some(Manager::Zypper));
+        assert_eq!(Manager::of("ID=arch\n"), Some(Manager::Pacman));
+        assert_eq!(Manager::of("ID=plan9\n"), None);
+        assert_eq!(Manager::of(""), None);
+    }
+
+    #[test]
+    fn installs_only_on_debian_itself() {
+        assert!(is_debian(DEBIAN));
+        assert!(!is_debian(MINT));
+        assert!(!is_debian("VERSION_ID=debian\n"));
+    }
+
+    #[test]
+    fn writes_the_line_of_each_manager() {
+        let gpp: Vec<_> = PACKAGES
+            .iter()
+            .filter(|p| p.apt == "g++")
+            .take(1)
+            .copied()
+            .collect();
+        assert_eq!(
+            Manager::Apt.line(&gpp),
+            "apt-get install -y --no-install-recommends g++"
+        );
+        assert_eq!(Manager::Dnf.line(&gpp), "dnf install -y gcc-c++");
+        assert_eq!(Manager::Zypper.line(&gpp), "zypper install -y gcc-c++");
+        assert_eq!(Manager::Pacman.line(&gpp), "pacman -S --needed gcc");
+    }
+
+    #[test]
+    fn a_present_program_is_not_missing() {
+        assert!(Sign::Program("sh").is_there());
+        assert!(!Sign::Program("no-such-program-here").is_there());
+        assert!(Sign::File("/proc/self").is_there());
+    }
+}

@@ -1,0 +1,87 @@
+//! `cargo xtask run`: from a fresh clone to a profile in one command.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+use crate::args::Args;
+use crate::install::ensure;
+use crate::packages::Group;
+use crate::proc::{cargo, display, find_program, is_root, run, target_dir};
+
+pub(crate) const HELP: &str = "
+Checks for what the build needs, builds aiprof, and runs it with ARGS, through
+sudo when not root. The exit status is aiprof's. For example:
+
+  cargo xtask run -- -o flame.svg sleep 10
+
+  --debug   a debug build instead of a release build
+";
+
+pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
+    let mut args = Args::new(args);
+    let program_args = args.after_dashes();
+    let debug = args.flag("--debug");
+    args.flag("--release");
+    args.end().context("aiprof's arguments follow `--`")?;
+    ensure(&[Group::Build])?;
+    let aiprof = build(debug)?;
+    let mut command = elevated(aiprof.as_ref(), is_root())?;
+    command.args(program_args);
+    // Replaces this process: signals and the exit status need no forwarding.
+    let error = command.exec();
+    Err(error).with_context(|| format!("cannot start {}", display(&command)))
+}
+
+fn build(debug: bool) -> Result<std::path::PathBuf> {
+    let mut command = cargo();
+    command.args(["build", "--package", "aiprof"]);
+    if !debug {
+        command.arg("--release");
+    }
+    run(&mut command)?;
+    Ok(target_dir().join(if debug {
+        "debug/aiprof"
+    } else {
+        "release/aiprof"
+    }))
+}
+
+/// The command that runs `program` as root. sudo resets PATH, on which the
+/// profiled command is looked for, so it is handed over.
+fn elevated(program: &Path, root: bool) -> Result<Command> {
+    if root {
+        return Ok(Command::new(program));
+    }
+    if find_program("sudo").is_none() {
+        bail!(
+            "profiling needs root and there is no sudo; as root: {} ...",
+            program.display()
+        );
+    }
+    let mut command = Command::new("sudo");
+    let path = std::env::var("PATH").unwrap_or_default();
+    command
+        .args(["-E", "env", &format!("PATH={path}")])
+        .arg(program);
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_needs_no_sudo() {
+        let command = elevated(Path::new("/x/aiprof"), true).unwrap();
+        assert_eq!(display(&command), "/x/aiprof");
+    }
+
+    #[test]
+    fn arguments_must_follow_the_dashes() {
+        let error = main(vec!["-o".into(), "flame.svg".into()]).unwrap_err();
+        assert!(format!("{error:#}").contains("follow `--`"), "{error:#}");
+    }
+}

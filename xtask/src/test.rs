@@ -1,0 +1,194 @@
+//! `cargo xtask test`: everything that can be tested on this machine.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, IsTerminal};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::args::Args;
+use crate::counts::{Counts, Reader};
+use crate::fuzz;
+use crate::install::{ensure, try_ensure};
+use crate::packages::Group;
+use crate::proc::{cargo, display, find_program, is_root, run, target_dir};
+
+pub(crate) const HELP: &str = "
+Installs what the tests need (as root on Debian; else prints the command), then
+runs the unit and golden tests, the end-to-end tests against the release build,
+and a few seconds of each fuzz target. FILTER selects tests by name, as for
+`cargo test`; `fuzz` selects the fuzz targets.
+
+The end-to-end tests profile real programs and need root: run it as root, or
+let it ask sudo for the test programs alone. A test that cannot run prints
+`skipped: NAME: REASON` and counts as skipped, never as passed. The last line is
+`N passed, N failed, N skipped`; the exit status is 0 when nothing failed.
+
+Kernels other than this one: `cargo xtask vm-test`.
+";
+
+/// How long each fuzz target runs here.
+const FUZZ_SECONDS: u64 = 10;
+
+/// One part of the run, for the table.
+struct Phase {
+    name: &'static str,
+    counts: Counts,
+    took: Duration,
+}
+
+pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
+    let mut args = Args::new(args);
+    let filter = args.positional();
+    args.end()?;
+    ensure(&[Group::Build])?;
+    let equipped = try_ensure(&[Group::Test])?;
+    if !equipped {
+        eprintln!("xtask: going on; tests that need them will be skipped");
+    }
+    mount_tracefs();
+    let mut phases = vec![phase("unit", || unit(filter.as_deref()))?];
+    phases.push(phase("end to end", || end_to_end(filter.as_deref()))?);
+    if filter.as_deref().is_none_or(|f| f.contains("fuzz")) {
+        phases.push(phase("fuzz", || fuzz::smoke(FUZZ_SECONDS))?);
+    }
+    Ok(report(phases))
+}
+
+fn phase(name: &'static str, work: impl FnOnce() -> Result<Counts>) -> Result<Phase> {
+    let start = Instant::now();
+    let counts = work()?;
+    Ok(Phase {
+        name,
+        counts,
+        took: start.elapsed(),
+    })
+}
+
+/// Some tests set probes through tracefs, which containers leave unmounted.
+fn mount_tracefs() {
+    let at = "/sys/kernel/tracing";
+    if !is_root() || Path::new(at).join("events").is_dir() {
+        return;
+    }
+    if let Err(error) = run(Command::new("mount").args(["-t", "tracefs", "tracefs", at])) {
+        eprintln!("xtask: {error:#}; tests that need it will be skipped");
+    }
+}
+
+/// Everything but the end-to-end crate; needs no root.
+fn unit(filter: Option<&str>) -> Result<Counts> {
+    let mut command = cargo();
+    command.args([
+        "test",
+        "--workspace",
+        "--exclude",
+        "aiprof-tests",
+        "--no-fail-fast",
+    ]);
+    count(
+        "unit tests",
+        command.arg("--").args(["--show-output"]).args(filter),
+    )
+}
+
+/// The `tests` crate against the release build, as root where that can be had.
+fn end_to_end(filter: Option<&str>) -> Result<Counts> {
+    if let Err(error) = run(cargo().args(["build", "--release", "--package", "aiprof"])) {
+        let mut counts = Counts::default();
+        counts.fail(format!("end-to-end tests: {error:#}"));
+        return Ok(counts);
+    }
+    let mut command = cargo();
+    command.args(["test", "--package", "aiprof-tests", "--no-fail-fast"]);
+    command.env("AIPROF_BIN", target_dir().join("release/aiprof"));
+    if let Some((name, runner)) = runner() {
+        command.env(name, runner);
+    }
+    // One at a time: they profile the whole machine, and each other.
+    let options = ["--show-output", "--include-ignored", "--test-threads=1"];
+    count(
+        "end-to-end tests",
+        command.arg("--").args(options).args(filter),
+    )
+}
+
+/// Has cargo start test programs through sudo, so that only they are root and
+/// nothing in the target folder becomes root's. None when root already, or when
+/// sudo would have to ask and nobody is there to answer.
+fn runner() -> Option<(String, OsString)> {
+    if is_root() || find_program("sudo").is_none() {
+        return None;
+    }
+    let unasked = Command::new("sudo").args(["-n", "true"]).output();
+    if !unasked.is_ok_and(|out| out.status.success()) && !std::io::stdin().is_terminal() {
+        return None;
+    }
+    let triple = fuzz::host_triple().ok()?.to_uppercase().replace('-', "_");
+    let path = std::env::var("PATH").unwrap_or_default();
+    // cargo splits the runner at spaces, which PATH may not contain then.
+    let path = if path.contains(' ') {
+        String::new()
+    } else {
+        format!(" env PATH={path}")
+    };
+    Some((
+        format!("CARGO_TARGET_{triple}_RUNNER"),
+        format!("sudo -E{path}").into(),
+    ))
+}
+
+/// Runs `cargo test`, shows its output as it comes, and counts.
+fn count(what: &str, command: &mut Command) -> Result<Counts> {
+    let text = display(command);
+    eprintln!("+ {text}");
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {text}"))?;
+    let mut reader = Reader::default();
+    if let Some(stdout) = child.stdout.take() {
+        let mut stdout = BufReader::new(stdout);
+        let mut line = Vec::new();
+        // Bytes, not lines of UTF-8: a failing test may print anything.
+        while stdout.read_until(b'\n', &mut line)? > 0 {
+            let shown = String::from_utf8_lossy(&line);
+            print!("{shown}");
+            reader.line(&shown);
+            line.clear();
+        }
+    }
+    let status = child.wait()?;
+    Ok(reader.finish(what, status.success()))
+}
+
+/// Prints the table, the names, and the total on the last line.
+fn report(phases: Vec<Phase>) -> ExitCode {
+    println!(
+        "\n{:<12} {:>7} {:>7} {:>8} {:>8}",
+        "", "passed", "failed", "skipped", "seconds"
+    );
+    let mut total = Counts::default();
+    for Phase { name, counts, took } in phases {
+        let Counts {
+            passed,
+            failed,
+            skipped,
+            ..
+        } = counts;
+        println!(
+            "{name:<12} {passed:>7} {failed:>7} {skipped:>8} {:>8.1}",
+            took.as_secs_f64()
+        );
+        total.add(counts);
+    }
+    print!("\n{}", total.details());
+    println!("{total}");
+    if total.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

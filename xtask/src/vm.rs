@@ -1,0 +1,184 @@
+//! `cargo xtask vm-test`: aiprof on kernels other than this machine's.
+//!
+//! Debian's kernel packages, an initramfs made here, qemu without hardware
+//! virtualisation, and the serial console as the only channel.
+
+mod console;
+mod initramfs;
+mod kernel;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::args::Args;
+use crate::counts::Counts;
+use crate::install::{ensure, try_ensure};
+use crate::packages::Group;
+use crate::proc::{cargo, find_program, root, run, target_dir};
+use initramfs::Initramfs;
+
+pub(crate) const HELP: &str = "
+Boots Debian's 6.1 and 6.12 kernels under qemu (emulated: no KVM needed) and
+in each runs `aiprof doctor`, a system-wide recording of a program whose stack
+is exactly 100 calls deep, and `aiprof COMMAND`. At least 99 % of that program's
+samples must show the whole chain. Packages are downloaded with apt-get and kept
+in target/vm, where each kernel's console lies too. The last line is
+`N passed, N failed, N skipped`.
+
+  --kernel 6.1|6.12|all   which kernel; default all
+  --bpf-object FILE       run aiprof with this eBPF object instead of its own
+
+AIPROF_BIN names the program to test; without it the release build is made.
+";
+
+/// The kernel series that are booted.
+const SERIES: &[&str] = &["6.1", "6.12"];
+
+/// From power on to the last line. Emulation takes about a minute on two idle
+/// cores; a shared machine may take several.
+const LIMIT: Duration = Duration::from_secs(420);
+
+pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
+    let mut args = Args::new(args);
+    let series = select(args.option("--kernel")?.as_deref())?;
+    let object = args.option("--bpf-object")?.map(PathBuf::from);
+    args.end()?;
+    let counts = if can_run()? {
+        test_all(&series, object.as_deref())?
+    } else {
+        skip_all(&series)
+    };
+    print!("\n{}", counts.details());
+    println!("{counts}");
+    Ok(if counts.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn select(choice: Option<&str>) -> Result<Vec<&'static str>> {
+    match choice {
+        None | Some("all") => Ok(SERIES.to_vec()),
+        Some(name) => match SERIES.iter().find(|series| **series == name) {
+            Some(series) => Ok(vec![series]),
+            None => bail!("--kernel {name:?}: there are {} and all", SERIES.join(", ")),
+        },
+    }
+}
+
+fn can_run() -> Result<bool> {
+    ensure(&[Group::Build])?;
+    Ok(try_ensure(&[Group::Vm])? && find_program("apt-get").is_some())
+}
+
+fn skip_all(series: &[&str]) -> Counts {
+    let mut counts = Counts::default();
+    series
+        .iter()
+        .for_each(|name| counts.skip(format!("vm {name}: needs qemu, busybox and apt-get")));
+    counts
+}
+
+fn test_all(series: &[&str], object: Option<&Path>) -> Result<Counts> {
+    let work = target_dir().join("vm");
+    fs::create_dir_all(&work)?;
+    let initrd = pack(&work, object)?;
+    let mut counts = Counts::default();
+    for name in series {
+        match boot(&work, name, &initrd) {
+            Ok(console) => counts.add(console::judge(name, &console)),
+            Err(error) => counts.fail(format!("vm {name}: {error:#}")),
+        }
+    }
+    Ok(counts)
+}
+
+/// Makes the initramfs and gives its path.
+fn pack(work: &Path, object: Option<&Path>) -> Result<PathBuf> {
+    let sources = root().join("xtask/vm");
+    let workload = work.join("workload");
+    run(Command::new("cc")
+        .args(["-O2", "-fomit-frame-pointer", "-o"])
+        .arg(&workload)
+        .arg(sources.join("workload.c")))?;
+    let mut initramfs = Initramfs::new();
+    initramfs.file("/init", 0o755, fs::read(sources.join("init"))?);
+    let busybox = find_program("busybox").context("busybox is gone")?;
+    initramfs.program("/bin/busybox", &busybox)?;
+    initramfs.program("/workload", &workload)?;
+    initramfs.program("/aiprof", &aiprof()?)?;
+    let mut options = "";
+    if let Some(object) = object {
+        let data = fs::read(object).with_context(|| format!("cannot read {}", object.display()))?;
+        initramfs.file("/aiprof.bpf.o", 0o644, data);
+        options = "--bpf-object /aiprof.bpf.o";
+    }
+    initramfs.file("/options", 0o644, options.into());
+    let path = work.join("initramfs.cpio");
+    fs::write(&path, initramfs.into_cpio())
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+fn aiprof() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("AIPROF_BIN") {
+        return Ok(path.into());
+    }
+    run(cargo().args(["build", "--release", "--package", "aiprof"]))?;
+    Ok(target_dir().join("release/aiprof"))
+}
+
+/// Boots one kernel and gives everything it wrote to its console, which also
+/// lies in target/vm for a person to read.
+fn boot(work: &Path, series: &str, initrd: &Path) -> Result<String> {
+    let vmlinuz = kernel::fetch(work, series)?;
+    let mut command = Command::new("qemu-system-x86_64");
+    // Hardware virtualisation is absent or broken on many build machines.
+    command.args([
+        "-accel",
+        "tcg,thread=multi",
+        "-cpu",
+        "max",
+        "-m",
+        "1024",
+        "-smp",
+        "2",
+    ]);
+    command.args([
+        "-nographic",
+        "-no-reboot",
+        "-nic",
+        "none",
+        "-monitor",
+        "none",
+    ]);
+    command
+        .arg("-kernel")
+        .arg(&vmlinuz)
+        .arg("-initrd")
+        .arg(initrd);
+    command.args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off"]);
+    console::record(
+        &mut command,
+        &work.join(format!("console-{series}.log")),
+        LIMIT,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selects_kernels() {
+        assert_eq!(select(None).unwrap(), SERIES);
+        assert_eq!(select(Some("all")).unwrap(), SERIES);
+        assert_eq!(select(Some("6.1")).unwrap(), ["6.1"]);
+        assert!(select(Some("6.2")).is_err());
+    }
+}

@@ -1,0 +1,149 @@
+//! Debian's kernel packages: finding, downloading, unpacking.
+
+use std::cmp::Ordering;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::install::may_install;
+use crate::proc::{capture, run};
+
+/// The kernel image of a series such as `6.12`, downloaded if it is not in
+/// `work` yet.
+pub(crate) fn fetch(work: &Path, series: &str) -> Result<PathBuf> {
+    let dir = work.join(format!("kernel-{series}"));
+    if let Some(image) = image_in(&dir) {
+        return Ok(image);
+    }
+    let mut names = available(series)?;
+    if names.is_empty() && may_install() {
+        // A fresh image has no package lists.
+        run(Command::new("apt-get").args(["-q", "update"]))?;
+        names = available(series)?;
+    }
+    let downloads = work.join("download");
+    fs::create_dir_all(&downloads)?;
+    let mut last = None;
+    // Lists may name versions that the mirror has dropped: newest that comes.
+    for name in names.iter().rev() {
+        match download(&downloads, name) {
+            Ok(package) => return unpack(&package, &dir),
+            Err(error) => last = Some(error),
+        }
+    }
+    match last {
+        Some(error) => Err(error),
+        None => bail!("apt knows no linux-image-{series} package"),
+    }
+}
+
+fn image_in(dir: &Path) -> Option<PathBuf> {
+    let boot = fs::read_dir(dir.join("boot")).ok()?;
+    let mut files = boot.filter_map(|entry| Some(entry.ok()?.path()));
+    files.find(|path| {
+        path.file_name()
+            .is_some_and(|n| n.to_string_lossy().starts_with("vmlinuz-"))
+    })
+}
+
+/// Names of the series' packages, oldest first.
+fn available(series: &str) -> Result<Vec<String>> {
+    let list =
+        capture(Command::new("apt-cache").args(["pkgnames", &format!("linux-image-{series}.")]))?;
+    let mut names: Vec<_> = list
+        .lines()
+        .filter(|name| is_plain(name, series))
+        .map(String::from)
+        .collect();
+    names.sort_by(|a, b| compare_versions(a, b));
+    Ok(names)
+}
+
+/// Whether this is the ordinary kernel: `linux-image-6.1.0-56-amd64` or
+/// `linux-image-6.12.117+deb12-amd64`, not -cloud, -rt, -dbg or -unsigned.
+fn is_plain(name: &str, series: &str) -> bool {
+    let middle = name
+        .strip_prefix("linux-image-")
+        .and_then(|rest| rest.strip_prefix(series))
+        .and_then(|rest| rest.strip_prefix('.'))
+        .and_then(|rest| rest.strip_suffix("-amd64"));
+    let flavours = ["cloud", "rt", "dbg", "unsigned"];
+    middle.is_some_and(|m| m.split('-').all(|part| !flavours.contains(&part)))
+}
+
+/// Orders names by the numbers in them, so that 6.1.0-9 comes before 6.1.0-10.
+fn compare_versions(a: &str, b: &str) -> Ordering {
+    let numbers = |name: &str| -> Vec<u64> {
+        name.split(|c: char| !c.is_ascii_digit())
+            .filter_map(|digits| digits.parse().ok())
+            .collect()
+    };
+    numbers(a).cmp(&numbers(b))
+}
+
+fn download(into: &Path, name: &str) -> Result<PathBuf> {
+    run(Command::new("apt-get")
+        .args(["-q", "download", name])
+        .current_dir(into))?;
+    let prefix = format!("{name}_");
+    let mut files = fs::read_dir(into)?.filter_map(|entry| Some(entry.ok()?.path()));
+    files
+        .find(|path| {
+            path.file_name()
+                .is_some_and(|n| n.to_string_lossy().starts_with(&prefix))
+        })
+        .with_context(|| format!("apt-get download {name} left no file"))
+}
+
+/// Keeps the image only: the modules are twenty times as large and not needed.
+fn unpack(package: &Path, dir: &Path) -> Result<PathBuf> {
+    let whole = dir.join("unpacking");
+    let _ = fs::remove_dir_all(&whole);
+    run(Command::new("dpkg").arg("-x").arg(package).arg(&whole))?;
+    let image = image_in(&whole).with_context(|| format!("no kernel in {}", package.display()))?;
+    let name = image.file_name().context("a path without a name")?;
+    fs::create_dir_all(dir.join("boot"))?;
+    let kept = dir.join("boot").join(name);
+    fs::rename(&image, &kept)?;
+    fs::remove_dir_all(&whole)?;
+    fs::remove_file(package)?;
+    Ok(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_the_ordinary_kernels() {
+        assert!(is_plain("linux-image-6.1.0-56-amd64", "6.1"));
+        assert!(is_plain("linux-image-6.12.117+deb12-amd64", "6.12"));
+        assert!(!is_plain("linux-image-6.12.117+deb12-amd64", "6.1"));
+        for other in [
+            "cloud-amd64",
+            "rt-amd64",
+            "amd64-dbg",
+            "amd64-unsigned",
+            "cloud-amd64-dbg",
+        ] {
+            assert!(
+                !is_plain(&format!("linux-image-6.1.0-56-{other}"), "6.1"),
+                "{other}"
+            );
+        }
+    }
+
+    #[test]
+    fn orders_versions_by_number() {
+        let mut names = [
+            "linux-image-6.1.0-56-amd64",
+            "linux-image-6.1.0-9-amd64",
+            "linux-image-6.1.0-10-amd64",
+        ];
+        names.sort_by(|a, b| compare_versions(a, b));
+        assert_eq!(names[0], "linux-image-6.1.0-9-amd64");
+        assert_eq!(names[2], "linux-image-6.1.0-56-amd64");
+    }
+}
