@@ -1,6 +1,5 @@
 //! What stderr says when a recording has ended.
 
-use super::screen;
 use super::values::{grouped, human_bytes, human_duration};
 use crate::collect::session::SelfUsage;
 use crate::profile::Profile;
@@ -24,14 +23,8 @@ impl Totals {
         self.losses.merge(&profile.losses);
     }
 
-    /// Prints the summary.
-    pub(crate) fn print(&self, usage: &SelfUsage) {
-        for line in self.lines(usage) {
-            screen::say(&line);
-        }
-    }
-
-    fn lines(&self, usage: &SelfUsage) -> Vec<String> {
+    /// The summary, line by line.
+    pub(crate) fn lines(&self, usage: &SelfUsage) -> Vec<String> {
         let mut lines = vec![format!(
             "aiprof: {} samples in {} stacks, {}",
             grouped(self.samples),
