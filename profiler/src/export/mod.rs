@@ -123,7 +123,7 @@ impl Default for ExportOptions {
         Self {
             weight: Weight::Time,
             reverse: false,
-            loss_comments: true,
+            loss_comments: false,
             // A tenth of a pixel at the usual width of a browser window.
             min_width_percent: 0.01,
         }
