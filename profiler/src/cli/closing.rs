@@ -46,9 +46,10 @@ impl Totals {
         lines
     }
 
-    /// CPU time as a share of one CPU over the recording.
+    /// CPU time as a share of one CPU over the recording; of a short one the start
+    /// is most, and the share says nothing.
     fn share(&self, cpu: Duration) -> String {
-        if self.duration.is_zero() {
+        if self.duration < Duration::from_secs(1) {
             return String::new();
         }
         let percent = 100.0 * cpu.as_secs_f64() / self.duration.as_secs_f64();
