@@ -104,7 +104,8 @@ const _: () = assert!(size_of::<PageHeader>() == 24);
 pub struct Rule {
     /// Offset that goes with `kind`.
     pub cfa_off: i32,
-    /// Caller's rbp is at CFA + this when `rbp == RBP_AT_CFA`, in bytes.
+    /// Caller's rbp is at CFA + this when `rbp == RBP_AT_CFA`, at the current
+    /// rbp + this when `rbp == RBP_AT_RBP`, in bytes.
     pub rbp_off: i16,
     /// One of the `CFA_*` constants.
     pub kind: u8,
@@ -142,6 +143,9 @@ pub const RBP_SAME: u8 = 0;
 pub const RBP_AT_CFA: u8 = 1;
 /// Caller's rbp is not known.
 pub const RBP_UNDEFINED: u8 = 2;
+/// Caller's rbp is at the current rbp + rbp_off: gcc's realigned stacks, whose
+/// CFA is [`CFA_DEREF_RBP`].
+pub const RBP_AT_RBP: u8 = 3;
 
 /// Header of a file's page directory, followed by `n_pages` [`PoolRef`]s.
 #[repr(C)]

@@ -25,6 +25,9 @@ use crate::{
 const WINDOW: usize = 1024;
 /// Deepest nesting of return probes (`MAX_URETPROBE_DEPTH`, kernel/events/uprobes.c).
 const MAX_RETURN_INSTANCES: u32 = 64;
+/// Value of rbp where it is not known: no stack address, so that a frame that
+/// needs it ends the walk.
+const RBP_UNKNOWN: u64 = 1;
 /// Value of `Walk::instance` after a match.
 const INSTANCE_MATCHED: u64 = 1;
 /// Size of an out-of-line slot (`UPROBE_XOL_SLOT_BYTES`, arch/x86/include/asm/uprobes.h).
@@ -443,8 +446,12 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
     if cfa <= w.rsp {
         return Err(STOP_NO_PROGRESS);
     }
-    if rule.rbp == RBP_AT_CFA {
-        w.rbp = read_stack(w, cfa.wrapping_add(i64::from(rule.rbp_off) as u64))?;
+    let rbp_offset = i64::from(rule.rbp_off) as u64;
+    match rule.rbp {
+        RBP_AT_CFA => w.rbp = read_stack(w, cfa.wrapping_add(rbp_offset))?,
+        RBP_AT_RBP => w.rbp = read_stack(w, w.rbp.wrapping_add(rbp_offset))?,
+        RBP_SAME => {}
+        _ => w.rbp = RBP_UNKNOWN,
     }
     w.rip = read_stack(w, cfa.wrapping_sub(8))?;
     w.rsp = cfa;

@@ -7,7 +7,7 @@
 use crate::wire::StopReason;
 use aiprof_common::{
     ADDR_EXACT, CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_NONE, CFA_PLT, CFA_RBP, CFA_RSP,
-    CFA_SIGNAL, MAX_USER_FRAMES, RBP_AT_CFA, Rule,
+    CFA_SIGNAL, MAX_USER_FRAMES, RBP_AT_CFA, RBP_AT_RBP, RBP_SAME, Rule,
 };
 
 /// Registers of a frame.
@@ -93,7 +93,10 @@ fn caller(target: &impl Target, r: Registers, rule: Rule) -> Result<Registers, S
     }
     let rbp = match rule.rbp {
         RBP_AT_CFA => read(cfa.wrapping_add(i64::from(rule.rbp_off) as u64))?,
-        _ => r.rbp,
+        RBP_AT_RBP => read(r.rbp.wrapping_add(i64::from(rule.rbp_off) as u64))?,
+        RBP_SAME => r.rbp,
+        // No stack address: a frame that needs it ends the walk.
+        _ => 1,
     };
     let rip = read(cfa.wrapping_sub(8))?;
     if rip == 0 {

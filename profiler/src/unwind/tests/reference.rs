@@ -3,7 +3,7 @@
 use super::*;
 use aiprof_common::{
     CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_PLT, CFA_RBP, CFA_REG, CFA_RSP, CFA_SIGNAL,
-    CFA_UNSUPPORTED, RBP_UNDEFINED,
+    CFA_UNSUPPORTED, RBP_AT_RBP, RBP_UNDEFINED,
 };
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, EndianSlice, FrameDescriptionEntry, LittleEndian,
@@ -192,14 +192,18 @@ fn translate_cfa(cfa: &CfaRule<usize>, section: &EhFrame<Slice<'_>>) -> Option<(
     }
 }
 
-/// rsp-relative location of a saved register.
-fn at_rsp(rule: Option<RegisterRule<usize>>, section: &EhFrame<Slice<'_>>) -> Option<i64> {
+/// Location of a saved register, relative to register `base`.
+fn at_register(
+    base: u16,
+    rule: Option<RegisterRule<usize>>,
+    section: &EhFrame<Slice<'_>>,
+) -> Option<i64> {
     let Some(RegisterRule::Expression(expression)) = rule else {
         return None;
     };
     match &operations(&expression, section)[..] {
         [only] => register_offset(only)
-            .filter(|&(r, _)| r == 7)
+            .filter(|&(r, _)| r == base)
             .map(|(_, offset)| offset),
         _ => None,
     }
@@ -217,7 +221,8 @@ fn translate(row: &UnwindTableRow<usize>, signal: bool, section: &EhFrame<Slice<
     };
     if signal {
         let registers = [X86_64::RBP, X86_64::RSP, X86_64::RA];
-        let at = registers.map(|r| at_rsp(row.register(r), section).map(|o| o - cfa_off + 160));
+        let at =
+            registers.map(|r| at_register(7, row.register(r), section).map(|o| o - cfa_off + 160));
         let confirmed = kind == CFA_DEREF_RSP && at == [Some(120), Some(160), Some(168)];
         return if confirmed {
             rule(CFA_SIGNAL, cfa_off as i32 - 160)
@@ -231,7 +236,10 @@ fn translate(row: &UnwindTableRow<usize>, signal: bool, section: &EhFrame<Slice<
     let (rbp, rbp_off) = match row.register(X86_64::RBP) {
         None | Some(RegisterRule::SameValue) => (RBP_SAME, 0),
         Some(RegisterRule::Offset(offset)) => (RBP_AT_CFA, offset as i16),
-        Some(_) => (RBP_UNDEFINED, 0),
+        saved => match at_register(6, saved, section) {
+            Some(offset) => (RBP_AT_RBP, offset as i16),
+            None => (RBP_UNDEFINED, 0),
+        },
     };
     Rule {
         cfa_off: cfa_off as i32,
