@@ -195,6 +195,24 @@ pub const MAP_UPROBES: u32 = 2;
 /// The `[vsyscall]` page: the return address is at rsp.
 pub const MAP_VSYSCALL: u32 = 3;
 
+/// One entry of the rule cache: the rule found last time for a return address.
+/// Calls come from the same places again and again, so most frames need no
+/// search at all.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CachedRule {
+    /// The return address.
+    pub address: u64,
+    /// What it means there.
+    pub rule: Rule,
+    /// Owner tag of the mapping list it was found by: another image, or another
+    /// mapping at the same address, has another list.
+    pub list_owner: u32,
+    /// Zero.
+    pub pad: u32,
+}
+const _: () = assert!(size_of::<CachedRule>() == 24);
+
 /// Value of the `PROCS` map, keyed by process id (tgid, root pid namespace).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -375,10 +393,14 @@ pub struct Settings {
     pub ri_next: u32,
     /// Chunks in the pool map.
     pub pool_chunks: u32,
+    /// Entries of the sampler's rule cache less one: a power of two less one.
+    pub rule_cache_mask: u32,
     /// 1: record samples of the idle task too.
     pub include_idle: u32,
     /// 1: record kernel stacks.
     pub kernel_stacks: u32,
+    /// Zero.
+    pub pad: u32,
 }
 
 /// Offset value that means "this kernel has no such field".

@@ -1,7 +1,7 @@
 //! Maps and load-time constants.
 
 use aiprof_common::{
-    COUNTERS, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, POOL_CHUNK, ProcEntry, SampleHeader, Settings,
+    COUNTERS, CachedRule, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, POOL_CHUNK, ProcEntry, SampleHeader, Settings,
 };
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
@@ -26,6 +26,11 @@ pub static PROCS: HashMap<u32, ProcEntry, 16384, { BPF_F_NO_PREALLOC as usize }>
 /// program types have their own.
 #[btf_map]
 pub static SAMPLER_SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
+
+/// The sampler's rule cache, direct-mapped by address. The number of entries is
+/// set at load time.
+#[btf_map]
+pub static SAMPLER_RULES: PerCpuArray<CachedRule, 1> = PerCpuArray::new();
 
 /// Event counts by `COUNT_*`.
 #[btf_map]
@@ -62,8 +67,10 @@ pub static SETTINGS: Settings = Settings {
     ri_orig_ret_vaddr: 0,
     ri_next: 0,
     pool_chunks: 0,
+    rule_cache_mask: 0,
     include_idle: 0,
     kernel_stacks: 0,
+    pad: 0,
 };
 
 /// Reads one load-time constant; volatile, for the initial value is not the

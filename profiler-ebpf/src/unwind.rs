@@ -10,19 +10,21 @@ use aya_ebpf::{
     bindings::{pt_regs, task_struct},
     helpers::{
         bpf_get_current_task_btf,
-        generated::{bpf_ktime_get_ns, bpf_loop, bpf_probe_read_kernel, bpf_probe_read_user},
+        generated::{bpf_loop, bpf_probe_read_kernel, bpf_probe_read_user},
     },
 };
 use core::ffi::c_void;
 
 use crate::{
-    maps::{PROCS, Scratch},
+    maps::{PROCS, SAMPLER_RULES, Scratch},
     pool::{Block, le_bit},
     setting,
 };
 
 /// Bytes of user stack copied at once.
 const WINDOW: usize = 1024;
+/// Frames that one look at the rule cache walks at most.
+const CACHED_FRAMES: u32 = 16;
 /// Deepest nesting of return probes (`MAX_URETPROBE_DEPTH`, kernel/events/uprobes.c).
 const MAX_RETURN_INSTANCES: u32 = 64;
 /// Value of rbp where it is not known: no stack address, so that a frame that
@@ -49,6 +51,8 @@ pub struct Walk {
     map_kind: u32,
     /// The mapping list.
     list: u32,
+    /// Its owner tag when the walk began.
+    list_owner: u32,
     /// Frames recorded.
     len: u32,
     /// 1: `rip` is an interrupted instruction, not a return address.
@@ -121,6 +125,12 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs) {
     s.header.stop = STOP_TOO_DEEP;
     match find_process(scratch) {
         FOUND => {
+            // SAFETY: as above.
+            let w = unsafe { &mut (*scratch).walk };
+            w.list_owner = match Block::get(w.list) {
+                Some(list) => list.u32(0),
+                None => 0,
+            };
             let mut context = LoopContext { scratch };
             // SAFETY: the callback has bpf_loop's signature; the context lives
             // on this frame's stack for the whole call.
@@ -223,6 +233,9 @@ extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
 fn try_step(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
+    if s.walk.exact == 0 {
+        walk_cached(scratch);
+    }
     let len = s.walk.len as usize;
     if len >= MAX_USER_FRAMES {
         return STOP_TOO_DEEP.into();
@@ -251,11 +264,103 @@ fn try_step(scratch: *mut Scratch) -> u32 {
             if stop != NO_STOP {
                 return stop;
             }
+            cache_rule(s);
         }
         MAP_VSYSCALL => s.walk.rule = Rule { kind: CFA_RSP, cfa_off: 8, ..Rule::default() },
         _ => s.walk.rule = Rule::default(),
     }
     apply(scratch)
+}
+
+/// Walks as many frames as the rule cache knows and the window holds, up to
+/// [`CACHED_FRAMES`]: the usual case, in few instructions. Stops, without an
+/// opinion, at the first frame that needs more.
+#[inline(never)]
+fn walk_cached(scratch: *mut Scratch) -> u32 {
+    // SAFETY: a checked map value.
+    let s = unsafe { &mut *scratch };
+    let w = &mut s.walk;
+    let (mut rip, mut rsp, mut rbp) = (w.rip, w.rsp, w.rbp);
+    let mut len = w.len;
+    let owner = w.list_owner;
+    let base = w.window_base;
+    let mut moved = 0;
+    for _ in 0..CACHED_FRAMES {
+        let Some(entry) = SAMPLER_RULES.get_ptr(cache_slot(rip)) else { break };
+        // SAFETY: a checked per-CPU map value.
+        let entry = unsafe { &*entry };
+        if entry.address != rip || entry.list_owner != owner || len >= MAX_USER_FRAMES as u32 {
+            break;
+        }
+        let rule = entry.rule;
+        let from = match rule.kind {
+            CFA_RSP => rsp,
+            CFA_RBP => rbp,
+            _ => break,
+        };
+        let cfa = from.wrapping_add(i64::from(rule.cfa_off) as u64);
+        let slot = cfa.wrapping_sub(8).wrapping_sub(base);
+        if cfa <= rsp || slot > (WINDOW - 8) as u64 || slot & 7 != 0 {
+            break;
+        }
+        let mut caller_rbp = rbp;
+        if rule.rbp == RBP_AT_CFA {
+            let at = cfa.wrapping_add(i64::from(rule.rbp_off) as u64).wrapping_sub(base);
+            if at > (WINDOW - 8) as u64 || at & 7 != 0 {
+                break;
+            }
+            caller_rbp = window_at(w, at);
+        } else if rule.rbp != RBP_SAME {
+            break;
+        }
+        let caller = window_at(w, slot);
+        if caller == 0 {
+            break;
+        }
+        s.frames[len as usize & (MAX_USER_FRAMES - 1)] = rip;
+        len += 1;
+        rip = caller;
+        rsp = cfa;
+        rbp = caller_rbp;
+        moved = 1;
+    }
+    if moved != 0 {
+        w.rip = rip;
+        w.rsp = rsp;
+        w.rbp = rbp;
+        w.len = len;
+        w.guessed = 0;
+    }
+    moved
+}
+
+/// The 8 bytes at byte `at` of the window.
+#[inline(always)]
+fn window_at(w: &Walk, at: u64) -> u64 {
+    let at = at as usize & (WINDOW - 8);
+    // SAFETY: `at + 8` is within the window by the mask.
+    unsafe { w.window.as_ptr().byte_add(at).read() }
+}
+
+/// Remembers the rule just found for a return address.
+#[inline(always)]
+fn cache_rule(s: &mut Scratch) {
+    let w = &s.walk;
+    if w.exact == 0
+        && let Some(entry) = SAMPLER_RULES.get_ptr_mut(cache_slot(w.rip))
+    {
+        // SAFETY: a checked per-CPU map value; the sampler does not nest.
+        let entry = unsafe { &mut *entry };
+        entry.address = w.rip;
+        entry.rule = w.rule;
+        entry.list_owner = w.list_owner;
+    }
+}
+
+/// Slot of an address: its bits well mixed by a multiplication (Fibonacci hashing).
+#[inline(always)]
+fn cache_slot(address: u64) -> u32 {
+    (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u32 & setting!(rule_cache_mask)
 }
 
 /// Stores the current address as frame `at`.
@@ -347,7 +452,8 @@ fn find_rule(scratch: *mut Scratch) -> u32 {
         return NO_STOP;
     }
     let Some(page) = Block::get(page) else { return STOP_TORN.into() };
-    match search_page(&page, rel & (PAGE_SIZE - 1)) {
+    let now = (s.header.time_ns >> 30) as u32;
+    match search_page(&page, rel & (PAGE_SIZE - 1), now) {
         Some(rule) => s.walk.rule = rule,
         None => return STOP_TORN.into(),
     }
@@ -356,10 +462,8 @@ fn find_rule(scratch: *mut Scratch) -> u32 {
 
 /// The rule for byte `pc` of a table page; `None` if it changed meanwhile.
 #[inline(always)]
-fn search_page(page: &Block, pc: u64) -> Option<Rule> {
+fn search_page(page: &Block, pc: u64, now: u32) -> Option<Rule> {
     let owner = page.u32(0);
-    // SAFETY: no arguments.
-    let now = (unsafe { bpf_ktime_get_ns() } >> 30) as u32;
     if page.u32(4) != now {
         page.set_u32(4, now);
     }
@@ -523,9 +627,7 @@ fn load_stack(w: *mut Walk, addr: u64) -> u32 {
         }
         w.window_base = base;
     }
-    let at = off as usize & (WINDOW - 8);
-    // SAFETY: `at + 8` is within the window by the mask.
-    w.value = unsafe { w.window.as_ptr().byte_add(at).read() };
+    w.value = window_at(w, off);
     FOUND
 }
 

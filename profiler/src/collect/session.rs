@@ -49,7 +49,7 @@ pub enum CollectError {
     #[error("cannot open a perf event: {0} (`aiprof doctor` tells what is missing)")]
     PerfEvent(io::Error),
     /// A control group given does not exist.
-    #[error("{path}: {source}")]
+    #[error("{path}: no control group")]
     Cgroup {
         /// The path.
         path: String,

@@ -1,8 +1,8 @@
 //! The capture file: the recorded event stream, replayed without root, device
 //! or the profiled machine.
 //!
-//! Layout: [`MAGIC`], then one zstd stream of records, each a little-endian
-//! `u32` length and that many bytes of a [`Record`] in postcard's encoding. The
+//! Layout: `MAGIC`, then one zstd stream of records, each a little-endian
+//! `u32` length and that many bytes of a `Record` in postcard's encoding. The
 //! first record is the header, the last one the end mark: without it the capture
 //! was cut off, which is reported, and what is there is used.
 
@@ -40,7 +40,7 @@ const MAX_NAMES: usize = 4 << 20;
 #[non_exhaustive]
 pub enum ImportError {
     /// The file cannot be opened or read.
-    #[error("{}: cannot be read: {source}", .path.display())]
+    #[error("{}: cannot be read", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -118,6 +118,7 @@ impl CaptureWriter {
             meta: meta.clone(),
             period_ns,
         })?;
+        writer.out.flush()?;
         Ok(writer)
     }
 
@@ -178,7 +179,10 @@ impl CaptureWriter {
             return Ok(());
         }
         let events = std::mem::take(&mut self.pending);
-        self.record(&Record::Events(events))
+        self.record(&Record::Events(events))?;
+        // Ends the compressed block: what is written so far can be read even
+        // if the rest never comes.
+        self.out.flush()
     }
 
     fn record(&mut self, record: &Record) -> io::Result<()> {

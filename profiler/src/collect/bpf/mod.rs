@@ -95,6 +95,7 @@ impl Bpf {
             .btf(None)
             .override_global("SETTINGS", &settings, true)
             .map_max_entries("POOL", chunks)
+            .map_max_entries("SAMPLER_RULES", settings.rule_cache_mask + 1)
             .map_max_entries("SAMPLES", options.ring_bytes);
         let mut ebpf = match object {
             Some(path) => {
@@ -229,7 +230,17 @@ fn settings(options: &BpfOptions) -> Settings {
         ri_orig_ret_vaddr: offset("return_instance", "orig_ret_vaddr"),
         ri_next: offset("return_instance", "next"),
         pool_chunks: (options.pool_bytes / POOL_CHUNK as u32).max(1),
+        rule_cache_mask: rule_cache_entries() - 1,
         include_idle: u32::from(options.include_idle),
         kernel_stacks: u32::from(options.kernel_stacks),
+        pad: 0,
     }
+}
+
+/// Entries of each CPU's rule cache: 4096 (96 KiB), fewer on large machines, so
+/// that all caches together stay below 2 MiB or so.
+fn rule_cache_entries() -> u32 {
+    let cpus = aya::util::nr_cpus().unwrap_or(1).max(1);
+    let share = (2 << 20) / cpus / size_of::<aiprof_common::CachedRule>();
+    1 << share.clamp(128, 4096).ilog2()
 }

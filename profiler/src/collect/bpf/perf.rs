@@ -547,8 +547,9 @@ mod tests {
         assert_eq!((map.file.path.as_str(), map.file.inode), ("/lib/x.so", 42));
         assert_eq!(map.file.device, 8 << 32 | 1);
 
-        body[40] = 20;
-        body[44..64].copy_from_slice(&[0xab; 20]);
+        // The union follows 8 + 32 bytes of record, of which 8 are the header.
+        body[32] = 20;
+        body[36..56].copy_from_slice(&[0xab; 20]);
         let misc = b::PERF_RECORD_MISC_MMAP_BUILD_ID as u16;
         let event = parse_record(&record(b::PERF_RECORD_MMAP2, misc, &body))
             .unwrap()
