@@ -34,6 +34,11 @@ impl Counts {
         self.skips.push(name_and_reason.into());
     }
 
+    /// Whether no test ran at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.passed + self.failed + self.skipped == 0
+    }
+
     /// Adds another run's counts.
     pub(crate) fn add(&mut self, other: Counts) {
         self.passed += other.passed;

@@ -98,6 +98,10 @@ fn select(chosen: Option<&str>) -> Result<Vec<&'static str>> {
 
 fn fuzz(targets: &[&str], seconds: u64) -> Counts {
     let mut counts = Counts::default();
+    // The versions that aiprof is built with; cargo drops and adds the rest.
+    if let Err(error) = fs::copy(root().join("Cargo.lock"), root().join("fuzz/Cargo.lock")) {
+        eprintln!("xtask: cannot copy Cargo.lock to fuzz: {error}; cargo chooses versions");
+    }
     for name in targets {
         match build(name).and_then(|binary| fuzz_one(name, &binary, seconds)) {
             Ok(()) => counts.pass(),

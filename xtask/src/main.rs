@@ -78,6 +78,9 @@ const TASKS: &[Task] = &[
 ];
 
 fn main() -> ExitCode {
+    // `cargo xtask help | head` ends quietly, as other programs do.
+    // SAFETY: no other thread runs yet, and the default action is no handler of ours.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     match dispatch(std::env::args().skip(1).collect()) {
         Ok(code) => code,
         Err(error) => {

@@ -54,6 +54,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     if filter.as_deref().is_none_or(|f| f.contains("fuzz")) {
         phases.push(phase("fuzz", || fuzz::smoke(FUZZ_SECONDS))?);
     }
+    refuse_nothing(&mut phases, filter.as_deref());
     Ok(report(phases))
 }
 
@@ -65,6 +66,22 @@ fn phase(name: &'static str, work: impl FnOnce() -> Result<Counts>) -> Result<Ph
         counts,
         took: start.elapsed(),
     })
+}
+
+/// A run in which nothing ran says nothing: that is a failure, by phase when
+/// everything was asked for, else in all.
+fn refuse_nothing(phases: &mut [Phase], filter: Option<&str>) {
+    let nothing = |phase: &&mut Phase| phase.counts.is_empty();
+    match filter {
+        None => phases.iter_mut().filter(nothing).for_each(|phase| {
+            phase.counts.fail(format!("{}: no test ran", phase.name));
+        }),
+        Some(filter) => {
+            if phases.iter().all(|phase| phase.counts.is_empty()) {
+                phases[0].counts.fail(format!("no test matches {filter:?}"));
+            }
+        }
+    }
 }
 
 /// Some tests set probes through tracefs, which containers leave unmounted.
@@ -190,5 +207,44 @@ fn report(phases: Vec<Phase>) -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two(first: Counts, second: Counts) -> Vec<Phase> {
+        let phase = |name, counts| Phase {
+            name,
+            counts,
+            took: Duration::ZERO,
+        };
+        vec![phase("unit", first), phase("end to end", second)]
+    }
+
+    fn one_passed() -> Counts {
+        Counts {
+            passed: 1,
+            ..Counts::default()
+        }
+    }
+
+    #[test]
+    fn a_phase_without_tests_fails_a_full_run() {
+        let mut phases = two(one_passed(), Counts::default());
+        refuse_nothing(&mut phases, None);
+        assert_eq!(phases[0].counts.failed, 0);
+        assert_eq!(phases[1].counts.failures, ["end to end: no test ran"]);
+    }
+
+    #[test]
+    fn a_filter_must_match_somewhere() {
+        let mut phases = two(one_passed(), Counts::default());
+        refuse_nothing(&mut phases, Some("chain"));
+        assert!(phases.iter().all(|phase| phase.counts.failed == 0));
+        let mut phases = two(Counts::default(), Counts::default());
+        refuse_nothing(&mut phases, Some("chian"));
+        assert_eq!(phases[0].counts.failed, 1);
     }
 }
