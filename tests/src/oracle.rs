@@ -65,7 +65,8 @@ fn parse(script: &str) -> anyhow::Result<Folded> {
         }
         same
     });
-    Ok(Folded { lines })
+    let losses = Vec::new();
+    Ok(Folded { lines, losses })
 }
 
 fn parse_sample(block: &str) -> anyhow::Result<Line> {
