@@ -169,8 +169,10 @@ fn vdso() -> anyhow::Result<()> {
     let run = Aiprof::counting()
         .command(program, &[SECONDS])
         .record_one()?;
-    let in_libc = |name: &str| ["clock_gettime", "__clock_gettime"].contains(&name);
-    // The vdso exports one function under two names.
+    // libc has one function under three.
+    let in_libc =
+        |name: &str| ["clock_gettime", "__clock_gettime", "__GI___clock_gettime"].contains(&name);
+    // The vdso exports its function under two names.
     let in_vdso = |name: &str| ["__vdso_clock_gettime", "clock_gettime"].contains(&name);
     let right = |line: &Line| {
         from_entry(line, "main").is_some_and(|names| match &names[1..] {
