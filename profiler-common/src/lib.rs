@@ -104,7 +104,8 @@ const _: () = assert!(size_of::<PageHeader>() == 24);
 pub struct Rule {
     /// Offset that goes with `kind`.
     pub cfa_off: i32,
-    /// Caller's rbp is at CFA + this when `rbp == RBP_AT_CFA`, in bytes.
+    /// Caller's rbp is at CFA + this when `rbp == RBP_AT_CFA`, at the current
+    /// rbp + this when `rbp == RBP_AT_RBP`, in bytes.
     pub rbp_off: i16,
     /// One of the `CFA_*` constants.
     pub kind: u8,
@@ -142,6 +143,9 @@ pub const RBP_SAME: u8 = 0;
 pub const RBP_AT_CFA: u8 = 1;
 /// Caller's rbp is not known.
 pub const RBP_UNDEFINED: u8 = 2;
+/// Caller's rbp is at the current rbp + rbp_off: gcc's realigned stacks, whose
+/// CFA is [`CFA_DEREF_RBP`].
+pub const RBP_AT_RBP: u8 = 3;
 
 /// Header of a file's page directory, followed by `n_pages` [`PoolRef`]s.
 #[repr(C)]
@@ -203,8 +207,10 @@ pub struct ProcEntry {
 }
 const _: () = assert!(size_of::<ProcEntry>() == 8);
 
-/// First field of every record in a ring buffer: what it is.
+/// First field of every record in a ring buffer: what it is. A CPU sample.
 pub const KIND_SAMPLE: u32 = 1;
+/// A [`StackPage`] that belongs to a sample.
+pub const KIND_STACK_PAGE: u32 = 2;
 
 /// Header of a CPU sample, followed by `user_len` user addresses (leaf first)
 /// and `kernel_len` kernel addresses (leaf first), each `u64`.
@@ -248,8 +254,42 @@ pub struct SampleHeader {
     pub flags: u8,
     /// Zero.
     pub pad: [u8; 6],
+    /// Instruction pointer of the last user address recorded: together with
+    /// the next two what user space needs to continue a walk that ended for
+    /// want of a table.
+    pub rip: u64,
+    /// Stack pointer there.
+    pub rsp: u64,
+    /// Frame pointer register there.
+    pub rbp: u64,
 }
-const _: () = assert!(size_of::<SampleHeader>() == 80);
+const _: () = assert!(size_of::<SampleHeader>() == 104);
+
+/// Bytes of user stack in one [`StackPage`]: a page, which can be read whole or
+/// not at all.
+pub const STACK_PAGE: usize = 4096;
+/// Most pages sent with one sample.
+pub const MAX_STACK_PAGES: usize = 16;
+
+/// A page of the user stack from the stack pointer upwards, sent behind a sample
+/// whose walk ended for want of a table ([`STOP_PAGE_ABSENT`],
+/// [`STOP_NO_PROCESS`], [`STOP_NO_MAPPING`], [`STOP_TORN`]): user space finishes
+/// the walk, so that first samples are whole too.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct StackPage {
+    /// [`KIND_STACK_PAGE`].
+    pub kind: u32,
+    /// CPU of the sample.
+    pub cpu: u32,
+    /// Time of the sample; with the CPU it names the sample.
+    pub time_ns: u64,
+    /// Address of the first byte, a multiple of STACK_PAGE.
+    pub address: u64,
+    /// The content.
+    pub data: [u8; STACK_PAGE],
+}
+const _: () = assert!(size_of::<StackPage>() == 24 + STACK_PAGE);
 
 /// Marks a user address that is an exact instruction (see [`SampleHeader`]);
 /// user addresses never have this bit.
@@ -266,6 +306,9 @@ pub const FLAG_FRAME_POINTER: u8 = 8;
 /// The mapping list came from an ancestor, for the process is a fork that user
 /// space has not registered.
 pub const FLAG_FROM_ANCESTOR: u8 = 16;
+
+/// The last user address recorded is an exact instruction.
+pub const FLAG_EXACT: u8 = 32;
 
 /// No user stack: a kernel thread.
 pub const STOP_KERNEL_THREAD: u8 = 0;

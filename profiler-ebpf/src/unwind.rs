@@ -25,6 +25,9 @@ use crate::{
 const WINDOW: usize = 1024;
 /// Deepest nesting of return probes (`MAX_URETPROBE_DEPTH`, kernel/events/uprobes.c).
 const MAX_RETURN_INSTANCES: u32 = 64;
+/// Value of rbp where it is not known: no stack address, so that a frame that
+/// needs it ends the walk.
+const RBP_UNKNOWN: u64 = 1;
 /// Value of `Walk::instance` after a match.
 const INSTANCE_MATCHED: u64 = 1;
 /// Size of an out-of-line slot (`UPROBE_XOL_SLOT_BYTES`, arch/x86/include/asm/uprobes.h).
@@ -132,11 +135,21 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs) {
             // SAFETY: as above.
             let s = unsafe { &mut *scratch };
             s.header.user_len = s.walk.len as u16;
+            s.header.rip = s.walk.rip;
+            s.header.rsp = s.walk.rsp;
+            s.header.rbp = s.walk.rbp;
+            if s.walk.exact != 0 {
+                s.header.flags |= FLAG_EXACT;
+            }
         }
         _ => {
             // SAFETY: as above.
             let s = unsafe { &mut *scratch };
             s.frames[0] = s.walk.rip;
+            s.header.rip = s.walk.rip;
+            s.header.rsp = s.walk.rsp;
+            s.header.rbp = s.walk.rbp;
+            s.header.flags |= FLAG_EXACT;
             s.header.user_len = 1;
             s.header.stop = STOP_NO_PROCESS;
         }
@@ -433,8 +446,12 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
     if cfa <= w.rsp {
         return Err(STOP_NO_PROGRESS);
     }
-    if rule.rbp == RBP_AT_CFA {
-        w.rbp = read_stack(w, cfa.wrapping_add(i64::from(rule.rbp_off) as u64))?;
+    let rbp_offset = i64::from(rule.rbp_off) as u64;
+    match rule.rbp {
+        RBP_AT_CFA => w.rbp = read_stack(w, cfa.wrapping_add(rbp_offset))?,
+        RBP_AT_RBP => w.rbp = read_stack(w, w.rbp.wrapping_add(rbp_offset))?,
+        RBP_SAME => {}
+        _ => w.rbp = RBP_UNKNOWN,
     }
     w.rip = read_stack(w, cfa.wrapping_sub(8))?;
     w.rsp = cfa;

@@ -40,8 +40,10 @@ const MEMORY_MIB: u64 = 1024;
 const HANG_SECONDS: u64 = 10;
 /// Largest seed taken from the system, and largest input, in bytes.
 const INPUT_BYTES: u64 = 64 * 1024;
-/// Most seeds for one target.
+/// Most seeds taken from one folder.
 const SEEDS: usize = 64;
+/// Lengths of the seeds of zeros, in bytes.
+const ZEROS: &[usize] = &[16, 128, 1024, 4096];
 
 /// LLVM's SanitizerCoverage as libFuzzer wants it: counters, the table of
 /// program counters, and the operands of comparisons.
@@ -99,7 +101,10 @@ fn fuzz(targets: &[&str], seconds: u64) -> Counts {
     for name in targets {
         match build(name).and_then(|binary| fuzz_one(name, &binary, seconds)) {
             Ok(()) => counts.pass(),
-            Err(error) => counts.fail(format!("fuzz {name}: {error:#}")),
+            Err(error) => {
+                eprintln!("xtask: fuzz {name}: {error:#}");
+                counts.fail(format!("fuzz {name}"));
+            }
         }
     }
     counts
@@ -154,6 +159,8 @@ fn fuzz_one(name: &str, binary: &Path, seconds: u64) -> Result<()> {
         .arg(format!("-timeout={HANG_SECONDS}"))
         .arg(format!("-max_len={INPUT_BYTES}"))
         .arg(format!("-artifact_prefix={}/", failures.display()))
+        // Long inputs from the start: most readers refuse short ones at once.
+        .arg("-len_control=0")
         .arg("-print_final_stats=1")
         .args([&corpus, &seeds])
         .stderr(fs::File::create(&log)?);
@@ -183,9 +190,13 @@ fn tail(text: &str, lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
-/// Starting points: committed ones (fuzz/seeds/NAME), and for `eh_frame` small
-/// programs and libraries of this system.
+/// Starting points: committed ones (fuzz/seeds/NAME), for `eh_frame` small
+/// programs and libraries of this system, and zeros: libFuzzer learns what a
+/// fixed header wants to hold, but is slow to learn how long it must be.
 fn seed(name: &str, seeds: &Path) -> Result<()> {
+    for length in ZEROS {
+        fs::write(seeds.join(format!("zeros-{length}")), vec![0; *length])?;
+    }
     copy_small(&root().join("fuzz/seeds").join(name), seeds, |_| true)?;
     if name == "eh_frame" {
         for dir in [

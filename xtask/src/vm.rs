@@ -92,7 +92,10 @@ fn test_all(series: &[&str], object: Option<&Path>) -> Result<Counts> {
     for name in series {
         match boot(&work, name, &initrd) {
             Ok(console) => counts.add(console::judge(name, &console)),
-            Err(error) => counts.fail(format!("vm {name}: {error:#}")),
+            Err(error) => {
+                println!("vm {name}: FAILED: {error:#}");
+                counts.fail(format!("vm {name}"));
+            }
         }
     }
     Ok(counts)

@@ -17,6 +17,9 @@ fn sample(pid: u32, user: &[u64], stop: StopReason) -> Event {
         miss_page: 0,
         stop,
         flags: 0,
+        rip: 0,
+        rsp: 0,
+        rbp: 0,
         user: user.to_vec(),
         kernel: Vec::new(),
     })

@@ -1,6 +1,5 @@
 //! What stderr says when a recording has ended.
 
-use super::screen;
 use super::values::{grouped, human_bytes, human_duration};
 use crate::collect::session::SelfUsage;
 use crate::profile::Profile;
@@ -24,14 +23,8 @@ impl Totals {
         self.losses.merge(&profile.losses);
     }
 
-    /// Prints the summary.
-    pub(crate) fn print(&self, usage: &SelfUsage) {
-        for line in self.lines(usage) {
-            screen::say(&line);
-        }
-    }
-
-    fn lines(&self, usage: &SelfUsage) -> Vec<String> {
+    /// The summary, line by line.
+    pub(crate) fn lines(&self, usage: &SelfUsage) -> Vec<String> {
         let mut lines = vec![format!(
             "aiprof: {} samples in {} stacks, {}",
             grouped(self.samples),
@@ -53,9 +46,10 @@ impl Totals {
         lines
     }
 
-    /// CPU time as a share of one CPU over the recording.
+    /// CPU time as a share of one CPU over the recording; of a short one the start
+    /// is most, and the share says nothing.
     fn share(&self, cpu: Duration) -> String {
-        if self.duration.is_zero() {
+        if self.duration < Duration::from_secs(1) {
             return String::new();
         }
         let percent = 100.0 * cpu.as_secs_f64() / self.duration.as_secs_f64();

@@ -1,24 +1,134 @@
-//! `aiprof diff`.
-use anyhow::Result;
-use clap::Args;
-use std::path::PathBuf;
+//! `aiprof diff`: what changed between two profiles.
+
+use super::output::OutputFile;
+use super::profile_out::{ProfileFormat, WeightArg};
+use super::{profile_out, screen, usage_error};
+use crate::export::diff::{self, DiffOptions, Widths};
+use crate::export::folded::{self, FoldedStacks};
+use crate::export::{self, Format};
+use crate::import::capture::{self, ReplayOptions};
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum, ValueHint};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Functions in the text output.
+const ROWS: usize = 30;
 
 /// Options of `aiprof diff`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "BEFORE is scaled to the total of AFTER, so recordings of different \
+                        lengths compare. Red frames grew, blue ones shrank."
+)]
 pub(crate) struct DiffArgs {
-    /// Profile from before: folded stacks or a capture
+    /// Profile from before: folded stacks, or a capture (.aiprof)
+    #[arg(value_hint = ValueHint::FilePath)]
     before: PathBuf,
-    /// Profile from after
+
+    /// Profile from after: folded stacks, or a capture (.aiprof)
+    #[arg(value_hint = ValueHint::FilePath)]
     after: PathBuf,
-    /// Where the differential flame graph goes
-    #[arg(short, long)]
+
+    /// Write a differential flame graph to FILE.svg, or a table to FILE.txt; without
+    /// it, the table goes to stdout
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
+
+    /// What the values in the folded files are
+    #[arg(long, value_enum, default_value_t = WeightArg::default())]
+    weight: WeightArg,
+
+    /// Which of the two gives the frames their widths
+    #[arg(long, value_enum, default_value_t = WidthsArg::default())]
+    widths: WidthsArg,
+
+    /// Keep process ids apart; they differ between recordings
+    #[arg(long)]
+    keep_pids: bool,
+
+    /// Title of the flame graph
+    #[arg(long, default_value = "aiprof diff")]
+    title: String,
 }
 
-/// Compares.
+/// Which recording gives the frames their widths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum WidthsArg {
+    /// The second: what is new or grew is visible, what vanished is not
+    #[default]
+    After,
+    /// The first: what vanished is visible, what is new is not
+    Before,
+}
+
+/// Compares the two and writes the difference.
 ///
 /// # Errors
-/// io.
-pub(crate) fn run(_args: &DiffArgs) -> Result<()> {
-    Ok(())
+/// An input cannot be read, or the output cannot be written.
+pub(crate) fn run(args: &DiffArgs) -> Result<()> {
+    let mut options = DiffOptions {
+        widths: match args.widths {
+            WidthsArg::After => Widths::After,
+            WidthsArg::Before => Widths::Before,
+        },
+        keep_pids: args.keep_pids,
+        ..DiffOptions::default()
+    };
+    options.export.weight = args.weight.into();
+    let target = args
+        .output
+        .as_deref()
+        .filter(|path| *path != Path::new("-"));
+    let (mut file, svg) = match target {
+        Some(path) => {
+            let svg = match Format::from_extension(path) {
+                Some(Format::Svg) => true,
+                Some(Format::Folded) => false,
+                _ => return Err(usage_error("a difference is written as .svg or .txt")),
+            };
+            (Some(OutputFile::create(path)?), svg)
+        }
+        None => (None, false),
+    };
+    let before = read(&args.before, args.weight)?;
+    let after = read(&args.after, args.weight)?;
+    let mut stdout = BufWriter::new(io::stdout().lock());
+    let out: &mut dyn Write = match &mut file {
+        Some(file) => file,
+        None => &mut stdout,
+    };
+    let written = if svg {
+        diff::write_svg(&before, &after, &args.title, &options, out)
+    } else {
+        diff::write_text(&before, &after, &options, ROWS, screen::width(), out)
+    };
+    let context = || match target {
+        Some(path) => format!("cannot write {}", path.display()),
+        None => "cannot write to stdout".to_owned(),
+    };
+    written.with_context(context)?;
+    match file {
+        Some(file) => file.commit(),
+        None => stdout.flush().with_context(context),
+    }
+}
+
+/// Reads folded stacks, or makes them from a capture.
+fn read(path: &Path, weight: WeightArg) -> Result<FoldedStacks> {
+    let context = || format!("cannot read {}", path.display());
+    if Format::from_extension(path) == Some(Format::from(ProfileFormat::Capture)) {
+        let replay = ReplayOptions {
+            inlines: true,
+            kernel_stacks: true,
+        };
+        let profile = capture::replay(path, &replay)?;
+        let mut text = Vec::new();
+        let options = profile_out::options(weight.into());
+        export::write(&profile, Format::Folded, &options, &mut text)?;
+        return folded::read(&mut text.as_slice()).with_context(context);
+    }
+    let file = File::open(path).with_context(context)?;
+    folded::read(&mut BufReader::new(file)).with_context(context)
 }

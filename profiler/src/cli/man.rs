@@ -1,8 +1,9 @@
 //! `aiprof man`: the man page, from the command line's own types.
 
-use super::Cli;
+use super::{Cli, DESCRIPTION, EXAMPLES, EXIT_STATUS, NOTES};
 use anyhow::{Context, Result};
 use clap::CommandFactory;
+use std::fmt::Write as _;
 use std::io::Write;
 
 /// Prints the page, in roff: `aiprof man | man -l -`.
@@ -22,12 +23,63 @@ fn page() -> Result<Vec<u8>> {
     command.build();
     let mut page = Vec::new();
     let man = clap_mangen::Man::new(command.clone()).manual("aiprof manual");
-    man.render(&mut page)?;
-    for sub in command.get_subcommands().filter(|s| s.get_name() != "help") {
-        writeln!(page, ".SH \"AIPROF {}\"", sub.get_name().to_uppercase())?;
-        let man = clap_mangen::Man::new(sub.clone());
-        man.render_synopsis_section(&mut page)?;
-        man.render_options_section(&mut page)?;
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    page.write_all(section("DESCRIPTION", &[DESCRIPTION, NOTES], false).as_bytes())?;
+    page.write_all(section("EXAMPLES", &[EXAMPLES], true).as_bytes())?;
+    man.render_options_section(&mut page)?;
+    for sub in command.get_subcommands_mut() {
+        page.write_all(&subcommand(sub)?)?;
+    }
+    page.write_all(section("EXIT STATUS", &[EXIT_STATUS], true).as_bytes())?;
+    Ok(page)
+}
+
+/// The section of a subcommand.
+fn subcommand(command: &mut clap::Command) -> Result<Vec<u8>> {
+    let name = command.get_name().to_owned();
+    if name == "help" {
+        return Ok(Vec::new());
+    }
+    let usage = command.render_usage().to_string();
+    let about = command.get_about().map(ToString::to_string);
+    let heading = format!("AIPROF {}", name.to_uppercase());
+    let mut page = section(&heading, &[&usage, &about.unwrap_or_default()], false).into_bytes();
+    if name != "record" {
+        // Everything after the section's own heading, which would come twice.
+        let mut options = Vec::new();
+        clap_mangen::Man::new(command.clone()).render_options_section(&mut options)?;
+        let options = String::from_utf8_lossy(&options);
+        let body = options.split_once(".SH OPTIONS\n");
+        page.extend_from_slice(body.map_or("", |(_, body)| body).as_bytes());
     }
     Ok(page)
+}
+
+/// A section of paragraphs; `verbatim` keeps their lines as they are.
+fn section(heading: &str, paragraphs: &[&str], verbatim: bool) -> String {
+    let mut text = format!(".SH \"{heading}\"\n");
+    for paragraph in paragraphs {
+        // Writing to a string cannot fail.
+        let _ = match verbatim {
+            true => writeln!(text, ".nf\n{}\n.fi", escaped(paragraph)),
+            false => writeln!(text, ".PP\n{}", escaped(paragraph)),
+        };
+    }
+    text
+}
+
+/// Text for roff: `\` and `-` have a meaning anywhere, `.` and `'` at the start
+/// of a line; an empty line is a paragraph.
+fn escaped(text: &str) -> String {
+    let lines = text.lines().map(|line| {
+        let line = line.replace('\\', "\\e").replace('-', "\\-");
+        match line.chars().next() {
+            None => ".PP".to_owned(),
+            Some('.' | '\'') => format!("\\&{line}"),
+            Some(_) => line,
+        }
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }

@@ -14,6 +14,8 @@ mod recording;
 mod report;
 mod screen;
 mod stop;
+#[cfg(test)]
+mod tests;
 mod values;
 mod windows;
 
@@ -34,34 +36,49 @@ pub const EXIT_USAGE: u8 = 2;
 /// Exit code: privileges are missing (`EX_NOPERM` of sysexits.h).
 pub const EXIT_NO_PRIVILEGE: u8 = 77;
 
-const EXAMPLES: &str = "\
+const DESCRIPTION: &str = "\
 Profiles the whole machine: every CPU, every process, kernel and user stacks, with
-nothing rebuilt, restarted or preloaded.
+nothing rebuilt, restarted or preloaded.";
 
-Examples:
-  sudo aiprof sleep 30 > out.folded       everything that runs for 30 s, as folded stacks
-  sudo aiprof -o flame.svg make -j8       a flame graph of the machine while make runs
-  sudo aiprof -d 10                       10 s, the hottest functions on the terminal
-  sudo aiprof -d 30s -p 1234 -o p.pb.gz   one process and its children, for pprof
-  sudo aiprof -o x.aiprof sleep 30        a capture, for any output later:
-       aiprof report x.aiprof -o x.svg
-       aiprof diff before.folded after.folded -o diff.svg
-  sudo aiprof --every 60s --keep 60 -o /var/lib/aiprof    always on: one file a minute
-       aiprof doctor                      what works on this machine, and what does not";
+const EXAMPLES: &str = "\
+sudo aiprof sleep 30 > out.folded       everything that runs for 30 s, as folded stacks
+sudo aiprof -o flame.svg make -j8       a flame graph of the machine while make runs
+sudo aiprof -d 10                       10 s, the hottest functions on the terminal
+sudo aiprof -d 30s -p 1234 -o p.pb.gz   one process and its children, for pprof
+sudo aiprof -o x.aiprof sleep 30        a capture, for any output later:
+     aiprof report x.aiprof -o x.svg
+     aiprof diff before.folded after.folded -o diff.svg
+sudo aiprof --every 60s --keep 60 -o /var/lib/aiprof    always on: a file a minute
+     aiprof doctor                      what works on this machine, and what does not";
 
-/// Exit codes, as the help and the man page state them.
-const EXIT_CODES: &str = "\
-Exit status:
-  that of COMMAND, or 0 without one; 128+N if signal N killed it;
-  127 if it was not found, 126 if it could not be executed
-  1   a result could not be made or written
-  2   the command line is wrong
-  77  privileges are missing
+const EXIT_STATUS: &str = "\
+that of COMMAND, or 0 without one; 128+N if signal N killed it;
+127 if it was not found, 126 if it could not be executed
+1   a result could not be made or written
+2   the command line is wrong
+77  privileges are missing";
 
+const NOTES: &str = "\
 Options come before COMMAND; everything after COMMAND belongs to it. A COMMAND that is
 named like a subcommand goes after --, as in `aiprof -- report`.
-Ctrl-C ends COMMAND as usual; a second one ends the recording. Either way the profile
-is written.";
+
+Ctrl-C reaches COMMAND as usual; a second one ends the recording. Either way the
+profile is written. When the profile goes to stdout, what COMMAND prints goes to stderr.";
+
+/// What `--help` opens with.
+fn opening() -> String {
+    format!("{DESCRIPTION}\n\nExamples:\n{}", indented(EXAMPLES))
+}
+
+/// What `--help` ends with.
+fn ending() -> String {
+    format!("Exit status:\n{}\n\n{NOTES}", indented(EXIT_STATUS))
+}
+
+fn indented(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(|line| format!("  {line}")).collect();
+    lines.join("\n")
+}
 
 /// The command line of aiprof.
 #[derive(Debug, Parser)]
@@ -69,8 +86,8 @@ is written.";
     name = "aiprof",
     version,
     about = "System-wide profiler for Linux machines with AI accelerators",
-    before_long_help = EXAMPLES,
-    after_long_help = EXIT_CODES,
+    before_long_help = opening(),
+    after_long_help = ending(),
     after_help = "`aiprof --help` has examples and explains each option.",
     override_usage = "aiprof [OPTIONS] [--] COMMAND [ARGS]...\n       \
                       aiprof [OPTIONS] -d DURATION\n       \

@@ -162,13 +162,15 @@ pub(crate) fn write_summary(profile: &Profile) -> Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     let options = SummaryOptions {
         width: screen::width(),
+        color: screen::has_colors(),
         ..SummaryOptions::default()
     };
     export::summary::write(profile, &options, &mut out).context("cannot write to stdout")?;
     out.flush().context("cannot write to stdout")
 }
 
-fn options(weight: Weight) -> ExportOptions {
+/// How profiles are written.
+pub(crate) fn options(weight: Weight) -> ExportOptions {
     ExportOptions {
         weight,
         ..ExportOptions::default()

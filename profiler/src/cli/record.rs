@@ -99,7 +99,7 @@ pub(crate) struct RecordArgs {
     bpf_object: Option<PathBuf>,
 
     /// Program to run; the recording lasts as long as it does
-    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true,
+    #[arg(value_name = "COMMAND", trailing_var_arg = true,
           value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }

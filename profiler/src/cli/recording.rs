@@ -8,7 +8,7 @@ use super::record::{Plan, RecordArgs};
 use super::stop::{self, Ended, Stop};
 use super::values::{grouped, human_duration};
 use super::windows::WindowFiles;
-use super::{EXIT_FAILURE, Verbosity, screen};
+use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, screen};
 use crate::collect::launch::{Exit, Held, LaunchOptions};
 use crate::collect::privileges::{self, StillToDo};
 use crate::collect::session::{Finished, Progress, Session};
@@ -133,7 +133,7 @@ impl Recording<'_> {
         // The command's end is waited for even if the result could not be written.
         let exit = match exit {
             Some(exit) => Some(exit),
-            None => stop.command_exit().await?,
+            None => self.outlived_by_command(&mut stop).await?,
         };
         let written = result?;
         Ok(match exit {
@@ -145,14 +145,22 @@ impl Recording<'_> {
         })
     }
 
+    /// The recording is over; the command, if any, is not.
+    async fn outlived_by_command(&self, stop: &mut Stop) -> Result<Option<Exit>> {
+        if !self.plan.command.is_empty() {
+            self.say("aiprof: waiting for the command to end (Ctrl-C twice: leave it running)");
+        }
+        stop.command_exit().await
+    }
+
     fn announce(&self, has_command: bool) {
         let open_ended = !has_command && self.plan.duration.is_none();
-        if open_ended && !self.quiet {
+        if open_ended {
             let what = match self.plan.config.pids.as_slice() {
                 [] => "recording",
                 _ => "recording while these processes run, or",
             };
-            screen::say(&format!("aiprof: {what} until Ctrl-C"));
+            self.say(&format!("aiprof: {what} until Ctrl-C"));
         }
     }
 
@@ -197,7 +205,7 @@ impl Recording<'_> {
         let mut failures = 0;
         match std::mem::replace(&mut self.output, Output::Summary) {
             Output::Summary => {
-                profile_out::write_summary(&profile)?;
+                profile_out::write_summary(&profile).or_else(unless_broken_pipe)?;
                 self.say(&format!(
                     "for a flame graph: {}",
                     self.flame_graph_command()
@@ -206,18 +214,21 @@ impl Recording<'_> {
             // The session wrote the capture.
             Output::Stdout(Format::Capture) => {}
             Output::File(file, Format::Capture) => file.commit()?,
-            Output::Stdout(format) => profile_out::write_stdout(&profile, format, weight)?,
+            Output::Stdout(format) => {
+                let written = profile_out::write_stdout(&profile, format, weight);
+                written.or_else(unless_broken_pipe)?;
+            }
             Output::File(file, format) => profile_out::write_file(&profile, format, weight, file)?,
             Output::Windows(mut files) => {
                 files.write(&profile);
                 failures = files.failures();
             }
         }
-        if !self.quiet {
-            self.totals.print(&usage);
+        for line in self.totals.lines(&usage) {
+            self.say(&line);
         }
-        if let (Destination::File(path, _), false) = (&self.plan.destination, self.quiet) {
-            screen::say(&format!("  written to {}", path.display()));
+        if let Destination::File(path, _) = &self.plan.destination {
+            self.say(&format!("  written to {}", path.display()));
         }
         Ok(failures == 0)
     }
@@ -233,6 +244,15 @@ impl Recording<'_> {
             "" => "sudo aiprof -o flame.svg -d 10".to_owned(),
             command => format!("sudo aiprof -o flame.svg {command}"),
         }
+    }
+}
+
+/// A reader that has gone wants no more; the command's exit code still counts.
+fn unless_broken_pipe(error: anyhow::Error) -> Result<()> {
+    if is_broken_pipe(&error) {
+        Ok(())
+    } else {
+        Err(error)
     }
 }
 

@@ -15,15 +15,23 @@ pub(crate) fn has_progress() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
+/// Whether stdout shows colours (<https://no-color.org>).
+pub(crate) fn has_colors() -> bool {
+    io::stdout().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
 /// Columns of the terminal on stdout or stderr; 80 where there is none.
 pub(crate) fn width() -> usize {
-    let of = |columns: rustix::termios::Winsize| usize::from(columns.ws_col);
-    rustix::termios::tcgetwinsize(io::stdout())
+    let columns = rustix::termios::tcgetwinsize(io::stdout())
         .or_else(|_| rustix::termios::tcgetwinsize(io::stderr()))
-        .map_or(0, of)
-        .clamp(0, 1000)
-        .max(1)
-        .max(if io::stdout().is_terminal() { 20 } else { 80 })
+        .map_or(0, |size| usize::from(size.ws_col));
+    // Some terminals do not know their size and say 0.
+    match columns {
+        0 => 80,
+        columns => columns.clamp(20, 1000),
+    }
 }
 
 /// Shows `text` as the progress line.

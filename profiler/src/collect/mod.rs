@@ -12,6 +12,7 @@
 //! * [`publish`]: which processes the kernel side knows;
 //! * [`binaries`]: the mapped files, held open;
 //! * [`tables`]: the unwind tables in the kernel;
+//! * [`finisher`]: walks that ended for want of a table;
 //! * [`names`]: symbols, looked up while the recording runs;
 //! * [`session`]: owns the recording;
 //! * [`doctor`]: what of all this works on this machine.
@@ -23,6 +24,7 @@ pub mod config;
 pub mod cpu;
 pub mod doctor;
 pub mod filter;
+pub mod finisher;
 pub mod launch;
 pub mod names;
 pub mod privileges;

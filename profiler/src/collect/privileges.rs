@@ -24,7 +24,7 @@ pub enum PrivilegeError {
         program: String,
     },
     /// The kernel refused to show or change the capabilities.
-    #[error("cannot {action} capabilities: {source}")]
+    #[error("cannot {action} capabilities")]
     Kernel {
         /// What was tried.
         action: &'static str,
@@ -35,7 +35,7 @@ pub enum PrivilegeError {
 
 /// The argument for setcap(8) that lets users run aiprof without sudo.
 pub const SETCAP: &str = "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search,\
-                          cap_checkpoint_restore,cap_syslog,cap_setpcap=ep";
+                          cap_checkpoint_restore,cap_syslog=ep";
 
 /// A capability that profiling uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,7 +210,8 @@ fn restrict_to(keep: CapabilitySet) -> Result<(), PrivilegeError> {
         source,
     };
     let now = current()?;
-    // The bounding set first: changing it takes CAP_SETPCAP, which goes next.
+    // The bounding set first: changing it takes CAP_SETPCAP, which goes next. A
+    // program file with capabilities has it not, and no_new_privs does the same.
     if now.effective.contains(CapabilitySet::SETPCAP) {
         for capability in CapabilitySet::all().difference(keep).iter() {
             match rustix::thread::remove_capability_from_bounding_set(capability) {

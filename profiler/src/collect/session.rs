@@ -11,6 +11,7 @@ use super::{
     config::{Event as EventKind, RecordConfig},
     cpu::CpuSet,
     filter::Filter,
+    finisher::Finisher,
     names::NameService,
     procfs,
     publish::Publisher,
@@ -23,7 +24,7 @@ use crate::{
     process::{FileId, ProcessTable},
     profile::{LossKind, Losses, Meta, Profile},
     symbolize::SymbolizeOptions,
-    wire::{self, Event, ProcessEvent, ProcessEventKind, Sample},
+    wire::{self, Event, ProcessEvent, ProcessEventKind, Record, Sample},
 };
 use aiprof_common::{COUNT_RING_DROPS, COUNT_SAMPLES};
 use aya::maps::{MapData, RingBuf};
@@ -106,6 +107,9 @@ const PROGRESS: Duration = Duration::from_millis(250);
 const NAMING: Duration = Duration::from_millis(500);
 /// How often dead processes and unused tables are dropped.
 const CLEANUP: Duration = Duration::from_secs(2);
+/// How long a record may take from its time stamp to the ring: a sampling
+/// program with all its stack pages.
+const IN_FLIGHT_NS: u64 = 1_000_000;
 /// How long a process is remembered after its exit: its last samples are long
 /// in the ring by then.
 const LINGER_NS: u64 = 2_000_000_000;
@@ -122,6 +126,7 @@ pub struct Session {
     ring: RingBuf<MapData>,
     tables: Tables,
     publisher: Publisher,
+    finisher: Finisher,
     binaries: Binaries,
     processes: ProcessTable,
     aggregate: Aggregator,
@@ -198,6 +203,7 @@ impl Session {
             ring,
             tables,
             publisher: Publisher::default(),
+            finisher: Finisher::default(),
             binaries: Binaries::default(),
             processes: ProcessTable::default(),
             aggregate: Aggregator::new(Weighting { period_ns }, Limits::default()),
@@ -308,14 +314,22 @@ impl Session {
     /// before the look began: a later event may still be on its way. `all`:
     /// nothing more will come.
     fn drain(&mut self, all: bool) -> Result<(), CollectError> {
-        let horizon = perf::monotonic_ns();
+        let horizon = perf::monotonic_ns().saturating_sub(IN_FLIGHT_NS);
         let mut undecodable = 0;
         for ring in self.cpus.rings() {
             undecodable += ring.drain(|event| self.pending.push_back(Event::Process(event)));
         }
         while let Some(item) = self.ring.next() {
             match wire::decode(&item) {
-                Ok(sample) => self.pending.push_back(Event::Sample(sample)),
+                Ok(Record::Sample(sample)) => self.pending.push_back(Event::Sample(sample)),
+                Ok(Record::StackPage {
+                    cpu,
+                    time_ns,
+                    address,
+                    data,
+                }) => {
+                    self.finisher.page(cpu, time_ns, address, data);
+                }
                 Err(error) => {
                     undecodable += 1;
                     tracing::debug!("sample: {error}");
@@ -391,7 +405,7 @@ impl Session {
         self.binaries.open(id, pid, map);
     }
 
-    fn take_sample(&mut self, sample: Sample) -> Result<(), CollectError> {
+    fn take_sample(&mut self, mut sample: Sample) -> Result<(), CollectError> {
         let pid = sample.thread.pid;
         let known = self.processes.get(pid).is_some_and(|p| p.complete);
         if !known && !sample.user.is_empty() {
@@ -409,6 +423,12 @@ impl Session {
         if !self.filter.wants(&sample) {
             return Ok(());
         }
+        self.finisher.finish(
+            &mut sample,
+            &self.processes,
+            &self.binaries,
+            &mut self.tables,
+        );
         let event = Event::Sample(sample);
         if let Some(capture) = &mut self.capture {
             capture.event(&event).map_err(CollectError::Capture)?;

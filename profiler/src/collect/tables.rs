@@ -217,6 +217,11 @@ impl Tables {
         }
     }
 
+    /// Makes a page of a mapped file resident, if there is room.
+    pub fn want(&mut self, id: FileId, page: u32, binaries: &Binaries) {
+        self.load(id, page, binaries);
+    }
+
     fn load(&mut self, id: FileId, page: u32, binaries: &Binaries) {
         let Some(Some(tables)) = self.files.get_mut(&id) else {
             return;

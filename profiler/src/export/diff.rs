@@ -8,9 +8,10 @@
 use super::folded::FoldedStacks;
 use super::svg::{self, Caption};
 use super::{ExportError, ExportOptions, names, text};
-use inferno::flamegraph::{self, Direction};
+use inferno::flamegraph::Direction;
+use inferno::flamegraph::color::{BackgroundColor, Color};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::io::{BufWriter, Write};
+use std::io::Write;
 
 /// Which recording gives the frames their widths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,16 +72,15 @@ pub fn write_svg(
     if options.export.reverse {
         config.direction = Direction::Inverted;
     }
-    // Keeps our order of lines, reading them from the last.
-    config.flame_chart = true;
-    let mut out = BufWriter::with_capacity(1 << 16, out);
-    flamegraph::from_lines(
-        &mut config,
-        lines.iter().rev().map(String::as_str),
-        &mut out,
-    )?;
-    out.flush()?;
-    Ok(())
+    // Frames without a change are nearly white and would vanish on white.
+    config.bgcolors = Some(BackgroundColor::Flat(Color::new(222, 224, 228)));
+    // The ends and the middle of inferno's scale.
+    let legend = vec![
+        ("grew", Color::new(255, 100, 100)),
+        ("shrank", Color::new(100, 100, 255)),
+        ("own time unchanged", Color::new(250, 250, 250)),
+    ];
+    svg::render(config, &lines, legend, out)
 }
 
 /// Lines with two values, the second giving the width, in the order of frames.
@@ -114,7 +114,7 @@ fn subtitle(before: &FoldedStacks, after: &FoldedStacks, options: &DiffOptions) 
         Widths::Before => "widths: before",
     };
     format!(
-        "red grew, blue shrank (share of own time); before: {}, after: {}, before scaled to after; {widths}",
+        "change of each frame's own time; before: {}, after: {}, before scaled to after; {widths}",
         text::weighed(before.total, weight),
         text::weighed(after.total, weight),
     )

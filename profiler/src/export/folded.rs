@@ -16,6 +16,10 @@ pub const MAX_LINE: usize = 16 << 20;
 /// reading, so memory use is at most about this.
 pub const MAX_INPUT: u64 = 1 << 30;
 
+/// Largest sum of all values: 1,100 years in microseconds. Renderers multiply
+/// it, and browsers hold it in a 53-bit number.
+pub const MAX_TOTAL: u64 = 1 << 55;
+
 /// Writes `comm;pid;user frames;kernel frames_[k] VALUE` lines, sorted frame by
 /// frame.
 ///
@@ -24,7 +28,8 @@ pub const MAX_INPUT: u64 = 1 << 30;
 ///
 /// # Errors
 ///
-/// [`ExportError::Io`] when `out` fails.
+/// [`ExportError::WeightsTooLarge`] beyond [`MAX_TOTAL`], [`ExportError::Io`]
+/// when `out` fails.
 pub fn write(
     profile: &Profile,
     options: &ExportOptions,
@@ -36,7 +41,7 @@ pub fn write(
             writeln!(out, "# {n} {}", kind.label())?;
         }
     }
-    let stacks = Stacks::from_profile(profile, options.weight);
+    let stacks = Stacks::from_profile(profile, options.weight)?;
     for (frames, value) in stacks.iter() {
         for (i, frame) in frames.enumerate() {
             if i > 0 {
@@ -56,7 +61,7 @@ pub struct FoldedStacks {
     /// Unique stacks, frames separated by `;`, and their values, sorted frame by
     /// frame.
     pub stacks: Vec<(String, u64)>,
-    /// Sum of the values, at most `i64::MAX`.
+    /// Sum of the values, at most [`MAX_TOTAL`].
     pub total: u64,
 }
 
@@ -97,7 +102,7 @@ pub fn read(input: &mut dyn BufRead) -> Result<FoldedStacks, ExportError> {
         let (stack, value) = parse_line(text).ok_or(ExportError::NotFolded { line: number })?;
         total = total
             .checked_add(value)
-            .filter(|&total| total <= i64::MAX as u64)
+            .filter(|&total| total <= MAX_TOTAL)
             .ok_or(ExportError::TotalTooLarge { line: number })?;
         *values.entry(stack).or_default() += value;
     }
@@ -150,7 +155,7 @@ mod tests {
                 "{bad}: {error}"
             );
         }
-        let error = parse(format!("a {}\nb 1\n", i64::MAX).as_bytes()).unwrap_err();
+        let error = parse(format!("a {MAX_TOTAL}\nb 1\n").as_bytes()).unwrap_err();
         assert!(matches!(error, ExportError::TotalTooLarge { line: 2 }));
     }
 

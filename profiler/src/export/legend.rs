@@ -5,8 +5,11 @@
 //! made taller by its height. Where that place is not found the picture passes
 //! through as it is.
 
-use super::palette::Hue;
+use inferno::flamegraph::color::Color;
 use std::io::{self, Write};
+
+/// A label and the colour it explains.
+pub(super) type Entry = (&'static str, Color);
 
 /// Height of the legend in pixels.
 const HEIGHT: usize = 22;
@@ -20,17 +23,17 @@ const MAX_HEAD: usize = 1 << 20;
 /// Passes an SVG on and inserts a legend.
 pub(super) struct LegendWriter<'a> {
     out: &'a mut dyn Write,
-    hues: Vec<Hue>,
+    entries: Vec<Entry>,
     /// What was written so far; `None` once the legend was inserted.
     head: Option<Vec<u8>>,
 }
 
 impl<'a> LegendWriter<'a> {
-    /// A writer to `out` whose legend explains `hues`.
-    pub(super) fn new(out: &'a mut dyn Write, hues: Vec<Hue>) -> Self {
+    /// A writer to `out` whose legend has these entries.
+    pub(super) fn new(out: &'a mut dyn Write, entries: Vec<Entry>) -> Self {
         Self {
             out,
-            hues,
+            entries,
             head: Some(Vec::new()),
         }
     }
@@ -56,7 +59,7 @@ impl Write for LegendWriter<'_> {
             .windows(FRAMES.len())
             .position(|window| window == FRAMES);
         if let Some(position) = found {
-            let text = with_legend(head, from + position, &self.hues);
+            let text = with_legend(head, from + position, &self.entries);
             self.head = None;
             self.out.write_all(&text)?;
         } else if head.len() > MAX_HEAD
@@ -74,7 +77,7 @@ impl Write for LegendWriter<'_> {
 }
 
 /// `head` made taller, with the legend inserted at `position`.
-fn with_legend(head: &[u8], position: usize, hues: &[Hue]) -> Vec<u8> {
+fn with_legend(head: &[u8], position: usize, entries: &[Entry]) -> Vec<u8> {
     let (before, after) = head.split_at(position);
     let before = String::from_utf8_lossy(before);
     let Some(height) = image_height(&before) else {
@@ -91,7 +94,7 @@ fn with_legend(head: &[u8], position: usize, hues: &[Hue]) -> Vec<u8> {
             &format!(" {taller}\" xmlns="),
             1,
         );
-    text.push_str(&elements(height, hues));
+    text.push_str(&elements(height, entries));
     let mut text = text.into_bytes();
     text.extend_from_slice(after);
     text
@@ -103,14 +106,14 @@ fn image_height(svg: &str) -> Option<usize> {
     rest.split_once('"')?.0.parse().ok()
 }
 
-/// The legend: a coloured square and a label per hue, in a row at height `y`.
-fn elements(y: usize, hues: &[Hue]) -> String {
+/// The legend: a coloured square and a label each, in a row at height `y`.
+fn elements(y: usize, entries: &[Entry]) -> String {
     use std::fmt::Write as _;
-    let mut text = String::from("<g id=\"legend\">");
+    // inferno's search button is nearly invisible until the mouse finds it.
+    let mut text =
+        String::from("<style type=\"text/css\">#search { opacity:0.6; }</style><g id=\"legend\">");
     let mut x = 10;
-    for hue in hues {
-        let color = hue.base();
-        let label = hue.label();
+    for (label, color) in entries {
         // Writing to a string cannot fail.
         let _ = write!(
             text,
@@ -138,7 +141,7 @@ mod tests {
 
     fn pass(pieces: impl Iterator<Item = u8>) -> String {
         let mut out = Vec::new();
-        let mut writer = LegendWriter::new(&mut out, vec![Hue::Kernel]);
+        let mut writer = LegendWriter::new(&mut out, vec![("kernel", Color::new(1, 2, 3))]);
         for byte in pieces {
             writer.write_all(&[byte]).unwrap();
         }
@@ -150,8 +153,9 @@ mod tests {
     fn the_picture_grows_by_the_legend() {
         let text = pass(SVG.bytes());
         assert!(text.starts_with(
-            r#"<svg width="9" height="98" viewBox="0 0 9 98" xmlns="x"><rect y="0" height="98"/><g id="legend">"#
+            r#"<svg width="9" height="98" viewBox="0 0 9 98" xmlns="x"><rect y="0" height="98"/><style"#
         ));
+        assert!(text.contains(r#"<g id="legend"><rect x="10" y="77""#));
         assert!(
             text.contains(">kernel</text></g><svg id=\"frames\" x=\"1\"><rect height=\"76\"/>")
         );

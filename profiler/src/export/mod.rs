@@ -123,7 +123,7 @@ impl Default for ExportOptions {
         Self {
             weight: Weight::Time,
             reverse: false,
-            loss_comments: true,
+            loss_comments: false,
             // A tenth of a pixel at the usual width of a browser window.
             min_width_percent: 0.01,
         }
@@ -159,12 +159,15 @@ pub enum ExportError {
     /// A folded file is larger than [`folded::MAX_INPUT`].
     #[error("more than {max} bytes of folded stacks", max = folded::MAX_INPUT)]
     InputTooLarge,
-    /// The values of a folded file add up to more than `i64::MAX`.
-    #[error("line {line}: the values up to here do not fit 63 bits")]
+    /// The values of a folded file add up to more than [`folded::MAX_TOTAL`].
+    #[error("line {line}: the values up to here add up to more than {max}", max = folded::MAX_TOTAL)]
     TotalTooLarge {
         /// Line number, from 1.
         line: u64,
     },
+    /// The weights of a profile add up to more than [`folded::MAX_TOTAL`].
+    #[error("the samples' weights add up to more than {max}", max = folded::MAX_TOTAL)]
+    WeightsTooLarge,
 }
 
 /// Writes a profile in a format.
@@ -174,7 +177,8 @@ pub enum ExportError {
 /// # Errors
 ///
 /// [`ExportError::CaptureNotWritable`] for [`Format::Capture`],
-/// [`ExportError::Io`] when `out` fails.
+/// [`ExportError::WeightsTooLarge`] for a profile of a thousand years (a
+/// corrupt one), [`ExportError::Io`] when `out` fails.
 pub fn write(
     profile: &Profile,
     format: Format,

@@ -54,7 +54,7 @@ impl Hue {
             Self::Process => (210.0, 14.0, 86.0),
             Self::Native => (48.0, 90.0, 64.0),
             Self::Inlined => (176.0, 45.0, 64.0),
-            Self::Kernel => (16.0, 84.0, 68.0),
+            Self::Kernel => (16.0, 86.0, 71.0),
             Self::Managed => (112.0, 48.0, 62.0),
             Self::DeviceSoftware => (212.0, 78.0, 72.0),
             Self::DeviceHardware => (276.0, 62.0, 76.0),
@@ -74,8 +74,8 @@ impl Hue {
         // Two independent numbers from -1 to 1.
         let part = |shift: u32| f64::from((hash >> shift) as u8) / 127.5 - 1.0;
         let (h, s, l) = self.hsl();
-        let spread = if self == Self::Process { 0.0 } else { 1.0 };
-        rgb(h + 6.0 * spread * part(32), s, l + 6.0 * spread * part(48))
+        let spread = if self == Self::Process { 3.0 } else { 6.0 };
+        rgb(h + spread * part(32), s, l + spread * part(48))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Stacks as sorted paths of names: what folded stacks and flame graphs share.
 
-use super::folded::FoldedStacks;
-use super::{Weight, names};
+use super::folded::{FoldedStacks, MAX_TOTAL};
+use super::{ExportError, Weight, names};
 use crate::profile::{FrameId, ProcessId, Profile, StackId};
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
@@ -19,8 +19,8 @@ pub(super) struct Stacks {
     paths: Vec<u32>,
     /// The stacks.
     rows: Vec<Row>,
-    /// How many names of a path, from the root, name the process.
-    pub(super) process_names: usize,
+    /// Which names are those of functions, by index; the others name processes.
+    functions: Vec<bool>,
 }
 
 /// One stack.
@@ -52,13 +52,10 @@ impl Interner {
 impl Stacks {
     /// The stacks of a profile: process name, process id, frames. Values are
     /// microseconds or samples.
-    pub(super) fn from_profile(profile: &Profile, weight: Weight) -> Self {
+    pub(super) fn from_profile(profile: &Profile, weight: Weight) -> Result<Self, ExportError> {
         let mut interner = Interner::default();
         let mut frames = vec![None; profile.frames.len()];
-        let mut stacks = Self {
-            process_names: 2,
-            ..Self::default()
-        };
+        let mut stacks = Self::default();
         for ((process, stack), value) in values_by_stack(profile, weight) {
             let start = stacks.paths.len();
             let process = profile.processes.get(process.0 as usize);
@@ -78,20 +75,20 @@ impl Stacks {
             }
             stacks.add(start, value);
         }
-        stacks.finish(interner);
+        stacks.finish(interner, 2);
         if weight == Weight::Time {
             stacks.round_to_microseconds();
         }
-        stacks
+        if stacks.total() > MAX_TOTAL {
+            return Err(ExportError::WeightsTooLarge);
+        }
+        Ok(stacks)
     }
 
     /// The stacks of a folded file.
     pub(super) fn from_folded(folded: &FoldedStacks) -> Self {
         let mut interner = Interner::default();
-        let mut stacks = Self {
-            process_names: 1,
-            ..Self::default()
-        };
+        let mut stacks = Self::default();
         for (stack, value) in &folded.stacks {
             let start = stacks.paths.len();
             for name in stack.split(';') {
@@ -99,7 +96,7 @@ impl Stacks {
             }
             stacks.add(start, *value);
         }
-        stacks.finish(interner);
+        stacks.finish(interner, 1);
         stacks
     }
 
@@ -110,8 +107,9 @@ impl Stacks {
         });
     }
 
-    /// Sorts names and stacks, and merges equal stacks.
-    fn finish(&mut self, interner: Interner) {
+    /// Sorts names and stacks, and merges equal stacks. The first
+    /// `process_names` of every path name the process.
+    fn finish(&mut self, interner: Interner, process_names: usize) {
         drop(interner.index);
         let mut order: Vec<usize> = (0..interner.names.len()).collect();
         order.sort_unstable_by(|&a, &b| interner.names[a].cmp(&interner.names[b]));
@@ -124,6 +122,12 @@ impl Stacks {
             .for_each(|name| *name = rank[*name as usize]);
         self.names = interner.names;
         self.names.sort_unstable();
+        self.functions = vec![false; self.names.len()];
+        for row in &self.rows {
+            for &name in self.paths[row.path.clone()].iter().skip(process_names) {
+                self.functions[name as usize] = true;
+            }
+        }
         self.sort_and_merge();
     }
 
@@ -187,6 +191,23 @@ impl Stacks {
                 .map(|&name| self.names[name as usize].as_str());
             (names, row.value)
         })
+    }
+
+    /// All names that the paths still have, each once, in byte order, and
+    /// whether they are functions. A name of both kinds is a function.
+    pub(super) fn names(&self) -> impl Iterator<Item = (&str, bool)> {
+        let mut used = vec![false; self.names.len()];
+        for row in &self.rows {
+            for &name in &self.paths[row.path.clone()] {
+                used[name as usize] = true;
+            }
+        }
+        self.names
+            .iter()
+            .zip(&self.functions)
+            .zip(used)
+            .filter(|(_, used)| *used)
+            .map(|((name, &function), _)| (name.as_str(), function))
     }
 
     /// How many frames row `i` shares with the row before it.

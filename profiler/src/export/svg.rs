@@ -4,7 +4,7 @@
 //! subtitle says where the profile comes from and what it lost.
 
 use super::folded::FoldedStacks;
-use super::legend::LegendWriter;
+use super::legend::{self, LegendWriter};
 use super::palette::Hue;
 use super::stacks::Stacks;
 use super::{ExportError, ExportOptions, Weight, text};
@@ -32,7 +32,8 @@ pub struct Caption {
 ///
 /// # Errors
 ///
-/// [`ExportError::Io`] when `out` fails.
+/// [`ExportError::WeightsTooLarge`] when they add up to more than
+/// [`folded::MAX_TOTAL`](super::folded::MAX_TOTAL), [`ExportError::Io`] when `out` fails.
 pub fn write(
     profile: &Profile,
     options: &ExportOptions,
@@ -43,7 +44,7 @@ pub fn write(
         subtitle: text::description(profile),
         notes: notes(profile),
     };
-    let stacks = Stacks::from_profile(profile, options.weight);
+    let stacks = Stacks::from_profile(profile, options.weight)?;
     draw(stacks, &caption, options, out)
 }
 
@@ -78,7 +79,7 @@ fn draw(
     // all of them.
     let least = (total as f64 * options.min_width_percent / 100.0).ceil() as u64;
     stacks.prune(least);
-    let (mut palette, hues) = colours(&stacks, options.reverse);
+    let (mut palette, hues) = colours(&stacks);
     let lines = lines(&stacks);
     drop(stacks);
 
@@ -88,11 +89,22 @@ fn draw(
     if options.reverse {
         config.direction = Direction::Inverted;
     }
+    let legend = hues.iter().map(|hue| (hue.label(), hue.base())).collect();
+    render(config, &lines, legend, out)
+}
+
+/// Has inferno draw lines that are sorted by frame, and adds a legend.
+pub(super) fn render(
+    mut config: Options<'_>,
+    lines: &[String],
+    legend: Vec<legend::Entry>,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
     let mut out = BufWriter::with_capacity(1 << 16, out);
-    let mut with_legend = LegendWriter::new(&mut out, hues);
+    let mut with_legend = LegendWriter::new(&mut out, legend);
     // A flame chart keeps the order of its lines, reading them from the last:
-    // ours are sorted by frame, inferno would sort them by byte and so split
-    // `f` where a sibling is called `f x`.
+    // inferno would sort them by byte and so split `f` where a sibling is
+    // called `f x`.
     config.flame_chart = true;
     flamegraph::from_lines(
         &mut config,
@@ -111,10 +123,6 @@ pub(super) fn config(caption: &Caption, weight: Weight, total: u64) -> Options<'
     config.notes = text::one_line(&caption.notes).replace("--", "- -");
     config.bgcolors = Some(BackgroundColor::Flat(Color::new(250, 250, 250)));
     config.text_truncate_direction = TextTruncateDirection::Right;
-    // Lines between frames: neighbours of one hue stay apart.
-    if let Ok(white) = "#fafafa".parse() {
-        config.stroke_color = white;
-    }
     match weight {
         Weight::Samples => config.count_name = "samples".to_owned(),
         // From a second up, milliseconds are exact enough for the percentages
@@ -147,29 +155,16 @@ fn lines(stacks: &Stacks) -> Vec<String> {
 }
 
 /// A colour for every name, and the hues used.
-fn colours(stacks: &Stacks, reversed: bool) -> (PaletteMap, Vec<Hue>) {
-    let mut functions = BTreeSet::new();
-    let mut processes = BTreeSet::new();
-    for (frames, _) in stacks.iter() {
-        // Once turned around and cut, a path no longer tells which of its names
-        // is the process: there they are recognised as names only.
-        let process_names = if reversed { 0 } else { stacks.process_names };
-        for (depth, name) in frames.enumerate() {
-            if depth < process_names {
-                processes.insert(name);
-            } else {
-                functions.insert(name);
-            }
-        }
-    }
+fn colours(stacks: &Stacks) -> (PaletteMap, Vec<Hue>) {
     let mut palette = PaletteMap::default();
     let mut hues = BTreeSet::from([Hue::Process]);
     palette.insert("", Hue::Process.base());
-    for name in processes.difference(&functions) {
-        palette.insert(name, Hue::Process.shade(name));
-    }
-    for name in functions {
-        let hue = Hue::of_frame(name);
+    for (name, is_function) in stacks.names() {
+        let hue = if is_function {
+            Hue::of_frame(name)
+        } else {
+            Hue::Process
+        };
         hues.insert(hue);
         palette.insert(name, hue.shade(name));
     }

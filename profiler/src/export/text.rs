@@ -87,7 +87,7 @@ pub(super) fn title(profile: &Profile) -> String {
         format!("{prefix}{text}")
     });
     // About what fits beside the buttons of a flame graph.
-    fit(&title, 120)
+    fit(&title, 90)
 }
 
 /// Where, how long and how much, and what was lost: one line.

@@ -430,6 +430,9 @@ mod tests {
                 miss_page: 0,
                 stop: StopReason::End,
                 flags: 0,
+                rip: 0,
+                rsp: 0,
+                rbp: 0,
                 user: vec![0x1000 + i % 3],
                 kernel: vec![],
             })

@@ -67,7 +67,7 @@ fn link_paths(root: &Path, path: &Path, link: &DebugLink) -> Vec<PathBuf> {
 }
 
 /// Opens a candidate and verifies that it belongs to the binary.
-fn accept(path: &Path, binary: &ElfInfo) -> Option<(File, ElfInfo)> {
+pub(super) fn accept(path: &Path, binary: &ElfInfo) -> Option<(File, ElfInfo)> {
     let file = elf::open_regular(path).ok()?;
     let info = elf::inspect(&file).ok()?;
     if !info.has_symtab && !info.has_dwarf {

@@ -56,11 +56,16 @@ fn demangle_rust(name: &str) -> Option<String> {
 }
 
 fn demangle_cpp(name: &str) -> Option<String> {
-    let symbol = cpp_demangle::BorrowedSymbol::new(name.as_bytes()).ok()?;
-    let mut out = Bounded(String::new());
-    let options = cpp_demangle::DemangleOptions::new();
-    symbol.structured_demangle(&mut out, &options).ok()?;
-    Some(out.0)
+    // The names are anybody's, and this parser has had panics: they cost the
+    // readable form only.
+    std::panic::catch_unwind(|| {
+        let symbol = cpp_demangle::BorrowedSymbol::new(name.as_bytes()).ok()?;
+        let mut out = Bounded(String::new());
+        let options = cpp_demangle::DemangleOptions::new();
+        symbol.structured_demangle(&mut out, &options).ok()?;
+        Some(out.0)
+    })
+    .ok()?
 }
 
 /// A string that refuses to grow beyond [`MAX_NAME`].

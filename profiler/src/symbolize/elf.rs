@@ -26,6 +26,8 @@ const SHT_NOBITS: u32 = 8;
 const SHT_DYNSYM: u32 = 11;
 const SHF_EXECINSTR: u64 = 4;
 const SHF_COMPRESSED: u64 = 0x800;
+const ELFCOMPRESS_ZLIB: u32 = 1;
+const ELFCOMPRESS_ZSTD: u32 = 2;
 const PT_NOTE: u32 = 4;
 const NT_GNU_BUILD_ID: u32 = 3;
 
@@ -49,6 +51,40 @@ pub(super) struct DebugLink {
     pub name: OsString,
     /// CRC-32 of its contents.
     pub crc: u32,
+}
+
+/// Debug sections that are read; others, like location lists, are not.
+const DEBUG_SECTIONS: [&str; 10] = [
+    ".debug_abbrev",
+    ".debug_addr",
+    ".debug_aranges",
+    ".debug_info",
+    ".debug_line",
+    ".debug_line_str",
+    ".debug_ranges",
+    ".debug_rnglists",
+    ".debug_str",
+    ".debug_str_offsets",
+];
+
+/// How a section is compressed; `header` is the length of what precedes the
+/// data, `size` the bytes that it claims to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Packing {
+    None,
+    Zlib { header: usize, size: u64 },
+    Zstd { header: usize, size: u64 },
+    Unknown,
+}
+
+/// A debug section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DebugSection {
+    pub name: &'static str,
+    pub offset: u64,
+    /// Bytes in the file.
+    pub size: u64,
+    pub packing: Packing,
 }
 
 /// Where a symbol table and its strings lie in the file.
@@ -76,9 +112,9 @@ pub(super) struct ElfInfo {
     code: Vec<bool>,
     /// Whether `.debug_info` is present with contents.
     pub has_dwarf: bool,
-    /// Bytes of `.debug_info`, line and range sections, uncompressed.
-    pub dwarf_bytes: u64,
-    /// Uncompressed bytes of all compressed debug sections.
+    /// The debug sections that are read.
+    pub debug: Vec<DebugSection>,
+    /// What the compressed ones of them claim to hold, in bytes.
     pub packed_bytes: u64,
     pub debug_link: Option<DebugLink>,
 }
@@ -97,14 +133,6 @@ impl ElfInfo {
     pub(super) fn table_bytes(&self) -> u64 {
         let sizes = self.tables.iter().map(|t| t.size);
         sizes.fold(0, u64::saturating_add)
-    }
-
-    /// Estimate of the heap that DWARF look-ups need once many units were
-    /// visited: measured at 1.6 to 3.3 times the information, line and range
-    /// sections, plus whatever must be decompressed.
-    pub(super) fn dwarf_cost(&self) -> u64 {
-        self.packed_bytes
-            .saturating_add(self.dwarf_bytes.saturating_mul(2))
     }
 }
 
@@ -311,24 +339,30 @@ impl<'a> Reader<'a> {
         name: &[u8],
         info: &mut ElfInfo,
     ) -> Result<(), ElfError> {
-        let mut size = section.size;
+        let known = DEBUG_SECTIONS.iter().find(|n| n.as_bytes() == name);
+        let Some(&name) = known else {
+            return Ok(());
+        };
+        let mut packing = Packing::None;
         if section.flags & SHF_COMPRESSED != 0 {
             // Elf64_Chdr { type, reserved, size, align }, Elf32_Chdr { type, size, align }.
-            let header = self.read(section.offset, 24.min(section.size), 24)?;
-            size = self.word(&header, if self.wide { 8 } else { 4 });
+            let (header, at) = if self.wide { (24, 8) } else { (12, 4) };
+            let bytes = self.read(section.offset, header as u64, MAX_LINK)?;
+            let size = self.word(&bytes, at);
+            packing = match u32_at(&bytes, 0) {
+                ELFCOMPRESS_ZLIB => Packing::Zlib { header, size },
+                ELFCOMPRESS_ZSTD => Packing::Zstd { header, size },
+                _ => Packing::Unknown,
+            };
             info.packed_bytes = info.packed_bytes.saturating_add(size);
         }
-        info.has_dwarf |= name == b".debug_info";
-        if matches!(
+        info.has_dwarf |= name == ".debug_info";
+        info.debug.push(DebugSection {
             name,
-            b".debug_info"
-                | b".debug_line"
-                | b".debug_ranges"
-                | b".debug_rnglists"
-                | b".debug_aranges"
-        ) {
-            info.dwarf_bytes = info.dwarf_bytes.saturating_add(size);
-        }
+            offset: section.offset,
+            size: section.size,
+            packing,
+        });
         Ok(())
     }
 

@@ -21,6 +21,8 @@ const MAX_SYMBOLS: usize = 1 << 20;
 const MAX_NAMES: usize = 32 << 20;
 /// Longest line: `KSYM_NAME_LEN` (512) and module name, with room.
 const MAX_LINE: u64 = 1024;
+/// Bytes read at once: the kernel formats lines faster in large pieces.
+const READ_BUFFER: usize = 128 << 10;
 /// The last symbol of a module or BPF program covers at most this much, for
 /// kallsyms knows no sizes.
 const MODULE_REACH: u64 = 256 << 10;
@@ -122,7 +124,8 @@ impl KernelSymbolizer {
 
     fn load(&mut self) {
         let before = self.access;
-        let read = File::open(KALLSYMS).and_then(|f| Table::read(BufReader::new(f)));
+        let read = File::open(KALLSYMS)
+            .and_then(|f| Table::read(BufReader::with_capacity(READ_BUFFER, f)));
         self.access = match read {
             Ok((table, access)) => {
                 self.table = table;

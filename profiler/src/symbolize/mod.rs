@@ -11,15 +11,24 @@
 //! at least one frame: what cannot be named gets a frame of kind
 //! [`FrameKind::Unknown`] whose name says why.
 //!
+//! Debug files are looked for where distributions put them, on the host and in
+//! the process's own root directory, and fetched from debuginfod servers where
+//! `DEBUGINFOD_URLS` names some.
+//!
 //! Everything read here is written by others. A file that is missing, corrupt,
 //! truncated or replaced costs its own names and nothing else.
 
 mod debug_file;
+mod debuginfod;
 mod demangle;
+mod dwarf;
+mod dwarf_text;
 mod elf;
+mod guard;
 mod kernel;
 mod native;
 mod perf_map;
+mod sections;
 mod symtab;
 
 pub use demangle::demangle;
@@ -30,6 +39,7 @@ pub use perf_map::{PerfMap, PerfMapLimits, PerfMapStats, fuzz_perf_map};
 use crate::profile::{BuildId, FrameKind};
 use std::fs::File;
 use std::path::Path;
+use std::time::Duration;
 
 #[cfg(test)]
 mod tests;
@@ -71,11 +81,19 @@ pub struct SymbolizeOptions {
     /// Look in `.gnu_debuglink` and build-id directories for debug files.
     /// Default `true`.
     pub debug_files: bool,
-    /// Most bytes of memory that one file's DWARF may need, by estimate; DWARF
-    /// of larger files is not used, and that is counted. Default 24 MiB.
+    /// Fetch debug files of stripped binaries from the servers in
+    /// `DEBUGINFOD_URLS`, in the background. Default `true`; without that variable
+    /// nothing is fetched.
+    pub debuginfod: bool,
+    /// Most bytes that the compressed debug sections of one file may inflate to;
+    /// DWARF of larger files is not used, and that is counted. Sections that are
+    /// not compressed need no memory. Default 24 MiB.
     pub dwarf_limit: u64,
-    /// Most bytes of symbol state kept from one call to the next, by estimate,
-    /// least recently used dropped first. Default 12 MiB.
+    /// Longest that one batch of one file may read DWARF; addresses left then
+    /// have their symbol's name only, and that is counted. Default 1 s.
+    pub dwarf_time: Duration,
+    /// Most bytes of symbol state kept from one call to the next, least recently
+    /// used dropped first. Default 12 MiB.
     pub keep_limit: u64,
 }
 
@@ -85,7 +103,9 @@ impl Default for SymbolizeOptions {
             inlines: true,
             source_lines: false,
             debug_files: true,
+            debuginfod: true,
             dwarf_limit: 24 << 20,
+            dwarf_time: Duration::from_secs(1),
             keep_limit: 12 << 20,
         }
     }

@@ -1,19 +1,22 @@
-//! Native code: DWARF through blazesym, then symbol tables.
+//! Native code: DWARF for inlined functions and lines, symbol tables for the rest.
 
+use super::debuginfod::{self, Debuginfod};
 use super::demangle::{self, demangle};
+use super::dwarf::{Clock, DwarfError, DwarfFile, Function};
 use super::elf::{self, ElfError, ElfInfo};
 use super::{BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, symtab};
-use crate::profile::FrameKind;
-use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{CodeInfo, Input, Reason, Sym, Symbolized, Symbolizer};
+use crate::profile::{BuildId, FrameKind};
+use rustc_hash::FxHashSet;
 use std::fs::File;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
-/// Most files whose state is kept.
-const MAX_FILES: usize = 256;
+/// Most files whose state is kept: each holds one or two descriptors.
+const MAX_FILES: usize = 64;
+/// Most files remembered as having been warned about.
+const MAX_WARNED: usize = 4096;
 /// Most bytes of symbol tables read for one batch; the largest known libraries
 /// have a tenth of this.
 const MAX_TABLES: u64 = 256 << 20;
@@ -37,8 +40,14 @@ pub struct SymbolizeStats {
     /// Files loaded without their DWARF because it exceeds
     /// [`SymbolizeOptions::dwarf_limit`]: inlined functions are missing there.
     pub dwarf_too_large: u64,
+    /// Files whose DWARF was given up because reading it took longer than
+    /// [`SymbolizeOptions::dwarf_time`].
+    pub dwarf_too_slow: u64,
     /// Files whose symbols or DWARF turned out corrupt.
     pub corrupt: u64,
+    /// Debug files not asked for at a debuginfod server: the queue was full, or
+    /// `debuginfod-find` is not installed.
+    pub downloads_refused: u64,
 }
 
 /// Names addresses of executables and shared objects.
@@ -50,6 +59,9 @@ pub struct NativeSymbolizer {
     stats: SymbolizeStats,
     /// Least recently used first.
     files: Vec<LoadedFile>,
+    /// Files that a warning was given and counted for.
+    warned: FxHashSet<FileKey>,
+    debuginfod: Option<Debuginfod>,
 }
 
 impl std::fmt::Debug for NativeSymbolizer {
@@ -63,18 +75,41 @@ impl std::fmt::Debug for NativeSymbolizer {
 }
 
 impl NativeSymbolizer {
-    /// A symbolizer without any state.
+    /// A symbolizer without any state. Debuginfod servers are taken from
+    /// `DEBUGINFOD_URLS`, if the options allow them.
     pub fn new(options: SymbolizeOptions) -> Self {
+        let config = debuginfod::Config::from_env().filter(|_| options.debuginfod);
+        Self::with_servers(options, config)
+    }
+
+    pub(super) fn with_servers(
+        options: SymbolizeOptions,
+        servers: Option<debuginfod::Config>,
+    ) -> Self {
         Self {
             options,
             stats: SymbolizeStats::default(),
             files: Vec::new(),
+            warned: FxHashSet::default(),
+            // Without its thread there are no downloads, as without servers.
+            debuginfod: servers.and_then(|config| Debuginfod::start(config).ok()),
         }
     }
 
     /// Counts since the start.
     pub fn stats(&self) -> SymbolizeStats {
-        self.stats
+        SymbolizeStats {
+            downloads_refused: self.debuginfod.as_ref().map_or(0, |d| d.refused),
+            ..self.stats
+        }
+    }
+
+    /// Waits for debug files that are being fetched, at most for the given time,
+    /// and returns the build ids whose files arrived since the last call: their
+    /// addresses have better names now. With time zero it only asks.
+    pub fn wait_for_downloads(&mut self, at_most: Duration) -> Vec<BuildId> {
+        let downloads = self.debuginfod.as_mut();
+        downloads.map_or_else(Vec::new, |d| d.wait(at_most))
     }
 
     /// Drops all state of files, as before a long pause.
@@ -108,21 +143,40 @@ impl NativeSymbolizer {
         };
         let mut found: Vec<Option<Vec<SymFrame>>> = vec![None; vaddrs.len()];
         for layer in &mut file.layers {
-            if let Err(reason) = layer.symbolize(vaddrs, &self.options, &mut found) {
-                self.stats.corrupt += 1;
-                let path = binary.path.display();
-                tracing::warn!("{path}: symbols not usable: {reason}");
+            match layer.symbolize(vaddrs, &self.options, &mut found) {
+                Ok(()) => {}
+                Err(failure) => self.report(file.key, binary.path, &failure),
             }
         }
         file.layers.retain(Layer::is_usable);
         for frames in found {
-            out.push(frames.unwrap_or_else(|| {
+            let mut frames = frames.unwrap_or_default();
+            if frames
+                .first()
+                .is_none_or(|outermost| outermost.name.is_empty())
+            {
                 self.stats.unnamed += 1;
-                vec![unknown_frame("no symbols", binary.path)]
-            }));
+                let unknown = unknown_frame("no symbols", binary.path);
+                frames.splice(..frames.len().min(1), [unknown]);
+            }
+            out.push(frames);
         }
         self.keep(file);
         Ok(())
+    }
+
+    /// Counts and reports a file's failure, once for each file.
+    fn report(&mut self, key: FileKey, path: &Path, failure: &Failure) {
+        if self.warned.len() >= MAX_WARNED || !self.warned.insert(key) {
+            return;
+        }
+        let count = match failure {
+            Failure::TooLarge => &mut self.stats.dwarf_too_large,
+            Failure::TooSlow => &mut self.stats.dwarf_too_slow,
+            Failure::Corrupt(_) => &mut self.stats.corrupt,
+        };
+        *count += 1;
+        tracing::warn!("{}: {failure}", path.display());
     }
 
     fn count_error(&mut self, error: &SymbolizeError) {
@@ -145,7 +199,7 @@ impl NativeSymbolizer {
         };
         let key = FileKey::of(file).map_err(|e| unreadable(binary, e))?;
         let same = |f: &LoadedFile| f.key == key;
-        let loaded = match self.files.iter().position(same) {
+        let mut loaded = match self.files.iter().position(same) {
             Some(at) => self.files.remove(at),
             None => self.load(binary, file, key)?,
         };
@@ -155,7 +209,29 @@ impl NativeSymbolizer {
                 file: display(binary.path),
             });
         }
+        self.add_download(&mut loaded, binary.path);
         Ok(loaded)
+    }
+
+    /// Adds a stripped file's debug file when it has been fetched, and asks for
+    /// it until then.
+    fn add_download(&mut self, loaded: &mut LoadedFile, path: &Path) {
+        let (Some(debuginfod), Some(id), true) =
+            (&mut self.debuginfod, loaded.info.build_id, loaded.stripped)
+        else {
+            return;
+        };
+        let Some(fetched) = debuginfod.get(id) else {
+            return;
+        };
+        loaded.stripped = false;
+        if let Some((file, info)) = debug_file::accept(&fetched, &loaded.info)
+            && info.table_bytes() <= MAX_TABLES
+        {
+            self.make_room(info.packed_bytes);
+            let layer = self.layer(loaded.key, file, info, path);
+            loaded.layers.insert(0, layer);
+        }
     }
 
     fn load(
@@ -180,67 +256,61 @@ impl NativeSymbolizer {
             && let Some((file, info)) = debug_file::find(&info, binary.path, binary.root)
             && info.table_bytes() <= MAX_TABLES
         {
-            layers.push(self.layer(file, &info, binary.path));
+            layers.push(self.layer(key, file, info, binary.path));
         }
-        layers.push(self.layer(file, &info, binary.path));
-        let cost = layers.iter().map(|l| l.cost).sum();
-        self.make_room(cost);
+        layers.push(self.layer(key, file, info.clone(), binary.path));
+        // Before anything is inflated: the peak matters, not only what is kept.
+        self.make_room(layers.iter().map(|l| l.info.packed_bytes).sum());
+        let stripped = layers.iter().all(|l| !l.info.has_symtab);
         Ok(LoadedFile {
             key,
             info,
             layers,
-            cost,
+            stripped,
         })
     }
 
-    fn layer(&mut self, file: File, info: &ElfInfo, path: &Path) -> Layer {
+    fn layer(&mut self, key: FileKey, file: File, info: ElfInfo, path: &Path) -> Layer {
         let wanted = info.has_dwarf && (self.options.inlines || self.options.source_lines);
-        let dwarf = wanted && info.dwarf_cost() <= self.options.dwarf_limit;
-        if wanted && !dwarf {
-            self.stats.dwarf_too_large += 1;
-            tracing::info!(
-                "{}: debug information too large, inlined functions not shown",
-                path.display()
-            );
+        let fits = info.packed_bytes <= self.options.dwarf_limit;
+        if wanted && !fits {
+            self.report(key, path, &Failure::TooLarge);
         }
-        let cost = BASE_COST + if dwarf { info.dwarf_cost() } else { 0 };
+        let dwarf = if wanted && fits {
+            Dwarf::Unopened
+        } else {
+            Dwarf::Unused
+        };
         Layer {
-            symbolizer: Symbolizer::builder()
-                .enable_auto_reload(false)
-                .enable_code_info(dwarf)
-                .enable_inlined_fns(dwarf && self.options.inlines)
-                .enable_demangling(false)
-                .set_debug_dirs(Some(["/usr/lib/debug"]))
-                .build(),
             file,
-            info: info.clone(),
+            info,
             dwarf,
             symtab: true,
-            cost,
         }
     }
 
     /// Drops files until `cost` more fits.
     fn make_room(&mut self, cost: u64) {
-        let mut held: u64 = self.files.iter().map(|f| f.cost).sum();
+        let mut held: u64 = self.files.iter().map(LoadedFile::cost).sum();
         while !self.files.is_empty()
             && (held + cost > self.options.keep_limit || self.files.len() >= MAX_FILES)
         {
-            held -= self.files.remove(0).cost;
+            held -= self.files.remove(0).cost();
         }
     }
 
     /// Keeps a file's state for the next call if it fits.
     fn keep(&mut self, file: LoadedFile) {
-        self.make_room(file.cost);
-        if file.cost <= self.options.keep_limit {
+        let cost = file.cost();
+        self.make_room(cost);
+        if cost <= self.options.keep_limit {
             self.files.push(file);
         }
     }
 }
 
 /// Identity of a file's contents, as far as the file system tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FileKey {
     dev: u64,
     inode: u64,
@@ -267,23 +337,40 @@ struct LoadedFile {
     key: FileKey,
     info: ElfInfo,
     layers: Vec<Layer>,
-    cost: u64,
+    /// Whether neither file has a full symbol table.
+    stripped: bool,
+}
+
+impl LoadedFile {
+    /// Bytes of memory held.
+    fn cost(&self) -> u64 {
+        let dwarf = self.layers.iter().map(|layer| match &layer.dwarf {
+            Dwarf::Open(dwarf) => dwarf.memory(),
+            Dwarf::Unopened | Dwarf::Unused => 0,
+        });
+        BASE_COST + dwarf.sum::<u64>()
+    }
+}
+
+/// State of a file's DWARF.
+enum Dwarf {
+    /// Not needed, not there, or given up.
+    Unused,
+    Unopened,
+    Open(Box<DwarfFile>),
 }
 
 /// One ELF file to ask: by DWARF first, then by symbol table.
 struct Layer {
-    symbolizer: Symbolizer,
-    /// Held open: blazesym is given its `/proc/self/fd` path.
     file: File,
     info: ElfInfo,
-    dwarf: bool,
+    dwarf: Dwarf,
     symtab: bool,
-    cost: u64,
 }
 
 impl Layer {
     fn is_usable(&self) -> bool {
-        self.dwarf || self.symtab
+        self.symtab || !matches!(self.dwarf, Dwarf::Unused)
     }
 
     /// Names the addresses that have no name yet. A source that fails is not
@@ -293,30 +380,67 @@ impl Layer {
         vaddrs: &[u64],
         options: &SymbolizeOptions,
         found: &mut [Option<Vec<SymFrame>>],
-    ) -> Result<(), String> {
-        let open = |found: &[Option<_>]| -> Vec<usize> {
-            let unnamed = found.iter().enumerate().filter(|(_, f)| f.is_none());
-            unnamed.map(|(i, _)| i).collect()
+    ) -> Result<(), Failure> {
+        let unnamed = |found: &[Option<_>]| -> Vec<usize> {
+            (0..found.len()).filter(|&i| found[i].is_none()).collect()
         };
         let mut bare = Vec::new();
-        let by_dwarf = if self.dwarf {
-            self.ask_dwarf(vaddrs, &open(found), |i, sym| {
-                if !demangle::is_mangled(&sym.name) {
-                    bare.push(i);
+        let by_dwarf = self.ask_dwarf(vaddrs, &unnamed(found), options, |i, functions| {
+            if functions
+                .first()
+                .is_some_and(|f| !demangle::is_mangled(&f.name))
+            {
+                bare.push(i);
+            }
+            found[i] = Some(frames_of(functions, options));
+        });
+        if by_dwarf.is_err() {
+            self.dwarf = Dwarf::Unused;
+        }
+        if !self.symtab {
+            return by_dwarf;
+        }
+        let by_symtab = self.ask_symtab(vaddrs, &unnamed(found), &bare, found);
+        self.symtab = by_symtab.is_ok();
+        by_dwarf.and(by_symtab.map_err(|e| Failure::Corrupt(e.to_string())))
+    }
+
+    /// Looks up the addresses at the given indices in DWARF; calls `found` for
+    /// those that have a function.
+    fn ask_dwarf(
+        &mut self,
+        vaddrs: &[u64],
+        indices: &[usize],
+        options: &SymbolizeOptions,
+        mut found: impl FnMut(usize, Vec<Function>),
+    ) -> Result<(), Failure> {
+        if indices.is_empty() || matches!(self.dwarf, Dwarf::Unused) {
+            return Ok(());
+        }
+        let addrs: Vec<u64> = indices.iter().map(|&i| vaddrs[i]).collect();
+        let mut clock = Clock::until(Instant::now() + options.dwarf_time);
+        let ask = || -> Result<(), DwarfError> {
+            if matches!(self.dwarf, Dwarf::Unopened) {
+                let dwarf = DwarfFile::open(&self.file, &self.info, &mut clock)?;
+                self.dwarf = Dwarf::Open(Box::new(dwarf));
+            }
+            match &self.dwarf {
+                Dwarf::Open(dwarf) => {
+                    dwarf.lookup(&addrs, options.source_lines, &mut clock, |i, functions| {
+                        found(indices[i], functions);
+                    })
                 }
-                found[i] = frames_of(sym, options);
-            })
-        } else {
-            Ok(())
+                Dwarf::Unopened | Dwarf::Unused => Ok(()),
+            }
         };
-        let by_symtab = if self.symtab {
-            self.ask_symtab(vaddrs, &open(found), &bare, found)
-        } else {
-            Ok(())
-        };
-        self.dwarf &= by_dwarf.is_ok();
-        self.symtab &= by_symtab.is_ok();
-        by_dwarf.and(by_symtab)
+        // The input is hostile and the parser below is large: a panic in it must
+        // cost this file only, never the recording.
+        match catch_unwind(AssertUnwindSafe(ask)) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(DwarfError::Deadline)) => Err(Failure::TooSlow),
+            Ok(Err(error)) => Err(Failure::Corrupt(error.to_string())),
+            Err(_) => Err(Failure::Corrupt("the parser panicked".to_owned())),
+        }
     }
 
     /// Looks up the addresses at the indices `open` in the symbol tables. Those
@@ -328,89 +452,66 @@ impl Layer {
         open: &[usize],
         bare: &[usize],
         found: &mut [Option<Vec<SymFrame>>],
-    ) -> Result<(), String> {
+    ) -> Result<(), ElfError> {
         let indices: Vec<usize> = open.iter().chain(bare).copied().collect();
         if indices.is_empty() {
             return Ok(());
         }
         let addrs: Vec<u64> = indices.iter().map(|&i| vaddrs[i]).collect();
-        let names = symtab::lookup(&self.file, &self.info, &addrs).map_err(|e| e.to_string())?;
+        let names = symtab::lookup(&self.file, &self.info, &addrs)?;
         for (i, name) in indices.into_iter().zip(names) {
             let Some(name) = name else { continue };
             let readable = || demangle(&name).into_owned();
             match found[i].as_mut().and_then(|frames| frames.first_mut()) {
                 None => found[i] = Some(vec![SymFrame::plain(readable(), FrameKind::Native)]),
-                Some(outermost) if demangle::is_mangled(&name) => outermost.name = readable(),
+                Some(outermost) if outermost.name.is_empty() || demangle::is_mangled(&name) => {
+                    outermost.name = readable();
+                }
                 Some(_) => {}
             }
         }
         Ok(())
     }
-
-    /// Looks up the addresses at the given indices in DWARF; calls `found` for
-    /// those that have a function.
-    fn ask_dwarf(
-        &self,
-        vaddrs: &[u64],
-        indices: &[usize],
-        mut found: impl FnMut(usize, &Sym<'_>),
-    ) -> Result<(), String> {
-        if indices.is_empty() {
-            return Ok(());
-        }
-        let addrs: Vec<u64> = indices.iter().map(|&i| vaddrs[i]).collect();
-        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let source = Source::Elf(Elf::new(PathBuf::from(path)));
-        let input = Input::VirtOffset(addrs.as_slice());
-        // The input is hostile and the parsers are not ours: a panic in them
-        // costs this file, not the recording.
-        let call = || self.symbolizer.symbolize(&source, input);
-        let names = catch_unwind(AssertUnwindSafe(call))
-            .map_err(|_| "the parser panicked".to_owned())?
-            .map_err(|error| format!("{error:#}"))?;
-        let mut corrupt = false;
-        for (&i, name) in indices.iter().zip(&names) {
-            match name {
-                Symbolized::Sym(sym) => found(i, sym),
-                Symbolized::Unknown(reason) => corrupt |= *reason == Reason::IgnoredError,
-            }
-        }
-        if corrupt {
-            return Err("corrupt debug information".to_owned());
-        }
-        Ok(())
-    }
 }
 
-/// The frames of an address; `None` where the symbol has no name.
-fn frames_of(sym: &Sym<'_>, options: &SymbolizeOptions) -> Option<Vec<SymFrame>> {
-    if sym.name.is_empty() {
-        return None;
-    }
-    let frame = |name: &str, kind, code: Option<&CodeInfo<'_>>| SymFrame {
-        name: demangle(name).into_owned(),
-        kind,
-        source: code.filter(|_| options.source_lines).map(source_of),
-    };
-    let mut frames = Vec::with_capacity(1 + sym.inlined.len());
-    frames.push(frame(
-        &sym.name,
-        FrameKind::Native,
-        sym.code_info.as_deref(),
-    ));
-    for inlined in sym.inlined.iter().filter(|_| options.inlines) {
-        let name = match &*inlined.name {
-            "" => "[inlined]",
-            name => name,
+/// Why a source of names was given up.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    Corrupt(String),
+    #[error("debug information too large, inlined functions not shown")]
+    TooLarge,
+    #[error("debug information takes too long to read, some inlined functions not shown")]
+    TooSlow,
+}
+
+/// The frames of an address. Without `inlines` only the outermost stays, at the
+/// line of the outermost call.
+fn frames_of(functions: Vec<Function>, options: &SymbolizeOptions) -> Vec<SymFrame> {
+    let kept = if options.inlines { functions.len() } else { 1 };
+    let frame = |(i, function): (usize, Function)| {
+        let kind = if i == 0 {
+            FrameKind::Native
+        } else {
+            FrameKind::Inlined
         };
-        frames.push(frame(name, FrameKind::Inlined, inlined.code_info.as_ref()));
-    }
-    Some(frames)
-}
-
-fn source_of(code: &CodeInfo<'_>) -> (String, u32) {
-    let path = code.to_path().to_string_lossy().into_owned();
-    (path, code.line.unwrap_or(0))
+        let name = match demangle(&function.name) {
+            // The outermost may get its symbol's name yet.
+            name if name.is_empty() && i > 0 => "[inlined]".to_owned(),
+            name => name.into_owned(),
+        };
+        SymFrame {
+            name,
+            kind,
+            source: function.source,
+        }
+    };
+    functions
+        .into_iter()
+        .take(kept)
+        .enumerate()
+        .map(frame)
+        .collect()
 }
 
 /// Opens the path as the process saw it, below its root.

@@ -476,22 +476,74 @@ fn corrupt_and_truncated_files_cost_only_themselves() {
     assert!(out.iter().all(|f| f[0].kind == FrameKind::Native));
 }
 
+/// All names of `a_global`'s addresses under some options, and the counts.
+fn global_names(program: &Path, options: SymbolizeOptions) -> (BTreeSet<String>, SymbolizeStats) {
+    let (addr, size, _) = functions(program, "a_global").remove(0);
+    let addrs: Vec<u64> = (addr..addr + size).collect();
+    let mut symbolizer = NativeSymbolizer::new(options);
+    let mut out = Vec::new();
+    symbolizer
+        .symbolize(&binary(program), &addrs, &mut out)
+        .unwrap();
+    let names = out.into_iter().flatten().map(|f| f.name).collect();
+    (names, symbolizer.stats())
+}
+
 #[test]
-fn large_dwarf_is_left_out_and_counted() {
+fn compressed_debug_sections() {
+    let dir = TempDir::new().unwrap();
+    c_program(dir.path());
+    for how in ["zlib", "zstd"] {
+        let flag = format!("--compress-debug-sections={how}");
+        run("objcopy", &[&flag, "prog", how], dir.path());
+        let packed = dir.path().join(how);
+        let headers = run("readelf", &["-tW", how], dir.path());
+        assert!(
+            headers.contains(&how.to_uppercase()),
+            "objcopy compressed nothing"
+        );
+        assert_like_addr2line(&packed, "a_", |a, b| a == b);
+        let (names, stats) = global_names(
+            &packed,
+            SymbolizeOptions {
+                dwarf_limit: 1000,
+                ..SymbolizeOptions::default()
+            },
+        );
+        assert_eq!(
+            names,
+            BTreeSet::from(["a_global".to_owned()]),
+            "beyond the limit"
+        );
+        assert_eq!(stats.dwarf_too_large, 1);
+    }
+    // What inflates to more than it claims is cut there, and counted as corrupt.
+    let packed = dir.path().join("zlib");
+    let mut bytes = fs::read(&packed).unwrap();
+    let info = elf::inspect(&File::open(&packed).unwrap()).unwrap();
+    for section in &info.debug {
+        let size = section.offset as usize + 8;
+        bytes[size..size + 8].copy_from_slice(&100_u64.to_ne_bytes());
+    }
+    fs::write(&packed, bytes).unwrap();
+    let (names, stats) = global_names(&packed, SymbolizeOptions::default());
+    assert_eq!(names, BTreeSet::from(["a_global".to_owned()]));
+    assert_eq!(stats.corrupt, 1);
+}
+
+#[test]
+fn deadline_leaves_the_symbols_names() {
     let dir = TempDir::new().unwrap();
     let program = c_program(dir.path());
-    let (addr, _, name) = functions(&program, "a_global").remove(0);
-    let mut symbolizer = NativeSymbolizer::new(SymbolizeOptions {
-        dwarf_limit: 1000,
-        ..SymbolizeOptions::default()
-    });
-    let mut out = Vec::new();
-    let addrs: Vec<u64> = (addr..addr + 40).collect();
-    symbolizer
-        .symbolize(&binary(&program), &addrs, &mut out)
-        .unwrap();
-    assert!(out.iter().all(|f| names(f) == [name.as_str()]));
-    assert_eq!(symbolizer.stats().dwarf_too_large, 1);
+    let (names, stats) = global_names(
+        &program,
+        SymbolizeOptions {
+            dwarf_time: std::time::Duration::ZERO,
+            ..SymbolizeOptions::default()
+        },
+    );
+    assert_eq!(names, BTreeSet::from(["a_global".to_owned()]));
+    assert_eq!(stats.dwarf_too_slow, 1);
 }
 
 #[test]
@@ -517,4 +569,177 @@ fn options_select_inlines_and_lines() {
     assert_eq!(depth(false, true), (BTreeSet::from([1]), true));
     let (depths, lines) = depth(true, false);
     assert!(depths.contains(&3) && !lines, "{depths:?}");
+}
+
+/// A program whose one function holds inlined calls nested `depth` deep: two
+/// bytes each, so a small file can hold millions.
+fn nested_inlines(dir: &Path, depth: u32) -> PathBuf {
+    let source = format!(
+        r#"
+.text
+.globl main
+.type main, @function
+main: nop
+  ret
+.Lend:
+.size main, .Lend - main
+.section .debug_abbrev,"",@progbits
+  .uleb128 1, 0x11
+  .byte 1
+  .uleb128 0x11, 0x01, 0x12, 0x07, 0x10, 0x17, 0, 0
+  .uleb128 2, 0x2e
+  .byte 1
+  .uleb128 0x03, 0x08, 0x11, 0x01, 0x12, 0x07, 0, 0
+  .uleb128 3, 0x1d
+  .byte 1
+  .uleb128 0, 0
+  .byte 0
+.section .debug_info,"",@progbits
+  .long .Linfo_end - .Linfo
+.Linfo:
+  .short 4
+  .long 0
+  .byte 8
+  .uleb128 1
+  .quad main
+  .quad .Lend - main
+  .long 0
+  .uleb128 2
+  .string "main"
+  .quad main
+  .quad .Lend - main
+  .rept {depth}
+  .byte 3
+  .endr
+  .rept {depth} + 2
+  .byte 0
+  .endr
+.Linfo_end:
+.section .debug_line,"",@progbits
+  .long .Lline_end - .Lline
+.Lline:
+  .short 4
+  .long .Lprog - .Lhdr
+.Lhdr:
+  .byte 1, 1, 1, -5, 14, 13
+  .byte 0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1
+  .byte 0
+  .string "a.c"
+  .uleb128 0, 0, 0
+  .byte 0
+.Lprog:
+  .byte 0, 9, 2
+  .quad main
+  .byte 1
+  .byte 2
+  .uleb128 .Lend - main
+  .byte 0, 1, 1
+.Lline_end:
+"#
+    );
+    fs::write(dir.join("nested.s"), source).unwrap();
+    run("cc", &["-o", "nested", "nested.s"], dir);
+    dir.join("nested")
+}
+
+#[test]
+fn deeply_nested_inlines_do_not_exhaust_the_stack() {
+    let dir = TempDir::new().unwrap();
+    let program = nested_inlines(dir.path(), 1_000_000);
+    let (addr, _, _) = functions(&program, "main").remove(0);
+    let found = symbolize(&binary(&program), &[addr]);
+    assert_eq!(names(&found[0])[0], "main");
+}
+
+#[test]
+fn stripped_library_with_mini_debug_information() {
+    let dir = TempDir::new().unwrap();
+    let flags = ["-O2", "-shared", "-fPIC"];
+    let library = compile(dir.path(), "cc", C_SOURCE, "lib.so", &flags);
+    let (addr, _, name) = functions(&library, "a_global").remove(0);
+    run("strip", &["-s", "lib.so"], dir.path());
+    fs::write(dir.path().join("xz"), "no xz data").unwrap();
+    run(
+        "objcopy",
+        &["--add-section", ".gnu_debugdata=xz", "lib.so"],
+        dir.path(),
+    );
+    assert_eq!(
+        names(&symbolize(&binary(&library), &[addr])[0]),
+        [name.as_str()]
+    );
+}
+
+/// Serves one debug file as debuginfod does; ends with the test program.
+fn serve_debug_file(id: &BuildId, bytes: Vec<u8>) -> std::net::SocketAddr {
+    use std::io::{BufRead as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let wanted = format!("/buildid/{id}/debuginfo");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let lines = std::io::BufReader::new(stream.try_clone().unwrap()).lines();
+            let head: Vec<String> = lines
+                .map_while(Result::ok)
+                .take_while(|l| !l.is_empty())
+                .collect();
+            let path = head.first().and_then(|l| l.split(' ').nth(1)).unwrap_or("");
+            let (status, body): (_, &[u8]) = if path == wanted {
+                ("200 OK", &bytes)
+            } else {
+                ("404 Not Found", b"")
+            };
+            let length = body.len();
+            let answer = format!(
+                "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+            );
+            let _ = stream.write_all(answer.as_bytes());
+            if head.first().is_some_and(|l| l.starts_with("GET")) {
+                let _ = stream.write_all(body);
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn debuginfod_fetches_what_is_stripped() {
+    if Command::new("debuginfod-find")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        eprintln!("SKIPPED: debuginfod-find is not installed (apt install debuginfod)");
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let program = c_program(dir.path());
+    let (addrs, expected) = expected_names(&program);
+    let id = build_id(&program);
+    let debug = dir.path().join("elsewhere");
+    split_debug(&program, &debug, false);
+    let address = serve_debug_file(&id, fs::read(&debug).unwrap());
+    let config = debuginfod::Config {
+        urls: format!("http://{address}/").into(),
+        cache: Some(dir.path().join("cache")),
+        program: "debuginfod-find".into(),
+    };
+    let options = SymbolizeOptions {
+        source_lines: true,
+        ..SymbolizeOptions::default()
+    };
+    let mut symbolizer = NativeSymbolizer::with_servers(options, Some(config));
+    let reference = BinaryRef {
+        build_id: Some(id),
+        ..binary(&program)
+    };
+    let mut out = Vec::new();
+    symbolizer.symbolize(&reference, &addrs, &mut out).unwrap();
+    assert!(out.iter().all(|f| names(f) == ["[no symbols prog]"]));
+    assert_eq!(symbolizer.wait_for_downloads(Duration::from_secs(60)), [id]);
+    out.clear();
+    symbolizer.symbolize(&reference, &addrs, &mut out).unwrap();
+    assert_eq!(out, expected);
+    assert_eq!(symbolizer.wait_for_downloads(Duration::ZERO), []);
 }

@@ -27,6 +27,8 @@ mod table;
 mod tests;
 
 pub use file::{BuildStats, UnwindFile, build_all, fuzz_one};
+pub mod walk;
+
 pub use source::ReadAt;
 pub use table::lookup;
 

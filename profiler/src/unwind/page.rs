@@ -3,19 +3,23 @@
 use super::UnwindError;
 use super::cfi::Interpreter;
 use super::index::{Cursor, Entry, Index};
-use super::record::{Fde, Reader};
+use super::record::{Fde, Header, Reader};
 use super::rule::{NONE, UNSUPPORTED, rule_of};
 use super::source::ReadAt;
 use super::table::{Encoder, Rows};
 use aiprof_common::PAGE_SIZE;
+use std::ops::Range;
 
 /// How many FDEs back one that covers the page's start is looked for; more than
 /// one only where empty FDEs or duplicates precede the page.
-const MAX_BACK: u64 = 16;
+const MAX_BACK: u64 = 32;
+/// Most FDEs for the same address that are looked at; LLVM's own library has up
+/// to 21.
+const MAX_TWINS: usize = 32;
 /// Most bytes of FDEs decoded for one page. Real pages need some 20 KB; a
 /// hostile file could name one long FDE for every byte of text.
 const MAX_PAGE_BYTES: u64 = 4 << 20;
-/// What an FDE costs at least, whatever its size: a read from the file.
+/// What looking at an FDE costs, whatever its size: a read from the file.
 const FDE_COST: u64 = 64;
 
 /// Builds pages of one file; kept between pages, it saves allocations.
@@ -96,37 +100,74 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
     fn first_covering(&mut self, n: u64) -> Result<u64, UnwindError> {
         for i in (n.saturating_sub(MAX_BACK)..n).rev() {
             let entry = self.cursor.entry(self.source, i)?;
-            let range = match self.reader.header(self.source, entry.fde)? {
-                Some(header) => self.reader.fde_range(self.source, &header)?,
-                None => None,
-            };
-            if range.is_none_or(|range| !range.is_empty()) {
+            let found = self.find_fde(&entry)?;
+            if found.is_none_or(|(_, range)| !range.is_empty()) {
                 return Ok(i);
             }
         }
         Ok(n)
     }
 
+    /// The FDE an entry leads to, and the code it describes; `None` if it is
+    /// malformed or describes other code.
+    ///
+    /// lld lists an address once, and if an empty function shares it with a real
+    /// one, it may be the empty one that is listed: the other follows it.
+    fn find_fde(&mut self, entry: &Entry) -> Result<Option<(Header, Range<u64>)>, UnwindError> {
+        let mut found = None;
+        let mut at = entry.fde;
+        for _ in 0..MAX_TWINS {
+            if !self.charge(FDE_COST) {
+                return Ok(None);
+            }
+            let Some(header) = self.reader.header(self.source, at)? else {
+                break;
+            };
+            at = header.end;
+            match self.reader.fde_range(self.source, &header)? {
+                Some(range) if range.start == entry.start => {
+                    let empty = range.is_empty();
+                    found = Some((header, range));
+                    if !empty {
+                        break;
+                    }
+                }
+                _ => break,
+            }
+        }
+        Ok(found)
+    }
+
+    /// Takes `cost` from the page's budget; false, and nothing left, if it is
+    /// too much.
+    fn charge(&mut self, cost: u64) -> bool {
+        let left = self.budget.checked_sub(cost);
+        self.budget = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    /// Why an FDE was not decoded.
+    fn refusal(&self) -> Outcome {
+        match self.budget < FDE_COST {
+            true => Outcome::Exhausted,
+            false => Outcome::Refused,
+        }
+    }
+
     /// Adds the rows of one FDE that lie in the page.
     fn add(&mut self, page: u64, entry: Entry) -> Result<Outcome, UnwindError> {
-        let Some(header) = self.reader.header(self.source, entry.fde)? else {
-            return Ok(Outcome::Refused);
+        let Some((header, range)) = self.find_fde(&entry)? else {
+            return Ok(self.refusal());
         };
-        let cost = FDE_COST + (header.end - header.body);
-        let Some(budget) = self.budget.checked_sub(cost) else {
-            return Ok(Outcome::Exhausted);
-        };
-        self.budget = budget;
-        let Some(fde) = self.reader.fde(self.source, &header)? else {
-            return Ok(Outcome::Refused);
-        };
-        let range = fde.range.clone();
         if range.is_empty() || range.end <= page {
             return Ok(Outcome::Elsewhere);
         }
-        if range.start != entry.start {
-            return Ok(Outcome::Refused);
+        if !self.charge(header.end - header.body) {
+            return Ok(Outcome::Exhausted);
         }
+        let Some(fde) = self.reader.fde(self.source, &header)? else {
+            return Ok(self.refusal());
+        };
         add_rows(&mut self.rows, page, fde);
         if let Some(end) = offset_in_page(page, range.end) {
             self.rows.push(end, NONE);
@@ -146,7 +187,7 @@ fn offset_in_page(page: u64, at: u64) -> Option<u32> {
 fn add_rows(rows: &mut Rows, page: u64, fde: Fde<'_>) {
     let signal = fde.cie.signal;
     let mut program = Interpreter::new(
-        fde.cie,
+        &fde.cie,
         fde.code,
         fde.code_vaddr,
         fde.range.start,

@@ -11,6 +11,8 @@ use std::ops::Range;
 /// Longest record that is decoded; the longest seen (hand-written crypto code)
 /// have a few kilobytes.
 pub(super) const MAX_RECORD_BYTES: usize = 256 * 1024;
+/// Bytes that hold the two addresses of an FDE, whatever their encoding.
+const RANGE_BYTES: usize = 20;
 /// Bytes read at once: FDEs of neighbouring code are mostly neighbours.
 const CHUNK: usize = 8 * 1024;
 /// CIEs remembered; linkers merge equal ones, so files have few.
@@ -52,7 +54,7 @@ pub(super) struct Fde<'a> {
     /// Addresses of the code it describes.
     pub(super) range: Range<u64>,
     /// Its CIE.
-    pub(super) cie: &'a Cie,
+    pub(super) cie: Cie,
     /// Its instructions.
     pub(super) code: &'a [u8],
     /// Address of the first of them.
@@ -91,13 +93,25 @@ impl Reader {
         read_header(source, &mut self.fdes, self.frames, at)
     }
 
-    /// The code an FDE describes, without its instructions.
+    /// The code an FDE describes; its instructions are neither read nor
+    /// checked. `None` if it or its CIE is malformed.
     pub(super) fn fde_range<R: ReadAt>(
         &mut self,
         source: &R,
         header: &Header,
     ) -> io::Result<Option<Range<u64>>> {
-        Ok(self.fde(source, header)?.map(|fde| fde.range))
+        let (Kind::Fde { cie }, Some(len)) = (header.kind, header.body_len()) else {
+            return Ok(None);
+        };
+        let Some(cie) = self.cie(source, cie)? else {
+            return Ok(None);
+        };
+        let len = len.min(RANGE_BYTES);
+        let bytes = self
+            .fdes
+            .get(source, self.frames.offset + header.body, len)?;
+        let vaddr = self.frames.vaddr + header.body;
+        Ok(parse_range(&mut Bytes::new(bytes), vaddr, &cie))
     }
 
     /// The FDE with this header; `None` if it or its CIE is malformed.
@@ -109,17 +123,14 @@ impl Reader {
         let (Kind::Fde { cie }, Some(len)) = (header.kind, header.body_len()) else {
             return Ok(None);
         };
-        let Some(slot) = self.cie(source, cie)? else {
-            return Ok(None);
-        };
-        let Some((_, Some(cie))) = self.cache.get(slot) else {
+        let Some(cie) = self.cie(source, cie)? else {
             return Ok(None);
         };
         let bytes = self
             .fdes
             .get(source, self.frames.offset + header.body, len)?;
         let vaddr = self.frames.vaddr + header.body;
-        let Some((range, code)) = parse_fde(bytes, len, vaddr, cie) else {
+        let Some((range, code)) = parse_fde(bytes, len, vaddr, &cie) else {
             return Ok(None);
         };
         let code_vaddr = vaddr + (len - code.len()) as u64;
@@ -132,22 +143,19 @@ impl Reader {
         }))
     }
 
-    /// The place in the cache of the CIE at offset `at`.
-    fn cie<R: ReadAt>(&mut self, source: &R, at: u64) -> io::Result<Option<usize>> {
-        if let Some(slot) = self.cache.iter().position(|&(key, _)| key == at) {
-            return Ok(Some(slot));
+    /// The CIE at offset `at`, parsed once.
+    fn cie<R: ReadAt>(&mut self, source: &R, at: u64) -> io::Result<Option<Cie>> {
+        if let Some((_, cie)) = self.cache.iter().find(|(key, _)| *key == at) {
+            return Ok(*cie);
         }
         let cie = self.read_cie(source, at)?;
         if self.cache.len() < CACHED_CIES {
             self.cache.push((at, cie));
-            return Ok(Some(self.cache.len() - 1));
-        }
-        let slot = self.victim;
-        self.victim = (slot + 1) % CACHED_CIES;
-        Ok(self.cache.get_mut(slot).map(|entry| {
+        } else if let Some(entry) = self.cache.get_mut(self.victim) {
             *entry = (at, cie);
-            slot
-        }))
+            self.victim = (self.victim + 1) % CACHED_CIES;
+        }
+        Ok(cie)
     }
 
     /// Reads and parses the CIE at offset `at`.
@@ -231,11 +239,17 @@ fn parse_fde<'a>(
         return None;
     }
     let mut bytes = Bytes::new(bytes);
-    let start = encoded_address(&mut bytes, cie.encoding, vaddr)?;
-    let size = encoded_value(&mut bytes, cie.encoding)?;
+    let range = parse_range(&mut bytes, vaddr, cie)?;
     if cie.augmented {
         let skip = bytes.uleb()?;
         bytes.take_u64(skip)?;
     }
-    Some((start..start.checked_add(size)?, bytes.rest()))
+    Some((range, bytes.rest()))
+}
+
+/// The addresses at the start of an FDE's body.
+fn parse_range(bytes: &mut Bytes<'_>, vaddr: u64, cie: &Cie) -> Option<Range<u64>> {
+    let start = encoded_address(bytes, cie.encoding, vaddr)?;
+    let size = encoded_value(bytes, cie.encoding)?;
+    Some(start..start.checked_add(size)?)
 }

@@ -3,7 +3,7 @@
 use super::cfi::{Cfa, RBP, RSP, Saved, State};
 use aiprof_common::{
     CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_NONE, CFA_PLT, CFA_RBP, CFA_REG, CFA_RSP,
-    CFA_SIGNAL, CFA_UNSUPPORTED, RBP_AT_CFA, RBP_SAME, RBP_UNDEFINED, Rule,
+    CFA_SIGNAL, CFA_UNSUPPORTED, RBP_AT_CFA, RBP_AT_RBP, RBP_SAME, RBP_UNDEFINED, Rule,
 };
 
 /// Text without unwind data.
@@ -91,10 +91,18 @@ fn saved_rbp(state: &State) -> (u8, i16) {
     if matches!(state.rbp, Saved::Unspecified | Saved::Same) {
         return (RBP_SAME, 0);
     }
-    match offset_from_cfa(state.cfa, state.rbp).map(i16::try_from) {
-        Some(Ok(offset)) => (RBP_AT_CFA, offset),
-        _ => (RBP_UNDEFINED, 0),
-    }
+    let (kind, offset) = match (offset_from_cfa(state.cfa, state.rbp), state.rbp) {
+        (Some(offset), _) => (RBP_AT_CFA, offset),
+        (
+            None,
+            Saved::At {
+                register: RBP,
+                offset,
+            },
+        ) => (RBP_AT_RBP, offset),
+        _ => return (RBP_UNDEFINED, 0),
+    };
+    i16::try_from(offset).map_or((RBP_UNDEFINED, 0), |offset| (kind, offset))
 }
 
 /// Offset from the CFA of where a register is saved, if that is constant.

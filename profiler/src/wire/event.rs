@@ -132,6 +132,12 @@ pub struct Sample {
     pub stop: StopReason,
     /// `FLAG_*` bits of `aiprof_common`.
     pub flags: u8,
+    /// Instruction pointer of the last user address.
+    pub rip: u64,
+    /// Stack pointer there.
+    pub rsp: u64,
+    /// Frame pointer register there.
+    pub rbp: u64,
     /// User addresses, leaf first.
     pub user: Vec<u64>,
     /// Kernel addresses, leaf first.

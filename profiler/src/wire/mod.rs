@@ -9,7 +9,10 @@ pub use event::{
     Event, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason, Thread,
 };
 
-use aiprof_common::{KIND_SAMPLE, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, SampleHeader};
+use aiprof_common::{
+    KIND_SAMPLE, KIND_STACK_PAGE, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, STACK_PAGE, SampleHeader,
+    StackPage,
+};
 use std::mem::size_of;
 use thiserror::Error;
 
@@ -49,12 +52,52 @@ macro_rules! field {
     };
 }
 
+/// A decoded record.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A CPU sample.
+    Sample(Sample),
+    /// A page of the user stack of a sample.
+    StackPage {
+        /// CPU of the sample.
+        cpu: u32,
+        /// Time of the sample.
+        time_ns: u64,
+        /// Address of the first byte.
+        address: u64,
+        /// The content, STACK_PAGE bytes.
+        data: Box<[u8]>,
+    },
+}
+
 /// Decodes one record of the sample ring.
-pub fn decode(data: &[u8]) -> Result<Sample, WireError> {
-    let kind = field!(data, kind: u32)?;
-    if kind != KIND_SAMPLE {
-        return Err(WireError::UnknownKind(kind));
+///
+/// # Errors
+/// See [`WireError`].
+pub fn decode(data: &[u8]) -> Result<Record, WireError> {
+    match u32::from_ne_bytes(bytes(data, 0)?) {
+        KIND_SAMPLE => decode_sample(data).map(Record::Sample),
+        KIND_STACK_PAGE => decode_stack_page(data),
+        other => Err(WireError::UnknownKind(other)),
     }
+}
+
+fn decode_stack_page(data: &[u8]) -> Result<Record, WireError> {
+    let at = std::mem::offset_of!(StackPage, data);
+    let need = at + STACK_PAGE;
+    let page = data.get(at..need).ok_or(WireError::Truncated {
+        have: data.len(),
+        need,
+    })?;
+    Ok(Record::StackPage {
+        cpu: u32::from_ne_bytes(bytes(data, std::mem::offset_of!(StackPage, cpu))?),
+        time_ns: u64::from_ne_bytes(bytes(data, std::mem::offset_of!(StackPage, time_ns))?),
+        address: u64::from_ne_bytes(bytes(data, std::mem::offset_of!(StackPage, address))?),
+        data: page.into(),
+    })
+}
+
+fn decode_sample(data: &[u8]) -> Result<Sample, WireError> {
     let user_len = usize::from(field!(data, user_len: u16)?);
     let kernel_len = usize::from(field!(data, kernel_len: u16)?);
     if user_len > MAX_USER_FRAMES {
@@ -85,6 +128,9 @@ pub fn decode(data: &[u8]) -> Result<Sample, WireError> {
         miss_page: field!(data, miss_page: u32)?,
         stop,
         flags: field!(data, flags: u8)?,
+        rip: field!(data, rip: u64)?,
+        rsp: field!(data, rsp: u64)?,
+        rbp: field!(data, rbp: u64)?,
         user: addresses(data, user_at, user_len)?,
         kernel: addresses(data, kernel_at, kernel_len)?,
     })
@@ -112,7 +158,7 @@ pub(crate) fn comm(raw: &[u8]) -> String {
 /// Fuzzing entry point: decodes arbitrary bytes.
 #[doc(hidden)]
 pub fn fuzz_one(data: &[u8]) {
-    if let Ok(sample) = decode(data) {
+    if let Ok(Record::Sample(sample)) = decode(data) {
         assert!(sample.user.len() <= MAX_USER_FRAMES);
         assert!(sample.kernel.len() <= MAX_KERNEL_FRAMES);
     }
@@ -125,7 +171,7 @@ mod tests {
     /// A record as the kernel side lays it out, written by hand from the
     /// offsets of `SampleHeader`.
     fn record() -> Vec<u8> {
-        let mut data = vec![0u8; 80];
+        let mut data = vec![0u8; 104];
         data[0..4].copy_from_slice(&KIND_SAMPLE.to_ne_bytes());
         data[4..8].copy_from_slice(&3u32.to_ne_bytes());
         data[8..16].copy_from_slice(&77u64.to_ne_bytes());
@@ -143,7 +189,9 @@ mod tests {
 
     #[test]
     fn decodes_what_the_kernel_side_writes() {
-        let sample = decode(&record()).unwrap();
+        let Record::Sample(sample) = decode(&record()).unwrap() else {
+            panic!("no sample")
+        };
         assert_eq!((sample.cpu, sample.time_ns), (3, 77));
         assert_eq!((sample.thread.pid, sample.thread.tid), (10, 11));
         assert_eq!(sample.thread.comm, "name");

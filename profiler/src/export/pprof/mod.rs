@@ -27,7 +27,9 @@ const NO_STACK: &str = "[no stack]";
 /// [`ExportError::Io`] when `out` fails.
 pub fn write(profile: &profile::Profile, out: &mut dyn Write) -> Result<(), ExportError> {
     let message = convert(profile).encode_to_vec();
-    let mut gzip = GzBuilder::new().write(out, Compression::default());
+    // Level 3 takes about half the time of the default, 6, and makes files 5 to
+    // 10 % larger.
+    let mut gzip = GzBuilder::new().write(out, Compression::new(3));
     gzip.write_all(&message)?;
     gzip.finish()?.flush()?;
     Ok(())

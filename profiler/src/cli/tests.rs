@@ -1,0 +1,259 @@
+//! Tests of the command line as a whole.
+
+use super::*;
+use crate::collect::config::{Event, RecordConfig};
+use crate::export::{Format, Weight};
+use profile_out::Destination;
+use record::Plan;
+use std::path::PathBuf;
+use std::time::Duration;
+
+fn try_parse(words: &[&str]) -> Result<Cli, clap::Error> {
+    parse(
+        std::iter::once("aiprof")
+            .chain(words.iter().copied())
+            .map(OsString::from),
+    )
+}
+
+/// The plan of a recording by the default command or by `record`.
+fn plan(words: &[&str]) -> Result<Plan> {
+    let cli = try_parse(words)?;
+    match cli.subcommand {
+        None => Plan::new(cli.record),
+        Some(Sub::Record(args)) => Plan::new(args),
+        Some(other) => panic!("{words:?} is no recording: {other:?}"),
+    }
+}
+
+fn usage_exit_code(words: &[&str]) -> u8 {
+    let error = match plan(words) {
+        Ok(plan) => panic!("{words:?} was accepted: {plan:?}"),
+        Err(error) => error,
+    };
+    assert!(
+        error.downcast_ref::<clap::Error>().is_some(),
+        "{words:?}: {error:#}"
+    );
+    exit_code(&error)
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn without_options_the_configuration_is_the_default() {
+    for words in [&["-o", "x.folded"][..], &["record", "-o", "x.folded"]] {
+        let plan = plan(words).unwrap();
+        assert_eq!(plan.config, RecordConfig::default(), "{words:?}");
+        assert_eq!(plan.weight, Weight::default());
+        assert_eq!((plan.duration, plan.command.len()), (None, 0));
+    }
+}
+
+#[test]
+fn the_help_states_the_defaults() {
+    let help = Cli::command().render_long_help().to_string();
+    let default = RecordConfig::default();
+    let frequency = format!("[default: {}]", default.frequency_hz);
+    let event = match default.event {
+        Event::CpuClock => "[default: cpu-clock]",
+        Event::Cycles => "[default: cycles]",
+    };
+    let weight = match Weight::default() {
+        Weight::Time => "[default: time]",
+        Weight::Samples => "[default: samples]",
+    };
+    for text in [frequency.as_str(), event, weight] {
+        assert!(help.contains(text), "{text} is not in the help");
+    }
+}
+
+#[test]
+fn the_long_help_opens_with_examples_and_ends_with_exit_codes() {
+    let help = Cli::command().render_long_help().to_string();
+    let position = |text: &str| help.find(text).unwrap_or_else(|| panic!("no {text:?}"));
+    assert!(position("sudo aiprof sleep 30") < position("Usage:"));
+    assert!(position("Usage:") < position("--frequency"));
+    assert!(position("--frequency") < position("Exit status:"));
+    assert!(!help.contains("--bpf-object"));
+    let short = Cli::command().render_help().to_string();
+    assert!(short.lines().count() < 60 && !short.contains("Exit status:"));
+}
+
+#[test]
+fn every_option_reaches_the_configuration() {
+    let plan = plan(&[
+        "-F",
+        "997",
+        "--event",
+        "cycles",
+        "--weight",
+        "samples",
+        "--no-kernel",
+        "--no-inlines",
+        "--idle",
+        "--title",
+        "T",
+        "-d",
+        "2m",
+        "-p",
+        "7",
+        "-p",
+        "8,9",
+        "--bpf-object",
+        "x.o",
+        "-o",
+        "x.svg",
+        "make",
+        "-j8",
+    ])
+    .unwrap();
+    assert_eq!(
+        plan.config,
+        RecordConfig {
+            frequency_hz: 997,
+            event: Event::Cycles,
+            include_idle: true,
+            kernel_stacks: false,
+            inlines: false,
+            pids: vec![7, 8, 9],
+            cgroup: None,
+            title: "T".into(),
+            command: "make -j8".into(),
+            bpf_object: Some("x.o".into()),
+        }
+    );
+    assert_eq!(plan.weight, Weight::Samples);
+    assert_eq!(plan.duration, Some(Duration::from_secs(120)));
+    assert_eq!(
+        plan.destination,
+        Destination::File("x.svg".into(), Format::Svg)
+    );
+}
+
+#[test]
+fn everything_after_the_command_belongs_to_it() {
+    for (words, command) in [
+        (&["sleep", "1"][..], &["sleep", "1"][..]),
+        (
+            &["-F", "10", "ls", "-F", "-d", "--help"],
+            &["ls", "-F", "-d", "--help"],
+        ),
+        (&["-F", "10", "--", "ls", "--", "-x"], &["ls", "--", "-x"]),
+        (&["--", "report", "x"], &["report", "x"]),
+        (&["-F", "10", "--", "doctor"], &["doctor"]),
+        (&["sudo", "report"], &["sudo", "report"]),
+        (&["record", "-F", "10", "--", "record"], &["record"]),
+        (&["record", "sleep", "-d"], &["sleep", "-d"]),
+    ] {
+        let plan = plan(words).unwrap();
+        assert_eq!(plan.command, command, "{words:?}");
+    }
+}
+
+#[test]
+fn subcommands_are_recognised() {
+    for words in [
+        &["report", "x.aiprof", "-o", "x.svg"][..],
+        &["-v", "report", "x.aiprof"],
+        &["report", "x.aiprof", "-q"],
+        &["diff", "a", "b", "-o", "c.svg", "--widths", "before"],
+        &["doctor", "--json"],
+        &["completions", "zsh"],
+        &["man"],
+    ] {
+        let cli = try_parse(words).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        assert!(cli.subcommand.is_some(), "{words:?}");
+    }
+}
+
+#[test]
+fn options_before_a_subcommand_are_refused_not_ignored() {
+    for words in [
+        &["-F", "10", "doctor"][..],
+        &["-o", "x.svg", "record", "sleep", "1"],
+        &["--no-kernel", "report", "x"],
+    ] {
+        let error = try_parse(words).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{words:?}");
+        assert!(
+            error.to_string().contains("before the subcommand"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    for words in [
+        &["-F", "0", "true"][..],
+        &["-F", "10001", "true"],
+        &["-F", "x", "true"],
+        &["-d", "0", "true"],
+        &["-d", "5 minutes", "true"],
+        &["-p", "0"],
+        &["-p", "4294967296"],
+        &["--format", "png", "true"],
+        &["-o", "x.png", "true"],
+        &["--weight", "bytes", "true"],
+        &["--event", "instructions", "true"],
+        &["--every", "60s"],
+        &["--every", "60s", "-o", "-"],
+        &["--every", "1ms", "-o", "dir"],
+        &["--every", "60s", "-o", "dir", "--format", "capture"],
+        &["--keep", "3", "-o", "x.svg"],
+        &["--every", "60s", "--keep", "0", "-o", "dir"],
+        &["--as-user"],
+        &["-v", "-q", "true"],
+        &["--no-such-option"],
+    ] {
+        assert_eq!(usage_exit_code(words), EXIT_USAGE, "{words:?}");
+    }
+}
+
+#[test]
+fn windows_are_pprof_unless_told_otherwise() {
+    let windows = |format, keep| Destination::Windows {
+        directory: PathBuf::from("dir"),
+        format,
+        every: Duration::from_secs(60),
+        keep,
+    };
+    for (words, expected) in [
+        (
+            &["--every", "60s", "-o", "dir"][..],
+            windows(Format::Pprof, None),
+        ),
+        (
+            &[
+                "--every", "1m", "--keep", "9", "--format", "folded", "-o", "dir",
+            ],
+            windows(Format::Folded, Some(9)),
+        ),
+    ] {
+        assert_eq!(plan(words).unwrap().destination, expected, "{words:?}");
+    }
+}
+
+#[test]
+fn a_cgroup_that_is_none_is_an_error_that_names_it() {
+    let error = plan(&["--cgroup", "/no/such/group", "true"]).unwrap_err();
+    assert!(format!("{error:#}").contains("/no/such/group"));
+    assert_eq!(exit_code(&error), EXIT_FAILURE);
+}
+
+#[test]
+fn errors_have_their_documented_exit_codes() {
+    let missing = privileges::require(rustix::thread::CapabilitySet::empty()).unwrap_err();
+    for (error, code) in [
+        (anyhow::Error::from(missing), 77),
+        (LaunchError::NotFound("x".into()).into(), 127),
+        (anyhow::anyhow!("disk full"), 1),
+        (usage_error("x"), 2),
+    ] {
+        assert_eq!(exit_code(&error), code, "{error:#}");
+    }
+}

@@ -1,0 +1,64 @@
+//! What the C compiler of this machine writes for code that is hard to come by
+//! elsewhere. Without one, these tests say so and pass.
+
+use super::reference::compare;
+use aiprof_common::{CFA_DEREF_RBP, CFA_PLT, CFA_REG};
+use std::path::Path;
+use std::process::Command;
+
+/// Compiles C to a shared object; `None` if there is no compiler for it.
+fn compile(source: &str, flags: &[&str], dir: &Path) -> Option<Vec<u8>> {
+    let (input, output) = (dir.join("test.c"), dir.join("test.so"));
+    std::fs::write(&input, source).unwrap();
+    let done = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O2", "-o"])
+        .args([&output, &input])
+        .args(flags)
+        .status();
+    match done {
+        Ok(status) if status.success() => Some(std::fs::read(output).unwrap()),
+        result => {
+            eprintln!("skipped: cc: {result:?}");
+            None
+        }
+    }
+}
+
+#[test]
+fn realigned_stack_and_lazy_plt() {
+    // An aligned variable next to one of unknown size: gcc addresses the first
+    // by a register of its own and keeps the CFA in memory.
+    let source = "
+        extern void use(void *a, void *b);
+        int f(int n, ...) {
+            __builtin_va_list list;
+            __builtin_va_start(list, n);
+            char small[n];
+            char aligned[128] __attribute__((aligned(64)));
+            use(small, aligned);
+            return __builtin_va_arg(list, int) + aligned[n];
+        }";
+    let dir = tempfile::tempdir().unwrap();
+    let flags = ["-Wl,-z,lazy", "-fplt", "-fomit-frame-pointer"];
+    let Some(data) = compile(source, &flags, dir.path()) else {
+        return;
+    };
+    let kinds = compare(&data);
+    assert!(kinds.contains_key(&CFA_PLT), "{kinds:?}");
+    let version = Command::new("cc").arg("--version").output().unwrap().stdout;
+    if String::from_utf8_lossy(&version).contains("Free Software Foundation") {
+        assert!(kinds.contains_key(&CFA_DEREF_RBP), "{kinds:?}");
+        assert!(kinds.contains_key(&(CFA_REG + 10)), "{kinds:?}");
+    }
+}
+
+#[test]
+fn file_without_a_search_table() {
+    let source = "int g(int); int f(int n) { return g(n) + g(n + 1); }";
+    let dir = tempfile::tempdir().unwrap();
+    let flags = ["-Wl,--no-eh-frame-hdr"];
+    let Some(data) = compile(source, &flags, dir.path()) else {
+        return;
+    };
+    assert!(!compare(&data).is_empty());
+}

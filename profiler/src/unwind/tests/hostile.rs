@@ -1,0 +1,129 @@
+//! Inputs that are cut off, damaged or made to cost time: whatever they are, a
+//! call returns, soon, without panic.
+
+use super::build::{Frames, TEXT};
+use super::*;
+use crate::unwind::{UnwindError, build_all, fuzz_one};
+use aiprof_common::CFA_UNSUPPORTED;
+use std::time::{Duration, Instant};
+
+/// A small file with a bit of everything, most of its bytes meaningful: the
+/// headers and frames lie closer together than in [`Frames::elf`].
+fn small_file() -> Vec<u8> {
+    let mut frames = Frames::new();
+    for i in 0..20u64 {
+        let code = [
+            0x41, 0x0e, 16, 0x86, 2, 0x43, 0x0d, 6, 0x0a, 0x48, 0x0c, 7, 8, 0x0b,
+        ];
+        frames.fde(i * 0x1000, 0x800, &code[..i as usize % 14]);
+    }
+    frames.elf(1 << 18)
+}
+
+/// Where the small file has content, as ranges of its offsets.
+fn content(file: &[u8]) -> Vec<usize> {
+    let blocks = file
+        .chunks(64)
+        .enumerate()
+        .filter(|(_, b)| b.iter().any(|&b| b != 0));
+    blocks.flat_map(|(i, b)| i * 64..i * 64 + b.len()).collect()
+}
+
+#[test]
+fn every_prefix_is_an_error_or_a_file() {
+    let file = small_file();
+    let full = build_all(&UnwindFile::open(file.as_slice()).unwrap()).unwrap();
+    assert_eq!(full.pages, 2);
+    let mut built = 0;
+    for len in content(&file) {
+        let prefix = &file[..len];
+        fuzz_one(prefix);
+        if let Ok(file) = UnwindFile::open(prefix) {
+            match build_all(&file) {
+                Ok(_) => built += 1,
+                Err(e) => assert!(matches!(e, UnwindError::Truncated(_)), "{e}"),
+            }
+        }
+    }
+    assert!(built > 0);
+}
+
+#[test]
+fn damaged_files_return_soon() {
+    let original = small_file();
+    let content = content(&original);
+    let mut file = original.clone();
+    let mut random = 0x2545_f491_4f6c_dd1du64;
+    let mut next = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random as usize
+    };
+    for _ in 0..3000 {
+        let places: Vec<usize> = (0..1 + next() % 8)
+            .map(|_| content[next() % content.len()])
+            .collect();
+        for &at in &places {
+            file[at] = match next() % 4 {
+                0 => 0xff,
+                1 => 0,
+                2 => file[at] ^ (1 << (next() % 8)),
+                _ => next() as u8,
+            };
+        }
+        let start = Instant::now();
+        fuzz_one(&file);
+        assert!(start.elapsed() < Duration::from_secs(2), "{places:?}");
+        for at in places {
+            file[at] = original[at];
+        }
+    }
+}
+
+#[test]
+fn one_long_function_named_for_every_byte_costs_bounded_time() {
+    let mut frames = Frames::new();
+    // advance 0, 200,000 times.
+    frames.fde(0, 1 << 16, &[0x40; 200_000]);
+    let fde = frames.fdes[0].1;
+    frames.fdes = (0..1u64 << 16).map(|i| (TEXT + i, fde)).collect();
+    let file = UnwindFile::open(frames.elf(1 << 16)).unwrap();
+    let start = Instant::now();
+    assert_eq!(rule_at(&file, TEXT + 0xffff), rule(CFA_UNSUPPORTED, 0));
+    assert!(start.elapsed() < Duration::from_secs(2));
+}
+
+#[test]
+fn record_too_long_to_decode_is_refused() {
+    let mut frames = Frames::new();
+    frames.fde(0, 0x100, &[0; 300_000]);
+    let file = UnwindFile::open(frames.elf(1 << 16)).unwrap();
+    assert_eq!(rule_at(&file, TEXT), rule(CFA_UNSUPPORTED, 0));
+}
+
+#[test]
+fn section_of_terminators_is_scanned_in_bounded_time() {
+    let mut frames = Frames::default();
+    frames.bytes.resize(32 << 20, 0);
+    let file = UnwindFile::open(frames.elf_with_sections(1 << 16)).unwrap();
+    let start = Instant::now();
+    assert_eq!(file.page(0, &mut Vec::new()).unwrap(), PageContent::NoData);
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn file_truncated_after_it_was_opened_is_an_error() {
+    use std::io::Write;
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&small_file()).unwrap();
+    let unwind = UnwindFile::open(file.try_clone().unwrap()).unwrap();
+    assert_eq!(unwind.page(0, &mut Vec::new()).unwrap(), PageContent::Table);
+    file.set_len(0x1000).unwrap();
+    let mut page = Vec::new();
+    assert!(matches!(
+        unwind.page(0, &mut page),
+        Err(UnwindError::Truncated(_))
+    ));
+    assert!(page.is_empty());
+}

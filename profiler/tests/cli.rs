@@ -1,0 +1,248 @@
+//! The binary from outside: what needs no privileges.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn aiprof(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_aiprof"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    aiprof(args).output().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+fn write(dir: &Path, name: &str, text: &str) -> PathBuf {
+    let path = dir.join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// Runs it without any privilege: as root, a copy that anybody may execute, as
+/// another user. `None` where that is not possible.
+fn unprivileged(args: &[&str]) -> Option<Output> {
+    use std::os::unix::process::CommandExt;
+    // SAFETY: geteuid has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        return Some(run(args));
+    }
+    let dir = tempfile::Builder::new()
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .tempdir()
+        .unwrap();
+    let copy = dir.path().join("aiprof");
+    std::fs::copy(env!("CARGO_BIN_EXE_aiprof"), &copy).unwrap();
+    let mut command = Command::new(copy);
+    command
+        .args(args)
+        .stdin(Stdio::null())
+        .uid(65_534)
+        .gid(65_534);
+    match command.output() {
+        Ok(output) => Some(output),
+        Err(error) => {
+            eprintln!("skipped: cannot run as another user: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn help_and_version_go_to_stdout_and_succeed() {
+    for (args, text) in [
+        (["--help"], "Examples:"),
+        (["-h"], "Usage:"),
+        (["--version"], concat!("aiprof ", env!("CARGO_PKG_VERSION"))),
+    ] {
+        let output = run(&args);
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert!(
+            stdout(&output).contains(text),
+            "{args:?}: {}",
+            stdout(&output)
+        );
+        assert!(output.stderr.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_says_why_on_stderr() {
+    let output = run(&["-F", "0", "true"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty() && stderr(&output).contains("1..=10000"));
+}
+
+#[test]
+fn without_privileges_it_refuses_with_77_and_a_remedy() {
+    let Some(output) = unprivileged(&["sleep", "60"]) else {
+        return;
+    };
+    assert_eq!(output.status.code(), Some(77), "{}", stderr(&output));
+    assert!(output.stdout.is_empty());
+    for text in ["CAP_BPF and CAP_PERFMON", "sudo", "setcap"] {
+        assert!(stderr(&output).contains(text), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn doctor_gives_valid_json_and_its_exit_code_is_the_verdict() {
+    let outputs = [
+        Some(run(&["doctor", "--json"])),
+        unprivileged(&["doctor", "--json"]),
+    ];
+    for output in outputs.into_iter().flatten() {
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["schema"], 1);
+        let ready = report["ready"].as_bool().unwrap();
+        assert_eq!(output.status.code(), Some(i32::from(!ready)));
+        let checks = report["checks"].as_array().unwrap();
+        let required_no = checks
+            .iter()
+            .any(|c| c["required"] == true && c["status"] != "yes");
+        assert_eq!(ready, !required_no);
+        for check in checks {
+            let status = check["status"].as_str().unwrap();
+            assert!(["yes", "no", "n/a"].contains(&status), "{check}");
+            assert_eq!(status == "no", check["remedy"] != "", "{check}");
+        }
+        for list in ["accelerators", "device_nodes", "runtimes"] {
+            assert!(report[list].is_array(), "{list}");
+        }
+    }
+}
+
+#[test]
+fn doctor_names_what_is_missing_without_privileges() {
+    let Some(output) = unprivileged(&["doctor"]) else {
+        return;
+    };
+    assert_eq!(output.status.code(), Some(1));
+    let text = stdout(&output);
+    for line in ["no   cap_bpf", "to mend it: sudo", "cannot run"] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn completion_scripts_are_made_for_each_shell() {
+    for (shell, text) in [
+        ("bash", "complete -F"),
+        ("zsh", "#compdef aiprof"),
+        ("fish", "complete -c aiprof"),
+        ("elvish", "edit:completion"),
+        ("powershell", "Register-ArgumentCompleter"),
+    ] {
+        let output = run(&["completions", shell]);
+        assert_eq!(output.status.code(), Some(0), "{shell}");
+        assert!(stdout(&output).contains(text), "{shell}");
+        assert!(stdout(&output).contains("frequency"), "{shell}");
+    }
+}
+
+#[test]
+fn the_man_page_has_options_exit_codes_and_examples() {
+    let output = run(&["man"]);
+    assert_eq!(output.status.code(), Some(0));
+    let page = stdout(&output);
+    for text in [
+        ".TH aiprof 1",
+        "\\-\\-frequency",
+        "EXIT STATUS",
+        "EXAMPLES",
+        "sudo aiprof \\-o flame.svg",
+        "AIPROF DIFF",
+        "\\-\\-widths",
+    ] {
+        assert!(page.contains(text), "{text:?} is not in the page");
+    }
+    assert!(!page.contains("bpf\\-object"));
+    assert_eq!(page.matches(".SH OPTIONS").count(), 1);
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_error() {
+    for args in [&["man"][..], &["completions", "bash"], &["--help"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = aiprof(args).stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert_eq!(stderr(&output), "", "{args:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    let full = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let output = aiprof(&["man"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("cannot write to stdout"));
+}
+
+#[test]
+fn diff_compares_folded_stacks() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = write(
+        dir.path(),
+        "a.folded",
+        "p;1;main;slow 300\np;1;main;fast 100\n",
+    );
+    let after = write(
+        dir.path(),
+        "b.folded",
+        "p;2;main;slow 100\np;2;main;fast 100\n",
+    );
+    let svg = dir.path().join("d.svg");
+    let paths = [&before, &after, &svg].map(|p| p.to_str().unwrap());
+    let output = run(&["diff", paths[0], paths[1], "-o", paths[2]]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(std::fs::read_to_string(&svg).unwrap().contains("slow"));
+    // slow went from 75 % to 50 %.
+    let output = run(&["diff", paths[0], paths[1]]);
+    let line = stdout(&output)
+        .lines()
+        .find(|l| l.ends_with("slow"))
+        .unwrap();
+    for share in ["75.0", "50.0", "-25.0"] {
+        assert!(line.contains(share), "{share} is not in {line:?}");
+    }
+}
+
+#[test]
+fn inputs_that_are_wrong_are_named_and_leave_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = write(dir.path(), "a.folded", "main 1\n");
+    let bad = write(dir.path(), "b.folded", "no value here\n");
+    let lost = dir.path().join("lost.folded");
+    let svg = dir.path().join("d.svg");
+    for wrong in [&bad, &lost] {
+        let args = [
+            "diff",
+            good.to_str().unwrap(),
+            wrong.to_str().unwrap(),
+            "-o",
+        ];
+        let output = aiprof(&args).arg(&svg).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(
+            stderr(&output).contains(wrong.to_str().unwrap()),
+            "{}",
+            stderr(&output)
+        );
+    }
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+}

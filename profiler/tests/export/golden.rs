@@ -1,0 +1,149 @@
+//! Whole outputs, compared byte for byte. `AIPROF_BLESS=1 cargo test` writes
+//! them anew.
+
+use crate::fixtures;
+use crate::{export, text};
+use aiprof::export::diff::{self, DiffOptions, Widths};
+use aiprof::export::folded;
+use aiprof::export::summary::{self, SummaryOptions};
+use aiprof::export::{ExportOptions, Format, Weight, pprof};
+use std::path::Path;
+
+/// Compares with `tests/golden/NAME`, or writes it.
+fn check(name: &str, actual: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name);
+    if std::env::var_os("AIPROF_BLESS").is_some() {
+        std::fs::write(&path, actual).unwrap();
+        return;
+    }
+    let expected = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}; AIPROF_BLESS=1 makes it", path.display()));
+    assert!(
+        expected == actual,
+        "{name} differs; AIPROF_BLESS=1 accepts this:\n{actual}"
+    );
+}
+
+/// An SVG without what inferno brings along: script and styles.
+fn own_part(svg: &str) -> String {
+    let mut text = svg.to_owned();
+    for element in ["style", "script"] {
+        let start = text.find(&format!("<{element}")).unwrap();
+        let end = text.find(&format!("</{element}>")).unwrap();
+        text.replace_range(start..end, "");
+    }
+    // One element per line, so that a difference can be read.
+    text.replace("><", ">\n<") + "\n"
+}
+
+#[test]
+fn folded_time() {
+    check(
+        "typical.folded",
+        &text(&fixtures::typical(), Format::Folded),
+    );
+}
+
+#[test]
+fn folded_samples() {
+    let options = ExportOptions {
+        weight: Weight::Samples,
+        loss_comments: false,
+        ..ExportOptions::default()
+    };
+    let actual = export(&fixtures::typical(), Format::Folded, &options);
+    // Written by hand from the fixture.
+    let expected = "\
+kworker/0:1;12;kthread_[k] 5
+node;88;LazyCompile:*render app.js:12_[j] 10
+python3;77;_start;step (train.py)_[p];[no symbols libfoo.so] 15
+train;4242;_start;main;Matrix::multiply;Row::dot_[i];fma<float, [4: 4]>_[i] 40
+train;4242;_start;main;gemm_kernel_[G];sbid_[g] 10
+train;4242;_start;main;read;do_syscall_64_[k];vfs_read_[k] 20
+";
+    assert_eq!(String::from_utf8(actual).unwrap(), expected);
+}
+
+#[test]
+fn flame_graph() {
+    check(
+        "typical.svg",
+        &own_part(&text(&fixtures::typical(), Format::Svg)),
+    );
+}
+
+#[test]
+fn flame_graph_from_the_leaf() {
+    let options = ExportOptions {
+        weight: Weight::Samples,
+        reverse: true,
+        ..ExportOptions::default()
+    };
+    let svg = export(&fixtures::typical(), Format::Svg, &options);
+    let svg = String::from_utf8(svg).unwrap();
+    assert!(svg.contains("vfs_read (20 samples, 20.00%)"));
+    check("typical-reverse.svg", &own_part(&svg));
+}
+
+#[test]
+fn pprof_messages() {
+    let message = pprof::convert(&fixtures::typical());
+    check("typical.pprof.txt", &format!("{message:#?}\n"));
+}
+
+#[test]
+fn summaries() {
+    for (name, options) in [
+        ("typical.summary.txt", SummaryOptions::default()),
+        (
+            "typical.summary-narrow.txt",
+            SummaryOptions {
+                width: 50,
+                rows: 3,
+                color: true,
+            },
+        ),
+    ] {
+        let mut out = Vec::new();
+        summary::write(&fixtures::typical(), &options, &mut out).unwrap();
+        check(name, &String::from_utf8(out).unwrap());
+    }
+}
+
+#[test]
+fn differences() {
+    let before = "web;1;main;parse 600\nweb;1;main;render 300\nweb;1;main;old 100\n";
+    let after = "web;2;main;parse 250\nweb;2;main;render 150\nweb;2;main;new 100\n";
+    let before = folded::read(&mut before.as_bytes()).unwrap();
+    let after = folded::read(&mut after.as_bytes()).unwrap();
+    for (name, widths) in [
+        ("diff.svg", Widths::After),
+        ("diff-before.svg", Widths::Before),
+    ] {
+        let options = DiffOptions {
+            widths,
+            ..DiffOptions::default()
+        };
+        let mut out = Vec::new();
+        diff::write_svg(&before, &after, "a and b", &options, &mut out).unwrap();
+        check(name, &own_part(&String::from_utf8(out).unwrap()));
+    }
+    let mut out = Vec::new();
+    diff::write_text(&before, &after, &DiffOptions::default(), 10, 80, &mut out).unwrap();
+    // Shares before: 60, 30, 10, 0 %; after: 50, 30, 0, 20 %.
+    let expected = "\
+before: 1.00 ms, after: 500 us; shares of each
+   before    after     self    total  function
+    0.00%   20.00%   +20.00   +20.00  new
+   60.00%   50.00%   -10.00   -10.00  parse
+   10.00%    0.00%   -10.00   -10.00  old
+";
+    let text = String::from_utf8(out).unwrap();
+    let mut lines: Vec<_> = text.lines().collect();
+    let mut wanted: Vec<_> = expected.lines().collect();
+    lines.sort_unstable();
+    wanted.sort_unstable();
+    assert_eq!(lines, wanted);
+}

@@ -1,0 +1,28 @@
+//! The writers, from whole profiles to bytes.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "clippy exempts test functions, not what they share"
+)]
+
+mod fixtures;
+mod golden;
+mod hostile;
+mod pprof;
+mod property;
+mod speed;
+
+use aiprof::export::{ExportOptions, Format, write};
+use aiprof::profile::Profile;
+
+/// What a writer makes of a profile.
+fn export(profile: &Profile, format: Format, options: &ExportOptions) -> Vec<u8> {
+    let mut out = Vec::new();
+    write(profile, format, options, &mut out).unwrap();
+    out
+}
+
+/// The same as text, with default options.
+fn text(profile: &Profile, format: Format) -> String {
+    String::from_utf8(export(profile, format, &ExportOptions::default())).unwrap()
+}
