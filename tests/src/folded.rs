@@ -1,5 +1,4 @@
-//! Reader of folded stacks: `comm;pid;frame;...;frame VALUE` per line, and
-//! `# COUNT CAUSE` for what was lost.
+//! Reader of folded stacks: `comm;pid;frame;...;frame VALUE` per line.
 
 use anyhow::Context as _;
 
@@ -10,7 +9,8 @@ pub struct Line {
     pub comm: String,
     /// Process id.
     pub pid: u32,
-    /// Frames after the pid, root first, suffixes kept.
+    /// Frames after the pid, root first, suffixes kept; none for a kernel thread
+    /// where kernel stacks were not wanted.
     pub frames: Vec<String>,
     /// Samples or microseconds, as recorded.
     pub value: u64,
@@ -58,32 +58,19 @@ impl std::fmt::Display for Line {
 pub struct Folded {
     /// Its lines, in file order.
     pub lines: Vec<Line>,
-    /// What was lost, as it states: counts with causes.
-    pub losses: Vec<(u64, String)>,
 }
 
 impl Folded {
     /// Reads folded text.
     ///
     /// # Errors
-    /// When a line has no value, no pid or no frame; the line is quoted.
+    /// When a line has no value or no pid, or an empty frame; the line is quoted.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let mut folded = Self::default();
-        for line in text.lines() {
-            let read = match line.strip_prefix("# ") {
-                Some(loss) => parse_loss(loss).map(|loss| folded.losses.push(loss)),
-                None => parse_line(line).map(|line| folded.lines.push(line)),
-            };
-            read.with_context(|| format!("folded line {line:?}"))?;
-        }
-        Ok(folded)
-    }
-
-    /// The count of the losses whose cause contains a text.
-    #[must_use]
-    pub fn lost(&self, cause: &str) -> u64 {
-        let losses = self.losses.iter().filter(|(_, text)| text.contains(cause));
-        losses.map(|(count, _)| count).sum()
+        let lines = text
+            .lines()
+            .map(|line| parse_line(line).with_context(|| format!("folded line {line:?}")))
+            .collect::<anyhow::Result<_>>()?;
+        Ok(Self { lines })
     }
 
     /// The lines of one process.
@@ -102,8 +89,7 @@ impl Folded {
     #[must_use]
     pub fn filter(&self, mut keep: impl FnMut(&Line) -> bool) -> Self {
         let lines = self.lines.iter().filter(|l| keep(l)).cloned().collect();
-        let losses = self.losses.clone();
-        Self { lines, losses }
+        Self { lines }
     }
 
     /// Sum of the values.
@@ -148,7 +134,6 @@ fn parse_line(line: &str) -> anyhow::Result<Line> {
     let comm = fields.next().context("no comm")?;
     let pid = fields.next().context("no pid")?;
     let frames: Vec<String> = fields.map(str::to_owned).collect();
-    anyhow::ensure!(!frames.is_empty(), "no frames");
     anyhow::ensure!(frames.iter().all(|f| !f.is_empty()), "an empty frame");
     Ok(Line {
         comm: comm.to_owned(),
@@ -156,11 +141,6 @@ fn parse_line(line: &str) -> anyhow::Result<Line> {
         frames,
         value: value.parse().context("value is no number")?,
     })
-}
-
-fn parse_loss(loss: &str) -> anyhow::Result<(u64, String)> {
-    let (count, cause) = loss.split_once(' ').context("no cause")?;
-    Ok((count.parse().context("no count")?, cause.to_owned()))
 }
 
 /// A frame's function name without kind suffix (`_[i]`), parameter list and
@@ -196,18 +176,8 @@ mod tests {
     }
 
     #[test]
-    fn reads_losses() {
-        let folded = Folded::parse("# 7 stacks cut: too deep\n# 2 samples dropped\n").unwrap();
-        assert_eq!(folded.lost("stacks cut"), 7);
-        assert_eq!(folded.lost(""), 9);
-        assert!(folded.lines.is_empty());
-    }
-
-    #[test]
     fn refuses_what_is_no_folded_line() {
-        for bad in [
-            "", "# x y", "# 1", "a;1;f", "a;1;f x", "a;f;g 1", "a;1 1", "a;1;;f 1",
-        ] {
+        for bad in ["", "a;1;f", "a;1;f x", "a;f;g 1", "# 7 lost", "a;1;;f 1"] {
             assert!(Folded::parse(&format!("{bad}\n")).is_err(), "{bad:?}");
         }
     }

@@ -65,8 +65,7 @@ fn parse(script: &str) -> anyhow::Result<Folded> {
         }
         same
     });
-    let losses = Vec::new();
-    Ok(Folded { lines, losses })
+    Ok(Folded { lines })
 }
 
 fn parse_sample(block: &str) -> anyhow::Result<Line> {

@@ -17,7 +17,7 @@ struct Guard {
 
 NOINLINE unsigned long thrower(int n)
 {
-	sink = burn(n > 0 ? 40000 : 6000);
+	sink = burn(n > 0 ? 20000 : 3000);
 	if (n >= 0)
 		throw n;
 	return 1;
