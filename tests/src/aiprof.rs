@@ -173,6 +173,18 @@ impl Run {
     }
 }
 
+/// What the summary on stderr counts as lost under a cause, as in
+/// `1,001  stacks cut: too deep`; 0 where it says nothing.
+#[must_use]
+pub fn lost(stderr: &str, cause: &str) -> u64 {
+    let count = |line: &str| {
+        let (count, text) = line.trim().split_once("  ")?;
+        let count = count.replace(',', "").parse::<u64>().ok()?;
+        text.trim().contains(cause).then_some(count)
+    };
+    stderr.lines().filter_map(count).sum()
+}
+
 /// The number in the line `NAME NUMBER` of a workload's output.
 ///
 /// # Errors
@@ -182,4 +194,22 @@ pub fn truth(output: &str, name: &str) -> anyhow::Result<f64> {
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
         .with_context(|| format!("the workload printed no {name:?}:\n{output}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_summary() {
+        let text = "aiprof: 3,575 samples\n       1,001  stacks cut: too deep\n   2  frames\n";
+        assert_eq!(lost(text, "too deep"), 1001);
+        assert_eq!(lost(text, "samples"), 0);
+    }
+
+    #[test]
+    fn reads_a_truth() {
+        assert_eq!(truth("pid 7\nten 0.5\n", "ten").unwrap(), 0.5);
+        assert!(truth("pid x\n", "pid").is_err());
+    }
 }

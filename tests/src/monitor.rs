@@ -1,6 +1,5 @@
 //! Watches a process while it runs, through /proc.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -88,64 +87,53 @@ pub fn busy_ns() -> anyhow::Result<u64> {
     Ok(busy * 10_000_000)
 }
 
-/// What is attached to the kernel on behalf of profilers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Attached {
-    /// Ids of the loaded eBPF programs.
-    pub programs: Vec<u32>,
-    /// Processes that hold perf events or eBPF objects, and how many.
-    pub holders: Vec<(u32, usize)>,
-}
-
-impl Attached {
-    /// As it is now.
-    #[must_use]
-    pub fn now() -> Self {
-        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let mut holders: Vec<_> = processes
-            .filter_map(|entry| {
-                let pid = entry.file_name().to_str()?.parse().ok()?;
-                let n = held(&entry.path().join("fd"));
-                (n > 0).then_some((pid, n))
-            })
-            .collect();
-        holders.sort_unstable();
-        Self {
-            programs: program_ids(),
-            holders,
-        }
-    }
-
-    /// Waits until it is as it was `before`: the kernel frees programs a while
-    /// after their last user.
-    ///
-    /// # Errors
-    /// When it is not so within five seconds.
-    pub fn wait_for(before: &Self) -> anyhow::Result<()> {
-        let start = Instant::now();
-        loop {
-            let now = Self::now();
-            if now == *before {
-                return Ok(());
-            }
-            anyhow::ensure!(
-                start.elapsed() < Duration::from_secs(5),
-                "attached before: {before:?}, now: {now:?}"
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-}
-
-fn held(fds: &Path) -> usize {
-    let fds = std::fs::read_dir(fds).into_iter().flatten().flatten();
-    fds.filter(|fd| {
-        std::fs::read_link(fd.path()).is_ok_and(|target| {
-            let target = target.to_string_lossy();
-            target.starts_with("anon_inode:bpf") || target.contains("[perf_event]")
+/// Ids of the eBPF programs that a process holds, by its /proc/PID/fdinfo.
+#[must_use]
+pub fn programs_of(pid: u32) -> Vec<u32> {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fdinfo"));
+    fds.into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|fd| {
+            let info = std::fs::read_to_string(fd.path()).ok()?;
+            let id = info
+                .lines()
+                .find_map(|line| line.strip_prefix("prog_id:"))?;
+            id.trim().parse().ok()
         })
-    })
-    .count()
+        .collect()
+}
+
+/// Number of perf events that a process holds.
+#[must_use]
+pub fn perf_events_of(pid: u32) -> usize {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd"));
+    fds.into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|fd| std::fs::read_link(fd.path()).ok())
+        .filter(|target| target.to_string_lossy().contains("[perf_event]"))
+        .count()
+}
+
+/// Waits until the kernel has freed these programs, and with them whatever they
+/// were attached to; it does so a while after their last user.
+///
+/// # Errors
+/// When one is still loaded after five seconds.
+pub fn wait_until_unloaded(programs: &[u32]) -> anyhow::Result<()> {
+    let start = Instant::now();
+    loop {
+        let loaded = program_ids();
+        if !programs.iter().any(|id| loaded.contains(id)) {
+            return Ok(());
+        }
+        anyhow::ensure!(
+            start.elapsed() < Duration::from_secs(5),
+            "of the programs {programs:?} some are still loaded: {loaded:?}"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Ids of all loaded eBPF programs, by BPF_PROG_GET_NEXT_ID (command 11 of

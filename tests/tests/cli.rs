@@ -12,7 +12,7 @@ use aiprof_tests::aiprof::Aiprof;
 use aiprof_tests::chain::{check_reached, check_share};
 use aiprof_tests::child::Child;
 use aiprof_tests::folded::Folded;
-use aiprof_tests::monitor::Attached;
+use aiprof_tests::monitor::{perf_events_of, programs_of, wait_until_unloaded};
 use aiprof_tests::mount::Tmpfs;
 use aiprof_tests::need::{Need, turn};
 use aiprof_tests::workload::Workshop;
@@ -47,12 +47,8 @@ fn start_recording(command: &mut Command) -> anyhow::Result<Child> {
     let mut aiprof = Child::start(command)?;
     let start = Instant::now();
     loop {
-        let holders = Attached::now().holders;
-        // One perf event per CPU at least, and the program.
-        if holders
-            .iter()
-            .any(|(pid, n)| *pid == aiprof.pid() && *n > 1)
-        {
+        let (programs, events) = (programs_of(aiprof.pid()), perf_events_of(aiprof.pid()));
+        if !programs.is_empty() && events > 0 {
             // Held objects are there just before the command is let go.
             std::thread::sleep(Duration::from_millis(500));
             return Ok(aiprof);
@@ -163,12 +159,12 @@ fn interrupt_ends_the_recording_and_writes() -> anyhow::Result<()> {
     let shop = Workshop::new()?;
     let program = shop.build("depth.c", "endless", &[])?;
     let out = shop.path("out.folded");
-    let before = Attached::now();
     let aiprof = Aiprof::counting()
         .option("-o")
         .option(&out)
         .command(program, &["600"]);
     let mut aiprof = start_recording(&mut aiprof.to_command()?)?;
+    let programs = programs_of(aiprof.pid());
     std::thread::sleep(Duration::from_secs(1));
     aiprof.signal("INT")?;
     let status = aiprof.wait(Duration::from_secs(10))?;
@@ -180,7 +176,7 @@ fn interrupt_ends_the_recording_and_writes() -> anyhow::Result<()> {
         "{}",
         folded.excerpt(10)
     );
-    Attached::wait_for(&before)
+    wait_until_unloaded(&programs)
 }
 
 #[test]
@@ -226,15 +222,12 @@ fn kill_leaves_nothing_attached() -> anyhow::Result<()> {
     let Some(_turn) = turn("kill_leaves_nothing_attached", &[Need::Root])? else {
         return Ok(());
     };
-    let before = Attached::now();
     let aiprof = Aiprof::counting().option("-d").option("600");
     let mut aiprof = start_recording(&mut aiprof.to_command()?)?;
-    anyhow::ensure!(
-        Attached::now().programs.len() > before.programs.len(),
-        "no program seen"
-    );
+    let programs = programs_of(aiprof.pid());
+    anyhow::ensure!(!programs.is_empty(), "aiprof holds no program");
     aiprof.kill();
-    Attached::wait_for(&before)
+    wait_until_unloaded(&programs)
 }
 
 #[test]

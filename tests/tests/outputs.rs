@@ -249,6 +249,7 @@ fn damaged_captures_are_refused_or_cut_by_name() -> anyhow::Result<()> {
                 .collect(),
         ),
         ("header", bytes[..bytes.len().min(16)].to_vec()),
+        ("early", bytes[..bytes.len() / 10].to_vec()),
         ("truncated", bytes[..bytes.len() * 6 / 10].to_vec()),
         ("flipped", flipped),
     ];
@@ -278,7 +279,12 @@ fn damaged_captures_are_refused_or_cut_by_name() -> anyhow::Result<()> {
         );
         if output.status.success() {
             let some = Folded::parse(&std::fs::read_to_string(&out)?)?.total();
-            anyhow::ensure!(some < whole, "{name}: {some} samples of {whole}");
+            // What a later cut takes may be names only.
+            let fewer = name == "early";
+            anyhow::ensure!(
+                some < whole || (some == whole && !fewer),
+                "{name}: {some} samples of {whole}"
+            );
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use aiprof_tests::aiprof::{Aiprof, truth};
+use aiprof_tests::aiprof::{Aiprof, lost, truth};
 use aiprof_tests::chain::check_share;
 use aiprof_tests::child::Child;
 use aiprof_tests::folded::{Folded, Line};
@@ -74,14 +74,7 @@ fn record(args: &[&str]) -> anyhow::Result<(Folded, String, f64)> {
 /// missing: all of them together stand for the machine's busy time. /proc/stat
 /// is itself an estimate by ticks, hence the margin.
 fn check_accounts(folded: &Folded, stderr: &str, busy_ns: u64) -> anyhow::Result<()> {
-    let lost: u64 = stderr
-        .lines()
-        .filter(|line| line.contains("dropped") || line.contains("refused"))
-        .filter_map(|line| {
-            line.split_whitespace()
-                .find_map(|word| word.replace(',', "").parse::<u64>().ok())
-        })
-        .sum();
+    let lost = lost(stderr, "samples dropped") + lost(stderr, "samples refused");
     let seen_ns = (folded.total() + lost) * (1_000_000_000 / 499);
     anyhow::ensure!(
         seen_ns as f64 >= 0.85 * busy_ns as f64,

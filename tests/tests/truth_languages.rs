@@ -56,13 +56,13 @@ fn cpp_exceptions() -> anyhow::Result<()> {
         .command(program, &[SECONDS])
         .record_one()?;
     check("throw and catch", &run.folded, LEAST, is_throwing)?;
-    check_reached("thrown near", &run.folded, 0.05, |l| {
+    check_reached("thrown near", &run.folded, 0.02, |l| {
         is_throwing(l) && l.has("catch_near") && l.has("_Unwind_RaiseException")
     })?;
-    check_reached("thrown far", &run.folded, 0.05, |l| {
+    check_reached("thrown far", &run.folded, 0.02, |l| {
         is_throwing(l) && l.has("catch_far") && l.has("_Unwind_RaiseException")
     })?;
-    check_reached("cleaning up on the way", &run.folded, 0.05, |l| {
+    check_reached("cleaning up on the way", &run.folded, 0.02, |l| {
         is_throwing(l) && l.has("_Unwind_Resume")
     })
 }

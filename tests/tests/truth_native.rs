@@ -1,6 +1,6 @@
 //! The true call chains of C programs without frame pointers.
 
-use aiprof_tests::aiprof::Aiprof;
+use aiprof_tests::aiprof::{Aiprof, lost};
 use aiprof_tests::chain::{check, check_reached, check_share, from_entry};
 use aiprof_tests::folded::{Line, base};
 use aiprof_tests::need::{Need, turn};
@@ -169,8 +169,10 @@ fn vdso() -> anyhow::Result<()> {
     let run = Aiprof::counting()
         .command(program, &[SECONDS])
         .record_one()?;
-    let in_libc = |name: &str| ["clock_gettime", "__clock_gettime"].contains(&name);
-    // The vdso exports one function under two names.
+    // libc has one function under three.
+    let in_libc =
+        |name: &str| ["clock_gettime", "__clock_gettime", "__GI___clock_gettime"].contains(&name);
+    // The vdso exports its function under two names.
     let in_vdso = |name: &str| ["__vdso_clock_gettime", "clock_gettime"].contains(&name);
     let right = |line: &Line| {
         from_entry(line, "main").is_some_and(|names| match &names[1..] {
@@ -184,7 +186,7 @@ fn vdso() -> anyhow::Result<()> {
     check("vdso", &run.folded, LEAST, right)?;
     check_reached("in the vdso", &run.folded, 0.5, |line| {
         let names = from_entry(line, "main").unwrap_or_default();
-        matches!(&names[1..], ["vdso_loop", libc, vdso] if in_libc(libc) && in_vdso(vdso))
+        matches!(names.get(1..), Some(["vdso_loop", libc, vdso]) if in_libc(libc) && in_vdso(vdso))
     })
 }
 
@@ -319,8 +321,8 @@ fn too_deep_is_cut_visibly() -> anyhow::Result<()> {
         deep && matches!(leaf, ["bottom" | "down"]) || is_exactly(line, &[])
     })?;
     anyhow::ensure!(
-        run.stderr.contains("too deep"),
-        "the summary does not count the cut stacks:\n{}",
+        lost(&run.stderr, "stacks cut: too deep") >= LEAST,
+        "the cut stacks are not counted:\n{}",
         run.stderr
     );
     Ok(())

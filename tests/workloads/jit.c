@@ -49,7 +49,7 @@ int main(int argc, char **argv)
 	if (code == MAP_FAILED)
 		return 1;
 	unsigned char *inner = code, *outer = code + 4096;
-	size_t inner_len = emit(inner, 3 * MILLISECOND, (uint64_t)callback) - inner;
+	size_t inner_len = emit(inner, 24 * MILLISECOND / 2, (uint64_t)callback) - inner;
 	size_t outer_len = emit(outer, 0, (uint64_t)inner) - outer;
 
 	char path[64];
