@@ -1,7 +1,8 @@
 //! Maps and load-time constants.
 
 use aiprof_common::{
-    COUNTERS, CachedRule, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, POOL_CHUNK, ProcEntry, SampleHeader, Settings,
+    COUNTERS, CachedRule, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, POOL_CHUNK, ProcEntry, SampleHeader,
+    Settings,
 };
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
@@ -49,8 +50,10 @@ unsafe impl Sync for RingBufDef {}
 /// Samples to user space. The size is set at load time.
 #[unsafe(link_section = ".maps")]
 #[unsafe(export_name = "SAMPLES")]
-pub static SAMPLES: RingBufDef =
-    RingBufDef { r#type: core::ptr::null(), max_entries: core::ptr::null() };
+pub static SAMPLES: RingBufDef = RingBufDef {
+    r#type: core::ptr::null(),
+    max_entries: core::ptr::null(),
+};
 
 /// Load-time constants, filled in by user space before the load.
 #[unsafe(no_mangle)]

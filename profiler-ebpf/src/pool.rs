@@ -21,7 +21,10 @@ impl Block {
     pub fn get(reference: PoolRef) -> Option<Self> {
         let chunk = POOL.get_ptr_mut(reference >> POOL_UNIT_BITS)?.cast::<u8>();
         let unit = u64::from(reference) & ((1 << POOL_UNIT_BITS) - 1);
-        Some(Self { chunk, base: unit * POOL_UNIT as u64 })
+        Some(Self {
+            chunk,
+            base: unit * POOL_UNIT as u64,
+        })
     }
 
     /// The naturally aligned integer at byte `off` of the block.
@@ -61,7 +64,12 @@ impl Block {
     pub fn set_u32(&self, off: u64, value: u32) {
         let at = (self.base + off) & MASK & !3;
         // SAFETY: `at + 4` is within the chunk by the mask.
-        unsafe { self.chunk.add(at as usize).cast::<u32>().write_volatile(value) }
+        unsafe {
+            self.chunk
+                .add(at as usize)
+                .cast::<u32>()
+                .write_volatile(value)
+        }
     }
 }
 

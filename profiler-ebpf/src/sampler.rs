@@ -7,9 +7,9 @@ use aya_ebpf::{
     helpers::{
         bpf_get_current_pid_tgid, bpf_get_current_task_btf, bpf_get_smp_processor_id,
         generated::{
-            bpf_get_current_cgroup_id, bpf_get_current_comm, bpf_get_stack, bpf_ktime_get_ns, bpf_probe_read_user,
-            bpf_ringbuf_discard, bpf_ringbuf_output, bpf_ringbuf_query, bpf_ringbuf_reserve,
-            bpf_ringbuf_submit, bpf_task_pt_regs,
+            bpf_get_current_cgroup_id, bpf_get_current_comm, bpf_get_stack, bpf_ktime_get_ns,
+            bpf_probe_read_user, bpf_ringbuf_discard, bpf_ringbuf_output, bpf_ringbuf_query,
+            bpf_ringbuf_reserve, bpf_ringbuf_submit, bpf_task_pt_regs,
         },
     },
     macros::perf_event,
@@ -150,7 +150,11 @@ fn submit(s: &mut Scratch, user_len: u64) {
     unsafe {
         let waiting = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA);
         let wake = missed || waiting >= WAKEUP_BYTES;
-        let flags = if wake { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
+        let flags = if wake {
+            BPF_RB_FORCE_WAKEUP
+        } else {
+            BPF_RB_NO_WAKEUP
+        };
         let record = (&raw mut *s).cast::<c_void>();
         if bpf_ringbuf_output(ring, record, bytes, flags) != 0 {
             count(COUNT_RING_DROPS);

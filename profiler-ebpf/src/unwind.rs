@@ -250,7 +250,12 @@ fn try_step(scratch: *mut Scratch) -> u32 {
         }
         record(s, len);
         if resolved != FOUND {
-            return if known == FOUND { STOP_TRAMPOLINE } else { STOP_NO_MAPPING }.into();
+            return if known == FOUND {
+                STOP_TRAMPOLINE
+            } else {
+                STOP_NO_MAPPING
+            }
+            .into();
         }
         if find_mapping(scratch) != FOUND {
             return STOP_NO_MAPPING.into();
@@ -266,7 +271,13 @@ fn try_step(scratch: *mut Scratch) -> u32 {
             }
             cache_rule(s);
         }
-        MAP_VSYSCALL => s.walk.rule = Rule { kind: CFA_RSP, cfa_off: 8, ..Rule::default() },
+        MAP_VSYSCALL => {
+            s.walk.rule = Rule {
+                kind: CFA_RSP,
+                cfa_off: 8,
+                ..Rule::default()
+            }
+        }
         _ => s.walk.rule = Rule::default(),
     }
     apply(scratch)
@@ -286,7 +297,9 @@ fn walk_cached(scratch: *mut Scratch) -> u32 {
     let base = w.window_base;
     let mut moved = 0;
     for _ in 0..CACHED_FRAMES {
-        let Some(entry) = SAMPLER_RULES.get_ptr(cache_slot(rip)) else { break };
+        let Some(entry) = SAMPLER_RULES.get_ptr(cache_slot(rip)) else {
+            break;
+        };
         // SAFETY: a checked per-CPU map value.
         let entry = unsafe { &*entry };
         if entry.address != rip || entry.list_owner != owner || len >= MAX_USER_FRAMES as u32 {
@@ -305,7 +318,9 @@ fn walk_cached(scratch: *mut Scratch) -> u32 {
         }
         let mut caller_rbp = rbp;
         if rule.rbp == RBP_AT_CFA {
-            let at = cfa.wrapping_add(i64::from(rule.rbp_off) as u64).wrapping_sub(base);
+            let at = cfa
+                .wrapping_add(i64::from(rule.rbp_off) as u64)
+                .wrapping_sub(base);
             if at > (WINDOW - 8) as u64 || at & 7 != 0 {
                 break;
             }
@@ -366,7 +381,11 @@ fn cache_slot(address: u64) -> u32 {
 /// Stores the current address as frame `at`.
 #[inline(always)]
 fn record(s: &mut Scratch, at: usize) {
-    let mark = if s.walk.exact != 0 && at > 0 { ADDR_EXACT } else { 0 };
+    let mark = if s.walk.exact != 0 && at > 0 {
+        ADDR_EXACT
+    } else {
+        0
+    };
     s.frames[at & (MAX_USER_FRAMES - 1)] = s.walk.rip | mark;
     s.walk.len = at as u32 + 1;
 }
@@ -375,7 +394,11 @@ fn record(s: &mut Scratch, at: usize) {
 /// after a call that does not return, and then belongs to the next function.
 #[inline(always)]
 fn lookup_address(w: &Walk) -> u64 {
-    if w.exact != 0 { w.rip } else { w.rip.wrapping_sub(1) }
+    if w.exact != 0 {
+        w.rip
+    } else {
+        w.rip.wrapping_sub(1)
+    }
 }
 
 /// Makes `map_*` the mapping that holds the current address.
@@ -399,7 +422,9 @@ fn search_mappings(w: &mut Walk) -> bool {
         w.map_kind = MAP_VSYSCALL;
         return pc >= w.map_start && pc < w.map_end;
     }
-    let Some(list) = Block::get(w.list) else { return false };
+    let Some(list) = Block::get(w.list) else {
+        return false;
+    };
     let owner = list.u32(0);
     let n = u64::from(list.u32(4));
     if n == 0 || n > MAX_MAPPINGS as u64 {
@@ -438,7 +463,9 @@ fn find_rule(scratch: *mut Scratch) -> u32 {
     if s.walk.map_dir < REF_FIRST {
         return NO_STOP;
     }
-    let Some(dir) = Block::get(s.walk.map_dir) else { return STOP_TORN.into() };
+    let Some(dir) = Block::get(s.walk.map_dir) else {
+        return STOP_TORN.into();
+    };
     if index >= u64::from(dir.u32(4)) {
         return NO_STOP;
     }
@@ -451,7 +478,9 @@ fn find_rule(scratch: *mut Scratch) -> u32 {
     if page < REF_FIRST {
         return NO_STOP;
     }
-    let Some(page) = Block::get(page) else { return STOP_TORN.into() };
+    let Some(page) = Block::get(page) else {
+        return STOP_TORN.into();
+    };
     let now = (s.header.time_ns >> 30) as u32;
     match search_page(&page, rel & (PAGE_SIZE - 1), now) {
         Some(rule) => s.walk.rule = rule,
@@ -535,9 +564,10 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
             s.header.flags |= FLAG_FRAME_POINTER;
             return apply_frame_pointer(w);
         }
-        CFA_PLT => {
-            w.rsp.wrapping_add(8).wrapping_add(8 * le_bit(offset, w.rip & 15))
-        }
+        CFA_PLT => w
+            .rsp
+            .wrapping_add(8)
+            .wrapping_add(8 * le_bit(offset, w.rip & 15)),
         CFA_DEREF_RBP => read_stack(w, w.rbp.wrapping_add(offset))?,
         CFA_DEREF_RSP => read_stack(w, w.rsp.wrapping_add(offset))?,
         CFA_SIGNAL => return apply_signal(w, w.rsp.wrapping_add(offset)),
@@ -600,7 +630,11 @@ fn apply_signal(w: &mut Walk, uc: u64) -> Result<(), u8> {
 /// The 8 bytes of the user stack at `addr`.
 #[inline(always)]
 fn read_stack(w: &mut Walk, addr: u64) -> Result<u64, u8> {
-    if load_stack(w, addr) == FOUND { Ok(w.value) } else { Err(STOP_READ) }
+    if load_stack(w, addr) == FOUND {
+        Ok(w.value)
+    } else {
+        Err(STOP_READ)
+    }
 }
 
 /// Makes `value` the 8 bytes of the user stack at `addr`, through the window.
@@ -611,18 +645,25 @@ fn load_stack(w: *mut Walk, addr: u64) -> u32 {
     let mut off = addr.wrapping_sub(w.window_base);
     if w.window_base == 0 || off > (WINDOW - 8) as u64 || off & 7 != 0 {
         // Below the address lie the other slots of the same frame.
-        let base = if addr.wrapping_sub(w.rsp) < WINDOW as u64 / 2 { w.rsp } else { addr } & !7;
+        let base = if addr.wrapping_sub(w.rsp) < WINDOW as u64 / 2 {
+            w.rsp
+        } else {
+            addr
+        } & !7;
         // SAFETY: the destination is the window, of that size.
         let rc = unsafe {
-            bpf_probe_read_user(w.window.as_mut_ptr().cast(), WINDOW as u32, base as *const c_void)
+            bpf_probe_read_user(
+                w.window.as_mut_ptr().cast(),
+                WINDOW as u32,
+                base as *const c_void,
+            )
         };
         off = addr.wrapping_sub(base);
         if rc != 0 || off > (WINDOW - 8) as u64 || off & 7 != 0 {
             w.window_base = 0;
             // SAFETY: the destination is 8 bytes of the scratch.
-            let rc = unsafe {
-                bpf_probe_read_user((&raw mut w.value).cast(), 8, addr as *const c_void)
-            };
+            let rc =
+                unsafe { bpf_probe_read_user((&raw mut w.value).cast(), 8, addr as *const c_void) };
             return if rc == 0 { FOUND } else { 0 };
         }
         w.window_base = base;

@@ -195,8 +195,10 @@ impl Session {
         cpus.update(bpf.sampler_fd()?)
             .map_err(CollectError::PerfEvent)?;
         let now = Instant::now();
-        let mut name_options = SymbolizeOptions::default();
-        name_options.inlines = config.inlines;
+        let name_options = SymbolizeOptions {
+            inlines: config.inlines,
+            ..SymbolizeOptions::default()
+        };
         Ok(Self {
             bpf,
             cpus,

@@ -466,8 +466,7 @@ mod tests {
         writer
             .finish(&names, &[], &cgroups, &end, &Losses::default())
             .unwrap();
-        let bytes = sink.0.lock().unwrap().clone();
-        bytes
+        Arc::into_inner(sink.0).unwrap().into_inner().unwrap()
     }
 
     fn replay_bytes(bytes: &[u8]) -> Result<Profile, ImportError> {

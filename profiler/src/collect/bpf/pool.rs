@@ -138,7 +138,7 @@ impl Pool {
     }
 
     fn atomic(&self, reference: PoolRef, off: usize) -> &AtomicU32 {
-        assert!(off % 4 == 0 && reference as usize * POOL_UNIT + off + 4 <= self.len);
+        assert!(off.is_multiple_of(4) && reference as usize * POOL_UNIT + off + 4 <= self.len);
         // SAFETY: in bounds and aligned by the check above; the memory is
         // shared with the kernel, which only touches aligned words.
         unsafe { AtomicU32::from_ptr(self.address(reference).add(off).cast()) }
