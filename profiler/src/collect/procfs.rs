@@ -67,27 +67,45 @@ pub fn comm(pid: u32) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Parents of all processes: (pid, ppid).
-pub fn parents() -> Vec<(u32, u32)> {
+/// What /proc/PID/stat says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Process id.
+    pub pid: u32,
+    /// Process id of the parent.
+    pub parent: u32,
+    /// Whether it is running or ready to (the main thread's state is `R`).
+    pub running: bool,
+}
+
+/// All processes there are.
+pub fn processes() -> Vec<Stat> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
-    let parent = |pid: u32| -> Option<u32> {
-        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        let stat = String::from_utf8_lossy(&stat);
+    let stat = |pid: u32| -> Option<Stat> {
+        let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        let text = String::from_utf8_lossy(&text);
         // The name is in parentheses and may hold anything, also `)`.
-        stat.rsplit_once(')')?
-            .1
-            .split_ascii_whitespace()
-            .nth(1)?
-            .parse()
-            .ok()
+        let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+        let running = fields.next()? == "R";
+        let parent = fields.next()?.parse().ok()?;
+        Some(Stat {
+            pid,
+            parent,
+            running,
+        })
     };
     entries
         .flatten()
         .filter_map(|e| e.file_name().to_str()?.parse().ok())
-        .filter_map(|pid| Some((pid, parent(pid)?)))
+        .filter_map(stat)
         .collect()
+}
+
+/// Whether a process still exists, in whatever state.
+pub fn exists(pid: u32) -> bool {
+    fs::exists(format!("/proc/{pid}")).unwrap_or(false)
 }
 
 /// Process id in its own pid namespace, as its perf map's name has it.
@@ -181,7 +199,9 @@ mod tests {
             .find(|m| m.start <= here && here < m.start + m.len)
             .unwrap();
         open_mapped(std::process::id(), own).unwrap();
-        assert!(parents().iter().any(|&(pid, _)| pid == std::process::id()));
+        let own = std::process::id();
+        assert!(processes().iter().any(|s| s.pid == own && s.running));
+        assert!(exists(own) && !exists(u32::MAX));
         assert_eq!(namespace_pid(std::process::id()), Some(std::process::id()));
     }
 }

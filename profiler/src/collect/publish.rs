@@ -36,6 +36,9 @@ impl Publisher {
     }
 
     fn orphan(&mut self, pid: u32, processes: &ProcessTable) {
+        if !processes.get(pid).is_some_and(|p| p.has_forked) {
+            return;
+        }
         for (child, process) in processes.iter() {
             if process.parent == pid && process.is_fork && process.exited_ns.is_none() {
                 self.dirty.insert(child);

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     aggregate::{Aggregator, Limits, Weighting, build_profile},
     import::capture::CaptureWriter,
-    process::{FileId, ProcessTable},
+    process::ProcessTable,
     profile::{LossKind, Losses, Meta, Profile},
     symbolize::SymbolizeOptions,
     wire::{self, Event, ProcessEvent, ProcessEventKind, Record, Sample},
@@ -192,14 +192,13 @@ impl Session {
             .map_err(CollectError::Capture)?;
         // Process events first: no process may start unseen before a sample of it.
         let mut cpus = CpuSet::new(clock, config.include_idle, PROCESS_RING_BYTES);
-        cpus.update(bpf.sampler_fd()?)
-            .map_err(CollectError::PerfEvent)?;
+        cpus.open_rings().map_err(CollectError::PerfEvent)?;
         let now = Instant::now();
         let name_options = SymbolizeOptions {
             inlines: config.inlines,
             ..SymbolizeOptions::default()
         };
-        Ok(Self {
+        let mut session = Self {
             bpf,
             cpus,
             ring,
@@ -225,7 +224,32 @@ impl Session {
             },
             window_base: Losses::default(),
             samples_in_all: 0,
-        })
+        };
+        session.meet_running()?;
+        session
+            .cpus
+            .start_sampling(session.bpf.sampler_fd()?)
+            .map_err(CollectError::PerfEvent)?;
+        Ok(session)
+    }
+
+    /// Gets to know the processes that run right now, before they are sampled.
+    fn meet_running(&mut self) -> Result<(), CollectError> {
+        perf::prefer_this_thread();
+        let now = perf::monotonic_ns();
+        let own = std::process::id();
+        for stat in procfs::processes() {
+            if stat.running && stat.pid != own {
+                self.first_sight(stat.pid, now, "")?;
+            }
+        }
+        self.publisher.publish(
+            &mut self.bpf,
+            &mut self.tables,
+            &self.processes,
+            &self.binaries,
+        );
+        Ok(())
     }
 
     /// Runs the readers until `stop` resolves; calls `on_progress` about four
@@ -411,7 +435,15 @@ impl Session {
         let pid = sample.thread.pid;
         let known = self.processes.get(pid).is_some_and(|p| p.complete);
         if !known && !sample.user.is_empty() {
-            self.first_sight(pid, &sample)?;
+            self.first_sight(pid, sample.time_ns, &sample.thread.comm)?;
+        }
+        if let Some(process) = self.processes.get_mut(pid)
+            && process.exited_ns.is_some_and(|exit| exit < sample.time_ns)
+        {
+            // Sampled after its main thread's exit: other threads live on.
+            process.exited_ns = None;
+            process.headless = true;
+            self.publisher.changed(pid);
         }
         if sample.stop == wire::StopReason::PageAbsent {
             self.tables
@@ -440,16 +472,16 @@ impl Session {
     }
 
     /// A process that ran before the recording did, or whose events were lost.
-    fn first_sight(&mut self, pid: u32, sample: &Sample) -> Result<(), CollectError> {
+    fn first_sight(&mut self, pid: u32, time_ns: u64, comm: &str) -> Result<(), CollectError> {
         let Ok(maps) = procfs::executable_maps(pid) else {
             return Ok(());
         };
         if maps.is_empty() {
             return Ok(());
         }
-        let comm = procfs::comm(pid).unwrap_or_else(|_| sample.thread.comm.clone());
+        let comm = procfs::comm(pid).unwrap_or_else(|_| comm.to_owned());
         self.take_process(ProcessEvent {
-            time_ns: sample.time_ns,
+            time_ns,
             pid,
             tid: pid,
             kind: ProcessEventKind::Snapshot { comm, maps },
@@ -468,11 +500,29 @@ impl Session {
                 self.filter.forget(pid);
             }
             self.tables.forget_unused();
+            self.follow_headless();
+            self.cpus.open_rings().map_err(CollectError::PerfEvent)?;
             self.cpus
-                .update(self.bpf.sampler_fd()?)
+                .start_sampling(self.bpf.sampler_fd()?)
                 .map_err(CollectError::PerfEvent)?;
         }
         Ok(())
+    }
+
+    /// Drops processes whose main thread exited earlier and whose last thread
+    /// has gone since: no event tells that.
+    fn follow_headless(&mut self) {
+        let gone: Vec<u32> = self
+            .processes
+            .iter()
+            .filter(|(pid, p)| p.headless && !procfs::exists(*pid))
+            .map(|(pid, _)| pid)
+            .collect();
+        for pid in gone {
+            self.publisher.retire(pid, &self.processes);
+            self.processes.remove(pid);
+            self.filter.forget(pid);
+        }
     }
 
     /// Gives the naming thread the codes it has not seen.
@@ -486,13 +536,7 @@ impl Session {
         let Some(names) = &mut self.names else { return };
         let codes = self.aggregate.codes_from(self.named_codes);
         let asked = codes.len();
-        let pid_of = |file: FileId| {
-            self.processes
-                .iter()
-                .find(|(_, p)| p.exited_ns.is_none() && p.space.maps.iter().any(|m| m.file == file))
-                .map_or(0, |(pid, _)| pid)
-        };
-        if names.request(codes, &self.processes.files, &self.binaries, pid_of) {
+        if names.request(codes, &self.processes, &self.binaries) {
             self.named_codes += asked;
         }
         names.retry_jit(self.aggregate.codes_from(0));
