@@ -74,8 +74,10 @@ pub struct Stat {
     pub pid: u32,
     /// Process id of the parent.
     pub parent: u32,
-    /// Whether it is running or ready to (the main thread's state is `R`).
+    /// Whether its main thread is running or ready to (state `R`).
     pub running: bool,
+    /// CPU time it used so far, in clock ticks.
+    pub ticks: u64,
 }
 
 /// All processes there are.
@@ -90,10 +92,14 @@ pub fn processes() -> Vec<Stat> {
         let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
         let running = fields.next()? == "R";
         let parent = fields.next()?.parse().ok()?;
+        // Fields 14 and 15 of proc_pid_stat(5), of which 5 is next.
+        let mut times = fields.skip(9).take(2).filter_map(|t| t.parse::<u64>().ok());
+        let ticks = times.next()?.saturating_add(times.next()?);
         Some(Stat {
             pid,
             parent,
             running,
+            ticks,
         })
     };
     entries
@@ -101,6 +107,16 @@ pub fn processes() -> Vec<Stat> {
         .filter_map(|e| e.file_name().to_str()?.parse().ok())
         .filter_map(stat)
         .collect()
+}
+
+/// The processes that likely run in the next moment: those whose main thread
+/// is running, and the `busiest` ones by the CPU time they used so far.
+pub fn likely_to_run(busiest: usize) -> Vec<u32> {
+    let mut all = processes();
+    all.sort_by_key(|stat| (!stat.running, std::cmp::Reverse(stat.ticks)));
+    let running = all.iter().filter(|stat| stat.running).count();
+    all.truncate(running + busiest);
+    all.into_iter().map(|stat| stat.pid).collect()
 }
 
 /// Whether a process still exists, in whatever state.
@@ -200,7 +216,7 @@ mod tests {
             .unwrap();
         open_mapped(std::process::id(), own).unwrap();
         let own = std::process::id();
-        assert!(processes().iter().any(|s| s.pid == own && s.running));
+        assert!(processes().iter().any(|s| s.pid == own && s.parent != 0));
         assert!(exists(own) && !exists(u32::MAX));
         assert_eq!(namespace_pid(std::process::id()), Some(std::process::id()));
     }

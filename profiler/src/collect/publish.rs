@@ -94,4 +94,14 @@ impl Publisher {
             }
         }
     }
+
+    /// Forgets all processes, here and in the kernel.
+    pub fn clear(&mut self, bpf: &mut Bpf, tables: &mut Tables) {
+        for (pid, (_, version)) in std::mem::take(&mut self.published) {
+            bpf.remove_process(pid);
+            tables.release(version);
+        }
+        self.dirty.clear();
+        self.retired.clear();
+    }
 }

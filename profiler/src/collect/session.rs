@@ -21,7 +21,7 @@ use super::{
 use crate::{
     aggregate::{Aggregator, Limits, Weighting, build_profile},
     import::capture::CaptureWriter,
-    process::ProcessTable,
+    process::{FileId, ProcessTable},
     profile::{LossKind, Losses, Meta, Profile},
     symbolize::SymbolizeOptions,
     wire::{self, Event, ProcessEvent, ProcessEventKind, Record, Sample},
@@ -107,6 +107,10 @@ const PROGRESS: Duration = Duration::from_millis(250);
 const NAMING: Duration = Duration::from_millis(500);
 /// How often dead processes and unused tables are dropped.
 const CLEANUP: Duration = Duration::from_secs(2);
+/// Files known from one window to the next; beyond it, all is learned anew.
+const MAX_FILES: usize = 16_384;
+/// Processes met before the sampling starts, besides those running just then.
+const BUSIEST: usize = 32;
 /// How long a record may take from its time stamp to the ring: a sampling
 /// program with all its stack pages.
 const IN_FLIGHT_NS: u64 = 1_000_000;
@@ -238,9 +242,9 @@ impl Session {
         perf::prefer_this_thread();
         let now = perf::monotonic_ns();
         let own = std::process::id();
-        for stat in procfs::processes() {
-            if stat.running && stat.pid != own {
-                self.first_sight(stat.pid, now, "")?;
+        for pid in procfs::likely_to_run(BUSIEST) {
+            if pid != own {
+                self.first_sight(pid, now, "")?;
             }
         }
         self.publisher.publish(
@@ -301,10 +305,35 @@ impl Session {
         self.aggregate.reset();
         self.named_codes = 0;
         self.window_started = Instant::now();
+        self.trim();
+        Ok(profile)
+    }
+
+    /// Bounds what is carried from one window to the next.
+    fn trim(&mut self) {
         if let Some(names) = &mut self.names {
             names.trim();
         }
-        Ok(profile)
+        if self.processes.files.len() > MAX_FILES {
+            // Begins afresh: what still runs is met again at its next sample.
+            self.publisher.clear(&mut self.bpf, &mut self.tables);
+            self.tables.forget_unused(true);
+            self.finisher = Finisher::default();
+            self.binaries.retain(|_| false);
+            self.processes = ProcessTable::default();
+            self.names = None;
+            return;
+        }
+        let mut used: Vec<FileId> = self
+            .processes
+            .iter()
+            .flat_map(|(_, process)| process.space.maps.iter().map(|m| m.file))
+            .collect();
+        used.sort_unstable();
+        used.dedup();
+        let tables = &self.tables;
+        self.binaries
+            .retain(|id| tables.uses(id) || used.binary_search(&id).is_ok());
     }
 
     /// Detaches everything and returns the rest.
@@ -499,7 +528,7 @@ impl Session {
             for pid in self.processes.remove_exited_before(horizon) {
                 self.filter.forget(pid);
             }
-            self.tables.forget_unused();
+            self.tables.forget_unused(false);
             self.follow_headless();
             self.cpus.open_rings().map_err(CollectError::PerfEvent)?;
             self.cpus
