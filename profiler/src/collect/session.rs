@@ -7,7 +7,7 @@ use super::{
         Bpf, BpfError, BpfOptions,
         perf::{self, Clock},
     },
-    cgroup,
+    busy, cgroup,
     config::{Event as EventKind, RecordConfig},
     cpu::CpuSet,
     filter::Filter,
@@ -29,7 +29,7 @@ use crate::{
 use aiprof_common::{COUNT_RING_DROPS, COUNT_SAMPLES};
 use aya::maps::{MapData, RingBuf};
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     io::{self, Write},
     os::fd::AsRawFd,
     time::{Duration, Instant, SystemTime},
@@ -145,6 +145,8 @@ pub struct Session {
     window_started: Instant,
     last: Timers,
     window_base: Losses,
+    busy_before: BTreeMap<u32, u64>,
+    busy: BTreeMap<u32, u64>,
     samples_in_all: u64,
 }
 
@@ -176,8 +178,16 @@ impl Session {
         let period_ns = 1_000_000_000 / u64::from(frequency_hz);
         let clock = match config.event {
             EventKind::CpuClock => Clock::CpuClock { period_ns },
+            // A cycle is no fixed time: see `Weighting`.
             EventKind::Cycles => Clock::Cycles {
                 frequency_hz: frequency_hz.into(),
+            },
+        };
+        let weighting = Weighting {
+            period_ns: if config.event == EventKind::Cycles {
+                0
+            } else {
+                period_ns
             },
         };
         let options = BpfOptions {
@@ -191,7 +201,7 @@ impl Session {
         let filter = Filter::new(config)?;
         let meta = describe(config, period_ns);
         let capture = capture
-            .map(|out| CaptureWriter::new(out, &meta, period_ns))
+            .map(|out| CaptureWriter::new(out, &meta, weighting.period_ns))
             .transpose()
             .map_err(CollectError::Capture)?;
         // Process events first: no process may start unseen before a sample of it.
@@ -211,7 +221,7 @@ impl Session {
             finisher: Finisher::default(),
             binaries: Binaries::default(),
             processes: ProcessTable::default(),
-            aggregate: Aggregator::new(Weighting { period_ns }, Limits::default()),
+            aggregate: Aggregator::new(weighting, Limits::default()),
             names: None,
             name_options,
             named_codes: 0,
@@ -227,6 +237,8 @@ impl Session {
                 cleanup: now,
             },
             window_base: Losses::default(),
+            busy_before: busy::busy_ns(),
+            busy: BTreeMap::new(),
             samples_in_all: 0,
         };
         session.meet_running()?;
@@ -587,6 +599,10 @@ impl Session {
             u64::try_from(self.window_started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let losses = self.window_losses();
         self.aggregate.losses.merge(&losses);
+        let busy_now = busy::busy_ns();
+        self.busy = busy::since(&self.busy_before, &busy_now);
+        self.busy_before = busy_now;
+        self.aggregate.share_out(&self.busy, meta.period_ns);
         Ok(match &self.names {
             Some(names) => build_profile(&self.aggregate, &self.processes.files, names, meta),
             None => build_profile(
@@ -629,7 +645,7 @@ impl Session {
         // The aggregator counts its own losses again in the replay.
         let losses = self.window_losses();
         capture
-            .finish(&names, &texts, &cgroups, &profile.meta, &losses)
+            .finish(&names, &texts, &cgroups, &profile.meta, &losses, &self.busy)
             .map_err(CollectError::Capture)?;
         tracing::debug!(
             "{} samples seen by the program",
