@@ -98,12 +98,19 @@ pub fn namespace_pid(pid: u32) -> Option<u32> {
 }
 
 /// Opens the file behind a mapping of a process: as the process itself sees it,
-/// else through the mapping (which also finds deleted files), else from here.
-/// Only regular files: opening anything else may block or have effects.
+/// else through the mapping (which also finds deleted and replaced files), else
+/// from here. Only regular files: opening anything else may block or have
+/// effects. `accept` judges each by its contents; what it makes of the first one
+/// that it takes is returned.
 ///
 /// # Errors
-/// The last attempt's.
-pub fn open_mapped(pid: u32, map: &MapEvent) -> io::Result<File> {
+/// [`OpenError::Replaced`] if only other files were found, else the last
+/// attempt's.
+pub fn open_mapped<T>(
+    pid: u32,
+    map: &MapEvent,
+    mut accept: impl FnMut(File) -> Option<T>,
+) -> Result<T, OpenError> {
     let path = &map.file.path;
     let candidates = [
         PathBuf::from(format!("/proc/{pid}/root{path}")),
@@ -114,32 +121,47 @@ pub fn open_mapped(pid: u32, map: &MapEvent) -> io::Result<File> {
         )),
         PathBuf::from(path),
     ];
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    let mut last = OpenError::Io(io::ErrorKind::NotFound.into());
     for candidate in candidates {
-        match open_regular(&candidate, map.file.inode) {
-            Ok(file) => return Ok(file),
-            Err(error) => last = error,
+        let opened = open_regular(&candidate, map.file.inode)
+            .and_then(|file| accept(file).ok_or(OpenError::Replaced));
+        match opened {
+            Ok(found) => return Ok(found),
+            // That another file was found says more than that one is missing.
+            Err(error) if !matches!(last, OpenError::Replaced) => last = error,
+            Err(_) => {}
         }
     }
     Err(last)
 }
 
-fn open_regular(path: &std::path::Path, inode: u64) -> io::Result<File> {
+/// Why the file behind a mapping could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It cannot be opened, or is no regular ELF file.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Another file has its name now, and the mapping does not lead to it.
+    #[error("replaced since it was mapped")]
+    Replaced,
+}
+
+fn open_regular(path: &std::path::Path, inode: u64) -> Result<File, OpenError> {
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(path)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
-        return Err(io::Error::other("not a regular file"));
+        return Err(io::Error::other("not a regular file").into());
     }
     if inode != 0 && meta.ino() != inode {
-        return Err(io::Error::other("another file has its path now"));
+        return Err(OpenError::Replaced);
     }
     let mut magic = [0; 4];
     file.read_exact_at(&mut magic, 0)?;
     if &magic != b"\x7fELF" {
-        return Err(io::Error::other("not an ELF file"));
+        return Err(io::Error::other("not an ELF file").into());
     }
     Ok(file)
 }
@@ -180,7 +202,7 @@ mod tests {
             .iter()
             .find(|m| m.start <= here && here < m.start + m.len)
             .unwrap();
-        open_mapped(std::process::id(), own).unwrap();
+        open_mapped(std::process::id(), own, Some).unwrap();
         assert!(parents().iter().any(|&(pid, _)| pid == std::process::id()));
         assert_eq!(namespace_pid(std::process::id()), Some(std::process::id()));
     }
