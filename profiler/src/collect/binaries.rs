@@ -155,9 +155,7 @@ impl Binaries {
                     self.identities.clear();
                 }
                 let opened = procfs::open_mapped(pid, map, |file| Some(read(file)));
-                let found = opened
-                    .ok()
-                    .and_then(|(_, unwind)| unwind.ok()?.build_id());
+                let found = opened.ok().and_then(|(_, unwind)| unwind.ok()?.build_id());
                 self.identities.insert(identity, found);
                 found
             }
