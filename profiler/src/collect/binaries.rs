@@ -11,7 +11,7 @@ use crate::{
     unwind::{PageContent, ReadAt, TextSegment, UnwindError, UnwindFile},
     wire::{FileKey, MapEvent},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::{cell::Cell, fs::File, io, ops::Deref, sync::Arc};
 
 /// Most files kept open; beyond it, new ones go without names and tables.
@@ -120,8 +120,8 @@ fn read_if_mapped(file: File, key: &FileKey) -> Option<Opened> {
     let opened = read(file);
     let found = opened.1.as_ref().ok().and_then(UnwindFile::build_id);
     let same = match (key.build_id, found) {
-        (Some(mapped), Some(opened)) => mapped == opened,
-        _ => true,
+        (Some(mapped), opened) => opened == Some(mapped),
+        (None, _) => true,
     };
     same.then_some(opened)
 }
@@ -130,9 +130,9 @@ fn read_if_mapped(file: File, key: &FileKey) -> Option<Opened> {
 #[derive(Default)]
 pub struct Binaries {
     binaries: FxHashMap<FileId, Binary>,
-    identities: FxHashMap<(u64, u64), Option<BuildId>>,
-    /// Files that could not be opened, with the reason of each.
-    pub failed: u64,
+    /// Build ids by (device, inode, version).
+    identities: FxHashMap<(u64, u64, u64), Option<BuildId>>,
+    failed: FxHashSet<FileId>,
 }
 
 impl Binaries {
@@ -147,7 +147,11 @@ impl Binaries {
         if map.file.build_id.is_some() || Region::of(&map.file) != Region::File {
             return;
         }
-        let identity = (map.file.device, map.file.inode);
+        let Some(version) = procfs::mapped_version(pid, map) else {
+            return;
+        };
+        map.file.version = version;
+        let identity = (map.file.device, map.file.inode, version);
         map.file.build_id = match self.identities.get(&identity) {
             Some(&known) => known,
             None => {
@@ -155,11 +159,16 @@ impl Binaries {
                     self.identities.clear();
                 }
                 let opened = procfs::open_mapped(pid, map, |file| Some(read(file)));
-                let found = opened.ok().and_then(|(_, unwind)| unwind.ok()?.build_id());
+                let Ok((_, unwind)) = opened else { return };
+                let found = unwind.ok().and_then(|u| u.build_id());
                 self.identities.insert(identity, found);
                 found
             }
         };
+        if map.file.build_id.is_some() {
+            // The build id says it all, as it does where the kernel gave it.
+            map.file.version = 0;
+        }
     }
 
     /// Opens the file of a mapping if it is not open yet.
@@ -183,13 +192,20 @@ impl Binaries {
                 self.binaries.insert(id, Binary::new(opened, path));
             }
             Err(error) => {
-                self.failed += 1;
+                if !self.failed.insert(id) {
+                    return;
+                }
                 match error {
                     OpenError::Replaced => tracing::warn!("{path}: {error}: not used"),
                     OpenError::Io(_) => tracing::debug!("{path}: cannot be opened: {error}"),
                 }
             }
         }
+    }
+
+    /// Files that could not be opened.
+    pub fn failed(&self) -> u64 {
+        self.failed.len() as u64
     }
 
     /// Closes the files that `keep` does not want any more.

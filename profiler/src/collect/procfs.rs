@@ -3,7 +3,9 @@
 use crate::wire::{FileKey, MapEvent};
 use std::{
     fs::{self, File, OpenOptions},
+    hash::{Hash, Hasher},
     io::{self, Read},
+    os::fd::AsRawFd,
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::PathBuf,
 };
@@ -11,13 +13,14 @@ use std::{
 /// Most bytes read of one /proc file: 65,530 mappings of 100 bytes.
 const MAX_BYTES: u64 = 8 << 20;
 
-/// The executable mappings of a process, without build ids.
+/// The executable mappings of a process, without build ids. `tid` is any of
+/// its live threads: a main thread that has exited shows no mappings.
 ///
 /// # Errors
 /// The process is gone, or may not be looked at.
-pub fn executable_maps(pid: u32) -> io::Result<Vec<MapEvent>> {
+pub fn executable_maps(pid: u32, tid: u32) -> io::Result<Vec<MapEvent>> {
     let mut text = Vec::new();
-    File::open(format!("/proc/{pid}/maps"))?
+    File::open(format!("/proc/{pid}/task/{tid}/maps"))?
         .take(MAX_BYTES)
         .read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text)
@@ -39,6 +42,11 @@ fn parse_line(line: &str) -> Option<MapEvent> {
     let inode = fields.next()?.parse().ok()?;
     let path = fields.next().unwrap_or("").trim_start_matches(' ');
     let (start, end) = (hex(start)?, hex(end)?);
+    if start >> 63 != 0 {
+        // [vsyscall], the one user mapping in the kernel's half: known by its
+        // address everywhere.
+        return None;
+    }
     let path = if path.is_empty() {
         "//anon".to_owned()
     } else {
@@ -53,6 +61,7 @@ fn parse_line(line: &str) -> Option<MapEvent> {
             build_id: None,
             device: hex(major)? << 32 | hex(minor)?,
             inode,
+            version: 0,
         },
     })
 }
@@ -119,6 +128,17 @@ pub fn likely_to_run(busiest: usize) -> Vec<u32> {
     all.into_iter().map(|stat| stat.pid).collect()
 }
 
+/// Whether threads of a process live on whose main thread has exited.
+pub fn has_other_threads(pid: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    threads
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
+        .any(|tid| tid != pid)
+}
+
 /// Whether a process still exists, in whatever state.
 pub fn exists(pid: u32) -> bool {
     fs::exists(format!("/proc/{pid}")).unwrap_or(false)
@@ -169,6 +189,16 @@ pub fn open_mapped<T>(
     Err(last)
 }
 
+/// Which content the file behind a mapping has: a digest of its size and change
+/// time. `None`: it cannot be found by its path any more.
+pub fn mapped_version(pid: u32, map: &MapEvent) -> Option<u64> {
+    let meta = fs::metadata(format!("/proc/{pid}/root{}", map.file.path)).ok()?;
+    let same = map.file.inode == 0 || meta.ino() == map.file.inode;
+    let mut hasher = rustc_hash::FxHasher::default();
+    (meta.size(), meta.ctime(), meta.ctime_nsec()).hash(&mut hasher);
+    same.then(|| hasher.finish() | 1)
+}
+
 /// Why the file behind a mapping could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -181,17 +211,19 @@ pub enum OpenError {
 }
 
 fn open_regular(path: &std::path::Path, inode: u64) -> Result<File, OpenError> {
-    let file = OpenOptions::new()
+    // First without opening it for reading, which may block or have effects.
+    let handle = OpenOptions::new()
         .read(true)
-        .custom_flags(libc::O_NONBLOCK)
+        .custom_flags(libc::O_PATH)
         .open(path)?;
-    let meta = file.metadata()?;
+    let meta = handle.metadata()?;
     if !meta.is_file() {
         return Err(io::Error::other("not a regular file").into());
     }
     if inode != 0 && meta.ino() != inode {
         return Err(OpenError::Replaced);
     }
+    let file = File::open(format!("/proc/self/fd/{}", handle.as_raw_fd()))?;
     let mut magic = [0; 4];
     file.read_exact_at(&mut magic, 0)?;
     if &magic != b"\x7fELF" {
@@ -217,6 +249,8 @@ mod tests {
         let anon = parse_line("1000-2000 rwxp 00000000 00:00 0 ").unwrap();
         assert_eq!(anon.file.path, "//anon");
         assert!(parse_line("1000-2000 rw-p 00000000 00:00 0 [heap]").is_none());
+        let vsyscall = "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]";
+        assert!(parse_line(vsyscall).is_none());
         for bad in [
             "",
             "x",
@@ -230,7 +264,7 @@ mod tests {
 
     #[test]
     fn finds_the_text_of_this_very_process() {
-        let maps = executable_maps(std::process::id()).unwrap();
+        let maps = executable_maps(std::process::id(), std::process::id()).unwrap();
         let here = finds_the_text_of_this_very_process as fn() as usize as u64;
         let own = maps
             .iter()
