@@ -180,10 +180,14 @@ pub struct MapEntry {
     pub bias: u64,
     /// The file's directory; REF_NO_DATA for memory without unwind data.
     pub dir: PoolRef,
+    /// Owner tag of that directory.
+    pub dir_owner: u32,
     /// One of the `MAP_*` constants.
     pub kind: u32,
+    /// Zero.
+    pub pad: u32,
 }
-const _: () = assert!(size_of::<MapEntry>() == 24);
+const _: () = assert!(size_of::<MapEntry>() == 32);
 
 /// File-backed text, or the vdso: unwound by its tables.
 pub const MAP_FILE: u32 = 0;
@@ -219,11 +223,15 @@ const _: () = assert!(size_of::<CachedRule>() == 24);
 pub struct ProcEntry {
     /// The mapping list of the process.
     pub maps: PoolRef,
+    /// Owner tag of that list.
+    pub owner: u32,
     /// Identity of the address space, new at every exec; echoed in samples so
     /// that user space can reject a stack unwound with a dead image's list.
     pub space: u32,
+    /// Zero.
+    pub pad: u32,
 }
-const _: () = assert!(size_of::<ProcEntry>() == 8);
+const _: () = assert!(size_of::<ProcEntry>() == 16);
 
 /// First field of every record in a ring buffer: what it is. A CPU sample.
 pub const KIND_SAMPLE: u32 = 1;
@@ -375,8 +383,8 @@ pub struct Settings {
     pub task_real_parent: u32,
     /// `task_struct.tgid`.
     pub task_tgid: u32,
-    /// `task_struct.mm`.
-    pub task_mm: u32,
+    /// `task_struct.group_leader`.
+    pub task_group_leader: u32,
     /// `task_struct.utask`.
     pub task_utask: u32,
     /// `uprobe_task.return_instances`.

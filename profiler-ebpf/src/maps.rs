@@ -61,7 +61,7 @@ pub static SETTINGS: Settings = Settings {
     task_flags: 0,
     task_real_parent: 0,
     task_tgid: 0,
-    task_mm: 0,
+    task_group_leader: 0,
     task_utask: 0,
     utask_return_instances: 0,
     utask_xol_vaddr: 0,

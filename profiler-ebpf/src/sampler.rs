@@ -98,7 +98,9 @@ fn sample(ctx: &PerfEventContext, ids: u64, scratch: *mut Scratch) {
     let regs = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as *const pt_regs;
     // SAFETY: a BTF pointer, whose reads the kernel makes fault-safe. Kernel
     // threads have no user registers: theirs are zero.
-    if unsafe { (*regs).cs } & 3 == 3 {
+    // Those that the kernel starts for io_uring have a code segment but no
+    // instruction pointer.
+    if unsafe { (*regs).cs } & 3 == 3 && unsafe { (*regs).rip } != 0 {
         walk_user(scratch, regs);
     }
     let mut len = u64::from(s.header.user_len) & (2 * MAX_USER_FRAMES as u64 - 1);

@@ -48,10 +48,11 @@ pub struct Walk {
     map_end: u64,
     map_bias: u64,
     map_dir: u32,
+    map_dir_owner: u32,
     map_kind: u32,
     /// The mapping list.
     list: u32,
-    /// Its owner tag when the walk began.
+    /// Its owner tag.
     list_owner: u32,
     /// Frames recorded.
     len: u32,
@@ -125,12 +126,6 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs) {
     s.header.stop = STOP_TOO_DEEP;
     match find_process(scratch) {
         FOUND => {
-            // SAFETY: as above.
-            let w = unsafe { &mut (*scratch).walk };
-            w.list_owner = match Block::get(w.list) {
-                Some(list) => list.u32(0),
-                None => 0,
-            };
             let mut context = LoopContext { scratch };
             // SAFETY: the callback has bpf_loop's signature; the context lives
             // on this frame's stack for the whole call.
@@ -180,11 +175,15 @@ fn find_process(scratch: *mut Scratch) -> u32 {
     // SAFETY: user space replaces entries by whole-value updates.
     if let Some(entry) = unsafe { PROCS.get(s.header.tgid) } {
         s.walk.list = entry.maps;
+        s.walk.list_owner = entry.owner;
         s.header.space = entry.space;
         return FOUND;
     }
     // SAFETY: always valid in a tracing program.
-    let mut task = unsafe { bpf_get_current_task_btf() } as u64;
+    let current = unsafe { bpf_get_current_task_btf() } as u64;
+    // The flag is about processes, but threads carry it too and never lose it:
+    // ask the one thread that an exec leaves.
+    let mut task = read_kernel(current, setting!(task_group_leader));
     for _ in 0..MAX_ANCESTORS {
         if read_kernel(task, setting!(task_flags)) as u32 & PF_FORKNOEXEC == 0 {
             return 0;
@@ -194,6 +193,7 @@ fn find_process(scratch: *mut Scratch) -> u32 {
         // SAFETY: as above.
         if let Some(entry) = unsafe { PROCS.get(tgid) } {
             s.walk.list = entry.maps;
+            s.walk.list_owner = entry.owner;
             s.header.space = entry.space;
             s.header.flags |= FLAG_FROM_ANCESTOR;
             return FOUND;
@@ -439,7 +439,6 @@ fn search_mappings(w: &mut Walk) -> bool {
     let Some(list) = Block::get(w.list) else {
         return false;
     };
-    let owner = list.u32(0);
     let n = u64::from(list.u32(4));
     if n == 0 || n > MAX_MAPPINGS as u64 {
         return false;
@@ -452,7 +451,7 @@ fn search_mappings(w: &mut Walk) -> bool {
         at += stride * (le_bit(start, pc) & le_bit(probe + 1, n));
         stride /= 2;
     }
-    let entry = 8 + n * 8 + at * 24;
+    let entry = 8 + n * 8 + at * 32;
     let start = list.u64(8 + at * 8);
     let end = list.u64(entry);
     if pc < start || pc >= end {
@@ -460,10 +459,16 @@ fn search_mappings(w: &mut Walk) -> bool {
     }
     w.map_bias = list.u64(entry + 8);
     w.map_dir = list.u32(entry + 16);
-    w.map_kind = list.u32(entry + 20);
+    w.map_dir_owner = list.u32(entry + 20);
+    w.map_kind = list.u32(entry + 24);
     w.map_start = start;
     w.map_end = end;
-    list.u32(0) == owner
+    if list.u32(0) != w.list_owner || w.list_owner == 0 {
+        // Replaced while it was read.
+        w.map_end = 0;
+        return false;
+    }
+    true
 }
 
 /// Makes `rule` the rule for the current address of a file mapping.
@@ -484,6 +489,9 @@ fn find_rule(scratch: *mut Scratch) -> u32 {
         return NO_STOP;
     }
     let page = dir.u32(8 + index * 4);
+    if dir.u32(0) != s.walk.map_dir_owner {
+        return STOP_TORN.into();
+    }
     if page == REF_ABSENT {
         s.header.miss_dir = s.walk.map_dir;
         s.header.miss_page = index as u32;
@@ -507,9 +515,6 @@ fn find_rule(scratch: *mut Scratch) -> u32 {
 #[inline(always)]
 fn search_page(page: &Block, pc: u64, now: u32) -> Option<Rule> {
     let owner = page.u32(0);
-    if page.u32(4) != now {
-        page.set_u32(4, now);
-    }
     let sizes = page.u32(8);
     let n_groups = u64::from(sizes & 0xffff);
     let rules_off = u64::from(page.u32(12));
@@ -546,6 +551,9 @@ fn search_page(page: &Block, pc: u64, now: u32) -> Option<Rule> {
     let raw = page.u64(rules_off + u64::from(rule) * 8);
     if page.u32(0) != owner || owner == 0 {
         return None;
+    }
+    if page.u32(4) != now {
+        page.set_u32(4, now);
     }
     Some(Rule {
         cfa_off: raw as u32 as i32,
@@ -620,7 +628,7 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
 #[inline(always)]
 fn apply_frame_pointer(w: &mut Walk) -> Result<(), u8> {
     let frame = w.rbp;
-    if frame == 0 {
+    if frame == 0 && w.guessed != 0 {
         return Err(STOP_END);
     }
     if frame < w.rsp || frame & 7 != 0 {

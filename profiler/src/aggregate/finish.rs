@@ -129,11 +129,15 @@ fn location(
             builder.frame(&f.name, f.kind, source)
         })
         .collect();
+    let unnamed = names
+        .frames(&code)
+        .iter()
+        .all(|f| f.kind == FrameKind::Unknown);
+    if unnamed && !matches!(code, Code::Cut(_)) {
+        builder.losses().add(LossKind::FramesUnnamed, 1);
+    }
     if frames.is_empty() {
         let name = unknown_name(files, code);
-        if !matches!(code, Code::Cut(_)) {
-            builder.losses().add(LossKind::FramesUnnamed, 1);
-        }
         frames.push(builder.frame(&name, FrameKind::Unknown, None));
     }
     builder.location(Location {
@@ -163,6 +167,7 @@ fn unknown_name(files: &FileTable, code: Code) -> String {
                 build_id: None,
                 device: 0,
                 inode: 0,
+                version: 0,
             }) {
                 Region::Vdso => "[vdso]".into(),
                 _ => format!("[no symbols {}]", path.rsplit('/').next().unwrap_or(path)),

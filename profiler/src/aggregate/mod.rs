@@ -11,7 +11,7 @@ pub use finish::{Names, NoNames, build_profile};
 use crate::{
     process::{FileId, Process, ProcessTable, Region, Space},
     profile::{LossKind, Losses},
-    wire::{Event, Sample, StopReason},
+    wire::{Event, ProcessEventKind, Sample, StopReason},
 };
 use aiprof_common::{ADDR_EXACT, FLAG_KERNEL_FAILED, FLAG_KERNEL_TRUNCATED};
 use rustc_hash::FxHashMap;
@@ -170,8 +170,12 @@ impl Aggregator {
     pub fn apply(&mut self, processes: &mut ProcessTable, event: &Event) -> bool {
         match event {
             Event::Process(event) => {
-                if let crate::wire::ProcessEventKind::Lost { count } = event.kind {
-                    self.losses.add(LossKind::ProcessEventsLost, count);
+                match event.kind {
+                    ProcessEventKind::Lost { count } => {
+                        self.losses.add(LossKind::ProcessEventsLost, count);
+                    }
+                    ProcessEventKind::Throttled => self.losses.add(LossKind::Throttled, 1),
+                    _ => {}
                 }
                 processes.apply(event)
             }
@@ -235,6 +239,13 @@ impl Aggregator {
 
     fn sample(&mut self, processes: &ProcessTable, sample: &Sample) {
         self.taken += 1;
+        if self.codes.values.len() > self.limits.codes
+            || self.names.values.len() > self.limits.samples
+        {
+            // Before anything of a refused sample is kept.
+            self.losses.add(LossKind::TableFull, 1);
+            return;
+        }
         let process = processes.get(sample.thread.pid);
         let codes = self.stack_codes(processes, process, sample);
         let Some(stack) = self.intern_stack(&codes) else {
@@ -320,9 +331,7 @@ impl Aggregator {
         if let Some(&known) = self.stacks.index.get(codes) {
             return Some(known);
         }
-        let full = self.codes.values.len() > self.limits.codes
-            || self.stack_frames + codes.len() > self.limits.stack_frames;
-        if full {
+        if self.stack_frames + codes.len() > self.limits.stack_frames {
             return None;
         }
         self.stack_frames += codes.len();

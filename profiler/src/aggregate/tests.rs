@@ -39,6 +39,7 @@ fn exec_with_map(pid: u32, path: &str) -> [Event; 2] {
         build_id: None,
         device: 1,
         inode: 2,
+        version: 0,
     };
     let map = MapEvent {
         start: 0x1000,

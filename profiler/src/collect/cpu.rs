@@ -41,9 +41,10 @@ impl CpuSet {
     /// and closes what belongs to CPUs that went.
     ///
     /// # Errors
-    /// epoll's. A CPU whose ring cannot be opened is warned about and goes without.
+    /// epoll's, or those of reading which CPUs are online: then nothing changed. A
+    /// CPU whose ring cannot be opened is warned about and goes without.
     pub fn open_rings(&mut self) -> io::Result<()> {
-        let online = online();
+        let online = online()?;
         self.cpus.retain(|cpu, _| online.contains(cpu));
         let share = self.ring_bytes / PAGE / online.len().max(1);
         let pages = share
@@ -79,7 +80,7 @@ impl CpuSet {
     pub fn start_sampling(&mut self, program: BorrowedFd<'_>) -> io::Result<()> {
         let mut last_error = None;
         for (&cpu, entry) in self.cpus.iter_mut().filter(|(_, c)| c.sampler.is_none()) {
-            match perf::open_sampler(self.clock, cpu, self.include_idle, program) {
+            match perf::open_sampler(self.clock, cpu, self.include_idle, entry.ring.fd(), program) {
                 Ok(sampler) => entry.sampler = Some(sampler),
                 Err(error) => last_error = Some(error),
             }
@@ -127,9 +128,8 @@ impl CpuSet {
 }
 
 /// The online CPUs.
-fn online() -> Vec<u32> {
-    fs::read_to_string("/sys/devices/system/cpu/online")
-        .map_or_else(|_| vec![0], |list| parse_cpu_list(&list))
+fn online() -> io::Result<Vec<u32>> {
+    fs::read_to_string("/sys/devices/system/cpu/online").map(|list| parse_cpu_list(&list))
 }
 
 /// `0-3,8,10-11` (Documentation/admin-guide/cputopology.rst).

@@ -33,7 +33,13 @@ impl Filter {
         let cgroup = match &config.cgroup {
             Some(path) => {
                 let id = cgroup_id(path)?;
-                Some((id, cgroup::path_of(id).unwrap_or_default()))
+                let name = cgroup::path_of(id).ok_or_else(|| {
+                    CollectError::Unsupported(format!(
+                        "{}: not in a mounted cgroup v2 hierarchy",
+                        path.display()
+                    ))
+                })?;
+                Some((id, name))
             }
             None => None,
         };
@@ -47,10 +53,13 @@ impl Filter {
 
     /// Follows forks.
     pub fn note(&mut self, event: &ProcessEvent) {
-        if let (Some(pids), ProcessEventKind::Fork { parent }) = (&mut self.pids, &event.kind)
-            && pids.contains(parent)
-        {
-            pids.insert(event.pid);
+        if let (Some(pids), ProcessEventKind::Fork { parent }) = (&mut self.pids, &event.kind) {
+            if pids.contains(parent) {
+                pids.insert(event.pid);
+            } else {
+                // A new process under the id of a chosen one that has gone.
+                pids.remove(&event.pid);
+            }
         }
     }
 

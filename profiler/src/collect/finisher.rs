@@ -72,6 +72,7 @@ impl Finisher {
             rsp: sample.rsp,
             rbp: sample.rbp,
             exact: sample.flags & FLAG_EXACT != 0,
+            guessed: false,
         };
         let mut target = Live {
             space,

@@ -21,14 +21,17 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::BufReader,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::PathBuf,
     sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
     thread::JoinHandle,
+    time::Duration,
 };
 
 /// Most addresses whose names are kept from one window to the next.
 const MAX_KEPT: usize = 1 << 18;
+/// How long the answer to one batch may take.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Batches that may wait for the thread; beyond it the caller keeps them.
 const QUEUE: usize = 4;
 
@@ -65,6 +68,7 @@ pub struct NameService {
     answers: Receiver<Answers>,
     thread: Option<JoinHandle<()>>,
     outstanding: usize,
+    stuck: bool,
     names: FxHashMap<Code, Vec<SymFrame>>,
     texts: FxHashMap<u32, Vec<TextSegment>>,
     cgroups: FxHashMap<u64, Option<String>>,
@@ -83,6 +87,7 @@ impl NameService {
             answers,
             thread: Some(thread),
             outstanding: 0,
+            stuck: false,
             names: FxHashMap::default(),
             texts: FxHashMap::default(),
             cgroups: FxHashMap::default(),
@@ -111,7 +116,7 @@ impl NameService {
     /// Takes in the answers that are there.
     fn collect(&mut self) {
         while let Ok(answers) = self.answers.try_recv() {
-            self.outstanding -= 1;
+            self.outstanding = self.outstanding.saturating_sub(1);
             self.names.extend(answers);
         }
     }
@@ -119,13 +124,19 @@ impl NameService {
     /// Waits until everything asked for is answered.
     pub fn settle(&mut self) {
         while self.outstanding > 0 {
-            match self.answers.recv() {
+            match self.answers.recv_timeout(PATIENCE) {
                 Ok(answers) => {
-                    self.outstanding -= 1;
+                    self.outstanding = self.outstanding.saturating_sub(1);
                     self.names.extend(answers);
                 }
-                // The thread is gone: there will be no more answers.
-                Err(_) => self.outstanding = 0,
+                // The thread is gone or stuck (a dead network file system): there
+                // will be no more answers.
+                Err(_) => {
+                    tracing::warn!("giving up on symbols that take too long");
+                    self.outstanding = 0;
+                    self.jobs = None;
+                    self.stuck = true;
+                }
             }
         }
     }
@@ -141,6 +152,9 @@ impl NameService {
 
     /// Bounds what is kept, between windows.
     pub fn trim(&mut self) {
+        // Other memory may hold something else by the next window.
+        self.names
+            .retain(|code, _| matches!(code, Code::File { .. }));
         if self.names.len() > MAX_KEPT {
             self.names.clear();
         }
@@ -252,7 +266,7 @@ fn users(processes: &ProcessTable, files: impl Iterator<Item = u32>) -> FxHashMa
 impl Drop for NameService {
     fn drop(&mut self) {
         self.jobs = None;
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.thread.take().filter(|_| !self.stuck) {
             let _ = thread.join();
         }
     }
@@ -346,9 +360,14 @@ impl PerfMaps {
             format!("/tmp/perf-{pid}.map"),
         ];
         for path in &paths {
-            let Ok(meta) = std::fs::metadata(path) else {
-                continue;
-            };
+            // Anybody can make these names: only a regular file is read, and
+            // opening must not wait for a writer.
+            let opened = File::options()
+                .read(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(path);
+            let Ok(file) = opened else { continue };
+            let Ok(meta) = file.metadata() else { continue };
             if !meta.is_file() {
                 continue;
             }
@@ -360,7 +379,6 @@ impl PerfMaps {
             {
                 return;
             }
-            let Ok(file) = File::open(path) else { continue };
             let (map, stats) = PerfMap::read(BufReader::new(file), PerfMapLimits::default());
             let refused = stats.malformed + stats.over_limit;
             if refused > 0 {

@@ -3,7 +3,9 @@
 use crate::wire::{FileKey, MapEvent};
 use std::{
     fs::{self, File, OpenOptions},
+    hash::{Hash, Hasher},
     io::{self, Read},
+    os::fd::AsRawFd,
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::PathBuf,
 };
@@ -11,13 +13,14 @@ use std::{
 /// Most bytes read of one /proc file: 65,530 mappings of 100 bytes.
 const MAX_BYTES: u64 = 8 << 20;
 
-/// The executable mappings of a process, without build ids.
+/// The executable mappings of a process, without build ids. `tid` is any of
+/// its live threads: a main thread that has exited shows no mappings.
 ///
 /// # Errors
 /// The process is gone, or may not be looked at.
-pub fn executable_maps(pid: u32) -> io::Result<Vec<MapEvent>> {
+pub fn executable_maps(pid: u32, tid: u32) -> io::Result<Vec<MapEvent>> {
     let mut text = Vec::new();
-    File::open(format!("/proc/{pid}/maps"))?
+    File::open(format!("/proc/{pid}/task/{tid}/maps"))?
         .take(MAX_BYTES)
         .read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text)
@@ -39,6 +42,11 @@ fn parse_line(line: &str) -> Option<MapEvent> {
     let inode = fields.next()?.parse().ok()?;
     let path = fields.next().unwrap_or("").trim_start_matches(' ');
     let (start, end) = (hex(start)?, hex(end)?);
+    if start >> 63 != 0 {
+        // [vsyscall], the one user mapping in the kernel's half: known by its
+        // address everywhere.
+        return None;
+    }
     let path = if path.is_empty() {
         "//anon".to_owned()
     } else {
@@ -53,6 +61,7 @@ fn parse_line(line: &str) -> Option<MapEvent> {
             build_id: None,
             device: hex(major)? << 32 | hex(minor)?,
             inode,
+            version: 0,
         },
     })
 }
@@ -119,6 +128,17 @@ pub fn likely_to_run(busiest: usize) -> Vec<u32> {
     all.into_iter().map(|stat| stat.pid).collect()
 }
 
+/// Whether threads of a process live on whose main thread has exited.
+pub fn has_other_threads(pid: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    threads
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
+        .any(|tid| tid != pid)
+}
+
 /// Whether a process still exists, in whatever state.
 pub fn exists(pid: u32) -> bool {
     fs::exists(format!("/proc/{pid}")).unwrap_or(false)
@@ -132,12 +152,19 @@ pub fn namespace_pid(pid: u32) -> Option<u32> {
 }
 
 /// Opens the file behind a mapping of a process: as the process itself sees it,
-/// else through the mapping (which also finds deleted files), else from here.
-/// Only regular files: opening anything else may block or have effects.
+/// else through the mapping (which also finds deleted and replaced files), else
+/// from here. Only regular files: opening anything else may block or have
+/// effects. `accept` judges each by its contents; what it makes of the first one
+/// that it takes is returned.
 ///
 /// # Errors
-/// The last attempt's.
-pub fn open_mapped(pid: u32, map: &MapEvent) -> io::Result<File> {
+/// [`OpenError::Replaced`] if only other files were found, else the last
+/// attempt's.
+pub fn open_mapped<T>(
+    pid: u32,
+    map: &MapEvent,
+    mut accept: impl FnMut(File) -> Option<T>,
+) -> Result<T, OpenError> {
     let path = &map.file.path;
     let candidates = [
         PathBuf::from(format!("/proc/{pid}/root{path}")),
@@ -148,32 +175,59 @@ pub fn open_mapped(pid: u32, map: &MapEvent) -> io::Result<File> {
         )),
         PathBuf::from(path),
     ];
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    let mut last = OpenError::Io(io::ErrorKind::NotFound.into());
     for candidate in candidates {
-        match open_regular(&candidate, map.file.inode) {
-            Ok(file) => return Ok(file),
-            Err(error) => last = error,
+        let opened = open_regular(&candidate, map.file.inode)
+            .and_then(|file| accept(file).ok_or(OpenError::Replaced));
+        match opened {
+            Ok(found) => return Ok(found),
+            // That another file was found says more than that one is missing.
+            Err(error) if !matches!(last, OpenError::Replaced) => last = error,
+            Err(_) => {}
         }
     }
     Err(last)
 }
 
-fn open_regular(path: &std::path::Path, inode: u64) -> io::Result<File> {
-    let file = OpenOptions::new()
+/// Which content the file behind a mapping has: a digest of its size and change
+/// time. `None`: it cannot be found by its path any more.
+pub fn mapped_version(pid: u32, map: &MapEvent) -> Option<u64> {
+    let meta = fs::metadata(format!("/proc/{pid}/root{}", map.file.path)).ok()?;
+    let same = map.file.inode == 0 || meta.ino() == map.file.inode;
+    let mut hasher = rustc_hash::FxHasher::default();
+    (meta.size(), meta.ctime(), meta.ctime_nsec()).hash(&mut hasher);
+    same.then(|| hasher.finish() | 1)
+}
+
+/// Why the file behind a mapping could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It cannot be opened, or is no regular ELF file.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Another file has its name now, and the mapping does not lead to it.
+    #[error("replaced since it was mapped")]
+    Replaced,
+}
+
+fn open_regular(path: &std::path::Path, inode: u64) -> Result<File, OpenError> {
+    // First without opening it for reading, which may block or have effects.
+    let handle = OpenOptions::new()
         .read(true)
-        .custom_flags(libc::O_NONBLOCK)
+        .custom_flags(libc::O_PATH)
         .open(path)?;
-    let meta = file.metadata()?;
+    let meta = handle.metadata()?;
     if !meta.is_file() {
-        return Err(io::Error::other("not a regular file"));
+        return Err(io::Error::other("not a regular file").into());
     }
     if inode != 0 && meta.ino() != inode {
-        return Err(io::Error::other("another file has its path now"));
+        return Err(OpenError::Replaced);
     }
+    let file = File::open(format!("/proc/self/fd/{}", handle.as_raw_fd()))?;
     let mut magic = [0; 4];
     file.read_exact_at(&mut magic, 0)?;
     if &magic != b"\x7fELF" {
-        return Err(io::Error::other("not an ELF file"));
+        return Err(io::Error::other("not an ELF file").into());
     }
     Ok(file)
 }
@@ -195,6 +249,8 @@ mod tests {
         let anon = parse_line("1000-2000 rwxp 00000000 00:00 0 ").unwrap();
         assert_eq!(anon.file.path, "//anon");
         assert!(parse_line("1000-2000 rw-p 00000000 00:00 0 [heap]").is_none());
+        let vsyscall = "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]";
+        assert!(parse_line(vsyscall).is_none());
         for bad in [
             "",
             "x",
@@ -208,13 +264,13 @@ mod tests {
 
     #[test]
     fn finds_the_text_of_this_very_process() {
-        let maps = executable_maps(std::process::id()).unwrap();
+        let maps = executable_maps(std::process::id(), std::process::id()).unwrap();
         let here = finds_the_text_of_this_very_process as fn() as usize as u64;
         let own = maps
             .iter()
             .find(|m| m.start <= here && here < m.start + m.len)
             .unwrap();
-        open_mapped(std::process::id(), own).unwrap();
+        open_mapped(std::process::id(), own, Some).unwrap();
         let own = std::process::id();
         assert!(processes().iter().any(|s| s.pid == own && s.parent != 0));
         assert!(exists(own) && !exists(u32::MAX));

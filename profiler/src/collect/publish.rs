@@ -7,7 +7,6 @@
 
 use super::{binaries::Binaries, bpf::Bpf, tables::Tables};
 use crate::process::ProcessTable;
-use aiprof_common::ProcEntry;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The published processes.
@@ -71,16 +70,16 @@ impl Publisher {
             if self.published.get(&pid) == Some(&now) {
                 continue;
             }
-            let Some(maps) = tables.acquire(&process.space, &processes.files, binaries) else {
+            let Some(entry) = tables.acquire(&process.space, &processes.files, binaries) else {
+                // No room: an old entry would be wrong, and room may come.
+                self.withdraw(pid, bpf, tables);
+                self.dirty.insert(pid);
                 continue;
-            };
-            let entry = ProcEntry {
-                maps,
-                space: process.space.id,
             };
             if let Err(error) = bpf.set_process(pid, entry) {
                 tracing::warn!("cannot publish a process: {error}");
                 tables.release(now.1);
+                self.withdraw(pid, bpf, tables);
                 continue;
             }
             if let Some((_, old)) = self.published.insert(pid, now) {
@@ -88,10 +87,14 @@ impl Publisher {
             }
         }
         for pid in std::mem::take(&mut self.retired) {
-            if let Some((_, version)) = self.published.remove(&pid) {
-                bpf.remove_process(pid);
-                tables.release(version);
-            }
+            self.withdraw(pid, bpf, tables);
+        }
+    }
+
+    fn withdraw(&mut self, pid: u32, bpf: &mut Bpf, tables: &mut Tables) {
+        if let Some((_, version)) = self.published.remove(&pid) {
+            bpf.remove_process(pid);
+            tables.release(version);
         }
     }
 

@@ -145,9 +145,11 @@ pub struct Session {
     window_started: Instant,
     last: Timers,
     window_base: Losses,
+    window_losses: Losses,
     busy_before: BTreeMap<u32, u64>,
     busy: BTreeMap<u32, u64>,
     samples_in_all: u64,
+    undecodable: u64,
 }
 
 struct Timers {
@@ -198,7 +200,6 @@ impl Session {
         let mut bpf = Bpf::load(&options, config.bpf_object.as_deref())?;
         let ring = bpf.take_ring()?;
         let tables = Tables::new(bpf.pool()?);
-        let filter = Filter::new(config)?;
         let meta = describe(config, period_ns);
         let capture = capture
             .map(|out| CaptureWriter::new(out, &meta, weighting.period_ns))
@@ -206,7 +207,10 @@ impl Session {
             .map_err(CollectError::Capture)?;
         // Process events first: no process may start unseen before a sample of it.
         let mut cpus = CpuSet::new(clock, config.include_idle, PROCESS_RING_BYTES);
+        perf::allow_many_files();
         cpus.open_rings().map_err(CollectError::PerfEvent)?;
+        // After the rings: no child of a chosen process may be forked unseen.
+        let filter = Filter::new(config)?;
         let now = Instant::now();
         let name_options = SymbolizeOptions {
             inlines: config.inlines,
@@ -237,9 +241,11 @@ impl Session {
                 cleanup: now,
             },
             window_base: Losses::default(),
+            window_losses: Losses::default(),
             busy_before: busy::busy_ns(),
             busy: BTreeMap::new(),
             samples_in_all: 0,
+            undecodable: 0,
         };
         session.meet_running()?;
         session
@@ -256,7 +262,7 @@ impl Session {
         let own = std::process::id();
         for pid in procfs::likely_to_run(BUSIEST) {
             if pid != own {
-                self.first_sight(pid, now, "")?;
+                self.first_sight(pid, pid, now, "")?;
             }
         }
         self.publisher.publish(
@@ -310,13 +316,11 @@ impl Session {
     /// # Errors
     /// Whatever kept the profile from being made.
     pub fn window(&mut self) -> Result<Profile, CollectError> {
-        self.drain(true)?;
+        self.drain(false)?;
         let profile = self.build()?;
         self.samples_in_all += self.aggregate.taken;
-        self.window_base = self.running_losses();
         self.aggregate.reset();
         self.named_codes = 0;
-        self.window_started = Instant::now();
         self.trim();
         Ok(profile)
     }
@@ -403,9 +407,7 @@ impl Session {
                 }
             }
         }
-        self.aggregate
-            .losses
-            .add(LossKind::Undecodable, undecodable);
+        self.undecodable += undecodable;
         self.pending.make_contiguous().sort_by_key(Event::time_ns);
         let take_all = all || self.pending.len() > MAX_PENDING;
         while let Some(event) = self.pending.front() {
@@ -476,7 +478,7 @@ impl Session {
         let pid = sample.thread.pid;
         let known = self.processes.get(pid).is_some_and(|p| p.complete);
         if !known && !sample.user.is_empty() {
-            self.first_sight(pid, sample.time_ns, &sample.thread.comm)?;
+            self.first_sight(pid, sample.thread.tid, sample.time_ns, &sample.thread.comm)?;
         }
         if let Some(process) = self.processes.get_mut(pid)
             && process.exited_ns.is_some_and(|exit| exit < sample.time_ns)
@@ -513,8 +515,14 @@ impl Session {
     }
 
     /// A process that ran before the recording did, or whose events were lost.
-    fn first_sight(&mut self, pid: u32, time_ns: u64, comm: &str) -> Result<(), CollectError> {
-        let Ok(maps) = procfs::executable_maps(pid) else {
+    fn first_sight(
+        &mut self,
+        pid: u32,
+        tid: u32,
+        time_ns: u64,
+        comm: &str,
+    ) -> Result<(), CollectError> {
+        let Ok(maps) = procfs::executable_maps(pid, tid) else {
             return Ok(());
         };
         if maps.is_empty() {
@@ -537,12 +545,17 @@ impl Session {
         if self.last.cleanup.elapsed() >= CLEANUP {
             self.last.cleanup = Instant::now();
             let horizon = perf::monotonic_ns().saturating_sub(LINGER_NS);
-            for pid in self.processes.remove_exited_before(horizon) {
+            for pid in self
+                .processes
+                .remove_exited_before(horizon, procfs::has_other_threads)
+            {
                 self.filter.forget(pid);
             }
             self.tables.forget_unused(false);
             self.follow_headless();
-            self.cpus.open_rings().map_err(CollectError::PerfEvent)?;
+            if let Err(error) = self.cpus.open_rings() {
+                tracing::warn!("CPU hotplug is not followed: {error}");
+            }
             self.cpus
                 .start_sampling(self.bpf.sampler_fd()?)
                 .map_err(CollectError::PerfEvent)?;
@@ -585,6 +598,10 @@ impl Session {
     }
 
     fn build(&mut self) -> Result<Profile, CollectError> {
+        // The window ends here: naming takes its time, which is the next one's.
+        let ended = Instant::now();
+        let losses_now = self.running_losses();
+        let losses = self.losses_since_window(&losses_now);
         if let Some(names) = &mut self.names {
             names.settle();
         }
@@ -596,8 +613,10 @@ impl Session {
         let since_start = self.window_started.duration_since(self.started);
         meta.start_unix_ns += u64::try_from(since_start.as_nanos()).unwrap_or(0);
         meta.duration_ns =
-            u64::try_from(self.window_started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let losses = self.window_losses();
+            u64::try_from(ended.duration_since(self.window_started).as_nanos()).unwrap_or(u64::MAX);
+        self.window_started = ended;
+        self.window_base = losses_now;
+        self.window_losses = losses.clone();
         self.aggregate.losses.merge(&losses);
         let busy_now = busy::busy_ns();
         self.busy = busy::since(&self.busy_before, &busy_now);
@@ -619,15 +638,17 @@ impl Session {
         let mut losses = Losses::default();
         losses.add(LossKind::RingDrops, self.bpf.count(COUNT_RING_DROPS));
         losses.add(LossKind::TablesEvicted, self.tables.evicted);
-        losses.add(LossKind::FilesUnreadable, self.binaries.failed);
+        losses.add(LossKind::FilesUnreadable, self.binaries.failed());
         losses.add(LossKind::FilesNoUnwindData, self.tables.without_data);
+        losses.add(LossKind::TablesRefused, self.tables.refused);
+        losses.add(LossKind::Undecodable, self.undecodable);
         losses
     }
 
-    /// The same since the window began.
-    fn window_losses(&self) -> Losses {
+    /// What was added to them in this window.
+    fn losses_since_window(&self, now: &Losses) -> Losses {
         let mut losses = Losses::default();
-        for (kind, count) in self.running_losses().iter() {
+        for (kind, count) in now.iter() {
             losses.add(kind, count.saturating_sub(self.window_base.get(kind)));
         }
         losses
@@ -643,9 +664,9 @@ impl Session {
             None => Default::default(),
         };
         // The aggregator counts its own losses again in the replay.
-        let losses = self.window_losses();
+        let losses = &self.window_losses;
         capture
-            .finish(&names, &texts, &cgroups, &profile.meta, &losses, &self.busy)
+            .finish(&names, &texts, &cgroups, &profile.meta, losses, &self.busy)
             .map_err(CollectError::Capture)?;
         tracing::debug!(
             "{} samples seen by the program",

@@ -14,7 +14,7 @@ use crate::{
 };
 use aiprof_common::{
     DirHeader, MAP_ANON, MAP_FILE, MAP_UPROBES, MAP_VSYSCALL, MAX_MAPPINGS, MapEntry,
-    MapListHeader, PAGE_SIZE, PageHeader, PoolRef, REF_ABSENT, REF_NO_DATA,
+    MapListHeader, PAGE_SIZE, PageHeader, PoolRef, ProcEntry, REF_ABSENT, REF_NO_DATA,
 };
 use rustc_hash::FxHashMap;
 use std::mem::{offset_of, size_of};
@@ -86,10 +86,11 @@ impl Tables {
         space: &Space,
         files: &FileTable,
         binaries: &Binaries,
-    ) -> Option<PoolRef> {
+    ) -> Option<ProcEntry> {
         if let Some(list) = self.lists.get_mut(&space.version) {
             list.users += 1;
-            return Some(list.block.reference);
+            let block = list.block;
+            return Some(self.proc_entry(space, block));
         }
         let maps = space.maps.get(..MAX_MAPPINGS).unwrap_or(&space.maps);
         let entries: Vec<MapEntry> = maps
@@ -112,7 +113,16 @@ impl Tables {
                 files: used,
             },
         );
-        Some(block.reference)
+        Some(self.proc_entry(space, block))
+    }
+
+    fn proc_entry(&self, space: &Space, block: Block) -> ProcEntry {
+        ProcEntry {
+            maps: block.reference,
+            owner: self.pool.owner(block),
+            space: space.id,
+            pad: 0,
+        }
     }
 
     /// Drops one use of an address space's list; the last frees it.
@@ -140,21 +150,26 @@ impl Tables {
             end: map.end,
             bias: map.start,
             dir: REF_NO_DATA,
+            dir_owner: 0,
             kind,
+            pad: 0,
         };
         if kind == MAP_FILE
             && let Some((dir, bias)) = self.file(map, binaries)
         {
-            entry.dir = dir;
+            entry.dir = dir.reference;
+            entry.dir_owner = self.pool.owner(dir);
             entry.bias = bias;
         }
         entry
     }
 
     /// The directory of a mapping's file and the mapping's bias.
-    fn file(&mut self, map: &Mapping, binaries: &Binaries) -> Option<(PoolRef, u64)> {
+    fn file(&mut self, map: &Mapping, binaries: &Binaries) -> Option<(Block, u64)> {
         if !self.files.contains_key(&map.file) {
-            let tables = self.new_file(map.file, binaries);
+            // Not remembered where there was no room, or the file is not open: the
+            // next list tries again.
+            let tables = self.new_file(map.file, binaries)?;
             self.files.insert(map.file, tables);
             self.load_eagerly(map.file, binaries);
         }
@@ -164,15 +179,16 @@ impl Tables {
         let bias = map
             .start
             .wrapping_sub(address.wrapping_sub(tables.base_page));
-        Some((tables.dir.reference, bias))
+        Some((tables.dir, bias))
     }
 
-    fn new_file(&mut self, id: FileId, binaries: &Binaries) -> Option<FileTables> {
-        let unwind = binaries.get(id)?.unwind.as_ref()?;
-        if !unwind.has_unwind_data() {
+    /// The tables of a new file; `Some(None)`: it has no unwind data.
+    fn new_file(&mut self, id: FileId, binaries: &Binaries) -> Option<Option<FileTables>> {
+        let unwind = binaries.get(id)?.unwind.as_ref();
+        let Some(unwind) = unwind.filter(|u| u.has_unwind_data()) else {
             self.without_data += 1;
-            return None;
-        }
+            return Some(None);
+        };
         let n_pages = unwind.n_pages();
         let mut content = vec![0u8; size_of::<DirHeader>()];
         let at = offset_of!(DirHeader, n_pages);
@@ -183,12 +199,12 @@ impl Tables {
             return None;
         };
         self.directories.insert(dir.reference, id);
-        Some(FileTables {
+        Some(Some(FileTables {
             dir,
             n_pages,
             base_page: unwind.first_page_vaddr(),
             pages: FxHashMap::default(),
-        })
+        }))
     }
 
     fn load_eagerly(&mut self, id: FileId, binaries: &Binaries) {
@@ -342,7 +358,7 @@ impl Tables {
 
 /// A mapping list as the unwinder reads it: header, starts, entries.
 fn list_content(maps: &[Mapping], entries: &[MapEntry]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(size_of::<MapListHeader>() + maps.len() * 32);
+    let mut out = Vec::with_capacity(size_of::<MapListHeader>() + maps.len() * 40);
     out.extend([0u8; 4]);
     out.extend((maps.len() as u32).to_ne_bytes());
     maps.iter().for_each(|m| out.extend(m.start.to_ne_bytes()));
@@ -350,7 +366,9 @@ fn list_content(maps: &[Mapping], entries: &[MapEntry]) -> Vec<u8> {
         out.extend(entry.end.to_ne_bytes());
         out.extend(entry.bias.to_ne_bytes());
         out.extend(entry.dir.to_ne_bytes());
+        out.extend(entry.dir_owner.to_ne_bytes());
         out.extend(entry.kind.to_ne_bytes());
+        out.extend(entry.pad.to_ne_bytes());
     }
     out
 }

@@ -417,6 +417,7 @@ mod tests {
             build_id: None,
             device: 1,
             inode: 9,
+            version: 0,
         };
         let map = MapEvent {
             start: 0x1000,

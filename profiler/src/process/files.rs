@@ -2,7 +2,7 @@
 //!
 //! A file is identified by its build id where it has one: the same library is
 //! one file in every container, whatever device numbers its overlay mounts show.
-//! Without a build id, device, inode and path identify it.
+//! Without a build id, device, inode, version and path identify it.
 
 use crate::{profile::BuildId, wire::FileKey};
 use rustc_hash::FxHashMap;
@@ -52,7 +52,8 @@ impl Region {
 #[derive(PartialEq, Eq, Hash)]
 enum Identity {
     BuildId(BuildId),
-    Inode(u64, u64, String),
+    /// Device, inode, version, path.
+    Inode(u64, u64, u64, String),
     Name(String),
 }
 
@@ -68,7 +69,9 @@ impl FileTable {
     pub fn intern(&mut self, key: &FileKey) -> FileId {
         let identity = match key.build_id {
             Some(id) => Identity::BuildId(id),
-            None if key.inode != 0 => Identity::Inode(key.device, key.inode, key.path.clone()),
+            None if key.inode != 0 => {
+                Identity::Inode(key.device, key.inode, key.version, key.path.clone())
+            }
             None => Identity::Name(key.path.clone()),
         };
         let next = FileId(u32::try_from(self.keys.len()).unwrap_or(u32::MAX));

@@ -172,6 +172,7 @@ impl ProcessTable {
                 self.snapshot(event.pid, comm, maps);
                 true
             }
+            ProcessEventKind::Throttled => false,
             ProcessEventKind::Lost { .. } => {
                 self.processes.values_mut().for_each(|p| p.complete = false);
                 false
@@ -184,18 +185,30 @@ impl ProcessTable {
         self.processes.remove(&pid);
     }
 
-    /// Forgets processes that exited before `time_ns`; returns their ids.
-    pub fn remove_exited_before(&mut self, time_ns: u64) -> Vec<u32> {
+    /// Forgets processes whose main thread exited before `time_ns`; returns their
+    /// ids. Those of which `lives_on` says so become headless instead.
+    pub fn remove_exited_before(
+        &mut self,
+        time_ns: u64,
+        lives_on: impl Fn(u32) -> bool,
+    ) -> Vec<u32> {
         let gone = |p: &Process| p.exited_ns.is_some_and(|t| t < time_ns);
-        let pids: Vec<u32> = self
+        let mut pids: Vec<u32> = self
             .processes
             .iter()
             .filter(|(_, p)| gone(p))
             .map(|(&pid, _)| pid)
             .collect();
-        for pid in &pids {
-            self.processes.remove(pid);
-        }
+        pids.retain(|&pid| {
+            let headless = lives_on(pid);
+            if let (true, Some(process)) = (headless, self.processes.get_mut(&pid)) {
+                process.exited_ns = None;
+                process.headless = true;
+            } else {
+                self.processes.remove(&pid);
+            }
+            !headless
+        });
         pids
     }
 
@@ -289,11 +302,9 @@ impl ProcessTable {
     }
 
     fn snapshot(&mut self, pid: u32, comm: &str, maps: &[MapEvent]) {
+        // A new identity even if it was known: an exec may be among the events
+        // that were lost.
         let mut space = self.new_space();
-        if let Some(known) = self.processes.get(&pid) {
-            // The same image, seen again after lost events.
-            space.id = known.space.id;
-        }
         for map in maps {
             let Some(end) = map.start.checked_add(map.len) else {
                 continue;
@@ -324,6 +335,7 @@ mod tests {
             build_id: None,
             device: 1,
             inode: path.len() as u64,
+            version: 0,
         }
     }
 

@@ -48,6 +48,8 @@ pub enum LossKind {
     FilesNoUnwindData,
     /// Unwind table pages dropped because the pool was full.
     TablesEvicted,
+    /// Unwind tables that found no room in the pool.
+    TablesRefused,
     /// Samples not recorded because a table of the profiler was full.
     TableFull,
     /// Periods the kernel throttled sampling.
@@ -78,6 +80,7 @@ impl LossKind {
             Self::FilesUnreadable => "files not readable",
             Self::FilesNoUnwindData => "files without unwind data",
             Self::TablesEvicted => "unwind table pages evicted",
+            Self::TablesRefused => "unwind tables refused (pool full)",
             Self::TableFull => "samples refused (table full)",
             Self::Throttled => "sampling throttled by the kernel",
         }

@@ -1,5 +1,6 @@
 //! Text of DWARF: names of functions, source files and lines.
 
+use super::demangle;
 use super::dwarf::{Attr, Clock, Dwarf, DwarfError, Unit};
 use gimli::{AttributeValue, DebugInfoOffset, UnitOffset};
 use rustc_hash::FxHashMap;
@@ -45,8 +46,10 @@ impl<'d, 'a> Names<'d, 'a> {
         Ok(unit)
     }
 
-    /// The linkage name of the function described at an offset, else its plain
-    /// name; empty if it has none or is not readable.
+    /// The name of the function described at an offset: its linkage name if that
+    /// is mangled, and so says more, else its plain name (a C function's linkage
+    /// name differs only where an `asm` label renames it, as glibc's `__GI_...`);
+    /// empty if it has none or is not readable.
     pub(super) fn get(&mut self, unit: usize, offset: UnitOffset) -> String {
         if let Some(name) = self.known.get(&(unit, offset.0)) {
             return name.clone();
@@ -57,7 +60,7 @@ impl<'d, 'a> Names<'d, 'a> {
     }
 
     fn resolve(&mut self, mut unit_at: usize, mut offset: UnitOffset) -> gimli::Result<String> {
-        let mut plain = String::new();
+        let (mut plain, mut linkage) = (String::new(), String::new());
         for _ in 0..MAX_ORIGINS {
             let unit = self.unit(unit_at)?;
             let mut entries = unit.entries_raw(Some(offset))?;
@@ -70,9 +73,10 @@ impl<'d, 'a> Names<'d, 'a> {
                 match attr.name() {
                     gimli::DW_AT_linkage_name | gimli::DW_AT_MIPS_linkage_name => {
                         let name = text(self.dwarf, &unit, attr.value());
-                        if !name.is_empty() {
+                        if demangle::is_mangled(&name) {
                             return Ok(name);
                         }
+                        linkage = name;
                     }
                     gimli::DW_AT_name if plain.is_empty() => {
                         plain = text(self.dwarf, &unit, attr.value());
@@ -97,7 +101,7 @@ impl<'d, 'a> Names<'d, 'a> {
                 _ => break,
             }
         }
-        Ok(plain)
+        Ok(if plain.is_empty() { linkage } else { plain })
     }
 }
 

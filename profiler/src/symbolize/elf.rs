@@ -19,8 +19,11 @@ const MAX_SECTIONS: usize = 65_536;
 const MAX_NAMES: u64 = 4 << 20;
 const MAX_NOTE: u64 = 64 << 10;
 const MAX_LINK: u64 = 4096;
+/// Most sections of PLT entries; linkers make up to three.
+const MAX_PLTS: usize = 16;
 
 const SHT_SYMTAB: u32 = 2;
+const SHT_RELA: u32 = 4;
 const SHT_NOTE: u32 = 7;
 const SHT_NOBITS: u32 = 8;
 const SHT_DYNSYM: u32 = 11;
@@ -30,6 +33,7 @@ const ELFCOMPRESS_ZLIB: u32 = 1;
 const ELFCOMPRESS_ZSTD: u32 = 2;
 const PT_NOTE: u32 = 4;
 const NT_GNU_BUILD_ID: u32 = 3;
+const EM_X86_64: u16 = 62;
 
 /// Why a file is no usable ELF file.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +100,38 @@ pub(super) struct SymbolTable {
     pub strings_size: u64,
     /// `.dynsym`: only what is exported or imported.
     pub dynamic: bool,
+    /// Index of its section.
+    pub section: u32,
+}
+
+/// A section of jumps to functions of other files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PltSection {
+    pub vaddr: u64,
+    pub offset: u64,
+    pub size: u64,
+    /// Bytes of one entry: 8 or 16.
+    pub entry: u64,
+}
+
+impl PltSection {
+    /// Whether an address lies in it.
+    pub(super) fn contains(&self, vaddr: u64) -> bool {
+        vaddr
+            .checked_sub(self.vaddr)
+            .is_some_and(|at| at < self.size)
+    }
+}
+
+/// A table of relocations with addends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RelaTable {
+    pub offset: u64,
+    pub size: u64,
+    /// Index of the section with the symbols it refers to.
+    pub link: u32,
+    /// Whether it is the PLT's, whose entries go by its numbers.
+    pub plt: bool,
 }
 
 /// Summary of an ELF file.
@@ -108,8 +144,12 @@ pub(super) struct ElfInfo {
     pub wide: bool,
     /// `.symtab` and `.dynsym`.
     pub tables: Vec<SymbolTable>,
-    /// By section index: whether it holds code.
-    code: Vec<bool>,
+    /// By section index: the end of its addresses if it holds code, else 0.
+    code: Vec<u64>,
+    /// The sections with PLT entries, of files for x86-64.
+    pub plt: Vec<PltSection>,
+    /// The relocations that name them, the PLT's own first.
+    pub relocations: Vec<RelaTable>,
     /// Whether `.debug_info` is present with contents.
     pub has_dwarf: bool,
     /// The debug sections that are read.
@@ -120,13 +160,13 @@ pub(super) struct ElfInfo {
 }
 
 impl ElfInfo {
-    /// Whether a symbol's section holds code. Indices from `SHN_LORESERVE` on are
-    /// special, and allowed.
-    pub(super) fn is_code(&self, section: u16) -> bool {
-        self.code
-            .get(usize::from(section))
-            .copied()
-            .unwrap_or(section >= 0xff00)
+    /// Where the section of a symbol ends, if it holds code. Indices from
+    /// `SHN_LORESERVE` on are special, and allowed.
+    pub(super) fn code_end(&self, section: u16) -> Option<u64> {
+        match self.code.get(usize::from(section)) {
+            Some(&end) => Some(end).filter(|&end| end > 0),
+            None => (section >= 0xff00).then_some(u64::MAX),
+        }
     }
 
     /// Bytes of all symbol tables, as the headers claim.
@@ -162,13 +202,17 @@ pub(super) fn inspect(file: &File) -> Result<ElfInfo, ElfError> {
         code: sections
             .list
             .iter()
-            .map(|s| s.flags & SHF_EXECINSTR != 0)
+            .map(|s| match s.flags & SHF_EXECINSTR {
+                0 => 0,
+                _ => s.addr.saturating_add(s.size),
+            })
             .collect(),
         ..ElfInfo::default()
     };
-    for section in &sections.list {
-        reader.take_section(section, &sections, &mut info)?;
+    for (index, section) in (0..).zip(&sections.list) {
+        reader.take_section(index, section, &sections, &mut info)?;
     }
+    info.relocations.sort_by_key(|table| !table.plt);
     if info.build_id.is_none() {
         info.build_id = reader.build_id_from_segments()?;
     }
@@ -180,9 +224,11 @@ struct Section {
     name: u32,
     kind: u32,
     flags: u64,
+    addr: u64,
     offset: u64,
     size: u64,
     link: u32,
+    entry: u64,
 }
 
 /// The section headers and their names.
@@ -281,23 +327,53 @@ impl<'a> Reader<'a> {
     }
 
     fn section(&self, bytes: &[u8]) -> Section {
-        let [flags, offset, size, link] = if self.wide {
-            [8, 24, 32, 40]
+        let [flags, addr, offset, size, link, entry] = if self.wide {
+            [8, 16, 24, 32, 40, 56]
         } else {
-            [8, 16, 20, 24]
+            [8, 12, 16, 20, 24, 36]
         };
         Section {
             name: u32_at(bytes, 0),
             kind: u32_at(bytes, 4),
             flags: self.word(bytes, flags),
+            addr: self.word(bytes, addr),
             offset: self.word(bytes, offset),
             size: self.word(bytes, size),
             link: u32_at(bytes, link),
+            entry: self.word(bytes, entry),
+        }
+    }
+
+    /// Notes a section of PLT entries, or the relocations for them.
+    fn take_plt(&self, section: &Section, name: &[u8], info: &mut ElfInfo) {
+        let is_x86_64 = self.wide && u16_at(&self.header, 18) == EM_X86_64;
+        if !is_x86_64 {
+            return;
+        }
+        match name {
+            b".rela.plt" | b".rela.iplt" | b".rela.dyn" if section.kind == SHT_RELA => {
+                info.relocations.push(RelaTable {
+                    offset: section.offset,
+                    size: section.size,
+                    link: section.link,
+                    plt: name != b".rela.dyn",
+                });
+            }
+            b".plt" | b".iplt" | b".plt.sec" | b".plt.got" if info.plt.len() < MAX_PLTS => {
+                info.plt.push(PltSection {
+                    vaddr: section.addr,
+                    offset: section.offset,
+                    size: section.size,
+                    entry: if section.entry == 8 { 8 } else { 16 },
+                });
+            }
+            _ => {}
         }
     }
 
     fn take_section(
         &self,
+        index: u32,
         section: &Section,
         sections: &Sections,
         info: &mut ElfInfo,
@@ -316,6 +392,7 @@ impl<'a> Reader<'a> {
                         strings_offset: strings.offset,
                         strings_size: strings.size,
                         dynamic: section.kind == SHT_DYNSYM,
+                        section: index,
                     });
                 }
             }
@@ -326,6 +403,9 @@ impl<'a> Reader<'a> {
             _ if name == b".gnu_debuglink" => {
                 let data = self.read(section.offset, section.size, MAX_LINK)?;
                 info.debug_link = parse_debug_link(&data);
+            }
+            _ if name.starts_with(b".plt") || name == b".iplt" || name.starts_with(b".rela.") => {
+                self.take_plt(section, name, info);
             }
             _ if name.starts_with(b".debug_") => self.take_debug(section, name, info)?,
             _ => {}

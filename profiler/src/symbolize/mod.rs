@@ -28,6 +28,7 @@ mod guard;
 mod kernel;
 mod native;
 mod perf_map;
+mod plt;
 mod sections;
 mod symtab;
 

@@ -4,7 +4,7 @@ use super::debuginfod::{self, Debuginfod};
 use super::demangle::{self, demangle};
 use super::dwarf::{Clock, DwarfError, DwarfFile, Function};
 use super::elf::{self, ElfError, ElfInfo};
-use super::{BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, symtab};
+use super::{BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, plt, symtab};
 use crate::profile::{BuildId, FrameKind};
 use rustc_hash::FxHashSet;
 use std::fs::File;
@@ -141,7 +141,15 @@ impl NativeSymbolizer {
                 return Err(error);
             }
         };
-        let mut found: Vec<Option<Vec<SymFrame>>> = vec![None; vaddrs.len()];
+        let mut found = match file.layers.last().map(|own| own.ask_plt(vaddrs)) {
+            Some(Ok(found)) => found,
+            Some(Err(error)) => {
+                let failure = Failure::Corrupt(error.to_string());
+                self.report(file.key, binary.path, &failure);
+                vec![None; vaddrs.len()]
+            }
+            None => vec![None; vaddrs.len()],
+        };
         for layer in &mut file.layers {
             match layer.symbolize(vaddrs, &self.options, &mut found) {
                 Ok(()) => {}
@@ -405,6 +413,19 @@ impl Layer {
         by_dwarf.and(by_symtab.map_err(|e| Failure::Corrupt(e.to_string())))
     }
 
+    /// Names the addresses of PLT entries, which symbol tables do not cover.
+    fn ask_plt(&self, vaddrs: &[u64]) -> Result<Vec<Option<Vec<SymFrame>>>, ElfError> {
+        let names = plt::lookup(&self.file, &self.info, vaddrs)?;
+        let frames = |name: String| {
+            let name = match name.strip_suffix("@plt") {
+                Some(callee) => format!("{}@plt", demangle(callee)),
+                None => name,
+            };
+            vec![SymFrame::plain(name, FrameKind::Native)]
+        };
+        Ok(names.into_iter().map(|name| name.map(frames)).collect())
+    }
+
     /// Looks up the addresses at the given indices in DWARF; calls `found` for
     /// those that have a function.
     fn ask_dwarf(
@@ -444,8 +465,10 @@ impl Layer {
     }
 
     /// Looks up the addresses at the indices `open` in the symbol tables. Those
-    /// at the indices `bare` have a name from DWARF without scope, as GCC writes
-    /// it for members of unnamed namespaces: a mangled symbol replaces it.
+    /// at the indices `bare` have a name from DWARF that is not mangled. A mangled
+    /// symbol replaces it (GCC leaves out the scope of members of unnamed
+    /// namespaces), and so does one that is better to read: the source may know a
+    /// C function by an internal alias.
     fn ask_symtab(
         &self,
         vaddrs: &[u64],
@@ -464,7 +487,11 @@ impl Layer {
             let readable = || demangle(&name).into_owned();
             match found[i].as_mut().and_then(|frames| frames.first_mut()) {
                 None => found[i] = Some(vec![SymFrame::plain(readable(), FrameKind::Native)]),
-                Some(outermost) if outermost.name.is_empty() || demangle::is_mangled(&name) => {
+                Some(outermost)
+                    if outermost.name.is_empty()
+                        || demangle::is_mangled(&name)
+                        || symtab::readability(&name) > symtab::readability(&outermost.name) =>
+                {
                     outermost.name = readable();
                 }
                 Some(_) => {}

@@ -6,6 +6,9 @@
 //! meanwhile is an error and no signal. A pass over the 250,000 symbols of a
 //! large library takes a few milliseconds.
 //!
+//! A function often has several names; which one is reported is decided by
+//! [`Symbol::score`].
+//!
 //! Format: System V gABI, chapter 4, "Symbol Table".
 
 use super::elf::{ElfError, ElfInfo, SymbolTable};
@@ -20,6 +23,9 @@ const MAX_NAME: usize = 16 << 10;
 /// Most comparisons of a symbol with an address in one pass. Symbols of real
 /// files hardly overlap; millions that all cover everything are an attack.
 const MAX_MATCHES: u64 = 1 << 24;
+/// Most names read in one pass to choose among those of the same function; later
+/// ones are chosen by what the symbol table itself says.
+const MAX_COMPARED: u32 = 1 << 16;
 /// How far a symbol without a size (hand-written assembly) reaches at most.
 const SIZELESS_REACH: u64 = 64 << 10;
 
@@ -37,8 +43,59 @@ struct Symbol {
     name: u32,
     start: u64,
     size: u64,
-    /// Preference among symbols with the same start.
-    rank: u8,
+    /// Where the symbol's section ends: a symbol without a size cannot reach
+    /// further.
+    limit: u64,
+    /// Preference among symbols with the same start, by what its type and
+    /// binding say, and by the name once that has been read.
+    score: Score,
+}
+
+/// Preference among the names of one function; the greater is reported. By field,
+/// the first that differs decides:
+///
+/// 1. a typed symbol over one of assembly without a type;
+/// 2. a name as written in a source over one that compilers or glibc decorated:
+///    `malloc` over `__GI___libc_malloc`;
+/// 3. a global symbol over a weak over a local one, as perf does;
+/// 4. fewer leading underscores, also as perf: `clock_gettime` over
+///    `__clock_gettime`;
+/// 5. the default version (`@@`) over an old one.
+///
+/// Of equals, the first in the table is reported. addr2line has no such order: it
+/// reports whichever of them its search ends at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Score {
+    function: bool,
+    plain: bool,
+    binding: u8,
+    /// Most for the fewest underscores.
+    clean: u8,
+    current: bool,
+}
+
+impl Score {
+    /// With what the name says.
+    fn with_name(self, name: &str) -> Self {
+        let (plain, clean) = readability(name);
+        Self {
+            plain,
+            clean,
+            current: name.contains("@@") || !name.contains('@'),
+            ..self
+        }
+    }
+}
+
+/// How much a name is like one in a source, to be compared: undecorated, and
+/// without leading underscores.
+pub(super) fn readability(name: &str) -> (bool, u8) {
+    let underscores = name.bytes().take_while(|&b| b == b'_').count();
+    let decorated = name.starts_with("__GI_") || name.get(1..).is_some_and(|n| n.contains('.'));
+    (
+        !decorated,
+        u8::MAX - u8::try_from(underscores).unwrap_or(u8::MAX),
+    )
 }
 
 /// The best symbols seen for one address.
@@ -61,13 +118,15 @@ pub(super) fn lookup(
     order.sort_unstable_by_key(|&i| vaddrs[i]);
     let sorted: Vec<u64> = order.iter().map(|&i| vaddrs[i]).collect();
     let mut pass = Pass {
+        file,
         info,
         matches: vec![Match::default(); sorted.len()],
         sorted,
         budget: MAX_MATCHES,
+        compared: 0,
     };
     for (index, table) in info.tables.iter().enumerate() {
-        pass.scan(file, index, table)?;
+        pass.scan(index, table)?;
     }
     let chosen = pass.choose();
     let mut names = vec![None; vaddrs.len()];
@@ -77,7 +136,7 @@ pub(super) fn lookup(
         let known = last.take_if(|(s, _)| s.table == symbol.table && s.name == symbol.name);
         let name = match known {
             Some((_, name)) => name,
-            None => read_name(file, info, symbol)?,
+            None => read_name(file, info, symbol.table, symbol.name)?,
         };
         // Nameless symbols, and those that mark code and data on Arm.
         if !name.is_empty() && !name.starts_with('$') {
@@ -90,14 +149,17 @@ pub(super) fn lookup(
 
 /// One pass over the symbol tables of a file.
 struct Pass<'a> {
+    file: &'a File,
     info: &'a ElfInfo,
     sorted: Vec<u64>,
     matches: Vec<Match>,
     budget: u64,
+    /// Names read so far.
+    compared: u32,
 }
 
 impl Pass<'_> {
-    fn scan(&mut self, file: &File, index: usize, table: &SymbolTable) -> Result<(), ElfError> {
+    fn scan(&mut self, index: usize, table: &SymbolTable) -> Result<(), ElfError> {
         let entry = if self.info.wide { 24 } else { 16 };
         let mut window = vec![0; WINDOW];
         let mut done = 0;
@@ -105,7 +167,7 @@ impl Pass<'_> {
             let len = usize::try_from(table.size - done).map_or(WINDOW, |left| left.min(WINDOW));
             let bytes = window.get_mut(..len).unwrap_or_default();
             let at = table.offset.checked_add(done).ok_or(TRUNCATED)?;
-            file.read_exact_at(bytes, at).map_err(truncated)?;
+            self.file.read_exact_at(bytes, at).map_err(truncated)?;
             for bytes in bytes.chunks_exact(entry) {
                 if let Some(symbol) = self.parse(bytes, index, table) {
                     self.offer(symbol)?;
@@ -137,10 +199,11 @@ impl Pass<'_> {
             return None;
         }
         // Sparse dynamic tables would give sizeless symbols far too much.
-        if size == 0 && table.dynamic || !self.info.is_code(section) {
+        if size == 0 && table.dynamic {
             return None;
         }
-        let rank = match binding {
+        let limit = self.info.code_end(section)?;
+        let binding = match binding {
             STB_GLOBAL => 2,
             STB_LOCAL => 0,
             _ => 1,
@@ -150,29 +213,51 @@ impl Pass<'_> {
             name: u32_at(0)?,
             start,
             size,
-            rank: rank + if is_function { 4 } else { 0 },
+            limit,
+            score: Score {
+                function: is_function,
+                binding,
+                ..Score::default()
+            },
         })
     }
 
     /// Enters a symbol for the addresses it concerns.
-    fn offer(&mut self, symbol: Symbol) -> Result<(), ElfError> {
+    fn offer(&mut self, mut symbol: Symbol) -> Result<(), ElfError> {
         let first = self.sorted.partition_point(|&a| a < symbol.start);
         let rest = self.sorted.get(first..).unwrap_or_default();
-        let Some(slot) = self.matches.get_mut(first) else {
+        let Some(nearest) = self.matches.get(first).map(|slot| slot.nearest) else {
             return Ok(());
         };
-        if better(&slot.nearest, &symbol) {
-            slot.nearest = Some(symbol);
-        }
         let covered = rest.partition_point(|&a| a - symbol.start < symbol.size);
         self.budget = self
             .budget
             .checked_sub(covered as u64)
             .ok_or(ElfError::Malformed("symbols overlap beyond reason"))?;
+        // The name matters where the symbol may be reported.
+        let rival = nearest.is_none_or(|n| n.start <= symbol.start);
+        if covered > 0 || symbol.size == 0 && rival {
+            self.read_score(&mut symbol)?;
+        }
+        if let Some(slot) = self.matches.get_mut(first)
+            && better(&slot.nearest, &symbol)
+        {
+            slot.nearest = Some(symbol);
+        }
         for slot in self.matches.iter_mut().skip(first).take(covered) {
             if better(&slot.covering, &symbol) {
                 slot.covering = Some(symbol);
             }
+        }
+        Ok(())
+    }
+
+    /// Completes a symbol's score by its name.
+    fn read_score(&mut self, symbol: &mut Symbol) -> Result<(), ElfError> {
+        if self.compared < MAX_COMPARED {
+            self.compared += 1;
+            let name = read_raw_name(self.file, self.info, symbol.table, symbol.name)?;
+            symbol.score = symbol.score.with_name(&name);
         }
         Ok(())
     }
@@ -186,7 +271,8 @@ impl Pass<'_> {
             if let Some(symbol) = found.nearest {
                 nearest = Some(symbol);
             }
-            let sizeless = nearest.filter(|s| s.size == 0 && addr - s.start < SIZELESS_REACH);
+            let sizeless = nearest
+                .filter(|s| s.size == 0 && addr - s.start < SIZELESS_REACH && addr < s.limit);
             chosen.push(found.covering.or(sizeless));
         }
         chosen
@@ -194,9 +280,9 @@ impl Pass<'_> {
 }
 
 /// Whether `new` is to be preferred: it starts later, or at the same address and
-/// ranks higher. The first of equals stays.
+/// scores higher. The first of equals stays.
 fn better(old: &Option<Symbol>, new: &Symbol) -> bool {
-    old.is_none_or(|old| (new.start, new.rank) > (old.start, old.rank))
+    old.is_none_or(|old| (new.start, new.score) > (old.start, old.score))
 }
 
 const TRUNCATED: ElfError = ElfError::Malformed("symbol table truncated");
@@ -208,13 +294,41 @@ fn truncated(error: io::Error) -> ElfError {
     }
 }
 
+/// The name of the symbol with this number in a table.
+pub(super) fn name_of(
+    file: &File,
+    info: &ElfInfo,
+    table: usize,
+    index: u32,
+) -> Result<String, ElfError> {
+    let found = info.tables.get(table).ok_or(TRUNCATED)?;
+    let entry: u64 = if info.wide { 24 } else { 16 };
+    let at = u64::from(index) * entry;
+    if at.saturating_add(entry) > found.size {
+        return Err(ElfError::Malformed("no such symbol"));
+    }
+    let at = found.offset.checked_add(at).ok_or(TRUNCATED)?;
+    let mut bytes = [0; 4];
+    file.read_exact_at(&mut bytes, at).map_err(truncated)?;
+    read_name(file, info, table, u32::from_ne_bytes(bytes))
+}
+
+/// Reads a symbol's name without its version (`@@GLIBC_2.17`).
+fn read_name(file: &File, info: &ElfInfo, table: usize, name: u32) -> Result<String, ElfError> {
+    let mut name = read_raw_name(file, info, table, name)?;
+    if let Some(at) = name.find('@').filter(|&at| at > 0) {
+        name.truncate(at);
+    }
+    Ok(name)
+}
+
 /// Reads a symbol's name from the string table, cut at [`MAX_NAME`] bytes.
-fn read_name(file: &File, info: &ElfInfo, symbol: Symbol) -> Result<String, ElfError> {
-    let table = info.tables.get(symbol.table).ok_or(TRUNCATED)?;
-    let left = table.strings_size.saturating_sub(symbol.name.into());
+fn read_raw_name(file: &File, info: &ElfInfo, table: usize, name: u32) -> Result<String, ElfError> {
+    let table = info.tables.get(table).ok_or(TRUNCATED)?;
+    let left = table.strings_size.saturating_sub(name.into());
     let at = table
         .strings_offset
-        .checked_add(symbol.name.into())
+        .checked_add(name.into())
         .ok_or(TRUNCATED)?;
     let mut bytes = Vec::new();
     for limit in [256, MAX_NAME] {

@@ -743,3 +743,167 @@ fn debuginfod_fetches_what_is_stripped() {
     assert_eq!(out, expected);
     assert_eq!(symbolizer.wait_for_downloads(Duration::ZERO), []);
 }
+
+/// Functions with several names, and the one that is to be reported.
+const ALIAS_SOURCE: &str = r#"
+#define ALIAS(name, of) int name(int) __attribute__((alias(#of)))
+int sink;
+/* Global: the fewest underscores. */
+int __time_get(int x) { return sink += x; }
+ALIAS(time_get, __time_get);
+ALIAS(_time_get, __time_get);
+/* Local names and glibc's internal ones come last. */
+static __attribute__((used)) int __GI_grow(int x) { return sink *= x; }
+ALIAS(__grow, __GI_grow);
+/* Weak after global. */
+int strong(int x) { return sink -= x; }
+__attribute__((weak)) ALIAS(a_weak, strong);
+/* Compilers' clones. */
+int __clone(int x) __asm__("clone.part.0");
+int __clone(int x) { return sink ^= x; }
+int _of(int) __attribute__((alias("clone.part.0")));
+/* With versions, as in glibc's debug files. */
+int _versioned_impl(int x) { return sink |= x; }
+__asm__(".symver _versioned_impl, versioned@OLD, remove");
+ALIAS(versioned_new, _versioned_impl);
+__asm__(".symver versioned_new, versioned@@NEW, remove");
+/* Assembly without a type, and a typed name for the same code. */
+__asm__(".text\n.globl untyped\nuntyped:\n.globl _typed\n.type _typed, @function\n_typed: ret\n.size _typed, 1\n");
+"#;
+
+#[test]
+fn of_aliases_the_one_that_users_know_is_reported() {
+    let dir = TempDir::new().unwrap();
+    fs::write(dir.path().join("map"), "OLD { }; NEW { } OLD;").unwrap();
+    for debug in ["-g0", "-g"] {
+        let flags = ["-shared", "-fPIC", "-O1", debug, "-Wl,--version-script=map"];
+        let library = compile(dir.path(), "cc", ALIAS_SOURCE, "aliases", &flags);
+        let text = run(
+            "nm",
+            &["--defined-only", library.to_str().unwrap()],
+            dir.path(),
+        );
+        let address = |name: &str| {
+            let line = text.lines().find(|l| l.split(' ').nth(2) == Some(name));
+            let line = line.unwrap_or_else(|| panic!("no {name} in:\n{text}"));
+            u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
+        };
+        for (any, expected) in [
+            ("__time_get", "time_get"),
+            ("__GI_grow", "__grow"),
+            ("a_weak", "strong"),
+            ("clone.part.0", "_of"),
+            ("versioned@OLD", "versioned"),
+            ("untyped", "_typed"),
+        ] {
+            let found = symbolize(&binary(&library), &[address(any)]);
+            assert_eq!(names(&found[0]), [expected], "{any} {debug}:\n{text}");
+        }
+    }
+}
+
+const PLT_SOURCE: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <math.h>
+int (*volatile pointer)(const char *) = puts;
+double (*volatile other)(double) = cbrt;
+int main(int argc, char **argv) {
+    qsort(argv, argc, sizeof *argv, (int (*)(const void *, const void *))strcmp);
+    printf("%f\n", cbrt(argc));
+    return pointer(strchr(argv[0], '/')) + (int)other(argc) + puts(argv[0]) + (int)strlen(argv[argc - 1]);
+}
+"#;
+
+/// The library stands before the source, so it must not be left out as unused.
+const PLT_FLAGS: &[&str] = &["-O2", "-fno-builtin", "-Wl,--no-as-needed", "-lm"];
+
+/// What objdump calls each instruction's function, for those in PLT sections:
+/// address and name.
+fn plt_instructions(path: &Path) -> Vec<(u64, String)> {
+    let dir = path.parent().unwrap();
+    let text = run("objdump", &["-d", "-w", path.to_str().unwrap()], dir);
+    let (mut section, mut name) = (String::new(), String::new());
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if let Some(of) = line.strip_prefix("Disassembly of section ") {
+            section = of.trim_end_matches(':').to_owned();
+        } else if let Some((_, rest)) = line.split_once(" <") {
+            if let Some(label) = rest.strip_suffix(">:") {
+                name = label.to_owned();
+                continue;
+            }
+        }
+        let address = line.trim_start().split_once(":\t");
+        let address = address.and_then(|(hex, _)| u64::from_str_radix(hex, 16).ok());
+        if let Some(address) = address
+            && section.starts_with(".plt")
+            && name.ends_with("@plt")
+        {
+            found.push((address, name.clone()));
+        }
+    }
+    found
+}
+
+#[test]
+fn plt_entries_are_named_as_by_objdump() {
+    let layouts: [&[&str]; 6] = [
+        &["-Wl,-z,lazy"],
+        &["-Wl,-z,now"],
+        &["-fcf-protection", "-Wl,-z,ibtplt", "-Wl,-z,lazy"],
+        &["-fcf-protection", "-Wl,-z,ibtplt", "-Wl,-z,now"],
+        &["-no-pie", "-Wl,-z,lazy"],
+        &["-Wl,-z,lazy", "-s"],
+    ];
+    for flags in layouts {
+        let dir = TempDir::new().unwrap();
+        let flags = [PLT_FLAGS, flags].concat();
+        let program = compile(dir.path(), "cc", PLT_SOURCE, "prog", &flags);
+        let expected = plt_instructions(&program);
+        for name in ["qsort@plt", "strchr@plt", "puts@plt"] {
+            assert!(
+                expected.iter().any(|(_, n)| n == name),
+                "{flags:?}: {expected:?}"
+            );
+        }
+        let addrs: Vec<u64> = expected.iter().map(|(address, _)| *address).collect();
+        for ((address, name), found) in expected.iter().zip(symbolize(&binary(&program), &addrs)) {
+            assert_eq!(names(&found), [name.as_str()], "{flags:?}: {address:#x}");
+            assert_eq!(found[0].kind, FrameKind::Native);
+        }
+    }
+}
+
+#[test]
+fn corrupt_plt_costs_only_its_names() {
+    let dir = TempDir::new().unwrap();
+    let program = compile(dir.path(), "cc", PLT_SOURCE, "prog", PLT_FLAGS);
+    let entries = plt_instructions(&program);
+    let (main, _, _) = functions(&program, "main").remove(0);
+    let addrs: Vec<u64> = entries.iter().map(|(a, _)| *a).chain([main]).collect();
+    let original = fs::read(&program).unwrap();
+    let headers = run("readelf", &["-SW", program.to_str().unwrap()], dir.path());
+    let offset = |name: &str| {
+        let line = headers
+            .lines()
+            .find(|l| l.split_whitespace().any(|w| w == name))
+            .unwrap();
+        let mut words = line.split_whitespace().skip_while(|w| *w != name);
+        usize::from_str_radix(words.nth(3).unwrap(), 16).unwrap()
+    };
+    let (relocations, plt) = (offset(".rela.plt"), offset(".plt"));
+    for byte in [0u8, 0x68, 0xff] {
+        for (at, len) in [(relocations, 48), (plt, 64), (plt + 16, 16)] {
+            let mut bytes = original.clone();
+            bytes[at..at + len].fill(byte);
+            let damaged = dir.path().join("damaged");
+            fs::write(&damaged, bytes).unwrap();
+            let mut out = Vec::new();
+            let done = symbolizer().symbolize(&binary(&damaged), &addrs, &mut out);
+            assert!(done.is_ok() && out.len() == addrs.len());
+            assert_eq!(names(out.last().unwrap()), ["main"]);
+        }
+    }
+}

@@ -6,6 +6,7 @@ use super::page::PageBuilder;
 use super::{PageContent, ReadAt, TextSegment, UnwindError};
 use crate::profile::BuildId;
 use aiprof_common::{DirHeader, PAGE_SIZE, POOL_CHUNK, PoolRef};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most pages of text: the directory must fit one chunk of the pool. 4 GiB.
 const MAX_PAGES: u64 = ((POOL_CHUNK - size_of::<DirHeader>()) / size_of::<PoolRef>()) as u64;
@@ -21,6 +22,7 @@ pub struct UnwindFile<R> {
     index: Index,
     first_page: u64,
     n_pages: u32,
+    malformed: AtomicU64,
 }
 
 impl<R: ReadAt> UnwindFile<R> {
@@ -43,7 +45,7 @@ impl<R: ReadAt> UnwindFile<R> {
             .ok()
             .filter(|&n| u64::from(n) <= MAX_PAGES)
             .ok_or(UnwindError::TooLarge("range of text"))?;
-        let index = Index::find(&source, &elf, first_page)?;
+        let (index, bad_hdr) = Index::find(&source, &elf, first_page)?;
         let Elf { text, build_id, .. } = elf;
         Ok(Self {
             source,
@@ -52,6 +54,7 @@ impl<R: ReadAt> UnwindFile<R> {
             index,
             first_page,
             n_pages,
+            malformed: AtomicU64::new(bad_hdr.into()),
         })
     }
 
@@ -69,6 +72,14 @@ impl<R: ReadAt> UnwindFile<R> {
     /// [`PageContent::NoData`].
     pub fn has_unwind_data(&self) -> bool {
         !matches!(self.index, Index::Absent)
+    }
+
+    /// How many records of unwind data were found malformed, or beyond a limit,
+    /// so far: the header by [`Self::open`], the others by [`Self::page`], where
+    /// a page that is read again counts again. Code that they describe is [`aiprof_common::CFA_UNSUPPORTED`] or
+    /// has no table at all.
+    pub fn malformed(&self) -> u64 {
+        self.malformed.load(Ordering::Relaxed) + self.index.malformed()
     }
 
     /// Virtual address of the first page: that of the first byte of text,
@@ -96,14 +107,17 @@ impl<R: ReadAt> UnwindFile<R> {
     /// # Errors
     /// An index out of range, a file that was cut off since it was opened, the
     /// source's own errors. Malformed entries are no error but become
-    /// [`aiprof_common::CFA_UNSUPPORTED`].
+    /// [`aiprof_common::CFA_UNSUPPORTED`], and count in [`Self::malformed`].
     pub fn page(&self, index: u32, out: &mut Vec<u8>) -> Result<PageContent, UnwindError> {
         out.clear();
         let vaddr = self.page_vaddr(index)?;
         let Some(mut builder) = PageBuilder::new(&self.source, &self.index)? else {
             return Ok(PageContent::NoData);
         };
-        Ok(match builder.build(vaddr, out)? {
+        let covered = builder.build(vaddr, out)?;
+        self.malformed
+            .fetch_add(builder.malformed(), Ordering::Relaxed);
+        Ok(match covered {
             true => PageContent::Table,
             false => PageContent::NoData,
         })

@@ -36,7 +36,10 @@ pub(super) enum Index {
     Scan {
         frames: Span,
         base: u64,
-        entries: OnceLock<Vec<ScanEntry>>,
+        /// Whether `frames` ends where `.eh_frame` does, so that what is no
+        /// record is malformed and not another section.
+        exact: bool,
+        scanned: OnceLock<Scanned>,
     },
 }
 
@@ -53,6 +56,15 @@ pub(super) struct Table {
     wide: bool,
     /// The loaded bytes from `.eh_frame`'s start on.
     frames: Span,
+}
+
+/// What a scan found.
+#[derive(Debug, Default)]
+pub(super) struct Scanned {
+    /// FDEs by the address of their code.
+    entries: Vec<ScanEntry>,
+    /// Malformed records.
+    malformed: u64,
 }
 
 /// An FDE found by scanning, relative to the file's first page and to
@@ -74,25 +86,32 @@ pub(super) struct Entry {
 }
 
 impl Index {
-    /// Finds a file's unwind data. `base` is the address of its first page.
-    pub(super) fn find<R: ReadAt>(source: &R, elf: &Elf, base: u64) -> Result<Self, UnwindError> {
-        let mut start = None;
+    /// Finds a file's unwind data. `base` is the address of its first page. The
+    /// second value: whether `.eh_frame_hdr` is there, and malformed.
+    pub(super) fn find<R: ReadAt>(
+        source: &R,
+        elf: &Elf,
+        base: u64,
+    ) -> Result<(Self, bool), UnwindError> {
+        let (mut start, mut bad_hdr) = (None, false);
         if let Some(hdr) = elf.eh_frame_hdr {
             match parse_hdr(source, elf, hdr)? {
-                Some(Hdr::Table(table)) => return Ok(Self::Table(table)),
+                Some(Hdr::Table(table)) => return Ok((Self::Table(table), false)),
                 Some(Hdr::Frames(frames)) => start = Some(frames),
-                None => {}
+                None => bad_hdr = true,
             }
         }
-        let frames = elf.eh_frame_section(source)?.or(start);
-        Ok(match frames {
+        let section = elf.eh_frame_section(source)?;
+        let index = match section.or(start) {
             Some(frames) if frames.size > 0 => Self::Scan {
                 frames,
                 base,
-                entries: OnceLock::new(),
+                exact: section.is_some(),
+                scanned: OnceLock::new(),
             },
             _ => Self::Absent,
-        })
+        };
+        Ok((index, bad_hdr))
     }
 
     /// The bytes that hold the FDEs.
@@ -104,18 +123,28 @@ impl Index {
         }
     }
 
+    /// Malformed records met when the index was made.
+    pub(super) fn malformed(&self) -> u64 {
+        match self {
+            Self::Absent | Self::Table(_) => 0,
+            Self::Scan { scanned, .. } => scanned.get().map_or(0, |s| s.malformed),
+        }
+    }
+
     /// A cursor for look-ups; makes the index if it is not there yet.
     pub(super) fn cursor<R: ReadAt>(&self, source: &R) -> Result<Cursor<'_>, UnwindError> {
         if let Self::Scan {
             frames,
             base,
-            entries,
+            exact,
+            scanned,
+            ..
         } = self
-            && entries.get().is_none()
+            && scanned.get().is_none()
         {
-            let scanned = scan(source, *frames, *base)?;
+            let found = scan(source, *frames, *base, *exact)?;
             // Another thread may have been faster, with the same result.
-            let _ = entries.set(scanned);
+            let _ = scanned.set(found);
         }
         Ok(Cursor {
             index: self,
@@ -136,7 +165,7 @@ impl Cursor<'_> {
         match self.index {
             Index::Absent => 0,
             Index::Table(table) => table.count,
-            Index::Scan { entries, .. } => entries.get().map_or(0, Vec::len) as u64,
+            Index::Scan { scanned, .. } => scanned.get().map_or(0, |s| s.entries.len()) as u64,
         }
     }
 
@@ -151,9 +180,9 @@ impl Cursor<'_> {
                 let bytes = self.window.get(source, at, size)?;
                 table.parse_entry(bytes).ok_or(missing)
             }
-            Index::Scan { base, entries, .. } => entries
+            Index::Scan { base, scanned, .. } => scanned
                 .get()
-                .and_then(|entries| entries.get(usize::try_from(i).ok()?))
+                .and_then(|scanned| scanned.entries.get(usize::try_from(i).ok()?))
                 .map(|e| Entry {
                     start: base.wrapping_add(u64::from(e.start)),
                     fde: u64::from(e.fde),
@@ -248,32 +277,43 @@ fn parse_hdr<R: ReadAt>(source: &R, elf: &Elf, hdr: Span) -> Result<Option<Hdr>,
     Ok(parse())
 }
 
-/// All FDEs of `.eh_frame` by the address of their code. What follows a
-/// malformed record is not found: nothing says where it ends.
-fn scan<R: ReadAt>(source: &R, frames: Span, base: u64) -> Result<Vec<ScanEntry>, UnwindError> {
+/// All FDEs of `.eh_frame` by the address of their code. What follows a record
+/// of malformed length is not found: nothing says where it ends. Malformed ones
+/// are counted if `exact`: nothing but records can be in `frames`.
+fn scan<R: ReadAt>(
+    source: &R,
+    frames: Span,
+    base: u64,
+    exact: bool,
+) -> Result<Scanned, UnwindError> {
     let mut reader = Reader::new(frames);
-    let mut entries = Vec::new();
+    let mut found = Scanned::default();
     let mut at = 0;
     for _ in 0..MAX_SCANNED_RECORDS {
         let Some(record) = reader.header(source, at)? else {
+            // Fewer bytes than a length has are padding.
+            found.malformed += u64::from(exact && frames.size.saturating_sub(at) >= 4);
             break;
         };
-        if let Kind::Fde { .. } = record.kind
-            && let Ok(fde) = u32::try_from(at)
-            && let Some(range) = reader.fde_range(source, &record)?
-            && let Some(Ok(start)) = range.start.checked_sub(base).map(u32::try_from)
-            && !range.is_empty()
-        {
-            if entries.len() >= MAX_SCANNED_FDES {
-                return Err(UnwindError::TooLarge(
-                    "number of FDEs without a search table",
-                ));
+        if let Kind::Fde { .. } = record.kind {
+            let range = reader.fde_range(source, &record)?;
+            found.malformed += u64::from(exact && range.is_none());
+            if let Ok(fde) = u32::try_from(at)
+                && let Some(range) = range
+                && let Some(Ok(start)) = range.start.checked_sub(base).map(u32::try_from)
+                && !range.is_empty()
+            {
+                if found.entries.len() >= MAX_SCANNED_FDES {
+                    return Err(UnwindError::TooLarge(
+                        "number of FDEs without a search table",
+                    ));
+                }
+                found.entries.push(ScanEntry { start, fde });
             }
-            entries.push(ScanEntry { start, fde });
         }
         at = record.end;
     }
-    entries.sort_by_key(|entry| entry.start);
-    entries.shrink_to_fit();
-    Ok(entries)
+    found.entries.sort_by_key(|entry| entry.start);
+    found.entries.shrink_to_fit();
+    Ok(found)
 }

@@ -31,6 +31,8 @@ pub(super) struct PageBuilder<'a, R> {
     encoder: Encoder,
     /// Bytes of FDEs that may still be decoded for this page.
     budget: u64,
+    /// FDEs not understood, of all pages built.
+    malformed: u64,
 }
 
 /// What became of an FDE.
@@ -58,7 +60,13 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
             rows: Rows::default(),
             encoder: Encoder::new(),
             budget: 0,
+            malformed: 0,
         }))
+    }
+
+    /// FDEs, of all pages built, that are malformed or beyond a limit.
+    pub(super) fn malformed(&self) -> u64 {
+        self.malformed
     }
 
     /// Rows of the last page built, before rows that only bridge distances.
@@ -84,6 +92,7 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
             covered |= !matches!(outcome, Outcome::Elsewhere);
             if matches!(outcome, Outcome::Refused | Outcome::Exhausted) {
                 self.rows.push(at, UNSUPPORTED);
+                self.malformed += 1;
             }
             if matches!(outcome, Outcome::Exhausted) {
                 break;
@@ -168,7 +177,7 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
         let Some(fde) = self.reader.fde(self.source, &header)? else {
             return Ok(self.refusal());
         };
-        add_rows(&mut self.rows, page, fde);
+        self.malformed += u64::from(!add_rows(&mut self.rows, page, fde));
         if let Some(end) = offset_in_page(page, range.end) {
             self.rows.push(end, NONE);
         }
@@ -183,8 +192,9 @@ fn offset_in_page(page: u64, at: u64) -> Option<u32> {
     (offset < PAGE_SIZE).then_some(offset as u32)
 }
 
-/// Runs an FDE's instructions and adds the rows that reach into the page.
-fn add_rows(rows: &mut Rows, page: u64, fde: Fde<'_>) {
+/// Runs an FDE's instructions and adds the rows that reach into the page; false
+/// if the instructions are malformed.
+fn add_rows(rows: &mut Rows, page: u64, fde: Fde<'_>) -> bool {
     let signal = fde.cie.signal;
     let mut program = Interpreter::new(
         &fde.cie,
@@ -196,15 +206,15 @@ fn add_rows(rows: &mut Rows, page: u64, fde: Fde<'_>) {
     loop {
         let start = program.location();
         if start >= fde.range.end {
-            return;
+            return true;
         }
         let Some(offset) = offset_in_page(page, start) else {
-            return;
+            return true;
         };
         let Some((state, more)) = program.next_row() else {
             // From here on the file's own rules are not known.
             rows.push(offset, UNSUPPORTED);
-            return;
+            return false;
         };
         let end = if more {
             program.location()
@@ -215,7 +225,7 @@ fn add_rows(rows: &mut Rows, page: u64, fde: Fde<'_>) {
             rows.push(offset, rule_of(&state, signal));
         }
         if !more {
-            return;
+            return true;
         }
     }
 }

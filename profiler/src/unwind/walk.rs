@@ -21,6 +21,8 @@ pub struct Registers {
     pub rbp: u64,
     /// Whether `rip` is an interrupted instruction and not a return address.
     pub exact: bool,
+    /// Whether it was found by the frame pointer chain, which alone may end at 0.
+    pub guessed: bool,
 }
 
 /// What a walk needs to know of the process.
@@ -93,6 +95,7 @@ fn caller(target: &impl Target, r: Registers, rule: Rule) -> Result<Registers, S
                 rsp: read(context.wrapping_add(160))?,
                 rbp: read(context.wrapping_add(120))?,
                 exact: true,
+                guessed: false,
             });
         }
         _ => return Err(StopReason::Unsupported),
@@ -116,13 +119,14 @@ fn caller(target: &impl Target, r: Registers, rule: Rule) -> Result<Registers, S
         rsp: cfa,
         rbp,
         exact: false,
+        guessed: false,
     })
 }
 
 /// By the frame pointer chain: rbp -> {caller's rbp, return address}. An address
 /// found so must lie in a mapping, for rbp may hold anything.
 fn frame_pointer_caller(target: &impl Target, r: Registers) -> Result<Registers, StopReason> {
-    if r.rbp == 0 {
+    if r.rbp == 0 && r.guessed {
         return Err(StopReason::End);
     }
     if r.rbp < r.rsp || r.rbp & 7 != 0 {
@@ -138,6 +142,7 @@ fn frame_pointer_caller(target: &impl Target, r: Registers) -> Result<Registers,
         rsp: r.rbp.wrapping_add(16),
         rbp: read(r.rbp)?,
         exact: false,
+        guessed: true,
     })
 }
 
@@ -201,6 +206,7 @@ mod tests {
             rsp: 0x8000,
             rbp: 5,
             exact: true,
+            guessed: false,
         };
         let mut frames = vec![0x1000];
         assert_eq!(finish(&mut toy, start, &mut frames), StopReason::End);
@@ -217,6 +223,7 @@ mod tests {
             rsp: 0x8000,
             rbp: 5,
             exact: true,
+            guessed: false,
         };
         let mut toy = Toy {
             rules: vec![rule(CFA_RSP, 32)],

@@ -65,6 +65,8 @@ pub enum ProcessEventKind {
         /// All its executable mappings.
         maps: Vec<MapEvent>,
     },
+    /// The kernel throttled the sampling of a CPU.
+    Throttled,
     /// The kernel dropped events here: what is known of processes may be stale.
     Lost {
         /// Events dropped.
@@ -96,6 +98,9 @@ pub struct FileKey {
     pub device: u64,
     /// Inode number, 0 if not known.
     pub inode: u64,
+    /// Which content of the inode: of a file without build id a digest of size
+    /// and change time, else 0.
+    pub version: u64,
 }
 
 /// A thread as sampled.

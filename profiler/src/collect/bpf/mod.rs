@@ -222,7 +222,7 @@ fn settings(options: &BpfOptions) -> Settings {
         task_flags: offset("task_struct", "flags"),
         task_real_parent: offset("task_struct", "real_parent"),
         task_tgid: offset("task_struct", "tgid"),
-        task_mm: offset("task_struct", "mm"),
+        task_group_leader: offset("task_struct", "group_leader"),
         task_utask: offset("task_struct", "utask"),
         utask_return_instances: offset("uprobe_task", "return_instances"),
         utask_xol_vaddr: offset("uprobe_task", "xol_vaddr"),

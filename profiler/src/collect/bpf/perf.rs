@@ -49,6 +49,7 @@ pub fn open_sampler(
     clock: Clock,
     cpu: u32,
     include_idle: bool,
+    ring: BorrowedFd<'_>,
     program: BorrowedFd<'_>,
 ) -> io::Result<OwnedFd> {
     let mut attr = b::perf_event_attr::default();
@@ -67,7 +68,20 @@ pub fn open_sampler(
     }
     attr.set_disabled(1);
     attr.set_exclude_idle(u64::from(!include_idle));
+    // As the rings have it, so that this event's own records (throttling; the
+    // program keeps samples out) can go to the ring of its CPU.
+    attr.sample_type = u64::from(b::PERF_SAMPLE_TID | b::PERF_SAMPLE_TIME);
+    attr.clockid = libc::CLOCK_MONOTONIC;
+    attr.set_sample_id_all(1);
+    attr.set_use_clockid(1);
     let fd = open(&mut attr, cpu)?;
+    // SAFETY: an ioctl on two open perf events.
+    if unsafe { sys::ioctls::SET_OUTPUT(fd.as_raw_fd(), ring.as_raw_fd()) } < 0 {
+        tracing::debug!(
+            "throttling will not be seen: {}",
+            io::Error::last_os_error()
+        );
+    }
     // SAFETY: ioctls on a perf event of ours; the program's descriptor is open.
     let rc = unsafe {
         match sys::ioctls::SET_BPF(fd.as_raw_fd(), program.as_raw_fd() as _) {
@@ -268,6 +282,7 @@ fn parse_record(data: &[u8]) -> Result<Option<ProcessEvent>, ()> {
                 count: u64_at(body, 16)?,
             },
         ),
+        b::PERF_RECORD_THROTTLE => (0, 0, ProcessEventKind::Throttled),
         _ => return Ok(None),
     };
     Ok(Some(ProcessEvent {
@@ -291,6 +306,7 @@ fn parse_mmap2(body: &[u8], misc: u32) -> Result<MapEvent, ()> {
             build_id,
             device: 0,
             inode: 0,
+            version: 0,
         }
     } else {
         let device = u64::from(u32_at(body, 40)?) << 32 | u64::from(u32_at(body, 44)?);
@@ -299,6 +315,7 @@ fn parse_mmap2(body: &[u8], misc: u32) -> Result<MapEvent, ()> {
             build_id: None,
             device,
             inode: u64_at(body, 48)?,
+            version: 0,
         }
     };
     Ok(MapEvent {
@@ -459,6 +476,22 @@ pub fn monotonic_ns() -> u64 {
     // SAFETY: `now` is a timespec; the clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Raises the soft limit of open files to the hard one: one file stays open for
+/// each binary that is mapped somewhere.
+pub fn allow_many_files() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is an rlimit. A refusal is fine.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
 }
 
 /// Lets the calling thread run before ordinary ones, where that is allowed: the

@@ -41,6 +41,7 @@ pub struct Pool {
     quarantine: VecDeque<(Instant, Block)>,
     next_owner: u32,
     used_units: u32,
+    quarantined_units: u32,
 }
 
 // SAFETY: the mapping belongs to this value alone and is not tied to a thread.
@@ -72,12 +73,14 @@ impl Pool {
             quarantine: VecDeque::new(),
             next_owner: 1,
             used_units: 0,
+            quarantined_units: 0,
         })
     }
 
-    /// Bytes in use and in all.
+    /// Bytes in use and in all. Freed blocks in quarantine do not count as used.
     pub fn usage(&self) -> (usize, usize) {
-        (self.used_units as usize * POOL_UNIT, self.len)
+        let used = self.used_units - self.quarantined_units;
+        (used as usize * POOL_UNIT, self.len)
     }
 
     /// Allocates a block for `content`, whose first 4 bytes become the owner
@@ -89,6 +92,7 @@ impl Pool {
         let block = Block { reference, units };
         self.used_units += units;
         let owner = self.next_owner;
+        // Never 0, which marks a free block.
         self.next_owner = self.next_owner.checked_add(1).unwrap_or(1);
         let at = self.address(reference);
         // SAFETY: the block was just allocated: `units * POOL_UNIT` bytes at
@@ -100,6 +104,11 @@ impl Pool {
         fence(Ordering::Release);
         self.atomic(reference, 0).store(owner, Ordering::Release);
         Some(block)
+    }
+
+    /// The owner tag of a block.
+    pub fn owner(&self, block: Block) -> u32 {
+        self.read_u32(block, 0)
     }
 
     /// Reads the `u32` at byte `off` of a block.
@@ -116,6 +125,7 @@ impl Pool {
     /// Frees a block to which no reference is published any more.
     pub fn release(&mut self, block: Block) {
         self.atomic(block.reference, 0).store(0, Ordering::Release);
+        self.quarantined_units += block.units;
         self.quarantine.push_back((Instant::now(), block));
     }
 
@@ -126,6 +136,7 @@ impl Pool {
             }
             self.quarantine.pop_front();
             self.used_units -= block.units;
+            self.quarantined_units -= block.units;
             self.free.give(block.reference, block.units);
         }
     }

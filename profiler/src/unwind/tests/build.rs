@@ -3,7 +3,7 @@
 /// Virtual address (and file offset) of `.eh_frame_hdr` in built files.
 const HDR: u64 = 0x1000;
 /// Virtual address (and file offset) of `.eh_frame` in built files.
-const FRAMES: u64 = 0x10_0000;
+pub(super) const FRAMES: u64 = 0x10_0000;
 /// Virtual address of the text of built files, the start of a page.
 pub(super) const TEXT: u64 = 0x4000_0000;
 /// File offset of the text.

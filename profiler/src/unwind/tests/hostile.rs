@@ -1,7 +1,7 @@
 //! Inputs that are cut off, damaged or made to cost time: whatever they are, a
 //! call returns, soon, without panic.
 
-use super::build::{Frames, TEXT};
+use super::build::{FRAMES, Frames, TEXT};
 use super::*;
 use crate::unwind::{UnwindError, build_all, fuzz_one};
 use aiprof_common::CFA_UNSUPPORTED;
@@ -126,4 +126,33 @@ fn file_truncated_after_it_was_opened_is_an_error() {
         Err(UnwindError::Truncated(_))
     ));
     assert!(page.is_empty());
+}
+
+/// What a file counts as malformed before its first page is read, and after.
+fn malformed(file: &[u8]) -> (u64, u64) {
+    let file = UnwindFile::open(file).unwrap();
+    let before = file.malformed();
+    file.page(0, &mut Vec::new()).unwrap();
+    (before, file.malformed())
+}
+
+#[test]
+fn what_is_malformed_is_counted() {
+    let mut frames = Frames::new();
+    frames.fde(0, 0x100, &[]);
+    frames.fde(0x100, 0x100, &[0x3f]); // no such instruction
+    let spoilt = |mut file: Vec<u8>, from: u64| {
+        let at = from as usize;
+        file[at..at + frames.bytes.len()].fill(0xfe);
+        file
+    };
+    assert_eq!(malformed(&frames.elf(0x1000)), (0, 1));
+    assert_eq!(malformed(&spoilt(frames.elf(0x1000), FRAMES)).0, 0);
+    assert!(malformed(&spoilt(frames.elf(0x1000), FRAMES)).1 > 0);
+    // Without a search table: the scan cannot go on after a bad length.
+    let scanned = frames.elf_with_sections(0x1000);
+    assert_eq!(malformed(&scanned), (0, 1));
+    assert_eq!(malformed(&spoilt(scanned, FRAMES)), (0, 1));
+    // A bad header and nothing else to go by.
+    assert_eq!(malformed(&frames.elf_with_hdr(0x1000, &[0xfe; 64])), (1, 1));
 }

@@ -45,6 +45,7 @@ pub(super) fn compare(data: &[u8]) -> Kinds {
         covered = fde.end_address().min(limit);
     }
     pages.check(covered, pages.end(), rule(CFA_NONE, 0));
+    assert_eq!(file.malformed(), 0, "gimli reads all of it");
     pages.kinds
 }
 

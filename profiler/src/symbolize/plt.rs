@@ -1,0 +1,222 @@
+//! Names of PLT entries: `printf@plt`, as binutils writes them.
+//!
+//! Entries have no symbols. Each jumps through a slot of the global offset table
+//! (`jmp *slot(%rip)`), or pushes the number of its relocation for the dynamic
+//! linker; the relocation of that slot names the function. This holds for
+//! every layout that linkers write (lazy, bound at start, with branch tracking:
+//! `.plt`, `.plt.sec`, `.plt.got`), so the layouts themselves need not be known.
+//!
+//! Format: System V psABI for x86-64, chapters 4.4 and 5.2. Other machines' PLT
+//! entries stay without names.
+
+use super::elf::{ElfError, ElfInfo, PltSection, RelaTable};
+use super::symtab;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+/// Bytes of a relocation, and how many are read at once.
+const RELA: usize = 24;
+const WINDOW: usize = 2048 * RELA;
+/// Most bytes of relocations read for one batch; the largest known files have a
+/// quarter of it.
+const MAX_RELOCATIONS: u64 = 64 << 20;
+
+const R_X86_64_GLOB_DAT: u32 = 6;
+const R_X86_64_JUMP_SLOT: u32 = 7;
+const R_X86_64_IRELATIVE: u32 = 37;
+
+/// How an entry says what it calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Target {
+    /// Address of the slot it jumps through.
+    Slot(u64),
+    /// Number of the relocation that it has the dynamic linker apply.
+    Relocation(u64),
+}
+
+/// What a relocation leads to.
+enum Callee {
+    /// Symbol by its number in a symbol table.
+    Symbol(u32),
+    /// The function that chooses an implementation, by its address.
+    Resolver(u64),
+}
+
+/// Names addresses that lie in a PLT; the others get `None`, and so do all of a
+/// file that has none.
+pub(super) fn lookup(
+    file: &File,
+    info: &ElfInfo,
+    vaddrs: &[u64],
+) -> Result<Vec<Option<String>>, ElfError> {
+    let mut names = vec![None; vaddrs.len()];
+    let mut wanted: BTreeMap<Target, Vec<usize>> = BTreeMap::new();
+    for (i, &vaddr) in vaddrs.iter().enumerate() {
+        let Some(section) = info.plt.iter().find(|s| s.contains(vaddr)) else {
+            continue;
+        };
+        if let Some(target) = target_of(file, section, vaddr)? {
+            wanted.entry(target).or_default().push(i);
+        }
+    }
+    if wanted.is_empty() {
+        return Ok(names);
+    }
+    let mut budget = MAX_RELOCATIONS;
+    for table in &info.relocations {
+        if wanted.is_empty() {
+            break;
+        }
+        for (target, callee) in find(file, table, &wanted, &mut budget)? {
+            let name = name_of(file, info, table, callee)?;
+            for i in wanted.remove(&target).unwrap_or_default() {
+                names[i] = Some(format!("{name}@plt"));
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// Reads the entry that an address lies in; `None` for what is no entry, like
+/// the PLT's head.
+fn target_of(file: &File, section: &PltSection, vaddr: u64) -> Result<Option<Target>, ElfError> {
+    let within = (vaddr - section.vaddr) / section.entry * section.entry;
+    let start = section.vaddr.wrapping_add(within);
+    let len = section.entry.min(section.size - within);
+    let mut bytes = [0; 16];
+    let bytes = bytes
+        .get_mut(..usize::try_from(len).unwrap_or(usize::MAX))
+        .ok_or(ElfError::Malformed("PLT entry"))?;
+    let at = section.offset.checked_add(within).ok_or(TRUNCATED)?;
+    file.read_exact_at(bytes, at).map_err(truncated)?;
+    Ok(decode(bytes, start))
+}
+
+/// What the code of an entry at the address `start` refers to.
+fn decode(bytes: &[u8], start: u64) -> Option<Target> {
+    // endbr64, and the prefix bnd, may stand before the instruction.
+    let mut rest = bytes
+        .strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa])
+        .unwrap_or(bytes);
+    rest = rest.strip_prefix(&[0xf2]).unwrap_or(rest);
+    let number = |rest: &[u8]| Some(i32::from_le_bytes(*rest.first_chunk()?));
+    if let Some(operand) = rest.strip_prefix(&[0xff, 0x25]) {
+        let next = start.wrapping_add((bytes.len() - operand.len() + 4) as u64);
+        return Some(Target::Slot(
+            next.wrapping_add_signed(number(operand)?.into()),
+        ));
+    }
+    let operand = rest.strip_prefix(&[0x68])?;
+    u64::try_from(number(operand)?).ok().map(Target::Relocation)
+}
+
+/// The relocations of a table that are wanted.
+fn find(
+    file: &File,
+    table: &RelaTable,
+    wanted: &BTreeMap<Target, Vec<usize>>,
+    budget: &mut u64,
+) -> Result<Vec<(Target, Callee)>, ElfError> {
+    let mut found = Vec::new();
+    let mut window = vec![0; WINDOW];
+    let mut done = 0;
+    let size = table.size.min(*budget);
+    *budget -= size;
+    while done < size && found.len() < wanted.len() {
+        let len = usize::try_from(size - done).map_or(WINDOW, |left| left.min(WINDOW));
+        let bytes = window.get_mut(..len).unwrap_or_default();
+        let at = table.offset.checked_add(done).ok_or(TRUNCATED)?;
+        file.read_exact_at(bytes, at).map_err(truncated)?;
+        for (i, bytes) in bytes.chunks_exact(RELA).enumerate() {
+            let Some((slot, callee)) = parse(bytes) else {
+                continue;
+            };
+            let number = table.plt.then_some(done / RELA as u64 + i as u64);
+            let targets = [Some(Target::Slot(slot)), number.map(Target::Relocation)];
+            let target = targets
+                .into_iter()
+                .flatten()
+                .find(|t| wanted.contains_key(t));
+            if let Some(target) = target {
+                found.push((target, callee));
+            }
+        }
+        done += len as u64;
+    }
+    Ok(found)
+}
+
+/// Slot and callee of a relocation (offset, type and symbol, addend).
+fn parse(bytes: &[u8]) -> Option<(u64, Callee)> {
+    let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+    let (slot, info, addend) = (word(0)?, word(8)?, word(16)?);
+    let callee = match info as u32 {
+        R_X86_64_GLOB_DAT | R_X86_64_JUMP_SLOT => Callee::Symbol((info >> 32) as u32),
+        R_X86_64_IRELATIVE => Callee::Resolver(addend),
+        _ => return None,
+    };
+    Some((slot, callee))
+}
+
+/// The callee's name; one without a symbol is called as binutils calls it.
+fn name_of(
+    file: &File,
+    info: &ElfInfo,
+    relocations: &RelaTable,
+    callee: Callee,
+) -> Result<String, ElfError> {
+    match callee {
+        Callee::Symbol(index) => {
+            let table = info
+                .tables
+                .iter()
+                .position(|t| t.section == relocations.link);
+            let table = table.ok_or(ElfError::Malformed("relocations without symbols"))?;
+            symtab::name_of(file, info, table, index)
+        }
+        Callee::Resolver(vaddr) => {
+            let name = symtab::lookup(file, info, &[vaddr])?.pop().flatten();
+            Ok(name.unwrap_or_else(|| format!("*ABS*+{vaddr:#x}")))
+        }
+    }
+}
+
+const TRUNCATED: ElfError = ElfError::Malformed("PLT truncated");
+
+fn truncated(error: io::Error) -> ElfError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput => TRUNCATED,
+        _ => ElfError::Io(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_of_all_layouts() {
+        let slot = |bytes: &[u8]| match decode(bytes, 0x1000) {
+            Some(Target::Slot(slot)) => Some(slot),
+            _ => None,
+        };
+        // jmp *0x2fe2(%rip)
+        let jump = [0xff, 0x25, 0xe2, 0x2f, 0, 0];
+        assert_eq!(slot(&jump), Some(0x1006 + 0x2fe2));
+        // endbr64; bnd jmp *0x2fe2(%rip)
+        let tracked = [&[0xf3, 0x0f, 0x1e, 0xfa, 0xf2], &jump[..]].concat();
+        assert_eq!(slot(&tracked), Some(0x100b + 0x2fe2));
+        // endbr64; push $3; bnd jmp
+        let pushed = [
+            0xf3, 0x0f, 0x1e, 0xfa, 0x68, 3, 0, 0, 0, 0xf2, 0xe9, 0, 0, 0, 0, 0x90,
+        ];
+        assert_eq!(decode(&pushed, 0x1000), Some(Target::Relocation(3)));
+        // The head of a lazy PLT: push GOT+8(%rip)
+        assert_eq!(decode(&[0xff, 0x35, 0xe2, 0x2f, 0, 0], 0x1000), None);
+        for len in 0..jump.len() {
+            assert_eq!(decode(&jump[..len], 0), None);
+        }
+    }
+}
