@@ -87,6 +87,7 @@ fn build(dir: &Path) -> Result<Programs> {
     compile(source, &programs.usual, &["-O2", "-fomit-frame-pointer"])?;
     let flags = [
         "-O2",
+        "-DFRAME_POINTERS",
         "-fno-omit-frame-pointer",
         "-mno-omit-leaf-frame-pointer",
     ];
