@@ -269,6 +269,20 @@ fn try_step(scratch: *mut Scratch) -> u32 {
             if stop != NO_STOP {
                 return stop;
             }
+            if s.walk.rule.kind == CFA_NONE
+                && s.walk.len == 1
+                && s.header.flags & FLAG_USER_MODE == 0
+            {
+                // In a system call the instruction pointer is behind the
+                // `syscall`; where that does not return (exit, sigreturn) the
+                // function may end there.
+                s.walk.rip = s.walk.rip.wrapping_sub(1);
+                s.frames[0] = s.walk.rip;
+                let stop = find_rule(scratch);
+                if stop != NO_STOP {
+                    return stop;
+                }
+            }
             cache_rule(s);
         }
         MAP_VSYSCALL => {
@@ -570,7 +584,15 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
             .wrapping_add(8 * le_bit(offset, w.rip & 15)),
         CFA_DEREF_RBP => read_stack(w, w.rbp.wrapping_add(offset))?,
         CFA_DEREF_RSP => read_stack(w, w.rsp.wrapping_add(offset))?,
-        CFA_SIGNAL => return apply_signal(w, w.rsp.wrapping_add(offset)),
+        CFA_SIGNAL => {
+            // The kernel entered the handler with this very address to return
+            // to: it is no address behind a call.
+            let at = (w.len as usize).wrapping_sub(1);
+            if at > 0 {
+                s.frames[at & (MAX_USER_FRAMES - 1)] |= ADDR_EXACT;
+            }
+            return apply_signal(w, w.rsp.wrapping_add(offset));
+        }
         kind if kind >= CFA_REG && w.len == 1 => {
             let register = usize::from(kind - CFA_REG) & 15;
             w.regs[register].wrapping_add(offset)
@@ -693,8 +715,11 @@ fn resolve_uprobe(scratch: *mut Scratch) -> u32 {
     if w.len == 0 {
         let xol = read_kernel(utask, setting!(utask_xol_vaddr));
         let vaddr = read_kernel(utask, setting!(utask_vaddr));
-        if xol != 0 && vaddr != 0 && w.rip.wrapping_sub(xol) < XOL_SLOT_BYTES {
-            w.rip = vaddr;
+        let into = w.rip.wrapping_sub(xol);
+        if xol != 0 && vaddr != 0 && into < XOL_SLOT_BYTES {
+            // Behind the copied instruction its effect on the stack is there
+            // already, so the place matters to the byte.
+            w.rip = vaddr.wrapping_add(into);
             return FOUND;
         }
     }

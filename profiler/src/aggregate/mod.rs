@@ -72,6 +72,8 @@ struct SampleKey {
     thread: u32,
     cgroup: u64,
     stack: u32,
+    /// The CPU where samples weigh differently on each, else 0.
+    cpu: u32,
 }
 
 /// Limits of an [`Aggregator`]; what is beyond them is counted as lost.
@@ -131,7 +133,9 @@ impl<T: Clone + Eq + Hash> Interner<T> {
 /// How samples are turned into time and which are kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Weighting {
-    /// On-CPU nanoseconds of one sample; 0: the sample's own period is it.
+    /// On-CPU nanoseconds of one sample. 0: samples are of a hardware counter,
+    /// whose period is no time; each gets its share, by period, of its CPU's
+    /// busy time (see [`Aggregator::share_out`]).
     pub period_ns: u64,
 }
 
@@ -194,6 +198,30 @@ impl Aggregator {
         self.stacks.values.len()
     }
 
+    /// Turns the periods of hardware-counter samples into time: every CPU's busy
+    /// nanoseconds are shared out among its samples by their periods. A CPU that
+    /// is not in `busy` gives its samples `fallback_ns` each. Does nothing where
+    /// samples stand for a fixed time.
+    pub fn share_out(&mut self, busy: &std::collections::BTreeMap<u32, u64>, fallback_ns: u64) {
+        if self.weighting.period_ns != 0 {
+            return;
+        }
+        let mut totals: FxHashMap<u32, u128> = FxHashMap::default();
+        for (key, (_, period)) in &self.samples {
+            *totals.entry(key.cpu).or_default() += u128::from(*period);
+        }
+        for (key, (count, period)) in &mut self.samples {
+            let total = totals.get(&key.cpu).copied().unwrap_or(0);
+            *period = match busy.get(&key.cpu) {
+                Some(&busy) if total > 0 => {
+                    u64::try_from(u128::from(*period) * u128::from(busy) / total)
+                        .unwrap_or(u64::MAX)
+                }
+                _ => count.saturating_mul(fallback_ns),
+            };
+        }
+    }
+
     /// Forgets all samples (a new window), and the codes and stacks with them.
     pub fn reset(&mut self) {
         self.codes.clear();
@@ -223,6 +251,11 @@ impl Aggregator {
             thread: self.names.intern(sample.thread.comm.clone()),
             cgroup: sample.cgroup,
             stack,
+            cpu: if self.weighting.period_ns == 0 {
+                sample.cpu
+            } else {
+                0
+            },
         };
         let time = match self.weighting.period_ns {
             0 => sample.period,
@@ -234,7 +267,7 @@ impl Aggregator {
         }
         let entry = self.samples.entry(key).or_default();
         entry.0 += 1;
-        entry.1 += time;
+        entry.1 = entry.1.saturating_add(time);
     }
 
     /// The stack as code handles, leaf first.

@@ -142,3 +142,21 @@ fn full_tables_refuse_and_count() {
     assert_eq!(aggregate.losses.get(LossKind::TableFull), 2);
     assert_eq!(aggregate.taken, 4);
 }
+
+#[test]
+fn counter_samples_share_their_cpus_busy_time() {
+    let mut table = ProcessTable::default();
+    let mut aggregate = Aggregator::new(Weighting { period_ns: 0 }, Limits::default());
+    for (cpu, period, pid) in [(0, 300, 1), (0, 100, 2), (1, 5, 1), (2, 9, 3)] {
+        let Event::Sample(mut one) = sample(pid, &[1], StopReason::End) else {
+            unreachable!()
+        };
+        (one.cpu, one.period) = (cpu, period);
+        aggregate.apply(&mut table, &Event::Sample(one));
+    }
+    let busy = std::collections::BTreeMap::from([(0, 8000), (1, 500)]);
+    aggregate.share_out(&busy, 77);
+    let mut times: Vec<u64> = aggregate.samples.values().map(|&(_, time)| time).collect();
+    times.sort_unstable();
+    assert_eq!(times, [77, 500, 2000, 6000]);
+}

@@ -37,25 +37,22 @@ impl CpuSet {
         }
     }
 
-    /// Follows CPU hotplug: opens events on CPUs that came online, closes those
-    /// of CPUs that went.
+    /// Opens the rings of process events of CPUs that are online and have none,
+    /// and closes what belongs to CPUs that went.
     ///
     /// # Errors
-    /// No event could be opened on any CPU.
-    pub fn update(&mut self, program: BorrowedFd<'_>) -> io::Result<()> {
+    /// epoll's. A CPU whose ring cannot be opened is warned about and goes without.
+    pub fn open_rings(&mut self) -> io::Result<()> {
         let online = online();
         self.cpus.retain(|cpu, _| online.contains(cpu));
         let share = self.ring_bytes / PAGE / online.len().max(1);
         let pages = share
             .clamp(*RING_PAGES.start(), *RING_PAGES.end())
             .next_power_of_two();
-        let mut last_error = None;
-        let new: Vec<u32> = online
-            .iter()
-            .copied()
-            .filter(|cpu| !self.cpus.contains_key(cpu))
-            .collect();
-        for &cpu in &new {
+        for cpu in online {
+            if self.cpus.contains_key(&cpu) {
+                continue;
+            }
             match ProcessRing::open(cpu, pages) {
                 Ok(ring) => {
                     if let Some(poller) = &self.poller {
@@ -69,25 +66,33 @@ impl CpuSet {
                         },
                     );
                 }
-                Err(error) => last_error = Some(error),
+                Err(error) => tracing::warn!("CPU {cpu}: no process events: {error}"),
             }
         }
-        for &cpu in &new {
-            let Some(entry) = self.cpus.get_mut(&cpu) else {
-                continue;
-            };
+        Ok(())
+    }
+
+    /// Starts sampling on all CPUs with a ring that are not sampled yet.
+    ///
+    /// # Errors
+    /// No CPU can be sampled; the last reason.
+    pub fn start_sampling(&mut self, program: BorrowedFd<'_>) -> io::Result<()> {
+        let mut last_error = None;
+        for (&cpu, entry) in self.cpus.iter_mut().filter(|(_, c)| c.sampler.is_none()) {
             match perf::open_sampler(self.clock, cpu, self.include_idle, program) {
                 Ok(sampler) => entry.sampler = Some(sampler),
                 Err(error) => last_error = Some(error),
             }
         }
+        let any = self.cpus.values().any(|c| c.sampler.is_some());
         match last_error {
-            Some(error) if !self.cpus.values().any(|c| c.sampler.is_some()) => Err(error),
+            None if any => Ok(()),
+            None => Err(io::Error::other("no CPU is online")),
+            Some(error) if !any => Err(error),
             Some(error) => {
                 tracing::warn!("some CPUs cannot be sampled: {error}");
                 Ok(())
             }
-            None => Ok(()),
         }
     }
 

@@ -93,16 +93,14 @@ impl Filter {
 /// The processes and all that descend from them now.
 fn descendants(pids: &[u32]) -> FxHashSet<u32> {
     let mut found: FxHashSet<u32> = pids.iter().copied().collect();
-    let parents = procfs::parents();
+    let processes = procfs::processes();
     loop {
         let before = found.len();
-        found.extend(
-            parents
-                .iter()
-                .filter(|(_, parent)| found.contains(parent))
-                .map(|(pid, _)| *pid)
-                .collect::<Vec<_>>(),
-        );
+        for process in &processes {
+            if found.contains(&process.parent) {
+                found.insert(process.pid);
+            }
+        }
         if found.len() == before {
             return found;
         }

@@ -8,6 +8,7 @@
 //! * [`bpf`]: the eBPF programs, their maps, perf events;
 //! * [`procfs`], [`cgroup`]: processes and control groups that ran before;
 //! * [`cpu`]: the sampling events and process-event rings of every CPU;
+//! * [`busy`]: how long each CPU was busy;
 //! * [`filter`]: which samples are wanted;
 //! * [`publish`]: which processes the kernel side knows;
 //! * [`binaries`]: the mapped files, held open;
@@ -19,6 +20,7 @@
 
 pub mod binaries;
 pub mod bpf;
+pub mod busy;
 pub mod cgroup;
 pub mod config;
 pub mod cpu;

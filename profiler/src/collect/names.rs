@@ -3,11 +3,12 @@
 
 use super::{
     binaries::{Binaries, Shared},
+    bpf::perf,
     procfs,
 };
 use crate::{
     aggregate::{Code, Names},
-    process::{FileId, FileTable},
+    process::{FileId, ProcessTable},
     profile::{BuildId, FrameKind},
     symbolize::{
         BinaryRef, KernelSymbolizer, NativeSymbolizer, PerfMap, PerfMapLimits, SymFrame,
@@ -88,18 +89,16 @@ impl NameService {
         })
     }
 
-    /// Asks for the names of those `codes` that have none; `pid_of` names a
-    /// process that maps a file. Returns false if the thread is busy: ask again
+    /// Asks for the names of those `codes` that have none; Returns false if the thread is busy: ask again
     /// later.
     pub fn request(
         &mut self,
         codes: &[Code],
-        files: &FileTable,
+        processes: &ProcessTable,
         binaries: &Binaries,
-        pid_of: impl Fn(FileId) -> u32,
     ) -> bool {
         self.collect();
-        let batch = self.batch(codes, files, binaries, pid_of);
+        let batch = self.batch(codes, processes, binaries);
         if batch.files.is_empty() && batch.kernel.is_empty() && batch.jit.is_empty() {
             return true;
         }
@@ -187,13 +186,7 @@ impl NameService {
         )
     }
 
-    fn batch(
-        &mut self,
-        codes: &[Code],
-        files: &FileTable,
-        binaries: &Binaries,
-        pid_of: impl Fn(FileId) -> u32,
-    ) -> Batch {
+    fn batch(&mut self, codes: &[Code], processes: &ProcessTable, binaries: &Binaries) -> Batch {
         let mut by_file: BTreeMap<u32, Vec<(Code, u64)>> = BTreeMap::new();
         let mut batch = Batch {
             files: Vec::new(),
@@ -220,21 +213,40 @@ impl NameService {
                 Code::Special(_) | Code::Cut(_) => {}
             }
         }
+        let mut users = users(processes, by_file.keys().copied());
         for (file, addresses) in by_file {
             let id = FileId(file);
-            let (Some(key), Some(binary)) = (files.key(id), binaries.get(id)) else {
+            let (Some(key), Some(binary)) = (processes.files.key(id), binaries.get(id)) else {
                 continue;
             };
             batch.files.push(FileJob {
                 path: key.path.clone().into(),
                 file: binary.file.clone(),
                 build_id: key.build_id,
-                pid: pid_of(id),
+                pid: users.remove(&file).unwrap_or(0),
                 addresses,
             });
         }
         batch
     }
+}
+
+/// A live process that maps each of `files`, where there is one.
+fn users(processes: &ProcessTable, files: impl Iterator<Item = u32>) -> FxHashMap<u32, u32> {
+    let mut users: FxHashMap<u32, u32> = files.map(|file| (file, 0)).collect();
+    let mut missing = users.len();
+    for (pid, process) in processes.iter().filter(|(_, p)| p.exited_ns.is_none()) {
+        if missing == 0 {
+            break;
+        }
+        for mapping in &process.space.maps {
+            if let Some(user) = users.get_mut(&mapping.file.0).filter(|user| **user == 0) {
+                *user = pid;
+                missing -= 1;
+            }
+        }
+    }
+    users
 }
 
 impl Drop for NameService {
@@ -263,6 +275,7 @@ impl Names for NameService {
 
 /// The thread: answers batches until the sender is gone.
 fn serve(options: SymbolizeOptions, inbox: &Receiver<Batch>, outbox: &Sender<Answers>) {
+    perf::take_turns();
     let mut native = NativeSymbolizer::new(options);
     let mut kernel = KernelSymbolizer::new();
     let mut perf_maps = PerfMaps::default();

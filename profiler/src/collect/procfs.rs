@@ -67,27 +67,61 @@ pub fn comm(pid: u32) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Parents of all processes: (pid, ppid).
-pub fn parents() -> Vec<(u32, u32)> {
+/// What /proc/PID/stat says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Process id.
+    pub pid: u32,
+    /// Process id of the parent.
+    pub parent: u32,
+    /// Whether its main thread is running or ready to (state `R`).
+    pub running: bool,
+    /// CPU time it used so far, in clock ticks.
+    pub ticks: u64,
+}
+
+/// All processes there are.
+pub fn processes() -> Vec<Stat> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
-    let parent = |pid: u32| -> Option<u32> {
-        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        let stat = String::from_utf8_lossy(&stat);
+    let stat = |pid: u32| -> Option<Stat> {
+        let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        let text = String::from_utf8_lossy(&text);
         // The name is in parentheses and may hold anything, also `)`.
-        stat.rsplit_once(')')?
-            .1
-            .split_ascii_whitespace()
-            .nth(1)?
-            .parse()
-            .ok()
+        let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+        let running = fields.next()? == "R";
+        let parent = fields.next()?.parse().ok()?;
+        // Fields 14 and 15 of proc_pid_stat(5), of which 5 is next.
+        let mut times = fields.skip(9).take(2).filter_map(|t| t.parse::<u64>().ok());
+        let ticks = times.next()?.saturating_add(times.next()?);
+        Some(Stat {
+            pid,
+            parent,
+            running,
+            ticks,
+        })
     };
     entries
         .flatten()
         .filter_map(|e| e.file_name().to_str()?.parse().ok())
-        .filter_map(|pid| Some((pid, parent(pid)?)))
+        .filter_map(stat)
         .collect()
+}
+
+/// The processes that likely run in the next moment: those whose main thread
+/// is running, and the `busiest` ones by the CPU time they used so far.
+pub fn likely_to_run(busiest: usize) -> Vec<u32> {
+    let mut all = processes();
+    all.sort_by_key(|stat| (!stat.running, std::cmp::Reverse(stat.ticks)));
+    let running = all.iter().filter(|stat| stat.running).count();
+    all.truncate(running + busiest);
+    all.into_iter().map(|stat| stat.pid).collect()
+}
+
+/// Whether a process still exists, in whatever state.
+pub fn exists(pid: u32) -> bool {
+    fs::exists(format!("/proc/{pid}")).unwrap_or(false)
 }
 
 /// Process id in its own pid namespace, as its perf map's name has it.
@@ -181,7 +215,9 @@ mod tests {
             .find(|m| m.start <= here && here < m.start + m.len)
             .unwrap();
         open_mapped(std::process::id(), own).unwrap();
-        assert!(parents().iter().any(|&(pid, _)| pid == std::process::id()));
+        let own = std::process::id();
+        assert!(processes().iter().any(|s| s.pid == own && s.parent != 0));
+        assert!(exists(own) && !exists(u32::MAX));
         assert_eq!(namespace_pid(std::process::id()), Some(std::process::id()));
     }
 }

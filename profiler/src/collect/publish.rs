@@ -36,6 +36,9 @@ impl Publisher {
     }
 
     fn orphan(&mut self, pid: u32, processes: &ProcessTable) {
+        if !processes.get(pid).is_some_and(|p| p.has_forked) {
+            return;
+        }
         for (child, process) in processes.iter() {
             if process.parent == pid && process.is_fork && process.exited_ns.is_none() {
                 self.dirty.insert(child);
@@ -90,5 +93,15 @@ impl Publisher {
                 tables.release(version);
             }
         }
+    }
+
+    /// Forgets all processes, here and in the kernel.
+    pub fn clear(&mut self, bpf: &mut Bpf, tables: &mut Tables) {
+        for (pid, (_, version)) in std::mem::take(&mut self.published) {
+            bpf.remove_process(pid);
+            tables.release(version);
+        }
+        self.dirty.clear();
+        self.retired.clear();
     }
 }

@@ -7,7 +7,7 @@ use super::{
         Bpf, BpfError, BpfOptions,
         perf::{self, Clock},
     },
-    cgroup,
+    busy, cgroup,
     config::{Event as EventKind, RecordConfig},
     cpu::CpuSet,
     filter::Filter,
@@ -29,7 +29,7 @@ use crate::{
 use aiprof_common::{COUNT_RING_DROPS, COUNT_SAMPLES};
 use aya::maps::{MapData, RingBuf};
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     io::{self, Write},
     os::fd::AsRawFd,
     time::{Duration, Instant, SystemTime},
@@ -107,6 +107,10 @@ const PROGRESS: Duration = Duration::from_millis(250);
 const NAMING: Duration = Duration::from_millis(500);
 /// How often dead processes and unused tables are dropped.
 const CLEANUP: Duration = Duration::from_secs(2);
+/// Files known from one window to the next; beyond it, all is learned anew.
+const MAX_FILES: usize = 16_384;
+/// Processes met before the sampling starts, besides those running just then.
+const BUSIEST: usize = 32;
 /// How long a record may take from its time stamp to the ring: a sampling
 /// program with all its stack pages.
 const IN_FLIGHT_NS: u64 = 1_000_000;
@@ -141,6 +145,8 @@ pub struct Session {
     window_started: Instant,
     last: Timers,
     window_base: Losses,
+    busy_before: BTreeMap<u32, u64>,
+    busy: BTreeMap<u32, u64>,
     samples_in_all: u64,
 }
 
@@ -172,8 +178,16 @@ impl Session {
         let period_ns = 1_000_000_000 / u64::from(frequency_hz);
         let clock = match config.event {
             EventKind::CpuClock => Clock::CpuClock { period_ns },
+            // A cycle is no fixed time: see `Weighting`.
             EventKind::Cycles => Clock::Cycles {
                 frequency_hz: frequency_hz.into(),
+            },
+        };
+        let weighting = Weighting {
+            period_ns: if config.event == EventKind::Cycles {
+                0
+            } else {
+                period_ns
             },
         };
         let options = BpfOptions {
@@ -187,19 +201,18 @@ impl Session {
         let filter = Filter::new(config)?;
         let meta = describe(config, period_ns);
         let capture = capture
-            .map(|out| CaptureWriter::new(out, &meta, period_ns))
+            .map(|out| CaptureWriter::new(out, &meta, weighting.period_ns))
             .transpose()
             .map_err(CollectError::Capture)?;
         // Process events first: no process may start unseen before a sample of it.
         let mut cpus = CpuSet::new(clock, config.include_idle, PROCESS_RING_BYTES);
-        cpus.update(bpf.sampler_fd()?)
-            .map_err(CollectError::PerfEvent)?;
+        cpus.open_rings().map_err(CollectError::PerfEvent)?;
         let now = Instant::now();
         let name_options = SymbolizeOptions {
             inlines: config.inlines,
             ..SymbolizeOptions::default()
         };
-        Ok(Self {
+        let mut session = Self {
             bpf,
             cpus,
             ring,
@@ -208,7 +221,7 @@ impl Session {
             finisher: Finisher::default(),
             binaries: Binaries::default(),
             processes: ProcessTable::default(),
-            aggregate: Aggregator::new(Weighting { period_ns }, Limits::default()),
+            aggregate: Aggregator::new(weighting, Limits::default()),
             names: None,
             name_options,
             named_codes: 0,
@@ -224,8 +237,35 @@ impl Session {
                 cleanup: now,
             },
             window_base: Losses::default(),
+            busy_before: busy::busy_ns(),
+            busy: BTreeMap::new(),
             samples_in_all: 0,
-        })
+        };
+        session.meet_running()?;
+        session
+            .cpus
+            .start_sampling(session.bpf.sampler_fd()?)
+            .map_err(CollectError::PerfEvent)?;
+        Ok(session)
+    }
+
+    /// Gets to know the processes that run right now, before they are sampled.
+    fn meet_running(&mut self) -> Result<(), CollectError> {
+        perf::prefer_this_thread();
+        let now = perf::monotonic_ns();
+        let own = std::process::id();
+        for pid in procfs::likely_to_run(BUSIEST) {
+            if pid != own {
+                self.first_sight(pid, now, "")?;
+            }
+        }
+        self.publisher.publish(
+            &mut self.bpf,
+            &mut self.tables,
+            &self.processes,
+            &self.binaries,
+        );
+        Ok(())
     }
 
     /// Runs the readers until `stop` resolves; calls `on_progress` about four
@@ -277,10 +317,35 @@ impl Session {
         self.aggregate.reset();
         self.named_codes = 0;
         self.window_started = Instant::now();
+        self.trim();
+        Ok(profile)
+    }
+
+    /// Bounds what is carried from one window to the next.
+    fn trim(&mut self) {
         if let Some(names) = &mut self.names {
             names.trim();
         }
-        Ok(profile)
+        if self.processes.files.len() > MAX_FILES {
+            // Begins afresh: what still runs is met again at its next sample.
+            self.publisher.clear(&mut self.bpf, &mut self.tables);
+            self.tables.forget_unused(true);
+            self.finisher = Finisher::default();
+            self.binaries.retain(|_| false);
+            self.processes = ProcessTable::default();
+            self.names = None;
+            return;
+        }
+        let mut used: Vec<FileId> = self
+            .processes
+            .iter()
+            .flat_map(|(_, process)| process.space.maps.iter().map(|m| m.file))
+            .collect();
+        used.sort_unstable();
+        used.dedup();
+        let tables = &self.tables;
+        self.binaries
+            .retain(|id| tables.uses(id) || used.binary_search(&id).is_ok());
     }
 
     /// Detaches everything and returns the rest.
@@ -411,7 +476,15 @@ impl Session {
         let pid = sample.thread.pid;
         let known = self.processes.get(pid).is_some_and(|p| p.complete);
         if !known && !sample.user.is_empty() {
-            self.first_sight(pid, &sample)?;
+            self.first_sight(pid, sample.time_ns, &sample.thread.comm)?;
+        }
+        if let Some(process) = self.processes.get_mut(pid)
+            && process.exited_ns.is_some_and(|exit| exit < sample.time_ns)
+        {
+            // Sampled after its main thread's exit: other threads live on.
+            process.exited_ns = None;
+            process.headless = true;
+            self.publisher.changed(pid);
         }
         if sample.stop == wire::StopReason::PageAbsent {
             self.tables
@@ -440,16 +513,16 @@ impl Session {
     }
 
     /// A process that ran before the recording did, or whose events were lost.
-    fn first_sight(&mut self, pid: u32, sample: &Sample) -> Result<(), CollectError> {
+    fn first_sight(&mut self, pid: u32, time_ns: u64, comm: &str) -> Result<(), CollectError> {
         let Ok(maps) = procfs::executable_maps(pid) else {
             return Ok(());
         };
         if maps.is_empty() {
             return Ok(());
         }
-        let comm = procfs::comm(pid).unwrap_or_else(|_| sample.thread.comm.clone());
+        let comm = procfs::comm(pid).unwrap_or_else(|_| comm.to_owned());
         self.take_process(ProcessEvent {
-            time_ns: sample.time_ns,
+            time_ns,
             pid,
             tid: pid,
             kind: ProcessEventKind::Snapshot { comm, maps },
@@ -467,12 +540,30 @@ impl Session {
             for pid in self.processes.remove_exited_before(horizon) {
                 self.filter.forget(pid);
             }
-            self.tables.forget_unused();
+            self.tables.forget_unused(false);
+            self.follow_headless();
+            self.cpus.open_rings().map_err(CollectError::PerfEvent)?;
             self.cpus
-                .update(self.bpf.sampler_fd()?)
+                .start_sampling(self.bpf.sampler_fd()?)
                 .map_err(CollectError::PerfEvent)?;
         }
         Ok(())
+    }
+
+    /// Drops processes whose main thread exited earlier and whose last thread
+    /// has gone since: no event tells that.
+    fn follow_headless(&mut self) {
+        let gone: Vec<u32> = self
+            .processes
+            .iter()
+            .filter(|(pid, p)| p.headless && !procfs::exists(*pid))
+            .map(|(pid, _)| pid)
+            .collect();
+        for pid in gone {
+            self.publisher.retire(pid, &self.processes);
+            self.processes.remove(pid);
+            self.filter.forget(pid);
+        }
     }
 
     /// Gives the naming thread the codes it has not seen.
@@ -486,13 +577,7 @@ impl Session {
         let Some(names) = &mut self.names else { return };
         let codes = self.aggregate.codes_from(self.named_codes);
         let asked = codes.len();
-        let pid_of = |file: FileId| {
-            self.processes
-                .iter()
-                .find(|(_, p)| p.exited_ns.is_none() && p.space.maps.iter().any(|m| m.file == file))
-                .map_or(0, |(pid, _)| pid)
-        };
-        if names.request(codes, &self.processes.files, &self.binaries, pid_of) {
+        if names.request(codes, &self.processes, &self.binaries) {
             self.named_codes += asked;
         }
         names.retry_jit(self.aggregate.codes_from(0));
@@ -514,6 +599,10 @@ impl Session {
             u64::try_from(self.window_started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let losses = self.window_losses();
         self.aggregate.losses.merge(&losses);
+        let busy_now = busy::busy_ns();
+        self.busy = busy::since(&self.busy_before, &busy_now);
+        self.busy_before = busy_now;
+        self.aggregate.share_out(&self.busy, meta.period_ns);
         Ok(match &self.names {
             Some(names) => build_profile(&self.aggregate, &self.processes.files, names, meta),
             None => build_profile(
@@ -556,7 +645,7 @@ impl Session {
         // The aggregator counts its own losses again in the replay.
         let losses = self.window_losses();
         capture
-            .finish(&names, &texts, &cgroups, &profile.meta, &losses)
+            .finish(&names, &texts, &cgroups, &profile.meta, &losses, &self.busy)
             .map_err(CollectError::Capture)?;
         tracing::debug!(
             "{} samples seen by the program",

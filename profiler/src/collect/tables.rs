@@ -19,9 +19,14 @@ use aiprof_common::{
 use rustc_hash::FxHashMap;
 use std::mem::{offset_of, size_of};
 
-/// Files of up to this many pages (4 MiB of text) are loaded wholly at first
+/// Files of up to this many pages (8 MiB of text) are loaded wholly at first
 /// sight, while there is room: most programs then never miss.
-const EAGER_PAGES: u32 = 64;
+const EAGER_PAGES: u32 = 128;
+/// Pages loaded on either side of one that was missed, while there is room.
+const NEIGHBOURS: u32 = 8;
+/// Use of the pool, in percent, from which on the tables of files that no
+/// process maps any more are dropped. Below, they wait for the next process.
+const FORGET_ABOVE: usize = 60;
 /// Part of the pool that eager loading may fill, in percent.
 const EAGER_LIMIT: usize = 50;
 /// Use of the pool, in percent, at which pages are evicted, and down to which.
@@ -208,18 +213,23 @@ impl Tables {
         let Some(&id) = self.directories.get(&dir) else {
             return;
         };
-        self.load(id, page, binaries);
         self.loaded += 1;
-        let (used, all) = self.pool.usage();
-        if used * 100 < all * EAGER_LIMIT {
-            self.load(id, page.wrapping_add(1), binaries);
-            self.load(id, page.wrapping_sub(1), binaries);
+        self.load(id, page, binaries);
+        for distance in 1..=NEIGHBOURS {
+            let (used, all) = self.pool.usage();
+            if used * 100 > all * EAGER_LIMIT {
+                break;
+            }
+            self.load(id, page.wrapping_add(distance), binaries);
+            self.load(id, page.wrapping_sub(distance), binaries);
         }
     }
 
-    /// Makes a page of a mapped file resident, if there is room.
+    /// Makes a page of a mapped file resident, as after a miss.
     pub fn want(&mut self, id: FileId, page: u32, binaries: &Binaries) {
-        self.load(id, page, binaries);
+        if let Some(Some(tables)) = self.files.get(&id) {
+            self.miss(tables.dir.reference, page, binaries);
+        }
     }
 
     fn load(&mut self, id: FileId, page: u32, binaries: &Binaries) {
@@ -287,8 +297,13 @@ impl Tables {
         }
     }
 
-    /// Drops the tables of files that no mapping list names any more.
-    pub fn forget_unused(&mut self) {
+    /// Drops the tables of files that no mapping list names any more, if the
+    /// pool is short of room or `all` are to go.
+    pub fn forget_unused(&mut self, all: bool) {
+        let (in_use, size) = self.pool.usage();
+        if !all && in_use * 100 < size * FORGET_ABOVE {
+            return;
+        }
         let mut used: Vec<FileId> = self
             .lists
             .values()

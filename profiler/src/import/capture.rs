@@ -17,6 +17,7 @@ use crate::{
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::{self, BufReader, BufWriter, Read, Write},
     path::{Path, PathBuf},
@@ -92,6 +93,8 @@ enum Record {
     End {
         meta: Meta,
         losses: Losses,
+        /// Busy nanoseconds by CPU, for samples of a hardware counter.
+        busy: BTreeMap<u32, u64>,
     },
 }
 
@@ -146,6 +149,7 @@ impl CaptureWriter {
         cgroups: &[(u64, String)],
         meta: &Meta,
         losses: &Losses,
+        busy: &BTreeMap<u32, u64>,
     ) -> io::Result<()> {
         self.flush_events()?;
         for chunk in names.chunks(NAMES_PER_RECORD) {
@@ -166,6 +170,7 @@ impl CaptureWriter {
         self.record(&Record::End {
             meta: meta.clone(),
             losses: losses.clone(),
+            busy: busy.clone(),
         })?;
         self.out
             .finish()?
@@ -223,6 +228,7 @@ struct Replay {
     aggregate: Aggregator,
     names: StoredNames,
     meta: Meta,
+    busy: BTreeMap<u32, u64>,
     ended: bool,
 }
 
@@ -257,8 +263,9 @@ impl Replay {
             Record::Cgroup { id, path } => {
                 self.names.cgroups.insert(id, path);
             }
-            Record::End { meta, losses } => {
+            Record::End { meta, losses, busy } => {
                 self.meta = meta;
+                self.busy = busy;
                 self.aggregate.losses.merge(&losses);
                 self.ended = true;
             }
@@ -303,6 +310,7 @@ fn replay_stream(
         aggregate: Aggregator::new(Weighting { period_ns }, Limits::default()),
         names: StoredNames::default(),
         meta,
+        busy: BTreeMap::new(),
         ended: false,
     };
     let problem = loop {
@@ -314,11 +322,13 @@ fn replay_stream(
     };
     let Replay {
         processes,
-        aggregate,
+        mut aggregate,
         names,
         meta,
+        busy,
         ..
     } = replay;
+    aggregate.share_out(&busy, meta.period_ns);
     Ok((
         build_profile(&aggregate, &processes.files, &names, meta),
         problem,
@@ -464,7 +474,14 @@ mod tests {
         };
         let cgroups = [(3, "/c".to_owned())];
         writer
-            .finish(&names, &[], &cgroups, &end, &Losses::default())
+            .finish(
+                &names,
+                &[],
+                &cgroups,
+                &end,
+                &Losses::default(),
+                &BTreeMap::new(),
+            )
             .unwrap();
         Arc::into_inner(sink.0).unwrap().into_inner().unwrap()
     }

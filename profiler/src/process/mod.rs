@@ -95,8 +95,10 @@ pub struct Process {
     pub is_fork: bool,
     /// Whether all of its mappings are known: false if only later ones were seen.
     pub complete: bool,
-    /// Whether it is a chosen process or a descendant of one.
-    pub followed: bool,
+    /// Whether it forked processes, which may share its mappings.
+    pub has_forked: bool,
+    /// Its main thread exited and others live on: no event tells its end.
+    pub headless: bool,
 }
 
 /// All known processes.
@@ -227,7 +229,8 @@ impl ProcessTable {
                     exited_ns: None,
                     is_fork: false,
                     complete: false,
-                    followed: false,
+                    has_forked: false,
+                    headless: false,
                 },
             );
         }
@@ -239,7 +242,8 @@ impl ProcessTable {
             exited_ns: None,
             is_fork: false,
             complete: false,
-            followed: false,
+            has_forked: false,
+            headless: false,
         })
     }
 
@@ -247,12 +251,15 @@ impl ProcessTable {
         if pid == parent {
             return false;
         }
-        match self.processes.get(&parent) {
+        match self.processes.get_mut(&parent) {
             Some(known) => {
+                known.has_forked = true;
                 let child = Process {
                     parent,
                     exited_ns: None,
                     is_fork: true,
+                    has_forked: false,
+                    headless: false,
                     ..known.clone()
                 };
                 self.processes.insert(pid, child);

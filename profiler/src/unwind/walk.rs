@@ -48,9 +48,18 @@ pub fn finish(
         } else {
             registers.rip.wrapping_sub(1)
         };
-        let next = target
-            .rule(address)
-            .and_then(|rule| caller(target, registers, rule));
+        let rule = target.rule(address);
+        if let (
+            Ok(Rule {
+                kind: CFA_SIGNAL, ..
+            }),
+            [_, .., last],
+        ) = (&rule, frames.as_mut_slice())
+        {
+            // Entered by the kernel, not by a call: the address is exact.
+            *last |= ADDR_EXACT;
+        }
+        let next = rule.and_then(|rule| caller(target, registers, rule));
         registers = match next {
             Ok(caller) => caller,
             Err(stop) => return stop,
@@ -195,7 +204,10 @@ mod tests {
         };
         let mut frames = vec![0x1000];
         assert_eq!(finish(&mut toy, start, &mut frames), StopReason::End);
-        assert_eq!(frames, [0x1000, 0x1101, 0x1200 | ADDR_EXACT, 0x1301]);
+        assert_eq!(
+            frames,
+            [0x1000, 0x1101 | ADDR_EXACT, 0x1200 | ADDR_EXACT, 0x1301]
+        );
     }
 
     #[test]

@@ -70,7 +70,8 @@ pub struct BpfOptions {
 impl Default for BpfOptions {
     fn default() -> Self {
         Self {
-            ring_bytes: 1 << 20,
+            // Mostly for the stack pages of first samples.
+            ring_bytes: 4 << 20,
             pool_bytes: 14 << 20,
             include_idle: false,
             kernel_stacks: true,
