@@ -158,7 +158,7 @@ fn record(
     maps_before: &std::collections::BTreeSet<u32>,
 ) -> Result<Round> {
     let pid = child.id();
-    let has_bpf = wait_until_it_records(child)?;
+    wait_until_it_records(child)?;
     let (program, name) = match tool.build {
         Build::Usual => (&programs.usual, USUAL),
         Build::FramePointers => (&programs.frame_pointers, FRAME_POINTERS),
@@ -204,7 +204,7 @@ fn record(
     let (complete, _) = stacks::complete_share(&tool.stacks()?, name)
         .context("its result has no sample of the workload")?;
     Ok(Round {
-        bpf: has_bpf.then(|| runs.nanoseconds as f64 / runs.samples.max(1) as f64),
+        bpf: (runs.samples > 0).then(|| runs.nanoseconds as f64 / runs.samples as f64),
         cpu_recording,
         cpu,
         memory,
@@ -217,16 +217,14 @@ fn record(
     })
 }
 
-/// Waits until samples are taken; whether BPF takes them.
-fn wait_until_it_records(child: &mut Child) -> Result<bool> {
+/// Waits until samples can be taken. On an idle machine there may be none yet,
+/// so open rings will do.
+fn wait_until_it_records(child: &mut Child) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let has_bpf = Runs::of(child.id()).samples > 0;
-        // Tools with both open their rings first.
-        let has_rings = perf_rings(child.id()) > 0;
-        if has_bpf || has_rings {
+        if Runs::of(child.id()).samples > 0 || perf_rings(child.id()) > 0 {
             sleep(Duration::from_secs(2));
-            return Ok(Runs::of(child.id()).samples > 0);
+            return Ok(());
         }
         if let Some(status) = child.try_wait()? {
             bail!("it ended before it recorded anything: {status}");
