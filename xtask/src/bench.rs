@@ -47,6 +47,8 @@ to wait left; the results say how much they were disturbed.
 struct Options {
     rounds: u64,
     seconds: u64,
+    /// What was given for it.
+    asked_seconds: Option<u64>,
     /// For a quiet machine, over all rounds.
     wait: Duration,
     peers: bool,
@@ -57,7 +59,13 @@ impl Options {
     /// The command that repeats a measurement.
     fn command(&self, what: &str) -> String {
         let peers = if self.peers { " --peers" } else { "" };
-        format!("cargo xtask bench {what}{peers} --rounds {}", self.rounds)
+        let seconds = self
+            .asked_seconds
+            .map_or_else(String::new, |n| format!(" --seconds {n}"));
+        format!(
+            "cargo xtask bench {what}{peers} --rounds {}{seconds}",
+            self.rounds
+        )
     }
 }
 
@@ -74,6 +82,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     let options = |default: u64| Options {
         rounds,
         seconds: seconds.unwrap_or(default).max(2),
+        asked_seconds: seconds,
         wait,
         peers,
         write,
