@@ -226,6 +226,43 @@ fn pprof_is_read_by_go() -> anyhow::Result<()> {
 }
 
 #[test]
+fn pprof_labels_threads_by_name() -> anyhow::Result<()> {
+    let needs = [NEEDS[0], NEEDS[1], Need::Tool("go")];
+    let Some(_turn) = turn("pprof_labels_threads_by_name", &needs)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let program = shop.build("threads.c", "threads", &["-pthread"])?;
+    let capture = shop.path("threads.aiprof");
+    let mut recording = Aiprof::with(["-F", "499", "-o"])
+        .option(&capture)
+        .command(program, &["2"])
+        .to_command()?;
+    let pid = truth(&checked(&mut recording)?, "pid")?;
+    let pprof = shop.path("threads.pb.gz");
+    report(&capture, &pprof, &[])?;
+    let mut go = Command::new("go");
+    go.args(["tool", "pprof", "-raw"]).arg(&pprof);
+    let raw = checked(go.env("HOME", shop.path("")))?;
+    // The line of labels of each sample of the process.
+    let label = format!("pid:[{pid}]");
+    let of_process = |line: &&str| line.split_whitespace().any(|word| word == label);
+    let lines: Vec<_> = raw.lines().filter(of_process).collect();
+    for thread in ["worker-a", "worker-b"] {
+        let label = format!("thread:[{thread}]");
+        anyhow::ensure!(
+            lines.iter().any(|line| line.contains(&label)),
+            "no {label} in {lines:#?}"
+        );
+    }
+    anyhow::ensure!(
+        lines.iter().all(|line| line.contains("comm:[threads]")),
+        "another process name: {lines:#?}"
+    );
+    Ok(())
+}
+
+#[test]
 fn damaged_captures_are_refused_or_cut_by_name() -> anyhow::Result<()> {
     let Some(_turn) = turn("damaged_captures_are_refused_or_cut_by_name", &NEEDS)? else {
         return Ok(());

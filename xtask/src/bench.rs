@@ -1,19 +1,125 @@
-//! `cargo xtask bench`: measurements beside other profilers.
+//! `cargo xtask bench`: measurements, some beside other profilers.
 
-use std::process::ExitCode;
+mod bpf;
+mod finish;
+mod memory;
+mod report;
+mod sampler;
+mod stacks;
+mod tools;
+mod unwind;
+mod watch;
 
-use anyhow::{Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
 
 use crate::args::Args;
+use crate::install::ensure;
+use crate::packages::Group;
+use crate::proc::{capture, cargo, is_root, run, target_dir};
 
 pub(crate) const HELP: &str = "
-Measures aiprof beside other profilers on the same workload, in one run.
+Measures, in a release build, as root:
+
+  sampler            aiprof beside perf and bpftrace on the same workload, in
+                     turns: BPF time per sample, complete stacks, CPU, memory,
+                     bytes written, time to the result
+  finish             time from the command's end to the finished flame graph
+  memory             100 processes of 10 large programs: aiprof's memory
+  unwind-table FILE  rows, bytes and seconds of the unwind tables of all of FILE
+
+  --rounds N    how often; medians are reported (3)
+  --seconds N   sampler, memory: how long each recording lasts (10, 60)
+  --peers       sampler: also lightswitch, installed by cargo (minutes)
+  --write       also replaces the result in docs/benchmarks.md
+
+Each round waits, up to three minutes, until the machine is otherwise quiet.
 ";
+
+/// What was asked for.
+struct Options {
+    rounds: u64,
+    seconds: u64,
+    peers: bool,
+    write: bool,
+}
+
+impl Options {
+    /// The command that repeats a measurement.
+    fn command(&self, what: &str) -> String {
+        let peers = if self.peers { " --peers" } else { "" };
+        format!("cargo xtask bench {what}{peers} --rounds {}", self.rounds)
+    }
+}
 
 pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     let mut args = Args::new(args);
+    let rounds = args.number("--rounds")?.unwrap_or(3).max(1);
+    let seconds = args.number("--seconds")?;
+    let peers = args.flag("--peers");
+    let write = args.flag("--write");
     let what = args.positional();
-    let _peers = args.flag("--peers");
+    let file = args.positional();
     args.end()?;
-    bail!("there is no bench {:?}", what.unwrap_or_default())
+    let options = |default: u64| Options {
+        rounds,
+        seconds: seconds.unwrap_or(default).max(2),
+        peers,
+        write,
+    };
+    match (what.as_deref(), file.as_deref()) {
+        (Some("sampler"), None) => as_root().and_then(|()| sampler::main(&options(10))),
+        (Some("finish"), None) => as_root().and_then(|()| finish::main(&options(30))),
+        (Some("memory"), None) => as_root().and_then(|()| memory::main(&options(60))),
+        (Some("unwind-table"), Some(file)) => unwind::main(&options(0), file),
+        (Some("unwind-table"), None) => bail!("unwind-table needs a FILE"),
+        (Some(other), _) => bail!("there is no bench {other:?}; see `cargo xtask help bench`"),
+        (None, _) => bail!("which bench? see `cargo xtask help bench`"),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn as_root() -> Result<()> {
+    if is_root() {
+        return Ok(());
+    }
+    bail!("this bench needs root: sudo -E env \"PATH=$PATH\" cargo xtask bench ...")
+}
+
+/// Builds aiprof as it is shipped.
+fn build_aiprof() -> Result<PathBuf> {
+    ensure(&[Group::Build])?;
+    run(cargo().args(["build", "--release", "--package", "aiprof"]))?;
+    Ok(target_dir().join("release/aiprof"))
+}
+
+/// A folder for a bench's programs and results.
+fn work_dir(name: &str) -> Result<PathBuf> {
+    let dir = target_dir().join("bench").join(name);
+    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    Ok(dir)
+}
+
+/// Compiles a C source with the system's compiler.
+fn compile(source: &str, to: &Path, flags: &[&str]) -> Result<()> {
+    let file = to.with_extension("c");
+    fs::write(&file, source).with_context(|| file.display().to_string())?;
+    run(Command::new("cc")
+        .args(flags)
+        .arg("-o")
+        .args([to, file.as_path()]))
+}
+
+/// The system's C compiler, as it calls itself.
+fn compiler() -> String {
+    let text = capture(Command::new("cc").arg("--version")).unwrap_or_default();
+    text.lines().next().unwrap_or("cc").to_string()
+}
+
+/// How many CPUs there are to keep busy.
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -57,26 +57,32 @@ pub fn build_profile(
         let Some(slot) = stacks.get_mut(key.stack as usize) else {
             continue;
         };
-        let stack = *slot.get_or_insert_with(|| {
+        let (stack, cut) = *slot.get_or_insert_with(|| {
             let codes = &aggregate.stacks.values[key.stack as usize];
-            let complete = !codes
+            let codes = codes
                 .iter()
-                .any(|&c| matches!(aggregate.codes.values[c as usize], Code::Cut(_)));
+                .map(|&c| (c, aggregate.codes.values[c as usize]));
+            let (codes, cut) = split_cut(codes.collect(), names);
             let root_first = codes
-                .iter()
+                .into_iter()
                 .rev()
-                .map(|&c| {
-                    *locations[c as usize].get_or_insert_with(|| {
-                        let code = aggregate.codes.values[c as usize];
-                        location(&mut builder, files, names, code)
-                    })
+                .map(|(id, code)| {
+                    *locations[id as usize]
+                        .get_or_insert_with(|| location(&mut builder, files, names, code))
                 })
                 .collect();
-            builder.stack(Stack {
-                locations: root_first,
-                complete,
-            })
+            let complete = cut.is_none();
+            (
+                builder.stack(Stack {
+                    locations: root_first,
+                    complete,
+                }),
+                cut,
+            )
         });
+        if let Some(loss) = cut.and_then(StopReason::loss) {
+            builder.losses().add(loss, count);
+        }
         let name = |id: u32| {
             aggregate
                 .names
@@ -98,6 +104,27 @@ pub fn build_profile(
         });
     }
     builder.finish()
+}
+
+/// A stack's codes, leaf first, and why it was cut. The entry point of programs
+/// and of the dynamic loader is hand-written and often has no unwind data: a walk
+/// that ends there did not end too early.
+fn split_cut(
+    mut codes: Vec<(u32, Code)>,
+    names: &impl Names,
+) -> (Vec<(u32, Code)>, Option<StopReason>) {
+    let Some(&(_, Code::Cut(reason))) = codes.last() else {
+        return (codes, None);
+    };
+    let root = codes.len().checked_sub(2).and_then(|i| codes.get(i));
+    let at_entry = root
+        .and_then(|(_, code)| names.frames(code).first())
+        .is_some_and(|f| f.name == "_start");
+    if reason == StopReason::FramePointer && at_entry {
+        codes.pop();
+        return (codes, None);
+    }
+    (codes, Some(reason))
 }
 
 fn location(

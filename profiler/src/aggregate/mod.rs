@@ -320,8 +320,7 @@ impl Aggregator {
             let code = normalize(processes, space, sample.thread.pid, address);
             codes.push(self.codes.intern(code));
         }
-        if let Some(loss) = stop.loss() {
-            self.losses.add(loss, 1);
+        if stop.loss().is_some() {
             codes.push(self.codes.intern(Code::Cut(stop)));
         }
         codes

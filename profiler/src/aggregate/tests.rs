@@ -118,8 +118,9 @@ fn a_stack_of_a_replaced_image_keeps_only_its_leaf() {
         unreachable!()
     };
     old.space = 4711;
-    let (aggregate, _) = run(&[exec, map, Event::Sample(old)]);
-    assert_eq!(aggregate.losses.get(LossKind::StackStaleImage), 1);
+    let (aggregate, table) = run(&[exec, map, Event::Sample(old)]);
+    let profile = build_profile(&aggregate, &table.files, &NoNames, Default::default());
+    assert_eq!(profile.losses.get(LossKind::StackStaleImage), 1);
     assert_eq!(aggregate.codes_from(0).len(), 2, "leaf and the mark");
 }
 

@@ -124,7 +124,9 @@ fn is_special(found: &Metadata) -> bool {
     kind.is_char_device() || kind.is_block_device() || kind.is_fifo() || kind.is_socket()
 }
 
+/// Says what is wrong with a place, and not the temporary name that was tried.
 fn explain_place(error: io::Error, directory: &Path, path: &Path) -> anyhow::Error {
+    let error = system_error(error);
     let advice = match error.kind() {
         io::ErrorKind::NotFound => {
             format!("create the directory: mkdir -p {}", directory.display())
@@ -139,6 +141,15 @@ fn explain_place(error: io::Error, directory: &Path, path: &Path) -> anyhow::Err
         _ => "name another place with -o".to_owned(),
     };
     anyhow::Error::new(error).context(format!("cannot create {} ({advice})", path.display()))
+}
+
+/// The system's error in one of tempfile, which adds the temporary path.
+fn system_error(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|e| e.source());
+    let code = inner
+        .and_then(|e| e.downcast_ref::<io::Error>())
+        .and_then(io::Error::raw_os_error);
+    code.map_or(error, io::Error::from_raw_os_error)
 }
 
 /// Results of `sudo aiprof` belong to the user who called it.
@@ -267,6 +278,7 @@ mod tests {
         assert!(message(dir.path()).contains("is a directory; name a file in it"));
         let lost = dir.path().join("no/such/a.svg");
         assert!(message(&lost).contains("mkdir -p"), "{}", message(&lost));
+        assert!(!message(&lost).contains(".aiprof-"), "{}", message(&lost));
         std::fs::write(dir.path().join("file"), "").unwrap();
         let under_file = message(&dir.path().join("file/a.svg"));
         assert!(under_file.contains("is not a directory"), "{under_file}");

@@ -219,11 +219,15 @@ fn as_user(wanted: bool) -> Result<Option<Credentials>> {
 
 /// The directory of a cgroup, given as that or relative to the hierarchy's root.
 fn find_cgroup(path: &Path) -> Result<PathBuf> {
-    let below_root = Path::new("/sys/fs/cgroup").join(path.strip_prefix("/").unwrap_or(path));
-    let candidates = [path.to_owned(), below_root];
-    let found = candidates
-        .iter()
-        .find(|dir| dir.join("cgroup.procs").exists())
+    let relative = path.strip_prefix("/").unwrap_or(path);
+    // Where version 1 has the usual place, version 2 is mounted below it.
+    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+    let below = roots.map(|root| Path::new(root).join(relative));
+    // Only version 2 has this file.
+    let found = [path.to_owned()]
+        .into_iter()
+        .chain(below)
+        .find(|dir| dir.join("cgroup.controllers").exists())
         .with_context(|| {
             format!(
                 "{} is not a cgroup (v2): `systemd-cgls` lists them",

@@ -11,7 +11,7 @@ use super::windows::WindowFiles;
 use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, screen};
 use crate::collect::launch::{Exit, Held, LaunchOptions};
 use crate::collect::privileges::{self, StillToDo};
-use crate::collect::session::{Finished, Progress, Session};
+use crate::collect::session::{CollectError, Finished, Progress, Session};
 use crate::collect::signals::BlockedSignals;
 use crate::export::Format;
 use crate::profile::Profile;
@@ -93,6 +93,17 @@ impl Output {
             _ => None,
         })
     }
+
+    /// An error of the session; one in writing the capture names its file.
+    fn explain(&self, error: CollectError) -> anyhow::Error {
+        match (self, error) {
+            (Self::File(file, _), CollectError::Capture(error)) => {
+                let context = format!("cannot write {}", file.path().display());
+                anyhow::Error::new(error).context(context)
+            }
+            (_, error) => error.into(),
+        }
+    }
 }
 
 struct Recording<'a> {
@@ -110,7 +121,8 @@ impl Recording<'_> {
         targets: Vec<OwnedFd>,
     ) -> Result<u8> {
         let signals = signals.into_async().context("cannot watch for signals")?;
-        let mut session = Session::start(&self.plan.config, self.output.capture()?)?;
+        let mut session = Session::start(&self.plan.config, self.output.capture()?)
+            .map_err(|error| self.output.explain(error))?;
         privileges::drop_to_needed(StillToDo {
             write_file: self.plan.destination.writes_files(),
             signal_command: held.is_some(),
@@ -176,7 +188,8 @@ impl Recording<'_> {
                         screen::set_progress(&progress_line(now));
                     }
                 })
-                .await?;
+                .await
+                .map_err(|error| self.output.explain(error))?;
             match ended.transpose()? {
                 Some(Ended::Window) => {
                     let profile = session.window()?;
@@ -199,7 +212,9 @@ impl Recording<'_> {
 
     /// Writes the result and prints the summary; false if windows are missing.
     fn conclude(&mut self, session: Session) -> Result<bool> {
-        let Finished { profile, usage } = session.finish()?;
+        let Finished { profile, usage } = session
+            .finish()
+            .map_err(|error| self.output.explain(error))?;
         self.totals.add(&profile);
         let weight = self.plan.weight;
         let mut failures = 0;

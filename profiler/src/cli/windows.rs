@@ -9,6 +9,9 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// How many seconds later a window's file may pretend to start.
+const MAX_LATER: u64 = 5;
+
 /// Writes the files of the windows and deletes old ones.
 #[derive(Debug)]
 pub(crate) struct WindowFiles {
@@ -71,8 +74,19 @@ impl WindowFiles {
                     .saturating_sub(1),
             )?;
         }
-        let file = OutputFile::create(&self.directory.join(file_name(start, self.format)))?;
+        let file = OutputFile::create(&self.free_place(start))?;
         profile_out::write_file(profile, self.format, self.weight, file)
+    }
+
+    /// The file of a window that starts at this time, or up to a few seconds later:
+    /// two may start in the same second, and neither is to be lost.
+    fn free_place(&self, start: SystemTime) -> PathBuf {
+        let place = |later| {
+            let start = start + Duration::from_secs(later);
+            self.directory.join(file_name(start, self.format))
+        };
+        let free = (0..MAX_LATER).map(place).find(|path| !path.exists());
+        free.unwrap_or_else(|| place(0))
     }
 
     /// Deletes all but the newest `keep` files of this format.
@@ -150,6 +164,23 @@ mod tests {
             ("aiprof-20260101T000100Z.folded", true),
         ] {
             assert_eq!(dir.path().join(name).exists(), kept, "{name}");
+        }
+    }
+
+    #[test]
+    fn windows_of_the_same_second_are_both_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = WindowFiles::open(dir.path(), Format::Folded, Weight::Time, None).unwrap();
+        let mut profile = Profile::default();
+        profile.meta.start_unix_ns = 1_767_225_660_000_000_000;
+        files.write(&profile);
+        profile.meta.start_unix_ns += 999_999_999;
+        files.write(&profile);
+        for name in [
+            "aiprof-20260101T000100Z.folded",
+            "aiprof-20260101T000101Z.folded",
+        ] {
+            assert!(dir.path().join(name).exists(), "{name}");
         }
     }
 

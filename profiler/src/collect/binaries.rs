@@ -244,7 +244,7 @@ mod tests {
     /// The mapping of a program's text.
     fn mapping(pid: u32, name: &str) -> MapEvent {
         for _ in 0..1000 {
-            let maps = procfs::executable_maps(pid).unwrap_or_default();
+            let maps = procfs::executable_maps(pid, pid).unwrap_or_default();
             if let Some(map) = maps.into_iter().find(|m| m.file.path.ends_with(name)) {
                 return map;
             }
@@ -283,6 +283,6 @@ mod tests {
         // Without the mapping, the other file is refused.
         binaries.open(FileId(1), child.id(), &map);
         assert!(binaries.get(FileId(1)).is_none());
-        assert_eq!(binaries.failed, 1);
+        assert_eq!(binaries.failed(), 1);
     }
 }

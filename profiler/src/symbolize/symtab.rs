@@ -57,20 +57,23 @@ struct Symbol {
 /// 1. a typed symbol over one of assembly without a type;
 /// 2. a name as written in a source over one that compilers or glibc decorated:
 ///    `malloc` over `__GI___libc_malloc`;
-/// 3. a global symbol over a weak over a local one, as perf does;
-/// 4. fewer leading underscores, also as perf: `clock_gettime` over
-///    `__clock_gettime`;
-/// 5. the default version (`@@`) over an old one.
+/// 3. an exported symbol over a local one;
+/// 4. fewer leading underscores: `poll` over `__poll`;
+/// 5. a global symbol over a weak one;
+/// 6. the default version (`@@`) over an old one.
 ///
-/// Of equals, the first in the table is reported. addr2line has no such order: it
-/// reports whichever of them its search ends at.
+/// Of equals, the first in the table is reported. perf asks 5 before 4, and so
+/// reports `__poll`, because glibc's functions are global under their internal and
+/// weak under their public names. addr2line has no such order: it reports
+/// whichever of them its search ends at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Score {
     function: bool,
     plain: bool,
-    binding: u8,
+    exported: bool,
     /// Most for the fewest underscores.
     clean: u8,
+    global: bool,
     current: bool,
 }
 
@@ -88,9 +91,13 @@ impl Score {
 }
 
 /// How much a name is like one in a source, to be compared: undecorated, and
-/// without leading underscores.
+/// without leading underscores (but `__vdso_` tells the kernel's function from
+/// libc's of the same name).
 pub(super) fn readability(name: &str) -> (bool, u8) {
-    let underscores = name.bytes().take_while(|&b| b == b'_').count();
+    let underscores = match name.starts_with("__vdso_") {
+        true => 0,
+        false => name.bytes().take_while(|&b| b == b'_').count(),
+    };
     let decorated = name.starts_with("__GI_") || name.get(1..).is_some_and(|n| n.contains('.'));
     (
         !decorated,
@@ -203,11 +210,6 @@ impl Pass<'_> {
             return None;
         }
         let limit = self.info.code_end(section)?;
-        let binding = match binding {
-            STB_GLOBAL => 2,
-            STB_LOCAL => 0,
-            _ => 1,
-        };
         Some(Symbol {
             table: index,
             name: u32_at(0)?,
@@ -216,7 +218,8 @@ impl Pass<'_> {
             limit,
             score: Score {
                 function: is_function,
-                binding,
+                exported: binding != STB_LOCAL,
+                global: binding == STB_GLOBAL,
                 ..Score::default()
             },
         })

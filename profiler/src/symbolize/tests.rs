@@ -755,9 +755,13 @@ ALIAS(_time_get, __time_get);
 /* Local names and glibc's internal ones come last. */
 static __attribute__((used)) int __GI_grow(int x) { return sink *= x; }
 ALIAS(__grow, __GI_grow);
-/* Weak after global. */
+/* Weak after global, but not if it is glibc's public name. */
 int strong(int x) { return sink -= x; }
 __attribute__((weak)) ALIAS(a_weak, strong);
+int __poll(int x) { return sink += x * 3; }
+__attribute__((weak)) ALIAS(poll, __poll);
+int __vdso_time(int x) { return sink += x * 5; }
+__attribute__((weak)) ALIAS(time, __vdso_time);
 /* Compilers' clones. */
 int __clone(int x) __asm__("clone.part.0");
 int __clone(int x) { return sink ^= x; }
@@ -792,6 +796,8 @@ fn of_aliases_the_one_that_users_know_is_reported() {
             ("__time_get", "time_get"),
             ("__GI_grow", "__grow"),
             ("a_weak", "strong"),
+            ("__poll", "poll"),
+            ("time", "__vdso_time"),
             ("clone.part.0", "_of"),
             ("versioned@OLD", "versioned"),
             ("untyped", "_typed"),

@@ -1,0 +1,264 @@
+//! Watching a running process through /proc, and the machine around it.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::bpf::field;
+
+/// How often memory is looked at.
+const MEMORY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The machine counts as quiet below this share of busy CPU time.
+const QUIET: f64 = 0.05;
+
+/// All process ids.
+pub(super) fn pids() -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// State and CPU seconds of a process, its waited-for children included.
+pub(super) fn stat(pid: u32) -> Option<(char, f64)> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse_stat(text: &str) -> Option<(char, f64)> {
+    // The name in parentheses may hold anything.
+    let (_, rest) = text.rsplit_once(") ")?;
+    let words: Vec<&str> = rest.split_whitespace().collect();
+    let state = words.first()?.chars().next()?;
+    let ticks: u64 = words
+        .get(11..15)?
+        .iter()
+        .filter_map(|w| w.parse::<u64>().ok())
+        .sum();
+    // USER_HZ is 100 on every Linux that aiprof supports.
+    Some((state, ticks as f64 / 100.0))
+}
+
+/// Peaks of a process's memory, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Memory {
+    /// Anonymous and shared memory.
+    pub(super) own: u64,
+    /// Pages of files, of perf rings and of mapped BPF maps.
+    pub(super) file: u64,
+}
+
+/// Notes a process's memory until it ends or is told to stop.
+pub(super) struct MemoryWatch {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Memory>,
+}
+
+impl MemoryWatch {
+    pub(super) fn start(pid: u32) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let mut peak = Memory::default();
+            while !told.load(Ordering::Relaxed) {
+                let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+                let kib = |name| field(&text, name).unwrap_or(0) * 1024;
+                peak.own = peak.own.max(kib("RssAnon") + kib("RssShmem"));
+                peak.file = peak.file.max(kib("RssFile"));
+                thread::sleep(MEMORY_INTERVAL);
+            }
+            peak
+        });
+        Self { stop, thread }
+    }
+
+    pub(super) fn finish(self) -> Memory {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+/// Bytes of perf event rings that a process has mapped.
+pub(super) fn perf_rings(pid: u32) -> u64 {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.lines()
+        .filter(|line| line.ends_with("anon_inode:[perf_event]"))
+        .filter_map(|line| {
+            let (from, to) = line.split_whitespace().next()?.split_once('-')?;
+            let at = |text| u64::from_str_radix(text, 16).ok();
+            at(to)?.checked_sub(at(from)?)
+        })
+        .sum()
+}
+
+/// Sends a signal to a process of ours that is not yet waited for.
+pub(super) fn signal(child: &Child, signal: i32) {
+    if let Ok(pid) = i32::try_from(child.id()) {
+        // SAFETY: no memory is involved; the process is our child and not
+        // reaped, so its id names no other process.
+        unsafe { libc::kill(pid, signal) };
+    }
+}
+
+/// Children, each with what it starts, that end with this value.
+#[derive(Default)]
+pub(super) struct Group {
+    children: Vec<Child>,
+}
+
+impl Group {
+    pub(super) fn spawn(&mut self, command: &mut Command) -> Result<()> {
+        let text = crate::proc::display(command);
+        let child = command
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start {text}"))?;
+        self.children.push(child);
+        Ok(())
+    }
+
+    pub(super) fn signal(&self, number: i32) {
+        for child in &self.children {
+            if let Ok(pid) = i32::try_from(child.id()) {
+                // SAFETY: as in `signal`; the child leads a group of its own.
+                unsafe { libc::kill(-pid, number) };
+            }
+        }
+    }
+
+    /// CPU seconds used so far.
+    pub(super) fn cpu(&self) -> f64 {
+        let used = self.children.iter().filter_map(|c| stat(c.id()));
+        used.map(|(_, seconds)| seconds).sum()
+    }
+
+    /// How many have ended though nobody ended them.
+    pub(super) fn ended(&mut self) -> usize {
+        let ended = |c: &mut Child| !matches!(c.try_wait(), Ok(None));
+        self.children.iter_mut().map(ended).filter(|&e| e).count()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.signal(libc::SIGKILL);
+        for child in &mut self.children {
+            // Ended already is as good as killed.
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Waits for a process: its status, its CPU seconds and when it ended.
+pub(super) fn wait(child: &mut Child, limit: Duration) -> Result<(ExitStatus, f64, Instant)> {
+    let deadline = Instant::now() + limit;
+    let mut cpu = 0.0;
+    loop {
+        match stat(child.id()) {
+            Some(('Z', seconds)) => {
+                let ended = Instant::now();
+                let status = child.wait().context("cannot wait for a process")?;
+                return Ok((status, seconds, ended));
+            }
+            Some((_, seconds)) => cpu = seconds,
+            None => {
+                let status = child.wait().context("cannot wait for a process")?;
+                return Ok((status, cpu, Instant::now()));
+            }
+        }
+        if Instant::now() > deadline {
+            signal(child, libc::SIGKILL);
+            child.wait().context("cannot wait for a process")?;
+            bail!("it did not end within {} s", limit.as_secs());
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Busy and all CPU ticks of the machine so far.
+fn cpu_ticks() -> Option<(u64, u64)> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let words = text.lines().next()?.split_whitespace().skip(1);
+    let ticks: Vec<u64> = words.take(8).filter_map(|w| w.parse().ok()).collect();
+    let all = ticks.iter().sum();
+    let idle: u64 = ticks.get(3..5)?.iter().sum();
+    Some((all - idle, all))
+}
+
+/// Waits until the machine does next to nothing but what is asked of it: for at
+/// most `limit`. Whether it got there.
+pub(super) fn wait_for_quiet(limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    let mut told = false;
+    loop {
+        let before = cpu_ticks();
+        thread::sleep(Duration::from_secs(2));
+        let (Some((b0, a0)), Some((b1, a1))) = (before, cpu_ticks()) else {
+            return false;
+        };
+        let share = (b1 - b0) as f64 / (a1 - a0).max(1) as f64;
+        if share < QUIET {
+            return true;
+        }
+        if Instant::now() > deadline {
+            eprintln!("xtask: the machine is still {:.0} % busy", share * 100.0);
+            return false;
+        }
+        if !told {
+            eprintln!("xtask: waiting until the machine is quiet");
+            told = true;
+        }
+    }
+}
+
+/// The middle of some values; 0 without any.
+pub(super) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let at = |i: usize| values.get(i).copied().unwrap_or(0.0);
+    let half = values.len() / 2;
+    match values.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => at(half),
+        _ => f64::midpoint(at(half - 1), at(half)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median([]), 0.0);
+        assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median([4.0, 1.0]), 2.5);
+    }
+
+    #[test]
+    fn stat_with_a_strange_name() {
+        let text = "7 (a) b) Z 1 7 7 0 -1 4 1 2 3 4 150 50 20 10 20 0 1 0 99";
+        assert_eq!(parse_stat(text), Some(('Z', 2.3)));
+        assert_eq!(parse_stat("7 (short) S 1"), None);
+        assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn own_memory_and_time_are_seen() {
+        assert!(stat(std::process::id()).is_some());
+        let watch = MemoryWatch::start(std::process::id());
+        thread::sleep(Duration::from_millis(50));
+        assert!(watch.finish().own > 0);
+    }
+}
