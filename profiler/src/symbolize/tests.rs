@@ -835,11 +835,10 @@ fn plt_instructions(path: &Path) -> Vec<(u64, String)> {
     for line in text.lines() {
         if let Some(of) = line.strip_prefix("Disassembly of section ") {
             section = of.trim_end_matches(':').to_owned();
-        } else if let Some((_, rest)) = line.split_once(" <") {
-            if let Some(label) = rest.strip_suffix(">:") {
-                name = label.to_owned();
-                continue;
-            }
+        } else if let Some((_, rest)) = line.split_once(" <")
+            && let Some(label) = rest.strip_suffix(">:")
+        {
+            name = label.to_owned();
         }
         let address = line.trim_start().split_once(":\t");
         let address = address.and_then(|(hex, _)| u64::from_str_radix(hex, 16).ok());
