@@ -1,28 +1,21 @@
 //! Control groups: their paths by id, and ids by path.
 
 use super::bpf::perf;
-use std::{
-    fs, io,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-    sync::OnceLock,
-};
+use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 
-/// Where cgroup v2 is mounted: `/sys/fs/cgroup`, or below it where version 1 is
-/// mounted there too.
-fn root() -> Option<&'static Path> {
-    static ROOT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let find = || find_mount(&fs::read_to_string("/proc/self/mounts").ok()?);
-    ROOT.get_or_init(find).as_deref()
+/// Where cgroup v2 is mounted: where version 1 has the usual place, systemd puts
+/// version 2 below it.
+const ROOTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+
+/// The root of the cgroup v2 hierarchy.
+pub fn root() -> &'static Path {
+    let mounted = ROOTS.into_iter().map(Path::new).find(|root| is_group(root));
+    mounted.unwrap_or(Path::new(ROOTS[0]))
 }
 
-/// `DEVICE DIRECTORY TYPE OPTIONS ...`, a line a mount (proc_pid_mounts(5)).
-fn find_mount(mounts: &str) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        let directory = fields.next()?;
-        (fields.next()? == "cgroup2").then(|| PathBuf::from(directory))
-    })
+/// Whether a directory is a control group of version 2: only it has this file.
+pub fn is_group(directory: &Path) -> bool {
+    directory.join("cgroup.controllers").exists()
 }
 
 /// The path of a control group below the cgroup v2 mount, `/` for the root.
@@ -30,7 +23,7 @@ pub fn path_of(id: u64) -> Option<String> {
     if id == 0 {
         return None;
     }
-    perf::cgroup_path(root()?, id)
+    perf::cgroup_path(root(), id)
 }
 
 /// The id of a control group: the inode number of its directory.
@@ -43,18 +36,4 @@ pub fn id_of(path: &Path) -> io::Result<u64> {
         return Err(io::Error::other("not a control group (no directory)"));
     }
     Ok(meta.ino())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn finds_the_mount_of_version_2() {
-        let hybrid = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
-            cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
-            cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
-        assert_eq!(find_mount(hybrid), Some("/sys/fs/cgroup/unified".into()));
-        assert_eq!(find_mount("proc /proc proc rw 0 0\n\nbroken\n"), None);
-    }
 }
