@@ -1,8 +1,8 @@
 //! Maps and load-time constants.
 
 use aiprof_common::{
-    COUNTERS, CachedRule, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, POOL_CHUNK, ProcEntry, SampleHeader,
-    Settings,
+    COUNTERS, CachedRule, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, POOL_CHUNK, ProcEntry,
+    RULE_CACHE_CHUNK, SampleHeader, Settings,
 };
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
@@ -31,7 +31,7 @@ pub static SAMPLER_SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 /// The sampler's rule cache, direct-mapped by address. The number of entries is
 /// set at load time.
 #[btf_map]
-pub static SAMPLER_RULES: PerCpuArray<CachedRule, 1> = PerCpuArray::new();
+pub static SAMPLER_RULES: PerCpuArray<[CachedRule; RULE_CACHE_CHUNK], 1> = PerCpuArray::new();
 
 /// Event counts by `COUNT_*`.
 #[btf_map]
