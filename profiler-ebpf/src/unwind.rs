@@ -292,9 +292,29 @@ fn try_step(scratch: *mut Scratch) -> u32 {
                 ..Rule::default()
             }
         }
-        _ => s.walk.rule = Rule::default(),
+        _ => s.walk.rule = generated_code_rule(&s.walk),
     }
     apply(scratch)
+}
+
+/// The rule for generated code, which has no unwind data: the frame pointer, but
+/// where the call returns to `add $N, %rsp; ret` (48 83 c4 NN c3), as CPython's
+/// trampolines do, that says where the caller's frame is.
+#[inline(always)]
+fn generated_code_rule(w: &Walk) -> Rule {
+    let mut code = 0u64;
+    if w.exact == 0 {
+        // SAFETY: the destination is 8 bytes on the stack; a bad source is an error.
+        unsafe { bpf_probe_read_user((&raw mut code).cast(), 8, w.rip as *const c_void) };
+    }
+    if code & 0xff_00ff_ffff != 0xc3_00c4_8348 {
+        return Rule::default();
+    }
+    Rule {
+        cfa_off: (code >> 24 & 0x7f) as i32 + 8,
+        kind: CFA_RSP,
+        ..Rule::default()
+    }
 }
 
 /// Walks as many frames as the rule cache knows and the window holds, up to

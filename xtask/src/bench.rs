@@ -13,6 +13,7 @@ mod watch;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -36,13 +37,18 @@ Measures, in a release build, as root:
   --peers       sampler: also lightswitch, installed by cargo (minutes)
   --write       also replaces the result in docs/benchmarks.md
 
-Each round waits, up to three minutes, until the machine is otherwise quiet.
+  --wait N      seconds to wait in all for a quiet machine (600)
+
+A round in which others took much of the CPUs is run again while there is time
+to wait left; the results say how much they were disturbed.
 ";
 
 /// What was asked for.
 struct Options {
     rounds: u64,
     seconds: u64,
+    /// For a quiet machine, over all rounds.
+    wait: Duration,
     peers: bool,
     write: bool,
 }
@@ -59,6 +65,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     let mut args = Args::new(args);
     let rounds = args.number("--rounds")?.unwrap_or(3).max(1);
     let seconds = args.number("--seconds")?;
+    let wait = Duration::from_secs(args.number("--wait")?.unwrap_or(600));
     let peers = args.flag("--peers");
     let write = args.flag("--write");
     let what = args.positional();
@@ -67,6 +74,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     let options = |default: u64| Options {
         rounds,
         seconds: seconds.unwrap_or(default).max(2),
+        wait,
         peers,
         write,
     };

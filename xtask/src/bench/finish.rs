@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 
 use super::report::{mib, publish, table};
-use super::watch::{Group, median, wait, wait_for_quiet};
+use super::watch::{Group, Quiet, median, wait};
 use super::{Options, compile, cpus, stacks};
 
 /// What runs on every CPU while aiprof records.
@@ -100,6 +100,7 @@ pub(super) fn main(options: &Options) -> Result<()> {
     fs::write(dir.join("many.rs"), rust_source())?;
     let loads = [Load::TreeInCommand, Load::Tree, Load::Compiler];
     let mut found: Vec<Vec<Found>> = loads.iter().map(|_| Vec::new()).collect();
+    let mut quiet = Quiet::new(options.wait);
     for round in 1..=options.rounds {
         for (load, found) in loads.iter().zip(&mut found) {
             eprintln!(
@@ -107,8 +108,10 @@ pub(super) fn main(options: &Options) -> Result<()> {
                 options.rounds,
                 load.name()
             );
-            wait_for_quiet(Duration::from_secs(180));
-            found.push(record(&aiprof, &dir, load)?);
+            quiet.wait();
+            let one = record(&aiprof, &dir, load)?;
+            eprintln!("xtask: {:.3} s to the SVG", one.to_svg);
+            found.push(one);
         }
     }
     let rows: Vec<_> = loads.iter().zip(&found).map(|(l, f)| row(l, f)).collect();

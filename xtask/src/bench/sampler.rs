@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 use super::bpf::{Runs, Stats, map_ids, map_memory};
 use super::report::{mib, publish, table};
 use super::tools::{self, Build, Tool};
-use super::watch::{Group, Memory, MemoryWatch, median, perf_rings, signal, stat, wait};
-use super::{Options, compile, cpus, stacks, watch};
+use super::watch::{Group, Memory, MemoryWatch, Quiet, median, perf_rings, signal, stat, wait};
+use super::{Options, compile, cpus, stacks};
 
 /// What the workload's two builds are called, and so their processes.
 const USUAL: &str = "deep";
@@ -52,12 +52,19 @@ pub(super) fn main(options: &Options) -> Result<()> {
     let programs = build(&dir)?;
     let tools = tools::all(&super::build_aiprof()?, &dir, options.peers)?;
     let _stats = Stats::enable()?;
+    let mut quiet = Quiet::new(options.wait);
     let mut rounds: Vec<Vec<Round>> = tools.iter().map(|_| Vec::new()).collect();
     for round in 1..=options.rounds {
         for (tool, found) in tools.iter().zip(&mut rounds) {
             eprintln!("xtask: round {round} of {}: {}", options.rounds, tool.name);
-            match undisturbed(tool, &programs, options.seconds) {
-                Ok(round) => found.push(round),
+            match undisturbed(tool, &programs, options.seconds, &mut quiet) {
+                Ok(round) => {
+                    eprintln!(
+                        "xtask: {}",
+                        row(tool, std::slice::from_ref(&round)).join(" | ")
+                    );
+                    found.push(round);
+                }
                 // One tool that fails is not to cost the others' figures.
                 Err(error) => eprintln!("xtask: {}: {error:#}", tool.name),
             }
@@ -95,21 +102,22 @@ fn build(dir: &Path) -> Result<Programs> {
     Ok(programs)
 }
 
-fn undisturbed(tool: &Tool, programs: &Programs, seconds: u64) -> Result<Round> {
+fn undisturbed(tool: &Tool, programs: &Programs, seconds: u64, quiet: &mut Quiet) -> Result<Round> {
     let mut best: Option<Round> = None;
     for _ in 0..ATTEMPTS {
-        watch::wait_for_quiet(PATIENCE);
+        quiet.wait();
         let found = round(tool, programs, seconds)?;
-        if best.as_ref().is_none_or(|b| b.share < found.share) {
+        let share = found.share;
+        if best.as_ref().is_none_or(|b| b.share < share) {
             best = Some(found);
         }
-        match &best {
-            Some(round) if round.share < UNDISTURBED => eprintln!(
-                "xtask: disturbed: the workload got {:.0} % of the CPUs",
-                round.share * 100.0
-            ),
-            _ => break,
+        if share >= UNDISTURBED || !quiet.may_wait() {
+            break;
         }
+        eprintln!(
+            "xtask: again: the workload got {:.0} % of the CPUs",
+            share * 100.0
+        );
     }
     best.context("no round")
 }
@@ -150,7 +158,7 @@ fn record(
     maps_before: &std::collections::BTreeSet<u32>,
 ) -> Result<Round> {
     let pid = child.id();
-    let has_bpf = wait_until_it_records(child)?;
+    wait_until_it_records(child)?;
     let (program, name) = match tool.build {
         Build::Usual => (&programs.usual, USUAL),
         Build::FramePointers => (&programs.frame_pointers, FRAME_POINTERS),
@@ -196,7 +204,7 @@ fn record(
     let (complete, _) = stacks::complete_share(&tool.stacks()?, name)
         .context("its result has no sample of the workload")?;
     Ok(Round {
-        bpf: has_bpf.then(|| runs.nanoseconds as f64 / runs.samples.max(1) as f64),
+        bpf: (runs.samples > 0).then(|| runs.nanoseconds as f64 / runs.samples as f64),
         cpu_recording,
         cpu,
         memory,
@@ -209,16 +217,14 @@ fn record(
     })
 }
 
-/// Waits until samples are taken; whether BPF takes them.
-fn wait_until_it_records(child: &mut Child) -> Result<bool> {
+/// Waits until samples can be taken. On an idle machine there may be none yet,
+/// so open rings will do.
+fn wait_until_it_records(child: &mut Child) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let has_bpf = Runs::of(child.id()).samples > 0;
-        // Tools with both open their rings first.
-        let has_rings = perf_rings(child.id()) > 0;
-        if has_bpf || has_rings {
+        if Runs::of(child.id()).samples > 0 || perf_rings(child.id()) > 0 {
             sleep(Duration::from_secs(2));
-            return Ok(Runs::of(child.id()).samples > 0);
+            return Ok(());
         }
         if let Some(status) = child.try_wait()? {
             bail!("it ended before it recorded anything: {status}");
@@ -259,12 +265,25 @@ fn body(tools: &[Tool], rounds: &[Vec<Round>], options: &Options) -> String {
         .collect();
     versions.dedup();
     format!(
-        "{}; {}. {} rounds of {} s in turns; medians.\n\n{}",
+        "{}; {}. {} rounds of {} s in turns; medians. {}\n\n{}",
         versions.join(", "),
         super::compiler(),
         options.rounds,
         options.seconds,
+        disturbances(rounds),
         table(HEAD, &rows)
+    )
+}
+
+/// How much others got in the way.
+fn disturbances(rounds: &[Vec<Round>]) -> String {
+    let shares = || rounds.iter().flatten().map(|round| round.share);
+    let disturbed = shares().filter(|&share| share < UNDISTURBED).count();
+    let least = shares().fold(1.0, f64::min) * 100.0;
+    format!(
+        "{disturbed} of {} recordings were disturbed; the workload got {least:.0} % of the CPUs \
+         or more.",
+        shares().count()
     )
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::Options;
 use super::report::{mib, publish, table};
-use super::watch::{median, wait_for_quiet};
+use super::watch::{Quiet, median};
 use crate::proc::{capture, cargo};
 
 pub(super) fn main(options: &Options, file: &str) -> Result<()> {
@@ -16,7 +16,7 @@ pub(super) fn main(options: &Options, file: &str) -> Result<()> {
     let mut build = cargo();
     build.args("build --release --package aiprof --example unwind_table".split(' '));
     crate::proc::run(&mut build)?;
-    wait_for_quiet(std::time::Duration::from_secs(180));
+    Quiet::new(options.wait).wait();
     let path = crate::proc::target_dir().join("release/examples/unwind_table");
     let mut example_command = std::process::Command::new(path);
     let text = capture(example_command.args([file, &options.rounds.max(3).to_string()]))?;

@@ -196,29 +196,55 @@ fn cpu_ticks() -> Option<(u64, u64)> {
     Some((all - idle, all))
 }
 
-/// Waits until the machine does next to nothing but what is asked of it: for at
-/// most `limit`. Whether it got there.
-pub(super) fn wait_for_quiet(limit: Duration) -> bool {
-    let deadline = Instant::now() + limit;
-    let mut told = false;
-    loop {
-        let before = cpu_ticks();
-        thread::sleep(Duration::from_secs(2));
-        let (Some((b0, a0)), Some((b1, a1))) = (before, cpu_ticks()) else {
-            return false;
-        };
-        let share = (b1 - b0) as f64 / (a1 - a0).max(1) as f64;
-        if share < QUIET {
-            return true;
+/// Waits for the machine to be quiet, for a limited time over all rounds: on a
+/// machine that is never quiet a bench is to end too, and say so.
+pub(super) struct Quiet {
+    left: Duration,
+}
+
+impl Quiet {
+    pub(super) fn new(limit: Duration) -> Self {
+        Self { left: limit }
+    }
+
+    /// Whether there is time left to wait in.
+    pub(super) fn may_wait(&self) -> bool {
+        !self.left.is_zero()
+    }
+
+    /// Waits until the machine does next to nothing; whether it got there.
+    pub(super) fn wait(&mut self) -> bool {
+        let mut told = false;
+        loop {
+            let busy = busy_share(Duration::from_secs(2));
+            if busy < QUIET {
+                return true;
+            }
+            if self.left.is_zero() {
+                eprintln!(
+                    "xtask: going on, though the machine is {:.0} % busy",
+                    busy * 100.0
+                );
+                return false;
+            }
+            if !told {
+                eprintln!("xtask: waiting until the machine is quiet");
+                told = true;
+            }
+            self.left = self.left.saturating_sub(Duration::from_secs(2));
         }
-        if Instant::now() > deadline {
-            eprintln!("xtask: the machine is still {:.0} % busy", share * 100.0);
-            return false;
+    }
+}
+
+/// The share of all CPUs that is busy over some time.
+fn busy_share(time: Duration) -> f64 {
+    let before = cpu_ticks();
+    thread::sleep(time);
+    match (before, cpu_ticks()) {
+        (Some((b0, a0)), Some((b1, a1))) => {
+            b1.saturating_sub(b0) as f64 / a1.saturating_sub(a0).max(1) as f64
         }
-        if !told {
-            eprintln!("xtask: waiting until the machine is quiet");
-            told = true;
-        }
+        _ => 1.0,
     }
 }
 
