@@ -19,10 +19,6 @@ const MAX_OPEN: usize = 16_384;
 /// Most (device, inode) pairs whose build ids are remembered.
 const MAX_IDENTITIES: usize = 65_536;
 
-/// Malformed records that are no reason for a warning: hand-written assembly of
-/// stock libraries (Debian's libgcrypt) has one or two.
-const ODD_RECORDS: u64 = 3;
-
 /// A file shared between the unwinder and the symbolizer; read with pread, so
 /// that a file cut off under us is a short read and not a SIGBUS.
 #[derive(Clone, Debug)]
@@ -87,7 +83,7 @@ impl NamedUnwind {
 
     /// Warns of an error, or of anything malformed so far, the first time.
     fn check(&self, error: Option<&UnwindError>) {
-        let malformed = self.file.malformed() > ODD_RECORDS;
+        let malformed = self.file.malformed() > 0;
         if self.warned.get() || !malformed && error.is_none() {
             return;
         }
