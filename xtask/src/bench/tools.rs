@@ -197,7 +197,8 @@ fn perf(
         ("REC", recording.as_path()),
         ("GRAPH", Path::new(graph)),
     ];
-    let record = "BIN record -q -a -e cpu-clock -F 99 --call-graph GRAPH -o REC";
+    // perf 6.1 ends by an assertion on some build ids, and names need none.
+    let record = "BIN record -q -B -a -e cpu-clock -F 99 --call-graph GRAPH -o REC";
     Ok(Tool {
         name,
         version: version(program, "--version")?,
