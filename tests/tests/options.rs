@@ -137,7 +137,7 @@ fn idle_cpus_on_request_only() -> anyhow::Result<()> {
     let with = record(&["--idle"])?.folded;
     let idle = idle_seconds()? - before;
     if idle < 1.0 {
-        let reason = format!("the CPUs were idle for {idle} s only");
+        let reason = format!("the CPUs were idle for {idle:.2} s only");
         skip("idle_cpus_on_request_only", &reason);
         return Ok(());
     }
