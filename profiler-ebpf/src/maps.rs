@@ -86,6 +86,9 @@ macro_rules! setting {
     };
 }
 
+/// User addresses, and behind them kernel addresses.
+pub type Frames = [u64; MAX_USER_FRAMES + MAX_KERNEL_FRAMES + 1];
+
 /// A record under construction, and the state of the walk that fills it.
 #[repr(C)]
 pub struct Scratch {
@@ -93,7 +96,7 @@ pub struct Scratch {
     pub header: SampleHeader,
     /// User addresses, with room for the kernel addresses right behind the
     /// last one used.
-    pub frames: [u64; MAX_USER_FRAMES + MAX_KERNEL_FRAMES + 1],
+    pub frames: Frames,
     /// State of the user walk.
     pub walk: Walk,
 }

@@ -13,10 +13,10 @@ use aya_ebpf::{
         generated::{bpf_loop, bpf_probe_read_kernel, bpf_probe_read_user, bpf_task_pt_regs},
     },
 };
-use core::ffi::c_void;
+use core::{arch::asm, ffi::c_void};
 
 use crate::{
-    maps::{PROCS, SAMPLER_RULES, Scratch},
+    maps::{Frames, PROCS, SAMPLER_RULES, Scratch},
     pool::{Block, le_bit},
     setting,
 };
@@ -341,7 +341,8 @@ fn walk_cached(scratch: *mut Scratch) -> u32 {
         if caller == 0 {
             break;
         }
-        s.frames[len as usize & (MAX_USER_FRAMES - 1)] = rip;
+        // SAFETY: in bounds by its mask.
+        unsafe { *frame_at(&mut s.frames, len.into()) = rip };
         len += 1;
         rip = caller;
         rsp = cfa;
@@ -392,6 +393,24 @@ fn cache_rule(s: &mut Scratch) {
     }
 }
 
+/// The slot of a frame, masked into bounds. In assembly, for the compiler knows
+/// the bounds already and would leave the mask out, which the verifier of Linux
+/// 6.1 has no other way to know by.
+#[inline(always)]
+fn frame_at(frames: &mut Frames, at: u64) -> *mut u64 {
+    let mut slot = at;
+    // SAFETY: arithmetic on one register; the result is within the array.
+    unsafe {
+        asm!(
+            "{0} &= {mask}",
+            inout(reg) slot,
+            mask = const MAX_USER_FRAMES - 1,
+            options(pure, nomem, nostack)
+        );
+        frames.as_mut_ptr().add(slot as usize)
+    }
+}
+
 /// The key of a return address in the cache.
 #[inline(always)]
 fn cache_key(address: u64, owner: u32) -> u64 {
@@ -416,7 +435,8 @@ fn record(s: &mut Scratch, at: usize) {
     } else {
         0
     };
-    s.frames[at & (MAX_USER_FRAMES - 1)] = s.walk.rip | mark;
+    // SAFETY: in bounds by its mask.
+    unsafe { *frame_at(&mut s.frames, at as u64) = s.walk.rip | mark };
     s.walk.len = at as u32 + 1;
 }
 
@@ -613,7 +633,8 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
             // to: it is no address behind a call.
             let at = (w.len as usize).wrapping_sub(1);
             if at > 0 {
-                s.frames[at & (MAX_USER_FRAMES - 1)] |= ADDR_EXACT;
+                // SAFETY: in bounds by its mask.
+                unsafe { *frame_at(&mut s.frames, at as u64) |= ADDR_EXACT };
             }
             return apply_signal(w, w.rsp.wrapping_add(offset));
         }
