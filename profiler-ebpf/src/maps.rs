@@ -1,8 +1,8 @@
 //! Maps and load-time constants.
 
 use aiprof_common::{
-    COUNTERS, CachedRule, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, POOL_CHUNK, ProcEntry, SampleHeader,
-    Settings,
+    COUNTERS, CachedRule, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, POOL_CHUNK, ProcEntry,
+    RULE_CACHE_CHUNK, SampleHeader, Settings,
 };
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
@@ -31,7 +31,7 @@ pub static SAMPLER_SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 /// The sampler's rule cache, direct-mapped by address. The number of entries is
 /// set at load time.
 #[btf_map]
-pub static SAMPLER_RULES: PerCpuArray<CachedRule, 1> = PerCpuArray::new();
+pub static SAMPLER_RULES: PerCpuArray<[CachedRule; RULE_CACHE_CHUNK], 1> = PerCpuArray::new();
 
 /// Event counts by `COUNT_*`.
 #[btf_map]
@@ -86,6 +86,9 @@ macro_rules! setting {
     };
 }
 
+/// User addresses, and behind them kernel addresses.
+pub type Frames = [u64; MAX_USER_FRAMES + MAX_KERNEL_FRAMES + 1];
+
 /// A record under construction, and the state of the walk that fills it.
 #[repr(C)]
 pub struct Scratch {
@@ -93,7 +96,7 @@ pub struct Scratch {
     pub header: SampleHeader,
     /// User addresses, with room for the kernel addresses right behind the
     /// last one used.
-    pub frames: [u64; MAX_USER_FRAMES + MAX_KERNEL_FRAMES + 1],
+    pub frames: Frames,
     /// State of the user walk.
     pub walk: Walk,
 }

@@ -10,19 +10,19 @@ use aya_ebpf::{
     bindings::{pt_regs, task_struct},
     helpers::{
         bpf_get_current_task_btf,
-        generated::{bpf_loop, bpf_probe_read_kernel, bpf_probe_read_user},
+        generated::{bpf_loop, bpf_probe_read_kernel, bpf_probe_read_user, bpf_task_pt_regs},
     },
 };
-use core::ffi::c_void;
+use core::{arch::asm, ffi::c_void};
 
 use crate::{
-    maps::{PROCS, SAMPLER_RULES, Scratch},
+    maps::{Frames, PROCS, SAMPLER_RULES, Scratch},
     pool::{Block, le_bit},
     setting,
 };
 
 /// Bytes of user stack copied at once.
-const WINDOW: usize = 1024;
+const WINDOW: usize = 256;
 /// Frames that one look at the rule cache walks at most.
 const CACHED_FRAMES: u32 = 16;
 /// Deepest nesting of return probes (`MAX_URETPROBE_DEPTH`, kernel/events/uprobes.c).
@@ -70,8 +70,6 @@ pub struct Walk {
     window: [u64; WINDOW / 8],
     /// The last value read from the user stack.
     value: u64,
-    /// Registers of the innermost frame by DWARF number, for `CFA_REG`.
-    regs: [u64; 16],
 }
 
 /// What a step decided.
@@ -101,22 +99,6 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs) {
     w.rip = r.rip;
     w.rsp = r.rsp;
     w.rbp = r.rbp;
-    w.regs[0] = r.rax;
-    w.regs[1] = r.rdx;
-    w.regs[2] = r.rcx;
-    w.regs[3] = r.rbx;
-    w.regs[4] = r.rsi;
-    w.regs[5] = r.rdi;
-    w.regs[6] = r.rbp;
-    w.regs[7] = r.rsp;
-    w.regs[8] = r.r8;
-    w.regs[9] = r.r9;
-    w.regs[10] = r.r10;
-    w.regs[11] = r.r11;
-    w.regs[12] = r.r12;
-    w.regs[13] = r.r13;
-    w.regs[14] = r.r14;
-    w.regs[15] = r.r15;
     w.map_start = 0;
     w.map_end = 0;
     w.len = 0;
@@ -292,9 +274,29 @@ fn try_step(scratch: *mut Scratch) -> u32 {
                 ..Rule::default()
             }
         }
-        _ => s.walk.rule = Rule::default(),
+        _ => s.walk.rule = generated_code_rule(&s.walk),
     }
     apply(scratch)
+}
+
+/// The rule for generated code, which has no unwind data: the frame pointer, but
+/// where the call returns to `add $N, %rsp; ret` (48 83 c4 NN c3), as CPython's
+/// trampolines do, that says where the caller's frame is.
+#[inline(always)]
+fn generated_code_rule(w: &Walk) -> Rule {
+    let mut code = 0u64;
+    if w.exact == 0 {
+        // SAFETY: the destination is 8 bytes on the stack; a bad source is an error.
+        unsafe { bpf_probe_read_user((&raw mut code).cast(), 8, w.rip as *const c_void) };
+    }
+    if code & 0xff_00ff_ffff != 0xc3_00c4_8348 {
+        return Rule::default();
+    }
+    Rule {
+        cfa_off: (code >> 24 & 0x7f) as i32 + 8,
+        kind: CFA_RSP,
+        ..Rule::default()
+    }
 }
 
 /// Walks as many frames as the rule cache knows and the window holds, up to
@@ -311,42 +313,36 @@ fn walk_cached(scratch: *mut Scratch) -> u32 {
     let base = w.window_base;
     let mut moved = 0;
     for _ in 0..CACHED_FRAMES {
-        let Some(entry) = SAMPLER_RULES.get_ptr(cache_slot(rip)) else {
+        let Some(entry) = cache_entry(rip) else {
             break;
         };
-        // SAFETY: a checked per-CPU map value.
-        let entry = unsafe { &*entry };
-        if entry.address != rip || entry.list_owner != owner || len >= MAX_USER_FRAMES as u32 {
+        // SAFETY: an entry of a checked per-CPU map value.
+        let CachedRule { key, rule } = unsafe { *entry };
+        let found = key == cache_key(rip, owner) && rule >> 48 == u64::from(owner >> 16);
+        if !found || len >= MAX_USER_FRAMES as u32 {
             break;
         }
-        let rule = entry.rule;
-        let from = match rule.kind {
-            CFA_RSP => rsp,
-            CFA_RBP => rbp,
-            _ => break,
-        };
-        let cfa = from.wrapping_add(i64::from(rule.cfa_off) as u64);
+        let from = if rule >> 40 & 1 != 0 { rbp } else { rsp };
+        let cfa = from.wrapping_add(rule & 0xff_ffff);
         let slot = cfa.wrapping_sub(8).wrapping_sub(base);
         if cfa <= rsp || slot > (WINDOW - 8) as u64 || slot & 7 != 0 {
             break;
         }
         let mut caller_rbp = rbp;
-        if rule.rbp == RBP_AT_CFA {
-            let at = cfa
-                .wrapping_add(i64::from(rule.rbp_off) as u64)
-                .wrapping_sub(base);
+        let below = rule >> 24 & 0xffff;
+        if below != 0 {
+            let at = cfa.wrapping_sub(below).wrapping_sub(base);
             if at > (WINDOW - 8) as u64 || at & 7 != 0 {
                 break;
             }
             caller_rbp = window_at(w, at);
-        } else if rule.rbp != RBP_SAME {
-            break;
         }
         let caller = window_at(w, slot);
         if caller == 0 {
             break;
         }
-        s.frames[len as usize & (MAX_USER_FRAMES - 1)] = rip;
+        // SAFETY: in bounds by its mask.
+        unsafe { *frame_at(&mut s.frames, len.into()) = rip };
         len += 1;
         rip = caller;
         rsp = cfa;
@@ -371,25 +367,64 @@ fn window_at(w: &Walk, at: u64) -> u64 {
     unsafe { w.window.as_ptr().byte_add(at).read() }
 }
 
-/// Remembers the rule just found for a return address.
+/// Remembers the rule just found for a return address, if it is of the common
+/// kinds that the cache holds.
 #[inline(always)]
 fn cache_rule(s: &mut Scratch) {
     let w = &s.walk;
-    if w.exact == 0
-        && let Some(entry) = SAMPLER_RULES.get_ptr_mut(cache_slot(w.rip))
-    {
-        // SAFETY: a checked per-CPU map value; the sampler does not nest.
-        let entry = unsafe { &mut *entry };
-        entry.address = w.rip;
-        entry.rule = w.rule;
-        entry.list_owner = w.list_owner;
+    let rule = w.rule;
+    let below = -i32::from(rule.rbp_off);
+    let saved = rule.rbp == RBP_AT_CFA && below > 0;
+    let common = (rule.kind == CFA_RSP || rule.kind == CFA_RBP)
+        && (rule.rbp == RBP_SAME || saved)
+        && rule.cfa_off as u32 <= 0xff_ffff;
+    if w.exact != 0 || !common {
+        return;
+    }
+    let below = if saved { below as u64 & 0xffff } else { 0 };
+    let packed = u64::from(rule.cfa_off as u32)
+        | below << 24
+        | u64::from(rule.kind == CFA_RBP) << 40
+        | u64::from(w.list_owner >> 16) << 48;
+    if let Some(entry) = cache_entry(w.rip) {
+        let key = cache_key(w.rip, w.list_owner);
+        // SAFETY: an entry of a checked per-CPU map value; the sampler does not nest.
+        unsafe { *entry = CachedRule { key, rule: packed } };
     }
 }
 
-/// Slot of an address: its bits well mixed by a multiplication (Fibonacci hashing).
+/// The slot of a frame, masked into bounds. In assembly, for the compiler knows
+/// the bounds already and would leave the mask out, which the verifier of Linux
+/// 6.1 has no other way to know by.
 #[inline(always)]
-fn cache_slot(address: u64) -> u32 {
-    (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u32 & setting!(rule_cache_mask)
+fn frame_at(frames: &mut Frames, at: u64) -> *mut u64 {
+    let mut slot = at;
+    // SAFETY: arithmetic on one register; the result is within the array.
+    unsafe {
+        asm!(
+            "{0} &= {mask}",
+            inout(reg) slot,
+            mask = const MAX_USER_FRAMES - 1,
+            options(pure, nomem, nostack)
+        );
+        frames.as_mut_ptr().add(slot as usize)
+    }
+}
+
+/// The key of a return address in the cache.
+#[inline(always)]
+fn cache_key(address: u64, owner: u32) -> u64 {
+    address ^ u64::from(owner) << 48
+}
+
+/// The entry of an address: neighbours in the text are neighbours here.
+#[inline(always)]
+fn cache_entry(address: u64) -> Option<*mut CachedRule> {
+    let slot = (address >> 4) as u32 & setting!(rule_cache_mask);
+    let chunk = SAMPLER_RULES.get_ptr_mut(slot / RULE_CACHE_CHUNK as u32)?;
+    let at = slot as usize & (RULE_CACHE_CHUNK - 1);
+    // SAFETY: `at` is within the chunk by the mask.
+    Some(unsafe { chunk.cast::<CachedRule>().add(at) })
 }
 
 /// Stores the current address as frame `at`.
@@ -400,7 +435,8 @@ fn record(s: &mut Scratch, at: usize) {
     } else {
         0
     };
-    s.frames[at & (MAX_USER_FRAMES - 1)] = s.walk.rip | mark;
+    // SAFETY: in bounds by its mask.
+    unsafe { *frame_at(&mut s.frames, at as u64) = s.walk.rip | mark };
     s.walk.len = at as u32 + 1;
 }
 
@@ -597,14 +633,12 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
             // to: it is no address behind a call.
             let at = (w.len as usize).wrapping_sub(1);
             if at > 0 {
-                s.frames[at & (MAX_USER_FRAMES - 1)] |= ADDR_EXACT;
+                // SAFETY: in bounds by its mask.
+                unsafe { *frame_at(&mut s.frames, at as u64) |= ADDR_EXACT };
             }
             return apply_signal(w, w.rsp.wrapping_add(offset));
         }
-        kind if kind >= CFA_REG && w.len == 1 => {
-            let register = usize::from(kind - CFA_REG) & 15;
-            w.regs[register].wrapping_add(offset)
-        }
+        kind if kind >= CFA_REG && w.len == 1 => user_register(kind - CFA_REG).wrapping_add(offset),
         _ => return Err(STOP_UNSUPPORTED),
     };
     if cfa <= w.rsp {
@@ -622,6 +656,34 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
     w.exact = 0;
     w.guessed = 0;
     if w.rip == 0 { Err(STOP_END) } else { Ok(()) }
+}
+
+/// A register of the innermost frame by its DWARF number.
+#[inline(always)]
+fn user_register(number: u8) -> u64 {
+    // SAFETY: the current task is valid, and so are its registers; reads of a
+    // BTF pointer are made fault-safe by the kernel.
+    unsafe {
+        let r = &*(bpf_task_pt_regs(bpf_get_current_task_btf()) as *const pt_regs);
+        match number {
+            0 => r.rax,
+            1 => r.rdx,
+            2 => r.rcx,
+            3 => r.rbx,
+            4 => r.rsi,
+            5 => r.rdi,
+            6 => r.rbp,
+            7 => r.rsp,
+            8 => r.r8,
+            9 => r.r9,
+            10 => r.r10,
+            11 => r.r11,
+            12 => r.r12,
+            13 => r.r13,
+            14 => r.r14,
+            _ => r.r15,
+        }
+    }
 }
 
 /// One step along the frame pointer chain: rbp -> {caller's rbp, return address}.

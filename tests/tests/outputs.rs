@@ -244,10 +244,15 @@ fn pprof_labels_threads_by_name() -> anyhow::Result<()> {
     let mut go = Command::new("go");
     go.args(["tool", "pprof", "-raw"]).arg(&pprof);
     let raw = checked(go.env("HOME", shop.path("")))?;
-    // The line of labels of each sample of the process.
+    // Of each sample of the process: texts are on a line of their own, before the
+    // one with the numbers.
     let label = format!("pid:[{pid}]");
-    let of_process = |line: &&str| line.split_whitespace().any(|word| word == label);
-    let lines: Vec<_> = raw.lines().filter(of_process).collect();
+    let of_process = |line: &str| line.split_whitespace().any(|word| word == label);
+    let lines: Vec<_> = raw
+        .lines()
+        .zip(raw.lines().skip(1))
+        .filter_map(|(texts, numbers)| of_process(numbers).then_some(texts))
+        .collect();
     for thread in ["worker-a", "worker-b"] {
         let label = format!("thread:[{thread}]");
         anyhow::ensure!(

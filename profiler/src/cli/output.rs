@@ -5,7 +5,7 @@ use crate::export::ExportError;
 use anyhow::{Context, Result, bail};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -62,10 +62,17 @@ impl OutputFile {
         };
         // A file that is replaced keeps its mode; a new one gets the usual one.
         let mode = existing.map_or(0o666, |m| m.permissions().mode() & 0o777);
+        // Opened here, because the errors of `tempfile_in` show the temporary name.
+        let open = |temporary: &Path| {
+            OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(mode)
+                .open(temporary)
+        };
         let file = tempfile::Builder::new()
             .prefix(".aiprof-")
-            .permissions(std::fs::Permissions::from_mode(mode))
-            .tempfile_in(directory)
+            .make_in(directory, open)
             .map_err(|error| explain_place(error, directory, &path))?;
         give_to_sudo_caller(&file);
         let (file, temporary) = file.into_parts();
@@ -124,9 +131,8 @@ fn is_special(found: &Metadata) -> bool {
     kind.is_char_device() || kind.is_block_device() || kind.is_fifo() || kind.is_socket()
 }
 
-/// Says what is wrong with a place, and not the temporary name that was tried.
+/// Says what is wrong with a place.
 fn explain_place(error: io::Error, directory: &Path, path: &Path) -> anyhow::Error {
-    let error = system_error(error);
     let advice = match error.kind() {
         io::ErrorKind::NotFound => {
             format!("create the directory: mkdir -p {}", directory.display())
@@ -141,15 +147,6 @@ fn explain_place(error: io::Error, directory: &Path, path: &Path) -> anyhow::Err
         _ => "name another place with -o".to_owned(),
     };
     anyhow::Error::new(error).context(format!("cannot create {} ({advice})", path.display()))
-}
-
-/// The system's error in one of tempfile, which adds the temporary path.
-fn system_error(error: io::Error) -> io::Error {
-    let inner = error.get_ref().and_then(|e| e.source());
-    let code = inner
-        .and_then(|e| e.downcast_ref::<io::Error>())
-        .and_then(io::Error::raw_os_error);
-    code.map_or(error, io::Error::from_raw_os_error)
 }
 
 /// Results of `sudo aiprof` belong to the user who called it.

@@ -2,6 +2,7 @@
 
 use super::profile_out::{Destination, ProfileFormat, WeightArg};
 use super::{usage_error, values};
+use crate::collect::cgroup;
 use crate::collect::config::{Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, RecordConfig};
 use crate::collect::launch::Credentials;
 use crate::collect::privileges;
@@ -220,14 +221,10 @@ fn as_user(wanted: bool) -> Result<Option<Credentials>> {
 /// The directory of a cgroup, given as that or relative to the hierarchy's root.
 fn find_cgroup(path: &Path) -> Result<PathBuf> {
     let relative = path.strip_prefix("/").unwrap_or(path);
-    // Where version 1 has the usual place, version 2 is mounted below it.
-    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-    let below = roots.map(|root| Path::new(root).join(relative));
-    // Only version 2 has this file.
-    let found = [path.to_owned()]
+    let candidates = [path.to_owned(), cgroup::root().join(relative)];
+    let found = candidates
         .into_iter()
-        .chain(below)
-        .find(|dir| dir.join("cgroup.controllers").exists())
+        .find(|directory| cgroup::is_group(directory))
         .with_context(|| {
             format!(
                 "{} is not a cgroup (v2): `systemd-cgls` lists them",

@@ -3,15 +3,27 @@
 use super::bpf::perf;
 use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 
-/// Where cgroup v2 is mounted.
-const ROOT: &str = "/sys/fs/cgroup";
+/// Where cgroup v2 is mounted: where version 1 has the usual place, systemd puts
+/// version 2 below it.
+const ROOTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+
+/// The root of the cgroup v2 hierarchy.
+pub fn root() -> &'static Path {
+    let mounted = ROOTS.into_iter().map(Path::new).find(|root| is_group(root));
+    mounted.unwrap_or(Path::new(ROOTS[0]))
+}
+
+/// Whether a directory is a control group of version 2: only it has this file.
+pub fn is_group(directory: &Path) -> bool {
+    directory.join("cgroup.controllers").exists()
+}
 
 /// The path of a control group below the cgroup v2 mount, `/` for the root.
 pub fn path_of(id: u64) -> Option<String> {
     if id == 0 {
         return None;
     }
-    perf::cgroup_path(Path::new(ROOT), id)
+    perf::cgroup_path(root(), id)
 }
 
 /// The id of a control group: the inode number of its directory.

@@ -51,6 +51,11 @@ impl Filter {
         })
     }
 
+    /// The chosen processes; empty: all.
+    pub fn chosen(&self) -> Vec<u32> {
+        self.pids.iter().flatten().copied().collect()
+    }
+
     /// Follows forks.
     pub fn note(&mut self, event: &ProcessEvent) {
         if let (Some(pids), ProcessEventKind::Fork { parent }) = (&mut self.pids, &event.kind) {

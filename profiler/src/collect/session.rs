@@ -82,7 +82,7 @@ pub struct Progress {
 pub struct SelfUsage {
     /// CPU time of the profiler's process, user and system.
     pub cpu: Duration,
-    /// Peak resident memory of the profiler's process, in bytes.
+    /// Peak anonymous and shared resident memory of the profiler, in bytes.
     pub peak_rss_bytes: u64,
     /// Locked memory of all BPF maps and perf rings, in bytes.
     pub bpf_memory_bytes: u64,
@@ -150,6 +150,8 @@ pub struct Session {
     busy: BTreeMap<u32, u64>,
     samples_in_all: u64,
     undecodable: u64,
+    /// Largest of the looks taken four times a second and at the end.
+    peak_memory: u64,
 }
 
 struct Timers {
@@ -246,6 +248,7 @@ impl Session {
             busy: BTreeMap::new(),
             samples_in_all: 0,
             undecodable: 0,
+            peak_memory: 0,
         };
         session.meet_running()?;
         session
@@ -260,8 +263,9 @@ impl Session {
         perf::prefer_this_thread();
         let now = perf::monotonic_ns();
         let own = std::process::id();
-        for pid in procfs::likely_to_run(BUSIEST) {
-            if pid != own {
+        let chosen = self.filter.chosen();
+        for pid in chosen.into_iter().chain(procfs::likely_to_run(BUSIEST)) {
+            if pid != own && self.processes.get(pid).is_none() {
                 self.first_sight(pid, pid, now, "")?;
             }
         }
@@ -305,6 +309,7 @@ impl Session {
             self.housekeeping()?;
             if self.last.progress.elapsed() >= PROGRESS {
                 self.last.progress = Instant::now();
+                self.peak_memory = self.peak_memory.max(memory_bytes());
                 on_progress(&self.progress());
             }
         }
@@ -366,7 +371,7 @@ impl Session {
         }
         let usage = SelfUsage {
             cpu: perf::own_cpu_time(),
-            peak_rss_bytes: peak_rss_bytes(),
+            peak_rss_bytes: self.peak_memory.max(memory_bytes()),
             bpf_memory_bytes,
         };
         Ok(Finished { profile, usage })
@@ -697,17 +702,16 @@ fn describe(config: &RecordConfig, period_ns: u64) -> Meta {
     }
 }
 
-/// Peak anonymous and shared resident memory of this process. File-backed pages
-/// are the page cache's and not counted; the kernel keeps no peak of the parts,
-/// so this is the peak in all less the file-backed pages of now.
-fn peak_rss_bytes() -> u64 {
+/// Anonymous and shared resident memory of this process now. File-backed pages
+/// are the page cache's and not counted.
+fn memory_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| -> u64 {
         let line = status.lines().find_map(|l| l.strip_prefix(name));
         line.and_then(|l| l.split_ascii_whitespace().next()?.parse().ok())
             .unwrap_or(0)
     };
-    field("VmHWM:").saturating_sub(field("RssFile:")) * 1024
+    (field("RssAnon:") + field("RssShmem:")) * 1024
 }
 
 /// A control group's id, for the filter.

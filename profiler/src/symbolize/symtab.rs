@@ -80,11 +80,13 @@ struct Score {
 impl Score {
     /// With what the name says.
     fn with_name(self, name: &str) -> Self {
+        // A version has dots and says nothing about the name.
+        let (name, version) = name.split_once('@').unwrap_or((name, "@"));
         let (plain, clean) = readability(name);
         Self {
             plain,
             clean,
-            current: name.contains("@@") || !name.contains('@'),
+            current: version.starts_with('@'),
             ..self
         }
     }

@@ -768,9 +768,9 @@ int __clone(int x) { return sink ^= x; }
 int _of(int) __attribute__((alias("clone.part.0")));
 /* With versions, as in glibc's debug files. */
 int _versioned_impl(int x) { return sink |= x; }
-__asm__(".symver _versioned_impl, versioned@OLD, remove");
+__asm__(".symver _versioned_impl, versioned@V_1.0, remove");
 ALIAS(versioned_new, _versioned_impl);
-__asm__(".symver versioned_new, versioned@@NEW, remove");
+__asm__(".symver versioned_new, versioned@@V_2.1, remove");
 /* Assembly without a type, and a typed name for the same code. */
 __asm__(".text\n.globl untyped\nuntyped:\n.globl _typed\n.type _typed, @function\n_typed: ret\n.size _typed, 1\n");
 "#;
@@ -778,7 +778,7 @@ __asm__(".text\n.globl untyped\nuntyped:\n.globl _typed\n.type _typed, @function
 #[test]
 fn of_aliases_the_one_that_users_know_is_reported() {
     let dir = TempDir::new().unwrap();
-    fs::write(dir.path().join("map"), "OLD { }; NEW { } OLD;").unwrap();
+    fs::write(dir.path().join("map"), "V_1.0 { }; V_2.1 { } V_1.0;").unwrap();
     for debug in ["-g0", "-g"] {
         let flags = ["-shared", "-fPIC", "-O1", debug, "-Wl,--version-script=map"];
         let library = compile(dir.path(), "cc", ALIAS_SOURCE, "aliases", &flags);
@@ -799,7 +799,7 @@ fn of_aliases_the_one_that_users_know_is_reported() {
             ("__poll", "poll"),
             ("time", "__vdso_time"),
             ("clone.part.0", "_of"),
-            ("versioned@OLD", "versioned"),
+            ("versioned@V_1.0", "versioned"),
             ("untyped", "_typed"),
         ] {
             let found = symbolize(&binary(&library), &[address(any)]);
@@ -835,11 +835,10 @@ fn plt_instructions(path: &Path) -> Vec<(u64, String)> {
     for line in text.lines() {
         if let Some(of) = line.strip_prefix("Disassembly of section ") {
             section = of.trim_end_matches(':').to_owned();
-        } else if let Some((_, rest)) = line.split_once(" <") {
-            if let Some(label) = rest.strip_suffix(">:") {
-                name = label.to_owned();
-                continue;
-            }
+        } else if let Some((_, rest)) = line.split_once(" <")
+            && let Some(label) = rest.strip_suffix(">:")
+        {
+            name = label.to_owned();
         }
         let address = line.trim_start().split_once(":\t");
         let address = address.and_then(|(hex, _)| u64::from_str_radix(hex, 16).ok());

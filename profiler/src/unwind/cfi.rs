@@ -223,8 +223,17 @@ impl<'a> Interpreter<'a> {
                 offset: self.factored_signed()?,
             },
             (0x0f, _) => parse_cfa_expression(self.block()?),
-            // A new offset or register for a CFA that is an expression.
-            _ => return None,
+            // A new offset or register for a CFA that is an expression, as in
+            // hand-written assembly of libgcrypt: what is meant is not known
+            // until the next full definition.
+            (0x13, _) => {
+                self.code.sleb()?;
+                Cfa::Other
+            }
+            _ => {
+                self.code.uleb()?;
+                Cfa::Other
+            }
         };
         Some(())
     }

@@ -101,6 +101,7 @@ fn download(into: &Path, name: &str) -> Result<PathBuf> {
 fn unpack(package: &Path, dir: &Path) -> Result<PathBuf> {
     let whole = dir.join("unpacking");
     let _ = fs::remove_dir_all(&whole);
+    fs::create_dir_all(&whole)?;
     run(Command::new("dpkg").arg("-x").arg(package).arg(&whole))?;
     let image = image_in(&whole).with_context(|| format!("no kernel in {}", package.display()))?;
     let name = image.file_name().context("a path without a name")?;

@@ -6,7 +6,7 @@ pub mod btf;
 pub mod perf;
 pub mod pool;
 
-use aiprof_common::{COUNTERS, NO_FIELD, POOL_CHUNK, ProcEntry, Settings};
+use aiprof_common::{COUNTERS, NO_FIELD, POOL_CHUNK, ProcEntry, RULE_CACHE_CHUNK, Settings};
 use aya::{
     Ebpf, EbpfLoader, include_bytes_aligned,
     maps::{HashMap, MapData, PerCpuArray, RingBuf},
@@ -96,7 +96,10 @@ impl Bpf {
             .btf(None)
             .override_global("SETTINGS", &settings, true)
             .map_max_entries("POOL", chunks)
-            .map_max_entries("SAMPLER_RULES", settings.rule_cache_mask + 1)
+            .map_max_entries(
+                "SAMPLER_RULES",
+                (settings.rule_cache_mask + 1) / RULE_CACHE_CHUNK as u32,
+            )
             .map_max_entries("SAMPLES", options.ring_bytes);
         let mut ebpf = match object {
             Some(path) => {
@@ -238,10 +241,10 @@ fn settings(options: &BpfOptions) -> Settings {
     }
 }
 
-/// Entries of each CPU's rule cache: 4096 (96 KiB), fewer on large machines, so
+/// Entries of each CPU's rule cache: 4096 (64 KiB), fewer on large machines, so
 /// that all caches together stay below 2 MiB or so.
 fn rule_cache_entries() -> u32 {
     let cpus = aya::util::nr_cpus().unwrap_or(1).max(1);
     let share = (2 << 20) / cpus / size_of::<aiprof_common::CachedRule>();
-    1 << share.clamp(128, 4096).ilog2()
+    1 << share.clamp(RULE_CACHE_CHUNK, 4096).ilog2()
 }

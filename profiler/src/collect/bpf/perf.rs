@@ -497,14 +497,23 @@ pub fn allow_many_files() {
 /// Lets the calling thread run before ordinary ones, where that is allowed: the
 /// rings must be read in time even on a busy machine, and it takes little.
 pub fn prefer_this_thread() {
-    // SAFETY: no memory is passed; 0 is the calling thread. A refusal is fine.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
+    // SAFETY: no memory is passed; 0 is the calling thread. A refusal is fine,
+    // and a value that the user chose stays.
+    unsafe {
+        if libc::getpriority(libc::PRIO_PROCESS, 0) == 0 {
+            libc::setpriority(libc::PRIO_PROCESS, 0, -10);
+        }
+    }
 }
 
 /// Takes the preference back that a thread inherited from its creator.
 pub fn take_turns() {
     // SAFETY: as above.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) };
+    unsafe {
+        if libc::getpriority(libc::PRIO_PROCESS, 0) < 0 {
+            libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+        }
+    }
 }
 
 /// CPU time of this process so far, user and system.

@@ -4,7 +4,7 @@
 use super::build::{FRAMES, Frames, TEXT};
 use super::*;
 use crate::unwind::{UnwindError, build_all, fuzz_one};
-use aiprof_common::CFA_UNSUPPORTED;
+use aiprof_common::{CFA_RSP, CFA_UNSUPPORTED};
 use std::time::{Duration, Instant};
 
 /// A small file with a bit of everything, most of its bytes meaningful: the
@@ -155,4 +155,17 @@ fn what_is_malformed_is_counted() {
     assert_eq!(malformed(&spoilt(scanned, FRAMES)), (0, 1));
     // A bad header and nothing else to go by.
     assert_eq!(malformed(&frames.elf_with_hdr(0x1000, &[0xfe; 64])), (1, 1));
+}
+
+/// Hand-written assembly of libgcrypt has this; gimli refuses all of the function.
+#[test]
+fn a_new_offset_for_an_expression_is_unsupported_until_the_next_definition() {
+    let mut frames = Frames::new();
+    // CFA: an expression; advance 4; its offset is 16; advance 4; CFA: rsp + 24.
+    let code = [0x0f, 1, 0x96, 0x44, 0x0e, 16, 0x44, 0x0c, 7, 24];
+    frames.fde(0, 0x100, &code);
+    let file = UnwindFile::open(frames.elf(0x1000)).unwrap();
+    assert_eq!(rule_at(&file, TEXT + 5), rule(CFA_UNSUPPORTED, 0));
+    assert_eq!(rule_at(&file, TEXT + 8), rule(CFA_RSP, 24));
+    assert_eq!(file.malformed(), 0);
 }
