@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 
 use super::report::{mib, publish, table};
-use super::watch::{Group, Quiet, median, wait};
+use super::watch::{Group, Guard, Quiet, median, wait};
 use super::{Options, compile, cpus, stacks};
 
 /// What runs on every CPU while aiprof records.
@@ -35,7 +35,7 @@ impl Load {
     }
 
     fn start(&self, dir: &Path) -> Result<Group> {
-        let mut group = Group::default();
+        let mut group = Group::new()?;
         for cpu in 0..cpus() {
             match self {
                 Load::TreeInCommand => {}
@@ -147,6 +147,8 @@ fn record(aiprof: &Path, dir: &Path, load: &Load) -> Result<Found> {
         .stdin(Stdio::null())
         .spawn()
         .context("cannot start aiprof")?;
+    let mut guard = Guard::new()?;
+    guard.add(&child, false)?;
     let (status, _, _) = wait(&mut child, Duration::from_secs(120))?;
     let exit = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
     drop(busy);

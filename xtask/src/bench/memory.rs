@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use super::bpf::{map_ids, map_memory};
 use super::report::{mib, publish, table};
-use super::watch::{Group, Memory, MemoryWatch, median, perf_rings, signal, wait};
+use super::watch::{Group, Guard, Memory, MemoryWatch, median, perf_rings, signal, wait};
 use super::{Options, finish, stacks};
 use crate::proc::find_program;
 
@@ -102,7 +102,7 @@ pub(super) fn main(options: &Options) -> Result<()> {
     let mut found = Vec::new();
     for round in 1..=options.rounds {
         eprintln!("xtask: round {round} of {}", options.rounds);
-        let mut load = Group::default();
+        let mut load = Group::new()?;
         for _ in 0..EACH {
             for (_, script) in &chosen {
                 load.spawn(&mut busy(script, &dir, &aiprof))?;
@@ -151,6 +151,8 @@ fn record(aiprof: &Path, dir: &Path, seconds: u64) -> Result<Found> {
         .stdin(Stdio::null())
         .spawn()
         .context("cannot start aiprof")?;
+    let mut guard = Guard::new()?;
+    guard.add(&child, false)?;
     let pid = child.id();
     let memory = MemoryWatch::start(pid);
     let (mut maps, mut rings) = (0, 0);

@@ -12,7 +12,9 @@ use anyhow::{Context, Result, bail};
 use super::bpf::{Runs, Stats, map_ids, map_memory};
 use super::report::{mib, publish, table};
 use super::tools::{self, Build, Tool};
-use super::watch::{Group, Memory, MemoryWatch, Quiet, median, perf_rings, signal, stat, wait};
+use super::watch::{
+    Group, Guard, Memory, MemoryWatch, Quiet, median, perf_rings, signal, stat, wait,
+};
 use super::{Options, compile, cpus, stacks};
 
 /// What the workload's two builds are called, and so their processes.
@@ -129,6 +131,7 @@ fn round(tool: &Tool, programs: &Programs, seconds: u64) -> Result<Round> {
         .command()?
         .spawn()
         .with_context(|| tool.name.to_string())?;
+    let guarded = Guard::new().and_then(|mut g| g.add(&child, false).map(|()| g));
     let memory = MemoryWatch::start(child.id());
     let result = record(tool, &mut child, programs, seconds, &maps_before);
     if result.is_err() {
@@ -136,6 +139,8 @@ fn round(tool: &Tool, programs: &Programs, seconds: u64) -> Result<Round> {
         let _ = child.kill();
         let _ = child.wait();
     }
+    // The child has ended: there is nothing to guard any more.
+    drop(guarded?);
     let peak = memory.finish();
     let mut round = result.with_context(|| messages(tool))?;
     round.memory.own = round.memory.own.max(peak.own);
@@ -169,7 +174,7 @@ fn record(
             .with_context(|| format!("{what}: gone"))
     };
     let cpu_before = cpu("before the workload")?;
-    let mut workload = Group::default();
+    let mut workload = Group::new()?;
     for _ in 0..cpus() {
         workload.spawn(&mut Command::new(program))?;
     }

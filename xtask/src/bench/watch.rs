@@ -1,6 +1,7 @@
 //! Watching a running process through /proc, and the machine around it.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -108,13 +109,60 @@ pub(super) fn signal(child: &Child, signal: i32) {
     }
 }
 
+/// Ends processes when this one ends, however it does: a bench that is killed
+/// must leave no busy loops behind. A shell that waits for the end of its input
+/// knows them.
+pub(super) struct Guard {
+    shell: Child,
+}
+
+impl Guard {
+    pub(super) fn new() -> Result<Self> {
+        let script = "while read -r p; do all=\"$all $p\"; done; kill -s KILL -- $all";
+        let shell = Command::new("sh")
+            .args(["-c", script])
+            // Out of the reach of what ends this process and its group.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot start sh")?;
+        Ok(Self { shell })
+    }
+
+    /// Takes a child of ours in, or with `group` the group that it leads.
+    pub(super) fn add(&mut self, child: &Child, group: bool) -> Result<()> {
+        let sign = if group { "-" } else { "" };
+        let pipe = self.shell.stdin.as_mut().context("sh has no input")?;
+        writeln!(pipe, "{sign}{}", child.id()).context("cannot write to sh")
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // Before its input ends: what it knows is waited for by now, and the
+        // ids may be others' soon.
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
+
 /// Children, each with what it starts, that end with this value.
-#[derive(Default)]
 pub(super) struct Group {
     children: Vec<Child>,
+    guard: Guard,
 }
 
 impl Group {
+    pub(super) fn new() -> Result<Self> {
+        let guard = Guard::new()?;
+        Ok(Self {
+            children: Vec::new(),
+            guard,
+        })
+    }
+
     pub(super) fn spawn(&mut self, command: &mut Command) -> Result<()> {
         let text = crate::proc::display(command);
         let child = command
@@ -124,8 +172,9 @@ impl Group {
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("cannot start {text}"))?;
+        let guarded = self.guard.add(&child, true);
         self.children.push(child);
-        Ok(())
+        guarded
     }
 
     pub(super) fn signal(&self, number: i32) {
@@ -278,6 +327,17 @@ mod tests {
         assert_eq!(parse_stat(text), Some(('Z', 2.3)));
         assert_eq!(parse_stat("7 (short) S 1"), None);
         assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn guards_end_what_they_know() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let mut guard = Guard::new().unwrap();
+        guard.add(&child, false).unwrap();
+        // As when this process had ended.
+        drop(guard.shell.stdin.take());
+        let (status, _, _) = wait(&mut child, Duration::from_secs(30)).unwrap();
+        assert!(!status.success());
     }
 
     #[test]
