@@ -29,8 +29,8 @@ another) and bpf-linker; installs them as root on Debian, else says how.
   --check   Fails when the sources are not those of the manifest. Then rebuilds:
             with the manifest's tool versions, code, relocations, maps and BTF
             must be equal; with others, both objects must load here.
-  --debug   Builds with the feature `log` (aya-log) to target/ebpf-debug, for
-            `aiprof --bpf-object FILE`; nothing to commit.
+  --debug   Builds to target/ebpf-debug instead, for `aiprof --bpf-object FILE`;
+            nothing to commit.
 ";
 
 const TARGET: &str = "bpfel-unknown-none";
@@ -79,11 +79,7 @@ fn build_committed() -> Result<()> {
 
 fn build_debug() -> Result<()> {
     let tools = find_or_install(None)?;
-    let built = build(
-        &tools,
-        &target_dir().join("ebpf-debug"),
-        &["--features", "log"],
-    )?;
+    let built = build(&tools, &target_dir().join("ebpf-debug"), &[])?;
     eprintln!("xtask: wrote {}", built.display());
     Ok(())
 }
