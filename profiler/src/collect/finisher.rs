@@ -26,8 +26,6 @@ pub struct Finisher {
     stacks: FxHashMap<(u32, u64), Pages>,
     held: usize,
     tables: FxHashMap<(FileId, u32), Option<Vec<u8>>>,
-    /// Samples finished here.
-    pub finished: u64,
 }
 
 impl Finisher {
@@ -84,7 +82,6 @@ impl Finisher {
         };
         sample.stop = finish(&mut target, registers, &mut sample.user);
         sample.space = space.id;
-        self.finished += 1;
     }
 }
 

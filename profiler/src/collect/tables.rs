@@ -55,8 +55,6 @@ pub struct Tables {
     scratch: Vec<u8>,
     /// Pages evicted.
     pub evicted: u64,
-    /// Pages loaded after a miss.
-    pub loaded: u64,
     /// Blocks for which there was no room.
     pub refused: u64,
     /// Mapped files without usable unwind data.
@@ -73,7 +71,6 @@ impl Tables {
             lists: FxHashMap::default(),
             scratch: Vec::new(),
             evicted: 0,
-            loaded: 0,
             refused: 0,
             without_data: 0,
         }
@@ -229,7 +226,6 @@ impl Tables {
         let Some(&id) = self.directories.get(&dir) else {
             return;
         };
-        self.loaded += 1;
         self.load(id, page, binaries);
         for distance in 1..=NEIGHBOURS {
             let (used, all) = self.pool.usage();

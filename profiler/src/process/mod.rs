@@ -81,7 +81,7 @@ impl Space {
 }
 
 /// A process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Process {
     /// Name of its main thread.
     pub comm: String,
@@ -233,31 +233,14 @@ impl ProcessTable {
         }
         if !self.processes.contains_key(&pid) {
             let space = Rc::new(self.new_space());
-            self.processes.insert(
-                pid,
-                Process {
-                    comm: String::new(),
-                    space,
-                    parent: 0,
-                    exited_ns: None,
-                    is_fork: false,
-                    complete: false,
-                    has_forked: false,
-                    headless: false,
-                },
-            );
+            let process = Process {
+                space,
+                ..Process::default()
+            };
+            self.processes.insert(pid, process);
         }
-        // Present by now; the closure only satisfies the signature.
-        self.processes.entry(pid).or_insert_with(|| Process {
-            comm: String::new(),
-            space: Rc::default(),
-            parent: 0,
-            exited_ns: None,
-            is_fork: false,
-            complete: false,
-            has_forked: false,
-            headless: false,
-        })
+        // Present by now: this only looks it up.
+        self.processes.entry(pid).or_default()
     }
 
     fn fork(&mut self, pid: u32, parent: u32) -> bool {

@@ -13,8 +13,10 @@ use aya::{
     programs::{PerfEvent, ProgramError},
 };
 use std::{
-    os::fd::{AsFd, BorrowedFd},
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     path::Path,
+    ptr::NonNull,
 };
 use thiserror::Error;
 
@@ -239,6 +241,21 @@ fn settings(options: &BpfOptions) -> Settings {
         kernel_stacks: u32::from(options.kernel_stacks),
         pad: 0,
     }
+}
+
+/// A fresh shared mapping, readable and writable, of the first `len` bytes of a
+/// BPF map or perf event.
+fn map_shared(fd: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the kernel chooses the place; the result is checked.
+    let base = unsafe {
+        let fd = fd.as_raw_fd();
+        libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_SHARED, fd, 0)
+    };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at 0"))
 }
 
 /// Entries of each CPU's rule cache: 4096 (64 KiB), fewer on large machines, so

@@ -9,7 +9,7 @@ use perf_event_open_sys::{self as sys, bindings as b};
 use std::{
     fs::File,
     io,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr::NonNull,
     sync::atomic::{AtomicU64, Ordering, fence},
 };
@@ -130,27 +130,12 @@ impl ProcessRing {
             attr.set_build_id(0);
             open(&mut attr, cpu)
         })?;
-        // SAFETY: a fresh mapping of a perf event; the result is checked.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                (pages + 1) * PAGE,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                fd.as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at 0"))?;
+        let base = super::map_shared(fd.as_fd(), (pages + 1) * PAGE)?;
         Ok(Self { fd, base, pages })
     }
 
     /// The descriptor, to poll.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        use std::os::fd::AsFd;
         self.fd.as_fd()
     }
 
@@ -371,7 +356,6 @@ impl Poller {
 
     /// The descriptor.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        use std::os::fd::AsFd;
         self.0.as_fd()
     }
 

@@ -5,7 +5,7 @@ use aiprof_common::{POOL_CHUNK, POOL_UNIT, POOL_UNIT_BITS, PoolRef};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
-    os::fd::{AsRawFd, BorrowedFd},
+    os::fd::BorrowedFd,
     ptr::NonNull,
     sync::atomic::{AtomicU32, Ordering, fence},
     time::{Duration, Instant},
@@ -51,21 +51,7 @@ impl Pool {
     /// Maps `chunks` chunks of the pool map `fd`.
     pub fn map(fd: BorrowedFd<'_>, chunks: u32) -> io::Result<Self> {
         let len = chunks as usize * POOL_CHUNK;
-        // SAFETY: a fresh shared mapping of a map made mmapable; the result is checked.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                fd.as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at 0"))?;
+        let base = super::map_shared(fd, len)?;
         Ok(Self {
             base,
             len,
