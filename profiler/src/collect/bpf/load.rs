@@ -48,7 +48,7 @@ pub(super) fn load(
 }
 
 fn load_bytes(options: &BpfOptions, settings: &Settings, bytes: &[u8]) -> Result<Loaded, BpfError> {
-    let (opened, log) = with_warnings(|| ObjectBuilder::default().open_memory(bytes));
+    let (opened, log) = with_warnings(|| open(bytes));
     let mut open = opened.map_err(|source| BpfError::Load { source, log })?;
     set_sizes(&mut open, options, settings)?;
     set_constants(&mut open, settings, bytes)?;
@@ -69,6 +69,11 @@ fn load_bytes(options: &BpfOptions, settings: &Settings, bytes: &[u8]) -> Result
         maps.insert(name, MapHandle::try_from(&map)?);
     }
     Ok(Loaded { programs, maps })
+}
+
+fn open(bytes: &[u8]) -> libbpf_rs::Result<OpenObject> {
+    // The name is seen in that of the constants' map.
+    ObjectBuilder::default().name("aiprof")?.open_memory(bytes)
 }
 
 fn set_sizes(

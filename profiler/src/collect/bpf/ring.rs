@@ -138,3 +138,146 @@ impl Ring {
         unsafe { self.producer.base().add(self.page + offset) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs::File, os::unix::fs::FileExt};
+
+    const SIZE: u64 = 4096;
+
+    /// The memory of a ring, as the kernel lays it out, in a file; the data is
+    /// written twice, where the kernel has the same pages twice.
+    struct Fake {
+        file: File,
+        at: u64,
+    }
+
+    impl Fake {
+        fn new() -> (Self, Ring) {
+            let file = super::super::perf::memory_file(c"ring", &[]).unwrap();
+            let page = rustix::param::page_size() as u64;
+            file.set_len(2 * page + 2 * SIZE).unwrap();
+            let ring = Ring::map(file.as_fd(), SIZE as u32).unwrap();
+            (Self { file, at: 0 }, ring)
+        }
+
+        fn put(&self, position: u64, bytes: &[u8]) {
+            let data = 2 * rustix::param::page_size() as u64;
+            for (i, byte) in bytes.iter().enumerate() {
+                let offset = (position + i as u64) % SIZE;
+                for copy in [0, SIZE] {
+                    let at = data + copy + offset;
+                    self.file.write_all_at(&[*byte], at).unwrap();
+                }
+            }
+        }
+
+        /// Reserves and writes a record with these flags; gives its position.
+        fn write(&mut self, content: &[u8], flags: u32) -> u64 {
+            let at = self.at;
+            self.put(at, &(content.len() as u32 | flags).to_ne_bytes());
+            self.put(at + 8, content);
+            self.at += (content.len() as u64 + 8).next_multiple_of(8);
+            self.publish(self.at);
+            at
+        }
+
+        fn publish(&self, position: u64) {
+            let page = rustix::param::page_size() as u64;
+            self.file
+                .write_all_at(&position.to_ne_bytes(), page)
+                .unwrap();
+        }
+
+        fn consumed(&self) -> u64 {
+            let mut word = [0; 8];
+            self.file.read_exact_at(&mut word, 0).unwrap();
+            u64::from_ne_bytes(word)
+        }
+    }
+
+    fn drain(ring: &mut Ring) -> (Vec<Vec<u8>>, Drained) {
+        let mut records = Vec::new();
+        let drained = ring.drain(|record| records.push(record.to_vec()));
+        (records, drained)
+    }
+
+    #[test]
+    fn records_come_once_and_whole_also_around_the_end() {
+        let (mut fake, mut ring) = Fake::new();
+        let mut seed = 1u64;
+        for _ in 0..500 {
+            let mut written = Vec::new();
+            while fake.at - fake.consumed() < SIZE / 2 {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let content = vec![(seed >> 40) as u8; (seed >> 33) as usize % 300];
+                fake.write(&content, 0);
+                written.push(content);
+            }
+            assert_eq!(drain(&mut ring), (written, Drained::default()));
+            assert_eq!(fake.consumed(), fake.at);
+        }
+        assert!(fake.at > 100 * SIZE);
+    }
+
+    #[test]
+    fn a_record_being_written_holds_up_those_behind_it() {
+        let (mut fake, mut ring) = Fake::new();
+        fake.write(b"first", 0);
+        let busy = fake.write(b"second", BUSY);
+        fake.write(b"third", 0);
+        assert_eq!(drain(&mut ring).0, [b"first"]);
+        assert_eq!(fake.consumed(), busy);
+        fake.put(busy, &6u32.to_ne_bytes());
+        assert_eq!(drain(&mut ring).0, [&b"second"[..], b"third"]);
+        assert_eq!(drain(&mut ring).0, [b""; 0]);
+    }
+
+    #[test]
+    fn discarded_records_are_passed_over() {
+        let (mut fake, mut ring) = Fake::new();
+        fake.write(b"given up", DISCARDED);
+        fake.write(b"kept", 0);
+        assert_eq!(drain(&mut ring).0, [b"kept"]);
+        assert_eq!(fake.consumed(), fake.at);
+    }
+
+    #[test]
+    fn one_look_ends_though_writers_go_on() {
+        let (mut fake, mut ring) = Fake::new();
+        fake.write(&[1; 1016], 0);
+        let mut seen = 0;
+        let drained = ring.drain(|_| {
+            seen += 1;
+            fake.write(&[1; 1016], 0);
+        });
+        assert_eq!(seen, 4, "as much as the ring can hold");
+        assert!(drained.more && !drained.damaged);
+        let mut fresh = 0;
+        assert!(!ring.drain(|_| fresh += 1).more);
+        assert_eq!(fresh, 1);
+    }
+
+    #[test]
+    fn nonsense_is_skipped_and_told() {
+        for (len, position) in [(SIZE as u32 * 2, SIZE), (100, 8), (0, SIZE * 9)] {
+            let (mut fake, mut ring) = Fake::new();
+            fake.put(0, &len.to_ne_bytes());
+            fake.publish(position);
+            let (records, drained) = drain(&mut ring);
+            assert!(records.is_empty() && drained.damaged, "{len} {position}");
+            fake.at = position;
+            fake.write(b"after", 0);
+            assert_eq!(drain(&mut ring).0, [b"after"]);
+        }
+    }
+
+    #[test]
+    fn sizes_that_no_ring_has_are_refused() {
+        let file = super::super::perf::memory_file(c"ring", &[]).unwrap();
+        for size in [0, 5000, 1024] {
+            assert!(Ring::map(file.as_fd(), size).is_err(), "{size}");
+        }
+    }
+}
