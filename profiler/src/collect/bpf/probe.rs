@@ -432,7 +432,11 @@ mod tests {
         file.write_all(&bytes).unwrap();
         file.flush().unwrap();
         // SAFETY: a file of this test's own, which nobody truncates.
-        let mapped = unsafe { memmap2::MmapOptions::new().map_copy_read_only(&file).unwrap() };
+        let mapped = unsafe {
+            memmap2::MmapOptions::new()
+                .map_copy_read_only(&file)
+                .unwrap()
+        };
         Text {
             file,
             _mapped: mapped,
