@@ -408,6 +408,9 @@ impl Session {
             }) => {
                 self.finisher.page(cpu, time_ns, address, data);
             }
+            Ok(Record::Call(call)) => self.pending.push_back(Event::Call(call)),
+            Ok(Record::CallData(data)) => self.pending.push_back(Event::CallData(data)),
+            Ok(Record::CallStack(stack)) => self.pending.push_back(Event::CallStack(stack)),
             Err(error) => {
                 undecodable += 1;
                 tracing::debug!("sample: {error}");
@@ -438,6 +441,11 @@ impl Session {
         match event {
             Event::Process(event) => self.take_process(event),
             Event::Sample(sample) => self.take_sample(sample),
+            Event::Call(_)
+            | Event::CallData(_)
+            | Event::CallStack(_)
+            | Event::Probe(_)
+            | Event::ProbedFile(_) => Ok(()),
         }
     }
 

@@ -240,6 +240,14 @@ fn settings(options: &BpfOptions) -> Settings {
         rule_cache_mask: rule_cache_entries() - 1,
         include_idle: u32::from(options.include_idle),
         kernel_stacks: u32::from(options.kernel_stacks),
+        call_stack_limit: 0,
+        own_tgid: std::process::id(),
+        task_files: offset("task_struct", "files"),
+        files_fdt: offset("files_struct", "fdt"),
+        fdt_fd: offset("fdtable", "fd"),
+        fdt_max_fds: offset("fdtable", "max_fds"),
+        file_inode: offset("file", "f_inode"),
+        inode_rdev: offset("inode", "i_rdev"),
         pad: 0,
     }
 }

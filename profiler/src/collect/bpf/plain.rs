@@ -1,6 +1,6 @@
 //! Structures as the bytes that maps hold.
 
-use aiprof_common::{ProcEntry, Settings};
+use aiprof_common::{ProbeCounts, ProbeSpec, ProcEntry, Settings};
 
 /// A type that is nothing but its bytes: what a map's key or value may be.
 ///
@@ -17,6 +17,11 @@ unsafe impl Plain for u64 {}
 unsafe impl Plain for ProcEntry {}
 // SAFETY: repr(C), `u32` fields only.
 unsafe impl Plain for Settings {}
+// SAFETY: repr(C), integers and structures of them, padded by named fields: the
+// sizes asserted beside the definitions are the sums of the fields'.
+unsafe impl Plain for ProbeSpec {}
+// SAFETY: repr(C), `u64` fields only.
+unsafe impl Plain for ProbeCounts {}
 
 /// The bytes of a value.
 pub(super) fn bytes<T: Plain>(value: &T) -> &[u8] {
