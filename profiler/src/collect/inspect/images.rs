@@ -171,7 +171,7 @@ fn spir_v(memory: &dyn Memory, address: u64, end: u64) -> Option<Image> {
     const OP_FUNCTION: u32 = 54;
     const MODEL_KERNEL: u32 = 6;
     const HEADER_WORDS: usize = 5;
-    if address % 4 != 0 {
+    if !address.is_multiple_of(4) {
         return None;
     }
     let most = (end - address).min(CHUNK as u64) as usize;
