@@ -26,6 +26,10 @@
 
 #![no_std]
 
+mod calls;
+
+pub use calls::*;
+
 /// Bytes in one pool chunk, that is in one value of the pool map.
 pub const POOL_CHUNK: usize = 256 * 1024;
 /// Granularity of block addresses within a chunk, in bytes.
@@ -412,6 +416,22 @@ pub struct Settings {
     pub include_idle: u32,
     /// 1: record kernel stacks.
     pub kernel_stacks: u32,
+    /// Stacks of calls that one CPU walks in a second at most.
+    pub call_stack_limit: u32,
+    /// aiprof's own process: its calls are not recorded.
+    pub own_tgid: u32,
+    /// `task_struct.files`.
+    pub task_files: u32,
+    /// `files_struct.fdt`.
+    pub files_fdt: u32,
+    /// `fdtable.fd`.
+    pub fdt_fd: u32,
+    /// `fdtable.max_fds`.
+    pub fdt_max_fds: u32,
+    /// `file.f_inode`.
+    pub file_inode: u32,
+    /// `inode.i_rdev`.
+    pub inode_rdev: u32,
     /// Zero.
     pub pad: u32,
 }
@@ -423,11 +443,3 @@ pub const NO_FIELD: u32 = u32::MAX;
 pub const PF_FORKNOEXEC: u32 = 0x40;
 /// `task_struct.flags`: a kernel thread (include/linux/sched.h).
 pub const PF_KTHREAD: u32 = 0x0020_0000;
-
-#[cfg(feature = "user")]
-mod user {
-    // SAFETY: repr(C), integers only, no padding bytes: every bit pattern is valid.
-    unsafe impl aya::Pod for super::ProcEntry {}
-    // SAFETY: repr(C), integers only, no padding bytes: every bit pattern is valid.
-    unsafe impl aya::Pod for super::Settings {}
-}

@@ -73,6 +73,14 @@ pub static SETTINGS: Settings = Settings {
     rule_cache_mask: 0,
     include_idle: 0,
     kernel_stacks: 0,
+    call_stack_limit: 0,
+    own_tgid: 0,
+    task_files: 0,
+    files_fdt: 0,
+    fdt_fd: 0,
+    fdt_max_fds: 0,
+    file_inode: 0,
+    inode_rdev: 0,
     pad: 0,
 };
 

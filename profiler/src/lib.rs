@@ -3,8 +3,10 @@
 pub mod aggregate;
 pub mod cli;
 pub mod collect;
+pub mod correlate;
 pub mod export;
 pub mod import;
+pub mod probes;
 pub mod process;
 pub mod profile;
 pub mod symbolize;

@@ -183,6 +183,11 @@ impl Aggregator {
                 self.sample(processes, sample);
                 false
             }
+            Event::Call(_)
+            | Event::CallData(_)
+            | Event::CallStack(_)
+            | Event::Probe(_)
+            | Event::ProbedFile(_) => false,
         }
     }
 

@@ -1,6 +1,10 @@
 //! The events of the pipeline: what the kernel reports and a capture stores.
 
-use crate::profile::{BuildId, LossKind};
+use super::call::{Call, CallData, CallStack};
+use crate::{
+    probes::{Probe, ProbedFile},
+    profile::{BuildId, LossKind},
+};
 use serde::{Deserialize, Serialize};
 
 /// One event. A recording is a sequence of these in time order; live and from a
@@ -11,6 +15,17 @@ pub enum Event {
     Process(ProcessEvent),
     /// A CPU was sampled.
     Sample(Sample),
+    /// A probed call was entered or left.
+    Call(Call),
+    /// Data of a call.
+    CallData(CallData),
+    /// The stack of calls that follow.
+    CallStack(CallStack),
+    /// A function or ioctl is probed from here on; time-less, sent before its
+    /// first call.
+    Probe(Probe),
+    /// A file is probed from here on.
+    ProbedFile(ProbedFile),
 }
 
 impl Event {
@@ -19,6 +34,10 @@ impl Event {
         match self {
             Self::Process(event) => event.time_ns,
             Self::Sample(sample) => sample.time_ns,
+            Self::Call(call) => call.time_ns,
+            Self::CallData(data) => data.time_ns,
+            Self::CallStack(stack) => stack.sample.time_ns,
+            Self::Probe(_) | Self::ProbedFile(_) => 0,
         }
     }
 }

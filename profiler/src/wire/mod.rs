@@ -3,15 +3,17 @@
 //! Decoding is total: truncated, oversized or unknown input is an `Err`, never
 //! a panic, and reads only the bytes it was given.
 
+mod call;
 mod event;
 
+pub use call::{Call, CallData, CallStack};
 pub use event::{
     Event, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason, Thread,
 };
 
 use aiprof_common::{
-    KIND_SAMPLE, KIND_STACK_PAGE, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, STACK_PAGE, SampleHeader,
-    StackPage,
+    KIND_CALL, KIND_CALL_DATA, KIND_CALL_STACK, KIND_SAMPLE, KIND_STACK_PAGE, MAX_KERNEL_FRAMES,
+    MAX_USER_FRAMES, STACK_PAGE, SampleHeader, StackPage,
 };
 use std::mem::size_of;
 use thiserror::Error;
@@ -68,6 +70,12 @@ pub enum Record {
         /// The content, STACK_PAGE bytes.
         data: Box<[u8]>,
     },
+    /// A call's entry or exit.
+    Call(Call),
+    /// Data of a call.
+    CallData(CallData),
+    /// A stack of calls.
+    CallStack(CallStack),
 }
 
 /// Decodes one record of the sample ring.
@@ -78,6 +86,13 @@ pub fn decode(data: &[u8]) -> Result<Record, WireError> {
     match u32::from_ne_bytes(bytes(data, 0)?) {
         KIND_SAMPLE => decode_sample(data).map(Record::Sample),
         KIND_STACK_PAGE => decode_stack_page(data),
+        KIND_CALL => call::decode_call(data).map(Record::Call),
+        KIND_CALL_DATA => call::decode_data(data).map(Record::CallData),
+        KIND_CALL_STACK => {
+            let mut sample = decode_sample(data)?;
+            let id = std::mem::take(&mut sample.period);
+            Ok(Record::CallStack(CallStack { id, sample }))
+        }
         other => Err(WireError::UnknownKind(other)),
     }
 }

@@ -1,0 +1,269 @@
+//! Calls of probed functions and ioctls: the second half of the wire contract.
+//!
+//! User space compiles its probe tables into [`ProbeSpec`]s, one for each
+//! function, and attaches the probe programs with the cookie
+//! `library << 32 | index of the spec`. A program runs the spec's
+//! [`FetchOp`]s, the entry's or the exit's, and sends a [`CallRecord`]; texts and
+//! larger data follow in records of their own ([`DataHeader`]), stacks go ahead
+//! of it once ([`KIND_CALL_STACK`]).
+//!
+//! # Pairing, and calls without an exit probe
+//!
+//! A call is named by its thread and its stack pointer at entry, [`CallRecord::sp`]:
+//! the address of the slot that holds its return address. At a `ret`
+//! instruction, and in a return probe after subtracting 8, it is the same. A
+//! call whose exit is not probed, or was left by an exception or `longjmp`, is
+//! over as soon as its thread is seen above its slot.
+
+use crate::SampleHeader;
+
+/// A [`CallRecord`].
+pub const KIND_CALL: u32 = 3;
+/// A stack, laid out as a CPU sample ([`SampleHeader`]) whose `period` is the
+/// stack's id. Sent ahead of the first call that has it.
+pub const KIND_CALL_STACK: u32 = 4;
+/// A [`DataHeader`] and what it describes.
+pub const KIND_CALL_DATA: u32 = 5;
+
+/// Most fetch operations of a probe, those of the entry and the exit together.
+pub const MAX_OPS: usize = 16;
+/// Most values of a call.
+pub const MAX_VALUES: usize = 12;
+/// Most bytes of a text or array ([`FETCH_TEXT`], [`FETCH_BYTES`]).
+pub const TEXT_BYTES: usize = 256;
+/// Bytes of one record of a blob ([`FETCH_BLOB`]).
+pub const BLOB_BYTES: usize = 4096;
+/// Most bytes of a blob; what is beyond is not sent and told by `total`.
+pub const MAX_BLOB: u64 = 16 << 20;
+/// Most calls of one thread that wait for their exit, one inside the other.
+pub const MAX_PENDING: usize = 8;
+
+/// One thing to read when a probe is hit.
+///
+/// The base is chosen by `from` and `index`; `offset` is added where it is an
+/// address to read at.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FetchOp {
+    /// One of the `FROM_*` constants.
+    pub from: u8,
+    /// Which argument or value.
+    pub index: u8,
+    /// One of the `FETCH_*` constants.
+    pub how: u8,
+    /// Bytes of a value: 1, 2, 4 or 8; the rest of the `u64` is zero.
+    pub size: u8,
+    /// Right shift of a [`FETCH_VALUE`], in bits: the upper half of a register.
+    pub shift: u8,
+    /// The value slot it goes to ([`FETCH_VALUE`], [`FETCH_READ`]), or the tag of
+    /// the data ([`DataHeader::tag`]).
+    pub to: u8,
+    /// Of [`FETCH_BYTES`] and [`FETCH_BLOB`]: the value slot that holds the count.
+    pub count: u8,
+    /// Bytes of one counted thing.
+    pub unit: u8,
+    /// Added to the base where it is an address.
+    pub offset: i32,
+    /// Zero.
+    pub pad: u32,
+}
+const _: () = assert!(size_of::<FetchOp>() == 16);
+
+/// Base: integer argument `index`, 0..=5 (rdi, rsi, rdx, rcx, r8, r9); of an
+/// ioctl 0..=2 (descriptor, command, argument).
+pub const FROM_ARGUMENT: u8 = 0;
+/// Base: the address of the call's return address; the first argument on the
+/// stack is at offset 8.
+pub const FROM_STACK: u8 = 1;
+/// Base: value `index`, fetched earlier; at the exit also those of the entry, if
+/// the spec has [`SPEC_KEEP`].
+pub const FROM_VALUE: u8 = 2;
+/// Base: the return value (rax). At the exit only.
+pub const FROM_RESULT: u8 = 3;
+
+/// The base itself is the value.
+pub const FETCH_VALUE: u8 = 0;
+/// The value is what user memory holds at base + offset.
+pub const FETCH_READ: u8 = 1;
+/// The NUL-terminated text at base + offset, up to TEXT_BYTES.
+pub const FETCH_TEXT: u8 = 2;
+/// `count * unit` bytes at base + offset, up to TEXT_BYTES.
+pub const FETCH_BYTES: u8 = 3;
+/// `count * unit` bytes at base + offset, up to MAX_BLOB, in records of
+/// BLOB_BYTES. In sleepable programs only.
+pub const FETCH_BLOB: u8 = 4;
+
+/// What to do when a probe is hit.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbeSpec {
+    /// Identity of the function's name, the same in every library, never 0: a
+    /// stub that jumps to the next library's function of the same name is one
+    /// call, not two.
+    pub function: u32,
+    /// `SPEC_*` bits.
+    pub flags: u32,
+    /// Operations at the entry: `ops[..n_entry]`.
+    pub n_entry: u8,
+    /// Operations at the exit: the `n_exit` after them.
+    pub n_exit: u8,
+    /// Value slots in use, at most MAX_VALUES.
+    pub n_values: u8,
+    /// Zero.
+    pub pad: [u8; 5],
+    /// The operations.
+    pub ops: [FetchOp; MAX_OPS],
+}
+const _: () = assert!(size_of::<ProbeSpec>() == 16 + 16 * MAX_OPS);
+
+/// Record the user stack at the entry.
+pub const SPEC_STACK: u32 = 1;
+/// Keep the entry's values for the exit.
+pub const SPEC_KEEP: u32 = 2;
+/// The exit is probed too.
+pub const SPEC_EXIT: u32 = 4;
+/// Send no record at the entry; the exit's record has everything.
+pub const SPEC_EXIT_ONLY: u32 = 8;
+/// Record the kernel stack too (ioctls).
+pub const SPEC_KERNEL_STACK: u32 = 16;
+
+/// One probed call: its entry or its exit.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallRecord {
+    /// [`KIND_CALL`].
+    pub kind: u32,
+    /// CPU it was seen on.
+    pub cpu: u32,
+    /// CLOCK_MONOTONIC nanoseconds.
+    pub time_ns: u64,
+    /// Process id (tgid) in the root pid namespace.
+    pub tgid: u32,
+    /// Thread id in the root pid namespace.
+    pub tid: u32,
+    /// Index of the spec.
+    pub probe: u32,
+    /// Upper half of the cookie: which attached file. Of an ioctl: the file's
+    /// device number (`i_rdev`, kernel encoding).
+    pub library: u32,
+    /// Id of the user stack at the entry; 0: none recorded.
+    pub stack: u64,
+    /// The call's identity on its thread (see the module); 0 for an ioctl.
+    pub sp: u64,
+    /// Return value; 0 at the entry.
+    pub result: u64,
+    /// One bit for each value that could not be read.
+    pub unread: u16,
+    /// `CALL_*` bits.
+    pub flags: u16,
+    /// Calls of this thread that were pending outside of this one.
+    pub depth: u8,
+    /// Values that mean something.
+    pub n_values: u8,
+    /// Zero.
+    pub pad: u16,
+    /// The values fetched; those of the entry too if kept.
+    pub values: [u64; MAX_VALUES],
+}
+const _: () = assert!(size_of::<CallRecord>() == 64 + 8 * MAX_VALUES);
+
+/// This is the exit.
+pub const CALL_EXIT: u16 = 1;
+/// The pending call around it is the same call in an outer library, which
+/// jumped here: no stack, and not a call of its own.
+pub const CALL_TAIL: u16 = 2;
+/// The limiter left the stack out.
+pub const CALL_STACK_LIMITED: u16 = 4;
+/// No scratch memory was free for the stack.
+pub const CALL_STACK_BUSY: u16 = 8;
+/// The entry of this exit is not known: values kept are missing.
+pub const CALL_ENTRY_UNKNOWN: u16 = 16;
+/// A kernel stack is part of the stack.
+pub const CALL_KERNEL_STACK: u16 = 32;
+/// Data of this call were left out: the ring had no room.
+pub const CALL_DATA_LOST: u16 = 64;
+
+/// Header of data read for a call, followed by TEXT_BYTES or BLOB_BYTES bytes of
+/// which the first `len` count.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataHeader {
+    /// [`KIND_CALL_DATA`].
+    pub kind: u32,
+    /// CPU it was seen on.
+    pub cpu: u32,
+    /// Time of the call's record; with the thread it names the record.
+    pub time_ns: u64,
+    /// Process id (tgid).
+    pub tgid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// Index of the spec.
+    pub probe: u32,
+    /// Which data of the call: [`FetchOp::to`].
+    pub tag: u8,
+    /// 1: the data could not be read from here on.
+    pub unread: u8,
+    /// Bytes that count.
+    pub len: u16,
+    /// Where they begin in the whole.
+    pub offset: u64,
+    /// Bytes of the whole in the program's memory; of a text 0.
+    pub total: u64,
+}
+const _: () = assert!(size_of::<DataHeader>() == 48);
+
+/// A call that waits for its exit.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PendingCall {
+    /// [`CallRecord::sp`].
+    pub sp: u64,
+    /// When it began.
+    pub time_ns: u64,
+    /// [`ProbeSpec::function`].
+    pub function: u32,
+    /// Index of the spec.
+    pub probe: u32,
+    /// [`CallRecord::stack`].
+    pub stack: u64,
+    /// The entry's values, if kept.
+    pub values: [u64; MAX_VALUES],
+}
+const _: () = assert!(size_of::<PendingCall>() == 32 + 8 * MAX_VALUES);
+
+/// Value of the map `THREADS`, by thread id: the thread's pending calls,
+/// outermost first. User space deletes it when the thread exits.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadCalls {
+    /// Calls in use.
+    pub n: u32,
+    /// Zero.
+    pub pad: u32,
+    /// The calls.
+    pub calls: [PendingCall; MAX_PENDING],
+}
+
+/// Value of the per-CPU map `PROBE_COUNTS`, by spec.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProbeCounts {
+    /// Entries seen, those whose record was lost included.
+    pub calls: u64,
+    /// Records lost because the ring was full.
+    pub lost: u64,
+    /// Stacks the limiter left out.
+    pub stacks_limited: u64,
+    /// Stacks left out because no scratch memory was free.
+    pub stacks_busy: u64,
+    /// Data records lost because the ring was full.
+    pub data_lost: u64,
+}
+
+/// Scratch slots of each CPU for stacks of calls: programs can be preempted, so
+/// several may be at it.
+pub const CALL_SLOTS: u32 = 8;
+
+/// Bytes of the header that a stack record shares with a sample.
+pub const STACK_HEADER: usize = size_of::<SampleHeader>();

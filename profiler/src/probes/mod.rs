@@ -1,0 +1,231 @@
+//! What is probed and what it means: the model; pure.
+//!
+//! A *table* ([`table`]) describes the functions of a runtime or the ioctls of a
+//! driver. What of it was attached is told by [`Probe`] and [`ProbedFile`], which
+//! travel with the events, so that a capture can be read without the tables it
+//! was made with.
+
+use serde::{Deserialize, Serialize};
+
+/// One probed function or ioctl; [`Call::probe`](crate::wire::Call::probe) is its id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probe {
+    /// Its id, dense from 0.
+    pub id: u32,
+    /// Name of the table: `level-zero`, `aiu`, `xe`.
+    pub table: String,
+    /// The API for people: `Level Zero`, `CUDA driver`, `xe`.
+    pub api: String,
+    /// The function, demangled, or the ioctl's name.
+    pub function: String,
+    /// What a call of it does.
+    pub kind: CallKind,
+    /// Whether it is an ioctl of a driver.
+    pub is_ioctl: bool,
+    /// Names and formats of the values, by slot.
+    pub values: Vec<ValueInfo>,
+    /// Names of the data, by tag.
+    pub data: Vec<DataInfo>,
+    /// What the return value means.
+    pub result: ResultKind,
+    /// Whether exits are seen; if not, a call ends with its thread's next event.
+    pub has_exit: bool,
+}
+
+/// A file with attached probes; [`Call::library`](crate::wire::Call::library) is its id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbedFile {
+    /// Its id, dense from 1.
+    pub id: u32,
+    /// Its path as first seen.
+    pub path: String,
+    /// Name of its table.
+    pub table: String,
+    /// Its place in a chain of nested calls: outer ones have smaller numbers.
+    pub layer: u8,
+}
+
+/// What a call does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum CallKind {
+    /// Puts a kernel on a list, queue or stream.
+    Launch,
+    /// Hands prepared work to the device.
+    Submit,
+    /// Copies memory to, from or on the device.
+    Copy,
+    /// Fills device memory.
+    Fill,
+    /// Allocates device or shared memory.
+    Alloc,
+    /// Releases it.
+    Free,
+    /// Creates or destroys a module: device code.
+    Module,
+    /// Creates, changes or destroys a kernel.
+    Kernel,
+    /// Creates, signals or reads an event or a fence.
+    Event,
+    /// Waits for the device.
+    Synchronize,
+    /// Orders work on the device.
+    Barrier,
+    /// Exchanges data among processes or devices.
+    Collective,
+    /// Compiles for the device.
+    Compile,
+    /// Creates, changes or destroys a list, queue or stream.
+    Queue,
+    /// Creates or destroys a context, a device handle, an address space.
+    Context,
+    /// Puts memory into a device's address space.
+    Bind,
+    /// Takes it out.
+    Unbind,
+    /// Hands out addresses of functions: they are probed then.
+    Resolve,
+    /// Hands out the device's own activity records.
+    Activity,
+    /// Switches collection on or off (ITT pause and resume, setenv).
+    Control,
+    /// Anything else worth a span on the host.
+    Host,
+}
+
+/// A value of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ValueInfo {
+    /// Its name. Some names have a meaning for the launch events, see [`role`].
+    pub name: String,
+    /// How people want to read it.
+    pub format: ValueFormat,
+    /// Whether it is read at the exit.
+    pub at_exit: bool,
+}
+
+/// How a value is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum ValueFormat {
+    /// Unsigned decimal.
+    Decimal,
+    /// Two's complement decimal of as many bytes.
+    Signed(u8),
+    /// Hexadecimal: handles, addresses, flags.
+    Hex,
+    /// IEEE 754, 4 or 8 bytes.
+    Float(u8),
+}
+
+/// Data of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataInfo {
+    /// Its name, see [`role`].
+    pub name: String,
+    /// What it is.
+    pub format: DataFormat,
+}
+
+/// What data are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum DataFormat {
+    /// Text.
+    Text,
+    /// An array of handles or addresses, 8 bytes each.
+    Handles,
+    /// Raw bytes.
+    Blob,
+}
+
+/// What a return value means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum ResultKind {
+    /// Nothing is returned.
+    None,
+    /// 0 is success, anything else an error of 32 bits.
+    ZeroOk,
+    /// Like `ZeroOk`, and 1 means "not ready yet" (Level Zero).
+    Level0,
+    /// A pointer or handle; 0 is failure.
+    Pointer,
+    /// A number without judgement, 64 bits.
+    Number,
+    /// Negative is an error (`-errno` of system calls).
+    Errno,
+}
+
+/// Names of values and data that the launch events are made of. A table that
+/// uses them gets launches with kernels, sizes and bytes; other names are
+/// arguments like any other.
+pub mod role {
+    /// Handle of the command list.
+    pub const LIST: &str = "list";
+    /// Handle of the queue, stream or command queue.
+    pub const QUEUE: &str = "queue";
+    /// Handle of the device.
+    pub const DEVICE: &str = "device";
+    /// Handle of the context.
+    pub const CONTEXT: &str = "context";
+    /// Handle of the module.
+    pub const MODULE: &str = "module";
+    /// Handle of the kernel.
+    pub const KERNEL: &str = "kernel";
+    /// Handle of the event that the call signals.
+    pub const EVENT: &str = "event";
+    /// Handle of the fence.
+    pub const FENCE: &str = "fence";
+    /// Handles of command lists (data).
+    pub const LISTS: &str = "lists";
+    /// Number of work groups (or blocks) along each axis.
+    pub const GROUPS: [&str; 3] = ["groups_x", "groups_y", "groups_z"];
+    /// Work items (or threads) of a group along each axis.
+    pub const LOCAL: [&str; 3] = ["local_x", "local_y", "local_z"];
+    /// Work items in all along each axis (OpenCL).
+    pub const GLOBAL: [&str; 3] = ["global_x", "global_y", "global_z"];
+    /// Bytes copied, filled, allocated.
+    pub const BYTES: &str = "bytes";
+    /// Destination address.
+    pub const DST: &str = "dst";
+    /// Source address.
+    pub const SRC: &str = "src";
+    /// Address allocated or released.
+    pub const ADDRESS: &str = "address";
+    /// Name of the kernel, function or variable (data).
+    pub const NAME: &str = "name";
+    /// Device code (data).
+    pub const IMAGE: &str = "image";
+    /// Format of the device code.
+    pub const FORMAT: &str = "format";
+    /// Mode flags of a queue or list: see the table.
+    pub const MODE: &str = "mode";
+    /// Correlation id of the runtime.
+    pub const CORRELATION: &str = "correlation";
+    /// Address of a function handed out.
+    pub const FUNCTION: &str = "function";
+    /// An activity record (data).
+    pub const RECORD: &str = "record";
+    /// Batch buffer or command address of a submission.
+    pub const BATCH: &str = "batch";
+    /// Address space of a driver.
+    pub const VM: &str = "vm";
+}
+
+impl Probe {
+    /// The slot of the value with this name.
+    pub fn slot(&self, name: &str) -> Option<usize> {
+        self.values.iter().position(|v| v.name == name)
+    }
+
+    /// The tag of the data with this name.
+    pub fn tag(&self, name: &str) -> Option<u8> {
+        let at = self.data.iter().position(|d| d.name == name)?;
+        u8::try_from(at).ok()
+    }
+}
