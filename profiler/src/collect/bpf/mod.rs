@@ -6,7 +6,9 @@ pub mod btf;
 pub mod perf;
 pub mod pool;
 
-use aiprof_common::{COUNTERS, NO_FIELD, POOL_CHUNK, ProcEntry, RULE_CACHE_CHUNK, Settings};
+use aiprof_common::{
+    CALL_SLOTS, COUNTERS, NO_FIELD, POOL_CHUNK, ProcEntry, RULE_CACHE_CHUNK, Settings,
+};
 use aya::{
     Ebpf, EbpfLoader, include_bytes_aligned,
     maps::{HashMap, MapData, PerCpuArray, RingBuf},
@@ -99,8 +101,8 @@ impl Bpf {
             .override_global("SETTINGS", &settings, true)
             .map_max_entries("POOL", chunks)
             .map_max_entries(
-                "SAMPLER_RULES",
-                (settings.rule_cache_mask + 1) / RULE_CACHE_CHUNK as u32,
+                "RULES",
+                (settings.rule_cache_mask + 1) / RULE_CACHE_CHUNK as u32 + CALL_SLOTS,
             )
             .map_max_entries("SAMPLES", options.ring_bytes);
         let mut ebpf = match object {
