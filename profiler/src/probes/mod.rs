@@ -14,6 +14,9 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+mod words;
+
+pub use parse::{TableError, TableFile};
 pub use tables::{Active, Tables};
 
 use serde::{Deserialize, Serialize};

@@ -60,6 +60,15 @@ pub enum Switch {
     ConditionalCollection,
 }
 
+impl Switch {
+    /// The option that asks for it.
+    pub fn option(self) -> &'static str {
+        match self {
+            Self::ConditionalCollection => "--conditional-collection",
+        }
+    }
+}
+
 /// Functions that are called, probed and read in the same way.
 #[derive(Clone, Debug)]
 pub struct Function {
