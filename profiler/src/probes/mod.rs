@@ -5,6 +5,8 @@
 //! travel with the events, so that a capture can be read without the tables it
 //! was made with.
 
+pub mod ioctl;
+
 use serde::{Deserialize, Serialize};
 
 /// One probed function or ioctl; [`Call::probe`](crate::wire::Call::probe) is its id.
@@ -30,6 +32,8 @@ pub struct Probe {
     pub result: ResultKind,
     /// Whether exits are seen; if not, a call ends with its thread's next event.
     pub has_exit: bool,
+    /// Of an ioctl: what its values and data are made of.
+    pub layout: Option<Box<ioctl::IoctlLayout>>,
 }
 
 /// A file with attached probes; [`Call::library`](crate::wire::Call::library) is its id.
