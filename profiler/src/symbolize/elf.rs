@@ -37,7 +37,7 @@ const EM_X86_64: u16 = 62;
 
 /// Why a file is no usable ELF file.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ElfError {
+pub(crate) enum ElfError {
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
     #[error("not an ELF file")]
@@ -50,7 +50,7 @@ pub(super) enum ElfError {
 
 /// What `.gnu_debuglink` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DebugLink {
+pub(crate) struct DebugLink {
     /// File name of the debug file, without directory.
     pub name: OsString,
     /// CRC-32 of its contents.
@@ -74,7 +74,7 @@ const DEBUG_SECTIONS: [&str; 10] = [
 /// How a section is compressed; `header` is the length of what precedes the
 /// data, `size` the bytes that it claims to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Packing {
+pub(crate) enum Packing {
     None,
     Zlib { header: usize, size: u64 },
     Zstd { header: usize, size: u64 },
@@ -83,7 +83,7 @@ pub(super) enum Packing {
 
 /// A debug section.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DebugSection {
+pub(crate) struct DebugSection {
     pub name: &'static str,
     pub offset: u64,
     /// Bytes in the file.
@@ -93,7 +93,7 @@ pub(super) struct DebugSection {
 
 /// Where a symbol table and its strings lie in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SymbolTable {
+pub(crate) struct SymbolTable {
     pub offset: u64,
     pub size: u64,
     pub strings_offset: u64,
@@ -106,7 +106,7 @@ pub(super) struct SymbolTable {
 
 /// A section of jumps to functions of other files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PltSection {
+pub(crate) struct PltSection {
     pub vaddr: u64,
     pub offset: u64,
     pub size: u64,
@@ -116,7 +116,7 @@ pub(super) struct PltSection {
 
 impl PltSection {
     /// Whether an address lies in it.
-    pub(super) fn contains(&self, vaddr: u64) -> bool {
+    pub(crate) fn contains(&self, vaddr: u64) -> bool {
         vaddr
             .checked_sub(self.vaddr)
             .is_some_and(|at| at < self.size)
@@ -125,7 +125,7 @@ impl PltSection {
 
 /// A table of relocations with addends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RelaTable {
+pub(crate) struct RelaTable {
     pub offset: u64,
     pub size: u64,
     /// Index of the section with the symbols it refers to.
@@ -136,7 +136,7 @@ pub(super) struct RelaTable {
 
 /// Summary of an ELF file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ElfInfo {
+pub(crate) struct ElfInfo {
     pub build_id: Option<BuildId>,
     /// Whether `.symtab` is present with contents.
     pub has_symtab: bool,
@@ -162,7 +162,7 @@ pub(super) struct ElfInfo {
 impl ElfInfo {
     /// Where the section of a symbol ends, if it holds code. Indices from
     /// `SHN_LORESERVE` on are special, and allowed.
-    pub(super) fn code_end(&self, section: u16) -> Option<u64> {
+    pub(crate) fn code_end(&self, section: u16) -> Option<u64> {
         match self.code.get(usize::from(section)) {
             Some(&end) => Some(end).filter(|&end| end > 0),
             None => (section >= 0xff00).then_some(u64::MAX),
@@ -194,7 +194,7 @@ pub(super) fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 /// Reads the summary of a file.
-pub(super) fn inspect(file: &File) -> Result<ElfInfo, ElfError> {
+pub(crate) fn inspect(file: &File) -> Result<ElfInfo, ElfError> {
     let reader = Reader::new(file)?;
     let sections = reader.sections()?;
     let mut info = ElfInfo {

@@ -1,0 +1,9 @@
+//! Probes on the functions of accelerator runtimes.
+//!
+//! * [`symbols`]: which functions of a file the tables name;
+//! * [`decode`]: where in a function its probes go;
+//! * [`library`]: both, for one file;
+
+mod decode;
+mod library;
+mod symbols;
