@@ -28,6 +28,7 @@ pub mod cpu;
 pub mod doctor;
 pub mod filter;
 pub mod finisher;
+pub mod inspect;
 pub mod launch;
 pub mod names;
 pub mod privileges;

@@ -1,8 +1,7 @@
 //! eBPF features, each tried by the system call that a recording makes.
 
 use super::Check;
-use aya::programs::ProgramType;
-use aya::sys::{BpfHelper, is_helper_supported};
+use libbpf_rs::{ProgramType, libbpf_sys::BPF_FUNC_loop};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -77,7 +76,11 @@ fn check<T>(name: &'static str, what: &str, fallback: &str, result: io::Result<T
 }
 
 fn bpf_loop() -> Check {
-    let result = is_helper_supported(ProgramType::PerfEvent, BpfHelper::BPF_FUNC_loop);
+    // Whoever may not load programs at all would be told that all is well.
+    let result = perf_event_program().and_then(|_| {
+        let supported = ProgramType::PerfEvent.is_helper_supported(BPF_FUNC_loop);
+        supported.map_err(io::Error::other)
+    });
     let detail = match &result {
         Ok(true) => "bpf_loop".to_owned(),
         Ok(false) => "bpf_loop: not in this kernel".to_owned(),
