@@ -5,6 +5,17 @@
 //! travel with the events, so that a capture can be read without the tables it
 //! was made with.
 
+pub mod expr;
+pub mod glob;
+pub mod parse;
+pub mod program;
+pub mod table;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+pub use tables::{Active, Tables};
+
 use serde::{Deserialize, Serialize};
 
 /// One probed function or ioctl; [`Call::probe`](crate::wire::Call::probe) is its id.
@@ -22,7 +33,8 @@ pub struct Probe {
     pub kind: CallKind,
     /// Whether it is an ioctl of a driver.
     pub is_ioctl: bool,
-    /// Names and formats of the values, by slot.
+    /// Names and formats of the values, by slot; one without a name is a step on
+    /// the way to others, of no interest.
     pub values: Vec<ValueInfo>,
     /// Names of the data, by tag.
     pub data: Vec<DataInfo>,
