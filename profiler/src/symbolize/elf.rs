@@ -19,11 +19,15 @@ const MAX_SECTIONS: usize = 65_536;
 const MAX_NAMES: u64 = 4 << 20;
 const MAX_NOTE: u64 = 64 << 10;
 const MAX_LINK: u64 = 4096;
+/// Most bytes of the dynamic section, and of a list of folders.
+const MAX_DYNAMIC: u64 = 64 << 10;
+const MAX_RUN_PATH: u64 = 4096;
 /// Most sections of PLT entries; linkers make up to three.
 const MAX_PLTS: usize = 16;
 
 const SHT_SYMTAB: u32 = 2;
 const SHT_RELA: u32 = 4;
+const SHT_DYNAMIC: u32 = 6;
 const SHT_NOTE: u32 = 7;
 const SHT_NOBITS: u32 = 8;
 const SHT_DYNSYM: u32 = 11;
@@ -33,6 +37,8 @@ const ELFCOMPRESS_ZLIB: u32 = 1;
 const ELFCOMPRESS_ZSTD: u32 = 2;
 const PT_NOTE: u32 = 4;
 const NT_GNU_BUILD_ID: u32 = 3;
+const DT_RPATH: u64 = 15;
+const DT_RUNPATH: u64 = 29;
 const EM_X86_64: u16 = 62;
 
 /// Why a file is no usable ELF file.
@@ -134,6 +140,15 @@ pub(crate) struct RelaTable {
     pub plt: bool,
 }
 
+/// Where the dynamic section and its strings lie in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Dynamic {
+    offset: u64,
+    size: u64,
+    strings_offset: u64,
+    strings_size: u64,
+}
+
 /// Summary of an ELF file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ElfInfo {
@@ -150,6 +165,8 @@ pub(crate) struct ElfInfo {
     pub plt: Vec<PltSection>,
     /// The relocations that name them, the PLT's own first.
     pub relocations: Vec<RelaTable>,
+    /// The dynamic section and its strings.
+    dynamic: Option<Dynamic>,
     /// Whether `.debug_info` is present with contents.
     pub has_dwarf: bool,
     /// The debug sections that are read.
@@ -178,7 +195,7 @@ impl ElfInfo {
 
 /// Opens a regular file for reading; never waits on a pipe or device that took
 /// its place.
-pub(super) fn open_regular(path: &Path) -> io::Result<File> {
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -217,6 +234,29 @@ pub(crate) fn inspect(file: &File) -> Result<ElfInfo, ElfError> {
         info.build_id = reader.build_id_from_segments()?;
     }
     Ok(info)
+}
+
+/// The folders, colon-separated, that a file says its libraries are in
+/// (`DT_RUNPATH`, else `DT_RPATH`); `None` if it says nothing.
+pub(crate) fn run_path(file: &File, info: &ElfInfo) -> Option<String> {
+    let dynamic = info.dynamic?;
+    let reader = Reader::new(file).ok()?;
+    let entries = reader
+        .read(dynamic.offset, dynamic.size, MAX_DYNAMIC)
+        .ok()?;
+    let string_of = |wanted: u64| {
+        let mut entries = entries.chunks_exact(16);
+        entries.find_map(|entry| {
+            let at = reader.word(entry, 8);
+            (reader.word(entry, 0) == wanted && at < dynamic.strings_size).then_some(at)
+        })
+    };
+    let at = string_of(DT_RUNPATH).or_else(|| string_of(DT_RPATH))?;
+    let size = (dynamic.strings_size - at).min(MAX_RUN_PATH);
+    let from = dynamic.strings_offset.checked_add(at)?;
+    let text = reader.read(from, size, MAX_RUN_PATH).ok()?;
+    let text = text.split(|&b| b == 0).next().unwrap_or_default();
+    Some(String::from_utf8_lossy(text).into_owned())
 }
 
 /// One section header, widened to 64 bits.
@@ -395,6 +435,15 @@ impl<'a> Reader<'a> {
                         section: index,
                     });
                 }
+            }
+            SHT_DYNAMIC if self.wide => {
+                let strings = sections.list.get(section.link as usize);
+                info.dynamic = strings.map(|strings| Dynamic {
+                    offset: section.offset,
+                    size: section.size,
+                    strings_offset: strings.offset,
+                    strings_size: strings.size,
+                });
             }
             SHT_NOTE if info.build_id.is_none() && section.size <= MAX_NOTE => {
                 let notes = self.read(section.offset, section.size, MAX_NOTE)?;

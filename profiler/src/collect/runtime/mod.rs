@@ -5,5 +5,6 @@
 //! * [`library`]: both, for one file;
 
 mod decode;
+mod discover;
 mod library;
 mod symbols;
