@@ -200,7 +200,10 @@ mod tests {
     fn the_real_cache_has_the_c_library() {
         let cache = Path::new("/etc/ld.so.cache");
         if !cache.exists() {
-            println!("skipped: the_real_cache_has_the_c_library: no {}", cache.display());
+            println!(
+                "skipped: the_real_cache_has_the_c_library: no {}",
+                cache.display()
+            );
             return;
         }
         let found = in_linker_cache(cache, |path| path.ends_with("/libc.so.6"));

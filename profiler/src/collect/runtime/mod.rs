@@ -4,7 +4,10 @@
 //! * [`decode`]: where in a function its probes go;
 //! * [`library`]: both, for one file;
 
+mod attach;
 mod decode;
 mod discover;
 mod library;
+mod plan;
+mod registry;
 mod symbols;
