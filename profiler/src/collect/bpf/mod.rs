@@ -27,18 +27,18 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum BpfError {
     /// The object given with `--bpf-object` could not be read.
-    #[error("cannot read the eBPF object {path}: {source}")]
+    #[error("cannot read the eBPF object {path}: {cause}")]
     Object {
         /// The file.
         path: String,
         /// The cause.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The loader or the kernel refused the object.
-    #[error("cannot load the eBPF object: {source}{log}")]
+    #[error("cannot load the eBPF object: {cause}{log}")]
     Load {
         /// The cause.
-        source: libbpf_rs::Error,
+        cause: libbpf_rs::Error,
         /// What libbpf said about it, with the verifier's log; each message
         /// begins with a line feed.
         log: String,
@@ -46,6 +46,16 @@ pub enum BpfError {
     /// A map, program or variable is missing from the object.
     #[error("the eBPF object has no `{0}`")]
     Missing(&'static str),
+    /// The object was built for another version of aiprof.
+    #[error("the eBPF object is of another version: `{name}` has {found} bytes, not {wanted}")]
+    Version {
+        /// The variable that tells.
+        name: &'static str,
+        /// Its size in the object, in bytes.
+        found: u64,
+        /// Its size here, in bytes.
+        wanted: usize,
+    },
     /// A map operation failed.
     #[error("eBPF map operation failed: {0}")]
     Map(#[from] libbpf_rs::Error),
