@@ -16,6 +16,7 @@
 //! * [`tables`]: the unwind tables in the kernel;
 //! * [`finisher`]: walks that ended for want of a table;
 //! * [`names`]: symbols, looked up while the recording runs;
+//! * [`runtime`]: probes on the functions of accelerator runtimes;
 //! * [`session`]: owns the recording;
 //! * [`doctor`]: what of all this works on this machine.
 
@@ -36,6 +37,7 @@ pub mod probe_files;
 pub mod procfs;
 pub mod publish;
 pub mod readable;
+pub mod runtime;
 pub mod session;
 pub mod signals;
 pub mod tables;
