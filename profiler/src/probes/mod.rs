@@ -5,6 +5,8 @@
 //! travel with the events, so that a capture can be read without the tables it
 //! was made with.
 
+#[cfg(test)]
+mod abi;
 pub mod expr;
 pub mod glob;
 pub mod ioctl;
