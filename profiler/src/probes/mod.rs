@@ -5,7 +5,9 @@
 //! travel with the events, so that a capture can be read without the tables it
 //! was made with.
 
+pub mod driver_table;
 pub mod ioctl;
+pub mod reader;
 
 use serde::{Deserialize, Serialize};
 
