@@ -7,11 +7,13 @@
 
 #[cfg(test)]
 mod abi;
+pub mod driver_table;
 pub mod expr;
 pub mod glob;
 pub mod ioctl;
 pub mod parse;
 pub mod program;
+pub mod reader;
 pub mod table;
 mod tables;
 #[cfg(test)]
