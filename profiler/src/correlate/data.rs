@@ -68,11 +68,11 @@ impl Open {
         let is_image = Some(data.tag) == self.known.tags.image;
         let content = self.content(data.tag);
         content.total = content.total.max(data.total);
-        if is_blob && !is_image {
+        if is_blob && !is_image && data.total > MAX_CONTENT as u64 {
             content.complete = !data.unread;
             return;
         }
-        if is_blob {
+        if is_blob && is_image {
             let image = self.image.get_or_insert_with(|| Box::new(Image::new()));
             image.take(data);
             let complete = image.is_complete();
