@@ -5,9 +5,23 @@
 //! travel with the events, so that a capture can be read without the tables it
 //! was made with.
 
+#[cfg(test)]
+mod abi;
 pub mod driver_table;
+pub mod expr;
+pub mod glob;
 pub mod ioctl;
+pub mod parse;
+pub mod program;
 pub mod reader;
+pub mod table;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod words;
+
+pub use reader::{TableError, TableFile};
+pub use tables::{Active, Tables};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +40,8 @@ pub struct Probe {
     pub kind: CallKind,
     /// Whether it is an ioctl of a driver.
     pub is_ioctl: bool,
-    /// Names and formats of the values, by slot.
+    /// Names and formats of the values, by slot; one without a name is a step on
+    /// the way to others, of no interest.
     pub values: Vec<ValueInfo>,
     /// Names of the data, by tag.
     pub data: Vec<DataInfo>,
