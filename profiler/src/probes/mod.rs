@@ -20,7 +20,7 @@ mod tables;
 mod tests;
 mod words;
 
-pub use parse::{TableError, TableFile};
+pub use reader::{TableError, TableFile};
 pub use tables::{Active, Tables};
 
 use serde::{Deserialize, Serialize};

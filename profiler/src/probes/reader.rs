@@ -27,11 +27,34 @@ pub struct TableError {
     pub message: String,
 }
 
+/// What a file describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableFile {
+    /// Functions of a runtime: [`parse`](super::parse::parse) reads it.
+    Runtime,
+    /// Ioctls of a driver, for it has an `[[ioctl]]`:
+    /// [`driver_table::parse`](super::driver_table::parse) reads it.
+    Driver,
+}
+
+/// What a file describes; one that is no TOML at all counts as a runtime's.
+pub fn kind_of(text: &str) -> TableFile {
+    if text.len() > MAX_BYTES {
+        return TableFile::Runtime;
+    }
+    let (root, _) = DeTable::parse_recoverable(text);
+    match root.get_ref().get("ioctl") {
+        Some(_) => TableFile::Driver,
+        None => TableFile::Runtime,
+    }
+}
+
 pub(super) type Value<'a> = Spanned<DeValue<'a>>;
 
 /// A file being read; the mistakes are collected.
 pub(super) struct Reader<'a> {
-    source: &'a str,
+    /// The file's name.
+    pub(super) source: &'a str,
     text: &'a str,
     /// Where each line but the first begins.
     lines: Vec<usize>,
@@ -75,19 +98,27 @@ pub(super) fn read<T>(
 }
 
 impl Reader<'_> {
-    /// Each table of the array of tables `key`, of which there is at least one if
-    /// it is `required`.
+    /// Each table of the array of tables `key`, which must be there.
     pub(super) fn each<T>(
         &mut self,
         root: &DeTable<'_>,
         key: &str,
-        required: bool,
+        read: impl FnMut(&mut Self, &DeTable<'_>, Range<usize>) -> T,
+    ) -> Vec<T> {
+        if root.get(key).is_none() {
+            self.error(0..0, format!("a table has at least one [[{key}]]"));
+        }
+        self.each_if_any(root, key, read)
+    }
+
+    /// Each table of the array of tables `key`.
+    pub(super) fn each_if_any<T>(
+        &mut self,
+        root: &DeTable<'_>,
+        key: &str,
         mut read: impl FnMut(&mut Self, &DeTable<'_>, Range<usize>) -> T,
     ) -> Vec<T> {
         let Some(value) = root.get(key) else {
-            if required {
-                self.error(0..0, format!("a table has at least one [[{key}]]"));
-            }
             return Vec::new();
         };
         let items = value.get_ref().as_array().map_or(&[][..], |a| a);
@@ -166,8 +197,25 @@ impl Reader<'_> {
         default
     }
 
+    /// A list of names that must be there, each with its place.
+    pub(super) fn names(
+        &mut self,
+        table: &DeTable<'_>,
+        key: &str,
+        span: Range<usize>,
+    ) -> Vec<(String, Range<usize>)> {
+        if table.get(key).is_none() {
+            self.missing(key, span);
+        }
+        self.names_if_any(table, key)
+    }
+
     /// A list of names, each with its place; not empty where it is there.
-    pub(super) fn names(&mut self, table: &DeTable<'_>, key: &str) -> Vec<(String, Range<usize>)> {
+    pub(super) fn names_if_any(
+        &mut self,
+        table: &DeTable<'_>,
+        key: &str,
+    ) -> Vec<(String, Range<usize>)> {
         let Some(value) = table.get(key) else {
             return Vec::new();
         };

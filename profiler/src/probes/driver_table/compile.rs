@@ -4,6 +4,7 @@
 use super::field::{Field, Member, Place, Type};
 use super::{Array, DriverTable, Ioctl};
 use crate::probes::ioctl::{Action, ArrayLayout, ElementField, IoctlLayout};
+use crate::probes::table::function_id;
 use crate::probes::{CallKind, DataFormat, DataInfo, Probe, ResultKind, ValueFormat, ValueInfo};
 use aiprof_common::{
     FETCH_BYTES, FETCH_READ, FETCH_TEXT, FETCH_VALUE, FROM_ARGUMENT, FROM_VALUE, FetchOp, MAX_OPS,
@@ -327,12 +328,4 @@ impl Action {
                 | Self::VmCreate
         )
     }
-}
-
-/// [`ProbeSpec::function`] of a command: FNV-1a, 32 bits; never 0.
-fn function_id(name: &str) -> u32 {
-    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
-    hash.max(1)
 }

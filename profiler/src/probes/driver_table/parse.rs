@@ -68,7 +68,7 @@ fn table(reader: &mut Reader<'_>, root: &DeTable<'_>, source: &str) -> DriverTab
         reader.error(span_of(root, "name"), message.into());
     }
     let numbering = numbering(reader, root);
-    let ioctls = reader.each(root, "ioctl", true, |reader, table, span| {
+    let ioctls = reader.each(root, "ioctl", |reader, table, span| {
         ioctl(reader, table, span, numbering)
     });
     let table = DriverTable {
@@ -76,7 +76,7 @@ fn table(reader: &mut Reader<'_>, root: &DeTable<'_>, source: &str) -> DriverTab
         tested: reader.text(root, "tested"),
         includes: plain_names(reader, root, "includes"),
         handlers: plain_names(reader, root, "handlers"),
-        devices: reader.each(root, "device", true, device),
+        devices: reader.each(root, "device", device),
         source: source.to_owned(),
         name,
         numbering,
@@ -87,7 +87,7 @@ fn table(reader: &mut Reader<'_>, root: &DeTable<'_>, source: &str) -> DriverTab
 }
 
 fn plain_names(reader: &mut Reader<'_>, root: &DeTable<'_>, key: &str) -> Vec<String> {
-    let names = reader.names(root, key);
+    let names = reader.names_if_any(root, key);
     names.into_iter().map(|(name, _)| name).collect()
 }
 
@@ -163,7 +163,7 @@ fn major(reader: &mut Reader<'_>, table: &DeTable<'_>) -> Option<Major> {
 
 fn pci(reader: &mut Reader<'_>, table: &DeTable<'_>) -> Vec<PciId> {
     let mut ids = Vec::new();
-    for (text, span) in reader.names(table, "pci") {
+    for (text, span) in reader.names_if_any(table, "pci") {
         match pci_id(&text) {
             Some(id) => ids.push(id),
             None => {
@@ -217,7 +217,7 @@ fn ioctl(
         out: fields(reader, table, "out"),
         result: Some(reader.choice(table, "result", &RESULTS, ResultKind::Errno)),
         names,
-        arrays: reader.each(table, "array", false, array),
+        arrays: reader.each_if_any(table, "array", array),
         assumed: reader.boolean(table, "assumed", false),
         line: reader.position(span.start).0,
     };
