@@ -443,11 +443,3 @@ pub const NO_FIELD: u32 = u32::MAX;
 pub const PF_FORKNOEXEC: u32 = 0x40;
 /// `task_struct.flags`: a kernel thread (include/linux/sched.h).
 pub const PF_KTHREAD: u32 = 0x0020_0000;
-
-#[cfg(feature = "user")]
-mod user {
-    // SAFETY: repr(C), integers only, no padding bytes: every bit pattern is valid.
-    unsafe impl aya::Pod for super::ProcEntry {}
-    // SAFETY: repr(C), integers only, no padding bytes: every bit pattern is valid.
-    unsafe impl aya::Pod for super::Settings {}
-}

@@ -27,13 +27,32 @@ pub(crate) enum Sign {
     Program(&'static str),
     /// A file or folder.
     File(&'static str),
+    /// A static library, where .cargo/config.toml has them searched for.
+    Archive(&'static str),
 }
+
+/// Where distributions put static libraries.
+const ARCHIVES: &[&str] = &[
+    #[cfg(target_arch = "x86_64")]
+    "/usr/lib/x86_64-linux-gnu",
+    #[cfg(target_arch = "aarch64")]
+    "/usr/lib/aarch64-linux-gnu",
+    #[cfg(target_arch = "powerpc64")]
+    "/usr/lib/powerpc64le-linux-gnu",
+    #[cfg(target_arch = "s390x")]
+    "/usr/lib/s390x-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+];
 
 impl Sign {
     fn is_there(self) -> bool {
         match self {
             Sign::Program(name) => find_program(name).is_some(),
             Sign::File(path) => Path::new(path).exists(),
+            Sign::Archive(name) => ARCHIVES
+                .iter()
+                .any(|folder| Path::new(folder).join(name).exists()),
         }
     }
 }
@@ -65,13 +84,21 @@ macro_rules! package {
     };
 }
 
-use Sign::{File, Program};
+use Sign::{Archive, File, Program};
 
 /// The columns are the names for apt, dnf, zypper and pacman.
 pub(crate) const PACKAGES: &[Package] = &[
-    package!(Build, Program("cc"), ["gcc" "gcc" "gcc" "gcc"], "linker; compiles the bundled zstd"),
+    package!(Build, Program("cc"), ["gcc" "gcc" "gcc" "gcc"], "linker; compiles the bundled zstd and libbpf"),
     package!(Build, File("/usr/include/stdio.h"),
-        ["libc6-dev" "glibc-devel" "glibc-devel" "glibc"], "C headers for the bundled zstd"),
+        ["libc6-dev" "glibc-devel" "glibc-devel" "glibc"], "C headers for the bundled zstd and libbpf"),
+    package!(Build, Program("make"), ["make" "make" "make" "make"], "builds the bundled libbpf"),
+    package!(Build, Program("pkg-config"),
+        ["pkg-config" "pkgconf-pkg-config" "pkg-config" "pkgconf"], "builds the bundled libbpf"),
+    package!(Build, Archive("libelf.a"),
+        ["libelf-dev" "elfutils-libelf-devel-static" "libelf-devel" "libelf"],
+        "libbpf reads eBPF objects with it"),
+    package!(Build, Archive("libz.a"),
+        ["zlib1g-dev" "zlib-static" "zlib-devel-static" "zlib"], "libelf needs it"),
     package!(Test, Program("c++"), ["g++" "gcc-c++" "gcc-c++" "gcc"], "compiles the C++ workloads"),
     package!(Test, Program("go"), ["golang-go" "golang" "go" "go"],
         "`go tool pprof` reads our pprof files"),
@@ -209,9 +236,22 @@ mod tests {
     }
 
     #[test]
+    fn static_libraries_are_looked_for_where_the_build_does() {
+        let config = crate::proc::root().join(".cargo/config.toml");
+        let config = std::fs::read_to_string(config).unwrap();
+        let target = format!("_{}", std::env::consts::ARCH);
+        let line = config.lines().find(|line| line.contains(&target));
+        assert!(
+            line.is_some_and(|line| line.contains(&ARCHIVES.join(":"))),
+            "{config}"
+        );
+    }
+
+    #[test]
     fn a_present_program_is_not_missing() {
         assert!(Sign::Program("sh").is_there());
         assert!(!Sign::Program("no-such-program-here").is_there());
         assert!(Sign::File("/proc/self").is_there());
+        assert!(!Sign::Archive("libno-such-library.a").is_there());
     }
 }

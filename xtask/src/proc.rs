@@ -85,6 +85,11 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 /// Runs a command quietly and gives its standard output; its standard error
 /// goes into the error.
 pub(crate) fn capture(command: &mut Command) -> Result<String> {
+    Ok(String::from_utf8_lossy(&capture_bytes(command)?).into_owned())
+}
+
+/// [`capture`] for output that is not text.
+pub(crate) fn capture_bytes(command: &mut Command) -> Result<Vec<u8>> {
     let text = display(command);
     let out = command
         .stdin(Stdio::null())
@@ -97,7 +102,7 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
             String::from_utf8_lossy(&out.stderr).trim()
         );
     }
-    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    Ok(out.stdout)
 }
 
 #[cfg(test)]

@@ -4,8 +4,10 @@
 //! virtualisation, and the serial console as the only channel.
 
 mod console;
+mod devices;
 mod initramfs;
 mod kernel;
+mod modules;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,12 +22,15 @@ use crate::install::{ensure, try_ensure};
 use crate::packages::Group;
 use crate::proc::{cargo, find_program, root, run, target_dir};
 use initramfs::Initramfs;
+use modules::Module;
 
 pub(crate) const HELP: &str = "
 Boots Debian's 6.1 and 6.12 kernels under qemu (emulated: no KVM needed) and
 in each runs `aiprof doctor`, a system-wide recording of a program whose stack
 is exactly 100 calls deep, and `aiprof COMMAND`. At least 99 % of that program's
-samples must show the whole chain. Packages are downloaded with apt-get and kept
+samples must show the whole chain. Programs make real DRM, CUSE and VFIO ioctls
+there too, on vgem, on character devices of their own and on an emulated PCI
+device behind an emulated IOMMU. Packages are downloaded with apt-get and kept
 in target/vm, where each kernel's console lies too. The last line is
 `N passed, N failed, N skipped`.
 
@@ -87,11 +92,14 @@ fn skip_all(series: &[&str]) -> Counts {
 fn test_all(series: &[&str], object: Option<&Path>) -> Result<Counts> {
     let work = target_dir().join("vm");
     fs::create_dir_all(&work)?;
-    let initrd = pack(&work, object)?;
+    let base = pack(&work, object)?;
     let mut counts = Counts::default();
     for name in series {
-        match boot(&work, name, &initrd) {
-            Ok(console) => counts.add(console::judge(name, &console)),
+        match boot(&work, name, base.clone()) {
+            Ok(console) => {
+                counts.add(console::judge(name, &console));
+                counts.add(devices::judge(name, &console));
+            }
             Err(error) => {
                 println!("vm {name}: FAILED: {error:#}");
                 counts.fail(format!("vm {name}"));
@@ -101,19 +109,32 @@ fn test_all(series: &[&str], object: Option<&Path>) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Makes the initramfs and gives its path.
-fn pack(work: &Path, object: Option<&Path>) -> Result<PathBuf> {
+/// The programs of xtask/vm.
+const PROGRAMS: &[&str] = &[
+    "workload",
+    "vgem_work",
+    "cuse_device",
+    "ioctl_work",
+    "vfio_work",
+];
+
+/// What the initramfs of every kernel holds.
+fn pack(work: &Path, object: Option<&Path>) -> Result<Initramfs> {
     let sources = root().join("xtask/vm");
-    let workload = work.join("workload");
-    run(Command::new("cc")
-        .args(["-O2", "-fomit-frame-pointer", "-o"])
-        .arg(&workload)
-        .arg(sources.join("workload.c")))?;
     let mut initramfs = Initramfs::new();
-    initramfs.file("/init", 0o755, fs::read(sources.join("init"))?);
+    for name in ["init", "devices"] {
+        initramfs.file(&format!("/{name}"), 0o755, fs::read(sources.join(name))?);
+    }
+    for name in PROGRAMS {
+        let program = work.join(name);
+        run(Command::new("cc")
+            .args(["-O2", "-Wall", "-fomit-frame-pointer", "-o"])
+            .arg(&program)
+            .arg(sources.join(format!("{name}.c"))))?;
+        initramfs.program(&format!("/{name}"), &program)?;
+    }
     let busybox = find_program("busybox").context("busybox is gone")?;
     initramfs.program("/bin/busybox", &busybox)?;
-    initramfs.program("/workload", &workload)?;
     initramfs.program("/aiprof", &aiprof()?)?;
     let mut options = "";
     if let Some(object) = object {
@@ -122,10 +143,16 @@ fn pack(work: &Path, object: Option<&Path>) -> Result<PathBuf> {
         options = "--bpf-object /aiprof.bpf.o";
     }
     initramfs.file("/options", 0o644, options.into());
-    let path = work.join("initramfs.cpio");
-    fs::write(&path, initramfs.into_cpio())
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(path)
+    Ok(initramfs)
+}
+
+/// Adds a kernel's modules and the order in which to load them.
+fn add_modules(initramfs: &mut Initramfs, modules: Vec<Module>) {
+    let names: Vec<_> = modules.iter().map(|module| module.name.as_str()).collect();
+    initramfs.file("/modules/order", 0o644, names.join("\n").into());
+    for module in modules {
+        initramfs.file(&format!("/modules/{}.ko", module.name), 0o644, module.data);
+    }
 }
 
 fn aiprof() -> Result<PathBuf> {
@@ -138,34 +165,25 @@ fn aiprof() -> Result<PathBuf> {
 
 /// Boots one kernel and gives everything it wrote to its console, which also
 /// lies in target/vm for a person to read.
-fn boot(work: &Path, series: &str, initrd: &Path) -> Result<String> {
-    let vmlinuz = kernel::fetch(work, series)?;
+fn boot(work: &Path, series: &str, mut initramfs: Initramfs) -> Result<String> {
+    let kernel = kernel::fetch(work, series)?;
+    add_modules(&mut initramfs, kernel.modules);
+    let initrd = work.join(format!("initramfs-{series}.cpio"));
+    fs::write(&initrd, initramfs.into_cpio())
+        .with_context(|| format!("cannot write {}", initrd.display()))?;
     let mut command = Command::new("qemu-system-x86_64");
     // Hardware virtualisation is absent or broken on many build machines.
+    command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-M", "q35"]);
+    command.args(["-m", "1024", "-smp", "2", "-nographic", "-no-reboot"]);
+    command.args(["-nic", "none", "-monitor", "none"]);
+    // A PCI device behind an IOMMU, for vfio_work.
+    command.args(["-device", "intel-iommu", "-device", "edu"]);
+    command.arg("-kernel").arg(&kernel.image);
+    command.arg("-initrd").arg(&initrd);
     command.args([
-        "-accel",
-        "tcg,thread=multi",
-        "-cpu",
-        "max",
-        "-m",
-        "1024",
-        "-smp",
-        "2",
+        "-append",
+        "console=ttyS0 quiet panic=-1 mitigations=off intel_iommu=on",
     ]);
-    command.args([
-        "-nographic",
-        "-no-reboot",
-        "-nic",
-        "none",
-        "-monitor",
-        "none",
-    ]);
-    command
-        .arg("-kernel")
-        .arg(&vmlinuz)
-        .arg("-initrd")
-        .arg(initrd);
-    command.args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off"]);
     console::record(
         &mut command,
         &work.join(format!("console-{series}.log")),

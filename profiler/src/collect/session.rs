@@ -4,8 +4,9 @@
 use super::{
     binaries::Binaries,
     bpf::{
-        Bpf, BpfError, BpfOptions,
+        Bpf, BpfError, BpfOptions, SAMPLES,
         perf::{self, Clock},
+        ring::{Drained, Ring},
     },
     busy, cgroup,
     config::{Event as EventKind, RecordConfig},
@@ -27,11 +28,9 @@ use crate::{
     wire::{self, Event, ProcessEvent, ProcessEventKind, Record, Sample},
 };
 use aiprof_common::{COUNT_RING_DROPS, COUNT_SAMPLES};
-use aya::maps::{MapData, RingBuf};
 use std::{
     collections::{BTreeMap, VecDeque},
     io::{self, Write},
-    os::fd::AsRawFd,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -127,7 +126,7 @@ const PROCESS_RING_BYTES: usize = 1 << 20;
 pub struct Session {
     bpf: Bpf,
     cpus: CpuSet,
-    ring: RingBuf<MapData>,
+    ring: Ring,
     tables: Tables,
     publisher: Publisher,
     finisher: Finisher,
@@ -199,8 +198,8 @@ impl Session {
             kernel_stacks: config.kernel_stacks,
             ..BpfOptions::default()
         };
-        let mut bpf = Bpf::load(&options, config.bpf_object.as_deref())?;
-        let ring = bpf.take_ring()?;
+        let bpf = Bpf::load(&options, config.bpf_object.as_deref())?;
+        let ring = bpf.ring(SAMPLES)?;
         let tables = Tables::new(bpf.pool()?);
         let meta = describe(config, period_ns);
         let capture = capture
@@ -288,12 +287,15 @@ impl Session {
         stop: impl Future<Output = ()>,
         mut on_progress: impl FnMut(&Progress),
     ) -> Result<(), CollectError> {
-        let ring = perf::borrow(self.ring.as_raw_fd());
-        let epoll = self.cpus.poller(ring).map_err(CollectError::Runtime)?;
+        let epoll = self
+            .cpus
+            .poller(self.ring.fd())
+            .map_err(CollectError::Runtime)?;
         let readable = readable::watch(epoll).map_err(CollectError::Runtime)?;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tokio::pin!(stop);
+        let mut more = false;
         loop {
             tokio::select! {
                 biased;
@@ -304,8 +306,9 @@ impl Session {
                     tokio::time::sleep(BATCH).await;
                 }
                 _ = tick.tick() => {}
+                () = std::future::ready(()), if more => {}
             }
-            self.drain(false)?;
+            more = self.drain(false)?;
             self.housekeeping()?;
             if self.last.progress.elapsed() >= PROGRESS {
                 self.last.progress = Instant::now();
@@ -313,7 +316,7 @@ impl Session {
                 on_progress(&self.progress());
             }
         }
-        self.drain(false)
+        self.drain(false).map(drop)
     }
 
     /// The symbolized profile since the start or the last call.
@@ -388,34 +391,32 @@ impl Session {
 
     /// Reads the rings and takes in, in time order, everything that happened
     /// before the look began: a later event may still be on its way. `all`:
-    /// nothing more will come.
-    fn drain(&mut self, all: bool) -> Result<(), CollectError> {
+    /// nothing more will come. Gives whether there is more to read at once.
+    fn drain(&mut self, all: bool) -> Result<bool, CollectError> {
         let horizon = perf::monotonic_ns().saturating_sub(IN_FLIGHT_NS);
         let mut undecodable = 0;
         for ring in self.cpus.rings() {
             undecodable += ring.drain(|event| self.pending.push_back(Event::Process(event)));
         }
-        while let Some(item) = self.ring.next() {
-            match wire::decode(&item) {
-                Ok(Record::Sample(sample)) => self.pending.push_back(Event::Sample(sample)),
-                Ok(Record::StackPage {
-                    cpu,
-                    time_ns,
-                    address,
-                    data,
-                }) => {
-                    self.finisher.page(cpu, time_ns, address, data);
-                }
-                Ok(Record::Call(call)) => self.pending.push_back(Event::Call(call)),
-                Ok(Record::CallData(data)) => self.pending.push_back(Event::CallData(data)),
-                Ok(Record::CallStack(stack)) => self.pending.push_back(Event::CallStack(stack)),
-                Err(error) => {
-                    undecodable += 1;
-                    tracing::debug!("sample: {error}");
-                }
+        let Drained { more, damaged } = self.ring.drain(|record| match wire::decode(record) {
+            Ok(Record::Sample(sample)) => self.pending.push_back(Event::Sample(sample)),
+            Ok(Record::StackPage {
+                cpu,
+                time_ns,
+                address,
+                data,
+            }) => {
+                self.finisher.page(cpu, time_ns, address, data);
             }
-        }
-        self.undecodable += undecodable;
+            Ok(Record::Call(call)) => self.pending.push_back(Event::Call(call)),
+            Ok(Record::CallData(data)) => self.pending.push_back(Event::CallData(data)),
+            Ok(Record::CallStack(stack)) => self.pending.push_back(Event::CallStack(stack)),
+            Err(error) => {
+                undecodable += 1;
+                tracing::debug!("sample: {error}");
+            }
+        });
+        self.undecodable += undecodable + u64::from(damaged);
         self.pending.make_contiguous().sort_by_key(Event::time_ns);
         let take_all = all || self.pending.len() > MAX_PENDING;
         while let Some(event) = self.pending.front() {
@@ -433,7 +434,7 @@ impl Session {
             &self.binaries,
         );
         self.tables.maintain();
-        Ok(())
+        Ok(more)
     }
 
     fn take(&mut self, event: Event) -> Result<(), CollectError> {

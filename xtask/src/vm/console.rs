@@ -59,13 +59,13 @@ fn wait(child: &mut Child, limit: Duration) -> Result<bool> {
 
 /// One step of the VM's script: what it printed and how it ended.
 #[derive(Debug, PartialEq, Eq)]
-struct Step<'a> {
-    lines: Vec<&'a str>,
-    status: Option<i32>,
+pub(super) struct Step<'a> {
+    pub(super) lines: Vec<&'a str>,
+    pub(super) status: Option<i32>,
 }
 
 /// The step called `name`; one that never ran has no lines and no status.
-fn step<'a>(console: &'a str, name: &str) -> Step<'a> {
+pub(super) fn step<'a>(console: &'a str, name: &str) -> Step<'a> {
     let begin = format!("@@begin {name}");
     let mut lines = console.lines().skip_while(|line| *line != begin).skip(1);
     let mut step = Step {
@@ -87,12 +87,19 @@ fn step<'a>(console: &'a str, name: &str) -> Step<'a> {
 
 /// Judges one VM's run: four tests.
 pub(crate) fn judge(series: &str, console: &str) -> Counts {
-    let tests: [(&str, Result<String>); 4] = [
-        ("boot", booted(console)),
-        ("doctor", ended(&step(console, "doctor"), 0)),
-        ("stacks", stacks(console)),
-        ("command", ended(&step(console, "command"), 7)),
-    ];
+    count(
+        series,
+        [
+            ("boot", booted(console)),
+            ("doctor", ended(&step(console, "doctor"), 0)),
+            ("stacks", stacks(console)),
+            ("command", ended(&step(console, "command"), 7)),
+        ],
+    )
+}
+
+/// Prints and counts the outcomes of a kernel's tests.
+pub(super) fn count<const N: usize>(series: &str, tests: [(&str, Result<String>); N]) -> Counts {
     let mut counts = Counts::default();
     for (name, outcome) in tests {
         match outcome {
@@ -128,7 +135,7 @@ fn booted(console: &str) -> Result<String> {
     Ok(kernel.to_string())
 }
 
-fn ended(step: &Step<'_>, wanted: i32) -> Result<String> {
+pub(super) fn ended(step: &Step<'_>, wanted: i32) -> Result<String> {
     match step.status {
         Some(status) if status == wanted => Ok(String::new()),
         Some(status) => bail!(

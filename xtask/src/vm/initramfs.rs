@@ -15,6 +15,7 @@ const REGULAR: u32 = 0o100_000;
 const CHARACTER_DEVICE: u32 = 0o020_000;
 
 /// The files of an initramfs, by absolute path.
+#[derive(Clone)]
 pub(crate) struct Initramfs {
     files: BTreeMap<String, (u32, Vec<u8>)>,
 }

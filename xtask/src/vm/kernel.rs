@@ -7,16 +7,36 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use super::modules::{self, Module};
 use crate::install::may_install;
 use crate::proc::{capture, run};
 
-/// The kernel image of a series such as `6.12`, downloaded if it is not in
-/// `work` yet.
-pub(crate) fn fetch(work: &Path, series: &str) -> Result<PathBuf> {
+/// A kernel to boot.
+pub(crate) struct Kernel {
+    /// Path of the image.
+    pub(crate) image: PathBuf,
+    /// Modules, in the order in which they load.
+    pub(crate) modules: Vec<Module>,
+}
+
+/// The kernel of a series such as `6.12`, downloaded if it is not in `work` yet.
+pub(crate) fn fetch(work: &Path, series: &str) -> Result<Kernel> {
     let dir = work.join(format!("kernel-{series}"));
-    if let Some(image) = image_in(&dir) {
-        return Ok(image);
+    if kernel_in(&dir)?.is_none() {
+        download_any(work, series, &dir)?;
     }
+    kernel_in(&dir)?.with_context(|| format!("no kernel in {}", dir.display()))
+}
+
+/// The kernel in `dir`, if all of it is there.
+fn kernel_in(dir: &Path) -> Result<Option<Kernel>> {
+    let (image, modules) = (image_in(dir), modules::kept(&dir.join("modules"))?);
+    Ok(image
+        .zip(modules)
+        .map(|(image, modules)| Kernel { image, modules }))
+}
+
+fn download_any(work: &Path, series: &str, dir: &Path) -> Result<()> {
     let mut names = available(series)?;
     if names.is_empty() && may_install() {
         // A fresh image has no package lists.
@@ -29,7 +49,7 @@ pub(crate) fn fetch(work: &Path, series: &str) -> Result<PathBuf> {
     // Lists may name versions that the mirror has dropped: newest that comes.
     for name in names.iter().rev() {
         match download(&downloads, name) {
-            Ok(package) => return unpack(&package, &dir),
+            Ok(package) => return unpack(&package, dir),
             Err(error) => last = Some(error),
         }
     }
@@ -97,20 +117,20 @@ fn download(into: &Path, name: &str) -> Result<PathBuf> {
         .with_context(|| format!("apt-get download {name} left no file"))
 }
 
-/// Keeps the image only: the modules are twenty times as large and not needed.
-fn unpack(package: &Path, dir: &Path) -> Result<PathBuf> {
+/// Keeps the image and a few modules only: all of them are twenty times as large.
+fn unpack(package: &Path, dir: &Path) -> Result<()> {
+    let _ = fs::remove_dir_all(dir);
     let whole = dir.join("unpacking");
-    let _ = fs::remove_dir_all(&whole);
     fs::create_dir_all(&whole)?;
     run(Command::new("dpkg").arg("-x").arg(package).arg(&whole))?;
     let image = image_in(&whole).with_context(|| format!("no kernel in {}", package.display()))?;
     let name = image.file_name().context("a path without a name")?;
     fs::create_dir_all(dir.join("boot"))?;
-    let kept = dir.join("boot").join(name);
-    fs::rename(&image, &kept)?;
+    fs::rename(&image, dir.join("boot").join(name))?;
+    modules::keep(&whole, &dir.join("modules"))?;
     fs::remove_dir_all(&whole)?;
     fs::remove_file(package)?;
-    Ok(kept)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -3,60 +3,78 @@
 //! Everything `unsafe` of the live side is in this module and below.
 
 pub mod btf;
+mod load;
+mod mapping;
+mod messages;
 pub mod perf;
+mod plain;
 pub mod pool;
+pub mod probe;
+pub mod ring;
 
-use aiprof_common::{
-    CALL_SLOTS, COUNTERS, NO_FIELD, POOL_CHUNK, ProcEntry, RULE_CACHE_CHUNK, Settings,
-};
-use aya::{
-    Ebpf, EbpfLoader, include_bytes_aligned,
-    maps::{HashMap, MapData, PerCpuArray, RingBuf},
-    programs::{PerfEvent, ProgramError},
-};
+use aiprof_common::{COUNTERS, NO_FIELD, POOL_CHUNK, ProcEntry, RULE_CACHE_CHUNK, Settings};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use load::{Loaded, SAMPLER};
+pub use plain::Plain;
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd},
     path::Path,
-    ptr::NonNull,
 };
 use thiserror::Error;
-
-/// The committed eBPF object; `cargo xtask build-ebpf` makes it.
-static OBJECT: &[u8] = include_bytes_aligned!("aiprof.bpf.o");
 
 /// Why the programs could not be loaded.
 #[derive(Debug, Error)]
 pub enum BpfError {
     /// The object given with `--bpf-object` could not be read.
-    #[error("cannot read the eBPF object {path}: {source}")]
+    #[error("cannot read the eBPF object {path}: {cause}")]
     Object {
         /// The file.
         path: String,
         /// The cause.
-        source: std::io::Error,
+        cause: io::Error,
     },
-    /// The kernel or the loader refused the object.
-    #[error("cannot load the eBPF object: {0}")]
-    Load(#[from] aya::EbpfError),
-    /// The kernel's verifier refused a program.
-    #[error("cannot load the eBPF program `{name}`: {source}")]
-    Program {
-        /// The program.
-        name: &'static str,
-        /// The cause, with the verifier's log.
-        source: ProgramError,
+    /// The loader or the kernel refused the object.
+    #[error("cannot load the eBPF object: {cause}{log}")]
+    Load {
+        /// The cause.
+        cause: libbpf_rs::Error,
+        /// What libbpf said about it, with the verifier's log; each message
+        /// begins with a line feed.
+        log: String,
     },
-    /// A map or program is missing from the object.
+    /// A map, program or variable is missing from the object.
     #[error("the eBPF object has no `{0}`")]
     Missing(&'static str),
+    /// The object was built for another version of aiprof.
+    #[error("the eBPF object is of another version: `{name}` has {found} bytes, not {wanted}")]
+    Version {
+        /// The variable that tells.
+        name: &'static str,
+        /// Its size in the object, in bytes.
+        found: u64,
+        /// Its size here, in bytes.
+        wanted: usize,
+    },
     /// A map operation failed.
     #[error("eBPF map operation failed: {0}")]
-    Map(#[from] aya::maps::MapError),
+    Map(#[from] libbpf_rs::Error),
+    /// The descriptor of a program could not be kept.
+    #[error("cannot keep an eBPF program: {0}")]
+    Descriptor(io::Error),
     /// The pool could not be mapped into memory.
     #[error("cannot map the unwind pool: {0}")]
-    Pool(std::io::Error),
+    Pool(io::Error),
+    /// A ring buffer could not be mapped into memory.
+    #[error("cannot map the ring buffer `{0}`: {1}")]
+    Ring(&'static str, io::Error),
 }
+
+const PROCS: &str = "PROCS";
+const COUNTS: &str = "COUNTS";
+
+/// The ring buffer of the samples.
+pub const SAMPLES: &str = "SAMPLES";
 
 /// Sizes and switches of the programs.
 #[derive(Clone, Debug)]
@@ -69,6 +87,31 @@ pub struct BpfOptions {
     pub include_idle: bool,
     /// Record kernel stacks.
     pub kernel_stacks: bool,
+    /// Programs to load besides the sampler, by name.
+    pub programs: Vec<&'static str>,
+    /// Sizes of what programs at probes need; `None`: none will be loaded.
+    pub calls: Option<CallOptions>,
+}
+
+/// Sizes and limits of the programs at probes.
+#[derive(Clone, Copy, Debug)]
+pub struct CallOptions {
+    /// Bytes of the ring buffer of calls, a power of two.
+    pub ring_bytes: u32,
+    /// Most functions and ioctls probed.
+    pub probes: u32,
+    /// Stacks that one CPU walks in a second at most.
+    pub stack_limit: u32,
+}
+
+impl Default for CallOptions {
+    fn default() -> Self {
+        Self {
+            ring_bytes: 8 << 20,
+            probes: 4096,
+            stack_limit: 20_000,
+        }
+    }
 }
 
 impl Default for BpfOptions {
@@ -79,111 +122,101 @@ impl Default for BpfOptions {
             pool_bytes: 14 << 20,
             include_idle: false,
             kernel_stacks: true,
+            programs: Vec::new(),
+            calls: None,
         }
     }
 }
 
 /// The loaded programs and their maps.
 pub struct Bpf {
-    ebpf: Ebpf,
-    procs: HashMap<MapData, u32, ProcEntry>,
-    counts: PerCpuArray<MapData, u64>,
+    loaded: Loaded,
 }
 
 impl Bpf {
     /// Loads the object (the committed one, or `object`) into the kernel.
     pub fn load(options: &BpfOptions, object: Option<&Path>) -> Result<Self, BpfError> {
-        let settings = settings(options);
-        let chunks = settings.pool_chunks;
-        let mut loader = EbpfLoader::new();
-        loader
-            .btf(None)
-            .override_global("SETTINGS", &settings, true)
-            .map_max_entries("POOL", chunks)
-            .map_max_entries(
-                "RULES",
-                (settings.rule_cache_mask + 1) / RULE_CACHE_CHUNK as u32 + CALL_SLOTS,
-            )
-            .map_max_entries("SAMPLES", options.ring_bytes);
-        let mut ebpf = match object {
-            Some(path) => {
-                let bytes = std::fs::read(path).map_err(|source| BpfError::Object {
-                    path: path.display().to_string(),
-                    source,
-                })?;
-                loader.load(&bytes)?
-            }
-            None => loader.load(OBJECT)?,
-        };
-        let program: &mut PerfEvent = ebpf
-            .program_mut("sampler")
-            .and_then(|p| p.try_into().ok())
-            .ok_or(BpfError::Missing("sampler"))?;
-        program.load().map_err(|source| BpfError::Program {
-            name: "sampler",
-            source,
-        })?;
-        let mut take = |name| ebpf.take_map(name).ok_or(BpfError::Missing(name));
-        let procs = HashMap::try_from(take("PROCS")?)?;
-        let counts = PerCpuArray::try_from(take("COUNTS")?)?;
-        Ok(Self {
-            ebpf,
-            procs,
-            counts,
-        })
+        let loaded = load::load(options, &settings(options), object)?;
+        let bpf = Self { loaded };
+        // Used while recording, where there is no good way to fail.
+        for name in [PROCS, COUNTS] {
+            bpf.map(name)?;
+        }
+        Ok(bpf)
+    }
+
+    /// A loaded program, to attach (see [`probe`]).
+    pub fn program(&self, name: &'static str) -> Result<BorrowedFd<'_>, BpfError> {
+        let fd = self.loaded.programs.get(name);
+        fd.map(AsFd::as_fd).ok_or(BpfError::Missing(name))
     }
 
     /// The sampler's program, to attach to perf events.
     pub fn sampler_fd(&self) -> Result<BorrowedFd<'_>, BpfError> {
-        let program: &PerfEvent = self
-            .ebpf
-            .program("sampler")
-            .and_then(|p| p.try_into().ok())
-            .ok_or(BpfError::Missing("sampler"))?;
-        program
-            .fd()
-            .map(AsFd::as_fd)
-            .map_err(|source| BpfError::Program {
-                name: "sampler",
-                source,
-            })
+        self.program(SAMPLER)
     }
 
-    /// Takes the ring buffer of the samples; works once.
-    pub fn take_ring(&mut self) -> Result<RingBuf<MapData>, BpfError> {
-        let map = self
-            .ebpf
-            .take_map("SAMPLES")
-            .ok_or(BpfError::Missing("SAMPLES"))?;
-        Ok(RingBuf::try_from(map)?)
+    /// The reading end of a ring buffer; there must be only one of each.
+    pub fn ring(&self, name: &'static str) -> Result<ring::Ring, BpfError> {
+        let map = self.map(name)?;
+        ring::Ring::map(map.as_fd(), map.max_entries()).map_err(|e| BpfError::Ring(name, e))
     }
 
     /// Maps the unwind pool into this process.
     pub fn pool(&self) -> Result<pool::Pool, BpfError> {
-        let aya::maps::Map::Array(map) = self.ebpf.map("POOL").ok_or(BpfError::Missing("POOL"))?
-        else {
-            return Err(BpfError::Missing("POOL"));
-        };
-        let info = map.info()?;
-        pool::Pool::map(map.fd().as_fd(), info.max_entries()).map_err(BpfError::Pool)
+        let map = self.map("POOL")?;
+        pool::Pool::map(map.as_fd(), map.max_entries()).map_err(BpfError::Pool)
     }
 
     /// Publishes the mapping list of a process.
     pub fn set_process(&mut self, pid: u32, entry: ProcEntry) -> Result<(), BpfError> {
-        Ok(self.procs.insert(pid, entry, 0)?)
+        self.set(PROCS, &pid, &entry)
     }
 
     /// Forgets a process; one that is not known is no error.
     pub fn remove_process(&mut self, pid: u32) {
-        let _ = self.procs.remove(&pid);
+        self.remove(PROCS, &pid);
     }
 
     /// A counter (`COUNT_*`), summed over all CPUs.
     pub fn count(&self, index: u32) -> u64 {
         debug_assert!(index < COUNTERS);
-        self.counts
-            .get(&index, 0)
-            .map_or(0, |values| values.iter().sum())
+        self.per_cpu::<u64>(COUNTS, index).into_iter().sum()
+    }
+
+    /// Writes one entry of a map.
+    pub fn set<K: Plain, V: Plain>(
+        &self,
+        map: &'static str,
+        key: &K,
+        value: &V,
+    ) -> Result<(), BpfError> {
+        let map = self.map(map)?;
+        Ok(map.update(plain::bytes(key), plain::bytes(value), MapFlags::ANY)?)
+    }
+
+    /// Deletes one entry of a map; one that is not there is no error.
+    pub fn remove<K: Plain>(&self, map: &'static str, key: &K) {
+        let _ = self.map(map).map(|map| map.delete(plain::bytes(key)));
+    }
+
+    /// An entry of a per-CPU array, one value for each possible CPU; none if it
+    /// cannot be read.
+    pub fn per_cpu<V: Plain>(&self, map: &'static str, index: u32) -> Vec<V> {
+        let key = plain::bytes(&index);
+        let values = self
+            .map(map)
+            .and_then(|map| Ok(map.lookup_percpu(key, MapFlags::ANY)?));
+        let values = values.ok().flatten().unwrap_or_default();
+        // The kernel rounds each value up to whole words.
+        values
+            .iter()
+            .filter_map(|bytes| plain::value(bytes.get(..size_of::<V>())?))
+            .collect()
+    }
+
+    fn map(&self, name: &'static str) -> Result<&MapHandle, BpfError> {
+        self.loaded.maps.get(name).ok_or(BpfError::Missing(name))
     }
 
     /// Bytes of kernel memory locked by all maps, as the kernel reports them
@@ -241,7 +274,7 @@ fn settings(options: &BpfOptions) -> Settings {
         rule_cache_mask: rule_cache_entries() - 1,
         include_idle: u32::from(options.include_idle),
         kernel_stacks: u32::from(options.kernel_stacks),
-        call_stack_limit: 0,
+        call_stack_limit: options.calls.map_or(0, |c| c.stack_limit),
         own_tgid: std::process::id(),
         task_files: offset("task_struct", "files"),
         files_fdt: offset("files_struct", "fdt"),
@@ -253,25 +286,10 @@ fn settings(options: &BpfOptions) -> Settings {
     }
 }
 
-/// A fresh shared mapping, readable and writable, of the first `len` bytes of a
-/// BPF map or perf event.
-fn map_shared(fd: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>> {
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the kernel chooses the place; the result is checked.
-    let base = unsafe {
-        let fd = fd.as_raw_fd();
-        libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_SHARED, fd, 0)
-    };
-    if base == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at 0"))
-}
-
 /// Entries of each CPU's rule cache: 4096 (64 KiB), fewer on large machines, so
 /// that all caches together stay below 2 MiB or so.
 fn rule_cache_entries() -> u32 {
-    let cpus = aya::util::nr_cpus().unwrap_or(1).max(1);
+    let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1).max(1);
     let share = (2 << 20) / cpus / size_of::<aiprof_common::CachedRule>();
     1 << share.clamp(RULE_CACHE_CHUNK, 4096).ilog2()
 }

@@ -1,6 +1,7 @@
 //! perf events: the sampling clock on every CPU, and the stream of process
 //! events (fork, exec, mmap, exit).
 
+use super::mapping::Mapping;
 use crate::{
     profile::BuildId,
     wire::{FileKey, MapEvent, ProcessEvent, ProcessEventKind},
@@ -10,7 +11,6 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-    ptr::NonNull,
     sync::atomic::{AtomicU64, Ordering, fence},
 };
 
@@ -29,12 +29,18 @@ pub enum Clock {
     },
 }
 
+/// Opens an event of every process on one CPU.
 fn open(attr: &mut b::perf_event_attr, cpu: u32) -> io::Result<OwnedFd> {
+    open_for(attr, -1, i32::try_from(cpu).map_err(io::Error::other)?)
+}
+
+/// perf_event_open(2); -1: every process, or every CPU.
+pub(super) fn open_for(attr: &mut b::perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     attr.size = std::mem::size_of::<b::perf_event_attr>() as u32;
-    let cpu = i32::try_from(cpu).map_err(io::Error::other)?;
-    // SAFETY: `attr` is initialised and says its size; the result is checked.
+    // SAFETY: `attr` is initialised and says its size, and what it points to, if
+    // anything, the caller keeps; the result is checked.
     let fd = unsafe {
-        sys::perf_event_open(attr, -1, cpu, -1, b::PERF_FLAG_FD_CLOEXEC as libc::c_ulong)
+        sys::perf_event_open(attr, pid, cpu, -1, b::PERF_FLAG_FD_CLOEXEC as libc::c_ulong)
     };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -99,7 +105,7 @@ pub fn open_sampler(
 /// The process events of one CPU, through a ring buffer.
 pub struct ProcessRing {
     fd: OwnedFd,
-    base: NonNull<u8>,
+    memory: Mapping,
     pages: usize,
 }
 
@@ -130,8 +136,8 @@ impl ProcessRing {
             attr.set_build_id(0);
             open(&mut attr, cpu)
         })?;
-        let base = super::map_shared(fd.as_fd(), (pages + 1) * PAGE)?;
-        Ok(Self { fd, base, pages })
+        let memory = Mapping::new(fd.as_fd(), 0, (pages + 1) * PAGE, true)?;
+        Ok(Self { fd, memory, pages })
     }
 
     /// The descriptor, to poll.
@@ -141,14 +147,14 @@ impl ProcessRing {
 
     /// Bytes of the ring.
     pub fn bytes(&self) -> usize {
-        (self.pages + 1) * PAGE
+        self.memory.size()
     }
 
     /// Reads all events there are, calling `sink` for each; returns how many
     /// records could not be decoded.
     pub fn drain(&mut self, mut sink: impl FnMut(ProcessEvent)) -> u64 {
         let size = self.pages * PAGE;
-        let meta = self.base.as_ptr().cast::<b::perf_event_mmap_page>();
+        let meta = self.memory.base().cast::<b::perf_event_mmap_page>();
         // SAFETY: the first page of the mapping is the control page; both
         // positions are aligned words that the kernel reads or writes whole.
         let (head, tail) = unsafe {
@@ -192,18 +198,11 @@ impl ProcessRing {
         // SAFETY: `start + first <= size` and `len - first <= start`, all within
         // the data pages; the kernel does not write between tail and head.
         unsafe {
-            let data = self.base.as_ptr().add(PAGE);
+            let data = self.memory.base().add(PAGE);
             to.extend_from_slice(std::slice::from_raw_parts(data.add(start), first));
             to.extend_from_slice(std::slice::from_raw_parts(data, len - first));
         }
         to
-    }
-}
-
-impl Drop for ProcessRing {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `open`, not used after this.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes()) };
     }
 }
 
@@ -394,12 +393,6 @@ pub fn settle(epoll: &OwnedFd) {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
     // SAFETY: the buffer has the size given.
     while unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), 64, 0) } == 64 {}
-}
-
-/// Borrows a descriptor of something that only tells its number.
-pub fn borrow<'a>(fd: i32) -> BorrowedFd<'a> {
-    // SAFETY: callers pass the descriptor of a map that outlives the borrow.
-    unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 /// A file in memory with the given content, for interfaces that want a file.

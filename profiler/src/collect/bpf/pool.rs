@@ -1,12 +1,12 @@
 //! The unwind pool: the memory-mapped array that the unwinder reads, and the
 //! allocator of its blocks (layout: `aiprof_common`).
 
+use super::mapping::Mapping;
 use aiprof_common::{POOL_CHUNK, POOL_UNIT, POOL_UNIT_BITS, PoolRef};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
     os::fd::BorrowedFd,
-    ptr::NonNull,
     sync::atomic::{AtomicU32, Ordering, fence},
     time::{Duration, Instant},
 };
@@ -35,8 +35,7 @@ impl Block {
 
 /// The pool, mapped into this process.
 pub struct Pool {
-    base: NonNull<u8>,
-    len: usize,
+    memory: Mapping,
     free: FreeList,
     quarantine: VecDeque<(Instant, Block)>,
     next_owner: u32,
@@ -44,17 +43,12 @@ pub struct Pool {
     quarantined_units: u32,
 }
 
-// SAFETY: the mapping belongs to this value alone and is not tied to a thread.
-unsafe impl Send for Pool {}
-
 impl Pool {
     /// Maps `chunks` chunks of the pool map `fd`.
     pub fn map(fd: BorrowedFd<'_>, chunks: u32) -> io::Result<Self> {
         let len = chunks as usize * POOL_CHUNK;
-        let base = super::map_shared(fd, len)?;
         Ok(Self {
-            base,
-            len,
+            memory: Mapping::new(fd, 0, len, true)?,
             free: FreeList::new(chunks),
             quarantine: VecDeque::new(),
             next_owner: 1,
@@ -66,7 +60,7 @@ impl Pool {
     /// Bytes in use and in all. Freed blocks in quarantine do not count as used.
     pub fn usage(&self) -> (usize, usize) {
         let used = self.used_units - self.quarantined_units;
-        (used as usize * POOL_UNIT, self.len)
+        (used as usize * POOL_UNIT, self.memory.size())
     }
 
     /// Allocates a block for `content`, whose first 4 bytes become the owner
@@ -129,23 +123,18 @@ impl Pool {
 
     fn address(&self, reference: PoolRef) -> *mut u8 {
         let at = reference as usize * POOL_UNIT;
-        debug_assert!(at < self.len);
-        // SAFETY: references come from the free list, which covers `len` bytes.
-        unsafe { self.base.as_ptr().add(at) }
+        debug_assert!(at < self.memory.size());
+        // SAFETY: references come from the free list, which covers the mapping.
+        unsafe { self.memory.base().add(at) }
     }
 
     fn atomic(&self, reference: PoolRef, off: usize) -> &AtomicU32 {
-        assert!(off.is_multiple_of(4) && reference as usize * POOL_UNIT + off + 4 <= self.len);
+        assert!(
+            off.is_multiple_of(4) && reference as usize * POOL_UNIT + off + 4 <= self.memory.size()
+        );
         // SAFETY: in bounds and aligned by the check above; the memory is
         // shared with the kernel, which only touches aligned words.
         unsafe { AtomicU32::from_ptr(self.address(reference).add(off).cast()) }
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `map`, not used after this.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 

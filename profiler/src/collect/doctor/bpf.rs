@@ -1,8 +1,8 @@
 //! eBPF features, each tried by the system call that a recording makes.
 
 use super::Check;
-use aya::programs::ProgramType;
-use aya::sys::{BpfHelper, is_helper_supported};
+use crate::collect::bpf::probe::{self, UprobeMulti};
+use libbpf_rs::{ProgramType, libbpf_sys::BPF_FUNC_loop};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -63,6 +63,7 @@ pub(super) fn checks() -> Vec<Check> {
             perf_event_program(),
         ),
         bpf_loop(),
+        uprobe_multi(),
     ]
 }
 
@@ -77,7 +78,11 @@ fn check<T>(name: &'static str, what: &str, fallback: &str, result: io::Result<T
 }
 
 fn bpf_loop() -> Check {
-    let result = is_helper_supported(ProgramType::PerfEvent, BpfHelper::BPF_FUNC_loop);
+    // Whoever may not load programs at all would be told that all is well.
+    let result = perf_event_program().and_then(|_| {
+        let supported = ProgramType::PerfEvent.is_helper_supported(BPF_FUNC_loop);
+        supported.map_err(io::Error::other)
+    });
     let detail = match &result {
         Ok(true) => "bpf_loop".to_owned(),
         Ok(false) => "bpf_loop: not in this kernel".to_owned(),
@@ -89,6 +94,20 @@ fn bpf_loop() -> Check {
             "stacks cannot be unwound in the kernel",
             format!("a kernel of 5.17 or later, and {MEND}"),
         )
+}
+
+/// Not required: without it probes are attached one by one.
+fn uprobe_multi() -> Check {
+    let known = probe::uprobe_multi();
+    let detail = match known {
+        UprobeMulti::Complete => "one link to many functions",
+        UprobeMulti::WithoutPid => "one link to many functions, not for one process alone",
+        UprobeMulti::Absent => "one link to many functions: not in this kernel, or not allowed",
+    };
+    Check::new("bpf", "uprobe_multi", known.exists(), detail.to_owned()).otherwise(
+        "probes of accelerator runtimes are attached one by one, and take long to detach",
+        format!("a kernel of 6.6 or later, and {MEND}"),
+    )
 }
 
 fn map(map_type: u32, key: u32, value: u32, entries: u32, flags: u32) -> io::Result<OwnedFd> {

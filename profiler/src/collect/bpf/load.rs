@@ -1,0 +1,232 @@
+//! The eBPF object: opened, sized, given its constants, and loaded.
+
+use super::{BpfError, BpfOptions, messages::with_warnings, plain, probe};
+use aiprof_common::{CALL_SLOTS, RULE_CACHE_CHUNK, Settings};
+use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenObject, ProgramAttachType};
+use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
+
+/// Aligned as the structures in it want to be read.
+#[repr(C, align(8))]
+struct Aligned<T: ?Sized>(T);
+
+/// The committed eBPF object; `cargo xtask build-ebpf` makes it.
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("aiprof.bpf.o"));
+
+/// The program that samples.
+pub(super) const SAMPLER: &str = "sampler";
+
+/// What is in the kernel after loading; it stays there as long as its
+/// descriptors are open.
+pub(super) struct Loaded {
+    /// The programs, by name.
+    pub(super) programs: BTreeMap<String, OwnedFd>,
+    /// The maps, by name.
+    pub(super) maps: BTreeMap<String, MapHandle>,
+}
+
+/// Loads the committed object, or the one at `path`.
+pub(super) fn load(
+    options: &BpfOptions,
+    settings: &Settings,
+    path: Option<&Path>,
+) -> Result<Loaded, BpfError> {
+    match path {
+        None => load_bytes(options, settings, &OBJECT.0),
+        Some(path) => {
+            let bytes = std::fs::read(path).map_err(|cause| BpfError::Object {
+                path: path.display().to_string(),
+                cause,
+            })?;
+            load_bytes(options, settings, &bytes)
+        }
+    }
+}
+
+fn load_bytes(options: &BpfOptions, settings: &Settings, bytes: &[u8]) -> Result<Loaded, BpfError> {
+    let (opened, log) = with_warnings(|| open(bytes));
+    let mut open = opened.map_err(|cause| BpfError::Load { cause, log })?;
+    set_sizes(&mut open, options, settings)?;
+    set_constants(&mut open, settings, bytes)?;
+    choose_programs(&mut open, &options.programs)?;
+    let (loaded, log) = with_warnings(|| open.load());
+    let object = loaded.map_err(|cause| BpfError::Load { cause, log })?;
+    // The object itself, with its copies of instructions and BTF, is not needed
+    // any more: what the kernel has hangs on the descriptors.
+    let mut programs = BTreeMap::new();
+    for program in object.progs().filter(|p| p.autoload()) {
+        let fd = program.as_fd().try_clone_to_owned();
+        let name = program.name().to_string_lossy().into_owned();
+        programs.insert(name, fd.map_err(BpfError::Descriptor)?);
+    }
+    let mut maps = BTreeMap::new();
+    for map in object.maps() {
+        let name = map.name().to_string_lossy().into_owned();
+        maps.insert(name, MapHandle::try_from(&map)?);
+    }
+    Ok(Loaded { programs, maps })
+}
+
+fn open(bytes: &[u8]) -> libbpf_rs::Result<OpenObject> {
+    // The name is seen in that of the constants' map.
+    ObjectBuilder::default().name("aiprof")?.open_memory(bytes)
+}
+
+fn set_sizes(
+    open: &mut OpenObject,
+    options: &BpfOptions,
+    settings: &Settings,
+) -> Result<(), BpfError> {
+    let rule_chunks = (settings.rule_cache_mask + 1) / RULE_CACHE_CHUNK as u32;
+    let mut sizes = vec![
+        ("POOL", settings.pool_chunks),
+        ("RULES", rule_chunks + CALL_SLOTS),
+        ("SAMPLES", options.ring_bytes),
+    ];
+    match options.calls {
+        Some(calls) => sizes.extend([
+            ("PROBES", calls.probes),
+            ("PROBE_COUNTS", calls.probes),
+            ("CALLS", calls.ring_bytes),
+        ]),
+        // Unused, and as small as may be: a ring is a page, the others are not
+        // looked up without their programs.
+        None => sizes.extend([
+            ("RULES", rule_chunks),
+            ("CALLS", 4096),
+            ("CALL_SCRATCH", 1),
+            ("STACKS_SEEN", 64),
+            ("THREADS", 64),
+        ]),
+    }
+    for (name, entries) in sizes {
+        open.maps_mut()
+            .find(|map| map.name() == name)
+            .ok_or(BpfError::Missing(name))?
+            .set_max_entries(entries)?;
+    }
+    Ok(())
+}
+
+/// Writes the constants to where the object keeps them.
+fn set_constants(open: &mut OpenObject, settings: &Settings, bytes: &[u8]) -> Result<(), BpfError> {
+    const NAME: &str = "SETTINGS";
+    let place = place_of(bytes, NAME).ok_or(BpfError::Missing(NAME))?;
+    if place.size != size_of::<Settings>() as u64 {
+        return Err(BpfError::Version {
+            name: NAME,
+            found: place.size,
+            wanted: size_of::<Settings>(),
+        });
+    }
+    let settings = plain::bytes(settings);
+    // libbpf puts the object's name before that of the section.
+    open.maps_mut()
+        .find(|map| map.name().to_string_lossy().ends_with(&place.section))
+        .as_mut()
+        .and_then(|map| map.initial_value_mut())
+        .and_then(|data| data.get_mut(place.offset..)?.get_mut(..settings.len()))
+        .ok_or(BpfError::Missing(NAME))?
+        .copy_from_slice(settings);
+    Ok(())
+}
+
+/// Where a global variable is.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    section: String,
+    offset: usize,
+    size: u64,
+}
+
+fn place_of(elf: &[u8], name: &str) -> Option<Place> {
+    let file = object::File::parse(elf).ok()?;
+    let symbol = file.symbols().find(|s| s.name() == Ok(name))?;
+    let section = file.section_by_index(symbol.section_index()?).ok()?;
+    let offset = symbol.address().checked_sub(section.address())?;
+    Some(Place {
+        section: section.name().ok()?.to_owned(),
+        offset: usize::try_from(offset).ok()?,
+        size: symbol.size(),
+    })
+}
+
+/// Has the sampler and the programs asked for loaded, and no others. Those for
+/// functions of user programs are loaded for links to many functions at once,
+/// where the kernel has such links.
+fn choose_programs(open: &mut OpenObject, others: &[&'static str]) -> Result<(), BpfError> {
+    for name in others.iter().copied().chain([SAMPLER]) {
+        if !open.progs().any(|program| program.name() == name) {
+            return Err(BpfError::Missing(name));
+        }
+    }
+    for mut program in open.progs_mut() {
+        let name = program.name();
+        let wanted = name == SAMPLER || others.iter().any(|other| name == *other);
+        program.set_autoload(wanted);
+        let section = program.section().to_string_lossy();
+        let kind = section.split(['/', '.']).next().unwrap_or_default();
+        if wanted && matches!(kind, "uprobe" | "uretprobe") && probe::uprobe_multi().exists() {
+            program.set_attach_type(ProgramAttachType::TraceUprobeMulti);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_committed_object_has_room_for_the_constants() {
+        let place = place_of(&OBJECT.0, "SETTINGS").unwrap();
+        assert_eq!(place.section, ".rodata");
+        assert_eq!(place.size, size_of::<Settings>() as u64);
+        assert_eq!(place_of(&OBJECT.0, "NO_SUCH_THING"), None);
+    }
+
+    #[test]
+    fn constants_of_another_version_are_refused() {
+        let mut bytes = OBJECT.0.to_vec();
+        let file = object::File::parse(&*bytes).unwrap();
+        let index = file
+            .symbols()
+            .find(|s| s.name() == Ok("SETTINGS"))
+            .unwrap()
+            .index();
+        let table = file
+            .section_by_name(".symtab")
+            .unwrap()
+            .file_range()
+            .unwrap()
+            .0;
+        // st_size of Elf64_Sym, of 24 bytes.
+        let at = table as usize + index.0 * 24 + 16;
+        bytes[at..at + 8].copy_from_slice(&60u64.to_le_bytes());
+        let result = load_bytes(&BpfOptions::default(), &Settings::default(), &bytes);
+        let error = result.err().unwrap();
+        assert!(
+            matches!(
+                error,
+                BpfError::Version {
+                    name: "SETTINGS",
+                    found: 60,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn bytes_that_are_no_object_are_refused_with_a_reason() {
+        for bytes in [&b""[..], b"no ELF file", &OBJECT.0[..OBJECT.0.len() / 2]] {
+            let result = load_bytes(&BpfOptions::default(), &Settings::default(), bytes);
+            assert!(result.is_err(), "{} bytes", bytes.len());
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What a process that ran before the recording holds in its memory: device code
+//! and, behind kernel handles, kernel names.
+//!
+//! Only reads, through `/proc/PID/mem`: the process is neither stopped nor
+//! changed, so everything read may change meanwhile and is checked before it is
+//! believed.
+//!
+//! * [`images`]: device images (zebin, SPIR-V) and the kernels they declare;
+//! * [`path`]: the way from a kernel handle to the kernel's name.
+
+pub mod images;
+pub mod path;
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    os::unix::fs::FileExt,
+};
+
+/// Most bytes read of `/proc/PID/maps`.
+const MAX_MAPS: u64 = 8 << 20;
+
+/// A process's memory, or a copy of it.
+pub trait Memory {
+    /// Reads at `address` into `buffer`; returns how many bytes could be read from
+    /// its start.
+    fn read(&self, address: u64, buffer: &mut [u8]) -> usize;
+
+    /// The `u64` at `address`.
+    fn word(&self, address: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        (self.read(address, &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
+    }
+}
+
+/// A readable, writable mapping without a file: heap, stack, anonymous memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// First address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+}
+
+/// The memory of a running process.
+#[derive(Debug)]
+pub struct ProcessMemory {
+    file: File,
+}
+
+impl ProcessMemory {
+    /// Opens the memory of a process for reading.
+    ///
+    /// # Errors
+    /// The process is gone, or may not be looked at.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        let file = File::open(format!("/proc/{pid}/mem"))?;
+        Ok(Self { file })
+    }
+}
+
+impl Memory for ProcessMemory {
+    fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let mut done = 0;
+        while let Some(rest) = buffer.get_mut(done..).filter(|r| !r.is_empty()) {
+            // The kernel takes addresses as signed file offsets.
+            let Some(at) = address.checked_add(done as u64).filter(|a| a >> 63 == 0) else {
+                break;
+            };
+            match self.file.read_at(rest, at) {
+                Ok(n) if n > 0 => done += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                _ => break,
+            }
+        }
+        done
+    }
+}
+
+/// The private, writable mappings without a file of a process, by address: where
+/// a program's objects and its copies of device code are.
+///
+/// # Errors
+/// The process is gone, or may not be looked at.
+pub fn regions(pid: u32) -> io::Result<Vec<Region>> {
+    let maps = File::open(format!("/proc/{pid}/maps"))?.take(MAX_MAPS);
+    let lines = BufReader::new(maps).lines().map_while(Result::ok);
+    Ok(lines.filter_map(|line| parse(&line)).collect())
+}
+
+/// A line of `/proc/PID/maps`, if it is wanted.
+fn parse(line: &str) -> Option<Region> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let access = fields.next()?;
+    let inode = fields.nth(2)?;
+    let path = fields.next().unwrap_or("");
+    let wanted = access.starts_with("rw") && access.ends_with('p') && inode == "0";
+    // The stacks of threads and of the program hold no objects for long, but
+    // small programs keep handles and images there.
+    if !wanted || path.starts_with("[v") {
+        return None;
+    }
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    let (start, end) = (hex(start)?, hex(end)?);
+    (start < end).then_some(Region { start, end })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_anonymous_writable_memory() {
+        let heap = "55e0c0000000-55e0c0021000 rw-p 00000000 00:00 0    [heap]";
+        let expected = Region {
+            start: 0x55e0_c000_0000,
+            end: 0x55e0_c002_1000,
+        };
+        assert_eq!(parse(heap), Some(expected));
+        for other in [
+            "7f0000000000-7f0000001000 r-xp 00000000 08:01 42 /usr/lib/libc.so.6",
+            "7f0000000000-7f0000001000 rw-p 00001000 08:01 42 /usr/lib/libc.so.6",
+            "7f0000000000-7f0000001000 r--p 00000000 00:00 0 [vvar]",
+            "7f0000001000-7f0000000000 rw-p 00000000 00:00 0",
+            "nonsense",
+            "",
+        ] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn reads_itself_and_stops_at_unmapped_memory() {
+        let memory = ProcessMemory::open(std::process::id()).unwrap();
+        let value = Box::new(0x1122_3344_5566_7788u64);
+        let address = std::ptr::from_ref::<u64>(&value) as u64;
+        assert_eq!(memory.word(address), Some(*value));
+        assert_eq!(memory.word(8), None);
+        assert_eq!(memory.word(u64::MAX - 3), None);
+        let here = regions(std::process::id()).unwrap();
+        assert!(here.iter().any(|r| (r.start..r.end).contains(&address)));
+    }
+}
+
+#[cfg(test)]
+mod tests_memory {
+    use super::{Memory, Region};
+
+    /// A piece of memory at an address.
+    pub(super) struct Copy {
+        base: u64,
+        bytes: Vec<u8>,
+    }
+
+    impl Copy {
+        pub(super) fn new(base: u64, bytes: Vec<u8>) -> Self {
+            Self { base, bytes }
+        }
+
+        pub(super) fn regions(&self) -> Vec<Region> {
+            vec![Region {
+                start: self.base,
+                end: self.base + self.bytes.len() as u64,
+            }]
+        }
+    }
+
+    impl Memory for Copy {
+        fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
+            let Some(at) = address.checked_sub(self.base) else {
+                return 0;
+            };
+            let rest = self.bytes.get(at as usize..).unwrap_or_default();
+            let len = rest.len().min(buffer.len());
+            buffer[..len].copy_from_slice(&rest[..len]);
+            len
+        }
+    }
+}
