@@ -173,6 +173,24 @@ pub enum ResultKind {
     Errno,
 }
 
+impl ResultKind {
+    /// Whether a call that returned this value succeeded; `None` if the value does
+    /// not tell.
+    pub fn success(self, value: u64) -> Option<bool> {
+        /// `value` as the `int` or enumeration that the function returned.
+        const fn low(value: u64) -> u32 {
+            (value & 0xffff_ffff) as u32
+        }
+        match self {
+            Self::None | Self::Number => None,
+            Self::ZeroOk => Some(low(value) == 0),
+            Self::Level0 => Some(low(value) <= 1),
+            Self::Pointer => Some(value != 0),
+            Self::Errno => Some(low(value).cast_signed() >= 0),
+        }
+    }
+}
+
 /// Names of values and data that the launch events are made of. A table that
 /// uses them gets launches with kernels, sizes and bytes; other names are
 /// arguments like any other.
@@ -227,6 +245,13 @@ pub mod role {
     pub const BATCH: &str = "batch";
     /// Address space of a driver.
     pub const VM: &str = "vm";
+    /// Where a copy goes, in CUDA's and HIP's numbers: 0 host to host, 1 host to
+    /// device, 2 device to host, 3 device to device.
+    pub const DIRECTION: &str = "direction";
+    /// Work items in all along each axis, as an array (data; OpenCL).
+    pub const GLOBAL_ITEMS: &str = "global";
+    /// Work items of a group along each axis, as an array (data; OpenCL).
+    pub const LOCAL_ITEMS: &str = "local";
 }
 
 impl Probe {

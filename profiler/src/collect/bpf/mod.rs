@@ -191,6 +191,14 @@ impl Bpf {
             .collect()
     }
 
+    /// The writing end of a map, for another thread.
+    ///
+    /// # Errors
+    /// There is no such map, or its descriptor could not be duplicated.
+    pub fn writer(&self, name: &'static str) -> Result<MapWriter, BpfError> {
+        Ok(MapWriter(MapHandle::try_from(self.map(name)?)?))
+    }
+
     fn map(&self, name: &'static str) -> Result<&MapHandle, BpfError> {
         self.loaded.maps.get(name).ok_or(BpfError::Missing(name))
     }
@@ -218,6 +226,21 @@ impl Bpf {
             }
         }
         seen.values().sum()
+    }
+}
+
+/// The writing end of a map.
+#[derive(Debug)]
+pub struct MapWriter(MapHandle);
+
+impl MapWriter {
+    /// Writes one entry.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn set<K: Plain, V: Plain>(&self, key: &K, value: &V) -> Result<(), BpfError> {
+        let (key, value) = (plain::bytes(key), plain::bytes(value));
+        Ok(self.0.update(key, value, MapFlags::ANY)?)
     }
 }
 

@@ -128,12 +128,13 @@ pub(super) struct Candidate {
 }
 
 /// A file with probes.
-struct Library_ {
+struct Probed {
     candidate: Candidate,
     /// Number of the file for each use, where it has functions.
     numbers: FxHashMap<String, u32>,
     /// Offsets of the entries.
     entries: FxHashSet<u64>,
+    attached: bool,
     changed: bool,
 }
 
@@ -142,7 +143,7 @@ pub(super) struct Attacher {
     kernel: Box<dyn Kernel>,
     exits: Exits,
     registry: Registry,
-    libraries: Vec<Library_>,
+    libraries: Vec<Probed>,
     links: Vec<Link>,
     report: Arc<Mutex<Report>>,
 }
@@ -177,12 +178,7 @@ impl Attacher {
             }
             Ok(plan) => {
                 let index = self.libraries.len();
-                self.libraries.push(Library_ {
-                    candidate,
-                    numbers: FxHashMap::default(),
-                    entries: FxHashSet::default(),
-                    changed: false,
-                });
+                self.libraries.push(Probed::new(candidate));
                 self.carry_out(index, plan);
             }
             Err(error) => {
@@ -205,12 +201,7 @@ impl Attacher {
         let index = found.unwrap_or(self.libraries.len());
         let path = candidate.path.clone();
         if found.is_none() {
-            self.libraries.push(Library_ {
-                candidate,
-                numbers: FxHashMap::default(),
-                entries: FxHashSet::default(),
-                changed: false,
-            });
+            self.libraries.push(Probed::new(candidate));
         }
         let Some(known) = self.libraries.get(index) else {
             return;
@@ -291,9 +282,11 @@ impl Attacher {
         ));
         let links = self.links.len();
         let name = library.candidate.path.clone();
+        let first = library.attached;
+        library.attached = true;
         self.attach(&name, &path, &wanted, &mut tally);
         tally.links = (self.links.len() - links) as u64;
-        tally.files = 1;
+        tally.files = u64::from(!first);
         tracing::debug!(
             "{name}: {} functions probed in {} links, {} not, {} second names",
             tally.functions,
@@ -367,7 +360,17 @@ impl Attacher {
     }
 }
 
-impl Library_ {
+impl Probed {
+    fn new(candidate: Candidate) -> Self {
+        Self {
+            candidate,
+            numbers: FxHashMap::default(),
+            entries: FxHashSet::default(),
+            attached: false,
+            changed: false,
+        }
+    }
+
     /// The number of this file as a library of the function's table.
     fn number(
         &mut self,
