@@ -247,6 +247,13 @@ struct Program {
 		devices.resize(count);
 		MUST(Device, Get, driver, &count, devices.data());
 		device = devices[options.number("device", 0)];
+		long sub = options.number("sub", -1);
+		if (sub >= 0) {
+			count = static_cast<uint32_t>(sub) + 1;
+			std::vector<ze_device_handle_t> children(count);
+			MUST(Device, GetSubDevices, device, &count, children.data());
+			device = children[sub];
+		}
 		load(options.text("module"), options.number("spirv", 0) != 0);
 	}
 

@@ -2,6 +2,7 @@
 //!
 //! * [`config`]: what to record;
 //! * [`privileges`]: what the process may do, and giving up what it need not;
+//! * [`probe_files`]: the probe tables of this machine;
 //! * [`launch`]: the profiled command, held until recording runs;
 //! * [`signals`]: signals as data, with their origin;
 //! * [`readable`]: descriptors that the runtime waits for;
@@ -32,6 +33,7 @@ pub mod inspect;
 pub mod launch;
 pub mod names;
 pub mod privileges;
+pub mod probe_files;
 pub mod procfs;
 pub mod publish;
 pub mod readable;

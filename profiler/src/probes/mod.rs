@@ -5,15 +5,20 @@
 //! travel with the events, so that a capture can be read without the tables it
 //! was made with.
 
+#[cfg(test)]
+mod abi;
 pub mod expr;
 pub mod glob;
+pub mod ioctl;
 pub mod parse;
 pub mod program;
 pub mod table;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod words;
 
+pub use parse::{TableError, TableFile};
 pub use tables::{Active, Tables};
 
 use serde::{Deserialize, Serialize};
@@ -42,6 +47,8 @@ pub struct Probe {
     pub result: ResultKind,
     /// Whether exits are seen; if not, a call ends with its thread's next event.
     pub has_exit: bool,
+    /// Of an ioctl: what its values and data are made of.
+    pub layout: Option<Box<ioctl::IoctlLayout>>,
 }
 
 /// A file with attached probes; [`Call::library`](crate::wire::Call::library) is its id.

@@ -66,6 +66,27 @@ pub fn parse(source: &str, text: &str) -> Result<Table, Vec<TableError>> {
     Err(reader.errors)
 }
 
+/// What a file describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableFile {
+    /// Functions of a runtime: [`parse`] reads it.
+    Runtime,
+    /// Ioctls of a driver: it has an `[[ioctl]]`.
+    Driver,
+}
+
+/// What a file describes; one that is no TOML at all counts as a runtime's.
+pub fn kind_of(text: &str) -> TableFile {
+    if text.len() > MAX_BYTES {
+        return TableFile::Runtime;
+    }
+    let (root, _) = DeTable::parse_recoverable(text);
+    match root.get_ref().get("ioctl") {
+        Some(_) => TableFile::Driver,
+        None => TableFile::Runtime,
+    }
+}
+
 type Value<'a> = Spanned<DeValue<'a>>;
 
 struct Reader<'a> {

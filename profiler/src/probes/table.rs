@@ -60,6 +60,15 @@ pub enum Switch {
     ConditionalCollection,
 }
 
+impl Switch {
+    /// The option that asks for it.
+    pub fn option(self) -> &'static str {
+        match self {
+            Self::ConditionalCollection => "--conditional-collection",
+        }
+    }
+}
+
 /// Functions that are called, probed and read in the same way.
 #[derive(Clone, Debug)]
 pub struct Function {
@@ -181,6 +190,7 @@ impl Table {
         Compiled {
             spec: spec(function_id(symbol), flags, program),
             probe: Probe {
+                layout: None,
                 id: 0,
                 table: self.name.clone(),
                 api: self.api.clone(),

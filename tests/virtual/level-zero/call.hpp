@@ -76,6 +76,8 @@ class Call {
 	{
 		return add({Field::Kind::Triple, key, a, b, c});
 	}
+	/* What follows is not part of the line any more. */
+	void say_no_more() { silent_ = true; }
 	/* Keeps something alive until the line is written. */
 	void keep(std::shared_ptr<const void> what) { kept_ = std::move(what); }
 
@@ -85,7 +87,7 @@ class Call {
       private:
 	Call &add(const Field &field)
 	{
-		if (n_ < MAX_FIELDS)
+		if (n_ < MAX_FIELDS && !silent_)
 			fields_[n_++] = field;
 		return *this;
 	}
@@ -99,6 +101,7 @@ class Call {
 	ze_result_t result_ = ZE_RESULT_SUCCESS;
 	bool ended_ = false;
 	bool written_ = false;
+	bool silent_ = false;
 	size_t n_ = 0;
 	Field fields_[MAX_FIELDS];
 	std::shared_ptr<const void> kept_;

@@ -140,6 +140,7 @@ ze_result_t zeCommandListAppendLaunchMultipleKernelsIndirect(
 					    {nullptr, nullptr, pLaunchArgumentsBuffer + i}, events);
 		if (result != ZE_RESULT_SUCCESS)
 			return call.end(result);
+		call.say_no_more();
 	}
 	return call.end(ZE_RESULT_SUCCESS);
 }

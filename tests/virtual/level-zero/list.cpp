@@ -226,6 +226,9 @@ ze_result_t zeCommandListImmediateAppendCommandListsExp(
 				    {nullptr, numWaitEvents, phWaitEvents});
 	if (result != ZE_RESULT_SUCCESS)
 		return call.end(result);
+	if (hSignalEvent != nullptr)
+		call.with("event", hSignalEvent);
+	call.say_no_more();
 	for (uint32_t i = 0; i < numCommandLists; i++)
 		submit_list(call, *object<CommandList>(phCommandLists[i]), *target->stream,
 			    target->in_order);

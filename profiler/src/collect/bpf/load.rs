@@ -1,7 +1,7 @@
 //! The eBPF object: opened, sized, given its constants, and loaded.
 
 use super::{BpfError, BpfOptions, messages::with_warnings, plain, probe};
-use aiprof_common::{RULE_CACHE_CHUNK, Settings};
+use aiprof_common::{CALL_SLOTS, RULE_CACHE_CHUNK, Settings};
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenObject, ProgramAttachType};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use std::{
@@ -82,11 +82,27 @@ fn set_sizes(
     settings: &Settings,
 ) -> Result<(), BpfError> {
     let rule_chunks = (settings.rule_cache_mask + 1) / RULE_CACHE_CHUNK as u32;
-    let sizes = [
+    let mut sizes = vec![
         ("POOL", settings.pool_chunks),
-        ("SAMPLER_RULES", rule_chunks),
+        ("RULES", rule_chunks + CALL_SLOTS),
         ("SAMPLES", options.ring_bytes),
     ];
+    match options.calls {
+        Some(calls) => sizes.extend([
+            ("PROBES", calls.probes),
+            ("PROBE_COUNTS", calls.probes),
+            ("CALLS", calls.ring_bytes),
+        ]),
+        // Unused, and as small as may be: a ring is a page, the others are not
+        // looked up without their programs.
+        None => sizes.extend([
+            ("RULES", rule_chunks),
+            ("CALLS", 4096),
+            ("CALL_SCRATCH", 1),
+            ("STACKS_SEEN", 64),
+            ("THREADS", 64),
+        ]),
+    }
     for (name, entries) in sizes {
         open.maps_mut()
             .find(|map| map.name() == name)

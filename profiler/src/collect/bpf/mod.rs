@@ -89,6 +89,29 @@ pub struct BpfOptions {
     pub kernel_stacks: bool,
     /// Programs to load besides the sampler, by name.
     pub programs: Vec<&'static str>,
+    /// Sizes of what programs at probes need; `None`: none will be loaded.
+    pub calls: Option<CallOptions>,
+}
+
+/// Sizes and limits of the programs at probes.
+#[derive(Clone, Copy, Debug)]
+pub struct CallOptions {
+    /// Bytes of the ring buffer of calls, a power of two.
+    pub ring_bytes: u32,
+    /// Most functions and ioctls probed.
+    pub probes: u32,
+    /// Stacks that one CPU walks in a second at most.
+    pub stack_limit: u32,
+}
+
+impl Default for CallOptions {
+    fn default() -> Self {
+        Self {
+            ring_bytes: 8 << 20,
+            probes: 4096,
+            stack_limit: 20_000,
+        }
+    }
 }
 
 impl Default for BpfOptions {
@@ -100,6 +123,7 @@ impl Default for BpfOptions {
             include_idle: false,
             kernel_stacks: true,
             programs: Vec::new(),
+            calls: None,
         }
     }
 }
@@ -273,7 +297,7 @@ fn settings(options: &BpfOptions) -> Settings {
         rule_cache_mask: rule_cache_entries() - 1,
         include_idle: u32::from(options.include_idle),
         kernel_stacks: u32::from(options.kernel_stacks),
-        call_stack_limit: 0,
+        call_stack_limit: options.calls.map_or(0, |c| c.stack_limit),
         own_tgid: std::process::id(),
         task_files: offset("task_struct", "files"),
         files_fdt: offset("files_struct", "fdt"),
