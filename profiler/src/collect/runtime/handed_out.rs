@@ -90,7 +90,10 @@ impl HandedOut {
         let second = |op: &&aiprof_common::FetchOp| {
             (op.from, op.index, op.how, op.size) == (FROM_ARGUMENT, 1, FETCH_VALUE, 8)
         };
-        let slot = entry.map(|op| *op).find(|op| second(&op)).map(|op| op.to.into());
+        let slot = entry
+            .map(|op| *op)
+            .find(|op| second(&op))
+            .map(|op| op.to.into());
         let fills = slot.filter(|_| !function.fills.is_empty());
         let source = Source {
             table: Arc::clone(table),
@@ -161,7 +164,11 @@ impl HandedOut {
 
     /// The functions of tables that have waited long enough.
     pub(super) fn settled(&mut self) -> Vec<Handed> {
-        let ripe = self.waiting.iter().filter(|t| t.since.elapsed() >= SETTLE).count();
+        let ripe = self
+            .waiting
+            .iter()
+            .filter(|t| t.since.elapsed() >= SETTLE)
+            .count();
         if ripe == 0 {
             return Vec::new();
         }

@@ -101,6 +101,9 @@ pub(super) fn plan_one(
     let Some(described) = used.table.function(symbol) else {
         return Ok(None);
     };
+    if !described.is_probed(exits) {
+        return Ok(None);
+    }
     let mut compiled = used.table.compile(described, symbol, exits);
     let spec = &mut compiled.spec;
     let decoded = spec.flags & SPEC_EXIT != 0 && !described.nothrow;

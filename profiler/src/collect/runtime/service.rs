@@ -122,12 +122,19 @@ impl RuntimeProbes {
         let list = (command.variable)(ALTERNATIVE_DRIVERS).unwrap_or_default();
         self.note_alternatives(&list);
         let mut paths = discover::preloaded(&command);
-        paths.extend(self.alternatives.iter().filter(|d| d.contains('/')).map(PathBuf::from));
+        paths.extend(
+            self.alternatives
+                .iter()
+                .filter(|d| d.contains('/'))
+                .map(PathBuf::from),
+        );
         for folder in discover::folders(&command) {
             paths.extend(discover::in_folder(&folder, |path| self.is_wanted(path)));
         }
         let cache = Path::new("/etc/ld.so.cache");
-        paths.extend(discover::in_linker_cache(cache, |path| self.is_wanted(path)));
+        paths.extend(discover::in_linker_cache(cache, |path| {
+            self.is_wanted(path)
+        }));
         for path in paths {
             self.try_path(&path, |own, text| own.uses_of(text));
         }
@@ -160,7 +167,8 @@ impl RuntimeProbes {
     fn note_alternatives(&mut self, list: &std::ffi::OsStr) {
         for driver in discover::alternative_drivers(list) {
             if self.alternatives.len() < MAX_ALTERNATIVES {
-                self.alternatives.insert(driver.to_string_lossy().into_owned());
+                self.alternatives
+                    .insert(driver.to_string_lossy().into_owned());
             }
         }
     }
@@ -405,7 +413,9 @@ impl RuntimeProbes {
 
     /// What was seen at each probe so far; the index is the probe's id.
     pub fn counts_by_probe(&self, bpf: &Bpf) -> Vec<CallCounts> {
-        (0..self.probes).map(|probe| counts_of(bpf, probe)).collect()
+        (0..self.probes)
+            .map(|probe| counts_of(bpf, probe))
+            .collect()
     }
 
     /// What was seen at all probes so far.
