@@ -75,6 +75,15 @@ const COUNTS: &str = "COUNTS";
 
 /// The ring buffer of the samples.
 pub const SAMPLES: &str = "SAMPLES";
+/// The ring buffer of calls, their data and their stacks.
+pub const CALLS: &str = "CALLS";
+/// What to do at each probe: [`aiprof_common::ProbeSpec`], by its index.
+pub const PROBES: &str = "PROBES";
+/// What was seen and lost at each probe: [`aiprof_common::ProbeCounts`], by the
+/// index of its spec.
+pub const PROBE_COUNTS: &str = "PROBE_COUNTS";
+/// The pending calls of each thread, by thread id.
+pub const THREADS: &str = "THREADS";
 
 /// Sizes and switches of the programs.
 #[derive(Clone, Debug)]

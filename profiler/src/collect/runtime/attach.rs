@@ -20,7 +20,17 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The programs that probes run.
+/// The programs at probed functions, by name.
+pub const CALL_PROGRAMS: [&str; 6] = [
+    "call_entry",
+    "call_entry_s",
+    "call_exit",
+    "call_exit_s",
+    "call_return",
+    "call_return_s",
+];
+
+/// One of [`CALL_PROGRAMS`], in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Program {
     /// At the entry.
@@ -49,15 +59,8 @@ impl Program {
     ];
 
     /// Its name in the eBPF object.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Entry => "call_entry",
-            Self::EntrySleep => "call_entry_s",
-            Self::Exit => "call_exit",
-            Self::ExitSleep => "call_exit_s",
-            Self::Return => "call_return",
-            Self::ReturnSleep => "call_return_s",
-        }
+    pub(super) const fn name(self) -> &'static str {
+        CALL_PROGRAMS[self as usize]
     }
 
     /// Whether it is at the entry.
@@ -347,11 +350,6 @@ impl Attacher {
                 );
             }
         }
-    }
-
-    /// Functions that have a number: those below it.
-    pub(super) fn probes(&self) -> u32 {
-        self.registry.probes()
     }
 
     /// What is attached; dropping it detaches.

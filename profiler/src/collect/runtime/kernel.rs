@@ -2,7 +2,7 @@
 
 use super::attach::{Kernel, Program};
 use crate::collect::bpf::{
-    Bpf, BpfError, MapWriter,
+    Bpf, BpfError, MapWriter, PROBES,
     probe::{self, Attached, Point, Refused, Target},
 };
 use aiprof_common::ProbeSpec;
@@ -11,9 +11,6 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     path::Path,
 };
-
-/// The map of what to do at each probe.
-const PROBES: &str = "PROBES";
 
 /// The programs and the map that tells them what to do.
 pub(super) struct Programs {

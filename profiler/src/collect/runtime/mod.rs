@@ -24,6 +24,6 @@ mod service;
 mod symbols;
 mod worker;
 
-pub use attach::Tally;
+pub use attach::{CALL_PROGRAMS, Tally};
 pub use discover::{Command, own_variable};
 pub use service::{CallCounts, RuntimeProbes};

@@ -77,6 +77,8 @@ pub struct RuntimeProbes {
     handed_out: HandedOut,
     /// Drivers that Level Zero's loader was told of, by path or file name.
     alternatives: BTreeSet<String>,
+    /// Processes that had probed libraries when the recording started.
+    users: BTreeSet<u32>,
     /// Functions described so far.
     probes: u32,
     /// Files and functions that could not be looked at.
@@ -105,6 +107,7 @@ impl RuntimeProbes {
             files: Files::default(),
             handed_out: HandedOut::default(),
             alternatives: BTreeSet::new(),
+            users: BTreeSet::new(),
             probes: 0,
             refused: 0,
         };
@@ -160,8 +163,14 @@ impl RuntimeProbes {
             found.extend(wanted.map(|map| (pid, map.clone())));
         });
         for (pid, map) in found {
+            self.users.insert(pid);
             self.mapped(pid, &map);
         }
+    }
+
+    /// The processes that had probed libraries when the recording started.
+    pub fn users(&self) -> impl Iterator<Item = u32> {
+        self.users.iter().copied()
     }
 
     fn note_alternatives(&mut self, list: &std::ffi::OsStr) {
