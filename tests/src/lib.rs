@@ -3,6 +3,7 @@
 //!
 //! * [`need`]: what a test needs from the machine, and the visible skip;
 //! * [`workload`]: builds the programs in `workloads/`;
+//! * [`aiu`]: the virtual AIU runtime and its truth file;
 //! * [`aiprof`]: finds, builds and runs the binary under test;
 //! * [`child`]: processes that end with their test;
 //! * [`folded`]: reads folded stacks;
@@ -17,6 +18,7 @@
 //! `README.md` says which test proves which promise.
 
 pub mod aiprof;
+pub mod aiu;
 pub mod chain;
 pub mod child;
 pub mod folded;
