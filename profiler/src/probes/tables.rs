@@ -12,7 +12,13 @@ macro_rules! built_in {
 }
 
 /// The built-in tables: name of the file and its text.
-const BUILT_IN: &[(&str, &str)] = &[built_in!("level-zero.toml"), built_in!("opencl.toml")];
+const BUILT_IN: &[(&str, &str)] = &[
+    built_in!("level-zero.toml"),
+    built_in!("opencl.toml"),
+    built_in!("cuda.toml"),
+    built_in!("cudart.toml"),
+    built_in!("hip.toml"),
+];
 
 /// The files of the built-in tables: name and text.
 pub(super) fn built_in_sources() -> &'static [(&'static str, &'static str)] {

@@ -542,7 +542,8 @@ fn built_in_launches_and_copies_say_what_the_launch_events_need() {
                 let near = |role: &&str| role.trim_end_matches('s') == name.trim_end_matches('s');
                 let similar = roles().into_iter().find(near);
                 let plural_pairs = [
-                    "lists", "list", "queues", "events", "kernels", "modules", "devices", "groups",
+                    "lists", "list", "queues", "dsts", "srcs", "events", "kernels", "modules",
+                    "devices", "groups",
                 ];
                 assert!(
                     similar.is_none_or(|role| role == name) || plural_pairs.contains(&&name[..]),

@@ -139,12 +139,11 @@ impl Headers {
             }
             let _ = writeln!(main, "keep({});", names.join(", "));
             for (index, Declared { ty, name }) in parameters.iter().enumerate() {
-                let target = target(ty);
-                let structure = match header.structures.get(&target) {
-                    Some(members) => {
+                let structure = match header.structure_of(ty) {
+                    Some((name, structure)) => {
                         let star = if ty.contains('*') { "*" } else { "" };
-                        structures.insert(target.clone(), members);
-                        format!("{star}{target}")
+                        structures.insert(name.to_owned(), structure);
+                        format!("{star}{name}")
                     }
                     None => String::new(),
                 };
@@ -155,12 +154,12 @@ impl Headers {
             }
             main.push_str("}\n");
         }
-        for (structure, members) in structures {
+        for (name, Structure { c_type, members }) in structures {
             for member in members {
                 let _ = writeln!(
                     main,
-                    "printf(\"member {structure} {member} %zu %zu\\n\", offsetof({structure}, \
-                     {member}), sizeof((({structure} *)0)->{member}));"
+                    "printf(\"member {name} {member} %zu %zu\\n\", offsetof({c_type}, {member}), \
+                     sizeof((({c_type} *)0)->{member}));"
                 );
             }
         }
@@ -194,14 +193,23 @@ fn target(ty: &str) -> String {
 #[derive(Debug, Default)]
 struct Declarations {
     functions: BTreeMap<String, Vec<Declared>>,
-    /// Members by the name after `typedef struct {...}` and that before it.
-    structures: BTreeMap<String, Vec<String>>,
+    /// By the name after `typedef struct {...}` and that before it.
+    structures: BTreeMap<String, Structure>,
+    /// Other names of types.
+    aliases: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Structure {
+    /// How C names it.
+    c_type: String,
+    members: Vec<String>,
 }
 
 impl Declarations {
     fn of(text: &str) -> Self {
         let mut all = Self::default();
-        for statement in statements(text) {
+        for statement in statements(&without_attributes(text)) {
             match statement.find('{') {
                 Some(open) => all.structure(&statement, open),
                 None => all.function(&statement),
@@ -223,20 +231,46 @@ impl Declarations {
             .filter(|member| !member.contains('{') && !member.contains(':'))
             .flat_map(|member| members(&member))
             .collect();
-        let tag = head.last().filter(|word| **word != "struct");
-        let names = statement[close + 1..].split(',');
-        for name in names.map(str::trim).chain(tag.copied()) {
+        let mut add = |name: &str, c_type: String| {
+            let members = members.clone();
             if is_identifier(name) {
-                self.structures.insert(name.to_owned(), members.clone());
+                let structure = Structure { c_type, members };
+                self.structures.insert(name.to_owned(), structure);
             }
+        };
+        if let Some(tag) = head.last().filter(|word| **word != "struct") {
+            add(tag, format!("struct {tag}"));
+        }
+        for name in statement[close + 1..].split(',').map(str::trim) {
+            add(name, name.to_owned());
         }
     }
 
-    /// `type name(parameters)`, with attributes around it.
-    fn function(&mut self, statement: &str) {
-        let statement = without_attributes(statement);
-        let Some((head, rest)) = statement.split_once('(') else {
+    /// The structure that a type is or points at, with its own name.
+    fn structure_of(&self, ty: &str) -> Option<(&str, &Structure)> {
+        let mut name = target(ty);
+        while let Some(other) = self.aliases.get(&name) {
+            name.clone_from(other);
+        }
+        let (name, structure) = self.structures.get_key_value(&name)?;
+        Some((name, structure))
+    }
+
+    /// `typedef other name`, or with a structure's tag.
+    fn alias(&mut self, statement: &str) {
+        let words: Vec<_> = statement.split_whitespace().collect();
+        let (["typedef", of, name] | ["typedef", "struct", of, name]) = words.as_slice() else {
             return;
+        };
+        if of != name && is_identifier(of) && is_identifier(name) {
+            self.aliases.insert((*name).to_owned(), (*of).to_owned());
+        }
+    }
+
+    /// `type name(parameters)`.
+    fn function(&mut self, statement: &str) {
+        let Some((head, rest)) = statement.split_once('(') else {
+            return self.alias(statement);
         };
         let Some(list) = rest.trim_end().strip_suffix(')') else {
             return;
@@ -321,10 +355,8 @@ fn parameter(text: &str, index: usize) -> Declared {
         .rfind(|c: char| !(c.is_alphanumeric() || c == '_'))
         .map_or(0, |at| at + 1);
     let (ty, name) = text.split_at(start);
-    let unnamed = ty.trim().is_empty()
-        || ["struct", "const", "unsigned", "enum"].contains(&ty.trim())
-        || ["int", "char", "long", "short"].contains(&name)
-        || name.is_empty();
+    let unnamed = ["", "struct", "const", "const struct", "enum"].contains(&ty.trim())
+        || ["", "int", "char", "long", "short", "unsigned"].contains(&name);
     let (ty, name) = match unnamed {
         true => (text.as_str(), format!("p{index}")),
         false => (ty, name.to_owned()),
@@ -370,11 +402,16 @@ fn is_identifier(word: &str) -> bool {
 fn declarations_are_read() {
     let all = Declarations::of(
         "typedef struct _a_t { int x; const char *name[4]; void (*f)(int); } a_t;\n\
+         typedef a_t b_t;\n\
          __attribute__((visibility(\"default\"))) int f(const a_t* p, unsigned int, a_t q[]) \
          __attribute__((nonnull(1, 2)));\nvoid g(void);",
     );
-    assert_eq!(all.structures["a_t"], ["x", "name", "f"]);
-    assert_eq!(all.structures["_a_t"], ["x", "name", "f"]);
+    for (name, c_type) in [("a_t", "a_t"), ("_a_t", "struct _a_t")] {
+        let structure = &all.structures[name];
+        assert_eq!(structure.members, ["x", "name", "f"]);
+        assert_eq!(structure.c_type, c_type);
+    }
+    assert_eq!(all.structure_of("const b_t *").unwrap().0, "a_t");
     let declared = |ty: &str, name: &str| Declared {
         ty: ty.into(),
         name: name.into(),

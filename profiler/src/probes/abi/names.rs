@@ -148,6 +148,9 @@ pub(super) const COMPARED: &[Compared] = &[
         ],
     },
     OPENCL,
+    CUDA,
+    CUDART,
+    HIP,
 ];
 
 const OPENCL: Compared = Compared {
@@ -237,4 +240,163 @@ const OPENCL: Compared = Compared {
         ("packets", &["pipe_max_packets"]),
         ("graph", &["command_buffer"]),
     ],
+};
+
+/// CUDA and HIP share their words.
+const CUDA_NAMES: &[(&str, &[&str])] = &[
+    ("queue", &["hStream", "stream", "phStream", "pStream"]),
+    (
+        "kernel",
+        &[
+            "f",
+            "func",
+            "hfunc",
+            "function",
+            "pFunc",
+            "pKernel",
+            "kernelPtr",
+            "functionPtr",
+            "function_address",
+        ],
+    ),
+    ("source_kernel", &["kernel", "entryFuncAddr", "symbolPtr"]),
+    ("module", &["module", "hmod", "library", "pMod"]),
+    ("name", &["name", "kname", "symbol"]),
+    ("file", &["fname", "fileName", "name", "path"]),
+    ("function", &["pfn", "funcPtr"]),
+    ("context", &["ctx", "pctx", "greenCtx"]),
+    ("device", &["dev", "device", "deviceId"]),
+    ("image_at", &["image", "fatCubin", "code", "cubinOut"]),
+    ("options", &["numOptions"]),
+    ("link", &["state"]),
+    ("type", &["type"]),
+    ("attribute", &["attrib", "attr"]),
+    ("version", &["cudaVersion"]),
+    ("flags", &["flags", "Flags"]),
+    ("groups_x", &["gridDimX", "gridDim", "grid_width", "x"]),
+    ("groups_y", &["gridDimY", "gridDim", "grid_height", "y"]),
+    ("groups_z", &["gridDimZ", "gridDim", "z"]),
+    ("local_x", &["blockDimX", "blockDim", "x"]),
+    ("local_y", &["blockDimY", "blockDim", "y"]),
+    ("local_z", &["blockDimZ", "blockDim", "z"]),
+    (
+        "shared",
+        &["sharedMemBytes", "sharedMem", "dynamicSmemBytes"],
+    ),
+    ("launches_at", &["launchParamsList"]),
+    ("host_function", &["fn", "callback"]),
+    ("user_data", &["userData"]),
+    (
+        "graph",
+        &[
+            "graph",
+            "hGraph",
+            "phGraph",
+            "pGraph",
+            "graphExec",
+            "hGraphExec",
+            "phGraphExec",
+            "pGraphExec",
+        ],
+    ),
+    ("source_graph", &["hGraph", "graph"]),
+    (
+        "bytes",
+        &[
+            "ByteCount",
+            "bytesize",
+            "bytes",
+            "size",
+            "count",
+            "sizeBytes",
+            "sizeOut",
+        ],
+    ),
+    (
+        "dst",
+        &[
+            "dst",
+            "dest",
+            "dstDevice",
+            "dstHost",
+            "devPtr",
+            "dstPtr",
+            "ptr",
+        ],
+    ),
+    (
+        "src",
+        &["src", "srcDevice", "srcHost", "devPtr", "srcPtr", "dev_ptr"],
+    ),
+    ("dst_array", &["dst", "dstArray"]),
+    ("src_array", &["src", "srcArray"]),
+    ("dst_context", &["dstContext"]),
+    ("src_context", &["srcContext"]),
+    ("dst_type", &["dstMemoryType"]),
+    ("src_type", &["srcMemoryType"]),
+    ("dst_device", &["dstDevice", "dstDeviceId", "device"]),
+    ("src_device", &["srcDevice", "srcDeviceId"]),
+    ("direction", &["kind"]),
+    (
+        "width",
+        &["width", "widthInBytes", "WidthInBytes", "Width", "extent"],
+    ),
+    ("height", &["height", "Height", "extent"]),
+    ("depth", &["depth", "Depth", "extent"]),
+    ("count", &["count", "numDevices", "numOps"]),
+    ("operations", &["opList"]),
+    ("copy", &["pCopy"]),
+    ("elements", &["N", "count"]),
+    ("elements_x", &["Width"]),
+    ("elements_y", &["Height"]),
+    (
+        "address",
+        &[
+            "dptr", "devPtr", "pp", "p", "ptr", "addr", "pdptr", "pHost", "dev_ptr", "hostPtr",
+        ],
+    ),
+    ("wanted", &["addr"]),
+    ("event", &["event", "hEvent", "phEvent"]),
+    ("start", &["hStart", "start"]),
+    ("end", &["hEnd", "end", "stop"]),
+    ("milliseconds", &["pMilliseconds", "ms"]),
+    ("pitch", &["pPitch", "pitch"]),
+    ("pool", &["pool", "memPool", "mem_pool"]),
+    ("array", &["array", "hArray", "pHandle"]),
+    ("physical", &["handle"]),
+    ("value", &["value"]),
+];
+
+const CUDA: Compared = Compared {
+    table: "cuda",
+    headers: Headers {
+        include: &["cuda.h"],
+        // The later versions of functions under their own names.
+        flags: &["-D__CUDA_API_VERSION_INTERNAL"],
+        folder: "/usr/local/cuda/include",
+    },
+    package: "CUDA toolkit",
+    names: CUDA_NAMES,
+};
+
+const CUDART: Compared = Compared {
+    table: "cudart",
+    headers: Headers {
+        include: &["cuda_runtime_api.h"],
+        flags: &[],
+        folder: "/usr/local/cuda/include",
+    },
+    package: "CUDA toolkit",
+    names: CUDA_NAMES,
+};
+
+const HIP: Compared = Compared {
+    table: "hip",
+    headers: Headers {
+        include: &["hip/hip_runtime_api.h"],
+        flags: &["-D__HIP_PLATFORM_AMD__"],
+        folder: "/usr/include",
+    },
+    package: "libamdhip64-dev",
+    names: CUDA_NAMES,
 };
