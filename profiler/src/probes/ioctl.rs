@@ -146,15 +146,14 @@ impl NumberNames {
 impl ArrayLayout {
     /// The array's elements in a call. Total: values and data may be anything.
     pub fn elements(&self, probe: &Probe, call: &FinishedCall) -> Elements {
-        let count = match call.values.get(usize::from(self.count)) {
-            Some((count, true)) => *count,
-            _ => return Elements::default(),
+        let Some(count) = call.value(usize::from(self.count)) else {
+            return Elements::default();
         };
         if self.in_place && count == 1 {
             return self.single(probe, call);
         }
-        let data = call.data.get(usize::from(self.tag));
-        let data = data.and_then(Option::as_deref).unwrap_or(&[]);
+        let data = call.content(usize::from(self.tag));
+        let data = data.map_or(&[][..], |d| &d.bytes);
         let elements: Vec<Vec<u64>> = data
             .chunks_exact(usize::from(self.stride).max(1))
             .take(usize::try_from(count).unwrap_or(usize::MAX))
@@ -168,10 +167,7 @@ impl ArrayLayout {
 
     /// The one element that lies among the values.
     fn single(&self, probe: &Probe, call: &FinishedCall) -> Elements {
-        let value = |field: &ElementField| {
-            let (value, read) = *call.values.get(probe.slot(&field.name)?)?;
-            read.then_some(value)
-        };
+        let value = |field: &ElementField| call.value(probe.slot(&field.name)?);
         match self.fields.iter().map(value).collect::<Option<Vec<u64>>>() {
             Some(element) => Elements {
                 elements: vec![element],
@@ -255,20 +251,40 @@ mod tests {
     }
 
     fn call(values: [(u64, bool); 3], data: Option<Vec<u8>>) -> FinishedCall {
+        let mut slots = [0; aiprof_common::MAX_VALUES];
+        let mut unread = 0;
+        for (i, (value, read)) in values.into_iter().enumerate() {
+            slots[i] = value;
+            unread |= u16::from(!read) << i;
+        }
+        let content = |bytes: Vec<u8>| crate::correlate::CallContent {
+            tag: 0,
+            total: bytes.len() as u64,
+            complete: true,
+            bytes,
+        };
         FinishedCall {
+            id: 1,
+            parent: 0,
+            depth: 0,
+            is_part: false,
             probe: Rc::new(probe()),
+            library: 0,
             pid: 1,
             tid: 1,
             start_ns: 0,
             end_ns: None,
             end_before_ns: 0,
+            nested_ns: 0,
             result: None,
-            values: values.to_vec(),
-            data: vec![data],
+            values: slots,
+            unread,
+            flags: 0,
+            data: data.into_iter().map(content).collect(),
             stack: 0,
-            depth: 0,
             inner: Vec::new(),
-            id: 1,
+            work: None,
+            works: 0,
         }
     }
 

@@ -70,6 +70,25 @@ pub enum LossKind {
     TableFull,
     /// Periods the kernel throttled sampling.
     Throttled,
+    /// Calls of probes that were never described.
+    CallsUnknown,
+    /// Ends of calls whose begin was not seen.
+    CallsNoEntry,
+    /// Calls whose end should have been seen and was not: lost, or left by an
+    /// exception.
+    CallsNoEnd,
+    /// Calls not followed because a table of the profiler was full.
+    CallsRefused,
+    /// Calls with a text, array or module that did not arrive whole.
+    CallDataIncomplete,
+    /// Lists submitted whose content was put on them before aiprof looked, or lost.
+    ListsUnknown,
+    /// Launches of kernels that were created before aiprof was attached.
+    KernelsUnnamed,
+    /// Launches not counted because a table of the profiler was full.
+    LaunchesRefused,
+    /// Handles not followed because a table of the profiler was full.
+    HandlesRefused,
 }
 
 impl LossKind {
@@ -107,6 +126,15 @@ impl LossKind {
             Self::ProbedFilesChanged => "libraries replaced while probed",
             Self::TableFull => "samples refused (table full)",
             Self::Throttled => "sampling throttled by the kernel",
+            Self::CallsUnknown => "calls of unknown probes",
+            Self::CallsNoEntry => "call ends without a begin",
+            Self::CallsNoEnd => "calls without an end (lost, or left by an exception)",
+            Self::CallsRefused => "calls refused (table full, or nested too deep)",
+            Self::CallDataIncomplete => "calls with incomplete data",
+            Self::ListsUnknown => "lists submitted with unknown content",
+            Self::KernelsUnnamed => "launches of kernels created before attach",
+            Self::LaunchesRefused => "launches refused (table full)",
+            Self::HandlesRefused => "handles refused (table full)",
         }
     }
 
