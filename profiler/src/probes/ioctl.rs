@@ -146,15 +146,14 @@ impl NumberNames {
 impl ArrayLayout {
     /// The array's elements in a call. Total: values and data may be anything.
     pub fn elements(&self, probe: &Probe, call: &FinishedCall) -> Elements {
-        let count = match call.values.get(usize::from(self.count)) {
-            Some((count, true)) => *count,
-            _ => return Elements::default(),
+        let Some(count) = call.value(usize::from(self.count)) else {
+            return Elements::default();
         };
         if self.in_place && count == 1 {
             return self.single(probe, call);
         }
-        let data = call.data.get(usize::from(self.tag));
-        let data = data.and_then(Option::as_deref).unwrap_or(&[]);
+        let data = call.content(usize::from(self.tag));
+        let data = data.map_or(&[][..], |content| &content.bytes);
         let elements: Vec<Vec<u64>> = data
             .chunks_exact(usize::from(self.stride).max(1))
             .take(usize::try_from(count).unwrap_or(usize::MAX))
@@ -168,10 +167,7 @@ impl ArrayLayout {
 
     /// The one element that lies among the values.
     fn single(&self, probe: &Probe, call: &FinishedCall) -> Elements {
-        let value = |field: &ElementField| {
-            let (value, read) = *call.values.get(probe.slot(&field.name)?)?;
-            read.then_some(value)
-        };
+        let value = |field: &ElementField| call.value(probe.slot(&field.name)?);
         match self.fields.iter().map(value).collect::<Option<Vec<u64>>>() {
             Some(element) => Elements {
                 elements: vec![element],
@@ -211,6 +207,7 @@ impl ElementField {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::correlate::CallContent;
     use crate::probes::{CallKind, DataFormat, DataInfo, ResultKind, ValueInfo};
     use std::rc::Rc;
 
@@ -255,21 +252,18 @@ mod tests {
     }
 
     fn call(values: [(u64, bool); 3], data: Option<Vec<u8>>) -> FinishedCall {
-        FinishedCall {
-            probe: Rc::new(probe()),
-            pid: 1,
-            tid: 1,
-            start_ns: 0,
-            end_ns: None,
-            end_before_ns: 0,
-            result: None,
-            values: values.to_vec(),
-            data: vec![data],
-            stack: 0,
-            depth: 0,
-            inner: Vec::new(),
-            id: 1,
+        let mut call = FinishedCall::of(Rc::new(probe()));
+        for (slot, (value, read)) in values.into_iter().enumerate() {
+            call.values[slot] = value;
+            call.unread &= !(u16::from(read) << slot);
         }
+        call.data.extend(data.map(|bytes| CallContent {
+            tag: 0,
+            total: bytes.len() as u64,
+            complete: true,
+            bytes,
+        }));
+        call
     }
 
     fn elements(values: [(u64, bool); 3], data: Option<Vec<u8>>) -> Elements {
