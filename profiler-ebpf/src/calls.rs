@@ -207,7 +207,7 @@ fn report_entry<const SLEEP: bool>(call: &Call, regs: *mut pt_regs) -> u32 {
         for slot in 0..MAX_VALUES {
             pending.values[slot] = sources.value(slot);
         }
-        pending.unread = sources.unread() as u32;
+        pending.unread = sources.unread();
     }
     if spec.flags & SPEC_EXIT_ONLY != 0 && kept && !sources.has_data() {
         return 0;
@@ -271,7 +271,7 @@ fn report_exit<const SLEEP: bool>(call: &Call, regs: *mut pt_regs) -> u32 {
         for slot in 0..MAX_VALUES {
             sources.set_value(slot, pending.values[slot]);
         }
-        sources.set_unread(pending.unread.into());
+        sources.set_unread(pending.unread);
     }
     fetch::<SLEEP>(sources);
     report::<SLEEP>(call, sources)

@@ -46,29 +46,49 @@ struct Source {
     call: *const Call,
     /// Address; meaningless if not `known`.
     address: u64,
-    /// 1: the address could be found out.
-    known: u64,
     /// Bytes; of a text 0.
     total: u64,
+    /// 1: the address could be found out.
+    known: u32,
     /// [`DataHeader::tag`].
-    tag: u64,
+    tag: u32,
+}
+
+/// Context of the loop over a call's operations.
+#[repr(C)]
+struct Context {
+    call: *const Call,
+    sources: *const Sources,
 }
 
 /// Sends the data that a call's operations name.
 #[inline(always)]
 pub fn send_data<const SLEEP: bool>(call: &Call, sources: &Sources) {
-    for index in 0..MAX_OPS as u64 {
-        if index >= sources.len() {
-            break;
-        }
-        let op = sources.op(index);
-        match op.how() {
-            FETCH_TEXT => send_text::<SLEEP>(&source(call, sources, op, false)),
-            FETCH_BYTES => send_bytes::<SLEEP>(&source(call, sources, op, true)),
-            FETCH_BLOB => send_blob::<SLEEP>(&source(call, sources, op, true)),
-            _ => 0,
-        };
+    let mut context = Context { call, sources };
+    // SAFETY: the callback has bpf_loop's signature; the context lives on the
+    // caller's stack for the whole call.
+    unsafe {
+        bpf_loop(
+            sources.len(),
+            send_one::<SLEEP> as *mut c_void,
+            (&raw mut context).cast(),
+            0,
+        );
     }
+}
+
+/// `bpf_loop` callback: sends the data of one operation, if it is for data.
+extern "C" fn send_one<const SLEEP: bool>(index: u64, context: *mut Context) -> i64 {
+    // SAFETY: the context is send_data's.
+    let (call, sources) = unsafe { (&*(*context).call, &*(*context).sources) };
+    let op = sources.op(index);
+    match op.how() {
+        FETCH_TEXT => send_text::<SLEEP>(&source(call, sources, op, false)),
+        FETCH_BYTES => send_bytes::<SLEEP>(&source(call, sources, op, true)),
+        FETCH_BLOB => send_blob::<SLEEP>(&source(call, sources, op, true)),
+        _ => 0,
+    };
+    0
 }
 
 #[inline(always)]
@@ -166,7 +186,7 @@ fn put_text(source: &Source, anyway: bool) -> u32 {
         lost(source);
         return 1;
     }
-    let mut len = 0;
+    let mut len = -1;
     // SAFETY: a reservation of the size of a Text, given back on every way; the
     // destination is in it, and the call on the stack of the program.
     unsafe {
@@ -174,12 +194,13 @@ fn put_text(source: &Source, anyway: bool) -> u32 {
             let to = (&raw mut (*text).bytes).cast::<c_void>();
             len = bpf_probe_read_user_str(to, TEXT_BYTES as u32, source.address as *const c_void);
         }
-        if len <= 0 && !anyway {
+        if len < 0 && !anyway {
             bpf_ringbuf_discard(text.cast(), NO_WAKEUP);
             return 0;
         }
-        // The NUL does not count.
-        let read = (len > 0).then(|| len as u64 - 1);
+        // The NUL does not count, and older kernels do not count it for an empty
+        // text anyway.
+        let read = (len >= 0).then(|| (len as u64).saturating_sub(1));
         fill(&raw mut (*text).header, source, 0, read);
         bpf_ringbuf_submit(text.cast(), wakeup(ring, (*source.call).time_ns));
     }
@@ -212,7 +233,7 @@ fn send_bytes<const SLEEP: bool>(source: &Source) -> u32 {
 }
 
 /// Sends a blob, piece by piece.
-#[inline(never)]
+#[inline(always)]
 fn send_blob<const SLEEP: bool>(source: &Source) -> u32 {
     let bytes = source.total.min(MAX_BLOB);
     // Nothing is sent as a piece too: a record says that nothing is there.

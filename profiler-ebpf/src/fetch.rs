@@ -21,13 +21,13 @@ const SLOTS: usize = 16;
 pub struct Sources {
     spec: *const ProbeSpec,
     /// Index of the first operation.
-    first: u64,
+    first: u8,
     /// Operations.
-    n: u64,
-    /// One bit for each value that could not be read.
-    unread: u64,
+    n: u8,
     /// 1: there are operations for data, which [`fetch`] skips.
-    has_data: u64,
+    has_data: u8,
+    /// One bit for each value that could not be read.
+    unread: u32,
     at: [u64; VALUES as usize + SLOTS],
 }
 
@@ -69,8 +69,8 @@ impl Sources {
         // SAFETY: memory of the caller's.
         unsafe {
             (&raw mut (*this).spec).write_volatile(spec);
-            (&raw mut (*this).first).write_volatile(first.into());
-            (&raw mut (*this).n).write_volatile(n.into());
+            (&raw mut (*this).first).write_volatile(first);
+            (&raw mut (*this).n).write_volatile(n);
             (&raw mut (*this).unread).write_volatile(0);
             (&raw mut (*this).has_data).write_volatile(0);
             let at = (&raw mut (*this).at).cast::<u64>();
@@ -99,13 +99,13 @@ impl Sources {
 
     /// One bit for each value that could not be read.
     #[inline(always)]
-    pub fn unread(&self) -> u64 {
+    pub fn unread(&self) -> u32 {
         self.unread
     }
 
     /// Marks values as unread.
     #[inline(always)]
-    pub fn set_unread(&mut self, unread: u64) {
+    pub fn set_unread(&mut self, unread: u32) {
         self.unread = unread;
     }
 
@@ -117,15 +117,15 @@ impl Sources {
 
     /// Operations.
     #[inline(always)]
-    pub fn len(&self) -> u64 {
-        self.n
+    pub fn len(&self) -> u32 {
+        self.n.into()
     }
 
     /// Operation `index`.
     #[inline(always)]
     pub fn op(&self, index: u64) -> Op {
         const { assert!(MAX_OPS.is_power_of_two()) };
-        let mut at = self.first + index;
+        let mut at = u64::from(self.first) + index;
         // SAFETY: arithmetic on one register, in assembly for the compiler must
         // not leave the mask out; the operation is within the spec by it.
         unsafe {
@@ -147,7 +147,10 @@ impl Sources {
             FROM_STACK => (self.source(STACK), true),
             FROM_VALUE => {
                 let slot = index & (SLOTS as u64 - 1);
-                (self.source(VALUES + slot), self.unread >> slot & 1 == 0)
+                (
+                    self.source(VALUES + slot),
+                    u64::from(self.unread) >> slot & 1 == 0,
+                )
             }
             _ => (self.source(RESULT), true),
         }
@@ -194,7 +197,7 @@ pub fn fetch<const SLEEP: bool>(sources: &mut Sources) {
     // caller's stack for the whole call.
     unsafe {
         bpf_loop(
-            sources.n as u32,
+            sources.len(),
             fetch_one::<SLEEP> as *mut c_void,
             (&raw mut *sources).cast(),
             0,

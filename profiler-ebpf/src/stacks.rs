@@ -266,13 +266,15 @@ extern "C" fn hash_words(index: u64, context: *mut Hashing) -> i64 {
     if step >= HASH_STEPS {
         return 1;
     }
-    let n = words(s);
     let at = step * HASH_WORDS;
+    let left = words(s).wrapping_sub(at);
+    // SAFETY: HASH_STEPS times HASH_WORDS are within the addresses.
+    let addresses = unsafe { s.frames.as_ptr().add(at as usize) };
     let mut hash = c.hash;
     for i in 0..HASH_WORDS {
-        let inside = le_bit(at + i + 1, n).wrapping_neg();
-        // SAFETY: HASH_STEPS times HASH_WORDS are within the addresses.
-        let word = unsafe { s.frames.as_ptr().add((at + i) as usize).read() };
+        let inside = le_bit(i + 1, left).wrapping_neg();
+        // SAFETY: as above.
+        let word = unsafe { addresses.add(i as usize).read() };
         hash = mix(hash, word & inside);
     }
     c.hash = hash;

@@ -146,10 +146,15 @@ pub fn leave(thread: *mut ThreadCalls, call: &mut Call, function: u32) -> Option
     let pending = pending_at(thread, left - 1);
     // SAFETY: in bounds by its mask.
     let top = unsafe { &*pending };
-    if top.sp != call.sp || top.function != function {
+    if top.sp != call.sp {
         return None;
     }
     call.depth = left - 1;
+    if top.function != function {
+        // One that jumped here, or is over: its own exit may be at this
+        // instruction too.
+        return None;
+    }
     thread_ref(thread).n = left - 1;
     Some(pending)
 }

@@ -3,6 +3,7 @@
 //! `virtual/aiu/README.md` describes the libraries, their settings and the lines
 //! of the truth file.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::hash::{Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
@@ -303,6 +304,8 @@ pub struct Operation {
 /// An activity record.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Record {
+    /// Number of its buffer, from 1; 0 if it was dropped.
+    pub buffer: u64,
     /// Kind.
     pub kind: u8,
     /// Operation, copy or memory kind, or cbid.
@@ -342,6 +345,8 @@ pub struct Record {
 /// A buffer handed to the program.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Buffer {
+    /// Its number, from 1, in the order in which they were filled.
+    pub number: u64,
     /// Its address.
     pub address: u64,
     /// Its size.
@@ -357,8 +362,22 @@ pub struct Buffer {
 pub struct Metrics {
     /// Sequence number of all sections.
     pub seq: u32,
-    /// Values by metric id (decimal).
-    pub values: std::collections::BTreeMap<u32, Vec<u64>>,
+    /// Values by metric id.
+    #[serde(deserialize_with = "by_number")]
+    pub values: BTreeMap<u32, Vec<u64>>,
+}
+
+/// JSON's keys are texts.
+fn by_number<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<u32, Vec<u64>>, D::Error> {
+    let by_text = BTreeMap::<String, Vec<u64>>::deserialize(deserializer)?;
+    let parsed = by_text
+        .into_iter()
+        .map(|(id, values)| Ok((id.parse()?, values)));
+    parsed
+        .collect::<Result<_, std::num::ParseIntError>>()
+        .map_err(serde::de::Error::custom)
 }
 
 #[derive(Deserialize)]
@@ -409,6 +428,9 @@ impl Truth {
                 .with_context(|| format!("{}: {line}", path.display()))?;
             truth.add(line);
         }
+        // Each thread wrote its own lines in their order.
+        truth.records.sort_by_key(|record| record.buffer);
+        truth.buffers.sort_by_key(|buffer| buffer.number);
         truth.calls.sort_by_key(|call| (call.t0, call.id));
         truth.operations.sort_by_key(|op| (op.start, op.end));
         Ok(truth)

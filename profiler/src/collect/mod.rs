@@ -17,6 +17,7 @@
 //! * [`finisher`]: walks that ended for want of a table;
 //! * [`names`]: symbols, looked up while the recording runs;
 //! * [`runtime`]: probes on the functions of accelerator runtimes;
+//! * [`closing`]: detaching without having the user wait;
 //! * [`session`]: owns the recording;
 //! * [`doctor`]: what of all this works on this machine.
 
@@ -24,6 +25,7 @@ pub mod binaries;
 pub mod bpf;
 pub mod busy;
 pub mod cgroup;
+pub mod closing;
 pub mod config;
 pub mod cpu;
 pub mod doctor;

@@ -73,6 +73,10 @@ impl Open {
         }
         let content = self.content(data.tag);
         content.total = content.total.max(data.total);
+        if data.total > MAX_CONTENT as u64 {
+            content.complete = !data.unread;
+            return;
+        }
         let fits = data.offset == content.bytes.len() as u64
             && content.bytes.len() + data.bytes.len() <= MAX_CONTENT;
         if fits {

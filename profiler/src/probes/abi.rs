@@ -11,12 +11,14 @@
 //! ```
 
 mod generate;
+mod names;
 
 use super::expr::{Expr, Part, Place, Type};
 use super::program::Field;
 use super::table::Table;
 use super::{Tables, glob};
 use generate::Headers;
+use names::COMPARED;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -29,151 +31,6 @@ struct Compared {
     /// Names in C of values that are not the same word.
     names: &'static [(&'static str, &'static [&'static str])],
 }
-
-const COMPARED: &[Compared] = &[Compared {
-    table: "level-zero",
-    headers: Headers {
-        include: &["level_zero/ze_api.h", "level_zero/zet_api.h"],
-        flags: &[],
-        folder: "/usr/include",
-    },
-    package: "libze-dev",
-    names: &[
-        (
-            "list",
-            &[
-                "hCommandList",
-                "hCommandListImmediate",
-                "phCommandList",
-                "phClonedCommandList",
-            ],
-        ),
-        ("source_list", &["hCommandList"]),
-        ("lists", &["phCommandLists"]),
-        ("queue", &["hCommandQueue", "phCommandQueue"]),
-        (
-            "event",
-            &["hSignalEvent", "hEvent", "phEvent", "hNotificationEvent"],
-        ),
-        ("events", &["phEvents", "phWaitEvents"]),
-        ("waits", &["numWaitEvents"]),
-        (
-            "count",
-            &[
-                "numCommandLists",
-                "numDevices",
-                "numEvents",
-                "numKernels",
-                "numModules",
-                "numSemaphores",
-                "numWaitEvents",
-                "pCount",
-                "count",
-            ],
-        ),
-        ("groups_x", &["groupCountX"]),
-        ("groups_y", &["groupCountY"]),
-        ("groups_z", &["groupCountZ"]),
-        ("groups", &["totalGroupCount", "phMetricGroups"]),
-        ("group", &["hMetricGroup"]),
-        ("local_x", &["groupSizeX"]),
-        ("local_y", &["groupSizeY"]),
-        ("local_z", &["groupSizeZ"]),
-        ("global_x", &["globalSizeX"]),
-        ("global_y", &["globalSizeY"]),
-        ("global_z", &["globalSizeZ"]),
-        ("suggested_x", &["groupSizeX"]),
-        ("suggested_y", &["groupSizeY"]),
-        ("suggested_z", &["groupSizeZ"]),
-        ("pixels_x", &["width"]),
-        ("pixels_y", &["height"]),
-        ("pixels_z", &["depth"]),
-        (
-            "bytes",
-            &[
-                "size",
-                "argSize",
-                "inputSize",
-                "pSize",
-                "pRawDataSize",
-                "rtasBufferSizeBytes",
-            ],
-        ),
-        ("dst", &["dstptr", "ptr", "pRtasBuffer"]),
-        ("src", &["srcptr", "ptr"]),
-        ("address", &["ptr", "pptr", "deviceAddress", "pptr"]),
-        ("wanted", &["pStart"]),
-        (
-            "name",
-            &[
-                "name",
-                "pKernelName",
-                "pFunctionName",
-                "pGlobalName",
-                "pName",
-            ],
-        ),
-        (
-            "image",
-            &[
-                "pInputModule",
-                "pModuleNativeBinary",
-                "pKernelBinary",
-                "hImage",
-                "phImage",
-                "phImageView",
-            ],
-        ),
-        ("source_image", &["hImage"]),
-        ("program_image", &["pNext"]),
-        ("function", &["ppFunctionAddress"]),
-        ("device_function", &["pfnFunction"]),
-        ("device_name", &["name"]),
-        ("host_function", &["pfnHostFunction"]),
-        ("host_time", &["hostTimestamp"]),
-        ("device_time", &["deviceTimestamp"]),
-        ("subdevice", &["subdeviceId"]),
-        ("timestamp_bits", &["timestampValidBits"]),
-        ("kernel_timestamp_bits", &["kernelTimestampValidBits"]),
-        ("ordinal", &["ordinal", "commandQueueGroupOrdinal"]),
-        ("index", &["index", "argIndex"]),
-        ("pointer", &["pArgValue"]),
-        ("pool", &["hEventPool", "phEventPool"]),
-        ("graph", &["hGraph", "phGraph", "phExecutableGraph"]),
-        ("source_graph", &["hGraph"]),
-        ("source_context", &["hContextSrc"]),
-        ("sizes_at", &["pLaunchArgumentsBuffer"]),
-        ("count_at", &["pCountBuffer"]),
-        ("commands", &["pCommandId"]),
-        ("command", &["pCommandId", "commandId"]),
-        ("description", &["desc"]),
-        ("ranges", &["numRanges"]),
-        ("reports", &["maxReportCount"]),
-        ("streamer", &["hMetricStreamer", "phMetricStreamer"]),
-        ("query", &["hMetricQuery"]),
-        ("operation", &["hParallelOperation"]),
-        ("builder", &["hBuilder"]),
-        ("physical", &["hPhysicalMemory", "phPhysicalMemory"]),
-        ("policy", &["freePolicy"]),
-        ("pattern_bytes", &["pattern_size"]),
-        ("completion", &["completionValue"]),
-        ("subgroup", &["maxSubgroupSize"]),
-        ("local_bytes", &["localMemSize"]),
-        ("private_bytes", &["privateMemSize"]),
-        ("spill_bytes", &["spillMemSize"]),
-        ("flags", &["flags", "attr"]),
-        (
-            "global_start",
-            &["global", "dstptr", "pTimestamps", "pResults"],
-        ),
-        ("global_end", &["global", "pResults"]),
-        ("context_start", &["context", "pResults"]),
-        ("context_end", &["context", "pResults"]),
-        ("dst_image", &["hDstImage"]),
-        ("src_image", &["hSrcImage"]),
-        ("user_data", &["pUserData"]),
-    ],
-}];
 
 /// What a header says of a function: its parameters in order.
 type Prototype = Vec<Parameter>;

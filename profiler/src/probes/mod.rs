@@ -7,18 +7,20 @@
 
 #[cfg(test)]
 mod abi;
+pub mod driver_table;
 pub mod expr;
 pub mod glob;
 pub mod ioctl;
 pub mod parse;
 pub mod program;
+pub mod reader;
 pub mod table;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod words;
 
-pub use parse::{TableError, TableFile};
+pub use reader::{TableError, TableFile};
 pub use tables::{Active, Tables};
 
 use serde::{Deserialize, Serialize};

@@ -1,14 +1,18 @@
 //! The tables in use: the built-in ones and those that users add.
 
-use super::parse::{self, TableError};
+use super::parse;
+use super::reader::TableError;
 use super::table::{Function, Library, Switch, Table};
 use std::sync::Arc;
 
+macro_rules! built_in {
+    ($file:literal) => {
+        ($file, include_str!(concat!("../../probes/", $file)))
+    };
+}
+
 /// The built-in tables: name of the file and its text.
-const BUILT_IN: &[(&str, &str)] = &[(
-    "level-zero.toml",
-    include_str!("../../probes/level-zero.toml"),
-)];
+const BUILT_IN: &[(&str, &str)] = &[built_in!("level-zero.toml"), built_in!("opencl.toml")];
 
 /// The files of the built-in tables: name and text.
 pub(super) fn built_in_sources() -> &'static [(&'static str, &'static str)] {

@@ -486,6 +486,12 @@ fn roles_can_be_written_in_tables() {
 
 #[test]
 fn built_in_tables_have_no_mistake_and_compile() {
+    for (source, text) in super::tables::built_in_sources() {
+        if let Err(mistakes) = parse(source, text) {
+            let lines: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
+            panic!("{}", lines.join("\n"));
+        }
+    }
     let tables = Tables::built_in();
     assert_eq!(
         tables.iter().count(),
@@ -536,7 +542,7 @@ fn built_in_launches_and_copies_say_what_the_launch_events_need() {
                 let near = |role: &&str| role.trim_end_matches('s') == name.trim_end_matches('s');
                 let similar = roles().into_iter().find(near);
                 let plural_pairs = [
-                    "lists", "list", "events", "kernels", "modules", "devices", "groups",
+                    "lists", "list", "queues", "events", "kernels", "modules", "devices", "groups",
                 ];
                 assert!(
                     similar.is_none_or(|role| role == name) || plural_pairs.contains(&&name[..]),

@@ -19,6 +19,7 @@ struct State {
 	uint32_t kinds = 0;
 	uint8_t *buffer = nullptr;
 	size_t size = 0, valid = 0, records = 0, max_records = 0;
+	uint64_t number = 0;
 	std::string told;
 	std::atomic<size_t> dropped{0};
 };
@@ -40,6 +41,7 @@ void complete()
 	s.buffer = nullptr;
 	if (vaiu::truth_on()) {
 		Line line("buffer");
+		line.number("number", s.number);
 		line.number("address", reinterpret_cast<uint64_t>(buffer));
 		line.number("size", s.size).number("valid", s.valid).number("records", s.records);
 		s.told += line.finish();
@@ -62,14 +64,16 @@ bool provide(size_t bytes)
 		s.size = s.max_records = 0;
 		s.valid = s.records = 0;
 		s.requested(&s.buffer, &s.size, &s.max_records);
+		s.number += s.buffer != nullptr;
 	}
 	return s.buffer && s.size - s.valid >= bytes;
 }
 
-std::string describe(const Activity &a, const char *type, size_t bytes)
+std::string describe(const Activity &a, const char *type, uint64_t buffer, size_t bytes)
 {
 	uint64_t offset = vaiu::epoch_offset_ns();
 	Line line(type);
+	line.number("buffer", buffer);
 	line.number("kind", a.kind).number("what", a.what).number("bytes", bytes);
 	line.number("device", a.device).number("context", a.context).number("stream", a.stream);
 	line.number("corr", a.correlation).number("start", a.start + offset);
@@ -94,7 +98,8 @@ void sink(const Activity &a)
 		s.dropped++;
 	}
 	if (vaiu::truth_on()) {
-		std::string line = describe(a, fits ? "rec" : "dropped", bytes.size());
+		std::string line = describe(a, fits ? "rec" : "dropped",
+					    fits ? s.number : 0, bytes.size());
 		if (fits)
 			s.told += line;
 		else

@@ -75,6 +75,15 @@ const COUNTS: &str = "COUNTS";
 
 /// The ring buffer of the samples.
 pub const SAMPLES: &str = "SAMPLES";
+/// The ring buffer of calls, their data and their stacks.
+pub const CALLS: &str = "CALLS";
+/// What to do at each probe: [`aiprof_common::ProbeSpec`], by its index.
+pub const PROBES: &str = "PROBES";
+/// What was seen and lost at each probe: [`aiprof_common::ProbeCounts`], by the
+/// index of its spec.
+pub const PROBE_COUNTS: &str = "PROBE_COUNTS";
+/// The pending calls of each thread, by thread id.
+pub const THREADS: &str = "THREADS";
 
 /// Sizes and switches of the programs.
 #[derive(Clone, Debug)]
@@ -215,6 +224,14 @@ impl Bpf {
             .collect()
     }
 
+    /// The writing end of a map, for another thread.
+    ///
+    /// # Errors
+    /// There is no such map, or its descriptor could not be duplicated.
+    pub fn writer(&self, name: &'static str) -> Result<MapWriter, BpfError> {
+        Ok(MapWriter(MapHandle::try_from(self.map(name)?)?))
+    }
+
     fn map(&self, name: &'static str) -> Result<&MapHandle, BpfError> {
         self.loaded.maps.get(name).ok_or(BpfError::Missing(name))
     }
@@ -242,6 +259,21 @@ impl Bpf {
             }
         }
         seen.values().sum()
+    }
+}
+
+/// The writing end of a map.
+#[derive(Debug)]
+pub struct MapWriter(MapHandle);
+
+impl MapWriter {
+    /// Writes one entry.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn set<K: Plain, V: Plain>(&self, key: &K, value: &V) -> Result<(), BpfError> {
+        let (key, value) = (plain::bytes(key), plain::bytes(value));
+        Ok(self.0.update(key, value, MapFlags::ANY)?)
     }
 }
 

@@ -20,7 +20,17 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The programs that probes run.
+/// The programs at probed functions, by name.
+pub const CALL_PROGRAMS: [&str; 6] = [
+    "call_entry",
+    "call_entry_s",
+    "call_exit",
+    "call_exit_s",
+    "call_return",
+    "call_return_s",
+];
+
+/// One of [`CALL_PROGRAMS`], in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Program {
     /// At the entry.
@@ -49,15 +59,8 @@ impl Program {
     ];
 
     /// Its name in the eBPF object.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Entry => "call_entry",
-            Self::EntrySleep => "call_entry_s",
-            Self::Exit => "call_exit",
-            Self::ExitSleep => "call_exit_s",
-            Self::Return => "call_return",
-            Self::ReturnSleep => "call_return_s",
-        }
+    pub(super) const fn name(self) -> &'static str {
+        CALL_PROGRAMS[self as usize]
     }
 
     /// Whether it is at the entry.
@@ -128,12 +131,13 @@ pub(super) struct Candidate {
 }
 
 /// A file with probes.
-struct Library_ {
+struct Probed {
     candidate: Candidate,
     /// Number of the file for each use, where it has functions.
     numbers: FxHashMap<String, u32>,
     /// Offsets of the entries.
     entries: FxHashSet<u64>,
+    attached: bool,
     changed: bool,
 }
 
@@ -142,7 +146,7 @@ pub(super) struct Attacher {
     kernel: Box<dyn Kernel>,
     exits: Exits,
     registry: Registry,
-    libraries: Vec<Library_>,
+    libraries: Vec<Probed>,
     links: Vec<Link>,
     report: Arc<Mutex<Report>>,
 }
@@ -177,12 +181,7 @@ impl Attacher {
             }
             Ok(plan) => {
                 let index = self.libraries.len();
-                self.libraries.push(Library_ {
-                    candidate,
-                    numbers: FxHashMap::default(),
-                    entries: FxHashSet::default(),
-                    changed: false,
-                });
+                self.libraries.push(Probed::new(candidate));
                 self.carry_out(index, plan);
             }
             Err(error) => {
@@ -205,12 +204,7 @@ impl Attacher {
         let index = found.unwrap_or(self.libraries.len());
         let path = candidate.path.clone();
         if found.is_none() {
-            self.libraries.push(Library_ {
-                candidate,
-                numbers: FxHashMap::default(),
-                entries: FxHashSet::default(),
-                changed: false,
-            });
+            self.libraries.push(Probed::new(candidate));
         }
         let Some(known) = self.libraries.get(index) else {
             return;
@@ -291,9 +285,11 @@ impl Attacher {
         ));
         let links = self.links.len();
         let name = library.candidate.path.clone();
+        let first = library.attached;
+        library.attached = true;
         self.attach(&name, &path, &wanted, &mut tally);
         tally.links = (self.links.len() - links) as u64;
-        tally.files = 1;
+        tally.files = u64::from(!first);
         tracing::debug!(
             "{name}: {} functions probed in {} links, {} not, {} second names",
             tally.functions,
@@ -356,18 +352,23 @@ impl Attacher {
         }
     }
 
-    /// Functions that have a number: those below it.
-    pub(super) fn probes(&self) -> u32 {
-        self.registry.probes()
-    }
-
     /// What is attached; dropping it detaches.
     pub(super) fn into_links(self) -> Vec<Link> {
         self.links
     }
 }
 
-impl Library_ {
+impl Probed {
+    fn new(candidate: Candidate) -> Self {
+        Self {
+            candidate,
+            numbers: FxHashMap::default(),
+            entries: FxHashSet::default(),
+            attached: false,
+            changed: false,
+        }
+    }
+
     /// The number of this file as a library of the function's table.
     fn number(
         &mut self,

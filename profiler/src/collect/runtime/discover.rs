@@ -3,7 +3,6 @@
 //! starts. Those that appear later are told by the kernel's mapping events.
 
 use crate::{collect::procfs, process::Region, symbolize::elf, wire::MapEvent};
-use rustc_hash::FxHashSet;
 use std::{
     collections::BTreeSet,
     ffi::{OsStr, OsString},
@@ -21,6 +20,8 @@ const MAX_ENTRIES: usize = 65_536;
 const MAX_FOLDERS: usize = 256;
 /// Most libraries found in any one way.
 const MAX_FOUND: usize = 1024;
+/// Most bytes of a process's environment that are read.
+const MAX_ENVIRONMENT: u64 = 256 << 10;
 /// Most processes whose mappings are read.
 const MAX_PROCESSES: usize = 65_536;
 
@@ -124,10 +125,11 @@ fn run_path(executable: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Level Zero drivers that the loader is told to take in place of the installed
-/// ones: paths, or names to be looked for.
-pub(super) fn alternative_drivers(command: &Command<'_>) -> Vec<PathBuf> {
-    let list = (command.variable)("ZE_ENABLE_ALT_DRIVERS").unwrap_or_default();
+/// The variable by which Level Zero's loader is told of other drivers.
+pub(super) const ALTERNATIVE_DRIVERS: &str = "ZE_ENABLE_ALT_DRIVERS";
+
+/// The drivers that such a variable lists: paths, or names to be looked for.
+pub(super) fn alternative_drivers(list: &OsStr) -> Vec<PathBuf> {
     list.as_bytes()
         .split(|&b| b == b',')
         .map(<[u8]>::trim_ascii)
@@ -148,28 +150,31 @@ pub(super) fn preloaded(command: &Command<'_>) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The libraries that running processes have mapped, each file once, with a
-/// process that has.
-pub(super) fn in_processes(is_wanted: impl Fn(&str) -> bool) -> Vec<(u32, MapEvent)> {
-    let (mut found, mut seen) = (Vec::new(), FxHashSet::default());
+/// Gives the executable mappings of files of every running process.
+pub(super) fn in_processes(mut visit: impl FnMut(u32, &[MapEvent])) {
     for process in procfs::processes().into_iter().take(MAX_PROCESSES) {
-        let Ok(maps) = procfs::executable_maps(process.pid, process.pid) else {
+        if process.pid == std::process::id() {
             continue;
+        }
+        let Ok(mut maps) = procfs::executable_maps(process.pid, process.pid) else {
+            continue; // ended, or another user's
         };
-        for map in maps {
-            let file = &map.file;
-            let path = file.path.strip_suffix(" (deleted)").unwrap_or(&file.path);
-            let wanted = Region::of(file) == Region::File && is_wanted(path);
-            // The same path may be another file in another mount namespace.
-            if wanted && seen.insert((file.device, file.inode, file.path.clone())) {
-                found.push((process.pid, map));
-            }
-            if found.len() >= MAX_FOUND {
-                return found;
-            }
+        maps.retain(|map| Region::of(&map.file) == Region::File);
+        if !maps.is_empty() {
+            visit(process.pid, &maps);
         }
     }
-    found
+}
+
+/// A variable of the environment that a process was started with.
+pub(super) fn variable_of(pid: u32, name: &str) -> Option<OsString> {
+    let mut bytes = Vec::new();
+    let file = File::open(format!("/proc/{pid}/environ")).ok()?;
+    file.take(MAX_ENVIRONMENT).read_to_end(&mut bytes).ok()?;
+    bytes.split(|&b| b == 0).find_map(|entry| {
+        let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        Some(OsStr::from_bytes(value).to_owned())
+    })
 }
 
 /// Opens a library by its path.
@@ -231,7 +236,8 @@ mod tests {
         assert_eq!(folders(&command), paths(&["/a", "/b", "rel"]));
         assert_eq!(preloaded(&command), paths(&["/x/one.so", "/y/three.so"]));
         let drivers = paths(&["/d/ze.so", "libother.so"]);
-        assert_eq!(alternative_drivers(&command), drivers);
+        let list = variable(ALTERNATIVE_DRIVERS).unwrap();
+        assert_eq!(alternative_drivers(&list), drivers);
         let none = Command {
             argv: &[],
             variable,
@@ -262,14 +268,31 @@ mod tests {
     }
 
     #[test]
-    fn this_very_program_is_among_the_running_ones() {
-        let own = fs::canonicalize("/proc/self/exe").unwrap();
-        let own = own.to_str().unwrap();
-        let found = in_processes(|path| path == own);
-        let pid = std::process::id();
-        // Another run of the same tests may be found first; it is the same file.
-        assert_eq!(found.len(), 1, "{found:?} {pid}");
-        let opened = procfs::open_mapped(found[0].0, &found[0].1, Some);
+    fn running_programs_and_their_environment_are_seen() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .env("AIPROF_TEST_VARIABLE", "a=b")
+            .spawn()
+            .unwrap();
+        let mut found = None;
+        // Right after the fork it is still this program.
+        for _ in 0..200 {
+            in_processes(|pid, maps| {
+                let sleep = |m: &MapEvent| m.file.path.contains("sleep");
+                if pid == child.id() {
+                    found = maps.iter().find(|m| sleep(m)).cloned();
+                }
+            });
+            if found.is_some() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let value = variable_of(child.id(), "AIPROF_TEST_VARIABLE");
+        let opened = procfs::open_mapped(child.id(), &found.unwrap(), Some);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(value, Some("a=b".into()));
         assert!(opened.is_ok());
     }
 }

@@ -16,6 +16,8 @@ pub(super) struct Use {
     pub(super) table: Arc<Table>,
     /// [`ProbedFile::layer`](crate::probes::ProbedFile::layer).
     pub(super) layer: u8,
+    /// Only functions that the table names, none that match a pattern.
+    pub(super) names_only: bool,
 }
 
 /// A function to probe.
@@ -57,7 +59,8 @@ pub(super) fn plan(
     let found = library.functions(|symbol| {
         (0..).zip(uses).find_map(|(of, used): (usize, &Use)| {
             let function = used.table.function(symbol)?;
-            function.is_probed(exits).then(|| rank(of, function.line))
+            let named = !used.names_only || function.symbols.iter().any(|s| s == symbol);
+            (named && function.is_probed(exits)).then(|| rank(of, function.line))
         })
     })?;
     let mut plan = Plan {
@@ -98,6 +101,9 @@ pub(super) fn plan_one(
     let Some(described) = used.table.function(symbol) else {
         return Ok(None);
     };
+    if !described.is_probed(exits) {
+        return Ok(None);
+    }
     let mut compiled = used.table.compile(described, symbol, exits);
     let spec = &mut compiled.spec;
     let decoded = spec.flags & SPEC_EXIT != 0 && !described.nothrow;

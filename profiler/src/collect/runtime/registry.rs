@@ -140,11 +140,6 @@ impl Registry {
         }
     }
 
-    /// Functions that have a number: those below it.
-    pub(super) fn probes(&self) -> u32 {
-        u32::try_from(self.probes.len()).unwrap_or(u32::MAX)
-    }
-
     /// A number for another probed file.
     pub(super) fn file(&mut self) -> u32 {
         self.files = self.files.saturating_add(1);
@@ -165,7 +160,6 @@ mod tests {
         assert_eq!(registry.probe("t", "a"), Ok(Number::Known(0)));
         assert_eq!(registry.probe("t", "b"), Err(TooMany));
         assert_eq!(registry.probe("u", "a"), Ok(Number::Known(1)));
-        assert_eq!(registry.probes(), 2);
         assert_eq!((registry.file(), registry.file()), (1, 2));
     }
 

@@ -303,8 +303,10 @@ fn without_attributes(statement: &str) -> String {
 fn parameter(text: &str, index: usize) -> Declared {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     // Pointers to functions, and arrays, which are pointers too.
-    if let Some((_, rest)) = text.split_once("(*") {
-        let name = rest.split([')', ' ']).find(|word| is_identifier(word));
+    if let Some((_, rest)) = text.split_once('(') {
+        let inside = rest.split(')').next().unwrap_or_default();
+        let name = inside.split('*').next_back().map(str::trim);
+        let name = name.filter(|name| is_identifier(name));
         let name = name.map_or(format!("p{index}"), str::to_owned);
         return Declared {
             ty: "void *".into(),
