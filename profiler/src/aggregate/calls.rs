@@ -167,7 +167,10 @@ impl Aggregator {
         }
         let process = processes.get(stack.sample.thread.pid);
         let ids = self.stack_codes(processes, process, &stack.sample);
-        let codes: Rc<[Code]> = ids.iter().map(|&id| self.codes.values[id as usize]).collect();
+        let codes: Rc<[Code]> = ids
+            .iter()
+            .map(|&id| self.codes.values[id as usize])
+            .collect();
         let cgroup = stack.sample.cgroup;
         let Some(calls) = &mut self.calls else {
             return;

@@ -70,11 +70,10 @@ pub fn build_profile(
             let root_first = codes
                 .rev()
                 .map(|(id, code)| {
-                    *locations[id as usize]
-                        .get_or_insert_with(|| match text_of(aggregate, code) {
-                            Some((text, kind)) => named(&mut builder, text, kind),
-                            None => location(&mut builder, files, names, code),
-                        })
+                    *locations[id as usize].get_or_insert_with(|| match text_of(aggregate, code) {
+                        Some((text, kind)) => named(&mut builder, text, kind),
+                        None => location(&mut builder, files, names, code),
+                    })
                 })
                 .collect();
             let has_stack = |&(_, code): &(u32, Code)| !matches!(code, Code::NoStack(_));
