@@ -35,6 +35,7 @@ fn probe(id: u32, api: &str, function: &str, kind: CallKind, args: &[&str]) -> P
             _ => ResultKind::ZeroOk,
         },
         has_exit: true,
+        layout: None,
     };
     for arg in args {
         let (mark, name) = arg.split_at(1);
@@ -164,7 +165,60 @@ pub(super) fn probes() -> Vec<Probe> {
         &["module", "\"name", ">kernel"],
     );
     add(SYCL, "urQueueFinish", Synchronize, &["queue"]);
-    add("CUDA", "cudaGraphLaunch", Launch, &["queue"]);
+    add("CUDA", "cudaGraphLaunch", Launch, &["queue", "graph"]);
+    add("CUDA", "cuGraphLaunch", Launch, &["queue", "graph"]);
+    add("CUDA", "cuStreamBeginCapture", Queue, &["queue"]);
+    add("CUDA", "cuStreamEndCapture", Queue, &["queue", ">graph"]);
+    add(
+        "CUDA",
+        "cuGraphInstantiate",
+        Queue,
+        &["source_graph", ">graph"],
+    );
+    add(ZE, "zeCommandListBeginGraphCaptureExp", Queue, &["list"]);
+    add(
+        ZE,
+        "zeCommandListEndGraphCaptureExp",
+        Queue,
+        &["list", ">graph"],
+    );
+    add(
+        ZE,
+        "zeCommandListInstantiateGraphExp",
+        Queue,
+        &["source_graph", ">graph"],
+    );
+    add(ZE, "zeGraphDestroyExp", Queue, &["graph"]);
+    add(
+        ZE,
+        "zeCommandListAppendGraphExp",
+        Submit,
+        &["list", "graph"],
+    );
+    add(
+        ZE,
+        "zeCommandListCreateCloneExp",
+        Queue,
+        &["source_list", ">list"],
+    );
+    add(
+        ZE,
+        "zeCommandListAppendMemoryCopyRegion",
+        Copy,
+        &["list", "dst", "src", "width", "height", "depth"],
+    );
+    add(
+        ZE,
+        "zeCommandListAppendMemoryPrefetch",
+        Copy,
+        &["list", "src", "bytes"],
+    );
+    add(
+        ZE,
+        "zeCommandListAppendImageCopyToMemory",
+        Copy,
+        &["list", "dst", "src_image"],
+    );
     add(
         "CUDA",
         "cudaMemcpy",
