@@ -227,7 +227,8 @@ impl Aggregator {
             | Event::CallData(_)
             | Event::CallStack(_)
             | Event::Probe(_)
-            | Event::ProbedFile(_) => false,
+            | Event::ProbedFile(_)
+            | Event::KernelNamed(_) => false,
         }
     }
 

@@ -32,6 +32,7 @@ pub mod doctor;
 pub mod filter;
 pub mod finisher;
 pub mod inspect;
+pub mod late;
 pub mod launch;
 pub mod names;
 pub mod privileges;

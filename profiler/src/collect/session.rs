@@ -385,6 +385,7 @@ impl Session {
         self.cpus.stop_sampling();
         let links = self.stop_probes();
         self.drain(true)?;
+        self.name_late_kernels(true)?;
         let profile = self.build()?;
         let bpf_memory_bytes = Bpf::memory_bytes() + self.cpus.ring_bytes() as u64;
         if let Some(capture) = self.capture.take() {
@@ -451,6 +452,9 @@ impl Session {
             &self.binaries,
         );
         self.tables.maintain();
+        if !all {
+            self.name_late_kernels(false)?;
+        }
         Ok(read.more)
     }
 
@@ -461,7 +465,7 @@ impl Session {
             Event::CallStack(stack) => self.take_call_stack(stack),
             Event::Call(call) => self.take_call(call),
             Event::CallData(data) => self.take_call_data(data),
-            Event::Probe(_) | Event::ProbedFile(_) => self.record(&event),
+            Event::Probe(_) | Event::ProbedFile(_) | Event::KernelNamed(_) => self.record(&event),
         }
     }
 
@@ -492,6 +496,7 @@ impl Session {
             return Ok(());
         };
         self.filter.note(&event);
+        self.late_processes(&event);
         match &event.kind {
             ProcessEventKind::Map(map) => self.mapped(event.pid, map),
             ProcessEventKind::Snapshot { maps, .. } => {

@@ -98,17 +98,24 @@ pub fn learn(
     let Some(path) = choose(memory, &candidates, &tried, known) else {
         return Learned::default();
     };
-    let names = unknown
-        .iter()
-        .filter_map(|&handle| {
-            let name = path.follow(memory, handle)?;
-            (declared.is_empty() || declared.contains(name.as_str())).then_some((handle, name))
-        })
-        .collect();
+    let names = apply(memory, &path, unknown, declared);
     Learned {
         path: Some(path),
         names,
     }
+}
+
+/// The names that `path` gives the handles, as far as an image declares them; any
+/// if none declares anything.
+pub fn apply(
+    memory: &impl Memory,
+    path: &NamePath,
+    handles: &BTreeSet<u64>,
+    declared: &BTreeSet<&str>,
+) -> BTreeMap<u64, String> {
+    let believed = |name: &String| declared.is_empty() || declared.contains(name.as_str());
+    let name = |&handle: &u64| Some((handle, path.follow(memory, handle).filter(believed)?));
+    handles.iter().filter_map(name).collect()
 }
 
 /// The path to believe among those that fit all handles.

@@ -8,7 +8,7 @@ use crate::{
         config::RecordConfig,
         runtime::RuntimeProbes,
     },
-    wire::{Call, CallData, CallStack, Event},
+    wire::{Call, CallData, CallStack, Event, ProcessEvent, ProcessEventKind},
 };
 
 impl Session {
@@ -88,5 +88,30 @@ impl Session {
             return Ok(());
         }
         self.record(&Event::CallData(data))
+    }
+
+    /// Tells of kernels older than the recording whose names were found.
+    pub(super) fn name_late_kernels(&mut self, last: bool) -> Result<(), CollectError> {
+        let Some((probes, _)) = &mut self.probes else {
+            return Ok(());
+        };
+        for named in probes.kernels_named(&self.processes, last) {
+            if self.filter.wants_process(named.pid) {
+                self.record(&Event::KernelNamed(named))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the kernels of processes that ended or became other programs.
+    pub(super) fn late_processes(&mut self, event: &ProcessEvent) {
+        let gone = match event.kind {
+            ProcessEventKind::Exec { .. } => true,
+            ProcessEventKind::Exit => event.pid == event.tid,
+            _ => false,
+        };
+        if let Some((probes, _)) = self.probes.as_mut().filter(|_| gone) {
+            probes.process_gone(event.pid);
+        }
     }
 }
