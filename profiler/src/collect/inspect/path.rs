@@ -79,6 +79,10 @@ pub fn learn(
     let Some(first) = handles().next() else {
         return Learned::default();
     };
+    // A kernel whose creation was watched proves more than a declared name; and
+    // a program may have released the images of others.
+    let nothing = BTreeSet::new();
+    let declared = if known.is_empty() { declared } else { &nothing };
     let wanted: BTreeSet<&str> = match known.get(&first) {
         Some(name) => BTreeSet::from([name.as_str()]),
         None => declared.clone(),
