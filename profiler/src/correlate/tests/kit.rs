@@ -19,7 +19,6 @@ pub(super) const DRIVER: u32 = 3;
 /// `#name` device code.
 fn probe(id: u32, api: &str, function: &str, kind: CallKind, args: &[&str]) -> Probe {
     let mut probe = Probe {
-        layout: None,
         id,
         table: api.to_lowercase(),
         api: api.into(),
