@@ -5,9 +5,11 @@ mod closing;
 mod completions;
 mod diff;
 mod doctor;
+mod driver_tables;
 mod log;
 mod man;
 mod output;
+mod probes;
 mod profile_out;
 mod record;
 mod recording;
@@ -134,6 +136,8 @@ enum Sub {
     Diff(diff::DiffArgs),
     /// Show what works on this machine, what does not, and how to mend it
     Doctor(doctor::DoctorArgs),
+    /// Show what is probed in accelerator runtimes, and check tables of your own
+    Probes(probes::ProbesArgs),
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),
     /// Print the man page (roff)
@@ -153,13 +157,17 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
         None => recording::run(cli.record, cli.verbosity),
         Some(Sub::Record(args)) => recording::run(args, cli.verbosity),
         Some(Sub::Doctor(args)) => doctor::run(&args),
+        Some(Sub::Probes(args)) => {
+            privileges::drop_file_capabilities()?;
+            probes::run(&args)
+        }
         Some(other) => {
             privileges::drop_file_capabilities()?;
             match other {
                 Sub::Report(args) => report::run(&args)?,
                 Sub::Diff(args) => diff::run(&args)?,
                 Sub::Completions(args) => completions::run(&args)?,
-                Sub::Man | Sub::Record(_) | Sub::Doctor(_) => man::run()?,
+                Sub::Man | Sub::Record(_) | Sub::Doctor(_) | Sub::Probes(_) => man::run()?,
             }
             Ok(0)
         }

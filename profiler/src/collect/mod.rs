@@ -2,6 +2,7 @@
 //!
 //! * [`config`]: what to record;
 //! * [`privileges`]: what the process may do, and giving up what it need not;
+//! * [`probe_files`]: the probe tables of this machine;
 //! * [`launch`]: the profiled command, held until recording runs;
 //! * [`signals`]: signals as data, with their origin;
 //! * [`readable`]: descriptors that the runtime waits for;
@@ -15,6 +16,8 @@
 //! * [`tables`]: the unwind tables in the kernel;
 //! * [`finisher`]: walks that ended for want of a table;
 //! * [`names`]: symbols, looked up while the recording runs;
+//! * [`runtime`]: probes on the functions of accelerator runtimes;
+//! * [`closing`]: detaching without having the user wait;
 //! * [`session`]: owns the recording;
 //! * [`doctor`]: what of all this works on this machine.
 
@@ -22,18 +25,22 @@ pub mod binaries;
 pub mod bpf;
 pub mod busy;
 pub mod cgroup;
+pub mod closing;
 pub mod config;
 pub mod cpu;
 pub mod doctor;
 pub mod filter;
 pub mod finisher;
 pub mod inspect;
+pub mod late;
 pub mod launch;
 pub mod names;
 pub mod privileges;
+pub mod probe_files;
 pub mod procfs;
 pub mod publish;
 pub mod readable;
+pub mod runtime;
 pub mod session;
 pub mod signals;
 pub mod tables;

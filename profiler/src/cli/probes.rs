@@ -1,0 +1,352 @@
+//! `aiprof probes`: the probe tables, for people who read or write them.
+
+use super::{driver_tables, screen};
+use crate::collect::probe_files::{self, Loaded, USER_TABLES};
+use crate::probes::program::Field;
+use crate::probes::reader::kind_of;
+use crate::probes::table::{Exit, Exits, Function, Table};
+use crate::probes::{CallKind, TableFile, driver_table, glob, parse};
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand, ValueHint};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Options of `aiprof probes`.
+#[derive(Debug, Args)]
+pub(crate) struct ProbesArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the tables: whose functions are probed, and whether that was tested
+    List,
+    /// Check files of your own; says each mistake with its line
+    Check {
+        /// Tables, as they would lie in /etc/aiprof/probes.d
+        #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        files: Vec<PathBuf>,
+    },
+    /// Show what is read of a table's functions, or of one function
+    Show {
+        /// A table, or a function (`*` stands for any text)
+        #[arg(value_name = "TABLE|FUNCTION")]
+        name: String,
+    },
+}
+
+/// Runs the subcommand; the exit code of `check` says whether all is well.
+///
+/// # Errors
+/// There is nothing of that name, or stdout could not be written.
+pub(crate) fn run(args: &ProbesArgs) -> Result<u8> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let code = match &args.command {
+        Command::List => {
+            list(&load(), &mut out)?;
+            0
+        }
+        Command::Check { files } => u8::from(!check(files, &mut out)?),
+        Command::Show { name } => {
+            show(&load(), name, &mut out)?;
+            0
+        }
+    };
+    out.flush().context("cannot write to stdout")?;
+    Ok(code)
+}
+
+fn load() -> Loaded {
+    let loaded = probe_files::load(Path::new(USER_TABLES));
+    for warning in &loaded.warnings {
+        screen::say(&format!("aiprof: {warning}"));
+    }
+    loaded
+}
+
+fn list(loaded: &Loaded, out: &mut dyn Write) -> io::Result<()> {
+    for table in loaded.tables.iter() {
+        write_head(table, out)?;
+        writeln!(out)?;
+    }
+    for driver in loaded.drivers.iter() {
+        driver_tables::write_head(driver, out)?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// What a table is, without its functions.
+fn write_head(table: &Table, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}: {}", table.name, table.api)?;
+    let source = match table.source.contains('/') {
+        true => table.source.as_str(),
+        false => "built in",
+    };
+    let (names, patterns) = (table.names().count(), table.patterns().count());
+    let patterns = match patterns {
+        0 => String::new(),
+        n => format!(" and {n} pattern{}", plural(n)),
+    };
+    write_item("from", source, out)?;
+    write_item("tested", table.tested.as_deref().unwrap_or("no"), out)?;
+    write_item("functions", &format!("{names}{patterns}"), out)?;
+    for library in &table.libraries {
+        let files = library.files.join(", ");
+        let layer = library.layer;
+        write_item("library", &format!("{files} (layer {layer})"), out)?;
+    }
+    if let Some(switch) = table.only_with {
+        write_item("only with", switch.option(), out)?;
+    }
+    Ok(())
+}
+
+pub(super) fn write_item(name: &str, text: &str, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "  {name:<11}{text}")
+}
+
+pub(super) fn plural(n: usize) -> &'static str {
+    if n == 1 { "" } else { "s" }
+}
+
+/// Says the mistakes of each file; whether there are none.
+fn check(files: &[PathBuf], out: &mut dyn Write) -> Result<bool> {
+    let (mut good, mut mistakes) = (0, 0);
+    for path in files {
+        let source = path.display().to_string();
+        let text = match probe_files::read(path) {
+            Ok(text) => text,
+            Err(error) => {
+                mistakes += 1;
+                writeln!(out, "{source}: {error}")?;
+                continue;
+            }
+        };
+        let checked = match kind_of(&text) {
+            TableFile::Runtime => parse::parse(&source, &text).map(|t| in_short(&t)),
+            TableFile::Driver => {
+                driver_table::parse(&source, &text).map(|t| driver_tables::in_short(&t))
+            }
+        };
+        match checked {
+            Ok(words) => {
+                good += 1;
+                writeln!(out, "{source}: {words}")?;
+            }
+            Err(found) => {
+                mistakes += found.len();
+                for mistake in found {
+                    writeln!(out, "{mistake}")?;
+                }
+            }
+        }
+    }
+    let bad = files.len() - good;
+    if bad > 0 {
+        writeln!(
+            out,
+            "{mistakes} mistake{} in {bad} of {} file{}",
+            plural(mistakes),
+            files.len(),
+            plural(files.len())
+        )?;
+    }
+    Ok(bad == 0)
+}
+
+/// A table in one line.
+fn in_short(table: &Table) -> String {
+    let (functions, libraries) = (table.functions.len(), table.libraries.len());
+    let symbols = table.names().count() + table.patterns().count();
+    format!(
+        "table `{}`: {libraries} librar{}, {functions} function{} with {symbols} symbol{}",
+        table.name,
+        if libraries == 1 { "y" } else { "ies" },
+        plural(functions),
+        plural(symbols),
+    )
+}
+
+fn show(loaded: &Loaded, name: &str, out: &mut dyn Write) -> Result<()> {
+    if let Some(table) = loaded.tables.get(name) {
+        write_head(table, out)?;
+        for function in &table.functions {
+            let symbols: Vec<_> = function.symbols.iter().map(String::as_str).collect();
+            write_function(table, function, &symbols, out)?;
+        }
+        return Ok(());
+    }
+    let mut found = driver_tables::show(&loaded.drivers, name, out)?;
+    for table in loaded.tables.iter() {
+        for (function, symbols) in named(table, name) {
+            found = true;
+            write_function(table, function, &symbols, out)?;
+        }
+    }
+    if !found {
+        let drivers = loaded.drivers.iter().map(|t| t.name.as_str());
+        let tables = loaded.tables.iter().map(|t| t.name.as_str());
+        let tables: Vec<_> = tables.chain(drivers).collect();
+        bail!(
+            "there is no table or function {name:?}; the tables are {}",
+            tables.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// The functions that a name or pattern of the user's means, with their symbols.
+fn named<'a>(table: &'a Table, name: &'a str) -> Vec<(&'a Function, Vec<&'a str>)> {
+    if !glob::is_pattern(name) {
+        let function = table.function(name);
+        return function.map(|f| (f, vec![name])).into_iter().collect();
+    }
+    let matching = |function: &'a Function| {
+        let symbols = function.symbols.iter().map(String::as_str);
+        let symbols: Vec<_> = symbols.filter(|s| glob::matches(name, s)).collect();
+        (function, symbols)
+    };
+    let functions = table.functions.iter().map(matching);
+    functions.filter(|(_, s)| !s.is_empty()).collect()
+}
+
+fn write_function(
+    table: &Table,
+    function: &Function,
+    symbols: &[&str],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    writeln!(out, "\n{}", symbols.join("\n"))?;
+    let (api, kind) = (&table.api, function.kind.name());
+    writeln!(out, "  {api}: {kind}; {}", result_words(function))?;
+    let mut how = vec![exit_words(function)];
+    if function.stack {
+        how.push("the caller's stack is recorded");
+    }
+    if function.detail {
+        how.push("probed only when every call is wanted");
+    }
+    if function.program(Exits::All).entry_sleeps() {
+        how.push("reads memory that may not be resident");
+    }
+    writeln!(out, "  {}", how.join("; "))?;
+    write_fields("at the entry", &function.args, out)?;
+    write_fields("at the exit", &function.out, out)?;
+    if let Some(symbol) = &function.hands_out {
+        writeln!(out, "  `function` is then probed as {symbol}")?;
+    } else if function.kind == CallKind::Resolve && function.fills.is_empty() {
+        writeln!(out, "  `function` is then probed as `name` says")?;
+    }
+    if !function.fills.is_empty() {
+        let names = function.fills.join(", ");
+        writeln!(out, "  fills an array of functions, probed then: {names}")?;
+    }
+    Ok(())
+}
+
+fn exit_words(function: &Function) -> &'static str {
+    match (function.exit, function.nothrow) {
+        (Exit::Needed, true) => "the exit is probed, by a return probe",
+        (Exit::Needed, false) => "the exit is probed",
+        (Exit::Useful, _) => "the exit is probed when exact times are wanted",
+        (Exit::Never, _) => "the exit is never probed",
+    }
+}
+
+fn result_words(function: &Function) -> &'static str {
+    use crate::probes::ResultKind as R;
+    match function.result {
+        R::None => "returns nothing of interest",
+        R::ZeroOk => "returns 0 or an error",
+        R::Level0 => "returns 0, 1 for \"not ready\", or an error",
+        R::Pointer => "returns a pointer, 0 on failure",
+        R::Number => "returns a number",
+        R::Errno => "returns a negative number on failure",
+    }
+}
+
+fn write_fields(when: &str, fields: &[Field], out: &mut dyn Write) -> io::Result<()> {
+    if fields.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "  {when}:")?;
+    let width = fields.iter().map(|f| f.name.len()).max().unwrap_or(0);
+    for field in fields {
+        writeln!(out, "    {:<width$}  {}", field.name, field.expr)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn built_in() -> Loaded {
+        probe_files::load(Path::new("/nowhere"))
+    }
+
+    fn text(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_list_names_every_table_and_whether_it_was_tested() {
+        let loaded = built_in();
+        let list = text(|out| list(&loaded, out).unwrap());
+        for table in loaded.tables.iter() {
+            let block = list.split("\n\n").find(|b| b.starts_with(&table.name));
+            let tested = table.tested.as_deref().unwrap_or("no");
+            assert!(block.unwrap().contains(&format!("tested     {tested}")));
+        }
+    }
+
+    #[test]
+    fn a_function_is_shown_with_its_registers() {
+        let loaded = built_in();
+        let name = "zeCommandListAppendLaunchKernel";
+        let shown = text(|out| show(&loaded, name, out).unwrap());
+        assert_eq!(
+            shown,
+            "\nzeCommandListAppendLaunchKernel\n  \
+             Level Zero: launch; returns 0, 1 for \"not ready\", or an error\n  \
+             the exit is probed when exact times are wanted; the caller's stack is recorded\n  \
+             at the entry:\n    \
+             list      hex: rdi\n    \
+             kernel    hex: rsi\n    \
+             groups_x  u32: [rdx]\n    \
+             groups_y  u32: [rdx + 4]\n    \
+             groups_z  u32: [rdx + 8]\n    \
+             event     hex: rcx\n    \
+             waits     u32: r8\n"
+        );
+        let several = text(|out| show(&loaded, "zeCommandListAppendLaunch*", out).unwrap());
+        assert!(several.contains("\nzeCommandListAppendLaunchCooperativeKernel\n"));
+        assert!(several.contains("\nzeCommandListAppendLaunchKernelIndirect\n"));
+        let all = text(|out| show(&loaded, "level-zero", out).unwrap());
+        assert!(all.len() > several.len() && all.starts_with("level-zero: Level Zero\n"));
+        let error = show(&loaded, "zeNothing", &mut Vec::new()).unwrap_err();
+        assert!(error.to_string().contains("the tables are level-zero"));
+    }
+
+    #[test]
+    fn check_says_every_mistake_and_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let [good, bad, absent] = ["good", "bad", "absent"].map(|name| folder.path().join(name));
+        let table = "name = \"t\"\napi = \"T\"\n[[library]]\nfiles = [\"libt.so*\"]\n\
+                     [[function]]\nsymbols = [\"f\", \"g\"]\nkind = \"host\"\n";
+        std::fs::write(&good, table).unwrap();
+        std::fs::write(&bad, table.replace("host", "guest").replace("api", "apo")).unwrap();
+        let mut clean = true;
+        let said = text(|out| clean = check(std::slice::from_ref(&good), out).unwrap());
+        assert!(clean && said.ends_with("table `t`: 1 library, 1 function with 2 symbols\n"));
+        let said = text(|out| clean = check(&[good, bad, absent], out).unwrap());
+        assert!(!clean);
+        assert!(said.contains("bad:7:8: unknown kind `guest`"), "{said}");
+        assert!(said.contains("absent: No such file"), "{said}");
+        assert!(said.ends_with("\n4 mistakes in 2 of 3 files\n"), "{said}");
+    }
+}

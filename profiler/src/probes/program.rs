@@ -1,0 +1,318 @@
+//! From expressions to the operations of a [`ProbeSpec`](aiprof_common::ProbeSpec).
+
+use super::expr::{Address, Count, Expr, Part, Place, Type};
+use super::{DataInfo, ValueFormat, ValueInfo};
+use aiprof_common::{
+    FETCH_BLOB, FETCH_BYTES, FETCH_READ, FETCH_TEXT, FETCH_VALUE, FROM_ARGUMENT, FROM_RESULT,
+    FROM_STACK, FROM_VALUE, FetchOp, MAX_OPS, MAX_VALUES,
+};
+
+/// Bytes of a register, a stack slot, a pointer.
+const WORD: u8 = 8;
+/// Most data of one call; their tags are its indices.
+const MAX_DATA: usize = 8;
+
+/// An argument of a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its name.
+    pub name: String,
+    /// How it is read, as the table says it.
+    pub text: String,
+    /// The same, parsed.
+    pub expr: Expr,
+}
+
+/// What the probe of a function reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// Operations at the entry.
+    pub entry: Vec<FetchOp>,
+    /// Operations at the exit.
+    pub exit: Vec<FetchOp>,
+    /// The values, by slot. One without a name is a step on the way to others.
+    pub values: Vec<ValueInfo>,
+    /// The data, by tag.
+    pub data: Vec<DataInfo>,
+    /// Whether the exit needs values of the entry.
+    pub keep: bool,
+}
+
+impl Program {
+    /// Compiles the values read at the entry and those read at the exit.
+    ///
+    /// # Errors
+    /// The index of the field (of `args`, then of `out`) and what is wrong with it.
+    pub fn new(args: &[Field], out: &[Field]) -> Result<Self, (usize, String)> {
+        let mut compiler = Compiler::default();
+        for (index, field) in args.iter().chain(out).enumerate() {
+            compiler.at_exit = index >= args.len();
+            compiler.field(field).map_err(|message| (index, message))?;
+        }
+        Ok(compiler.program)
+    }
+
+    /// Whether the entry reads memory that may not be resident.
+    pub fn entry_sleeps(&self) -> bool {
+        self.sleeps(&self.entry)
+    }
+
+    /// Whether the exit reads memory that may not be resident.
+    pub fn exit_sleeps(&self) -> bool {
+        self.sleeps(&self.exit)
+    }
+
+    /// Arrays of handles are written right before the call and are resident; texts
+    /// and code may never have been touched.
+    fn sleeps(&self, ops: &[FetchOp]) -> bool {
+        ops.iter().any(|op| match op.how {
+            FETCH_TEXT | FETCH_BLOB => true,
+            FETCH_BYTES => op.unit == 1,
+            _ => false,
+        })
+    }
+}
+
+#[derive(Default)]
+struct Compiler {
+    program: Program,
+    at_exit: bool,
+    /// What each operation on the way reads, and the slot it went to.
+    steps: Vec<(Step, u8)>,
+}
+
+/// An operation without its destination: two equal ones read the same.
+type Step = (bool, FetchOp);
+
+/// What a place is a base of: `from` and `index` of an operation.
+type Base = (u8, u8);
+
+impl Compiler {
+    fn field(&mut self, field: &Field) -> Result<(), String> {
+        let Expr { ty, at } = &field.expr;
+        if let Type::Scalar { format, size } = ty {
+            let op = self.scalar(&at.place, *size)?;
+            let slot = self.slot(&field.name, *format)?;
+            return self.push(FetchOp { to: slot, ..op }).map(|()| {
+                self.remember(op, slot);
+            });
+        }
+        let op = self.data_op(ty, at)?;
+        let tag = u8::try_from(self.program.data.len()).unwrap_or(u8::MAX);
+        if usize::from(tag) >= MAX_DATA {
+            return Err(format!("more than {MAX_DATA} texts and arrays"));
+        }
+        if let Some(format) = ty.data_format() {
+            let name = field.name.clone();
+            self.program.data.push(DataInfo { name, format });
+        }
+        self.push(FetchOp { to: tag, ..op })
+    }
+
+    fn data_op(&mut self, ty: &Type, at: &Address) -> Result<FetchOp, String> {
+        let (how, count, unit) = match ty {
+            Type::Handles(count) => (FETCH_BYTES, Some(count), WORD),
+            Type::Bytes(count) => (FETCH_BYTES, Some(count), 1),
+            Type::Blob(count) => (FETCH_BLOB, Some(count), 1),
+            Type::Text | Type::Scalar { .. } => (FETCH_TEXT, None, 0),
+        };
+        let count = count.map_or(Ok(0), |count| self.count(count))?;
+        let (from, index) = self.base(&at.place)?;
+        Ok(FetchOp {
+            from,
+            index,
+            how,
+            count,
+            unit,
+            offset: at.offset,
+            ..FetchOp::default()
+        })
+    }
+
+    /// The slot of a count.
+    fn count(&mut self, count: &Count) -> Result<u8, String> {
+        if let Place::Named(name) = &count.at {
+            return self.named(name);
+        }
+        if self.at_exit
+            && let Place::Argument(n, Part::Whole) = count.at
+        {
+            return self.kept_argument(n);
+        }
+        let op = self.scalar(&count.at, count.size)?;
+        self.step(op, self.at_exit)
+    }
+
+    /// The operation that reads a number of `size` bytes.
+    fn scalar(&mut self, place: &Place, size: u8) -> Result<FetchOp, String> {
+        if self.at_exit && matches!(place, Place::Argument(..) | Place::Stack(..)) {
+            return Err("arguments are read at the entry: write it in `args`".into());
+        }
+        let shift = |part| if part == Part::High { 32 } else { 0 };
+        let mut op = FetchOp {
+            size,
+            ..FetchOp::default()
+        };
+        match place {
+            Place::Argument(n, part) => {
+                (op.from, op.index, op.how) = (FROM_ARGUMENT, *n, FETCH_VALUE);
+                op.shift = shift(*part);
+            }
+            Place::Result(part) => {
+                self.result_is_known()?;
+                (op.from, op.how, op.shift) = (FROM_RESULT, FETCH_VALUE, shift(*part));
+            }
+            Place::Stack(n, part) => {
+                (op.from, op.how) = (FROM_STACK, FETCH_READ);
+                op.offset = stack_offset(*n) + if *part == Part::High { 4 } else { 0 };
+            }
+            Place::Read(address) => {
+                (op.from, op.index) = self.base(&address.place)?;
+                (op.how, op.offset) = (FETCH_READ, address.offset);
+            }
+            Place::Named(name) => return Err(format!("`{name}` is a value already")),
+        }
+        Ok(op)
+    }
+
+    /// What `place` is as an address to read at.
+    fn base(&mut self, place: &Place) -> Result<Base, String> {
+        match place {
+            Place::Argument(_, Part::Low | Part::High)
+            | Place::Stack(_, Part::Low | Part::High)
+            | Place::Result(Part::Low | Part::High) => Err("half an argument is no address".into()),
+            Place::Argument(n, Part::Whole) if self.at_exit => {
+                Ok((FROM_VALUE, self.kept_argument(*n)?))
+            }
+            Place::Argument(n, Part::Whole) => Ok((FROM_ARGUMENT, *n)),
+            Place::Stack(n, Part::Whole) => {
+                let op = FetchOp {
+                    from: FROM_STACK,
+                    how: FETCH_READ,
+                    size: WORD,
+                    offset: stack_offset(*n),
+                    ..FetchOp::default()
+                };
+                Ok((FROM_VALUE, self.entry_step(op)?))
+            }
+            Place::Result(Part::Whole) => {
+                self.result_is_known()?;
+                Ok((FROM_RESULT, 0))
+            }
+            Place::Named(name) => {
+                let slot = self.named(name)?;
+                let ops = self.program.entry.iter().chain(&self.program.exit);
+                let is_value = |op: &&FetchOp| matches!(op.how, FETCH_VALUE | FETCH_READ);
+                match ops.filter(is_value).find(|op| op.to == slot) {
+                    Some(op) if op.size == WORD => Ok((FROM_VALUE, slot)),
+                    _ => Err(format!("`{name}` has fewer than 8 bytes: it is no address")),
+                }
+            }
+            Place::Read(address) => {
+                let (from, index) = self.base(&address.place)?;
+                let op = FetchOp {
+                    from,
+                    index,
+                    how: FETCH_READ,
+                    size: WORD,
+                    offset: address.offset,
+                    ..FetchOp::default()
+                };
+                Ok((FROM_VALUE, self.step(op, self.at_exit)?))
+            }
+        }
+    }
+
+    fn result_is_known(&self) -> Result<(), String> {
+        if self.at_exit {
+            return Ok(());
+        }
+        Err("the result is known at the exit only: write it in `out`".into())
+    }
+
+    /// The slot of an earlier value.
+    fn named(&mut self, name: &str) -> Result<u8, String> {
+        let values = &self.program.values;
+        let Some(slot) = values.iter().position(|value| value.name == name) else {
+            let known: Vec<_> = values
+                .iter()
+                .map(|v| v.name.as_str())
+                .filter(|n| !n.is_empty())
+                .collect();
+            return Err(format!(
+                "no earlier value is called `{name}`; there are: {}",
+                known.join(", ")
+            ));
+        };
+        self.program.keep |= self.at_exit && !values.get(slot).is_some_and(|v| v.at_exit);
+        u8::try_from(slot).map_err(|_| "too many values".into())
+    }
+
+    fn kept_argument(&mut self, n: u8) -> Result<u8, String> {
+        self.entry_step(FetchOp {
+            from: FROM_ARGUMENT,
+            index: n,
+            how: FETCH_VALUE,
+            size: WORD,
+            ..FetchOp::default()
+        })
+    }
+
+    /// A step of the entry, kept if it is the exit that needs it.
+    fn entry_step(&mut self, op: FetchOp) -> Result<u8, String> {
+        self.program.keep |= self.at_exit;
+        self.step(op, false)
+    }
+
+    /// The slot that holds what `op` reads; a new one unless it is known.
+    fn step(&mut self, op: FetchOp, at_exit: bool) -> Result<u8, String> {
+        if let Some((_, slot)) = self.steps.iter().find(|(step, _)| *step == (at_exit, op)) {
+            return Ok(*slot);
+        }
+        let now = std::mem::replace(&mut self.at_exit, at_exit);
+        let slot = self.slot("", ValueFormat::Hex);
+        let pushed = slot.and_then(|to| self.push(FetchOp { to, ..op }).map(|()| to));
+        if let Ok(slot) = pushed {
+            self.remember(op, slot);
+        }
+        self.at_exit = now;
+        pushed
+    }
+
+    fn remember(&mut self, op: FetchOp, slot: u8) {
+        self.steps.push(((self.at_exit, op), slot));
+    }
+
+    fn slot(&mut self, name: &str, format: ValueFormat) -> Result<u8, String> {
+        let slot = self.program.values.len();
+        if slot >= MAX_VALUES {
+            return Err(format!(
+                "more than {MAX_VALUES} values, pointers followed included"
+            ));
+        }
+        self.program.values.push(ValueInfo {
+            name: name.to_owned(),
+            format,
+            at_exit: self.at_exit,
+        });
+        u8::try_from(slot).map_err(|_| "too many values".into())
+    }
+
+    fn push(&mut self, op: FetchOp) -> Result<(), String> {
+        let program = &mut self.program;
+        if program.entry.len() + program.exit.len() >= MAX_OPS {
+            return Err(format!("more than {MAX_OPS} values, texts and pointers"));
+        }
+        if self.at_exit {
+            program.exit.push(op);
+        } else {
+            program.entry.push(op);
+        }
+        Ok(())
+    }
+}
+
+/// The first argument on the stack is above the return address.
+fn stack_offset(n: u8) -> i32 {
+    i32::from(WORD) * (1 + i32::from(n))
+}
