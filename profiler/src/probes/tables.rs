@@ -17,6 +17,10 @@ const BUILT_IN: &[(&str, &str)] = &[
     built_in!("cuda.toml"),
     built_in!("cudart.toml"),
     built_in!("hip.toml"),
+    built_in!("sycl.toml"),
+    built_in!("mpi.toml"),
+    built_in!("oneccl.toml"),
+    built_in!("onednn.toml"),
 ];
 
 /// The files of the built-in tables: name and text.
