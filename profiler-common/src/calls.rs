@@ -221,16 +221,20 @@ pub struct PendingCall {
     pub sp: u64,
     /// When it began.
     pub time_ns: u64,
+    /// [`CallRecord::stack`].
+    pub stack: u64,
     /// [`ProbeSpec::function`].
     pub function: u32,
     /// Index of the spec.
     pub probe: u32,
-    /// [`CallRecord::stack`].
-    pub stack: u64,
+    /// [`CallRecord::library`].
+    pub library: u32,
+    /// [`CallRecord::unread`] of the values kept.
+    pub unread: u32,
     /// The entry's values, if kept.
     pub values: [u64; MAX_VALUES],
 }
-const _: () = assert!(size_of::<PendingCall>() == 32 + 8 * MAX_VALUES);
+const _: () = assert!(size_of::<PendingCall>() == 40 + 8 * MAX_VALUES);
 
 /// Value of the map `THREADS`, by thread id: the thread's pending calls,
 /// outermost first. User space deletes it when the thread exits.
@@ -259,6 +263,9 @@ pub struct ProbeCounts {
     pub stacks_busy: u64,
     /// Data records lost because the ring was full.
     pub data_lost: u64,
+    /// Calls whose exit cannot be told, for want of memory for the thread's state
+    /// or because [`MAX_PENDING`] calls were pending already.
+    pub untracked: u64,
 }
 
 /// Scratch slots of each CPU for stacks of calls: programs can be preempted, so

@@ -5,15 +5,31 @@
 //! there are look-ups, per-CPU scratch memory and one ring buffer; no hash map
 //! is ever updated from here, for a contended bucket lock in interrupt context
 //! can wedge a virtual CPU.
+//!
+//! `call_entry` and `call_exit` run at probed functions, `call_return` where a
+//! return probe stands for the exit; the versions with `_s` are sleepable and may
+//! fault pages in. They read what the function's [`ProbeSpec`] names
+//! ([`fetch`], [`data`]), keep the thread's pending calls ([`threads`]) and
+//! record stacks ([`stacks`]). They run in the probed thread's context and can be
+//! preempted.
+//!
+//! [`ProbeSpec`]: aiprof_common::ProbeSpec
 
 #![no_std]
 #![no_main]
 // The build needs core's sources and with them an unstable compiler anyway.
 #![feature(asm_experimental_arch)]
 
+mod atomic;
+mod calls;
+mod data;
+mod fetch;
 mod maps;
 mod pool;
+mod ring;
 mod sampler;
+mod stacks;
+mod threads;
 mod unwind;
 
 #[panic_handler]

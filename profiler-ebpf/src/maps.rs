@@ -1,12 +1,12 @@
 //! Maps and load-time constants.
 
 use aiprof_common::{
-    COUNTERS, CachedRule, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, POOL_CHUNK, ProcEntry,
-    RULE_CACHE_CHUNK, SampleHeader, Settings,
+    CALL_SLOTS, COUNTERS, CachedRule, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, POOL_CHUNK, ProbeCounts,
+    ProbeSpec, ProcEntry, RULE_CACHE_CHUNK, SampleHeader, Settings, ThreadCalls,
 };
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
-    btf_maps::{Array, HashMap, PerCpuArray},
+    btf_maps::{Array, HashMap, LruHashMap, PerCpuArray},
     macros::btf_map,
 };
 
@@ -28,10 +28,12 @@ pub static PROCS: HashMap<u32, ProcEntry, 16384, { BPF_F_NO_PREALLOC as usize }>
 #[btf_map]
 pub static SAMPLER_SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 
-/// The sampler's rule cache, direct-mapped by address. The number of entries is
-/// set at load time.
+/// Rule caches, direct-mapped by address: chunks of the sampler first, then one
+/// for each of the CALL_SLOTS. Each part has one user at a time: an entry is two
+/// words, and half an old one with half a new one would be a wrong rule. The
+/// number of chunks is set at load time.
 #[btf_map]
-pub static SAMPLER_RULES: PerCpuArray<[CachedRule; RULE_CACHE_CHUNK], 1> = PerCpuArray::new();
+pub static RULES: PerCpuArray<[CachedRule; RULE_CACHE_CHUNK], 1> = PerCpuArray::new();
 
 /// Event counts by `COUNT_*`.
 #[btf_map]
@@ -54,6 +56,47 @@ pub static SAMPLES: RingBufDef = RingBufDef {
     r#type: core::ptr::null(),
     max_entries: core::ptr::null(),
 };
+
+/// What to do at each probe, by spec. The number of specs is set at load time.
+#[btf_map]
+pub static PROBES: Array<ProbeSpec, 1> = Array::new();
+
+/// What was seen and what was lost, by spec; as many as [`PROBES`].
+#[btf_map]
+pub static PROBE_COUNTS: PerCpuArray<ProbeCounts, 1> = PerCpuArray::new();
+
+/// The pending calls of each thread, by thread id. Only programs that the thread
+/// itself runs touch its entry, and those do not nest.
+#[btf_map]
+pub static THREADS: HashMap<u32, ThreadCalls, 65536, { BPF_F_NO_PREALLOC as usize }> =
+    HashMap::new();
+
+/// Calls, their data and their stacks to user space. The size is set at load
+/// time. Not the ring of the samples: an interrupt that finds a ring locked
+/// drops its record.
+#[unsafe(link_section = ".maps")]
+#[unsafe(export_name = "CALLS")]
+pub static CALLS: RingBufDef = RingBufDef {
+    r#type: core::ptr::null(),
+    max_entries: core::ptr::null(),
+};
+
+/// Scratch for stacks of calls. Programs at probes can be preempted, by others of
+/// their kind too, so they claim one of several.
+#[btf_map]
+pub static CALL_SCRATCH: PerCpuArray<CallSlot, { CALL_SLOTS as usize }> = PerCpuArray::new();
+
+/// Ids of the stacks that user space has been sent, the latest used.
+#[btf_map]
+pub static STACKS_SEEN: LruHashMap<u64, u64, 16384> = LruHashMap::new();
+
+/// Limits of each CPU.
+#[btf_map]
+pub static CALL_LIMITS: PerCpuArray<CallLimits, 1> = PerCpuArray::new();
+
+/// What all calls share.
+#[btf_map]
+pub static CALL_SHARED: Array<CallShared, 1> = Array::new();
 
 /// Load-time constants, filled in by user space before the load.
 #[unsafe(no_mangle)]
@@ -107,4 +150,35 @@ pub struct Scratch {
     pub frames: Frames,
     /// State of the user walk.
     pub walk: Walk,
+}
+
+/// Scratch that one program at a time has claimed.
+#[repr(C)]
+pub struct CallSlot {
+    /// 1: claimed.
+    pub busy: u64,
+    /// The claimant's.
+    pub scratch: Scratch,
+}
+
+/// Limits of one CPU. Programs that preempt each other may lose an update of
+/// each other's: that makes the limits inexact and nothing else.
+#[repr(C)]
+pub struct CallLimits {
+    /// When the reader of the ring was last woken from here.
+    pub woken_ns: u64,
+    /// Time up to which the walks allowed so far use up their share.
+    pub stacks_ns: u64,
+    /// The same for stacks sent with their memory.
+    pub pages_ns: u64,
+}
+
+/// What all calls share.
+#[repr(C)]
+pub struct CallShared {
+    /// Start of stack hashes, made up by the first program that needs it: no
+    /// program can then arrange for its stacks to have the id of another's.
+    pub seed: u64,
+    /// The state of a thread without calls, all zero.
+    pub fresh: ThreadCalls,
 }

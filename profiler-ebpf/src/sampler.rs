@@ -8,8 +8,7 @@ use aya_ebpf::{
         bpf_get_current_pid_tgid, bpf_get_current_task_btf, bpf_get_smp_processor_id,
         generated::{
             bpf_get_current_cgroup_id, bpf_get_current_comm, bpf_get_stack, bpf_ktime_get_ns,
-            bpf_probe_read_user, bpf_ringbuf_discard, bpf_ringbuf_output, bpf_ringbuf_query,
-            bpf_ringbuf_reserve, bpf_ringbuf_submit, bpf_task_pt_regs,
+            bpf_ringbuf_output, bpf_task_pt_regs,
         },
     },
     macros::perf_event,
@@ -19,18 +18,10 @@ use core::ffi::c_void;
 
 use crate::{
     maps::{COUNTS, SAMPLER_SCRATCH, SAMPLES, Scratch},
+    ring::{FORCE_WAKEUP, NO_WAKEUP, Ring, WAKEUP_BYTES, is_unfinished, send_stack},
     setting,
     unwind::walk_user,
 };
-
-/// Flags of `bpf_ringbuf_output` and `bpf_ringbuf_query` (linux/bpf.h).
-const BPF_RB_NO_WAKEUP: u64 = 1;
-const BPF_RB_FORCE_WAKEUP: u64 = 2;
-const BPF_RB_AVAIL_DATA: u64 = 0;
-const BPF_RB_RING_SIZE: u64 = 1;
-/// Bytes in the ring buffer from which on the reader is woken: it also looks
-/// by itself several times a second, so most samples need no wake-up.
-const WAKEUP_BYTES: u64 = 64 * 1024;
 
 /// One sample of what this CPU runs, attached to a perf event on every CPU.
 #[perf_event]
@@ -101,7 +92,7 @@ fn sample(ctx: &PerfEventContext, ids: u64, scratch: *mut Scratch) {
     // Those that the kernel starts for io_uring have a code segment but no
     // instruction pointer.
     if unsafe { (*regs).cs } & 3 == 3 && unsafe { (*regs).rip } != 0 {
-        walk_user(scratch, regs);
+        walk_user(scratch, regs, (0, setting!(rule_cache_mask)));
     }
     let mut len = u64::from(s.header.user_len) & (2 * MAX_USER_FRAMES as u64 - 1);
     if len > MAX_USER_FRAMES as u64 {
@@ -141,56 +132,22 @@ fn submit(s: &mut Scratch, user_len: u64) {
     if bytes > MAX {
         bytes = MAX;
     }
-    let ring = (&raw const SAMPLES).cast_mut().cast::<c_void>();
+    let ring = Ring::of(&SAMPLES);
     // A miss wants an answer soon: the next sample needs the table.
-    let missed = matches!(
-        s.header.stop,
-        STOP_PAGE_ABSENT | STOP_NO_PROCESS | STOP_NO_MAPPING | STOP_TORN
-    );
+    let missed = is_unfinished(s.header.stop);
+    let waiting = ring.waiting();
+    let flags = if missed || waiting >= WAKEUP_BYTES {
+        FORCE_WAKEUP
+    } else {
+        NO_WAKEUP
+    };
+    let record = (&raw mut *s).cast::<c_void>();
     // SAFETY: `ring` is a map; the data are `bytes` initialised bytes of the
     // scratch, which is larger than MAX.
-    unsafe {
-        let waiting = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA);
-        let wake = missed || waiting >= WAKEUP_BYTES;
-        let flags = if wake {
-            BPF_RB_FORCE_WAKEUP
-        } else {
-            BPF_RB_NO_WAKEUP
-        };
-        let record = (&raw mut *s).cast::<c_void>();
-        if bpf_ringbuf_output(ring, record, bytes, flags) != 0 {
-            count(COUNT_RING_DROPS);
-        } else if missed && waiting < bpf_ringbuf_query(ring, BPF_RB_RING_SIZE) / 2 {
-            // Stack pages are a luxury: they never take the room of samples.
-            send_stack(s, ring);
-        }
-    }
-}
-
-/// Sends the pages of the user stack from the stack pointer upwards.
-#[inline(always)]
-fn send_stack(s: &Scratch, ring: *mut c_void) {
-    let first = s.header.rsp & !(STACK_PAGE as u64 - 1);
-    for i in 0..MAX_STACK_PAGES as u64 {
-        // SAFETY: a reservation of this size is given back below on every way.
-        let page = unsafe { bpf_ringbuf_reserve(ring, size_of::<StackPage>() as u64, 0) };
-        if page.is_null() {
-            return;
-        }
-        let page = page.cast::<StackPage>();
-        let address = first + i * STACK_PAGE as u64;
-        // SAFETY: `page` is a reservation of the size of a StackPage.
-        unsafe {
-            (&raw mut (*page).kind).write_volatile(KIND_STACK_PAGE);
-            (&raw mut (*page).cpu).write_volatile(s.header.cpu);
-            (&raw mut (*page).time_ns).write_volatile(s.header.time_ns);
-            (&raw mut (*page).address).write_volatile(address);
-            let data = (&raw mut (*page).data).cast::<c_void>();
-            if bpf_probe_read_user(data, STACK_PAGE as u32, address as *const c_void) != 0 {
-                bpf_ringbuf_discard(page.cast(), BPF_RB_NO_WAKEUP);
-                return;
-            }
-            bpf_ringbuf_submit(page.cast(), BPF_RB_NO_WAKEUP);
-        }
+    if unsafe { bpf_ringbuf_output(ring.map(), record, bytes, flags) } != 0 {
+        count(COUNT_RING_DROPS);
+    } else if missed && ring.has_free(1) {
+        // Stack pages are a luxury: they never take the room of samples.
+        send_stack(&s.header, ring);
     }
 }

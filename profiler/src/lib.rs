@@ -1,6 +1,7 @@
 //! aiprof: a system-wide profiler for Linux machines with AI accelerators.
 
 pub mod aggregate;
+pub mod aiu;
 pub mod cli;
 pub mod collect;
 pub mod correlate;

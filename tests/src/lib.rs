@@ -3,10 +3,13 @@
 //!
 //! * [`need`]: what a test needs from the machine, and the visible skip;
 //! * [`workload`]: builds the programs in `workloads/`;
+//! * [`aiu`]: the virtual AIU runtime and its truth file;
 //! * [`aiprof`]: finds, builds and runs the binary under test;
 //! * [`child`]: processes that end with their test;
 //! * [`folded`]: reads folded stacks;
 //! * [`chain`]: states which call chains are right and counts those that are not;
+//! * [`level_zero`]: Level Zero programs, our virtual driver and Intel's real one;
+//! * [`truth`]: reads the virtual driver's truth files;
 //! * [`monitor`]: memory and kernel objects of a running process;
 //! * [`mount`]: small file systems, to fill;
 //! * [`oracle`]: `perf record` in aiprof's place, to check the workloads
@@ -15,11 +18,14 @@
 //! `README.md` says which test proves which promise.
 
 pub mod aiprof;
+pub mod aiu;
 pub mod chain;
 pub mod child;
 pub mod folded;
+pub mod level_zero;
 pub mod monitor;
 pub mod mount;
 pub mod need;
 pub mod oracle;
+pub mod truth;
 pub mod workload;

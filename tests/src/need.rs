@@ -76,6 +76,17 @@ pub fn turn(name: &str, needs: &[Need]) -> anyhow::Result<Option<Turn>> {
     Ok(Some(Turn { _lock: lock }))
 }
 
+/// Whether a test that takes no turn must be left out: it says so when the machine
+/// lacks one of its needs.
+#[must_use]
+pub fn skip_unless(name: &str, needs: &[Need]) -> bool {
+    let reason = needs.iter().find_map(|need| need.missing());
+    if let Some(reason) = &reason {
+        skip(name, reason);
+    }
+    reason.is_some()
+}
+
 /// Says that a test did not run: on stdout for whoever counts (libtest hides
 /// what a passing test prints unless `--show-output`), and on stderr for whoever
 /// watches.

@@ -1,5 +1,7 @@
 //! Builds the programs in `workloads/` with the system's compilers.
 
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -51,16 +53,15 @@ impl Workshop {
     /// When the compiler cannot be run or fails; its output is included.
     pub fn build(&self, source: &str, output: &str, flags: &[&str]) -> anyhow::Result<PathBuf> {
         let out = self.path(output);
-        let source = source_path(source);
-        let mut command = match source.extension().and_then(|e| e.to_str()) {
-            Some("rs") => rustc(),
-            Some("cpp") => cc("c++"),
-            _ => cc("cc"),
-        };
-        command.arg(&source).arg("-o").arg(&out).args(flags);
+        let mut command = compiler(&source_path(source));
+        command
+            .arg(source_path(source))
+            .arg("-o")
+            .arg(&out)
+            .args(flags);
         // A run path makes static-PIE programs of this libc crash at start.
         let dynamic = !flags.iter().any(|flag| flag.starts_with("-static"));
-        if dynamic && source.extension().is_none_or(|e| e != "rs") {
+        if dynamic && !source.ends_with(".rs") {
             command.arg(format!("-L{}", self.dir.path().display()));
             command.arg("-Wl,-rpath,$ORIGIN");
         }
@@ -85,6 +86,58 @@ pub fn source_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("workloads")
         .join(name)
+}
+
+/// Compiles `workloads/SOURCE` into the program `output` with the usual flags and
+/// `flags`.
+///
+/// # Errors
+/// As [`Workshop::build`].
+pub fn compile(source: &str, output: &Path, flags: &[&str]) -> anyhow::Result<()> {
+    let source = source_path(source);
+    let mut command = compiler(&source);
+    command.arg(&source).arg("-o").arg(output).args(flags);
+    checked(&mut command).map(drop)
+}
+
+/// A file that is built once from its sources and kept below `target/virtual`:
+/// `build` makes `file` in the directory that it is given.
+///
+/// # Errors
+/// When a source cannot be read, or building fails.
+pub fn cached(
+    key: &str,
+    sources: &[PathBuf],
+    file: &str,
+    build: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    for source in sources {
+        let bytes = std::fs::read(source).with_context(|| source.display().to_string())?;
+        bytes.hash(&mut hasher);
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/virtual");
+    let dir = root.join(format!("{file}-{:016x}", hasher.finish()));
+    std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    let dir = dir.canonicalize()?;
+    // Other test programs may build the same at this moment.
+    let lock = std::fs::File::create(dir.join("lock"))?;
+    lock.lock()?;
+    let done = dir.join("done");
+    if !done.exists() {
+        build(&dir)?;
+        std::fs::write(&done, "")?;
+    }
+    Ok(dir.join(file))
+}
+
+fn compiler(source: &Path) -> Command {
+    match source.extension().and_then(|e| e.to_str()) {
+        Some("rs") => rustc(),
+        Some("cpp") => cc("c++"),
+        _ => cc("cc"),
+    }
 }
 
 fn cc(name: &str) -> Command {

@@ -20,17 +20,26 @@ use crate::proc::{capture, cargo, display, root, run, target_dir};
 pub(crate) const HELP: &str = "
 Fuzzes one TARGET, or each in turn, for N seconds (default 60):
 
-  eh_frame   the unwind table builder, on ELF files
-  perf_map   the reader of perf map files
-  wire       the decoder of ring-buffer records
-  capture    the reader of capture files
+  eh_frame     the unwind table builder, on ELF files
+  perf_map     the reader of perf map files
+  wire         the decoder of ring-buffer records
+  capture      the reader of capture files
+  aiu_records  the decoder of AIU activity records
+  aiu_metrics  the reader of the AIU's metrics file
 
 Starts from real files, keeps what it learns in target/fuzz/corpus/TARGET, and
 leaves an input that fails in target/fuzz/failures/TARGET; give that file to
 target/fuzz/<triple>/release/TARGET to see it fail again. Needs a C++ compiler.
 ";
 
-const TARGETS: &[&str] = &["eh_frame", "perf_map", "wire", "capture"];
+const TARGETS: &[&str] = &[
+    "eh_frame",
+    "perf_map",
+    "wire",
+    "capture",
+    "aiu_records",
+    "aiu_metrics",
+];
 
 /// Seconds for each target when a person asks.
 const SECONDS: u64 = 60;

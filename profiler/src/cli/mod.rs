@@ -5,6 +5,7 @@ mod closing;
 mod completions;
 mod diff;
 mod doctor;
+mod driver_tables;
 mod log;
 mod man;
 mod output;

@@ -1,10 +1,11 @@
 //! `aiprof probes`: the probe tables, for people who read or write them.
 
-use super::screen;
+use super::{driver_tables, screen};
 use crate::collect::probe_files::{self, Loaded, USER_TABLES};
 use crate::probes::program::Field;
+use crate::probes::reader::kind_of;
 use crate::probes::table::{Exit, Exits, Function, Table};
-use crate::probes::{CallKind, glob, parse};
+use crate::probes::{CallKind, TableFile, driver_table, glob, parse};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueHint};
 use std::io::{self, BufWriter, Write};
@@ -69,8 +70,9 @@ fn list(loaded: &Loaded, out: &mut dyn Write) -> io::Result<()> {
         write_head(table, out)?;
         writeln!(out)?;
     }
-    for driver in &loaded.drivers {
-        writeln!(out, "{}: ioctls of a driver", driver.source)?;
+    for driver in loaded.drivers.iter() {
+        driver_tables::write_head(driver, out)?;
+        writeln!(out)?;
     }
     Ok(())
 }
@@ -101,11 +103,11 @@ fn write_head(table: &Table, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn write_item(name: &str, text: &str, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write_item(name: &str, text: &str, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "  {name:<11}{text}")
 }
 
-fn plural(n: usize) -> &'static str {
+pub(super) fn plural(n: usize) -> &'static str {
     if n == 1 { "" } else { "s" }
 }
 
@@ -122,20 +124,16 @@ fn check(files: &[PathBuf], out: &mut dyn Write) -> Result<bool> {
                 continue;
             }
         };
-        match parse::parse(&source, &text) {
-            Ok(table) => {
+        let checked = match kind_of(&text) {
+            TableFile::Runtime => parse::parse(&source, &text).map(|t| in_short(&t)),
+            TableFile::Driver => {
+                driver_table::parse(&source, &text).map(|t| driver_tables::in_short(&t))
+            }
+        };
+        match checked {
+            Ok(words) => {
                 good += 1;
-                let (functions, libraries) = (table.functions.len(), table.libraries.len());
-                let symbols = table.names().count() + table.patterns().count();
-                writeln!(
-                    out,
-                    "{source}: table `{}`: {libraries} librar{}, {functions} function{} with \
-                     {symbols} symbol{}",
-                    table.name,
-                    if libraries == 1 { "y" } else { "ies" },
-                    plural(functions),
-                    plural(symbols),
-                )?;
+                writeln!(out, "{source}: {words}")?;
             }
             Err(found) => {
                 mistakes += found.len();
@@ -158,6 +156,19 @@ fn check(files: &[PathBuf], out: &mut dyn Write) -> Result<bool> {
     Ok(bad == 0)
 }
 
+/// A table in one line.
+fn in_short(table: &Table) -> String {
+    let (functions, libraries) = (table.functions.len(), table.libraries.len());
+    let symbols = table.names().count() + table.patterns().count();
+    format!(
+        "table `{}`: {libraries} librar{}, {functions} function{} with {symbols} symbol{}",
+        table.name,
+        if libraries == 1 { "y" } else { "ies" },
+        plural(functions),
+        plural(symbols),
+    )
+}
+
 fn show(loaded: &Loaded, name: &str, out: &mut dyn Write) -> Result<()> {
     if let Some(table) = loaded.tables.get(name) {
         write_head(table, out)?;
@@ -167,7 +178,7 @@ fn show(loaded: &Loaded, name: &str, out: &mut dyn Write) -> Result<()> {
         }
         return Ok(());
     }
-    let mut found = false;
+    let mut found = driver_tables::show(&loaded.drivers, name, out)?;
     for table in loaded.tables.iter() {
         for (function, symbols) in named(table, name) {
             found = true;
@@ -175,7 +186,9 @@ fn show(loaded: &Loaded, name: &str, out: &mut dyn Write) -> Result<()> {
         }
     }
     if !found {
-        let tables: Vec<_> = loaded.tables.iter().map(|t| t.name.as_str()).collect();
+        let drivers = loaded.drivers.iter().map(|t| t.name.as_str());
+        let tables = loaded.tables.iter().map(|t| t.name.as_str());
+        let tables: Vec<_> = tables.chain(drivers).collect();
         bail!(
             "there is no table or function {name:?}; the tables are {}",
             tables.join(", ")

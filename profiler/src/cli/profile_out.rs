@@ -77,6 +77,14 @@ pub(crate) enum Destination {
 }
 
 impl Destination {
+    /// Whether single events are kept, not only what they add up to.
+    pub(crate) fn keeps_events(&self) -> bool {
+        matches!(
+            self,
+            Self::File(_, Format::Capture) | Self::Stdout(Format::Capture)
+        )
+    }
+
     /// From `-o` and `--format`.
     ///
     /// # Errors

@@ -3,7 +3,9 @@
 use super::profile_out::{Destination, ProfileFormat, WeightArg};
 use super::{usage_error, values};
 use crate::collect::cgroup;
-use crate::collect::config::{Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, RecordConfig};
+use crate::collect::config::{
+    Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig,
+};
 use crate::collect::launch::Credentials;
 use crate::collect::privileges;
 use crate::export::{Format, Weight};
@@ -163,6 +165,10 @@ impl Plan {
             ));
         }
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
+        let probes = destination.keeps_events().then(|| ProbeConfig {
+            command: args.command.clone(),
+            ..ProbeConfig::default()
+        });
         Ok(Self {
             as_user: as_user(args.as_user)?,
             duration: args.duration,
@@ -178,6 +184,7 @@ impl Plan {
                 cgroup,
                 title: args.title,
                 command: display_command(&args.command),
+                probes,
                 bpf_object: args.bpf_object,
             },
             command: args.command,

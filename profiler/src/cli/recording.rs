@@ -11,6 +11,7 @@ use super::windows::WindowFiles;
 use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, screen};
 use crate::collect::launch::{Exit, Held, LaunchOptions};
 use crate::collect::privileges::{self, StillToDo};
+use crate::collect::runtime::Tally;
 use crate::collect::session::{CollectError, Finished, Progress, Session};
 use crate::collect::signals::BlockedSignals;
 use crate::export::Format;
@@ -212,7 +213,11 @@ impl Recording<'_> {
 
     /// Writes the result and prints the summary; false if windows are missing.
     fn conclude(&mut self, session: Session) -> Result<bool> {
-        let Finished { profile, usage } = session
+        let Finished {
+            profile,
+            usage,
+            probes,
+        } = session
             .finish()
             .map_err(|error| self.output.explain(error))?;
         self.totals.add(&profile);
@@ -242,6 +247,9 @@ impl Recording<'_> {
         for line in self.totals.lines(&usage) {
             self.say(&line);
         }
+        if let Some(line) = probes.and_then(|tally| probe_line(&tally)) {
+            self.say(&line);
+        }
         if let Destination::File(path, _) = &self.plan.destination {
             self.say(&format!("  written to {}", path.display()));
         }
@@ -269,6 +277,24 @@ fn unless_broken_pipe(error: anyhow::Error) -> Result<()> {
     } else {
         Err(error)
     }
+}
+
+/// What of the runtimes was probed; nothing where there are none.
+fn probe_line(tally: &Tally) -> Option<String> {
+    let Tally {
+        files,
+        functions,
+        refused,
+        ..
+    } = *tally;
+    (files > 0).then(|| {
+        let refused = match refused {
+            0 => String::new(),
+            n => format!(", {} not possible", grouped(n)),
+        };
+        let (functions, files) = (grouped(functions), grouped(files));
+        format!("  probes: {functions} functions of {files} libraries{refused}")
+    })
 }
 
 fn progress_line(now: &Progress) -> String {

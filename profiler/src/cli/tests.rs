@@ -123,6 +123,7 @@ fn every_option_reaches_the_configuration() {
             cgroup: None,
             title: "T".into(),
             command: "make -j8".into(),
+            probes: None,
             bpf_object: Some("x.o".into()),
         }
     );

@@ -26,6 +26,13 @@ pub fn path_of(id: u64) -> Option<String> {
     perf::cgroup_path(root(), id)
 }
 
+/// The path of the control group that a process is in (cgroups(7), `0::/path`).
+pub fn path_of_process(pid: u32) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(path.to_owned())
+}
+
 /// The id of a control group: the inode number of its directory.
 ///
 /// # Errors

@@ -1,6 +1,7 @@
 //! What to record: the plain configuration that the command line becomes.
 
-use std::path::PathBuf;
+use crate::probes::{Tables, table::Switch};
+use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
 /// What drives the sampling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,9 +48,61 @@ pub struct RecordConfig {
     pub title: String,
     /// The command that is profiled, for the profile's description; empty: none.
     pub command: String,
+    /// Record calls of accelerator runtimes. Default: no.
+    pub probes: Option<ProbeConfig>,
     /// Another eBPF object in place of the built-in one, for development.
     pub bpf_object: Option<PathBuf>,
 }
+
+/// Which calls of accelerator runtimes are recorded, and how.
+#[derive(Clone, Debug)]
+pub struct ProbeConfig {
+    /// The tables of functions. Default: the built-in ones.
+    pub tables: Arc<Tables>,
+    /// Tables that are used only if asked for. Default: none of them.
+    pub switches: Vec<Switch>,
+    /// Probe every exit, for exact ends, durations and results, and also functions
+    /// of mere detail. Default: no; only exits without which other calls could not
+    /// be understood.
+    pub exact_call_times: bool,
+    /// Stacks of calls that one CPU walks in a second at most; beyond it calls have
+    /// none, but are counted and recorded all the same. Default 20,000: at some
+    /// 5 microseconds each, a tenth of the CPU.
+    pub stack_limit: u32,
+    /// Bytes of the ring buffer of calls, a power of two. Default 8 MiB: 200,000
+    /// calls a second for a quarter of a second.
+    pub ring_bytes: u32,
+    /// The command that will be started, whose libraries are probed beforehand;
+    /// empty: none.
+    pub command: Vec<OsString>,
+}
+
+impl Default for ProbeConfig {
+    fn default() -> Self {
+        Self {
+            tables: Arc::new(Tables::built_in()),
+            switches: Vec::new(),
+            exact_call_times: false,
+            stack_limit: 20_000,
+            ring_bytes: 8 << 20,
+            command: Vec::new(),
+        }
+    }
+}
+
+impl PartialEq for ProbeConfig {
+    /// Tables are the same if they are the same in memory.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.tables, &other.tables)
+            && self.switches == other.switches
+            && self.exact_call_times == other.exact_call_times
+            && self.stack_limit == other.stack_limit
+            && self.ring_bytes == other.ring_bytes
+            && self.command == other.command
+    }
+}
+
+impl Eq for ProbeConfig {}
 
 impl Default for RecordConfig {
     fn default() -> Self {
@@ -63,6 +116,7 @@ impl Default for RecordConfig {
             cgroup: None,
             title: String::new(),
             command: String::new(),
+            probes: None,
             bpf_object: None,
         }
     }

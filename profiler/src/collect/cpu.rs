@@ -112,13 +112,18 @@ impl CpuSet {
         self.cpus.values().map(|cpu| cpu.ring.bytes()).sum()
     }
 
-    /// One descriptor that is readable when any ring, or `extra`, is.
+    /// One descriptor that is readable when any ring, or one of `others`, is.
     ///
     /// # Errors
     /// epoll's.
-    pub fn poller(&mut self, extra: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    pub fn poller<'a>(
+        &mut self,
+        others: impl IntoIterator<Item = BorrowedFd<'a>>,
+    ) -> io::Result<OwnedFd> {
         let poller = Poller::new()?;
-        poller.add(extra)?;
+        for other in others {
+            poller.add(other)?;
+        }
         for cpu in self.cpus.values() {
             poller.add(cpu.ring.fd())?;
         }

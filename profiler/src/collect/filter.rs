@@ -11,9 +11,12 @@ use crate::{
     wire::{ProcessEvent, ProcessEventKind, Sample},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::time::{Duration, Instant};
 
 /// Most control groups whose verdict is remembered.
 const MAX_CGROUPS: usize = 65_536;
+/// How long a process is taken to be in a control group once it was looked at.
+const MEMBER_FOR: Duration = Duration::from_secs(1);
 
 /// The choice.
 pub struct Filter {
@@ -22,6 +25,8 @@ pub struct Filter {
     /// Path of the chosen control group below the mount; `None`: all.
     cgroup: Option<(u64, String)>,
     verdicts: FxHashMap<u64, bool>,
+    /// Whether processes are in it, and since when that is known.
+    members: FxHashMap<u32, (bool, Instant)>,
 }
 
 impl Filter {
@@ -48,6 +53,7 @@ impl Filter {
             pids,
             cgroup,
             verdicts: FxHashMap::default(),
+            members: FxHashMap::default(),
         })
     }
 
@@ -73,6 +79,7 @@ impl Filter {
         if let Some(pids) = &mut self.pids {
             pids.remove(&pid);
         }
+        self.members.remove(&pid);
     }
 
     /// Whether a sample belongs to the profile.
@@ -81,6 +88,33 @@ impl Filter {
             .as_ref()
             .is_none_or(|pids| pids.contains(&sample.thread.pid))
             && self.in_cgroup(sample.cgroup)
+    }
+
+    /// Whether calls of a process belong to the profile.
+    pub fn wants_process(&mut self, pid: u32) -> bool {
+        self.pids.as_ref().is_none_or(|pids| pids.contains(&pid)) && self.is_member(pid)
+    }
+
+    /// Whether a process is in the chosen control group now; known for a second.
+    fn is_member(&mut self, pid: u32) -> bool {
+        let Some((_, path)) = &self.cgroup else {
+            return true;
+        };
+        if let Some((verdict, since)) = self.members.get(&pid)
+            && since.elapsed() < MEMBER_FOR
+        {
+            return *verdict;
+        }
+        // One that has gone meanwhile stays what it was.
+        let verdict = match cgroup::path_of_process(pid) {
+            Some(own) => is_below(path, &own),
+            None => self.members.get(&pid).is_some_and(|(verdict, _)| *verdict),
+        };
+        if self.members.len() >= MAX_CGROUPS {
+            self.members.clear();
+        }
+        self.members.insert(pid, (verdict, Instant::now()));
+        verdict
     }
 
     fn in_cgroup(&mut self, id: u64) -> bool {
@@ -93,15 +127,17 @@ impl Filter {
         if self.verdicts.len() >= MAX_CGROUPS {
             self.verdicts.clear();
         }
-        *self.verdicts.entry(id).or_insert_with(|| {
-            let below = |p: String| {
-                path == "/"
-                    || p.strip_prefix(path.as_str())
-                        .is_some_and(|r| r.starts_with('/'))
-            };
-            cgroup::path_of(id).is_some_and(below)
-        })
+        *self
+            .verdicts
+            .entry(id)
+            .or_insert_with(|| cgroup::path_of(id).is_some_and(|own| is_below(path, &own)))
     }
+}
+
+/// Whether a control group is `path` or one below it.
+fn is_below(path: &str, own: &str) -> bool {
+    let below = |rest: &str| rest.is_empty() || rest.starts_with('/');
+    path == "/" || own.strip_prefix(path).is_some_and(below)
 }
 
 /// The processes and all that descend from them now.

@@ -16,6 +16,8 @@
 //! * [`tables`]: the unwind tables in the kernel;
 //! * [`finisher`]: walks that ended for want of a table;
 //! * [`names`]: symbols, looked up while the recording runs;
+//! * [`runtime`]: probes on the functions of accelerator runtimes;
+//! * [`closing`]: detaching without having the user wait;
 //! * [`session`]: owns the recording;
 //! * [`doctor`]: what of all this works on this machine.
 
@@ -23,12 +25,14 @@ pub mod binaries;
 pub mod bpf;
 pub mod busy;
 pub mod cgroup;
+pub mod closing;
 pub mod config;
 pub mod cpu;
 pub mod doctor;
 pub mod filter;
 pub mod finisher;
 pub mod inspect;
+pub mod late;
 pub mod launch;
 pub mod names;
 pub mod privileges;
@@ -36,6 +40,7 @@ pub mod probe_files;
 pub mod procfs;
 pub mod publish;
 pub mod readable;
+pub mod runtime;
 pub mod session;
 pub mod signals;
 pub mod tables;

@@ -1,6 +1,8 @@
 //! The probe tables of this machine: built-in ones and files.
 
-use crate::probes::{TableFile, Tables, parse};
+use crate::probes::driver_table::DriverTables;
+use crate::probes::reader::{MAX_BYTES, kind_of};
+use crate::probes::{TableFile, Tables};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -15,19 +17,10 @@ const MAX_FILES: usize = 256;
 pub struct Loaded {
     /// The tables of runtimes.
     pub tables: Tables,
-    /// Files with tables of drivers.
-    pub drivers: Vec<DriverFile>,
+    /// The tables of drivers.
+    pub drivers: DriverTables,
     /// What could not be read, a line each; nothing of it stops a recording.
     pub warnings: Vec<String>,
-}
-
-/// A file with a table of a driver's ioctls.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DriverFile {
-    /// Its path.
-    pub source: String,
-    /// Its text.
-    pub text: String,
 }
 
 /// The built-in tables and those in `folder`, by the order of their file names.
@@ -35,6 +28,7 @@ pub struct DriverFile {
 pub fn load(folder: &Path) -> Loaded {
     let mut loaded = Loaded {
         tables: Tables::built_in(),
+        drivers: DriverTables::built_in(),
         ..Loaded::default()
     };
     for path in files(folder, &mut loaded.warnings) {
@@ -53,16 +47,11 @@ impl Loaded {
     pub fn add(&mut self, path: &Path) -> Result<(), Vec<String>> {
         let source = path.display().to_string();
         let text = read(path).map_err(|error| vec![format!("{source}: {error}")])?;
-        match parse::kind_of(&text) {
-            TableFile::Driver => {
-                self.drivers.push(DriverFile { source, text });
-                Ok(())
-            }
-            TableFile::Runtime => self
-                .tables
-                .add(&source, &text)
-                .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect()),
-        }
+        let added = match kind_of(&text) {
+            TableFile::Driver => self.drivers.add(&source, &text),
+            TableFile::Runtime => self.tables.add(&source, &text),
+        };
+        added.map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect())
     }
 }
 
@@ -72,7 +61,7 @@ impl Loaded {
 /// The file cannot be read, is no text, or too long.
 pub fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    let limit = u64::try_from(parse::MAX_BYTES).unwrap_or(u64::MAX);
+    let limit = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX);
     File::open(path)?
         .take(limit + 1)
         .read_to_string(&mut text)?;
@@ -124,7 +113,11 @@ mod tests {
             "a.toml",
             &TABLE.replace("NAME", "wrong").replace("host", "hosts"),
         );
-        write("d.toml", "name = \"xe\"\n[[ioctl]]\nname = \"X\"\n");
+        write(
+            "d.toml",
+            "name = \"xe\"\napi = \"X\"\ntype = \"d\"\n[[device]]\ndriver = \"xe\"\n\
+             [[ioctl]]\nname = \"X\"\nnumber = 1\nkind = \"query\"\n",
+        );
         write("e.txt", "no table");
         let loaded = load(folder.path());
         assert_eq!(
@@ -138,8 +131,9 @@ mod tests {
             panic!("{:?}", loaded.warnings);
         };
         assert!(warning.contains("/a.toml:7:8: "), "{warning}");
-        assert_eq!(loaded.drivers.len(), 1);
-        assert!(loaded.drivers[0].source.ends_with("/d.toml"));
+        let driver = loaded.drivers.get("xe").unwrap();
+        assert!(driver.source.ends_with("/d.toml") && driver.ioctls.len() == 1);
+        assert!(loaded.drivers.get("i915").is_some());
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! A recording, from attaching to the finished profile: owns the programs, the
 //! rings, the tables and the naming thread; nothing else does.
 
+mod calls;
+
 use super::{
     binaries::Binaries,
     bpf::{
-        Bpf, BpfError, BpfOptions, SAMPLES,
+        Bpf, BpfError, BpfOptions, CallOptions, SAMPLES,
         perf::{self, Clock},
         ring::{Drained, Ring},
     },
-    busy, cgroup,
+    busy, cgroup, closing,
     config::{Event as EventKind, RecordConfig},
     cpu::CpuSet,
     filter::Filter,
@@ -17,6 +19,7 @@ use super::{
     procfs,
     publish::Publisher,
     readable,
+    runtime::{CALL_PROGRAMS, RuntimeProbes, Tally},
     tables::Tables,
 };
 use crate::{
@@ -94,6 +97,8 @@ pub struct Finished {
     pub profile: Profile,
     /// What the profiler itself used.
     pub usage: SelfUsage,
+    /// What of the runtimes was probed, if anything was to be.
+    pub probes: Option<Tally>,
 }
 
 /// How often the rings are looked at without being asked to.
@@ -127,6 +132,10 @@ pub struct Session {
     bpf: Bpf,
     cpus: CpuSet,
     ring: Ring,
+    /// The probes on runtimes, and the ring of their calls.
+    probes: Option<(RuntimeProbes, Ring)>,
+    /// Sees every event that belongs to the recording.
+    watcher: Option<Box<Watcher>>,
     tables: Tables,
     publisher: Publisher,
     finisher: Finisher,
@@ -152,6 +161,9 @@ pub struct Session {
     /// Largest of the looks taken four times a second and at the end.
     peak_memory: u64,
 }
+
+/// Sees events in time order, with the processes as they are then.
+pub type Watcher = dyn FnMut(&Event, &ProcessTable);
 
 struct Timers {
     progress: Instant,
@@ -196,7 +208,7 @@ impl Session {
         let options = BpfOptions {
             include_idle: config.include_idle,
             kernel_stacks: config.kernel_stacks,
-            ..BpfOptions::default()
+            ..call_options(config)
         };
         let bpf = Bpf::load(&options, config.bpf_object.as_deref())?;
         let ring = bpf.ring(SAMPLES)?;
@@ -221,6 +233,8 @@ impl Session {
             bpf,
             cpus,
             ring,
+            probes: None,
+            watcher: None,
             tables,
             publisher: Publisher::default(),
             finisher: Finisher::default(),
@@ -250,6 +264,7 @@ impl Session {
             peak_memory: 0,
         };
         session.meet_running()?;
+        session.start_probes(config)?;
         session
             .cpus
             .start_sampling(session.bpf.sampler_fd()?)
@@ -287,10 +302,12 @@ impl Session {
         stop: impl Future<Output = ()>,
         mut on_progress: impl FnMut(&Progress),
     ) -> Result<(), CollectError> {
-        let epoll = self
-            .cpus
-            .poller(self.ring.fd())
-            .map_err(CollectError::Runtime)?;
+        let calls = self.probes.as_mut().map(|(probes, ring)| {
+            probes.started();
+            ring.fd()
+        });
+        let rings = calls.into_iter().chain([self.ring.fd()]);
+        let epoll = self.cpus.poller(rings).map_err(CollectError::Runtime)?;
         let readable = readable::watch(epoll).map_err(CollectError::Runtime)?;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -366,7 +383,9 @@ impl Session {
     /// Whatever kept the profile from being made.
     pub fn finish(mut self) -> Result<Finished, CollectError> {
         self.cpus.stop_sampling();
+        let links = self.stop_probes();
         self.drain(true)?;
+        self.name_late_kernels(true)?;
         let profile = self.build()?;
         let bpf_memory_bytes = Bpf::memory_bytes() + self.cpus.ring_bytes() as u64;
         if let Some(capture) = self.capture.take() {
@@ -377,7 +396,15 @@ impl Session {
             peak_rss_bytes: self.peak_memory.max(memory_bytes()),
             bpf_memory_bytes,
         };
-        Ok(Finished { profile, usage })
+        let probes = self.probes.take().map(|(probes, _)| probes.tally());
+        // Whoever closes the rest must not keep alive what this process has.
+        drop(self);
+        closing::in_background(links);
+        Ok(Finished {
+            profile,
+            usage,
+            probes,
+        })
     }
 
     fn progress(&self) -> Progress {
@@ -398,25 +425,16 @@ impl Session {
         for ring in self.cpus.rings() {
             undecodable += ring.drain(|event| self.pending.push_back(Event::Process(event)));
         }
-        let Drained { more, damaged } = self.ring.drain(|record| match wire::decode(record) {
-            Ok(Record::Sample(sample)) => self.pending.push_back(Event::Sample(sample)),
-            Ok(Record::StackPage {
-                cpu,
-                time_ns,
-                address,
-                data,
-            }) => {
-                self.finisher.page(cpu, time_ns, address, data);
-            }
-            Ok(Record::Call(call)) => self.pending.push_back(Event::Call(call)),
-            Ok(Record::CallData(data)) => self.pending.push_back(Event::CallData(data)),
-            Ok(Record::CallStack(stack)) => self.pending.push_back(Event::CallStack(stack)),
-            Err(error) => {
-                undecodable += 1;
-                tracing::debug!("sample: {error}");
-            }
-        });
-        self.undecodable += undecodable + u64::from(damaged);
+        let (pending, finisher) = (&mut self.pending, &mut self.finisher);
+        let mut receive = |record: &[u8]| undecodable += receive(record, pending, finisher);
+        let mut read = self.ring.drain(&mut receive);
+        if let Some((_, ring)) = &mut self.probes {
+            let Drained { more, damaged } = ring.drain(&mut receive);
+            read.more |= more;
+            undecodable += u64::from(damaged);
+        }
+        self.undecodable += undecodable + u64::from(read.damaged);
+        self.tell_of_probes();
         self.pending.make_contiguous().sort_by_key(Event::time_ns);
         let take_all = all || self.pending.len() > MAX_PENDING;
         while let Some(event) = self.pending.front() {
@@ -434,19 +452,32 @@ impl Session {
             &self.binaries,
         );
         self.tables.maintain();
-        Ok(more)
+        if !all {
+            self.name_late_kernels(false)?;
+        }
+        Ok(read.more)
     }
 
     fn take(&mut self, event: Event) -> Result<(), CollectError> {
         match event {
             Event::Process(event) => self.take_process(event),
             Event::Sample(sample) => self.take_sample(sample),
-            Event::Call(_)
-            | Event::CallData(_)
-            | Event::CallStack(_)
-            | Event::Probe(_)
-            | Event::ProbedFile(_) => Ok(()),
+            Event::CallStack(stack) => self.take_call_stack(stack),
+            Event::Call(call) => self.take_call(call),
+            Event::CallData(data) => self.take_call_data(data),
+            Event::Probe(_) | Event::ProbedFile(_) | Event::KernelNamed(_) => self.record(&event),
         }
+    }
+
+    /// Writes an event that belongs to the recording to where events go.
+    fn record(&mut self, event: &Event) -> Result<(), CollectError> {
+        if let Some(capture) = &mut self.capture {
+            capture.event(event).map_err(CollectError::Capture)?;
+        }
+        if let Some(watcher) = &mut self.watcher {
+            watcher(event, &self.processes);
+        }
+        Ok(())
     }
 
     fn take_process(&mut self, mut event: ProcessEvent) -> Result<(), CollectError> {
@@ -459,18 +490,17 @@ impl Session {
             _ => {}
         }
         let event = Event::Process(event);
-        if let Some(capture) = &mut self.capture {
-            capture.event(&event).map_err(CollectError::Capture)?;
-        }
+        self.record(&event)?;
         let changed = self.aggregate.apply(&mut self.processes, &event);
         let Event::Process(event) = event else {
             return Ok(());
         };
         self.filter.note(&event);
+        self.late_processes(&event);
         match &event.kind {
-            ProcessEventKind::Map(map) => self.open(event.pid, map),
+            ProcessEventKind::Map(map) => self.mapped(event.pid, map),
             ProcessEventKind::Snapshot { maps, .. } => {
-                maps.iter().for_each(|map| self.open(event.pid, map));
+                maps.iter().for_each(|map| self.mapped(event.pid, map));
             }
             ProcessEventKind::Exit if event.pid == event.tid => {
                 self.publisher.retire(event.pid, &self.processes);
@@ -480,15 +510,33 @@ impl Session {
         if changed {
             self.publisher.changed(event.pid);
         }
+        if let (ProcessEventKind::Exit, Some((probes, _))) = (&event.kind, &self.probes) {
+            probes.thread_exited(event.tid, &self.bpf);
+        }
         Ok(())
     }
 
-    fn open(&mut self, pid: u32, map: &wire::MapEvent) {
+    fn mapped(&mut self, pid: u32, map: &wire::MapEvent) {
         let id = self.processes.files.intern(&map.file);
         self.binaries.open(id, pid, map);
+        if let Some((probes, _)) = &mut self.probes {
+            probes.mapped(pid, map);
+        }
     }
 
     fn take_sample(&mut self, mut sample: Sample) -> Result<(), CollectError> {
+        if !self.meet(&mut sample)? {
+            return Ok(());
+        }
+        let event = Event::Sample(sample);
+        self.record(&event)?;
+        self.aggregate.apply(&mut self.processes, &event);
+        Ok(())
+    }
+
+    /// Gets to know the process of a sample, and finishes its stack. `false`: it
+    /// does not belong to the recording.
+    fn meet(&mut self, sample: &mut Sample) -> Result<bool, CollectError> {
         let pid = sample.thread.pid;
         let known = self.processes.get(pid).is_some_and(|p| p.complete);
         if !known && !sample.user.is_empty() {
@@ -511,21 +559,12 @@ impl Session {
         {
             self.publisher.changed(pid);
         }
-        if !self.filter.wants(&sample) {
-            return Ok(());
+        if !self.filter.wants(sample) {
+            return Ok(false);
         }
-        self.finisher.finish(
-            &mut sample,
-            &self.processes,
-            &self.binaries,
-            &mut self.tables,
-        );
-        let event = Event::Sample(sample);
-        if let Some(capture) = &mut self.capture {
-            capture.event(&event).map_err(CollectError::Capture)?;
-        }
-        self.aggregate.apply(&mut self.processes, &event);
-        Ok(())
+        self.finisher
+            .finish(sample, &self.processes, &self.binaries, &mut self.tables);
+        Ok(true)
     }
 
     /// A process that ran before the recording did, or whose events were lost.
@@ -567,6 +606,9 @@ impl Session {
             }
             self.tables.forget_unused(false);
             self.follow_headless();
+            if let Some((probes, _)) = &mut self.probes {
+                probes.maintain();
+            }
             if let Err(error) = self.cpus.open_rings() {
                 tracing::warn!("CPU hotplug is not followed: {error}");
             }
@@ -656,6 +698,9 @@ impl Session {
         losses.add(LossKind::FilesNoUnwindData, self.tables.without_data);
         losses.add(LossKind::TablesRefused, self.tables.refused);
         losses.add(LossKind::Undecodable, self.undecodable);
+        if let Some((probes, _)) = &self.probes {
+            losses.merge(&probes.losses(&self.bpf));
+        }
         losses
     }
 
@@ -688,6 +733,43 @@ impl Session {
         );
         Ok(())
     }
+}
+
+/// What the programs at probes need.
+fn call_options(config: &RecordConfig) -> BpfOptions {
+    let Some(probes) = &config.probes else {
+        return BpfOptions::default();
+    };
+    BpfOptions {
+        programs: CALL_PROGRAMS.to_vec(),
+        calls: Some(CallOptions {
+            ring_bytes: probes.ring_bytes,
+            probes: probes.specs(),
+            stack_limit: probes.stack_limit,
+        }),
+        ..BpfOptions::default()
+    }
+}
+
+/// Takes in a record of a ring; gives how many could not be decoded.
+fn receive(record: &[u8], pending: &mut VecDeque<Event>, finisher: &mut Finisher) -> u64 {
+    match wire::decode(record) {
+        Ok(Record::Sample(sample)) => pending.push_back(Event::Sample(sample)),
+        Ok(Record::StackPage {
+            cpu,
+            time_ns,
+            address,
+            data,
+        }) => finisher.page(cpu, time_ns, address, data),
+        Ok(Record::Call(call)) => pending.push_back(Event::Call(call)),
+        Ok(Record::CallData(data)) => pending.push_back(Event::CallData(data)),
+        Ok(Record::CallStack(stack)) => pending.push_back(Event::CallStack(stack)),
+        Err(error) => {
+            tracing::debug!("record: {error}");
+            return 1;
+        }
+    }
+    0
 }
 
 /// The description of a recording that begins now.

@@ -7,18 +7,20 @@
 
 #[cfg(test)]
 mod abi;
+pub mod driver_table;
 pub mod expr;
 pub mod glob;
+pub mod ioctl;
 pub mod parse;
 pub mod program;
+pub mod reader;
 pub mod table;
 mod tables;
 #[cfg(test)]
 mod tests;
-
 mod words;
 
-pub use parse::{TableError, TableFile};
+pub use reader::{TableError, TableFile};
 pub use tables::{Active, Tables};
 
 use serde::{Deserialize, Serialize};
@@ -47,6 +49,8 @@ pub struct Probe {
     pub result: ResultKind,
     /// Whether exits are seen; if not, a call ends with its thread's next event.
     pub has_exit: bool,
+    /// Of an ioctl: what its values and data are made of.
+    pub layout: Option<Box<ioctl::IoctlLayout>>,
 }
 
 /// A file with attached probes; [`Call::library`](crate::wire::Call::library) is its id.
@@ -178,6 +182,24 @@ pub enum ResultKind {
     Errno,
 }
 
+impl ResultKind {
+    /// Whether a call that returned this value succeeded; `None` if the value does
+    /// not tell.
+    pub fn success(self, value: u64) -> Option<bool> {
+        /// `value` as the `int` or enumeration that the function returned.
+        const fn low(value: u64) -> u32 {
+            (value & 0xffff_ffff) as u32
+        }
+        match self {
+            Self::None | Self::Number => None,
+            Self::ZeroOk => Some(low(value) == 0),
+            Self::Level0 => Some(low(value) <= 1),
+            Self::Pointer => Some(value != 0),
+            Self::Errno => Some(low(value).cast_signed() >= 0),
+        }
+    }
+}
+
 /// Names of values and data that the launch events are made of. A table that
 /// uses them gets launches with kernels, sizes and bytes; other names are
 /// arguments like any other.
@@ -232,6 +254,25 @@ pub mod role {
     pub const BATCH: &str = "batch";
     /// Address space of a driver.
     pub const VM: &str = "vm";
+    /// Handle of a recorded graph of work, or of what was made of it to be executed.
+    pub const GRAPH: &str = "graph";
+    /// Handle of the graph that another is made of.
+    pub const SOURCE_GRAPH: &str = "source_graph";
+    /// Handle of the list that another is a copy of.
+    pub const SOURCE_LIST: &str = "source_list";
+    /// Handles of the images of a copy.
+    pub const IMAGES: [&str; 2] = ["src_image", "dst_image"];
+    /// Extent of a copied region, in bytes and lines.
+    pub const EXTENT: [&str; 3] = ["width", "height", "depth"];
+    /// Device code that is used where there is no [`IMAGE`] (data).
+    pub const PROGRAM_IMAGE: &str = "program_image";
+    /// Where a copy goes, in CUDA's and HIP's numbers: 0 host to host, 1 host to
+    /// device, 2 device to host, 3 device to device.
+    pub const DIRECTION: &str = "direction";
+    /// Work items in all along each axis, as an array (data; OpenCL).
+    pub const GLOBAL_ITEMS: &str = "global";
+    /// Work items of a group along each axis, as an array (data; OpenCL).
+    pub const LOCAL_ITEMS: &str = "local";
 }
 
 impl Probe {

@@ -6,95 +6,20 @@
 use super::expr::{self, Expr};
 use super::glob;
 use super::program::{Field, Program};
+use super::reader::{self, MAX_ITEMS, Reader, TableError, Value, is_table_name, span_of};
 use super::table::{Exit, Function, Library, Switch, Table};
 use super::{CallKind, ResultKind};
 use std::collections::HashMap;
 use std::ops::Range;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
-
-/// Most bytes of a table.
-pub const MAX_BYTES: usize = 1 << 20;
-/// Most mistakes that are reported of one file.
-const MAX_ERRORS: usize = 50;
-/// Most functions, libraries, and names in one list.
-const MAX_ITEMS: usize = 4096;
-/// Most bytes of a symbol or file name.
-const MAX_NAME: usize = 1024;
-
-/// A mistake in a table.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{source_name}:{line}:{column}: {message}")]
-pub struct TableError {
-    /// The file.
-    pub source_name: String,
-    /// Its line, from 1.
-    pub line: u32,
-    /// The column, in characters from 1.
-    pub column: u32,
-    /// What is wrong and what is allowed.
-    pub message: String,
-}
+use toml::de::DeTable;
 
 /// Reads and checks a table; `source` is the file's name for messages.
 ///
 /// # Errors
 /// The mistakes, at least one and at most fifty, in the order of the file.
 pub fn parse(source: &str, text: &str) -> Result<Table, Vec<TableError>> {
-    let mut reader = Reader {
-        source,
-        text,
-        lines: text.match_indices('\n').map(|(at, _)| at + 1).collect(),
-        errors: Vec::new(),
-    };
-    if text.len() > MAX_BYTES {
-        reader.error(0..0, format!("longer than {MAX_BYTES} bytes"));
-        return Err(reader.errors);
-    }
-    let table = match DeTable::parse(text) {
-        Ok(root) => reader.table(root.get_ref()),
-        Err(error) => {
-            let message = error.message().to_owned();
-            reader.error(error.span().unwrap_or_default(), message);
-            Table::default()
-        }
-    };
-    if reader.errors.is_empty() {
-        return Ok(table);
-    }
-    reader.errors.sort_by_key(|e| (e.line, e.column));
-    Err(reader.errors)
-}
-
-/// What a file describes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TableFile {
-    /// Functions of a runtime: [`parse`] reads it.
-    Runtime,
-    /// Ioctls of a driver: it has an `[[ioctl]]`.
-    Driver,
-}
-
-/// What a file describes; one that is no TOML at all counts as a runtime's.
-pub fn kind_of(text: &str) -> TableFile {
-    if text.len() > MAX_BYTES {
-        return TableFile::Runtime;
-    }
-    let (root, _) = DeTable::parse_recoverable(text);
-    match root.get_ref().get("ioctl") {
-        Some(_) => TableFile::Driver,
-        None => TableFile::Runtime,
-    }
-}
-
-type Value<'a> = Spanned<DeValue<'a>>;
-
-struct Reader<'a> {
-    source: &'a str,
-    text: &'a str,
-    /// Where each line but the first begins.
-    lines: Vec<usize>,
-    errors: Vec<TableError>,
+    reader::read(source, text, |reader, root| reader.table(root))
 }
 
 impl Reader<'_> {
@@ -150,7 +75,7 @@ impl Reader<'_> {
         let files = self.names(table, "files", span);
         let layer = match table.get("layer") {
             None => 1,
-            Some(value) => self.small_number(value),
+            Some(value) => self.number(value, "a layer", 255) as u8,
         };
         Library {
             files: files.into_iter().map(|(name, _)| name).collect(),
@@ -285,12 +210,7 @@ impl Reader<'_> {
         match expr::parse(text) {
             Ok(expr) => Some((text.to_owned(), expr)),
             Err(error) => {
-                // In a plain string the column inside of it is known.
-                let content = self.text.get(value.span().start + 1..);
-                let plain = content.is_some_and(|content| content.starts_with(text));
-                let inside = if plain { 1 + error.at } else { 0 };
-                let start = value.span().start + inside;
-                self.error(start..start, error.message);
+                self.error_inside(value, error.at, error.message);
                 None
             }
         }
@@ -333,185 +253,6 @@ impl Reader<'_> {
         }
         exact
     }
-
-    /// Each table of an array of tables.
-    fn each<T>(
-        &mut self,
-        root: &DeTable<'_>,
-        key: &str,
-        mut read: impl FnMut(&mut Self, &DeTable<'_>, Range<usize>) -> T,
-    ) -> Vec<T> {
-        let Some(value) = root.get(key) else {
-            self.error(0..0, format!("a table has at least one [[{key}]]"));
-            return Vec::new();
-        };
-        let items = value.get_ref().as_array().map_or(&[][..], |a| a);
-        let mut all = Vec::with_capacity(items.len().min(MAX_ITEMS));
-        for item in items.iter().take(MAX_ITEMS) {
-            match item.get_ref().as_table() {
-                Some(table) => all.push(read(self, table, item.span())),
-                None => self.error(item.span(), format!("write [[{key}]]")),
-            }
-        }
-        if items.is_empty() || items.len() > MAX_ITEMS {
-            self.error(
-                value.span(),
-                format!("[[{key}]] stands one to {MAX_ITEMS} times"),
-            );
-        }
-        all
-    }
-
-    fn known_keys(&mut self, table: &DeTable<'_>, known: &[&str]) {
-        for (key, _) in table.iter().take(MAX_ITEMS) {
-            let word = key.get_ref().as_ref();
-            if !known.contains(&word) {
-                let known = known.join(", ");
-                self.error(
-                    key.span(),
-                    format!("unknown key `{}`; known: {known}", cut(word)),
-                );
-            }
-        }
-    }
-
-    /// The value of `key` among named ones; `default` where there is none.
-    fn choice<T: Copy>(
-        &mut self,
-        table: &DeTable<'_>,
-        key: &str,
-        named: &[(&str, T)],
-        default: T,
-    ) -> T {
-        let Some(value) = table.get(key) else {
-            return default;
-        };
-        let Some(word) = self.string(value) else {
-            return default;
-        };
-        if let Some((_, found)) = named.iter().find(|(name, _)| *name == word) {
-            return *found;
-        }
-        let known: Vec<_> = named.iter().map(|(name, _)| *name).collect();
-        let message = format!("unknown {key} `{}`; known: {}", cut(word), known.join(", "));
-        self.error(value.span(), message);
-        default
-    }
-
-    /// A list of names that is not empty, each with its place.
-    fn names(
-        &mut self,
-        table: &DeTable<'_>,
-        key: &str,
-        span: Range<usize>,
-    ) -> Vec<(String, Range<usize>)> {
-        let Some(value) = table.get(key) else {
-            self.missing(key, span);
-            return Vec::new();
-        };
-        let items = value.get_ref().as_array().map_or(&[][..], |a| a);
-        if items.is_empty() || items.len() > MAX_ITEMS {
-            self.error(
-                value.span(),
-                format!("`{key}` is a list of 1 to {MAX_ITEMS} names: [\"...\", ...]"),
-            );
-        }
-        let mut names = Vec::new();
-        for item in items.iter().take(MAX_ITEMS) {
-            let Some(name) = self.string(item) else {
-                continue;
-            };
-            let odd = name.is_empty()
-                || name.len() > MAX_NAME
-                || name.contains(|c: char| c.is_control() || c.is_whitespace());
-            if odd {
-                self.error(
-                    item.span(),
-                    format!("a name has 1 to {MAX_NAME} bytes and no spaces"),
-                );
-            }
-            names.push((name.to_owned(), item.span()));
-        }
-        names
-    }
-
-    fn boolean(&mut self, table: &DeTable<'_>, key: &str, default: bool) -> bool {
-        let Some(value) = table.get(key) else {
-            return default;
-        };
-        value.get_ref().as_bool().unwrap_or_else(|| {
-            self.error(value.span(), format!("`{key}` is true or false"));
-            default
-        })
-    }
-
-    fn small_number(&mut self, value: &Value<'_>) -> u8 {
-        let number = value.get_ref().as_integer();
-        let number = number.and_then(|n| u8::from_str_radix(n.as_str(), n.radix()).ok());
-        number.unwrap_or_else(|| {
-            self.error(value.span(), "a layer is a number from 0 to 255".into());
-            0
-        })
-    }
-
-    fn text(&mut self, table: &DeTable<'_>, key: &str) -> Option<String> {
-        let value = table.get(key)?;
-        let text = self.string(value)?;
-        if text.is_empty() || text.len() > MAX_NAME || text.contains(char::is_control) {
-            self.error(
-                value.span(),
-                format!("`{key}` is one line of 1 to {MAX_NAME} bytes"),
-            );
-        }
-        Some(text.to_owned())
-    }
-
-    fn required_text(&mut self, table: &DeTable<'_>, key: &str, span: Range<usize>) -> String {
-        if table.get(key).is_none() {
-            self.missing(key, span);
-        }
-        self.text(table, key).unwrap_or_default()
-    }
-
-    fn string<'v>(&mut self, value: &'v Value<'_>) -> Option<&'v str> {
-        let text = value.get_ref().as_str();
-        if text.is_none() {
-            self.error(value.span(), "a text in quotes is expected here".into());
-        }
-        text
-    }
-
-    fn missing(&mut self, key: &str, span: Range<usize>) {
-        self.error(span, format!("`{key}` is missing"));
-    }
-
-    fn error(&mut self, span: Range<usize>, message: String) {
-        if self.errors.len() == MAX_ERRORS {
-            return;
-        }
-        let (line, column) = self.position(span.start);
-        self.errors.push(TableError {
-            source_name: self.source.to_owned(),
-            line,
-            column,
-            message,
-        });
-    }
-
-    /// Line and column, both from 1.
-    fn position(&self, offset: usize) -> (u32, u32) {
-        let offset = self.text.floor_char_boundary(offset);
-        let line = self.lines.partition_point(|start| *start <= offset);
-        let start = line.checked_sub(1).and_then(|at| self.lines.get(at));
-        let before = self.text.get(start.copied().unwrap_or(0)..offset);
-        let column = before.map_or(0, |text| text.chars().count());
-        let from_1 = |n: usize| u32::try_from(n + 1).unwrap_or(u32::MAX);
-        (from_1(line), from_1(column))
-    }
-}
-
-fn span_of(table: &DeTable<'_>, key: &str) -> Range<usize> {
-    table.get(key).map(Spanned::span).unwrap_or_default()
 }
 
 /// Where `name` stands among the symbols of the `index`-th function, the last time.
@@ -521,14 +262,4 @@ fn nth_symbol(root: &DeTable<'_>, index: usize, name: &str) -> Option<Range<usiz
     let symbols = function.get("symbols")?.get_ref().as_array()?;
     let named = |symbol: &&Value<'_>| symbol.get_ref().as_str() == Some(name);
     symbols.iter().rev().find(named).map(Spanned::span)
-}
-
-fn is_table_name(name: &str) -> bool {
-    name.bytes()
-        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-}
-
-/// The beginning of a text that may be as long as the file.
-fn cut(text: &str) -> &str {
-    text.get(..text.floor_char_boundary(40)).unwrap_or(text)
 }

@@ -190,6 +190,7 @@ impl Table {
         Compiled {
             spec: spec(function_id(symbol), flags, program),
             probe: Probe {
+                layout: None,
                 id: 0,
                 table: self.name.clone(),
                 api: self.api.clone(),

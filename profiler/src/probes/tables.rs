@@ -1,6 +1,7 @@
 //! The tables in use: the built-in ones and those that users add.
 
-use super::parse::{self, TableError};
+use super::parse;
+use super::reader::TableError;
 use super::table::{Function, Library, Switch, Table};
 use std::sync::Arc;
 

@@ -50,10 +50,48 @@ pub enum LossKind {
     TablesEvicted,
     /// Unwind tables that found no room in the pool.
     TablesRefused,
+    /// Records of calls dropped because the ring buffer was full.
+    CallRingDrops,
+    /// Texts and other data of calls dropped for the same reason.
+    CallDataDrops,
+    /// Stacks of calls left out by the limiter.
+    CallStacksLimited,
+    /// Stacks of calls left out because no scratch memory was free.
+    CallStacksBusy,
+    /// Calls whose exit could not be told, for want of memory for their state.
+    CallsUntracked,
+    /// Functions of runtimes that could not be probed.
+    ProbesRefused,
+    /// Libraries that could not be read or probed.
+    ProbedFilesFailed,
+    /// Libraries that were replaced, removed or written to while probed.
+    ProbedFilesChanged,
     /// Samples not recorded because a table of the profiler was full.
     TableFull,
     /// Periods the kernel throttled sampling.
     Throttled,
+    /// Calls of probes that were never described.
+    CallsUnknown,
+    /// Ends of calls whose begin was not seen.
+    CallsNoEntry,
+    /// Calls whose end should have been seen and was not: lost, or left by an
+    /// exception.
+    CallsNoEnd,
+    /// Calls not followed because a table of the profiler was full.
+    CallsRefused,
+    /// Calls with a text, array or module that did not arrive whole.
+    CallDataIncomplete,
+    /// Lists submitted whose content was put on them before aiprof looked, or lost.
+    ListsUnknown,
+    /// Launches of kernels that were created before aiprof was attached.
+    KernelsUnnamed,
+    /// Launches not counted because a table of the profiler was full.
+    LaunchesRefused,
+    /// Handles not followed because a table of the profiler was full.
+    HandlesRefused,
+    /// Calls of unknown length, missing from the time in calls: their ends were not
+    /// probed, or not seen.
+    CallsUntimed,
 }
 
 impl LossKind {
@@ -81,8 +119,26 @@ impl LossKind {
             Self::FilesNoUnwindData => "files without unwind data",
             Self::TablesEvicted => "unwind table pages evicted",
             Self::TablesRefused => "unwind tables refused (pool full)",
+            Self::CallRingDrops => "calls dropped (ring buffer full)",
+            Self::CallDataDrops => "data of calls dropped (ring buffer full)",
+            Self::CallStacksLimited => "stacks of calls left out by the limiter",
+            Self::CallStacksBusy => "stacks of calls left out (no free memory)",
+            Self::CallsUntracked => "calls whose exit could not be told",
+            Self::ProbesRefused => "functions that cannot be probed",
+            Self::ProbedFilesFailed => "libraries that could not be probed",
+            Self::ProbedFilesChanged => "libraries replaced while probed",
             Self::TableFull => "samples refused (table full)",
             Self::Throttled => "sampling throttled by the kernel",
+            Self::CallsUnknown => "calls of unknown probes",
+            Self::CallsNoEntry => "call ends without a begin",
+            Self::CallsNoEnd => "calls without an end (lost, or left by an exception)",
+            Self::CallsRefused => "calls refused (table full, or nested too deep)",
+            Self::CallDataIncomplete => "calls with incomplete data",
+            Self::ListsUnknown => "lists submitted with unknown content",
+            Self::KernelsUnnamed => "launches of kernels created before attach",
+            Self::LaunchesRefused => "launches refused (table full)",
+            Self::HandlesRefused => "handles refused (table full)",
+            Self::CallsUntimed => "calls of unknown length (end not probed or not seen)",
         }
     }
 

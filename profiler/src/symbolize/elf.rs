@@ -19,11 +19,15 @@ const MAX_SECTIONS: usize = 65_536;
 const MAX_NAMES: u64 = 4 << 20;
 const MAX_NOTE: u64 = 64 << 10;
 const MAX_LINK: u64 = 4096;
+/// Most bytes of the dynamic section, and of a list of folders.
+const MAX_DYNAMIC: u64 = 64 << 10;
+const MAX_RUN_PATH: u64 = 4096;
 /// Most sections of PLT entries; linkers make up to three.
 const MAX_PLTS: usize = 16;
 
 const SHT_SYMTAB: u32 = 2;
 const SHT_RELA: u32 = 4;
+const SHT_DYNAMIC: u32 = 6;
 const SHT_NOTE: u32 = 7;
 const SHT_NOBITS: u32 = 8;
 const SHT_DYNSYM: u32 = 11;
@@ -33,11 +37,13 @@ const ELFCOMPRESS_ZLIB: u32 = 1;
 const ELFCOMPRESS_ZSTD: u32 = 2;
 const PT_NOTE: u32 = 4;
 const NT_GNU_BUILD_ID: u32 = 3;
+const DT_RPATH: u64 = 15;
+const DT_RUNPATH: u64 = 29;
 const EM_X86_64: u16 = 62;
 
 /// Why a file is no usable ELF file.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ElfError {
+pub(crate) enum ElfError {
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
     #[error("not an ELF file")]
@@ -50,7 +56,7 @@ pub(super) enum ElfError {
 
 /// What `.gnu_debuglink` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DebugLink {
+pub(crate) struct DebugLink {
     /// File name of the debug file, without directory.
     pub name: OsString,
     /// CRC-32 of its contents.
@@ -74,7 +80,7 @@ const DEBUG_SECTIONS: [&str; 10] = [
 /// How a section is compressed; `header` is the length of what precedes the
 /// data, `size` the bytes that it claims to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Packing {
+pub(crate) enum Packing {
     None,
     Zlib { header: usize, size: u64 },
     Zstd { header: usize, size: u64 },
@@ -83,7 +89,7 @@ pub(super) enum Packing {
 
 /// A debug section.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DebugSection {
+pub(crate) struct DebugSection {
     pub name: &'static str,
     pub offset: u64,
     /// Bytes in the file.
@@ -93,7 +99,7 @@ pub(super) struct DebugSection {
 
 /// Where a symbol table and its strings lie in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SymbolTable {
+pub(crate) struct SymbolTable {
     pub offset: u64,
     pub size: u64,
     pub strings_offset: u64,
@@ -106,7 +112,7 @@ pub(super) struct SymbolTable {
 
 /// A section of jumps to functions of other files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PltSection {
+pub(crate) struct PltSection {
     pub vaddr: u64,
     pub offset: u64,
     pub size: u64,
@@ -116,7 +122,7 @@ pub(super) struct PltSection {
 
 impl PltSection {
     /// Whether an address lies in it.
-    pub(super) fn contains(&self, vaddr: u64) -> bool {
+    pub(crate) fn contains(&self, vaddr: u64) -> bool {
         vaddr
             .checked_sub(self.vaddr)
             .is_some_and(|at| at < self.size)
@@ -125,7 +131,7 @@ impl PltSection {
 
 /// A table of relocations with addends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RelaTable {
+pub(crate) struct RelaTable {
     pub offset: u64,
     pub size: u64,
     /// Index of the section with the symbols it refers to.
@@ -134,9 +140,18 @@ pub(super) struct RelaTable {
     pub plt: bool,
 }
 
+/// Where the dynamic section and its strings lie in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Dynamic {
+    offset: u64,
+    size: u64,
+    strings_offset: u64,
+    strings_size: u64,
+}
+
 /// Summary of an ELF file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ElfInfo {
+pub(crate) struct ElfInfo {
     pub build_id: Option<BuildId>,
     /// Whether `.symtab` is present with contents.
     pub has_symtab: bool,
@@ -150,6 +165,8 @@ pub(super) struct ElfInfo {
     pub plt: Vec<PltSection>,
     /// The relocations that name them, the PLT's own first.
     pub relocations: Vec<RelaTable>,
+    /// The dynamic section and its strings.
+    dynamic: Option<Dynamic>,
     /// Whether `.debug_info` is present with contents.
     pub has_dwarf: bool,
     /// The debug sections that are read.
@@ -162,7 +179,7 @@ pub(super) struct ElfInfo {
 impl ElfInfo {
     /// Where the section of a symbol ends, if it holds code. Indices from
     /// `SHN_LORESERVE` on are special, and allowed.
-    pub(super) fn code_end(&self, section: u16) -> Option<u64> {
+    pub(crate) fn code_end(&self, section: u16) -> Option<u64> {
         match self.code.get(usize::from(section)) {
             Some(&end) => Some(end).filter(|&end| end > 0),
             None => (section >= 0xff00).then_some(u64::MAX),
@@ -178,7 +195,7 @@ impl ElfInfo {
 
 /// Opens a regular file for reading; never waits on a pipe or device that took
 /// its place.
-pub(super) fn open_regular(path: &Path) -> io::Result<File> {
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -194,7 +211,7 @@ pub(super) fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 /// Reads the summary of a file.
-pub(super) fn inspect(file: &File) -> Result<ElfInfo, ElfError> {
+pub(crate) fn inspect(file: &File) -> Result<ElfInfo, ElfError> {
     let reader = Reader::new(file)?;
     let sections = reader.sections()?;
     let mut info = ElfInfo {
@@ -217,6 +234,29 @@ pub(super) fn inspect(file: &File) -> Result<ElfInfo, ElfError> {
         info.build_id = reader.build_id_from_segments()?;
     }
     Ok(info)
+}
+
+/// The folders, colon-separated, that a file says its libraries are in
+/// (`DT_RUNPATH`, else `DT_RPATH`); `None` if it says nothing.
+pub(crate) fn run_path(file: &File, info: &ElfInfo) -> Option<String> {
+    let dynamic = info.dynamic?;
+    let reader = Reader::new(file).ok()?;
+    let entries = reader
+        .read(dynamic.offset, dynamic.size, MAX_DYNAMIC)
+        .ok()?;
+    let string_of = |wanted: u64| {
+        let mut entries = entries.chunks_exact(16);
+        entries.find_map(|entry| {
+            let at = reader.word(entry, 8);
+            (reader.word(entry, 0) == wanted && at < dynamic.strings_size).then_some(at)
+        })
+    };
+    let at = string_of(DT_RUNPATH).or_else(|| string_of(DT_RPATH))?;
+    let size = (dynamic.strings_size - at).min(MAX_RUN_PATH);
+    let from = dynamic.strings_offset.checked_add(at)?;
+    let text = reader.read(from, size, MAX_RUN_PATH).ok()?;
+    let text = text.split(|&b| b == 0).next().unwrap_or_default();
+    Some(String::from_utf8_lossy(text).into_owned())
 }
 
 /// One section header, widened to 64 bits.
@@ -395,6 +435,15 @@ impl<'a> Reader<'a> {
                         section: index,
                     });
                 }
+            }
+            SHT_DYNAMIC if self.wide => {
+                let strings = sections.list.get(section.link as usize);
+                info.dynamic = strings.map(|strings| Dynamic {
+                    offset: section.offset,
+                    size: section.size,
+                    strings_offset: strings.offset,
+                    strings_size: strings.size,
+                });
             }
             SHT_NOTE if info.build_id.is_none() && section.size <= MAX_NOTE => {
                 let notes = self.read(section.offset, section.size, MAX_NOTE)?;

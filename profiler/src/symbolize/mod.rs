@@ -23,7 +23,7 @@ mod debuginfod;
 mod demangle;
 mod dwarf;
 mod dwarf_text;
-mod elf;
+pub(crate) mod elf;
 mod guard;
 mod kernel;
 mod native;

@@ -3,9 +3,11 @@
 use super::elf::Elf;
 use super::index::Index;
 use super::page::PageBuilder;
+use super::record::Reader;
 use super::{PageContent, ReadAt, TextSegment, UnwindError};
 use crate::profile::BuildId;
 use aiprof_common::{DirHeader, PAGE_SIZE, POOL_CHUNK, PoolRef};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most pages of text: the directory must fit one chunk of the pool. 4 GiB.
@@ -98,6 +100,29 @@ impl<R: ReadAt> UnwindFile<R> {
     /// an address too, unless they belong to another segment.
     pub fn vaddr_of(&self, file_offset: u64) -> Option<u64> {
         super::address_of(&self.text, file_offset)
+    }
+
+    /// The code around an address that one record of the unwind data describes:
+    /// mostly a function, also of a stripped file. `None` where there is none.
+    ///
+    /// # Errors
+    /// The source's own.
+    pub fn code_around(&self, vaddr: u64) -> Result<Option<Range<u64>>, UnwindError> {
+        let Some(frames) = self.index.frames() else {
+            return Ok(None);
+        };
+        let mut cursor = self.index.cursor(&self.source)?;
+        let before = cursor.count_up_to(&self.source, vaddr)?;
+        let Some(last) = before.checked_sub(1) else {
+            return Ok(None);
+        };
+        let entry = cursor.entry(&self.source, last)?;
+        let mut reader = Reader::new(frames);
+        let Some(record) = reader.header(&self.source, entry.fde)? else {
+            return Ok(None);
+        };
+        let range = reader.fde_range(&self.source, &record)?;
+        Ok(range.filter(|code| code.contains(&vaddr)))
     }
 
     /// Writes the table of page `index` to `out`, whose old content is dropped:

@@ -1,6 +1,6 @@
 //! The events of the pipeline: what the kernel reports and a capture stores.
 
-use super::call::{Call, CallData, CallStack};
+use super::call::{Call, CallData, CallStack, KernelNamed};
 use crate::{
     probes::{Probe, ProbedFile},
     profile::{BuildId, LossKind},
@@ -26,6 +26,8 @@ pub enum Event {
     Probe(Probe),
     /// A file is probed from here on.
     ProbedFile(ProbedFile),
+    /// A kernel older than the recording has got its name.
+    KernelNamed(KernelNamed),
 }
 
 impl Event {
@@ -37,6 +39,7 @@ impl Event {
             Self::Call(call) => call.time_ns,
             Self::CallData(data) => data.time_ns,
             Self::CallStack(stack) => stack.sample.time_ns,
+            Self::KernelNamed(named) => named.time_ns,
             Self::Probe(_) | Self::ProbedFile(_) => 0,
         }
     }

@@ -6,7 +6,7 @@
 mod call;
 mod event;
 
-pub use call::{Call, CallData, CallStack};
+pub use call::{Call, CallData, CallStack, KernelNamed};
 pub use event::{
     Event, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason, Thread,
 };

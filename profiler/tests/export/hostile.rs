@@ -236,6 +236,7 @@ fn dangling() -> Profile {
         stack: StackId(999),
         count: 1,
         time_ns: 1_000_000,
+        bytes: 0,
     });
     profile.locations[0].frames.push(FrameId(999));
     profile.locations[1].frames.clear();

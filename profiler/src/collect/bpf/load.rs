@@ -1,8 +1,11 @@
 //! The eBPF object: opened, sized, given its constants, and loaded.
 
-use super::{BpfError, BpfOptions, messages::with_warnings, plain, probe};
-use aiprof_common::{RULE_CACHE_CHUNK, Settings};
-use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenObject, ProgramAttachType};
+use super::{
+    BpfError, BpfOptions, CALLS, PROBE_COUNTS, PROBES, SAMPLES, THREADS, messages::with_warnings,
+    plain, probe,
+};
+use aiprof_common::{CALL_SLOTS, RULE_CACHE_CHUNK, Settings};
+use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenMapMut, OpenObject, ProgramAttachType};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use std::{
     collections::BTreeMap,
@@ -19,6 +22,18 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("aiprof.bpf.o"));
 
 /// The program that samples.
 pub(super) const SAMPLER: &str = "sampler";
+
+/// The maps that only the programs at probes use; not made without them.
+const CALL_MAPS: &[&str] = &[
+    CALLS,
+    PROBES,
+    PROBE_COUNTS,
+    THREADS,
+    "STACKS_SEEN",
+    "CALL_SCRATCH",
+    "CALL_LIMITS",
+    "CALL_SHARED",
+];
 
 /// What is in the kernel after loading; it stays there as long as its
 /// descriptors are open.
@@ -38,9 +53,9 @@ pub(super) fn load(
     match path {
         None => load_bytes(options, settings, &OBJECT.0),
         Some(path) => {
-            let bytes = std::fs::read(path).map_err(|source| BpfError::Object {
+            let bytes = std::fs::read(path).map_err(|cause| BpfError::Object {
                 path: path.display().to_string(),
-                source,
+                cause,
             })?;
             load_bytes(options, settings, &bytes)
         }
@@ -49,12 +64,12 @@ pub(super) fn load(
 
 fn load_bytes(options: &BpfOptions, settings: &Settings, bytes: &[u8]) -> Result<Loaded, BpfError> {
     let (opened, log) = with_warnings(|| open(bytes));
-    let mut open = opened.map_err(|source| BpfError::Load { source, log })?;
+    let mut open = opened.map_err(|cause| BpfError::Load { cause, log })?;
     set_sizes(&mut open, options, settings)?;
     set_constants(&mut open, settings, bytes)?;
     choose_programs(&mut open, &options.programs)?;
     let (loaded, log) = with_warnings(|| open.load());
-    let object = loaded.map_err(|source| BpfError::Load { source, log })?;
+    let object = loaded.map_err(|cause| BpfError::Load { cause, log })?;
     // The object itself, with its copies of instructions and BTF, is not needed
     // any more: what the kernel has hangs on the descriptors.
     let mut programs = BTreeMap::new();
@@ -82,46 +97,76 @@ fn set_sizes(
     settings: &Settings,
 ) -> Result<(), BpfError> {
     let rule_chunks = (settings.rule_cache_mask + 1) / RULE_CACHE_CHUNK as u32;
-    let sizes = [
+    let mut sizes = vec![
         ("POOL", settings.pool_chunks),
-        ("SAMPLER_RULES", rule_chunks),
-        ("SAMPLES", options.ring_bytes),
+        (SAMPLES, options.ring_bytes),
     ];
+    match options.calls {
+        Some(calls) => sizes.extend([
+            ("RULES", rule_chunks + CALL_SLOTS),
+            (PROBES, calls.probes),
+            (PROBE_COUNTS, calls.probes),
+            (CALLS, calls.ring_bytes),
+        ]),
+        None => {
+            sizes.push(("RULES", rule_chunks));
+            for name in CALL_MAPS {
+                map_mut(open, name)?.set_autocreate(false)?;
+            }
+        }
+    }
     for (name, entries) in sizes {
-        open.maps_mut()
-            .find(|map| map.name() == name)
-            .ok_or(BpfError::Missing(name))?
-            .set_max_entries(entries)?;
+        map_mut(open, name)?.set_max_entries(entries)?;
     }
     Ok(())
+}
+
+fn map_mut<'a>(open: &'a mut OpenObject, name: &'static str) -> Result<OpenMapMut<'a>, BpfError> {
+    let map = open.maps_mut().find(|map| map.name() == name);
+    map.ok_or(BpfError::Missing(name))
 }
 
 /// Writes the constants to where the object keeps them.
 fn set_constants(open: &mut OpenObject, settings: &Settings, bytes: &[u8]) -> Result<(), BpfError> {
     const NAME: &str = "SETTINGS";
-    let (section, offset) = place_of(bytes, NAME).ok_or(BpfError::Missing(NAME))?;
+    let place = place_of(bytes, NAME).ok_or(BpfError::Missing(NAME))?;
+    if place.size != size_of::<Settings>() as u64 {
+        return Err(BpfError::Version {
+            name: NAME,
+            found: place.size,
+            wanted: size_of::<Settings>(),
+        });
+    }
     let settings = plain::bytes(settings);
     // libbpf puts the object's name before that of the section.
     open.maps_mut()
-        .find(|map| map.name().to_string_lossy().ends_with(&section))
+        .find(|map| map.name().to_string_lossy().ends_with(&place.section))
         .as_mut()
         .and_then(|map| map.initial_value_mut())
-        .and_then(|data| data.get_mut(offset..)?.get_mut(..settings.len()))
+        .and_then(|data| data.get_mut(place.offset..)?.get_mut(..settings.len()))
         .ok_or(BpfError::Missing(NAME))?
         .copy_from_slice(settings);
     Ok(())
 }
 
-/// The section that a global variable is in, and its offset there.
-fn place_of(elf: &[u8], name: &str) -> Option<(String, usize)> {
+/// Where a global variable is.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    section: String,
+    offset: usize,
+    size: u64,
+}
+
+fn place_of(elf: &[u8], name: &str) -> Option<Place> {
     let file = object::File::parse(elf).ok()?;
     let symbol = file.symbols().find(|s| s.name() == Ok(name))?;
     let section = file.section_by_index(symbol.section_index()?).ok()?;
     let offset = symbol.address().checked_sub(section.address())?;
-    Some((
-        section.name().ok()?.to_owned(),
-        usize::try_from(offset).ok()?,
-    ))
+    Some(Place {
+        section: section.name().ok()?.to_owned(),
+        offset: usize::try_from(offset).ok()?,
+        size: symbol.size(),
+    })
 }
 
 /// Has the sampler and the programs asked for loaded, and no others. Those for
@@ -152,12 +197,43 @@ mod tests {
 
     #[test]
     fn the_committed_object_has_room_for_the_constants() {
-        let (section, offset) = place_of(&OBJECT.0, "SETTINGS").unwrap();
-        assert_eq!(section, ".rodata");
-        let file = object::File::parse(&OBJECT.0).unwrap();
-        let size = file.section_by_name(".rodata").unwrap().size() as usize;
-        assert!(offset + size_of::<Settings>() <= size);
+        let place = place_of(&OBJECT.0, "SETTINGS").unwrap();
+        assert_eq!(place.section, ".rodata");
+        assert_eq!(place.size, size_of::<Settings>() as u64);
         assert_eq!(place_of(&OBJECT.0, "NO_SUCH_THING"), None);
+    }
+
+    #[test]
+    fn constants_of_another_version_are_refused() {
+        let mut bytes = OBJECT.0.to_vec();
+        let file = object::File::parse(&*bytes).unwrap();
+        let index = file
+            .symbols()
+            .find(|s| s.name() == Ok("SETTINGS"))
+            .unwrap()
+            .index();
+        let table = file
+            .section_by_name(".symtab")
+            .unwrap()
+            .file_range()
+            .unwrap()
+            .0;
+        // st_size of Elf64_Sym, of 24 bytes.
+        let at = table as usize + index.0 * 24 + 16;
+        bytes[at..at + 8].copy_from_slice(&60u64.to_le_bytes());
+        let result = load_bytes(&BpfOptions::default(), &Settings::default(), &bytes);
+        let error = result.err().unwrap();
+        assert!(
+            matches!(
+                error,
+                BpfError::Version {
+                    name: "SETTINGS",
+                    found: 60,
+                    ..
+                }
+            ),
+            "{error}"
+        );
     }
 
     #[test]

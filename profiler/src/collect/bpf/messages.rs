@@ -4,12 +4,12 @@ use libbpf_rs::{PrintLevel, set_print};
 use std::cell::RefCell;
 
 /// Most bytes of one message that are kept; the verifier's log can have
-/// megabytes, and says at its end what is wrong.
-const ONE: usize = 16 << 10;
+/// megabytes, and says at its end what is wrong. The whole goes to the log.
+const ONE: usize = 4 << 10;
 /// Of these, those of the beginning.
-const HEAD: usize = 1 << 10;
+const HEAD: usize = 512;
 /// Most bytes kept of all messages.
-const ALL: usize = 64 << 10;
+const ALL: usize = 16 << 10;
 
 thread_local! {
     static KEPT: RefCell<String> = const { RefCell::new(String::new()) };

@@ -27,18 +27,18 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum BpfError {
     /// The object given with `--bpf-object` could not be read.
-    #[error("cannot read the eBPF object {path}: {source}")]
+    #[error("cannot read the eBPF object {path}: {cause}")]
     Object {
         /// The file.
         path: String,
         /// The cause.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The loader or the kernel refused the object.
-    #[error("cannot load the eBPF object: {source}{log}")]
+    #[error("cannot load the eBPF object: {cause}{log}")]
     Load {
         /// The cause.
-        source: libbpf_rs::Error,
+        cause: libbpf_rs::Error,
         /// What libbpf said about it, with the verifier's log; each message
         /// begins with a line feed.
         log: String,
@@ -46,6 +46,16 @@ pub enum BpfError {
     /// A map, program or variable is missing from the object.
     #[error("the eBPF object has no `{0}`")]
     Missing(&'static str),
+    /// The object was built for another version of aiprof.
+    #[error("the eBPF object is of another version: `{name}` has {found} bytes, not {wanted}")]
+    Version {
+        /// The variable that tells.
+        name: &'static str,
+        /// Its size in the object, in bytes.
+        found: u64,
+        /// Its size here, in bytes.
+        wanted: usize,
+    },
     /// A map operation failed.
     #[error("eBPF map operation failed: {0}")]
     Map(#[from] libbpf_rs::Error),
@@ -65,6 +75,15 @@ const COUNTS: &str = "COUNTS";
 
 /// The ring buffer of the samples.
 pub const SAMPLES: &str = "SAMPLES";
+/// The ring buffer of calls, their data and their stacks.
+pub const CALLS: &str = "CALLS";
+/// What to do at each probe: [`aiprof_common::ProbeSpec`], by its index.
+pub const PROBES: &str = "PROBES";
+/// What was seen and lost at each probe: [`aiprof_common::ProbeCounts`], by the
+/// index of its spec.
+pub const PROBE_COUNTS: &str = "PROBE_COUNTS";
+/// The pending calls of each thread, by thread id.
+pub const THREADS: &str = "THREADS";
 
 /// Sizes and switches of the programs.
 #[derive(Clone, Debug)]
@@ -79,6 +98,29 @@ pub struct BpfOptions {
     pub kernel_stacks: bool,
     /// Programs to load besides the sampler, by name.
     pub programs: Vec<&'static str>,
+    /// Sizes of what programs at probes need; `None`: none will be loaded.
+    pub calls: Option<CallOptions>,
+}
+
+/// Sizes and limits of the programs at probes.
+#[derive(Clone, Copy, Debug)]
+pub struct CallOptions {
+    /// Bytes of the ring buffer of calls, a power of two.
+    pub ring_bytes: u32,
+    /// Most functions and ioctls probed.
+    pub probes: u32,
+    /// Stacks that one CPU walks in a second at most.
+    pub stack_limit: u32,
+}
+
+impl Default for CallOptions {
+    fn default() -> Self {
+        Self {
+            ring_bytes: 8 << 20,
+            probes: 4096,
+            stack_limit: 20_000,
+        }
+    }
 }
 
 impl Default for BpfOptions {
@@ -90,6 +132,7 @@ impl Default for BpfOptions {
             include_idle: false,
             kernel_stacks: true,
             programs: Vec::new(),
+            calls: None,
         }
     }
 }
@@ -181,6 +224,14 @@ impl Bpf {
             .collect()
     }
 
+    /// The writing end of a map, for another thread.
+    ///
+    /// # Errors
+    /// There is no such map, or its descriptor could not be duplicated.
+    pub fn writer(&self, name: &'static str) -> Result<MapWriter, BpfError> {
+        Ok(MapWriter(MapHandle::try_from(self.map(name)?)?))
+    }
+
     fn map(&self, name: &'static str) -> Result<&MapHandle, BpfError> {
         self.loaded.maps.get(name).ok_or(BpfError::Missing(name))
     }
@@ -208,6 +259,21 @@ impl Bpf {
             }
         }
         seen.values().sum()
+    }
+}
+
+/// The writing end of a map.
+#[derive(Debug)]
+pub struct MapWriter(MapHandle);
+
+impl MapWriter {
+    /// Writes one entry.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn set<K: Plain, V: Plain>(&self, key: &K, value: &V) -> Result<(), BpfError> {
+        let (key, value) = (plain::bytes(key), plain::bytes(value));
+        Ok(self.0.update(key, value, MapFlags::ANY)?)
     }
 }
 
@@ -240,7 +306,7 @@ fn settings(options: &BpfOptions) -> Settings {
         rule_cache_mask: rule_cache_entries() - 1,
         include_idle: u32::from(options.include_idle),
         kernel_stacks: u32::from(options.kernel_stacks),
-        call_stack_limit: 0,
+        call_stack_limit: options.calls.map_or(0, |c| c.stack_limit),
         own_tgid: std::process::id(),
         task_files: offset("task_struct", "files"),
         files_fdt: offset("files_struct", "fdt"),

@@ -471,6 +471,54 @@ pub fn allow_many_files() {
     }
 }
 
+/// Has a process that outlives this one close descriptors. They must be the last
+/// owners of what they stand for: the copies here are closed at once.
+///
+/// # Errors
+/// No process could be made; then they are closed here.
+pub fn close_elsewhere(descriptors: Vec<OwnedFd>) -> io::Result<()> {
+    let mut keep: Vec<libc::c_uint> = descriptors
+        .iter()
+        .map(|fd| fd.as_raw_fd().unsigned_abs())
+        .collect();
+    keep.sort_unstable();
+    // SAFETY: the child makes async-signal-safe calls only, on memory that was
+    // prepared before, and never returns from `close_all`.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => close_all(&keep),
+        child => {
+            // It ends at once, having left a child of its own.
+            // SAFETY: a child of this process that nobody else waits for.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+            Ok(())
+        }
+    }
+}
+
+/// Leaves the session and the terminal behind, and closes everything, the
+/// descriptors given last: closing those takes its time.
+fn close_all(keep: &[libc::c_uint]) -> ! {
+    // SAFETY: async-signal-safe system calls without pointers; errors leave more
+    // open until the end of the process, which closes it too.
+    unsafe {
+        libc::setsid();
+        if libc::fork() != 0 {
+            libc::_exit(0);
+        }
+        let mut next: libc::c_uint = 0;
+        for &fd in keep {
+            if next < fd {
+                libc::syscall(libc::SYS_close_range, next, fd - 1, 0);
+            }
+            next = fd + 1;
+        }
+        libc::syscall(libc::SYS_close_range, next, libc::c_uint::MAX, 0);
+        // Closed by the end of the process.
+        libc::_exit(0);
+    }
+}
+
 /// Lets the calling thread run before ordinary ones, where that is allowed: the
 /// rings must be read in time even on a busy machine, and it takes little.
 pub fn prefer_this_thread() {

@@ -1,6 +1,7 @@
 //! eBPF features, each tried by the system call that a recording makes.
 
 use super::Check;
+use crate::collect::bpf::probe::{self, UprobeMulti};
 use libbpf_rs::{ProgramType, libbpf_sys::BPF_FUNC_loop};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -62,6 +63,7 @@ pub(super) fn checks() -> Vec<Check> {
             perf_event_program(),
         ),
         bpf_loop(),
+        uprobe_multi(),
     ]
 }
 
@@ -92,6 +94,20 @@ fn bpf_loop() -> Check {
             "stacks cannot be unwound in the kernel",
             format!("a kernel of 5.17 or later, and {MEND}"),
         )
+}
+
+/// Not required: without it probes are attached one by one.
+fn uprobe_multi() -> Check {
+    let known = probe::uprobe_multi();
+    let detail = match known {
+        UprobeMulti::Complete => "one link to many functions",
+        UprobeMulti::WithoutPid => "one link to many functions, not for one process alone",
+        UprobeMulti::Absent => "one link to many functions: not in this kernel, or not allowed",
+    };
+    Check::new("bpf", "uprobe_multi", known.exists(), detail.to_owned()).otherwise(
+        "probes of accelerator runtimes are attached one by one, and take long to detach",
+        format!("a kernel of 6.6 or later, and {MEND}"),
+    )
 }
 
 fn map(map_type: u32, key: u32, value: u32, entries: u32, flags: u32) -> io::Result<OwnedFd> {

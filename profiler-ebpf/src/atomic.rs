@@ -1,0 +1,36 @@
+//! Atomic operations on map values. In assembly, for `core` has none on this
+//! target that return what was there before.
+
+use core::arch::asm;
+
+/// Adds `value` to what `to` points to.
+///
+/// # Safety
+/// `to` must point to 8 aligned bytes of a map value.
+#[inline(always)]
+pub unsafe fn add(to: *mut u64, value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) to, in(reg) value, options(nostack));
+    }
+}
+
+/// Makes what `to` points to `new` if it is `old`; what was there before.
+///
+/// # Safety
+/// `to` must point to 8 aligned bytes of a map value.
+#[inline(always)]
+pub unsafe fn compare_exchange(to: *mut u64, old: u64, new: u64) -> u64 {
+    let mut before = old;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "r0 = cmpxchg_64({0} + 0, r0, {1})",
+            in(reg) to,
+            in(reg) new,
+            inout("r0") before,
+            options(nostack)
+        );
+    }
+    before
+}

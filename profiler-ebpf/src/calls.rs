@@ -1,0 +1,354 @@
+//! The programs at probed functions.
+
+use aiprof_common::*;
+use aya_ebpf::{
+    EbpfContext,
+    bindings::pt_regs,
+    helpers::{
+        bpf_get_current_pid_tgid, bpf_get_smp_processor_id,
+        generated::{bpf_get_attach_cookie, bpf_ktime_get_ns, bpf_ringbuf_submit},
+    },
+    macros::{uprobe, uretprobe},
+    programs::{ProbeContext, RetProbeContext},
+};
+use core::{mem::MaybeUninit, ptr::null_mut};
+
+use crate::{
+    data::send_data,
+    fetch::{Sources, fetch},
+    maps::{CALL_LIMITS, CALLS, PROBE_COUNTS, PROBES},
+    ring::{FORCE_WAKEUP, NO_WAKEUP, Ring, WAKEUP_BYTES},
+    setting,
+    stacks::user_stack,
+    threads::{self, Place},
+};
+
+/// Nanoseconds after a wake-up of the reader until a CPU wakes it again, unless
+/// much waits: at 200,000 calls a second a wake-up for each would cost more than
+/// the calls.
+const WAKEUP_NS: u64 = 5_000_000;
+/// The same where much waits.
+const WAKEUP_FULL_NS: u64 = 250_000;
+
+/// One probe that was hit.
+#[repr(C)]
+pub struct Call {
+    /// CLOCK_MONOTONIC nanoseconds.
+    pub time_ns: u64,
+    /// Process id and, in the lower half, thread id.
+    pub ids: u64,
+    /// [`CallRecord::sp`].
+    pub sp: u64,
+    /// [`CallRecord::result`].
+    pub result: u64,
+    /// [`CallRecord::stack`].
+    pub stack: u64,
+    /// What to do.
+    pub spec: *const ProbeSpec,
+    /// Counters of the spec.
+    pub counts: *mut ProbeCounts,
+    /// The call's state, or null.
+    pub pending: *mut PendingCall,
+    /// Index of the spec.
+    pub probe: u32,
+    /// [`CallRecord::library`].
+    pub library: u32,
+    /// `CALL_*` bits.
+    pub flags: u32,
+    /// [`CallRecord::depth`].
+    pub depth: u32,
+}
+
+/// At the entry of a probed function; reads resident memory only.
+#[uprobe]
+pub fn call_entry(ctx: ProbeContext) -> u32 {
+    entry::<false>(ctx.as_ptr().cast());
+    0
+}
+
+/// As `call_entry`, sleepable: for texts, arrays and blobs.
+#[uprobe(sleepable)]
+pub fn call_entry_s(ctx: ProbeContext) -> u32 {
+    entry::<true>(ctx.as_ptr().cast());
+    0
+}
+
+/// At a `ret` instruction of a probed function.
+#[uprobe]
+pub fn call_exit(ctx: ProbeContext) -> u32 {
+    exit::<false>(ctx.as_ptr().cast(), 0);
+    0
+}
+
+/// As `call_exit`, sleepable.
+#[uprobe(sleepable)]
+pub fn call_exit_s(ctx: ProbeContext) -> u32 {
+    exit::<true>(ctx.as_ptr().cast(), 0);
+    0
+}
+
+/// Behind the return of a probed function, where the slot of the return address
+/// has been popped.
+#[uretprobe]
+pub fn call_return(ctx: RetProbeContext) -> u32 {
+    exit::<false>(ctx.as_ptr().cast(), 8);
+    0
+}
+
+/// As `call_return`, sleepable.
+#[uretprobe(sleepable)]
+pub fn call_return_s(ctx: RetProbeContext) -> u32 {
+    exit::<true>(ctx.as_ptr().cast(), 8);
+    0
+}
+
+/// Begins a [`Call`] from the registers and the cookie; `false`: not to be
+/// recorded.
+#[inline(always)]
+fn begin(call: &mut Call, regs: *mut pt_regs, popped: u64) -> bool {
+    // SAFETY: helpers without preconditions, and fields of the context.
+    unsafe {
+        call.ids = bpf_get_current_pid_tgid();
+        let cookie = bpf_get_attach_cookie(regs.cast());
+        call.probe = cookie as u32;
+        call.library = (cookie >> 32) as u32;
+        call.sp = (*regs).rsp.wrapping_sub(popped);
+        call.time_ns = bpf_ktime_get_ns();
+    }
+    call.result = 0;
+    call.stack = 0;
+    call.flags = 0;
+    call.depth = 0;
+    call.pending = null_mut();
+    if (call.ids >> 32) as u32 == setting!(own_tgid) {
+        return false;
+    }
+    let (Some(spec), Some(counts)) = (
+        PROBES.get_ptr(call.probe),
+        PROBE_COUNTS.get_ptr_mut(call.probe),
+    ) else {
+        return false;
+    };
+    call.spec = spec;
+    call.counts = counts;
+    true
+}
+
+/// Adds one to a counter. Atomically: programs preempt each other.
+#[macro_export]
+macro_rules! count {
+    ($counts:expr, $field:ident) => {
+        // SAFETY: a field of a checked map value, aligned.
+        unsafe { $crate::atomic::add(&raw mut (*$counts).$field, 1) }
+    };
+}
+
+/// The integer arguments of a function.
+#[inline(always)]
+fn arguments(regs: *const pt_regs) -> [u64; 6] {
+    // SAFETY: fields of the context.
+    unsafe {
+        let r = &*regs;
+        [r.rdi, r.rsi, r.rdx, r.rcx, r.r8, r.r9]
+    }
+}
+
+#[inline(always)]
+fn entry<const SLEEP: bool>(regs: *mut pt_regs) {
+    let mut call = MaybeUninit::<Call>::uninit();
+    // SAFETY: `begin` fills in every field before anything reads one.
+    let call = unsafe { &mut *call.as_mut_ptr() };
+    if !begin(call, regs, 0) {
+        return;
+    }
+    // SAFETY: a checked map value; user space does not change specs in use.
+    let spec = unsafe { &*call.spec };
+    count!(call.counts, calls);
+    let place = match threads::current(call.ids as u32) {
+        Some(thread) => threads::enter(thread, call, spec),
+        None => Place::Full,
+    };
+    match place {
+        Place::Pushed(pending) => call.pending = pending,
+        Place::Tail => call.flags = CALL_TAIL.into(),
+        Place::Full => count!(call.counts, untracked),
+    }
+    if spec.flags & SPEC_STACK != 0 && place != Place::Tail {
+        user_stack(call, regs);
+        if !call.pending.is_null() {
+            // SAFETY: a checked map value of this thread's.
+            unsafe { (*call.pending).stack = call.stack };
+        }
+    }
+    report_entry::<SLEEP>(call, regs);
+}
+
+/// Fetches the entry's values, keeps them and sends the record.
+#[inline(never)]
+fn report_entry<const SLEEP: bool>(call: &Call, regs: *mut pt_regs) -> u32 {
+    let mut sources = MaybeUninit::<Sources>::uninit();
+    // SAFETY: a checked map value.
+    let spec = unsafe { &*call.spec };
+    let ops = (0, spec.n_entry);
+    Sources::set(
+        sources.as_mut_ptr(),
+        spec,
+        ops,
+        arguments(regs),
+        (call.sp, 0),
+    );
+    // SAFETY: just set.
+    let sources = unsafe { &mut *sources.as_mut_ptr() };
+    fetch::<SLEEP>(sources);
+    let kept = !call.pending.is_null();
+    if kept && spec.flags & SPEC_KEEP != 0 {
+        // SAFETY: a checked map value of this thread's.
+        let pending = unsafe { &mut *call.pending };
+        for slot in 0..MAX_VALUES {
+            pending.values[slot] = sources.value(slot);
+        }
+        pending.unread = sources.unread();
+    }
+    if spec.flags & SPEC_EXIT_ONLY != 0 && kept && !sources.has_data() {
+        return 0;
+    }
+    report::<SLEEP>(call, sources)
+}
+
+#[inline(always)]
+fn exit<const SLEEP: bool>(regs: *mut pt_regs, popped: u64) {
+    let mut call = MaybeUninit::<Call>::uninit();
+    // SAFETY: `begin` fills in every field before anything reads one.
+    let call = unsafe { &mut *call.as_mut_ptr() };
+    if !begin(call, regs, popped) {
+        return;
+    }
+    // SAFETY: a field of the context.
+    call.result = unsafe { (*regs).rax };
+    call.flags = CALL_EXIT.into();
+    // SAFETY: a checked map value.
+    let spec = unsafe { &*call.spec };
+    let pending = threads::known(call.ids as u32)
+        .and_then(|thread| threads::leave(thread, call, spec.function));
+    match pending {
+        Some(pending) => {
+            // SAFETY: a checked map value of this thread's.
+            let p = unsafe { &*pending };
+            call.pending = pending;
+            call.stack = p.stack;
+            call.probe = p.probe;
+            call.library = p.library;
+            let Some(spec) = PROBES.get_ptr(p.probe) else {
+                return;
+            };
+            call.spec = spec;
+        }
+        None => {
+            let alone = spec.n_exit > 0 && spec.flags & SPEC_KEEP == 0;
+            if spec.flags & SPEC_EXIT == 0 || !alone {
+                return;
+            }
+            call.flags |= u32::from(CALL_ENTRY_UNKNOWN);
+        }
+    }
+    report_exit::<SLEEP>(call, regs);
+}
+
+/// Fetches the exit's values, behind those kept, and sends the record.
+#[inline(never)]
+fn report_exit<const SLEEP: bool>(call: &Call, regs: *mut pt_regs) -> u32 {
+    let mut sources = MaybeUninit::<Sources>::uninit();
+    // SAFETY: a checked map value.
+    let spec = unsafe { &*call.spec };
+    let ops = (spec.n_entry, spec.n_exit);
+    let given = (call.sp, call.result);
+    Sources::set(sources.as_mut_ptr(), spec, ops, arguments(regs), given);
+    // SAFETY: just set.
+    let sources = unsafe { &mut *sources.as_mut_ptr() };
+    if !call.pending.is_null() && spec.flags & SPEC_KEEP != 0 {
+        // SAFETY: a checked map value of this thread's.
+        let pending = unsafe { &*call.pending };
+        for slot in 0..MAX_VALUES {
+            sources.set_value(slot, pending.values[slot]);
+        }
+        sources.set_unread(pending.unread);
+    }
+    fetch::<SLEEP>(sources);
+    report::<SLEEP>(call, sources)
+}
+
+/// Sends a call's record, and its data behind it.
+#[inline(always)]
+pub fn report<const SLEEP: bool>(call: &Call, sources: &Sources) -> u32 {
+    let ring = Ring::of(&CALLS);
+    let mut flags = call.flags;
+    let mut data = sources.has_data();
+    if data && !ring.has_free(2) {
+        // Calls come first.
+        count!(call.counts, data_lost);
+        flags |= u32::from(CALL_DATA_LOST);
+        data = false;
+    }
+    let record: *mut CallRecord = ring.reserve();
+    if record.is_null() {
+        count!(call.counts, lost);
+        return 0;
+    }
+    // SAFETY: a reservation of the size of a CallRecord, and a checked map value.
+    unsafe {
+        fill(record, call, sources, flags);
+        bpf_ringbuf_submit(record.cast(), wakeup(ring, call.time_ns));
+    }
+    if data {
+        send_data::<SLEEP>(call, sources);
+    }
+    0
+}
+
+/// Writes every field of a record.
+///
+/// # Safety
+/// `record` must be valid for writes.
+#[inline(always)]
+unsafe fn fill(record: *mut CallRecord, call: &Call, sources: &Sources, flags: u32) {
+    // SAFETY: the caller's promise, and a checked map value. Volatile and one by
+    // one, for the compiler would otherwise build the record on the stack.
+    unsafe {
+        (&raw mut (*record).kind).write_volatile(KIND_CALL);
+        (&raw mut (*record).cpu).write_volatile(bpf_get_smp_processor_id() as u32);
+        (&raw mut (*record).time_ns).write_volatile(call.time_ns);
+        (&raw mut (*record).tgid).write_volatile((call.ids >> 32) as u32);
+        (&raw mut (*record).tid).write_volatile(call.ids as u32);
+        (&raw mut (*record).probe).write_volatile(call.probe);
+        (&raw mut (*record).library).write_volatile(call.library);
+        (&raw mut (*record).stack).write_volatile(call.stack);
+        (&raw mut (*record).sp).write_volatile(call.sp);
+        (&raw mut (*record).result).write_volatile(call.result);
+        (&raw mut (*record).unread).write_volatile(sources.unread() as u16);
+        (&raw mut (*record).flags).write_volatile(flags as u16);
+        (&raw mut (*record).depth).write_volatile(call.depth as u8);
+        (&raw mut (*record).n_values).write_volatile((*call.spec).n_values);
+        (&raw mut (*record).pad).write_volatile(0);
+        for slot in 0..MAX_VALUES {
+            let to = (&raw mut (*record).values).cast::<u64>().add(slot);
+            to.write_volatile(sources.value(slot));
+        }
+    }
+}
+
+/// Ring buffer flags for a record: whether to wake the reader. It looks by itself
+/// a few milliseconds after it was woken.
+#[inline(always)]
+pub fn wakeup(ring: Ring, now: u64) -> u64 {
+    let Some(limits) = CALL_LIMITS.get_ptr_mut(0) else {
+        return FORCE_WAKEUP;
+    };
+    // SAFETY: a checked map value (see CallLimits).
+    let woken = unsafe { &mut (*limits).woken_ns };
+    let since = now.wrapping_sub(*woken);
+    if since < WAKEUP_FULL_NS || (since < WAKEUP_NS && ring.waiting() < WAKEUP_BYTES) {
+        return NO_WAKEUP;
+    }
+    *woken = now;
+    FORCE_WAKEUP
+}

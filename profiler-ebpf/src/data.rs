@@ -1,0 +1,292 @@
+//! Texts, arrays and blobs of a call, in records behind its own.
+//!
+//! A page fault can take as long as the program likes (a page of a file on a slow
+//! disk, userfaultfd), and a reserved record holds up everything behind it. So
+//! pages are faulted in first, by a copy of one byte, and read into the record
+//! without faults.
+
+use aiprof_common::*;
+use aya_ebpf::helpers::{
+    bpf_get_smp_processor_id,
+    generated::{
+        bpf_copy_from_user, bpf_loop, bpf_probe_read_user, bpf_probe_read_user_str,
+        bpf_ringbuf_discard, bpf_ringbuf_submit,
+    },
+};
+use core::{arch::asm, ffi::c_void};
+
+use crate::{
+    calls::{Call, wakeup},
+    count,
+    fetch::{Op, Sources},
+    maps::CALLS,
+    ring::{NO_WAKEUP, Ring},
+};
+
+/// Bytes of a page of memory.
+const PAGE: u64 = 4096;
+
+/// A record of a text or an array.
+#[repr(C)]
+struct Text {
+    header: DataHeader,
+    bytes: [u8; TEXT_BYTES],
+}
+
+/// A record of a blob.
+#[repr(C)]
+struct Piece {
+    header: DataHeader,
+    bytes: [u8; BLOB_BYTES],
+}
+
+/// Where data are, and what they belong to.
+#[repr(C)]
+struct Source {
+    call: *const Call,
+    /// Address; meaningless if not `known`.
+    address: u64,
+    /// Bytes; of a text 0.
+    total: u64,
+    /// 1: the address could be found out.
+    known: u32,
+    /// [`DataHeader::tag`].
+    tag: u32,
+}
+
+/// Context of the loop over a call's operations.
+#[repr(C)]
+struct Context {
+    call: *const Call,
+    sources: *const Sources,
+}
+
+/// Sends the data that a call's operations name.
+#[inline(always)]
+pub fn send_data<const SLEEP: bool>(call: &Call, sources: &Sources) {
+    let mut context = Context { call, sources };
+    // SAFETY: the callback has bpf_loop's signature; the context lives on the
+    // caller's stack for the whole call.
+    unsafe {
+        bpf_loop(
+            sources.len(),
+            send_one::<SLEEP> as *mut c_void,
+            (&raw mut context).cast(),
+            0,
+        );
+    }
+}
+
+/// `bpf_loop` callback: sends the data of one operation, if it is for data.
+extern "C" fn send_one<const SLEEP: bool>(index: u64, context: *mut Context) -> i64 {
+    // SAFETY: the context is send_data's.
+    let (call, sources) = unsafe { (&*(*context).call, &*(*context).sources) };
+    let op = sources.op(index);
+    match op.how() {
+        FETCH_TEXT => send_text::<SLEEP>(&source(call, sources, op, false)),
+        FETCH_BYTES => send_bytes::<SLEEP>(&source(call, sources, op, true)),
+        FETCH_BLOB => send_blob::<SLEEP>(&source(call, sources, op, true)),
+        _ => 0,
+    };
+    0
+}
+
+#[inline(always)]
+fn source(call: &Call, sources: &Sources, op: Op, counted: bool) -> Source {
+    let address = sources.address(op);
+    Source {
+        call,
+        address: address.unwrap_or(0),
+        known: address.is_some().into(),
+        total: if counted { sources.bytes(op) } else { 0 },
+        tag: op.to().into(),
+    }
+}
+
+/// Faults in the page of an address.
+#[inline(always)]
+fn touch<const SLEEP: bool>(address: u64) {
+    if SLEEP {
+        let mut byte = 0u8;
+        // SAFETY: the destination is one byte on the stack; a bad source is an error.
+        unsafe { bpf_copy_from_user((&raw mut byte).cast(), 1, address as *const c_void) };
+    }
+}
+
+/// Fills in a header.
+///
+/// # Safety
+/// `header` must be valid for writes.
+#[inline(always)]
+unsafe fn fill(header: *mut DataHeader, source: &Source, offset: u64, read: Option<u64>) {
+    // SAFETY: the caller's promise; the call is on the stack of the program.
+    // Volatile and one by one, for the compiler would otherwise call memset.
+    unsafe {
+        let call = &*source.call;
+        (&raw mut (*header).kind).write_volatile(KIND_CALL_DATA);
+        (&raw mut (*header).cpu).write_volatile(bpf_get_smp_processor_id() as u32);
+        (&raw mut (*header).time_ns).write_volatile(call.time_ns);
+        (&raw mut (*header).tgid).write_volatile((call.ids >> 32) as u32);
+        (&raw mut (*header).tid).write_volatile(call.ids as u32);
+        (&raw mut (*header).probe).write_volatile(call.probe);
+        (&raw mut (*header).tag).write_volatile(source.tag as u8);
+        (&raw mut (*header).unread).write_volatile(read.is_none().into());
+        (&raw mut (*header).len).write_volatile(read.unwrap_or(0) as u16);
+        (&raw mut (*header).offset).write_volatile(offset);
+        (&raw mut (*header).total).write_volatile(source.total);
+    }
+}
+
+/// A bound that the verifier sees, whatever the compiler knows already.
+#[inline(always)]
+fn at_most<const MAX: usize>(bytes: u64) -> u64 {
+    const { assert!(MAX.is_power_of_two()) };
+    let mut n = if bytes > MAX as u64 {
+        MAX as u64
+    } else {
+        bytes
+    };
+    // SAFETY: arithmetic on one register.
+    unsafe {
+        asm!("{0} &= {mask}", inout(reg) n, mask = const 2 * MAX - 1,
+            options(pure, nomem, nostack));
+    }
+    if n > MAX as u64 { MAX as u64 } else { n }
+}
+
+/// Counts a record for which there was no room.
+#[inline(always)]
+fn lost(source: &Source) -> u32 {
+    // SAFETY: the call is on the stack of the program.
+    let call = unsafe { &*source.call };
+    count!(call.counts, data_lost);
+    0
+}
+
+/// Sends a text.
+#[inline(never)]
+fn send_text<const SLEEP: bool>(source: &Source) -> u32 {
+    touch::<SLEEP>(source.address);
+    // The next page may be touched only if the text runs into it.
+    let next = (source.address | (PAGE - 1)).wrapping_add(1);
+    let retry = SLEEP && next.wrapping_sub(source.address) < TEXT_BYTES as u64;
+    if put_text(source, !retry) == 0 {
+        touch::<SLEEP>(next);
+        put_text(source, true);
+    }
+    0
+}
+
+/// Sends a text as far as it is resident; 0: it is not, and `anyway` is not set.
+#[inline(always)]
+fn put_text(source: &Source, anyway: bool) -> u32 {
+    let ring = Ring::of(&CALLS);
+    let text: *mut Text = ring.reserve();
+    if text.is_null() {
+        lost(source);
+        return 1;
+    }
+    let mut len = -1;
+    // SAFETY: a reservation of the size of a Text, given back on every way; the
+    // destination is in it, and the call on the stack of the program.
+    unsafe {
+        if source.known != 0 {
+            let to = (&raw mut (*text).bytes).cast::<c_void>();
+            len = bpf_probe_read_user_str(to, TEXT_BYTES as u32, source.address as *const c_void);
+        }
+        if len < 0 && !anyway {
+            bpf_ringbuf_discard(text.cast(), NO_WAKEUP);
+            return 0;
+        }
+        // The NUL does not count, and older kernels do not count it for an empty
+        // text anyway.
+        let read = (len >= 0).then(|| (len as u64).saturating_sub(1));
+        fill(&raw mut (*text).header, source, 0, read);
+        bpf_ringbuf_submit(text.cast(), wakeup(ring, (*source.call).time_ns));
+    }
+    1
+}
+
+/// Sends an array.
+#[inline(never)]
+fn send_bytes<const SLEEP: bool>(source: &Source) -> u32 {
+    let ring = Ring::of(&CALLS);
+    let len = at_most::<TEXT_BYTES>(source.total);
+    if len > 0 {
+        touch::<SLEEP>(source.address);
+        touch::<SLEEP>(source.address.wrapping_add(len - 1));
+    }
+    let text: *mut Text = ring.reserve();
+    if text.is_null() {
+        return lost(source);
+    }
+    // SAFETY: a reservation of the size of a Text; the destination is in it and
+    // `len` at most its size; the call is on the stack of the program.
+    unsafe {
+        let to = (&raw mut (*text).bytes).cast::<c_void>();
+        let from = source.address as *const c_void;
+        let read = source.known != 0 && bpf_probe_read_user(to, len as u32, from) == 0;
+        fill(&raw mut (*text).header, source, 0, read.then_some(len));
+        bpf_ringbuf_submit(text.cast(), wakeup(ring, (*source.call).time_ns));
+    }
+    0
+}
+
+/// Sends a blob, piece by piece.
+#[inline(always)]
+fn send_blob<const SLEEP: bool>(source: &Source) -> u32 {
+    let bytes = source.total.min(MAX_BLOB);
+    // Nothing is sent as a piece too: a record says that nothing is there.
+    let pieces = bytes.div_ceil(BLOB_BYTES as u64).max(1);
+    // SAFETY: the callback has bpf_loop's signature; the context lives on the
+    // caller's stack for the whole call.
+    unsafe {
+        bpf_loop(
+            pieces as u32,
+            send_piece::<SLEEP> as *mut c_void,
+            (&raw const *source).cast_mut().cast(),
+            0,
+        );
+    }
+    0
+}
+
+/// `bpf_loop` callback: sends one piece of a blob; stops at one that cannot be
+/// read or has no room.
+extern "C" fn send_piece<const SLEEP: bool>(index: u64, source: *mut Source) -> i64 {
+    // SAFETY: the context is send_blob's.
+    let source = unsafe { &*source };
+    let ring = Ring::of(&CALLS);
+    let offset = index * BLOB_BYTES as u64;
+    let address = source.address.wrapping_add(offset);
+    let rest = source.total.min(MAX_BLOB).wrapping_sub(offset);
+    let len = at_most::<BLOB_BYTES>(rest);
+    if len > 0 {
+        touch::<SLEEP>(address);
+        touch::<SLEEP>(address.wrapping_add(len - 1));
+    }
+    let piece: *mut Piece = if ring.has_free(2) {
+        ring.reserve()
+    } else {
+        core::ptr::null_mut()
+    };
+    if piece.is_null() {
+        lost(source);
+        return 1;
+    }
+    // SAFETY: a reservation of the size of a Piece; the destination is in it and
+    // `len` at most its size; the call is on the stack of the program.
+    unsafe {
+        let to = (&raw mut (*piece).bytes).cast::<c_void>();
+        let from = address as *const c_void;
+        let read = source.known != 0 && bpf_probe_read_user(to, len as u32, from) == 0;
+        fill(
+            &raw mut (*piece).header,
+            source,
+            offset,
+            read.then_some(len),
+        );
+        bpf_ringbuf_submit(piece.cast(), wakeup(ring, (*source.call).time_ns));
+        i64::from(!read)
+    }
+}

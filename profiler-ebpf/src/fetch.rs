@@ -1,0 +1,269 @@
+//! Reading a call's values: the interpreter of [`FetchOp`]s.
+//!
+//! Where arguments come from (registers at a probe, the arguments of a system
+//! call) is up to the caller, who fills in the [`Sources`]. Everything is on the
+//! stack of the program: it can be preempted, and sleep in a page fault.
+
+use aiprof_common::*;
+use aya_ebpf::helpers::generated::{bpf_copy_from_user, bpf_loop, bpf_probe_read_user};
+use core::{arch::asm, ffi::c_void};
+
+/// Places of the sources: the arguments, the stack pointer and the result, and
+/// from [`VALUES`] on the values.
+const STACK: u64 = 6;
+const RESULT: u64 = 7;
+const VALUES: u64 = 8;
+/// Value slots there are; more than MAX_VALUES, so that a mask bounds an index.
+const SLOTS: usize = 16;
+
+/// What operations start from, and the values they have fetched.
+#[repr(C)]
+pub struct Sources {
+    spec: *const ProbeSpec,
+    /// Index of the first operation.
+    first: u8,
+    /// Operations.
+    n: u8,
+    /// 1: there are operations for data, which [`fetch`] skips.
+    has_data: u8,
+    /// One bit for each value that could not be read.
+    unread: u32,
+    at: [u64; VALUES as usize + SLOTS],
+}
+
+/// One operation, decoded.
+#[derive(Clone, Copy)]
+pub struct Op(u64, u64);
+
+impl Op {
+    /// One of `FETCH_*`.
+    #[inline(always)]
+    pub fn how(self) -> u8 {
+        (self.0 >> 16) as u8
+    }
+
+    /// Value slot or tag.
+    #[inline(always)]
+    pub fn to(self) -> u8 {
+        (self.0 >> 40) as u8
+    }
+
+    /// Added to an address.
+    #[inline(always)]
+    fn offset(self) -> u64 {
+        i64::from(self.1 as i32) as u64
+    }
+}
+
+impl Sources {
+    /// Sources of the operations `first..first + n` of a spec, on the caller's
+    /// stack. Field by field, for the compiler would call memset otherwise.
+    #[inline(always)]
+    pub fn set(
+        this: *mut Self,
+        spec: *const ProbeSpec,
+        (first, n): (u8, u8),
+        arguments: [u64; 6],
+        (sp, result): (u64, u64),
+    ) {
+        // SAFETY: memory of the caller's.
+        unsafe {
+            (&raw mut (*this).spec).write_volatile(spec);
+            (&raw mut (*this).first).write_volatile(first);
+            (&raw mut (*this).n).write_volatile(n);
+            (&raw mut (*this).unread).write_volatile(0);
+            (&raw mut (*this).has_data).write_volatile(0);
+            let at = (&raw mut (*this).at).cast::<u64>();
+            for (i, argument) in arguments.into_iter().enumerate() {
+                at.add(i).write_volatile(argument);
+            }
+            at.add(STACK as usize).write_volatile(sp);
+            at.add(RESULT as usize).write_volatile(result);
+            for slot in 0..SLOTS {
+                at.add(VALUES as usize + slot).write_volatile(0);
+            }
+        }
+    }
+
+    /// Value `slot`, a constant.
+    #[inline(always)]
+    pub fn value(&self, slot: usize) -> u64 {
+        self.at[VALUES as usize + slot]
+    }
+
+    /// Sets value `slot`, a constant.
+    #[inline(always)]
+    pub fn set_value(&mut self, slot: usize, value: u64) {
+        self.at[VALUES as usize + slot] = value;
+    }
+
+    /// One bit for each value that could not be read.
+    #[inline(always)]
+    pub fn unread(&self) -> u32 {
+        self.unread
+    }
+
+    /// Marks values as unread.
+    #[inline(always)]
+    pub fn set_unread(&mut self, unread: u32) {
+        self.unread = unread;
+    }
+
+    /// Whether there are operations for data.
+    #[inline(always)]
+    pub fn has_data(&self) -> bool {
+        self.has_data != 0
+    }
+
+    /// Operations.
+    #[inline(always)]
+    pub fn len(&self) -> u32 {
+        self.n.into()
+    }
+
+    /// Operation `index`.
+    #[inline(always)]
+    pub fn op(&self, index: u64) -> Op {
+        const { assert!(MAX_OPS.is_power_of_two()) };
+        let mut at = u64::from(self.first) + index;
+        // SAFETY: arithmetic on one register, in assembly for the compiler must
+        // not leave the mask out; the operation is within the spec by it.
+        unsafe {
+            asm!("{0} &= {mask}", inout(reg) at, mask = const MAX_OPS - 1,
+                options(pure, nomem, nostack));
+            let op = (&raw const (*self.spec).ops)
+                .cast::<[u64; 2]>()
+                .add(at as usize);
+            Op((*op)[0], (*op)[1])
+        }
+    }
+
+    /// The place of an operation's base, and 0 if it is a value not read.
+    #[inline(always)]
+    fn base(&self, op: Op) -> (u64, bool) {
+        let index = op.0 >> 8;
+        match op.0 as u8 & 3 {
+            FROM_ARGUMENT => (self.source(index & 7), true),
+            FROM_STACK => (self.source(STACK), true),
+            FROM_VALUE => {
+                let slot = index & (SLOTS as u64 - 1);
+                (
+                    self.source(VALUES + slot),
+                    u64::from(self.unread) >> slot & 1 == 0,
+                )
+            }
+            _ => (self.source(RESULT), true),
+        }
+    }
+
+    /// The address that an operation reads at; `None` if that depends on a
+    /// value that could not be read.
+    #[inline(always)]
+    pub fn address(&self, op: Op) -> Option<u64> {
+        let (base, known) = self.base(op);
+        known.then(|| base.wrapping_add(op.offset()))
+    }
+
+    /// The bytes that an operation's count stands for.
+    #[inline(always)]
+    pub fn bytes(&self, op: Op) -> u64 {
+        let count = self.source(VALUES + (op.0 >> 48 & (SLOTS as u64 - 1)));
+        let unit = op.0 >> 56;
+        // A count beyond this is no count: the product must not wrap.
+        if count >> 48 == 0 {
+            count * unit
+        } else {
+            u64::MAX
+        }
+    }
+
+    #[inline(always)]
+    fn source(&self, place: u64) -> u64 {
+        let mut at = place;
+        // SAFETY: arithmetic on one register, in assembly for the compiler must
+        // not leave the mask out; the callers' indices are within the array.
+        unsafe {
+            asm!("{0} &= 31", inout(reg) at, options(pure, nomem, nostack));
+            (&raw const self.at).cast::<u64>().add(at as usize).read()
+        }
+    }
+}
+
+/// Fetches the values. In sleepable programs (`SLEEP`) a page that is not
+/// resident is faulted in; elsewhere what it holds cannot be read.
+#[inline(always)]
+pub fn fetch<const SLEEP: bool>(sources: &mut Sources) {
+    // SAFETY: the callback has bpf_loop's signature; the context lives on the
+    // caller's stack for the whole call.
+    unsafe {
+        bpf_loop(
+            sources.len(),
+            fetch_one::<SLEEP> as *mut c_void,
+            (&raw mut *sources).cast(),
+            0,
+        );
+    }
+}
+
+/// `bpf_loop` callback: one operation.
+extern "C" fn fetch_one<const SLEEP: bool>(index: u64, sources: *mut Sources) -> i64 {
+    // SAFETY: the context is fetch's.
+    let s = unsafe { &mut *sources };
+    let op = s.op(index);
+    let to = u64::from(op.to()) & (SLOTS as u64 - 1);
+    let (base, known) = s.base(op);
+    let size = op.0 >> 24;
+    let mut value = 0;
+    let mut read = known;
+    match op.how() {
+        FETCH_VALUE => {
+            value = base >> (op.0 >> 32 & 63);
+            // The upper bytes go: 8 - size of them.
+            let upper = 64u64.wrapping_sub(size << 3) & 63;
+            value = value << upper >> upper;
+        }
+        FETCH_READ => {
+            if known {
+                let address = base.wrapping_add(op.offset());
+                (value, read) = read_value::<SLEEP>(address, size);
+            }
+        }
+        _ => {
+            s.has_data = 1;
+            return 0;
+        }
+    }
+    if !read {
+        value = 0;
+        s.unread |= 1 << to;
+    }
+    // SAFETY: in bounds by the mask.
+    unsafe {
+        (&raw mut s.at)
+            .cast::<u64>()
+            .add((VALUES + to) as usize)
+            .write(value);
+    }
+    0
+}
+
+/// The `size` bytes of user memory at `address`, and whether they could be read.
+#[inline(always)]
+fn read_value<const SLEEP: bool>(address: u64, size: u64) -> (u64, bool) {
+    // Twice as large as needed, so that a mask bounds the size.
+    let mut value = [0u64; 2];
+    let to = (&raw mut value).cast::<c_void>();
+    let from = address as *const c_void;
+    let mut size = size;
+    // SAFETY: at most 15 bytes go to 16 bytes on the stack; a bad source is an
+    // error. The mask is in assembly for the verifier to see it.
+    unsafe {
+        asm!("{0} &= 15", inout(reg) size, options(pure, nomem, nostack));
+        let rc = if SLEEP {
+            bpf_copy_from_user(to, size as u32, from)
+        } else {
+            bpf_probe_read_user(to, size as u32, from)
+        };
+        (value[0], rc == 0)
+    }
+}

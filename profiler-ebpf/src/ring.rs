@@ -1,0 +1,98 @@
+//! What the ring buffers have in common: when their reader is woken, and the
+//! pages of stacks that user space is to finish.
+
+use aiprof_common::*;
+use aya_ebpf::helpers::generated::{
+    bpf_probe_read_user, bpf_ringbuf_discard, bpf_ringbuf_query, bpf_ringbuf_reserve,
+    bpf_ringbuf_submit,
+};
+use core::ffi::c_void;
+
+use crate::maps::RingBufDef;
+
+/// Flags of the ring buffer helpers (linux/bpf.h).
+pub const NO_WAKEUP: u64 = 1;
+/// As [`NO_WAKEUP`].
+pub const FORCE_WAKEUP: u64 = 2;
+const AVAIL_DATA: u64 = 0;
+const RING_SIZE: u64 = 1;
+/// Bytes in a ring buffer from which on the reader is woken: it also looks
+/// by itself several times a second, so most records need no wake-up.
+pub const WAKEUP_BYTES: u64 = 64 * 1024;
+
+/// A ring buffer map.
+#[derive(Clone, Copy)]
+pub struct Ring(*mut c_void);
+
+impl Ring {
+    /// The ring buffer of a definition.
+    #[inline(always)]
+    pub fn of(map: &'static RingBufDef) -> Self {
+        Self((&raw const *map).cast_mut().cast())
+    }
+
+    /// The map, for the helpers.
+    #[inline(always)]
+    pub fn map(self) -> *mut c_void {
+        self.0
+    }
+
+    /// Bytes that wait for the reader.
+    #[inline(always)]
+    pub fn waiting(self) -> u64 {
+        // SAFETY: a ring buffer map.
+        unsafe { bpf_ringbuf_query(self.0, AVAIL_DATA) }
+    }
+
+    /// Whether more than `1 / 2^shift` of the ring is free.
+    #[inline(always)]
+    pub fn has_free(self, shift: u32) -> bool {
+        // SAFETY: a ring buffer map.
+        let size = unsafe { bpf_ringbuf_query(self.0, RING_SIZE) };
+        self.waiting() < size - (size >> shift)
+    }
+
+    /// Room for a `T`; null if there is none.
+    #[inline(always)]
+    pub fn reserve<T>(self) -> *mut T {
+        // SAFETY: a ring buffer map; who calls submits or discards it.
+        unsafe { bpf_ringbuf_reserve(self.0, size_of::<T>() as u64, 0).cast() }
+    }
+}
+
+/// Sends the pages of the user stack from the stack pointer upwards, for the
+/// record that `header` begins.
+#[inline(always)]
+pub fn send_stack(header: &SampleHeader, ring: Ring) {
+    let first = header.rsp & !(STACK_PAGE as u64 - 1);
+    for i in 0..MAX_STACK_PAGES as u64 {
+        let page: *mut StackPage = ring.reserve();
+        if page.is_null() {
+            return;
+        }
+        let address = first + i * STACK_PAGE as u64;
+        // SAFETY: `page` is a reservation of the size of a StackPage, given back
+        // on every way.
+        unsafe {
+            (&raw mut (*page).kind).write_volatile(KIND_STACK_PAGE);
+            (&raw mut (*page).cpu).write_volatile(header.cpu);
+            (&raw mut (*page).time_ns).write_volatile(header.time_ns);
+            (&raw mut (*page).address).write_volatile(address);
+            let data = (&raw mut (*page).data).cast::<c_void>();
+            if bpf_probe_read_user(data, STACK_PAGE as u32, address as *const c_void) != 0 {
+                bpf_ringbuf_discard(page.cast(), NO_WAKEUP);
+                return;
+            }
+            bpf_ringbuf_submit(page.cast(), NO_WAKEUP);
+        }
+    }
+}
+
+/// Whether the walk ended for want of a table, so that user space can finish it.
+#[inline(always)]
+pub fn is_unfinished(stop: u8) -> bool {
+    matches!(
+        stop,
+        STOP_PAGE_ABSENT | STOP_NO_PROCESS | STOP_NO_MAPPING | STOP_TORN
+    )
+}

@@ -1,0 +1,304 @@
+//! The stacks of calls: walked as those of samples are, named by a hash of what
+//! they are, and sent once.
+
+use aiprof_common::*;
+use aya_ebpf::{
+    bindings::pt_regs,
+    helpers::{
+        bpf_get_smp_processor_id,
+        generated::{
+            bpf_get_current_cgroup_id, bpf_get_current_comm, bpf_get_prandom_u32, bpf_loop,
+            bpf_ringbuf_output,
+        },
+    },
+};
+use core::{arch::asm, ffi::c_void};
+
+use crate::{
+    atomic,
+    calls::{Call, wakeup},
+    count,
+    maps::{CALL_LIMITS, CALL_SCRATCH, CALL_SHARED, CALLS, Frames, STACKS_SEEN, Scratch},
+    pool::le_bit,
+    ring::{Ring, is_unfinished, send_stack},
+    setting,
+    unwind::walk_user,
+};
+
+/// Nanoseconds of a limiter's burst: unused share that is not lost.
+const BURST_NS: u64 = 1_000_000_000;
+/// Nanoseconds between two stacks of one CPU that are sent with their memory, for
+/// user space to finish; in a burst of 64 at most.
+const PAGES_NS: u64 = BURST_NS / 64;
+/// log2 of the nanoseconds after which a stack that could not be walked to its end
+/// is sent again: the tables for it may have come.
+const UNFINISHED_SHIFT: u32 = 28;
+/// Words that one step of the hash takes in.
+const HASH_WORDS: u64 = 16;
+/// Steps for the longest stack.
+const HASH_STEPS: u64 = 40;
+const _: () = assert!(HASH_STEPS * HASH_WORDS == size_of::<Frames>() as u64 / 8);
+
+/// Records the user stack of a call; sets `stack`, or a flag that says why not.
+#[inline(never)]
+pub fn user_stack(call: &mut Call, regs: *const pt_regs) -> u32 {
+    if !may_walk(call.time_ns) {
+        call.flags |= u32::from(CALL_STACK_LIMITED);
+        count!(call.counts, stacks_limited);
+        return 0;
+    }
+    let index = claim();
+    let Some(slot) = CALL_SCRATCH.get_ptr_mut(index) else {
+        call.flags |= u32::from(CALL_STACK_BUSY);
+        count!(call.counts, stacks_busy);
+        return 0;
+    };
+    // SAFETY: a field of a checked map value, which is claimed.
+    let scratch = unsafe { &raw mut (*slot).scratch };
+    begin(scratch, call);
+    let chunks = (setting!(rule_cache_mask) + 1) / RULE_CACHE_CHUNK as u32;
+    walk_user(scratch, regs, (chunks + index, RULE_CACHE_CHUNK as u32 - 1));
+    send(scratch, call);
+    // SAFETY: a field of a checked map value; written last.
+    unsafe { (&raw mut (*slot).busy).write_volatile(0) };
+    0
+}
+
+/// Takes one of `limit` a second from a share that is used up to `used`.
+#[inline(always)]
+fn take(used: &mut u64, now: u64, cost: u64) -> bool {
+    let mut from = *used;
+    if from < now.wrapping_sub(BURST_NS) {
+        from = now.wrapping_sub(BURST_NS);
+    }
+    if from + cost > now {
+        return false;
+    }
+    *used = from + cost;
+    true
+}
+
+/// Whether the limiter allows this CPU another walk.
+#[inline(always)]
+fn may_walk(now: u64) -> bool {
+    let limit = u64::from(setting!(call_stack_limit));
+    let Some(limits) = CALL_LIMITS.get_ptr_mut(0) else {
+        return false;
+    };
+    // SAFETY: a checked map value (see CallLimits).
+    limit != 0 && take(unsafe { &mut (*limits).stacks_ns }, now, BURST_NS / limit)
+}
+
+/// Claims a scratch slot: its index, CALL_SLOTS if all are in use.
+#[inline(always)]
+fn claim() -> u32 {
+    let mut slot = CALL_SLOTS;
+    // SAFETY: the callback has bpf_loop's signature; the context lives on this
+    // frame's stack for the whole call.
+    unsafe {
+        bpf_loop(
+            CALL_SLOTS,
+            claim_one as *mut c_void,
+            (&raw mut slot).cast(),
+            0,
+        );
+    }
+    slot
+}
+
+/// `bpf_loop` callback: claims a slot if it is free.
+extern "C" fn claim_one(index: u64, claimed: *mut u32) -> i64 {
+    let Some(slot) = CALL_SCRATCH.get_ptr_mut(index as u32) else {
+        return 1;
+    };
+    // SAFETY: a field of a checked map value, aligned; `claimed` is claim's.
+    unsafe {
+        if atomic::compare_exchange(&raw mut (*slot).busy, 0, 1) != 0 {
+            return 0;
+        }
+        *claimed = index as u32;
+    }
+    1
+}
+
+/// Fills in the header of a stack.
+#[inline(always)]
+fn begin(scratch: *mut Scratch, call: &Call) {
+    // SAFETY: fields of a claimed map value, and helpers without preconditions.
+    // Volatile and one by one, for the compiler would otherwise call memset.
+    unsafe {
+        let h = &raw mut (*scratch).header;
+        (&raw mut (*h).kind).write_volatile(KIND_CALL_STACK);
+        (&raw mut (*h).cpu).write_volatile(bpf_get_smp_processor_id() as u32);
+        (&raw mut (*h).time_ns).write_volatile(call.time_ns);
+        (&raw mut (*h).tgid).write_volatile((call.ids >> 32) as u32);
+        (&raw mut (*h).tid).write_volatile(call.ids as u32);
+        (&raw mut (*h).space).write_volatile(0);
+        (&raw mut (*h).miss_dir).write_volatile(0);
+        (&raw mut (*h).miss_page).write_volatile(0);
+        (&raw mut (*h).user_len).write_volatile(0);
+        (&raw mut (*h).kernel_len).write_volatile(0);
+        // stop, flags and the padding: the last 8 bytes of the header.
+        let tail = u64::from(STOP_KERNEL_THREAD) | u64::from(FLAG_USER_MODE) << 8;
+        (&raw mut (*h).stop).cast::<u64>().write_volatile(tail);
+    }
+}
+
+/// Names the stack and sends it if user space has not seen it.
+#[inline(always)]
+fn send(scratch: *mut Scratch, call: &mut Call) {
+    hash(scratch);
+    // SAFETY: a claimed map value.
+    let s = unsafe { &mut *scratch };
+    let mut id = s.header.period;
+    let unfinished = is_unfinished(s.header.stop);
+    let pages = unfinished && may_send_pages(call.time_ns);
+    if pages {
+        // User space finishes it, each to another end perhaps.
+        id = mix(mix(id, call.time_ns), call.ids) | 1;
+    } else {
+        if unfinished {
+            id = mix(id, call.time_ns >> UNFINISHED_SHIFT) | 1;
+        }
+        if STACKS_SEEN.get_ptr(id).is_some() {
+            call.stack = id;
+            return;
+        }
+    }
+    s.header.period = id;
+    if !output(s, call.time_ns) {
+        return;
+    }
+    if pages {
+        send_stack(&s.header, Ring::of(&CALLS));
+    } else {
+        // Sent first, so that another CPU does not refer to what is never sent.
+        let _ = STACKS_SEEN.insert(id, call.time_ns, 0);
+    }
+    call.stack = id;
+}
+
+/// Whether this CPU may send the memory of a stack; never in the room of calls.
+#[inline(always)]
+fn may_send_pages(now: u64) -> bool {
+    let Some(limits) = CALL_LIMITS.get_ptr_mut(0) else {
+        return false;
+    };
+    // SAFETY: a checked map value (see CallLimits).
+    let used = unsafe { &mut (*limits).pages_ns };
+    Ring::of(&CALLS).has_free(1) && take(used, now, PAGES_NS)
+}
+
+/// Sends the record; `false`: there is no room.
+#[inline(always)]
+fn output(s: &mut Scratch, now: u64) -> bool {
+    const MAX: u64 = (STACK_HEADER + (MAX_USER_FRAMES + MAX_KERNEL_FRAMES) * 8) as u64;
+    // SAFETY: the destination has the size given; helpers without preconditions.
+    unsafe {
+        bpf_get_current_comm(s.header.comm.as_mut_ptr().cast(), 16);
+        s.header.cgroup = bpf_get_current_cgroup_id();
+    }
+    let mut bytes = STACK_HEADER as u64 + (words(s) & 1023) * 8;
+    if bytes > MAX {
+        bytes = MAX;
+    }
+    let ring = Ring::of(&CALLS);
+    let record = (&raw mut *s).cast::<c_void>();
+    // SAFETY: `ring` is a map; the scratch is larger than MAX.
+    unsafe { bpf_ringbuf_output(ring.map(), record, bytes, wakeup(ring, now)) == 0 }
+}
+
+/// Addresses in the record.
+#[inline(always)]
+fn words(s: &Scratch) -> u64 {
+    u64::from(s.header.user_len) + u64::from(s.header.kernel_len)
+}
+
+/// Folds a word into a hash.
+#[inline(always)]
+fn mix(hash: u64, word: u64) -> u64 {
+    let product = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    product ^ product >> 32
+}
+
+/// Context of the hash loop.
+#[repr(C)]
+struct Hashing {
+    scratch: *mut Scratch,
+    hash: u64,
+}
+
+/// Makes `period` a hash of the stack: of its process, its mappings, why it ends
+/// and all its addresses. Never 0.
+#[inline(never)]
+fn hash(scratch: *mut Scratch) -> u32 {
+    // SAFETY: a claimed map value.
+    let s = unsafe { &*scratch };
+    let ends = u64::from(s.header.stop) << 32 | u64::from(s.header.space);
+    let whose = u64::from(s.header.tgid) << 32 | u64::from(s.walk.list_owner());
+    let mut context = Hashing {
+        scratch,
+        hash: mix(mix(seed(), ends), whose),
+    };
+    // SAFETY: the callback has bpf_loop's signature; the context lives on this
+    // frame's stack for the whole call.
+    unsafe {
+        let steps = words(s).div_ceil(HASH_WORDS);
+        bpf_loop(
+            steps as u32,
+            hash_words as *mut c_void,
+            (&raw mut context).cast(),
+            0,
+        );
+        (*scratch).header.period = context.hash | 1;
+    }
+    0
+}
+
+/// `bpf_loop` callback: takes in HASH_WORDS addresses, those behind the last as 0.
+extern "C" fn hash_words(index: u64, context: *mut Hashing) -> i64 {
+    // SAFETY: the context is hash's, the scratch a claimed map value.
+    let (c, s) = unsafe { (&mut *context, &*(*context).scratch) };
+    let mut step = index;
+    // SAFETY: arithmetic on one register, in assembly for the verifier to see
+    // the bound, whatever the compiler knows already.
+    unsafe { asm!("{0} &= 63", inout(reg) step, options(pure, nomem, nostack)) };
+    if step >= HASH_STEPS {
+        return 1;
+    }
+    let at = step * HASH_WORDS;
+    let left = words(s).wrapping_sub(at);
+    // SAFETY: HASH_STEPS times HASH_WORDS are within the addresses.
+    let addresses = unsafe { s.frames.as_ptr().add(at as usize) };
+    let mut hash = c.hash;
+    for i in 0..HASH_WORDS {
+        let inside = le_bit(i + 1, left).wrapping_neg();
+        // SAFETY: as above.
+        let word = unsafe { addresses.add(i as usize).read() };
+        hash = mix(hash, word & inside);
+    }
+    c.hash = hash;
+    0
+}
+
+/// The secret that hashes start from.
+#[inline(always)]
+fn seed() -> u64 {
+    let Some(shared) = CALL_SHARED.get_ptr_mut(0) else {
+        return 0;
+    };
+    // SAFETY: a field of a checked map value, aligned, which is written once;
+    // helpers without preconditions.
+    unsafe {
+        let seed = &raw mut (*shared).seed;
+        let known = seed.read_volatile();
+        if known != 0 {
+            return known;
+        }
+        let new = u64::from(bpf_get_prandom_u32()) << 32 | u64::from(bpf_get_prandom_u32()) | 1;
+        match atomic::compare_exchange(seed, 0, new) {
+            0 => new,
+            others => others,
+        }
+    }
+}

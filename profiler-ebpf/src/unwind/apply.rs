@@ -1,0 +1,183 @@
+//! Applying a rule: from a frame to its caller.
+
+use aiprof_common::*;
+use aya_ebpf::{
+    bindings::pt_regs,
+    helpers::{
+        bpf_get_current_task_btf,
+        generated::{bpf_probe_read_user, bpf_task_pt_regs},
+    },
+};
+use core::ffi::c_void;
+
+use super::{FOUND, NO_STOP, WINDOW, Walk, cache::window_at, frame_at};
+use crate::{maps::Scratch, pool::le_bit};
+
+/// Value of rbp where it is not known: no stack address, so that a frame that
+/// needs it ends the walk.
+const RBP_UNKNOWN: u64 = 1;
+
+/// Moves the walk to the caller by the current rule.
+#[inline(never)]
+pub(super) fn apply(scratch: *mut Scratch) -> u32 {
+    // SAFETY: a checked map value.
+    match try_apply(unsafe { &mut *scratch }) {
+        Ok(()) => NO_STOP,
+        Err(stop) => stop.into(),
+    }
+}
+
+#[inline(always)]
+fn try_apply(s: &mut Scratch) -> Result<(), u8> {
+    let w = &mut s.walk;
+    let rule = w.rule;
+    let offset = i64::from(rule.cfa_off) as u64;
+    let cfa = match rule.kind {
+        CFA_RSP => w.rsp.wrapping_add(offset),
+        CFA_RBP => w.rbp.wrapping_add(offset),
+        CFA_END => return Err(STOP_END),
+        CFA_NONE => {
+            s.header.flags |= FLAG_FRAME_POINTER;
+            return apply_frame_pointer(w);
+        }
+        CFA_PLT => w
+            .rsp
+            .wrapping_add(8)
+            .wrapping_add(8 * le_bit(offset, w.rip & 15)),
+        CFA_DEREF_RBP => read_stack(w, w.rbp.wrapping_add(offset))?,
+        CFA_DEREF_RSP => read_stack(w, w.rsp.wrapping_add(offset))?,
+        CFA_SIGNAL => {
+            // The kernel entered the handler with this very address to return
+            // to: it is no address behind a call.
+            let at = (w.len as usize).wrapping_sub(1);
+            if at > 0 {
+                // SAFETY: in bounds by its mask.
+                unsafe { *frame_at(&mut s.frames, at as u64) |= ADDR_EXACT };
+            }
+            return apply_signal(w, w.rsp.wrapping_add(offset));
+        }
+        kind if kind >= CFA_REG && w.len == 1 => user_register(kind - CFA_REG).wrapping_add(offset),
+        _ => return Err(STOP_UNSUPPORTED),
+    };
+    if cfa <= w.rsp {
+        return Err(STOP_NO_PROGRESS);
+    }
+    let rbp_offset = i64::from(rule.rbp_off) as u64;
+    match rule.rbp {
+        RBP_AT_CFA => w.rbp = read_stack(w, cfa.wrapping_add(rbp_offset))?,
+        RBP_AT_RBP => w.rbp = read_stack(w, w.rbp.wrapping_add(rbp_offset))?,
+        RBP_SAME => {}
+        _ => w.rbp = RBP_UNKNOWN,
+    }
+    w.rip = read_stack(w, cfa.wrapping_sub(8))?;
+    w.rsp = cfa;
+    w.exact = 0;
+    w.guessed = 0;
+    if w.rip == 0 { Err(STOP_END) } else { Ok(()) }
+}
+
+/// A register of the innermost frame by its DWARF number.
+#[inline(always)]
+fn user_register(number: u8) -> u64 {
+    // SAFETY: the current task is valid, and so are its registers; reads of a
+    // BTF pointer are made fault-safe by the kernel.
+    unsafe {
+        let r = &*(bpf_task_pt_regs(bpf_get_current_task_btf()) as *const pt_regs);
+        match number {
+            0 => r.rax,
+            1 => r.rdx,
+            2 => r.rcx,
+            3 => r.rbx,
+            4 => r.rsi,
+            5 => r.rdi,
+            6 => r.rbp,
+            7 => r.rsp,
+            8 => r.r8,
+            9 => r.r9,
+            10 => r.r10,
+            11 => r.r11,
+            12 => r.r12,
+            13 => r.r13,
+            14 => r.r14,
+            _ => r.r15,
+        }
+    }
+}
+
+/// One step along the frame pointer chain: rbp -> {caller's rbp, return address}.
+#[inline(always)]
+fn apply_frame_pointer(w: &mut Walk) -> Result<(), u8> {
+    let frame = w.rbp;
+    if frame == 0 && w.guessed != 0 {
+        return Err(STOP_END);
+    }
+    if frame < w.rsp || frame & 7 != 0 {
+        return Err(STOP_FRAME_POINTER);
+    }
+    let caller = read_stack(w, frame).map_err(|_| STOP_FRAME_POINTER)?;
+    w.rip = read_stack(w, frame.wrapping_add(8)).map_err(|_| STOP_FRAME_POINTER)?;
+    w.rbp = caller;
+    w.rsp = frame.wrapping_add(16);
+    w.exact = 0;
+    w.guessed = 1;
+    if w.rip == 0 { Err(STOP_END) } else { Ok(()) }
+}
+
+/// Through a signal frame: the interrupted registers are in the `ucontext` at
+/// `uc` (struct sigcontext_64: rbp at 40+80, rsp at 40+120, rip at 40+128).
+#[inline(always)]
+fn apply_signal(w: &mut Walk, uc: u64) -> Result<(), u8> {
+    let rbp = read_stack(w, uc.wrapping_add(120))?;
+    let rsp = read_stack(w, uc.wrapping_add(160))?;
+    w.rip = read_stack(w, uc.wrapping_add(168))?;
+    w.rbp = rbp;
+    w.rsp = rsp;
+    w.exact = 1;
+    w.guessed = 0;
+    Ok(())
+}
+
+/// The 8 bytes of the user stack at `addr`.
+#[inline(always)]
+fn read_stack(w: &mut Walk, addr: u64) -> Result<u64, u8> {
+    if load_stack(w, addr) == FOUND {
+        Ok(w.value)
+    } else {
+        Err(STOP_READ)
+    }
+}
+
+/// Makes `value` the 8 bytes of the user stack at `addr`, through the window.
+#[inline(never)]
+fn load_stack(w: *mut Walk, addr: u64) -> u32 {
+    // SAFETY: part of a checked map value.
+    let w = unsafe { &mut *w };
+    let mut off = addr.wrapping_sub(w.window_base);
+    if w.window_base == 0 || off > (WINDOW - 8) as u64 || off & 7 != 0 {
+        // Below the address lie the other slots of the same frame.
+        let base = if addr.wrapping_sub(w.rsp) < WINDOW as u64 / 2 {
+            w.rsp
+        } else {
+            addr
+        } & !7;
+        // SAFETY: the destination is the window, of that size.
+        let rc = unsafe {
+            bpf_probe_read_user(
+                w.window.as_mut_ptr().cast(),
+                WINDOW as u32,
+                base as *const c_void,
+            )
+        };
+        off = addr.wrapping_sub(base);
+        if rc != 0 || off > (WINDOW - 8) as u64 || off & 7 != 0 {
+            w.window_base = 0;
+            // SAFETY: the destination is 8 bytes of the scratch.
+            let rc =
+                unsafe { bpf_probe_read_user((&raw mut w.value).cast(), 8, addr as *const c_void) };
+            return if rc == 0 { FOUND } else { 0 };
+        }
+        w.window_base = base;
+    }
+    w.value = window_at(w, off);
+    FOUND
+}

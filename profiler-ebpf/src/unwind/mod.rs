@@ -1,0 +1,342 @@
+//! The user-stack walk: one frame a step, from the tables in the pool.
+//!
+//! Written with `bpf_loop` and look-ups, no tail calls, so that the same source
+//! serves perf event, uprobe and sleepable programs. The state lives in the
+//! caller's scratch memory and not on the BPF stack: the verifier does not track
+//! map memory, which keeps its state small.
+
+use aiprof_common::*;
+use aya_ebpf::{
+    bindings::pt_regs,
+    helpers::{
+        bpf_get_current_task_btf,
+        generated::{bpf_loop, bpf_probe_read_kernel, bpf_probe_read_user},
+    },
+};
+use core::{arch::asm, ffi::c_void};
+
+use crate::{
+    maps::{Frames, PROCS, Scratch},
+    setting,
+};
+use apply::apply;
+use cache::{cache_rule, walk_cached};
+use tables::{find_mapping, find_rule};
+use uprobe::resolve_uprobe;
+
+mod apply;
+mod cache;
+mod tables;
+mod uprobe;
+
+/// Bytes of user stack copied at once.
+const WINDOW: usize = 256;
+/// Ancestors to ask for the mappings of an unregistered fork.
+const MAX_ANCESTORS: usize = 4;
+
+/// State of one walk.
+#[repr(C)]
+pub struct Walk {
+    rip: u64,
+    rsp: u64,
+    rbp: u64,
+    /// The mapping of the last look-up; the next frame is often in it too.
+    map_start: u64,
+    map_end: u64,
+    map_bias: u64,
+    map_dir: u32,
+    map_dir_owner: u32,
+    map_kind: u32,
+    /// The mapping list.
+    list: u32,
+    /// Its owner tag.
+    list_owner: u32,
+    /// Frames recorded.
+    len: u32,
+    /// 1: `rip` is an interrupted instruction, not a return address.
+    exact: u32,
+    /// 1: `rip` came from a frame pointer and is to be checked.
+    guessed: u32,
+    /// First chunk of the rule cache that this walk alone uses meanwhile.
+    cache_first: u32,
+    /// Entries of that cache less one.
+    cache_mask: u32,
+    /// The return instance being looked at.
+    instance: u64,
+    /// The rule of the current frame.
+    rule: Rule,
+    /// Address of the first byte in `window`; 0: empty.
+    window_base: u64,
+    /// Copy of user stack; in `u64`s for its alignment.
+    window: [u64; WINDOW / 8],
+    /// The last value read from the user stack.
+    value: u64,
+}
+
+impl Walk {
+    /// Owner tag of the mapping list that was used.
+    #[inline(always)]
+    pub fn list_owner(&self) -> u32 {
+        self.list_owner
+    }
+}
+
+/// What a step decided.
+const GO_ON: i64 = 0;
+const STOP: i64 = 1;
+/// Result of the functions that look something up.
+const FOUND: u32 = 1;
+/// Result of the functions that may end the walk: they do not.
+const NO_STOP: u32 = u32::MAX;
+
+/// Argument of the loop callback.
+#[repr(C)]
+struct LoopContext {
+    scratch: *mut Scratch,
+}
+
+/// Walks the current task's user stack into `scratch.frames` and sets
+/// `user_len`, `stop`, `flags`, `space` and the miss fields of the header.
+///
+/// `regs` are the task's user registers, `cache` is the part of the rule cache
+/// that belongs to the caller and nobody else: first chunk, and entries less one.
+#[inline(always)]
+pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32)) {
+    // SAFETY: `scratch` is a checked map value, `regs` a BTF pointer of the
+    // kernel's; both are only read and written within their types.
+    let (s, r) = unsafe { (&mut *scratch, &*regs) };
+    let w = &mut s.walk;
+    w.rip = r.rip;
+    w.rsp = r.rsp;
+    w.rbp = r.rbp;
+    w.map_start = 0;
+    w.map_end = 0;
+    w.len = 0;
+    w.exact = 1;
+    w.guessed = 0;
+    w.window_base = 0;
+    (w.cache_first, w.cache_mask) = cache;
+    s.header.stop = STOP_TOO_DEEP;
+    match find_process(scratch) {
+        FOUND => {
+            let mut context = LoopContext { scratch };
+            // SAFETY: the callback has bpf_loop's signature; the context lives
+            // on this frame's stack for the whole call.
+            unsafe {
+                bpf_loop(
+                    MAX_USER_FRAMES as u32 + 1,
+                    step as *mut c_void,
+                    (&raw mut context).cast(),
+                    0,
+                );
+            }
+            // SAFETY: as above.
+            let s = unsafe { &mut *scratch };
+            s.header.user_len = s.walk.len as u16;
+            s.header.rip = s.walk.rip;
+            s.header.rsp = s.walk.rsp;
+            s.header.rbp = s.walk.rbp;
+            if s.walk.exact != 0 {
+                s.header.flags |= FLAG_EXACT;
+            }
+        }
+        _ => {
+            // SAFETY: as above.
+            let s = unsafe { &mut *scratch };
+            s.frames[0] = s.walk.rip;
+            s.header.rip = s.walk.rip;
+            s.header.rsp = s.walk.rsp;
+            s.header.rbp = s.walk.rbp;
+            s.header.flags |= FLAG_EXACT;
+            s.header.user_len = 1;
+            s.header.stop = STOP_NO_PROCESS;
+        }
+    }
+}
+
+/// Finds the mapping list of the current process. A fork that has not exec'd
+/// has the mappings of its parent, and user space registers it only when it
+/// must.
+///
+/// Not inlined, with its results in memory: the verifier then explores what
+/// follows once and not for every way through the loop. The same holds for the
+/// functions below that are marked so.
+#[inline(never)]
+fn find_process(scratch: *mut Scratch) -> u32 {
+    // SAFETY: a checked map value.
+    let s = unsafe { &mut *scratch };
+    // SAFETY: user space replaces entries by whole-value updates.
+    if let Some(entry) = unsafe { PROCS.get(s.header.tgid) } {
+        s.walk.list = entry.maps;
+        s.walk.list_owner = entry.owner;
+        s.header.space = entry.space;
+        return FOUND;
+    }
+    // SAFETY: always valid in a tracing program.
+    let current = unsafe { bpf_get_current_task_btf() } as u64;
+    // The flag is about processes, but threads carry it too and never lose it:
+    // ask the one thread that an exec leaves.
+    let mut task = read_kernel(current, setting!(task_group_leader));
+    for _ in 0..MAX_ANCESTORS {
+        if read_kernel(task, setting!(task_flags)) as u32 & PF_FORKNOEXEC == 0 {
+            return 0;
+        }
+        task = read_kernel(task, setting!(task_real_parent));
+        let tgid = read_kernel(task, setting!(task_tgid)) as u32;
+        // SAFETY: as above.
+        if let Some(entry) = unsafe { PROCS.get(tgid) } {
+            s.walk.list = entry.maps;
+            s.walk.list_owner = entry.owner;
+            s.header.space = entry.space;
+            s.header.flags |= FLAG_FROM_ANCESTOR;
+            return FOUND;
+        }
+    }
+    0
+}
+
+/// The 8 bytes of kernel memory at `base + offset`; 0 where they cannot be read
+/// (the helper clears its destination) or the kernel has no such field.
+#[inline(always)]
+fn read_kernel(base: u64, offset: u32) -> u64 {
+    let mut value = 0u64;
+    if offset != NO_FIELD {
+        let from = base.wrapping_add(u64::from(offset));
+        // SAFETY: the destination is 8 bytes on the stack; a bad source is an error.
+        unsafe { bpf_probe_read_kernel((&raw mut value).cast(), 8, from as *const c_void) };
+    }
+    value
+}
+
+/// `bpf_loop` callback: records the current frame and moves to its caller.
+extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
+    // SAFETY: the context is walk_user's.
+    let scratch = unsafe { (*context).scratch };
+    let stop = try_step(scratch);
+    if stop == NO_STOP {
+        return GO_ON;
+    }
+    // SAFETY: the scratch is a map value that stays valid during the program.
+    unsafe { (*scratch).header.stop = stop as u8 };
+    STOP
+}
+
+/// One step; anything but `NO_STOP` is the reason the walk ends.
+#[inline(always)]
+fn try_step(scratch: *mut Scratch) -> u32 {
+    // SAFETY: a checked map value.
+    let s = unsafe { &mut *scratch };
+    if s.walk.exact == 0 {
+        walk_cached(scratch);
+    }
+    let len = s.walk.len as usize;
+    if len >= MAX_USER_FRAMES {
+        return STOP_TOO_DEEP.into();
+    }
+    let known = find_mapping(scratch);
+    if known != FOUND || s.walk.map_kind == MAP_UPROBES {
+        // A return probe's trampoline, or a single step out of line. Asked
+        // before giving up, so that it does not depend on the mapping list.
+        let resolved = resolve_uprobe(scratch);
+        if resolved != FOUND && s.walk.guessed != 0 {
+            return STOP_FRAME_POINTER.into();
+        }
+        record(s, len);
+        if resolved != FOUND {
+            return if known == FOUND {
+                STOP_TRAMPOLINE
+            } else {
+                STOP_NO_MAPPING
+            }
+            .into();
+        }
+        if find_mapping(scratch) != FOUND {
+            return STOP_NO_MAPPING.into();
+        }
+    } else {
+        record(s, len);
+    }
+    match s.walk.map_kind {
+        MAP_FILE => {
+            let stop = find_rule(scratch);
+            if stop != NO_STOP {
+                return stop;
+            }
+            if s.walk.rule.kind == CFA_NONE
+                && s.walk.len == 1
+                && s.header.flags & FLAG_USER_MODE == 0
+            {
+                // In a system call the instruction pointer is behind the
+                // `syscall`; where that does not return (exit, sigreturn) the
+                // function may end there.
+                s.walk.rip = s.walk.rip.wrapping_sub(1);
+                s.frames[0] = s.walk.rip;
+                let stop = find_rule(scratch);
+                if stop != NO_STOP {
+                    return stop;
+                }
+            }
+            cache_rule(s);
+        }
+        MAP_VSYSCALL => {
+            s.walk.rule = Rule {
+                kind: CFA_RSP,
+                cfa_off: 8,
+                ..Rule::default()
+            }
+        }
+        _ => s.walk.rule = generated_code_rule(&s.walk),
+    }
+    apply(scratch)
+}
+
+/// The rule for generated code, which has no unwind data: the frame pointer, but
+/// where the call returns to `add $N, %rsp; ret` (48 83 c4 NN c3), as CPython's
+/// trampolines do, that says where the caller's frame is.
+#[inline(always)]
+fn generated_code_rule(w: &Walk) -> Rule {
+    let mut code = 0u64;
+    if w.exact == 0 {
+        // SAFETY: the destination is 8 bytes on the stack; a bad source is an error.
+        unsafe { bpf_probe_read_user((&raw mut code).cast(), 8, w.rip as *const c_void) };
+    }
+    if code & 0xff_00ff_ffff != 0xc3_00c4_8348 {
+        return Rule::default();
+    }
+    Rule {
+        cfa_off: (code >> 24 & 0x7f) as i32 + 8,
+        kind: CFA_RSP,
+        ..Rule::default()
+    }
+}
+
+/// The slot of a frame, masked into bounds. In assembly, for the compiler knows
+/// the bounds already and would leave the mask out, which the verifier of Linux
+/// 6.1 has no other way to know by.
+#[inline(always)]
+fn frame_at(frames: &mut Frames, at: u64) -> *mut u64 {
+    let mut slot = at;
+    // SAFETY: arithmetic on one register; the result is within the array.
+    unsafe {
+        asm!(
+            "{0} &= {mask}",
+            inout(reg) slot,
+            mask = const MAX_USER_FRAMES - 1,
+            options(pure, nomem, nostack)
+        );
+        frames.as_mut_ptr().add(slot as usize)
+    }
+}
+
+/// Stores the current address as frame `at`.
+#[inline(always)]
+fn record(s: &mut Scratch, at: usize) {
+    let mark = if s.walk.exact != 0 && at > 0 {
+        ADDR_EXACT
+    } else {
+        0
+    };
+    // SAFETY: in bounds by its mask.
+    unsafe { *frame_at(&mut s.frames, at as u64) = s.walk.rip | mark };
+    s.walk.len = at as u32 + 1;
+}

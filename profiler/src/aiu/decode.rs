@@ -1,0 +1,300 @@
+//! Buffers of activity records to records.
+//!
+//! A buffer holds records of several kinds, one after the other; the size of a
+//! record depends on its kind and on the version of the library, and is written
+//! nowhere. So the decoder learns which layout of each kind is in use: the one
+//! with which each record is followed by another (its first byte is a kind) or by
+//! the end of the buffer, and with which times are in order. It is kept for the
+//! process's next buffers. Where no layout does, or where several do that
+//! differ, the records are counted and left out, never guessed.
+
+use super::layouts::Layouts;
+use super::learn::{Chosen, WINDOW, Walk};
+use super::record::{ActivityRecord, Context, Endian, View};
+use std::ops::AddAssign;
+
+/// What could not be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unknown {
+    /// Records of known layout with impossible times or ids.
+    pub implausible: u64,
+    /// Stretches that begin with a record of a kind of which no layout fits.
+    pub no_layout: u64,
+    /// Stretches that begin with a record that several layouts fit.
+    pub ambiguous: u64,
+    /// Stretches that begin with no kind of record.
+    pub foreign: u64,
+    /// Records cut by the end of the buffer.
+    pub cut: u64,
+    /// Bytes that were not read, for any of these reasons.
+    pub bytes: u64,
+}
+
+impl Unknown {
+    /// How often something could not be read.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.implausible + self.no_layout + self.ambiguous + self.foreign + self.cut
+    }
+}
+
+impl AddAssign for Unknown {
+    fn add_assign(&mut self, other: Self) {
+        self.implausible += other.implausible;
+        self.no_layout += other.no_layout;
+        self.ambiguous += other.ambiguous;
+        self.foreign += other.foreign;
+        self.cut += other.cut;
+        self.bytes += other.bytes;
+    }
+}
+
+/// Reads one buffer of which nothing is known yet.
+///
+/// For the buffers of one process, [`Decoder`] keeps what it learned and needs no
+/// memory for the records.
+#[must_use]
+pub fn decode_records(
+    bytes: &[u8],
+    layouts: &Layouts,
+    context: &Context<'_>,
+) -> (Vec<ActivityRecord>, Unknown) {
+    let mut records = Vec::new();
+    let unknown = Decoder::new(layouts).buffer(bytes, context, |record| records.push(record));
+    (records, unknown)
+}
+
+/// Why a single record could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// There is nothing, or the first byte is no kind.
+    #[error("no activity record")]
+    Foreign,
+    /// No layout fits, or the record makes no sense in the one that is in use.
+    #[error("no known layout fits")]
+    NoLayout,
+    /// Several layouts fit.
+    #[error("several layouts fit")]
+    Ambiguous,
+}
+
+/// Reads the buffers of one process, or of several with the same library.
+#[derive(Clone, Debug)]
+pub struct Decoder<'t> {
+    layouts: &'t Layouts,
+    chosen: Chosen,
+}
+
+/// One buffer on its way.
+struct Pass<'a, S> {
+    walk: Walk<'a>,
+    unknown: Unknown,
+    /// First bytes of the records that were read in it.
+    seen: [bool; 256],
+    sink: S,
+}
+
+impl<'t> Decoder<'t> {
+    /// One that knows nothing yet.
+    #[must_use]
+    pub fn new(layouts: &'t Layouts) -> Self {
+        Self {
+            layouts,
+            chosen: [None; 256],
+        }
+    }
+
+    /// Names of the layouts that were found to be in use, in the table's order.
+    #[must_use]
+    pub fn in_use(&self) -> Vec<&'t str> {
+        let mut indices: Vec<u16> = self.chosen.iter().flatten().copied().collect();
+        indices.sort_unstable();
+        let layouts = indices.iter().filter_map(|at| self.layouts.get(*at));
+        layouts.map(|layout| layout.name.as_str()).collect()
+    }
+
+    /// Hands each record of a completed buffer to `sink`, in order, and returns
+    /// what it could not read. `bytes` is the valid part of the buffer; if it was
+    /// cut when it was captured, say so in the context.
+    pub fn buffer(
+        &mut self,
+        bytes: &[u8],
+        context: &Context<'_>,
+        sink: impl FnMut(ActivityRecord),
+    ) -> Unknown {
+        let mut pass = Pass {
+            walk: Walk::new(self.layouts, bytes, context),
+            unknown: Unknown::default(),
+            seen: [false; 256],
+            sink,
+        };
+        let mut at = 0;
+        while let Some(byte) = bytes.get(at).copied() {
+            let next = match self.step(&mut pass, at, byte) {
+                Some(next) => next,
+                None => {
+                    let next = pass.walk.resync(at + 1, &self.chosen);
+                    let next = next.unwrap_or(bytes.len());
+                    pass.unknown.bytes += (next - at) as u64;
+                    next
+                }
+            };
+            at = next;
+        }
+        pass.unknown
+    }
+
+    /// Reads the record at `at` and says where it ends; `None` when that is not
+    /// known.
+    fn step<S: FnMut(ActivityRecord)>(
+        &mut self,
+        pass: &mut Pass<'_, S>,
+        at: usize,
+        byte: u8,
+    ) -> Option<usize> {
+        if self.layouts.kind(byte).is_none() {
+            pass.unknown.foreign += 1;
+            return None;
+        }
+        if self.chosen[usize::from(byte)].is_none() {
+            self.learn(&mut pass.walk, at);
+        }
+        let Some(index) = self.chosen[usize::from(byte)] else {
+            match pass.walk.fitting(at, byte) {
+                0 | 1 => pass.unknown.no_layout += 1,
+                _ => pass.unknown.ambiguous += 1,
+            }
+            return None;
+        };
+        let layout = self.layouts.get(index)?;
+        let (end, bytes) = (at + layout.size, pass.walk.bytes);
+        let Some(view) = View::new(layout, bytes, at, pass.walk.context.endian) else {
+            pass.unknown.cut += 1;
+            pass.unknown.bytes += (bytes.len() - at) as u64;
+            return Some(bytes.len());
+        };
+        if let Some(record) = view.read(pass.walk.context) {
+            pass.seen[usize::from(byte)] = true;
+            (pass.sink)(record);
+            return Some(end);
+        }
+        if !pass.seen[usize::from(byte)] && self.learn_anew(pass, at, byte) {
+            return self.step(pass, at, byte);
+        }
+        pass.unknown.implausible += 1;
+        // It ends where the layout says if another record can begin there.
+        let next = bytes.get(end).copied();
+        let follows = next.is_none_or(|byte| self.chosen[usize::from(byte)].is_some());
+        follows.then(|| {
+            pass.unknown.bytes += layout.size as u64;
+            end
+        })
+    }
+
+    /// Finds the layouts of the kinds from `at` on, as far as they are certain.
+    fn learn(&mut self, walk: &mut Walk<'_>, at: usize) {
+        let solutions = walk.solve(at, &self.chosen, WINDOW);
+        let Some(first) = solutions.first() else {
+            return;
+        };
+        for (byte, known) in self.chosen.iter_mut().enumerate() {
+            let choice = first.chosen[byte];
+            if known.is_none() && solutions.iter().all(|s| s.chosen[byte] == choice) {
+                *known = choice;
+            }
+        }
+    }
+
+    /// Doubts what was learned from earlier buffers: finds another layout for the
+    /// record at `at`, and for all kinds that this buffer has not confirmed.
+    fn learn_anew<S>(&mut self, pass: &mut Pass<'_, S>, at: usize, byte: u8) -> bool {
+        let before = self.chosen;
+        for (known, seen) in self.chosen.iter_mut().zip(pass.seen) {
+            *known = known.filter(|_| seen);
+        }
+        self.learn(&mut pass.walk, at);
+        let now = self.chosen[usize::from(byte)];
+        let changed = now.is_some() && now != before[usize::from(byte)];
+        if !changed {
+            self.chosen = before;
+        }
+        changed
+    }
+
+    /// Reads a single record, as records are handed out one by one. `bytes` begin
+    /// with it and may go on behind it; `stride` is the distance to the next
+    /// record of the buffer, where that is known.
+    ///
+    /// # Errors
+    /// When it is no record, or no single layout fits.
+    pub fn record(
+        &mut self,
+        bytes: &[u8],
+        stride: Option<usize>,
+        context: &Context<'_>,
+    ) -> Result<ActivityRecord, RecordError> {
+        let byte = *bytes.first().ok_or(RecordError::Foreign)?;
+        self.layouts.kind(byte).ok_or(RecordError::Foreign)?;
+        let known = self.chosen[usize::from(byte)];
+        let candidates = match &known {
+            Some(index) => std::slice::from_ref(index),
+            None => self.layouts.candidates(byte),
+        };
+        let mut fitting = candidates.iter().filter_map(|index| {
+            let layout = self.layouts.get(*index)?;
+            let record = View::new(layout, bytes, 0, context.endian)?.read(context)?;
+            let ends = match stride {
+                Some(stride) => stride == layout.size,
+                None if known.is_some() => true,
+                // What follows must be another record or nothing.
+                None => bytes
+                    .get(layout.size)
+                    .is_none_or(|next| self.layouts.kind(*next).is_some()),
+            };
+            ends.then_some((*index, record))
+        });
+        let (index, record) = fitting.next().ok_or(RecordError::NoLayout)?;
+        if fitting.next().is_some() {
+            return Err(RecordError::Ambiguous);
+        }
+        if stride.is_some() {
+            self.chosen[usize::from(byte)] = Some(index);
+        }
+        Ok(record)
+    }
+}
+
+/// Entry point for fuzzing: reads arbitrary bytes as a buffer, whole and cut, in
+/// both byte orders, and as a single record.
+///
+/// # Panics
+/// When what was read and what was not do not make up the buffer.
+pub fn fuzz_records(data: &[u8]) {
+    let Ok(layouts) = Layouts::builtin() else {
+        return;
+    };
+    for (endian, is_cut) in [(Endian::Little, false), (Endian::Big, true)] {
+        let context = Context {
+            endian,
+            is_cut,
+            ..Context::default()
+        };
+        let mut decoder = Decoder::new(&layouts);
+        let mut records = 0;
+        let unknown = decoder.buffer(data, &context, |record| {
+            assert!(record.start <= record.end, "ends before it starts");
+            records += 1;
+        });
+        let smallest = layouts.layouts().iter().map(|l| l.size).min();
+        let read = data.len() as u64 - unknown.bytes;
+        assert!(
+            records * smallest.unwrap_or(1) as u64 <= read,
+            "too many records"
+        );
+        assert_eq!(unknown.bytes > 0, unknown.total() > 0, "{unknown:?}");
+        // A layout may be in use by now or not.
+        for stride in [None, Some(data.len() % 256)] {
+            let _ = decoder.record(data, stride, &context);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! What the AIU runtime tells about itself, from bytes; pure.
+//!
+//! * [`Decoder`], [`decode_records`]: buffers of libaiupti's activity records, read
+//!   by a table of [`Layouts`], since most of them are not public;
+//! * [`events`]: names of the runtime's events by cbid;
+//! * [`metrics`]: the metrics file, power, temperature and memory traffic.
+//!
+//! All input is that of another process: nothing in it is believed without a
+//! check, decoding is total, and what cannot be read is counted.
+
+mod decode;
+pub mod events;
+mod layouts;
+mod learn;
+pub mod metrics;
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use decode::{Decoder, RecordError, Unknown, decode_records, fuzz_records};
+pub use layouts::{Kind, Layout, Layouts, LayoutsError, Status};
+pub use record::{ActivityRecord, Context, Endian, EpochNs};

@@ -1,0 +1,472 @@
+//! Attaching to what was planned, and telling of it.
+
+use super::{
+    library::Library,
+    plan::{self, Plan, Planned, Use},
+    registry::{Identity, Number, Registry},
+};
+use crate::{
+    collect::bpf::probe::{Attached, Link, Point, Refused},
+    probes::{Probe, ProbedFile, table::Exits},
+    wire::Event,
+};
+use aiprof_common::{ProbeSpec, SPEC_EXIT};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::{
+    fs::File,
+    io,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// The programs at probed functions, by name.
+pub const CALL_PROGRAMS: [&str; 6] = [
+    "call_entry",
+    "call_entry_s",
+    "call_exit",
+    "call_exit_s",
+    "call_return",
+    "call_return_s",
+];
+
+/// One of [`CALL_PROGRAMS`], in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Program {
+    /// At the entry.
+    Entry,
+    /// At the entry; reads memory that may not be resident.
+    EntrySleep,
+    /// At an instruction that leaves the function.
+    Exit,
+    /// The same, reading memory that may not be resident.
+    ExitSleep,
+    /// Behind the return.
+    Return,
+    /// The same, reading memory that may not be resident.
+    ReturnSleep,
+}
+
+impl Program {
+    /// All, in the order in which they are attached.
+    pub(super) const ALL: [Self; 6] = [
+        Self::Entry,
+        Self::EntrySleep,
+        Self::Exit,
+        Self::ExitSleep,
+        Self::Return,
+        Self::ReturnSleep,
+    ];
+
+    /// Its name in the eBPF object.
+    pub(super) const fn name(self) -> &'static str {
+        CALL_PROGRAMS[self as usize]
+    }
+
+    /// Whether it is at the entry.
+    fn is_entry(self) -> bool {
+        matches!(self, Self::Entry | Self::EntrySleep)
+    }
+
+    /// Whether it is for return probes.
+    pub(super) fn is_return(self) -> bool {
+        matches!(self, Self::Return | Self::ReturnSleep)
+    }
+}
+
+/// What the kernel does for this.
+pub(super) trait Kernel: Send {
+    /// Tells the programs what to do at the probe with this number.
+    ///
+    /// # Errors
+    /// The map refused it.
+    fn describe(&self, probe: u32, spec: &ProbeSpec) -> io::Result<()>;
+
+    /// Attaches a program to points of a file.
+    ///
+    /// # Errors
+    /// Nothing could be attached.
+    fn attach(&self, program: Program, file: &Path, points: &[Point]) -> io::Result<Attached>;
+}
+
+/// What was done so far, for those who ask on another thread.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    /// Functions and files that are probed from here on.
+    pub(super) events: Vec<Event>,
+    /// Totals.
+    pub(super) tally: Tally,
+}
+
+/// Totals of what was attached and what was not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Files with probes.
+    pub files: u64,
+    /// Functions with probes, in all files.
+    pub functions: u64,
+    /// Of these, those whose entry the kernel must single-step.
+    pub stepped: u64,
+    /// Functions that could not be probed.
+    pub refused: u64,
+    /// Files that could not be read or attached to.
+    pub failed: u64,
+    /// Files that were replaced, removed or written to while attached.
+    pub changed: u64,
+    /// Links, each of which the kernel closes on its own.
+    pub links: u64,
+}
+
+/// A file to be probed.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    /// The file.
+    pub(super) file: Arc<File>,
+    /// Who it is.
+    pub(super) identity: Identity,
+    /// Its path as first seen.
+    pub(super) path: String,
+    /// The tables that have functions of it.
+    pub(super) uses: Vec<Use>,
+}
+
+/// A file with probes.
+struct Probed {
+    candidate: Candidate,
+    /// Number of the file for each use, where it has functions.
+    numbers: FxHashMap<String, u32>,
+    /// Offsets of the entries.
+    entries: FxHashSet<u64>,
+    attached: bool,
+    changed: bool,
+}
+
+/// Attaches, and owns what is attached.
+pub(super) struct Attacher {
+    kernel: Box<dyn Kernel>,
+    exits: Exits,
+    registry: Registry,
+    libraries: Vec<Probed>,
+    links: Vec<Link>,
+    report: Arc<Mutex<Report>>,
+}
+
+impl Attacher {
+    /// Nothing attached yet. `capacity`: functions the kernel side has room for.
+    pub(super) fn new(kernel: Box<dyn Kernel>, exits: Exits, capacity: u32) -> Self {
+        Self {
+            kernel,
+            exits,
+            registry: Registry::new(capacity),
+            libraries: Vec::new(),
+            links: Vec::new(),
+            report: Arc::default(),
+        }
+    }
+
+    /// What is told of it.
+    pub(super) fn report(&self) -> Arc<Mutex<Report>> {
+        Arc::clone(&self.report)
+    }
+
+    /// Probes a file, which must not be probed yet.
+    pub(super) fn library(&mut self, candidate: Candidate) {
+        let path = candidate.path.clone();
+        let planned = Library::open(&candidate.file)
+            .and_then(|library| plan::plan(&library, &candidate.uses, self.exits));
+        match planned {
+            Ok(plan) if plan.functions.is_empty() => {
+                lock(&self.report).tally.refused += plan.unprobed;
+                tracing::debug!("{path}: has no function of the tables");
+            }
+            Ok(plan) => {
+                let index = self.libraries.len();
+                self.libraries.push(Probed::new(candidate));
+                self.carry_out(index, plan);
+            }
+            Err(error) => {
+                lock(&self.report).tally.failed += 1;
+                tracing::warn!("{path}: not probed: {error}");
+            }
+        }
+    }
+
+    /// Probes a function by its place in a file, which is probed as a library of
+    /// `used` from here on if it was not yet.
+    pub(super) fn function(&mut self, candidate: Candidate, offset: u64, symbol: &str) {
+        let Some(used) = candidate.uses.first().cloned() else {
+            return;
+        };
+        let found = self
+            .libraries
+            .iter()
+            .position(|known| known.candidate.identity.is(&candidate.identity));
+        let index = found.unwrap_or(self.libraries.len());
+        let path = candidate.path.clone();
+        if found.is_none() {
+            self.libraries.push(Probed::new(candidate));
+        }
+        let Some(known) = self.libraries.get(index) else {
+            return;
+        };
+        let file = Arc::clone(&known.candidate.file);
+        let of = known
+            .candidate
+            .uses
+            .iter()
+            .position(|u| u.table.name == used.table.name);
+        let planned = Library::open(&file).and_then(|library| {
+            let Some(function) = library.function_at(offset, symbol) else {
+                return Ok(None);
+            };
+            plan::plan_one(&library, &function, &used, self.exits)
+        });
+        match planned {
+            Ok(Some(planned)) => {
+                let of = of.unwrap_or_else(|| self.add_use(index, used));
+                let functions = vec![Planned { of, ..planned }];
+                self.carry_out(
+                    index,
+                    Plan {
+                        functions,
+                        ..Plan::default()
+                    },
+                );
+            }
+            Ok(None) => {
+                lock(&self.report).tally.refused += 1;
+                tracing::debug!("{path}: {symbol} at {offset:#x} cannot be probed");
+            }
+            Err(error) => tracing::debug!("{path}: {symbol}: {error}"),
+        }
+    }
+
+    fn add_use(&mut self, index: usize, used: Use) -> usize {
+        let Some(library) = self.libraries.get_mut(index) else {
+            return 0;
+        };
+        library.candidate.uses.push(used);
+        library.candidate.uses.len() - 1
+    }
+
+    /// Describes and attaches what is planned.
+    fn carry_out(&mut self, index: usize, plan: Plan) {
+        let Some(library) = self.libraries.get_mut(index) else {
+            return;
+        };
+        let mut events = Vec::new();
+        let mut tally = Tally {
+            refused: plan.unprobed,
+            ..Tally::default()
+        };
+        let mut wanted: Vec<(u64, Planned)> = Vec::new();
+        for planned in plan.functions {
+            // The same code by another name.
+            if !library.entries.insert(planned.places.entry) {
+                continue;
+            }
+            let number = register(&mut self.registry, &*self.kernel, &planned, &mut events);
+            let number = match number {
+                Ok(number) => number,
+                Err(error) => {
+                    tally.refused += 1;
+                    tracing::debug!("{}: not probed: {error}", planned.symbol);
+                    continue;
+                }
+            };
+            let file = library.number(&planned, &mut self.registry, &mut events);
+            wanted.push((u64::from(file) << 32 | u64::from(number), planned));
+        }
+        // Told of before anything can happen there.
+        lock(&self.report).events.append(&mut events);
+        let path = PathBuf::from(format!(
+            "/proc/self/fd/{}",
+            library.candidate.file.as_raw_fd()
+        ));
+        let links = self.links.len();
+        let name = library.candidate.path.clone();
+        let first = library.attached;
+        library.attached = true;
+        self.attach(&name, &path, &wanted, &mut tally);
+        tally.links = (self.links.len() - links) as u64;
+        tally.files = u64::from(!first);
+        tracing::debug!(
+            "{name}: {} functions probed in {} links, {} not, {} second names",
+            tally.functions,
+            tally.links,
+            tally.refused,
+            plan.aliases
+        );
+        lock(&self.report).tally.add(&tally);
+    }
+
+    fn attach(&mut self, name: &str, file: &Path, wanted: &[(u64, Planned)], tally: &mut Tally) {
+        let mut without_entry: FxHashSet<u64> = FxHashSet::default();
+        for program in Program::ALL {
+            let mut points = Vec::new();
+            for (cookie, planned) in wanted {
+                if !without_entry.contains(cookie) {
+                    points.extend(points_of(program, *cookie, planned));
+                }
+            }
+            if points.is_empty() {
+                continue;
+            }
+            match self.kernel.attach(program, file, &points) {
+                Ok(Attached { links, refused }) => {
+                    self.links.extend(links);
+                    for Refused { point, .. } in refused.iter().filter(|_| program.is_entry()) {
+                        without_entry.insert(point.cookie);
+                    }
+                    refused.iter().for_each(|r| tell(name, wanted, r));
+                }
+                Err(error) => {
+                    tracing::warn!("{name}: {} not attached: {error}", program.name());
+                    if program.is_entry() {
+                        without_entry.extend(points.iter().map(|point| point.cookie));
+                    }
+                }
+            }
+        }
+        let attached = |cookie: &u64| !without_entry.contains(cookie);
+        let probed = wanted.iter().filter(|(cookie, _)| attached(cookie));
+        for (_, planned) in probed {
+            tally.functions += 1;
+            tally.stepped += u64::from(!planned.places.emulated);
+        }
+        tally.refused += without_entry.len() as u64;
+    }
+
+    /// Looks which files have changed since they were attached to.
+    pub(super) fn check(&mut self) {
+        for library in self.libraries.iter_mut().filter(|l| !l.changed) {
+            let candidate = &library.candidate;
+            if candidate.identity.has_changed(&candidate.file) {
+                library.changed = true;
+                lock(&self.report).tally.changed += 1;
+                tracing::warn!(
+                    "{}: replaced or removed; programs that still use the old file are probed",
+                    candidate.path
+                );
+            }
+        }
+    }
+
+    /// What is attached; dropping it detaches.
+    pub(super) fn into_links(self) -> Vec<Link> {
+        self.links
+    }
+}
+
+impl Probed {
+    fn new(candidate: Candidate) -> Self {
+        Self {
+            candidate,
+            numbers: FxHashMap::default(),
+            entries: FxHashSet::default(),
+            attached: false,
+            changed: false,
+        }
+    }
+
+    /// The number of this file as a library of the function's table.
+    fn number(
+        &mut self,
+        planned: &Planned,
+        registry: &mut Registry,
+        events: &mut Vec<Event>,
+    ) -> u32 {
+        let Some(used) = self.candidate.uses.get(planned.of) else {
+            return 0;
+        };
+        let name = &used.table.name;
+        if let Some(&known) = self.numbers.get(name) {
+            return known;
+        }
+        let id = registry.file();
+        self.numbers.insert(name.clone(), id);
+        events.push(Event::ProbedFile(ProbedFile {
+            id,
+            path: self.candidate.path.clone(),
+            table: name.clone(),
+            layer: used.layer,
+        }));
+        id
+    }
+}
+
+/// Gives a function its number and tells the kernel side what to do there.
+fn register(
+    registry: &mut Registry,
+    kernel: &dyn Kernel,
+    planned: &Planned,
+    events: &mut Vec<Event>,
+) -> io::Result<u32> {
+    let compiled = &planned.compiled;
+    let number = registry.probe(&compiled.probe.table, &planned.symbol);
+    match number.map_err(|_| io::Error::other("too many functions"))? {
+        Number::Known(id) => Ok(id),
+        Number::New(id) => {
+            kernel.describe(id, &compiled.spec)?;
+            let probe = Probe {
+                id,
+                ..compiled.probe.clone()
+            };
+            events.push(Event::Probe(probe));
+            Ok(id)
+        }
+    }
+}
+
+/// The points of a function for one of the programs.
+fn points_of(program: Program, cookie: u64, planned: &Planned) -> Vec<Point> {
+    let compiled = &planned.compiled;
+    let places = &planned.places;
+    let entry = match compiled.sleepable {
+        true => Program::EntrySleep,
+        false => Program::Entry,
+    };
+    let has_exit = compiled.spec.flags & SPEC_EXIT != 0;
+    let exit = match (has_exit, planned.nothrow, compiled.sleepable_exit) {
+        (false, ..) => None,
+        (true, true, true) => Some(Program::ReturnSleep),
+        (true, true, false) => Some(Program::Return),
+        (true, false, true) => Some(Program::ExitSleep),
+        (true, false, false) => Some(Program::Exit),
+    };
+    let offsets: &[u64] = if program == entry || exit == Some(program) && program.is_return() {
+        std::slice::from_ref(&places.entry)
+    } else if exit == Some(program) {
+        &places.exits
+    } else {
+        &[]
+    };
+    let point = |&offset| Point { offset, cookie };
+    offsets.iter().map(point).collect()
+}
+
+/// Names a function that the kernel refused.
+fn tell(library: &str, wanted: &[(u64, Planned)], refused: &Refused) {
+    let cookie = refused.point.cookie;
+    let symbol = wanted.iter().find(|(c, _)| *c == cookie);
+    let symbol = symbol.map_or("?", |(_, planned)| &planned.symbol);
+    tracing::debug!("{library}: {symbol}: {refused}");
+}
+
+impl Tally {
+    /// Adds another's numbers.
+    fn add(&mut self, other: &Self) {
+        self.files += other.files;
+        self.functions += other.functions;
+        self.stepped += other.stepped;
+        self.refused += other.refused;
+        self.failed += other.failed;
+        self.changed += other.changed;
+        self.links += other.links;
+    }
+}
+
+/// A panic on the other thread leaves complete events behind: each is pushed whole.
+pub(super) fn lock(report: &Mutex<Report>) -> MutexGuard<'_, Report> {
+    report.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,259 @@
+//! Where in a function its probes go: x86-64; pure.
+//!
+//! A probe replaces an instruction, which the kernel then either emulates or
+//! runs out of line with a single step. Emulated it costs less than a
+//! microsecond; a single step costs one more, and twenty under virtualisation.
+//! So the probe of an entry does not sit at the function's first byte but at
+//! the first emulated instruction that every call reaches exactly once with its
+//! arguments untouched ([`entry`]). Exits are the return instructions
+//! themselves ([`exits`]).
+//!
+//! Which instructions the kernel emulates and which it refuses is taken from
+//! the behaviour of linux/arch/x86/kernel/uprobes.c, Linux 5.17 to 6.18; what
+//! only some of these emulate (long no-ops) does not count.
+
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register,
+};
+use rustc_hash::FxHashSet;
+
+/// Instructions looked at for the entry's probe.
+const MAX_ENTRY: usize = 16;
+/// Most bytes of a function that is decoded; larger ones have unknown exits, and
+/// entry probes at their very start.
+pub(super) const MAX_FUNCTION: u64 = 1 << 20;
+
+/// The code of a function, or its beginning.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Code<'a> {
+    /// Address of its first byte.
+    pub(super) start: u64,
+    /// Its bytes.
+    pub(super) bytes: &'a [u8],
+    /// Whether these are all of its bytes.
+    pub(super) whole: bool,
+}
+
+/// Where the entry of a function is probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// Address of the instruction.
+    pub(super) address: u64,
+    /// Whether the kernel emulates it.
+    pub(super) emulated: bool,
+}
+
+/// How a function is left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Exits {
+    /// Addresses of its return instructions.
+    pub(super) returns: Vec<u64>,
+    /// Where its direct jumps out of itself lead.
+    pub(super) jumps: Vec<u64>,
+    /// Whether it has jumps whose target is not in the code: tables of jumps, and
+    /// tail calls through pointers.
+    pub(super) indirect: bool,
+}
+
+/// The decoded function.
+struct Sweep {
+    exits: Exits,
+    /// Targets of jumps within the function.
+    targets: FxHashSet<u64>,
+}
+
+/// Decodes a function from its first to its last byte. `None` if that is not
+/// possible: bytes that are no instructions, or jumps into the midst of one,
+/// tell that data lie between.
+fn sweep(code: &Code<'_>) -> Option<Sweep> {
+    if !code.whole || code.bytes.is_empty() {
+        return None;
+    }
+    let end = code.start.checked_add(code.bytes.len() as u64)?;
+    let mut decoder = Decoder::with_ip(64, code.bytes, code.start, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    let (mut starts, mut targets) = (FxHashSet::default(), FxHashSet::default());
+    let (mut exits, mut jumps) = (Exits::default(), FxHashSet::default());
+    while decoder.can_decode() {
+        decoder.decode_out(&mut instruction);
+        if instruction.is_invalid() {
+            return None;
+        }
+        starts.insert(instruction.ip());
+        match instruction.flow_control() {
+            FlowControl::Return => exits.returns.push(instruction.ip()),
+            FlowControl::IndirectBranch => exits.indirect = true,
+            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
+                let target = instruction.near_branch_target();
+                if (code.start..end).contains(&target) {
+                    targets.insert(target);
+                } else if jumps.insert(target) {
+                    exits.jumps.push(target);
+                }
+            }
+            _ => {}
+        }
+    }
+    targets
+        .is_subset(&starts)
+        .then_some(Sweep { exits, targets })
+}
+
+/// The exits of a function; `None` if it cannot be decoded.
+pub(super) fn exits(code: &Code<'_>) -> Option<Exits> {
+    sweep(code).map(|sweep| sweep.exits)
+}
+
+/// Where to probe the entry of a function. `None` if there is no instruction
+/// that the kernel takes.
+///
+/// The instruction is reached once in each call, before anything that the probe
+/// reads is changed: the stack pointer, memory, and of the six argument registers
+/// those whose bit is set in `arguments`. (Code that has fewer arguments uses the
+/// other registers at once.)
+pub(super) fn entry(code: &Code<'_>, arguments: u8) -> Option<Entry> {
+    let known = sweep(code);
+    let mut decoder = Decoder::with_ip(64, code.bytes, code.start, DecoderOptions::NONE);
+    let mut info = InstructionInfoFactory::new();
+    let mut instruction = Instruction::default();
+    // The best so far of those that the kernel steps over.
+    let (mut stepped, mut first) = (None, None);
+    let mut once = true;
+    for _ in 0..MAX_ENTRY {
+        if !decoder.can_decode() {
+            break;
+        }
+        decoder.decode_out(&mut instruction);
+        if instruction.is_invalid() {
+            break;
+        }
+        let (address, bytes) = (instruction.ip(), bytes_of(code, &instruction));
+        // What follows a jump's target is reached by the jump too.
+        once &= known.as_ref().is_none_or(|k| !k.targets.contains(&address));
+        let emulated = match handling(bytes) {
+            Handling::Emulated => Some(true),
+            Handling::Stepped => Some(false),
+            Handling::Refused => None,
+        };
+        if let Some(emulated) = emulated {
+            let here = Entry { address, emulated };
+            if once && emulated {
+                return Some(here);
+            }
+            if once && !is_landing_pad(bytes) {
+                stepped = stepped.or(Some(here));
+            }
+            first = first.or((address == code.start).then_some(here));
+        }
+        // Of code that is not all known, anything may jump anywhere.
+        let alone = known.is_none() && !is_landing_pad(bytes);
+        if !once || alone || changes(&mut info, &instruction, arguments) {
+            break;
+        }
+    }
+    stepped.or(first)
+}
+
+/// The bytes of an instruction.
+fn bytes_of<'a>(code: &Code<'a>, instruction: &Instruction) -> &'a [u8] {
+    let at = usize::try_from(instruction.ip() - code.start).unwrap_or(usize::MAX);
+    let bytes = code.bytes.get(at..).unwrap_or_default();
+    bytes.get(..instruction.len()).unwrap_or_default()
+}
+
+/// endbr64, which marks where indirect calls may lead.
+fn is_landing_pad(bytes: &[u8]) -> bool {
+    bytes == [0xf3, 0x0f, 0x1e, 0xfa]
+}
+
+/// The integer arguments (System V ABI, AMD64 supplement, 3.2.3).
+const ARGUMENTS: [Register; 6] = [
+    Register::RDI,
+    Register::RSI,
+    Register::RDX,
+    Register::RCX,
+    Register::R8,
+    Register::R9,
+];
+
+/// Whether an instruction changes what a probe behind it would read, or is not
+/// followed by the next one.
+fn changes(info: &mut InstructionInfoFactory, instruction: &Instruction, arguments: u8) -> bool {
+    if instruction.flow_control() != FlowControl::Next {
+        return true;
+    }
+    let info = info.info(instruction);
+    let writes = |access| {
+        !matches!(
+            access,
+            OpAccess::None | OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess
+        )
+    };
+    let is_read = |register: Register| {
+        let register = register.full_register();
+        let mut read = (0..)
+            .zip(ARGUMENTS)
+            .filter(|(i, _)| arguments >> i & 1 != 0);
+        register == Register::RSP || read.any(|(_, argument)| argument == register)
+    };
+    let mut registers = info.used_registers().iter();
+    let mut memory = info.used_memory().iter();
+    registers.any(|used| writes(used.access()) && is_read(used.register()))
+        || memory.any(|used| writes(used.access()))
+}
+
+/// What the kernel does with an instruction that is probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handling {
+    /// It does the same itself.
+    Emulated,
+    /// It runs a copy and steps over it.
+    Stepped,
+    /// It does not take the probe (not all cases are known here).
+    Refused,
+}
+
+/// How the kernel handles an instruction of these bytes.
+fn handling(bytes: &[u8]) -> Handling {
+    let is_prefix = |b: &u8| {
+        matches!(
+            b,
+            0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3
+        )
+    };
+    let n_prefixes = bytes.iter().take_while(|b| is_prefix(b)).count();
+    let (prefixes, rest) = bytes.split_at(n_prefixes);
+    let has = |wanted: &[u8]| prefixes.iter().any(|b| wanted.contains(b));
+    if has(&[0x26, 0x2e, 0x36, 0x3e, 0xf0]) {
+        return Handling::Refused;
+    }
+    let (rex, rest) = match rest {
+        [rex @ 0x40..=0x4f, rest @ ..] => (Some(*rex), rest),
+        _ => (None, rest),
+    };
+    match rest {
+        // A push of one register: no prefix but the one for r8 to r15.
+        [0x50..=0x57] if prefixes.is_empty() && matches!(rex, None | Some(0x41)) => {
+            Handling::Emulated
+        }
+        // A no-op; with a REX prefix an exchange, which it takes for one.
+        [0x90] => match rex {
+            None if !has(&[0xf3]) => Handling::Emulated,
+            _ => Handling::Refused,
+        },
+        // Jumps and calls; those with 16-bit operands are refused.
+        [0x70..=0x7f | 0xe8 | 0xe9 | 0xeb, ..] | [0x0f, 0x80..=0x8f, ..] => match has(&[0x66]) {
+            false => Handling::Emulated,
+            true => Handling::Refused,
+        },
+        // Input and output, breakpoints, interrupts.
+        [0x6c..=0x6f | 0xcc..=0xcf | 0xe4..=0xe7 | 0xec..=0xef, ..]
+        | [0xf1 | 0xf4 | 0xfa | 0xfb, ..]
+        | [] => Handling::Refused,
+        _ => Handling::Stepped,
+    }
+}
+
+#[cfg(test)]
+#[path = "decode_tests.rs"]
+mod tests;

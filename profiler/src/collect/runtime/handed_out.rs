@@ -1,0 +1,221 @@
+//! Functions whose addresses a runtime hands out, to be probed where they are:
+//! the result of a look-up by name, and tables of addresses that a driver fills.
+//! Nothing here is believed that is not the beginning of a function.
+
+use crate::{
+    collect::inspect::{Memory, ProcessMemory},
+    probes::{
+        CallKind, Probe, Tables, role,
+        table::{Exits, Table},
+    },
+    wire::{Call, CallData},
+};
+use aiprof_common::{FETCH_VALUE, FROM_ARGUMENT, MAX_VALUES};
+use rustc_hash::FxHashMap;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Most threads whose last name is remembered.
+const MAX_NAMES: usize = 4096;
+/// Most tables of addresses that wait, and most places of tables remembered.
+const MAX_TABLES: usize = 1024;
+/// How long a table waits for its neighbours: where one begins, the one before it
+/// ends at the latest.
+const SETTLE: Duration = Duration::from_millis(5);
+
+/// A function to be probed.
+#[derive(Clone, Debug)]
+pub(super) struct Handed {
+    /// The process that was handed it.
+    pub(super) pid: u32,
+    /// Its address there.
+    pub(super) address: u64,
+    /// The symbol that it is.
+    pub(super) symbol: String,
+    /// The table that has it.
+    pub(super) table: Arc<Table>,
+}
+
+/// A probed function that hands out addresses.
+#[derive(Debug)]
+struct Source {
+    table: Arc<Table>,
+    /// Slot of the address of the one that it hands out.
+    function: Option<usize>,
+    /// Tag of the text that says which.
+    name: Option<u8>,
+    /// Which it always is.
+    always: Option<String>,
+    /// What it fills a table with, and the slot of the table's address.
+    fills: Option<(usize, Vec<String>)>,
+    probe: Probe,
+}
+
+/// A table of addresses in a process.
+#[derive(Debug)]
+struct Filled {
+    pid: u32,
+    at: u64,
+    source: u32,
+    since: Instant,
+}
+
+/// Follows the calls that hand out functions.
+#[derive(Debug, Default)]
+pub(super) struct HandedOut {
+    sources: FxHashMap<u32, Source>,
+    /// The last text of a thread, and for which function.
+    names: FxHashMap<u32, (u32, String)>,
+    waiting: Vec<Filled>,
+    /// Where tables begin, by process.
+    begins: Vec<(u32, u64)>,
+}
+
+impl HandedOut {
+    /// A function is probed from here on.
+    pub(super) fn note(&mut self, probe: &Probe, tables: &Tables, exits: Exits) {
+        if probe.kind != CallKind::Resolve {
+            return;
+        }
+        let Some(table) = tables.get(&probe.table) else {
+            return;
+        };
+        let Some(function) = table.function(&probe.function) else {
+            return;
+        };
+        // The second argument itself is among the values: what it leads to is read.
+        let entry = function.program(exits).entry.iter();
+        let second = |op: &&aiprof_common::FetchOp| {
+            (op.from, op.index, op.how, op.size) == (FROM_ARGUMENT, 1, FETCH_VALUE, 8)
+        };
+        let slot = entry
+            .map(|op| *op)
+            .find(|op| second(&op))
+            .map(|op| op.to.into());
+        let fills = slot.filter(|_| !function.fills.is_empty());
+        let source = Source {
+            table: Arc::clone(table),
+            function: probe.slot(role::FUNCTION),
+            name: probe.tag(role::NAME),
+            always: function.hands_out.clone(),
+            fills: fills.map(|slot| (slot, function.fills.clone())),
+            probe: probe.clone(),
+        };
+        self.sources.insert(probe.id, source);
+    }
+
+    /// A text that may say which function is asked for.
+    pub(super) fn data(&mut self, data: &CallData) {
+        let Some(source) = self.sources.get(&data.probe) else {
+            return;
+        };
+        if source.name != Some(data.tag) || data.unread {
+            return;
+        }
+        if self.names.len() >= MAX_NAMES {
+            self.names.clear();
+        }
+        let name = String::from_utf8_lossy(&data.bytes).into_owned();
+        self.names.insert(data.tid, (data.probe, name));
+    }
+
+    /// The function that a call handed out, if it did.
+    pub(super) fn call(&mut self, call: &Call) -> Option<Handed> {
+        let source = self.sources.get(&call.probe)?;
+        if !call.is_exit() || source.probe.result.success(call.result) == Some(false) {
+            return None;
+        }
+        let value = |slot: usize| {
+            let read = slot < MAX_VALUES && call.unread >> slot & 1 == 0;
+            call.values.get(slot).copied().filter(|&v| read && v != 0)
+        };
+        if let Some(at) = source.fills.as_ref().and_then(|&(slot, _)| value(slot))
+            && self.waiting.len() < MAX_TABLES
+        {
+            self.waiting.push(Filled {
+                pid: call.pid,
+                at,
+                source: call.probe,
+                since: Instant::now(),
+            });
+            if self.begins.len() >= MAX_TABLES {
+                self.begins.remove(0);
+            }
+            self.begins.push((call.pid, at));
+        }
+        let address = source.function.and_then(value)?;
+        let symbol = match &source.always {
+            Some(symbol) => symbol.clone(),
+            None => {
+                let (probe, name) = self.names.remove(&call.tid)?;
+                (probe == call.probe).then_some(name)?
+            }
+        };
+        source.table.function(&symbol)?;
+        Some(Handed {
+            pid: call.pid,
+            address,
+            symbol,
+            table: Arc::clone(&source.table),
+        })
+    }
+
+    /// The functions of tables that have waited long enough.
+    pub(super) fn settled(&mut self) -> Vec<Handed> {
+        let ripe = self
+            .waiting
+            .iter()
+            .filter(|t| t.since.elapsed() >= SETTLE)
+            .count();
+        if ripe == 0 {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for table in self.waiting.drain(..ripe) {
+            let Some(source) = self.sources.get(&table.source) else {
+                continue;
+            };
+            match ProcessMemory::open(table.pid) {
+                Ok(memory) => read_table(&table, source, &self.begins, &memory, &mut found),
+                Err(error) => tracing::debug!("process {}: {error}", table.pid),
+            }
+        }
+        found
+    }
+}
+
+/// Reads a table of addresses as far as it reaches.
+fn read_table(
+    table: &Filled,
+    source: &Source,
+    begins: &[(u32, u64)],
+    memory: &dyn Memory,
+    found: &mut Vec<Handed>,
+) {
+    let Some((_, symbols)) = &source.fills else {
+        return;
+    };
+    // An older runtime knows fewer functions, and has the next table behind them.
+    let next = begins
+        .iter()
+        .filter(|(pid, at)| *pid == table.pid && *at > table.at)
+        .map(|(_, at)| *at)
+        .min();
+    let addresses = (table.at..next.unwrap_or(u64::MAX)).step_by(8);
+    for (at, symbol) in addresses.zip(symbols) {
+        let Some(address) = memory.word(at) else {
+            return;
+        };
+        let wanted = address != 0 && source.table.function(symbol).is_some();
+        if wanted {
+            found.push(Handed {
+                pid: table.pid,
+                address,
+                symbol: symbol.clone(),
+                table: Arc::clone(&source.table),
+            });
+        }
+    }
+}

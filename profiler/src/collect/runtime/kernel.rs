@@ -1,0 +1,62 @@
+//! Probes by way of the loaded eBPF programs.
+
+use super::attach::{Kernel, Program};
+use crate::collect::bpf::{
+    Bpf, BpfError, MapWriter, PROBES,
+    probe::{self, Attached, Point, Refused, Target},
+};
+use aiprof_common::ProbeSpec;
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
+
+/// The programs and the map that tells them what to do.
+pub(super) struct Programs {
+    programs: Vec<(Program, OwnedFd)>,
+    specs: MapWriter,
+}
+
+impl Programs {
+    /// Those of the loaded object.
+    ///
+    /// # Errors
+    /// One is missing, or a descriptor could not be duplicated.
+    pub(super) fn of(bpf: &Bpf) -> Result<Self, BpfError> {
+        let mut programs = Vec::new();
+        for program in Program::ALL {
+            let fd = bpf.program(program.name())?.try_clone_to_owned();
+            programs.push((program, fd.map_err(BpfError::Descriptor)?));
+        }
+        let specs = bpf.writer(PROBES)?;
+        Ok(Self { programs, specs })
+    }
+}
+
+impl Kernel for Programs {
+    fn describe(&self, probe: u32, spec: &ProbeSpec) -> io::Result<()> {
+        self.specs.set(&probe, spec).map_err(io::Error::other)
+    }
+
+    fn attach(&self, program: Program, file: &Path, points: &[Point]) -> io::Result<Attached> {
+        let found = self.programs.iter().find(|(known, _)| *known == program);
+        let (_, fd) = found.ok_or(io::ErrorKind::NotFound)?;
+        let target = Target {
+            path: file,
+            ret: program.is_return(),
+            pid: None,
+        };
+        if probe::uprobe_multi().exists() {
+            return probe::attach_uprobe_multi(fd.as_fd(), &target, points);
+        }
+        let mut attached = Attached::default();
+        for &point in points {
+            match probe::attach_uprobe_perf(fd.as_fd(), &target, point) {
+                Ok(link) => attached.links.push(link),
+                Err(error) => attached.refused.push(Refused { point, error }),
+            }
+        }
+        Ok(attached)
+    }
+}

@@ -1,0 +1,232 @@
+//! What is probed in a library: its functions by table, with the places of their
+//! probes. Only reads the file; nothing is attached here.
+
+use super::{
+    decode::{self, Code, Entry, MAX_FUNCTION},
+    symbols::{self, Function},
+};
+use crate::{
+    symbolize::elf::{self, ElfError, ElfInfo},
+    unwind::{TextSegment, UnwindError, UnwindFile},
+};
+use rustc_hash::FxHashSet;
+use std::{fs::File, io, ops::Range, os::unix::fs::FileExt as _};
+
+/// How far tail calls are followed to where they return.
+const MAX_TAIL_CALLS: usize = 3;
+/// Most exits of a function that are probed; one with more has unknown exits.
+const MAX_EXITS: usize = 128;
+/// Bytes read of a function whose end is not known.
+const HEAD: u64 = 256;
+
+/// Why a library cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LibraryError {
+    /// Its headers or symbols.
+    #[error(transparent)]
+    Elf(#[from] ElfError),
+    /// Its segments or unwind data.
+    #[error(transparent)]
+    Unwind(#[from] UnwindError),
+}
+
+/// An ELF file whose functions are probed.
+pub(crate) struct Library<'a> {
+    file: &'a File,
+    info: ElfInfo,
+    unwind: UnwindFile<File>,
+}
+
+/// Where the probes of a function go; offsets in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Places {
+    /// The entry.
+    pub(crate) entry: u64,
+    /// Whether the kernel emulates the instruction there.
+    pub(crate) emulated: bool,
+    /// The exits, if they were asked for; empty if they are not known.
+    pub(crate) exits: Vec<u64>,
+}
+
+impl<'a> Library<'a> {
+    /// Reads the headers.
+    ///
+    /// # Errors
+    /// No ELF file for this machine, or a malformed one.
+    pub(crate) fn open(file: &'a File) -> Result<Self, LibraryError> {
+        let info = elf::inspect(file)?;
+        let own = file.try_clone().map_err(ElfError::Io)?;
+        let unwind = UnwindFile::open(own)?;
+        Ok(Self { file, info, unwind })
+    }
+
+    /// The functions that `rank` wants.
+    ///
+    /// # Errors
+    /// The symbols cannot be read.
+    pub(crate) fn functions(
+        &self,
+        rank: impl FnMut(&str) -> Option<usize>,
+    ) -> Result<symbols::Found, LibraryError> {
+        let text = self.unwind.text();
+        Ok(symbols::find(self.file, &self.info, text, rank)?)
+    }
+
+    /// The function that begins at an offset in the file.
+    pub(crate) fn function_at(&self, file_offset: u64, name: &str) -> Option<Function> {
+        let vaddr = crate::unwind::address_of(self.text(), file_offset)?;
+        // Inside of a segment, not only in its last page.
+        let file_offset = symbols::offset_of(self.text(), vaddr)?;
+        Some(Function {
+            name: name.to_owned(),
+            rank: 0,
+            vaddr,
+            file_offset,
+            size: 0,
+        })
+    }
+
+    /// Where the probes of a function go. `None`: nothing there can be probed.
+    /// `arguments`: the registers that the entry's probe reads, see
+    /// [`decode::entry`].
+    ///
+    /// # Errors
+    /// The code cannot be read.
+    pub(crate) fn places(
+        &self,
+        function: &Function,
+        arguments: u8,
+        exits: bool,
+    ) -> io::Result<Option<Places>> {
+        let range = self.range_of(function);
+        let bytes = self.read(&range, function)?;
+        let code = Code {
+            start: function.vaddr,
+            bytes: &bytes,
+            whole: !range.is_empty(),
+        };
+        let Some(Entry { address, emulated }) = decode::entry(&code, arguments) else {
+            return Ok(None);
+        };
+        let Some(entry) = symbols::offset_of(self.text(), address) else {
+            return Ok(None);
+        };
+        let exits = match exits {
+            true => self.exits(&code)?,
+            false => Vec::new(),
+        };
+        Ok(Some(Places {
+            entry,
+            emulated,
+            exits,
+        }))
+    }
+
+    fn text(&self) -> &[TextSegment] {
+        self.unwind.text()
+    }
+
+    /// The addresses of a function's code; empty if its end is not known.
+    fn range_of(&self, function: &Function) -> Range<u64> {
+        let start = function.vaddr;
+        let end = match function.size {
+            0 => self
+                .around(start)
+                .filter(|around| around.start == start)
+                .map(|around| around.end),
+            size => start.checked_add(size),
+        };
+        match end {
+            Some(end) if end - start <= MAX_FUNCTION => start..end,
+            _ => start..start,
+        }
+    }
+
+    /// The code around an address, as the unwind data has it. Nothing in a PLT:
+    /// its entries are no functions.
+    fn around(&self, vaddr: u64) -> Option<Range<u64>> {
+        if self.info.plt.iter().any(|plt| plt.contains(vaddr)) {
+            return None;
+        }
+        self.unwind.code_around(vaddr).ok().flatten()
+    }
+
+    /// A function's code, or its beginning.
+    fn read(&self, range: &Range<u64>, function: &Function) -> io::Result<Vec<u8>> {
+        let known = range.end - range.start;
+        let wanted = if known == 0 { HEAD } else { known };
+        let mut bytes = self.bytes(function.vaddr, wanted)?;
+        if (bytes.len() as u64) < known {
+            // Cut off by the end of its segment: not all of it is there.
+            bytes.clear();
+        }
+        Ok(bytes)
+    }
+
+    /// Up to `len` bytes of code at an address; fewer at the segment's end.
+    fn bytes(&self, vaddr: u64, len: u64) -> io::Result<Vec<u8>> {
+        let segment = self
+            .text()
+            .iter()
+            .find(|t| vaddr.checked_sub(t.vaddr).is_some_and(|at| at < t.size));
+        let Some(segment) = segment else {
+            return Ok(Vec::new());
+        };
+        let at = vaddr - segment.vaddr;
+        let len = len.min(segment.size - at).min(MAX_FUNCTION);
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+        self.file
+            .read_exact_at(&mut bytes, segment.file_offset + at)?;
+        Ok(bytes)
+    }
+
+    /// The offsets in the file of the instructions by which a function is left,
+    /// those of the functions that it ends with included; empty if not all code
+    /// can be decoded, or there are too many.
+    fn exits(&self, code: &Code<'_>) -> io::Result<Vec<u64>> {
+        let Some(own) = decode::exits(code) else {
+            return Ok(Vec::new());
+        };
+        let mut returns: FxHashSet<u64> = own.returns.into_iter().collect();
+        let mut seen = vec![code.start..code.start + code.bytes.len() as u64];
+        let mut jumps = own.jumps;
+        for _ in 0..MAX_TAIL_CALLS {
+            let mut next = Vec::new();
+            for target in std::mem::take(&mut jumps) {
+                if seen.iter().any(|range| range.contains(&target)) {
+                    continue;
+                }
+                let Some(range) = self.around(target) else {
+                    continue;
+                };
+                let bytes = self.bytes(range.start, range.end - range.start)?;
+                let code = Code {
+                    start: range.start,
+                    bytes: &bytes,
+                    whole: bytes.len() as u64 == range.end - range.start,
+                };
+                seen.push(range);
+                // One that cannot be decoded is an exit that is not seen.
+                let Some(exits) = decode::exits(&code) else {
+                    continue;
+                };
+                returns.extend(exits.returns);
+                next.extend(exits.jumps);
+                if returns.len() > MAX_EXITS || seen.len() > MAX_EXITS {
+                    return Ok(Vec::new());
+                }
+            }
+            jumps = next;
+        }
+        let mut offsets: Vec<u64> = returns
+            .into_iter()
+            .filter_map(|vaddr| symbols::offset_of(self.text(), vaddr))
+            .collect();
+        offsets.sort_unstable();
+        Ok(offsets)
+    }
+}
+
+#[cfg(test)]
+#[path = "library_tests.rs"]
+mod tests;

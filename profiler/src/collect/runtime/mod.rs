@@ -1,0 +1,29 @@
+//! Probes on the functions of accelerator runtimes.
+//!
+//! * [`discover`]: where libraries are when a recording starts;
+//! * [`registry`]: which of them are the same file;
+//! * [`symbols`]: which functions of a file the tables name;
+//! * [`decode`]: where in a function its probes go;
+//! * [`library`]: both, for one file;
+//! * [`plan`]: what is attached to a file;
+//! * [`attach`]: attaching, and telling of it;
+//! * [`kernel`]: the same, by the loaded eBPF programs;
+//! * [`worker`]: the thread that does so while a recording runs;
+//! * [`handed_out`]: functions whose addresses a runtime hands out;
+//! * [`service`]: all of it, for the session.
+
+mod attach;
+mod decode;
+mod discover;
+mod handed_out;
+mod kernel;
+mod library;
+mod plan;
+mod registry;
+mod service;
+mod symbols;
+mod worker;
+
+pub use attach::{CALL_PROGRAMS, Tally};
+pub use discover::{Command, own_variable};
+pub use service::{CallCounts, RuntimeProbes};

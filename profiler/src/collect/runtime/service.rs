@@ -1,0 +1,569 @@
+//! The probes of a recording: what the session knows of them.
+
+use super::{
+    attach::{self, Attacher, Candidate, Report, Tally},
+    discover::{self, ALTERNATIVE_DRIVERS, Command},
+    handed_out::{Handed, HandedOut},
+    kernel::Programs,
+    plan::Use,
+    registry::{Files, Identity},
+    worker::{self, Job, Worker},
+};
+use crate::{
+    collect::{
+        bpf::{Bpf, BpfError, PROBE_COUNTS, THREADS, probe::Link},
+        config::ProbeConfig,
+        late::{Build, LateKernels},
+        procfs,
+    },
+    probes::table::{Exits, Table},
+    process::{ProcessTable, Region},
+    profile::{LossKind, Losses},
+    wire::{Call, CallData, Event, KernelNamed, MapEvent},
+};
+use aiprof_common::ProbeCounts;
+use rustc_hash::FxHasher;
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    hash::{Hash, Hasher},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+/// The table that other drivers than the installed ones belong to.
+const LEVEL_ZERO: &str = "level-zero";
+/// The library that loads them.
+const LEVEL_ZERO_LOADER: &str = "libze_loader.so";
+/// Most other drivers remembered.
+const MAX_ALTERNATIVES: usize = 64;
+/// Room for functions that no table names one by one.
+const SPARE_SPECS: u32 = 1024;
+/// Most functions in all.
+const MAX_SPECS: u32 = 8192;
+
+/// How long the end of a recording waits for the last search of kernel names.
+const LAST_SEARCH: Duration = Duration::from_secs(2);
+
+/// What the kernel side counted at one probe or at all, see [`ProbeCounts`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallCounts {
+    /// Entries seen, those whose record was lost included.
+    pub calls: u64,
+    /// Records lost because the ring was full.
+    pub lost: u64,
+    /// Stacks the limiter left out.
+    pub stacks_limited: u64,
+    /// Stacks left out for want of scratch memory.
+    pub stacks_busy: u64,
+    /// Data records lost because the ring was full.
+    pub data_lost: u64,
+    /// Calls whose exit cannot be told.
+    pub untracked: u64,
+}
+
+/// Where the attaching is done.
+enum Stage {
+    /// Here, at once: nothing runs yet.
+    Here(Box<Attacher>),
+    /// On a thread of its own.
+    There(Worker),
+    /// Not any more.
+    Over,
+}
+
+/// The probes of a recording.
+pub struct RuntimeProbes {
+    config: ProbeConfig,
+    exits: Exits,
+    stage: Stage,
+    started: bool,
+    report: Arc<Mutex<Report>>,
+    files: Files,
+    handed_out: HandedOut,
+    late: LateKernels,
+    /// Drivers that Level Zero's loader was told of, by path or file name.
+    alternatives: BTreeSet<String>,
+    /// Processes that had probed libraries when the recording started.
+    users: BTreeSet<u32>,
+    /// Functions described so far.
+    probes: u32,
+    /// Files and functions that could not be looked at.
+    refused: u64,
+}
+
+impl RuntimeProbes {
+    /// Attaches to the libraries that are there: installed ones, those of running
+    /// processes, those of the command that will be started.
+    ///
+    /// # Errors
+    /// The programs are missing; that a library cannot be probed is no error.
+    pub fn start(bpf: &Bpf, config: &ProbeConfig) -> Result<Self, BpfError> {
+        let exits = match config.exact_call_times {
+            true => Exits::All,
+            false => Exits::Needed,
+        };
+        let kernel = Box::new(Programs::of(bpf)?);
+        let attacher = Attacher::new(kernel, exits, config.specs());
+        let mut probes = Self {
+            config: config.clone(),
+            exits,
+            report: attacher.report(),
+            stage: Stage::Here(Box::new(attacher)),
+            started: false,
+            files: Files::default(),
+            handed_out: HandedOut::default(),
+            late: LateKernels::default(),
+            alternatives: BTreeSet::new(),
+            users: BTreeSet::new(),
+            probes: 0,
+            refused: 0,
+        };
+        probes.discover();
+        Ok(probes)
+    }
+
+    /// Looks for libraries once.
+    fn discover(&mut self) {
+        let config = self.config.clone();
+        let command = Command {
+            argv: &config.command,
+            variable: discover::own_variable,
+        };
+        let list = (command.variable)(ALTERNATIVE_DRIVERS).unwrap_or_default();
+        self.note_alternatives(&list);
+        let mut paths = discover::preloaded(&command);
+        paths.extend(
+            self.alternatives
+                .iter()
+                .filter(|d| d.contains('/'))
+                .map(PathBuf::from),
+        );
+        for folder in discover::folders(&command) {
+            paths.extend(discover::in_folder(&folder, |path| self.is_wanted(path)));
+        }
+        let cache = Path::new("/etc/ld.so.cache");
+        paths.extend(discover::in_linker_cache(cache, |path| {
+            self.is_wanted(path)
+        }));
+        for path in paths {
+            self.try_path(&path, |own, text| own.uses_of(text));
+        }
+        if let Some(executable) = discover::executable(&command) {
+            self.try_path(&executable, |own, _| own.uses_of_program());
+        }
+        self.look_at_processes();
+    }
+
+    /// Probes what running processes have mapped.
+    fn look_at_processes(&mut self) {
+        // First which drivers their loaders were told of.
+        let mut lists = Vec::new();
+        discover::in_processes(|pid, maps| {
+            if maps.iter().any(|m| is_loader(&m.file.path)) {
+                lists.extend(discover::variable_of(pid, ALTERNATIVE_DRIVERS));
+            }
+        });
+        lists.iter().for_each(|list| self.note_alternatives(list));
+        let mut found = Vec::new();
+        discover::in_processes(|pid, maps| {
+            let wanted = maps.iter().filter(|m| self.is_wanted(&m.file.path));
+            found.extend(wanted.map(|map| (pid, map.clone())));
+        });
+        for (pid, map) in found {
+            self.users.insert(pid);
+            self.mapped(pid, &map);
+        }
+    }
+
+    /// The processes that had probed libraries when the recording started.
+    pub fn users(&self) -> impl Iterator<Item = u32> {
+        self.users.iter().copied()
+    }
+
+    fn note_alternatives(&mut self, list: &std::ffi::OsStr) {
+        for driver in discover::alternative_drivers(list) {
+            if self.alternatives.len() < MAX_ALTERNATIVES {
+                self.alternatives
+                    .insert(driver.to_string_lossy().into_owned());
+            }
+        }
+    }
+
+    /// Whether a library of this name may have functions to probe.
+    fn is_wanted(&self, path: &str) -> bool {
+        let mut tables = self.config.tables.of_file(path, &self.config.switches);
+        tables.next().is_some() || self.is_alternative(path)
+    }
+
+    fn is_alternative(&self, path: &str) -> bool {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        !self.alternatives.is_empty()
+            && self.alternatives.iter().any(|driver| {
+                let file = driver.rsplit('/').next().unwrap_or(driver);
+                driver == path || file == name
+            })
+    }
+
+    /// The tables that have functions of a library, by its path.
+    fn uses_of(&self, path: &str) -> Vec<Use> {
+        let active = self.config.tables.of_file(path, &self.config.switches);
+        let mut uses: Vec<Use> = active
+            .map(|active| Use {
+                table: Arc::clone(active.table),
+                layer: active.library.layer,
+                names_only: false,
+            })
+            .collect();
+        if uses.is_empty()
+            && self.is_alternative(path)
+            && let Some(table) = self.config.tables.get(LEVEL_ZERO)
+        {
+            let layers = table.libraries.iter().map(|l| l.layer);
+            uses.push(Use {
+                table: Arc::clone(table),
+                layer: layers.max().unwrap_or(0),
+                names_only: false,
+            });
+        }
+        uses
+    }
+
+    /// The tables whose functions a program may have linked in: by exact names, for
+    /// a pattern may well match functions of its own.
+    fn uses_of_program(&self) -> Vec<Use> {
+        let switches = &self.config.switches;
+        let wanted = |t: &&Arc<Table>| t.only_with.is_none_or(|s| switches.contains(&s));
+        let tables = self.config.tables.iter().filter(wanted);
+        tables
+            .map(|table| Use {
+                table: Arc::clone(table),
+                layer: table.libraries.iter().map(|l| l.layer).min().unwrap_or(0),
+                names_only: true,
+            })
+            .collect()
+    }
+
+    fn try_path(&mut self, path: &Path, uses: impl Fn(&Self, &str) -> Vec<Use>) {
+        let text = path.to_string_lossy().into_owned();
+        match discover::open(path) {
+            Ok(file) => {
+                let uses = uses(self, &text);
+                self.offer(file, &text, None, uses);
+            }
+            Err(error) => tracing::debug!("{text}: {error}"),
+        }
+    }
+
+    /// An executable mapping appeared in a process.
+    pub fn mapped(&mut self, pid: u32, map: &MapEvent) {
+        let path = &map.file.path;
+        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+        if Region::of(&map.file) != Region::File || !self.is_wanted(path) {
+            return;
+        }
+        if is_loader(path)
+            && let Some(list) = discover::variable_of(pid, ALTERNATIVE_DRIVERS)
+        {
+            self.note_alternatives(&list);
+        }
+        let uses = self.uses_of(path);
+        match procfs::open_mapped(pid, map, Some) {
+            Ok(file) => self.offer(file, path, map.file.build_id, uses),
+            Err(error) => {
+                self.refused += 1;
+                tracing::debug!("{path}: not probed: {error}");
+            }
+        }
+    }
+
+    /// Probes a file unless it is already.
+    fn offer(
+        &mut self,
+        file: File,
+        path: &str,
+        build_id: Option<crate::profile::BuildId>,
+        uses: Vec<Use>,
+    ) {
+        let Some((candidate, new)) = self.candidate(file, path, build_id, uses) else {
+            return;
+        };
+        if new && !candidate.uses.is_empty() {
+            self.give(Job::Library(Box::new(candidate)));
+        }
+    }
+
+    /// A file, and whether it was never seen before.
+    fn candidate(
+        &mut self,
+        file: File,
+        path: &str,
+        build_id: Option<crate::profile::BuildId>,
+        uses: Vec<Use>,
+    ) -> Option<(Candidate, bool)> {
+        let identity = Identity::of(&file, build_id)
+            .inspect_err(|error| tracing::debug!("{path}: {error}"))
+            .ok()?;
+        let new = self.files.insert(&identity);
+        let Ok(new) = new else {
+            self.refused += 1;
+            return None;
+        };
+        let candidate = Candidate {
+            file: Arc::new(file),
+            identity,
+            path: path.to_owned(),
+            uses,
+        };
+        Some((candidate, new))
+    }
+
+    /// From here on, jobs are done on another thread.
+    pub fn started(&mut self) {
+        self.started = true;
+    }
+
+    fn give(&mut self, job: Job) {
+        if self.started {
+            self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
+                Stage::Here(attacher) => match Worker::start(attacher) {
+                    Ok(worker) => Stage::There(worker),
+                    Err((attacher, error)) => {
+                        tracing::warn!("cannot start the attaching thread: {error}");
+                        Stage::Here(attacher)
+                    }
+                },
+                other => other,
+            };
+        }
+        match &mut self.stage {
+            Stage::Here(attacher) => worker::run(attacher, job),
+            Stage::There(worker) if worker.give(job) => {}
+            Stage::There(_) | Stage::Over => self.refused += 1,
+        }
+    }
+
+    /// A call of a probed function: it may hand out another.
+    pub fn called(&mut self, call: &Call, processes: &ProcessTable) {
+        self.late.call(call);
+        if let Some(handed) = self.handed_out.call(call) {
+            self.probe_handed_out(&handed, processes);
+        }
+    }
+
+    /// Data of a call.
+    pub fn data(&mut self, data: &CallData) {
+        self.handed_out.data(data);
+        self.late.data(data);
+    }
+
+    /// A process has ended, or has become another program.
+    pub fn process_gone(&mut self, pid: u32) {
+        self.late.forget(pid);
+    }
+
+    /// Names found since the last call of kernels that were created before the
+    /// recording. `last`: nothing more will come, so searches are waited for.
+    pub fn kernels_named(&mut self, processes: &ProcessTable, last: bool) -> Vec<KernelNamed> {
+        let mut late = std::mem::take(&mut self.late);
+        let build = |pid| driver_build(processes, pid, |path| self.is_wanted(path));
+        let named = if last {
+            late.settle(build, LAST_SEARCH)
+        } else {
+            late.maintain(Instant::now(), build)
+        };
+        self.late = late;
+        named
+    }
+
+    /// Probes a function by its address in a process.
+    fn probe_handed_out(&mut self, handed: &Handed, processes: &ProcessTable) {
+        let Handed {
+            pid,
+            address,
+            symbol,
+            table,
+        } = handed;
+        let Some(map) = mapping_of(processes, *pid, *address) else {
+            self.refused += 1;
+            tracing::debug!("{symbol}: handed out at {address:#x}, in no mapped file");
+            return;
+        };
+        let path = map.file.path.clone();
+        let mut uses = self.uses_of(&path);
+        uses.retain(|used| used.table.name == table.name);
+        if uses.is_empty() {
+            let layers = table.libraries.iter().map(|l| l.layer);
+            uses.push(Use {
+                table: Arc::clone(table),
+                layer: layers.max().unwrap_or(0),
+                names_only: false,
+            });
+        }
+        let Ok(file) = procfs::open_mapped(*pid, &map, Some) else {
+            self.refused += 1;
+            return;
+        };
+        let offset = address - map.start + map.file_offset;
+        if let Some((candidate, _)) = self.candidate(file, &path, map.file.build_id, uses) {
+            self.give(Job::Function {
+                candidate: Box::new(candidate),
+                offset,
+                symbol: symbol.clone(),
+            });
+        }
+    }
+
+    /// A thread has exited: its state in the kernel goes.
+    pub fn thread_exited(&self, tid: u32, bpf: &Bpf) {
+        bpf.remove(THREADS, &tid);
+    }
+
+    /// Gives what was attached since the last call, to be told before any call
+    /// read from the ring so far.
+    pub fn take_events(&mut self, processes: &ProcessTable, mut sink: impl FnMut(Event)) {
+        let events = std::mem::take(&mut attach::lock(&self.report).events);
+        for event in events {
+            if let Event::Probe(probe) = &event {
+                self.probes = self.probes.max(probe.id.saturating_add(1));
+                self.late.probe(probe);
+                self.handed_out.note(probe, &self.config.tables, self.exits);
+            }
+            sink(event);
+        }
+        for handed in self.handed_out.settled() {
+            self.probe_handed_out(&handed, processes);
+        }
+    }
+
+    /// What must be done now and then.
+    pub fn maintain(&mut self) {
+        if attach::lock(&self.report).tally.files > 0 {
+            self.give(Job::Check);
+        }
+    }
+
+    /// What was attached so far.
+    pub fn tally(&self) -> Tally {
+        let mut tally = attach::lock(&self.report).tally;
+        tally.failed += self.refused;
+        tally
+    }
+
+    /// What was seen at each probe so far; the index is the probe's id.
+    pub fn counts_by_probe(&self, bpf: &Bpf) -> Vec<CallCounts> {
+        (0..self.probes)
+            .map(|probe| counts_of(bpf, probe))
+            .collect()
+    }
+
+    /// What was seen at all probes so far.
+    pub fn counts(&self, bpf: &Bpf) -> CallCounts {
+        let mut all = CallCounts::default();
+        for one in self.counts_by_probe(bpf) {
+            all.add(&one);
+        }
+        all
+    }
+
+    /// What was lost so far, here and in the kernel.
+    pub fn losses(&self, bpf: &Bpf) -> Losses {
+        let (counts, tally) = (self.counts(bpf), self.tally());
+        let mut losses = Losses::default();
+        for (kind, count) in [
+            (LossKind::CallRingDrops, counts.lost),
+            (LossKind::CallDataDrops, counts.data_lost),
+            (LossKind::CallStacksLimited, counts.stacks_limited),
+            (LossKind::CallStacksBusy, counts.stacks_busy),
+            (LossKind::CallsUntracked, counts.untracked),
+            (LossKind::ProbesRefused, tally.refused),
+            (LossKind::ProbedFilesFailed, tally.failed),
+            (LossKind::ProbedFilesChanged, tally.changed),
+        ] {
+            losses.add(kind, count);
+        }
+        losses
+    }
+
+    /// Ends the attaching and gives what is attached: it is to be closed.
+    pub fn stop(&mut self) -> Vec<Link> {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Here(attacher) => attacher.into_links(),
+            Stage::There(worker) => worker.end().map_or_else(Vec::new, |a| a.into_links()),
+            Stage::Over => Vec::new(),
+        }
+    }
+}
+
+impl ProbeConfig {
+    /// Room for functions on the kernel side.
+    pub fn specs(&self) -> u32 {
+        let named: usize = self.tables.iter().map(|t| t.names().count()).sum();
+        let named = u32::try_from(named).unwrap_or(u32::MAX);
+        named.saturating_add(SPARE_SPECS).min(MAX_SPECS)
+    }
+}
+
+impl CallCounts {
+    fn add(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.lost += other.lost;
+        self.stacks_limited += other.stacks_limited;
+        self.stacks_busy += other.stacks_busy;
+        self.data_lost += other.data_lost;
+        self.untracked += other.untracked;
+    }
+}
+
+/// One probe's counts, over all CPUs.
+fn counts_of(bpf: &Bpf, probe: u32) -> CallCounts {
+    let mut sum = CallCounts::default();
+    for cpu in bpf.per_cpu::<ProbeCounts>(PROBE_COUNTS, probe) {
+        sum.add(&CallCounts {
+            calls: cpu.calls,
+            lost: cpu.lost,
+            stacks_limited: cpu.stacks_limited,
+            stacks_busy: cpu.stacks_busy,
+            data_lost: cpu.data_lost,
+            untracked: cpu.untracked,
+        });
+    }
+    sum
+}
+
+fn is_loader(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.starts_with(LEVEL_ZERO_LOADER)
+}
+
+/// The mapping of a file that an address of a process is in.
+fn mapping_of(processes: &ProcessTable, pid: u32, address: u64) -> Option<MapEvent> {
+    let mapping = processes.get(pid)?.space.find(address)?;
+    let file = processes.files.key(mapping.file)?.clone();
+    (Region::of(&file) == Region::File).then_some(MapEvent {
+        start: mapping.start,
+        len: mapping.end - mapping.start,
+        file_offset: mapping.file_offset,
+        file,
+    })
+}
+
+/// What tells which builds of probed libraries a process has: the layout of
+/// their objects goes by it.
+fn driver_build(processes: &ProcessTable, pid: u32, wanted: impl Fn(&str) -> bool) -> Build {
+    let mut hash = FxHasher::default();
+    let maps = processes.get(pid).map(|p| &p.space.maps);
+    for map in maps.into_iter().flatten() {
+        let Some(key) = processes.files.key(map.file) else {
+            continue;
+        };
+        if wanted(&key.path) {
+            match &key.build_id {
+                Some(id) => id.hash(&mut hash),
+                None => (key.device, key.inode, key.version).hash(&mut hash),
+            }
+        }
+    }
+    hash.finish()
+}

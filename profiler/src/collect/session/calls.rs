@@ -1,0 +1,117 @@
+//! The session's part in calls of probed functions.
+
+use super::{CollectError, Session, Watcher};
+use crate::{
+    collect::{
+        bpf::{CALLS, perf, probe::Link},
+        closing,
+        config::RecordConfig,
+        runtime::RuntimeProbes,
+    },
+    wire::{Call, CallData, CallStack, Event, ProcessEvent, ProcessEventKind},
+};
+
+impl Session {
+    /// Gives every event that belongs to the recording to `watcher` too, from here
+    /// on: what was recorded before is not repeated.
+    pub fn on_events(&mut self, watcher: Box<Watcher>) {
+        self.watcher = Some(watcher);
+    }
+
+    /// Attaches to the runtimes that are there, if they are to be probed.
+    pub(super) fn start_probes(&mut self, config: &RecordConfig) -> Result<(), CollectError> {
+        let Some(wanted) = &config.probes else {
+            return Ok(());
+        };
+        let ring = self.bpf.ring(CALLS)?;
+        let probes = RuntimeProbes::start(&self.bpf, wanted)?;
+        // Their first stacks must be whole already.
+        let users: Vec<u32> = probes.users().collect();
+        self.probes = Some((probes, ring));
+        let now = perf::monotonic_ns();
+        for pid in users {
+            if self.processes.get(pid).is_none() {
+                self.first_sight(pid, pid, now, "")?;
+            }
+            self.publisher.changed(pid);
+        }
+        self.publisher.publish(
+            &mut self.bpf,
+            &mut self.tables,
+            &self.processes,
+            &self.binaries,
+        );
+        Ok(())
+    }
+
+    /// Ends the calls. Gives what is to be closed when everything else is.
+    pub(super) fn stop_probes(&mut self) -> Vec<Link> {
+        let links = self.probes.as_mut().map(|(probes, _)| probes.stop());
+        closing::at_once(links.unwrap_or_default())
+    }
+
+    /// Takes in what was attached. Before the calls just read: a description is
+    /// given before its function is attached to, and has no time.
+    pub(super) fn tell_of_probes(&mut self) {
+        if let Some((probes, _)) = &mut self.probes {
+            let pending = &mut self.pending;
+            probes.take_events(&self.processes, |event| pending.push_back(event));
+        }
+    }
+
+    pub(super) fn take_call_stack(&mut self, mut stack: CallStack) -> Result<(), CollectError> {
+        if !self.meet(&mut stack.sample)? {
+            return Ok(());
+        }
+        self.record(&Event::CallStack(stack))
+    }
+
+    pub(super) fn take_call(&mut self, call: Call) -> Result<(), CollectError> {
+        let known = self.processes.get(call.pid).is_some_and(|p| p.complete);
+        if !known {
+            self.first_sight(call.pid, call.tid, call.time_ns, "")?;
+        }
+        if let Some((probes, _)) = &mut self.probes {
+            probes.called(&call, &self.processes);
+        }
+        if !self.filter.wants_process(call.pid) {
+            return Ok(());
+        }
+        self.record(&Event::Call(call))
+    }
+
+    pub(super) fn take_call_data(&mut self, data: CallData) -> Result<(), CollectError> {
+        if let Some((probes, _)) = &mut self.probes {
+            probes.data(&data);
+        }
+        if !self.filter.wants_process(data.pid) {
+            return Ok(());
+        }
+        self.record(&Event::CallData(data))
+    }
+
+    /// Tells of kernels older than the recording whose names were found.
+    pub(super) fn name_late_kernels(&mut self, last: bool) -> Result<(), CollectError> {
+        let Some((probes, _)) = &mut self.probes else {
+            return Ok(());
+        };
+        for named in probes.kernels_named(&self.processes, last) {
+            if self.filter.wants_process(named.pid) {
+                self.record(&Event::KernelNamed(named))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the kernels of processes that ended or became other programs.
+    pub(super) fn late_processes(&mut self, event: &ProcessEvent) {
+        let gone = match event.kind {
+            ProcessEventKind::Exec { .. } => true,
+            ProcessEventKind::Exit => event.pid == event.tid,
+            _ => false,
+        };
+        if let Some((probes, _)) = self.probes.as_mut().filter(|_| gone) {
+            probes.process_gone(event.pid);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! What finished calls change in what handles mean.
+
+use super::{
+    handles::{Kernel, ListKind, ModuleImage, Name, Queue},
+    known::{Effect, Object},
+    open::Open,
+    world::World,
+};
+use crate::profile::LossKind;
+use std::rc::Rc;
+
+/// Applies a call that did not fail. `now` is when it was over, or its entry for
+/// one whose end is not seen.
+pub(super) fn apply(open: &Open, now: u64, world: &mut World) {
+    let fits = match open.known.effect {
+        Effect::None => true,
+        Effect::NewKernel => new_kernel(open, now, world),
+        Effect::NameKernel => name_kernel(open, world),
+        Effect::GroupSize => group_size(open, world),
+        Effect::NewModule => new_module(open, now, world),
+        Effect::NewList { immediate } => new_list(open, immediate, now, world),
+        Effect::BeginCapture => begin_capture(open, world),
+        Effect::EndCapture => end_capture(open, now, world),
+        Effect::CopyList => copy_list(open, now, world),
+        Effect::CloseList => with_list(open, world, |kind| {
+            if *kind == ListKind::Undecided {
+                *kind = ListKind::Regular;
+            }
+        }),
+        Effect::ResetList => reset_list(open, now, world),
+        Effect::NewQueue => new_queue(open, now, world),
+        Effect::Retain(object) => {
+            if let Some((handle, (handles, _))) = object_of(open, object).zip(world.known(open)) {
+                handles.retain(object, handle);
+            }
+            true
+        }
+        Effect::Release(object) => {
+            let entered = open.call.start_ns;
+            if let Some((handle, (handles, room))) = object_of(open, object).zip(world.known(open))
+            {
+                handles.release(object, handle, entered, room);
+            }
+            true
+        }
+        Effect::Alloc(memory) => {
+            let slots = &open.known.slots;
+            let Some(address) = open.handle(slots.address) else {
+                return;
+            };
+            let bytes = open.value(slots.bytes).unwrap_or(0);
+            let (handles, room) = world.handles(open);
+            handles.alloc(address, bytes, memory, now, room)
+        }
+        Effect::Free => {
+            let address = open.handle(open.known.slots.address);
+            if let Some((address, (handles, room))) = address.zip(world.known(open)) {
+                handles.free(address, open.call.start_ns, room);
+            }
+            true
+        }
+    };
+    if !fits {
+        world.losses.add(LossKind::HandlesRefused, 1);
+    }
+}
+
+fn object_of(open: &Open, object: Object) -> Option<u64> {
+    let slots = &open.known.slots;
+    open.handle(match object {
+        Object::Kernel => slots.kernel,
+        Object::Module => slots.module,
+        Object::List => slots.list,
+        Object::Queue => slots.queue,
+        Object::Graph => slots.graph,
+    })
+}
+
+fn new_kernel(open: &Open, now: u64, world: &mut World) -> bool {
+    let slots = &open.known.slots;
+    let Some(handle) = open.handle(slots.kernel) else {
+        return true;
+    };
+    let module = open.handle(slots.module);
+    let (handles, room) = world.handles(open);
+    let kernel = Kernel {
+        name: open.name.clone().map_or(Name::Missing, Name::Known),
+        local: [0; 3],
+        module: module.and_then(|module| handles.module(module)),
+    };
+    handles.new_kernel(handle, kernel, now, room)
+}
+
+fn name_kernel(open: &Open, world: &mut World) -> bool {
+    let handle = open.handle(open.known.slots.kernel);
+    let Some((handle, name)) = handle.zip(open.name.clone()) else {
+        return true;
+    };
+    let (handles, room) = world.handles(open);
+    let Some(kernel) = handles.kernel(handle, room) else {
+        return false;
+    };
+    if !matches!(kernel.name, Name::Known(_)) {
+        kernel.name = Name::Known(name);
+    }
+    true
+}
+
+fn group_size(open: &Open, world: &mut World) -> bool {
+    let slots = &open.known.slots;
+    let Some(handle) = open.handle(slots.kernel) else {
+        return true;
+    };
+    let local = slots.local.map(|slot| small(open.value(slot)));
+    let (handles, room) = world.handles(open);
+    let kernel = handles.kernel(handle, room);
+    kernel.map(|kernel| kernel.local = local).is_some()
+}
+
+fn new_module(open: &Open, now: u64, world: &mut World) -> bool {
+    let slots = &open.known.slots;
+    let Some(handle) = open.handle(slots.module) else {
+        return true;
+    };
+    let format = open.value(slots.format);
+    let own = open.image.as_ref().map(|image| image.finished());
+    let inner = || open.inner_image.as_deref().cloned();
+    let unseen = || ModuleImage {
+        digest: None,
+        bytes: 0,
+        format: 0,
+    };
+    let mut image = own.or_else(inner).unwrap_or_else(unseen);
+    image.format = format.unwrap_or(image.format);
+    let (handles, room) = world.handles(open);
+    handles.new_module(handle, Rc::new(image), now, room)
+}
+
+fn new_list(open: &Open, immediate: bool, now: u64, world: &mut World) -> bool {
+    let slots = &open.known.slots;
+    let Some(handle) = open.handle(slots.list) else {
+        return true;
+    };
+    let kind = if immediate {
+        ListKind::Immediate
+    } else {
+        ListKind::Regular
+    };
+    let device = open.value(slots.device).unwrap_or(0);
+    let (handles, room) = world.handles(open);
+    handles.new_list(handle, kind, device, now, room)
+}
+
+/// What is put on a list or queue from here on is recorded, and done when the graph
+/// that is made of it is executed.
+fn begin_capture(open: &Open, world: &mut World) -> bool {
+    let slots = &open.known.slots;
+    let Some(handle) = open.handle(slots.list).or(open.handle(slots.queue)) else {
+        return true;
+    };
+    let (handles, room) = world.handles(open);
+    let Some(list) = handles.list(handle, room) else {
+        return false;
+    };
+    // It works at once otherwise.
+    list.kind = ListKind::Immediate;
+    list.capturing = true;
+    room.recorded += std::mem::take(&mut list.entries).len();
+    true
+}
+
+fn end_capture(open: &Open, now: u64, world: &mut World) -> bool {
+    let slots = &open.known.slots;
+    let Some(handle) = open.handle(slots.list).or(open.handle(slots.queue)) else {
+        return true;
+    };
+    let graph = open.handle(slots.graph);
+    let (handles, room) = world.handles(open);
+    let content = handles.take_entries(handle);
+    match graph {
+        Some(graph) => handles.new_filled(graph, content, now, room),
+        None => {
+            room.recorded += content.0.len();
+            true
+        }
+    }
+}
+
+fn copy_list(open: &Open, now: u64, world: &mut World) -> bool {
+    let slots = &open.known.slots;
+    let copy = open.handle(slots.list).or(open.handle(slots.graph));
+    let Some((source, copy)) = open.handle(slots.source).zip(copy) else {
+        return true;
+    };
+    let (handles, room) = world.handles(open);
+    let content = handles.copy_entries(source, room);
+    handles.new_filled(copy, content, now, room)
+}
+
+fn with_list(open: &Open, world: &mut World, change: impl FnOnce(&mut ListKind)) -> bool {
+    if let Some((handle, (handles, _))) = open.handle(open.known.slots.list).zip(world.known(open))
+        && let Some(list) = handles.lists.get_mut(handle)
+    {
+        change(&mut list.kind);
+    }
+    true
+}
+
+/// An emptied list is known again, whatever it held before.
+fn reset_list(open: &Open, now: u64, world: &mut World) -> bool {
+    let Some(handle) = open.handle(open.known.slots.list) else {
+        return true;
+    };
+    let (handles, room) = world.handles(open);
+    handles.reset_list(handle, room);
+    match handles.lists.get_mut(handle) {
+        Some(list) if list.kind == ListKind::Immediate => true,
+        Some(list) => {
+            list.kind = ListKind::Regular;
+            true
+        }
+        None => handles.new_list(handle, ListKind::Regular, 0, now, room),
+    }
+}
+
+fn new_queue(open: &Open, now: u64, world: &mut World) -> bool {
+    let slots = &open.known.slots;
+    let Some(handle) = open.handle(slots.queue) else {
+        return true;
+    };
+    let queue = Queue {
+        device: open.value(slots.device).unwrap_or(0),
+    };
+    let (handles, room) = world.handles(open);
+    handles.new_queue(handle, queue, now, room)
+}
+
+/// A size that devices hold in 32 bits.
+pub(super) fn small(value: Option<u64>) -> u32 {
+    u32::try_from(value.unwrap_or(0)).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,425 @@
+//! What the handles of a process mean: kernels, modules, lists, queues, memory.
+//!
+//! Handles are used again after what they stood for was destroyed, perhaps by
+//! another thread and before the destroying call has returned. So an object keeps
+//! when it was made, and the end of a handle only ends what was made before the
+//! ending call was entered.
+
+use super::{
+    KernelName, Launch,
+    known::Object,
+    memory::{Memory, Ranges},
+};
+use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
+use std::rc::Rc;
+
+/// Device code as the program handed it to its runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModuleImage {
+    /// SHA-256 of the code; `None` if not all of it was seen.
+    pub digest: Option<[u8; 32]>,
+    /// Bytes of the code.
+    pub bytes: u64,
+    /// The runtime's number for its format, 0 if it has none.
+    pub format: u64,
+}
+
+/// A kernel.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    pub(super) name: Name,
+    /// Group size, 0 if not set.
+    pub(super) local: [u32; 3],
+    pub(super) module: Option<Rc<ModuleImage>>,
+}
+
+/// What is known of an object's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    Known(Rc<str>),
+    /// Its creation was seen, but not its name.
+    Missing,
+    /// Its creation was not seen.
+    Unseen,
+}
+
+impl Name {
+    /// As a launch of the kernel `handle` tells it.
+    pub(super) fn of_kernel(&self, handle: u64) -> KernelName {
+        match self {
+            Self::Known(name) => KernelName::Known(name.clone()),
+            Self::Missing => KernelName::Unknown,
+            Self::Unseen => KernelName::BeforeAttach(handle),
+        }
+    }
+}
+
+/// How a command list's work reaches the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ListKind {
+    /// At once.
+    Immediate,
+    /// When it is executed, as often as it is.
+    Regular,
+    /// Its creation was not seen. Its work was counted at once.
+    Undecided,
+}
+
+/// A command list.
+#[derive(Debug)]
+pub(super) struct List {
+    pub(super) kind: ListKind,
+    pub(super) device: u64,
+    /// Work put on it since it was made or reset; of an immediate list none.
+    pub(super) entries: Vec<Recorded>,
+    /// Work put on it or, if it is a queue, given to it is recorded.
+    pub(super) capturing: bool,
+    /// Work that found no room: missing from every execution.
+    pub(super) refused: u64,
+}
+
+/// Work on a list.
+#[derive(Clone, Debug)]
+pub(super) struct Recorded {
+    pub(super) launch: Launch,
+    /// The call that put it there, innermost.
+    pub(super) maker: u64,
+    /// It was counted at once: the next execution is that.
+    pub(super) counted: bool,
+}
+
+/// A queue or stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queue {
+    pub(super) device: u64,
+}
+
+/// An object with what all have.
+#[derive(Debug)]
+struct Held<T> {
+    is: T,
+    since_ns: u64,
+    owners: u32,
+}
+
+/// Objects of one kind by their handles.
+#[derive(Debug)]
+pub(super) struct Objects<T>(FxHashMap<u64, Held<T>>);
+
+impl<T> Default for Objects<T> {
+    fn default() -> Self {
+        Self(FxHashMap::default())
+    }
+}
+
+impl<T> Objects<T> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn get(&self, handle: u64) -> Option<&T> {
+        self.0.get(&handle).map(|held| &held.is)
+    }
+
+    pub(super) fn get_mut(&mut self, handle: u64) -> Option<&mut T> {
+        self.0.get_mut(&handle).map(|held| &mut held.is)
+    }
+
+    fn insert(&mut self, handle: u64, is: T, since_ns: u64) -> Option<T> {
+        let held = Held {
+            is,
+            since_ns,
+            owners: 1,
+        };
+        self.0.insert(handle, held).map(|old| old.is)
+    }
+
+    fn retain(&mut self, handle: u64) {
+        if let Some(held) = self.0.get_mut(&handle) {
+            held.owners = held.owners.saturating_add(1);
+        }
+    }
+
+    /// Takes an owner away; returns the object if it was the last one.
+    fn release(&mut self, handle: u64, entered_ns: u64) -> Option<T> {
+        let Entry::Occupied(mut entry) = self.0.entry(handle) else {
+            return None;
+        };
+        let held = entry.get_mut();
+        if held.since_ns > entered_ns {
+            return None;
+        }
+        held.owners = held.owners.saturating_sub(1);
+        (held.owners == 0).then(|| entry.remove().is)
+    }
+}
+
+/// How many handles and recorded launches there may be, over all processes.
+#[derive(Debug)]
+pub(super) struct Room {
+    pub(super) objects: usize,
+    pub(super) recorded: usize,
+    pub(super) per_list: usize,
+}
+
+/// All that is known of a process's handles.
+#[derive(Debug, Default)]
+pub(super) struct Handles {
+    pub(super) kernels: Objects<Kernel>,
+    modules: Objects<Rc<ModuleImage>>,
+    pub(super) lists: Objects<List>,
+    pub(super) queues: Objects<Queue>,
+    pub(super) ranges: Ranges,
+}
+
+/// Work on a list of unknown kind: beyond this the list is taken for an immediate
+/// one, for programs execute their lists.
+const UNDECIDED: usize = 4096;
+
+impl Handles {
+    fn objects(&self) -> usize {
+        let lists = self.lists.len() + self.queues.len();
+        self.kernels.len() + self.modules.len() + lists + self.ranges.len()
+    }
+
+    /// Gives back all room that this process has taken.
+    pub(super) fn vacate(&self, room: &mut Room) {
+        room.objects += self.objects();
+        let recorded = self.lists.0.values().map(|l| l.is.entries.len());
+        room.recorded += recorded.sum::<usize>();
+    }
+
+    /// Runs `change`, which adds or removes objects, if there is room; returns
+    /// whether there was.
+    fn within(&mut self, room: &mut Room, change: impl FnOnce(&mut Self)) -> bool {
+        if room.objects == 0 {
+            return false;
+        }
+        let before = self.objects();
+        change(self);
+        room.objects = (room.objects + before).saturating_sub(self.objects());
+        true
+    }
+
+    pub(super) fn new_kernel(
+        &mut self,
+        handle: u64,
+        kernel: Kernel,
+        now: u64,
+        room: &mut Room,
+    ) -> bool {
+        self.within(room, |all| {
+            all.kernels.insert(handle, kernel, now);
+        })
+    }
+
+    /// A kernel by its handle, made known if it was not.
+    pub(super) fn kernel(&mut self, handle: u64, room: &mut Room) -> Option<&mut Kernel> {
+        if self.kernels.get(handle).is_none() {
+            let unseen = Kernel {
+                name: Name::Unseen,
+                local: [0; 3],
+                module: None,
+            };
+            // Made at an unknown time: any later end ends it.
+            self.new_kernel(handle, unseen, 0, room).then_some(())?;
+        }
+        self.kernels.get_mut(handle)
+    }
+
+    pub(super) fn new_module(
+        &mut self,
+        handle: u64,
+        image: Rc<ModuleImage>,
+        now: u64,
+        room: &mut Room,
+    ) -> bool {
+        self.within(room, |all| {
+            all.modules.insert(handle, image, now);
+        })
+    }
+
+    pub(super) fn module(&self, handle: u64) -> Option<Rc<ModuleImage>> {
+        self.modules.get(handle).cloned()
+    }
+
+    pub(super) fn new_queue(
+        &mut self,
+        handle: u64,
+        queue: Queue,
+        now: u64,
+        room: &mut Room,
+    ) -> bool {
+        self.within(room, |all| {
+            all.queues.insert(handle, queue, now);
+        })
+    }
+
+    pub(super) fn new_list(
+        &mut self,
+        handle: u64,
+        kind: ListKind,
+        device: u64,
+        now: u64,
+        room: &mut Room,
+    ) -> bool {
+        let list = List {
+            kind,
+            device,
+            entries: Vec::new(),
+            capturing: false,
+            refused: 0,
+        };
+        let mut old = None;
+        let fits = self.within(room, |all| old = all.lists.insert(handle, list, now));
+        room.recorded += old.map_or(0, |list| list.entries.len());
+        fits
+    }
+
+    /// A list by its handle, made known if it was not.
+    pub(super) fn list(&mut self, handle: u64, room: &mut Room) -> Option<&mut List> {
+        if self.lists.get(handle).is_none() {
+            self.new_list(handle, ListKind::Undecided, 0, 0, room)
+                .then_some(())?;
+        }
+        self.lists.get_mut(handle)
+    }
+
+    /// Puts work on a list; false if there was no room.
+    pub(super) fn record(&mut self, handle: u64, entry: Recorded, room: &mut Room) -> bool {
+        let Some(list) = self.lists.get_mut(handle) else {
+            return false;
+        };
+        if entry.counted && list.entries.len() >= UNDECIDED {
+            list.kind = ListKind::Immediate;
+            room.recorded += list.entries.len();
+            list.entries = Vec::new();
+            return true;
+        }
+        if room.recorded == 0 || list.entries.len() >= room.per_list {
+            list.refused += 1;
+            return false;
+        }
+        room.recorded -= 1;
+        list.entries.push(entry);
+        true
+    }
+
+    /// Takes all work off a list, to put it elsewhere.
+    pub(super) fn take_entries(&mut self, handle: u64) -> (Vec<Recorded>, u64) {
+        match self.lists.get_mut(handle) {
+            Some(list) => {
+                list.capturing = false;
+                let refused = std::mem::take(&mut list.refused);
+                (std::mem::take(&mut list.entries), refused)
+            }
+            None => (Vec::new(), 0),
+        }
+    }
+
+    /// A list's work, for another one.
+    pub(super) fn copy_entries(&self, handle: u64, room: &mut Room) -> (Vec<Recorded>, u64) {
+        let Some(list) = self.lists.get(handle) else {
+            return (Vec::new(), 0);
+        };
+        let entries: Vec<_> = list.entries.iter().take(room.recorded).cloned().collect();
+        room.recorded -= entries.len();
+        let refused = list.entries.len() - entries.len();
+        (entries, list.refused + refused as u64)
+    }
+
+    /// Makes a list, or a graph, of work that is already accounted for.
+    pub(super) fn new_filled(
+        &mut self,
+        handle: u64,
+        (entries, refused): (Vec<Recorded>, u64),
+        now: u64,
+        room: &mut Room,
+    ) -> bool {
+        let fits = self.new_list(handle, ListKind::Regular, 0, now, room);
+        match self.lists.get_mut(handle).filter(|_| fits) {
+            Some(list) => {
+                list.entries = entries;
+                list.refused = refused;
+            }
+            None => room.recorded += entries.len(),
+        }
+        fits
+    }
+
+    /// Takes back what the call `maker` put on a list last.
+    pub(super) fn unrecord(&mut self, handle: u64, maker: u64, room: &mut Room) {
+        let Some(list) = self.lists.get_mut(handle) else {
+            return;
+        };
+        let last = list.entries.iter().rposition(|e| e.maker == maker);
+        if let Some(at) = last {
+            list.entries.remove(at);
+            room.recorded += 1;
+        }
+    }
+
+    /// Empties a list.
+    pub(super) fn reset_list(&mut self, handle: u64, room: &mut Room) {
+        if let Some(list) = self.lists.get_mut(handle) {
+            room.recorded += list.entries.len();
+            list.entries.clear();
+            list.refused = 0;
+        }
+    }
+
+    pub(super) fn retain(&mut self, object: Object, handle: u64) {
+        match object {
+            Object::Kernel => self.kernels.retain(handle),
+            Object::Module => self.modules.retain(handle),
+            Object::List | Object::Graph => self.lists.retain(handle),
+            Object::Queue => self.queues.retain(handle),
+        }
+    }
+
+    /// Takes an owner of an object away, in a call that was entered then.
+    pub(super) fn release(
+        &mut self,
+        object: Object,
+        handle: u64,
+        entered_ns: u64,
+        room: &mut Room,
+    ) {
+        let mut recorded = 0;
+        self.within_always(room, |all| match object {
+            Object::Kernel => drop(all.kernels.release(handle, entered_ns)),
+            Object::Module => drop(all.modules.release(handle, entered_ns)),
+            Object::Queue => drop(all.queues.release(handle, entered_ns)),
+            Object::List | Object::Graph => {
+                let list = all.lists.release(handle, entered_ns);
+                recorded = list.map_or(0, |list| list.entries.len());
+            }
+        });
+        room.recorded += recorded;
+    }
+
+    fn within_always(&mut self, room: &mut Room, change: impl FnOnce(&mut Self)) {
+        let before = self.objects();
+        change(self);
+        room.objects = (room.objects + before).saturating_sub(self.objects());
+    }
+
+    pub(super) fn alloc(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        memory: Memory,
+        now: u64,
+        room: &mut Room,
+    ) -> bool {
+        if self.ranges.covers(address, bytes, memory) {
+            return true;
+        }
+        self.within(room, |all| all.ranges.insert(address, bytes, memory, now))
+    }
+
+    pub(super) fn free(&mut self, address: u64, entered_ns: u64, room: &mut Room) {
+        self.within_always(room, |all| all.ranges.remove(address, entered_ns));
+    }
+}

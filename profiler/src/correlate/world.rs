@@ -1,0 +1,173 @@
+//! What all threads of a recording share: handles, room, losses, identities.
+
+use super::{
+    CallSink, KernelName, Launch,
+    calls::{Counts, Limits},
+    draft::Words,
+    effects,
+    handles::{Handles, Room},
+    known::{Effect, Known},
+    open::Open,
+};
+use crate::{
+    profile::{LossKind, Losses},
+    wire::{Call, CallData},
+};
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+
+/// Ended calls kept for their memory.
+const SPARE: usize = 64;
+
+/// What all threads share.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) limits: Limits,
+    pub(super) room: Room,
+    pub(super) processes: FxHashMap<u32, Handles>,
+    pub(super) losses: Losses,
+    pub(super) words: Rc<Words>,
+    pub(super) counts: Counts,
+    next_call: u64,
+    spare: Vec<Open>,
+    /// Ended calls of which data may follow, and those that ended after them.
+    settling: Vec<Open>,
+}
+
+impl World {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            room: Room {
+                objects: limits.handles,
+                recorded: limits.recorded,
+                per_list: limits.per_list,
+            },
+            processes: FxHashMap::default(),
+            losses: Losses::default(),
+            words: Rc::default(),
+            counts: Counts::default(),
+            next_call: 1,
+            spare: Vec::new(),
+            settling: Vec::new(),
+        }
+    }
+
+    /// A call that begins.
+    pub(super) fn open(&mut self, call: &Call, known: &Rc<Known>) -> Open {
+        let id = self.next_call;
+        self.next_call += 1;
+        match self.spare.pop() {
+            Some(old) => old.renewed(call, known, id),
+            None => Open::new(call, known, id),
+        }
+    }
+
+    /// Keeps the memory of a call that was told.
+    pub(super) fn recycle(&mut self, open: Open) {
+        if self.spare.len() < SPARE {
+            self.spare.push(open);
+        }
+    }
+
+    /// Tells of an ended call, once its data must be there.
+    pub(super) fn report(&mut self, open: Open, sink: &mut dyn CallSink) {
+        let may_wait = open.call.end_ns.is_some() && open.awaits_data();
+        if may_wait || !self.settling.is_empty() {
+            self.settling.push(open);
+        } else {
+            sink.call(&open.call);
+            self.recycle(open);
+        }
+    }
+
+    /// Tells of an ended call now.
+    pub(super) fn tell(&mut self, open: &Open, sink: &mut dyn CallSink) {
+        self.settle(sink);
+        sink.call(&open.call);
+    }
+
+    /// Tells of the calls that waited for data.
+    pub(super) fn settle(&mut self, sink: &mut dyn CallSink) {
+        if self.settling.is_empty() {
+            return;
+        }
+        let mut settling = std::mem::take(&mut self.settling);
+        for open in settling.drain(..) {
+            sink.call(&open.call);
+            self.recycle(open);
+        }
+        self.settling = settling;
+    }
+
+    /// Takes data of an exit in; false if no ended call has sent them.
+    pub(super) fn late_data(&mut self, data: &CallData) -> bool {
+        let Some(at) = self.settling.iter().rposition(|open| {
+            let call = &open.call;
+            let same = call.end_ns == Some(data.time_ns) || call.start_ns == data.time_ns;
+            same && call.tid == data.tid && open.known.probe.id == data.probe
+        }) else {
+            return false;
+        };
+        let mut open = self.settling.swap_remove(at);
+        open.take_data(data);
+        if open.known.effect == Effect::NameKernel {
+            effects::apply(&open, data.time_ns, self);
+        }
+        self.settling.push(open);
+        let last = self.settling.len() - 1;
+        self.settling.swap(at, last);
+        true
+    }
+
+    /// The handles of a call's process, and the room for more.
+    pub(super) fn handles(&mut self, open: &Open) -> (&mut Handles, &mut Room) {
+        let pid = open.call.pid;
+        if self.processes.len() >= self.limits.processes && !self.processes.contains_key(&pid) {
+            // More than can be alive with probed calls: their ends were lost.
+            self.losses.add(LossKind::HandlesRefused, 1);
+            for handles in self.processes.values() {
+                handles.vacate(&mut self.room);
+            }
+            self.processes.clear();
+        }
+        (self.processes.entry(pid).or_default(), &mut self.room)
+    }
+
+    /// The same, if anything is known of them.
+    pub(super) fn known(&mut self, open: &Open) -> Option<(&mut Handles, &mut Room)> {
+        let handles = self.processes.get_mut(&open.call.pid)?;
+        Some((handles, &mut self.room))
+    }
+
+    pub(super) fn forget(&mut self, pid: u32) {
+        if let Some(handles) = self.processes.remove(&pid) {
+            handles.vacate(&mut self.room);
+        }
+    }
+
+    /// Gives the work that an ended call put on a list its end.
+    pub(super) fn date_recorded(&mut self, open: &Open) {
+        let Some(recorded) = open.recorded else {
+            return;
+        };
+        if let Some((handles, _)) = self.known(open)
+            && let Some(list) = handles.lists.get_mut(recorded.list)
+        {
+            let last = list.entries.iter_mut().rev();
+            for entry in last.take_while(|entry| entry.launch.call == open.call.id) {
+                entry.launch.end_ns = open.call.end_ns;
+            }
+        }
+    }
+
+    /// Reports a launch.
+    pub(super) fn emit(&mut self, mut launch: Launch, sink: &mut dyn CallSink) {
+        self.counts.launches += 1;
+        launch.id = self.counts.launches;
+        if matches!(launch.name, KernelName::BeforeAttach(_)) {
+            self.losses.add(LossKind::KernelsUnnamed, 1);
+        }
+        sink.launch(&launch);
+    }
+}

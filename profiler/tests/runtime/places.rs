@@ -1,0 +1,1 @@
+//! Where libraries are, and when they appear.

@@ -1,0 +1,71 @@
+/* What the environment asks of the driver, read once when it is loaded. */
+#ifndef VZE_CONFIG_HPP
+#define VZE_CONFIG_HPP
+
+#include <cstdint>
+#include <string>
+
+namespace vze {
+
+/* How much goes into the truth file. */
+enum class TruthMode { Off, Count, Full };
+
+/* The hardware whose EU stall records are written. */
+enum class StallFormat { Pvc, Xe2, Xe3p };
+
+struct Config {
+	uint32_t devices = 1;
+	/* Sub-devices of each device; 0: none. */
+	uint32_t subdevices = 0;
+	/* What the driver claims the device clock's frequency to be, Hz. */
+	uint64_t clock_hz = 19200000;
+	/* How much faster the clock really runs, parts per billion. */
+	int64_t clock_ppb = 0;
+	/* Ticks of the first device at CLOCK_MONOTONIC zero. */
+	uint64_t clock_offset = 0;
+	/* Valid bits of kernel timestamps and of global timestamps. */
+	uint32_t clock_bits = 32;
+	uint32_t timestamp_bits = 32;
+	/* Duration of kernels whose module gives none, ns. */
+	uint64_t kernel_ns = 10000;
+	/* Bandwidth of copies and fills, bytes per microsecond. */
+	uint64_t copy_rate = 10000;
+	/* From submission to the earliest start, and between commands, ns. */
+	uint64_t latency_ns = 1000;
+	uint64_t gap_ns = 200;
+	/* Commands that one engine runs side by side. */
+	uint32_t lanes = 2;
+	/* Launches and copies are counted and do nothing else. */
+	bool null = false;
+	/* Pointers of the program are tested before they are followed. */
+	bool checked = false;
+	/* Waits poll, as Intel's driver does, and burn CPU. */
+	bool spin = false;
+	/* Handles begin with dispatch tables, as newer drivers' do. */
+	bool dispatch = true;
+	TruthMode truth = TruthMode::Off;
+	/* Paths, never freed; this object has no destructor, since threads read it
+	 * until the process is gone. */
+	const char *truth_path = "";
+	/* Every line is written at once, for programs that are killed. */
+	bool truth_flush = false;
+	const char *stall_path = "";
+	StallFormat stall_format = StallFormat::Xe2;
+	/* Length of a read window, ns. */
+	uint64_t stall_window_ns = 5000000;
+	/* Where kernels lie in the device's address space. */
+	uint64_t isa_base = 0x800100000000;
+};
+
+extern Config config;
+
+/* Reads the environment. A value that makes no sense ends the program: a test
+ * must not run with another machine than it asked for. */
+void read_config();
+
+/* A path of the environment with %p (process id) and %d (device) replaced. */
+std::string expand_path(const char *path, uint32_t device);
+
+} // namespace vze
+
+#endif
