@@ -151,6 +151,10 @@ pub(super) const COMPARED: &[Compared] = &[
     CUDA,
     CUDART,
     HIP,
+    SYCL,
+    MPI,
+    ONECCL,
+    ONEDNN,
 ];
 
 const OPENCL: Compared = Compared {
@@ -399,4 +403,170 @@ const HIP: Compared = Compared {
     },
     package: "libamdhip64-dev",
     names: CUDA_NAMES,
+};
+
+const SYCL: Compared = Compared {
+    table: "sycl",
+    headers: Headers {
+        include: &["unified-runtime/ur_api.h"],
+        flags: &["-include", "stdbool.h"],
+        folder: "/opt/intel/oneapi/compiler/latest/include",
+    },
+    package: "intel-sycl-rt",
+    names: &[
+        ("queue", &["hQueue", "phQueue"]),
+        ("module", &["hProgram", "phProgram"]),
+        ("modules", &["phPrograms"]),
+        ("kernel", &["hKernel", "phKernel"]),
+        ("list", &["hCommandBuffer", "phCommandBuffer"]),
+        (
+            "graph",
+            &[
+                "hCommandBuffer",
+                "hGraph",
+                "phGraph",
+                "phExecGraph",
+                "hExecutableGraph",
+            ],
+        ),
+        ("source_graph", &["hGraph"]),
+        ("device", &["hDevice", "phDevices"]),
+        ("devices", &["phDevices"]),
+        ("event", &["hEvent"]),
+        ("events", &["phEventWaitList"]),
+        ("waits", &["numEventsInWaitList"]),
+        (
+            "count",
+            &["DeviceCount", "numDevices", "count", "numEvents"],
+        ),
+        ("device_time", &["pDeviceTimestamp"]),
+        ("host_time", &["pHostTimestamp"]),
+        ("flags", &["flags", "mapFlags"]),
+        ("bytes", &["length", "pLengths", "size", "count"]),
+        ("image", &["pIL", "ppBinaries"]),
+        ("options", &["pOptions"]),
+        ("name", &["pKernelName", "name", "pipe_symbol"]),
+        ("dims", &["workDim"]),
+        ("global", &["pGlobalWorkSize"]),
+        ("local", &["pLocalWorkSize"]),
+        ("host_function", &["pfnHostTask", "pfnNativeEnqueue"]),
+        ("user_data", &["data"]),
+        ("dst", &["pDst", "pMem", "pMemory"]),
+        ("src", &["pSrc", "pMem", "pMemory", "pMappedPtr"]),
+        (
+            "src_memory",
+            &["hSrcMem", "hBuffer", "hBufferSrc", "hImage", "hImageSrc"],
+        ),
+        (
+            "dst_memory",
+            &[
+                "hDstMem",
+                "hBuffer",
+                "hBufferDst",
+                "hImage",
+                "hImageDst",
+                "hMem",
+            ],
+        ),
+        ("memory", &["hBuffer", "phBuffer", "phMem", "hMem"]),
+        ("parent", &["hBuffer"]),
+        (
+            "blocking",
+            &["blocking", "blockingRead", "blockingWrite", "blockingMap"],
+        ),
+        ("pattern_bytes", &["patternSize"]),
+        ("width", &["width", "widthInBytes"]),
+        ("info", &["propName"]),
+        ("time", &["pPropValue"]),
+        ("pool", &["pool", "pPool"]),
+        (
+            "address",
+            &["ppMem", "pMem", "pHostMem", "pStart", "ppStart"],
+        ),
+        ("wanted", &["pStart"]),
+        ("physical", &["hPhysicalMem", "phPhysicalMem"]),
+    ],
+};
+
+const MPI: Compared = Compared {
+    table: "mpi",
+    headers: Headers {
+        include: &["mpi.h"],
+        flags: &[],
+        folder: "/usr/lib/x86_64-linux-gnu/openmpi/include",
+    },
+    package: "libopenmpi-dev",
+    names: &[
+        ("communicator", &["comm"]),
+        ("src", &["buf", "ibuf", "sendbuf", "origin_addr"]),
+        ("dst", &["buf", "recvbuf", "result_addr"]),
+        ("address", &["buffer", "origin_addr", "base", "baseptr"]),
+        (
+            "count",
+            &["count", "sendcount", "recvcount", "origin_count", "incount"],
+        ),
+        ("recv_count", &["recvcount"]),
+        (
+            "datatype",
+            &["datatype", "type", "sendtype", "origin_datatype"],
+        ),
+        ("recv_datatype", &["recvtype"]),
+        ("peer", &["dest", "source", "target_rank", "rank"]),
+        ("recv_peer", &["source"]),
+        ("tag", &["tag", "sendtag"]),
+        ("recv_tag", &["recvtag"]),
+        ("operation", &["op"]),
+        ("offset", &["target_disp", "offset"]),
+        ("window", &["win"]),
+        ("type", &["lock_type"]),
+        ("bytes", &["size"]),
+        ("file", &["filename"]),
+        ("mode", &["amode"]),
+        ("handle", &["fh"]),
+    ],
+};
+
+const ONECCL: Compared = Compared {
+    table: "oneccl",
+    headers: Headers {
+        include: &["oneapi/ccl.h"],
+        flags: &["-x", "c++"],
+        folder: "/opt/intel/oneapi/ccl/latest/include",
+    },
+    package: "oneccl-devel",
+    names: &[
+        ("communicator", &["comm"]),
+        ("ranks", &["nranks"]),
+        ("src", &["sendbuff"]),
+        ("dst", &["recvbuff"]),
+        ("count", &["count", "recvcount", "sendcount"]),
+        ("operation", &["reduction_op", "redop"]),
+        ("queue", &["stream"]),
+        ("bytes", &["size"]),
+        ("address", &["ptr"]),
+    ],
+};
+
+const ONEDNN: Compared = Compared {
+    table: "onednn",
+    headers: Headers {
+        include: &["oneapi/dnnl/dnnl.h", "oneapi/dnnl/dnnl_graph.h"],
+        flags: &[],
+        folder: "/opt/intel/oneapi/dnnl/latest/include",
+    },
+    package: "onednn-devel",
+    names: &[
+        ("description", &["primitive_desc"]),
+        ("primitive", &["primitive", "compiled_partition"]),
+        ("queue", &["stream"]),
+        ("count", &["nargs"]),
+        ("bytes", &["size"]),
+        ("inputs", &["in_num", "num_inputs"]),
+        ("outputs", &["out_num", "num_outputs"]),
+        ("trans_a", &["transa"]),
+        ("trans_b", &["transb"]),
+        ("rows", &["M"]),
+        ("columns", &["N"]),
+        ("depth", &["K"]),
+    ],
 };
