@@ -254,6 +254,7 @@ impl RuntimeProbes {
         if Region::of(&map.file) != Region::File || !self.is_wanted(path) {
             return;
         }
+        tracing::debug!("{path}: mapped by process {pid}");
         if is_loader(path)
             && let Some(list) = discover::variable_of(pid, ALTERNATIVE_DRIVERS)
         {
