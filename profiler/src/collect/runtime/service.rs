@@ -26,6 +26,7 @@ use std::{
     fs::File,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 /// The table that other drivers than the installed ones belong to.
@@ -412,6 +413,11 @@ impl RuntimeProbes {
         if attach::lock(&self.report).tally.files > 0 {
             self.give(Job::Check);
         }
+    }
+
+    /// Detaching took this long.
+    pub fn detached(&self, took: Duration) {
+        attach::lock(&self.report).tally.detaching += took;
     }
 
     /// What was attached so far.
