@@ -423,7 +423,15 @@ impl Session {
         let horizon = perf::monotonic_ns().saturating_sub(IN_FLIGHT_NS);
         let mut undecodable = 0;
         for ring in self.cpus.rings() {
-            undecodable += ring.drain(|event| self.pending.push_back(Event::Process(event)));
+            undecodable += ring.drain(|event| {
+                // Probes do not wait for what happened before.
+                if let (ProcessEventKind::Map(map), Some((probes, _))) =
+                    (&event.kind, &mut self.probes)
+                {
+                    probes.mapped(event.pid, map);
+                }
+                self.pending.push_back(Event::Process(event));
+            });
         }
         let (pending, finisher) = (&mut self.pending, &mut self.finisher);
         let mut receive = |record: &[u8]| undecodable += receive(record, pending, finisher);
@@ -498,9 +506,12 @@ impl Session {
         self.filter.note(&event);
         self.late_processes(&event);
         match &event.kind {
-            ProcessEventKind::Map(map) => self.mapped(event.pid, map),
+            ProcessEventKind::Map(map) => self.open(event.pid, map),
             ProcessEventKind::Snapshot { maps, .. } => {
-                maps.iter().for_each(|map| self.mapped(event.pid, map));
+                maps.iter().for_each(|map| self.open(event.pid, map));
+                if let Some((probes, _)) = &mut self.probes {
+                    maps.iter().for_each(|map| probes.mapped(event.pid, map));
+                }
             }
             ProcessEventKind::Exit if event.pid == event.tid => {
                 self.publisher.retire(event.pid, &self.processes);
@@ -516,12 +527,9 @@ impl Session {
         Ok(())
     }
 
-    fn mapped(&mut self, pid: u32, map: &wire::MapEvent) {
+    fn open(&mut self, pid: u32, map: &wire::MapEvent) {
         let id = self.processes.files.intern(&map.file);
         self.binaries.open(id, pid, map);
-        if let Some((probes, _)) = &mut self.probes {
-            probes.mapped(pid, map);
-        }
     }
 
     fn take_sample(&mut self, mut sample: Sample) -> Result<(), CollectError> {
