@@ -240,7 +240,11 @@ impl Session {
             finisher: Finisher::default(),
             binaries: Binaries::default(),
             processes: ProcessTable::default(),
-            aggregate: Aggregator::new(weighting, Limits::default()),
+            aggregate: if config.launches {
+                Aggregator::of_calls(Limits::default())
+            } else {
+                Aggregator::new(weighting, Limits::default())
+            },
             names: None,
             name_options,
             named_codes: 0,
@@ -362,6 +366,7 @@ impl Session {
             self.finisher = Finisher::default();
             self.binaries.retain(|_| false);
             self.processes = ProcessTable::default();
+            self.aggregate.forget_files();
             self.names = None;
             return;
         }
@@ -386,6 +391,8 @@ impl Session {
         let links = self.stop_probes();
         self.drain(true)?;
         self.name_late_kernels(true)?;
+        self.aggregate
+            .finish_calls(&self.processes, perf::monotonic_ns());
         let profile = self.build()?;
         let bpf_memory_bytes = Bpf::memory_bytes() + self.cpus.ring_bytes() as u64;
         if let Some(capture) = self.capture.take() {
@@ -484,6 +491,9 @@ impl Session {
         }
         if let Some(watcher) = &mut self.watcher {
             watcher(event, &self.processes);
+        }
+        if !matches!(event, Event::Process(_) | Event::Sample(_)) {
+            self.aggregate.apply(&mut self.processes, event);
         }
         Ok(())
     }
@@ -685,7 +695,7 @@ impl Session {
         let busy_now = busy::busy_ns();
         self.busy = busy::since(&self.busy_before, &busy_now);
         self.busy_before = busy_now;
-        self.aggregate.share_out(&self.busy, meta.period_ns);
+        self.aggregate.complete(&self.busy, meta.period_ns);
         Ok(match &self.names {
             Some(names) => build_profile(&self.aggregate, &self.processes.files, names, meta),
             None => build_profile(
