@@ -8,11 +8,14 @@ use crate::collect::config::{
 };
 use crate::collect::launch::Credentials;
 use crate::collect::privileges;
+use crate::collect::probe_files;
 use crate::export::{Format, Weight};
+use crate::probes::Tables;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum, ValueHint, value_parser};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Options of `aiprof` and `aiprof record`.
@@ -166,8 +169,10 @@ impl Plan {
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
         let probes = destination.keeps_events() || args.values.launches();
         let probes = probes.then(|| ProbeConfig {
+            tables: Arc::new(tables()),
             exact_call_times: args.values.times_calls(),
             command: args.command.clone(),
+            pids: args.pid.clone(),
             ..ProbeConfig::default()
         });
         Ok(Self {
@@ -192,6 +197,15 @@ impl Plan {
             command: args.command,
         })
     }
+}
+
+/// The built-in tables and the user's.
+fn tables() -> Tables {
+    let loaded = probe_files::load(Path::new(probe_files::USER_TABLES));
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    loaded.tables
 }
 
 fn destination(args: &RecordArgs) -> Result<Destination> {

@@ -78,6 +78,9 @@ pub struct ProbeConfig {
     /// The command that will be started, whose libraries are probed beforehand;
     /// empty: none.
     pub command: Vec<OsString>,
+    /// Running processes whose programs may have runtimes linked in; of others only
+    /// libraries are probed.
+    pub pids: Vec<u32>,
 }
 
 impl Default for ProbeConfig {
@@ -89,6 +92,7 @@ impl Default for ProbeConfig {
             stack_limit: 20_000,
             ring_bytes: 8 << 20,
             command: Vec::new(),
+            pids: Vec::new(),
         }
     }
 }
@@ -102,6 +106,7 @@ impl PartialEq for ProbeConfig {
             && self.stack_limit == other.stack_limit
             && self.ring_bytes == other.ring_bytes
             && self.command == other.command
+            && self.pids == other.pids
     }
 }
 

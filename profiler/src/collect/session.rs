@@ -531,8 +531,12 @@ impl Session {
         if changed {
             self.publisher.changed(event.pid);
         }
-        if let (ProcessEventKind::Exit, Some((probes, _))) = (&event.kind, &self.probes) {
-            probes.thread_exited(event.tid, &self.bpf);
+        if let Some((probes, _)) = &mut self.probes {
+            match event.kind {
+                ProcessEventKind::Exit => probes.thread_exited(event.pid, event.tid, &self.bpf),
+                ProcessEventKind::Exec { .. } => probes.executed(event.pid),
+                _ => {}
+            }
         }
         Ok(())
     }

@@ -10,6 +10,7 @@
 //! * [`kernel`]: the same, by the loaded eBPF programs;
 //! * [`worker`]: the thread that does so while a recording runs;
 //! * [`handed_out`]: functions whose addresses a runtime hands out;
+//! * [`stubs`]: where functions that only jump on lead to;
 //! * [`service`]: all of it, for the session.
 
 mod attach;
@@ -21,6 +22,7 @@ mod library;
 mod plan;
 mod registry;
 mod service;
+mod stubs;
 mod symbols;
 mod worker;
 
