@@ -182,6 +182,26 @@ impl Aggregator {
         calls.stacks.insert(stack.id, Known { codes, cgroup });
     }
 
+    /// Has the addresses of a stack named, though nothing here refers to it: who
+    /// reads the capture of this recording may ask for its calls.
+    pub(super) fn note_codes(&mut self, processes: &ProcessTable, stack: &CallStack) {
+        if self.codes.values.len() > self.limits.codes {
+            return;
+        }
+        let losses = self.losses.clone();
+        let process = processes.get(stack.sample.thread.pid);
+        self.stack_codes(processes, process, &stack.sample);
+        // It is no sample: what is wrong with it is no loss of this profile.
+        self.losses = losses;
+    }
+
+    /// Forgets the stacks that calls refer to, for files have got new numbers.
+    pub fn forget_files(&mut self) {
+        if let Some(calls) = &mut self.calls {
+            calls.stacks.clear();
+        }
+    }
+
     /// What the tracker has lost since the last call of this.
     pub(super) fn take_call_losses(&mut self) {
         if let Some(calls) = &mut self.calls {

@@ -158,7 +158,7 @@ impl<T: Clone + Eq + Hash> Interner<T> {
 pub struct Weighting {
     /// On-CPU nanoseconds of one sample. 0: samples are of a hardware counter,
     /// whose period is no time; each gets its share, by period, of its CPU's
-    /// busy time (see [`Aggregator::share_out`]).
+    /// busy time (see [`Aggregator::complete`]).
     pub period_ns: u64,
 }
 
@@ -167,7 +167,7 @@ pub struct Weighting {
 struct Weigh {
     /// Samples, or launches.
     count: u64,
-    /// On-CPU time, or time in calls, nanoseconds; before [`Aggregator::share_out`]
+    /// On-CPU time, or time in calls, nanoseconds; before [`Aggregator::complete`]
     /// the period of hardware counters.
     time_ns: u64,
     /// Bytes moved by launches.
@@ -223,6 +223,10 @@ impl Aggregator {
                 }
                 false
             }
+            Event::CallStack(stack) if self.calls.is_none() => {
+                self.note_codes(processes, stack);
+                false
+            }
             Event::Call(_)
             | Event::CallData(_)
             | Event::CallStack(_)
@@ -248,11 +252,14 @@ impl Aggregator {
         self.stacks.values.len()
     }
 
+    /// Adds what is only known at the end of a window, before its profile is built.
+    ///
     /// Turns the periods of hardware-counter samples into time: every CPU's busy
     /// nanoseconds are shared out among its samples by their periods. A CPU that
-    /// is not in `busy` gives its samples `fallback_ns` each. Does nothing where
-    /// samples stand for a fixed time.
-    pub fn share_out(&mut self, busy: &std::collections::BTreeMap<u32, u64>, fallback_ns: u64) {
+    /// is not in `busy` gives its samples `fallback_ns` each. Nothing is shared out
+    /// where samples stand for a fixed time.
+    pub fn complete(&mut self, busy: &std::collections::BTreeMap<u32, u64>, fallback_ns: u64) {
+        self.take_call_losses();
         if self.weighting.period_ns != 0 || self.calls.is_some() {
             return;
         }
@@ -429,5 +436,7 @@ fn region(processes: &ProcessTable, file: FileId) -> Region {
         .map_or(Region::Anonymous, Region::of)
 }
 
+#[cfg(test)]
+mod call_tests;
 #[cfg(test)]
 mod tests;

@@ -154,6 +154,9 @@ impl Thread {
             return;
         }
         open.call.works = open.call.works.saturating_sub(1);
+        if open.call.works == 0 {
+            open.call.work = None;
+        }
         open.recorded = None;
         let maker = open.call.id;
         if let Some((list, (handles, room))) = own.list.zip(world.known(open)) {
@@ -168,9 +171,6 @@ impl Thread {
     pub(super) fn redraft(&mut self, index: usize, world: &mut World) {
         if self.open.get(index).is_none_or(|open| !open.own.is_some()) {
             return;
-        }
-        if let Some(open) = self.open.get_mut(index) {
-            open.call.work = None;
         }
         self.withdraw(index, world);
         // Nothing was made inside of it yet: data come right behind the entry.

@@ -55,7 +55,7 @@ mod memory;
 mod open;
 mod submit;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod thread;
 mod world;
 

@@ -66,3 +66,100 @@ fn every_call_is_seen_with_its_values() {
         assert_eq!((seen.tally.files, seen.tally.refused), (1, 0));
     }
 }
+
+#[test]
+fn a_function_handed_out_is_probed_where_it_is() {
+    let Some(shop) = Workshop::new("a_function_handed_out_is_probed_where_it_is") else {
+        return;
+    };
+    let program = shop.program(
+        r#"
+        #include <unistd.h>
+        int tst_resolve(const char *, void **);
+        int main(void) {
+            int (*hidden)(int) = 0;
+            void *nothing = (void *)main + 1;
+            if (tst_resolve("tst_launch", &nothing) != 1) return 1;
+            if (tst_resolve("tst_hidden", (void **)&hidden)) return 2;
+            usleep(100000);
+            for (int i = 0; i < 100; i++) if (hidden(i) != i + 1) return 3;
+            return 0;
+        }
+    "#,
+    );
+    let (seen, _) = record(&config(false, &[&program]), || run(&program, &[]));
+    let calls = seen.calls("tst_hidden", false);
+    let groups = seen.probe("tst_hidden").slot("groups_x").unwrap();
+    let values: Vec<u64> = calls.iter().map(|call| call.values[groups]).collect();
+    assert_eq!(values, (0..100).collect::<Vec<u64>>());
+    assert_eq!(seen.files().len(), 1);
+}
+
+#[test]
+fn exceptions_and_jumps_through_probed_functions_change_nothing() {
+    let test = "exceptions_and_jumps_through_probed_functions_change_nothing";
+    let Some(shop) = Workshop::new(test) else {
+        return;
+    };
+    // Every function of the table, left in every way there is.
+    let library = r#"
+        #include <csetjmp>
+        #include <cstdint>
+        #include <stdexcept>
+        extern "C" {
+        jmp_buf back;
+        volatile int sink;
+        int tst_launch(void *, void *, uint32_t how, void *) {
+            sink = sink + 1;
+            if (how == 1) throw std::runtime_error("thrown");
+            if (how == 2) longjmp(back, 1);
+            sink = sink + 1;
+            return (int)how;
+        }
+        int tst_name(void *handle, const char *, void **out) {
+            *out = handle;
+            int result = tst_launch(nullptr, nullptr, (uint32_t)(uintptr_t)handle, nullptr);
+            sink = sink + 1;
+            return result;
+        }
+        }
+    "#;
+    let program = r#"
+        #include <csetjmp>
+        #include <cstdint>
+        #include <cstdio>
+        #include <stdexcept>
+        extern "C" {
+        extern jmp_buf back;
+        int tst_launch(void *, void *, uint32_t, void *);
+        int tst_name(void *, const char *, void **);
+        }
+        int main() {
+            int caught = 0, jumped = 0, returned = 0;
+            for (uintptr_t i = 0; i < 300; i++) {
+                void *out;
+                try {
+                    if (setjmp(back)) jumped++;
+                    else returned += tst_name((void *)(i % 4), "x", &out) != 1;
+                } catch (const std::runtime_error &error) {
+                    caught++;
+                }
+            }
+            printf("%d %d %d\n", caught, jumped, returned);
+        }
+    "#;
+    let flags = ["-shared", "-fPIC"];
+    shop.compile_with("c++", library, "libaiproftest.so", &flags);
+    let flags = ["-L.", "-laiproftest", "-Wl,-rpath,$ORIGIN"];
+    let program = shop.compile_with("c++", program, "program", &flags);
+    let alone = run(&program, &[]);
+    let (seen, probed) = record(&config(true, &[&program]), || run(&program, &[]));
+    assert_eq!(
+        (alone.as_str(), probed.as_str()),
+        ("75 75 150\n", "75 75 150\n")
+    );
+    for function in ["tst_name", "tst_launch"] {
+        assert_eq!(seen.calls(function, false).len(), 300, "{function}");
+        assert_eq!(seen.calls(function, true).len(), 150, "{function}");
+    }
+}

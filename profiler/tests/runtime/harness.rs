@@ -194,6 +194,10 @@ pub(crate) fn record<T: Send>(
     config: &RecordConfig,
     during: impl FnOnce() -> T + Send,
 ) -> (Seen, T) {
+    if std::env::var_os("AIPROF_TEST_LOG").is_some() {
+        let log = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
+        let _ = log.with_writer(std::io::stderr).try_init();
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -10,3 +10,4 @@
 mod calls;
 mod harness;
 mod places;
+mod rate;

@@ -263,6 +263,7 @@ impl RuntimeProbes {
         if Region::of(&map.file) != Region::File || !self.is_wanted(path) {
             return;
         }
+        tracing::debug!("{path}: mapped by process {pid}");
         if is_loader(path)
             && let Some(list) = discover::variable_of(pid, ALTERNATIVE_DRIVERS)
         {
@@ -442,6 +443,11 @@ impl RuntimeProbes {
         if attach::lock(&self.report).tally.files > 0 {
             self.give(Job::Check);
         }
+    }
+
+    /// Detaching took this long.
+    pub fn detached(&self, took: Duration) {
+        attach::lock(&self.report).tally.detaching += took;
     }
 
     /// What was attached so far.

@@ -10,6 +10,7 @@ use crate::{
     },
     wire::{Call, CallData, CallStack, Event, ProcessEvent, ProcessEventKind},
 };
+use std::time::Instant;
 
 impl Session {
     /// Gives every event that belongs to the recording to `watcher` too, from here
@@ -46,8 +47,14 @@ impl Session {
 
     /// Ends the calls. Gives what is to be closed when everything else is.
     pub(super) fn stop_probes(&mut self) -> Vec<Link> {
-        let links = self.probes.as_mut().map(|(probes, _)| probes.stop());
-        closing::at_once(links.unwrap_or_default())
+        let Some((probes, _)) = &mut self.probes else {
+            return Vec::new();
+        };
+        let links = probes.stop();
+        let begun = Instant::now();
+        let left = closing::at_once(links);
+        probes.detached(begun.elapsed());
+        left
     }
 
     /// Takes in what was attached. Before the calls just read: a description is
