@@ -187,7 +187,9 @@ impl Aggregator {
             | Event::CallData(_)
             | Event::CallStack(_)
             | Event::Probe(_)
-            | Event::ProbedFile(_) => false,
+            | Event::ProbedFile(_)
+            | Event::TracePoint(_)
+            | Event::Trace(_) => false,
         }
     }
 

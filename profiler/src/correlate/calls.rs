@@ -96,7 +96,11 @@ impl Tracker {
             Event::Process(event) => self.process(event, sink),
             Event::Probe(probe) => self.probe(probe),
             Event::ProbedFile(file) => self.file(file),
-            Event::Sample(_) | Event::CallStack(_) | Event::CallData(_) => {}
+            Event::Sample(_)
+            | Event::CallStack(_)
+            | Event::CallData(_)
+            | Event::TracePoint(_)
+            | Event::Trace(_) => {}
         }
     }
 

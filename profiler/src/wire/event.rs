@@ -1,6 +1,7 @@
 //! The events of the pipeline: what the kernel reports and a capture stores.
 
 use super::call::{Call, CallData, CallStack};
+use super::trace::{Trace, TracePoint};
 use crate::{
     probes::{Probe, ProbedFile},
     profile::{BuildId, LossKind},
@@ -26,6 +27,10 @@ pub enum Event {
     Probe(Probe),
     /// A file is probed from here on.
     ProbedFile(ProbedFile),
+    /// A tracepoint is recorded from here on.
+    TracePoint(TracePoint),
+    /// A tracepoint was hit.
+    Trace(Trace),
 }
 
 impl Event {
@@ -37,7 +42,8 @@ impl Event {
             Self::Call(call) => call.time_ns,
             Self::CallData(data) => data.time_ns,
             Self::CallStack(stack) => stack.sample.time_ns,
-            Self::Probe(_) | Self::ProbedFile(_) => 0,
+            Self::Trace(trace) => trace.time_ns,
+            Self::Probe(_) | Self::ProbedFile(_) | Self::TracePoint(_) => 0,
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::{
         bpf::{CALLS, perf, probe::Link},
         closing,
         config::RecordConfig,
+        driver::{DriverPlan, DriverProbes},
         runtime::RuntimeProbes,
     },
     wire::{Call, CallData, CallStack, Event},
@@ -19,12 +20,17 @@ impl Session {
     }
 
     /// Attaches to the runtimes that are there, if they are to be probed.
-    pub(super) fn start_probes(&mut self, config: &RecordConfig) -> Result<(), CollectError> {
+    pub(super) fn start_probes(
+        &mut self,
+        config: &RecordConfig,
+        drivers: DriverPlan,
+    ) -> Result<(), CollectError> {
         let Some(wanted) = &config.probes else {
             return Ok(());
         };
         let ring = self.bpf.ring(CALLS)?;
         let probes = RuntimeProbes::start(&self.bpf, wanted)?;
+        self.drivers = DriverProbes::start(&self.bpf, drivers, wanted.specs())?;
         // Their first stacks must be whole already.
         let users: Vec<u32> = probes.users().collect();
         self.probes = Some((probes, ring));
@@ -47,7 +53,10 @@ impl Session {
     /// Ends the calls. Gives what is to be closed when everything else is.
     pub(super) fn stop_probes(&mut self) -> Vec<Link> {
         let links = self.probes.as_mut().map(|(probes, _)| probes.stop());
-        closing::at_once(links.unwrap_or_default())
+        let mut left = closing::at_once(links.unwrap_or_default());
+        // Each of these is one the kernel closes on its own.
+        left.extend(self.drivers.stop());
+        left
     }
 
     /// Takes in what was attached. Before the calls just read: a description is
@@ -56,6 +65,7 @@ impl Session {
         if let Some((probes, _)) = &mut self.probes {
             let pending = &mut self.pending;
             probes.take_events(&self.processes, |event| pending.push_back(event));
+            pending.extend(self.drivers.take_events());
         }
     }
 
