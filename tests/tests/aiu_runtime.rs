@@ -89,18 +89,22 @@ fn exports_the_names_of_the_real_libraries() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The unknowns of the real library: const parameters, other offsets.
 #[test]
-fn builds_with_const_parameters() -> anyhow::Result<()> {
-    if skip_unless(
-        "builds_with_const_parameters",
-        &[NEEDS[0], Need::Tool("nm")],
-    ) {
+fn builds_of_another_abi_do_the_same() -> anyhow::Result<()> {
+    let needs = [NEEDS[0], Need::Tool("nm")];
+    if skip_unless("builds_of_another_abi_do_the_same", &needs) {
         return Ok(());
     }
-    let runtime = Runtime::build(&["-DFLEX_CONST=const"])?;
+    let runtime = Runtime::build(&["-DFLEX_CONST=const", "-DFLEX_OTHER_ABI"])?;
     let flex = exported(&runtime.library("flex"))?;
     let name = "_ZN4flex13RuntimeStream22launchOperationComputeEPKNS_13ComputeParamsE";
     assert!(flex.contains(name), "{flex:?}");
+    let shop = Workshop::new()?;
+    let truth = TruthFiles::new(&shop, "truth");
+    let arguments = ["paths", "--launches", "24"];
+    let other = accounts(&checked(&mut runtime.work(&truth, &arguments))?)?;
+    assert_eq!(other, run(&arguments, &[])?.0);
     Ok(())
 }
 

@@ -2,7 +2,6 @@
 //! program, against the clock's formula and against bpftrace.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,42 +9,10 @@ use anyhow::Context as _;
 
 use aiprof_tests::level_zero::driver::{Clock, Driver, Exports, LOADER, Machine, NEEDS, now_ns};
 use aiprof_tests::level_zero::module::Module;
-use aiprof_tests::level_zero::program::{Account, build_direct, build_work};
+use aiprof_tests::level_zero::program::{Account, Run, build_direct, build_work, run};
 use aiprof_tests::need::{Need, turn};
 use aiprof_tests::truth::{Kind, Truth};
 use aiprof_tests::workload::{Workshop, checked};
-
-/// A run of a workload and both accounts of it.
-struct Run {
-    accounts: Vec<Account>,
-    truth: Truth,
-}
-
-impl Run {
-    fn account(&self) -> &Account {
-        &self.accounts[0]
-    }
-}
-
-/// Runs `ze_work MODE` on a machine with a truth file.
-fn run(
-    shop: &Workshop,
-    program: &Path,
-    machine: &Machine,
-    module: &Module,
-    mode: &[&str],
-) -> anyhow::Result<Run> {
-    let truth = shop.path("truth.json");
-    let file = module.write(&shop.path("module.zebin"))?;
-    let mut command = machine.clone().truth(&truth).command(program);
-    command.args(&mode[..1]);
-    command.arg(format!("module={}", file.display()));
-    let output = checked(command.args(&mode[1..]))?;
-    Ok(Run {
-        accounts: Account::read(&output)?,
-        truth: Truth::read(&truth)?,
-    })
-}
 
 /// What holds of every truth file: calls and executions fit together, times are in
 /// order, clocks follow their formula, and the program counted the same launches.

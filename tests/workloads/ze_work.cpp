@@ -16,6 +16,8 @@
  */
 #include "ze.h"
 
+#include "ze_walk.h"
+
 #include <thread>
 
 #include <sys/wait.h>
@@ -187,44 +189,19 @@ static int newer(const Options &options)
 	return 0;
 }
 
-/* `Depth` frames whose names tell the path and the place in it. */
-struct Walk {
-	Program *program;
-	ze_command_list_handle_t list;
-	uint64_t sum;
-};
-
-template <int Path, int Depth> NOINLINE uint64_t walk(Walk &w)
-{
-	if constexpr (Depth == 0)
-		launch(w.list, *w.program, 0, Path + 1);
-	else
-		w.sum += walk<Path, Depth - 1>(w);
-	return w.sum + Depth;
-}
-
-template <int... Path> static void walk_all(Walk &w, long rounds, std::integer_sequence<int, Path...>)
-{
-	/* Path n launches n + 1 times each round. */
-	for (long round = 0; round < rounds; round++)
-		(([&] {
-			 for (int i = 0; i <= Path; i++)
-				 walk<Path, 30>(w);
-		 })(),
-		 ...);
-}
-
-constexpr int PATHS = 32;
-
 static int paths(const Options &options)
 {
 	Program p(options);
-	Walk w = {&p, p.immediate(2), 0};
+	auto list = p.immediate(2);
 	long rounds = options.number("rounds", 1);
-	walk_all(w, rounds, std::make_integer_sequence<int, PATHS>());
-	MUST(CommandList, Destroy, w.list);
+	/* Path n launches n + 1 times each round. */
+	for (long round = 0; round < rounds; round++)
+		for (int path = 0; path < WALK_PATHS; path++)
+			for (int i = 0; i <= path; i++)
+				walk_path(path, [&](int at) { launch(list, p, 0, at + 1); });
+	MUST(CommandList, Destroy, list);
 	std::string counts = "[";
-	for (int i = 0; i < PATHS; i++)
+	for (int i = 0; i < WALK_PATHS; i++)
 		counts += (i ? "," : "") + std::to_string(rounds * (i + 1));
 	account.also("paths", counts + "]");
 	return 0;
@@ -340,8 +317,8 @@ static int late(const Options &options)
 	auto list = p.immediate(2);
 	printf("ready\n");
 	fflush(stdout);
-	if (getchar() == EOF)
-		return 0;
+	/* The end of stdin will do as well. */
+	getchar();
 	for (long i = 0; i < options.number("launches", 100); i++)
 		launch(list, p, i % p.kernels.size(), 1);
 	MUST(CommandList, Destroy, list);

@@ -5,7 +5,7 @@ use crate::{
     process::{FileTable, Region},
     profile::{
         Binary, BinaryId, FrameKind, Location, LocationId, LossKind, Meta, Profile, ProfileBuilder,
-        Sample, Stack,
+        Sample, Stack, Values,
     },
     symbolize::SymFrame,
     wire::StopReason,
@@ -48,12 +48,15 @@ pub fn build_profile(
     meta: Meta,
 ) -> Profile {
     let mut builder = ProfileBuilder::new(meta);
+    if aggregate.calls.is_some() {
+        builder.of(Values::Launches);
+    }
     builder.losses().merge(&aggregate.losses);
     let mut locations: Vec<Option<LocationId>> = vec![None; aggregate.codes.values.len()];
     let mut stacks = vec![None; aggregate.stacks.values.len()];
     let mut keys: Vec<_> = aggregate.samples.iter().collect();
     keys.sort_by_key(|(k, _)| (k.pid, k.tid, k.stack, k.comm, k.thread, k.cgroup));
-    for (key, &(count, time_ns)) in keys {
+    for (key, weight) in keys {
         let Some(slot) = stacks.get_mut(key.stack as usize) else {
             continue;
         };
@@ -62,16 +65,19 @@ pub fn build_profile(
             let codes = codes
                 .iter()
                 .map(|&c| (c, aggregate.codes.values[c as usize]));
-            let (codes, cut) = split_cut(codes.collect(), names);
+            let (whole, cut) = split_cut(codes.collect(), names);
+            let codes = whole.iter().copied();
             let root_first = codes
-                .into_iter()
                 .rev()
                 .map(|(id, code)| {
-                    *locations[id as usize]
-                        .get_or_insert_with(|| location(&mut builder, files, names, code))
+                    *locations[id as usize].get_or_insert_with(|| match text_of(aggregate, code) {
+                        Some((text, kind)) => named(&mut builder, text, kind),
+                        None => location(&mut builder, files, names, code),
+                    })
                 })
                 .collect();
-            let complete = cut.is_none();
+            let has_stack = |&(_, code): &(u32, Code)| !matches!(code, Code::NoStack(_));
+            let complete = cut.is_none() && whole.iter().all(has_stack);
             (
                 builder.stack(Stack {
                     locations: root_first,
@@ -81,7 +87,7 @@ pub fn build_profile(
             )
         });
         if let Some(loss) = cut.and_then(StopReason::loss) {
-            builder.losses().add(loss, count);
+            builder.losses().add(loss, weight.count);
         }
         let name = |id: u32| {
             aggregate
@@ -99,8 +105,9 @@ pub fn build_profile(
             thread,
             cgroup,
             stack,
-            count,
-            time_ns,
+            count: weight.count,
+            time_ns: weight.time_ns,
+            bytes: weight.bytes,
         });
     }
     builder.finish()
@@ -127,6 +134,28 @@ fn split_cut(
     (codes, Some(reason))
 }
 
+/// The text of a frame that is no address, and what kind of code it stands for.
+fn text_of(aggregate: &Aggregator, code: Code) -> Option<(&str, FrameKind)> {
+    let (name, kind) = match code {
+        Code::Function { name } => (name, FrameKind::Native),
+        Code::Work { name } => (name, FrameKind::DeviceSoftware),
+        Code::Device => return Some(("-", FrameKind::Native)),
+        _ => return None,
+    };
+    let text = aggregate.names.values.get(name as usize);
+    Some((text.map_or("", String::as_str), kind))
+}
+
+/// A location that is only a name.
+fn named(builder: &mut ProfileBuilder, text: &str, kind: FrameKind) -> LocationId {
+    let frames = vec![builder.frame(text, kind, None)];
+    builder.location(Location {
+        binary: None,
+        address: 0,
+        frames,
+    })
+}
+
 fn location(
     builder: &mut ProfileBuilder,
     files: &FileTable,
@@ -146,7 +175,7 @@ fn location(
             address,
         ),
         Code::Jit { address, .. } => (None, address),
-        Code::Special(_) | Code::Cut(_) => (None, 0),
+        _ => (None, 0),
     };
     let mut frames: Vec<_> = names
         .frames(&code)
@@ -160,7 +189,7 @@ fn location(
         .frames(&code)
         .iter()
         .all(|f| f.kind == FrameKind::Unknown);
-    if unnamed && !matches!(code, Code::Cut(_)) {
+    if unnamed && !matches!(code, Code::Cut(_) | Code::NoStack(_)) {
         builder.losses().add(LossKind::FramesUnnamed, 1);
     }
     if frames.is_empty() {
@@ -207,6 +236,8 @@ fn unknown_name(files: &FileTable, code: Code) -> String {
         Code::Special(SpecialCode::Unmapped) => "[unmapped]".into(),
         Code::Special(SpecialCode::UnknownProcess) => "[process gone]".into(),
         Code::Cut(reason) => cut_name(reason),
+        Code::NoStack(reason) => reason.name().into(),
+        Code::Function { .. } | Code::Work { .. } | Code::Device => String::new(),
     }
 }
 

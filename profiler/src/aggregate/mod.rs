@@ -4,8 +4,10 @@
 //! process may be gone a moment later; names come last, for unique addresses
 //! only. The same code runs live and on a capture.
 
+mod calls;
 mod finish;
 
+pub use calls::NoStack;
 pub use finish::{Names, NoNames, build_profile};
 
 use crate::{
@@ -44,6 +46,20 @@ pub enum Code {
     Special(SpecialCode),
     /// Not an address: the walk of the stack ended here for this reason.
     Cut(StopReason),
+    /// A probed function, by its table's name.
+    Function {
+        /// Handle of the name in the aggregator.
+        name: u32,
+    },
+    /// What follows is done by a device.
+    Device,
+    /// A kernel, or an operation, of a device.
+    Work {
+        /// Handle of the name in the aggregator.
+        name: u32,
+    },
+    /// A call whose stack is not known.
+    NoStack(NoStack),
 }
 
 /// Code that has a name by where it is.
@@ -124,6 +140,13 @@ impl<T: Clone + Eq + Hash> Interner<T> {
         id
     }
 
+    /// Adds a value that is told apart from equal ones.
+    fn push(&mut self, value: T) -> u32 {
+        let id = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
+        self.values.push(value);
+        id
+    }
+
     fn clear(&mut self) {
         self.values.clear();
         self.index.clear();
@@ -135,8 +158,20 @@ impl<T: Clone + Eq + Hash> Interner<T> {
 pub struct Weighting {
     /// On-CPU nanoseconds of one sample. 0: samples are of a hardware counter,
     /// whose period is no time; each gets its share, by period, of its CPU's
-    /// busy time (see [`Aggregator::share_out`]).
+    /// busy time (see [`Aggregator::complete`]).
     pub period_ns: u64,
+}
+
+/// What samples of one key weigh.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Weigh {
+    /// Samples, or launches.
+    count: u64,
+    /// On-CPU time, or time in calls, nanoseconds; before [`Aggregator::complete`]
+    /// the period of hardware counters.
+    time_ns: u64,
+    /// Bytes moved by launches.
+    bytes: u64,
 }
 
 /// Adds samples up.
@@ -148,10 +183,12 @@ pub struct Aggregator {
     names: Interner<String>,
     stacks: Interner<std::rc::Rc<[u32]>>,
     stack_frames: usize,
-    samples: FxHashMap<SampleKey, (u64, u64)>,
+    samples: FxHashMap<SampleKey, Weigh>,
+    /// Of one that counts calls: the calls. Such a one takes no CPU samples.
+    calls: Option<Box<calls::Calls>>,
     /// What was lost.
     pub losses: Losses,
-    /// Samples taken in, also those without a user stack.
+    /// Samples, or launches, taken in, also those without a stack.
     pub taken: u64,
 }
 
@@ -168,6 +205,7 @@ impl Aggregator {
     /// Takes one event in; process events must go to `processes` here and not
     /// before. Returns whether the mappings of the event's process changed.
     pub fn apply(&mut self, processes: &mut ProcessTable, event: &Event) -> bool {
+        self.take_call_event(processes, event);
         match event {
             Event::Process(event) => {
                 match event.kind {
@@ -180,7 +218,13 @@ impl Aggregator {
                 processes.apply(event)
             }
             Event::Sample(sample) => {
-                self.sample(processes, sample);
+                if self.calls.is_none() {
+                    self.sample(processes, sample);
+                }
+                false
+            }
+            Event::CallStack(stack) if self.calls.is_none() => {
+                self.note_codes(processes, stack);
                 false
             }
             Event::Call(_)
@@ -188,6 +232,7 @@ impl Aggregator {
             | Event::CallStack(_)
             | Event::Probe(_)
             | Event::ProbedFile(_)
+            | Event::KernelNamed(_)
             | Event::TracePoint(_)
             | Event::Trace(_) => false,
         }
@@ -209,26 +254,29 @@ impl Aggregator {
         self.stacks.values.len()
     }
 
+    /// Adds what is only known at the end of a window, before its profile is built.
+    ///
     /// Turns the periods of hardware-counter samples into time: every CPU's busy
     /// nanoseconds are shared out among its samples by their periods. A CPU that
-    /// is not in `busy` gives its samples `fallback_ns` each. Does nothing where
-    /// samples stand for a fixed time.
-    pub fn share_out(&mut self, busy: &std::collections::BTreeMap<u32, u64>, fallback_ns: u64) {
-        if self.weighting.period_ns != 0 {
+    /// is not in `busy` gives its samples `fallback_ns` each. Nothing is shared out
+    /// where samples stand for a fixed time.
+    pub fn complete(&mut self, busy: &std::collections::BTreeMap<u32, u64>, fallback_ns: u64) {
+        self.take_call_losses();
+        if self.weighting.period_ns != 0 || self.calls.is_some() {
             return;
         }
         let mut totals: FxHashMap<u32, u128> = FxHashMap::default();
-        for (key, (_, period)) in &self.samples {
-            *totals.entry(key.cpu).or_default() += u128::from(*period);
+        for (key, weight) in &self.samples {
+            *totals.entry(key.cpu).or_default() += u128::from(weight.time_ns);
         }
-        for (key, (count, period)) in &mut self.samples {
+        for (key, weight) in &mut self.samples {
             let total = totals.get(&key.cpu).copied().unwrap_or(0);
-            *period = match busy.get(&key.cpu) {
+            weight.time_ns = match busy.get(&key.cpu) {
                 Some(&busy) if total > 0 => {
-                    u64::try_from(u128::from(*period) * u128::from(busy) / total)
+                    u64::try_from(u128::from(weight.time_ns) * u128::from(busy) / total)
                         .unwrap_or(u64::MAX)
                 }
-                _ => count.saturating_mul(fallback_ns),
+                _ => weight.count.saturating_mul(fallback_ns),
             };
         }
     }
@@ -242,6 +290,9 @@ impl Aggregator {
         self.samples.clear();
         self.losses = Losses::default();
         self.taken = 0;
+        if let Some(calls) = &mut self.calls {
+            calls.reset();
+        }
     }
 
     fn sample(&mut self, processes: &ProcessTable, sample: &Sample) {
@@ -279,13 +330,24 @@ impl Aggregator {
             0 => sample.period,
             fixed => fixed,
         };
+        let weight = Weigh {
+            count: 1,
+            time_ns: time,
+            bytes: 0,
+        };
+        self.weigh(key, weight);
+    }
+
+    /// Adds a weight to a key's.
+    fn weigh(&mut self, key: SampleKey, weight: Weigh) {
         if self.samples.len() >= self.limits.samples && !self.samples.contains_key(&key) {
             self.losses.add(LossKind::TableFull, 1);
             return;
         }
-        let entry = self.samples.entry(key).or_default();
-        entry.0 += 1;
-        entry.1 = entry.1.saturating_add(time);
+        let sum = self.samples.entry(key).or_default();
+        sum.count = sum.count.saturating_add(weight.count);
+        sum.time_ns = sum.time_ns.saturating_add(weight.time_ns);
+        sum.bytes = sum.bytes.saturating_add(weight.bytes);
     }
 
     /// The stack as code handles, leaf first.
@@ -376,5 +438,7 @@ fn region(processes: &ProcessTable, file: FileId) -> Region {
         .map_or(Region::Anonymous, Region::of)
 }
 
+#[cfg(test)]
+mod call_tests;
 #[cfg(test)]
 mod tests;

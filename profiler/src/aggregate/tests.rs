@@ -157,8 +157,8 @@ fn counter_samples_share_their_cpus_busy_time() {
         aggregate.apply(&mut table, &Event::Sample(one));
     }
     let busy = std::collections::BTreeMap::from([(0, 8000), (1, 500)]);
-    aggregate.share_out(&busy, 77);
-    let mut times: Vec<u64> = aggregate.samples.values().map(|&(_, time)| time).collect();
+    aggregate.complete(&busy, 77);
+    let mut times: Vec<u64> = aggregate.samples.values().map(|w| w.time_ns).collect();
     times.sort_unstable();
     assert_eq!(times, [77, 500, 2000, 6000]);
 }

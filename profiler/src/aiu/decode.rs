@@ -12,6 +12,7 @@ use super::layouts::Layouts;
 use super::learn::{Chosen, WINDOW, Walk};
 use super::record::{ActivityRecord, Context, Endian, View};
 use std::ops::AddAssign;
+use std::sync::OnceLock;
 
 /// What could not be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -166,6 +167,17 @@ impl<'t> Decoder<'t> {
             }
             return None;
         };
+        self.read(pass, at, byte, index)
+    }
+
+    /// Reads the record at `at` by a layout.
+    fn read<S: FnMut(ActivityRecord)>(
+        &mut self,
+        pass: &mut Pass<'_, S>,
+        at: usize,
+        byte: u8,
+        index: u16,
+    ) -> Option<usize> {
         let layout = self.layouts.get(index)?;
         let (end, bytes) = (at + layout.size, pass.walk.bytes);
         let Some(view) = View::new(layout, bytes, at, pass.walk.context.endian) else {
@@ -270,7 +282,9 @@ impl<'t> Decoder<'t> {
 /// # Panics
 /// When what was read and what was not do not make up the buffer.
 pub fn fuzz_records(data: &[u8]) {
-    let Ok(layouts) = Layouts::builtin() else {
+    // Reading the table takes longer than reading most inputs.
+    static TABLE: OnceLock<Option<Layouts>> = OnceLock::new();
+    let Some(layouts) = TABLE.get_or_init(|| Layouts::builtin().ok()) else {
         return;
     };
     for (endian, is_cut) in [(Endian::Little, false), (Endian::Big, true)] {
@@ -279,7 +293,7 @@ pub fn fuzz_records(data: &[u8]) {
             is_cut,
             ..Context::default()
         };
-        let mut decoder = Decoder::new(&layouts);
+        let mut decoder = Decoder::new(layouts);
         let mut records = 0;
         let unknown = decoder.buffer(data, &context, |record| {
             assert!(record.start <= record.end, "ends before it starts");

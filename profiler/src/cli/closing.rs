@@ -2,12 +2,13 @@
 
 use super::values::{grouped, human_bytes, human_duration};
 use crate::collect::session::SelfUsage;
-use crate::profile::Profile;
+use crate::profile::{Profile, Values};
 use std::time::Duration;
 
 /// Totals over all windows of a recording.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Totals {
+    values: Values,
     samples: u64,
     stacks: usize,
     duration: Duration,
@@ -17,6 +18,7 @@ pub(crate) struct Totals {
 impl Totals {
     /// Adds a profile.
     pub(crate) fn add(&mut self, profile: &Profile) {
+        self.values = profile.values;
         self.samples += profile.total_count();
         self.stacks += profile.stacks.len();
         self.duration += Duration::from_nanos(profile.meta.duration_ns);
@@ -26,8 +28,12 @@ impl Totals {
     /// The summary, line by line.
     pub(crate) fn lines(&self, usage: &SelfUsage) -> Vec<String> {
         let mut lines = vec![format!(
-            "aiprof: {} samples in {} stacks, {}",
+            "aiprof: {} {} in {} stacks, {}",
             grouped(self.samples),
+            match self.values {
+                Values::CpuTime => "samples",
+                Values::Launches => "launches",
+            },
             grouped(self.stacks as u64),
             human_duration(self.duration)
         )];

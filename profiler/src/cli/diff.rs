@@ -1,7 +1,7 @@
 //! `aiprof diff`: what changed between two profiles.
 
 use super::output::OutputFile;
-use super::profile_out::{ProfileFormat, WeightArg};
+use super::profile_out::{ProfileFormat, ValueArgs};
 use super::{profile_out, screen, usage_error};
 use crate::export::diff::{self, DiffOptions, Widths};
 use crate::export::folded::{self, FoldedStacks};
@@ -36,9 +36,8 @@ pub(crate) struct DiffArgs {
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
 
-    /// What the values in the folded files are
-    #[arg(long, value_enum, default_value_t = WeightArg::default())]
-    weight: WeightArg,
+    #[command(flatten)]
+    values: ValueArgs,
 
     /// Which of the two gives the frames their widths
     #[arg(long, value_enum, default_value_t = WidthsArg::default())]
@@ -76,7 +75,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<()> {
         keep_pids: args.keep_pids,
         ..DiffOptions::default()
     };
-    options.export.weight = args.weight.into();
+    options.export.weight = args.values.weight();
     let target = args
         .output
         .as_deref()
@@ -92,8 +91,8 @@ pub(crate) fn run(args: &DiffArgs) -> Result<()> {
         }
         None => (None, false),
     };
-    let before = read(&args.before, args.weight)?;
-    let after = read(&args.after, args.weight)?;
+    let before = read(&args.before, args.values)?;
+    let after = read(&args.after, args.values)?;
     let mut stdout = BufWriter::new(io::stdout().lock());
     let out: &mut dyn Write = match &mut file {
         Some(file) => file,
@@ -116,16 +115,17 @@ pub(crate) fn run(args: &DiffArgs) -> Result<()> {
 }
 
 /// Reads folded stacks, or makes them from a capture.
-fn read(path: &Path, weight: WeightArg) -> Result<FoldedStacks> {
+fn read(path: &Path, values: ValueArgs) -> Result<FoldedStacks> {
     let context = || format!("cannot read {}", path.display());
     if Format::from_extension(path) == Some(Format::from(ProfileFormat::Capture)) {
         let replay = ReplayOptions {
             inlines: true,
             kernel_stacks: true,
+            launches: values.launches(),
         };
         let profile = capture::replay(path, &replay)?;
         let mut text = Vec::new();
-        let options = profile_out::options(weight.into());
+        let options = profile_out::options(values.weight());
         export::write(&profile, Format::Folded, &options, &mut text)?;
         return folded::read(&mut text.as_slice()).with_context(context);
     }

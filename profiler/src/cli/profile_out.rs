@@ -45,6 +45,63 @@ pub(crate) enum WeightArg {
     Samples,
 }
 
+/// The weights of `--events`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EventsArg {
+    /// How many kernels, copies and fills were given to devices
+    Launches,
+    /// Wall-clock time in the runtimes' functions, without calls nested in them
+    TimeInCall,
+    /// Bytes moved by copies and fills
+    Bytes,
+}
+
+impl From<EventsArg> for Weight {
+    fn from(events: EventsArg) -> Self {
+        match events {
+            EventsArg::Launches => Self::Samples,
+            EventsArg::TimeInCall => Self::Time,
+            EventsArg::Bytes => Self::Bytes,
+        }
+    }
+}
+
+/// What profiles are of, and what their values mean: options of all that makes one.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct ValueArgs {
+    /// What the width of a frame means
+    #[arg(long, value_enum, default_value_t = WeightArg::default())]
+    weight: WeightArg,
+
+    /// Instead of CPU time: what was given to accelerators, by the call paths that did
+    ///
+    /// Each stack ends in the function of the runtime, `-`, and the kernel or the
+    /// operation. Calls are recorded whenever a capture is, so a capture can be reported
+    /// either way; time-in-call needs one that was recorded with --events time-in-call.
+    #[arg(long, value_enum, value_name = "WHAT", conflicts_with = "weight")]
+    events: Option<EventsArg>,
+}
+
+impl ValueArgs {
+    /// What the values mean.
+    pub(crate) fn weight(self) -> Weight {
+        match self.events {
+            Some(events) => events.into(),
+            None => self.weight.into(),
+        }
+    }
+
+    /// Whether the profile is of launches and calls.
+    pub(crate) fn launches(self) -> bool {
+        self.events.is_some()
+    }
+
+    /// Whether all calls must be timed.
+    pub(crate) fn times_calls(self) -> bool {
+        self.events == Some(EventsArg::TimeInCall)
+    }
+}
+
 impl From<WeightArg> for Weight {
     fn from(weight: WeightArg) -> Self {
         match weight {

@@ -1,6 +1,6 @@
 //! The options of a recording, and the plan that they make.
 
-use super::profile_out::{Destination, ProfileFormat, WeightArg};
+use super::profile_out::{Destination, ProfileFormat, ValueArgs};
 use super::{usage_error, values};
 use crate::collect::cgroup;
 use crate::collect::config::{
@@ -59,9 +59,8 @@ pub(crate) struct RecordArgs {
           value_parser = value_parser!(u32).range(i64::from(MIN_FREQUENCY_HZ)..=i64::from(MAX_FREQUENCY_HZ)))]
     frequency: u32,
 
-    /// What the width of a frame means
-    #[arg(long, value_enum, default_value_t = WeightArg::default())]
-    weight: WeightArg,
+    #[command(flatten)]
+    values: ValueArgs,
 
     /// What drives the sampling
     #[arg(long, value_enum, default_value_t = EventArg::from(RecordConfig::default().event))]
@@ -170,7 +169,9 @@ impl Plan {
             ));
         }
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
-        let probes = destination.keeps_events().then(|| ProbeConfig {
+        let probes = destination.keeps_events() || args.values.launches();
+        let probes = probes.then(|| ProbeConfig {
+            exact_call_times: args.values.times_calls(),
             command: args.command.clone(),
             stand_ins: args.admit_device,
             ..ProbeConfig::default()
@@ -179,7 +180,7 @@ impl Plan {
             as_user: as_user(args.as_user)?,
             duration: args.duration,
             destination,
-            weight: args.weight.into(),
+            weight: args.values.weight(),
             config: RecordConfig {
                 frequency_hz: args.frequency,
                 event: args.event.into(),
@@ -190,6 +191,7 @@ impl Plan {
                 cgroup,
                 title: args.title,
                 command: display_command(&args.command),
+                launches: args.values.launches(),
                 probes,
                 bpf_object: args.bpf_object,
             },

@@ -1,7 +1,7 @@
 //! `aiprof report`: a capture becomes any other output.
 
 use super::output::OutputFile;
-use super::profile_out::{self, Destination, ProfileFormat, WeightArg};
+use super::profile_out::{self, Destination, ProfileFormat, ValueArgs};
 use super::{screen, usage_error};
 use crate::export::Format;
 use crate::import::capture::{self, ReplayOptions};
@@ -24,9 +24,8 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<ProfileFormat>,
 
-    /// What the width of a frame means
-    #[arg(long, value_enum, default_value_t = WeightArg::default())]
-    weight: WeightArg,
+    #[command(flatten)]
+    values: ValueArgs,
 
     /// Leave out kernel stacks
     #[arg(long)]
@@ -59,12 +58,13 @@ pub(crate) fn run(args: &ReportArgs) -> Result<()> {
     let options = ReplayOptions {
         inlines: !args.no_inlines,
         kernel_stacks: !args.no_kernel,
+        launches: args.values.launches(),
     };
     let mut profile = capture::replay(&args.capture, &options)?;
     if let Some(title) = &args.title {
         profile.meta.title.clone_from(title);
     }
-    let weight = args.weight.into();
+    let weight = args.values.weight();
     match (file, destination) {
         (Some((file, format)), _) => profile_out::write_file(&profile, format, weight, file),
         (None, Destination::Stdout(format)) => profile_out::write_stdout(&profile, format, weight),

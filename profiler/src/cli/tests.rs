@@ -65,6 +65,7 @@ fn the_help_states_the_defaults() {
     let weight = match Weight::default() {
         Weight::Time => "[default: time]",
         Weight::Samples => "[default: samples]",
+        Weight::Bytes => "[default: bytes]",
     };
     for text in [frequency.as_str(), event, weight] {
         assert!(help.contains(text), "{text} is not in the help");
@@ -123,6 +124,7 @@ fn every_option_reaches_the_configuration() {
             cgroup: None,
             title: "T".into(),
             command: "make -j8".into(),
+            launches: false,
             probes: None,
             bpf_object: Some("x.o".into()),
         }
@@ -133,6 +135,26 @@ fn every_option_reaches_the_configuration() {
         plan.destination,
         Destination::File("x.svg".into(), Format::Svg)
     );
+}
+
+#[test]
+fn events_need_probes_and_say_what_the_values_are() {
+    for (events, weight, exact) in [
+        ("launches", Weight::Samples, false),
+        ("time-in-call", Weight::Time, true),
+        ("bytes", Weight::Bytes, false),
+    ] {
+        let plan = plan(&["--events", events, "-o", "x.svg", "ls"]).unwrap();
+        assert!(plan.config.launches);
+        assert_eq!(plan.weight, weight, "{events}");
+        let probes = plan.config.probes.unwrap();
+        assert_eq!(
+            (probes.exact_call_times, probes.command),
+            (exact, vec!["ls".into()])
+        );
+    }
+    assert!(plan(&["--events", "bytes", "--weight", "time", "ls"]).is_err());
+    assert!(plan(&["--events", "power", "ls"]).is_err());
 }
 
 #[test]

@@ -49,6 +49,9 @@ pub struct RecordConfig {
     pub title: String,
     /// The command that is profiled, for the profile's description; empty: none.
     pub command: String,
+    /// Count launches and the time in calls of runtimes instead of CPU samples.
+    /// Needs `probes`. Default: no.
+    pub launches: bool,
     /// Record calls of accelerator runtimes. Default: no.
     pub probes: Option<ProbeConfig>,
     /// Another eBPF object in place of the built-in one, for development.
@@ -125,6 +128,7 @@ impl Default for RecordConfig {
             cgroup: None,
             title: String::new(),
             command: String::new(),
+            launches: false,
             probes: None,
             bpf_object: None,
         }

@@ -33,6 +33,7 @@ pub mod driver;
 pub mod filter;
 pub mod finisher;
 pub mod inspect;
+pub mod late;
 pub mod launch;
 pub mod names;
 pub mod privileges;

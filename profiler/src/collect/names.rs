@@ -224,7 +224,12 @@ impl NameService {
                 }
                 Code::Kernel { address } => batch.kernel.push(address),
                 Code::Jit { pid, address } => batch.jit.entry(pid).or_default().push(address),
-                Code::Special(_) | Code::Cut(_) => {}
+                Code::Special(_)
+                | Code::Cut(_)
+                | Code::Function { .. }
+                | Code::Device
+                | Code::Work { .. }
+                | Code::NoStack(_) => {}
             }
         }
         let mut users = users(processes, by_file.keys().copied());

@@ -248,7 +248,11 @@ impl Session {
             finisher: Finisher::default(),
             binaries: Binaries::default(),
             processes: ProcessTable::default(),
-            aggregate: Aggregator::new(weighting, Limits::default()),
+            aggregate: if config.launches {
+                Aggregator::of_calls(Limits::default())
+            } else {
+                Aggregator::new(weighting, Limits::default())
+            },
             names: None,
             name_options,
             named_codes: 0,
@@ -370,6 +374,7 @@ impl Session {
             self.finisher = Finisher::default();
             self.binaries.retain(|_| false);
             self.processes = ProcessTable::default();
+            self.aggregate.forget_files();
             self.names = None;
             return;
         }
@@ -393,6 +398,9 @@ impl Session {
         self.cpus.stop_sampling();
         let links = self.stop_probes();
         self.drain(true)?;
+        self.name_late_kernels(true)?;
+        self.aggregate
+            .finish_calls(&self.processes, perf::monotonic_ns());
         let profile = self.build()?;
         let bpf_memory_bytes = Bpf::memory_bytes() + self.cpus.ring_bytes() as u64;
         if let Some(capture) = self.capture.take() {
@@ -430,7 +438,15 @@ impl Session {
         let horizon = perf::monotonic_ns().saturating_sub(IN_FLIGHT_NS);
         let mut undecodable = 0;
         for ring in self.cpus.rings() {
-            undecodable += ring.drain(|event| self.pending.push_back(Event::Process(event)));
+            undecodable += ring.drain(|event| {
+                // Probes do not wait for what happened before.
+                if let (ProcessEventKind::Map(map), Some((probes, _))) =
+                    (&event.kind, &mut self.probes)
+                {
+                    probes.mapped(event.pid, map);
+                }
+                self.pending.push_back(Event::Process(event));
+            });
         }
         let (pending, finisher) = (&mut self.pending, &mut self.finisher);
         let mut receive = |record: &[u8]| undecodable += receive(record, pending, finisher);
@@ -459,6 +475,9 @@ impl Session {
             &self.binaries,
         );
         self.tables.maintain();
+        if !all {
+            self.name_late_kernels(false)?;
+        }
         Ok(read.more)
     }
 
@@ -469,9 +488,11 @@ impl Session {
             Event::CallStack(stack) => self.take_call_stack(stack),
             Event::Call(call) => self.take_call(call),
             Event::CallData(data) => self.take_call_data(data),
-            Event::Probe(_) | Event::ProbedFile(_) | Event::TracePoint(_) | Event::Trace(_) => {
-                self.record(&event)
-            }
+            Event::Probe(_)
+            | Event::ProbedFile(_)
+            | Event::KernelNamed(_)
+            | Event::TracePoint(_)
+            | Event::Trace(_) => self.record(&event),
         }
     }
 
@@ -482,6 +503,9 @@ impl Session {
         }
         if let Some(watcher) = &mut self.watcher {
             watcher(event, &self.processes);
+        }
+        if !matches!(event, Event::Process(_) | Event::Sample(_)) {
+            self.aggregate.apply(&mut self.processes, event);
         }
         Ok(())
     }
@@ -502,10 +526,14 @@ impl Session {
             return Ok(());
         };
         self.filter.note(&event);
+        self.late_processes(&event);
         match &event.kind {
-            ProcessEventKind::Map(map) => self.mapped(event.pid, map),
+            ProcessEventKind::Map(map) => self.open(event.pid, map),
             ProcessEventKind::Snapshot { maps, .. } => {
-                maps.iter().for_each(|map| self.mapped(event.pid, map));
+                maps.iter().for_each(|map| self.open(event.pid, map));
+                if let Some((probes, _)) = &mut self.probes {
+                    maps.iter().for_each(|map| probes.mapped(event.pid, map));
+                }
             }
             ProcessEventKind::Exit if event.pid == event.tid => {
                 self.publisher.retire(event.pid, &self.processes);
@@ -521,12 +549,9 @@ impl Session {
         Ok(())
     }
 
-    fn mapped(&mut self, pid: u32, map: &wire::MapEvent) {
+    fn open(&mut self, pid: u32, map: &wire::MapEvent) {
         let id = self.processes.files.intern(&map.file);
         self.binaries.open(id, pid, map);
-        if let Some((probes, _)) = &mut self.probes {
-            probes.mapped(pid, map);
-        }
     }
 
     fn take_sample(&mut self, mut sample: Sample) -> Result<(), CollectError> {
@@ -682,7 +707,7 @@ impl Session {
         let busy_now = busy::busy_ns();
         self.busy = busy::since(&self.busy_before, &busy_now);
         self.busy_before = busy_now;
-        self.aggregate.share_out(&self.busy, meta.period_ns);
+        self.aggregate.complete(&self.busy, meta.period_ns);
         Ok(match &self.names {
             Some(names) => build_profile(&self.aggregate, &self.processes.files, names, meta),
             None => build_profile(

@@ -96,6 +96,9 @@ impl Tracker {
             Event::Process(event) => self.process(event, sink),
             Event::Probe(probe) => self.probe(probe),
             Event::ProbedFile(file) => self.file(file),
+            Event::KernelNamed(named) => {
+                self.name_kernel(named.pid, named.kernel, &named.name, sink);
+            }
             Event::Sample(_)
             | Event::CallStack(_)
             | Event::CallData(_)

@@ -16,28 +16,28 @@ const CUT: &str = "[..]";
 /// Device code that arrives in pieces.
 #[derive(Clone, Debug)]
 pub(super) struct Image {
+    tag: u8,
     hasher: Sha256,
     /// Bytes so far.
     have: u64,
     total: u64,
     broken: bool,
-    pub(super) format: u64,
 }
 
 impl Image {
-    fn new() -> Self {
+    fn new(tag: u8) -> Self {
         Self {
+            tag,
             hasher: Sha256::new(),
             have: 0,
             total: 0,
             broken: false,
-            format: 0,
         }
     }
 
     fn take(&mut self, data: &CallData) {
         self.total = self.total.max(data.total);
-        // A piece that is missing or out of order changes the digest: none then.
+        // Without a piece, or with one out of order, there is no digest.
         self.broken |= data.unread || data.offset != self.have;
         self.hasher.update(&data.bytes);
         self.have += data.bytes.len() as u64;
@@ -52,7 +52,7 @@ impl Image {
         ModuleImage {
             digest: whole.map(Into::into),
             bytes: self.total,
-            format: self.format,
+            format: 0,
         }
     }
 }
@@ -63,20 +63,18 @@ impl Open {
         let Some(info) = self.known.probe.data.get(usize::from(data.tag)) else {
             return;
         };
-        let is_blob = info.format == DataFormat::Blob;
         let is_text = info.format == DataFormat::Text;
-        let is_image = Some(data.tag) == self.known.tags.image;
-        let content = self.content(data.tag);
-        content.total = content.total.max(data.total);
-        if is_blob && !is_image && data.total > MAX_CONTENT as u64 {
-            content.complete = !data.unread;
+        if data.unread && data.bytes.is_empty() && data.offset == 0 && !is_text {
+            // Optional: the pointer to it leads nowhere.
             return;
         }
-        if is_blob && is_image {
-            let image = self.image.get_or_insert_with(|| Box::new(Image::new()));
-            image.take(data);
-            let complete = image.is_complete();
-            self.content(data.tag).complete = complete;
+        if self.is_image(data.tag) {
+            return self.take_image(data);
+        }
+        let content = self.content(data.tag);
+        content.total = content.total.max(data.total);
+        if data.total > MAX_CONTENT as u64 {
+            content.complete = !data.unread;
             return;
         }
         let fits = data.offset == content.bytes.len() as u64
@@ -89,6 +87,25 @@ impl Open {
         if is_text && Some(data.tag) == self.known.tags.name && !data.unread {
             self.name = name(&data.bytes);
         }
+    }
+
+    /// Whether a tag is that of the device code.
+    fn is_image(&self, tag: u8) -> bool {
+        let tags = &self.known.tags;
+        match &self.image {
+            Some(image) => image.tag == tag,
+            None => [tags.image, tags.program_image].contains(&Some(tag)),
+        }
+    }
+
+    fn take_image(&mut self, data: &CallData) {
+        let image = self
+            .image
+            .get_or_insert_with(|| Box::new(Image::new(data.tag)));
+        image.take(data);
+        let (total, complete) = (image.total, image.is_complete());
+        let content = self.content(data.tag);
+        (content.total, content.complete) = (total, complete);
     }
 
     fn content(&mut self, tag: u8) -> &mut CallContent {

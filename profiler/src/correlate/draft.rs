@@ -34,9 +34,17 @@ impl Thread {
         let Some(open) = self.open.get(index) else {
             return;
         };
+        if open.known.executes_graph() {
+            return self.submit_graph(index, world);
+        }
         if !open.known.is_work() && !self.is_bare_submission(index) {
             return;
         }
+        self.draft_own(index, world);
+    }
+
+    /// Drafts the work of a call that is work.
+    pub(super) fn draft_own(&mut self, index: usize, world: &mut World) {
         let launch = self.make(index, world);
         self.place(index, launch, world);
     }
@@ -90,8 +98,11 @@ impl Thread {
         open.call.works = open.call.works.saturating_add(1);
         let maker = open.call.id;
         let mut own = Own::default();
-        if launch.list != 0 {
-            let list = launch.list;
+        let list = match launch.list {
+            0 if is_capturing(launch.queue, open, world) => launch.queue,
+            list => list,
+        };
+        if list != 0 {
             let kind = list_kind(list, open, world);
             if kind == ListKind::Immediate {
                 launch.list = 0;
@@ -143,6 +154,9 @@ impl Thread {
             return;
         }
         open.call.works = open.call.works.saturating_sub(1);
+        if open.call.works == 0 {
+            open.call.work = None;
+        }
         open.recorded = None;
         let maker = open.call.id;
         if let Some((list, (handles, room))) = own.list.zip(world.known(open)) {
@@ -157,9 +171,6 @@ impl Thread {
     pub(super) fn redraft(&mut self, index: usize, world: &mut World) {
         if self.open.get(index).is_none_or(|open| !open.own.is_some()) {
             return;
-        }
-        if let Some(open) = self.open.get_mut(index) {
-            open.call.work = None;
         }
         self.withdraw(index, world);
         // Nothing was made inside of it yet: data come right behind the entry.
@@ -259,12 +270,20 @@ pub(super) fn remove_draft(drafts: &mut Vec<Draft>, at: usize, maker: u64) {
 fn list_kind(list: u64, open: &Open, world: &mut World) -> ListKind {
     let (handles, room) = world.handles(open);
     match handles.list(list, room) {
+        Some(list) if list.capturing => ListKind::Regular,
         Some(list) => list.kind,
         None => {
             world.losses.add(LossKind::HandlesRefused, 1);
             ListKind::Immediate
         }
     }
+}
+
+/// Whether work given to a queue is recorded and not done.
+fn is_capturing(queue: u64, open: &Open, world: &mut World) -> bool {
+    let known = world.known(open).map(|(handles, _)| handles);
+    let list = known.and_then(|handles| handles.lists.get(queue));
+    queue != 0 && list.is_some_and(|list| list.capturing)
 }
 
 /// A launch of which only the calls are known: outermost first.
@@ -314,6 +333,13 @@ fn add_roles(launch: &mut Launch, open: &Open, handles: &mut Handles, room: &mut
     take(slots.device, &mut launch.device);
     take(slots.event, &mut launch.event);
     take(slots.bytes, &mut launch.bytes);
+    if let Some(width) = open.handle(slots.extent[0]) {
+        // An extent of 0 lines is one line.
+        let lines = |slot| open.handle(slot).unwrap_or(1);
+        let [_, height, depth] = slots.extent;
+        let area = width.saturating_mul(lines(height));
+        launch.bytes = area.saturating_mul(lines(depth));
+    }
     if let Some(id) = open.handle(slots.correlation) {
         launch.correlation = Some(id);
     }
@@ -396,6 +422,9 @@ fn add_sizes(launch: &mut Launch, open: &Open) {
 /// Names a copy, a fill or a barrier after what it does.
 fn name_operation(launch: &mut Launch, chain: &[Open], handles: &Handles, words: &Words) {
     let name = match launch.kind {
+        CallKind::Copy if innermost(chain, |o| o.known.operation.as_ref()).is_some() => {
+            innermost(chain, |open| open.known.operation.as_ref())
+        }
         CallKind::Copy => {
             let (from, to) = copies(chain, handles);
             words
@@ -436,23 +465,24 @@ impl Default for Words {
 }
 
 /// From the innermost call of a chain that knows.
-fn innermost<T>(chain: &[Open], know: impl Fn(&Open) -> Option<T>) -> Option<T> {
+fn innermost<'a, T: 'a>(chain: &'a [Open], know: impl Fn(&'a Open) -> Option<T>) -> Option<T> {
     chain.iter().rev().find_map(know)
 }
 
 /// Where a copy comes from and goes to: as the API says it, else as the addresses
 /// were allocated.
 fn copies(chain: &[Open], handles: &Handles) -> (Memory, Memory) {
-    let said = innermost(chain, |open| {
-        let (from, to) = open.known.letters;
-        from.zip(to).or_else(|| direction(open))
-    });
-    let of = |address: Option<u64>| address.map_or(Memory::Unknown, |a| handles.ranges.memory(a));
-    said.unwrap_or_else(|| {
-        let from = innermost(chain, |open| open.handle(open.known.slots.src));
-        let to = innermost(chain, |open| open.handle(open.known.slots.dst));
-        (of(from), of(to))
-    })
+    let said = innermost(chain, direction);
+    let side = |side: usize| {
+        let by_name = innermost(chain, |open| open.known.letters[side]);
+        let address = innermost(chain, |open| {
+            let slots = &open.known.slots;
+            open.handle([slots.src, slots.dst][side])
+        });
+        let by_address = || handles.ranges.memory(address.unwrap_or(0));
+        by_name.unwrap_or_else(by_address)
+    };
+    said.unwrap_or_else(|| (side(0), side(1)))
 }
 
 /// The direction argument of CUDA's and HIP's copies.

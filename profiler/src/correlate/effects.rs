@@ -19,6 +19,9 @@ pub(super) fn apply(open: &Open, now: u64, world: &mut World) {
         Effect::GroupSize => group_size(open, world),
         Effect::NewModule => new_module(open, now, world),
         Effect::NewList { immediate } => new_list(open, immediate, now, world),
+        Effect::BeginCapture => begin_capture(open, world),
+        Effect::EndCapture => end_capture(open, now, world),
+        Effect::CopyList => copy_list(open, now, world),
         Effect::CloseList => with_list(open, world, |kind| {
             if *kind == ListKind::Undecided {
                 *kind = ListKind::Regular;
@@ -69,6 +72,7 @@ fn object_of(open: &Open, object: Object) -> Option<u64> {
         Object::Module => slots.module,
         Object::List => slots.list,
         Object::Queue => slots.queue,
+        Object::Graph => slots.graph,
     })
 }
 
@@ -145,6 +149,52 @@ fn new_list(open: &Open, immediate: bool, now: u64, world: &mut World) -> bool {
     let device = open.value(slots.device).unwrap_or(0);
     let (handles, room) = world.handles(open);
     handles.new_list(handle, kind, device, now, room)
+}
+
+/// What is put on a list or queue from here on is recorded, and done when the graph
+/// that is made of it is executed.
+fn begin_capture(open: &Open, world: &mut World) -> bool {
+    let slots = &open.known.slots;
+    let Some(handle) = open.handle(slots.list).or(open.handle(slots.queue)) else {
+        return true;
+    };
+    let (handles, room) = world.handles(open);
+    let Some(list) = handles.list(handle, room) else {
+        return false;
+    };
+    // It works at once otherwise.
+    list.kind = ListKind::Immediate;
+    list.capturing = true;
+    room.recorded += std::mem::take(&mut list.entries).len();
+    true
+}
+
+fn end_capture(open: &Open, now: u64, world: &mut World) -> bool {
+    let slots = &open.known.slots;
+    let Some(handle) = open.handle(slots.list).or(open.handle(slots.queue)) else {
+        return true;
+    };
+    let graph = open.handle(slots.graph);
+    let (handles, room) = world.handles(open);
+    let content = handles.take_entries(handle);
+    match graph {
+        Some(graph) => handles.new_filled(graph, content, now, room),
+        None => {
+            room.recorded += content.0.len();
+            true
+        }
+    }
+}
+
+fn copy_list(open: &Open, now: u64, world: &mut World) -> bool {
+    let slots = &open.known.slots;
+    let copy = open.handle(slots.list).or(open.handle(slots.graph));
+    let Some((source, copy)) = open.handle(slots.source).zip(copy) else {
+        return true;
+    };
+    let (handles, room) = world.handles(open);
+    let content = handles.copy_entries(source, room);
+    handles.new_filled(copy, content, now, room)
 }
 
 fn with_list(open: &Open, world: &mut World, change: impl FnOnce(&mut ListKind)) -> bool {

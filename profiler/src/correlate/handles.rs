@@ -73,6 +73,8 @@ pub(super) struct List {
     pub(super) device: u64,
     /// Work put on it since it was made or reset; of an immediate list none.
     pub(super) entries: Vec<Recorded>,
+    /// Work put on it or, if it is a queue, given to it is recorded.
+    pub(super) capturing: bool,
     /// Work that found no room: missing from every execution.
     pub(super) refused: u64,
 }
@@ -266,6 +268,7 @@ impl Handles {
             kind,
             device,
             entries: Vec::new(),
+            capturing: false,
             refused: 0,
         };
         let mut old = None;
@@ -288,7 +291,7 @@ impl Handles {
         let Some(list) = self.lists.get_mut(handle) else {
             return false;
         };
-        if list.kind == ListKind::Undecided && list.entries.len() >= UNDECIDED {
+        if entry.counted && list.entries.len() >= UNDECIDED {
             list.kind = ListKind::Immediate;
             room.recorded += list.entries.len();
             list.entries = Vec::new();
@@ -301,6 +304,48 @@ impl Handles {
         room.recorded -= 1;
         list.entries.push(entry);
         true
+    }
+
+    /// Takes all work off a list, to put it elsewhere.
+    pub(super) fn take_entries(&mut self, handle: u64) -> (Vec<Recorded>, u64) {
+        match self.lists.get_mut(handle) {
+            Some(list) => {
+                list.capturing = false;
+                let refused = std::mem::take(&mut list.refused);
+                (std::mem::take(&mut list.entries), refused)
+            }
+            None => (Vec::new(), 0),
+        }
+    }
+
+    /// A list's work, for another one.
+    pub(super) fn copy_entries(&self, handle: u64, room: &mut Room) -> (Vec<Recorded>, u64) {
+        let Some(list) = self.lists.get(handle) else {
+            return (Vec::new(), 0);
+        };
+        let entries: Vec<_> = list.entries.iter().take(room.recorded).cloned().collect();
+        room.recorded -= entries.len();
+        let refused = list.entries.len() - entries.len();
+        (entries, list.refused + refused as u64)
+    }
+
+    /// Makes a list, or a graph, of work that is already accounted for.
+    pub(super) fn new_filled(
+        &mut self,
+        handle: u64,
+        (entries, refused): (Vec<Recorded>, u64),
+        now: u64,
+        room: &mut Room,
+    ) -> bool {
+        let fits = self.new_list(handle, ListKind::Regular, 0, now, room);
+        match self.lists.get_mut(handle).filter(|_| fits) {
+            Some(list) => {
+                list.entries = entries;
+                list.refused = refused;
+            }
+            None => room.recorded += entries.len(),
+        }
+        fits
     }
 
     /// Takes back what the call `maker` put on a list last.
@@ -328,7 +373,7 @@ impl Handles {
         match object {
             Object::Kernel => self.kernels.retain(handle),
             Object::Module => self.modules.retain(handle),
-            Object::List => self.lists.retain(handle),
+            Object::List | Object::Graph => self.lists.retain(handle),
             Object::Queue => self.queues.retain(handle),
         }
     }
@@ -346,7 +391,7 @@ impl Handles {
             Object::Kernel => drop(all.kernels.release(handle, entered_ns)),
             Object::Module => drop(all.modules.release(handle, entered_ns)),
             Object::Queue => drop(all.queues.release(handle, entered_ns)),
-            Object::List => {
+            Object::List | Object::Graph => {
                 let list = all.lists.release(handle, entered_ns);
                 recorded = list.map_or(0, |list| list.entries.len());
             }

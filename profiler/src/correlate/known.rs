@@ -15,8 +15,10 @@ pub(super) struct Known {
     pub(super) effect: Effect,
     /// One bit for each value read at the exit.
     pub(super) at_exit: u16,
-    /// Source and destination of a copy, as far as the function's name says it.
-    pub(super) letters: (Option<Memory>, Option<Memory>),
+    /// Source and destination of a copy, as far as the function says it.
+    pub(super) letters: [Option<Memory>; 2],
+    /// What the function does, where that is no copy, fill or barrier but its kind.
+    pub(super) operation: Option<Rc<str>>,
 }
 
 /// Slots of the values with a role.
@@ -38,6 +40,9 @@ pub(super) struct Slots {
     pub(super) format: Option<usize>,
     pub(super) correlation: Option<usize>,
     pub(super) direction: Option<usize>,
+    pub(super) extent: [Option<usize>; 3],
+    pub(super) graph: Option<usize>,
+    pub(super) source: Option<usize>,
 }
 
 /// Tags of the data with a role.
@@ -45,6 +50,7 @@ pub(super) struct Slots {
 pub(super) struct Tags {
     pub(super) name: Option<u8>,
     pub(super) image: Option<u8>,
+    pub(super) program_image: Option<u8>,
     pub(super) lists: Option<u8>,
     pub(super) global: Option<u8>,
     pub(super) local: Option<u8>,
@@ -57,6 +63,7 @@ pub(super) enum Object {
     Module,
     List,
     Queue,
+    Graph,
 }
 
 /// What a call changes in what handles mean.
@@ -73,6 +80,12 @@ pub(super) enum Effect {
     NewList {
         immediate: bool,
     },
+    /// Work put on a list or queue is recorded from here on.
+    BeginCapture,
+    /// A graph is made of what was recorded.
+    EndCapture,
+    /// Makes a list or a graph with the content of another.
+    CopyList,
     CloseList,
     ResetList,
     NewQueue,
@@ -104,10 +117,14 @@ impl Known {
             format: slot(role::FORMAT),
             correlation: slot(role::CORRELATION),
             direction: slot(role::DIRECTION),
+            extent: role::EXTENT.map(slot),
+            graph: slot(role::GRAPH),
+            source: slot(role::SOURCE_LIST).or_else(|| slot(role::SOURCE_GRAPH)),
         };
         let tags = Tags {
             name: probe.tag(role::NAME),
             image: probe.tag(role::IMAGE),
+            program_image: probe.tag(role::PROGRAM_IMAGE),
             lists: probe.tag(role::LISTS),
             global: probe.tag(role::GLOBAL_ITEMS),
             local: probe.tag(role::LOCAL_ITEMS),
@@ -121,6 +138,8 @@ impl Known {
         Self {
             effect: effect(&probe, &slots, &tags, at_exit),
             letters: letters(&probe),
+            operation: (probe.kind == CallKind::Copy && says(&probe, &["Prefetch"]))
+                .then(|| "Memory prefetch".into()),
             api: probe.api.as_str().into(),
             function: probe.function.as_str().into(),
             probe: Rc::new(probe),
@@ -132,7 +151,13 @@ impl Known {
 
     /// Whether it puts work on a device, a queue or a list.
     pub(super) fn is_work(&self) -> bool {
-        is_work(self.probe.kind)
+        is_work(self.probe.kind) && !self.probe.is_ioctl
+    }
+
+    /// Whether it executes what a graph has recorded.
+    pub(super) fn executes_graph(&self) -> bool {
+        let kind = self.probe.kind;
+        self.slots.graph.is_some() && matches!(kind, CallKind::Launch | CallKind::Submit)
     }
 
     /// Whether a call of it inside of a call of `outer` is part of that call
@@ -186,6 +211,11 @@ fn effect(probe: &Probe, slots: &Slots, tags: &Tags, at_exit: u16) -> Effect {
         }
         CallKind::Module | CallKind::Compile if made(slots.module) => Effect::NewModule,
         CallKind::Module if given(slots.module) => shared(probe, Object::Module),
+        CallKind::Queue if says(probe, &["BeginGraphCapture", "BeginCapture"]) => {
+            Effect::BeginCapture
+        }
+        CallKind::Queue if says(probe, &["EndGraphCapture", "EndCapture"]) => Effect::EndCapture,
+        CallKind::Queue if slots.source.is_some() => Effect::CopyList,
         CallKind::Queue if made(slots.list) => Effect::NewList {
             immediate: says(probe, &["Immediate"]),
         },
@@ -194,6 +224,7 @@ fn effect(probe: &Probe, slots: &Slots, tags: &Tags, at_exit: u16) -> Effect {
             () if says(probe, &["Close"]) => Effect::CloseList,
             () => shared(probe, Object::List),
         },
+        CallKind::Queue if given(slots.graph) => shared(probe, Object::Graph),
         CallKind::Queue if made(slots.queue) => Effect::NewQueue,
         CallKind::Queue if given(slots.queue) => shared(probe, Object::Queue),
         CallKind::Alloc if slots.address.is_some() => Effect::Alloc(allocates(probe)),
@@ -223,43 +254,35 @@ fn allocates(probe: &Probe) -> Memory {
     }
 }
 
-/// Where from and where to a function copies, if its name tells.
-fn letters(probe: &Probe) -> (Option<Memory>, Option<Memory>) {
-    const UNKNOWN: (Option<Memory>, Option<Memory>) = (None, None);
+/// Where from and where to a function copies, as far as its name or its arguments
+/// tell.
+fn letters(probe: &Probe) -> [Option<Memory>; 2] {
     if probe.kind != CallKind::Copy {
-        return UNKNOWN;
+        return [None; 2];
     }
-    let known = [
-        ("H", Some(Memory::Host)),
-        ("D", Some(Memory::Device)),
-        ("A", Some(Memory::Device)),
-    ];
-    for (from, source) in known {
-        for (to, destination) in known {
-            let pair = [format!("{from}to{to}"), format!("{from}2{to}")];
-            if says(probe, &[&pair[0], &pair[1]]) {
-                return (source, destination);
-            }
+    // A: memory of the accelerator.
+    let known = ["H", "D", "A"].into_iter();
+    for (from, to) in known
+        .clone()
+        .flat_map(|a| known.clone().map(move |b| (a, b)))
+    {
+        let pair = [format!("{from}to{to}"), format!("{from}2{to}")];
+        if says(probe, &[&pair[0], &pair[1]]) {
+            return [from, to].map(|letter| match letter {
+                "H" => Some(Memory::Host),
+                _ => Some(Memory::Device),
+            });
         }
     }
     // OpenCL's and SYCL's words for buffers.
-    if says(
-        probe,
-        &["ReadBuffer", "BufferRead", "ReadImage", "ImageRead"],
-    ) {
-        (Some(Memory::Device), Some(Memory::Host))
-    } else if says(
-        probe,
-        &["WriteBuffer", "BufferWrite", "WriteImage", "ImageWrite"],
-    ) {
-        (Some(Memory::Host), Some(Memory::Device))
-    } else if says(
-        probe,
-        &["CopyBuffer", "BufferCopy", "CopyImage", "ImageCopy"],
-    ) && !says(probe, &["FromMemory", "ToMemory"])
-    {
-        (Some(Memory::Device), Some(Memory::Device))
-    } else {
-        UNKNOWN
+    let reads = ["ReadBuffer", "BufferRead", "ReadImage", "ImageRead"];
+    let writes = ["WriteBuffer", "BufferWrite", "WriteImage", "ImageWrite"];
+    if says(probe, &reads) {
+        return [Some(Memory::Device), Some(Memory::Host)];
+    } else if says(probe, &writes) {
+        return [Some(Memory::Host), Some(Memory::Device)];
+    } else if says(probe, &["CopyBuffer", "BufferCopy"]) {
+        return [Some(Memory::Device); 2];
     }
+    role::IMAGES.map(|image| probe.slot(image).map(|_| Memory::Device))
 }

@@ -55,7 +55,7 @@ mod memory;
 mod open;
 mod submit;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod thread;
 mod world;
 
@@ -139,11 +139,38 @@ pub struct CallContent {
     pub total: u64,
     /// Whether all of it arrived.
     pub complete: bool,
-    /// A text or an array; blobs are left out.
+    /// The bytes, up to 64 KiB; of device code none.
     pub bytes: Vec<u8>,
 }
 
 impl FinishedCall {
+    /// A call of which nothing but the function is known.
+    pub fn of(probe: Rc<Probe>) -> Self {
+        Self {
+            id: 0,
+            parent: 0,
+            depth: 0,
+            is_part: false,
+            probe,
+            library: 0,
+            pid: 0,
+            tid: 0,
+            start_ns: 0,
+            end_ns: None,
+            end_before_ns: 0,
+            nested_ns: 0,
+            result: None,
+            values: [0; MAX_VALUES],
+            unread: (1 << MAX_VALUES) - 1,
+            flags: 0,
+            data: Vec::new(),
+            stack: 0,
+            inner: Vec::new(),
+            work: None,
+            works: 0,
+        }
+    }
+
     /// The value in a slot, if it was read.
     pub fn value(&self, slot: usize) -> Option<u64> {
         let read = u32::try_from(slot).is_ok_and(|bit| bit < 16 && self.unread >> bit & 1 == 0);

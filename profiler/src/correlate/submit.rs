@@ -14,6 +14,42 @@ impl Thread {
     /// Executes the lists of the submitting call at `index`, whose handles have
     /// just arrived.
     pub(super) fn submit(&mut self, index: usize, world: &mut World) {
+        let Some(open) = self.open.get(index) else {
+            return;
+        };
+        let tag = open.known.tags.lists;
+        let lists: Vec<u64> = open.array(tag).collect();
+        let content = tag.and_then(|tag| open.call.content(usize::from(tag)));
+        let missing = content.map_or(0, |c| (c.total / 8).saturating_sub(lists.len() as u64));
+        self.submit_all(index, lists, missing, world);
+    }
+
+    /// Executes the graph of the call at `index`.
+    pub(super) fn submit_graph(&mut self, index: usize, world: &mut World) {
+        let Some(open) = self.open.get(index) else {
+            return;
+        };
+        if open.submitted != Submitted::No {
+            return;
+        }
+        let graph = open.handle(open.known.slots.graph).unwrap_or(0);
+        let is_launch = open.known.is_work();
+        let known = world.known(open).and_then(|(h, _)| h.lists.get(graph));
+        if is_launch && known.is_none() {
+            // What it launches may be seen inside of it.
+            return self.draft_own(index, world);
+        }
+        let before = self.drafts.len();
+        self.submit_all(index, vec![graph], 0, world);
+        let launches = self.drafts.len().saturating_sub(before);
+        if let Some(open) = self.open.get_mut(index).filter(|_| is_launch) {
+            let works = u32::try_from(launches).unwrap_or(u32::MAX);
+            open.call.works = open.call.works.saturating_add(works);
+        }
+    }
+
+    /// Executes lists, and counts `missing` more that are not known.
+    fn submit_all(&mut self, index: usize, lists: Vec<u64>, missing: u64, world: &mut World) {
         let base = self.base(index);
         let around = self.open.get(base..index).unwrap_or_default();
         if around.iter().any(|o| o.submitted == Submitted::Known) {
@@ -23,13 +59,6 @@ impl Thread {
         }
         let makers: Vec<u64> = around.iter().map(|o| o.call.id).collect();
         self.drafts.retain(|draft| !makers.contains(&draft.maker));
-        let Some(open) = self.open.get(index) else {
-            return;
-        };
-        let tag = open.known.tags.lists;
-        let lists: Vec<u64> = open.array(tag).collect();
-        let content = tag.and_then(|tag| open.call.content(usize::from(tag)));
-        let missing = content.map_or(0, |c| (c.total / 8).saturating_sub(lists.len() as u64));
         let mut any = Submitted::Unknown;
         for list in lists {
             if self.execute(index, list, world) {

@@ -191,7 +191,7 @@ impl Thread {
         if !std::mem::replace(&mut open.applied, true) {
             effects::apply(open, open.call.end_before_ns, world);
         }
-        if open.call.works == 0 {
+        if open.call.works == 0 && open.submitted == Submitted::No {
             self.draft(index, world);
         }
     }

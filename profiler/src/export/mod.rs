@@ -6,6 +6,7 @@
 
 pub mod diff;
 pub mod folded;
+mod launches;
 mod legend;
 mod names;
 mod palette;
@@ -98,11 +99,14 @@ pub enum Weight {
     /// On-CPU time, in microseconds.
     #[default]
     Time,
-    /// Number of samples.
+    /// Number of samples, or of launches.
     Samples,
+    /// Bytes moved by launches.
+    Bytes,
 }
 
-/// Options of all writers. pprof carries both weights and ignores `weight`.
+/// Options of all writers. pprof carries all weights; `weight` is the one that is
+/// shown first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExportOptions {
     /// What folded values and frame widths mean.
@@ -188,7 +192,7 @@ pub fn write(
     match format {
         Format::Folded => folded::write(profile, options, out),
         Format::Svg => svg::write(profile, options, out),
-        Format::Pprof => pprof::write(profile, out),
+        Format::Pprof => pprof::write(profile, options, out),
         Format::Capture => Err(ExportError::CaptureNotWritable),
     }
 }

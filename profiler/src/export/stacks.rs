@@ -2,7 +2,7 @@
 
 use super::folded::{FoldedStacks, MAX_TOTAL};
 use super::{ExportError, Weight, names};
-use crate::profile::{FrameId, ProcessId, Profile, StackId};
+use crate::profile::{FrameId, ProcessId, Profile, StackId, Values};
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
 use std::ops::Range;
@@ -51,7 +51,7 @@ impl Interner {
 
 impl Stacks {
     /// The stacks of a profile: process name, process id, frames. Values are
-    /// microseconds or samples.
+    /// microseconds, samples or bytes.
     pub(super) fn from_profile(profile: &Profile, weight: Weight) -> Result<Self, ExportError> {
         let mut interner = Interner::default();
         let mut frames = vec![None; profile.frames.len()];
@@ -257,15 +257,20 @@ fn frame_ids(profile: &Profile, stack: StackId) -> impl Iterator<Item = FrameId>
         .flat_map(|location| location.frames.iter().copied())
 }
 
-/// The value of every stack of every process, in nanoseconds or samples, over
-/// all threads.
+/// The value of every stack of every process, in nanoseconds, samples or bytes,
+/// over all threads.
 fn values_by_stack(profile: &Profile, weight: Weight) -> Vec<((ProcessId, StackId), u64)> {
     let mut values: FxHashMap<(ProcessId, StackId), u64> = FxHashMap::default();
     for sample in &profile.samples {
         let value = match weight {
             Weight::Time => sample.time_ns,
             Weight::Samples => sample.count,
+            Weight::Bytes => sample.bytes,
         };
+        // A call without a launch, a launch without bytes: not of this weight.
+        if value == 0 && profile.values == Values::Launches {
+            continue;
+        }
         let sum = values.entry((sample.process, sample.stack)).or_default();
         *sum = sum.saturating_add(value);
     }

@@ -1,7 +1,7 @@
 //! The short text for a terminal: totals, hottest functions, processes, losses.
 
-use super::{ExportError, names, text};
-use crate::profile::{FrameId, FrameKind, Profile};
+use super::{ExportError, launches, names, text};
+use crate::profile::{FrameId, FrameKind, Profile, Values};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -42,6 +42,9 @@ pub fn write(
     options: &SummaryOptions,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
+    if profile.values == Values::Launches {
+        return launches::write(profile, options, out);
+    }
     let mut page = Page {
         options,
         total_ns: profile.total_time_ns(),
@@ -180,14 +183,14 @@ fn processes(profile: &Profile) -> Vec<Process> {
 }
 
 /// The text under construction.
-struct Page<'a> {
-    options: &'a SummaryOptions,
-    total_ns: u64,
-    text: String,
+pub(super) struct Page<'a> {
+    pub(super) options: &'a SummaryOptions,
+    pub(super) total_ns: u64,
+    pub(super) text: String,
 }
 
 impl Page<'_> {
-    fn heading(&mut self, heading: &str) {
+    pub(super) fn heading(&mut self, heading: &str) {
         if !self.text.is_empty() {
             self.text.push('\n');
         }
@@ -201,7 +204,7 @@ impl Page<'_> {
     }
 
     /// A paragraph, broken at `, ` to the width.
-    fn line(&mut self, paragraph: &str) {
+    pub(super) fn line(&mut self, paragraph: &str) {
         let mut length = 0;
         for (i, part) in paragraph.split(", ").enumerate() {
             let size = part.chars().count() + 2;
@@ -217,7 +220,7 @@ impl Page<'_> {
         self.text.push('\n');
     }
 
-    fn width(&self) -> usize {
+    pub(super) fn width(&self) -> usize {
         self.options.width.max(40)
     }
 
@@ -272,7 +275,7 @@ impl Page<'_> {
     }
 
     /// Says how many rows a table left out.
-    fn rest(&mut self, rows: usize) {
+    pub(super) fn rest(&mut self, rows: usize) {
         let hidden = rows.saturating_sub(self.options.rows);
         if hidden > 0 {
             let hidden = text::grouped(hidden as u64);
@@ -281,7 +284,7 @@ impl Page<'_> {
         }
     }
 
-    fn losses(&mut self, profile: &Profile) {
+    pub(super) fn losses(&mut self, profile: &Profile) {
         let count = profile.total_count();
         let lost = profile.losses.lost_samples();
         self.heading("Losses");

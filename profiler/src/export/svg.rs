@@ -8,7 +8,7 @@ use super::legend::{self, LegendWriter};
 use super::palette::Hue;
 use super::stacks::Stacks;
 use super::{ExportError, ExportOptions, Weight, text};
-use crate::profile::Profile;
+use crate::profile::{Profile, Values};
 use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
 use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ pub struct Caption {
 
 /// Draws a profile.
 ///
-/// The tooltips give time (or samples) and percent. A profile without samples gives a
+/// The tooltips give the weight and percent. A profile without samples gives a
 /// valid picture that says so.
 ///
 /// # Errors
@@ -45,7 +45,7 @@ pub fn write(
         notes: notes(profile),
     };
     let stacks = Stacks::from_profile(profile, options.weight)?;
-    draw(stacks, &caption, options, out)
+    draw(stacks, &caption, options, profile.values, out)
 }
 
 /// Draws folded stacks, whose values are in the unit of `options.weight`.
@@ -59,13 +59,15 @@ pub fn write_folded(
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
-    draw(Stacks::from_folded(folded), caption, options, out)
+    let stacks = Stacks::from_folded(folded);
+    draw(stacks, caption, options, Values::CpuTime, out)
 }
 
 fn draw(
     mut stacks: Stacks,
     caption: &Caption,
     options: &ExportOptions,
+    values: Values,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
     if options.reverse {
@@ -84,6 +86,9 @@ fn draw(
     drop(stacks);
 
     let mut config = config(caption, options.weight, total);
+    if (options.weight, values) == (Weight::Samples, Values::Launches) {
+        config.count_name = "launches".to_owned();
+    }
     config.palette_map = Some(&mut palette);
     config.min_width = 0.0;
     if options.reverse {
@@ -125,6 +130,7 @@ pub(super) fn config(caption: &Caption, weight: Weight, total: u64) -> Options<'
     config.text_truncate_direction = TextTruncateDirection::Right;
     match weight {
         Weight::Samples => config.count_name = "samples".to_owned(),
+        Weight::Bytes => config.count_name = "bytes".to_owned(),
         // From a second up, milliseconds are exact enough for the percentages
         // that inferno makes of the rounded values.
         Weight::Time if total >= 1_000_000 => {

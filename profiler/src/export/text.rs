@@ -1,7 +1,7 @@
 //! Numbers and short descriptions for people.
 
 use super::{Weight, names};
-use crate::profile::Profile;
+use crate::profile::{Profile, Values};
 
 /// An integer with separators: 1,234,567.
 pub(super) fn grouped(n: u64) -> String {
@@ -46,11 +46,23 @@ pub(super) fn percent(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// A value in the unit of a weight: microseconds or samples.
+/// A value in the unit of a weight: microseconds, samples or bytes.
 pub(super) fn weighed(value: u64, weight: Weight) -> String {
     match weight {
         Weight::Time => duration(value.saturating_mul(1000)),
         Weight::Samples => grouped(value),
+        Weight::Bytes => bytes(value),
+    }
+}
+
+/// Bytes with a sensible number of digits: `1.50 GiB`.
+pub(super) fn bytes(n: u64) -> String {
+    let value = n as f64;
+    match n {
+        0..1_024 => format!("{n} B"),
+        1_024..1_048_576 => format!("{} KiB", three_digits(value / 1024.0)),
+        1_048_576..1_073_741_824 => format!("{} MiB", three_digits(value / 1_048_576.0)),
+        _ => format!("{} GiB", three_digits(value / 1_073_741_824.0)),
     }
 }
 
@@ -108,8 +120,18 @@ pub(super) fn description(profile: &Profile) -> String {
         1 => format!("{length} on 1 CPU"),
         cpus => format!("{length} on {cpus} CPUs"),
     });
-    parts.push(format!("{} samples", grouped(profile.total_count())));
-    parts.push(format!("{} on CPU", duration(profile.total_time_ns())));
+    let (count, time) = (profile.total_count(), profile.total_time_ns());
+    match profile.values {
+        Values::CpuTime => {
+            parts.push(format!("{} samples", grouped(count)));
+            parts.push(format!("{} on CPU", duration(time)));
+        }
+        Values::Launches => {
+            parts.push(format!("{} launches", grouped(count)));
+            parts.push(format!("{} moved", bytes(profile.total_bytes())));
+            parts.push(format!("{} in calls", duration(time)));
+        }
+    }
     parts.push(losses(profile));
     parts.join(", ")
 }
@@ -159,6 +181,9 @@ mod tests {
         assert_eq!(duration(9_996_000_000), "10.0 s");
         assert_eq!(duration(59_400_000_000), "59.4 s");
         assert_eq!(duration(7_200_000_000_000), "7,200 s");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(3 << 19), "1.50 MiB");
+        assert_eq!(bytes(5 << 40), "5,120 GiB");
         assert_eq!(share(0, 10), "0.00%");
         assert_eq!(share(1, 1_000_000), "<0.01%");
         assert_eq!(share(1, 3), "33.3%");

@@ -71,6 +71,8 @@ pub struct ReplayOptions {
     pub inlines: bool,
     /// Keep kernel stacks.
     pub kernel_stacks: bool,
+    /// Count launches and the time in calls instead of CPU samples.
+    pub launches: bool,
 }
 
 /// What a capture is made of.
@@ -230,6 +232,8 @@ struct Replay {
     meta: Meta,
     busy: BTreeMap<u32, u64>,
     ended: bool,
+    /// Time of the last event.
+    last_ns: u64,
 }
 
 impl Replay {
@@ -244,6 +248,12 @@ impl Replay {
                     {
                         sample.kernel.clear();
                     }
+                    if let Event::CallStack(stack) = &mut event
+                        && !self.options.kernel_stacks
+                    {
+                        stack.sample.kernel.clear();
+                    }
+                    self.last_ns = self.last_ns.max(event.time_ns());
                     self.aggregate.apply(&mut self.processes, &event);
                 }
             }
@@ -307,7 +317,12 @@ fn replay_stream(
     let mut replay = Replay {
         options,
         processes: ProcessTable::default(),
-        aggregate: Aggregator::new(Weighting { period_ns }, Limits::default()),
+        aggregate: if options.launches {
+            Aggregator::of_calls(Limits::default())
+        } else {
+            Aggregator::new(Weighting { period_ns }, Limits::default())
+        },
+        last_ns: 0,
         names: StoredNames::default(),
         meta,
         busy: BTreeMap::new(),
@@ -326,9 +341,11 @@ fn replay_stream(
         names,
         meta,
         busy,
+        last_ns,
         ..
     } = replay;
-    aggregate.share_out(&busy, meta.period_ns);
+    aggregate.finish_calls(&processes, last_ns);
+    aggregate.complete(&busy, meta.period_ns);
     Ok((
         build_profile(&aggregate, &processes.files, &names, meta),
         problem,
@@ -377,6 +394,7 @@ pub fn fuzz_capture(data: &[u8]) {
     let options = ReplayOptions {
         inlines: true,
         kernel_stacks: true,
+        launches: data.first().is_some_and(|byte| byte & 1 == 1),
     };
     let _ = replay_stream(data, options);
 }
@@ -496,6 +514,7 @@ mod tests {
             &ReplayOptions {
                 inlines: true,
                 kernel_stacks: true,
+                launches: false,
             },
         )
     }
@@ -516,6 +535,38 @@ mod tests {
             profile.samples[0].cgroup.map(|c| profile.str(c)),
             Some("/c")
         );
+    }
+
+    #[test]
+    fn calls_are_replayed_as_launches_or_left_out() {
+        use crate::correlate::tests::kit::Script;
+        let mut script = Script::new();
+        script.call("zeCommandListCreateImmediate", &[1, 2], &[0x11]);
+        script.kernel("gemm", 0x21);
+        for _ in 0..700 {
+            script.launch(0x11, 0x21);
+        }
+        let sink = Sink::default();
+        let meta = Meta::default();
+        let mut writer = CaptureWriter::new(Box::new(sink.clone()), &meta, 5).unwrap();
+        script.events.iter().for_each(|e| writer.event(e).unwrap());
+        let (losses, busy) = (Losses::default(), BTreeMap::new());
+        writer.finish(&[], &[], &[], &meta, &losses, &busy).unwrap();
+        let bytes = Arc::into_inner(sink.0).unwrap().into_inner().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.aiprof");
+        std::fs::write(&path, bytes).unwrap();
+        let replayed = |launches| {
+            let options = ReplayOptions {
+                inlines: true,
+                kernel_stacks: true,
+                launches,
+            };
+            replay(&path, &options).unwrap()
+        };
+        assert_eq!(replayed(true).total_count(), 700);
+        assert!(replayed(true).strings.iter().any(|s| s == "gemm"));
+        assert_eq!(replayed(false).total_count(), 0);
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl ArrayLayout {
             return self.single(probe, call);
         }
         let data = call.content(usize::from(self.tag));
-        let data = data.map_or(&[][..], |d| &d.bytes);
+        let data = data.map_or(&[][..], |content| &content.bytes);
         let elements: Vec<Vec<u64>> = data
             .chunks_exact(usize::from(self.stride).max(1))
             .take(usize::try_from(count).unwrap_or(usize::MAX))
@@ -207,6 +207,7 @@ impl ElementField {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::correlate::CallContent;
     use crate::probes::{CallKind, DataFormat, DataInfo, ResultKind, ValueInfo};
     use std::rc::Rc;
 
@@ -251,41 +252,18 @@ mod tests {
     }
 
     fn call(values: [(u64, bool); 3], data: Option<Vec<u8>>) -> FinishedCall {
-        let mut slots = [0; aiprof_common::MAX_VALUES];
-        let mut unread = 0;
-        for (i, (value, read)) in values.into_iter().enumerate() {
-            slots[i] = value;
-            unread |= u16::from(!read) << i;
+        let mut call = FinishedCall::of(Rc::new(probe()));
+        for (slot, (value, read)) in values.into_iter().enumerate() {
+            call.values[slot] = value;
+            call.unread &= !(u16::from(read) << slot);
         }
-        let content = |bytes: Vec<u8>| crate::correlate::CallContent {
+        call.data.extend(data.map(|bytes| CallContent {
             tag: 0,
             total: bytes.len() as u64,
             complete: true,
             bytes,
-        };
-        FinishedCall {
-            id: 1,
-            parent: 0,
-            depth: 0,
-            is_part: false,
-            probe: Rc::new(probe()),
-            library: 0,
-            pid: 1,
-            tid: 1,
-            start_ns: 0,
-            end_ns: None,
-            end_before_ns: 0,
-            nested_ns: 0,
-            result: None,
-            values: slots,
-            unread,
-            flags: 0,
-            data: data.into_iter().map(content).collect(),
-            stack: 0,
-            inner: Vec::new(),
-            work: None,
-            works: 0,
-        }
+        }));
+        call
     }
 
     fn elements(values: [(u64, bool); 3], data: Option<Vec<u8>>) -> Elements {

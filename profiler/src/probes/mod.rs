@@ -254,6 +254,18 @@ pub mod role {
     pub const BATCH: &str = "batch";
     /// Address space of a driver.
     pub const VM: &str = "vm";
+    /// Handle of a recorded graph of work, or of what was made of it to be executed.
+    pub const GRAPH: &str = "graph";
+    /// Handle of the graph that another is made of.
+    pub const SOURCE_GRAPH: &str = "source_graph";
+    /// Handle of the list that another is a copy of.
+    pub const SOURCE_LIST: &str = "source_list";
+    /// Handles of the images of a copy.
+    pub const IMAGES: [&str; 2] = ["src_image", "dst_image"];
+    /// Extent of a copied region, in bytes and lines.
+    pub const EXTENT: [&str; 3] = ["width", "height", "depth"];
+    /// Device code that is used where there is no [`IMAGE`] (data).
+    pub const PROGRAM_IMAGE: &str = "program_image";
     /// Where a copy goes, in CUDA's and HIP's numbers: 0 host to host, 1 host to
     /// device, 2 device to host, 3 device to device.
     pub const DIRECTION: &str = "direction";

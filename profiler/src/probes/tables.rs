@@ -12,7 +12,19 @@ macro_rules! built_in {
 }
 
 /// The built-in tables: name of the file and its text.
-const BUILT_IN: &[(&str, &str)] = &[built_in!("level-zero.toml"), built_in!("opencl.toml")];
+const BUILT_IN: &[(&str, &str)] = &[
+    built_in!("level-zero.toml"),
+    built_in!("aiu.toml"),
+    built_in!("opencl.toml"),
+    built_in!("cuda.toml"),
+    built_in!("cudart.toml"),
+    built_in!("hip.toml"),
+    built_in!("sycl.toml"),
+    built_in!("mpi.toml"),
+    built_in!("oneccl.toml"),
+    built_in!("onednn.toml"),
+    built_in!("itt.toml"),
+];
 
 /// The files of the built-in tables: name and text.
 pub(super) fn built_in_sources() -> &'static [(&'static str, &'static str)] {

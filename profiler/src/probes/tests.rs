@@ -542,7 +542,8 @@ fn built_in_launches_and_copies_say_what_the_launch_events_need() {
                 let near = |role: &&str| role.trim_end_matches('s') == name.trim_end_matches('s');
                 let similar = roles().into_iter().find(near);
                 let plural_pairs = [
-                    "lists", "list", "queues", "events", "kernels", "modules", "devices", "groups",
+                    "lists", "list", "queues", "dsts", "srcs", "records", "events", "kernels",
+                    "modules", "devices", "groups",
                 ];
                 assert!(
                     similar.is_none_or(|role| role == name) || plural_pairs.contains(&&name[..]),
@@ -551,4 +552,121 @@ fn built_in_launches_and_copies_say_what_the_launch_events_need() {
             }
         }
     }
+}
+
+#[test]
+fn aiu_symbols_are_found_by_their_beginnings() {
+    let tables = Tables::built_in();
+    let aiu = tables.get("aiu").unwrap();
+    let stream = "_ZN4flex13RuntimeStream";
+    for (symbol, kind) in [
+        (
+            "22launchOperationComputeEPNS_13ComputeParamsE",
+            CallKind::Launch,
+        ),
+        (
+            "22launchOperationComputeEPKNS_13ComputeParamsE",
+            CallKind::Launch,
+        ),
+        ("18launchOperationH2DEPNS_9DmaParamsE", CallKind::Copy),
+        ("18launchOperationD2HEPKNS_9DmaParamsE", CallKind::Copy),
+        (
+            "26launchOperationP2PRdmaSendEPNS_9P2PParamsE",
+            CallKind::Collective,
+        ),
+        (
+            "34launchOperationLegacyP2PDataExchangeE",
+            CallKind::Collective,
+        ),
+        ("26launchOperationEventSignalEv", CallKind::Barrier),
+        (
+            "27launchOperationHostCallbackEPNS_18HostCallbackParamsE",
+            CallKind::Host,
+        ),
+        ("25launchOperationOfTomorrowEv", CallKind::Launch),
+        ("11synchronizeEv", CallKind::Synchronize),
+    ] {
+        let symbol = format!("{stream}{symbol}");
+        assert_eq!(
+            aiu.function(&symbol).map(|f| f.kind),
+            Some(kind),
+            "{symbol}"
+        );
+    }
+    for (symbol, kind) in [
+        ("aiuLaunchControlBlocks", Some(CallKind::Launch)),
+        ("aiuGraphExecution", Some(CallKind::Host)),
+        ("aiuRDMABarrier2", Some(CallKind::Collective)),
+        (
+            "_Z27aiuptiActivityGetNextRecordPhmPP15AIUpti_Activity",
+            Some(CallKind::Activity),
+        ),
+        (
+            "_Z31aiuptiActivityRegisterCallbacksPFvPPhPmS1_EPFvS_mmE",
+            Some(CallKind::Resolve),
+        ),
+        ("_ZN4flex12RuntimeEntry10toPriorityEi", None),
+        ("aio_read", None),
+    ] {
+        assert_eq!(aiu.function(symbol).map(|f| f.kind), kind, "{symbol}");
+    }
+    let callbacks = aiu
+        .function("_Z31aiuptiActivityRegisterCallbacksX")
+        .unwrap();
+    let handed_out = callbacks.hands_out.as_deref().unwrap();
+    let completed = aiu.function(handed_out).unwrap();
+    assert_eq!(completed.kind, CallKind::Activity);
+    let compiled = aiu.compile(completed, handed_out, Exits::Needed);
+    assert!(compiled.sleepable && compiled.probe.tag("records").is_some());
+}
+
+#[test]
+fn what_functions_hand_out_is_described() {
+    for table in Tables::built_in().iter() {
+        for function in &table.functions {
+            if let Some(symbol) = &function.hands_out {
+                assert!(table.function(symbol).is_some(), "{symbol}");
+            }
+        }
+    }
+}
+
+/// The header may be older than the table: what it has comes first in ours.
+#[test]
+fn arrays_of_functions_are_in_the_order_of_the_header() {
+    let header = "/usr/include/level_zero/ze_ddi.h";
+    let Ok(text) = std::fs::read_to_string(header) else {
+        println!("skipped: arrays_of_functions_are_in_the_order_of_the_header: no {header}");
+        return;
+    };
+    let tables = Tables::built_in();
+    let table = tables.get("level-zero").unwrap();
+    let mut compared = 0;
+    for function in table.functions.iter().filter(|f| !f.fills.is_empty()) {
+        // zeGetKernelProcAddrTable fills a ze_kernel_dditable_t.
+        let getter = &function.symbols[0];
+        let Some((_, after)) = text.split_once(&format!("{getter}(")) else {
+            continue; // newer than the header
+        };
+        let structure = after.split_whitespace().find(|w| w.contains("_dditable_t"));
+        let name = structure.unwrap().trim_end_matches('*');
+        let body = text
+            .split(&format!("typedef struct _{name}"))
+            .nth(1)
+            .unwrap();
+        let body = body.split('}').next().unwrap();
+        let members = body.split_whitespace().filter_map(|word| {
+            let name = word.strip_prefix("ze_pfn")?.strip_suffix("_t")?;
+            Some(format!("ze{name}"))
+        });
+        let members: Vec<_> = members.collect();
+        assert!(!members.is_empty());
+        assert_eq!(
+            Some(members.as_slice()),
+            function.fills.get(..members.len()),
+            "{getter}"
+        );
+        compared += 1;
+    }
+    assert!(compared > 15, "{compared}");
 }

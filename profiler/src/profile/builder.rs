@@ -2,7 +2,7 @@
 
 use super::{
     Binary, BinaryId, Frame, FrameId, FrameKind, Location, LocationId, Meta, Process, ProcessId,
-    Profile, Sample, Stack, StackId, StrId,
+    Profile, Sample, Stack, StackId, StrId, Values,
 };
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
@@ -47,6 +47,11 @@ impl ProfileBuilder {
             },
             ..Self::default()
         }
+    }
+
+    /// Says what the samples are.
+    pub fn of(&mut self, values: Values) {
+        self.profile.values = values;
     }
 
     /// Interns a string.
@@ -131,6 +136,7 @@ impl ProfileBuilder {
             Some(known) => {
                 known.count = known.count.saturating_add(sample.count);
                 known.time_ns = known.time_ns.saturating_add(sample.time_ns);
+                known.bytes = known.bytes.saturating_add(sample.bytes);
             }
             None => {
                 self.samples.insert(key, self.profile.samples.len());

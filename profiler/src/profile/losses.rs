@@ -91,6 +91,9 @@ pub enum LossKind {
     LaunchesRefused,
     /// Handles not followed because a table of the profiler was full.
     HandlesRefused,
+    /// Calls of unknown length, missing from the time in calls: their ends were not
+    /// probed, or not seen.
+    CallsUntimed,
 }
 
 impl LossKind {
@@ -138,6 +141,7 @@ impl LossKind {
             Self::KernelsUnnamed => "launches of kernels created before attach",
             Self::LaunchesRefused => "launches refused (table full)",
             Self::HandlesRefused => "handles refused (table full)",
+            Self::CallsUntimed => "calls of unknown length (end not probed or not seen)",
         }
     }
 

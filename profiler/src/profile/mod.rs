@@ -212,6 +212,19 @@ pub struct Sample {
     pub count: u64,
     /// On-CPU nanoseconds they stand for.
     pub time_ns: u64,
+    /// Bytes moved; of CPU samples 0.
+    pub bytes: u64,
+}
+
+/// What the samples of a profile are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Values {
+    /// CPU samples: counted, with on-CPU time.
+    #[default]
+    CpuTime,
+    /// Launches: counted, with the bytes they moved; and the time in the calls that
+    /// made them and in all others. A sample may have any of the three alone.
+    Launches,
 }
 
 /// A finished profile. Build one with [`ProfileBuilder`].
@@ -219,6 +232,8 @@ pub struct Sample {
 pub struct Profile {
     /// About the recording.
     pub meta: Meta,
+    /// What the samples are.
+    pub values: Values,
     /// Interned strings, by [`StrId`].
     pub strings: Vec<String>,
     /// Binaries, by [`BinaryId`].
@@ -257,6 +272,11 @@ impl Profile {
     /// Sum of the sample counts; `u64::MAX` where it does not fit.
     pub fn total_count(&self) -> u64 {
         saturating_sum(self.samples.iter().map(|s| s.count))
+    }
+
+    /// Sum of the bytes moved; `u64::MAX` where it does not fit.
+    pub fn total_bytes(&self) -> u64 {
+        saturating_sum(self.samples.iter().map(|s| s.bytes))
     }
 
     /// Sum of the sample times in nanoseconds; `u64::MAX` where it does not fit.

@@ -71,6 +71,19 @@ pub struct CallData {
     pub bytes: Vec<u8>,
 }
 
+/// The name of a kernel that was created before the recording began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelNamed {
+    /// When it was found out, CLOCK_MONOTONIC nanoseconds.
+    pub time_ns: u64,
+    /// Process.
+    pub pid: u32,
+    /// Handle of the kernel.
+    pub kernel: u64,
+    /// Its name as the driver has it, not demangled.
+    pub name: String,
+}
+
 /// The stack of calls that refer to it by its id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallStack {

@@ -1,6 +1,6 @@
 //! The events of the pipeline: what the kernel reports and a capture stores.
 
-use super::call::{Call, CallData, CallStack};
+use super::call::{Call, CallData, CallStack, KernelNamed};
 use super::trace::{Trace, TracePoint};
 use crate::{
     probes::{Probe, ProbedFile},
@@ -27,6 +27,8 @@ pub enum Event {
     Probe(Probe),
     /// A file is probed from here on.
     ProbedFile(ProbedFile),
+    /// A kernel older than the recording has got its name.
+    KernelNamed(KernelNamed),
     /// A tracepoint is recorded from here on.
     TracePoint(TracePoint),
     /// A tracepoint was hit.
@@ -42,6 +44,7 @@ impl Event {
             Self::Call(call) => call.time_ns,
             Self::CallData(data) => data.time_ns,
             Self::CallStack(stack) => stack.sample.time_ns,
+            Self::KernelNamed(named) => named.time_ns,
             Self::Trace(trace) => trace.time_ns,
             Self::Probe(_) | Self::ProbedFile(_) | Self::TracePoint(_) => 0,
         }

@@ -7,7 +7,7 @@ mod call;
 mod event;
 mod trace;
 
-pub use call::{Call, CallData, CallStack};
+pub use call::{Call, CallData, CallStack, KernelNamed};
 pub use event::{
     Event, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason, Thread,
 };

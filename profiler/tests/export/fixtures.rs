@@ -91,6 +91,7 @@ impl Fixture {
             stack,
             count,
             time_ns,
+            bytes: 0,
         });
     }
 }

@@ -89,7 +89,7 @@ fn flame_graph_from_the_leaf() {
 
 #[test]
 fn pprof_messages() {
-    let message = pprof::convert(&fixtures::typical());
+    let message = pprof::convert(&fixtures::typical(), Weight::Time);
     check("typical.pprof.txt", &format!("{message:#?}\n"));
 }
 

@@ -159,7 +159,7 @@ fn names_that_are_prefixes_of_others_are_drawn_once() {
 #[test]
 fn other_writers_take_hostile_names() {
     let profile = hostile(FrameKind::Native);
-    let message = pprof::convert(&profile);
+    let message = pprof::convert(&profile, Weight::Time);
     assert!(message.string_table.iter().any(|s| s == "nul\0inside"));
     for width in [0, 40, 200] {
         let mut out = Vec::new();
@@ -183,7 +183,7 @@ fn empty_profiles_say_so() {
     let svg = text(&profile, Format::Svg);
     assert_xml(&svg);
     assert!(svg.contains("No samples were recorded") && svg.contains("node-7"));
-    let message = pprof::convert(&profile);
+    let message = pprof::convert(&profile, Weight::Time);
     assert_eq!(message.sample_type.len(), 2);
     assert!(message.sample.is_empty());
     assert!(
@@ -236,6 +236,7 @@ fn dangling() -> Profile {
         stack: StackId(999),
         count: 1,
         time_ns: 1_000_000,
+        bytes: 0,
     });
     profile.locations[0].frames.push(FrameId(999));
     profile.locations[1].frames.clear();
@@ -277,7 +278,7 @@ fn weights_that_do_not_add_up_are_refused() {
         }
     }
     // pprof's numbers stop at their limit.
-    let message = pprof::convert(&profile);
+    let message = pprof::convert(&profile, Weight::Time);
     assert_eq!(message.sample[0].value, [i64::MAX, i64::MAX]);
     let mut out = Vec::new();
     summary::write(&profile, &SummaryOptions::default(), &mut out).unwrap();

@@ -133,7 +133,7 @@ fn pruning_keeps_the_widths_of_what_is_left() {
 fn pprof_sums_are_the_profile_totals() {
     for seed in 0..20 {
         let profile = fixtures::random(seed, 200, 20, 40);
-        let message = pprof::convert(&profile);
+        let message = pprof::convert(&profile, Weight::Time);
         let sum = |i: usize| {
             message
                 .sample

@@ -1,12 +1,15 @@
 //! The Level Zero workloads: how they are built, and their accounts of themselves.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use serde::Deserialize;
 
-use crate::workload::{cached, compile, source_path};
+use super::driver::Machine;
+use super::module::Module;
+use crate::truth::Truth;
+use crate::workload::{Workshop, cached, checked, compile, source_path};
 
 /// What a workload says it did: the line of JSON that it prints.
 #[derive(Clone, Debug, Deserialize)]
@@ -50,6 +53,70 @@ impl Account {
     }
 }
 
+/// A run of a workload and both accounts of it.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What the program's processes said, its own first or last.
+    pub accounts: Vec<Account>,
+    /// What the driver wrote down.
+    pub truth: Truth,
+}
+
+impl Run {
+    /// The account of a program of one process.
+    #[must_use]
+    pub fn account(&self) -> &Account {
+        &self.accounts[0]
+    }
+}
+
+/// Runs `PROGRAM MODE module=... [key=value...]` on a virtual machine with a truth
+/// file, which it adds to when there is one of an earlier run in this workshop.
+///
+/// # Errors
+/// When it fails.
+pub fn run(
+    shop: &Workshop,
+    program: &Path,
+    machine: &Machine,
+    module: &Module,
+    mode: &[&str],
+) -> anyhow::Result<Run> {
+    let truth = shop.path("truth.json");
+    let file = module.write(&shop.path("module.zebin"))?;
+    let mut command = machine.clone().truth(&truth).command(program);
+    command.args(mode);
+    let output = checked(command.arg(format!("module={}", file.display())))?;
+    Ok(Run {
+        accounts: Account::read(&output)?,
+        truth: Truth::read(&truth)?,
+    })
+}
+
+/// Builds `ze_unwind`, which leaves calls in every way.
+///
+/// # Errors
+/// When the compiler fails.
+pub fn build_unwind() -> anyhow::Result<PathBuf> {
+    build("ze_unwind.cpp", "ze_unwind", &["-lze_loader"])
+}
+
+/// Builds `ze_faults`, which passes bad pointers.
+///
+/// # Errors
+/// When the compiler fails.
+pub fn build_faults() -> anyhow::Result<PathBuf> {
+    build("ze_faults.cpp", "ze_faults", &["-lze_loader"])
+}
+
+/// Builds `ze_rust`.
+///
+/// # Errors
+/// When the compiler fails.
+pub fn build_rust() -> anyhow::Result<PathBuf> {
+    build("ze_rust.rs", "ze_rust", &[])
+}
+
 /// Builds `ze_work`, which calls through the system's loader.
 ///
 /// # Errors
@@ -69,7 +136,8 @@ pub fn build_direct() -> anyhow::Result<PathBuf> {
 /// Builds a workload, or takes the one that was built from the same source before:
 /// the compiler needs some seconds for each.
 fn build(source: &str, name: &str, flags: &[&str]) -> anyhow::Result<PathBuf> {
-    let sources = [source_path(source), source_path("ze.h")];
+    let headers = ["ze.h", "ze_walk.h"].map(source_path);
+    let sources = [&[source_path(source)][..], &headers].concat();
     let key = format!("{name} {flags:?}");
     cached(&key, &sources, name, |dir| {
         compile(source, &dir.join(name), flags)

@@ -19,6 +19,8 @@
 
 namespace vaiu {
 
+constexpr size_t QUEUE_CAPACITY = 32768;
+
 struct Progress {
 	uint64_t submitted = 0, done = 0;
 };
@@ -294,7 +296,9 @@ uint64_t device_submit(Block &&block)
 	}
 	if (!running)
 		device_start(config().local_rank);
-	std::lock_guard<std::mutex> guard(d.lock);
+	std::unique_lock<std::mutex> guard(d.lock);
+	/* As the real runtime does: who is too fast waits for the queue. */
+	d.progress.wait(guard, [&] { return d.queue.size() < QUEUE_CAPACITY; });
 	block.submitted = now_ns();
 	block.sequence = ++d.streams[block.stream].submitted;
 	uint64_t sequence = block.sequence;

@@ -2,6 +2,8 @@
  * The part of the AIU runtime's C++ interface that programs call, by names
  * that mangle as the real ones do. Whether the parameters of the real
  * launches are const is not public: -DFLEX_CONST=const builds the other kind.
+ * Nor are the offsets of their fields, which changed between builds:
+ * -DFLEX_OTHER_ABI moves them, and what reads kernel names must notice.
  */
 #pragma once
 
@@ -61,6 +63,9 @@ struct FLEX_EXPORT OperationParams {
 	bool pipeline_barrier = false;
 	void (*callback)(void *) = nullptr;
 	void *callback_user_data = nullptr;
+#ifdef FLEX_OTHER_ABI
+	uint64_t more[4] = {};
+#endif
 };
 
 struct FLEX_EXPORT ComputeParams : OperationParams {

@@ -8,6 +8,7 @@
 
 namespace vze {
 
+/* Constant, so that it is there before anything runs. */
 Config config;
 
 namespace {
@@ -54,14 +55,14 @@ void truth()
 		config.truth = TruthMode::Count;
 		text += 6;
 	}
-	config.truth_path = text;
+	config.truth_path = strdup(text);
 }
 
 void stalls()
 {
 	const char *text = getenv("VZE_STALLS");
 	if (text != nullptr)
-		config.stall_path = text;
+		config.stall_path = strdup(text);
 	const char *format = getenv("VZE_STALLS_FORMAT");
 	if (format == nullptr || strcmp(format, "xe2") == 0)
 		config.stall_format = StallFormat::Xe2;
@@ -103,16 +104,15 @@ void read_config()
 	stalls();
 }
 
-std::string expand_path(const std::string &path, uint32_t device)
+std::string expand_path(const char *path, uint32_t device)
 {
 	std::string out;
-	for (size_t i = 0; i < path.size(); i++) {
-		char next = i + 1 < path.size() ? path[i + 1] : '\0';
-		if (path[i] == '%' && (next == 'p' || next == 'd')) {
-			out += std::to_string(next == 'p' ? static_cast<uint32_t>(getpid()) : device);
-			i++;
+	for (; *path != '\0'; path++) {
+		if (path[0] == '%' && (path[1] == 'p' || path[1] == 'd')) {
+			path++;
+			out += std::to_string(*path == 'p' ? static_cast<uint32_t>(getpid()) : device);
 		} else {
-			out += path[i];
+			out += *path;
 		}
 	}
 	return out;

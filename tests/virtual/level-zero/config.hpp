@@ -44,10 +44,12 @@ struct Config {
 	/* Handles begin with dispatch tables, as newer drivers' do. */
 	bool dispatch = true;
 	TruthMode truth = TruthMode::Off;
-	std::string truth_path;
+	/* Paths, never freed; this object has no destructor, since threads read it
+	 * until the process is gone. */
+	const char *truth_path = "";
 	/* Every line is written at once, for programs that are killed. */
 	bool truth_flush = false;
-	std::string stall_path;
+	const char *stall_path = "";
 	StallFormat stall_format = StallFormat::Xe2;
 	/* Length of a read window, ns. */
 	uint64_t stall_window_ns = 5000000;
@@ -62,7 +64,7 @@ extern Config config;
 void read_config();
 
 /* A path of the environment with %p (process id) and %d (device) replaced. */
-std::string expand_path(const std::string &path, uint32_t device);
+std::string expand_path(const char *path, uint32_t device);
 
 } // namespace vze
 

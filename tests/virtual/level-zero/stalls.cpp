@@ -64,6 +64,8 @@ struct State {
 	std::condition_variable changed;
 	std::vector<Active> active;
 	std::map<uint32_t, int> files;
+	/* Where the current window begins. */
+	uint64_t from = 0;
 	uint64_t refused = 0;
 	bool started = false;
 	bool stopping = false;
@@ -95,6 +97,9 @@ void collect(Active &a, uint64_t time, Counts &counts)
 {
 	const auto &stalls = a.kernel->info->stalls;
 	for (size_t i = 0; i < stalls.size(); i++) {
+		/* What this hardware does not count is not seen. */
+		if (layout().counter[stalls[i].reason] < 0)
+			continue;
 		uint32_t now = due(a, stalls[i].count, time);
 		if (now == a.written[i])
 			continue;
@@ -123,7 +128,7 @@ void put_records(const KernelImmutableData &kernel, uint32_t offset,
 		put_bits(&out[at], 0, l.ip_bits, address >> 3);
 		for (int reason = 0; reason < STALL_REASONS; reason++) {
 			uint32_t n = std::min<uint32_t>(reasons[reason], 255);
-			if (l.counter[reason] >= 0)
+			if (n > 0)
 				put_bits(&out[at], static_cast<uint32_t>(l.counter[reason]), 8, n);
 			reasons[reason] -= n;
 			left = left || reasons[reason] > 0;
@@ -204,19 +209,17 @@ void run()
 {
 	pthread_setname_np(pthread_self(), "vze stalls");
 	std::unique_lock<std::mutex> guard(state().lock);
-	uint64_t from = now_ns();
 	while (!state().stopping || !state().active.empty()) {
 		if (state().active.empty()) {
 			state().changed.wait(guard);
-			from = std::max(from, now_ns() - config.stall_window_ns);
 			continue;
 		}
-		auto end = std::chrono::nanoseconds(from + config.stall_window_ns);
+		auto end = std::chrono::nanoseconds(state().from + config.stall_window_ns);
 		state().changed.wait_until(guard, std::chrono::steady_clock::time_point(end),
 					   [] { return state().stopping; });
 		uint64_t to = now_ns();
-		close_window(from, to);
-		from = to;
+		close_window(state().from, to);
+		state().from = to;
 		if (state().stopping)
 			guard.unlock(), usleep(1000), guard.lock();
 	}
@@ -227,13 +230,16 @@ void run()
 void stalls_add(uint32_t device, std::shared_ptr<const KernelImmutableData> kernel,
 		uint64_t start_ns, uint64_t end_ns)
 {
-	if (config.stall_path.empty())
+	if (*config.stall_path == '\0')
 		return;
 	std::lock_guard<std::mutex> guard(state().lock);
 	if (state().active.size() >= MAX_ACTIVE) {
 		state().refused++;
 		return;
 	}
+	/* Windows without executions are left out. */
+	if (state().active.empty())
+		state().from = std::max(state().from, std::min(start_ns, now_ns()));
 	std::vector<uint32_t> none(kernel->info->stalls.size(), 0);
 	state().active.push_back({device, std::move(kernel), start_ns, end_ns, std::move(none)});
 	if (!state().started) {

@@ -1,8 +1,11 @@
 //! The eBPF object: opened, sized, given its constants, and loaded.
 
-use super::{BpfError, BpfOptions, messages::with_warnings, plain, probe};
+use super::{
+    BpfError, BpfOptions, CALLS, PROBE_COUNTS, PROBES, SAMPLES, THREADS, messages::with_warnings,
+    plain, probe,
+};
 use aiprof_common::{CALL_SLOTS, RULE_CACHE_CHUNK, Settings};
-use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenObject, ProgramAttachType};
+use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenMapMut, OpenObject, ProgramAttachType};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use std::{
     collections::BTreeMap,
@@ -19,6 +22,18 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("aiprof.bpf.o"));
 
 /// The program that samples.
 pub(super) const SAMPLER: &str = "sampler";
+
+/// The maps that only the programs at probes use; not made without them.
+const CALL_MAPS: &[&str] = &[
+    CALLS,
+    PROBES,
+    PROBE_COUNTS,
+    THREADS,
+    "STACKS_SEEN",
+    "CALL_SCRATCH",
+    "CALL_LIMITS",
+    "CALL_SHARED",
+];
 
 /// What is in the kernel after loading; it stays there as long as its
 /// descriptors are open.
@@ -84,32 +99,31 @@ fn set_sizes(
     let rule_chunks = (settings.rule_cache_mask + 1) / RULE_CACHE_CHUNK as u32;
     let mut sizes = vec![
         ("POOL", settings.pool_chunks),
-        ("RULES", rule_chunks + CALL_SLOTS),
-        ("SAMPLES", options.ring_bytes),
+        (SAMPLES, options.ring_bytes),
     ];
     match options.calls {
         Some(calls) => sizes.extend([
-            ("PROBES", calls.probes),
-            ("PROBE_COUNTS", calls.probes),
-            ("CALLS", calls.ring_bytes),
+            ("RULES", rule_chunks + CALL_SLOTS),
+            (PROBES, calls.probes),
+            (PROBE_COUNTS, calls.probes),
+            (CALLS, calls.ring_bytes),
         ]),
-        // Unused, and as small as may be: a ring is a page, the others are not
-        // looked up without their programs.
-        None => sizes.extend([
-            ("RULES", rule_chunks),
-            ("CALLS", 4096),
-            ("CALL_SCRATCH", 1),
-            ("STACKS_SEEN", 64),
-            ("THREADS", 64),
-        ]),
+        None => {
+            sizes.push(("RULES", rule_chunks));
+            for name in CALL_MAPS {
+                map_mut(open, name)?.set_autocreate(false)?;
+            }
+        }
     }
     for (name, entries) in sizes {
-        open.maps_mut()
-            .find(|map| map.name() == name)
-            .ok_or(BpfError::Missing(name))?
-            .set_max_entries(entries)?;
+        map_mut(open, name)?.set_max_entries(entries)?;
     }
     Ok(())
+}
+
+fn map_mut<'a>(open: &'a mut OpenObject, name: &'static str) -> Result<OpenMapMut<'a>, BpfError> {
+    let map = open.maps_mut().find(|map| map.name() == name);
+    map.ok_or(BpfError::Missing(name))
 }
 
 /// Writes the constants to where the object keeps them.

@@ -79,6 +79,10 @@ pub fn learn(
     let Some(first) = handles().next() else {
         return Learned::default();
     };
+    // A kernel whose creation was watched proves more than a declared name; and
+    // a program may have released the images of others.
+    let nothing = BTreeSet::new();
+    let declared = if known.is_empty() { declared } else { &nothing };
     let wanted: BTreeSet<&str> = match known.get(&first) {
         Some(name) => BTreeSet::from([name.as_str()]),
         None => declared.clone(),
@@ -98,17 +102,24 @@ pub fn learn(
     let Some(path) = choose(memory, &candidates, &tried, known) else {
         return Learned::default();
     };
-    let names = unknown
-        .iter()
-        .filter_map(|&handle| {
-            let name = path.follow(memory, handle)?;
-            (declared.is_empty() || declared.contains(name.as_str())).then_some((handle, name))
-        })
-        .collect();
+    let names = apply(memory, &path, unknown, declared);
     Learned {
         path: Some(path),
         names,
     }
+}
+
+/// The names that `path` gives the handles, as far as an image declares them; any
+/// if none declares anything.
+pub fn apply(
+    memory: &impl Memory,
+    path: &NamePath,
+    handles: &BTreeSet<u64>,
+    declared: &BTreeSet<&str>,
+) -> BTreeMap<u64, String> {
+    let believed = |name: &String| declared.is_empty() || declared.contains(name.as_str());
+    let name = |&handle: &u64| Some((handle, path.follow(memory, handle).filter(believed)?));
+    handles.iter().filter_map(name).collect()
 }
 
 /// The path to believe among those that fit all handles.

@@ -18,6 +18,7 @@ use std::{
     os::fd::AsRawFd,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 /// The programs at probed functions, by name.
@@ -115,6 +116,10 @@ pub struct Tally {
     pub changed: u64,
     /// Links, each of which the kernel closes on its own.
     pub links: u64,
+    /// Time spent on reading files and attaching to them.
+    pub attaching: Duration,
+    /// Time spent on detaching, where that was waited for.
+    pub detaching: Duration,
 }
 
 /// A file to be probed.
@@ -172,6 +177,7 @@ impl Attacher {
     /// Probes a file, which must not be probed yet.
     pub(super) fn library(&mut self, candidate: Candidate) {
         let path = candidate.path.clone();
+        let begun = Instant::now();
         let planned = Library::open(&candidate.file)
             .and_then(|library| plan::plan(&library, &candidate.uses, self.exits));
         match planned {
@@ -189,6 +195,7 @@ impl Attacher {
                 tracing::warn!("{path}: not probed: {error}");
             }
         }
+        lock(&self.report).tally.attaching += begun.elapsed();
     }
 
     /// Probes a function by its place in a file, which is probed as a library of
@@ -463,6 +470,8 @@ impl Tally {
         self.failed += other.failed;
         self.changed += other.changed;
         self.links += other.links;
+        self.attaching += other.attaching;
+        self.detaching += other.detaching;
     }
 }
 

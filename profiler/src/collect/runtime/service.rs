@@ -13,19 +13,23 @@ use crate::{
     collect::{
         bpf::{Bpf, BpfError, PROBE_COUNTS, THREADS, probe::Link},
         config::ProbeConfig,
+        late::{Build, LateKernels},
         procfs,
     },
     probes::table::{Exits, Table},
     process::{ProcessTable, Region},
     profile::{LossKind, Losses},
-    wire::{Call, CallData, Event, MapEvent},
+    wire::{Call, CallData, Event, KernelNamed, MapEvent},
 };
 use aiprof_common::ProbeCounts;
+use rustc_hash::FxHasher;
 use std::{
     collections::BTreeSet,
     fs::File,
+    hash::{Hash, Hasher},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 /// The table that other drivers than the installed ones belong to.
@@ -38,6 +42,9 @@ const MAX_ALTERNATIVES: usize = 64;
 const SPARE_SPECS: u32 = 1024;
 /// Most functions in all.
 const MAX_SPECS: u32 = 8192;
+
+/// How long the end of a recording waits for the last search of kernel names.
+const LAST_SEARCH: Duration = Duration::from_secs(2);
 
 /// What the kernel side counted at one probe or at all, see [`ProbeCounts`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +82,7 @@ pub struct RuntimeProbes {
     report: Arc<Mutex<Report>>,
     files: Files,
     handed_out: HandedOut,
+    late: LateKernels,
     /// Drivers that Level Zero's loader was told of, by path or file name.
     alternatives: BTreeSet<String>,
     /// Processes that had probed libraries when the recording started.
@@ -106,6 +114,7 @@ impl RuntimeProbes {
             started: false,
             files: Files::default(),
             handed_out: HandedOut::default(),
+            late: LateKernels::default(),
             alternatives: BTreeSet::new(),
             users: BTreeSet::new(),
             probes: 0,
@@ -254,6 +263,7 @@ impl RuntimeProbes {
         if Region::of(&map.file) != Region::File || !self.is_wanted(path) {
             return;
         }
+        tracing::debug!("{path}: mapped by process {pid}");
         if is_loader(path)
             && let Some(list) = discover::variable_of(pid, ALTERNATIVE_DRIVERS)
         {
@@ -337,6 +347,7 @@ impl RuntimeProbes {
 
     /// A call of a probed function: it may hand out another.
     pub fn called(&mut self, call: &Call, processes: &ProcessTable) {
+        self.late.call(call);
         if let Some(handed) = self.handed_out.call(call) {
             self.probe_handed_out(&handed, processes);
         }
@@ -345,6 +356,26 @@ impl RuntimeProbes {
     /// Data of a call.
     pub fn data(&mut self, data: &CallData) {
         self.handed_out.data(data);
+        self.late.data(data);
+    }
+
+    /// A process has ended, or has become another program.
+    pub fn process_gone(&mut self, pid: u32) {
+        self.late.forget(pid);
+    }
+
+    /// Names found since the last call of kernels that were created before the
+    /// recording. `last`: nothing more will come, so searches are waited for.
+    pub fn kernels_named(&mut self, processes: &ProcessTable, last: bool) -> Vec<KernelNamed> {
+        let mut late = std::mem::take(&mut self.late);
+        let build = |pid| driver_build(processes, pid, |path| self.is_wanted(path));
+        let named = if last {
+            late.settle(build, LAST_SEARCH)
+        } else {
+            late.maintain(Instant::now(), build)
+        };
+        self.late = late;
+        named
     }
 
     /// Probes a function by its address in a process.
@@ -397,6 +428,7 @@ impl RuntimeProbes {
         for event in events {
             if let Event::Probe(probe) = &event {
                 self.probes = self.probes.max(probe.id.saturating_add(1));
+                self.late.probe(probe);
                 self.handed_out.note(probe, &self.config.tables, self.exits);
             }
             sink(event);
@@ -411,6 +443,11 @@ impl RuntimeProbes {
         if attach::lock(&self.report).tally.files > 0 {
             self.give(Job::Check);
         }
+    }
+
+    /// Detaching took this long.
+    pub fn detached(&self, took: Duration) {
+        attach::lock(&self.report).tally.detaching += took;
     }
 
     /// What was attached so far.
@@ -516,4 +553,23 @@ fn mapping_of(processes: &ProcessTable, pid: u32, address: u64) -> Option<MapEve
         file_offset: mapping.file_offset,
         file,
     })
+}
+
+/// What tells which builds of probed libraries a process has: the layout of
+/// their objects goes by it.
+fn driver_build(processes: &ProcessTable, pid: u32, wanted: impl Fn(&str) -> bool) -> Build {
+    let mut hash = FxHasher::default();
+    let maps = processes.get(pid).map(|p| &p.space.maps);
+    for map in maps.into_iter().flatten() {
+        let Some(key) = processes.files.key(map.file) else {
+            continue;
+        };
+        if wanted(&key.path) {
+            match &key.build_id {
+                Some(id) => id.hash(&mut hash),
+                None => (key.device, key.inode, key.version).hash(&mut hash),
+            }
+        }
+    }
+    hash.finish()
 }

@@ -9,8 +9,9 @@ use crate::{
         driver::{DriverPlan, DriverProbes},
         runtime::RuntimeProbes,
     },
-    wire::{Call, CallData, CallStack, Event},
+    wire::{Call, CallData, CallStack, Event, ProcessEvent, ProcessEventKind},
 };
+use std::time::Instant;
 
 impl Session {
     /// Gives every event that belongs to the recording to `watcher` too, from here
@@ -52,8 +53,13 @@ impl Session {
 
     /// Ends the calls. Gives what is to be closed when everything else is.
     pub(super) fn stop_probes(&mut self) -> Vec<Link> {
-        let links = self.probes.as_mut().map(|(probes, _)| probes.stop());
-        let mut left = closing::at_once(links.unwrap_or_default());
+        let Some((probes, _)) = &mut self.probes else {
+            return Vec::new();
+        };
+        let links = probes.stop();
+        let begun = Instant::now();
+        let mut left = closing::at_once(links);
+        probes.detached(begun.elapsed());
         // Each of these is one the kernel closes on its own.
         left.extend(self.drivers.stop());
         left
@@ -98,5 +104,30 @@ impl Session {
             return Ok(());
         }
         self.record(&Event::CallData(data))
+    }
+
+    /// Tells of kernels older than the recording whose names were found.
+    pub(super) fn name_late_kernels(&mut self, last: bool) -> Result<(), CollectError> {
+        let Some((probes, _)) = &mut self.probes else {
+            return Ok(());
+        };
+        for named in probes.kernels_named(&self.processes, last) {
+            if self.filter.wants_process(named.pid) {
+                self.record(&Event::KernelNamed(named))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the kernels of processes that ended or became other programs.
+    pub(super) fn late_processes(&mut self, event: &ProcessEvent) {
+        let gone = match event.kind {
+            ProcessEventKind::Exec { .. } => true,
+            ProcessEventKind::Exit => event.pid == event.tid,
+            _ => false,
+        };
+        if let Some((probes, _)) = self.probes.as_mut().filter(|_| gone) {
+            probes.process_gone(event.pid);
+        }
     }
 }

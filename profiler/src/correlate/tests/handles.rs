@@ -197,6 +197,18 @@ fn copies_are_named_by_where_from_and_where_to() {
     s.call("zeMemFree", &[0x30_0000], &[]);
     s.call("zeCommandListAppendMemoryFill", &[LIST, 0x30_0010, 16], &[]);
     s.call("zeCommandListAppendBarrier", &[LIST], &[]);
+    let region = "zeCommandListAppendMemoryCopyRegion";
+    s.call(region, &[LIST, 0x10_0000, 0x20_0000, 64, 8, 0], &[]);
+    s.call(
+        "zeCommandListAppendMemoryPrefetch",
+        &[LIST, 0x30_0000, 4096],
+        &[],
+    );
+    s.call(
+        "zeCommandListAppendImageCopyToMemory",
+        &[LIST, 0x20_0000, 0x77],
+        &[],
+    );
     s.call("cudaMemcpy", &[1, 2, 3, 2], &[]);
     s.call("cuMemcpyDtoHAsync_v2", &[1, 2, 3], &[]);
     let expected = [
@@ -207,11 +219,15 @@ fn copies_are_named_by_where_from_and_where_to() {
         "Memset (S)",
         "Memset (M)",
         "Barrier",
+        "Memcpy (H2D)",
+        "Memory prefetch",
+        "Memcpy (D2H)",
         "Memcpy (D2H)",
         "Memcpy (D2H)",
     ];
     assert_eq!(s.names(), expected);
     assert_eq!(s.told.launches[0].bytes, 16);
+    assert_eq!(s.told.launches[7].bytes, 512);
 }
 
 #[test]

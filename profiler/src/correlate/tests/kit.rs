@@ -11,9 +11,9 @@ use aiprof_common::{CALL_EXIT, CALL_TAIL, MAX_VALUES};
 use std::rc::Rc;
 
 /// Library ids: the layers of one API.
-pub(super) const UR: u32 = 1;
-pub(super) const LOADER: u32 = 2;
-pub(super) const DRIVER: u32 = 3;
+pub(crate) const UR: u32 = 1;
+pub(crate) const LOADER: u32 = 2;
+pub(crate) const DRIVER: u32 = 3;
 
 /// One probe; `>name` is read at the exit, `"name` is a text, `*name` an array,
 /// `#name` device code.
@@ -60,7 +60,7 @@ fn probe(id: u32, api: &str, function: &str, kind: CallKind, args: &[&str]) -> P
 }
 
 /// All probes of the tests, by function.
-pub(super) fn probes() -> Vec<Probe> {
+pub(crate) fn probes() -> Vec<Probe> {
     use CallKind::*;
     const ZE: &str = "Level Zero";
     const SYCL: &str = "Unified Runtime";
@@ -164,7 +164,60 @@ pub(super) fn probes() -> Vec<Probe> {
         &["module", "\"name", ">kernel"],
     );
     add(SYCL, "urQueueFinish", Synchronize, &["queue"]);
-    add("CUDA", "cudaGraphLaunch", Launch, &["queue"]);
+    add("CUDA", "cudaGraphLaunch", Launch, &["queue", "graph"]);
+    add("CUDA", "cuGraphLaunch", Launch, &["queue", "graph"]);
+    add("CUDA", "cuStreamBeginCapture", Queue, &["queue"]);
+    add("CUDA", "cuStreamEndCapture", Queue, &["queue", ">graph"]);
+    add(
+        "CUDA",
+        "cuGraphInstantiate",
+        Queue,
+        &["source_graph", ">graph"],
+    );
+    add(ZE, "zeCommandListBeginGraphCaptureExp", Queue, &["list"]);
+    add(
+        ZE,
+        "zeCommandListEndGraphCaptureExp",
+        Queue,
+        &["list", ">graph"],
+    );
+    add(
+        ZE,
+        "zeCommandListInstantiateGraphExp",
+        Queue,
+        &["source_graph", ">graph"],
+    );
+    add(ZE, "zeGraphDestroyExp", Queue, &["graph"]);
+    add(
+        ZE,
+        "zeCommandListAppendGraphExp",
+        Submit,
+        &["list", "graph"],
+    );
+    add(
+        ZE,
+        "zeCommandListCreateCloneExp",
+        Queue,
+        &["source_list", ">list"],
+    );
+    add(
+        ZE,
+        "zeCommandListAppendMemoryCopyRegion",
+        Copy,
+        &["list", "dst", "src", "width", "height", "depth"],
+    );
+    add(
+        ZE,
+        "zeCommandListAppendMemoryPrefetch",
+        Copy,
+        &["list", "src", "bytes"],
+    );
+    add(
+        ZE,
+        "zeCommandListAppendImageCopyToMemory",
+        Copy,
+        &["list", "dst", "src_image"],
+    );
     add(
         "CUDA",
         "cudaMemcpy",
@@ -204,10 +257,10 @@ pub(super) fn probes() -> Vec<Probe> {
 
 /// What the tracker told, in order.
 #[derive(Default)]
-pub(super) struct Told {
-    pub(super) calls: Vec<FinishedCall>,
-    pub(super) launches: Vec<Launch>,
-    pub(super) named: Vec<(u32, u64, Rc<str>)>,
+pub(crate) struct Told {
+    pub(crate) calls: Vec<FinishedCall>,
+    pub(crate) launches: Vec<Launch>,
+    pub(crate) named: Vec<(u32, u64, Rc<str>)>,
 }
 
 impl CallSink for Told {
@@ -225,34 +278,37 @@ impl CallSink for Told {
 }
 
 /// A known name.
-pub(super) fn named(name: &str) -> KernelName {
+pub(crate) fn named(name: &str) -> KernelName {
     KernelName::Known(name.into())
 }
 
 /// A thread as the kernel side sees it, with a tracker behind it.
-pub(super) struct Script {
-    pub(super) probes: Vec<Probe>,
-    pub(super) tracker: Tracker,
-    pub(super) told: Told,
-    pub(super) now: u64,
-    pub(super) pid: u32,
-    pub(super) tid: u32,
+pub(crate) struct Script {
+    pub(crate) probes: Vec<Probe>,
+    pub(crate) tracker: Tracker,
+    /// Everything that the tracker was given.
+    pub(crate) events: Vec<Event>,
+    pub(crate) told: Told,
+    pub(crate) now: u64,
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
     /// Stack pointer of the next call.
-    pub(super) sp: u64,
+    pub(crate) sp: u64,
 }
 
 /// The program's stack pointer outside of all calls.
-pub(super) const TOP: u64 = 0x7fff_0000_0000;
+pub(crate) const TOP: u64 = 0x7fff_0000_0000;
 
 impl Script {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(Limits::default(), probes())
     }
 
-    pub(super) fn with(limits: Limits, probes: Vec<Probe>) -> Self {
+    pub(crate) fn with(limits: Limits, probes: Vec<Probe>) -> Self {
         let mut script = Self {
             probes: probes.clone(),
             tracker: Tracker::new(limits),
+            events: Vec::new(),
             told: Told::default(),
             now: 100,
             pid: 1,
@@ -273,7 +329,8 @@ impl Script {
         script
     }
 
-    pub(super) fn apply(&mut self, event: &Event) {
+    pub(crate) fn apply(&mut self, event: &Event) {
+        self.events.push(event.clone());
         self.tracker.apply(event, &mut self.told);
     }
 
@@ -282,7 +339,7 @@ impl Script {
         self.now
     }
 
-    pub(super) fn probe(&self, function: &str) -> &Probe {
+    pub(crate) fn probe(&self, function: &str) -> &Probe {
         let found = self.probes.iter().find(|p| p.function == function);
         found.unwrap_or_else(|| panic!("no probe {function}"))
     }
@@ -316,7 +373,7 @@ impl Script {
 
     /// Enters a function of a library; the values are those of the entry. Calls
     /// from now on are made inside of it.
-    pub(super) fn enter(&mut self, function: &str, library: u32, values: &[u64]) {
+    pub(crate) fn enter(&mut self, function: &str, library: u32, values: &[u64]) {
         let call = self.event(function, library, values, false);
         self.sp -= 0x40;
         let stack = u64::from(self.probe(function).id) + 1000;
@@ -324,7 +381,7 @@ impl Script {
     }
 
     /// The function that the current one, entered last, jumps to.
-    pub(super) fn jump(&mut self, function: &str, library: u32, values: &[u64]) {
+    pub(crate) fn jump(&mut self, function: &str, library: u32, values: &[u64]) {
         self.sp += 0x40;
         let call = self.event(function, library, values, false);
         self.sp -= 0x40;
@@ -333,7 +390,7 @@ impl Script {
     }
 
     /// Leaves the innermost function; the values are those read at the exit.
-    pub(super) fn leave(&mut self, function: &str, library: u32, result: u64, values: &[u64]) {
+    pub(crate) fn leave(&mut self, function: &str, library: u32, result: u64, values: &[u64]) {
         if !self.probe(function).is_ioctl {
             self.sp += 0x40;
         }
@@ -347,18 +404,18 @@ impl Script {
     }
 
     /// Leaves it without the exit being seen.
-    pub(super) fn vanish(&mut self) {
+    pub(crate) fn vanish(&mut self) {
         self.sp += 0x40;
     }
 
     /// A whole call of the loader.
-    pub(super) fn call(&mut self, function: &str, values: &[u64], out: &[u64]) {
+    pub(crate) fn call(&mut self, function: &str, values: &[u64], out: &[u64]) {
         self.enter(function, LOADER, values);
         self.leave(function, LOADER, 0, out);
     }
 
     /// Data of the record sent last.
-    pub(super) fn data(&mut self, function: &str, tag: u8, bytes: &[u8], total: u64) {
+    pub(crate) fn data(&mut self, function: &str, tag: u8, bytes: &[u8], total: u64) {
         let data = CallData {
             time_ns: self.now,
             pid: self.pid,
@@ -373,12 +430,12 @@ impl Script {
         self.apply(&Event::CallData(data));
     }
 
-    pub(super) fn array(&mut self, function: &str, tag: u8, numbers: &[u64]) {
+    pub(crate) fn array(&mut self, function: &str, tag: u8, numbers: &[u64]) {
         let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
         self.data(function, tag, &bytes, bytes.len() as u64);
     }
 
-    pub(super) fn process(&mut self, tid: u32, kind: ProcessEventKind) {
+    pub(crate) fn process(&mut self, tid: u32, kind: ProcessEventKind) {
         let event = ProcessEvent {
             time_ns: self.tick(),
             pid: self.pid,
@@ -388,25 +445,25 @@ impl Script {
         self.apply(&Event::Process(event));
     }
 
-    pub(super) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         let now = self.tick();
         self.tracker.finish(now, &mut self.told);
     }
 
     /// Creates a kernel through the loader.
-    pub(super) fn kernel(&mut self, name: &str, handle: u64) {
+    pub(crate) fn kernel(&mut self, name: &str, handle: u64) {
         self.enter("zeKernelCreate", LOADER, &[0xd0]);
         self.data("zeKernelCreate", 0, name.as_bytes(), 0);
         self.leave("zeKernelCreate", LOADER, 0, &[handle]);
     }
 
     /// Puts a kernel on a list through the loader.
-    pub(super) fn launch(&mut self, list: u64, kernel: u64) {
+    pub(crate) fn launch(&mut self, list: u64, kernel: u64) {
         self.call("zeCommandListAppendLaunchKernel", &[list, kernel], &[]);
     }
 
     /// Executes lists through the loader.
-    pub(super) fn execute(&mut self, queue: u64, lists: &[u64]) {
+    pub(crate) fn execute(&mut self, queue: u64, lists: &[u64]) {
         const EXECUTE: &str = "zeCommandQueueExecuteCommandLists";
         self.enter(EXECUTE, LOADER, &[queue]);
         self.array(EXECUTE, 0, lists);
@@ -414,12 +471,12 @@ impl Script {
     }
 
     /// Names of the launches so far.
-    pub(super) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let launches = self.told.launches.iter();
         launches.map(|launch| launch.name.to_string()).collect()
     }
 
-    pub(super) fn lost(&mut self, kind: crate::profile::LossKind) -> u64 {
+    pub(crate) fn lost(&mut self, kind: crate::profile::LossKind) -> u64 {
         self.tracker.take_losses().get(kind)
     }
 }

@@ -195,3 +195,80 @@ fn a_list_of_unknown_kind_that_is_never_executed_is_an_immediate_one() {
     assert_eq!(s.told.launches.len(), 10_000);
     assert_eq!(s.lost(LossKind::LaunchesRefused), 0);
 }
+
+#[test]
+fn a_graph_counts_when_it_is_executed_and_not_while_it_is_recorded() {
+    const BEGIN: &str = "zeCommandListBeginGraphCaptureExp";
+    const END: &str = "zeCommandListEndGraphCaptureExp";
+    const INSTANTIATE: &str = "zeCommandListInstantiateGraphExp";
+    const GRAPH: &str = "zeCommandListAppendGraphExp";
+    let mut s = script();
+    s.call("zeCommandListCreateImmediate", &[1, 2], &[0x11]);
+    s.launch(0x11, 0x21);
+    s.call(BEGIN, &[0x11], &[]);
+    s.launch(0x11, 0x21);
+    s.launch(0x11, 0x22);
+    s.call(END, &[0x11], &[0x71]);
+    assert_eq!(s.names(), ["a"]);
+    s.launch(0x11, 0x22);
+    s.call(INSTANTIATE, &[0x71], &[0x72]);
+    s.call("zeGraphDestroyExp", &[0x71], &[]);
+    s.call(GRAPH, &[0x11, 0x72], &[]);
+    s.call(GRAPH, &[0x11, 0x72], &[]);
+    assert_eq!(s.names(), ["a", "b", "a", "b", "a", "b"]);
+    assert!(s.told.launches[2].submit.is_some());
+    // Recorded before anybody looked.
+    s.call(GRAPH, &[0x11, 0x79], &[]);
+    assert_eq!(s.told.launches.last().unwrap().kind, CallKind::Submit);
+    assert_eq!(s.lost(LossKind::ListsUnknown), 1);
+}
+
+#[test]
+fn a_graph_of_a_stream_launches_what_the_stream_recorded() {
+    let mut s = script();
+    let cuda = |s: &mut Script, kernel| {
+        s.enter("cuLaunchKernel", LOADER, &[kernel, 0x5]);
+        s.leave("cuLaunchKernel", LOADER, 0, &[]);
+    };
+    s.call("cuStreamBeginCapture", &[0x5], &[]);
+    cuda(&mut s, 0x21);
+    cuda(&mut s, 0x22);
+    s.call("cuStreamEndCapture", &[0x5], &[0x71]);
+    s.call("cuGraphInstantiate", &[0x71], &[0x72]);
+    for _ in 0..2 {
+        s.enter("cudaGraphLaunch", UR, &[0x5, 0x72]);
+        s.enter("cuGraphLaunch", LOADER, &[0x5, 0x72]);
+        s.leave("cuGraphLaunch", LOADER, 0, &[]);
+        s.leave("cudaGraphLaunch", UR, 0, &[]);
+    }
+    assert_eq!(s.names(), ["a", "b", "a", "b"]);
+    assert!(
+        s.told
+            .launches
+            .iter()
+            .all(|l| &*l.function == "cuLaunchKernel")
+    );
+    let submits: Vec<_> = s.told.launches.iter().map(|l| l.submit).collect();
+    assert_eq!((submits[0], submits[2]), (submits[1], submits[3]));
+    assert_ne!(submits[0], submits[2]);
+    cuda(&mut s, 0x21);
+    assert_eq!(s.names().len(), 5, "the stream works at once again");
+    // Nothing is known of this graph: it counts as what it is.
+    s.enter("cudaGraphLaunch", UR, &[0x5, 0x99]);
+    s.enter("cuGraphLaunch", LOADER, &[0x5, 0x99]);
+    s.leave("cuGraphLaunch", LOADER, 0, &[]);
+    s.leave("cudaGraphLaunch", UR, 0, &[]);
+    assert_eq!(s.names()[5..], ["[kernel without a name]"]);
+}
+
+#[test]
+fn a_copy_of_a_list_has_the_same_work() {
+    let mut s = script();
+    s.launch(LIST, 0x21);
+    s.call("zeCommandListClose", &[LIST], &[]);
+    s.call("zeCommandListCreateCloneExp", &[LIST], &[0x13]);
+    s.call("zeCommandListReset", &[LIST], &[]);
+    s.execute(QUEUE, &[LIST]);
+    s.execute(QUEUE, &[0x13]);
+    assert_eq!(s.names(), ["a"]);
+}

@@ -2,7 +2,7 @@
 
 mod handles;
 mod hostile;
-mod kit;
+pub(crate) mod kit;
 mod lists;
 mod nesting;
 mod property;

@@ -64,6 +64,7 @@ fn three_layers_are_one_launch_named_by_the_outermost() {
     assert_eq!(launch.end_ns, Some(s.now));
     let outer = s.told.calls.last().unwrap();
     assert_eq!((outer.is_part, outer.depth, outer.works), (false, 0, 1));
+    assert_eq!(outer.work, Some(named("gemm")), "as the innermost knows it");
     let functions: Vec<_> = outer.inner.iter().map(|p| p.function.as_str()).collect();
     assert_eq!(functions, [APPEND, APPEND]);
     let parts: Vec<_> = s

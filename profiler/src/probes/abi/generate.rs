@@ -31,6 +31,9 @@ const PROGRAM: &str = r#"
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#ifdef __cplusplus
+extern "C" uint64_t kept[];
+#endif
 uint64_t kept[6 + 40];
 __asm__(".text\n.globl keep\nkeep:\n"
     "lea kept(%rip), %rax\n"
@@ -39,17 +42,25 @@ __asm__(".text\n.globl keep\nkeep:\n"
     "xor %r10d, %r10d\n"
     "1: mov 8(%rsp,%r10,8), %r11\n mov %r11, 48(%rax,%r10,8)\n"
     "inc %r10\n cmp $40, %r10\n jne 1b\n xor %eax, %eax\n ret\n");
+#ifdef __cplusplus
+extern "C" int keep(...);
+#else
 extern int keep();
+#endif
+/* The last byte says which parameter it is, for those of one byte. */
+static uint32_t word_of(uint32_t parameter, size_t i) {
+    return 0x5a000000u + ((uint32_t)(i / 4) << 12) + 0x41 + parameter;
+}
 static void mark(void *p, size_t size, uint32_t parameter) {
     for (size_t i = 0; i < size; i += 4) {
-        uint32_t word = 0x5a000000u + (parameter << 12) + (uint32_t)(i / 4);
+        uint32_t word = word_of(parameter, i);
         memcpy((char *)p + i, &word, size - i < 4 ? size - i : 4);
     }
 }
 /* Whether the words of a parameter are in the halves from `start` on. */
 static int here(size_t size, uint32_t parameter, int start) {
     for (size_t i = 0; i < size; i += 4) {
-        uint32_t word = 0x5a000000u + (parameter << 12) + (uint32_t)(i / 4);
+        uint32_t word = word_of(parameter, i);
         uint32_t mask = size - i < 4 ? (1u << 8 * (size - i)) - 1 : 0xffffffffu;
         int half = start + (int)(i / 4);
         if (half >= 92 || (start < 12 && half >= 12)) return 0;
@@ -62,10 +73,11 @@ static void find(const char *function, const char *name, size_t size, const char
     printf("param %s %s %zu %s", function, name, size, *type ? type : "-");
     int start = 0;
     while (start < 92 && !here(size, parameter, start)) start++;
-    for (int i = 0; i < (int)(size + 3) / 4; i++) {
+    /* Elsewhere: a floating-point number, or more than is looked at. */
+    if (start == 92) printf(" ?");
+    for (int i = 0; start < 92 && i < (int)(size + 3) / 4; i++) {
         int slot = (start + i) / 2, half = (start + i) % 2;
-        if (start == 92) printf(" ?");
-        else printf(" %s%d.%s", slot < 6 ? "arg" : "stack", slot < 6 ? slot : slot - 6,
+        printf(" %s%d.%s", slot < 6 ? "arg" : "stack", slot < 6 ? slot : slot - 6,
                     half ? "hi" : "lo");
     }
     printf("\n");
@@ -97,12 +109,7 @@ impl Headers {
         std::fs::write(&source, program).map_err(|e| e.to_string())?;
         let binary = work.path().join("say");
         self.compiler(folder, &["-O0", "-w"], &source, Some(&binary))?;
-        let said = run(&mut Command::new(&binary))?;
-        if said.contains(" ?") {
-            let lost = said.lines().find(|line| line.contains(" ?"));
-            return Err(format!("not found: {}", lost.unwrap_or_default()));
-        }
-        Ok(said)
+        run(&mut Command::new(&binary))
     }
 
     fn compiler(
@@ -139,12 +146,11 @@ impl Headers {
             }
             let _ = writeln!(main, "keep({});", names.join(", "));
             for (index, Declared { ty, name }) in parameters.iter().enumerate() {
-                let target = target(ty);
-                let structure = match header.structures.get(&target) {
-                    Some(members) => {
+                let structure = match header.structure_of(ty) {
+                    Some((name, structure)) => {
                         let star = if ty.contains('*') { "*" } else { "" };
-                        structures.insert(target.clone(), members);
-                        format!("{star}{target}")
+                        structures.insert(name.to_owned(), structure);
+                        format!("{star}{name}")
                     }
                     None => String::new(),
                 };
@@ -155,12 +161,12 @@ impl Headers {
             }
             main.push_str("}\n");
         }
-        for (structure, members) in structures {
+        for (name, Structure { c_type, members }) in structures {
             for member in members {
                 let _ = writeln!(
                     main,
-                    "printf(\"member {structure} {member} %zu %zu\\n\", offsetof({structure}, \
-                     {member}), sizeof((({structure} *)0)->{member}));"
+                    "printf(\"member {name} {member} %zu %zu\\n\", offsetof({c_type}, {member}), \
+                     sizeof((({c_type} *)0)->{member}));"
                 );
             }
         }
@@ -194,14 +200,23 @@ fn target(ty: &str) -> String {
 #[derive(Debug, Default)]
 struct Declarations {
     functions: BTreeMap<String, Vec<Declared>>,
-    /// Members by the name after `typedef struct {...}` and that before it.
-    structures: BTreeMap<String, Vec<String>>,
+    /// By the name after `typedef struct {...}` and that before it.
+    structures: BTreeMap<String, Structure>,
+    /// Other names of types.
+    aliases: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Structure {
+    /// How C names it.
+    c_type: String,
+    members: Vec<String>,
 }
 
 impl Declarations {
     fn of(text: &str) -> Self {
         let mut all = Self::default();
-        for statement in statements(text) {
+        for statement in statements(&without_attributes(text)) {
             match statement.find('{') {
                 Some(open) => all.structure(&statement, open),
                 None => all.function(&statement),
@@ -223,20 +238,46 @@ impl Declarations {
             .filter(|member| !member.contains('{') && !member.contains(':'))
             .flat_map(|member| members(&member))
             .collect();
-        let tag = head.last().filter(|word| **word != "struct");
-        let names = statement[close + 1..].split(',');
-        for name in names.map(str::trim).chain(tag.copied()) {
+        let mut add = |name: &str, c_type: String| {
+            let members = members.clone();
             if is_identifier(name) {
-                self.structures.insert(name.to_owned(), members.clone());
+                let structure = Structure { c_type, members };
+                self.structures.insert(name.to_owned(), structure);
             }
+        };
+        if let Some(tag) = head.last().filter(|word| **word != "struct") {
+            add(tag, format!("struct {tag}"));
+        }
+        for name in statement[close + 1..].split(',').map(str::trim) {
+            add(name, name.to_owned());
         }
     }
 
-    /// `type name(parameters)`, with attributes around it.
-    fn function(&mut self, statement: &str) {
-        let statement = without_attributes(statement);
-        let Some((head, rest)) = statement.split_once('(') else {
+    /// The structure that a type is or points at, with its own name.
+    fn structure_of(&self, ty: &str) -> Option<(&str, &Structure)> {
+        let mut name = target(ty);
+        while let Some(other) = self.aliases.get(&name) {
+            name.clone_from(other);
+        }
+        let (name, structure) = self.structures.get_key_value(&name)?;
+        Some((name, structure))
+    }
+
+    /// `typedef other name`, or with a structure's tag.
+    fn alias(&mut self, statement: &str) {
+        let words: Vec<_> = statement.split_whitespace().collect();
+        let (["typedef", of, name] | ["typedef", "struct", of, name]) = words.as_slice() else {
             return;
+        };
+        if of != name && is_identifier(of) && is_identifier(name) {
+            self.aliases.insert((*name).to_owned(), (*of).to_owned());
+        }
+    }
+
+    /// `type name(parameters)`.
+    fn function(&mut self, statement: &str) {
+        let Some((head, rest)) = statement.split_once('(') else {
+            return self.alias(statement);
         };
         let Some(list) = rest.trim_end().strip_suffix(')') else {
             return;
@@ -257,7 +298,9 @@ impl Declarations {
 
 /// Statements and definitions: what ends with `;` outside of braces.
 fn statements(text: &str) -> impl Iterator<Item = String> {
-    let text = text.replace("extern \"C\" {", "");
+    let text = text
+        .replace("extern \"C\" {", "")
+        .replace("extern \"C\"", "");
     let mut all = Vec::new();
     for part in split(&text, ';') {
         all.push(part.split_whitespace().collect::<Vec<_>>().join(" "));
@@ -271,7 +314,8 @@ fn split(text: &str, at: char) -> impl Iterator<Item = String> {
     for c in text.chars() {
         match c {
             '(' | '{' | '[' => depth += 1,
-            ')' | '}' | ']' => depth -= 1,
+            // A bracket too many is the end of an `extern "C"`.
+            ')' | '}' | ']' => depth = (depth - 1).max(0),
             _ => {}
         }
         if c == at && depth == 0 {
@@ -321,10 +365,8 @@ fn parameter(text: &str, index: usize) -> Declared {
         .rfind(|c: char| !(c.is_alphanumeric() || c == '_'))
         .map_or(0, |at| at + 1);
     let (ty, name) = text.split_at(start);
-    let unnamed = ty.trim().is_empty()
-        || ["struct", "const", "unsigned", "enum"].contains(&ty.trim())
-        || ["int", "char", "long", "short"].contains(&name)
-        || name.is_empty();
+    let unnamed = ["", "struct", "const", "const struct", "enum"].contains(&ty.trim())
+        || ["", "int", "char", "long", "short", "unsigned"].contains(&name);
     let (ty, name) = match unnamed {
         true => (text.as_str(), format!("p{index}")),
         false => (ty, name.to_owned()),
@@ -370,11 +412,16 @@ fn is_identifier(word: &str) -> bool {
 fn declarations_are_read() {
     let all = Declarations::of(
         "typedef struct _a_t { int x; const char *name[4]; void (*f)(int); } a_t;\n\
+         typedef a_t b_t;\n\
          __attribute__((visibility(\"default\"))) int f(const a_t* p, unsigned int, a_t q[]) \
          __attribute__((nonnull(1, 2)));\nvoid g(void);",
     );
-    assert_eq!(all.structures["a_t"], ["x", "name", "f"]);
-    assert_eq!(all.structures["_a_t"], ["x", "name", "f"]);
+    for (name, c_type) in [("a_t", "a_t"), ("_a_t", "struct _a_t")] {
+        let structure = &all.structures[name];
+        assert_eq!(structure.members, ["x", "name", "f"]);
+        assert_eq!(structure.c_type, c_type);
+    }
+    assert_eq!(all.structure_of("const b_t *").unwrap().0, "a_t");
     let declared = |ty: &str, name: &str| Declared {
         ty: ty.into(),
         name: name.into(),

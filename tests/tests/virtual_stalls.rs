@@ -1,0 +1,269 @@
+//! EU stall records of the virtual driver: the bytes are xe's, the counts are the
+//! schedule's.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context as _;
+
+use aiprof_tests::level_zero::driver::{Driver, Exports, Machine, NEEDS};
+use aiprof_tests::level_zero::module::{Kernel, Module, REASONS};
+use aiprof_tests::level_zero::program::{Run, build_work, run};
+use aiprof_tests::need::turn;
+use aiprof_tests::truth::Kind;
+use aiprof_tests::workload::{Workshop, checked};
+
+const RECORD: usize = 64;
+
+/// Where a field lies in a record: first bit and width.
+type Field = (usize, usize);
+
+/// A record's layout, by the driver's name for the hardware.
+struct Layout {
+    name: &'static str,
+    ip: Field,
+    /// First bits of the counters and their reasons.
+    counters: &'static [(&'static str, usize)],
+    /// Addresses count from the instruction base address.
+    relative: bool,
+}
+
+/// As struct xe_eu_stall_data_pvc, _xe2 and _xe3p have them (Linux,
+/// drivers/gpu/drm/xe/xe_eu_stall.c).
+const LAYOUTS: [Layout; 3] = [
+    Layout {
+        name: "pvc",
+        ip: (0, 29),
+        counters: &[
+            ("active", 29),
+            ("other", 37),
+            ("control", 45),
+            ("pipe", 53),
+            ("send", 61),
+            ("dist", 69),
+            ("sbid", 77),
+            ("sync", 85),
+            ("fetch", 93),
+        ],
+        relative: true,
+    },
+    Layout {
+        name: "xe2",
+        ip: (0, 29),
+        counters: &[
+            ("tdr", 29),
+            ("other", 37),
+            ("control", 45),
+            ("pipe", 53),
+            ("send", 61),
+            ("dist", 69),
+            ("sbid", 77),
+            ("sync", 85),
+            ("fetch", 93),
+            ("active", 101),
+        ],
+        relative: true,
+    },
+    Layout {
+        name: "xe3p",
+        ip: (0, 61),
+        counters: &[
+            ("tdr", 61),
+            ("other", 69),
+            ("control", 77),
+            ("pipe", 85),
+            ("send", 93),
+            ("dist", 101),
+            ("sbid", 109),
+            ("sync", 117),
+            ("fetch", 125),
+            ("active", 133),
+        ],
+        relative: false,
+    },
+];
+
+const ISA_BASE: u64 = 0x8001_0000_0000;
+
+fn bits(record: &[u8], (at, width): Field) -> u64 {
+    (0..width)
+        .map(|i| {
+            let bit = at + i;
+            u64::from(record[bit / 8] >> (bit % 8) & 1) << i
+        })
+        .sum()
+}
+
+/// Counts by device address and reason.
+fn decode(bytes: &[u8], layout: &Layout) -> BTreeMap<(u64, &'static str), u64> {
+    let mut out = BTreeMap::new();
+    assert!(bytes.len().is_multiple_of(RECORD));
+    for record in bytes.chunks(RECORD) {
+        let base = if layout.relative { ISA_BASE } else { 0 };
+        let address = base + (bits(record, layout.ip) << 3);
+        let mut any = 0;
+        for (reason, at) in layout.counters {
+            let n = bits(record, (*at, 8));
+            any += n;
+            if n > 0 {
+                *out.entry((address, *reason)).or_default() += n;
+            }
+        }
+        assert!(any > 0, "an empty record");
+        // Nothing behind the last counter is used.
+        let last = layout.counters.iter().map(|c| c.1 + 8).max().unwrap_or(0);
+        for bit in last..RECORD * 8 {
+            assert_eq!(bits(record, (bit, 1)), 0, "bit {bit}");
+        }
+    }
+    out
+}
+
+/// What the schedule and the executions of a run demand.
+fn expected(run: &Run, module: &Module, layout: &Layout) -> BTreeMap<(u64, &'static str), u64> {
+    let mut out = BTreeMap::new();
+    for exec in run.truth.execs.iter().filter(|e| e.kind == Kind::Kernel) {
+        let same = |k: &&Kernel| Some(&k.name) == exec.kernel.as_ref();
+        let Some(kernel) = module.kernels.iter().find(same) else {
+            continue;
+        };
+        for stall in &kernel.stalls {
+            if layout.counters.iter().all(|c| c.0 != stall.reason) {
+                continue;
+            }
+            let address = exec.isa.unwrap_or(0) + u64::from(stall.offset);
+            *out.entry((address, stall.reason)).or_default() += u64::from(stall.count);
+        }
+    }
+    out
+}
+
+/// Every reason at its own instruction, with counts that need several records.
+fn module_of_all_reasons() -> Module {
+    let mut kernel = Kernel::new("all_reasons", 20_000);
+    for (i, reason) in REASONS.iter().enumerate() {
+        let i = i as u32;
+        kernel = kernel.stall(0x40 + 8 * i, reason, 1 + 100 * i);
+        kernel = kernel.stall(0x200, reason, 3);
+    }
+    Module::new(vec![kernel, Kernel::new("quiet", 1000)])
+}
+
+#[test]
+fn records_hold_the_schedule() -> anyhow::Result<()> {
+    let Some(_turn) = turn("records_hold_the_schedule", &NEEDS)? else {
+        return Ok(());
+    };
+    let driver = Driver::build(Exports::All)?;
+    let program = build_work()?;
+    let module = module_of_all_reasons();
+    for layout in &LAYOUTS {
+        let shop = Workshop::new()?;
+        let file = shop.path("stalls.0");
+        let machine = Machine::new(&driver)
+            .set("VZE_STALLS", &shop.path("stalls.%d").display().to_string())
+            .set("VZE_STALLS_FORMAT", layout.name);
+        let run = run(&shop, &program, &machine, &module, &["basic", "rounds=4"])?;
+        let bytes = std::fs::read(&file)?;
+        assert_eq!(
+            decode(&bytes, layout),
+            expected(&run, &module, layout),
+            "{}",
+            layout.name
+        );
+        let windows = &run.truth.windows;
+        let written: u64 = windows.iter().map(|w| w.records).sum();
+        assert_eq!(written, (bytes.len() / RECORD) as u64);
+        assert!(windows.iter().all(|w| w.lost == 0));
+        assert_eq!(run.truth.stalls_refused, 0);
+    }
+    Ok(())
+}
+
+#[test]
+fn long_kernels_spread_over_windows() -> anyhow::Result<()> {
+    let Some(_turn) = turn("long_kernels_spread_over_windows", &NEEDS)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let machine = Machine::new(&Driver::build(Exports::All)?)
+        .set("VZE_STALLS", &shop.path("stalls").display().to_string())
+        .set("VZE_STALLS_MS", "2");
+    // One sample a microsecond.
+    let module = Module::new(vec![
+        Kernel::new("long", 40_000_000).stall(0x40, "sbid", 40_000),
+    ]);
+    let run = run(
+        &shop,
+        &build_work()?,
+        &machine,
+        &module,
+        &["paths", "rounds=0"],
+    )?;
+    assert!(run.truth.windows.is_empty());
+    let run = self::run(
+        &shop,
+        &build_work()?,
+        &machine,
+        &module,
+        &["late", "launches=2"],
+    )?;
+    assert!(run.truth.windows.len() > 10, "{:?}", run.truth.windows);
+    let start = run.truth.execs.iter().map(|e| e.start_ns).min();
+    let start = start.context("no executions")?;
+    let mut sum = 0;
+    for window in &run.truth.windows {
+        assert!(window.t0 < window.t1);
+        sum += window.counts.iter().map(|c| c.3).sum::<u64>();
+        // The kernels run one after the other: never more than the time that passed.
+        assert!(sum <= (window.t1 - start) / 1000 + 1, "{window:?}");
+    }
+    assert_eq!(sum, 80_000);
+    Ok(())
+}
+
+/// Makes a FIFO and reads it in a thread until `stop` is written to it.
+fn read_fifo(path: &Path) -> anyhow::Result<std::thread::JoinHandle<Vec<u8>>> {
+    checked(Command::new("mkfifo").arg(path))?;
+    // Both ends: otherwise opening waits, and the end comes with the first writer's.
+    let mut file = std::fs::File::options().read(true).write(true).open(path)?;
+    Ok(std::thread::spawn(move || {
+        let mut all = Vec::new();
+        let mut piece = [0; 4096];
+        while let Ok(n) = file.read(&mut piece) {
+            all.extend_from_slice(&piece[..n]);
+            if all.ends_with(b"stop") {
+                all.truncate(all.len() - 4);
+                break;
+            }
+        }
+        all
+    }))
+}
+
+#[test]
+fn a_fifo_carries_the_same_records() -> anyhow::Result<()> {
+    let Some(_turn) = turn("a_fifo_carries_the_same_records", &NEEDS)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let fifo = shop.path("stalls");
+    let reader = read_fifo(&fifo)?;
+    let machine =
+        Machine::new(&Driver::build(Exports::All)?).set("VZE_STALLS", &fifo.display().to_string());
+    let module = module_of_all_reasons();
+    let run = run(
+        &shop,
+        &build_work()?,
+        &machine,
+        &module,
+        &["basic", "rounds=3"],
+    )?;
+    std::fs::write(&fifo, "stop")?;
+    let bytes = reader.join().ok().context("the reader panicked")?;
+    let layout = &LAYOUTS[1];
+    assert_eq!(decode(&bytes, layout), expected(&run, &module, layout));
+    Ok(())
+}
