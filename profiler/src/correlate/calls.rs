@@ -99,7 +99,11 @@ impl Tracker {
             Event::KernelNamed(named) => {
                 self.name_kernel(named.pid, named.kernel, &named.name, sink);
             }
-            Event::Sample(_) | Event::CallStack(_) | Event::CallData(_) => {}
+            Event::Sample(_)
+            | Event::CallStack(_)
+            | Event::CallData(_)
+            | Event::TracePoint(_)
+            | Event::Trace(_) => {}
         }
     }
 
