@@ -560,7 +560,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.aiprof");
         std::fs::write(&path, bytes).unwrap();
-        let replayed = |launches| {
+        let replayed = |launches: bool| {
             let options = ReplayOptions {
                 inlines: true,
                 kernel_stacks: true,
