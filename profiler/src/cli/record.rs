@@ -169,7 +169,7 @@ impl Plan {
             ));
         }
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
-        let probes = destination.keeps_events() || args.values.launches();
+        let probes = destination.keeps_events() || args.values.launches().is_some();
         let probes = probes.then(|| ProbeConfig {
             exact_call_times: args.values.times_calls(),
             command: args.command.clone(),

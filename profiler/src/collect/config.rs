@@ -1,6 +1,7 @@
 //! What to record: the plain configuration that the command line becomes.
 
 use super::driver::StandIn;
+use crate::aggregate::LaunchOptions;
 use crate::probes::{Tables, driver_table::DriverTables, table::Switch};
 use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
@@ -51,7 +52,7 @@ pub struct RecordConfig {
     pub command: String,
     /// Count launches and the time in calls of runtimes instead of CPU samples.
     /// Needs `probes`. Default: no.
-    pub launches: bool,
+    pub launches: Option<LaunchOptions>,
     /// Record calls of accelerator runtimes. Default: no.
     pub probes: Option<ProbeConfig>,
     /// Another eBPF object in place of the built-in one, for development.
@@ -128,7 +129,7 @@ impl Default for RecordConfig {
             cgroup: None,
             title: String::new(),
             command: String::new(),
-            launches: false,
+            launches: None,
             probes: None,
             bpf_object: None,
         }

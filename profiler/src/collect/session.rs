@@ -24,7 +24,7 @@ use super::{
     tables::Tables,
 };
 use crate::{
-    aggregate::{Aggregator, Limits, Weighting, build_profile},
+    aggregate::{Aggregator, LaunchOptions, Limits, Weighting, build_profile},
     import::capture::CaptureWriter,
     process::{FileId, ProcessTable},
     profile::{LossKind, Losses, Meta, Profile},
@@ -248,10 +248,9 @@ impl Session {
             finisher: Finisher::default(),
             binaries: Binaries::default(),
             processes: ProcessTable::default(),
-            aggregate: if config.launches {
-                Aggregator::of_calls(Limits::default())
-            } else {
-                Aggregator::new(weighting, Limits::default())
+            aggregate: match config.launches {
+                Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, Limits::default()),
+                None => Aggregator::new(weighting, Limits::default()),
             },
             names: None,
             name_options,
