@@ -168,7 +168,7 @@ fn kernels_of_a_running_program_on_the_real_driver_have_their_names() -> anyhow:
         let shop = Workshop::new()?;
         let module = real::compile(&shop, product)?;
         let mut command = real::command(&program, product, Recording::Full, &shop.path(""));
-        command.args(["late", "real=1", "launches=4000"]);
+        command.args(["late", "real=1", "launches=400"]);
         command.arg(format!("module={}", module.display()));
         let (account, folded, stderr) = record_late(&mut command, &shop.path("out.folded"))?;
         check_late(&account, &folded, &stderr);
