@@ -53,6 +53,8 @@ type Path = (u64, u32, Option<u32>);
 
 /// The calls' part of an [`Aggregator`].
 pub(super) struct Calls {
+    /// The time in calls is wanted: those of unknown length are missing.
+    timed: bool,
     tracker: Tracker,
     stacks: FxHashMap<u64, Known>,
     /// Names of threads by id.
@@ -65,9 +67,10 @@ pub(super) struct Calls {
     paths: FxHashMap<Path, u32>,
 }
 
-impl Default for Calls {
-    fn default() -> Self {
+impl Calls {
+    fn new(timed: bool) -> Self {
         Self {
+            timed,
             tracker: Tracker::new(Limits::default()),
             stacks: FxHashMap::default(),
             threads: FxHashMap::default(),
@@ -76,9 +79,7 @@ impl Default for Calls {
             paths: FxHashMap::default(),
         }
     }
-}
 
-impl Calls {
     /// Forgets what belongs to the window; open calls and stacks stay.
     pub(super) fn reset(&mut self) {
         self.texts.clear();
@@ -99,9 +100,10 @@ impl Calls {
 
 impl Aggregator {
     /// One that counts launches and the time in calls instead of CPU samples.
-    pub fn of_calls(limits: super::Limits) -> Self {
+    /// `timed`: calls of unknown length count as losses.
+    pub fn of_calls(timed: bool, limits: super::Limits) -> Self {
         Self {
-            calls: Some(Box::default()),
+            calls: Some(Box::new(Calls::new(timed))),
             ..Self::new(super::Weighting::default(), limits)
         }
     }
@@ -234,7 +236,8 @@ impl CallSink for Taker<'_> {
             return;
         }
         let Some(took) = call.duration_ns() else {
-            self.aggregate.losses.add(LossKind::CallsUntimed, 1);
+            let missing = u64::from(self.calls.timed);
+            self.aggregate.losses.add(LossKind::CallsUntimed, missing);
             return;
         };
         // Several launches of one call share its time in no known way.

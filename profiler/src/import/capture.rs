@@ -7,7 +7,7 @@
 //! was cut off, which is reported, and what is there is used.
 
 use crate::{
-    aggregate::{Aggregator, Code, Limits, Names, Weighting, build_profile},
+    aggregate::{Aggregator, Code, LaunchOptions, Limits, Names, Weighting, build_profile},
     process::ProcessTable,
     profile::{FrameKind, Losses, Meta, Profile},
     symbolize::SymFrame,
@@ -72,7 +72,7 @@ pub struct ReplayOptions {
     /// Keep kernel stacks.
     pub kernel_stacks: bool,
     /// Count launches and the time in calls instead of CPU samples.
-    pub launches: bool,
+    pub launches: Option<LaunchOptions>,
 }
 
 /// What a capture is made of.
@@ -317,10 +317,9 @@ fn replay_stream(
     let mut replay = Replay {
         options,
         processes: ProcessTable::default(),
-        aggregate: if options.launches {
-            Aggregator::of_calls(Limits::default())
-        } else {
-            Aggregator::new(Weighting { period_ns }, Limits::default())
+        aggregate: match options.launches {
+            Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, Limits::default()),
+            None => Aggregator::new(Weighting { period_ns }, Limits::default()),
         },
         last_ns: 0,
         names: StoredNames::default(),
@@ -394,7 +393,12 @@ pub fn fuzz_capture(data: &[u8]) {
     let options = ReplayOptions {
         inlines: true,
         kernel_stacks: true,
-        launches: data.first().is_some_and(|byte| byte & 1 == 1),
+        launches: data
+            .first()
+            .filter(|&byte| byte & 1 == 1)
+            .map(|byte| LaunchOptions {
+                timed: byte & 2 == 2,
+            }),
     };
     let _ = replay_stream(data, options);
 }
@@ -514,7 +518,7 @@ mod tests {
             &ReplayOptions {
                 inlines: true,
                 kernel_stacks: true,
-                launches: false,
+                launches: None,
             },
         )
     }
@@ -556,11 +560,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.aiprof");
         std::fs::write(&path, bytes).unwrap();
-        let replayed = |launches| {
+        let replayed = |launches: bool| {
             let options = ReplayOptions {
                 inlines: true,
                 kernel_stacks: true,
-                launches,
+                launches: launches.then_some(LaunchOptions { timed: false }),
             };
             replay(&path, &options).unwrap()
         };
