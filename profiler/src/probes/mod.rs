@@ -273,6 +273,15 @@ pub mod role {
     pub const GLOBAL_ITEMS: &str = "global";
     /// Work items of a group along each axis, as an array (data; OpenCL).
     pub const LOCAL_ITEMS: &str = "local";
+    /// Handle of the kernel whose name a new one has too.
+    pub const SOURCE_KERNEL: &str = "source_kernel";
+    /// Activity records, a buffer of them (data).
+    pub const RECORDS: &str = "records";
+    /// Name of the kernel where the table only assumes where it is (data): to be
+    /// shown if it is as long as [`ASSUMED_NAME_LENGTH`] says, and not otherwise.
+    pub const ASSUMED_NAME: &str = "assumed_name";
+    /// How long the assumed name is said to be, in bytes.
+    pub const ASSUMED_NAME_LENGTH: &str = "assumed_name_length";
 }
 
 impl Probe {
@@ -285,5 +294,40 @@ impl Probe {
     pub fn tag(&self, name: &str) -> Option<u8> {
         let at = self.data.iter().position(|d| d.name == name)?;
         u8::try_from(at).ok()
+    }
+}
+
+/// Reads a table, of functions or of ioctls, and compiles all of it, whatever
+/// `data` is; for fuzzing.
+#[doc(hidden)]
+pub fn fuzz_table(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    if reader::kind_of(text) == TableFile::Driver {
+        if let Ok(table) = driver_table::parse("fuzz", text) {
+            for ioctl in &table.ioctls {
+                table.compile(ioctl);
+            }
+        }
+        return;
+    }
+    let Ok(table) = parse::parse("fuzz", text) else {
+        return;
+    };
+    for symbol in table.names().chain(table.patterns()) {
+        let Some(function) = table.function(symbol) else {
+            continue;
+        };
+        for exits in [table::Exits::Needed, table::Exits::All] {
+            let compiled = table.compile(function, symbol, exits);
+            let spec = &compiled.spec;
+            let ops = usize::from(spec.n_entry) + usize::from(spec.n_exit);
+            assert!(ops <= aiprof_common::MAX_OPS, "{symbol}");
+            assert!(compiled.probe.values.len() <= aiprof_common::MAX_VALUES);
+        }
+        for field in function.args.iter().chain(&function.out) {
+            assert!(!field.expr.to_string().is_empty());
+        }
     }
 }
