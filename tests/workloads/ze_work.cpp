@@ -315,6 +315,9 @@ static int late(const Options &options)
 {
 	Program p(options);
 	auto list = p.immediate(2);
+	size_t native = 0;
+	MUST(Module, GetNativeBinary, p.module, &native, nullptr);
+	account.also("native", std::to_string(native));
 	printf("ready\n");
 	fflush(stdout);
 	/* The end of stdin will do as well. */

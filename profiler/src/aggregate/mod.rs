@@ -239,7 +239,9 @@ impl Aggregator {
             | Event::CallStack(_)
             | Event::Probe(_)
             | Event::ProbedFile(_)
-            | Event::KernelNamed(_) => false,
+            | Event::KernelNamed(_)
+            | Event::TracePoint(_)
+            | Event::Trace(_) => false,
         }
     }
 

@@ -6,6 +6,7 @@ use crate::collect::cgroup;
 use crate::collect::config::{
     Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig,
 };
+use crate::collect::driver::StandIn;
 use crate::collect::launch::Credentials;
 use crate::collect::privileges;
 use crate::export::{Format, Weight};
@@ -100,6 +101,10 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "FILE", hide = true, value_hint = ValueHint::FilePath)]
     bpf_object: Option<PathBuf>,
 
+    /// Observe the ioctls of this device as if it were one of that table's
+    #[arg(long, value_name = "TABLE=DEVICE", hide = true, value_parser = values::parse_stand_in)]
+    admit_device: Vec<StandIn>,
+
     /// Program to run; the recording lasts as long as it does
     #[arg(value_name = "COMMAND", trailing_var_arg = true,
           value_hint = ValueHint::CommandWithArguments)]
@@ -168,6 +173,7 @@ impl Plan {
         let probes = probes.then(|| ProbeConfig {
             exact_call_times: args.values.times_calls(),
             command: args.command.clone(),
+            stand_ins: args.admit_device,
             ..ProbeConfig::default()
         });
         Ok(Self {

@@ -1,7 +1,8 @@
 //! What to record: the plain configuration that the command line becomes.
 
+use super::driver::StandIn;
 use crate::aggregate::LaunchOptions;
-use crate::probes::{Tables, table::Switch};
+use crate::probes::{Tables, driver_table::DriverTables, table::Switch};
 use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
 /// What drives the sampling.
@@ -65,6 +66,10 @@ pub struct ProbeConfig {
     pub tables: Arc<Tables>,
     /// Tables that are used only if asked for. Default: none of them.
     pub switches: Vec<Switch>,
+    /// The tables of drivers. Default: the built-in ones.
+    pub drivers: Arc<DriverTables>,
+    /// Devices that get a table they have no driver for, for tests. Default: none.
+    pub stand_ins: Vec<StandIn>,
     /// Probe every exit, for exact ends, durations and results, and also functions
     /// of mere detail. Default: no; only exits without which other calls could not
     /// be understood.
@@ -86,6 +91,8 @@ impl Default for ProbeConfig {
         Self {
             tables: Arc::new(Tables::built_in()),
             switches: Vec::new(),
+            drivers: Arc::new(DriverTables::built_in()),
+            stand_ins: Vec::new(),
             exact_call_times: false,
             stack_limit: 20_000,
             ring_bytes: 8 << 20,
@@ -98,7 +105,9 @@ impl PartialEq for ProbeConfig {
     /// Tables are the same if they are the same in memory.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.tables, &other.tables)
+            && Arc::ptr_eq(&self.drivers, &other.drivers)
             && self.switches == other.switches
+            && self.stand_ins == other.stand_ins
             && self.exact_call_times == other.exact_call_times
             && self.stack_limit == other.stack_limit
             && self.ring_bytes == other.ring_bytes

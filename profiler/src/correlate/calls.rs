@@ -99,7 +99,11 @@ impl Tracker {
             Event::KernelNamed(named) => {
                 self.name_kernel(named.pid, named.kernel, &named.name, sink);
             }
-            Event::Sample(_) | Event::CallStack(_) | Event::CallData(_) => {}
+            Event::Sample(_)
+            | Event::CallStack(_)
+            | Event::CallData(_)
+            | Event::TracePoint(_)
+            | Event::Trace(_) => {}
         }
     }
 
@@ -124,7 +128,8 @@ impl Tracker {
             && found.name == Name::Unseen
         {
             let name: Rc<str> = name.into();
-            found.name = Name::Known(name.clone());
+            found.name = Name::Found(name.clone());
+            self.world.unnamed.remove(&(pid, kernel));
             sink.kernel_named(pid, kernel, &name);
         }
     }
@@ -143,6 +148,8 @@ impl Tracker {
 
     /// What was lost since the last call of this.
     pub fn take_losses(&mut self) -> Losses {
+        let unnamed = std::mem::take(&mut self.world.unnamed).into_values().sum();
+        self.world.losses.add(LossKind::KernelsUnnamed, unnamed);
         std::mem::take(&mut self.world.losses)
     }
 

@@ -5,7 +5,7 @@ use super::{
     calls::{Counts, Limits},
     draft::Words,
     effects,
-    handles::{Handles, Room},
+    handles::{Handles, Name, Room},
     known::{Effect, Known},
     open::Open,
 };
@@ -19,6 +19,10 @@ use std::rc::Rc;
 /// Ended calls kept for their memory.
 const SPARE: usize = 64;
 
+/// Kernels without a name whose launches are counted one by one, so that they are
+/// no loss once the name is found.
+const MAX_UNNAMED: usize = 1 << 16;
+
 /// What all threads share.
 #[derive(Debug)]
 pub(super) struct World {
@@ -26,6 +30,8 @@ pub(super) struct World {
     pub(super) room: Room,
     pub(super) processes: FxHashMap<u32, Handles>,
     pub(super) losses: Losses,
+    /// Launches by kernels without a name, by process and handle.
+    pub(super) unnamed: FxHashMap<(u32, u64), u64>,
     pub(super) words: Rc<Words>,
     pub(super) counts: Counts,
     next_call: u64,
@@ -45,6 +51,7 @@ impl World {
             },
             processes: FxHashMap::default(),
             losses: Losses::default(),
+            unnamed: FxHashMap::default(),
             words: Rc::default(),
             counts: Counts::default(),
             next_call: 1,
@@ -165,8 +172,18 @@ impl World {
     pub(super) fn emit(&mut self, mut launch: Launch, sink: &mut dyn CallSink) {
         self.counts.launches += 1;
         launch.id = self.counts.launches;
-        if matches!(launch.name, KernelName::BeforeAttach(_)) {
-            self.losses.add(LossKind::KernelsUnnamed, 1);
+        if let KernelName::BeforeAttach(kernel) = launch.name {
+            // The name may have been found since the call was entered. A name given
+            // at a creation is another kernel's.
+            let handles = self.processes.get(&launch.pid);
+            let found = handles.and_then(|handles| handles.kernels.get(kernel));
+            if let Some(Name::Found(name)) = found.map(|kernel| &kernel.name) {
+                launch.name = KernelName::Known(name.clone());
+            } else if self.unnamed.len() < MAX_UNNAMED {
+                *self.unnamed.entry((launch.pid, kernel)).or_default() += 1;
+            } else {
+                self.losses.add(LossKind::KernelsUnnamed, 1);
+            }
         }
         sink.launch(&launch);
     }

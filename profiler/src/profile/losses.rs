@@ -52,6 +52,8 @@ pub enum LossKind {
     TablesRefused,
     /// Records of calls dropped because the ring buffer was full.
     CallRingDrops,
+    /// Tracepoints of drivers dropped for the same reason.
+    TraceDrops,
     /// Texts and other data of calls dropped for the same reason.
     CallDataDrops,
     /// Stacks of calls left out by the limiter.
@@ -120,6 +122,7 @@ impl LossKind {
             Self::TablesEvicted => "unwind table pages evicted",
             Self::TablesRefused => "unwind tables refused (pool full)",
             Self::CallRingDrops => "calls dropped (ring buffer full)",
+            Self::TraceDrops => "fences and jobs dropped (ring buffer full)",
             Self::CallDataDrops => "data of calls dropped (ring buffer full)",
             Self::CallStacksLimited => "stacks of calls left out by the limiter",
             Self::CallStacksBusy => "stacks of calls left out (no free memory)",
