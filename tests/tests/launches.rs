@@ -1,238 +1,219 @@
-//! Launches as aiprof counts them, against what the driver and the program wrote
-//! down: on the virtual Level Zero driver, and on Intel's real one in its capture
-//! mode.
+//! Launches as aiprof counts them, against the virtual driver's truth file.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Context as _;
 
-use aiprof_tests::aiprof::{Aiprof, Run, binary};
-use aiprof_tests::child::Child;
-use aiprof_tests::folded::Folded;
-use aiprof_tests::level_zero::driver::{Driver, Exports, Machine, NEEDS};
+use aiprof_tests::aiprof::{binary, lost};
+use aiprof_tests::folded::{Folded, Line, base};
+use aiprof_tests::level_zero::driver::{Driver, Exports, LOADER, Machine};
 use aiprof_tests::level_zero::module::Module;
-use aiprof_tests::level_zero::program::{Account, build_unwind, build_work};
-use aiprof_tests::level_zero::real::{self, Product, Recording};
+use aiprof_tests::level_zero::program::{Account, build_work};
 use aiprof_tests::need::{Need, turn};
 use aiprof_tests::truth::{Kind, Truth};
 use aiprof_tests::workload::Workshop;
 
-/// What these tests need besides a driver.
-fn needs(others: &[Need]) -> Vec<Need> {
-    [others, &[Need::Root]].concat()
+const NEEDS: [Need; 4] = [
+    Need::Root,
+    Need::Tool("c++"),
+    Need::Path("/usr/include/level_zero/ze_api.h"),
+    Need::Path(LOADER),
+];
+
+/// A recorded run of `ze_work`.
+struct Run {
+    shop: Workshop,
+    truth: Truth,
+    accounts: Vec<Account>,
+    stderr: String,
+    output: PathBuf,
 }
 
-/// Runs aiprof on a program with more of an environment.
-fn record(aiprof: Aiprof, environment: &[(String, String)], output: &Path) -> anyhow::Result<Run> {
-    let mut command = aiprof
-        .option("-o")
-        .option(output.as_os_str())
-        .to_command()?;
-    let done = command.envs(environment.iter().cloned()).output()?;
+/// Records `ze_work MODE` with these options into a file of this name.
+fn record(options: &[&str], file: &str, mode: &[&str]) -> anyhow::Result<Run> {
+    let shop = Workshop::new()?;
+    let machine = Machine::new(&Driver::build(Exports::All)?).truth(&shop.path("truth.json"));
+    let module = Module::usual().write(&shop.path("module.zebin"))?;
+    let output = shop.path(file);
+    let mut command = machine.command(&binary()?);
+    command.args(options).arg("-o").arg(&output).arg("--");
+    command.arg(build_work()?).arg(mode[0]);
+    command.arg(format!("module={}", module.display()));
+    let done = command.args(&mode[1..]).output()?;
     let stderr = String::from_utf8_lossy(&done.stderr).into_owned();
-    let text = std::fs::read_to_string(output).with_context(|| stderr.clone())?;
+    anyhow::ensure!(done.status.success(), "{}: {stderr}", done.status);
     Ok(Run {
-        status: done.status,
-        stdout: String::from_utf8_lossy(&done.stdout).into_owned(),
+        truth: Truth::read(&shop.path("truth.json"))?,
+        accounts: Account::read(&String::from_utf8_lossy(&done.stdout))?,
+        shop,
         stderr,
-        folded: Folded::parse(&text)?,
+        output,
     })
 }
 
-/// Launches by the name at the end of their stacks.
-fn by_kernel(folded: &Folded) -> BTreeMap<String, u64> {
-    let mut out = BTreeMap::new();
+fn read(path: &Path) -> anyhow::Result<Folded> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    Folded::parse(&text)
+}
+
+/// The kernel or operation at a line's leaf, if it has one.
+fn work(line: &Line) -> Option<&str> {
+    let [.., mark, leaf] = line.frames.as_slice() else {
+        return None;
+    };
+    (mark == "-").then(|| base(leaf))
+}
+
+/// The function that the program called.
+fn function(line: &Line) -> &str {
+    let above = if work(line).is_some() { 3 } else { 1 };
+    let at = line.frames.len().checked_sub(above);
+    at.map_or("", |at| base(&line.frames[at]))
+}
+
+/// Values by kernel or operation.
+fn by_work(folded: &Folded) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
     for line in &folded.lines {
-        if let Some(kernel) = line.frames.last().and_then(|f| f.strip_suffix("_[G]")) {
-            *out.entry(kernel.to_owned()).or_default() += line.value;
+        if let Some(work) = work(line) {
+            *sums.entry(work.to_owned()).or_default() += line.value;
         }
     }
-    out
+    sums
 }
 
-/// Whether a name is that of a copy, fill or barrier.
-fn is_operation(name: &str) -> bool {
-    ["Memcpy", "Memset", "Barrier"]
-        .iter()
-        .any(|operation| name.starts_with(operation))
-}
-
-/// Kernels that the virtual device executed.
+/// What the device executed, by kernel.
 fn executed(truth: &Truth) -> BTreeMap<String, u64> {
-    let mut out = BTreeMap::new();
-    let kernels = truth.execs.iter().filter(|e| e.kind == Kind::Kernel);
-    for kernel in kernels.filter_map(|e| e.kernel.clone()) {
-        *out.entry(kernel).or_default() += 1;
+    let mut sums = BTreeMap::new();
+    for exec in truth.execs.iter().filter(|e| e.kind == Kind::Kernel) {
+        let name = exec.kernel.clone().unwrap_or_default();
+        *sums.entry(name).or_default() += 1;
     }
-    out
+    sums
+}
+
+/// Those of the sums that are kernels of the module.
+fn kernels(sums: &BTreeMap<String, u64>, truth: &Truth) -> BTreeMap<String, u64> {
+    let known = executed(truth);
+    let kernels = sums.iter().filter(|(name, _)| known.contains_key(*name));
+    kernels.map(|(name, n)| (name.clone(), *n)).collect()
 }
 
 #[test]
-fn launches_are_what_the_driver_wrote_down() -> anyhow::Result<()> {
-    let Some(_turn) = turn("launches_are_what_the_driver_wrote_down", &needs(&NEEDS))? else {
+fn every_execution_is_counted_with_its_kernel() -> anyhow::Result<()> {
+    let Some(_turn) = turn("every_execution_is_counted_with_its_kernel", &NEEDS)? else {
         return Ok(());
     };
-    let machine = Machine::new(&Driver::build(Exports::All)?);
-    let program = build_work()?;
     for mode in [
         &["basic", "rounds=20"][..],
         &["newer", "rounds=5"],
-        &["paths", "rounds=2"],
-        &["threads", "launches=50"],
-        &["fork", "children=4"],
-        &["rate", "rate=5000", "seconds=1"],
+        &["threads", "threads=4", "launches=200"],
+        &["fork", "children=3", "launches=50"],
     ] {
-        let shop = Workshop::new()?;
-        let truth = shop.path("truth.json");
-        let module = Module::usual().write(&shop.path("module.zebin"))?;
-        let module = format!("module={}", module.display());
-        let mut arguments = mode.to_vec();
-        arguments.push(&module);
-        let aiprof = Aiprof::with(["--events", "launches"]).command(&program, &arguments);
-        let environment = machine.clone().truth(&truth).environment();
-        let run = record(aiprof, &environment, &shop.path("out.folded"))?;
-        assert!(run.status.success(), "{mode:?}: {}", run.stderr);
-        let truth = Truth::read(&truth)?;
-        let mut seen = by_kernel(&run.folded);
-        seen.retain(|name, _| !is_operation(name));
-        assert_eq!(seen, executed(&truth), "{mode:?}: {}", run.stderr);
-        let kernels = run.folded.filter(|line| {
-            let last = line.frames.last().map_or("", String::as_str);
-            last.ends_with("_[G]") && !is_operation(last)
-        });
-        let whole = kernels.filter(|line| {
-            let first = line.frames.first().map_or("", String::as_str);
-            ["_start", "__clone3", "clone3", "__clone"].contains(&first)
-        });
+        let run = record(&["--events", "launches"], "out.folded", mode)?;
+        let found = by_work(&read(&run.output)?);
+        let expected = executed(&run.truth);
+        assert_eq!(
+            kernels(&found, &run.truth),
+            expected,
+            "{mode:?} {}",
+            run.stderr
+        );
+        let unnamed = found.keys().find(|name| name.starts_with("[kernel"));
+        assert_eq!(unnamed, None, "{mode:?}: {found:?}");
+        let of_kind = |kind: Kind| run.truth.execs.iter().filter(|e| e.kind == kind).count();
+        let named = |prefix: &str| {
+            let those = found.iter().filter(|(name, _)| name.starts_with(prefix));
+            those.map(|(_, n)| *n).sum::<u64>()
+        };
+        assert_eq!(
+            named("Memcpy"),
+            of_kind(Kind::Copy) as u64,
+            "{mode:?} {found:?}"
+        );
+        assert_eq!(
+            named("Memset"),
+            of_kind(Kind::Fill) as u64,
+            "{mode:?} {found:?}"
+        );
+        for cause in ["call", "list", "launch", "handle"] {
+            assert_eq!(lost(&run.stderr, cause), 0, "{cause}: {}", run.stderr);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_capture_has_launches_bytes_and_time() -> anyhow::Result<()> {
+    let Some(_turn) = turn("a_capture_has_launches_bytes_and_time", &NEEDS)? else {
+        return Ok(());
+    };
+    let options = ["--events", "time-in-call"];
+    let run = record(&options, "x.aiprof", &["basic", "rounds=20"])?;
+    let report = |events: &str| -> anyhow::Result<Folded> {
+        let out = run.shop.path(&format!("{events}.folded"));
+        let mut command = Command::new(binary()?);
+        command
+            .arg("report")
+            .arg(&run.output)
+            .args(["--events", events]);
+        let done = command.arg("-o").arg(&out).output()?;
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        anyhow::ensure!(done.status.success(), "{}: {stderr}", done.status);
+        read(&out)
+    };
+    let launches = by_work(&report("launches")?);
+    assert_eq!(kernels(&launches, &run.truth), executed(&run.truth));
+    let moved = |folded: &Folded| by_work(folded).values().sum::<u64>();
+    let expected: u64 = run.truth.execs.iter().map(|e| e.bytes).sum();
+    assert_eq!(moved(&report("bytes")?), expected);
+    // The driver's clock in the truth file begins a little later, and ends earlier,
+    // than what is seen at the loader.
+    let mut inside = BTreeMap::new();
+    for call in &run.truth.calls {
+        *inside.entry(call.function.as_str()).or_insert(0_u64) += call.t1 - call.t0;
+    }
+    let time = report("time-in-call")?;
+    for name in ["zeCommandQueueSynchronize", "zeFenceHostSynchronize"] {
+        let lines = time.lines.iter().filter(|line| function(line) == name);
+        let found = lines.map(|line| line.value).sum::<u64>() as f64;
+        let truth = inside.get(name).copied().unwrap_or(0) as f64 / 1000.0;
+        assert!(truth > 0.0, "{name} is not called");
+        assert!(found >= truth - 1.0, "{name}: {found} us of {truth} us");
         assert!(
-            whole.total() * 100 >= kernels.total() * 99,
-            "{mode:?}: {} of {} stacks whole: {}",
-            whole.total(),
-            kernels.total(),
-            run.folded.excerpt(5)
+            found <= truth * 1.2 + 500.0,
+            "{name}: {found} us of {truth} us"
         );
     }
     Ok(())
 }
 
-/// Starts a program that waits, then aiprof, then lets the program go on.
-fn record_late(command: &mut Command, output: &Path) -> anyhow::Result<(Account, Folded, String)> {
-    let piped = |command: &mut Command| -> anyhow::Result<Child> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        Child::start(command.stderr(Stdio::piped()))
+#[test]
+fn the_call_path_of_every_launch_is_the_programs() -> anyhow::Result<()> {
+    let Some(_turn) = turn("the_call_path_of_every_launch_is_the_programs", &NEEDS)? else {
+        return Ok(());
     };
-    let mut program = piped(command)?;
-    anyhow::ensure!(program.read_line()?.contains("ready"), "not ready");
-    let pid = program.pid().to_string();
-    let mut aiprof = Command::new(binary()?);
-    aiprof.args(["--events", "launches", "-p", &pid, "-o"]);
-    let mut aiprof = piped(aiprof.arg(output))?;
-    // Attaching takes well below a second.
-    std::thread::sleep(Duration::from_secs(5));
-    program.write_line("go")?;
-    let account = Account::read(&program.output()?)?.remove(0);
-    let status = aiprof.wait(Duration::from_secs(60))?;
-    let stderr = aiprof.stderr()?;
-    anyhow::ensure!(status.success(), "{status}: {stderr}");
-    let folded = Folded::parse(&std::fs::read_to_string(output)?)?;
-    Ok((account, folded, stderr))
-}
-
-/// All launches are there, at least 95 % have their names, and no name is wrong.
-fn check_late(account: &Account, folded: &Folded, stderr: &str) {
-    let seen = by_kernel(folded);
-    assert_eq!(seen.values().sum::<u64>(), account.total(), "{stderr}");
-    let named: u64 = seen
+    let run = record(
+        &["--events", "launches"],
+        "out.folded",
+        &["paths", "rounds=40"],
+    )?;
+    let folded = read(&run.output)?;
+    let lines: Vec<&Line> = folded.lines.iter().filter(|l| work(l).is_some()).collect();
+    let total: u64 = run.accounts.iter().map(Account::total).sum();
+    let launches = lines
         .iter()
-        .filter(|(name, _)| !name.starts_with("[kernel created before attach"))
-        .map(|(_, n)| n)
-        .sum();
-    assert!(named * 100 >= account.total() * 95, "{seen:?}: {stderr}");
-    for (name, n) in seen.iter().filter(|(name, _)| !name.starts_with('[')) {
-        let right = account.launches.get(name).copied().unwrap_or(0);
-        assert!(*n <= right, "{name}: {n} of {right}");
-    }
-}
-
-#[test]
-fn kernels_of_a_running_program_on_the_real_driver_have_their_names() -> anyhow::Result<()> {
-    let name = "kernels_of_a_running_program_on_the_real_driver_have_their_names";
-    let Some(_turn) = turn(name, &needs(&real::NEEDS))? else {
-        return Ok(());
-    };
-    let program = build_work()?;
-    for product in [Product::Skl, Product::Pvc] {
-        let shop = Workshop::new()?;
-        let module = real::compile(&shop, product)?;
-        let mut command = real::command(&program, product, Recording::Full, &shop.path(""));
-        command.args(["late", "real=1", "launches=400"]);
-        command.arg(format!("module={}", module.display()));
-        let (account, folded, stderr) = record_late(&mut command, &shop.path("out.folded"))?;
-        check_late(&account, &folded, &stderr);
-    }
-    Ok(())
-}
-
-#[test]
-fn the_real_driver_counts_the_same() -> anyhow::Result<()> {
-    let Some(_turn) = turn("the_real_driver_counts_the_same", &needs(&real::NEEDS))? else {
-        return Ok(());
-    };
-    let program = build_work()?;
-    let shop = Workshop::new()?;
-    let module = real::compile(&shop, Product::Skl)?;
-    let module = format!("module={}", module.display());
-    let mode = ["rate", "real=1", "rate=500", "seconds=3", &module];
-    let aiprof = Aiprof::with(["--events", "launches"]).command(&program, &mode);
-    let environment = real::environment(Product::Skl, Recording::Off);
-    let run = record(aiprof, &environment, &shop.path("out.folded"))?;
-    assert!(run.status.success(), "{}", run.stderr);
-    let account = &Account::read(&run.stdout)?[0];
-    check_late(account, &run.folded, &run.stderr);
-    Ok(())
-}
-
-#[test]
-fn programs_leave_probed_calls_as_ever() -> anyhow::Result<()> {
-    let Some(_turn) = turn("programs_leave_probed_calls_as_ever", &needs(&NEEDS))? else {
-        return Ok(());
-    };
-    let machine = Machine::new(&Driver::build(Exports::All)?);
-    let program = build_unwind()?;
-    for action in ["throw", "longjmp", "backtrace", "cancel", "return"] {
-        let shop = Workshop::new()?;
-        let module = Module::usual().write(&shop.path("module.zebin"))?;
-        let what = format!("what={action}");
-        let module = format!("module={}", module.display());
-        let arguments = [what.as_str(), "rounds=3", &module];
-        // As exact as can be: every exit is probed.
-        for events in ["launches", "time-in-call"] {
-            let truth = shop.path(&format!("{events}.json"));
-            let machine = machine.clone().truth(&truth);
-            let plain = machine.command(&program).args(arguments).output()?;
-            let expected = Account::read(&String::from_utf8_lossy(&plain.stdout))?;
-            std::fs::remove_file(&truth)?;
-            let aiprof = Aiprof::with(["--events", events]).command(&program, &arguments);
-            let output = shop.path("out.folded");
-            let run = record(aiprof, &machine.environment(), &output)?;
-            assert_eq!(run.status.code(), plain.status.code(), "{}", run.stderr);
-            let got = Account::read(&run.stdout)?;
-            assert_eq!(got[0].calls, expected[0].calls, "{action}");
-            assert_eq!(got[0].launches, expected[0].launches, "{action}");
-            let hooked = Truth::read(&truth)?
-                .calls
-                .iter()
-                .filter(|c| c.hooked == 1)
-                .count();
-            assert_eq!(
-                hooked as u64,
-                got[0].calls.values().sum::<u64>(),
-                "{action}"
-            );
-        }
-    }
+        .filter(|l| function(l).contains("AppendLaunch"));
+    let whole = launches.clone().filter(|l| !l.is_cut() && l.has("main"));
+    let sum = |lines: &mut dyn Iterator<Item = &&Line>| lines.map(|l| l.value).sum::<u64>();
+    assert_eq!(sum(&mut launches.clone()), total, "{}", run.stderr);
+    let whole = sum(&mut whole.clone());
+    assert!(
+        whole as f64 >= 0.99 * total as f64,
+        "{whole} of {total}\n{}",
+        folded.excerpt(12)
+    );
     Ok(())
 }

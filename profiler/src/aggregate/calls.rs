@@ -3,7 +3,6 @@
 use super::{Aggregator, Code, SampleKey, Weigh};
 use crate::{
     correlate::{CallSink, FinishedCall, KernelName, Launch, Limits, Tracker},
-    probes::CallKind,
     process::ProcessTable,
     profile::LossKind,
     wire::{CallStack, Event, ProcessEventKind},
@@ -254,7 +253,7 @@ impl CallSink for Taker<'_> {
             time_ns: took.saturating_sub(call.nested_ns),
             ..Weigh::default()
         };
-        self.add(&origin, work.map(|name| (call.probe.kind, name)), weight);
+        self.add(&origin, work, weight);
     }
 
     fn launch(&mut self, launch: &Launch) {
@@ -272,7 +271,7 @@ impl CallSink for Taker<'_> {
             bytes: launch.bytes,
             time_ns: 0,
         };
-        self.add(&origin, Some((launch.kind, &launch.name)), weight);
+        self.add(&origin, Some(&launch.name), weight);
     }
 
     fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
@@ -285,13 +284,13 @@ impl CallSink for Taker<'_> {
 }
 
 impl Taker<'_> {
-    fn add(&mut self, origin: &Origin<'_>, work: Option<(CallKind, &KernelName)>, weight: Weigh) {
+    fn add(&mut self, origin: &Origin<'_>, work: Option<&KernelName>, weight: Weigh) {
         if self.aggregate.names.values.len() > self.aggregate.limits.samples {
             self.aggregate.losses.add(LossKind::TableFull, 1);
             return;
         }
         let function = self.text(origin.function);
-        let work = work.map(|(kind, name)| self.work(origin.pid, kind, name));
+        let work = work.map(|name| self.work(origin.pid, name));
         let Some(stack) = self.stack(origin, function, work) else {
             self.aggregate.losses.add(LossKind::TableFull, 1);
             return;
@@ -326,11 +325,10 @@ impl Taker<'_> {
     }
 
     /// The handle of the name of work.
-    fn work(&mut self, pid: u32, kind: CallKind, name: &KernelName) -> u32 {
+    fn work(&mut self, pid: u32, name: &KernelName) -> u32 {
         let text: Cow<'_, str> = match name {
             KernelName::Known(name) => Cow::Borrowed(&**name),
-            KernelName::Unknown if kind == CallKind::Submit => "[submitted work]".into(),
-            KernelName::Unknown => name.to_string().into(),
+            KernelName::Unknown | KernelName::Submitted => name.to_string().into(),
             KernelName::BeforeAttach(handle) => {
                 if let Some(&known) = self.calls.unnamed.get(&(pid, *handle)) {
                     return known;

@@ -90,6 +90,8 @@ pub struct FinishedCall {
     pub parent: u64,
     /// Calls around it: 0 is called by the program itself.
     pub depth: u32,
+    /// The function of the outermost call around it; its own at depth 0.
+    pub outermost: Rc<Probe>,
     /// It is the call around it, made in an inner library (see the module).
     pub is_part: bool,
     /// The function.
@@ -150,6 +152,7 @@ impl FinishedCall {
             id: 0,
             parent: 0,
             depth: 0,
+            outermost: probe.clone(),
             is_part: false,
             probe,
             library: 0,
@@ -202,6 +205,8 @@ pub enum KernelName {
     BeforeAttach(u64),
     /// The API gives no name, or it could not be read.
     Unknown,
+    /// Work that was prepared unseen: a list, a graph, an ioctl's batch.
+    Submitted,
 }
 
 impl std::fmt::Display for KernelName {
@@ -210,6 +215,7 @@ impl std::fmt::Display for KernelName {
             Self::Known(name) => f.write_str(name),
             Self::BeforeAttach(handle) => write!(f, "[kernel created before attach {handle:#x}]"),
             Self::Unknown => f.write_str("[kernel without a name]"),
+            Self::Submitted => f.write_str("[submitted work]"),
         }
     }
 }

@@ -65,6 +65,7 @@ impl Thread {
         let index = self.open.len();
         if let Some(around) = self.open.last() {
             open.call.parent = around.call.id;
+            open.call.outermost = around.call.outermost.clone();
             open.call.depth = around.call.depth.saturating_add(1);
             open.call.is_part = known.is_part_of(&around.known);
             if open.call.is_part && known.is_work() {

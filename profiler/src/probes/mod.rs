@@ -193,11 +193,27 @@ impl ResultKind {
         match self {
             Self::None | Self::Number => None,
             Self::ZeroOk => Some(low(value) == 0),
-            Self::Level0 => Some(low(value) <= 1),
+            Self::Level0 => Some(!is_level_zero_error(low(value))),
             Self::Pointer => Some(value != 0),
             Self::Errno => Some(low(value).cast_signed() >= 0),
         }
     }
+}
+
+/// Whether a `ze_result_t` says that a call failed: not ready yet, warnings, answers
+/// to questions and work put off do not (ze_api.h of the specification 1.17).
+fn is_level_zero_error(code: u32) -> bool {
+    const NONE: [u32; 8] = [
+        0,
+        1,
+        0x7002_0001, // dropped data
+        0x7800_001b, // action required
+        0x7800_001e, // build deferred
+        0x7800_0022, // true
+        0x7800_0023, // false
+        0x7ff0_0006, // build deferred
+    ];
+    !NONE.contains(&code)
 }
 
 /// Names of values and data that the launch events are made of. A table that
