@@ -116,6 +116,8 @@ impl Tracker {
             self.end_thread(tid, now_ns, sink);
         }
         self.world.settle(sink);
+        let world = &mut self.world;
+        world.activity.finish(&mut world.losses, sink);
     }
 
     /// Names a kernel that was created before aiprof was attached, as far as its
@@ -241,18 +243,18 @@ impl Tracker {
         match event.kind {
             ProcessEventKind::Exec { .. } => {
                 self.end_process(event.pid, event.time_ns, sink);
-                self.world.forget(event.pid);
+                self.world.forget(event.pid, sink);
             }
             ProcessEventKind::Exit => {
                 self.end_thread(event.tid, event.time_ns, sink);
                 if event.pid == event.tid && !self.processes.contains_key(&event.pid) {
-                    self.world.forget(event.pid);
+                    self.world.forget(event.pid, sink);
                 }
             }
             ProcessEventKind::Fork { parent } if parent != event.pid => {
                 // The number may have been another process's.
                 self.end_process(event.pid, event.time_ns, sink);
-                self.world.forget(event.pid);
+                self.world.forget(event.pid, sink);
             }
             _ => {}
         }

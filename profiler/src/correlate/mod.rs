@@ -45,6 +45,7 @@
 //! [`Call::sp`]: crate::wire::Call::sp
 //! [`ProbedFile::layer`]: crate::probes::ProbedFile::layer
 
+mod activity;
 mod calls;
 mod data;
 mod draft;
@@ -62,6 +63,7 @@ mod world;
 pub use calls::{Counts, Limits, Tracker};
 pub use handles::ModuleImage;
 
+use crate::aiu::ActivityRecord;
 use crate::probes::{CallKind, Probe};
 use aiprof_common::MAX_VALUES;
 use std::rc::Rc;
@@ -79,6 +81,32 @@ pub trait CallSink {
     fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
         let _ = (pid, kernel, name);
     }
+
+    /// A device did something, by the runtime's own record: a kernel, a copy, a
+    /// fill, or memory taken or given back. In the order in which the program got
+    /// the records, which may be long after the launches.
+    fn device_span(&mut self, span: &DeviceSpan) {
+        let _ = span;
+    }
+
+    /// A record that is not about the device. One of a call has the correlation id
+    /// that the device's records of its work have.
+    fn runtime_record(&mut self, span: &DeviceSpan) {
+        let _ = span;
+    }
+}
+
+/// An activity record that a runtime handed to its program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceSpan {
+    /// Process that got it.
+    pub pid: u32,
+    /// The call that handed it out ([`FinishedCall::id`]); 0: the process was gone
+    /// before the record was read.
+    pub call: u64,
+    /// What it says. Its times are of CLOCK_REALTIME, unlike all others here; its
+    /// [`status`](ActivityRecord::status) says whether its layout is public.
+    pub record: ActivityRecord,
 }
 
 /// A call with its entry and, where seen, its exit.

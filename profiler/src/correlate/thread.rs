@@ -245,7 +245,7 @@ impl Thread {
         let tag = Some(data.tag);
         if tag == tags.lists {
             self.submit(index, world);
-        } else if tag == tags.name || tag == tags.global || tag == tags.local {
+        } else if [tags.name, tags.assumed_name, tags.global, tags.local].contains(&tag) {
             self.redraft(index, world);
         }
         true

@@ -2,6 +2,7 @@
 
 use super::{
     CallSink, KernelName, Launch,
+    activity::Activity,
     calls::{Counts, Limits},
     draft::Words,
     effects,
@@ -10,6 +11,7 @@ use super::{
     open::Open,
 };
 use crate::{
+    probes::CallKind,
     profile::{LossKind, Losses},
     wire::{Call, CallData},
 };
@@ -34,6 +36,7 @@ pub(super) struct World {
     pub(super) unnamed: FxHashMap<(u32, u64), u64>,
     pub(super) words: Rc<Words>,
     pub(super) counts: Counts,
+    pub(super) activity: Activity,
     next_call: u64,
     spare: Vec<Open>,
     /// Ended calls of which data may follow, and those that ended after them.
@@ -54,6 +57,7 @@ impl World {
             unnamed: FxHashMap::default(),
             words: Rc::default(),
             counts: Counts::default(),
+            activity: Activity::default(),
             next_call: 1,
             spare: Vec::new(),
             settling: Vec::new(),
@@ -83,7 +87,7 @@ impl World {
         if may_wait || !self.settling.is_empty() {
             self.settling.push(open);
         } else {
-            sink.call(&open.call);
+            self.hand_on(&open, sink);
             self.recycle(open);
         }
     }
@@ -91,7 +95,15 @@ impl World {
     /// Tells of an ended call now.
     pub(super) fn tell(&mut self, open: &Open, sink: &mut dyn CallSink) {
         self.settle(sink);
+        self.hand_on(open, sink);
+    }
+
+    /// Gives an ended call to who wants to know, and reads what it handed out.
+    fn hand_on(&mut self, open: &Open, sink: &mut dyn CallSink) {
         sink.call(&open.call);
+        if open.call.probe.kind == CallKind::Activity && !open.call.is_part {
+            self.activity.take(&open.call, &mut self.losses, sink);
+        }
     }
 
     /// Tells of the calls that waited for data.
@@ -101,7 +113,7 @@ impl World {
         }
         let mut settling = std::mem::take(&mut self.settling);
         for open in settling.drain(..) {
-            sink.call(&open.call);
+            self.hand_on(&open, sink);
             self.recycle(open);
         }
         self.settling = settling;
@@ -147,7 +159,9 @@ impl World {
         Some((handles, &mut self.room))
     }
 
-    pub(super) fn forget(&mut self, pid: u32) {
+    pub(super) fn forget(&mut self, pid: u32, sink: &mut dyn CallSink) {
+        self.settle(sink);
+        self.activity.forget(pid, &mut self.losses, sink);
         if let Some(handles) = self.processes.remove(&pid) {
             handles.vacate(&mut self.room);
         }

@@ -266,6 +266,20 @@ pub mod role {
     pub const FUNCTION: &str = "function";
     /// An activity record (data).
     pub const RECORD: &str = "record";
+    /// Where it is.
+    pub const RECORD_AT: &str = "record_at";
+    /// A buffer of activity records (data).
+    pub const RECORDS: &str = "records";
+    /// Where it is; [`BYTES`] of it are valid.
+    pub const BUFFER: &str = "buffer";
+    /// Text of what a build's `std::string` is assumed to be (data).
+    pub const ASSUMED_NAME: &str = "assumed_name";
+    /// Where it is.
+    pub const ASSUMED_NAME_AT: &str = "assumed_name_at";
+    /// Its length by its own account.
+    pub const ASSUMED_NAME_LENGTH: &str = "assumed_name_length";
+    /// Address of the object that it is in.
+    pub const PARAMETERS: &str = "parameters";
     /// Batch buffer or command address of a submission.
     pub const BATCH: &str = "batch";
     /// Address space of a driver.

@@ -94,6 +94,8 @@ pub enum LossKind {
     /// Calls of unknown length, missing from the time in calls: their ends were not
     /// probed, or not seen.
     CallsUntimed,
+    /// Activity records, or stretches of them, in no layout that is known.
+    ActivityUnknown,
 }
 
 impl LossKind {
@@ -142,6 +144,7 @@ impl LossKind {
             Self::LaunchesRefused => "launches refused (table full)",
             Self::HandlesRefused => "handles refused (table full)",
             Self::CallsUntimed => "calls of unknown length (end not probed or not seen)",
+            Self::ActivityUnknown => "activity records of unknown layout",
         }
     }
 
