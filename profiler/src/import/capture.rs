@@ -6,6 +6,10 @@
 //! first record is the header, the last one the end mark: without it the capture
 //! was cut off, which is reported, and what is there is used.
 
+mod scan;
+
+pub use scan::{ScanOptions, Scanned, scan, scan_file};
+
 use crate::{
     aggregate::{Aggregator, Code, Limits, Names, Weighting, build_profile},
     process::ProcessTable,
@@ -73,6 +77,18 @@ pub struct ReplayOptions {
     pub kernel_stacks: bool,
     /// Count launches and the time in calls instead of CPU samples.
     pub launches: bool,
+}
+
+impl ReplayOptions {
+    /// Takes out of an event what is not wanted.
+    fn thin(self, event: &mut Event) {
+        match event {
+            _ if self.kernel_stacks => {}
+            Event::Sample(sample) => sample.kernel.clear(),
+            Event::CallStack(stack) => stack.sample.kernel.clear(),
+            _ => {}
+        }
+    }
 }
 
 /// What a capture is made of.
@@ -201,11 +217,24 @@ impl CaptureWriter {
 }
 
 /// Names as a capture stores them.
-#[derive(Default)]
-struct StoredNames {
+#[derive(Debug, Default)]
+pub struct StoredNames {
     names: FxHashMap<Code, Vec<SymFrame>>,
     texts: FxHashMap<u32, Vec<TextSegment>>,
     cgroups: FxHashMap<u64, String>,
+}
+
+impl StoredNames {
+    fn take(&mut self, names: Vec<(Code, Vec<SymFrame>)>, inlines: bool) {
+        for (code, mut frames) in names {
+            if !inlines {
+                frames.retain(|f| f.kind != FrameKind::Inlined);
+            }
+            if self.names.len() < MAX_NAMES {
+                self.names.insert(code, frames);
+            }
+        }
+    }
 }
 
 impl Names for StoredNames {
@@ -243,30 +272,12 @@ impl Replay {
             Record::Header { .. } => {}
             Record::Events(events) => {
                 for mut event in events {
-                    if let Event::Sample(sample) = &mut event
-                        && !self.options.kernel_stacks
-                    {
-                        sample.kernel.clear();
-                    }
-                    if let Event::CallStack(stack) = &mut event
-                        && !self.options.kernel_stacks
-                    {
-                        stack.sample.kernel.clear();
-                    }
+                    self.options.thin(&mut event);
                     self.last_ns = self.last_ns.max(event.time_ns());
                     self.aggregate.apply(&mut self.processes, &event);
                 }
             }
-            Record::Names(names) => {
-                for (code, mut frames) in names {
-                    if !self.options.inlines {
-                        frames.retain(|f| f.kind != FrameKind::Inlined);
-                    }
-                    if self.names.names.len() < MAX_NAMES {
-                        self.names.names.insert(code, frames);
-                    }
-                }
-            }
+            Record::Names(names) => self.names.take(names, self.options.inlines),
             Record::Text { file, segments } => {
                 self.names.texts.insert(file, segments);
             }
@@ -352,17 +363,12 @@ fn replay_stream(
     ))
 }
 
-/// Replays a capture into the profile that the recording would have given. A
-/// capture that is cut off or damaged gives what is whole, with a warning.
-///
-/// # Errors
-/// [`ImportError`] names the file and what is wrong with it.
-pub fn replay(path: &Path, options: &ReplayOptions) -> Result<Profile, ImportError> {
-    let read = |source| ImportError::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let mut file = BufReader::new(File::open(path).map_err(read)?);
+/// Opens a capture's record stream, behind its magic.
+fn open(
+    path: &Path,
+    file: impl Read,
+) -> Result<zstd::Decoder<'static, BufReader<impl Read>>, ImportError> {
+    let mut file = BufReader::new(file);
     let mut magic = [0; 8];
     file.read_exact(&mut magic)
         .map_err(|_| ImportError::NotACapture(path.to_owned()))?;
@@ -376,15 +382,38 @@ pub fn replay(path: &Path, options: &ReplayOptions) -> Result<Profile, ImportErr
             found,
         });
     }
-    let stream = zstd::Decoder::with_buffer(file).map_err(read)?;
-    let (profile, problem) =
-        replay_stream(stream, *options).map_err(|()| ImportError::Headless(path.to_owned()))?;
+    zstd::Decoder::with_buffer(file).map_err(|source| ImportError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn open_file(path: &Path) -> Result<File, ImportError> {
+    File::open(path).map_err(|source| ImportError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn warn_if_cut(path: &Path, problem: Option<String>) {
     if let Some(problem) = problem {
         tracing::warn!(
             "{}: truncated or corrupt ({problem}): using what is whole",
             path.display()
         );
     }
+}
+
+/// Replays a capture into the profile that the recording would have given. A
+/// capture that is cut off or damaged gives what is whole, with a warning.
+///
+/// # Errors
+/// [`ImportError`] names the file and what is wrong with it.
+pub fn replay(path: &Path, options: &ReplayOptions) -> Result<Profile, ImportError> {
+    let stream = open(path, open_file(path)?)?;
+    let (profile, problem) =
+        replay_stream(stream, *options).map_err(|()| ImportError::Headless(path.to_owned()))?;
+    warn_if_cut(path, problem);
     Ok(profile)
 }
 

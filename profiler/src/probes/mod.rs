@@ -14,6 +14,7 @@ pub mod ioctl;
 pub mod parse;
 pub mod program;
 pub mod reader;
+mod results;
 pub mod table;
 mod tables;
 #[cfg(test)]
