@@ -30,7 +30,7 @@ pub enum NoStack {
 
 impl NoStack {
     /// The name of the frame that stands for the stack.
-    pub(super) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Limited => "[stack not recorded: limit]",
             Self::Busy => "[stack not recorded: no memory free]",

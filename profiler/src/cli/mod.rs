@@ -18,6 +18,7 @@ mod screen;
 mod stop;
 #[cfg(test)]
 mod tests;
+mod trace_out;
 mod values;
 mod windows;
 

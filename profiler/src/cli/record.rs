@@ -22,8 +22,9 @@ use std::time::Duration;
 pub(crate) struct RecordArgs {
     /// Where the profile goes; its extension chooses the format
     ///
-    /// FILE.folded (folded stacks), FILE.svg (flame graph), FILE.pb.gz (pprof) or
-    /// FILE.aiprof (capture, for `aiprof report`). `-` is stdout. Without -o the profile
+    /// FILE.folded (folded stacks), FILE.svg (flame graph), FILE.pb.gz (pprof), FILE.json or
+    /// FILE.json.gz (Chrome trace of calls and samples, for Perfetto) or FILE.aiprof
+    /// (capture, for `aiprof report`). `-` is stdout. Without -o the profile
     /// goes to stdout as folded stacks, or as a short summary if stdout is a terminal. The
     /// file appears whole or not at all, and belongs to the caller of sudo.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
@@ -168,10 +169,16 @@ impl Plan {
                 "--bpf-object needs root itself, not a program file with capabilities",
             ));
         }
+        let launches = args.values.launches();
+        if launches.is_some() && destination.is_trace() {
+            return Err(usage_error(
+                "--events is for profiles: a trace has launches and samples in any case",
+            ));
+        }
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
-        let probes = destination.keeps_events() || args.values.launches().is_some();
+        let probes = destination.keeps_events() || launches.is_some();
         let probes = probes.then(|| ProbeConfig {
-            exact_call_times: args.values.times_calls(),
+            exact_call_times: args.values.times_calls() || destination.is_trace(),
             command: args.command.clone(),
             stand_ins: args.admit_device,
             ..ProbeConfig::default()
@@ -191,7 +198,7 @@ impl Plan {
                 cgroup,
                 title: args.title,
                 command: display_command(&args.command),
-                launches: args.values.launches(),
+                launches,
                 probes,
                 bpf_object: args.bpf_object,
             },
@@ -209,7 +216,7 @@ fn destination(args: &RecordArgs) -> Result<Destination> {
         return Err(usage_error("--every must be at least 1s"));
     }
     match &args.output {
-        _ if format == Format::Capture => Err(usage_error(
+        _ if matches!(format, Format::Capture | Format::Chrome) => Err(usage_error(
             "--every writes finished profiles: use --format folded, svg or pprof",
         )),
         Some(directory) if directory != Path::new("-") => Ok(Destination::Windows {

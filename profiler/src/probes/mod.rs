@@ -14,6 +14,7 @@ pub mod ioctl;
 pub mod parse;
 pub mod program;
 pub mod reader;
+mod results;
 pub mod table;
 mod tables;
 #[cfg(test)]
@@ -305,13 +306,6 @@ pub mod role {
     pub const LOCAL_ITEMS: &str = "local";
     /// Handle of the kernel whose name a new one has too.
     pub const SOURCE_KERNEL: &str = "source_kernel";
-    /// Activity records, a buffer of them (data).
-    pub const RECORDS: &str = "records";
-    /// Name of the kernel where the table only assumes where it is (data): to be
-    /// shown if it is as long as [`ASSUMED_NAME_LENGTH`] says, and not otherwise.
-    pub const ASSUMED_NAME: &str = "assumed_name";
-    /// How long the assumed name is said to be, in bytes.
-    pub const ASSUMED_NAME_LENGTH: &str = "assumed_name_length";
 }
 
 impl Probe {

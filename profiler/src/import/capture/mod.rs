@@ -8,12 +8,14 @@
 
 mod reader;
 mod replay;
+mod scan;
 #[cfg(test)]
 mod tests;
 mod writer;
 
 pub use reader::{Contents, StoredNames, contents, for_each_event};
 pub use replay::{ReplayOptions, fuzz_capture, replay};
+pub use scan::{ScanOptions, Scanned, scan, scan_file};
 pub use writer::CaptureWriter;
 
 use crate::{

@@ -129,7 +129,20 @@ pub(super) fn records(
     path: &Path,
     take: impl FnMut(Record) -> bool,
 ) -> Result<Option<String>, ImportError> {
-    let stream = open(path)?;
+    let file = File::open(path).map_err(|source| ImportError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    file_records(path, file, take)
+}
+
+/// The same for an open file, from where it is; `path` is for messages.
+pub(super) fn file_records(
+    path: &Path,
+    file: File,
+    take: impl FnMut(Record) -> bool,
+) -> Result<Option<String>, ImportError> {
+    let stream = open(path, file)?;
     let problem = stream_records(stream, take).ok_or(ImportError::Headless(path.to_owned()))?;
     if let Some(problem) = &problem {
         tracing::warn!(
@@ -140,12 +153,12 @@ pub(super) fn records(
     Ok(problem)
 }
 
-fn open(path: &Path) -> Result<impl Read, ImportError> {
+fn open(path: &Path, file: File) -> Result<impl Read, ImportError> {
     let read = |source| ImportError::Read {
         path: path.to_owned(),
         source,
     };
-    let mut file = BufReader::new(File::open(path).map_err(read)?);
+    let mut file = BufReader::new(file);
     let mut magic = [0; 8];
     file.read_exact(&mut magic)
         .map_err(|_| ImportError::NotACapture(path.to_owned()))?;

@@ -23,6 +23,18 @@ pub struct ReplayOptions {
     pub launches: Option<LaunchOptions>,
 }
 
+impl ReplayOptions {
+    /// Takes out of an event what is not wanted.
+    pub(super) fn thin(self, event: &mut Event) {
+        match event {
+            _ if self.kernel_stacks => {}
+            Event::Sample(sample) => sample.kernel.clear(),
+            Event::CallStack(stack) => stack.sample.kernel.clear(),
+            _ => {}
+        }
+    }
+}
+
 /// State of a replay.
 struct Replay {
     options: ReplayOptions,
@@ -69,13 +81,7 @@ impl Replay {
     }
 
     fn event(&mut self, mut event: Event) {
-        if !self.options.kernel_stacks {
-            match &mut event {
-                Event::Sample(sample) => sample.kernel.clear(),
-                Event::CallStack(stack) => stack.sample.kernel.clear(),
-                _ => {}
-            }
-        }
+        self.options.thin(&mut event);
         self.last_ns = self.last_ns.max(event.time_ns());
         self.aggregate.apply(&mut self.processes, &event);
     }
