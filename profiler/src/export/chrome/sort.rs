@@ -41,15 +41,6 @@ impl Key {
         }
     }
 
-    /// Of what has no duration, behind the spans that begin then.
-    pub(super) fn instant(time: u64) -> Self {
-        Self {
-            time,
-            shortness: u64::MAX,
-            depth: u32::MAX,
-        }
-    }
-
     fn to_bytes(self) -> [u8; 20] {
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&self.time.to_le_bytes());
@@ -304,7 +295,7 @@ mod tests {
     #[test]
     fn parents_come_first() {
         let keys = [
-            Key::instant(5),
+            Key::span(5, 0, 3),
             Key::span(5, 1, 2),
             Key::span(5, 9, 1),
             Key::span(5, 9, 0),
