@@ -124,14 +124,21 @@ fn split_cut(
         return (codes, None);
     };
     let root = codes.len().checked_sub(2).and_then(|i| codes.get(i));
-    let at_entry = root
-        .and_then(|(_, code)| names.frames(code).first())
-        .is_some_and(|f| f.name == "_start");
-    if reason == StopReason::FramePointer && at_entry {
+    if root.is_some_and(|(_, root)| ends_at_entry(names, root, reason)) {
         codes.pop();
         return (codes, None);
     }
     (codes, Some(reason))
+}
+
+/// Whether a walk that ended in `root` for this reason was whole all the same.
+pub(crate) fn ends_at_entry(
+    names: &(impl Names + ?Sized),
+    root: &Code,
+    reason: StopReason,
+) -> bool {
+    let outermost = names.frames(root).first();
+    reason == StopReason::FramePointer && outermost.is_some_and(|f| f.name == "_start")
 }
 
 /// The text of a frame that is no address, and what kind of code it stands for.
@@ -212,7 +219,7 @@ fn file_binary(builder: &mut ProfileBuilder, files: &FileTable, file: u32) -> Op
 }
 
 /// The name of a frame without a symbol: why it has none.
-fn unknown_name(files: &FileTable, code: Code) -> String {
+pub(crate) fn unknown_name(files: &FileTable, code: Code) -> String {
     match code {
         Code::File { file, .. } => {
             let path = files

@@ -9,6 +9,7 @@ mod finish;
 
 pub use calls::NoStack;
 pub use finish::{Names, NoNames, build_profile};
+pub(crate) use finish::{ends_at_entry, unknown_name};
 
 use crate::{
     process::{FileId, Process, ProcessTable, Region, Space},
@@ -174,6 +175,13 @@ struct Weigh {
     bytes: u64,
 }
 
+/// How launches and calls are added up instead of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchOptions {
+    /// The time in calls is wanted: a call of unknown length is a loss.
+    pub timed: bool,
+}
+
 /// Adds samples up.
 #[derive(Default)]
 pub struct Aggregator {
@@ -232,7 +240,9 @@ impl Aggregator {
             | Event::CallStack(_)
             | Event::Probe(_)
             | Event::ProbedFile(_)
-            | Event::KernelNamed(_) => false,
+            | Event::KernelNamed(_)
+            | Event::TracePoint(_)
+            | Event::Trace(_) => false,
         }
     }
 
@@ -362,34 +372,9 @@ impl Aggregator {
         if sample.flags & FLAG_KERNEL_TRUNCATED != 0 {
             self.losses.add(LossKind::KernelStackTruncated, 1);
         }
-        for (depth, &address) in sample.kernel.iter().enumerate() {
-            let address = if depth == 0 {
-                address
-            } else {
-                address.wrapping_sub(1)
-            };
-            codes.push(self.codes.intern(Code::Kernel { address }));
-        }
-        let space = process.map(|p| &*p.space);
-        let stale = sample.space != 0 && space.is_some_and(|s| s.id != sample.space);
-        let (user, stop) = match (stale, sample.user.get(..1)) {
-            (true, Some(leaf)) => (leaf, StopReason::StaleImage),
-            _ => (sample.user.as_slice(), sample.stop),
-        };
-        for (depth, &raw) in user.iter().enumerate() {
-            let exact = depth == 0 || raw & ADDR_EXACT != 0;
-            let address = raw & !ADDR_EXACT;
-            let address = if exact {
-                address
-            } else {
-                address.wrapping_sub(1)
-            };
-            let code = normalize(processes, space, sample.thread.pid, address);
+        each_code(processes, process, sample, |code| {
             codes.push(self.codes.intern(code));
-        }
-        if stop.loss().is_some() {
-            codes.push(self.codes.intern(Code::Cut(stop)));
-        }
+        });
         codes
     }
 
@@ -402,6 +387,43 @@ impl Aggregator {
         }
         self.stack_frames += codes.len();
         Some(self.stacks.intern(codes.into()))
+    }
+}
+
+/// The codes of a sample's stack, leaf first: kernel, then user, then why the walk
+/// of the user stack ended, where that was too early.
+pub(crate) fn each_code(
+    processes: &ProcessTable,
+    process: Option<&Process>,
+    sample: &Sample,
+    mut take: impl FnMut(Code),
+) {
+    for (depth, &address) in sample.kernel.iter().enumerate() {
+        let address = if depth == 0 {
+            address
+        } else {
+            address.wrapping_sub(1)
+        };
+        take(Code::Kernel { address });
+    }
+    let space = process.map(|p| &*p.space);
+    let stale = sample.space != 0 && space.is_some_and(|s| s.id != sample.space);
+    let (user, stop) = match (stale, sample.user.get(..1)) {
+        (true, Some(leaf)) => (leaf, StopReason::StaleImage),
+        _ => (sample.user.as_slice(), sample.stop),
+    };
+    for (depth, &raw) in user.iter().enumerate() {
+        let exact = depth == 0 || raw & ADDR_EXACT != 0;
+        let address = raw & !ADDR_EXACT;
+        let address = if exact {
+            address
+        } else {
+            address.wrapping_sub(1)
+        };
+        take(normalize(processes, space, sample.thread.pid, address));
+    }
+    if stop.loss().is_some() {
+        take(Code::Cut(stop));
     }
 }
 

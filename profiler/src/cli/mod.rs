@@ -18,6 +18,7 @@ mod screen;
 mod stop;
 #[cfg(test)]
 mod tests;
+mod trace_out;
 mod values;
 mod windows;
 
@@ -124,6 +125,11 @@ impl Verbosity {
     pub(crate) fn is_quiet(self) -> bool {
         self.quiet
     }
+
+    /// Whether more is shown.
+    pub(crate) fn is_verbose(self) -> bool {
+        self.verbose > 0
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -159,7 +165,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
         Some(Sub::Doctor(args)) => doctor::run(&args),
         Some(Sub::Probes(args)) => {
             privileges::drop_file_capabilities()?;
-            probes::run(&args)
+            probes::run(&args, cli.verbosity)
         }
         Some(other) => {
             privileges::drop_file_capabilities()?;

@@ -2,6 +2,7 @@
 
 use super::output::OutputFile;
 use super::{screen, usage_error};
+use crate::aggregate::LaunchOptions;
 use crate::export::summary::SummaryOptions;
 use crate::export::{self, ExportOptions, Format, Weight};
 use crate::profile::Profile;
@@ -20,6 +21,8 @@ pub(crate) enum ProfileFormat {
     Svg,
     /// pprof, gzipped
     Pprof,
+    /// Chrome trace, for Perfetto and speedscope
+    Chrome,
     /// The recording itself, for `aiprof report`
     Capture,
 }
@@ -30,6 +33,7 @@ impl From<ProfileFormat> for Format {
             ProfileFormat::Folded => Self::Folded,
             ProfileFormat::Svg => Self::Svg,
             ProfileFormat::Pprof => Self::Pprof,
+            ProfileFormat::Chrome => Self::Chrome,
             ProfileFormat::Capture => Self::Capture,
         }
     }
@@ -92,8 +96,10 @@ impl ValueArgs {
     }
 
     /// Whether the profile is of launches and calls.
-    pub(crate) fn launches(self) -> bool {
-        self.events.is_some()
+    pub(crate) fn launches(self) -> Option<LaunchOptions> {
+        self.events.map(|_| LaunchOptions {
+            timed: self.times_calls(),
+        })
     }
 
     /// Whether all calls must be timed.
@@ -136,9 +142,18 @@ pub(crate) enum Destination {
 impl Destination {
     /// Whether single events are kept, not only what they add up to.
     pub(crate) fn keeps_events(&self) -> bool {
+        self.is_trace()
+            || matches!(
+                self,
+                Self::File(_, Format::Capture) | Self::Stdout(Format::Capture)
+            )
+    }
+
+    /// Whether it is a timeline.
+    pub(crate) fn is_trace(&self) -> bool {
         matches!(
             self,
-            Self::File(_, Format::Capture) | Self::Stdout(Format::Capture)
+            Self::File(_, Format::Chrome) | Self::Stdout(Format::Chrome)
         )
     }
 
@@ -189,7 +204,7 @@ impl Destination {
 
 fn unknown_extension(path: &Path) -> anyhow::Error {
     usage_error(format!(
-        "the name {} does not tell the format: use .folded, .svg, .pb.gz or .aiprof, or say --format",
+        "the name {} does not tell the format: use .folded, .svg, .pb.gz, .json or .aiprof, or say --format",
         path.display()
     ))
 }

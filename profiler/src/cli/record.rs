@@ -6,6 +6,7 @@ use crate::collect::cgroup;
 use crate::collect::config::{
     Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig,
 };
+use crate::collect::driver::StandIn;
 use crate::collect::launch::Credentials;
 use crate::collect::privileges;
 use crate::collect::probe_files;
@@ -24,8 +25,9 @@ use std::time::Duration;
 pub(crate) struct RecordArgs {
     /// Where the profile goes; its extension chooses the format
     ///
-    /// FILE.folded (folded stacks), FILE.svg (flame graph), FILE.pb.gz (pprof) or
-    /// FILE.aiprof (capture, for `aiprof report`). `-` is stdout. Without -o the profile
+    /// FILE.folded (folded stacks), FILE.svg (flame graph), FILE.pb.gz (pprof), FILE.json or
+    /// FILE.json.gz (Chrome trace of calls and samples, for Perfetto) or FILE.aiprof
+    /// (capture, for `aiprof report`). `-` is stdout. Without -o the profile
     /// goes to stdout as folded stacks, or as a short summary if stdout is a terminal. The
     /// file appears whole or not at all, and belongs to the caller of sudo.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
@@ -103,6 +105,10 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "FILE", hide = true, value_hint = ValueHint::FilePath)]
     bpf_object: Option<PathBuf>,
 
+    /// Observe the ioctls of this device as if it were one of that table's
+    #[arg(long, value_name = "TABLE=DEVICE", hide = true, value_parser = values::parse_stand_in)]
+    admit_device: Vec<StandIn>,
+
     /// Program to run; the recording lasts as long as it does
     #[arg(value_name = "COMMAND", trailing_var_arg = true,
           value_hint = ValueHint::CommandWithArguments)]
@@ -166,13 +172,20 @@ impl Plan {
                 "--bpf-object needs root itself, not a program file with capabilities",
             ));
         }
+        let launches = args.values.launches();
+        if launches.is_some() && destination.is_trace() {
+            return Err(usage_error(
+                "--events is for profiles: a trace has launches and samples in any case",
+            ));
+        }
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
-        let probes = destination.keeps_events() || args.values.launches();
+        let probes = destination.keeps_events() || launches.is_some();
         let probes = probes.then(|| ProbeConfig {
             tables: Arc::new(tables()),
-            exact_call_times: args.values.times_calls(),
+            exact_call_times: args.values.times_calls() || destination.is_trace(),
             command: args.command.clone(),
             pids: args.pid.clone(),
+            stand_ins: args.admit_device,
             ..ProbeConfig::default()
         });
         Ok(Self {
@@ -190,7 +203,7 @@ impl Plan {
                 cgroup,
                 title: args.title,
                 command: display_command(&args.command),
-                launches: args.values.launches(),
+                launches,
                 probes,
                 bpf_object: args.bpf_object,
             },
@@ -217,7 +230,7 @@ fn destination(args: &RecordArgs) -> Result<Destination> {
         return Err(usage_error("--every must be at least 1s"));
     }
     match &args.output {
-        _ if format == Format::Capture => Err(usage_error(
+        _ if matches!(format, Format::Capture | Format::Chrome) => Err(usage_error(
             "--every writes finished profiles: use --format folded, svg or pprof",
         )),
         Some(directory) if directory != Path::new("-") => Ok(Destination::Windows {

@@ -6,6 +6,7 @@ use super::output::OutputFile;
 use super::profile_out::{self, Destination};
 use super::record::{Plan, RecordArgs};
 use super::stop::{self, Ended, Stop};
+use super::trace_out::{TraceCapture, TraceOut};
 use super::values::{grouped, human_duration};
 use super::windows::WindowFiles;
 use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, screen};
@@ -15,6 +16,7 @@ use crate::collect::runtime::Tally;
 use crate::collect::session::{CollectError, Finished, Progress, Session};
 use crate::collect::signals::BlockedSignals;
 use crate::export::Format;
+use crate::import::capture::ReplayOptions;
 use crate::profile::Profile;
 use anyhow::{Context, Result};
 use std::io::{BufWriter, Write};
@@ -68,6 +70,7 @@ enum Output {
     Summary,
     Stdout(Format),
     File(OutputFile, Format),
+    Trace(TraceOut, TraceCapture),
     Windows(WindowFiles),
 }
 
@@ -75,6 +78,14 @@ impl Output {
     fn open(plan: &Plan) -> Result<Self> {
         Ok(match &plan.destination {
             Destination::Summary => Self::Summary,
+            Destination::Stdout(Format::Chrome) => {
+                Self::Trace(TraceOut::Stdout, TraceCapture::new(None)?)
+            }
+            Destination::File(path, Format::Chrome) => {
+                let file = OutputFile::create(path)?;
+                let capture = TraceCapture::new(Some(file.path()))?;
+                Self::Trace(TraceOut::File(file), capture)
+            }
             Destination::Stdout(format) => Self::Stdout(*format),
             Destination::File(path, format) => Self::File(OutputFile::create(path)?, *format),
             Destination::Windows {
@@ -91,6 +102,7 @@ impl Output {
         Ok(match self {
             Self::File(file, Format::Capture) => Some(Box::new(BufWriter::new(file.handle()?))),
             Self::Stdout(Format::Capture) => Some(Box::new(BufWriter::new(std::io::stdout()))),
+            Self::Trace(_, capture) => Some(Box::new(BufWriter::new(capture.handle()?))),
             _ => None,
         })
     }
@@ -234,6 +246,15 @@ impl Recording<'_> {
             // The session wrote the capture.
             Output::Stdout(Format::Capture) => {}
             Output::File(file, Format::Capture) => file.commit()?,
+            Output::Trace(out, capture) => {
+                let options = ReplayOptions {
+                    inlines: self.plan.config.inlines,
+                    kernel_stacks: self.plan.config.kernel_stacks,
+                    launches: None,
+                };
+                let written = capture.write(options, out);
+                written.or_else(unless_broken_pipe)?;
+            }
             Output::Stdout(format) => {
                 let written = profile_out::write_stdout(&profile, format, weight);
                 written.or_else(unless_broken_pipe)?;

@@ -2,6 +2,7 @@
 
 use super::output::OutputFile;
 use super::profile_out::{self, Destination, ProfileFormat, ValueArgs};
+use super::trace_out::{self, TraceOut};
 use super::{screen, usage_error};
 use crate::export::Format;
 use crate::import::capture::{self, ReplayOptions};
@@ -16,7 +17,8 @@ pub(crate) struct ReportArgs {
     #[arg(value_hint = ValueHint::FilePath)]
     capture: PathBuf,
 
-    /// Where the profile goes; its extension chooses the format (.folded, .svg, .pb.gz)
+    /// Where the profile goes; its extension chooses the format (.folded, .svg,
+    /// .pb.gz, .json, .json.gz)
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
 
@@ -60,6 +62,13 @@ pub(crate) fn run(args: &ReportArgs) -> Result<()> {
         kernel_stacks: !args.no_kernel,
         launches: args.values.launches(),
     };
+    if destination.is_trace() {
+        let out = match file {
+            Some((file, _)) => TraceOut::File(file),
+            None => TraceOut::Stdout,
+        };
+        return trace_out::from_file(&args.capture, options, args.title.as_deref(), out);
+    }
     let mut profile = capture::replay(&args.capture, &options)?;
     if let Some(title) = &args.title {
         profile.meta.title.clone_from(title);

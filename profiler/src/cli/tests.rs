@@ -124,7 +124,7 @@ fn every_option_reaches_the_configuration() {
             cgroup: None,
             title: "T".into(),
             command: "make -j8".into(),
-            launches: false,
+            launches: None,
             probes: None,
             bpf_object: Some("x.o".into()),
         }
@@ -145,7 +145,7 @@ fn events_need_probes_and_say_what_the_values_are() {
         ("bytes", Weight::Bytes, false),
     ] {
         let plan = plan(&["--events", events, "-o", "x.svg", "ls"]).unwrap();
-        assert!(plan.config.launches);
+        assert_eq!(plan.config.launches.map(|l| l.timed), Some(exact));
         assert_eq!(plan.weight, weight, "{events}");
         let probes = plan.config.probes.unwrap();
         assert_eq!(

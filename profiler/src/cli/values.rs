@@ -1,6 +1,7 @@
 //! Parsing and printing of the values that options take and reports show.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Longest duration that an option takes: ten years.
@@ -32,6 +33,19 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         return Err("must be at least 1ms and at most 3650d".to_owned());
     }
     Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Parses `TABLE=DEVICE`.
+///
+/// # Errors
+/// What it must look like.
+pub(crate) fn parse_stand_in(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((table, device)) if !table.is_empty() && !device.is_empty() => {
+            Ok((table.to_owned(), device.into()))
+        }
+        _ => Err("expected TABLE=DEVICE, such as xe=/dev/xe_test".to_owned()),
+    }
 }
 
 /// `1234567` as `1,234,567`.

@@ -4,6 +4,7 @@
 //! and the options alone, byte for byte, so that tests can compare it.
 //! The formats are described in `docs/output-formats.md`.
 
+pub mod chrome;
 pub mod diff;
 pub mod folded;
 mod launches;
@@ -15,6 +16,7 @@ mod stacks;
 pub mod summary;
 pub mod svg;
 mod text;
+pub mod trace;
 
 use crate::profile::Profile;
 use std::io::{self, Write};
@@ -30,6 +32,9 @@ pub enum Format {
     Svg,
     /// pprof's `profile.proto`, gzip-compressed, see [`pprof`].
     Pprof,
+    /// A Chrome trace, see [`chrome`]. It is made of events, never of a finished
+    /// profile: [`write()`] refuses it.
+    Chrome,
     /// aiprof's own capture. It is written while recording, never from a
     /// finished profile: [`write()`] refuses it.
     Capture,
@@ -37,7 +42,13 @@ pub enum Format {
 
 impl Format {
     /// All formats, in the order in which help texts list them.
-    pub const ALL: [Self; 4] = [Self::Folded, Self::Svg, Self::Pprof, Self::Capture];
+    pub const ALL: [Self; 5] = [
+        Self::Folded,
+        Self::Svg,
+        Self::Pprof,
+        Self::Chrome,
+        Self::Capture,
+    ];
 
     /// The format's name, as [`FromStr`] reads it.
     pub fn name(self) -> &'static str {
@@ -45,6 +56,7 @@ impl Format {
             Self::Folded => "folded",
             Self::Svg => "svg",
             Self::Pprof => "pprof",
+            Self::Chrome => "chrome",
             Self::Capture => "capture",
         }
     }
@@ -55,6 +67,7 @@ impl Format {
             Self::Folded => "folded",
             Self::Svg => "svg",
             Self::Pprof => "pb.gz",
+            Self::Chrome => "json",
             Self::Capture => "aiprof",
         }
     }
@@ -63,7 +76,8 @@ impl Format {
     /// extension is not known.
     ///
     /// `.folded`, `.collapsed` and `.txt` are folded stacks, `.svg` is a flame
-    /// graph, `.pb.gz` and `.pprof` are pprof, `.aiprof` is a capture.
+    /// graph, `.pb.gz` and `.pprof` are pprof, `.json` and `.json.gz` are Chrome
+    /// traces, `.aiprof` is a capture.
     pub fn from_extension(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
         let known = [
@@ -73,6 +87,8 @@ impl Format {
             (".svg", Self::Svg),
             (".pb.gz", Self::Pprof),
             (".pprof", Self::Pprof),
+            (".json", Self::Chrome),
+            (".json.gz", Self::Chrome),
             (".aiprof", Self::Capture),
         ];
         known
@@ -145,8 +161,11 @@ pub enum ExportError {
     /// A capture was asked for.
     #[error("a capture is written while recording and cannot be made from a finished profile")]
     CaptureNotWritable,
+    /// A trace was asked for.
+    #[error("a Chrome trace is made from a recording's events, not from a finished profile")]
+    TraceNotWritable,
     /// The name is not one of [`Format::ALL`].
-    #[error("unknown format `{0}` (known: folded, svg, pprof, capture)")]
+    #[error("unknown format `{0}` (known: folded, svg, pprof, chrome, capture)")]
     UnknownFormat(String),
     /// A line of a folded file is not `STACK VALUE`.
     #[error("line {line}: not a folded stack (expected `frame;frame;... VALUE`)")]
@@ -181,6 +200,7 @@ pub enum ExportError {
 /// # Errors
 ///
 /// [`ExportError::CaptureNotWritable`] for [`Format::Capture`],
+/// [`ExportError::TraceNotWritable`] for [`Format::Chrome`],
 /// [`ExportError::WeightsTooLarge`] for a profile of a thousand years (a
 /// corrupt one), [`ExportError::Io`] when `out` fails.
 pub fn write(
@@ -193,6 +213,7 @@ pub fn write(
         Format::Folded => folded::write(profile, options, out),
         Format::Svg => svg::write(profile, options, out),
         Format::Pprof => pprof::write(profile, options, out),
+        Format::Chrome => Err(ExportError::TraceNotWritable),
         Format::Capture => Err(ExportError::CaptureNotWritable),
     }
 }
@@ -210,6 +231,8 @@ mod tests {
         assert_eq!(format("x.pb.gz"), Some(Format::Pprof));
         assert_eq!(format("x.pprof"), Some(Format::Pprof));
         assert_eq!(format("x.aiprof"), Some(Format::Capture));
+        assert_eq!(format("trace.json"), Some(Format::Chrome));
+        assert_eq!(format("TRACE.JSON.GZ"), Some(Format::Chrome));
         assert_eq!(format("x.gz"), None);
         assert_eq!(format("svg"), None);
         assert_eq!(format(".."), None);

@@ -64,9 +64,14 @@ fn cut(text: &str) -> String {
 /// A frame's name in folded stacks: cleaned, with the suffix of its kind.
 /// A frame of unknown code is always in brackets.
 pub(super) fn frame(profile: &Profile, frame: &Frame) -> String {
-    let mut name = clean(profile.str(frame.name));
-    let suffix = frame.kind.suffix();
-    if frame.kind == FrameKind::Unknown {
+    suffixed(profile.str(frame.name), frame.kind)
+}
+
+/// [`frame`] of a name.
+pub(super) fn suffixed(name: &str, kind: FrameKind) -> String {
+    let mut name = clean(name);
+    let suffix = kind.suffix();
+    if kind == FrameKind::Unknown {
         if !is_bracketed(&name) {
             name = format!("[{name}]");
         }

@@ -249,7 +249,7 @@ impl Seen {
 
     pub(crate) fn files(&self) -> Vec<&ProbedFile> {
         let file = |event| match event {
-            &Event::ProbedFile(ref file) => Some(file),
+            Event::ProbedFile(file) => Some(file),
             _ => None,
         };
         self.events.iter().filter_map(file).collect()
@@ -267,7 +267,7 @@ impl Seen {
             return Vec::new();
         };
         let call = |event| match event {
-            &Event::Call(ref call) if call.probe == id && call.is_exit() == exit => Some(call),
+            Event::Call(call) if call.probe == id && call.is_exit() == exit => Some(call),
             _ => None,
         };
         self.events.iter().filter_map(call).collect()

@@ -100,10 +100,7 @@ impl HandedOut {
         let second = |op: &&aiprof_common::FetchOp| {
             (op.from, op.index, op.how, op.size) == (FROM_ARGUMENT, 1, FETCH_VALUE, 8)
         };
-        let slot = entry
-            .map(|op| *op)
-            .find(|op| second(&op))
-            .map(|op| op.to.into());
+        let slot = entry.copied().find(|op| second(&op)).map(|op| op.to.into());
         let fills = slot.filter(|_| !function.fills.is_empty());
         let source = Source {
             table: Arc::clone(table),

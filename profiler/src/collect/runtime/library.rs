@@ -209,7 +209,8 @@ impl<'a> Library<'a> {
             return Ok(Vec::new());
         };
         let mut returns: FxHashSet<u64> = own.returns.into_iter().collect();
-        let mut seen = vec![code.start..code.start + code.bytes.len() as u64];
+        let own_range = code.start..code.start + code.bytes.len() as u64;
+        let mut seen = std::iter::once(own_range).collect::<Vec<_>>();
         let mut jumps = own.jumps;
         for _ in 0..MAX_TAIL_CALLS {
             let mut next = Vec::new();

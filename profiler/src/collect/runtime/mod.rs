@@ -11,7 +11,8 @@
 //! * [`worker`]: the thread that does so while a recording runs;
 //! * [`handed_out`]: functions whose addresses a runtime hands out;
 //! * [`stubs`]: where functions that only jump on lead to;
-//! * [`service`]: all of it, for the session.
+//! * [`service`]: all of it, for the session;
+//! * [`survey`]: what would be attached, for people.
 
 mod attach;
 mod decode;
@@ -23,9 +24,11 @@ mod plan;
 mod registry;
 mod service;
 mod stubs;
+mod survey;
 mod symbols;
 mod worker;
 
 pub use attach::{CALL_PROGRAMS, Tally};
 pub use discover::{Command, own_variable};
 pub use service::{CallCounts, RuntimeProbes};
+pub use survey::{Surveyed, SurveyedFunction, SurveyedTable, survey};

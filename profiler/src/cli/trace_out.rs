@@ -1,0 +1,196 @@
+//! From a capture to a trace.
+//!
+//! A recording whose output is a trace is a capture first, in a temporary file that
+//! has no name: it is gone with this process, however that ends.
+
+use super::output::OutputFile;
+use crate::export::chrome::{Scratch, Survey, Totals, Trace};
+use crate::import::capture::{self, ReplayOptions, ScanOptions};
+use anyhow::{Context, Result};
+use flate2::{Compression, write::GzEncoder};
+use std::fs::File;
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+/// Where a trace goes.
+#[derive(Debug)]
+pub(crate) enum TraceOut {
+    /// stdout, not compressed.
+    Stdout,
+    /// A file, compressed if its name ends in `.gz`.
+    File(OutputFile),
+}
+
+/// The capture of a recording that becomes a trace.
+#[derive(Debug)]
+pub(crate) struct TraceCapture {
+    file: File,
+    directory: PathBuf,
+}
+
+impl TraceCapture {
+    /// Creates it beside the output, where there should be room for it; where there
+    /// is no place, with the system's temporary files.
+    ///
+    /// # Errors
+    /// There is no place there either.
+    pub(crate) fn new(output: Option<&Path>) -> Result<Self> {
+        let beside = output.map(directory_of);
+        for directory in beside.into_iter().chain([std::env::temp_dir()]) {
+            match tempfile::tempfile_in(&directory) {
+                Ok(file) => return Ok(Self { file, directory }),
+                Err(error) => tracing::debug!("{}: {error}", directory.display()),
+            }
+        }
+        let places = std::env::temp_dir();
+        anyhow::bail!(
+            "cannot create a temporary file in {} (name another place with TMPDIR)",
+            places.display()
+        )
+    }
+
+    /// A handle for writing the capture.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub(crate) fn handle(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// Writes the trace of the finished capture.
+    ///
+    /// # Errors
+    /// A file could not be read or written.
+    pub(crate) fn write(self, options: ReplayOptions, out: TraceOut) -> Result<()> {
+        let source = Source {
+            path: Path::new("the recording"),
+            file: self.file,
+            options,
+            title: None,
+            directory: self.directory,
+        };
+        source.write(out)
+    }
+}
+
+/// Writes the trace of a capture file.
+///
+/// # Errors
+/// A file could not be read or written.
+pub(crate) fn from_file(
+    path: &Path,
+    options: ReplayOptions,
+    title: Option<&str>,
+    out: TraceOut,
+) -> Result<()> {
+    let directory = match &out {
+        TraceOut::File(file) => directory_of(file.path()),
+        TraceOut::Stdout => std::env::temp_dir(),
+    };
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let source = Source {
+        path,
+        file,
+        options,
+        title,
+        directory,
+    };
+    source.write(out)
+}
+
+fn directory_of(file: &Path) -> PathBuf {
+    match file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// A capture, and what its trace shall be like.
+struct Source<'a> {
+    /// Its name, for messages.
+    path: &'a Path,
+    file: File,
+    options: ReplayOptions,
+    title: Option<&'a str>,
+    /// Where temporary files go.
+    directory: PathBuf,
+}
+
+impl Source<'_> {
+    fn write(self, out: TraceOut) -> Result<()> {
+        match out {
+            TraceOut::Stdout => {
+                let mut stdout = io::stdout().lock();
+                self.convert(&mut stdout)?;
+                stdout.flush().context("cannot write to stdout")
+            }
+            TraceOut::File(mut file) => {
+                let name = file.path().to_string_lossy().to_ascii_lowercase();
+                if name.ends_with(".gz") {
+                    let mut packed = GzEncoder::new(&mut file, Compression::default());
+                    self.convert(&mut packed)?;
+                    packed.finish().context("cannot write the trace")?;
+                } else {
+                    self.convert(&mut file)?;
+                }
+                file.commit()
+            }
+        }
+    }
+
+    /// Reads the capture twice and writes the trace.
+    fn convert(self, out: &mut dyn Write) -> Result<()> {
+        let mut survey = Survey::default();
+        let mut scanned = self.scan(true, &mut |event| {
+            survey.event(&event);
+            ControlFlow::Continue(())
+        })?;
+        if let Some(title) = self.title {
+            scanned.meta.title = title.to_owned();
+        }
+        let period_ns = match scanned.period_ns {
+            0 => scanned.meta.period_ns,
+            fixed => fixed,
+        };
+        let directory = self.directory.clone();
+        let mut scratch = || temporary(&directory);
+        let scratch: &mut Scratch<'_> = &mut scratch;
+        let mut trace = Trace::new(&survey, &scanned.names, period_ns, scratch);
+        let mut failed = None;
+        self.scan(false, &mut |event| match trace.event(&event) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        })?;
+        let written = match failed {
+            Some(error) => Err(error),
+            None => trace.finish(&scanned.meta, &scanned.losses, out),
+        };
+        let Totals {
+            calls, launches, ..
+        } = written.context("cannot write the trace")?;
+        tracing::debug!("trace: {calls} calls, {launches} launches");
+        Ok(())
+    }
+
+    fn scan(
+        &self,
+        names: bool,
+        take: &mut dyn FnMut(crate::wire::Event) -> ControlFlow<()>,
+    ) -> Result<capture::Scanned> {
+        let options = ScanOptions {
+            replay: self.options,
+            names,
+        };
+        let file = self.file.try_clone().context("cannot read the recording")?;
+        Ok(capture::scan_file(self.path, file, &options, take)?)
+    }
+}
+
+/// A file for what does not fit into memory.
+fn temporary(directory: &Path) -> io::Result<File> {
+    tempfile::tempfile_in(directory).or_else(|_| tempfile::tempfile())
+}
