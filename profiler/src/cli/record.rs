@@ -243,7 +243,7 @@ fn destination(args: &RecordArgs) -> Result<Destination> {
     }
 }
 
-fn as_user(wanted: bool) -> Result<Option<Credentials>> {
+pub(super) fn as_user(wanted: bool) -> Result<Option<Credentials>> {
     // Without root, the command runs as the caller in any case.
     if !wanted || !rustix::process::geteuid().is_root() {
         return Ok(None);
@@ -255,7 +255,7 @@ fn as_user(wanted: bool) -> Result<Option<Credentials>> {
 }
 
 /// The directory of a cgroup, given as that or relative to the hierarchy's root.
-fn find_cgroup(path: &Path) -> Result<PathBuf> {
+pub(super) fn find_cgroup(path: &Path) -> Result<PathBuf> {
     let relative = path.strip_prefix("/").unwrap_or(path);
     let candidates = [path.to_owned(), cgroup::root().join(relative)];
     let found = candidates
@@ -271,7 +271,7 @@ fn find_cgroup(path: &Path) -> Result<PathBuf> {
 }
 
 /// The command line as one string, for titles.
-fn display_command(command: &[OsString]) -> String {
+pub(super) fn display_command(command: &[OsString]) -> String {
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     words.join(" ")
 }

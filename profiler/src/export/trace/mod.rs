@@ -19,7 +19,11 @@ use crate::{
     profile::Losses,
     wire::Event,
 };
+use rustc_hash::FxHashMap;
 use std::io::{self, Write};
+
+/// Most names of processes that are remembered.
+const MAX_NAMES: usize = 1 << 16;
 
 /// What is printed, and how.
 #[derive(Clone, Debug, Default)]
@@ -67,6 +71,8 @@ struct Printer {
     error: Option<io::Error>,
     table: table::Table,
     printed: u64,
+    /// Names of processes with calls.
+    comms: FxHashMap<u32, String>,
     /// A line under construction: its memory is used again.
     text: String,
 }
@@ -82,6 +88,7 @@ impl Tracer {
                 error: None,
                 table: table::Table::default(),
                 printed: 0,
+                comms: FxHashMap::default(),
                 text: String::new(),
             },
         }
@@ -139,6 +146,20 @@ impl Tracer {
 }
 
 impl Printer {
+    /// Remembers the name of a process: its last calls may end after it.
+    fn note_name(&mut self, pid: u32, processes: &ProcessTable) {
+        let Some(process) = processes.get(pid) else {
+            return;
+        };
+        if self.comms.len() >= MAX_NAMES && !self.comms.contains_key(&pid) {
+            self.comms.clear();
+        }
+        let known = self.comms.entry(pid).or_default();
+        if *known != process.comm {
+            known.clone_from(&process.comm);
+        }
+    }
+
     /// Writes, unless writing failed before.
     fn write(&mut self, write: impl FnOnce(&mut dyn Write, &mut String) -> io::Result<()>) {
         if self.error.is_none() {
@@ -162,10 +183,10 @@ impl Printer {
         if options.summary_only {
             return;
         }
-        let process = processes.get(call.pid);
-        let comm = process.map_or("", |process| process.comm.as_str());
+        self.note_name(call.pid, processes);
         let mut text = std::mem::take(&mut self.text);
         text.clear();
+        let comm = self.comms.get(&call.pid).map_or("", String::as_str);
         match self.options.json {
             true => json::line(&mut text, call, comm, &self.options),
             false => line::line(&mut text, call, comm, &self.options),
