@@ -44,7 +44,6 @@ struct Begin {
     ctx: *mut c_void,
     /// `struct file`.
     file: u64,
-    descriptor: u64,
     command: u64,
     argument: u64,
     /// Kernel stack pointer; at the system call 0.
@@ -62,7 +61,6 @@ pub fn ioctl_handler_entry(ctx: ProbeContext) -> u32 {
         Begin {
             ctx: ctx.as_ptr(),
             file: (*regs).rdi,
-            descriptor: u64::MAX,
             command: (*regs).rsi & u64::from(u32::MAX),
             argument: (*regs).rdx,
             sp: (*regs).rsp,
@@ -99,7 +97,6 @@ pub fn ioctl_enter(ctx: TracePointContext) -> u32 {
     enter(&Begin {
         ctx: ctx.as_ptr(),
         file,
-        descriptor,
         command: command & u64::from(u32::MAX),
         argument,
         sp: 0,
@@ -148,20 +145,35 @@ fn file_of(descriptor: u64) -> Option<u64> {
     kernel(array + descriptor * 8)
 }
 
-/// Class of a file, and the number of its device.
+/// Number of a file's device; 0 if it has none.
 #[inline(always)]
-fn class_of(file: u64) -> Option<(u32, u32)> {
+fn device_of(file: u64) -> Option<u32> {
     let inode: u64 = kernel(file + u64::from(setting!(file_inode)))?;
-    let device: u32 = kernel(inode + u64::from(setting!(inode_rdev)))?;
+    kernel(inode + u64::from(setting!(inode_rdev)))
+}
+
+/// No class.
+const NONE: u32 = u32::MAX;
+
+/// Class of a file with this device, or NONE. Not inlined, so that the name is not
+/// on the stack while the rest of the program runs.
+#[inline(never)]
+fn class_of(file: u64, device: u32) -> u32 {
     if device != 0 {
-        return DEVICES.get_ptr(device).map(|class| {
+        return DEVICES.get_ptr(device).map_or(NONE, |class| {
             // SAFETY: a checked map value.
-            (unsafe { *class }, device)
+            unsafe { *class }
         });
     }
     if setting!(named_files) == 0 || setting!(dentry_name) == NO_FIELD {
-        return None;
+        return NONE;
     }
+    class_by_name(file).unwrap_or(NONE)
+}
+
+/// Class of a file by its name.
+#[inline(always)]
+fn class_by_name(file: u64) -> Option<u32> {
     let dentry: u64 = kernel(file + u64::from(setting!(file_dentry)))?;
     let name: u64 = kernel(dentry + u64::from(setting!(dentry_name)))?;
     let mut key = [0u64; FILE_NAME_BYTES / 8];
@@ -172,10 +184,8 @@ fn class_of(file: u64) -> Option<(u32, u32)> {
     }
     // SAFETY: the same bytes.
     let key = unsafe { &*(&raw const key).cast::<[u8; FILE_NAME_BYTES]>() };
-    FILES.get_ptr(*key).map(|class| {
-        // SAFETY: a checked map value.
-        (unsafe { *class }, 0)
-    })
+    // SAFETY: a checked map value.
+    FILES.get_ptr(*key).map(|class| unsafe { *class })
 }
 
 /// Index of the spec of a command.
@@ -202,11 +212,12 @@ fn spec_of(class: u32, command: u64) -> Option<u32> {
 /// An ioctl begins.
 #[inline(always)]
 fn enter(begin: &Begin) {
-    let Some((class, device)) = class_of(begin.file) else {
+    let Some(device) = device_of(begin.file) else {
         return;
     };
+    let class = class_of(begin.file, device);
     // A device is observed in one place only.
-    if (class & CLASS_SYSCALL != 0) != (begin.place == SYSCALL) {
+    if class == NONE || (class & CLASS_SYSCALL != 0) != (begin.place == SYSCALL) {
         return;
     }
     let Some(probe) = spec_of(class, begin.command) else {
@@ -231,7 +242,7 @@ fn enter(begin: &Begin) {
     }
     // SAFETY: a checked map value of this thread's.
     unsafe { (*open).stack = call.stack };
-    report_enter(call, begin, open);
+    report_enter(call, open);
 }
 
 /// Begins a [`Call`] of the current thread; `false`: not to be recorded.
@@ -294,26 +305,27 @@ fn open(call: &Call, begin: &Begin) -> Option<*mut IoctlCall> {
     Some(open)
 }
 
-/// The arguments that operations start from: descriptor, command, argument.
+/// The arguments that operations start from: as of ioctl(2), but the descriptor is
+/// not known.
 #[inline(always)]
-fn arguments(descriptor: u64, command: u64, argument: u64) -> [u64; 6] {
-    [descriptor, command, argument, 0, 0, 0]
+fn arguments(open: &IoctlCall) -> [u64; 6] {
+    [0, open.command, open.argument, 0, 0, 0]
 }
 
 /// Fetches the entry's values, keeps them and sends the record.
 #[inline(never)]
-fn report_enter(call: &Call, begin: &Begin, open: *mut IoctlCall) -> u32 {
+fn report_enter(call: &Call, open: *mut IoctlCall) -> u32 {
     let mut sources = MaybeUninit::<Sources>::uninit();
     // SAFETY: a checked map value.
     let spec = unsafe { &*call.spec };
-    let given = arguments(begin.descriptor, begin.command, begin.argument);
-    Sources::set(sources.as_mut_ptr(), spec, (0, spec.n_entry), given, (0, 0));
+    // SAFETY: a checked map value, which only its own thread uses.
+    let open = unsafe { &mut *open };
+    let ops = (0, spec.n_entry);
+    Sources::set(sources.as_mut_ptr(), spec, ops, arguments(open), (0, 0));
     // SAFETY: just set.
     let sources = unsafe { &mut *sources.as_mut_ptr() };
     fetch::<false>(sources);
-    limit(sources, begin.command);
-    // SAFETY: a checked map value, which only its own thread uses.
-    let open = unsafe { &mut *open };
+    limit(sources, open.command);
     for slot in 0..MAX_VALUES {
         open.values[slot] = sources.value(slot);
     }
@@ -364,8 +376,8 @@ fn report_leave(call: &Call, open: &IoctlCall) -> u32 {
     // SAFETY: a checked map value.
     let spec = unsafe { &*call.spec };
     let ops = (spec.n_entry, spec.n_exit);
-    let given = arguments(u64::MAX, open.command, open.argument);
-    Sources::set(sources.as_mut_ptr(), spec, ops, given, (0, call.result));
+    let given = (0, call.result);
+    Sources::set(sources.as_mut_ptr(), spec, ops, arguments(open), given);
     // SAFETY: just set.
     let sources = unsafe { &mut *sources.as_mut_ptr() };
     for slot in 0..MAX_VALUES {

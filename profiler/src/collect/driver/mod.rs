@@ -1,8 +1,8 @@
 //! Ioctls of accelerator drivers, and their fences.
 //!
-//! * [`devices`]: which devices the machine has;
-//! * [`plan`]: which of them the tables are for, and what is read of their ioctls;
-//! * [`points`]: the tracepoints that tell of fences and jobs.
+//! * `devices`: which devices the machine has;
+//! * `plan`: which of them the tables are for, and what is read of their ioctls;
+//! * `points`: the tracepoints that tell of fences and jobs.
 //!
 //! Nothing is attached on a machine without such a device.
 

@@ -1,18 +1,18 @@
 //! Probes on the functions of accelerator runtimes.
 //!
-//! * [`discover`]: where libraries are when a recording starts;
-//! * [`registry`]: which of them are the same file;
-//! * [`symbols`]: which functions of a file the tables name;
-//! * [`decode`]: where in a function its probes go;
-//! * [`library`]: both, for one file;
-//! * [`plan`]: what is attached to a file;
-//! * [`attach`]: attaching, and telling of it;
-//! * [`kernel`]: the same, by the loaded eBPF programs;
-//! * [`worker`]: the thread that does so while a recording runs;
-//! * [`handed_out`]: functions whose addresses a runtime hands out;
-//! * [`stubs`]: where functions that only jump on lead to;
-//! * [`service`]: all of it, for the session;
-//! * [`survey`]: what would be attached, for people.
+//! * `discover`: where libraries are when a recording starts;
+//! * `registry`: which of them are the same file;
+//! * `symbols`: which functions of a file the tables name;
+//! * `decode`: where in a function its probes go;
+//! * `library`: both, for one file;
+//! * `plan`: what is attached to a file;
+//! * `attach`: attaching, and telling of it;
+//! * `kernel`: the same, by the loaded eBPF programs;
+//! * `worker`: the thread that does so while a recording runs;
+//! * `handed_out`: functions whose addresses a runtime hands out;
+//! * `stubs`: where functions that only jump on lead to;
+//! * `service`: all of it, for the session;
+//! * `survey`: what would be attached, for people.
 
 mod attach;
 mod decode;
