@@ -132,7 +132,11 @@ fn split_cut(
 }
 
 /// Whether a walk that ended in `root` for this reason was whole all the same.
-pub(crate) fn ends_at_entry(names: &(impl Names + ?Sized), root: &Code, reason: StopReason) -> bool {
+pub(crate) fn ends_at_entry(
+    names: &(impl Names + ?Sized),
+    root: &Code,
+    reason: StopReason,
+) -> bool {
     let outermost = names.frames(root).first();
     reason == StopReason::FramePointer && outermost.is_some_and(|f| f.name == "_start")
 }

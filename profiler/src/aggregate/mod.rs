@@ -8,8 +8,8 @@ mod calls;
 mod finish;
 
 pub use calls::NoStack;
-pub(crate) use finish::{ends_at_entry, unknown_name};
 pub use finish::{Names, NoNames, build_profile};
+pub(crate) use finish::{ends_at_entry, unknown_name};
 
 use crate::{
     process::{FileId, Process, ProcessTable, Region, Space},

@@ -89,10 +89,16 @@ mod tests {
     #[test]
     fn only_level_zero_has_names() {
         let lost = 0x7000_0001;
-        assert_eq!(ResultKind::Level0.value_name(lost), Some("ERROR_DEVICE_LOST"));
+        assert_eq!(
+            ResultKind::Level0.value_name(lost),
+            Some("ERROR_DEVICE_LOST")
+        );
         // What a function leaves in the upper half of the register means nothing.
         let dirty = 0xdead_0000_0000 | lost;
-        assert_eq!(ResultKind::Level0.value_name(dirty), Some("ERROR_DEVICE_LOST"));
+        assert_eq!(
+            ResultKind::Level0.value_name(dirty),
+            Some("ERROR_DEVICE_LOST")
+        );
         assert_eq!(ResultKind::Level0.value_name(5), None);
         assert_eq!(ResultKind::ZeroOk.value_name(lost), None);
     }

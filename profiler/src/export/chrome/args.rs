@@ -116,7 +116,14 @@ fn write_elements(
     let written = found.elements.iter().take(MAX_ELEMENTS).map(|element| {
         let mut fields = Object::new();
         for (field, &value) in layout.fields.iter().zip(element) {
-            write_value(&mut fields, &field.name, &field.name, field.format, value, names);
+            write_value(
+                &mut fields,
+                &field.name,
+                &field.name,
+                field.format,
+                value,
+                names,
+            );
         }
         fields.end()
     });

@@ -145,7 +145,11 @@ impl<'a> Trace<'a> {
         out.write_all(b"{\"displayTimeUnit\":\"ns\",\n\"traceEvents\":[")?;
         let mut first = true;
         let mut line = |line: &[u8]| {
-            let between: &[u8] = if std::mem::take(&mut first) { b"\n" } else { b",\n" };
+            let between: &[u8] = if std::mem::take(&mut first) {
+                b"\n"
+            } else {
+                b",\n"
+            };
             out.write_all(between)?;
             out.write_all(line)
         };
@@ -157,7 +161,7 @@ impl<'a> Trace<'a> {
         for text in loss_marks(&totals.losses, length) {
             line(text.as_bytes())?;
         }
-        let other = other_data(about, &totals);
+        let other = other_data(about, self.survey.start_ns(), &totals);
         writeln!(out, "\n],\n\"otherData\":{other}}}")?;
         out.flush()?;
         Ok(totals)
@@ -180,20 +184,26 @@ fn metadata(survey: &Survey) -> impl Iterator<Item = String> {
     });
     let threads = survey.threads.iter().zip(0_u64..);
     let threads = threads.flat_map(|((&(pid, tid), thread), index)| {
-        let name = if thread.name.is_empty() { "thread" } else { &thread.name };
+        let name = if thread.name.is_empty() {
+            "thread"
+        } else {
+            &thread.name
+        };
         let own = thread.calls.then(|| (tid, name.to_owned(), 2 * index));
         let samples = thread.samples.then(|| {
             let name = format!("{name} samples");
             (tid + SAMPLES, name, 2 * index + 1)
         });
-        own.into_iter().chain(samples).flat_map(move |(track, name, index)| {
-            [
-                describe("thread_name", pid, track, |args| args.text("name", &name)),
-                describe("thread_sort_index", pid, track, |args| {
-                    args.number("sort_index", index);
-                }),
-            ]
-        })
+        own.into_iter()
+            .chain(samples)
+            .flat_map(move |(track, name, index)| {
+                [
+                    describe("thread_name", pid, track, |args| args.text("name", &name)),
+                    describe("thread_sort_index", pid, track, |args| {
+                        args.number("sort_index", index);
+                    }),
+                ]
+            })
     });
     processes.chain(threads)
 }
@@ -231,7 +241,7 @@ fn loss_marks(losses: &Losses, time_ns: u64) -> impl Iterator<Item = String> {
 }
 
 /// About the recording.
-fn other_data(about: &Meta, totals: &Totals) -> String {
+fn other_data(about: &Meta, start_ns: u64, totals: &Totals) -> String {
     let mut losses = Object::new();
     for (kind, count) in totals.losses.iter() {
         losses.number(kind.label(), count);
@@ -249,6 +259,7 @@ fn other_data(about: &Meta, totals: &Totals) -> String {
         }
     }
     data.number("start_unix_ns", about.start_unix_ns);
+    data.number("start_monotonic_ns", start_ns);
     data.micros("duration_us", about.duration_ns);
     data.number("cpus", about.cpus.into());
     data.number("frequency_hz", about.frequency_hz.into());

@@ -41,15 +41,6 @@ impl Key {
         }
     }
 
-    /// Of what has no duration, behind the spans that begin then.
-    pub(super) fn instant(time: u64) -> Self {
-        Self {
-            time,
-            shortness: u64::MAX,
-            depth: u32::MAX,
-        }
-    }
-
     fn to_bytes(self) -> [u8; 20] {
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&self.time.to_le_bytes());
@@ -131,7 +122,9 @@ impl Sorter {
             pieces.push(Piece::open(file)?);
         }
         let (text, lines) = (&self.text, &self.lines);
-        let mut held = lines.iter().map(|&(key, start, end)| (key, &text[start..end]));
+        let mut held = lines
+            .iter()
+            .map(|&(key, start, end)| (key, &text[start..end]));
         let mut next = held.next();
         merge(pieces, &mut |key, line| {
             while let Some((_, held_line)) = next.filter(|(held, _)| *held < key) {
@@ -263,7 +256,9 @@ mod tests {
         };
         let mut sorter = Sorter::with_limit(limit);
         for (i, key) in keys.iter().enumerate() {
-            sorter.push(*key, &format!("line {i}"), &mut scratch).unwrap();
+            sorter
+                .push(*key, &format!("line {i}"), &mut scratch)
+                .unwrap();
         }
         let mut lines = Vec::new();
         let mut take = |line: &[u8]| {
@@ -279,7 +274,9 @@ mod tests {
         let mut random = 1_u64;
         let keys: Vec<Key> = (0..5000)
             .map(|_| {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
                 Key::span(random >> 56, random >> 40 & 3, (random >> 33 & 1) as u32)
             })
             .collect();
@@ -298,7 +295,7 @@ mod tests {
     #[test]
     fn parents_come_first() {
         let keys = [
-            Key::instant(5),
+            Key::span(5, 0, 0),
             Key::span(5, 1, 2),
             Key::span(5, 9, 1),
             Key::span(5, 9, 0),

@@ -232,7 +232,11 @@ impl CallSink for Spans<'_> {
             let name = self.name(call.pid, probe.kind, work);
             (name.into_owned(), call.works)
         });
-        let category = if probe.is_ioctl { "ioctl" } else { probe.kind.name() };
+        let category = if probe.is_ioctl {
+            "ioctl"
+        } else {
+            probe.kind.name()
+        };
         let mut event = Object::new();
         let track = (call.pid, call.tid);
         self.begin(&mut event, &probe.function, category, track, start, end);
@@ -253,7 +257,9 @@ impl CallSink for Spans<'_> {
 
     fn launch(&mut self, launch: &Launch) {
         self.totals.launches += 1;
-        let name = self.name(launch.pid, launch.kind, &launch.name).into_owned();
+        let name = self
+            .name(launch.pid, launch.kind, &launch.name)
+            .into_owned();
         if let Some(pending) = self.pending.as_mut().filter(|p| p.made(launch)) {
             pending.take(launch, name);
         }
