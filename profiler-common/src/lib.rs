@@ -27,8 +27,10 @@
 #![no_std]
 
 mod calls;
+mod drivers;
 
 pub use calls::*;
+pub use drivers::*;
 
 /// Bytes in one pool chunk, that is in one value of the pool map.
 pub const POOL_CHUNK: usize = 256 * 1024;
@@ -377,8 +379,10 @@ pub const COUNT_SAMPLES: u32 = 0;
 pub const COUNT_RING_DROPS: u32 = 1;
 /// Samples of the idle task, not recorded.
 pub const COUNT_IDLE: u32 = 2;
+/// Tracepoints whose record was lost because the ring was full.
+pub const COUNT_TRACE_DROPS: u32 = 3;
 /// Number of counters.
-pub const COUNTERS: u32 = 3;
+pub const COUNTERS: u32 = 4;
 
 /// Read-only constants of the eBPF programs, set at load time from BTF and from
 /// the configuration. An offset of [`NO_FIELD`] switches off what needs it.
@@ -432,8 +436,12 @@ pub struct Settings {
     pub file_inode: u32,
     /// `inode.i_rdev`.
     pub inode_rdev: u32,
-    /// Zero.
-    pub pad: u32,
+    /// `file.f_path.dentry`.
+    pub file_dentry: u32,
+    /// `dentry.d_name.name`.
+    pub dentry_name: u32,
+    /// Files without a device are observed too: entries of `FILES`.
+    pub named_files: u32,
 }
 
 /// Offset value that means "this kernel has no such field".

@@ -109,6 +109,39 @@ impl Sources {
         self.unread = unread;
     }
 
+    /// Marks the values that lie beyond the first `bytes` of what argument 2 points
+    /// at, and those that depend on them.
+    #[inline(always)]
+    pub fn unread_beyond(&mut self, bytes: u64) {
+        for index in 0..MAX_OPS as u64 {
+            if index >= u64::from(self.len()) {
+                break;
+            }
+            let op = self.op(index);
+            let depends = match op.0 as u8 & 3 {
+                FROM_ARGUMENT => op.offset().wrapping_add(op.0 >> 24 & 0xff) > bytes,
+                _ => !self.base(op).1,
+            };
+            if depends && op.how() == FETCH_READ {
+                self.unread |= 1 << (op.to() & (SLOTS as u8 - 1));
+            }
+        }
+    }
+
+    /// Marks what the operations would fetch, in place of fetching it.
+    #[inline(always)]
+    pub fn unread_all(&mut self) {
+        for index in 0..MAX_OPS as u64 {
+            if index >= u64::from(self.len()) {
+                break;
+            }
+            let op = self.op(index);
+            if matches!(op.how(), FETCH_VALUE | FETCH_READ) {
+                self.unread |= 1 << (op.to() & (SLOTS as u8 - 1));
+            }
+        }
+    }
+
     /// Whether there are operations for data.
     #[inline(always)]
     pub fn has_data(&self) -> bool {

@@ -13,6 +13,10 @@
 //! record stacks ([`stacks`]). They run in the probed thread's context and can be
 //! preempted.
 //!
+//! `ioctl_handler_entry` and `ioctl_handler_exit` do the same at the kernel
+//! functions that handle a driver's ioctls, `ioctl_enter` and `ioctl_exit` at the
+//! system call ([`driver`]). `trace` forwards a driver's tracepoints ([`trace`]).
+//!
 //! [`ProbeSpec`]: aiprof_common::ProbeSpec
 
 #![no_std]
@@ -23,6 +27,7 @@
 mod atomic;
 mod calls;
 mod data;
+mod driver;
 mod fetch;
 mod maps;
 mod pool;
@@ -30,6 +35,7 @@ mod ring;
 mod sampler;
 mod stacks;
 mod threads;
+mod trace;
 mod unwind;
 
 #[panic_handler]

@@ -1,8 +1,9 @@
 //! Maps and load-time constants.
 
 use aiprof_common::{
-    CALL_SLOTS, COUNTERS, CachedRule, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, POOL_CHUNK, ProbeCounts,
-    ProbeSpec, ProcEntry, RULE_CACHE_CHUNK, SampleHeader, Settings, ThreadCalls,
+    CALL_SLOTS, COUNTERS, CachedRule, FILE_NAME_BYTES, IoctlKey, MAX_KERNEL_FRAMES, MAX_TRACES,
+    MAX_USER_FRAMES, MAX_VALUES, POOL_CHUNK, ProbeCounts, ProbeSpec, ProcEntry, RULE_CACHE_CHUNK,
+    SampleHeader, Settings, ThreadCalls, TraceSpec,
 };
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
@@ -98,6 +99,57 @@ pub static CALL_LIMITS: PerCpuArray<CallLimits, 1> = PerCpuArray::new();
 #[btf_map]
 pub static CALL_SHARED: Array<CallShared, 1> = Array::new();
 
+/// Class of the files of a device, by the device's number as inodes have it.
+#[btf_map]
+pub static DEVICES: HashMap<u32, u32, 4096, { BPF_F_NO_PREALLOC as usize }> = HashMap::new();
+
+/// Class of the files that have no device, by name.
+#[btf_map]
+pub static FILES: HashMap<[u8; FILE_NAME_BYTES], u32, 64, { BPF_F_NO_PREALLOC as usize }> =
+    HashMap::new();
+
+/// Specs of ioctls. The size is set at load time.
+#[btf_map]
+pub static IOCTLS: HashMap<IoctlKey, u32, 4096, { BPF_F_NO_PREALLOC as usize }> = HashMap::new();
+
+/// The ioctl that a thread is in, by thread id. The least used go first: a thread
+/// that is killed inside leaves its entry behind.
+#[btf_map]
+pub static IOCTL_CALLS: LruHashMap<u32, IoctlCall, 16384> = LruHashMap::new();
+
+/// An ioctl not begun, all zero.
+#[btf_map]
+pub static IOCTL_FRESH: Array<IoctlCall, 1> = Array::new();
+
+/// What is taken of tracepoints, by number.
+#[btf_map]
+pub static TRACES: Array<TraceSpec, { MAX_TRACES as usize }> = Array::new();
+
+/// An ioctl that a thread is in.
+#[repr(C)]
+pub struct IoctlCall {
+    /// 1: it is; 0: the thread was in one.
+    pub open: u64,
+    /// Where it was seen: which handler.
+    pub place: u64,
+    /// When it began.
+    pub time_ns: u64,
+    /// The kernel's stack pointer then.
+    pub sp: u64,
+    /// The command.
+    pub command: u64,
+    /// Its argument.
+    pub argument: u64,
+    /// `CallRecord::stack`.
+    pub stack: u64,
+    /// Index of the spec, and in the upper half the device's number.
+    pub probe: u64,
+    /// `CallRecord::unread`.
+    pub unread: u64,
+    /// The entry's values.
+    pub values: [u64; MAX_VALUES],
+}
+
 /// Load-time constants, filled in by user space before the load.
 #[unsafe(no_mangle)]
 pub static SETTINGS: Settings = Settings {
@@ -124,7 +176,9 @@ pub static SETTINGS: Settings = Settings {
     fdt_max_fds: 0,
     file_inode: 0,
     inode_rdev: 0,
-    pad: 0,
+    file_dentry: 0,
+    dentry_name: 0,
+    named_files: 0,
 };
 
 /// Reads one load-time constant; volatile, for the initial value is not the

@@ -5,10 +5,10 @@ use aiprof_common::*;
 use aya_ebpf::{
     bindings::pt_regs,
     helpers::{
-        bpf_get_smp_processor_id,
+        bpf_get_current_task_btf, bpf_get_smp_processor_id,
         generated::{
-            bpf_get_current_cgroup_id, bpf_get_current_comm, bpf_get_prandom_u32, bpf_loop,
-            bpf_ringbuf_output,
+            bpf_get_current_cgroup_id, bpf_get_current_comm, bpf_get_prandom_u32, bpf_get_stack,
+            bpf_loop, bpf_ringbuf_output, bpf_task_pt_regs,
         },
     },
 };
@@ -42,26 +42,101 @@ const _: () = assert!(HASH_STEPS * HASH_WORDS == size_of::<Frames>() as u64 / 8)
 /// Records the user stack of a call; sets `stack`, or a flag that says why not.
 #[inline(never)]
 pub fn user_stack(call: &mut Call, regs: *const pt_regs) -> u32 {
-    if !may_walk(call.time_ns) {
-        call.flags |= u32::from(CALL_STACK_LIMITED);
-        count!(call.counts, stacks_limited);
-        return 0;
-    }
-    let index = claim();
+    let index = slot(call);
     let Some(slot) = CALL_SCRATCH.get_ptr_mut(index) else {
-        call.flags |= u32::from(CALL_STACK_BUSY);
-        count!(call.counts, stacks_busy);
         return 0;
     };
     // SAFETY: a field of a checked map value, which is claimed.
     let scratch = unsafe { &raw mut (*slot).scratch };
-    begin(scratch, call);
-    let chunks = (setting!(rule_cache_mask) + 1) / RULE_CACHE_CHUNK as u32;
-    walk_user(scratch, regs, (chunks + index, RULE_CACHE_CHUNK as u32 - 1));
+    begin(scratch, call, FLAG_USER_MODE);
+    walk_user(scratch, regs, cache_of(index));
     send(scratch, call);
     // SAFETY: a field of a checked map value; written last.
     unsafe { (&raw mut (*slot).busy).write_volatile(0) };
     0
+}
+
+/// Records the stack of a call into the kernel as [`user_stack`] does: the user
+/// part from the registers that the system call saved, and the kernel part if
+/// `kernel` is 1. `ctx` is the program's context.
+#[inline(never)]
+pub fn system_stack(call: &mut Call, ctx: *mut c_void, kernel: u32) -> u32 {
+    let index = slot(call);
+    let Some(slot) = CALL_SCRATCH.get_ptr_mut(index) else {
+        return 0;
+    };
+    // SAFETY: a field of a checked map value, which is claimed.
+    let scratch = unsafe { &raw mut (*slot).scratch };
+    begin(scratch, call, 0);
+    // SAFETY: the current task is valid, and so are its registers' addresses.
+    let regs = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as *const pt_regs;
+    // SAFETY: a BTF pointer, whose reads the kernel makes fault-safe.
+    if unsafe { (*regs).cs } & 3 == 3 {
+        walk_user(scratch, regs, cache_of(index));
+    }
+    if kernel == 1 {
+        kernel_stack(scratch, call, ctx);
+    }
+    send(scratch, call);
+    // SAFETY: a field of a checked map value; written last.
+    unsafe { (&raw mut (*slot).busy).write_volatile(0) };
+    0
+}
+
+/// Appends the kernel stack behind the user addresses.
+#[inline(always)]
+fn kernel_stack(scratch: *mut Scratch, call: &mut Call, ctx: *mut c_void) {
+    const BYTES: usize = MAX_KERNEL_FRAMES * 8;
+    // SAFETY: a claimed map value.
+    let s = unsafe { &mut *scratch };
+    let mut len = u64::from(s.header.user_len);
+    // SAFETY: arithmetic on one register, in assembly for the verifier to see the
+    // bound, whatever the compiler knows already.
+    unsafe {
+        asm!("{0} &= {mask}", inout(reg) len, mask = const 2 * MAX_USER_FRAMES - 1,
+            options(pure, nomem, nostack));
+    }
+    if len > MAX_USER_FRAMES as u64 {
+        len = MAX_USER_FRAMES as u64;
+    }
+    // SAFETY: `len <= MAX_USER_FRAMES`, behind which there is room for BYTES.
+    let rc = unsafe {
+        let to = s.frames.as_mut_ptr().add(len as usize);
+        bpf_get_stack(ctx, to.cast::<c_void>(), BYTES as u32, 0)
+    };
+    if rc < 0 {
+        s.header.flags |= FLAG_KERNEL_FAILED;
+        return;
+    }
+    s.header.kernel_len = (rc / 8) as u16;
+    call.flags |= u32::from(CALL_KERNEL_STACK);
+    if rc as usize >= BYTES {
+        s.header.flags |= FLAG_KERNEL_TRUNCATED;
+    }
+}
+
+/// The scratch slot for a stack; CALL_SLOTS, and a flag that says why, if there is
+/// to be none.
+#[inline(always)]
+fn slot(call: &mut Call) -> u32 {
+    if !may_walk(call.time_ns) {
+        call.flags |= u32::from(CALL_STACK_LIMITED);
+        count!(call.counts, stacks_limited);
+        return CALL_SLOTS;
+    }
+    let index = claim();
+    if index >= CALL_SLOTS {
+        call.flags |= u32::from(CALL_STACK_BUSY);
+        count!(call.counts, stacks_busy);
+    }
+    index
+}
+
+/// The part of the rule cache that belongs to a slot.
+#[inline(always)]
+fn cache_of(index: u32) -> (u32, u32) {
+    let chunks = (setting!(rule_cache_mask) + 1) / RULE_CACHE_CHUNK as u32;
+    (chunks + index, RULE_CACHE_CHUNK as u32 - 1)
 }
 
 /// Takes one of `limit` a second from a share that is used up to `used`.
@@ -121,9 +196,9 @@ extern "C" fn claim_one(index: u64, claimed: *mut u32) -> i64 {
     1
 }
 
-/// Fills in the header of a stack.
+/// Fills in the header of a stack with these `FLAG_*`.
 #[inline(always)]
-fn begin(scratch: *mut Scratch, call: &Call) {
+fn begin(scratch: *mut Scratch, call: &Call, flags: u8) {
     // SAFETY: fields of a claimed map value, and helpers without preconditions.
     // Volatile and one by one, for the compiler would otherwise call memset.
     unsafe {
@@ -139,7 +214,7 @@ fn begin(scratch: *mut Scratch, call: &Call) {
         (&raw mut (*h).user_len).write_volatile(0);
         (&raw mut (*h).kernel_len).write_volatile(0);
         // stop, flags and the padding: the last 8 bytes of the header.
-        let tail = u64::from(STOP_KERNEL_THREAD) | u64::from(FLAG_USER_MODE) << 8;
+        let tail = u64::from(STOP_KERNEL_THREAD) | u64::from(flags) << 8;
         (&raw mut (*h).stop).cast::<u64>().write_volatile(tail);
     }
 }

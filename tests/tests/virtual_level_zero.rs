@@ -361,3 +361,44 @@ fn two_processes_share_one_clock() -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn spirv_becomes_a_zebin() -> anyhow::Result<()> {
+    let Some(_turn) = turn("spirv_becomes_a_zebin", &NEEDS)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let truth_file = shop.path("truth.json");
+    let machine = Machine::new(&Driver::build(Exports::All)?).truth(&truth_file);
+    // Header, then OpEntryPoint Kernel %1 "first" and %2 "second_kernel".
+    let entry = |name: &str| -> Vec<u32> {
+        let mut text = name.as_bytes().to_vec();
+        text.push(0);
+        text.resize(text.len().next_multiple_of(4), 0);
+        let words = text
+            .chunks(4)
+            .map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]));
+        let mut out = vec![0, 6, 1];
+        out.extend(words);
+        out[0] = (out.len() as u32) << 16 | 15;
+        out
+    };
+    let mut words = vec![0x0723_0203, 0x0001_0400, 0, 3, 0];
+    words.extend(entry("first"));
+    words.extend(entry("second_kernel"));
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let module = shop.path("module.spv");
+    std::fs::write(&module, bytes)?;
+    let mut command = machine.command(&build_work()?);
+    command.args(["late", "launches=5", "spirv=1"]);
+    let output = checked(command.arg(format!("module={}", module.display())))?;
+    let account = &Account::read(&output)?[0];
+    assert_eq!(account.launches["first"], 3);
+    assert_eq!(account.launches["second_kernel"], 2);
+    let truth = Truth::read(&truth_file)?;
+    assert_eq!(truth.launches_by_kernel(), account.launches);
+    let sizes: Vec<_> = account.more["native"].as_u64().into_iter().collect();
+    // Two kernels of 4 KiB and what is around them.
+    assert!(matches!(sizes[..], [8192..10_000]), "{sizes:?}");
+    Ok(())
+}

@@ -196,6 +196,7 @@ static void work(Program &p, int path, double end)
 	ze_group_count_t count = {static_cast<uint32_t>(path + 1), 1, 1};
 	auto *groups = reinterpret_cast<ze_group_count_t *>(
 		cold(std::string(reinterpret_cast<char *>(&count), sizeof(count))));
+	auto own = p.kernel(p.names[0]);
 	uint64_t launched = 0, wrong = 0;
 	walk_path(path, [&](int) {
 		do {
@@ -203,7 +204,7 @@ static void work(Program &p, int path, double end)
 				for (const Bad &call : calls)
 					wrong += call.call(address) == ZE_RESULT_SUCCESS;
 			refused += bad.size() * calls.size();
-			launched += good_calls(t, p.kernels[0], name, groups,
+			launched += good_calls(t, own, name, groups,
 					       bad[launched / 2 % bad.size()]);
 		} while (seconds_now() < end);
 	});

@@ -210,12 +210,14 @@ static int paths(const Options &options)
 static void launch_many(Program &p, size_t kernel, long launches)
 {
 	auto list = p.immediate(2);
+	/* Drivers may write to a kernel when it is launched: one for each thread. */
+	auto own = p.kernel(p.names[kernel]);
 	ze_group_count_t count = {static_cast<uint32_t>(kernel + 1), 1, 1};
 	for (long i = 0; i < launches; i++)
-		MUST(CommandList, AppendLaunchKernel, list, p.kernels[kernel], &count, nullptr, 0,
-		     nullptr);
+		MUST(CommandList, AppendLaunchKernel, list, own, &count, nullptr, 0, nullptr);
 	account.add(p.names[kernel], static_cast<uint64_t>(launches));
 	MUST(CommandList, Destroy, list);
+	MUST(Kernel, Destroy, own);
 }
 
 static int threads(const Options &options)
@@ -279,13 +281,13 @@ static int rate(const Options &options)
 	return 0;
 }
 
-static NOINLINE uint64_t spin(Program &p, ze_command_list_handle_t list, double end)
+static NOINLINE uint64_t spin(ze_kernel_handle_t kernel, ze_command_list_handle_t list, double end)
 {
 	uint64_t done = 0;
 	ze_group_count_t count = {1, 1, 1};
 	while (seconds_now() < end)
 		for (int i = 0; i < 1000; i++, done++)
-			MUST(CommandList, AppendLaunchKernel, list, p.kernels[0], &count, nullptr, 0,
+			MUST(CommandList, AppendLaunchKernel, list, kernel, &count, nullptr, 0,
 			     nullptr);
 	return done;
 }
@@ -299,12 +301,14 @@ static int loop(const Options &options)
 		all.emplace_back([&p, end] {
 			auto list = p.immediate(2);
 			double from = seconds_now();
-			uint64_t done = spin(p, list, end);
+			auto kernel = p.kernel(p.names[0]);
+			uint64_t done = spin(kernel, list, end);
 			double took = seconds_now() - from;
 			account.add(p.names[0], done);
 			account.also("ns_per_launch",
 				     std::to_string(took * 1e9 / static_cast<double>(done)));
 			MUST(CommandList, Destroy, list);
+			MUST(Kernel, Destroy, kernel);
 		});
 	for (auto &thread : all)
 		thread.join();
@@ -315,6 +319,9 @@ static int late(const Options &options)
 {
 	Program p(options);
 	auto list = p.immediate(2);
+	size_t native = 0;
+	MUST(Module, GetNativeBinary, p.module, &native, nullptr);
+	account.also("native", std::to_string(native));
 	printf("ready\n");
 	fflush(stdout);
 	/* The end of stdin will do as well. */

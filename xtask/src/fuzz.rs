@@ -26,6 +26,7 @@ Fuzzes one TARGET, or each in turn, for N seconds (default 60):
   capture      the reader of capture files
   aiu_records  the decoder of AIU activity records
   aiu_metrics  the reader of the AIU's metrics file
+  probe_table  the reader and compiler of probe tables
 
 Starts from real files, keeps what it learns in target/fuzz/corpus/TARGET, and
 leaves an input that fails in target/fuzz/failures/TARGET; give that file to
@@ -39,6 +40,7 @@ const TARGETS: &[&str] = &[
     "capture",
     "aiu_records",
     "aiu_metrics",
+    "probe_table",
 ];
 
 /// Seconds for each target when a person asks.
@@ -204,13 +206,19 @@ fn tail(text: &str, lines: usize) -> String {
 }
 
 /// Starting points: committed ones (fuzz/seeds/NAME), for `eh_frame` small
-/// programs and libraries of this system, and zeros: libFuzzer learns what a
+/// programs and libraries of this system, for `probe_table` the built-in tables,
+/// and zeros: libFuzzer learns what a
 /// fixed header wants to hold, but is slow to learn how long it must be.
 fn seed(name: &str, seeds: &Path) -> Result<()> {
     for length in ZEROS {
         fs::write(seeds.join(format!("zeros-{length}")), vec![0; *length])?;
     }
     copy_small(&root().join("fuzz/seeds").join(name), seeds, |_| true)?;
+    if name == "probe_table" {
+        for dir in ["profiler/probes", "profiler/probes/drivers"] {
+            copy_small(&root().join(dir), seeds, |_| true)?;
+        }
+    }
     if name == "eh_frame" {
         for dir in [
             "/usr/bin",

@@ -1,16 +1,19 @@
 //! The rule cache: most frames need no search at all.
 
 use aiprof_common::*;
+use aya_ebpf::helpers::generated::bpf_probe_read_user;
+use core::ffi::c_void;
 
-use super::{WINDOW, Walk, frame_at};
+use super::{FOUND, WINDOW, Walk, frame_at};
 use crate::maps::{RULES, Scratch};
 
 /// Frames that one look at the rule cache walks at most.
 const CACHED_FRAMES: u32 = 16;
 
 /// Walks as many frames as the rule cache knows and the window holds, up to
-/// [`CACHED_FRAMES`]: the usual case, in few instructions. Stops, without an
-/// opinion, at the first frame that needs more.
+/// [`CACHED_FRAMES`]: the usual case, in few instructions. [`FOUND`]: there is
+/// more to walk so; the window has been moved if that was what stopped it. Else
+/// it stops, without an opinion, at a frame that needs more.
 #[inline(never)]
 pub(super) fn walk_cached(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
@@ -21,8 +24,9 @@ pub(super) fn walk_cached(scratch: *mut Scratch) -> u32 {
     let owner = w.list_owner;
     let base = w.window_base;
     let (first, mask) = (w.cache_first, w.cache_mask);
-    let mut moved = 0;
+    let mut more = FOUND;
     for _ in 0..CACHED_FRAMES {
+        more = 0;
         let Some(entry) = cache_entry(rip, first, mask) else {
             break;
         };
@@ -34,39 +38,54 @@ pub(super) fn walk_cached(scratch: *mut Scratch) -> u32 {
         }
         let from = if rule >> 40 & 1 != 0 { rbp } else { rsp };
         let cfa = from.wrapping_add(rule & 0xff_ffff);
-        let slot = cfa.wrapping_sub(8).wrapping_sub(base);
-        if cfa <= rsp || slot > (WINDOW - 8) as u64 || slot & 7 != 0 {
+        let below = rule >> 24 & 0xffff;
+        if cfa <= rsp || (cfa | below) & 7 != 0 || below > WINDOW as u64 {
             break;
         }
-        let mut caller_rbp = rbp;
-        let below = rule >> 24 & 0xffff;
-        if below != 0 {
-            let at = cfa.wrapping_sub(below).wrapping_sub(base);
-            if at > (WINDOW - 8) as u64 || at & 7 != 0 {
-                break;
-            }
-            caller_rbp = window_at(w, at);
+        // What of the frame is needed: rbp's slot if any, and the return address.
+        let lowest = cfa.wrapping_sub(if below > 8 { below } else { 8 });
+        let slot = cfa.wrapping_sub(8).wrapping_sub(base);
+        if slot > (WINDOW - 8) as u64 || lowest < base {
+            more = move_window(w, lowest);
+            break;
         }
         let caller = window_at(w, slot);
         if caller == 0 {
             break;
+        }
+        if below != 0 {
+            rbp = window_at(w, cfa.wrapping_sub(below).wrapping_sub(base));
         }
         // SAFETY: in bounds by its mask.
         unsafe { *frame_at(&mut s.frames, len.into()) = rip };
         len += 1;
         rip = caller;
         rsp = cfa;
-        rbp = caller_rbp;
-        moved = 1;
+        more = FOUND;
     }
-    if moved != 0 {
+    if len != w.len {
         w.rip = rip;
         w.rsp = rsp;
         w.rbp = rbp;
         w.len = len;
         w.guessed = 0;
     }
-    moved
+    more
+}
+
+/// Makes the window begin at `base`.
+#[inline(always)]
+fn move_window(w: &mut Walk, base: u64) -> u32 {
+    // SAFETY: the destination is the window, of that size; a bad source is an error.
+    let rc = unsafe {
+        bpf_probe_read_user(
+            w.window.as_mut_ptr().cast(),
+            WINDOW as u32,
+            base as *const c_void,
+        )
+    };
+    w.window_base = if rc == 0 { base } else { 0 };
+    u32::from(rc == 0)
 }
 
 /// Remembers the rule just found for a return address, if it is of the common

@@ -31,6 +31,8 @@ mod uprobe;
 
 /// Bytes of user stack copied at once.
 const WINDOW: usize = 256;
+/// Most steps of a walk: each records a frame, or moves the window for one.
+const MAX_STEPS: u32 = 2 * MAX_USER_FRAMES as u32 + 1;
 /// Ancestors to ask for the mappings of an unregistered fork.
 const MAX_ANCESTORS: usize = 4;
 
@@ -123,12 +125,7 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32))
             // SAFETY: the callback has bpf_loop's signature; the context lives
             // on this frame's stack for the whole call.
             unsafe {
-                bpf_loop(
-                    MAX_USER_FRAMES as u32 + 1,
-                    step as *mut c_void,
-                    (&raw mut context).cast(),
-                    0,
-                );
+                bpf_loop(MAX_STEPS, step as *mut c_void, (&raw mut context).cast(), 0);
             }
             // SAFETY: as above.
             let s = unsafe { &mut *scratch };
@@ -226,8 +223,8 @@ extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
 fn try_step(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
-    if s.walk.exact == 0 {
-        walk_cached(scratch);
+    if s.walk.exact == 0 && walk_cached(scratch) == FOUND {
+        return NO_STOP;
     }
     let len = s.walk.len as usize;
     if len >= MAX_USER_FRAMES {

@@ -94,7 +94,7 @@ impl Names for Groups {
 
 fn profile(events: &[Event]) -> Profile {
     let mut table = ProcessTable::default();
-    let mut aggregate = Aggregator::of_calls(Limits::default());
+    let mut aggregate = Aggregator::of_calls(true, Limits::default());
     for event in events {
         aggregate.apply(&mut table, event);
     }
@@ -206,7 +206,7 @@ fn a_name_found_later_is_that_of_earlier_launches_too() {
     let mut s = script();
     s.launch(0x11, 0x55);
     let mut table = ProcessTable::default();
-    let mut aggregate = Aggregator::of_calls(Limits::default());
+    let mut aggregate = Aggregator::of_calls(true, Limits::default());
     for event in &s.events {
         aggregate.apply(&mut table, event);
     }
@@ -221,7 +221,7 @@ fn a_new_window_knows_the_stacks_of_before() {
     let mut s = script();
     s.launch(0x11, 0x21);
     let mut table = ProcessTable::default();
-    let mut aggregate = Aggregator::of_calls(Limits::default());
+    let mut aggregate = Aggregator::of_calls(true, Limits::default());
     for event in s.events.drain(..) {
         aggregate.apply(&mut table, &event);
     }

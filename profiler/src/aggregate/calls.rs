@@ -3,7 +3,6 @@
 use super::{Aggregator, Code, SampleKey, Weigh};
 use crate::{
     correlate::{CallSink, FinishedCall, KernelName, Launch, Limits, Tracker},
-    probes::CallKind,
     process::ProcessTable,
     profile::LossKind,
     wire::{CallStack, Event, ProcessEventKind},
@@ -53,6 +52,8 @@ type Path = (u64, u32, Option<u32>);
 
 /// The calls' part of an [`Aggregator`].
 pub(super) struct Calls {
+    /// The time in calls is wanted: those of unknown length are missing.
+    timed: bool,
     tracker: Tracker,
     stacks: FxHashMap<u64, Known>,
     /// Names of threads by id.
@@ -65,9 +66,10 @@ pub(super) struct Calls {
     paths: FxHashMap<Path, u32>,
 }
 
-impl Default for Calls {
-    fn default() -> Self {
+impl Calls {
+    fn new(timed: bool) -> Self {
         Self {
+            timed,
             tracker: Tracker::new(Limits::default()),
             stacks: FxHashMap::default(),
             threads: FxHashMap::default(),
@@ -76,9 +78,7 @@ impl Default for Calls {
             paths: FxHashMap::default(),
         }
     }
-}
 
-impl Calls {
     /// Forgets what belongs to the window; open calls and stacks stay.
     pub(super) fn reset(&mut self) {
         self.texts.clear();
@@ -99,9 +99,10 @@ impl Calls {
 
 impl Aggregator {
     /// One that counts launches and the time in calls instead of CPU samples.
-    pub fn of_calls(limits: super::Limits) -> Self {
+    /// `timed`: calls of unknown length count as losses.
+    pub fn of_calls(timed: bool, limits: super::Limits) -> Self {
         Self {
-            calls: Some(Box::default()),
+            calls: Some(Box::new(Calls::new(timed))),
             ..Self::new(super::Weighting::default(), limits)
         }
     }
@@ -234,7 +235,8 @@ impl CallSink for Taker<'_> {
             return;
         }
         let Some(took) = call.duration_ns() else {
-            self.aggregate.losses.add(LossKind::CallsUntimed, 1);
+            let missing = u64::from(self.calls.timed);
+            self.aggregate.losses.add(LossKind::CallsUntimed, missing);
             return;
         };
         // Several launches of one call share its time in no known way.
@@ -251,7 +253,7 @@ impl CallSink for Taker<'_> {
             time_ns: took.saturating_sub(call.nested_ns),
             ..Weigh::default()
         };
-        self.add(&origin, work.map(|name| (call.probe.kind, name)), weight);
+        self.add(&origin, work, weight);
     }
 
     fn launch(&mut self, launch: &Launch) {
@@ -269,7 +271,7 @@ impl CallSink for Taker<'_> {
             bytes: launch.bytes,
             time_ns: 0,
         };
-        self.add(&origin, Some((launch.kind, &launch.name)), weight);
+        self.add(&origin, Some(&launch.name), weight);
     }
 
     fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
@@ -282,13 +284,13 @@ impl CallSink for Taker<'_> {
 }
 
 impl Taker<'_> {
-    fn add(&mut self, origin: &Origin<'_>, work: Option<(CallKind, &KernelName)>, weight: Weigh) {
+    fn add(&mut self, origin: &Origin<'_>, work: Option<&KernelName>, weight: Weigh) {
         if self.aggregate.names.values.len() > self.aggregate.limits.samples {
             self.aggregate.losses.add(LossKind::TableFull, 1);
             return;
         }
         let function = self.text(origin.function);
-        let work = work.map(|(kind, name)| self.work(origin.pid, kind, name));
+        let work = work.map(|name| self.work(origin.pid, name));
         let Some(stack) = self.stack(origin, function, work) else {
             self.aggregate.losses.add(LossKind::TableFull, 1);
             return;
@@ -323,11 +325,10 @@ impl Taker<'_> {
     }
 
     /// The handle of the name of work.
-    fn work(&mut self, pid: u32, kind: CallKind, name: &KernelName) -> u32 {
+    fn work(&mut self, pid: u32, name: &KernelName) -> u32 {
         let text: Cow<'_, str> = match name {
             KernelName::Known(name) => Cow::Borrowed(&**name),
-            KernelName::Unknown if kind == CallKind::Submit => "[submitted work]".into(),
-            KernelName::Unknown => name.to_string().into(),
+            KernelName::Unknown | KernelName::Submitted => name.to_string().into(),
             KernelName::BeforeAttach(handle) => {
                 if let Some(&known) = self.calls.unnamed.get(&(pid, *handle)) {
                     return known;

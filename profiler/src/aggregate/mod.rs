@@ -175,6 +175,13 @@ struct Weigh {
     bytes: u64,
 }
 
+/// How launches and calls are added up instead of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchOptions {
+    /// The time in calls is wanted: a call of unknown length is a loss.
+    pub timed: bool,
+}
+
 /// Adds samples up.
 #[derive(Default)]
 pub struct Aggregator {
@@ -233,7 +240,9 @@ impl Aggregator {
             | Event::CallStack(_)
             | Event::Probe(_)
             | Event::ProbedFile(_)
-            | Event::KernelNamed(_) => false,
+            | Event::KernelNamed(_)
+            | Event::TracePoint(_)
+            | Event::Trace(_) => false,
         }
     }
 

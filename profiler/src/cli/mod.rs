@@ -18,6 +18,7 @@ mod screen;
 mod stop;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod trace_out;
 mod values;
 mod windows;
@@ -52,6 +53,7 @@ sudo aiprof -o x.aiprof sleep 30        a capture, for any output later:
      aiprof report x.aiprof -o x.svg
      aiprof diff before.folded after.folded -o diff.svg
 sudo aiprof --every 60s --keep 60 -o /var/lib/aiprof    always on: a file a minute
+sudo aiprof trace python train.py       every call into accelerators, one line each
      aiprof doctor                      what works on this machine, and what does not";
 
 const EXIT_STATUS: &str = "\
@@ -125,6 +127,11 @@ impl Verbosity {
     pub(crate) fn is_quiet(self) -> bool {
         self.quiet
     }
+
+    /// Whether more is shown.
+    pub(crate) fn is_verbose(self) -> bool {
+        self.verbose > 0
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -135,6 +142,8 @@ enum Sub {
     Report(report::ReportArgs),
     /// Compare two profiles: what takes more time, what takes less
     Diff(diff::DiffArgs),
+    /// Print the calls of accelerator runtimes and drivers as they happen
+    Trace(trace::TraceArgs),
     /// Show what works on this machine, what does not, and how to mend it
     Doctor(doctor::DoctorArgs),
     /// Show what is probed in accelerator runtimes, and check tables of your own
@@ -157,10 +166,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
     match cli.subcommand {
         None => recording::run(cli.record, cli.verbosity),
         Some(Sub::Record(args)) => recording::run(args, cli.verbosity),
+        Some(Sub::Trace(args)) => trace::run(&args, cli.verbosity),
         Some(Sub::Doctor(args)) => doctor::run(&args),
         Some(Sub::Probes(args)) => {
             privileges::drop_file_capabilities()?;
-            probes::run(&args)
+            probes::run(&args, cli.verbosity)
         }
         Some(other) => {
             privileges::drop_file_capabilities()?;
@@ -168,7 +178,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
                 Sub::Report(args) => report::run(&args)?,
                 Sub::Diff(args) => diff::run(&args)?,
                 Sub::Completions(args) => completions::run(&args)?,
-                Sub::Man | Sub::Record(_) | Sub::Doctor(_) | Sub::Probes(_) => man::run()?,
+                Sub::Man | Sub::Record(_) | Sub::Trace(_) | Sub::Doctor(_) | Sub::Probes(_) => {
+                    man::run()?
+                }
             }
             Ok(0)
         }

@@ -1,7 +1,8 @@
 //! `aiprof probes`: the probe tables, for people who read or write them.
 
-use super::{driver_tables, screen};
+use super::{Verbosity, driver_tables, screen};
 use crate::collect::probe_files::{self, Loaded, USER_TABLES};
+use crate::collect::runtime::{Surveyed, survey};
 use crate::probes::program::Field;
 use crate::probes::reader::kind_of;
 use crate::probes::table::{Exit, Exits, Function, Table};
@@ -20,7 +21,8 @@ pub(crate) struct ProbesArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the tables: whose functions are probed, and whether that was tested
+    /// List the tables: whose functions are probed, whether that was tested, and
+    /// what of it this machine has (-v: by name, also what it lacks)
     List,
     /// Check files of your own; says each mistake with its line
     Check {
@@ -28,7 +30,8 @@ enum Command {
         #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
         files: Vec<PathBuf>,
     },
-    /// Show what is read of a table's functions, or of one function
+    /// Show what is read of a table's functions, or of one function, and where it
+    /// would be probed on this machine
     Show {
         /// A table, or a function (`*` stands for any text)
         #[arg(value_name = "TABLE|FUNCTION")]
@@ -40,16 +43,20 @@ enum Command {
 ///
 /// # Errors
 /// There is nothing of that name, or stdout could not be written.
-pub(crate) fn run(args: &ProbesArgs) -> Result<u8> {
+pub(crate) fn run(args: &ProbesArgs, verbosity: Verbosity) -> Result<u8> {
     let mut out = BufWriter::new(io::stdout().lock());
     let code = match &args.command {
         Command::List => {
-            list(&load(), &mut out)?;
+            let loaded = load();
+            let found = survey(&loaded.tables);
+            list(&loaded, &found, verbosity.is_verbose(), &mut out)?;
             0
         }
         Command::Check { files } => u8::from(!check(files, &mut out)?),
         Command::Show { name } => {
-            show(&load(), name, &mut out)?;
+            let loaded = load();
+            let found = survey(&loaded.tables);
+            show(&loaded, &found, name, &mut out)?;
             0
         }
     };
@@ -65,9 +72,12 @@ fn load() -> Loaded {
     loaded
 }
 
-fn list(loaded: &Loaded, out: &mut dyn Write) -> io::Result<()> {
+fn list(loaded: &Loaded, found: &[Surveyed], verbose: bool, out: &mut dyn Write) -> io::Result<()> {
     for table in loaded.tables.iter() {
         write_head(table, out)?;
+        for library in found {
+            write_found(library, &table.name, verbose, out)?;
+        }
         writeln!(out)?;
     }
     for driver in loaded.drivers.iter() {
@@ -99,6 +109,39 @@ fn write_head(table: &Table, out: &mut dyn Write) -> io::Result<()> {
     }
     if let Some(switch) = table.only_with {
         write_item("only with", switch.option(), out)?;
+    }
+    Ok(())
+}
+
+/// What a library of this machine has of a table.
+fn write_found(
+    library: &Surveyed,
+    table: &str,
+    verbose: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let Some(part) = library.tables.iter().find(|t| t.name == table) else {
+        return Ok(());
+    };
+    let used = match library.processes.len() {
+        0 => String::new(),
+        n => format!("; in use by {n} process{}", if n == 1 { "" } else { "es" }),
+    };
+    let (path, here, missing) = (&library.path, part.functions.len(), part.missing.len());
+    let stepped = part.functions.iter().filter(|f| !f.emulated).count();
+    let cost = match stepped {
+        0 => String::new(),
+        n => format!(", {n} of them single-stepped"),
+    };
+    let text = format!(
+        "{path}: {here} function{} would be probed{cost}; {missing} not there{used}",
+        plural(here)
+    );
+    write_item("found", &text, out)?;
+    if verbose {
+        let names: Vec<_> = part.functions.iter().map(|f| f.symbol.as_str()).collect();
+        write_item("  probed", &names.join(" "), out)?;
+        write_item("  missing", &part.missing.join(" "), out)?;
     }
     Ok(())
 }
@@ -169,7 +212,7 @@ fn in_short(table: &Table) -> String {
     )
 }
 
-fn show(loaded: &Loaded, name: &str, out: &mut dyn Write) -> Result<()> {
+fn show(loaded: &Loaded, found: &[Surveyed], name: &str, out: &mut dyn Write) -> Result<()> {
     if let Some(table) = loaded.tables.get(name) {
         write_head(table, out)?;
         for function in &table.functions {
@@ -178,14 +221,15 @@ fn show(loaded: &Loaded, name: &str, out: &mut dyn Write) -> Result<()> {
         }
         return Ok(());
     }
-    let mut found = driver_tables::show(&loaded.drivers, name, out)?;
+    let mut any = driver_tables::show(&loaded.drivers, name, out)?;
     for table in loaded.tables.iter() {
         for (function, symbols) in named(table, name) {
-            found = true;
+            any = true;
             write_function(table, function, &symbols, out)?;
+            write_places(found, &table.name, &symbols, out)?;
         }
     }
-    if !found {
+    if !any {
         let drivers = loaded.drivers.iter().map(|t| t.name.as_str());
         let tables = loaded.tables.iter().map(|t| t.name.as_str());
         let tables: Vec<_> = tables.chain(drivers).collect();
@@ -246,6 +290,35 @@ fn write_function(
     Ok(())
 }
 
+/// Where functions would be probed on this machine.
+fn write_places(
+    found: &[Surveyed],
+    table: &str,
+    symbols: &[&str],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    for library in found {
+        let parts = library.tables.iter().filter(|part| part.name == table);
+        let functions = parts.flat_map(|part| &part.functions);
+        for function in functions.filter(|f| symbols.contains(&f.symbol.as_str())) {
+            let how = match function.emulated {
+                true => "emulated",
+                false => "single-stepped",
+            };
+            let exits = match function.exits {
+                0 => String::new(),
+                n => format!(", {n} exit{}", plural(n)),
+            };
+            writeln!(
+                out,
+                "  {} in {} at {:#x}: {how}{exits}",
+                function.symbol, library.path, function.entry
+            )?;
+        }
+    }
+    Ok(())
+}
+
 fn exit_words(function: &Function) -> &'static str {
     match (function.exit, function.nothrow) {
         (Exit::Needed, true) => "the exit is probed, by a return probe",
@@ -282,6 +355,7 @@ fn write_fields(when: &str, fields: &[Field], out: &mut dyn Write) -> io::Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collect::runtime::{SurveyedFunction, SurveyedTable};
 
     fn built_in() -> Loaded {
         probe_files::load(Path::new("/nowhere"))
@@ -293,10 +367,46 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
+    fn found() -> Vec<Surveyed> {
+        let function = |symbol: &str, emulated| SurveyedFunction {
+            symbol: symbol.into(),
+            entry: 0x1234,
+            emulated,
+            exits: 2,
+        };
+        vec![Surveyed {
+            path: "/lib/libze_loader.so.1".into(),
+            processes: [7].into(),
+            tables: vec![SurveyedTable {
+                name: "level-zero".into(),
+                functions: vec![function("zeInit", true), function("zeMemFree", false)],
+                missing: vec!["zeInitDrivers".into()],
+            }],
+            error: None,
+        }]
+    }
+
+    #[test]
+    fn the_list_says_what_this_machine_has() {
+        let loaded = built_in();
+        let short = text(|out| list(&loaded, &found(), false, out).unwrap());
+        let line = "  found      /lib/libze_loader.so.1: 2 functions would be probed, 1 of them \
+                    single-stepped; 1 not there; in use by 1 process\n";
+        assert!(
+            short.contains(line) && !short.contains("zeInitDrivers"),
+            "{short}"
+        );
+        let long = text(|out| list(&loaded, &found(), true, out).unwrap());
+        assert!(long.contains("  missing  zeInitDrivers\n"), "{long}");
+        let shown = text(|out| show(&loaded, &found(), "zeMemFree", out).unwrap());
+        let place = "zeMemFree in /lib/libze_loader.so.1 at 0x1234: single-stepped, 2 exits\n";
+        assert!(shown.contains(place), "{shown}");
+    }
+
     #[test]
     fn the_list_names_every_table_and_whether_it_was_tested() {
         let loaded = built_in();
-        let list = text(|out| list(&loaded, out).unwrap());
+        let list = text(|out| list(&loaded, &found(), false, out).unwrap());
         for table in loaded.tables.iter() {
             let block = list.split("\n\n").find(|b| b.starts_with(&table.name));
             let tested = table.tested.as_deref().unwrap_or("no");
@@ -308,7 +418,7 @@ mod tests {
     fn a_function_is_shown_with_its_registers() {
         let loaded = built_in();
         let name = "zeCommandListAppendLaunchKernel";
-        let shown = text(|out| show(&loaded, name, out).unwrap());
+        let shown = text(|out| show(&loaded, &[], name, out).unwrap());
         assert_eq!(
             shown,
             "\nzeCommandListAppendLaunchKernel\n  \
@@ -323,12 +433,12 @@ mod tests {
              event     hex: rcx\n    \
              waits     u32: r8\n"
         );
-        let several = text(|out| show(&loaded, "zeCommandListAppendLaunch*", out).unwrap());
+        let several = text(|out| show(&loaded, &[], "zeCommandListAppendLaunch*", out).unwrap());
         assert!(several.contains("\nzeCommandListAppendLaunchCooperativeKernel\n"));
         assert!(several.contains("\nzeCommandListAppendLaunchKernelIndirect\n"));
-        let all = text(|out| show(&loaded, "level-zero", out).unwrap());
+        let all = text(|out| show(&loaded, &[], "level-zero", out).unwrap());
         assert!(all.len() > several.len() && all.starts_with("level-zero: Level Zero\n"));
-        let error = show(&loaded, "zeNothing", &mut Vec::new()).unwrap_err();
+        let error = show(&loaded, &[], "zeNothing", &mut Vec::new()).unwrap_err();
         assert!(error.to_string().contains("the tables are level-zero"));
     }
 

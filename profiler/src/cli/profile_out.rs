@@ -2,6 +2,7 @@
 
 use super::output::OutputFile;
 use super::{screen, usage_error};
+use crate::aggregate::LaunchOptions;
 use crate::export::summary::SummaryOptions;
 use crate::export::{self, ExportOptions, Format, Weight};
 use crate::profile::Profile;
@@ -95,8 +96,10 @@ impl ValueArgs {
     }
 
     /// Whether the profile is of launches and calls.
-    pub(crate) fn launches(self) -> bool {
-        self.events.is_some()
+    pub(crate) fn launches(self) -> Option<LaunchOptions> {
+        self.events.map(|_| LaunchOptions {
+            timed: self.times_calls(),
+        })
     }
 
     /// Whether all calls must be timed.

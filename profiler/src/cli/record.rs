@@ -6,13 +6,17 @@ use crate::collect::cgroup;
 use crate::collect::config::{
     Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig,
 };
+use crate::collect::driver::StandIn;
 use crate::collect::launch::Credentials;
 use crate::collect::privileges;
+use crate::collect::probe_files;
 use crate::export::{Format, Weight};
+use crate::probes::Tables;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum, ValueHint, value_parser};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Options of `aiprof` and `aiprof record`.
@@ -101,6 +105,10 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "FILE", hide = true, value_hint = ValueHint::FilePath)]
     bpf_object: Option<PathBuf>,
 
+    /// Observe the ioctls of this device as if it were one of that table's
+    #[arg(long, value_name = "TABLE=DEVICE", hide = true, value_parser = values::parse_stand_in)]
+    admit_device: Vec<StandIn>,
+
     /// Program to run; the recording lasts as long as it does
     #[arg(value_name = "COMMAND", trailing_var_arg = true,
           value_hint = ValueHint::CommandWithArguments)]
@@ -165,16 +173,19 @@ impl Plan {
             ));
         }
         let launches = args.values.launches();
-        if launches && destination.is_trace() {
+        if launches.is_some() && destination.is_trace() {
             return Err(usage_error(
                 "--events is for profiles: a trace has launches and samples in any case",
             ));
         }
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
-        let probes = destination.keeps_events() || launches;
+        let probes = destination.keeps_events() || launches.is_some();
         let probes = probes.then(|| ProbeConfig {
+            tables: Arc::new(tables()),
             exact_call_times: args.values.times_calls() || destination.is_trace(),
             command: args.command.clone(),
+            pids: args.pid.clone(),
+            stand_ins: args.admit_device,
             ..ProbeConfig::default()
         });
         Ok(Self {
@@ -201,6 +212,15 @@ impl Plan {
     }
 }
 
+/// The built-in tables and the user's.
+fn tables() -> Tables {
+    let loaded = probe_files::load(Path::new(probe_files::USER_TABLES));
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    loaded.tables
+}
+
 fn destination(args: &RecordArgs) -> Result<Destination> {
     let Some(every) = args.every else {
         return Destination::new(args.output.as_deref(), args.format);
@@ -223,7 +243,7 @@ fn destination(args: &RecordArgs) -> Result<Destination> {
     }
 }
 
-fn as_user(wanted: bool) -> Result<Option<Credentials>> {
+pub(super) fn as_user(wanted: bool) -> Result<Option<Credentials>> {
     // Without root, the command runs as the caller in any case.
     if !wanted || !rustix::process::geteuid().is_root() {
         return Ok(None);
@@ -235,7 +255,7 @@ fn as_user(wanted: bool) -> Result<Option<Credentials>> {
 }
 
 /// The directory of a cgroup, given as that or relative to the hierarchy's root.
-fn find_cgroup(path: &Path) -> Result<PathBuf> {
+pub(super) fn find_cgroup(path: &Path) -> Result<PathBuf> {
     let relative = path.strip_prefix("/").unwrap_or(path);
     let candidates = [path.to_owned(), cgroup::root().join(relative)];
     let found = candidates
@@ -251,7 +271,7 @@ fn find_cgroup(path: &Path) -> Result<PathBuf> {
 }
 
 /// The command line as one string, for titles.
-fn display_command(command: &[OsString]) -> String {
+pub(super) fn display_command(command: &[OsString]) -> String {
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     words.join(" ")
 }

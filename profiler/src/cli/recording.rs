@@ -250,7 +250,7 @@ impl Recording<'_> {
                 let options = ReplayOptions {
                     inlines: self.plan.config.inlines,
                     kernel_stacks: self.plan.config.kernel_stacks,
-                    launches: false,
+                    launches: None,
                 };
                 let written = capture.write(options, out);
                 written.or_else(unless_broken_pipe)?;

@@ -124,7 +124,7 @@ fn every_option_reaches_the_configuration() {
             cgroup: None,
             title: "T".into(),
             command: "make -j8".into(),
-            launches: false,
+            launches: None,
             probes: None,
             bpf_object: Some("x.o".into()),
         }
@@ -145,7 +145,7 @@ fn events_need_probes_and_say_what_the_values_are() {
         ("bytes", Weight::Bytes, false),
     ] {
         let plan = plan(&["--events", events, "-o", "x.svg", "ls"]).unwrap();
-        assert!(plan.config.launches);
+        assert_eq!(plan.config.launches.map(|l| l.timed), Some(exact));
         assert_eq!(plan.weight, weight, "{events}");
         let probes = plan.config.probes.unwrap();
         assert_eq!(
@@ -184,6 +184,25 @@ fn subcommands_are_recognised() {
         &["-v", "report", "x.aiprof"],
         &["report", "x.aiprof", "-q"],
         &["diff", "a", "b", "-o", "c.svg", "--widths", "before"],
+        &[
+            "trace",
+            "-p",
+            "7",
+            "--kind",
+            "launch,copy",
+            "--min-duration",
+            "10us",
+            "-c",
+        ],
+        &["trace", "--nested", "--json", "ls", "-l"],
+        &[
+            "trace",
+            "--from",
+            "x.aiprof",
+            "--function",
+            "*Append*",
+            "--failed",
+        ],
         &["doctor", "--json"],
         &["completions", "zsh"],
         &["man"],
@@ -191,6 +210,14 @@ fn subcommands_are_recognised() {
         let cli = try_parse(words).unwrap_or_else(|error| panic!("{words:?}: {error}"));
         assert!(cli.subcommand.is_some(), "{words:?}");
     }
+}
+
+#[test]
+fn a_trace_of_a_capture_runs_nothing_and_kinds_are_known() {
+    assert!(try_parse(&["trace", "--from", "x.aiprof", "ls"]).is_err());
+    assert!(try_parse(&["trace", "--from", "x.aiprof", "-p", "7"]).is_err());
+    assert!(try_parse(&["trace", "--kind", "lunch", "ls"]).is_err());
+    assert!(try_parse(&["trace", "--min-duration", "10", "ls"]).is_err());
 }
 
 #[test]

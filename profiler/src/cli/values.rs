@@ -1,6 +1,7 @@
 //! Parsing and printing of the values that options take and reports show.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Longest duration that an option takes: ten years.
@@ -32,6 +33,40 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         return Err("must be at least 1ms and at most 3650d".to_owned());
     }
     Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Parses `TABLE=DEVICE`.
+///
+/// # Errors
+/// What it must look like.
+pub(crate) fn parse_stand_in(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((table, device)) if !table.is_empty() && !device.is_empty() => {
+            Ok((table.to_owned(), device.into()))
+        }
+        _ => Err("expected TABLE=DEVICE, such as xe=/dev/xe_test".to_owned()),
+    }
+}
+
+/// Parses a length of time in nanoseconds: `500ns`, `10us`, `1.5ms`, `2s`.
+///
+/// # Errors
+/// What it must look like.
+pub(crate) fn parse_span(text: &str) -> Result<u64, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic());
+    let (number, unit) = text.split_at(split.unwrap_or(text.len()));
+    let scale = match unit {
+        "ns" => 1.0,
+        "us" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => return Err("expected a time with its unit, such as 500ns, 10us, 1ms or 2s".into()),
+    };
+    let ns = number.parse::<f64>().map_err(|e| e.to_string())? * scale;
+    if !(0.0..=MAX_SECONDS * 1e9).contains(&ns) {
+        return Err("must be at least 0ns and at most 3650d".to_owned());
+    }
+    Ok(ns as u64)
 }
 
 /// `1234567` as `1,234,567`.
@@ -146,6 +181,21 @@ mod tests {
             "", "s", "-1", "0", "0s", "5x", "1 2", "nan", "inf", "1e99", "99999d", "٣",
         ] {
             assert!(parse_duration(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn spans_have_units() {
+        for (text, ns) in [
+            ("500ns", 500),
+            ("10us", 10_000),
+            ("1.5ms", 1_500_000),
+            ("0s", 0),
+        ] {
+            assert_eq!(parse_span(text), Ok(ns), "{text}");
+        }
+        for text in ["", "10", "us", "-1us", "1min", "nanms", "1e99s", "1 us"] {
+            assert!(parse_span(text).is_err(), "{text:?}");
         }
     }
 

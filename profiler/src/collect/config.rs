@@ -1,6 +1,8 @@
 //! What to record: the plain configuration that the command line becomes.
 
-use crate::probes::{Tables, table::Switch};
+use super::driver::StandIn;
+use crate::aggregate::LaunchOptions;
+use crate::probes::{Tables, driver_table::DriverTables, table::Switch};
 use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
 /// What drives the sampling.
@@ -50,7 +52,7 @@ pub struct RecordConfig {
     pub command: String,
     /// Count launches and the time in calls of runtimes instead of CPU samples.
     /// Needs `probes`. Default: no.
-    pub launches: bool,
+    pub launches: Option<LaunchOptions>,
     /// Record calls of accelerator runtimes. Default: no.
     pub probes: Option<ProbeConfig>,
     /// Another eBPF object in place of the built-in one, for development.
@@ -64,6 +66,10 @@ pub struct ProbeConfig {
     pub tables: Arc<Tables>,
     /// Tables that are used only if asked for. Default: none of them.
     pub switches: Vec<Switch>,
+    /// The tables of drivers. Default: the built-in ones.
+    pub drivers: Arc<DriverTables>,
+    /// Devices that get a table they have no driver for, for tests. Default: none.
+    pub stand_ins: Vec<StandIn>,
     /// Probe every exit, for exact ends, durations and results, and also functions
     /// of mere detail. Default: no; only exits without which other calls could not
     /// be understood.
@@ -78,6 +84,9 @@ pub struct ProbeConfig {
     /// The command that will be started, whose libraries are probed beforehand;
     /// empty: none.
     pub command: Vec<OsString>,
+    /// Running processes whose programs may have runtimes linked in; of others only
+    /// libraries are probed.
+    pub pids: Vec<u32>,
 }
 
 impl Default for ProbeConfig {
@@ -85,10 +94,13 @@ impl Default for ProbeConfig {
         Self {
             tables: Arc::new(Tables::built_in()),
             switches: Vec::new(),
+            drivers: Arc::new(DriverTables::built_in()),
+            stand_ins: Vec::new(),
             exact_call_times: false,
             stack_limit: 20_000,
             ring_bytes: 8 << 20,
             command: Vec::new(),
+            pids: Vec::new(),
         }
     }
 }
@@ -97,11 +109,14 @@ impl PartialEq for ProbeConfig {
     /// Tables are the same if they are the same in memory.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.tables, &other.tables)
+            && Arc::ptr_eq(&self.drivers, &other.drivers)
             && self.switches == other.switches
+            && self.stand_ins == other.stand_ins
             && self.exact_call_times == other.exact_call_times
             && self.stack_limit == other.stack_limit
             && self.ring_bytes == other.ring_bytes
             && self.command == other.command
+            && self.pids == other.pids
     }
 }
 
@@ -119,7 +134,7 @@ impl Default for RecordConfig {
             cgroup: None,
             title: String::new(),
             command: String::new(),
-            launches: false,
+            launches: None,
             probes: None,
             bpf_object: None,
         }

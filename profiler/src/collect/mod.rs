@@ -29,6 +29,7 @@ pub mod closing;
 pub mod config;
 pub mod cpu;
 pub mod doctor;
+pub mod driver;
 pub mod filter;
 pub mod finisher;
 pub mod inspect;

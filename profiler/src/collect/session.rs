@@ -13,6 +13,7 @@ use super::{
     busy, cgroup, closing,
     config::{Event as EventKind, RecordConfig},
     cpu::CpuSet,
+    driver::{DRIVER_PROGRAMS, DriverPlan, DriverProbes},
     filter::Filter,
     finisher::Finisher,
     names::NameService,
@@ -23,7 +24,7 @@ use super::{
     tables::Tables,
 };
 use crate::{
-    aggregate::{Aggregator, Limits, Weighting, build_profile},
+    aggregate::{Aggregator, LaunchOptions, Limits, Weighting, build_profile},
     import::capture::CaptureWriter,
     process::{FileId, ProcessTable},
     profile::{LossKind, Losses, Meta, Profile},
@@ -61,6 +62,9 @@ pub enum CollectError {
     /// The readers' own machinery.
     #[error("cannot run the readers: {0}")]
     Runtime(io::Error),
+    /// A device given does not exist.
+    #[error("--admit-device: {0}")]
+    StandIn(io::Error),
     /// The capture could not be written.
     #[error("cannot write the capture: {0}")]
     Capture(io::Error),
@@ -134,6 +138,8 @@ pub struct Session {
     ring: Ring,
     /// The probes on runtimes, and the ring of their calls.
     probes: Option<(RuntimeProbes, Ring)>,
+    /// The probes on drivers.
+    drivers: DriverProbes,
     /// Sees every event that belongs to the recording.
     watcher: Option<Box<Watcher>>,
     tables: Tables,
@@ -205,10 +211,11 @@ impl Session {
                 period_ns
             },
         };
+        let drivers = driver_plan(config)?;
         let options = BpfOptions {
             include_idle: config.include_idle,
             kernel_stacks: config.kernel_stacks,
-            ..call_options(config)
+            ..call_options(config, &drivers)
         };
         let bpf = Bpf::load(&options, config.bpf_object.as_deref())?;
         let ring = bpf.ring(SAMPLES)?;
@@ -234,16 +241,16 @@ impl Session {
             cpus,
             ring,
             probes: None,
+            drivers: DriverProbes::default(),
             watcher: None,
             tables,
             publisher: Publisher::default(),
             finisher: Finisher::default(),
             binaries: Binaries::default(),
             processes: ProcessTable::default(),
-            aggregate: if config.launches {
-                Aggregator::of_calls(Limits::default())
-            } else {
-                Aggregator::new(weighting, Limits::default())
+            aggregate: match config.launches {
+                Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, Limits::default()),
+                None => Aggregator::new(weighting, Limits::default()),
             },
             names: None,
             name_options,
@@ -268,7 +275,7 @@ impl Session {
             peak_memory: 0,
         };
         session.meet_running()?;
-        session.start_probes(config)?;
+        session.start_probes(config, drivers)?;
         session
             .cpus
             .start_sampling(session.bpf.sampler_fd()?)
@@ -480,7 +487,11 @@ impl Session {
             Event::CallStack(stack) => self.take_call_stack(stack),
             Event::Call(call) => self.take_call(call),
             Event::CallData(data) => self.take_call_data(data),
-            Event::Probe(_) | Event::ProbedFile(_) | Event::KernelNamed(_) => self.record(&event),
+            Event::Probe(_)
+            | Event::ProbedFile(_)
+            | Event::KernelNamed(_)
+            | Event::TracePoint(_)
+            | Event::Trace(_) => self.record(&event),
         }
     }
 
@@ -531,8 +542,12 @@ impl Session {
         if changed {
             self.publisher.changed(event.pid);
         }
-        if let (ProcessEventKind::Exit, Some((probes, _))) = (&event.kind, &self.probes) {
-            probes.thread_exited(event.tid, &self.bpf);
+        if let Some((probes, _)) = &mut self.probes {
+            match event.kind {
+                ProcessEventKind::Exit => probes.thread_exited(event.pid, event.tid, &self.bpf),
+                ProcessEventKind::Exec { .. } => probes.executed(event.pid),
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -718,6 +733,7 @@ impl Session {
         losses.add(LossKind::Undecodable, self.undecodable);
         if let Some((probes, _)) = &self.probes {
             losses.merge(&probes.losses(&self.bpf));
+            losses.merge(&self.drivers.losses(&self.bpf));
         }
         losses
     }
@@ -754,18 +770,33 @@ impl Session {
 }
 
 /// What the programs at probes need.
-fn call_options(config: &RecordConfig) -> BpfOptions {
+fn call_options(config: &RecordConfig, drivers: &DriverPlan) -> BpfOptions {
     let Some(probes) = &config.probes else {
         return BpfOptions::default();
     };
+    let mut programs = CALL_PROGRAMS.to_vec();
+    if !drivers.is_empty() {
+        programs.extend(DRIVER_PROGRAMS);
+    }
     BpfOptions {
-        programs: CALL_PROGRAMS.to_vec(),
+        programs,
+        named_files: drivers.named_files(),
         calls: Some(CallOptions {
             ring_bytes: probes.ring_bytes,
-            probes: probes.specs(),
+            probes: probes.specs() + drivers.specs(),
             stack_limit: probes.stack_limit,
         }),
         ..BpfOptions::default()
+    }
+}
+
+/// What to observe of drivers.
+fn driver_plan(config: &RecordConfig) -> Result<DriverPlan, CollectError> {
+    match &config.probes {
+        Some(probes) => {
+            DriverPlan::new(&probes.drivers, &probes.stand_ins).map_err(CollectError::StandIn)
+        }
+        None => Ok(DriverPlan::default()),
     }
 }
 
@@ -782,6 +813,7 @@ fn receive(record: &[u8], pending: &mut VecDeque<Event>, finisher: &mut Finisher
         Ok(Record::Call(call)) => pending.push_back(Event::Call(call)),
         Ok(Record::CallData(data)) => pending.push_back(Event::CallData(data)),
         Ok(Record::CallStack(stack)) => pending.push_back(Event::CallStack(stack)),
+        Ok(Record::Trace(trace)) => pending.push_back(Event::Trace(trace)),
         Err(error) => {
             tracing::debug!("record: {error}");
             return 1;

@@ -99,7 +99,11 @@ impl Tracker {
             Event::KernelNamed(named) => {
                 self.name_kernel(named.pid, named.kernel, &named.name, sink);
             }
-            Event::Sample(_) | Event::CallStack(_) | Event::CallData(_) => {}
+            Event::Sample(_)
+            | Event::CallStack(_)
+            | Event::CallData(_)
+            | Event::TracePoint(_)
+            | Event::Trace(_) => {}
         }
     }
 
@@ -112,6 +116,8 @@ impl Tracker {
             self.end_thread(tid, now_ns, sink);
         }
         self.world.settle(sink);
+        let world = &mut self.world;
+        world.activity.finish(&mut world.losses, sink);
     }
 
     /// Names a kernel that was created before aiprof was attached, as far as its
@@ -124,7 +130,8 @@ impl Tracker {
             && found.name == Name::Unseen
         {
             let name: Rc<str> = name.into();
-            found.name = Name::Known(name.clone());
+            found.name = Name::Found(name.clone());
+            self.world.unnamed.remove(&(pid, kernel));
             sink.kernel_named(pid, kernel, &name);
         }
     }
@@ -143,6 +150,8 @@ impl Tracker {
 
     /// What was lost since the last call of this.
     pub fn take_losses(&mut self) -> Losses {
+        let unnamed = std::mem::take(&mut self.world.unnamed).into_values().sum();
+        self.world.losses.add(LossKind::KernelsUnnamed, unnamed);
         std::mem::take(&mut self.world.losses)
     }
 
@@ -234,18 +243,18 @@ impl Tracker {
         match event.kind {
             ProcessEventKind::Exec { .. } => {
                 self.end_process(event.pid, event.time_ns, sink);
-                self.world.forget(event.pid);
+                self.world.forget(event.pid, sink);
             }
             ProcessEventKind::Exit => {
                 self.end_thread(event.tid, event.time_ns, sink);
                 if event.pid == event.tid && !self.processes.contains_key(&event.pid) {
-                    self.world.forget(event.pid);
+                    self.world.forget(event.pid, sink);
                 }
             }
             ProcessEventKind::Fork { parent } if parent != event.pid => {
                 // The number may have been another process's.
                 self.end_process(event.pid, event.time_ns, sink);
-                self.world.forget(event.pid);
+                self.world.forget(event.pid, sink);
             }
             _ => {}
         }

@@ -1,7 +1,11 @@
 //! Data of calls: texts, arrays and device code that arrive behind a call.
 
 use super::{CallContent, handles::ModuleImage, open::Open};
-use crate::{probes::DataFormat, symbolize::demangle, wire::CallData};
+use crate::{
+    probes::{DataFormat, role},
+    symbolize::demangle,
+    wire::CallData,
+};
 use aiprof_common::TEXT_BYTES;
 use sha2::{Digest, Sha256};
 use std::rc::Rc;
@@ -12,6 +16,10 @@ const MAX_CONTENT: usize = 64 << 10;
 const TYPE_NAME: &str = "typeinfo name for ";
 /// Marks a name of which only the beginning was read.
 const CUT: &str = "[..]";
+/// Texts of fewer bytes lie inside of a `std::string` (libstdc++).
+const SHORT_STRING: u64 = 16;
+/// No object of parameters is larger.
+const OBJECT_BYTES: u64 = 4096;
 
 /// Device code that arrives in pieces.
 #[derive(Clone, Debug)]
@@ -73,6 +81,13 @@ impl Open {
         }
         let content = self.content(data.tag);
         content.total = content.total.max(data.total);
+        if Some(data.tag) == self.known.tags.record {
+            return self.take_record(data);
+        }
+        if Some(data.tag) == self.known.tags.assumed_name {
+            return self.take_assumed_name(data);
+        }
+        let content = self.content(data.tag);
         if data.total > MAX_CONTENT as u64 {
             content.complete = !data.unread;
             return;
@@ -85,6 +100,36 @@ impl Open {
         let whole = is_text || content.bytes.len() as u64 == content.total;
         content.complete = fits && whole && !data.unread;
         if is_text && Some(data.tag) == self.known.tags.name && !data.unread {
+            self.name = name(&data.bytes);
+        }
+    }
+
+    /// The beginning of what is left of a buffer: one record is wanted of it.
+    fn take_record(&mut self, data: &CallData) {
+        let content = self.content(data.tag);
+        content.complete = !data.unread;
+        if content.bytes.is_empty() && data.bytes.len() <= MAX_CONTENT {
+            content.bytes.extend_from_slice(&data.bytes);
+        }
+    }
+
+    /// A text that is the kernel's name if a `std::string` is where it was read,
+    /// which no header tells: if it is as long as the string says, and in the
+    /// object itself just when it is short. Nothing is lost if it is not.
+    fn take_assumed_name(&mut self, data: &CallData) {
+        self.content(data.tag).complete = true;
+        let value = |name: &str| self.call.value(self.known.probe.slot(name)?);
+        let length = value(role::ASSUMED_NAME_LENGTH);
+        let place = value(role::ASSUMED_NAME_AT).zip(value(role::PARAMETERS));
+        let (Some(length), Some((at, object)), false) = (length, place, data.unread) else {
+            return;
+        };
+        let inside = at.checked_sub(object).is_some_and(|by| by < OBJECT_BYTES);
+        let have = data.bytes.len() as u64;
+        let is_cut = have + 1 >= TEXT_BYTES as u64 && length >= have;
+        let printable =
+            std::str::from_utf8(&data.bytes).is_ok_and(|text| !text.chars().any(char::is_control));
+        if (length == have || is_cut) && inside == (length < SHORT_STRING) && printable {
             self.name = name(&data.bytes);
         }
     }

@@ -309,7 +309,10 @@ fn blank(chain: &[Open]) -> Launch {
         queue: 0,
         list: 0,
         kernel: 0,
-        name: KernelName::Unknown,
+        name: match kind {
+            CallKind::Submit => KernelName::Submitted,
+            _ => KernelName::Unknown,
+        },
         module: None,
         groups: [0; 3],
         local: [0; 3],

@@ -42,13 +42,15 @@ pub(super) enum Name {
     Missing,
     /// Its creation was not seen.
     Unseen,
+    /// Its creation was not seen, but its name was found since.
+    Found(Rc<str>),
 }
 
 impl Name {
     /// As a launch of the kernel `handle` tells it.
     pub(super) fn of_kernel(&self, handle: u64) -> KernelName {
         match self {
-            Self::Known(name) => KernelName::Known(name.clone()),
+            Self::Known(name) | Self::Found(name) => KernelName::Known(name.clone()),
             Self::Missing => KernelName::Unknown,
             Self::Unseen => KernelName::BeforeAttach(handle),
         }

@@ -54,6 +54,9 @@ pub(super) struct Tags {
     pub(super) lists: Option<u8>,
     pub(super) global: Option<u8>,
     pub(super) local: Option<u8>,
+    /// An activity record.
+    pub(super) record: Option<u8>,
+    pub(super) assumed_name: Option<u8>,
 }
 
 /// What a handle stands for.
@@ -128,6 +131,8 @@ impl Known {
             lists: probe.tag(role::LISTS),
             global: probe.tag(role::GLOBAL_ITEMS),
             local: probe.tag(role::LOCAL_ITEMS),
+            record: probe.tag(role::RECORD),
+            assumed_name: probe.tag(role::ASSUMED_NAME),
         };
         let at_exit = probe
             .values

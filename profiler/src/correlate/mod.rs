@@ -45,6 +45,7 @@
 //! [`Call::sp`]: crate::wire::Call::sp
 //! [`ProbedFile::layer`]: crate::probes::ProbedFile::layer
 
+mod activity;
 mod calls;
 mod data;
 mod draft;
@@ -62,6 +63,7 @@ mod world;
 pub use calls::{Counts, Limits, Tracker};
 pub use handles::ModuleImage;
 
+use crate::aiu::ActivityRecord;
 use crate::probes::{CallKind, Probe};
 use aiprof_common::MAX_VALUES;
 use std::rc::Rc;
@@ -79,6 +81,32 @@ pub trait CallSink {
     fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
         let _ = (pid, kernel, name);
     }
+
+    /// A device did something, by the runtime's own record: a kernel, a copy, a
+    /// fill, or memory taken or given back. In the order in which the program got
+    /// the records, which may be long after the launches.
+    fn device_span(&mut self, span: &DeviceSpan) {
+        let _ = span;
+    }
+
+    /// A record that is not about the device. One of a call has the correlation id
+    /// that the device's records of its work have.
+    fn runtime_record(&mut self, span: &DeviceSpan) {
+        let _ = span;
+    }
+}
+
+/// An activity record that a runtime handed to its program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceSpan {
+    /// Process that got it.
+    pub pid: u32,
+    /// The call that handed it out ([`FinishedCall::id`]); 0: the process was gone
+    /// before the record was read.
+    pub call: u64,
+    /// What it says. Its times are of CLOCK_REALTIME, unlike all others here; its
+    /// [`status`](ActivityRecord::status) says whether its layout is public.
+    pub record: ActivityRecord,
 }
 
 /// A call with its entry and, where seen, its exit.
@@ -90,6 +118,8 @@ pub struct FinishedCall {
     pub parent: u64,
     /// Calls around it: 0 is called by the program itself.
     pub depth: u32,
+    /// The function of the outermost call around it; its own at depth 0.
+    pub outermost: Rc<Probe>,
     /// It is the call around it, made in an inner library (see the module).
     pub is_part: bool,
     /// The function.
@@ -150,6 +180,7 @@ impl FinishedCall {
             id: 0,
             parent: 0,
             depth: 0,
+            outermost: probe.clone(),
             is_part: false,
             probe,
             library: 0,
@@ -202,6 +233,8 @@ pub enum KernelName {
     BeforeAttach(u64),
     /// The API gives no name, or it could not be read.
     Unknown,
+    /// Work that was prepared unseen: a list, a graph, an ioctl's batch.
+    Submitted,
 }
 
 impl std::fmt::Display for KernelName {
@@ -210,6 +243,7 @@ impl std::fmt::Display for KernelName {
             Self::Known(name) => f.write_str(name),
             Self::BeforeAttach(handle) => write!(f, "[kernel created before attach {handle:#x}]"),
             Self::Unknown => f.write_str("[kernel without a name]"),
+            Self::Submitted => f.write_str("[submitted work]"),
         }
     }
 }

@@ -146,7 +146,7 @@ impl Thread {
             queue: queue.unwrap_or(0),
             list,
             kernel: 0,
-            name: KernelName::Unknown,
+            name: KernelName::Submitted,
             module: None,
             groups: [0; 3],
             local: [0; 3],

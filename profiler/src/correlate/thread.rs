@@ -65,6 +65,7 @@ impl Thread {
         let index = self.open.len();
         if let Some(around) = self.open.last() {
             open.call.parent = around.call.id;
+            open.call.outermost = around.call.outermost.clone();
             open.call.depth = around.call.depth.saturating_add(1);
             open.call.is_part = known.is_part_of(&around.known);
             if open.call.is_part && known.is_work() {
@@ -244,7 +245,7 @@ impl Thread {
         let tag = Some(data.tag);
         if tag == tags.lists {
             self.submit(index, world);
-        } else if tag == tags.name || tag == tags.global || tag == tags.local {
+        } else if [tags.name, tags.assumed_name, tags.global, tags.local].contains(&tag) {
             self.redraft(index, world);
         }
         true

@@ -2,14 +2,16 @@
 
 use super::{
     CallSink, KernelName, Launch,
+    activity::Activity,
     calls::{Counts, Limits},
     draft::Words,
     effects,
-    handles::{Handles, Room},
+    handles::{Handles, Name, Room},
     known::{Effect, Known},
     open::Open,
 };
 use crate::{
+    probes::CallKind,
     profile::{LossKind, Losses},
     wire::{Call, CallData},
 };
@@ -19,6 +21,10 @@ use std::rc::Rc;
 /// Ended calls kept for their memory.
 const SPARE: usize = 64;
 
+/// Kernels without a name whose launches are counted one by one, so that they are
+/// no loss once the name is found.
+const MAX_UNNAMED: usize = 1 << 16;
+
 /// What all threads share.
 #[derive(Debug)]
 pub(super) struct World {
@@ -26,8 +32,11 @@ pub(super) struct World {
     pub(super) room: Room,
     pub(super) processes: FxHashMap<u32, Handles>,
     pub(super) losses: Losses,
+    /// Launches by kernels without a name, by process and handle.
+    pub(super) unnamed: FxHashMap<(u32, u64), u64>,
     pub(super) words: Rc<Words>,
     pub(super) counts: Counts,
+    pub(super) activity: Activity,
     next_call: u64,
     spare: Vec<Open>,
     /// Ended calls of which data may follow, and those that ended after them.
@@ -45,8 +54,10 @@ impl World {
             },
             processes: FxHashMap::default(),
             losses: Losses::default(),
+            unnamed: FxHashMap::default(),
             words: Rc::default(),
             counts: Counts::default(),
+            activity: Activity::default(),
             next_call: 1,
             spare: Vec::new(),
             settling: Vec::new(),
@@ -76,7 +87,7 @@ impl World {
         if may_wait || !self.settling.is_empty() {
             self.settling.push(open);
         } else {
-            sink.call(&open.call);
+            self.hand_on(&open, sink);
             self.recycle(open);
         }
     }
@@ -84,7 +95,15 @@ impl World {
     /// Tells of an ended call now.
     pub(super) fn tell(&mut self, open: &Open, sink: &mut dyn CallSink) {
         self.settle(sink);
+        self.hand_on(open, sink);
+    }
+
+    /// Gives an ended call to who wants to know, and reads what it handed out.
+    fn hand_on(&mut self, open: &Open, sink: &mut dyn CallSink) {
         sink.call(&open.call);
+        if open.call.probe.kind == CallKind::Activity && !open.call.is_part {
+            self.activity.take(&open.call, &mut self.losses, sink);
+        }
     }
 
     /// Tells of the calls that waited for data.
@@ -94,7 +113,7 @@ impl World {
         }
         let mut settling = std::mem::take(&mut self.settling);
         for open in settling.drain(..) {
-            sink.call(&open.call);
+            self.hand_on(&open, sink);
             self.recycle(open);
         }
         self.settling = settling;
@@ -140,7 +159,9 @@ impl World {
         Some((handles, &mut self.room))
     }
 
-    pub(super) fn forget(&mut self, pid: u32) {
+    pub(super) fn forget(&mut self, pid: u32, sink: &mut dyn CallSink) {
+        self.settle(sink);
+        self.activity.forget(pid, &mut self.losses, sink);
         if let Some(handles) = self.processes.remove(&pid) {
             handles.vacate(&mut self.room);
         }
@@ -165,8 +186,18 @@ impl World {
     pub(super) fn emit(&mut self, mut launch: Launch, sink: &mut dyn CallSink) {
         self.counts.launches += 1;
         launch.id = self.counts.launches;
-        if matches!(launch.name, KernelName::BeforeAttach(_)) {
-            self.losses.add(LossKind::KernelsUnnamed, 1);
+        if let KernelName::BeforeAttach(kernel) = launch.name {
+            // The name may have been found since the call was entered. A name given
+            // at a creation is another kernel's.
+            let handles = self.processes.get(&launch.pid);
+            let found = handles.and_then(|handles| handles.kernels.get(kernel));
+            if let Some(Name::Found(name)) = found.map(|kernel| &kernel.name) {
+                launch.name = KernelName::Known(name.clone());
+            } else if self.unnamed.len() < MAX_UNNAMED {
+                *self.unnamed.entry((launch.pid, kernel)).or_default() += 1;
+            } else {
+                self.losses.add(LossKind::KernelsUnnamed, 1);
+            }
         }
         sink.launch(&launch);
     }

@@ -16,6 +16,7 @@ mod stacks;
 pub mod summary;
 pub mod svg;
 mod text;
+pub mod trace;
 
 use crate::profile::Profile;
 use std::io::{self, Write};

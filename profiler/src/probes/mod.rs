@@ -194,11 +194,27 @@ impl ResultKind {
         match self {
             Self::None | Self::Number => None,
             Self::ZeroOk => Some(low(value) == 0),
-            Self::Level0 => Some(low(value) <= 1),
+            Self::Level0 => Some(!is_level_zero_error(low(value))),
             Self::Pointer => Some(value != 0),
             Self::Errno => Some(low(value).cast_signed() >= 0),
         }
     }
+}
+
+/// Whether a `ze_result_t` says that a call failed: not ready yet, warnings, answers
+/// to questions and work put off do not (ze_api.h of the specification 1.17).
+fn is_level_zero_error(code: u32) -> bool {
+    const NONE: [u32; 8] = [
+        0,
+        1,
+        0x7002_0001, // dropped data
+        0x7800_001b, // action required
+        0x7800_001e, // build deferred
+        0x7800_0022, // true
+        0x7800_0023, // false
+        0x7ff0_0006, // build deferred
+    ];
+    !NONE.contains(&code)
 }
 
 /// Names of values and data that the launch events are made of. A table that
@@ -251,6 +267,20 @@ pub mod role {
     pub const FUNCTION: &str = "function";
     /// An activity record (data).
     pub const RECORD: &str = "record";
+    /// Where it is.
+    pub const RECORD_AT: &str = "record_at";
+    /// A buffer of activity records (data).
+    pub const RECORDS: &str = "records";
+    /// Where it is; [`BYTES`] of it are valid.
+    pub const BUFFER: &str = "buffer";
+    /// Text of what a build's `std::string` is assumed to be (data).
+    pub const ASSUMED_NAME: &str = "assumed_name";
+    /// Where it is.
+    pub const ASSUMED_NAME_AT: &str = "assumed_name_at";
+    /// Its length by its own account.
+    pub const ASSUMED_NAME_LENGTH: &str = "assumed_name_length";
+    /// Address of the object that it is in.
+    pub const PARAMETERS: &str = "parameters";
     /// Batch buffer or command address of a submission.
     pub const BATCH: &str = "batch";
     /// Address space of a driver.
@@ -274,6 +304,8 @@ pub mod role {
     pub const GLOBAL_ITEMS: &str = "global";
     /// Work items of a group along each axis, as an array (data; OpenCL).
     pub const LOCAL_ITEMS: &str = "local";
+    /// Handle of the kernel whose name a new one has too.
+    pub const SOURCE_KERNEL: &str = "source_kernel";
 }
 
 impl Probe {
@@ -286,5 +318,40 @@ impl Probe {
     pub fn tag(&self, name: &str) -> Option<u8> {
         let at = self.data.iter().position(|d| d.name == name)?;
         u8::try_from(at).ok()
+    }
+}
+
+/// Reads a table, of functions or of ioctls, and compiles all of it, whatever
+/// `data` is; for fuzzing.
+#[doc(hidden)]
+pub fn fuzz_table(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    if reader::kind_of(text) == TableFile::Driver {
+        if let Ok(table) = driver_table::parse("fuzz", text) {
+            for ioctl in &table.ioctls {
+                table.compile(ioctl);
+            }
+        }
+        return;
+    }
+    let Ok(table) = parse::parse("fuzz", text) else {
+        return;
+    };
+    for symbol in table.names().chain(table.patterns()) {
+        let Some(function) = table.function(symbol) else {
+            continue;
+        };
+        for exits in [table::Exits::Needed, table::Exits::All] {
+            let compiled = table.compile(function, symbol, exits);
+            let spec = &compiled.spec;
+            let ops = usize::from(spec.n_entry) + usize::from(spec.n_exit);
+            assert!(ops <= aiprof_common::MAX_OPS, "{symbol}");
+            assert!(compiled.probe.values.len() <= aiprof_common::MAX_VALUES);
+        }
+        for field in function.args.iter().chain(&function.out) {
+            assert!(!field.expr.to_string().is_empty());
+        }
     }
 }

@@ -181,7 +181,8 @@ impl Table {
         let program = function.program(exits);
         let mut flags = 0;
         for (wanted, flag) in [
-            (function.stack, SPEC_STACK),
+            // Where the time of every call is wanted, so is who called.
+            (function.stack || exits == Exits::All, SPEC_STACK),
             (program.keep, SPEC_KEEP),
             (has_exit, SPEC_EXIT),
         ] {

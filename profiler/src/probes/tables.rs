@@ -2,7 +2,7 @@
 
 use super::parse;
 use super::reader::TableError;
-use super::table::{Function, Library, Switch, Table};
+use super::table::{Library, Switch, Table};
 use std::sync::Arc;
 
 macro_rules! built_in {
@@ -95,16 +95,6 @@ impl Tables {
             let library = table.library(path)?;
             Some(Active { table, library })
         })
-    }
-
-    /// Every table with a function of this symbol.
-    pub fn functions<'a>(
-        &'a self,
-        symbol: &'a str,
-    ) -> impl Iterator<Item = (&'a Arc<Table>, &'a Function)> {
-        self.tables
-            .iter()
-            .filter_map(move |table| Some((table, table.function(symbol)?)))
     }
 }
 

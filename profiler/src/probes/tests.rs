@@ -472,7 +472,19 @@ fn roles() -> Vec<&'static str> {
         role::RECORD,
         role::BATCH,
         role::VM,
+        role::GRAPH,
+        role::SOURCE_GRAPH,
+        role::SOURCE_LIST,
+        role::PROGRAM_IMAGE,
+        role::DIRECTION,
+        role::GLOBAL_ITEMS,
+        role::LOCAL_ITEMS,
+        role::SOURCE_KERNEL,
+        role::RECORDS,
+        role::ASSUMED_NAME,
+        role::ASSUMED_NAME_LENGTH,
     ];
+    all.extend(role::IMAGES.iter().chain(&role::EXTENT));
     all.extend(role::GROUPS.iter().chain(&role::LOCAL).chain(&role::GLOBAL));
     all
 }
@@ -669,4 +681,23 @@ fn arrays_of_functions_are_in_the_order_of_the_header() {
         compared += 1;
     }
     assert!(compared > 15, "{compared}");
+}
+
+#[test]
+fn the_example_of_the_documentation_is_a_table() {
+    let page = include_str!("../../../docs/probes.md");
+    let example = page.split("```toml\n").nth(1).unwrap();
+    let example = example.split("```").next().unwrap();
+    let table = parse("docs/probes.md", example).unwrap();
+    assert_eq!((table.functions.len(), table.name.as_str()), (2, "mylib"));
+    // What it lists is what there is.
+    for (name, _) in CallKind::NAMED {
+        assert!(page.contains(&format!("`{name}`")), "kind {name}");
+    }
+    for (name, _) in ResultKind::NAMED {
+        assert!(page.contains(&format!("`{name}`")), "result {name}");
+    }
+    for (name, ..) in super::expr::SCALARS {
+        assert!(page.contains(&format!("`{name}`")), "type {name}");
+    }
 }

@@ -52,6 +52,8 @@ pub enum LossKind {
     TablesRefused,
     /// Records of calls dropped because the ring buffer was full.
     CallRingDrops,
+    /// Tracepoints of drivers dropped for the same reason.
+    TraceDrops,
     /// Texts and other data of calls dropped for the same reason.
     CallDataDrops,
     /// Stacks of calls left out by the limiter.
@@ -92,6 +94,8 @@ pub enum LossKind {
     /// Calls of unknown length, missing from the time in calls: their ends were not
     /// probed, or not seen.
     CallsUntimed,
+    /// Activity records, or stretches of them, in no layout that is known.
+    ActivityUnknown,
 }
 
 impl LossKind {
@@ -120,6 +124,7 @@ impl LossKind {
             Self::TablesEvicted => "unwind table pages evicted",
             Self::TablesRefused => "unwind tables refused (pool full)",
             Self::CallRingDrops => "calls dropped (ring buffer full)",
+            Self::TraceDrops => "fences and jobs dropped (ring buffer full)",
             Self::CallDataDrops => "data of calls dropped (ring buffer full)",
             Self::CallStacksLimited => "stacks of calls left out by the limiter",
             Self::CallStacksBusy => "stacks of calls left out (no free memory)",
@@ -139,6 +144,7 @@ impl LossKind {
             Self::LaunchesRefused => "launches refused (table full)",
             Self::HandlesRefused => "handles refused (table full)",
             Self::CallsUntimed => "calls of unknown length (end not probed or not seen)",
+            Self::ActivityUnknown => "activity records of unknown layout",
         }
     }
 

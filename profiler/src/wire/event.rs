@@ -1,6 +1,7 @@
 //! The events of the pipeline: what the kernel reports and a capture stores.
 
 use super::call::{Call, CallData, CallStack, KernelNamed};
+use super::trace::{Trace, TracePoint};
 use crate::{
     probes::{Probe, ProbedFile},
     profile::{BuildId, LossKind},
@@ -28,6 +29,10 @@ pub enum Event {
     ProbedFile(ProbedFile),
     /// A kernel older than the recording has got its name.
     KernelNamed(KernelNamed),
+    /// A tracepoint is recorded from here on.
+    TracePoint(TracePoint),
+    /// A tracepoint was hit.
+    Trace(Trace),
 }
 
 impl Event {
@@ -40,7 +45,8 @@ impl Event {
             Self::CallData(data) => data.time_ns,
             Self::CallStack(stack) => stack.sample.time_ns,
             Self::KernelNamed(named) => named.time_ns,
-            Self::Probe(_) | Self::ProbedFile(_) => 0,
+            Self::Trace(trace) => trace.time_ns,
+            Self::Probe(_) | Self::ProbedFile(_) | Self::TracePoint(_) => 0,
         }
     }
 }

@@ -5,15 +5,17 @@
 
 mod call;
 mod event;
+mod trace;
 
 pub use call::{Call, CallData, CallStack, KernelNamed};
 pub use event::{
     Event, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason, Thread,
 };
+pub use trace::{Trace, TracePoint};
 
 use aiprof_common::{
-    KIND_CALL, KIND_CALL_DATA, KIND_CALL_STACK, KIND_SAMPLE, KIND_STACK_PAGE, MAX_KERNEL_FRAMES,
-    MAX_USER_FRAMES, STACK_PAGE, SampleHeader, StackPage,
+    KIND_CALL, KIND_CALL_DATA, KIND_CALL_STACK, KIND_SAMPLE, KIND_STACK_PAGE, KIND_TRACE,
+    MAX_KERNEL_FRAMES, MAX_USER_FRAMES, STACK_PAGE, SampleHeader, StackPage,
 };
 use std::mem::size_of;
 use thiserror::Error;
@@ -76,6 +78,8 @@ pub enum Record {
     CallData(CallData),
     /// A stack of calls.
     CallStack(CallStack),
+    /// A tracepoint.
+    Trace(Trace),
 }
 
 /// Decodes one record of the sample ring.
@@ -93,6 +97,7 @@ pub fn decode(data: &[u8]) -> Result<Record, WireError> {
             let id = std::mem::take(&mut sample.period);
             Ok(Record::CallStack(CallStack { id, sample }))
         }
+        KIND_TRACE => trace::decode(data).map(Record::Trace),
         other => Err(WireError::UnknownKind(other)),
     }
 }

@@ -248,11 +248,11 @@ impl Seen {
     }
 
     pub(crate) fn files(&self) -> Vec<&ProbedFile> {
-        let file = |event| match event {
-            &Event::ProbedFile(ref file) => Some(file),
+        let files = self.events.iter().filter_map(|event| match event {
+            Event::ProbedFile(file) => Some(file),
             _ => None,
-        };
-        self.events.iter().filter_map(file).collect()
+        });
+        files.collect()
     }
 
     pub(crate) fn probe(&self, function: &str) -> &Probe {
@@ -266,11 +266,11 @@ impl Seen {
         let Some(id) = self.probes().find(|p| p.function == function).map(|p| p.id) else {
             return Vec::new();
         };
-        let call = |event| match event {
-            &Event::Call(ref call) if call.probe == id && call.is_exit() == exit => Some(call),
+        let calls = self.events.iter().filter_map(|event| match event {
+            Event::Call(call) if call.probe == id && call.is_exit() == exit => Some(call),
             _ => None,
-        };
-        self.events.iter().filter_map(call).collect()
+        });
+        calls.collect()
     }
 
     /// Entries by process.

@@ -67,6 +67,9 @@ enum class BlobKind { Native, Spirv };
 std::string parse_blob(BlobKind kind, const uint8_t *bytes, size_t size,
 		       std::vector<KernelInfo> &kernels);
 
+/* A zebin file of these kernels with code of their sizes, but no `.vze`. */
+std::vector<uint8_t> write_zebin(const std::vector<KernelInfo> &kernels);
+
 } // namespace vze
 
 #endif

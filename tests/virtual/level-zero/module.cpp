@@ -86,6 +86,14 @@ bool find_input(const ze_module_desc_t &desc, Input &out)
 	return out.size > 0 && out.size <= MAX_BLOB && readable(out.bytes, out.size);
 }
 
+/* SPIR-V becomes the zebin that a compiler would make of it. */
+void compile(Module &module, std::vector<KernelInfo> &kernels)
+{
+	module.binary = write_zebin(kernels);
+	kernels.clear();
+	parse_blob(BlobKind::Native, module.binary.data(), module.binary.size(), kernels);
+}
+
 ze_result_t build(Module &module, const ze_module_desc_t &desc, std::string &log)
 {
 	Input input;
@@ -98,6 +106,8 @@ ze_result_t build(Module &module, const ze_module_desc_t &desc, std::string &log
 	if (!log.empty())
 		return kind == BlobKind::Native ? ZE_RESULT_ERROR_INVALID_NATIVE_BINARY
 						: ZE_RESULT_ERROR_MODULE_BUILD_FAILURE;
+	if (kind == BlobKind::Spirv)
+		compile(module, kernels);
 	for (KernelInfo &info : kernels)
 		module.kernels.push_back(make_kernel(module, std::move(info)));
 	return ZE_RESULT_SUCCESS;
@@ -148,7 +158,7 @@ ze_result_t zeModuleCreate(ze_context_handle_t hContext, ze_device_handle_t hDev
 	module->device = device;
 	auto log = std::make_unique<BuildLog>();
 	ze_result_t result = build(*module, *desc, log->text);
-	call.with("format", desc->format).with("size", module->binary.size());
+	call.with("format", desc->format).with("size", desc->inputSize);
 	call.with("kernels", module->kernels.size());
 	if (phBuildLog != nullptr && writable(phBuildLog, sizeof(*phBuildLog)))
 		*phBuildLog = handle_of<ze_module_build_log_handle_t>(log.release());

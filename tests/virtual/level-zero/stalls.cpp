@@ -209,7 +209,7 @@ void run()
 {
 	pthread_setname_np(pthread_self(), "vze stalls");
 	std::unique_lock<std::mutex> guard(state().lock);
-	while (!state().stopping || !state().active.empty()) {
+	while (!state().stopping) {
 		if (state().active.empty()) {
 			state().changed.wait(guard);
 			continue;
@@ -220,8 +220,6 @@ void run()
 		uint64_t to = now_ns();
 		close_window(state().from, to);
 		state().from = to;
-		if (state().stopping)
-			guard.unlock(), usleep(1000), guard.lock();
 	}
 }
 
@@ -262,6 +260,11 @@ void stalls_stop()
 	}
 	if (state().thread.joinable())
 		state().thread.join();
+	{
+		/* What the last window missed. */
+		std::lock_guard<std::mutex> guard(state().lock);
+		close_window(state().from, now_ns());
+	}
 	if (state().refused > 0 && config.truth == TruthMode::Full)
 		Line("stalls", "refused").number("n", state().refused);
 }

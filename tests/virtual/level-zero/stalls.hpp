@@ -20,7 +20,7 @@ struct KernelImmutableData;
 /* A kernel runs on a device from start to end. */
 void stalls_add(uint32_t device, std::shared_ptr<const KernelImmutableData> kernel,
 		uint64_t start_ns, uint64_t end_ns);
-/* Writes what is due until now, or everything, and ends the thread. */
+/* Writes what is due until now and ends the thread. */
 void stalls_stop();
 /* In the child of a fork: nothing runs. */
 void stalls_after_fork();

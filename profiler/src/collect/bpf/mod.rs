@@ -96,6 +96,8 @@ pub struct BpfOptions {
     pub include_idle: bool,
     /// Record kernel stacks.
     pub kernel_stacks: bool,
+    /// Observe ioctls of files without a device too, by their names.
+    pub named_files: bool,
     /// Programs to load besides the sampler, by name.
     pub programs: Vec<&'static str>,
     /// Sizes of what programs at probes need; `None`: none will be loaded.
@@ -131,6 +133,7 @@ impl Default for BpfOptions {
             pool_bytes: 14 << 20,
             include_idle: false,
             kernel_stacks: true,
+            named_files: false,
             programs: Vec::new(),
             calls: None,
         }
@@ -314,8 +317,18 @@ fn settings(options: &BpfOptions) -> Settings {
         fdt_max_fds: offset("fdtable", "max_fds"),
         file_inode: offset("file", "f_inode"),
         inode_rdev: offset("inode", "i_rdev"),
-        pad: 0,
+        file_dentry: within(offset("file", "f_path"), offset("path", "dentry")),
+        dentry_name: within(offset("dentry", "d_name"), offset("qstr", "name")),
+        named_files: u32::from(options.named_files),
     }
+}
+
+/// Offset of a member's member; `NO_FIELD` if either is missing.
+fn within(outer: u32, inner: u32) -> u32 {
+    if outer == NO_FIELD || inner == NO_FIELD {
+        return NO_FIELD;
+    }
+    outer.checked_add(inner).unwrap_or(NO_FIELD)
 }
 
 /// Entries of each CPU's rule cache: 4096 (64 KiB), fewer on large machines, so

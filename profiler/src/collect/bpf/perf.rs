@@ -641,6 +641,19 @@ mod tests {
     }
 
     #[test]
+    fn descriptors_are_closed_by_another_process() {
+        use std::io::Read;
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let (_, other) = rustix::pipe::pipe().unwrap();
+        close_elsewhere(vec![write, other]).unwrap();
+        // Ends only when the last copy of the other end is closed.
+        let mut rest = Vec::new();
+        File::from(read).read_to_end(&mut rest).unwrap();
+        assert!(rest.is_empty());
+        assert!(File::open("/dev/null").is_ok());
+    }
+
+    #[test]
     fn truncated_records_are_refused() {
         let full = record(b::PERF_RECORD_FORK, 0, &words(&[10, 9, 10, 9, 0, 0]));
         for len in 0..24 {

@@ -1,6 +1,8 @@
 //! Structures as the bytes that maps hold.
 
-use aiprof_common::{ProbeCounts, ProbeSpec, ProcEntry, Settings};
+use aiprof_common::{
+    FILE_NAME_BYTES, IoctlKey, ProbeCounts, ProbeSpec, ProcEntry, Settings, TraceSpec,
+};
 
 /// A type that is nothing but its bytes: what a map's key or value may be.
 ///
@@ -22,6 +24,14 @@ unsafe impl Plain for Settings {}
 unsafe impl Plain for ProbeSpec {}
 // SAFETY: repr(C), `u64` fields only.
 unsafe impl Plain for ProbeCounts {}
+
+// SAFETY: repr(C), `u32` fields only.
+unsafe impl Plain for IoctlKey {}
+// SAFETY: repr(C), integers and structures of them without padding: the sizes
+// asserted beside the definitions are the sums of the fields'.
+unsafe impl Plain for TraceSpec {}
+// SAFETY: bytes.
+unsafe impl Plain for [u8; FILE_NAME_BYTES] {}
 
 /// The bytes of a value.
 pub(super) fn bytes<T: Plain>(value: &T) -> &[u8] {

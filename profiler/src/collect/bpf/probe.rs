@@ -5,6 +5,10 @@
 //! closed, also when aiprof is killed. A program is given by its descriptor
 //! ([`super::Bpf::program`]), so that links can be made on any thread.
 
+mod cost;
+
+pub use cost::{ProbeCost, probe_cost};
+
 use super::perf;
 use libbpf_rs::libbpf_sys as sys;
 use perf_event_open_sys::bindings as b;

@@ -64,6 +64,7 @@ pub(super) fn checks() -> Vec<Check> {
         ),
         bpf_loop(),
         uprobe_multi(),
+        uprobe_cost(),
     ]
 }
 
@@ -107,6 +108,24 @@ fn uprobe_multi() -> Check {
     Check::new("bpf", "uprobe_multi", known.exists(), detail.to_owned()).otherwise(
         "probes of accelerator runtimes are attached one by one, and take long to detach",
         format!("a kernel of 6.6 or later, and {MEND}"),
+    )
+}
+
+/// Not required: the main job is the sampling.
+fn uprobe_cost() -> Check {
+    let us = |cost: std::time::Duration| cost.as_nanos() as f64 / 1e3;
+    let result = probe::probe_cost();
+    let detail = match &result {
+        Ok(cost) => format!(
+            "probe of a function: {:.1} us a call, {:.1} us where the kernel must single-step",
+            us(cost.emulated),
+            us(cost.stepped)
+        ),
+        Err(error) => format!("probe of a function: {error}"),
+    };
+    Check::new("bpf", "uprobe", result.is_ok(), detail).otherwise(
+        "calls of accelerator runtimes are not seen",
+        format!("a kernel with CONFIG_UPROBES, and {MEND}"),
     )
 }
 

@@ -4,10 +4,16 @@ use super::{
     library::Library,
     plan::{self, Plan, Planned, Use},
     registry::{Identity, Number, Registry},
+    stubs::Chain,
 };
 use crate::{
     collect::bpf::probe::{Attached, Link, Point, Refused},
-    probes::{Probe, ProbedFile, table::Exits},
+    probes::{
+        Probe, ProbedFile,
+        table::{Exits, Table},
+    },
+    profile::BuildId,
+    unwind::TextSegment,
     wire::Event,
 };
 use aiprof_common::{ProbeSpec, SPEC_EXIT};
@@ -95,8 +101,27 @@ pub(super) trait Kernel: Send {
 pub(super) struct Report {
     /// Functions and files that are probed from here on.
     pub(super) events: Vec<Event>,
+    /// Files with functions that only lead on.
+    pub(super) stubs: Vec<Stubs>,
     /// Totals.
     pub(super) tally: Tally,
+}
+
+/// The functions of a file that only lead on.
+#[derive(Debug)]
+pub(super) struct Stubs {
+    /// Number of the file.
+    pub(super) file: u32,
+    /// Its path as first seen.
+    pub(super) path: String,
+    /// Its build id.
+    pub(super) build_id: Option<BuildId>,
+    /// Its executable parts.
+    pub(super) text: Vec<TextSegment>,
+    /// The table that it is a library of.
+    pub(super) table: Arc<Table>,
+    /// Symbols, and where they lead to.
+    pub(super) chains: Vec<(String, Chain)>,
 }
 
 /// Totals of what was attached and what was not.
@@ -133,13 +158,15 @@ pub(super) struct Candidate {
     pub(super) path: String,
     /// The tables that have functions of it.
     pub(super) uses: Vec<Use>,
+    /// Its build id, once it was read.
+    pub(super) build_id: Option<BuildId>,
 }
 
 /// A file with probes.
 struct Probed {
     candidate: Candidate,
-    /// Number of the file for each use, where it has functions.
-    numbers: FxHashMap<String, u32>,
+    /// Number of the file for each use of it that has functions.
+    numbers: FxHashMap<usize, u32>,
     /// Offsets of the entries.
     entries: FxHashSet<u64>,
     attached: bool,
@@ -178,8 +205,11 @@ impl Attacher {
     pub(super) fn library(&mut self, candidate: Candidate) {
         let path = candidate.path.clone();
         let begun = Instant::now();
-        let planned = Library::open(&candidate.file)
-            .and_then(|library| plan::plan(&library, &candidate.uses, self.exits));
+        let mut candidate = candidate;
+        let planned = Library::open(&candidate.file).and_then(|library| {
+            candidate.build_id = library.build_id();
+            plan::plan(&library, &candidate.uses, self.exits)
+        });
         match planned {
             Ok(plan) if plan.functions.is_empty() => {
                 lock(&self.report).tally.refused += plan.unprobed;
@@ -198,66 +228,65 @@ impl Attacher {
         lock(&self.report).tally.attaching += begun.elapsed();
     }
 
-    /// Probes a function by its place in a file, which is probed as a library of
-    /// `used` from here on if it was not yet.
-    pub(super) fn function(&mut self, candidate: Candidate, offset: u64, symbol: &str) {
+    /// Probes functions by their places in a file, which is known as a library of
+    /// the candidate's first table from here on if it was not yet.
+    pub(super) fn functions(&mut self, candidate: Candidate, wanted: &[(u64, String)]) {
         let Some(used) = candidate.uses.first().cloned() else {
             return;
         };
-        let found = self
-            .libraries
-            .iter()
-            .position(|known| known.candidate.identity.is(&candidate.identity));
-        let index = found.unwrap_or(self.libraries.len());
         let path = candidate.path.clone();
-        if found.is_none() {
-            self.libraries.push(Probed::new(candidate));
-        }
+        let (index, of) = self.find(candidate, &used);
         let Some(known) = self.libraries.get(index) else {
             return;
         };
         let file = Arc::clone(&known.candidate.file);
-        let of = known
-            .candidate
-            .uses
-            .iter()
-            .position(|u| u.table.name == used.table.name);
+        let mut plan = Plan::default();
         let planned = Library::open(&file).and_then(|library| {
-            let Some(function) = library.function_at(offset, symbol) else {
-                return Ok(None);
-            };
-            plan::plan_one(&library, &function, &used, self.exits)
+            for (offset, symbol) in wanted {
+                let function = library.function_at(*offset, symbol);
+                let planned = match &function {
+                    Some(function) => plan::plan_one(&library, function, &used, self.exits)?,
+                    None => None,
+                };
+                match planned {
+                    Some(planned) => plan.functions.push(Planned { of, ..planned }),
+                    None => tracing::debug!("{path}: {symbol} at {offset:#x} is not probed"),
+                }
+            }
+            Ok(())
         });
-        match planned {
-            Ok(Some(planned)) => {
-                let of = of.unwrap_or_else(|| self.add_use(index, used));
-                let functions = vec![Planned { of, ..planned }];
-                self.carry_out(
-                    index,
-                    Plan {
-                        functions,
-                        ..Plan::default()
-                    },
-                );
-            }
-            Ok(None) => {
-                lock(&self.report).tally.refused += 1;
-                tracing::debug!("{path}: {symbol} at {offset:#x} cannot be probed");
-            }
-            Err(error) => tracing::debug!("{path}: {symbol}: {error}"),
+        if let Err(error) = planned {
+            tracing::debug!("{path}: {error}");
         }
+        self.carry_out(index, plan);
     }
 
-    fn add_use(&mut self, index: usize, used: Use) -> usize {
+    /// The index of a file that may be known already, and of a table's use of it.
+    fn find(&mut self, candidate: Candidate, used: &Use) -> (usize, usize) {
+        let identity = &candidate.identity;
+        let mut known = self.libraries.iter();
+        let index = known.position(|l| l.candidate.identity.is(identity));
+        let index = index.unwrap_or_else(|| {
+            self.libraries.push(Probed::new(candidate));
+            self.libraries.len() - 1
+        });
         let Some(library) = self.libraries.get_mut(index) else {
-            return 0;
+            return (index, 0);
         };
-        library.candidate.uses.push(used);
-        library.candidate.uses.len() - 1
+        let uses = &mut library.candidate.uses;
+        let of = uses.iter().position(|u| u.is(used)).unwrap_or_else(|| {
+            uses.push(used.clone());
+            uses.len() - 1
+        });
+        (index, of)
     }
 
     /// Describes and attaches what is planned.
     fn carry_out(&mut self, index: usize, plan: Plan) {
+        if plan.functions.is_empty() {
+            lock(&self.report).tally.refused += plan.unprobed;
+            return;
+        }
         let Some(library) = self.libraries.get_mut(index) else {
             return;
         };
@@ -267,7 +296,8 @@ impl Attacher {
             ..Tally::default()
         };
         let mut wanted: Vec<(u64, Planned)> = Vec::new();
-        for planned in plan.functions {
+        let mut stubs: Vec<Stubs> = Vec::new();
+        for mut planned in plan.functions {
             // The same code by another name.
             if !library.entries.insert(planned.places.entry) {
                 continue;
@@ -282,10 +312,20 @@ impl Attacher {
                 }
             };
             let file = library.number(&planned, &mut self.registry, &mut events);
+            if let Some(chain) = planned.leads_to.take() {
+                let link = (planned.symbol.clone(), chain);
+                match stubs.iter_mut().find(|s| s.file == file) {
+                    Some(known) => known.chains.push(link),
+                    None => stubs.extend(library.stubs(file, &planned, &plan.text, link)),
+                }
+            }
             wanted.push((u64::from(file) << 32 | u64::from(number), planned));
         }
         // Told of before anything can happen there.
-        lock(&self.report).events.append(&mut events);
+        let mut report = lock(&self.report);
+        report.events.append(&mut events);
+        report.stubs.append(&mut stubs);
+        drop(report);
         let path = PathBuf::from(format!(
             "/proc/self/fd/{}",
             library.candidate.file.as_raw_fd()
@@ -376,6 +416,25 @@ impl Probed {
         }
     }
 
+    /// The first function of this file that only leads on.
+    fn stubs(
+        &self,
+        file: u32,
+        planned: &Planned,
+        text: &[TextSegment],
+        first: (String, Chain),
+    ) -> Option<Stubs> {
+        let used = self.candidate.uses.get(planned.of)?;
+        Some(Stubs {
+            file,
+            path: self.candidate.path.clone(),
+            build_id: self.candidate.build_id,
+            text: text.to_vec(),
+            table: Arc::clone(&used.table),
+            chains: vec![first],
+        })
+    }
+
     /// The number of this file as a library of the function's table.
     fn number(
         &mut self,
@@ -386,16 +445,15 @@ impl Probed {
         let Some(used) = self.candidate.uses.get(planned.of) else {
             return 0;
         };
-        let name = &used.table.name;
-        if let Some(&known) = self.numbers.get(name) {
+        if let Some(&known) = self.numbers.get(&planned.of) {
             return known;
         }
         let id = registry.file();
-        self.numbers.insert(name.clone(), id);
+        self.numbers.insert(planned.of, id);
         events.push(Event::ProbedFile(ProbedFile {
             id,
             path: self.candidate.path.clone(),
-            table: name.clone(),
+            table: used.table.name.clone(),
             layer: used.layer,
         }));
         id

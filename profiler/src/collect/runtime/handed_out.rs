@@ -1,14 +1,18 @@
 //! Functions whose addresses a runtime hands out, to be probed where they are:
 //! the result of a look-up by name, and tables of addresses that a driver fills.
-//! Nothing here is believed that is not the beginning of a function.
+//! Where that happened before anyone looked, functions that only lead on to them
+//! tell. Nothing here is believed that is not the beginning of a function.
 
+use super::{attach::Stubs, stubs::Chain};
 use crate::{
     collect::inspect::{Memory, ProcessMemory},
     probes::{
         CallKind, Probe, Tables, role,
         table::{Exits, Table},
     },
-    wire::{Call, CallData},
+    process::ProcessTable,
+    unwind::address_of,
+    wire::{Call, CallData, FileKey},
 };
 use aiprof_common::{FETCH_VALUE, FROM_ARGUMENT, MAX_VALUES};
 use rustc_hash::FxHashMap;
@@ -21,6 +25,8 @@ use std::{
 const MAX_NAMES: usize = 4096;
 /// Most tables of addresses that wait, and most places of tables remembered.
 const MAX_TABLES: usize = 1024;
+/// Most processes remembered whose functions were followed.
+const MAX_FOLLOWED: usize = 65_536;
 /// How long a table waits for its neighbours: where one begins, the one before it
 /// ends at the latest.
 const SETTLE: Duration = Duration::from_millis(5);
@@ -71,6 +77,10 @@ pub(super) struct HandedOut {
     waiting: Vec<Filled>,
     /// Where tables begin, by process.
     begins: Vec<(u32, u64)>,
+    /// Functions that only lead on, by the number of their file.
+    stubs: FxHashMap<u32, Stubs>,
+    /// Processes, and the files whose functions were followed there.
+    followed: FxHashMap<u32, Vec<u32>>,
 }
 
 impl HandedOut {
@@ -90,10 +100,7 @@ impl HandedOut {
         let second = |op: &&aiprof_common::FetchOp| {
             (op.from, op.index, op.how, op.size) == (FROM_ARGUMENT, 1, FETCH_VALUE, 8)
         };
-        let slot = entry
-            .map(|op| *op)
-            .find(|op| second(&op))
-            .map(|op| op.to.into());
+        let slot = entry.copied().find(|op| second(&op)).map(|op| op.to.into());
         let fills = slot.filter(|_| !function.fills.is_empty());
         let source = Source {
             table: Arc::clone(table),
@@ -104,6 +111,51 @@ impl HandedOut {
             probe: probe.clone(),
         };
         self.sources.insert(probe.id, source);
+    }
+
+    /// Functions of a file only lead on.
+    pub(super) fn note_stubs(&mut self, stubs: Stubs) {
+        self.stubs.insert(stubs.file, stubs);
+    }
+
+    /// A process has gone, or runs another program.
+    pub(super) fn forget(&mut self, pid: u32) {
+        self.followed.remove(&pid);
+    }
+
+    /// What the functions of a file lead to in a process that was not seen to call
+    /// any before.
+    pub(super) fn behind(&mut self, call: &Call, processes: &ProcessTable) -> Vec<Handed> {
+        let Some(stubs) = self.stubs.get(&call.library) else {
+            return Vec::new();
+        };
+        if self.followed.len() >= MAX_FOLLOWED {
+            self.followed.clear();
+        }
+        let followed = self.followed.entry(call.pid).or_default();
+        if followed.contains(&call.library) {
+            return Vec::new();
+        }
+        followed.push(call.library);
+        let Some(bias) = bias_of(stubs, call.pid, processes) else {
+            return Vec::new();
+        };
+        let memory = match ProcessMemory::open(call.pid) {
+            Ok(memory) => memory,
+            Err(error) => {
+                tracing::debug!("process {}: {error}", call.pid);
+                return Vec::new();
+            }
+        };
+        let follow = |(symbol, chain): &(String, Chain)| {
+            Some(Handed {
+                pid: call.pid,
+                address: chain.follow(bias, &memory)?,
+                symbol: symbol.clone(),
+                table: Arc::clone(&stubs.table),
+            })
+        };
+        stubs.chains.iter().filter_map(follow).collect()
     }
 
     /// A text that may say which function is asked for.
@@ -184,6 +236,21 @@ impl HandedOut {
         }
         found
     }
+}
+
+/// How much higher than it says a file is loaded in a process.
+fn bias_of(stubs: &Stubs, pid: u32, processes: &ProcessTable) -> Option<u64> {
+    let is_file = |key: &FileKey| match (key.build_id, stubs.build_id) {
+        (Some(mapped), Some(own)) => mapped == own,
+        _ => key.path == stubs.path,
+    };
+    let maps = &processes.get(pid)?.space.maps;
+    let mut text = maps.iter().filter_map(|mapping| {
+        is_file(processes.files.key(mapping.file)?).then_some(())?;
+        let vaddr = address_of(&stubs.text, mapping.file_offset)?;
+        Some(mapping.start.wrapping_sub(vaddr))
+    });
+    text.next()
 }
 
 /// Reads a table of addresses as far as it reaches.

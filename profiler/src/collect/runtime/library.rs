@@ -3,9 +3,11 @@
 
 use super::{
     decode::{self, Code, Entry, MAX_FUNCTION},
+    stubs::{self, Chain},
     symbols::{self, Function},
 };
 use crate::{
+    profile::BuildId,
     symbolize::elf::{self, ElfError, ElfInfo},
     unwind::{TextSegment, UnwindError, UnwindFile},
 };
@@ -72,11 +74,13 @@ impl<'a> Library<'a> {
         Ok(symbols::find(self.file, &self.info, text, rank)?)
     }
 
-    /// The function that begins at an offset in the file.
+    /// The function that begins at an offset in the file; `None` if none does, as
+    /// far as the unwind data tells.
     pub(crate) fn function_at(&self, file_offset: u64, name: &str) -> Option<Function> {
         let vaddr = crate::unwind::address_of(self.text(), file_offset)?;
         // Inside of a segment, not only in its last page.
         let file_offset = symbols::offset_of(self.text(), vaddr)?;
+        self.around(vaddr).filter(|code| code.start == vaddr)?;
         Some(Function {
             name: name.to_owned(),
             rank: 0,
@@ -122,8 +126,25 @@ impl<'a> Library<'a> {
         }))
     }
 
-    fn text(&self) -> &[TextSegment] {
+    /// Where a function leads to that only jumps on.
+    pub(crate) fn stub(&self, function: &Function) -> io::Result<Option<Chain>> {
+        let bytes = self.bytes(function.vaddr, HEAD)?;
+        let code = Code {
+            start: function.vaddr,
+            bytes: &bytes,
+            whole: false,
+        };
+        Ok(stubs::target(&code))
+    }
+
+    /// The executable parts of the file.
+    pub(crate) fn text(&self) -> &[TextSegment] {
         self.unwind.text()
+    }
+
+    /// The build id.
+    pub(crate) fn build_id(&self) -> Option<BuildId> {
+        self.info.build_id
     }
 
     /// The addresses of a function's code; empty if its end is not known.
@@ -188,7 +209,8 @@ impl<'a> Library<'a> {
             return Ok(Vec::new());
         };
         let mut returns: FxHashSet<u64> = own.returns.into_iter().collect();
-        let mut seen = vec![code.start..code.start + code.bytes.len() as u64];
+        let own_range = code.start..code.start + code.bytes.len() as u64;
+        let mut seen = std::iter::once(own_range).collect::<Vec<_>>();
         let mut jumps = own.jumps;
         for _ in 0..MAX_TAIL_CALLS {
             let mut next = Vec::new();

@@ -10,7 +10,9 @@
 //! * [`kernel`]: the same, by the loaded eBPF programs;
 //! * [`worker`]: the thread that does so while a recording runs;
 //! * [`handed_out`]: functions whose addresses a runtime hands out;
-//! * [`service`]: all of it, for the session.
+//! * [`stubs`]: where functions that only jump on lead to;
+//! * [`service`]: all of it, for the session;
+//! * [`survey`]: what would be attached, for people.
 
 mod attach;
 mod decode;
@@ -21,9 +23,12 @@ mod library;
 mod plan;
 mod registry;
 mod service;
+mod stubs;
+mod survey;
 mod symbols;
 mod worker;
 
 pub use attach::{CALL_PROGRAMS, Tally};
 pub use discover::{Command, own_variable};
 pub use service::{CallCounts, RuntimeProbes};
+pub use survey::{Surveyed, SurveyedFunction, SurveyedTable, survey};

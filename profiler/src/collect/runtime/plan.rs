@@ -3,9 +3,13 @@
 
 use super::{
     library::{Library, LibraryError, Places},
+    stubs::Chain,
     symbols::Function,
 };
-use crate::probes::table::{Compiled, Exits, Table};
+use crate::{
+    probes::table::{Compiled, Exits, Table},
+    unwind::TextSegment,
+};
 use aiprof_common::{FROM_ARGUMENT, ProbeSpec, SPEC_EXIT, SPEC_KEEP};
 use std::sync::Arc;
 
@@ -18,6 +22,13 @@ pub(super) struct Use {
     pub(super) layer: u8,
     /// Only functions that the table names, none that match a pattern.
     pub(super) names_only: bool,
+}
+
+impl Use {
+    /// Whether both are the same place of the same table.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.table.name == other.table.name && self.layer == other.layer
+    }
 }
 
 /// A function to probe.
@@ -33,6 +44,8 @@ pub(super) struct Planned {
     pub(super) nothrow: bool,
     /// Where.
     pub(super) places: Places,
+    /// Where it leads to, if its exit is wanted and it has none of its own.
+    pub(super) leads_to: Option<Chain>,
 }
 
 /// The functions of one library.
@@ -44,6 +57,8 @@ pub(super) struct Plan {
     pub(super) unprobed: u64,
     /// Second names of functions.
     pub(super) aliases: u64,
+    /// The executable parts of the file.
+    pub(super) text: Vec<TextSegment>,
 }
 
 /// Plans the probes of a library.
@@ -66,6 +81,7 @@ pub(super) fn plan(
     let mut plan = Plan {
         unprobed: found.resolvers + found.without_code,
         aliases: found.aliases,
+        text: library.text().to_vec(),
         ..Plan::default()
     };
     for function in &found.functions {
@@ -111,13 +127,20 @@ pub(super) fn plan_one(
         // Its exits may be others' too: one without a known entry says nothing.
         spec.flags |= SPEC_KEEP;
     }
-    let places = library.places(function, arguments_read(spec), decoded)?;
-    Ok(places.map(|places| Planned {
+    let Some(places) = library.places(function, arguments_read(spec), decoded)? else {
+        return Ok(None);
+    };
+    let leads_to = match decoded && places.exits.is_empty() {
+        true => library.stub(function)?,
+        false => None,
+    };
+    Ok(Some(Planned {
         symbol: symbol.clone(),
         of: 0,
         compiled,
         nothrow: described.nothrow,
         places,
+        leads_to,
     }))
 }
 

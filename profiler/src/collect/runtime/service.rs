@@ -150,8 +150,12 @@ impl RuntimeProbes {
         for path in paths {
             self.try_path(&path, |own, text| own.uses_of(text));
         }
-        if let Some(executable) = discover::executable(&command) {
-            self.try_path(&executable, |own, _| own.uses_of_program());
+        let programs = config
+            .pids
+            .iter()
+            .map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
+        for program in discover::executable(&command).into_iter().chain(programs) {
+            self.try_path(&program, |own, _| own.uses_of_program());
         }
         self.look_at_processes();
     }
@@ -246,7 +250,14 @@ impl RuntimeProbes {
     }
 
     fn try_path(&mut self, path: &Path, uses: impl Fn(&Self, &str) -> Vec<Use>) {
-        let text = path.to_string_lossy().into_owned();
+        let named = std::fs::read_link(path)
+            .ok()
+            .filter(|_| path.starts_with("/proc"));
+        let text = named
+            .as_deref()
+            .unwrap_or(path)
+            .to_string_lossy()
+            .into_owned();
         match discover::open(path) {
             Ok(file) => {
                 let uses = uses(self, &text);
@@ -316,6 +327,7 @@ impl RuntimeProbes {
             identity,
             path: path.to_owned(),
             uses,
+            build_id,
         };
         Some((candidate, new))
     }
@@ -345,11 +357,12 @@ impl RuntimeProbes {
         }
     }
 
-    /// A call of a probed function: it may hand out another.
+    /// A call of a probed function: it may hand out others, or lead to them.
     pub fn called(&mut self, call: &Call, processes: &ProcessTable) {
-        self.late.call(call);
-        if let Some(handed) = self.handed_out.call(call) {
-            self.probe_handed_out(&handed, processes);
+        let mut handed = self.handed_out.behind(call, processes);
+        handed.extend(self.handed_out.call(call));
+        if !handed.is_empty() {
+            self.probe_handed_out(handed, processes);
         }
     }
 
@@ -378,53 +391,81 @@ impl RuntimeProbes {
         named
     }
 
-    /// Probes a function by its address in a process.
-    fn probe_handed_out(&mut self, handed: &Handed, processes: &ProcessTable) {
-        let Handed {
-            pid,
-            address,
-            symbol,
-            table,
-        } = handed;
-        let Some(map) = mapping_of(processes, *pid, *address) else {
-            self.refused += 1;
-            tracing::debug!("{symbol}: handed out at {address:#x}, in no mapped file");
-            return;
-        };
-        let path = map.file.path.clone();
-        let mut uses = self.uses_of(&path);
-        uses.retain(|used| used.table.name == table.name);
-        if uses.is_empty() {
-            let layers = table.libraries.iter().map(|l| l.layer);
-            uses.push(Use {
-                table: Arc::clone(table),
-                layer: layers.max().unwrap_or(0),
-                names_only: false,
-            });
+    /// Probes functions by their addresses in processes, those of one file at once.
+    fn probe_handed_out(&mut self, handed: Vec<Handed>, processes: &ProcessTable) {
+        let mut files: Vec<(Handed, MapEvent, Vec<(u64, String)>)> = Vec::new();
+        for one in handed {
+            let Some(map) = mapping_of(processes, one.pid, one.address) else {
+                self.refused += 1;
+                tracing::debug!("{}: at {:#x}, in no mapped file", one.symbol, one.address);
+                continue;
+            };
+            let function = (
+                one.address - map.start + map.file_offset,
+                one.symbol.clone(),
+            );
+            let same = |(other, known, _): &&mut (Handed, MapEvent, Vec<_>)| {
+                (other.pid, &other.table.name, known.start) == (one.pid, &one.table.name, map.start)
+            };
+            match files.iter_mut().find(same) {
+                Some((_, _, functions)) => functions.push(function),
+                None => files.push((one, map, vec![function])),
+            }
         }
-        let Ok(file) = procfs::open_mapped(*pid, &map, Some) else {
+        for (one, map, functions) in files {
+            self.probe_functions(&one, &map, functions);
+        }
+    }
+
+    fn probe_functions(&mut self, one: &Handed, map: &MapEvent, functions: Vec<(u64, String)>) {
+        let path = &map.file.path;
+        let named = self.uses_of(path);
+        let named = named.iter().find(|used| used.table.name == one.table.name);
+        let layers = one.table.libraries.iter().map(|l| l.layer);
+        let layer = named.map_or_else(|| layers.max().unwrap_or(0), |used| used.layer);
+        let uses = vec![Use {
+            table: Arc::clone(&one.table),
+            // Behind the functions that the file exports, which may lead to them.
+            layer: layer.saturating_add(1),
+            names_only: false,
+        }];
+        let Ok(file) = procfs::open_mapped(one.pid, map, Some) else {
             self.refused += 1;
             return;
         };
-        let offset = address - map.start + map.file_offset;
-        if let Some((candidate, _)) = self.candidate(file, &path, map.file.build_id, uses) {
-            self.give(Job::Function {
+        if let Some((candidate, _)) = self.candidate(file, path, map.file.build_id, uses) {
+            self.give(Job::Functions {
                 candidate: Box::new(candidate),
-                offset,
-                symbol: symbol.clone(),
+                functions,
             });
         }
     }
 
     /// A thread has exited: its state in the kernel goes.
-    pub fn thread_exited(&self, tid: u32, bpf: &Bpf) {
+    pub fn thread_exited(&mut self, pid: u32, tid: u32, bpf: &Bpf) {
         bpf.remove(THREADS, &tid);
+        if pid == tid {
+            self.handed_out.forget(pid);
+        }
+    }
+
+    /// A process runs another program.
+    pub fn executed(&mut self, pid: u32) {
+        self.handed_out.forget(pid);
     }
 
     /// Gives what was attached since the last call, to be told before any call
     /// read from the ring so far.
     pub fn take_events(&mut self, processes: &ProcessTable, mut sink: impl FnMut(Event)) {
-        let events = std::mem::take(&mut attach::lock(&self.report).events);
+        let mut report = attach::lock(&self.report);
+        let (events, stubs) = (
+            std::mem::take(&mut report.events),
+            std::mem::take(&mut report.stubs),
+        );
+        drop(report);
+        stubs
+            .into_iter()
+            .for_each(|s| self.handed_out.note_stubs(s));
         for event in events {
             if let Event::Probe(probe) = &event {
                 self.probes = self.probes.max(probe.id.saturating_add(1));
@@ -433,8 +474,9 @@ impl RuntimeProbes {
             }
             sink(event);
         }
-        for handed in self.handed_out.settled() {
-            self.probe_handed_out(&handed, processes);
+        let handed = self.handed_out.settled();
+        if !handed.is_empty() {
+            self.probe_handed_out(handed, processes);
         }
     }
 

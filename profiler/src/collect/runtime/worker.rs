@@ -16,14 +16,12 @@ const MAX_WAITING: usize = 1024;
 pub(super) enum Job {
     /// Probe a file.
     Library(Box<Candidate>),
-    /// Probe a function by its place.
-    Function {
+    /// Probe functions by their places.
+    Functions {
         /// The file.
         candidate: Box<Candidate>,
-        /// Offset of its first instruction in the file.
-        offset: u64,
-        /// The symbol that it is.
-        symbol: String,
+        /// Offsets of the first instructions in the file, and symbols.
+        functions: Vec<(u64, String)>,
     },
     /// Look which files have changed.
     Check,
@@ -39,11 +37,10 @@ pub(super) struct Worker {
 pub(super) fn run(attacher: &mut Attacher, job: Job) {
     match job {
         Job::Library(candidate) => attacher.library(*candidate),
-        Job::Function {
+        Job::Functions {
             candidate,
-            offset,
-            symbol,
-        } => attacher.function(*candidate, offset, &symbol),
+            functions,
+        } => attacher.functions(*candidate, &functions),
         Job::Check => attacher.check(),
     }
 }

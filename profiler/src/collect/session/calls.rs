@@ -6,6 +6,7 @@ use crate::{
         bpf::{CALLS, perf, probe::Link},
         closing,
         config::RecordConfig,
+        driver::{DriverPlan, DriverProbes},
         runtime::RuntimeProbes,
     },
     wire::{Call, CallData, CallStack, Event, ProcessEvent, ProcessEventKind},
@@ -20,12 +21,17 @@ impl Session {
     }
 
     /// Attaches to the runtimes that are there, if they are to be probed.
-    pub(super) fn start_probes(&mut self, config: &RecordConfig) -> Result<(), CollectError> {
+    pub(super) fn start_probes(
+        &mut self,
+        config: &RecordConfig,
+        drivers: DriverPlan,
+    ) -> Result<(), CollectError> {
         let Some(wanted) = &config.probes else {
             return Ok(());
         };
         let ring = self.bpf.ring(CALLS)?;
         let probes = RuntimeProbes::start(&self.bpf, wanted)?;
+        self.drivers = DriverProbes::start(&self.bpf, drivers, wanted.specs())?;
         // Their first stacks must be whole already.
         let users: Vec<u32> = probes.users().collect();
         self.probes = Some((probes, ring));
@@ -52,8 +58,10 @@ impl Session {
         };
         let links = probes.stop();
         let begun = Instant::now();
-        let left = closing::at_once(links);
+        let mut left = closing::at_once(links);
         probes.detached(begun.elapsed());
+        // Each of these is one the kernel closes on its own.
+        left.extend(self.drivers.stop());
         left
     }
 
@@ -63,6 +71,7 @@ impl Session {
         if let Some((probes, _)) = &mut self.probes {
             let pending = &mut self.pending;
             probes.take_events(&self.processes, |event| pending.push_back(event));
+            pending.extend(self.drivers.take_events());
         }
     }
 

@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn parents_come_first() {
         let keys = [
-            Key::span(5, 0, 0),
+            Key::span(5, 0, 3),
             Key::span(5, 1, 2),
             Key::span(5, 9, 1),
             Key::span(5, 9, 0),

@@ -10,7 +10,6 @@ use super::{
 use crate::{
     aggregate::Names,
     correlate::{CallSink, FinishedCall, KernelName, Launch},
-    probes::CallKind,
     process::ProcessTable,
     wire::{Call, CallData, Event, Sample},
 };
@@ -198,15 +197,14 @@ impl<'a> Spans<'a> {
     }
 
     /// The name of work, also of kernels that got theirs later.
-    fn name<'n>(&'n self, pid: u32, kind: CallKind, name: &'n KernelName) -> Cow<'n, str> {
+    fn name<'n>(&'n self, pid: u32, name: &'n KernelName) -> Cow<'n, str> {
         match name {
             KernelName::Known(name) => Cow::Borrowed(name),
             KernelName::BeforeAttach(kernel) => match self.survey.kernels.get(pid, *kernel) {
                 Some(found) => Cow::Borrowed(found),
                 None => name.to_string().into(),
             },
-            KernelName::Unknown if kind == CallKind::Submit => "[submitted work]".into(),
-            KernelName::Unknown => name.to_string().into(),
+            KernelName::Unknown | KernelName::Submitted => name.to_string().into(),
         }
     }
 }
@@ -229,7 +227,7 @@ impl CallSink for Spans<'_> {
             args.text("end", "not seen");
         }
         let recorded = call.work.as_ref().map(|work| {
-            let name = self.name(call.pid, probe.kind, work);
+            let name = self.name(call.pid, work);
             (name.into_owned(), call.works)
         });
         let category = if probe.is_ioctl {
@@ -257,9 +255,7 @@ impl CallSink for Spans<'_> {
 
     fn launch(&mut self, launch: &Launch) {
         self.totals.launches += 1;
-        let name = self
-            .name(launch.pid, launch.kind, &launch.name)
-            .into_owned();
+        let name = self.name(launch.pid, &launch.name).into_owned();
         if let Some(pending) = self.pending.as_mut().filter(|p| p.made(launch)) {
             pending.take(launch, name);
         }

@@ -110,7 +110,9 @@ impl<'n> Stacks<'n> {
             [.., Code::Cut(reason)] => Some(*reason),
             _ => None,
         };
-        let ids = codes.into_iter().map(|code| self.code(&processes.files, code));
+        let ids = codes
+            .into_iter()
+            .map(|code| self.code(&processes.files, code));
         (ids.collect(), cut)
     }
 

@@ -77,7 +77,9 @@ impl Survey {
             Event::Sample(sample) => {
                 let thread = &sample.thread;
                 let seen = self.seen(thread.pid, thread.tid, Some(&thread.comm));
-                seen.map(|thread| thread.samples = true);
+                if let Some(thread) = seen {
+                    thread.samples = true;
+                }
             }
             Event::CallStack(stack) => {
                 let thread = &stack.sample.thread;
@@ -85,7 +87,9 @@ impl Survey {
             }
             Event::Call(call) => {
                 let seen = self.seen(call.pid, call.tid, None);
-                seen.map(|thread| thread.calls = true);
+                if let Some(thread) = seen {
+                    thread.calls = true;
+                }
             }
             _ => {}
         }

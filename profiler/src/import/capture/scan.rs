@@ -1,15 +1,13 @@
 //! Reading a capture event by event, for what keeps single events.
 
-use super::{
-    ImportError, Record, ReplayOptions, StoredNames, open, open_file, read_record, warn_if_cut,
-};
+use super::{ImportError, Record, ReplayOptions, StoredNames, reader::file_records};
 use crate::{
     profile::{Losses, Meta},
     wire::Event,
 };
 use std::{
     fs::File,
-    io::{Read, Seek as _, SeekFrom},
+    io::{Seek as _, SeekFrom},
     ops::ControlFlow,
     path::Path,
 };
@@ -46,7 +44,11 @@ pub fn scan(
     options: &ScanOptions,
     take: &mut dyn FnMut(Event) -> ControlFlow<()>,
 ) -> Result<Scanned, ImportError> {
-    scan_file(path, open_file(path)?, options, take)
+    let file = File::open(path).map_err(|source| ImportError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    scan_file(path, file, options, take)
 }
 
 /// [`scan`] of an open file, from its start; `path` is for messages.
@@ -64,67 +66,33 @@ pub fn scan_file(
             path: path.to_owned(),
             source,
         })?;
-    let stream = open(path, file)?;
-    let (scanned, problem) = scan_stream(stream, *options, take)
-        .ok_or_else(|| ImportError::Headless(path.to_owned()))?;
-    warn_if_cut(path, problem);
+    let mut scanned = Scanned::default();
+    file_records(path, file, |record| match record {
+        Record::Events(events) => events.into_iter().all(|mut event| {
+            options.replay.thin(&mut event);
+            take(event).is_continue()
+        }),
+        other => {
+            scanned.keep(other, options);
+            true
+        }
+    })?;
     Ok(scanned)
 }
 
-/// Reads a record stream; `None` if there is no header. The second value says what
-/// cut the stream short, if anything did.
-fn scan_stream(
-    mut stream: impl Read,
-    options: ScanOptions,
-    take: &mut dyn FnMut(Event) -> ControlFlow<()>,
-) -> Option<(Scanned, Option<String>)> {
-    let Ok(Some(Record::Header { meta, period_ns })) = read_record(&mut stream) else {
-        return None;
-    };
-    let mut scanned = Scanned {
-        meta,
-        period_ns,
-        ..Scanned::default()
-    };
-    let mut ended = false;
-    let problem = loop {
-        match read_record(&mut stream) {
-            Ok(Some(Record::Events(events))) => {
-                for mut event in events {
-                    options.replay.thin(&mut event);
-                    if take(event).is_break() {
-                        return Some((scanned, None));
-                    }
-                }
-            }
-            Ok(Some(record)) => ended |= scanned.keep(record, options),
-            Ok(None) => break (!ended).then(|| "it ends too early".to_owned()),
-            Err(error) => break Some(error.to_string()),
-        }
-    };
-    Some((scanned, problem))
-}
-
 impl Scanned {
-    /// Takes in what is no event; returns whether it is the end mark.
-    fn keep(&mut self, record: Record, options: ScanOptions) -> bool {
+    /// Takes in what is no event.
+    fn keep(&mut self, record: Record, options: &ScanOptions) {
         match record {
-            Record::Names(names) if options.names => {
-                self.names.take(names, options.replay.inlines);
-            }
-            Record::Text { file, segments } if options.names => {
-                self.names.texts.insert(file, segments);
-            }
-            Record::Cgroup { id, path } if options.names => {
-                self.names.cgroups.insert(id, path);
+            Record::Header { meta, period_ns } => {
+                (self.meta, self.period_ns) = (meta, period_ns);
             }
             Record::End { meta, losses, .. } => {
                 self.meta = meta;
                 self.losses = losses;
-                return true;
             }
+            names if options.names => self.names.take(names, options.replay.inlines),
             _ => {}
         }
-        false
     }
 }

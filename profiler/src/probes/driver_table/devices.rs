@@ -31,6 +31,19 @@ impl DeviceNode {
     }
 }
 
+/// `1014:06a7`: vendor and device, four hexadecimal digits each.
+pub fn parse_pci(text: &str) -> Option<PciId> {
+    let (vendor, device) = text.split_once(':')?;
+    let number = |digits: &str| {
+        let plain = digits.len() == 4 && digits.chars().all(|c| c.is_ascii_hexdigit());
+        u16::from_str_radix(digits, 16).ok().filter(|_| plain)
+    };
+    Some(PciId {
+        vendor: number(vendor)?,
+        device: number(device)?,
+    })
+}
+
 /// What of a machine is observed.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {

@@ -1,5 +1,6 @@
 //! From a TOML file to a checked [`DriverTable`].
 
+use super::devices::parse_pci;
 use super::field::{self, Field, Place};
 use super::{Array, DeviceMatch, DriverTable, Ioctl, Major, Numbering, PciId};
 use crate::probes::ResultKind;
@@ -164,7 +165,7 @@ fn major(reader: &mut Reader<'_>, table: &DeTable<'_>) -> Option<Major> {
 fn pci(reader: &mut Reader<'_>, table: &DeTable<'_>) -> Vec<PciId> {
     let mut ids = Vec::new();
     for (text, span) in reader.names_if_any(table, "pci") {
-        match pci_id(&text) {
+        match parse_pci(&text) {
             Some(id) => ids.push(id),
             None => {
                 let message = "VENDOR:DEVICE is expected, four hexadecimal digits each";
@@ -173,19 +174,6 @@ fn pci(reader: &mut Reader<'_>, table: &DeTable<'_>) -> Vec<PciId> {
         }
     }
     ids
-}
-
-/// `1014:06a7`.
-pub(super) fn pci_id(text: &str) -> Option<PciId> {
-    let (vendor, device) = text.split_once(':')?;
-    let number = |digits: &str| {
-        let plain = digits.len() == 4 && digits.chars().all(|c| c.is_ascii_hexdigit());
-        u16::from_str_radix(digits, 16).ok().filter(|_| plain)
-    };
-    Some(PciId {
-        vendor: number(vendor)?,
-        device: number(device)?,
-    })
 }
 
 fn ioctl(

@@ -1,0 +1,417 @@
+//! `aiprof trace`: the calls of accelerator runtimes and drivers, as they happen.
+
+use super::output::OutputFile;
+use super::stop::{self, Ended, Stop};
+use super::values::{self, grouped};
+use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, record, screen};
+use crate::collect::bpf::perf::monotonic_ns;
+use crate::collect::config::{MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig};
+use crate::collect::launch::{Credentials, Exit, Held, LaunchOptions};
+use crate::collect::privileges::{self, StillToDo};
+use crate::collect::session::Session;
+use crate::collect::signals::BlockedSignals;
+use crate::export::trace::{CallFilter, TraceEnd, TraceOptions, Tracer};
+use crate::import::capture;
+use crate::probes::CallKind;
+use crate::process::ProcessTable;
+use crate::profile::{LossKind, Losses};
+use crate::wire::Event;
+use anyhow::{Context, Result, bail};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueHint, value_parser};
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::Notify;
+
+/// Options of `aiprof trace`.
+#[derive(Debug, Args)]
+#[command(override_usage = "aiprof trace [OPTIONS] [--] [COMMAND [ARGS]...]")]
+pub(crate) struct TraceArgs {
+    /// Write to FILE, which appears when the trace is complete; default: stdout
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    output: Option<PathBuf>,
+
+    /// Only this process and the children it starts (repeatable)
+    #[arg(short, long, value_name = "PID", value_delimiter = ',',
+          value_parser = value_parser!(u32).range(1..=0x7fff_ffff))]
+    pid: Vec<u32>,
+
+    /// Only processes in this cgroup (v2) and those below it
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
+    cgroup: Option<PathBuf>,
+
+    /// End after this time: 30, 30s, 2m, 1h
+    #[arg(short, long, value_parser = values::parse_duration)]
+    duration: Option<Duration>,
+
+    /// Only APIs or probe tables of this name, such as 'level*' or xe (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    api: Vec<String>,
+
+    /// Only functions of this name, such as '*Append*' (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    function: Vec<String>,
+
+    /// Only calls of these kinds: launch,copy,synchronize,...
+    #[arg(long, value_name = "KINDS", value_delimiter = ',',
+          value_parser = PossibleValuesParser::new(CallKind::NAMED.map(|(name, _)| name)))]
+    kind: Vec<String>,
+
+    /// Only calls that took at least this long: 500ns, 10us, 1ms, 2s
+    #[arg(long, value_name = "TIME", value_parser = values::parse_span)]
+    min_duration: Option<u64>,
+
+    /// Only calls that failed
+    #[arg(long)]
+    failed: bool,
+
+    /// Calls inside of printed calls too, indented; they end earlier and come first
+    #[arg(long)]
+    nested: bool,
+
+    /// Leave out arguments
+    #[arg(long)]
+    no_args: bool,
+
+    /// Times of day (UTC) instead of seconds since the start
+    #[arg(long)]
+    absolute: bool,
+
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+
+    /// Only a table at the end: calls, errors and times by function
+    #[arg(short = 'c', long)]
+    summary_only: bool,
+
+    /// The table after the calls
+    #[arg(short = 'C', long)]
+    summary: bool,
+
+    /// Print the calls of a capture, as written by `aiprof -o FILE.aiprof`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["pid", "cgroup", "duration", "as_user", "command"])]
+    from: Option<PathBuf>,
+
+    /// Run COMMAND as the user who called sudo, not as root
+    #[arg(long, requires = "command")]
+    as_user: bool,
+
+    /// Program to run; the trace lasts as long as it does
+    #[arg(value_name = "COMMAND", trailing_var_arg = true,
+          value_hint = ValueHint::CommandWithArguments)]
+    command: Vec<OsString>,
+}
+
+impl TraceArgs {
+    fn options(&self, origin_ns: u64, unix_ns: u64) -> TraceOptions {
+        let kind = |name: &String| {
+            let found = CallKind::NAMED.iter().find(|(known, _)| known == name);
+            found.map(|(_, kind)| *kind)
+        };
+        TraceOptions {
+            filter: CallFilter {
+                apis: self.api.clone(),
+                functions: self.function.clone(),
+                kinds: self.kind.iter().filter_map(kind).collect(),
+                min_duration_ns: self.min_duration.unwrap_or(0),
+                failed: self.failed,
+            },
+            nested: self.nested,
+            json: self.json,
+            no_args: self.no_args,
+            origin_ns,
+            unix_ns: self.absolute.then_some(unix_ns),
+            summary: self.summary,
+            summary_only: self.summary_only,
+        }
+    }
+
+    fn config(&self) -> Result<RecordConfig> {
+        Ok(RecordConfig {
+            // Not what is asked for; as little of it as can be.
+            frequency_hz: MIN_FREQUENCY_HZ,
+            kernel_stacks: false,
+            pids: self.pid.clone(),
+            cgroup: self
+                .cgroup
+                .as_deref()
+                .map(record::find_cgroup)
+                .transpose()?,
+            command: record::display_command(&self.command),
+            probes: Some(ProbeConfig {
+                exact_call_times: true,
+                stack_limit: 0,
+                command: self.command.clone(),
+                ..ProbeConfig::default()
+            }),
+            ..RecordConfig::default()
+        })
+    }
+}
+
+/// Traces as the options say and returns the exit code.
+///
+/// # Errors
+/// Whatever kept the trace from being made or written.
+pub(crate) fn run(args: &TraceArgs, verbosity: Verbosity) -> Result<u8> {
+    if let Some(from) = &args.from {
+        privileges::drop_file_capabilities()?;
+        return replay(args, from, verbosity);
+    }
+    let config = args.config()?;
+    let as_user = record::as_user(args.as_user)?;
+    privileges::require(privileges::effective()?)?;
+    let targets = stop::open_targets(&config.pids)?;
+    let output = Output::open(args.output.as_deref())?;
+    // Signals first, then the fork, then the runtime, as in a recording.
+    let signals = BlockedSignals::block().context("cannot prepare for signals")?;
+    let held = held(args, as_user, &signals)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let live = Live {
+        args,
+        config,
+        quiet: verbosity.is_quiet(),
+        output,
+    };
+    runtime.block_on(live.run(signals, held, targets))
+}
+
+fn held(
+    args: &TraceArgs,
+    as_user: Option<Credentials>,
+    signals: &BlockedSignals,
+) -> Result<Option<Held>> {
+    if args.command.is_empty() {
+        return Ok(None);
+    }
+    let options = LaunchOptions {
+        as_user,
+        stdout_to_stderr: args.output.is_none(),
+        mask: Some(signals.original_mask()),
+    };
+    Ok(Some(Held::fork(&args.command, &options)?))
+}
+
+/// Where the trace goes.
+struct Output(Option<OutputFile>);
+
+impl Output {
+    fn open(path: Option<&Path>) -> Result<Self> {
+        let path = path.filter(|path| *path != Path::new("-"));
+        Ok(Self(path.map(OutputFile::create).transpose()?))
+    }
+
+    fn writer(&self) -> Result<Box<dyn Write>> {
+        Ok(match &self.0 {
+            Some(file) => Box::new(BufWriter::new(file.handle()?)),
+            None => Box::new(BufWriter::new(io::stdout())),
+        })
+    }
+
+    /// Completes the file; a reader of stdout that has gone wants no more.
+    fn complete(self, end: io::Result<TraceEnd>) -> Result<Option<TraceEnd>> {
+        let place = match &self.0 {
+            Some(file) => format!("cannot write {}", file.path().display()),
+            None => "cannot write to stdout".to_owned(),
+        };
+        match end.context(place) {
+            Ok(end) => {
+                self.0.map_or(Ok(()), OutputFile::commit)?;
+                Ok(Some(end))
+            }
+            Err(error) if is_broken_pipe(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A trace of what happens now.
+struct Live<'a> {
+    args: &'a TraceArgs,
+    config: RecordConfig,
+    quiet: bool,
+    output: Output,
+}
+
+/// The tracer, and what wakes whoever waits for the end if it cannot write.
+struct Shared {
+    tracer: RefCell<Tracer>,
+    failed: Notify,
+}
+
+impl Shared {
+    fn event(&self, event: &Event, processes: &ProcessTable) {
+        let mut tracer = self.tracer.borrow_mut();
+        tracer.event(event, processes);
+        if tracer.has_failed() {
+            self.failed.notify_one();
+        }
+    }
+}
+
+impl Live<'_> {
+    async fn run(
+        self,
+        signals: BlockedSignals,
+        held: Option<Held>,
+        targets: Vec<OwnedFd>,
+    ) -> Result<u8> {
+        let signals = signals.into_async().context("cannot watch for signals")?;
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+        let unix_ns = unix.map_or(0, |unix| u64::try_from(unix.as_nanos()).unwrap_or(0));
+        let options = self.args.options(monotonic_ns(), unix_ns);
+        let shared = Rc::new(Shared {
+            tracer: RefCell::new(Tracer::new(options, self.output.writer()?)),
+            failed: Notify::new(),
+        });
+        let mut session = Session::start(&self.config, None)?;
+        let watcher = shared.clone();
+        session.on_events(Box::new(move |event, processes| {
+            watcher.event(event, processes)
+        }));
+        privileges::drop_to_needed(StillToDo {
+            write_file: self.args.output.is_some(),
+            signal_command: held.is_some(),
+        })?;
+        let command = held.map(Held::release).transpose()?;
+        let has_command = command.is_some();
+        if !has_command && self.args.duration.is_none() {
+            self.say("aiprof: tracing until Ctrl-C");
+        }
+        let targets = if has_command { Vec::new() } else { targets };
+        let mut stop = Stop::new(signals, command, self.args.duration).with_targets(targets)?;
+        let exit = trace(&mut session, &mut stop, &shared).await?;
+        let losses = session.finish()?.profile.losses;
+        let end = Rc::into_inner(shared).map(|shared| shared.tracer.into_inner());
+        let end = end.context("the trace is still being written")?;
+        let end = end.finish(monotonic_ns(), &ProcessTable::default());
+        let quiet = self.quiet;
+        let end = self.output.complete(end)?;
+        if let (false, Some(end)) = (quiet, end) {
+            tell(&end, &losses);
+        }
+        let exit = match exit {
+            Some(exit) => Some(exit),
+            None => stop.command_exit().await?,
+        };
+        Ok(match exit {
+            Some(exit) => exit.code(),
+            None if !has_command => 0,
+            None => Exit::Signal(libc::SIGINT).code(),
+        })
+    }
+
+    fn say(&self, line: &str) {
+        if !self.quiet {
+            screen::say(line);
+        }
+    }
+}
+
+/// Runs the session until the trace is to end.
+async fn trace(session: &mut Session, stop: &mut Stop, shared: &Shared) -> Result<Option<Exit>> {
+    loop {
+        let mut ended = None;
+        let until = async {
+            tokio::select! {
+                next = stop.next() => ended = Some(next),
+                () = shared.failed.notified() => {}
+            }
+        };
+        session
+            .run(until, |_| shared.tracer.borrow_mut().flush())
+            .await?;
+        match ended.transpose()? {
+            Some(Ended::Window) => {}
+            Some(Ended::Command(exit)) => return Ok(Some(exit)),
+            Some(Ended::NotLaunched(error)) => return Err(error.into()),
+            Some(Ended::Recording) | None => return Ok(None),
+        }
+    }
+}
+
+/// Prints the calls of a capture.
+fn replay(args: &TraceArgs, from: &Path, verbosity: Verbosity) -> Result<u8> {
+    let contents = capture::contents(from, false)?;
+    let mut origin_ns = None;
+    capture::for_each_event(from, |event| {
+        origin_ns = Some(event.time_ns()).filter(|&ns| ns > 0);
+        origin_ns.is_none()
+    })?;
+    let options = args.options(origin_ns.unwrap_or(0), contents.meta.start_unix_ns);
+    let output = Output::open(args.output.as_deref())?;
+    let mut tracer = Tracer::new(options, output.writer()?);
+    let mut processes = ProcessTable::default();
+    let mut calls = 0_u64;
+    let mut last_ns = 0;
+    capture::for_each_event(from, |event| {
+        last_ns = event.time_ns().max(last_ns);
+        calls += u64::from(matches!(event, Event::Call(_)));
+        if let Event::Process(event) = &event {
+            processes.apply(event);
+        }
+        tracer.event(&event, &processes);
+        !tracer.has_failed()
+    })?;
+    if calls == 0 {
+        bail!("{}: no calls were recorded", from.display());
+    }
+    let end = output.complete(tracer.finish(last_ns, &processes))?;
+    if let (false, Some(end)) = (verbosity.is_quiet(), end) {
+        tell(&end, &contents.losses);
+    }
+    Ok(if contents.problem.is_some() {
+        EXIT_FAILURE
+    } else {
+        0
+    })
+}
+
+/// Says how many calls there were and what was lost.
+fn tell(end: &TraceEnd, losses: &Losses) {
+    let printed = match end.printed {
+        n if n == end.counts.calls => String::new(),
+        n => format!(", {} of them shown", grouped(n)),
+    };
+    screen::say(&format!(
+        "aiprof: {} calls{printed}, {} launches",
+        grouped(end.counts.calls),
+        grouped(end.counts.launches)
+    ));
+    let mut all = losses.clone();
+    all.merge(&end.losses);
+    for (kind, n) in all.iter().filter(|(kind, _)| is_of_calls(*kind)) {
+        screen::say(&format!("  {:>10}  {}", grouped(n), kind.label()));
+    }
+}
+
+/// Whether a loss takes something from a trace: it has no samples and no stacks.
+fn is_of_calls(kind: LossKind) -> bool {
+    !kind.is_cut_stack()
+        && !matches!(
+            kind,
+            LossKind::RingDrops
+                | LossKind::FramesUnnamed
+                | LossKind::FilesUnreadable
+                | LossKind::FilesNoUnwindData
+                | LossKind::TablesEvicted
+                | LossKind::TablesRefused
+                | LossKind::TableFull
+                | LossKind::Throttled
+                | LossKind::KernelStackFailed
+                | LossKind::KernelStackTruncated
+                | LossKind::CallStacksLimited
+                | LossKind::CallStacksBusy
+                | LossKind::CallsUntimed
+        )
+}

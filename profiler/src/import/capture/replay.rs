@@ -1,0 +1,129 @@
+//! From a capture to the profile that the recording would have given.
+
+use super::{
+    ImportError, Record,
+    reader::{StoredNames, records, stream_records},
+};
+use crate::{
+    aggregate::{Aggregator, LaunchOptions, Limits, Weighting, build_profile},
+    process::ProcessTable,
+    profile::{Meta, Profile},
+    wire::Event,
+};
+use std::{collections::BTreeMap, path::Path};
+
+/// How to replay a capture.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplayOptions {
+    /// Expand inlined functions when naming frames.
+    pub inlines: bool,
+    /// Keep kernel stacks.
+    pub kernel_stacks: bool,
+    /// Count launches and the time in calls instead of CPU samples.
+    pub launches: Option<LaunchOptions>,
+}
+
+impl ReplayOptions {
+    /// Takes out of an event what is not wanted.
+    pub(super) fn thin(self, event: &mut Event) {
+        match event {
+            _ if self.kernel_stacks => {}
+            Event::Sample(sample) => sample.kernel.clear(),
+            Event::CallStack(stack) => stack.sample.kernel.clear(),
+            _ => {}
+        }
+    }
+}
+
+/// State of a replay.
+struct Replay {
+    options: ReplayOptions,
+    processes: ProcessTable,
+    aggregate: Aggregator,
+    names: StoredNames,
+    meta: Meta,
+    busy: BTreeMap<u32, u64>,
+    /// Time of the last event.
+    last_ns: u64,
+}
+
+impl Replay {
+    fn new(options: ReplayOptions) -> Self {
+        Self {
+            options,
+            processes: ProcessTable::default(),
+            aggregate: Aggregator::default(),
+            names: StoredNames::default(),
+            meta: Meta::default(),
+            busy: BTreeMap::new(),
+            last_ns: 0,
+        }
+    }
+
+    fn take(&mut self, record: Record) -> bool {
+        match record {
+            Record::Header { meta, period_ns } => {
+                self.meta = meta;
+                self.aggregate = match self.options.launches {
+                    Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, Limits::default()),
+                    None => Aggregator::new(Weighting { period_ns }, Limits::default()),
+                };
+            }
+            Record::Events(events) => events.into_iter().for_each(|event| self.event(event)),
+            Record::End { meta, losses, busy } => {
+                self.meta = meta;
+                self.busy = busy;
+                self.aggregate.losses.merge(&losses);
+            }
+            names => self.names.take(names, self.options.inlines),
+        }
+        true
+    }
+
+    fn event(&mut self, mut event: Event) {
+        self.options.thin(&mut event);
+        self.last_ns = self.last_ns.max(event.time_ns());
+        self.aggregate.apply(&mut self.processes, &event);
+    }
+
+    fn finish(mut self) -> Profile {
+        self.aggregate.finish_calls(&self.processes, self.last_ns);
+        self.aggregate.complete(&self.busy, self.meta.period_ns);
+        build_profile(
+            &self.aggregate,
+            &self.processes.files,
+            &self.names,
+            self.meta,
+        )
+    }
+}
+
+/// Replays a capture into the profile that the recording would have given. A
+/// capture that is cut off or damaged gives what is whole, with a warning.
+///
+/// # Errors
+/// [`ImportError`] names the file and what is wrong with it.
+pub fn replay(path: &Path, options: &ReplayOptions) -> Result<Profile, ImportError> {
+    let mut replay = Replay::new(*options);
+    records(path, |record| replay.take(record))?;
+    Ok(replay.finish())
+}
+
+/// Fuzzing entry point: replays arbitrary bytes as an uncompressed stream.
+#[doc(hidden)]
+pub fn fuzz_capture(data: &[u8]) {
+    let options = ReplayOptions {
+        inlines: true,
+        kernel_stacks: true,
+        launches: data
+            .first()
+            .filter(|&byte| byte & 1 == 1)
+            .map(|byte| LaunchOptions {
+                timed: byte & 2 == 2,
+            }),
+    };
+    let mut replay = Replay::new(options);
+    if stream_records(data, |record| replay.take(record)).is_some() {
+        replay.finish();
+    }
+}

@@ -1,0 +1,219 @@
+//! Launches as aiprof counts them, against the virtual driver's truth file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context as _;
+
+use aiprof_tests::aiprof::{binary, lost};
+use aiprof_tests::folded::{Folded, Line, base};
+use aiprof_tests::level_zero::driver::{Driver, Exports, LOADER, Machine};
+use aiprof_tests::level_zero::module::Module;
+use aiprof_tests::level_zero::program::{Account, build_work};
+use aiprof_tests::need::{Need, turn};
+use aiprof_tests::truth::{Kind, Truth};
+use aiprof_tests::workload::Workshop;
+
+const NEEDS: [Need; 4] = [
+    Need::Root,
+    Need::Tool("c++"),
+    Need::Path("/usr/include/level_zero/ze_api.h"),
+    Need::Path(LOADER),
+];
+
+/// A recorded run of `ze_work`.
+struct Run {
+    shop: Workshop,
+    truth: Truth,
+    accounts: Vec<Account>,
+    stderr: String,
+    output: PathBuf,
+}
+
+/// Records `ze_work MODE` with these options into a file of this name.
+fn record(options: &[&str], file: &str, mode: &[&str]) -> anyhow::Result<Run> {
+    let shop = Workshop::new()?;
+    let machine = Machine::new(&Driver::build(Exports::All)?).truth(&shop.path("truth.json"));
+    let module = Module::usual().write(&shop.path("module.zebin"))?;
+    let output = shop.path(file);
+    let mut command = machine.command(&binary()?);
+    command.args(options).arg("-o").arg(&output).arg("--");
+    command.arg(build_work()?).arg(mode[0]);
+    command.arg(format!("module={}", module.display()));
+    let done = command.args(&mode[1..]).output()?;
+    let stderr = String::from_utf8_lossy(&done.stderr).into_owned();
+    anyhow::ensure!(done.status.success(), "{}: {stderr}", done.status);
+    Ok(Run {
+        truth: Truth::read(&shop.path("truth.json"))?,
+        accounts: Account::read(&String::from_utf8_lossy(&done.stdout))?,
+        shop,
+        stderr,
+        output,
+    })
+}
+
+fn read(path: &Path) -> anyhow::Result<Folded> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    Folded::parse(&text)
+}
+
+/// The kernel or operation at a line's leaf, if it has one.
+fn work(line: &Line) -> Option<&str> {
+    let [.., mark, leaf] = line.frames.as_slice() else {
+        return None;
+    };
+    (mark == "-").then(|| base(leaf))
+}
+
+/// The function that the program called.
+fn function(line: &Line) -> &str {
+    let above = if work(line).is_some() { 3 } else { 1 };
+    let at = line.frames.len().checked_sub(above);
+    at.map_or("", |at| base(&line.frames[at]))
+}
+
+/// Values by kernel or operation.
+fn by_work(folded: &Folded) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for line in &folded.lines {
+        if let Some(work) = work(line) {
+            *sums.entry(work.to_owned()).or_default() += line.value;
+        }
+    }
+    sums
+}
+
+/// What the device executed, by kernel.
+fn executed(truth: &Truth) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for exec in truth.execs.iter().filter(|e| e.kind == Kind::Kernel) {
+        let name = exec.kernel.clone().unwrap_or_default();
+        *sums.entry(name).or_default() += 1;
+    }
+    sums
+}
+
+/// Those of the sums that are kernels of the module.
+fn kernels(sums: &BTreeMap<String, u64>, truth: &Truth) -> BTreeMap<String, u64> {
+    let known = executed(truth);
+    let kernels = sums.iter().filter(|(name, _)| known.contains_key(*name));
+    kernels.map(|(name, n)| (name.clone(), *n)).collect()
+}
+
+#[test]
+fn every_execution_is_counted_with_its_kernel() -> anyhow::Result<()> {
+    let Some(_turn) = turn("every_execution_is_counted_with_its_kernel", &NEEDS)? else {
+        return Ok(());
+    };
+    for mode in [
+        &["basic", "rounds=20"][..],
+        &["newer", "rounds=5"],
+        &["threads", "threads=4", "launches=200"],
+        &["fork", "children=3", "launches=50"],
+    ] {
+        let run = record(&["--events", "launches"], "out.folded", mode)?;
+        let found = by_work(&read(&run.output)?);
+        let expected = executed(&run.truth);
+        assert_eq!(
+            kernels(&found, &run.truth),
+            expected,
+            "{mode:?} {}",
+            run.stderr
+        );
+        let unnamed = found.keys().find(|name| name.starts_with("[kernel"));
+        assert_eq!(unnamed, None, "{mode:?}: {found:?}");
+        let of_kind = |kind: Kind| run.truth.execs.iter().filter(|e| e.kind == kind).count();
+        let named = |prefix: &str| {
+            let those = found.iter().filter(|(name, _)| name.starts_with(prefix));
+            those.map(|(_, n)| *n).sum::<u64>()
+        };
+        assert_eq!(
+            named("Memcpy"),
+            of_kind(Kind::Copy) as u64,
+            "{mode:?} {found:?}"
+        );
+        assert_eq!(
+            named("Memset"),
+            of_kind(Kind::Fill) as u64,
+            "{mode:?} {found:?}"
+        );
+        for cause in ["call", "list", "launch", "handle"] {
+            assert_eq!(lost(&run.stderr, cause), 0, "{cause}: {}", run.stderr);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_capture_has_launches_bytes_and_time() -> anyhow::Result<()> {
+    let Some(_turn) = turn("a_capture_has_launches_bytes_and_time", &NEEDS)? else {
+        return Ok(());
+    };
+    let options = ["--events", "time-in-call"];
+    let run = record(&options, "x.aiprof", &["basic", "rounds=20"])?;
+    let report = |events: &str| -> anyhow::Result<Folded> {
+        let out = run.shop.path(&format!("{events}.folded"));
+        let mut command = Command::new(binary()?);
+        command
+            .arg("report")
+            .arg(&run.output)
+            .args(["--events", events]);
+        let done = command.arg("-o").arg(&out).output()?;
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        anyhow::ensure!(done.status.success(), "{}: {stderr}", done.status);
+        read(&out)
+    };
+    let launches = by_work(&report("launches")?);
+    assert_eq!(kernels(&launches, &run.truth), executed(&run.truth));
+    let moved = |folded: &Folded| by_work(folded).values().sum::<u64>();
+    let expected: u64 = run.truth.execs.iter().map(|e| e.bytes).sum();
+    assert_eq!(moved(&report("bytes")?), expected);
+    // The driver's clock in the truth file begins a little later, and ends earlier,
+    // than what is seen at the loader.
+    let mut inside = BTreeMap::new();
+    for call in &run.truth.calls {
+        *inside.entry(call.function.as_str()).or_insert(0_u64) += call.t1 - call.t0;
+    }
+    let time = report("time-in-call")?;
+    for name in ["zeCommandQueueSynchronize", "zeFenceHostSynchronize"] {
+        let lines = time.lines.iter().filter(|line| function(line) == name);
+        let found = lines.map(|line| line.value).sum::<u64>() as f64;
+        let truth = inside.get(name).copied().unwrap_or(0) as f64 / 1000.0;
+        assert!(truth > 0.0, "{name} is not called");
+        assert!(found >= truth - 1.0, "{name}: {found} us of {truth} us");
+        assert!(
+            found <= truth * 1.2 + 500.0,
+            "{name}: {found} us of {truth} us"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn the_call_path_of_every_launch_is_the_programs() -> anyhow::Result<()> {
+    let Some(_turn) = turn("the_call_path_of_every_launch_is_the_programs", &NEEDS)? else {
+        return Ok(());
+    };
+    let run = record(
+        &["--events", "launches"],
+        "out.folded",
+        &["paths", "rounds=40"],
+    )?;
+    let folded = read(&run.output)?;
+    let lines: Vec<&Line> = folded.lines.iter().filter(|l| work(l).is_some()).collect();
+    let total: u64 = run.accounts.iter().map(Account::total).sum();
+    let launches = lines
+        .iter()
+        .filter(|l| function(l).contains("AppendLaunch"));
+    let whole = launches.clone().filter(|l| !l.is_cut() && l.has("main"));
+    let sum = |lines: &mut dyn Iterator<Item = &&Line>| lines.map(|l| l.value).sum::<u64>();
+    assert_eq!(sum(&mut launches.clone()), total, "{}", run.stderr);
+    let whole = sum(&mut whole.clone());
+    assert!(
+        whole as f64 >= 0.99 * total as f64,
+        "{whole} of {total}\n{}",
+        folded.excerpt(12)
+    );
+    Ok(())
+}
