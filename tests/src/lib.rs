@@ -9,6 +9,7 @@
 //! * [`folded`]: reads folded stacks;
 //! * [`chain`]: states which call chains are right and counts those that are not;
 //! * [`level_zero`]: Level Zero programs, our virtual driver and Intel's real one;
+//! * [`trace`]: reads Chrome traces and checks them;
 //! * [`truth`]: reads the virtual driver's truth files;
 //! * [`monitor`]: memory and kernel objects of a running process;
 //! * [`mount`]: small file systems, to fill;
@@ -27,5 +28,6 @@ pub mod monitor;
 pub mod mount;
 pub mod need;
 pub mod oracle;
+pub mod trace;
 pub mod truth;
 pub mod workload;

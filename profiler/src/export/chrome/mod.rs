@@ -161,7 +161,7 @@ impl<'a> Trace<'a> {
         for text in loss_marks(&totals.losses, length) {
             line(text.as_bytes())?;
         }
-        let other = other_data(about, &totals);
+        let other = other_data(about, self.survey.start_ns(), &totals);
         writeln!(out, "\n],\n\"otherData\":{other}}}")?;
         out.flush()?;
         Ok(totals)
@@ -241,7 +241,7 @@ fn loss_marks(losses: &Losses, time_ns: u64) -> impl Iterator<Item = String> {
 }
 
 /// About the recording.
-fn other_data(about: &Meta, totals: &Totals) -> String {
+fn other_data(about: &Meta, start_ns: u64, totals: &Totals) -> String {
     let mut losses = Object::new();
     for (kind, count) in totals.losses.iter() {
         losses.number(kind.label(), count);
@@ -259,6 +259,7 @@ fn other_data(about: &Meta, totals: &Totals) -> String {
         }
     }
     data.number("start_unix_ns", about.start_unix_ns);
+    data.number("start_monotonic_ns", start_ns);
     data.micros("duration_us", about.duration_ns);
     data.number("cpus", about.cpus.into());
     data.number("frequency_hz", about.frequency_hz.into());
