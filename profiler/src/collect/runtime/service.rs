@@ -393,7 +393,8 @@ impl RuntimeProbes {
 
     /// Probes functions by their addresses in processes, those of one file at once.
     fn probe_handed_out(&mut self, handed: Vec<Handed>, processes: &ProcessTable) {
-        let mut files: Vec<(Handed, MapEvent, Vec<(u64, String)>)> = Vec::new();
+        type Points = Vec<(u64, String)>;
+        let mut files: Vec<(Handed, MapEvent, Points)> = Vec::new();
         for one in handed {
             let Some(map) = mapping_of(processes, one.pid, one.address) else {
                 self.refused += 1;
