@@ -335,7 +335,12 @@ fn what_is_read_at_the_exit_goes_through_the_arguments_of_the_entry() {
         assert_eq!((size.index, size.offset, size.to), (3, 4, 4));
         assert_eq!(*first, op(c::FROM_RESULT, 0, c::FETCH_READ, 1).to(5));
         assert_eq!((parent.index, parent.offset), (0, 8));
-        assert_eq!(compiled.spec.flags, c::SPEC_KEEP | c::SPEC_EXIT);
+        let stack = if exits == Exits::All {
+            c::SPEC_STACK
+        } else {
+            0
+        };
+        assert_eq!(compiled.spec.flags, stack | c::SPEC_KEEP | c::SPEC_EXIT);
         assert!(compiled.probe.has_exit);
         assert_eq!(compiled.probe.result, ResultKind::Level0);
         let at_exit: Vec<_> = compiled.probe.values.iter().map(|v| v.at_exit).collect();
@@ -351,7 +356,7 @@ fn an_exit_that_is_useful_is_probed_when_all_are_wanted() {
     assert_eq!((without.spec.flags, without.spec.n_values), (0, 1));
     assert!(!without.probe.has_exit && exit(&without).is_empty());
     let with = compile(function, Exits::All);
-    assert_eq!(with.spec.flags, c::SPEC_KEEP | c::SPEC_EXIT);
+    assert_eq!(with.spec.flags, c::SPEC_STACK | c::SPEC_KEEP | c::SPEC_EXIT);
     assert_eq!((with.spec.n_values, exit(&with).len()), (3, 1));
     // Without anything to read, the exit tells the end and the result.
     let plain = compile("kind = \"synchronize\"", Exits::All);
