@@ -92,7 +92,8 @@ fn a_function_handed_out_is_probed_where_it_is() {
     let groups = seen.probe("tst_hidden").slot("groups_x").unwrap();
     let values: Vec<u64> = calls.iter().map(|call| call.values[groups]).collect();
     assert_eq!(values, (0..100).collect::<Vec<u64>>());
-    assert_eq!(seen.files().len(), 1);
+    // The file may be described again for what was attached later.
+    assert!(!seen.files().is_empty());
 }
 
 #[test]
