@@ -320,7 +320,13 @@ impl Session {
         let rings = calls.into_iter().chain([self.ring.fd()]);
         let epoll = self.cpus.poller(rings).map_err(CollectError::Runtime)?;
         let readable = readable::watch(epoll).map_err(CollectError::Runtime)?;
-        let mut tick = tokio::time::interval(TICK);
+        // A library that has just been mapped is to be probed soon.
+        let every = if self.probes.is_some() {
+            TICK / 4
+        } else {
+            TICK
+        };
+        let mut tick = tokio::time::interval(every);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tokio::pin!(stop);
         let mut more = false;

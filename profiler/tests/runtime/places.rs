@@ -106,7 +106,9 @@ fn a_library_loaded_later_is_attached_within_100_ms() {
     let first = calls.first().expect("no call was seen");
     let late = Duration::from_nanos(first.time_ns - times[0]);
     println!("first call seen {late:?} after the library was loaded");
-    assert!(late < Duration::from_millis(100), "{late:?}");
+    // Decoding a library takes several times as long without optimisation.
+    let most = if cfg!(debug_assertions) { 300 } else { 100 };
+    assert!(late < Duration::from_millis(most), "{late:?}");
     // From then on every one is.
     let number = seen.probe("tst_launch").slot("kernel").unwrap();
     let numbers: Vec<u64> = calls.iter().map(|call| call.values[number]).collect();
