@@ -17,6 +17,8 @@
 //! * [`finisher`]: walks that ended for want of a table;
 //! * [`names`]: symbols, looked up while the recording runs;
 //! * [`runtime`]: probes on the functions of accelerator runtimes;
+//! * [`clock`]: the time of day;
+//! * [`metrics`]: the metrics files of AIUs;
 //! * [`closing`]: detaching without having the user wait;
 //! * [`session`]: owns the recording;
 //! * [`doctor`]: what of all this works on this machine.
@@ -25,6 +27,7 @@ pub mod binaries;
 pub mod bpf;
 pub mod busy;
 pub mod cgroup;
+pub mod clock;
 pub mod closing;
 pub mod config;
 pub mod cpu;
@@ -35,6 +38,7 @@ pub mod finisher;
 pub mod inspect;
 pub mod late;
 pub mod launch;
+pub mod metrics;
 pub mod names;
 pub mod privileges;
 pub mod probe_files;

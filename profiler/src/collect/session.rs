@@ -2,6 +2,9 @@
 //! rings, the tables and the naming thread; nothing else does.
 
 mod calls;
+mod devices;
+
+pub use devices::AiuUse;
 
 use super::{
     binaries::Binaries,
@@ -103,6 +106,8 @@ pub struct Finished {
     pub usage: SelfUsage,
     /// What of the runtimes was probed, if anything was to be.
     pub probes: Option<Tally>,
+    /// How AIUs were used.
+    pub aiu: AiuUse,
 }
 
 /// How often the rings are looked at without being asked to.
@@ -140,6 +145,7 @@ pub struct Session {
     probes: Option<(RuntimeProbes, Ring)>,
     /// The probes on drivers.
     drivers: DriverProbes,
+    devices: devices::Devices,
     /// Sees every event that belongs to the recording.
     watcher: Option<Box<Watcher>>,
     tables: Tables,
@@ -242,6 +248,7 @@ impl Session {
             ring,
             probes: None,
             drivers: DriverProbes::default(),
+            devices: devices::Devices::new(config, capture.is_some()),
             watcher: None,
             tables,
             publisher: Publisher::default(),
@@ -276,6 +283,7 @@ impl Session {
         };
         session.meet_running()?;
         session.start_probes(config, drivers)?;
+        session.tell_of_devices(false)?;
         session
             .cpus
             .start_sampling(session.bpf.sampler_fd()?)
@@ -313,6 +321,7 @@ impl Session {
         stop: impl Future<Output = ()>,
         mut on_progress: impl FnMut(&Progress),
     ) -> Result<(), CollectError> {
+        self.start_counters();
         let calls = self.probes.as_mut().map(|(probes, ring)| {
             probes.started();
             ring.fd()
@@ -404,6 +413,7 @@ impl Session {
         let links = self.stop_probes();
         self.drain(true)?;
         self.name_late_kernels(true)?;
+        self.tell_of_devices(true)?;
         self.aggregate
             .finish_calls(&self.processes, perf::monotonic_ns());
         let profile = self.build()?;
@@ -417,6 +427,7 @@ impl Session {
             bpf_memory_bytes,
         };
         let probes = self.probes.take().map(|(probes, _)| probes.tally());
+        let aiu = self.devices.used;
         // Whoever closes the rest must not keep alive what this process has.
         drop(self);
         closing::in_background(links);
@@ -424,6 +435,7 @@ impl Session {
             profile,
             usage,
             probes,
+            aiu,
         })
     }
 
@@ -497,12 +509,15 @@ impl Session {
             | Event::ProbedFile(_)
             | Event::KernelNamed(_)
             | Event::TracePoint(_)
-            | Event::Trace(_) => self.record(&event),
+            | Event::Trace(_)
+            | Event::Clock(_)
+            | Event::Counter(_) => self.record(&event),
         }
     }
 
     /// Writes an event that belongs to the recording to where events go.
     fn record(&mut self, event: &Event) -> Result<(), CollectError> {
+        self.devices.note(event);
         if let Some(capture) = &mut self.capture {
             capture.event(event).map_err(CollectError::Capture)?;
         }
@@ -630,6 +645,7 @@ impl Session {
     }
 
     fn housekeeping(&mut self) -> Result<(), CollectError> {
+        self.tell_of_devices(false)?;
         if self.last.naming.elapsed() >= NAMING {
             self.last.naming = Instant::now();
             self.request_names();
@@ -741,6 +757,7 @@ impl Session {
             losses.merge(&probes.losses(&self.bpf));
             losses.merge(&self.drivers.losses(&self.bpf));
         }
+        losses.merge(&self.devices.losses());
         losses
     }
 

@@ -103,7 +103,9 @@ impl Tracker {
             | Event::CallStack(_)
             | Event::CallData(_)
             | Event::TracePoint(_)
-            | Event::Trace(_) => {}
+            | Event::Trace(_)
+            | Event::Clock(_)
+            | Event::Counter(_) => {}
         }
     }
 

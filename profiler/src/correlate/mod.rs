@@ -50,6 +50,7 @@ mod calls;
 mod data;
 mod draft;
 mod effects;
+mod epoch;
 mod handles;
 mod known;
 mod memory;
@@ -61,6 +62,7 @@ mod thread;
 mod world;
 
 pub use calls::{Counts, Limits, Tracker};
+pub use epoch::EpochClock;
 pub use handles::ModuleImage;
 
 use crate::aiu::ActivityRecord;

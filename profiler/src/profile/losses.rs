@@ -96,6 +96,12 @@ pub enum LossKind {
     CallsUntimed,
     /// Activity records, or stretches of them, in no layout that is known.
     ActivityUnknown,
+    /// Activity records whose times are not of the recording, or cannot be placed.
+    ActivityUntimed,
+    /// Spans of devices that found no room in the trace.
+    SpansRefused,
+    /// Values of counters that were overwritten before they were read, or dropped.
+    CountersLost,
 }
 
 impl LossKind {
@@ -145,6 +151,9 @@ impl LossKind {
             Self::HandlesRefused => "handles refused (table full)",
             Self::CallsUntimed => "calls of unknown length (end not probed or not seen)",
             Self::ActivityUnknown => "activity records of unknown layout",
+            Self::ActivityUntimed => "activity records from outside the recording",
+            Self::SpansRefused => "device spans refused (too many rows)",
+            Self::CountersLost => "counter values missed",
         }
     }
 
