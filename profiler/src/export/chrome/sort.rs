@@ -41,6 +41,15 @@ impl Key {
         }
     }
 
+    /// Of an end of a flow: by number and process, begins before ends.
+    pub(super) fn flow(correlation: u64, process: u64, side: u64) -> Self {
+        Self {
+            time: correlation,
+            shortness: process,
+            depth: u32::from(side != 0),
+        }
+    }
+
     fn to_bytes(self) -> [u8; 20] {
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&self.time.to_le_bytes());

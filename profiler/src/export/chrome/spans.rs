@@ -2,15 +2,18 @@
 
 use super::{
     Scratch, Survey, Totals, args,
+    bounded::Bounded,
     json::Object,
+    lanes::{Lanes, Span},
     sort::{Key, Sorter},
     stacks::Stacks,
     tracks::{Floors, SAMPLES},
 };
 use crate::{
     aggregate::Names,
-    correlate::{CallSink, FinishedCall, KernelName, Launch},
+    correlate::{CallSink, DeviceSpan, FinishedCall, KernelName, Launch},
     process::ProcessTable,
+    profile::LossKind,
     wire::{Call, CallData, Event, Sample},
 };
 use rustc_hash::FxHashMap;
@@ -24,9 +27,14 @@ const MAX_WORK: usize = 8;
 
 /// Writes calls and samples.
 pub(super) struct Spans<'a> {
-    survey: &'a Survey,
+    pub(super) survey: &'a Survey,
     scratch: &'a mut Scratch<'a>,
     sorter: Sorter,
+    /// What is on rows that are no threads.
+    pub(super) lanes: Lanes,
+    bounded: Bounded,
+    /// The time of the last event.
+    pub(super) now_ns: u64,
     pub(super) stacks: Stacks<'a>,
     period_ns: u64,
     /// Of the threads' calls.
@@ -37,7 +45,7 @@ pub(super) struct Spans<'a> {
     inside: FxHashMap<u64, u64>,
     /// The last call, whose launches follow it.
     pending: Option<Pending>,
-    totals: Totals,
+    pub(super) totals: Totals,
     error: Option<io::Error>,
 }
 
@@ -72,6 +80,9 @@ impl<'a> Spans<'a> {
             survey,
             scratch,
             sorter: Sorter::new(),
+            lanes: Lanes::new(survey.start_ns()),
+            bounded: Bounded::default(),
+            now_ns: 0,
             stacks: Stacks::new(names),
             period_ns,
             floors: Floors::default(),
@@ -149,7 +160,14 @@ impl<'a> Spans<'a> {
         event.micros("dur", end - start);
     }
 
-    fn push(&mut self, key: Key, line: &str) {
+    /// Puts a span on a row that is no thread.
+    pub(super) fn place(&mut self, span: Span<'_>) {
+        if self.error.is_none() {
+            self.error = self.lanes.push(span, self.scratch).err();
+        }
+    }
+
+    pub(super) fn push(&mut self, key: Key, line: &str) {
         if self.error.is_none() {
             let pushed = self.sorter.push(key, line, self.scratch);
             self.error = pushed.err();
@@ -161,12 +179,29 @@ impl<'a> Spans<'a> {
         self.error.take().map_or(Ok(()), Err)
     }
 
-    /// All lines, and how many they are of what.
-    pub(super) fn end(mut self) -> io::Result<(Sorter, Totals)> {
+    /// Gives all lines, and how many they are of what.
+    pub(super) fn end(
+        mut self,
+        take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<Totals> {
         self.flush();
+        for span in self.bounded.finish(self.survey) {
+            self.estimate(span);
+        }
         self.check()?;
         self.totals.losses.merge(&self.stacks.losses);
-        Ok((self.sorter, self.totals))
+        self.sorter.finish(take)?;
+        let written = self.lanes.finish(self.scratch, take)?;
+        self.totals.flows = written.flows;
+        self.totals
+            .losses
+            .add(LossKind::SpansRefused, written.refused);
+        Ok(self.totals)
+    }
+
+    fn estimate(&mut self, span: Span<'_>) {
+        self.totals.estimated_spans += 1;
+        self.place(span);
     }
 
     /// When a call ended, or is said to have ended.
@@ -216,6 +251,9 @@ impl CallSink for Spans<'_> {
             return;
         }
         self.flush();
+        for span in self.bounded.call(self.survey, call) {
+            self.estimate(span);
+        }
         self.totals.calls += 1;
         let (probe, start) = (&*call.probe, call.start_ns);
         let mut args = Object::new();
@@ -256,9 +294,20 @@ impl CallSink for Spans<'_> {
     fn launch(&mut self, launch: &Launch) {
         self.totals.launches += 1;
         let name = self.name(launch.pid, &launch.name).into_owned();
+        if !self.bounded.launch(self.survey, launch, &name) {
+            self.totals.losses.add(LossKind::SpansRefused, 1);
+        }
         if let Some(pending) = self.pending.as_mut().filter(|p| p.made(launch)) {
             pending.take(launch, name);
         }
+    }
+
+    fn device_span(&mut self, span: &DeviceSpan) {
+        self.record_of_device(span);
+    }
+
+    fn runtime_record(&mut self, span: &DeviceSpan) {
+        self.record_of_runtime(span);
     }
 }
 
