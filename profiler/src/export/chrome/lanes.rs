@@ -23,6 +23,9 @@ const MAX_ALL_LANES: u32 = 1 << 20;
 /// Groups and rows are listed after all threads.
 const SORT_INDEX: u64 = 5_000_000;
 
+/// Takes a line, and where it belongs.
+pub(super) type Take<'a> = dyn FnMut(Key, &str, &mut Scratch<'_>) -> io::Result<()> + 'a;
+
 /// A row of spans.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Row {
@@ -165,25 +168,25 @@ impl Lanes {
         Some(number)
     }
 
-    /// Writes everything.
+    /// Gives all lines: in no order, for where spans are decides what else there is.
     ///
     /// # Errors
     /// Those of the temporary files and of `take`.
     pub(super) fn finish(
         self,
         scratch: &mut Scratch<'_>,
-        take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+        take: &mut Take<'_>,
     ) -> io::Result<Written> {
         let mut groups: Vec<_> = self.groups.iter().collect();
         groups.sort_by_key(|(_, number)| **number);
         for (group, &number) in groups {
             if let Group::Named(name) = group {
                 let name = describe("process_name", number, number, |a| a.text("name", name));
-                take(name.as_bytes())?;
+                take(Key::first(), &name, scratch)?;
                 let index = describe("process_sort_index", number, number, |args| {
                     args.number("sort_index", SORT_INDEX);
                 });
-                take(index.as_bytes())?;
+                take(Key::first(), &index, scratch)?;
             }
         }
         let mut places: Vec<Place> = Vec::new();
@@ -210,7 +213,7 @@ impl Lanes {
         };
         self.sorter
             .finish(&mut |line| writer.span(line, scratch, take))?;
-        writer.finish(take)
+        writer.finish(scratch, take)
     }
 }
 
@@ -229,7 +232,7 @@ impl Writer {
         &mut self,
         line: &[u8],
         scratch: &mut Scratch<'_>,
-        take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+        take: &mut Take<'_>,
     ) -> io::Result<()> {
         let Some((numbers, event)) = split(line) else {
             return Err(io::ErrorKind::InvalidData.into());
@@ -253,11 +256,11 @@ impl Writer {
                     more => format!("{} ({more})", place.name),
                 };
                 let named = describe("thread_name", place.pid, lane, |a| a.text("name", &name));
-                take(named.as_bytes())?;
+                take(Key::first(), &named, scratch)?;
                 let index = describe("thread_sort_index", place.pid, lane, |args| {
                     args.number("sort_index", SORT_INDEX + u64::from(self.lanes));
                 });
-                take(index.as_bytes())?;
+                take(Key::first(), &index, scratch)?;
                 lane
             }
             None => {
@@ -267,7 +270,8 @@ impl Writer {
         };
         let pid = place.pid;
         self.written.spans += 1;
-        take(on_track(event, pid, lane).as_bytes())?;
+        let key = Key::span(*start, end.saturating_sub(*start), lane);
+        take(key, &on_track(event, pid, lane), scratch)?;
         if let &[process, correlation, side] = flow {
             let key = Key::flow(correlation, process, side);
             let at = format!("{process} {correlation} {side} {pid} {lane} {start}\n");
@@ -277,10 +281,10 @@ impl Writer {
     }
 
     /// Writes the flows that have both ends.
-    fn finish(mut self, take: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<Written> {
+    fn finish(mut self, scratch: &mut Scratch<'_>, take: &mut Take<'_>) -> io::Result<Written> {
         let flows = std::mem::replace(&mut self.flows, Sorter::new());
         // The begin of the flow whose ends come, and whether it was written.
-        let mut open: Option<([u64; 2], String, bool)> = None;
+        let mut open: Option<([u64; 2], u64, String, bool)> = None;
         let mut processes: FxHashMap<u64, u64> = FxHashMap::default();
         let mut written = self.written;
         flows.finish(&mut |line| {
@@ -302,18 +306,19 @@ impl Writer {
             if side == 0 {
                 // Of several launches with one number, the first.
                 if !is_open {
-                    open = Some((key, flow_event(true, id, [pid, lane], at), false));
+                    open = Some((key, time, flow_event(true, id, [pid, lane], at), false));
                 }
                 return Ok(());
             }
-            let Some((_, begin, told)) = open.as_mut().filter(|_| is_open) else {
+            let Some((_, from, begin, told)) = open.as_mut().filter(|_| is_open) else {
                 return Ok(());
             };
             // Of several kernels of one launch, the first.
             if !*told {
                 *told = true;
-                take(begin.as_bytes())?;
-                take(flow_event(false, id, [pid, lane], at).as_bytes())?;
+                take(Key::after(*from), begin, scratch)?;
+                let end = flow_event(false, id, [pid, lane], at);
+                take(Key::after(time), &end, scratch)?;
                 written.flows += 1;
             }
             Ok(())
@@ -393,8 +398,8 @@ mod tests {
             lanes.push(span, &mut scratch).unwrap();
         }
         let mut lines = Vec::new();
-        let mut take = |line: &[u8]| {
-            lines.push(serde_json::from_slice(line).unwrap());
+        let mut take = |_: Key, line: &str, _: &mut Scratch<'_>| {
+            lines.push(serde_json::from_str(line).unwrap());
             Ok(())
         };
         let written = lanes.finish(&mut scratch, &mut take).unwrap();

@@ -190,8 +190,10 @@ impl<'a> Spans<'a> {
         }
         self.check()?;
         self.totals.losses.merge(&self.stacks.losses);
+        let sorter = &mut self.sorter;
+        let mut push = |key, line: &str, scratch: &mut Scratch<'_>| sorter.push(key, line, scratch);
+        let written = self.lanes.finish(self.scratch, &mut push)?;
         self.sorter.finish(take)?;
-        let written = self.lanes.finish(self.scratch, take)?;
         self.totals.flows = written.flows;
         self.totals
             .losses
