@@ -95,8 +95,9 @@ pub(super) struct Lanes {
 struct Place {
     pid: u32,
     name: String,
-    /// Of each lane its number and the ends of the spans that are open.
-    lanes: Vec<(u32, Vec<u64>)>,
+    /// Of each lane its number, the ends of the spans that are open, and the last
+    /// that was not.
+    lanes: Vec<(u32, Vec<u64>, u64)>,
 }
 
 impl Lanes {
@@ -141,8 +142,6 @@ impl Lanes {
         event.text("ph", "X");
         event.text("name", span.name);
         event.text("cat", span.category);
-        event.micros("ts", start.saturating_sub(self.start_ns));
-        event.micros("dur", end - start);
         event.raw("args", &span.args.end());
         let mut line = format!("{row} {start} {end}");
         if let Some(flow) = span.flow {
@@ -244,12 +243,13 @@ impl Writer {
         let Some(place) = self.places.get_mut(row) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        let lane = match place.lane(*start, *end) {
-            Some(lane) => lane,
+        let found = place.lane(*start, *end);
+        let (lane, start, end) = match found {
+            Some(found) => found,
             None if place.lanes.len() < MAX_LANES && self.lanes < MAX_ALL_LANES => {
                 let lane = FIRST_LANE + self.lanes;
                 self.lanes += 1;
-                place.lanes.push((lane, vec![*end]));
+                place.lanes.push((lane, vec![*end], 0));
                 let number = place.lanes.len();
                 let name = match number {
                     1 => place.name.clone(),
@@ -261,7 +261,7 @@ impl Writer {
                     args.number("sort_index", SORT_INDEX + u64::from(self.lanes));
                 });
                 take(Key::first(), &index, scratch)?;
-                lane
+                (lane, *start, *end)
             }
             None => {
                 self.written.refused += 1;
@@ -270,8 +270,12 @@ impl Writer {
         };
         let pid = place.pid;
         self.written.spans += 1;
-        let key = Key::span(*start, end.saturating_sub(*start), lane);
-        take(key, &on_track(event, pid, lane), scratch)?;
+        let key = Key::span(start, end.saturating_sub(start), lane);
+        let times = (
+            start.saturating_sub(self.start_ns),
+            end.saturating_sub(start),
+        );
+        take(key, &on_track(event, pid, lane, times), scratch)?;
         if let &[process, correlation, side] = flow {
             let key = Key::flow(correlation, process, side);
             let at = format!("{process} {correlation} {side} {pid} {lane} {start}\n");
@@ -328,17 +332,25 @@ impl Writer {
 }
 
 impl Place {
-    /// The first lane in which a span lies beside or inside of all that is there.
-    fn lane(&mut self, start: u64, end: u64) -> Option<u32> {
-        self.lanes.iter_mut().find_map(|(lane, open)| {
-            while open.last().is_some_and(|last| *last <= start) {
-                open.pop();
+    /// The first lane in which a span lies beside or inside of all that is there, and
+    /// the span's times in it. Where spans touch they are set a nanosecond apart:
+    /// viewers add times up as floating-point numbers of microseconds, and would see
+    /// some of them cross.
+    fn lane(&mut self, start: u64, end: u64) -> Option<(u32, u64, u64)> {
+        self.lanes.iter_mut().find_map(|(lane, open, closed)| {
+            while let Some(last) = open.pop_if(|last| *last <= start) {
+                *closed = last.max(*closed);
             }
-            if open.last().is_some_and(|last| *last < end) {
-                return None;
+            let start = start.max(closed.saturating_add(1));
+            let mut end = end.max(start);
+            if let Some(around) = open.last() {
+                if *around < end || start >= *around {
+                    return None;
+                }
+                end = end.min(around.saturating_sub(1)).max(start);
             }
             open.push(end);
-            Some(*lane)
+            Some((*lane, start, end))
         })
     }
 }
@@ -350,10 +362,17 @@ fn split(line: &[u8]) -> Option<(Vec<u64>, &str)> {
     Some((numbers.ok()?, event))
 }
 
-/// An event with its process and thread.
-fn on_track(event: &str, pid: u32, tid: u32) -> String {
+/// An event with its process and thread, its begin in the trace and its length.
+fn on_track(event: &str, pid: u32, tid: u32, (start, length): (u64, u64)) -> String {
+    let mut whole = Object::new();
+    whole.number("pid", pid.into());
+    whole.number("tid", tid.into());
+    whole.micros("ts", start);
+    whole.micros("dur", length);
+    let whole = whole.end();
+    let known = whole.strip_suffix('}').unwrap_or(&whole);
     let rest = event.strip_prefix('{').unwrap_or(event);
-    format!("{{\"pid\":{pid},\"tid\":{tid},{rest}")
+    format!("{known},{rest}")
 }
 
 /// One end of an arrow.

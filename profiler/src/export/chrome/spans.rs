@@ -129,7 +129,8 @@ impl<'a> Spans<'a> {
         let begin = begin.max(self.survey.start_ns());
         let start = self.sample_floors.clamp(tid, begin);
         let end = sample.time_ns.max(start);
-        self.sample_floors.raise(tid, end);
+        // A nanosecond apart: see `Lanes`.
+        self.sample_floors.raise(tid, end.saturating_add(1));
         self.totals.samples += 1;
         let mut args = Object::new();
         args.number("cpu", sample.cpu.into());
@@ -216,9 +217,10 @@ impl<'a> Spans<'a> {
         let end = shown.max(inside).max(call.start_ns);
         if call.parent != 0 {
             let around = self.inside.entry(call.parent).or_default();
-            *around = end.max(*around);
+            *around = end.saturating_add(1).max(*around);
         }
-        self.floors.raise(call.tid, end);
+        // Likewise.
+        self.floors.raise(call.tid, end.saturating_add(1));
         end
     }
 
