@@ -42,7 +42,11 @@ async function processor() {
 
 /** What a page says that is no mere information. */
 const complaints = (messages) =>
-  messages.filter(({ kind }) => ['warning', 'error', 'assert', 'exception', 'dialog'].includes(kind));
+  messages
+    .filter(({ kind }) => ['warning', 'error', 'assert', 'exception', 'dialog'].includes(kind))
+    // Of Perfetto's own: it looks for its development server on machines like this one.
+    .filter(({ text }) => !text.startsWith('LiveReload'))
+    .map(({ kind, text }) => ({ kind, text: text.slice(0, 400) }));
 
 async function pages() {
   const name = path.basename(trace);
@@ -73,5 +77,5 @@ async function pages() {
 
 const answer = { processor: await processor() };
 if (chromium) Object.assign(answer, await pages());
-console.log(JSON.stringify(answer));
-process.exit(0);
+// The engine's code keeps the process alive otherwise.
+process.stdout.write(`${JSON.stringify(answer)}\n`, () => process.exit(0));
