@@ -15,7 +15,7 @@ const VARIABLES: [(&str, &str); 4] = [
 ];
 
 /// Advice where aiprof starts the program.
-pub const HINT_COMMAND: &str = "--aiu-timing switches timing on for COMMAND, and a program \
+pub const HINT_COMMAND: &str = "`aiprof --aiu-timing COMMAND` switches timing on, and a program \
      can enable records itself (libaiupti, torch's profiler, vLLM's --profiler-config)";
 
 /// Advice where the program runs already.
