@@ -168,27 +168,6 @@ fn notes(accelerators: &[Accelerator], runtimes: &[Runtime]) -> Vec<String> {
     aiu.then_some(text).into_iter().collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn aius_come_with_a_note_about_their_times() {
-        assert!(notes(&[], &[]).is_empty());
-        let runtime = Runtime {
-            name: "IBM AIU runtime (flex)",
-            library: "/opt/libflex.so".into(),
-            installed: false,
-            processes: vec![1],
-        };
-        let notes = notes(&[], &[runtime]);
-        assert!(
-            notes.len() == 1 && notes[0].contains("--aiu-timing"),
-            "{notes:?}"
-        );
-    }
-}
-
 fn is_ready(checks: &[Check]) -> bool {
     checks
         .iter()
@@ -247,5 +226,21 @@ mod tests {
         );
         let status = serde_json::to_value(Status::NotApplicable).unwrap();
         assert_eq!(status, "n/a");
+    }
+
+    #[test]
+    fn aius_come_with_a_note_about_their_times() {
+        assert!(notes(&[], &[]).is_empty());
+        let runtime = Runtime {
+            name: "IBM AIU runtime (flex)",
+            library: "/opt/libflex.so".into(),
+            installed: false,
+            processes: vec![1],
+        };
+        let notes = notes(&[], &[runtime]);
+        assert!(
+            notes.len() == 1 && notes[0].contains("--aiu-timing"),
+            "{notes:?}"
+        );
     }
 }
