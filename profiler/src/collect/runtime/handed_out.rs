@@ -29,6 +29,10 @@ const MAX_NAMES: usize = 4096;
 const MAX_TABLES: usize = 1024;
 /// Most processes remembered whose functions were followed.
 const MAX_FOLLOWED: usize = 65_536;
+/// How many tables of one function are read without pause.
+const EAGER: u32 = 16;
+/// How often they are after that.
+const SELDOM: Duration = Duration::from_millis(100);
 /// How long a table waits for its neighbours: where one begins, the one before it
 /// ends at the latest.
 const SETTLE: Duration = Duration::from_millis(5);
@@ -77,6 +81,9 @@ pub(super) struct HandedOut {
     /// The last text of a thread, and for which function.
     names: FxHashMap<u32, (u32, String)>,
     waiting: Vec<Filled>,
+    /// How often the tables that a function fills were read, and when last, by the
+    /// numbers of its file and of itself.
+    read: FxHashMap<(u32, u32), (u32, Option<Instant>)>,
     /// Where tables begin, by process.
     begins: Vec<(u32, u64)>,
     /// Functions that only lead on, by the number of their file.
@@ -174,6 +181,7 @@ impl HandedOut {
         };
         if let Some(at) = source.fills.as_ref().and_then(|&(slot, _)| value(slot))
             && self.waiting.len() < MAX_TABLES
+            && is_due(self.read.entry((call.library, call.probe)).or_default())
         {
             self.waiting.push(Filled {
                 pid: call.pid,
@@ -214,6 +222,17 @@ impl HandedOut {
         });
         looks.collect()
     }
+}
+
+/// Whether a table is to be read: a driver fills those of every process with the
+/// same functions, as a rule.
+fn is_due((times, last): &mut (u32, Option<Instant>)) -> bool {
+    if *times >= EAGER && last.is_some_and(|last| last.elapsed() < SELDOM) {
+        return false;
+    }
+    *times = times.saturating_add(1);
+    *last = Some(Instant::now());
+    true
 }
 
 /// How much higher than it says a file is loaded in a process.
