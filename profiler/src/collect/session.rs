@@ -745,6 +745,7 @@ impl Session {
     fn running_losses(&self) -> Losses {
         let mut losses = Losses::default();
         losses.add(LossKind::RingDrops, self.bpf.count(COUNT_RING_DROPS));
+        losses.add(LossKind::ProgramsMissed, Bpf::missed());
         losses.add(LossKind::TablesEvicted, self.tables.evicted);
         losses.add(LossKind::FilesUnreadable, self.binaries.failed());
         losses.add(LossKind::FilesNoUnwindData, self.tables.without_data);
