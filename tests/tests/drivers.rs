@@ -1,0 +1,460 @@
+//! Ioctls and fences of device drivers, against programs that write down what
+//! they do (xtask/vm).
+//!
+//! Most of these need devices that only the test VMs have (`cargo xtask vm-test`
+//! runs this very program there); one runs on any machine.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use aiprof::correlate::{CallSink, FinishedCall, Launch, Tracker};
+use aiprof::import::capture;
+use aiprof::wire::Event;
+use aiprof_tests::aiprof::binary;
+use aiprof_tests::need::{Need, turn};
+use aiprof_tests::workload::{Workshop, checked};
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+/// Submissions that each program makes.
+const ROUNDS: &str = "5";
+
+/// What a recording has of the devices.
+#[derive(Default)]
+struct Recorded {
+    calls: Vec<FinishedCall>,
+    launches: Vec<Launch>,
+    /// Addresses of stacks, by id: user, then kernel.
+    stacks: HashMap<u64, (Vec<u64>, Vec<u64>)>,
+}
+
+impl CallSink for Recorded {
+    fn call(&mut self, call: &FinishedCall) {
+        if call.probe.is_ioctl {
+            self.calls.push(call.clone());
+        }
+    }
+
+    fn launch(&mut self, launch: &Launch) {
+        self.launches.push(launch.clone());
+    }
+}
+
+/// Options that the VM wants aiprof to be run with.
+fn options() -> Vec<String> {
+    let text = std::env::var("AIPROF_OPTIONS").unwrap_or_default();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// A program of the VM: there it lies in a folder, elsewhere it is built.
+fn program(shop: &Workshop, name: &str) -> anyhow::Result<PathBuf> {
+    if let Some(folder) = std::env::var_os("AIPROF_VM_PROGRAMS") {
+        return Ok(Path::new(&folder).join(name));
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../xtask/vm")
+        .join(format!("{name}.c"));
+    let output = shop.path(name);
+    checked(
+        Command::new("cc")
+            .args(["-O2", "-fomit-frame-pointer", "-o"])
+            .arg(&output)
+            .arg(source),
+    )?;
+    Ok(output)
+}
+
+/// Records a program; gives what it wrote down, line by line, and what was
+/// recorded of it.
+fn record(
+    shop: &Workshop,
+    stand_ins: &[&str],
+    name: &str,
+    args: &[&str],
+) -> anyhow::Result<(Vec<Value>, Recorded)> {
+    let file = shop.path(&format!(
+        "{name}-{}.aiprof",
+        args.join("-").replace('/', "_")
+    ));
+    let mut command = Command::new(binary()?);
+    // Calls are wanted, not samples, and some of this runs on emulated CPUs.
+    command
+        .args(["record", "-F", "1", "--no-inlines"])
+        .args(options())
+        .arg("-o")
+        .arg(&file);
+    for stand_in in stand_ins {
+        command.args(["--admit-device", stand_in]);
+    }
+    command.arg("--").arg(program(shop, name)?).args(args);
+    command.stdin(std::process::Stdio::null());
+    let text = checked(&mut command)?;
+    let lines = text.lines().filter(|line| line.starts_with('{'));
+    let truth = lines
+        .map(|line| serde_json::from_str(line).with_context(|| line.to_owned()))
+        .collect::<anyhow::Result<Vec<Value>>>()?;
+    let end = truth.iter().find(|line| line["event"] == "end");
+    let pid = end.and_then(|line| number(line, "pid")).context("no end")?;
+    let mut recorded = read(&file)?;
+    // Others may ask the same device for something, such as whether it is a terminal.
+    recorded.calls.retain(|call| u64::from(call.pid) == pid);
+    recorded.launches.retain(|l| u64::from(l.pid) == pid);
+    Ok((truth, recorded))
+}
+
+/// Reads a recording.
+fn read(file: &Path) -> anyhow::Result<Recorded> {
+    let mut recorded = Recorded::default();
+    let mut tracker = Tracker::default();
+    let mut last = 0;
+    capture::for_each_event(file, |event| {
+        last = last.max(event.time_ns());
+        tracker.apply(&event, &mut recorded);
+        if let Event::CallStack(stack) = event {
+            let addresses = (stack.sample.user, stack.sample.kernel);
+            recorded.stacks.insert(stack.id, addresses);
+        }
+        true
+    })?;
+    tracker.finish(last, &mut recorded);
+    recorded.calls.sort_by_key(|call| call.start_ns);
+    Ok(recorded)
+}
+
+fn number(line: &Value, key: &str) -> Option<u64> {
+    line.get(key)?.as_u64()
+}
+
+/// The value of a call's with this name, if it was read.
+fn value(call: &FinishedCall, name: &str) -> Option<u64> {
+    call.value(call.probe.slot(name)?)
+}
+
+/// The calls that the program says it made on the device.
+fn made(truth: &[Value]) -> Vec<&Value> {
+    let elsewhere = [Some("file"), Some("descriptor")];
+    truth
+        .iter()
+        .filter(|line| line["event"] == "call" && !elsewhere.contains(&line["bad"].as_str()))
+        .collect()
+}
+
+/// The program's words for fields, and the tables'.
+const FIELDS: &[(&str, &str)] = &[
+    ("vm", "vm"),
+    ("queue", "queue"),
+    ("handle", "object"),
+    ("address", "batch"),
+    ("size", "bytes"),
+    ("addr", "address"),
+    ("range", "bytes"),
+    ("op", "op"),
+    ("sequence", "fence"),
+    ("gpu", "device"),
+    ("events", "count"),
+    ("vaddr", "pointer"),
+    ("unmapped", "unmapped"),
+    ("query", "query"),
+    ("value", "value"),
+];
+
+/// Every call was recorded, in order, with its times, result and fields.
+fn compare(truth: &[Value], calls: &[FinishedCall], prefixes: &[&str]) -> anyhow::Result<()> {
+    let made = made(truth);
+    let names: Vec<_> = calls.iter().map(|c| c.probe.function.as_str()).collect();
+    ensure!(
+        made.len() == calls.len(),
+        "{} made, {} recorded: {names:?}",
+        made.len(),
+        calls.len()
+    );
+    for (line, call) in made.into_iter().zip(calls) {
+        compare_one(line, call, prefixes)
+            .with_context(|| format!("{line}\nrecorded: {} {call:?}", call.probe.function))?;
+    }
+    Ok(())
+}
+
+fn compare_one(line: &Value, call: &FinishedCall, prefixes: &[&str]) -> anyhow::Result<()> {
+    let command = line["command"].as_str().context("no command")?;
+    if command == "unknown" {
+        ensure!(
+            call.probe.function.ends_with(" ioctl"),
+            "an unknown command"
+        );
+        let number = line["number"].as_str().context("no number")?;
+        let recorded = value(call, "command").map(|n| format!("{n:#x}"));
+        ensure!(
+            recorded.as_deref() == Some(number),
+            "its number: {recorded:?}"
+        );
+    } else {
+        let names = prefixes.iter().map(|prefix| format!("{prefix}{command}"));
+        ensure!(
+            names.into_iter().any(|name| name == call.probe.function),
+            "another command"
+        );
+    }
+    let (before, after) = (number(line, "before"), number(line, "after"));
+    ensure!(before <= Some(call.start_ns), "began too early");
+    let end = call.end_ns.context("its end was not seen")?;
+    ensure!(call.start_ns <= end && Some(end) <= after, "ended too late");
+    let (result, error) = (line["result"].as_i64(), line["error"].as_i64());
+    // The C library turns -errno into -1 and errno.
+    let expected = if error == Some(0) {
+        result
+    } else {
+        error.map(|e| -e)
+    };
+    ensure!(
+        call.result.map(|r| r as i64) == expected,
+        "result {:?}",
+        call.result
+    );
+    for (said, name) in FIELDS {
+        let Some(said) = number(line, said) else {
+            continue;
+        };
+        let Some(slot) = call.probe.slot(name) else {
+            continue;
+        };
+        let at_exit = call.probe.values.get(slot).is_some_and(|v| v.at_exit);
+        if at_exit && error != Some(0) {
+            ensure!(call.value(slot).is_none(), "{name} of a call that failed");
+        } else {
+            ensure!(
+                call.value(slot) == Some(said),
+                "{name}: {:?}",
+                call.value(slot)
+            );
+        }
+    }
+    if line["bad"] == "address" {
+        ensure!(call.unread != 0, "a bad address was read");
+    }
+    compare_binds(line, call)
+}
+
+/// The elements of VM_BIND, in place and in an array.
+fn compare_binds(line: &Value, call: &FinishedCall) -> anyhow::Result<()> {
+    let Some(binds) = line["binds"].as_array() else {
+        return Ok(());
+    };
+    let layout = call.probe.layout.as_ref().context("no layout")?;
+    let array = layout.arrays.first().context("no array")?;
+    let elements = array.elements(&call.probe, call);
+    ensure!(elements.missing == 0 && elements.elements.len() == binds.len());
+    for (bind, element) in binds.iter().zip(&elements.elements) {
+        for (said, name) in [
+            ("op", "op"),
+            ("obj", "object"),
+            ("addr", "address"),
+            ("range", "bytes"),
+        ] {
+            let at = array.field(name).context("no such field")?;
+            ensure!(number(bind, said) == element.get(at).copied(), "{name}");
+        }
+    }
+    Ok(())
+}
+
+/// Each submission's stack goes from the function that makes it through the one
+/// that calls that, to the end.
+fn compare_stacks(truth: &[Value], recorded: &Recorded, kernel: bool) -> anyhow::Result<()> {
+    let section = |name: &str| {
+        let mut code = truth.iter().filter(|line| line["event"] == "code");
+        let line = code.find(|line| line["name"] == name)?;
+        Some(number(line, "start")?..number(line, "stop")?)
+    };
+    let (submit, run) = (
+        section("submit").context("code")?,
+        section("run").context("code")?,
+    );
+    let submits = recorded.calls.iter();
+    let submits = submits.filter(|c| c.probe.kind == aiprof::probes::CallKind::Submit);
+    // Those behind them are mistakes, made elsewhere.
+    for call in submits.take(ROUNDS.parse()?) {
+        let (user, kernel_part) = recorded.stacks.get(&call.stack).context("no stack")?;
+        let inner = user.iter().position(|a| submit.contains(a));
+        let outer = user.iter().position(|a| run.contains(a));
+        let (inner, outer) = (
+            inner.with_context(|| format!("no submit in {user:x?} {submit:x?}"))?,
+            outer.context("no run")?,
+        );
+        ensure!(inner < outer, "the order of calls");
+        // main, what calls it, and the program's entry.
+        ensure!(user.len() >= outer + 4, "the stack ends early: {user:x?}");
+        ensure!(
+            kernel_part.is_empty() != kernel,
+            "{} kernel frames",
+            kernel_part.len()
+        );
+    }
+    Ok(())
+}
+
+/// On any machine: a device that refuses every command is told from other files,
+/// and its calls are recorded with what went in.
+#[test]
+#[ignore = "needs root"]
+fn refused_ioctls_of_a_stand_in() -> anyhow::Result<()> {
+    let mut needs = vec![
+        Need::Root,
+        Need::Path("/sys/kernel/tracing/events/syscalls"),
+    ];
+    if std::env::var_os("AIPROF_VM_PROGRAMS").is_none() {
+        needs.push(Need::Tool("cc"));
+    }
+    let Some(_turn) = turn("refused_ioctls_of_a_stand_in", &needs)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let args = ["xe", "/dev/null", ROUNDS];
+    let (truth, recorded) = record(&shop, &["xe=/dev/null"], "ioctl_work", &args)?;
+    // What is no device of ours is not seen: /dev/null is standard input too.
+    compare_with_stdin(&truth, &recorded)?;
+    compare_stacks(&truth, &recorded, false)
+}
+
+/// As [`compare`], where standard input is the device too.
+fn compare_with_stdin(truth: &[Value], recorded: &Recorded) -> anyhow::Result<()> {
+    let mut all = truth.to_vec();
+    for line in &mut all {
+        if line["bad"] == "file" {
+            line["bad"] = "stdin".into();
+        }
+    }
+    compare(&all, &recorded.calls, &["DRM_IOCTL_XE_", "DRM_IOCTL_"])
+}
+
+fn on_cuse(test: &str, table: &str, node: &'static str, prefixes: &[&str]) -> anyhow::Result<()> {
+    let Some(_turn) = turn(test, &[Need::Root, Need::Path(node)])? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let stand_in = format!("{table}={node}");
+    let (truth, recorded) = record(&shop, &[&stand_in], "ioctl_work", &[table, node, ROUNDS])?;
+    compare(&truth, &recorded.calls, prefixes)?;
+    compare_stacks(&truth, &recorded, false)?;
+    let submits = recorded.launches.len();
+    let wanted = if table == "kfd" { 0 } else { 5 };
+    ensure!(submits == wanted, "{submits} launches");
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs a test VM"]
+fn xe_ioctls() -> anyhow::Result<()> {
+    on_cuse(
+        "xe_ioctls",
+        "xe",
+        "/dev/xe_test",
+        &["DRM_IOCTL_XE_", "DRM_IOCTL_"],
+    )
+}
+
+#[test]
+#[ignore = "needs a test VM"]
+fn i915_ioctls() -> anyhow::Result<()> {
+    let prefixes = ["DRM_IOCTL_I915_GEM_", "DRM_IOCTL_I915_", "DRM_IOCTL_"];
+    on_cuse("i915_ioctls", "i915", "/dev/i915_test", &prefixes)
+}
+
+#[test]
+#[ignore = "needs a test VM"]
+fn amdgpu_ioctls() -> anyhow::Result<()> {
+    on_cuse(
+        "amdgpu_ioctls",
+        "amdgpu",
+        "/dev/amdgpu_test",
+        &["DRM_IOCTL_AMDGPU_"],
+    )
+}
+
+#[test]
+#[ignore = "needs a test VM"]
+fn kfd_ioctls() -> anyhow::Result<()> {
+    on_cuse("kfd_ioctls", "kfd", "/dev/kfd_test", &["AMDKFD_IOC_"])
+}
+
+/// Real VFIO. The group stands in for an AIU's; the container and the opened
+/// device then belong to it.
+#[test]
+#[ignore = "needs a test VM"]
+fn vfio_ioctls() -> anyhow::Result<()> {
+    let Some(_turn) = turn("vfio_ioctls", &[Need::Root, Need::Path("/tmp/vfio-device")])? else {
+        return Ok(());
+    };
+    let place = std::fs::read_to_string("/tmp/vfio-device")?;
+    let (group, address) = place.trim().split_once(' ').context("the device's place")?;
+    let shop = Workshop::new()?;
+    let stand_in = format!("vfio={group}");
+    let (truth, recorded) = record(&shop, &[&stand_in], "vfio_work", &[group, address, "4"])?;
+    compare(&truth, &recorded.calls, &["VFIO_"])?;
+    let open = recorded
+        .calls
+        .iter()
+        .find(|c| c.probe.function == "VFIO_GROUP_GET_DEVICE_FD");
+    let name = open.and_then(|call| Some(&call.content(0)?.bytes));
+    ensure!(
+        name.map(Vec::as_slice) == Some(address.as_bytes()),
+        "its name: {name:?}"
+    );
+    // The container's and the device's handlers are the kernel's own.
+    let map = recorded
+        .calls
+        .iter()
+        .find(|c| c.probe.function == "VFIO_IOMMU_MAP_DMA");
+    let stack = map.and_then(|call| recorded.stacks.get(&call.stack));
+    let kernel = stack.map_or(0, |(_, kernel)| kernel.len());
+    ensure!(kernel > 2, "{kernel} kernel frames");
+    Ok(())
+}
+
+/// vgem: real DRM ioctls, seen at the kernel's own handler.
+#[test]
+#[ignore = "needs a test VM"]
+fn vgem_ioctls() -> anyhow::Result<()> {
+    let nodes = ["/dev/dri/card0", "/dev/dri/renderD128"];
+    let Some(_turn) = turn("vgem_ioctls", &[Need::Root, Need::Path(nodes[1])])? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let (truth, recorded) = record(&shop, &[], "vgem_work", &[nodes[0], nodes[1], "3"])?;
+    let of = |name: &str| -> Vec<&FinishedCall> {
+        recorded
+            .calls
+            .iter()
+            .filter(|c| c.probe.function.ends_with(name))
+            .collect()
+    };
+    for (event, function, field) in [
+        ("attach", "VGEM_FENCE_ATTACH", "fence"),
+        ("signal", "VGEM_FENCE_SIGNAL", "fence"),
+        ("create", "MODE_CREATE_DUMB", "bytes"),
+    ] {
+        let said: Vec<_> = truth.iter().filter(|line| line["event"] == event).collect();
+        let calls = of(function);
+        ensure!(
+            said.len() == calls.len(),
+            "{} of {function}, not {}",
+            calls.len(),
+            said.len()
+        );
+        for (line, call) in said.into_iter().zip(calls) {
+            ensure!(
+                number(line, "before") <= Some(call.start_ns),
+                "{line} {call:?}"
+            );
+            ensure!(call.end_ns <= number(line, "after"), "{line} {call:?}");
+            let key = if field == "bytes" { "size" } else { field };
+            ensure!(value(call, field) == number(line, key), "{line} {call:?}");
+            if event == "attach" {
+                let stack = recorded.stacks.get(&call.stack).context("no stack")?;
+                ensure!(stack.1.len() > 2, "{} kernel frames", stack.1.len());
+            }
+        }
+    }
+    Ok(())
+}
