@@ -42,6 +42,11 @@
 //! An ioctl that submits counts as a launch only outside of all calls of probed
 //! runtimes: inside of them it is their work.
 //!
+//! # Submissions
+//!
+//! What the kernel tells of work by itself, whichever runtime it came from: its
+//! fences and jobs become [`Submission`]s. They are not matched with launches.
+//!
 //! [`Call::sp`]: crate::wire::Call::sp
 //! [`ProbedFile::layer`]: crate::probes::ProbedFile::layer
 
@@ -50,6 +55,7 @@ mod calls;
 mod data;
 mod draft;
 mod effects;
+mod fence;
 mod handles;
 mod known;
 mod memory;
@@ -61,6 +67,7 @@ mod thread;
 mod world;
 
 pub use calls::{Counts, Limits, Tracker};
+pub use fence::{Submission, SubmissionSource, begins};
 pub use handles::ModuleImage;
 
 use crate::aiu::ActivityRecord;
@@ -93,6 +100,12 @@ pub trait CallSink {
     /// that the device's records of its work have.
     fn runtime_record(&mut self, span: &DeviceSpan) {
         let _ = span;
+    }
+
+    /// Work that was handed to a driver is done, as the kernel's fences and scheduler
+    /// jobs tell; or nothing more will be heard of it.
+    fn submission(&mut self, submission: &Submission) {
+        let _ = submission;
     }
 }
 

@@ -96,6 +96,11 @@ pub enum LossKind {
     CallsUntimed,
     /// Activity records, or stretches of them, in no layout that is known.
     ActivityUnknown,
+    /// Fences and jobs not followed because a table of the profiler was full.
+    SubmissionsRefused,
+    /// Bindings of device addresses not followed: a table of the profiler was full,
+    /// or what was bound could not be read whole.
+    BindingsRefused,
 }
 
 impl LossKind {
@@ -145,6 +150,8 @@ impl LossKind {
             Self::HandlesRefused => "handles refused (table full)",
             Self::CallsUntimed => "calls of unknown length (end not probed or not seen)",
             Self::ActivityUnknown => "activity records of unknown layout",
+            Self::SubmissionsRefused => "submissions refused (table full)",
+            Self::BindingsRefused => "bindings of device memory not followed",
         }
     }
 
