@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use aiprof::correlate::{CallSink, FinishedCall, Launch, Tracker};
+use aiprof::correlate::{CallSink, FinishedCall, Launch, Submission, Tracker};
 use aiprof::import::capture;
 use aiprof::wire::Event;
 use aiprof_tests::aiprof::binary;
 use aiprof_tests::need::{Need, turn};
+use aiprof_tests::trace::Trace;
 use aiprof_tests::workload::{Workshop, checked};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -27,6 +28,7 @@ struct Recorded {
     launches: Vec<Launch>,
     /// Addresses of stacks, by id: user, then kernel.
     stacks: HashMap<u64, (Vec<u64>, Vec<u64>)>,
+    submissions: Vec<Submission>,
 }
 
 impl CallSink for Recorded {
@@ -38,6 +40,10 @@ impl CallSink for Recorded {
 
     fn launch(&mut self, launch: &Launch) {
         self.launches.push(launch.clone());
+    }
+
+    fn submission(&mut self, submission: &Submission) {
+        self.submissions.push(submission.clone());
     }
 }
 
@@ -77,13 +83,30 @@ fn record(
         "{name}-{}.aiprof",
         args.join("-").replace('/', "_")
     ));
+    let (truth, pid) = record_into(shop, &file, stand_ins, name, args)?;
+    let mut recorded = read(&file)?;
+    // Others may ask the same device for something, such as whether it is a terminal.
+    recorded.calls.retain(|call| u64::from(call.pid) == pid);
+    recorded.launches.retain(|l| u64::from(l.pid) == pid);
+    recorded.submissions.retain(|s| u64::from(s.pid) == pid);
+    Ok((truth, recorded))
+}
+
+/// Records a program into a file; gives what it wrote down, and its number.
+fn record_into(
+    shop: &Workshop,
+    file: &Path,
+    stand_ins: &[&str],
+    name: &str,
+    args: &[&str],
+) -> anyhow::Result<(Vec<Value>, u64)> {
     let mut command = Command::new(binary()?);
     // Calls are wanted, not samples, and some of this runs on emulated CPUs.
     command
         .args(["record", "-F", "1", "--no-inlines"])
         .args(options())
         .arg("-o")
-        .arg(&file);
+        .arg(file);
     for stand_in in stand_ins {
         command.args(["--admit-device", stand_in]);
     }
@@ -96,11 +119,7 @@ fn record(
         .collect::<anyhow::Result<Vec<Value>>>()?;
     let end = truth.iter().find(|line| line["event"] == "end");
     let pid = end.and_then(|line| number(line, "pid")).context("no end")?;
-    let mut recorded = read(&file)?;
-    // Others may ask the same device for something, such as whether it is a terminal.
-    recorded.calls.retain(|call| u64::from(call.pid) == pid);
-    recorded.launches.retain(|l| u64::from(l.pid) == pid);
-    Ok((truth, recorded))
+    Ok((truth, pid))
 }
 
 /// Reads a recording.
@@ -119,6 +138,7 @@ fn read(file: &Path) -> anyhow::Result<Recorded> {
     })?;
     tracker.finish(last, &mut recorded);
     recorded.calls.sort_by_key(|call| call.start_ns);
+    recorded.submissions.sort_by_key(|s| s.submitted_ns);
     Ok(recorded)
 }
 
@@ -455,6 +475,117 @@ fn vgem_ioctls() -> anyhow::Result<()> {
                 ensure!(stack.1.len() > 2, "{} kernel frames", stack.1.len());
             }
         }
+    }
+    Ok(())
+}
+
+/// Intervals of fences as recorded, begin and end, against those of the program:
+/// each lies in its ioctls, and is as long as the program says, within 1 % or 1 ms.
+fn compare_fences(truth: &[Value], seen: &[(u64, Option<u64>)], what: &str) -> anyhow::Result<()> {
+    let said = |event: &str| -> Vec<&Value> {
+        let lines = truth.iter();
+        lines.filter(|line| line["event"] == event).collect()
+    };
+    let (attached, signalled) = (said("attach"), said("signal"));
+    ensure!(
+        seen.len() == attached.len() && attached.len() == signalled.len() + 1,
+        "{} fences of {}",
+        seen.len(),
+        attached.len()
+    );
+    let around = |time: Option<u64>, line: &Value| {
+        number(line, "before") <= time && time <= number(line, "after") && time.is_some()
+    };
+    let mut worst = (0, 0.0);
+    for (attach, &(from, to)) in attached.iter().zip(seen) {
+        ensure!(around(Some(from), attach), "{attach} does not hold {from}");
+        let same = |line: &&&Value| line["fence"] == attach["fence"];
+        // Numbers are used again: the first signal behind it is its own.
+        let mut signals = signalled.iter().filter(same);
+        let Some(signal) = signals.find(|s| number(s, "before") > Some(from)) else {
+            // The last one, which the kernel signals when the program ends.
+            ensure!(to > number(attach, "after"), "the fence left: {to:?}");
+            continue;
+        };
+        ensure!(around(to, signal), "{signal} does not hold {to:?}");
+        let pending = number(signal, "pending_ns").context("no length")?;
+        let length = to.context("no end")?.saturating_sub(from);
+        let error = length.abs_diff(pending);
+        let share = error as f64 / pending as f64;
+        ensure!(
+            error <= 1_000_000 || share <= 0.01,
+            "{length} ns instead of {pending}"
+        );
+        worst = (error.max(worst.0), share.max(worst.1));
+    }
+    println!(
+        "measured: {what}: {} fences, errors at most {} us and {:.3} %",
+        signalled.len(),
+        worst.0 / 1000,
+        worst.1 * 100.0
+    );
+    Ok(())
+}
+
+/// Fences with a schedule that the program keeps by its own clock.
+#[test]
+#[ignore = "needs a test VM"]
+fn vgem_fences_in_a_capture() -> anyhow::Result<()> {
+    let nodes = ["/dev/dri/card0", "/dev/dri/renderD128"];
+    let needs = [Need::Root, Need::Path(nodes[1])];
+    let Some(_turn) = turn("vgem_fences_in_a_capture", &needs)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let (truth, recorded) = record(&shop, &[], "vgem_work", &[nodes[0], nodes[1], "5"])?;
+    for submission in &recorded.submissions {
+        ensure!(&*submission.device == "vgem", "{submission:?}");
+    }
+    let seen = recorded.submissions.iter();
+    let seen: Vec<_> = seen.map(|s| (s.submitted_ns, s.ended_ns)).collect();
+    compare_fences(&truth, &seen, "capture")
+}
+
+/// The same, as spans of a Chrome trace.
+#[test]
+#[ignore = "needs a test VM"]
+fn vgem_fences_in_a_trace() -> anyhow::Result<()> {
+    let nodes = ["/dev/dri/card0", "/dev/dri/renderD128"];
+    let needs = [Need::Root, Need::Path(nodes[1])];
+    let Some(_turn) = turn("vgem_fences_in_a_trace", &needs)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let file = shop.path("trace.json");
+    let args = [nodes[0], nodes[1], "5"];
+    let (truth, pid) = record_into(&shop, &file, &[], "vgem_work", &args)?;
+    let trace = Trace::read(&file)?;
+    let start = trace.start_ns()?;
+    let spans: Vec<_> = trace
+        .submissions()
+        .filter(|span| span.args["pid"] == pid)
+        .collect();
+    let seen: Vec<_> = spans
+        .iter()
+        .map(|span| (start + span.start, Some(start + span.end)))
+        .collect();
+    compare_fences(&truth, &seen, "trace")?;
+    // Five at a time lie on five tracks of one device.
+    let mut tracks: Vec<_> = spans.iter().map(|span| (span.pid, span.tid)).collect();
+    tracks.sort_unstable();
+    tracks.dedup();
+    ensure!(tracks.len() == 5, "{tracks:?}");
+    let device = trace.name(tracks[0].0, None);
+    ensure!(
+        device == Some("vgem: submissions, not busy time"),
+        "{device:?}"
+    );
+    for (device, track) in tracks {
+        let name = trace.name(device, Some(track)).context("no name")?;
+        ensure!(name.starts_with("unbound"), "{name}");
+    }
+    for span in &spans {
+        ensure!(span.name == "vgem_work", "{span:?}");
     }
     Ok(())
 }

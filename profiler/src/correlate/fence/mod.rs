@@ -197,7 +197,8 @@ impl Fences {
     /// Whether a fence stands for work of its own.
     fn is_work(&self, point: &Point, trace: &Trace) -> bool {
         let driver = point.driver(trace);
-        !NO_WORK.contains(&driver) && !(self.has_jobs && driver == SCHEDULER)
+        let is_told_as_job = self.has_jobs && driver == SCHEDULER;
+        !is_told_as_job && !NO_WORK.contains(&driver)
     }
 
     fn begin(

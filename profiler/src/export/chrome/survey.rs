@@ -106,6 +106,12 @@ impl Survey {
         self.last_ns
     }
 
+    /// The last name of a process that was alive when the recording ended, or whose
+    /// end was not seen.
+    pub(super) fn name_of(&self, pid: u32) -> Option<&str> {
+        self.alive.get(&pid).map(|name| &**name)
+    }
+
     fn process(&mut self, event: &ProcessEvent) {
         match &event.kind {
             ProcessEventKind::Exec { comm } | ProcessEventKind::Snapshot { comm, .. } => {
