@@ -4,13 +4,13 @@
 //! Most of these need devices that only the test VMs have (`cargo xtask vm-test`
 //! runs this very program there); one runs on any machine.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use aiprof::correlate::{CallSink, FinishedCall, Launch, Submission, Tracker};
+use aiprof::correlate::{Backing, CallSink, FinishedCall, Launch, Submission, Tracker};
 use aiprof::import::capture;
-use aiprof::wire::Event;
+use aiprof::wire::{Call, Event, ProcessEvent, ProcessEventKind};
 use aiprof_tests::aiprof::binary;
 use aiprof_tests::need::{Need, turn};
 use aiprof_tests::trace::Trace;
@@ -29,6 +29,47 @@ struct Recorded {
     /// Addresses of stacks, by id: user, then kernel.
     stacks: HashMap<u64, (Vec<u64>, Vec<u64>)>,
     submissions: Vec<Submission>,
+    /// What was bound by each process, after each change.
+    bound: HashMap<u32, Vec<Pages>>,
+}
+
+/// What lies in device memory, page by page: by address space and address, the
+/// object, 0 for the program's own memory.
+type Pages = BTreeMap<(Option<u64>, u64), u64>;
+const PAGE: u64 = 4096;
+
+impl Recorded {
+    /// Notes what is bound now.
+    fn note(&mut self, tracker: &Tracker, pid: u32) {
+        let mut pages = Pages::new();
+        for (id, space) in tracker.address_spaces().of(pid) {
+            for bound in space.iter() {
+                let object = match bound.backing {
+                    Backing::Object { handle, .. } => handle,
+                    Backing::Program { .. } | Backing::Nothing => 0,
+                };
+                put(&mut pages, id.vm, bound.start, bound.last, Some(object));
+            }
+        }
+        change(self.bound.entry(pid).or_default(), pages);
+    }
+}
+
+fn put(pages: &mut Pages, vm: Option<u64>, start: u64, last: u64, to: Option<u64>) {
+    for page in start / PAGE..=last / PAGE {
+        match to {
+            Some(object) => drop(pages.insert((vm, page), object)),
+            None => drop(pages.remove(&(vm, page))),
+        }
+    }
+}
+
+/// Adds to a history if something changed.
+fn change(history: &mut Vec<Pages>, pages: Pages) {
+    let before = history.last();
+    if before.map_or(!pages.is_empty(), |before| *before != pages) {
+        history.push(pages);
+    }
 }
 
 impl CallSink for Recorded {
@@ -129,6 +170,21 @@ fn read(file: &Path) -> anyhow::Result<Recorded> {
     let mut last = 0;
     capture::for_each_event(file, |event| {
         last = last.max(event.time_ns());
+        if let Event::Process(exit) = &event
+            && exit.kind == ProcessEventKind::Exit
+        {
+            // Of nobody: the tracker has taken in then what came before.
+            let nobody = u32::MAX - 1;
+            let exit = ProcessEvent {
+                pid: nobody,
+                tid: nobody,
+                ..exit.clone()
+            };
+            tracker.apply(&Event::Process(exit), &mut recorded);
+        }
+        if let Event::Process(ProcessEvent { pid, .. }) | Event::Call(Call { pid, .. }) = &event {
+            recorded.note(&tracker, *pid);
+        }
         tracker.apply(&event, &mut recorded);
         if let Event::CallStack(stack) = event {
             let addresses = (stack.sample.user, stack.sample.kernel);
@@ -279,6 +335,49 @@ fn compare_binds(line: &Value, call: &FinishedCall) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What is bound changes as the program's successful calls say; gives how often.
+fn compare_bound(truth: &[Value], recorded: &Recorded) -> anyhow::Result<usize> {
+    let mut history = Vec::new();
+    let mut pages = Pages::new();
+    for line in made(truth) {
+        if line["error"] != 0 {
+            continue;
+        }
+        let vm = number(line, "vm");
+        let mut bind = |object: Option<u64>, what: &Value| -> anyhow::Result<()> {
+            let range = number(what, "addr").zip(number(what, "range"));
+            let (start, bytes) = range.with_context(|| what.to_string())?;
+            put(&mut pages, vm, start, start + bytes - 1, object);
+            Ok(())
+        };
+        match line["command"].as_str().unwrap_or_default() {
+            "VM_BIND" => {
+                for one in line["binds"].as_array().context("no binds")? {
+                    // 1 takes out.
+                    let object = number(one, "obj").filter(|_| one["op"] != 1);
+                    bind(object, one)?;
+                }
+            }
+            "GEM_VA" => bind(number(line, "handle").filter(|_| line["op"] == 1), line)?,
+            "IOMMU_MAP_DMA" => bind(Some(0), line)?,
+            "IOMMU_UNMAP_DMA" => bind(None, line)?,
+            "VM_DESTROY" => pages.retain(|(of, _), _| *of != vm),
+            _ => {}
+        }
+        change(&mut history, pages.clone());
+    }
+    let end = truth.iter().find(|line| line["event"] == "end");
+    let pid = end.and_then(|line| number(line, "pid")).context("no end")?;
+    let seen = recorded.bound.get(&u32::try_from(pid)?);
+    let mut seen = seen.cloned().unwrap_or_default();
+    if history.last().is_some_and(|last| !last.is_empty()) {
+        // What is left goes with the process.
+        seen.pop_if(|last| last.is_empty());
+    }
+    ensure!(seen == history, "bound: {seen:?}, not {history:?}");
+    Ok(history.len())
+}
+
 /// Each submission's stack goes from the function that makes it through the one
 /// that calls that, to the end.
 fn compare_stacks(truth: &[Value], recorded: &Recorded, kernel: bool) -> anyhow::Result<()> {
@@ -357,6 +456,9 @@ fn on_cuse(test: &str, table: &str, node: &'static str, prefixes: &[&str]) -> an
     let (truth, recorded) = record(&shop, &[&stand_in], "ioctl_work", &[table, node, ROUNDS])?;
     compare(&truth, &recorded.calls, prefixes)?;
     compare_stacks(&truth, &recorded, false)?;
+    let changes = compare_bound(&truth, &recorded)?;
+    let binds = ["xe", "amdgpu"].contains(&table);
+    ensure!((changes > 0) == binds, "{changes} changes of what is bound");
     let submits = recorded.launches.len();
     let wanted = if table == "kfd" { 0 } else { 5 };
     ensure!(submits == wanted, "{submits} launches");
@@ -412,6 +514,8 @@ fn vfio_ioctls() -> anyhow::Result<()> {
     let stand_in = format!("vfio={group}");
     let (truth, recorded) = record(&shop, &[&stand_in], "vfio_work", &[group, address, "4"])?;
     compare(&truth, &recorded.calls, &["VFIO_"])?;
+    let changes = compare_bound(&truth, &recorded)?;
+    ensure!(changes > 4, "{changes} changes of what is bound");
     let open = recorded
         .calls
         .iter()
@@ -479,8 +583,11 @@ fn vgem_ioctls() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Intervals of fences as recorded, begin and end, against those of the program:
-/// each lies in its ioctls, and is as long as the program says, within 1 % or 1 ms.
+/// Intervals of fences as recorded, begin and end, against those of the program: each
+/// begins and ends within its ioctls, and is as long as the program says, within 1 %
+/// or 1 ms. How long the ioctls themselves took, which may be long on emulated CPUs,
+/// the program's own account is unsure of; most of its intervals must be better known
+/// than that.
 fn compare_fences(truth: &[Value], seen: &[(u64, Option<u64>)], what: &str) -> anyhow::Result<()> {
     let said = |event: &str| -> Vec<&Value> {
         let lines = truth.iter();
@@ -496,7 +603,7 @@ fn compare_fences(truth: &[Value], seen: &[(u64, Option<u64>)], what: &str) -> a
     let around = |time: Option<u64>, line: &Value| {
         number(line, "before") <= time && time <= number(line, "after") && time.is_some()
     };
-    let mut worst = (0, 0.0);
+    let mut errors = Vec::new();
     for (attach, &(from, to)) in attached.iter().zip(seen) {
         ensure!(around(Some(from), attach), "{attach} does not hold {from}");
         let same = |line: &&&Value| line["fence"] == attach["fence"];
@@ -511,20 +618,34 @@ fn compare_fences(truth: &[Value], seen: &[(u64, Option<u64>)], what: &str) -> a
         let pending = number(signal, "pending_ns").context("no length")?;
         let length = to.context("no end")?.saturating_sub(from);
         let error = length.abs_diff(pending);
-        let share = error as f64 / pending as f64;
+        let reach = (pending / 100).max(1_000_000);
+        let unknown = (took(attach)? + took(signal)?) / 2;
         ensure!(
-            error <= 1_000_000 || share <= 0.01,
-            "{length} ns instead of {pending}"
+            error <= reach + unknown,
+            "{length} ns instead of {pending}, give or take {unknown}"
         );
-        worst = (error.max(worst.0), share.max(worst.1));
+        errors.push((unknown <= reach, error));
     }
+    let surely = errors.iter().filter(|(sure, _)| *sure);
+    let surely: Vec<u64> = surely.map(|(_, error)| *error).collect();
+    let most = |errors: &mut dyn Iterator<Item = u64>| errors.max().unwrap_or(0) / 1000;
     println!(
-        "measured: {what}: {} fences, errors at most {} us and {:.3} %",
-        signalled.len(),
-        worst.0 / 1000,
-        worst.1 * 100.0
+        "measured: {what}: {} fences, errors at most {} us; of the {} whose length the \
+         program knows within 1 % or 1 ms, at most {} us",
+        errors.len(),
+        most(&mut errors.iter().map(|(_, error)| *error)),
+        surely.len(),
+        most(&mut surely.iter().copied()),
     );
+    ensure!(2 * surely.len() > errors.len(), "{errors:?}");
     Ok(())
+}
+
+/// How long an ioctl of the program took.
+fn took(line: &Value) -> anyhow::Result<u64> {
+    let times = number(line, "before").zip(number(line, "after"));
+    let (before, after) = times.context("no times")?;
+    Ok(after - before)
 }
 
 /// Fences with a schedule that the program keeps by its own clock.

@@ -1,6 +1,9 @@
 //! The tracker: events in, calls and launches out.
 
-use super::{CallSink, fence::Fences, handles::Name, known::Known, thread::Thread, world::World};
+use super::{
+    AddressSpaces, CallSink, fence::Fences, handles::Name, known::Known, thread::Thread,
+    world::World,
+};
 use crate::{
     probes::{Probe, ProbedFile},
     profile::{LossKind, Losses},
@@ -147,6 +150,11 @@ impl Tracker {
         let handles = self.world.processes.get(&pid);
         let kernel = handles.and_then(|handles| handles.kernels.get(kernel));
         kernel.is_some_and(|kernel| kernel.name == Name::Unseen)
+    }
+
+    /// What is bound in the devices' address spaces now.
+    pub fn address_spaces(&self) -> &AddressSpaces {
+        &self.world.spaces
     }
 
     /// What it has seen.
@@ -301,6 +309,7 @@ impl Tracker {
         self.threads.is_empty()
             && self.processes.is_empty()
             && self.world.processes.is_empty()
+            && self.world.spaces.is_idle()
             && room.objects == limits.handles
             && room.recorded == limits.recorded
     }

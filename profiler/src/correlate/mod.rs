@@ -42,6 +42,10 @@
 //! An ioctl that submits counts as a launch only outside of all calls of probed
 //! runtimes: inside of them it is their work.
 //!
+//! # Address spaces
+//!
+//! What ioctls bind to addresses of devices is followed in [`AddressSpaces`].
+//!
 //! # Submissions
 //!
 //! What the kernel tells of work by itself, whichever runtime it came from: its
@@ -51,6 +55,7 @@
 //! [`ProbedFile::layer`]: crate::probes::ProbedFile::layer
 
 mod activity;
+mod address_space;
 mod calls;
 mod data;
 mod draft;
@@ -66,6 +71,7 @@ pub(crate) mod tests;
 mod thread;
 mod world;
 
+pub use address_space::{AddressSpace, AddressSpaces, Backing, Bound, SpaceId};
 pub use calls::{Counts, Limits, Tracker};
 pub use fence::{Submission, SubmissionSource, begins};
 pub use handles::ModuleImage;
