@@ -136,12 +136,9 @@ impl Queue {
 
 /// What a submission is called: after who made it.
 pub(super) fn name<'s>(survey: &'s Survey, submission: &Submission) -> &'s str {
-    let process = survey.processes.get(&submission.pid);
-    let alive = || survey.name_of(submission.pid);
-    process
-        .map(|name| &**name)
-        .or_else(alive)
-        .filter(|name| !name.is_empty())
+    let track = survey.processes.get(&submission.pid);
+    let name = track.map(|name| &**name).filter(|name| !name.is_empty());
+    name.or_else(|| survey.submitter(submission.pid))
         .unwrap_or("submission")
 }
 
@@ -173,7 +170,10 @@ pub(super) fn args(submission: &Submission) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::correlate::SubmissionSource;
+    use crate::{
+        correlate::SubmissionSource,
+        wire::{Event, ProcessEvent, ProcessEventKind, Trace, TracePoint},
+    };
 
     fn submission(queue: &str, from: u64, to: u64) -> Submission {
         Submission {
@@ -244,5 +244,111 @@ mod tests {
         (one.ended_ns, one.started_ns, one.pid) = (None, None, 4);
         let text = r#"{"source":"dma_fence","pid":4,"context":1,"seqno":2,"end":"not seen"}"#;
         assert_eq!(args(&one), text);
+    }
+
+    /// The events of a recording, in order.
+    fn recording() -> Vec<Event> {
+        let point = |id, name: &str| {
+            Event::TracePoint(TracePoint {
+                id,
+                category: "dma_fence".into(),
+                name: name.into(),
+                values: vec!["context".into(), "seqno".into()],
+                texts: vec!["driver".into(), "timeline".into()],
+            })
+        };
+        let hit = |time_ns, point, seqno| {
+            let mut values = [0; aiprof_common::TRACE_VALUES];
+            values[..2].copy_from_slice(&[3, seqno]);
+            Event::Trace(Trace {
+                time_ns,
+                cpu: 0,
+                pid: 70,
+                tid: 71,
+                point,
+                values,
+                texts: ["xe".into(), "rcs0\"".into()],
+            })
+        };
+        let exec = Event::Process(ProcessEvent {
+            time_ns: 1000,
+            pid: 70,
+            tid: 70,
+            kind: ProcessEventKind::Exec {
+                comm: "train".into(),
+            },
+        });
+        let (begin, end) = (0, 1);
+        let mut events = vec![
+            point(begin, "dma_fence_init"),
+            point(end, "dma_fence_signaled"),
+        ];
+        events.push(exec);
+        for (time, point, seqno) in [
+            (2000, begin, 1),
+            (3000, begin, 2),
+            (4000, end, 1),
+            (5000, begin, 3),
+            (6000, end, 2),
+            (9000, begin, 4),
+            (10_000, end, 3),
+        ] {
+            events.push(hit(time, point, seqno));
+        }
+        events
+    }
+
+    #[test]
+    fn a_trace_has_submissions_on_tracks_of_their_queue() {
+        let events = recording();
+        let mut survey = Survey::default();
+        events.iter().for_each(|event| survey.event(event));
+        let mut scratch = tempfile::tempfile;
+        let names = crate::aggregate::NoNames;
+        let mut trace = super::super::Trace::new(&survey, &names, 0, &mut scratch);
+        for event in &events {
+            trace.event(event).unwrap();
+        }
+        let mut out = Vec::new();
+        let (about, losses) = (Default::default(), Default::default());
+        let totals = trace.finish(&about, &losses, &mut out).unwrap();
+        assert_eq!((totals.submissions, totals.calls), (4, 0));
+        let whole: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(whole["otherData"]["submissions"], 4);
+        let events = whole["traceEvents"].as_array().unwrap();
+        let spans: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
+        let drawn: Vec<_> = spans
+            .iter()
+            .map(|span| {
+                assert_eq!(
+                    (&span["name"], &span["cat"]),
+                    (&"train".into(), &"submission".into())
+                );
+                let [track, from, length] = ["tid", "ts", "dur"].map(|key| span[key].as_f64());
+                (
+                    span["args"]["seqno"].as_u64().unwrap(),
+                    track.unwrap() - f64::from(TRACKS),
+                    from.unwrap(),
+                    length.unwrap(),
+                )
+            })
+            .collect();
+        // The last one is not done when the recording ends.
+        assert_eq!(
+            drawn,
+            [
+                (1, 0.0, 1.0, 2.0),
+                (2, 1.0, 2.0, 3.0),
+                (3, 0.0, 4.0, 5.0),
+                (4, 1.0, 8.0, 1.0)
+            ]
+        );
+        assert_eq!(spans[3]["args"]["end"], "not seen");
+        let named = |what: &str| -> Vec<&str> {
+            let lines = events.iter().filter(|event| event["name"] == what);
+            lines.map(|e| e["args"]["name"].as_str().unwrap()).collect()
+        };
+        assert_eq!(named("process_name"), ["xe: submissions, not busy time"]);
+        assert_eq!(named("thread_name"), ["rcs0\"", "rcs0\" (2)"]);
     }
 }
