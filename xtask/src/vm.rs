@@ -31,7 +31,7 @@ in each runs `aiprof doctor`, a system-wide recording of a program whose stack
 is exactly 100 calls deep, and `aiprof COMMAND`. At least 99 % of that program's
 samples must show the whole chain. Programs make real DRM, CUSE and VFIO ioctls
 there too, on vgem, on character devices of their own and on an emulated PCI
-device behind an emulated IOMMU; tests/tests/drivers.rs compares what aiprof
+device behind an emulated IOMMU; tests/tests/drivers compares what aiprof
 recorded of them with what they say they did. Packages are downloaded with apt-get and kept
 in target/vm, where each kernel's console lies too. The last line is
 `N passed, N failed, N skipped`.

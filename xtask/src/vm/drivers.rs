@@ -1,4 +1,4 @@
-//! Judging tests/tests/drivers.rs, which runs in the VM against the devices there.
+//! Judging tests/tests/drivers, which runs in the VM against the devices there.
 
 use std::path::PathBuf;
 
