@@ -499,11 +499,11 @@ impl Session {
             Event::CallStack(stack) => self.take_call_stack(stack),
             Event::Call(call) => self.take_call(call),
             Event::CallData(data) => self.take_call_data(data),
+            Event::Trace(trace) => self.take_trace(trace),
             Event::Probe(_)
             | Event::ProbedFile(_)
             | Event::KernelNamed(_)
-            | Event::TracePoint(_)
-            | Event::Trace(_) => self.record(&event),
+            | Event::TracePoint(_) => self.record(&event),
         }
     }
 

@@ -99,6 +99,11 @@ pub enum LossKind {
     /// Events that an eBPF program did not see because it ran on that CPU already,
     /// for another thread.
     ProgramsMissed,
+    /// Fences and jobs not followed because a table of the profiler was full.
+    SubmissionsRefused,
+    /// Bindings of device addresses not followed: a table of the profiler was full,
+    /// or what was bound could not be read whole.
+    BindingsRefused,
 }
 
 impl LossKind {
@@ -149,6 +154,8 @@ impl LossKind {
             Self::CallsUntimed => "calls of unknown length (end not probed or not seen)",
             Self::ActivityUnknown => "activity records of unknown layout",
             Self::ProgramsMissed => "events missed by an eBPF program that was preempted",
+            Self::SubmissionsRefused => "submissions refused (table full)",
+            Self::BindingsRefused => "bindings of device memory not followed",
         }
     }
 

@@ -9,7 +9,7 @@ use crate::{
         driver::{DriverPlan, DriverProbes},
         runtime::RuntimeProbes,
     },
-    wire::{Call, CallData, CallStack, Event, ProcessEvent, ProcessEventKind},
+    wire::{Call, CallData, CallStack, Event, ProcessEvent, ProcessEventKind, Trace},
 };
 use std::time::Instant;
 
@@ -104,6 +104,15 @@ impl Session {
             return Ok(());
         }
         self.record(&Event::CallData(data))
+    }
+
+    /// Work that others submit is left out where it begins. Its end, and that of all
+    /// other work, is told by anybody: an interrupt, a worker of the kernel's.
+    pub(super) fn take_trace(&mut self, trace: Trace) -> Result<(), CollectError> {
+        if self.drivers.begins(trace.point) && !self.filter.wants_process(trace.pid) {
+            return Ok(());
+        }
+        self.record(&Event::Trace(trace))
     }
 
     /// Tells of kernels older than the recording whose names were found.

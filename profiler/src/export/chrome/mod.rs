@@ -13,12 +13,15 @@
 //!   and last one period: they show where time went from afar, and what a viewer
 //!   adds up over a selection is CPU time. Instants would be drawn as a comb, and
 //!   speedscope ignores them.
+//! * Devices have a track for each of their queues with what was submitted to it, as
+//!   the kernel's fences and scheduler jobs tell: not the time that they were busy.
 //! * Nothing is drawn whose time is not known: launches are arguments of the call
 //!   that made them, and a call whose end was not seen is short and says so.
 //!
 //! What of it readers see is described in `docs/output-formats.md`.
 
 mod args;
+mod fences;
 mod json;
 mod sort;
 mod spans;
@@ -50,6 +53,8 @@ pub struct Totals {
     pub launches: u64,
     /// CPU samples.
     pub samples: u64,
+    /// Submissions to devices.
+    pub submissions: u64,
     /// What was lost, while recording and here.
     pub losses: Losses,
 }
@@ -137,6 +142,7 @@ impl<'a> Trace<'a> {
         out: &mut dyn Write,
     ) -> io::Result<Totals> {
         self.tracker.finish(self.survey.end_ns(), &mut self.spans);
+        let devices = self.spans.fences.metadata();
         let (sorter, mut totals) = self.spans.end()?;
         totals.losses.merge(losses);
         totals.losses.merge(&self.losses);
@@ -153,7 +159,7 @@ impl<'a> Trace<'a> {
             out.write_all(between)?;
             out.write_all(line)
         };
-        for text in metadata(self.survey) {
+        for text in metadata(self.survey).chain(devices) {
             line(text.as_bytes())?;
         }
         sorter.finish(&mut line)?;
@@ -266,6 +272,7 @@ fn other_data(about: &Meta, start_ns: u64, totals: &Totals) -> String {
     data.number("calls", totals.calls);
     data.number("launches", totals.launches);
     data.number("samples", totals.samples);
+    data.number("submissions", totals.submissions);
     data.raw("losses", &losses.end());
     data.end()
 }

@@ -2,6 +2,7 @@
 
 use super::{
     Scratch, Survey, Totals, args,
+    fences::{self, Fences},
     json::Object,
     sort::{Key, Sorter},
     stacks::Stacks,
@@ -9,8 +10,9 @@ use super::{
 };
 use crate::{
     aggregate::Names,
-    correlate::{CallSink, FinishedCall, KernelName, Launch},
+    correlate::{CallSink, FinishedCall, KernelName, Launch, Submission},
     process::ProcessTable,
+    profile::LossKind,
     wire::{Call, CallData, Event, Sample},
 };
 use rustc_hash::FxHashMap;
@@ -37,6 +39,7 @@ pub(super) struct Spans<'a> {
     inside: FxHashMap<u64, u64>,
     /// The last call, whose launches follow it.
     pending: Option<Pending>,
+    pub(super) fences: Fences,
     totals: Totals,
     error: Option<io::Error>,
 }
@@ -78,6 +81,7 @@ impl<'a> Spans<'a> {
             sample_floors: Floors::default(),
             inside: FxHashMap::default(),
             pending: None,
+            fences: Fences::default(),
             totals: Totals::default(),
             error: None,
         }
@@ -259,6 +263,19 @@ impl CallSink for Spans<'_> {
         if let Some(pending) = self.pending.as_mut().filter(|p| p.made(launch)) {
             pending.take(launch, name);
         }
+    }
+
+    fn submission(&mut self, submission: &Submission) {
+        let Some(place) = self.fences.place(submission) else {
+            return self.totals.losses.add(LossKind::SubmissionsRefused, 1);
+        };
+        self.totals.submissions += 1;
+        let (from, to) = (place.from, place.to);
+        let name = fences::name(self.survey, submission);
+        let mut event = Object::new();
+        self.begin(&mut event, name, "submission", place.track, from, to);
+        event.raw("args", &fences::args(submission));
+        self.push(Key::span(from, to - from, 0), &event.end());
     }
 }
 
