@@ -9,7 +9,8 @@
  *   fork    children that set up everything themselves          children=N launches=N
  *   rate    launches at a steady rate                           rate=N seconds=S
  *   loop    launches as fast as can be                          seconds=S threads=N
- *   late    prints `ready`, launches after a line on stdin      launches=N
+ *   late    prints `ready`, launches after a line on stdin,     launches=N pause_us=N
+ *           prints `launched`, ends after a line on stdin
  *
  * real=1: the driver runs nothing, so memory and timestamps are not looked at, and
  * is older than in-order lists.
@@ -326,8 +327,15 @@ static int late(const Options &options)
 	fflush(stdout);
 	/* The end of stdin will do as well. */
 	getchar();
-	for (long i = 0; i < options.number("launches", 100); i++)
+	long pause = options.number("pause_us", 0);
+	for (long i = 0; i < options.number("launches", 100); i++) {
 		launch(list, p, i % p.kernels.size(), 1);
+		if (pause > 0)
+			usleep(static_cast<useconds_t>(pause));
+	}
+	printf("launched\n");
+	fflush(stdout);
+	getchar();
 	MUST(CommandList, Destroy, list);
 	return 0;
 }

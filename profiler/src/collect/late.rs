@@ -140,7 +140,9 @@ impl LateKernels {
         match part {
             Part::Create(..) if call.is_exit() => {
                 let name = program.pending.remove(&call.tid).unwrap_or_default();
-                if call.result == 0 && program.known.len() < MAX_KERNELS {
+                // A kernel in use is not created: the handle is another's.
+                let other = call.is_late() && program.has(kernel);
+                if call.result == 0 && !other && program.known.len() < MAX_KERNELS {
                     program.unknown.remove(&kernel);
                     program.named.remove(&kernel);
                     program.known.insert(kernel, name);
@@ -279,11 +281,14 @@ impl LateKernels {
 
 impl Program {
     fn launched(&mut self, kernel: u64) {
-        let seen = self.known.contains_key(&kernel) || self.unknown.contains(&kernel);
-        if !seen && self.unknown.len() < MAX_KERNELS {
+        if !self.has(kernel) && self.unknown.len() < MAX_KERNELS {
             self.unknown.insert(kernel);
             self.since.get_or_insert_with(Instant::now);
         }
+    }
+
+    fn has(&self, kernel: u64) -> bool {
+        self.known.contains_key(&kernel) || self.unknown.contains(&kernel)
     }
 
     fn has_unnamed(&self) -> bool {

@@ -83,6 +83,10 @@ fn new_kernel(open: &Open, now: u64, world: &mut World) -> bool {
     };
     let module = open.handle(slots.module);
     let (handles, room) = world.handles(open);
+    if open.is_assumed && handles.kernels.get(handle).is_some() {
+        // It was not destroyed: something else has been put there since.
+        return true;
+    }
     let kernel = Kernel {
         name: open.name.clone().map_or(Name::Missing, Name::Known),
         local: [0; 3],
@@ -148,6 +152,9 @@ fn new_list(open: &Open, immediate: bool, now: u64, world: &mut World) -> bool {
     };
     let device = open.value(slots.device).unwrap_or(0);
     let (handles, room) = world.handles(open);
+    if open.is_assumed && handles.lists.get(handle).is_some() {
+        return true;
+    }
     handles.new_list(handle, kind, device, now, room)
 }
 
