@@ -315,6 +315,7 @@ impl Session {
     ) -> Result<(), CollectError> {
         let calls = self.probes.as_mut().map(|(probes, ring)| {
             probes.started();
+            probes.look_ahead(&self.processes);
             ring.fd()
         });
         let rings = calls.into_iter().chain([self.ring.fd()]);
@@ -403,7 +404,7 @@ impl Session {
         self.cpus.stop_sampling();
         let links = self.stop_probes();
         self.drain(true)?;
-        self.name_late_kernels(true)?;
+        self.name_late_kernels(None)?;
         self.aggregate
             .finish_calls(&self.processes, perf::monotonic_ns());
         let profile = self.build()?;
@@ -481,7 +482,7 @@ impl Session {
         );
         self.tables.maintain();
         if !all {
-            self.name_late_kernels(false)?;
+            self.name_late_kernels(Some(horizon))?;
         }
         Ok(read.more)
     }
@@ -524,6 +525,7 @@ impl Session {
             }
             _ => {}
         }
+        self.late_processes(&event)?;
         let event = Event::Process(event);
         self.record(&event)?;
         let changed = self.aggregate.apply(&mut self.processes, &event);
@@ -531,7 +533,6 @@ impl Session {
             return Ok(());
         };
         self.filter.note(&event);
-        self.late_processes(&event);
         match &event.kind {
             ProcessEventKind::Map(map) => self.open(event.pid, map),
             ProcessEventKind::Snapshot { maps, .. } => {
