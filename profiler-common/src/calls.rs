@@ -193,7 +193,7 @@ pub const CALL_KERNEL_STACK: u16 = 32;
 pub const CALL_DATA_LOST: u16 = 64;
 /// With [`CALL_EXIT`]: not seen at the exit, but when the thread was seen again
 /// outside of the call. When it ended and its result are not known; values that
-/// are what they were at the entry count as unread.
+/// are what they were at the entry are marked as unread, but there.
 pub const CALL_LATE: u16 = 128;
 
 /// Header of data read for a call, followed by TEXT_BYTES or BLOB_BYTES bytes of

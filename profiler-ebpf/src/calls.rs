@@ -239,8 +239,8 @@ fn keep_before<const SLEEP: bool>(call: &Call, sources: &mut Sources) {
     }
 }
 
-/// Sends what the exit of a call would have told that is `over`, if that was to be
-/// and something has changed since its entry. Changes `call`; 0: it did not.
+/// Sends what the exit of a call would have told that is `over`, if that was to be.
+/// What has not changed since its entry is marked as unread. Changes `call`; 0: it did not.
 #[inline(never)]
 fn report_late<const SLEEP: bool>(call: &mut Call, over: *mut PendingCall) -> u32 {
     // SAFETY: a checked map value of this thread's.
@@ -278,9 +278,6 @@ fn report_late<const SLEEP: bool>(call: &mut Call, over: *mut PendingCall) -> u3
     }
     let slots = u64::from(how.exit_slots);
     let unread = u64::from(sources.unread()) | slots & !changed;
-    if slots & !unread == 0 {
-        return 1;
-    }
     sources.set_unread(unread as u32);
     report::<SLEEP>(call, sources);
     1

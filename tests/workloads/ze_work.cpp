@@ -11,6 +11,7 @@
  *   loop    launches as fast as can be                          seconds=S threads=N
  *   late    prints `ready`, launches after a line on stdin,     launches=N pause_us=N
  *           prints `launched`, ends after a line on stdin
+ *   reuse   the same with handles that are freed and used again rounds=N
  *
  * real=1: the driver runs nothing, so memory and timestamps are not looked at, and
  * is older than in-order lists.
@@ -340,6 +341,38 @@ static int late(const Options &options)
 	return 0;
 }
 
+/* Every kernel is replaced by the next one of the module, which may get its handle. */
+static int reuse(const Options &options)
+{
+	Program p(options);
+	auto list = p.immediate(2);
+	printf("ready\n");
+	fflush(stdout);
+	getchar();
+	size_t n = p.kernels.size(), same = 0;
+	for (long round = 0; round < options.number("rounds", 10); round++) {
+		for (size_t k = 0; k < n; k++) {
+			launch(list, p, k, 1);
+			auto old = p.kernels[k];
+			MUST(Kernel, Destroy, old);
+			p.names[k] = p.names[(k + 1) % n];
+			/* This one does not exist: the handle is left as it was. */
+			ze_kernel_desc_t desc = {ZE_STRUCTURE_TYPE_KERNEL_DESC, nullptr, 0, "missing"};
+			if (ZE(Kernel, Create)(p.module, &desc, &p.kernels[k]) == ZE_RESULT_SUCCESS)
+				die("a kernel that is not there", 0);
+			p.kernels[k] = p.kernel(p.names[k]);
+			same += p.kernels[k] == old;
+			launch(list, p, k, 1);
+		}
+	}
+	account.also("same", std::to_string(same));
+	printf("launched\n");
+	fflush(stdout);
+	getchar();
+	MUST(CommandList, Destroy, list);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const struct {
@@ -348,6 +381,7 @@ int main(int argc, char **argv)
 	} modes[] = {
 		{"basic", basic}, {"newer", newer}, {"paths", paths}, {"threads", threads},
 		{"fork", forks},  {"rate", rate},   {"loop", loop},   {"late", late},
+		{"reuse", reuse},
 	};
 	for (auto &mode : modes) {
 		if (argc > 1 && strcmp(argv[1], mode.name) == 0) {
