@@ -20,6 +20,7 @@
 
 #include "ze_walk.h"
 
+#include <algorithm>
 #include <thread>
 
 #include <sys/wait.h>
@@ -317,6 +318,15 @@ static int loop(const Options &options)
 	return 0;
 }
 
+/* Of n kernels, each a different number of times: an exchanged name shows. */
+static size_t uneven(long i, size_t n)
+{
+	size_t at = static_cast<size_t>(i) % (n * (n + 1) / 2), k = 0;
+	while (at > k)
+		at -= ++k;
+	return k;
+}
+
 static int late(const Options &options)
 {
 	Program p(options);
@@ -330,7 +340,7 @@ static int late(const Options &options)
 	getchar();
 	long pause = options.number("pause_us", 0);
 	for (long i = 0; i < options.number("launches", 100); i++) {
-		launch(list, p, i % p.kernels.size(), 1);
+		launch(list, p, uneven(i, p.kernels.size()), 1);
 		if (pause > 0)
 			usleep(static_cast<useconds_t>(pause));
 	}
@@ -350,9 +360,15 @@ static int reuse(const Options &options)
 	fflush(stdout);
 	getchar();
 	size_t n = p.kernels.size(), same = 0;
+	auto all = p.names;
+	auto launch_often = [&](size_t k) {
+		auto index = std::find(all.begin(), all.end(), p.names[k]) - all.begin();
+		for (long i = 0; i <= index; i++)
+			launch(list, p, k, 1);
+	};
 	for (long round = 0; round < options.number("rounds", 10); round++) {
 		for (size_t k = 0; k < n; k++) {
-			launch(list, p, k, 1);
+			launch_often(k);
 			auto old = p.kernels[k];
 			MUST(Kernel, Destroy, old);
 			p.names[k] = p.names[(k + 1) % n];
@@ -362,7 +378,7 @@ static int reuse(const Options &options)
 				die("a kernel that is not there", 0);
 			p.kernels[k] = p.kernel(p.names[k]);
 			same += p.kernels[k] == old;
-			launch(list, p, k, 1);
+			launch_often(k);
 		}
 	}
 	account.also("same", std::to_string(same));
