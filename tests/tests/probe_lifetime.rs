@@ -96,7 +96,10 @@ fn fifty_programs_start_and_stop_for_20_seconds() -> anyhow::Result<()> {
 
     // What is held does not depend on how many programs there were.
     println!("{warm:?} when warm, {late:?} at the end");
-    anyhow::ensure!(warm.links > 0 && warm == late, "{warm:?} {late:?}");
+    // Others may load a library meanwhile; what leaks does so hundreds of times.
+    let same = (warm.maps, warm.programs) == (late.maps, late.programs);
+    let few = late.links <= warm.links + 16;
+    anyhow::ensure!(warm.links > 0 && same && few, "{warm:?} {late:?}");
     check_growth(&readings)?;
     wait_until_unloaded(&programs)?;
 
