@@ -11,7 +11,7 @@ use aya_ebpf::{
     macros::{uprobe, uretprobe},
     programs::{ProbeContext, RetProbeContext},
 };
-use core::{mem::MaybeUninit, ptr::null_mut};
+use core::{arch::asm, mem::MaybeUninit, ptr::null_mut};
 
 use crate::{
     data::send_data,
@@ -102,10 +102,30 @@ pub fn call_return_s(ctx: RetProbeContext) -> u32 {
     0
 }
 
+/// Keeps the program on the stack of the thread that runs it.
+///
+/// Since Linux 6.13 programs of this type have their stack in memory of the CPU
+/// (`bpf_enable_priv_stack` in kernel/bpf/verifier.c), for a probe in the kernel
+/// does not run again before it has ended. A probe in a program does: its thread
+/// is preempted, or waits for a page, and the next thread on the CPU writes over
+/// its variables. A program with a tail call is spared that. This one is never
+/// made: the verifier knows the constant and removes it, after it was counted.
+#[inline(always)]
+fn keep_own_stack() {
+    if setting!(own_tgid) == u32::MAX {
+        // SAFETY: never reached.
+        unsafe {
+            asm!("call 12", lateout("r0") _, lateout("r1") _, lateout("r2") _,
+                lateout("r3") _, lateout("r4") _, lateout("r5") _);
+        }
+    }
+}
+
 /// Begins a [`Call`] from the registers and the cookie; `false`: not to be
 /// recorded.
 #[inline(always)]
 fn begin(call: &mut Call, regs: *mut pt_regs, popped: u64) -> bool {
+    keep_own_stack();
     // SAFETY: helpers without preconditions, and fields of the context.
     unsafe {
         call.ids = bpf_get_current_pid_tgid();

@@ -70,6 +70,14 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_enum, default_value_t = EventArg::from(RecordConfig::default().event))]
     event: EventArg,
 
+    /// Stacks of accelerator calls per second and CPU at most; 0: none
+    ///
+    /// Calls beyond it are recorded and counted without a stack, and the summary says
+    /// how many. A stack takes some microseconds.
+    #[arg(long, value_name = "N", default_value_t = ProbeConfig::default().stack_limit,
+          value_parser = value_parser!(u32).range(..=1_000_000))]
+    call_stacks: u32,
+
     /// Leave out kernel stacks
     #[arg(long)]
     no_kernel: bool,
@@ -186,6 +194,7 @@ impl Plan {
             command: args.command.clone(),
             pids: args.pid.clone(),
             stand_ins: args.admit_device,
+            stack_limit: args.call_stacks,
             ..ProbeConfig::default()
         });
         Ok(Self {

@@ -32,6 +32,7 @@ use crate::{
     wire::{self, Event, ProcessEvent, ProcessEventKind, Record, Sample},
 };
 use aiprof_common::{COUNT_RING_DROPS, COUNT_SAMPLES};
+use rustc_hash::FxHashSet;
 use std::{
     collections::{BTreeMap, VecDeque},
     io::{self, Write},
@@ -128,6 +129,8 @@ const LINGER_NS: u64 = 2_000_000_000;
 /// Most events held between two looks at the rings; beyond it the oldest go
 /// into the profile without waiting for stragglers.
 const MAX_PENDING: usize = 1 << 17;
+/// Most processes remembered that could not be looked at.
+const MAX_ABSENT: usize = 4096;
 /// A perf event ring may reserve this much in all; divided among the CPUs.
 const PROCESS_RING_BYTES: usize = 1 << 20;
 
@@ -147,6 +150,8 @@ pub struct Session {
     finisher: Finisher,
     binaries: Binaries,
     processes: ProcessTable,
+    /// Processes that could not be looked at.
+    absent: FxHashSet<u32>,
     aggregate: Aggregator,
     names: Option<NameService>,
     name_options: SymbolizeOptions,
@@ -248,6 +253,7 @@ impl Session {
             finisher: Finisher::default(),
             binaries: Binaries::default(),
             processes: ProcessTable::default(),
+            absent: FxHashSet::default(),
             aggregate: match config.launches {
                 Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, Limits::default()),
                 None => Aggregator::new(weighting, Limits::default()),
@@ -530,6 +536,7 @@ impl Session {
         let Event::Process(event) = event else {
             return Ok(());
         };
+        self.absent.remove(&event.pid);
         self.filter.note(&event);
         self.late_processes(&event);
         match &event.kind {
@@ -614,10 +621,15 @@ impl Session {
         time_ns: u64,
         comm: &str,
     ) -> Result<(), CollectError> {
-        let Ok(maps) = procfs::executable_maps(pid, tid) else {
+        if self.absent.contains(&pid) {
             return Ok(());
-        };
+        }
+        let maps = procfs::executable_maps(pid, tid).unwrap_or_default();
         if maps.is_empty() {
+            if self.absent.len() >= MAX_ABSENT {
+                self.absent.clear();
+            }
+            self.absent.insert(pid);
             return Ok(());
         }
         let comm = procfs::comm(pid).unwrap_or_else(|_| comm.to_owned());
@@ -636,6 +648,7 @@ impl Session {
         }
         if self.last.cleanup.elapsed() >= CLEANUP {
             self.last.cleanup = Instant::now();
+            self.absent.clear();
             let horizon = perf::monotonic_ns().saturating_sub(LINGER_NS);
             for pid in self
                 .processes
@@ -732,6 +745,7 @@ impl Session {
     fn running_losses(&self) -> Losses {
         let mut losses = Losses::default();
         losses.add(LossKind::RingDrops, self.bpf.count(COUNT_RING_DROPS));
+        losses.add(LossKind::ProgramsMissed, Bpf::missed());
         losses.add(LossKind::TablesEvicted, self.tables.evicted);
         losses.add(LossKind::FilesUnreadable, self.binaries.failed());
         losses.add(LossKind::FilesNoUnwindData, self.tables.without_data);

@@ -96,6 +96,9 @@ pub enum LossKind {
     CallsUntimed,
     /// Activity records, or stretches of them, in no layout that is known.
     ActivityUnknown,
+    /// Events that an eBPF program did not see because it ran on that CPU already,
+    /// for another thread.
+    ProgramsMissed,
     /// Fences and jobs not followed because a table of the profiler was full.
     SubmissionsRefused,
     /// Bindings of device addresses not followed: a table of the profiler was full,
@@ -150,6 +153,7 @@ impl LossKind {
             Self::HandlesRefused => "handles refused (table full)",
             Self::CallsUntimed => "calls of unknown length (end not probed or not seen)",
             Self::ActivityUnknown => "activity records of unknown layout",
+            Self::ProgramsMissed => "events missed by an eBPF program that was preempted",
             Self::SubmissionsRefused => "submissions refused (table full)",
             Self::BindingsRefused => "bindings of device memory not followed",
         }
