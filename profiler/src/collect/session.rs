@@ -321,6 +321,7 @@ impl Session {
     ) -> Result<(), CollectError> {
         let calls = self.probes.as_mut().map(|(probes, ring)| {
             probes.started();
+            probes.look_ahead(&self.processes);
             ring.fd()
         });
         let rings = calls.into_iter().chain([self.ring.fd()]);
@@ -409,7 +410,7 @@ impl Session {
         self.cpus.stop_sampling();
         let links = self.stop_probes();
         self.drain(true)?;
-        self.name_late_kernels(true)?;
+        self.name_late_kernels(None)?;
         self.aggregate
             .finish_calls(&self.processes, perf::monotonic_ns());
         let profile = self.build()?;
@@ -487,7 +488,7 @@ impl Session {
         );
         self.tables.maintain();
         if !all {
-            self.name_late_kernels(false)?;
+            self.name_late_kernels(Some(horizon))?;
         }
         Ok(read.more)
     }
@@ -530,6 +531,7 @@ impl Session {
             }
             _ => {}
         }
+        self.late_processes(&event)?;
         let event = Event::Process(event);
         self.record(&event)?;
         let changed = self.aggregate.apply(&mut self.processes, &event);
@@ -538,7 +540,6 @@ impl Session {
         };
         self.absent.remove(&event.pid);
         self.filter.note(&event);
-        self.late_processes(&event);
         match &event.kind {
             ProcessEventKind::Map(map) => self.open(event.pid, map),
             ProcessEventKind::Snapshot { maps, .. } => {

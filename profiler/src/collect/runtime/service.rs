@@ -382,6 +382,7 @@ impl RuntimeProbes {
 
     /// A call of a probed function: it may hand out others, or lead to them.
     pub fn called(&mut self, call: &Call, processes: &ProcessTable) {
+        self.late.call(call);
         if let Some(look) = self.handed_out.behind(call, processes) {
             self.looker.look(look);
         }
@@ -396,20 +397,45 @@ impl RuntimeProbes {
         self.late.data(data);
     }
 
-    /// A process has ended, or has become another program.
-    pub fn process_gone(&mut self, pid: u32) {
-        self.late.forget(pid);
+    /// A process has ended, or has become another program. Gives the last names of
+    /// its kernels.
+    pub fn process_gone(&mut self, pid: u32, time_ns: u64) -> Vec<KernelNamed> {
+        self.late.forget(pid, time_ns)
+    }
+
+    /// Names of kernels that were just launched, and known already.
+    pub fn kernels_foreseen(&mut self) -> Vec<KernelNamed> {
+        self.late.take_ready()
+    }
+
+    /// Looks for kernels of the programs that ran before the recording.
+    pub fn look_ahead(&mut self, processes: &ProcessTable) {
+        for pid in std::mem::take(&mut self.users) {
+            let mut files = Vec::new();
+            let build = driver_build(processes, pid, |path| {
+                let wanted = self.is_wanted(path);
+                if wanted && !is_loader(path) {
+                    files.push(path.to_owned());
+                }
+                wanted
+            });
+            self.late.look_ahead(pid, build, files);
+        }
     }
 
     /// Names found since the last call of kernels that were created before the
-    /// recording. `last`: nothing more will come, so searches are waited for.
-    pub fn kernels_named(&mut self, processes: &ProcessTable, last: bool) -> Vec<KernelNamed> {
+    /// recording. All that happened until `taken_ns` has been taken in; without it
+    /// nothing more will come, and searches are waited for.
+    pub fn kernels_named(
+        &mut self,
+        processes: &ProcessTable,
+        taken_ns: Option<u64>,
+    ) -> Vec<KernelNamed> {
         let mut late = std::mem::take(&mut self.late);
         let build = |pid| driver_build(processes, pid, |path| self.is_wanted(path));
-        let named = if last {
-            late.settle(build, LAST_SEARCH)
-        } else {
-            late.maintain(Instant::now(), build)
+        let named = match taken_ns {
+            Some(taken_ns) => late.maintain(Instant::now(), taken_ns, build),
+            None => late.settle(build, LAST_SEARCH),
         };
         self.late = late;
         named
@@ -676,7 +702,7 @@ fn map_event(mapping: &Mapping, file: &FileKey) -> MapEvent {
 
 /// What tells which builds of probed libraries a process has: the layout of
 /// their objects goes by it.
-fn driver_build(processes: &ProcessTable, pid: u32, wanted: impl Fn(&str) -> bool) -> Build {
+fn driver_build(processes: &ProcessTable, pid: u32, mut wanted: impl FnMut(&str) -> bool) -> Build {
     let mut hash = FxHasher::default();
     let maps = processes.get(pid).map(|p| &p.space.maps);
     for map in maps.into_iter().flatten() {

@@ -9,7 +9,7 @@ use crate::{
         driver::{DriverPlan, DriverProbes},
         runtime::RuntimeProbes,
     },
-    wire::{Call, CallData, CallStack, Event, ProcessEvent, ProcessEventKind, Trace},
+    wire::{Call, CallData, CallStack, Event, KernelNamed, ProcessEvent, ProcessEventKind, Trace},
 };
 use std::time::Instant;
 
@@ -93,7 +93,12 @@ impl Session {
         if !self.filter.wants_process(call.pid) {
             return Ok(());
         }
-        self.record(&Event::Call(call))
+        self.record(&Event::Call(call))?;
+        let Some((probes, _)) = &mut self.probes else {
+            return Ok(());
+        };
+        let named = probes.kernels_foreseen();
+        self.record_names(named)
     }
 
     pub(super) fn take_call_data(&mut self, data: CallData) -> Result<(), CollectError> {
@@ -116,11 +121,17 @@ impl Session {
     }
 
     /// Tells of kernels older than the recording whose names were found.
-    pub(super) fn name_late_kernels(&mut self, last: bool) -> Result<(), CollectError> {
+    /// All that happened until `taken_ns` has been taken in, or all.
+    pub(super) fn name_late_kernels(&mut self, taken_ns: Option<u64>) -> Result<(), CollectError> {
         let Some((probes, _)) = &mut self.probes else {
             return Ok(());
         };
-        for named in probes.kernels_named(&self.processes, last) {
+        let named = probes.kernels_named(&self.processes, taken_ns);
+        self.record_names(named)
+    }
+
+    fn record_names(&mut self, named: Vec<KernelNamed>) -> Result<(), CollectError> {
+        for named in named {
             if self.filter.wants_process(named.pid) {
                 self.record(&Event::KernelNamed(named))?;
             }
@@ -129,14 +140,17 @@ impl Session {
     }
 
     /// Forgets the kernels of processes that ended or became other programs.
-    pub(super) fn late_processes(&mut self, event: &ProcessEvent) {
+    /// To be called before the event is recorded: later their names are of no use.
+    pub(super) fn late_processes(&mut self, event: &ProcessEvent) -> Result<(), CollectError> {
         let gone = match event.kind {
             ProcessEventKind::Exec { .. } => true,
             ProcessEventKind::Exit => event.pid == event.tid,
             _ => false,
         };
-        if let Some((probes, _)) = self.probes.as_mut().filter(|_| gone) {
-            probes.process_gone(event.pid);
-        }
+        let Some((probes, _)) = self.probes.as_mut().filter(|_| gone) else {
+            return Ok(());
+        };
+        let named = probes.process_gone(event.pid, event.time_ns);
+        self.record_names(named)
     }
 }
