@@ -9,6 +9,8 @@
 mod devices;
 mod plan;
 mod points;
+#[cfg(test)]
+mod synthetic;
 
 use crate::{
     collect::bpf::{

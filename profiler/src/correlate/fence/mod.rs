@@ -37,12 +37,16 @@ const MAX_POINTS: usize = aiprof_common::MAX_TRACES as usize;
 /// Most different names kept; further ones are not shared, which costs memory only.
 const MAX_NAMES: usize = 4096;
 
-/// Drivers of fences that stand for other fences, or for nothing.
-const NO_WORK: [&str; 4] = [
-    "dma_fence_array",
-    "dma_fence_chain",
-    "stub",
-    "dma_fence_stub",
+/// Fences that stand for other fences, for nothing, or for a right to memory that
+/// lasts until somebody takes it away: by driver and, if that is not all of its
+/// fences, timeline.
+const NO_WORK: [(&str, Option<&str>); 6] = [
+    ("dma_fence_array", None),
+    ("dma_fence_chain", None),
+    ("stub", None),
+    ("amdgpu_amdkfd_fence", None),
+    ("amdgpu_eviction_fence", None),
+    ("xe", Some("preempt")),
 ];
 /// Driver of the fences of scheduler jobs.
 const SCHEDULER: &str = "drm_sched";
@@ -198,7 +202,11 @@ impl Fences {
     fn is_work(&self, point: &Point, trace: &Trace) -> bool {
         let driver = point.driver(trace);
         let is_told_as_job = self.has_jobs && driver == SCHEDULER;
-        !is_told_as_job && !NO_WORK.contains(&driver)
+        let mut others = NO_WORK.iter();
+        let is_other = others.any(|(name, timeline)| {
+            *name == driver && timeline.is_none_or(|timeline| timeline == point.queue(trace))
+        });
+        !is_told_as_job && !is_other
     }
 
     fn begin(

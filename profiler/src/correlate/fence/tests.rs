@@ -137,6 +137,15 @@ fn times(told: &[Submission]) -> Vec<Times> {
 }
 
 #[test]
+fn those_that_submit_hit_the_begins() {
+    for points in [fence_points(), old_job_points(), new_job_points()] {
+        let begin: Vec<_> = points.iter().filter(|point| begins(point)).collect();
+        assert_eq!(begin.len(), 1, "{begin:?}");
+        assert!([INIT, QUEUE].contains(&begin[0].id));
+    }
+}
+
+#[test]
 fn a_fence_is_a_submission() {
     let hits = [
         fence(10, INIT, 5, 1),
@@ -227,10 +236,11 @@ fn scheduler_fences_count_where_jobs_are_not_told() {
 
 #[test]
 fn fences_that_stand_for_others_are_no_work() {
-    for driver in NO_WORK {
+    for (driver, timeline) in NO_WORK {
+        let timeline = timeline.unwrap_or("unbound");
         let hits = [
-            hit(9, INIT, &[1, 1], [driver, "unbound"]),
-            hit(9, SIGNALED, &[1, 1], [driver, "unbound"]),
+            hit(9, INIT, &[1, 1], [driver, timeline]),
+            hit(9, SIGNALED, &[1, 1], [driver, timeline]),
         ];
         let (told, fences, _) = follow(&fence_points(), &hits, Room::default());
         assert_eq!((told.len(), fences.unmatched), (0, 0));
