@@ -96,6 +96,9 @@ pub enum LossKind {
     CallsUntimed,
     /// Activity records, or stretches of them, in no layout that is known.
     ActivityUnknown,
+    /// Calls left out because their program has paused collection
+    /// (`--conditional-collection`).
+    CallsPaused,
 }
 
 impl LossKind {
@@ -145,6 +148,7 @@ impl LossKind {
             Self::HandlesRefused => "handles refused (table full)",
             Self::CallsUntimed => "calls of unknown length (end not probed or not seen)",
             Self::ActivityUnknown => "activity records of unknown layout",
+            Self::CallsPaused => "calls left out: paused by their program",
         }
     }
 
