@@ -219,3 +219,34 @@ fn the_call_path_of_every_launch_is_the_programs() -> anyhow::Result<()> {
     );
     Ok(())
 }
+
+#[test]
+fn programs_say_what_is_collected() -> anyhow::Result<()> {
+    let Some(_turn) = turn("programs_say_what_is_collected", &NEEDS)? else {
+        return Ok(());
+    };
+    let sums = |options: &[&str]| -> anyhow::Result<(u64, u64)> {
+        let run = record(options, "out.folded", &["paused"])?;
+        assert_eq!(run.accounts[0].total(), 53);
+        assert_eq!(
+            run.truth
+                .execs
+                .iter()
+                .filter(|e| e.kind == Kind::Kernel)
+                .count(),
+            53
+        );
+        let found = by_work(&read(&run.output)?);
+        let unnamed = found.keys().find(|name| name.starts_with("[kernel"));
+        assert_eq!(unnamed, None, "{found:?}");
+        let launches = kernels(&found, &run.truth).values().sum();
+        Ok((launches, lost(&run.stderr, "paused by their program")))
+    };
+    let events = ["--events", "launches"];
+    assert_eq!(sums(&events)?, (53, 0));
+    let (launches, paused) = sums(&[&events[..], &["--conditional-collection"]].concat())?;
+    assert_eq!(launches, 7 + 13);
+    // The launches, seen at the loader and perhaps in the driver.
+    assert!(paused >= 5 + 11 + 17, "{paused}");
+    Ok(())
+}

@@ -11,6 +11,8 @@
  *   loop    launches as fast as can be                          seconds=S threads=N
  *   late    prints `ready`, launches after a line on stdin,     launches=N pause_us=N
  *           prints `launched`, ends after a line on stdin
+ *   paused  5 launches, 7 with PTI_ENABLE_COLLECTION=1, 11 with 0, 13 after
+ *           __itt_resume, 17 after __itt_pause
  *   reuse   the same with handles that are freed and used again rounds=N
  *
  * real=1: the driver runs nothing, so memory and timestamps are not looked at, and
@@ -351,6 +353,39 @@ static int late(const Options &options)
 	return 0;
 }
 
+/* What a program that links ittnotify has, as long as there is no collector. */
+extern "C" NOINLINE void __itt_pause_init_3_0()
+{
+	asm volatile("");
+}
+
+extern "C" NOINLINE void __itt_resume_init_3_0()
+{
+	asm volatile("");
+}
+
+static int paused(const Options &options)
+{
+	Program p(options);
+	auto list = p.immediate(2);
+	auto launch_often = [&](int n) {
+		for (int i = 0; i < n; i++)
+			launch(list, p, 0, 1);
+	};
+	launch_often(5);
+	setenv("PTI_ENABLE_COLLECTION", "1", 1);
+	launch_often(7);
+	setenv("PTI_ENABLE_COLLECTION", "1", 0);
+	setenv("PTI_ENABLE_COLLECTION", "0", 1);
+	launch_often(11);
+	__itt_resume_init_3_0();
+	launch_often(13);
+	__itt_pause_init_3_0();
+	launch_often(17);
+	MUST(CommandList, Destroy, list);
+	return 0;
+}
+
 /* Every kernel is replaced by the next one of the module, which may get its handle. */
 static int reuse(const Options &options)
 {
@@ -397,7 +432,7 @@ int main(int argc, char **argv)
 	} modes[] = {
 		{"basic", basic}, {"newer", newer}, {"paths", paths}, {"threads", threads},
 		{"fork", forks},  {"rate", rate},   {"loop", loop},   {"late", late},
-		{"reuse", reuse},
+		{"reuse", reuse}, {"paused", paused},
 	};
 	for (auto &mode : modes) {
 		if (argc > 1 && strcmp(argv[1], mode.name) == 0) {

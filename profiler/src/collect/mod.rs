@@ -17,6 +17,8 @@
 //! * [`finisher`]: walks that ended for want of a table;
 //! * [`names`]: symbols, looked up while the recording runs;
 //! * [`runtime`]: probes on the functions of accelerator runtimes;
+//! * [`conditional`]: programs that say when their calls are of interest;
+//! * [`late`], [`inspect`]: kernels older than the recording;
 //! * [`closing`]: detaching without having the user wait;
 //! * [`session`]: owns the recording;
 //! * [`doctor`]: what of all this works on this machine.
@@ -26,6 +28,7 @@ pub mod bpf;
 pub mod busy;
 pub mod cgroup;
 pub mod closing;
+pub mod conditional;
 pub mod config;
 pub mod cpu;
 pub mod doctor;

@@ -11,6 +11,7 @@ use super::{
         ring::{Drained, Ring},
     },
     busy, cgroup, closing,
+    conditional::Conditional,
     config::{Event as EventKind, RecordConfig},
     cpu::CpuSet,
     driver::{DRIVER_PROGRAMS, DriverPlan, DriverProbes},
@@ -26,6 +27,7 @@ use super::{
 use crate::{
     aggregate::{Aggregator, LaunchOptions, Limits, Weighting, build_profile},
     import::capture::CaptureWriter,
+    probes::table::Switch,
     process::{FileId, ProcessTable},
     profile::{LossKind, Losses, Meta, Profile},
     symbolize::SymbolizeOptions,
@@ -143,6 +145,8 @@ pub struct Session {
     probes: Option<(RuntimeProbes, Ring)>,
     /// The probes on drivers.
     drivers: DriverProbes,
+    /// Which programs want their calls recorded, if they are asked.
+    conditional: Option<Conditional>,
     /// Sees every event that belongs to the recording.
     watcher: Option<Box<Watcher>>,
     tables: Tables,
@@ -247,6 +251,11 @@ impl Session {
             ring,
             probes: None,
             drivers: DriverProbes::default(),
+            conditional: config
+                .probes
+                .as_ref()
+                .filter(|probes| probes.switches.contains(&Switch::ConditionalCollection))
+                .map(|_| Conditional::default()),
             watcher: None,
             tables,
             publisher: Publisher::default(),
@@ -540,6 +549,9 @@ impl Session {
         };
         self.absent.remove(&event.pid);
         self.filter.note(&event);
+        if let Some(conditional) = &mut self.conditional {
+            conditional.process(&event);
+        }
         match &event.kind {
             ProcessEventKind::Map(map) => self.open(event.pid, map),
             ProcessEventKind::Snapshot { maps, .. } => {
@@ -755,6 +767,8 @@ impl Session {
         if let Some((probes, _)) = &self.probes {
             losses.merge(&probes.losses(&self.bpf));
             losses.merge(&self.drivers.losses(&self.bpf));
+            let paused = self.conditional.as_ref().map_or(0, |c| c.skipped);
+            losses.add(LossKind::CallsPaused, paused);
         }
         losses
     }

@@ -104,6 +104,9 @@ pub enum LossKind {
     /// Bindings of device addresses not followed: a table of the profiler was full,
     /// or what was bound could not be read whole.
     BindingsRefused,
+    /// Calls left out because their program has paused collection
+    /// (`--conditional-collection`).
+    CallsPaused,
 }
 
 impl LossKind {
@@ -156,6 +159,7 @@ impl LossKind {
             Self::ProgramsMissed => "events missed by an eBPF program that was preempted",
             Self::SubmissionsRefused => "submissions refused (table full)",
             Self::BindingsRefused => "bindings of device memory not followed",
+            Self::CallsPaused => "calls left out: paused by their program",
         }
     }
 

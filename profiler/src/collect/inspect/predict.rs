@@ -194,3 +194,107 @@ fn ways(
 fn word(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(0, u64::from_le_bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests_memory::Copy;
+    use super::*;
+
+    const BASE: u64 = 0x10_0000;
+    /// Where the driver's tables of functions are.
+    const OWN: Region = Region {
+        start: 0x90_0000,
+        end: 0x91_0000,
+    };
+
+    struct Heap(Vec<u8>);
+
+    impl Heap {
+        fn alloc(&mut self, size: usize) -> u64 {
+            let at = self.0.len();
+            self.0.resize(at + size, 0);
+            BASE + at as u64
+        }
+
+        fn put(&mut self, at: u64, value: u64) {
+            let at = (at - BASE) as usize;
+            self.0[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+
+        fn string(&mut self, at: u64, text: &str) {
+            let data = self.alloc((text.len() + 1).next_multiple_of(16));
+            let raw = (data - BASE) as usize;
+            self.0[raw..raw + text.len()].copy_from_slice(text.as_bytes());
+            self.put(at, data);
+            self.put(at + 8, text.len() as u64);
+        }
+
+        /// An object of a class, which holds a pointer to one with the name.
+        fn object(&mut self, class: u64, name: &str) -> u64 {
+            let object = self.alloc(256);
+            // Beyond what is read of the object.
+            self.alloc(3000);
+            let inner = self.alloc(3000);
+            self.put(object, OWN.start + class);
+            self.put(object + 24, inner);
+            self.string(inner + 40, name);
+            self.alloc(3000);
+            object
+        }
+    }
+
+    fn found(heap: Heap, declared: &[&str]) -> Vec<Class> {
+        let memory = Copy::new(BASE, heap.0);
+        let declared = declared.iter().copied().collect();
+        classes(&memory, &memory.regions(), &[OWN], &declared, 1 << 30)
+    }
+
+    #[test]
+    fn kernels_are_foreseen_by_their_class() {
+        let mut heap = Heap(Vec::new());
+        let names = ["scale", "add", "a_rather_long_name_of_a_kernel"];
+        let handles = names.map(|name| heap.object(64, name));
+        // Another class, whose objects have other names.
+        heap.object(128, "queue");
+        heap.object(128, "list");
+        let found = found(heap, &names);
+        let [class] = found.as_slice() else {
+            panic!("{found:?}");
+        };
+        let expected = NamePath {
+            hops: vec![24],
+            name: 40,
+        };
+        assert_eq!(class.path, expected);
+        for (handle, name) in handles.iter().zip(names) {
+            assert_eq!(class.names[handle], name);
+        }
+    }
+
+    #[test]
+    fn a_class_with_one_undeclared_name_is_none() {
+        let mut heap = Heap(Vec::new());
+        heap.object(64, "scale");
+        heap.object(64, "add");
+        heap.object(64, "other");
+        assert_eq!(found(heap, &["scale", "add"]), []);
+    }
+
+    #[test]
+    fn a_class_whose_objects_all_have_one_name_is_none() {
+        let mut heap = Heap(Vec::new());
+        heap.object(64, "scale");
+        heap.object(64, "scale");
+        assert_eq!(found(heap, &["scale", "add"]), []);
+    }
+
+    #[test]
+    fn nothing_is_foreseen_without_names_or_driver() {
+        let memory = Copy::new(BASE, vec![0xff; 4096]);
+        let regions = memory.regions();
+        let declared = BTreeSet::from(["x"]);
+        assert!(classes(&memory, &regions, &[], &declared, 1 << 20).is_empty());
+        assert!(classes(&memory, &regions, &[OWN], &BTreeSet::new(), 1 << 20).is_empty());
+        assert!(classes(&memory, &regions, &[OWN], &declared, 1 << 20).is_empty());
+    }
+}

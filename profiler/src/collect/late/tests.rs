@@ -1,6 +1,7 @@
 use super::program::MAX_SEARCHES;
 use super::*;
 use crate::probes::{ResultKind, ValueFormat, ValueInfo};
+use std::collections::BTreeMap;
 
 fn probe(id: u32, function: &str, kind: CallKind, at_exit: bool) -> Probe {
     Probe {
@@ -128,4 +129,85 @@ fn what_one_kernel_teaches_names_the_other() {
     );
     assert_eq!(late.unnamed(), 0);
     assert_eq!(objects[1].other, 7);
+}
+
+/// The answer of a search that was read at a time.
+fn answer(read_ns: u64, names: &[(u64, &str)]) -> Answer {
+    let names = names.iter().map(|(k, n)| (*k, (*n).to_owned())).collect();
+    Answer {
+        pid: std::process::id(),
+        build: 1,
+        read_ns,
+        found: Found::Names(crate::collect::inspect::path::Learned {
+            path: None,
+            names,
+            is_proven: true,
+        }),
+    }
+}
+
+fn at(time_ns: u64, mut call: Call) -> Call {
+    call.time_ns = time_ns;
+    call
+}
+
+#[test]
+fn a_name_read_before_the_handle_was_used_again_is_not_given() {
+    let mut late = late();
+    late.call(&at(10, call(1, 0x200, 0)));
+    late.call(&at(10, call(1, 0x300, 0)));
+    late.held
+        .push(answer(20, &[(0x200, "old"), (0x300, "other")]));
+    // Not all that happened until the reading is known yet.
+    assert!(late.maintain(Instant::now(), 15, |_| 1).is_empty());
+    late.call(&at(18, call(2, 0x200, 0)));
+    late.call(&at(30, call(1, 0x200, 0)));
+    let named = late.maintain(Instant::now(), 40, |_| 1);
+    assert_eq!(named.len(), 1, "{named:?}");
+    assert_eq!((named[0].kernel, named[0].name.as_str()), (0x300, "other"));
+    // The handle is another kernel's since: a name read later is its name.
+    late.held.push(answer(50, &[(0x200, "new")]));
+    let named = late.maintain(Instant::now(), 60, |_| 1);
+    assert_eq!(named[0].name, "new");
+}
+
+#[test]
+fn what_was_foreseen_ends_with_the_kernel() {
+    let mut late = late();
+    let names = BTreeMap::from([(0x200, "first".to_owned()), (0x300, "second".to_owned())]);
+    let class = crate::collect::inspect::predict::Class {
+        path: NamePath {
+            hops: vec![8],
+            name: 0,
+        },
+        names,
+    };
+    late.programs.entry(std::process::id()).or_default();
+    late.held.push(Answer {
+        pid: std::process::id(),
+        build: 1,
+        read_ns: 20,
+        found: Found::Ahead(vec![class]),
+    });
+    late.maintain(Instant::now(), 20, |_| 1);
+    late.call(&at(25, call(2, 0x300, 0)));
+    late.call(&at(30, call(1, 0x200, 0)));
+    late.call(&at(30, call(1, 0x300, 0)));
+    let ready = late.take_ready();
+    assert_eq!(ready.len(), 1, "{ready:?}");
+    assert_eq!((ready[0].kernel, ready[0].name.as_str()), (0x200, "first"));
+    assert_eq!(ready[0].time_ns, 30);
+    assert_eq!(late.unnamed(), 1);
+}
+
+#[test]
+fn a_handle_in_use_is_not_created_where_the_exit_was_not_seen() {
+    let mut late = late();
+    let flags = aiprof_common::CALL_EXIT | aiprof_common::CALL_LATE;
+    late.call(&call(1, 0x200, 0));
+    late.call(&call(0, 0x200, flags));
+    assert_eq!(late.unnamed(), 1, "still unknown");
+    late.call(&call(0, 0x300, flags));
+    late.call(&call(1, 0x300, 0));
+    assert_eq!(late.unnamed(), 1, "0x300 is known");
 }

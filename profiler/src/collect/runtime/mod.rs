@@ -31,6 +31,7 @@ mod symbols;
 mod worker;
 
 pub use attach::{CALL_PROGRAMS, Tally};
+pub(super) use discover::variable_of;
 pub use discover::{Command, own_variable};
 pub use service::{CallCounts, RuntimeProbes};
 pub use survey::{Surveyed, SurveyedFunction, SurveyedTable, survey};

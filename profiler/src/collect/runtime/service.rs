@@ -154,11 +154,12 @@ impl RuntimeProbes {
                 .map(PathBuf::from),
         );
         for folder in discover::folders(&command) {
-            paths.extend(discover::in_folder(&folder, |path| self.is_wanted(path)));
+            paths.extend(discover::in_folder(&folder, |path| self.is_runtime(path)));
         }
+        // Not what any library may have: that is looked at where it is used.
         let cache = Path::new("/etc/ld.so.cache");
         paths.extend(discover::in_linker_cache(cache, |path| {
-            self.is_wanted(path)
+            self.is_runtime(path)
         }));
         for path in paths {
             self.try_path(&path, |own, text| own.uses_of(text));
@@ -211,6 +212,12 @@ impl RuntimeProbes {
     /// Whether a library of this name may have functions to probe.
     fn is_wanted(&self, path: &str) -> bool {
         let mut tables = self.config.tables.of_file(path, &self.config.switches);
+        tables.next().is_some() || self.is_alternative(path)
+    }
+
+    /// The same, of accelerators: not of what only switches collection.
+    fn is_runtime(&self, path: &str) -> bool {
+        let mut tables = self.config.tables.of_file(path, &[]);
         tables.next().is_some() || self.is_alternative(path)
     }
 
@@ -413,7 +420,7 @@ impl RuntimeProbes {
         for pid in std::mem::take(&mut self.users) {
             let mut files = Vec::new();
             let build = driver_build(processes, pid, |path| {
-                let wanted = self.is_wanted(path);
+                let wanted = self.is_runtime(path);
                 if wanted && !is_loader(path) {
                     files.push(path.to_owned());
                 }
@@ -432,7 +439,7 @@ impl RuntimeProbes {
         taken_ns: Option<u64>,
     ) -> Vec<KernelNamed> {
         let mut late = std::mem::take(&mut self.late);
-        let build = |pid| driver_build(processes, pid, |path| self.is_wanted(path));
+        let build = |pid| driver_build(processes, pid, |path| self.is_runtime(path));
         let named = match taken_ns {
             Some(taken_ns) => late.maintain(Instant::now(), taken_ns, build),
             None => late.settle(build, LAST_SEARCH),

@@ -70,7 +70,13 @@ impl Session {
     pub(super) fn tell_of_probes(&mut self) {
         if let Some((probes, _)) = &mut self.probes {
             let pending = &mut self.pending;
-            probes.take_events(&self.processes, |event| pending.push_back(event));
+            let conditional = &mut self.conditional;
+            probes.take_events(&self.processes, |event| {
+                if let (Event::Probe(probe), Some(conditional)) = (&event, &mut *conditional) {
+                    conditional.probe(probe);
+                }
+                pending.push_back(event);
+            });
             pending.extend(self.drivers.take_events());
         }
     }
@@ -93,6 +99,9 @@ impl Session {
         if !self.filter.wants_process(call.pid) {
             return Ok(());
         }
+        if self.conditional.as_mut().is_some_and(|c| !c.call(&call)) {
+            return Ok(());
+        }
         self.record(&Event::Call(call))?;
         let Some((probes, _)) = &mut self.probes else {
             return Ok(());
@@ -106,6 +115,9 @@ impl Session {
             probes.data(&data);
         }
         if !self.filter.wants_process(data.pid) {
+            return Ok(());
+        }
+        if self.conditional.as_mut().is_some_and(|c| !c.data(&data)) {
             return Ok(());
         }
         self.record(&Event::CallData(data))
