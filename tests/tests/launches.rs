@@ -236,7 +236,7 @@ fn programs_say_what_is_collected() -> anyhow::Result<()> {
                 .count(),
             53
         );
-        let found = by_work(&read(&run.output)?);
+        let found = by_work(&read(&run.output, &run)?);
         let unnamed = found.keys().find(|name| name.starts_with("[kernel"));
         assert_eq!(unnamed, None, "{found:?}");
         let launches = kernels(&found, &run.truth).values().sum();

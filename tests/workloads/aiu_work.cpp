@@ -3,6 +3,7 @@
  *
  *   plain      launches and copies; no activity records
  *   profiled   the same with activity records, walked as Kineto does
+ *   timed      profiled if flex timing is switched on, else plain
  *   paths      one kernel from three call paths, 1 : 2 : 3
  *   every      each exported function once for each of N launches
  *   throw, longjmp, backtrace, cancel
@@ -202,12 +203,20 @@ static void run_threads(const Options &options, flex::RuntimeContext &context)
 		thread.join();
 }
 
+/* As flex reads its switches. */
+static bool switched_on(const char *name)
+{
+	const char *value = getenv(name);
+	return value && std::string(value) == "1";
+}
+
 static int run_one(const Options &options, int rank)
 {
 	std::shared_ptr<flex::RuntimeContext> context;
 	Account account;
 	unsigned long left = 0;
-	bool profiled = options.mode == "profiled";
+	bool timed = options.mode == "timed";
+	bool profiled = options.mode == "profiled" || (timed && switched_on("ENABLE_FLEX_TIMING"));
 	printf("pid %d rank %d\n", getpid(), rank);
 	fflush(stdout);
 	if (options.wait && getchar() == EOF)
@@ -223,7 +232,8 @@ static int run_one(const Options &options, int rank)
 		activities_enable(true);
 	}
 	device_memory = context->getAllocator()->allocate(1 << 22, directive);
-	if (options.mode == "plain" || options.mode == "paths" || options.mode == "every" || profiled)
+	if (options.mode == "plain" || options.mode == "paths" || options.mode == "every" || timed ||
+	    profiled)
 		run_threads(options, *context);
 	else
 		left = leave_every_function(options, *std::make_unique<Stream>(context->getDefaultStream()));

@@ -242,7 +242,9 @@ impl Aggregator {
             | Event::ProbedFile(_)
             | Event::KernelNamed(_)
             | Event::TracePoint(_)
-            | Event::Trace(_) => false,
+            | Event::Trace(_)
+            | Event::Clock(_)
+            | Event::Counter(_) => false,
         }
     }
 

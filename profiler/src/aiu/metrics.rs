@@ -249,7 +249,7 @@ pub fn snapshot(
 ) -> Result<Metrics, MetricsError> {
     for _ in 0..attempts {
         let first = read()?;
-        if first.first() == Some(&b'!') {
+        if matches!(first.first(), None | Some(b'!')) {
             continue;
         }
         if read()? == first {
@@ -261,9 +261,15 @@ pub fn snapshot(
 
 /// Reads the bytes of a metrics file that nobody writes to meanwhile.
 ///
+/// An empty file counts as being rewritten: its writer has created it and will
+/// fill it next.
+///
 /// # Errors
 /// When it is being rewritten, is in another format, or is damaged.
 pub fn parse(data: &[u8]) -> Result<Metrics, MetricsError> {
+    if data.is_empty() {
+        return Err(MetricsError::Rewriting);
+    }
     let data = Data(data);
     match data.array::<4>(0, "magic")? {
         [b'!', ..] => return Err(MetricsError::Rewriting),

@@ -8,6 +8,9 @@
 //! All input is that of another process: nothing in it is believed without a
 //! check, decoding is total, and what cannot be read is counted.
 
+/// What the table of the AIU's runtime calls its API (`probes/aiu.toml`).
+pub const API: &str = "AIU runtime";
+
 mod decode;
 pub mod events;
 mod layouts;
@@ -16,6 +19,7 @@ pub mod metrics;
 mod record;
 #[cfg(test)]
 mod tests;
+pub mod timing;
 
 pub use decode::{Decoder, RecordError, Unknown, decode_records, fuzz_records};
 pub use layouts::{Kind, Layout, Layouts, LayoutsError, Status};

@@ -111,5 +111,8 @@ fn write_devices(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         };
         writeln!(out, "  yes  {}: {}{used}", runtime.name, runtime.library)?;
     }
+    for note in &report.notes {
+        writeln!(out, "\nnote: {note}")?;
+    }
     Ok(())
 }

@@ -118,6 +118,15 @@ pub(crate) struct RecordArgs {
     #[arg(long, requires = "command")]
     as_user: bool,
 
+    /// Have the AIU's runtime record what its devices do
+    ///
+    /// Sets the environment variables of COMMAND that switch timing and activity records
+    /// on in IBM's AIU runtime, as far as they are not set already. Only with records are
+    /// the times of AIU devices known exactly; without them they lie between the calls
+    /// that launch work and those that wait for it.
+    #[arg(long)]
+    aiu_timing: bool,
+
     /// Use this eBPF object in place of the built-in one
     #[arg(long, value_name = "FILE", hide = true, value_hint = ValueHint::FilePath)]
     bpf_object: Option<PathBuf>,
@@ -174,6 +183,8 @@ pub(crate) struct Plan {
     pub(crate) destination: Destination,
     /// What the values in the profile mean.
     pub(crate) weight: Weight,
+    /// Whether the command's AIU runtime is to record what its devices do.
+    pub(crate) aiu_timing: bool,
 }
 
 impl Plan {
@@ -187,6 +198,12 @@ impl Plan {
             // Otherwise whoever may run aiprof could load any eBPF program.
             return Err(usage_error(
                 "--bpf-object needs root itself, not a program file with capabilities",
+            ));
+        }
+        if args.aiu_timing && args.command.is_empty() {
+            return Err(usage_error(
+                "--aiu-timing sets the environment of COMMAND, and there is none: a program \
+                 that runs already must switch its activity records on by itself",
             ));
         }
         let launches = args.values.launches();
@@ -218,6 +235,7 @@ impl Plan {
             duration: args.duration,
             destination,
             weight: args.values.weight(),
+            aiu_timing: args.aiu_timing,
             config: RecordConfig {
                 frequency_hz: args.frequency,
                 event: args.event.into(),

@@ -10,10 +10,11 @@ use super::trace_out::{TraceCapture, TraceOut};
 use super::values::{grouped, human_duration};
 use super::windows::WindowFiles;
 use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, screen};
+use crate::aiu::timing;
 use crate::collect::launch::{Exit, Held, LaunchOptions};
 use crate::collect::privileges::{self, StillToDo};
 use crate::collect::runtime::Tally;
-use crate::collect::session::{CollectError, Finished, Progress, Session};
+use crate::collect::session::{AiuUse, CollectError, Finished, Progress, Session};
 use crate::collect::signals::BlockedSignals;
 use crate::export::Format;
 use crate::import::capture::ReplayOptions;
@@ -46,6 +47,11 @@ pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
                 as_user: plan.as_user.clone(),
                 stdout_to_stderr: plan.destination.uses_stdout(),
                 mask: Some(signals.original_mask()),
+                environment: if plan.aiu_timing {
+                    timing::environment()
+                } else {
+                    Vec::new()
+                },
             },
         )?),
     };
@@ -229,6 +235,7 @@ impl Recording<'_> {
             profile,
             usage,
             probes,
+            aiu,
         } = session
             .finish()
             .map_err(|error| self.output.explain(error))?;
@@ -270,6 +277,9 @@ impl Recording<'_> {
             self.say(&line);
         }
         if let Some(line) = probes.and_then(|tally| probe_line(&tally)) {
+            self.say(&line);
+        }
+        if let Some(line) = aiu_line(aiu, !self.plan.command.is_empty(), self.plan.aiu_timing) {
             self.say(&line);
         }
         if let Destination::File(path, _) = &self.plan.destination {
@@ -317,6 +327,22 @@ fn probe_line(tally: &Tally) -> Option<String> {
         let (functions, files) = (grouped(functions), grouped(files));
         format!("  probes: {functions} functions of {files} libraries{refused}")
     })
+}
+
+/// What is known of AIU devices, if only because they were called.
+fn aiu_line(aiu: AiuUse, has_command: bool, asked: bool) -> Option<String> {
+    if aiu.launches == 0 || aiu.records > 0 {
+        return None;
+    }
+    let remedy = match (asked, has_command) {
+        (true, _) => "the program switched none on in spite of --aiu-timing",
+        (false, true) => timing::HINT_COMMAND,
+        (false, false) => timing::HINT_RUNNING,
+    };
+    Some(format!(
+        "  AIU: no activity records came with the calls, so device times are only known to \
+         lie between launch and wait calls: {remedy}"
+    ))
 }
 
 fn progress_line(now: &Progress) -> String {

@@ -203,6 +203,7 @@ fn held(
         as_user,
         stdout_to_stderr: args.output.is_none(),
         mask: Some(signals.original_mask()),
+        ..LaunchOptions::default()
     };
     Ok(Some(Held::fork(&args.command, &options)?))
 }

@@ -87,6 +87,9 @@ pub struct ProbeConfig {
     /// Running processes whose programs may have runtimes linked in; of others only
     /// libraries are probed.
     pub pids: Vec<u32>,
+    /// Folders in which the metrics files of AIUs are looked for, for captures and
+    /// traces. Default: [`FOLDERS`](super::metrics::FOLDERS).
+    pub metrics: Vec<PathBuf>,
 }
 
 impl Default for ProbeConfig {
@@ -101,6 +104,7 @@ impl Default for ProbeConfig {
             ring_bytes: 8 << 20,
             command: Vec::new(),
             pids: Vec::new(),
+            metrics: super::metrics::FOLDERS.map(PathBuf::from).to_vec(),
         }
     }
 }
@@ -117,6 +121,7 @@ impl PartialEq for ProbeConfig {
             && self.ring_bytes == other.ring_bytes
             && self.command == other.command
             && self.pids == other.pids
+            && self.metrics == other.metrics
     }
 }
 

@@ -129,6 +129,8 @@ pub struct LaunchOptions {
     pub stdout_to_stderr: bool,
     /// The signal mask it starts with; `None`: the current one.
     pub mask: Option<OriginalMask>,
+    /// Variables for its environment beside the caller's, which win.
+    pub environment: Vec<(OsString, OsString)>,
 }
 
 /// A command that is forked but not yet executing. Dropping it ends the child.
@@ -193,7 +195,8 @@ impl Held {
     /// [`LaunchError::BadCommand`] or a failed system call; that the program
     /// cannot be executed shows only in [`Running::wait`].
     pub fn fork(command: &[OsString], options: &LaunchOptions) -> Result<Self, LaunchError> {
-        let argv = Argv::new(command)?;
+        let argv = Strings::command(command)?;
+        let environment = Strings::environment(&options.environment)?;
         let (gate, go) = pipe(PipeFlags::CLOEXEC)?;
         // Non-blocking: nobody waits for a report, it is there or it is not.
         let (exec_error, report) = pipe(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
@@ -202,7 +205,7 @@ impl Held {
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             drop(go);
-            child_main(&argv, options, &gate, &report);
+            child_main(&argv, environment.as_ref(), options, &gate, &report);
         }
         let pid = Pid::from_raw(pid.max(0)).ok_or_else(|| LaunchError::System {
             action: "fork",
@@ -330,16 +333,16 @@ const REPORT_BYTES: usize = 5;
 const STAGE_USER: u8 = 1;
 const STAGE_EXEC: u8 = 2;
 
-/// A command line as execvp(3) takes it, made before the fork because the child
-/// must not allocate.
-struct Argv {
+/// Strings as execvp(3) takes them, made before the fork because the child must not
+/// allocate.
+struct Strings {
     pointers: Vec<*const libc::c_char>,
     /// What the pointers point to.
     _strings: Vec<CString>,
 }
 
-impl Argv {
-    fn new(command: &[OsString]) -> Result<Self, LaunchError> {
+impl Strings {
+    fn command(command: &[OsString]) -> Result<Self, LaunchError> {
         if command.is_empty() {
             return Err(LaunchError::BadCommand(OsString::new()));
         }
@@ -349,17 +352,44 @@ impl Argv {
                 CString::new(word.as_bytes()).map_err(|_| LaunchError::BadCommand(word.clone()))
             })
             .collect::<Result<Vec<_>, _>>()?;
+        Ok(Self::new(strings))
+    }
+
+    /// The caller's environment and these variables; `None` if it is the caller's.
+    fn environment(more: &[(OsString, OsString)]) -> Result<Option<Self>, LaunchError> {
+        if more.is_empty() {
+            return Ok(None);
+        }
+        let is_new = |(name, _): &&(OsString, OsString)| std::env::var_os(name).is_none();
+        let more = more.iter().filter(is_new).cloned();
+        let strings = std::env::vars_os().chain(more).map(|(name, value)| {
+            let mut variable = name;
+            variable.push("=");
+            variable.push(value);
+            let bytes = variable.as_bytes().to_vec();
+            CString::new(bytes).map_err(|_| LaunchError::BadCommand(variable))
+        });
+        Ok(Some(Self::new(strings.collect::<Result<_, _>>()?)))
+    }
+
+    fn new(strings: Vec<CString>) -> Self {
         let mut pointers: Vec<_> = strings.iter().map(|s| s.as_ptr()).collect();
         pointers.push(std::ptr::null());
-        Ok(Self {
+        Self {
             pointers,
             _strings: strings,
-        })
+        }
     }
 }
 
 /// The child, from fork to exec: async-signal-safe calls only, no allocation.
-fn child_main(argv: &Argv, options: &LaunchOptions, gate: &OwnedFd, report: &OwnedFd) -> ! {
+fn child_main(
+    argv: &Strings,
+    environment: Option<&Strings>,
+    options: &LaunchOptions,
+    gate: &OwnedFd,
+    report: &OwnedFd,
+) -> ! {
     if let Some(mask) = &options.mask {
         mask.restore();
     }
@@ -379,8 +409,14 @@ fn child_main(argv: &Argv, options: &LaunchOptions, gate: &OwnedFd, report: &Own
     let Some(&program) = argv.pointers.first() else {
         give_up(report, STAGE_EXEC, libc::ENOENT);
     };
-    // SAFETY: NUL-terminated strings and a null-terminated array, alive in argv.
-    unsafe { libc::execvp(program, argv.pointers.as_ptr()) };
+    let argv = argv.pointers.as_ptr();
+    match environment {
+        // SAFETY: NUL-terminated strings and null-terminated arrays, alive in `argv`
+        // and `environment`.
+        Some(environment) => unsafe { libc::execvpe(program, argv, environment.pointers.as_ptr()) },
+        // SAFETY: as above.
+        None => unsafe { libc::execvp(program, argv) },
+    };
     give_up(report, STAGE_EXEC, last_errno());
 }
 

@@ -19,6 +19,8 @@
 //! * [`runtime`]: probes on the functions of accelerator runtimes;
 //! * [`conditional`]: programs that say when their calls are of interest;
 //! * [`late`], [`inspect`]: kernels older than the recording;
+//! * [`clock`]: the time of day;
+//! * [`metrics`]: the metrics files of AIUs;
 //! * [`closing`]: detaching without having the user wait;
 //! * [`session`]: owns the recording;
 //! * [`doctor`]: what of all this works on this machine.
@@ -27,6 +29,7 @@ pub mod binaries;
 pub mod bpf;
 pub mod busy;
 pub mod cgroup;
+pub mod clock;
 pub mod closing;
 pub mod conditional;
 pub mod config;
@@ -38,6 +41,7 @@ pub mod finisher;
 pub mod inspect;
 pub mod late;
 pub mod launch;
+pub mod metrics;
 pub mod names;
 pub mod privileges;
 pub mod probe_files;

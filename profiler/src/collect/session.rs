@@ -2,6 +2,9 @@
 //! rings, the tables and the naming thread; nothing else does.
 
 mod calls;
+mod devices;
+
+pub use devices::AiuUse;
 
 use super::{
     binaries::Binaries,
@@ -106,6 +109,8 @@ pub struct Finished {
     pub usage: SelfUsage,
     /// What of the runtimes was probed, if anything was to be.
     pub probes: Option<Tally>,
+    /// How AIUs were used.
+    pub aiu: AiuUse,
 }
 
 /// How often the rings are looked at without being asked to.
@@ -147,6 +152,7 @@ pub struct Session {
     drivers: DriverProbes,
     /// Which programs want their calls recorded, if they are asked.
     conditional: Option<Conditional>,
+    devices: devices::Devices,
     /// Sees every event that belongs to the recording.
     watcher: Option<Box<Watcher>>,
     tables: Tables,
@@ -256,6 +262,7 @@ impl Session {
                 .as_ref()
                 .filter(|probes| probes.switches.contains(&Switch::ConditionalCollection))
                 .map(|_| Conditional::default()),
+            devices: devices::Devices::new(config, capture.is_some()),
             watcher: None,
             tables,
             publisher: Publisher::default(),
@@ -291,6 +298,7 @@ impl Session {
         };
         session.meet_running()?;
         session.start_probes(config, drivers)?;
+        session.tell_of_devices(false)?;
         session
             .cpus
             .start_sampling(session.bpf.sampler_fd()?)
@@ -328,6 +336,7 @@ impl Session {
         stop: impl Future<Output = ()>,
         mut on_progress: impl FnMut(&Progress),
     ) -> Result<(), CollectError> {
+        self.start_counters();
         let calls = self.probes.as_mut().map(|(probes, ring)| {
             probes.started();
             probes.look_ahead(&self.processes);
@@ -420,6 +429,7 @@ impl Session {
         let links = self.stop_probes();
         self.drain(true)?;
         self.name_late_kernels(None)?;
+        self.tell_of_devices(true)?;
         self.aggregate
             .finish_calls(&self.processes, perf::monotonic_ns());
         let profile = self.build()?;
@@ -433,6 +443,7 @@ impl Session {
             bpf_memory_bytes,
         };
         let probes = self.probes.take().map(|(probes, _)| probes.tally());
+        let aiu = self.devices.used;
         // Whoever closes the rest must not keep alive what this process has.
         drop(self);
         closing::in_background(links);
@@ -440,6 +451,7 @@ impl Session {
             profile,
             usage,
             probes,
+            aiu,
         })
     }
 
@@ -513,12 +525,15 @@ impl Session {
             Event::Probe(_)
             | Event::ProbedFile(_)
             | Event::KernelNamed(_)
-            | Event::TracePoint(_) => self.record(&event),
+            | Event::TracePoint(_)
+            | Event::Clock(_)
+            | Event::Counter(_) => self.record(&event),
         }
     }
 
     /// Writes an event that belongs to the recording to where events go.
     fn record(&mut self, event: &Event) -> Result<(), CollectError> {
+        self.devices.note(event);
         if let Some(capture) = &mut self.capture {
             capture.event(event).map_err(CollectError::Capture)?;
         }
@@ -655,6 +670,7 @@ impl Session {
     }
 
     fn housekeeping(&mut self) -> Result<(), CollectError> {
+        self.tell_of_devices(false)?;
         if self.last.naming.elapsed() >= NAMING {
             self.last.naming = Instant::now();
             self.request_names();
@@ -770,6 +786,7 @@ impl Session {
             let paused = self.conditional.as_ref().map_or(0, |c| c.skipped);
             losses.add(LossKind::CallsPaused, paused);
         }
+        losses.merge(&self.devices.losses());
         losses
     }
 

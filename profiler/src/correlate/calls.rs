@@ -111,7 +111,11 @@ impl Tracker {
             }
             Event::TracePoint(point) => self.fences.point(point),
             Event::Trace(trace) => self.fences.trace(trace, &mut self.world.losses, sink),
-            Event::Sample(_) | Event::CallStack(_) | Event::CallData(_) => {}
+            Event::Sample(_)
+            | Event::CallStack(_)
+            | Event::CallData(_)
+            | Event::Clock(_)
+            | Event::Counter(_) => {}
         }
     }
 

@@ -60,6 +60,7 @@ mod calls;
 mod data;
 mod draft;
 mod effects;
+mod epoch;
 mod fence;
 mod handles;
 mod known;
@@ -73,6 +74,7 @@ mod world;
 
 pub use address_space::{AddressSpace, AddressSpaces, Backing, Bound, SpaceId};
 pub use calls::{Counts, Limits, Tracker};
+pub use epoch::EpochClock;
 pub use fence::{Submission, SubmissionSource, begins};
 pub use handles::ModuleImage;
 

@@ -107,6 +107,12 @@ pub enum LossKind {
     /// Calls left out because their program has paused collection
     /// (`--conditional-collection`).
     CallsPaused,
+    /// Activity records whose times are not of the recording, or cannot be placed.
+    ActivityUntimed,
+    /// Spans of devices that found no room in the trace.
+    SpansRefused,
+    /// Values of counters that were overwritten before they were read, or dropped.
+    CountersLost,
 }
 
 impl LossKind {
@@ -160,6 +166,9 @@ impl LossKind {
             Self::SubmissionsRefused => "submissions refused (table full)",
             Self::BindingsRefused => "bindings of device memory not followed",
             Self::CallsPaused => "calls left out: paused by their program",
+            Self::ActivityUntimed => "activity records from outside the recording",
+            Self::SpansRefused => "device spans refused (too many rows)",
+            Self::CountersLost => "counter values missed",
         }
     }
 

@@ -1,6 +1,7 @@
 //! The events of the pipeline: what the kernel reports and a capture stores.
 
 use super::call::{Call, CallData, CallStack, KernelNamed};
+use super::counter::{ClockPair, Counter};
 use super::trace::{Trace, TracePoint};
 use crate::{
     probes::{Probe, ProbedFile},
@@ -33,6 +34,10 @@ pub enum Event {
     TracePoint(TracePoint),
     /// A tracepoint was hit.
     Trace(Trace),
+    /// What the time of day is; about once a second.
+    Clock(ClockPair),
+    /// Something was measured.
+    Counter(Counter),
 }
 
 impl Event {
@@ -46,7 +51,9 @@ impl Event {
             Self::CallStack(stack) => stack.sample.time_ns,
             Self::KernelNamed(named) => named.time_ns,
             Self::Trace(trace) => trace.time_ns,
-            Self::Probe(_) | Self::ProbedFile(_) | Self::TracePoint(_) => 0,
+            Self::Counter(counter) => counter.time_ns,
+            // Of the recording, not in it.
+            Self::Probe(_) | Self::ProbedFile(_) | Self::TracePoint(_) | Self::Clock(_) => 0,
         }
     }
 }

@@ -4,10 +4,12 @@
 //! a panic, and reads only the bytes it was given.
 
 mod call;
+mod counter;
 mod event;
 mod trace;
 
 pub use call::{Call, CallData, CallStack, KernelNamed};
+pub use counter::{ClockPair, Counter};
 pub use event::{
     Event, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason, Thread,
 };

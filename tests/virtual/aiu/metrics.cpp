@@ -127,6 +127,8 @@ static void tell(const std::vector<Section> &sections, uint32_t sequence)
 		}
 	line.raw("values", all + "}");
 	truth(line.finish());
+	/* Now: the program may be ending, its last flush behind it. */
+	truth_flush();
 }
 
 /* First the mark, then the contents, then the magic whole again. */

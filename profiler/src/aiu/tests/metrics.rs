@@ -88,7 +88,7 @@ fn other_formats_are_named() {
     assert!(text.contains("physical functions"), "{text}");
     assert!(matches!(parse(b"hello, world"), Err(MetricsError::Foreign)));
     assert!(matches!(
-        parse(b""),
+        parse(b"A"),
         Err(MetricsError::Truncated { at: 0, .. })
     ));
     let mut bytes = file();
@@ -119,6 +119,11 @@ fn a_rewriting_is_waited_for() {
     );
     assert!(matches!(never, Err(MetricsError::Rewriting)));
     assert_eq!(calls, 5);
+    // Created, and not written to yet.
+    assert!(matches!(parse(&[]), Err(MetricsError::Rewriting)));
+    let mut readings = [&[][..], &good, &good].into_iter();
+    let filled = snapshot(|| Ok(readings.next().unwrap().to_vec()), 2).unwrap();
+    assert_eq!(filled, metrics);
     let gone = snapshot(|| Err(std::io::ErrorKind::NotFound.into()), 5);
     assert!(matches!(gone, Err(MetricsError::Io(_))));
 }

@@ -124,6 +124,8 @@ pub struct Report {
     pub device_nodes: Vec<DeviceNode>,
     /// Accelerator runtimes installed or in use.
     pub runtimes: Vec<Runtime>,
+    /// What to know before recording what was found, for people.
+    pub notes: Vec<String>,
 }
 
 /// Looks at this machine. Needs no privileges: what they are needed for shows as
@@ -135,6 +137,8 @@ pub fn examine() -> Report {
     checks.extend(perf::checks());
     checks.extend(kernel::symbol_checks());
     let uname = rustix::system::uname();
+    let accelerators = accelerators::on_pci_bus();
+    let runtimes = runtimes::find();
     Report {
         schema: 1,
         version: env!("CARGO_PKG_VERSION"),
@@ -142,10 +146,26 @@ pub fn examine() -> Report {
         machine: uname.machine().to_string_lossy().into_owned(),
         ready: is_ready(&checks),
         checks,
-        accelerators: accelerators::on_pci_bus(),
+        notes: notes(&accelerators, &runtimes),
+        accelerators,
         device_nodes: accelerators::device_nodes(),
-        runtimes: runtimes::find(),
+        runtimes,
     }
+}
+
+/// What is special about recording what was found.
+fn notes(accelerators: &[Accelerator], runtimes: &[Runtime]) -> Vec<String> {
+    let on_bus = accelerators
+        .iter()
+        .any(|a| a.description.starts_with("IBM AIU"));
+    let has_runtime = runtimes.iter().any(|r| r.name.starts_with("IBM AIU"));
+    let aiu = on_bus || has_runtime;
+    let text = format!(
+        "AIU: times of devices are exact only where the program has activity records \
+         switched on; else they are only known to lie between launch and wait calls. {}",
+        crate::aiu::timing::HINT_COMMAND
+    );
+    aiu.then_some(text).into_iter().collect()
 }
 
 fn is_ready(checks: &[Check]) -> bool {
@@ -166,6 +186,22 @@ fn read_text(path: impl AsRef<std::path::Path>, limit: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn aius_come_with_a_note_about_their_times() {
+        assert!(notes(&[], &[]).is_empty());
+        let runtime = Runtime {
+            name: "IBM AIU runtime (flex)",
+            library: "/opt/libflex.so".into(),
+            installed: false,
+            processes: vec![1],
+        };
+        let notes = notes(&[], &[runtime]);
+        assert!(
+            notes.len() == 1 && notes[0].contains("--aiu-timing"),
+            "{notes:?}"
+        );
+    }
 
     #[test]
     fn the_report_is_complete_on_any_machine() {

@@ -177,6 +177,31 @@ async fn the_command_has_the_signal_mask_of_the_caller() {
 }
 
 #[tokio::test]
+async fn variables_are_added_but_never_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("environment");
+    let path = std::env::var("PATH").unwrap();
+    let options = LaunchOptions {
+        environment: [("PATH", "/nowhere"), ("AIPROF_TEST_ADDED", "a=b")]
+            .map(|(name, value)| (name.into(), value.into()))
+            .to_vec(),
+        ..LaunchOptions::default()
+    };
+    let script = "echo \"$AIPROF_TEST_ADDED:$PATH\" > \"$0\"";
+    let command = words(&["sh", "-c", script, out.to_str().unwrap()]);
+    let held = Held::fork(&command, &options).unwrap();
+    assert_eq!(held.release().unwrap().wait().await.unwrap(), Exit::Code(0));
+    let text = std::fs::read_to_string(&out).unwrap();
+    assert_eq!(text.trim(), format!("a=b:{path}"));
+    // A name that cannot be one fails before anything is started.
+    let options = LaunchOptions {
+        environment: vec![("A\0".into(), "".into())],
+        ..LaunchOptions::default()
+    };
+    assert!(Held::fork(&command, &options).is_err());
+}
+
+#[tokio::test]
 async fn stdout_can_be_kept_apart_from_the_profile() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("fds");

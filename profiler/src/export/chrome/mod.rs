@@ -15,14 +15,22 @@
 //!   speedscope ignores them.
 //! * Devices have a track for each of their queues with what was submitted to it, as
 //!   the kernel's fences and scheduler jobs tell: not the time that they were busy.
-//! * Nothing is drawn whose time is not known: launches are arguments of the call
+//! * Devices whose runtime records what they do have rows of their own, and arrows
+//!   (`ac2g`) from the launch; what such records say of the host lies below the
+//!   thread. Of AIUs without records there are rows that say in which time they must
+//!   have been at work, and that this is an estimate.
+//! * Counters are those of metrics files.
+//! * Nothing else is drawn whose time is not known: launches are arguments of the call
 //!   that made them, and a call whose end was not seen is short and says so.
 //!
 //! What of it readers see is described in `docs/output-formats.md`.
 
 mod args;
+mod bounded;
+mod devices;
 mod fences;
 mod json;
+mod lanes;
 mod sort;
 mod spans;
 mod stacks;
@@ -55,6 +63,14 @@ pub struct Totals {
     pub samples: u64,
     /// Submissions to devices.
     pub submissions: u64,
+    /// Spans of devices, by their own records.
+    pub device_spans: u64,
+    /// Spans of devices that are only known to lie between two calls.
+    pub estimated_spans: u64,
+    /// Arrows from launches to kernels.
+    pub flows: u64,
+    /// Values of counters.
+    pub counters: u64,
     /// What was lost, while recording and here.
     pub losses: Losses,
 }
@@ -121,8 +137,10 @@ impl<'a> Trace<'a> {
             }
             Event::Sample(sample) => self.spans.sample(&self.processes, sample),
             Event::CallStack(stack) => self.spans.stacks.note(&self.processes, stack),
+            Event::Counter(counter) => self.spans.counter(counter),
             _ => {}
         }
+        self.spans.now_ns = self.spans.now_ns.max(event.time_ns());
         match self.spans.in_order(event) {
             Some(moved) => self.tracker.apply(&moved, &mut self.spans),
             None => self.tracker.apply(event, &mut self.spans),
@@ -143,10 +161,6 @@ impl<'a> Trace<'a> {
     ) -> io::Result<Totals> {
         self.tracker.finish(self.survey.end_ns(), &mut self.spans);
         let devices = self.spans.fences.metadata();
-        let (sorter, mut totals) = self.spans.end()?;
-        totals.losses.merge(losses);
-        totals.losses.merge(&self.losses);
-        totals.losses.merge(&self.tracker.take_losses());
         let mut out = BufWriter::with_capacity(1 << 16, out);
         out.write_all(b"{\"displayTimeUnit\":\"ns\",\n\"traceEvents\":[")?;
         let mut first = true;
@@ -162,12 +176,15 @@ impl<'a> Trace<'a> {
         for text in metadata(self.survey).chain(devices) {
             line(text.as_bytes())?;
         }
-        sorter.finish(&mut line)?;
+        let mut totals = self.spans.end(&mut line)?;
+        totals.losses.merge(losses);
+        totals.losses.merge(&self.losses);
+        totals.losses.merge(&self.tracker.take_losses());
         let length = self.survey.end_ns().saturating_sub(self.survey.start_ns());
         for text in loss_marks(&totals.losses, length) {
             line(text.as_bytes())?;
         }
-        let other = other_data(about, self.survey.start_ns(), &totals);
+        let other = other_data(about, self.survey, &totals);
         writeln!(out, "\n],\n\"otherData\":{other}}}")?;
         out.flush()?;
         Ok(totals)
@@ -247,7 +264,8 @@ fn loss_marks(losses: &Losses, time_ns: u64) -> impl Iterator<Item = String> {
 }
 
 /// About the recording.
-fn other_data(about: &Meta, start_ns: u64, totals: &Totals) -> String {
+fn other_data(about: &Meta, survey: &Survey, totals: &Totals) -> String {
+    let (start_ns, clock_steps) = (survey.start_ns(), survey.clock.steps());
     let mut losses = Object::new();
     for (kind, count) in totals.losses.iter() {
         losses.number(kind.label(), count);
@@ -273,6 +291,14 @@ fn other_data(about: &Meta, start_ns: u64, totals: &Totals) -> String {
     data.number("launches", totals.launches);
     data.number("samples", totals.samples);
     data.number("submissions", totals.submissions);
+    data.number("device_spans", totals.device_spans);
+    data.number("estimated_device_spans", totals.estimated_spans);
+    data.number("flows", totals.flows);
+    data.number("counter_values", totals.counters);
+    if clock_steps > 0 {
+        // Times of devices near these are less certain.
+        data.number("time_of_day_set", clock_steps as u64);
+    }
     data.raw("losses", &losses.end());
     data.end()
 }

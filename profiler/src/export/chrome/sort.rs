@@ -41,6 +41,33 @@ impl Key {
         }
     }
 
+    /// Of what describes the trace.
+    pub(super) fn first() -> Self {
+        Self {
+            time: 0,
+            shortness: 0,
+            depth: 0,
+        }
+    }
+
+    /// Of what refers to spans that begin at this time.
+    pub(super) fn after(time: u64) -> Self {
+        Self {
+            time,
+            shortness: u64::MAX,
+            depth: u32::MAX,
+        }
+    }
+
+    /// Of an end of a flow: by number and process, begins before ends.
+    pub(super) fn flow(correlation: u64, process: u64, side: u64) -> Self {
+        Self {
+            time: correlation,
+            shortness: process,
+            depth: u32::from(side != 0),
+        }
+    }
+
     fn to_bytes(self) -> [u8; 20] {
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&self.time.to_le_bytes());

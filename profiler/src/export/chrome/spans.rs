@@ -2,15 +2,17 @@
 
 use super::{
     Scratch, Survey, Totals, args,
+    bounded::Bounded,
     fences::{self, Fences},
     json::Object,
+    lanes::{Lanes, Span},
     sort::{Key, Sorter},
     stacks::Stacks,
     tracks::{Floors, SAMPLES},
 };
 use crate::{
     aggregate::Names,
-    correlate::{CallSink, FinishedCall, KernelName, Launch, Submission},
+    correlate::{CallSink, DeviceSpan, FinishedCall, KernelName, Launch, Submission},
     process::ProcessTable,
     profile::LossKind,
     wire::{Call, CallData, Event, Sample},
@@ -26,9 +28,14 @@ const MAX_WORK: usize = 8;
 
 /// Writes calls and samples.
 pub(super) struct Spans<'a> {
-    survey: &'a Survey,
+    pub(super) survey: &'a Survey,
     scratch: &'a mut Scratch<'a>,
     sorter: Sorter,
+    /// What is on rows that are no threads.
+    pub(super) lanes: Lanes,
+    bounded: Bounded,
+    /// The time of the last event.
+    pub(super) now_ns: u64,
     pub(super) stacks: Stacks<'a>,
     period_ns: u64,
     /// Of the threads' calls.
@@ -40,7 +47,7 @@ pub(super) struct Spans<'a> {
     /// The last call, whose launches follow it.
     pending: Option<Pending>,
     pub(super) fences: Fences,
-    totals: Totals,
+    pub(super) totals: Totals,
     error: Option<io::Error>,
 }
 
@@ -75,6 +82,9 @@ impl<'a> Spans<'a> {
             survey,
             scratch,
             sorter: Sorter::new(),
+            lanes: Lanes::new(survey.start_ns()),
+            bounded: Bounded::default(),
+            now_ns: 0,
             stacks: Stacks::new(names),
             period_ns,
             floors: Floors::default(),
@@ -122,7 +132,8 @@ impl<'a> Spans<'a> {
         let begin = begin.max(self.survey.start_ns());
         let start = self.sample_floors.clamp(tid, begin);
         let end = sample.time_ns.max(start);
-        self.sample_floors.raise(tid, end);
+        // A nanosecond apart: see `Lanes`.
+        self.sample_floors.raise(tid, end.saturating_add(1));
         self.totals.samples += 1;
         let mut args = Object::new();
         args.number("cpu", sample.cpu.into());
@@ -153,7 +164,14 @@ impl<'a> Spans<'a> {
         event.micros("dur", end - start);
     }
 
-    fn push(&mut self, key: Key, line: &str) {
+    /// Puts a span on a row that is no thread.
+    pub(super) fn place(&mut self, span: Span<'_>) {
+        if self.error.is_none() {
+            self.error = self.lanes.push(span, self.scratch).err();
+        }
+    }
+
+    pub(super) fn push(&mut self, key: Key, line: &str) {
         if self.error.is_none() {
             let pushed = self.sorter.push(key, line, self.scratch);
             self.error = pushed.err();
@@ -165,12 +183,31 @@ impl<'a> Spans<'a> {
         self.error.take().map_or(Ok(()), Err)
     }
 
-    /// All lines, and how many they are of what.
-    pub(super) fn end(mut self) -> io::Result<(Sorter, Totals)> {
+    /// Gives all lines, and how many they are of what.
+    pub(super) fn end(
+        mut self,
+        take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<Totals> {
         self.flush();
+        for span in self.bounded.finish(self.survey) {
+            self.estimate(span);
+        }
         self.check()?;
         self.totals.losses.merge(&self.stacks.losses);
-        Ok((self.sorter, self.totals))
+        let sorter = &mut self.sorter;
+        let mut push = |key, line: &str, scratch: &mut Scratch<'_>| sorter.push(key, line, scratch);
+        let written = self.lanes.finish(self.scratch, &mut push)?;
+        self.sorter.finish(take)?;
+        self.totals.flows = written.flows;
+        self.totals
+            .losses
+            .add(LossKind::SpansRefused, written.refused);
+        Ok(self.totals)
+    }
+
+    fn estimate(&mut self, span: Span<'_>) {
+        self.totals.estimated_spans += 1;
+        self.place(span);
     }
 
     /// When a call ended, or is said to have ended.
@@ -183,9 +220,10 @@ impl<'a> Spans<'a> {
         let end = shown.max(inside).max(call.start_ns);
         if call.parent != 0 {
             let around = self.inside.entry(call.parent).or_default();
-            *around = end.max(*around);
+            *around = end.saturating_add(1).max(*around);
         }
-        self.floors.raise(call.tid, end);
+        // Likewise.
+        self.floors.raise(call.tid, end.saturating_add(1));
         end
     }
 
@@ -220,6 +258,9 @@ impl CallSink for Spans<'_> {
             return;
         }
         self.flush();
+        for span in self.bounded.call(self.survey, call) {
+            self.estimate(span);
+        }
         self.totals.calls += 1;
         let (probe, start) = (&*call.probe, call.start_ns);
         let mut args = Object::new();
@@ -260,6 +301,9 @@ impl CallSink for Spans<'_> {
     fn launch(&mut self, launch: &Launch) {
         self.totals.launches += 1;
         let name = self.name(launch.pid, &launch.name).into_owned();
+        if !self.bounded.launch(self.survey, launch, &name) {
+            self.totals.losses.add(LossKind::SpansRefused, 1);
+        }
         if let Some(pending) = self.pending.as_mut().filter(|p| p.made(launch)) {
             pending.take(launch, name);
         }
@@ -276,6 +320,14 @@ impl CallSink for Spans<'_> {
         self.begin(&mut event, name, "submission", place.track, from, to);
         event.raw("args", &fences::args(submission));
         self.push(Key::span(from, to - from, 0), &event.end());
+    }
+
+    fn device_span(&mut self, span: &DeviceSpan) {
+        self.record_of_device(span);
+    }
+
+    fn runtime_record(&mut self, span: &DeviceSpan) {
+        self.record_of_runtime(span);
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::tracks::FIRST_FREE_ID;
 use crate::{
-    correlate::{CallSink, FinishedCall, Launch, Tracker},
+    correlate::{CallSink, DeviceSpan, EpochClock, FinishedCall, Launch, Tracker},
     wire::{Event, ProcessEvent, ProcessEventKind},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::{collections::BTreeMap, rc::Rc};
 
 /// Most threads that are named.
@@ -41,6 +41,10 @@ pub struct Survey {
     /// Names of processes at their first submission, also of those without a track.
     submitters: FxHashMap<u32, Box<str>>,
     pub(super) kernels: Kernels,
+    /// Processes whose devices tell of themselves.
+    pub(super) recorded: Recorded,
+    /// The time of day.
+    pub(super) clock: EpochClock,
     tracker: Tracker,
 }
 
@@ -54,14 +58,32 @@ impl Kernels {
     }
 }
 
-impl CallSink for Kernels {
+/// Processes of which activity records of devices were seen.
+#[derive(Debug, Default)]
+pub(super) struct Recorded(FxHashSet<u32>);
+
+impl Recorded {
+    pub(super) fn contains(&self, pid: &u32) -> bool {
+        self.0.contains(pid)
+    }
+}
+
+impl CallSink for (&mut Kernels, &mut Recorded) {
     fn call(&mut self, _: &FinishedCall) {}
 
     fn launch(&mut self, _: &Launch) {}
 
     fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
-        if self.0.len() < MAX_KERNELS {
-            self.0.insert((pid, kernel), name.clone());
+        let Kernels(kernels) = &mut *self.0;
+        if kernels.len() < MAX_KERNELS {
+            kernels.insert((pid, kernel), name.clone());
+        }
+    }
+
+    fn device_span(&mut self, span: &DeviceSpan) {
+        let Recorded(processes) = &mut *self.1;
+        if processes.len() < MAX_THREADS {
+            processes.insert(span.pid);
         }
     }
 }
@@ -99,9 +121,11 @@ impl Survey {
                     self.submitters.insert(trace.pid, name.clone());
                 }
             }
+            Event::Clock(pair) => self.clock.note(pair),
             _ => {}
         }
-        self.tracker.apply(event, &mut self.kernels);
+        let mut found = (&mut self.kernels, &mut self.recorded);
+        self.tracker.apply(event, &mut found);
     }
 
     /// When the recording began: its first event.

@@ -9,6 +9,11 @@ pub(super) const FIRST_FREE_ID: u32 = 1 << 30;
 /// be read.
 pub(super) const SAMPLES: u32 = 2_000_000_000;
 
+/// Numbers of what is no process, and of rows that are no threads.
+pub(super) const FIRST_ROW: u32 = 1_100_000_000;
+/// See [`FIRST_ROW`].
+pub(super) const FIRST_LANE: u32 = 1_200_000_000;
+
 /// Threads whose last times are remembered.
 const MAX_THREADS: usize = 1 << 16;
 

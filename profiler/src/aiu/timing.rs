@@ -1,0 +1,31 @@
+//! How a program is told to record what its AIUs do.
+
+use std::ffi::OsString;
+
+/// Variables that switch timing and records on, as IBM's public documentation and
+/// callers of the runtime set them.
+const VARIABLES: [(&str, &str); 4] = [
+    // flex: times of device operations, with the device's clock calibrated.
+    ("ENABLE_FLEX_TIMING", "1"),
+    ("FLEX_SKIP_TIMESTAMP_CALIBRATION", "0"),
+    // The runtime's own times on the host.
+    ("AIU_TIMING_ENABLED", "1"),
+    // torch and vLLM: the profiler activity under which AIU records are asked for.
+    ("ProfilerActivity", "PrivateUse1"),
+];
+
+/// Advice where aiprof starts the program.
+pub const HINT_COMMAND: &str = "`aiprof --aiu-timing COMMAND` switches timing on, and a program \
+     can enable records itself (libaiupti, torch's profiler, vLLM's --profiler-config)";
+
+/// Advice where the program runs already.
+pub const HINT_RUNNING: &str = "a running program must switch records on itself (libaiupti, \
+     torch's profiler, vLLM's start_profile); `aiprof --aiu-timing COMMAND` starts one with \
+     timing on";
+
+/// The environment of a program that shall record what its AIUs do.
+pub fn environment() -> Vec<(OsString, OsString)> {
+    VARIABLES
+        .map(|(name, value)| (name.into(), value.into()))
+        .to_vec()
+}
