@@ -13,7 +13,8 @@
 //! the address of the slot that holds its return address. At a `ret`
 //! instruction, and in a return probe after subtracting 8, it is the same. A
 //! call whose exit is not probed, or was left by an exception or `longjmp`, is
-//! over as soon as its thread is seen above its slot.
+//! over as soon as its thread is seen above its slot. What it gave through
+//! pointers is still there then as a rule, and is read ([`SPEC_LATE`]).
 
 use crate::SampleHeader;
 
@@ -110,7 +111,12 @@ pub struct ProbeSpec {
     /// Value slots in use, at most MAX_VALUES.
     pub n_values: u8,
     /// Zero.
-    pub pad: [u8; 5],
+    pub pad: u8,
+    /// With [`SPEC_LATE`]: the value slots that the exit's operations write, a bit
+    /// each.
+    pub exit_slots: u16,
+    /// Zero.
+    pub pad2: u16,
     /// The operations.
     pub ops: [FetchOp; MAX_OPS],
 }
@@ -126,6 +132,9 @@ pub const SPEC_EXIT: u32 = 4;
 pub const SPEC_EXIT_ONLY: u32 = 8;
 /// Record the kernel stack too (ioctls).
 pub const SPEC_KERNEL_STACK: u32 = 16;
+/// Where the exit was not seen, read at the thread's next call what the exit would
+/// have read ([`CALL_LATE`]).
+pub const SPEC_LATE: u32 = 32;
 
 /// One probed call: its entry or its exit.
 #[repr(C)]
@@ -182,6 +191,10 @@ pub const CALL_ENTRY_UNKNOWN: u16 = 16;
 pub const CALL_KERNEL_STACK: u16 = 32;
 /// Data of this call were left out: the ring had no room.
 pub const CALL_DATA_LOST: u16 = 64;
+/// With [`CALL_EXIT`]: not seen at the exit, but when the thread was seen again
+/// outside of the call. When it ended and its result are not known; values that
+/// are what they were at the entry are marked as unread, but there.
+pub const CALL_LATE: u16 = 128;
 
 /// Header of data read for a call, followed by TEXT_BYTES or BLOB_BYTES bytes of
 /// which the first `len` count.
@@ -231,7 +244,8 @@ pub struct PendingCall {
     pub library: u32,
     /// [`CallRecord::unread`] of the values kept.
     pub unread: u32,
-    /// The entry's values, if kept.
+    /// The entry's values, if kept; with [`SPEC_LATE`] also what the exit's would
+    /// have been then.
     pub values: [u64; MAX_VALUES],
 }
 const _: () = assert!(size_of::<PendingCall>() == 40 + 8 * MAX_VALUES);

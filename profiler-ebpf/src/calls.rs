@@ -11,7 +11,7 @@ use aya_ebpf::{
     macros::{uprobe, uretprobe},
     programs::{ProbeContext, RetProbeContext},
 };
-use core::{mem::MaybeUninit, ptr::null_mut};
+use core::{arch::asm, mem::MaybeUninit, ptr::null_mut};
 
 use crate::{
     data::send_data,
@@ -102,10 +102,30 @@ pub fn call_return_s(ctx: RetProbeContext) -> u32 {
     0
 }
 
+/// Keeps the program on the stack of the thread that runs it.
+///
+/// Since Linux 6.13 programs of this type have their stack in memory of the CPU
+/// (`bpf_enable_priv_stack` in kernel/bpf/verifier.c), for a probe in the kernel
+/// does not run again before it has ended. A probe in a program does: its thread
+/// is preempted, or waits for a page, and the next thread on the CPU writes over
+/// its variables. A program with a tail call is spared that. This one is never
+/// made: the verifier knows the constant and removes it, after it was counted.
+#[inline(always)]
+fn keep_own_stack() {
+    if setting!(own_tgid) == u32::MAX {
+        // SAFETY: never reached.
+        unsafe {
+            asm!("call 12", lateout("r0") _, lateout("r1") _, lateout("r2") _,
+                lateout("r3") _, lateout("r4") _, lateout("r5") _);
+        }
+    }
+}
+
 /// Begins a [`Call`] from the registers and the cookie; `false`: not to be
 /// recorded.
 #[inline(always)]
 fn begin(call: &mut Call, regs: *mut pt_regs, popped: u64) -> bool {
+    keep_own_stack();
     // SAFETY: helpers without preconditions, and fields of the context.
     unsafe {
         call.ids = bpf_get_current_pid_tgid();
@@ -164,7 +184,14 @@ fn entry<const SLEEP: bool>(regs: *mut pt_regs) {
     // SAFETY: a checked map value; user space does not change specs in use.
     let spec = unsafe { &*call.spec };
     count!(call.counts, calls);
-    let place = match threads::current(call.ids as u32) {
+    let thread = threads::current(call.ids as u32);
+    if let Some(over) = thread.and_then(|thread| threads::over(thread, call, spec.function))
+        && report_late::<SLEEP>(call, over) != 0
+        && !begin(call, regs, 0)
+    {
+        return;
+    }
+    let place = match thread {
         Some(thread) => threads::enter(thread, call, spec),
         None => Place::Full,
     };
@@ -209,10 +236,84 @@ fn report_entry<const SLEEP: bool>(call: &Call, regs: *mut pt_regs) -> u32 {
         }
         pending.unread = sources.unread();
     }
-    if spec.flags & SPEC_EXIT_ONLY != 0 && kept && !sources.has_data() {
+    if spec.flags & SPEC_EXIT_ONLY == 0 || !kept || sources.has_data() {
+        report::<SLEEP>(call, sources);
+    }
+    if kept && spec.flags & SPEC_LATE != 0 && spec.n_exit > 0 {
+        keep_before::<SLEEP>(call, sources);
+    }
+    0
+}
+
+/// Keeps what the exit's values are at the entry, in their places.
+#[inline(always)]
+fn keep_before<const SLEEP: bool>(call: &Call, sources: &mut Sources) {
+    // SAFETY: a checked map value.
+    let spec = unsafe { &*call.spec };
+    sources.go_on((spec.n_entry, spec.n_exit));
+    fetch::<SLEEP>(sources);
+    // SAFETY: a checked map value of this thread's.
+    let pending = unsafe { &mut *call.pending };
+    for slot in 0..MAX_VALUES {
+        pending.values[slot] = sources.value(slot);
+    }
+}
+
+/// Sends what the exit of a call would have told that is `over`, if that was to be.
+/// What has not changed since its entry is marked as unread. Changes `call`; 0: it did not.
+#[inline(never)]
+fn report_late<const SLEEP: bool>(call: &mut Call, over: *mut PendingCall) -> u32 {
+    // SAFETY: a checked map value of this thread's.
+    let pending = unsafe { &*over };
+    let Some(spec) = PROBES.get_ptr(pending.probe) else {
+        return 0;
+    };
+    // SAFETY: a checked map value.
+    let how = unsafe { &*spec };
+    let wanted = SPEC_LATE | SPEC_KEEP;
+    if how.flags & wanted != wanted || how.n_exit == 0 {
         return 0;
     }
-    report::<SLEEP>(call, sources)
+    call.spec = spec;
+    call.probe = pending.probe;
+    call.library = pending.library;
+    call.sp = pending.sp;
+    call.stack = pending.stack;
+    call.flags = u32::from(CALL_EXIT | CALL_LATE);
+    // Before the call at which it was noticed.
+    call.time_ns = call.time_ns.wrapping_sub(1);
+    let mut sources = MaybeUninit::<Sources>::uninit();
+    let ops = (how.n_entry, how.n_exit);
+    Sources::set(sources.as_mut_ptr(), spec, ops, [0; 6], (call.sp, 0));
+    // SAFETY: just set.
+    let sources = unsafe { &mut *sources.as_mut_ptr() };
+    for slot in 0..MAX_VALUES {
+        sources.set_value(slot, pending.values[slot]);
+    }
+    sources.set_unread(pending.unread);
+    fetch::<SLEEP>(sources);
+    let mut changed = 0;
+    for slot in 0..MAX_VALUES {
+        changed |= differ(sources.value(slot), pending.values[slot]) << slot;
+    }
+    let slots = u64::from(how.exit_slots);
+    let unread = u64::from(sources.unread()) | slots & !changed;
+    sources.set_unread(unread as u32);
+    report::<SLEEP>(call, sources);
+    1
+}
+
+/// 1 if two values differ. Without a branch: each would double the verifier's ways.
+#[inline(always)]
+fn differ(a: u64, b: u64) -> u64 {
+    let mut bits = a ^ b;
+    // SAFETY: arithmetic on registers, in assembly for the compiler must not
+    // make a comparison of it.
+    unsafe {
+        asm!("{1} = {0}", "{1} = -{1}", "{0} |= {1}", "{0} >>= 63",
+            inout(reg) bits, out(reg) _, options(pure, nomem, nostack));
+    }
+    bits
 }
 
 #[inline(always)]
@@ -228,8 +329,18 @@ fn exit<const SLEEP: bool>(regs: *mut pt_regs, popped: u64) {
     call.flags = CALL_EXIT.into();
     // SAFETY: a checked map value.
     let spec = unsafe { &*call.spec };
-    let pending = threads::known(call.ids as u32)
-        .and_then(|thread| threads::leave(thread, call, spec.function));
+    let thread = threads::known(call.ids as u32);
+    if let Some(over) = thread.and_then(|thread| threads::over(thread, call, 0))
+        && report_late::<SLEEP>(call, over) != 0
+    {
+        if !begin(call, regs, popped) {
+            return;
+        }
+        // SAFETY: a field of the context.
+        call.result = unsafe { (*regs).rax };
+        call.flags = CALL_EXIT.into();
+    }
+    let pending = thread.and_then(|thread| threads::leave(thread, call, spec.function));
     match pending {
         Some(pending) => {
             // SAFETY: a checked map value of this thread's.

@@ -109,6 +109,13 @@ impl Sources {
         self.unread = unread;
     }
 
+    /// Goes on with the operations `first..first + n`.
+    #[inline(always)]
+    pub fn go_on(&mut self, (first, n): (u8, u8)) {
+        self.first = first;
+        self.n = n;
+    }
+
     /// Marks the values that lie beyond the first `bytes` of what argument 2 points
     /// at, and those that depend on them.
     #[inline(always)]

@@ -92,6 +92,27 @@ pub fn settle(thread: *mut ThreadCalls, sp: u64) -> u32 {
     0
 }
 
+/// The innermost pending call if it is over, for its thread is at the stack pointer
+/// `sp` outside of it, at the entry of `function` or, if that is 0, at an exit.
+#[inline(always)]
+pub fn over(thread: *mut ThreadCalls, call: &Call, function: u32) -> Option<*mut PendingCall> {
+    // SAFETY: a field of a checked map value.
+    let n = unsafe { (&raw const (*thread).n).read_volatile() };
+    if n == 0 || n > MAX_PENDING as u32 {
+        return None;
+    }
+    let pending = pending_at(thread, n - 1);
+    // SAFETY: in bounds by its mask.
+    let top = unsafe { &*pending };
+    let sp = call.sp;
+    let same_stack = top.sp.wrapping_sub(sp).wrapping_add(SAME_STACK) <= 2 * SAME_STACK;
+    if top.sp == sp {
+        let again = top.probe == call.probe && top.library == call.library;
+        return (function != 0 && (again || top.function != function)).then_some(pending);
+    }
+    (same_stack && top.sp < sp).then_some(pending)
+}
+
 /// Reborrows the checked map value.
 #[inline(always)]
 fn thread_ref<'a>(thread: *mut ThreadCalls) -> &'a mut ThreadCalls {

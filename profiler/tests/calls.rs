@@ -133,7 +133,9 @@ fn spec(n: u32) -> ProbeSpec {
         n_entry: 2,
         n_exit: 0,
         n_values: 2,
-        pad: [0; 5],
+        pad: 0,
+        exit_slots: 0,
+        pad2: 0,
         ops,
     }
 }

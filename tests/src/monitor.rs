@@ -104,6 +104,38 @@ pub fn programs_of(pid: u32) -> Vec<u32> {
         .collect()
 }
 
+/// What a process holds of the kernel's tracing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// eBPF maps.
+    pub maps: usize,
+    /// eBPF programs.
+    pub programs: usize,
+    /// eBPF links, and perf events: what programs are attached by.
+    pub links: usize,
+}
+
+/// What a process holds now.
+#[must_use]
+pub fn held_by(pid: u32) -> Held {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd"));
+    let mut held = Held::default();
+    for fd in fds.into_iter().flatten().flatten() {
+        let Ok(target) = std::fs::read_link(fd.path()) else {
+            continue;
+        };
+        match &*target.to_string_lossy() {
+            "anon_inode:bpf-map" => held.maps += 1,
+            "anon_inode:bpf-prog" => held.programs += 1,
+            "anon_inode:bpf_link" | "anon_inode:bpf-link" | "anon_inode:[perf_event]" => {
+                held.links += 1;
+            }
+            _ => {}
+        }
+    }
+    held
+}
+
 /// Number of perf events that a process holds.
 #[must_use]
 pub fn perf_events_of(pid: u32) -> usize {

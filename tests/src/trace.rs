@@ -107,7 +107,17 @@ impl Trace {
 
     /// The spans of calls.
     pub fn calls(&self) -> impl Iterator<Item = &Span> {
-        self.spans.iter().filter(|span| span.category != "sample")
+        let others = ["sample", "submission"];
+        self.spans
+            .iter()
+            .filter(move |span| !others.contains(&span.category.as_str()))
+    }
+
+    /// The spans of submissions to devices.
+    pub fn submissions(&self) -> impl Iterator<Item = &Span> {
+        self.spans
+            .iter()
+            .filter(|span| span.category == "submission")
     }
 
     /// CLOCK_MONOTONIC at the recording's begin, ns.

@@ -53,9 +53,11 @@ fn record(options: &[&str], file: &str, mode: &[&str]) -> anyhow::Result<Run> {
     })
 }
 
-fn read(path: &Path) -> anyhow::Result<Folded> {
+/// A file of a run, without what other programs launched meanwhile.
+fn read(path: &Path, run: &Run) -> anyhow::Result<Folded> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    Folded::parse(&text)
+    let own = |line: &Line| run.accounts.iter().any(|account| account.pid == line.pid);
+    Ok(Folded::parse(&text)?.filter(own))
 }
 
 /// The kernel or operation at a line's leaf, if it has one.
@@ -113,7 +115,7 @@ fn every_execution_is_counted_with_its_kernel() -> anyhow::Result<()> {
         &["fork", "children=3", "launches=50"],
     ] {
         let run = record(&["--events", "launches"], "out.folded", mode)?;
-        let found = by_work(&read(&run.output)?);
+        let found = by_work(&read(&run.output, &run)?);
         let expected = executed(&run.truth);
         assert_eq!(
             kernels(&found, &run.truth),
@@ -162,7 +164,7 @@ fn a_capture_has_launches_bytes_and_time() -> anyhow::Result<()> {
         let done = command.arg("-o").arg(&out).output()?;
         let stderr = String::from_utf8_lossy(&done.stderr);
         anyhow::ensure!(done.status.success(), "{}: {stderr}", done.status);
-        read(&out)
+        read(&out, &run)
     };
     let launches = by_work(&report("launches")?);
     assert_eq!(kernels(&launches, &run.truth), executed(&run.truth));
@@ -200,7 +202,7 @@ fn the_call_path_of_every_launch_is_the_programs() -> anyhow::Result<()> {
         "out.folded",
         &["paths", "rounds=40"],
     )?;
-    let folded = read(&run.output)?;
+    let folded = read(&run.output, &run)?;
     let lines: Vec<&Line> = folded.lines.iter().filter(|l| work(l).is_some()).collect();
     let total: u64 = run.accounts.iter().map(Account::total).sum();
     let launches = lines
@@ -215,5 +217,36 @@ fn the_call_path_of_every_launch_is_the_programs() -> anyhow::Result<()> {
         "{whole} of {total}\n{}",
         folded.excerpt(12)
     );
+    Ok(())
+}
+
+#[test]
+fn programs_say_what_is_collected() -> anyhow::Result<()> {
+    let Some(_turn) = turn("programs_say_what_is_collected", &NEEDS)? else {
+        return Ok(());
+    };
+    let sums = |options: &[&str]| -> anyhow::Result<(u64, u64)> {
+        let run = record(options, "out.folded", &["paused"])?;
+        assert_eq!(run.accounts[0].total(), 53);
+        assert_eq!(
+            run.truth
+                .execs
+                .iter()
+                .filter(|e| e.kind == Kind::Kernel)
+                .count(),
+            53
+        );
+        let found = by_work(&read(&run.output, &run)?);
+        let unnamed = found.keys().find(|name| name.starts_with("[kernel"));
+        assert_eq!(unnamed, None, "{found:?}");
+        let launches = kernels(&found, &run.truth).values().sum();
+        Ok((launches, lost(&run.stderr, "paused by their program")))
+    };
+    let events = ["--events", "launches"];
+    assert_eq!(sums(&events)?, (53, 0));
+    let (launches, paused) = sums(&[&events[..], &["--conditional-collection"]].concat())?;
+    assert_eq!(launches, 7 + 13);
+    // The launches, seen at the loader and perhaps in the driver.
+    assert!(paused >= 5 + 11 + 17, "{paused}");
     Ok(())
 }

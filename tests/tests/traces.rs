@@ -13,6 +13,7 @@ use aiprof_tests::need::{Need, turn};
 use aiprof_tests::trace::{Span, Trace, number};
 use aiprof_tests::truth::{Call, Truth};
 use aiprof_tests::workload::{Workshop, checked};
+use serde_json::Value;
 
 const NEEDS: [Need; 4] = [
     Need::Root,
@@ -136,5 +137,103 @@ fn a_capture_becomes_the_same_trace() -> anyhow::Result<()> {
     let (plain, packed) = (report("a.json")?, report("b.json.gz")?);
     assert_eq!(format!("{plain:?}"), format!("{packed:?}"));
     anyhow::ensure!(plain.calls().count() > 20, "{}", plain.about);
+    Ok(())
+}
+
+/// What `aiprof trace` prints of `ze_work MODE`: JSON lines, and the truth.
+fn live(shop: &Workshop, options: &[&str], mode: &[&str]) -> anyhow::Result<(Vec<Value>, Truth)> {
+    let truth = shop.path("live.json");
+    let machine = Machine::new(&Driver::build(Exports::All)?).truth(&truth);
+    let module = Module::usual().write(&shop.path("module.zebin"))?;
+    let output = shop.path("live.txt");
+    let mut command = machine.command(&binary()?);
+    command.args(["trace", "--json", "-o"]).arg(&output);
+    command.args(options).arg("--").arg(build_work()?);
+    command.arg(mode[0]);
+    command.arg(format!("module={}", module.display()));
+    checked(command.args(&mode[1..]))?;
+    let text = std::fs::read_to_string(&output)?;
+    let lines = text.lines().map(serde_json::from_str);
+    let read = (lines.collect::<Result<_, _>>()?, Truth::read(&truth)?);
+    std::fs::remove_file(&truth)?;
+    Ok(read)
+}
+
+#[test]
+fn the_live_trace_has_every_call() -> anyhow::Result<()> {
+    let Some(_turn) = turn("the_live_trace_has_every_call", &NEEDS)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    for mode in [
+        &["basic", "rounds=20"][..],
+        &["threads", "threads=4", "launches=200"],
+        &["fork", "children=3", "launches=50"],
+    ] {
+        let (lines, truth) = live(&shop, &[], mode)?;
+        let mut printed: BTreeMap<(u64, &str), u64> = BTreeMap::new();
+        for line in &lines {
+            let function = line["function"].as_str().context("function")?;
+            *printed
+                .entry((number(&line["tid"])?, function))
+                .or_default() += 1;
+        }
+        for (key, calls) in by_function(&truth) {
+            // What the loader answers without asking a driver, or asks it twice.
+            let Some(times) = printed.get(&key).filter(|_| key.1 != "zeInit") else {
+                continue;
+            };
+            assert_eq!(*times, calls.len() as u64, "{key:?} in {mode:?}");
+        }
+        let mut launched: BTreeMap<String, u64> = BTreeMap::new();
+        for line in lines.iter().filter(|line| line["kind"] == "launch") {
+            assert_eq!(line["result"], 0, "{line}");
+            let work = line["work"].as_str().context("a launch of nothing")?;
+            *launched.entry(work.to_owned()).or_default() += 1;
+        }
+        assert_eq!(launched, truth.launches_by_kernel(), "{mode:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_live_trace_shows_what_is_asked_for() -> anyhow::Result<()> {
+    let Some(_turn) = turn("the_live_trace_shows_what_is_asked_for", &NEEDS)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let mode = ["basic", "rounds=20"];
+    let (lines, truth) = live(&shop, &["--kind", "launch", "--api", "Level*"], &mode)?;
+    let launches: u64 = truth.launches_by_kernel().values().sum();
+    assert_eq!(lines.len() as u64, launches);
+    assert!(lines.iter().all(|line| line["kind"] == "launch"));
+    let (lines, _) = live(&shop, &["--function", "*AppendBarrier"], &mode)?;
+    assert!(!lines.is_empty());
+    assert!(
+        lines
+            .iter()
+            .all(|line| line["function"] == "zeCommandListAppendBarrier")
+    );
+    let (lines, _) = live(&shop, &["--api", "CUDA*"], &mode)?;
+    assert_eq!(lines.len(), 0);
+    Ok(())
+}
+
+/// The exit status is the program's, and its own output is left alone.
+#[test]
+fn the_live_trace_leaves_the_program_alone() -> anyhow::Result<()> {
+    let Some(_turn) = turn("the_live_trace_leaves_the_program_alone", &NEEDS)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let output = shop.path("trace.txt");
+    let mut command = std::process::Command::new(binary()?);
+    command.args(["trace", "-o"]).arg(&output);
+    command.args(["--", "sh", "-c", "echo out; echo err >&2; exit 9"]);
+    let done = command.output()?;
+    assert_eq!(done.status.code(), Some(9));
+    assert_eq!(done.stdout, b"out\n");
+    assert!(done.stderr.starts_with(b"err\n"), "{done:?}");
+    assert_eq!(std::fs::read_to_string(&output)?, "");
     Ok(())
 }

@@ -9,7 +9,11 @@
  *   fork    children that set up everything themselves          children=N launches=N
  *   rate    launches at a steady rate                           rate=N seconds=S
  *   loop    launches as fast as can be                          seconds=S threads=N
- *   late    prints `ready`, launches after a line on stdin      launches=N
+ *   late    prints `ready`, launches after a line on stdin,     launches=N pause_us=N
+ *           prints `launched`, ends after a line on stdin
+ *   paused  5 launches, 7 with PTI_ENABLE_COLLECTION=1, 11 with 0, 13 after
+ *           __itt_resume, 17 after __itt_pause
+ *   reuse   the same with handles that are freed and used again rounds=N
  *
  * real=1: the driver runs nothing, so memory and timestamps are not looked at, and
  * is older than in-order lists.
@@ -18,6 +22,7 @@
 
 #include "ze_walk.h"
 
+#include <algorithm>
 #include <thread>
 
 #include <sys/wait.h>
@@ -315,6 +320,15 @@ static int loop(const Options &options)
 	return 0;
 }
 
+/* Of n kernels, each a different number of times: an exchanged name shows. */
+static size_t uneven(long i, size_t n)
+{
+	size_t at = static_cast<size_t>(i) % (n * (n + 1) / 2), k = 0;
+	while (at > k)
+		at -= ++k;
+	return k;
+}
+
 static int late(const Options &options)
 {
 	Program p(options);
@@ -326,8 +340,86 @@ static int late(const Options &options)
 	fflush(stdout);
 	/* The end of stdin will do as well. */
 	getchar();
-	for (long i = 0; i < options.number("launches", 100); i++)
-		launch(list, p, i % p.kernels.size(), 1);
+	long pause = options.number("pause_us", 0);
+	for (long i = 0; i < options.number("launches", 100); i++) {
+		launch(list, p, uneven(i, p.kernels.size()), 1);
+		if (pause > 0)
+			usleep(static_cast<useconds_t>(pause));
+	}
+	printf("launched\n");
+	fflush(stdout);
+	getchar();
+	MUST(CommandList, Destroy, list);
+	return 0;
+}
+
+/* What a program that links ittnotify has, as long as there is no collector. */
+extern "C" NOINLINE void __itt_pause_init_3_0()
+{
+	asm volatile("");
+}
+
+extern "C" NOINLINE void __itt_resume_init_3_0()
+{
+	asm volatile("");
+}
+
+static int paused(const Options &options)
+{
+	Program p(options);
+	auto list = p.immediate(2);
+	auto launch_often = [&](int n) {
+		for (int i = 0; i < n; i++)
+			launch(list, p, 0, 1);
+	};
+	launch_often(5);
+	setenv("PTI_ENABLE_COLLECTION", "1", 1);
+	launch_often(7);
+	setenv("PTI_ENABLE_COLLECTION", "1", 0);
+	setenv("PTI_ENABLE_COLLECTION", "0", 1);
+	launch_often(11);
+	__itt_resume_init_3_0();
+	launch_often(13);
+	__itt_pause_init_3_0();
+	launch_often(17);
+	MUST(CommandList, Destroy, list);
+	return 0;
+}
+
+/* Every kernel is replaced by the next one of the module, which may get its handle. */
+static int reuse(const Options &options)
+{
+	Program p(options);
+	auto list = p.immediate(2);
+	printf("ready\n");
+	fflush(stdout);
+	getchar();
+	size_t n = p.kernels.size(), same = 0;
+	auto all = p.names;
+	auto launch_often = [&](size_t k) {
+		auto index = std::find(all.begin(), all.end(), p.names[k]) - all.begin();
+		for (long i = 0; i <= index; i++)
+			launch(list, p, k, 1);
+	};
+	for (long round = 0; round < options.number("rounds", 10); round++) {
+		for (size_t k = 0; k < n; k++) {
+			launch_often(k);
+			auto old = p.kernels[k];
+			MUST(Kernel, Destroy, old);
+			p.names[k] = p.names[(k + 1) % n];
+			/* This one does not exist: the handle is left as it was. */
+			ze_kernel_desc_t desc = {ZE_STRUCTURE_TYPE_KERNEL_DESC, nullptr, 0, "missing"};
+			if (ZE(Kernel, Create)(p.module, &desc, &p.kernels[k]) == ZE_RESULT_SUCCESS)
+				die("a kernel that is not there", 0);
+			p.kernels[k] = p.kernel(p.names[k]);
+			same += p.kernels[k] == old;
+			launch_often(k);
+		}
+	}
+	account.also("same", std::to_string(same));
+	printf("launched\n");
+	fflush(stdout);
+	getchar();
 	MUST(CommandList, Destroy, list);
 	return 0;
 }
@@ -340,6 +432,7 @@ int main(int argc, char **argv)
 	} modes[] = {
 		{"basic", basic}, {"newer", newer}, {"paths", paths}, {"threads", threads},
 		{"fork", forks},  {"rate", rate},   {"loop", loop},   {"late", late},
+		{"reuse", reuse}, {"paused", paused},
 	};
 	for (auto &mode : modes) {
 		if (argc > 1 && strcmp(argv[1], mode.name) == 0) {

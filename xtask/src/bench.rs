@@ -3,6 +3,7 @@
 mod bpf;
 mod finish;
 mod memory;
+mod probes;
 mod report;
 mod sampler;
 mod stacks;
@@ -30,10 +31,12 @@ Measures, in a release build, as root:
                      bytes written, time to the result
   finish             time from the command's end to the finished flame graph
   memory             100 processes of 10 large programs: aiprof's memory
+  probes             what a probed call costs, beside bpftrace on the same
+                     function; launches a second without a loss
   unwind-table FILE  rows, bytes and seconds of the unwind tables of all of FILE
 
   --rounds N    how often; medians are reported (3)
-  --seconds N   sampler, memory: how long each recording lasts (10, 60)
+  --seconds N   sampler, memory, probes: how long each recording lasts (10, 60, 3)
   --peers       sampler: also lightswitch, installed by cargo (minutes)
   --write       also replaces the result in docs/benchmarks.md
 
@@ -91,6 +94,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
         (Some("sampler"), None) => as_root().and_then(|()| sampler::main(&options(10))),
         (Some("finish"), None) => as_root().and_then(|()| finish::main(&options(30))),
         (Some("memory"), None) => as_root().and_then(|()| memory::main(&options(60))),
+        (Some("probes"), None) => as_root().and_then(|()| probes::main(&options(3))),
         (Some("unwind-table"), Some(file)) => unwind::main(&options(0), file),
         (Some("unwind-table"), None) => bail!("unwind-table needs a FILE"),
         (Some(other), _) => bail!("there is no bench {other:?}; see `cargo xtask help bench`"),

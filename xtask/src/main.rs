@@ -63,7 +63,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "bench",
-        usage: "bench sampler [--peers]",
+        usage: "bench sampler|finish|memory|probes|...",
         about: "measure aiprof beside other profilers",
         help: bench::HELP,
         main: bench::main,

@@ -36,6 +36,19 @@ static void account(const char *command, unsigned long number, struct call call,
 
 typedef unsigned long long ull;
 
+// The functions that make submissions, and those that call them, lie in sections
+// of their own, whose bounds the linker names: the truth about call paths.
+#define SUBMIT __attribute__((noinline, section("calls_submit")))
+#define RUN __attribute__((noinline, section("calls_run")))
+extern const char __start_calls_submit[], __stop_calls_submit[];
+extern const char __start_calls_run[], __stop_calls_run[];
+
+static void account_code(const char *name, const char *start, const char *stop)
+{
+	printf("{\"event\":\"code\",\"name\":\"%s\",\"start\":%llu,\"stop\":%llu}\n", name,
+	       (ull)(uintptr_t)start, (ull)(uintptr_t)stop);
+}
+
 // --- xe: include/uapi/drm/xe_drm.h ---
 
 struct xe_query {
@@ -147,7 +160,7 @@ static void xe_bind_three(int fd, uint32_t vm, uint32_t obj, const void *memory)
 	   vm, obj, (ull)ops[0].addr, (ull)ops[1].addr, (ull)ops[2].addr);
 }
 
-__attribute__((noinline)) void submit_xe(int fd, uint32_t queue, uint64_t address)
+SUBMIT void submit_xe(int fd, uint32_t queue, uint64_t address)
 {
 	struct xe_exec exec = {
 		.exec_queue_id = queue, .address = address, .num_batch_buffer = 1};
@@ -175,7 +188,7 @@ static void xe_mistakes(int fd)
 	DO(-1, "EXEC", XE_EXEC, &nothing, ",\"bad\":\"descriptor\"");
 }
 
-__attribute__((noinline)) void run_xe(int fd, int rounds)
+RUN void run_xe(int fd, int rounds)
 {
 	static uint64_t memory[0x4000 / 8] __attribute__((aligned(4096)));
 	struct xe_query query = {.query = 3};
@@ -240,7 +253,7 @@ struct i915_wait {
 
 _Static_assert(I915_EXECBUFFER2 == 0x40406469, "as in the driver's header");
 
-__attribute__((noinline)) void submit_i915(int fd, uint32_t context, uint32_t data, uint32_t batch,
+SUBMIT void submit_i915(int fd, uint32_t context, uint32_t data, uint32_t batch,
 					   uint64_t address)
 {
 	struct i915_object objects[2] = {{.handle = data, .offset = MAGIC_ADDRESS + 0x800000},
@@ -251,7 +264,7 @@ __attribute__((noinline)) void submit_i915(int fd, uint32_t context, uint32_t da
 	   ",\"queue\":%u,\"batch\":%u,\"address\":%llu,\"buffers\":2", context, batch, (ull)address);
 }
 
-__attribute__((noinline)) void run_i915(int fd, int rounds)
+RUN void run_i915(int fd, int rounds)
 {
 	struct i915_gem_create data = {.size = 0x20000}, batch = {.size = 0x1000};
 	DO(fd, "GEM_CREATE", I915_GEM_CREATE, &data, ",\"size\":131072,\"handle\":%u", data.handle);
@@ -298,7 +311,7 @@ struct amdgpu_wait_cs {
 #define AMDGPU_VA _IOW('d', 0x48, struct amdgpu_va)
 #define AMDGPU_WAIT_CS _IOWR('d', 0x49, struct amdgpu_wait_cs)
 
-__attribute__((noinline)) void submit_amdgpu(int fd, uint32_t context)
+SUBMIT void submit_amdgpu(int fd, uint32_t context)
 {
 	struct amdgpu_cs cs = {.ctx_id = context};
 	struct amdgpu_cs in = cs;
@@ -312,7 +325,7 @@ __attribute__((noinline)) void submit_amdgpu(int fd, uint32_t context)
 	account("CS", AMDGPU_CS, call, fields);
 }
 
-__attribute__((noinline)) void run_amdgpu(int fd, int rounds)
+RUN void run_amdgpu(int fd, int rounds)
 {
 	struct amdgpu_gem_create create = {.bo_size = 0x200000, .alignment = 4096, .domains = 4};
 	DO(fd, "GEM_CREATE", AMDGPU_GEM_CREATE, &create, ",\"size\":2097152,\"handle\":%u",
@@ -353,7 +366,7 @@ struct kfd_wait {
 
 _Static_assert(KFD_CREATE_QUEUE == 0xc0584b02, "as in the driver's header");
 
-__attribute__((noinline)) void run_kfd(int fd, int rounds)
+RUN void run_kfd(int fd, int rounds)
 {
 	struct kfd_queue queue = {.ring_base = MAGIC_ADDRESS, .ring_size = 0x1000, .gpu_id = 4711};
 	DO(fd, "CREATE_QUEUE", KFD_CREATE_QUEUE, &queue, ",\"gpu\":4711,\"queue\":%u",
@@ -380,6 +393,8 @@ int main(int argc, char **argv)
 	int fd = open(argv[2], O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		give_up(argv[2]);
+	account_code("submit", __start_calls_submit, __stop_calls_submit);
+	account_code("run", __start_calls_run, __stop_calls_run);
 	for (size_t i = 0; i < sizeof WORKS / sizeof *WORKS; i++) {
 		if (strcmp(argv[1], WORKS[i].name) != 0)
 			continue;

@@ -2,7 +2,7 @@
 
 use super::{Aggregator, Code, SampleKey, Weigh};
 use crate::{
-    correlate::{CallSink, FinishedCall, KernelName, Launch, Limits, Tracker},
+    correlate::{CallSink, FinishedCall, KernelName, Launch, Limits, Submission, Tracker},
     process::ProcessTable,
     profile::LossKind,
     wire::{CallStack, Event, ProcessEventKind},
@@ -64,6 +64,8 @@ pub(super) struct Calls {
     unnamed: FxHashMap<(u32, u64), u32>,
     /// Interned stacks in this window.
     paths: FxHashMap<Path, u32>,
+    /// Submissions in this window.
+    pub(super) submissions: u64,
 }
 
 impl Calls {
@@ -76,6 +78,7 @@ impl Calls {
             texts: FxHashMap::default(),
             unnamed: FxHashMap::default(),
             paths: FxHashMap::default(),
+            submissions: 0,
         }
     }
 
@@ -84,6 +87,7 @@ impl Calls {
         self.texts.clear();
         self.unnamed.clear();
         self.paths.clear();
+        self.submissions = 0;
     }
 
     fn note_thread(&mut self, tid: u32, name: &str) {
@@ -254,6 +258,10 @@ impl CallSink for Taker<'_> {
             ..Weigh::default()
         };
         self.add(&origin, work, weight);
+    }
+
+    fn submission(&mut self, _: &Submission) {
+        self.calls.submissions += 1;
     }
 
     fn launch(&mut self, launch: &Launch) {

@@ -48,8 +48,9 @@ pub fn build_profile(
     meta: Meta,
 ) -> Profile {
     let mut builder = ProfileBuilder::new(meta);
-    if aggregate.calls.is_some() {
+    if let Some(calls) = &aggregate.calls {
         builder.of(Values::Launches);
+        builder.submissions(calls.submissions);
     }
     builder.losses().merge(&aggregate.losses);
     let mut locations: Vec<Option<LocationId>> = vec![None; aggregate.codes.values.len()];

@@ -2,6 +2,7 @@
 
 use super::values::{grouped, human_bytes, human_duration};
 use crate::collect::session::SelfUsage;
+use crate::export::chrome;
 use crate::profile::{Profile, Values};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ pub(crate) struct Totals {
     stacks: usize,
     duration: Duration,
     losses: crate::profile::Losses,
+    submissions: u64,
 }
 
 impl Totals {
@@ -23,6 +25,12 @@ impl Totals {
         self.stacks += profile.stacks.len();
         self.duration += Duration::from_nanos(profile.meta.duration_ns);
         self.losses.merge(&profile.losses);
+        self.submissions += profile.submissions;
+    }
+
+    /// Adds what only a trace knows.
+    pub(crate) fn add_trace(&mut self, trace: &chrome::Totals) {
+        self.submissions += trace.submissions;
     }
 
     /// The summary, line by line.
@@ -37,6 +45,10 @@ impl Totals {
             grouped(self.stacks as u64),
             human_duration(self.duration)
         )];
+        if self.submissions > 0 {
+            let count = grouped(self.submissions);
+            lines.push(format!("  {count:>10}  submissions to device queues"));
+        }
         lines.extend(
             self.losses
                 .iter()
@@ -76,6 +88,10 @@ mod tests {
         let mut totals = Totals::default();
         totals.add(&profile);
         totals.add(&profile);
+        totals.add_trace(&chrome::Totals {
+            submissions: 1500,
+            ..chrome::Totals::default()
+        });
         let usage = SelfUsage {
             cpu: Duration::from_millis(250),
             peak_rss_bytes: 3 << 20,
@@ -85,6 +101,7 @@ mod tests {
             totals.lines(&usage),
             [
                 "aiprof: 0 samples in 0 stacks, 5.0 s",
+                "       1,500  submissions to device queues",
                 "       2,468  samples dropped (ring buffer full)",
                 "  aiprof itself: 250 ms CPU (5.0 % of one), 3.0 MiB memory at most, \
                  2.0 MiB in eBPF maps",

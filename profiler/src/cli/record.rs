@@ -12,6 +12,7 @@ use crate::collect::privileges;
 use crate::collect::probe_files;
 use crate::export::{Format, Weight};
 use crate::probes::Tables;
+use crate::probes::table::Switch;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum, ValueHint, value_parser};
 use std::ffi::OsString;
@@ -70,6 +71,14 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_enum, default_value_t = EventArg::from(RecordConfig::default().event))]
     event: EventArg,
 
+    /// Stacks of accelerator calls per second and CPU at most; 0: none
+    ///
+    /// Calls beyond it are recorded and counted without a stack, and the summary says
+    /// how many. A stack takes some microseconds.
+    #[arg(long, value_name = "N", default_value_t = ProbeConfig::default().stack_limit,
+          value_parser = value_parser!(u32).range(..=1_000_000))]
+    call_stacks: u32,
+
     /// Leave out kernel stacks
     #[arg(long)]
     no_kernel: bool,
@@ -96,6 +105,14 @@ pub(crate) struct RecordArgs {
     /// With --every, keep only the newest N files
     #[arg(long, value_name = "N", requires = "every", value_parser = value_parser!(u32).range(1..))]
     keep: Option<u32>,
+
+    /// Let programs say when their launches are recorded, as they do for VTune and unitrace
+    ///
+    /// By __itt_resume and __itt_pause; before the first of these by the variable
+    /// PTI_ENABLE_COLLECTION: off where it is unset or begins with 0. Other calls are
+    /// left out and counted. Samples are not concerned.
+    #[arg(long)]
+    conditional_collection: bool,
 
     /// Run COMMAND as the user who called sudo, not as root
     #[arg(long, requires = "command")]
@@ -197,12 +214,20 @@ impl Plan {
         }
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
         let probes = destination.keeps_events() || launches.is_some();
+        if args.conditional_collection && !probes {
+            return Err(usage_error(
+                "--conditional-collection is for launches: add --events, or write a trace \
+                 or a capture",
+            ));
+        }
         let probes = probes.then(|| ProbeConfig {
             tables: Arc::new(tables()),
             exact_call_times: args.values.times_calls() || destination.is_trace(),
             command: args.command.clone(),
             pids: args.pid.clone(),
+            switches: switches(args.conditional_collection),
             stand_ins: args.admit_device,
+            stack_limit: args.call_stacks,
             ..ProbeConfig::default()
         });
         Ok(Self {
@@ -228,6 +253,12 @@ impl Plan {
             command: args.command,
         })
     }
+}
+
+/// The tables that are used only if asked for.
+pub(super) fn switches(conditional_collection: bool) -> Vec<Switch> {
+    let wanted = conditional_collection.then_some(Switch::ConditionalCollection);
+    wanted.into_iter().collect()
 }
 
 /// The built-in tables and the user's.

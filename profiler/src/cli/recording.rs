@@ -260,7 +260,8 @@ impl Recording<'_> {
                     launches: None,
                 };
                 let written = capture.write(options, out);
-                written.or_else(unless_broken_pipe)?;
+                let noted = written.map(|totals| self.totals.add_trace(&totals));
+                noted.or_else(unless_broken_pipe)?;
             }
             Output::Stdout(format) => {
                 let written = profile_out::write_stdout(&profile, format, weight);

@@ -99,6 +99,10 @@ pub(crate) struct TraceArgs {
           conflicts_with_all = ["pid", "cgroup", "duration", "as_user", "command"])]
     from: Option<PathBuf>,
 
+    /// Let programs say when their calls are traced, see aiprof --help
+    #[arg(long, conflicts_with = "from")]
+    conditional_collection: bool,
+
     /// Run COMMAND as the user who called sudo, not as root
     #[arg(long, requires = "command")]
     as_user: bool,
@@ -149,6 +153,7 @@ impl TraceArgs {
                 exact_call_times: true,
                 stack_limit: 0,
                 command: self.command.clone(),
+                switches: record::switches(self.conditional_collection),
                 ..ProbeConfig::default()
             }),
             ..RecordConfig::default()

@@ -58,11 +58,11 @@ impl TraceCapture {
         self.file.try_clone()
     }
 
-    /// Writes the trace of the finished capture.
+    /// Writes the trace of the finished capture; gives what is in it.
     ///
     /// # Errors
     /// A file could not be read or written.
-    pub(crate) fn write(self, options: ReplayOptions, out: TraceOut) -> Result<()> {
+    pub(crate) fn write(self, options: ReplayOptions, out: TraceOut) -> Result<Totals> {
         let source = Source {
             path: Path::new("the recording"),
             file: self.file,
@@ -96,7 +96,7 @@ pub(crate) fn from_file(
         title,
         directory,
     };
-    source.write(out)
+    source.write(out).map(drop)
 }
 
 fn directory_of(file: &Path) -> PathBuf {
@@ -118,29 +118,32 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    fn write(self, out: TraceOut) -> Result<()> {
+    fn write(self, out: TraceOut) -> Result<Totals> {
         match out {
             TraceOut::Stdout => {
                 let mut stdout = io::stdout().lock();
-                self.convert(&mut stdout)?;
-                stdout.flush().context("cannot write to stdout")
+                let totals = self.convert(&mut stdout)?;
+                stdout.flush().context("cannot write to stdout")?;
+                Ok(totals)
             }
             TraceOut::File(mut file) => {
                 let name = file.path().to_string_lossy().to_ascii_lowercase();
-                if name.ends_with(".gz") {
+                let totals = if name.ends_with(".gz") {
                     let mut packed = GzEncoder::new(&mut file, Compression::default());
-                    self.convert(&mut packed)?;
+                    let totals = self.convert(&mut packed)?;
                     packed.finish().context("cannot write the trace")?;
+                    totals
                 } else {
-                    self.convert(&mut file)?;
-                }
-                file.commit()
+                    self.convert(&mut file)?
+                };
+                file.commit()?;
+                Ok(totals)
             }
         }
     }
 
     /// Reads the capture twice and writes the trace.
-    fn convert(self, out: &mut dyn Write) -> Result<()> {
+    fn convert(self, out: &mut dyn Write) -> Result<Totals> {
         let mut survey = Survey::default();
         let mut scanned = self.scan(true, &mut |event| {
             survey.event(&event);
@@ -169,11 +172,7 @@ impl Source<'_> {
             Some(error) => Err(error),
             None => trace.finish(&scanned.meta, &scanned.losses, out),
         };
-        let Totals {
-            calls, launches, ..
-        } = written.context("cannot write the trace")?;
-        tracing::debug!("trace: {calls} calls, {launches} launches");
-        Ok(())
+        written.context("cannot write the trace")
     }
 
     fn scan(

@@ -17,6 +17,8 @@
 //! * [`finisher`]: walks that ended for want of a table;
 //! * [`names`]: symbols, looked up while the recording runs;
 //! * [`runtime`]: probes on the functions of accelerator runtimes;
+//! * [`conditional`]: programs that say when their calls are of interest;
+//! * [`late`], [`inspect`]: kernels older than the recording;
 //! * [`clock`]: the time of day;
 //! * [`metrics`]: the metrics files of AIUs;
 //! * [`closing`]: detaching without having the user wait;
@@ -29,6 +31,7 @@ pub mod busy;
 pub mod cgroup;
 pub mod clock;
 pub mod closing;
+pub mod conditional;
 pub mod config;
 pub mod cpu;
 pub mod doctor;

@@ -14,6 +14,7 @@ use super::{
         ring::{Drained, Ring},
     },
     busy, cgroup, closing,
+    conditional::Conditional,
     config::{Event as EventKind, RecordConfig},
     cpu::CpuSet,
     driver::{DRIVER_PROGRAMS, DriverPlan, DriverProbes},
@@ -29,12 +30,14 @@ use super::{
 use crate::{
     aggregate::{Aggregator, LaunchOptions, Limits, Weighting, build_profile},
     import::capture::CaptureWriter,
+    probes::table::Switch,
     process::{FileId, ProcessTable},
     profile::{LossKind, Losses, Meta, Profile},
     symbolize::SymbolizeOptions,
     wire::{self, Event, ProcessEvent, ProcessEventKind, Record, Sample},
 };
 use aiprof_common::{COUNT_RING_DROPS, COUNT_SAMPLES};
+use rustc_hash::FxHashSet;
 use std::{
     collections::{BTreeMap, VecDeque},
     io::{self, Write},
@@ -133,6 +136,8 @@ const LINGER_NS: u64 = 2_000_000_000;
 /// Most events held between two looks at the rings; beyond it the oldest go
 /// into the profile without waiting for stragglers.
 const MAX_PENDING: usize = 1 << 17;
+/// Most processes remembered that could not be looked at.
+const MAX_ABSENT: usize = 4096;
 /// A perf event ring may reserve this much in all; divided among the CPUs.
 const PROCESS_RING_BYTES: usize = 1 << 20;
 
@@ -145,6 +150,8 @@ pub struct Session {
     probes: Option<(RuntimeProbes, Ring)>,
     /// The probes on drivers.
     drivers: DriverProbes,
+    /// Which programs want their calls recorded, if they are asked.
+    conditional: Option<Conditional>,
     devices: devices::Devices,
     /// Sees every event that belongs to the recording.
     watcher: Option<Box<Watcher>>,
@@ -153,6 +160,8 @@ pub struct Session {
     finisher: Finisher,
     binaries: Binaries,
     processes: ProcessTable,
+    /// Processes that could not be looked at.
+    absent: FxHashSet<u32>,
     aggregate: Aggregator,
     names: Option<NameService>,
     name_options: SymbolizeOptions,
@@ -248,6 +257,11 @@ impl Session {
             ring,
             probes: None,
             drivers: DriverProbes::default(),
+            conditional: config
+                .probes
+                .as_ref()
+                .filter(|probes| probes.switches.contains(&Switch::ConditionalCollection))
+                .map(|_| Conditional::default()),
             devices: devices::Devices::new(config, capture.is_some()),
             watcher: None,
             tables,
@@ -255,6 +269,7 @@ impl Session {
             finisher: Finisher::default(),
             binaries: Binaries::default(),
             processes: ProcessTable::default(),
+            absent: FxHashSet::default(),
             aggregate: match config.launches {
                 Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, Limits::default()),
                 None => Aggregator::new(weighting, Limits::default()),
@@ -324,6 +339,7 @@ impl Session {
         self.start_counters();
         let calls = self.probes.as_mut().map(|(probes, ring)| {
             probes.started();
+            probes.look_ahead(&self.processes);
             ring.fd()
         });
         let rings = calls.into_iter().chain([self.ring.fd()]);
@@ -412,7 +428,7 @@ impl Session {
         self.cpus.stop_sampling();
         let links = self.stop_probes();
         self.drain(true)?;
-        self.name_late_kernels(true)?;
+        self.name_late_kernels(None)?;
         self.tell_of_devices(true)?;
         self.aggregate
             .finish_calls(&self.processes, perf::monotonic_ns());
@@ -493,7 +509,7 @@ impl Session {
         );
         self.tables.maintain();
         if !all {
-            self.name_late_kernels(false)?;
+            self.name_late_kernels(Some(horizon))?;
         }
         Ok(read.more)
     }
@@ -505,11 +521,11 @@ impl Session {
             Event::CallStack(stack) => self.take_call_stack(stack),
             Event::Call(call) => self.take_call(call),
             Event::CallData(data) => self.take_call_data(data),
+            Event::Trace(trace) => self.take_trace(trace),
             Event::Probe(_)
             | Event::ProbedFile(_)
             | Event::KernelNamed(_)
             | Event::TracePoint(_)
-            | Event::Trace(_)
             | Event::Clock(_)
             | Event::Counter(_) => self.record(&event),
         }
@@ -539,14 +555,18 @@ impl Session {
             }
             _ => {}
         }
+        self.late_processes(&event)?;
         let event = Event::Process(event);
         self.record(&event)?;
         let changed = self.aggregate.apply(&mut self.processes, &event);
         let Event::Process(event) = event else {
             return Ok(());
         };
+        self.absent.remove(&event.pid);
         self.filter.note(&event);
-        self.late_processes(&event);
+        if let Some(conditional) = &mut self.conditional {
+            conditional.process(&event);
+        }
         match &event.kind {
             ProcessEventKind::Map(map) => self.open(event.pid, map),
             ProcessEventKind::Snapshot { maps, .. } => {
@@ -629,10 +649,15 @@ impl Session {
         time_ns: u64,
         comm: &str,
     ) -> Result<(), CollectError> {
-        let Ok(maps) = procfs::executable_maps(pid, tid) else {
+        if self.absent.contains(&pid) {
             return Ok(());
-        };
+        }
+        let maps = procfs::executable_maps(pid, tid).unwrap_or_default();
         if maps.is_empty() {
+            if self.absent.len() >= MAX_ABSENT {
+                self.absent.clear();
+            }
+            self.absent.insert(pid);
             return Ok(());
         }
         let comm = procfs::comm(pid).unwrap_or_else(|_| comm.to_owned());
@@ -652,6 +677,7 @@ impl Session {
         }
         if self.last.cleanup.elapsed() >= CLEANUP {
             self.last.cleanup = Instant::now();
+            self.absent.clear();
             let horizon = perf::monotonic_ns().saturating_sub(LINGER_NS);
             for pid in self
                 .processes
@@ -748,6 +774,7 @@ impl Session {
     fn running_losses(&self) -> Losses {
         let mut losses = Losses::default();
         losses.add(LossKind::RingDrops, self.bpf.count(COUNT_RING_DROPS));
+        losses.add(LossKind::ProgramsMissed, Bpf::missed());
         losses.add(LossKind::TablesEvicted, self.tables.evicted);
         losses.add(LossKind::FilesUnreadable, self.binaries.failed());
         losses.add(LossKind::FilesNoUnwindData, self.tables.without_data);
@@ -756,6 +783,8 @@ impl Session {
         if let Some((probes, _)) = &self.probes {
             losses.merge(&probes.losses(&self.bpf));
             losses.merge(&self.drivers.losses(&self.bpf));
+            let paused = self.conditional.as_ref().map_or(0, |c| c.skipped);
+            losses.add(LossKind::CallsPaused, paused);
         }
         losses.merge(&self.devices.losses());
         losses

@@ -1,6 +1,9 @@
 //! The tracker: events in, calls and launches out.
 
-use super::{CallSink, handles::Name, known::Known, thread::Thread, world::World};
+use super::{
+    AddressSpaces, CallSink, fence::Fences, handles::Name, known::Known, thread::Thread,
+    world::World,
+};
 use crate::{
     probes::{Probe, ProbedFile},
     profile::{LossKind, Losses},
@@ -53,6 +56,11 @@ pub struct Counts {
     pub calls: u64,
     /// Launches reported.
     pub launches: u64,
+    /// Submissions reported.
+    pub submissions: u64,
+    /// Ends of submissions whose begin was not seen: it was before the recording, or
+    /// in a process that is not recorded.
+    pub submissions_unmatched: u64,
 }
 
 /// Follows the calls of all threads.
@@ -64,6 +72,7 @@ pub struct Tracker {
     /// The threads of each process that are among them.
     processes: FxHashMap<u32, Vec<u32>>,
     world: World,
+    fences: Fences,
 }
 
 impl Default for Tracker {
@@ -81,6 +90,7 @@ impl Tracker {
             threads: FxHashMap::default(),
             processes: FxHashMap::default(),
             world: World::new(limits),
+            fences: Fences::default(),
         }
     }
 
@@ -99,11 +109,11 @@ impl Tracker {
             Event::KernelNamed(named) => {
                 self.name_kernel(named.pid, named.kernel, &named.name, sink);
             }
+            Event::TracePoint(point) => self.fences.point(point),
+            Event::Trace(trace) => self.fences.trace(trace, &mut self.world.losses, sink),
             Event::Sample(_)
             | Event::CallStack(_)
             | Event::CallData(_)
-            | Event::TracePoint(_)
-            | Event::Trace(_)
             | Event::Clock(_)
             | Event::Counter(_) => {}
         }
@@ -120,6 +130,7 @@ impl Tracker {
         self.world.settle(sink);
         let world = &mut self.world;
         world.activity.finish(&mut world.losses, sink);
+        self.fences.finish(now_ns, sink);
     }
 
     /// Names a kernel that was created before aiprof was attached, as far as its
@@ -145,9 +156,18 @@ impl Tracker {
         kernel.is_some_and(|kernel| kernel.name == Name::Unseen)
     }
 
+    /// What is bound in the devices' address spaces now.
+    pub fn address_spaces(&self) -> &AddressSpaces {
+        &self.world.spaces
+    }
+
     /// What it has seen.
     pub fn counts(&self) -> Counts {
-        self.world.counts
+        Counts {
+            submissions: self.fences.told,
+            submissions_unmatched: self.fences.unmatched,
+            ..self.world.counts
+        }
     }
 
     /// What was lost since the last call of this.
@@ -293,6 +313,7 @@ impl Tracker {
         self.threads.is_empty()
             && self.processes.is_empty()
             && self.world.processes.is_empty()
+            && self.world.spaces.is_idle()
             && room.objects == limits.handles
             && room.recorded == limits.recorded
     }

@@ -78,15 +78,33 @@ fn object_of(open: &Open, object: Object) -> Option<u64> {
 
 fn new_kernel(open: &Open, now: u64, world: &mut World) -> bool {
     let slots = &open.known.slots;
-    let Some(handle) = open.handle(slots.kernel) else {
+    let seen = open.handle(slots.kernel);
+    // Not seen to be put there, but it is.
+    let same = slots.kernel.filter(|_| open.is_assumed);
+    let same = same.and_then(|slot| open.call.values.get(slot)).copied();
+    let Some(handle) = seen.or(same.filter(|&handle| handle != 0)) else {
         return true;
     };
     let module = open.handle(slots.module);
     let (handles, room) = world.handles(open);
+    let is_doubtful = seen.is_none();
+    if let Some(old) = handles.kernels.get_mut(handle).filter(|_| open.is_assumed) {
+        if !old.is_doubtful {
+            // It was not destroyed: this call failed, or another handle was put
+            // there since.
+            return true;
+        }
+        if is_doubtful {
+            // Either of the two may have failed.
+            old.name = Name::Missing;
+            return true;
+        }
+    }
     let kernel = Kernel {
         name: open.name.clone().map_or(Name::Missing, Name::Known),
         local: [0; 3],
         module: module.and_then(|module| handles.module(module)),
+        is_doubtful,
     };
     handles.new_kernel(handle, kernel, now, room)
 }
@@ -148,6 +166,9 @@ fn new_list(open: &Open, immediate: bool, now: u64, world: &mut World) -> bool {
     };
     let device = open.value(slots.device).unwrap_or(0);
     let (handles, room) = world.handles(open);
+    if open.is_assumed && handles.lists.get(handle).is_some() {
+        return true;
+    }
     handles.new_list(handle, kind, device, now, room)
 }
 

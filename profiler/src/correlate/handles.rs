@@ -32,6 +32,9 @@ pub(super) struct Kernel {
     /// Group size, 0 if not set.
     pub(super) local: [u32; 3],
     pub(super) module: Option<Rc<ModuleImage>>,
+    /// Where its handle was to be put, the same one was before: its creation may
+    /// have failed.
+    pub(super) is_doubtful: bool,
 }
 
 /// What is known of an object's name.
@@ -223,6 +226,7 @@ impl Handles {
                 name: Name::Unseen,
                 local: [0; 3],
                 module: None,
+                is_doubtful: false,
             };
             // Made at an unknown time: any later end ends it.
             self.new_kernel(handle, unseen, 0, room).then_some(())?;

@@ -42,15 +42,26 @@
 //! An ioctl that submits counts as a launch only outside of all calls of probed
 //! runtimes: inside of them it is their work.
 //!
+//! # Address spaces
+//!
+//! What ioctls bind to addresses of devices is followed in [`AddressSpaces`].
+//!
+//! # Submissions
+//!
+//! What the kernel tells of work by itself, whichever runtime it came from: its
+//! fences and jobs become [`Submission`]s. They are not matched with launches.
+//!
 //! [`Call::sp`]: crate::wire::Call::sp
 //! [`ProbedFile::layer`]: crate::probes::ProbedFile::layer
 
 mod activity;
+mod address_space;
 mod calls;
 mod data;
 mod draft;
 mod effects;
 mod epoch;
+mod fence;
 mod handles;
 mod known;
 mod memory;
@@ -61,8 +72,10 @@ pub(crate) mod tests;
 mod thread;
 mod world;
 
+pub use address_space::{AddressSpace, AddressSpaces, Backing, Bound, SpaceId};
 pub use calls::{Counts, Limits, Tracker};
 pub use epoch::EpochClock;
+pub use fence::{Submission, SubmissionSource, begins};
 pub use handles::ModuleImage;
 
 use crate::aiu::ActivityRecord;
@@ -95,6 +108,12 @@ pub trait CallSink {
     /// that the device's records of its work have.
     fn runtime_record(&mut self, span: &DeviceSpan) {
         let _ = span;
+    }
+
+    /// Work that was handed to a driver is done, as the kernel's fences and scheduler
+    /// jobs tell; or nothing more will be heard of it.
+    fn submission(&mut self, submission: &Submission) {
+        let _ = submission;
     }
 }
 

@@ -44,6 +44,8 @@ pub(super) struct Open {
     pub(super) submitted: Submitted,
     /// What it changes has been applied.
     pub(super) applied: bool,
+    /// Its exit was not seen: what it gave was read later, where it was to put it.
+    pub(super) is_assumed: bool,
 }
 
 /// Work that was put on a list.
@@ -110,6 +112,7 @@ impl Open {
             inner_image: None,
             submitted: Submitted::No,
             applied: false,
+            is_assumed: false,
         }
     }
 

@@ -160,8 +160,13 @@ impl Thread {
         };
         top.call.end_before_ns = end.before_ns;
         if let Some(exit) = end.exit {
-            top.call.end_ns = Some(exit.time_ns);
-            top.call.result = Some(exit.result);
+            if exit.is_late() {
+                // Neither when nor how it ended is known.
+                top.is_assumed = true;
+            } else {
+                top.call.end_ns = Some(exit.time_ns);
+                top.call.result = Some(exit.result);
+            }
             if exit.probe == top.known.probe.id {
                 top.exit(exit);
             }

@@ -3,6 +3,7 @@
 use super::{
     CallSink, KernelName, Launch,
     activity::Activity,
+    address_space::AddressSpaces,
     calls::{Counts, Limits},
     draft::Words,
     effects,
@@ -37,6 +38,7 @@ pub(super) struct World {
     pub(super) words: Rc<Words>,
     pub(super) counts: Counts,
     pub(super) activity: Activity,
+    pub(super) spaces: AddressSpaces,
     next_call: u64,
     spare: Vec<Open>,
     /// Ended calls of which data may follow, and those that ended after them.
@@ -58,6 +60,7 @@ impl World {
             words: Rc::default(),
             counts: Counts::default(),
             activity: Activity::default(),
+            spaces: AddressSpaces::default(),
             next_call: 1,
             spare: Vec::new(),
             settling: Vec::new(),
@@ -101,6 +104,9 @@ impl World {
     /// Gives an ended call to who wants to know, and reads what it handed out.
     fn hand_on(&mut self, open: &Open, sink: &mut dyn CallSink) {
         sink.call(&open.call);
+        if open.call.probe.is_ioctl {
+            self.spaces.take(&open.call, &mut self.losses);
+        }
         if open.call.probe.kind == CallKind::Activity && !open.call.is_part {
             self.activity.take(&open.call, &mut self.losses, sink);
         }
@@ -162,6 +168,7 @@ impl World {
     pub(super) fn forget(&mut self, pid: u32, sink: &mut dyn CallSink) {
         self.settle(sink);
         self.activity.forget(pid, &mut self.losses, sink);
+        self.spaces.forget(pid);
         if let Some(handles) = self.processes.remove(&pid) {
             handles.vacate(&mut self.room);
         }

@@ -40,6 +40,10 @@ pub(super) fn write(
     };
     page.heading(&text::title(profile));
     page.line(&text::description(profile));
+    if profile.submissions > 0 {
+        let count = text::grouped(profile.submissions);
+        page.line(&format!("{count} submissions to device queues"));
+    }
     if profile.samples.is_empty() {
         page.line("No launches and no calls were recorded.");
     } else {

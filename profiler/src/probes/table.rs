@@ -8,7 +8,9 @@ use super::glob;
 use super::program::{Field, Program};
 use super::{CallKind, Probe, ResultKind};
 use crate::symbolize::demangle;
-use aiprof_common::{FetchOp, MAX_OPS, ProbeSpec, SPEC_EXIT, SPEC_KEEP, SPEC_STACK};
+use aiprof_common::{
+    FETCH_READ, FETCH_VALUE, FetchOp, MAX_OPS, ProbeSpec, SPEC_EXIT, SPEC_KEEP, SPEC_STACK,
+};
 use std::collections::HashMap;
 
 /// A checked table.
@@ -248,9 +250,21 @@ fn spec(function: u32, flags: u32, program: &Program) -> ProbeSpec {
         n_entry: count(program.entry.len()),
         n_exit: count(program.exit.len()),
         n_values: count(program.values.len()),
-        pad: [0; 5],
+        pad: 0,
+        exit_slots: exit_slots(&program.exit),
+        pad2: 0,
         ops,
     }
+}
+
+/// [`ProbeSpec::exit_slots`] of these operations.
+pub(super) fn exit_slots(exit: &[FetchOp]) -> u16 {
+    let values = exit
+        .iter()
+        .filter(|op| matches!(op.how, FETCH_VALUE | FETCH_READ));
+    values.fold(0, |bits, op| {
+        bits | 1_u16.checked_shl(op.to.into()).unwrap_or(0)
+    })
 }
 
 /// [`ProbeSpec::function`] of a symbol: FNV-1a (RFC 9923), 32 bits; never 0.

@@ -150,6 +150,11 @@ impl ProfileBuilder {
         &mut self.profile.losses
     }
 
+    /// Says how much work was handed to drivers ([`Profile::submissions`]).
+    pub fn submissions(&mut self, count: u64) {
+        self.profile.submissions = count;
+    }
+
     /// The description, to complete.
     pub fn meta(&mut self) -> &mut Meta {
         &mut self.profile.meta

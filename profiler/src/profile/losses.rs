@@ -96,6 +96,17 @@ pub enum LossKind {
     CallsUntimed,
     /// Activity records, or stretches of them, in no layout that is known.
     ActivityUnknown,
+    /// Events that an eBPF program did not see because it ran on that CPU already,
+    /// for another thread.
+    ProgramsMissed,
+    /// Fences and jobs not followed because a table of the profiler was full.
+    SubmissionsRefused,
+    /// Bindings of device addresses not followed: a table of the profiler was full,
+    /// or what was bound could not be read whole.
+    BindingsRefused,
+    /// Calls left out because their program has paused collection
+    /// (`--conditional-collection`).
+    CallsPaused,
     /// Activity records whose times are not of the recording, or cannot be placed.
     ActivityUntimed,
     /// Spans of devices that found no room in the trace.
@@ -151,6 +162,10 @@ impl LossKind {
             Self::HandlesRefused => "handles refused (table full)",
             Self::CallsUntimed => "calls of unknown length (end not probed or not seen)",
             Self::ActivityUnknown => "activity records of unknown layout",
+            Self::ProgramsMissed => "events missed by an eBPF program that was preempted",
+            Self::SubmissionsRefused => "submissions refused (table full)",
+            Self::BindingsRefused => "bindings of device memory not followed",
+            Self::CallsPaused => "calls left out: paused by their program",
             Self::ActivityUntimed => "activity records from outside the recording",
             Self::SpansRefused => "device spans refused (too many rows)",
             Self::CountersLost => "counter values missed",

@@ -250,6 +250,9 @@ pub struct Profile {
     pub samples: Vec<Sample>,
     /// What was lost on the way.
     pub losses: Losses,
+    /// Work handed to drivers, as the kernel's fences and scheduler jobs tell; counted
+    /// in profiles of launches only.
+    pub submissions: u64,
 }
 
 impl Profile {

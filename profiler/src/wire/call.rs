@@ -1,7 +1,9 @@
 //! Calls of probed functions and ioctls, as events.
 
 use super::{Sample, WireError, bytes};
-use aiprof_common::{BLOB_BYTES, CALL_EXIT, CALL_TAIL, CallRecord, DataHeader, MAX_VALUES};
+use aiprof_common::{
+    BLOB_BYTES, CALL_EXIT, CALL_LATE, CALL_TAIL, CallRecord, DataHeader, MAX_VALUES,
+};
 use serde::{Deserialize, Serialize};
 use std::mem::{offset_of, size_of};
 
@@ -40,6 +42,11 @@ impl Call {
     /// Whether this is the exit.
     pub fn is_exit(&self) -> bool {
         self.flags & CALL_EXIT != 0
+    }
+
+    /// Whether it is an exit that was not seen, see [`CALL_LATE`].
+    pub fn is_late(&self) -> bool {
+        self.flags & CALL_LATE != 0
     }
 
     /// Whether the pending call around it is the same call in an outer library.

@@ -11,8 +11,9 @@ use anyhow::{Context, Result, bail};
 use crate::proc::{capture_bytes, find_program};
 
 /// The devices of the VM: a DRM driver without hardware, character devices
-/// served by a program, and PCI devices driven by a program.
-const WANTED: &[&str] = &["vgem", "cuse", "vfio_iommu_type1", "vfio_pci"];
+/// served by a program, and PCI devices driven by a program. No driver here uses
+/// DRM's scheduler, but its tracepoints are looked at.
+const WANTED: &[&str] = &["vgem", "gpu_sched", "cuse", "vfio_iommu_type1", "vfio_pci"];
 
 /// A module as it is loaded.
 pub(crate) struct Module {
@@ -43,11 +44,15 @@ pub(super) fn keep(tree: &Path, into: &Path) -> Result<()> {
 }
 
 /// The modules that [`keep`] left, in loading order, or `None` if it never
-/// finished.
+/// finished, or kept others than are wanted now.
 pub(super) fn kept(into: &Path) -> Result<Option<Vec<Module>>> {
     let Ok(order) = fs::read_to_string(into.join(ORDER)) else {
         return Ok(None);
     };
+    let has = |name: &&str| order.lines().any(|kept| kept == *name);
+    if !WANTED.iter().all(has) {
+        return Ok(None);
+    }
     let read = |name: &str| -> Result<Module> {
         let path = into.join(format!("{name}.ko"));
         let data = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -162,6 +167,7 @@ mod tests {
         };
         module("vgem.ko", "drm");
         module("drm.ko", "");
+        module("gpu-sched.ko", "drm");
         module("cuse.ko", "fuse");
         module("fuse.ko", "");
         module("vfio_iommu_type1.ko", "vfio");
@@ -177,6 +183,7 @@ mod tests {
             [
                 "drm",
                 "vgem",
+                "gpu_sched",
                 "fuse",
                 "cuse",
                 "vfio",
@@ -184,6 +191,9 @@ mod tests {
                 "vfio_pci"
             ]
         );
+        // Those of an earlier version of this file.
+        fs::write(kept_in.join(ORDER), "drm\nvgem\n").unwrap();
+        assert!(kept(&kept_in).unwrap().is_none());
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -242,27 +242,35 @@ impl Bpf {
     /// Bytes of kernel memory locked by all maps, as the kernel reports them
     /// in `/proc/self/fdinfo` (`memlock`).
     pub fn memory_bytes() -> u64 {
-        let Ok(entries) = std::fs::read_dir("/proc/self/fdinfo") else {
-            return 0;
-        };
-        let mut seen = std::collections::BTreeMap::new();
-        for entry in entries.flatten() {
-            let Ok(text) = std::fs::read_to_string(entry.path()) else {
-                continue;
-            };
-            let field = |name: &str| -> Option<u64> {
-                text.lines()
-                    .find_map(|l| l.strip_prefix(name))?
-                    .trim()
-                    .parse()
-                    .ok()
-            };
-            if let (Some(id), Some(bytes)) = (field("map_id:"), field("memlock:")) {
-                seen.insert(id, bytes);
-            }
-        }
-        seen.values().sum()
+        sum_of("map_id:", "memlock:")
     }
+
+    /// Events that programs did not see because they ran on that CPU at the time:
+    /// preempted (`recursion_misses` of `/proc/self/fdinfo`).
+    pub fn missed() -> u64 {
+        sum_of("prog_id:", "recursion_misses:")
+    }
+}
+
+/// The sum of a field over what this process has open of eBPF, each once.
+fn sum_of(id: &str, wanted: &str) -> u64 {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fdinfo") else {
+        return 0;
+    };
+    let mut seen = std::collections::BTreeMap::new();
+    for entry in entries.flatten() {
+        let Ok(text) = std::fs::read_to_string(entry.path()) else {
+            continue;
+        };
+        let field = |name: &str| -> Option<u64> {
+            let value = text.lines().find_map(|l| l.strip_prefix(name))?;
+            value.trim().parse().ok()
+        };
+        if let (Some(id), Some(value)) = (field(id), field(wanted)) {
+            seen.insert(id, value);
+        }
+    }
+    seen.values().sum()
 }
 
 /// The writing end of a map.

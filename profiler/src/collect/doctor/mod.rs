@@ -188,6 +188,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn aius_come_with_a_note_about_their_times() {
+        assert!(notes(&[], &[]).is_empty());
+        let runtime = Runtime {
+            name: "IBM AIU runtime (flex)",
+            library: "/opt/libflex.so".into(),
+            installed: false,
+            processes: vec![1],
+        };
+        let notes = notes(&[], &[runtime]);
+        assert!(
+            notes.len() == 1 && notes[0].contains("--aiu-timing"),
+            "{notes:?}"
+        );
+    }
+
+    #[test]
     fn the_report_is_complete_on_any_machine() {
         let report = examine();
         assert_eq!(report.ready, is_ready(&report.checks));
@@ -226,21 +242,5 @@ mod tests {
         );
         let status = serde_json::to_value(Status::NotApplicable).unwrap();
         assert_eq!(status, "n/a");
-    }
-
-    #[test]
-    fn aius_come_with_a_note_about_their_times() {
-        assert!(notes(&[], &[]).is_empty());
-        let runtime = Runtime {
-            name: "IBM AIU runtime (flex)",
-            library: "/opt/libflex.so".into(),
-            installed: false,
-            processes: vec![1],
-        };
-        let notes = notes(&[], &[runtime]);
-        assert!(
-            notes.len() == 1 && notes[0].contains("--aiu-timing"),
-            "{notes:?}"
-        );
     }
 }

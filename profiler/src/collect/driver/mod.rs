@@ -9,12 +9,15 @@
 mod devices;
 mod plan;
 mod points;
+#[cfg(test)]
+mod synthetic;
 
 use crate::{
     collect::bpf::{
         Bpf, BpfError, PROBE_COUNTS, PROBES,
         probe::{self, Link},
     },
+    correlate::begins,
     probes::driver_table::{DriverTables, devices::resolve},
     profile::{LossKind, Losses},
     wire::Event,
@@ -113,6 +116,8 @@ impl DriverPlan {
 pub struct DriverProbes {
     links: Vec<Link>,
     events: Vec<Event>,
+    /// Ids of the tracepoints where submissions begin.
+    begins: Vec<u32>,
     first: u32,
     specs: u32,
     tally: DriverTally,
@@ -218,6 +223,9 @@ impl DriverProbes {
                 Ok(link) => {
                     self.links.push(link);
                     self.tally.points += 1;
+                    if begins(&point.point) {
+                        self.begins.push(point.point.id);
+                    }
                     self.events.push(Event::TracePoint(point.point));
                 }
                 Err(error) => tracing::debug!("{category}:{name}: {error}"),
@@ -229,6 +237,11 @@ impl DriverProbes {
     /// What the reader must know before anything that was recorded.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
+    }
+
+    /// Whether a tracepoint is hit by whoever submits work.
+    pub fn begins(&self, point: u32) -> bool {
+        self.begins.contains(&point)
     }
 
     /// What was attached.

@@ -176,7 +176,9 @@ fn other(table: &DriverTable) -> Compiled {
             n_entry: 2,
             n_exit: 0,
             n_values: 2,
-            pad: [0; 5],
+            pad: 0,
+            exit_slots: 0,
+            pad2: 0,
             ops,
         },
         probe: Probe {

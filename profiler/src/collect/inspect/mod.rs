@@ -6,10 +6,12 @@
 //! believed.
 //!
 //! * [`images`]: device images (zebin, SPIR-V) and the kernels they declare;
-//! * [`path`]: the way from a kernel handle to the kernel's name.
+//! * [`path`]: the way from a kernel handle to the kernel's name;
+//! * [`predict`]: names of kernels that were not used yet.
 
 pub mod images;
 pub mod path;
+pub mod predict;
 
 use std::{
     fs::File,
@@ -88,10 +90,33 @@ pub fn regions(pid: u32) -> io::Result<Vec<Region>> {
     Ok(lines.filter_map(|line| parse(&line)).collect())
 }
 
+/// Where a process has the data of files: mappings of them that are not executable,
+/// by address. `is_wanted`: whether a file of this path counts.
+///
+/// # Errors
+/// The process is gone, or may not be looked at.
+pub fn data_of(pid: u32, is_wanted: impl Fn(&str) -> bool) -> io::Result<Vec<Region>> {
+    let maps = File::open(format!("/proc/{pid}/maps"))?.take(MAX_MAPS);
+    let lines = BufReader::new(maps).lines().map_while(Result::ok);
+    let wanted = |line: &String| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let data = fields.next().is_some_and(|a| a.get(2..3) == Some("-"));
+        data && fields.nth(3).is_some_and(&is_wanted)
+    };
+    Ok(lines.filter(wanted).filter_map(|l| range_of(&l)).collect())
+}
+
+/// The addresses in a line of `/proc/PID/maps`.
+fn range_of(line: &str) -> Option<Region> {
+    let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    let (start, end) = (hex(start)?, hex(end)?);
+    (start < end).then_some(Region { start, end })
+}
+
 /// A line of `/proc/PID/maps`, if it is wanted.
 fn parse(line: &str) -> Option<Region> {
-    let mut fields = line.split_ascii_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
+    let mut fields = line.split_ascii_whitespace().skip(1);
     let access = fields.next()?;
     let inode = fields.nth(2)?;
     let path = fields.next().unwrap_or("");
@@ -101,9 +126,7 @@ fn parse(line: &str) -> Option<Region> {
     if !wanted || path.starts_with("[v") {
         return None;
     }
-    let hex = |text| u64::from_str_radix(text, 16).ok();
-    let (start, end) = (hex(start)?, hex(end)?);
-    (start < end).then_some(Region { start, end })
+    range_of(line)
 }
 
 #[cfg(test)]

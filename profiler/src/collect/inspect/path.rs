@@ -14,9 +14,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of an object that are searched.
-const OBJECT: usize = 2048;
+pub(super) const OBJECT: usize = 2048;
 /// Most pointers followed from the handle before the name's object.
 const MAX_HOPS: usize = 3;
+/// Pointers followed even where a name was found before, if that proves little.
+const USUAL_HOPS: usize = 2;
 /// Most objects looked at in one search.
 const MAX_OBJECTS: usize = 60_000;
 /// Most handles a path is tried on.
@@ -57,6 +59,8 @@ pub struct Learned {
     pub path: Option<NamePath>,
     /// The names found, by handle.
     pub names: BTreeMap<u64, String>,
+    /// Whether several objects, or one with a known name, prove the path.
+    pub is_proven: bool,
 }
 
 /// Finds the path in a process, from kernels whose names are `known` and from the
@@ -64,10 +68,11 @@ pub struct Learned {
 /// images `declare`.
 ///
 /// With at least one known name the path must give just that. Without, the
-/// shortest path is taken that gives every handle a declared name, if it gives
-/// different names to different handles, or if there is one handle only and all
-/// shortest paths agree on its name. Longer paths can lead to a neighbour's
-/// name; a path that gives all handles one name leads to something shared.
+/// shortest path is taken that gives every handle, and every other object of their
+/// class, a declared name, if it gives different names to different ones. Of a
+/// single object all paths up to a length must say the same: an object's memory
+/// is read beyond its end, and shorter paths may lead to a neighbour's name; a path
+/// that gives all handles one name leads to something shared.
 pub fn learn(
     memory: &impl Memory,
     regions: &[Region],
@@ -87,9 +92,13 @@ pub fn learn(
         Some(name) => BTreeSet::from([name.as_str()]),
         None => declared.clone(),
     };
-    let mut candidates = search(memory, regions, first, &wanted);
-    let tried: Vec<u64> = handles().take(MAX_TRIED).collect();
-    candidates.retain(|path| {
+    let mut tried: Vec<u64> = handles().take(MAX_TRIED).collect();
+    if known.is_empty() {
+        let class = memory.word(first).unwrap_or(0);
+        let peers = peers(memory, regions, class, MAX_TRIED);
+        tried.extend(peers.into_iter().filter(|peer| !unknown.contains(peer)));
+    }
+    let fits = |path: &NamePath| {
         tried.iter().all(|handle| {
             let name = path.follow(memory, *handle);
             match (known.get(handle), name) {
@@ -98,12 +107,17 @@ pub fn learn(
                 (_, None) => false,
             }
         })
+    };
+    let candidates = search(memory, regions, first, &wanted, |found| {
+        found.retain(&fits);
+        decides(memory, found, &tried)
     });
     let Some(path) = choose(memory, &candidates, &tried, known) else {
         return Learned::default();
     };
     let names = apply(memory, &path, unknown, declared);
     Learned {
+        is_proven: !known.is_empty() || names_by(memory, &path, &tried).len() > 1,
         path: Some(path),
         names,
     }
@@ -122,6 +136,54 @@ pub fn apply(
     handles.iter().filter_map(name).collect()
 }
 
+/// The path to believe of objects that are all of one kind: it gives each a
+/// declared name, and not all the same one.
+pub(super) fn agreed(
+    memory: &impl Memory,
+    candidates: &[NamePath],
+    handles: &[u64],
+) -> Option<NamePath> {
+    choose(memory, candidates, handles, &BTreeMap::new())
+}
+
+/// Whether longer paths need not be looked for: one tells several objects apart.
+pub(super) fn decides(memory: &impl Memory, found: &[NamePath], handles: &[u64]) -> bool {
+    handles.len() > 1
+        && found
+            .iter()
+            .any(|path| names_by(memory, path, handles).len() > 1)
+}
+
+fn names_by(memory: &impl Memory, path: &NamePath, handles: &[u64]) -> BTreeSet<String> {
+    let names = handles.iter().filter_map(|h| path.follow(memory, *h));
+    names.collect()
+}
+
+/// Objects that begin with the same word as others, which must be no pointer into
+/// `regions`: the driver's own.
+fn peers(memory: &impl Memory, regions: &[Region], class: u64, most: usize) -> Vec<u64> {
+    let mut found = Vec::new();
+    if class == 0 || within(regions, class) {
+        return found;
+    }
+    let mut buffer = vec![0; 1 << 18];
+    let finder = memchr::memmem::Finder::new(&class.to_le_bytes()).into_owned();
+    for region in regions {
+        let mut at = region.start;
+        while at < region.end && found.len() < most {
+            let want = (region.end - at).min(buffer.len() as u64);
+            let chunk = buffer.get_mut(..want as usize).unwrap_or_default();
+            let got = memory.read(at, chunk);
+            let hits = finder.find_iter(chunk.get(..got).unwrap_or_default());
+            let aligned = hits.filter(|offset| offset % 8 == 0);
+            found.extend(aligned.map(|offset| at + offset as u64));
+            at += want;
+        }
+    }
+    found.truncate(most);
+    found
+}
+
 /// The path to believe among those that fit all handles.
 fn choose(
     memory: &impl Memory,
@@ -129,13 +191,9 @@ fn choose(
     handles: &[u64],
     known: &BTreeMap<u64, String>,
 ) -> Option<NamePath> {
-    let names = |path: &NamePath| -> BTreeSet<String> {
-        handles
-            .iter()
-            .filter_map(|h| path.follow(memory, *h))
-            .collect()
-    };
-    let different = |path: &&NamePath| handles.len() == 1 || names(path).len() > 1;
+    let alone = handles.len() == 1 && known.is_empty();
+    let different =
+        |path: &&NamePath| handles.len() == 1 || names_by(memory, path, handles).len() > 1;
     let fewest = candidates
         .iter()
         .filter(different)
@@ -143,7 +201,7 @@ fn choose(
         .min()?;
     let mut shortest = candidates
         .iter()
-        .filter(|p| p.hops.len() == fewest)
+        .filter(|p| alone || p.hops.len() == fewest)
         .filter(different);
     let chosen = shortest.next()?;
     // Paths of the same length must say the same of every handle, or nothing is sure.
@@ -156,19 +214,20 @@ fn choose(
 }
 
 /// All paths from `handle` to one of the wanted names, shortest first. The search
-/// ends with the first length that has any.
+/// ends with the first length that `decides`, which may drop paths.
 fn search(
     memory: &impl Memory,
     regions: &[Region],
     handle: u64,
     wanted: &BTreeSet<&str>,
+    decides: impl Fn(&mut Vec<NamePath>) -> bool,
 ) -> Vec<NamePath> {
     let lengths: FxHashSet<u64> = wanted.iter().map(|n| n.len() as u64).collect();
     let mut level: FxHashMap<u64, Vec<u32>> = FxHashMap::from_iter([(handle, Vec::new())]);
     let mut seen: FxHashSet<u64> = FxHashSet::from_iter([handle]);
     let mut looked_at = 0;
+    let mut found = Vec::new();
     for hops in 0..=MAX_HOPS {
-        let mut found = Vec::new();
         let mut next: FxHashMap<u64, Vec<u32>> = FxHashMap::default();
         let mut objects: Vec<_> = level.into_iter().collect();
         objects.sort_unstable();
@@ -200,7 +259,8 @@ fn search(
                 }
             }
         }
-        if !found.is_empty() {
+        // Two pointers are what it takes as a rule.
+        if decides(&mut found) || hops >= USUAL_HOPS && !found.is_empty() {
             return found;
         }
         level = next;
@@ -218,7 +278,7 @@ fn words(bytes: &[u8], at: usize) -> Option<(u64, u64)> {
 }
 
 /// The text of a `std::string`, if it can be a kernel's name.
-fn read_text(memory: &impl Memory, address: u64, len: u64) -> Option<String> {
+pub(super) fn read_text(memory: &impl Memory, address: u64, len: u64) -> Option<String> {
     let len = usize::try_from(len).ok()?;
     if len == 0 || len > super::images::MAX_NAME {
         return None;
@@ -233,7 +293,7 @@ fn read_text(memory: &impl Memory, address: u64, len: u64) -> Option<String> {
 }
 
 /// Whether the address lies in one of the regions, which are sorted.
-fn within(regions: &[Region], address: u64) -> bool {
+pub(super) fn within(regions: &[Region], address: u64) -> bool {
     let at = regions.partition_point(|r| r.end <= address);
     regions.get(at).is_some_and(|r| r.start <= address)
 }

@@ -220,6 +220,8 @@ impl Attacher {
                 self.libraries.push(Probed::new(candidate));
                 self.carry_out(index, plan);
             }
+            // Found by its name beside libraries; a linker script, for example.
+            Err(error) if error.is_not_elf() => tracing::debug!("{path}: {error}"),
             Err(error) => {
                 lock(&self.report).tally.failed += 1;
                 tracing::warn!("{path}: not probed: {error}");

@@ -58,6 +58,9 @@ pub(super) struct Exits {
 /// The decoded function.
 struct Sweep {
     exits: Exits,
+    /// It calls into its own midst, to return to where a register says (a
+    /// retpoline): its return instructions are jumps of whoever came here.
+    is_thunk: bool,
     /// Targets of jumps within the function.
     targets: FxHashSet<u64>,
 }
@@ -74,6 +77,7 @@ fn sweep(code: &Code<'_>) -> Option<Sweep> {
     let mut instruction = Instruction::default();
     let (mut starts, mut targets) = (FxHashSet::default(), FxHashSet::default());
     let (mut exits, mut jumps) = (Exits::default(), FxHashSet::default());
+    let mut is_thunk = false;
     while decoder.can_decode() {
         decoder.decode_out(&mut instruction);
         if instruction.is_invalid() {
@@ -83,6 +87,10 @@ fn sweep(code: &Code<'_>) -> Option<Sweep> {
         match instruction.flow_control() {
             FlowControl::Return => exits.returns.push(instruction.ip()),
             FlowControl::IndirectBranch => exits.indirect = true,
+            FlowControl::Call => {
+                let target = instruction.near_branch_target();
+                is_thunk |= target != code.start && (code.start..end).contains(&target);
+            }
             FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
                 let target = instruction.near_branch_target();
                 if (code.start..end).contains(&target) {
@@ -94,14 +102,18 @@ fn sweep(code: &Code<'_>) -> Option<Sweep> {
             _ => {}
         }
     }
-    targets
-        .is_subset(&starts)
-        .then_some(Sweep { exits, targets })
+    targets.is_subset(&starts).then_some(Sweep {
+        exits,
+        is_thunk,
+        targets,
+    })
 }
 
-/// The exits of a function; `None` if it cannot be decoded.
+/// The exits of a function; `None` if it cannot be decoded, or returns to other
+/// places than its caller's.
 pub(super) fn exits(code: &Code<'_>) -> Option<Exits> {
-    sweep(code).map(|sweep| sweep.exits)
+    let sweep = sweep(code).filter(|sweep| !sweep.is_thunk);
+    sweep.map(|sweep| sweep.exits)
 }
 
 /// Where to probe the entry of a function. `None` if there is no instruction

@@ -162,6 +162,16 @@ fn exits_are_returns_and_jumps_out() {
 }
 
 #[test]
+fn a_retpolines_return_is_no_exit() {
+    // call +7; pause; lfence; jmp -7; mov [rsp], rax; ret
+    let thunk = b"\xe8\x07\0\0\0\xf3\x90\x0f\xae\xe8\xeb\xf9\x48\x89\x04\x24\xc3";
+    assert_eq!(exits(&whole(thunk)), None);
+    // A call of itself is one: call -5; ret
+    let recursive = exits(&whole(b"\xe8\xfb\xff\xff\xff\xc3")).unwrap();
+    assert_eq!(recursive.returns.len(), 1);
+}
+
+#[test]
 fn bytes_that_are_no_code_make_the_exits_unknown() {
     // jmp +1; (06: no instruction); ret
     assert_eq!(exits(&whole(b"\xeb\x01\x06\xc3")), None);

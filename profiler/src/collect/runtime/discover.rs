@@ -167,7 +167,7 @@ pub(super) fn in_processes(mut visit: impl FnMut(u32, &[MapEvent])) {
 }
 
 /// A variable of the environment that a process was started with.
-pub(super) fn variable_of(pid: u32, name: &str) -> Option<OsString> {
+pub(in crate::collect) fn variable_of(pid: u32, name: &str) -> Option<OsString> {
     let mut bytes = Vec::new();
     let file = File::open(format!("/proc/{pid}/environ")).ok()?;
     file.take(MAX_ENVIRONMENT).read_to_end(&mut bytes).ok()?;

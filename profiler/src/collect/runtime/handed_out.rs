@@ -3,9 +3,11 @@
 //! Where that happened before anyone looked, functions that only lead on to them
 //! tell. Nothing here is believed that is not the beginning of a function.
 
-use super::{attach::Stubs, stubs::Chain};
+use super::{
+    attach::Stubs,
+    look::{Look, What},
+};
 use crate::{
-    collect::inspect::{Memory, ProcessMemory},
     probes::{
         CallKind, Probe, Tables, role,
         table::{Exits, Table},
@@ -27,6 +29,10 @@ const MAX_NAMES: usize = 4096;
 const MAX_TABLES: usize = 1024;
 /// Most processes remembered whose functions were followed.
 const MAX_FOLLOWED: usize = 65_536;
+/// How many tables of one function are read without pause.
+const EAGER: u32 = 16;
+/// How often they are after that.
+const SELDOM: Duration = Duration::from_millis(100);
 /// How long a table waits for its neighbours: where one begins, the one before it
 /// ends at the latest.
 const SETTLE: Duration = Duration::from_millis(5);
@@ -75,10 +81,13 @@ pub(super) struct HandedOut {
     /// The last text of a thread, and for which function.
     names: FxHashMap<u32, (u32, String)>,
     waiting: Vec<Filled>,
+    /// How often the tables that a function fills were read, and when last, by the
+    /// numbers of its file and of itself.
+    read: FxHashMap<(u32, u32), (u32, Option<Instant>)>,
     /// Where tables begin, by process.
     begins: Vec<(u32, u64)>,
     /// Functions that only lead on, by the number of their file.
-    stubs: FxHashMap<u32, Stubs>,
+    stubs: FxHashMap<u32, Arc<Stubs>>,
     /// Processes, and the files whose functions were followed there.
     followed: FxHashMap<u32, Vec<u32>>,
 }
@@ -115,7 +124,7 @@ impl HandedOut {
 
     /// Functions of a file only lead on.
     pub(super) fn note_stubs(&mut self, stubs: Stubs) {
-        self.stubs.insert(stubs.file, stubs);
+        self.stubs.insert(stubs.file, Arc::new(stubs));
     }
 
     /// A process has gone, or runs another program.
@@ -125,37 +134,24 @@ impl HandedOut {
 
     /// What the functions of a file lead to in a process that was not seen to call
     /// any before.
-    pub(super) fn behind(&mut self, call: &Call, processes: &ProcessTable) -> Vec<Handed> {
-        let Some(stubs) = self.stubs.get(&call.library) else {
-            return Vec::new();
-        };
+    pub(super) fn behind(&mut self, call: &Call, processes: &ProcessTable) -> Option<Look> {
+        let stubs = self.stubs.get(&call.library)?;
         if self.followed.len() >= MAX_FOLLOWED {
             self.followed.clear();
         }
         let followed = self.followed.entry(call.pid).or_default();
         if followed.contains(&call.library) {
-            return Vec::new();
+            return None;
         }
         followed.push(call.library);
-        let Some(bias) = bias_of(stubs, call.pid, processes) else {
-            return Vec::new();
-        };
-        let memory = match ProcessMemory::open(call.pid) {
-            Ok(memory) => memory,
-            Err(error) => {
-                tracing::debug!("process {}: {error}", call.pid);
-                return Vec::new();
-            }
-        };
-        let follow = |(symbol, chain): &(String, Chain)| {
-            Some(Handed {
-                pid: call.pid,
-                address: chain.follow(bias, &memory)?,
-                symbol: symbol.clone(),
-                table: Arc::clone(&stubs.table),
-            })
-        };
-        stubs.chains.iter().filter_map(follow).collect()
+        let bias = bias_of(stubs, call.pid, processes)?;
+        Some(Look {
+            pid: call.pid,
+            what: What::Chains {
+                bias,
+                stubs: Arc::clone(stubs),
+            },
+        })
     }
 
     /// A text that may say which function is asked for.
@@ -185,6 +181,7 @@ impl HandedOut {
         };
         if let Some(at) = source.fills.as_ref().and_then(|&(slot, _)| value(slot))
             && self.waiting.len() < MAX_TABLES
+            && is_due(self.read.entry((call.library, call.probe)).or_default())
         {
             self.waiting.push(Filled {
                 pid: call.pid,
@@ -214,28 +211,28 @@ impl HandedOut {
         })
     }
 
-    /// The functions of tables that have waited long enough.
-    pub(super) fn settled(&mut self) -> Vec<Handed> {
-        let ripe = self
-            .waiting
-            .iter()
-            .filter(|t| t.since.elapsed() >= SETTLE)
-            .count();
-        if ripe == 0 {
-            return Vec::new();
-        }
-        let mut found = Vec::new();
-        for table in self.waiting.drain(..ripe) {
-            let Some(source) = self.sources.get(&table.source) else {
-                continue;
-            };
-            match ProcessMemory::open(table.pid) {
-                Ok(memory) => read_table(&table, source, &self.begins, &memory, &mut found),
-                Err(error) => tracing::debug!("process {}: {error}", table.pid),
-            }
-        }
-        found
+    /// The tables that have waited long enough.
+    pub(super) fn settled(&mut self) -> Vec<Look> {
+        let old = |table: &&Filled| table.since.elapsed() >= SETTLE;
+        let ripe = self.waiting.iter().filter(old).count();
+        let tables = self.waiting.drain(..ripe);
+        let looks = tables.filter_map(|table| {
+            let source = self.sources.get(&table.source)?;
+            look_at(&table, source, &self.begins)
+        });
+        looks.collect()
     }
+}
+
+/// Whether a table is to be read: a driver fills those of every process with the
+/// same functions, as a rule.
+fn is_due((times, last): &mut (u32, Option<Instant>)) -> bool {
+    if *times >= EAGER && last.is_some_and(|last| last.elapsed() < SELDOM) {
+        return false;
+    }
+    *times = times.saturating_add(1);
+    *last = Some(Instant::now());
+    true
 }
 
 /// How much higher than it says a file is loaded in a process.
@@ -253,36 +250,23 @@ fn bias_of(stubs: &Stubs, pid: u32, processes: &ProcessTable) -> Option<u64> {
     text.next()
 }
 
-/// Reads a table of addresses as far as it reaches.
-fn read_table(
-    table: &Filled,
-    source: &Source,
-    begins: &[(u32, u64)],
-    memory: &dyn Memory,
-    found: &mut Vec<Handed>,
-) {
-    let Some((_, symbols)) = &source.fills else {
-        return;
-    };
+/// A table of addresses, as far as it reaches.
+fn look_at(table: &Filled, source: &Source, begins: &[(u32, u64)]) -> Option<Look> {
+    let (_, symbols) = source.fills.as_ref()?;
     // An older runtime knows fewer functions, and has the next table behind them.
     let next = begins
         .iter()
         .filter(|(pid, at)| *pid == table.pid && *at > table.at)
         .map(|(_, at)| *at)
         .min();
-    let addresses = (table.at..next.unwrap_or(u64::MAX)).step_by(8);
-    for (at, symbol) in addresses.zip(symbols) {
-        let Some(address) = memory.word(at) else {
-            return;
-        };
-        let wanted = address != 0 && source.table.function(symbol).is_some();
-        if wanted {
-            found.push(Handed {
-                pid: table.pid,
-                address,
-                symbol: symbol.clone(),
-                table: Arc::clone(&source.table),
-            });
-        }
-    }
+    let room = next.map_or(u64::MAX, |next| (next - table.at) / 8);
+    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    Some(Look {
+        pid: table.pid,
+        what: What::Table {
+            at: table.at,
+            symbols: symbols.iter().take(room).cloned().collect(),
+            table: Arc::clone(&source.table),
+        },
+    })
 }

@@ -32,6 +32,16 @@ pub(crate) enum LibraryError {
     Unwind(#[from] UnwindError),
 }
 
+impl LibraryError {
+    /// Whether it is a file of another kind.
+    pub(crate) fn is_not_elf(&self) -> bool {
+        matches!(
+            self,
+            Self::Elf(ElfError::NotElf) | Self::Unwind(UnwindError::NotElf)
+        )
+    }
+}
+
 /// An ELF file whose functions are probed.
 pub(crate) struct Library<'a> {
     file: &'a File,

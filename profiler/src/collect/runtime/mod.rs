@@ -10,6 +10,7 @@
 //! * `kernel`: the same, by the loaded eBPF programs;
 //! * `worker`: the thread that does so while a recording runs;
 //! * `handed_out`: functions whose addresses a runtime hands out;
+//! * `look`: the thread that reads other processes' memory;
 //! * `stubs`: where functions that only jump on lead to;
 //! * `service`: all of it, for the session;
 //! * `survey`: what would be attached, for people.
@@ -20,6 +21,7 @@ mod discover;
 mod handed_out;
 mod kernel;
 mod library;
+mod look;
 mod plan;
 mod registry;
 mod service;
@@ -29,6 +31,7 @@ mod symbols;
 mod worker;
 
 pub use attach::{CALL_PROGRAMS, Tally};
+pub(super) use discover::variable_of;
 pub use discover::{Command, own_variable};
 pub use service::{CallCounts, RuntimeProbes};
 pub use survey::{Surveyed, SurveyedFunction, SurveyedTable, survey};

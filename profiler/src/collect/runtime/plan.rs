@@ -10,7 +10,7 @@ use crate::{
     probes::table::{Compiled, Exits, Table},
     unwind::TextSegment,
 };
-use aiprof_common::{FROM_ARGUMENT, ProbeSpec, SPEC_EXIT, SPEC_KEEP};
+use aiprof_common::{FROM_ARGUMENT, ProbeSpec, SPEC_EXIT, SPEC_KEEP, SPEC_LATE};
 use std::sync::Arc;
 
 /// A table, and the place that a library has in it.
@@ -124,8 +124,9 @@ pub(super) fn plan_one(
     let spec = &mut compiled.spec;
     let decoded = spec.flags & SPEC_EXIT != 0 && !described.nothrow;
     if decoded {
-        // Its exits may be others' too: one without a known entry says nothing.
-        spec.flags |= SPEC_KEEP;
+        // Its exits may be others' too: one without a known entry says nothing. And
+        // there may be more, not known here: jumps through pointers.
+        spec.flags |= SPEC_KEEP | SPEC_LATE;
     }
     let Some(places) = library.places(function, arguments_read(spec), decoded)? else {
         return Ok(None);

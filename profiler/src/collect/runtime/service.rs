@@ -5,6 +5,7 @@ use super::{
     discover::{self, ALTERNATIVE_DRIVERS, Command},
     handed_out::{Handed, HandedOut},
     kernel::Programs,
+    look::{Look, Looker, Seen, What},
     plan::Use,
     registry::{Files, Identity},
     worker::{self, Job, Worker},
@@ -17,12 +18,12 @@ use crate::{
         procfs,
     },
     probes::table::{Exits, Table},
-    process::{ProcessTable, Region},
+    process::{FileId, Mapping, ProcessTable, Region},
     profile::{LossKind, Losses},
-    wire::{Call, CallData, Event, KernelNamed, MapEvent},
+    wire::{Call, CallData, Event, FileKey, KernelNamed, MapEvent},
 };
 use aiprof_common::ProbeCounts;
-use rustc_hash::FxHasher;
+use rustc_hash::{FxHashSet, FxHasher};
 use std::{
     collections::BTreeSet,
     fs::File,
@@ -38,6 +39,10 @@ const LEVEL_ZERO: &str = "level-zero";
 const LEVEL_ZERO_LOADER: &str = "libze_loader.so";
 /// Most other drivers remembered.
 const MAX_ALTERNATIVES: usize = 64;
+/// Most functions remembered that were handed out.
+const MAX_GIVEN: usize = 65_536;
+/// Most mapped files remembered.
+const MAX_MAPPED: usize = 4096;
 /// Room for functions that no table names one by one.
 const SPARE_SPECS: u32 = 1024;
 /// Most functions in all.
@@ -85,6 +90,11 @@ pub struct RuntimeProbes {
     late: LateKernels,
     /// Drivers that Level Zero's loader was told of, by path or file name.
     alternatives: BTreeSet<String>,
+    /// Files that processes have mapped, and that were offered then.
+    mapped: FxHashSet<FileKey>,
+    /// Functions handed out before, by their offsets in files.
+    given: FxHashSet<(FileId, u64)>,
+    looker: Looker,
     /// Processes that had probed libraries when the recording started.
     users: BTreeSet<u32>,
     /// Functions described so far.
@@ -116,6 +126,9 @@ impl RuntimeProbes {
             handed_out: HandedOut::default(),
             late: LateKernels::default(),
             alternatives: BTreeSet::new(),
+            mapped: FxHashSet::default(),
+            given: FxHashSet::default(),
+            looker: Looker::default(),
             users: BTreeSet::new(),
             probes: 0,
             refused: 0,
@@ -141,11 +154,12 @@ impl RuntimeProbes {
                 .map(PathBuf::from),
         );
         for folder in discover::folders(&command) {
-            paths.extend(discover::in_folder(&folder, |path| self.is_wanted(path)));
+            paths.extend(discover::in_folder(&folder, |path| self.is_runtime(path)));
         }
+        // Not what any library may have: that is looked at where it is used.
         let cache = Path::new("/etc/ld.so.cache");
         paths.extend(discover::in_linker_cache(cache, |path| {
-            self.is_wanted(path)
+            self.is_runtime(path)
         }));
         for path in paths {
             self.try_path(&path, |own, text| own.uses_of(text));
@@ -198,6 +212,12 @@ impl RuntimeProbes {
     /// Whether a library of this name may have functions to probe.
     fn is_wanted(&self, path: &str) -> bool {
         let mut tables = self.config.tables.of_file(path, &self.config.switches);
+        tables.next().is_some() || self.is_alternative(path)
+    }
+
+    /// The same, of accelerators: not of what only switches collection.
+    fn is_runtime(&self, path: &str) -> bool {
+        let mut tables = self.config.tables.of_file(path, &[]);
         tables.next().is_some() || self.is_alternative(path)
     }
 
@@ -274,17 +294,27 @@ impl RuntimeProbes {
         if Region::of(&map.file) != Region::File || !self.is_wanted(path) {
             return;
         }
-        tracing::debug!("{path}: mapped by process {pid}");
-        if is_loader(path)
-            && let Some(list) = discover::variable_of(pid, ALTERNATIVE_DRIVERS)
-        {
-            self.note_alternatives(&list);
+        if is_loader(path) {
+            self.looker.look(Look {
+                pid,
+                what: What::Variable(ALTERNATIVE_DRIVERS),
+            });
         }
+        if self.mapped.contains(&map.file) {
+            return;
+        }
+        if self.mapped.len() >= MAX_MAPPED {
+            self.mapped.clear();
+        }
+        self.mapped.insert(map.file.clone());
+        tracing::debug!("{path}: mapped by process {pid}");
         let uses = self.uses_of(path);
         match procfs::open_mapped(pid, map, Some) {
             Ok(file) => self.offer(file, path, map.file.build_id, uses),
             Err(error) => {
-                self.refused += 1;
+                // The next process that maps it may live longer.
+                self.mapped.remove(&map.file);
+                self.refused += u64::from(is_running(pid));
                 tracing::debug!("{path}: not probed: {error}");
             }
         }
@@ -359,10 +389,12 @@ impl RuntimeProbes {
 
     /// A call of a probed function: it may hand out others, or lead to them.
     pub fn called(&mut self, call: &Call, processes: &ProcessTable) {
-        let mut handed = self.handed_out.behind(call, processes);
-        handed.extend(self.handed_out.call(call));
-        if !handed.is_empty() {
-            self.probe_handed_out(handed, processes);
+        self.late.call(call);
+        if let Some(look) = self.handed_out.behind(call, processes) {
+            self.looker.look(look);
+        }
+        if let Some(handed) = self.handed_out.call(call) {
+            self.probe_handed_out(vec![handed], processes);
         }
     }
 
@@ -372,20 +404,45 @@ impl RuntimeProbes {
         self.late.data(data);
     }
 
-    /// A process has ended, or has become another program.
-    pub fn process_gone(&mut self, pid: u32) {
-        self.late.forget(pid);
+    /// A process has ended, or has become another program. Gives the last names of
+    /// its kernels.
+    pub fn process_gone(&mut self, pid: u32, time_ns: u64) -> Vec<KernelNamed> {
+        self.late.forget(pid, time_ns)
+    }
+
+    /// Names of kernels that were just launched, and known already.
+    pub fn kernels_foreseen(&mut self) -> Vec<KernelNamed> {
+        self.late.take_ready()
+    }
+
+    /// Looks for kernels of the programs that ran before the recording.
+    pub fn look_ahead(&mut self, processes: &ProcessTable) {
+        for pid in std::mem::take(&mut self.users) {
+            let mut files = Vec::new();
+            let build = driver_build(processes, pid, |path| {
+                let wanted = self.is_runtime(path);
+                if wanted && !is_loader(path) {
+                    files.push(path.to_owned());
+                }
+                wanted
+            });
+            self.late.look_ahead(pid, build, files);
+        }
     }
 
     /// Names found since the last call of kernels that were created before the
-    /// recording. `last`: nothing more will come, so searches are waited for.
-    pub fn kernels_named(&mut self, processes: &ProcessTable, last: bool) -> Vec<KernelNamed> {
+    /// recording. All that happened until `taken_ns` has been taken in; without it
+    /// nothing more will come, and searches are waited for.
+    pub fn kernels_named(
+        &mut self,
+        processes: &ProcessTable,
+        taken_ns: Option<u64>,
+    ) -> Vec<KernelNamed> {
         let mut late = std::mem::take(&mut self.late);
-        let build = |pid| driver_build(processes, pid, |path| self.is_wanted(path));
-        let named = if last {
-            late.settle(build, LAST_SEARCH)
-        } else {
-            late.maintain(Instant::now(), build)
+        let build = |pid| driver_build(processes, pid, |path| self.is_runtime(path));
+        let named = match taken_ns {
+            Some(taken_ns) => late.maintain(Instant::now(), taken_ns, build),
+            None => late.settle(build, LAST_SEARCH),
         };
         self.late = late;
         named
@@ -394,31 +451,41 @@ impl RuntimeProbes {
     /// Probes functions by their addresses in processes, those of one file at once.
     fn probe_handed_out(&mut self, handed: Vec<Handed>, processes: &ProcessTable) {
         type Points = Vec<(u64, String)>;
-        let mut files: Vec<(Handed, MapEvent, Points)> = Vec::new();
+        let mut files: Vec<(Handed, MapEvent, FileId, Points)> = Vec::new();
         for one in handed {
-            let Some(map) = mapping_of(processes, one.pid, one.address) else {
-                self.refused += 1;
+            let Some((map, id)) = mapping_of(processes, one.pid, one.address) else {
+                self.refused += u64::from(is_running(one.pid));
                 tracing::debug!("{}: at {:#x}, in no mapped file", one.symbol, one.address);
                 continue;
             };
-            let function = (
-                one.address - map.start + map.file_offset,
-                one.symbol.clone(),
-            );
-            let same = |(other, known, _): &&mut (Handed, MapEvent, Vec<_>)| {
+            let offset = one.address - map.start + map.file_offset;
+            if self.given.len() >= MAX_GIVEN {
+                self.given.clear();
+            }
+            // Every process is handed the same ones.
+            if !self.given.insert((id, offset)) {
+                continue;
+            }
+            let function = (offset, one.symbol.clone());
+            let same = |(other, known, ..): &&mut (Handed, MapEvent, FileId, Points)| {
                 (other.pid, &other.table.name, known.start) == (one.pid, &one.table.name, map.start)
             };
             match files.iter_mut().find(same) {
-                Some((_, _, functions)) => functions.push(function),
-                None => files.push((one, map, vec![function])),
+                Some((.., functions)) => functions.push(function),
+                None => files.push((one, map, id, vec![function])),
             }
         }
-        for (one, map, functions) in files {
-            self.probe_functions(&one, &map, functions);
+        for (one, map, id, functions) in files {
+            self.probe_functions(&one, (&map, id), functions);
         }
     }
 
-    fn probe_functions(&mut self, one: &Handed, map: &MapEvent, functions: Vec<(u64, String)>) {
+    fn probe_functions(
+        &mut self,
+        one: &Handed,
+        (map, id): (&MapEvent, FileId),
+        functions: Vec<(u64, String)>,
+    ) {
         let path = &map.file.path;
         let named = self.uses_of(path);
         let named = named.iter().find(|used| used.table.name == one.table.name);
@@ -431,7 +498,11 @@ impl RuntimeProbes {
             names_only: false,
         }];
         let Ok(file) = procfs::open_mapped(one.pid, map, Some) else {
-            self.refused += 1;
+            self.refused += u64::from(is_running(one.pid));
+            // The next process that is handed them may live longer.
+            for (offset, _) in &functions {
+                self.given.remove(&(id, *offset));
+            }
             return;
         };
         if let Some((candidate, _)) = self.candidate(file, path, map.file.build_id, uses) {
@@ -475,9 +546,36 @@ impl RuntimeProbes {
             }
             sink(event);
         }
-        let handed = self.handed_out.settled();
-        if !handed.is_empty() {
-            self.probe_handed_out(handed, processes);
+        for look in self.handed_out.settled() {
+            self.looker.look(look);
+        }
+        for seen in self.looker.seen() {
+            match seen {
+                Seen::Functions(handed) => self.probe_handed_out(handed, processes),
+                Seen::Variable(list) => self.learn_alternatives(&list, processes),
+            }
+        }
+    }
+
+    /// Other drivers were named in a process; some may be mapped already.
+    fn learn_alternatives(&mut self, list: &std::ffi::OsStr, processes: &ProcessTable) {
+        let before = self.alternatives.len();
+        self.note_alternatives(list);
+        if self.alternatives.len() == before {
+            return;
+        }
+        let mut found = Vec::new();
+        for (pid, process) in processes.iter() {
+            let maps = process.space.maps.iter();
+            let wanted = maps.filter_map(|map| {
+                let file = processes.files.key(map.file)?;
+                self.is_alternative(&file.path)
+                    .then(|| map_event(map, file))
+            });
+            found.extend(wanted.map(|map| (pid, map)));
+        }
+        for (pid, map) in found {
+            self.mapped(pid, &map);
         }
     }
 
@@ -496,7 +594,7 @@ impl RuntimeProbes {
     /// What was attached so far.
     pub fn tally(&self) -> Tally {
         let mut tally = attach::lock(&self.report).tally;
-        tally.failed += self.refused;
+        tally.failed += self.refused + self.looker.dropped();
         tally
     }
 
@@ -581,26 +679,37 @@ fn counts_of(bpf: &Bpf, probe: u32) -> CallCounts {
     sum
 }
 
+/// Whether a process is still there; what could not be read of one that has ended
+/// is no failure.
+fn is_running(pid: u32) -> bool {
+    // A zombie has none.
+    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
+}
+
 fn is_loader(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     name.starts_with(LEVEL_ZERO_LOADER)
 }
 
 /// The mapping of a file that an address of a process is in.
-fn mapping_of(processes: &ProcessTable, pid: u32, address: u64) -> Option<MapEvent> {
+fn mapping_of(processes: &ProcessTable, pid: u32, address: u64) -> Option<(MapEvent, FileId)> {
     let mapping = processes.get(pid)?.space.find(address)?;
-    let file = processes.files.key(mapping.file)?.clone();
-    (Region::of(&file) == Region::File).then_some(MapEvent {
+    let file = processes.files.key(mapping.file)?;
+    (Region::of(file) == Region::File).then(|| (map_event(mapping, file), mapping.file))
+}
+
+fn map_event(mapping: &Mapping, file: &FileKey) -> MapEvent {
+    MapEvent {
         start: mapping.start,
         len: mapping.end - mapping.start,
         file_offset: mapping.file_offset,
-        file,
-    })
+        file: file.clone(),
+    }
 }
 
 /// What tells which builds of probed libraries a process has: the layout of
 /// their objects goes by it.
-fn driver_build(processes: &ProcessTable, pid: u32, wanted: impl Fn(&str) -> bool) -> Build {
+fn driver_build(processes: &ProcessTable, pid: u32, mut wanted: impl FnMut(&str) -> bool) -> Build {
     let mut hash = FxHasher::default();
     let maps = processes.get(pid).map(|p| &p.space.maps);
     for map in maps.into_iter().flatten() {

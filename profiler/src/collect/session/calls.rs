@@ -9,7 +9,7 @@ use crate::{
         driver::{DriverPlan, DriverProbes},
         runtime::RuntimeProbes,
     },
-    wire::{Call, CallData, CallStack, Event, ProcessEvent, ProcessEventKind},
+    wire::{Call, CallData, CallStack, Event, KernelNamed, ProcessEvent, ProcessEventKind, Trace},
 };
 use std::time::Instant;
 
@@ -70,7 +70,13 @@ impl Session {
     pub(super) fn tell_of_probes(&mut self) {
         if let Some((probes, _)) = &mut self.probes {
             let pending = &mut self.pending;
-            probes.take_events(&self.processes, |event| pending.push_back(event));
+            let conditional = &mut self.conditional;
+            probes.take_events(&self.processes, |event| {
+                if let (Event::Probe(probe), Some(conditional)) = (&event, &mut *conditional) {
+                    conditional.probe(probe);
+                }
+                pending.push_back(event);
+            });
             pending.extend(self.drivers.take_events());
         }
     }
@@ -93,7 +99,15 @@ impl Session {
         if !self.filter.wants_process(call.pid) {
             return Ok(());
         }
-        self.record(&Event::Call(call))
+        if self.conditional.as_mut().is_some_and(|c| !c.call(&call)) {
+            return Ok(());
+        }
+        self.record(&Event::Call(call))?;
+        let Some((probes, _)) = &mut self.probes else {
+            return Ok(());
+        };
+        let named = probes.kernels_foreseen();
+        self.record_names(named)
     }
 
     pub(super) fn take_call_data(&mut self, data: CallData) -> Result<(), CollectError> {
@@ -103,15 +117,33 @@ impl Session {
         if !self.filter.wants_process(data.pid) {
             return Ok(());
         }
+        if self.conditional.as_mut().is_some_and(|c| !c.data(&data)) {
+            return Ok(());
+        }
         self.record(&Event::CallData(data))
     }
 
+    /// Work that others submit is left out where it begins. Its end, and that of all
+    /// other work, is told by anybody: an interrupt, a worker of the kernel's.
+    pub(super) fn take_trace(&mut self, trace: Trace) -> Result<(), CollectError> {
+        if self.drivers.begins(trace.point) && !self.filter.wants_process(trace.pid) {
+            return Ok(());
+        }
+        self.record(&Event::Trace(trace))
+    }
+
     /// Tells of kernels older than the recording whose names were found.
-    pub(super) fn name_late_kernels(&mut self, last: bool) -> Result<(), CollectError> {
+    /// All that happened until `taken_ns` has been taken in, or all.
+    pub(super) fn name_late_kernels(&mut self, taken_ns: Option<u64>) -> Result<(), CollectError> {
         let Some((probes, _)) = &mut self.probes else {
             return Ok(());
         };
-        for named in probes.kernels_named(&self.processes, last) {
+        let named = probes.kernels_named(&self.processes, taken_ns);
+        self.record_names(named)
+    }
+
+    fn record_names(&mut self, named: Vec<KernelNamed>) -> Result<(), CollectError> {
+        for named in named {
             if self.filter.wants_process(named.pid) {
                 self.record(&Event::KernelNamed(named))?;
             }
@@ -120,14 +152,17 @@ impl Session {
     }
 
     /// Forgets the kernels of processes that ended or became other programs.
-    pub(super) fn late_processes(&mut self, event: &ProcessEvent) {
+    /// To be called before the event is recorded: later their names are of no use.
+    pub(super) fn late_processes(&mut self, event: &ProcessEvent) -> Result<(), CollectError> {
         let gone = match event.kind {
             ProcessEventKind::Exec { .. } => true,
             ProcessEventKind::Exit => event.pid == event.tid,
             _ => false,
         };
-        if let Some((probes, _)) = self.probes.as_mut().filter(|_| gone) {
-            probes.process_gone(event.pid);
-        }
+        let Some((probes, _)) = self.probes.as_mut().filter(|_| gone) else {
+            return Ok(());
+        };
+        let named = probes.process_gone(event.pid, event.time_ns);
+        self.record_names(named)
     }
 }

@@ -13,6 +13,8 @@
 //!   and last one period: they show where time went from afar, and what a viewer
 //!   adds up over a selection is CPU time. Instants would be drawn as a comb, and
 //!   speedscope ignores them.
+//! * Devices have a track for each of their queues with what was submitted to it, as
+//!   the kernel's fences and scheduler jobs tell: not the time that they were busy.
 //! * Devices whose runtime records what they do have rows of their own, and arrows
 //!   (`ac2g`) from the launch; what such records say of the host lies below the
 //!   thread. Of AIUs without records there are rows that say in which time they must
@@ -26,6 +28,7 @@
 mod args;
 mod bounded;
 mod devices;
+mod fences;
 mod json;
 mod lanes;
 mod sort;
@@ -58,6 +61,8 @@ pub struct Totals {
     pub launches: u64,
     /// CPU samples.
     pub samples: u64,
+    /// Submissions to devices.
+    pub submissions: u64,
     /// Spans of devices, by their own records.
     pub device_spans: u64,
     /// Spans of devices that are only known to lie between two calls.
@@ -155,6 +160,7 @@ impl<'a> Trace<'a> {
         out: &mut dyn Write,
     ) -> io::Result<Totals> {
         self.tracker.finish(self.survey.end_ns(), &mut self.spans);
+        let devices = self.spans.fences.metadata();
         let mut out = BufWriter::with_capacity(1 << 16, out);
         out.write_all(b"{\"displayTimeUnit\":\"ns\",\n\"traceEvents\":[")?;
         let mut first = true;
@@ -167,7 +173,7 @@ impl<'a> Trace<'a> {
             out.write_all(between)?;
             out.write_all(line)
         };
-        for text in metadata(self.survey) {
+        for text in metadata(self.survey).chain(devices) {
             line(text.as_bytes())?;
         }
         let mut totals = self.spans.end(&mut line)?;
@@ -284,6 +290,7 @@ fn other_data(about: &Meta, survey: &Survey, totals: &Totals) -> String {
     data.number("calls", totals.calls);
     data.number("launches", totals.launches);
     data.number("samples", totals.samples);
+    data.number("submissions", totals.submissions);
     data.number("device_spans", totals.device_spans);
     data.number("estimated_device_spans", totals.estimated_spans);
     data.number("flows", totals.flows);

@@ -3,6 +3,7 @@
 use super::{
     Scratch, Survey, Totals, args,
     bounded::Bounded,
+    fences::{self, Fences},
     json::Object,
     lanes::{Lanes, Span},
     sort::{Key, Sorter},
@@ -11,7 +12,7 @@ use super::{
 };
 use crate::{
     aggregate::Names,
-    correlate::{CallSink, DeviceSpan, FinishedCall, KernelName, Launch},
+    correlate::{CallSink, DeviceSpan, FinishedCall, KernelName, Launch, Submission},
     process::ProcessTable,
     profile::LossKind,
     wire::{Call, CallData, Event, Sample},
@@ -45,6 +46,7 @@ pub(super) struct Spans<'a> {
     inside: FxHashMap<u64, u64>,
     /// The last call, whose launches follow it.
     pending: Option<Pending>,
+    pub(super) fences: Fences,
     pub(super) totals: Totals,
     error: Option<io::Error>,
 }
@@ -89,6 +91,7 @@ impl<'a> Spans<'a> {
             sample_floors: Floors::default(),
             inside: FxHashMap::default(),
             pending: None,
+            fences: Fences::default(),
             totals: Totals::default(),
             error: None,
         }
@@ -304,6 +307,19 @@ impl CallSink for Spans<'_> {
         if let Some(pending) = self.pending.as_mut().filter(|p| p.made(launch)) {
             pending.take(launch, name);
         }
+    }
+
+    fn submission(&mut self, submission: &Submission) {
+        let Some(place) = self.fences.place(submission) else {
+            return self.totals.losses.add(LossKind::SubmissionsRefused, 1);
+        };
+        self.totals.submissions += 1;
+        let (from, to) = (place.from, place.to);
+        let name = fences::name(self.survey, submission);
+        let mut event = Object::new();
+        self.begin(&mut event, name, "submission", place.track, from, to);
+        event.raw("args", &fences::args(submission));
+        self.push(Key::span(from, to - from, 0), &event.end());
     }
 
     fn device_span(&mut self, span: &DeviceSpan) {

@@ -38,6 +38,8 @@ pub struct Survey {
     pub(super) threads: BTreeMap<(u32, u32), Thread>,
     /// Names of their processes.
     pub(super) processes: BTreeMap<u32, Box<str>>,
+    /// Names of processes at their first submission, also of those without a track.
+    submitters: FxHashMap<u32, Box<str>>,
     pub(super) kernels: Kernels,
     /// Processes whose devices tell of themselves.
     pub(super) recorded: Recorded,
@@ -113,6 +115,12 @@ impl Survey {
                     thread.calls = true;
                 }
             }
+            Event::Trace(trace) if !self.submitters.contains_key(&trace.pid) => {
+                let name = self.alive.get(&trace.pid);
+                if let Some(name) = name.filter(|_| self.submitters.len() < MAX_THREADS) {
+                    self.submitters.insert(trace.pid, name.clone());
+                }
+            }
             Event::Clock(pair) => self.clock.note(pair),
             _ => {}
         }
@@ -128,6 +136,11 @@ impl Survey {
     /// When it ended: its last event.
     pub(super) fn end_ns(&self) -> u64 {
         self.last_ns
+    }
+
+    /// The name of a process that submitted work, or ended it.
+    pub(super) fn submitter(&self, pid: u32) -> Option<&str> {
+        self.submitters.get(&pid).map(|name| &**name)
     }
 
     fn process(&mut self, event: &ProcessEvent) {

@@ -263,7 +263,9 @@ impl Program {
             n_entry: count(self.entry.len()),
             n_exit: count(self.exit.len()),
             n_values: count(self.values.len()),
-            pad: [0; 5],
+            pad: 0,
+            exit_slots: 0,
+            pad2: 0,
             ops,
         }
     }
