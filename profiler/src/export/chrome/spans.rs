@@ -210,19 +210,25 @@ impl<'a> Spans<'a> {
         self.place(span);
     }
 
-    /// When a call ended, or is said to have ended.
+    /// When a call ended, or is said to have ended: a nanosecond after what is in it,
+    /// and before what comes next.
     fn end_of(&mut self, call: &FinishedCall) -> u64 {
         let shown = call.end_ns.unwrap_or_else(|| {
             let short = call.start_ns.saturating_add(UNSEEN_NS);
-            short.min(call.end_before_ns)
+            // Calls in each other that all end with the next one end from the inside.
+            let apart = u64::from(call.depth) + 1;
+            short.min(call.end_before_ns.saturating_sub(apart))
         });
         let inside = self.inside.remove(&call.id).unwrap_or(0);
-        let end = shown.max(inside).max(call.start_ns);
+        let latest = match call.end_ns {
+            Some(_) => u64::MAX,
+            None => call.end_before_ns,
+        };
+        let end = shown.max(inside).min(latest).max(call.start_ns);
         if call.parent != 0 {
             let around = self.inside.entry(call.parent).or_default();
             *around = end.saturating_add(1).max(*around);
         }
-        // Likewise.
         self.floors.raise(call.tid, end.saturating_add(1));
         end
     }
