@@ -23,8 +23,9 @@ fn needs() -> Vec<Need> {
 /// How long the program runs before aiprof does.
 const HEAD_START: Duration = Duration::from_secs(5);
 /// How long aiprof records before the program launches: it looks at programs that
-/// run already first, in an unoptimised build for about a second.
-const LOOK: Duration = Duration::from_millis(2500);
+/// run already first: a tenth of a second; an unoptimised build on a busy machine
+/// takes some.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// Which of the two ends first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
