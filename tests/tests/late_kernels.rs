@@ -163,10 +163,11 @@ fn kernels_older_than_the_recording_are_named() -> anyhow::Result<()> {
         (Product::Skl, Recording::Full),
     ] {
         for (mode, first) in [
-            // Three kernels within a millisecond or so, and the end.
-            (&["late", "launches=100"][..], First::Program),
-            (&["late", "launches=150", "pause_us=3000"], First::Program),
-            (&["late", "launches=150", "pause_us=3000"], First::Recording),
+            (
+                &["late", "launches=200", "pause_us=5000"][..],
+                First::Program,
+            ),
+            (&["late", "launches=200", "pause_us=5000"], First::Recording),
         ] {
             let (found, account) = started_late(product, recording, mode, first)?;
             judge(&found, &account, &format!("{product:?} {mode:?} {first:?}"));
