@@ -214,7 +214,10 @@ impl<'a> Spans<'a> {
     fn end_of(&mut self, call: &FinishedCall) -> u64 {
         let shown = call.end_ns.unwrap_or_else(|| {
             let short = call.start_ns.saturating_add(UNSEEN_NS);
-            short.min(call.end_before_ns)
+            // What came next ended the calls around it too: each is drawn a
+            // nanosecond longer than the one inside, and none beyond.
+            let room = u64::from(call.depth) + 1;
+            short.min(call.end_before_ns.saturating_sub(room))
         });
         let inside = self.inside.remove(&call.id).unwrap_or(0);
         let end = shown.max(inside).max(call.start_ns);
