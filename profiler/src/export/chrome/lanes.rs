@@ -20,6 +20,9 @@ const MAX_ROWS: usize = 1 << 16;
 /// Most lanes of one row, and of all.
 const MAX_LANES: usize = 64;
 const MAX_ALL_LANES: u32 = 1 << 20;
+/// Most bytes of spans, and of ends of flows, that wait in memory.
+const SPANS: usize = 4 << 20;
+const FLOWS: usize = 1 << 20;
 /// Groups and rows are listed after all threads.
 const SORT_INDEX: u64 = 5_000_000;
 
@@ -105,7 +108,7 @@ impl Lanes {
     pub(super) fn new(start_ns: u64) -> Self {
         Self {
             start_ns,
-            sorter: Sorter::new(),
+            sorter: Sorter::with_limit(SPANS),
             rows: FxHashMap::default(),
             groups: FxHashMap::default(),
             refused: 0,
@@ -204,7 +207,7 @@ impl Lanes {
             places,
             lanes: 0,
             start_ns: self.start_ns,
-            flows: Sorter::new(),
+            flows: Sorter::with_limit(FLOWS),
             written: Written {
                 refused: self.refused,
                 ..Written::default()
@@ -286,7 +289,7 @@ impl Writer {
 
     /// Writes the flows that have both ends.
     fn finish(mut self, scratch: &mut Scratch<'_>, take: &mut Take<'_>) -> io::Result<Written> {
-        let flows = std::mem::replace(&mut self.flows, Sorter::new());
+        let flows = std::mem::replace(&mut self.flows, Sorter::with_limit(0));
         // The begin of the flow whose ends come, and whether it was written.
         let mut open: Option<([u64; 2], u64, String, bool)> = None;
         let mut processes: FxHashMap<u64, u64> = FxHashMap::default();

@@ -16,8 +16,10 @@ const BUFFER: usize = 8 << 20;
 /// Sorted pieces of about equal size before they become one: as many files are
 /// open, times the logarithm of the whole.
 const PIECES: usize = 16;
-/// The compressor looks back 128 KiB, which bounds what each open piece needs.
-const WINDOW_LOG: u32 = 17;
+/// The compressor looks back 32 KiB, and files are read in such pieces: that bounds
+/// what each open piece needs.
+const WINDOW_LOG: u32 = 15;
+const READ: usize = 1 << WINDOW_LOG;
 
 /// Gives an empty file for reading and writing that has no name, or will lose it.
 pub type Scratch<'a> = dyn FnMut() -> io::Result<File> + 'a;
@@ -105,7 +107,8 @@ impl Sorter {
         Self::with_limit(BUFFER)
     }
 
-    fn with_limit(limit: usize) -> Self {
+    /// One that keeps about so many bytes in memory.
+    pub(super) fn with_limit(limit: usize) -> Self {
         Self {
             text: Vec::new(),
             lines: Vec::new(),
@@ -233,7 +236,7 @@ impl Piece {
     fn open(mut file: File) -> io::Result<Self> {
         file.seek(SeekFrom::Start(0))?;
         Ok(Self {
-            input: zstd::Decoder::new(file)?,
+            input: zstd::Decoder::with_buffer(BufReader::with_capacity(READ, file))?,
             line: Vec::new(),
         })
     }

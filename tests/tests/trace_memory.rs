@@ -1,0 +1,149 @@
+//! Making a trace of a long recording takes no more memory than one of a short.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use aiprof::import::capture::{CaptureWriter, ReplayOptions, ScanOptions, Scanned, scan};
+use aiprof::wire::Event;
+use aiprof_tests::aiprof::{Aiprof, binary};
+use aiprof_tests::aiu::{Runtime, TruthFiles};
+use aiprof_tests::need::{Need, turn};
+use aiprof_tests::trace::number;
+use aiprof_tests::workload::{Workshop, checked};
+
+const NEEDS: [Need; 2] = [Need::Root, Need::Tool("c++")];
+
+/// All of a capture but the names of code.
+fn read(path: &Path) -> anyhow::Result<(Vec<Event>, Scanned)> {
+    let options = ScanOptions {
+        replay: ReplayOptions {
+            inlines: true,
+            kernel_stacks: true,
+            launches: None,
+        },
+        names: false,
+    };
+    let mut events = Vec::new();
+    let scanned = scan(path, &options, &mut |event| {
+        events.push(event);
+        ControlFlow::Continue(())
+    })?;
+    Ok((events, scanned))
+}
+
+/// The event, so much later; `None` for what happens but once.
+fn later(event: &Event, by_ns: u64) -> Option<Event> {
+    let mut event = event.clone();
+    match &mut event {
+        Event::Call(call) => call.time_ns += by_ns,
+        Event::CallData(data) => data.time_ns += by_ns,
+        Event::CallStack(stack) => stack.sample.time_ns += by_ns,
+        Event::Sample(sample) => sample.time_ns += by_ns,
+        Event::Counter(counter) => counter.time_ns += by_ns,
+        // The time of day in records stays: as if the clock had been set back.
+        Event::Clock(pair) => pair.time_ns += by_ns,
+        _ => return None,
+    }
+    Some(event)
+}
+
+/// Writes a capture in which everything happens so many times, one after the other.
+fn repeat(events: &[Event], about: &Scanned, times: u64, path: &Path) -> anyhow::Result<()> {
+    let of_all = || events.iter().map(Event::time_ns).filter(|time| *time > 0);
+    let length = of_all().max().context("no events")? - of_all().min().unwrap_or(0);
+    // Far enough that a time of one is none of another.
+    let length = length + 3_000_000_000;
+    let out = Box::new(File::create(path)?);
+    let mut writer = CaptureWriter::new(out, &about.meta, about.period_ns)?;
+    for event in events {
+        writer.event(event)?;
+    }
+    for i in 1..times {
+        for event in events.iter().filter_map(|event| later(event, i * length)) {
+            writer.event(&event)?;
+        }
+    }
+    let busy = BTreeMap::new();
+    writer.finish(&[], &[], &[], &about.meta, &about.losses, &busy)?;
+    Ok(())
+}
+
+/// Peak resident memory of a process until it ends, in KiB.
+fn peak(child: &mut Child) -> anyhow::Result<u64> {
+    let mut peak = 0;
+    let end = Instant::now() + Duration::from_secs(300);
+    while child.try_wait()?.is_none() {
+        anyhow::ensure!(Instant::now() < end, "it does not end");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
+        let status = status.unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let now = line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok());
+        peak = now.unwrap_or(0).max(peak);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    anyhow::ensure!(child.wait()?.success(), "it failed");
+    Ok(peak)
+}
+
+/// Makes a trace; gives its peak memory in KiB and its number of device spans.
+fn report(capture: &Path, output: &Path) -> anyhow::Result<(u64, u64)> {
+    let mut command = Command::new(binary()?);
+    command.arg("report").arg(capture).arg("-o").arg(output);
+    let peak = peak(&mut command.spawn()?)?;
+    let text = std::fs::read_to_string(output)?;
+    let about = text
+        .rsplit_once("\"otherData\":")
+        .context("no otherData")?
+        .1;
+    // The last brace is that of the whole.
+    let about = about.trim_end().strip_suffix("}").unwrap_or(about);
+    let about: serde_json::Value = serde_json::from_str(about)?;
+    Ok((peak, number(&about["device_spans"])?))
+}
+
+#[test]
+fn memory_does_not_grow_with_the_length_of_a_trace() -> anyhow::Result<()> {
+    let name = "memory_does_not_grow_with_the_length_of_a_trace";
+    let Some(_turn) = turn(name, &NEEDS)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let truth = TruthFiles::new(&shop, "truth");
+    let capture = shop.path("once.aiprof");
+    let words = ["profiled", "--launches", "600", "--threads", "2"];
+    let work = Runtime::build(&[])?.work(&truth, &words);
+    let mut command = Aiprof::with(["-o", capture.to_str().context("no text")?])
+        .command(work.get_program(), &words)
+        .to_command()?;
+    for (name, value) in work.get_envs() {
+        command.env(name, value.context("no value")?);
+    }
+    checked(&mut command)?;
+    let (events, about) = read(&capture)?;
+    let (many, output) = (shop.path("many.aiprof"), shop.path("trace.json"));
+    let mut measured = Vec::new();
+    for times in [15, 150] {
+        repeat(&events, &about, times, &many)?;
+        measured.push(report(&many, &output)?);
+    }
+    let [(short, spans), (long, of_long)] = measured[..] else {
+        anyhow::bail!("{measured:?}");
+    };
+    println!("{short} KiB for {spans} device spans, {long} KiB for {of_long}");
+    anyhow::ensure!(
+        spans > 15_000 && of_long == 10 * spans,
+        "{spans}, {of_long}"
+    );
+    let flat = long * 10 < short * 13;
+    anyhow::ensure!(
+        flat,
+        "{short} KiB for {spans} spans, {long} KiB for {of_long}"
+    );
+    Ok(())
+}
