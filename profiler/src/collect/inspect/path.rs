@@ -175,8 +175,9 @@ fn peers(memory: &impl Memory, regions: &[Region], class: u64, most: usize) -> V
             let chunk = buffer.get_mut(..want as usize).unwrap_or_default();
             let got = memory.read(at, chunk);
             let hits = finder.find_iter(chunk.get(..got).unwrap_or_default());
-            let aligned = hits.filter(|offset| offset % 8 == 0);
-            found.extend(aligned.map(|offset| at + offset as u64));
+            // As memory is allocated.
+            let places = hits.map(|offset| at + offset as u64);
+            found.extend(places.filter(|place| place.is_multiple_of(16)));
             at += want;
         }
     }

@@ -106,7 +106,10 @@ fn scan(
             let mut words = chunk.chunks_exact(8).map(word).peekable();
             let mut here = at;
             while let Some(first) = words.next() {
-                if (low..high).contains(&first) && path::within(own, first) {
+                // Allocated memory is aligned so (malloc, operator new); much of what
+                // only looks like an object is not.
+                let aligned = here.is_multiple_of(16);
+                if aligned && (low..high).contains(&first) && path::within(own, first) {
                     found.object(first, here);
                 } else if let Some(&length) = words.peek()
                     && lengths.contains(&length)
@@ -233,12 +236,12 @@ mod tests {
         fn object(&mut self, class: u64, name: &str) -> u64 {
             let object = self.alloc(256);
             // Beyond what is read of the object.
-            self.alloc(3000);
-            let inner = self.alloc(3000);
+            self.alloc(3008);
+            let inner = self.alloc(3008);
             self.put(object, OWN.start + class);
             self.put(object + 24, inner);
             self.string(inner + 40, name);
-            self.alloc(3000);
+            self.alloc(3008);
             object
         }
     }

@@ -142,6 +142,10 @@ fn ahead(pid: u32, files: &[String], remembered: &mut Remembered) -> Found {
     let names = declared(pid, &memory, &regions, BUDGET_AHEAD, remembered);
     let names = names.iter().map(String::as_str).collect();
     let begun = Instant::now();
+    // Remains of calls look like objects there.
+    let stack = inspect::data_of(pid, |path| path == "[stack]").unwrap_or_default();
+    let mut regions = regions;
+    regions.retain(|region| !stack.contains(region));
     let classes = predict::classes(&memory, &regions, &own, &names, BUDGET_AHEAD);
     tracing::debug!(
         "process {pid}: {} classes of named objects, {:?}",

@@ -215,9 +215,10 @@ impl<'a> Spans<'a> {
     fn end_of(&mut self, call: &FinishedCall) -> u64 {
         let shown = call.end_ns.unwrap_or_else(|| {
             let short = call.start_ns.saturating_add(UNSEEN_NS);
-            // Calls in each other that all end with the next one end from the inside.
-            let apart = u64::from(call.depth) + 1;
-            short.min(call.end_before_ns.saturating_sub(apart))
+            // What came next ended the calls around it too: each is drawn a
+            // nanosecond longer than the one inside, and none beyond.
+            let room = u64::from(call.depth) + 1;
+            short.min(call.end_before_ns.saturating_sub(room))
         });
         let inside = self.inside.remove(&call.id).unwrap_or(0);
         let latest = match call.end_ns {
