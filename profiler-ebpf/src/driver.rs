@@ -262,7 +262,8 @@ fn begin_call(call: &mut Call, probe: u32, device: u32) -> bool {
     if (call.ids >> 32) as u32 == setting!(own_tgid) {
         return false;
     }
-    let (Some(spec), Some(counts)) = (PROBES.get_ptr(probe), PROBE_COUNTS.get_ptr_mut(probe)) else {
+    let (Some(spec), Some(counts)) = (PROBES.get_ptr(probe), PROBE_COUNTS.get_ptr_mut(probe))
+    else {
         return false;
     };
     call.spec = spec;

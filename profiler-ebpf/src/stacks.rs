@@ -28,8 +28,11 @@ use crate::{
 /// Nanoseconds of a limiter's burst: unused share that is not lost.
 const BURST_NS: u64 = 1_000_000_000;
 /// Nanoseconds between two stacks of one CPU that are sent with their memory, for
-/// user space to finish; in a burst of 64 at most.
+/// user space to finish.
 const PAGES_NS: u64 = BURST_NS / 64;
+/// Nanoseconds of a burst of these: 512, about what a program that has just started
+/// calls before its tables are there.
+const PAGES_BURST_NS: u64 = 512 * PAGES_NS;
 /// log2 of the nanoseconds after which a stack that could not be walked to its end
 /// is sent again: the tables for it may have come.
 const UNFINISHED_SHIFT: u32 = 28;
@@ -139,12 +142,13 @@ fn cache_of(index: u32) -> (u32, u32) {
     (chunks + index, RULE_CACHE_CHUNK as u32 - 1)
 }
 
-/// Takes one of `limit` a second from a share that is used up to `used`.
+/// Takes `cost` nanoseconds from a share that is used up to `used`, and of which
+/// `burst` nanoseconds are not lost when they are not used.
 #[inline(always)]
-fn take(used: &mut u64, now: u64, cost: u64) -> bool {
+fn take(used: &mut u64, now: u64, cost: u64, burst: u64) -> bool {
     let mut from = *used;
-    if from < now.wrapping_sub(BURST_NS) {
-        from = now.wrapping_sub(BURST_NS);
+    if from < now.saturating_sub(burst) {
+        from = now.saturating_sub(burst);
     }
     if from + cost > now {
         return false;
@@ -161,7 +165,13 @@ fn may_walk(now: u64) -> bool {
         return false;
     };
     // SAFETY: a checked map value (see CallLimits).
-    limit != 0 && take(unsafe { &mut (*limits).stacks_ns }, now, BURST_NS / limit)
+    limit != 0
+        && take(
+            unsafe { &mut (*limits).stacks_ns },
+            now,
+            BURST_NS / limit,
+            BURST_NS,
+        )
 }
 
 /// Claims a scratch slot: its index, CALL_SLOTS if all are in use.
@@ -261,7 +271,7 @@ fn may_send_pages(now: u64) -> bool {
     };
     // SAFETY: a checked map value (see CallLimits).
     let used = unsafe { &mut (*limits).pages_ns };
-    Ring::of(&CALLS).has_free(1) && take(used, now, PAGES_NS)
+    Ring::of(&CALLS).has_free(1) && take(used, now, PAGES_NS, PAGES_BURST_NS)
 }
 
 /// Sends the record; `false`: there is no room.

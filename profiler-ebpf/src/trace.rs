@@ -95,11 +95,7 @@ fn number(base: u64, field: TraceField) -> u64 {
             return 0;
         }
         let from = base.wrapping_add(offset(field));
-        bpf_probe_read_kernel(
-            (&raw mut value).cast(),
-            size as u32,
-            from as *const c_void,
-        );
+        bpf_probe_read_kernel((&raw mut value).cast(), size as u32, from as *const c_void);
     }
     value[0]
 }

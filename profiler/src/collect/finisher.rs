@@ -13,7 +13,7 @@ use aiprof_common::{FLAG_EXACT, PAGE_SHIFT, PAGE_SIZE, Rule};
 use rustc_hash::FxHashMap;
 
 /// Most stack pages held for samples still to come.
-const MAX_STACK_PAGES: usize = 1024;
+const MAX_STACK_PAGES: usize = 4096;
 /// Most table pages kept for the next sample.
 const MAX_TABLE_PAGES: usize = 256;
 

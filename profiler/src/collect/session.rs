@@ -117,6 +117,11 @@ pub struct Finished {
 const TICK: Duration = Duration::from_millis(100);
 /// Pause after a wake-up, so that a storm of events becomes batches.
 const BATCH: Duration = Duration::from_millis(4);
+/// Shorter pause, where there is no storm: what woke us is just old enough to be
+/// taken in. What a program that has just started calls must find its tables.
+const SETTLE: Duration = Duration::from_nanos(IN_FLIGHT_NS + 100_000);
+/// Most short pauses that are saved up; there is one more for every [`BATCH`].
+const MAX_SHORT: f64 = 8.0;
 /// How often progress is reported.
 const PROGRESS: Duration = Duration::from_millis(250);
 /// How often new addresses are given to the naming thread.
@@ -354,7 +359,7 @@ impl Session {
         let mut tick = tokio::time::interval(every);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tokio::pin!(stop);
-        let mut more = false;
+        let (mut more, mut looked, mut short) = (false, Instant::now(), MAX_SHORT);
         loop {
             tokio::select! {
                 biased;
@@ -362,7 +367,12 @@ impl Session {
                 ready = readable.readable() => {
                     ready.map_err(CollectError::Runtime)?.clear_ready();
                     perf::settle(readable.get_ref());
-                    tokio::time::sleep(BATCH).await;
+                    short += looked.elapsed().as_secs_f64() / BATCH.as_secs_f64();
+                    short = short.min(MAX_SHORT);
+                    looked = Instant::now();
+                    // Not tokio's sleep, which counts in milliseconds.
+                    std::thread::sleep(if short >= 1.0 { SETTLE } else { BATCH });
+                    short = (short - 1.0).max(0.0);
                 }
                 _ = tick.tick() => {}
                 () = std::future::ready(()), if more => {}
