@@ -53,11 +53,11 @@ fn record(args: &[&str]) -> anyhow::Result<(Folded, String, f64)> {
         .command(storm, &all)
         .to_command()?;
     let log = std::fs::File::create(shop.path("stderr"))?;
-    let before = busy_ns()?;
     let mut aiprof = Child::start(command.stdout(Stdio::piped()).stderr(log))?;
     let monitor = Monitor::start(aiprof.pid());
     // The storm's last line: memory of the time after it is another matter.
     aiprof.read_line()?;
+    let before = busy_ns()?;
     let last = aiprof.read_line();
     let readings = monitor.finish()?;
     let busy = busy_ns()?.saturating_sub(before);
