@@ -21,6 +21,8 @@ use crate::proc::{capture, find_program, run};
 const DEPTH: &str = "27";
 /// Batches of each function in a run.
 const BATCHES: &str = "100";
+/// Options for a stack with every launch: without the limiter.
+const EVERY_STACK: [&str; 4] = ["--events", "launches", "--call-stacks", "1000000"];
 /// With and without a stack.
 const LAUNCH: &str = "cuLaunchKernel";
 const EVENT: &str = "cuEventRecord";
@@ -48,10 +50,12 @@ pub(super) fn main(options: &Options) -> Result<()> {
         let plain = programs.cost(&mut Command::new(&programs.usual))?;
         found.entry("none").or_default().push(plain);
         quiet.wait();
-        let probed = programs.cost(&mut programs.under(&aiprof, &["--events", "launches"]))?;
+        let probed = programs.cost(&mut programs.under(&aiprof, &EVERY_STACK))?;
         found.entry("aiprof").or_default().push(probed);
         quiet.wait();
-        let exact = programs.cost(&mut programs.under(&aiprof, &["--events", "time-in-call"]))?;
+        let mut exact = EVERY_STACK;
+        exact[1] = "time-in-call";
+        let exact = programs.cost(&mut programs.under(&aiprof, &exact))?;
         found.entry("exact").or_default().push(exact);
         if let Some(bpftrace) = &bpftrace {
             quiet.wait();
@@ -177,11 +181,13 @@ fn highest_rate(
         rate: 0.0,
         beyond: None,
     };
-    let mut rate = if fresh { 5_000.0 } else { 50_000.0 };
+    // A profile has room for so many stacks, which is another matter than the rate.
+    let seconds = if fresh { 1 } else { options.seconds };
+    let mut rate = if fresh { 20_000.0 } else { 50_000.0 };
     for _ in 0..24 {
         quiet.wait();
-        let (made, lost) = launches(programs, aiprof, rate, options.seconds, fresh)?;
-        let reached = made as f64 / options.seconds as f64;
+        let (made, lost) = launches(programs, aiprof, rate, seconds, fresh)?;
+        let reached = made as f64 / seconds as f64;
         eprintln!("xtask: fresh stacks {fresh}: {reached:.0}/s, {lost} lost");
         if lost > 0 {
             best.beyond = Some((reached, lost));
@@ -204,8 +210,7 @@ fn launches(
     seconds: u64,
     fresh: bool,
 ) -> Result<(u64, u64)> {
-    let capture = ["--events", "launches", "--call-stacks", "1000000"];
-    let mut command = programs.under(aiprof, &capture);
+    let mut command = programs.under(aiprof, &EVERY_STACK);
     command.arg("rate").arg(format!("{rate:.0}"));
     command.arg(seconds.to_string());
     command.arg(if fresh { "1" } else { "0" });
