@@ -30,8 +30,11 @@ pub const KIND_CALL_DATA: u32 = 5;
 pub const MAX_OPS: usize = 16;
 /// Most values of a call.
 pub const MAX_VALUES: usize = 12;
-/// Most bytes of a text or array ([`FETCH_TEXT`], [`FETCH_BYTES`]).
-pub const TEXT_BYTES: usize = 256;
+/// Most bytes of a text ([`FETCH_TEXT`]), its NUL included: kernels of C++ templates
+/// have names of several hundred.
+pub const TEXT_BYTES: usize = 1024;
+/// Most bytes of an array ([`FETCH_BYTES`]).
+pub const ARRAY_BYTES: usize = 256;
 /// Bytes of one record of a blob ([`FETCH_BLOB`]).
 pub const BLOB_BYTES: usize = 4096;
 /// Most bytes of a blob; what is beyond is not sent and told by `total`.
@@ -88,7 +91,7 @@ pub const FETCH_VALUE: u8 = 0;
 pub const FETCH_READ: u8 = 1;
 /// The NUL-terminated text at base + offset, up to TEXT_BYTES.
 pub const FETCH_TEXT: u8 = 2;
-/// `count * unit` bytes at base + offset, up to TEXT_BYTES.
+/// `count * unit` bytes at base + offset, up to ARRAY_BYTES.
 pub const FETCH_BYTES: u8 = 3;
 /// `count * unit` bytes at base + offset, up to MAX_BLOB, in records of
 /// BLOB_BYTES. In sleepable programs only.
@@ -196,7 +199,7 @@ pub const CALL_DATA_LOST: u16 = 64;
 /// are what they were at the entry are marked as unread, but there.
 pub const CALL_LATE: u16 = 128;
 
-/// Header of data read for a call, followed by TEXT_BYTES or BLOB_BYTES bytes of
+/// Header of data read for a call, followed by TEXT_BYTES, ARRAY_BYTES or BLOB_BYTES bytes of
 /// which the first `len` count.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

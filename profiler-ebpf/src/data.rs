@@ -26,11 +26,18 @@ use crate::{
 /// Bytes of a page of memory.
 const PAGE: u64 = 4096;
 
-/// A record of a text or an array.
+/// A record of a text.
 #[repr(C)]
 struct Text {
     header: DataHeader,
     bytes: [u8; TEXT_BYTES],
+}
+
+/// A record of an array.
+#[repr(C)]
+struct Array {
+    header: DataHeader,
+    bytes: [u8; ARRAY_BYTES],
 }
 
 /// A record of a blob.
@@ -211,23 +218,23 @@ fn put_text(source: &Source, anyway: bool) -> u32 {
 #[inline(never)]
 fn send_bytes<const SLEEP: bool>(source: &Source) -> u32 {
     let ring = Ring::of(&CALLS);
-    let len = at_most::<TEXT_BYTES>(source.total);
+    let len = at_most::<ARRAY_BYTES>(source.total);
     if len > 0 {
         touch::<SLEEP>(source.address);
         touch::<SLEEP>(source.address.wrapping_add(len - 1));
     }
-    let text: *mut Text = ring.reserve();
-    if text.is_null() {
+    let array: *mut Array = ring.reserve();
+    if array.is_null() {
         return lost(source);
     }
-    // SAFETY: a reservation of the size of a Text; the destination is in it and
+    // SAFETY: a reservation of the size of an Array; the destination is in it and
     // `len` at most its size; the call is on the stack of the program.
     unsafe {
-        let to = (&raw mut (*text).bytes).cast::<c_void>();
+        let to = (&raw mut (*array).bytes).cast::<c_void>();
         let from = source.address as *const c_void;
         let read = source.known != 0 && bpf_probe_read_user(to, len as u32, from) == 0;
-        fill(&raw mut (*text).header, source, 0, read.then_some(len));
-        bpf_ringbuf_submit(text.cast(), wakeup(ring, (*source.call).time_ns));
+        fill(&raw mut (*array).header, source, 0, read.then_some(len));
+        bpf_ringbuf_submit(array.cast(), wakeup(ring, (*source.call).time_ns));
     }
     0
 }

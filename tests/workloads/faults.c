@@ -2,8 +2,8 @@
  * A stand-in for libze_loader.so.1 (-DLIBRARY), and a program that launches through
  * it from many threads: `faults THREADS ROUNDS FILE`. What the arguments point at
  * lies in pages of FILE that are not in memory at the time of the call. Kernel
- * `k_N` is launched from call path N only, whose calls are the bits of N. Prints
- * `k_N COUNT` for each.
+ * `k_N` (with 900 times `x` behind it if N is odd) is launched from call path N only,
+ * whose calls are the bits of N. Prints `k_N COUNT` for each.
  */
 #include <stdint.h>
 
@@ -34,7 +34,7 @@ VISIBLE int zeKernelCreate(void *module, const KernelDescription *description, v
 	uint64_t n = __atomic_add_fetch(&created, 1, __ATOMIC_RELAXED);
 	/* Never used again, and ends in the number of the kernel. */
 	uint64_t number = 0;
-	for (const char *digit = description->name + 2; *digit; digit++)
+	for (const char *digit = description->name + 2; *digit >= '0' && *digit <= '9'; digit++)
 		number = number * 10 + (uint64_t)(*digit - '0');
 	*kernel = (void *)(uintptr_t)(0x10000 + 64 * n + number);
 	return failed;
@@ -135,8 +135,13 @@ int main(int argc, char **argv)
 	if (pwrite(fd, groups, sizeof groups, 0) != sizeof groups)
 		return perror(argv[3]), 1;
 	for (int n = 0; n < PATHS; n++) {
-		char name[16];
+		char name[1024];
 		int size = snprintf(name, sizeof name, "k_%d", n);
+		/* C++ templates make long ones. */
+		if (n & 1) {
+			memset(name + size, 'x', 900);
+			name[size += 900] = 0;
+		}
 		if (pwrite(fd, name, (size_t)size + 1, (1 + n) * PAGE) < 0)
 			return perror(argv[3]), 1;
 	}

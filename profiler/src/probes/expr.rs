@@ -37,7 +37,7 @@ pub enum Type {
     Text,
     /// As many handles of 8 bytes.
     Handles(Count),
-    /// As many bytes, up to `TEXT_BYTES`.
+    /// As many bytes, up to `ARRAY_BYTES`.
     Bytes(Count),
     /// As many bytes, up to `MAX_BLOB`.
     Blob(Count),

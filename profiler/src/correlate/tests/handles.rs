@@ -133,7 +133,7 @@ fn names_are_demangled_and_cut_ones_say_so() {
     let mut s = script();
     s.kernel("_ZTSZ4mainEUlvE_", 0x21);
     s.kernel("_ZN3foo3barEi", 0x22);
-    s.kernel(&"x".repeat(255), 0x23);
+    s.kernel(&"x".repeat(aiprof_common::TEXT_BYTES - 1), 0x23);
     for kernel in [0x21, 0x22, 0x23] {
         s.launch(LIST, kernel);
     }
