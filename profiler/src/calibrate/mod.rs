@@ -1,0 +1,18 @@
+//! Clocks: which host time a device's counter value is, and how far apart the clocks
+//! of ranks are. Pure: no files, no eBPF; the live path and the readers of traces
+//! use the same.
+//!
+//! * [`cycles`]: the AIU's five counter values of an event;
+//! * [`clock`]: a counter's frequency and offset by all that is known of it;
+//! * [`jobs`]: jobs that were placed outside of their round trip;
+//! * [`ranks`]: clocks of ranks by the messages between them.
+//!
+//! Every result says how far off it may be. What the data cannot decide is left as
+//! it is, with the reason.
+
+pub mod clock;
+pub mod cycles;
+pub mod jobs;
+pub mod ranks;
+#[cfg(test)]
+mod tests;
