@@ -5,7 +5,7 @@ use crate::{
     correlate::tests::kit::{LOADER, Script, UR},
     export::{self, ExportOptions, Format, Weight},
     profile::Profile,
-    wire::{Call, CallStack, FileKey, MapEvent, ProcessEvent, Thread},
+    wire::{Call, CallStack, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Thread},
 };
 use aiprof_common::CALL_STACK_LIMITED;
 

@@ -14,7 +14,7 @@ pub(crate) use finish::{ends_at_entry, unknown_name};
 use crate::{
     process::{FileId, Process, ProcessTable, Region, Space},
     profile::{LossKind, Losses},
-    wire::{Event, ProcessEventKind, Sample, StopReason},
+    wire::{Event, Sample, StopReason},
 };
 use aiprof_common::{ADDR_EXACT, FLAG_KERNEL_FAILED, FLAG_KERNEL_TRUNCATED};
 use rustc_hash::FxHashMap;
@@ -216,12 +216,8 @@ impl Aggregator {
         self.take_call_event(processes, event);
         match event {
             Event::Process(event) => {
-                match event.kind {
-                    ProcessEventKind::Lost { count } => {
-                        self.losses.add(LossKind::ProcessEventsLost, count);
-                    }
-                    ProcessEventKind::Throttled => self.losses.add(LossKind::Throttled, 1),
-                    _ => {}
+                if let Some((kind, count)) = event.kind.loss() {
+                    self.losses.add(kind, count);
                 }
                 processes.apply(event)
             }

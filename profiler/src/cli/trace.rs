@@ -5,6 +5,7 @@ use super::stop::{self, Ended, Stop};
 use super::values::{self, grouped};
 use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, record, screen};
 use crate::collect::bpf::perf::monotonic_ns;
+use crate::collect::clock;
 use crate::collect::config::{MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig};
 use crate::collect::launch::{Credentials, Exit, Held, LaunchOptions};
 use crate::collect::privileges::{self, StillToDo};
@@ -25,7 +26,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Options of `aiprof trace`.
@@ -273,9 +274,8 @@ impl Live<'_> {
         targets: Vec<OwnedFd>,
     ) -> Result<u8> {
         let signals = signals.into_async().context("cannot watch for signals")?;
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH);
-        let unix_ns = unix.map_or(0, |unix| u64::try_from(unix.as_nanos()).unwrap_or(0));
-        let options = self.args.options(monotonic_ns(), unix_ns);
+        let now = clock::pair();
+        let options = self.args.options(now.time_ns, now.unix_ns);
         let shared = Rc::new(Shared {
             tracer: RefCell::new(Tracer::new(options, self.output.writer()?)),
             failed: Notify::new(),

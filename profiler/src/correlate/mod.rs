@@ -80,6 +80,7 @@ pub use handles::ModuleImage;
 
 use crate::aiu::ActivityRecord;
 use crate::probes::{CallKind, Probe};
+use crate::wire;
 use aiprof_common::MAX_VALUES;
 use std::rc::Rc;
 
@@ -225,8 +226,7 @@ impl FinishedCall {
 
     /// The value in a slot, if it was read.
     pub fn value(&self, slot: usize) -> Option<u64> {
-        let read = u32::try_from(slot).is_ok_and(|bit| bit < 16 && self.unread >> bit & 1 == 0);
-        self.values.get(slot).copied().filter(|_| read)
+        wire::value(&self.values, self.unread, slot)
     }
 
     /// The data with a tag, if any arrived.

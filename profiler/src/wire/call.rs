@@ -44,6 +44,11 @@ impl Call {
         self.flags & CALL_EXIT != 0
     }
 
+    /// The value in a slot, if it was read.
+    pub fn value(&self, slot: usize) -> Option<u64> {
+        value(&self.values, self.unread, slot)
+    }
+
     /// Whether it is an exit that was not seen, see [`CALL_LATE`].
     pub fn is_late(&self) -> bool {
         self.flags & CALL_LATE != 0
@@ -53,6 +58,12 @@ impl Call {
     pub fn is_tail(&self) -> bool {
         self.flags & CALL_TAIL != 0
     }
+}
+
+/// The value in a slot, if no bit of `unread` says that it was not read.
+pub(crate) fn value(values: &[u64; MAX_VALUES], unread: u16, slot: usize) -> Option<u64> {
+    let value = values.get(slot).copied()?;
+    (unread >> slot & 1 == 0).then_some(value)
 }
 
 /// Data read for a call: a text, an array, a piece of a module.

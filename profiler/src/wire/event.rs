@@ -109,6 +109,17 @@ pub enum ProcessEventKind {
     },
 }
 
+impl ProcessEventKind {
+    /// What is missing from the recording, if that is what the event says.
+    pub fn loss(&self) -> Option<(LossKind, u64)> {
+        match self {
+            Self::Lost { count } => Some((LossKind::ProcessEventsLost, *count)),
+            Self::Throttled => Some((LossKind::Throttled, 1)),
+            _ => None,
+        }
+    }
+}
+
 /// An executable mapping.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapEvent {

@@ -8,6 +8,7 @@ mod counter;
 mod event;
 mod trace;
 
+pub(crate) use call::value;
 pub use call::{Call, CallData, CallStack, KernelNamed};
 pub use counter::{ClockPair, Counter};
 pub use event::{

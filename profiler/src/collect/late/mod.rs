@@ -121,11 +121,10 @@ impl LateKernels {
             return;
         };
         let (Part::Launch(slot) | Part::Create(slot, _) | Part::Destroy(slot)) = part;
-        let kernel = call.values.get(slot).copied().unwrap_or(0);
-        let read = u32::try_from(slot).is_ok_and(|bit| bit < 16 && call.unread >> bit & 1 == 0);
-        if kernel == 0 || !read || !self.has_room(call.pid) {
+        let kernel = call.value(slot).filter(|kernel| *kernel != 0);
+        let Some(kernel) = kernel.filter(|_| self.has_room(call.pid)) else {
             return;
-        }
+        };
         let program = self.programs.entry(call.pid).or_default();
         match part {
             Part::Create(..) if call.is_exit() => program.created(kernel, call),
@@ -202,7 +201,8 @@ impl LateKernels {
     }
 
     /// Kernels launched that have no name yet.
-    pub fn unnamed(&self) -> usize {
+    #[cfg(test)]
+    fn unnamed(&self) -> usize {
         self.programs.values().map(Program::unnamed).sum()
     }
 

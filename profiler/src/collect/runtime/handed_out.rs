@@ -16,7 +16,7 @@ use crate::{
     unwind::address_of,
     wire::{Call, CallData, FileKey},
 };
-use aiprof_common::{FETCH_VALUE, FROM_ARGUMENT, MAX_VALUES};
+use aiprof_common::{FETCH_VALUE, FROM_ARGUMENT};
 use rustc_hash::FxHashMap;
 use std::{
     sync::Arc,
@@ -175,10 +175,7 @@ impl HandedOut {
         if !call.is_exit() || source.probe.result.success(call.result) == Some(false) {
             return None;
         }
-        let value = |slot: usize| {
-            let read = slot < MAX_VALUES && call.unread >> slot & 1 == 0;
-            call.values.get(slot).copied().filter(|&v| read && v != 0)
-        };
+        let value = |slot: usize| call.value(slot).filter(|value| *value != 0);
         if let Some(at) = source.fills.as_ref().and_then(|&(slot, _)| value(slot))
             && self.waiting.len() < MAX_TABLES
             && is_due(self.read.entry((call.library, call.probe)).or_default())

@@ -31,9 +31,8 @@ impl Spans<'_> {
         let mut args = Object::new();
         write_args(&mut args, record, times);
         // As in torch's traces: from a launch to what it executes.
-        let flow = (record.kind == Kind::Compute && record.code != Some(PREPARE))
-            .then_some(false)
-            .and_then(|begins| flow(span, begins));
+        let executes = record.kind == Kind::Compute && record.code != Some(PREPARE);
+        let flow = executes.then(|| flow(span, false)).flatten();
         let row = Row {
             group: Group::Named(device_name(self.survey, span)),
             name: record

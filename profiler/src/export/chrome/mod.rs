@@ -45,7 +45,7 @@ use crate::{
     correlate::Tracker,
     process::ProcessTable,
     profile::{LossKind, Losses, Meta},
-    wire::{Event, ProcessEventKind},
+    wire::Event,
 };
 use json::Object;
 use spans::Spans;
@@ -126,12 +126,8 @@ impl<'a> Trace<'a> {
         }
         match event {
             Event::Process(event) => {
-                match event.kind {
-                    ProcessEventKind::Lost { count } => {
-                        self.losses.add(LossKind::ProcessEventsLost, count);
-                    }
-                    ProcessEventKind::Throttled => self.losses.add(LossKind::Throttled, 1),
-                    _ => {}
+                if let Some((kind, count)) = event.kind.loss() {
+                    self.losses.add(kind, count);
                 }
                 self.processes.apply(event);
             }
