@@ -5,7 +5,7 @@
 //! one is done. A queue has as many tracks as it had submissions at a time; one goes
 //! to the track that has been free for the shortest time, which needs the fewest.
 
-use super::{Survey, describe, json::Object};
+use super::{Survey, json::Object, label, track_name};
 use crate::correlate::Submission;
 use std::{collections::BTreeMap, rc::Rc};
 
@@ -91,27 +91,14 @@ impl Fences {
                 name => name,
             };
             let name = format!("{name}: submissions, not busy time");
-            lines.push(describe("process_name", device, device, |args| {
-                args.text("name", &name);
-            }));
-            lines.push(describe("process_sort_index", device, device, |args| {
-                args.number("sort_index", SORT_INDEX);
-            }));
+            lines.extend(label("process", (device, device), &name, SORT_INDEX));
         }
         for ((device, name), queue) in &self.queues {
             let device = self.devices.get(device).copied().unwrap_or(DEVICES);
             let name = if name.is_empty() { "queue" } else { name };
             for (track, lane) in (queue.first..).zip(1..=queue.lanes.len()) {
-                let name = match lane {
-                    1 => name.to_owned(),
-                    _ => format!("{name} ({lane})"),
-                };
-                lines.push(describe("thread_name", device, track, |args| {
-                    args.text("name", &name);
-                }));
-                lines.push(describe("thread_sort_index", device, track, |args| {
-                    args.number("sort_index", track.into());
-                }));
+                let name = track_name(name, lane);
+                lines.extend(label("thread", (device, track), &name, track.into()));
             }
         }
         lines

@@ -7,9 +7,11 @@
 //! nothing here grows with the number of spans.
 
 use super::{
-    Scratch, describe,
+    Scratch,
     json::Object,
+    label,
     sort::{Key, Sorter},
+    track_name,
     tracks::{FIRST_LANE, FIRST_ROW},
 };
 use rustc_hash::FxHashMap;
@@ -183,12 +185,9 @@ impl Lanes {
         groups.sort_by_key(|(_, number)| **number);
         for (group, &number) in groups {
             if let Group::Named(name) = group {
-                let name = describe("process_name", number, number, |a| a.text("name", name));
-                take(Key::first(), &name, scratch)?;
-                let index = describe("process_sort_index", number, number, |args| {
-                    args.number("sort_index", SORT_INDEX);
-                });
-                take(Key::first(), &index, scratch)?;
+                for line in label("process", (number, number), name, SORT_INDEX) {
+                    take(Key::first(), &line, scratch)?;
+                }
             }
         }
         let mut places: Vec<Place> = Vec::new();
@@ -253,17 +252,11 @@ impl Writer {
                 let lane = FIRST_LANE + self.lanes;
                 self.lanes += 1;
                 place.lanes.push((lane, vec![*end], 0));
-                let number = place.lanes.len();
-                let name = match number {
-                    1 => place.name.clone(),
-                    more => format!("{} ({more})", place.name),
-                };
-                let named = describe("thread_name", place.pid, lane, |a| a.text("name", &name));
-                take(Key::first(), &named, scratch)?;
-                let index = describe("thread_sort_index", place.pid, lane, |args| {
-                    args.number("sort_index", SORT_INDEX + u64::from(self.lanes));
-                });
-                take(Key::first(), &index, scratch)?;
+                let name = track_name(&place.name, place.lanes.len());
+                let index = SORT_INDEX + u64::from(self.lanes);
+                for line in label("thread", (place.pid, lane), &name, index) {
+                    take(Key::first(), &line, scratch)?;
+                }
                 (lane, *start, *end)
             }
             None => {

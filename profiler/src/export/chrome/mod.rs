@@ -193,13 +193,8 @@ fn metadata(survey: &Survey) -> impl Iterator<Item = String> {
         let calls = survey.threads.range((pid, 0)..=(pid, u32::MAX));
         let calls = calls.into_iter().any(|(_, thread)| thread.calls);
         let name = if name.is_empty() { "process" } else { name };
-        [
-            describe("process_name", pid, pid, |args| args.text("name", name)),
-            // Those that use an accelerator first.
-            describe("process_sort_index", pid, pid, |args| {
-                args.number("sort_index", if calls { 1 } else { 2 });
-            }),
-        ]
+        // Those that use an accelerator first.
+        label("process", (pid, pid), name, if calls { 1 } else { 2 })
     });
     let threads = survey.threads.iter().zip(0_u64..);
     let threads = threads.flat_map(|((&(pid, tid), thread), index)| {
@@ -215,16 +210,29 @@ fn metadata(survey: &Survey) -> impl Iterator<Item = String> {
         });
         own.into_iter()
             .chain(samples)
-            .flat_map(move |(track, name, index)| {
-                [
-                    describe("thread_name", pid, track, |args| args.text("name", &name)),
-                    describe("thread_sort_index", pid, track, |args| {
-                        args.number("sort_index", index);
-                    }),
-                ]
-            })
+            .flat_map(move |(track, name, index)| label("thread", (pid, track), &name, index))
     });
     processes.chain(threads)
+}
+
+/// Name and place of a `process` or `thread`.
+fn label(what: &str, (pid, tid): (u32, u32), name: &str, index: u64) -> [String; 2] {
+    [
+        describe(&format!("{what}_name"), pid, tid, |args| {
+            args.text("name", name);
+        }),
+        describe(&format!("{what}_sort_index"), pid, tid, |args| {
+            args.number("sort_index", index);
+        }),
+    ]
+}
+
+/// The name of one of a row's tracks, counted from 1.
+fn track_name(row: &str, track: usize) -> String {
+    match track {
+        1 => row.to_owned(),
+        more => format!("{row} ({more})"),
+    }
 }
 
 /// A metadata event.
