@@ -270,14 +270,10 @@ impl RuntimeProbes {
     }
 
     fn try_path(&mut self, path: &Path, uses: impl Fn(&Self, &str) -> Vec<Use>) {
-        let named = std::fs::read_link(path)
-            .ok()
-            .filter(|_| path.starts_with("/proc"));
-        let text = named
-            .as_deref()
-            .unwrap_or(path)
-            .to_string_lossy()
-            .into_owned();
+        let link = path.starts_with("/proc").then(|| std::fs::read_link(path));
+        let named = link.and_then(Result::ok);
+        let named = named.as_deref().unwrap_or(path);
+        let text = named.to_string_lossy().into_owned();
         match discover::open(path) {
             Ok(file) => {
                 let uses = uses(self, &text);
@@ -294,7 +290,9 @@ impl RuntimeProbes {
         if Region::of(&map.file) != Region::File || !self.is_wanted(path) {
             return;
         }
-        if is_loader(path) {
+        // Of programs that run already it was read; and a thread that is started before
+        // this process gives up its privileges keeps them.
+        if self.started && is_loader(path) {
             self.looker.look(Look {
                 pid,
                 what: What::Variable(ALTERNATIVE_DRIVERS),
@@ -511,6 +509,11 @@ impl RuntimeProbes {
                 functions,
             });
         }
+    }
+
+    /// Files have other ids from here on.
+    pub fn files_forgotten(&mut self) {
+        self.given.clear();
     }
 
     /// A thread has exited: its state in the kernel goes.

@@ -45,6 +45,9 @@ impl Session {
             self.binaries.retain(|_| false);
             self.processes = ProcessTable::default();
             self.aggregate.forget_files();
+            if let Some((probes, _)) = &mut self.probes {
+                probes.files_forgotten();
+            }
             self.names = None;
             return;
         }
