@@ -19,6 +19,7 @@ pub use names::{Names, Sym};
 pub use text::{Text, Texts};
 
 use crate::calibrate::cycles::Phase;
+use rustc_hash::FxHashMap;
 
 /// No entry of a side table.
 pub const NONE: u32 = u32::MAX;
@@ -268,6 +269,10 @@ pub struct Timeline {
     pub jobs: Vec<Job>,
     /// What times count from, microseconds; `None` until the first file is read.
     pub origin: Option<i64>,
+    /// Ticks of a device's counter per microsecond, by rank.
+    pub mhz: FxHashMap<u32, f64>,
+    /// The same for ranks that are not in `mhz`.
+    pub default_mhz: f64,
     /// Members of the files' outermost object that are passed on: key and JSON text.
     pub metadata: Vec<(String, String)>,
 }
@@ -291,6 +296,25 @@ impl Timeline {
     /// The event's transfer.
     pub fn transfer(&self, event: &Event) -> Option<&Transfer> {
         self.transfers.get(event.transfer as usize)
+    }
+
+    /// Ticks of the event's device per microsecond.
+    pub fn mhz(&self, event: &Event) -> f64 {
+        let known = self.mhz.get(&event.rank).copied();
+        known
+            .or(Some(self.default_mhz))
+            .filter(|mhz| *mhz > 0.0)
+            .unwrap_or(1000.0)
+    }
+
+    /// The host time of one of the event's counters (0 is TS1), microseconds since
+    /// [`Self::origin`]: the event's end is where its phase ended. Only once the trace
+    /// is calibrated.
+    pub fn stamp_time(&self, event: &Event, index: usize) -> Option<f64> {
+        let device = self.device(event)?;
+        let (_, end) = device.phase.ends();
+        let ticks = device.stamps.get(index)? - device.stamps.get(end)?;
+        Some(event.end() + ticks as f64 / self.mhz(event))
     }
 
     /// What wrote the event.
