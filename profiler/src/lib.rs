@@ -2,6 +2,7 @@
 
 pub mod aggregate;
 pub mod aiu;
+pub mod analyze;
 pub mod calibrate;
 pub mod cli;
 pub mod collect;
