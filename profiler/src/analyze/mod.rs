@@ -4,3 +4,4 @@ pub mod config;
 pub mod limit;
 pub mod messages;
 pub mod stages;
+pub mod utilization;
