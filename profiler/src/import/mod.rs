@@ -1,6 +1,7 @@
 //! Readers: one file per input format.
 
 pub mod capture;
+pub mod compiler_info;
 pub mod compiler_log;
 pub mod inductor;
 
