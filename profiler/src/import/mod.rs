@@ -4,6 +4,8 @@ pub mod capture;
 pub mod compiler_info;
 pub mod compiler_log;
 pub mod inductor;
+pub mod json;
+pub mod open;
 
 pub use capture::fuzz_capture;
 pub use compiler_log::fuzz_compiler_log;
