@@ -4,7 +4,6 @@
 //! and the options alone, byte for byte, so that tests can compare it.
 //! The formats are described in `docs/output-formats.md`.
 
-pub mod categories;
 pub mod chrome;
 pub mod diff;
 pub mod folded;
@@ -13,7 +12,6 @@ mod legend;
 mod names;
 mod palette;
 pub mod pprof;
-pub mod python;
 mod stacks;
 pub mod summary;
 pub mod svg;

@@ -19,6 +19,8 @@ const MAX_NAMED: usize = 20;
 /// What is remembered of a job.
 #[derive(Clone, Debug, Default)]
 struct Job {
+    /// The number by which messages name it.
+    label: i128,
     /// The first kernels, by the number of their name; see [`Fingerprints::names`].
     sequence: Vec<u32>,
     calls: usize,
@@ -52,7 +54,12 @@ impl<'t> Fingerprints<'t> {
     /// Adds a call.
     pub fn add(&mut self, call: &KernelCall<'_>) {
         let place = *self.places.entry(call.key()).or_insert_with(|| {
-            self.jobs.push((call.key(), Job::default()));
+            let label = i128::from(call.label) + i128::from(call.correlation.unwrap_or(0));
+            let job = Job {
+                label,
+                ..Job::default()
+            };
+            self.jobs.push((call.key(), job));
             self.jobs.len() - 1
         });
         let Some((_, job)) = self.jobs.get_mut(place) else {
@@ -82,14 +89,12 @@ impl<'t> Fingerprints<'t> {
                 continue;
             };
             tables.insert(*key, found.table);
-            let label = found.doubt(*key);
+            let label = found.doubt(job.label);
             messages.debug(
                 "UTL",
                 format_args!(
                     "UTL: (New) table-fprint for job {} to {} ({})",
-                    key.label(),
-                    found.table,
-                    found.similarity
+                    job.label, found.table, found.similarity
                 ),
             );
             if let Some(label) = label {
@@ -213,20 +218,13 @@ struct Found {
 
 impl Found {
     /// Why the match is uncertain, as acelyzer writes it.
-    fn doubt(&self, key: JobKey) -> Option<String> {
+    fn doubt(&self, label: i128) -> Option<String> {
         if self.similarity < CERTAIN {
             let short = format!("{:.2}", self.similarity);
             let short = short.strip_suffix('0').unwrap_or(&short);
-            return Some(format!("{}:{short}", key.label()));
+            return Some(format!("{label}:{short}"));
         }
         let is_close = self.similarity - self.next <= TOLERANCE;
-        is_close.then(|| format!("{}:mm={}", key.label(), self.tables))
-    }
-}
-
-impl JobKey {
-    /// The number by which acelyzer names a job.
-    fn label(self) -> i128 {
-        i128::from(self.job) + i128::from(self.correlation.unwrap_or(0))
+        is_close.then(|| format!("{label}:mm={}", self.tables))
     }
 }

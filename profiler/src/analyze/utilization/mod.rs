@@ -6,8 +6,11 @@
 //! all of them again, in the order of their start.
 
 mod autopilot;
+pub mod events;
 mod fingerprint;
 pub mod ideal;
+pub mod python;
+pub mod table;
 #[cfg(test)]
 mod tests;
 
@@ -32,8 +35,10 @@ const MAX_TOLD: u64 = 10;
 pub struct KernelCall<'a> {
     /// The device's rank.
     pub rank: i64,
-    /// The job that it is part of; for messages, too.
+    /// The job that it is part of: tells it from all others.
     pub job: u64,
+    /// The number by which messages name the job.
+    pub label: u64,
     /// The launch that it is part of, where a trace has it.
     pub correlation: Option<i64>,
     /// Its name, with or without [`KERNEL_SUFFIX`].

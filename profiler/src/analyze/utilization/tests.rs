@@ -1,7 +1,7 @@
 use super::ideal::Phase;
+use super::table::{write_csv, write_text};
 use super::*;
 use crate::analyze::messages::Level;
-use crate::export::categories::{write_csv, write_text};
 use crate::import::compiler_log;
 
 /// Kernels of the shipped sample_flex_3062_job_4.json as acelyzer 1.3.0 places them
@@ -118,6 +118,7 @@ fn call(name: &str, start_us: f64, dur_us: f64) -> KernelCall<'_> {
     KernelCall {
         rank: 0,
         job: 7,
+        label: 7,
         correlation: None,
         name,
         fn_idx: None,

@@ -1,8 +1,7 @@
 //! The table of kernel categories as acelyzer writes it: `_categories.csv`, and
 //! `_categories.txt` with columns of fixed width.
 
-use super::python;
-use crate::analyze::utilization::CategoryRow;
+use super::{CategoryRow, python};
 use std::io::{self, Write};
 
 const HEADER: [&str; 10] = [
