@@ -48,17 +48,19 @@ impl Spans {
 
     /// The counter's values: each job's utilization, and nothing where no job runs. A
     /// job that starts before another one's end counts from there; one inside of
-    /// another is left out and told.
-    pub(super) fn finish(mut self, messages: &mut Messages) -> Vec<CounterPoint> {
+    /// another is left out and told. Also how many jobs are faster than ideal.
+    pub(super) fn finish(mut self, messages: &mut Messages) -> (Vec<CounterPoint>, u64) {
         self.spans.sort_by(|a, b| {
             let by_rank = a.rank.cmp(&b.rank);
             by_rank.then(a.start_us.total_cmp(&b.start_us))
         });
+        let is_impossible = |span: &&Span| utilization(span.ideal_us, span.busy_us) * 100.0 > 100.0;
+        let impossible = self.spans.iter().filter(is_impossible).count() as u64;
         let mut points = Vec::new();
         for spans in self.spans.chunk_by(|a, b| a.rank == b.rank) {
             points_of_rank(spans, &mut points, messages);
         }
-        points
+        (points, impossible)
     }
 }
 

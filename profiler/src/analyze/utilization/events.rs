@@ -25,6 +25,7 @@ pub fn run(
         fingerprints.add(&call_of(timeline, event));
     }
     let mut utilization = fingerprints.matched(messages);
+    utilization.count_from(timeline.origin());
     let mut points = Vec::new();
     for index in kernels {
         let Some(event) = timeline.events.get(index).copied() else {

@@ -222,6 +222,8 @@ pub struct Utilization<'t> {
     places: FxHashMap<(i64, usize), usize>,
     sums: BTreeMap<i64, RankSum>,
     spans: Spans,
+    /// What calls' times count from, µs; for messages.
+    origin_us: i64,
     impossible: u64,
     unknown_kernels: u64,
     without_table: u64,
@@ -237,10 +239,16 @@ impl<'t> Utilization<'t> {
             places: FxHashMap::default(),
             sums: BTreeMap::new(),
             spans: Spans::default(),
+            origin_us: 0,
             impossible: 0,
             unknown_kernels: 0,
             without_table: 0,
         }
+    }
+
+    /// Tells what the times of calls count from, µs, so that messages have them whole.
+    pub fn count_from(&mut self, origin_us: i64) {
+        self.origin_us = origin_us;
     }
 
     /// The utilization of the next call.
@@ -360,11 +368,11 @@ impl<'t> Utilization<'t> {
                     "UTL",
                     format_args!(
                         "UTL: Event with +100% utilization. This could indicate a problem with \
-                         table fingerprinting:  (pid, utilization, event) {}, {}, {} at {} us",
+                         table fingerprinting:  (pid, utilization, event) {}, {}, {} at {:.3} us",
                         call.rank,
                         utilization * 100.0,
                         call.name,
-                        call.start_us
+                        self.origin_us as f64 + call.start_us
                     ),
                 );
             }
@@ -373,8 +381,19 @@ impl<'t> Utilization<'t> {
     }
 
     /// The results of all calls, and acelyzer's lines about them.
-    pub fn finish(self, messages: &mut Messages) -> UtilizationResults {
+    pub fn finish(mut self, messages: &mut Messages) -> UtilizationResults {
+        let (counters, impossible) = std::mem::take(&mut self.spans).finish(messages);
+        self.impossible += impossible;
         self.say(messages);
+        UtilizationResults {
+            categories: self.categories(),
+            sums: self.sums,
+            counters,
+        }
+    }
+
+    /// For each log, the rows of its ranks and tables, sorted.
+    fn categories(&self) -> Vec<Vec<CategoryRow>> {
         let mut categories = vec![Vec::new(); self.info.logs.len()];
         for ((rank, number), sums) in &self.accumulated {
             let log = match self.info.logs.len() {
@@ -395,12 +414,7 @@ impl<'t> Utilization<'t> {
                 by_place.then(a.time_us.total_cmp(&b.time_us))
             });
         }
-        let counters = self.spans.finish(messages);
-        UtilizationResults {
-            categories,
-            sums: self.sums,
-            counters,
-        }
+        categories
     }
 
     fn say(&self, messages: &mut Messages) {

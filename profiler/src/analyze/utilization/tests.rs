@@ -386,6 +386,7 @@ fn with_autopilot_jobs_are_compared_with_the_sum() {
     );
     assert!(run.counters.is_empty() && run.results.sums.is_empty());
     let rows = &run.results.categories[0];
+    assert_eq!(run.warnings, [""; 0]);
     // acelyzer counts Total twice here (specification, defect 11).
     let total: Vec<_> = rows.iter().filter(|r| r.category == "Total").collect();
     assert_eq!(total.len(), 1);
@@ -406,12 +407,23 @@ fn a_job_inside_of_another_is_told() {
         ..call("k", 50.0, 20.0)
     };
     let run = run(&info, 1.0, &[outer, inner]);
-    assert_eq!(run.results.counters.len(), 2);
+    // The outer job: 10 us ideal in 100; the inner one, in 20, is left out.
+    let percents: Vec<_> = run.results.counters.iter().map(|c| c.percent).collect();
+    assert_eq!(percents, [10.0, 0.0]);
     let told = run
         .warnings
         .iter()
         .any(|w| w.starts_with("UTL: Counter embedding detected."));
     assert!(told, "{:?}", run.warnings);
+}
+
+#[test]
+fn a_job_faster_than_its_sum_is_told() {
+    let log = format!("DSM-AutoPilot BEGIN\n{TABLE}a-opCatX 10\n{END}");
+    let run = run(&info(&[&log]), 1.0, &[call("k", 0.0, 4.0)]);
+    assert_eq!(run.results.counters[0].percent, 101.0);
+    let last = run.warnings.last().unwrap();
+    assert_eq!(last, "UTL: Encountered 1 Events with >100% utilization");
 }
 
 #[test]
