@@ -11,3 +11,4 @@ pub mod pipeline;
 pub mod refine;
 pub mod rows;
 pub mod stages;
+pub mod utilization;
