@@ -105,6 +105,15 @@ struct Sides {
     senders: FxHashMap<(Sym, Sym), Option<u32>>,
 }
 
+/// The sending side of what was received.
+struct Sent<'s> {
+    /// With the sender, if the receive did not say it.
+    way: Way,
+    sends: &'s [u32],
+    /// What told the receiver of them.
+    calls: Option<&'s [u32]>,
+}
+
 /// The name of the synchronization in an event's name: `x [sync=NAME] y`.
 pub fn sync_of(name: &str) -> Option<&str> {
     let (_, rest) = name.split_once(" [sync=")?;
@@ -202,7 +211,7 @@ impl Sides {
         let mut heard: FxHashMap<Way, Vec<bool>> = FxHashMap::default();
         for way in &self.order {
             let receives = self.receives.get(way).map_or(&[][..], Vec::as_slice);
-            let Some((way, sends, calls)) = self.sent(*way) else {
+            let Some(Sent { way, sends, calls }) = self.sent(*way) else {
                 all.lonely_receives += receives.len() as u64;
                 continue;
             };
@@ -246,16 +255,16 @@ impl Sides {
         Way { to: ANYONE, ..way }
     }
 
-    /// The sends of what was received on a way, and what told the receiver of them;
-    /// with the sender, if the receive did not say it.
-    fn sent(&self, mut way: Way) -> Option<(Way, &[u32], Option<&[u32]>)> {
+    /// The sends of what was received on a way.
+    fn sent(&self, mut way: Way) -> Option<Sent<'_>> {
         if way.from == ANYONE {
             way.from = self.senders.get(&(way.group, way.sync)).copied()??;
         }
-        let segments = self.segments.get(&way).map(Vec::as_slice);
+        let calls = self.segments.get(&way).map(Vec::as_slice);
         let sends = self.sends.get(&self.key(way)).map(Vec::as_slice);
         // A capture without the data's event still has those that told of it.
-        Some((way, sends.or(segments)?, segments))
+        let sends = sends.or(calls)?;
+        Some(Sent { way, sends, calls })
     }
 
     fn unheard(&self, heard: &FxHashMap<Way, Vec<bool>>) -> u64 {
