@@ -1,6 +1,7 @@
 //! Analyses of traces: pure, no files, no command line.
 
 pub mod alignment;
+pub mod alignment_compat;
 pub mod classes;
 pub mod config;
 pub mod exchanges;
