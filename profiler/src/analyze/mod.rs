@@ -1,13 +1,20 @@
-//! Analyses of traces: pure, no files, no command line.
+//! Analyses of traces: what `aiprof analyze` and `aiprof acelyzer` do between reading
+//! a trace and writing one.
 
 pub mod alignment;
 pub mod alignment_compat;
+pub mod calibration;
 pub mod classes;
 pub mod config;
 pub mod exchanges;
 pub mod launch_flows;
 pub mod limit;
 pub mod messages;
+pub mod normalize;
+pub mod overlap;
+pub mod pipeline;
+pub mod refine;
+pub mod rows;
 #[cfg(test)]
 mod scene;
 pub mod stages;

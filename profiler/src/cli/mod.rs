@@ -2,6 +2,7 @@
 //! module knows clap.
 
 mod acelyzer;
+mod analysis;
 mod closing;
 mod completions;
 mod diff;
