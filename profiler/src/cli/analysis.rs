@@ -99,6 +99,9 @@ impl Analysis<'_> {
                 }
             },
         );
+        if outcome.is_fatal {
+            bail!("nothing can be made of these traces");
+        }
         for table in &outcome.tables {
             let path = beside(&config.output, table.purpose, table.extension);
             let mut file = OutputFile::create(&path)?;

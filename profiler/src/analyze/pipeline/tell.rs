@@ -6,6 +6,9 @@ use crate::analyze::overlap;
 use crate::analyze::utilization::{UtilizationResults, python};
 use crate::calibrate::jobs::{Place, Refusal};
 
+/// A frequency that is less sure, MHz, is not recommended.
+const SURE: f64 = 1.0;
+
 impl Run<'_> {
     pub(super) fn tell_calibration(&mut self) {
         let found = &self.outcome.calibration;
@@ -22,7 +25,8 @@ impl Run<'_> {
         }
         for clock in &found.clocks {
             let off = (clock.mhz - self.config.soc_mhz).abs();
-            if off > 0.1 && off > clock.mhz_error && !self.config.is_fitted {
+            let is_known = clock.mhz_error < SURE.min(off);
+            if off > 0.1 && is_known && !self.config.is_fitted {
                 messages.warn(
                     "FREQ",
                     format_args!(
