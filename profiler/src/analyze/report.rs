@@ -281,8 +281,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
 }
 
-/// Puts it together.
-pub fn make(timeline: &Timeline, outcome: &Outcome, inputs: Vec<Input>) -> Report {
+/// Puts it together; without what only plots need, if there are none.
+pub fn make(timeline: &Timeline, outcome: &Outcome, inputs: Vec<Input>, has_plots: bool) -> Report {
     let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),
         inputs,
@@ -297,7 +297,10 @@ pub fn make(timeline: &Timeline, outcome: &Outcome, inputs: Vec<Input>) -> Repor
         tokens: tokens(outcome),
         power: power(outcome),
         overlaps: outcome.overlap.resolved,
-        series: series(timeline),
+        series: match has_plots {
+            true => series(timeline),
+            false => Vec::new(),
+        },
         findings: Vec::new(),
     };
     report.findings = super::findings::find(&report);

@@ -114,11 +114,11 @@ impl Analysis<'_> {
             self.messages.info("SEC", text);
         }
         let inputs = std::mem::take(&mut self.inputs);
-        let report = report::make(&timeline, &outcome, inputs);
+        let report = report::make(&timeline, &outcome, inputs, self.style == Style::Aiprof);
         self.show("writing");
         if let Some(file) = trace {
-            let header = self.header(&timeline, outcome.devices, &report);
-            write_trace(&timeline, &header, file, config.format)?;
+            let header = self.header(&timeline, outcome.devices.clone(), &report);
+            write_trace(&timeline, &header, &outcome.order, file, config.format)?;
         }
         if self.style == Style::Aiprof && config.write_trace && config.stats {
             let mut file = OutputFile::create(&beside(&config.output, "report", "json"))?;
@@ -313,21 +313,21 @@ fn add_devices(devices: &mut Vec<Value>, more: Option<Value>) {
 fn write_trace(
     timeline: &Timeline,
     header: &Header,
+    order: &[u32],
     mut file: OutputFile,
     format: Format,
 ) -> Result<()> {
     debug_assert!(format == Format::Json);
-    let order: Vec<u32> = (0u32..).take(timeline.events.len()).collect();
     let words = Words {
         classes: classes::NAMES,
     };
     let failed = || format!("cannot write {}", header.name);
     if file.path().extension().is_some_and(|e| e == "gz") {
         let mut out = GzEncoder::new(&mut file, Compression::fast());
-        trace_events::write(timeline, words, header, &order, &mut out).with_context(failed)?;
+        trace_events::write(timeline, words, header, order, &mut out).with_context(failed)?;
         out.finish().with_context(failed)?;
     } else {
-        trace_events::write(timeline, words, header, &order, &mut file).with_context(failed)?;
+        trace_events::write(timeline, words, header, order, &mut file).with_context(failed)?;
     }
     file.commit()
 }
