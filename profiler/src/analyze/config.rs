@@ -35,6 +35,8 @@ pub struct Config {
     pub counters: Counters,
     /// Frequency of the device's cycle counter, MHz.
     pub soc_mhz: f64,
+    /// Go by the frequency that the trace tells, where it does; else by `soc_mhz`.
+    pub is_fitted: bool,
     /// Frequency of the cores, to which ideal cycles refer, MHz.
     pub core_mhz: f64,
     /// What one unit of the charge counter is worth.
@@ -102,6 +104,7 @@ impl Default for Config {
             compiler_info: Vec::new(),
             counters: Counters::default(),
             soc_mhz: 1000.0,
+            is_fitted: false,
             core_mhz: 1100.0,
             power_scale: PowerScale::default(),
             power_skip_events: false,

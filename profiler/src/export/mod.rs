@@ -18,6 +18,7 @@ pub mod svg;
 pub mod tables;
 mod text;
 pub mod trace;
+pub mod trace_events;
 
 use crate::profile::Profile;
 use std::io::{self, Write};

@@ -54,6 +54,8 @@ kinds! {
     BARRIER = 14, t => t.contains("Barrier:") || t.contains("barrier:");
     /// TORCH: name has "HCOLL".
     HCOLL = 15, t => t.contains("HCOLL");
+    /// Name has "DmaI" or "DmaO".
+    HAS_DMA = 17, t => t.contains("DmaI") || t.contains("DmaO");
     /// Name says that it is of the whole machine, not of a row.
     GLOBAL = 16, t => GLOBALS.iter().any(|part| t.contains(part));
 }

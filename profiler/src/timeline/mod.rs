@@ -146,6 +146,8 @@ pub struct Event {
     pub binds_enclosing: bool,
     /// It is left out of everything from here on.
     pub dropped: bool,
+    /// Its row and category are those of a device or its host, as TensorBoard wants.
+    pub is_refined: bool,
 }
 
 impl Event {
@@ -170,6 +172,7 @@ impl Event {
             class: 0,
             binds_enclosing: false,
             dropped: false,
+            is_refined: false,
         }
     }
 
@@ -206,6 +209,10 @@ pub struct Device {
     pub adjusted: (f64, f64),
     /// By how much it was moved with its job, microseconds; 0: not.
     pub moved: f64,
+    /// Wraps are counted.
+    pub is_counted: bool,
+    /// The charge came as a text.
+    pub power_is_text: bool,
     /// They came as a list, `args.cycles_ts`, which stays among the arguments.
     pub is_listed: bool,
 }

@@ -86,8 +86,10 @@ const POWERS: [f64; 16] = [
 
 /// Nanoseconds of a time in microseconds, rounded. `None` beyond what fits.
 pub fn nanoseconds(us: f64) -> Option<i64> {
-    let ns = (us * 1000.0).round();
-    (ns.abs() < (1i64 << 62) as f64).then_some(ns as i64)
+    // Whole ones first: times far from the origin have no bits to spare.
+    let whole = us.floor();
+    let rest = ((us - whole) * 1000.0).round();
+    (whole.abs() < (1i64 << 52) as f64).then(|| whole as i64 * 1000 + rest as i64)
 }
 
 /// Writes microseconds since `origin` as a JSON number with up to three decimals.

@@ -13,11 +13,14 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+use super::analysis::{self, Analysis, Style};
 use super::{EXIT_FAILURE, EXIT_USAGE, screen};
 use crate::analyze::config::Config;
 use crate::analyze::messages::{Level, Messages};
-use anyhow::{Result, bail};
+use anyhow::Result;
+use argparse::repr;
 use console::Console;
+use serde_json::json;
 use settings::{Given, Settings, Stop};
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -27,6 +30,8 @@ use std::path::Path;
 const NAME: &str = "acelyzer";
 /// The release whose command line, files and formats these are.
 const VERSION: &str = "1.3.0";
+/// By this acelyzer and others know a trace that it wrote.
+const APPLICATION: &str = "Acelyzer: Trace Post-Processing Tool";
 
 /// The arguments after acelyzer's name, where a command line is one of its: the
 /// program is called acelyzer, or its first argument is `acelyzer`.
@@ -100,7 +105,7 @@ fn start(settings: &Settings, hint: Option<&str>) -> Result<u8> {
     }
     let mut messages = Messages::new(level);
     match convert::config(settings, &mut messages) {
-        Ok(config) => execute(config, settings, messages, console),
+        Ok(config) => execute(&config, settings, messages, console),
         Err(text) => {
             console.log(Level::Error, &text);
             Ok(EXIT_FAILURE)
@@ -108,18 +113,73 @@ fn start(settings: &Settings, hint: Option<&str>) -> Result<u8> {
     }
 }
 
-/// Runs the analysis. `messages` are about the stages; acelyzer prints them after
-/// those of the inputs.
+/// Runs the analysis. `about` are the messages on the stages; acelyzer prints them
+/// after those of the inputs.
 fn execute(
-    config: Config,
+    config: &Config,
     settings: &Settings,
-    messages: Messages,
+    about: Messages,
     mut console: Console<std::io::Stdout>,
 ) -> Result<u8> {
+    let level = config.level;
+    let files = analysis::files(&config.inputs);
+    let names: Vec<String> = files
+        .iter()
+        .map(|path| repr(&path.to_string_lossy()))
+        .collect();
+    console.log(
+        Level::Info,
+        &format!("Reading files: [{}]", names.join(", ")),
+    );
+    console.log(Level::Info, &format!("Ingesting {} files.", files.len()));
+    if files.is_empty() {
+        console.log(Level::Error, "No input files found.");
+        return Ok(EXIT_FAILURE);
+    }
+    console.show(&about);
+    let mut messages = Messages::new(level);
+    let mut show = |text: &str| screen::set_progress(text);
+    let result = Analysis {
+        config,
+        style: Style::Acelyzer,
+        other: json!({
+            "Application": APPLICATION,
+            "CmdLine": std::env::args().collect::<Vec<_>>().join(" "),
+            "Settings": settings,
+        }),
+        messages: &mut messages,
+        progress: screen::has_progress().then_some(&mut show as &mut dyn FnMut(&str)),
+    }
+    .run(&files);
+    screen::clear_progress();
     console.show(&messages);
-    let settings = serde_json::to_string(settings)?;
-    bail!(
-        "acelyzer: not built yet: {} {settings}",
-        config.output.display()
-    )
+    let events = match result {
+        Ok(events) => events,
+        // Of a file that cannot be read a message has been shown.
+        Err(error) => {
+            if !messages.iter().any(|message| message.level == Level::Error) {
+                console.log(Level::Error, &format!("{error:#}"));
+            }
+            return Ok(EXIT_FAILURE);
+        }
+    };
+    console.log(Level::Info, "Finishing ... Return code= 0");
+    console.log(Level::Info, &format!("Exported events:  {events}"));
+    Ok(0)
+}
+
+/// Fuzzing entry: any bytes as acelyzer's command line, arguments between zeros. No
+/// file is opened.
+#[doc(hidden)]
+pub fn fuzz_acelyzer(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let words: Vec<_> = text.split('\0').map(str::to_owned).collect();
+    if let Ok(Given { mut settings, .. }) = settings::parse(&words) {
+        settings.profile = "default.json".to_owned();
+        let mut messages = Messages::new(Level::Trace);
+        if convert::check(&settings, &mut messages).is_ok() {
+            // A filter may be refused.
+            let _ = convert::config(&settings, &mut messages);
+        }
+    }
 }
