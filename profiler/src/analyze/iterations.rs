@@ -7,7 +7,7 @@
 //! sequence in linear time.
 
 use crate::analyze::messages::Messages;
-use crate::analyze::numbers::shortest;
+use crate::analyze::utilization::python::repr;
 use crate::timeline::{Id, Kinds, Sym, Timeline};
 use rustc_hash::FxHashMap;
 
@@ -100,7 +100,7 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, messages: &mut Messages) -> Vec<I
             Id::Number(number) => number.to_string(),
             Id::Token(text) => timeline.name(text).to_owned(),
         };
-        let (mean, count) = (shortest(one.mean_us), one.count);
+        let (mean, count) = (repr(one.mean_us), one.count);
         messages.info(
             "ITSTATS",
             format_args!("ITSTATS: [{pid}] avg_iteration_time={mean}, iterations={count}"),
@@ -419,7 +419,11 @@ mod tests {
             let (found, _) = run_of(next());
             assert_eq!(found.count, next().parse::<usize>().unwrap(), "{case}");
             let mean: f64 = next().parse().unwrap();
-            assert!((found.mean_us - mean).abs() < 1e-6, "{case}: {}", found.mean_us);
+            assert!(
+                (found.mean_us - mean).abs() < 1e-6,
+                "{case}: {}",
+                found.mean_us
+            );
         }
     }
 
