@@ -16,7 +16,6 @@ pub mod launch_flows;
 pub mod limit;
 pub mod messages;
 pub mod normalize;
-pub mod numbers;
 pub mod overlap;
 pub mod pipeline;
 pub mod power;

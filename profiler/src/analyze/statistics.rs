@@ -203,7 +203,7 @@ fn row(timeline: &Timeline, calls: &[(u32, u32)], rows: &Rows) -> Option<KernelR
         events.filter_map(|call| timeline.events.get(call.1 as usize))
     };
     let first = events().next()?;
-    values.extend(events().map(|event| event.dur));
+    values.extend(events().map(|event| length(timeline, event)));
     let times = Spread::of(&mut values)?;
     let mut ticks = [Spread::default(); 4];
     let mut has_ticks = false;
@@ -227,6 +227,26 @@ fn row(timeline: &Timeline, calls: &[(u32, u32)], rows: &Rows) -> Option<KernelR
         times,
         ticks: has_ticks.then_some(ticks),
     })
+}
+
+/// A kernel's length, microseconds: as acelyzer takes it, from two times since the
+/// counter's zero. They are rounded, by far less than a nanosecond; but where a mean
+/// or median ends in half a nanosecond, that decides on its last digit.
+fn length(timeline: &Timeline, event: &Event) -> f64 {
+    let Some(device) = timeline.device(event) else {
+        return event.dur;
+    };
+    let (from, to) = device.phase.ends();
+    let us = |index: usize| {
+        device
+            .stamps
+            .get(index)
+            .map(|at| *at as f64 / timeline.mhz(event))
+    };
+    let length = us(to).zip(us(from)).map(|(to, from)| to - from);
+    // It is not the counters' if the event was shortened.
+    let is_same = |length: &f64| (length - event.dur).abs() < 1e-6;
+    length.filter(is_same).unwrap_or(event.dur)
 }
 
 fn active(
