@@ -5,6 +5,7 @@ pub mod alignment;
 pub mod alignment_compat;
 pub mod calibration;
 pub mod classes;
+pub mod collectives;
 pub mod comm_summary;
 pub mod config;
 pub mod exchanges;
