@@ -144,6 +144,9 @@ pub fn run(timeline: &mut Timeline, kinds: &Kinds, pairs: &[Exchange]) -> Outcom
     outcome
 }
 
+/// An operation's number, and its messages so far: synchronization, sender, receiver.
+type Open = (usize, FxHashSet<(Sym, u32, u32)>);
+
 /// Messages of each operation: a message's second occurrence begins the next one.
 fn operations(timeline: &Timeline, pairs: &[Exchange]) -> Vec<Vec<Exchange>> {
     let mut sorted = pairs.to_vec();
@@ -152,7 +155,7 @@ fn operations(timeline: &Timeline, pairs: &[Exchange]) -> Vec<Vec<Exchange>> {
         event.map_or(0.0, Event::end)
     };
     sorted.sort_by(|a, b| sent(a).total_cmp(&sent(b)));
-    let mut open: FxHashMap<Sym, (usize, FxHashSet<(Sym, u32, u32)>)> = FxHashMap::default();
+    let mut open: FxHashMap<Sym, Open> = FxHashMap::default();
     let mut all: Vec<Vec<Exchange>> = Vec::new();
     for pair in sorted {
         let (at, seen) = open.entry(pair.group).or_insert_with(|| {

@@ -4,6 +4,7 @@
 pub mod alignment;
 pub mod alignment_compat;
 pub mod calibration;
+pub mod checks;
 pub mod classes;
 pub mod collectives;
 pub mod comm_summary;
@@ -15,9 +16,11 @@ pub mod limit;
 pub mod messages;
 pub mod normalize;
 pub mod overlap;
+pub mod overlap_share;
 pub mod pipeline;
 pub mod refine;
 pub mod rows;
 #[cfg(test)]
 mod scene;
 pub mod stages;
+pub mod verify;
