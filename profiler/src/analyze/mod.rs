@@ -31,6 +31,7 @@ pub mod rows;
 #[cfg(test)]
 mod scene;
 pub mod sequence;
+pub mod split;
 pub mod stages;
 pub mod statistics;
 #[cfg(test)]
