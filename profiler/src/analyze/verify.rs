@@ -370,7 +370,7 @@ mod tests {
             overlaps
                 .instances
                 .iter()
-                .filter(|i| i["pid"] == rank)
+                .filter(|i| i.0[1].1 == rank)
                 .count()
         };
         assert_eq!([of(0), of(1), of(2), of(3)], [2, 4, 4, 7]);
