@@ -3,6 +3,7 @@
 
 pub mod alignment;
 pub mod alignment_compat;
+pub mod all_reduce_bandwidth;
 pub mod bandwidth;
 pub mod calibration;
 pub mod checks;
