@@ -4,6 +4,7 @@
 //! * [`need`]: what a test needs from the machine, and the visible skip;
 //! * [`workload`]: builds the programs in `workloads/`;
 //! * [`aiu`]: the virtual AIU runtime and its truth file;
+//! * [`aiu_trace`]: AIU traces with a known truth;
 //! * [`aiprof`]: finds, builds and runs the binary under test;
 //! * [`child`]: processes that end with their test;
 //! * [`folded`]: reads folded stacks;
@@ -20,6 +21,7 @@
 
 pub mod aiprof;
 pub mod aiu;
+pub mod aiu_trace;
 pub mod chain;
 pub mod child;
 pub mod folded;
