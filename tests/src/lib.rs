@@ -3,6 +3,7 @@
 //!
 //! * [`need`]: what a test needs from the machine, and the visible skip;
 //! * [`workload`]: builds the programs in `workloads/`;
+//! * [`acelyzer`]: the original and ours, side by side;
 //! * [`aiu`]: the virtual AIU runtime and its truth file;
 //! * [`aiu_trace`]: AIU traces with a known truth;
 //! * [`aiprof`]: finds, builds and runs the binary under test;
@@ -19,6 +20,7 @@
 //!
 //! `README.md` says which test proves which promise.
 
+pub mod acelyzer;
 pub mod aiprof;
 pub mod aiu;
 pub mod aiu_trace;
