@@ -62,8 +62,8 @@ macro_rules! parity {
         $(
             #[test]
             fn $name() -> anyhow::Result<()> {
-                let intended: Vec<&str> = [$(&$intended[..]),*].concat();
-                check(stringify!($name), $input, $args, &intended)
+                let intended: &[&[&str]] = &[$(&$intended[..]),*];
+                check(stringify!($name), $input, $args, &intended.concat())
             }
         )*
     };

@@ -140,7 +140,9 @@ impl Which {
     }
 
     fn command(self) -> anyhow::Result<Command> {
-        if self == Self::Original {
+        // A check of the tests themselves, as elsewhere perf takes aiprof's place.
+        let oracle = std::env::var_os("AIPROF_TESTS_ORACLE").is_some_and(|o| o == "acelyzer");
+        if self == Self::Original || oracle {
             let folder = original().map_err(anyhow::Error::msg)?;
             let mut command = Command::new("python3");
             command.arg(folder.join("bin/acelyzer"));
