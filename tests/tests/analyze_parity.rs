@@ -144,6 +144,7 @@ fn once() -> Result<Input, String> {
 fn noisy() -> Result<Input, String> {
     let scenario = Scenario {
         jitter_us: 4.0,
+        begin_jitter_us: 6.0,
         ..jobs(5, 2)
     };
     flex(&scenario, Flex::default())

@@ -216,7 +216,8 @@ impl<'a> Player<'a> {
             + of.offset_us
             + self.scenario.shift_us(job)
             + self.rng.jitter(self.scenario.jitter_us);
-        let host_dur_us = nanoseconds(end_us - start_us);
+        let late = self.rng.jitter(self.scenario.begin_jitter_us);
+        let host_dur_us = nanoseconds((end_us - start_us - late).max(0.001));
         self.story.events.push(Event {
             rank,
             job,

@@ -87,6 +87,9 @@ pub struct Scenario {
     pub pause_us: (f64, f64),
     /// How far the host's times are from the truth, in microseconds, either way.
     pub jitter_us: f64,
+    /// How far, beside that, the host's begin of an event is from the truth, in
+    /// microseconds, either way: it is the end that the host sees well.
+    pub begin_jitter_us: f64,
     /// By how much the host's clock of a rank may differ from rank 0's, in
     /// microseconds, either way.
     pub offset_us: f64,
@@ -120,6 +123,7 @@ impl Default for Scenario {
             kernel_us: (50.0, 600.0),
             pause_us: (20.0, 60.0),
             jitter_us: 0.0,
+            begin_jitter_us: 0.0,
             offset_us: 0.0,
             shifts_us: Vec::new(),
             collectives: None,
