@@ -28,7 +28,7 @@ const KERNELS: [&str; 13] = [
 ];
 
 /// The time that the last counters of an operation take beyond its end.
-const TAIL_US: f64 = 0.02;
+pub(super) const TAIL_US: f64 = 0.02;
 
 /// A scenario while it is played.
 #[derive(Debug)]

@@ -13,6 +13,7 @@
 //! * [`make`], [`collective`], [`power`]: how it is made;
 //! * [`json`], [`flex`], [`torch`]: how it is written;
 //! * [`compiler`]: what the compiler's log says of the kernels;
+//! * [`judge`]: how far an output is from a story;
 //! * [`bulk`]: large files for measurements, without a truth.
 
 pub mod bulk;
@@ -21,6 +22,7 @@ pub mod collective;
 pub mod compiler;
 pub mod flex;
 pub mod json;
+pub mod judge;
 pub mod make;
 pub mod power;
 pub mod rng;

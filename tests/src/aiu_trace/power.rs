@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::make::TAIL_US;
 use super::rng::Rng;
 use super::scenario::Scenario;
 use super::story::{Kind, Power, Story};
@@ -22,7 +23,7 @@ pub(super) fn charge(story: &mut Story, scenario: &Scenario, rng: &mut Rng) {
         for event in story.events.iter().filter(|event| event.rank == rank) {
             if let Some([.., ts4, _]) = event.cycles.filter(|_| event.kind != Kind::Prep) {
                 let at_us = match event.kind {
-                    Kind::DmaIn => event.end_us,
+                    Kind::DmaIn => event.end_us + TAIL_US,
                     Kind::DmaOut => event.start_us,
                     Kind::Prep | Kind::Exec | Kind::Cpu => event.end_us,
                 };
