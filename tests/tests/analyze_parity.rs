@@ -5,10 +5,14 @@
 //! original is wrong, `analyze_truth.rs` says what is right. Without a network to
 //! fetch the original from, the cases are skipped.
 
+use anyhow::Context as _;
+
+use aiprof_tests::acelyzer::trace::TIME_US;
 use aiprof_tests::acelyzer::{Input, Which, differences, run, sample};
 use aiprof_tests::aiu_trace::compiler::{cache, ideals, log};
 use aiprof_tests::aiu_trace::flex::Pairs;
 use aiprof_tests::aiu_trace::json::Values;
+use aiprof_tests::aiu_trace::judge::events;
 use aiprof_tests::aiu_trace::scenario::{Charge, Collectives};
 use aiprof_tests::aiu_trace::{Flex, Latency, Scenario, Shape, Torch};
 use aiprof_tests::need::skip;
@@ -330,6 +334,92 @@ parity! {
     unknown_overlap: three(), "-i rank0_job0.json -o out.json -O both";
     protobuf: three(), "-i rank0_job0.json -o out.json -f protobuf";
     version: three(), "--version";
+}
+
+/// `--compat-bugs`: begin and duration of every span as 1.3.0 has them, also where
+/// they are wrong.
+fn check_times(name: &str, input: Result<Input, String>, args: &str) -> anyhow::Result<()> {
+    let input = match input.and_then(|input| run::original().map(|_| input)) {
+        Ok(input) => input,
+        Err(reason) => {
+            skip(name, &reason);
+            return Ok(());
+        }
+    };
+    let times = |which: Which| -> anyhow::Result<Vec<(String, f64, f64)>> {
+        let ran = which.run(&input, args)?;
+        anyhow::ensure!(
+            ran.code == Some(0),
+            "{which:?} {:?}\n{}{}",
+            ran.code,
+            ran.stdout,
+            ran.stderr
+        );
+        let trace = ran.json("out.json")?;
+        let mut times = Vec::new();
+        for event in events(&trace)?.iter().filter(|event| event["ph"] == "X") {
+            let what = format!("{} of {}", event["name"], event["pid"]);
+            let time = |key: &str| event[key].as_f64().context("no number");
+            times.push((what, time("ts")?, time("dur")?));
+        }
+        times.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        Ok(times)
+    };
+    let (theirs, ours) = (times(Which::Original)?, times(Which::OursWithBugs)?);
+    assert_eq!(theirs.len(), ours.len());
+    let same = |a: &(String, f64, f64), b: &(String, f64, f64)| {
+        a.0 == b.0 && (a.1 - b.1).abs() <= TIME_US && (a.2 - b.2).abs() <= TIME_US
+    };
+    let wrong = theirs.iter().zip(&ours).filter(|(a, b)| !same(a, b));
+    let wrong: Vec<_> = wrong.take(10).collect();
+    anyhow::ensure!(wrong.is_empty(), "acelyzer {args}\nthere, here: {wrong:#?}");
+    Ok(())
+}
+
+macro_rules! compat {
+    ($($name:ident: $input:expr, $args:expr;)*) => {
+        $(
+            #[test]
+            fn $name() -> anyhow::Result<()> {
+                check_times(stringify!($name), $input, $args)
+            }
+        )*
+    };
+}
+
+fn shifted(by_us: f64) -> Result<Input, String> {
+    let scenario = Scenario {
+        shifts_us: vec![(1, by_us)],
+        ..jobs(13, 3)
+    };
+    flex(&scenario, Flex::default())
+}
+
+/// Counters that wrap wherever they happen to, also inside kernels.
+fn wrapping_inside() -> Result<Input, String> {
+    let scenario = Scenario {
+        // A wrap a little after the trace begins.
+        start_cycles: Some((1 << 32) - 3_000_000),
+        gap_us: 7_710_000.0,
+        ..jobs(14, 4)
+    };
+    flex(&scenario, Flex::default())
+}
+
+compat! {
+    bugs_sample_collective: samples(&["allreduce_tp4.json"]), "-i allreduce_tp4.json -o out.json";
+    bugs_sample_collective_frequency: samples(&["allreduce_tp4.json"]), "-i allreduce_tp4.json -o out.json --freq 557.05";
+    bugs_sample_split: split_collective(), "-i rank0.json,rank1.json,rank2.json,rank3.json -o out.json --freq 557.05";
+    bugs_sample_flex: samples(&[SAMPLE]), "-i sample_flex_3062_job_4.json -o out.json";
+    bugs_chain: chain(), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json -o out.json --freq 557.05";
+    bugs_chain_v2: chain(), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json -o out.json --freq 557.05 -S";
+    bugs_ring: flex(&ranks(Shape::Ring, 3), Flex::default()), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json -o out.json --freq 557.05";
+    bugs_tree: flex(&ranks(Shape::Tree, 5), Flex::default()), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json,rank4_job0.json -o out.json --freq 557.05";
+    bugs_two_ranks: flex(&ranks(Shape::Tree, 2), Flex::default()), "-i rank0_job0.json,rank1_job0.json -o out.json --freq 557.05";
+    bugs_shift_later: shifted(50_000.0), "-i rank0_job0.json,rank0_job1.json,rank0_job2.json -o out.json --freq 557.05 --flex_ts_fix";
+    bugs_shift_earlier: shifted(-50_000.0), "-i rank0_job0.json,rank0_job1.json,rank0_job2.json -o out.json --freq 557.05 --flex_ts_fix";
+    bugs_wraps: wrapping_inside(), "-i rank0_job0.json,rank0_job1.json,rank0_job2.json,rank0_job3.json -o out.json --freq 557.05";
+    bugs_torch_ranks: two_torch(), "-i rank0.pt.trace.json,rank1.pt.trace.json -o out.json";
 }
 
 /// The unit of older charge counters: acelyzer takes all power for impossible. What

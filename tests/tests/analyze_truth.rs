@@ -98,6 +98,43 @@ fn generator_and_original_agree() -> anyhow::Result<()> {
     )
 }
 
+/// It finds the messages between ranks, each at its host's clock.
+#[test]
+fn generator_and_original_agree_on_messages() -> anyhow::Result<()> {
+    if without_original("generator_and_original_agree_on_messages") {
+        return Ok(());
+    }
+    for shape in [Shape::Chain, Shape::Ring, Shape::Tree] {
+        let story = collective(13, shape, 4, Latency::Symmetric(0.5, 3.0)).make();
+        let more = format!("{} -M --flow", frequency(&story));
+        let trace = run(Which::Original, &story, Flex::default(), &more)?.json("out.json")?;
+        let mut shown: Vec<(String, u64, i64)> = Vec::new();
+        for event in events(&trace)?.iter().filter(|event| event["ph"] == "f") {
+            let rank = event["pid"].as_u64().context("no pid")?;
+            let name = event["name"].as_str().context("no name")?;
+            let at = event["ts"].as_f64().context("no ts")? + 0.001;
+            shown.push((name.to_owned(), rank, (at * 100.0).round() as i64));
+        }
+        let of = |message: &aiprof_tests::aiu_trace::story::Message| {
+            let at = message.received_us + story.ranks[message.to].offset_us;
+            let at = (at * 100.0).round() as i64;
+            (message.sync.clone(), message.to as u64, at)
+        };
+        let mut truth: Vec<_> = story.messages.iter().map(of).collect();
+        shown.sort();
+        truth.sort();
+        assert_eq!(shown.len(), truth.len(), "{shape:?}");
+        for (shown, truth) in shown.iter().zip(&truth) {
+            let same = (&shown.0, shown.1) == (&truth.0, truth.1);
+            anyhow::ensure!(
+                same && (shown.2 - truth.2).abs() <= 1,
+                "{shape:?}: {shown:?}, not {truth:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Times, power, utilization and iterations of a scenario with one rank.
 fn agrees(which: Which, scenario: &Scenario) -> anyhow::Result<()> {
     let story = scenario.make();

@@ -58,7 +58,7 @@ impl Kernels {
         let dur = self.rng.between(20.0, 60.0);
         let ts = self.at_us;
         self.at_us += dur;
-        // 50 W in the older unit.
+        // 50 W.
         self.charge += ((dur + 5.0) * 50.0 * 512.0 / 12.0) as u64;
         let counter = |us: f64| ((us - START_US + 1000.0) * MHZ) as u64 + 3_228_353_039;
         let (queued, start, end) = (counter(ts - 1.5), counter(ts), counter(ts + dur));

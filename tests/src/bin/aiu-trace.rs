@@ -1,5 +1,5 @@
 //! Writes AIU traces: large ones for measurements, and those of a seed with their
-//! truth, to look at.
+//! truth, to look at; several ranks are a chain.
 //!
 //!     aiu-trace flex EVENTS FILE
 //!     aiu-trace torch EVENTS FILE
@@ -11,7 +11,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
-use aiprof_tests::aiu_trace::{Flex, Scenario, Torch, bulk, compiler};
+use aiprof_tests::aiu_trace::scenario::Collectives;
+use aiprof_tests::aiu_trace::{Flex, Latency, Scenario, Shape, Torch, bulk, compiler};
 
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -28,9 +29,17 @@ fn main() -> anyhow::Result<()> {
             Ok(file.flush()?)
         }
         ["story", seed, ranks, jobs, folder] => {
+            let ranks = ranks.parse()?;
+            let chain = Collectives {
+                shape: Shape::Chain,
+                groups: 2,
+                latency: Latency::Equal(1.0),
+            };
             let scenario = Scenario {
                 seed: seed.parse()?,
-                ranks: ranks.parse()?,
+                ranks,
+                offset_us: 2000.0,
+                collectives: (ranks > 1).then_some(chain),
                 jobs: jobs.parse()?,
                 ..Scenario::default()
             };
