@@ -2,15 +2,18 @@
 
 pub mod aggregate;
 pub mod aiu;
+pub mod analyze;
 pub mod calibrate;
 pub mod cli;
 pub mod collect;
 pub mod correlate;
 pub mod export;
 pub mod import;
+pub mod parallel;
 pub mod probes;
 pub mod process;
 pub mod profile;
 pub mod symbolize;
+pub mod timeline;
 pub mod unwind;
 pub mod wire;

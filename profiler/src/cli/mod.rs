@@ -1,6 +1,8 @@
 //! The command line: parsed here into plain configuration; nothing below this
 //! module knows clap.
 
+mod acelyzer;
+mod analysis;
 mod closing;
 mod completions;
 mod diff;
@@ -148,6 +150,13 @@ enum Sub {
     Doctor(doctor::DoctorArgs),
     /// Show what is probed in accelerator runtimes, and check tables of your own
     Probes(probes::ProbesArgs),
+    /// Analyse AIU traces with acelyzer's command line; `aiprof acelyzer -h` explains it
+    #[command(disable_help_flag = true)]
+    Acelyzer {
+        /// acelyzer's options
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),
     /// Print the man page (roff)
@@ -161,6 +170,12 @@ enum Sub {
 /// Whatever went wrong, for [`exit_code`]; a [`clap::Error`] for wrong usage, and
 /// also for `--help` and `--version`.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
+    let args: Vec<_> = args.into_iter().collect();
+    if let Some(args) = acelyzer::arguments(&args) {
+        log::init(Verbosity::default());
+        privileges::drop_file_capabilities()?;
+        return acelyzer::run(args);
+    }
     let cli = parse(args)?;
     log::init(cli.verbosity);
     match cli.subcommand {
@@ -172,15 +187,22 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
             privileges::drop_file_capabilities()?;
             probes::run(&args, cli.verbosity)
         }
+        Some(Sub::Acelyzer { args }) => {
+            privileges::drop_file_capabilities()?;
+            acelyzer::run(&args)
+        }
         Some(other) => {
             privileges::drop_file_capabilities()?;
             match other {
                 Sub::Report(args) => report::run(&args)?,
                 Sub::Diff(args) => diff::run(&args)?,
                 Sub::Completions(args) => completions::run(&args)?,
-                Sub::Man | Sub::Record(_) | Sub::Trace(_) | Sub::Doctor(_) | Sub::Probes(_) => {
-                    man::run()?
-                }
+                Sub::Man
+                | Sub::Record(_)
+                | Sub::Trace(_)
+                | Sub::Doctor(_)
+                | Sub::Probes(_)
+                | Sub::Acelyzer { .. } => man::run()?,
             }
             Ok(0)
         }

@@ -17,6 +17,7 @@ pub mod summary;
 pub mod svg;
 mod text;
 pub mod trace;
+pub mod trace_events;
 
 use crate::profile::Profile;
 use std::io::{self, Write};

@@ -1,5 +1,7 @@
 //! Readers: one file per input format.
 
 pub mod capture;
+pub mod json;
+pub mod open;
 
 pub use capture::fuzz_capture;

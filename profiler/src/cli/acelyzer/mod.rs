@@ -1,0 +1,173 @@
+//! `aiprof acelyzer`: acelyzer 1.3.0's command line, word for word.
+//!
+//! It is read as Python's argparse reads it (`argparse`), kept under acelyzer's
+//! names (`settings`), which also go into the output, and turned into the plain
+//! configuration of an analysis (`convert`).
+
+mod argparse;
+mod console;
+mod convert;
+mod help;
+mod options;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use super::analysis::{self, Analysis, Style};
+use super::{EXIT_FAILURE, EXIT_USAGE, screen};
+use crate::analyze::config::Config;
+use crate::analyze::messages::{Level, Messages};
+use anyhow::Result;
+use argparse::repr;
+use console::Console;
+use serde_json::json;
+use settings::{Given, Settings, Stop};
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::Path;
+
+/// The name under which aiprof behaves as acelyzer.
+const NAME: &str = "acelyzer";
+/// The release whose command line, files and formats these are.
+const VERSION: &str = "1.3.0";
+/// By this acelyzer and others know a trace that it wrote.
+const APPLICATION: &str = "Acelyzer: Trace Post-Processing Tool";
+
+/// The arguments after acelyzer's name, where a command line is one of its: the
+/// program is called acelyzer, or its first argument is `acelyzer`.
+pub(crate) fn arguments(args: &[OsString]) -> Option<&[OsString]> {
+    let (program, rest) = args.split_first()?;
+    if Path::new(program)
+        .file_name()
+        .is_some_and(|name| name == NAME)
+    {
+        return Some(rest);
+    }
+    let (first, rest) = rest.split_first()?;
+    (first == NAME).then_some(rest)
+}
+
+/// Runs acelyzer's command line (without its name) and returns the exit code.
+///
+/// # Errors
+/// An output cannot be made. Wrong usage is told here and is no error.
+pub(crate) fn run(args: &[OsString]) -> Result<u8> {
+    let mut words = Vec::with_capacity(args.len());
+    for arg in args {
+        match arg.to_str() {
+            Some(word) => words.push(word.to_owned()),
+            None => return Ok(usage(&format!("not UTF-8: {}", arg.display()))),
+        }
+    }
+    let Given { settings, hint } = match settings::parse(&words) {
+        Ok(given) => given,
+        Err(Stop::Help) => {
+            let text = help::help(screen::width());
+            std::io::stdout().write_all(text.as_bytes())?;
+            return Ok(0);
+        }
+        Err(Stop::Usage(message)) => return Ok(usage(&message)),
+        Err(Stop::Fatal(text)) => {
+            Console::stdout(Level::Info).plain(&text);
+            return Ok(EXIT_FAILURE);
+        }
+    };
+    start(&settings, hint.as_deref())
+}
+
+/// Shows argparse's message; returns its exit code.
+fn usage(message: &str) -> u8 {
+    let usage = help::usage(screen::width());
+    // Nothing helps if stderr is closed.
+    let _ = writeln!(std::io::stderr(), "{usage}{NAME}: error: {message}");
+    EXIT_USAGE
+}
+
+fn start(settings: &Settings, hint: Option<&str>) -> Result<u8> {
+    let level = Level::from_number(settings.loglevel).unwrap_or(Level::Info);
+    let mut console = Console::stdout(level);
+    if let Some(hint) = hint {
+        console.plain(hint);
+    }
+    if settings.version {
+        console.plain(VERSION);
+        return Ok(0);
+    }
+    console.log(Level::Info, "Starting Test parser");
+    let mut messages = Messages::new(level);
+    let checked = convert::check(settings, &mut messages);
+    console.show(&messages);
+    if let Err(text) = checked {
+        if !text.is_empty() {
+            console.plain(&text);
+        }
+        return Ok(EXIT_FAILURE);
+    }
+    let mut messages = Messages::new(level);
+    match convert::config(settings, &mut messages) {
+        Ok(config) => execute(&config, settings, messages, console),
+        Err(text) => {
+            console.log(Level::Error, &text);
+            Ok(EXIT_FAILURE)
+        }
+    }
+}
+
+/// Runs the analysis. `about` are the messages on the stages; acelyzer prints them
+/// after those of the inputs.
+fn execute(
+    config: &Config,
+    settings: &Settings,
+    about: Messages,
+    mut console: Console<std::io::Stdout>,
+) -> Result<u8> {
+    let level = config.level;
+    let files = analysis::files(&config.inputs);
+    let names: Vec<String> = files
+        .iter()
+        .map(|path| repr(&path.to_string_lossy()))
+        .collect();
+    console.log(
+        Level::Info,
+        &format!("Reading files: [{}]", names.join(", ")),
+    );
+    console.log(Level::Info, &format!("Ingesting {} files.", files.len()));
+    if files.is_empty() {
+        console.log(Level::Error, "No input files found.");
+        return Ok(EXIT_FAILURE);
+    }
+    console.show(&about);
+    let mut messages = Messages::new(level);
+    let mut show = |text: &str| screen::set_progress(text);
+    let result = Analysis {
+        config,
+        style: Style::Acelyzer,
+        other: json!({
+            "Application": APPLICATION,
+            "CmdLine": std::env::args().collect::<Vec<_>>().join(" "),
+            "Settings": settings,
+        }),
+        messages: &mut messages,
+        progress: screen::has_progress().then_some(&mut show as &mut dyn FnMut(&str)),
+    }
+    .run(&files);
+    screen::clear_progress();
+    console.show(&messages);
+    // Nothing in the files: the message says why.
+    let Ok(events) =
+        result.or_else(
+            |error| match messages.iter().any(|m| m.level == Level::Error) {
+                true => Err(()),
+                false => {
+                    console.log(Level::Error, &format!("{error:#}"));
+                    Err(())
+                }
+            },
+        )
+    else {
+        return Ok(EXIT_FAILURE);
+    };
+    console.log(Level::Info, "Finishing ... Return code= 0");
+    console.log(Level::Info, &format!("Exported events:  {events}"));
+    Ok(0)
+}

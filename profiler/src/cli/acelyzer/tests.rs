@@ -1,0 +1,330 @@
+use super::argparse::repr;
+use super::settings::{CounterList, Given, Settings, Stop, parse};
+use super::*;
+use crate::analyze::config::{Format, OverlapMode, PowerScale, PowerSource, RankAlignment};
+use crate::analyze::stages::Stage;
+
+/// Splits a command line at blanks.
+fn given(line: &str) -> Result<Given, Stop> {
+    let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+    parse(&words)
+}
+
+fn settings(line: &str) -> Settings {
+    given(line).unwrap().settings
+}
+
+fn usage_of(line: &str) -> String {
+    match given(line) {
+        Err(Stop::Usage(message)) => message,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+fn config(line: &str) -> Config {
+    convert::config(&settings(line), &mut Messages::new(Level::Error)).unwrap()
+}
+
+/// Messages of acelyzer 1.3.0 on Python 3.11, read off its stderr.
+#[test]
+fn mistakes_get_argparse_s_messages() {
+    for (line, message) in [
+        ("", "one of the arguments -i/--input --version is required"),
+        (
+            "-X",
+            "one of the arguments -i/--input --version is required",
+        ),
+        (
+            "--in x",
+            "ambiguous option: --in could match --input, --intermediate",
+        ),
+        (
+            "--i x",
+            "ambiguous option: --i could match --input, --intermediate, --ignore_crit",
+        ),
+        (
+            "-D 9 -i x",
+            "argument -D/--loglevel: invalid choice: 9 (choose from 0, 1, 2, 3, 4)",
+        ),
+        (
+            "-D x -i x",
+            "argument -D/--loglevel: invalid int value: 'x'",
+        ),
+        (
+            "--version -i x",
+            "argument -i/--input: not allowed with argument --version",
+        ),
+        ("-i x foo --bar", "unrecognized arguments: foo --bar"),
+        ("-i x --", "unrecognized arguments: --"),
+        (
+            "-C power_ts4,coll_bw -i x",
+            "argument -C/--counter: invalid choice: 'power_ts4,coll_bw' (choose from \
+             'power_ts4', 'power_ts3', 'coll_bw', 'bandwidth', 'prep_queue', 'rcu_util')",
+        ),
+        ("-i", "argument -i/--input: expected one argument"),
+        ("-i -t", "argument -i/--input: expected one argument"),
+        (
+            "--flow=3 -i x",
+            "argument --flow: ignored explicit argument '3'",
+        ),
+        (
+            "-tMx -i a",
+            "argument -M/--no_mp_sync: ignored explicit argument 'x'",
+        ),
+    ] {
+        assert_eq!(usage_of(line), message, "{line}");
+    }
+}
+
+#[test]
+fn an_event_limit_is_checked() {
+    let reason = usage_of("-i x --event_limit=5");
+    let known = "argument --event_limit: invalid _parse_event_limit_type value: '5'";
+    assert!(reason.starts_with(known), "{reason}");
+    for wrong in [
+        "{",
+        r#"{"skips":1}"#,
+        r#"{"skip":"1"}"#,
+        r#"{"count":1.5}"#,
+        r#"{"ts_end":null}"#,
+        r#"{"no_count_types":5}"#,
+    ] {
+        usage_of(&format!("-i x --event_limit={wrong}"));
+    }
+    let limit = r#"-i x --event_limit {"skip":3,"count":1e3,"ts_start":5,"no_count_types":"MC"}"#;
+    let limit = settings(limit).event_limit;
+    assert_eq!((limit.skip, limit.count), (3, 1000));
+    assert_eq!((limit.ts_start, limit.ts_end), (5.0, f64::MAX));
+    assert_eq!(limit.no_count_types, "MC");
+}
+
+#[test]
+fn options_are_read_in_all_their_forms() {
+    for line in [
+        "-D3 -i x",
+        "-D 3 -i x",
+        "-D=3 -i x",
+        "--logl=3 -i x",
+        "-tD3 -i x",
+    ] {
+        assert_eq!(settings(line).loglevel, 3, "{line}");
+    }
+    let bundled = settings("-tMRi x,y");
+    assert!(!bundled.stats && bundled.skip_mpsync && bundled.build_coll_event);
+    assert_eq!(bundled.input.as_deref(), Some("x,y"));
+    let last = settings("--inp=a --inp b --time ms --max_t -1 --disable_t");
+    assert_eq!(last.input.as_deref(), Some("b"));
+    assert_eq!((last.time_unit.as_str(), last.max_tid_streams), ("ms", -1));
+    assert!(!last.tb_refinement);
+    assert_eq!(settings("--max_tid_streams=1_0 -i x").max_tid_streams, 10);
+    let words = ["-i", "a b.json", "-o", "- x"].map(str::to_owned);
+    let blank = parse(&words).unwrap().settings;
+    assert_eq!(
+        (blank.input.as_deref(), blank.output.as_str()),
+        (Some("a b.json"), "- x")
+    );
+}
+
+#[test]
+fn counters_take_any_number_of_values() {
+    let list = |line: &str| match settings(line).counter {
+        CounterList::Given(list) => list,
+        CounterList::Default(_) => panic!("{line}"),
+    };
+    assert_eq!(list("-C -i x"), [""; 0]);
+    assert_eq!(
+        list("-i x -C power_ts3 bandwidth"),
+        ["power_ts3", "bandwidth"]
+    );
+    assert_eq!(list("-i x -Ccoll_bw"), ["coll_bw"]);
+    assert_eq!(
+        usage_of("-i x -Ccoll_bw bandwidth"),
+        "unrecognized arguments: bandwidth"
+    );
+    assert_eq!(config("-C -i x").counters.power, None);
+    let some = config("-C power_ts3 bandwidth -i x").counters;
+    assert_eq!(some.power, Some(PowerSource::Ts3));
+    assert!(some.bandwidth && !some.coll_bw && !some.prep_queue && !some.rcu_util);
+}
+
+#[test]
+fn help_comes_before_later_mistakes() {
+    assert_eq!(given("-h -D x").unwrap_err(), Stop::Help);
+    assert_eq!(given("-th -i").unwrap_err(), Stop::Help);
+    assert!(matches!(given("-D x -h"), Err(Stop::Usage(_))));
+    let text = help::help(80);
+    for option in options::OPTIONS {
+        assert!(text.contains(option.long), "{}", option.long);
+    }
+    let usage = help::usage(80);
+    assert!(usage.starts_with("usage: acelyzer [-h]\n"));
+}
+
+#[test]
+fn frequencies_are_one_or_two() {
+    assert_eq!(settings("-i x --freq 560:1100").freq, [560.0, 1100.0]);
+    let one = given("-i x --freq 557.05").unwrap();
+    assert_eq!(one.settings.freq, [557.05, 1100.0]);
+    assert_eq!(
+        one.hint.unwrap(),
+        "HINT: --freq only specified SoC freqency 557.05. Using default core freq 1100.0. \
+         You may specify both by using: --freq=<soc>:<core>"
+    );
+    let wrong = "ERROR: Frequency setting requires float values.";
+    for line in ["-i x --freq a:1", "-i x --freq 1:", "-i x --freq 1:b"] {
+        assert_eq!(
+            given(line).unwrap_err(),
+            Stop::Fatal(wrong.to_owned()),
+            "{line}"
+        );
+    }
+    let Err(Stop::Fatal(text)) = given("-i x --freq abc") else {
+        panic!("a word is no frequency");
+    };
+    assert!(
+        text.starts_with("HINT: ") && text.ends_with(wrong),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_acelyzer_refuses_at_the_start_is_refused() {
+    let check = |line: &str| {
+        let mut messages = Messages::new(Level::Info);
+        let result = convert::check(&settings(line), &mut messages);
+        let texts: Vec<_> = messages.iter().map(|m| m.text.clone()).collect();
+        (result, texts)
+    };
+    let positive = "Frequency settings are required to be a positive non-zero float value.";
+    for freq in ["0:1", "1:0", "-5:1", "nan:1", "inf:1"] {
+        let (result, _) = check(&format!("-i x --freq={freq}"));
+        assert_eq!(result, Err(positive.to_owned()), "{freq}");
+    }
+    let (result, _) = check("-i x --freq_scaling 2");
+    let obsolete = "ERROR: Use of obsolete cmdline '--freq_scaling'. \
+                    Use '--freq=<soc>:<core>' instead!";
+    assert_eq!(result, Err(obsolete.to_owned()));
+    let (result, texts) = check("-i x -C power_ts3 power_ts4");
+    assert!(result.is_err());
+    assert_eq!(texts, ["power_ts3 and power_ts4 are mutually exclusive"]);
+    let (result, texts) = check("-i x");
+    assert!(result.is_ok());
+    assert_eq!(
+        texts,
+        [
+            "rcu_util counter requested but no compiler log/inductor spyre directory path \
+          provided. No utilization will be plotted."
+        ]
+    );
+    // A list of paths that are there is no invalid path.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().display();
+    assert_eq!(check(&format!("-i x -c {path},{path}")).1, [""; 0]);
+    assert_eq!(check(&format!("-i x -c {path},/nix/nix")).1.len(), 1);
+}
+
+#[test]
+fn settings_are_acelyzer_s_and_in_its_order() {
+    let text = serde_json::to_string(&settings("-i in.json -o a.json --freq 557:1100")).unwrap();
+    let keys: Vec<_> = text
+        .split("\":")
+        .filter_map(|part| part.rsplit('"').next())
+        .collect();
+    // otherData.Settings of acelyzer 1.3.0 for the same command line.
+    let expected = "counter compiler_info loglevel event_filter event_limit skip count ts_start \
+                    ts_end no_count_types filter format freq flow freq_scaling input \
+                    intermediate skip_events drop_globals skip_mpsync overlap max_tid_streams \
+                    profile output build_coll_event mp_sync_v2 split_events stats sync_to_dev \
+                    verification_mode autopilot_data keep_prep keep_names tb_refinement tb \
+                    save_to_file flex_ts_fix disable_input_warnings comm_summarize_seq \
+                    power_stats time_unit ignore_crit version";
+    let expected: Vec<_> = expected.split_whitespace().collect();
+    assert_eq!(keys[..expected.len()], expected);
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value["counter"], "power_ts4 coll_bw prep_queue rcu_util");
+    assert_eq!(value["event_limit"]["count"], 1_152_921_504_606_846_976_u64);
+    assert_eq!(value["event_limit"]["ts_end"], f64::MAX);
+    assert_eq!(value["freq"], serde_json::json!([557.0, 1100.0]));
+    assert_eq!(value["disable_input_warnings"], true);
+    assert_eq!(value["output"], "a.json");
+    assert_eq!(value["compiler_info"], serde_json::Value::Null);
+}
+
+#[test]
+fn output_and_profile_have_acelyzer_s_defaults() {
+    assert_eq!(settings("-i x").output, "processed_trace.pt.trace.json");
+    assert_eq!(settings("-i x --disable_tb").output, "processed_trace.json");
+    assert_eq!(settings("-i x -V --disable_tb").output, "report.json");
+    assert_eq!(settings("-i x").profile, "default.json");
+    assert_eq!(settings("-i x --tb").profile, "torch_minimal.json");
+    assert_eq!(settings("-i x --tb -P mine").profile, "mine");
+    assert_eq!(settings("-i x -V -P mine").profile, "verification.json");
+}
+
+#[test]
+fn a_configuration_has_what_was_asked_for() {
+    let config = config(
+        "-i a*.json,b.json -c l0,l1 -O shift -S -f pddf -F XC --max_tid_streams 0 \
+         --compat-bugs --power-scale auto --event_filter name:Prep$,x --freq 560:1000 -k",
+    );
+    assert_eq!(config.inputs, ["a*.json", "b.json"]);
+    assert_eq!(config.compiler_info.len(), 2);
+    assert_eq!(config.overlap, OverlapMode::Shift);
+    assert_eq!(config.rank_alignment, RankAlignment::V2);
+    assert_eq!(config.format, Format::Pddf);
+    assert_eq!((config.soc_mhz, config.core_mhz), (560.0, 1000.0));
+    assert_eq!(config.max_tid_streams, Some(1));
+    assert_eq!(config.power_scale, PowerScale::Auto);
+    assert_eq!(config.event_filter.len(), 1);
+    assert!(config.compat_bugs && config.power_skip_events);
+    for on in [
+        Stage::ComputeUtilization,
+        Stage::ProcessingFilter,
+        Stage::MpTsCalibrationV2,
+    ] {
+        assert!(config.stages.has(on), "{on:?}");
+    }
+    assert!(!config.stages.has(Stage::DetectPartialOverlapTids));
+}
+
+#[test]
+fn a_profile_is_a_file_or_built_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("p.json");
+    std::fs::write(&file, r#"{"stages":[{"sort_events#4":true}]}"#).unwrap();
+    let stages = config(&format!("-i x -P {}", file.display())).stages;
+    assert_eq!(stages, [Stage::SortFinal].into_iter().collect());
+    assert!(
+        !config("-i x -P torch_minimal")
+            .stages
+            .has(Stage::MapTidToRange)
+    );
+    let nix = convert::config(&settings("-i x -P nix"), &mut Messages::new(Level::Error));
+    assert!(nix.unwrap_err().starts_with("profile nix: "));
+    let regex = settings("-i x --event_filter name:(");
+    let regex = convert::config(&regex, &mut Messages::new(Level::Error));
+    assert!(regex.unwrap_err().contains("unclosed"));
+}
+
+#[test]
+fn acelyzer_is_called_by_either_name() {
+    let args = |line: &str| -> Vec<OsString> { line.split(' ').map(OsString::from).collect() };
+    let found = |line: &str| arguments(&args(line)).map(<[_]>::len);
+    assert_eq!(found("/usr/bin/acelyzer -i x"), Some(2));
+    assert_eq!(found("aiprof acelyzer -i x"), Some(2));
+    assert_eq!(found("aiprof -- acelyzer"), None);
+    assert_eq!(found("aiprof report acelyzer"), None);
+}
+
+#[test]
+fn texts_are_shown_as_python_shows_them() {
+    // Python 3.11: repr() of each.
+    for (text, shown) in [
+        ("x", "'x'"),
+        ("it's", "\"it's\""),
+        ("a'b\"c", "'a\\'b\"c'"),
+        ("a\\b\n\u{1}", "'a\\\\b\\n\\x01'"),
+    ] {
+        assert_eq!(repr(text), shown);
+    }
+}

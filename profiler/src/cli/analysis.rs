@@ -1,0 +1,328 @@
+//! What `aiprof analyze` and `aiprof acelyzer` share: inputs, the run, outputs.
+
+use super::output::OutputFile;
+use crate::analyze::config::{Config, Format};
+use crate::analyze::messages::Messages;
+use crate::analyze::{normalize, pipeline};
+use crate::export::trace_events::{self, Header, Words};
+use crate::import::json::{self, End, Reading, Trouble};
+use crate::import::open::{self, Contents};
+use crate::timeline::Timeline;
+use anyhow::{Context, Result, bail};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use glob::Pattern;
+use serde_json::Value;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// What tells acelyzer and aiprof apart where they do the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// Words and habits of acelyzer 1.3.0.
+    Acelyzer,
+    /// aiprof's own.
+    Aiprof,
+}
+
+/// A run, from files to files.
+pub(super) struct Analysis<'a> {
+    pub(super) config: &'a Config,
+    pub(super) style: Style,
+    /// `otherData` of the trace.
+    pub(super) other: Value,
+    pub(super) messages: &'a mut Messages,
+    /// Shows the progress; `None`: nobody looks.
+    pub(super) progress: Option<&'a mut dyn FnMut(&str)>,
+}
+
+/// The files that patterns name, each pattern's in order; a pattern that is a file's
+/// name is that file.
+pub(super) fn files(patterns: &[String]) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for pattern in patterns {
+        let path = Path::new(pattern);
+        if path.exists() {
+            files.push(path.to_owned());
+            continue;
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let parent = path.parent().unwrap_or(Path::new(""));
+        let Ok(glob) = Pattern::new(&name) else {
+            continue;
+        };
+        let directory = match parent.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => parent,
+        };
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        let mut found: Vec<PathBuf> = entries
+            .filter(|entry| glob.matches(&entry.file_name().to_string_lossy()))
+            .map(|entry| parent.join(entry.file_name()))
+            .collect();
+        found.sort();
+        files.append(&mut found);
+    }
+    files
+}
+
+impl Analysis<'_> {
+    /// Reads the files, runs the analyses, writes the results. Returns how many events
+    /// were written.
+    ///
+    /// # Errors
+    /// No file can be read, or a result cannot be written.
+    pub(super) fn run(&mut self, files: &[PathBuf]) -> Result<usize> {
+        let config = self.config;
+        // What is wrong with the place shows before the work is done.
+        let trace = match config.write_trace {
+            true => Some(OutputFile::create(&config.output)?),
+            false => None,
+        };
+        let mut timeline = self.read(files)?;
+        let progress = &mut self.progress;
+        let outcome = pipeline::run(
+            &mut timeline,
+            config,
+            self.messages,
+            &mut |step, done, all| {
+                if let Some(show) = progress {
+                    show(&format!("{step} ({done} of {all})"));
+                }
+            },
+        );
+        for table in &outcome.tables {
+            let path = beside(&config.output, table.purpose, table.extension);
+            let mut file = OutputFile::create(&path)?;
+            file.write_all(&table.text)?;
+            file.commit()?;
+        }
+        self.show("writing");
+        if let Some(file) = trace {
+            let header = self.header(&timeline, outcome.devices);
+            write_trace(&timeline, &header, file, config.format)?;
+        }
+        Ok(timeline.events.len())
+    }
+
+    fn show(&mut self, text: &str) {
+        if let Some(show) = &mut self.progress {
+            show(text);
+        }
+    }
+
+    fn read(&mut self, files: &[PathBuf]) -> Result<Timeline> {
+        let mut timeline = Timeline::default();
+        let mut ranges = Vec::new();
+        let mut failed = None;
+        for path in files {
+            self.show(&format!("reading {}", path.display()));
+            match self.read_one(path, &mut timeline) {
+                Ok(Some(reading)) => {
+                    let one_rank = self.config.compat_bugs;
+                    let events = reading.events.clone();
+                    normalize::assign_ranks(&mut timeline, reading.job, events, one_rank);
+                    self.tell_reading(path, &reading);
+                    ranges.push(reading.events);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    self.messages.error("INGEST", format_args!("{error:#}"));
+                    failed = Some(error);
+                }
+            }
+        }
+        match failed {
+            Some(error) if ranges.is_empty() => return Err(error),
+            _ => {}
+        }
+        normalize::merge_files(&mut timeline, &ranges);
+        Ok(timeline)
+    }
+
+    fn read_one(&mut self, path: &Path, timeline: &mut Timeline) -> Result<Option<Reading>> {
+        let shown = path.display();
+        let input = open::open(path).with_context(|| format!("cannot read {shown}"))?;
+        match input.contents {
+            Contents::Json => {}
+            Contents::Log => bail!("Unrecognized file type. file: {shown}"),
+            Contents::Perfetto => bail!("Unrecognized file type. file: {shown}"),
+        }
+        let name = path.to_string_lossy();
+        let first = timeline.events.len();
+        let reading = json::read(input.text, &name, timeline)
+            .with_context(|| format!("cannot read {shown}"))?;
+        if reading.is_acelyzer_output && self.style == Style::Acelyzer {
+            self.messages.warn(
+                "INGEST",
+                format_args!(
+                    "INGEST: Attempting to import a json file that had been processed by \
+                     acelyzer already.Dropping ALL Events from file {shown}"
+                ),
+            );
+            timeline.events.truncate(first);
+            return Ok(None);
+        }
+        Ok(Some(reading))
+    }
+
+    fn tell_reading(&mut self, path: &Path, reading: &Reading) {
+        let name = path.to_string_lossy();
+        let tail: String = {
+            let chars: Vec<char> = name.chars().collect();
+            let from = chars.len().saturating_sub(15);
+            chars.get(from..).unwrap_or_default().iter().collect()
+        };
+        for (trouble, seen) in reading.problems.iter() {
+            let count = seen.count;
+            let at = format!("first in {name} at byte {}", seen.first);
+            let text = match trouble {
+                Trouble::ZeroDuration => format!(
+                    "Ingestion: ..{tail} Detected 'CompleteEvent' type (ph=X) with zero duration. \
+                     This should be an 'InstantEvent' type (ph=i). Events: {count} ({at})"
+                ),
+                Trouble::NegativeDuration => format!(
+                    "Ingestion: detected negative duration event(s). Events ignored:{count} ({at})"
+                ),
+                Trouble::ZeroHostTime => format!(
+                    "Ingestion: ..{tail} Detected {count} events with zero wallclock but nonzero \
+                     HW time. Indication of time calibration errors during trace capture. ({at})"
+                ),
+                Trouble::Incomplete => {
+                    format!("Event failed sanityCheck: {trouble}. Events ignored:{count} ({at})")
+                }
+                _ => {
+                    let fate = if trouble.drops() { "ignored" } else { "kept" };
+                    format!("Ingestion: {trouble}. Events {fate}:{count} ({at})")
+                }
+            };
+            match trouble.drops() && trouble != Trouble::NegativeDuration {
+                true => self.messages.error("INGEST", format_args!("{text}")),
+                false => self.messages.warn("INGEST", format_args!("{text}")),
+            }
+        }
+        let end = match &reading.end {
+            End::Whole => return,
+            End::CutOff { offset } => {
+                format!("the file is cut off: what is whole up to byte {offset} was read")
+            }
+            End::Trailing { offset } => {
+                format!("what follows at byte {offset} does not belong there and was not read")
+            }
+            End::TooLong { offset } => {
+                format!("the value at byte {offset} is too long; nothing behind it was read")
+            }
+            End::Failed { offset, reason } => {
+                format!("cannot be read on at byte {offset} ({reason}); what precedes was read")
+            }
+        };
+        let text = format_args!("Ingestion: {name}: {end}");
+        self.messages.error("INGEST", text);
+    }
+
+    fn header(&self, timeline: &Timeline, devices: Vec<Value>) -> Header {
+        let mut header = Header {
+            devices,
+            name: self.config.output.to_string_lossy().into_owned(),
+            time_unit: self.config.time_unit.word().to_owned(),
+            other: self.other.clone(),
+            members: Vec::new(),
+        };
+        for (key, text) in &timeline.metadata {
+            let value = || serde_json::from_str::<Value>(text).ok();
+            match key.as_str() {
+                "deviceProperties" => add_devices(&mut header.devices, value()),
+                "traceName" => {
+                    if let Some(Value::String(name)) = value() {
+                        header.name = name;
+                    }
+                }
+                "displayTimeUnit" => {}
+                _ => {
+                    // The last file's counts, as with acelyzer.
+                    header.members.retain(|(known, _)| known != key);
+                    header.members.push((key.clone(), text.clone()));
+                }
+            }
+        }
+        header
+    }
+}
+
+/// One entry per device.
+fn add_devices(devices: &mut Vec<Value>, more: Option<Value>) {
+    let Some(Value::Array(more)) = more else {
+        return;
+    };
+    for device in more {
+        let is_known =
+            |known: &Value| known.get("id").is_some() && known.get("id") == device.get("id");
+        if !devices.iter().any(is_known) {
+            devices.push(device);
+        }
+    }
+}
+
+fn write_trace(
+    timeline: &Timeline,
+    header: &Header,
+    mut file: OutputFile,
+    format: Format,
+) -> Result<()> {
+    debug_assert!(format == Format::Json);
+    let order: Vec<u32> = (0u32..).take(timeline.events.len()).collect();
+    let words = Words::default();
+    let failed = || format!("cannot write {}", header.name);
+    if file.path().extension().is_some_and(|e| e == "gz") {
+        let mut out = GzEncoder::new(&mut file, Compression::fast());
+        trace_events::write(timeline, words, header, &order, &mut out).with_context(failed)?;
+        out.finish().with_context(failed)?;
+    } else {
+        trace_events::write(timeline, words, header, &order, &mut file).with_context(failed)?;
+    }
+    file.commit()
+}
+
+/// `dir/out.pt.trace.json` and `summary`, `csv`: `dir/out_summary.csv`.
+pub(super) fn beside(output: &Path, purpose: &str, extension: &str) -> PathBuf {
+    let text = output.to_string_lossy().replace(".pt.trace", "");
+    // acelyzer looks for the last dot of the whole path; a dot in a directory's name
+    // is none.
+    let (directory, name) = match text.rsplit_once('/') {
+        Some((directory, name)) => (format!("{directory}/"), name),
+        None => (String::new(), text.as_str()),
+    };
+    let name = name.strip_suffix(".gz").unwrap_or(name);
+    let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
+    PathBuf::from(format!("{directory}{stem}_{purpose}.{extension}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_stand_beside_the_trace() {
+        for (output, table) in [
+            ("out.json", "out_summary.csv"),
+            ("d.x/out.pt.trace.json", "d.x/out_summary.csv"),
+            ("d.x/out", "d.x/out_summary.csv"),
+            ("a.b.json.gz", "a.b_summary.csv"),
+        ] {
+            let path = beside(Path::new(output), "summary", "csv");
+            assert_eq!(path, Path::new(table), "{output}");
+        }
+    }
+
+    #[test]
+    fn patterns_give_files_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["b_2.json", "a_1.json", "c.txt", "x[1].json"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+        let found = files(&[path("*_?.json"), path("x[1].json"), path("none*")]);
+        let names: Vec<_> = found.iter().filter_map(|p| p.file_name()).collect();
+        assert_eq!(names, ["a_1.json", "b_2.json", "x[1].json"]);
+    }
+}

@@ -1,0 +1,254 @@
+//! Traces in JSON: the AIU runtime's own (FLEX), Kineto's (TORCH), acelyzer's output
+//! and anything else in the Trace Event Format.
+//!
+//! One thread reads the file and cuts it into blocks of whole events, the others
+//! read the blocks, and this one puts them together; so memory holds the events and
+//! a few blocks, never the file.
+
+mod cut;
+mod event;
+mod file;
+mod problem;
+#[cfg(test)]
+mod tests;
+
+pub use file::{End, JsonError};
+pub use problem::{Problems, Seen, Trouble};
+
+use crate::parallel;
+use crate::timeline::{Dialect, Event, Id, Job, NONE, Ph, Sym, Timeline};
+use event::Parsed;
+use rustc_hash::FxHashMap;
+use std::io::Read;
+
+/// What acelyzer writes into `otherData.Application`.
+const ACELYZER: &str = "Acelyzer";
+/// Members that are not passed on: they are about the file, not the run.
+const NOT_PASSED_ON: [&str; 3] = ["traceEvents", "distributedInfo", "otherData"];
+
+/// How the reading of a file went.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// Its number in [`Timeline::jobs`].
+    pub job: u32,
+    /// Events that it gave.
+    pub events: std::ops::Range<usize>,
+    /// What was wrong.
+    pub problems: Problems,
+    /// How it ended.
+    pub end: End,
+    /// It was written by acelyzer: its times are calibrated already.
+    pub is_acelyzer_output: bool,
+}
+
+/// Reads a trace and adds it to a timeline. `path` is its name for messages and for
+/// the job's; `from` its text, decompressed.
+///
+/// # Errors
+/// When there is nothing in it that is a trace. Of one that is damaged, what is whole
+/// is kept, and [`Reading`] says what is not.
+pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<Reading, JsonError> {
+    let start = into.events.len();
+    let job = into.jobs.len() as u32;
+    let mut joiner = Joiner {
+        into,
+        job,
+        start,
+        open: FxHashMap::default(),
+        problems: Problems::default(),
+    };
+    let origin = joiner.into.origin;
+    let outline = parallel::ordered(
+        |blocks| file::read(from, origin, blocks),
+        |block| block.parse(),
+        |parsed| {
+            joiner.join(parsed);
+            true
+        },
+    )?;
+    let problems = joiner.finish();
+    into.origin = into.origin.or(outline.origin);
+    let members = outline.members;
+    let is_acelyzer_output = is_by_acelyzer(&members);
+    into.jobs.push(new_job(path, &members));
+    let passed = members
+        .into_iter()
+        .filter(|(key, _)| !NOT_PASSED_ON.contains(&key.as_str()));
+    into.metadata.extend(passed);
+    Ok(Reading {
+        job,
+        events: start..into.events.len(),
+        problems,
+        end: outline.end,
+        is_acelyzer_output,
+    })
+}
+
+fn member<'a>(members: &'a [(String, String)], key: &str) -> Option<&'a str> {
+    let found = members.iter().find(|(known, _)| known == key);
+    found.map(|(_, value)| value.as_str())
+}
+
+fn is_by_acelyzer(members: &[(String, String)]) -> bool {
+    let other = member(members, "otherData").and_then(|text| {
+        let value: serde_json::Value = serde_json::from_str(text).ok()?;
+        Some(value.get("Application")?.as_str()?.contains(ACELYZER))
+    });
+    other.unwrap_or(false)
+}
+
+fn new_job(path: &str, members: &[(String, String)]) -> Job {
+    let is_torch = member(members, "deviceProperties").is_some();
+    let rank = member(members, "distributedInfo").and_then(|text| {
+        let value: serde_json::Value = serde_json::from_str(text).ok()?;
+        u32::try_from(value.get("rank")?.as_u64()?).ok()
+    });
+    Job {
+        path: path.to_owned(),
+        name: path.rsplit('/').next().unwrap_or(path).to_owned(),
+        hash: job_hash(path),
+        dialect: match is_torch {
+            true => Dialect::Torch,
+            false => Dialect::Flex,
+        },
+        rank,
+    }
+}
+
+/// `hash(path) % 10000` of CPython since 3.11 with `PYTHONHASHSEED=0`: SipHash-1-3
+/// with a key of zeros, over the characters as CPython keeps them (1, 2 or 4 bytes
+/// each, by the widest).
+fn job_hash(path: &str) -> u32 {
+    use std::hash::Hasher as _;
+    let widest = path.chars().map(u32::from).max().unwrap_or(0);
+    let mut bytes = Vec::with_capacity(path.len());
+    for c in path.chars().map(u32::from) {
+        let len = match widest {
+            0..=0xff => 1,
+            0x100..=0xffff => 2,
+            _ => 4,
+        };
+        bytes.extend_from_slice(c.to_le_bytes().get(..len).unwrap_or_default());
+    }
+    let mut hasher = siphasher::sip::SipHasher13::new_with_keys(0, 0);
+    hasher.write(&bytes);
+    let hash = match hasher.finish() as i64 {
+        -1 => -2,
+        hash => hash,
+    };
+    hash.rem_euclid(10_000) as u32
+}
+
+/// Puts the blocks' events together.
+struct Joiner<'t> {
+    into: &'t mut Timeline,
+    job: u32,
+    /// The file's first event.
+    start: usize,
+    /// Begins without an end yet: event and place in the file.
+    open: FxHashMap<(Id, Id), Vec<(usize, u64)>>,
+    problems: Problems,
+}
+
+impl Joiner<'_> {
+    fn join(&mut self, parsed: Parsed) {
+        self.problems.merge(&parsed.problems);
+        let names: Vec<Sym> = parsed
+            .names
+            .iter()
+            .map(|(_, text)| self.into.names.intern(text))
+            .collect();
+        let name = |sym: Sym| names.get(sym.index()).copied().unwrap_or_default();
+        let id = |id: Id| match id {
+            Id::Token(sym) => Id::Token(name(sym)),
+            number @ Id::Number(_) => number,
+        };
+        let device = self.into.devices.len() as u32;
+        let transfer = self.into.transfers.len() as u32;
+        self.into.devices.extend_from_slice(&parsed.devices);
+        self.into
+            .transfers
+            .extend(parsed.transfers.iter().map(|t| crate::timeline::Transfer {
+                group: name(t.group),
+                peers: name(t.peers),
+                kind: name(t.kind),
+                ..*t
+            }));
+        let block = self.into.texts.add_block(parsed.text);
+        let mut halves = parsed.halves.into_iter();
+        self.into.events.reserve(parsed.events.len());
+        for mut event in parsed.events {
+            event.name = name(event.name);
+            event.cat = name(event.cat);
+            event.pid = id(event.pid);
+            event.tid = id(event.tid);
+            event.id = id(event.id);
+            event.job = self.job;
+            event.args.block = if event.args.is_empty() { 0 } else { block };
+            if event.device != NONE {
+                event.device += device;
+            }
+            if event.transfer != NONE {
+                event.transfer += transfer;
+            }
+            match event.ph {
+                Ph::Begin => {
+                    let place = halves.next().unwrap_or(0);
+                    let open = self.open.entry((event.pid, event.tid)).or_default();
+                    open.push((self.into.events.len(), place));
+                    self.into.events.push(event);
+                }
+                Ph::End => self.end(&event, halves.next().unwrap_or(0)),
+                _ => self.into.events.push(event),
+            }
+        }
+    }
+
+    /// The end of a slice: of the last one of its name that is open on its row.
+    fn end(&mut self, end: &Event, place: u64) {
+        let events = &mut self.into.events;
+        let open = self.open.get_mut(&(end.pid, end.tid));
+        let found = open.and_then(|open| {
+            let is_its = |(index, _): &(usize, u64)| {
+                let name = events.get(*index).map(|begin| begin.name);
+                end.name.is_empty() || name == Some(end.name)
+            };
+            let at = open.iter().rposition(is_its)?;
+            Some(open.remove(at))
+        });
+        let Some((index, place_of_begin)) = found else {
+            return self.problems.add(Trouble::NeverBegun, place);
+        };
+        let Some(begin) = events.get_mut(index) else {
+            return;
+        };
+        begin.ph = Ph::Complete;
+        begin.dur = end.ts - begin.ts;
+        if begin.dur < 0.0 {
+            begin.dropped = true;
+            self.problems.add(Trouble::NegativeDuration, place_of_begin);
+        } else if begin.dur == 0.0 {
+            self.problems.add(Trouble::ZeroDuration, place_of_begin);
+            let device = self.into.devices.get(begin.device as usize);
+            if device.is_some_and(|d| d.stamps[0] != d.stamps[4]) {
+                self.problems.add(Trouble::ZeroHostTime, place_of_begin);
+            }
+        }
+    }
+
+    /// The file is over.
+    fn finish(mut self) -> Problems {
+        for (index, place) in self.open.values().flatten() {
+            self.problems.add(Trouble::NeverEnded, *place);
+            if let Some(event) = self.into.events.get_mut(*index) {
+                event.dropped = true;
+            }
+        }
+        let mut index = 0;
+        self.into.events.retain(|event| {
+            index += 1;
+            index <= self.start || !event.dropped
+        });
+        self.problems
+    }
+}

@@ -1,0 +1,152 @@
+//! What was wrong with a file, counted, with the first place of each.
+
+use std::fmt;
+
+/// Kinds of trouble.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum Trouble {
+    /// Not a JSON object where an event should be.
+    NotAnObject,
+    /// Not JSON.
+    Syntax,
+    /// `ph`, `ts`, `pid` or `name` is missing.
+    Incomplete,
+    /// A `ph` that is not known.
+    UnknownPhase,
+    /// A time that is no number, or none that a clock shows.
+    BadTime,
+    /// A slice without a duration.
+    NoDuration,
+    /// A slice that ends before it begins.
+    NegativeDuration,
+    /// A slice that takes no time; it is kept.
+    ZeroDuration,
+    /// No time passed on the host, but on the device; it is kept.
+    ZeroHostTime,
+    /// Some of TS1 to TS5 are missing or no numbers; the event is kept without them.
+    BadCounters,
+    /// The device's counters could not be read; the event is kept without them.
+    NoCounters,
+    /// A begin without an end.
+    NeverEnded,
+    /// An end without a begin.
+    NeverBegun,
+    /// Text that is not UTF-8; it is kept with marks.
+    BadText,
+    /// NaN or infinity, which JSON does not have; taken as not given.
+    NotANumber,
+}
+
+impl Trouble {
+    /// All of them.
+    pub const ALL: [Self; 15] = [
+        Self::NotAnObject,
+        Self::Syntax,
+        Self::Incomplete,
+        Self::UnknownPhase,
+        Self::BadTime,
+        Self::NoDuration,
+        Self::NegativeDuration,
+        Self::ZeroDuration,
+        Self::ZeroHostTime,
+        Self::BadCounters,
+        Self::NoCounters,
+        Self::NeverEnded,
+        Self::NeverBegun,
+        Self::BadText,
+        Self::NotANumber,
+    ];
+
+    /// Whether the event is left out.
+    pub fn drops(self) -> bool {
+        !matches!(
+            self,
+            Self::ZeroDuration
+                | Self::ZeroHostTime
+                | Self::BadCounters
+                | Self::NoCounters
+                | Self::BadText
+                | Self::NotANumber
+        )
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotAnObject => "not an object where an event should be",
+            Self::Syntax => "not JSON",
+            Self::Incomplete => "ph, ts, pid or name is missing",
+            Self::UnknownPhase => "unknown ph",
+            Self::BadTime => "ts or dur is no time",
+            Self::NoDuration => "a slice without dur",
+            Self::NegativeDuration => "ends before it begins",
+            Self::ZeroDuration => "takes no time",
+            Self::ZeroHostTime => "no time on the host, but on the device",
+            Self::BadCounters => "not all of TS1 to TS5 are there and numbers",
+            Self::NoCounters => "all counters are zero",
+            Self::NeverEnded => "a begin (B) without an end (E)",
+            Self::NeverBegun => "an end (E) without a begin (B)",
+            Self::BadText => "not UTF-8",
+            Self::NotANumber => "NaN or Infinity, which JSON does not have",
+        })
+    }
+}
+
+/// How often, and where first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// How often.
+    pub count: u64,
+    /// Byte offset in the file (in its text, if it is compressed) of the first.
+    pub first: u64,
+}
+
+/// All trouble of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Problems {
+    seen: [Seen; Trouble::ALL.len()],
+}
+
+impl Problems {
+    /// Counts one.
+    pub(super) fn add(&mut self, trouble: Trouble, offset: u64) {
+        self.add_all(
+            trouble,
+            Seen {
+                count: 1,
+                first: offset,
+            },
+        );
+    }
+
+    fn add_all(&mut self, trouble: Trouble, more: Seen) {
+        if let Some(seen) = self.seen.get_mut(trouble as usize) {
+            if seen.count == 0 || more.first < seen.first {
+                seen.first = more.first;
+            }
+            seen.count += more.count;
+        }
+    }
+
+    /// Adds those of a part of the file.
+    pub(super) fn merge(&mut self, other: &Self) {
+        other
+            .iter()
+            .for_each(|(trouble, seen)| self.add_all(trouble, seen));
+    }
+
+    /// What there is.
+    pub fn iter(&self) -> impl Iterator<Item = (Trouble, Seen)> {
+        Trouble::ALL
+            .into_iter()
+            .zip(self.seen)
+            .filter(|(_, seen)| seen.count > 0)
+    }
+
+    /// How often one was seen.
+    pub fn count(&self, trouble: Trouble) -> u64 {
+        self.seen.get(trouble as usize).map_or(0, |seen| seen.count)
+    }
+}

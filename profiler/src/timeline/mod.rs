@@ -1,0 +1,445 @@
+//! What a trace file holds: spans, counters, flows and marks on rows, with the device
+//! counters of accelerator events. Readers fill it, analyses change and add to it,
+//! exporters write it.
+//!
+//! Made for traces of ten million events: an event is some hundred bytes, texts that
+//! repeat are kept once, and arguments that no analysis needs stay the JSON text
+//! they were.
+//!
+//! Times are microseconds, as in all these formats, counted from [`Timeline::origin`]
+//! so that a double still tells nanoseconds.
+
+mod kinds;
+mod names;
+pub mod number;
+mod text;
+
+pub use kinds::{Kind, Kinds};
+pub use names::{Names, Sym};
+pub use text::{Text, Texts};
+
+use crate::calibrate::cycles::Phase;
+use rustc_hash::FxHashMap;
+
+/// No entry of a side table.
+pub const NONE: u32 = u32::MAX;
+
+/// A process, thread or flow id: JSON allows numbers and texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Id {
+    /// A number.
+    Number(i64),
+    /// Anything else, as its JSON text: `"Spans"`, `1.5`, `15514734831341844875`.
+    Token(Sym),
+}
+
+impl Id {
+    /// Not given.
+    pub const NONE: Self = Self::Token(Sym::EMPTY);
+
+    /// The number, if it is one.
+    pub fn number(self) -> Option<i64> {
+        match self {
+            Self::Number(number) => Some(number),
+            Self::Token(_) => None,
+        }
+    }
+
+    /// Whether it was given.
+    pub fn is_given(self) -> bool {
+        self != Self::NONE
+    }
+}
+
+/// Kind of an event: `ph` of the Trace Event Format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Ph {
+    /// Begin of a slice.
+    Begin = b'B',
+    /// End of a slice.
+    End = b'E',
+    /// A slice with its duration.
+    Complete = b'X',
+    /// Values of a counter.
+    Counter = b'C',
+    /// Begin of an asynchronous slice.
+    AsyncBegin = b'b',
+    /// End of an asynchronous slice.
+    AsyncEnd = b'e',
+    /// A point of an asynchronous slice.
+    AsyncInstant = b'n',
+    /// Begin of a flow.
+    FlowStart = b's',
+    /// A step of a flow.
+    FlowStep = b't',
+    /// End of a flow.
+    FlowEnd = b'f',
+    /// A moment.
+    Instant = b'i',
+    /// Names and order of rows.
+    Metadata = b'M',
+}
+
+impl Ph {
+    /// By its letter; `None`: one that no viewer draws any more.
+    pub fn of(text: &str) -> Option<Self> {
+        Some(match text {
+            "B" => Self::Begin,
+            "E" => Self::End,
+            "X" => Self::Complete,
+            "C" => Self::Counter,
+            "b" | "S" => Self::AsyncBegin,
+            "e" | "F" => Self::AsyncEnd,
+            "n" | "T" => Self::AsyncInstant,
+            "s" => Self::FlowStart,
+            "t" => Self::FlowStep,
+            "f" => Self::FlowEnd,
+            "i" | "I" => Self::Instant,
+            "M" => Self::Metadata,
+            _ => return None,
+        })
+    }
+
+    /// Its letter.
+    pub fn letter(self) -> char {
+        char::from(self as u8)
+    }
+}
+
+/// One event.
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// Begin, microseconds since [`Timeline::origin`].
+    pub ts: f64,
+    /// Length, microseconds; of slices only.
+    pub dur: f64,
+    /// Row group.
+    pub pid: Id,
+    /// Row.
+    pub tid: Id,
+    /// Of flows and asynchronous slices.
+    pub id: Id,
+    /// `args.correlation`, which launches and their kernels share; 0: none.
+    pub correlation: u64,
+    /// Name.
+    pub name: Sym,
+    /// The name before it was refined; empty: it was not.
+    pub orig_name: Sym,
+    /// Category.
+    pub cat: Sym,
+    /// The other arguments: members of a JSON object, with commas between them.
+    pub args: Text,
+    /// The file it is from, in [`Timeline::jobs`].
+    pub job: u32,
+    /// Rank of its process in the distributed run.
+    pub rank: u32,
+    /// Its counters, in [`Timeline::devices`], or [`NONE`].
+    pub device: u32,
+    /// Its transfer, in [`Timeline::transfers`], or [`NONE`].
+    pub transfer: u32,
+    /// Kind.
+    pub ph: Ph,
+    /// What it is to the analyses that tell classes, an index of their names; 0: not told.
+    pub class: u8,
+    /// `bp` of flows was `e`: the flow ends in the slice around it.
+    pub binds_enclosing: bool,
+    /// It is left out of everything from here on.
+    pub dropped: bool,
+    /// Its row and category are those of a device or its host, as TensorBoard wants.
+    pub is_refined: bool,
+}
+
+impl Event {
+    /// A slice, counter or mark with nothing but its kind, place and time.
+    pub fn new(ph: Ph, name: Sym, pid: Id, ts: f64) -> Self {
+        Self {
+            ts,
+            dur: 0.0,
+            pid,
+            tid: Id::NONE,
+            id: Id::NONE,
+            correlation: 0,
+            name,
+            orig_name: Sym::EMPTY,
+            cat: Sym::EMPTY,
+            args: Text::EMPTY,
+            job: NONE,
+            rank: NONE,
+            device: NONE,
+            transfer: NONE,
+            ph,
+            class: 0,
+            binds_enclosing: false,
+            dropped: false,
+            is_refined: false,
+        }
+    }
+
+    /// Its end, microseconds since [`Timeline::origin`].
+    pub fn end(&self) -> f64 {
+        self.ts + self.dur
+    }
+
+    /// Whether it is a slice.
+    pub fn is_slice(&self) -> bool {
+        self.ph == Ph::Complete
+    }
+
+    /// Whether it came with device counters.
+    pub fn is_counted(&self) -> bool {
+        self.device != NONE
+    }
+}
+
+/// Device counters of an event.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Device {
+    /// TS1 to TS5: as read; with wraps counted once the trace is calibrated.
+    pub stamps: [i64; 5],
+    /// Charge counter (`Power`), -1: not given.
+    pub power: i64,
+    /// What the event covers of its operation.
+    pub phase: Phase,
+    /// First of the stamps that had wrapped within the event, 1 to 5; 0: none.
+    pub wrapped_at: u8,
+    /// Counter periods since the counter's first.
+    pub epoch: i64,
+    /// By how much begin and length were changed at first, microseconds.
+    pub adjusted: (f64, f64),
+    /// By how much it was moved with its job, microseconds; 0: not.
+    pub moved: f64,
+    /// Wraps are counted.
+    pub is_counted: bool,
+    /// The charge came as a text.
+    pub power_is_text: bool,
+    /// They came as a list, `args.cycles_ts`, which stays among the arguments.
+    pub is_listed: bool,
+}
+
+/// What an event says of a transfer.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Transfer {
+    /// `CollGroup`: the collective it belongs to.
+    pub group: Sym,
+    /// `Peer` or `Peers`: ranks, as "0,1,2".
+    pub peers: Sym,
+    /// `Type`: "SingleCast", "MultiCast", ...
+    pub kind: Sym,
+    /// Bytes, -1: not given.
+    pub bytes: i64,
+    /// `memory bandwidth (GB/s)`; NaN: not given, or no number.
+    pub gigabytes_per_second: f64,
+    /// Whether the peers came as `Peers`.
+    pub is_plural: bool,
+}
+
+/// Which program wrote a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// The AIU's runtime: a list, or an object without `deviceProperties`.
+    Flex,
+    /// Kineto: an object with `deviceProperties`.
+    Torch,
+}
+
+/// A file that was read.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Its path as given.
+    pub path: String,
+    /// The path's last part.
+    pub name: String,
+    /// A number that tells it from others, 0 to 9999: the same as acelyzer's under
+    /// `PYTHONHASHSEED=0`.
+    pub hash: u32,
+    /// What wrote it.
+    pub dialect: Dialect,
+    /// `distributedInfo.rank`, if given.
+    pub rank: Option<u32>,
+}
+
+/// All that was read.
+#[derive(Debug, Default)]
+pub struct Timeline {
+    /// Events: by time within a file as far as the file has them so.
+    pub events: Vec<Event>,
+    /// Device counters of events.
+    pub devices: Vec<Device>,
+    /// Transfers of events.
+    pub transfers: Vec<Transfer>,
+    /// Names, categories, ids.
+    pub names: Names,
+    /// Arguments.
+    pub texts: Texts,
+    /// Files.
+    pub jobs: Vec<Job>,
+    /// What times count from, microseconds; `None` until the first file is read.
+    pub origin: Option<i64>,
+    /// Ticks of a device's counter per microsecond, by rank.
+    pub mhz: FxHashMap<u32, f64>,
+    /// The same for ranks that are not in `mhz`.
+    pub default_mhz: f64,
+    /// Members of the files' outermost object that are passed on: key and JSON text.
+    pub metadata: Vec<(String, String)>,
+}
+
+impl Timeline {
+    /// What times count from, microseconds.
+    pub fn origin(&self) -> i64 {
+        self.origin.unwrap_or(0)
+    }
+
+    /// A text's name.
+    pub fn name(&self, sym: Sym) -> &str {
+        self.names.get(sym)
+    }
+
+    /// The event's device counters.
+    pub fn device(&self, event: &Event) -> Option<&Device> {
+        self.devices.get(event.device as usize)
+    }
+
+    /// The event's transfer.
+    pub fn transfer(&self, event: &Event) -> Option<&Transfer> {
+        self.transfers.get(event.transfer as usize)
+    }
+
+    /// Ticks of the event's device per microsecond.
+    pub fn mhz(&self, event: &Event) -> f64 {
+        let known = self.mhz.get(&event.rank).copied();
+        known
+            .or(Some(self.default_mhz))
+            .filter(|mhz| *mhz > 0.0)
+            .unwrap_or(1000.0)
+    }
+
+    /// The host time of one of the event's counters (0 is TS1), microseconds since
+    /// [`Self::origin`]: the event's end is where its phase ended. Only once the trace
+    /// is calibrated.
+    pub fn stamp_time(&self, event: &Event, index: usize) -> Option<f64> {
+        let device = self.device(event)?;
+        let (_, end) = device.phase.ends();
+        let ticks = device.stamps.get(index)? - device.stamps.get(end)?;
+        Some(event.end() + ticks as f64 / self.mhz(event))
+    }
+
+    /// What wrote the event.
+    pub fn dialect(&self, event: &Event) -> Dialect {
+        let job = self.jobs.get(event.job as usize);
+        job.map_or(Dialect::Flex, |job| job.dialect)
+    }
+
+    /// Adds members to an event's arguments: `"key":value`, with commas between them.
+    pub fn add_args(&mut self, index: usize, members: &str) {
+        let Some(event) = self.events.get_mut(index) else {
+            return;
+        };
+        event.args = if event.args.is_empty() {
+            self.texts.add(members)
+        } else {
+            let known = self.texts.get(event.args).to_owned();
+            self.texts.join(&[&known, ",", members])
+        };
+    }
+
+    /// The value of an argument that is kept as text: its JSON.
+    pub fn arg<'a>(&'a self, event: &Event, key: &str) -> Option<&'a str> {
+        member(self.texts.get(event.args), key)
+    }
+
+    /// Forgets the events that were dropped.
+    pub fn sweep(&mut self) {
+        self.events.retain(|event| !event.dropped);
+    }
+}
+
+/// The value of a member in a text of `"key":value` with commas between them, all
+/// of it valid JSON without white space outside of values.
+pub fn member<'a>(members: &'a str, key: &str) -> Option<&'a str> {
+    let mut rest = members;
+    while let Some(after) = rest.strip_prefix('"') {
+        let end = string_end(after)?;
+        let name = after.get(..end)?;
+        let value = after.get(end + 1..)?.strip_prefix(':')?;
+        let len = value_len(value);
+        let text = value.get(..len)?;
+        if name == key {
+            return Some(text);
+        }
+        rest = value.get(len..)?.strip_prefix(',')?;
+    }
+    None
+}
+
+/// Where a JSON string ends, of which the opening quote is gone.
+fn string_end(text: &str) -> Option<usize> {
+    let mut escaped = false;
+    text.bytes().position(|byte| {
+        let ends = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        ends
+    })
+}
+
+/// Length of the JSON value at the begin of a text, up to the comma behind it.
+fn value_len(text: &str) -> usize {
+    let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
+    let end = text.bytes().position(|byte| {
+        if quoted {
+            quoted = byte != b'"' || escaped;
+            escaped = byte == b'\\' && !escaped;
+            return false;
+        }
+        match byte {
+            b'"' => quoted = true,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b',' => return depth == 0,
+            _ => {}
+        }
+        false
+    });
+    end.unwrap_or(text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_small() {
+        assert!(size_of::<Event>() <= 128, "{}", size_of::<Event>());
+        assert!(size_of::<Device>() <= 96, "{}", size_of::<Device>());
+    }
+
+    #[test]
+    fn arguments_are_found_in_their_text() {
+        let text = r#""a":1,"b":{"c":",\"","d":[1,2]},"e\"f":"x,y","g":"\\","h":null"#;
+        for (key, value) in [
+            ("a", Some("1")),
+            ("b", Some(r#"{"c":",\"","d":[1,2]}"#)),
+            ("c", None),
+            ("g", Some(r#""\\""#)),
+            ("h", Some("null")),
+            ("z", None),
+        ] {
+            assert_eq!(member(text, key), value, "{key}");
+        }
+        for broken in ["", "\"a", "\"a\"", "\"a\":", "x", "\"a\":1,"] {
+            assert_eq!(member(broken, "b"), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_added() {
+        let mut timeline = Timeline::default();
+        let event = Event::new(Ph::Complete, Sym::EMPTY, Id::Number(1), 0.0);
+        timeline.events.push(event);
+        timeline.add_args(0, "\"a\":1");
+        timeline.add_args(0, "\"b\":\"x\"");
+        let event = timeline.events[0];
+        assert_eq!(timeline.texts.get(event.args), "\"a\":1,\"b\":\"x\"");
+        assert_eq!(timeline.arg(&event, "b"), Some("\"x\""));
+    }
+}
