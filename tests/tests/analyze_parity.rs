@@ -31,6 +31,8 @@ const ALWAYS: [&str; 2] = [
 const OLD_CHARGE: [&str; 2] = ["args.Watts", "bad power events"];
 /// Frequencies between events ignore that the counter wraps.
 const WRAPS: [&str; 1] = ["Event-interval-based"];
+/// With the autopilot on, the total is counted twice.
+const AUTOPILOT: [&str; 1] = ["out_categories"];
 /// Arrows from launches are not told apart by rank.
 const FLOWS_OF_RANKS: [&str; 1] = ["flow "];
 
@@ -143,6 +145,30 @@ fn once() -> Result<Input, String> {
         ..jobs(4, 1)
     };
     flex(&scenario, Flex::default())
+}
+
+/// The same with other logs: of two phases, of the autopilot, with obsolete lines.
+fn logs() -> Result<Input, String> {
+    let scenario = Scenario {
+        iterations: 1,
+        ..jobs(4, 2)
+    };
+    let ideals = ideals(&scenario, 1100.0);
+    let mut halved = ideals.clone();
+    halved.iter_mut().for_each(|ideal| ideal.cycles /= 2);
+    let (whole, half) = (log(&ideals), log(&halved));
+    let phases = format!("   PREFILL   \n{whole}   DECODING   \n{half}");
+    let autopilot = format!("[DeepRT] ===== DSM-AutoPilot BEGIN =====\n{whole}");
+    let scaled = format!("Ideal Clock Scaling: 2\n{whole}add_2-NA    77\nlone    55\n");
+    let twice = whole.replace(
+        "====== Perf Summary End",
+        "add_2-opCatBroadcast    99\n====== Perf Summary End",
+    );
+    Ok(flex(&scenario, Flex::default())?
+        .and("phases.log", phases)
+        .and("autopilot.log", autopilot)
+        .and("scaled.log", scaled)
+        .and("twice.log", twice))
 }
 
 fn noisy() -> Result<Input, String> {
@@ -286,6 +312,10 @@ parity! {
     once_log: once(), "-i rank0_job0.json -o out.json --freq 557.05 -c compiler.log";
     once_cache: once(), "-i rank0_job0.json -o out.json --freq 557.05 -c cache";
     once_other_core: once(), "-i rank0_job0.json -o out.json --freq 557.05:900 -c compiler.log";
+    log_of_phases: logs(), "-i rank0_job0.json,rank0_job1.json -o out.json --freq 557.05 -c phases.log";
+    log_of_autopilot: logs(), "-i rank0_job0.json,rank0_job1.json -o out.json --freq 557.05 -c autopilot.log", AUTOPILOT;
+    log_with_obsolete_lines: logs(), "-i rank0_job0.json,rank0_job1.json -o out.json --freq 557.05 -c scaled.log";
+    log_with_a_kernel_twice: logs(), "-i rank0_job0.json,rank0_job1.json -o out.json --freq 557.05 -c twice.log";
     noise: noisy(), "-i rank0_job0.json,rank0_job1.json -o out.json --freq 557.05 -c compiler.log";
     preps_overlap: prepared(), "-i rank0_job0.json -o out.json --freq 557.05";
     preps_overlap_kept: prepared(), "-i rank0_job0.json -o out.json --freq 557.05 --keep_prep --max_tid_streams 40";

@@ -675,6 +675,47 @@ fn torch_launches_stay_within_their_rank() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Each rank is judged by its own compiler log (with two, acelyzer stops).
+#[test]
+fn each_rank_has_its_own_log() -> anyhow::Result<()> {
+    let scenario = Scenario {
+        seed: 131,
+        ranks: 2,
+        iterations: 1,
+        ..Scenario::default()
+    };
+    let story = scenario.make();
+    let first = ideals(&scenario, 1100.0);
+    let mut second = first.clone();
+    second.iter_mut().for_each(|ideal| ideal.cycles /= 3);
+    let (input, names) = files(&story, Flex::default(), ",")?;
+    let input = input
+        .and("first.log", log(&first))
+        .and("second.log", log(&second));
+    let args = format!(
+        "-i {names} -o out.json {} -c first.log,second.log",
+        frequency(&story)
+    );
+    let trace = run_on(Which::Ours, &input, &args)?.json("out.json")?;
+    let mut judged = 0;
+    for (event, seen) in pair(&story, &trace, false)? {
+        let ideals = if event.rank == 0 { &first } else { &second };
+        let kernel = event.name.strip_suffix(" Cmpt Exec");
+        let Some(ideal) = ideals.iter().find(|ideal| Some(ideal.kernel) == kernel) else {
+            continue;
+        };
+        let truth = ideal.cycles as f64 / 1100.0 / event.dur_us();
+        let active = seen.event["args"]["pt_active"].as_f64().unwrap_or(0.0);
+        anyhow::ensure!(
+            (active - truth).abs() < 1e-3,
+            "{event:?}: {active}, not {truth}"
+        );
+        judged += 1;
+    }
+    assert_eq!(judged, 2 * 8);
+    Ok(())
+}
+
 /// TensorBoard's files: one for each rank, none too few.
 #[test]
 fn a_file_for_each_rank() -> anyhow::Result<()> {
