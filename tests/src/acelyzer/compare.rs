@@ -89,7 +89,10 @@ fn top(theirs: &Value, ours: &Value) -> Vec<String> {
         theirs.as_object().unwrap_or(&empty),
         ours.as_object().unwrap_or(&empty),
     );
-    let says_nothing = |value: &Value| value == &serde_json::json!([{}]);
+    let says_nothing = |value: &Value| {
+        let list = value.as_array();
+        list.is_some_and(|list| list.iter().all(|one| one == &serde_json::json!({})))
+    };
     let mut found = Vec::new();
     for (key, value) in theirs {
         match ours.get(key) {

@@ -110,6 +110,10 @@ impl Trace {
 fn record(event: &Value) -> Record {
     let mut values = BTreeMap::new();
     flatten("", event, &mut values);
+    if event["ph"] == "M" {
+        // Names have no time; files need one.
+        values.remove("ts");
+    }
     if let Some(Value::String(job)) = values.get_mut("args.jobname") {
         // The number behind the name is a hash of the path.
         if let Some(at) = job.rfind('(') {
