@@ -153,19 +153,15 @@ fn execute(
     .run(&files);
     screen::clear_progress();
     console.show(&messages);
-    // Nothing in the files: the message says why.
-    let Ok(events) =
-        result.or_else(
-            |error| match messages.iter().any(|m| m.level == Level::Error) {
-                true => Err(()),
-                false => {
-                    console.log(Level::Error, &format!("{error:#}"));
-                    Err(())
-                }
-            },
-        )
-    else {
-        return Ok(EXIT_FAILURE);
+    let events = match result {
+        Ok(events) => events,
+        // Of a file that cannot be read a message has been shown.
+        Err(error) => {
+            if !messages.iter().any(|message| message.level == Level::Error) {
+                console.log(Level::Error, &format!("{error:#}"));
+            }
+            return Ok(EXIT_FAILURE);
+        }
     };
     console.log(Level::Info, "Finishing ... Return code= 0");
     console.log(Level::Info, &format!("Exported events:  {events}"));
