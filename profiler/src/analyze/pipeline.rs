@@ -7,6 +7,7 @@ use super::calibration::{self, Calibration};
 use super::config::{Config, OverlapMode};
 use super::messages::Messages;
 use super::stages::Stage;
+use super::utilization::{self, CompilerInfo, UtilizationResults, python, table};
 use super::{normalize, overlap, refine, rows};
 use crate::calibrate::jobs::{Place, Refusal};
 use crate::timeline::{Kinds, Timeline};
@@ -43,21 +44,24 @@ pub type Progress<'p> = &'p mut dyn FnMut(&str, usize, usize);
 pub fn run(
     timeline: &mut Timeline,
     config: &Config,
+    compiler: &CompilerInfo,
     messages: &mut Messages,
     progress: Progress<'_>,
 ) -> Outcome {
     let mut run = Run {
         timeline,
         config,
+        compiler,
         messages,
         outcome: Outcome::default(),
         kinds: Kinds::default(),
     };
-    let steps: [(&str, Step<'_>); 5] = [
+    let steps: [(&str, Step<'_>); 6] = [
         ("selecting events", Run::select),
         ("calibrating clocks", Run::calibrate),
         ("putting events into order", Run::arrange),
         ("resolving overlaps", Run::resolve_overlaps),
+        ("computing utilization", Run::utilization),
         ("naming rows", Run::refine),
     ];
     let all = steps.len();
@@ -73,6 +77,7 @@ type Step<'r> = fn(&mut Run<'r>);
 struct Run<'r> {
     timeline: &'r mut Timeline,
     config: &'r Config,
+    compiler: &'r CompilerInfo,
     messages: &'r mut Messages,
     outcome: Outcome,
     kinds: Kinds,
@@ -145,6 +150,63 @@ impl Run<'_> {
             self.messages.warn("POD", text);
         }
         self.outcome.overlap = outcome;
+    }
+
+    /// 27 and 32: ideal cycles against time.
+    fn utilization(&mut self) {
+        if !self.has(Stage::ComputeUtilization) {
+            return;
+        }
+        let results = utilization::events::run(
+            self.timeline,
+            &self.kinds,
+            self.compiler,
+            self.config.core_mhz,
+            self.messages,
+        );
+        if self.has(Stage::CalculateStats) {
+            self.tell_utilization(&results);
+        }
+        let rows: Vec<_> = results.categories.into_iter().flatten().collect();
+        if rows.is_empty() {
+            return;
+        }
+        type Write =
+            fn(&[utilization::CategoryRow], &mut dyn std::io::Write) -> std::io::Result<()>;
+        let kinds: [(&str, Write); 2] = [("csv", table::write_csv), ("txt", table::write_text)];
+        for (extension, write) in kinds {
+            let mut text = Vec::new();
+            // Writing to memory cannot fail.
+            let _ = write(&rows, &mut text);
+            self.outcome.tables.push(Table {
+                purpose: "categories",
+                extension,
+                text,
+            });
+        }
+    }
+
+    /// acelyzer's line about each rank.
+    fn tell_utilization(&mut self, results: &UtilizationResults) {
+        for (rank, sum) in &results.sums {
+            let (matmul, other) = (sum.matmul_us, sum.other_us);
+            let all = matmul + other;
+            let share = |part: f64| if all > 0.0 { part / all } else { 0.0 };
+            let shown = |value: f64, digits| python::repr(python::round(value, digits));
+            self.messages.info(
+                "UTL",
+                format_args!(
+                    "UTL: pid={rank}: avg_mm_util={}, avg_util={}, t_mm={}, t_sf={}, \
+                     ratio_mm/sf={}:{}",
+                    shown(sum.mean_percent, 3),
+                    shown(sum.mean_percent * share(matmul), 3),
+                    python::repr(matmul),
+                    python::repr(other),
+                    shown(share(matmul) * 100.0, 2),
+                    shown(share(other) * 100.0, 2),
+                ),
+            );
+        }
     }
 
     /// 38 to 41: what is left, and where it stands.

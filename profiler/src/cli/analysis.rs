@@ -3,8 +3,11 @@
 use super::output::OutputFile;
 use crate::analyze::config::{Config, Format};
 use crate::analyze::messages::Messages;
+use crate::analyze::stages::Stage;
+use crate::analyze::utilization::CompilerInfo;
 use crate::analyze::{normalize, pipeline};
 use crate::export::trace_events::{self, Header, Words};
+use crate::import::compiler_info;
 use crate::import::json::{self, End, Reading, Trouble};
 use crate::import::open::{self, Contents};
 use crate::timeline::Timeline;
@@ -79,11 +82,16 @@ impl Analysis<'_> {
             true => Some(OutputFile::create(&config.output)?),
             false => None,
         };
+        let compiler = match config.stages.has(Stage::ComputeUtilization) {
+            true => compiler_info::load(&config.compiler_info, self.messages),
+            false => CompilerInfo::default(),
+        };
         let mut timeline = self.read(files)?;
         let progress = &mut self.progress;
         let outcome = pipeline::run(
             &mut timeline,
             config,
+            &compiler,
             self.messages,
             &mut |step, done, all| {
                 if let Some(show) = progress {
@@ -96,6 +104,11 @@ impl Analysis<'_> {
             let mut file = OutputFile::create(&path)?;
             file.write_all(&table.text)?;
             file.commit()?;
+            if table.purpose == "categories" {
+                let (kind, path) = (table.extension.to_uppercase(), path.display());
+                let text = format_args!("UTL: category table(s) created as {kind}: {path}");
+                self.messages.info("UTL", text);
+            }
         }
         self.show("writing");
         if let Some(file) = trace {

@@ -26,6 +26,7 @@ mod trace_out;
 mod values;
 mod windows;
 
+pub use acelyzer::fuzz_acelyzer;
 pub use output::is_broken_pipe;
 
 use crate::collect::launch::LaunchError;

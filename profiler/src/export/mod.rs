@@ -15,6 +15,7 @@ pub mod pprof;
 mod stacks;
 pub mod summary;
 pub mod svg;
+pub mod tables;
 mod text;
 pub mod trace;
 pub mod trace_events;
