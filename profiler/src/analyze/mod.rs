@@ -22,6 +22,7 @@ pub mod power;
 pub mod prep_queue;
 pub mod refine;
 pub mod rows;
+pub mod sequence;
 pub mod stages;
 pub mod statistics;
 pub mod token_times;

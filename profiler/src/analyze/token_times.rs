@@ -74,7 +74,9 @@ pub fn steps_of_iterations(all: &[Iterations], timeline: &Timeline, kinds: &Kind
                 is_apart,
             });
         };
-        let Some(first) = one.list.first() else { continue };
+        let Some(first) = one.list.first() else {
+            continue;
+        };
         if let Some(end_us) = before.remove(&one.pid).filter(|_| one.kernels_before > 0) {
             let end_us = end_us.min(first.start_us);
             add(StepKind::Prefill, one.first_kernel_us, end_us, true);
@@ -101,7 +103,10 @@ fn ends_before(all: &[Iterations], timeline: &Timeline, kinds: &Kinds) -> FxHash
         if event.dropped || !event.is_slice() || !kinds.is_kernel(timeline, event) {
             continue;
         }
-        if begins.get(&event.pid).is_some_and(|begin| event.ts < *begin) {
+        if begins
+            .get(&event.pid)
+            .is_some_and(|begin| event.ts < *begin)
+        {
             let end = ends.entry(event.pid).or_insert(f64::NEG_INFINITY);
             *end = end.max(event.end());
         }

@@ -5,7 +5,7 @@ use crate::analyze::config::{Config, Format};
 use crate::analyze::messages::Messages;
 use crate::analyze::stages::Stage;
 use crate::analyze::utilization::CompilerInfo;
-use crate::analyze::{normalize, pipeline};
+use crate::analyze::{classes, normalize, pipeline};
 use crate::export::trace_events::{self, Header, Words};
 use crate::import::compiler_info;
 use crate::import::json::{self, End, Reading, Trouble};
@@ -99,16 +99,17 @@ impl Analysis<'_> {
                 }
             },
         );
+        if outcome.is_fatal {
+            bail!("nothing can be made of these traces");
+        }
         for table in &outcome.tables {
             let path = beside(&config.output, table.purpose, table.extension);
             let mut file = OutputFile::create(&path)?;
             file.write_all(&table.text)?;
             file.commit()?;
-            if table.purpose == "categories" {
-                let (kind, path) = (table.extension.to_uppercase(), path.display());
-                let text = format_args!("UTL: category table(s) created as {kind}: {path}");
-                self.messages.info("UTL", text);
-            }
+            let said = table.said;
+            let text = format_args!("{said}{}", path.display());
+            self.messages.info("SEC", text);
         }
         self.show("writing");
         if let Some(file) = trace {
@@ -284,7 +285,9 @@ fn write_trace(
 ) -> Result<()> {
     debug_assert!(format == Format::Json);
     let order: Vec<u32> = (0u32..).take(timeline.events.len()).collect();
-    let words = Words::default();
+    let words = Words {
+        classes: classes::NAMES,
+    };
     let failed = || format!("cannot write {}", header.name);
     if file.path().extension().is_some_and(|e| e == "gz") {
         let mut out = GzEncoder::new(&mut file, Compression::fast());
