@@ -405,7 +405,7 @@ fn deep_nesting() -> anyhow::Result<()> {
             "{which:?}:\n{}",
             ran.stderr
         );
-        assert_eq!(text.matches("add Cmpt Exec").count(), 19, "{which:?}");
+        assert!(text.matches("Cmpt Exec\"").count() >= 19, "{which:?}");
     }
     Ok(())
 }
