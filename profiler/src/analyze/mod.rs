@@ -5,30 +5,36 @@ pub mod alignment;
 pub mod alignment_compat;
 pub mod bandwidth;
 pub mod calibration;
+pub mod checks;
 pub mod classes;
+pub mod collectives;
+pub mod comm_summary;
 pub mod config;
 pub mod energy;
 pub mod exchanges;
+mod findings;
+pub mod flows;
 pub mod frequency;
 pub mod iterations;
 pub mod launch_flows;
 pub mod limit;
 pub mod messages;
 pub mod normalize;
-pub mod numbers;
 pub mod overlap;
+pub mod overlap_share;
 pub mod pipeline;
 pub mod power;
 pub mod prep_queue;
 pub mod refine;
+pub mod report;
 pub mod rows;
+#[cfg(test)]
+mod scene;
 pub mod sequence;
 pub mod stages;
 pub mod statistics;
-pub mod token_times;
-pub mod utilization;
-
-#[cfg(test)]
-mod scene;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod token_times;
+pub mod utilization;
+pub mod verify;

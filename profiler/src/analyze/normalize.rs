@@ -261,15 +261,24 @@ pub fn drop_globals(timeline: &mut Timeline, kinds: &Kinds) {
 /// Puts the events into order: by begin, of those that begin together the longer
 /// first, as slices nest. Equal ones keep their order.
 pub fn sort(timeline: &mut Timeline) {
-    let in_order = |a: &Event, b: &Event| {
-        a.ts.total_cmp(&b.ts).then(b.dur.total_cmp(&a.dur)) != std::cmp::Ordering::Greater
-    };
-    if timeline.events.is_sorted_by(in_order) {
-        return;
+    let in_order = |a: &Event, b: &Event| compare(a, b).is_le();
+    if !timeline.events.is_sorted_by(in_order) {
+        timeline.events.sort_by(compare);
     }
-    timeline
-        .events
-        .sort_by(|a, b| a.ts.total_cmp(&b.ts).then(b.dur.total_cmp(&a.dur)));
+}
+
+fn compare(a: &Event, b: &Event) -> std::cmp::Ordering {
+    a.ts.total_cmp(&b.ts).then(b.dur.total_cmp(&a.dur))
+}
+
+/// Numbers of the events in the order that [`sort`] would put them into: what is moved
+/// is small.
+pub fn order(timeline: &Timeline) -> Vec<u32> {
+    let keys = timeline.events.iter().zip(0u32..);
+    let keys = keys.filter(|(event, _)| !event.dropped);
+    let mut keys: Vec<(f64, f64, u32)> = keys.map(|(e, i)| (e.ts, e.dur, i)).collect();
+    keys.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
+    keys.into_iter().map(|(_, _, index)| index).collect()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::analyze::config::{
 };
 use crate::analyze::messages::{Level, Messages};
 use crate::analyze::stages::Profile;
+use crate::export::analysis_text;
 use anyhow::{Result, anyhow, bail};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum, ValueHint};
@@ -157,11 +158,15 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
         other: json!({"Application": format!("aiprof {}", env!("CARGO_PKG_VERSION"))}),
         messages: &mut messages,
         progress: wants_progress.then_some(&mut show as &mut dyn FnMut(&str)),
+        inputs: Vec::new(),
     }
     .run(&files);
     screen::clear_progress();
     log::analysis(&messages);
-    result.map(|_| 0)
+    let report = result?;
+    let mut out = std::io::stdout().lock();
+    analysis_text::write(&report, &mut out)?;
+    Ok(0)
 }
 
 fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {

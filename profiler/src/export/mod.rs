@@ -4,6 +4,7 @@
 //! and the options alone, byte for byte, so that tests can compare it.
 //! The formats are described in `docs/output-formats.md`.
 
+pub mod analysis_text;
 pub mod chrome;
 pub mod diff;
 pub mod folded;

@@ -320,7 +320,7 @@ impl Timeline {
     pub fn stamp_time(&self, event: &Event, index: usize) -> Option<f64> {
         let device = self.device(event)?;
         let (_, end) = device.phase.ends();
-        let ticks = device.stamps.get(index)? - device.stamps.get(end)?;
+        let ticks = i128::from(*device.stamps.get(index)?) - i128::from(*device.stamps.get(end)?);
         Some(event.end() + ticks as f64 / self.mhz(event))
     }
 

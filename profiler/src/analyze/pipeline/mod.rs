@@ -6,7 +6,7 @@
 mod tell;
 
 use super::calibration::{self, Calibration};
-use super::config::{Config, Counters, RankAlignment};
+use super::config::{Config, Counters, OverlapMode, RankAlignment};
 use super::energy::{self, KernelPower, PowerStatistics};
 use super::frequency;
 use super::iterations::{self, Iterations};
@@ -70,6 +70,8 @@ pub struct Outcome {
     pub devices: Vec<Value>,
     /// Tables.
     pub tables: Vec<Table>,
+    /// Numbers of the events in the order in which they are written.
+    pub order: Vec<u32>,
     /// Nothing can be made of the trace, as a message says.
     pub is_fatal: bool,
 }
@@ -117,6 +119,15 @@ pub fn run(
 }
 
 type Step<'r> = fn(&mut Run<'r>);
+
+/// What only looks at the events.
+struct Repeats {
+    iterations: Vec<Iterations>,
+    tokens: Vec<TokenTimes>,
+    power: Option<PowerStatistics>,
+    kernels: Vec<KernelPower>,
+    said: Messages,
+}
 
 struct Run<'r> {
     timeline: &'r mut Timeline,
@@ -213,14 +224,8 @@ impl Run<'_> {
         self.outcome.overlap = outcome;
     }
 
-    /// 23 to 26: iterations, power, bandwidth.
+    /// 24 to 26: power, bandwidth.
     fn count(&mut self) {
-        if self.has(Stage::CollectIterationStats) {
-            let found = iterations::run(self.timeline, &self.kinds, self.messages);
-            let steps = token_times::steps_of_iterations(&found, self.timeline, &self.kinds);
-            self.outcome.tokens = token_times::run(&steps);
-            self.outcome.iterations = found;
-        }
         if let Some(source) = self
             .counters()
             .power
@@ -232,11 +237,6 @@ impl Run<'_> {
                 skip: self.config.power_skip_events,
             };
             let found = power::run(self.timeline, &self.kinds, &options, self.messages);
-            if self.has(Stage::AnalyzePowerStatistics) {
-                self.outcome.power_statistics =
-                    energy::statistics(self.timeline, &self.kinds, &found.periods, self.messages);
-            }
-            self.outcome.kernel_power = energy::kernels(self.timeline, &self.kinds, &found.periods);
             self.outcome.power = Some(found);
         }
         if self.has(Stage::ComputeBandwidth) {
@@ -284,7 +284,10 @@ impl Run<'_> {
 
     /// 33 to 36: order, arrows, classes.
     fn classify(&mut self) {
-        normalize::sort(self.timeline);
+        // Counters that were added may stand where they are, slices may not.
+        if matches!(self.config.overlap, OverlapMode::Shift | OverlapMode::Async) {
+            normalize::sort(self.timeline);
+        }
         if self.has(Stage::LaunchFlowCollect) && self.has(Stage::LaunchFlowCreateMissing) {
             let found = launch_flows::run(self.timeline, self.config.level);
             self.messages.append(found.said);
@@ -295,13 +298,56 @@ impl Run<'_> {
         }
     }
 
-    /// 37: tables of kernels.
+    /// 23, 25 and 37: iterations, energy, tables of kernels.
     fn summarize(&mut self) {
-        if !self.has(Stage::CalculateStats) {
-            return;
+        // Neither changes anything, so both can run at once.
+        let this = &*self;
+        let (kernels, repeats) = std::thread::scope(|scope| {
+            let repeats = scope.spawn(|| this.repeats());
+            let with_torch = this.config.torch_statistics;
+            let kernels = this
+                .has(Stage::CalculateStats)
+                .then(|| statistics::run(this.timeline, &this.kinds, with_torch));
+            match repeats.join() {
+                Ok(repeats) => (kernels, repeats),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        });
+        self.outcome.iterations = repeats.iterations;
+        self.outcome.tokens = repeats.tokens;
+        self.outcome.power_statistics = repeats.power;
+        self.outcome.kernel_power = repeats.kernels;
+        self.messages.append(repeats.said);
+        if let Some(found) = kernels {
+            self.tables(&found);
+            self.outcome.statistics = found;
         }
-        let with_torch = self.config.torch_statistics;
-        let found = statistics::run(self.timeline, &self.kinds, with_torch);
+    }
+
+    fn repeats(&self) -> Repeats {
+        let mut said = Messages::new(self.config.level);
+        let (timeline, kinds) = (&*self.timeline, &self.kinds);
+        let (mut iterations, mut tokens) = (Vec::new(), Vec::new());
+        if self.has(Stage::CollectIterationStats) {
+            iterations = iterations::run(timeline, kinds, &mut said);
+            let steps = token_times::steps_of_iterations(&iterations, timeline, kinds);
+            tokens = token_times::run(&steps);
+        }
+        let periods = self.outcome.power.as_ref().map(|power| &power.periods);
+        let statistics = periods.filter(|_| self.has(Stage::AnalyzePowerStatistics));
+        Repeats {
+            iterations,
+            tokens,
+            power: statistics
+                .and_then(|periods| energy::statistics(timeline, kinds, periods, &mut said)),
+            kernels: periods.map_or(Vec::new(), |periods| {
+                energy::kernels(timeline, kinds, periods)
+            }),
+            said,
+        }
+    }
+
+    fn tables(&mut self, found: &Statistics) {
         type WriteTable = fn(&mut Vec<u8>, &Timeline, &Statistics) -> io::Result<()>;
         let tables: [(&str, &str, WriteTable); 3] = [
             (
@@ -323,7 +369,7 @@ impl Run<'_> {
         for (purpose, said, write) in tables {
             let mut text = Vec::new();
             // Writing to memory cannot fail.
-            let _ = write(&mut text, self.timeline, &found);
+            let _ = write(&mut text, self.timeline, found);
             self.outcome.tables.push(Table {
                 purpose,
                 extension: "csv",
@@ -331,7 +377,6 @@ impl Run<'_> {
                 text,
             });
         }
-        self.outcome.statistics = found;
     }
 
     /// 38 to 41: what is left, and where it stands.
@@ -350,6 +395,6 @@ impl Run<'_> {
         if self.has(Stage::TbRefinementLightweight) {
             self.outcome.devices = refine::place(self.timeline, &self.kinds);
         }
-        normalize::sort(self.timeline);
+        self.outcome.order = normalize::order(self.timeline);
     }
 }

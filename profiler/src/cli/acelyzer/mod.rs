@@ -149,12 +149,13 @@ fn execute(
         }),
         messages: &mut messages,
         progress: screen::has_progress().then_some(&mut show as &mut dyn FnMut(&str)),
+        inputs: Vec::new(),
     }
     .run(&files);
     screen::clear_progress();
     console.show(&messages);
-    let events = match result {
-        Ok(events) => events,
+    let report = match result {
+        Ok(report) => report,
         // Of a file that cannot be read a message has been shown.
         Err(error) => {
             if !messages.iter().any(|message| message.level == Level::Error) {
@@ -164,7 +165,7 @@ fn execute(
         }
     };
     console.log(Level::Info, "Finishing ... Return code= 0");
-    console.log(Level::Info, &format!("Exported events:  {events}"));
+    console.log(Level::Info, &format!("Exported events:  {}", report.events));
     Ok(0)
 }
 
