@@ -26,6 +26,7 @@ pub mod overlap_share;
 pub mod pipeline;
 pub mod power;
 pub mod prep_queue;
+pub mod recordings;
 pub mod refine;
 pub mod report;
 pub mod rows;

@@ -80,7 +80,8 @@ pub fn place(timeline: &mut Timeline, kinds: &Kinds) -> Vec<Value> {
         let Some(mut event) = timeline.events.get(index).copied() else {
             break;
         };
-        if !event.is_slice() || timeline.dialect(&event) != Dialect::Flex {
+        let is_flex = timeline.dialect(&event) == Dialect::Flex;
+        if !event.is_slice() || !is_flex || timeline.is_processed(&event) {
             continue;
         }
         let Id::Number(pid) = event.pid else { continue };

@@ -4,6 +4,7 @@ use super::output::OutputFile;
 use crate::analyze::config::{Config, Format};
 use crate::analyze::messages::Messages;
 use crate::analyze::pipeline::{self, Outcome};
+use crate::analyze::recordings::{self, Recording};
 use crate::analyze::report::{self, Input, Report};
 use crate::analyze::stages::Stage;
 use crate::analyze::utilization::CompilerInfo;
@@ -187,7 +188,7 @@ impl Analysis<'_> {
 
     fn read(&mut self, files: &[PathBuf]) -> Result<Timeline> {
         let mut timeline = Timeline::default();
-        let mut ranges = Vec::new();
+        let mut recordings = Vec::new();
         let mut failed = None;
         for path in files {
             self.show(&format!("reading {}", path.display()));
@@ -205,7 +206,11 @@ impl Analysis<'_> {
                         events: reading.events.len(),
                         problems,
                     });
-                    ranges.push(reading.events);
+                    recordings.push(Recording {
+                        job: reading.job,
+                        events: reading.events,
+                        origin: reading.origin,
+                    });
                 }
                 Ok(None) => {}
                 Err(error) => {
@@ -215,10 +220,13 @@ impl Analysis<'_> {
             }
         }
         match failed {
-            Some(error) if ranges.is_empty() => return Err(error),
+            Some(error) if recordings.is_empty() => return Err(error),
             _ => {}
         }
+        recordings::bring_together(&mut timeline, &recordings, self.messages);
+        let ranges: Vec<_> = recordings.into_iter().map(|r| r.events).collect();
         normalize::merge_files(&mut timeline, &ranges);
+        timeline.sweep();
         Ok(timeline)
     }
 

@@ -151,7 +151,13 @@ struct Run<'r> {
 
 impl Run<'_> {
     fn has(&self, stage: Stage) -> bool {
-        self.config.stages.has(stage)
+        // Arrows and spans of a trace that was analysed before are in it.
+        let is_made = matches!(
+            stage,
+            Stage::LaunchFlowCreateMissing | Stage::FlowExtraction | Stage::MpCalcBwV2
+        );
+        let is_there = || self.timeline.jobs.iter().any(|job| job.is_processed);
+        self.config.stages.has(stage) && !(is_made && is_there())
     }
 
     fn counters(&self) -> Counters {
