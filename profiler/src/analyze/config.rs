@@ -79,6 +79,9 @@ pub struct Config {
     pub torch_statistics: bool,
     /// Write statistics tables.
     pub stats: bool,
+    /// Do what acelyzer does not, too: faults that traces are known for, shares of
+    /// communication, further tables.
+    pub extended: bool,
     /// Verify the input instead of analysing it.
     pub verify: bool,
     /// Report order violations of counters and go on.
@@ -126,6 +129,7 @@ impl Default for Config {
             comm_summarize_seq: false,
             torch_statistics: true,
             stats: true,
+            extended: false,
             verify: false,
             ignore_critical: false,
             compat_bugs: false,
@@ -158,6 +162,13 @@ pub enum Format {
     Protobuf,
     /// Text; for the report of a verification only.
     Text,
+}
+
+impl Format {
+    /// Whether acelyzer writes traces in it.
+    pub fn is_trace(self) -> bool {
+        matches!(self, Self::Json | Self::Pddf)
+    }
 }
 
 /// `displayTimeUnit` of Chrome traces.

@@ -3,6 +3,7 @@
 
 pub mod alignment;
 pub mod alignment_compat;
+pub mod all_reduce_bandwidth;
 pub mod bandwidth;
 pub mod calibration;
 pub mod checks;
@@ -31,6 +32,7 @@ pub mod rows;
 #[cfg(test)]
 mod scene;
 pub mod sequence;
+pub mod split;
 pub mod stages;
 pub mod statistics;
 #[cfg(test)]

@@ -6,20 +6,21 @@
 mod tell;
 
 use super::calibration::{self, Calibration};
-use super::config::{Config, Counters, OverlapMode, RankAlignment};
+use super::config::{Config, Counters, Format, OverlapMode, RankAlignment};
 use super::energy::{self, KernelPower, PowerStatistics};
 use super::frequency;
 use super::iterations::{self, Iterations};
-use super::messages::Messages;
+use super::messages::{Level, Messages};
 use super::stages::Stage;
 use super::statistics::{self, Statistics};
 use super::token_times::{self, TokenTimes};
 use super::utilization::{self, CompilerInfo, table};
 use super::{
-    alignment, alignment_compat, bandwidth, classes, launch_flows, normalize, overlap, power,
-    prep_queue, refine, rows, sequence,
+    alignment, alignment_compat, bandwidth, checks, classes, collectives, comm_summary, exchanges,
+    flows, launch_flows, normalize, overlap, overlap_share, power, prep_queue, refine, rows,
+    sequence, split,
 };
-use crate::export::tables::kernels;
+use crate::export::tables::{collectives as collective_rows, kernels, rows as further};
 use crate::timeline::{Kinds, Timeline};
 use serde_json::Value;
 use std::io;
@@ -62,6 +63,14 @@ pub struct Outcome {
     pub kernel_power: Vec<KernelPower>,
     /// Transfers.
     pub transfers: bandwidth::Outcome,
+    /// Faults that traces are known for; `None`: nobody asked.
+    pub checks: Option<checks::Outcome>,
+    /// How much ranks compute while they communicate.
+    pub shares: Vec<overlap_share::Share>,
+    /// Collective operations.
+    pub collectives: collectives::Outcome,
+    /// Directions between ranks in which messages arrive before they are sent.
+    pub reversed: Vec<flows::Reversed>,
     /// Slices by class.
     pub classes: classes::Outcome,
     /// Kernels.
@@ -76,8 +85,9 @@ pub struct Outcome {
     pub is_fatal: bool,
 }
 
-/// Told which step begins: its name, and how many are behind it of how many.
-pub type Progress<'p> = &'p mut dyn FnMut(&str, usize, usize);
+/// Told which step begins: the events as they are, its name, and how many are behind it
+/// of how many.
+pub type Progress<'p> = &'p mut dyn FnMut(&Timeline, &str, usize, usize);
 
 /// Runs all steps.
 pub fn run(
@@ -109,7 +119,7 @@ pub fn run(
     ];
     let all = steps.len();
     for (done, (name, step)) in steps.into_iter().enumerate() {
-        progress(name, done, all);
+        progress(run.timeline, name, done, all);
         step(&mut run);
         if run.outcome.is_fatal {
             break;
@@ -126,6 +136,7 @@ struct Repeats {
     tokens: Vec<TokenTimes>,
     power: Option<PowerStatistics>,
     kernels: Vec<KernelPower>,
+    shares: Vec<overlap_share::Share>,
     said: Messages,
 }
 
@@ -152,8 +163,24 @@ impl Run<'_> {
         let config = self.config;
         normalize::select(self.timeline, &config.event_limit, &config.event_filter);
         self.kinds = Kinds::new(self.timeline);
-        self.outcome.frequency =
-            frequency::run(self.timeline, &self.kinds, config.soc_mhz, self.messages);
+        let (timeline, kinds) = (&*self.timeline, &self.kinds);
+        // What is said of them is about the frequency that was given.
+        let mut unsaid = Messages::new(Level::Error);
+        let messages = match config.is_fitted {
+            true => &mut unsaid,
+            false => &mut *self.messages,
+        };
+        // Neither changes anything, so both can run at once.
+        let (frequency, found) = std::thread::scope(|scope| {
+            let found = scope.spawn(|| config.extended.then(|| checks::run(timeline, kinds)));
+            let frequency = frequency::run(timeline, kinds, config.soc_mhz, messages);
+            match found.join() {
+                Ok(found) => (frequency, found),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        });
+        self.outcome.frequency = frequency;
+        self.outcome.checks = found;
     }
 
     /// 4 to 7, 11 and 12: frequency, jobs, wraps, times.
@@ -166,8 +193,15 @@ impl Run<'_> {
         };
         self.outcome.calibration = calibration::run(self.timeline, options);
         self.tell_calibration();
+        if self.has(Stage::RemoveIdsFromName) {
+            split::ids_from_names(self.timeline);
+        }
         if self.has(Stage::MapTidToRange) {
             rows::number_threads(self.timeline);
+        }
+        if self.has(Stage::TriplePhasedEvents) {
+            split::phases(self.timeline, &self.kinds);
+            self.kinds = Kinds::new(self.timeline);
         }
     }
 
@@ -282,8 +316,13 @@ impl Run<'_> {
         }
     }
 
-    /// 33 to 36: order, arrows, classes.
+    /// 29 to 36: order, arrows, classes, collectives.
     fn classify(&mut self) {
+        if self.has(Stage::CommunicationApply) {
+            comm_summary::run(self.timeline, &self.kinds);
+            self.timeline.sweep();
+            self.kinds = Kinds::new(self.timeline);
+        }
         // Counters that were added may stand where they are, slices may not.
         if matches!(self.config.overlap, OverlapMode::Shift | OverlapMode::Async) {
             normalize::sort(self.timeline);
@@ -295,6 +334,37 @@ impl Run<'_> {
         if self.has(Stage::EventCategorizer) {
             let compat = self.config.compat_bugs;
             self.outcome.classes = classes::run(self.timeline, &self.kinds, compat);
+        }
+        self.collect();
+    }
+
+    /// 35 and 36: messages between ranks, and what they make together.
+    fn collect(&mut self) {
+        let mut messages = None;
+        if self.has(Stage::FlowExtraction) {
+            let found = flows::run(self.timeline, self.config.level);
+            self.messages.append(found.said);
+            self.outcome.reversed = found.reversed;
+            messages = Some(found.exchanges);
+        }
+        if self.has(Stage::MpCalcBwV2) {
+            let found = messages
+                .unwrap_or_else(|| exchanges::find(self.timeline, exchanges::Clocks::Aligned));
+            // Sizes have left the names.
+            self.kinds = Kinds::new(self.timeline);
+            let found = collectives::run(self.timeline, &self.kinds, &found.pairs);
+            if self.has(Stage::CalculateStatsV2) {
+                let mut text = Vec::new();
+                // Writing to memory cannot fail.
+                let _ = collective_rows::write_active(&mut text, &found.active);
+                self.outcome.tables.push(Table {
+                    purpose: "stats_summary",
+                    extension: "csv",
+                    said: "SEC statistics summary file created:  ",
+                    text,
+                });
+            }
+            self.outcome.collectives = found;
         }
     }
 
@@ -317,10 +387,14 @@ impl Run<'_> {
         self.outcome.tokens = repeats.tokens;
         self.outcome.power_statistics = repeats.power;
         self.outcome.kernel_power = repeats.kernels;
+        self.outcome.shares = repeats.shares;
         self.messages.append(repeats.said);
         if let Some(found) = kernels {
             self.tables(&found);
             self.outcome.statistics = found;
+            if self.config.extended {
+                self.further_tables();
+            }
         }
     }
 
@@ -343,7 +417,38 @@ impl Run<'_> {
             kernels: periods.map_or(Vec::new(), |periods| {
                 energy::kernels(timeline, kinds, periods)
             }),
+            shares: match self.config.extended {
+                true => overlap_share::run(timeline, kinds),
+                false => Vec::new(),
+            },
             said,
+        }
+    }
+
+    /// Tables that acelyzer does not have.
+    fn further_tables(&mut self) {
+        let mut texts = [Vec::new(), Vec::new(), Vec::new()];
+        let [power, repeats, tokens] = &mut texts;
+        let (timeline, outcome) = (&*self.timeline, &self.outcome);
+        // Writing to memory cannot fail.
+        if !outcome.kernel_power.is_empty() {
+            let _ = further::write_power(power, timeline, &outcome.kernel_power);
+        }
+        if outcome.iterations.iter().any(|one| !one.list.is_empty()) {
+            let _ = further::write_iterations(repeats, timeline, &outcome.iterations);
+        }
+        if !outcome.tokens.is_empty() {
+            let _ = further::write_tokens(tokens, timeline, &outcome.tokens);
+        }
+        for (purpose, text) in ["power", "iterations", "tokens"].into_iter().zip(texts) {
+            if !text.is_empty() {
+                self.outcome.tables.push(Table {
+                    purpose,
+                    extension: "csv",
+                    said: "written: ",
+                    text,
+                });
+            }
         }
     }
 
@@ -394,6 +499,10 @@ impl Run<'_> {
         }
         if self.has(Stage::TbRefinementLightweight) {
             self.outcome.devices = refine::place(self.timeline, &self.kinds);
+        }
+        if self.config.format == Format::Pddf {
+            // That is written as the events stand.
+            normalize::sort(self.timeline);
         }
         self.outcome.order = normalize::order(self.timeline);
     }

@@ -1,5 +1,6 @@
 //! Tables of analyses: those of acelyzer in its formats, byte for byte, and further ones.
 
+pub mod collectives;
 pub mod frame;
 pub mod kernels;
 pub mod rows;
