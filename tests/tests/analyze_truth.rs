@@ -744,3 +744,308 @@ fn a_file_for_each_rank() -> anyhow::Result<()> {
     assert!(!ran.files.contains_key("out_worker_4.pt.trace.json"));
     ran.file("out.pt.trace.json").map(drop)
 }
+
+/// What `aiprof analyze` reports beside its trace.
+fn report(story: &Story, more: &str) -> anyhow::Result<Value> {
+    run(Which::Analyze, story, Flex::default(), more)?.json("out_report.json")
+}
+
+/// Any frequency, with noise: the estimate is within 0.01 MHz on traces of a second
+/// and more, and its bound always holds.
+#[test]
+fn frequencies_are_found() -> anyhow::Result<()> {
+    for seed in 0..20 {
+        for (jobs, gap_us) in [(5, 300_000.0), (1, 0.0)] {
+            let story = Scenario {
+                seed: 1000 + seed,
+                jobs,
+                gap_us,
+                mhz: (400.0, 1500.0),
+                start_cycles: None,
+                jitter_us: 5.0,
+                ..Scenario::default()
+            }
+            .make();
+            let report = report(&story, "")?;
+            let clock = &report["clocks"][0];
+            let (mhz, bound) = (clock["mhz"].as_f64(), clock["mhz_error"].as_f64());
+            let (mhz, bound) = (mhz.context("no mhz")?, bound.context("no bound")?);
+            let wrong = (mhz - story.mhz(0)).abs();
+            anyhow::ensure!(wrong <= bound, "seed {seed}: {clock}, not {}", story.mhz(0));
+            if jobs > 1 {
+                anyhow::ensure!(wrong <= 0.01, "seed {seed}: {clock}, not {}", story.mhz(0));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A recommended frequency is never worse than the one that was given.
+#[test]
+fn recommendations_help() -> anyhow::Result<()> {
+    let mut given_wrong = 0;
+    for seed in 0..20 {
+        let story = Scenario {
+            seed: 1100 + seed,
+            jobs: 4,
+            gap_us: 400_000.0,
+            mhz: (400.0, 1500.0),
+            jitter_us: 5.0,
+            ..Scenario::default()
+        }
+        .make();
+        for off in [0.0, 0.05, -0.3, 2.0] {
+            let given = story.mhz(0) + off;
+            let ran = run(
+                Which::Ours,
+                &story,
+                Flex::default(),
+                &format!("--freq {given}"),
+            )?;
+            let said = format!("{}{}", ran.stdout, ran.stderr);
+            let advice = said.split("use: --freq=").nth(1);
+            let Some(advice) = advice.and_then(|rest| rest.split_whitespace().next()) else {
+                // acelyzer advises from 0.1 MHz on.
+                anyhow::ensure!(
+                    off.abs() < 0.25,
+                    "seed {seed}: no advice at {off} MHz:\n{said}"
+                );
+                continue;
+            };
+            let advice: f64 = advice.parse()?;
+            let wrong = (advice - story.mhz(0)).abs();
+            anyhow::ensure!(
+                wrong < off.abs().max(0.001),
+                "seed {seed}: {advice} at {off} MHz off"
+            );
+            given_wrong += 1;
+        }
+    }
+    assert!(given_wrong >= 40, "{given_wrong}");
+    Ok(())
+}
+
+/// Latencies that differ by direction cannot be told from offsets: the truth lies in
+/// the interval that is reported.
+#[test]
+fn intervals_of_ranks_hold_the_truth() -> anyhow::Result<()> {
+    for (seed, shape) in [(1, Shape::Chain), (2, Shape::Ring), (3, Shape::Tree)] {
+        for ranks in [2, 4, 16] {
+            let latency = Latency::Directed(0.5, 30.0);
+            let story = collective(1200 + seed, shape, ranks, latency).make();
+            let report = report(&story, &frequency(&story))?;
+            let shifts = report["ranks"]["shifts"].as_array().context("no shifts")?;
+            assert_eq!(shifts.len(), ranks);
+            for shift in shifts {
+                let rank = shift["rank"].as_u64().context("no rank")? as usize;
+                let truth = -story.ranks[rank].offset_us;
+                let number = |key: &str| {
+                    shift[key]
+                        .as_f64()
+                        .with_context(|| format!("no {key}: {shift}"))
+                };
+                let (least, us, most) = (number("least_us")?, number("us")?, number("most_us")?);
+                let near = 0.01;
+                anyhow::ensure!(
+                    least - near <= truth && truth <= most + near,
+                    "{shape:?} of {ranks}: {shift}, not {truth}"
+                );
+                anyhow::ensure!(least - near <= us && us <= most + near, "{shift}");
+                // A loop of so many messages leaves no more than they take.
+                anyhow::ensure!(most - least <= 31.0 * 2.0 * ranks as f64, "{shift}");
+            }
+            assert_eq!(
+                report["ranks"]["contradiction_us"].as_f64().map(f64::round),
+                Some(0.0)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A rank without messages is named, not guessed.
+#[test]
+fn a_rank_without_messages_is_marked() -> anyhow::Result<()> {
+    let mut story = collective(1300, Shape::Chain, 3, Latency::Equal(1.0)).make();
+    let mute = |event: &Event| event.rank == 2 && event.name.contains("[sync=");
+    story.events.retain(|event| !mute(event));
+    let to_mute = |event: &Event| event.name.contains("r2_") || event.name.contains("_s2_");
+    story.events.retain(|event| !to_mute(event));
+    let report = report(&story, &frequency(&story))?;
+    let shifts = report["ranks"]["shifts"].as_array().context("no shifts")?;
+    let lost = shifts
+        .iter()
+        .find(|shift| shift["rank"] == 2)
+        .context("no rank 2")?;
+    assert!(lost["us"].is_null(), "{lost}");
+    let text = report["findings"].to_string();
+    assert!(text.contains("rank 2"), "{text}");
+    Ok(())
+}
+
+/// Which jobs were moved, by how much, within which error.
+#[test]
+fn shifts_of_jobs_are_reported() -> anyhow::Result<()> {
+    for shift in [50_000.0, -50_000.0] {
+        let story = Scenario {
+            seed: 1400,
+            jobs: 3,
+            jitter_us: 0.5,
+            shifts_us: vec![(1, shift)],
+            ..Scenario::default()
+        }
+        .make();
+        let report = report(&story, &frequency(&story))?;
+        let jobs = report["jobs"].as_array().context("no jobs")?;
+        assert_eq!(jobs.len(), 1, "{jobs:?}");
+        let job = &jobs[0];
+        assert_eq!(job["state"], "moved", "{job}");
+        assert!(
+            job["path"]
+                .as_str()
+                .is_some_and(|path| path.contains("job1")),
+            "{job}"
+        );
+        let by = job["by_us"].as_f64().context("no by_us")?;
+        let error = job["error_us"].as_f64().context("no error_us")?;
+        assert!((by + shift).abs() <= 1.0, "{job}");
+        assert!((by + shift).abs() <= error, "{job}");
+    }
+    Ok(())
+}
+
+/// A counter that jumps between jobs is no other frequency.
+#[test]
+fn steps_of_the_counter_are_found() -> anyhow::Result<()> {
+    for cycles in [300_000_000, -300_000_000] {
+        let story = Scenario {
+            seed: 1500,
+            jobs: 6,
+            jitter_us: 1.0,
+            gap_us: 200_000.0,
+            step: Some((0.5, cycles)),
+            charge: None,
+            ..Scenario::default()
+        }
+        .make();
+        let ran = run(Which::Analyze, &story, Flex::default(), "")?;
+        let report = ran.json("out_report.json")?;
+        let clock = &report["clocks"][0];
+        assert_eq!(clock["steps"], 1, "{clock}");
+        let mhz = clock["mhz"].as_f64().context("no mhz")?;
+        assert!((mhz - story.mhz(0)).abs() < 0.01, "{clock}");
+        // Each event is as good as the host's own note of its end.
+        let trace = ran.json("out.json")?;
+        within(&pair(&story, &trace, false)?, 1.1)?;
+    }
+    Ok(())
+}
+
+/// A clock that slowly drifts: times follow it.
+#[test]
+fn drifting_clocks_are_followed() -> anyhow::Result<()> {
+    let story = Scenario {
+        seed: 1600,
+        jobs: 6,
+        gap_us: 500_000.0,
+        jitter_us: 1.0,
+        drift_ppm_per_s: 3.0,
+        charge: None,
+        ..Scenario::default()
+    }
+    .make();
+    let ran = run(Which::Analyze, &story, Flex::default(), "")?;
+    let trace = ran.json("out.json")?;
+    within(&pair(&story, &trace, false)?, 1.2)
+}
+
+/// The unit of the charge counter is named, and each kernel's energy is true.
+#[test]
+fn power_and_energy_are_reported() -> anyhow::Result<()> {
+    for (charge, factor) in [(Charge::Micro, 1.0), (Charge::Nano, 5.37 / 1000.0)] {
+        let story = Scenario {
+            seed: 1700,
+            charge: Some(charge),
+            ..Scenario::default()
+        }
+        .make();
+        let report = report(&story, &frequency(&story))?;
+        let found = report["power"]["factor"].as_f64().context("no factor")?;
+        assert!((found / factor - 1.0).abs() < 1e-6, "{charge:?}: {found}");
+        let mut truth: BTreeMap<String, f64> = BTreeMap::new();
+        for event in story.events.iter().filter(|event| event.kind == Kind::Exec) {
+            // Its reading is at its end.
+            let power = story
+                .power
+                .iter()
+                .find(|power| (power.end_us - event.end_us).abs() < 1e-6);
+            let watts = power.context("no power")?.watts;
+            let name: String = event.name.chars().filter(|c| c.is_alphabetic()).collect();
+            *truth.entry(name).or_default() += watts * event.dur_us() * 1e-6;
+        }
+        let kernels = report["kernels"].as_array().context("no kernels")?;
+        let mut checked = 0;
+        for kernel in kernels {
+            let name = kernel["name"]
+                .as_str()
+                .context("no name")?
+                .replace("[N]", "");
+            let name: String = name.chars().filter(|c| c.is_alphabetic()).collect();
+            let Some(joules) = truth.get(&name) else {
+                continue;
+            };
+            let found = kernel["joules"]
+                .as_f64()
+                .with_context(|| kernel.to_string())?;
+            anyhow::ensure!((found / joules - 1.0).abs() < 0.01, "{kernel}: {joules} J");
+            checked += 1;
+        }
+        assert_eq!(checked, 8, "{kernels:?}");
+    }
+    Ok(())
+}
+
+/// Kernels and iterations as they were made.
+#[test]
+fn kernels_and_iterations_are_reported() -> anyhow::Result<()> {
+    let scenario = Scenario {
+        seed: 1800,
+        jobs: 2,
+        ..Scenario::default()
+    };
+    let story = scenario.make();
+    let report = report(&story, &frequency(&story))?;
+    let kernels = report["kernels"].as_array().context("no kernels")?;
+    let calls = |kernel: &Value| kernel["lengths"]["calls"].as_u64();
+    assert_eq!(kernels.iter().filter_map(calls).sum::<u64>(), 80);
+    let total = |kernel: &Value| kernel["lengths"]["total_us"].as_f64();
+    let total: f64 = kernels.iter().filter_map(total).sum();
+    let truth = story.events.iter().filter(|event| event.kind == Kind::Exec);
+    let truth: f64 = truth.map(Event::dur_us).sum();
+    assert!((total - truth).abs() < 0.3, "{total}, not {truth}");
+    let active = &report["active"][0];
+    let busy = active["busy_us"].as_f64().context("no busy_us")?;
+    assert!((busy - truth).abs() < 0.3, "{active}");
+    let iterations = &report["iterations"][0];
+    assert_eq!(iterations["kernels_each"], 8, "{iterations}");
+    let count = iterations["count"].as_u64().context("no count")?;
+    assert!((7..=10).contains(&count), "{iterations}");
+    Ok(())
+}
+
+/// Perfetto's reader of our own trace is tested elsewhere; here: HTML stands alone.
+#[test]
+fn the_page_needs_nothing_else() -> anyhow::Result<()> {
+    let story = Scenario::default().make();
+    let ran = run(Which::Analyze, &story, Flex::default(), "")?;
+    let page = String::from_utf8_lossy(ran.file("out_report.html")?).into_owned();
+    for outside in ["http://", "https://", "src=\"", "@import", "<link"] {
+        let places: Vec<_> = page.match_indices(outside).map(|(at, _)| at).collect();
+        let named = |at: &usize| page[*at..].starts_with("http://www.w3.org/");
+        assert!(places.iter().all(named), "{outside}: {:?}", places.first());
+    }
+    for kernel in ["convolution", "add", "relu"] {
+        assert!(page.contains(kernel), "{kernel}");
+    }
+    Ok(())
+}
