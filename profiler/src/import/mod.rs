@@ -3,5 +3,6 @@
 pub mod capture;
 pub mod json;
 pub mod open;
+pub mod perfetto;
 
 pub use capture::fuzz_capture;
