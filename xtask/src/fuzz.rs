@@ -20,13 +20,17 @@ use crate::proc::{capture, cargo, display, root, run, target_dir};
 pub(crate) const HELP: &str = "
 Fuzzes one TARGET, or each in turn, for N seconds (default 60):
 
-  eh_frame     the unwind table builder, on ELF files
-  perf_map     the reader of perf map files
-  wire         the decoder of ring-buffer records
-  capture      the reader of capture files
-  aiu_records  the decoder of AIU activity records
-  aiu_metrics  the reader of the AIU's metrics file
-  probe_table  the reader and compiler of probe tables
+  eh_frame       the unwind table builder, on ELF files
+  perf_map       the reader of perf map files
+  wire           the decoder of ring-buffer records
+  capture        the reader of capture files
+  aiu_records    the decoder of AIU activity records
+  aiu_metrics    the reader of the AIU's metrics file
+  probe_table    the reader and compiler of probe tables
+  compiler_log   the reader of compiler logs of the AIU
+  ideal_cycles   the reader of a kernel's ideal cycles in the inductor cache
+  stage_profile  the reader of profiles that choose stages
+  acelyzer_args  the reader of acelyzer's command line
 
 Starts from real files, keeps what it learns in target/fuzz/corpus/TARGET, and
 leaves an input that fails in target/fuzz/failures/TARGET; give that file to
@@ -41,6 +45,10 @@ const TARGETS: &[&str] = &[
     "aiu_records",
     "aiu_metrics",
     "probe_table",
+    "compiler_log",
+    "ideal_cycles",
+    "stage_profile",
+    "acelyzer_args",
 ];
 
 /// Seconds for each target when a person asks.

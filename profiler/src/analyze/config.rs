@@ -75,6 +75,8 @@ pub struct Config {
     pub build_coll_event: bool,
     /// One send and one receive for each sequence number.
     pub comm_summarize_seq: bool,
+    /// Kernels of TORCH traces are in the tables too; acelyzer leaves them out.
+    pub torch_statistics: bool,
     /// Write statistics tables.
     pub stats: bool,
     /// Verify the input instead of analysing it.
@@ -122,6 +124,7 @@ impl Default for Config {
             flow: false,
             build_coll_event: false,
             comm_summarize_seq: false,
+            torch_statistics: true,
             stats: true,
             verify: false,
             ignore_critical: false,

@@ -387,6 +387,16 @@ fn resolve(requests: Vec<Request>) -> Result<StageSet, ProfileError> {
     }
 }
 
+/// Fuzzing entry: any bytes as a profile.
+#[doc(hidden)]
+pub fn fuzz_profile(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data)
+        && let Ok(profile) = Profile::parse(text)
+    {
+        assert!(!profile.allows(Stage::VerifySort));
+    }
+}
+
 #[cfg(test)]
 #[path = "stages_tests.rs"]
 mod tests;

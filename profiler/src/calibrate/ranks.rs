@@ -2,10 +2,14 @@
 //!
 //! Nothing arrives before it was sent: each message bounds how far the clocks of its
 //! two ranks can differ. All bounds are taken together (a system of difference
-//! constraints, solved by shortest paths), whatever graph the messages make. A rank
-//! gets the middle between its bounds, which is right where the fastest messages of
-//! both directions take as long; the middles satisfy every bound, so no effect is
-//! moved before its cause.
+//! constraints, solved by shortest paths), whatever graph the messages make. They tell
+//! between what a shift lies, for certain.
+//!
+//! Within its bounds a shift is chosen so that the fastest messages of both directions
+//! between two ranks take as long, and those that have no counterpart (in a chain or
+//! ring) as long as each other: least squares, which is exact where it is so. If that
+//! would move an effect before its cause, it is drawn towards the middles between the
+//! bounds, which satisfy them all.
 
 /// Messages of one direction between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,7 +53,7 @@ pub fn align(ranks: usize, messages: &[Messages]) -> Alignment {
         contradiction_us = least_slack(&direct, ranks);
         bound = shortest(&slackened(&direct, contradiction_us), ranks);
     }
-    let shift = |rank: usize| {
+    let middle = |rank: usize| {
         let (most, least) = (bound[rank], -bound[rank * ranks]);
         let us = match (least.is_finite(), most.is_finite()) {
             (true, true) => (least + most) / 2.0,
@@ -64,9 +68,164 @@ pub fn align(ranks: usize, messages: &[Messages]) -> Alignment {
             most_us: most,
         })
     };
+    let mut shifts: Vec<Option<Shift>> = (0..ranks).map(middle).collect();
+    even(&mut shifts, &fastest(ranks, &direct), contradiction_us);
     Alignment {
-        shifts: (0..ranks).map(shift).collect(),
+        shifts,
         contradiction_us,
+    }
+}
+
+/// Each direction's fastest message: from, to, difference of times.
+fn fastest(ranks: usize, direct: &[f64]) -> Vec<Messages> {
+    let all = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
+    let all = all.filter(|(from, to)| from != to);
+    let all = all.map(|(from, to)| Messages {
+        from,
+        to,
+        least_us: direct.get(to * ranks + from).copied().unwrap_or(f64::NAN),
+    });
+    all.filter(|m| m.least_us.is_finite()).collect()
+}
+
+/// Moves shifts within their bounds to where messages take as long as each other.
+fn even(shifts: &mut [Option<Shift>], fastest: &[Messages], contradiction_us: f64) {
+    // Unknowns: the shifts of the ranks that have one, but the first, and the time
+    // of a message.
+    let mut unknown = vec![None; shifts.len()];
+    let mut count = 0;
+    for (place, shift) in unknown.iter_mut().zip(shifts.iter()).skip(1) {
+        if shift.is_some() {
+            *place = Some(count);
+            count += 1;
+        }
+    }
+    if count == 0 || count > MAX_EVEN {
+        return;
+    }
+    let usable = |rank: usize| rank == 0 || unknown.get(rank).copied().flatten().is_some();
+    let fastest: Vec<Messages> = fastest
+        .iter()
+        .filter(|m| usable(m.from) && usable(m.to))
+        .copied()
+        .collect();
+    let mut system = System::new(count + 1);
+    let column = |rank: usize| unknown.get(rank).copied().flatten();
+    // Without any other reason a message takes no time.
+    system.add(&[(Some(count), 1.0)], 0.0, NO_REASON);
+    for m in &fastest {
+        let back = fastest.iter().find(|b| b.from == m.to && b.to == m.from);
+        // time of the message = least + shift(to) - shift(from)
+        let as_all = [
+            (column(m.to), 1.0),
+            (column(m.from), -1.0),
+            (Some(count), -1.0),
+        ];
+        let weight = if back.is_some() { LITTLE_REASON } else { 1.0 };
+        system.add(&as_all, -m.least_us, weight);
+        if let Some(back) = back.filter(|_| m.from < m.to) {
+            let as_back = [(column(m.to), 2.0), (column(m.from), -2.0)];
+            system.add(&as_back, back.least_us - m.least_us, 1.0);
+        }
+    }
+    let Some(found) = system.solve() else { return };
+    let wish = |rank: usize| column(rank).and_then(|at| found.get(at).copied());
+    let now = |shifts: &[Option<Shift>], rank: usize| {
+        let shift = shifts.get(rank).copied().flatten();
+        shift.map_or(0.0, |shift| shift.us)
+    };
+    // As far from the middles as keeps every message behind its sending.
+    let share = fastest.iter().fold(1.0, |share: f64, m| {
+        let time = |of: &dyn Fn(usize) -> f64| m.least_us + of(m.to) - of(m.from);
+        let middle = time(&|rank| now(shifts, rank)) + contradiction_us;
+        let wished = time(&|rank| wish(rank).unwrap_or(0.0)) + contradiction_us;
+        match wished < 0.0 && wished < middle {
+            true => share.min((middle / (middle - wished)).clamp(0.0, 1.0)),
+            false => share,
+        }
+    });
+    for (rank, shift) in shifts.iter_mut().enumerate() {
+        if let (Some(shift), Some(wish)) = (shift, wish(rank)) {
+            shift.us += share * (wish - shift.us);
+        }
+    }
+}
+
+/// Most ranks for which the system is solved: it is dense.
+const MAX_EVEN: usize = 1024;
+/// Weight of "as long as all others" where there is a message back to compare with.
+const LITTLE_REASON: f64 = 0.03;
+/// Weight of "no time at all".
+const NO_REASON: f64 = 1e-4;
+
+/// Linear least squares by normal equations.
+struct System {
+    size: usize,
+    /// Symmetric, row by row.
+    matrix: Vec<f64>,
+    right: Vec<f64>,
+}
+
+impl System {
+    fn new(size: usize) -> Self {
+        Self {
+            size,
+            matrix: vec![0.0; size * size],
+            right: vec![0.0; size],
+        }
+    }
+
+    /// Adds an equation: the sum of coefficients times unknowns is `value`. Terms
+    /// without a column are 0.
+    fn add(&mut self, terms: &[(Option<usize>, f64)], value: f64, weight: f64) {
+        let weight = weight * weight;
+        let terms = terms
+            .iter()
+            .filter_map(|(column, c)| Some(((*column)?, *c)));
+        let terms: Vec<(usize, f64)> = terms.collect();
+        for (row, a) in &terms {
+            for (column, b) in &terms {
+                self.matrix[row * self.size + column] += weight * a * b;
+            }
+            self.right[*row] += weight * a * value;
+        }
+    }
+
+    /// Gauss elimination with pivots. `None`: it does not tell.
+    fn solve(mut self) -> Option<Vec<f64>> {
+        let n = self.size;
+        for step in 0..n {
+            let pivot = (step..n).max_by(|a, b| {
+                let size = |row: &usize| self.matrix[row * n + step].abs();
+                size(a).total_cmp(&size(b))
+            })?;
+            if self.matrix[pivot * n + step].abs() < 1e-14 {
+                return None;
+            }
+            if pivot != step {
+                (0..n).for_each(|c| self.matrix.swap(pivot * n + c, step * n + c));
+                self.right.swap(pivot, step);
+            }
+            for row in step + 1..n {
+                let factor = self.matrix[row * n + step] / self.matrix[step * n + step];
+                if factor != 0.0 {
+                    (step..n).for_each(|c| {
+                        self.matrix[row * n + c] -= factor * self.matrix[step * n + c];
+                    });
+                    self.right[row] -= factor * self.right[step];
+                }
+            }
+        }
+        for row in (0..n).rev() {
+            let known: f64 = (row + 1..n)
+                .map(|c| self.matrix[row * n + c] * self.right[c])
+                .sum();
+            self.right[row] = (self.right[row] - known) / self.matrix[row * n + row];
+        }
+        self.right
+            .iter()
+            .all(|x| x.is_finite())
+            .then_some(self.right)
     }
 }
 

@@ -448,3 +448,31 @@ fn ranks_that_no_message_reaches_and_contradictions_are_told() {
     let found = align(2, &[one(0, 9, 1.0), one(1, 1, 1.0), one(0, 1, f64::NAN)]);
     assert_eq!((found.shifts[1], found.contradiction_us), (None, 0.0));
 }
+
+#[test]
+fn chains_and_rings_of_one_direction_are_evened_out() {
+    for ranks in [2usize, 3, 4, 16, 64] {
+        let last = ranks - 1;
+        let mut chain: Vec<_> = (1..ranks).map(|i| (i - 1, i)).collect();
+        chain.extend((0..last).map(|to| (last, to)));
+        let ring: Vec<_> = (0..ranks).map(|i| (i, (i + 1) % ranks)).collect();
+        for edges in [&chain, &ring] {
+            let mut random = Random::new(ranks as u64);
+            let mut offsets: Vec<f64> = (0..ranks).map(|_| 1e5 * random.sign()).collect();
+            offsets[0] = 0.0;
+            let message = |(from, to): &(usize, usize)| Messages {
+                from: *from,
+                to: *to,
+                least_us: 1.0 + offsets[*from] - offsets[*to],
+            };
+            let messages: Vec<_> = edges.iter().map(message).collect();
+            let found = align(ranks, &messages);
+            for (shift, truth) in found.shifts.iter().zip(&offsets) {
+                assert!(
+                    (shift.unwrap().us - truth).abs() < 0.01,
+                    "{shift:?} {truth}"
+                );
+            }
+        }
+    }
+}

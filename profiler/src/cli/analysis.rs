@@ -3,8 +3,12 @@
 use super::output::OutputFile;
 use crate::analyze::config::{Config, Format};
 use crate::analyze::messages::Messages;
-use crate::analyze::{normalize, pipeline};
+use crate::analyze::report::{self, Input, Report};
+use crate::analyze::stages::Stage;
+use crate::analyze::utilization::CompilerInfo;
+use crate::analyze::{classes, normalize, pipeline};
 use crate::export::trace_events::{self, Header, Words};
+use crate::import::compiler_info;
 use crate::import::json::{self, End, Reading, Trouble};
 use crate::import::open::{self, Contents};
 use crate::timeline::Timeline;
@@ -34,6 +38,8 @@ pub(super) struct Analysis<'a> {
     pub(super) messages: &'a mut Messages,
     /// Shows the progress; `None`: nobody looks.
     pub(super) progress: Option<&'a mut dyn FnMut(&str)>,
+    /// What was read.
+    pub(super) inputs: Vec<Input>,
 }
 
 /// The files that patterns name, each pattern's in order; a pattern that is a file's
@@ -67,23 +73,27 @@ pub(super) fn files(patterns: &[String]) -> Vec<PathBuf> {
 }
 
 impl Analysis<'_> {
-    /// Reads the files, runs the analyses, writes the results. Returns how many events
-    /// were written.
+    /// Reads the files, runs the analyses, writes the results. Returns what was found.
     ///
     /// # Errors
     /// No file can be read, or a result cannot be written.
-    pub(super) fn run(&mut self, files: &[PathBuf]) -> Result<usize> {
+    pub(super) fn run(&mut self, files: &[PathBuf]) -> Result<Report> {
         let config = self.config;
         // What is wrong with the place shows before the work is done.
         let trace = match config.write_trace {
             true => Some(OutputFile::create(&config.output)?),
             false => None,
         };
+        let compiler = match config.stages.has(Stage::ComputeUtilization) {
+            true => compiler_info::load(&config.compiler_info, self.messages),
+            false => CompilerInfo::default(),
+        };
         let mut timeline = self.read(files)?;
         let progress = &mut self.progress;
         let outcome = pipeline::run(
             &mut timeline,
             config,
+            &compiler,
             self.messages,
             &mut |step, done, all| {
                 if let Some(show) = progress {
@@ -91,18 +101,31 @@ impl Analysis<'_> {
                 }
             },
         );
+        if outcome.is_fatal {
+            bail!("nothing can be made of these traces");
+        }
         for table in &outcome.tables {
             let path = beside(&config.output, table.purpose, table.extension);
             let mut file = OutputFile::create(&path)?;
             file.write_all(&table.text)?;
             file.commit()?;
+            let said = table.said;
+            let text = format_args!("{said}{}", path.display());
+            self.messages.info("SEC", text);
         }
+        let inputs = std::mem::take(&mut self.inputs);
+        let report = report::make(&timeline, &outcome, inputs);
         self.show("writing");
         if let Some(file) = trace {
-            let header = self.header(&timeline, outcome.devices);
+            let header = self.header(&timeline, outcome.devices, &report);
             write_trace(&timeline, &header, file, config.format)?;
         }
-        Ok(timeline.events.len())
+        if self.style == Style::Aiprof && config.write_trace && config.stats {
+            let mut file = OutputFile::create(&beside(&config.output, "report", "json"))?;
+            serde_json::to_writer_pretty(&mut file, &report)?;
+            file.commit()?;
+        }
+        Ok(report)
     }
 
     fn show(&mut self, text: &str) {
@@ -122,7 +145,15 @@ impl Analysis<'_> {
                     let one_rank = self.config.compat_bugs;
                     let events = reading.events.clone();
                     normalize::assign_ranks(&mut timeline, reading.job, events, one_rank);
-                    self.tell_reading(path, &reading);
+                    let problems = self.tell_reading(path, &reading);
+                    let job = timeline.jobs.get(reading.job as usize);
+                    self.inputs.push(Input {
+                        path: path.to_string_lossy().into_owned(),
+                        dialect: job.map_or("", |job| report::dialect_name(job.dialect)),
+                        rank: job.and_then(|job| job.rank),
+                        events: reading.events.len(),
+                        problems,
+                    });
                     ranges.push(reading.events);
                 }
                 Ok(None) => {}
@@ -166,7 +197,8 @@ impl Analysis<'_> {
         Ok(Some(reading))
     }
 
-    fn tell_reading(&mut self, path: &Path, reading: &Reading) {
+    fn tell_reading(&mut self, path: &Path, reading: &Reading) -> Vec<String> {
+        let mut problems = Vec::new();
         let name = path.to_string_lossy();
         let tail: String = {
             let chars: Vec<char> = name.chars().collect();
@@ -196,13 +228,18 @@ impl Analysis<'_> {
                     format!("Ingestion: {trouble}. Events {fate}:{count} ({at})")
                 }
             };
+            problems.push(format!(
+                "{trouble}: {count}, the first at byte {}, {}",
+                seen.first,
+                if trouble.drops() { "left out" } else { "kept" }
+            ));
             match trouble.drops() && trouble != Trouble::NegativeDuration {
                 true => self.messages.error("INGEST", format_args!("{text}")),
                 false => self.messages.warn("INGEST", format_args!("{text}")),
             }
         }
         let end = match &reading.end {
-            End::Whole => return,
+            End::Whole => return problems,
             End::CutOff { offset } => {
                 format!("the file is cut off: what is whole up to byte {offset} was read")
             }
@@ -218,9 +255,11 @@ impl Analysis<'_> {
         };
         let text = format_args!("Ingestion: {name}: {end}");
         self.messages.error("INGEST", text);
+        problems.push(end);
+        problems
     }
 
-    fn header(&self, timeline: &Timeline, devices: Vec<Value>) -> Header {
+    fn header(&self, timeline: &Timeline, devices: Vec<Value>, report: &Report) -> Header {
         let mut header = Header {
             devices,
             name: self.config.output.to_string_lossy().into_owned(),
@@ -228,6 +267,14 @@ impl Analysis<'_> {
             other: self.other.clone(),
             members: Vec::new(),
         };
+        if let Value::Object(other) = &mut header.other {
+            // Clocks, shifts and findings; what is long has files of its own.
+            let mut brief = report.clone();
+            brief.series.clear();
+            brief.kernels.clear();
+            let brief = serde_json::to_value(&brief).unwrap_or_default();
+            other.insert("aiprof".to_owned(), brief);
+        }
         for (key, text) in &timeline.metadata {
             let value = || serde_json::from_str::<Value>(text).ok();
             match key.as_str() {
@@ -271,7 +318,9 @@ fn write_trace(
 ) -> Result<()> {
     debug_assert!(format == Format::Json);
     let order: Vec<u32> = (0u32..).take(timeline.events.len()).collect();
-    let words = Words::default();
+    let words = Words {
+        classes: classes::NAMES,
+    };
     let failed = || format!("cannot write {}", header.name);
     if file.path().extension().is_some_and(|e| e == "gz") {
         let mut out = GzEncoder::new(&mut file, Compression::fast());

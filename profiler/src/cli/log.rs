@@ -1,6 +1,7 @@
 //! What the modules report through `tracing`, on stderr: each warning once.
 
 use super::{Verbosity, screen};
+use crate::analyze::messages::{self as analyze, Messages};
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
@@ -27,6 +28,25 @@ fn level_for(verbosity: Verbosity) -> LevelFilter {
         Verbosity { verbose: 0, .. } => LevelFilter::WARN,
         Verbosity { verbose: 1, .. } => LevelFilter::DEBUG,
         Verbosity { .. } => LevelFilter::TRACE,
+    }
+}
+
+/// Shows what an analysis has to say.
+pub(super) fn analysis(messages: &Messages) {
+    for message in messages {
+        let text = &message.text;
+        screen::say(&match message.level {
+            analyze::Level::Error => format!("aiprof: error: {text}"),
+            analyze::Level::Warn => format!("aiprof: warning: {text}"),
+            _ => format!("aiprof: {text}"),
+        });
+    }
+    for level in analyze::Level::ALL {
+        let dropped = messages.dropped(level);
+        if dropped > 0 {
+            let word = level.word().to_ascii_lowercase();
+            screen::say(&format!("aiprof: {dropped} further {word} messages"));
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod acelyzer;
 mod analysis;
+mod analyze;
 mod closing;
 mod completions;
 mod diff;
@@ -25,6 +26,7 @@ mod trace_out;
 mod values;
 mod windows;
 
+pub use acelyzer::fuzz_acelyzer;
 pub use output::is_broken_pipe;
 
 use crate::collect::launch::LaunchError;
@@ -142,6 +144,8 @@ enum Sub {
     Record(record::RecordArgs),
     /// Make an output file from a capture; needs no privileges
     Report(report::ReportArgs),
+    /// Analyse traces of accelerators: calibrate, align ranks, find what is wrong
+    Analyze(analyze::AnalyzeArgs),
     /// Compare two profiles: what takes more time, what takes less
     Diff(diff::DiffArgs),
     /// Print the calls of accelerator runtimes and drivers as they happen
@@ -196,6 +200,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
             match other {
                 Sub::Report(args) => report::run(&args)?,
                 Sub::Diff(args) => diff::run(&args)?,
+                Sub::Analyze(args) => return analyze::run(&args, cli.verbosity),
                 Sub::Completions(args) => completions::run(&args)?,
                 Sub::Man
                 | Sub::Record(_)

@@ -4,6 +4,7 @@
 //! and the options alone, byte for byte, so that tests can compare it.
 //! The formats are described in `docs/output-formats.md`.
 
+pub mod analysis_text;
 pub mod chrome;
 pub mod diff;
 pub mod folded;
@@ -16,6 +17,7 @@ pub mod pprof;
 mod stacks;
 pub mod summary;
 pub mod svg;
+pub mod tables;
 mod text;
 pub mod trace;
 pub mod trace_events;

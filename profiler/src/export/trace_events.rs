@@ -201,7 +201,8 @@ impl EventWriter<'_> {
             let name = format!("{}({})", job.name, job.hash);
             self.text(&name);
         }
-        if let Some(class) = self.words.classes.get(usize::from(event.class)) {
+        let class = self.words.classes.get(usize::from(event.class));
+        if let Some(class) = class.filter(|class| !class.is_empty()) {
             self.key("class");
             self.text(class);
         }

@@ -26,6 +26,9 @@ pub(super) struct Opt<Id: 'static> {
     /// `--name`.
     pub(super) long: &'static str,
     pub(super) values: Values,
+    /// Whether it must be written in full: then it makes no abbreviation of another
+    /// option ambiguous.
+    pub(super) exact: bool,
     /// What stands for the value in the usage; empty for flags.
     pub(super) metavar: &'static str,
     /// Explanation; empty hides the option from the help.
@@ -196,7 +199,11 @@ fn classify_one<'a, Id>(
         return Ok(Piece::Option(option, name, value));
     }
     if arg.starts_with("--") {
-        let matching = || options.iter().filter(|o| o.long.starts_with(name));
+        let matching = || {
+            options
+                .iter()
+                .filter(|o| !o.exact && o.long.starts_with(name))
+        };
         let mut found = matching();
         match (found.next(), found.next()) {
             (Some(option), None) => return Ok(Piece::Option(option, name, value)),

@@ -118,6 +118,7 @@ pub(super) fn config(settings: &Settings, messages: &mut Messages) -> Result<Con
         flow: settings.flow,
         build_coll_event: settings.build_coll_event,
         comm_summarize_seq: settings.comm_summarize_seq,
+        torch_statistics: !settings.compat_bugs,
         stats: settings.stats,
         verify: settings.verification_mode,
         ignore_critical: settings.ignore_crit,

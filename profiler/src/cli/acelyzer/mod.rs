@@ -149,25 +149,38 @@ fn execute(
         }),
         messages: &mut messages,
         progress: screen::has_progress().then_some(&mut show as &mut dyn FnMut(&str)),
+        inputs: Vec::new(),
     }
     .run(&files);
     screen::clear_progress();
     console.show(&messages);
-    // Nothing in the files: the message says why.
-    let Ok(events) =
-        result.or_else(
-            |error| match messages.iter().any(|m| m.level == Level::Error) {
-                true => Err(()),
-                false => {
-                    console.log(Level::Error, &format!("{error:#}"));
-                    Err(())
-                }
-            },
-        )
-    else {
-        return Ok(EXIT_FAILURE);
+    let report = match result {
+        Ok(report) => report,
+        // Of a file that cannot be read a message has been shown.
+        Err(error) => {
+            if !messages.iter().any(|message| message.level == Level::Error) {
+                console.log(Level::Error, &format!("{error:#}"));
+            }
+            return Ok(EXIT_FAILURE);
+        }
     };
     console.log(Level::Info, "Finishing ... Return code= 0");
-    console.log(Level::Info, &format!("Exported events:  {events}"));
+    console.log(Level::Info, &format!("Exported events:  {}", report.events));
     Ok(0)
+}
+
+/// Fuzzing entry: any bytes as acelyzer's command line, arguments between zeros. No
+/// file is opened.
+#[doc(hidden)]
+pub fn fuzz_acelyzer(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let words: Vec<_> = text.split('\0').map(str::to_owned).collect();
+    if let Ok(Given { mut settings, .. }) = settings::parse(&words) {
+        settings.profile = "default.json".to_owned();
+        let mut messages = Messages::new(Level::Trace);
+        if convert::check(&settings, &mut messages).is_ok() {
+            // A filter may be refused.
+            let _ = convert::config(&settings, &mut messages);
+        }
+    }
 }

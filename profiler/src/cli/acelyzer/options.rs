@@ -70,6 +70,7 @@ const fn flag(id: Id, short: &'static str, long: &'static str, help: &'static st
         id,
         short,
         long,
+        exact: false,
         values,
         metavar,
         help,
@@ -88,19 +89,22 @@ const fn one(
         id,
         short,
         long,
+        exact: false,
         values,
         metavar,
         help,
     }
 }
 
-/// All options, in acelyzer's order; then those that it does not have.
+/// All options, in acelyzer's order; then those that it does not have, which cannot be
+/// shortened so that acelyzer's can be as before.
 pub(super) static OPTIONS: &[Opt<Id>] = &[
     flag(Id::Help, "-h", "--help", "Show this help and exit"),
     Opt {
         id: Id::Counter,
         short: "-C",
         long: "--counter",
+        exact: false,
         values: Values::Many,
         metavar: "[{power_ts4,power_ts3,coll_bw,bandwidth,prep_queue,rcu_util} ...]",
         help: "Counters to make, separated by blanks. power_ts4 takes the charge at TS4 \
@@ -356,18 +360,23 @@ pub(super) static OPTIONS: &[Opt<Id>] = &[
         "--version",
         "Print the version of acelyzer that this is like",
     ),
-    flag(
-        Id::CompatBugs,
-        "",
-        "--compat-bugs",
-        "Give the timestamps of acelyzer 1.3.0 where they are wrong, too",
-    ),
-    one(
-        Id::PowerScale,
-        "",
-        "--power-scale",
-        "FACTOR|auto",
-        "Multiply watts by FACTOR; auto: find the factor that gives possible watts, and \
-         name it (default: 1)",
-    ),
+    Opt {
+        id: Id::CompatBugs,
+        short: "",
+        long: "--compat-bugs",
+        exact: true,
+        values: Values::Flag,
+        metavar: "",
+        help: "Give the timestamps of acelyzer 1.3.0 where they are wrong, too",
+    },
+    Opt {
+        id: Id::PowerScale,
+        short: "",
+        long: "--power-scale",
+        exact: true,
+        values: Values::One,
+        metavar: "FACTOR|auto",
+        help: "Multiply watts by FACTOR; auto: find the factor that gives possible watts, and \
+               name it (default: 1)",
+    },
 ];

@@ -117,6 +117,9 @@ fn options_are_read_in_all_their_forms() {
     assert_eq!((last.time_unit.as_str(), last.max_tid_streams), ("ms", -1));
     assert!(!last.tb_refinement);
     assert_eq!(settings("--max_tid_streams=1_0 -i x").max_tid_streams, 10);
+    // Options of ours make no abbreviation of acelyzer's ambiguous.
+    let short = settings("-i x --comp log --power-");
+    assert!(short.power_stats && short.compiler_info.as_deref() == Some("log"));
     let words = ["-i", "a b.json", "-o", "- x"].map(str::to_owned);
     let blank = parse(&words).unwrap().settings;
     assert_eq!(

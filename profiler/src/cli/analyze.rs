@@ -1,0 +1,270 @@
+//! `aiprof analyze`: traces become calibrated traces, tables and findings.
+
+use super::analysis::{self, Analysis, Style};
+use super::{Verbosity, log, screen, usage_error};
+use crate::analyze::config::{
+    Config, Counters, EventFilter, Format, OverlapMode, PowerScale, PowerSource, RankAlignment,
+};
+use crate::analyze::messages::{Level, Messages};
+use crate::analyze::stages::Profile;
+use crate::export::analysis_text;
+use anyhow::{Result, anyhow, bail};
+use clap::builder::PossibleValue;
+use clap::{Args, ValueEnum, ValueHint};
+use serde_json::json;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  aiprof analyze trace.json                    findings and tables on the terminal
+  aiprof analyze trace.json -o out.json        a calibrated trace for ui.perfetto.dev,
+                                               with out_report.html and out_*.csv beside it
+  aiprof analyze rank*.json.gz -o all.json     several ranks, their clocks aligned
+  aiprof analyze t.json -c compile.log         utilization by the compiler's ideal cycles
+  aiprof analyze t.json -o big.pftrace         Perfetto's format, for very large traces
+
+Reads traces of the AIU's runtime (FLEX), of Torch's profiler (Kineto), of Perfetto and
+acelyzer's own output, also compressed (.gz, .zst).
+
+Exit status: 0, or 1 if nothing could be read or a result not be written, 2 for a wrong
+command line; with --verify 1 if a check failed.";
+
+/// Options of `aiprof analyze`.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES, after_help = "`aiprof analyze --help` has examples.")]
+pub(crate) struct AnalyzeArgs {
+    /// Traces, also patterns in quotes: 'dir/rank*.json'
+    #[arg(required = true, value_name = "INPUT", value_hint = ValueHint::FilePath)]
+    inputs: Vec<String>,
+
+    /// Where the trace goes; its extension chooses the format (.json, .json.gz,
+    /// .pftrace), tables and reports stand beside it [without: the summary only]
+    #[arg(short, long, value_name = "OUT", value_hint = ValueHint::AnyPath)]
+    output: Option<PathBuf>,
+
+    /// Compiler logs, one per rank or one for all, or the inductor cache directory
+    #[arg(short, long, value_name = "PATH", value_delimiter = ',', value_hint = ValueHint::AnyPath)]
+    compiler_info: Vec<PathBuf>,
+
+    /// Frequencies in MHz: of the device's counter, of its cores, to which ideal cycles
+    /// refer [without: what the trace tells, and 1100]
+    #[arg(long, value_name = "SOC[:CORE]")]
+    freq: Option<String>,
+
+    /// Counters that are added to the trace
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST",
+        default_values_t = [Counter::Power, Counter::Collectives, Counter::Transfers,
+            Counter::Preparations, Counter::Utilization])]
+    counters: Vec<Counter>,
+
+    /// What one unit of the charge counter is worth, as a factor on 12 V x charge / 512 /
+    /// us; auto: whichever of the known ones gives possible watts
+    #[arg(long, value_name = "FACTOR", default_value = "auto")]
+    power_scale: String,
+
+    /// Leave the clocks of ranks as they are
+    #[arg(long)]
+    no_alignment: bool,
+
+    /// Leave jobs where they are, also those outside of their round trip
+    #[arg(long)]
+    no_job_shifts: bool,
+
+    /// What is done about slices of one row that overlap in part
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = OverlapMode::Tid)]
+    overlap: OverlapMode,
+
+    /// Leave out arrows between senders and receivers, and spans of collectives
+    #[arg(long)]
+    no_flows: bool,
+
+    /// Shorten the names of kernels, as TensorBoard's plugin wants them, and write a
+    /// trace for each rank besides
+    #[arg(long)]
+    tensorboard: bool,
+
+    /// Leave out events in which an attribute matches: name:^Memcpy, args.Type:Cast$
+    #[arg(long, value_name = "ATTRIBUTE:REGEX")]
+    drop: Vec<String>,
+
+    /// Leave out what ends before this time, microseconds as in the trace
+    #[arg(long, value_name = "US")]
+    from: Option<f64>,
+
+    /// Leave out what begins after this time
+    #[arg(long, value_name = "US")]
+    to: Option<f64>,
+
+    /// Only check the traces: overlaps, kernels outside of their launch, odd times
+    #[arg(long)]
+    verify: bool,
+
+    /// Write no tables and reports beside the trace
+    #[arg(long)]
+    no_tables: bool,
+}
+
+/// A counter, for the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Counter {
+    /// Watts, by the charge counter
+    Power,
+    /// Bandwidth of collectives
+    Collectives,
+    /// Bandwidth of transfers from and to the device
+    Transfers,
+    /// Pending preparations
+    Preparations,
+    /// Utilization, by ideal cycles
+    Utilization,
+}
+
+impl ValueEnum for OverlapMode {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Tid, Self::Drop, Self::Async, Self::Warn, Self::Shift]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = match self {
+            Self::Tid => ("rows", "the later one goes to a row of its own"),
+            Self::Drop => ("drop", "the later one is left out"),
+            Self::Async => ("async", "the later one becomes an asynchronous slice"),
+            Self::Warn => ("count", "nothing, but they are counted"),
+            Self::Shift => (
+                "shift",
+                "the later one begins later where nanoseconds are enough",
+            ),
+        };
+        Some(PossibleValue::new(name).help(help))
+    }
+}
+
+/// Analyses the traces.
+///
+/// # Errors
+/// No trace can be read, or a result not be written.
+pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
+    let config = config(args, verbosity)?;
+    let files = analysis::files(&config.inputs);
+    if files.is_empty() {
+        bail!("no such file: {}", args.inputs.join(" "));
+    }
+    let mut messages = Messages::new(config.level);
+    let mut show = |text: &str| screen::set_progress(text);
+    let wants_progress = screen::has_progress() && !verbosity.is_quiet();
+    let result = Analysis {
+        config: &config,
+        style: Style::Aiprof,
+        other: json!({"Application": format!("aiprof {}", env!("CARGO_PKG_VERSION"))}),
+        messages: &mut messages,
+        progress: wants_progress.then_some(&mut show as &mut dyn FnMut(&str)),
+        inputs: Vec::new(),
+    }
+    .run(&files);
+    screen::clear_progress();
+    log::analysis(&messages);
+    let report = result?;
+    let mut out = std::io::stdout().lock();
+    analysis_text::write(&report, &mut out)?;
+    Ok(0)
+}
+
+fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
+    let (soc, core) = match &args.freq {
+        Some(text) => frequencies(text)?,
+        None => (None, None),
+    };
+    let has = |counter| args.counters.contains(&counter);
+    let base = Config::default();
+    let filters = args.drop.iter().map(|item| EventFilter::parse(item));
+    let filters = filters.collect::<Result<Vec<_>, _>>();
+    let mut limit = base.event_limit.clone();
+    limit.ts_start = args.from.unwrap_or(limit.ts_start);
+    limit.ts_end = args.to.unwrap_or(limit.ts_end);
+    let mut config = Config {
+        inputs: args.inputs.clone(),
+        write_trace: args.output.is_some(),
+        output: args.output.clone().unwrap_or_default(),
+        format: match args.output.as_ref().and_then(|path| path.extension()) {
+            Some(extension) if extension == "pftrace" || extension == "perfetto-trace" => {
+                Format::Protobuf
+            }
+            _ => Format::Json,
+        },
+        tensorboard: args.tensorboard,
+        refine_names: true,
+        keep_names: !args.tensorboard,
+        compiler_info: args.compiler_info.clone(),
+        counters: Counters {
+            power: has(Counter::Power).then_some(PowerSource::Ts4),
+            coll_bw: has(Counter::Collectives),
+            bandwidth: has(Counter::Transfers),
+            prep_queue: has(Counter::Preparations),
+            rcu_util: has(Counter::Utilization),
+        },
+        soc_mhz: soc.unwrap_or(base.soc_mhz),
+        is_fitted: soc.is_none(),
+        core_mhz: core.unwrap_or(base.core_mhz),
+        power_scale: power_scale(&args.power_scale)?,
+        power_stats: true,
+        event_filter: filters.map_err(usage_error)?,
+        event_limit: limit,
+        keep_prep: true,
+        flex_ts_fix: !args.no_job_shifts,
+        rank_alignment: match args.no_alignment {
+            true => RankAlignment::Off,
+            false => RankAlignment::Default,
+        },
+        overlap: args.overlap,
+        max_tid_streams: Some(64),
+        flow: !args.no_flows,
+        build_coll_event: !args.no_flows,
+        stats: !args.no_tables,
+        verify: args.verify,
+        level: match (verbosity.is_quiet(), verbosity.is_verbose()) {
+            (true, _) => Level::Error,
+            (false, true) => Level::Debug,
+            (false, false) => Level::Warn,
+        },
+        ..base
+    };
+    let name = if args.verify {
+        "verification"
+    } else {
+        "everything"
+    };
+    let profile = Profile::builtin(name).ok_or_else(|| anyhow!("no profile {name}"))?;
+    config.select_stages(&profile, &mut Messages::new(Level::Error));
+    Ok(config)
+}
+
+/// `SOC[:CORE]` in MHz.
+fn frequencies(text: &str) -> Result<(Option<f64>, Option<f64>)> {
+    let number = |text: &str| {
+        let number: f64 = text.parse().map_err(|_| {
+            usage_error(format!("--freq takes MHz, as in 557.05:1100; got {text:?}"))
+        })?;
+        match number > 0.0 && number < 1e6 {
+            true => Ok(Some(number)),
+            false => Err(usage_error(format!(
+                "{number} MHz is no frequency of a device"
+            ))),
+        }
+    };
+    match text.split_once(':') {
+        Some((soc, core)) => Ok((number(soc)?, number(core)?)),
+        None => Ok((number(text)?, None)),
+    }
+}
+
+fn power_scale(text: &str) -> Result<PowerScale> {
+    if text == "auto" {
+        return Ok(PowerScale::Auto);
+    }
+    match text.parse::<f64>() {
+        Ok(factor) if factor > 0.0 && factor.is_finite() => Ok(PowerScale::Fixed(factor)),
+        _ => Err(usage_error(format!(
+            "--power-scale takes a factor or auto; got {text:?}"
+        ))),
+    }
+}

@@ -1,0 +1,121 @@
+//! Compiler information wherever it is: a log, also compressed, or a directory.
+
+use super::{compiler_log, inductor};
+use crate::analyze::messages::Messages;
+use crate::analyze::utilization::CompilerInfo;
+use crate::analyze::utilization::ideal::IdealTables;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+/// First bytes of a gzip file (RFC 1952).
+const GZIP: &[u8] = &[0x1f, 0x8b];
+/// First bytes of a zstd frame (RFC 8878).
+const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+/// Largest window of a zstd frame that is accepted, as a power of two: 128 MiB, which
+/// is also the limit of the zstd command.
+const ZSTD_WINDOW_LOG: u32 = 27;
+
+/// Reads one log or directory for each rank, or one for all. What cannot be read is
+/// told and is without tables.
+pub fn load(paths: &[PathBuf], messages: &mut Messages) -> CompilerInfo {
+    if paths.len() > 1 {
+        let count = paths.len();
+        messages.info(
+            "UTL",
+            format_args!("UTL: Multi-AIU logs provided. Entries: {count}"),
+        );
+    }
+    let logs = paths.iter().map(|path| load_one(path, messages));
+    CompilerInfo {
+        logs: logs.collect(),
+    }
+}
+
+fn load_one(path: &Path, messages: &mut Messages) -> IdealTables {
+    let shown = path.display();
+    let read = match path.metadata() {
+        Ok(about) if about.is_dir() => inductor::read(path, messages),
+        Ok(about) if about.is_file() => {
+            open(path).and_then(|mut log| compiler_log::read(&mut log, messages))
+        }
+        Ok(_) => {
+            messages.error(
+                "UTL",
+                format_args!(
+                    "{shown} Unrecognized compiler info file type. Expecting file or directory."
+                ),
+            );
+            return IdealTables::default();
+        }
+        Err(error) => Err(error),
+    };
+    match read {
+        Ok(tables) => {
+            if tables.tables().is_empty() {
+                messages.warn("UTL", format_args!("UTL: No ideal cycles in {shown}"));
+            }
+            tables
+        }
+        Err(error) => {
+            messages.error(
+                "UTL",
+                format_args!("UTL: Unable to open/parse log file. {shown} {error}"),
+            );
+            IdealTables::default()
+        }
+    }
+}
+
+/// Opens a log; how it is compressed is seen by its first bytes.
+fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
+    let mut file = BufReader::new(File::open(path)?);
+    let start = file.fill_buf()?;
+    if start.starts_with(GZIP) {
+        let plain = flate2::bufread::MultiGzDecoder::new(file);
+        return Ok(Box::new(BufReader::new(plain)));
+    }
+    if start.starts_with(ZSTD) {
+        let mut plain = zstd::Decoder::with_buffer(file)?;
+        plain.window_log_max(ZSTD_WINDOW_LOG)?;
+        return Ok(Box::new(BufReader::new(plain)));
+    }
+    Ok(Box::new(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyze::messages::Level;
+    use std::fs;
+    use std::io::Write as _;
+
+    const LOG: &str = " Ideal/Total Cycles \na-opCatX 10\n====== Perf Summary End ======\n";
+
+    #[test]
+    fn logs_may_be_compressed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("plain"), LOG).unwrap();
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(LOG.as_bytes()).unwrap();
+        let gzip = gzip.finish().unwrap();
+        fs::write(path("gzip"), &gzip).unwrap();
+        fs::write(path("cut"), &gzip[..gzip.len() - 12]).unwrap();
+        fs::write(path("zstd"), zstd::encode_all(LOG.as_bytes(), 1).unwrap()).unwrap();
+        fs::write(path("empty"), "").unwrap();
+        let mut messages = Messages::new(Level::Warn);
+        for name in ["plain", "gzip", "zstd"] {
+            let info = load(&[path(name)], &mut messages);
+            let table = &info.logs[0].tables()[0];
+            assert_eq!(table.kernel("a").unwrap().cycles, 10, "{name}");
+        }
+        assert_eq!(messages.iter().count(), 0, "{messages:?}");
+        let bad = ["cut", "nix", "empty"].map(path);
+        assert_eq!(load(&bad, &mut messages).logs.len(), 3);
+        let texts: Vec<_> = messages.iter().map(|m| m.text.clone()).collect();
+        assert!(texts[0].starts_with("UTL: Unable to open/parse log file. "));
+        assert!(texts[1].starts_with("UTL: Unable to open/parse log file. "));
+        assert!(texts[2].starts_with("UTL: No ideal cycles in "));
+    }
+}
