@@ -7,10 +7,12 @@ use crate::analyze::report::{self, Input, Report};
 use crate::analyze::stages::Stage;
 use crate::analyze::utilization::CompilerInfo;
 use crate::analyze::{classes, normalize, pipeline};
+use crate::export;
 use crate::export::trace_events::{self, Header, Words};
 use crate::import::compiler_info;
 use crate::import::json::{self, End, Reading, Trouble};
 use crate::import::open::{self, Contents};
+use crate::import::perfetto;
 use crate::timeline::Timeline;
 use anyhow::{Context, Result, bail};
 use flate2::Compression;
@@ -118,7 +120,7 @@ impl Analysis<'_> {
         self.show("writing");
         if let Some(file) = trace {
             let header = self.header(&timeline, outcome.devices, &report);
-            write_trace(&timeline, &header, file, config.format)?;
+            write_trace(&timeline, &header, file, config.format, self.messages)?;
         }
         if self.style == Style::Aiprof && config.write_trace && config.stats {
             let mut file = OutputFile::create(&beside(&config.output, "report", "json"))?;
@@ -175,14 +177,18 @@ impl Analysis<'_> {
         let shown = path.display();
         let input = open::open(path).with_context(|| format!("cannot read {shown}"))?;
         match input.contents {
-            Contents::Json => {}
+            Contents::Json | Contents::Perfetto => {}
             Contents::Log => bail!("Unrecognized file type. file: {shown}"),
-            Contents::Perfetto => bail!("Unrecognized file type. file: {shown}"),
         }
         let name = path.to_string_lossy();
         let first = timeline.events.len();
-        let reading = json::read(input.text, &name, timeline)
-            .with_context(|| format!("cannot read {shown}"))?;
+        let failed = || format!("cannot read {shown}");
+        let reading = match input.contents {
+            Contents::Perfetto => {
+                perfetto::read(input.text, &name, timeline).with_context(failed)?
+            }
+            _ => json::read(input.text, &name, timeline).with_context(failed)?,
+        };
         if reading.is_acelyzer_output && self.style == Style::Acelyzer {
             self.messages.warn(
                 "INGEST",
@@ -315,19 +321,40 @@ fn write_trace(
     header: &Header,
     mut file: OutputFile,
     format: Format,
+    messages: &mut Messages,
 ) -> Result<()> {
-    debug_assert!(format == Format::Json);
     let order: Vec<u32> = (0u32..).take(timeline.events.len()).collect();
     let words = Words {
         classes: classes::NAMES,
     };
     let failed = || format!("cannot write {}", header.name);
+    if format == Format::Protobuf {
+        return write_perfetto(timeline, words, &order, file, messages).with_context(failed);
+    }
     if file.path().extension().is_some_and(|e| e == "gz") {
         let mut out = GzEncoder::new(&mut file, Compression::fast());
         trace_events::write(timeline, words, header, &order, &mut out).with_context(failed)?;
         out.finish().with_context(failed)?;
     } else {
         trace_events::write(timeline, words, header, &order, &mut file).with_context(failed)?;
+    }
+    file.commit()
+}
+
+fn write_perfetto(
+    timeline: &Timeline,
+    words: Words,
+    order: &[u32],
+    mut file: OutputFile,
+    messages: &mut Messages,
+) -> Result<()> {
+    let written = export::perfetto::write(timeline, words, order, &mut file)?;
+    if written.clipped > 0 {
+        let text = format_args!(
+            "Export: {} slices overlap too many others of their row and were written shorter              than they are",
+            written.clipped
+        );
+        messages.warn("EXPORT", text);
     }
     file.commit()
 }

@@ -84,6 +84,18 @@ pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<R
     })
 }
 
+/// Reads any bytes, for the fuzzer: what was read must be written as JSON.
+#[doc(hidden)]
+pub fn fuzz_trace_json(data: &[u8]) {
+    let mut timeline = Timeline::default();
+    let _ = read(data, "fuzz.json", &mut timeline);
+    for event in &timeline.events {
+        let members = format!("{{{}}}", timeline.texts.get(event.args));
+        let value = serde_json::from_str::<serde::de::IgnoredAny>(&members);
+        assert!(value.is_ok(), "{members}");
+    }
+}
+
 fn member<'a>(members: &'a [(String, String)], key: &str) -> Option<&'a str> {
     let found = members.iter().find(|(known, _)| known == key);
     found.map(|(_, value)| value.as_str())
