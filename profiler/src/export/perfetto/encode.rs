@@ -226,7 +226,7 @@ impl<'t> Encoder<'t> {
             Some(b'-' | b'0'..=b'9') => number_value(out, value),
             _ => match serde_json::from_str::<Value>(value) {
                 Ok(parsed) if depth(&parsed) <= MAX_DEPTH => self.nested(out, &parsed),
-                _ => text(out, 9, value),
+                _ => text(out, 6, value),
             },
         }
     }
@@ -276,8 +276,11 @@ impl<'t> Encoder<'t> {
             Value::Bool(is) => number(out, 2, u64::from(*is)),
             Value::String(string) => self.string(out, string),
             Value::Number(value) => number_value(out, &value.to_string()),
-            // Neither nothing nor what is empty has a form of its own.
-            _ => text(out, 9, &value.to_string()),
+            // What is empty has a form only among the older ones: a nested value and
+            // its type. (There is one for JSON too; Perfetto 52 crashes on a null in it.)
+            Value::Object(_) => message(out, 8, |nested| number(nested, 1, 1)),
+            Value::Array(_) => message(out, 8, |nested| number(nested, 1, 2)),
+            Value::Null => message(out, 8, |_| {}),
         }
     }
 
