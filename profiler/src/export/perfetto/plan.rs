@@ -182,7 +182,7 @@ impl<'t> Plan<'t> {
             plan: self,
             flows: Vec::new(),
         };
-        self.walk_into(&mut binder, &mut Vec::new());
+        self.walk_into(&mut binder, &mut []);
         let mut flows = binder.flows;
         flows.sort_by_key(|flow| (flow.event, flow.ends, flow.id));
         flows.dedup();
@@ -213,10 +213,10 @@ impl<'t> Plan<'t> {
             }
             fn flow(&mut self, _: u32, _: Option<u32>) {}
         }
-        self.walk_into(&mut Steps(take), &mut Vec::new())
+        self.walk_into(&mut Steps(take), &mut [])
     }
 
-    fn walk_into(&self, sink: &mut impl Sink, lanes: &mut Vec<u32>) -> u64 {
+    fn walk_into(&self, sink: &mut impl Sink, lanes: &mut [u32]) -> u64 {
         let mut clipped = 0;
         for items in self.items.chunk_by(|a, b| a.row == b.row) {
             let Some(row) = items.first().map(|item| item.row) else {
