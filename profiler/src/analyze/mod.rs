@@ -19,6 +19,7 @@ pub mod normalize;
 pub mod numbers;
 pub mod overlap;
 pub mod pipeline;
+pub mod plots;
 pub mod power;
 pub mod prep_queue;
 pub mod refine;

@@ -7,6 +7,7 @@ use crate::analyze::report::{self, Input, Report};
 use crate::analyze::stages::Stage;
 use crate::analyze::utilization::CompilerInfo;
 use crate::analyze::{classes, normalize, pipeline};
+use crate::export::html;
 use crate::export::trace_events::{self, Header, Words};
 use crate::import::compiler_info;
 use crate::import::json::{self, End, Reading, Trouble};
@@ -104,7 +105,10 @@ impl Analysis<'_> {
         if outcome.is_fatal {
             bail!("nothing can be made of these traces");
         }
-        for table in &outcome.tables {
+        // A page stands alone; without an output there is nothing to stand beside.
+        let has_place = config.write_trace || self.style == Style::Acelyzer;
+        let has_tables = config.format != Format::Html && has_place;
+        for table in outcome.tables.iter().filter(|_| has_tables) {
             let path = beside(&config.output, table.purpose, table.extension);
             let mut file = OutputFile::create(&path)?;
             file.write_all(&table.text)?;
@@ -116,14 +120,21 @@ impl Analysis<'_> {
         let inputs = std::mem::take(&mut self.inputs);
         let report = report::make(&timeline, &outcome, inputs);
         self.show("writing");
-        if let Some(file) = trace {
-            let header = self.header(&timeline, outcome.devices, &report);
-            write_trace(&timeline, &header, file, config.format)?;
+        let Some(file) = trace else {
+            return Ok(report);
+        };
+        if config.format == Format::Html {
+            write_page(&report, file)?;
+            return Ok(report);
         }
-        if self.style == Style::Aiprof && config.write_trace && config.stats {
+        let header = self.header(&timeline, outcome.devices, &report);
+        write_trace(&timeline, &header, file, config.format)?;
+        if self.style == Style::Aiprof && config.stats {
             let mut file = OutputFile::create(&beside(&config.output, "report", "json"))?;
             serde_json::to_writer_pretty(&mut file, &report)?;
             file.commit()?;
+            let path = beside(&config.output, "report", "html");
+            write_page(&report, OutputFile::create(&path)?)?;
         }
         Ok(report)
     }
@@ -152,6 +163,7 @@ impl Analysis<'_> {
                         dialect: job.map_or("", |job| report::dialect_name(job.dialect)),
                         rank: job.and_then(|job| job.rank),
                         events: reading.events.len(),
+                        is_synthetic: reading.is_synthetic,
                         problems,
                     });
                     ranges.push(reading.events);
@@ -329,6 +341,12 @@ fn write_trace(
     } else {
         trace_events::write(timeline, words, header, &order, &mut file).with_context(failed)?;
     }
+    file.commit()
+}
+
+fn write_page(report: &Report, mut file: OutputFile) -> Result<()> {
+    let shown = file.path().display().to_string();
+    html::write(report, &mut file).with_context(|| format!("cannot write {shown}"))?;
     file.commit()
 }
 
