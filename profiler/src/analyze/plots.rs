@@ -206,8 +206,7 @@ fn busy(timeline: &Timeline, first: f64) -> Vec<Series> {
             true => event.name,
             false => event.orig_name,
         };
-        let is_kernel =
-            kinds.of(name).is(Kind::HAS_EXEC) || kinds.is_kernel(timeline, event);
+        let is_kernel = kinds.of(name).is(Kind::HAS_EXEC) || kinds.is_kernel(timeline, event);
         if is_kernel && !event.dropped && event.rank != NONE {
             let spans = spans.entry(event.rank).or_default();
             spans.push((event.ts - first, event.end() - first));
@@ -284,7 +283,13 @@ mod tests {
         counter(&mut timeline, "Power", 1, 12.0, "\"Watts\":7.5");
         counter(&mut timeline, "Power", 0, 10.0, "\"Watts\":5");
         counter(&mut timeline, "Power", 0, 11.0, "\"Watts\": 6 ");
-        counter(&mut timeline, "own", 0, 13.0, r#""a\"b":1,"c":2.5,"text":"x""#);
+        counter(
+            &mut timeline,
+            "own",
+            0,
+            13.0,
+            r#""a\"b":1,"c":2.5,"text":"x""#,
+        );
         counter(&mut timeline, "BW DmaI", 0, 13.0, "\"Bytes\":8");
         counter(&mut timeline, "broken", 0, 14.0, "\"x\":1e999");
         counter(&mut timeline, "broken", 0, 14.0, "no JSON");
@@ -329,7 +334,14 @@ mod tests {
     #[test]
     fn thinning_twice_keeps_the_least_the_mean_and_the_most() {
         let points: Vec<Point> = (0..10)
-            .map(|n| (f64::from(n), f64::from(n), f64::from(n) + 1.0, f64::from(n) + 2.0))
+            .map(|n| {
+                (
+                    f64::from(n),
+                    f64::from(n),
+                    f64::from(n) + 1.0,
+                    f64::from(n) + 2.0,
+                )
+            })
             .collect();
         assert_eq!(thin(&points, 10), points);
         let thin = thin(&points, 3);
@@ -347,7 +359,11 @@ mod tests {
         let readings = vec![(1.0, f64::MAX); 3000];
         let points = thinned(&readings, 1.0);
         assert_eq!(points.len(), POINTS);
-        assert!(points.iter().all(|p| *p == (0.0, f64::MAX, f64::MAX, f64::MAX)));
+        assert!(
+            points
+                .iter()
+                .all(|p| *p == (0.0, f64::MAX, f64::MAX, f64::MAX))
+        );
     }
 
     #[test]

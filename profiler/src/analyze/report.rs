@@ -6,8 +6,8 @@
 
 use super::energy::KernelPower;
 use super::pipeline::Outcome;
-pub use super::plots::Series;
 use super::plots;
+pub use super::plots::Series;
 use super::statistics::{ActiveRow, KernelRow, Spread};
 use crate::calibrate::jobs::{Place, Refusal};
 use crate::timeline::{Dialect, Id, Ph, Timeline};

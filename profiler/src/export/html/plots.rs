@@ -26,8 +26,8 @@ pub(super) fn body(report: &Report) -> Option<String> {
     );
     table(&report.series, &mut out);
     out.push_str("</details>\n");
-    let thinned = report.series.iter().filter(|s| s.readings > s.points.len());
-    let thinned = thinned.filter(|s| s.points.len() > 1).count();
+    let has_band = |line: &&Series| line.points.iter().any(|point| point.1 < point.3);
+    let thinned = report.series.iter().filter(has_band).count();
     if thinned > 0 {
         let _ = writeln!(
             out,
@@ -106,9 +106,14 @@ fn line(series: &Series, most: usize) -> Value {
     let points = thin(&series.points, most);
     let has_band = points.iter().any(|point| point.1 < point.3);
     let column = |value: fn(&Point) -> f64| -> Vec<f64> {
-        points.iter().map(|point| significant(value(point))).collect()
+        points
+            .iter()
+            .map(|point| significant(value(point)))
+            .collect()
     };
-    let label = series.rank.map_or("all".to_owned(), |rank| format!("rank {rank}"));
+    let label = series
+        .rank
+        .map_or("all".to_owned(), |rank| format!("rank {rank}"));
     let times: Vec<f64> = points.iter().map(|point| digits(point.0, 3)).collect();
     let mut line = json!({"label": label, "t": times, "mid": column(|p| p.2)});
     if let Some(line) = line.as_object_mut().filter(|_| has_band) {
@@ -123,7 +128,9 @@ fn about(name: &str) -> &'static str {
     match name {
         "Device busy" => "Part of the time in which kernels ran",
         "Power" => "Power by the device's charge counter",
-        "PT Active" => "Utilization: ideal time, as the compiler has it, in percent of the real one",
+        "PT Active" => {
+            "Utilization: ideal time, as the compiler has it, in percent of the real one"
+        }
         "ConcurrentPreps" => "Preparations of kernels that are under way",
         "BW DmaI" => "Bandwidth to the device",
         "BW DmaO" => "Bandwidth from the device",

@@ -14,10 +14,22 @@ pub(super) fn active(report: &Report) -> Option<String> {
         label: "How busy each rank was",
         heads: &[
             (true, "Rank", "rank"),
-            (true, "Busy %", "part of the time between its first and its last kernel"),
+            (
+                true,
+                "Busy %",
+                "part of the time between its first and its last kernel",
+            ),
             (true, "Busy ms", "time in which at least one kernel ran"),
-            (true, "Kernels ms", "time of all kernels together, also where they overlap"),
-            (true, "Elapsed ms", "from the first kernel's begin to the last one's end"),
+            (
+                true,
+                "Kernels ms",
+                "time of all kernels together, also where they overlap",
+            ),
+            (
+                true,
+                "Elapsed ms",
+                "from the first kernel's begin to the last one's end",
+            ),
         ],
         has_filter: false,
     };
@@ -44,20 +56,28 @@ pub(super) fn kernels(report: &Report) -> Option<String> {
     let has_power = kept.iter().any(|kernel| kernel.joules.is_some());
     let mut heads = vec![
         (true, "Rank", "rank"),
-        (false, "Kernel", "name; numbers that only count are folded to [N]"),
+        (
+            false,
+            "Kernel",
+            "name; numbers that only count are folded to [N]",
+        ),
         (true, "Time %", "part of its rank's kernel time"),
         (true, "Total ms", "all calls together"),
         (true, "Calls", "how often it ran"),
         (true, "Mean \u{b5}s", "mean length of a call"),
         (true, "Median \u{b5}s", "half of the calls are shorter"),
-        (true, "Min \u{b5}s", "shortest call"),
         (true, "Max \u{b5}s", "longest call"),
-        (true, "Deviation \u{b5}s", "standard deviation of the calls' lengths"),
     ];
     if has_power {
         heads.push((true, "Mean W", "power while it ran"));
         heads.push((true, "Energy J", "energy of all calls whose power is known"));
     }
+    heads.push((true, "Min \u{b5}s", "shortest call"));
+    heads.push((
+        true,
+        "Deviation \u{b5}s",
+        "standard deviation of the calls' lengths",
+    ));
     let table = Table {
         label: "Kernels of all ranks",
         heads: &heads,
@@ -73,14 +93,14 @@ pub(super) fn kernels(report: &Report) -> Option<String> {
             lengths.calls.into(),
             Cell::number(lengths.mean_us, 3),
             Cell::number(lengths.median_us, 3),
-            Cell::number(lengths.min_us, 3),
             Cell::number(lengths.max_us, 3),
-            Cell::number(lengths.deviation_us, 3),
         ];
         if has_power {
             row.push(Cell::Number(kernel.mean_watts, 1));
             row.push(Cell::Number(kernel.joules, 4));
         }
+        row.push(Cell::number(lengths.min_us, 3));
+        row.push(Cell::number(lengths.deviation_us, 3));
         row
     });
     let mut out = String::new();
@@ -147,7 +167,11 @@ pub(super) fn iterations(report: &Report) -> Option<String> {
                 (true, "Rank", "rank"),
                 (true, "Tokens", "how many there are"),
                 (true, "First ms", "time to the first token, median"),
-                (true, "Between ms", "time from one token to the next, median"),
+                (
+                    true,
+                    "Between ms",
+                    "time from one token to the next, median",
+                ),
                 (true, "Between, most ms", "the longest of these"),
             ],
             has_filter: false,
@@ -177,11 +201,23 @@ pub(super) fn clocks(report: &Report) -> Option<String> {
         heads: &[
             (true, "Rank", "rank"),
             (true, "MHz", "ticks per microsecond"),
-            (true, "Within MHz", "the true frequency is within this of it"),
+            (
+                true,
+                "Within MHz",
+                "the true frequency is within this of it",
+            ),
             (true, "Events", "events that it is by"),
-            (true, "Late \u{b5}s", "how late the host noted events, as a rule"),
+            (
+                true,
+                "Late \u{b5}s",
+                "how late the host noted events, as a rule",
+            ),
             (true, "Restarts", "how often it was set or restarted"),
-            (true, "Guessed", "gaps in which the number of wraps is a guess"),
+            (
+                true,
+                "Guessed",
+                "gaps in which the number of wraps is a guess",
+            ),
         ],
         has_filter: false,
     };
@@ -211,10 +247,22 @@ pub(super) fn jobs(report: &Report) -> Option<String> {
         heads: &[
             (true, "Rank", "rank"),
             (false, "Job", "its file"),
-            (false, "What was done", "moved, bounded (left; where it belongs is known roughly) or refused"),
+            (
+                false,
+                "What was done",
+                "moved, bounded (left; where it belongs is known roughly) or refused",
+            ),
             (true, "By \u{b5}s", "how far it was moved"),
-            (true, "Within \u{b5}s", "the true shift is within this of it"),
-            (true, "At least \u{b5}s", "at least this shift would be right"),
+            (
+                true,
+                "Within \u{b5}s",
+                "the true shift is within this of it",
+            ),
+            (
+                true,
+                "At least \u{b5}s",
+                "at least this shift would be right",
+            ),
             (true, "At most \u{b5}s", "at most this"),
             (false, "Why", "why it was left"),
         ],
@@ -232,8 +280,9 @@ pub(super) fn jobs(report: &Report) -> Option<String> {
             Cell::text(job.reason.unwrap_or_default()),
         ]
     });
-    let mut out =
-        String::from("<p>Device events that lay outside of the round trip that launched them.</p>\n");
+    let mut out = String::from(
+        "<p>Device events that lay outside of the round trip that launched them.</p>\n",
+    );
     table.write(rows.collect(), &mut out);
     Some(out)
 }
@@ -261,7 +310,11 @@ pub(super) fn alignment(report: &Report) -> Option<String> {
         label: "Shifts of ranks",
         heads: &[
             (true, "Rank", "rank"),
-            (true, "Shift \u{b5}s", "what was added to its times; \u{2013}: no message leads to it"),
+            (
+                true,
+                "Shift \u{b5}s",
+                "what was added to its times; \u{2013}: no message leads to it",
+            ),
             (true, "At least \u{b5}s", "the true shift is at least this"),
             (true, "At most \u{b5}s", "and at most this"),
         ],
@@ -306,7 +359,11 @@ fn cycles(report: &Report, out: &mut String) {
         label: "Closure of cycles of messages",
         heads: &[
             (false, "Ranks", "in the order of the messages"),
-            (true, "Closure \u{b5}s", "time of the fastest messages together"),
+            (
+                true,
+                "Closure \u{b5}s",
+                "time of the fastest messages together",
+            ),
         ],
         has_filter: false,
     };
@@ -323,9 +380,13 @@ pub(super) fn inputs(report: &Report) -> Option<String> {
         heads: &[
             (false, "File", "as it was given"),
             (false, "Kind", "whose trace it is"),
-            (true, "Rank", "rank that it says; \u{2013}: its events say it"),
+            (
+                true,
+                "Rank",
+                "rank that it says; \u{2013}: its events say it",
+            ),
             (true, "Events", "events in it"),
-            (false, "Recorded", "whether it says that it is made up"),
+            (false, "Synthetic", "whether it says that it is made up"),
             (true, "Problems", "what was wrong with it, see below"),
         ],
         has_filter: false,
@@ -336,7 +397,11 @@ pub(super) fn inputs(report: &Report) -> Option<String> {
             Cell::text(input.dialect),
             Cell::Number(input.rank.map(f64::from), 0),
             input.events.into(),
-            Cell::text(if input.is_synthetic { "synthetic" } else { "yes" }),
+            Cell::text(if input.is_synthetic {
+                "yes, synthetic"
+            } else {
+                "not said"
+            }),
             super::problems(input).into(),
         ]
     });
@@ -346,7 +411,11 @@ pub(super) fn inputs(report: &Report) -> Option<String> {
         if input.problems.is_empty() {
             continue;
         }
-        let _ = writeln!(out, "<h3><bdi>{}</bdi></h3>\n<ul>", escape::text(&input.path));
+        let _ = writeln!(
+            out,
+            "<h3><bdi>{}</bdi></h3>\n<ul>",
+            escape::text(&input.path)
+        );
         for problem in &input.problems {
             let _ = writeln!(out, "<li>{}</li>", escape::text(problem));
         }

@@ -6,6 +6,9 @@ use std::fmt::Write as _;
 /// Most rows of a table.
 pub(super) const ROWS: usize = 2000;
 
+/// Texts longer than this are broken into lines.
+const WIDE: usize = 16;
+
 /// A cell.
 pub(super) enum Cell {
     /// A name.
@@ -99,13 +102,24 @@ impl Table<'_> {
 impl Cell {
     fn write(&self, out: &mut String) {
         let _ = match self {
-            Self::Text(text) => write!(out, "<td><bdi>{}</bdi></td>", escape::text(text)),
+            Self::Text(text) => {
+                // Room for them in narrow windows; what is short does not need it.
+                let class = if text.len() > WIDE {
+                    " class=\"long\""
+                } else {
+                    ""
+                };
+                write!(out, "<td{class}><bdi>{}</bdi></td>", escape::text(text))
+            }
             Self::Count(count) => write!(out, "<td class=\"n\">{}</td>", grouped(*count)),
             Self::Number(Some(value), digits) => {
                 write!(out, "<td class=\"n\">{}</td>", number(*value, *digits))
             }
             Self::Number(None, _) => {
-                write!(out, "<td class=\"n unknown\" title=\"not known\">\u{2013}</td>")
+                write!(
+                    out,
+                    "<td class=\"n unknown\" title=\"not known\">\u{2013}</td>"
+                )
             }
             Self::Percent(percent) => {
                 let width = percent.clamp(0.0, 100.0);
@@ -192,7 +206,10 @@ mod tests {
     #[test]
     fn times_choose_their_unit() {
         let shown = [0.5, 1500.0, 2_500_000.0, 90_000_000.0].map(time);
-        assert_eq!(shown, ["0.500 \u{b5}s", "1.500 ms", "2.500 s", "1 min 30.0 s"]);
+        assert_eq!(
+            shown,
+            ["0.500 \u{b5}s", "1.500 ms", "2.500 s", "1 min 30.0 s"]
+        );
     }
 
     #[test]

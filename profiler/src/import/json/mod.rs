@@ -111,9 +111,8 @@ fn says_synthetic(members: &[(String, String)]) -> bool {
         serde_json::Value::Number(number) => number.as_f64() != Some(0.0),
         _ => true,
     };
-    let parsed = |key| -> Option<serde_json::Value> {
-        serde_json::from_str(member(members, key)?).ok()
-    };
+    let parsed =
+        |key| -> Option<serde_json::Value> { serde_json::from_str(member(members, key)?).ok() };
     let other = parsed("otherData");
     let inner = other.as_ref().and_then(|other| other.get("synthetic"));
     inner.is_some_and(says) || parsed("synthetic").as_ref().is_some_and(says)
