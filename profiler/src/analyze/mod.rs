@@ -24,6 +24,7 @@ pub mod normalize;
 pub mod overlap;
 pub mod overlap_share;
 pub mod pipeline;
+pub mod plots;
 pub mod power;
 pub mod prep_queue;
 pub mod recordings;

@@ -10,6 +10,7 @@ use crate::analyze::stages::Stage;
 use crate::analyze::utilization::CompilerInfo;
 use crate::analyze::{classes, normalize, verify};
 use crate::export;
+use crate::export::html;
 use crate::export::tables::frame;
 use crate::export::trace_events::{self, Header, Words};
 use crate::import::compiler_info;
@@ -99,7 +100,10 @@ impl Analysis<'_> {
         if outcome.is_fatal {
             bail!("nothing can be made of these traces");
         }
-        for table in &outcome.tables {
+        // A page stands alone; without an output there is nothing to stand beside.
+        let has_place = config.write_trace || self.style == Style::Acelyzer;
+        let has_tables = config.format != Format::Html && has_place;
+        for table in outcome.tables.iter().filter(|_| has_tables) {
             let path = beside(&config.output, table.purpose, table.extension);
             let mut file = OutputFile::create(&path)?;
             file.write_all(&table.text)?;
@@ -111,18 +115,25 @@ impl Analysis<'_> {
         let inputs = std::mem::take(&mut self.inputs);
         let report = report::make(&timeline, &outcome, inputs, self.style == Style::Aiprof);
         self.show("writing");
-        if let Some(file) = trace {
-            let header = self.header(&timeline, outcome.devices.clone(), &report);
-            if config.tensorboard {
-                self.write_workers(&timeline, &header, &outcome)?;
-            }
-            let order = &outcome.order;
-            write_trace(&timeline, &header, order, file, config, self.messages)?;
+        let Some(file) = trace else {
+            return Ok(report);
+        };
+        if config.format == Format::Html {
+            write_page(&report, file)?;
+            return Ok(report);
         }
-        if self.style == Style::Aiprof && config.write_trace && config.stats {
+        let header = self.header(&timeline, outcome.devices.clone(), &report);
+        if config.tensorboard {
+            self.write_workers(&timeline, &header, &outcome)?;
+        }
+        let order = &outcome.order;
+        write_trace(&timeline, &header, order, file, config, self.messages)?;
+        if self.style == Style::Aiprof && config.stats {
             let mut file = OutputFile::create(&beside(&config.output, "report", "json"))?;
             serde_json::to_writer_pretty(&mut file, &report)?;
             file.commit()?;
+            let path = beside(&config.output, "report", "html");
+            write_page(&report, OutputFile::create(&path)?)?;
         }
         Ok(report)
     }
@@ -207,6 +218,7 @@ impl Analysis<'_> {
                         dialect: job.map_or("", |job| report::dialect_name(job.dialect)),
                         rank: job.and_then(|job| job.rank),
                         events: reading.events.len(),
+                        is_synthetic: reading.is_synthetic,
                         problems,
                     });
                     recordings.push(Recording {
@@ -524,6 +536,12 @@ fn write_perfetto(
         );
         messages.warn("EXPORT", text);
     }
+    file.commit()
+}
+
+fn write_page(report: &Report, mut file: OutputFile) -> Result<()> {
+    let shown = file.path().display().to_string();
+    html::write(report, &mut file).with_context(|| format!("cannot write {shown}"))?;
     file.commit()
 }
 

@@ -8,6 +8,7 @@ pub mod analysis_text;
 pub mod chrome;
 pub mod diff;
 pub mod folded;
+pub mod html;
 mod launches;
 mod legend;
 mod names;

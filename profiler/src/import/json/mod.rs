@@ -42,6 +42,8 @@ pub struct Reading {
     pub end: End,
     /// It was written by acelyzer: its times are calibrated already.
     pub is_acelyzer_output: bool,
+    /// Its metadata say that it is made up, not recorded.
+    pub is_synthetic: bool,
 }
 
 /// Reads a trace and adds it to a timeline. `path` is its name for messages and for
@@ -75,6 +77,7 @@ pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<R
     into.origin = known;
     let members = outline.members;
     let is_acelyzer_output = is_by_acelyzer(&members);
+    let is_synthetic = says_synthetic(&members);
     let mut new = new_job(path, &members);
     // acelyzer's output has `deviceProperties` whatever it was made of.
     let has_counters = |event: &Event| {
@@ -97,6 +100,7 @@ pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<R
         problems,
         end: outline.end,
         is_acelyzer_output,
+        is_synthetic,
     })
 }
 
@@ -123,6 +127,23 @@ fn is_by_acelyzer(members: &[(String, String)]) -> bool {
         Some(value.get("Application")?.as_str()?.contains(ACELYZER))
     });
     other.unwrap_or(false)
+}
+
+/// Whether a member `synthetic`, of the trace or of its `otherData`, is anything but
+/// empty or false.
+fn says_synthetic(members: &[(String, String)]) -> bool {
+    let says = |value: &serde_json::Value| match value {
+        serde_json::Value::Null => false,
+        serde_json::Value::Bool(says) => *says,
+        serde_json::Value::String(text) => !matches!(text.as_str(), "" | "false" | "no"),
+        serde_json::Value::Number(number) => number.as_f64() != Some(0.0),
+        _ => true,
+    };
+    let parsed =
+        |key| -> Option<serde_json::Value> { serde_json::from_str(member(members, key)?).ok() };
+    let other = parsed("otherData");
+    let inner = other.as_ref().and_then(|other| other.get("synthetic"));
+    inner.is_some_and(says) || parsed("synthetic").as_ref().is_some_and(says)
 }
 
 fn new_job(path: &str, members: &[(String, String)]) -> Job {

@@ -92,6 +92,7 @@ pub fn read(
             false => Dialect::Torch,
         },
         rank: None,
+        is_processed: false,
     });
     Ok(Reading {
         job,
@@ -99,6 +100,8 @@ pub fn read(
         problems,
         end,
         is_acelyzer_output: false,
+        is_synthetic: false,
+        origin: into.origin(),
     })
 }
 
