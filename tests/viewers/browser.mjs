@@ -73,6 +73,8 @@ export class Browser {
     } else if (method === 'Runtime.exceptionThrown') {
       const { exception, text } = params.exceptionDetails;
       this.messages.push({ kind: 'exception', text: exception?.description ?? text });
+    } else if (method === 'Log.entryAdded') {
+      this.messages.push({ kind: `log ${params.entry.level}`, text: params.entry.text });
     } else if (method === 'Page.javascriptDialogOpening') {
       this.messages.push({ kind: 'dialog', text: params.message });
       this.send('Page.handleJavaScriptDialog', { accept: true });

@@ -162,6 +162,8 @@ pub enum Format {
     Protobuf,
     /// Text; for the report of a verification only.
     Text,
+    /// No trace, but the report as a page. aiprof's own.
+    Html,
 }
 
 impl Format {

@@ -18,6 +18,9 @@ pub fn assign_ranks(timeline: &mut Timeline, job: u32, events: Range<usize>, one
         return;
     };
     let (dialect, given) = (known.dialect, known.rank);
+    if known.is_processed {
+        return processed_ranks(timeline, events);
+    }
     match dialect {
         Dialect::Flex => {
             let first = timeline.events.get(events.start).map(|event| event.pid);
@@ -36,6 +39,30 @@ pub fn assign_ranks(timeline: &mut Timeline, job: u32, events: Range<usize>, one
         }
     }
 }
+
+/// In acelyzer's output hosts are 1000 and their rank. The counters that it made of
+/// others are made again.
+fn processed_ranks(timeline: &mut Timeline, events: Range<usize>) {
+    let made: Vec<Sym> = timeline
+        .names
+        .iter()
+        .filter(|(_, text)| MADE.iter().any(|made| text.starts_with(made)))
+        .map(|(sym, _)| sym)
+        .collect();
+    for event in timeline.events.get_mut(events).unwrap_or_default() {
+        let pid = event.pid.number().unwrap_or(0);
+        let rank = if (1000..1000 + MAX_RANK).contains(&pid) {
+            pid - 1000
+        } else {
+            pid
+        };
+        event.rank = rank_of(Id::Number(rank)).unwrap_or(0);
+        event.dropped |= event.ph == Ph::Counter && made.contains(&event.name);
+    }
+}
+
+/// Counters that are made of device events.
+const MADE: [&str; 3] = ["Power", "BW ", "TransferBW"];
 
 fn rank_of(pid: Id) -> Option<u32> {
     let number = pid.number().filter(|n| (0..MAX_RANK).contains(n))?;

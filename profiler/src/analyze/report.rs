@@ -4,14 +4,15 @@
 //! Times are microseconds of the trace's own clock; a number that is not known is
 //! `null`.
 
+use super::energy::KernelPower;
 use super::pipeline::Outcome;
+use super::plots;
+pub use super::plots::Series;
 use super::statistics::{ActiveRow, KernelRow, Spread};
 use crate::calibrate::jobs::{Place, Refusal};
-use crate::timeline::{Dialect, Ph, Sym, Timeline};
+use crate::timeline::{Dialect, Id, Ph, Timeline};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
-
-/// Most points of a plot's line.
-const POINTS: usize = 1000;
 
 /// A file that was read.
 #[derive(Clone, Debug, Serialize)]
@@ -24,6 +25,8 @@ pub struct Input {
     pub rank: Option<u32>,
     /// Events in it.
     pub events: usize,
+    /// It says of itself that it is made up.
+    pub is_synthetic: bool,
     /// What was wrong with it, in words with byte offsets.
     pub problems: Vec<String>,
 }
@@ -211,18 +214,6 @@ pub struct Power {
     pub mean_without_kernels: Option<f64>,
 }
 
-/// A line of a plot.
-#[derive(Clone, Debug, Serialize)]
-pub struct Series {
-    /// The counter's name.
-    pub name: String,
-    /// Rank.
-    pub rank: u32,
-    /// Time since the first event and the counter's value, least and most in that
-    /// part: microseconds, unit of the counter.
-    pub points: Vec<(f64, f64, f64)>,
-}
-
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -277,12 +268,18 @@ pub struct Report {
     pub overlaps: u64,
     /// Lines for plots.
     pub series: Vec<Series>,
+    /// Further lines, that were left out.
+    pub series_left_out: usize,
     /// Findings, the most important first.
     pub findings: Vec<Finding>,
 }
 
 /// Puts it together; without what only plots need, if there are none.
 pub fn make(timeline: &Timeline, outcome: &Outcome, inputs: Vec<Input>, has_plots: bool) -> Report {
+    let plots = match has_plots {
+        true => plots::gather(timeline),
+        false => plots::Plots::default(),
+    };
     let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),
         inputs,
@@ -297,10 +294,8 @@ pub fn make(timeline: &Timeline, outcome: &Outcome, inputs: Vec<Input>, has_plot
         tokens: tokens(outcome),
         power: power(outcome),
         overlaps: outcome.overlap.resolved,
-        series: match has_plots {
-            true => series(timeline),
-            false => Vec::new(),
-        },
+        series: plots.series,
+        series_left_out: plots.left_out,
         findings: Vec::new(),
     };
     report.findings = super::findings::find(&report);
@@ -403,11 +398,14 @@ fn ranks(outcome: &Outcome) -> Option<Ranks> {
 }
 
 fn kernels(outcome: &Outcome) -> Vec<Kernel> {
+    type Key<'a> = (Id, &'a str);
+    let power = outcome.kernel_power.iter();
+    let power: FxHashMap<Key<'_>, &KernelPower> = power
+        .map(|power| ((power.pid, power.name.as_str()), power))
+        .collect();
     let rows = outcome.statistics.kernels.iter();
     rows.map(|row: &KernelRow| {
-        let power = outcome.kernel_power.iter();
-        let mut power = power.filter(|power| power.pid == row.pid && power.name == row.name);
-        let power = power.next();
+        let power = power.get(&(row.pid, row.name.as_str()));
         Kernel {
             rank: row.rank,
             name: row.name.clone(),
@@ -467,53 +465,4 @@ fn power(outcome: &Outcome) -> Option<Power> {
         mean_with_kernels: statistics.and_then(|s| s.with_kernels).map(|w| w.mean),
         mean_without_kernels: statistics.and_then(|s| s.without_kernels).map(|w| w.mean),
     })
-}
-
-/// A counter: its name, its rank, times and values.
-type Line = (Sym, u32, Vec<(f64, f64)>);
-
-/// The counters of the trace, at most [`POINTS`] points each.
-fn series(timeline: &Timeline) -> Vec<Series> {
-    let mut lines: Vec<Line> = Vec::new();
-    let mut places = rustc_hash::FxHashMap::default();
-    let counters = timeline.events.iter().filter(|e| e.ph == Ph::Counter);
-    for event in counters {
-        let text = timeline.texts.get(event.args);
-        let value = text
-            .rsplit_once(':')
-            .and_then(|(_, value)| value.parse().ok());
-        let Some(value) = value else { continue };
-        let key = (event.name, event.pid);
-        let place = *places.entry(key).or_insert_with(|| {
-            let rank = event.pid.number().and_then(|pid| u32::try_from(pid).ok());
-            lines.push((event.name, rank.unwrap_or(0), Vec::new()));
-            lines.len() - 1
-        });
-        if let Some((_, _, points)) = lines.get_mut(place) {
-            points.push((event.ts, value));
-        }
-    }
-    let first = timeline.events.iter().filter(|e| e.ph != Ph::Metadata);
-    let first = first.map(|e| e.ts).fold(f64::MAX, f64::min);
-    lines
-        .into_iter()
-        .map(|(name, rank, points)| Series {
-            name: timeline.name(name).to_owned(),
-            rank,
-            points: thinned(&points, first),
-        })
-        .collect()
-}
-
-/// Parts of equally many points: begin, least, most.
-fn thinned(points: &[(f64, f64)], first: f64) -> Vec<(f64, f64, f64)> {
-    let parts = points.chunks(points.len().div_ceil(POINTS).max(1));
-    parts
-        .filter_map(|part| {
-            let (ts, _) = part.first()?;
-            let values = part.iter().map(|(_, value)| *value);
-            let least = values.clone().fold(f64::MAX, f64::min);
-            Some((ts - first, least, values.fold(f64::MIN, f64::max)))
-        })
-        .collect()
 }

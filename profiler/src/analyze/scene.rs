@@ -31,6 +31,7 @@ pub(crate) fn empty(dialect: Dialect) -> Timeline {
         hash: 2900,
         dialect,
         rank: None,
+        is_processed: false,
     });
     timeline
 }

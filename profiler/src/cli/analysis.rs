@@ -4,15 +4,19 @@ use super::output::OutputFile;
 use crate::analyze::config::{Config, Format};
 use crate::analyze::messages::Messages;
 use crate::analyze::pipeline::{self, Outcome};
+use crate::analyze::recordings::{self, Recording};
 use crate::analyze::report::{self, Input, Report};
 use crate::analyze::stages::Stage;
 use crate::analyze::utilization::CompilerInfo;
 use crate::analyze::{classes, normalize, verify};
+use crate::export;
+use crate::export::html;
 use crate::export::tables::frame;
 use crate::export::trace_events::{self, Header, Words};
 use crate::import::compiler_info;
 use crate::import::json::{self, End, Reading, Trouble};
 use crate::import::open::{self, Contents};
+use crate::import::perfetto;
 use crate::timeline::{Dialect, Event, NONE, Timeline};
 use anyhow::{Context, Result, bail};
 use flate2::Compression;
@@ -96,7 +100,10 @@ impl Analysis<'_> {
         if outcome.is_fatal {
             bail!("nothing can be made of these traces");
         }
-        for table in &outcome.tables {
+        // A page stands alone; without an output there is nothing to stand beside.
+        let has_place = config.write_trace || self.style == Style::Acelyzer;
+        let has_tables = config.format != Format::Html && has_place;
+        for table in outcome.tables.iter().filter(|_| has_tables) {
             let path = beside(&config.output, table.purpose, table.extension);
             let mut file = OutputFile::create(&path)?;
             file.write_all(&table.text)?;
@@ -108,17 +115,25 @@ impl Analysis<'_> {
         let inputs = std::mem::take(&mut self.inputs);
         let report = report::make(&timeline, &outcome, inputs, self.style == Style::Aiprof);
         self.show("writing");
-        if let Some(file) = trace {
-            let header = self.header(&timeline, outcome.devices.clone(), &report);
-            if config.tensorboard {
-                self.write_workers(&timeline, &header, &outcome)?;
-            }
-            write_trace(&timeline, &header, &outcome.order, file, config)?;
+        let Some(file) = trace else {
+            return Ok(report);
+        };
+        if config.format == Format::Html {
+            write_page(&report, file)?;
+            return Ok(report);
         }
-        if self.style == Style::Aiprof && config.write_trace && config.stats {
+        let header = self.header(&timeline, outcome.devices.clone(), &report);
+        if config.tensorboard {
+            self.write_workers(&timeline, &header, &outcome)?;
+        }
+        let order = &outcome.order;
+        write_trace(&timeline, &header, order, file, config, self.messages)?;
+        if self.style == Style::Aiprof && config.stats {
             let mut file = OutputFile::create(&beside(&config.output, "report", "json"))?;
             serde_json::to_writer_pretty(&mut file, &report)?;
             file.commit()?;
+            let path = beside(&config.output, "report", "html");
+            write_page(&report, OutputFile::create(&path)?)?;
         }
         Ok(report)
     }
@@ -187,7 +202,7 @@ impl Analysis<'_> {
 
     fn read(&mut self, files: &[PathBuf]) -> Result<Timeline> {
         let mut timeline = Timeline::default();
-        let mut ranges = Vec::new();
+        let mut recordings = Vec::new();
         let mut failed = None;
         for path in files {
             self.show(&format!("reading {}", path.display()));
@@ -203,9 +218,14 @@ impl Analysis<'_> {
                         dialect: job.map_or("", |job| report::dialect_name(job.dialect)),
                         rank: job.and_then(|job| job.rank),
                         events: reading.events.len(),
+                        is_synthetic: reading.is_synthetic,
                         problems,
                     });
-                    ranges.push(reading.events);
+                    recordings.push(Recording {
+                        job: reading.job,
+                        events: reading.events,
+                        origin: reading.origin,
+                    });
                 }
                 Ok(None) => {}
                 Err(error) => {
@@ -215,10 +235,13 @@ impl Analysis<'_> {
             }
         }
         match failed {
-            Some(error) if ranges.is_empty() => return Err(error),
+            Some(error) if recordings.is_empty() => return Err(error),
             _ => {}
         }
+        recordings::bring_together(&mut timeline, &recordings, self.messages);
+        let ranges: Vec<_> = recordings.into_iter().map(|r| r.events).collect();
         normalize::merge_files(&mut timeline, &ranges);
+        timeline.sweep();
         Ok(timeline)
     }
 
@@ -226,14 +249,18 @@ impl Analysis<'_> {
         let shown = path.display();
         let input = open::open(path).with_context(|| format!("cannot read {shown}"))?;
         match input.contents {
-            Contents::Json => {}
+            Contents::Json | Contents::Perfetto => {}
             Contents::Log => bail!("Unrecognized file type. file: {shown}"),
-            Contents::Perfetto => bail!("Unrecognized file type. file: {shown}"),
         }
         let name = path.to_string_lossy();
         let first = timeline.events.len();
-        let reading = json::read(input.text, &name, timeline)
-            .with_context(|| format!("cannot read {shown}"))?;
+        let failed = || format!("cannot read {shown}");
+        let reading = match input.contents {
+            Contents::Perfetto => {
+                perfetto::read(input.text, &name, timeline).with_context(failed)?
+            }
+            _ => json::read(input.text, &name, timeline).with_context(failed)?,
+        };
         if reading.is_acelyzer_output && self.style == Style::Acelyzer {
             self.messages.warn(
                 "INGEST",
@@ -446,9 +473,18 @@ fn write_trace(
     order: &[u32],
     mut file: OutputFile,
     config: &Config,
+    messages: &mut Messages,
 ) -> Result<()> {
-    if config.format != Format::Pddf {
-        return write_json(timeline, header, order, file);
+    match config.format {
+        Format::Pddf => {}
+        Format::Protobuf => {
+            let words = Words {
+                classes: classes::NAMES,
+            };
+            return write_perfetto(timeline, words, order, file, messages)
+                .with_context(|| format!("cannot write {}", header.name));
+        }
+        _ => return write_json(timeline, header, order, file),
     }
     let class_name = |class: u8| {
         classes::NAMES
@@ -482,6 +518,30 @@ fn write_json(
     } else {
         trace_events::write(timeline, words, header, order, &mut file).with_context(failed)?;
     }
+    file.commit()
+}
+
+fn write_perfetto(
+    timeline: &Timeline,
+    words: Words,
+    order: &[u32],
+    mut file: OutputFile,
+    messages: &mut Messages,
+) -> Result<()> {
+    let written = export::perfetto::write(timeline, words, order, &mut file)?;
+    if written.clipped > 0 {
+        let text = format_args!(
+            "Export: {} slices overlap too many others of their row and were written shorter              than they are",
+            written.clipped
+        );
+        messages.warn("EXPORT", text);
+    }
+    file.commit()
+}
+
+fn write_page(report: &Report, mut file: OutputFile) -> Result<()> {
+    let shown = file.path().display().to_string();
+    html::write(report, &mut file).with_context(|| format!("cannot write {shown}"))?;
     file.commit()
 }
 

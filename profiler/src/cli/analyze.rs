@@ -19,6 +19,7 @@ Examples:
   aiprof analyze trace.json                    findings and tables on the terminal
   aiprof analyze trace.json -o out.json        a calibrated trace for ui.perfetto.dev,
                                                with out_report.html and out_*.csv beside it
+  aiprof analyze trace.json -o report.html     the report only, as a page for a browser
   aiprof analyze rank*.json.gz -o all.json     several ranks, their clocks aligned
   aiprof analyze t.json -c compile.log         utilization by the compiler's ideal cycles
   aiprof analyze t.json -o big.pftrace         Perfetto's format, for very large traces
@@ -38,7 +39,8 @@ pub(crate) struct AnalyzeArgs {
     inputs: Vec<String>,
 
     /// Where the trace goes; its extension chooses the format (.json, .json.gz,
-    /// .pftrace), tables and reports stand beside it [without: the summary only]
+    /// .pftrace), tables and reports stand beside it; .html: the report alone [without:
+    /// the summary on the terminal only]
     #[arg(short, long, value_name = "OUT", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
 
@@ -195,6 +197,7 @@ fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
                 Format::Protobuf
             }
             Some(extension) if extension == "json" || extension == "gz" => Format::Json,
+            Some(extension) if extension == "html" || extension == "htm" => Format::Html,
             _ if args.verify => Format::Text,
             _ => Format::Json,
         },

@@ -14,6 +14,9 @@ const PIECE: usize = 4096;
 /// About the length of an event's text, bytes.
 const EVENT_BYTES: usize = 512;
 
+/// What stands before an event's arguments.
+const ARGUMENTS: &[u8] = b",\"args\":{";
+
 /// What stands around the events.
 #[derive(Clone, Debug, Default)]
 pub struct Header {
@@ -107,6 +110,20 @@ fn write_events(
     result
 }
 
+/// Adds the members of an event's arguments, with commas between them, to `out`: for
+/// other formats, which tell the same.
+pub(super) fn arguments(timeline: &Timeline, words: Words, event: &Event, out: Vec<u8>) -> Vec<u8> {
+    let mut writer = EventWriter {
+        timeline,
+        words,
+        out,
+    };
+    writer.arguments(event);
+    let around = writer.out.starts_with(ARGUMENTS) && writer.out.pop().is_some();
+    writer.out.drain(..if around { ARGUMENTS.len() } else { 0 });
+    writer.out
+}
+
 /// Writes events to memory, which cannot fail.
 struct EventWriter<'t> {
     timeline: &'t Timeline,
@@ -156,13 +173,14 @@ impl EventWriter<'_> {
     fn arguments(&mut self, event: &Event) {
         let text = self.timeline.texts.get(event.args);
         let start = self.out.len();
-        self.raw(",\"args\":{");
+        self.out.extend_from_slice(ARGUMENTS);
         let open = self.out.len();
         self.raw(text);
         if let Some(device) = self.timeline.device(event) {
             self.device(device, event);
         }
-        if event.ph == Ph::Complete {
+        // What was calibrated before has all of these.
+        if event.ph == Ph::Complete && !self.timeline.is_processed(event) {
             self.slice(event);
         }
         if self.out.len() == open {
@@ -210,6 +228,9 @@ impl EventWriter<'_> {
                 self.key(key);
                 self.counter(stamp, true);
             }
+        }
+        if self.timeline.is_processed(event) {
+            return;
         }
         if device.wrapped_at > 0 {
             self.key("TSxOF");

@@ -16,9 +16,9 @@ use super::statistics::{self, Statistics};
 use super::token_times::{self, TokenTimes};
 use super::utilization::{self, CompilerInfo, table};
 use super::{
-    alignment, alignment_compat, bandwidth, checks, classes, collectives, comm_summary, exchanges,
-    flows, launch_flows, normalize, overlap, overlap_share, power, prep_queue, refine, rows,
-    sequence, split,
+    alignment, alignment_compat, all_reduce_bandwidth, bandwidth, checks, classes, collectives,
+    comm_summary, exchanges, flows, launch_flows, normalize, overlap, overlap_share, power,
+    prep_queue, refine, rows, sequence, split,
 };
 use crate::export::tables::{collectives as collective_rows, kernels, rows as further};
 use crate::timeline::{Kinds, Timeline};
@@ -69,6 +69,8 @@ pub struct Outcome {
     pub shares: Vec<overlap_share::Share>,
     /// Collective operations.
     pub collectives: collectives::Outcome,
+    /// All-reduces, where no spans are made of them.
+    pub all_reduces: Vec<all_reduce_bandwidth::AllReduce>,
     /// Directions between ranks in which messages arrive before they are sent.
     pub reversed: Vec<flows::Reversed>,
     /// Slices by class.
@@ -151,7 +153,13 @@ struct Run<'r> {
 
 impl Run<'_> {
     fn has(&self, stage: Stage) -> bool {
-        self.config.stages.has(stage)
+        // Arrows and spans of a trace that was analysed before are in it.
+        let is_made = matches!(
+            stage,
+            Stage::LaunchFlowCreateMissing | Stage::FlowExtraction | Stage::MpCalcBwV2
+        );
+        let is_there = || self.timeline.jobs.iter().any(|job| job.is_processed);
+        self.config.stages.has(stage) && !(is_made && is_there())
     }
 
     fn counters(&self) -> Counters {
@@ -346,6 +354,9 @@ impl Run<'_> {
             self.messages.append(found.said);
             self.outcome.reversed = found.reversed;
             messages = Some(found.exchanges);
+        }
+        if self.has(Stage::MpCalcBw) {
+            self.outcome.all_reduces = all_reduce_bandwidth::run(self.timeline, &self.kinds);
         }
         if self.has(Stage::MpCalcBwV2) {
             let found = messages

@@ -6,7 +6,7 @@
 //! a few blocks, never the file.
 
 mod cut;
-mod event;
+pub(super) mod event;
 mod file;
 mod problem;
 #[cfg(test)]
@@ -16,7 +16,7 @@ pub use file::{End, JsonError};
 pub use problem::{Problems, Seen, Trouble};
 
 use crate::parallel;
-use crate::timeline::{Dialect, Event, Id, Job, NONE, Ph, Sym, Timeline};
+use crate::timeline::{Device, Dialect, Event, Id, Job, NONE, Ph, Sym, Timeline};
 use event::Parsed;
 use rustc_hash::FxHashMap;
 use std::io::Read;
@@ -33,12 +33,17 @@ pub struct Reading {
     pub job: u32,
     /// Events that it gave.
     pub events: std::ops::Range<usize>,
+    /// What its times are counted from, microseconds: not the timeline's origin if its
+    /// clock is another one.
+    pub origin: i64,
     /// What was wrong.
     pub problems: Problems,
     /// How it ended.
     pub end: End,
     /// It was written by acelyzer: its times are calibrated already.
     pub is_acelyzer_output: bool,
+    /// Its metadata say that it is made up, not recorded.
+    pub is_synthetic: bool,
 }
 
 /// Reads a trace and adds it to a timeline. `path` is its name for messages and for
@@ -67,10 +72,23 @@ pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<R
         },
     )?;
     let problems = joiner.finish();
-    into.origin = into.origin.or(outline.origin);
+    let known = into.origin.or(outline.origin);
+    let own = outline.origin.or(known).unwrap_or(0);
+    into.origin = known;
     let members = outline.members;
     let is_acelyzer_output = is_by_acelyzer(&members);
-    into.jobs.push(new_job(path, &members));
+    let is_synthetic = says_synthetic(&members);
+    let mut new = new_job(path, &members);
+    // acelyzer's output has `deviceProperties` whatever it was made of.
+    let has_counters = |event: &Event| {
+        let device = into.devices.get(event.device as usize);
+        device.is_some_and(|device| !device.is_listed)
+    };
+    let events = into.events.get(start..).unwrap_or_default();
+    if is_acelyzer_output && events.iter().any(has_counters) {
+        new.dialect = Dialect::Flex;
+    }
+    into.jobs.push(new);
     let passed = members
         .into_iter()
         .filter(|(key, _)| !NOT_PASSED_ON.contains(&key.as_str()));
@@ -78,10 +96,24 @@ pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<R
     Ok(Reading {
         job,
         events: start..into.events.len(),
+        origin: own,
         problems,
         end: outline.end,
         is_acelyzer_output,
+        is_synthetic,
     })
+}
+
+/// Reads any bytes, for the fuzzer: what was read must be written as JSON.
+#[doc(hidden)]
+pub fn fuzz_trace_json(data: &[u8]) {
+    let mut timeline = Timeline::default();
+    let _ = read(data, "fuzz.json", &mut timeline);
+    for event in &timeline.events {
+        let members = format!("{{{}}}", timeline.texts.get(event.args));
+        let value = serde_json::from_str::<serde::de::IgnoredAny>(&members);
+        assert!(value.is_ok(), "{members}");
+    }
 }
 
 fn member<'a>(members: &'a [(String, String)], key: &str) -> Option<&'a str> {
@@ -95,6 +127,23 @@ fn is_by_acelyzer(members: &[(String, String)]) -> bool {
         Some(value.get("Application")?.as_str()?.contains(ACELYZER))
     });
     other.unwrap_or(false)
+}
+
+/// Whether a member `synthetic`, of the trace or of its `otherData`, is anything but
+/// empty or false.
+fn says_synthetic(members: &[(String, String)]) -> bool {
+    let says = |value: &serde_json::Value| match value {
+        serde_json::Value::Null => false,
+        serde_json::Value::Bool(says) => *says,
+        serde_json::Value::String(text) => !matches!(text.as_str(), "" | "false" | "no"),
+        serde_json::Value::Number(number) => number.as_f64() != Some(0.0),
+        _ => true,
+    };
+    let parsed =
+        |key| -> Option<serde_json::Value> { serde_json::from_str(member(members, key)?).ok() };
+    let other = parsed("otherData");
+    let inner = other.as_ref().and_then(|other| other.get("synthetic"));
+    inner.is_some_and(says) || parsed("synthetic").as_ref().is_some_and(says)
 }
 
 fn new_job(path: &str, members: &[(String, String)]) -> Job {
@@ -112,13 +161,14 @@ fn new_job(path: &str, members: &[(String, String)]) -> Job {
             false => Dialect::Flex,
         },
         rank,
+        is_processed: is_by_acelyzer(members),
     }
 }
 
 /// `hash(path) % 10000` of CPython since 3.11 with `PYTHONHASHSEED=0`: SipHash-1-3
 /// with a key of zeros, over the characters as CPython keeps them (1, 2 or 4 bytes
 /// each, by the widest).
-fn job_hash(path: &str) -> u32 {
+pub(super) fn job_hash(path: &str) -> u32 {
     use std::hash::Hasher as _;
     let widest = path.chars().map(u32::from).max().unwrap_or(0);
     let mut bytes = Vec::with_capacity(path.len());
@@ -137,6 +187,28 @@ fn job_hash(path: &str) -> u32 {
         hash => hash,
     };
     hash.rem_euclid(10_000) as u32
+}
+
+/// A begin finds its end: it is a slice now.
+pub(super) fn close(
+    begin: &mut Event,
+    end: f64,
+    devices: &[Device],
+    problems: &mut Problems,
+    place: u64,
+) {
+    begin.ph = Ph::Complete;
+    begin.dur = end - begin.ts;
+    if begin.dur < 0.0 {
+        begin.dropped = true;
+        problems.add(Trouble::NegativeDuration, place);
+    } else if begin.dur == 0.0 {
+        problems.add(Trouble::ZeroDuration, place);
+        let device = devices.get(begin.device as usize);
+        if device.is_some_and(|d| d.stamps[0] != d.stamps[4]) {
+            problems.add(Trouble::ZeroHostTime, place);
+        }
+    }
 }
 
 /// Puts the blocks' events together.
@@ -222,18 +294,8 @@ impl Joiner<'_> {
         let Some(begin) = events.get_mut(index) else {
             return;
         };
-        begin.ph = Ph::Complete;
-        begin.dur = end.ts - begin.ts;
-        if begin.dur < 0.0 {
-            begin.dropped = true;
-            self.problems.add(Trouble::NegativeDuration, place_of_begin);
-        } else if begin.dur == 0.0 {
-            self.problems.add(Trouble::ZeroDuration, place_of_begin);
-            let device = self.into.devices.get(begin.device as usize);
-            if device.is_some_and(|d| d.stamps[0] != d.stamps[4]) {
-                self.problems.add(Trouble::ZeroHostTime, place_of_begin);
-            }
-        }
+        let devices = &self.into.devices;
+        close(begin, end.ts, devices, &mut self.problems, place_of_begin);
     }
 
     /// The file is over.
