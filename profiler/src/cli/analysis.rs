@@ -395,7 +395,11 @@ impl Analysis<'_> {
                         header.name = name;
                     }
                 }
-                "displayTimeUnit" => {}
+                "displayTimeUnit" => {
+                    if let Some(Value::String(unit)) = value() {
+                        header.time_unit = unit;
+                    }
+                }
                 _ => {
                     // The last file's counts, as with acelyzer.
                     header.members.retain(|(known, _)| known != key);

@@ -274,10 +274,12 @@ impl Run<'_> {
 
     /// 24 to 26: power, bandwidth.
     fn count(&mut self) {
+        // Charge is read at a counter value, of which the host time must be known.
+        let is_converted = self.has(Stage::CycleCountToWallclock);
         if let Some(source) = self
             .counters()
             .power
-            .filter(|_| self.has(Stage::ComputePower))
+            .filter(|_| self.has(Stage::ComputePower) && is_converted)
         {
             let options = power::Options {
                 source,
