@@ -520,7 +520,10 @@ fn shipped_collective_closes() -> anyhow::Result<()> {
 }
 
 /// The bandwidth of the shipped collective, with all ranks where they belong; the
-/// value is derived by hand from the counters (1.3.0 prints 12.018 or crashes).
+/// value is derived by hand from the counters (1.3.0 prints 12.018 or crashes): with
+/// messages that take no time, the first rank to begin is the last of the chain, at
+/// 1524.6 us of rank 0's TS1, and the last one to end is rank 0, at 1774.5 us; 6 messages
+/// of 524,288 bytes.
 #[test]
 fn shipped_collective_bandwidth() -> anyhow::Result<()> {
     let text = match sample("allreduce_tp4.json") {
@@ -538,7 +541,7 @@ fn shipped_collective_bandwidth() -> anyhow::Result<()> {
         .iter()
         .filter_map(|event| event["args"]["GBps"].as_f64());
     let most = shown.fold(f64::MIN, f64::max);
-    anyhow::ensure!((most - 16.8).abs() < 0.2, "{most} GB/s");
+    anyhow::ensure!((most - 12.6).abs() < 0.1, "{most} GB/s");
     // Arrows go forward.
     let mut ends: BTreeMap<String, [f64; 2]> = BTreeMap::new();
     for event in events(&trace)? {
@@ -1115,7 +1118,12 @@ fn the_page_needs_nothing_else() -> anyhow::Result<()> {
     let page = String::from_utf8_lossy(ran.file("out_report.html")?).into_owned();
     for outside in ["http://", "https://", "src=\"", "@import", "<link"] {
         let places: Vec<_> = page.match_indices(outside).map(|(at, _)| at).collect();
-        let named = |at: &usize| page[*at..].starts_with("http://www.w3.org/");
+        // An empty icon keeps browsers from asking for one.
+        let named = |at: &usize| {
+            let rest = &page[*at..];
+            rest.starts_with("http://www.w3.org/")
+                || rest.starts_with("<link rel=\"icon\" href=\"data:,\">")
+        };
         assert!(places.iter().all(named), "{outside}: {:?}", places.first());
     }
     for kernel in ["convolution", "add", "relu"] {
