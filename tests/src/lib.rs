@@ -3,7 +3,9 @@
 //!
 //! * [`need`]: what a test needs from the machine, and the visible skip;
 //! * [`workload`]: builds the programs in `workloads/`;
+//! * [`acelyzer`]: the original and ours, side by side;
 //! * [`aiu`]: the virtual AIU runtime and its truth file;
+//! * [`aiu_trace`]: AIU traces with a known truth;
 //! * [`aiprof`]: finds, builds and runs the binary under test;
 //! * [`child`]: processes that end with their test;
 //! * [`folded`]: reads folded stacks;
@@ -18,8 +20,10 @@
 //!
 //! `README.md` says which test proves which promise.
 
+pub mod acelyzer;
 pub mod aiprof;
 pub mod aiu;
+pub mod aiu_trace;
 pub mod chain;
 pub mod child;
 pub mod folded;

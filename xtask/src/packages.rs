@@ -104,6 +104,8 @@ pub(crate) const PACKAGES: &[Package] = &[
         "`go tool pprof` reads our pprof files"),
     package!(Test, Program("python3"), ["python3" "python3" "python3" "python"],
         "an independent XML parser for our SVG files"),
+    package!(Test, Program("pip3"), ["python3-pip" "python3-pip" "python3-pip" "python-pip"],
+        "fetches acelyzer and the viewers, which tests compare with"),
     package!(Test, File("/usr/include/level_zero/ze_api.h"),
         ["libze-dev" "oneapi-level-zero-devel" "level-zero-devel" "level-zero-headers"],
         "Level Zero's headers and loader, for its workloads and the virtual driver"),

@@ -12,6 +12,7 @@ use super::messages::{Level, Messages};
 use crate::calibrate::cycles::Phase;
 use crate::timeline::{Device, Event, Sym, Timeline};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 
 /// What was done.
 #[derive(Clone, Debug)]
@@ -43,7 +44,7 @@ impl Groups {
             names: Vec::new(),
             events: FxHashMap::default(),
         };
-        let mut ranks: Vec<u32> = Vec::new();
+        let mut ranks = BTreeSet::new();
         for (index, event) in (0u32..).zip(&timeline.events) {
             let Some(transfer) = timeline.transfer(event) else {
                 continue;
@@ -56,16 +57,13 @@ impl Groups {
             {
                 continue;
             }
-            if !ranks.contains(&event.rank) {
-                ranks.push(event.rank);
-            }
+            ranks.insert(event.rank);
             let list = groups.events.entry((event.rank, group)).or_default();
             if event.rank == 0 && list.is_empty() {
                 groups.names.push(group);
             }
             list.push(index);
         }
-        ranks.sort_unstable();
         // acelyzer counts on ranks without a gap.
         if ranks.iter().zip(0..).all(|(rank, i)| *rank == i) {
             groups.ranks = ranks.len();

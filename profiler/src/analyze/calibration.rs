@@ -381,7 +381,7 @@ fn convert(timeline: &mut Timeline) {
         let Some(event) = timeline.events.get(index).copied() else {
             break;
         };
-        if !event.is_slice() {
+        if !event.is_slice() || timeline.is_processed(&event) {
             continue;
         }
         let mhz = timeline.mhz(&event);

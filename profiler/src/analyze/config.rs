@@ -79,6 +79,9 @@ pub struct Config {
     pub torch_statistics: bool,
     /// Write statistics tables.
     pub stats: bool,
+    /// Do what acelyzer does not, too: faults that traces are known for, shares of
+    /// communication, further tables.
+    pub extended: bool,
     /// Verify the input instead of analysing it.
     pub verify: bool,
     /// Report order violations of counters and go on.
@@ -126,6 +129,7 @@ impl Default for Config {
             comm_summarize_seq: false,
             torch_statistics: true,
             stats: true,
+            extended: false,
             verify: false,
             ignore_critical: false,
             compat_bugs: false,
@@ -160,6 +164,13 @@ pub enum Format {
     Text,
     /// No trace, but the report as a page. aiprof's own.
     Html,
+}
+
+impl Format {
+    /// Whether acelyzer writes traces in it.
+    pub fn is_trace(self) -> bool {
+        matches!(self, Self::Json | Self::Pddf)
+    }
 }
 
 /// `displayTimeUnit` of Chrome traces.

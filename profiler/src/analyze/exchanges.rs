@@ -8,7 +8,7 @@
 //! which needs no common clock: the clocks are found by these pairs.
 
 use crate::timeline::{Event, Sym, Timeline};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// What an event does for a message: `args.Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,6 +69,8 @@ pub struct Exchanges {
     pub lonely_sends: u64,
     /// Receives that no send was found for.
     pub lonely_receives: u64,
+    /// Collectives with such sends or receives.
+    pub incomplete: FxHashSet<Sym>,
 }
 
 /// How far the clocks of ranks can be relied on when sends and receives are paired.
@@ -213,6 +215,7 @@ impl Sides {
             let receives = self.receives.get(way).map_or(&[][..], Vec::as_slice);
             let Some(Sent { way, sends, calls }) = self.sent(*way) else {
                 all.lonely_receives += receives.len() as u64;
+                all.incomplete.insert(way.group);
                 continue;
             };
             let before = all.pairs.len();
@@ -240,9 +243,13 @@ impl Sides {
                     is_multicast,
                 });
             }
-            all.lonely_receives += (receives.len() - (all.pairs.len() - before)) as u64;
+            let lonely = (receives.len() - (all.pairs.len() - before)) as u64;
+            all.lonely_receives += lonely;
+            if lonely > 0 {
+                all.incomplete.insert(way.group);
+            }
         }
-        all.lonely_sends = self.unheard(&heard);
+        self.unheard(&heard, &mut all);
         all.pairs.sort_by_key(|pair| pair.receive);
         all
     }
@@ -267,8 +274,9 @@ impl Sides {
         Some(Sent { way, sends, calls })
     }
 
-    fn unheard(&self, heard: &FxHashMap<Way, Vec<bool>>) -> u64 {
-        let count = |(way, sends): (&Way, &Vec<u32>)| {
+    /// Counts the sends that nobody received.
+    fn unheard(&self, heard: &FxHashMap<Way, Vec<bool>>, all: &mut Exchanges) {
+        for (way, sends) in &self.sends {
             let known = heard.get(way).map_or(0, |known| {
                 known
                     .iter()
@@ -276,9 +284,11 @@ impl Sides {
                     .count()
                     .min(sends.len())
             });
-            (sends.len() - known) as u64
-        };
-        self.sends.iter().map(count).sum()
+            if known < sends.len() {
+                all.lonely_sends += (sends.len() - known) as u64;
+                all.incomplete.insert(way.group);
+            }
+        }
     }
 }
 

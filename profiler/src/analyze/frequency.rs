@@ -5,7 +5,7 @@
 //! calibrated with is fitted to all events, see [`crate::calibrate::clock`].
 
 use crate::analyze::messages::{Level, Messages};
-use crate::analyze::numbers::{rounded, shortest};
+use crate::analyze::utilization::python::{repr, round};
 use crate::calibrate::cycles::count_wraps;
 use crate::timeline::{Event, Id, Kind, Kinds, Timeline};
 use rustc_hash::FxHashMap;
@@ -183,13 +183,13 @@ fn report(outcome: &Outcome, mhz: f64, messages: &mut Messages) {
     ];
     for (key, found) in found {
         let Some(found) = found else { continue };
-        let range = rounded(found.relative_range(), 3);
-        let ratio = rounded(mhz / found.mean, 3);
+        let range = round(found.relative_range(), 3);
+        let ratio = round(mhz / found.mean, 3);
         let level = match range > TOLERANCE || (1.0 - ratio).abs() > TOLERANCE {
             true => Level::Warn,
             false => Level::Info,
         };
-        let text = |mhz: f64| shortest(rounded(mhz, 2));
+        let text = |mhz: f64| repr(round(mhz, 2));
         messages.say(
             level,
             "FREQ",
@@ -199,8 +199,8 @@ fn report(outcome: &Outcome, mhz: f64, messages: &mut Messages) {
                 text(found.min),
                 text(found.mean),
                 text(found.max),
-                shortest(range),
-                shortest(ratio)
+                repr(range),
+                repr(ratio)
             ),
         );
     }

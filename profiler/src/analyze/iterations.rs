@@ -7,7 +7,7 @@
 //! sequence in linear time.
 
 use crate::analyze::messages::Messages;
-use crate::analyze::numbers::shortest;
+use crate::analyze::utilization::python::repr;
 use crate::timeline::{Id, Kinds, Sym, Timeline};
 use rustc_hash::FxHashMap;
 
@@ -100,7 +100,7 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, messages: &mut Messages) -> Vec<I
             Id::Number(number) => number.to_string(),
             Id::Token(text) => timeline.name(text).to_owned(),
         };
-        let (mean, count) = (shortest(one.mean_us), one.count);
+        let (mean, count) = (repr(one.mean_us), one.count);
         messages.info(
             "ITSTATS",
             format_args!("ITSTATS: [{pid}] avg_iteration_time={mean}, iterations={count}"),
@@ -406,6 +406,26 @@ mod tests {
         "ITSTATS: [0] avg_iteration_time=0.0, iterations=0",
         "ITSTATS: [0] avg_iteration_time=77.5, iterations=2",
     ];
+
+    /// Kernels by their letters, and what acelyzer 1.3.0's own detection says of them:
+    /// number of times, and their mean. Sequences with prefixes, and with kernels that
+    /// are missing or too many here and there.
+    #[test]
+    fn disturbed_iterations_are_those_of_acelyzer() {
+        let cases = include_str!("iterations_of_acelyzer.txt");
+        for case in cases.lines() {
+            let mut words = case.split(' ');
+            let mut next = || words.next().unwrap();
+            let (found, _) = run_of(next());
+            assert_eq!(found.count, next().parse::<usize>().unwrap(), "{case}");
+            let mean: f64 = next().parse().unwrap();
+            assert!(
+                (found.mean_us - mean).abs() < 1e-6,
+                "{case}: {}",
+                found.mean_us
+            );
+        }
+    }
 
     #[test]
     fn iterations_know_their_times_and_what_is_between_them() {

@@ -3,6 +3,7 @@
 //!
 //! A launch, its kernels and its `ScheduleWait` share `args.correlation`. Numbers
 //! are those of a process: ranks have the same ones, so they are kept apart here.
+//! acelyzer 1.3.0 means to draw the arrows to waits, but forgets them before it does.
 
 use super::messages::{Level, Messages};
 use crate::timeline::{Event, Id, Ph, Timeline};

@@ -3,35 +3,42 @@
 
 pub mod alignment;
 pub mod alignment_compat;
+pub mod all_reduce_bandwidth;
 pub mod bandwidth;
 pub mod calibration;
+pub mod checks;
 pub mod classes;
+pub mod collectives;
+pub mod comm_summary;
 pub mod config;
 pub mod energy;
 pub mod exchanges;
 mod findings;
+pub mod flows;
 pub mod frequency;
 pub mod iterations;
 pub mod launch_flows;
 pub mod limit;
 pub mod messages;
 pub mod normalize;
-pub mod numbers;
 pub mod overlap;
+pub mod overlap_share;
 pub mod pipeline;
 pub mod plots;
 pub mod power;
 pub mod prep_queue;
+pub mod recordings;
 pub mod refine;
 pub mod report;
 pub mod rows;
-pub mod sequence;
-pub mod stages;
-pub mod statistics;
-pub mod token_times;
-pub mod utilization;
-
 #[cfg(test)]
 mod scene;
+pub mod sequence;
+pub mod split;
+pub mod stages;
+pub mod statistics;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod token_times;
+pub mod utilization;
+pub mod verify;

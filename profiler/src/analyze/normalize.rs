@@ -18,6 +18,9 @@ pub fn assign_ranks(timeline: &mut Timeline, job: u32, events: Range<usize>, one
         return;
     };
     let (dialect, given) = (known.dialect, known.rank);
+    if known.is_processed {
+        return processed_ranks(timeline, events);
+    }
     match dialect {
         Dialect::Flex => {
             let first = timeline.events.get(events.start).map(|event| event.pid);
@@ -36,6 +39,30 @@ pub fn assign_ranks(timeline: &mut Timeline, job: u32, events: Range<usize>, one
         }
     }
 }
+
+/// In acelyzer's output hosts are 1000 and their rank. The counters that it made of
+/// others are made again.
+fn processed_ranks(timeline: &mut Timeline, events: Range<usize>) {
+    let made: Vec<Sym> = timeline
+        .names
+        .iter()
+        .filter(|(_, text)| MADE.iter().any(|made| text.starts_with(made)))
+        .map(|(sym, _)| sym)
+        .collect();
+    for event in timeline.events.get_mut(events).unwrap_or_default() {
+        let pid = event.pid.number().unwrap_or(0);
+        let rank = if (1000..1000 + MAX_RANK).contains(&pid) {
+            pid - 1000
+        } else {
+            pid
+        };
+        event.rank = rank_of(Id::Number(rank)).unwrap_or(0);
+        event.dropped |= event.ph == Ph::Counter && made.contains(&event.name);
+    }
+}
+
+/// Counters that are made of device events.
+const MADE: [&str; 3] = ["Power", "BW ", "TransferBW"];
 
 fn rank_of(pid: Id) -> Option<u32> {
     let number = pid.number().filter(|n| (0..MAX_RANK).contains(n))?;
@@ -261,15 +288,24 @@ pub fn drop_globals(timeline: &mut Timeline, kinds: &Kinds) {
 /// Puts the events into order: by begin, of those that begin together the longer
 /// first, as slices nest. Equal ones keep their order.
 pub fn sort(timeline: &mut Timeline) {
-    let in_order = |a: &Event, b: &Event| {
-        a.ts.total_cmp(&b.ts).then(b.dur.total_cmp(&a.dur)) != std::cmp::Ordering::Greater
-    };
-    if timeline.events.is_sorted_by(in_order) {
-        return;
+    let in_order = |a: &Event, b: &Event| compare(a, b).is_le();
+    if !timeline.events.is_sorted_by(in_order) {
+        timeline.events.sort_by(compare);
     }
-    timeline
-        .events
-        .sort_by(|a, b| a.ts.total_cmp(&b.ts).then(b.dur.total_cmp(&a.dur)));
+}
+
+fn compare(a: &Event, b: &Event) -> std::cmp::Ordering {
+    a.ts.total_cmp(&b.ts).then(b.dur.total_cmp(&a.dur))
+}
+
+/// Numbers of the events in the order that [`sort`] would put them into: what is moved
+/// is small.
+pub fn order(timeline: &Timeline) -> Vec<u32> {
+    let keys = timeline.events.iter().zip(0u32..);
+    let keys = keys.filter(|(event, _)| !event.dropped);
+    let mut keys: Vec<(f64, f64, u32)> = keys.map(|(e, i)| (e.ts, e.dur, i)).collect();
+    keys.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
+    keys.into_iter().map(|(_, _, index)| index).collect()
 }
 
 #[cfg(test)]

@@ -63,6 +63,9 @@ fn shortened(name: &str) -> Option<String> {
     (changed && !out.is_empty()).then_some(out)
 }
 
+/// Row of rank 0's collectives; the others follow.
+const COLLECTIVES: i64 = 10_000;
+
 /// A process that got a name.
 #[derive(Clone, Copy, Debug)]
 struct Place {
@@ -80,7 +83,8 @@ pub fn place(timeline: &mut Timeline, kinds: &Kinds) -> Vec<Value> {
         let Some(mut event) = timeline.events.get(index).copied() else {
             break;
         };
-        if !event.is_slice() || timeline.dialect(&event) != Dialect::Flex {
+        let is_flex = timeline.dialect(&event) == Dialect::Flex;
+        if !event.is_slice() || !is_flex || timeline.is_processed(&event) {
             continue;
         }
         let Id::Number(pid) = event.pid else { continue };
@@ -91,6 +95,7 @@ pub fn place(timeline: &mut Timeline, kinds: &Kinds) -> Vec<Value> {
             (&mut devices, i64::from(event.rank))
         } else {
             host(timeline, &words, &mut event, pid);
+            collective(timeline, &mut event, index);
             (&mut hosts, pid.saturating_add(HOST_PID))
         };
         let (places, at) = place;
@@ -104,9 +109,12 @@ pub fn place(timeline: &mut Timeline, kinds: &Kinds) -> Vec<Value> {
             ));
         }
         if let Some(kept) = timeline.events.get_mut(index) {
+            // Arguments may have been added meanwhile.
+            event.args = kept.args;
             *kept = event;
         }
     }
+    name_bandwidth(timeline);
     for (pid, place) in &hosts {
         name_process(
             timeline,
@@ -177,6 +185,51 @@ fn host(timeline: &Timeline, words: &Words, event: &mut Event, pid: i64) {
     }
 }
 
+/// Spans of collectives get rows of their own; those of all-reduces the name by which
+/// TensorBoard's plugin knows them.
+fn collective(timeline: &mut Timeline, event: &mut Event, index: usize) {
+    if let Id::Token(row) = event.tid {
+        let number = timeline.name(row).trim_matches('"').strip_prefix("coll");
+        if let Some(number) = number.and_then(|number| number.parse::<i64>().ok()) {
+            event.tid = Id::Number(COLLECTIVES.saturating_add(number));
+        }
+    }
+    let is_one = timeline.arg(event, "Coll_data_size").is_some();
+    let name = timeline.name(event.name);
+    if !is_one || !name.contains("AllReduce_all_reduce") {
+        return;
+    }
+    let id = first_number(name).unwrap_or("0").to_owned();
+    event.orig_name = event.name;
+    event.name = timeline.names.intern("gloo:all_reduce");
+    timeline.add_args(index, &format!("\"external id\":\"{id}\""));
+}
+
+/// The first digits behind an underscore.
+fn first_number(name: &str) -> Option<&str> {
+    let parts = name.split('_').skip(1);
+    parts
+        .map(|part| {
+            let end = part.find(|c: char| !c.is_ascii_digit());
+            part.get(..end.unwrap_or(part.len())).unwrap_or_default()
+        })
+        .find(|digits| !digits.is_empty())
+}
+
+/// The process of counters that belong to no rank gets a name.
+fn name_bandwidth(timeline: &mut Timeline) {
+    let pid = Id::Number(-1);
+    let mut counters = timeline.events.iter();
+    let Some(first) = counters.find(|event| event.ph == Ph::Counter && event.pid == pid) else {
+        return;
+    };
+    let place = Place {
+        pid: -1,
+        ts: first.ts,
+    };
+    name_process(timeline, "CollectiveBW", 0, place);
+}
+
 fn name_process(timeline: &mut Timeline, name: &str, sort_index: i64, place: Place) {
     let label = format!("\"name\":{}", Value::from(name));
     let order = format!("\"sort_index\":{sort_index}");
@@ -195,6 +248,14 @@ fn name_process(timeline: &mut Timeline, name: &str, sort_index: i64, place: Pla
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_collectives_are_found() {
+        // As Python's re.search(r"_(\d+)", name).
+        assert_eq!(first_number("AllReduce_all_reduce_4_Add_12"), Some("4"));
+        assert_eq!(first_number("a_b5_6c"), Some("6"));
+        assert_eq!(first_number("5_a"), None);
+    }
 
     #[test]
     fn names_lose_their_numbers() {

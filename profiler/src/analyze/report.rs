@@ -274,9 +274,12 @@ pub struct Report {
     pub findings: Vec<Finding>,
 }
 
-/// Puts it together.
-pub fn make(timeline: &Timeline, outcome: &Outcome, inputs: Vec<Input>) -> Report {
-    let plots = plots::gather(timeline);
+/// Puts it together; without what only plots need, if there are none.
+pub fn make(timeline: &Timeline, outcome: &Outcome, inputs: Vec<Input>, has_plots: bool) -> Report {
+    let plots = match has_plots {
+        true => plots::gather(timeline),
+        false => plots::Plots::default(),
+    };
     let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),
         inputs,

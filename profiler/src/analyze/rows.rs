@@ -12,9 +12,12 @@ const STEP: i64 = 100;
 /// Numbers threads 1000, 1100, 1200, ... in the order they come.
 pub fn number_threads(timeline: &mut Timeline) {
     let mut known: FxHashMap<Id, i64> = FxHashMap::default();
-    let jobs: Vec<Dialect> = timeline.jobs.iter().map(|job| job.dialect).collect();
+    let jobs = timeline.jobs.iter();
+    let jobs: Vec<bool> = jobs
+        .map(|job| job.dialect == Dialect::Flex && !job.is_processed)
+        .collect();
     for event in &mut timeline.events {
-        let is_flex = jobs.get(event.job as usize) == Some(&Dialect::Flex);
+        let is_flex = jobs.get(event.job as usize) == Some(&true);
         if !event.is_slice() || !is_flex || !event.tid.is_given() {
             continue;
         }
@@ -32,6 +35,7 @@ pub fn join_host_rows(timeline: &mut Timeline, kinds: &Kinds) {
         let is_host = event.is_slice()
             && timeline.dialect(&event) == Dialect::Flex
             && !event.is_counted()
+            && !timeline.is_processed(&event)
             && !kinds.of(event.name).is(Kind::ROUND_TRIP);
         if is_host && let Some(event) = timeline.events.get_mut(index) {
             event.tid = Id::Number(FIRST);

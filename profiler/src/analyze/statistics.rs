@@ -1,6 +1,7 @@
 //! Statistics of kernels: by name and row group, and how busy each device was.
 
 use crate::analyze::energy::Busy;
+use crate::parallel;
 use crate::timeline::{Dialect, Event, Id, Kind, Kinds, Sym, Timeline};
 use rustc_hash::FxHashMap;
 use std::collections::HashMap;
@@ -161,12 +162,18 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, torch: bool) -> Statistics {
     }
     calls.sort_by_key(|call| call.0);
     let mut found = Statistics::default();
-    let mut values = Vec::new();
-    for calls in calls.chunk_by(|a, b| a.0 == b.0) {
-        found
-            .kernels
-            .extend(row(timeline, calls, &rows, &mut values));
-    }
+    parallel::ordered(
+        |pieces| {
+            calls
+                .chunk_by(|a, b| a.0 == b.0)
+                .all(|calls| pieces.put(calls));
+        },
+        |calls| row(timeline, calls, &rows),
+        |row| {
+            found.kernels.extend(row);
+            true
+        },
+    );
     found.kernels.sort_by(|a, b| {
         let longest = b.times.total.total_cmp(&a.times.total);
         a.pid.cmp(&b.pid).then(longest)
@@ -189,20 +196,15 @@ fn is_kernel(timeline: &Timeline, kinds: &Kinds, event: &Event, torch: bool) -> 
         || torch && timeline.dialect(event) == Dialect::Torch && kinds.is_kernel(timeline, event)
 }
 
-fn row(
-    timeline: &Timeline,
-    calls: &[(u32, u32)],
-    rows: &Rows,
-    values: &mut Vec<f64>,
-) -> Option<KernelRow> {
+fn row(timeline: &Timeline, calls: &[(u32, u32)], rows: &Rows) -> Option<KernelRow> {
+    let mut values = Vec::with_capacity(calls.len());
     let events = || {
         let events = calls.iter();
         events.filter_map(|call| timeline.events.get(call.1 as usize))
     };
     let first = events().next()?;
-    values.clear();
-    values.extend(events().map(|event| event.dur));
-    let times = Spread::of(values)?;
+    values.extend(events().map(|event| length(timeline, event)));
+    let times = Spread::of(&mut values)?;
     let mut ticks = [Spread::default(); 4];
     let mut has_ticks = false;
     for (index, spread) in ticks.iter_mut().enumerate() {
@@ -213,7 +215,7 @@ fn row(
         };
         values.clear();
         values.extend(events().filter_map(between));
-        if let Some(found) = Spread::of(values) {
+        if let Some(found) = Spread::of(&mut values) {
             (*spread, has_ticks) = (found, true);
         }
     }
@@ -225,6 +227,26 @@ fn row(
         times,
         ticks: has_ticks.then_some(ticks),
     })
+}
+
+/// A kernel's length, microseconds: as acelyzer takes it, from two times since the
+/// counter's zero. They are rounded, by far less than a nanosecond; but where a mean
+/// or median ends in half a nanosecond, that decides on its last digit.
+fn length(timeline: &Timeline, event: &Event) -> f64 {
+    let Some(device) = timeline.device(event) else {
+        return event.dur;
+    };
+    let (from, to) = device.phase.ends();
+    let us = |index: usize| {
+        device
+            .stamps
+            .get(index)
+            .map(|at| *at as f64 / timeline.mhz(event))
+    };
+    let length = us(to).zip(us(from)).map(|(to, from)| to - from);
+    // It is not the counters' if the event was shortened.
+    let is_same = |length: &f64| (length - event.dur).abs() < 1e-6;
+    length.filter(is_same).unwrap_or(event.dur)
 }
 
 fn active(

@@ -16,6 +16,7 @@ pub(crate) fn timeline(dialect: Dialect) -> Timeline {
         hash: 7,
         dialect,
         rank: None,
+        is_processed: false,
     });
     timeline
 }

@@ -2,6 +2,7 @@
 //! of ranks are. Pure: no files, no eBPF; the live path and the readers of traces
 //! use the same.
 //!
+//! * [`common`]: two recordings of one run by the events both have;
 //! * [`cycles`]: the AIU's five counter values of an event;
 //! * [`clock`]: a counter's frequency and offset by all that is known of it;
 //! * [`jobs`]: jobs that were placed outside of their round trip;
@@ -11,6 +12,7 @@
 //! it is, with the reason.
 
 pub mod clock;
+pub mod common;
 pub mod cycles;
 pub mod jobs;
 pub mod ranks;

@@ -3,21 +3,25 @@
 use super::output::OutputFile;
 use crate::analyze::config::{Config, Format};
 use crate::analyze::messages::Messages;
+use crate::analyze::pipeline::{self, Outcome};
+use crate::analyze::recordings::{self, Recording};
 use crate::analyze::report::{self, Input, Report};
 use crate::analyze::stages::Stage;
 use crate::analyze::utilization::CompilerInfo;
-use crate::analyze::{classes, normalize, pipeline};
+use crate::analyze::{classes, normalize, verify};
 use crate::export::html;
+use crate::export::tables::frame;
 use crate::export::trace_events::{self, Header, Words};
 use crate::import::compiler_info;
 use crate::import::json::{self, End, Reading, Trouble};
 use crate::import::open::{self, Contents};
-use crate::timeline::Timeline;
+use crate::timeline::{Dialect, Event, NONE, Timeline};
 use anyhow::{Context, Result, bail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use glob::Pattern;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -82,7 +86,7 @@ impl Analysis<'_> {
         let config = self.config;
         // What is wrong with the place shows before the work is done.
         let trace = match config.write_trace {
-            true => Some(OutputFile::create(&config.output)?),
+            true => Some(OutputFile::create(&trace_path(config))?),
             false => None,
         };
         let compiler = match config.stages.has(Stage::ComputeUtilization) {
@@ -90,18 +94,7 @@ impl Analysis<'_> {
             false => CompilerInfo::default(),
         };
         let mut timeline = self.read(files)?;
-        let progress = &mut self.progress;
-        let outcome = pipeline::run(
-            &mut timeline,
-            config,
-            &compiler,
-            self.messages,
-            &mut |step, done, all| {
-                if let Some(show) = progress {
-                    show(&format!("{step} ({done} of {all})"));
-                }
-            },
-        );
+        let outcome = self.analyse(&mut timeline, &compiler)?;
         if outcome.is_fatal {
             bail!("nothing can be made of these traces");
         }
@@ -118,7 +111,7 @@ impl Analysis<'_> {
             self.messages.info("SEC", text);
         }
         let inputs = std::mem::take(&mut self.inputs);
-        let report = report::make(&timeline, &outcome, inputs);
+        let report = report::make(&timeline, &outcome, inputs, self.style == Style::Aiprof);
         self.show("writing");
         let Some(file) = trace else {
             return Ok(report);
@@ -127,8 +120,11 @@ impl Analysis<'_> {
             write_page(&report, file)?;
             return Ok(report);
         }
-        let header = self.header(&timeline, outcome.devices, &report);
-        write_trace(&timeline, &header, file, config.format)?;
+        let header = self.header(&timeline, outcome.devices.clone(), &report);
+        if config.tensorboard {
+            self.write_workers(&timeline, &header, &outcome)?;
+        }
+        write_trace(&timeline, &header, &outcome.order, file, config)?;
         if self.style == Style::Aiprof && config.stats {
             let mut file = OutputFile::create(&beside(&config.output, "report", "json"))?;
             serde_json::to_writer_pretty(&mut file, &report)?;
@@ -139,6 +135,62 @@ impl Analysis<'_> {
         Ok(report)
     }
 
+    fn analyse(&mut self, timeline: &mut Timeline, compiler: &CompilerInfo) -> Result<Outcome> {
+        let config = self.config;
+        let progress = &mut self.progress;
+        let mut failed = None;
+        let outcome = pipeline::run(
+            timeline,
+            config,
+            compiler,
+            self.messages,
+            &mut |timeline, step, done, all| {
+                if let Some(show) = progress {
+                    show(&format!("{step} ({done} of {all})"));
+                }
+                if config.intermediate
+                    && let Err(error) = write_intermediate(timeline, config, step, done)
+                {
+                    failed.get_or_insert(error);
+                }
+            },
+        );
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(outcome),
+        }
+    }
+
+    /// Checks the files and writes the report. Returns whether a check failed.
+    ///
+    /// # Errors
+    /// No file can be read, or the report cannot be written.
+    pub(super) fn verify(&mut self, files: &[PathBuf]) -> Result<bool> {
+        let timeline = self.read(files)?;
+        self.show("verifying");
+        let report = verify::run(&timeline);
+        let command = self.other.get("CmdLine").and_then(Value::as_str);
+        let text = match self.config.format {
+            Format::Text => report.to_text(command.unwrap_or_default()),
+            _ => {
+                let mut metadata = self.other.as_object().cloned().unwrap_or_default();
+                for (key, text) in &timeline.metadata {
+                    let value = serde_json::from_str(text).unwrap_or_default();
+                    metadata.insert(key.clone(), value);
+                }
+                report.to_json(&metadata)?
+            }
+        };
+        if self.config.write_trace {
+            let mut file = OutputFile::create(&self.config.output)?;
+            file.write_all(text.as_bytes())?;
+            file.commit()?;
+        } else if self.style == Style::Aiprof {
+            std::io::stdout().write_all(text.as_bytes())?;
+        }
+        Ok(report.has_failed())
+    }
+
     fn show(&mut self, text: &str) {
         if let Some(show) = &mut self.progress {
             show(text);
@@ -147,7 +199,7 @@ impl Analysis<'_> {
 
     fn read(&mut self, files: &[PathBuf]) -> Result<Timeline> {
         let mut timeline = Timeline::default();
-        let mut ranges = Vec::new();
+        let mut recordings = Vec::new();
         let mut failed = None;
         for path in files {
             self.show(&format!("reading {}", path.display()));
@@ -166,7 +218,11 @@ impl Analysis<'_> {
                         is_synthetic: reading.is_synthetic,
                         problems,
                     });
-                    ranges.push(reading.events);
+                    recordings.push(Recording {
+                        job: reading.job,
+                        events: reading.events,
+                        origin: reading.origin,
+                    });
                 }
                 Ok(None) => {}
                 Err(error) => {
@@ -176,10 +232,13 @@ impl Analysis<'_> {
             }
         }
         match failed {
-            Some(error) if ranges.is_empty() => return Err(error),
+            Some(error) if recordings.is_empty() => return Err(error),
             _ => {}
         }
+        recordings::bring_together(&mut timeline, &recordings, self.messages);
+        let ranges: Vec<_> = recordings.into_iter().map(|r| r.events).collect();
         normalize::merge_files(&mut timeline, &ranges);
+        timeline.sweep();
         Ok(timeline)
     }
 
@@ -271,6 +330,39 @@ impl Analysis<'_> {
         problems
     }
 
+    /// A trace for each rank, as TensorBoard's distributed view wants them.
+    fn write_workers(
+        &mut self,
+        timeline: &Timeline,
+        header: &Header,
+        outcome: &Outcome,
+    ) -> Result<()> {
+        let mut ranks: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for index in &outcome.order {
+            let event = timeline.events.get(*index as usize);
+            if let Some(rank) = event.and_then(|event| rank_of(timeline, event)) {
+                ranks.entry(rank).or_default().push(*index);
+            }
+        }
+        if ranks.len() < 2 {
+            self.messages.warn(
+                "TB_EXPORTER",
+                format_args!("TB_EXPORTER: Only 1 AIU is used, no distributed view"),
+            );
+            return Ok(());
+        }
+        for (rank, order) in ranks {
+            let mut header = header.clone();
+            header.time_unit = "ms".to_owned();
+            header
+                .devices
+                .retain(|device| device.get("id").and_then(Value::as_u64) == Some(rank.into()));
+            let file = OutputFile::create(&worker(&self.config.output, rank))?;
+            write_json(timeline, &header, &order, file)?;
+        }
+        Ok(())
+    }
+
     fn header(&self, timeline: &Timeline, devices: Vec<Value>, report: &Report) -> Header {
         let mut header = Header {
             devices,
@@ -308,6 +400,38 @@ impl Analysis<'_> {
     }
 }
 
+/// The rank that an event's process belongs to.
+fn rank_of(timeline: &Timeline, event: &Event) -> Option<u32> {
+    if event.rank != NONE && timeline.dialect(event) == Dialect::Torch {
+        return Some(event.rank);
+    }
+    let pid = event.pid.number()?;
+    // Hosts of FLEX traces are 1000 and their rank.
+    let rank = if pid >= 1000 { pid - 1000 } else { pid };
+    u32::try_from(rank).ok()
+}
+
+/// Where the trace goes: TensorBoard looks for `.pt.trace.json`.
+fn trace_path(config: &Config) -> PathBuf {
+    let text = config.output.to_string_lossy();
+    match text.strip_suffix(".json") {
+        Some(base) if config.tensorboard && !base.ends_with(".pt.trace") => {
+            PathBuf::from(format!("{base}.pt.trace.json"))
+        }
+        _ => config.output.clone(),
+    }
+}
+
+/// `out.pt.trace.json` and 3: `out_worker_3.pt.trace.json`.
+fn worker(output: &Path, rank: u32) -> PathBuf {
+    let text = output.to_string_lossy();
+    let base = text
+        .strip_suffix(".pt.trace.json")
+        .or_else(|| text.strip_suffix(".json"))
+        .unwrap_or(&text);
+    PathBuf::from(format!("{base}_worker_{rank}.pt.trace.json"))
+}
+
 /// One entry per device.
 fn add_devices(devices: &mut Vec<Value>, more: Option<Value>) {
     let Some(Value::Array(more)) = more else {
@@ -322,24 +446,61 @@ fn add_devices(devices: &mut Vec<Value>, more: Option<Value>) {
     }
 }
 
+/// Writes the events as they are between two steps.
+fn write_intermediate(timeline: &Timeline, config: &Config, step: &str, done: usize) -> Result<()> {
+    let mut path = config.output.clone().into_os_string();
+    path.push(format!("_{done:02}_before_{}", step.replace(' ', "_")));
+    let file = OutputFile::create(Path::new(&path))?;
+    let header = Header {
+        name: config.output.to_string_lossy().into_owned(),
+        time_unit: config.time_unit.word().to_owned(),
+        ..Header::default()
+    };
+    let order: Vec<u32> = (0u32..).take(timeline.events.len()).collect();
+    write_json(timeline, &header, &order, file)
+}
+
 fn write_trace(
     timeline: &Timeline,
     header: &Header,
+    order: &[u32],
     mut file: OutputFile,
-    format: Format,
+    config: &Config,
 ) -> Result<()> {
-    debug_assert!(format == Format::Json);
-    let order: Vec<u32> = (0u32..).take(timeline.events.len()).collect();
+    if config.format != Format::Pddf {
+        return write_json(timeline, header, order, file);
+    }
+    let class_name = |class: u8| {
+        classes::NAMES
+            .get(usize::from(class))
+            .copied()
+            .unwrap_or("")
+    };
+    let options = frame::Options {
+        class_name: &class_name,
+        is_refined: true,
+        full_times: !config.compat_bugs,
+    };
+    frame::write(&mut file, timeline, &options)?;
+    file.commit()
+}
+
+fn write_json(
+    timeline: &Timeline,
+    header: &Header,
+    order: &[u32],
+    mut file: OutputFile,
+) -> Result<()> {
     let words = Words {
         classes: classes::NAMES,
     };
     let failed = || format!("cannot write {}", header.name);
     if file.path().extension().is_some_and(|e| e == "gz") {
         let mut out = GzEncoder::new(&mut file, Compression::fast());
-        trace_events::write(timeline, words, header, &order, &mut out).with_context(failed)?;
+        trace_events::write(timeline, words, header, order, &mut out).with_context(failed)?;
         out.finish().with_context(failed)?;
     } else {
-        trace_events::write(timeline, words, header, &order, &mut file).with_context(failed)?;
+        trace_events::write(timeline, words, header, order, &mut file).with_context(failed)?;
     }
     file.commit()
 }

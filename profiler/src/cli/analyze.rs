@@ -154,20 +154,25 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     let mut messages = Messages::new(config.level);
     let mut show = |text: &str| screen::set_progress(text);
     let wants_progress = screen::has_progress() && !verbosity.is_quiet();
-    let result = Analysis {
+    let mut analysis = Analysis {
         config: &config,
         style: Style::Aiprof,
         other: json!({"Application": format!("aiprof {}", env!("CARGO_PKG_VERSION"))}),
         messages: &mut messages,
         progress: wants_progress.then_some(&mut show as &mut dyn FnMut(&str)),
         inputs: Vec::new(),
+    };
+    if config.verify {
+        let failed = analysis.verify(&files);
+        screen::clear_progress();
+        log::analysis(&messages);
+        return failed.map(u8::from);
     }
-    .run(&files);
+    let report = analysis.run(&files);
     screen::clear_progress();
     log::analysis(&messages);
-    let report = result?;
     let mut out = std::io::stdout().lock();
-    analysis_text::write(&report, &mut out)?;
+    analysis_text::write(&report?, &mut out)?;
     Ok(0)
 }
 
@@ -192,6 +197,8 @@ fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
                 Format::Protobuf
             }
             Some(extension) if extension == "html" || extension == "htm" => Format::Html,
+            Some(extension) if extension == "json" || extension == "gz" => Format::Json,
+            _ if args.verify => Format::Text,
             _ => Format::Json,
         },
         tensorboard: args.tensorboard,
@@ -223,6 +230,7 @@ fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
         flow: !args.no_flows,
         build_coll_event: !args.no_flows,
         stats: !args.no_tables,
+        extended: true,
         verify: args.verify,
         level: match (verbosity.is_quiet(), verbosity.is_verbose()) {
             (true, _) => Level::Error,

@@ -162,7 +162,8 @@ impl EventWriter<'_> {
         if let Some(device) = self.timeline.device(event) {
             self.device(device, event);
         }
-        if event.ph == Ph::Complete {
+        // What was calibrated before has all of these.
+        if event.ph == Ph::Complete && !self.timeline.is_processed(event) {
             self.slice(event);
         }
         if self.out.len() == open {
@@ -210,6 +211,9 @@ impl EventWriter<'_> {
                 self.key(key);
                 self.counter(stamp, true);
             }
+        }
+        if self.timeline.is_processed(event) {
+            return;
         }
         if device.wrapped_at > 0 {
             self.key("TSxOF");

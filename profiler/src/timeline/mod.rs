@@ -257,6 +257,8 @@ pub struct Job {
     pub dialect: Dialect,
     /// `distributedInfo.rank`, if given.
     pub rank: Option<u32>,
+    /// acelyzer or aiprof wrote it: its times are calibrated.
+    pub is_processed: bool,
 }
 
 /// All that was read.
@@ -320,7 +322,7 @@ impl Timeline {
     pub fn stamp_time(&self, event: &Event, index: usize) -> Option<f64> {
         let device = self.device(event)?;
         let (_, end) = device.phase.ends();
-        let ticks = device.stamps.get(index)? - device.stamps.get(end)?;
+        let ticks = i128::from(*device.stamps.get(index)?) - i128::from(*device.stamps.get(end)?);
         Some(event.end() + ticks as f64 / self.mhz(event))
     }
 
@@ -328,6 +330,12 @@ impl Timeline {
     pub fn dialect(&self, event: &Event) -> Dialect {
         let job = self.jobs.get(event.job as usize);
         job.map_or(Dialect::Flex, |job| job.dialect)
+    }
+
+    /// Whether the event's file was calibrated before.
+    pub fn is_processed(&self, event: &Event) -> bool {
+        let job = self.jobs.get(event.job as usize);
+        job.is_some_and(|job| job.is_processed)
     }
 
     /// Adds members to an event's arguments: `"key":value`, with commas between them.

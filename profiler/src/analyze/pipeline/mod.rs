@@ -6,20 +6,21 @@
 mod tell;
 
 use super::calibration::{self, Calibration};
-use super::config::{Config, Counters, RankAlignment};
+use super::config::{Config, Counters, Format, OverlapMode, RankAlignment};
 use super::energy::{self, KernelPower, PowerStatistics};
 use super::frequency;
 use super::iterations::{self, Iterations};
-use super::messages::Messages;
+use super::messages::{Level, Messages};
 use super::stages::Stage;
 use super::statistics::{self, Statistics};
 use super::token_times::{self, TokenTimes};
 use super::utilization::{self, CompilerInfo, table};
 use super::{
-    alignment, alignment_compat, bandwidth, classes, launch_flows, normalize, overlap, power,
-    prep_queue, refine, rows, sequence,
+    alignment, alignment_compat, all_reduce_bandwidth, bandwidth, checks, classes, collectives,
+    comm_summary, exchanges, flows, launch_flows, normalize, overlap, overlap_share, power,
+    prep_queue, refine, rows, sequence, split,
 };
-use crate::export::tables::kernels;
+use crate::export::tables::{collectives as collective_rows, kernels, rows as further};
 use crate::timeline::{Kinds, Timeline};
 use serde_json::Value;
 use std::io;
@@ -62,6 +63,16 @@ pub struct Outcome {
     pub kernel_power: Vec<KernelPower>,
     /// Transfers.
     pub transfers: bandwidth::Outcome,
+    /// Faults that traces are known for; `None`: nobody asked.
+    pub checks: Option<checks::Outcome>,
+    /// How much ranks compute while they communicate.
+    pub shares: Vec<overlap_share::Share>,
+    /// Collective operations.
+    pub collectives: collectives::Outcome,
+    /// All-reduces, where no spans are made of them.
+    pub all_reduces: Vec<all_reduce_bandwidth::AllReduce>,
+    /// Directions between ranks in which messages arrive before they are sent.
+    pub reversed: Vec<flows::Reversed>,
     /// Slices by class.
     pub classes: classes::Outcome,
     /// Kernels.
@@ -70,12 +81,15 @@ pub struct Outcome {
     pub devices: Vec<Value>,
     /// Tables.
     pub tables: Vec<Table>,
+    /// Numbers of the events in the order in which they are written.
+    pub order: Vec<u32>,
     /// Nothing can be made of the trace, as a message says.
     pub is_fatal: bool,
 }
 
-/// Told which step begins: its name, and how many are behind it of how many.
-pub type Progress<'p> = &'p mut dyn FnMut(&str, usize, usize);
+/// Told which step begins: the events as they are, its name, and how many are behind it
+/// of how many.
+pub type Progress<'p> = &'p mut dyn FnMut(&Timeline, &str, usize, usize);
 
 /// Runs all steps.
 pub fn run(
@@ -107,7 +121,7 @@ pub fn run(
     ];
     let all = steps.len();
     for (done, (name, step)) in steps.into_iter().enumerate() {
-        progress(name, done, all);
+        progress(run.timeline, name, done, all);
         step(&mut run);
         if run.outcome.is_fatal {
             break;
@@ -117,6 +131,16 @@ pub fn run(
 }
 
 type Step<'r> = fn(&mut Run<'r>);
+
+/// What only looks at the events.
+struct Repeats {
+    iterations: Vec<Iterations>,
+    tokens: Vec<TokenTimes>,
+    power: Option<PowerStatistics>,
+    kernels: Vec<KernelPower>,
+    shares: Vec<overlap_share::Share>,
+    said: Messages,
+}
 
 struct Run<'r> {
     timeline: &'r mut Timeline,
@@ -129,7 +153,13 @@ struct Run<'r> {
 
 impl Run<'_> {
     fn has(&self, stage: Stage) -> bool {
-        self.config.stages.has(stage)
+        // Arrows and spans of a trace that was analysed before are in it.
+        let is_made = matches!(
+            stage,
+            Stage::LaunchFlowCreateMissing | Stage::FlowExtraction | Stage::MpCalcBwV2
+        );
+        let is_there = || self.timeline.jobs.iter().any(|job| job.is_processed);
+        self.config.stages.has(stage) && !(is_made && is_there())
     }
 
     fn counters(&self) -> Counters {
@@ -141,8 +171,24 @@ impl Run<'_> {
         let config = self.config;
         normalize::select(self.timeline, &config.event_limit, &config.event_filter);
         self.kinds = Kinds::new(self.timeline);
-        self.outcome.frequency =
-            frequency::run(self.timeline, &self.kinds, config.soc_mhz, self.messages);
+        let (timeline, kinds) = (&*self.timeline, &self.kinds);
+        // What is said of them is about the frequency that was given.
+        let mut unsaid = Messages::new(Level::Error);
+        let messages = match config.is_fitted {
+            true => &mut unsaid,
+            false => &mut *self.messages,
+        };
+        // Neither changes anything, so both can run at once.
+        let (frequency, found) = std::thread::scope(|scope| {
+            let found = scope.spawn(|| config.extended.then(|| checks::run(timeline, kinds)));
+            let frequency = frequency::run(timeline, kinds, config.soc_mhz, messages);
+            match found.join() {
+                Ok(found) => (frequency, found),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        });
+        self.outcome.frequency = frequency;
+        self.outcome.checks = found;
     }
 
     /// 4 to 7, 11 and 12: frequency, jobs, wraps, times.
@@ -155,8 +201,15 @@ impl Run<'_> {
         };
         self.outcome.calibration = calibration::run(self.timeline, options);
         self.tell_calibration();
+        if self.has(Stage::RemoveIdsFromName) {
+            split::ids_from_names(self.timeline);
+        }
         if self.has(Stage::MapTidToRange) {
             rows::number_threads(self.timeline);
+        }
+        if self.has(Stage::TriplePhasedEvents) {
+            split::phases(self.timeline, &self.kinds);
+            self.kinds = Kinds::new(self.timeline);
         }
     }
 
@@ -213,14 +266,8 @@ impl Run<'_> {
         self.outcome.overlap = outcome;
     }
 
-    /// 23 to 26: iterations, power, bandwidth.
+    /// 24 to 26: power, bandwidth.
     fn count(&mut self) {
-        if self.has(Stage::CollectIterationStats) {
-            let found = iterations::run(self.timeline, &self.kinds, self.messages);
-            let steps = token_times::steps_of_iterations(&found, self.timeline, &self.kinds);
-            self.outcome.tokens = token_times::run(&steps);
-            self.outcome.iterations = found;
-        }
         if let Some(source) = self
             .counters()
             .power
@@ -232,11 +279,6 @@ impl Run<'_> {
                 skip: self.config.power_skip_events,
             };
             let found = power::run(self.timeline, &self.kinds, &options, self.messages);
-            if self.has(Stage::AnalyzePowerStatistics) {
-                self.outcome.power_statistics =
-                    energy::statistics(self.timeline, &self.kinds, &found.periods, self.messages);
-            }
-            self.outcome.kernel_power = energy::kernels(self.timeline, &self.kinds, &found.periods);
             self.outcome.power = Some(found);
         }
         if self.has(Stage::ComputeBandwidth) {
@@ -282,9 +324,17 @@ impl Run<'_> {
         }
     }
 
-    /// 33 to 36: order, arrows, classes.
+    /// 29 to 36: order, arrows, classes, collectives.
     fn classify(&mut self) {
-        normalize::sort(self.timeline);
+        if self.has(Stage::CommunicationApply) {
+            comm_summary::run(self.timeline, &self.kinds);
+            self.timeline.sweep();
+            self.kinds = Kinds::new(self.timeline);
+        }
+        // Counters that were added may stand where they are, slices may not.
+        if matches!(self.config.overlap, OverlapMode::Shift | OverlapMode::Async) {
+            normalize::sort(self.timeline);
+        }
         if self.has(Stage::LaunchFlowCollect) && self.has(Stage::LaunchFlowCreateMissing) {
             let found = launch_flows::run(self.timeline, self.config.level);
             self.messages.append(found.said);
@@ -293,15 +343,127 @@ impl Run<'_> {
             let compat = self.config.compat_bugs;
             self.outcome.classes = classes::run(self.timeline, &self.kinds, compat);
         }
+        self.collect();
     }
 
-    /// 37: tables of kernels.
-    fn summarize(&mut self) {
-        if !self.has(Stage::CalculateStats) {
-            return;
+    /// 35 and 36: messages between ranks, and what they make together.
+    fn collect(&mut self) {
+        let mut messages = None;
+        if self.has(Stage::FlowExtraction) {
+            let found = flows::run(self.timeline, self.config.level);
+            self.messages.append(found.said);
+            self.outcome.reversed = found.reversed;
+            messages = Some(found.exchanges);
         }
-        let with_torch = self.config.torch_statistics;
-        let found = statistics::run(self.timeline, &self.kinds, with_torch);
+        if self.has(Stage::MpCalcBw) {
+            self.outcome.all_reduces = all_reduce_bandwidth::run(self.timeline, &self.kinds);
+        }
+        if self.has(Stage::MpCalcBwV2) {
+            let found = messages
+                .unwrap_or_else(|| exchanges::find(self.timeline, exchanges::Clocks::Aligned));
+            // Sizes have left the names.
+            self.kinds = Kinds::new(self.timeline);
+            let found = collectives::run(self.timeline, &self.kinds, &found.pairs);
+            if self.has(Stage::CalculateStatsV2) {
+                let mut text = Vec::new();
+                // Writing to memory cannot fail.
+                let _ = collective_rows::write_active(&mut text, &found.active);
+                self.outcome.tables.push(Table {
+                    purpose: "stats_summary",
+                    extension: "csv",
+                    said: "SEC statistics summary file created:  ",
+                    text,
+                });
+            }
+            self.outcome.collectives = found;
+        }
+    }
+
+    /// 23, 25 and 37: iterations, energy, tables of kernels.
+    fn summarize(&mut self) {
+        // Neither changes anything, so both can run at once.
+        let this = &*self;
+        let (kernels, repeats) = std::thread::scope(|scope| {
+            let repeats = scope.spawn(|| this.repeats());
+            let with_torch = this.config.torch_statistics;
+            let kernels = this
+                .has(Stage::CalculateStats)
+                .then(|| statistics::run(this.timeline, &this.kinds, with_torch));
+            match repeats.join() {
+                Ok(repeats) => (kernels, repeats),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        });
+        self.outcome.iterations = repeats.iterations;
+        self.outcome.tokens = repeats.tokens;
+        self.outcome.power_statistics = repeats.power;
+        self.outcome.kernel_power = repeats.kernels;
+        self.outcome.shares = repeats.shares;
+        self.messages.append(repeats.said);
+        if let Some(found) = kernels {
+            self.tables(&found);
+            self.outcome.statistics = found;
+            if self.config.extended {
+                self.further_tables();
+            }
+        }
+    }
+
+    fn repeats(&self) -> Repeats {
+        let mut said = Messages::new(self.config.level);
+        let (timeline, kinds) = (&*self.timeline, &self.kinds);
+        let (mut iterations, mut tokens) = (Vec::new(), Vec::new());
+        if self.has(Stage::CollectIterationStats) {
+            iterations = iterations::run(timeline, kinds, &mut said);
+            let steps = token_times::steps_of_iterations(&iterations, timeline, kinds);
+            tokens = token_times::run(&steps);
+        }
+        let periods = self.outcome.power.as_ref().map(|power| &power.periods);
+        let statistics = periods.filter(|_| self.has(Stage::AnalyzePowerStatistics));
+        Repeats {
+            iterations,
+            tokens,
+            power: statistics
+                .and_then(|periods| energy::statistics(timeline, kinds, periods, &mut said)),
+            kernels: periods.map_or(Vec::new(), |periods| {
+                energy::kernels(timeline, kinds, periods)
+            }),
+            shares: match self.config.extended {
+                true => overlap_share::run(timeline, kinds),
+                false => Vec::new(),
+            },
+            said,
+        }
+    }
+
+    /// Tables that acelyzer does not have.
+    fn further_tables(&mut self) {
+        let mut texts = [Vec::new(), Vec::new(), Vec::new()];
+        let [power, repeats, tokens] = &mut texts;
+        let (timeline, outcome) = (&*self.timeline, &self.outcome);
+        // Writing to memory cannot fail.
+        if !outcome.kernel_power.is_empty() {
+            let _ = further::write_power(power, timeline, &outcome.kernel_power);
+        }
+        if outcome.iterations.iter().any(|one| !one.list.is_empty()) {
+            let _ = further::write_iterations(repeats, timeline, &outcome.iterations);
+        }
+        if !outcome.tokens.is_empty() {
+            let _ = further::write_tokens(tokens, timeline, &outcome.tokens);
+        }
+        for (purpose, text) in ["power", "iterations", "tokens"].into_iter().zip(texts) {
+            if !text.is_empty() {
+                self.outcome.tables.push(Table {
+                    purpose,
+                    extension: "csv",
+                    said: "written: ",
+                    text,
+                });
+            }
+        }
+    }
+
+    fn tables(&mut self, found: &Statistics) {
         type WriteTable = fn(&mut Vec<u8>, &Timeline, &Statistics) -> io::Result<()>;
         let tables: [(&str, &str, WriteTable); 3] = [
             (
@@ -323,7 +485,7 @@ impl Run<'_> {
         for (purpose, said, write) in tables {
             let mut text = Vec::new();
             // Writing to memory cannot fail.
-            let _ = write(&mut text, self.timeline, &found);
+            let _ = write(&mut text, self.timeline, found);
             self.outcome.tables.push(Table {
                 purpose,
                 extension: "csv",
@@ -331,7 +493,6 @@ impl Run<'_> {
                 text,
             });
         }
-        self.outcome.statistics = found;
     }
 
     /// 38 to 41: what is left, and where it stands.
@@ -350,6 +511,10 @@ impl Run<'_> {
         if self.has(Stage::TbRefinementLightweight) {
             self.outcome.devices = refine::place(self.timeline, &self.kinds);
         }
-        normalize::sort(self.timeline);
+        if self.config.format == Format::Pddf {
+            // That is written as the events stand.
+            normalize::sort(self.timeline);
+        }
+        self.outcome.order = normalize::order(self.timeline);
     }
 }

@@ -30,6 +30,8 @@ use std::path::Path;
 const NAME: &str = "acelyzer";
 /// The release whose command line, files and formats these are.
 const VERSION: &str = "1.3.0";
+/// Exit code: a format that cannot be written.
+const EXIT_FORMAT: u8 = 255;
 /// By this acelyzer and others know a trace that it wrote.
 const APPLICATION: &str = "Acelyzer: Trace Post-Processing Tool";
 
@@ -136,10 +138,16 @@ fn execute(
         console.log(Level::Error, "No input files found.");
         return Ok(EXIT_FAILURE);
     }
+    if !config.verify && !config.tensorboard && !config.format.is_trace() {
+        let text = "Unrecognized export format. Available options: json or pddf \
+                    (and unsupported: proto)";
+        console.log(Level::Error, text);
+        return Ok(EXIT_FORMAT);
+    }
     console.show(&about);
     let mut messages = Messages::new(level);
     let mut show = |text: &str| screen::set_progress(text);
-    let result = Analysis {
+    let mut analysis = Analysis {
         config,
         style: Style::Acelyzer,
         other: json!({
@@ -150,12 +158,16 @@ fn execute(
         messages: &mut messages,
         progress: screen::has_progress().then_some(&mut show as &mut dyn FnMut(&str)),
         inputs: Vec::new(),
-    }
-    .run(&files);
+    };
+    // The exit code, and how many events were written.
+    let result = match config.verify {
+        true => analysis.verify(&files).map(|failed| (u8::from(failed), 0)),
+        false => analysis.run(&files).map(|report| (0, report.events)),
+    };
     screen::clear_progress();
     console.show(&messages);
-    let report = match result {
-        Ok(report) => report,
+    let (code, events) = match result {
+        Ok(done) => done,
         // Of a file that cannot be read a message has been shown.
         Err(error) => {
             if !messages.iter().any(|message| message.level == Level::Error) {
@@ -164,9 +176,9 @@ fn execute(
             return Ok(EXIT_FAILURE);
         }
     };
-    console.log(Level::Info, "Finishing ... Return code= 0");
-    console.log(Level::Info, &format!("Exported events:  {}", report.events));
-    Ok(0)
+    console.log(Level::Info, &format!("Finishing ... Return code= {code}"));
+    console.log(Level::Info, &format!("Exported events:  {events}"));
+    Ok(code)
 }
 
 /// Fuzzing entry: any bytes as acelyzer's command line, arguments between zeros. No

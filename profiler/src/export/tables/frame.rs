@@ -1,6 +1,6 @@
 //! `-f pddf`: all slices as a text table, as pandas 3 prints a data frame.
 
-use crate::analyze::numbers::scientific;
+use crate::analyze::utilization::python::scientific;
 use crate::timeline::{Event, NONE, Timeline};
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -234,7 +234,7 @@ impl Column {
 
     fn scientific_width(&self) -> usize {
         let huge = usize::from(self.whole > 100);
-        scientific(1.0, DECIMALS).len() + usize::from(self.is_negative) + huge
+        scientific(1.0).len() + usize::from(self.is_negative) + huge
     }
 }
 
@@ -263,7 +263,7 @@ impl Layout {
         };
         match self.style {
             Style::Fixed(decimals) => format!("{number:.decimals$}").into(),
-            Style::Scientific => scientific(number, DECIMALS).into(),
+            Style::Scientific => scientific(number).into(),
             Style::Int | Style::Single => {
                 let text = format!("{number:.DECIMALS$}");
                 let sign = if number >= 0.0 { " " } else { "" };

@@ -55,11 +55,16 @@ pub fn write_active(
 ) -> io::Result<()> {
     writeln!(out, "{ACTIVE}")?;
     for row in &statistics.active {
+        let (start, end) = (double(timeline, row.start_us), double(timeline, row.end_us));
+        let elapsed = match start.zip(end) {
+            Some((start, end)) => end - start,
+            None => row.elapsed_us(),
+        };
         writeln!(
             out,
             "{:9.3}\t  {:9.3}\t  {:>9}\t {:>9}\t {:5.2}\t {:>4}",
             row.kernel_us,
-            row.elapsed_us(),
+            elapsed,
             clock(timeline, row.start_us),
             clock(timeline, row.end_us),
             row.percent(),
@@ -117,18 +122,26 @@ fn write_steps(
     writeln!(out, " {pid:>4}\t {}", OneLine(&row.name))
 }
 
+/// A time of the host's clock as the double that acelyzer has, which decides on the
+/// last digit of a time that ends in half a nanosecond; `None` where doubles have no
+/// nanoseconds left.
+fn double(timeline: &Timeline, us: f64) -> Option<f64> {
+    let time = us + timeline.origin() as f64;
+    (time.abs() < (1i64 << 42) as f64).then_some(time)
+}
+
 /// A time of the host's clock, microseconds with three decimals.
 fn clock(timeline: &Timeline, us: f64) -> String {
-    let origin = timeline.origin();
-    match crate::timeline::number::nanoseconds(us) {
-        Some(ns) => {
-            let all = i128::from(origin) * 1000 + i128::from(ns);
-            let sign = if all < 0 { "-" } else { "" };
-            let all = all.unsigned_abs();
-            format!("{sign}{}.{:03}", all / 1000, all % 1000)
-        }
-        None => format!("{:.3}", us + origin as f64),
+    if let Some(time) = double(timeline, us) {
+        return format!("{time:.3}");
     }
+    let Some(ns) = crate::timeline::number::nanoseconds(us) else {
+        return format!("{:.3}", us + timeline.origin() as f64);
+    };
+    let all = i128::from(timeline.origin()) * 1000 + i128::from(ns);
+    let sign = if all < 0 { "-" } else { "" };
+    let all = all.unsigned_abs();
+    format!("{sign}{}.{:03}", all / 1000, all % 1000)
 }
 
 /// A name that keeps to its line.
@@ -232,6 +245,18 @@ mod tests {
         assert_eq!(summary, head(include_str!("tests/allreduce_summary.csv")));
         assert_eq!(active, head(include_str!("tests/allreduce_active.csv")));
         assert_eq!(steps, head(include_str!("tests/allreduce_ts_analysis.csv")));
+    }
+
+    #[test]
+    fn times_since_1970_keep_their_nanoseconds() {
+        let mut timeline = testing::timeline(Dialect::Flex);
+        timeline.origin = Some(1_751_234_567_890_123);
+        assert_eq!(clock(&timeline, 0.457), "1751234567890123.457");
+        timeline.origin = Some(-1_751_234_567_890_123);
+        assert_eq!(clock(&timeline, 0.0), "-1751234567890123.000");
+        // The double is below the half.
+        timeline.origin = Some(1_700_000_000);
+        assert_eq!(clock(&timeline, 9.1655), "1700000009.165");
     }
 
     #[test]

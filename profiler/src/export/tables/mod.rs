@@ -1,7 +1,9 @@
-//! Tables of analyses, in acelyzer's formats byte for byte.
+//! Tables of analyses: those of acelyzer in its formats, byte for byte, and further ones.
 
+pub mod collectives;
 pub mod frame;
 pub mod kernels;
+pub mod rows;
 
 use crate::timeline::{Id, Timeline};
 use std::borrow::Cow;

@@ -43,10 +43,14 @@ impl Block {
             text: String::with_capacity(self.text.len() / 2),
             ..Parsed::default()
         };
-        let text = String::from_utf8_lossy(&self.text);
-        if let Cow::Owned(_) = text {
-            parsed.problems.add(Trouble::BadText, self.offset);
-        }
+        let text = match std::str::from_utf8(&self.text) {
+            Ok(text) => Cow::Borrowed(text),
+            Err(error) => {
+                let place = self.offset + error.valid_up_to() as u64;
+                parsed.problems.add(Trouble::BadText, place);
+                String::from_utf8_lossy(&self.text)
+            }
+        };
         let mut at = 0;
         while let Some(start) = begin(&text, at) {
             at = start + self.one(&text, start, &mut parsed);

@@ -11,6 +11,9 @@ const CHUNK: usize = 2 << 20;
 /// Longest event, and longest value beside the events, bytes: what is longer is no
 /// trace, and would have to be kept whole.
 const MAX_VALUE: usize = 64 << 20;
+/// Times further apart than this are of different clocks (12 days), microseconds; and
+/// a double that counts from the other one's origin has no nanoseconds left.
+const FAR: u64 = 1 << 40;
 /// Most values beside the events.
 const MAX_MEMBERS: usize = 4096;
 
@@ -84,6 +87,8 @@ pub(super) struct Outline {
     pub end: End,
     /// What times are counted from.
     pub origin: Option<i64>,
+    /// What they would be counted from, if the file's clock is not another one.
+    wanted: Option<i64>,
 }
 
 /// A file's text, a window of it at a time.
@@ -193,7 +198,8 @@ pub(super) fn read(
     let mut outline = Outline {
         members: Vec::new(),
         end: End::Whole,
-        origin,
+        origin: None,
+        wanted: origin,
     };
     let first = window.peek();
     let result = match first {
@@ -334,11 +340,15 @@ impl Outline {
     }
 
     fn send(&mut self, text: Vec<u8>, offset: u64, blocks: &mut Pieces<Block>) -> bool {
-        self.origin = self.origin.or_else(|| first_time(&text));
+        if self.origin.is_none() {
+            let first = first_time(&text);
+            let is_near = |wanted: &i64| first.is_none_or(|first| first.abs_diff(*wanted) < FAR);
+            self.origin = self.wanted.filter(is_near).or(first);
+        }
         blocks.put(Block {
             text,
             offset,
-            origin: self.origin.unwrap_or(0),
+            origin: self.origin.or(self.wanted).unwrap_or(0),
         })
     }
 }

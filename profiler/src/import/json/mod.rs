@@ -33,6 +33,9 @@ pub struct Reading {
     pub job: u32,
     /// Events that it gave.
     pub events: std::ops::Range<usize>,
+    /// What its times are counted from, microseconds: not the timeline's origin if its
+    /// clock is another one.
+    pub origin: i64,
     /// What was wrong.
     pub problems: Problems,
     /// How it ended.
@@ -69,11 +72,23 @@ pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<R
         },
     )?;
     let problems = joiner.finish();
-    into.origin = into.origin.or(outline.origin);
+    let known = into.origin.or(outline.origin);
+    let own = outline.origin.or(known).unwrap_or(0);
+    into.origin = known;
     let members = outline.members;
     let is_acelyzer_output = is_by_acelyzer(&members);
     let is_synthetic = says_synthetic(&members);
-    into.jobs.push(new_job(path, &members));
+    let mut new = new_job(path, &members);
+    // acelyzer's output has `deviceProperties` whatever it was made of.
+    let has_counters = |event: &Event| {
+        let device = into.devices.get(event.device as usize);
+        device.is_some_and(|device| !device.is_listed)
+    };
+    let events = into.events.get(start..).unwrap_or_default();
+    if is_acelyzer_output && events.iter().any(has_counters) {
+        new.dialect = Dialect::Flex;
+    }
+    into.jobs.push(new);
     let passed = members
         .into_iter()
         .filter(|(key, _)| !NOT_PASSED_ON.contains(&key.as_str()));
@@ -81,6 +96,7 @@ pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<R
     Ok(Reading {
         job,
         events: start..into.events.len(),
+        origin: own,
         problems,
         end: outline.end,
         is_acelyzer_output,
@@ -133,6 +149,7 @@ fn new_job(path: &str, members: &[(String, String)]) -> Job {
             false => Dialect::Flex,
         },
         rank,
+        is_processed: is_by_acelyzer(members),
     }
 }
 
