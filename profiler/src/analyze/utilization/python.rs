@@ -9,6 +9,10 @@ pub fn repr(value: f64) -> String {
             _ => "-inf".to_owned(),
         };
     }
+    // Both write the same where neither needs an exponent.
+    if value == 0.0 || (1e-4..1e16).contains(&value.abs()) {
+        return format!("{value:?}");
+    }
     let scientific = format!("{value:e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
