@@ -1,6 +1,8 @@
 //! Findings: what a report's numbers mean, in words, with what they are by.
 
-use super::report::{Finding, Report, Weight};
+mod details;
+
+use super::report::{Clock, Finding, Report, Weight};
 
 /// Share of time that a rank may be idle before it is worth a word, percent.
 const IDLE_PERCENT: f64 = 50.0;
@@ -8,6 +10,8 @@ const IDLE_PERCENT: f64 = 50.0;
 const UNEVEN: f64 = 0.5;
 /// Kernels below this share of their rank's time are not worth a word, percent.
 const SMALL_PERCENT: f64 = 5.0;
+/// Ranks of which each has a line of its own.
+const RANKS: usize = 16;
 /// Evidence lines of one finding.
 const LINES: usize = 8;
 
@@ -21,15 +25,25 @@ pub(super) fn find(report: &Report) -> Vec<Finding> {
     busy(report, &mut findings);
     kernels(report, &mut findings);
     power(report, &mut findings);
+    details::find(report, &mut findings);
     findings.sort_by_key(|finding| finding.weight);
     findings
 }
 
 fn add(findings: &mut Vec<Finding>, weight: Weight, text: String, evidence: Vec<String>) {
-    let mut evidence = evidence;
-    if evidence.len() > LINES {
-        let more = evidence.len() - LINES;
-        evidence.truncate(LINES);
+    add_up_to(LINES, findings, weight, text, evidence);
+}
+
+fn add_up_to(
+    lines: usize,
+    findings: &mut Vec<Finding>,
+    weight: Weight,
+    text: String,
+    mut evidence: Vec<String>,
+) {
+    if evidence.len() > lines {
+        let more = evidence.len() - lines;
+        evidence.truncate(lines);
         evidence.push(format!("and {more} more"));
     }
     findings.push(Finding {
@@ -57,25 +71,47 @@ fn inputs(report: &Report, findings: &mut Vec<Finding>) {
 fn clocks(report: &Report, findings: &mut Vec<Finding>) {
     for clock in &report.clocks {
         let (rank, steps, guessed) = (clock.rank, clock.steps, clock.guessed);
-        let by = vec![format!(
-            "{:.6} MHz, within {:.6}, by {} events that are {:.3} us late as a rule",
-            clock.mhz, clock.mhz_error, clock.anchors, clock.scatter_us
-        )];
         if steps > 0 {
             let text =
                 format!("The device clock of rank {rank} was set or restarted {steps} times.");
-            add(findings, Weight::Warning, text, by.clone());
+            add(findings, Weight::Warning, text, vec![certainty(clock)]);
         }
         if guessed > 0 {
             let text = format!(
                 "Rank {rank} was quiet {guessed} times for longer than its counter tells: the \
                  number of wraps there is a guess."
             );
-            add(findings, Weight::Warning, text, by.clone());
+            add(findings, Weight::Warning, text, vec![certainty(clock)]);
         }
-        let text = format!("The device of rank {rank} counts at {:.3} MHz.", clock.mhz);
-        add(findings, Weight::Note, text, by);
     }
+    let mhz = || report.clocks.iter().map(|clock| clock.mhz);
+    let (least, most) = (
+        mhz().fold(f64::MAX, f64::min),
+        mhz().fold(f64::MIN, f64::max),
+    );
+    let text = match report.clocks.as_slice() {
+        [] => return,
+        [clock] => format!(
+            "The device of rank {} counts at {:.3} MHz.",
+            clock.rank, clock.mhz
+        ),
+        clocks => format!(
+            "The devices of {} ranks count at {least:.3} to {most:.3} MHz.",
+            clocks.len()
+        ),
+    };
+    let lines = report.clocks.iter().map(|clock| match report.clocks.len() {
+        1 => certainty(clock),
+        _ => format!("rank {}: {}", clock.rank, certainty(clock)),
+    });
+    add_up_to(RANKS, findings, Weight::Note, text, lines.collect());
+}
+
+fn certainty(clock: &Clock) -> String {
+    format!(
+        "{:.6} MHz, within {:.6}, by {} events that are {:.3} us late as a rule",
+        clock.mhz, clock.mhz_error, clock.anchors, clock.scatter_us
+    )
 }
 
 fn jobs(report: &Report, findings: &mut Vec<Finding>) {
@@ -140,9 +176,13 @@ fn ranks(report: &Report, findings: &mut Vec<Finding>) {
         );
         add(findings, Weight::Warning, text, lines.clone());
     }
-    if ranks.shifts.iter().any(|shift| shift.us.is_none()) {
+    let lost = ranks.shifts.iter().filter(|shift| shift.us.is_none());
+    let lost: Vec<String> = lost
+        .map(|shift| format!("rank {}: no message leads to it, it was left", shift.rank))
+        .collect();
+    if !lost.is_empty() {
         let text = "Some ranks exchange no messages with the others.".to_owned();
-        add(findings, Weight::Warning, text, lines.clone());
+        add(findings, Weight::Warning, text, lost);
     }
     let moved = ranks.shifts.iter().filter_map(|shift| shift.us);
     let most = moved.map(f64::abs).fold(0.0, f64::max);
@@ -152,22 +192,39 @@ fn ranks(report: &Report, findings: &mut Vec<Finding>) {
         ranks.shifts.len(),
         ranks.messages
     );
-    add(findings, Weight::Note, text, lines);
+    add_up_to(RANKS, findings, Weight::Note, text, lines);
 }
 
 fn busy(report: &Report, findings: &mut Vec<Finding>) {
-    for active in &report.active {
-        let idle = 100.0 - active.busy_percent;
-        if idle > IDLE_PERCENT && active.elapsed_us > 0.0 {
-            let text = format!(
-                "The device of rank {} ran no kernel for {idle:.1} % of the time between its \
-                 first and its last.",
-                active.rank
-            );
-            let line = format!("busy {:.3} of {:.3} us", active.busy_us, active.elapsed_us);
-            add(findings, Weight::Warning, text, vec![line]);
-        }
-    }
+    let idle: Vec<_> = report
+        .active
+        .iter()
+        .filter(|active| 100.0 - active.busy_percent > IDLE_PERCENT && active.elapsed_us > 0.0)
+        .collect();
+    let text = match idle.as_slice() {
+        [] => return,
+        [one] => format!(
+            "The device of rank {} ran no kernel for {:.1} % of the time between its first and \
+             its last.",
+            one.rank,
+            100.0 - one.busy_percent
+        ),
+        more => format!(
+            "The devices of {} ranks ran no kernel for most of the time between their first and \
+             their last.",
+            more.len()
+        ),
+    };
+    let lines = idle.iter().map(|active| {
+        format!(
+            "rank {}: busy {:.3} of {:.3} us, idle {:.1} %",
+            active.rank,
+            active.busy_us,
+            active.elapsed_us,
+            100.0 - active.busy_percent
+        )
+    });
+    add_up_to(RANKS, findings, Weight::Warning, text, lines.collect());
 }
 
 fn kernels(report: &Report, findings: &mut Vec<Finding>) {
@@ -218,3 +275,6 @@ fn power(report: &Report, findings: &mut Vec<Finding>) {
         add(findings, Weight::Note, text, vec![line]);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,6 +31,7 @@ pub mod prep_queue;
 pub mod recordings;
 pub mod refine;
 pub mod report;
+pub mod report_details;
 pub mod rows;
 #[cfg(test)]
 mod scene;

@@ -8,6 +8,7 @@ use super::energy::KernelPower;
 use super::pipeline::Outcome;
 use super::plots;
 pub use super::plots::Series;
+use super::report_details::{self, Details};
 use super::statistics::{ActiveRow, KernelRow, Spread};
 use crate::calibrate::jobs::{Place, Refusal};
 use crate::timeline::{Dialect, Id, Ph, Timeline};
@@ -156,6 +157,8 @@ pub struct Kernel {
     pub mean_watts: Option<f64>,
     /// Its energy, joules.
     pub joules: Option<f64>,
+    /// Its ideal time, as the compiler has it, in percent of its time.
+    pub utilization_percent: Option<f64>,
 }
 
 /// How busy a rank was.
@@ -266,6 +269,9 @@ pub struct Report {
     pub power: Option<Power>,
     /// Slices that overlapped in part and were resolved.
     pub overlaps: u64,
+    /// What only some traces have.
+    #[serde(flatten)]
+    pub details: Details,
     /// Lines for plots.
     pub series: Vec<Series>,
     /// Further lines, that were left out.
@@ -288,12 +294,13 @@ pub fn make(timeline: &Timeline, outcome: &Outcome, inputs: Vec<Input>, has_plot
         clocks: clocks(outcome),
         jobs: jobs(timeline, outcome),
         ranks: ranks(outcome),
-        kernels: kernels(outcome),
+        kernels: kernels(timeline, outcome),
         active: outcome.statistics.active.iter().map(active).collect(),
         iterations: iterations(outcome),
         tokens: tokens(outcome),
         power: power(outcome),
         overlaps: outcome.overlap.resolved,
+        details: report_details::details(timeline, outcome),
         series: plots.series,
         series_left_out: plots.left_out,
         findings: Vec::new(),
@@ -397,7 +404,8 @@ fn ranks(outcome: &Outcome) -> Option<Ranks> {
     })
 }
 
-fn kernels(outcome: &Outcome) -> Vec<Kernel> {
+fn kernels(timeline: &Timeline, outcome: &Outcome) -> Vec<Kernel> {
+    let utilization = report_details::kernel_utilization(timeline, outcome);
     type Key<'a> = (Id, &'a str);
     let power = outcome.kernel_power.iter();
     let power: FxHashMap<Key<'_>, &KernelPower> = power
@@ -413,6 +421,7 @@ fn kernels(outcome: &Outcome) -> Vec<Kernel> {
             lengths: Lengths::of(&row.times),
             mean_watts: power.and_then(|power| power.mean_watts),
             joules: power.and_then(|power| power.mean_watts.map(|_| power.joules)),
+            utilization_percent: utilization.get(&(row.pid, row.name.clone())).copied(),
         }
     })
     .collect()

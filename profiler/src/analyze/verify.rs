@@ -153,13 +153,14 @@ fn overlaps(timeline: &Timeline, events: &[&Event]) -> Finding {
             true => timeline.arg(event, "stream").unwrap_or("0"),
             false => "",
         };
-        // What touches when written in nanoseconds touches.
+        // What touches when written in nanoseconds touches; begin and length are both
+        // rounded, so a nanosecond more says nothing.
         let ns = |us| nanoseconds(us).unwrap_or(i64::MAX);
         let end = ns(event.end());
         let until = busy
             .entry((event.pid, event.rank, stream))
             .or_insert(i64::MIN);
-        if *until > ns(event.ts) {
+        if *until > ns(event.ts).saturating_add(1) {
             finding.add(1, || {
                 vec![
                     ("name", json!(timeline.name(event.name))),

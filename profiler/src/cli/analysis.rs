@@ -383,6 +383,8 @@ impl Analysis<'_> {
             let mut brief = report.clone();
             brief.series.clear();
             brief.kernels.clear();
+            brief.details.collectives.clear();
+            brief.details.faults.clear();
             let brief = serde_json::to_value(&brief).unwrap_or_default();
             other.insert("aiprof".to_owned(), brief);
         }

@@ -159,6 +159,13 @@ impl EventWriter<'_> {
         if event.binds_enclosing {
             self.raw(",\"bp\":\"e\"");
         }
+        // How wide a moment is drawn; kept among the arguments too.
+        if event.ph == Ph::Instant
+            && let Some(scope) = self.timeline.arg(event, "s")
+        {
+            self.raw(",\"s\":");
+            self.raw(scope);
+        }
         self.arguments(event);
         self.out.push(b'}');
     }

@@ -23,6 +23,7 @@ use super::{
 use crate::export::tables::{collectives as collective_rows, kernels, rows as further};
 use crate::timeline::{Kinds, Timeline};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io;
 
 /// A table that belongs beside the trace.
@@ -61,6 +62,10 @@ pub struct Outcome {
     pub power_statistics: Option<PowerStatistics>,
     /// Power of kernels.
     pub kernel_power: Vec<KernelPower>,
+    /// Time and ideal time of kernels by category.
+    pub categories: Vec<utilization::CategoryRow>,
+    /// Utilization of ranks.
+    pub utilization: BTreeMap<i64, utilization::RankSum>,
     /// Transfers.
     pub transfers: bandwidth::Outcome,
     /// Faults that traces are known for; `None`: nobody asked.
@@ -315,6 +320,7 @@ impl Run<'_> {
             self.tell_utilization(&results);
         }
         let rows: Vec<_> = results.categories.into_iter().flatten().collect();
+        self.outcome.utilization = results.sums;
         if rows.is_empty() {
             return;
         }
@@ -335,6 +341,7 @@ impl Run<'_> {
                 text,
             });
         }
+        self.outcome.categories = rows;
     }
 
     /// 29 to 36: order, arrows, classes, collectives.

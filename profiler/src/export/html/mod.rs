@@ -5,6 +5,7 @@
 //! What comes from traces is text wherever it stands ([`escape`]). Should that fail,
 //! the page's policy still runs no script but its own, which it knows by their digest.
 
+mod details;
 mod escape;
 mod plots;
 mod sections;
@@ -45,7 +46,7 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <meta name=\"generator\" content=\"aiprof {}\">\n\
-         <link rel=\"icon\" href=\"data:,\">\n<title>{title}</title>\n\
+         <title>{title}</title>\n\
          <style>{STYLE}</style>\n</head>\n<body>\n",
         policy(),
         escape::text(report.version),
@@ -77,7 +78,7 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 /// What a browser may do for this page: draw it, and run its one script.
 fn policy() -> String {
     format!(
-        "default-src 'none'; img-src data:; style-src {}; script-src {}; base-uri 'none'; \
+        "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; \
          form-action 'none'",
         digest(STYLE),
         digest(SCRIPT)
@@ -155,10 +156,17 @@ fn sections(report: &Report) -> Vec<Section> {
         ("ranks", "Ranks", sections::active(report)),
         ("plots", "Over time", plots::body(report)),
         ("kernels", "Kernels", sections::kernels(report)),
+        ("categories", "Categories", details::categories(report)),
         ("iterations", "Iterations", sections::iterations(report)),
+        (
+            "communication",
+            "Communication",
+            details::communication(report),
+        ),
         ("clocks", "Clocks", sections::clocks(report)),
         ("jobs", "Jobs", sections::jobs(report)),
         ("alignment", "Alignment", sections::alignment(report)),
+        ("checks", "Checks", details::checks(report)),
         ("inputs", "Inputs", sections::inputs(report)),
     ];
     let parts = parts.into_iter();

@@ -54,6 +54,7 @@ pub(super) fn kernels(report: &Report) -> Option<String> {
     }
     let (kept, left_out) = longest(&report.kernels);
     let has_power = kept.iter().any(|kernel| kernel.joules.is_some());
+    let has_utilization = kept.iter().any(|k| k.utilization_percent.is_some());
     let mut heads = vec![
         (true, "Rank", "rank"),
         (
@@ -71,6 +72,9 @@ pub(super) fn kernels(report: &Report) -> Option<String> {
     if has_power {
         heads.push((true, "Mean W", "power while it ran"));
         heads.push((true, "Energy J", "energy of all calls whose power is known"));
+    }
+    if has_utilization {
+        heads.push((true, "Utilization %", "ideal time in percent of its time"));
     }
     heads.push((true, "Min \u{b5}s", "shortest call"));
     heads.push((
@@ -98,6 +102,9 @@ pub(super) fn kernels(report: &Report) -> Option<String> {
         if has_power {
             row.push(Cell::Number(kernel.mean_watts, 1));
             row.push(Cell::Number(kernel.joules, 4));
+        }
+        if has_utilization {
+            row.push(Cell::Number(kernel.utilization_percent, 1));
         }
         row.push(Cell::number(lengths.min_us, 3));
         row.push(Cell::number(lengths.deviation_us, 3));

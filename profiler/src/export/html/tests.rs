@@ -24,6 +24,7 @@ fn kernel(rank: u32, name: &str, total_us: f64) -> Kernel {
         },
         mean_watts: None,
         joules: None,
+        utilization_percent: None,
     }
 }
 

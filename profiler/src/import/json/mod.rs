@@ -89,9 +89,14 @@ pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<R
         new.dialect = Dialect::Flex;
     }
     into.jobs.push(new);
+    let rank = into.jobs.last().and_then(|job| job.rank);
     let passed = members
         .into_iter()
-        .filter(|(key, _)| !NOT_PASSED_ON.contains(&key.as_str()));
+        .filter(|(key, _)| !NOT_PASSED_ON.contains(&key.as_str()))
+        .map(|(key, value)| match (key.as_str(), rank) {
+            ("deviceProperties", Some(rank)) => (key, of_rank(&value, rank).unwrap_or(value)),
+            _ => (key, value),
+        });
     into.metadata.extend(passed);
     Ok(Reading {
         job,
@@ -114,6 +119,18 @@ pub fn fuzz_trace_json(data: &[u8]) {
         let value = serde_json::from_str::<serde::de::IgnoredAny>(&members);
         assert!(value.is_ok(), "{members}");
     }
+}
+
+/// Each file's device is the first of its process; in the run it is the rank's.
+fn of_rank(devices: &str, rank: u32) -> Option<String> {
+    let mut devices: Vec<serde_json::Value> = serde_json::from_str(devices).ok()?;
+    devices.truncate(1);
+    for device in &mut devices {
+        if let Some(id) = device.get_mut("id") {
+            *id = rank.into();
+        }
+    }
+    serde_json::to_string(&devices).ok()
 }
 
 fn member<'a>(members: &'a [(String, String)], key: &str) -> Option<&'a str> {
