@@ -39,14 +39,20 @@ const WRAPS: [&str; 1] = ["Event-interval-based"];
 const AUTOPILOT: [&str; 1] = ["out_categories"];
 /// Where no event is the host's, the original names the device's process a second
 /// time, `cpu_default`.
-const NO_HOST: [&str; 1] = ["cpu_default"];
+const NO_HOST: [&str; 2] = [
+    "cpu_default",
+    "M \"process_sort_index\" pid 0 tid null: count",
+];
+/// Bandwidth of collectives died when `Bytes` was renamed.
+const BANDWIDTH: [&str; 2] = ["C \"BW all", " pid -1 "];
 /// Of preparations that end while an earlier one is pending it forgets one:
 /// `analyze_truth::pending_preparations`.
 const PREPS: [&str; 1] = ["\"ConcurrentPreps\""];
 /// Its tables know kernels by FLEX names only: they are empty for PyTorch's files.
 const TORCH_TABLES: [&str; 3] = ["out_summary.csv", "out_active.csv", "out_ts_analysis.csv"];
-/// Arrows from launches are not told apart by rank.
-const FLOWS_OF_RANKS: [&str; 1] = ["flow "];
+/// Arrows from launches are not told apart by rank; those to the wait for a launch are
+/// thrown away before they are written: `analyze_truth::torch_launches_*`.
+const ARROWS: [&str; 1] = ["flow "];
 
 /// Says what differs, and fails.
 fn check(
@@ -261,10 +267,10 @@ parity! {
     sample_flex_ts3: samples(&[SAMPLE]), "-i sample_flex_3062_job_4.json -o out.json -C power_ts3", NO_HOST;
     sample_flex_tb: samples(&[SAMPLE]), "-i sample_flex_3062_job_4.json -o out.json --tb", OLD_CHARGE, NO_HOST;
     sample_names_only: samples(&["meta_events_only.json"]), "-i meta_events_only.json -o out.json", NAMES;
-    sample_collective_unaligned: split_collective(), "-i rank0.json,rank1.json,rank2.json,rank3.json -o out.json -M", OLD_CHARGE, NO_HOST;
-    sample_collective_flow: split_collective(), "-i rank0.json,rank1.json,rank2.json,rank3.json -o out.json -M --flow", OLD_CHARGE, NO_HOST;
-    sample_collective_sequences: split_collective(), "-i rank0.json,rank1.json,rank2.json,rank3.json -o out.json -M --comm_summarize_seq", OLD_CHARGE, NO_HOST;
-    sample_collective_one_rank: split_collective(), "-i rank2.json -o out.json", OLD_CHARGE, NO_HOST;
+    sample_collective_unaligned: split_collective(), "-i rank0.json,rank1.json,rank2.json,rank3.json -o out.json -M", OLD_CHARGE, NO_HOST, BANDWIDTH;
+    sample_collective_flow: split_collective(), "-i rank0.json,rank1.json,rank2.json,rank3.json -o out.json -M --flow", OLD_CHARGE, NO_HOST, BANDWIDTH;
+    sample_collective_sequences: split_collective(), "-i rank0.json,rank1.json,rank2.json,rank3.json -o out.json -M --comm_summarize_seq", OLD_CHARGE, NO_HOST, BANDWIDTH;
+    sample_collective_one_rank: split_collective(), "-i rank2.json -o out.json", OLD_CHARGE, NO_HOST, BANDWIDTH;
 
     // Three jobs, one option after the other.
     jobs_plain: three(), "-i rank0_job0.json,rank0_job1.json,rank0_job2.json -o out.json --freq 557.05";
@@ -339,29 +345,29 @@ parity! {
     pairs_decimal_args: form(Pairs::Adjacent, Values::Decimal, "args"), "-i rank0_job0.json -o out.json --freq 557.05";
 
     // Several ranks, not moved.
-    chain_unaligned: chain(), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json -o out.json --freq 557.05 -M";
-    chain_flow: chain(), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json -o out.json --freq 557.05 -M --flow";
-    chain_sequences: chain(), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json -o out.json --freq 557.05 -M --comm_summarize_seq";
-    chain_log: chain(), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json -o out.json --freq 557.05 -M -c compiler.log";
-    chain_drop_globals: chain(), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json -o out.json --freq 557.05 -M --drop_globals --keep_names";
+    chain_unaligned: chain(), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json -o out.json --freq 557.05 -M", BANDWIDTH;
+    chain_flow: chain(), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json -o out.json --freq 557.05 -M --flow", BANDWIDTH;
+    chain_sequences: chain(), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json -o out.json --freq 557.05 -M --comm_summarize_seq", BANDWIDTH;
+    chain_log: chain(), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json -o out.json --freq 557.05 -M -c compiler.log", BANDWIDTH;
+    chain_drop_globals: chain(), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json -o out.json --freq 557.05 -M --drop_globals --keep_names", BANDWIDTH;
     chain_power_ts3: chain(), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json -o out.json --freq 557.05 -M -C power_ts3 prep_queue";
-    ring_flow: flex(&ranks(Shape::Ring, 3), Flex::default()), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json -o out.json --freq 557.05 -M --flow";
-    tree_flow: flex(&ranks(Shape::Tree, 5), Flex::default()), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json,rank4_job0.json -o out.json --freq 557.05 -M --flow";
+    ring_flow: flex(&ranks(Shape::Ring, 3), Flex::default()), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json -o out.json --freq 557.05 -M --flow", BANDWIDTH;
+    tree_flow: flex(&ranks(Shape::Tree, 5), Flex::default()), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json,rank4_job0.json -o out.json --freq 557.05 -M --flow", BANDWIDTH;
 
     // PyTorch's files.
-    torch_plain: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json", TORCH_TABLES;
-    torch_tb: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json --tb", TORCH_TABLES;
-    torch_tb_log: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json --tb -c compiler.log", TORCH_TABLES;
-    torch_log: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json -c compiler.log", TORCH_TABLES;
-    torch_cache: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json -c cache", TORCH_TABLES;
-    torch_once: torch(&Scenario { iterations: 1, ..jobs(10, 1) }), "-i rank0.pt.trace.json -o out.json -c compiler.log", TORCH_TABLES;
-    torch_names: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json --keep_names", TORCH_TABLES;
-    torch_tb_off: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json --disable_tb", TORCH_TABLES;
-    torch_filter: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json -F Xsf", TORCH_TABLES;
-    torch_limit: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json --event_limit '{\"count\": 40, \"no_count_types\": \"Msf\"}'", TORCH_TABLES;
+    torch_plain: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json", TORCH_TABLES, ARROWS;
+    torch_tb: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json --tb", TORCH_TABLES, ARROWS;
+    torch_tb_log: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json --tb -c compiler.log", TORCH_TABLES, ARROWS;
+    torch_log: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json -c compiler.log", TORCH_TABLES, ARROWS;
+    torch_cache: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json -c cache", TORCH_TABLES, ARROWS;
+    torch_once: torch(&Scenario { iterations: 1, ..jobs(10, 1) }), "-i rank0.pt.trace.json -o out.json -c compiler.log", TORCH_TABLES, ARROWS;
+    torch_names: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json --keep_names", TORCH_TABLES, ARROWS;
+    torch_tb_off: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json --disable_tb", TORCH_TABLES, ARROWS;
+    torch_filter: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json -F Xsf", TORCH_TABLES, ARROWS;
+    torch_limit: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json --event_limit '{\"count\": 40, \"no_count_types\": \"Msf\"}'", TORCH_TABLES, ARROWS;
     torch_verified: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o report.json -V";
     torch_table: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.txt -f pddf", TORCH_TABLES;
-    torch_ranks: two_torch(), "-i rank0.pt.trace.json,rank1.pt.trace.json -o out.json", FLOWS_OF_RANKS, TORCH_TABLES;
+    torch_ranks: two_torch(), "-i rank0.pt.trace.json,rank1.pt.trace.json -o out.json", ARROWS, TORCH_TABLES;
 
     // Wrong command lines: the same status.
     no_such_input: three(), "-i nothing*.json -o out.json";

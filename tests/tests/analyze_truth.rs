@@ -727,6 +727,36 @@ fn torch_launches_stay_within_their_rank() -> anyhow::Result<()> {
         count += 1;
     }
     assert_eq!(count, 3 * 40);
+    // One arrow from the end of each launch's last kernel to the end of its wait.
+    let end = |event: &Value| Some(event["ts"].as_f64()? + event["dur"].as_f64()?);
+    let waits = all
+        .iter()
+        .filter(|event| event["name"] == "aiuScheduleWait");
+    let mut waited = 0;
+    for wait in waits {
+        let of_launch = |kernel: &&Value| {
+            kernel["cat"] == "kernel"
+                && kernel["args"]["rank"] == wait["args"]["rank"]
+                && kernel["args"]["correlation"] == wait["args"]["correlation"]
+        };
+        let last = all
+            .iter()
+            .filter(of_launch)
+            .filter_map(end)
+            .fold(f64::MIN, f64::max);
+        let near = |event: Option<&Value>, at: f64| {
+            event
+                .and_then(|e| e["ts"].as_f64())
+                .is_some_and(|ts| (ts - at).abs() < 0.003)
+        };
+        let wait_end = end(wait).context("no end")?;
+        let arrow = |[start, finish]: &&[Option<&Value>; 2]| {
+            near(*start, last - 0.001) && near(*finish, wait_end)
+        };
+        assert_eq!(arrows.values().filter(arrow).count(), 1, "{wait}");
+        waited += 1;
+    }
+    assert_eq!(waited, 3 * 5);
     Ok(())
 }
 

@@ -16,11 +16,12 @@ const RESULTS: [&str; 8] = [
 ];
 
 /// What follows is a list in no order, or a hash.
-const UNORDERED: [&str; 4] = [
+const UNORDERED: [&str; 5] = [
     "out-of-order input events.",
     " jobs: {",
     "FREQ: job: (",
     " filters enabled:",
+    "with table fingerprinting:",
 ];
 /// Said for each event there; it is enough to say it once.
 const OF_EACH: [&str; 2] = ["Detected overlap conflict", "Solving overlap conflict by"];
