@@ -19,12 +19,16 @@ use aiprof_tests::need::skip;
 use serde_json::{Value, json};
 
 /// Differences that every case may have.
-const ALWAYS: [&str; 2] = [
+const ALWAYS: [&str; 3] = [
     // Its estimate of the frequency mixes two counters.
     "FREQ: Recommendation",
     // It counts every event of FLEX files.
     "CAT: Found",
+    // It is said for nearly every trace: a test of its own, `reference_epoch`.
+    "OVC: reference epoch had to be updated",
 ];
+/// Names without a time are legal; the original drops them.
+const NAMES: [&str; 2] = ["Event failed sanityCheck", "out.json: M "];
 
 /// The charge counter of the shipped samples counts another unit than 1.3.0 takes
 /// it for: it finds more than 100 W everywhere and writes 0.
@@ -33,6 +37,14 @@ const OLD_CHARGE: [&str; 2] = ["args.Watts", "bad power events"];
 const WRAPS: [&str; 1] = ["Event-interval-based"];
 /// With the autopilot on, the total is counted twice.
 const AUTOPILOT: [&str; 1] = ["out_categories"];
+/// Where no event is the host's, the original names the device's process a second
+/// time, `cpu_default`.
+const NO_HOST: [&str; 1] = ["cpu_default"];
+/// Of preparations that end while an earlier one is pending it forgets one:
+/// `analyze_truth::pending_preparations`.
+const PREPS: [&str; 1] = ["\"ConcurrentPreps\""];
+/// Its tables know kernels by FLEX names only: they are empty for PyTorch's files.
+const TORCH_TABLES: [&str; 3] = ["out_summary.csv", "out_active.csv", "out_ts_analysis.csv"];
 /// Arrows from launches are not told apart by rank.
 const FLOWS_OF_RANKS: [&str; 1] = ["flow "];
 
@@ -242,17 +254,17 @@ parity! {
     sample_basic_warn: samples(&["basic_event_test_cases.json"]), "-i basic_event_test_cases.json -o out.json -O warn";
     sample_basic_shift: samples(&["basic_event_test_cases.json"]), "-i basic_event_test_cases.json -o out.json -O shift";
     sample_basic_streams: samples(&["basic_event_test_cases.json"]), "-i basic_event_test_cases.json -o out.json --max_tid_streams 2";
-    sample_flex: samples(&[SAMPLE]), "-i sample_flex_3062_job_4.json -o out.json", OLD_CHARGE;
-    sample_flex_frequency: samples(&[SAMPLE]), "-i sample_flex_3062_job_4.json -o out.json --freq 557.05", OLD_CHARGE;
-    sample_flex_log: samples(&[SAMPLE, "sample_comp_log_ideal.txt"]), "-i sample_flex_3062_job_4.json -o out.json -c sample_comp_log_ideal.txt", OLD_CHARGE;
-    sample_flex_old_log: samples(&[SAMPLE, "dt_cycles_table.log"]), "-i sample_flex_3062_job_4.json -o out.json -c dt_cycles_table.log", OLD_CHARGE;
-    sample_flex_ts3: samples(&[SAMPLE]), "-i sample_flex_3062_job_4.json -o out.json -C power_ts3";
-    sample_flex_tb: samples(&[SAMPLE]), "-i sample_flex_3062_job_4.json -o out.json --tb", OLD_CHARGE;
-    sample_names_only: samples(&["meta_events_only.json"]), "-i meta_events_only.json -o out.json";
-    sample_collective_unaligned: split_collective(), "-i rank0.json,rank1.json,rank2.json,rank3.json -o out.json -M", OLD_CHARGE;
-    sample_collective_flow: split_collective(), "-i rank0.json,rank1.json,rank2.json,rank3.json -o out.json -M --flow", OLD_CHARGE;
-    sample_collective_sequences: split_collective(), "-i rank0.json,rank1.json,rank2.json,rank3.json -o out.json -M --comm_summarize_seq", OLD_CHARGE;
-    sample_collective_one_rank: split_collective(), "-i rank2.json -o out.json", OLD_CHARGE;
+    sample_flex: samples(&[SAMPLE]), "-i sample_flex_3062_job_4.json -o out.json", OLD_CHARGE, NO_HOST;
+    sample_flex_frequency: samples(&[SAMPLE]), "-i sample_flex_3062_job_4.json -o out.json --freq 557.05", OLD_CHARGE, NO_HOST;
+    sample_flex_log: samples(&[SAMPLE, "sample_comp_log_ideal.txt"]), "-i sample_flex_3062_job_4.json -o out.json -c sample_comp_log_ideal.txt", OLD_CHARGE, NO_HOST;
+    sample_flex_old_log: samples(&[SAMPLE, "dt_cycles_table.log"]), "-i sample_flex_3062_job_4.json -o out.json -c dt_cycles_table.log", OLD_CHARGE, NO_HOST;
+    sample_flex_ts3: samples(&[SAMPLE]), "-i sample_flex_3062_job_4.json -o out.json -C power_ts3", NO_HOST;
+    sample_flex_tb: samples(&[SAMPLE]), "-i sample_flex_3062_job_4.json -o out.json --tb", OLD_CHARGE, NO_HOST;
+    sample_names_only: samples(&["meta_events_only.json"]), "-i meta_events_only.json -o out.json", NAMES;
+    sample_collective_unaligned: split_collective(), "-i rank0.json,rank1.json,rank2.json,rank3.json -o out.json -M", OLD_CHARGE, NO_HOST;
+    sample_collective_flow: split_collective(), "-i rank0.json,rank1.json,rank2.json,rank3.json -o out.json -M --flow", OLD_CHARGE, NO_HOST;
+    sample_collective_sequences: split_collective(), "-i rank0.json,rank1.json,rank2.json,rank3.json -o out.json -M --comm_summarize_seq", OLD_CHARGE, NO_HOST;
+    sample_collective_one_rank: split_collective(), "-i rank2.json -o out.json", OLD_CHARGE, NO_HOST;
 
     // Three jobs, one option after the other.
     jobs_plain: three(), "-i rank0_job0.json,rank0_job1.json,rank0_job2.json -o out.json --freq 557.05";
@@ -278,7 +290,7 @@ parity! {
     jobs_filter_names: three(), "-i rank0_job0.json -o out.json --freq 557.05 --event_filter 'name:Dma[IO]$'";
     jobs_filter_args: three(), "-i rank0_job0.json,rank0_job1.json -o out.json --freq 557.05 --event_filter 'args.jobname:job1,name:mean'";
     jobs_filter_damaged: three(), "-i rank0_job0.json -o out.json --freq 557.05 --event_filter 'name,name:mean'";
-    jobs_limit_count: three(), "-i rank0_job0.json,rank0_job1.json -o out.json --freq 557.05 --event_limit '{\"skip\": 5, \"count\": 30}'";
+    jobs_limit_count: three(), "-i rank0_job0.json,rank0_job1.json -o out.json --freq 557.05 --event_limit '{\"skip\": 5, \"count\": 30}'", NO_HOST;
     jobs_limit_time: three(), "-i rank0_job0.json,rank0_job1.json -o out.json --freq 557.05 --event_limit '{\"ts_start\": 1000005000, \"ts_end\": 1000009000.5}'";
     jobs_limit_unknown: three(), "-i rank0_job0.json -o out.json --event_limit '{\"skips\": 5}'";
     jobs_limit_no_json: three(), "-i rank0_job0.json -o out.json --event_limit 5,6";
@@ -317,15 +329,14 @@ parity! {
     log_with_obsolete_lines: logs(), "-i rank0_job0.json,rank0_job1.json -o out.json --freq 557.05 -c scaled.log";
     log_with_a_kernel_twice: logs(), "-i rank0_job0.json,rank0_job1.json -o out.json --freq 557.05 -c twice.log";
     noise: noisy(), "-i rank0_job0.json,rank0_job1.json -o out.json --freq 557.05 -c compiler.log";
-    preps_overlap: prepared(), "-i rank0_job0.json -o out.json --freq 557.05";
-    preps_overlap_kept: prepared(), "-i rank0_job0.json -o out.json --freq 557.05 --keep_prep --max_tid_streams 40";
-    preps_overlap_dropped: prepared(), "-i rank0_job0.json -o out.json --freq 557.05 --keep_prep -O drop";
-    preps_overlap_warned: prepared(), "-i rank0_job0.json -o out.json --freq 557.05 --keep_prep -O warn";
+    preps_overlap: prepared(), "-i rank0_job0.json -o out.json --freq 557.05", PREPS;
+    preps_overlap_kept: prepared(), "-i rank0_job0.json -o out.json --freq 557.05 --keep_prep --max_tid_streams 40", PREPS;
+    preps_overlap_dropped: prepared(), "-i rank0_job0.json -o out.json --freq 557.05 --keep_prep -O drop", PREPS;
+    preps_overlap_warned: prepared(), "-i rank0_job0.json -o out.json --freq 557.05 --keep_prep -O warn", PREPS;
     wraps_between_jobs: wrapping(), "-i rank0_job0.json,rank0_job1.json,rank0_job2.json,rank0_job3.json,rank0_job4.json,rank0_job5.json -o out.json --freq 557.05", WRAPS;
     complete_decimal: form(Pairs::Complete, Values::Decimal, "args"), "-i rank0_job0.json -o out.json --freq 557.05";
     complete_hex: form(Pairs::Complete, Values::Hex, "attr"), "-i rank0_job0.json -o out.json --freq 557.05";
     pairs_decimal_args: form(Pairs::Adjacent, Values::Decimal, "args"), "-i rank0_job0.json -o out.json --freq 557.05";
-    verified_args: form(Pairs::Adjacent, Values::Decimal, "args"), "-i rank0_job0.json -o report.json -V";
 
     // Several ranks, not moved.
     chain_unaligned: chain(), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json -o out.json --freq 557.05 -M";
@@ -338,19 +349,19 @@ parity! {
     tree_flow: flex(&ranks(Shape::Tree, 5), Flex::default()), "-i rank0_job0.json,rank1_job0.json,rank2_job0.json,rank3_job0.json,rank4_job0.json -o out.json --freq 557.05 -M --flow";
 
     // PyTorch's files.
-    torch_plain: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json";
-    torch_tb: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json --tb";
-    torch_tb_log: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json --tb -c compiler.log";
-    torch_log: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json -c compiler.log";
-    torch_cache: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json -c cache";
-    torch_once: torch(&Scenario { iterations: 1, ..jobs(10, 1) }), "-i rank0.pt.trace.json -o out.json -c compiler.log";
-    torch_names: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json --keep_names";
-    torch_tb_off: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json --disable_tb";
-    torch_filter: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json -F Xsf";
-    torch_limit: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json --event_limit '{\"count\": 40, \"no_count_types\": \"Msf\"}'";
+    torch_plain: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json", TORCH_TABLES;
+    torch_tb: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json --tb", TORCH_TABLES;
+    torch_tb_log: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json --tb -c compiler.log", TORCH_TABLES;
+    torch_log: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json -c compiler.log", TORCH_TABLES;
+    torch_cache: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json -c cache", TORCH_TABLES;
+    torch_once: torch(&Scenario { iterations: 1, ..jobs(10, 1) }), "-i rank0.pt.trace.json -o out.json -c compiler.log", TORCH_TABLES;
+    torch_names: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json --keep_names", TORCH_TABLES;
+    torch_tb_off: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json --disable_tb", TORCH_TABLES;
+    torch_filter: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json -F Xsf", TORCH_TABLES;
+    torch_limit: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json --event_limit '{\"count\": 40, \"no_count_types\": \"Msf\"}'", TORCH_TABLES;
     torch_verified: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o report.json -V";
-    torch_table: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.txt -f pddf";
-    torch_ranks: two_torch(), "-i rank0.pt.trace.json,rank1.pt.trace.json -o out.json", FLOWS_OF_RANKS;
+    torch_table: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.txt -f pddf", TORCH_TABLES;
+    torch_ranks: two_torch(), "-i rank0.pt.trace.json,rank1.pt.trace.json -o out.json", FLOWS_OF_RANKS, TORCH_TABLES;
 
     // Wrong command lines: the same status.
     no_such_input: three(), "-i nothing*.json -o out.json";
@@ -450,6 +461,32 @@ compat! {
     bugs_shift_earlier: shifted(-50_000.0), "-i rank0_job0.json,rank0_job1.json,rank0_job2.json -o out.json --freq 557.05 --flex_ts_fix";
     bugs_wraps: wrapping_inside(), "-i rank0_job0.json,rank0_job1.json,rank0_job2.json,rank0_job3.json -o out.json --freq 557.05";
     bugs_torch_ranks: two_torch(), "-i rank0.pt.trace.json,rank1.pt.trace.json -o out.json";
+}
+
+/// Host times that wander against the counter move the reference epoch, which is
+/// told, and how often.
+#[test]
+fn reference_epoch() -> anyhow::Result<()> {
+    let name = "reference_epoch";
+    let args = "-i rank0_job0.json,rank0_job1.json -o out.json --freq 557.05";
+    let input = match noisy().and_then(|input| run::original().map(|_| input)) {
+        Ok(input) => input,
+        Err(reason) => {
+            skip(name, &reason);
+            return Ok(());
+        }
+    };
+    let said = |which: Which| -> anyhow::Result<Option<String>> {
+        let ran = which.run(&input, args)?;
+        let text = format!("{}{}", ran.stdout, ran.stderr);
+        let line = text
+            .lines()
+            .find_map(|line| line.split_once("OVC: reference epoch had"));
+        let count = line.and_then(|(_, rest)| rest.split(" times ").next().map(str::to_owned));
+        Ok(count)
+    };
+    assert_eq!(said(Which::Original)?, said(Which::Ours)?);
+    Ok(())
 }
 
 /// The unit of older charge counters: acelyzer takes all power for impossible. What

@@ -684,6 +684,80 @@ fn torch_launches_stay_within_their_rank() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The counter of pending preparations, also where they overlap and nest.
+#[test]
+fn pending_preparations() -> anyhow::Result<()> {
+    let story = Scenario {
+        seed: 6,
+        prep_us: (100.0, 900.0),
+        ..Scenario::default()
+    }
+    .make();
+    let ran = run(Which::Ours, &story, Flex::default(), &frequency(&story))?;
+    let trace = ran.json("out.json")?;
+    let preps: Vec<_> = story
+        .events
+        .iter()
+        .filter(|e| e.kind == Kind::Prep)
+        .collect();
+    // A little after a point, when what changes there has changed.
+    let truth = |at: f64| {
+        let at = at + 2.0 * EXACT_US;
+        preps
+            .iter()
+            .filter(|prep| prep.start_us <= at && at < prep.end_us)
+            .count()
+    };
+    let mut points = 0;
+    let mut most = 0;
+    for event in events(&trace)?
+        .iter()
+        .filter(|event| event["name"] == "ConcurrentPreps")
+    {
+        let at = event["ts"].as_f64().context("no ts")?;
+        let shown = event["args"]["Concurrency"].as_u64().context("no number")? as usize;
+        assert_eq!(shown, truth(at), "at {at}");
+        points += 1;
+        most = most.max(shown);
+    }
+    // Each begins and ends; acelyzer never shows the last end.
+    assert!(points >= 2 * preps.len() - 2, "{points}");
+    assert!(most >= 3, "{most}");
+    Ok(())
+}
+
+/// Events that touch do not overlap, whatever their sums of doubles say; others do.
+#[test]
+fn verification_tells_touching_from_overlapping() -> anyhow::Result<()> {
+    for key in ["args", "attr"] {
+        let flex = Flex {
+            key,
+            values: Values::Decimal,
+            ..Flex::default()
+        };
+        let mut story = Scenario {
+            seed: 141,
+            ..Scenario::default()
+        }
+        .make();
+        let (input, names) = files(&story, flex, ",")?;
+        let args = format!("-i {names} -o report.json -V");
+        let report = run_on(Which::Ours, &input, &args)?.json("report.json")?;
+        assert_eq!(report["result"], "PASS", "{key}: {report}");
+        let kernel = story
+            .events
+            .iter_mut()
+            .filter(|e| e.kind == Kind::Exec)
+            .nth(7);
+        kernel.context("no kernel")?.host_dur_us += 700.0;
+        let (input, names) = files(&story, flex, ",")?;
+        let ran = Which::Ours.run(&input, &format!("-i {names} -o report.json -V"))?;
+        assert_eq!(ran.code, Some(1), "{key}");
+        assert_eq!(ran.json("report.json")?["result"], "FAIL", "{key}");
+    }
+    Ok(())
+}
+
 /// Each rank is judged by its own compiler log (with two, acelyzer stops).
 #[test]
 fn each_rank_has_its_own_log() -> anyhow::Result<()> {

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use aiprof_tests::aiprof::Aiprof;
+use aiprof_tests::aiprof::{Aiprof, binary};
 use aiprof_tests::aiu::{Runtime, Truth, TruthFiles};
 use aiprof_tests::need::{Need, find_tool, skip, turn};
 use aiprof_tests::trace::{Trace, number};
@@ -178,4 +178,114 @@ fn traces_open_in_real_viewers_without_a_warning() -> anyhow::Result<()> {
         assert!(title.starts_with("trace.json"), "{title}");
     }
     Ok(())
+}
+
+/// A trace of Torch's profiler, whose rows and times an analysis leaves as they are.
+const TORCH: &str = r#"{"deviceProperties": [{"id": 0}], "traceEvents": [
+{"ph":"M","name":"process_name","pid":11,"args":{"name":"python \"x\""}},
+{"ph":"M","name":"thread_name","pid":11,"tid":4,"args":{"name":"main"}},
+{"ph":"X","name":"outer","cat":"cpu_op","pid":11,"tid":4,"ts":1751234567890100.125,"dur":10,
+ "args":{"x_n":-5,"x_d":0.5,"x_t":"a\"b","x_deep":{"k":[1,[],{"z":null}],"e":{}},"x_yes":true,"x_nil":null}},
+{"ph":"X","name":"inner","cat":"cpu_op","pid":11,"tid":4,"ts":1751234567890100.125,"dur":4},
+{"ph":"X","name":"touching","cat":"cpu_op","pid":11,"tid":4,"ts":1751234567890104.125,"dur":6},
+{"ph":"X","name":"later","cat":"cpu_op","pid":12,"tid":12,"ts":1751234567890120,"dur":1.001},
+{"ph":"C","name":"memory","pid":11,"ts":1751234567890124,"args":{"used":5,"free":2.5}},
+{"ph":"C","name":"memory","pid":11,"ts":1751234567890125,"args":{"used":6,"free":1.5}},
+{"ph":"s","name":"go","cat":"go","id":7,"pid":11,"tid":4,"ts":1751234567890106},
+{"ph":"f","name":"go","cat":"go","id":7,"pid":12,"tid":12,"ts":1751234567890120.5,"bp":"e"}]}"#;
+
+#[test]
+fn perfetto_reads_what_is_written_in_its_own_format() -> anyhow::Result<()> {
+    let name = "perfetto_reads_what_is_written_in_its_own_format";
+    let Some(_turn) = turn(
+        name,
+        &[Need::Tool("node"), Need::Tool("npm"), Need::Tool("python3")],
+    )?
+    else {
+        return Ok(());
+    };
+    let viewers = match viewers() {
+        Ok(viewers) => viewers,
+        Err(reason) => {
+            skip(name, &reason);
+            return Ok(());
+        }
+    };
+    let shop = Workshop::new()?;
+    let (input, output) = (shop.path("in.json"), shop.path("out.pftrace"));
+    std::fs::write(&input, TORCH)?;
+    checked(
+        Command::new(binary()?)
+            .arg("analyze")
+            .arg(&input)
+            .arg("-o")
+            .arg(&output),
+    )?;
+    let mut command = Command::new("node");
+    let text = checked(
+        command
+            .arg(script("pftrace.mjs"))
+            .arg(&output)
+            .arg(&viewers),
+    )?;
+    let answer: Value = serde_json::from_str(&text)?;
+    let start = 1_751_234_567_890_000_000_u64;
+    let slice = |name: &str, ns: u64, dur: u64, depth: u64| {
+        json!({"name": name, "cat": "cpu_op", "ts": start + ns, "dur": dur, "depth": depth,
+            "tid": 4, "thread": "main", "pid": 11, "process": "python \"x\""})
+    };
+    let later = json!({"name": "later", "cat": "cpu_op", "ts": start + 120_000, "dur": 1001,
+        "depth": 0, "tid": 12, "thread": null, "pid": 12, "process": null});
+    let slices = json!([
+        slice("outer", 100_125, 10_000, 0),
+        slice("inner", 100_125, 4000, 1),
+        slice("touching", 104_125, 6000, 1),
+        later
+    ]);
+    // The numbers of the reply are doubles: they have no nanoseconds since 1970.
+    assert_eq!(rounded(&answer["slices"]), rounded(&slices));
+    let arg = |key: &str, number: Value, real: Value, text: Value| json!({"slice": "outer", "key": format!("debug.{key}"), "number": number, "real": real, "text": text});
+    let none = Value::Null;
+    assert_eq!(
+        answer["args"],
+        json!([
+            arg("x_d", none.clone(), json!(0.5), none.clone()),
+            arg("x_deep.k[0]", json!(1), none.clone(), none.clone()),
+            arg("x_n", json!(-5), none.clone(), none.clone()),
+            arg("x_t", none.clone(), none.clone(), json!("a\"b")),
+            arg("x_yes", json!(1), none.clone(), none.clone()),
+        ])
+    );
+    let counter = |series: &str, ns: u64, value: f64| {
+        json!({"name": format!("memory {series}"), "unit": series, "pid": 11, "ts": start + ns,
+            "value": value})
+    };
+    let counters = json!([
+        counter("free", 124_000, 2.5),
+        counter("free", 125_000, 1.5),
+        counter("used", 124_000, 5.0),
+        counter("used", 125_000, 6.0),
+    ]);
+    assert_eq!(rounded(&answer["counters"]), rounded(&counters));
+    assert_eq!(
+        answer["flows"],
+        json!([{"begins": "touching", "ends": "later"}])
+    );
+    assert_eq!(answer["errors"], json!([]));
+    Ok(())
+}
+
+/// All numbers as doubles.
+fn rounded(value: &Value) -> Value {
+    match value {
+        Value::Number(number) => json!(number.as_f64()),
+        Value::Array(values) => values.iter().map(rounded).collect(),
+        Value::Object(members) => {
+            let members = members
+                .iter()
+                .map(|(key, value)| (key.clone(), rounded(value)));
+            Value::Object(members.collect())
+        }
+        other => other.clone(),
+    }
 }

@@ -31,6 +31,8 @@ Fuzzes one TARGET, or each in turn, for N seconds (default 60):
   ideal_cycles   the reader of a kernel's ideal cycles in the inductor cache
   stage_profile  the reader of profiles that choose stages
   acelyzer_args  the reader of acelyzer's command line
+  trace_json     the reader of JSON traces
+  perfetto       the reader of Perfetto traces, and what writes them
 
 Starts from real files, keeps what it learns in target/fuzz/corpus/TARGET, and
 leaves an input that fails in target/fuzz/failures/TARGET; give that file to
@@ -49,6 +51,8 @@ const TARGETS: &[&str] = &[
     "ideal_cycles",
     "stage_profile",
     "acelyzer_args",
+    "trace_json",
+    "perfetto",
 ];
 
 /// Seconds for each target when a person asks.

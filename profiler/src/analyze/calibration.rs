@@ -4,7 +4,7 @@
 use crate::calibrate::clock::{Anchor, Clock, Counter};
 use crate::calibrate::cycles::{Phase, count_wraps, host_times};
 use crate::calibrate::jobs::{self, Job, Place};
-use crate::timeline::{Device, Event, Timeline};
+use crate::timeline::{Device, Event, Id, Timeline};
 use rustc_hash::FxHashMap;
 
 /// Width of the AIU's counters, bits.
@@ -63,6 +63,9 @@ pub struct Calibration {
     pub unknown: Vec<u32>,
     /// Events longer than a counter's period, in which wraps may be missed.
     pub long: u64,
+    /// Events of which the counter's zero is earlier than of all before them, by the
+    /// frequency that was given: out of order, or the frequency is wrong.
+    pub earlier: u64,
 }
 
 /// How to calibrate.
@@ -87,6 +90,7 @@ pub fn run(timeline: &mut Timeline, options: Options) -> Calibration {
         long: count_local_wraps(timeline, options.mhz),
         ..Calibration::default()
     };
+    found.earlier = count_earlier(timeline, options.mhz);
     timeline.default_mhz = options.mhz;
     let ranks = by_rank(timeline);
     for (rank, events) in &ranks {
@@ -156,6 +160,27 @@ fn count_local_wraps(timeline: &mut Timeline, mhz: f64) -> u64 {
         device.is_counted = true;
     }
     long
+}
+
+/// Counts events whose counter was zero earlier than that of any before them on their
+/// row group.
+fn count_earlier(timeline: &Timeline, mhz: f64) -> u64 {
+    let mut earliest: FxHashMap<Id, f64> = FxHashMap::default();
+    let mut count = 0;
+    for event in &timeline.events {
+        let Some(device) = timeline.device(event).filter(|_| event.is_slice()) else {
+            continue;
+        };
+        let (begin, _) = device.phase.ends();
+        let ticks = device.stamps.get(begin).copied().unwrap_or(0);
+        let zero = event.ts - ticks as f64 / mhz;
+        let known = earliest.entry(event.pid).or_insert(zero);
+        if zero < *known {
+            *known = zero;
+            count += 1;
+        }
+    }
+    count
 }
 
 /// At most `most` of the events, evenly spread, the last among them.

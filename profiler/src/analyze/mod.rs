@@ -17,6 +17,7 @@ mod findings;
 pub mod flows;
 pub mod frequency;
 pub mod iterations;
+pub mod job_shifts_compat;
 pub mod launch_flows;
 pub mod limit;
 pub mod messages;

@@ -3,7 +3,8 @@
 
 use super::config::EventFilter;
 use super::limit::{EventLimit, EventLimiter};
-use crate::timeline::{Dialect, Event, Id, Kinds, NONE, Ph, Sym, Timeline};
+use crate::calibrate::cycles::Phase;
+use crate::timeline::{Dialect, Event, Id, Kind, Kinds, NONE, Ph, Sym, Timeline};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -33,9 +34,11 @@ pub fn assign_ranks(timeline: &mut Timeline, job: u32, events: Range<usize>, one
         }
         Dialect::Torch => {
             let rank = given.unwrap_or(0);
-            for index in events {
-                torch_rank(timeline, index, rank);
+            let text = rank.to_string();
+            for index in events.clone() {
+                torch_rank(timeline, index, rank, &text);
             }
+            torch_phases(timeline, events);
         }
     }
 }
@@ -71,7 +74,7 @@ fn rank_of(pid: Id) -> Option<u32> {
 
 /// In Kineto's traces pid 0 is the first device; with several ranks each file has
 /// one.
-fn torch_rank(timeline: &mut Timeline, index: usize, rank: u32) {
+fn torch_rank(timeline: &mut Timeline, index: usize, rank: u32, text: &str) {
     let Some(event) = timeline.events.get_mut(index) else {
         return;
     };
@@ -84,8 +87,8 @@ fn torch_rank(timeline: &mut Timeline, index: usize, rank: u32) {
         Ph::Metadata => labels(timeline, &event, rank),
         Ph::Complete => timeline
             .arg(&event, "device")
-            .filter(|device| *device != rank.to_string())
-            .map(|_| with_member(timeline, &event, "device", &rank.to_string())),
+            .filter(|device| *device != text)
+            .map(|_| with_member(timeline, &event, "device", text)),
         _ => None,
     };
     if let Some(args) = args {
@@ -93,6 +96,26 @@ fn torch_rank(timeline: &mut Timeline, index: usize, rank: u32) {
         if let Some(event) = timeline.events.get_mut(index) {
             event.args = args;
         }
+    }
+}
+
+/// What Kineto's device events cover of their operation, their categories say, not
+/// their names.
+fn torch_phases(timeline: &mut Timeline, events: Range<usize>) {
+    let kinds = Kinds::new(timeline);
+    for event in timeline.events.get(events).unwrap_or_default() {
+        let Some(device) = timeline.devices.get_mut(event.device as usize) else {
+            continue;
+        };
+        device.phase = if kinds.of(event.cat).is(Kind::CAT_KERNEL) {
+            Phase::Exec
+        } else if kinds.of(event.name).is(Kind::COPY_IN) {
+            Phase::DmaIn
+        } else if kinds.of(event.name).is(Kind::COPY_OUT) {
+            Phase::DmaOut
+        } else {
+            device.phase
+        };
     }
 }
 
@@ -280,9 +303,9 @@ fn argument<'a>(timeline: &'a Timeline, event: &Event, key: &str) -> Option<Cow<
 
 /// Leaves out host events that say nothing of their own.
 pub fn drop_globals(timeline: &mut Timeline, kinds: &Kinds) {
-    timeline.events.retain(|event| {
-        !(event.is_slice() && kinds.of(event.name).is(crate::timeline::Kind::GLOBAL))
-    });
+    timeline
+        .events
+        .retain(|event| !(event.is_slice() && kinds.of(event.name).is(Kind::GLOBAL)));
 }
 
 /// Puts the events into order: by begin, of those that begin together the longer

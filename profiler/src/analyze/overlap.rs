@@ -3,6 +3,7 @@
 //! Looked at in whole nanoseconds, as they are written: what touches there touches.
 
 use super::config::OverlapMode;
+use super::messages::Messages;
 use crate::timeline::number::nanoseconds;
 use crate::timeline::{Event, Id, Ph, Timeline};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -13,7 +14,8 @@ const MAX_SHIFT_US: f64 = 0.005;
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Overlaps that were resolved, as the mode says.
+    /// Overlaps that were resolved, as the mode says. A slice that overlaps on the next
+    /// row too counts for each.
     pub resolved: u64,
     /// Events for which the spare rows were not enough: they got further ones.
     pub beyond: u64,
@@ -27,6 +29,7 @@ type Open = Vec<i64>;
 struct Resolver<'t> {
     timeline: &'t mut Timeline,
     mode: OverlapMode,
+    messages: &'t mut Messages,
     rows: FxHashMap<(Id, Id), Open>,
     spare: Spare,
     asynchronous: Vec<Event>,
@@ -34,12 +37,18 @@ struct Resolver<'t> {
 }
 
 /// Resolves overlaps. The events are in order of begin, longer ones first.
-pub fn resolve(timeline: &mut Timeline, mode: OverlapMode, spare: Option<u32>) -> Outcome {
+pub fn resolve(
+    timeline: &mut Timeline,
+    mode: OverlapMode,
+    spare: Option<u32>,
+    messages: &mut Messages,
+) -> Outcome {
     let spare = Spare::new(timeline, spare, mode);
     let count = timeline.events.len();
     let mut resolver = Resolver {
         timeline,
         mode,
+        messages,
         rows: FxHashMap::default(),
         spare,
         asynchronous: Vec::new(),
@@ -68,8 +77,17 @@ impl Resolver<'_> {
         self.outcome.resolved += 1;
         let mut event = event;
         match self.mode {
-            OverlapMode::Warn => {}
-            OverlapMode::Drop => event.dropped = true,
+            OverlapMode::Warn => {
+                let name = self.timeline.name(event.name);
+                let text = format_args!("Detected overlap conflict:  {name}");
+                self.messages.warn("POD", text);
+            }
+            OverlapMode::Drop => {
+                let name = self.timeline.name(event.name);
+                let text = format_args!("Solving overlap conflict by dropping: {name}");
+                self.messages.warn("POD", text);
+                event.dropped = true;
+            }
             OverlapMode::Tid => self.move_away(&mut event),
             OverlapMode::Shift => self.shift(&mut event, index),
             OverlapMode::Async => {
@@ -114,6 +132,7 @@ impl Resolver<'_> {
                 self.outcome.beyond += u64::from(is_beyond);
                 return;
             }
+            self.outcome.resolved += 1;
         }
     }
 
@@ -129,6 +148,14 @@ impl Resolver<'_> {
         let by = (end - from) as f64 / 1000.0;
         if by >= MAX_SHIFT_US {
             self.outcome.left += 1;
+            let name = self.timeline.name(event.name);
+            self.messages.warn(
+                "POD",
+                format_args!(
+                    "Detected overlap of {name} exceeds the threshold/limit {MAX_SHIFT_US} us. \
+                     Overlap of {by} us: increase threshold or use different overlap res option."
+                ),
+            );
             return;
         }
         let by = (by * 1000.0 + 1.5).round() / 1000.0;
@@ -229,7 +256,12 @@ impl Spare {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analyze::messages::Level;
     use crate::timeline::Sym;
+
+    fn resolve(timeline: &mut Timeline, mode: OverlapMode, spare: Option<u32>) -> Outcome {
+        super::resolve(timeline, mode, spare, &mut Messages::new(Level::Warn))
+    }
 
     fn slices(times: &[(f64, f64)]) -> Timeline {
         let mut timeline = Timeline::default();
@@ -275,7 +307,7 @@ mod tests {
             (11.5, 1.0),
         ]);
         let outcome = resolve(&mut t, OverlapMode::Tid, Some(5));
-        assert_eq!((outcome.resolved, outcome.beyond), (2, 0));
+        assert_eq!((outcome.resolved, outcome.beyond), (3, 0));
         assert_eq!(tids(&t), [1000, 1001, 1002, 1000, 1000]);
     }
 
@@ -284,10 +316,10 @@ mod tests {
         let times: Vec<(f64, f64)> = (0..20).map(|i| (f64::from(i), 100.0)).collect();
         let mut t = slices(&times);
         let outcome = resolve(&mut t, OverlapMode::Tid, Some(5));
-        assert_eq!((outcome.resolved, outcome.beyond), (19, 14));
+        assert_eq!((outcome.resolved, outcome.beyond), (190, 14));
         assert_eq!(tids(&t), (1000..1020).collect::<Vec<_>>());
         let mut t = slices(&times);
-        assert_eq!(resolve(&mut t, OverlapMode::Tid, None).resolved, 19);
+        assert_eq!(resolve(&mut t, OverlapMode::Tid, None).resolved, 190);
         assert_eq!(tids(&t), (1000..1020).collect::<Vec<_>>());
     }
 

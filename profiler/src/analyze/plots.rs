@@ -71,11 +71,14 @@ pub(super) fn gather(timeline: &Timeline) -> Plots {
 
 type Counters = BTreeMap<Key, Vec<(f64, f64)>>;
 
+/// Members of a counter, and their lines; `None`: there was no room for one.
+type Members = Vec<(String, Option<usize>)>;
+
 /// Times and values of the counters, and how many counters did not fit.
 fn counters(timeline: &Timeline) -> (Counters, usize) {
     let mut lines: Vec<(Key, Vec<(f64, f64)>)> = Vec::new();
     // By name and row group its members, of which there is nearly always one.
-    let mut places: FxHashMap<(Sym, Id), Vec<(String, Option<usize>)>> = FxHashMap::default();
+    let mut places: FxHashMap<(Sym, Id), Members> = FxHashMap::default();
     let counters = timeline.events.iter();
     for event in counters.filter(|e| e.ph == Ph::Counter && !e.dropped) {
         let places = places.entry((event.name, event.pid)).or_default();

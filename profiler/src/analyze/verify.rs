@@ -4,6 +4,7 @@
 //! Device counters count wherever they are, in `args` or in `attr` (1.3.0 does not
 //! see the latter and finds nothing), and ranks are told apart.
 
+use crate::timeline::number::nanoseconds;
 use crate::timeline::{Dialect, Event, Id, Timeline};
 use rustc_hash::FxHashMap;
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -137,7 +138,7 @@ fn time(timeline: &Timeline, us: f64) -> f64 {
 /// A stream does one thing at a time.
 fn overlaps(timeline: &Timeline, events: &[&Event]) -> Finding {
     let mut finding = Finding::new("overlaps", true);
-    let mut busy: FxHashMap<(Id, u32, &str), f64> = FxHashMap::default();
+    let mut busy: FxHashMap<(Id, u32, &str), i64> = FxHashMap::default();
     for event in events {
         let torch = timeline.dialect(event) == Dialect::Torch;
         let cat = timeline.name(event.cat);
@@ -152,12 +153,13 @@ fn overlaps(timeline: &Timeline, events: &[&Event]) -> Finding {
             true => timeline.arg(event, "stream").unwrap_or("0"),
             false => "",
         };
-        // Ends are compared as written with four decimals.
-        let end = (event.end() * 1e4).round() / 1e4;
+        // What touches when written in nanoseconds touches.
+        let ns = |us| nanoseconds(us).unwrap_or(i64::MAX);
+        let end = ns(event.end());
         let until = busy
             .entry((event.pid, event.rank, stream))
-            .or_insert(f64::MIN);
-        if *until > event.ts {
+            .or_insert(i64::MIN);
+        if *until > ns(event.ts) {
             finding.add(1, || {
                 vec![
                     ("name", json!(timeline.name(event.name))),

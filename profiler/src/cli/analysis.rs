@@ -9,12 +9,14 @@ use crate::analyze::report::{self, Input, Report};
 use crate::analyze::stages::Stage;
 use crate::analyze::utilization::CompilerInfo;
 use crate::analyze::{classes, normalize, verify};
+use crate::export;
 use crate::export::html;
 use crate::export::tables::frame;
 use crate::export::trace_events::{self, Header, Words};
 use crate::import::compiler_info;
 use crate::import::json::{self, End, Reading, Trouble};
 use crate::import::open::{self, Contents};
+use crate::import::perfetto;
 use crate::timeline::{Dialect, Event, NONE, Timeline};
 use anyhow::{Context, Result, bail};
 use flate2::Compression;
@@ -124,7 +126,8 @@ impl Analysis<'_> {
         if config.tensorboard {
             self.write_workers(&timeline, &header, &outcome)?;
         }
-        write_trace(&timeline, &header, &outcome.order, file, config)?;
+        let order = &outcome.order;
+        write_trace(&timeline, &header, order, file, config, self.messages)?;
         if self.style == Style::Aiprof && config.stats {
             let mut file = OutputFile::create(&beside(&config.output, "report", "json"))?;
             serde_json::to_writer_pretty(&mut file, &report)?;
@@ -246,14 +249,18 @@ impl Analysis<'_> {
         let shown = path.display();
         let input = open::open(path).with_context(|| format!("cannot read {shown}"))?;
         match input.contents {
-            Contents::Json => {}
+            Contents::Json | Contents::Perfetto => {}
             Contents::Log => bail!("Unrecognized file type. file: {shown}"),
-            Contents::Perfetto => bail!("Unrecognized file type. file: {shown}"),
         }
         let name = path.to_string_lossy();
         let first = timeline.events.len();
-        let reading = json::read(input.text, &name, timeline)
-            .with_context(|| format!("cannot read {shown}"))?;
+        let failed = || format!("cannot read {shown}");
+        let reading = match input.contents {
+            Contents::Perfetto => {
+                perfetto::read(input.text, &name, timeline).with_context(failed)?
+            }
+            _ => json::read(input.text, &name, timeline).with_context(failed)?,
+        };
         if reading.is_acelyzer_output && self.style == Style::Acelyzer {
             self.messages.warn(
                 "INGEST",
@@ -390,7 +397,11 @@ impl Analysis<'_> {
                         header.name = name;
                     }
                 }
-                "displayTimeUnit" => {}
+                "displayTimeUnit" => {
+                    if let Some(Value::String(unit)) = value() {
+                        header.time_unit = unit;
+                    }
+                }
                 _ => {
                     // The last file's counts, as with acelyzer.
                     header.members.retain(|(known, _)| known != key);
@@ -468,9 +479,18 @@ fn write_trace(
     order: &[u32],
     mut file: OutputFile,
     config: &Config,
+    messages: &mut Messages,
 ) -> Result<()> {
-    if config.format != Format::Pddf {
-        return write_json(timeline, header, order, file);
+    match config.format {
+        Format::Pddf => {}
+        Format::Protobuf => {
+            let words = Words {
+                classes: classes::NAMES,
+            };
+            return write_perfetto(timeline, words, order, file, messages)
+                .with_context(|| format!("cannot write {}", header.name));
+        }
+        _ => return write_json(timeline, header, order, file),
     }
     let class_name = |class: u8| {
         classes::NAMES
@@ -503,6 +523,24 @@ fn write_json(
         out.finish().with_context(failed)?;
     } else {
         trace_events::write(timeline, words, header, order, &mut file).with_context(failed)?;
+    }
+    file.commit()
+}
+
+fn write_perfetto(
+    timeline: &Timeline,
+    words: Words,
+    order: &[u32],
+    mut file: OutputFile,
+    messages: &mut Messages,
+) -> Result<()> {
+    let written = export::perfetto::write(timeline, words, order, &mut file)?;
+    if written.clipped > 0 {
+        let text = format_args!(
+            "Export: {} slices overlap too many others of their row and were written shorter              than they are",
+            written.clipped
+        );
+        messages.warn("EXPORT", text);
     }
     file.commit()
 }

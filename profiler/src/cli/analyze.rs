@@ -196,8 +196,8 @@ fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
             Some(extension) if extension == "pftrace" || extension == "perfetto-trace" => {
                 Format::Protobuf
             }
-            Some(extension) if extension == "html" || extension == "htm" => Format::Html,
             Some(extension) if extension == "json" || extension == "gz" => Format::Json,
+            Some(extension) if extension == "html" || extension == "htm" => Format::Html,
             _ if args.verify => Format::Text,
             _ => Format::Json,
         },

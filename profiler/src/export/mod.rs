@@ -13,6 +13,7 @@ mod launches;
 mod legend;
 mod names;
 mod palette;
+pub mod perfetto;
 pub mod pprof;
 mod stacks;
 pub mod summary;

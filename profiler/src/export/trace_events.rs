@@ -5,7 +5,7 @@
 
 use crate::parallel;
 use crate::timeline::number::{nanoseconds, write_i64, write_micros, write_u64};
-use crate::timeline::{Device, Event, Id, Ph, Timeline};
+use crate::timeline::{Device, Dialect, Event, Id, NONE, Ph, Timeline};
 use serde_json::Value;
 use std::io::{self, Write};
 
@@ -13,6 +13,9 @@ use std::io::{self, Write};
 const PIECE: usize = 4096;
 /// About the length of an event's text, bytes.
 const EVENT_BYTES: usize = 512;
+
+/// What stands before an event's arguments.
+const ARGUMENTS: &[u8] = b",\"args\":{";
 
 /// What stands around the events.
 #[derive(Clone, Debug, Default)]
@@ -85,6 +88,8 @@ fn write_events(
                 timeline,
                 words,
                 out: Vec::with_capacity(piece.len() * EVENT_BYTES),
+                job: NONE,
+                job_name: String::new(),
             };
             for index in piece {
                 if let Some(event) = timeline.events.get(*index as usize) {
@@ -107,11 +112,30 @@ fn write_events(
     result
 }
 
+/// Adds the members of an event's arguments, with commas between them, to `out`: for
+/// other formats, which tell the same.
+pub(super) fn arguments(timeline: &Timeline, words: Words, event: &Event, out: Vec<u8>) -> Vec<u8> {
+    let mut writer = EventWriter {
+        timeline,
+        words,
+        out,
+        job: NONE,
+        job_name: String::new(),
+    };
+    writer.arguments(event);
+    let around = writer.out.starts_with(ARGUMENTS) && writer.out.pop().is_some();
+    writer.out.drain(..if around { ARGUMENTS.len() } else { 0 });
+    writer.out
+}
+
 /// Writes events to memory, which cannot fail.
 struct EventWriter<'t> {
     timeline: &'t Timeline,
     words: Words,
     out: Vec<u8>,
+    /// The job whose name, as JSON, is `job_name`.
+    job: u32,
+    job_name: String,
 }
 
 impl EventWriter<'_> {
@@ -120,13 +144,14 @@ impl EventWriter<'_> {
         self.out.push(event.ph as u8);
         self.raw("\",\"name\":");
         self.text(self.timeline.name(event.name));
-        if !event.cat.is_empty() {
+        // Counters say that they have none.
+        if !event.cat.is_empty() || event.ph == Ph::Counter {
             self.raw(",\"cat\":");
             self.text(self.timeline.name(event.cat));
         }
         self.id("pid", event.pid);
         // Counters belong to processes.
-        if event.ph != Ph::Counter {
+        if event.ph != Ph::Counter && !self.is_of_process(event) {
             self.id("tid", event.tid);
         }
         self.id("id", event.id);
@@ -136,6 +161,13 @@ impl EventWriter<'_> {
         }
         self.arguments(event);
         self.out.push(b'}');
+    }
+
+    /// Names and order of processes belong to no thread.
+    fn is_of_process(&self, event: &Event) -> bool {
+        event.ph == Ph::Metadata
+            && event.tid == Id::Number(0)
+            && self.timeline.name(event.name).starts_with("process_")
     }
 
     fn times(&mut self, event: &Event) {
@@ -156,7 +188,7 @@ impl EventWriter<'_> {
     fn arguments(&mut self, event: &Event) {
         let text = self.timeline.texts.get(event.args);
         let start = self.out.len();
-        self.raw(",\"args\":{");
+        self.out.extend_from_slice(ARGUMENTS);
         let open = self.out.len();
         self.raw(text);
         if let Some(device) = self.timeline.device(event) {
@@ -165,6 +197,15 @@ impl EventWriter<'_> {
         // What was calibrated before has all of these.
         if event.ph == Ph::Complete && !self.timeline.is_processed(event) {
             self.slice(event);
+        }
+        let has_rank = match event.ph {
+            Ph::Instant | Ph::AsyncBegin | Ph::AsyncEnd => !text.is_empty(),
+            Ph::Metadata => self.timeline.dialect(event) == Dialect::Flex,
+            _ => false,
+        };
+        if has_rank && event.rank != NONE && !self.timeline.is_processed(event) {
+            self.key("rank");
+            let _ = write_u64(&mut self.out, u64::from(event.rank));
         }
         if self.out.len() == open {
             self.out.truncate(start);
@@ -176,14 +217,19 @@ impl EventWriter<'_> {
     /// What every slice has.
     fn slice(&mut self, event: &Event) {
         let timeline = self.timeline;
-        if event.rank != crate::timeline::NONE {
+        if event.rank != NONE {
             self.key("rank");
             let _ = write_u64(&mut self.out, u64::from(event.rank));
         }
         if let Some(job) = timeline.jobs.get(event.job as usize) {
             self.key("jobname");
-            let name = format!("{}({})", job.name, job.hash);
-            self.text(&name);
+            // Neighbours are of the same job as a rule.
+            if self.job != event.job {
+                self.job = event.job;
+                let name = format!("{}({})", job.name, job.hash);
+                self.job_name = serde_json::Value::from(name).to_string();
+            }
+            self.out.extend_from_slice(self.job_name.as_bytes());
         }
         let class = self.words.classes.get(usize::from(event.class));
         if let Some(class) = class.filter(|class| !class.is_empty()) {

@@ -6,6 +6,7 @@ pub mod compiler_log;
 pub mod inductor;
 pub mod json;
 pub mod open;
+pub mod perfetto;
 
 pub use capture::fuzz_capture;
 pub use compiler_log::fuzz_compiler_log;

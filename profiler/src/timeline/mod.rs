@@ -365,19 +365,24 @@ impl Timeline {
 /// The value of a member in a text of `"key":value` with commas between them, all
 /// of it valid JSON without white space outside of values.
 pub fn member<'a>(members: &'a str, key: &str) -> Option<&'a str> {
-    let mut rest = members;
-    while let Some(after) = rest.strip_prefix('"') {
+    self::members(members)
+        .find(|(name, _)| *name == key)
+        .map(|(_, value)| value)
+}
+
+/// Keys, as they stand between their quotes, and values of such a text.
+pub fn members(members: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut rest = Some(members);
+    std::iter::from_fn(move || {
+        let after = rest.take()?.strip_prefix('"')?;
         let end = string_end(after)?;
         let name = after.get(..end)?;
         let value = after.get(end + 1..)?.strip_prefix(':')?;
         let len = value_len(value);
         let text = value.get(..len)?;
-        if name == key {
-            return Some(text);
-        }
-        rest = value.get(len..)?.strip_prefix(',')?;
-    }
-    None
+        rest = value.get(len..).and_then(|rest| rest.strip_prefix(','));
+        Some((name, text))
+    })
 }
 
 /// Where a JSON string ends, of which the opening quote is gone.

@@ -17,8 +17,8 @@ use super::token_times::{self, TokenTimes};
 use super::utilization::{self, CompilerInfo, table};
 use super::{
     alignment, alignment_compat, all_reduce_bandwidth, bandwidth, checks, classes, collectives,
-    comm_summary, exchanges, flows, launch_flows, normalize, overlap, overlap_share, power,
-    prep_queue, refine, rows, sequence, split,
+    comm_summary, exchanges, flows, job_shifts_compat, launch_flows, normalize, overlap,
+    overlap_share, power, prep_queue, refine, rows, sequence, split,
 };
 use crate::export::tables::{collectives as collective_rows, kernels, rows as further};
 use crate::timeline::{Kinds, Timeline};
@@ -198,10 +198,15 @@ impl Run<'_> {
 
     /// 4 to 7, 11 and 12: frequency, jobs, wraps, times.
     fn calibrate(&mut self) {
+        let moves_jobs = self.has(Stage::FrequencyAlignApply);
+        let is_literal = self.config.compat_bugs;
+        if moves_jobs && is_literal {
+            job_shifts_compat::run(self.timeline, self.messages);
+        }
         let options = calibration::Options {
             mhz: self.config.soc_mhz,
             is_fitted: self.config.is_fitted,
-            moves_jobs: self.has(Stage::FrequencyAlignApply),
+            moves_jobs: moves_jobs && !is_literal,
             converts: self.has(Stage::TightenHtsByInstrType),
         };
         self.outcome.calibration = calibration::run(self.timeline, options);
@@ -266,17 +271,20 @@ impl Run<'_> {
             return;
         }
         let config = self.config;
-        let outcome = overlap::resolve(self.timeline, config.overlap, config.max_tid_streams);
+        let (mode, spare) = (config.overlap, config.max_tid_streams);
+        let outcome = overlap::resolve(self.timeline, mode, spare, self.messages);
         self.tell_overlap(&outcome);
         self.outcome.overlap = outcome;
     }
 
     /// 24 to 26: power, bandwidth.
     fn count(&mut self) {
+        // Charge is read at a counter value, of which the host time must be known.
+        let is_converted = self.has(Stage::CycleCountToWallclock);
         if let Some(source) = self
             .counters()
             .power
-            .filter(|_| self.has(Stage::ComputePower))
+            .filter(|_| self.has(Stage::ComputePower) && is_converted)
         {
             let options = power::Options {
                 source,
@@ -284,6 +292,11 @@ impl Run<'_> {
                 skip: self.config.power_skip_events,
             };
             let found = power::run(self.timeline, &self.kinds, &options, self.messages);
+            if !self.config.extended {
+                // acelyzer says it for the step before as well, which has none.
+                let text = format_args!("PEC event stats o/i: 0 / 0");
+                self.messages.info("PEC", text);
+            }
             self.outcome.power = Some(found);
         }
         if self.has(Stage::ComputeBandwidth) {

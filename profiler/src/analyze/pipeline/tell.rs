@@ -23,6 +23,17 @@ impl Run<'_> {
                 ),
             );
         }
+        if found.earlier > 0 && !self.config.extended {
+            let count = found.earlier;
+            messages.warn(
+                "OVC",
+                format_args!(
+                    "OVC: reference epoch had to be updated {count} times with newly detected \
+                     earlier timestamps. This indicates events with 0.0-timestamps or \
+                     out-of-order input events."
+                ),
+            );
+        }
         for clock in &found.clocks {
             let off = (clock.mhz - self.config.soc_mhz).abs();
             let is_known = clock.mhz_error < SURE.min(off);

@@ -194,6 +194,11 @@ impl IdealTable {
         self.total.unwrap_or(self.cycles)
     }
 
+    /// Whether the table says its sum itself.
+    pub fn has_total(&self) -> bool {
+        self.total.is_some()
+    }
+
     /// The kernels of the first rows, by their numbers.
     pub(super) fn sequence(&self) -> &[u32] {
         &self.sequence

@@ -98,7 +98,7 @@ pub(super) fn config(settings: &Settings, messages: &mut Messages) -> Result<Con
         counters: counters(&settings.counter),
         soc_mhz: settings.freq[0],
         core_mhz: settings.freq[1],
-        power_scale: power_scale(settings.power_scale.as_deref()),
+        power_scale: power_scale(settings.power_scale.as_deref(), settings.compat_bugs),
         power_skip_events: settings.skip_events,
         power_stats: settings.power_stats,
         event_filter: event_filter(&settings.event_filter, messages)?,
@@ -176,9 +176,10 @@ fn counters(given: &CounterList) -> Counters {
     }
 }
 
-fn power_scale(text: Option<&str>) -> PowerScale {
+fn power_scale(text: Option<&str>, compat_bugs: bool) -> PowerScale {
     match text {
-        None => PowerScale::default(),
+        None if compat_bugs => PowerScale::default(),
+        None => PowerScale::Auto,
         Some(text) => super::argparse::float(text).map_or(PowerScale::Auto, PowerScale::Fixed),
     }
 }

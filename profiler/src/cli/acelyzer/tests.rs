@@ -278,6 +278,9 @@ fn a_configuration_has_what_was_asked_for() {
     assert_eq!((config.soc_mhz, config.core_mhz), (560.0, 1000.0));
     assert_eq!(config.max_tid_streams, Some(1));
     assert_eq!(config.power_scale, PowerScale::Auto);
+    let scale = |line| super::tests::config(line).power_scale;
+    assert_eq!(scale("-i x"), PowerScale::Auto);
+    assert_eq!(scale("-i x --compat-bugs"), PowerScale::Fixed(1.0));
     assert_eq!(config.event_filter.len(), 1);
     assert!(config.compat_bugs && config.power_skip_events);
     for on in [

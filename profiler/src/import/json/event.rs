@@ -24,7 +24,7 @@ pub(super) struct Block {
 
 /// A block's events.
 #[derive(Debug, Default)]
-pub(super) struct Parsed {
+pub(in crate::import) struct Parsed {
     pub events: Vec<Event>,
     pub devices: Vec<Device>,
     pub transfers: Vec<Transfer>,
@@ -164,15 +164,18 @@ impl Mark {
 }
 
 /// Reads one event.
-struct Reader<'p> {
-    origin: i64,
-    offset: u64,
-    parsed: &'p mut Parsed,
+pub(in crate::import) struct Reader<'p> {
+    /// What times are counted from, microseconds.
+    pub origin: i64,
+    /// Where the event stands in the file.
+    pub offset: u64,
+    /// Where it goes.
+    pub parsed: &'p mut Parsed,
 }
 
 /// What an event's object said, as far as it matters.
 #[derive(Default)]
-struct Fields<'a> {
+pub(in crate::import) struct Fields<'a> {
     ph: Option<Cow<'a, str>>,
     name: Option<Sym>,
     cat: Sym,
@@ -182,7 +185,8 @@ struct Fields<'a> {
     tid: Option<&'a str>,
     id: Option<&'a str>,
     binds_enclosing: bool,
-    correlation: u64,
+    /// `args.correlation`; 0: none.
+    pub correlation: u64,
     stamps: [Option<&'a str>; 5],
     cycles: Option<&'a str>,
     power: Option<&'a str>,
@@ -301,7 +305,8 @@ impl Reader<'_> {
         Ok(event)
     }
 
-    fn argument_text(&mut self, start: usize) -> Text {
+    /// What was added to the text since `start`, without the comma behind it.
+    pub(in crate::import) fn argument_text(&mut self, start: usize) -> Text {
         let text = &mut self.parsed.text;
         // The comma behind the last.
         let end = text.len().saturating_sub(1).max(start);
@@ -332,7 +337,7 @@ impl Reader<'_> {
     }
 
     /// Counters and transfers go to tables of their own.
-    fn sides(&mut self, fields: &Fields<'_>, event: &mut Event) {
+    pub(in crate::import) fn sides(&mut self, fields: &Fields<'_>, event: &mut Event) {
         event.device = self.device(fields, event);
         if let Some(transfer) = fields.transfer {
             event.transfer = self.parsed.transfers.len() as u32;
@@ -443,22 +448,30 @@ impl<'a> Visitor<'a> for Arguments<'_, 'a, '_> {
         while let Some(key) = map.next_key_seed(Key)? {
             let value: &'a RawValue = map.next_value()?;
             let text = value.get();
-            match &*key {
-                "TS1" => fields.stamps[0] = Some(text),
-                "TS2" => fields.stamps[1] = Some(text),
-                "TS3" => fields.stamps[2] = Some(text),
-                "TS4" => fields.stamps[3] = Some(text),
-                "TS5" => fields.stamps[4] = Some(text),
-                "Power" => fields.power = Some(text),
-                "cycles_ts" => fields.cycles = Some(text),
-                "charge" => fields.charge = Some(text),
-                key => {
-                    hint(parsed, fields, key, text);
-                    member(&mut parsed.text, renamed(key), text);
-                }
-            }
+            fields.argument(parsed, &key, text);
         }
         Ok(())
+    }
+}
+
+impl<'a> Fields<'a> {
+    /// Takes an argument: counters and their like to their fields, what analyses want
+    /// to know of the others to theirs, and the text of these to the block's.
+    pub(in crate::import) fn argument(&mut self, parsed: &mut Parsed, key: &str, text: &'a str) {
+        match key {
+            "TS1" => self.stamps[0] = Some(text),
+            "TS2" => self.stamps[1] = Some(text),
+            "TS3" => self.stamps[2] = Some(text),
+            "TS4" => self.stamps[3] = Some(text),
+            "TS5" => self.stamps[4] = Some(text),
+            "Power" => self.power = Some(text),
+            "cycles_ts" => self.cycles = Some(text),
+            "charge" => self.charge = Some(text),
+            key => {
+                hint(parsed, self, key, text);
+                member(&mut parsed.text, renamed(key), text);
+            }
+        }
     }
 }
 
@@ -511,7 +524,7 @@ const TRANSFER: [&str; 7] = [
 ];
 
 /// Adds `"key":value,` to a text.
-fn member(out: &mut String, key: &str, value: &str) {
+pub(in crate::import) fn member(out: &mut String, key: &str, value: &str) {
     if key.bytes().all(|b| b != b'"' && b != b'\\' && b >= b' ') {
         out.push('"');
         out.push_str(key);

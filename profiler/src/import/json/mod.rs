@@ -6,7 +6,7 @@
 //! a few blocks, never the file.
 
 mod cut;
-mod event;
+pub(super) mod event;
 mod file;
 mod problem;
 #[cfg(test)]
@@ -16,7 +16,7 @@ pub use file::{End, JsonError};
 pub use problem::{Problems, Seen, Trouble};
 
 use crate::parallel;
-use crate::timeline::{Dialect, Event, Id, Job, NONE, Ph, Sym, Timeline};
+use crate::timeline::{Device, Dialect, Event, Id, Job, NONE, Ph, Sym, Timeline};
 use event::Parsed;
 use rustc_hash::FxHashMap;
 use std::io::Read;
@@ -104,6 +104,18 @@ pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<R
     })
 }
 
+/// Reads any bytes, for the fuzzer: what was read must be written as JSON.
+#[doc(hidden)]
+pub fn fuzz_trace_json(data: &[u8]) {
+    let mut timeline = Timeline::default();
+    let _ = read(data, "fuzz.json", &mut timeline);
+    for event in &timeline.events {
+        let members = format!("{{{}}}", timeline.texts.get(event.args));
+        let value = serde_json::from_str::<serde::de::IgnoredAny>(&members);
+        assert!(value.is_ok(), "{members}");
+    }
+}
+
 fn member<'a>(members: &'a [(String, String)], key: &str) -> Option<&'a str> {
     let found = members.iter().find(|(known, _)| known == key);
     found.map(|(_, value)| value.as_str())
@@ -156,7 +168,7 @@ fn new_job(path: &str, members: &[(String, String)]) -> Job {
 /// `hash(path) % 10000` of CPython since 3.11 with `PYTHONHASHSEED=0`: SipHash-1-3
 /// with a key of zeros, over the characters as CPython keeps them (1, 2 or 4 bytes
 /// each, by the widest).
-fn job_hash(path: &str) -> u32 {
+pub(super) fn job_hash(path: &str) -> u32 {
     use std::hash::Hasher as _;
     let widest = path.chars().map(u32::from).max().unwrap_or(0);
     let mut bytes = Vec::with_capacity(path.len());
@@ -175,6 +187,28 @@ fn job_hash(path: &str) -> u32 {
         hash => hash,
     };
     hash.rem_euclid(10_000) as u32
+}
+
+/// A begin finds its end: it is a slice now.
+pub(super) fn close(
+    begin: &mut Event,
+    end: f64,
+    devices: &[Device],
+    problems: &mut Problems,
+    place: u64,
+) {
+    begin.ph = Ph::Complete;
+    begin.dur = end - begin.ts;
+    if begin.dur < 0.0 {
+        begin.dropped = true;
+        problems.add(Trouble::NegativeDuration, place);
+    } else if begin.dur == 0.0 {
+        problems.add(Trouble::ZeroDuration, place);
+        let device = devices.get(begin.device as usize);
+        if device.is_some_and(|d| d.stamps[0] != d.stamps[4]) {
+            problems.add(Trouble::ZeroHostTime, place);
+        }
+    }
 }
 
 /// Puts the blocks' events together.
@@ -260,18 +294,8 @@ impl Joiner<'_> {
         let Some(begin) = events.get_mut(index) else {
             return;
         };
-        begin.ph = Ph::Complete;
-        begin.dur = end.ts - begin.ts;
-        if begin.dur < 0.0 {
-            begin.dropped = true;
-            self.problems.add(Trouble::NegativeDuration, place_of_begin);
-        } else if begin.dur == 0.0 {
-            self.problems.add(Trouble::ZeroDuration, place_of_begin);
-            let device = self.into.devices.get(begin.device as usize);
-            if device.is_some_and(|d| d.stamps[0] != d.stamps[4]) {
-                self.problems.add(Trouble::ZeroHostTime, place_of_begin);
-            }
-        }
+        let devices = &self.into.devices;
+        close(begin, end.ts, devices, &mut self.problems, place_of_begin);
     }
 
     /// The file is over.

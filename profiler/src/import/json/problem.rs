@@ -36,11 +36,20 @@ pub enum Trouble {
     BadText,
     /// NaN or infinity, which JSON does not have; taken as not given.
     NotANumber,
+    /// Perfetto: a packet that cannot be decoded.
+    BadPacket,
+    /// Perfetto: the recorder lost packets here.
+    LostPackets,
+    /// Perfetto: an event that refers to a text, state or track that the file does not
+    /// have.
+    Unresolved,
+    /// Perfetto: a time on a clock that no snapshot relates to the trace's.
+    UnknownClock,
 }
 
 impl Trouble {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 19] = [
         Self::NotAnObject,
         Self::Syntax,
         Self::Incomplete,
@@ -56,6 +65,10 @@ impl Trouble {
         Self::NeverBegun,
         Self::BadText,
         Self::NotANumber,
+        Self::BadPacket,
+        Self::LostPackets,
+        Self::Unresolved,
+        Self::UnknownClock,
     ];
 
     /// Whether the event is left out.
@@ -90,6 +103,10 @@ impl fmt::Display for Trouble {
             Self::NeverBegun => "an end (E) without a begin (B)",
             Self::BadText => "not UTF-8",
             Self::NotANumber => "NaN or Infinity, which JSON does not have",
+            Self::BadPacket => "a packet that cannot be decoded",
+            Self::LostPackets => "packets that were lost while recording",
+            Self::Unresolved => "refers to a text, state or track that is not in the file",
+            Self::UnknownClock => "a time on a clock that nothing relates to the trace's",
         })
     }
 }
@@ -111,7 +128,7 @@ pub struct Problems {
 
 impl Problems {
     /// Counts one.
-    pub(super) fn add(&mut self, trouble: Trouble, offset: u64) {
+    pub(in crate::import) fn add(&mut self, trouble: Trouble, offset: u64) {
         self.add_all(
             trouble,
             Seen {
