@@ -79,6 +79,8 @@ pub struct Config {
     pub torch_statistics: bool,
     /// Write statistics tables.
     pub stats: bool,
+    /// Write tables and reports beside the trace.
+    pub write_tables: bool,
     /// Do what acelyzer does not, too: faults that traces are known for, shares of
     /// communication, further tables.
     pub extended: bool,
@@ -129,6 +131,7 @@ impl Default for Config {
             comm_summarize_seq: false,
             torch_statistics: true,
             stats: true,
+            write_tables: true,
             extended: false,
             verify: false,
             ignore_critical: false,

@@ -19,6 +19,7 @@ const LINES: usize = 8;
 pub(super) fn find(report: &Report) -> Vec<Finding> {
     let mut findings = Vec::new();
     inputs(report, &mut findings);
+    without_kernels(report, &mut findings);
     clocks(report, &mut findings);
     jobs(report, &mut findings);
     ranks(report, &mut findings);
@@ -66,6 +67,19 @@ fn inputs(report: &Report, findings: &mut Vec<Finding>) {
         let text = "Not everything in the files could be used.".to_owned();
         add(findings, Weight::Warning, text, lines);
     }
+}
+
+/// Nothing to tell about, which is rarely what was wanted.
+fn without_kernels(report: &Report, findings: &mut Vec<Finding>) {
+    if report.inputs.is_empty() || !report.active.is_empty() {
+        return;
+    }
+    let lines = report.inputs.iter().map(|input| {
+        let (path, events, dialect) = (&input.path, input.events, input.dialect);
+        format!("{path}: {events} events ({dialect})")
+    });
+    let text = "There are no kernels in the traces.".to_owned();
+    add(findings, Weight::Warning, text, lines.collect());
 }
 
 fn clocks(report: &Report, findings: &mut Vec<Finding>) {

@@ -102,7 +102,7 @@ impl Analysis<'_> {
         }
         // A page stands alone; without an output there is nothing to stand beside.
         let has_place = config.write_trace || self.style == Style::Acelyzer;
-        let has_tables = config.format != Format::Html && has_place;
+        let has_tables = config.format != Format::Html && has_place && config.write_tables;
         for table in outcome.tables.iter().filter(|_| has_tables) {
             let path = beside(&config.output, table.purpose, table.extension);
             let mut file = OutputFile::create(&path)?;
@@ -128,9 +128,9 @@ impl Analysis<'_> {
         }
         let order = &outcome.order;
         write_trace(&timeline, &header, order, file, config, self.messages)?;
-        if self.style == Style::Aiprof && config.stats {
+        if self.style == Style::Aiprof && config.write_tables {
             let mut file = OutputFile::create(&beside(&config.output, "report", "json"))?;
-            serde_json::to_writer_pretty(&mut file, &report)?;
+            serde_json::to_writer(&mut file, &report)?;
             file.commit()?;
             let path = beside(&config.output, "report", "html");
             write_page(&report, OutputFile::create(&path)?)?;
@@ -235,6 +235,10 @@ impl Analysis<'_> {
             }
         }
         match failed {
+            // Each was said already.
+            Some(_) if recordings.is_empty() && self.style == Style::Aiprof => {
+                bail!("there is nothing to analyse")
+            }
             Some(error) if recordings.is_empty() => return Err(error),
             _ => {}
         }
@@ -250,6 +254,9 @@ impl Analysis<'_> {
         let input = open::open(path).with_context(|| format!("cannot read {shown}"))?;
         match input.contents {
             Contents::Json | Contents::Perfetto => {}
+            Contents::Log if self.style == Style::Aiprof => {
+                bail!("{shown} is a log, no trace; logs of the compiler go with -c")
+            }
             Contents::Log => bail!("Unrecognized file type. file: {shown}"),
         }
         let name = path.to_string_lossy();

@@ -1,6 +1,7 @@
 //! `aiprof analyze`: traces become calibrated traces, tables and findings.
 
 use super::analysis::{self, Analysis, Style};
+use super::output::STDOUT;
 use super::{Verbosity, log, screen, usage_error};
 use crate::analyze::config::{
     Config, Counters, EventFilter, Format, OverlapMode, PowerScale, PowerSource, RankAlignment,
@@ -12,7 +13,7 @@ use anyhow::{Result, anyhow, bail};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum, ValueHint};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,13 +35,13 @@ command line; with --verify 1 if a check failed.";
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, after_help = "`aiprof analyze --help` has examples.")]
 pub(crate) struct AnalyzeArgs {
-    /// Traces, also patterns in quotes: 'dir/rank*.json'
+    /// Traces, also patterns in quotes: 'dir/rank*.json'; -: stdin
     #[arg(required = true, value_name = "INPUT", value_hint = ValueHint::FilePath)]
     inputs: Vec<String>,
 
     /// Where the trace goes; its extension chooses the format (.json, .json.gz,
-    /// .pftrace), tables and reports stand beside it; .html: the report alone [without:
-    /// the summary on the terminal only]
+    /// .pftrace), tables and reports stand beside it; .html: the report alone; -: the trace to
+    /// stdout [without: the summary on the terminal only]
     #[arg(short, long, value_name = "OUT", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
 
@@ -147,10 +148,7 @@ impl ValueEnum for OverlapMode {
 /// No trace can be read, or a result not be written.
 pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     let config = config(args, verbosity)?;
-    let files = analysis::files(&config.inputs);
-    if files.is_empty() {
-        bail!("no such file: {}", args.inputs.join(" "));
-    }
+    let files = files(&config)?;
     let mut messages = Messages::new(config.level);
     let mut show = |text: &str| screen::set_progress(text);
     let wants_progress = screen::has_progress() && !verbosity.is_quiet();
@@ -171,9 +169,75 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     let report = analysis.run(&files);
     screen::clear_progress();
     log::analysis(&messages);
+    let report = report?;
+    if config.output == Path::new(STDOUT) {
+        if !verbosity.is_quiet() {
+            analysis_text::write(&report, &mut std::io::stderr().lock())?;
+        }
+        return Ok(0);
+    }
     let mut out = std::io::stdout().lock();
-    analysis_text::write(&report?, &mut out)?;
+    analysis_text::write(&report, &mut out)?;
     Ok(0)
+}
+
+/// The files to read; what is wrong with names shows before any work is done.
+fn files(config: &Config) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for pattern in &config.inputs {
+        let found = analysis::files(std::slice::from_ref(pattern));
+        if found.is_empty() {
+            bail!("no such file: {pattern}");
+        }
+        files.extend(found);
+    }
+    if let Some(path) = config.compiler_info.iter().find(|path| !path.exists()) {
+        bail!("no such file: {}", path.display());
+    }
+    let output = &config.output;
+    if output.is_dir() {
+        let example = output.join("out.json");
+        bail!(
+            "{} is a directory; name a file in it, such as -o {}",
+            output.display(),
+            example.display()
+        );
+    }
+    // A trace is not to be made again.
+    let place = output.canonicalize().ok().filter(|place| place.is_file());
+    let is_place = |file: &&PathBuf| place.is_some() && file.canonicalize().ok() == place;
+    if let Some(file) = files.iter().find(is_place) {
+        bail!(
+            "{} is read, it would be overwritten: name another file with -o",
+            file.display()
+        );
+    }
+    Ok(files)
+}
+
+/// The output's format, by its extension.
+fn format(args: &AnalyzeArgs) -> Result<Format> {
+    let Some(output) = &args.output else {
+        return Ok(match args.verify {
+            true => Format::Text,
+            false => Format::Json,
+        });
+    };
+    let extension = output
+        .extension()
+        .map(|extension| extension.to_string_lossy());
+    Ok(match extension.as_deref() {
+        Some("pftrace" | "perfetto-trace") => Format::Protobuf,
+        Some("html" | "htm") => Format::Html,
+        Some("json" | "gz") => Format::Json,
+        _ if args.verify => Format::Text,
+        None => Format::Json,
+        Some(other) => {
+            return Err(usage_error(format!(
+                "no format is called .{other}: -o takes .json, .json.gz, .pftrace or .html"
+            )));
+        }
+    })
 }
 
 fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
@@ -188,19 +252,16 @@ fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
     let mut limit = base.event_limit.clone();
     limit.ts_start = args.from.unwrap_or(limit.ts_start);
     limit.ts_end = args.to.unwrap_or(limit.ts_end);
+    let is_stdout = args.output.as_deref() == Some(Path::new("-"));
     let mut config = Config {
-        inputs: args.inputs.clone(),
+        inputs: args.inputs.iter().map(|name| stdin_of(name)).collect(),
         write_trace: args.output.is_some(),
-        output: args.output.clone().unwrap_or_default(),
-        format: match args.output.as_ref().and_then(|path| path.extension()) {
-            Some(extension) if extension == "pftrace" || extension == "perfetto-trace" => {
-                Format::Protobuf
-            }
-            Some(extension) if extension == "json" || extension == "gz" => Format::Json,
-            Some(extension) if extension == "html" || extension == "htm" => Format::Html,
-            _ if args.verify => Format::Text,
-            _ => Format::Json,
+        output: match &args.output {
+            Some(_) if is_stdout => PathBuf::from(STDOUT),
+            output => output.clone().unwrap_or_default(),
         },
+        write_tables: !args.no_tables && !is_stdout,
+        format: format(args)?,
         tensorboard: args.tensorboard,
         refine_names: true,
         keep_names: !args.tensorboard,
@@ -229,7 +290,7 @@ fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
         max_tid_streams: Some(64),
         flow: !args.no_flows,
         build_coll_event: !args.no_flows,
-        stats: !args.no_tables,
+        stats: true,
         extended: true,
         verify: args.verify,
         level: match (verbosity.is_quiet(), verbosity.is_verbose()) {
@@ -247,6 +308,14 @@ fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
     let profile = Profile::builtin(name).ok_or_else(|| anyhow!("no profile {name}"))?;
     config.select_stages(&profile, &mut Messages::new(Level::Error));
     Ok(config)
+}
+
+/// `-` is stdin.
+fn stdin_of(name: &str) -> String {
+    match name {
+        "-" => "/dev/stdin".to_owned(),
+        name => name.to_owned(),
+    }
 }
 
 /// `SOC[:CORE]` in MHz.

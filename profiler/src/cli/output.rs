@@ -5,9 +5,13 @@ use crate::export::ExportError;
 use anyhow::{Context, Result, bail};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
+
+/// Where results go that go to stdout.
+pub(crate) const STDOUT: &str = "/dev/stdout";
 
 /// A file being written. It takes its name only in [`OutputFile::commit`]; dropped
 /// before that, it leaves nothing behind.
@@ -28,6 +32,16 @@ impl OutputFile {
     /// The place is a directory, does not exist or is not writable; the message
     /// says what to do.
     pub(crate) fn create(path: &Path) -> Result<Self> {
+        if path == Path::new(STDOUT) {
+            // As it is open: it may be a file that others write to as well.
+            let stdout = io::stdout().as_fd().try_clone_to_owned();
+            let stdout = stdout.context("cannot write to stdout")?;
+            return Ok(Self {
+                path: path.to_owned(),
+                writer: BufWriter::new(File::from(stdout)),
+                temporary: None,
+            });
+        }
         // The file that a link leads to is replaced, not the link.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let existing = std::fs::metadata(&path).ok();

@@ -5,6 +5,8 @@ use std::io::{self, Write};
 
 /// Kernels that are listed for each rank.
 const KERNELS: usize = 15;
+/// Length of a line of a finding, characters; longer ones are cut.
+const LINE: usize = 1000;
 /// Length of a kernel's name, characters; longer ones are cut.
 const NAME: usize = 60;
 
@@ -15,7 +17,13 @@ const NAME: usize = 60;
 pub fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
     for input in &report.inputs {
         let (path, events, dialect) = (&input.path, input.events, input.dialect);
-        writeln!(out, "{path}: {events} events ({dialect})")?;
+        let path = plain(path);
+        let made_up = if input.is_synthetic {
+            ", synthetic"
+        } else {
+            ""
+        };
+        writeln!(out, "{path}: {events} events ({dialect}{made_up})")?;
     }
     writeln!(out, "{:.3} ms in all\n", report.elapsed_us / 1000.0)?;
     for finding in &report.findings {
@@ -24,9 +32,9 @@ pub fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
             Weight::Warning => " !",
             Weight::Note => "  ",
         };
-        writeln!(out, "{mark} {}", finding.text)?;
+        writeln!(out, "{mark} {}", plain(&finding.text))?;
         for line in &finding.evidence {
-            writeln!(out, "     {line}")?;
+            writeln!(out, "     {}", plain(line))?;
         }
     }
     active(report, out)?;
@@ -97,11 +105,26 @@ fn kernels(report: &Report, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// A name in one line, without what could move the cursor.
+/// A text in one line, without what could move the cursor or turn text around.
+fn plain(text: &str) -> String {
+    let is_unseen = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let shown = text.chars().map(|c| if is_unseen(c) { ' ' } else { c });
+    let mut shown: String = shown.take(LINE + 1).collect();
+    if shown.chars().count() > LINE {
+        shown.pop();
+        shown.push_str("[..]");
+    }
+    shown
+}
+
+/// A name that fits a table.
 fn shown(name: &str) -> String {
-    let plain = name.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let cut: String = plain.clone().take(NAME).collect();
-    match plain.count() > NAME {
+    let name = plain(name);
+    let cut: String = name.chars().take(NAME).collect();
+    match name.chars().count() > NAME {
         true => cut + "[..]",
         false => cut,
     }

@@ -33,8 +33,8 @@ pub(super) fn find(report: &Report, findings: &mut Vec<Finding>) {
 fn faults(report: &Report, findings: &mut Vec<Finding>) {
     for fault in &report.details.faults {
         let text = format!(
-            "The trace has {} {}: its times can be trusted less there.",
-            fault.count, fault.fault
+            "Faults in the trace as it was read, {}: {}.",
+            fault.fault, fault.count
         );
         let lines = fault.evidence.iter().map(|event| {
             format!(

@@ -61,8 +61,33 @@ fn nothing_is_said_of_nothing() {
 }
 
 #[test]
+fn a_trace_without_kernels_is_told() {
+    let report = Report {
+        inputs: vec![Input {
+            path: "a.json".into(),
+            dialect: "torch",
+            rank: None,
+            events: 12,
+            is_synthetic: false,
+            problems: Vec::new(),
+        }],
+        ..Report::default()
+    };
+    let found = only(&report);
+    assert_eq!(found.text, "There are no kernels in the traces.");
+    assert_eq!(found.evidence, ["a.json: 12 events (torch)"]);
+}
+
+#[test]
 fn the_worst_comes_first() {
     let report = Report {
+        active: vec![Active {
+            rank: 0,
+            kernel_us: 1.0,
+            busy_us: 1.0,
+            elapsed_us: 1.0,
+            busy_percent: 100.0,
+        }],
         clocks: vec![clock(0, 557.0)],
         inputs: vec![Input {
             path: "a.json".into(),
