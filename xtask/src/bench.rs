@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: measurements, some beside other profilers.
 
+mod analyze;
 mod bpf;
 mod finish;
 mod memory;
@@ -24,7 +25,7 @@ use crate::packages::Group;
 use crate::proc::{capture, cargo, is_root, run, target_dir};
 
 pub(crate) const HELP: &str = "
-Measures, in a release build, as root:
+Measures, in a release build, all but the last two as root:
 
   sampler            aiprof beside perf and bpftrace on the same workload, in
                      turns: BPF time per sample, complete stacks, CPU, memory,
@@ -33,11 +34,17 @@ Measures, in a release build, as root:
   memory             100 processes of 10 large programs: aiprof's memory
   probes             what a probed call costs, beside bpftrace on the same
                      function; launches a second without a loss
+  analyze            `aiprof acelyzer` beside acelyzer itself and a bare copy
+                     of the same generated traces: time, memory, growth
   unwind-table FILE  rows, bytes and seconds of the unwind tables of all of FILE
 
   --rounds N    how often; medians are reported (3)
   --seconds N   sampler, memory, probes: how long each recording lasts (10, 60, 3)
   --peers       sampler: also lightswitch, installed by cargo (minutes)
+  --events N    analyze: events of a file (1,000,000); acelyzer gets a tenth
+  --full        analyze: all of them for acelyzer (10 minutes), and growth up to
+                ten times as many (15 GB of disk)
+  --programs DIR  analyze: aiprof, aiu-trace and json-copy are built already, there
   --write       also replaces the result in docs/benchmarks.md
 
   --wait N      seconds to wait in all for a quiet machine (600)
@@ -55,19 +62,33 @@ struct Options {
     /// For a quiet machine, over all rounds.
     wait: Duration,
     peers: bool,
+    events: Option<u64>,
+    full: bool,
+    /// Where the programs are, if they are not to be built.
+    programs: Option<PathBuf>,
     write: bool,
 }
 
 impl Options {
     /// The command that repeats a measurement.
     fn command(&self, what: &str) -> String {
-        let peers = if self.peers { " --peers" } else { "" };
-        let seconds = self
-            .asked_seconds
-            .map_or_else(String::new, |n| format!(" --seconds {n}"));
+        let flag = |name: &str, given| {
+            if given {
+                format!(" --{name}")
+            } else {
+                String::new()
+            }
+        };
+        let number = |name: &str, given: Option<u64>| {
+            given.map_or_else(String::new, |n| format!(" --{name} {n}"))
+        };
         format!(
-            "cargo xtask bench {what}{peers} --rounds {}{seconds}",
-            self.rounds
+            "cargo xtask bench {what}{}{}{}{}{}",
+            flag("peers", self.peers),
+            flag("full", self.full),
+            number("rounds", Some(self.rounds)),
+            number("seconds", self.asked_seconds),
+            number("events", self.events),
         )
     }
 }
@@ -78,6 +99,9 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     let seconds = args.number("--seconds")?;
     let wait = Duration::from_secs(args.number("--wait")?.unwrap_or(600));
     let peers = args.flag("--peers");
+    let events = args.number("--events")?;
+    let full = args.flag("--full");
+    let programs = args.option("--programs")?.map(PathBuf::from);
     let write = args.flag("--write");
     let what = args.positional();
     let file = args.positional();
@@ -88,6 +112,9 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
         asked_seconds: seconds,
         wait,
         peers,
+        events,
+        full,
+        programs: programs.clone(),
         write,
     };
     match (what.as_deref(), file.as_deref()) {
@@ -95,6 +122,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
         (Some("finish"), None) => as_root().and_then(|()| finish::main(&options(30))),
         (Some("memory"), None) => as_root().and_then(|()| memory::main(&options(60))),
         (Some("probes"), None) => as_root().and_then(|()| probes::main(&options(3))),
+        (Some("analyze"), None) => analyze::main(&options(0)),
         (Some("unwind-table"), Some(file)) => unwind::main(&options(0), file),
         (Some("unwind-table"), None) => bail!("unwind-table needs a FILE"),
         (Some(other), _) => bail!("there is no bench {other:?}; see `cargo xtask help bench`"),

@@ -18,7 +18,8 @@ use crate::packages::Group;
 use crate::proc::{capture, cargo, display, root, run, target_dir};
 
 pub(crate) const HELP: &str = "
-Fuzzes one TARGET, or each in turn, for N seconds (default 60):
+Fuzzes one TARGET, or each in turn, for --seconds N (default 60), or until it
+had --runs N inputs; with both, whichever comes first:
 
   eh_frame       the unwind table builder, on ELF files
   perf_map       the reader of perf map files
@@ -57,6 +58,31 @@ const TARGETS: &[&str] = &[
 
 /// Seconds for each target when a person asks.
 const SECONDS: u64 = 60;
+
+/// When a target had enough.
+#[derive(Clone, Copy)]
+struct Enough {
+    seconds: Option<u64>,
+    runs: Option<u64>,
+}
+
+impl Enough {
+    /// What was asked for: with a number of inputs, time ends nothing by itself.
+    fn new(seconds: Option<u64>, runs: Option<u64>) -> Self {
+        let seconds = seconds.or_else(|| runs.is_none().then_some(SECONDS));
+        Self { seconds, runs }
+    }
+
+    /// In libFuzzer's words.
+    fn options(self) -> Vec<String> {
+        let option = |name, value: Option<u64>| value.map(|n| format!("-{name}={n}"));
+        let all = [
+            option("max_total_time", self.seconds),
+            option("runs", self.runs),
+        ];
+        all.into_iter().flatten().collect()
+    }
+}
 /// Memory of one fuzz process, in MiB: every reader must stay far below.
 const MEMORY_MIB: u64 = 1024;
 /// Seconds for one input, after which it counts as a hang.
@@ -79,12 +105,12 @@ const COVERAGE: &str = "-Cpasses=sancov-module \
 
 pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     let mut args = Args::new(args);
-    let seconds = args.number("--seconds")?.unwrap_or(SECONDS);
+    let enough = Enough::new(args.number("--seconds")?, args.number("--runs")?);
     let chosen = args.positional();
     args.end()?;
     let targets = select(chosen.as_deref())?;
     ensure(&[Group::Build, Group::Fuzz])?;
-    let counts = fuzz(&targets, seconds);
+    let counts = fuzz(&targets, enough);
     print!("{}", counts.details());
     println!("{counts}");
     Ok(if counts.failed == 0 {
@@ -97,7 +123,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
 /// A short run of every target, for the test run.
 pub(crate) fn smoke(seconds: u64) -> Result<Counts> {
     if try_ensure(&[Group::Build, Group::Fuzz])? {
-        return Ok(fuzz(TARGETS, seconds));
+        return Ok(fuzz(TARGETS, Enough::new(Some(seconds), None)));
     }
     let mut counts = Counts::default();
     TARGETS
@@ -119,14 +145,14 @@ fn select(chosen: Option<&str>) -> Result<Vec<&'static str>> {
     }
 }
 
-fn fuzz(targets: &[&str], seconds: u64) -> Counts {
+fn fuzz(targets: &[&str], enough: Enough) -> Counts {
     let mut counts = Counts::default();
     // The versions that aiprof is built with; cargo drops and adds the rest.
     if let Err(error) = fs::copy(root().join("Cargo.lock"), root().join("fuzz/Cargo.lock")) {
         eprintln!("xtask: cannot copy Cargo.lock to fuzz: {error}; cargo chooses versions");
     }
     for name in targets {
-        match build(name).and_then(|binary| fuzz_one(name, &binary, seconds)) {
+        match build(name).and_then(|binary| fuzz_one(name, &binary, enough)) {
             Ok(()) => counts.pass(),
             Err(error) => {
                 eprintln!("xtask: fuzz {name}: {error:#}");
@@ -167,7 +193,7 @@ pub(crate) fn host_triple() -> Result<String> {
     Ok(host.context("rustc -vV names no host")?.to_string())
 }
 
-fn fuzz_one(name: &str, binary: &Path, seconds: u64) -> Result<()> {
+fn fuzz_one(name: &str, binary: &Path, enough: Enough) -> Result<()> {
     let work = target_dir().join("fuzz");
     let (corpus, failures) = (
         work.join("corpus").join(name),
@@ -181,7 +207,7 @@ fn fuzz_one(name: &str, binary: &Path, seconds: u64) -> Result<()> {
     let log = work.join(format!("{name}.log"));
     let mut command = Command::new(binary);
     command
-        .arg(format!("-max_total_time={seconds}"))
+        .args(enough.options())
         .arg(format!("-rss_limit_mb={MEMORY_MIB}"))
         .arg(format!("-timeout={HANG_SECONDS}"))
         .arg(format!("-max_len={INPUT_BYTES}"))
@@ -288,6 +314,15 @@ mod tests {
                 .to_string()
                 .contains("eh_frame")
         );
+    }
+
+    #[test]
+    fn ends_after_time_or_inputs() {
+        let options = |seconds, runs| Enough::new(seconds, runs).options();
+        assert_eq!(options(None, None), ["-max_total_time=60"]);
+        assert_eq!(options(Some(7), None), ["-max_total_time=7"]);
+        assert_eq!(options(None, Some(9)), ["-runs=9"]);
+        assert_eq!(options(Some(7), Some(9)), ["-max_total_time=7", "-runs=9"]);
     }
 
     #[test]

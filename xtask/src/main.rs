@@ -56,7 +56,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "fuzz",
-        usage: "fuzz [--seconds N] [TARGET]",
+        usage: "fuzz [--seconds N] [--runs N] [TARGET]",
         about: "coverage-guided fuzzing of everything that reads bytes",
         help: fuzz::HELP,
         main: fuzz::main,

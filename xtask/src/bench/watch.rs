@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -235,6 +235,46 @@ pub(super) fn wait(child: &mut Child, limit: Duration) -> Result<(ExitStatus, f6
     }
 }
 
+/// What a process needed from its start to its end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Usage {
+    /// Seconds.
+    pub(super) wall: f64,
+    /// Seconds in user and kernel mode, of waited-for children too.
+    pub(super) cpu: f64,
+    /// Most bytes resident at once, as the kernel counted them; mapped files too.
+    pub(super) peak: u64,
+}
+
+/// Runs a command to its end.
+pub(super) fn usage(command: &mut Command) -> Result<(ExitStatus, Usage)> {
+    let text = crate::proc::display(command);
+    let mut guard = Guard::new()?;
+    let started = Instant::now();
+    let child = command
+        .spawn()
+        .with_context(|| format!("cannot start {text}"))?;
+    guard.add(&child, false)?;
+    let pid = i32::try_from(child.id()).context("no process id")?;
+    let mut status = 0;
+    // SAFETY: a rusage is numbers, for which zeros are values.
+    let mut used: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both places are ours and of the types that wait4 wants; the process is
+    // our child, and nobody else waits for it.
+    let waited = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut used) };
+    let wall = started.elapsed().as_secs_f64();
+    if waited != pid {
+        return Err(std::io::Error::last_os_error()).context(text);
+    }
+    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+    let usage = Usage {
+        wall,
+        cpu: seconds(used.ru_utime) + seconds(used.ru_stime),
+        peak: u64::try_from(used.ru_maxrss).unwrap_or(0) * 1024,
+    };
+    Ok((ExitStatus::from_raw(status), usage))
+}
+
 /// Busy and all CPU ticks of the machine so far.
 fn cpu_ticks() -> Option<(u64, u64)> {
     let text = fs::read_to_string("/proc/stat").ok()?;
@@ -327,6 +367,20 @@ mod tests {
         assert_eq!(parse_stat(text), Some(('Z', 2.3)));
         assert_eq!(parse_stat("7 (short) S 1"), None);
         assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn usage_is_that_of_the_process() {
+        let script = "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; sleep 0.2";
+        let (status, used) = usage(Command::new("sh").args(["-c", script])).unwrap();
+        assert!(status.success());
+        assert!(used.cpu > 0.0 && used.wall > 0.2, "{used:?}");
+        let block = ["if=/dev/zero", "of=/dev/null", "bs=48M", "count=1"];
+        let (_, used) = usage(Command::new("dd").args(block).stderr(Stdio::null())).unwrap();
+        assert!((48 << 20..64 << 20).contains(&used.peak), "{used:?}");
+        let (status, _) = usage(Command::new("sh").args(["-c", "exit 3"])).unwrap();
+        assert_eq!(status.code(), Some(3));
+        assert!(usage(&mut Command::new("/no/such/program")).is_err());
     }
 
     #[test]
