@@ -51,6 +51,9 @@ const BANDWIDTH: [&str; 2] = ["C \"BW all", " pid -1 "];
 const PREPS: [&str; 1] = ["\"ConcurrentPreps\""];
 /// Its tables know kernels by FLEX names only: they are empty for PyTorch's files.
 const TORCH_TABLES: [&str; 3] = ["out_summary.csv", "out_active.csv", "out_ts_analysis.csv"];
+/// Spans of two files in one row: the original moves one away, and then gives it the
+/// old row's name again.
+const SPANS: [&str; 1] = ["\"PyTorch Profiler (0)\" pid \"Spans\""];
 /// Arrows from launches are not told apart by rank; those to the wait for a launch are
 /// thrown away before they are written: `analyze_truth::torch_launches_*`.
 const ARROWS: [&str; 1] = ["flow "];
@@ -63,9 +66,6 @@ const SPLIT_ENDS: [&str; 1] = ["args.Watts"];
 /// It rounds ends to a tenth of a nanosecond, but not begins: some of what touches
 /// overlaps then, and moves to another row.
 const TOUCHING: [&str; 3] = ["Partial-overlap", "SenRdmaRecv [sync", "1.tid"];
-/// Two ranks have the same row with a name; it resolves their overlap on a number and
-/// then restores the name.
-const NAMED_ROWS: [&str; 1] = ["PyTorch Profiler"];
 
 /// Says what differs, and fails.
 fn check(
@@ -380,7 +380,7 @@ parity! {
     torch_limit: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json --event_limit '{\"count\": 40, \"no_count_types\": \"Msf\"}'", TORCH_TABLES, ARROWS;
     torch_verified: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o report.json -V";
     torch_table: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.txt -f pddf", TORCH_TABLES;
-    torch_ranks: two_torch(), "-i rank0.pt.trace.json,rank1.pt.trace.json -o out.json", ARROWS, TORCH_TABLES, NAMED_ROWS;
+    torch_ranks: two_torch(), "-i rank0.pt.trace.json,rank1.pt.trace.json -o out.json", ARROWS, TORCH_TABLES, SPANS;
 
     // Wrong command lines: the same status.
     no_such_input: three(), "-i nothing*.json -o out.json";
