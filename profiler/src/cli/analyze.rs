@@ -54,7 +54,7 @@ pub(crate) struct AnalyzeArgs {
     #[arg(long, value_name = "SOC[:CORE]")]
     freq: Option<String>,
 
-    /// Counters that are added to the trace
+    /// Counters that are added to the trace, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST",
         default_values_t = [Counter::Power, Counter::Collectives, Counter::Transfers,
             Counter::Preparations, Counter::Utilization])]
