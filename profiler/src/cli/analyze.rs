@@ -374,7 +374,10 @@ mod tests {
         let (here, lost) = (dir.path().join("a.json"), dir.path().join("b.json"));
         std::fs::write(&here, "[]").unwrap();
         let none = Path::new("");
-        assert_eq!(files(&config(&[&here], none)).unwrap(), [here.clone()]);
+        assert_eq!(
+            files(&config(&[&here], none)).unwrap(),
+            std::slice::from_ref(&here)
+        );
         let message = |config: &Config| format!("{:#}", files(config).unwrap_err());
         assert!(message(&config(&[&here, &lost], none)).contains("no such file: "));
         // Another name of the same file.
