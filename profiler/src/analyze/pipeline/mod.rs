@@ -439,7 +439,10 @@ impl Run<'_> {
             tokens = token_times::run(&steps);
         }
         let periods = self.outcome.power.as_ref().map(|power| &power.periods);
-        let statistics = periods.filter(|_| self.has(Stage::AnalyzePowerStatistics));
+        // That there is none is worth a word only where it was asked for.
+        let statistics = periods.filter(|periods| {
+            self.has(Stage::AnalyzePowerStatistics) && !(self.config.extended && periods.is_empty())
+        });
         Repeats {
             iterations,
             tokens,
