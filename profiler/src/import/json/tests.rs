@@ -201,3 +201,15 @@ fn blocks_make_no_difference() {
     assert_eq!(t.names.len(), 101);
     assert!(Micros::parse("1").is_some());
 }
+
+#[test]
+fn strays_before_the_first_time_are_passed_over() {
+    for stray in [":", "::", ": :", "\u{e9}:"] {
+        let (t, reading) = reading(&format!(
+            r#"[{{"pid":0}}{stray}{{"ph":"i","s":"t","name":"i","pid":0,"tid":0,"ts":5000}}]"#
+        ));
+        assert_eq!(t.events.len(), 1, "{stray}");
+        assert_eq!(reading.origin, 5000, "{stray}");
+        assert_ne!(reading.problems, Problems::default(), "{stray}");
+    }
+}
