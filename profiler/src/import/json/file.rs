@@ -8,14 +8,12 @@ use thiserror::Error;
 
 /// How much is read at once, and about the size of a block, bytes.
 const CHUNK: usize = 2 << 20;
-/// Longest event, and longest value beside the events, bytes: what is longer is no
+/// Longest event, and most of all values beside the events, bytes: what is longer is no
 /// trace, and would have to be kept whole.
 const MAX_VALUE: usize = 64 << 20;
 /// Times further apart than this are of different clocks (12 days), microseconds; and
 /// a double that counts from the other one's origin has no nanoseconds left.
 const FAR: u64 = 1 << 40;
-/// Most values beside the events.
-const MAX_MEMBERS: usize = 4096;
 
 /// Why a file cannot be read at all.
 #[derive(Debug, Error)]
@@ -245,7 +243,7 @@ impl Outline {
         window: &mut Window<R>,
         blocks: &mut Pieces<Block>,
     ) -> Result<(), JsonError> {
-        let mut has_events = false;
+        let (mut has_events, mut kept) = (false, 0);
         loop {
             let before = window.place();
             match window.peek() {
@@ -281,8 +279,14 @@ impl Outline {
             window.peek();
             let place = window.place();
             match window.value() {
-                Some(value) if self.members.len() < MAX_MEMBERS => self.members.push((key, value)),
-                Some(_) => {}
+                Some(value) => {
+                    kept += key.len() + value.len();
+                    if kept > MAX_VALUE {
+                        self.end = End::TooLong { offset: place };
+                        break;
+                    }
+                    self.members.push((key, value));
+                }
                 None => {
                     self.end = match window.text.len() > MAX_VALUE {
                         true => End::TooLong { offset: place },
