@@ -1,8 +1,8 @@
 //! Work on pieces in several threads, with the results in the pieces' order.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 
 /// Pieces that wait for each thread: enough to keep it busy.
 const WAITING: usize = 2;
@@ -41,7 +41,8 @@ pub fn ordered<I: Send, O: Send, R: Send>(
     let threads = threads();
     let (to_workers, pieces) = sync_channel(threads * WAITING);
     let (to_here, results) = sync_channel(threads * WAITING);
-    let pieces = Mutex::new(pieces);
+    // The workers' alone: when the last has gone, so has what `put` waits for.
+    let pieces = Arc::new(Mutex::new(pieces));
     std::thread::scope(|scope| {
         let producer = scope.spawn(move || {
             produce(&mut Pieces {
@@ -50,10 +51,10 @@ pub fn ordered<I: Send, O: Send, R: Send>(
             })
         });
         for _ in 0..threads {
-            let (pieces, work, to_here) = (&pieces, &work, to_here.clone());
-            scope.spawn(move || worker(pieces, work, &to_here));
+            let (pieces, work, to_here) = (Arc::clone(&pieces), &work, to_here.clone());
+            scope.spawn(move || worker(&pieces, work, &to_here));
         }
-        drop(to_here);
+        drop((pieces, to_here));
         let mut early: BTreeMap<usize, O> = BTreeMap::new();
         let mut next = 0;
         'results: for (index, result) in results {
@@ -110,5 +111,33 @@ mod tests {
         );
         assert_eq!(produced, 1000);
         assert_eq!(seen, (0..1000).map(|i| i * 2).collect::<Vec<_>>());
+    }
+    /// Runs `ordered` over more pieces than can wait, in a thread that is given a
+    /// minute. False: it does not come back.
+    fn comes_back(work: fn(u64) -> u64, consume: fn(u64) -> bool) -> bool {
+        let (done, is_done) = sync_channel::<()>(1);
+        std::thread::spawn(move || {
+            let _done = done;
+            ordered(
+                |pieces| (0..100_000u64).all(|i| pieces.put(i)),
+                work,
+                consume,
+            )
+        });
+        let waited = is_done.recv_timeout(std::time::Duration::from_secs(60));
+        waited == Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
+    }
+
+    #[test]
+    fn a_consumer_that_stops_ends_all() {
+        assert!(comes_back(|i| i, |i| i < 10));
+    }
+
+    #[test]
+    fn work_that_panics_ends_all() {
+        assert!(comes_back(
+            |i| u64::from(i != u64::MAX) / u64::from(i == u64::MAX),
+            |_| true
+        ));
     }
 }

@@ -265,18 +265,18 @@ impl<'t> Checks<'t> {
             return;
         };
         let mut before = longest;
+        let timeline = self.timeline;
+        let against = |other: &Event| {
+            let ts = other.ts + timeline.origin() as f64;
+            let (name, dur) = (timeline.name(other.name), other.dur);
+            format!("\"{name}\" at {ts:.3} for {dur:.3} us")
+        };
         for event in rest {
-            let against = |other: &Event| {
-                let ts = other.ts + self.timeline.origin() as f64;
-                let (name, dur) = (self.timeline.name(other.name), other.dur);
-                format!("\"{name}\" at {ts:.3} for {dur:.3} us")
-            };
-            let (first, second) = (against(longest), against(before));
             if event.ts - before.ts < SAME_US {
-                self.add(Fault::DuplicateStart, event, 0.0, || second);
+                self.add(Fault::DuplicateStart, event, 0.0, || against(before));
             } else if longest.end() - event.ts > SAME_US {
                 let by = longest.end().min(event.end()) - event.ts;
-                self.add(Fault::Overlapping, event, by, || first);
+                self.add(Fault::Overlapping, event, by, || against(longest));
             }
             before = event;
             if event.end() > longest.end() {

@@ -5,11 +5,14 @@
 use super::config::OverlapMode;
 use super::messages::Messages;
 use crate::timeline::number::nanoseconds;
-use crate::timeline::{Event, Id, Ph, Timeline};
-use rustc_hash::{FxHashMap, FxHashSet};
+use crate::timeline::{Event, Id, Ph, Sym, Timeline};
+use rustc_hash::FxHashMap;
 
 /// Overlaps up to this are mended by a later begin, microseconds.
 const MAX_SHIFT_US: f64 = 0.005;
+/// How many rows are tried for a slice, one after the other, before the farthest that
+/// any slice came to is: or a slice would look at all that it overlaps.
+const MAX_TRIED: u64 = 128;
 
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,15 +127,28 @@ impl Resolver<'_> {
     }
 
     fn move_away(&mut self, event: &mut Event) {
+        let start = match event.tid {
+            // Numbers lead to one another's rows.
+            Id::Number(_) => (event.pid, Sym::EMPTY),
+            Id::Token(tid) => (event.pid, tid),
+        };
         // Ends at the latest on a row that is empty.
-        loop {
+        for tried in 1u64.. {
             let (next, is_beyond) = self.spare.next(self.timeline, event);
             event.tid = next;
-            if self.fits(event) {
-                self.outcome.beyond += u64::from(is_beyond);
+            let fits = self.fits(event);
+            self.outcome.beyond += u64::from(fits && is_beyond);
+            if tried > MAX_TRIED {
+                self.spare.farthest.insert(start, next);
+            }
+            if fits {
                 return;
             }
             self.outcome.resolved += 1;
+            if tried == MAX_TRIED {
+                let farthest = self.spare.farthest.get(&start);
+                event.tid = farthest.copied().unwrap_or(next);
+            }
         }
     }
 
@@ -145,7 +161,7 @@ impl Resolver<'_> {
         let Some(end) = open.get(latest).copied() else {
             return;
         };
-        let by = (end - from) as f64 / 1000.0;
+        let by = end.saturating_sub(from) as f64 / 1000.0;
         if by >= MAX_SHIFT_US {
             self.outcome.left += 1;
             let name = self.timeline.name(event.name);
@@ -188,8 +204,11 @@ fn times(event: &Event) -> (i64, i64) {
 struct Spare {
     /// By process and row: the next.
     next: FxHashMap<(Id, i64), i64>,
-    /// Rows that are taken, by process.
-    taken: FxHashMap<Id, FxHashSet<i64>>,
+    /// Rows that are taken, by process, and a later one from which to look for one
+    /// that is not.
+    taken: FxHashMap<(Id, i64), i64>,
+    /// The farthest row that was tried, by process and, of names, the first row.
+    farthest: FxHashMap<(Id, Sym), Id>,
     /// No limit: the next row is the next number.
     is_unlimited: bool,
 }
@@ -200,6 +219,7 @@ impl Spare {
         let mut spare = Self {
             next: FxHashMap::default(),
             taken: FxHashMap::default(),
+            farthest: FxHashMap::default(),
             is_unlimited: limit.is_none(),
         };
         let Some(limit) = limit.filter(|_| mode == OverlapMode::Tid) else {
@@ -210,7 +230,8 @@ impl Spare {
             let Some(tid) = event.tid.number() else {
                 continue;
             };
-            if spare.taken.entry(event.pid).or_default().insert(tid) {
+            let after = tid.wrapping_add(1);
+            if spare.taken.insert((event.pid, tid), after).is_none() {
                 rows.push((event.pid, tid));
             }
         }
@@ -226,12 +247,17 @@ impl Spare {
 
     /// Gives a row its next.
     fn add(&mut self, pid: Id, tid: i64) -> i64 {
-        let taken = self.taken.entry(pid).or_default();
-        let mut next = tid.wrapping_add(1);
-        while taken.contains(&next) {
-            next = next.wrapping_add(1);
+        let from = tid.wrapping_add(1);
+        let mut next = from;
+        while let Some(later) = self.taken.get(&(pid, next)) {
+            next = *later;
         }
-        taken.insert(next);
+        // So that nobody walks there again.
+        let mut passed = from;
+        while let Some(later) = self.taken.get_mut(&(pid, passed)) {
+            passed = std::mem::replace(later, next);
+        }
+        self.taken.insert((pid, next), next.wrapping_add(1));
         self.next.insert((pid, tid), next);
         next
     }
@@ -246,10 +272,23 @@ impl Spare {
             },
             Id::Token(sym) => {
                 let text = timeline.name(sym).trim_matches('"');
-                let name = format!("\"{text}'\"");
+                let name = format!("\"{}\"", primed(text));
                 (Id::Token(timeline.names.intern(&name)), false)
             }
         }
+    }
+}
+
+/// The name of the row after a named one: a prime more, from four on their number.
+fn primed(name: &str) -> String {
+    if let Some((base, digits)) = name.rsplit_once('\'')
+        && let Ok(primes) = digits.parse::<u32>()
+    {
+        return format!("{base}'{}", primes.saturating_add(1));
+    }
+    match name.strip_suffix("'''") {
+        Some(base) => format!("{base}'4"),
+        None => format!("{name}'"),
     }
 }
 
@@ -257,7 +296,6 @@ impl Spare {
 mod tests {
     use super::*;
     use crate::analyze::messages::Level;
-    use crate::timeline::Sym;
 
     fn resolve(timeline: &mut Timeline, mode: OverlapMode, spare: Option<u32>) -> Outcome {
         super::resolve(timeline, mode, spare, &mut Messages::new(Level::Warn))
@@ -347,6 +385,55 @@ mod tests {
         assert!((moved.ts - 10.002).abs() < 1e-9 && (moved.end() - 19.998).abs() < 1e-9);
         assert!(t.arg(&moved, "orig_ts").is_some());
         let mut t = slices(&times);
+        assert_eq!(resolve(&mut t, OverlapMode::Shift, None).left, 1);
+    }
+
+    #[test]
+    fn rows_of_many_overlapping_slices_are_found_soon() {
+        // Each would look at the rows of all before it.
+        let many = 20_000;
+        let times: Vec<_> = (0..many).map(|i| (f64::from(i), f64::from(many))).collect();
+        for (spare, is_named) in [(None, false), (Some(5), false), (Some(5), true)] {
+            let mut t = slices(&times);
+            let name = t.names.intern("\"row\"");
+            if is_named {
+                t.events.iter_mut().for_each(|e| e.tid = Id::Token(name));
+            }
+            resolve(&mut t, OverlapMode::Tid, spare);
+            let rows: rustc_hash::FxHashSet<Id> = t.events.iter().map(|e| e.tid).collect();
+            assert_eq!(rows.len(), times.len());
+            assert!(t.names.iter().all(|(_, name)| name.len() < 20));
+        }
+    }
+
+    #[test]
+    fn rows_of_many_threads_are_found_soon() {
+        let many = 50_000;
+        let mut t = slices(&vec![(0.0, 2.0); many]);
+        for (tid, event) in (0..).zip(&mut t.events) {
+            event.tid = Id::Number(tid);
+        }
+        let mut late = t.events[0];
+        late.ts = 1.0;
+        t.events.push(late);
+        assert_eq!(resolve(&mut t, OverlapMode::Tid, Some(5)).resolved, 1);
+        assert_eq!(tids(&t).last(), Some(&(many as i64)));
+    }
+
+    #[test]
+    fn named_rows_are_followed_by_short_names() {
+        let mut name = "row".to_owned();
+        let mut names = Vec::new();
+        for _ in 0..5 {
+            name = primed(&name);
+            names.push(name.clone());
+        }
+        assert_eq!(names, ["row'", "row''", "row'''", "row'4", "row'5"]);
+    }
+
+    #[test]
+    fn slices_too_far_for_nanoseconds_are_left() {
+        let mut t = slices(&[(-1e15, 1e19), (-9e14, 1e14), (-8.5e14, 1e19)]);
         assert_eq!(resolve(&mut t, OverlapMode::Shift, None).left, 1);
     }
 }

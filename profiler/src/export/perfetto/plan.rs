@@ -347,6 +347,13 @@ impl RowWalk<'_, '_> {
     /// A flow begins in the slice around it, and ends in that or, unless it says
     /// otherwise, in the next.
     fn flow(&mut self, item: &Item, event: &Event, sink: &mut impl Sink) -> bool {
+        // Of each lane, what is open then is on top; or all that ended would be looked
+        // at for each flow. What ends at the same time still binds it.
+        for lane in 0..self.lanes.len() {
+            if !self.end_before(lane, item.from.saturating_sub(1), sink) {
+                return false;
+            }
+        }
         let around = self.lanes.iter().find_map(|open| {
             let is_around = |open: &&Open| open.from <= item.from && item.from <= open.to;
             open.iter().rev().find(is_around).copied()

@@ -228,14 +228,22 @@ pub(super) fn close(
     }
 }
 
+/// Whether a begin, by its event and place, has not met its end.
+fn is_open(events: &[Event], begin: &(usize, u64)) -> bool {
+    events
+        .get(begin.0)
+        .is_some_and(|event| event.ph == Ph::Begin)
+}
+
 /// Puts the blocks' events together.
 struct Joiner<'t> {
     into: &'t mut Timeline,
     job: u32,
     /// The file's first event.
     start: usize,
-    /// Begins without an end yet: event and place in the file.
-    open: FxHashMap<(Id, Id), Vec<(usize, u64)>>,
+    /// Begins on a row, and those of one name on a row, the last one last: event and
+    /// place in the file. Those that ended stay until they are the last.
+    open: FxHashMap<(Id, Id, Option<Sym>), Vec<(usize, u64)>>,
     problems: Problems,
 }
 
@@ -283,8 +291,7 @@ impl Joiner<'_> {
             match event.ph {
                 Ph::Begin => {
                     let place = halves.next().unwrap_or(0);
-                    let open = self.open.entry((event.pid, event.tid)).or_default();
-                    open.push((self.into.events.len(), place));
+                    self.begin(&event, place);
                     self.into.events.push(event);
                 }
                 Ph::End => self.end(&event, halves.next().unwrap_or(0)),
@@ -293,17 +300,30 @@ impl Joiner<'_> {
         }
     }
 
+    /// The begin of a slice that becomes the next event.
+    fn begin(&mut self, begin: &Event, place: u64) {
+        let Self { into, open, .. } = self;
+        for name in [None, Some(begin.name)] {
+            let open = open.entry((begin.pid, begin.tid, name)).or_default();
+            while open.last().is_some_and(|last| !is_open(&into.events, last)) {
+                open.pop();
+            }
+            open.push((into.events.len(), place));
+        }
+    }
+
     /// The end of a slice: of the last one of its name that is open on its row.
     fn end(&mut self, end: &Event, place: u64) {
         let events = &mut self.into.events;
-        let open = self.open.get_mut(&(end.pid, end.tid));
+        let name = Some(end.name).filter(|name| !name.is_empty());
+        let open = self.open.get_mut(&(end.pid, end.tid, name));
         let found = open.and_then(|open| {
-            let is_its = |(index, _): &(usize, u64)| {
-                let name = events.get(*index).map(|begin| begin.name);
-                end.name.is_empty() || name == Some(end.name)
-            };
-            let at = open.iter().rposition(is_its)?;
-            Some(open.remove(at))
+            while let Some(last) = open.pop() {
+                if is_open(events, &last) {
+                    return Some(last);
+                }
+            }
+            None
         });
         let Some((index, place_of_begin)) = found else {
             return self.problems.add(Trouble::NeverBegun, place);
@@ -317,9 +337,13 @@ impl Joiner<'_> {
 
     /// The file is over.
     fn finish(mut self) -> Problems {
-        for (index, place) in self.open.values().flatten() {
-            self.problems.add(Trouble::NeverEnded, *place);
-            if let Some(event) = self.into.events.get_mut(*index) {
+        let rows = self.open.iter().filter(|((_, _, name), _)| name.is_none());
+        for begin in rows.flat_map(|(_, open)| open) {
+            if !is_open(&self.into.events, begin) {
+                continue;
+            }
+            self.problems.add(Trouble::NeverEnded, begin.1);
+            if let Some(event) = self.into.events.get_mut(begin.0) {
                 event.dropped = true;
             }
         }

@@ -203,6 +203,54 @@ fn blocks_make_no_difference() {
 }
 
 #[test]
+fn many_open_begins_take_no_longer_each() {
+    // Each end looked at all begins that were open: 10^10 steps.
+    let many = 100_000;
+    let half = |ph: char, name: &str, ts: usize| {
+        format!(r#"{{"ph":"{ph}","name":"{name}","pid":1,"tid":1,"ts":{ts}}},"#)
+    };
+    let numbered = |ph, from: usize| -> String {
+        (0..many)
+            .map(|i| half(ph, &format!("n{i}"), from + i))
+            .collect()
+    };
+    let all = |ph, name: &str| -> String { (0..many).map(|i| half(ph, name, i)).collect() };
+    let text = format!("[{}{}]", numbered('B', 1), numbered('E', many + 1));
+    let (t, seen) = reading(&text);
+    assert_eq!(seen.problems, Problems::default());
+    assert_eq!(t.events.len(), many);
+    assert!(t.events.iter().all(|event| event.dur == many as f64));
+    let text = format!("[{}{}]", all('B', "a"), all('E', "b"));
+    let (t, seen) = reading(&text);
+    assert_eq!(t.events.len(), 0);
+    assert_eq!(seen.problems.count(Trouble::NeverBegun), many as u64);
+    assert_eq!(seen.problems.count(Trouble::NeverEnded), many as u64);
+}
+
+#[test]
+fn ends_without_a_name_end_what_is_open_last() {
+    let half = |ph: char, name: &str, ts: u32| {
+        let name = match name {
+            "" => String::new(),
+            name => format!(r#""name":"{name}","#),
+        };
+        format!(r#"{{"ph":"{ph}",{name}"pid":1,"tid":1,"ts":{ts}}}"#)
+    };
+    let (t, seen) = reading(&format!(
+        "[{},{},{},{},{},{},{}]",
+        half('B', "a", 1),
+        half('B', "b", 2),
+        half('B', "a", 3),
+        half('E', "b", 10),
+        half('E', "", 20),
+        half('E', "a", 30),
+        half('E', "", 40),
+    ));
+    let spans: Vec<_> = t.events.iter().map(|e| (t.name(e.name), e.dur)).collect();
+    assert_eq!(spans, [("a", 29.0), ("b", 8.0), ("a", 17.0)]);
+    assert_eq!(seen.problems.count(Trouble::NeverBegun), 1);
+
+#[test]
 fn strays_before_the_first_time_are_passed_over() {
     for stray in [":", "::", ": :", "\u{e9}:"] {
         let (t, reading) = reading(&format!(
