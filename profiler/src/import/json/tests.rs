@@ -249,6 +249,7 @@ fn ends_without_a_name_end_what_is_open_last() {
     let spans: Vec<_> = t.events.iter().map(|e| (t.name(e.name), e.dur)).collect();
     assert_eq!(spans, [("a", 29.0), ("b", 8.0), ("a", 17.0)]);
     assert_eq!(seen.problems.count(Trouble::NeverBegun), 1);
+}
 
 #[test]
 fn strays_before_the_first_time_are_passed_over() {
