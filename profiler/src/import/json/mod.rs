@@ -235,6 +235,11 @@ fn is_open(events: &[Event], begin: &(usize, u64)) -> bool {
         .is_some_and(|event| event.ph == Ph::Begin)
 }
 
+/// Process, thread, and name; no name: of all names.
+type Row = (Id, Id, Option<Sym>);
+/// Number of an event, and its place in the file.
+type Begin = (usize, u64);
+
 /// Puts the blocks' events together.
 struct Joiner<'t> {
     into: &'t mut Timeline,
@@ -243,7 +248,7 @@ struct Joiner<'t> {
     start: usize,
     /// Begins on a row, and those of one name on a row, the last one last: event and
     /// place in the file. Those that ended stay until they are the last.
-    open: FxHashMap<(Id, Id, Option<Sym>), Vec<(usize, u64)>>,
+    open: FxHashMap<Row, Vec<Begin>>,
     problems: Problems,
 }
 
