@@ -17,6 +17,8 @@ const JOB_ANCHORS: usize = 256;
 const RATIO_ERROR: f64 = 0.05;
 /// How far a given frequency may be off where durations tell nothing.
 const GIVEN_ERROR: f64 = 0.5;
+/// A frequency that may be off by more than this share is not known.
+const UNSURE: f64 = 0.02;
 /// Host times of jobs are taken for right within this, microseconds.
 const TOLERANCE_US: f64 = 10.0;
 /// The host event around a job's device events.
@@ -59,7 +61,8 @@ pub struct Calibration {
     pub clocks: Vec<RankClock>,
     /// Jobs that are not where they belong, or were not.
     pub jobs: Vec<JobPlace>,
-    /// Ranks with counters but without a clock: too few events, or all at one time.
+    /// Ranks with counters but without a clock: too few events, or all at one time, or
+    /// too far apart from each other. Fitted, their events keep the host's times.
     pub unknown: Vec<u32>,
     /// Events longer than a counter's period, in which wraps may be missed.
     pub long: u64,
@@ -104,8 +107,13 @@ pub fn run(timeline: &mut Timeline, options: Options) -> Calibration {
         match Clock::fit(&anchors, counter) {
             Ok(clock) => {
                 let summary = summary(*rank, &clock);
+                let is_sure = summary.mhz_error <= UNSURE * summary.mhz;
                 if options.is_fitted {
-                    timeline.mhz.insert(*rank, summary.mhz);
+                    let mhz = if is_sure { summary.mhz } else { counter.mhz };
+                    timeline.mhz.insert(*rank, mhz);
+                }
+                if !is_sure {
+                    found.unknown.push(*rank);
                 }
                 found.clocks.push(summary);
                 count_epochs(timeline, events, |_, event, device| {
@@ -114,13 +122,21 @@ pub fn run(timeline: &mut Timeline, options: Options) -> Calibration {
             }
             Err(_) => {
                 found.unknown.push(*rank);
+                if options.is_fitted {
+                    timeline.mhz.insert(*rank, counter.mhz);
+                }
                 // All in one epoch, as far as anybody can tell.
                 count_epochs(timeline, events, |_, _, _| 0);
             }
         }
     }
     if options.converts {
-        convert(timeline);
+        // Lengths by a frequency that nobody knows are no better than the host's.
+        let left: &[u32] = match options.is_fitted {
+            true => &found.unknown,
+            false => &[],
+        };
+        convert(timeline, left);
     }
     found
 }
@@ -400,13 +416,14 @@ fn shift(timeline: &mut Timeline, list: &[u32], by_us: f64) {
     }
 }
 
-/// Gives events the begin and length that their counters tell; their end stays.
-fn convert(timeline: &mut Timeline) {
+/// Gives events the begin and length that their counters tell, but those of some
+/// ranks; their end stays.
+fn convert(timeline: &mut Timeline, left: &[u32]) {
     for index in 0..timeline.events.len() {
         let Some(event) = timeline.events.get(index).copied() else {
             break;
         };
-        if !event.is_slice() || timeline.is_processed(&event) {
+        if !event.is_slice() || timeline.is_processed(&event) || left.contains(&event.rank) {
             continue;
         }
         let mhz = timeline.mhz(&event);
@@ -517,9 +534,17 @@ mod tests {
     }
 
     #[test]
-    fn few_events_are_left_to_the_given_frequency() {
-        let (_, found) = calibrated(&trace(1, 5000, false), FITTED);
+    fn few_events_keep_their_times_or_go_by_the_given_frequency() {
+        let (t, found) = calibrated(&trace(1, 5000, false), FITTED);
         assert_eq!(found.unknown, [0]);
+        // The host's times stay.
+        assert_eq!((t.events[0].ts, t.events[0].dur), (0.0, 200.0));
+        let given = Options {
+            is_fitted: false,
+            ..FITTED
+        };
+        let (t, _) = calibrated(&trace(1, 5000, false), given);
+        assert!((t.events[0].dur - 111.41).abs() < 1e-9);
         let (_, found) = calibrated("[]", FITTED);
         assert_eq!(found, Calibration::default());
     }

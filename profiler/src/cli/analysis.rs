@@ -11,7 +11,7 @@ use crate::analyze::utilization::CompilerInfo;
 use crate::analyze::{classes, normalize, verify};
 use crate::export;
 use crate::export::html;
-use crate::export::tables::frame;
+use crate::export::tables::{self, frame};
 use crate::export::trace_events::{self, Header, Words};
 use crate::import::compiler_info;
 use crate::import::json::{self, End, Reading, Trouble};
@@ -560,16 +560,7 @@ fn write_page(report: &Report, mut file: OutputFile) -> Result<()> {
 
 /// `dir/out.pt.trace.json` and `summary`, `csv`: `dir/out_summary.csv`.
 pub(super) fn beside(output: &Path, purpose: &str, extension: &str) -> PathBuf {
-    let text = output.to_string_lossy().replace(".pt.trace", "");
-    // acelyzer looks for the last dot of the whole path; a dot in a directory's name
-    // is none.
-    let (directory, name) = match text.rsplit_once('/') {
-        Some((directory, name)) => (format!("{directory}/"), name),
-        None => (String::new(), text.as_str()),
-    };
-    let name = name.strip_suffix(".gz").unwrap_or(name);
-    let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
-    PathBuf::from(format!("{directory}{stem}_{purpose}.{extension}"))
+    tables::file_name(&output.to_string_lossy(), purpose, extension).into()
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ pub(crate) struct AnalyzeArgs {
     #[arg(long, value_name = "SOC[:CORE]")]
     freq: Option<String>,
 
-    /// Counters that are added to the trace
+    /// Counters that are added to the trace, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST",
         default_values_t = [Counter::Power, Counter::Collectives, Counter::Transfers,
             Counter::Preparations, Counter::Utilization])]
@@ -260,7 +260,7 @@ fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
             Some(_) if is_stdout => PathBuf::from(STDOUT),
             output => output.clone().unwrap_or_default(),
         },
-        write_tables: !args.no_tables && !is_stdout,
+        write_tables: !args.no_tables && !is_stdout && !is_device(args.output.as_deref()),
         format: format(args)?,
         tensorboard: args.tensorboard,
         refine_names: true,
@@ -310,6 +310,12 @@ fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
     Ok(config)
 }
 
+/// Whether it is a device or a pipe, which files cannot stand beside.
+fn is_device(output: Option<&Path>) -> bool {
+    let found = output.and_then(|path| path.metadata().ok());
+    found.is_some_and(|found| !found.is_file() && !found.is_dir())
+}
+
 /// `-` is stdin.
 fn stdin_of(name: &str) -> String {
     match name {
@@ -346,5 +352,48 @@ fn power_scale(text: &str) -> Result<PowerScale> {
         _ => Err(usage_error(format!(
             "--power-scale takes a factor or auto; got {text:?}"
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(inputs: &[&Path], output: &Path) -> Config {
+        let text = |path: &&Path| path.to_string_lossy().into_owned();
+        Config {
+            inputs: inputs.iter().map(text).collect(),
+            output: output.to_owned(),
+            ..Config::default()
+        }
+    }
+
+    #[test]
+    fn names_are_checked_before_any_work() {
+        let dir = tempfile::tempdir().unwrap();
+        let (here, lost) = (dir.path().join("a.json"), dir.path().join("b.json"));
+        std::fs::write(&here, "[]").unwrap();
+        let none = Path::new("");
+        assert_eq!(
+            files(&config(&[&here], none)).unwrap(),
+            std::slice::from_ref(&here)
+        );
+        let message = |config: &Config| format!("{:#}", files(config).unwrap_err());
+        assert!(message(&config(&[&here, &lost], none)).contains("no such file: "));
+        // Another name of the same file.
+        let link = dir.path().join("link.json");
+        std::os::unix::fs::symlink(&here, &link).unwrap();
+        assert!(message(&config(&[&here], &link)).contains("would be overwritten"));
+        assert!(message(&config(&[&here], dir.path())).contains("such as -o"));
+        let mut config = config(&[&here], none);
+        config.compiler_info.push(lost);
+        assert!(message(&config).contains("no such file: "));
+    }
+
+    #[test]
+    fn devices_have_nothing_beside_them() {
+        assert!(is_device(Some(Path::new("/dev/null"))));
+        assert!(!is_device(Some(Path::new("/no/such/file"))));
+        assert!(!is_device(Some(Path::new("/"))) && !is_device(None));
     }
 }

@@ -1,20 +1,12 @@
 //! Compiler information wherever it is: a log, also compressed, or a directory.
 
-use super::{compiler_log, inductor};
+use super::{compiler_log, inductor, open};
 use crate::analyze::messages::Messages;
 use crate::analyze::utilization::CompilerInfo;
 use crate::analyze::utilization::ideal::IdealTables;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
-
-/// First bytes of a gzip file (RFC 1952).
-const GZIP: &[u8] = &[0x1f, 0x8b];
-/// First bytes of a zstd frame (RFC 8878).
-const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
-/// Largest window of a zstd frame that is accepted, as a power of two: 128 MiB, which
-/// is also the limit of the zstd command.
-const ZSTD_WINDOW_LOG: u32 = 27;
 
 /// Reads one log or directory for each rank, or one for all. What cannot be read is
 /// told and is without tables.
@@ -37,7 +29,8 @@ fn load_one(path: &Path, messages: &mut Messages) -> IdealTables {
     let read = match path.metadata() {
         Ok(about) if about.is_dir() => inductor::read(path, messages),
         Ok(about) if about.is_file() => {
-            open(path).and_then(|mut log| compiler_log::read(&mut log, messages))
+            let log = File::open(path).and_then(open::decompressed);
+            log.and_then(|log| compiler_log::read(&mut BufReader::new(log), messages))
         }
         Ok(_) => {
             messages.error(
@@ -65,22 +58,6 @@ fn load_one(path: &Path, messages: &mut Messages) -> IdealTables {
             IdealTables::default()
         }
     }
-}
-
-/// Opens a log; how it is compressed is seen by its first bytes.
-fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
-    let mut file = BufReader::new(File::open(path)?);
-    let start = file.fill_buf()?;
-    if start.starts_with(GZIP) {
-        let plain = flate2::bufread::MultiGzDecoder::new(file);
-        return Ok(Box::new(BufReader::new(plain)));
-    }
-    if start.starts_with(ZSTD) {
-        let mut plain = zstd::Decoder::with_buffer(file)?;
-        plain.window_log_max(ZSTD_WINDOW_LOG)?;
-        return Ok(Box::new(BufReader::new(plain)));
-    }
-    Ok(Box::new(file))
 }
 
 #[cfg(test)]

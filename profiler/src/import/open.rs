@@ -9,6 +9,9 @@ use std::path::Path;
 const GZIP: &[u8] = &[0x1f, 0x8b];
 /// First bytes of a zstd file (RFC 8878).
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+/// Largest window of a zstd frame that is accepted, as a power of two: 128 MiB, which
+/// is also the limit of the zstd command.
+const ZSTD_WINDOW_LOG: u32 = 27;
 /// Bytes that are looked at to tell what a file is.
 const PEEK: usize = 512;
 
@@ -41,14 +44,7 @@ pub fn open(path: &Path) -> io::Result<Input> {
     if file.metadata()?.is_dir() {
         return Err(io::Error::from(io::ErrorKind::IsADirectory));
     }
-    let (head, file) = peek(file)?;
-    let plain: Box<dyn Read + Send> = if head.starts_with(GZIP) {
-        Box::new(MultiGzDecoder::new(BufReader::with_capacity(1 << 18, file)))
-    } else if head.starts_with(ZSTD) {
-        Box::new(zstd::Decoder::new(file)?)
-    } else {
-        Box::new(file)
-    };
+    let plain = decompressed(file)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let (contents, text) = match by_name(&name) {
         Some(contents) => (contents, plain),
@@ -59,6 +55,24 @@ pub fn open(path: &Path) -> io::Result<Input> {
         }
     };
     Ok(Input { contents, text })
+}
+
+/// A file's text, however it is compressed: its first bytes say that.
+///
+/// # Errors
+/// When it cannot be read, or needs more memory than the zstd command allows.
+pub fn decompressed(file: File) -> io::Result<Box<dyn Read + Send>> {
+    let (head, file) = peek(file)?;
+    if head.starts_with(GZIP) {
+        let file = BufReader::with_capacity(1 << 18, file);
+        return Ok(Box::new(MultiGzDecoder::new(file)));
+    }
+    if head.starts_with(ZSTD) {
+        let mut plain = zstd::Decoder::new(file)?;
+        plain.window_log_max(ZSTD_WINDOW_LOG)?;
+        return Ok(Box::new(plain));
+    }
+    Ok(Box::new(file))
 }
 
 fn by_name(name: &str) -> Option<Contents> {

@@ -48,6 +48,12 @@ pub fn lines(output: &str) -> BTreeMap<String, usize> {
             }
             None => text.to_owned(),
         };
+        // Microseconds, which the original calls milliseconds.
+        let text = if text.starts_with("Power with") {
+            text.replace("ms,", "us,").replace("ms)", "us)")
+        } else {
+            text
+        };
         if matches!(level, "WARNING" | "ERROR") || result {
             *found.entry(format!("{level} {text}")).or_default() += 1;
         }

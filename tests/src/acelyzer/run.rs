@@ -268,19 +268,15 @@ fn fetch() -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// A file of the samples that come with acelyzer, which lie beside the checkout in
-/// `shared/data/acelyzer`.
+/// A trace or log that acelyzer is tested with.
 ///
 /// # Errors
-/// When there is none.
+/// When it is not there.
 pub fn sample(name: &str) -> Result<Vec<u8>, String> {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let path = Path::new("shared/data/acelyzer").join(name);
-    let found = tests.ancestors().map(|dir| dir.join(&path));
-    let file = found
-        .filter(|file| file.is_file())
-        .find_map(|file| std::fs::read(file).ok());
-    file.ok_or_else(|| format!("needs {}", path.display()))
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("data/acelyzer")
+        .join(name);
+    std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// The words of a command line.

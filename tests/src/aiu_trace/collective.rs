@@ -212,7 +212,8 @@ impl Operation<'_, '_, '_> {
         let posted = self.posted[to].min(received_us - 1.0);
         self.player
             .dma_in(to, self.job, name, [posted, received_us], args);
-        self.posted[to] = received_us;
+        // Not at once: whether touching events overlap is up to the last digit.
+        self.posted[to] = received_us + 0.5;
         self.player.story.messages.push(Message {
             group: self.group.clone(),
             sync: sync.to_owned(),

@@ -496,7 +496,7 @@ fn faults_and_reversed_messages_are_told_with_their_number() {
     assert!(
         findings[0]
             .text
-            .contains("5000 kernels of one stream overlap")
+            .ends_with("kernels of one stream overlap: 5000.")
     );
     assert_eq!(findings[0].evidence.len(), LINES + 1);
     assert_eq!(

@@ -435,19 +435,25 @@ impl Run<'_> {
         let (mut iterations, mut tokens) = (Vec::new(), Vec::new());
         if self.has(Stage::CollectIterationStats) {
             iterations = iterations::run(timeline, kinds, &mut said);
-            let steps = token_times::steps_of_iterations(&iterations, timeline, kinds);
-            tokens = token_times::run(&steps);
+            if self.config.extended {
+                let steps = token_times::steps_of_iterations(&iterations, timeline, kinds);
+                tokens = token_times::run(&steps);
+            }
         }
         let periods = self.outcome.power.as_ref().map(|power| &power.periods);
-        let statistics = periods.filter(|_| self.has(Stage::AnalyzePowerStatistics));
+        // That there is none is worth a word only where it was asked for.
+        let statistics = periods.filter(|periods| {
+            self.has(Stage::AnalyzePowerStatistics) && !(self.config.extended && periods.is_empty())
+        });
         Repeats {
             iterations,
             tokens,
             power: statistics
                 .and_then(|periods| energy::statistics(timeline, kinds, periods, &mut said)),
-            kernels: periods.map_or(Vec::new(), |periods| {
-                energy::kernels(timeline, kinds, periods)
-            }),
+            kernels: match periods.filter(|_| self.config.extended) {
+                Some(periods) => energy::kernels(timeline, kinds, periods),
+                None => Vec::new(),
+            },
             shares: match self.config.extended {
                 true => overlap_share::run(timeline, kinds),
                 false => Vec::new(),

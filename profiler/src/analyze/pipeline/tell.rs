@@ -51,7 +51,13 @@ impl Run<'_> {
         for rank in &found.unknown {
             messages.warn(
                 "FREQ",
-                format_args!("FREQ: too few events to tell the clock of rank {rank}"),
+                format_args!(
+                    "FREQ: too few events to tell the clock of rank {rank}{}",
+                    match self.config.is_fitted {
+                        true => ": the host's times were left; --freq sets a frequency",
+                        false => "",
+                    }
+                ),
             );
         }
         for job in &found.jobs {

@@ -318,6 +318,7 @@ impl<'t> Utilization<'t> {
         self.spans.add(call, cycles as f64 * self.us_per_cycle);
         // Of a single call acelyzer says how the table's own sum compares; a sum of ours
         // would only look like its utilization.
+        self.unknown_kernels += u64::from(!table.has_total());
         let cycles = if table.has_total() { cycles } else { 0 };
         self.accumulate(call, (number, table), None, cycles)
     }

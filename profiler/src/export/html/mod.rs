@@ -2,7 +2,7 @@
 //! works from a disk. Without scripts everything but the plots can be read; with them
 //! tables can be sorted and chosen from and plots can be zoomed.
 //!
-//! What comes from traces is text wherever it stands ([`escape`]). Should that fail,
+//! What comes from traces is text wherever it stands (`escape`). Should that fail,
 //! the page's policy still runs no script but its own, which it knows by their digest.
 
 mod details;

@@ -14,6 +14,7 @@ pub fn file_name(output: &str, purpose: &str, extension: &str) -> String {
     let output = output.replace(".pt.trace", "");
     let name_at = output.rfind('/').map_or(0, |slash| slash + 1);
     let (folder, name) = output.split_at(name_at);
+    let name = name.strip_suffix(".gz").unwrap_or(name);
     // Of a name that is all extension nothing would be left.
     let base = match name.rfind('.') {
         Some(dot) => name.get(..dot).unwrap_or(name),

@@ -593,7 +593,8 @@ pub(super) fn first_time(block: &[u8]) -> Option<i64> {
     let mut rest = std::str::from_utf8(block).ok()?;
     loop {
         rest = rest.get(begin(rest, 0)?..)?;
-        let len = value_len(rest.as_bytes())?;
+        // What no value begins with is passed over too.
+        let len = value_len(rest.as_bytes())?.max(1);
         let time: Option<Time<'_>> = serde_json::from_str(rest.get(..len)?).ok();
         let micros = time.and_then(|t| t.ts).and_then(|t| Micros::parse(t.get()));
         if let Some(micros) = micros.filter(|micros| micros.whole != 0) {

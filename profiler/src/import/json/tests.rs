@@ -250,3 +250,15 @@ fn ends_without_a_name_end_what_is_open_last() {
     assert_eq!(spans, [("a", 29.0), ("b", 8.0), ("a", 17.0)]);
     assert_eq!(seen.problems.count(Trouble::NeverBegun), 1);
 }
+
+#[test]
+fn strays_before_the_first_time_are_passed_over() {
+    for stray in [":", "::", ": :", "\u{e9}:"] {
+        let (t, reading) = reading(&format!(
+            r#"[{{"pid":0}}{stray}{{"ph":"i","s":"t","name":"i","pid":0,"tid":0,"ts":5000}}]"#
+        ));
+        assert_eq!(t.events.len(), 1, "{stray}");
+        assert_eq!(reading.origin, 5000, "{stray}");
+        assert_ne!(reading.problems, Problems::default(), "{stray}");
+    }
+}
