@@ -235,6 +235,9 @@ fn is_open(events: &[Event], begin: &(usize, u64)) -> bool {
         .is_some_and(|event| event.ph == Ph::Begin)
 }
 
+/// Which begins: of a row (pid, tid), all or those of one name.
+type Begins = (Id, Id, Option<Sym>);
+
 /// Puts the blocks' events together.
 struct Joiner<'t> {
     into: &'t mut Timeline,
@@ -243,7 +246,7 @@ struct Joiner<'t> {
     start: usize,
     /// Begins on a row, and those of one name on a row, the last one last: event and
     /// place in the file. Those that ended stay until they are the last.
-    open: FxHashMap<(Id, Id, Option<Sym>), Vec<(usize, u64)>>,
+    open: FxHashMap<Begins, Vec<(usize, u64)>>,
     problems: Problems,
 }
 
