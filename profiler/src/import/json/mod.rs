@@ -235,10 +235,8 @@ fn is_open(events: &[Event], begin: &(usize, u64)) -> bool {
         .is_some_and(|event| event.ph == Ph::Begin)
 }
 
-/// Process, thread, and name; no name: of all names.
-type Row = (Id, Id, Option<Sym>);
-/// Number of an event, and its place in the file.
-type Begin = (usize, u64);
+/// Which begins: of a row (pid, tid), all or those of one name.
+type Begins = (Id, Id, Option<Sym>);
 
 /// Puts the blocks' events together.
 struct Joiner<'t> {
@@ -248,7 +246,7 @@ struct Joiner<'t> {
     start: usize,
     /// Begins on a row, and those of one name on a row, the last one last: event and
     /// place in the file. Those that ended stay until they are the last.
-    open: FxHashMap<Row, Vec<Begin>>,
+    open: FxHashMap<Begins, Vec<(usize, u64)>>,
     problems: Problems,
 }
 
