@@ -365,6 +365,13 @@ fn cycles(numbers: &Numbers, messages: &[ranks::Messages]) -> Vec<Cycle> {
         let lowest = (0..way.len()).min_by_key(|i| way[*i]).unwrap_or(0);
         way.rotate_left(lowest);
         found.insert(way.iter().map(|i| names[*i]).collect(), around(&way));
+        // Of very many ranks, the ways alone would fill the memory.
+        if found.len() >= 64 * MAX_CYCLES {
+            let mut longest: Vec<f64> = found.values().copied().collect();
+            longest.sort_by(|a, b| b.total_cmp(a));
+            let least = longest.get(MAX_CYCLES).copied().unwrap_or(f64::MIN);
+            found.retain(|_, closure_us| *closure_us > least);
+        }
     }
     let cycle = |(ranks, closure_us)| Cycle { ranks, closure_us };
     let mut all: Vec<Cycle> = found.into_iter().map(cycle).collect();

@@ -3,6 +3,7 @@
 //!
 //! acelyzer 1.3.0 has these counters, but never finds the size of a message.
 
+use crate::analyze::utilization::python::json;
 use crate::timeline::{Event, Id, Kind, Kinds, Ph, Timeline};
 use std::collections::BTreeSet;
 
@@ -32,10 +33,7 @@ pub fn run(timeline: &mut Timeline, kinds: &Kinds) -> Vec<AllReduce> {
         let values = [("BW allreduce", one.reduced), ("BW all-pcie", one.moved)];
         for (name, value) in values {
             let name = timeline.names.intern(name);
-            for (ts, value) in [
-                (one.start_us, format!("{value:?}")),
-                (one.end_us, "0".into()),
-            ] {
+            for (ts, value) in [(one.start_us, json(value)), (one.end_us, "0".into())] {
                 let mut counter = Event::new(Ph::Counter, name, Id::Number(NO_RANK), ts);
                 counter.args = timeline.texts.add(&format!("\"Unit GBps\":{value}"));
                 timeline.events.push(counter);
@@ -118,6 +116,7 @@ fn all_reduce(one: &Open, bytes: i64, end_us: f64, ranks: usize) -> Option<AllRe
 mod tests {
     use super::super::scene::{self, Slice};
     use super::*;
+    use crate::analyze::utilization::python::json;
     use crate::timeline::Dialect;
 
     #[test]

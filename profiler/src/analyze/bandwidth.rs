@@ -1,7 +1,7 @@
 //! Data-transfer bandwidth: how many bytes per microsecond go to and from a device.
 
 use crate::analyze::messages::Messages;
-use crate::analyze::utilization::python::{repr, round};
+use crate::analyze::utilization::python::{json, round};
 use crate::timeline::{Event, Id, Kinds, Ph, Timeline};
 use rustc_hash::FxHashMap;
 
@@ -124,7 +124,7 @@ fn add_counters(timeline: &mut Timeline, edges: &[Edge], groups: &[(Id, u32, boo
         };
         let mut counter = Event::new(Ph::Counter, *name, *pid, first.ts);
         counter.rank = *rank;
-        let value = repr(round(rate, 3));
+        let value = json(round(rate, 3));
         counter.args = timeline.texts.join(&["\"Bytes\":", &value]);
         timeline.events.push(counter);
         added += 1;

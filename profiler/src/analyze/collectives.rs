@@ -7,6 +7,7 @@
 //! message. Nothing here depends on the way the messages go (chain, tree, ring).
 
 use super::exchanges::Exchange;
+use crate::analyze::utilization::python::json;
 use crate::timeline::{Event, Id, Kinds, NONE, Ph, Sym, Timeline, Transfer};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet};
@@ -432,7 +433,7 @@ fn add_counter(timeline: &mut Timeline, all: &[Collective]) -> u64 {
             sum = 0.0;
         }
         let mut counter = Event::new(Ph::Counter, name, Id::Number(NO_RANK), ts);
-        counter.args = timeline.texts.add(&format!("\"GBps\":{value:?}"));
+        counter.args = timeline.texts.add(&format!("\"GBps\":{}", json(value)));
         timeline.events.push(counter);
     }
     concurrent

@@ -7,7 +7,7 @@
 
 use crate::analyze::config::{PowerScale, PowerSource};
 use crate::analyze::messages::Messages;
-use crate::analyze::utilization::python::{repr, round};
+use crate::analyze::utilization::python::{json, round};
 use crate::timeline::{Event, Id, Kind, Kinds, Ph, Sym, Timeline};
 use rustc_hash::FxHashMap;
 
@@ -329,7 +329,7 @@ fn add_watts(timeline: &mut Timeline, period: &Period) {
     let watts = if period.is_bad {
         "0".into()
     } else {
-        repr(period.watts)
+        json(period.watts)
     };
     add(timeline, period, name, "Power4", period.start_us, &watts);
 }
@@ -339,7 +339,7 @@ fn add_charge(timeline: &mut Timeline, period: &Period, pair: &Pair) {
     let kind = kind_of(timeline.name(pair.from.name));
     let name = timeline.names.intern(&format!("Power {kind}"));
     let cycles = pair.to.cycles.saturating_sub(pair.from.cycles);
-    let value = repr(round(pair.charge as f64 / cycles as f64, 3));
+    let value = json(round(pair.charge as f64 / cycles as f64, 3));
     add(timeline, period, name, "Power3", period.start_us, &value);
     add(
         timeline,

@@ -22,6 +22,14 @@ pub fn repr(value: f64) -> String {
     with_exponent(digits, exponent)
 }
 
+/// The same as JSON: what is no number there is null.
+pub fn json(value: f64) -> String {
+    match value.is_finite() {
+        true => repr(value),
+        false => "null".to_owned(),
+    }
+}
+
 /// Python's `'%.6e'`.
 pub fn scientific(value: f64) -> String {
     let text = format!("{value:.6e}");
@@ -89,6 +97,14 @@ fn trim_zeros(texts: impl Iterator<Item = String>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_number_in_json_is_null() {
+        for value in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+            assert_eq!(json(value), "null");
+        }
+        assert_eq!(json(1e-5), "1e-05");
+    }
 
     /// Each: repr() of CPython 3.11.
     #[test]
