@@ -116,7 +116,6 @@ fn all_reduce(one: &Open, bytes: i64, end_us: f64, ranks: usize) -> Option<AllRe
 mod tests {
     use super::super::scene::{self, Slice};
     use super::*;
-    use crate::analyze::utilization::python::json;
     use crate::timeline::Dialect;
 
     #[test]
