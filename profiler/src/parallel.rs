@@ -14,6 +14,18 @@ pub fn threads() -> usize {
         .min(16)
 }
 
+/// Runs two things at once, one of them here.
+pub fn both<A, B: Send>(here: impl FnOnce() -> A, there: impl FnOnce() -> B + Send) -> (A, B) {
+    std::thread::scope(|scope| {
+        let there = scope.spawn(there);
+        let here = here();
+        match there.join() {
+            Ok(there) => (here, there),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
 /// Where `produce` puts pieces.
 #[derive(Debug)]
 pub struct Pieces<I> {

@@ -2,11 +2,9 @@
 
 use crate::analyze::messages::Messages;
 use crate::analyze::utilization::python::{json, round};
+use crate::timeline::number::SAME_US;
 use crate::timeline::{Event, Id, Kinds, Ph, Timeline};
 use rustc_hash::FxHashMap;
-
-/// Times closer than half a nanosecond are one in every output, microseconds.
-const SAME: f64 = 0.0005;
 
 /// What was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,7 +100,7 @@ fn add_counters(timeline: &mut Timeline, edges: &[Edge], groups: &[(Id, u32, boo
         .map(|(name, is_in)| (timeline.names.intern(name), is_in));
     let mut added = 0;
     let (mut rate, mut running) = (0.0, 0usize);
-    let same = |a: &Edge, b: &Edge| a.place == b.place && b.ts - a.ts < SAME;
+    let same = |a: &Edge, b: &Edge| a.place == b.place && b.ts - a.ts < SAME_US;
     for edges in edges.chunk_by(same) {
         let Some(first) = edges.first() else { continue };
         for edge in edges {
@@ -166,7 +164,10 @@ mod tests {
             let (timeline, outcome) = carried(Dialect::Flex, &[("x DmaI", 10.0, dur, 524_288)]);
             let found = steps(&timeline, "BW DmaI");
             let first: f64 = found[0].1["\"Bytes\":".len()..].parse().unwrap();
-            assert!((first - rate).abs() < rate * SAME / dur + 0.001, "{first}");
+            assert!(
+                (first - rate).abs() < rate * SAME_US / dur + 0.001,
+                "{first}"
+            );
             assert_eq!(found[0].0, 10.0);
             assert_eq!(found[1], (10.0 + dur, "\"Bytes\":0.0".into()));
             assert_eq!((outcome.transfers, outcome.counters), (1, 2));

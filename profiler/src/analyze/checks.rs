@@ -3,14 +3,14 @@
 //!
 //! Each fault is a statement about the trace, not a guess at its cause.
 
+use crate::timeline::number::SAME_US;
 use crate::timeline::{Dialect, Event, Id, Kind, Kinds, Timeline};
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 use std::fmt;
 
 /// Events that are listed per fault; all are counted.
 const MAX_LISTED: usize = 20;
-/// Times closer than this are the same, microseconds: traces have nanoseconds.
-const SAME_US: f64 = 0.0005;
 /// How far an event may be outside of its parent or off its counters, microseconds:
 /// as much as hosts are late.
 const LATE_US: f64 = 10.0;
@@ -74,7 +74,7 @@ impl fmt::Display for Fault {
 }
 
 /// An event with a fault.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evidence {
     /// Its name.
     pub name: String,

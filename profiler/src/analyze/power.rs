@@ -8,6 +8,7 @@
 use crate::analyze::config::{PowerScale, PowerSource};
 use crate::analyze::messages::Messages;
 use crate::analyze::utilization::python::{json, round};
+use crate::timeline::number::SAME_US;
 use crate::timeline::{Event, Id, Kind, Kinds, Ph, Sym, Timeline};
 use rustc_hash::FxHashMap;
 
@@ -30,9 +31,6 @@ const LEAST_WATTS: f64 = 1.0;
 
 /// Shorter events say nothing, microseconds. acelyzer's limit for TS4.
 const SHORTEST: f64 = 0.1;
-
-/// Readings closer than half a nanosecond are of the same time, microseconds.
-const SAME: f64 = 0.0005;
 
 /// What is wanted.
 #[derive(Clone, Copy, Debug)]
@@ -244,7 +242,7 @@ fn pair(readings: &[Reading], kinds: &Kinds, options: &Options, mhz: f64, pairs:
         let cycles = this.cycles.saturating_sub(from.cycles);
         let (us, is_same) = match options.source {
             PowerSource::Ts3 => (cycles as f64 / mhz, cycles == 0),
-            PowerSource::Ts4 => (this.ts - from.ts, this.ts - from.ts < SAME),
+            PowerSource::Ts4 => (this.ts - from.ts, this.ts - from.ts < SAME_US),
         };
         let skips = options.skip && is_skipped(kinds, from.name, this.name);
         if this.charge == 0 || is_same || skips {

@@ -1,10 +1,8 @@
 //! How many preparations of computations are pending at a time.
 
+use crate::timeline::number::SAME_US;
 use crate::timeline::{Event, Id, Kind, Kinds, Ph, Text, Timeline};
 use rustc_hash::FxHashMap;
-
-/// Times closer than half a nanosecond are one in every output, microseconds.
-const SAME: f64 = 0.0005;
 
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,7 +61,7 @@ fn add_counters(timeline: &mut Timeline, edges: &[Edge], groups: &[(Id, u32)]) {
     let cat = timeline.names.intern("Pending Prep Events");
     let mut texts: FxHashMap<i64, Text> = FxHashMap::default();
     let mut pending = 0i64;
-    let same = |a: &Edge, b: &Edge| a.place == b.place && b.ts - a.ts < SAME;
+    let same = |a: &Edge, b: &Edge| a.place == b.place && b.ts - a.ts < SAME_US;
     for edges in edges.chunk_by(same) {
         let Some(first) = edges.first() else { continue };
         // Whatever began in a row group ends in it: between groups it is zero.

@@ -1,6 +1,7 @@
 //! The parts of a report that only some traces have: utilization, where the compiler's
 //! ideal times are known; communication, where there are several ranks; faults.
 
+pub use super::checks::Evidence;
 use super::pipeline::Outcome;
 use super::statistics::Rows;
 use crate::timeline::{Event, Id, Ph, Timeline};
@@ -88,25 +89,6 @@ pub struct Collective {
     pub gigabytes_per_second: Option<f64>,
     /// Ranks.
     pub parts: Vec<Part>,
-}
-
-/// An event with a fault.
-#[derive(Clone, Debug, Serialize)]
-pub struct Evidence {
-    /// Its name.
-    pub name: String,
-    /// Its rank.
-    pub rank: u32,
-    /// Its file.
-    pub file: String,
-    /// Its begin as the trace has it, microseconds.
-    pub ts_us: f64,
-    /// Its length, microseconds.
-    pub dur_us: f64,
-    /// By how much it is wrong, microseconds.
-    pub by_us: f64,
-    /// What it does not agree with.
-    pub against: String,
 }
 
 /// A fault that traces have been seen with.
@@ -248,19 +230,7 @@ fn faults(outcome: &Outcome) -> Vec<Fault> {
         .map(|found| Fault {
             fault: found.fault.to_string(),
             count: found.count,
-            evidence: found
-                .evidence
-                .iter()
-                .map(|event| Evidence {
-                    name: event.name.clone(),
-                    rank: event.rank,
-                    file: event.file.clone(),
-                    ts_us: event.ts_us,
-                    dur_us: event.dur_us,
-                    by_us: event.by_us,
-                    against: event.against.clone(),
-                })
-                .collect(),
+            evidence: found.evidence.clone(),
         })
         .collect()
 }

@@ -154,7 +154,7 @@ fn count_wraps(anchors: &[Anchor], counter: Counter) -> (Vec<i128>, Vec<usize>) 
 }
 
 /// Middle of numbers; 0 for none. Reorders them.
-fn median(values: &mut [f64]) -> f64 {
+pub(super) fn median(values: &mut [f64]) -> f64 {
     if values.is_empty() {
         return 0.0;
     }

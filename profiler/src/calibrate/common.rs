@@ -4,6 +4,7 @@
 //! that both have carry the same name; which of several of that name it is, neither
 //! says. The true offset brings many pairs together, any other only few: pairs vote.
 
+use super::clock::median;
 use rustc_hash::FxHashMap;
 
 /// Pairs of equal names that are looked at for one event: neighbours of the same rank
@@ -68,10 +69,9 @@ pub fn align(first: &[Common], second: &[Common], tolerance_us: f64) -> Result<O
     if other as f64 * CLEAR > agreeing.len() as f64 {
         return Err(NoOffset::Ambiguous);
     }
-    let us = middle(agreeing);
+    let us = median(&mut agreeing.to_vec());
     let mut away: Vec<f64> = agreeing.iter().map(|d| (d - us).abs()).collect();
-    away.sort_by(f64::total_cmp);
-    let scatter = middle(&away);
+    let scatter = median(&mut away);
     // A median of n values is that sure; what scatters by less than a nanosecond is
     // no surer.
     let error_us = (4.0 * scatter / (agreeing.len() as f64).sqrt()).max(0.001);
@@ -80,14 +80,6 @@ pub fn align(first: &[Common], second: &[Common], tolerance_us: f64) -> Result<O
         error_us,
         pairs: agreeing.len(),
     })
-}
-
-fn middle(sorted: &[f64]) -> f64 {
-    let (low, high) = (sorted.len().saturating_sub(1) / 2, sorted.len() / 2);
-    match (sorted.get(low), sorted.get(high)) {
-        (Some(a), Some(b)) => f64::midpoint(*a, *b),
-        _ => 0.0,
-    }
 }
 
 /// The rarest names first, which tell most; then in order of time.

@@ -5,7 +5,7 @@
 //! device's clock, and the clock tells where the others belong. Without one in
 //! place the round trip bounds the shift, and that is all that is known.
 
-use super::clock::{Anchor, Clock, Counter};
+use super::clock::{Anchor, Clock, Counter, median};
 
 /// A device event: its end as the host has it, and the counter there.
 pub type Event = Anchor;
@@ -128,12 +128,5 @@ fn shift(job: &Job, clock: &Clock, counter: Counter) -> Option<(f64, f64)> {
         shifts.push(time.us - event.host_us);
         error = error.max(time.error_us);
     }
-    shifts.sort_by(f64::total_cmp);
-    let middle = shifts.len() / 2;
-    let median = if shifts.len() % 2 == 1 {
-        *shifts.get(middle)?
-    } else {
-        (shifts.get(middle - 1)? + shifts.get(middle)?) / 2.0
-    };
-    Some((median, error))
+    (!shifts.is_empty()).then(|| (median(&mut shifts), error))
 }

@@ -84,6 +84,9 @@ const POWERS: [f64; 16] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
 ];
 
+/// Times closer than half a nanosecond are one in every output, microseconds.
+pub const SAME_US: f64 = 0.0005;
+
 /// Nanoseconds of a time in microseconds, rounded. `None` beyond what fits.
 pub fn nanoseconds(us: f64) -> Option<i64> {
     // Whole ones first: times far from the origin have no bits to spare.

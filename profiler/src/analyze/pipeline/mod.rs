@@ -21,6 +21,7 @@ use super::{
     overlap_share, power, prep_queue, refine, rows, sequence, split,
 };
 use crate::export::tables::{collectives as collective_rows, kernels, rows as further};
+use crate::parallel;
 use crate::timeline::{Kinds, Timeline};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -184,14 +185,10 @@ impl Run<'_> {
             false => &mut *self.messages,
         };
         // Neither changes anything, so both can run at once.
-        let (frequency, found) = std::thread::scope(|scope| {
-            let found = scope.spawn(|| config.extended.then(|| checks::run(timeline, kinds)));
-            let frequency = frequency::run(timeline, kinds, config.soc_mhz, messages);
-            match found.join() {
-                Ok(found) => (frequency, found),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        });
+        let (frequency, found) = parallel::both(
+            || frequency::run(timeline, kinds, config.soc_mhz, messages),
+            || config.extended.then(|| checks::run(timeline, kinds)),
+        );
         self.outcome.frequency = frequency;
         self.outcome.checks = found;
     }
@@ -403,17 +400,14 @@ impl Run<'_> {
     fn summarize(&mut self) {
         // Neither changes anything, so both can run at once.
         let this = &*self;
-        let (kernels, repeats) = std::thread::scope(|scope| {
-            let repeats = scope.spawn(|| this.repeats());
-            let with_torch = this.config.torch_statistics;
-            let kernels = this
-                .has(Stage::CalculateStats)
-                .then(|| statistics::run(this.timeline, &this.kinds, with_torch));
-            match repeats.join() {
-                Ok(repeats) => (kernels, repeats),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        });
+        let with_torch = this.config.torch_statistics;
+        let (kernels, repeats) = parallel::both(
+            || {
+                this.has(Stage::CalculateStats)
+                    .then(|| statistics::run(this.timeline, &this.kinds, with_torch))
+            },
+            || this.repeats(),
+        );
         self.outcome.iterations = repeats.iterations;
         self.outcome.tokens = repeats.tokens;
         self.outcome.power_statistics = repeats.power;
