@@ -109,6 +109,7 @@ pub fn build_profile(
             count: weight.count,
             time_ns: weight.time_ns,
             bytes: weight.bytes,
+            device: None,
         });
     }
     builder.finish()

@@ -240,7 +240,11 @@ impl Aggregator {
             | Event::TracePoint(_)
             | Event::Trace(_)
             | Event::Clock(_)
-            | Event::Counter(_) => false,
+            | Event::Counter(_)
+            | Event::DeviceStream(_)
+            | Event::Stalls(_)
+            | Event::KernelPlaced(_)
+            | Event::DeviceCode(_) => false,
         }
     }
 

@@ -451,7 +451,11 @@ impl Session {
             | Event::KernelNamed(_)
             | Event::TracePoint(_)
             | Event::Clock(_)
-            | Event::Counter(_) => self.record(&event),
+            | Event::Counter(_)
+            | Event::DeviceStream(_)
+            | Event::Stalls(_)
+            | Event::KernelPlaced(_)
+            | Event::DeviceCode(_) => self.record(&event),
         }
     }
 

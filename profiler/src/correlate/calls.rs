@@ -115,7 +115,11 @@ impl Tracker {
             | Event::CallStack(_)
             | Event::CallData(_)
             | Event::Clock(_)
-            | Event::Counter(_) => {}
+            | Event::Counter(_)
+            | Event::DeviceStream(_)
+            | Event::Stalls(_)
+            | Event::KernelPlaced(_)
+            | Event::DeviceCode(_) => {}
         }
     }
 

@@ -1,8 +1,8 @@
 //! Interning construction of a [`Profile`].
 
 use super::{
-    Binary, BinaryId, Frame, FrameId, FrameKind, Location, LocationId, Meta, Process, ProcessId,
-    Profile, Sample, Stack, StackId, StrId, Values,
+    Binary, BinaryId, Device, DeviceId, Frame, FrameId, FrameKind, Location, LocationId, Meta,
+    Method, Process, ProcessId, Profile, Sample, Stack, StackId, StallReason, StrId, Values,
 };
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
@@ -18,8 +18,18 @@ pub struct ProfileBuilder {
     frames: FxHashMap<Frame, FrameId>,
     locations: FxHashMap<Location, LocationId>,
     stacks: FxHashMap<Stack, StackId>,
-    samples: FxHashMap<(ProcessId, u32, StrId, Option<StrId>, StackId), usize>,
+    samples: FxHashMap<SampleKey, usize>,
 }
+
+/// What equal samples have in common.
+type SampleKey = (
+    ProcessId,
+    u32,
+    StrId,
+    Option<StrId>,
+    StackId,
+    Option<(DeviceId, Option<StallReason>, Method)>,
+);
 
 /// Index of `item` in `table`, appended first if it is new.
 fn intern<T: Clone + Eq + Hash, I: Copy>(
@@ -127,6 +137,7 @@ impl ProfileBuilder {
             sample.thread,
             sample.cgroup,
             sample.stack,
+            sample.device.map(|d| (d.device, d.reason, d.method)),
         );
         match self
             .samples
@@ -137,12 +148,26 @@ impl ProfileBuilder {
                 known.count = known.count.saturating_add(sample.count);
                 known.time_ns = known.time_ns.saturating_add(sample.time_ns);
                 known.bytes = known.bytes.saturating_add(sample.bytes);
+                if let Some((known, more)) = known.device.as_mut().zip(sample.device) {
+                    known.certain = known.certain.saturating_add(more.certain);
+                    known.possible = known.possible.saturating_add(more.possible);
+                }
             }
             None => {
                 self.samples.insert(key, self.profile.samples.len());
                 self.profile.samples.push(sample);
             }
         }
+    }
+
+    /// Adds a device that was sampled.
+    pub fn device(&mut self, device: Device) -> DeviceId {
+        let devices = &mut self.profile.devices;
+        if let Some(known) = devices.iter().position(|d| *d == device) {
+            return DeviceId(u32::try_from(known).unwrap_or(u32::MAX));
+        }
+        devices.push(device);
+        DeviceId(u32::try_from(devices.len() - 1).unwrap_or(u32::MAX))
     }
 
     /// The losses, to add to.

@@ -113,6 +113,16 @@ pub enum LossKind {
     SpansRefused,
     /// Values of counters that were overwritten before they were read, or dropped.
     CountersLost,
+    /// Times that a device dropped samples because nobody had read the earlier ones.
+    DeviceDrops,
+    /// Samples of devices in no layout that is known.
+    DeviceUndecodable,
+    /// Samples of devices that found no room before they were attributed.
+    DeviceSamplesRefused,
+    /// Samples of devices for which no running launch is known.
+    DeviceUnattributed,
+    /// Device code that could not be read, for names and source lines.
+    DeviceCodeUnreadable,
 }
 
 impl LossKind {
@@ -169,6 +179,11 @@ impl LossKind {
             Self::ActivityUntimed => "activity records from outside the recording",
             Self::SpansRefused => "device spans refused (too many rows)",
             Self::CountersLost => "counter values missed",
+            Self::DeviceDrops => "drops of samples by devices",
+            Self::DeviceUndecodable => "device samples not decodable",
+            Self::DeviceSamplesRefused => "device samples refused (table full)",
+            Self::DeviceUnattributed => "device samples without a launch",
+            Self::DeviceCodeUnreadable => "device modules not readable",
         }
     }
 

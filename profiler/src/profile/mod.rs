@@ -6,9 +6,11 @@
 //! nothing here reads a file, a clock or an eBPF map.
 
 mod builder;
+mod device;
 mod losses;
 
 pub use builder::ProfileBuilder;
+pub use device::{Device, DeviceId, DeviceSample, Method, StallCounts, StallReason};
 pub use losses::{LossKind, Losses};
 
 /// Handle of an interned string in [`Profile::strings`].
@@ -214,6 +216,10 @@ pub struct Sample {
     pub time_ns: u64,
     /// Bytes moved; of CPU samples 0.
     pub bytes: u64,
+    /// Of samples of a device, what else is known; `None`: it was a CPU.
+    /// `count` is the device's samples (or cycles) then, `time_ns` their share of the
+    /// time in which the device was busy.
+    pub device: Option<DeviceSample>,
 }
 
 /// What the samples of a profile are.
@@ -246,6 +252,8 @@ pub struct Profile {
     pub locations: Vec<Location>,
     /// Stacks, by [`StackId`].
     pub stacks: Vec<Stack>,
+    /// Devices that were sampled, by [`DeviceId`].
+    pub devices: Vec<Device>,
     /// Aggregated samples.
     pub samples: Vec<Sample>,
     /// What was lost on the way.

@@ -2,6 +2,7 @@
 
 use super::call::{Call, CallData, CallStack, KernelNamed};
 use super::counter::{ClockPair, Counter};
+use super::device::{DeviceCode, DeviceStream, KernelPlaced, StallWindow};
 use super::trace::{Trace, TracePoint};
 use crate::{
     probes::{Probe, ProbedFile},
@@ -38,6 +39,14 @@ pub enum Event {
     Clock(ClockPair),
     /// Something was measured.
     Counter(Counter),
+    /// Samples of a device are read from here on.
+    DeviceStream(DeviceStream),
+    /// A device was sampled.
+    Stalls(StallWindow),
+    /// It was found out where a kernel lies on its device.
+    KernelPlaced(KernelPlaced),
+    /// What a driver compiled was found.
+    DeviceCode(DeviceCode),
 }
 
 impl Event {
@@ -52,8 +61,15 @@ impl Event {
             Self::KernelNamed(named) => named.time_ns,
             Self::Trace(trace) => trace.time_ns,
             Self::Counter(counter) => counter.time_ns,
+            Self::Stalls(window) => window.to_ns,
+            Self::KernelPlaced(placed) => placed.time_ns,
+            Self::DeviceCode(code) => code.time_ns,
             // Of the recording, not in it.
-            Self::Probe(_) | Self::ProbedFile(_) | Self::TracePoint(_) | Self::Clock(_) => 0,
+            Self::Probe(_)
+            | Self::ProbedFile(_)
+            | Self::TracePoint(_)
+            | Self::Clock(_)
+            | Self::DeviceStream(_) => 0,
         }
     }
 }

@@ -5,12 +5,14 @@
 
 mod call;
 mod counter;
+mod device;
 mod event;
 mod trace;
 
 pub(crate) use call::value;
 pub use call::{Call, CallData, CallStack, KernelNamed};
 pub use counter::{ClockPair, Counter};
+pub use device::{DeviceCode, DeviceStream, KernelPlaced, PlacedBy, StallCount, StallWindow};
 pub use event::{
     Event, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason, Thread,
 };

@@ -92,6 +92,7 @@ impl Fixture {
             count,
             time_ns,
             bytes: 0,
+            device: None,
         });
     }
 }

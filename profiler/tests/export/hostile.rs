@@ -237,6 +237,7 @@ fn dangling() -> Profile {
         count: 1,
         time_ns: 1_000_000,
         bytes: 0,
+        device: None,
     });
     profile.locations[0].frames.push(FrameId(999));
     profile.locations[1].frames.clear();

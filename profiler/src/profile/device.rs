@@ -1,0 +1,142 @@
+//! What devices are sampled for: stall reasons, and how sure a sample's stack is.
+
+use serde::{Deserialize, Serialize};
+
+/// Handle of a [`Device`] in [`Profile::devices`](super::Profile::devices).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceId(pub u32);
+
+/// A part of a device that is sampled by itself: a GT of a GPU, an AIU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Device {
+    /// Name for people: `xe 0000:03:00.0 GT0`.
+    pub name: String,
+    /// Its samples were read from a file or a socket, not from hardware: a recording,
+    /// or a generated (synthetic) stream. Every output says so.
+    pub replayed: bool,
+}
+
+/// What an execution unit of an Intel GPU was doing when it was sampled, or why it
+/// could not go on (Linux, drivers/gpu/drm/xe/xe_eu_stall.c; Intel's VTune and
+/// oneAPI GPU optimization guides). All but [`Active`](Self::Active) are stalls: at
+/// least one thread was loaded, and none could issue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum StallReason {
+    /// No stall: an instruction was issued.
+    Active,
+    /// Control flow: a branch was being resolved.
+    Control,
+    /// The pipe of the instruction was taken.
+    PipeStall,
+    /// No slot was free to send a message.
+    Send,
+    /// An in-order result at a register distance, or an accumulator.
+    DistAcc,
+    /// A scoreboard token: memory, systolic array, math.
+    Sbid,
+    /// A barrier or another synchronization.
+    Sync,
+    /// The instruction was not in the cache.
+    InstFetch,
+    /// Another reason.
+    Other,
+    /// A pixel shader's dependency.
+    Tdr,
+}
+
+/// Counts by [`StallReason`], in the order of [`StallReason::ALL`].
+pub type StallCounts = [u32; StallReason::ALL.len()];
+
+impl StallReason {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 10] = [
+        Self::Active,
+        Self::Control,
+        Self::PipeStall,
+        Self::Send,
+        Self::DistAcc,
+        Self::Sbid,
+        Self::Sync,
+        Self::InstFetch,
+        Self::Other,
+        Self::Tdr,
+    ];
+
+    /// The name in stacks and tables, as xe and iaprof have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Control => "control",
+            Self::PipeStall => "pipestall",
+            Self::Send => "send",
+            Self::DistAcc => "dist_acc",
+            Self::Sbid => "sbid",
+            Self::Sync => "sync",
+            Self::InstFetch => "inst_fetch",
+            Self::Other => "other",
+            Self::Tdr => "tdr",
+        }
+    }
+
+    /// The reason of a name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.name() == name)
+    }
+}
+
+/// How a device's sample got its launch stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Method {
+    /// Only this stack's launches can have been running.
+    Sole,
+    /// Shared among several by the exact durations of their launches in the window.
+    Durations,
+    /// Shared among several by their launches' work: groups times group size.
+    Work,
+    /// Shared among several by the number of their launches.
+    Launches,
+    /// No launch is known that can have been running.
+    Unattributed,
+}
+
+impl Method {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Sole,
+        Self::Durations,
+        Self::Work,
+        Self::Launches,
+        Self::Unattributed,
+    ];
+
+    /// A short text for people.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Sole => "only one call path possible",
+            Self::Durations => "shared by exact durations",
+            Self::Work => "shared by work size",
+            Self::Launches => "shared by launch count",
+            Self::Unattributed => "unattributed",
+        }
+    }
+
+    /// Whether the stack is an estimate.
+    pub fn is_estimate(self) -> bool {
+        matches!(self, Self::Durations | Self::Work | Self::Launches)
+    }
+}
+
+/// What a sample of a device has beside its stack and weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceSample {
+    /// The device that was sampled.
+    pub device: DeviceId,
+    /// The stall reason; `None`: the device does not tell reasons (AIU cycles).
+    pub reason: Option<StallReason>,
+    /// How it got its stack.
+    pub method: Method,
+    /// So many of the sample's `count` belong to its stack for certain.
+    pub certain: u64,
+    /// At most so many belong to its stack: `count` lies between both.
+    pub possible: u64,
+}
