@@ -2,6 +2,8 @@
 //! what the driver and the program say of them agrees.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Stdio;
 
 use anyhow::Context as _;
 
@@ -353,21 +355,29 @@ fn static_probes_fire_as_in_the_patched_driver() -> anyhow::Result<()> {
     let module = module();
     let file = module.write(&shop.path("module.zebin"))?;
     let path = driver.path().display();
+    // It needs a process for static probes only where they have no semaphores.
     let script = format!(
         "usdt:{path}:level_zero:launch_kernel \
          {{ printf(\"%lx %lx %ld %s\\n\", arg0, arg1, arg2, str(arg3)); }} \
-         usdt:{path}:level_zero:compile_kernel {{ printf(\"file %s\\n\", str(arg0)); }}"
+         usdt:{path}:level_zero:compile_kernel {{ printf(\"file %s\\n\", str(arg0)); }} \
+         interval:ms:100 {{ printf(\"attached\\n\"); }}"
     );
-    let program = format!(
-        "{} launch launches=3 module={}",
-        build_paths()?.display(),
-        file.display()
-    );
-    let mut command = std::process::Command::new("bpftrace");
-    command
-        .envs(machine.environment())
-        .args(["-e", &script, "-c", &program]);
-    let out = checked(&mut command)?;
+    let mut bpftrace = std::process::Command::new("bpftrace")
+        .args(["-B", "line", "-e", &script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut stdout = BufReader::new(bpftrace.stdout.take().context("stdout")?);
+    let mut out = String::new();
+    while !out.contains("attached\n") {
+        anyhow::ensure!(stdout.read_line(&mut out)? > 0, "bpftrace ended: {out}");
+    }
+    let mut command = machine.command(&build_paths()?);
+    command.args(["launch", "launches=3"]);
+    checked(command.arg(format!("module={}", file.display())))?;
+    checked(std::process::Command::new("kill").args(["-INT", &bpftrace.id().to_string()]))?;
+    stdout.read_to_string(&mut out)?;
+    bpftrace.wait()?;
     let truth = Truth::read(&shop.path("truth.json"))?;
     let isa = kernels(&truth).first().and_then(|e| e.isa).context("isa")?;
     let line = format!("800100000000 {isa:x} 4096 work");
@@ -376,5 +386,51 @@ fn static_probes_fire_as_in_the_patched_driver() -> anyhow::Result<()> {
     let dumped = out.lines().find_map(|l| l.strip_prefix("file "));
     let dumped = dumped.with_context(|| format!("no module in {out}"))?;
     assert_eq!(std::fs::read(dumped)?, module.zebin());
+    Ok(())
+}
+
+/// A little-endian number of so many bytes, taken off the front.
+fn take(bytes: &mut &[u8], n: usize) -> anyhow::Result<u64> {
+    let (number, rest) = bytes.split_at_checked(n).context("cut off")?;
+    *bytes = rest;
+    let digits = number.iter().rev();
+    Ok(digits.fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
+}
+
+#[test]
+fn framed_windows_have_their_times_and_drops() -> anyhow::Result<()> {
+    let Some(_turn) = turn("framed_windows_have_their_times_and_drops", &NEEDS)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let machine = machine(&shop)?
+        .set("VZE_STALLS_FRAMED", "1")
+        .set("VZE_STALLS_DROP", "4");
+    let mode = ["launch", "launches=300", "processes=2"];
+    let run = paths(&shop, &machine, &module(), &mode)?;
+    let file = std::fs::read(shop.path("stalls.0.0"))?;
+    let mut bytes = file.strip_prefix(b"aipdevc1").context("magic")?;
+    let mut numbers = [1, 1, 2, 4, 4, 4, 8, 4].map(|n| take(&mut bytes, n));
+    let header: Vec<u64> = numbers.iter_mut().flatten().map(|n| *n).collect();
+    // Layout xe2, CLOCK_MONOTONIC, record, card, GT, cycles and base not known, name.
+    assert_eq!(header, [1, 1, RECORD, 0, 0, 0, u64::MAX, 13]);
+    let (name, mut bytes) = bytes.split_at(13);
+    assert_eq!(name, b"virtual 0 GT0");
+    let mut frames = Vec::new();
+    while !bytes.is_empty() {
+        let (from, to) = (take(&mut bytes, 8)?, take(&mut bytes, 8)?);
+        let (drops, length) = (take(&mut bytes, 4)?, take(&mut bytes, 4)?);
+        bytes = bytes.get(length as usize..).context("cut off")?;
+        frames.push((from, to, drops, length / RECORD));
+    }
+    let told = run.truth.windows.iter();
+    let mut told: Vec<_> = told
+        .map(|w| (w.t0, w.t1, u64::from(w.dropped), w.records))
+        .collect();
+    // The processes write in turn.
+    frames.sort_unstable();
+    told.sort_unstable();
+    assert_eq!(frames, told);
+    assert!(frames.iter().any(|frame| frame.2 == 1));
     Ok(())
 }

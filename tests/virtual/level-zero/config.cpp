@@ -107,6 +107,7 @@ void read_config()
 	number("VZE_STALLS_MS", window_ms, 1, 10000);
 	config.stall_window_ns = window_ms * 1000000;
 	number("VZE_GTS", config.gts, 0, 8);
+	number("VZE_STALLS_FRAMED", config.stall_framed, 0, 1);
 	number("VZE_STALLS_DROP", config.stall_drop, 0, 1000000);
 	number("VZE_STALLS_EVERY", config.stall_every, 1, 1000000);
 	unsigned64("VZE_ISA_BASE", config.isa_base);

@@ -51,6 +51,8 @@ struct Config {
 	bool truth_flush = false;
 	const char *stall_path = "";
 	StallFormat stall_format = StallFormat::Xe2;
+	/* Records are wrapped into a device capture: with the times of windows. */
+	bool stall_framed = false;
 	/* Length of a read window, ns. */
 	uint64_t stall_window_ns = 5000000;
 	/* Parts of a device that are sampled by themselves; 0: one, or as many as

@@ -32,15 +32,22 @@ struct StallStream {
 	int fd = -1;
 	/* Windows with samples so far. */
 	uint64_t windows = 0;
+	/* Windows that were lost, of which the stream does not say so yet. */
+	uint32_t untold = 0;
 
 	/* Takes a window's records; how many of them were written. Those of a
-	 * dropped window are not, and where the format has a way to say so, it
-	 * says so. */
+	 * dropped window are not. Where windows are framed, either all are
+	 * written or the next frame says that some were dropped. */
 	size_t write_window(uint64_t from, uint64_t to, const std::vector<uint8_t> &records,
 			    bool dropped);
 
       private:
 	bool ready();
+	size_t write_raw(const std::vector<uint8_t> &records);
+	bool write_frame(uint64_t from, uint64_t to, const std::vector<uint8_t> &records,
+			 uint32_t drops);
+	bool has_room(size_t bytes) const;
+	bool needs_header() const;
 };
 
 } // namespace vze
