@@ -21,6 +21,7 @@
 mod debug_file;
 mod debuginfod;
 mod demangle;
+pub mod device;
 mod dwarf;
 mod dwarf_text;
 pub(crate) mod elf;

@@ -1,0 +1,3 @@
+//! Device code to names.
+
+pub mod isa;
