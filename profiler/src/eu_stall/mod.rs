@@ -6,11 +6,13 @@
 //!
 //! * [`Layout`]: how records are laid out, and on which devices;
 //! * [`Splitter`]: whole records out of pieces of a stream;
-//! * [`Sums`]: the records of a read window, added up by address.
+//! * [`Sums`]: the records of a read window, added up by address;
+//! * [`capture`]: streams in files, with the times at which they were read.
 //!
 //! Source: Linux, drivers/gpu/drm/xe/xe_eu_stall.c; for the driver's flags in a
 //! record, i915's prelim interface.
 
+pub mod capture;
 mod devices;
 mod layout;
 mod split;
@@ -23,6 +25,8 @@ pub use sums::{Sums, Window};
 /// Bytes of a record on all hardware so far. The driver tells it (`record_size`).
 pub const RECORD_SIZE: usize = 64;
 
+#[cfg(test)]
+mod capture_tests;
 #[cfg(test)]
 mod tests;
 
