@@ -6,6 +6,7 @@ use crate::collect::cgroup;
 use crate::collect::config::{
     Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig,
 };
+use crate::collect::device::{DeviceOptions, ReplaySpec};
 use crate::collect::driver::StandIn;
 use crate::collect::launch::Credentials;
 use crate::collect::privileges;
@@ -127,6 +128,14 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     aiu_timing: bool,
 
+    /// Sample a device that is a file: a recording, a FIFO or a socket (repeatable)
+    ///
+    /// LAYOUT:PATH[,gt=N][,card=N][,base=0xADDR][,cycles=N][,name=TEXT], as in
+    /// xe2:/tmp/stalls. Its samples go through the same code as those of hardware, and
+    /// every output says that they were replayed.
+    #[arg(long, value_name = "SPEC")]
+    replay_device: Vec<ReplaySpec>,
+
     /// Use this eBPF object in place of the built-in one
     #[arg(long, value_name = "FILE", hide = true, value_hint = ValueHint::FilePath)]
     bpf_object: Option<PathBuf>,
@@ -213,7 +222,17 @@ impl Plan {
             ));
         }
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
-        let probes = destination.keeps_events() || launches.is_some();
+        let devices = DeviceOptions {
+            replay: args.replay_device,
+            ..DeviceOptions::default()
+        };
+        if launches.is_some() && devices.is_on() {
+            return Err(usage_error(
+                "--events counts launches, and --replay-device samples what they did: \
+                 choose one, or write a capture and report it both ways",
+            ));
+        }
+        let probes = destination.keeps_events() || launches.is_some() || devices.is_on();
         if args.conditional_collection && !probes {
             return Err(usage_error(
                 "--conditional-collection is for launches: add --events, or write a trace \
@@ -222,6 +241,7 @@ impl Plan {
         }
         let probes = probes.then(|| ProbeConfig {
             tables: Arc::new(tables()),
+            waits: devices.is_on(),
             exact_call_times: args.values.times_calls() || destination.is_trace(),
             command: args.command.clone(),
             pids: args.pid.clone(),
@@ -248,6 +268,7 @@ impl Plan {
                 command: display_command(&args.command),
                 launches,
                 probes,
+                devices,
                 bpf_object: args.bpf_object,
             },
             command: args.command,

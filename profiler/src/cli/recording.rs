@@ -236,6 +236,7 @@ impl Recording<'_> {
             usage,
             probes,
             aiu,
+            device_problems,
         } = session
             .finish()
             .map_err(|error| self.output.explain(error))?;
@@ -281,6 +282,9 @@ impl Recording<'_> {
         }
         if let Some(line) = aiu_line(aiu, !self.plan.command.is_empty(), self.plan.aiu_timing) {
             self.say(&line);
+        }
+        for problem in &device_problems {
+            self.say(&format!("  device: {problem}"));
         }
         if let Destination::File(path, _) = &self.plan.destination {
             self.say(&format!("  written to {}", path.display()));

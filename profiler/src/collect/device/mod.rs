@@ -38,6 +38,13 @@ pub struct DeviceOptions {
     pub replay: Vec<ReplaySpec>,
 }
 
+impl DeviceOptions {
+    /// Whether anything is to be sampled.
+    pub fn is_on(&self) -> bool {
+        !self.replay.is_empty()
+    }
+}
+
 /// Nothing can be sampled as was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
