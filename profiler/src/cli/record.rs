@@ -1,6 +1,6 @@
 //! The options of a recording, and the plan that they make.
 
-use super::profile_out::{Destination, ProfileFormat, ValueArgs};
+use super::profile_out::{Destination, ProfileFormat, ValueArgs, ViewArgs};
 use super::{usage_error, values};
 use crate::collect::cgroup;
 use crate::collect::config::{
@@ -11,7 +11,7 @@ use crate::collect::driver::StandIn;
 use crate::collect::launch::Credentials;
 use crate::collect::privileges;
 use crate::collect::probe_files;
-use crate::export::{Format, Weight};
+use crate::export::{ExportOptions, Format};
 use crate::probes::Tables;
 use crate::probes::table::Switch;
 use anyhow::{Context, Result};
@@ -68,6 +68,9 @@ pub(crate) struct RecordArgs {
     #[command(flatten)]
     values: ValueArgs,
 
+    #[command(flatten)]
+    view: ViewArgs,
+
     /// What drives the sampling
     #[arg(long, value_enum, default_value_t = EventArg::from(RecordConfig::default().event))]
     event: EventArg,
@@ -96,9 +99,9 @@ pub(crate) struct RecordArgs {
     #[arg(long, default_value = "", hide_default_value = true)]
     title: String,
 
-    /// Always on: write a profile of each window of this length, until stopped
+    /// Always on: write a profile of each window of this length
     ///
-    /// -o names a directory then; files are called aiprof-YYYYmmddTHHMMSSZ.EXT after the
+    /// Until stopped. -o names a directory then; files are called aiprof-YYYYmmddTHHMMSSZ.EXT after the
     /// window's start in UTC, in pprof format unless --format says otherwise.
     #[arg(long, value_name = "DURATION", value_parser = values::parse_duration, requires = "output")]
     every: Option<Duration>,
@@ -190,8 +193,8 @@ pub(crate) struct Plan {
     pub(crate) duration: Option<Duration>,
     /// Where the profile goes.
     pub(crate) destination: Destination,
-    /// What the values in the profile mean.
-    pub(crate) weight: Weight,
+    /// How the profile is written.
+    pub(crate) export: ExportOptions,
     /// Whether the command's AIU runtime is to record what its devices do.
     pub(crate) aiu_timing: bool,
 }
@@ -203,6 +206,7 @@ impl Plan {
     /// A usage error, or what is wrong with a file or process that was named.
     pub(crate) fn new(args: RecordArgs) -> Result<Self> {
         let destination = destination(&args)?;
+        args.view.check(&destination)?;
         if args.bpf_object.is_some() && privileges::is_elevated_by_file() {
             // Otherwise whoever may run aiprof could load any eBPF program.
             return Err(usage_error(
@@ -254,7 +258,7 @@ impl Plan {
             as_user: as_user(args.as_user)?,
             duration: args.duration,
             destination,
-            weight: args.values.weight(),
+            export: args.view.options(args.values),
             aiu_timing: args.aiu_timing,
             config: RecordConfig {
                 frequency_hz: args.frequency,
