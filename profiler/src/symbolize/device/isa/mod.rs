@@ -20,6 +20,7 @@
 
 mod compact;
 mod flow;
+pub mod iga;
 mod opcode;
 mod pipe;
 mod platform;

@@ -53,7 +53,8 @@ pub struct Token {
 /// What an instruction does with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TokenUse {
-    /// Takes it until it completes (`$3`).
+    /// Takes it until it completes (`$3`); from Xe3p on also beside others that
+    /// hold it (`$3.inc`).
     Set,
     /// Waits until its holder has written its destination (`$3.dst`).
     WaitDst,
@@ -121,7 +122,7 @@ fn many_pipes(bits: u32, form: Form, platform: Platform) -> Swsb {
         4 => Pipe::Long,
         5 => Pipe::Math,
         6 if platform >= Platform::Xe3 => Pipe::Scalar,
-        _ if bits & 0x300 == 0 => return token10(bits),
+        _ if bits & 0x300 == 0 => return token10(bits, platform),
         _ => {
             let (pipe, use_) = combined(bits >> 8, form);
             return both(pipe, bits >> 5 & 7, bits & 0x1f, use_);
@@ -153,8 +154,9 @@ fn token8(bits: u32) -> Swsb {
     token(bits & 0xf, use_)
 }
 
-fn token10(bits: u32) -> Swsb {
+fn token10(bits: u32, platform: Platform) -> Swsb {
     let use_ = match bits >> 5 {
+        2 if platform >= Platform::Xe3p => TokenUse::Set,
         4 => TokenUse::WaitDst,
         5 => TokenUse::WaitSrc,
         6 => TokenUse::Set,
