@@ -27,6 +27,9 @@ mod platform;
 mod swsb;
 mod word;
 
+#[cfg(test)]
+mod tests;
+
 pub use flow::Flow;
 pub use platform::Platform;
 pub use swsb::{Distance, Pipe, Swsb, Token, TokenUse};

@@ -2,6 +2,7 @@
 
 use super::opcode::Form;
 use super::{Platform, word::Word};
+use std::fmt;
 
 /// Software scoreboard annotation: what an instruction waits for before it
 /// issues, and the token it sets.
@@ -60,6 +61,43 @@ pub enum TokenUse {
     WaitDst,
     /// Waits until its holder has read its sources (`$3.src`).
     WaitSrc,
+}
+
+/// In IGA's syntax: `I@2,$3.dst`; nothing where there is no annotation.
+impl fmt::Display for Swsb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(Distance { pipe, value }) = self.distance {
+            write!(f, "{}@{value}", pipe.letter())?;
+        }
+        if self.distance.is_some() && self.token.is_some() {
+            f.write_str(",")?;
+        }
+        let Some(Token { number, use_ }) = self.token else {
+            return Ok(());
+        };
+        let suffix = match use_ {
+            TokenUse::Set => "",
+            TokenUse::WaitDst => ".dst",
+            TokenUse::WaitSrc => ".src",
+        };
+        write!(f, "${number}{suffix}")
+    }
+}
+
+impl Pipe {
+    /// Its letter in IGA's syntax; none for an instruction's own pipe.
+    #[must_use]
+    pub const fn letter(self) -> &'static str {
+        match self {
+            Self::Any => "",
+            Self::All => "A",
+            Self::Float => "F",
+            Self::Integer => "I",
+            Self::Long => "L",
+            Self::Math => "M",
+            Self::Scalar => "S",
+        }
+    }
 }
 
 /// The annotation of an instruction; empty where its encoding is reserved.
