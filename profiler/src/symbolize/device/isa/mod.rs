@@ -20,11 +20,15 @@
 
 mod compact;
 mod flow;
+pub mod iga;
 mod opcode;
 mod pipe;
 mod platform;
 mod swsb;
 mod word;
+
+#[cfg(test)]
+mod tests;
 
 pub use flow::Flow;
 pub use platform::Platform;

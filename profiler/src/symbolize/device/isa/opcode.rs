@@ -76,6 +76,8 @@ const fn on(opcode: u32, name: &'static str, form: Form, from: Platform, to: Pla
 }
 
 const DPASW: u32 = 0x5a;
+pub(super) const MOV: u32 = 0x61;
+pub(super) const SRND: u32 = 0x54;
 const LFSR: u32 = 0x39;
 
 /// Every operation, by opcode.
@@ -125,7 +127,7 @@ static SPECS: &[Spec] = &[
     on(0x50, "shfl.idx4", Form::Binary, Xe3p, Xe3p),
     on(0x52, "add3", Form::Ternary, XeHp, Xe3p),
     on(0x53, "macl", Form::Binary, XeHpc, Xe3),
-    on(0x54, "srnd", Form::Binary, XeHpc, Xe3p),
+    on(SRND, "srnd", Form::Binary, XeHpc, Xe3p),
     on(0x55, "dnscl", Form::Ternary, Xe3p, Xe3p),
     op(0x58, "dp4a", Form::Ternary),
     on(0x59, "dpas", Form::Dpas, XeHp, Xe3p),
@@ -135,7 +137,7 @@ static SPECS: &[Spec] = &[
     on(0x5d, "madm", Form::Ternary, XeHp, Xe3p),
     on(0x5f, "mullh", Form::Binary, Xe3p, Xe3p),
     op(0x60, "nop", Form::Nop),
-    op(0x61, "mov", Form::Unary),
+    op(MOV, "mov", Form::Unary),
     op(0x62, "sel", Form::Binary),
     op(0x63, "movi", Form::Binary),
     op(0x64, "not", Form::Unary),
@@ -156,9 +158,6 @@ static SPECS: &[Spec] = &[
     op(0x79, "bfi1", Form::Binary),
     op(0x7a, "bfi2", Form::Ternary),
 ];
-
-/// The opcode of `mov`.
-pub(super) const MOV: u32 = 0x61;
 
 /// The mnemonic with its sub-function; without one where that is reserved.
 pub(super) fn mnemonic(word: Word, spec: Spec, platform: Platform) -> Cow<'static, str> {

@@ -1,6 +1,6 @@
 //! The in-order execution pipe of an instruction, from its data types.
 
-use super::opcode::{Form, MOV, Spec};
+use super::opcode::{Form, MOV, SRND, Spec};
 use super::{Pipe, Platform, compact, word::Word};
 
 /// Data types as uncompacted instructions encode them: bit 3 floating point,
@@ -8,7 +8,6 @@ use super::{Pipe, Platform, compact, word::Word};
 const SIZE_64: u32 = 3;
 const FLOAT: u32 = 8;
 const DOUBLE: u32 = FLOAT | SIZE_64;
-const SINGLE: u32 = FLOAT | 2;
 
 /// First register number of the scalar registers among the architecture's.
 const SCALAR_REGISTERS: u32 = 6;
@@ -24,34 +23,42 @@ pub(super) fn of(word: Word, spec: Spec, platform: Platform) -> Option<Pipe> {
         return Some(Pipe::All);
     }
     if word.compacted() {
-        return Some(compact::pipe(word, spec.form, platform));
+        let pipe = compact::pipe(word, spec.form, platform);
+        let converts = platform >= Platform::Xe3p && spec.opcode == SRND;
+        return Some(if converts { Pipe::Integer } else { pipe });
     }
     if spec.opcode == MOV && platform >= Platform::Xe3 && moves_to_scalar(word) {
         return Some(Pipe::Scalar);
     }
-    Some(by_types(word, spec.form, platform))
+    Some(by_types(word, spec, platform))
 }
 
-fn by_types(word: Word, form: Form, platform: Platform) -> Pipe {
-    let (destination, sources) = types(word, form);
+fn by_types(word: Word, spec: Spec, platform: Platform) -> Pipe {
+    let (destination, sources) = types(word, spec.form);
     let long = if platform >= Platform::XeHpc {
         // 64-bit integers run in the integer pipe here.
         destination == DOUBLE
     } else {
-        std::iter::once(destination)
-            .chain(sources)
-            .any(|t| t & SIZE_64 == SIZE_64)
+        let mut all = std::iter::once(destination).chain(sources);
+        all.any(|kind| kind & SIZE_64 == SIZE_64)
     };
-    let from_64 = sources[0] & SIZE_64 == SIZE_64 && sources[0] & FLOAT == 0;
     if long {
         Pipe::Long
-    } else if destination & FLOAT == 0
-        || (platform >= Platform::Xe3p && destination == SINGLE && from_64)
-    {
+    } else if destination & FLOAT == 0 || converts(spec, platform, destination, sources[0]) {
         Pipe::Integer
     } else {
         Pipe::Float
     }
+}
+
+/// Conversions to floating point run in the integer pipe from Xe3p on.
+fn converts(spec: Spec, platform: Platform, destination: u32, source: u32) -> bool {
+    platform >= Platform::Xe3p
+        && match spec.opcode {
+            MOV => destination != source,
+            SRND => true,
+            _ => false,
+        }
 }
 
 /// Types of the destination and the sources; 0 where there is no source.

@@ -2,6 +2,7 @@
 
 use super::opcode::Form;
 use super::{Platform, word::Word};
+use std::fmt;
 
 /// Software scoreboard annotation: what an instruction waits for before it
 /// issues, and the token it sets.
@@ -53,12 +54,50 @@ pub struct Token {
 /// What an instruction does with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TokenUse {
-    /// Takes it until it completes (`$3`).
+    /// Takes it until it completes (`$3`); from Xe3p on also beside others that
+    /// hold it (`$3.inc`).
     Set,
     /// Waits until its holder has written its destination (`$3.dst`).
     WaitDst,
     /// Waits until its holder has read its sources (`$3.src`).
     WaitSrc,
+}
+
+/// In IGA's syntax: `I@2,$3.dst`; nothing where there is no annotation.
+impl fmt::Display for Swsb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(Distance { pipe, value }) = self.distance {
+            write!(f, "{}@{value}", pipe.letter())?;
+        }
+        if self.distance.is_some() && self.token.is_some() {
+            f.write_str(",")?;
+        }
+        let Some(Token { number, use_ }) = self.token else {
+            return Ok(());
+        };
+        let suffix = match use_ {
+            TokenUse::Set => "",
+            TokenUse::WaitDst => ".dst",
+            TokenUse::WaitSrc => ".src",
+        };
+        write!(f, "${number}{suffix}")
+    }
+}
+
+impl Pipe {
+    /// Its letter in IGA's syntax; none for an instruction's own pipe.
+    #[must_use]
+    pub const fn letter(self) -> &'static str {
+        match self {
+            Self::Any => "",
+            Self::All => "A",
+            Self::Float => "F",
+            Self::Integer => "I",
+            Self::Long => "L",
+            Self::Math => "M",
+            Self::Scalar => "S",
+        }
+    }
 }
 
 /// The annotation of an instruction; empty where its encoding is reserved.
@@ -121,7 +160,7 @@ fn many_pipes(bits: u32, form: Form, platform: Platform) -> Swsb {
         4 => Pipe::Long,
         5 => Pipe::Math,
         6 if platform >= Platform::Xe3 => Pipe::Scalar,
-        _ if bits & 0x300 == 0 => return token10(bits),
+        _ if bits & 0x300 == 0 => return token10(bits, platform),
         _ => {
             let (pipe, use_) = combined(bits >> 8, form);
             return both(pipe, bits >> 5 & 7, bits & 0x1f, use_);
@@ -153,8 +192,9 @@ fn token8(bits: u32) -> Swsb {
     token(bits & 0xf, use_)
 }
 
-fn token10(bits: u32) -> Swsb {
+fn token10(bits: u32, platform: Platform) -> Swsb {
     let use_ = match bits >> 5 {
+        2 if platform >= Platform::Xe3p => TokenUse::Set,
         4 => TokenUse::WaitDst,
         5 => TokenUse::WaitSrc,
         6 => TokenUse::Set,
