@@ -4,10 +4,10 @@
 //! without being paid for from the budget, so tables that refer to each other, or
 //! that thousands of units share, end the reading and not the machine.
 
-use super::super::demangle::{demangle, is_mangled};
+use super::super::demangle::is_mangled;
 use super::limits::{Budget, Exhausted, MAX_ROWS, MAX_SCOPES};
 use super::line_table::{LineTable, Position, Row, Scope, ScopeRange};
-use super::module::Problems;
+use super::module::{Problems, display};
 use super::names::{TextId, TextsBuilder};
 use super::relocate::NAMELESS;
 use gimli::{AttributeValue, EndianSlice, LittleEndian, Section as _, UnitOffset};
@@ -499,7 +499,7 @@ impl<'r, 'd> Reader<'r, 'd> {
         let name = names.best();
         self.budget.spend(name.len() as u64)?;
         let origin = Origin {
-            name: self.texts.add(&demangle(name)),
+            name: self.texts.add(&display(name)),
             declared: Position {
                 file: file.map_or(Ok(TextId::NONE), |f| self.file(known, f))?,
                 line,

@@ -119,6 +119,12 @@ impl LineTable {
         };
         let mut found = Vec::new();
         let mut next = self.scope(offset, at);
+        if let Some(file) = next.and_then(|scope| self.without_line(scope, at)) {
+            at = Position {
+                file,
+                ..Position::NONE
+            };
+        }
         while let Some(scope) = next.and_then(|i| self.scopes.get(i as usize)) {
             found.push(Found {
                 name: scope.name,
@@ -148,9 +154,7 @@ impl LineTable {
     /// caller begins or in another file, and behind the beginning of just that
     /// function.
     fn scope(&self, offset: u32, at: Position) -> Option<u32> {
-        let after = self.innermost.partition_point(|(o, _)| *o <= offset);
-        let found = after.checked_sub(1).and_then(|i| self.innermost.get(i));
-        let mut scope = found.and_then(|(_, scope)| *scope)?;
+        let (_, mut scope) = self.innermost_at(offset)?;
         for _ in 0..MAX_UNPLACED_DEPTH {
             if self.may_hold(scope, at) {
                 break;
@@ -174,6 +178,24 @@ impl LineTable {
         Some(scope)
     }
 
+    /// The file of a function if a line is its caller's: IGC gives instructions
+    /// without a line of their own the one before.
+    fn without_line(&self, scope: u32, at: Position) -> Option<TextId> {
+        if self.may_hold(scope, at) {
+            return None;
+        }
+        let own = self.scopes.get(scope as usize)?;
+        let mut caller = own.parent;
+        while let Some(scope) = caller.and_then(|i| self.scopes.get(i as usize)) {
+            let begin = scope.declared;
+            if begin.file == at.file && (1..=at.line).contains(&begin.line) {
+                return Some(own.declared.file);
+            }
+            caller = scope.parent;
+        }
+        None
+    }
+
     /// Whether a line may be of a function, by where the function begins.
     fn may_hold(&self, scope: u32, at: Position) -> bool {
         let declared = self.scopes.get(scope as usize).map(|s| s.declared);
@@ -182,6 +204,36 @@ impl LineTable {
                 d.file == at.file && d.line <= at.line
             }
         })
+    }
+
+    /// Takes back what is said of the code at a kernel's `entry` where it is said
+    /// to be of a function that the kernel calls.
+    ///
+    /// IGC 1.0.12504 does so for kernels that call functions: their own lines are
+    /// missing, and the first line of the function is told instead.
+    pub(super) fn distrust(&mut self, entry: u32, kernel: &str) {
+        let is_kernel = |s: &Scope| s.parent.is_none() && self.texts.get(s.name) == kernel;
+        let Some((start, scope)) = self.innermost_at(entry) else {
+            return;
+        };
+        let wrong = self.scopes.get(scope as usize);
+        let wrong = wrong.is_some_and(|s| s.parent.is_none() && !is_kernel(s));
+        // Where the kernel goes by another name there, nothing is known to be wrong.
+        if !wrong || !self.scopes.iter().any(is_kernel) {
+            return;
+        }
+        for row in &mut self.rows {
+            if (start..=entry).contains(&row.offset) {
+                row.file = TextId::NONE;
+            }
+        }
+    }
+
+    /// The innermost scope at an offset, and from where on it is so.
+    fn innermost_at(&self, offset: u32) -> Option<(u32, u32)> {
+        let after = self.innermost.partition_point(|(o, _)| *o <= offset);
+        let (start, scope) = self.innermost.get(after.checked_sub(1)?)?;
+        Some((*start, (*scope)?))
     }
 
     /// Rows and scopes, for the books.

@@ -105,6 +105,9 @@ impl Place {
             listing.platform = platform::of_listing(name.trim());
         } else if let Some(path) = text.strip_prefix(" File: ") {
             self.file = Some(path.trim().into());
+            // The line belongs to the file before. IGC tells no new one where the
+            // instruction has none.
+            self.line = 0;
         } else if let Some(rest) = text.strip_prefix(" Line ") {
             let number = rest.split(':').next().unwrap_or_default();
             self.line = number.trim().parse().unwrap_or(0);

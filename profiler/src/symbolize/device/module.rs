@@ -243,7 +243,8 @@ impl Kernel {
         self
     }
 
-    pub(super) fn with_lines(mut self, lines: LineTable) -> Self {
+    pub(super) fn with_lines(mut self, mut lines: LineTable) -> Self {
+        lines.distrust(self.payload_entry, &self.display);
         self.source_file = lines.first_file().map(str::to_owned);
         self.lines = lines;
         self
@@ -305,7 +306,7 @@ impl Kernel {
 const MAX_NESTED: usize = 64;
 
 /// A name for people.
-fn display(name: &str) -> String {
+pub(super) fn display(name: &str) -> String {
     let readable = demangle(name);
     let plain = readable.strip_prefix("typeinfo name for ");
     plain.unwrap_or(&readable).to_owned()
