@@ -7,6 +7,7 @@ pub mod calibrate;
 pub mod cli;
 pub mod collect;
 pub mod correlate;
+pub mod eu_stall;
 pub mod export;
 pub mod import;
 pub mod parallel;

@@ -21,6 +21,7 @@
 //! * [`late`], [`inspect`]: kernels older than the recording;
 //! * [`clock`]: the time of day;
 //! * [`metrics`]: the metrics files of AIUs;
+//! * [`device`]: what the execution units of GPUs stood at;
 //! * [`closing`]: detaching without having the user wait;
 //! * [`session`]: owns the recording;
 //! * [`doctor`]: what of all this works on this machine.
@@ -34,6 +35,7 @@ pub mod closing;
 pub mod conditional;
 pub mod config;
 pub mod cpu;
+pub mod device;
 pub mod doctor;
 pub mod driver;
 pub mod filter;
