@@ -8,7 +8,7 @@ use super::{
 use crate::{
     correlate::device::{CodeId, PARTS, PathId},
     profile::{
-        Device, DeviceId, DeviceSample, FrameKind, Location, LocationId, Method,
+        Device, DeviceCode, DeviceId, DeviceSample, FrameKind, Location, LocationId, Method,
         ProfileBuilder, Sample, Stack, StackId,
     },
     symbolize::device::{Kernel, isa},
@@ -140,7 +140,10 @@ impl Devices {
         let codes: std::collections::BTreeSet<CodeId> =
             self.rows.keys().filter_map(|row| row.code).collect();
         for code in codes {
-            let stale = self.described.get(&code).is_none_or(|d| d.listing.is_empty());
+            let stale = self
+                .described
+                .get(&code)
+                .is_none_or(|d| d.listing.is_empty());
             if stale {
                 let found = self.find(code);
                 let name = self.kernel(code).map_or("", |kernel| &kernel.name);
@@ -271,7 +274,10 @@ impl Writer<'_> {
         let path = key.path.and_then(|path| self.devices.path(path));
         let (mut locations, complete) = match (key.path, path) {
             (Some(id), Some(path)) => self.launch(builder, locate, id, path),
-            _ => (vec![text(builder, "[unattributed]", FrameKind::Unknown)], true),
+            _ => (
+                vec![text(builder, "[unattributed]", FrameKind::Unknown)],
+                true,
+            ),
         };
         locations.push(text(builder, "-", FrameKind::Native));
         locations.extend(self.instruction(builder, key));
@@ -281,6 +287,11 @@ impl Writer<'_> {
             offset => format!("{offset:#x}"),
         };
         locations.push(text(builder, &place, FrameKind::DeviceHardware));
+        let kernel = key.code.and_then(|code| self.devices.kernel(code));
+        let code = kernel.map(|kernel| DeviceCode {
+            kernel: builder.string(&kernel.name),
+            offset: key.offset,
+        });
         let pid = path.map_or(key.pid.unwrap_or(0), |path| path.pid);
         let comm = path.map_or("[unattributed]", |path| &path.comm);
         let group = path.and_then(|path| cgroup(path.cgroup));
@@ -296,7 +307,12 @@ impl Writer<'_> {
             device: Some(DeviceSample {
                 device,
                 reason: Some(key.reason),
-                method: if path.is_some() { key.method } else { Method::Unattributed },
+                code,
+                method: if path.is_some() {
+                    key.method
+                } else {
+                    Method::Unattributed
+                },
                 certain: 0,
                 possible: 0,
             }),
@@ -317,9 +333,10 @@ impl Writer<'_> {
         let handles = codes.filter_map(|code| self.aggregate.codes.index.get(code).copied());
         let mut locations: Vec<LocationId> = handles.map(|code| locate(builder, code)).collect();
         locations.push(text(builder, &path.function, FrameKind::Native));
-        let complete = path.codes.iter().all(|code| {
-            !matches!(code, super::Code::NoStack(_) | super::Code::Cut(_))
-        });
+        let complete = path
+            .codes
+            .iter()
+            .all(|code| !matches!(code, super::Code::NoStack(_) | super::Code::Cut(_)));
         self.launches.insert(id, (locations.clone(), complete));
         (locations, complete)
     }

@@ -9,7 +9,10 @@ use super::{
 use crate::{
     correlate::{
         FinishedCall, KernelName, Launch, PlacedKernel,
-        device::{Begun, CodeId, Join, Limits, PARTS, PathId, Placement, Share, ShareSink, TickClock, Waited},
+        device::{
+            Begun, CodeId, Join, Limits, PARTS, PathId, Placement, Share, ShareSink, TickClock,
+            Waited,
+        },
     },
     probes::{CallKind, role},
     profile::{LossKind, Losses, Method, StallReason},
@@ -227,7 +230,9 @@ impl Devices {
 
     pub(super) fn take_losses(&mut self) -> Losses {
         let refused = self.modules.take_refused();
-        self.join.losses.add(LossKind::DeviceCodeUnreadable, refused);
+        self.join
+            .losses
+            .add(LossKind::DeviceCodeUnreadable, refused);
         std::mem::take(&mut self.join.losses)
     }
 

@@ -48,7 +48,11 @@ pub fn build_profile(
     meta: Meta,
 ) -> Profile {
     let mut builder = ProfileBuilder::new(meta);
-    if let Some(calls) = aggregate.calls.as_ref().filter(|_| aggregate.counts_launches()) {
+    if let Some(calls) = aggregate
+        .calls
+        .as_ref()
+        .filter(|_| aggregate.counts_launches())
+    {
         builder.of(Values::Launches);
         builder.submissions(calls.submissions);
     }

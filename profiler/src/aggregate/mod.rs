@@ -253,7 +253,9 @@ impl Aggregator {
 
     /// Whether launches and calls are counted instead of CPU samples.
     fn counts_launches(&self) -> bool {
-        self.calls.as_ref().is_some_and(|calls| calls.devices.is_none())
+        self.calls
+            .as_ref()
+            .is_some_and(|calls| calls.devices.is_none())
     }
 
     /// Unique codes from handle `from` on: what has no name yet.

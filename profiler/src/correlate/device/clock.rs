@@ -142,7 +142,10 @@ mod tests {
             clock.observe(ticks(now), now - before, now + 20_000);
             let later = now + 1_000_000;
             let dated = clock.date(ticks(later), later + 400_000).unwrap();
-            assert!(dated.ns.abs_diff(later) <= dated.error_ns + 60, "{i}: {dated:?}");
+            assert!(
+                dated.ns.abs_diff(later) <= dated.error_ns + 60,
+                "{i}: {dated:?}"
+            );
             last = dated.error_ns;
         }
         assert!(last < 20_000, "{last}");

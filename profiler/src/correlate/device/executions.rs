@@ -241,7 +241,10 @@ impl Executions {
         }
         let number = signal.batch;
         // It may have been given to another launch since the wait was entered.
-        if let Some(batch) = self.batch(number).filter(|b| b.from_ns <= entered_ns.max(left_ns)) {
+        if let Some(batch) = self
+            .batch(number)
+            .filter(|b| b.from_ns <= entered_ns.max(left_ns))
+        {
             batch.end(1, left_ns);
         }
     }
@@ -290,7 +293,8 @@ impl Executions {
     /// The device handle and the earliest begin of the launch that signals an event.
     pub fn of_event(&mut self, pid: u32, event: u64) -> Option<(u64, u64)> {
         let number = self.signals.get(&(pid, event))?.batch;
-        self.batch(number).map(|batch| (batch.device, batch.from_ns))
+        self.batch(number)
+            .map(|batch| (batch.device, batch.from_ns))
     }
 
     /// The exact times of the launch that signals an event.
@@ -304,7 +308,9 @@ impl Executions {
         let number = signal.batch;
         if let Some(batch) = self.batch(number) {
             batch.timed += 1;
-            batch.exact_ns = batch.exact_ns.saturating_add(end_ns.saturating_sub(start_ns));
+            batch.exact_ns = batch
+                .exact_ns
+                .saturating_add(end_ns.saturating_sub(start_ns));
             batch.exact_from_ns = batch.exact_from_ns.min(start_ns);
             batch.exact_to_ns = batch.exact_to_ns.max(end_ns);
         }

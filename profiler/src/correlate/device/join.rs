@@ -349,12 +349,9 @@ impl Join {
             let mut rest = Vec::new();
             for count in held.counts {
                 at.clear();
-                let found = self.placements.find(
-                    stream.relative,
-                    count.address,
-                    held.from_ns,
-                    held.to_ns,
-                );
+                let found =
+                    self.placements
+                        .find(stream.relative, count.address, held.from_ns, held.to_ns);
                 at.extend(found);
                 if at.is_empty() {
                     rest.push(count);
@@ -377,8 +374,10 @@ impl Join {
         let mut cells: Vec<_> = cells.into_iter().collect();
         cells.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         for (at, cell) in cells {
-            let placements: Vec<&Placement> =
-                at.iter().filter_map(|&at| self.placements.get(at)).collect();
+            let placements: Vec<&Placement> = at
+                .iter()
+                .filter_map(|&at| self.placements.get(at))
+                .collect();
             let scene = Scene {
                 stream,
                 placements: &placements,
@@ -396,7 +395,9 @@ type ByKernel<'a> = FxHashMap<(u32, u64), Vec<&'a Batch>>;
 fn by_kernel(executions: &Executions) -> ByKernel<'_> {
     let mut out: ByKernel<'_> = FxHashMap::default();
     for batch in executions.all() {
-        out.entry((batch.pid, batch.kernel)).or_default().push(batch);
+        out.entry((batch.pid, batch.kernel))
+            .or_default()
+            .push(batch);
     }
     out
 }
@@ -547,7 +548,11 @@ impl Scene<'_> {
     }
 
     /// The launches that can have been running in any of the windows.
-    fn candidates(&self, loads: &[Load], batches: &ByKernel<'_>) -> (Vec<Claimant>, Vec<Candidate>) {
+    fn candidates(
+        &self,
+        loads: &[Load],
+        batches: &ByKernel<'_>,
+    ) -> (Vec<Claimant>, Vec<Candidate>) {
         let from = loads.first().map_or(0, |load| load.from_ns);
         let to = loads.last().map_or(0, |load| load.to_ns);
         let mut known: FxHashMap<Claimant, u32> = FxHashMap::default();
@@ -596,7 +601,8 @@ impl Scene<'_> {
         addresses.sort_unstable_by_key(|(address, _)| **address);
         for (&address, sums) in addresses {
             if parts.is_empty() {
-                self.unattributed(address).give(&sums.counts, &sums.time_ns, sink);
+                self.unattributed(address)
+                    .give(&sums.counts, &sums.time_ns, sink);
                 continue;
             }
             for (i, reason) in StallReason::ALL.into_iter().enumerate() {
@@ -605,7 +611,9 @@ impl Scene<'_> {
                     continue;
                 }
                 let sole = group.method == Method::Sole;
-                for ((id, share), (_, part)) in split(count.saturating_mul(PARTS), &parts).zip(&parts) {
+                for ((id, share), (_, part)) in
+                    split(count.saturating_mul(PARTS), &parts).zip(&parts)
+                {
                     let Some(claimant) = claimants.get(id as usize) else {
                         continue;
                     };
@@ -637,7 +645,10 @@ impl Scene<'_> {
         let first = self.placements.first();
         let same = |of: fn(&Placement) -> u32| {
             let value = first.map(|p| of(p))?;
-            self.placements.iter().all(|p| of(p) == value).then_some(value)
+            self.placements
+                .iter()
+                .all(|p| of(p) == value)
+                .then_some(value)
         };
         let code = same(|p| p.code);
         let offset = first.filter(|_| code.is_some());

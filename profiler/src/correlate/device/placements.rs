@@ -148,7 +148,11 @@ impl Placements {
         from_ns: u64,
         to_ns: u64,
     ) -> impl Iterator<Item = At> {
-        let index = if relative { &self.relative } else { &self.absolute };
+        let index = if relative {
+            &self.relative
+        } else {
+            &self.absolute
+        };
         index.find(address).filter(move |&at| {
             let held = |p: &Placement| p.since_ns <= to_ns && p.until_ns >= from_ns;
             self.get(at).is_some_and(held)

@@ -40,7 +40,10 @@ impl Candidate {
     /// their exact times.
     fn ran(&self, from_ns: u64, to_ns: u64) -> f64 {
         let length = self.to_ns.saturating_sub(self.from_ns);
-        let inside = self.to_ns.min(to_ns).saturating_sub(self.from_ns.max(from_ns));
+        let inside = self
+            .to_ns
+            .min(to_ns)
+            .saturating_sub(self.from_ns.max(from_ns));
         let all = self.exact_ns.unwrap_or(0) as f64;
         match length {
             0 => all,
@@ -75,7 +78,11 @@ struct Sweep<'a> {
 impl<'a> Sweep<'a> {
     fn new(all: &'a [Candidate], loads: &[Load]) -> Self {
         let by_work = all.iter().all(|c| c.work > 0);
-        let method = if by_work { Method::Work } else { Method::Launches };
+        let method = if by_work {
+            Method::Work
+        } else {
+            Method::Launches
+        };
         let samples: u64 = loads.iter().map(|load| load.samples).sum();
         let units: f64 = all.iter().map(|c| c.units(method)).sum();
         let rate = samples as f64 / units.max(1.0);
@@ -108,7 +115,8 @@ impl<'a> Sweep<'a> {
             let entry = self.active.entry(candidate.claimant).or_default();
             *entry = (entry.0 + 1, entry.1 + candidate.units(self.method));
             self.ends.push(Reverse((candidate.to_ns, i)));
-            self.hungry.push(Reverse((candidate.to_ns, candidate.from_ns, i)));
+            self.hungry
+                .push(Reverse((candidate.to_ns, candidate.from_ns, i)));
             match candidate.exact_ns {
                 Some(_) => self.exact.push(i),
                 None => self.inexact += 1,
@@ -167,7 +175,11 @@ impl<'a> Sweep<'a> {
 
     /// Shares of a window; empty: nobody can have been running.
     fn shares(&mut self, load: &Load) -> (Method, Parts) {
-        let mut parts: Parts = self.active.keys().map(|&claimant| (claimant, 0.0)).collect();
+        let mut parts: Parts = self
+            .active
+            .keys()
+            .map(|&claimant| (claimant, 0.0))
+            .collect();
         parts.sort_unstable_by_key(|part| part.0);
         if let [only] = parts.as_mut_slice() {
             only.1 = 1.0;

@@ -142,7 +142,8 @@ fn iaprof_one_stack_per_kernel() {
     for i in 0..200_u64 {
         let at = i * 5 * MS;
         join.executions.begun(&begun(7, 1, (i % 2) as u32, at));
-        join.executions.ended(7, Waited::Queue(1), at + 1, at + 4 * MS);
+        join.executions
+            .ended(7, Waited::Queue(1), at + 1, at + 4 * MS);
         let n = if i % 2 == 0 { 70 } else { 30 };
         join.window(&window(0, at, at + 5 * MS - 1, &[(0x1000, n)]), &mut got);
     }
@@ -227,8 +228,10 @@ fn two_processes_at_one_address_share_by_what_ran() {
             work: 300,
             ..begun(8, 2, 6, at)
         });
-        join.executions.ended(7, Waited::All, at + 8 * MS, at + 8 * MS);
-        join.executions.ended(8, Waited::All, at + 8 * MS, at + 8 * MS);
+        join.executions
+            .ended(7, Waited::All, at + 8 * MS, at + 8 * MS);
+        join.executions
+            .ended(8, Waited::All, at + 8 * MS, at + 8 * MS);
         join.window(&window(0, at, at + 9 * MS, &[(0x1010, 40)]), &mut got);
     }
     join.finish(&mut got);
@@ -249,7 +252,8 @@ fn a_queue_that_nobody_waits_for_is_shared_by_work() {
             let path = u32::from(i % 10 >= 7);
             join.executions.begun(&begun(7, 1, path, i * stagger));
         }
-        join.executions.ended(7, Waited::Queue(1), 300 * MS, 1000 * MS);
+        join.executions
+            .ended(7, Waited::Queue(1), 300 * MS, 1000 * MS);
         let mut got = Got::default();
         for i in 0..200_u64 {
             let (from, to) = (i * 5 * MS, (i + 1) * 5 * MS);
@@ -277,7 +281,8 @@ fn exact_times_tell_apart_what_work_cannot() {
             });
             join.executions.timed(7, event, from, to);
         }
-        join.executions.ended(7, Waited::Queue(1), at + 9 * MS, at + 9 * MS);
+        join.executions
+            .ended(7, Waited::Queue(1), at + 9 * MS, at + 9 * MS);
         join.window(&window(0, at, at + 10 * MS - 1, &[(0x1010, 50)]), &mut got);
     }
     join.finish(&mut got);
@@ -299,7 +304,8 @@ fn the_truth_is_within_the_bounds_whatever_the_costs() {
         for i in 0..60 {
             let path = random.below(paths.into()) as u32;
             let cost = 1 + random.below(8) * MS;
-            join.executions.begun(&begun(7, 1, path, now.min(1 + i * MS)));
+            join.executions
+                .begun(&begun(7, 1, path, now.min(1 + i * MS)));
             runs.push((path, now, now + cost));
             now += cost;
             if random.below(5) == 0 {
@@ -322,7 +328,10 @@ fn the_truth_is_within_the_bounds_whatever_the_costs() {
         for (path, n) in truth {
             let least = got.certain.get(&Some(path)).copied().unwrap_or(0);
             let most = got.possible.get(&Some(path)).copied().unwrap_or(0);
-            assert!(least <= n && n <= most, "{round}: {path}: {least} {n} {most}");
+            assert!(
+                least <= n && n <= most,
+                "{round}: {path}: {least} {n} {most}"
+            );
             let estimate = got.of(path);
             assert!(least as f64 <= estimate + 1e-3 && estimate <= most as f64 + 1e-3);
         }
@@ -372,9 +381,12 @@ fn nothing_gets_lost_whatever_happens() {
                         3 => Waited::Submit(random.below(4)),
                         _ => Waited::Queue(random.below(3)),
                     };
-                    join.executions.ended(pid, waited, now, now + random.below(MS));
+                    join.executions
+                        .ended(pid, waited, now, now + random.below(MS));
                 }
-                3 => join.executions.timed(pid, random.below(4), now, now + random.below(MS)),
+                3 => join
+                    .executions
+                    .timed(pid, random.below(4), now, now + random.below(MS)),
                 4 => {
                     let counts: Vec<(u64, u32)> = (0..random.below(20))
                         .map(|i| (i * 0x200, random.below(100) as u32))

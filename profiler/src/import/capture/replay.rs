@@ -66,8 +66,9 @@ impl Replay {
                 self.meta = meta;
                 self.aggregate = match self.options.launches {
                     Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, Limits::default()),
-                    None => Aggregator::new(Weighting { period_ns }, Limits::default())
-                        .with_devices(),
+                    None => {
+                        Aggregator::new(Weighting { period_ns }, Limits::default()).with_devices()
+                    }
                 };
             }
             Record::Events(events) => events.into_iter().for_each(|event| self.event(event)),
