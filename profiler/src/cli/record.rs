@@ -228,7 +228,6 @@ impl Plan {
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
         let devices = DeviceOptions {
             replay: args.replay_device,
-            ..DeviceOptions::default()
         };
         if launches.is_some() && devices.is_on() {
             return Err(usage_error(
