@@ -1,8 +1,9 @@
 //! The decoder of device instructions against Intel's own tools: kernels of ours
 //! compiled by `ocloc`, every instruction compared with `iga64`'s disassembly.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 
 use aiprof::symbolize::device::Module;
 use aiprof::symbolize::device::isa::{Flow, Instruction, Pipe, Platform, decode, iga::Iga};
@@ -55,9 +56,25 @@ const DEVICES: [Device; 4] = [
     },
 ];
 
+/// Names and code.
+type Kernels = Vec<(String, Vec<u8>)>;
+
 impl Device {
-    /// The code of each kernel, by name.
-    fn kernels(&self, shop: &Workshop) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+    /// The code of each kernel, by name; compiled once for all tests.
+    fn kernels(&self, shop: &Workshop) -> anyhow::Result<Arc<Kernels>> {
+        static COMPILED: Mutex<BTreeMap<&str, Arc<Kernels>>> = Mutex::new(BTreeMap::new());
+        let mut compiled = COMPILED
+            .lock()
+            .map_err(|_| anyhow::anyhow!("another test failed"))?;
+        if let Some(kernels) = compiled.get(self.name) {
+            return Ok(Arc::clone(kernels));
+        }
+        let kernels = Arc::new(self.compile(shop)?);
+        compiled.insert(self.name, Arc::clone(&kernels));
+        Ok(kernels)
+    }
+
+    fn compile(&self, shop: &Workshop) -> anyhow::Result<Kernels> {
         let files = ["isa.cl", "isa_matrix.cl"];
         let mut kernels = Vec::new();
         for file in &files[..1 + usize::from(self.matrix)] {
@@ -114,9 +131,9 @@ fn every_instruction_is_as_iga64_prints_it() -> anyhow::Result<()> {
     let shop = Workshop::new()?;
     for device in DEVICES {
         let (mut checked, mut compacted, mut branches) = (0, 0, 0);
-        for (name, code) in device.kernels(&shop)? {
-            let decoded = decode(&code, device.platform);
-            let listing = device.listing(&shop, &code)?;
+        for (name, code) in device.kernels(&shop)?.iter() {
+            let decoded = decode(code, device.platform);
+            let listing = device.listing(&shop, code)?;
             assert_eq!(decoded.bad, 0, "{} {name}", device.name);
             assert_eq!(
                 decoded.instructions.len(),
@@ -156,15 +173,17 @@ fn without_truth_table(mnemonic: &str) -> &str {
 
 #[test]
 fn libiga64_gives_the_syntax_of_iga64() -> anyhow::Result<()> {
-    let Some(_turn) = turn("libiga64_gives_the_syntax_of_iga64", &NEEDS)? else {
+    let library = Need::Path("/usr/lib/x86_64-linux-gnu/libiga64.so.1");
+    let needs = [NEEDS.as_slice(), &[library]].concat();
+    let Some(_turn) = turn("libiga64_gives_the_syntax_of_iga64", &needs)? else {
         return Ok(());
     };
     let iga = Iga::load()?;
     let shop = Workshop::new()?;
     for device in DEVICES {
-        for (name, code) in device.kernels(&shop)? {
-            let decoded = iga.decode(&code, device.platform)?;
-            let listing = device.listing(&shop, &code)?;
+        for (name, code) in device.kernels(&shop)?.iter() {
+            let decoded = iga.decode(code, device.platform)?;
+            let listing = device.listing(&shop, code)?;
             assert_eq!(decoded.instructions.len(), listing.len());
             for (ours, listed) in decoded.instructions.iter().zip(&listing) {
                 let text = ours.text.as_deref().unwrap_or_default();
@@ -195,8 +214,8 @@ fn every_scoreboard_encoding_is_as_iga64_prints_it() -> anyhow::Result<()> {
             8
         };
         let mut samples = HashMap::new();
-        for (_, code) in device.kernels(&shop)? {
-            for found in decode(&code, device.platform).instructions {
+        for (_, code) in device.kernels(&shop)?.iter() {
+            for found in decode(code, device.platform).instructions {
                 let kind = found
                     .mnemonic
                     .split('.')
@@ -258,9 +277,9 @@ fn distances_lead_to_instructions_that_share_a_register() -> anyhow::Result<()> 
     let shop = Workshop::new()?;
     for device in DEVICES {
         let mut waits = Waits::default();
-        for (_, code) in device.kernels(&shop)? {
-            let instructions = decode(&code, device.platform).instructions;
-            let listing = device.listing(&shop, &code)?;
+        for (_, code) in device.kernels(&shop)?.iter() {
+            let instructions = decode(code, device.platform).instructions;
+            let listing = device.listing(&shop, code)?;
             for block in blocks(&instructions, &listing) {
                 waits.count(&block, device.platform);
             }
