@@ -34,6 +34,7 @@ had --runs N inputs; with both, whichever comes first:
   acelyzer_args  the reader of acelyzer's command line
   trace_json     the reader of JSON traces
   perfetto       the reader of Perfetto traces, and what writes them
+  device_isa     the decoder of device instructions
 
 Starts from real files, keeps what it learns in target/fuzz/corpus/TARGET, and
 leaves an input that fails in target/fuzz/failures/TARGET; give that file to
@@ -54,6 +55,7 @@ const TARGETS: &[&str] = &[
     "acelyzer_args",
     "trace_json",
     "perfetto",
+    "device_isa",
 ];
 
 /// Seconds for each target when a person asks.
