@@ -82,11 +82,7 @@ pub(super) fn line_tables<'d>(
     let mut reader = Reader {
         dwarf: &dwarf,
         by_base,
-        names: spans
-            .iter()
-            .enumerate()
-            .map(|(i, span)| (span.name, i))
-            .collect(),
+        names: names(spans),
         sizes: spans.iter().map(|span| span.size).collect(),
         nameless: None,
         parts: spans.iter().map(|_| Part::default()).collect(),
@@ -121,6 +117,19 @@ pub(super) fn line_tables<'d>(
         .collect()
 }
 
+/// Spans by name. IGC gives functions their readable names.
+fn names(spans: &[Span<'_>]) -> FxHashMap<String, Option<usize>> {
+    let mut names = FxHashMap::default();
+    for (i, span) in spans.iter().enumerate() {
+        let twice = |part: &mut Option<usize>| *part = None;
+        names
+            .entry(display(span.name))
+            .and_modify(twice)
+            .or_insert(Some(i));
+    }
+    names
+}
+
 /// What was read of one piece of code.
 #[derive(Default)]
 struct Part {
@@ -133,8 +142,8 @@ struct Reader<'r, 'd> {
     dwarf: &'r Dwarf<'d>,
     /// Begin, size and index of the spans, by begin.
     by_base: Vec<(u64, u32, usize)>,
-    /// Spans by name.
-    names: FxHashMap<&'r str, usize>,
+    /// Spans by name, readable; `None` where several have it.
+    names: FxHashMap<String, Option<usize>>,
     /// Sizes of the spans.
     sizes: Vec<u32>,
     /// The span that the unit's addresses at [`NAMELESS`] are in.
@@ -213,8 +222,8 @@ impl<'r, 'd> Reader<'r, 'd> {
             }
             for name in [names.plain, names.linkage] {
                 self.budget.spend(name.len() as u64)?;
-                if let Some(part) = self.names.get(name.as_str()) {
-                    return Ok(Some(*part));
+                if let Some(part) = self.names.get(&display(&name)) {
+                    return Ok(*part);
                 }
             }
         }

@@ -34,3 +34,5 @@ pub use module::{Attributes, Kernel, Module, ModuleError, Problems, SourceFrame,
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_hostile;
