@@ -54,6 +54,7 @@ const TARGETS: &[&str] = &[
     "acelyzer_args",
     "trace_json",
     "perfetto",
+    "zebin",
 ];
 
 /// Seconds for each target when a person asks.

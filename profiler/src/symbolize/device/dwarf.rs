@@ -70,9 +70,7 @@ pub(super) fn line_tables<'d>(
         let data = EndianSlice::new(section(id.name()), LittleEndian);
         Ok::<_, std::convert::Infallible>(data)
     };
-    let dwarf = match gimli::Dwarf::load(load) {
-        Ok(dwarf) => dwarf,
-    };
+    let Ok(dwarf) = gimli::Dwarf::load(load);
     let mut by_base: Vec<(u64, u32, usize)> = spans
         .iter()
         .enumerate()
