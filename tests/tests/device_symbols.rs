@@ -11,7 +11,8 @@ use std::process::Command;
 
 use aiprof::symbolize::device::isa::Platform;
 use aiprof::symbolize::device::{Kernel, Listed, Module, Problems, read_dump_folder};
-use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::level_zero::real::{self, Product, Recording};
+use aiprof_tests::need::{Need, skip_unless, turn};
 use aiprof_tests::workload::{Workshop, checked, source_path};
 use anyhow::Context as _;
 
@@ -214,6 +215,36 @@ fn modules_without_lines() -> anyhow::Result<()> {
     let names =
         |m: &Module| -> BTreeSet<String> { m.kernels.iter().map(|k| k.name.clone()).collect() };
     assert_eq!(names(&module), names(&built.module));
+    Ok(())
+}
+
+/// What the real driver gives debuggers: the module with the addresses that it has on
+/// the device.
+#[test]
+fn modules_placed_on_the_device_have_the_same_lines() -> anyhow::Result<()> {
+    let name = "modules_placed_on_the_device_have_the_same_lines";
+    let Some(_turn) = turn(name, &real::NEEDS)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let built = build(&shop, "pvc", "-g", &["IGC_UseMTInLLD=1"])?;
+    let program = shop.build("ze_debug_info.c", "ze_debug_info", &["-lze_loader"])?;
+    let out = shop.path("placed.elf");
+    let mut command = real::command(&program, Product::Pvc, Recording::Off, &shop.path(""));
+    checked(command.arg(&built.file).arg(&out))?;
+    let placed = Module::parse(&std::fs::read(&out)?)?;
+    assert_eq!(placed.problems, Problems::default());
+    assert_eq!(placed.kernels.len(), 5);
+    for kernel in &built.module.kernels {
+        let other = placed.kernel(&kernel.name).context("kernel is gone")?;
+        assert_ne!(other.address, 0);
+        assert_eq!(kernel.payload_entry, other.payload_entry);
+        assert!(kernel.has_lines() && kernel.code.len() == other.code.len());
+        for offset in (0..kernel.code.len() as u32).step_by(8) {
+            assert_eq!(kernel.source(offset), other.source(offset));
+            assert_eq!(kernel.function(offset), other.function(offset));
+        }
+    }
     Ok(())
 }
 
