@@ -100,7 +100,13 @@ fn counts(built: &Built) -> anyhow::Result<BTreeMap<&'static str, usize>> {
         assert_eq!(listing.platform, built.module.platform);
         for listed in &listing.instructions {
             let how = compared(kernel, listed);
-            assert_ne!(how, "different", "{} {listed:?}", kernel.name);
+            if how == "different" {
+                println!(
+                    "{} {listed:?} {:?}",
+                    kernel.name,
+                    kernel.source(listed.offset)
+                );
+            }
             if how == "not told" {
                 // This compiler leaves out the lines of kernels that call functions.
                 assert_eq!(kernel.name, "waves", "{listed:?}");
@@ -133,8 +139,17 @@ fn lines_are_those_of_the_compilers_listings() -> anyhow::Result<()> {
                 count("opening") <= 35 && count("no line") <= 10,
                 "{counts:?}"
             );
-            let late = if platform == Platform::XeLp { 10 } else { 0 };
+            // On Xe-LP, which cannot sample stalls, this compiler's two outputs differ
+            // for instructions made late: DWARF gives those that stand for a division
+            // the end of the function, and without full debug information three that
+            // moved the line before.
+            let (late, moved) = match (platform, options) {
+                (Platform::XeLp, "-g") => (10, 0),
+                (Platform::XeLp, _) => (10, 3),
+                _ => (0, 0),
+            };
             assert!(count("end") <= late, "{counts:?}");
+            assert!(count("different") <= moved, "{counts:?}");
             assert!(count("not told") <= 45, "{counts:?}");
         }
     }
