@@ -248,10 +248,16 @@ kernels_misc_info:
         let (kernels, problems) = read(text);
         assert_eq!((kernels.len(), problems), (3, Problems::default()));
         let array = &kernels["array"];
-        assert_eq!((array.simd_size, array.scratch_bytes), (Some(32), Some(65536)));
+        assert_eq!(
+            (array.simd_size, array.scratch_bytes),
+            (Some(32), Some(65536))
+        );
         assert_eq!((array.private_bytes, array.spill_bytes), (None, None));
         let spills = &kernels["spills"];
-        assert_eq!((spills.grf_count, spills.spill_bytes), (Some(128), Some(2944)));
+        assert_eq!(
+            (spills.grf_count, spills.spill_bytes),
+            (Some(128), Some(2944))
+        );
         assert_eq!(spills.required_work_group_size, Some([64, 2, 1]));
         assert_eq!(kernels["items"].private_bytes, Some(1600));
     }
