@@ -56,6 +56,7 @@ const TARGETS: &[&str] = &[
     "trace_json",
     "perfetto",
     "device_isa",
+    "zebin",
 ];
 
 /// Seconds for each target when a person asks.

@@ -49,7 +49,8 @@ impl Iterator for Notes<'_> {
         let (name, text, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
         let text_at = name.checked_next_multiple_of(4)?.checked_add(12)?;
         let owner = self.bytes.get(12..)?.get(..name)?;
-        let ours = owner == OWNER && text >= 4;
+        let whole = self.bytes.get(text_at..)?.get(..text)?;
+        let ours = owner == OWNER && whole.len() >= 4;
         let note = word(text_at).filter(|_| ours).map(|value| (kind, value));
         let end = text.checked_next_multiple_of(4)?.checked_add(text_at)?;
         // The last note may lack its padding.
