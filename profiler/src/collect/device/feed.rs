@@ -45,6 +45,8 @@ pub(super) enum Topic {
     Reading,
     /// Its records look wrong.
     Records,
+    /// A card, by its number.
+    Card,
     /// Its thread.
     Thread,
 }

@@ -36,17 +36,18 @@ pub(super) struct Recorder {
     open_from: Option<u64>,
     /// A closed window that finds no room.
     held: Option<Event>,
+    announced: bool,
     strange: u64,
     records: u64,
+    subset: Subset,
 }
 
 impl Recorder {
-    /// For a stream, which is told of at once. `None`: no record can have that size.
+    /// For a stream. `None`: no record can have that size.
     pub(super) fn new(mut stream: DeviceStream, shape: Shape, feed: Feed) -> Option<Self> {
         let splitter = Splitter::new(shape.layout, shape.record_size)?;
         stream.relative = shape.layout.relative() && shape.base.is_none();
         let base = shape.base.filter(|_| shape.layout.relative()).unwrap_or(0);
-        let held = feed.offer(Event::DeviceStream(stream.clone()));
         Some(Self {
             stream,
             base,
@@ -55,16 +56,36 @@ impl Recorder {
             feed,
             drops: 0,
             open_from: None,
-            held,
+            held: None,
+            announced: false,
             strange: 0,
             records: 0,
+            subset: Subset::new(1),
         })
+    }
+
+    /// Adds one of so many records only, chosen at random.
+    pub(super) fn one_of(mut self, n: u32) -> Self {
+        self.subset = Subset::new(n.max(1));
+        self
+    }
+
+    /// Tells of the stream, once; goes before all else.
+    pub(super) fn announce(&mut self) {
+        if !self.announced {
+            self.announced = true;
+            let stream = Event::DeviceStream(self.stream.clone());
+            self.held = self.feed.offer(stream);
+        }
     }
 
     /// The next bytes of the stream.
     pub(super) fn add(&mut self, bytes: &[u8]) {
-        let sums = &mut self.sums;
-        self.splitter.split(bytes, |records| sums.add(records));
+        let (sums, subset) = (&mut self.sums, &mut self.subset);
+        let size = self.splitter.record_size();
+        self.splitter.split(bytes, |records| {
+            subset.choose(records, size, |chosen| sums.add(chosen));
+        });
     }
 
     /// The stream says that samples were dropped.
@@ -145,5 +166,63 @@ impl Recorder {
              another layout.",
             self.stream.name, self.strange, self.records
         )
+    }
+}
+
+/// One of so many records. Of each group one is chosen at random, so that no order in
+/// the records, which are grouped by core, can favour some.
+#[derive(Debug)]
+struct Subset {
+    one_of: u32,
+    /// Records until the next that is chosen.
+    skip: usize,
+    /// Records behind it that belong to its group.
+    rest: usize,
+    random: u64,
+}
+
+impl Subset {
+    fn new(one_of: u32) -> Self {
+        let mut subset = Self {
+            one_of,
+            skip: 0,
+            rest: 0,
+            // Any number but 0.
+            random: 0x9e37_79b9_7f4a_7c15,
+        };
+        subset.next_group();
+        subset
+    }
+
+    fn choose(&mut self, records: &[u8], size: usize, mut chosen: impl FnMut(&[u8])) {
+        if self.one_of <= 1 {
+            chosen(records);
+            return;
+        }
+        let mut records = records;
+        loop {
+            let skipped = self.skip.saturating_mul(size);
+            let Some((record, behind)) = records
+                .get(skipped..)
+                .and_then(|rest| rest.split_at_checked(size))
+            else {
+                self.skip -= records.len() / size;
+                return;
+            };
+            chosen(record);
+            records = behind;
+            self.next_group();
+        }
+    }
+
+    fn next_group(&mut self) {
+        // Xorshift.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let group = self.one_of as usize;
+        let at = (self.random >> 32) as usize % group;
+        self.skip = self.rest + at;
+        self.rest = group - 1 - at;
     }
 }

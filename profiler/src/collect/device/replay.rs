@@ -395,6 +395,9 @@ impl Sink {
             self.told = told.clone();
             self.recorder =
                 told.and_then(|(stream, shape)| Recorder::new(stream, shape, self.feed.clone()));
+            if let Some(recorder) = &mut self.recorder {
+                recorder.announce();
+            }
         }
     }
 
