@@ -15,6 +15,8 @@
 //! * [`truth`]: reads the virtual driver's truth files;
 //! * [`monitor`]: memory and kernel objects of a running process;
 //! * [`mount`]: small file systems, to fill;
+//! * [`pprof`]: reads pprof files;
+//! * [`stall_truth`]: compares device samples with the truth;
 //! * [`oracle`]: `perf record` in aiprof's place, to check the workloads
 //!   themselves (`AIPROF_TESTS_ORACLE=perf`).
 //!
@@ -32,6 +34,8 @@ pub mod monitor;
 pub mod mount;
 pub mod need;
 pub mod oracle;
+pub mod pprof;
+pub mod stall_truth;
 pub mod trace;
 pub mod truth;
 pub mod workload;

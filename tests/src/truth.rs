@@ -129,7 +129,39 @@ pub struct Exec {
     pub end_ns: u64,
 }
 
-/// The EU stall records of one device in one read window.
+/// The samples that one execution has in a window, at one instruction and for one
+/// reason.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(from = "(u64, u64, u64, String, u64, u64)")]
+pub struct Sampled {
+    /// [`Exec::seq`].
+    pub seq: u64,
+    /// [`Exec::isa`].
+    pub isa: u64,
+    /// Offset of the instruction in the kernel, bytes.
+    pub offset: u64,
+    /// The driver's name of the reason.
+    pub reason: String,
+    /// Samples in records that were written.
+    pub written: u64,
+    /// Samples in records that were not: dropped, or not read in time.
+    pub lost: u64,
+}
+
+impl From<(u64, u64, u64, String, u64, u64)> for Sampled {
+    fn from((seq, isa, offset, reason, written, lost): (u64, u64, u64, String, u64, u64)) -> Self {
+        Self {
+            seq,
+            isa,
+            offset,
+            reason,
+            written,
+            lost,
+        }
+    }
+}
+
+/// The EU stall records of one GT in one read window.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Window {
     /// Process whose kernels were sampled.
@@ -142,10 +174,22 @@ pub struct Window {
     pub t1: u64,
     /// Records written.
     pub records: u64,
-    /// Records that nobody read in time.
+    /// Records that were dropped, or that nobody read in time.
     pub lost: u64,
-    /// Kernel, offset of the instruction, reason, count.
+    /// Kernel, offset of the instruction, reason, count: in all these records.
     pub counts: Vec<(String, u64, String, u64)>,
+    /// GT of the device.
+    #[serde(default)]
+    pub gt: u32,
+    /// 1: all of it was thrown away (`VZE_STALLS_DROP`).
+    #[serde(default)]
+    pub dropped: u32,
+    /// Samples left out of the records (`VZE_STALLS_EVERY`).
+    #[serde(default)]
+    pub skipped: u64,
+    /// The same by execution.
+    #[serde(default)]
+    pub execs: Vec<Sampled>,
 }
 
 /// Everything a truth file says.
@@ -292,6 +336,7 @@ mod tests {
             r#"{"pid":1,"tid":2,"call":"zeEventCreate","seq":9,"t0":4,"t1":5,"hooked":1}"#,
             r#"{"pid":1,"tid":3,"exec":"kernel","seq":3,"submit":3,"device":0,"sub":-1,"ordinal":0,"index":0,"kernel":"k","isa":4096,"groups":[4,2,1],"bytes":0,"start_ticks":1,"end_ticks":2,"start_ns":3,"end_ns":4}"#,
             r#"{"pid":1,"tid":4,"stalls":"window","device":0,"t0":1,"t1":2,"records":1,"lost":0,"counts":[["k",64,"sbid",7]]}"#,
+            r#"{"pid":1,"tid":4,"stalls":"window","device":0,"gt":3,"t0":1,"t1":2,"records":1,"lost":1,"dropped":0,"skipped":9,"execs":[[3,4096,64,"sbid",2,1]],"counts":[["k",64,"sbid",3]]}"#,
             r#"{"pid":1,"tid":2,"count":"zeInit","n":2}"#,
             r#"{"pid":1,"tid":2,"launches":"k","n":5}"#,
         ] {
@@ -303,7 +348,9 @@ mod tests {
         assert_eq!(truth.calls[1].hooked, 1);
         assert!(!truth.calls[1].succeeded());
         assert_eq!(truth.execs[0].kind, Kind::Kernel);
-        assert_eq!(truth.stalls()[&("k".into(), 64, "sbid".into())], 7);
+        assert_eq!(truth.stalls()[&("k".into(), 64, "sbid".into())], 10);
+        assert_eq!(truth.windows[1].execs[0].written, 2);
+        assert_eq!(truth.windows[1].gt, 3);
     }
 
     #[test]

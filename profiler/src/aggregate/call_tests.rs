@@ -267,7 +267,11 @@ fn the_formats_carry_all_three_values() {
     s.launch(0x11, 0x21);
     s.call(COPY, &[0x11, 1, 2, 1 << 20], &[]);
     let profile = profile(&s.events);
-    let pprof = export::pprof::convert(&profile, Weight::Bytes);
+    let bytes = ExportOptions {
+        weight: Weight::Bytes,
+        ..ExportOptions::default()
+    };
+    let pprof = export::pprof::convert(&profile, &bytes);
     let text = |at: i64| pprof.string_table[usize::try_from(at).unwrap()].as_str();
     let types: Vec<_> = pprof
         .sample_type

@@ -1,8 +1,13 @@
 //! Launches and calls by the stacks that made them.
 
-use super::{Aggregator, Code, SampleKey, Weigh};
+use super::{
+    Aggregator, Code, SampleKey, Weigh,
+    devices::{Devices, Path as CallPath},
+};
 use crate::{
-    correlate::{CallSink, FinishedCall, KernelName, Launch, Limits, Submission, Tracker},
+    correlate::{
+        CallSink, FinishedCall, KernelName, Launch, Limits, PlacedKernel, Submission, Tracker,
+    },
     process::ProcessTable,
     profile::LossKind,
     wire::{CallStack, Event, ProcessEventKind},
@@ -52,6 +57,8 @@ type Path = (u64, u32, Option<u32>);
 
 /// The calls' part of an [`Aggregator`].
 pub(super) struct Calls {
+    /// Launches are joined with samples of devices, instead of counted.
+    pub(super) devices: Option<Box<Devices>>,
     /// The time in calls is wanted: those of unknown length are missing.
     timed: bool,
     tracker: Tracker,
@@ -69,8 +76,17 @@ pub(super) struct Calls {
 }
 
 impl Calls {
+    /// For the join with samples of devices, of so many instructions at most.
+    pub(super) fn for_devices(limit: usize) -> Self {
+        Self {
+            devices: Some(Box::new(Devices::new(limit))),
+            ..Self::new(false)
+        }
+    }
+
     fn new(timed: bool) -> Self {
         Self {
+            devices: None,
             timed,
             tracker: Tracker::new(Limits::default()),
             stacks: FxHashMap::default(),
@@ -88,6 +104,9 @@ impl Calls {
         self.unnamed.clear();
         self.paths.clear();
         self.submissions = 0;
+        if let Some(devices) = &mut self.devices {
+            devices.reset();
+        }
     }
 
     fn note_thread(&mut self, tid: u32, name: &str) {
@@ -141,6 +160,9 @@ impl Aggregator {
                 }
                 _ => {}
             }
+            if let Some(devices) = &mut calls.devices {
+                devices.event(event);
+            }
         }
         self.with_calls(processes, |tracker, taker| tracker.apply(event, taker));
     }
@@ -185,6 +207,9 @@ impl Aggregator {
             return;
         }
         calls.stacks.insert(stack.id, Known { codes, cgroup });
+        if let Some(devices) = &mut calls.devices {
+            devices.forget_stack(stack.id);
+        }
     }
 
     /// Has the addresses of a stack named, though nothing here refers to it: who
@@ -204,6 +229,9 @@ impl Aggregator {
     pub fn forget_files(&mut self) {
         if let Some(calls) = &mut self.calls {
             calls.stacks.clear();
+            if let Some(devices) = &mut calls.devices {
+                devices.forget_files();
+            }
         }
     }
 
@@ -235,6 +263,9 @@ struct Origin<'a> {
 
 impl CallSink for Taker<'_> {
     fn call(&mut self, call: &FinishedCall) {
+        if let Some(devices) = &mut self.calls.devices {
+            return devices.call(call);
+        }
         if call.is_part {
             return;
         }
@@ -265,6 +296,9 @@ impl CallSink for Taker<'_> {
     }
 
     fn launch(&mut self, launch: &Launch) {
+        if self.calls.devices.is_some() {
+            return self.join(launch);
+        }
         self.aggregate.taken += 1;
         let origin = Origin {
             pid: launch.pid,
@@ -282,6 +316,24 @@ impl CallSink for Taker<'_> {
         self.add(&origin, Some(&launch.name), weight);
     }
 
+    fn kernel_placed(&mut self, placed: &PlacedKernel) {
+        if let Some(devices) = &mut self.calls.devices {
+            devices.placed(placed);
+        }
+    }
+
+    fn kernel_gone(&mut self, pid: u32, number: u64, at_ns: u64) {
+        if let Some(devices) = &mut self.calls.devices {
+            devices.gone(pid, number, at_ns);
+        }
+    }
+
+    fn process_gone(&mut self, pid: u32, at_ns: u64) {
+        if let Some(devices) = &mut self.calls.devices {
+            devices.process_gone(pid, at_ns);
+        }
+    }
+
     fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
         let known = self.calls.unnamed.get(&(pid, kernel));
         if let Some(text) = known.and_then(|&id| self.aggregate.names.values.get_mut(id as usize)) {
@@ -292,6 +344,42 @@ impl CallSink for Taker<'_> {
 }
 
 impl Taker<'_> {
+    /// Has a launch's samples go to its stack.
+    fn join(&mut self, launch: &Launch) {
+        let Some(mut devices) = self.calls.devices.take() else {
+            return;
+        };
+        devices.launch(launch, || {
+            let origin = Origin {
+                pid: launch.pid,
+                tid: launch.tid,
+                stack: launch.stack,
+                flags: launch.flags,
+                is_ioctl: false,
+                function: &launch.function,
+            };
+            let process = self.processes.get(launch.pid);
+            let comm = process.map_or("", |process| process.comm.as_str());
+            let thread = self.calls.threads.get(&launch.tid).map(|name| &**name);
+            let stack = self.calls.stacks.get(&launch.stack);
+            CallPath {
+                pid: launch.pid,
+                comm: Some(comm)
+                    .filter(|comm| !comm.is_empty())
+                    .or(thread)
+                    .unwrap_or_default()
+                    .into(),
+                cgroup: stack.map_or(0, |stack| stack.cgroup),
+                codes: match stack {
+                    Some(stack) => above(&stack.codes, false).collect(),
+                    None => Rc::from([Code::NoStack(why(&origin))]),
+                },
+                function: launch.function.clone(),
+            }
+        });
+        self.calls.devices = Some(devices);
+    }
+
     fn add(&mut self, origin: &Origin<'_>, work: Option<&KernelName>, weight: Weigh) {
         if self.aggregate.names.values.len() > self.aggregate.limits.samples {
             self.aggregate.losses.add(LossKind::TableFull, 1);

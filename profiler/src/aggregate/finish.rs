@@ -1,6 +1,6 @@
 //! The aggregated samples with names: the profile.
 
-use super::{Aggregator, Code, SpecialCode};
+use super::{Aggregator, Code, SpecialCode, device_rows};
 use crate::{
     process::{FileTable, Region},
     profile::{
@@ -48,7 +48,11 @@ pub fn build_profile(
     meta: Meta,
 ) -> Profile {
     let mut builder = ProfileBuilder::new(meta);
-    if let Some(calls) = &aggregate.calls {
+    if let Some(calls) = aggregate
+        .calls
+        .as_ref()
+        .filter(|_| aggregate.counts_launches())
+    {
         builder.of(Values::Launches);
         builder.submissions(calls.submissions);
     }
@@ -112,6 +116,19 @@ pub fn build_profile(
             device: None,
         });
     }
+    let locate = |builder: &mut ProfileBuilder, id: u32| {
+        let code = aggregate.codes.values.get(id as usize).copied();
+        let code = code.unwrap_or(Code::Special(SpecialCode::UnknownProcess));
+        match locations.get_mut(id as usize) {
+            Some(slot) => *slot.get_or_insert_with(|| match text_of(aggregate, code) {
+                Some((text, kind)) => named(builder, text, kind),
+                None => location(builder, files, names, code),
+            }),
+            None => location(builder, files, names, code),
+        }
+    };
+    let cgroup = |id| names.cgroup(id).map(str::to_owned);
+    device_rows::add(aggregate, &mut builder, locate, cgroup);
     builder.finish()
 }
 

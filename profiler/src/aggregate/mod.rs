@@ -5,7 +5,10 @@
 //! only. The same code runs live and on a capture.
 
 mod calls;
+mod device_rows;
+mod devices;
 mod finish;
+mod modules;
 
 pub use calls::NoStack;
 pub use finish::{Names, NoNames, build_profile};
@@ -222,7 +225,7 @@ impl Aggregator {
                 processes.apply(event)
             }
             Event::Sample(sample) => {
-                if self.calls.is_none() {
+                if !self.counts_launches() {
                     self.sample(processes, sample);
                 }
                 false
@@ -246,6 +249,13 @@ impl Aggregator {
             | Event::KernelPlaced(_)
             | Event::DeviceCode(_) => false,
         }
+    }
+
+    /// Whether launches and calls are counted instead of CPU samples.
+    fn counts_launches(&self) -> bool {
+        self.calls
+            .as_ref()
+            .is_some_and(|calls| calls.devices.is_none())
     }
 
     /// Unique codes from handle `from` on: what has no name yet.
@@ -272,7 +282,7 @@ impl Aggregator {
     /// where samples stand for a fixed time.
     pub fn complete(&mut self, busy: &std::collections::BTreeMap<u32, u64>, fallback_ns: u64) {
         self.take_call_losses();
-        if self.weighting.period_ns != 0 || self.calls.is_some() {
+        if self.weighting.period_ns != 0 || self.counts_launches() {
             return;
         }
         let mut totals: FxHashMap<u32, u128> = FxHashMap::default();

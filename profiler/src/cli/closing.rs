@@ -3,6 +3,7 @@
 use super::values::{grouped, human_bytes, human_duration};
 use crate::collect::session::SelfUsage;
 use crate::export::chrome;
+use crate::export::device::DeviceTotals;
 use crate::profile::{Profile, Values};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 pub(crate) struct Totals {
     values: Values,
     samples: u64,
+    devices: DeviceTotals,
     stacks: usize,
     duration: Duration,
     losses: crate::profile::Losses,
@@ -21,7 +23,8 @@ impl Totals {
     /// Adds a profile.
     pub(crate) fn add(&mut self, profile: &Profile) {
         self.values = profile.values;
-        self.samples += profile.total_count();
+        self.samples = self.samples.saturating_add(profile.total_count());
+        self.devices.add(profile);
         self.stacks += profile.stacks.len();
         self.duration += Duration::from_nanos(profile.meta.duration_ns);
         self.losses.merge(&profile.losses);
@@ -35,16 +38,26 @@ impl Totals {
 
     /// The summary, line by line.
     pub(crate) fn lines(&self, usage: &SelfUsage) -> Vec<String> {
+        let what = match self.values {
+            Values::CpuTime if self.devices.device_samples > 0 => format!(
+                "{} CPU samples and {} device samples",
+                grouped(self.devices.cpu_samples),
+                grouped(self.devices.device_samples)
+            ),
+            Values::CpuTime => format!("{} samples", grouped(self.samples)),
+            Values::Launches => format!("{} launches", grouped(self.samples)),
+        };
         let mut lines = vec![format!(
-            "aiprof: {} {} in {} stacks, {}",
-            grouped(self.samples),
-            match self.values {
-                Values::CpuTime => "samples",
-                Values::Launches => "launches",
-            },
+            "aiprof: {what} in {} stacks, {}",
             grouped(self.stacks as u64),
             human_duration(self.duration)
         )];
+        lines.extend(
+            self.devices
+                .lines()
+                .into_iter()
+                .map(|line| format!("  {line}")),
+        );
         if self.submissions > 0 {
             let count = grouped(self.submissions);
             lines.push(format!("  {count:>10}  submissions to device queues"));
@@ -78,7 +91,51 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::LossKind;
+    use crate::profile::{
+        Device, DeviceSample, LossKind, Meta, Method, ProfileBuilder, Sample, Stack,
+    };
+
+    #[test]
+    fn devices_have_lines_of_their_own() {
+        let mut builder = ProfileBuilder::new(Meta::default());
+        let device = builder.device(Device {
+            name: "file x.bin".to_owned(),
+            replayed: true,
+        });
+        let process = builder.process(1, "a");
+        let thread = builder.string("a");
+        let stack = builder.stack(Stack::default());
+        builder.sample(Sample {
+            process,
+            tid: 1,
+            thread,
+            cgroup: None,
+            stack,
+            count: 2000,
+            time_ns: 5_000_000,
+            bytes: 0,
+            device: Some(DeviceSample {
+                device,
+                reason: None,
+                code: None,
+                method: Method::Unattributed,
+                certain: 0,
+                possible: 2000,
+            }),
+        });
+        let mut totals = Totals::default();
+        totals.add(&builder.finish());
+        let lines = totals.lines(&SelfUsage::default());
+        assert_eq!(
+            lines[..4],
+            [
+                "aiprof: 0 CPU samples and 2,000 device samples in 1 stacks, 0 ms",
+                "  CPU 0 s, devices 5.00 ms; widths are their sum, not wall time",
+                "  2,000 device samples: 0% attributed, 0% estimated, 100% unattributed",
+                "  replayed (synthetic or recorded) device: file x.bin",
+            ]
+        );
+    }
 
     #[test]
     fn the_summary_states_totals_losses_and_own_cost() {

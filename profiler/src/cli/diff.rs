@@ -1,8 +1,8 @@
 //! `aiprof diff`: what changed between two profiles.
 
 use super::output::OutputFile;
-use super::profile_out::{ProfileFormat, ValueArgs};
-use super::{profile_out, screen, usage_error};
+use super::profile_out::{ProfileFormat, ValueArgs, ViewArgs};
+use super::{screen, usage_error};
 use crate::export::diff::{self, DiffOptions, Widths};
 use crate::export::folded::{self, FoldedStacks};
 use crate::export::{self, Format};
@@ -47,6 +47,14 @@ pub(crate) struct DiffArgs {
     #[arg(long)]
     keep_pids: bool,
 
+    /// Keep offsets of device instructions apart; they differ between builds
+    #[arg(long)]
+    keep_offsets: bool,
+
+    /// Turn stacks around: the device or leaf first
+    #[arg(long)]
+    inverted: bool,
+
     /// Title of the flame graph
     #[arg(long, default_value = "aiprof diff")]
     title: String,
@@ -73,9 +81,11 @@ pub(crate) fn run(args: &DiffArgs) -> Result<()> {
             WidthsArg::Before => Widths::Before,
         },
         keep_pids: args.keep_pids,
+        keep_offsets: args.keep_offsets,
         ..DiffOptions::default()
     };
     options.export.weight = args.values.weight();
+    options.export.inverted = args.inverted;
     let target = args
         .output
         .as_deref()
@@ -91,6 +101,11 @@ pub(crate) fn run(args: &DiffArgs) -> Result<()> {
         }
         None => (None, false),
     };
+    if args.inverted && !svg {
+        return Err(usage_error(
+            "--inverted is for flame graphs: use -o FILE.svg",
+        ));
+    }
     let before = read(&args.before, args.values)?;
     let after = read(&args.after, args.values)?;
     let mut stdout = BufWriter::new(io::stdout().lock());
@@ -125,7 +140,7 @@ fn read(path: &Path, values: ValueArgs) -> Result<FoldedStacks> {
         };
         let profile = capture::replay(path, &replay)?;
         let mut text = Vec::new();
-        let options = profile_out::options(values.weight());
+        let options = ViewArgs::default().options(values);
         export::write(&profile, Format::Folded, &options, &mut text)?;
         return folded::read(&mut text.as_slice()).with_context(context);
     }

@@ -4,7 +4,7 @@ use super::output::OutputFile;
 use super::{screen, usage_error};
 use crate::aggregate::LaunchOptions;
 use crate::export::summary::SummaryOptions;
-use crate::export::{self, ExportOptions, Format, Weight};
+use crate::export::{self, ExportOptions, Format, Shown, Weight};
 use crate::profile::Profile;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -42,7 +42,7 @@ impl From<ProfileFormat> for Format {
 /// The meanings of `--weight`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WeightArg {
-    /// On-CPU time, in microseconds
+    /// On-CPU time, and busy time of devices, in microseconds
     #[default]
     Time,
     /// Number of samples
@@ -114,6 +114,77 @@ impl From<WeightArg> for Weight {
             WeightArg::Time => Self::Time,
             WeightArg::Samples => Self::Samples,
         }
+    }
+}
+
+/// Which samples a profile shows, and in which order of frames.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct ViewArgs {
+    /// Turn stacks around: the device or leaf first
+    ///
+    /// Who had it done is above. For folded stacks and flame graphs.
+    #[arg(long)]
+    inverted: bool,
+
+    /// Only samples of devices
+    #[arg(long, conflicts_with_all = ["cpu_only", "events"])]
+    device_only: bool,
+
+    /// Only samples of CPUs
+    #[arg(long, conflicts_with = "events")]
+    cpu_only: bool,
+
+    /// Merge samples of devices by their stall reason first
+    ///
+    /// The reason comes right after `-`, before the device's source. For folded stacks
+    /// and flame graphs.
+    #[arg(long, conflicts_with_all = ["cpu_only", "events"])]
+    by_stall: bool,
+}
+
+impl ViewArgs {
+    /// How profiles are written.
+    pub(crate) fn options(self, values: ValueArgs) -> ExportOptions {
+        ExportOptions {
+            weight: values.weight(),
+            shown: match (self.cpu_only, self.device_only) {
+                (true, _) => Shown::Cpu,
+                (_, true) => Shown::Device,
+                _ => Shown::All,
+            },
+            inverted: self.inverted,
+            by_stall: self.by_stall,
+            ..ExportOptions::default()
+        }
+    }
+
+    /// Checks the options against the format.
+    ///
+    /// # Errors
+    /// A usage error for an option that this format has no use for.
+    pub(crate) fn check(self, destination: &Destination) -> Result<()> {
+        let format = destination.format();
+        let has_frames = matches!(format, Some(Format::Folded | Format::Svg));
+        for (given, option) in [(self.inverted, "--inverted"), (self.by_stall, "--by-stall")] {
+            if given && !has_frames {
+                return Err(usage_error(format!(
+                    "{option} is for folded stacks and flame graphs: use -o FILE.folded or \
+                     FILE.svg, or --format"
+                )));
+            }
+        }
+        let events = matches!(format, Some(Format::Chrome | Format::Capture));
+        for (given, option) in [
+            (self.device_only, "--device-only"),
+            (self.cpu_only, "--cpu-only"),
+        ] {
+            if given && events {
+                return Err(usage_error(format!(
+                    "{option} is for profiles: traces and captures hold everything"
+                )));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -191,6 +262,16 @@ impl Destination {
         }
     }
 
+    /// The format; `None`: the summary for a terminal, which is none.
+    pub(crate) fn format(&self) -> Option<Format> {
+        match self {
+            Self::Summary => None,
+            Self::Stdout(format) | Self::File(_, format) | Self::Windows { format, .. } => {
+                Some(*format)
+            }
+        }
+    }
+
     /// Whether the profile goes through stdout.
     pub(crate) fn uses_stdout(&self) -> bool {
         matches!(self, Self::Stdout(_))
@@ -216,11 +297,11 @@ fn unknown_extension(path: &Path) -> anyhow::Error {
 pub(crate) fn write_file(
     profile: &Profile,
     format: Format,
-    weight: Weight,
+    options: &ExportOptions,
     mut file: OutputFile,
 ) -> Result<()> {
     let context = format!("cannot write {}", file.path().display());
-    export::write(profile, format, &options(weight), &mut file).context(context)?;
+    export::write(profile, format, options, &mut file).context(context)?;
     file.commit()
 }
 
@@ -228,9 +309,13 @@ pub(crate) fn write_file(
 ///
 /// # Errors
 /// stdout could not be written, for example because it is closed.
-pub(crate) fn write_stdout(profile: &Profile, format: Format, weight: Weight) -> Result<()> {
+pub(crate) fn write_stdout(
+    profile: &Profile,
+    format: Format,
+    options: &ExportOptions,
+) -> Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
-    export::write(profile, format, &options(weight), &mut out).context("cannot write to stdout")?;
+    export::write(profile, format, options, &mut out).context("cannot write to stdout")?;
     out.flush().context("cannot write to stdout")
 }
 
@@ -238,23 +323,16 @@ pub(crate) fn write_stdout(profile: &Profile, format: Format, weight: Weight) ->
 ///
 /// # Errors
 /// stdout could not be written.
-pub(crate) fn write_summary(profile: &Profile) -> Result<()> {
+pub(crate) fn write_summary(profile: &Profile, shown: Shown) -> Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     let options = SummaryOptions {
         width: screen::width(),
         color: screen::has_colors(),
+        shown,
         ..SummaryOptions::default()
     };
     export::summary::write(profile, &options, &mut out).context("cannot write to stdout")?;
     out.flush().context("cannot write to stdout")
-}
-
-/// How profiles are written.
-pub(crate) fn options(weight: Weight) -> ExportOptions {
-    ExportOptions {
-        weight,
-        ..ExportOptions::default()
-    }
 }
 
 #[cfg(test)]

@@ -1,16 +1,17 @@
 //! The options of a recording, and the plan that they make.
 
-use super::profile_out::{Destination, ProfileFormat, ValueArgs};
+use super::profile_out::{Destination, ProfileFormat, ValueArgs, ViewArgs};
 use super::{usage_error, values};
 use crate::collect::cgroup;
 use crate::collect::config::{
     Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig,
 };
+use crate::collect::device::{DeviceOptions, ReplaySpec};
 use crate::collect::driver::StandIn;
 use crate::collect::launch::Credentials;
 use crate::collect::privileges;
 use crate::collect::probe_files;
-use crate::export::{Format, Weight};
+use crate::export::{ExportOptions, Format};
 use crate::probes::Tables;
 use crate::probes::table::Switch;
 use anyhow::{Context, Result};
@@ -67,6 +68,9 @@ pub(crate) struct RecordArgs {
     #[command(flatten)]
     values: ValueArgs,
 
+    #[command(flatten)]
+    view: ViewArgs,
+
     /// What drives the sampling
     #[arg(long, value_enum, default_value_t = EventArg::from(RecordConfig::default().event))]
     event: EventArg,
@@ -95,9 +99,9 @@ pub(crate) struct RecordArgs {
     #[arg(long, default_value = "", hide_default_value = true)]
     title: String,
 
-    /// Always on: write a profile of each window of this length, until stopped
+    /// Always on: write a profile of each window of this length
     ///
-    /// -o names a directory then; files are called aiprof-YYYYmmddTHHMMSSZ.EXT after the
+    /// Until stopped. -o names a directory then; files are called aiprof-YYYYmmddTHHMMSSZ.EXT after the
     /// window's start in UTC, in pprof format unless --format says otherwise.
     #[arg(long, value_name = "DURATION", value_parser = values::parse_duration, requires = "output")]
     every: Option<Duration>,
@@ -126,6 +130,14 @@ pub(crate) struct RecordArgs {
     /// that launch work and those that wait for it.
     #[arg(long)]
     aiu_timing: bool,
+
+    /// Sample a device that is a file: a recording, a FIFO or a socket (repeatable)
+    ///
+    /// LAYOUT:PATH[,gt=N][,card=N][,base=0xADDR][,cycles=N][,name=TEXT], as in
+    /// xe2:/tmp/stalls. Its samples go through the same code as those of hardware, and
+    /// every output says that they were replayed.
+    #[arg(long, value_name = "SPEC")]
+    replay_device: Vec<ReplaySpec>,
 
     /// Use this eBPF object in place of the built-in one
     #[arg(long, value_name = "FILE", hide = true, value_hint = ValueHint::FilePath)]
@@ -181,8 +193,8 @@ pub(crate) struct Plan {
     pub(crate) duration: Option<Duration>,
     /// Where the profile goes.
     pub(crate) destination: Destination,
-    /// What the values in the profile mean.
-    pub(crate) weight: Weight,
+    /// How the profile is written.
+    pub(crate) export: ExportOptions,
     /// Whether the command's AIU runtime is to record what its devices do.
     pub(crate) aiu_timing: bool,
 }
@@ -194,6 +206,7 @@ impl Plan {
     /// A usage error, or what is wrong with a file or process that was named.
     pub(crate) fn new(args: RecordArgs) -> Result<Self> {
         let destination = destination(&args)?;
+        args.view.check(&destination)?;
         if args.bpf_object.is_some() && privileges::is_elevated_by_file() {
             // Otherwise whoever may run aiprof could load any eBPF program.
             return Err(usage_error(
@@ -213,7 +226,19 @@ impl Plan {
             ));
         }
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
-        let probes = destination.keeps_events() || launches.is_some();
+        let devices = DeviceOptions {
+            // Launches are counted in place of samples.
+            xe: launches.is_none(),
+            replay: args.replay_device,
+            ..DeviceOptions::default()
+        };
+        if launches.is_some() && devices.is_on() {
+            return Err(usage_error(
+                "--events counts launches, and --replay-device samples what they did: \
+                 choose one, or write a capture and report it both ways",
+            ));
+        }
+        let probes = destination.keeps_events() || launches.is_some() || devices.is_on();
         if args.conditional_collection && !probes {
             return Err(usage_error(
                 "--conditional-collection is for launches: add --events, or write a trace \
@@ -222,6 +247,7 @@ impl Plan {
         }
         let probes = probes.then(|| ProbeConfig {
             tables: Arc::new(tables()),
+            waits: devices.is_on(),
             exact_call_times: args.values.times_calls() || destination.is_trace(),
             command: args.command.clone(),
             pids: args.pid.clone(),
@@ -234,7 +260,7 @@ impl Plan {
             as_user: as_user(args.as_user)?,
             duration: args.duration,
             destination,
-            weight: args.values.weight(),
+            export: args.view.options(args.values),
             aiu_timing: args.aiu_timing,
             config: RecordConfig {
                 frequency_hz: args.frequency,
@@ -248,6 +274,7 @@ impl Plan {
                 command: display_command(&args.command),
                 launches,
                 probes,
+                devices,
                 bpf_object: args.bpf_object,
             },
             command: args.command,

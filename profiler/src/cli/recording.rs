@@ -99,7 +99,12 @@ impl Output {
                 format,
                 keep,
                 ..
-            } => Self::Windows(WindowFiles::open(directory, *format, plan.weight, *keep)?),
+            } => Self::Windows(WindowFiles::open(
+                directory,
+                *format,
+                plan.export.clone(),
+                *keep,
+            )?),
         })
     }
 
@@ -236,15 +241,16 @@ impl Recording<'_> {
             usage,
             probes,
             aiu,
+            device_problems,
         } = session
             .finish()
             .map_err(|error| self.output.explain(error))?;
         self.totals.add(&profile);
-        let weight = self.plan.weight;
+        let options = self.plan.export.clone();
         let mut failures = 0;
         match std::mem::replace(&mut self.output, Output::Summary) {
             Output::Summary => {
-                profile_out::write_summary(&profile).or_else(unless_broken_pipe)?;
+                profile_out::write_summary(&profile, options.shown).or_else(unless_broken_pipe)?;
                 self.say(&format!(
                     "for a flame graph: {}",
                     self.flame_graph_command()
@@ -264,10 +270,12 @@ impl Recording<'_> {
                 noted.or_else(unless_broken_pipe)?;
             }
             Output::Stdout(format) => {
-                let written = profile_out::write_stdout(&profile, format, weight);
+                let written = profile_out::write_stdout(&profile, format, &options);
                 written.or_else(unless_broken_pipe)?;
             }
-            Output::File(file, format) => profile_out::write_file(&profile, format, weight, file)?,
+            Output::File(file, format) => {
+                profile_out::write_file(&profile, format, &options, file)?
+            }
             Output::Windows(mut files) => {
                 files.write(&profile);
                 failures = files.failures();
@@ -281,6 +289,9 @@ impl Recording<'_> {
         }
         if let Some(line) = aiu_line(aiu, !self.plan.command.is_empty(), self.plan.aiu_timing) {
             self.say(&line);
+        }
+        for problem in &device_problems {
+            self.say(&format!("  device: {problem}"));
         }
         if let Destination::File(path, _) = &self.plan.destination {
             self.say(&format!("  written to {}", path.display()));

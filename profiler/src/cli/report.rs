@@ -1,7 +1,7 @@
 //! `aiprof report`: a capture becomes any other output.
 
 use super::output::OutputFile;
-use super::profile_out::{self, Destination, ProfileFormat, ValueArgs};
+use super::profile_out::{self, Destination, ProfileFormat, ValueArgs, ViewArgs};
 use super::trace_out::{self, TraceOut};
 use super::{screen, usage_error};
 use crate::export::Format;
@@ -29,6 +29,9 @@ pub(crate) struct ReportArgs {
     #[command(flatten)]
     values: ValueArgs,
 
+    #[command(flatten)]
+    view: ViewArgs,
+
     /// Leave out kernel stacks
     #[arg(long)]
     no_kernel: bool,
@@ -48,6 +51,7 @@ pub(crate) struct ReportArgs {
 /// The capture cannot be read, or the profile cannot be written.
 pub(crate) fn run(args: &ReportArgs) -> Result<()> {
     let destination = Destination::new(args.output.as_deref(), args.format)?;
+    args.view.check(&destination)?;
     let file = match &destination {
         Destination::Stdout(Format::Capture) | Destination::File(_, Format::Capture) => {
             return Err(usage_error(
@@ -73,12 +77,12 @@ pub(crate) fn run(args: &ReportArgs) -> Result<()> {
     if let Some(title) = &args.title {
         profile.meta.title.clone_from(title);
     }
-    let weight = args.values.weight();
+    let export = args.view.options(args.values);
     match (file, destination) {
-        (Some((file, format)), _) => profile_out::write_file(&profile, format, weight, file),
-        (None, Destination::Stdout(format)) => profile_out::write_stdout(&profile, format, weight),
+        (Some((file, format)), _) => profile_out::write_file(&profile, format, &export, file),
+        (None, Destination::Stdout(format)) => profile_out::write_stdout(&profile, format, &export),
         (None, _) => {
-            profile_out::write_summary(&profile)?;
+            profile_out::write_summary(&profile, export.shown)?;
             let capture = args.capture.display();
             screen::say(&format!(
                 "for a flame graph: aiprof report {capture} -o flame.svg"

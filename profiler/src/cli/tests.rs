@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::collect::config::{Event, RecordConfig};
-use crate::export::{Format, Weight};
+use crate::export::{Format, Shown, Weight};
 use profile_out::Destination;
 use record::Plan;
 use std::path::PathBuf;
@@ -48,7 +48,7 @@ fn without_options_the_configuration_is_the_default() {
     for words in [&["-o", "x.folded"][..], &["record", "-o", "x.folded"]] {
         let plan = plan(words).unwrap();
         assert_eq!(plan.config, RecordConfig::default(), "{words:?}");
-        assert_eq!(plan.weight, Weight::default());
+        assert_eq!(plan.export.weight, Weight::default());
         assert_eq!((plan.duration, plan.command.len()), (None, 0));
     }
 }
@@ -129,7 +129,7 @@ fn every_option_reaches_the_configuration() {
             bpf_object: Some("x.o".into()),
         }
     );
-    assert_eq!(plan.weight, Weight::Samples);
+    assert_eq!(plan.export.weight, Weight::Samples);
     assert_eq!(plan.duration, Some(Duration::from_secs(120)));
     assert_eq!(
         plan.destination,
@@ -146,7 +146,7 @@ fn events_need_probes_and_say_what_the_values_are() {
     ] {
         let plan = plan(&["--events", events, "-o", "x.svg", "ls"]).unwrap();
         assert_eq!(plan.config.launches.map(|l| l.timed), Some(exact));
-        assert_eq!(plan.weight, weight, "{events}");
+        assert_eq!(plan.export.weight, weight, "{events}");
         let probes = plan.config.probes.unwrap();
         assert_eq!(
             (probes.exact_call_times, probes.command),
@@ -258,10 +258,38 @@ fn wrong_usage_exits_with_2() {
         &["--every", "60s", "--keep", "0", "-o", "dir"],
         &["--as-user"],
         &["-v", "-q", "true"],
+        &["--device-only", "--cpu-only", "-o", "x.svg", "true"],
+        &["--by-stall", "--cpu-only", "-o", "x.svg", "true"],
+        &["--by-stall", "--events", "launches", "-o", "x.svg", "true"],
+        &["--device-only", "--events", "bytes", "-o", "x.svg", "true"],
+        &["--inverted", "-o", "x.pb.gz", "true"],
+        &["--by-stall", "-o", "x.aiprof", "true"],
+        &["--device-only", "-o", "x.json", "true"],
+        &["--cpu-only", "-o", "x.aiprof", "true"],
         &["--no-such-option"],
     ] {
         assert_eq!(usage_exit_code(words), EXIT_USAGE, "{words:?}");
     }
+}
+
+#[test]
+fn views_choose_samples_and_their_order() {
+    let options = |words: &[&str]| plan(words).unwrap().export;
+    let found = options(&[
+        "--device-only",
+        "--by-stall",
+        "--inverted",
+        "-o",
+        "x.svg",
+        "ls",
+    ]);
+    assert_eq!(
+        (found.shown, found.by_stall, found.inverted),
+        (Shown::Device, true, true)
+    );
+    let found = options(&["--cpu-only", "-o", "x.pb.gz", "ls"]);
+    assert_eq!((found.shown, found.inverted), (Shown::Cpu, false));
+    assert!(options(&["--inverted", "--events", "launches", "-o", "x.folded", "ls"]).inverted);
 }
 
 #[test]

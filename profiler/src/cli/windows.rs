@@ -3,7 +3,7 @@
 use super::output::{self, OutputFile};
 use super::profile_out;
 use super::values;
-use crate::export::{Format, Weight};
+use crate::export::{ExportOptions, Format};
 use crate::profile::Profile;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ const MAX_LATER: u64 = 5;
 pub(crate) struct WindowFiles {
     directory: PathBuf,
     format: Format,
-    weight: Weight,
+    options: ExportOptions,
     keep: Option<u32>,
     /// Windows that could not be written.
     failures: u64,
@@ -32,7 +32,7 @@ impl WindowFiles {
     pub(crate) fn open(
         directory: &Path,
         format: Format,
-        weight: Weight,
+        options: ExportOptions,
         keep: Option<u32>,
     ) -> Result<Self> {
         output::create_directory(directory)?;
@@ -41,7 +41,7 @@ impl WindowFiles {
         Ok(Self {
             directory: directory.to_owned(),
             format,
-            weight,
+            options,
             keep,
             failures: 0,
         })
@@ -75,7 +75,7 @@ impl WindowFiles {
             )?;
         }
         let file = OutputFile::create(&self.free_place(start))?;
-        profile_out::write_file(profile, self.format, self.weight, file)
+        profile_out::write_file(profile, self.format, &self.options, file)
     }
 
     /// The file of a window that starts at this time, or up to a few seconds later:
@@ -148,8 +148,13 @@ mod tests {
         for name in foreign.iter().chain(&own) {
             std::fs::write(dir.path().join(name), "").unwrap();
         }
-        let mut files =
-            WindowFiles::open(dir.path(), Format::Folded, Weight::Time, Some(2)).unwrap();
+        let mut files = WindowFiles::open(
+            dir.path(),
+            Format::Folded,
+            ExportOptions::default(),
+            Some(2),
+        )
+        .unwrap();
         let mut profile = Profile::default();
         profile.meta.start_unix_ns = 1_767_225_660_000_000_000; // 2026-01-01 00:01:00 UTC
         files.write(&profile);
@@ -170,7 +175,8 @@ mod tests {
     #[test]
     fn windows_of_the_same_second_are_both_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let mut files = WindowFiles::open(dir.path(), Format::Folded, Weight::Time, None).unwrap();
+        let mut files =
+            WindowFiles::open(dir.path(), Format::Folded, ExportOptions::default(), None).unwrap();
         let mut profile = Profile::default();
         profile.meta.start_unix_ns = 1_767_225_660_000_000_000;
         files.write(&profile);
@@ -188,7 +194,8 @@ mod tests {
     fn a_window_that_cannot_be_written_is_counted() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("new");
-        let mut files = WindowFiles::open(&place, Format::Folded, Weight::Time, None).unwrap();
+        let mut files =
+            WindowFiles::open(&place, Format::Folded, ExportOptions::default(), None).unwrap();
         std::fs::remove_dir(&place).unwrap();
         files.write(&Profile::default());
         assert_eq!(files.failures(), 1);
@@ -199,8 +206,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("file"), "").unwrap();
         for place in ["file", "file/sub", "no/parent"] {
-            let result =
-                WindowFiles::open(&dir.path().join(place), Format::Svg, Weight::Time, None);
+            let result = WindowFiles::open(
+                &dir.path().join(place),
+                Format::Svg,
+                ExportOptions::default(),
+                None,
+            );
             assert!(result.is_err(), "{place}");
         }
     }

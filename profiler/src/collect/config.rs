@@ -1,6 +1,6 @@
 //! What to record: the plain configuration that the command line becomes.
 
-use super::driver::StandIn;
+use super::{device::DeviceOptions, driver::StandIn};
 use crate::aggregate::LaunchOptions;
 use crate::probes::{Tables, driver_table::DriverTables, table::Switch};
 use std::{ffi::OsString, path::PathBuf, sync::Arc};
@@ -55,6 +55,8 @@ pub struct RecordConfig {
     pub launches: Option<LaunchOptions>,
     /// Record calls of accelerator runtimes. Default: no.
     pub probes: Option<ProbeConfig>,
+    /// Samples of devices, joined with launches. Needs `probes`. Default: none.
+    pub devices: DeviceOptions,
     /// Another eBPF object in place of the built-in one, for development.
     pub bpf_object: Option<PathBuf>,
 }
@@ -74,6 +76,9 @@ pub struct ProbeConfig {
     /// of mere detail. Default: no; only exits without which other calls could not
     /// be understood.
     pub exact_call_times: bool,
+    /// Probe the exits of waits: until when work of a device can have been running.
+    /// Default: no.
+    pub waits: bool,
     /// Stacks of calls that one CPU walks in a second at most; beyond it calls have
     /// none, but are counted and recorded all the same. Default 20,000: at some
     /// 5 microseconds each, a tenth of the CPU.
@@ -100,6 +105,7 @@ impl Default for ProbeConfig {
             drivers: Arc::new(DriverTables::built_in()),
             stand_ins: Vec::new(),
             exact_call_times: false,
+            waits: false,
             stack_limit: 20_000,
             ring_bytes: 8 << 20,
             command: Vec::new(),
@@ -117,6 +123,7 @@ impl PartialEq for ProbeConfig {
             && self.switches == other.switches
             && self.stand_ins == other.stand_ins
             && self.exact_call_times == other.exact_call_times
+            && self.waits == other.waits
             && self.stack_limit == other.stack_limit
             && self.ring_bytes == other.ring_bytes
             && self.command == other.command
@@ -141,6 +148,7 @@ impl Default for RecordConfig {
             command: String::new(),
             launches: None,
             probes: None,
+            devices: DeviceOptions::default(),
             bpf_object: None,
         }
     }

@@ -18,6 +18,7 @@ use super::{
     conditional::Conditional,
     config::{Event as EventKind, RecordConfig},
     cpu::CpuSet,
+    device::{DeviceError, DeviceSamplers},
     driver::{DRIVER_PROGRAMS, DriverPlan, DriverProbes},
     filter::Filter,
     finisher::Finisher,
@@ -68,6 +69,9 @@ pub enum CollectError {
     /// The readers' own machinery.
     #[error("cannot run the readers: {0}")]
     Runtime(io::Error),
+    /// A device cannot be sampled as was asked.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// A device given does not exist.
     #[error("--admit-device: {0}")]
     StandIn(io::Error),
@@ -111,6 +115,8 @@ pub struct Finished {
     pub probes: Option<Tally>,
     /// How AIUs were used.
     pub aiu: AiuUse,
+    /// Why devices were not sampled, or not well, and what to do.
+    pub device_problems: Vec<String>,
 }
 
 /// How often the rings are looked at without being asked to.
@@ -158,6 +164,8 @@ pub struct Session {
     /// Which programs want their calls recorded, if they are asked.
     conditional: Option<Conditional>,
     devices: devices::Devices,
+    /// The samplers of devices, while they run.
+    samplers: Option<DeviceSamplers>,
     /// Sees every event that belongs to the recording.
     watcher: Option<Box<Watcher>>,
     tables: Tables,
@@ -268,6 +276,7 @@ impl Session {
                 .filter(|probes| probes.switches.contains(&Switch::ConditionalCollection))
                 .map(|_| Conditional::default()),
             devices: devices::Devices::new(config, capture.is_some()),
+            samplers: None,
             watcher: None,
             tables,
             publisher: Publisher::default(),
@@ -277,6 +286,9 @@ impl Session {
             absent: FxHashSet::default(),
             aggregate: match config.launches {
                 Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, Limits::default()),
+                None if config.devices.is_on() => {
+                    Aggregator::new(weighting, Limits::default()).with_devices()
+                }
                 None => Aggregator::new(weighting, Limits::default()),
             },
             names: None,
@@ -301,6 +313,9 @@ impl Session {
             undecodable: 0,
             peak_memory: 0,
         };
+        if config.devices.is_on() {
+            session.samplers = Some(DeviceSamplers::start(&config.devices)?);
+        }
         session.meet_running()?;
         session.start_probes(config, drivers)?;
         session.tell_of_devices(false)?;
@@ -414,6 +429,9 @@ impl Session {
             undecodable += u64::from(damaged);
         }
         self.undecodable += undecodable + u64::from(read.damaged);
+        if let Some(samplers) = &self.samplers {
+            self.pending.extend(samplers.events());
+        }
         self.tell_of_probes();
         self.pending.make_contiguous().sort_by_key(Event::time_ns);
         let take_all = all || self.pending.len() > MAX_PENDING;

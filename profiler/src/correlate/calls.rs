@@ -109,6 +109,10 @@ impl Tracker {
             Event::KernelNamed(named) => {
                 self.name_kernel(named.pid, named.kernel, &named.name, sink);
             }
+            Event::KernelPlaced(placed) => {
+                self.world.place_kernel(placed);
+                self.world.tell_kernels(sink);
+            }
             Event::TracePoint(point) => self.fences.point(point),
             Event::Trace(trace) => self.fences.trace(trace, &mut self.world.losses, sink),
             Event::Sample(_)
@@ -118,7 +122,6 @@ impl Tracker {
             | Event::Counter(_)
             | Event::DeviceStream(_)
             | Event::Stalls(_)
-            | Event::KernelPlaced(_)
             | Event::DeviceCode(_) => {}
         }
     }
@@ -270,11 +273,13 @@ impl Tracker {
             ProcessEventKind::Exec { .. } => {
                 self.end_process(event.pid, event.time_ns, sink);
                 self.world.forget(event.pid, sink);
+                sink.process_gone(event.pid, event.time_ns);
             }
             ProcessEventKind::Exit => {
                 self.end_thread(event.tid, event.time_ns, sink);
                 if event.pid == event.tid && !self.processes.contains_key(&event.pid) {
                     self.world.forget(event.pid, sink);
+                    sink.process_gone(event.pid, event.time_ns);
                 }
             }
             ProcessEventKind::Fork { parent } if parent != event.pid => {

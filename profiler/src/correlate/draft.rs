@@ -309,6 +309,7 @@ fn blank(chain: &[Open]) -> Launch {
         queue: 0,
         list: 0,
         kernel: 0,
+        kernel_number: 0,
         name: match kind {
             CallKind::Submit => KernelName::Submitted,
             _ => KernelName::Unknown,
@@ -376,6 +377,7 @@ fn add_kernel(launch: &mut Launch, handle: u64, handles: &mut Handles, room: &mu
     let Some(kernel) = handles.kernel(handle, room) else {
         return;
     };
+    launch.kernel_number = kernel.number;
     let name = kernel.name.of_kernel(handle);
     let is_known = |name: &KernelName| matches!(name, KernelName::Known(_));
     if is_known(&name) || !is_known(&launch.name) {

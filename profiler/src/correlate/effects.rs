@@ -4,9 +4,12 @@ use super::{
     handles::{Kernel, ListKind, ModuleImage, Name, Queue},
     known::{Effect, Object},
     open::Open,
-    world::World,
+    world::{KernelChange, World},
 };
-use crate::profile::LossKind;
+use crate::{
+    profile::LossKind,
+    wire::{KernelPlaced, PlacedBy},
+};
 use std::rc::Rc;
 
 /// Applies a call that did not fail. `now` is when it was over, or its entry for
@@ -16,6 +19,10 @@ pub(super) fn apply(open: &Open, now: u64, world: &mut World) {
         Effect::None => true,
         Effect::NewKernel => new_kernel(open, now, world),
         Effect::NameKernel => name_kernel(open, world),
+        Effect::PlaceKernel => {
+            place_kernel(open, now, world);
+            true
+        }
         Effect::GroupSize => group_size(open, world),
         Effect::NewModule => new_module(open, now, world),
         Effect::NewList { immediate } => new_list(open, immediate, now, world),
@@ -37,10 +44,14 @@ pub(super) fn apply(open: &Open, now: u64, world: &mut World) {
         }
         Effect::Release(object) => {
             let entered = open.call.start_ns;
+            let pid = open.call.pid;
+            let mut ended = None;
             if let Some((handle, (handles, room))) = object_of(open, object).zip(world.known(open))
             {
-                handles.release(object, handle, entered, room);
+                ended = handles.release(object, handle, entered, room);
             }
+            let gone = ended.map(|number| KernelChange::Gone(pid, number, now));
+            world.kernel_changes.extend(gone);
             true
         }
         Effect::Alloc(memory) => {
@@ -101,6 +112,7 @@ fn new_kernel(open: &Open, now: u64, world: &mut World) -> bool {
         }
     }
     let kernel = Kernel {
+        number: room.kernel_number(),
         name: open.name.clone().map_or(Name::Missing, Name::Known),
         local: [0; 3],
         module: module.and_then(|module| handles.module(module)),
@@ -122,6 +134,25 @@ fn name_kernel(open: &Open, world: &mut World) -> bool {
         kernel.name = Name::Known(name);
     }
     true
+}
+
+/// The runtime tells where a kernel lies.
+fn place_kernel(open: &Open, now: u64, world: &mut World) {
+    let slots = &open.known.slots;
+    let handle = open.handle(slots.kernel);
+    let Some((kernel, address)) = handle.zip(open.handle(slots.base)) else {
+        return;
+    };
+    let placed = KernelPlaced {
+        time_ns: now,
+        pid: open.call.pid,
+        kernel,
+        address,
+        size: 0,
+        instruction_base: None,
+        by: PlacedBy::Runtime,
+    };
+    world.place_kernel(&placed);
 }
 
 fn group_size(open: &Open, world: &mut World) -> bool {

@@ -28,6 +28,8 @@ pub struct ModuleImage {
 /// A kernel.
 #[derive(Debug)]
 pub(super) struct Kernel {
+    /// Numbers the kernels of the recording from 1: handles are used again.
+    pub(super) number: u64,
     pub(super) name: Name,
     /// Group size, 0 if not set.
     pub(super) local: [u32; 3],
@@ -127,6 +129,11 @@ impl<T> Objects<T> {
         self.0.get(&handle).map(|held| &held.is)
     }
 
+    /// Since when it is known, 0 if it is older.
+    pub(super) fn since_ns(&self, handle: u64) -> Option<u64> {
+        self.0.get(&handle).map(|held| held.since_ns)
+    }
+
     pub(super) fn get_mut(&mut self, handle: u64) -> Option<&mut T> {
         self.0.get_mut(&handle).map(|held| &mut held.is)
     }
@@ -166,6 +173,16 @@ pub(super) struct Room {
     pub(super) objects: usize,
     pub(super) recorded: usize,
     pub(super) per_list: usize,
+    /// The last number that a kernel got.
+    pub(super) last_kernel: u64,
+}
+
+impl Room {
+    /// A number for a new kernel.
+    pub(super) fn kernel_number(&mut self) -> u64 {
+        self.last_kernel += 1;
+        self.last_kernel
+    }
 }
 
 /// All that is known of a process's handles.
@@ -223,6 +240,7 @@ impl Handles {
     pub(super) fn kernel(&mut self, handle: u64, room: &mut Room) -> Option<&mut Kernel> {
         if self.kernels.get(handle).is_none() {
             let unseen = Kernel {
+                number: room.kernel_number(),
                 name: Name::Unseen,
                 local: [0; 3],
                 module: None,
@@ -384,17 +402,19 @@ impl Handles {
         }
     }
 
-    /// Takes an owner of an object away, in a call that was entered then.
+    /// Takes an owner of an object away, in a call that was entered then. Gives the
+    /// number of a kernel that ended with it.
     pub(super) fn release(
         &mut self,
         object: Object,
         handle: u64,
         entered_ns: u64,
         room: &mut Room,
-    ) {
+    ) -> Option<u64> {
         let mut recorded = 0;
+        let mut ended = None;
         self.within_always(room, |all| match object {
-            Object::Kernel => drop(all.kernels.release(handle, entered_ns)),
+            Object::Kernel => ended = all.kernels.release(handle, entered_ns),
             Object::Module => drop(all.modules.release(handle, entered_ns)),
             Object::Queue => drop(all.queues.release(handle, entered_ns)),
             Object::List | Object::Graph => {
@@ -403,6 +423,7 @@ impl Handles {
             }
         });
         room.recorded += recorded;
+        ended.map(|kernel| kernel.number)
     }
 
     fn within_always(&mut self, room: &mut Room, change: impl FnOnce(&mut Self)) {

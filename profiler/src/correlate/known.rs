@@ -29,6 +29,8 @@ pub(super) struct Slots {
     pub(super) device: Option<usize>,
     pub(super) module: Option<usize>,
     pub(super) kernel: Option<usize>,
+    /// Device address of a kernel.
+    pub(super) base: Option<usize>,
     pub(super) event: Option<usize>,
     pub(super) groups: [Option<usize>; 3],
     pub(super) local: [Option<usize>; 3],
@@ -77,6 +79,8 @@ pub(super) enum Effect {
     NewKernel,
     /// Tells the name of a kernel.
     NameKernel,
+    /// Tells where a kernel lies on its device.
+    PlaceKernel,
     /// Sets a kernel's group size.
     GroupSize,
     NewModule,
@@ -109,6 +113,7 @@ impl Known {
             device: slot(role::DEVICE),
             module: slot(role::MODULE),
             kernel: slot(role::KERNEL),
+            base: slot(role::BASE),
             event: slot(role::EVENT),
             groups: role::GROUPS.map(slot),
             local: role::LOCAL.map(slot),
@@ -206,7 +211,9 @@ fn effect(probe: &Probe, slots: &Slots, tags: &Tags, at_exit: u16) -> Effect {
     match probe.kind {
         CallKind::Kernel if made(slots.kernel) => Effect::NewKernel,
         CallKind::Kernel if given(slots.kernel) => {
-            if tags.name.is_some() {
+            if made(slots.base) {
+                Effect::PlaceKernel
+            } else if tags.name.is_some() {
                 Effect::NameKernel
             } else if slots.local.into_iter().all(given) {
                 Effect::GroupSize

@@ -58,6 +58,7 @@ mod activity;
 mod address_space;
 mod calls;
 mod data;
+pub mod device;
 mod draft;
 mod effects;
 mod epoch;
@@ -98,6 +99,21 @@ pub trait CallSink {
         let _ = (pid, kernel, name);
     }
 
+    /// It is known where a kernel lies on its device.
+    fn kernel_placed(&mut self, placed: &PlacedKernel) {
+        let _ = placed;
+    }
+
+    /// A kernel was destroyed: what it was at is free.
+    fn kernel_gone(&mut self, pid: u32, number: u64, at_ns: u64) {
+        let _ = (pid, number, at_ns);
+    }
+
+    /// A process is gone, or runs another program.
+    fn process_gone(&mut self, pid: u32, at_ns: u64) {
+        let _ = (pid, at_ns);
+    }
+
     /// A device did something, by the runtime's own record: a kernel, a copy, a
     /// fill, or memory taken or given back. In the order in which the program got
     /// the records, which may be long after the launches.
@@ -116,6 +132,21 @@ pub trait CallSink {
     fn submission(&mut self, submission: &Submission) {
         let _ = submission;
     }
+}
+
+/// A kernel at its place.
+#[derive(Clone, Debug)]
+pub struct PlacedKernel {
+    /// The kernel's number ([`Launch::kernel_number`]).
+    pub number: u64,
+    /// Its name.
+    pub name: KernelName,
+    /// The module that it is of, where its creation was seen.
+    pub module: Option<Rc<ModuleImage>>,
+    /// Since when it is there: its creation, 0 if that was not seen.
+    pub since_ns: u64,
+    /// Where it is.
+    pub placed: wire::KernelPlaced,
 }
 
 /// An activity record that a runtime handed to its program.
@@ -302,6 +333,8 @@ pub struct Launch {
     pub list: u64,
     /// Kernel handle, 0 if none.
     pub kernel: u64,
+    /// Numbers the kernels of the recording from 1; 0: none.
+    pub kernel_number: u64,
     /// The kernel's name; of a copy or fill the operation, `Memcpy (H2D)`.
     pub name: KernelName,
     /// The module that the kernel is of, where its creation was seen.

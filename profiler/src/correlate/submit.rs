@@ -146,6 +146,7 @@ impl Thread {
             queue: queue.unwrap_or(0),
             list,
             kernel: 0,
+            kernel_number: 0,
             name: KernelName::Submitted,
             module: None,
             groups: [0; 3],

@@ -1,7 +1,7 @@
 //! What all threads of a recording share: handles, room, losses, identities.
 
 use super::{
-    CallSink, KernelName, Launch,
+    CallSink, KernelName, Launch, PlacedKernel,
     activity::Activity,
     address_space::AddressSpaces,
     calls::{Counts, Limits},
@@ -14,7 +14,7 @@ use super::{
 use crate::{
     probes::CallKind,
     profile::{LossKind, Losses},
-    wire::{Call, CallData},
+    wire::{Call, CallData, KernelPlaced},
 };
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
@@ -25,6 +25,14 @@ const SPARE: usize = 64;
 /// Kernels without a name whose launches are counted one by one, so that they are
 /// no loss once the name is found.
 const MAX_UNNAMED: usize = 1 << 16;
+
+/// Something happened to a kernel.
+#[derive(Debug)]
+pub(super) enum KernelChange {
+    Placed(PlacedKernel),
+    /// Process, number, and when.
+    Gone(u32, u64, u64),
+}
 
 /// What all threads share.
 #[derive(Debug)]
@@ -39,6 +47,8 @@ pub(super) struct World {
     pub(super) counts: Counts,
     pub(super) activity: Activity,
     pub(super) spaces: AddressSpaces,
+    /// What is to be told of kernels.
+    pub(super) kernel_changes: Vec<KernelChange>,
     next_call: u64,
     spare: Vec<Open>,
     /// Ended calls of which data may follow, and those that ended after them.
@@ -53,6 +63,7 @@ impl World {
                 objects: limits.handles,
                 recorded: limits.recorded,
                 per_list: limits.per_list,
+                last_kernel: 0,
             },
             processes: FxHashMap::default(),
             losses: Losses::default(),
@@ -61,6 +72,7 @@ impl World {
             counts: Counts::default(),
             activity: Activity::default(),
             spaces: AddressSpaces::default(),
+            kernel_changes: Vec::new(),
             next_call: 1,
             spare: Vec::new(),
             settling: Vec::new(),
@@ -104,11 +116,46 @@ impl World {
     /// Gives an ended call to who wants to know, and reads what it handed out.
     fn hand_on(&mut self, open: &Open, sink: &mut dyn CallSink) {
         sink.call(&open.call);
+        self.tell_kernels(sink);
         if open.call.probe.is_ioctl {
             self.spaces.take(&open.call, &mut self.losses);
         }
         if open.call.probe.kind == CallKind::Activity && !open.call.is_part {
             self.activity.take(&open.call, &mut self.losses, sink);
+        }
+    }
+
+    /// It is known where a kernel lies.
+    pub(super) fn place_kernel(&mut self, placed: &KernelPlaced) {
+        let Some(handles) = self.processes.get_mut(&placed.pid) else {
+            return;
+        };
+        let Some(since_ns) = handles.kernels.since_ns(placed.kernel) else {
+            return;
+        };
+        // What was read before the handle got this kernel is another kernel's.
+        let Some(kernel) = handles.kernels.get(placed.kernel) else {
+            return;
+        };
+        if placed.time_ns < since_ns {
+            return;
+        }
+        self.kernel_changes.push(KernelChange::Placed(PlacedKernel {
+            number: kernel.number,
+            name: kernel.name.of_kernel(placed.kernel),
+            module: kernel.module.clone(),
+            since_ns,
+            placed: placed.clone(),
+        }));
+    }
+
+    /// Tells what happened to kernels.
+    pub(super) fn tell_kernels(&mut self, sink: &mut dyn CallSink) {
+        for change in self.kernel_changes.drain(..) {
+            match change {
+                KernelChange::Placed(placed) => sink.kernel_placed(&placed),
+                KernelChange::Gone(pid, number, at_ns) => sink.kernel_gone(pid, number, at_ns),
+            }
         }
     }
 

@@ -6,9 +6,9 @@
 //! how the *shares* moved.
 
 use super::folded::FoldedStacks;
+use super::legend::Legend;
 use super::svg::{self, Caption};
 use super::{ExportError, ExportOptions, names, text};
-use inferno::flamegraph::Direction;
 use inferno::flamegraph::color::{BackgroundColor, Color};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::io::Write;
@@ -33,6 +33,9 @@ pub struct DiffOptions {
     /// Keep process ids in the stacks. They differ between recordings, so that
     /// nothing but processes that lived through both would match.
     pub keep_pids: bool,
+    /// Keep the offsets of device instructions (`0x1b8_[g]`). They differ between
+    /// builds of a kernel: one more instruction at its begin, and none would match.
+    pub keep_offsets: bool,
 }
 
 /// One stack in both recordings, the first scaled to the second's total.
@@ -55,9 +58,9 @@ pub fn write_svg(
     let caption = Caption {
         title: title.to_owned(),
         subtitle: subtitle(before, after, options),
-        notes: String::new(),
+        ..Caption::default()
     };
-    let stacks = join(before, after, options.keep_pids);
+    let stacks = join(before, after, options);
     let total = match options.widths {
         Widths::After => after.total,
         Widths::Before => stacks.iter().map(|(_, both)| both.0).sum(),
@@ -69,17 +72,17 @@ pub fn write_svg(
     let mut config = svg::config(&caption, weight, total);
     config.min_width = options.export.min_width_percent;
     config.negate_differentials = options.widths == Widths::Before;
-    if options.export.reverse {
-        config.direction = Direction::Inverted;
-    }
     // Frames without a change are nearly white and would vanish on white.
     config.bgcolors = Some(BackgroundColor::Flat(Color::new(222, 224, 228)));
     // The ends and the middle of inferno's scale.
-    let legend = vec![
-        ("grew", Color::new(255, 100, 100)),
-        ("shrank", Color::new(100, 100, 255)),
-        ("own time unchanged", Color::new(250, 250, 250)),
-    ];
+    let legend = Legend {
+        entries: vec![
+            ("grew", Color::new(255, 100, 100)),
+            ("shrank", Color::new(100, 100, 255)),
+            ("own time unchanged", Color::new(250, 250, 250)),
+        ],
+        footer: Vec::new(),
+    };
     svg::render(config, &lines, legend, out)
 }
 
@@ -89,7 +92,7 @@ fn lines(stacks: &[(String, Both)], options: &DiffOptions) -> Vec<String> {
         .iter()
         .map(|(stack, both)| {
             let mut names: Vec<&str> = stack.split(';').collect();
-            if options.export.reverse {
+            if options.export.inverted {
                 names.reverse();
             }
             (names, *both)
@@ -122,26 +125,28 @@ fn subtitle(before: &FoldedStacks, after: &FoldedStacks, options: &DiffOptions) 
 
 /// All stacks of both recordings, the first scaled to the total of the second,
 /// in no order that matters.
-fn join(before: &FoldedStacks, after: &FoldedStacks, keep_pids: bool) -> Vec<(String, Both)> {
+fn join(before: &FoldedStacks, after: &FoldedStacks, options: &DiffOptions) -> Vec<(String, Both)> {
     let mut stacks: FxHashMap<String, Both> = FxHashMap::default();
     for (stack, value) in scaled(before, after.total) {
-        stacks.entry(normalized(stack, keep_pids)).or_default().0 += value;
+        stacks.entry(normalized(stack, options)).or_default().0 += value;
     }
     for (stack, value) in &after.stacks {
-        stacks.entry(normalized(stack, keep_pids)).or_default().1 += value;
+        stacks.entry(normalized(stack, options)).or_default().1 += value;
     }
     let mut stacks: Vec<(String, Both)> = stacks.into_iter().collect();
     stacks.sort_unstable();
     stacks
 }
 
-/// A stack with clean names and, unless wanted, without the process id.
-fn normalized(stack: &str, keep_pids: bool) -> String {
+/// A stack with clean names and, unless wanted, without the process id and without
+/// offsets in device code.
+fn normalized(stack: &str, options: &DiffOptions) -> String {
     let is_pid = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit());
     stack
         .split(';')
         .enumerate()
-        .filter(|&(depth, name)| keep_pids || depth != 1 || !is_pid(name))
+        .filter(|&(depth, name)| options.keep_pids || depth != 1 || !is_pid(name))
+        .filter(|&(_, name)| options.keep_offsets || !names::is_device_offset(name))
         .map(|(_, name)| names::clean(name))
         .collect::<Vec<_>>()
         .join(";")
@@ -194,7 +199,7 @@ pub fn write_text(
         text::weighed(before.total, weight),
         text::weighed(after.total, weight),
     );
-    let mut changes = changes(before, after, options.keep_pids);
+    let mut changes = changes(before, after, options);
     changes.retain(|change| change.own != 0.0 || change.total != 0.0);
     changes.sort_by(|a, b| {
         let by_size = |a: f64, b: f64| b.abs().total_cmp(&a.abs());
@@ -236,9 +241,9 @@ struct Times {
     total: u64,
 }
 
-fn changes(before: &FoldedStacks, after: &FoldedStacks, keep_pids: bool) -> Vec<Change> {
-    let old = times(before, keep_pids);
-    let new = times(after, keep_pids);
+fn changes(before: &FoldedStacks, after: &FoldedStacks, options: &DiffOptions) -> Vec<Change> {
+    let old = times(before, options);
+    let new = times(after, options);
     let names: FxHashSet<&String> = old.keys().chain(new.keys()).collect();
     let share = |times: Option<&Times>, whole: u64| {
         times.map_or((0.0, 0.0), |times| {
@@ -264,10 +269,10 @@ fn changes(before: &FoldedStacks, after: &FoldedStacks, keep_pids: bool) -> Vec<
 }
 
 /// Times of every frame of a recording by name; the process's name is not a function.
-fn times(folded: &FoldedStacks, keep_pids: bool) -> FxHashMap<String, Times> {
+fn times(folded: &FoldedStacks, options: &DiffOptions) -> FxHashMap<String, Times> {
     let mut times: FxHashMap<String, Times> = FxHashMap::default();
     for (stack, value) in &folded.stacks {
-        let stack = normalized(stack, keep_pids);
+        let stack = normalized(stack, options);
         let mut seen = FxHashSet::default();
         let mut names = stack.split(';').skip(1).peekable();
         while let Some(name) = names.next() {

@@ -3,9 +3,10 @@
 //! One line per unique stack: frames from root to leaf separated by `;`, a
 //! space, and the value. The grammar is in `docs/output-formats.md`.
 
+use super::device::DeviceTotals;
 use super::stacks::Stacks;
 use super::{ExportError, ExportOptions, names};
-use crate::profile::Profile;
+use crate::profile::{FrameKind, Profile};
 use rustc_hash::FxHashMap;
 use std::io::{BufRead, BufWriter, Read, Write};
 
@@ -21,7 +22,7 @@ pub const MAX_INPUT: u64 = 1 << 30;
 pub const MAX_TOTAL: u64 = 1 << 55;
 
 /// Writes `comm;pid;user frames;kernel frames_[k] VALUE` lines, sorted frame by
-/// frame.
+/// frame; stacks of device samples go on with `-` and what the device did.
 ///
 /// The values add up to the profile's total: microseconds to half a
 /// microsecond, or samples exactly.
@@ -37,11 +38,17 @@ pub fn write(
 ) -> Result<(), ExportError> {
     let mut out = BufWriter::with_capacity(1 << 16, out);
     if options.loss_comments {
+        for line in DeviceTotals::of(profile).lines() {
+            writeln!(out, "# {line}")?;
+        }
         for (kind, n) in profile.losses.iter() {
             writeln!(out, "# {n} {}", kind.label())?;
         }
     }
-    let stacks = Stacks::from_profile(profile, options.weight)?;
+    let mut stacks = Stacks::from_profile(profile, options)?;
+    if options.inverted {
+        stacks.reverse();
+    }
     for (frames, value) in stacks.iter() {
         for (i, frame) in frames.enumerate() {
             if i > 0 {
@@ -99,7 +106,7 @@ pub fn read(input: &mut dyn BufRead) -> Result<FoldedStacks, ExportError> {
         if text.is_empty() || text.starts_with("# ") {
             continue;
         }
-        let (stack, value) = parse_line(text).ok_or(ExportError::NotFolded { line: number })?;
+        let (stack, value) = parse_line(text).ok_or_else(|| no_stack(text, number))?;
         total = total
             .checked_add(value)
             .filter(|&total| total <= MAX_TOTAL)
@@ -125,6 +132,17 @@ fn parse_line(text: &str) -> Option<(String, u64)> {
         .map(|c| if names::is_unprintable(c) { ' ' } else { c })
         .collect();
     (!stack.is_empty()).then_some((stack, value))
+}
+
+/// What is wrong with a line.
+fn no_stack(text: &str, line: u64) -> ExportError {
+    let stack = text.trim_end_matches(|c: char| c.is_ascii_digit());
+    let hardware = FrameKind::DeviceHardware.suffix();
+    if stack.len() < text.len() && stack.ends_with(hardware) {
+        ExportError::NoSpace { line }
+    } else {
+        ExportError::NotFolded { line }
+    }
 }
 
 #[cfg(test)]
@@ -157,6 +175,19 @@ mod tests {
         }
         let error = parse(format!("a {MAX_TOTAL}\nb 1\n").as_bytes()).unwrap_err();
         assert!(matches!(error, ExportError::TotalTooLarge { line: 2 }));
+    }
+
+    #[test]
+    fn lines_of_the_old_iaprof_are_explained() {
+        // iaprof's tag `tiber` leaves out the space.
+        for line in [
+            "matmul;12;main;-;a.cl_[G];gemm_[G];mul_[g];sbid_[g];0xf8_[g]17",
+            "matmul;12;main;-;gemm (int)_[G];mul_[g];sbid_[g];0xf8_[g]17",
+        ] {
+            let error = parse(format!("ok 1\n{line}\n").as_bytes()).unwrap_err();
+            assert!(matches!(error, ExportError::NoSpace { line: 2 }), "{error}");
+            assert!(error.to_string().contains(r"s/(_\[g\])([0-9]+)$/\1 \2/"));
+        }
     }
 
     #[test]

@@ -5,14 +5,30 @@
 //! made taller by its height. Where that place is not found the picture passes
 //! through as it is.
 
+use super::text;
 use inferno::flamegraph::color::Color;
 use std::io::{self, Write};
 
-/// A label and the colour it explains.
-pub(super) type Entry = (&'static str, Color);
+/// What is added below the picture.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Legend {
+    /// Labels and the colours that they explain, in one row.
+    pub(super) entries: Vec<(&'static str, Color)>,
+    /// Lines of text below them.
+    pub(super) footer: Vec<String>,
+}
 
-/// Height of the legend in pixels.
+/// Height of the row of colours in pixels.
 const HEIGHT: usize = 22;
+
+/// Height of a line of the footer in pixels.
+const LINE: usize = 17;
+
+impl Legend {
+    fn height(&self) -> usize {
+        HEIGHT + LINE * self.footer.len()
+    }
+}
 
 /// What the elements before the frames end with.
 const FRAMES: &[u8] = b"<svg id=\"frames\"";
@@ -23,17 +39,17 @@ const MAX_HEAD: usize = 1 << 20;
 /// Passes an SVG on and inserts a legend.
 pub(super) struct LegendWriter<'a> {
     out: &'a mut dyn Write,
-    entries: Vec<Entry>,
+    legend: Legend,
     /// What was written so far; `None` once the legend was inserted.
     head: Option<Vec<u8>>,
 }
 
 impl<'a> LegendWriter<'a> {
-    /// A writer to `out` whose legend has these entries.
-    pub(super) fn new(out: &'a mut dyn Write, entries: Vec<Entry>) -> Self {
+    /// A writer to `out` that adds this legend.
+    pub(super) fn new(out: &'a mut dyn Write, legend: Legend) -> Self {
         Self {
             out,
-            entries,
+            legend,
             head: Some(Vec::new()),
         }
     }
@@ -59,7 +75,7 @@ impl Write for LegendWriter<'_> {
             .windows(FRAMES.len())
             .position(|window| window == FRAMES);
         if let Some(position) = found {
-            let text = with_legend(head, from + position, &self.entries);
+            let text = with_legend(head, from + position, &self.legend);
             self.head = None;
             self.out.write_all(&text)?;
         } else if head.len() > MAX_HEAD
@@ -77,13 +93,13 @@ impl Write for LegendWriter<'_> {
 }
 
 /// `head` made taller, with the legend inserted at `position`.
-fn with_legend(head: &[u8], position: usize, entries: &[Entry]) -> Vec<u8> {
+fn with_legend(head: &[u8], position: usize, legend: &Legend) -> Vec<u8> {
     let (before, after) = head.split_at(position);
     let before = String::from_utf8_lossy(before);
     let Some(height) = image_height(&before) else {
         return head.to_vec();
     };
-    let taller = height + HEIGHT;
+    let taller = height.saturating_add(legend.height());
     let mut text = before
         .replace(
             &format!(" height=\"{height}\""),
@@ -94,7 +110,7 @@ fn with_legend(head: &[u8], position: usize, entries: &[Entry]) -> Vec<u8> {
             &format!(" {taller}\" xmlns="),
             1,
         );
-    text.push_str(&elements(height, entries));
+    text.push_str(&elements(height, legend));
     let mut text = text.into_bytes();
     text.extend_from_slice(after);
     text
@@ -106,14 +122,15 @@ fn image_height(svg: &str) -> Option<usize> {
     rest.split_once('"')?.0.parse().ok()
 }
 
-/// The legend: a coloured square and a label each, in a row at height `y`.
-fn elements(y: usize, entries: &[Entry]) -> String {
+/// The legend: a coloured square and a label each, in a row at height `y`, and the
+/// footer below.
+fn elements(y: usize, legend: &Legend) -> String {
     use std::fmt::Write as _;
     // inferno's search button is nearly invisible until the mouse finds it.
     let mut text =
         String::from("<style type=\"text/css\">#search { opacity:0.6; }</style><g id=\"legend\">");
     let mut x = 10;
-    for (label, color) in entries {
+    for (label, color) in &legend.entries {
         // Writing to a string cannot fail.
         let _ = write!(
             text,
@@ -129,6 +146,11 @@ fn elements(y: usize, entries: &[Entry]) -> String {
         // 12-pixel monospace characters are about 7.2 pixels wide.
         x += 17 + label.len() * 36 / 5 + 18;
     }
+    for (line, i) in legend.footer.iter().zip(0..) {
+        let line = text::xml(line);
+        let y = y + HEIGHT + 11 + LINE * i;
+        let _ = write!(text, "<text x=\"10\" y=\"{y}\">{line}</text>");
+    }
     text.push_str("</g>");
     text
 }
@@ -141,7 +163,11 @@ mod tests {
 
     fn pass(pieces: impl Iterator<Item = u8>) -> String {
         let mut out = Vec::new();
-        let mut writer = LegendWriter::new(&mut out, vec![("kernel", Color::new(1, 2, 3))]);
+        let legend = Legend {
+            entries: vec![("kernel", Color::new(1, 2, 3))],
+            footer: vec!["a < b".to_owned()],
+        };
+        let mut writer = LegendWriter::new(&mut out, legend);
         for byte in pieces {
             writer.write_all(&[byte]).unwrap();
         }
@@ -153,11 +179,11 @@ mod tests {
     fn the_picture_grows_by_the_legend() {
         let text = pass(SVG.bytes());
         assert!(text.starts_with(
-            r#"<svg width="9" height="98" viewBox="0 0 9 98" xmlns="x"><rect y="0" height="98"/><style"#
+            r#"<svg width="9" height="115" viewBox="0 0 9 115" xmlns="x"><rect y="0" height="115"/><style"#
         ));
         assert!(text.contains(r#"<g id="legend"><rect x="10" y="77""#));
         assert!(
-            text.contains(">kernel</text></g><svg id=\"frames\" x=\"1\"><rect height=\"76\"/>")
+            text.contains(">kernel</text><text x=\"10\" y=\"109\">a &lt; b</text></g><svg id=\"frames\" x=\"1\"><rect height=\"76\"/>")
         );
     }
 

@@ -6,6 +6,8 @@
 
 pub mod analysis_text;
 pub mod chrome;
+pub mod device;
+mod device_kernels;
 pub mod diff;
 pub mod folded;
 pub mod html;
@@ -23,7 +25,7 @@ mod text;
 pub mod trace;
 pub mod trace_events;
 
-use crate::profile::Profile;
+use crate::profile::{Profile, Sample};
 use std::io::{self, Write};
 use std::path::Path;
 use std::str::FromStr;
@@ -117,7 +119,7 @@ impl FromStr for Format {
 /// What the number behind a stack, or the width of a frame, means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Weight {
-    /// On-CPU time, in microseconds.
+    /// On-CPU time, and busy time of devices, in microseconds.
     #[default]
     Time,
     /// Number of samples, or of launches.
@@ -126,17 +128,45 @@ pub enum Weight {
     Bytes,
 }
 
+/// Which samples are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Shown {
+    /// All.
+    #[default]
+    All,
+    /// Those of CPUs.
+    Cpu,
+    /// Those of devices.
+    Device,
+}
+
+impl Shown {
+    /// Whether a sample is shown.
+    pub fn includes(self, sample: &Sample) -> bool {
+        match self {
+            Self::All => true,
+            Self::Cpu => sample.device.is_none(),
+            Self::Device => sample.device.is_some(),
+        }
+    }
+}
+
 /// Options of all writers. pprof carries all weights; `weight` is the one that is
 /// shown first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExportOptions {
     /// What folded values and frame widths mean.
     pub weight: Weight,
-    /// Merge stacks from the leaf, and draw flame graphs hanging from the top:
-    /// shows who calls the hottest functions. Flame graphs only.
-    pub reverse: bool,
-    /// Start folded output with a `# ` comment per loss, which flame graph tools
-    /// skip. Folded stacks only.
+    /// Which samples are written.
+    pub shown: Shown,
+    /// Write stacks from the leaf to the root: what the device (or the CPU) does
+    /// first, who had it done above. Folded stacks and flame graphs only.
+    pub inverted: bool,
+    /// Move the stall reason of device samples to the front of their device frames,
+    /// so that they are merged by it first. Folded stacks and flame graphs only.
+    pub by_stall: bool,
+    /// Start folded output with a `# ` comment per loss and about device samples,
+    /// which flame graph tools skip. Folded stacks only.
     pub loss_comments: bool,
     /// Frames narrower than this share of the whole, in percent, are not drawn.
     /// Flame graphs only.
@@ -147,7 +177,9 @@ impl Default for ExportOptions {
     fn default() -> Self {
         Self {
             weight: Weight::Time,
-            reverse: false,
+            shown: Shown::All,
+            inverted: false,
+            by_stall: false,
             loss_comments: false,
             // A tenth of a pixel at the usual width of a browser window.
             min_width_percent: 0.01,
@@ -175,6 +207,15 @@ pub enum ExportError {
     /// A line of a folded file is not `STACK VALUE`.
     #[error("line {line}: not a folded stack (expected `frame;frame;... VALUE`)")]
     NotFolded {
+        /// Line number, from 1.
+        line: u64,
+    },
+    /// A line of a folded file has no space before its value.
+    #[error(
+        "line {line}: no space before the value, as iaprof of July 2025 (tag `tiber`) writes it; \
+         this mends it: sed -E 's/(_\\[g\\])([0-9]+)$/\\1 \\2/'"
+    )]
+    NoSpace {
         /// Line number, from 1.
         line: u64,
     },

@@ -86,6 +86,14 @@ pub(super) fn is_bracketed(name: &str) -> bool {
     name.starts_with('[') && name.ends_with(']') && kind_of_suffix(name).is_none()
 }
 
+/// Whether a folded name is the offset of a device's instruction: `0x1b8_[g]`.
+pub(super) fn is_device_offset(name: &str) -> bool {
+    let offset = name
+        .strip_suffix(FrameKind::DeviceHardware.suffix())
+        .and_then(|name| name.strip_prefix("0x"));
+    offset.is_some_and(|hex| !hex.is_empty() && hex.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
 /// The kind that a folded name's suffix stands for, if it has one.
 pub(super) fn kind_of_suffix(name: &str) -> Option<FrameKind> {
     const WITH_SUFFIX: [FrameKind; 6] = [

@@ -10,6 +10,8 @@ pub(super) enum Hue {
     /// Process name and id, and the frame that holds everything.
     Process,
     Native,
+    /// Native, with `::` in its name.
+    Scoped,
     Inlined,
     Kernel,
     /// JIT and interpreter.
@@ -29,6 +31,9 @@ impl Hue {
             Some(FrameKind::DeviceSoftware) => Self::DeviceSoftware,
             Some(FrameKind::DeviceHardware) => Self::DeviceHardware,
             _ if names::is_bracketed(name) => Self::Unknown,
+            // Between what the host does and what it had a device do.
+            None if name == "-" => Self::Process,
+            None if name.contains("::") => Self::Scoped,
             _ => Self::Native,
         }
     }
@@ -38,6 +43,7 @@ impl Hue {
         match self {
             Self::Process => "process",
             Self::Native => "native",
+            Self::Scoped => "native, C++ or Rust (::)",
             Self::Inlined => "inlined",
             Self::Kernel => "kernel",
             Self::Managed => "JIT, interpreter",
@@ -53,6 +59,7 @@ impl Hue {
         match self {
             Self::Process => (210.0, 14.0, 86.0),
             Self::Native => (48.0, 90.0, 64.0),
+            Self::Scoped => (69.0, 62.0, 54.0),
             Self::Inlined => (176.0, 45.0, 64.0),
             Self::Kernel => (16.0, 86.0, 71.0),
             Self::Managed => (112.0, 48.0, 62.0),
@@ -104,9 +111,10 @@ fn rgb(hue: f64, saturation: f64, lightness: f64) -> Color {
 mod tests {
     use super::*;
 
-    const ALL: [Hue; 8] = [
+    const ALL: [Hue; 9] = [
         Hue::Process,
         Hue::Native,
+        Hue::Scoped,
         Hue::Inlined,
         Hue::Kernel,
         Hue::Managed,
@@ -149,6 +157,10 @@ mod tests {
             ("sbid stall_[g]", Hue::DeviceHardware),
             ("[no symbols libfoo.so]", Hue::Unknown),
             ("operator[]", Hue::Native),
+            ("NEO::SysCalls::ioctl", Hue::Scoped),
+            ("std::vector::push_[i]", Hue::Inlined),
+            ("gemm::kernel_[G]", Hue::DeviceSoftware),
+            ("-", Hue::Process),
         ];
         for (name, hue) in hues {
             assert_eq!(Hue::of_frame(name), hue, "{name}");

@@ -1,8 +1,8 @@
 //! Stacks as sorted paths of names: what folded stacks and flame graphs share.
 
 use super::folded::{FoldedStacks, MAX_TOTAL};
-use super::{ExportError, Weight, names};
-use crate::profile::{FrameId, ProcessId, Profile, StackId, Values};
+use super::{ExportError, ExportOptions, Weight, names};
+use crate::profile::{FrameId, FrameKind, ProcessId, Profile, StackId, StallReason, Values};
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
 use std::ops::Range;
@@ -52,18 +52,25 @@ impl Interner {
 impl Stacks {
     /// The stacks of a profile: process name, process id, frames. Values are
     /// microseconds, samples or bytes.
-    pub(super) fn from_profile(profile: &Profile, weight: Weight) -> Result<Self, ExportError> {
+    pub(super) fn from_profile(
+        profile: &Profile,
+        options: &ExportOptions,
+    ) -> Result<Self, ExportError> {
         let mut interner = Interner::default();
         let mut frames = vec![None; profile.frames.len()];
         let mut stacks = Self::default();
-        for ((process, stack), value) in values_by_stack(profile, weight) {
+        for ((process, stack, reason), value) in values_by_stack(profile, options) {
             let start = stacks.paths.len();
             let process = profile.processes.get(process.0 as usize);
             let comm = process.map_or("", |p| profile.str(p.comm));
             let pid = process.map_or(0, |p| p.pid);
             stacks.paths.push(interner.intern(names::clean(comm)));
             stacks.paths.push(interner.intern(pid.to_string()));
-            for id in frame_ids(profile, stack) {
+            let mut ids: Vec<FrameId> = frame_ids(profile, stack).collect();
+            if let Some(reason) = reason {
+                reason_first(profile, &mut ids, reason);
+            }
+            for id in ids {
                 let Some(known) = frames.get_mut(id.0 as usize) else {
                     continue;
                 };
@@ -76,7 +83,7 @@ impl Stacks {
             stacks.add(start, value);
         }
         stacks.finish(interner, 2);
-        if weight == Weight::Time {
+        if options.weight == Weight::Time {
             stacks.round_to_microseconds();
         }
         if stacks.total() > MAX_TOTAL {
@@ -257,12 +264,44 @@ fn frame_ids(profile: &Profile, stack: StackId) -> impl Iterator<Item = FrameId>
         .flat_map(|location| location.frames.iter().copied())
 }
 
+/// Moves the frame of a stall reason to the front of the device frames.
+fn reason_first(profile: &Profile, frames: &mut [FrameId], reason: StallReason) {
+    let frame = |id: &FrameId| profile.frames.get(id.0 as usize);
+    let is_device = |id: &FrameId| {
+        let kind = frame(id).map(|frame| frame.kind);
+        matches!(
+            kind,
+            Some(FrameKind::DeviceSoftware | FrameKind::DeviceHardware)
+        )
+    };
+    let is_reason = |id: &FrameId| {
+        frame(id).is_some_and(|frame| {
+            frame.kind == FrameKind::DeviceHardware && profile.str(frame.name) == reason.name()
+        })
+    };
+    let first = frames.iter().position(is_device);
+    // The last one: mnemonics may be called the same, as `send` and `sync` are.
+    let last = frames.iter().rposition(is_reason);
+    if let Some((first, last)) = first.zip(last)
+        && let Some(between) = frames.get_mut(first..=last)
+    {
+        between.rotate_right(1);
+    }
+}
+
+/// What samples that are added up have in common; the reason only where stacks are
+/// to begin with it.
+type Key = (ProcessId, StackId, Option<StallReason>);
+
 /// The value of every stack of every process, in nanoseconds, samples or bytes,
 /// over all threads.
-fn values_by_stack(profile: &Profile, weight: Weight) -> Vec<((ProcessId, StackId), u64)> {
-    let mut values: FxHashMap<(ProcessId, StackId), u64> = FxHashMap::default();
+fn values_by_stack(profile: &Profile, options: &ExportOptions) -> Vec<(Key, u64)> {
+    let mut values: FxHashMap<Key, u64> = FxHashMap::default();
     for sample in &profile.samples {
-        let value = match weight {
+        if !options.shown.includes(sample) {
+            continue;
+        }
+        let value = match options.weight {
             Weight::Time => sample.time_ns,
             Weight::Samples => sample.count,
             Weight::Bytes => sample.bytes,
@@ -271,7 +310,10 @@ fn values_by_stack(profile: &Profile, weight: Weight) -> Vec<((ProcessId, StackI
         if value == 0 && profile.values == Values::Launches {
             continue;
         }
-        let sum = values.entry((sample.process, sample.stack)).or_default();
+        let reason = sample.device.and_then(|device| device.reason);
+        let reason = reason.filter(|_| options.by_stall);
+        let key = (sample.process, sample.stack, reason);
+        let sum = values.entry(key).or_default();
         *sum = sum.saturating_add(value);
     }
     sorted(values)

@@ -1,7 +1,9 @@
-//! The short text for a terminal: totals, hottest functions, processes, losses.
+//! The short text for a terminal: totals, hottest functions, processes, device
+//! kernels, losses.
 
-use super::{ExportError, launches, names, text};
-use crate::profile::{FrameId, FrameKind, Profile, Values};
+use super::device::DeviceTotals;
+use super::{ExportError, Shown, device_kernels, launches, names, text};
+use crate::profile::{FrameId, FrameKind, Profile, Sample, Values};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -16,6 +18,8 @@ pub struct SummaryOptions {
     pub rows: usize,
     /// Whether to use ANSI colours.
     pub color: bool,
+    /// Which samples have tables.
+    pub shown: Shown,
 }
 
 impl Default for SummaryOptions {
@@ -24,11 +28,13 @@ impl Default for SummaryOptions {
             width: 80,
             rows: 15,
             color: false,
+            shown: Shown::All,
         }
     }
 }
 
-/// Writes the summary of a profile. Times are on-CPU time.
+/// Writes the summary of a profile. Times of functions and processes are on-CPU time,
+/// those of device kernels busy time of devices.
 ///
 /// *Self* is time in the function itself, *total* includes what it called; a
 /// recursive function counts once per stack. Inlined functions count as
@@ -47,18 +53,22 @@ pub fn write(
     }
     let mut page = Page {
         options,
-        total_ns: profile.total_time_ns(),
+        total_ns: DeviceTotals::of(profile).cpu_ns,
         text: String::new(),
     };
     page.heading(&text::title(profile));
     page.line(&text::description(profile));
     if profile.samples.is_empty() {
         page.line("No samples were recorded.");
-    } else {
+    }
+    if options.shown != Shown::Device && cpu_samples(profile).next().is_some() {
         let functions = functions(profile);
         page.functions("Functions by self time", &functions, |f| f.self_ns);
         page.functions("Functions by total time", &functions, |f| f.total_ns);
         page.processes(&processes(profile));
+    }
+    if options.shown != Shown::Cpu {
+        device_kernels::add(&mut page, profile);
     }
     page.losses(profile);
     out.write_all(page.text.as_bytes())?;
@@ -81,13 +91,13 @@ struct Process {
     count: u64,
 }
 
-/// Times of all functions by folded name: the same function of two binaries
+/// On-CPU times of all functions by folded name: the same function of two binaries
 /// with one name is one row.
 fn functions(profile: &Profile) -> Vec<Function> {
     let names = FunctionNames::of(profile);
     let mut times = vec![(0_u64, 0_u64); names.names.len()];
     let mut seen = vec![usize::MAX; names.names.len()];
-    for (i, sample) in profile.samples.iter().enumerate() {
+    for (i, sample) in cpu_samples(profile).enumerate() {
         let mut leaf = None;
         for frame in frame_ids(profile, sample.stack.0) {
             let Some(&name) = names.of_frame.get(frame.0 as usize) else {
@@ -155,10 +165,15 @@ fn frame_ids(profile: &Profile, stack: u32) -> impl Iterator<Item = FrameId> {
         .flat_map(|location| location.frames.iter().copied())
 }
 
-/// Processes, the heaviest first.
+fn cpu_samples(profile: &Profile) -> impl Iterator<Item = &Sample> {
+    let samples = profile.samples.iter();
+    samples.filter(|sample| sample.device.is_none())
+}
+
+/// Processes by on-CPU time, the heaviest first.
 fn processes(profile: &Profile) -> Vec<Process> {
     let mut weights: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
-    for sample in &profile.samples {
+    for sample in cpu_samples(profile) {
         let (time, count) = weights.entry(sample.process.0).or_default();
         *time = time.saturating_add(sample.time_ns);
         *count = count.saturating_add(sample.count);
@@ -284,8 +299,9 @@ impl Page<'_> {
         }
     }
 
+    /// Losses by cause; shares are of the samples that are not of devices.
     pub(super) fn losses(&mut self, profile: &Profile) {
-        let count = profile.total_count();
+        let count = DeviceTotals::of(profile).cpu_samples;
         let lost = profile.losses.lost_samples();
         self.heading("Losses");
         let before = self.text.len();

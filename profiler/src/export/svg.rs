@@ -3,14 +3,15 @@
 //! Colours tell kinds of code apart (see `docs/output-formats.md`), the
 //! subtitle says where the profile comes from and what it lost.
 
+use super::device::DeviceTotals;
 use super::folded::FoldedStacks;
-use super::legend::{self, LegendWriter};
+use super::legend::{Legend, LegendWriter};
 use super::palette::Hue;
 use super::stacks::Stacks;
-use super::{ExportError, ExportOptions, Weight, text};
+use super::{ExportError, ExportOptions, Shown, Weight, text};
 use crate::profile::{Profile, Values};
 use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
-use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
+use inferno::flamegraph::{self, Options, TextTruncateDirection};
 use std::collections::BTreeSet;
 use std::io::{BufWriter, Write};
 
@@ -21,6 +22,8 @@ pub struct Caption {
     pub title: String,
     /// Below the title, smaller.
     pub subtitle: String,
+    /// Below the picture, a line each.
+    pub footer: Vec<String>,
     /// A comment inside the file.
     pub notes: String,
 }
@@ -39,12 +42,8 @@ pub fn write(
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
-    let caption = Caption {
-        title: text::title(profile),
-        subtitle: text::description(profile),
-        notes: notes(profile),
-    };
-    let stacks = Stacks::from_profile(profile, options.weight)?;
+    let caption = caption(profile, options.shown);
+    let stacks = Stacks::from_profile(profile, options)?;
     draw(stacks, &caption, options, profile.values, out)
 }
 
@@ -70,7 +69,7 @@ fn draw(
     values: Values,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
-    if options.reverse {
+    if options.inverted {
         stacks.reverse();
     }
     let total = stacks.total();
@@ -91,18 +90,39 @@ fn draw(
     }
     config.palette_map = Some(&mut palette);
     config.min_width = 0.0;
-    if options.reverse {
-        config.direction = Direction::Inverted;
-    }
-    let legend = hues.iter().map(|hue| (hue.label(), hue.base())).collect();
+    let legend = Legend {
+        entries: hues.iter().map(|hue| (hue.label(), hue.base())).collect(),
+        footer: caption.footer.clone(),
+    };
     render(config, &lines, legend, out)
+}
+
+/// What stands around a profile.
+fn caption(profile: &Profile, shown: Shown) -> Caption {
+    let devices = DeviceTotals::of(profile);
+    let mut title = text::title(profile);
+    if !devices.replayed.is_empty() {
+        title = text::fit(&format!("[replayed device] {title}"), 90);
+    }
+    let mut footer = devices.lines();
+    match shown {
+        Shown::All => {}
+        Shown::Cpu => footer.push("shown: CPU samples only".to_owned()),
+        Shown::Device => footer.push("shown: device samples only".to_owned()),
+    }
+    Caption {
+        title,
+        subtitle: text::description(profile),
+        notes: notes(profile, &footer),
+        footer,
+    }
 }
 
 /// Has inferno draw lines that are sorted by frame, and adds a legend.
 pub(super) fn render(
     mut config: Options<'_>,
     lines: &[String],
-    legend: Vec<legend::Entry>,
+    legend: Legend,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
     let mut out = BufWriter::with_capacity(1 << 16, out);
@@ -177,44 +197,46 @@ fn colours(stacks: &Stacks) -> (PaletteMap, Vec<Hue>) {
     (palette, hues.into_iter().collect())
 }
 
-/// All losses, for the comment inside the file.
-fn notes(profile: &Profile) -> String {
+/// What is said about devices, and all losses, for the comment inside the file.
+fn notes(profile: &Profile, devices: &[String]) -> String {
     let losses: Vec<String> = profile
         .losses
         .iter()
         .map(|(kind, n)| format!("{n} {}", kind.label()))
         .collect();
-    if losses.is_empty() {
+    let losses = if losses.is_empty() {
         "no losses".to_owned()
     } else {
         losses.join("; ")
-    }
+    };
+    let mut notes = devices.to_vec();
+    notes.push(losses);
+    notes.join("; ")
 }
 
 /// A picture that says that there is nothing to see.
 pub(super) fn write_empty(caption: &Caption, out: &mut dyn Write) -> Result<(), ExportError> {
-    let escape = |text: &str| {
-        text::one_line(text)
-            .replace('&', "&amp;")
-            .replace('<', "&lt;")
-            .replace('>', "&gt;")
-    };
-    let mut svg = String::from(
+    let height = 120 + 17 * caption.footer.len();
+    let mut svg = format!(
         "<?xml version=\"1.0\" standalone=\"no\"?>\n\
-         <svg version=\"1.1\" width=\"1200\" height=\"120\" viewBox=\"0 0 1200 120\" \
+         <svg version=\"1.1\" width=\"1200\" height=\"{height}\" viewBox=\"0 0 1200 {height}\" \
          xmlns=\"http://www.w3.org/2000/svg\" font-family=\"monospace\" font-size=\"12\" \
          text-anchor=\"middle\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"rgb(250,250,250)\"/>\n",
     );
     let rows = [
-        (24, 17, escape(&caption.title)),
-        (48, 12, escape(&caption.subtitle)),
+        (24, 17, text::xml(&caption.title)),
+        (48, 12, text::xml(&caption.subtitle)),
         (84, 14, "No samples were recorded.".to_owned()),
     ];
     for (y, size, row) in rows {
         svg.push_str(&format!(
             "<text x=\"600\" y=\"{y}\" font-size=\"{size}\">{row}</text>\n"
         ));
+    }
+    for (line, i) in caption.footer.iter().zip(0..) {
+        let (line, y) = (text::xml(line), 120 + 17 * i);
+        svg.push_str(&format!("<text x=\"600\" y=\"{y}\">{line}</text>\n"));
     }
     svg.push_str("</svg>\n");
     out.write_all(svg.as_bytes())?;

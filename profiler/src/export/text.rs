@@ -1,5 +1,6 @@
 //! Numbers and short descriptions for people.
 
+use super::device::DeviceTotals;
 use super::{Weight, names};
 use crate::profile::{Profile, Values};
 
@@ -75,6 +76,14 @@ pub(super) fn one_line(text: &str) -> String {
         .to_owned()
 }
 
+/// One line of text for an XML document.
+pub(super) fn xml(text: &str) -> String {
+    one_line(text)
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
 /// `text` in at most `width` characters; the end of a longer one becomes `..`.
 pub(super) fn fit(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
@@ -121,7 +130,15 @@ pub(super) fn description(profile: &Profile) -> String {
         cpus => format!("{length} on {cpus} CPUs"),
     });
     let (count, time) = (profile.total_count(), profile.total_time_ns());
+    let devices = DeviceTotals::of(profile);
     match profile.values {
+        Values::CpuTime if devices.device_samples > 0 => {
+            let samples = |n: u64, of: &str| format!("{} {of} samples", grouped(n));
+            parts.push(samples(devices.cpu_samples, "CPU"));
+            parts.push(format!("{} on CPU", duration(devices.cpu_ns)));
+            parts.push(samples(devices.device_samples, "device"));
+            parts.push(format!("{} on devices", duration(devices.device_ns)));
+        }
         Values::CpuTime => {
             parts.push(format!("{} samples", grouped(count)));
             parts.push(format!("{} on CPU", duration(time)));
@@ -132,13 +149,12 @@ pub(super) fn description(profile: &Profile) -> String {
             parts.push(format!("{} in calls", duration(time)));
         }
     }
-    parts.push(losses(profile));
+    parts.push(losses(profile, devices.cpu_samples));
     parts.join(", ")
 }
 
-/// The losses in a few words.
-fn losses(profile: &Profile) -> String {
-    let count = profile.total_count();
+/// The losses of CPU samples (or launches), of which there are `count`, in a few words.
+fn losses(profile: &Profile, count: u64) -> String {
     let cut = profile.losses.cut_stacks();
     let lost = profile.losses.lost_samples();
     let mut parts = Vec::new();

@@ -233,6 +233,8 @@ pub mod role {
     pub const MODULE: &str = "module";
     /// Handle of the kernel.
     pub const KERNEL: &str = "kernel";
+    /// Device address of a kernel's first instruction.
+    pub const BASE: &str = "base";
     /// Handle of the event that the call signals.
     pub const EVENT: &str = "event";
     /// Handle of the fence.

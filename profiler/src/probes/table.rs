@@ -125,6 +125,8 @@ pub enum Exits {
     /// The [needed](Exit::Needed) exits, and no functions of mere
     /// [detail](Function::detail).
     Needed,
+    /// These, and the exits of calls that tell whether work is done: waits and events.
+    Waits,
     /// All functions, and the [useful](Exit::Useful) exits too: exact ends,
     /// durations and results.
     All,
@@ -221,7 +223,11 @@ impl Function {
     pub fn has_exit(&self, exits: Exits) -> bool {
         match self.exit {
             Exit::Needed => true,
-            Exit::Useful => exits == Exits::All,
+            Exit::Useful => match exits {
+                Exits::Needed => false,
+                Exits::Waits => matches!(self.kind, CallKind::Synchronize | CallKind::Event),
+                Exits::All => true,
+            },
             Exit::Never => false,
         }
     }

@@ -1,8 +1,9 @@
 //! Interning construction of a [`Profile`].
 
 use super::{
-    Binary, BinaryId, Device, DeviceId, Frame, FrameId, FrameKind, Location, LocationId, Meta,
-    Method, Process, ProcessId, Profile, Sample, Stack, StackId, StallReason, StrId, Values,
+    Binary, BinaryId, Device, DeviceCode, DeviceId, Frame, FrameId, FrameKind, Location,
+    LocationId, Meta, Method, Process, ProcessId, Profile, Sample, Stack, StackId, StallReason,
+    StrId, Values,
 };
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
@@ -28,7 +29,7 @@ type SampleKey = (
     StrId,
     Option<StrId>,
     StackId,
-    Option<(DeviceId, Option<StallReason>, Method)>,
+    Option<(DeviceId, Option<StallReason>, Option<DeviceCode>, Method)>,
 );
 
 /// Index of `item` in `table`, appended first if it is new.
@@ -137,7 +138,9 @@ impl ProfileBuilder {
             sample.thread,
             sample.cgroup,
             sample.stack,
-            sample.device.map(|d| (d.device, d.reason, d.method)),
+            sample
+                .device
+                .map(|d| (d.device, d.reason, d.code, d.method)),
         );
         match self
             .samples

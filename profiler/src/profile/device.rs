@@ -1,5 +1,6 @@
 //! What devices are sampled for: stall reasons, and how sure a sample's stack is.
 
+use super::StrId;
 use serde::{Deserialize, Serialize};
 
 /// Handle of a [`Device`] in [`Profile::devices`](super::Profile::devices).
@@ -126,6 +127,15 @@ impl Method {
     }
 }
 
+/// The instruction at which a device was sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceCode {
+    /// Name of the device kernel, demangled.
+    pub kernel: StrId,
+    /// Bytes from the kernel's first instruction.
+    pub offset: u64,
+}
+
 /// What a sample of a device has beside its stack and weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceSample {
@@ -133,6 +143,8 @@ pub struct DeviceSample {
     pub device: DeviceId,
     /// The stall reason; `None`: the device does not tell reasons (AIU cycles).
     pub reason: Option<StallReason>,
+    /// The instruction; `None`: the device does not tell, or its kernel is not known.
+    pub code: Option<DeviceCode>,
     /// How it got its stack.
     pub method: Method,
     /// So many of the sample's `count` belong to its stack for certain.

@@ -8,10 +8,12 @@
 mod builder;
 mod device;
 mod losses;
+mod stall_table;
 
 pub use builder::ProfileBuilder;
-pub use device::{Device, DeviceId, DeviceSample, Method, StallCounts, StallReason};
+pub use device::{Device, DeviceCode, DeviceId, DeviceSample, Method, StallCounts, StallReason};
 pub use losses::{LossKind, Losses};
+pub use stall_table::{StallRow, StallTable, StalledDevice};
 
 /// Handle of an interned string in [`Profile::strings`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

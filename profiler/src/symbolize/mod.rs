@@ -6,6 +6,9 @@
 //! * [`PerfMap`] names addresses of JIT code from `/tmp/perf-PID.map`.
 //! * [`demangle`] makes C++ and Rust symbols readable.
 //!
+//! * [`device`] reads modules of device code: kernels, their attributes, the source
+//!   at each instruction.
+//!
 //! Names are looked up late and for unique addresses only; the caller keeps the
 //! results, so the state kept here is small and bounded. Every address yields
 //! at least one frame: what cannot be named gets a frame of kind
@@ -21,6 +24,7 @@
 mod debug_file;
 mod debuginfod;
 mod demangle;
+pub mod device;
 mod dwarf;
 mod dwarf_text;
 pub(crate) mod elf;

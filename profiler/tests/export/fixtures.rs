@@ -1,8 +1,8 @@
 //! Profiles with known contents.
 
 use aiprof::profile::{
-    Binary, BuildId, Frame, FrameKind, Location, LocationId, LossKind, Meta, Profile,
-    ProfileBuilder, Sample, Stack,
+    Binary, BuildId, Device, DeviceCode, DeviceId, DeviceSample, Frame, FrameKind, Location,
+    LocationId, LossKind, Meta, Method, Profile, ProfileBuilder, Sample, Stack, StallReason,
 };
 
 /// The period of 99 Hz.
@@ -10,6 +10,20 @@ pub(crate) const PERIOD_NS: u64 = 10_101_010;
 
 /// Name, kind, and file and line of a frame.
 pub(crate) type NamedFrame<'a> = (&'a str, FrameKind, Option<(&'a str, u32)>);
+
+/// Where a device was sampled, and how the sample got its stack.
+#[derive(Clone, Copy)]
+pub(crate) struct At<'a> {
+    pub(crate) device: DeviceId,
+    pub(crate) kernel: &'a str,
+    pub(crate) inlined: &'a [&'a str],
+    /// File, in the directory `src`, and line.
+    pub(crate) line: (&'a str, u32),
+    pub(crate) mnemonic: &'a str,
+    pub(crate) reason: StallReason,
+    pub(crate) offset: u64,
+    pub(crate) method: Method,
+}
 
 /// A builder with a few short cuts.
 pub(crate) struct Fixture {
@@ -93,6 +107,76 @@ impl Fixture {
             time_ns,
             bytes: 0,
             device: None,
+        });
+    }
+}
+
+impl Fixture {
+    pub(crate) fn device(&mut self, name: &str, replayed: bool) -> DeviceId {
+        self.builder.device(Device {
+            name: name.to_owned(),
+            replayed,
+        })
+    }
+
+    /// Samples of a device: the frames of the host, `-`, and those of the device, as
+    /// the design has them. Half of an estimate is certain.
+    pub(crate) fn device_samples(
+        &mut self,
+        pid: u32,
+        comm: &str,
+        host: &[LocationId],
+        at: &At,
+        count: u64,
+        time_ns: u64,
+    ) {
+        use FrameKind::{DeviceHardware, DeviceSoftware, Native};
+        let (file, line) = at.line;
+        let source = format!("{file}:{line}");
+        let offset = format!("{:#x}", at.offset);
+        let mut stack = host.to_vec();
+        stack.push(self.frame("-", Native));
+        let mut software = vec![("src", None), (file, None), (at.kernel, None)];
+        software.extend(at.inlined.iter().map(|name| (*name, None)));
+        software.push((&source, Some((file, line))));
+        for (name, source) in software {
+            stack.push(self.location(None, 0, &[(name, DeviceSoftware, source)]));
+        }
+        for name in [at.mnemonic, at.reason.name(), &offset] {
+            stack.push(self.location(None, at.offset, &[(name, DeviceHardware, None)]));
+        }
+        let process = self.builder.process(pid, comm);
+        let thread = self.builder.string(comm);
+        let kernel = self.builder.string(at.kernel);
+        let stack = self.builder.stack(Stack {
+            locations: stack,
+            complete: true,
+        });
+        let half = if at.method.is_estimate() {
+            count / 2
+        } else {
+            0
+        };
+        self.builder.sample(Sample {
+            process,
+            tid: pid,
+            thread,
+            cgroup: None,
+            stack,
+            count,
+            time_ns,
+            bytes: 0,
+            device: Some(DeviceSample {
+                device: at.device,
+                reason: Some(at.reason),
+                code: Some(DeviceCode {
+                    kernel,
+                    offset: at.offset,
+                }),
+                method: at.method,
+                certain: count - half,
+                possible: count + half,
+            }),
         });
     }
 }

@@ -10,7 +10,7 @@ use aiprof::export::{ExportOptions, Format, Weight, pprof};
 use std::path::Path;
 
 /// Compares with `tests/golden/NAME`, or writes it.
-fn check(name: &str, actual: &str) {
+pub(crate) fn check(name: &str, actual: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/golden")
         .join(name);
@@ -27,7 +27,7 @@ fn check(name: &str, actual: &str) {
 }
 
 /// An SVG without what inferno brings along: script and styles.
-fn own_part(svg: &str) -> String {
+pub(crate) fn own_part(svg: &str) -> String {
     let mut text = svg.to_owned();
     for element in ["style", "script"] {
         let start = text.find(&format!("<{element}")).unwrap();
@@ -75,21 +75,21 @@ fn flame_graph() {
 }
 
 #[test]
-fn flame_graph_from_the_leaf() {
+fn inverted_flame_graph() {
     let options = ExportOptions {
         weight: Weight::Samples,
-        reverse: true,
+        inverted: true,
         ..ExportOptions::default()
     };
     let svg = export(&fixtures::typical(), Format::Svg, &options);
     let svg = String::from_utf8(svg).unwrap();
     assert!(svg.contains("vfs_read (20 samples, 20.00%)"));
-    check("typical-reverse.svg", &own_part(&svg));
+    check("typical-inverted.svg", &own_part(&svg));
 }
 
 #[test]
 fn pprof_messages() {
-    let message = pprof::convert(&fixtures::typical(), Weight::Time);
+    let message = pprof::convert(&fixtures::typical(), &ExportOptions::default());
     check("typical.pprof.txt", &format!("{message:#?}\n"));
 }
 
@@ -103,6 +103,7 @@ fn summaries() {
                 width: 50,
                 rows: 3,
                 color: true,
+                ..SummaryOptions::default()
             },
         ),
     ] {

@@ -122,9 +122,9 @@ fn flame_graphs_stay_well_formed() {
         FrameKind::Interpreter,
         FrameKind::Unknown,
     ] {
-        for reverse in [false, true] {
+        for inverted in [false, true] {
             let options = ExportOptions {
-                reverse,
+                inverted,
                 ..ExportOptions::default()
             };
             let svg = export(&hostile(kind), Format::Svg, &options);
@@ -159,7 +159,7 @@ fn names_that_are_prefixes_of_others_are_drawn_once() {
 #[test]
 fn other_writers_take_hostile_names() {
     let profile = hostile(FrameKind::Native);
-    let message = pprof::convert(&profile, Weight::Time);
+    let message = pprof::convert(&profile, &ExportOptions::default());
     assert!(message.string_table.iter().any(|s| s == "nul\0inside"));
     for width in [0, 40, 200] {
         let mut out = Vec::new();
@@ -167,6 +167,7 @@ fn other_writers_take_hostile_names() {
             width,
             rows: 100,
             color: false,
+            ..SummaryOptions::default()
         };
         summary::write(&profile, &options, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
@@ -183,7 +184,7 @@ fn empty_profiles_say_so() {
     let svg = text(&profile, Format::Svg);
     assert_xml(&svg);
     assert!(svg.contains("No samples were recorded") && svg.contains("node-7"));
-    let message = pprof::convert(&profile, Weight::Time);
+    let message = pprof::convert(&profile, &ExportOptions::default());
     assert_eq!(message.sample_type.len(), 2);
     assert!(message.sample.is_empty());
     assert!(
@@ -279,7 +280,7 @@ fn weights_that_do_not_add_up_are_refused() {
         }
     }
     // pprof's numbers stop at their limit.
-    let message = pprof::convert(&profile, Weight::Time);
+    let message = pprof::convert(&profile, &ExportOptions::default());
     assert_eq!(message.sample[0].value, [i64::MAX, i64::MAX]);
     let mut out = Vec::new();
     summary::write(&profile, &SummaryOptions::default(), &mut out).unwrap();

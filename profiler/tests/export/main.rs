@@ -5,6 +5,7 @@
     reason = "clippy exempts test functions, not what they share"
 )]
 
+mod devices;
 mod fixtures;
 mod golden;
 mod hostile;

@@ -65,7 +65,7 @@ fn files_decode_to_what_was_recorded() {
 }
 
 /// Output of `go tool pprof`, `None` if go is not installed.
-fn go_pprof(file: &[u8], arguments: &[&str]) -> Option<String> {
+pub(crate) fn go_pprof(file: &[u8], arguments: &[&str]) -> Option<String> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("profile.pb.gz");
     std::fs::write(&path, file).unwrap();

@@ -64,10 +64,10 @@ fn every_stack_keeps_its_weight() {
 fn flame_graph_frames_are_as_wide_as_their_samples() {
     for seed in 0..10 {
         let profile = fixtures::random(seed, 200, 6, 10);
-        for reverse in [false, true] {
+        for inverted in [false, true] {
             let options = ExportOptions {
                 weight: Weight::Samples,
-                reverse,
+                inverted,
                 min_width_percent: 0.0,
                 ..ExportOptions::default()
             };
@@ -90,7 +90,7 @@ fn flame_graph_frames_are_as_wide_as_their_samples() {
                     .filter(|s| profile.processes[s.process.0 as usize].pid == pid)
                     .map(|s| s.count)
                     .sum();
-                assert_eq!(drawn, known, "seed {seed}, pid {pid}, reverse {reverse}");
+                assert_eq!(drawn, known, "seed {seed}, pid {pid}, inverted {inverted}");
             }
         }
     }
@@ -133,7 +133,7 @@ fn pruning_keeps_the_widths_of_what_is_left() {
 fn pprof_sums_are_the_profile_totals() {
     for seed in 0..20 {
         let profile = fixtures::random(seed, 200, 20, 40);
-        let message = pprof::convert(&profile, Weight::Time);
+        let message = pprof::convert(&profile, &ExportOptions::default());
         let sum = |i: usize| {
             message
                 .sample

@@ -11,16 +11,19 @@ pub const REASONS: [&str; 10] = [
     "active", "tdr", "other", "control", "pipe", "send", "dist", "sbid", "sync", "fetch",
 ];
 
-/// One entry of a kernel's schedule: every execution is sampled `count` times at
-/// the instruction at `offset` for `reason` (one of [`REASONS`]).
+/// One entry of a kernel's schedule: every execution is sampled `count` times, or
+/// `count` times in each millisecond that it takes, at the instruction at `offset`
+/// for `reason` (one of [`REASONS`]).
 #[derive(Clone, Debug)]
 pub struct Stall {
     /// Offset in the kernel's code, bytes.
     pub offset: u32,
     /// One of [`REASONS`].
     pub reason: &'static str,
-    /// Samples of each execution.
+    /// Samples of each execution, or of each millisecond.
     pub count: u32,
+    /// Whether they are of each millisecond.
+    pub per_ms: bool,
 }
 
 /// A kernel of a module.
@@ -30,6 +33,9 @@ pub struct Kernel {
     pub name: String,
     /// Duration of an execution without `group_ns`, ns.
     pub ns: u64,
+    /// Durations of successive launches, over and over, instead of `ns`; none: all
+    /// take `ns`.
+    pub turns: Vec<u64>,
     /// What each work group adds, ns.
     pub group_ns: u64,
     /// SIMD width.
@@ -51,6 +57,7 @@ impl Kernel {
         Self {
             name: name.to_owned(),
             ns,
+            turns: Vec::new(),
             group_ns: 0,
             simd: 16,
             code,
@@ -65,7 +72,34 @@ impl Kernel {
             offset,
             reason,
             count,
+            per_ms: false,
         });
+        self
+    }
+
+    /// With an instruction that is seen so often in each millisecond.
+    #[must_use]
+    pub fn rate(mut self, offset: u32, reason: &'static str, per_ms: u32) -> Self {
+        self.stalls.push(Stall {
+            offset,
+            reason,
+            count: per_ms,
+            per_ms: true,
+        });
+        self
+    }
+
+    /// With so many nanoseconds for each work group.
+    #[must_use]
+    pub fn group_ns(mut self, ns: u64) -> Self {
+        self.group_ns = ns;
+        self
+    }
+
+    /// With durations of its own for successive launches, ns.
+    #[must_use]
+    pub fn turns(mut self, ns: &[u64]) -> Self {
+        self.turns = ns.to_vec();
         self
     }
 }
@@ -120,14 +154,16 @@ impl Module {
         for kernel in &self.kernels {
             let (name, ns, group) = (&kernel.name, kernel.ns, kernel.group_ns);
             // Writing to a String cannot fail.
-            let _ = writeln!(out, "kernel {name} ns={ns} group_ns={group}");
-            for Stall {
-                offset,
-                reason,
-                count,
-            } in &kernel.stalls
-            {
-                let _ = writeln!(out, "stall {name} {offset:#x} {reason} {count}");
+            let _ = write!(out, "kernel {name} ns={ns} group_ns={group}");
+            let turns: Vec<String> = kernel.turns.iter().map(u64::to_string).collect();
+            if !turns.is_empty() {
+                let _ = write!(out, " turns={}", turns.join(","));
+            }
+            out.push('\n');
+            for stall in &kernel.stalls {
+                let verb = if stall.per_ms { "rate" } else { "stall" };
+                let (offset, reason, count) = (stall.offset, stall.reason, stall.count);
+                let _ = writeln!(out, "{verb} {name} {offset:#x} {reason} {count}");
             }
         }
         out

@@ -51,6 +51,19 @@ impl Account {
     pub fn total(&self) -> u64 {
         self.launches.values().sum()
     }
+
+    /// The call path of each launch of `ze_paths`, by the number of the call.
+    ///
+    /// # Errors
+    /// When the account tells no paths.
+    pub fn paths(&self) -> anyhow::Result<BTreeMap<u64, u32>> {
+        let paths = self.more.get("paths").context("an account without paths")?;
+        let paths: BTreeMap<u32, Vec<u64>> = serde_json::from_value(paths.clone())?;
+        let seqs = paths
+            .into_iter()
+            .flat_map(|(path, seqs)| seqs.into_iter().map(move |seq| (seq, path)));
+        Ok(seqs.collect())
+    }
 }
 
 /// A run of a workload and both accounts of it.
@@ -115,6 +128,14 @@ pub fn build_faults() -> anyhow::Result<PathBuf> {
 /// When the compiler fails.
 pub fn build_rust() -> anyhow::Result<PathBuf> {
     build("ze_rust.rs", "ze_rust", &[])
+}
+
+/// Builds `ze_paths`, which launches from many call paths.
+///
+/// # Errors
+/// When the compiler fails.
+pub fn build_paths() -> anyhow::Result<PathBuf> {
+    build("ze_paths.cpp", "ze_paths", &["-lze_loader", "-pthread"])
 }
 
 /// Builds `ze_work`, which calls through the system's loader.

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <elf.h>
+#include <fstream>
 #include <string_view>
 
 namespace vze {
@@ -73,6 +74,20 @@ bool required_size(std::string_view text, uint32_t (&out)[3])
 	return text.empty();
 }
 
+bool durations(std::string_view text, std::vector<uint64_t> &out)
+{
+	out.clear();
+	while (!text.empty()) {
+		size_t comma = text.find(',');
+		uint64_t n = 0;
+		if (!to_number(text.substr(0, comma), n))
+			return false;
+		out.push_back(n);
+		text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
+	}
+	return !out.empty();
+}
+
 bool kernel_option(KernelInfo &kernel, std::string_view option)
 {
 	size_t equals = option.find('=');
@@ -81,6 +96,8 @@ bool kernel_option(KernelInfo &kernel, std::string_view option)
 	std::string_view key = option.substr(0, equals), value = option.substr(equals + 1);
 	if (key == "required")
 		return required_size(value, kernel.required);
+	if (key == "turns")
+		return durations(value, kernel.turns);
 	uint64_t n = 0;
 	if (!to_number(value, n))
 		return false;
@@ -99,7 +116,7 @@ bool kernel_option(KernelInfo &kernel, std::string_view option)
 	return true;
 }
 
-bool stall_statement(std::vector<KernelInfo> &kernels, std::string_view rest)
+bool stall_statement(std::vector<KernelInfo> &kernels, std::string_view rest, bool per_ms)
 {
 	KernelInfo *kernel = find(kernels, word(rest));
 	uint64_t offset = 0, count = 0;
@@ -112,7 +129,7 @@ bool stall_statement(std::vector<KernelInfo> &kernels, std::string_view rest)
 		if (name == STALL_NAMES[reason]) {
 			kernel->stalls.push_back({static_cast<uint32_t>(offset),
 						  static_cast<StallReason>(reason),
-						  static_cast<uint32_t>(count)});
+						  static_cast<uint32_t>(count), per_ms});
 			return true;
 		}
 	}
@@ -124,8 +141,8 @@ bool statement(std::vector<KernelInfo> &kernels, std::string_view line)
 	std::string_view verb = word(line);
 	if (verb.empty() || verb[0] == '#')
 		return true;
-	if (verb == "stall")
-		return stall_statement(kernels, line);
+	if (verb == "stall" || verb == "rate")
+		return stall_statement(kernels, line, verb == "rate");
 	std::string_view name = word(line);
 	if (verb != "kernel" || name.empty() || kernels.size() >= MAX_KERNELS)
 		return false;
@@ -278,7 +295,25 @@ std::string parse_spirv(const uint8_t *bytes, size_t size, std::vector<KernelInf
 	return {};
 }
 
+/* Whether a statement is about a kernel that is not among these. */
+bool is_foreign(std::vector<KernelInfo> &kernels, std::string_view line)
+{
+	std::string_view verb = word(line);
+	return !verb.empty() && verb[0] != '#' && find(kernels, word(line)) == nullptr;
+}
+
 } // namespace
+
+std::string apply_schedule(const char *path, std::vector<KernelInfo> &kernels)
+{
+	std::ifstream file(path);
+	if (!file)
+		return std::string("not readable: ") + path;
+	for (std::string line; std::getline(file, line);)
+		if (!is_foreign(kernels, line) && !statement(kernels, line))
+			return "not understood: " + line;
+	return {};
+}
 
 std::string parse_blob(BlobKind kind, const uint8_t *bytes, size_t size,
 		       std::vector<KernelInfo> &kernels)

@@ -27,11 +27,13 @@ enum StallReason : uint8_t {
 extern const char *const STALL_NAMES[STALL_REASONS];
 
 /* One entry of a kernel's schedule: each execution, however long, is seen
- * `count` times at this instruction for this reason. */
+ * `count` times at this instruction for this reason; or `count` times in each
+ * millisecond that it takes. */
 struct Stall {
 	uint32_t offset;
 	StallReason reason;
 	uint32_t count;
+	bool per_ms;
 };
 
 struct KernelInfo {
@@ -39,6 +41,8 @@ struct KernelInfo {
 	/* An execution takes ns + groups * group_ns. */
 	uint64_t ns = 0;
 	uint64_t group_ns = 0;
+	/* Durations of successive launches, over and over; instead of ns. */
+	std::vector<uint64_t> turns;
 	uint32_t simd = 16;
 	uint32_t args = 0;
 	uint32_t required[3] = {0, 0, 0};
@@ -59,13 +63,19 @@ enum class BlobKind { Native, Spirv };
  * SPIR-V (its entry points).
  *
  * The text has one statement per line:
- *   kernel NAME [ns=N] [group_ns=N] [simd=N] [args=N] [isa=BYTES] [required=X,Y,Z]
+ *   kernel NAME [ns=N] [turns=N,N,...] [group_ns=N] [simd=N] [args=N] [isa=BYTES]
+ *          [required=X,Y,Z]
  *   stall NAME OFFSET REASON COUNT
+ *   rate NAME OFFSET REASON COUNT_PER_MILLISECOND
  *
  * On failure the message for the build log is returned, else an empty string.
  */
 std::string parse_blob(BlobKind kind, const uint8_t *bytes, size_t size,
 		       std::vector<KernelInfo> &kernels);
+
+/* The statements of a file (VZE_SCHEDULE) about those of these kernels that it
+ * names. */
+std::string apply_schedule(const char *path, std::vector<KernelInfo> &kernels);
 
 /* A zebin file of these kernels with code of their sizes, but no `.vze`. */
 std::vector<uint8_t> write_zebin(const std::vector<KernelInfo> &kernels);

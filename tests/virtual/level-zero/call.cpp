@@ -8,6 +8,7 @@
 namespace vze {
 
 std::atomic<uint32_t> hooks_armed{0};
+thread_local uint64_t last_seq = 0;
 
 namespace {
 
@@ -192,4 +193,9 @@ void vze_flush(void)
 uint64_t vze_count(const char *function)
 {
 	return vze::counted(function);
+}
+
+uint64_t vze_last_seq(void)
+{
+	return vze::last_seq;
 }

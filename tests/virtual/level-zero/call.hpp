@@ -17,6 +17,9 @@ namespace vze {
 /* Hooks set and not yet run, in all threads. */
 extern std::atomic<uint32_t> hooks_armed;
 
+/* Number of this thread's latest call. */
+extern thread_local uint64_t last_seq;
+
 /* Whether this thread's hook is for this function. */
 bool hook_matches(const char *function);
 /* Takes the hook and runs it. */
@@ -36,7 +39,7 @@ class Call {
 	explicit Call(Counter &counter) : counter_(counter)
 	{
 		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_);
-		seq = next_seq();
+		last_seq = seq = next_seq();
 		counter_.add();
 		if (config.truth == TruthMode::Full)
 			t0_ = now_ns();

@@ -58,11 +58,18 @@ void truth()
 	config.truth_path = strdup(text);
 }
 
+void keep_text(const char *name, const char *&value)
+{
+	const char *text = getenv(name);
+	if (text != nullptr)
+		value = strdup(text);
+}
+
 void stalls()
 {
-	const char *text = getenv("VZE_STALLS");
-	if (text != nullptr)
-		config.stall_path = strdup(text);
+	keep_text("VZE_STALLS", config.stall_path);
+	keep_text("VZE_SCHEDULE", config.schedule_path);
+	keep_text("VZE_DUMP", config.dump_path);
 	const char *format = getenv("VZE_STALLS_FORMAT");
 	if (format == nullptr || strcmp(format, "xe2") == 0)
 		config.stall_format = StallFormat::Xe2;
@@ -99,21 +106,33 @@ void read_config()
 	uint64_t window_ms = config.stall_window_ns / 1000000;
 	number("VZE_STALLS_MS", window_ms, 1, 10000);
 	config.stall_window_ns = window_ms * 1000000;
+	number("VZE_GTS", config.gts, 0, 8);
+	number("VZE_STALLS_FRAMED", config.stall_framed, 0, 1);
+	number("VZE_STALLS_DROP", config.stall_drop, 0, 1000000);
+	number("VZE_STALLS_EVERY", config.stall_every, 1, 1000000);
 	unsigned64("VZE_ISA_BASE", config.isa_base);
+	number("VZE_ISA_REUSE", config.isa_reuse, 0, 1);
+	number("VZE_ISA_POOL", config.isa_pool, 0, 1);
+	number("VZE_USDT", config.usdt, 0, 1);
 	truth();
 	stalls();
 }
 
-std::string expand_path(const char *path, uint32_t device)
+std::string expand_path(const char *path, uint32_t device, uint32_t gt)
 {
 	std::string out;
 	for (; *path != '\0'; path++) {
-		if (path[0] == '%' && (path[1] == 'p' || path[1] == 'd')) {
-			path++;
-			out += std::to_string(*path == 'p' ? static_cast<uint32_t>(getpid()) : device);
-		} else {
+		char what = path[0] == '%' ? path[1] : '\0';
+		if (what == 'p')
+			out += std::to_string(getpid());
+		else if (what == 'd')
+			out += std::to_string(device);
+		else if (what == 'g')
+			out += std::to_string(gt);
+		else
 			out += *path;
-		}
+		if (what == 'p' || what == 'd' || what == 'g')
+			path++;
 	}
 	return out;
 }

@@ -51,10 +51,28 @@ struct Config {
 	bool truth_flush = false;
 	const char *stall_path = "";
 	StallFormat stall_format = StallFormat::Xe2;
+	/* Records are wrapped into a device capture: with the times of windows. */
+	bool stall_framed = false;
 	/* Length of a read window, ns. */
 	uint64_t stall_window_ns = 5000000;
+	/* Parts of a device that are sampled by themselves; 0: one, or as many as
+	 * there are sub-devices. */
+	uint32_t gts = 0;
+	/* Every so many windows one is thrown away; 0: none. */
+	uint32_t stall_drop = 0;
+	/* Of so many samples one is written. */
+	uint32_t stall_every = 1;
+	/* Statements that are added to those of modules. */
+	const char *schedule_path = "";
 	/* Where kernels lie in the device's address space. */
 	uint64_t isa_base = 0x800100000000;
+	/* Addresses of modules that are gone are given out again. */
+	bool isa_reuse = false;
+	/* The kernels of a module share one allocation. */
+	bool isa_pool = false;
+	/* Probes of iaprof's patched driver fire, and modules are dumped here. */
+	bool usdt = false;
+	const char *dump_path = "/tmp";
 };
 
 extern Config config;
@@ -63,8 +81,17 @@ extern Config config;
  * must not run with another machine than it asked for. */
 void read_config();
 
-/* A path of the environment with %p (process id) and %d (device) replaced. */
-std::string expand_path(const char *path, uint32_t device);
+/* GTs of a device. */
+inline uint32_t gts_of_device()
+{
+	if (config.gts > 0)
+		return config.gts;
+	return config.subdevices > 0 ? config.subdevices : 1;
+}
+
+/* A path of the environment with %p (process id), %d (device) and %g (GT)
+ * replaced. */
+std::string expand_path(const char *path, uint32_t device, uint32_t gt = 0);
 
 } // namespace vze
 

@@ -67,7 +67,8 @@ uint64_t duration(const Command &command)
 		return 0;
 	const KernelInfo &info = *command.kernel->info;
 	uint64_t groups = uint64_t{command.groups[0]} * command.groups[1] * command.groups[2];
-	return info.ns + info.group_ns * groups;
+	uint64_t ns = info.turns.empty() ? info.ns : info.turns[command.turn % info.turns.size()];
+	return ns + info.group_ns * groups;
 }
 
 void write_timestamps(const Command &command, uint64_t start)
@@ -272,7 +273,8 @@ void Engine::schedule(Stream &stream, Command command)
 	if (is_barrier(command))
 		stream.barrier_end = end;
 	if (command.kind == CommandKind::Kernel && !command.kernel->info->stalls.empty())
-		stalls_add(device, command.kernel, start, end);
+		stalls_add({device, sub, command.seq, command.kernel->address(), start, end},
+			   command.kernel->own_info);
 	running_.push({start, end, order_++, std::move(command)});
 }
 
@@ -340,7 +342,7 @@ void Engine::tell(const Running &running)
 	line.number("ordinal", ordinal).number("index", index);
 	if (command.kernel) {
 		line.text("kernel", command.kernel->info->name);
-		line.number("isa", command.kernel->isa->gpu_address);
+		line.number("isa", command.kernel->address());
 		line.triple("groups", command.groups[0], command.groups[1], command.groups[2]);
 	}
 	line.number("bytes", command.bytes);
@@ -354,6 +356,8 @@ void Engine::finish(Running &running)
 	Command &command = running.command;
 	take_effect(command, running.start);
 	tell(running);
+	/* Whoever waits for it may unload its module and expect its place free. */
+	command.kernel.reset();
 	if (command.signal == nullptr)
 		return;
 	if (command.kind == CommandKind::ResetEvent)

@@ -67,6 +67,8 @@ struct Command {
 	uint64_t submit = 0;
 	uint64_t submit_ns = 0;
 	std::shared_ptr<const KernelImmutableData> kernel;
+	/* Which of the kernel's launches it is. */
+	uint64_t turn = 0;
 	uint32_t groups[3] = {0, 0, 0};
 	uint32_t group_size[3] = {0, 0, 0};
 	/* Group counts are read from here when it starts (indirect launches). */

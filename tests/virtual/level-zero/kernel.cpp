@@ -29,7 +29,7 @@ ze_result_t zeKernelCreate(ze_module_handle_t hModule, const ze_kernel_desc_t *d
 		kernel->immutable = data.get();
 		*phKernel = handle_of<ze_kernel_handle_t>(kernel);
 		call.with("kernel_handle", *phKernel).with_text("kernel", data->info->name);
-		call.with("isa", data->isa->gpu_address);
+		call.with("isa", data->address());
 		return call.end(ZE_RESULT_SUCCESS);
 	}
 	return call.end(ZE_RESULT_ERROR_INVALID_KERNEL_NAME);
@@ -187,7 +187,7 @@ ze_result_t zexKernelGetBaseAddress(ze_kernel_handle_t hKernel, uint64_t *base)
 		return call.end(ZE_RESULT_ERROR_INVALID_NULL_HANDLE);
 	if (!writable(base, sizeof(*base)))
 		return call.end(ZE_RESULT_ERROR_INVALID_NULL_POINTER);
-	*base = kernel->immutable->isa->gpu_address;
+	*base = kernel->immutable->address();
 	return call.end(ZE_RESULT_SUCCESS);
 }
 
@@ -199,15 +199,16 @@ ze_result_t zeKernelGetBinaryExp(ze_kernel_handle_t hKernel, size_t *pSize, uint
 		return call.end(ZE_RESULT_ERROR_INVALID_NULL_HANDLE);
 	if (!writable(pSize, sizeof(*pSize)))
 		return call.end(ZE_RESULT_ERROR_INVALID_NULL_POINTER);
-	const IsaAllocation &isa = *kernel->immutable->isa;
+	const KernelImmutableData &data = *kernel->immutable;
 	if (pKernelBinary != nullptr) {
-		if (*pSize < isa.size)
+		if (*pSize < data.isa_size)
 			return call.end(ZE_RESULT_ERROR_INVALID_SIZE);
-		if (!writable(pKernelBinary, isa.size) || isa.cpu == nullptr)
+		if (!writable(pKernelBinary, data.isa_size) || data.isa->cpu == nullptr)
 			return call.end(ZE_RESULT_ERROR_INVALID_NULL_POINTER);
-		memcpy(pKernelBinary, isa.cpu, isa.size);
+		memcpy(pKernelBinary, static_cast<uint8_t *>(data.isa->cpu) + data.isa_offset,
+		       data.isa_size);
 	}
-	*pSize = isa.size;
+	*pSize = data.isa_size;
 	return call.end(ZE_RESULT_SUCCESS);
 }
 }

@@ -1,5 +1,6 @@
 /* Kernel launches. */
 #include "append.hpp"
+#include "usdt.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -43,6 +44,8 @@ ze_result_t launch(Call &call, ze_command_list_handle_t hList, ze_kernel_handle_
 	Command command;
 	command.kind = CommandKind::Kernel;
 	command.kernel = kernel->own_immutable;
+	command.turn = kernel->immutable->turn.fetch_add(1);
+	usdt_launch(*kernel->immutable);
 	command.indirect = sizes.indirect;
 	std::copy(size, size + 3, command.group_size);
 	if (sizes.groups != nullptr) {

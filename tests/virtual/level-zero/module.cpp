@@ -1,5 +1,6 @@
 /* Modules and their build logs. */
 #include "objects.hpp"
+#include "usdt.hpp"
 
 #include <cstring>
 #include <map>
@@ -17,12 +18,65 @@ struct BuildLog : Object<0x767a652d626c6f67> {
 constexpr size_t MAX_BLOB = 1 << 30;
 constexpr uint64_t PAGE = 4096;
 
-/* Device addresses are given out upwards and never again: a kernel's address
- * belongs to one kernel of its process. */
-uint64_t take_isa(uint64_t size)
+/* Behind each kernel of a shared allocation: hardware reads ahead. */
+constexpr uint64_t PADDING = 512;
+
+uint64_t round_up(uint64_t n, uint64_t unit)
 {
-	static std::atomic<uint64_t> used{PAGE};
-	return config.isa_base + used.fetch_add((size + PAGE - 1) / PAGE * PAGE);
+	return (n + unit - 1) / unit * unit;
+}
+
+/* Device addresses for code, counted from the instruction base address. They are
+ * given out upwards; with VZE_ISA_REUSE the lowest free ones first, else each
+ * once. */
+class IsaSpace {
+      public:
+	uint64_t take(uint64_t size)
+	{
+		std::lock_guard<std::mutex> guard(lock_);
+		for (auto it = free_.begin(); it != free_.end(); ++it) {
+			auto [at, room] = *it;
+			if (room < size)
+				continue;
+			free_.erase(it);
+			if (room > size)
+				free_[at + size] = room - size;
+			return at;
+		}
+		uint64_t at = used_;
+		used_ += size;
+		return at;
+	}
+	void give(uint64_t at, uint64_t size)
+	{
+		std::lock_guard<std::mutex> guard(lock_);
+		if (!config.isa_reuse)
+			return;
+		auto next = free_.emplace(at, size).first;
+		auto after = std::next(next);
+		if (after != free_.end() && at + size == after->first) {
+			next->second += after->second;
+			free_.erase(after);
+		}
+		if (next == free_.begin())
+			return;
+		auto before = std::prev(next);
+		if (before->first + before->second == at) {
+			before->second += next->second;
+			free_.erase(next);
+		}
+	}
+
+      private:
+	std::mutex lock_;
+	std::map<uint64_t, uint64_t> free_;
+	uint64_t used_ = PAGE;
+};
+
+IsaSpace &isa_space()
+{
+	static auto *space = new IsaSpace;
+	return *space;
 }
 
 /* Launches by kernel name; counters outlive their modules. */
@@ -37,26 +91,44 @@ Counter *launch_counter(const std::string &name)
 	return counter;
 }
 
-std::shared_ptr<KernelImmutableData> make_kernel(Module &module, KernelInfo info)
+/* A kernel whose code lies in an allocation. */
+std::shared_ptr<KernelImmutableData> make_kernel(Module &module, KernelInfo info,
+						 std::shared_ptr<IsaAllocation> isa,
+						 uint64_t offset)
 {
 	auto data = std::make_shared<KernelImmutableData>();
 	data->device = module.device;
 	data->launches = launch_counter(info.name);
-	auto isa = std::make_unique<IsaAllocation>();
-	isa->size = info.isa_size;
-	isa->gpu_address = take_isa(info.isa_size);
-	void *cpu = mmap(nullptr, info.isa_size + 1, PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (cpu != MAP_FAILED) {
-		isa->cpu = cpu;
-		if (info.code_size > 0)
-			memcpy(cpu, &module.binary[info.code_at], info.code_size);
-	}
+	data->isa_offset = offset;
+	data->isa_size = info.isa_size;
+	if (isa->cpu != nullptr && info.code_size > 0)
+		memcpy(static_cast<uint8_t *>(isa->cpu) + offset, &module.binary[info.code_at],
+		       info.code_size);
 	data->own_isa = std::move(isa);
-	data->own_info = std::make_unique<KernelInfo>(std::move(info));
+	data->own_info = std::make_shared<KernelInfo>(std::move(info));
 	data->isa = data->own_isa.get();
 	data->info = data->own_info.get();
 	return data;
+}
+
+/* One allocation for each kernel, or one for all. */
+void make_kernels(Module &module, std::vector<KernelInfo> &kernels)
+{
+	std::shared_ptr<IsaAllocation> pool;
+	if (config.isa_pool) {
+		uint64_t size = 0;
+		for (const KernelInfo &info : kernels)
+			size += round_up(info.isa_size + PADDING, 64);
+		pool = std::make_shared<IsaAllocation>(size);
+	}
+	uint64_t offset = 0;
+	for (KernelInfo &info : kernels) {
+		uint64_t size = info.isa_size;
+		auto isa = pool ? pool : std::make_shared<IsaAllocation>(size);
+		module.kernels.push_back(make_kernel(module, std::move(info), isa, offset));
+		if (pool)
+			offset += round_up(size + PADDING, 64);
+	}
 }
 
 /* The input of a module: the first one where there are several. */
@@ -108,8 +180,12 @@ ze_result_t build(Module &module, const ze_module_desc_t &desc, std::string &log
 						: ZE_RESULT_ERROR_MODULE_BUILD_FAILURE;
 	if (kind == BlobKind::Spirv)
 		compile(module, kernels);
-	for (KernelInfo &info : kernels)
-		module.kernels.push_back(make_kernel(module, std::move(info)));
+	if (*config.schedule_path != '\0')
+		log = apply_schedule(config.schedule_path, kernels);
+	if (!log.empty())
+		return ZE_RESULT_ERROR_MODULE_BUILD_FAILURE;
+	make_kernels(module, kernels);
+	usdt_compile(module.binary);
 	return ZE_RESULT_SUCCESS;
 }
 
@@ -131,10 +207,20 @@ ze_result_t give_bytes(const void *bytes, size_t size, size_t *pSize, void *out)
 
 } // namespace
 
-KernelImmutableData::~KernelImmutableData()
+IsaAllocation::IsaAllocation(uint64_t bytes) : size(bytes)
 {
-	if (own_isa && own_isa->cpu != nullptr)
-		munmap(own_isa->cpu, own_isa->size + 1);
+	gpu_address = config.isa_base + isa_space().take(round_up(size, PAGE));
+	void *memory =
+		mmap(nullptr, size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory != MAP_FAILED)
+		cpu = memory;
+}
+
+IsaAllocation::~IsaAllocation()
+{
+	if (cpu != nullptr)
+		munmap(cpu, size + 1);
+	isa_space().give(gpu_address - config.isa_base, round_up(size, PAGE));
 }
 
 } // namespace vze
@@ -261,7 +347,7 @@ ze_result_t zeModuleGetFunctionPointer(ze_module_handle_t hModule, const char *p
 		return call.end(ZE_RESULT_ERROR_INVALID_NULL_POINTER);
 	for (auto &kernel : module->kernels) {
 		if (kernel->info->name == name) {
-			*pfnFunction = reinterpret_cast<void *>(kernel->isa->gpu_address);
+			*pfnFunction = reinterpret_cast<void *>(kernel->address());
 			return call.end(ZE_RESULT_SUCCESS);
 		}
 	}

@@ -85,20 +85,31 @@ struct IsaAllocation {
 	uint64_t gpu_address = 0;
 	uint64_t size = 0;
 	void *cpu = nullptr;
+	explicit IsaAllocation(uint64_t size);
+	~IsaAllocation();
+	IsaAllocation(const IsaAllocation &) = delete;
+	IsaAllocation &operator=(const IsaAllocation &) = delete;
 };
 
 /* What is known about a kernel for as long as its module lives. The way from a
  * kernel handle to its name is object -> immutable -> info -> name, as long as
- * in real drivers, with a std::string at its end. */
+ * in real drivers, with a std::string at its end. Its address is behind
+ * object -> immutable -> isa -> gpu_address; where kernels share an allocation,
+ * `isa_offset` is added, as in drivers since 2023. */
 struct KernelImmutableData {
 	Device *device = nullptr;
-	KernelInfo *info = nullptr;
+	const KernelInfo *info = nullptr;
 	IsaAllocation *isa = nullptr;
+	uint64_t isa_offset = 0;
+	uint64_t isa_size = 0;
 	Counter *launches = nullptr;
 	/* Owners of the above. */
-	std::unique_ptr<KernelInfo> own_info;
-	std::unique_ptr<IsaAllocation> own_isa;
-	~KernelImmutableData();
+	std::shared_ptr<const KernelInfo> own_info;
+	std::shared_ptr<IsaAllocation> own_isa;
+	/* Launches so far: which of `turns` is next. */
+	mutable std::atomic<uint64_t> turn{0};
+
+	uint64_t address() const { return isa->gpu_address + isa_offset; }
 };
 
 struct Module : Object<0x767a652d6d6f6475> {

@@ -1,71 +1,59 @@
 #include "stalls.hpp"
 
-#include "objects.hpp"
+#include "clock.hpp"
+#include "stall_record.hpp"
+#include "truth.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <condition_variable>
-#include <cstring>
-#include <fcntl.h>
 #include <map>
+#include <pthread.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <thread>
-#include <unistd.h>
 
 namespace vze {
 
 namespace {
 
-constexpr size_t RECORD = 64;
 /* Executions whose records are due; those beyond are refused and counted. */
 constexpr size_t MAX_ACTIVE = 1 << 16;
 
-/* First bits of the ten 8-bit counters, in the order of StallReason. PVC has no
- * counter for tdr (-1). */
-constexpr int PVC_BITS[STALL_REASONS] = {29, -1, 37, 45, 53, 61, 69, 77, 85, 93};
-constexpr int XE2_BITS[STALL_REASONS] = {101, 29, 37, 45, 53, 61, 69, 77, 85, 93};
-constexpr int XE3P_BITS[STALL_REASONS] = {133, 61, 69, 77, 85, 93, 101, 109, 117, 125};
-
-struct Layout {
-	uint32_t ip_bits;
-	const int *counter;
+/* What an execution gives one entry of its kernel's schedule in a window. */
+struct Given {
+	uint32_t taken = 0, written = 0;
 };
 
-Layout layout()
-{
-	switch (config.stall_format) {
-	case StallFormat::Pvc:
-		return {29, PVC_BITS};
-	case StallFormat::Xe3p:
-		return {61, XE3P_BITS};
-	default:
-		return {29, XE2_BITS};
-	}
-}
-
-void put_bits(uint8_t *record, uint32_t at, uint32_t width, uint64_t value)
-{
-	for (uint32_t i = 0; i < width; i++)
-		if (value >> i & 1)
-			record[(at + i) / 8] |= static_cast<uint8_t>(1U << ((at + i) % 8));
-}
-
-/* An execution and how much of each schedule entry was written already. */
+/* The part of an execution that one GT sees. Of the kernel only what the schedule
+ * says is kept: its place may be another's before its last samples are read. */
 struct Active {
-	uint32_t device;
-	std::shared_ptr<const KernelImmutableData> kernel;
-	uint64_t start, end;
-	std::vector<uint32_t> written;
+	Execution execution;
+	uint32_t gt;
+	/* Every GT of how many sees every so manieth sample. */
+	uint32_t gts;
+	std::shared_ptr<const KernelInfo> kernel;
+	/* Samples so far, by entry of the schedule. */
+	std::vector<uint32_t> seen;
+	/* In the current window. */
+	std::vector<Given> given;
+};
+
+/* Samples of one execution for one reason, not yet in a record. */
+struct Piece {
+	Given *given;
+	StallReason reason;
+	uint32_t count;
 };
 
 struct State {
 	std::mutex lock;
 	std::condition_variable changed;
 	std::vector<Active> active;
-	std::map<uint32_t, int> files;
+	/* By device and GT. */
+	std::map<std::pair<uint32_t, uint32_t>, StallStream> streams;
 	/* Where the current window begins. */
 	uint64_t from = 0;
+	/* Samples so far: every so manieth is taken. */
+	uint64_t sampled = 0;
 	uint64_t refused = 0;
 	bool started = false;
 	bool stopping = false;
@@ -78,130 +66,151 @@ State &state()
 	return *s;
 }
 
-/* Counts of a window: by kernel and instruction, one for each reason. */
-using Counts = std::map<std::pair<const KernelImmutableData *, uint32_t>,
-			std::vector<uint32_t>>;
-
-/* How much of `count` has happened at a time. */
-uint32_t due(const Active &a, uint32_t count, uint64_t time)
+/* Points of a grid of so many in a millisecond that lie before a time: what is
+ * seen of a kernel depends on nothing but when it runs. */
+uint64_t grid(uint32_t per_ms, uint64_t time)
 {
-	if (time >= a.end)
-		return count;
-	if (time <= a.start)
+	return static_cast<uint64_t>(static_cast<unsigned __int128>(per_ms) * time / 1000000);
+}
+
+/* How many samples a device has seen of an entry of the schedule at a time. */
+uint32_t seen_by(const Execution &e, const Stall &stall, uint64_t time)
+{
+	time = std::min(time, e.end_ns);
+	if (time <= e.start_ns && time < e.end_ns)
 		return 0;
-	auto part = static_cast<unsigned __int128>(count) * (time - a.start);
-	return static_cast<uint32_t>(part / (a.end - a.start));
+	if (stall.per_ms)
+		return static_cast<uint32_t>(grid(stall.count, time) - grid(stall.count, e.start_ns));
+	if (time >= e.end_ns)
+		return stall.count;
+	auto part = static_cast<unsigned __int128>(stall.count) * (time - e.start_ns);
+	return static_cast<uint32_t>(part / (e.end_ns - e.start_ns));
 }
 
-void collect(Active &a, uint64_t time, Counts &counts)
+/* Takes what an execution brought until now; how many samples were left out. */
+uint64_t collect(Active &a, uint64_t time, std::map<uint64_t, std::vector<Piece>> &taken)
 {
-	const auto &stalls = a.kernel->info->stalls;
+	const auto &stalls = a.kernel->stalls;
+	uint64_t skipped = 0;
 	for (size_t i = 0; i < stalls.size(); i++) {
+		a.given[i] = {};
 		/* What this hardware does not count is not seen. */
-		if (layout().counter[stalls[i].reason] < 0)
+		if (!has_counter(stalls[i].reason))
 			continue;
-		uint32_t now = due(a, stalls[i].count, time);
-		if (now == a.written[i])
+		uint32_t now = seen_by(a.execution, stalls[i], time);
+		now = (now + a.gts - 1 - a.gt % a.gts) / a.gts;
+		uint32_t n = now - a.seen[i];
+		a.seen[i] = now;
+		uint64_t before = state().sampled / config.stall_every;
+		state().sampled += n;
+		auto left = static_cast<uint32_t>(state().sampled / config.stall_every - before);
+		skipped += n - left;
+		if (left == 0)
 			continue;
-		auto &reasons = counts[{a.kernel.get(), stalls[i].offset}];
-		reasons.resize(STALL_REASONS);
-		reasons[stalls[i].reason] += now - a.written[i];
-		a.written[i] = now;
+		a.given[i].taken = left;
+		taken[a.execution.address + stalls[i].offset].push_back(
+			{&a.given[i], stalls[i].reason, left});
 	}
+	return skipped;
 }
 
-/* The records of one instruction: as many as its largest counter needs. */
-void put_records(const KernelImmutableData &kernel, uint32_t offset,
-		 std::vector<uint32_t> reasons, std::vector<uint8_t> &out)
+/* The records of a window, and whose samples each of them holds. */
+struct Records {
+	std::vector<uint8_t> bytes;
+	std::vector<std::vector<Piece>> pieces;
+};
+
+/* As many records of an instruction as its largest counter needs. */
+void put_records(uint64_t address, std::vector<Piece> left, Records &out)
 {
-	Layout l = layout();
-	uint64_t address = kernel.isa->gpu_address + offset;
-	/* Only Xe3p's field is wide enough for whole addresses; the others
-	 * count from the instruction base address. */
-	if (l.ip_bits < 61)
-		address -= config.isa_base;
-	bool left = true;
-	while (left) {
-		left = false;
-		size_t at = out.size();
-		out.resize(at + RECORD);
-		put_bits(&out[at], 0, l.ip_bits, address >> 3);
-		for (int reason = 0; reason < STALL_REASONS; reason++) {
-			uint32_t n = std::min<uint32_t>(reasons[reason], 255);
-			if (n > 0)
-				put_bits(&out[at], static_cast<uint32_t>(l.counter[reason]), 8, n);
-			reasons[reason] -= n;
-			left = left || reasons[reason] > 0;
+	while (!left.empty()) {
+		ReasonCounts counts = {};
+		std::vector<Piece> here;
+		for (Piece &piece : left) {
+			uint32_t n = std::min(piece.count, STALL_COUNTER_MAX - counts[piece.reason]);
+			if (n == 0)
+				continue;
+			counts[piece.reason] += n;
+			piece.count -= n;
+			here.push_back({piece.given, piece.reason, n});
 		}
+		put_record(address, counts, out.bytes);
+		out.pieces.push_back(std::move(here));
+		auto done = [](const Piece &piece) { return piece.count == 0; };
+		left.erase(std::remove_if(left.begin(), left.end(), done), left.end());
 	}
 }
 
-/* The device's stream: a file, or a FIFO that someone reads; -1 without. */
-int stream_of(uint32_t device)
-{
-	auto &files = state().files;
-	auto known = files.find(device);
-	if (known != files.end())
-		return known->second;
-	std::string path = expand_path(config.stall_path, device);
-	int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK;
-	int fd = open(path.c_str(), flags, 0644);
-	if (fd >= 0)
-		files[device] = fd;
-	return fd;
-}
+/* A window of one GT. */
+struct Window {
+	uint64_t from, to;
+	size_t records, lost;
+	bool dropped;
+	uint64_t skipped;
+};
 
-/* Whole records only, so that writers of several processes do not mix. */
-size_t write_records(int fd, const std::vector<uint8_t> &bytes)
-{
-	size_t done = 0;
-	while (fd >= 0 && done < bytes.size()) {
-		/* Up to PIPE_BUF a FIFO takes all or nothing. */
-		size_t piece = std::min<size_t>(bytes.size() - done, 4096);
-		ssize_t n = write(fd, bytes.data() + done, piece);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			break;
-		done += static_cast<size_t>(n);
-	}
-	return done / RECORD;
-}
-
-/* One line of truth for a window of a device. */
-void tell(uint32_t device, uint64_t from, uint64_t to, size_t written, size_t lost,
-	  const Counts &counts)
+/* One line of truth for a window. */
+void tell(const StallStream &stream, const Window &window)
 {
 	if (config.truth != TruthMode::Full)
 		return;
 	Line line("stalls", "window");
-	line.number("device", device).number("t0", from).number("t1", to);
-	line.number("records", written).number("lost", lost).open("counts");
-	for (auto &[key, reasons] : counts)
-		for (int reason = 0; reason < STALL_REASONS; reason++)
-			if (reasons[reason] > 0)
-				line.element(key.first->info->name, key.second, STALL_NAMES[reason],
-					     reasons[reason]);
+	line.number("device", stream.device).number("gt", stream.gt);
+	line.number("t0", window.from).number("t1", window.to);
+	line.number("records", window.records).number("lost", window.lost);
+	line.number("dropped", window.dropped).number("skipped", window.skipped);
+	std::map<std::tuple<std::string_view, uint32_t, StallReason>, uint64_t> counts;
+	line.open("execs");
+	for (const Active &a : state().active) {
+		if (a.execution.device != stream.device || a.gt != stream.gt)
+			continue;
+		for (size_t i = 0; i < a.given.size(); i++) {
+			const Stall &stall = a.kernel->stalls[i];
+			if (a.given[i].taken == 0)
+				continue;
+			counts[{a.kernel->name, stall.offset, stall.reason}] += a.given[i].taken;
+			line.element(a.execution.seq, a.execution.address, stall.offset,
+				     STALL_NAMES[stall.reason], a.given[i].written,
+				     a.given[i].taken - a.given[i].written);
+		}
+	}
+	line.close().open("counts");
+	for (auto &[key, n] : counts)
+		line.element(std::get<0>(key), std::get<1>(key), STALL_NAMES[std::get<2>(key)], n);
 	line.close();
 }
 
-/* Writes what the time since `from` brought; the lock is held. */
+/* Writes what the time since `from` brought to one GT. */
+void close_stream(StallStream &stream, uint64_t from, uint64_t to)
+{
+	std::map<uint64_t, std::vector<Piece>> taken;
+	uint64_t skipped = 0;
+	for (Active &a : state().active)
+		if (a.execution.device == stream.device && a.gt == stream.gt)
+			skipped += collect(a, to, taken);
+	Records records;
+	for (auto &[address, pieces] : taken)
+		put_records(address, std::move(pieces), records);
+	if (records.pieces.empty() && skipped == 0)
+		return;
+	if (!records.pieces.empty())
+		stream.windows++;
+	bool dropped = config.stall_drop > 0 && !records.pieces.empty() &&
+		       stream.windows % config.stall_drop == 0;
+	size_t written = stream.write_window(from, to, records.bytes, dropped);
+	for (size_t i = 0; i < written; i++)
+		for (const Piece &piece : records.pieces[i])
+			piece.given->written += piece.count;
+	tell(stream, {from, to, written, records.pieces.size() - written, dropped, skipped});
+}
+
+/* Ends a window of all GTs; the lock is held. */
 void close_window(uint64_t from, uint64_t to)
 {
+	for (auto &[key, stream] : state().streams)
+		close_stream(stream, from, to);
 	auto &active = state().active;
-	std::map<uint32_t, Counts> devices;
-	for (Active &a : active)
-		collect(a, to, devices[a.device]);
-	for (auto &[device, counts] : devices) {
-		if (counts.empty())
-			continue;
-		std::vector<uint8_t> bytes;
-		for (auto &[key, reasons] : counts)
-			put_records(*key.first, key.second, reasons, bytes);
-		size_t written = write_records(stream_of(device), bytes);
-		tell(device, from, to, written, bytes.size() / RECORD - written, counts);
-	}
-	auto over = [to](const Active &a) { return a.end <= to; };
+	auto over = [to](const Active &a) { return a.execution.end_ns <= to; };
 	active.erase(std::remove_if(active.begin(), active.end(), over), active.end());
 }
 
@@ -223,10 +232,22 @@ void run()
 	}
 }
 
+/* Starts the thread; the lock is held. */
+void ensure_thread()
+{
+	if (state().started)
+		return;
+	state().started = true;
+	sigset_t all, old;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	state().thread = std::thread(run);
+	pthread_sigmask(SIG_SETMASK, &old, nullptr);
+}
+
 } // namespace
 
-void stalls_add(uint32_t device, std::shared_ptr<const KernelImmutableData> kernel,
-		uint64_t start_ns, uint64_t end_ns)
+void stalls_add(const Execution &execution, std::shared_ptr<const KernelInfo> kernel)
 {
 	if (*config.stall_path == '\0')
 		return;
@@ -237,17 +258,18 @@ void stalls_add(uint32_t device, std::shared_ptr<const KernelImmutableData> kern
 	}
 	/* Windows without executions are left out. */
 	if (state().active.empty())
-		state().from = std::max(state().from, std::min(start_ns, now_ns()));
-	std::vector<uint32_t> none(kernel->info->stalls.size(), 0);
-	state().active.push_back({device, std::move(kernel), start_ns, end_ns, std::move(none)});
-	if (!state().started) {
-		state().started = true;
-		sigset_t all, old;
-		sigfillset(&all);
-		pthread_sigmask(SIG_SETMASK, &all, &old);
-		state().thread = std::thread(run);
-		pthread_sigmask(SIG_SETMASK, &old, nullptr);
+		state().from = std::max(state().from, std::min(execution.start_ns, now_ns()));
+	uint32_t gts = execution.sub < 0 ? gts_of_device() : 1;
+	uint32_t first = execution.sub < 0 ? 0 : static_cast<uint32_t>(execution.sub);
+	size_t entries = kernel->stalls.size();
+	for (uint32_t gt = first; gt < first + gts; gt++) {
+		auto &stream = state().streams[{execution.device, gt}];
+		stream.device = execution.device;
+		stream.gt = gt;
+		state().active.push_back({execution, gt, gts, kernel,
+					  std::vector<uint32_t>(entries), std::vector<Given>(entries)});
 	}
+	ensure_thread();
 	state().changed.notify_one();
 }
 

@@ -320,6 +320,27 @@ Line &Line::element(std::string_view name, uint64_t a, std::string_view what, ui
 	return *this;
 }
 
+Line &Line::element(uint64_t a, uint64_t b, uint64_t c, std::string_view what, uint64_t d,
+		    uint64_t e)
+{
+	auto &out = buffer_->text;
+	const char *before = first_ ? "[" : ",[";
+	for (uint64_t n : {a, b, c}) {
+		out += before;
+		put_number(out, n);
+		before = ",";
+	}
+	first_ = false;
+	out += ',';
+	put_text(out, what);
+	for (uint64_t n : {d, e}) {
+		out += ',';
+		put_number(out, n);
+	}
+	out += ']';
+	return *this;
+}
+
 Line &Line::close()
 {
 	buffer_->text += ']';

@@ -68,6 +68,8 @@ class Line {
 	/* Opens and closes an array of objects or numbers, and one element. */
 	Line &open(const char *key);
 	Line &element(std::string_view name, uint64_t a, std::string_view what, uint64_t b);
+	Line &element(uint64_t a, uint64_t b, uint64_t c, std::string_view what, uint64_t d,
+		      uint64_t e);
 	Line &close();
 
       private:

@@ -104,5 +104,7 @@ VZE_EXPORT void vze_hook_next(const char *function, void (*callback)(void *), vo
 VZE_EXPORT void vze_flush(void);
 /* Calls of a function, and launches of kernels in all, in this process so far. */
 VZE_EXPORT uint64_t vze_count(const char *function);
+/* `seq` of the latest call that this thread made. */
+VZE_EXPORT uint64_t vze_last_seq(void);
 
 #endif

@@ -68,6 +68,13 @@ impl Default for DeviceOptions {
     }
 }
 
+impl DeviceOptions {
+    /// Whether there is anything to sample: something to replay, or a card here.
+    pub fn is_on(&self) -> bool {
+        !self.replay.is_empty() || (self.xe && !xe_cards::cards(Path::new("/")).is_empty())
+    }
+}
+
 /// Nothing can be sampled as was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {

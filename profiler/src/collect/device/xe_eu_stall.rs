@@ -82,9 +82,8 @@ pub(super) fn gts(
         let layout = Layout::of(found.device, gt.ip_version);
         let layout = match layout {
             Err(unknown) if options.nearest_layout => unknown.nearest,
-            layout => layout.map_err(|unknown| {
-                because(format!("{unknown} (--device-nearest-layout reads it so)"))
-            })?,
+            layout => layout
+                .map_err(|unknown| because(format!("{unknown}, which is used if asked for")))?,
         };
         let shape = Shape {
             layout,

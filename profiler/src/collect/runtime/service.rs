@@ -110,9 +110,10 @@ impl RuntimeProbes {
     /// # Errors
     /// The programs are missing; that a library cannot be probed is no error.
     pub fn start(bpf: &Bpf, config: &ProbeConfig) -> Result<Self, BpfError> {
-        let exits = match config.exact_call_times {
-            true => Exits::All,
-            false => Exits::Needed,
+        let exits = match (config.exact_call_times, config.waits) {
+            (true, _) => Exits::All,
+            (false, true) => Exits::Waits,
+            (false, false) => Exits::Needed,
         };
         let kernel = Box::new(Programs::of(bpf)?);
         let attacher = Attacher::new(kernel, exits, config.specs());

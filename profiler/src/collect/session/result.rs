@@ -70,11 +70,16 @@ impl Session {
     pub fn finish(mut self) -> Result<Finished, CollectError> {
         self.cpus.stop_sampling();
         let links = self.stop_probes();
+        let device_problems = self.samplers.as_mut().map_or_else(Vec::new, |samplers| {
+            samplers.stop();
+            samplers.problems()
+        });
         self.drain(true)?;
         self.name_late_kernels(None)?;
         self.tell_of_devices(true)?;
         self.aggregate
             .finish_calls(&self.processes, perf::monotonic_ns());
+        self.aggregate.settle_devices(true);
         let profile = self.build()?;
         let bpf_memory_bytes = Bpf::memory_bytes() + self.cpus.ring_bytes() as u64;
         if let Some(capture) = self.capture.take() {
@@ -95,6 +100,7 @@ impl Session {
             usage,
             probes,
             aiu,
+            device_problems,
         })
     }
 
@@ -128,6 +134,7 @@ impl Session {
     pub(super) fn build(&mut self) -> Result<Profile, CollectError> {
         // The window ends here: naming takes its time, which is the next one's.
         let ended = Instant::now();
+        self.aggregate.settle_devices(false);
         let losses_now = self.running_losses();
         let losses = self.losses_since_window(&losses_now);
         if let Some(names) = &mut self.names {

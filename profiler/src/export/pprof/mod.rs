@@ -3,8 +3,9 @@
 
 pub mod proto;
 
+use super::device::DeviceTotals;
 use super::{ExportError, ExportOptions, Weight, names};
-use crate::profile::{self, BinaryId, LocationId, Values};
+use crate::profile::{self, DeviceId, FrameKind, LocationId, StallReason, Values};
 use flate2::{Compression, GzBuilder};
 use prost::Message;
 use rustc_hash::FxHashMap;
@@ -20,8 +21,13 @@ const NO_STACK: &str = "[no stack]";
 /// launches launches/count, call time/nanoseconds and bytes/bytes. Of launches,
 /// `options.weight` is the one that viewers show first.
 ///
-/// Every sample has the labels pid, tid, comm, thread and cgroup; losses are
-/// comments. The bytes depend on the profile alone: the gzip header has no
+/// Where devices were sampled there are also device_samples/count,
+/// device_time/nanoseconds and a stall_REASON/count for each reason that occurs; of
+/// these samples the types of CPUs are 0, and the other way round. device_time is
+/// shown first where there are no CPU samples.
+///
+/// Every sample has the labels pid, tid, comm, thread and cgroup, of a device also
+/// device, method, certain and possible; losses are comments. The bytes depend on the profile alone: the gzip header has no
 /// time.
 ///
 /// # Errors
@@ -32,7 +38,7 @@ pub fn write(
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
-    let message = convert(profile, options.weight).encode_to_vec();
+    let message = convert(profile, options).encode_to_vec();
     // Level 3 takes about half the time of the default, 6, and makes files 5 to
     // 10 % larger.
     let mut gzip = GzBuilder::new().write(out, Compression::new(3));
@@ -42,13 +48,15 @@ pub fn write(
 }
 
 /// The messages of a profile.
-pub fn convert(profile: &profile::Profile, weight: Weight) -> proto::Profile {
+pub fn convert(profile: &profile::Profile, options: &ExportOptions) -> proto::Profile {
     let mut writer = Converter::new(profile);
     writer.describe();
-    writer.types(weight);
+    writer.types(options);
     writer.mappings();
     for sample in &profile.samples {
-        writer.sample(sample);
+        if options.shown.includes(sample) {
+            writer.sample(sample);
+        }
     }
     writer.out
 }
@@ -62,6 +70,10 @@ struct Converter<'a> {
     functions: FxHashMap<(i64, i64), u64>,
     /// Id of each location that a sample needed, by [`LocationId`]; 0: none yet.
     locations: Vec<u64>,
+    /// The same of locations in device code, by device.
+    device_locations: FxHashMap<(LocationId, DeviceId), u64>,
+    /// The stall reasons that have a sample type; `None`: no device was sampled.
+    reasons: Option<Vec<StallReason>>,
     /// Id of the location of samples without a stack; 0: none yet.
     no_stack: u64,
 }
@@ -74,6 +86,8 @@ impl<'a> Converter<'a> {
             strings: FxHashMap::default(),
             functions: FxHashMap::default(),
             locations: vec![0; profile.locations.len()],
+            device_locations: FxHashMap::default(),
+            reasons: None,
             no_stack: 0,
         };
         new.string("");
@@ -110,7 +124,7 @@ impl<'a> Converter<'a> {
     }
 
     /// What the values of the samples are.
-    fn types(&mut self, weight: Weight) {
+    fn types(&mut self, options: &ExportOptions) {
         match self.profile.values {
             Values::CpuTime => {
                 let samples = self.value_type("samples", "count");
@@ -119,19 +133,51 @@ impl<'a> Converter<'a> {
                 self.out.period_type = Some(cpu);
                 self.out.default_sample_type = cpu.r#type;
                 self.out.period = signed(self.profile.meta.period_ns);
+                self.device_types(options);
             }
             Values::Launches => {
                 let launches = self.value_type("launches", "count");
                 let time = self.value_type("call time", "nanoseconds");
                 let bytes = self.value_type("bytes", "bytes");
                 self.out.sample_type = vec![launches, time, bytes];
-                let shown = match weight {
+                let shown = match options.weight {
                     Weight::Samples => launches,
                     Weight::Time => time,
                     Weight::Bytes => bytes,
                 };
                 self.out.default_sample_type = shown.r#type;
             }
+        }
+    }
+
+    /// The types of device samples, if any are written.
+    fn device_types(&mut self, options: &ExportOptions) {
+        let written = || {
+            let samples = self.profile.samples.iter();
+            samples.filter(|sample| options.shown.includes(sample))
+        };
+        if written().all(|sample| sample.device.is_none()) {
+            return;
+        }
+        let only_devices = written().all(|sample| sample.device.is_some());
+        let occurs = |reason: &StallReason| {
+            let mut devices = written().filter_map(|sample| sample.device);
+            devices.any(|device| device.reason == Some(*reason))
+        };
+        let reasons: Vec<_> = StallReason::ALL.into_iter().filter(occurs).collect();
+        let samples = self.value_type("device_samples", "count");
+        let time = self.value_type("device_time", "nanoseconds");
+        self.out.sample_type.extend([samples, time]);
+        for reason in &reasons {
+            let stall = self.value_type(&format!("stall_{}", reason.name()), "count");
+            self.out.sample_type.push(stall);
+        }
+        self.reasons = Some(reasons);
+        if only_devices {
+            self.out.default_sample_type = match options.weight {
+                Weight::Samples => samples.r#type,
+                _ => time.r#type,
+            };
         }
     }
 
@@ -151,6 +197,7 @@ impl<'a> Converter<'a> {
         if self.profile.samples.is_empty() {
             comments.push("no samples were recorded".to_owned());
         }
+        comments.extend(DeviceTotals::of(self.profile).lines());
         for (kind, n) in self.profile.losses.iter() {
             comments.push(format!("lost: {n} {}", kind.label()));
         }
@@ -188,6 +235,44 @@ impl<'a> Converter<'a> {
             };
             self.out.mapping.push(mapping);
         }
+        self.device_mappings();
+    }
+
+    /// One mapping per device, after those of the binaries: pprof has no other place
+    /// to say what kind of processor an address is of.
+    fn device_mappings(&mut self) {
+        let limit = |location: &profile::Location| location.address.saturating_add(1);
+        let profile = self.profile;
+        let highest = profile.locations.iter().filter(|l| self.is_device(l));
+        let limit = highest.map(limit).max().unwrap_or(0);
+        for device in &profile.devices {
+            let name = match device.replayed {
+                true => format!("[replayed device {}]", device.name),
+                false => format!("[device {}]", device.name),
+            };
+            let mapping = proto::Mapping {
+                id: self.out.mapping.len() as u64 + 1,
+                memory_limit: limit.checked_next_multiple_of(4096).unwrap_or(u64::MAX),
+                filename: self.string(&name),
+                has_functions: true,
+                has_filenames: true,
+                has_line_numbers: true,
+                has_inline_frames: true,
+                ..proto::Mapping::default()
+            };
+            self.out.mapping.push(mapping);
+        }
+    }
+
+    /// Whether a location is code of a device that is in no file.
+    fn is_device(&self, location: &profile::Location) -> bool {
+        let kinds = location.frames.iter().filter_map(|id| {
+            let frame = self.profile.frames.get(id.0 as usize);
+            frame.map(|frame| frame.kind)
+        });
+        let is_device =
+            |kind| matches!(kind, FrameKind::DeviceSoftware | FrameKind::DeviceHardware);
+        location.binary.is_none() && kinds.into_iter().any(is_device)
     }
 
     fn sample(&mut self, sample: &profile::Sample) {
@@ -196,22 +281,65 @@ impl<'a> Converter<'a> {
         let mut location_id: Vec<u64> = stack
             .into_iter()
             .flat_map(|stack| stack.locations.iter().rev())
-            .map(|&id| self.location(id))
+            .map(|&id| self.location(id, sample.device.map(|device| device.device)))
             .filter(|&id| id != 0)
             .collect();
         if location_id.is_empty() {
             location_id.push(self.no_stack());
         }
         let label = self.labels(sample);
-        let mut value = vec![signed(sample.count), signed(sample.time_ns)];
-        if profile.values == Values::Launches {
-            value.push(signed(sample.bytes));
-        }
+        let value = self.values(sample);
         self.out.sample.push(proto::Sample {
             location_id,
             value,
             label,
         });
+    }
+
+    /// The values of a sample, one per sample type.
+    fn values(&self, sample: &profile::Sample) -> Vec<i64> {
+        let (count, time) = (signed(sample.count), signed(sample.time_ns));
+        if self.profile.values == Values::Launches {
+            return vec![count, time, signed(sample.bytes)];
+        }
+        let Some(reasons) = &self.reasons else {
+            return vec![count, time];
+        };
+        let Some(device) = sample.device else {
+            let mut values = vec![count, time];
+            values.resize(4 + reasons.len(), 0);
+            return values;
+        };
+        let mut values = vec![0, 0, count, time];
+        let of_reason = |reason: &StallReason| match device.reason == Some(*reason) {
+            true => count,
+            false => 0,
+        };
+        values.extend(reasons.iter().map(of_reason));
+        values
+    }
+
+    /// What is known about the attribution of a device's sample.
+    fn device_labels(&mut self, device: profile::DeviceSample, labels: &mut Vec<proto::Label>) {
+        let name = self.profile.devices.get(device.device.0 as usize);
+        let name = name.map_or("", |device| device.name.as_str());
+        for (key, value) in [("device", name), ("method", device.method.label())] {
+            if !value.is_empty() {
+                labels.push(proto::Label {
+                    key: self.string(key),
+                    str: self.string(value),
+                    ..proto::Label::default()
+                });
+            }
+        }
+        for (key, n) in [("certain", device.certain), ("possible", device.possible)] {
+            labels.push(proto::Label {
+                key: self.string(key),
+                num: signed(n),
+                num_unit: self.string("samples"),
+                ..proto::Label::default()
+            });
+        }
     }
 
     fn labels(&mut self, sample: &profile::Sample) -> Vec<proto::Label> {
@@ -241,19 +369,25 @@ impl<'a> Converter<'a> {
                 });
             }
         }
+        if let Some(device) = sample.device {
+            self.device_labels(device, &mut labels);
+        }
         labels
     }
 
-    /// Id of a location, 0 if the profile has none of that number.
-    fn location(&mut self, id: LocationId) -> u64 {
+    /// Id of a location as it is in a device's sample or another one; 0 if the profile
+    /// has none of that number.
+    fn location(&mut self, id: LocationId, device: Option<DeviceId>) -> u64 {
         let profile = self.profile;
-        let (Some(&known), Some(location)) = (
-            self.locations.get(id.0 as usize),
-            profile.locations.get(id.0 as usize),
-        ) else {
+        let Some(location) = profile.locations.get(id.0 as usize) else {
             return 0;
         };
-        if known != 0 {
+        let device = device.filter(|_| self.is_device(location));
+        let known = match device {
+            Some(device) => self.device_locations.get(&(id, device)),
+            None => self.locations.get(id.0 as usize),
+        };
+        if let Some(&known) = known.filter(|&&known| known != 0) {
             return known;
         }
         let line = location
@@ -263,19 +397,26 @@ impl<'a> Converter<'a> {
             .filter_map(|frame| profile.frames.get(frame.0 as usize))
             .map(|frame| self.line(frame))
             .collect();
-        let mapping = location.binary.map_or(0, |id| self.mapping_id(id));
+        let mapping = match (location.binary, device) {
+            (Some(id), _) => self.mapping_id(id.0 as usize),
+            (None, Some(DeviceId(id))) => {
+                self.mapping_id(profile.binaries.len().saturating_add(id as usize))
+            }
+            (None, None) => 0,
+        };
         let new = self.push_location(mapping, location.address, line);
-        if let Some(slot) = self.locations.get_mut(id.0 as usize) {
-            *slot = new;
+        match (device, self.locations.get_mut(id.0 as usize)) {
+            (Some(device), _) => {
+                self.device_locations.insert((id, device), new);
+            }
+            (None, Some(slot)) => *slot = new,
+            (None, None) => {}
         }
         new
     }
 
-    fn mapping_id(&self, id: BinaryId) -> u64 {
-        self.out
-            .mapping
-            .get(id.0 as usize)
-            .map_or(0, |mapping| mapping.id)
+    fn mapping_id(&self, index: usize) -> u64 {
+        self.out.mapping.get(index).map_or(0, |mapping| mapping.id)
     }
 
     fn no_stack(&mut self) -> u64 {

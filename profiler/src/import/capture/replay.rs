@@ -66,7 +66,9 @@ impl Replay {
                 self.meta = meta;
                 self.aggregate = match self.options.launches {
                     Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, Limits::default()),
-                    None => Aggregator::new(Weighting { period_ns }, Limits::default()),
+                    None => {
+                        Aggregator::new(Weighting { period_ns }, Limits::default()).with_devices()
+                    }
                 };
             }
             Record::Events(events) => events.into_iter().for_each(|event| self.event(event)),
@@ -88,6 +90,7 @@ impl Replay {
 
     fn finish(mut self) -> Profile {
         self.aggregate.finish_calls(&self.processes, self.last_ns);
+        self.aggregate.settle_devices(true);
         self.aggregate.complete(&self.busy, self.meta.period_ns);
         build_profile(
             &self.aggregate,

@@ -1,0 +1,171 @@
+//! A device's clock as its programs show it: host times of its ticks, with bounds.
+//!
+//! Every tick that a program was told lies between two host times: a global timestamp
+//! between entry and exit of the call that read it, a kernel's end between its
+//! submission and the return of the call that told of it. The clock's offset is what
+//! satisfies them all. Clocks drift, so what is known of the offset gets less certain
+//! with time, by [`DRIFT`]; where nothing satisfies all, the clock was set anew.
+
+/// How much faster or slower than stated a crystal may be, with room to spare.
+const DRIFT: f64 = 1e-4;
+
+/// Frequencies of timestamp crystals, Hz: drivers state the period in whole
+/// nanoseconds, 52 for 19.2 MHz (Linux, intel_gt_clock_utils.c: 19.2, 24, 25 and
+/// 38.4 MHz; 12 and 12.5 MHz of older parts).
+const CRYSTALS: [f64; 6] = [12e6, 12.5e6, 19.2e6, 24e6, 25e6, 38.4e6];
+
+/// A device clock, seen from the host.
+#[derive(Clone, Debug)]
+pub struct TickClock {
+    ns_per_tick: f64,
+    /// Valid bits of the ticks; they wrap there.
+    bits: u32,
+    /// A tick, wraps counted, and about when it was.
+    reference: Option<(i128, f64)>,
+    /// Least and largest offset: host = offset + ticks * `ns_per_tick`; true at
+    /// `known_ns`.
+    offset: (f64, f64),
+    known_ns: f64,
+}
+
+/// A host time with its bound.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dated {
+    /// CLOCK_MONOTONIC nanoseconds.
+    pub ns: u64,
+    /// The truth is within this of it.
+    pub error_ns: u64,
+}
+
+impl TickClock {
+    /// Of a clock that ticks so often a second. `bits`: valid bits of its ticks.
+    pub fn of_hz(hz: u64, bits: u32) -> Option<Self> {
+        let is_sane = (1_000..=100_000_000_000).contains(&hz);
+        is_sane.then(|| Self::new(1e9 / hz as f64, bits))
+    }
+
+    /// Of a clock whose period is stated in whole nanoseconds.
+    pub fn of_period(ns: u64, bits: u32) -> Option<Self> {
+        if !(1..=1_000_000).contains(&ns) {
+            return None;
+        }
+        let fits = |hz: &&f64| (1e9 / **hz) as u64 == ns || (1e9 / **hz).round() as u64 == ns;
+        let period = CRYSTALS.iter().find(fits).map_or(ns as f64, |hz| 1e9 / hz);
+        Some(Self::new(period, bits))
+    }
+
+    fn new(ns_per_tick: f64, bits: u32) -> Self {
+        Self {
+            ns_per_tick,
+            bits: if (8..=64).contains(&bits) { bits } else { 64 },
+            reference: None,
+            offset: (f64::MIN, f64::MAX),
+            known_ns: 0.0,
+        }
+    }
+
+    /// Nanoseconds between two ticks, the second not before the first.
+    pub fn duration_ns(&self, from: u64, to: u64) -> u64 {
+        let ticks = to.wrapping_sub(from) & self.mask();
+        (ticks as f64 * self.ns_per_tick) as u64
+    }
+
+    fn mask(&self) -> u64 {
+        u64::MAX >> (64 - self.bits.min(64))
+    }
+
+    /// The tick with its wraps, the one nearest to a host time.
+    fn unwrap(&self, ticks: u64, near_ns: f64) -> i128 {
+        let ticks = ticks & self.mask();
+        let Some((known, known_ns)) = self.reference else {
+            return ticks.into();
+        };
+        let period = i128::from(self.mask()) + 1;
+        let expected = known + ((near_ns - known_ns) / self.ns_per_tick) as i128;
+        let behind = (expected - i128::from(ticks) + period / 2).div_euclid(period);
+        i128::from(ticks) + behind * period
+    }
+
+    /// A tick was read not before and not after these times.
+    pub fn observe(&mut self, ticks: u64, earliest_ns: u64, latest_ns: u64) {
+        if earliest_ns > latest_ns {
+            return;
+        }
+        let (earliest, latest) = (earliest_ns as f64, latest_ns as f64);
+        let middle = f64::midpoint(earliest, latest);
+        let at = self.unwrap(ticks, middle);
+        let since = at as f64 * self.ns_per_tick;
+        let aged = (middle - self.known_ns).abs() * DRIFT;
+        let (low, high) = (self.offset.0 - aged, self.offset.1 + aged);
+        let (low, high) = (low.max(earliest - since), high.min(latest - since));
+        self.offset = match low <= high {
+            true => (low, high),
+            // It was set since.
+            false => (earliest - since, latest - since),
+        };
+        self.known_ns = middle;
+        self.reference = Some((at, middle));
+    }
+
+    /// When a tick was that happened about then.
+    pub fn date(&self, ticks: u64, near_ns: u64) -> Option<Dated> {
+        self.reference?;
+        let since = self.unwrap(ticks, near_ns as f64) as f64 * self.ns_per_tick;
+        let aged = (near_ns as f64 - self.known_ns).abs() * DRIFT;
+        let (low, high) = (self.offset.0 - aged + since, self.offset.1 + aged + since);
+        Some(Dated {
+            ns: f64::midpoint(low, high).max(0.0) as u64,
+            error_ns: ((high - low) / 2.0).max(0.0) as u64,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A clock of 19.2 MHz, 30 ppm fast, whose 32 bits wrap soon.
+    fn ticks(ns: u64) -> u64 {
+        let all = u128::from(ns) * 19_200_576 / 1_000_000_000;
+        (all as u64).wrapping_add(0xffff_0000) & 0xffff_ffff
+    }
+
+    #[test]
+    fn ticks_are_dated_within_their_bounds_across_wraps() {
+        let mut clock = TickClock::of_period(52, 32).unwrap();
+        let mut last = u64::MAX;
+        // Past the wrap at 3.4 ms, and the one 223 s later.
+        for i in 0..100_000_u64 {
+            let now = 1_000_000_000 + i * 3_000_000;
+            // Read within 40 us of a call.
+            let before = 5_000 + i * 7919 % 20_000;
+            clock.observe(ticks(now), now - before, now + 20_000);
+            let later = now + 1_000_000;
+            let dated = clock.date(ticks(later), later + 400_000).unwrap();
+            assert!(
+                dated.ns.abs_diff(later) <= dated.error_ns + 60,
+                "{i}: {dated:?}"
+            );
+            last = dated.error_ns;
+        }
+        assert!(last < 20_000, "{last}");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_is_followed() {
+        let mut clock = TickClock::of_hz(1_000_000_000, 64).unwrap();
+        clock.observe(500, 1_000, 1_100);
+        clock.observe(9_000_000, 2_000, 2_100);
+        let dated = clock.date(9_000_100, 2_150).unwrap();
+        assert!(dated.ns.abs_diff(2_150) <= 51, "{dated:?}");
+    }
+
+    #[test]
+    fn durations_wrap_and_nonsense_is_refused() {
+        let clock = TickClock::of_hz(1_000_000_000, 32).unwrap();
+        assert_eq!(clock.duration_ns(0xffff_fff0, 0x10), 0x20);
+        assert!(TickClock::of_hz(0, 32).is_none());
+        assert!(TickClock::of_period(0, 32).is_none());
+        assert!(clock.date(5, 5).is_none());
+    }
+}

@@ -1,0 +1,653 @@
+//! Lines and inlined functions from a module's DWARF (4 and 5).
+//!
+//! All units are read once, when the module is. Nothing is looked at twice
+//! without being paid for from the budget, so tables that refer to each other, or
+//! that thousands of units share, end the reading and not the machine.
+
+use super::super::demangle::is_mangled;
+use super::limits::{Budget, Exhausted, MAX_ROWS, MAX_SCOPES};
+use super::line_table::{LineTable, Position, Row, Scope, ScopeRange};
+use super::module::{Problems, display};
+use super::names::{TextId, TextsBuilder};
+use super::relocate::NAMELESS;
+use gimli::{AttributeValue, EndianSlice, LittleEndian, Section as _, UnitOffset};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+type Slice<'d> = EndianSlice<'d, LittleEndian>;
+type Dwarf<'d> = gimli::Dwarf<Slice<'d>>;
+type Unit<'d> = gimli::Unit<Slice<'d>>;
+type Attr<'d> = AttributeValue<Slice<'d>>;
+
+/// Largest table of abbreviations of a unit, in bytes.
+const MAX_ABBREVIATIONS: usize = 1 << 20;
+/// Largest header of a line table, in bytes.
+const MAX_LINE_HEADER: u64 = 1 << 20;
+/// Most references followed for a name.
+const MAX_ORIGINS: usize = 16;
+/// Most functions inlined into each other.
+const MAX_DEPTH: usize = 256;
+/// Longest name or path read, in bytes.
+const MAX_NAME: usize = 16 << 10;
+
+/// Where a piece of code is taken to lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span<'s> {
+    /// Of the kernel.
+    pub(super) name: &'s str,
+    pub(super) base: u64,
+    pub(super) size: u32,
+}
+
+/// Why a unit was not read, or not to the end.
+enum Stop {
+    /// The unit is corrupt: the next may be sound.
+    Unit,
+    /// Nothing more is read.
+    All,
+}
+
+impl From<gimli::Error> for Stop {
+    fn from(_: gimli::Error) -> Self {
+        Self::Unit
+    }
+}
+
+impl From<Exhausted> for Stop {
+    fn from(_: Exhausted) -> Self {
+        Self::All
+    }
+}
+
+/// The line table of each span, from the debug sections that `section` gives.
+pub(super) fn line_tables<'d>(
+    section: &dyn Fn(&str) -> &'d [u8],
+    spans: &[Span<'_>],
+    problems: &mut Problems,
+    budget: &mut Budget,
+) -> Vec<LineTable> {
+    let load = |id: gimli::SectionId| {
+        let data = EndianSlice::new(section(id.name()), LittleEndian);
+        Ok::<_, std::convert::Infallible>(data)
+    };
+    let dwarf = match gimli::Dwarf::load(load) {
+        Ok(dwarf) => dwarf,
+    };
+    let mut by_base: Vec<(u64, u32, usize)> = spans
+        .iter()
+        .enumerate()
+        .map(|(i, span)| (span.base, span.size, i))
+        .collect();
+    by_base.sort_unstable();
+    let mut reader = Reader {
+        dwarf: &dwarf,
+        by_base,
+        names: spans
+            .iter()
+            .enumerate()
+            .map(|(i, span)| (span.name, i))
+            .collect(),
+        sizes: spans.iter().map(|span| span.size).collect(),
+        nameless: None,
+        parts: spans.iter().map(|_| Part::default()).collect(),
+        texts: TextsBuilder::new(),
+        rows: 0,
+        scopes: 0,
+        budget,
+    };
+    let mut headers = dwarf.units();
+    loop {
+        let header = match headers.next() {
+            Ok(Some(header)) => header,
+            Ok(None) => break,
+            Err(_) => {
+                problems.debug_units = problems.debug_units.saturating_add(1);
+                break;
+            }
+        };
+        match reader.unit(header) {
+            Ok(()) => {}
+            Err(Stop::Unit) => problems.debug_units = problems.debug_units.saturating_add(1),
+            Err(Stop::All) => {
+                problems.debug_units = problems.debug_units.saturating_add(1);
+                break;
+            }
+        }
+    }
+    let texts = reader.texts.build();
+    let tables = reader.parts.into_iter();
+    tables
+        .map(|p| LineTable::new(p.rows, p.scopes, &p.ranges, texts.clone()))
+        .collect()
+}
+
+/// What was read of one piece of code.
+#[derive(Default)]
+struct Part {
+    rows: Vec<Row>,
+    scopes: Vec<Scope>,
+    ranges: Vec<ScopeRange>,
+}
+
+struct Reader<'r, 'd> {
+    dwarf: &'r Dwarf<'d>,
+    /// Begin, size and index of the spans, by begin.
+    by_base: Vec<(u64, u32, usize)>,
+    /// Spans by name.
+    names: FxHashMap<&'r str, usize>,
+    /// Sizes of the spans.
+    sizes: Vec<u32>,
+    /// The span that the unit's addresses at [`NAMELESS`] are in.
+    nameless: Option<usize>,
+    parts: Vec<Part>,
+    texts: TextsBuilder,
+    rows: usize,
+    scopes: usize,
+    budget: &'r mut Budget,
+}
+
+/// A function that the walk is in.
+#[derive(Clone, Copy)]
+struct Open {
+    depth: isize,
+    part: usize,
+    scope: u32,
+}
+
+/// What of an entry matters here.
+#[derive(Default)]
+struct Entry<'d> {
+    low: Option<Attr<'d>>,
+    high: Option<Attr<'d>>,
+    ranges: Option<Attr<'d>>,
+    call: (u64, u32, u32),
+}
+
+/// What a function is called, and where it stands.
+#[derive(Clone, Copy)]
+struct Origin {
+    name: TextId,
+    declared: Position,
+}
+
+/// What is remembered while a unit is read.
+struct Known<'u, 'd> {
+    unit: &'u Unit<'d>,
+    files: FxHashMap<u64, TextId>,
+    origins: FxHashMap<usize, Origin>,
+}
+
+impl<'r, 'd> Reader<'r, 'd> {
+    fn unit(&mut self, header: gimli::UnitHeader<Slice<'d>>) -> Result<(), Stop> {
+        let abbreviations = self.abbreviations(&header)?;
+        self.check_line_header(&header, &abbreviations)?;
+        let unit = Unit::new_with_abbreviations(self.dwarf, header, abbreviations)?;
+        let mut known = Known {
+            unit: &unit,
+            files: FxHashMap::default(),
+            origins: FxHashMap::default(),
+        };
+        self.nameless = match unit.low_pc {
+            NAMELESS.. => self.kernel_of(&unit)?,
+            _ => None,
+        };
+        self.run_lines(&mut known)?;
+        self.walk(&mut known)
+    }
+
+    /// The span with the name of one of the unit's functions.
+    fn kernel_of(&mut self, unit: &Unit<'d>) -> Result<Option<usize>, Stop> {
+        let mut entries = unit.entries_raw(None)?;
+        while !entries.is_empty() {
+            self.budget.spend(1)?;
+            let Some(abbreviation) = entries.read_abbreviation()? else {
+                continue;
+            };
+            self.budget.spend(abbreviation.attributes().len() as u64)?;
+            let mut names = FunctionNames::default();
+            for spec in abbreviation.attributes() {
+                let attribute = entries.read_attribute(*spec)?;
+                if abbreviation.tag() == gimli::DW_TAG_subprogram {
+                    names.take(attribute.name(), self.dwarf, unit, attribute.value());
+                }
+            }
+            for name in [names.plain, names.linkage] {
+                self.budget.spend(name.len() as u64)?;
+                if let Some(part) = self.names.get(name.as_str()) {
+                    return Ok(Some(*part));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// A unit's abbreviations, if their table is no larger than it may be.
+    fn abbreviations(
+        &mut self,
+        header: &gimli::UnitHeader<Slice<'d>>,
+    ) -> Result<Arc<gimli::Abbreviations>, Stop> {
+        let all = self.dwarf.debug_abbrev.reader().slice();
+        let table = all
+            .get(header.debug_abbrev_offset().0..)
+            .unwrap_or_default();
+        let size = table_size(table).ok_or(Stop::Unit);
+        // What was looked at is paid for even if it was in vain.
+        self.budget
+            .spend(*size.as_ref().unwrap_or(&MAX_ABBREVIATIONS) as u64)?;
+        size?;
+        Ok(self.dwarf.abbreviations(header)?)
+    }
+
+    /// Refuses a unit whose line table's header is larger than it may be.
+    fn check_line_header(
+        &mut self,
+        header: &gimli::UnitHeader<Slice<'d>>,
+        abbreviations: &gimli::Abbreviations,
+    ) -> Result<(), Stop> {
+        let mut entries = header.entries_raw(abbreviations, None)?;
+        let Some(abbreviation) = entries.read_abbreviation()? else {
+            return Err(Stop::Unit);
+        };
+        self.budget.spend(abbreviation.attributes().len() as u64)?;
+        for spec in abbreviation.attributes() {
+            let attribute = entries.read_attribute(*spec)?;
+            if let AttributeValue::DebugLineRef(offset) = attribute.value() {
+                let lines = self.dwarf.debug_line.reader().slice();
+                let size = line_header_size(lines.get(offset.0..).unwrap_or_default());
+                let size = size.filter(|s| *s <= MAX_LINE_HEADER).ok_or(Stop::Unit)?;
+                self.budget.spend(size)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The span that an address is in, and the offset there. An end may be just
+    /// behind the span.
+    fn place(&self, address: u64) -> Option<(usize, u32)> {
+        if let Some(offset) = address.checked_sub(NAMELESS) {
+            let part = self.nameless?;
+            let offset = u32::try_from(offset).ok()?;
+            return (offset <= *self.sizes.get(part)?).then_some((part, offset));
+        }
+        let after = self.by_base.partition_point(|(base, ..)| *base <= address);
+        let (base, size, part) = self.by_base.get(after.checked_sub(1)?)?;
+        let offset = u32::try_from(address - base).ok()?;
+        (offset <= *size).then_some((*part, offset))
+    }
+
+    /// Runs a unit's line program.
+    fn run_lines(&mut self, known: &mut Known<'_, 'd>) -> Result<(), Stop> {
+        let Some(program) = known.unit.line_program.clone() else {
+            return Ok(());
+        };
+        let size = program.header().raw_program_buf().len();
+        self.budget.spend(size as u64)?;
+        let mut rows = program.rows();
+        // The piece of code that the sequence began in.
+        let mut part: Option<usize> = None;
+        while let Some((_, row)) = rows.next_row()? {
+            self.budget.spend(1)?;
+            let (address, ends) = (row.address(), row.end_sequence());
+            let number = |n: u64| u32::try_from(n).unwrap_or(0);
+            let line = row.line().map_or(0, |line| number(line.get()));
+            let column = match row.column() {
+                gimli::ColumnType::LeftEdge => 0,
+                gimli::ColumnType::Column(column) => number(column.get()),
+            };
+            let file = row.file_index();
+            let placed = self
+                .place(address)
+                .filter(|(p, _)| *part.get_or_insert(*p) == *p);
+            if ends {
+                part = None;
+            }
+            let Some((place, offset)) = placed else {
+                continue;
+            };
+            if self.rows >= MAX_ROWS {
+                return Err(Stop::All);
+            }
+            self.rows += 1;
+            let file = match ends {
+                true => TextId::NONE,
+                false => self.file(known, file)?,
+            };
+            if let Some(part) = self.parts.get_mut(place) {
+                part.rows.push(Row {
+                    offset,
+                    file,
+                    line,
+                    column,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The path of a file of the unit's line table.
+    fn file(&mut self, known: &mut Known<'_, 'd>, index: u64) -> Result<TextId, Stop> {
+        if let Some(id) = known.files.get(&index) {
+            return Ok(*id);
+        }
+        let path = file_path(self.dwarf, known.unit, index).unwrap_or_default();
+        self.budget.spend(path.len() as u64 + 1)?;
+        let id = self.texts.add(&path);
+        known.files.insert(index, id);
+        Ok(id)
+    }
+
+    /// Walks a unit's entries without recursion.
+    fn walk(&mut self, known: &mut Known<'_, 'd>) -> Result<(), Stop> {
+        let unit = known.unit;
+        let mut entries = unit.entries_raw(None)?;
+        let mut open: Vec<Open> = Vec::new();
+        while !entries.is_empty() {
+            self.budget.spend(1)?;
+            let (depth, offset) = (entries.next_depth(), entries.next_offset());
+            let Some(abbreviation) = entries.read_abbreviation()? else {
+                continue;
+            };
+            while open.pop_if(|o| o.depth >= depth).is_some() {}
+            self.budget.spend(abbreviation.attributes().len() as u64)?;
+            let inlined = abbreviation.tag() == gimli::DW_TAG_inlined_subroutine;
+            let begins = abbreviation.tag() == gimli::DW_TAG_subprogram;
+            let parent = open.last().copied().filter(|_| inlined);
+            let too_deep = open.len() >= MAX_DEPTH;
+            if too_deep || !(begins || parent.is_some()) {
+                entries.skip_attributes(abbreviation.attributes())?;
+                continue;
+            }
+            let entry = Entry::read(&mut entries, abbreviation)?;
+            let ranges = self.ranges(unit, &entry)?;
+            // A function without code is a declaration or where inlined ones
+            // come from.
+            let part = parent.map(|p| p.part).or(ranges.first().map(|r| r.0));
+            let Some(part) = part else {
+                continue;
+            };
+            let scope = self.scope(known, offset, &entry, parent, part, &ranges)?;
+            open.push(Open { depth, part, scope });
+        }
+        Ok(())
+    }
+
+    /// Adds a function with its ranges.
+    fn scope(
+        &mut self,
+        known: &mut Known<'_, 'd>,
+        offset: UnitOffset,
+        entry: &Entry<'d>,
+        parent: Option<Open>,
+        part: usize,
+        ranges: &[(usize, u32, u32)],
+    ) -> Result<u32, Stop> {
+        self.scopes = self.scopes.saturating_add(1 + ranges.len());
+        if self.scopes > MAX_SCOPES {
+            return Err(Stop::All);
+        }
+        let origin = self.origin(known, offset)?;
+        let (file, line, column) = entry.call;
+        let call = match parent {
+            Some(_) => Position {
+                file: self.file(known, file)?,
+                line,
+                column,
+            },
+            None => Position::NONE,
+        };
+        let Some(Part {
+            scopes,
+            ranges: all,
+            ..
+        }) = self.parts.get_mut(part)
+        else {
+            return Err(Stop::All);
+        };
+        let index = u32::try_from(scopes.len()).map_err(|_| Stop::All)?;
+        let around = parent.and_then(|p| scopes.get(p.scope as usize));
+        let depth = around.map_or(0, |s| s.depth.saturating_add(1));
+        let own = ranges.iter().filter(|(p, ..)| *p == part);
+        let before = all.len();
+        all.extend(own.map(|&(_, start, end)| ScopeRange {
+            start,
+            end,
+            scope: index,
+        }));
+        scopes.push(Scope {
+            parent: parent.map(|p| p.scope),
+            name: origin.name,
+            call,
+            depth,
+            declared: origin.declared,
+            placed: all.len() > before,
+        });
+        Ok(index)
+    }
+
+    /// Where a function's code is: span, begin and end.
+    fn ranges(
+        &mut self,
+        unit: &Unit<'d>,
+        entry: &Entry<'d>,
+    ) -> Result<Vec<(usize, u32, u32)>, Stop> {
+        let mut out = Vec::new();
+        let mut add = |begin: u64, end: u64| {
+            if begin < end
+                && let Some((part, start)) = self.place(begin)
+                && let Some((_, last)) = self.place(end).filter(|(p, _)| *p == part)
+            {
+                out.push((part, start, last));
+            }
+        };
+        if let Some(ranges) = entry.ranges {
+            let mut list = self.dwarf.attr_ranges(unit, ranges)?;
+            let mut all = Vec::new();
+            while let Some(range) = list.as_mut().map(|l| l.next()).transpose()?.flatten() {
+                all.push(range);
+                if all.len() > MAX_SCOPES {
+                    return Err(Stop::All);
+                }
+            }
+            all.iter().for_each(|range| add(range.begin, range.end));
+            self.budget.spend(all.len() as u64)?;
+        } else if let (Some(low), Some(high)) = (entry.low, entry.high)
+            && let Some(begin) = self.dwarf.attr_address(unit, low)?
+        {
+            let end = match high.udata_value() {
+                Some(size) => begin.saturating_add(size),
+                None => self.dwarf.attr_address(unit, high)?.unwrap_or(0),
+            };
+            add(begin, end);
+        }
+        Ok(out)
+    }
+
+    /// Name and place of the function described at an offset, through the entries
+    /// that it refers to: its linkage name where that says more.
+    fn origin(&mut self, known: &mut Known<'_, 'd>, start: UnitOffset) -> Result<Origin, Stop> {
+        if let Some(origin) = known.origins.get(&start.0) {
+            return Ok(*origin);
+        }
+        let unit = known.unit;
+        let (mut offset, mut names) = (start, FunctionNames::default());
+        let (mut file, mut line) = (None, 0);
+        for _ in 0..MAX_ORIGINS {
+            let mut entries = unit.entries_raw(Some(offset))?;
+            let Some(abbreviation) = entries.read_abbreviation()? else {
+                break;
+            };
+            self.budget
+                .spend(abbreviation.attributes().len() as u64 + 1)?;
+            let mut next = None;
+            for spec in abbreviation.attributes() {
+                let attribute = entries.read_attribute(*spec)?;
+                let value = attribute.value();
+                match attribute.name() {
+                    gimli::DW_AT_decl_file if file.is_none() => file = Some(file_index(value)),
+                    gimli::DW_AT_decl_line if line == 0 => line = small(value),
+                    gimli::DW_AT_abstract_origin | gimli::DW_AT_specification => {
+                        next = self.reference(unit, value);
+                    }
+                    name => names.take(name, self.dwarf, unit, value),
+                }
+            }
+            match next {
+                Some(at) => offset = at,
+                None => break,
+            }
+        }
+        let name = names.best();
+        self.budget.spend(name.len() as u64)?;
+        let origin = Origin {
+            name: self.texts.add(&display(name)),
+            declared: Position {
+                file: file.map_or(Ok(TextId::NONE), |f| self.file(known, f))?,
+                line,
+                column: 0,
+            },
+        };
+        known.origins.insert(start.0, origin);
+        Ok(origin)
+    }
+
+    /// An entry of the same unit that an attribute refers to.
+    fn reference(&self, unit: &Unit<'d>, value: Attr<'d>) -> Option<UnitOffset> {
+        match value {
+            AttributeValue::UnitRef(offset) => Some(offset),
+            AttributeValue::DebugInfoRef(offset) => offset.to_unit_offset(&unit.header),
+            _ => None,
+        }
+    }
+}
+
+/// Names of a function, cut to [`MAX_NAME`].
+#[derive(Default)]
+struct FunctionNames {
+    plain: String,
+    linkage: String,
+}
+
+impl FunctionNames {
+    fn take(&mut self, name: gimli::DwAt, dwarf: &Dwarf<'_>, unit: &Unit<'_>, value: Attr<'_>) {
+        let name = match name {
+            gimli::DW_AT_name => &mut self.plain,
+            gimli::DW_AT_linkage_name | gimli::DW_AT_MIPS_linkage_name => &mut self.linkage,
+            _ => return,
+        };
+        if name.is_empty() {
+            *name = text(dwarf, unit, value);
+        }
+    }
+
+    fn best(&self) -> &str {
+        match is_mangled(&self.linkage) || self.plain.is_empty() {
+            true => &self.linkage,
+            false => &self.plain,
+        }
+    }
+}
+
+impl<'d> Entry<'d> {
+    fn read(
+        entries: &mut gimli::EntriesRaw<'_, Slice<'d>>,
+        abbreviation: &gimli::Abbreviation,
+    ) -> gimli::Result<Self> {
+        let mut entry = Self::default();
+        for spec in abbreviation.attributes() {
+            let attribute = entries.read_attribute(*spec)?;
+            let value = attribute.value();
+            match attribute.name() {
+                gimli::DW_AT_low_pc => entry.low = Some(value),
+                gimli::DW_AT_high_pc => entry.high = Some(value),
+                gimli::DW_AT_ranges => entry.ranges = Some(value),
+                gimli::DW_AT_call_file => entry.call.0 = file_index(value),
+                gimli::DW_AT_call_line => entry.call.1 = small(value),
+                gimli::DW_AT_call_column => entry.call.2 = small(value),
+                _ => {}
+            }
+        }
+        Ok(entry)
+    }
+}
+
+fn small(value: Attr<'_>) -> u32 {
+    let value = value.udata_value().and_then(|n| u32::try_from(n).ok());
+    value.unwrap_or(0)
+}
+
+fn file_index(value: Attr<'_>) -> u64 {
+    match value {
+        AttributeValue::FileIndex(index) => index,
+        other => other.udata_value().unwrap_or(0),
+    }
+}
+
+/// A string attribute; empty where it cannot be read.
+fn text(dwarf: &Dwarf<'_>, unit: &Unit<'_>, value: Attr<'_>) -> String {
+    let Ok(slice) = dwarf.attr_string(unit, value) else {
+        return String::new();
+    };
+    let bytes = slice.slice();
+    let bytes = bytes.get(..MAX_NAME).unwrap_or(bytes);
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Path of a file of a unit's line table, joined to its directory.
+fn file_path(dwarf: &Dwarf<'_>, unit: &Unit<'_>, index: u64) -> Option<String> {
+    let header = unit.line_program.as_ref()?.header();
+    let file = header.file(index)?;
+    let mut path = text(dwarf, unit, file.path_name());
+    if path.is_empty() || path.starts_with('/') {
+        return Some(path);
+    }
+    let mut join = |dir: String| {
+        if !dir.is_empty() && !path.starts_with('/') {
+            path = format!("{}/{path}", dir.trim_end_matches('/'));
+        }
+    };
+    if let Some(dir) = file.directory(header) {
+        join(text(dwarf, unit, dir));
+    }
+    if let Some(dir) = unit.comp_dir {
+        join(String::from_utf8_lossy(dir.slice()).into_owned());
+    }
+    Some(path)
+}
+
+/// Bytes of a table of abbreviations; `None` if it does not end within
+/// [`MAX_ABBREVIATIONS`].
+fn table_size(table: &[u8]) -> Option<usize> {
+    let table = table.get(..MAX_ABBREVIATIONS).unwrap_or(table);
+    let mut rest = gimli::EndianSlice::new(table, LittleEndian);
+    let left = |rest: &Slice<'_>| table.len() - rest.len();
+    use gimli::Reader as _;
+    loop {
+        if rest.read_uleb128().ok()? == 0 {
+            return Some(left(&rest));
+        }
+        // Tag, and whether there are children.
+        rest.read_uleb128().ok()?;
+        rest.read_u8().ok()?;
+        loop {
+            let (name, form) = (rest.read_uleb128().ok()?, rest.read_uleb128().ok()?);
+            if form == u64::from(gimli::DW_FORM_implicit_const.0) {
+                rest.read_sleb128().ok()?;
+            }
+            if (name, form) == (0, 0) {
+                break;
+            }
+        }
+    }
+}
+
+/// The length that a line table's header claims.
+fn line_header_size(table: &[u8]) -> Option<u64> {
+    use gimli::Reader as _;
+    let mut rest = EndianSlice::new(table, LittleEndian);
+    let (_, format) = rest.read_initial_length().ok()?;
+    if rest.read_u16().ok()? >= 5 {
+        rest.read_u16().ok()?;
+    }
+    let size = rest.read_length(format).ok()?;
+    Some(size as u64)
+}

@@ -1,0 +1,232 @@
+//! `.ze_info`: what the compiler says about kernels, in YAML
+//! (`zebin/spec/zeinfo.md` of intel-graphics-compiler).
+
+use super::limits::{MAX_KERNELS, MAX_TEXT};
+use super::module::{Attributes, Problems};
+use rustc_hash::FxHashMap;
+use saphyr_parser::{Event, Parser};
+
+/// Most mappings and sequences in each other; the compiler writes five.
+const MAX_DEPTH: usize = 32;
+/// Most values read; a kernel has about a hundred.
+const MAX_EVENTS: usize = 8 << 20;
+/// Longest value kept.
+const MAX_VALUE: usize = super::limits::MAX_NAME;
+/// Longest text read.
+const MAX_INFO: usize = MAX_TEXT;
+
+/// Attributes by kernel. What was read before something unreadable counts.
+pub(super) fn parse(bytes: &[u8], problems: &mut Problems) -> FxHashMap<String, Attributes> {
+    let mut reader = Reader::default();
+    // Panics in the parser would cost the attributes only.
+    let read = std::panic::AssertUnwindSafe(|| reader.read(bytes));
+    let whole = std::panic::catch_unwind(read).ok().flatten().is_some();
+    if !whole {
+        problems.attributes = problems.attributes.saturating_add(1);
+    }
+    reader.kernels
+}
+
+/// A mapping or sequence that the reader is in.
+#[derive(Default)]
+struct Level {
+    is_mapping: bool,
+    /// In a mapping: the key whose value comes next.
+    key: Option<String>,
+    /// In a sequence: how many values came.
+    index: usize,
+}
+
+#[derive(Default)]
+struct Reader {
+    levels: Vec<Level>,
+    kernels: FxHashMap<String, Attributes>,
+    name: String,
+    current: Attributes,
+    /// Kind and size of an entry of `per_thread_memory_buffers`.
+    buffer: (String, u64),
+}
+
+impl Reader {
+    /// Reads to the end of the first document; `None` if it ends before.
+    fn read(&mut self, bytes: &[u8]) -> Option<()> {
+        let whole = bytes.len() <= MAX_INFO;
+        let text = std::str::from_utf8(bytes).ok().filter(|_| whole)?;
+        let text = text.trim_end_matches('\0');
+        let mut parser = Parser::new_from_str(text);
+        for _ in 0..MAX_EVENTS {
+            match parser.next_event()?.ok()?.0 {
+                Event::MappingStart(..) => self.open(true)?,
+                Event::SequenceStart(..) => self.open(false)?,
+                Event::MappingEnd | Event::SequenceEnd => self.close()?,
+                Event::Scalar(text, ..) => self.scalar(&text),
+                Event::Alias(_) => self.scalar(""),
+                Event::StreamEnd | Event::DocumentEnd => return Some(()),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn open(&mut self, is_mapping: bool) -> Option<()> {
+        self.levels.push(Level {
+            is_mapping,
+            ..Level::default()
+        });
+        (self.levels.len() <= MAX_DEPTH).then_some(())
+    }
+
+    /// The keys that lead here; sequences count for nothing.
+    fn path(&self) -> Vec<&str> {
+        let keys = self.levels.iter().filter_map(|l| l.key.as_deref());
+        keys.collect()
+    }
+
+    fn close(&mut self) -> Option<()> {
+        let closed = self.levels.pop()?;
+        match (closed.is_mapping, self.levels.len(), self.path().as_slice()) {
+            // kernels: [ { ... } ]
+            (true, 2, ["kernels"]) => self.end_kernel(),
+            (true, 4, ["kernels", "per_thread_memory_buffers"]) => self.end_buffer(),
+            _ => {}
+        }
+        self.value_done();
+        Some(())
+    }
+
+    /// A value ended: the next scalar of the mapping is a key.
+    fn value_done(&mut self) {
+        if let Some(level) = self.levels.last_mut() {
+            level.key = None;
+            level.index = level.index.saturating_add(1);
+        }
+    }
+
+    fn scalar(&mut self, text: &str) {
+        let text = text
+            .get(..text.floor_char_boundary(MAX_VALUE))
+            .unwrap_or(text);
+        if let Some(level) = self.levels.last_mut()
+            && level.is_mapping
+            && level.key.is_none()
+        {
+            level.key = Some(text.to_owned());
+            return;
+        }
+        let index = self.levels.last().map_or(0, |l| l.index);
+        // Owned, as what they lead to is changed.
+        let path: Vec<String> = self.path().into_iter().map(str::to_owned).collect();
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        self.value(&path, index, text);
+        self.value_done();
+    }
+
+    fn value(&mut self, path: &[&str], index: usize, text: &str) {
+        let number = || text.parse::<u64>().ok();
+        let small = || text.parse::<u32>().ok();
+        let it = &mut self.current;
+        match path {
+            ["kernels", "name"] => self.name = text.to_owned(),
+            ["kernels", "execution_env", key] => match *key {
+                "simd_size" => it.simd_size = small(),
+                "grf_count" => it.grf_count = small(),
+                "slm_size" => it.slm_bytes = number(),
+                "private_size" => it.private_bytes = number(),
+                "spill_size" => it.spill_bytes = number(),
+                "inline_data_payload_size" => it.inline_data_payload_bytes = small(),
+                "barrier_count" => it.barrier_count = small(),
+                "eu_thread_count" => it.eu_thread_count = small(),
+                "has_stack_calls" => it.has_stack_calls = text.parse().ok(),
+                "required_sub_group_size" => it.required_sub_group_size = small(),
+                "required_work_group_size" => {
+                    let sizes = it.required_work_group_size.get_or_insert([1; 3]);
+                    if let (Some(size), Some(value)) = (sizes.get_mut(index), small()) {
+                        *size = value;
+                    }
+                }
+                _ => {}
+            },
+            ["kernels", "user_attributes", "intel_reqd_sub_group_size"] => {
+                it.required_sub_group_size = small();
+            }
+            ["kernels", "per_thread_memory_buffers", "type"] => self.buffer.0 = text.to_owned(),
+            ["kernels", "per_thread_memory_buffers", "usage"] => {
+                self.buffer.0 = format!("{} {text}", self.buffer.0);
+            }
+            ["kernels", "per_thread_memory_buffers", "size"] => {
+                self.buffer.1 = number().unwrap_or(0);
+            }
+            _ => {}
+        }
+    }
+
+    fn end_kernel(&mut self) {
+        let name = std::mem::take(&mut self.name);
+        let kernel = std::mem::take(&mut self.current);
+        if self.kernels.len() < MAX_KERNELS {
+            self.kernels.insert(name, kernel);
+        }
+    }
+
+    /// What older compilers say only here.
+    fn end_buffer(&mut self) {
+        let (kind, size) = std::mem::take(&mut self.buffer);
+        let it = &mut self.current;
+        let (kind, usage) = kind.split_once(' ').unwrap_or((&kind, ""));
+        let slot = match (kind, usage) {
+            (_, "private_space") => &mut it.private_bytes,
+            (_, "spill_fill_space") => &mut it.spill_bytes,
+            ("scratch", _) => &mut it.scratch_bytes,
+            _ => return,
+        };
+        slot.get_or_insert(size);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (FxHashMap<String, Attributes>, Problems) {
+        let mut problems = Problems::default();
+        (parse(text.as_bytes(), &mut problems), problems)
+    }
+
+    #[test]
+    fn buffers_of_older_compilers() {
+        // As IGC 1.0.12504 writes them.
+        let (kernels, problems) = read(
+            "---\nversion: '1.20'\nkernels:\n  - name: a\n    execution_env:\n      simd_size: 8\n    \
+             per_thread_memory_buffers:\n      - type: scratch\n        usage: private_space\n        \
+             size: 256\n      - type: scratch\n        usage: spill_fill_space\n        size: 64\n        \
+             slot: 0\n  - name: 'b'\n    execution_env:\n      required_work_group_size: [ 64, 2, 1 ]\n...\n",
+        );
+        assert_eq!(problems, Problems::default());
+        let a = &kernels["a"];
+        assert_eq!(
+            (a.simd_size, a.private_bytes, a.spill_bytes),
+            (Some(8), Some(256), Some(64))
+        );
+        assert_eq!(kernels["b"].required_work_group_size, Some([64, 2, 1]));
+    }
+
+    #[test]
+    fn what_cannot_be_read_costs_the_rest_only() {
+        let (kernels, problems) = read("kernels:\n  - name: a\n  - name: b\n    x: \"\\q\n");
+        assert!(kernels.contains_key("a"));
+        assert_eq!(problems.attributes, 1);
+        for text in [
+            "[",
+            "{{{{",
+            "a: *b",
+            "%YAML 9\n---\n",
+            "\u{0}",
+            "- - - - -",
+            "? :",
+        ] {
+            read(text);
+        }
+        let (kernels, problems) = read(&"[".repeat(1 << 20));
+        assert_eq!((kernels.len(), problems.attributes), (0, 1));
+    }
+}

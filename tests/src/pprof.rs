@@ -1,0 +1,152 @@
+//! Reads as much of pprof's `profile.proto` as tests look at
+//! (github.com/google/pprof/proto/profile.proto).
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use prost::Message as _;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Message {
+    #[prost(message, repeated, tag = "1")]
+    sample_type: Vec<ValueType>,
+    #[prost(message, repeated, tag = "2")]
+    sample: Vec<RawSample>,
+    #[prost(message, repeated, tag = "4")]
+    location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    function: Vec<Function>,
+    #[prost(string, repeated, tag = "6")]
+    string_table: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct ValueType {
+    #[prost(int64, tag = "1")]
+    name: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RawSample {
+    #[prost(uint64, repeated, tag = "1")]
+    location_id: Vec<u64>,
+    #[prost(int64, repeated, tag = "2")]
+    value: Vec<i64>,
+    #[prost(message, repeated, tag = "3")]
+    label: Vec<Label>,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct Label {
+    #[prost(int64, tag = "1")]
+    key: i64,
+    #[prost(int64, tag = "2")]
+    text: i64,
+    #[prost(int64, tag = "3")]
+    number: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Location {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(message, repeated, tag = "4")]
+    line: Vec<Line>,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct Line {
+    #[prost(uint64, tag = "1")]
+    function_id: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct Function {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "2")]
+    name: i64,
+}
+
+/// One sample.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// Function names, root first, inlined ones included.
+    pub frames: Vec<String>,
+    /// Values by sample type, those that are not 0.
+    pub values: BTreeMap<String, i64>,
+    /// Labels with numbers.
+    pub numbers: BTreeMap<String, i64>,
+    /// Labels with texts.
+    pub texts: BTreeMap<String, String>,
+}
+
+/// The samples of a file, packed with gzip.
+///
+/// # Errors
+/// When it cannot be read, or names something that it does not have.
+pub fn read(path: &Path) -> anyhow::Result<Vec<Sample>> {
+    let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
+    let mut plain = Vec::new();
+    flate2::read::GzDecoder::new(bytes.as_slice()).read_to_end(&mut plain)?;
+    let message = Message::decode(plain.as_slice())?;
+    let names = Names::new(&message)?;
+    let types = message.sample_type.iter().map(|t| names.text(t.name));
+    let types: Vec<String> = types.collect::<anyhow::Result<_>>()?;
+    let samples = message.sample.iter();
+    samples.map(|sample| names.sample(sample, &types)).collect()
+}
+
+struct Names<'a> {
+    texts: &'a [String],
+    /// Frames of each location, outermost first.
+    locations: BTreeMap<u64, Vec<String>>,
+}
+
+impl<'a> Names<'a> {
+    fn new(message: &'a Message) -> anyhow::Result<Self> {
+        let mut names = Self {
+            texts: &message.string_table,
+            locations: BTreeMap::new(),
+        };
+        let functions: BTreeMap<u64, i64> =
+            message.function.iter().map(|f| (f.id, f.name)).collect();
+        for location in &message.location {
+            // The innermost is first.
+            let lines = location.line.iter().rev().map(|line| {
+                let function = functions.get(&line.function_id);
+                names.text(*function.context("a line without a function")?)
+            });
+            let lines = lines.collect::<anyhow::Result<_>>()?;
+            names.locations.insert(location.id, lines);
+        }
+        Ok(names)
+    }
+
+    fn text(&self, at: i64) -> anyhow::Result<String> {
+        let text = usize::try_from(at).ok().and_then(|at| self.texts.get(at));
+        text.cloned().with_context(|| format!("no text {at}"))
+    }
+
+    fn sample(&self, raw: &RawSample, types: &[String]) -> anyhow::Result<Sample> {
+        let mut sample = Sample::default();
+        for id in raw.location_id.iter().rev() {
+            let frames = self.locations.get(id).context("no such location")?;
+            sample.frames.extend_from_slice(frames);
+        }
+        anyhow::ensure!(raw.value.len() == types.len(), "values and types differ");
+        let values = types.iter().cloned().zip(raw.value.iter().copied());
+        sample.values = values.filter(|(_, value)| *value != 0).collect();
+        for label in &raw.label {
+            let key = self.text(label.key)?;
+            if label.text == 0 {
+                sample.numbers.insert(key, label.number);
+            } else {
+                sample.texts.insert(key, self.text(label.text)?);
+            }
+        }
+        Ok(sample)
+    }
+}
