@@ -126,6 +126,7 @@ fn every_option_reaches_the_configuration() {
             command: "make -j8".into(),
             launches: None,
             probes: None,
+            devices: crate::collect::device::DeviceOptions::default(),
             bpf_object: Some("x.o".into()),
         }
     );

@@ -11,6 +11,8 @@
 mod feed;
 mod recorder;
 pub mod replay;
+mod save;
+mod subset;
 mod xe_abi;
 pub(crate) mod xe_cards;
 pub(crate) mod xe_eu_stall;
@@ -53,6 +55,9 @@ pub struct DeviceOptions {
     pub nearest_layout: bool,
     /// Files, FIFOs and sockets to read in place of hardware.
     pub replay: Vec<ReplaySpec>,
+    /// A folder in which the bytes of each stream are kept as a
+    /// [device capture](crate::eu_stall::capture), `device-N.devcap`, for replay.
+    pub save: Option<PathBuf>,
 }
 
 impl Default for DeviceOptions {
@@ -64,6 +69,7 @@ impl Default for DeviceOptions {
             one_record_of: 1,
             nearest_layout: false,
             replay: Vec::new(),
+            save: None,
         }
     }
 }
@@ -123,7 +129,11 @@ impl DeviceSamplers {
             status: Arc::default(),
             threads: Vec::new(),
         };
-        let feed = Feed::new(sender, samplers.status.clone());
+        let feed = Feed::new(
+            sender,
+            samplers.status.clone(),
+            options.save.as_deref().map(Arc::from),
+        );
         let mut ids = 0..;
         for (spec, id) in options.replay.iter().zip(ids.by_ref()) {
             let run = replay::start(spec, id, feed.clone(), samplers.control.clone());

@@ -654,6 +654,66 @@ fn one_of_many_records_is_a_fair_sample() {
 }
 
 #[test]
+fn what_was_sampled_can_be_replayed() {
+    let card = FakeCard::usual().stream(
+        0,
+        Ok(vec![
+            Step::Bytes(records(30)),
+            Step::Silence(Duration::from_millis(5)),
+            Step::Fails(Errno::IO),
+            Step::Bytes(records(40)),
+        ]),
+    );
+    let machine = Machine::new(vec![("0xe20b", card)]);
+    let folder = tempfile::tempdir().unwrap();
+    let options = DeviceOptions {
+        save: Some(folder.path().into()),
+        ..DeviceOptions::default()
+    };
+    let mut samplers = machine.start(&options);
+    std::thread::sleep(Duration::from_millis(60));
+    samplers.stop();
+    let (streams, sampled) = windows(&samplers);
+    let path = folder.path().join("device-0.devcap");
+    let replay = vec![format!("capture:{}", path.display()).parse().unwrap()];
+    let mut replayed = DeviceSamplers::start(&DeviceOptions {
+        xe: false,
+        replay,
+        ..DeviceOptions::default()
+    })
+    .unwrap();
+    replayed.stop();
+    let (again, replayed_windows) = windows(&replayed);
+    assert_eq!(replayed_windows, sampled);
+    assert_eq!(sampled.len(), 2);
+    let expected = DeviceStream {
+        device: 0,
+        replayed: Some(path.display().to_string()),
+        ..streams[0].clone()
+    };
+    assert_eq!(again, [expected]);
+    // Nothing is written over.
+    let mut samplers = machine.start(&options);
+    until(|| !samplers.problems().is_empty());
+    samplers.stop();
+    assert!(samplers.problems()[0].contains("device capture of xe 0000:00:00.0 GT0"));
+}
+
+#[test]
+fn full_counters_are_told() {
+    let card = FakeCard::usual().stream(0, Ok(vec![Step::Bytes(record(64, 255))]));
+    let machine = Machine::new(vec![("0xe20b", card)]);
+    let mut samplers = machine.start(&DeviceOptions::default());
+    until(|| {
+        samplers
+            .problems()
+            .iter()
+            .any(|p| p.contains("1 counters in 1 records"))
+    });
+    samplers.stop();
+}
+
+#[test]
 fn answers_are_parsed_within_their_bounds() {
     let whole = eu_stall_answer(64, &RATES);
     let parsed = Abilities::parse(&whole).unwrap();
