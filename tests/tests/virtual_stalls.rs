@@ -8,6 +8,8 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
+use aiprof::eu_stall;
+use aiprof::profile::StallReason;
 use aiprof_tests::level_zero::driver::{Driver, Exports, Machine, NEEDS};
 use aiprof_tests::level_zero::module::{Kernel, Module, REASONS};
 use aiprof_tests::level_zero::program::{Run, build_work, run};
@@ -121,6 +123,36 @@ fn decode(bytes: &[u8], layout: &Layout) -> BTreeMap<(u64, &'static str), u64> {
     out
 }
 
+/// The same by aiprof's own decoder.
+fn decode_as_aiprof(bytes: &[u8], layout: &Layout) -> BTreeMap<(u64, &'static str), u64> {
+    let known: eu_stall::Layout = layout.name.parse().expect("a layout of aiprof");
+    assert_eq!(known.relative(), layout.relative);
+    let mut sums = eu_stall::Sums::new(known, RECORD, 1 << 16);
+    sums.add(bytes);
+    let window = sums.take(if layout.relative { ISA_BASE } else { 0 });
+    assert_eq!((window.refused, window.strange, window.drops), (0, 0, 0));
+    assert_eq!(window.records, (bytes.len() / RECORD) as u64);
+    let mut out = BTreeMap::new();
+    for count in &window.counts {
+        for (reason, n) in StallReason::ALL.into_iter().zip(count.counts) {
+            if n > 0 {
+                out.insert((count.address, short_name(reason)), n.into());
+            }
+        }
+    }
+    out
+}
+
+/// The driver's name for a reason.
+fn short_name(reason: StallReason) -> &'static str {
+    match reason.name() {
+        "pipestall" => "pipe",
+        "dist_acc" => "dist",
+        "inst_fetch" => "fetch",
+        same => same,
+    }
+}
+
 /// What the schedule and the executions of a run demand.
 fn expected(run: &Run, module: &Module, layout: &Layout) -> BTreeMap<(u64, &'static str), u64> {
     let mut out = BTreeMap::new();
@@ -173,6 +205,7 @@ fn records_hold_the_schedule() -> anyhow::Result<()> {
             "{}",
             layout.name
         );
+        assert_eq!(decode_as_aiprof(&bytes, layout), decode(&bytes, layout));
         let windows = &run.truth.windows;
         let written: u64 = windows.iter().map(|w| w.records).sum();
         assert_eq!(written, (bytes.len() / RECORD) as u64);

@@ -40,7 +40,7 @@ const PIECE: usize = 1 << 20;
 /// Reads at most for one window.
 const MAX_READS: usize = 64;
 /// Longest silence that is part of a window.
-const LONGEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_millis(250);
 
 /// What the bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
