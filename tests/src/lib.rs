@@ -16,6 +16,7 @@
 //! * [`monitor`]: memory and kernel objects of a running process;
 //! * [`mount`]: small file systems, to fill;
 //! * [`pprof`]: reads pprof files;
+//! * [`stall_run`]: records device samples of the virtual driver;
 //! * [`stall_truth`]: compares device samples with the truth;
 //! * [`oracle`]: `perf record` in aiprof's place, to check the workloads
 //!   themselves (`AIPROF_TESTS_ORACLE=perf`).
@@ -35,6 +36,7 @@ pub mod mount;
 pub mod need;
 pub mod oracle;
 pub mod pprof;
+pub mod stall_run;
 pub mod stall_truth;
 pub mod trace;
 pub mod truth;

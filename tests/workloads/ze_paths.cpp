@@ -20,7 +20,8 @@
  *                        again; else the first
  *   queues=N             each thread takes that many queues in turn
  *   subs=N               queue n is on sub-device n, over and over again
- *   base=1               zexKernelGetBaseAddress once for each kernel
+ *   base=1               zexKernelGetBaseAddress once for each kernel, before it is
+ *                        launched; 2: at the end
  *   processes=N          as many do the same at once
  *   wait=1               prints `ready` when the kernels exist, goes on after a
  *                        line on stdin
@@ -215,9 +216,9 @@ static void wait_for_go(const Options &options)
 }
 
 /* What profilers need when the driver's objects tell them nothing. */
-static void ask_base(const Options &options, Program &p)
+static void ask_base(const Options &options, Program &p, long when)
 {
-	if (options.number("base", 0) == 0)
+	if (options.number("base", 0) != when)
 		return;
 	auto base_address = p.extension<BaseAddress>("zexKernelGetBaseAddress");
 	for (auto kernel : p.kernels) {
@@ -255,7 +256,7 @@ static int launch(const Options &options)
 	Program p(options);
 	auto synchronize = p.extension<ListSynchronize>("zeCommandListHostSynchronize");
 	auto last_seq = hook_function<LastSeq>("vze_last_seq");
-	ask_base(options, p);
+	ask_base(options, p, 1);
 	std::vector<Worker> workers;
 	long threads = options.number("threads", 1);
 	for (long i = 0; i < threads; i++)
@@ -267,6 +268,7 @@ static int launch(const Options &options)
 	work(workers[0], synchronize);
 	for (auto &thread : others)
 		thread.join();
+	ask_base(options, p, 2);
 	std::map<int, std::vector<uint64_t>> all;
 	for (Worker &worker : workers) {
 		for (auto &[path, seqs] : worker.seqs)
@@ -288,11 +290,12 @@ static int reload(const Options &options)
 		int path = static_cast<int>(round % 2);
 		if (round > 0)
 			p.load(options.text(path == 0 ? "module" : "module2"), false);
-		ask_base(options, p);
+		ask_base(options, p, 1);
 		Worker worker(options, p, last_seq, 0);
 		for (long i = 0; i < options.number("launches", 100); i++)
 			PATHS[path](worker);
 		worker.wait_for_all(synchronize);
+		ask_base(options, p, 2);
 		worker.release();
 		auto &seqs = all[path];
 		seqs.insert(seqs.end(), worker.seqs[path].begin(), worker.seqs[path].end());

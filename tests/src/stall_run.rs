@@ -1,0 +1,361 @@
+//! Runs of `ze_paths` under aiprof with the virtual driver's stall streams in place of
+//! hardware, and what the judge says of them.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+
+use crate::aiprof::binary;
+use crate::child::Child;
+use crate::folded::Folded;
+use crate::level_zero::driver::{Driver, Exports, LOADER, Machine};
+use crate::level_zero::module::Module;
+use crate::level_zero::program::{Account, build_paths};
+use crate::need::Need;
+use crate::pprof;
+use crate::stall_truth::{Expected, Found, Verdict};
+use crate::truth::{Kind, Truth};
+use crate::workload::{Workshop, checked};
+
+/// What these runs need from the machine.
+pub const NEEDS: [Need; 5] = [
+    Need::Root,
+    Need::Tool("c++"),
+    Need::Tool("mkfifo"),
+    Need::Path("/usr/include/level_zero/ze_api.h"),
+    Need::Path(LOADER),
+];
+
+/// How the records reach aiprof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// As a capture: windows with exact times and drops.
+    Framed,
+    /// The bare bytes in this layout: a window is what a read finds.
+    Raw(&'static str),
+}
+
+impl Stream {
+    fn layout(self) -> &'static str {
+        match self {
+            Self::Framed => "capture",
+            Self::Raw(layout) => layout,
+        }
+    }
+
+    /// How much later than the driver's windows the reader's may end, and how much
+    /// earlier begin: its own clock readings; and, of bare bytes, its reads.
+    fn slack_ns(self) -> u64 {
+        match self {
+            Self::Framed => 200_000,
+            Self::Raw(_) => 25_000_000,
+        }
+    }
+}
+
+/// A run to be.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// How records get to aiprof.
+    pub stream: Stream,
+    /// Streams of the one device.
+    pub gts: u32,
+    /// Variables of the virtual driver.
+    pub variables: Vec<(String, String)>,
+    /// What is loaded: `module=`, `module2=`.
+    pub modules: Vec<Module>,
+    /// Further options of aiprof.
+    pub options: Vec<String>,
+}
+
+impl Recording {
+    /// Of one GT, framed.
+    #[must_use]
+    pub fn of(module: Module) -> Self {
+        Self {
+            stream: Stream::Framed,
+            gts: 1,
+            variables: Vec::new(),
+            modules: vec![module],
+            options: Vec::new(),
+        }
+    }
+
+    /// With another variable of `virtual/level-zero/README.md`.
+    #[must_use]
+    pub fn set(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The machine, with its truth file and streams in a workshop.
+    ///
+    /// # Errors
+    /// When the driver cannot be built.
+    pub fn machine(&self, shop: &Workshop) -> anyhow::Result<Machine> {
+        let mut machine = Machine::new(&Driver::build(Exports::All)?)
+            .truth(&shop.path("truth.json"))
+            .set("VZE_STALLS", &shop.path("stalls.%g").display().to_string());
+        machine = match self.stream {
+            Stream::Framed => machine.set("VZE_STALLS_FRAMED", "1"),
+            Stream::Raw(layout) => machine.set("VZE_STALLS_FORMAT", layout),
+        };
+        for (name, value) in &self.variables {
+            machine = machine.set(name, value);
+        }
+        Ok(machine)
+    }
+
+    /// Makes the FIFOs. They stay open at both ends as long as the result lives: no
+    /// reader sees an end between two writers.
+    ///
+    /// # Errors
+    /// When they cannot be made.
+    pub fn fifos(&self, shop: &Workshop) -> anyhow::Result<Vec<File>> {
+        let open = |gt| {
+            let path = shop.path(&format!("stalls.{gt}"));
+            checked(Command::new("mkfifo").arg(&path))?;
+            let file = File::options().read(true).write(true).open(&path);
+            file.with_context(|| path.display().to_string())
+        };
+        (0..self.gts).map(open).collect()
+    }
+
+    /// aiprof's options that read the FIFOs.
+    #[must_use]
+    pub fn replay(&self, shop: &Workshop) -> Vec<String> {
+        let layout = self.stream.layout();
+        let of_gt = |gt| {
+            let path = shop.path(&format!("stalls.{gt}"));
+            let spec = format!("{layout}:{},gt={gt}", path.display());
+            ["--replay-device".to_owned(), spec]
+        };
+        (0..self.gts).flat_map(of_gt).collect()
+    }
+
+    /// The arguments of a run of `ze_paths`: mode and modules.
+    ///
+    /// # Errors
+    /// When a module cannot be written.
+    pub fn arguments(&self, shop: &Workshop, mode: &[&str]) -> anyhow::Result<Vec<String>> {
+        let mut all: Vec<String> = mode.iter().map(|&arg| arg.to_owned()).collect();
+        for (module, key) in self.modules.iter().zip(["module", "module2"]) {
+            let path = module.write(&shop.path(&format!("{key}.zebin")))?;
+            all.push(format!("{key}={}", path.display()));
+        }
+        Ok(all)
+    }
+
+    /// Runs `ze_paths` under aiprof.
+    ///
+    /// # Errors
+    /// When something fails.
+    pub fn run(&self, mode: &[&str]) -> anyhow::Result<Outcome> {
+        let shop = Workshop::new()?;
+        let mut program = vec![build_paths()?.display().to_string()];
+        program.extend(self.arguments(&shop, mode)?);
+        self.run_program(shop, &program)
+    }
+
+    /// Runs a program that prints accounts of `ze_paths`.
+    ///
+    /// # Errors
+    /// When something fails.
+    pub fn run_program(&self, shop: Workshop, program: &[String]) -> anyhow::Result<Outcome> {
+        let _fifos = self.fifos(&shop)?;
+        let mut command = self.machine(&shop)?.command(&binary()?);
+        command.args(self.replay(&shop)).args(&self.options);
+        command.arg("-o").arg(shop.path("run.aiprof")).arg("--");
+        let output = command.args(program).stdin(Stdio::null()).output()?;
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "{}: {stderr}", output.status);
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        Outcome::new(shop, self, Account::read(&stdout)?, stderr)
+    }
+}
+
+/// How long aiprof looks at a program that runs already before that goes on; an
+/// unoptimised build on a busy machine takes some seconds.
+const LOOK: Duration = Duration::from_secs(3);
+
+impl Recording {
+    /// Like [`Self::run`] with a program that has made its kernels before aiprof
+    /// starts, and launches them after.
+    ///
+    /// # Errors
+    /// When something fails.
+    pub fn run_late(&self, mode: &[&str]) -> anyhow::Result<Outcome> {
+        let shop = Workshop::new()?;
+        let _fifos = self.fifos(&shop)?;
+        let mut command = self.machine(&shop)?.command(&build_paths()?);
+        command.args(self.arguments(&shop, mode)?).arg("wait=1");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = Child::start(&mut command)?;
+        ensure!(program.read_line()?.trim() == "ready", "not ready");
+        let mut command = Command::new(binary()?);
+        command.args(["-p", &program.pid().to_string()]);
+        command.args(self.replay(&shop)).args(&self.options);
+        command.arg("-o").arg(shop.path("run.aiprof"));
+        let (mut aiprof, summary) = start_recording(&mut command)?;
+        std::thread::sleep(LOOK);
+        program.write_line("go")?;
+        let accounts = Account::read(&program.output()?)?;
+        let ended = aiprof.wait(Duration::from_secs(20))?;
+        let stderr = summary.join().ok().context("a reading thread panicked")?;
+        ensure!(ended.success(), "{ended}: {stderr}");
+        Outcome::new(shop, self, accounts, stderr)
+    }
+}
+
+/// Starts aiprof and waits until it says that it records; the thread ends with the
+/// rest of what it says.
+fn start_recording(command: &mut Command) -> anyhow::Result<(Child, JoinHandle<String>)> {
+    let (reader, writer) = std::io::pipe()?;
+    command.stdin(Stdio::null()).stderr(writer);
+    let aiprof = Child::start(command)?;
+    // Its copy of the pipe's end would keep it open.
+    command.stderr(Stdio::null());
+    let mut stderr = BufReader::new(reader);
+    let mut said = String::new();
+    while !said.contains("recording") {
+        ensure!(stderr.read_line(&mut said)? > 0, "aiprof ended: {said}");
+    }
+    let rest = std::thread::spawn(move || {
+        // What cannot be read any more is not there.
+        let _ = stderr.read_to_string(&mut said);
+        said
+    });
+    Ok((aiprof, rest))
+}
+
+/// A run that is over, and what the judge says.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Its files.
+    pub shop: Workshop,
+    /// What the driver wrote down.
+    pub truth: Truth,
+    /// What must come out.
+    pub expected: Expected,
+    /// What the folded stacks say.
+    pub folded: Folded,
+    /// The same, in cells.
+    pub found: Found,
+    /// What the pprof file says, with its bounds.
+    pub bounded: Found,
+    /// aiprof's summary.
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// Reports `run.aiprof` of the workshop and compares it with its truth file.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn new(
+        shop: Workshop,
+        recording: &Recording,
+        accounts: Vec<Account>,
+        stderr: String,
+    ) -> anyhow::Result<Self> {
+        let truth = Truth::read(&shop.path("truth.json"))?;
+        let kernels: BTreeSet<String> = truth
+            .execs
+            .iter()
+            .filter(|e| e.kind == Kind::Kernel)
+            .filter_map(|e| e.kernel.clone())
+            .collect();
+        let file = report(&shop, "out.folded", &["--weight", "samples"])?;
+        let folded = Folded::parse(&std::fs::read_to_string(&file)?)?;
+        let pprof = pprof::read(&report(&shop, "out.pb.gz", &[])?)?;
+        Ok(Self {
+            expected: Expected::new(&truth, &accounts, recording.stream.slack_ns())?,
+            found: Found::folded(&folded, &kernels),
+            bounded: Found::pprof(&pprof, &kernels),
+            shop,
+            truth,
+            folded,
+            stderr,
+        })
+    }
+
+    /// Of the folded stacks.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        Verdict::new(&self.expected, &self.found)
+    }
+
+    /// What holds whatever the schedule: every sample that was written is in the
+    /// output, in stacks that can be, and the truth is within the stated bounds;
+    /// both outputs say the same.
+    ///
+    /// # Errors
+    /// Says what does not hold.
+    pub fn sound(&self) -> anyhow::Result<Verdict> {
+        let verdict = self.verdict();
+        ensure!(verdict.written > 0, "no samples: {}", self.stderr);
+        let of_pprof = Verdict::new(&self.expected, &self.bounded);
+        let strange: Vec<_> = self.found.strange.iter().take(5).collect();
+        ensure!(verdict.strange == 0, "{verdict}\n{strange:#?}");
+        for (what, verdict) in [("folded", &verdict), ("pprof", &of_pprof)] {
+            let rest = verdict.unaccounted(0);
+            ensure!(
+                rest == 0,
+                "{what}: {rest} unaccounted; {verdict}\n{}",
+                self.stderr
+            );
+        }
+        let unbound: Vec<_> = of_pprof.unbound.iter().take(5).collect();
+        ensure!(unbound.is_empty(), "{of_pprof}\n{unbound:#?}");
+        Ok(verdict)
+    }
+
+    /// [`Self::sound`], and at least 90 % of the samples can have only one launch
+    /// stack (a busy machine makes some windows too long), of which 99.9 % are charged
+    /// to it.
+    ///
+    /// # Errors
+    /// Says what does not hold.
+    pub fn certain(&self) -> anyhow::Result<Verdict> {
+        let verdict = self.sound()?;
+        let (sole, written) = (verdict.sole as f64, verdict.written as f64);
+        ensure!(sole >= 0.9 * written, "not one stack alone: {verdict}");
+        ensure!(
+            verdict.right() >= 0.999,
+            "{verdict}\n{}\n{}",
+            self.folded
+                .filter(|line| line.frames.contains(&"-".to_owned()))
+                .excerpt(12),
+            self.stderr
+        );
+        Ok(verdict)
+    }
+
+    /// [`Self::sound`], and each call path's share is right within 2 points.
+    ///
+    /// # Errors
+    /// Says what does not hold.
+    pub fn shared(&self) -> anyhow::Result<Verdict> {
+        let verdict = self.sound()?;
+        let methods = &self.bounded.methods;
+        let far = verdict.paths.iter().filter(|path| path.points() > 2.0);
+        let far: Vec<_> = far.collect();
+        ensure!(far.is_empty(), "{verdict}\n{far:#?}\n{methods:#?}");
+        Ok(verdict)
+    }
+}
+
+/// `aiprof report run.aiprof -o FILE OPTIONS` in a workshop.
+fn report(shop: &Workshop, file: &str, options: &[&str]) -> anyhow::Result<PathBuf> {
+    let output = shop.path(file);
+    let mut command = Command::new(binary()?);
+    command.arg("report").arg(shop.path("run.aiprof"));
+    checked(command.arg("-o").arg(&output).args(options))?;
+    Ok(output)
+}

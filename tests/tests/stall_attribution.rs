@@ -1,0 +1,492 @@
+//! Device samples, charged to the launches that caused them: what aiprof says against
+//! what the virtual driver wrote and the program did. Schedules that stress the join,
+//! and one test for each way in which iaprof, the tool closest to this, goes wrong.
+
+use std::collections::BTreeMap;
+
+use aiprof_tests::aiprof::{Aiprof, lost};
+use aiprof_tests::level_zero::module::{Kernel, Module, REASONS};
+use aiprof_tests::level_zero::program::build_paths;
+use aiprof_tests::need::turn;
+use aiprof_tests::stall_run::{NEEDS, Recording, Stream};
+use aiprof_tests::stall_truth::{Found, reason_name};
+use aiprof_tests::workload::Workshop;
+
+/// A kernel of 200 us, or as long as said, seen 250 times in a millisecond.
+fn kernel(name: &str) -> Kernel {
+    Kernel::new(name, 200_000)
+        .rate(0x40, "sbid", 200)
+        .rate(0x80, "pipe", 50)
+}
+
+fn module() -> Module {
+    Module::new(vec![kernel("work")])
+}
+
+/// Of ten launches by plan 7030, the second, sixth and ninth are of path 1: they take
+/// four times as long. By time, path 1 has 63 %.
+fn uneven() -> Module {
+    const SHORT: u64 = 100_000;
+    const LONG: u64 = 400_000;
+    let turns = [1, 5, 8];
+    let turns: Vec<u64> = (0..10)
+        .map(|i| if turns.contains(&i) { LONG } else { SHORT })
+        .collect();
+    Module::new(vec![kernel("work").turns(&turns)])
+}
+
+/// 100 us for each work group.
+fn by_size() -> Module {
+    let mut kernel = kernel("work").group_ns(100_000);
+    kernel.ns = 0;
+    Module::new(vec![kernel])
+}
+
+/// Blocks of one path, with pauses in which all windows end: only one launch stack can
+/// have been running in each.
+const BLOCKS: [&str; 5] = ["launch", "block=20", "sync=1", "pause_us=15000", "base=1"];
+
+fn blocks(more: &[&'static str]) -> Vec<&'static str> {
+    [&BLOCKS[..], more].concat()
+}
+
+#[test]
+fn paths_alone_in_their_windows() -> anyhow::Result<()> {
+    let Some(_turn) = turn("paths_alone_in_their_windows", &NEEDS)? else {
+        return Ok(());
+    };
+    let recording = Recording::of(module());
+    recording
+        .run(&blocks(&["paths=5", "launches=400"]))?
+        .certain()?;
+    Ok(())
+}
+
+#[test]
+fn bare_records_in_every_layout() -> anyhow::Result<()> {
+    let Some(_turn) = turn("bare_records_in_every_layout", &NEEDS)? else {
+        return Ok(());
+    };
+    for layout in ["xe2", "pvc", "xe3p"] {
+        let mut recording = Recording::of(module());
+        recording.stream = Stream::Raw(layout);
+        // A reader's windows are longer than the driver's.
+        let mode = ["paths=3", "launches=120", "pause_us=60000"];
+        recording.run(&blocks(&mode))?.certain()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn two_paths_with_timestamps() -> anyhow::Result<()> {
+    let Some(_turn) = turn("two_paths_with_timestamps", &NEEDS)? else {
+        return Ok(());
+    };
+    for sync in ["sync=1", "sync=10"] {
+        let mode = [
+            "launch",
+            "plan=7030",
+            "launches=1000",
+            "events=1",
+            "base=1",
+            sync,
+        ];
+        let outcome = Recording::of(uneven()).run(&mode)?;
+        let verdict = outcome.shared()?;
+        let path_1 = verdict.paths.iter().find(|p| p.path == 1);
+        assert!(
+            path_1.is_some_and(|p| (p.truth - 0.63).abs() < 0.01),
+            "{verdict}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn two_paths_whose_cost_follows_their_size() -> anyhow::Result<()> {
+    let Some(_turn) = turn("two_paths_whose_cost_follows_their_size", &NEEDS)? else {
+        return Ok(());
+    };
+    for sync in ["sync=1", "sync=10", "sync=0"] {
+        let mode = [
+            "launch",
+            "plan=7030",
+            "launches=1000",
+            "groups=path",
+            "base=1",
+            sync,
+        ];
+        Recording::of(by_size()).run(&mode)?.shared()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn equal_size_but_unequal_cost_stays_in_its_bounds() -> anyhow::Result<()> {
+    let Some(_turn) = turn("equal_size_but_unequal_cost_stays_in_its_bounds", &NEEDS)? else {
+        return Ok(());
+    };
+    for sync in ["sync=1", "sync=10", "sync=0"] {
+        let mode = ["launch", "plan=7030", "launches=500", "base=1", sync];
+        let outcome = Recording::of(uneven()).run(&mode)?;
+        // The bounds are all that can be said, and they are said.
+        let verdict = outcome.sound()?;
+        let sole = outcome.bounded.method("only one call path possible");
+        assert!(sole < 0.9, "{verdict}: {:?}", outcome.bounded.methods);
+    }
+    Ok(())
+}
+
+#[test]
+fn fifty_skewed_paths() -> anyhow::Result<()> {
+    let Some(_turn) = turn("fifty_skewed_paths", &NEEDS)? else {
+        return Ok(());
+    };
+    let zipf = ["launch", "plan=zipf", "paths=50", "launches=1000", "base=1"];
+    for (module, more) in [
+        (module(), ["sync=10", "events=1"]),
+        (by_size(), ["sync=50", "groups=path"]),
+    ] {
+        let mut module = module;
+        // Not 50 times 100 us.
+        module.kernels[0].group_ns /= 10;
+        Recording::of(module)
+            .run(&[&zipf[..], &more].concat())?
+            .shared()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn kernels_of_two_microseconds() -> anyhow::Result<()> {
+    let Some(_turn) = turn("kernels_of_two_microseconds", &NEEDS)? else {
+        return Ok(());
+    };
+    let tiny = Kernel::new("tiny", 2000)
+        .stall(0x40, "sbid", 2)
+        .stall(0x80, "sync", 1);
+    let mode = [
+        "launch",
+        "plan=7030",
+        "launches=10000",
+        "sync=100",
+        "base=1",
+    ];
+    Recording::of(Module::new(vec![tiny]))
+        .run(&mode)?
+        .shared()?;
+    Ok(())
+}
+
+#[test]
+fn kernels_of_two_seconds() -> anyhow::Result<()> {
+    let Some(_turn) = turn("kernels_of_two_seconds", &NEEDS)? else {
+        return Ok(());
+    };
+    let long = Kernel::new("long", 2_000_000_000).rate(0x40, "sbid", 100);
+    // Side by side, on two queues.
+    let mode = [
+        "launch",
+        "paths=2",
+        "launches=2",
+        "queues=2",
+        "sync=0",
+        "events=1",
+        "base=1",
+    ];
+    Recording::of(Module::new(vec![long]))
+        .run(&mode)?
+        .shared()?;
+    Ok(())
+}
+
+#[test]
+fn threads_and_queues() -> anyhow::Result<()> {
+    let Some(_turn) = turn("threads_and_queues", &NEEDS)? else {
+        return Ok(());
+    };
+    let mode = [
+        "launch",
+        "threads=3",
+        "queues=2",
+        "paths=6",
+        "plan=zipf",
+        "launches=200",
+        "sync=4",
+        "events=1",
+        "clock=1",
+        "base=1",
+    ];
+    Recording::of(module()).run(&mode)?.shared()?;
+    Ok(())
+}
+
+#[test]
+fn two_processes_at_equal_addresses() -> anyhow::Result<()> {
+    let Some(_turn) = turn("two_processes_at_equal_addresses", &NEEDS)? else {
+        return Ok(());
+    };
+    let mode = [
+        "launch",
+        "processes=2",
+        "plan=7030",
+        "launches=500",
+        "sync=5",
+        "events=1",
+        "base=1",
+    ];
+    let outcome = Recording::of(uneven()).run(&mode)?;
+    let verdict = outcome.shared()?;
+    assert_eq!(verdict.paths.len(), 4, "{:?}", verdict.paths);
+    Ok(())
+}
+
+fn other() -> Module {
+    let kernel = Kernel::new("other", 150_000).rate(0x40, "sbid", 100);
+    Module::new(vec![kernel])
+}
+
+#[test]
+fn a_place_that_is_used_again() -> anyhow::Result<()> {
+    let Some(_turn) = turn("a_place_that_is_used_again", &NEEDS)? else {
+        return Ok(());
+    };
+    let mut recording = Recording::of(module()).set("VZE_ISA_REUSE", "1");
+    recording.modules.push(other());
+    let mode = ["reload", "rounds=12", "launches=40", "base=1"];
+    recording
+        .run(&[&mode[..], &["pause_us=15000"]].concat())?
+        .certain()?;
+    // Both in one window.
+    recording
+        .run(&[&mode[..], &["events=1"]].concat())?
+        .shared()?;
+    Ok(())
+}
+
+#[test]
+fn kernels_of_one_allocation() -> anyhow::Result<()> {
+    let Some(_turn) = turn("kernels_of_one_allocation", &NEEDS)? else {
+        return Ok(());
+    };
+    let mut recording = Recording::of(Module::new(["a", "b", "c", "d"].map(kernel).to_vec()));
+    recording = recording.set("VZE_ISA_POOL", "1");
+    // The address alone tells which path it is.
+    let mode = [
+        "launch",
+        "paths=4",
+        "kernels=path",
+        "launches=1000",
+        "sync=0",
+        "base=1",
+    ];
+    recording.run(&mode)?.certain()?;
+    Ok(())
+}
+
+#[test]
+fn modules_made_before_aiprof_started() -> anyhow::Result<()> {
+    let Some(_turn) = turn("modules_made_before_aiprof_started", &NEEDS)? else {
+        return Ok(());
+    };
+    let mode: Vec<_> = blocks(&["paths=3", "launches=120"])
+        .into_iter()
+        .filter(|option| *option != "base=1")
+        .collect();
+    Recording::of(module()).run_late(&mode)?.certain()?;
+    Ok(())
+}
+
+#[test]
+fn addresses_that_nobody_asks_for() -> anyhow::Result<()> {
+    let Some(_turn) = turn("addresses_that_nobody_asks_for", &NEEDS)? else {
+        return Ok(());
+    };
+    let mode: Vec<_> = blocks(&["paths=3", "launches=120"])
+        .into_iter()
+        .filter(|option| *option != "base=1")
+        .collect();
+    Recording::of(module()).run(&mode)?.certain()?;
+    // With the probes of a driver that was patched for iaprof.
+    let patched = Recording::of(module()).set("VZE_USDT", "1");
+    patched.run(&mode)?.certain()?;
+    Ok(())
+}
+
+#[test]
+fn eight_gts() -> anyhow::Result<()> {
+    let Some(_turn) = turn("eight_gts", &NEEDS)? else {
+        return Ok(());
+    };
+    // Spread over all, and each with work of its own.
+    let mut spread = Recording::of(module()).set("VZE_GTS", "8");
+    spread.gts = 8;
+    spread
+        .run(&blocks(&["paths=3", "launches=120"]))?
+        .certain()?;
+    let mut own = Recording::of(module()).set("VZE_SUBDEVICES", "8");
+    own.gts = 8;
+    let mode = [
+        "launch",
+        "queues=8",
+        "subs=8",
+        "paths=4",
+        "launches=800",
+        "sync=16",
+        "events=1",
+        "base=1",
+    ];
+    own.run(&mode)?.shared()?;
+    Ok(())
+}
+
+#[test]
+fn drops_are_told() -> anyhow::Result<()> {
+    let Some(_turn) = turn("drops_are_told", &NEEDS)? else {
+        return Ok(());
+    };
+    let recording = Recording::of(module()).set("VZE_STALLS_DROP", "4");
+    let outcome = recording.run(&blocks(&["paths=3", "launches=300"]))?;
+    outcome.certain()?;
+    let (drops, lost_samples) = (outcome.expected.drops, outcome.expected.lost);
+    assert!(drops > 2 && lost_samples > 100, "{drops} {lost_samples}");
+    let told = lost(&outcome.stderr, "drops of samples by devices");
+    assert_eq!(told, drops, "{}", outcome.stderr);
+    Ok(())
+}
+
+#[test]
+fn one_sample_of_many() -> anyhow::Result<()> {
+    let Some(_turn) = turn("one_sample_of_many", &NEEDS)? else {
+        return Ok(());
+    };
+    let recording = Recording::of(uneven()).set("VZE_STALLS_EVERY", "7");
+    let mode = [
+        "launch",
+        "plan=7030",
+        "launches=1000",
+        "sync=10",
+        "events=1",
+        "base=1",
+    ];
+    recording.run(&mode)?.shared()?;
+    Ok(())
+}
+
+#[test]
+fn samples_of_nobody_stay_visible() -> anyhow::Result<()> {
+    let Some(_turn) = turn("samples_of_nobody_stay_visible", &NEEDS)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    // Three records of Xe2 hardware at an address where nothing is: 5 samples for
+    // another reason each (bits 37 to 44).
+    let mut record = [0; 64];
+    record[0] = 0x77;
+    record[4] = (5u8 & 7) << 5;
+    let file = shop.path("nobody");
+    std::fs::write(&file, record.repeat(3))?;
+    let run = Aiprof::counting()
+        .option("--replay-device")
+        .option(format!("xe2:{}", file.display()))
+        .command("sleep", &["0.3"])
+        .record()?;
+    let found = Found::folded(&run.folded, &["work".to_owned()].into());
+    assert_eq!(
+        (found.unattributed, found.total()),
+        (15, 15),
+        "{}",
+        run.stderr
+    );
+    Ok(())
+}
+
+/// iaprof keeps one stack for each kernel: all samples of a kernel that is launched
+/// from two call paths are charged to the latest.
+#[test]
+fn iaprof_one_stack_for_each_kernel() -> anyhow::Result<()> {
+    let Some(_turn) = turn("iaprof_one_stack_for_each_kernel", &NEEDS)? else {
+        return Ok(());
+    };
+    let verdict = Recording::of(module())
+        .run(&blocks(&["plan=7030", "launches=400"]))?
+        .certain()?;
+    let shares: BTreeMap<u32, f64> = verdict.paths.iter().map(|p| (p.path, p.found)).collect();
+    assert!((shares[&0] - 0.7).abs() < 0.02, "{shares:?}");
+    assert!((shares[&1] - 0.3).abs() < 0.02, "{shares:?}");
+    Ok(())
+}
+
+/// iaprof has one instruction base address for all processes: relative addresses of
+/// the others are taken for other kernels, or none.
+#[test]
+fn iaprof_one_instruction_base_for_all_processes() -> anyhow::Result<()> {
+    let Some(_turn) = turn("iaprof_one_instruction_base_for_all_processes", &NEEDS)? else {
+        return Ok(());
+    };
+    let mut recording = Recording::of(module());
+    recording.modules.push(other());
+    let shop = Workshop::new()?;
+    let arguments = recording.arguments(&shop, &blocks(&["paths=2", "launches=80"]))?;
+    let program = build_paths()?.display().to_string();
+    let all = format!("{program} {}", arguments.join(" "));
+    // Equal relative addresses, other bases; one after the other, the first twice.
+    let other = all
+        .replace("module=", "was=")
+        .replace("module2=", "module=");
+    let script = format!(
+        "{all} && VZE_ISA_BASE=0x900200000000 {other} && {all} && \
+         VZE_ISA_BASE=0x700300000000 {other}"
+    );
+    let program = ["sh", "-c", &script].map(str::to_owned);
+    let outcome = recording.run_program(shop, &program)?;
+    let verdict = outcome.certain()?;
+    assert_eq!(verdict.paths.len(), 8, "{:?}", verdict.paths);
+    Ok(())
+}
+
+/// iaprof drops samples that arrive before their kernel is known.
+#[test]
+fn iaprof_late_samples_lost() -> anyhow::Result<()> {
+    let Some(_turn) = turn("iaprof_late_samples_lost", &NEEDS)? else {
+        return Ok(());
+    };
+    // The program tells where its kernel lies when all samples have been read.
+    let mode: Vec<_> = blocks(&["paths=3", "launches=120", "base=2"])
+        .into_iter()
+        .filter(|option| *option != "base=1")
+        .collect();
+    let outcome = Recording::of(module()).run(&mode)?;
+    let verdict = outcome.certain()?;
+    assert_eq!(verdict.unattributed, 0, "{verdict}");
+    Ok(())
+}
+
+/// iaprof's converters print counts under other reasons than they are of.
+#[test]
+fn iaprof_counts_shifted() -> anyhow::Result<()> {
+    let Some(_turn) = turn("iaprof_counts_shifted", &NEEDS)? else {
+        return Ok(());
+    };
+    let mut kernel = Kernel::new("reasons", 100_000);
+    let mut due = BTreeMap::new();
+    for (i, reason) in REASONS.iter().enumerate() {
+        let (i, count) = (i as u32, 3 + 7 * i as u32);
+        kernel = kernel
+            .stall(0x40 + 16 * i, reason, count)
+            .stall(0x200, reason, 1 + i);
+        due.insert(
+            reason_name(reason).to_owned(),
+            u64::from(count + 1 + i) * 60,
+        );
+    }
+    let mode = blocks(&["paths=1", "launches=60"]);
+    let outcome = Recording::of(Module::new(vec![kernel])).run(&mode)?;
+    outcome.certain()?;
+    let mut found: BTreeMap<String, u64> = BTreeMap::new();
+    for (cell, got) in &outcome.found.cells {
+        *found.entry(cell.reason.clone()).or_default() += got.count;
+    }
+    assert_eq!(found, due);
+    Ok(())
+}
