@@ -8,8 +8,10 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
+use aiprof::collect::device::{DeviceOptions, DeviceSamplers, ReplaySpec};
 use aiprof::eu_stall;
 use aiprof::profile::StallReason;
+use aiprof::wire::{Event, StallWindow};
 use aiprof_tests::level_zero::driver::{Driver, Exports, Machine, NEEDS};
 use aiprof_tests::level_zero::module::{Kernel, Module, REASONS};
 use aiprof_tests::level_zero::program::{Run, build_work, run};
@@ -298,5 +300,79 @@ fn a_fifo_carries_the_same_records() -> anyhow::Result<()> {
     let bytes = reader.join().ok().context("the reader panicked")?;
     let layout = &LAYOUTS[1];
     assert_eq!(decode(&bytes, layout), expected(&run, &module, layout));
+    Ok(())
+}
+
+/// The windows of a replay device that reads the driver's FIFO, and the driver's own.
+struct Watched {
+    read: Vec<StallWindow>,
+    written: Vec<aiprof_tests::truth::Window>,
+}
+
+fn watch_live(module: &Module) -> anyhow::Result<Watched> {
+    let shop = Workshop::new()?;
+    let fifo = shop.path("stalls");
+    checked(Command::new("mkfifo").arg(&fifo))?;
+    let spec: ReplaySpec = format!("xe2:{}", fifo.display())
+        .parse()
+        .map_err(anyhow::Error::msg)?;
+    let mut samplers = DeviceSamplers::start(&DeviceOptions {
+        xe: false,
+        replay: vec![spec],
+        ..DeviceOptions::default()
+    })?;
+    let machine =
+        Machine::new(&Driver::build(Exports::All)?).set("VZE_STALLS", &fifo.display().to_string());
+    let run = run(
+        &shop,
+        &build_work()?,
+        &machine,
+        module,
+        &["late", "launches=2"],
+    )?;
+    samplers.stop();
+    anyhow::ensure!(samplers.problems().is_empty(), "{:?}", samplers.problems());
+    let window = |event| match event {
+        Event::Stalls(window) => Some(window),
+        _ => None,
+    };
+    Ok(Watched {
+        read: samplers.events().filter_map(window).collect(),
+        written: run.truth.windows,
+    })
+}
+
+/// Each record was sampled within the driver's window, and is read in one of aiprof's:
+/// that must hold the driver's.
+#[test]
+fn windows_of_a_live_fifo_hold_those_of_the_driver() -> anyhow::Result<()> {
+    let Some(_turn) = turn("windows_of_a_live_fifo_hold_those_of_the_driver", &NEEDS)? else {
+        return Ok(());
+    };
+    let module = Module::new(vec![
+        Kernel::new("long", 400_000_000).stall(0x40, "sbid", 40_000),
+    ]);
+    let watched = watch_live(&module)?;
+    let samples = |w: &StallWindow| w.counts.iter().flat_map(|c| c.counts).sum::<u32>();
+    assert_eq!(watched.read.iter().map(samples).sum::<u32>(), 80_000);
+    let mut read = watched
+        .read
+        .iter()
+        .flat_map(|w| (0..w.records).map(move |_| w));
+    let (mut all, mut held, mut worst) = (0, 0, 0);
+    for written in &watched.written {
+        for _ in 0..written.records {
+            let read = read.next().context("records are missing")?;
+            let before = read.from_ns.saturating_sub(written.t0);
+            let after = written.t1.saturating_sub(read.to_ns);
+            all += 1;
+            held += u64::from(before == 0 && after == 0);
+            worst = worst.max(before).max(after);
+        }
+    }
+    assert!(read.next().is_none());
+    eprintln!("{held} of {all} records in a window that holds the driver's; worst {worst} ns");
+    // The driver's thread may have to wait for a CPU.
+    assert!(held * 100 >= all * 95, "{held} of {all}, worst {worst} ns");
     Ok(())
 }

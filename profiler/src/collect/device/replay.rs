@@ -39,6 +39,9 @@ const RETRY: Duration = Duration::from_millis(100);
 const PIECE: usize = 1 << 20;
 /// Reads at most for one window.
 const MAX_READS: usize = 64;
+/// How long samples may lie in a driver's buffer before they can be read: xe looks at
+/// the hardware every 5 ms, which is 10 ms with a tick of 100 Hz (CONFIG_HZ).
+const BUFFERED: Duration = Duration::from_millis(10);
 /// Longest silence that is part of a window.
 const LONGEST: Duration = Duration::from_millis(250);
 
@@ -345,14 +348,13 @@ impl Replay {
 }
 
 /// When the earliest sample can have been taken that a read brings, which began at
-/// `begin`. What a driver (or a generator) hands out lies in its buffer for one
-/// [`PERIOD`] at most, so it is that much older than the last read that brought
-/// something. A silence longer than [`LONGEST`] was one: nothing was sampled in it.
+/// `begin`: [`BUFFERED`] before the last read that brought something. A silence longer
+/// than [`LONGEST`] was one: nothing was sampled in it.
 pub(super) fn window_begin(last_ns: u64, begin: u64, start_ns: u64) -> u64 {
     // Both are far below 2^64.
-    let (longest, period) = (LONGEST.as_nanos() as u64, PERIOD.as_nanos() as u64);
+    let (longest, buffered) = (LONGEST.as_nanos() as u64, BUFFERED.as_nanos() as u64);
     let from = last_ns.max(begin.saturating_sub(longest));
-    from.saturating_sub(period).max(start_ns)
+    from.saturating_sub(buffered).max(start_ns)
 }
 
 /// Takes the bytes apart: raw ones, or those of a capture.
