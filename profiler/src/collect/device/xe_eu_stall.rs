@@ -23,6 +23,9 @@ use std::{
 /// Device cycles between samples, if nobody asks for another rate: the driver's own
 /// default.
 const USUAL_CYCLES: u64 = 4 * 251;
+/// How long samples lie in the hardware's buffer before they can be read: the driver
+/// looks every 5 ms, which is 10 ms with a tick of 100 Hz (CONFIG_HZ).
+const BUFFERED: Duration = Duration::from_millis(10);
 /// Bytes read at once.
 const PIECE: usize = 1 << 20;
 /// Most reads for one window: more than the largest buffers hold.
@@ -251,7 +254,7 @@ impl Sampler {
             let begin = monotonic_ns();
             let (any, result) = self.drain(stream);
             if any {
-                let from = window_begin(last, begin, opened);
+                let from = window_begin(last, begin, opened, BUFFERED);
                 self.recorder.close(from, monotonic_ns());
                 last = begin;
             }
