@@ -8,6 +8,10 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
+use aiprof::collect::device::{DeviceOptions, DeviceSamplers, ReplaySpec};
+use aiprof::eu_stall;
+use aiprof::profile::StallReason;
+use aiprof::wire::{Event, StallWindow};
 use aiprof_tests::level_zero::driver::{Driver, Exports, Machine, NEEDS};
 use aiprof_tests::level_zero::module::{Kernel, Module, REASONS};
 use aiprof_tests::level_zero::program::{Run, build_work, run};
@@ -121,6 +125,36 @@ fn decode(bytes: &[u8], layout: &Layout) -> BTreeMap<(u64, &'static str), u64> {
     out
 }
 
+/// The same by aiprof's own decoder.
+fn decode_as_aiprof(bytes: &[u8], layout: &Layout) -> BTreeMap<(u64, &'static str), u64> {
+    let known: eu_stall::Layout = layout.name.parse().expect("a layout of aiprof");
+    assert_eq!(known.relative(), layout.relative);
+    let mut sums = eu_stall::Sums::new(known, RECORD, 1 << 16);
+    sums.add(bytes);
+    let window = sums.take(if layout.relative { ISA_BASE } else { 0 });
+    assert_eq!((window.refused, window.strange, window.drops), (0, 0, 0));
+    assert_eq!(window.records, (bytes.len() / RECORD) as u64);
+    let mut out = BTreeMap::new();
+    for count in &window.counts {
+        for (reason, n) in StallReason::ALL.into_iter().zip(count.counts) {
+            if n > 0 {
+                out.insert((count.address, short_name(reason)), n.into());
+            }
+        }
+    }
+    out
+}
+
+/// The driver's name for a reason.
+fn short_name(reason: StallReason) -> &'static str {
+    match reason.name() {
+        "pipestall" => "pipe",
+        "dist_acc" => "dist",
+        "inst_fetch" => "fetch",
+        same => same,
+    }
+}
+
 /// What the schedule and the executions of a run demand.
 fn expected(run: &Run, module: &Module, layout: &Layout) -> BTreeMap<(u64, &'static str), u64> {
     let mut out = BTreeMap::new();
@@ -173,6 +207,7 @@ fn records_hold_the_schedule() -> anyhow::Result<()> {
             "{}",
             layout.name
         );
+        assert_eq!(decode_as_aiprof(&bytes, layout), decode(&bytes, layout));
         let windows = &run.truth.windows;
         let written: u64 = windows.iter().map(|w| w.records).sum();
         assert_eq!(written, (bytes.len() / RECORD) as u64);
@@ -265,5 +300,87 @@ fn a_fifo_carries_the_same_records() -> anyhow::Result<()> {
     let bytes = reader.join().ok().context("the reader panicked")?;
     let layout = &LAYOUTS[1];
     assert_eq!(decode(&bytes, layout), expected(&run, &module, layout));
+    Ok(())
+}
+
+/// The windows of a replay device that reads the driver's FIFO, and the driver's own.
+struct Watched {
+    read: Vec<StallWindow>,
+    written: Vec<aiprof_tests::truth::Window>,
+}
+
+fn watch_live(module: &Module) -> anyhow::Result<Watched> {
+    let shop = Workshop::new()?;
+    let fifo = shop.path("stalls");
+    checked(Command::new("mkfifo").arg(&fifo))?;
+    let spec: ReplaySpec = format!("xe2:{}", fifo.display())
+        .parse()
+        .map_err(anyhow::Error::msg)?;
+    let mut samplers = DeviceSamplers::start(&DeviceOptions {
+        xe: false,
+        replay: vec![spec],
+        ..DeviceOptions::default()
+    })?;
+    let machine =
+        Machine::new(&Driver::build(Exports::All)?).set("VZE_STALLS", &fifo.display().to_string());
+    let run = run(
+        &shop,
+        &build_work()?,
+        &machine,
+        module,
+        &["late", "launches=2"],
+    )?;
+    samplers.stop();
+    anyhow::ensure!(samplers.problems().is_empty(), "{:?}", samplers.problems());
+    let window = |event| match event {
+        Event::Stalls(window) => Some(window),
+        _ => None,
+    };
+    Ok(Watched {
+        read: samplers.events().filter_map(window).collect(),
+        written: run.truth.windows,
+    })
+}
+
+/// Longer windows of the driver are not judged.
+const LATE_NS: u64 = 20_000_000;
+
+/// Each record was sampled within the driver's window, and is read in one of aiprof's:
+/// that must hold the driver's.
+#[test]
+fn windows_of_a_live_fifo_hold_those_of_the_driver() -> anyhow::Result<()> {
+    let Some(_turn) = turn("windows_of_a_live_fifo_hold_those_of_the_driver", &NEEDS)? else {
+        return Ok(());
+    };
+    let module = Module::new(vec![
+        Kernel::new("long", 400_000_000).stall(0x40, "sbid", 40_000),
+    ]);
+    let watched = watch_live(&module)?;
+    let samples = |w: &StallWindow| w.counts.iter().flat_map(|c| c.counts).sum::<u32>();
+    assert_eq!(watched.read.iter().map(samples).sum::<u32>(), 80_000);
+    let mut read = watched
+        .read
+        .iter()
+        .flat_map(|w| (0..w.records).map(move |_| w));
+    let (mut all, mut held, mut worst) = (0, 0, 0);
+    for written in &watched.written {
+        for _ in 0..written.records {
+            let read = read.next().context("records are missing")?;
+            let before = read.from_ns.saturating_sub(written.t0);
+            let after = written.t1.saturating_sub(read.to_ns);
+            // Its thread had to wait for a CPU for longer than aiprof allows for.
+            if written.t1 - written.t0 > LATE_NS {
+                continue;
+            }
+            all += 1;
+            held += u64::from(before == 0 && after == 0);
+            worst = worst.max(before).max(after);
+        }
+    }
+    assert!(read.next().is_none());
+    eprintln!("{held} of {all} records in a window that holds the driver's; worst {worst} ns");
+    assert!(all > 100, "{all}");
+    // It may also have to wait between looking at the clock and writing.
+    assert!(held * 100 >= all * 95, "{held} of {all}, worst {worst} ns");
     Ok(())
 }

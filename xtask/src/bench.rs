@@ -2,6 +2,7 @@
 
 mod analyze;
 mod bpf;
+mod device;
 mod finish;
 mod memory;
 mod probes;
@@ -25,7 +26,7 @@ use crate::packages::Group;
 use crate::proc::{capture, cargo, is_root, run, target_dir};
 
 pub(crate) const HELP: &str = "
-Measures, in a release build, all but the last two as root:
+Measures, in a release build, all but the last three as root:
 
   sampler            aiprof beside perf and bpftrace on the same workload, in
                      turns: BPF time per sample, complete stacks, CPU, memory,
@@ -36,6 +37,7 @@ Measures, in a release build, all but the last two as root:
                      function; launches a second without a loss
   analyze            `aiprof acelyzer` beside acelyzer itself and a bare copy
                      of the same generated traces: time, memory, growth
+  device             stall records of devices: decoded and added up, per second
   unwind-table FILE  rows, bytes and seconds of the unwind tables of all of FILE
 
   --rounds N    how often; medians are reported (3)
@@ -123,6 +125,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
         (Some("memory"), None) => as_root().and_then(|()| memory::main(&options(60))),
         (Some("probes"), None) => as_root().and_then(|()| probes::main(&options(3))),
         (Some("analyze"), None) => analyze::main(&options(0)),
+        (Some("device"), None) => device::main(&options(0)),
         (Some("unwind-table"), Some(file)) => unwind::main(&options(0), file),
         (Some("unwind-table"), None) => bail!("unwind-table needs a FILE"),
         (Some(other), _) => bail!("there is no bench {other:?}; see `cargo xtask help bench`"),

@@ -27,6 +27,7 @@ had --runs N inputs; with both, whichever comes first:
   capture        the reader of capture files
   aiu_records    the decoder of AIU activity records
   aiu_metrics    the reader of the AIU's metrics file
+  eu_stall       the decoder of device stall records, and of device captures
   probe_table    the reader and compiler of probe tables
   compiler_log   the reader of compiler logs of the AIU
   ideal_cycles   the reader of a kernel's ideal cycles in the inductor cache
@@ -48,6 +49,7 @@ const TARGETS: &[&str] = &[
     "capture",
     "aiu_records",
     "aiu_metrics",
+    "eu_stall",
     "probe_table",
     "compiler_log",
     "ideal_cycles",

@@ -227,6 +227,8 @@ impl Plan {
         }
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
         let devices = DeviceOptions {
+            // Launches are counted in place of samples.
+            xe: launches.is_none(),
             replay: args.replay_device,
         };
         if launches.is_some() && devices.is_on() {

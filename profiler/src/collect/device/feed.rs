@@ -6,6 +6,7 @@ use crate::{
 };
 use std::{
     collections::BTreeMap,
+    path::Path,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         mpsc::{SyncSender, TrySendError},
@@ -45,6 +46,12 @@ pub(super) enum Topic {
     Reading,
     /// Its records look wrong.
     Records,
+    /// Their counters are too small.
+    Counters,
+    /// Its device capture.
+    Saving,
+    /// A card, by its number.
+    Card,
     /// Its thread.
     Thread,
 }
@@ -92,11 +99,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Feed {
     events: SyncSender<Event>,
     status: Arc<Status>,
+    /// Folder for device captures.
+    save: Option<Arc<Path>>,
 }
 
 impl Feed {
-    pub(super) fn new(events: SyncSender<Event>, status: Arc<Status>) -> Self {
-        Self { events, status }
+    pub(super) fn new(
+        events: SyncSender<Event>,
+        status: Arc<Status>,
+        save: Option<Arc<Path>>,
+    ) -> Self {
+        Self {
+            events,
+            status,
+            save,
+        }
+    }
+
+    /// Where streams are kept, if that was asked for.
+    pub(super) fn save(&self) -> Option<&Path> {
+        self.save.as_deref()
     }
 
     pub(super) fn status(&self) -> &Status {

@@ -5,11 +5,17 @@
 //! address ([`eu_stall`](crate::eu_stall)) and hands on a window for each read. If
 //! nobody takes the windows, they grow longer; nothing is dropped for that.
 //!
+//! * `xe_eu_stall`: GPUs, through Linux's xe driver;
 //! * [`replay`]: bytes from a file, a FIFO or a socket, through the same code.
 
 mod feed;
 mod recorder;
 pub mod replay;
+mod save;
+mod subset;
+mod xe_abi;
+pub(crate) mod xe_cards;
+pub(crate) mod xe_eu_stall;
 
 pub use replay::{ReplayFormat, ReplaySpec};
 
@@ -17,7 +23,8 @@ use crate::{profile::Losses, wire::Event};
 use feed::{Control, Feed, Status, Topic};
 use std::{
     io,
-    path::PathBuf,
+    ops::RangeFrom,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, channel, sync_channel},
@@ -25,6 +32,8 @@ use std::{
     thread::JoinHandle,
     time::{Duration, Instant},
 };
+use xe_abi::{Driver, Linux};
+use xe_eu_stall::XeOptions;
 
 /// Most events that wait to be taken.
 const MAX_WAITING: usize = 256;
@@ -32,16 +41,43 @@ const MAX_WAITING: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What is sampled.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
+    /// Sample all cards of the xe driver.
+    pub xe: bool,
+    /// Device cycles between samples: 251 times 1 to 7 on all hardware so far, else the
+    /// nearest of these is taken. `None`: 1004.
+    pub cycles_per_sample: Option<u32>,
+    /// Read only one of so many records, chosen at random: less work, fewer samples.
+    /// 0 and 1: all.
+    pub one_record_of: u32,
+    /// Read the records of a device that is not known as those of the nearest that is.
+    pub nearest_layout: bool,
     /// Files, FIFOs and sockets to read in place of hardware.
     pub replay: Vec<ReplaySpec>,
+    /// A folder in which the bytes of each stream are kept as a
+    /// [device capture](crate::eu_stall::capture), `device-N.devcap`, for replay.
+    pub save: Option<PathBuf>,
+}
+
+impl Default for DeviceOptions {
+    /// All cards of the xe driver, as the driver samples by itself.
+    fn default() -> Self {
+        Self {
+            xe: true,
+            cycles_per_sample: None,
+            one_record_of: 1,
+            nearest_layout: false,
+            replay: Vec::new(),
+            save: None,
+        }
+    }
 }
 
 impl DeviceOptions {
-    /// Whether anything is to be sampled.
+    /// Whether there is anything to sample: something to replay, or a card here.
     pub fn is_on(&self) -> bool {
-        !self.replay.is_empty()
+        !self.replay.is_empty() || (self.xe && !xe_cards::cards(Path::new("/")).is_empty())
     }
 }
 
@@ -77,6 +113,15 @@ impl DeviceSamplers {
     /// # Errors
     /// What is to be replayed cannot be opened, or no thread could be started.
     pub fn start(options: &DeviceOptions) -> Result<Self, DeviceError> {
+        Self::start_on(options, &Linux, Path::new("/"))
+    }
+
+    /// With another kernel, and what it shows below a root.
+    fn start_on(
+        options: &DeviceOptions,
+        driver: &dyn Driver,
+        root: &Path,
+    ) -> Result<Self, DeviceError> {
         let (sender, events) = sync_channel(MAX_WAITING);
         let mut samplers = Self {
             events,
@@ -84,7 +129,11 @@ impl DeviceSamplers {
             status: Arc::default(),
             threads: Vec::new(),
         };
-        let feed = Feed::new(sender, samplers.status.clone());
+        let feed = Feed::new(
+            sender,
+            samplers.status.clone(),
+            options.save.as_deref().map(Arc::from),
+        );
         let mut ids = 0..;
         for (spec, id) in options.replay.iter().zip(ids.by_ref()) {
             let run = replay::start(spec, id, feed.clone(), samplers.control.clone());
@@ -94,7 +143,36 @@ impl DeviceSamplers {
             })?;
             samplers.spawn(run)?;
         }
+        if options.xe {
+            samplers.start_xe(options, driver, root, &feed, ids)?;
+        }
         Ok(samplers)
+    }
+
+    fn start_xe(
+        &mut self,
+        options: &DeviceOptions,
+        driver: &dyn Driver,
+        root: &Path,
+        feed: &Feed,
+        mut ids: RangeFrom<u32>,
+    ) -> Result<(), DeviceError> {
+        let xe = XeOptions {
+            cycles: options.cycles_per_sample,
+            nearest_layout: options.nearest_layout,
+            one_of: options.one_record_of,
+        };
+        for (card, index) in xe_cards::cards(root).iter().zip(0..) {
+            match xe_eu_stall::gts(driver, card, index, &xe) {
+                Ok(gts) => {
+                    for (gt, id) in gts.into_iter().zip(ids.by_ref()) {
+                        self.spawn(gt.run(id, feed.clone(), self.control.clone()))?;
+                    }
+                }
+                Err(problem) => self.status.problem(index, Topic::Card, Some(problem)),
+            }
+        }
+        Ok(())
     }
 
     fn spawn(&mut self, run: impl FnOnce() + Send + 'static) -> Result<(), DeviceError> {

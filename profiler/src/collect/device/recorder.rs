@@ -1,11 +1,16 @@
 //! One stream: its bytes become windows.
 
-use super::feed::{Feed, Topic};
+use super::{
+    feed::{Feed, Topic},
+    save::Save,
+    subset::Subset,
+};
 use crate::{
     eu_stall::{Layout, Splitter, Sums},
     profile::LossKind,
     wire::{DeviceStream, Event, StallWindow},
 };
+use std::io;
 
 /// Most addresses that are told apart in a window: some 25 MB for each stream.
 const MAX_ADDRESSES: usize = 1 << 18;
@@ -26,7 +31,7 @@ pub(super) struct Shape {
 #[derive(Debug)]
 pub(super) struct Recorder {
     stream: DeviceStream,
-    base: u64,
+    shape: Shape,
     splitter: Splitter,
     sums: Sums,
     feed: Feed,
@@ -36,40 +41,77 @@ pub(super) struct Recorder {
     open_from: Option<u64>,
     /// A closed window that finds no room.
     held: Option<Event>,
+    announced: bool,
     strange: u64,
     records: u64,
+    saturated: u64,
+    subset: Subset,
+    /// The device capture that is written.
+    save: Option<Save>,
 }
 
 impl Recorder {
-    /// For a stream, which is told of at once. `None`: no record can have that size.
+    /// For a stream. `None`: no record can have that size.
     pub(super) fn new(mut stream: DeviceStream, shape: Shape, feed: Feed) -> Option<Self> {
         let splitter = Splitter::new(shape.layout, shape.record_size)?;
         stream.relative = shape.layout.relative() && shape.base.is_none();
-        let base = shape.base.filter(|_| shape.layout.relative()).unwrap_or(0);
-        let held = feed.offer(Event::DeviceStream(stream.clone()));
         Some(Self {
             stream,
-            base,
+            shape,
             splitter,
             sums: Sums::new(shape.layout, shape.record_size, MAX_ADDRESSES),
             feed,
             drops: 0,
             open_from: None,
-            held,
+            held: None,
+            announced: false,
             strange: 0,
             records: 0,
+            saturated: 0,
+            subset: Subset::new(1),
+            save: None,
         })
+    }
+
+    /// Adds one of so many records only, chosen at random.
+    pub(super) fn one_of(mut self, n: u32) -> Self {
+        self.subset = Subset::new(n.max(1));
+        self
+    }
+
+    /// Tells of the stream, once; goes before all else.
+    pub(super) fn announce(&mut self) {
+        if !self.announced {
+            self.announced = true;
+            let stream = Event::DeviceStream(self.stream.clone());
+            self.held = self.feed.offer(stream);
+            if let Some(folder) = self.feed.save() {
+                let save = Save::new(folder, &self.stream, self.shape);
+                self.save = save.map_err(|error| self.save_failed(&error)).ok();
+            }
+        }
     }
 
     /// The next bytes of the stream.
     pub(super) fn add(&mut self, bytes: &[u8]) {
-        let sums = &mut self.sums;
-        self.splitter.split(bytes, |records| sums.add(records));
+        let (sums, subset, save) = (&mut self.sums, &mut self.subset, &mut self.save);
+        let size = self.splitter.record_size();
+        let mut saved = Ok(());
+        self.splitter.split(bytes, |records| {
+            subset.choose(records, size, |chosen| sums.add(chosen));
+            if let (Some(save), Ok(())) = (&mut *save, &saved) {
+                saved = save.add(records);
+            }
+        });
+        self.saved(saved);
     }
 
     /// The stream says that samples were dropped.
     pub(super) fn dropped(&mut self, times: u32) {
         self.drops = self.drops.saturating_add(times);
+        if let Some(save) = &mut self.save {
+            save.dropped(times);
+        }
     }
 
     /// The stream ended, or begins anew: what was cut off is lost.
@@ -82,6 +124,7 @@ impl Recorder {
     /// A read is over: everything since the last window was sampled between these
     /// times. Without room for the window, it stays open and grows.
     pub(super) fn close(&mut self, from_ns: u64, to_ns: u64) {
+        self.close_saved(from_ns, to_ns);
         let from = self.open_from.map_or(from_ns, |open| open.min(from_ns));
         if let Some(held) = self.held.take() {
             self.held = self.feed.offer(held);
@@ -99,6 +142,7 @@ impl Recorder {
     /// As [`close`](Self::close), but waits for room. Whether somebody wants the
     /// window.
     pub(super) fn close_waiting(&mut self, from_ns: u64, to_ns: u64) -> bool {
+        self.close_saved(from_ns, to_ns);
         let from = self.open_from.take().map_or(from_ns, |o| o.min(from_ns));
         let window = self.window(from, to_ns);
         let all = self.held.take().into_iter().chain(window);
@@ -117,15 +161,20 @@ impl Recorder {
         if self.is_empty() {
             return None;
         }
-        let sums = self.sums.take(self.base);
+        let sums = self.sums.take(self.base());
         let drops = std::mem::take(&mut self.drops).saturating_add(sums.drops);
         let status = self.feed.status();
         status.lost(LossKind::DeviceDrops, drops.into());
         status.lost(LossKind::DeviceSamplesRefused, sums.refused_samples);
         self.records = self.records.saturating_add(sums.records);
         self.strange = self.strange.saturating_add(sums.strange);
+        self.saturated = self.saturated.saturating_add(sums.saturated);
         if self.strange > self.records / STRANGE_SHARE {
             status.problem(self.stream.id, Topic::Records, Some(self.wrong_layout()));
+        }
+        // What is generated fills its counters on purpose.
+        if sums.saturated > 0 && self.stream.replayed.is_none() {
+            status.problem(self.stream.id, Topic::Counters, Some(self.too_few_bits()));
         }
         Some(Event::Stalls(StallWindow {
             stream: self.stream.id,
@@ -145,5 +194,49 @@ impl Recorder {
              another layout.",
             self.stream.name, self.strange, self.records
         )
+    }
+
+    fn too_few_bits(&self) -> String {
+        format!(
+            "{}: {} counters in {} records are at their limit of 255: there may have been more \
+             samples. A longer sampling interval helps.",
+            self.stream.name, self.saturated, self.records
+        )
+    }
+
+    fn base(&self) -> u64 {
+        let relative = self.shape.layout.relative();
+        self.shape.base.filter(|_| relative).unwrap_or(0)
+    }
+
+    fn close_saved(&mut self, from_ns: u64, to_ns: u64) {
+        if let Some(save) = &mut self.save {
+            let saved = save.close(from_ns, to_ns);
+            self.saved(saved);
+        }
+    }
+
+    /// After a failure, nothing more is saved.
+    fn saved(&mut self, result: io::Result<()>) {
+        if let Err(error) = result {
+            self.save = None;
+            self.save_failed(&error);
+        }
+    }
+
+    fn save_failed(&self, error: &io::Error) {
+        let name = &self.stream.name;
+        let text = format!("The device capture of {name} is not complete: {error}.");
+        let id = self.stream.id;
+        self.feed.status().problem(id, Topic::Saving, Some(text));
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if let Some(save) = self.save.take() {
+            let saved = save.end();
+            self.saved(saved);
+        }
     }
 }

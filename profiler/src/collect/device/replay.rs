@@ -39,8 +39,11 @@ const RETRY: Duration = Duration::from_millis(100);
 const PIECE: usize = 1 << 20;
 /// Reads at most for one window.
 const MAX_READS: usize = 64;
+/// How long what is written may have waited before: a generator writes every few
+/// milliseconds, and is a process that may have to wait for a CPU.
+const WRITTEN_LATE: Duration = Duration::from_millis(25);
 /// Longest silence that is part of a window.
-const LONGEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_millis(250);
 
 /// What the bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -335,7 +338,7 @@ impl Replay {
         }
         if any {
             self.sink.close(
-                window_begin(self.last_ns, begin, self.start_ns),
+                window_begin(self.last_ns, begin, self.start_ns, WRITTEN_LATE),
                 monotonic_ns(),
             );
             self.last_ns = begin;
@@ -345,14 +348,14 @@ impl Replay {
 }
 
 /// When the earliest sample can have been taken that a read brings, which began at
-/// `begin`. What a driver (or a generator) hands out lies in its buffer for one
-/// [`PERIOD`] at most, so it is that much older than the last read that brought
-/// something. A silence longer than [`LONGEST`] was one: nothing was sampled in it.
-pub(super) fn window_begin(last_ns: u64, begin: u64, start_ns: u64) -> u64 {
+/// `begin`: samples may lie in a buffer for some time before they can be read, so it is
+/// that much before the last read that brought something. A silence longer than
+/// [`LONGEST`] was one: nothing was sampled in it.
+pub(super) fn window_begin(last_ns: u64, begin: u64, start_ns: u64, buffered: Duration) -> u64 {
     // Both are far below 2^64.
-    let (longest, period) = (LONGEST.as_nanos() as u64, PERIOD.as_nanos() as u64);
+    let (longest, buffered) = (LONGEST.as_nanos() as u64, buffered.as_nanos() as u64);
     let from = last_ns.max(begin.saturating_sub(longest));
-    from.saturating_sub(period).max(start_ns)
+    from.saturating_sub(buffered).max(start_ns)
 }
 
 /// Takes the bytes apart: raw ones, or those of a capture.
@@ -395,6 +398,9 @@ impl Sink {
             self.told = told.clone();
             self.recorder =
                 told.and_then(|(stream, shape)| Recorder::new(stream, shape, self.feed.clone()));
+            if let Some(recorder) = &mut self.recorder {
+                recorder.announce();
+            }
         }
     }
 

@@ -32,6 +32,7 @@ fn start(spec: &str) -> DeviceSamplers {
     let replay = vec![spec.parse().unwrap()];
     DeviceSamplers::start(&DeviceOptions {
         replay,
+        xe: false,
         ..DeviceOptions::default()
     })
     .unwrap()
@@ -370,6 +371,7 @@ fn what_cannot_be_opened_is_an_error() {
         let replay = vec![format!("pvc:{}", path.display()).parse().unwrap()];
         let options = DeviceOptions {
             replay,
+            xe: false,
             ..DeviceOptions::default()
         };
         let error = DeviceSamplers::start(&options).unwrap_err();

@@ -36,7 +36,7 @@ pub(super) fn symbol_checks() -> Vec<Check> {
     vec![kptr_restrict(), kallsyms(), map_files(), debuginfod()]
 }
 
-fn version_of(release: &str) -> Option<(u32, u32)> {
+pub(super) fn version_of(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(|c: char| !c.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
@@ -154,7 +154,7 @@ fn absent(area: &'static str, name: &'static str) -> Check {
     )
 }
 
-fn has(capability: CapabilitySet) -> bool {
+pub(super) fn has(capability: CapabilitySet) -> bool {
     privileges::effective().is_ok_and(|have| privileges::covers(have, capability))
 }
 

@@ -6,6 +6,7 @@
 
 mod accelerators;
 mod bpf;
+mod eu_stall;
 mod kernel;
 mod perf;
 mod permission;
@@ -51,7 +52,7 @@ impl From<bool> for Status {
 /// fields, areas and checks are stable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// Part of the report: `kernel`, `permission`, `bpf`, `perf`, `symbols`.
+    /// Part of the report: `kernel`, `permission`, `bpf`, `perf`, `symbols`, `devices`.
     pub area: &'static str,
     /// Stable name, such as `ring_buffer`.
     pub name: &'static str,
@@ -138,6 +139,7 @@ pub fn examine() -> Report {
     checks.extend(kernel::symbol_checks());
     let uname = rustix::system::uname();
     let accelerators = accelerators::on_pci_bus();
+    checks.push(eu_stall::check(&accelerators));
     let runtimes = runtimes::find();
     Report {
         schema: 1,

@@ -1,0 +1,7 @@
+//! The decoder of device stall records, and the reader of device captures.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    aiprof::eu_stall::fuzz_records(data);
+    aiprof::eu_stall::capture::fuzz_capture(data);
+});
