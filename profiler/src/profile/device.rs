@@ -98,16 +98,20 @@ pub enum Method {
     Launches,
     /// No launch is known that can have been running.
     Unattributed,
+    /// Charged to the latest launch of its kernel, whoever made the others: what iaprof
+    /// does, whose files are read.
+    Latest,
 }
 
 impl Method {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Sole,
         Self::Durations,
         Self::Work,
         Self::Launches,
         Self::Unattributed,
+        Self::Latest,
     ];
 
     /// A short text for people.
@@ -118,12 +122,16 @@ impl Method {
             Self::Work => "shared by work size",
             Self::Launches => "shared by launch count",
             Self::Unattributed => "unattributed",
+            Self::Latest => "charged to the latest launch",
         }
     }
 
     /// Whether the stack is an estimate.
     pub fn is_estimate(self) -> bool {
-        matches!(self, Self::Durations | Self::Work | Self::Launches)
+        matches!(
+            self,
+            Self::Durations | Self::Work | Self::Launches | Self::Latest
+        )
     }
 }
 
