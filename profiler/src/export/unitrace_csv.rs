@@ -6,7 +6,7 @@
 //! place in it: call stacks, source lines, names of devices. A device here is a part
 //! that is sampled by itself, such as a GT.
 
-use super::{ExportError, text};
+use super::{ExportError, names, text};
 use crate::profile::{Profile, StallReason, StallTable, StalledDevice};
 use std::io::{BufWriter, Write};
 
@@ -64,7 +64,10 @@ fn write_device(device: &StalledDevice, out: &mut dyn Write) -> Result<(), Expor
         .into_iter()
         .filter(|(_, reason)| has_tdr || *reason != StallReason::Tdr)
         .collect();
-    let quoted = |kernel: &str| format!("\"{}\"", text::one_line(kernel));
+    let quoted = |kernel: &str| match text::one_line(kernel).as_str() {
+        "" => format!("\"{}\"", names::UNKNOWN),
+        name => format!("\"{name}\""),
+    };
     let names = device.rows.iter().map(|row| quoted(&row.kernel));
     let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
 

@@ -132,6 +132,11 @@ fn a_cut_last_line_is_not_believed() {
 }
 
 #[test]
+fn names_that_vanish_keep_their_counts() {
+    fuzz_unitrace_csv(b"Kernel, IP[Address], SbidStall[Events]\n\"\x01\", 8, 1\n\"\"\", 8, 1\n");
+}
+
+#[test]
 fn other_files_are_refused_and_sums_stop_at_the_end() {
     for text in [
         "",
