@@ -54,8 +54,8 @@ pub fn write(profile: &Profile, out: &mut dyn Write) -> Result<(), ExportError> 
 }
 
 fn add(profile: &Profile, sample: &Sample, launches: &mut BTreeMap<Launch, Instructions>) {
-    let parts = sample.device.map(|device| (device.reason, device.code));
-    let Some((Some(reason), Some(code))) = parts else {
+    let stalled_at = sample.device.and_then(|device| device.stalled_at());
+    let Some((reason, code)) = stalled_at.filter(|_| sample.count > 0) else {
         return;
     };
     let kernel = profile.str(code.kernel);
@@ -102,7 +102,10 @@ impl Frames {
                 _ => host.push(names::frame(profile, frame)),
             }
         }
-        let source = software.iter().take_while(|name| **name != kernel);
+        // Directory and file, or the file alone; a directory may be called as the kernel.
+        let is_kernel = |i: &usize| software.get(*i).is_some_and(|name| *name == kernel);
+        let at = [2, 1].into_iter().find(is_kernel).unwrap_or(0);
+        let source = software.iter().take(at);
         let source: Vec<String> = source.map(|name| names::clean(name)).collect();
         // Mnemonic, stall reason, offset.
         let mnemonic = match hardware.as_slice() {
@@ -173,8 +176,8 @@ impl Writer<'_> {
             writeln!(self.out, "metric\teu-stall-{name}\t{total}")?;
         }
         let written = |sample: &&Sample| {
-            let device = sample.device.map(|device| (device.reason, device.code));
-            matches!(device, Some((Some(_), Some(_))))
+            let device = sample.device;
+            device.is_some_and(|device| device.stalled_at().is_some())
         };
         let busy = profile.samples.iter().filter(written);
         let busy = busy.fold(0_u64, |sum, s| sum.saturating_add(s.time_ns));

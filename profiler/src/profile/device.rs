@@ -140,8 +140,13 @@ impl Method {
 pub struct DeviceCode {
     /// Name of the device kernel, demangled.
     pub kernel: StrId,
-    /// Bytes from the kernel's first instruction.
+    /// Bytes from the kernel's first instruction, or [`MANY`](Self::MANY).
     pub offset: u64,
+}
+
+impl DeviceCode {
+    /// The offset of samples of instructions that were too many to be told apart.
+    pub const MANY: u64 = u64::MAX;
 }
 
 /// What a sample of a device has beside its stack and weights.
@@ -159,4 +164,12 @@ pub struct DeviceSample {
     pub certain: u64,
     /// At most so many belong to its stack: `count` lies between both.
     pub possible: u64,
+}
+
+impl DeviceSample {
+    /// Stall reason and instruction, where both are known.
+    pub fn stalled_at(&self) -> Option<(StallReason, DeviceCode)> {
+        let code = self.code.filter(|code| code.offset != DeviceCode::MANY)?;
+        Some((self.reason?, code))
+    }
 }

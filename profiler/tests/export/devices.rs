@@ -9,7 +9,9 @@ use aiprof::export::pprof::{self, proto};
 use aiprof::export::summary::{self, SummaryOptions};
 use aiprof::export::{ExportOptions, Format, Shown, Weight, folded};
 use aiprof::import::{iaprof, unitrace_csv};
-use aiprof::profile::{Device, FrameKind, LossKind, Method, Profile, StallReason, StallTable};
+use aiprof::profile::{
+    Device, DeviceCode, FrameKind, LossKind, Method, Profile, StallReason, StallTable,
+};
 
 /// A Python program and a C++ one on two devices, one of them replayed: 30 CPU samples
 /// of 300 ms, 1,000 device samples of 500 ms, of which 900 are attributed, 60
@@ -529,4 +531,50 @@ fn sums_survive_every_format_whatever_the_schedule() {
         let again = iaprof::read(&mut text.as_slice()).unwrap();
         assert_eq!(again.total_count(), devices.device_samples);
     }
+}
+
+#[test]
+fn what_has_no_instruction_is_in_no_table_and_shares_of_nothing_in_no_stack() {
+    let mut f = Fixture::new();
+    let main = f.frame("main", FrameKind::Native);
+    let at = At {
+        device: f.device("GT0", false),
+        kernel: "src",
+        inlined: &[],
+        line: ("k.cl", 1),
+        mnemonic: "send",
+        reason: StallReason::Sbid,
+        offset: 8,
+        method: Method::Work,
+    };
+    f.device_samples(1, "a", &[main], &at, 5, 100_000);
+    let many = At {
+        offset: DeviceCode::MANY,
+        ..at
+    };
+    f.device_samples(1, "a", &[main], &many, 7, 100_000);
+    // Less than a sample, but time.
+    let part = At { offset: 16, ..at };
+    f.device_samples(1, "a", &[main], &part, 0, 50_000);
+    let profile = f.builder.finish();
+
+    assert_eq!(StallTable::of(&profile).total(), 5);
+    assert_eq!(StallTable::of(&profile).devices[0].rows.len(), 1);
+    assert_eq!(StallTable::uncounted(&profile), 7);
+    let lines = |options: &ExportOptions| {
+        let text = export(&profile, Format::Folded, options);
+        String::from_utf8(text).unwrap().lines().count()
+    };
+    assert_eq!(
+        (lines(&options()), lines(&ExportOptions::default())),
+        (2, 3)
+    );
+    // The directory is called as the kernel is.
+    let text = export(&profile, Format::Iaprof, &options());
+    let text = String::from_utf8(text).unwrap();
+    assert!(
+        text.contains("\tsrc/k.cl\n") && text.contains("\tsrc\n"),
+        "{text}"
+    );
+    assert_eq!(text.matches("eustall").count(), 1, "{text}");
 }

@@ -1,6 +1,7 @@
 //! One line of iaprof's text.
 
 use super::Counts;
+use crate::profile::DeviceCode;
 
 /// What a line says.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,8 +75,9 @@ impl<'a> Record<'a> {
                 for (count, number) in counts.iter_mut().zip(numbers) {
                     *count = decimal(number)?;
                 }
+                let offset = hexadecimal(offset)?;
                 Some(Self::Stall {
-                    offset: hexadecimal(offset)?,
+                    offset: Some(offset).filter(|offset| *offset != DeviceCode::MANY)?,
                     mnemonic: decimal(mnemonic)?,
                     counts,
                 })
