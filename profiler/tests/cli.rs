@@ -297,6 +297,14 @@ fn recordings_of_iaprof_become_any_output_and_go_back() {
     let row = csv.lines().last().unwrap();
     let fields: Vec<&str> = row.split(',').map(str::trim).collect();
     assert_eq!(fields[..3], ["\"CopyBufferRectBytes2d\"", "100", "15"]);
+    // What was written is read: without call paths and times.
+    let table = write(dir.path(), "table.csv", &csv);
+    let output = run(&["report", table.to_str().unwrap(), "--by-stall"]);
+    assert_eq!(
+        stdout(&output),
+        "[unknown];0;[no call paths];-;active_[g];CopyBufferRectBytes2d_[G];0x100_[g] 15\n\
+         [unknown];0;[no call paths];-;sbid_[g];CopyBufferRectBytes2d_[G];0xf8_[g] 45\n"
+    );
     let svg = report(&["--format", "svg"]);
     assert!(svg.contains("replayed (synthetic or recorded) device: GPU (recorded by iaprof)"));
 

@@ -1,8 +1,9 @@
 //! `aiprof diff`: what changed between two profiles.
 
+use super::input::{self, Foreign};
 use super::output::OutputFile;
 use super::profile_out::{ValueArgs, ViewArgs};
-use super::{input, screen, usage_error};
+use super::{screen, usage_error};
 use crate::export::diff::{self, DiffOptions, Widths};
 use crate::export::folded::{self, FoldedStacks};
 use crate::export::{self, Format, Weight};
@@ -23,11 +24,13 @@ const ROWS: usize = 30;
                         lengths compare. Red frames grew, blue ones shrank."
 )]
 pub(crate) struct DiffArgs {
-    /// Profile from before: folded stacks, a capture (.aiprof), or iaprof's text
+    /// Profile from before: folded stacks, a capture (.aiprof), or what iaprof or
+    /// unitrace's stall sampling wrote
     #[arg(value_hint = ValueHint::FilePath)]
     before: PathBuf,
 
-    /// Profile from after: folded stacks, a capture (.aiprof), or iaprof's text
+    /// Profile from after: folded stacks, a capture (.aiprof), or what iaprof or
+    /// unitrace's stall sampling wrote
     #[arg(value_hint = ValueHint::FilePath)]
     after: PathBuf,
 
@@ -129,11 +132,12 @@ pub(crate) fn run(args: &DiffArgs) -> Result<()> {
     }
 }
 
-/// Reads folded stacks, or makes them from a capture or a recording of iaprof.
+/// Reads folded stacks, or makes them from a capture or a recording of another
+/// tool.
 fn read(path: &Path, values: ValueArgs) -> Result<FoldedStacks> {
     let context = || format!("cannot read {}", path.display());
     let is_capture = Format::from_extension(path) == Some(Format::Capture);
-    if is_capture || input::is_iaprof(path) {
+    if is_capture || Foreign::of(path).is_some() {
         let replay = ReplayOptions {
             inlines: true,
             kernel_stacks: true,

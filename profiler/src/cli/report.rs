@@ -1,9 +1,10 @@
-//! `aiprof report`: a capture, or a recording of iaprof, becomes any other output.
+//! `aiprof report`: a capture, or a recording of another tool, becomes any other output.
 
+use super::input::{self, Foreign};
 use super::output::OutputFile;
 use super::profile_out::{self, Destination, ProfileFormat, ValueArgs, ViewArgs};
 use super::trace_out::{self, TraceOut};
-use super::{input, screen, usage_error};
+use super::{screen, usage_error};
 use crate::export::{Format, Weight};
 use crate::import::capture::ReplayOptions;
 use anyhow::Result;
@@ -13,7 +14,8 @@ use std::path::PathBuf;
 /// Options of `aiprof report`.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// Capture, as written by `aiprof -o FILE.aiprof`, or what iaprof wrote
+    /// Capture, as written by `aiprof -o FILE.aiprof`, or what iaprof or unitrace's
+    /// stall sampling wrote
     #[arg(value_hint = ValueHint::FilePath)]
     capture: PathBuf,
 
@@ -67,9 +69,9 @@ pub(crate) fn run(args: &ReportArgs) -> Result<()> {
         launches: args.values.launches(),
     };
     if destination.is_trace() {
-        if input::is_iaprof(&args.capture) {
+        if Foreign::of(&args.capture).is_some() {
             return Err(usage_error(
-                "a trace needs a capture: iaprof's recordings have counts, no events",
+                "a trace needs a capture: this file has counts, no events",
             ));
         }
         let out = match file {

@@ -8,6 +8,7 @@ pub mod inductor;
 pub mod json;
 pub mod open;
 pub mod perfetto;
+pub mod stall_profile;
 pub mod unitrace_csv;
 
 pub use capture::fuzz_capture;

@@ -83,6 +83,25 @@ struct Reader {
     first_skipped: Option<u64>,
 }
 
+/// Whether a file that begins like this is a table of stalls, as far as its first lines
+/// tell.
+pub fn is_stall_csv(head: &[u8]) -> bool {
+    let lines = head.split(|byte| *byte == b'\n');
+    let mut lines = lines
+        .map(|line| line.trim_ascii())
+        .filter(|l| !l.is_empty());
+    let is_banner = |line: &[u8]| line.starts_with(b"=== Device #");
+    let is_header = |line: &[u8]| {
+        let line = String::from_utf8_lossy(line);
+        line.starts_with(KERNEL) && line.contains(IP)
+    };
+    match lines.next() {
+        Some(first) if is_banner(first) => lines.next().is_some_and(is_header),
+        Some(first) => is_header(first),
+        None => false,
+    }
+}
+
 /// Reads a file.
 ///
 /// Rows of one instruction are added up.

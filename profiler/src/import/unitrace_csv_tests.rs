@@ -44,6 +44,9 @@ fn all_decimal_offsets_are_hexadecimal_and_names_have_commas() {
     );
     assert_eq!(rows[1].counts, counts(&[(Control, 7), (InstFetch, 2)]));
     assert_eq!(stalls.skipped, 0);
+    assert!(is_stall_csv(PVC.as_bytes()) && !is_stall_csv(b"\n\na;b 1\n"));
+    let metrics = b"\n=== Device #0 Metrics ===\n\nKernel, GlobalInstanceId, GpuTime[ns]\n";
+    assert!(!is_stall_csv(metrics));
 }
 
 #[test]
