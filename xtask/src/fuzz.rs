@@ -36,6 +36,8 @@ had --runs N inputs; with both, whichever comes first:
   trace_json     the reader of JSON traces
   perfetto       the reader of Perfetto traces, and what writes them
   device_isa     the decoder of device instructions
+  unitrace_csv   the reader of unitrace's table of stalls, and its writer
+  iaprof         the reader of iaprof's recordings, and their writer
 
 Starts from real files, keeps what it learns in target/fuzz/corpus/TARGET, and
 leaves an input that fails in target/fuzz/failures/TARGET; give that file to
@@ -59,6 +61,8 @@ const TARGETS: &[&str] = &[
     "perfetto",
     "device_isa",
     "zebin",
+    "unitrace_csv",
+    "iaprof",
 ];
 
 /// Seconds for each target when a person asks.
