@@ -139,6 +139,30 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "SPEC")]
     replay_device: Vec<ReplaySpec>,
 
+    /// Do not sample accelerators
+    ///
+    /// By default, what Intel GPUs of the xe driver stall on is sampled and charged to the
+    /// call paths that launched it. Only one profiler can sample a device at a time.
+    #[arg(long, conflicts_with_all = ["replay_device", "device_cycles", "device_share", "save_device"])]
+    no_devices: bool,
+
+    /// Device cycles between two samples of a device; the nearest that it can
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    device_cycles: Option<u32>,
+
+    /// Read only one of N samples of a device, chosen at random
+    #[arg(long, value_name = "N", default_value_t = DeviceOptions::default().one_record_of,
+          value_parser = value_parser!(u32).range(1..))]
+    device_share: u32,
+
+    /// Read an unknown device's samples as those of the nearest that is known
+    #[arg(long)]
+    nearest_layout: bool,
+
+    /// Keep the bytes of each device in this folder too, for --replay-device
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    save_device: Option<PathBuf>,
+
     /// Use this eBPF object in place of the built-in one
     #[arg(long, value_name = "FILE", hide = true, value_hint = ValueHint::FilePath)]
     bpf_object: Option<PathBuf>,
@@ -226,17 +250,20 @@ impl Plan {
             ));
         }
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
-        let devices = DeviceOptions {
-            // Launches are counted in place of samples.
-            xe: launches.is_none(),
-            replay: args.replay_device,
-        };
-        if launches.is_some() && devices.is_on() {
+        if launches.is_some() && !args.replay_device.is_empty() {
             return Err(usage_error(
                 "--events counts launches, and --replay-device samples what they did: \
                  choose one, or write a capture and report it both ways",
             ));
         }
+        let devices = DeviceOptions {
+            xe: !args.no_devices && launches.is_none(),
+            cycles_per_sample: args.device_cycles,
+            one_record_of: args.device_share,
+            nearest_layout: args.nearest_layout,
+            replay: args.replay_device,
+            save: args.save_device,
+        };
         let probes = destination.keeps_events() || launches.is_some() || devices.is_on();
         if args.conditional_collection && !probes {
             return Err(usage_error(
