@@ -293,3 +293,6 @@ impl KernelPlaces {
         sent.is_some_and(|sent| sent.is_ok())
     }
 }
+
+#[cfg(test)]
+mod tests;
