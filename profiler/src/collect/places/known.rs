@@ -36,8 +36,8 @@ const MAX_SEARCHES: u32 = 8;
 const AGAIN: Duration = Duration::from_millis(100);
 /// Most doublings of that.
 const MAX_DOUBLINGS: u32 = 6;
-/// How long what is known of mappings is believed.
-const MAPS_HOLD: Duration = Duration::from_millis(100);
+/// How long what is known of mappings is believed, in times that it took to read them.
+const MAPS_HOLD: u32 = 10;
 
 /// How long after a search for code another one is waited for.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -109,7 +109,8 @@ struct View {
     memory: ProcessMemory,
     heap: Vec<Region>,
     own: Vec<Region>,
-    at: Instant,
+    /// Until when it is believed.
+    until: Instant,
 }
 
 /// All that is known.
@@ -545,15 +546,16 @@ impl Kernel {
 
 /// A process's memory, opened or looked at anew if need be.
 fn view(view: &mut Option<View>, pid: u32) -> Option<&View> {
-    let is_new = view.as_ref().is_some_and(|v| v.pid == pid && v.at.elapsed() < MAPS_HOLD);
+    let is_new = view.as_ref().is_some_and(|v| v.pid == pid && Instant::now() < v.until);
     if !is_new {
+        let begun = Instant::now();
         let opened = ProcessMemory::open(pid).and_then(|memory| {
             Ok(View {
                 pid,
                 memory,
                 heap: inspect::regions(pid)?,
                 own: inspect::accessible(pid)?,
-                at: Instant::now(),
+                until: Instant::now() + begun.elapsed() * MAPS_HOLD,
             })
         });
         *view = opened
