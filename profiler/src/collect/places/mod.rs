@@ -313,3 +313,5 @@ impl KernelPlaces {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod service_tests;
