@@ -110,9 +110,9 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "N", requires = "every", value_parser = value_parser!(u32).range(1..))]
     keep: Option<u32>,
 
-    /// Let programs say when their launches are recorded, as they do for VTune and unitrace
+    /// Let programs say when their launches are recorded
     ///
-    /// By __itt_resume and __itt_pause; before the first of these by the variable
+    /// As they do for VTune and unitrace: by __itt_resume and __itt_pause; before the first of these by the variable
     /// PTI_ENABLE_COLLECTION: off where it is unset or begins with 0. Other calls are
     /// left out and counted. Samples are not concerned.
     #[arg(long)]
@@ -131,7 +131,7 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     aiu_timing: bool,
 
-    /// Sample a device that is a file: a recording, a FIFO or a socket (repeatable)
+    /// Sample a device that is a file, a FIFO or a socket (repeatable)
     ///
     /// LAYOUT:PATH[,gt=N][,card=N][,base=0xADDR][,cycles=N][,name=TEXT], as in
     /// xe2:/tmp/stalls. Its samples go through the same code as those of hardware, and
