@@ -246,3 +246,120 @@ fn inputs_that_are_wrong_are_named_and_leave_nothing_behind() {
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
     assert_eq!(left.len(), 2, "{left:?}");
 }
+
+/// Two intervals of 10 ms as iaprof writes them; in the second the device is busy for
+/// 80 % of the time, with 60 samples of one kernel.
+const IAPROF: &str = "\
+interval\t0\t100.010000
+interval\t1\t100.020000
+string\t1\tmatrix.dpcpp
+string\t2\t_start;main;NEO::SysCalls::ioctl;ioctl
+string\t3\tcopy_buffer_rect.builtin_kernel
+string\t4\tCopyBufferRectBytes2d
+kernel\t0xffff1000\t1\t1409108\t2\t3\t4
+string\t5\tmul
+eustall\t0xf8\t5\t0\t0\t0\t0\t0\t45\t0\t0\t0\t0
+eustall\t0x100\t5\t15\t0\t0\t0\t0\t0\t0\t0\t0\t0
+metric\tbusy-percent\t80
+";
+
+#[test]
+fn recordings_of_iaprof_become_any_output_and_go_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = write(dir.path(), "recorded.txt", IAPROF);
+    let input = input.to_str().unwrap();
+    let report = |options: &[&str]| {
+        let output = run(&[&["report", input], options].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let host = "matrix.dpcpp;1409108;_start;main;NEO::SysCalls::ioctl;ioctl;-";
+    let kernel = "copy_buffer_rect.builtin_kernel_[G];CopyBufferRectBytes2d_[G]";
+    // 45 and 15 of 60 samples, of 8 ms.
+    assert_eq!(
+        report(&[]),
+        format!(
+            "{host};{kernel};mul_[g];active_[g];0x100_[g] 2000\n\
+             {host};{kernel};mul_[g];sbid_[g];0xf8_[g] 6000\n"
+        )
+    );
+    let inverted = report(&["--inverted", "--by-stall", "--weight", "samples"]);
+    let last = inverted.lines().last().unwrap();
+    assert!(
+        last.starts_with("0xf8_[g];mul_[g];CopyBufferRectBytes2d_[G];"),
+        "{last}"
+    );
+    assert!(
+        last.contains(";sbid_[g];-;ioctl;") && last.ends_with(";matrix.dpcpp 45"),
+        "{last}"
+    );
+    let csv = report(&["--format", "unitrace-csv"]);
+    let row = csv.lines().last().unwrap();
+    let fields: Vec<&str> = row.split(',').map(str::trim).collect();
+    assert_eq!(fields[..3], ["\"CopyBufferRectBytes2d\"", "100", "15"]);
+    // What was written is read: without call paths and times.
+    let table = write(dir.path(), "table.csv", &csv);
+    let output = run(&["report", table.to_str().unwrap(), "--by-stall"]);
+    assert_eq!(
+        stdout(&output),
+        "[unknown];0;[no call paths];-;active_[g];CopyBufferRectBytes2d_[G];0x100_[g] 15\n\
+         [unknown];0;[no call paths];-;sbid_[g];CopyBufferRectBytes2d_[G];0xf8_[g] 45\n"
+    );
+    let svg = report(&["--format", "svg"]);
+    assert!(svg.contains("replayed (synthetic or recorded) device: GPU (recorded by iaprof)"));
+
+    let again = dir.path().join("again.iaprof");
+    let again = again.to_str().unwrap();
+    report(&["-o", again]);
+    let text = std::fs::read_to_string(again).unwrap();
+    for line in [
+        "eustall\t0xf8\t5\t0\t0\t0\t0\t0\t45\t0\t0\t0\t0",
+        "metric\teu-stall-sbid\t45",
+    ] {
+        assert!(text.lines().any(|l| l == line), "no {line} in {text}");
+    }
+    let output = run(&["diff", input, again]);
+    assert!(stdout(&output).contains("no change"), "{}", stdout(&output));
+}
+
+#[test]
+fn what_iaprof_does_not_record_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let untimed = IAPROF.replace("busy-percent", "frequency-MHz");
+    let input = write(dir.path(), "recorded.txt", &untimed);
+    let input = input.to_str().unwrap();
+    let output = run(&["report", input]);
+    assert!(
+        stderr(&output).contains("values are numbers of samples"),
+        "{}",
+        stderr(&output)
+    );
+    assert!(
+        stdout(&output).ends_with(";0xf8_[g] 45\n"),
+        "{}",
+        stdout(&output)
+    );
+    for args in [
+        &["report", input, "--events", "launches"][..],
+        &["report", input, "--format", "chrome"],
+        &["report", input, "--format", "iaprof", "--cpu-only"],
+        &["report", input, "--format", "pprof", "--inverted"],
+        &["diff", input, input],
+    ] {
+        let output = run(args);
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+    }
+    let tiber = write(
+        dir.path(),
+        "tiber.folded",
+        "a;1;-;k_[G];mul_[g];sbid_[g];0xf8_[g]45\n",
+    );
+    let output = run(&["diff", tiber.to_str().unwrap(), tiber.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("sed -E"), "{}", stderr(&output));
+}

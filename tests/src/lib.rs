@@ -10,6 +10,7 @@
 //! * [`child`]: processes that end with their test;
 //! * [`folded`]: reads folded stacks;
 //! * [`chain`]: states which call chains are right and counts those that are not;
+//! * [`iga`]: listings of device code by Intel's disassembler;
 //! * [`level_zero`]: Level Zero programs, our virtual driver and Intel's real one;
 //! * [`trace`]: reads Chrome traces and checks them;
 //! * [`truth`]: reads the virtual driver's truth files;
@@ -30,6 +31,7 @@ pub mod aiu_trace;
 pub mod chain;
 pub mod child;
 pub mod folded;
+pub mod iga;
 pub mod level_zero;
 pub mod monitor;
 pub mod mount;

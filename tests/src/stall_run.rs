@@ -168,15 +168,25 @@ impl Recording {
     /// # Errors
     /// When something fails.
     pub fn run_program(&self, shop: Workshop, program: &[String]) -> anyhow::Result<Outcome> {
-        let _fifos = self.fifos(&shop)?;
-        let mut command = self.machine(&shop)?.command(&binary()?);
-        command.args(self.replay(&shop)).args(&self.options);
+        let (stdout, stderr) = self.record(&shop, program)?;
+        Outcome::new(shop, self, Account::read(&stdout)?, stderr)
+    }
+
+    /// Runs any program under aiprof, which writes `run.aiprof` into the workshop:
+    /// what both said, on stdout and stderr.
+    ///
+    /// # Errors
+    /// When something fails.
+    pub fn record(&self, shop: &Workshop, program: &[String]) -> anyhow::Result<(String, String)> {
+        let _fifos = self.fifos(shop)?;
+        let mut command = self.machine(shop)?.command(&binary()?);
+        command.args(self.replay(shop)).args(&self.options);
         command.arg("-o").arg(shop.path("run.aiprof")).arg("--");
         let output = command.args(program).stdin(Stdio::null()).output()?;
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         ensure!(output.status.success(), "{}: {stderr}", output.status);
-        let stdout = String::from_utf8_lossy(&output.stdout);
-        Outcome::new(shop, self, Account::read(&stdout)?, stderr)
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok((stdout, stderr))
     }
 }
 
@@ -271,8 +281,7 @@ impl Outcome {
             .filter(|e| e.kind == Kind::Kernel)
             .filter_map(|e| e.kernel.clone())
             .collect();
-        let file = report(&shop, "out.folded", &["--weight", "samples"])?;
-        let folded = Folded::parse(&std::fs::read_to_string(&file)?)?;
+        let folded = report_folded(&shop)?;
         let pprof = pprof::read(&report(&shop, "out.pb.gz", &[])?)?;
         Ok(Self {
             expected: Expected::new(&truth, &accounts, recording.stream.slack_ns())?,
@@ -349,6 +358,15 @@ impl Outcome {
         ensure!(far.is_empty(), "{verdict}\n{far:#?}\n{methods:#?}");
         Ok(verdict)
     }
+}
+
+/// `run.aiprof` of a workshop as folded stacks, in counts.
+///
+/// # Errors
+/// When it cannot be reported or read.
+pub fn report_folded(shop: &Workshop) -> anyhow::Result<Folded> {
+    let file = report(shop, "out.folded", &["--weight", "samples"])?;
+    Folded::parse(&std::fs::read_to_string(&file)?)
 }
 
 /// `aiprof report run.aiprof -o FILE OPTIONS` in a workshop.

@@ -4,13 +4,18 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Context as _;
+
 use aiprof_tests::aiprof::{Aiprof, lost};
+use aiprof_tests::folded::{Folded, base};
 use aiprof_tests::level_zero::module::{Kernel, Module, REASONS};
 use aiprof_tests::level_zero::program::build_paths;
-use aiprof_tests::need::turn;
-use aiprof_tests::stall_run::{NEEDS, Recording, Stream};
+use aiprof_tests::level_zero::real;
+use aiprof_tests::need::{Need, turn};
+use aiprof_tests::stall_run::{NEEDS, Recording, Stream, report_folded};
 use aiprof_tests::stall_truth::{Found, reason_name};
-use aiprof_tests::workload::Workshop;
+use aiprof_tests::truth::Truth;
+use aiprof_tests::workload::{Workshop, source_path};
 
 /// A kernel of 200 us, or as long as said, seen 250 times in a millisecond.
 fn kernel(name: &str) -> Kernel {
@@ -398,6 +403,134 @@ fn samples_of_nobody_stay_visible() -> anyhow::Result<()> {
         "{}",
         run.stderr
     );
+    Ok(())
+}
+
+/// A recording of compiled kernels, whose schedule is this text.
+fn compiled(shop: &Workshop, schedule: &str) -> anyhow::Result<Recording> {
+    let file = shop.path("schedule");
+    std::fs::write(&file, schedule)?;
+    let mut recording = Recording::of(Module::default())
+        .set("VZE_STALLS_FORMAT", "pvc")
+        .set("VZE_SCHEDULE", &file.display().to_string());
+    recording.modules.clear();
+    Ok(recording)
+}
+
+/// Frames of the device's source, mnemonic and counts, by kernel and offset.
+type Shown = BTreeMap<(String, u64), (Vec<String>, String, u64)>;
+
+fn shown(folded: &Folded, kernels: &[&str]) -> anyhow::Result<Shown> {
+    let mut out: Shown = BTreeMap::new();
+    for line in &folded.lines {
+        let Some(mark) = line.frames.iter().position(|f| f == "-") else {
+            continue;
+        };
+        let device: Vec<&str> = line.frames[mark + 1..].iter().map(|f| base(f)).collect();
+        let [source @ .., mnemonic, _reason, offset] = device.as_slice() else {
+            anyhow::bail!("{line}");
+        };
+        let kernel = source.iter().find(|f| kernels.contains(f));
+        let kernel = kernel.with_context(|| format!("no kernel in {line}"))?;
+        let offset = offset.strip_prefix("0x").context("no offset")?;
+        let key = ((*kernel).to_owned(), u64::from_str_radix(offset, 16)?);
+        let source = source.iter().map(|&f| f.to_owned()).collect();
+        let entry = out.entry(key).or_default();
+        *entry = (source, (*mnemonic).to_owned(), entry.2 + line.value);
+    }
+    Ok(out)
+}
+
+#[test]
+fn compiled_code_has_its_lines_and_mnemonics() -> anyhow::Result<()> {
+    let needs = [&NEEDS[..], &real::NEEDS].concat();
+    let Some(_turn) = turn("compiled_code_has_its_lines_and_mnemonics", &needs)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let built = real::compile_listed(&shop, "ai.cl", real::Product::Pvc)?;
+    // Each instruction is seen, each a different number of times.
+    let mut schedule = String::new();
+    for (kernel, listing) in &built.listings {
+        schedule += &format!("kernel {kernel} ns=100000\n");
+        for (i, instruction) in listing.iter().enumerate() {
+            let (offset, count) = (instruction.offset, 1 + i % 7);
+            schedule += &format!("stall {kernel} {offset:#x} sbid {count}\n");
+        }
+    }
+    let recording = compiled(&shop, &schedule)?;
+    let program = [
+        build_paths()?.display().to_string(),
+        "launch".to_owned(),
+        "paths=3".to_owned(),
+        "kernels=path".to_owned(),
+        "launches=60".to_owned(),
+        "base=1".to_owned(),
+        format!("module={}", built.zebin.display()),
+    ];
+    let (_, stderr) = recording.record(&shop, &program)?;
+    let names: Vec<&str> = built.listings.keys().map(String::as_str).collect();
+    let shown = shown(&report_folded(&shop)?, &names)?;
+    let (mut with_line, mut other_line) = (0, Vec::new());
+    for (kernel, listing) in &built.listings {
+        for (i, listed) in listing.iter().enumerate() {
+            let key = (kernel.clone(), listed.offset);
+            let found = shown.get(&key);
+            let (source, mnemonic, count) = found.with_context(|| format!("{listed:?}"))?;
+            assert_eq!(*count, 20 * (1 + i as u64 % 7), "{kernel} {listed:?}");
+            assert_eq!(mnemonic, &listed.mnemonic, "{kernel} {listed:?}");
+            let Some(line) = listed.line else { continue };
+            with_line += 1;
+            if source.last() != Some(&format!("ai.cl:{line}")) {
+                other_line.push((listed, source));
+            }
+        }
+    }
+    assert!(with_line > 200, "{with_line}; {stderr}");
+    // Instructions that load arguments or were made late are of other lines by DWARF
+    // than by the listing.
+    let allowed = with_line / 10;
+    assert!(other_line.len() <= allowed, "{allowed}: {other_line:#?}");
+    // Nothing but what was seen.
+    let instructions: usize = built.listings.values().map(Vec::len).sum();
+    assert_eq!(shown.len(), instructions);
+    Ok(())
+}
+
+#[test]
+fn a_python_program() -> anyhow::Result<()> {
+    let needs = [&NEEDS[..], &real::NEEDS, &[Need::Tool("python3")]].concat();
+    let Some(_turn) = turn("a_python_program", &needs)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let built = real::compile_listed(&shop, "ai.cl", real::Product::Pvc)?;
+    let recording = compiled(
+        &shop,
+        "kernel matmul ns=0 group_ns=20000\nrate matmul 0x40 sbid 300\n\
+         kernel softmax ns=300000\nrate softmax 0x40 send 100\n\
+         kernel adam ns=100000\nrate adam 0x40 dist 50\n",
+    )?;
+    let program = [
+        "python3".to_owned(),
+        source_path("ze_ai.py").display().to_string(),
+        built.zebin.display().to_string(),
+        "40".to_owned(),
+    ];
+    recording.record(&shop, &program)?;
+    let truth = Truth::read(&shop.path("truth.json"))?;
+    let due: BTreeMap<String, u64> = truth
+        .stalls()
+        .into_iter()
+        .map(|((kernel, ..), n)| (kernel, n))
+        .collect();
+    let mut found: BTreeMap<String, u64> = BTreeMap::new();
+    let names = ["matmul", "softmax", "adam"];
+    for ((kernel, offset), (.., n)) in shown(&report_folded(&shop)?, &names)? {
+        assert_eq!(offset, 0x40);
+        *found.entry(kernel).or_default() += n;
+    }
+    assert_eq!(found, due);
     Ok(())
 }
 

@@ -54,22 +54,38 @@ def new(function, *arguments):
     return handle
 
 
-def set_up(module):
+def open_device():
+    """Context, device and an immediate command list."""
     check(ze.zeInit(0))
     one = c_uint32(1)
     driver = new(ze.zeDriverGet, byref(one))
     device = new(ze.zeDeviceGet, driver, byref(one))
     context = new(ze.zeContextCreate, driver, byref(Desc(0xD)))
+    # A queue description: in order.
+    immediate = new(ze.zeCommandListCreateImmediate, context, device, byref(Desc(0xE)))
+    return context, device, immediate
+
+
+def load(context, device, module):
+    """A module of native code."""
     desc = ModuleDesc(0x1B, None, 1, len(module), module, None, None)
     handle = c_void_p()
     check(ze.zeModuleCreate(context, device, byref(desc), byref(handle), None))
-    name = c_char_p()
-    check(ze.zeModuleGetKernelNames(handle, byref(one), byref(name)))
-    kernel = new(ze.zeKernelCreate, handle, byref(KernelDesc(0x1D, None, 0, name.value)))
+    return handle
+
+
+def new_kernel(module, name):
+    kernel = new(ze.zeKernelCreate, module, byref(KernelDesc(0x1D, None, 0, name)))
     check(ze.zeKernelSetGroupSize(kernel, 8, 2, 1))
-    # A queue description: in order.
-    immediate = new(ze.zeCommandListCreateImmediate, context, device, byref(Desc(0xE)))
-    return immediate, kernel, name.value.decode()
+    return kernel
+
+
+def set_up(binary):
+    context, device, immediate = open_device()
+    module = load(context, device, binary)
+    one, name = c_uint32(1), c_char_p()
+    check(ze.zeModuleGetKernelNames(module, byref(one), byref(name)))
+    return immediate, new_kernel(module, name.value), name.value.decode()
 
 
 def launch(immediate, kernel, width):
@@ -99,4 +115,5 @@ def main():
     print(json.dumps(account))
 
 
-main()
+if __name__ == "__main__":
+    main()

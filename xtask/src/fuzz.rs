@@ -35,6 +35,9 @@ had --runs N inputs; with both, whichever comes first:
   acelyzer_args  the reader of acelyzer's command line
   trace_json     the reader of JSON traces
   perfetto       the reader of Perfetto traces, and what writes them
+  device_isa     the decoder of device instructions
+  unitrace_csv   the reader of unitrace's table of stalls, and its writer
+  iaprof         the reader of iaprof's recordings, and their writer
 
 Starts from real files, keeps what it learns in target/fuzz/corpus/TARGET, and
 leaves an input that fails in target/fuzz/failures/TARGET; give that file to
@@ -56,6 +59,10 @@ const TARGETS: &[&str] = &[
     "acelyzer_args",
     "trace_json",
     "perfetto",
+    "device_isa",
+    "zebin",
+    "unitrace_csv",
+    "iaprof",
 ];
 
 /// Seconds for each target when a person asks.

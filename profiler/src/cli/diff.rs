@@ -1,12 +1,13 @@
 //! `aiprof diff`: what changed between two profiles.
 
+use super::input::{self, Foreign};
 use super::output::OutputFile;
-use super::profile_out::{ProfileFormat, ValueArgs, ViewArgs};
+use super::profile_out::{ValueArgs, ViewArgs};
 use super::{screen, usage_error};
 use crate::export::diff::{self, DiffOptions, Widths};
 use crate::export::folded::{self, FoldedStacks};
-use crate::export::{self, Format};
-use crate::import::capture::{self, ReplayOptions};
+use crate::export::{self, Format, Weight};
+use crate::import::capture::ReplayOptions;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum, ValueHint};
 use std::fs::File;
@@ -23,11 +24,13 @@ const ROWS: usize = 30;
                         lengths compare. Red frames grew, blue ones shrank."
 )]
 pub(crate) struct DiffArgs {
-    /// Profile from before: folded stacks, or a capture (.aiprof)
+    /// Profile from before: folded stacks, a capture (.aiprof), or what iaprof or
+    /// unitrace's stall sampling wrote
     #[arg(value_hint = ValueHint::FilePath)]
     before: PathBuf,
 
-    /// Profile from after: folded stacks, or a capture (.aiprof)
+    /// Profile from after: folded stacks, a capture (.aiprof), or what iaprof or
+    /// unitrace's stall sampling wrote
     #[arg(value_hint = ValueHint::FilePath)]
     after: PathBuf,
 
@@ -129,16 +132,24 @@ pub(crate) fn run(args: &DiffArgs) -> Result<()> {
     }
 }
 
-/// Reads folded stacks, or makes them from a capture.
+/// Reads folded stacks, or makes them from a capture or a recording of another
+/// tool.
 fn read(path: &Path, values: ValueArgs) -> Result<FoldedStacks> {
     let context = || format!("cannot read {}", path.display());
-    if Format::from_extension(path) == Some(Format::from(ProfileFormat::Capture)) {
+    let is_capture = Format::from_extension(path) == Some(Format::Capture);
+    if is_capture || Foreign::of(path).is_some() {
         let replay = ReplayOptions {
             inlines: true,
             kernel_stacks: true,
             launches: values.launches(),
         };
-        let profile = capture::replay(path, &replay)?;
+        let profile = input::profile(path, &replay)?;
+        if values.weight() == Weight::Time && input::tells_no_times(&profile) {
+            let path = path.display();
+            return Err(usage_error(format!(
+                "{path} tells no times: compare numbers of samples, with --weight samples"
+            )));
+        }
         let mut text = Vec::new();
         let options = ViewArgs::default().options(values);
         export::write(&profile, Format::Folded, &options, &mut text)?;

@@ -9,6 +9,7 @@ mod completions;
 mod diff;
 mod doctor;
 mod driver_tables;
+mod input;
 mod log;
 mod man;
 mod output;

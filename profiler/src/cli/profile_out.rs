@@ -5,7 +5,7 @@ use super::{screen, usage_error};
 use crate::aggregate::LaunchOptions;
 use crate::export::summary::SummaryOptions;
 use crate::export::{self, ExportOptions, Format, Shown, Weight};
-use crate::profile::Profile;
+use crate::profile::{Profile, StallTable};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -21,6 +21,10 @@ pub(crate) enum ProfileFormat {
     Svg,
     /// pprof, gzipped
     Pprof,
+    /// Stall counts by device instruction, as unitrace writes them
+    UnitraceCsv,
+    /// iaprof's interchange text: stalls by launch and instruction
+    Iaprof,
     /// Chrome trace, for Perfetto and speedscope
     Chrome,
     /// The recording itself, for `aiprof report`
@@ -33,6 +37,8 @@ impl From<ProfileFormat> for Format {
             ProfileFormat::Folded => Self::Folded,
             ProfileFormat::Svg => Self::Svg,
             ProfileFormat::Pprof => Self::Pprof,
+            ProfileFormat::UnitraceCsv => Self::UnitraceCsv,
+            ProfileFormat::Iaprof => Self::Iaprof,
             ProfileFormat::Chrome => Self::Chrome,
             ProfileFormat::Capture => Self::Capture,
         }
@@ -173,6 +179,11 @@ impl ViewArgs {
                 )));
             }
         }
+        if self.cpu_only && matches!(format, Some(Format::UnitraceCsv | Format::Iaprof)) {
+            return Err(usage_error(
+                "--cpu-only leaves nothing for this format: it has samples of devices only",
+            ));
+        }
         let events = matches!(format, Some(Format::Chrome | Format::Capture));
         for (given, option) in [
             (self.device_only, "--device-only"),
@@ -285,7 +296,7 @@ impl Destination {
 
 fn unknown_extension(path: &Path) -> anyhow::Error {
     usage_error(format!(
-        "the name {} does not tell the format: use .folded, .svg, .pb.gz, .json or .aiprof, or say --format",
+        "the name {} does not tell the format: use .folded, .svg, .pb.gz, .json, .stalls.csv, .iaprof or .aiprof, or say --format",
         path.display()
     ))
 }
@@ -300,9 +311,27 @@ pub(crate) fn write_file(
     options: &ExportOptions,
     mut file: OutputFile,
 ) -> Result<()> {
+    say_what_is_left_out(profile, format);
     let context = format!("cannot write {}", file.path().display());
     export::write(profile, format, options, &mut file).context(context)?;
     file.commit()
+}
+
+/// Tables of stalls have no place for some samples.
+fn say_what_is_left_out(profile: &Profile, format: Format) {
+    if !matches!(format, Format::UnitraceCsv | Format::Iaprof) {
+        return;
+    }
+    let written = StallTable::of(profile).total();
+    match StallTable::uncounted(profile) {
+        0 if written == 0 => {
+            tracing::warn!("no device was sampled: the table of stalls is empty");
+        }
+        0 => {}
+        n => tracing::warn!(
+            "{n} device samples without a stall reason or an instruction are not in the table"
+        ),
+    }
 }
 
 /// Writes a profile to stdout.
@@ -314,6 +343,7 @@ pub(crate) fn write_stdout(
     format: Format,
     options: &ExportOptions,
 ) -> Result<()> {
+    say_what_is_left_out(profile, format);
     let mut out = BufWriter::new(io::stdout().lock());
     export::write(profile, format, options, &mut out).context("cannot write to stdout")?;
     out.flush().context("cannot write to stdout")

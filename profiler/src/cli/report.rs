@@ -1,11 +1,12 @@
-//! `aiprof report`: a capture becomes any other output.
+//! `aiprof report`: a capture, or a recording of another tool, becomes any other output.
 
+use super::input::{self, Foreign};
 use super::output::OutputFile;
 use super::profile_out::{self, Destination, ProfileFormat, ValueArgs, ViewArgs};
 use super::trace_out::{self, TraceOut};
 use super::{screen, usage_error};
-use crate::export::Format;
-use crate::import::capture::{self, ReplayOptions};
+use crate::export::{Format, Weight};
+use crate::import::capture::ReplayOptions;
 use anyhow::Result;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
@@ -13,7 +14,8 @@ use std::path::PathBuf;
 /// Options of `aiprof report`.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// Capture, as written by `aiprof -o FILE.aiprof`
+    /// Capture, as written by `aiprof -o FILE.aiprof`, or what iaprof or unitrace's
+    /// stall sampling wrote
     #[arg(value_hint = ValueHint::FilePath)]
     capture: PathBuf,
 
@@ -67,17 +69,26 @@ pub(crate) fn run(args: &ReportArgs) -> Result<()> {
         launches: args.values.launches(),
     };
     if destination.is_trace() {
+        if Foreign::of(&args.capture).is_some() {
+            return Err(usage_error(
+                "a trace needs a capture: this file has counts, no events",
+            ));
+        }
         let out = match file {
             Some((file, _)) => TraceOut::File(file),
             None => TraceOut::Stdout,
         };
         return trace_out::from_file(&args.capture, options, args.title.as_deref(), out);
     }
-    let mut profile = capture::replay(&args.capture, &options)?;
+    let mut profile = input::profile(&args.capture, &options)?;
     if let Some(title) = &args.title {
         profile.meta.title.clone_from(title);
     }
-    let export = args.view.options(args.values);
+    let mut export = args.view.options(args.values);
+    if export.weight == Weight::Time && input::tells_no_times(&profile) {
+        tracing::warn!("the recording tells no times: values are numbers of samples");
+        export.weight = Weight::Samples;
+    }
     match (file, destination) {
         (Some((file, format)), _) => profile_out::write_file(&profile, format, &export, file),
         (None, Destination::Stdout(format)) => profile_out::write_stdout(&profile, format, &export),

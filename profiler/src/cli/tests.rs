@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::collect::config::{Event, RecordConfig};
+use crate::collect::device::DeviceOptions;
 use crate::export::{Format, Shown, Weight};
 use profile_out::Destination;
 use record::Plan;
@@ -126,7 +127,7 @@ fn every_option_reaches_the_configuration() {
             command: "make -j8".into(),
             launches: None,
             probes: None,
-            devices: crate::collect::device::DeviceOptions::default(),
+            devices: DeviceOptions::default(),
             bpf_object: Some("x.o".into()),
         }
     );

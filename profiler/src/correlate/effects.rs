@@ -45,12 +45,13 @@ pub(super) fn apply(open: &Open, now: u64, world: &mut World) {
         Effect::Release(object) => {
             let entered = open.call.start_ns;
             let pid = open.call.pid;
-            let mut ended = None;
+            let mut ended = Vec::new();
             if let Some((handle, (handles, room))) = object_of(open, object).zip(world.known(open))
             {
                 ended = handles.release(object, handle, entered, room);
             }
-            let gone = ended.map(|number| KernelChange::Gone(pid, number, now));
+            let gone = ended.into_iter();
+            let gone = gone.map(|number| KernelChange::Gone(pid, number, now));
             world.kernel_changes.extend(gone);
             true
         }
@@ -111,9 +112,19 @@ fn new_kernel(open: &Open, now: u64, world: &mut World) -> bool {
             return true;
         }
     }
+    let name = open.name.clone();
+    // Made by an inner layer inside of this call: the same kernel.
+    let made_inside = |since_ns: &u64| *since_ns >= open.call.start_ns;
+    let inner = handles.kernels.since_ns(handle).filter(made_inside);
+    let inner = inner.and_then(|_| handles.kernels.get(handle));
+    let (number, code_since_ns) = match inner {
+        Some(inner) => (inner.number, inner.code_since_ns),
+        None => handles.kernel_number(module, name.as_ref(), now, room),
+    };
     let kernel = Kernel {
-        number: room.kernel_number(),
-        name: open.name.clone().map_or(Name::Missing, Name::Known),
+        number,
+        code_since_ns,
+        name: name.map_or(Name::Missing, Name::Known),
         local: [0; 3],
         module: module.and_then(|module| handles.module(module)),
         is_doubtful,

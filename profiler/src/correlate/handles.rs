@@ -28,8 +28,12 @@ pub struct ModuleImage {
 /// A kernel.
 #[derive(Debug)]
 pub(super) struct Kernel {
-    /// Numbers the kernels of the recording from 1: handles are used again.
+    /// Numbers the kernels of the recording from 1: handles are used again. Two
+    /// handles of one kernel of one module have one number: its code is there once.
     pub(super) number: u64,
+    /// Since when its code is there: it stays until the module ends. `None`: as long
+    /// as the kernel.
+    pub(super) code_since_ns: Option<u64>,
     pub(super) name: Name,
     /// Group size, 0 if not set.
     pub(super) local: [u32; 3],
@@ -190,10 +194,16 @@ impl Room {
 pub(super) struct Handles {
     pub(super) kernels: Objects<Kernel>,
     modules: Objects<Rc<ModuleImage>>,
+    /// Numbers of the kernels of modules, and since when they are known, by the
+    /// module's handle.
+    code: FxHashMap<u64, Vec<(Rc<str>, u64, u64)>>,
     pub(super) lists: Objects<List>,
     pub(super) queues: Objects<Queue>,
     pub(super) ranges: Ranges,
 }
+
+/// Most kernels of a module whose handles are known to have the same code.
+const MODULE_KERNELS: usize = 1 << 14;
 
 /// Work on a list of unknown kind: beyond this the list is taken for an immediate
 /// one, for programs execute their lists.
@@ -236,11 +246,37 @@ impl Handles {
         })
     }
 
+    /// The number of a kernel that is made, and since when its module's code of that
+    /// name is there.
+    pub(super) fn kernel_number(
+        &mut self,
+        module: Option<u64>,
+        name: Option<&Rc<str>>,
+        now: u64,
+        room: &mut Room,
+    ) -> (u64, Option<u64>) {
+        let known = module.filter(|&module| self.modules.get(module).is_some());
+        let Some((module, name)) = known.zip(name) else {
+            return (room.kernel_number(), None);
+        };
+        let kernels = self.code.entry(module).or_default();
+        if let Some((_, number, since_ns)) = kernels.iter().find(|known| known.0 == *name) {
+            return (*number, Some(*since_ns));
+        }
+        let number = room.kernel_number();
+        let fits = kernels.len() < MODULE_KERNELS;
+        if fits {
+            kernels.push((name.clone(), number, now));
+        }
+        (number, fits.then_some(now))
+    }
+
     /// A kernel by its handle, made known if it was not.
     pub(super) fn kernel(&mut self, handle: u64, room: &mut Room) -> Option<&mut Kernel> {
         if self.kernels.get(handle).is_none() {
             let unseen = Kernel {
                 number: room.kernel_number(),
+                code_since_ns: None,
                 name: Name::Unseen,
                 local: [0; 3],
                 module: None,
@@ -259,6 +295,11 @@ impl Handles {
         now: u64,
         room: &mut Room,
     ) -> bool {
+        // Made by an inner layer inside of the same call, or another one since.
+        let is_new = self.modules.get(handle).is_none_or(|old| *old != image);
+        if is_new {
+            self.code.remove(&handle);
+        }
         self.within(room, |all| {
             all.modules.insert(handle, image, now);
         })
@@ -403,19 +444,28 @@ impl Handles {
     }
 
     /// Takes an owner of an object away, in a call that was entered then. Gives the
-    /// number of a kernel that ended with it.
+    /// numbers of the kernels whose code ended with it.
     pub(super) fn release(
         &mut self,
         object: Object,
         handle: u64,
         entered_ns: u64,
         room: &mut Room,
-    ) -> Option<u64> {
+    ) -> Vec<u64> {
         let mut recorded = 0;
-        let mut ended = None;
+        let mut ended = Vec::new();
         self.within_always(room, |all| match object {
-            Object::Kernel => ended = all.kernels.release(handle, entered_ns),
-            Object::Module => drop(all.modules.release(handle, entered_ns)),
+            Object::Kernel => {
+                let kernel = all.kernels.release(handle, entered_ns);
+                let own = kernel.filter(|kernel| kernel.code_since_ns.is_none());
+                ended.extend(own.map(|kernel| kernel.number));
+            }
+            Object::Module => {
+                if all.modules.release(handle, entered_ns).is_some() {
+                    let code = all.code.remove(&handle).unwrap_or_default();
+                    ended.extend(code.into_iter().map(|(_, number, _)| number));
+                }
+            }
             Object::Queue => drop(all.queues.release(handle, entered_ns)),
             Object::List | Object::Graph => {
                 let list = all.lists.release(handle, entered_ns);
@@ -423,7 +473,7 @@ impl Handles {
             }
         });
         room.recorded += recorded;
-        ended.map(|kernel| kernel.number)
+        ended
     }
 
     fn within_always(&mut self, room: &mut Room, change: impl FnOnce(&mut Self)) {

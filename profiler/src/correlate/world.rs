@@ -144,7 +144,7 @@ impl World {
             number: kernel.number,
             name: kernel.name.of_kernel(placed.kernel),
             module: kernel.module.clone(),
-            since_ns,
+            since_ns: kernel.code_since_ns.unwrap_or(since_ns),
             placed: placed.clone(),
         }));
     }

@@ -117,13 +117,11 @@ impl DeviceTotals {
 
     /// How much of the estimate is certain all the same.
     fn bound(&self) -> String {
-        if self.estimated == 0 {
-            return String::new();
+        match (self.estimated, self.certain) {
+            (0, _) => String::new(),
+            (_, 0) => " (none of it certain)".to_owned(),
+            (all, part) => format!(" ({} of it certain)", text::share(part, all)),
         }
-        format!(
-            " ({} of it certain)",
-            text::share(self.certain, self.estimated)
-        )
     }
 }
 

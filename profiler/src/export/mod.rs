@@ -11,6 +11,7 @@ mod device_kernels;
 pub mod diff;
 pub mod folded;
 pub mod html;
+pub mod iaprof;
 mod launches;
 mod legend;
 mod names;
@@ -24,6 +25,7 @@ pub mod tables;
 mod text;
 pub mod trace;
 pub mod trace_events;
+pub mod unitrace_csv;
 
 use crate::profile::{Profile, Sample};
 use std::io::{self, Write};
@@ -39,6 +41,10 @@ pub enum Format {
     Svg,
     /// pprof's `profile.proto`, gzip-compressed, see [`pprof`].
     Pprof,
+    /// Stall counts by instruction, see [`unitrace_csv`].
+    UnitraceCsv,
+    /// iaprof's interchange text, see [`iaprof`].
+    Iaprof,
     /// A Chrome trace, see [`chrome`]. It is made of events, never of a finished
     /// profile: [`write()`] refuses it.
     Chrome,
@@ -49,10 +55,12 @@ pub enum Format {
 
 impl Format {
     /// All formats, in the order in which help texts list them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::Folded,
         Self::Svg,
         Self::Pprof,
+        Self::UnitraceCsv,
+        Self::Iaprof,
         Self::Chrome,
         Self::Capture,
     ];
@@ -63,6 +71,8 @@ impl Format {
             Self::Folded => "folded",
             Self::Svg => "svg",
             Self::Pprof => "pprof",
+            Self::UnitraceCsv => "unitrace-csv",
+            Self::Iaprof => "iaprof",
             Self::Chrome => "chrome",
             Self::Capture => "capture",
         }
@@ -74,6 +84,8 @@ impl Format {
             Self::Folded => "folded",
             Self::Svg => "svg",
             Self::Pprof => "pb.gz",
+            Self::UnitraceCsv => "stalls.csv",
+            Self::Iaprof => "iaprof",
             Self::Chrome => "json",
             Self::Capture => "aiprof",
         }
@@ -83,7 +95,8 @@ impl Format {
     /// extension is not known.
     ///
     /// `.folded`, `.collapsed` and `.txt` are folded stacks, `.svg` is a flame
-    /// graph, `.pb.gz` and `.pprof` are pprof, `.json` and `.json.gz` are Chrome
+    /// graph, `.pb.gz` and `.pprof` are pprof, `.stalls.csv` is unitrace's table of
+    /// stalls, `.iaprof` is iaprof's text, `.json` and `.json.gz` are Chrome
     /// traces, `.aiprof` is a capture.
     pub fn from_extension(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
@@ -94,6 +107,8 @@ impl Format {
             (".svg", Self::Svg),
             (".pb.gz", Self::Pprof),
             (".pprof", Self::Pprof),
+            (".stalls.csv", Self::UnitraceCsv),
+            (".iaprof", Self::Iaprof),
             (".json", Self::Chrome),
             (".json.gz", Self::Chrome),
             (".aiprof", Self::Capture),
@@ -202,7 +217,9 @@ pub enum ExportError {
     #[error("a Chrome trace is made from a recording's events, not from a finished profile")]
     TraceNotWritable,
     /// The name is not one of [`Format::ALL`].
-    #[error("unknown format `{0}` (known: folded, svg, pprof, chrome, capture)")]
+    #[error(
+        "unknown format `{0}` (known: folded, svg, pprof, unitrace-csv, iaprof, chrome, capture)"
+    )]
     UnknownFormat(String),
     /// A line of a folded file is not `STACK VALUE`.
     #[error("line {line}: not a folded stack (expected `frame;frame;... VALUE`)")]
@@ -259,6 +276,8 @@ pub fn write(
         Format::Folded => folded::write(profile, options, out),
         Format::Svg => svg::write(profile, options, out),
         Format::Pprof => pprof::write(profile, options, out),
+        Format::UnitraceCsv => unitrace_csv::write(profile, out),
+        Format::Iaprof => iaprof::write(profile, out),
         Format::Chrome => Err(ExportError::TraceNotWritable),
         Format::Capture => Err(ExportError::CaptureNotWritable),
     }

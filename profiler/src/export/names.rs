@@ -96,17 +96,7 @@ pub(super) fn is_device_offset(name: &str) -> bool {
 
 /// The kind that a folded name's suffix stands for, if it has one.
 pub(super) fn kind_of_suffix(name: &str) -> Option<FrameKind> {
-    const WITH_SUFFIX: [FrameKind; 6] = [
-        FrameKind::Inlined,
-        FrameKind::Kernel,
-        FrameKind::Jit,
-        FrameKind::Interpreter,
-        FrameKind::DeviceSoftware,
-        FrameKind::DeviceHardware,
-    ];
-    WITH_SUFFIX
-        .into_iter()
-        .find(|kind| name.ends_with(kind.suffix()))
+    FrameKind::of_suffix(name).map(|(_, kind)| kind)
 }
 
 #[cfg(test)]

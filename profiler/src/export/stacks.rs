@@ -306,8 +306,10 @@ fn values_by_stack(profile: &Profile, options: &ExportOptions) -> Vec<(Key, u64)
             Weight::Samples => sample.count,
             Weight::Bytes => sample.bytes,
         };
-        // A call without a launch, a launch without bytes: not of this weight.
-        if value == 0 && profile.values == Values::Launches {
+        // A call without a launch, a launch without bytes, a share of device samples
+        // that is less than one: not of this weight.
+        let may_lack = profile.values == Values::Launches || sample.device.is_some();
+        if value == 0 && may_lack {
             continue;
         }
         let reason = sample.device.and_then(|device| device.reason);

@@ -3,11 +3,16 @@
 pub mod capture;
 pub mod compiler_info;
 pub mod compiler_log;
+pub mod iaprof;
 pub mod inductor;
 pub mod json;
 pub mod open;
 pub mod perfetto;
+pub mod stall_profile;
+pub mod unitrace_csv;
 
 pub use capture::fuzz_capture;
 pub use compiler_log::fuzz_compiler_log;
+pub use iaprof::fuzz_iaprof;
 pub use inductor::fuzz_ideal_cycles;
+pub use unitrace_csv::fuzz_unitrace_csv;

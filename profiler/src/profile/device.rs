@@ -98,16 +98,20 @@ pub enum Method {
     Launches,
     /// No launch is known that can have been running.
     Unattributed,
+    /// Charged to the latest launch of its kernel, whoever made the others: what iaprof
+    /// does, whose files are read.
+    Latest,
 }
 
 impl Method {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Sole,
         Self::Durations,
         Self::Work,
         Self::Launches,
         Self::Unattributed,
+        Self::Latest,
     ];
 
     /// A short text for people.
@@ -118,12 +122,16 @@ impl Method {
             Self::Work => "shared by work size",
             Self::Launches => "shared by launch count",
             Self::Unattributed => "unattributed",
+            Self::Latest => "charged to the latest launch",
         }
     }
 
     /// Whether the stack is an estimate.
     pub fn is_estimate(self) -> bool {
-        matches!(self, Self::Durations | Self::Work | Self::Launches)
+        matches!(
+            self,
+            Self::Durations | Self::Work | Self::Launches | Self::Latest
+        )
     }
 }
 
@@ -132,8 +140,13 @@ impl Method {
 pub struct DeviceCode {
     /// Name of the device kernel, demangled.
     pub kernel: StrId,
-    /// Bytes from the kernel's first instruction.
+    /// Bytes from the kernel's first instruction, or [`MANY`](Self::MANY).
     pub offset: u64,
+}
+
+impl DeviceCode {
+    /// The offset of samples of instructions that were too many to be told apart.
+    pub const MANY: u64 = u64::MAX;
 }
 
 /// What a sample of a device has beside its stack and weights.
@@ -151,4 +164,12 @@ pub struct DeviceSample {
     pub certain: u64,
     /// At most so many belong to its stack: `count` lies between both.
     pub possible: u64,
+}
+
+impl DeviceSample {
+    /// Stall reason and instruction, where both are known.
+    pub fn stalled_at(&self) -> Option<(StallReason, DeviceCode)> {
+        let code = self.code.filter(|code| code.offset != DeviceCode::MANY)?;
+        Some((self.reason?, code))
+    }
 }

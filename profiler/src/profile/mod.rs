@@ -163,6 +163,22 @@ impl FrameKind {
     }
 }
 
+impl FrameKind {
+    /// A name without the suffix that it ends in, and the kind which that stands for.
+    pub fn of_suffix(name: &str) -> Option<(&str, Self)> {
+        const WITH_SUFFIX: [FrameKind; 6] = [
+            FrameKind::Inlined,
+            FrameKind::Kernel,
+            FrameKind::Jit,
+            FrameKind::Interpreter,
+            FrameKind::DeviceSoftware,
+            FrameKind::DeviceHardware,
+        ];
+        let plain = |kind: Self| Some((name.strip_suffix(kind.suffix())?, kind));
+        WITH_SUFFIX.into_iter().find_map(plain)
+    }
+}
+
 /// One named frame.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {

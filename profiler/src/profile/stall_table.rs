@@ -39,7 +39,7 @@ impl StallTable {
     pub fn of(profile: &Profile) -> Self {
         let mut rows: BTreeMap<(DeviceId, &str, u64), Counts> = BTreeMap::new();
         for (sample, device) in device_samples(profile) {
-            let (Some(reason), Some(code)) = (device.reason, device.code) else {
+            let Some((reason, code)) = device.stalled_at().filter(|_| sample.count > 0) else {
                 continue;
             };
             let key = (device.device, profile.str(code.kernel), code.offset);
@@ -73,7 +73,7 @@ impl StallTable {
     /// Device samples of a profile that a table cannot hold.
     pub fn uncounted(profile: &Profile) -> u64 {
         device_samples(profile)
-            .filter(|(_, device)| device.reason.is_none() || device.code.is_none())
+            .filter(|(_, device)| device.stalled_at().is_none())
             .fold(0, |sum, (sample, _)| sum.saturating_add(sample.count))
     }
 

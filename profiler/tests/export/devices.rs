@@ -8,7 +8,10 @@ use aiprof::export::diff::{self, DiffOptions};
 use aiprof::export::pprof::{self, proto};
 use aiprof::export::summary::{self, SummaryOptions};
 use aiprof::export::{ExportOptions, Format, Shown, Weight, folded};
-use aiprof::profile::{Device, FrameKind, LossKind, Method, Profile, StallReason, StallTable};
+use aiprof::import::{iaprof, unitrace_csv};
+use aiprof::profile::{
+    Device, DeviceCode, FrameKind, LossKind, Method, Profile, StallReason, StallTable,
+};
 
 /// A Python program and a C++ one on two devices, one of them replayed: 30 CPU samples
 /// of 300 ms, 1,000 device samples of 500 ms, of which 900 are attributed, 60
@@ -432,4 +435,146 @@ fn a_replayed_device_without_samples_is_named_too() {
     let svg = String::from_utf8(svg).unwrap();
     assert!(svg.contains("replayed (synthetic or recorded) device: file x.bin</text>"));
     assert!(svg.contains("No samples were recorded."));
+}
+
+#[test]
+fn tables_of_stalls_survive_unitraces_csv() {
+    let csv = export(&ai(), Format::UnitraceCsv, &ExportOptions::default());
+    let read = unitrace_csv::read(&mut csv.as_slice()).unwrap();
+    assert_eq!(read.skipped, 0);
+    let table = StallTable::of(&ai());
+    let rows =
+        |table: &StallTable| -> Vec<_> { table.devices.iter().map(|d| d.rows.clone()).collect() };
+    assert_eq!(rows(&read.table), rows(&table));
+    check("ai.stalls.csv", &String::from_utf8(csv).unwrap());
+    let nothing = export(
+        &fixtures::typical(),
+        Format::UnitraceCsv,
+        &ExportOptions::default(),
+    );
+    assert!(nothing.is_empty());
+}
+
+#[test]
+fn profiles_survive_iaprofs_text_but_for_what_it_has_no_place_for() {
+    let text = export(&ai(), Format::Iaprof, &ExportOptions::default());
+    check("ai.iaprof", std::str::from_utf8(&text).unwrap());
+    let again = iaprof::read(&mut text.as_slice()).unwrap();
+    assert_eq!(again.losses.iter().count(), 0);
+    let folded = |profile: &Profile| {
+        let options = ExportOptions {
+            shown: Shown::Device,
+            ..options()
+        };
+        let text = export(profile, Format::Folded, &options);
+        let lines = String::from_utf8(text).unwrap();
+        let lines = lines.lines().map(|line| {
+            let dropped = [
+                "tile::load_[G];",
+                "gemm.cl:40_[G];",
+                "copy_buffer_rect.cl:3_[G];",
+            ];
+            dropped
+                .iter()
+                .fold(line.to_owned(), |line, d| line.replace(d, ""))
+        });
+        lines.collect::<Vec<_>>()
+    };
+    assert_eq!(folded(&again), folded(&ai()));
+    let (before, after) = (DeviceTotals::of(&ai()), DeviceTotals::of(&again));
+    assert_eq!(after.unattributed, before.unattributed);
+    assert_eq!(after.estimated, before.attributed + before.estimated);
+    assert!(after.device_ns.abs_diff(before.device_ns) < 1000);
+}
+
+#[test]
+fn sums_survive_every_format_whatever_the_schedule() {
+    for seed in 0..30 {
+        let profile = fixtures::random_devices(seed);
+        let total: u64 = profile.samples.iter().map(|s| s.count).sum();
+        for options in [
+            options(),
+            ExportOptions {
+                by_stall: true,
+                ..options()
+            },
+            ExportOptions {
+                inverted: true,
+                ..options()
+            },
+        ] {
+            let text = export(&profile, Format::Folded, &options);
+            assert_eq!(folded::read(&mut text.as_slice()).unwrap().total, total);
+        }
+        let message = pprof::convert(&profile, &ExportOptions::default());
+        let sum = |from: usize| -> u64 {
+            let values = message
+                .sample
+                .iter()
+                .flat_map(|s| s.value.iter().skip(from));
+            values.map(|v| *v as u64).sum()
+        };
+        let stalls: i64 = message.sample.iter().flat_map(|s| &s.value[4..]).sum();
+        let time = profile.total_time_ns();
+        // Counts and times of both kinds, and device counts once more by reason.
+        assert_eq!(sum(0), total + time + stalls as u64);
+        let devices = DeviceTotals::of(&profile);
+        assert_eq!(stalls as u64, devices.device_samples);
+        assert_eq!(
+            devices.attributed + devices.estimated + devices.unattributed,
+            devices.device_samples
+        );
+        let csv = export(&profile, Format::UnitraceCsv, &options());
+        let table = unitrace_csv::read(&mut csv.as_slice()).unwrap().table;
+        assert_eq!(table.total(), devices.device_samples);
+        let text = export(&profile, Format::Iaprof, &options());
+        let again = iaprof::read(&mut text.as_slice()).unwrap();
+        assert_eq!(again.total_count(), devices.device_samples);
+    }
+}
+
+#[test]
+fn what_has_no_instruction_is_in_no_table_and_shares_of_nothing_in_no_stack() {
+    let mut f = Fixture::new();
+    let main = f.frame("main", FrameKind::Native);
+    let at = At {
+        device: f.device("GT0", false),
+        kernel: "src",
+        inlined: &[],
+        line: ("k.cl", 1),
+        mnemonic: "send",
+        reason: StallReason::Sbid,
+        offset: 8,
+        method: Method::Work,
+    };
+    f.device_samples(1, "a", &[main], &at, 5, 100_000);
+    let many = At {
+        offset: DeviceCode::MANY,
+        ..at
+    };
+    f.device_samples(1, "a", &[main], &many, 7, 100_000);
+    // Less than a sample, but time.
+    let part = At { offset: 16, ..at };
+    f.device_samples(1, "a", &[main], &part, 0, 50_000);
+    let profile = f.builder.finish();
+
+    assert_eq!(StallTable::of(&profile).total(), 5);
+    assert_eq!(StallTable::of(&profile).devices[0].rows.len(), 1);
+    assert_eq!(StallTable::uncounted(&profile), 7);
+    let lines = |options: &ExportOptions| {
+        let text = export(&profile, Format::Folded, options);
+        String::from_utf8(text).unwrap().lines().count()
+    };
+    assert_eq!(
+        (lines(&options()), lines(&ExportOptions::default())),
+        (2, 3)
+    );
+    // The directory is called as the kernel is.
+    let text = export(&profile, Format::Iaprof, &options());
+    let text = String::from_utf8(text).unwrap();
+    assert!(
+        text.contains("\tsrc/k.cl\n") && text.contains("\tsrc\n"),
+        "{text}"
+    );
+    assert_eq!(text.matches("eustall").count(), 1, "{text}");
 }

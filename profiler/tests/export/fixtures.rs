@@ -301,3 +301,36 @@ pub(crate) fn random(seed: u64, stacks: u64, depth: u64, functions: u64) -> Prof
 pub(crate) fn frames(profile: &Profile, sample: &Sample) -> Vec<Frame> {
     profile.stack_frames(sample.stack).cloned().collect()
 }
+
+/// A random profile of CPU and device samples, whose device kernels share names,
+/// offsets, mnemonics and stacks.
+pub(crate) fn random_devices(seed: u64) -> Profile {
+    let mut random = Random::new(seed);
+    let mut f = Fixture::new();
+    let devices = [f.device("GT0", false), f.device("GT1", true)];
+    let host: Vec<LocationId> = (0..5)
+        .map(|i| f.frame(&format!("host_{i}"), FrameKind::Native))
+        .collect();
+    for _ in 0..200 {
+        let mut pick = |limit: u64| random.below(limit);
+        let stack = host[..pick(6) as usize].to_vec();
+        let pid = pick(3) as u32;
+        let (count, time) = (1 + pick(9), pick(20_000_000));
+        if pick(3) == 0 {
+            f.weighed(pid, "p", &stack, count, time);
+            continue;
+        }
+        let at = At {
+            device: devices[pick(2) as usize],
+            kernel: ["a", "b<int, 2>", "send"][pick(3) as usize],
+            inlined: [&[][..], &["send"]][pick(2) as usize],
+            line: ("k.cl", pick(5) as u32),
+            mnemonic: ["send", "sync", "mul"][pick(3) as usize],
+            reason: StallReason::ALL[pick(10) as usize],
+            offset: 8 * pick(20),
+            method: Method::ALL[pick(6) as usize],
+        };
+        f.device_samples(pid, "p", &stack, &at, count, time);
+    }
+    f.builder.finish()
+}

@@ -4,6 +4,7 @@
 //!
 //! The driver is Debian's `intel-opencl-icd` 22.43; the compiler is its `ocloc`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -113,6 +114,89 @@ pub fn compile_file(shop: &Workshop, source: &str, product: Product) -> anyhow::
     let path = shop.path(&output);
     anyhow::ensure!(path.exists(), "ocloc wrote no {}", path.display());
     Ok(path)
+}
+
+/// A module and what the compiler says of its code.
+#[derive(Debug)]
+pub struct Compiled {
+    /// The zebin file.
+    pub zebin: PathBuf,
+    /// The instructions of each kernel.
+    pub listings: BTreeMap<String, Vec<Instruction>>,
+}
+
+/// An instruction in the compiler's listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    /// Bytes from the kernel's first instruction.
+    pub offset: u64,
+    /// The operation with its sub-function.
+    pub mnemonic: String,
+    /// Line of the source that the listing tells, which stands for all instructions
+    /// up to the next.
+    pub line: Option<u64>,
+}
+
+/// [`compile_file`], with debug information of several kernels (`IGC_UseMTInLLD`: this
+/// compiler aborts then, after it has written a complete file), and with listings.
+///
+/// # Errors
+/// When the compiler writes no file, or no listing.
+pub fn compile_listed(shop: &Workshop, source: &str, product: Product) -> anyhow::Result<Compiled> {
+    let dump = shop.path("dump");
+    let output = format!("{source}.listed");
+    let mut command = Command::new("ocloc");
+    command.args(["compile", "--format", "zebin", "-output_no_suffix"]);
+    command.args(["-device", product.name(), "-options", "-g"]);
+    command.arg("-file").arg(source_path(source));
+    command.arg("-out_dir").arg(shop.path(""));
+    command.args(["-output", &output]);
+    command.env("IGC_ShaderDumpEnable", "1");
+    command.env("IGC_DumpToCustomDir", &dump);
+    let done = command.env("IGC_UseMTInLLD", "1").output()?;
+    let zebin = shop.path(&output);
+    let said = String::from_utf8_lossy(&done.stdout);
+    anyhow::ensure!(zebin.exists(), "ocloc wrote no file: {said}");
+    let mut listings = BTreeMap::new();
+    for entry in std::fs::read_dir(&dump)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "asm") {
+            let text = std::fs::read_to_string(&path)?;
+            let name = text.lines().find_map(|l| l.strip_prefix("//.kernel "));
+            let name = name.context("a listing without a kernel")?.trim();
+            listings.insert(name.to_owned(), read_listing(&text));
+        }
+    }
+    anyhow::ensure!(!listings.is_empty(), "no listings in {}", dump.display());
+    Ok(Compiled { zebin, listings })
+}
+
+/// Instructions are those lines that are no comments, labels or directives.
+fn read_listing(text: &str) -> Vec<Instruction> {
+    let (mut offset, mut line) = (0, None);
+    let mut all = Vec::new();
+    for text in text.lines().map(str::trim) {
+        if let Some(rest) = text.strip_prefix("// Line ") {
+            line = rest.split(':').next().and_then(|n| n.parse().ok());
+        }
+        let is_code = !text.is_empty() && !text.starts_with("//") && !text.ends_with(':');
+        let code = match text.strip_prefix('(').and_then(|t| t.split_once(')')) {
+            Some((_, rest)) => rest,
+            None => text,
+        };
+        let mnemonic = code.split_whitespace().next();
+        let Some(mnemonic) = mnemonic.filter(|m| is_code && !m.starts_with('.')) else {
+            continue;
+        };
+        all.push(Instruction {
+            offset,
+            mnemonic: mnemonic.to_owned(),
+            line,
+        });
+        let code = code.split("//").next().unwrap_or_default();
+        offset += if code.contains("Compacted") { 8 } else { 16 };
+    }
+    all
 }
 
 /// Compiles an OpenCL file of `workloads/` to SPIR-V, as ocloc does on the way to

@@ -5,6 +5,8 @@
 //! SPIR-V (`OpEntryPoint`s of the Kernel model).
 
 use super::{Memory, Region};
+use crate::symbolize::device::spirv::SPIRV_MAGIC;
+use crate::symbolize::device::zebin::{CODE_PREFIX, EM_INTELGT, NOT_KERNELS};
 use memchr::memmem;
 use object::{
     Endianness, elf,
@@ -22,12 +24,6 @@ const MAX_IMAGES: usize = 4096;
 const MAX_KERNELS: usize = 65_536;
 /// Longest kernel name.
 pub(super) const MAX_NAME: usize = 4096;
-/// ELF machine of Intel's graphics devices (`EM_INTELGT`).
-const EM_INTELGT: u16 = 205;
-/// First word of a SPIR-V module.
-const SPIRV_MAGIC: u32 = 0x0723_0203;
-/// Code sections of a zebin that are no kernels.
-const NOT_KERNELS: [&str; 2] = ["Intel_Symbol_Table_Void_Program", "Intel_Scratch_Program"];
 
 /// What kind of device code an image is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -144,7 +140,7 @@ fn zebin(memory: &dyn Memory, address: u64, end: u64) -> Option<Image> {
         let Ok(name) = sections.section_name(endian, section) else {
             continue;
         };
-        let Some(name) = name.strip_prefix(b".text.") else {
+        let Some(name) = name.strip_prefix(CODE_PREFIX) else {
             continue;
         };
         let progbits = section.sh_type(endian) == elf::SHT_PROGBITS;

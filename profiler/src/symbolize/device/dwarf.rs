@@ -4,7 +4,10 @@
 //! without being paid for from the budget, so tables that refer to each other, or
 //! that thousands of units share, end the reading and not the machine.
 
-use super::super::demangle::is_mangled;
+use super::dwarf_entry::{
+    Attr, Dwarf, Entry, FunctionNames, MAX_ABBREVIATIONS, Slice, Unit, file_index, file_path,
+    line_header_size, small, table_size,
+};
 use super::limits::{Budget, Exhausted, MAX_ROWS, MAX_SCOPES};
 use super::line_table::{LineTable, Position, Row, Scope, ScopeRange};
 use super::module::{Problems, display};
@@ -14,22 +17,12 @@ use gimli::{AttributeValue, EndianSlice, LittleEndian, Section as _, UnitOffset}
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-type Slice<'d> = EndianSlice<'d, LittleEndian>;
-type Dwarf<'d> = gimli::Dwarf<Slice<'d>>;
-type Unit<'d> = gimli::Unit<Slice<'d>>;
-type Attr<'d> = AttributeValue<Slice<'d>>;
-
-/// Largest table of abbreviations of a unit, in bytes.
-const MAX_ABBREVIATIONS: usize = 1 << 20;
 /// Largest header of a line table, in bytes.
 const MAX_LINE_HEADER: u64 = 1 << 20;
 /// Most references followed for a name.
 const MAX_ORIGINS: usize = 16;
 /// Most functions inlined into each other.
 const MAX_DEPTH: usize = 256;
-/// Longest name or path read, in bytes.
-const MAX_NAME: usize = 16 << 10;
-
 /// Where a piece of code is taken to lie.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span<'s> {
@@ -70,9 +63,7 @@ pub(super) fn line_tables<'d>(
         let data = EndianSlice::new(section(id.name()), LittleEndian);
         Ok::<_, std::convert::Infallible>(data)
     };
-    let dwarf = match gimli::Dwarf::load(load) {
-        Ok(dwarf) => dwarf,
-    };
+    let Ok(dwarf) = gimli::Dwarf::load(load);
     let mut by_base: Vec<(u64, u32, usize)> = spans
         .iter()
         .enumerate()
@@ -82,11 +73,7 @@ pub(super) fn line_tables<'d>(
     let mut reader = Reader {
         dwarf: &dwarf,
         by_base,
-        names: spans
-            .iter()
-            .enumerate()
-            .map(|(i, span)| (span.name, i))
-            .collect(),
+        names: names(spans),
         sizes: spans.iter().map(|span| span.size).collect(),
         nameless: None,
         parts: spans.iter().map(|_| Part::default()).collect(),
@@ -121,6 +108,19 @@ pub(super) fn line_tables<'d>(
         .collect()
 }
 
+/// Spans by name. IGC gives functions their readable names.
+fn names(spans: &[Span<'_>]) -> FxHashMap<String, Option<usize>> {
+    let mut names = FxHashMap::default();
+    for (i, span) in spans.iter().enumerate() {
+        let twice = |part: &mut Option<usize>| *part = None;
+        names
+            .entry(display(span.name))
+            .and_modify(twice)
+            .or_insert(Some(i));
+    }
+    names
+}
+
 /// What was read of one piece of code.
 #[derive(Default)]
 struct Part {
@@ -133,8 +133,8 @@ struct Reader<'r, 'd> {
     dwarf: &'r Dwarf<'d>,
     /// Begin, size and index of the spans, by begin.
     by_base: Vec<(u64, u32, usize)>,
-    /// Spans by name.
-    names: FxHashMap<&'r str, usize>,
+    /// Spans by name, readable; `None` where several have it.
+    names: FxHashMap<String, Option<usize>>,
     /// Sizes of the spans.
     sizes: Vec<u32>,
     /// The span that the unit's addresses at [`NAMELESS`] are in.
@@ -152,15 +152,6 @@ struct Open {
     depth: isize,
     part: usize,
     scope: u32,
-}
-
-/// What of an entry matters here.
-#[derive(Default)]
-struct Entry<'d> {
-    low: Option<Attr<'d>>,
-    high: Option<Attr<'d>>,
-    ranges: Option<Attr<'d>>,
-    call: (u64, u32, u32),
 }
 
 /// What a function is called, and where it stands.
@@ -213,8 +204,8 @@ impl<'r, 'd> Reader<'r, 'd> {
             }
             for name in [names.plain, names.linkage] {
                 self.budget.spend(name.len() as u64)?;
-                if let Some(part) = self.names.get(name.as_str()) {
-                    return Ok(Some(*part));
+                if let Some(part) = self.names.get(&display(&name)) {
+                    return Ok(*part);
                 }
             }
         }
@@ -518,136 +509,4 @@ impl<'r, 'd> Reader<'r, 'd> {
             _ => None,
         }
     }
-}
-
-/// Names of a function, cut to [`MAX_NAME`].
-#[derive(Default)]
-struct FunctionNames {
-    plain: String,
-    linkage: String,
-}
-
-impl FunctionNames {
-    fn take(&mut self, name: gimli::DwAt, dwarf: &Dwarf<'_>, unit: &Unit<'_>, value: Attr<'_>) {
-        let name = match name {
-            gimli::DW_AT_name => &mut self.plain,
-            gimli::DW_AT_linkage_name | gimli::DW_AT_MIPS_linkage_name => &mut self.linkage,
-            _ => return,
-        };
-        if name.is_empty() {
-            *name = text(dwarf, unit, value);
-        }
-    }
-
-    fn best(&self) -> &str {
-        match is_mangled(&self.linkage) || self.plain.is_empty() {
-            true => &self.linkage,
-            false => &self.plain,
-        }
-    }
-}
-
-impl<'d> Entry<'d> {
-    fn read(
-        entries: &mut gimli::EntriesRaw<'_, Slice<'d>>,
-        abbreviation: &gimli::Abbreviation,
-    ) -> gimli::Result<Self> {
-        let mut entry = Self::default();
-        for spec in abbreviation.attributes() {
-            let attribute = entries.read_attribute(*spec)?;
-            let value = attribute.value();
-            match attribute.name() {
-                gimli::DW_AT_low_pc => entry.low = Some(value),
-                gimli::DW_AT_high_pc => entry.high = Some(value),
-                gimli::DW_AT_ranges => entry.ranges = Some(value),
-                gimli::DW_AT_call_file => entry.call.0 = file_index(value),
-                gimli::DW_AT_call_line => entry.call.1 = small(value),
-                gimli::DW_AT_call_column => entry.call.2 = small(value),
-                _ => {}
-            }
-        }
-        Ok(entry)
-    }
-}
-
-fn small(value: Attr<'_>) -> u32 {
-    let value = value.udata_value().and_then(|n| u32::try_from(n).ok());
-    value.unwrap_or(0)
-}
-
-fn file_index(value: Attr<'_>) -> u64 {
-    match value {
-        AttributeValue::FileIndex(index) => index,
-        other => other.udata_value().unwrap_or(0),
-    }
-}
-
-/// A string attribute; empty where it cannot be read.
-fn text(dwarf: &Dwarf<'_>, unit: &Unit<'_>, value: Attr<'_>) -> String {
-    let Ok(slice) = dwarf.attr_string(unit, value) else {
-        return String::new();
-    };
-    let bytes = slice.slice();
-    let bytes = bytes.get(..MAX_NAME).unwrap_or(bytes);
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Path of a file of a unit's line table, joined to its directory.
-fn file_path(dwarf: &Dwarf<'_>, unit: &Unit<'_>, index: u64) -> Option<String> {
-    let header = unit.line_program.as_ref()?.header();
-    let file = header.file(index)?;
-    let mut path = text(dwarf, unit, file.path_name());
-    if path.is_empty() || path.starts_with('/') {
-        return Some(path);
-    }
-    let mut join = |dir: String| {
-        if !dir.is_empty() && !path.starts_with('/') {
-            path = format!("{}/{path}", dir.trim_end_matches('/'));
-        }
-    };
-    if let Some(dir) = file.directory(header) {
-        join(text(dwarf, unit, dir));
-    }
-    if let Some(dir) = unit.comp_dir {
-        join(String::from_utf8_lossy(dir.slice()).into_owned());
-    }
-    Some(path)
-}
-
-/// Bytes of a table of abbreviations; `None` if it does not end within
-/// [`MAX_ABBREVIATIONS`].
-fn table_size(table: &[u8]) -> Option<usize> {
-    let table = table.get(..MAX_ABBREVIATIONS).unwrap_or(table);
-    let mut rest = gimli::EndianSlice::new(table, LittleEndian);
-    let left = |rest: &Slice<'_>| table.len() - rest.len();
-    use gimli::Reader as _;
-    loop {
-        if rest.read_uleb128().ok()? == 0 {
-            return Some(left(&rest));
-        }
-        // Tag, and whether there are children.
-        rest.read_uleb128().ok()?;
-        rest.read_u8().ok()?;
-        loop {
-            let (name, form) = (rest.read_uleb128().ok()?, rest.read_uleb128().ok()?);
-            if form == u64::from(gimli::DW_FORM_implicit_const.0) {
-                rest.read_sleb128().ok()?;
-            }
-            if (name, form) == (0, 0) {
-                break;
-            }
-        }
-    }
-}
-
-/// The length that a line table's header claims.
-fn line_header_size(table: &[u8]) -> Option<u64> {
-    use gimli::Reader as _;
-    let mut rest = EndianSlice::new(table, LittleEndian);
-    let (_, format) = rest.read_initial_length().ok()?;
-    if rest.read_u16().ok()? >= 5 {
-        rest.read_u16().ok()?;
-    }
-    let size = rest.read_length(format).ok()?;
-    Some(size as u64)
 }

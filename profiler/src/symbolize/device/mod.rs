@@ -9,12 +9,13 @@
 //!   dump: the modules, and listings that say more than a module.
 //!
 //! Everything read here is written by others. What cannot be read is left out
-//! and counted in [`Problems`]; work and memory are bounded by [`limits`].
+//! and counted in [`Problems`]; work and memory are bounded (`limits.rs`).
 
 mod archive;
 mod cache;
 mod dump;
 mod dwarf;
+mod dwarf_entry;
 pub mod isa;
 pub(crate) mod limits;
 mod line_table;
@@ -34,3 +35,5 @@ pub use module::{Attributes, Kernel, Module, ModuleError, Problems, SourceFrame,
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_hostile;

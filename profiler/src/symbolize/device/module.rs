@@ -85,8 +85,8 @@ pub struct Attributes {
     pub grf_count: Option<u32>,
     /// Shared local memory of a work group, in bytes.
     pub slm_bytes: Option<u64>,
-    /// Private memory of a hardware thread (of a work item before .ze_info 1.39),
-    /// in bytes: arrays and variables whose address is taken.
+    /// Private memory of a hardware thread, in bytes: arrays and variables whose
+    /// address is taken.
     pub private_bytes: Option<u64>,
     /// Memory of a hardware thread for values that did not fit the registers, in
     /// bytes.

@@ -1,8 +1,8 @@
 //! Which generation of devices a module is for, from its notes.
 //!
-//! Numbers: `igfxfmid.h` of intel-graphics-compiler (products and cores), the
-//! *zebin* specification there (`zebin/spec/elf.md`: notes), and the GMD_ID
-//! register of Xe (architecture and release, as in "12.60").
+//! Numbers: the *zebin* specification of intel-graphics-compiler
+//! (`zebin/spec/elf.md`: notes), and the GMD_ID register of Xe (architecture and
+//! release, as in "12.60").
 
 use super::isa::Platform;
 
@@ -28,8 +28,8 @@ pub(super) fn of_notes(bytes: &[u8]) -> Option<Platform> {
     };
     word(NT_PRODUCT_CONFIG)
         .and_then(of_gmd)
-        .or_else(|| word(NT_PRODUCT_FAMILY).and_then(of_product))
-        .or_else(|| word(NT_GFXCORE_FAMILY).and_then(of_core))
+        .or_else(|| word(NT_PRODUCT_FAMILY).and_then(Platform::from_product_family))
+        .or_else(|| word(NT_GFXCORE_FAMILY).and_then(Platform::from_gfx_core))
 }
 
 /// Notes of ELF: lengths of name and text, kind, then both, each padded to four.
@@ -49,7 +49,8 @@ impl Iterator for Notes<'_> {
         let (name, text, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
         let text_at = name.checked_next_multiple_of(4)?.checked_add(12)?;
         let owner = self.bytes.get(12..)?.get(..name)?;
-        let ours = owner == OWNER && text >= 4;
+        let whole = self.bytes.get(text_at..)?.get(..text)?;
+        let ours = owner == OWNER && whole.len() >= 4;
         let note = word(text_at).filter(|_| ours).map(|value| (kind, value));
         let end = text.checked_next_multiple_of(4)?.checked_add(text_at)?;
         // The last note may lack its padding.
@@ -60,47 +61,7 @@ impl Iterator for Notes<'_> {
 
 /// By architecture (bits 22 to 31) and release (bits 14 to 21).
 fn of_gmd(id: u32) -> Option<Platform> {
-    match (id >> 22, id >> 14 & 0xff) {
-        (12, 0..=10) => Some(Platform::XeLp),
-        (12, 50) => Some(Platform::XeHp),
-        (12, 55..=57 | 70..=74) => Some(Platform::XeHpg),
-        (12, 60 | 61) => Some(Platform::XeHpc),
-        (20, _) => Some(Platform::Xe2),
-        (30, _) => Some(Platform::Xe3),
-        (35, _) => Some(Platform::Xe3p),
-        _ => None,
-    }
-}
-
-fn of_product(product: u32) -> Option<Platform> {
-    match product {
-        // Tiger Lake, Rocket Lake, Alder Lake S, P and N; DG1.
-        29..=33 | 1210 => Some(Platform::XeLp),
-        1250 => Some(Platform::XeHp),
-        // DG2, Meteor Lake, Arrow Lake.
-        1270 | 1272 | 1273 => Some(Platform::XeHpg),
-        1271 => Some(Platform::XeHpc),
-        // Battlemage, Lunar Lake.
-        1274 | 1275 => Some(Platform::Xe2),
-        // Panther Lake, Nova Lake with Xe3.
-        1300 | 1340 => Some(Platform::Xe3),
-        // Nova Lake with Xe3p, Crescent Island.
-        1360 | 1380 => Some(Platform::Xe3p),
-        _ => None,
-    }
-}
-
-fn of_core(core: u32) -> Option<Platform> {
-    match core {
-        17 | 18 => Some(Platform::XeLp),
-        0x0c05 => Some(Platform::XeHp),
-        0x0c07 => Some(Platform::XeHpg),
-        0x0c08 => Some(Platform::XeHpc),
-        0x0c09 => Some(Platform::Xe2),
-        0x1e00 => Some(Platform::Xe3),
-        0x2300 => Some(Platform::Xe3p),
-        _ => None,
-    }
+    Platform::from_ip_version(id >> 22, id >> 14 & 0xff)
 }
 
 /// By the name after `//.platform` in a listing of IGC.

@@ -43,8 +43,19 @@ struct Reader {
     kernels: FxHashMap<String, Attributes>,
     name: String,
     current: Attributes,
-    /// Kind and size of an entry of `per_thread_memory_buffers`.
-    buffer: (String, u64),
+    buffer: Buffer,
+    /// Private memory of each work item, where that is what is told.
+    private_of_item: Option<u64>,
+}
+
+/// An entry of `per_thread_memory_buffers`.
+#[derive(Default)]
+struct Buffer {
+    is_scratch: bool,
+    usage: String,
+    size: u64,
+    /// Of a work item, not of a hardware thread.
+    of_item: bool,
 }
 
 impl Reader {
@@ -149,37 +160,41 @@ impl Reader {
             ["kernels", "user_attributes", "intel_reqd_sub_group_size"] => {
                 it.required_sub_group_size = small();
             }
-            ["kernels", "per_thread_memory_buffers", "type"] => self.buffer.0 = text.to_owned(),
-            ["kernels", "per_thread_memory_buffers", "usage"] => {
-                self.buffer.0 = format!("{} {text}", self.buffer.0);
-            }
-            ["kernels", "per_thread_memory_buffers", "size"] => {
-                self.buffer.1 = number().unwrap_or(0);
-            }
+            ["kernels", "per_thread_memory_buffers", key] => match *key {
+                "type" => self.buffer.is_scratch = text == "scratch",
+                "usage" => self.buffer.usage = text.to_owned(),
+                "size" => self.buffer.size = number().unwrap_or(0),
+                "is_simt_thread" => self.buffer.of_item = text == "true",
+                _ => {}
+            },
             _ => {}
         }
     }
 
     fn end_kernel(&mut self) {
         let name = std::mem::take(&mut self.name);
-        let kernel = std::mem::take(&mut self.current);
+        let mut kernel = std::mem::take(&mut self.current);
+        if let (Some(bytes), Some(items)) = (self.private_of_item.take(), kernel.simd_size) {
+            kernel
+                .private_bytes
+                .get_or_insert(bytes.saturating_mul(u64::from(items)));
+        }
         if self.kernels.len() < MAX_KERNELS {
             self.kernels.insert(name, kernel);
         }
     }
 
-    /// What older compilers say only here.
+    /// What compilers before version 1.39 say only here.
     fn end_buffer(&mut self) {
-        let (kind, size) = std::mem::take(&mut self.buffer);
-        let it = &mut self.current;
-        let (kind, usage) = kind.split_once(' ').unwrap_or((&kind, ""));
-        let slot = match (kind, usage) {
-            (_, "private_space") => &mut it.private_bytes,
-            (_, "spill_fill_space") => &mut it.spill_bytes,
-            ("scratch", _) => &mut it.scratch_bytes,
+        let buffer = std::mem::take(&mut self.buffer);
+        let slot = match buffer.usage.as_str() {
+            "private_space" if buffer.of_item => &mut self.private_of_item,
+            "private_space" => &mut self.current.private_bytes,
+            "spill_fill_space" => &mut self.current.spill_bytes,
+            _ if buffer.is_scratch => &mut self.current.scratch_bytes,
             _ => return,
         };
-        slot.get_or_insert(size);
+        slot.get_or_insert(buffer.size);
     }
 }
 
@@ -193,21 +208,58 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_older_compilers() {
-        // As IGC 1.0.12504 writes them.
-        let (kernels, problems) = read(
-            "---\nversion: '1.20'\nkernels:\n  - name: a\n    execution_env:\n      simd_size: 8\n    \
-             per_thread_memory_buffers:\n      - type: scratch\n        usage: private_space\n        \
-             size: 256\n      - type: scratch\n        usage: spill_fill_space\n        size: 64\n        \
-             slot: 0\n  - name: 'b'\n    execution_env:\n      required_work_group_size: [ 64, 2, 1 ]\n...\n",
-        );
-        assert_eq!(problems, Problems::default());
-        let a = &kernels["a"];
+    fn buffers_by_what_they_are_for() {
+        // IGC 1.0.12504 for a private array, IGC 2.40 for spilled registers, and the
+        // other kinds of the specification.
+        let text = "---
+version: '1.20'
+kernels:
+  - name: array
+    execution_env:
+      simd_size:       32
+    per_thread_memory_buffers:
+      - type:            scratch
+        usage:           single_space
+        size:            65536
+  - name: 'spills'
+    execution_env:
+      grf_count:       128
+      spill_size:      2944
+      required_work_group_size: [ 64, 2, 1 ]
+    per_thread_memory_buffers:
+      - type:            scratch
+        usage:           spill_fill_space
+        size:            4096
+  - name: items
+    per_thread_memory_buffers:
+      - type: global
+        is_simt_thread: true
+        usage: private_space
+        size: 100
+    execution_env:
+      simd_size: 16
+kernels_misc_info:
+  - name: array
+    args_info:
+      - index: 0
+        name: a
+...
+";
+        let (kernels, problems) = read(text);
+        assert_eq!((kernels.len(), problems), (3, Problems::default()));
+        let array = &kernels["array"];
         assert_eq!(
-            (a.simd_size, a.private_bytes, a.spill_bytes),
-            (Some(8), Some(256), Some(64))
+            (array.simd_size, array.scratch_bytes),
+            (Some(32), Some(65536))
         );
-        assert_eq!(kernels["b"].required_work_group_size, Some([64, 2, 1]));
+        assert_eq!((array.private_bytes, array.spill_bytes), (None, None));
+        let spills = &kernels["spills"];
+        assert_eq!(
+            (spills.grf_count, spills.spill_bytes),
+            (Some(128), Some(2944))
+        );
+        assert_eq!(spills.required_work_group_size, Some([64, 2, 1]));
+        assert_eq!(kernels["items"].private_bytes, Some(1600));
     }
 
     #[test]

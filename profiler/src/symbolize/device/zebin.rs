@@ -279,12 +279,11 @@ fn lines(
 /// else all begin at 0, and are put far from each other.
 fn bases(codes: &[Code<'_>]) -> Vec<u64> {
     let placed = codes.iter().any(|code| code.address != 0);
-    let apart = |i: usize| (i as u64 + 1) << 32;
-    let all = codes.iter().enumerate();
-    match codes {
+    let addresses = codes.iter().map(|code| code.address);
+    match codes.len() {
         // What has one only needs no relocations to be told apart.
-        [one] => vec![one.address],
-        _ if placed => all.map(|(_, code)| code.address).collect(),
-        _ => all.map(|(i, _)| apart(i)).collect(),
+        0 | 1 => addresses.collect(),
+        _ if placed => addresses.collect(),
+        count => (1..=count as u64).map(|i| i << 32).collect(),
     }
 }

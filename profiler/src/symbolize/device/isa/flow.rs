@@ -4,7 +4,8 @@ use super::opcode::Form;
 use super::{Platform, word::Word};
 
 /// Where control goes after an instruction. Targets are offsets from the
-/// kernel's first instruction, and lie in the code.
+/// kernel's first instruction, and lie in the code (in hostile code perhaps within
+/// an instruction).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Flow {
     /// To the next instruction.

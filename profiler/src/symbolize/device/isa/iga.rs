@@ -26,6 +26,9 @@ const MAX_SYNTAX: usize = 1024;
 const MAX_MESSAGE: usize = 512;
 const MAX_PLATFORMS: usize = 64;
 
+/// As `iga64` prints: `bfn` with its truth table as an expression.
+const FORMAT: u32 = 0x80;
+
 /// `iga_status_t`.
 const IGA_SUCCESS: c_int = 0;
 
@@ -301,7 +304,7 @@ impl<'a> View<'a> {
                 pc,
                 syntax.as_mut_ptr(),
                 syntax.len(),
-                0,
+                FORMAT,
                 none,
                 nothing,
             );

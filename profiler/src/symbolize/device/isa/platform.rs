@@ -64,15 +64,15 @@ impl Platform {
         })
     }
 
-    /// From the graphics IP version of a device (`GMD_ID`): 12.0 is Xe-LP, 12.55
-    /// DG2, 12.60 Ponte Vecchio, 20.x Xe2, 30.x Xe3, 35.x Xe3p.
+    /// From the graphics IP version of a device (architecture and release of its
+    /// `GMD_ID`): 12.0 is Tiger Lake, 12.60 Ponte Vecchio, 20.1 Battlemage.
     #[must_use]
     pub const fn from_ip_version(major: u32, minor: u32) -> Option<Self> {
         Some(match (major, minor) {
-            (12, 0..50) => Self::XeLp,
+            (12, 0..=10) => Self::XeLp,
             (12, 50) => Self::XeHp,
             (12, 60 | 61) => Self::XeHpc,
-            (12, 55..80) => Self::XeHpg,
+            (12, 55..=57 | 70..=74) => Self::XeHpg,
             (20, _) => Self::Xe2,
             (30, _) => Self::Xe3,
             (35, _) => Self::Xe3p,
