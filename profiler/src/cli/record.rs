@@ -230,6 +230,7 @@ impl Plan {
             // Launches are counted in place of samples.
             xe: launches.is_none(),
             replay: args.replay_device,
+            ..DeviceOptions::default()
         };
         if launches.is_some() && devices.is_on() {
             return Err(usage_error(
