@@ -110,9 +110,9 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "N", requires = "every", value_parser = value_parser!(u32).range(1..))]
     keep: Option<u32>,
 
-    /// Let programs say when their launches are recorded, as they do for VTune and unitrace
+    /// Let programs say when their launches are recorded
     ///
-    /// By __itt_resume and __itt_pause; before the first of these by the variable
+    /// As they do for VTune and unitrace: by __itt_resume and __itt_pause; before the first of these by the variable
     /// PTI_ENABLE_COLLECTION: off where it is unset or begins with 0. Other calls are
     /// left out and counted. Samples are not concerned.
     #[arg(long)]
@@ -131,13 +131,37 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     aiu_timing: bool,
 
-    /// Sample a device that is a file: a recording, a FIFO or a socket (repeatable)
+    /// Sample a device that is a file, a FIFO or a socket (repeatable)
     ///
     /// LAYOUT:PATH[,gt=N][,card=N][,base=0xADDR][,cycles=N][,name=TEXT], as in
     /// xe2:/tmp/stalls. Its samples go through the same code as those of hardware, and
     /// every output says that they were replayed.
     #[arg(long, value_name = "SPEC")]
     replay_device: Vec<ReplaySpec>,
+
+    /// Do not sample accelerators
+    ///
+    /// By default, what Intel GPUs of the xe driver stall on is sampled and charged to the
+    /// call paths that launched it. Only one profiler can sample a device at a time.
+    #[arg(long, conflicts_with_all = ["replay_device", "device_cycles", "device_share", "save_device"])]
+    no_devices: bool,
+
+    /// Device cycles between two samples of a device; the nearest that it can
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    device_cycles: Option<u32>,
+
+    /// Read only one of N samples of a device, chosen at random
+    #[arg(long, value_name = "N", default_value_t = DeviceOptions::default().one_record_of,
+          value_parser = value_parser!(u32).range(1..))]
+    device_share: u32,
+
+    /// Read an unknown device's samples as those of the nearest that is known
+    #[arg(long)]
+    nearest_layout: bool,
+
+    /// Keep the bytes of each device in this folder too, for --replay-device
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    save_device: Option<PathBuf>,
 
     /// Use this eBPF object in place of the built-in one
     #[arg(long, value_name = "FILE", hide = true, value_hint = ValueHint::FilePath)]
@@ -226,18 +250,20 @@ impl Plan {
             ));
         }
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
-        let devices = DeviceOptions {
-            // Launches are counted in place of samples.
-            xe: launches.is_none(),
-            replay: args.replay_device,
-            ..DeviceOptions::default()
-        };
-        if launches.is_some() && devices.is_on() {
+        if launches.is_some() && !args.replay_device.is_empty() {
             return Err(usage_error(
                 "--events counts launches, and --replay-device samples what they did: \
                  choose one, or write a capture and report it both ways",
             ));
         }
+        let devices = DeviceOptions {
+            xe: !args.no_devices && launches.is_none(),
+            cycles_per_sample: args.device_cycles,
+            one_record_of: args.device_share,
+            nearest_layout: args.nearest_layout,
+            replay: args.replay_device,
+            save: args.save_device,
+        };
         let probes = destination.keeps_events() || launches.is_some() || devices.is_on();
         if args.conditional_collection && !probes {
             return Err(usage_error(

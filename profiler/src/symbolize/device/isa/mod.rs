@@ -102,7 +102,8 @@ impl Decoded {
 
 /// The execution pipe of an in-order instruction, for distance stalls. `None`:
 /// completes out of order, or is control flow. On Xe-LP, where there is one
-/// pipe, `All`.
+/// pipe, `All`. Double precision is said to be in the long pipe on all of Xe-HPG;
+/// Meteor Lake and Arrow Lake have it out of order in the math pipe.
 #[must_use]
 pub fn pipe(instruction: &Instruction) -> Option<Pipe> {
     instruction.pipe
