@@ -431,15 +431,16 @@ fn what_was_sampled_can_be_replayed() {
     );
     let machine = Machine::new(vec![("0xe20b", card)]);
     let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("new");
     let options = DeviceOptions {
-        save: Some(folder.path().into()),
+        save: Some(folder.clone()),
         ..DeviceOptions::default()
     };
     let mut samplers = machine.start(&options);
     std::thread::sleep(Duration::from_millis(60));
     samplers.stop();
     let (streams, sampled) = windows(&samplers);
-    let path = folder.path().join("device-0.devcap");
+    let path = folder.join("device-0.devcap");
     let replay = vec![format!("capture:{}", path.display()).parse().unwrap()];
     let mut replayed = DeviceSamplers::start(&DeviceOptions {
         xe: false,
