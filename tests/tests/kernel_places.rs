@@ -53,12 +53,22 @@ impl Setup {
     }
 
     fn options(&self) -> [&str; 6] {
-        ["-F", "49", "--weight", "samples", "--replay-device", &self.replay]
+        [
+            "-F",
+            "49",
+            "--weight",
+            "samples",
+            "--replay-device",
+            &self.replay,
+        ]
     }
 
     fn arguments(&self, mode: &[&str]) -> Vec<String> {
         let module = format!("module={}", self.module.display());
-        mode.iter().map(|arg| (*arg).to_owned()).chain([module]).collect()
+        mode.iter()
+            .map(|arg| (*arg).to_owned())
+            .chain([module])
+            .collect()
     }
 
     /// Records a program from its beginning to its end.
@@ -71,7 +81,9 @@ impl Setup {
 
     fn with_env(&self, program: &Path, mode: &[&str]) -> Vec<String> {
         let variables = self.machine.environment().into_iter();
-        let mut all: Vec<String> = variables.map(|(name, value)| format!("{name}={value}")).collect();
+        let mut all: Vec<String> = variables
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
         all.push(program.display().to_string());
         all.extend(self.arguments(mode));
         all
@@ -89,7 +101,10 @@ struct Judge {
 impl Judge {
     fn new(truth: &Truth, folded: &Folded) -> anyhow::Result<Self> {
         let told = |call: &&aiprof_tests::truth::Call| call.function == "zexKernelGetBaseAddress";
-        ensure!(!truth.calls.iter().any(|c| told(&c)), "the program was told");
+        ensure!(
+            !truth.calls.iter().any(|c| told(&c)),
+            "the program was told"
+        );
         let mut sums: BTreeMap<(String, u64), u64> = BTreeMap::new();
         for ((kernel, offset, _), count) in truth.stalls() {
             *sums.entry((kernel, offset)).or_default() += count;
@@ -101,7 +116,11 @@ impl Judge {
             let leaf = line.frames.last().map_or("", |leaf| base(leaf));
             let hex = leaf.strip_prefix("0x");
             let offset = hex.and_then(|hex| u64::from_str_radix(hex, 16).ok());
-            let kernel = line.frames.iter().map(|f| base(f)).find(|f| kernels.contains(f));
+            let kernel = line
+                .frames
+                .iter()
+                .map(|f| base(f))
+                .find(|f| kernels.contains(f));
             let nobody = line.frames.iter().any(|f| f == "[unattributed]");
             match (kernel, offset) {
                 (Some(kernel), Some(offset)) if !nobody => {
@@ -134,7 +153,11 @@ fn module() -> Module {
         let mut kernel = Kernel::new(&format!("kernel_{i}"), 100_000);
         kernel.code = (0..size).map(|at| (at * 31 + i * 7) as u8).collect();
         let last = (size - 16) as u32;
-        all.push(kernel.stall(0x20, "sbid", 40).stall(last, "send", 3 + i as u32));
+        all.push(
+            kernel
+                .stall(0x20, "sbid", 40)
+                .stall(last, "send", 3 + i as u32),
+        );
     }
     Module::new(all)
 }
@@ -181,7 +204,14 @@ fn places_are_found_for_all_kernels_of_threads() -> anyhow::Result<()> {
         return Ok(());
     };
     let setup = Setup::new(&module(), "xe2", &[("VZE_ISA_POOL", "1")])?;
-    let mode = ["launch", "paths=5", "kernels=path", "threads=2", "launches=1000", "sync=20"];
+    let mode = [
+        "launch",
+        "paths=5",
+        "kernels=path",
+        "threads=2",
+        "launches=1000",
+        "sync=20",
+    ];
     setup.record(&build_paths()?, &mode)?.check("threads");
     Ok(())
 }
@@ -196,7 +226,10 @@ fn places_are_found_for_kernels_older_than_the_recording() -> anyhow::Result<()>
         let setup = Setup::new(&module(), layout, variables)?;
         let mut program = setup.machine.command(&build_work()?);
         program.args(setup.arguments(&["late", "launches=300", "pause_us=2000"]));
-        let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut program = program
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
         let mut stdout = BufReader::new(program.stdout.take().context("stdout")?).lines();
         let mut stdin = program.stdin.take().context("stdin")?;
         let first = stdout.next().context("no line")??;
@@ -210,7 +243,11 @@ fn places_are_found_for_kernels_older_than_the_recording() -> anyhow::Result<()>
             .to_command()?
             .spawn()?;
         let mut stderr = BufReader::new(aiprof.stderr.take().context("stderr")?).lines();
-        while !stderr.next().context("aiprof ended")??.contains("recording") {}
+        while !stderr
+            .next()
+            .context("aiprof ended")??
+            .contains("recording")
+        {}
         let rest = std::thread::spawn(move || stderr.map_while(Result::ok).collect::<Vec<_>>());
         writeln!(stdin)?;
         drop(stdin);

@@ -1,10 +1,10 @@
 //! What finished calls change in what handles mean.
 
 use super::{
+    gone::GoneKernel,
     handles::{Kernel, ListKind, ModuleImage, Name, Queue},
     known::{Effect, Object},
     open::Open,
-    gone::GoneKernel,
     world::{KernelChange, World},
 };
 use crate::{
@@ -50,7 +50,9 @@ pub(super) fn apply(open: &Open, now: u64, world: &mut World) {
             if let Some((handle, (handles, room))) = object_of(open, object).zip(world.known(open))
             {
                 let is_kernel = object == Object::Kernel;
-                gone = is_kernel.then(|| GoneKernel::of(&handles.kernels, handle)).flatten();
+                gone = is_kernel
+                    .then(|| GoneKernel::of(&handles.kernels, handle))
+                    .flatten();
                 ended = handles.release(object, handle, entered, room);
                 // Others may own it, too.
                 gone = gone.filter(|gone| handles.kernels.since_ns(handle) != Some(gone.since_ns));
@@ -60,7 +62,9 @@ pub(super) fn apply(open: &Open, now: u64, world: &mut World) {
             }
             for number in ended {
                 world.gone.code_gone(number, now);
-                world.kernel_changes.push(KernelChange::Gone(pid, number, now));
+                world
+                    .kernel_changes
+                    .push(KernelChange::Gone(pid, number, now));
             }
             true
         }

@@ -82,10 +82,7 @@ impl Searcher {
 }
 
 /// What is to be known of a kernel's code.
-fn code(
-    kernel: &crate::symbolize::device::Kernel,
-    platform: Option<isa::Platform>,
-) -> Code {
+fn code(kernel: &crate::symbolize::device::Kernel, platform: Option<isa::Platform>) -> Code {
     let mut starts = Vec::new();
     let size = kernel.code.len();
     if let Some(platform) = platform.filter(|_| size <= MAX_DECODED) {
@@ -117,7 +114,9 @@ fn read(memory: &impl Memory, address: u64) -> Option<Vec<u8>> {
     let endian = header.endian().ok()?;
     let table = header.e_shoff(endian);
     let entries = u64::from(header.e_shnum(endian)) * 64;
-    let table_end = table.checked_add(entries).filter(|&end| end <= MAX_MODULE)?;
+    let table_end = table
+        .checked_add(entries)
+        .filter(|&end| end <= MAX_MODULE)?;
     let bytes = read_bytes(memory, address, table_end)?;
     let header = elf::FileHeader64::<Endianness>::parse(bytes.as_slice()).ok()?;
     let sections = header.sections(endian, bytes.as_slice()).ok()?;

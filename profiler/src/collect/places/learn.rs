@@ -112,7 +112,9 @@ pub(super) fn learn(subjects: &[Subject<'_>], sampled: &[(Sampled, u64)]) -> Opt
         let starts: Option<Vec<u64>> = subjects.iter().map(|s| path.of(s.snapshot)).collect();
         let Some(starts) = starts else { continue };
         let told = subjects.iter().zip(&starts);
-        let agrees = told.clone().all(|(s, start)| s.exact.is_none_or(|exact| exact == *start));
+        let agrees = told
+            .clone()
+            .all(|(s, start)| s.exact.is_none_or(|exact| exact == *start));
         if !agrees || !are_apart(subjects, &starts) {
             continue;
         }
@@ -127,7 +129,11 @@ pub(super) fn learn(subjects: &[Subject<'_>], sampled: &[(Sampled, u64)]) -> Opt
         score.confirmed = told.filter(confirms).count();
         let mask = if only_relative { LOW } else { u64::MAX };
         let key = starts.iter().map(|start| start & mask).collect();
-        let group = Group { path, starts, score };
+        let group = Group {
+            path,
+            starts,
+            score,
+        };
         match groups.get_mut(&key) {
             Some(known) if rank(subjects, known) <= rank(subjects, &group) => {
                 known.score.confirmed = known.score.confirmed.max(group.score.confirmed);
@@ -139,13 +145,20 @@ pub(super) fn learn(subjects: &[Subject<'_>], sampled: &[(Sampled, u64)]) -> Opt
     let best = decide(subjects, groups.into_values().collect())?;
     let is_proven = best.score.distinct > 1;
     // A single pair proves nothing where the samples do not.
-    (is_proven || is_seen).then_some(Learned { path: best.path, is_proven })
+    (is_proven || is_seen).then_some(Learned {
+        path: best.path,
+        is_proven,
+    })
 }
 
 /// The group that no other equals.
 fn decide(subjects: &[Subject<'_>], mut groups: Vec<Group>) -> Option<Group> {
     let quality = |group: &Group| {
-        let Score { explained, distinct, confirmed } = group.score;
+        let Score {
+            explained,
+            distinct,
+            confirmed,
+        } = group.score;
         (explained, distinct, confirmed)
     };
     // What is another one's entry behind the loading of arguments is no beginning.
@@ -171,13 +184,16 @@ fn is_entry(subjects: &[Subject<'_>], whole: &Group, entry: &Group) -> bool {
     }
     let mut any = false;
     let starts = whole.starts.iter().zip(&entry.starts);
-    let all = subjects.iter().zip(starts).all(|(subject, (start, other))| {
-        let Some(code) = &subject.code else {
-            return true;
-        };
-        any |= code.payload_entry > 0;
-        start.wrapping_add(code.payload_entry) == *other
-    });
+    let all = subjects
+        .iter()
+        .zip(starts)
+        .all(|(subject, (start, other))| {
+            let Some(code) = &subject.code else {
+                return true;
+            };
+            any |= code.payload_entry > 0;
+            start.wrapping_add(code.payload_entry) == *other
+        });
     any && all
 }
 
@@ -200,7 +216,10 @@ fn hypotheses(subjects: &[Subject<'_>]) -> (Vec<AddressPath>, usize) {
         return (Vec::new(), 0);
     };
     let fits = |path: &AddressPath| subjects.iter().all(|s| path.of(s.snapshot).is_some());
-    let values = first.snapshot.values().filter(|(_, value)| *value >= LOWEST);
+    let values = first
+        .snapshot
+        .values()
+        .filter(|(_, value)| *value >= LOWEST);
     let bases: Vec<(AddressPath, u64)> = values
         .map(|(base, value)| (AddressPath { base, offset: None }, value))
         .filter(|(path, _)| fits(path))
@@ -210,8 +229,13 @@ fn hypotheses(subjects: &[Subject<'_>]) -> (Vec<AddressPath>, usize) {
     let mut offsets: FxHashMap<_, Vec<Slot>> = FxHashMap::default();
     for (path, _) in &bases {
         for way in path.base.way.prefixes() {
-            let slots = offsets.entry(way).or_insert_with(|| offsets_of(subjects, first, way));
-            let of_slot = |&offset: &Slot| AddressPath { base: path.base, offset: Some(offset) };
+            let slots = offsets
+                .entry(way)
+                .or_insert_with(|| offsets_of(subjects, first, way));
+            let of_slot = |&offset: &Slot| AddressPath {
+                base: path.base,
+                offset: Some(offset),
+            };
             let sums = slots.iter().filter(|slot| **slot != path.base).map(of_slot);
             let room = MAX_HYPOTHESES.saturating_sub(paths.len());
             paths.extend(sums.take(room));
@@ -289,7 +313,10 @@ fn ranges<'a>(subjects: &'a [Subject<'a>], starts: &[u64], relative: bool) -> Ve
     let mut next = u64::MAX;
     for range in out.iter_mut().rev() {
         if range.end == range.start {
-            range.end = range.start.saturating_add(UNKNOWN_SIZE).min(next.max(range.start));
+            range.end = range
+                .start
+                .saturating_add(UNKNOWN_SIZE)
+                .min(next.max(range.start));
         }
         if next != range.start {
             next = range.start;

@@ -120,8 +120,10 @@ impl KernelPlaces {
         let Some(&part) = self.parts.get(&call.probe) else {
             return;
         };
-        let (Part::Launch(slot) | Part::Create(slot, _) | Part::Destroy(slot) | Part::Tell(slot, _)) =
-            part;
+        let (Part::Launch(slot)
+        | Part::Create(slot, _)
+        | Part::Destroy(slot)
+        | Part::Tell(slot, _)) = part;
         let Some(handle) = call.value(slot).filter(|&handle| handle != 0) else {
             return;
         };
@@ -143,14 +145,22 @@ impl KernelPlaces {
             }
             Part::Destroy(_) if !call.is_exit() && self.kernels.remove(&key).is_some() => {
                 let time_ns = call.time_ns;
-                self.send(Message::Gone { pid, handle, time_ns });
+                self.send(Message::Gone {
+                    pid,
+                    handle,
+                    time_ns,
+                });
             }
             Part::Tell(_, base) if call.is_exit() && call.result == 0 => {
                 if let Some(address) = call.value(base).filter(|&address| address != 0) {
                     if !self.kernels.contains_key(&key) {
                         self.kernel(call, handle, build, None, false);
                     }
-                    self.send(Message::Told { pid, handle, address });
+                    self.send(Message::Told {
+                        pid,
+                        handle,
+                        address,
+                    });
                 }
             }
             _ => {}
@@ -278,7 +288,11 @@ impl KernelPlaces {
             return;
         }
         let sampled = std::mem::take(&mut self.sampled).into_iter().collect();
-        self.is_busy = self.send(Message::Tick { taken_ns, sampled, last });
+        self.is_busy = self.send(Message::Tick {
+            taken_ns,
+            sampled,
+            last,
+        });
     }
 
     /// Hands a message to the threads, which are started by the first.
@@ -289,7 +303,10 @@ impl KernelPlaces {
                 .ok();
             self.is_off = self.threads.is_none();
         }
-        let sent = self.threads.as_ref().map(|(messages, _)| messages.send(message));
+        let sent = self
+            .threads
+            .as_ref()
+            .map(|(messages, _)| messages.send(message));
         sent.is_some_and(|sent| sent.is_ok())
     }
 }

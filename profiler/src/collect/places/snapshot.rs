@@ -38,7 +38,10 @@ impl Way {
 
     /// Pointers to follow, as words of the objects.
     fn hops(self) -> impl Iterator<Item = u64> {
-        self.0.into_iter().filter_map(|hop| hop.checked_sub(1)).map(u64::from)
+        self.0
+            .into_iter()
+            .filter_map(|hop| hop.checked_sub(1))
+            .map(u64::from)
     }
 
     /// How many pointers there are to follow.
@@ -119,7 +122,9 @@ impl Snapshot {
                     continue;
                 };
                 objects.insert(way, object.clone());
-                let ways = pointers.iter().filter_map(|&(word, to)| Some((way.by(word)?, to)));
+                let ways = pointers
+                    .iter()
+                    .filter_map(|&(word, to)| Some((way.by(word)?, to)));
                 next.extend(ways);
             }
             level = next;
@@ -156,7 +161,10 @@ impl Snapshot {
         let object = self.objects.get(&way);
         let words = object.map_or(0, |o| o.words.min(WORDS));
         (0..words).filter_map(move |word| {
-            let slot = Slot { way, word: u8::try_from(word).ok()? };
+            let slot = Slot {
+                way,
+                word: u8::try_from(word).ok()?,
+            };
             self.get(slot).map(|_| slot)
         })
     }

@@ -21,7 +21,10 @@ struct Heap {
 
 impl Heap {
     fn new(headers: bool) -> Self {
-        Self { bytes: vec![0; 64], headers }
+        Self {
+            bytes: vec![0; 64],
+            headers,
+        }
     }
 
     fn alloc(&mut self, size: usize) -> u64 {
@@ -59,7 +62,11 @@ impl Heap {
         self.put(data + 72, allocation);
         self.put(data + 80, offset);
         self.put(allocation + 16, address);
-        Parts { handle, data, allocation }
+        Parts {
+            handle,
+            data,
+            allocation,
+        }
     }
 
     fn memory(&self) -> Copy {
@@ -89,7 +96,10 @@ struct Parts {
 const NAMES: [&str; 4] = ["scale", "add", "copy", "dot"];
 
 fn code(size: u64) -> Option<Arc<Code>> {
-    let code = Code { size, ..Code::default() };
+    let code = Code {
+        size,
+        ..Code::default()
+    };
     Some(Arc::new(code))
 }
 
@@ -108,7 +118,9 @@ fn subjects(snapshots: &[Snapshot]) -> Vec<Subject<'_>> {
 
 /// Samples at offsets of each of these addresses; relative ones.
 fn sampled(starts: &[u64], offsets: &[u64]) -> Vec<(Sampled, u64)> {
-    let all = starts.iter().flat_map(|start| offsets.iter().map(move |offset| start + offset));
+    let all = starts
+        .iter()
+        .flat_map(|start| offsets.iter().map(move |offset| start + offset));
     let relative = |address: u64| Sampled {
         relative: true,
         address: address & 0xffff_ffff,
@@ -175,13 +187,25 @@ fn absolute_addresses_are_compared_whole() {
         let samples = sampled(&starts, &OFFSETS).into_iter();
         let whole = |(sample, count): (Sampled, u64)| {
             let address = high | sample.address;
-            (Sampled { relative: false, address }, count)
+            (
+                Sampled {
+                    relative: false,
+                    address,
+                },
+                count,
+            )
         };
         samples.map(whole).collect()
     };
     let learned = learn(&subjects(&snapshots), &absolute(ISA & !0xffff_ffff));
-    assert_eq!(addresses(learned.as_ref(), &snapshots), Some(starts.clone()));
-    assert_eq!(learn(&subjects(&snapshots), &absolute(0x7000_0000_0000)), None);
+    assert_eq!(
+        addresses(learned.as_ref(), &snapshots),
+        Some(starts.clone())
+    );
+    assert_eq!(
+        learn(&subjects(&snapshots), &absolute(0x7000_0000_0000)),
+        None
+    );
 }
 
 #[test]
@@ -191,10 +215,19 @@ fn what_explains_too_little_is_not_believed() {
     let snapshots = heap.snapshots(&kernels);
     let mut samples = sampled(&starts, &OFFSETS);
     // Somebody else's: 20 % of all.
-    samples.push((Sampled { relative: true, address: 0x7777_0000 }, 15));
+    samples.push((
+        Sampled {
+            relative: true,
+            address: 0x7777_0000,
+        },
+        15,
+    ));
     assert_eq!(learn(&subjects(&snapshots), &samples), None);
     // A single address might be chance.
-    assert_eq!(learn(&subjects(&snapshots), &sampled(&starts[..1], &[0x40])), None);
+    assert_eq!(
+        learn(&subjects(&snapshots), &sampled(&starts[..1], &[0x40])),
+        None
+    );
     // Nothing was launched.
     let mut idle = subjects(&snapshots);
     idle.iter_mut().for_each(|s| s.launched = false);
@@ -207,8 +240,15 @@ fn pooled(count: u64) -> (Heap, Vec<Parts>, Vec<u64>) {
     let mut heap = Heap::new(true);
     let pool = ISA + 0x20_0000;
     let offsets: Vec<u64> = (0..count).map(|i| i * 0x600).collect();
-    let kernels = offsets.iter().map(|&offset| heap.kernel(pool, offset)).collect();
-    (heap, kernels, offsets.iter().map(|offset| pool + offset).collect())
+    let kernels = offsets
+        .iter()
+        .map(|&offset| heap.kernel(pool, offset))
+        .collect();
+    (
+        heap,
+        kernels,
+        offsets.iter().map(|offset| pool + offset).collect(),
+    )
 }
 
 #[test]
@@ -216,7 +256,10 @@ fn an_offset_in_a_shared_allocation_is_added() {
     let (heap, kernels, starts) = pooled(3);
     let snapshots = heap.snapshots(&kernels);
     let learned = learn(&subjects(&snapshots), &sampled(&starts, &OFFSETS));
-    assert_eq!(addresses(learned.as_ref(), &snapshots), Some(starts.clone()));
+    assert_eq!(
+        addresses(learned.as_ref(), &snapshots),
+        Some(starts.clone())
+    );
     assert!(learned.unwrap().path.offset.is_some());
     // The first lies at the pool's begin: only that others do not tells.
     let learned = learn(&subjects(&snapshots), &sampled(&starts[..1], &OFFSETS));
@@ -231,7 +274,10 @@ fn the_begin_of_a_pool_is_no_kernels_address() {
         heap.put(kernel.data + 80, 0);
     }
     let snapshots = heap.snapshots(&kernels);
-    assert_eq!(learn(&subjects(&snapshots), &sampled(&starts, &OFFSETS)), None);
+    assert_eq!(
+        learn(&subjects(&snapshots), &sampled(&starts, &OFFSETS)),
+        None
+    );
     // The same of kernels whose sizes are not known.
     let mut unknown = subjects(&snapshots);
     unknown.iter_mut().for_each(|s| s.code = None);
@@ -281,7 +327,10 @@ fn an_entry_point_is_no_begin() {
     let mut told = subjects(&snapshots);
     told.iter_mut().for_each(|s| s.code.clone_from(&code));
     let learned = learn(&told, &samples);
-    assert_eq!(addresses(learned.as_ref(), &snapshots), Some(starts.clone()));
+    assert_eq!(
+        addresses(learned.as_ref(), &snapshots),
+        Some(starts.clone())
+    );
     // Or a sample before it.
     let samples = sampled(&starts, &[0x10, 0x100]);
     let learned = learn(&subjects(&snapshots), &samples);
@@ -351,7 +400,10 @@ fn what_the_runtime_told_teaches_at_once() {
     let mut told = subjects(&snapshots);
     told[1].exact = Some(starts[1]);
     let learned = learn(&told, &[]);
-    assert_eq!(addresses(learned.as_ref(), &snapshots), Some(starts.clone()));
+    assert_eq!(
+        addresses(learned.as_ref(), &snapshots),
+        Some(starts.clone())
+    );
     told[1].exact = Some(starts[1] + 64);
     assert_eq!(learn(&told, &[]), None);
 }
@@ -389,7 +441,10 @@ fn chance_is_not_believed() {
     for kernel in &kernels {
         for word in 2..30 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            heap.put(kernel.data + 8 * word + 8, 0x9000_0000_0000 | seed >> 20 & 0xffff_ffc0);
+            heap.put(
+                kernel.data + 8 * word + 8,
+                0x9000_0000_0000 | seed >> 20 & 0xffff_ffc0,
+            );
         }
         heap.put(kernel.data + 72, kernel.allocation);
         heap.put(kernel.allocation + 16, 0);
@@ -416,8 +471,14 @@ fn own_addresses_and_garbage_end() {
     assert_eq!(snapshot.values().count(), 0);
     assert!(read(0).is_none());
     assert!(read(u64::MAX - 3).is_none());
-    let slot = Slot { way: super::snapshot::Way::default(), word: 255 };
-    let path = AddressPath { base: slot, offset: Some(slot) };
+    let slot = Slot {
+        way: super::snapshot::Way::default(),
+        word: 255,
+    };
+    let path = AddressPath {
+        base: slot,
+        offset: Some(slot),
+    };
     assert_eq!(path.of(&snapshot), None);
     let none: [Region; 0] = [];
     assert_eq!(path.follow(&memory, &none, u64::MAX - 8), None);
