@@ -399,7 +399,7 @@ impl Devices {
             last: address.saturating_add(size.max(1) - 1),
             base: placed.placed.instruction_base.unwrap_or(address & HEAP),
             since_ns: placed.since_ns,
-            until_ns: u64::MAX,
+            until_ns: placed.until_ns,
         });
     }
 

@@ -45,6 +45,7 @@ pub mod late;
 pub mod launch;
 pub mod metrics;
 pub mod names;
+pub mod places;
 pub mod privileges;
 pub mod probe_files;
 pub mod procfs;

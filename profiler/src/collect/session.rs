@@ -3,6 +3,7 @@
 
 mod calls;
 mod devices;
+mod places;
 mod result;
 
 pub use devices::AiuUse;
@@ -23,6 +24,7 @@ use super::{
     filter::Filter,
     finisher::Finisher,
     names::NameService,
+    places::KernelPlaces,
     procfs,
     publish::Publisher,
     readable,
@@ -166,6 +168,8 @@ pub struct Session {
     devices: devices::Devices,
     /// The samplers of devices, while they run.
     samplers: Option<DeviceSamplers>,
+    /// Where kernels lie on devices, if any is sampled.
+    places: Option<KernelPlaces>,
     /// Sees every event that belongs to the recording.
     watcher: Option<Box<Watcher>>,
     tables: Tables,
@@ -277,6 +281,7 @@ impl Session {
                 .map(|_| Conditional::default()),
             devices: devices::Devices::new(config, capture.is_some()),
             samplers: None,
+            places: config.devices.is_on().then(KernelPlaces::default),
             watcher: None,
             tables,
             publisher: Publisher::default(),
@@ -452,6 +457,7 @@ impl Session {
         self.tables.maintain();
         if !all {
             self.name_late_kernels(Some(horizon))?;
+            self.place_kernels(Some(horizon))?;
         }
         Ok(read.more)
     }
@@ -480,6 +486,7 @@ impl Session {
     /// Writes an event that belongs to the recording to where events go.
     fn record(&mut self, event: &Event) -> Result<(), CollectError> {
         self.devices.note(event);
+        self.note_for_places(event);
         if let Some(capture) = &mut self.capture {
             capture.event(event).map_err(CollectError::Capture)?;
         }

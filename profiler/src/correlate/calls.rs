@@ -272,20 +272,20 @@ impl Tracker {
         match event.kind {
             ProcessEventKind::Exec { .. } => {
                 self.end_process(event.pid, event.time_ns, sink);
-                self.world.forget(event.pid, sink);
+                self.world.forget(event.pid, event.time_ns, sink);
                 sink.process_gone(event.pid, event.time_ns);
             }
             ProcessEventKind::Exit => {
                 self.end_thread(event.tid, event.time_ns, sink);
                 if event.pid == event.tid && !self.processes.contains_key(&event.pid) {
-                    self.world.forget(event.pid, sink);
+                    self.world.forget(event.pid, event.time_ns, sink);
                     sink.process_gone(event.pid, event.time_ns);
                 }
             }
             ProcessEventKind::Fork { parent } if parent != event.pid => {
                 // The number may have been another process's.
                 self.end_process(event.pid, event.time_ns, sink);
-                self.world.forget(event.pid, sink);
+                self.world.forget(event.pid, event.time_ns, sink);
             }
             _ => {}
         }

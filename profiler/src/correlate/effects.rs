@@ -4,6 +4,7 @@ use super::{
     handles::{Kernel, ListKind, ModuleImage, Name, Queue},
     known::{Effect, Object},
     open::Open,
+    gone::GoneKernel,
     world::{KernelChange, World},
 };
 use crate::{
@@ -45,14 +46,22 @@ pub(super) fn apply(open: &Open, now: u64, world: &mut World) {
         Effect::Release(object) => {
             let entered = open.call.start_ns;
             let pid = open.call.pid;
-            let mut ended = Vec::new();
+            let (mut ended, mut gone) = (Vec::new(), None);
             if let Some((handle, (handles, room))) = object_of(open, object).zip(world.known(open))
             {
+                let is_kernel = object == Object::Kernel;
+                gone = is_kernel.then(|| GoneKernel::of(&handles.kernels, handle)).flatten();
                 ended = handles.release(object, handle, entered, room);
+                // Others may own it, too.
+                gone = gone.filter(|gone| handles.kernels.since_ns(handle) != Some(gone.since_ns));
             }
-            let gone = ended.into_iter();
-            let gone = gone.map(|number| KernelChange::Gone(pid, number, now));
-            world.kernel_changes.extend(gone);
+            if let Some(gone) = gone {
+                world.gone.add(pid, gone.until(now));
+            }
+            for number in ended {
+                world.gone.code_gone(number, now);
+                world.kernel_changes.push(KernelChange::Gone(pid, number, now));
+            }
             true
         }
         Effect::Alloc(memory) => {

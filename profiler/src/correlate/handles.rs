@@ -138,6 +138,12 @@ impl<T> Objects<T> {
         self.0.get(&handle).map(|held| held.since_ns)
     }
 
+    /// All objects with their handles, and since when they are known.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T, u64)> {
+        let all = self.0.iter();
+        all.map(|(&handle, held)| (handle, &held.is, held.since_ns))
+    }
+
     pub(super) fn get_mut(&mut self, handle: u64) -> Option<&mut T> {
         self.0.get_mut(&handle).map(|held| &mut held.is)
     }
@@ -269,6 +275,11 @@ impl Handles {
             kernels.push((name.clone(), number, now));
         }
         (number, fits.then_some(now))
+    }
+
+    /// The numbers of all kernels of modules.
+    pub(super) fn numbers_of_modules(&self) -> impl Iterator<Item = u64> {
+        self.code.values().flatten().map(|(_, number, _)| *number)
     }
 
     /// A kernel by its handle, made known if it was not.

@@ -63,6 +63,7 @@ mod draft;
 mod effects;
 mod epoch;
 mod fence;
+mod gone;
 mod handles;
 mod known;
 mod memory;
@@ -145,6 +146,8 @@ pub struct PlacedKernel {
     pub module: Option<Rc<ModuleImage>>,
     /// Since when it is there: its creation, 0 if that was not seen.
     pub since_ns: u64,
+    /// When it was destroyed; `u64::MAX`: it is still there.
+    pub until_ns: u64,
     /// Where it is.
     pub placed: wire::KernelPlaced,
 }

@@ -7,6 +7,7 @@ use super::{
     calls::{Counts, Limits},
     draft::Words,
     effects,
+    gone::{Gone, GoneKernel},
     handles::{Handles, Name, Room},
     known::{Effect, Known},
     open::Open,
@@ -49,6 +50,8 @@ pub(super) struct World {
     pub(super) spaces: AddressSpaces,
     /// What is to be told of kernels.
     pub(super) kernel_changes: Vec<KernelChange>,
+    /// Kernels that are gone, but may be placed yet.
+    pub(super) gone: Gone,
     next_call: u64,
     spare: Vec<Open>,
     /// Ended calls of which data may follow, and those that ended after them.
@@ -73,6 +76,7 @@ impl World {
             activity: Activity::default(),
             spaces: AddressSpaces::default(),
             kernel_changes: Vec::new(),
+            gone: Gone::default(),
             next_call: 1,
             spare: Vec::new(),
             settling: Vec::new(),
@@ -125,26 +129,22 @@ impl World {
         }
     }
 
-    /// It is known where a kernel lies.
+    /// It is known where a kernel lies, or lay.
     pub(super) fn place_kernel(&mut self, placed: &KernelPlaced) {
-        let Some(handles) = self.processes.get_mut(&placed.pid) else {
-            return;
-        };
-        let Some(since_ns) = handles.kernels.since_ns(placed.kernel) else {
-            return;
-        };
         // What was read before the handle got this kernel is another kernel's.
-        let Some(kernel) = handles.kernels.get(placed.kernel) else {
+        let handles = self.processes.get(&placed.pid);
+        let kernel = handles.and_then(|h| GoneKernel::of(&h.kernels, placed.kernel));
+        let kernel = kernel.filter(|kernel| placed.time_ns >= kernel.since_ns);
+        let found = kernel.or_else(|| self.gone.find(placed.pid, placed.kernel, placed.time_ns));
+        let Some(kernel) = found else {
             return;
         };
-        if placed.time_ns < since_ns {
-            return;
-        }
         self.kernel_changes.push(KernelChange::Placed(PlacedKernel {
+            until_ns: self.gone.code_until(&kernel),
             number: kernel.number,
-            name: kernel.name.of_kernel(placed.kernel),
-            module: kernel.module.clone(),
-            since_ns: kernel.code_since_ns.unwrap_or(since_ns),
+            name: kernel.name,
+            module: kernel.module,
+            since_ns: kernel.code_since_ns.unwrap_or(kernel.since_ns),
             placed: placed.clone(),
         }));
     }
@@ -212,11 +212,18 @@ impl World {
         Some((handles, &mut self.room))
     }
 
-    pub(super) fn forget(&mut self, pid: u32, sink: &mut dyn CallSink) {
+    pub(super) fn forget(&mut self, pid: u32, now_ns: u64, sink: &mut dyn CallSink) {
         self.settle(sink);
         self.activity.forget(pid, &mut self.losses, sink);
         self.spaces.forget(pid);
         if let Some(handles) = self.processes.remove(&pid) {
+            for (handle, kernel, since_ns) in handles.kernels.iter() {
+                let kernel = GoneKernel::new(kernel, handle, since_ns);
+                self.gone.add(pid, kernel.until(now_ns));
+            }
+            for number in handles.numbers_of_modules() {
+                self.gone.code_gone(number, now_ns);
+            }
             handles.vacate(&mut self.room);
         }
     }

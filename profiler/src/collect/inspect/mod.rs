@@ -13,6 +13,8 @@ pub mod images;
 pub mod path;
 pub mod predict;
 
+pub use path::within;
+
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, Read},
@@ -106,6 +108,20 @@ pub fn data_of(pid: u32, is_wanted: impl Fn(&str) -> bool) -> io::Result<Vec<Reg
     Ok(lines.filter(wanted).filter_map(|l| range_of(&l)).collect())
 }
 
+/// All addresses that mean something to a process: mappings with any access.
+///
+/// # Errors
+/// The process is gone, or may not be looked at.
+pub fn accessible(pid: u32) -> io::Result<Vec<Region>> {
+    let maps = File::open(format!("/proc/{pid}/maps"))?.take(MAX_MAPS);
+    let lines = BufReader::new(maps).lines().map_while(Result::ok);
+    let wanted = |line: &String| {
+        let access = line.split_ascii_whitespace().nth(1);
+        access.is_some_and(|access| !access.starts_with("---"))
+    };
+    Ok(lines.filter(wanted).filter_map(|l| range_of(&l)).collect())
+}
+
 /// The addresses in a line of `/proc/PID/maps`.
 fn range_of(line: &str) -> Option<Region> {
     let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
@@ -167,21 +183,21 @@ mod tests {
 }
 
 #[cfg(test)]
-mod tests_memory {
+pub(super) mod tests_memory {
     use super::{Memory, Region};
 
     /// A piece of memory at an address.
-    pub(super) struct Copy {
+    pub(in crate::collect) struct Copy {
         base: u64,
         bytes: Vec<u8>,
     }
 
     impl Copy {
-        pub(super) fn new(base: u64, bytes: Vec<u8>) -> Self {
+        pub(in crate::collect) fn new(base: u64, bytes: Vec<u8>) -> Self {
             Self { base, bytes }
         }
 
-        pub(super) fn regions(&self) -> Vec<Region> {
+        pub(in crate::collect) fn regions(&self) -> Vec<Region> {
             vec![Region {
                 start: self.base,
                 end: self.base + self.bytes.len() as u64,

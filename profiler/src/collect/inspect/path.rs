@@ -294,7 +294,7 @@ pub(super) fn read_text(memory: &impl Memory, address: u64, len: u64) -> Option<
 }
 
 /// Whether the address lies in one of the regions, which are sorted.
-pub(super) fn within(regions: &[Region], address: u64) -> bool {
+pub fn within(regions: &[Region], address: u64) -> bool {
     let at = regions.partition_point(|r| r.end <= address);
     regions.get(at).is_some_and(|r| r.start <= address)
 }

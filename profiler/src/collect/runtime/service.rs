@@ -429,6 +429,11 @@ impl RuntimeProbes {
         }
     }
 
+    /// Which build of a driver a process has.
+    pub fn build_of(&self, processes: &ProcessTable, pid: u32) -> Build {
+        driver_build(processes, pid, |path| self.is_runtime(path))
+    }
+
     /// Names found since the last call of kernels that were created before the
     /// recording. All that happened until `taken_ns` has been taken in; without it
     /// nothing more will come, and searches are waited for.

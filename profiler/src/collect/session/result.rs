@@ -76,6 +76,7 @@ impl Session {
         });
         self.drain(true)?;
         self.name_late_kernels(None)?;
+        self.place_kernels(None)?;
         self.tell_of_devices(true)?;
         self.aggregate
             .finish_calls(&self.processes, perf::monotonic_ns());
