@@ -46,6 +46,29 @@ pub struct Region {
     pub end: u64,
 }
 
+/// Largest size of an allocation that is believed.
+const MAX_CHUNK: u64 = 1 << 20;
+
+/// Bytes of the object at an address, by the header that glibc's malloc puts before
+/// what it hands out. Objects may begin 8 bytes behind that (a handle, behind a table
+/// of virtual functions), or 16 (behind what counts its owners). `None`: there is no
+/// such header.
+pub fn object_size(memory: &impl Memory, address: u64) -> Option<u64> {
+    // In use before it; of another arena.
+    const FLAGS: u64 = 1 | 4;
+    let aligned = address % 16;
+    [aligned, aligned + 16].into_iter().find_map(|inner| {
+        let start = address.checked_sub(8 + inner)?;
+        let header = memory.word(start)?;
+        let size = header & !15;
+        let fits = header & 15 & !FLAGS == 0 && (32..=MAX_CHUNK).contains(&size);
+        let next = start.checked_add(size).filter(|_| fits && aligned % 8 == 0)?;
+        // The next one says that this one is in use.
+        let used = memory.word(next)? & 1 == 1;
+        used.then(|| (size - 8).checked_sub(inner)).flatten()
+    })
+}
+
 /// The memory of a running process.
 #[derive(Debug)]
 pub struct ProcessMemory {

@@ -9,7 +9,7 @@
 //! declares, and if it cannot be one that leads to the same object from
 //! everywhere: see [`learn`].
 
-use super::{Memory, Region};
+use super::{Memory, Region, object_size};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -239,6 +239,9 @@ fn search(
             }
             let mut bytes = vec![0; OBJECT];
             let got = memory.read(object, &mut bytes);
+            // What lies behind it is a neighbour's.
+            let size = object_size(memory, object).unwrap_or(u64::MAX);
+            let got = got.min(usize::try_from(size).unwrap_or(usize::MAX));
             for at in (0..got.saturating_sub(15)).step_by(8) {
                 let Some((pointer, length)) = words(&bytes, at) else {
                     break;

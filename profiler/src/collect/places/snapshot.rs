@@ -5,7 +5,7 @@
 //! be device addresses or offsets: multiples of 64 that are no addresses of the
 //! process's own, and which words are zero.
 
-use crate::collect::inspect::{Memory, Region, within};
+use crate::collect::inspect::{Memory, Region, object_size, within};
 use rustc_hash::FxHashMap;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,8 +17,6 @@ const MAX_OBJECTS: usize = 1024;
 const MAX_WAYS: usize = 4096;
 /// Kernels begin at multiples of this (cache lines).
 const ALIGN: u64 = 64;
-/// Largest size of an allocation in whose header is believed.
-const MAX_CHUNK: u64 = 1 << 20;
 
 /// The way from a handle to an object: the words of up to two pointers to follow,
 /// each plus one.
@@ -191,7 +189,7 @@ fn object(
 ) -> (Arc<Object>, Vec<(u8, u64)>) {
     let mut bytes = vec![0; WORDS * 8];
     let got = memory.read(at, &mut bytes);
-    let size = size(memory, at);
+    let size = object_size(memory, at);
     let most = size.unwrap_or(u64::MAX).min(got as u64);
     bytes.truncate(usize::try_from(most).unwrap_or(0));
     let mut object = Object {
@@ -215,28 +213,6 @@ fn object(
         }
     }
     (Arc::new(object), pointers)
-}
-
-/// Bytes of the object at an address, from the header that glibc's malloc puts
-/// before what it hands out, eight bytes before a handle's object with a table of
-/// virtual functions; `None`: there is none.
-fn size(memory: &impl Memory, at: u64) -> Option<u64> {
-    /// The chunk before is in use; this is of another arena.
-    const FLAGS: u64 = 1 | 4;
-    let inner = at % 16;
-    if inner != 0 && inner != 8 {
-        return None;
-    }
-    let header = |at: u64| {
-        let word = memory.word(at)?;
-        let size = word & !15;
-        (word & 15 & !FLAGS == 0 && (32..=MAX_CHUNK).contains(&size)).then_some((size, word))
-    };
-    let start = at.checked_sub(8 + inner)?;
-    let (size, _) = header(start)?;
-    // The next one says that this one is in use.
-    let next = memory.word(start.checked_add(size)?)?;
-    (next & 1 == 1).then(|| size - 8 - inner)
 }
 
 /// A device address without the copies of its highest bit.
