@@ -62,18 +62,26 @@ pub(crate) fn read(inputs: &Inputs<'_>) -> Result<StallInput> {
         let profile = iaprof::read(&mut file).with_context(context)?;
         let uncounted = StallTable::uncounted(&profile);
         if uncounted > 0 {
-            notes.push(format!("{uncounted} samples are of no known instruction and left out"));
+            notes.push(format!(
+                "{uncounted} samples are of no known instruction and left out"
+            ));
         }
         of_table(&StallTable::of(&profile))
     } else {
         let stalls = unitrace_csv::read(&mut file).with_context(context)?;
         if stalls.skipped > 0 {
             let first = stalls.first_skipped.unwrap_or(0);
-            notes.push(format!("{} lines are no rows (the first: {first})", stalls.skipped));
+            notes.push(format!(
+                "{} lines are no rows (the first: {first})",
+                stalls.skipped
+            ));
         }
         of_table(&stalls.table)
     };
-    if raws.iter().all(|raw| raw.rows.iter().all(|(_, tally)| tally.total() == 0)) {
+    if raws
+        .iter()
+        .all(|raw| raw.rows.iter().all(|(_, tally)| tally.total() == 0))
+    {
         bail!("{}: {HOW_TO_RECORD}", path.display());
     }
     let library = Library::read(inputs.modules, inputs.platform, &mut notes)?;
@@ -85,7 +93,9 @@ pub(crate) fn read(inputs: &Inputs<'_>) -> Result<StallInput> {
         is_capture,
     };
     let sampled: Vec<Sampled> = raws.into_iter().map(|raw| coder.sampled(raw)).collect();
-    if sampled.iter().all(|sampled| sampled.code.is_err()) && !is_capture && inputs.modules.is_empty()
+    if sampled.iter().all(|sampled| sampled.code.is_err())
+        && !is_capture
+        && inputs.modules.is_empty()
     {
         notes.push(
             "counts only: without the kernels' code (--modules FILE|DIR) instructions, lines and \
@@ -109,7 +119,11 @@ fn of_capture(path: &Path, notes: &mut Vec<String>) -> Result<Vec<Raw>> {
     let raw = |kernel: crate::aggregate::DeviceKernel| Raw {
         device: kernel.device,
         name: kernel.name.unwrap_or_else(|| "[unknown kernel]".to_owned()),
-        rows: kernel.rows.into_iter().map(|(at, counts)| (at, Tally { counts })).collect(),
+        rows: kernel
+            .rows
+            .into_iter()
+            .map(|(at, counts)| (at, Tally { counts }))
+            .collect(),
         kernel: kernel.kernel.map(|found| (found, kernel.platform)),
     };
     Ok(replay.kernels.into_iter().map(raw).collect())
@@ -122,8 +136,11 @@ fn losses(losses: &Losses) -> Vec<String> {
         LossKind::DeviceCodeUnreadable,
         LossKind::DeviceUndecodable,
     ];
-    let lost = losses.iter().filter(|(kind, count)| *count > 0 && of_devices.contains(kind));
-    lost.map(|(kind, count)| format!("{count} {}", kind.label())).collect()
+    let lost = losses
+        .iter()
+        .filter(|(kind, count)| *count > 0 && of_devices.contains(kind));
+    lost.map(|(kind, count)| format!("{count} {}", kind.label()))
+        .collect()
 }
 
 fn of_table(table: &StallTable) -> Vec<Raw> {
@@ -173,7 +190,10 @@ impl Library {
                 }
                 if dump.problems.files > 0 {
                     let count = dump.problems.files;
-                    notes.push(format!("{}: {count} files could not be read", path.display()));
+                    notes.push(format!(
+                        "{}: {count} files could not be read",
+                        path.display()
+                    ));
                 }
                 for (origin, module) in dump.modules {
                     library.add(module, &origin);
@@ -181,7 +201,9 @@ impl Library {
             } else {
                 let mut bytes = Vec::new();
                 let file = File::open(path).with_context(context)?;
-                file.take(MAX_MODULE + 1).read_to_end(&mut bytes).with_context(context)?;
+                file.take(MAX_MODULE + 1)
+                    .read_to_end(&mut bytes)
+                    .with_context(context)?;
                 let module = Module::parse_for(&bytes, platform).with_context(context)?;
                 library.add(module, path);
             }
@@ -227,9 +249,13 @@ struct Coder {
 impl Coder {
     fn sampled(&self, raw: Raw) -> Sampled {
         let code = self.code(&raw);
+        let kernel = match &code {
+            Ok(code) => code.kernel.display.clone(),
+            Err(_) => raw.name,
+        };
         Sampled {
             device: raw.device,
-            kernel: raw.name,
+            kernel,
             code,
             rows: raw.rows,
         }
@@ -261,7 +287,9 @@ impl Coder {
         };
         if count > 1 {
             code.note = match equal {
-                1 => format!("{count} kernels have this name; the samples fit this one's code best"),
+                1 => {
+                    format!("{count} kernels have this name; the samples fit this one's code best")
+                }
                 _ => format!(
                     "{count} kernels have this name, and the samples fit {equal} of them: this \
                      may be the wrong one"
@@ -274,9 +302,11 @@ impl Coder {
     fn missing(&self, raw: &Raw) -> String {
         let spirv = raw.kernel.is_some();
         match (self.is_capture, spirv, self.library.kernels.is_empty()) {
-            (true, true, true) => "code not known: the capture has SPIR-V of this kernel, not what \
+            (true, true, true) => {
+                "code not known: the capture has SPIR-V of this kernel, not what \
                                    the driver compiled; give --modules FILE|DIR"
-                .to_owned(),
+                    .to_owned()
+            }
             (true, false, true) => "code not known: the module was not seen when it was loaded; \
                                     give --modules FILE|DIR"
                 .to_owned(),
@@ -297,7 +327,10 @@ impl Coder {
                  for; give --platform NAME"
             ));
         };
-        let whole = self.iga.as_ref().and_then(|iga| iga.decode(&kernel.code, platform).ok());
+        let whole = self
+            .iga
+            .as_ref()
+            .and_then(|iga| iga.decode(&kernel.code, platform).ok());
         Ok(Code {
             decoded: whole.unwrap_or_else(|| decode(&kernel.code, platform)),
             kernel: kernel.clone(),
@@ -314,5 +347,7 @@ fn fit(decoded: &Decoded, rows: &[(Option<u64>, Tally)]) -> usize {
         let offset = u32::try_from(offset).ok();
         offset.is_some_and(|offset| decoded.at(offset).is_some_and(|i| i.offset == offset))
     };
-    rows.iter().filter(|(offset, _)| offset.is_some_and(begins)).count()
+    rows.iter()
+        .filter(|(offset, _)| offset.is_some_and(begins))
+        .count()
 }

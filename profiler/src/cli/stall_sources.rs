@@ -70,7 +70,11 @@ fn read(folder: &Path, path: &str) -> Option<String> {
             return None;
         }
         let mut bytes = Vec::new();
-        File::open(found).ok()?.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
+        File::open(found)
+            .ok()?
+            .take(MAX_FILE)
+            .read_to_end(&mut bytes)
+            .ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     })
 }
@@ -88,7 +92,10 @@ mod tests {
         std::fs::write(dir.path().join("secret"), "secret\n").unwrap();
         std::os::unix::fs::symlink(dir.path().join("secret"), folder.join("link")).unwrap();
         let sources = Sources::new(Some(&folder)).unwrap();
-        assert_eq!(sources.line("/build/x/../a/./k.cl", 2).as_deref(), Some("two"));
+        assert_eq!(
+            sources.line("/build/x/../a/./k.cl", 2).as_deref(),
+            Some("two")
+        );
         assert_eq!(sources.line("k.cl", 1), None);
         for path in ["../secret", "/../secret", "link", "", "/", "a"] {
             assert_eq!(sources.line(path, 1), None, "{path}");

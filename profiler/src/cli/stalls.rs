@@ -6,6 +6,7 @@ use super::stall_sources::Sources;
 use super::{screen, usage_error};
 use crate::analyze::device_stalls::StallReport;
 use crate::export::ExportError;
+use crate::export::html;
 use crate::export::stalls::{self, By, StallView};
 use crate::symbolize::device::isa::Platform;
 use anyhow::{Context, Result, bail};
@@ -189,7 +190,10 @@ impl From<PlatformArg> for Platform {
 }
 
 fn percent(text: &str) -> Result<f64, String> {
-    let value: f64 = text.trim_end_matches('%').parse().map_err(|_| "not a number".to_owned())?;
+    let value: f64 = text
+        .trim_end_matches('%')
+        .parse()
+        .map_err(|_| "not a number".to_owned())?;
     match (0.0..=100.0).contains(&value) {
         true => Ok(value),
         false => Err("not between 0 and 100".to_owned()),
@@ -204,7 +208,9 @@ fn percent(text: &str) -> Result<f64, String> {
 pub(crate) fn run(args: &StallsArgs) -> Result<()> {
     let format = format(args)?;
     if args.listing && matches!(format, FormatArg::Csv | FormatArg::Json) {
-        return Err(usage_error("--listing is text or a page: -o FILE.txt or FILE.html"));
+        return Err(usage_error(
+            "--listing is text or a page: -o FILE.txt or FILE.html",
+        ));
     }
     let file = args.output.as_deref().map(OutputFile::create).transpose()?;
     let mut input = stall_input::read(&Inputs {
@@ -228,12 +234,22 @@ pub(crate) fn run(args: &StallsArgs) -> Result<()> {
             (None, _) => StallView::default().top,
         },
         min_percent: args.min_share,
-        width: if file.is_some() { FILE_WIDTH } else { screen::width() },
+        width: if file.is_some() {
+            FILE_WIDTH
+        } else {
+            screen::width()
+        },
         color: file.is_none() && screen::has_colors(),
         source: &source,
     };
     let Some(mut file) = file else {
-        return Ok(write(&report, &view, format, args.listing, &mut io::stdout().lock())?);
+        return Ok(write(
+            &report,
+            &view,
+            format,
+            args.listing,
+            &mut io::stdout().lock(),
+        )?);
     };
     let context = format!("cannot write {}", file.path().display());
     write(&report, &view, format, args.listing, &mut file).context(context)?;
@@ -263,7 +279,7 @@ fn write(
     match format {
         FormatArg::Text if listing => stalls::write_listing(report, view, out),
         FormatArg::Text => stalls::write_text(report, view, out),
-        FormatArg::Html => stalls::write_text(report, view, out),
+        FormatArg::Html => html::stalls::write(report, view, listing, out),
         FormatArg::Csv => stalls::write_csv(report, view, out),
         FormatArg::Json => stalls::write_json(report, view, out),
     }
@@ -271,7 +287,8 @@ fn write(
 
 fn is_wanted(args: &StallsArgs, sampled: &crate::analyze::device_stalls::Sampled) -> bool {
     let has = |part: &Option<String>, names: &[&str]| {
-        part.as_ref().is_none_or(|part| names.iter().any(|name| name.contains(&**part)))
+        part.as_ref()
+            .is_none_or(|part| names.iter().any(|name| name.contains(&**part)))
     };
     let mangled = sampled.code.as_ref().map_or("", |code| &code.kernel.name);
     has(&args.kernel, &[&sampled.kernel, mangled]) && has(&args.device, &[&sampled.device])
@@ -285,7 +302,10 @@ fn nothing_wanted(args: &StallsArgs, mut kernels: Vec<String>) -> String {
         more => format!(" and {more} more"),
     };
     kernels.truncate(NAMED);
-    let kernels: Vec<String> = kernels.iter().map(|k| k.escape_debug().to_string()).collect();
+    let kernels: Vec<String> = kernels
+        .iter()
+        .map(|k| k.escape_debug().to_string())
+        .collect();
     format!(
         "{}: no samples of such a kernel or device; it has {}{more}",
         args.input.display(),

@@ -12,12 +12,20 @@ const READS: [&str; 4] = ["mac", "mach", "macl", "sada2"];
 fn operands(instruction: &Instruction) -> Option<impl Iterator<Item = &str>> {
     let text = instruction.text.as_deref()?;
     let words = text.split('{').next()?.split_whitespace();
-    Some(words.skip_while(|word| *word != instruction.mnemonic).skip(1))
+    Some(
+        words
+            .skip_while(|word| *word != instruction.mnemonic)
+            .skip(1),
+    )
 }
 
 fn is_accumulator(word: &str) -> bool {
-    let word = word.trim_start_matches(['(', '-', '~']).trim_start_matches("abs)");
-    let number = word.strip_prefix("acc").or_else(|| word.strip_prefix("mme"));
+    let word = word
+        .trim_start_matches(['(', '-', '~'])
+        .trim_start_matches("abs)");
+    let number = word
+        .strip_prefix("acc")
+        .or_else(|| word.strip_prefix("mme"));
     number.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
@@ -32,7 +40,10 @@ pub(super) fn is_written(instruction: &Instruction) -> bool {
     };
     // Behind the execution size, `(16|M0)`, stands the destination.
     let mut destination = operands.skip_while(|word| word.starts_with('('));
-    let marked = instruction.text.as_deref().is_some_and(|t| t.contains("AccWrEn"));
+    let marked = instruction
+        .text
+        .as_deref()
+        .is_some_and(|t| t.contains("AccWrEn"));
     marked || destination.next().is_some_and(is_accumulator)
 }
 

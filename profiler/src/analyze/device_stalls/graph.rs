@@ -102,7 +102,9 @@ impl Graph {
                 mark(index + 1);
             }
             for target in targets(&instruction.flow) {
-                index_of(instructions, target).into_iter().for_each(&mut mark);
+                index_of(instructions, target)
+                    .into_iter()
+                    .for_each(&mut mark);
             }
         }
         for (index, begin) in begins.into_iter().enumerate() {

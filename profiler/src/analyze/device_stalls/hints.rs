@@ -15,7 +15,9 @@ pub(super) fn of(code: &Code, samples: &Tally, stalled: &[InstructionStalls]) ->
         0 => 0,
         total => (u128::from(count) * 100 / u128::from(total)) as u64,
     };
-    let memory = samples.of(StallReason::Sbid).saturating_add(samples.of(StallReason::Send));
+    let memory = samples
+        .of(StallReason::Sbid)
+        .saturating_add(samples.of(StallReason::Send));
     let waits = percent(memory);
     let mut hints = Vec::new();
     let some = |bytes: Option<u64>| bytes.filter(|bytes| *bytes > 0 && waits >= WORTH);

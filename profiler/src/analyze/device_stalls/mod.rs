@@ -196,7 +196,9 @@ fn by_instruction(rows: &[(Option<u64>, Tally)], code: Option<&Code>) -> Vec<Ins
         let found = offset.and_then(index);
         let at = found.map(|(_, begin)| u64::from(begin)).or(*offset);
         let key = (at.is_none(), at.unwrap_or(0));
-        let (_, sum) = all.entry(key).or_insert((found.map(|(i, _)| i), Tally::default()));
+        let (_, sum) = all
+            .entry(key)
+            .or_insert((found.map(|(i, _)| i), Tally::default()));
         sum.add(tally);
     }
     type Row = ((bool, u64), (Option<usize>, Tally));
@@ -206,7 +208,9 @@ fn by_instruction(rows: &[(Option<u64>, Tally)], code: Option<&Code>) -> Vec<Ins
             offset: (!is_unknown).then_some(offset),
             index,
             samples,
-            place: code.zip(at).map_or_else(Vec::new, |(code, at)| code.kernel.source(at)),
+            place: code
+                .zip(at)
+                .map_or_else(Vec::new, |(code, at)| code.kernel.source(at)),
             why: Vec::new(),
         }
     };

@@ -168,7 +168,9 @@ impl<'a> Index<'a> {
                 }
             }
         }
-        let pipe = instruction.pipe.and_then(|pipe| PIPES.iter().position(|p| *p == pipe));
+        let pipe = instruction
+            .pipe
+            .and_then(|pipe| PIPES.iter().position(|p| *p == pipe));
         if let Some(list) = pipe.and_then(|pipe| self.pipes.get_mut(pipe)) {
             list.push(at);
         }
@@ -296,7 +298,9 @@ impl<'a> Index<'a> {
                     None => Step::Further(left.saturating_sub(count as u8)),
                 }
             }
-            Want::Accumulator => last(Some(&self.accumulators)).map_or(Step::Further(0), Step::Found),
+            Want::Accumulator => {
+                last(Some(&self.accumulators)).map_or(Step::Further(0), Step::Found)
+            }
             Want::Signal => last(Some(&self.signals)).map_or(Step::Further(0), Step::Found),
         }
     }
@@ -335,7 +339,8 @@ impl<'a> Index<'a> {
         let returns = callee.and_then(|callee| {
             let (graph, instructions) = (self.graph, self.instructions);
             let known = self.returns.entry(callee);
-            let returns = known.or_insert_with(|| graph.returns(callee, instructions, MAX_FUNCTION));
+            let returns =
+                known.or_insert_with(|| graph.returns(callee, instructions, MAX_FUNCTION));
             returns.clone().filter(|returns| !returns.is_empty())
         });
         let (Some(callee), Some(returns)) = (callee, returns) else {
@@ -423,10 +428,16 @@ impl Walk {
 }
 
 /// Members of a sorted list that lie in a range.
-fn within(list: &[usize], range: Range<usize>) -> impl DoubleEndedIterator<Item = usize> + ExactSizeIterator {
+fn within(
+    list: &[usize],
+    range: Range<usize>,
+) -> impl DoubleEndedIterator<Item = usize> + ExactSizeIterator {
     let from = list.partition_point(|at| *at < range.start);
     let to = list.partition_point(|at| *at < range.end);
-    list.get(from..to.max(from)).unwrap_or_default().iter().copied()
+    list.get(from..to.max(from))
+        .unwrap_or_default()
+        .iter()
+        .copied()
 }
 
 fn length(range: Range<usize>) -> u32 {

@@ -34,9 +34,21 @@ fn program(text: &str) -> Vec<Instruction> {
                 "ret" => flow = Flow::Return,
                 "end" => flow = Flow::End,
                 "computed" => flow = Flow::Unknown,
-                "jump" => flow = Flow::Jump { target: at(words.next().unwrap()) },
-                "call" => flow = Flow::Call { target: words.next().map(at) },
-                "br" => flow = Flow::Branch { targets: words.by_ref().map(at).collect() },
+                "jump" => {
+                    flow = Flow::Jump {
+                        target: at(words.next().unwrap()),
+                    }
+                }
+                "call" => {
+                    flow = Flow::Call {
+                        target: words.next().map(at),
+                    }
+                }
+                "br" => {
+                    flow = Flow::Branch {
+                        targets: words.by_ref().map(at).collect(),
+                    }
+                }
                 annotation => swsb = read_swsb(annotation),
             }
         }
@@ -95,7 +107,11 @@ fn why(program: &[Instruction], at: usize, reason: StallReason) -> Why {
 /// Producers: index, whether directly, whether round a loop.
 fn holders(program: &[Instruction], at: usize) -> Vec<(usize, bool, bool)> {
     let why = why(program, at, StallReason::Sbid);
-    let mut all: Vec<_> = why.producers.iter().map(|p| (p.instruction, p.direct, p.looped)).collect();
+    let mut all: Vec<_> = why
+        .producers
+        .iter()
+        .map(|p| (p.instruction, p.direct, p.looped))
+        .collect();
     all.sort_unstable();
     all
 }
@@ -293,7 +309,10 @@ fn functions_are_gone_through_from_where_they_were_called() {
          mov $1.dst
          ret ret",
     );
-    assert_eq!(holders(&in_function, 7), [(0, true, false), (2, true, false)]);
+    assert_eq!(
+        holders(&in_function, 7),
+        [(0, true, false), (2, true, false)]
+    );
     assert_eq!(holders(&in_function, 4), [(6, true, false)]);
 }
 
@@ -304,7 +323,11 @@ fn functions_elsewhere_and_computed_jumps_are_told() {
     assert_eq!(known.producers[0].instruction, 0);
     let unknown = why(&code, 3, StallReason::Sbid);
     assert!(unknown.producers.is_empty());
-    assert!(unknown.open.contains("not in this code"), "{}", unknown.open);
+    assert!(
+        unknown.open.contains("not in this code"),
+        "{}",
+        unknown.open
+    );
     let code = program("send.ugm $1\n jmpi computed\n mov $1.dst\n send.ugm end");
     let jumped = why(&code, 2, StallReason::Sbid);
     assert_eq!(jumped.producers[0].instruction, 0);
@@ -333,9 +356,18 @@ fn sync_of_all_tokens_waits_for_all_of_them() {
         sync.text = Some(text.into());
         super::search::tokens_of_sync(&sync)
     };
-    assert_eq!(named("        sync.allwr             ($0,$3,$31)   {I@1}"), Some(1 << 31 | 9));
-    assert_eq!(named("        sync.allwr             null          {$4}"), Some(u32::MAX));
-    assert_eq!(named("        sync.allwr             ($77)"), Some(u32::MAX));
+    assert_eq!(
+        named("        sync.allwr             ($0,$3,$31)   {I@1}"),
+        Some(1 << 31 | 9)
+    );
+    assert_eq!(
+        named("        sync.allwr             null          {$4}"),
+        Some(u32::MAX)
+    );
+    assert_eq!(
+        named("        sync.allwr             ($77)"),
+        Some(u32::MAX)
+    );
 }
 
 /// Producers of a distance.
@@ -391,7 +423,8 @@ fn distances_count_along_each_path() {
 
 #[test]
 fn of_every_pipe_only_what_is_near_counts() {
-    let far = "add i\n".to_owned() + &"nop\n".repeat(100) + "mul f\n send.ugm A@1,$1\n send.ugm end";
+    let far =
+        "add i\n".to_owned() + &"nop\n".repeat(100) + "mul f\n send.ugm A@1,$1\n send.ugm end";
     let code = program(&far);
     assert_eq!(nearest(&code, 102), [101]);
 }
@@ -401,10 +434,16 @@ fn accumulators_have_no_annotation() {
     let code = program("mul i\n mach i\n nop\n macl i\n mov i\n send.ugm end");
     assert_eq!(nearest(&code, 3), [1]);
     let open = why(&code, 4, StallReason::DistAcc);
-    assert!(open.producers.is_empty() && open.open.contains("no distance"), "{}", open.open);
+    assert!(
+        open.producers.is_empty() && open.open.contains("no distance"),
+        "{}",
+        open.open
+    );
     let mut written = code.clone();
     written[2].mnemonic = "mul".into();
-    written[2].text = Some("(W)     mul (16|M0)              acc0.0<1>:d   r4.0<1;1,0>:d     r2.0<0;1,0>:uw".into());
+    written[2].text = Some(
+        "(W)     mul (16|M0)              acc0.0<1>:d   r4.0<1;1,0>:d     r2.0<0;1,0>:uw".into(),
+    );
     assert_eq!(nearest(&written, 3), [2]);
     written[4].text = Some("        mov (16|M0)              r6.0<1>:d   acc0.0<1;1,0>:d".into());
     assert_eq!(nearest(&written, 4), [2]);
@@ -426,7 +465,11 @@ fn other_reasons_say_what_to_look_at() {
     );
     let text = |at, reason| why(&code, at, reason).text;
     let of = |at, reason| -> Vec<usize> {
-        why(&code, at, reason).producers.iter().map(|p| p.instruction).collect()
+        why(&code, at, reason)
+            .producers
+            .iter()
+            .map(|p| p.instruction)
+            .collect()
     };
     assert_eq!(of(3, StallReason::Send), [1, 0]);
     assert!(text(3, StallReason::Send).contains("send to ugm"));
@@ -453,12 +496,30 @@ fn tally(reason: StallReason, count: u64) -> Tally {
 }
 
 const LISTINGS: [(Platform, &str); 6] = [
-    (Platform::XeLp, include_str!("../../symbolize/device/isa/fixtures/xelp.txt")),
-    (Platform::XeHpg, include_str!("../../symbolize/device/isa/fixtures/xehpg.txt")),
-    (Platform::XeHpc, include_str!("../../symbolize/device/isa/fixtures/xehpc.txt")),
-    (Platform::Xe2, include_str!("../../symbolize/device/isa/fixtures/xe2.txt")),
-    (Platform::Xe3, include_str!("../../symbolize/device/isa/fixtures/xe3.txt")),
-    (Platform::Xe3p, include_str!("../../symbolize/device/isa/fixtures/xe3p.txt")),
+    (
+        Platform::XeLp,
+        include_str!("../../symbolize/device/isa/fixtures/xelp.txt"),
+    ),
+    (
+        Platform::XeHpg,
+        include_str!("../../symbolize/device/isa/fixtures/xehpg.txt"),
+    ),
+    (
+        Platform::XeHpc,
+        include_str!("../../symbolize/device/isa/fixtures/xehpc.txt"),
+    ),
+    (
+        Platform::Xe2,
+        include_str!("../../symbolize/device/isa/fixtures/xe2.txt"),
+    ),
+    (
+        Platform::Xe3,
+        include_str!("../../symbolize/device/isa/fixtures/xe3.txt"),
+    ),
+    (
+        Platform::Xe3p,
+        include_str!("../../symbolize/device/isa/fixtures/xe3p.txt"),
+    ),
 ];
 
 /// An instruction as Intel's disassembler lists it.
@@ -498,9 +559,17 @@ fn decoded(kernel: &[Listed], platform: Platform) -> Decoded {
 /// Where control may come to other than from the instruction before, by the listing's
 /// own words: behind branches, and at their targets.
 fn straight(kernel: &[Listed], ours: &Decoded, from: usize, to: usize) -> bool {
-    let targets: Vec<u32> = ours.instructions.iter().flat_map(|i| super::graph::targets(&i.flow)).collect();
-    kernel[from..to].iter().all(|i| !i.is_branch && !i.mnemonic.starts_with("call"))
-        && ours.instructions[from + 1..=to].iter().all(|i| !targets.contains(&i.offset))
+    let targets: Vec<u32> = ours
+        .instructions
+        .iter()
+        .flat_map(|i| super::graph::targets(&i.flow))
+        .collect();
+    kernel[from..to]
+        .iter()
+        .all(|i| !i.is_branch && !i.mnemonic.starts_with("call"))
+        && ours.instructions[from + 1..=to]
+            .iter()
+            .all(|i| !targets.contains(&i.offset))
 }
 
 /// The holder of a token in straight code, read from the disassembler's text alone.
@@ -510,10 +579,20 @@ fn producers_in_real_kernels_are_those_of_the_disassemblers_text() {
     for (platform, kernel) in listed() {
         let ours = decoded(&kernel, platform);
         for (at, listed) in kernel.iter().enumerate() {
-            let wanted = listed.swsb.split(',').find_map(|part| part.strip_prefix('$')?.split_once('.'));
-            let Some((token, use_)) = wanted else { continue };
+            let wanted = listed
+                .swsb
+                .split(',')
+                .find_map(|part| part.strip_prefix('$')?.split_once('.'));
+            let Some((token, use_)) = wanted else {
+                continue;
+            };
             waits += 1;
-            let is_set = |i: &usize| kernel[*i].swsb.split(',').any(|part| part.strip_prefix('$') == Some(token));
+            let is_set = |i: &usize| {
+                kernel[*i]
+                    .swsb
+                    .split(',')
+                    .any(|part| part.strip_prefix('$') == Some(token))
+            };
             let waited = |i: &usize| {
                 let parts: Vec<&str> = kernel[*i].swsb.split(',').collect();
                 parts.contains(&&*format!("${token}.dst"))
@@ -529,7 +608,11 @@ fn producers_in_real_kernels_are_those_of_the_disassemblers_text() {
                 true => vec![(nearest, true, false)],
                 false => vec![],
             };
-            assert_eq!(found, expected, "{platform:?} {:#x}", ours.instructions[at].offset);
+            assert_eq!(
+                found, expected,
+                "{platform:?} {:#x}",
+                ours.instructions[at].offset
+            );
         }
     }
     assert!(checked > 80 && waits > 120, "{checked} of {waits}");
@@ -549,7 +632,10 @@ fn every_wait_in_real_kernels_has_a_holder_or_is_over() {
                 false => held += 1,
                 true => {
                     let offset = ours.instructions[at].offset;
-                    assert!(why.open.contains("waited for before"), "{platform:?} {offset:#x}");
+                    assert!(
+                        why.open.contains("waited for before"),
+                        "{platform:?} {offset:#x}"
+                    );
                     over += 1;
                 }
             }
@@ -566,7 +652,9 @@ fn kernel_of(code: &[u8]) -> Kernel {
 /// A kernel with samples at every instruction and at offsets that are none.
 fn sampled(platform: Platform, code: &[u8], decoded: Decoded) -> (Sampled, Tally) {
     let (mut rows, mut all) = (Vec::new(), Tally::default());
-    let offsets = (0..code.len() as u64 + 64).step_by(8).chain([1 << 33, u64::MAX]);
+    let offsets = (0..code.len() as u64 + 64)
+        .step_by(8)
+        .chain([1 << 33, u64::MAX]);
     for (n, offset) in offsets.map(Some).chain([None]).enumerate() {
         let mut row = tally(StallReason::ALL[n % 10], n as u64 + 1);
         row.add(&tally(StallReason::Sbid, 1));
@@ -598,7 +686,14 @@ fn assert_sums(kernel: &KernelStalls, all: Tally) {
     for instruction in &kernel.instructions {
         let why: u64 = instruction.why.iter().map(|(_, count, _)| count).sum();
         let stalled = instruction.samples.stalled();
-        assert_eq!(why, if instruction.index.is_some() { stalled } else { 0 });
+        assert_eq!(
+            why,
+            if instruction.index.is_some() {
+                stalled
+            } else {
+                0
+            }
+        );
     }
     let counted: usize = kernel.lines.iter().map(|l| l.instructions).sum();
     assert_eq!(counted, kernel.instructions.len());
@@ -615,7 +710,11 @@ fn every_sample_is_in_each_table_once() {
         assert!(stalls.astray > beyond);
         assert_eq!(stalls.instructions.last().unwrap().offset, None);
         // Each offset once, in order.
-        let offsets: Vec<_> = stalls.instructions.iter().filter_map(|i| i.offset).collect();
+        let offsets: Vec<_> = stalls
+            .instructions
+            .iter()
+            .filter_map(|i| i.offset)
+            .collect();
         assert!(offsets.is_sorted_by(|a, b| a < b));
         without.code = Err("no module".to_owned());
         let stalls = KernelStalls::of(without);
@@ -647,7 +746,10 @@ fn hostile_code_and_counts() {
         rows,
     });
     assert_eq!(kernel.samples.total(), u64::MAX);
-    assert_eq!(StallReport::of(String::new(), vec![], vec![]).samples, Tally::default());
+    assert_eq!(
+        StallReport::of(String::new(), vec![], vec![]).samples,
+        Tally::default()
+    );
 }
 
 /// Some hundred thousand instructions, all stalled.
@@ -668,7 +770,10 @@ fn analyse_large(text: &str) -> (KernelStalls, Duration) {
         code: Ok(Code {
             kernel: kernel_of(&[]),
             platform: Platform::Xe2,
-            decoded: Decoded { instructions, bad: 0 },
+            decoded: Decoded {
+                instructions,
+                bad: 0,
+            },
             origin: String::new(),
             note: String::new(),
         }),
@@ -702,13 +807,18 @@ fn a_hundred_thousand_instructions_take_seconds() {
     // Straight code whose producers are never there; loops; branches everywhere.
     for (text, explained) in [
         ("add f\n mov I@7,$3.dst f\n mul", false),
-        ("loop: send.ugm $1\n mov I@1,$1.dst i\n add F@2 f\n jmpi br loop", true),
+        (
+            "loop: send.ugm $1\n mov I@1,$1.dst i\n add F@2 f\n jmpi br loop",
+            true,
+        ),
         ("top: jmpi br end\n mov $9.dst\n end: jmpi br top", false),
     ] {
         let (stalls, took) = analyse_large(text);
         assert!(took < Duration::from_secs(60), "{text}: {took:?}");
         let with = stalls.instructions.iter().filter(|i| {
-            i.why.iter().any(|(reason, _, why)| *reason == StallReason::Sbid && !why.producers.is_empty())
+            i.why
+                .iter()
+                .any(|(reason, _, why)| *reason == StallReason::Sbid && !why.producers.is_empty())
         });
         assert_eq!(with.count() > 20_000, explained, "{text}");
         println!("{text:?}: {took:?}");

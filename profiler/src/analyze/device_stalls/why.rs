@@ -1,8 +1,8 @@
 //! Why an instruction stalls: what it waits for, and which instructions that is.
 
+use super::accumulator;
 use super::graph::targets;
 use super::search::{Ends, Found, Index, Search, Want, tokens_of_sync, waits_for_results};
-use super::accumulator;
 use crate::profile::StallReason;
 use crate::symbolize::device::isa::{Flow, Instruction, Pipe, Token, TokenUse};
 
@@ -65,7 +65,9 @@ pub fn meaning(reason: StallReason) -> &'static str {
         StallReason::Control => "a branch was being resolved",
         StallReason::PipeStall => "ready, but the pipe it runs in was taken",
         StallReason::Send => "no slot was free to send a message",
-        StallReason::DistAcc => "the result of an in-order instruction, or an accumulator, was not there yet",
+        StallReason::DistAcc => {
+            "the result of an in-order instruction, or an accumulator, was not there yet"
+        }
         StallReason::Sbid => "a token of the scoreboard was held: memory, systolic array or math",
         StallReason::Sync => "a barrier or another synchronization",
         StallReason::InstFetch => "the instruction was not in the cache",
@@ -114,9 +116,15 @@ impl<'a> Explainer<'a> {
             let text = match token.use_ {
                 TokenUse::WaitDst => format!("waits for the result of ${}'s holder", token.number),
                 TokenUse::WaitSrc => {
-                    format!("waits until ${}'s holder has read its operands", token.number)
+                    format!(
+                        "waits until ${}'s holder has read its operands",
+                        token.number
+                    )
                 }
-                TokenUse::Set => format!("takes ${}: waits until its holder before is done", token.number),
+                TokenUse::Set => format!(
+                    "takes ${}: waits until its holder before is done",
+                    token.number
+                ),
             };
             let missing = match token.use_ {
                 TokenUse::Set => "no holder before",
@@ -132,13 +140,24 @@ impl<'a> Explainer<'a> {
             };
         };
         let (use_, text) = match waits_for_results(instruction) {
-            true => (TokenUse::WaitDst, "waits for the results of tokens' holders"),
-            false => (TokenUse::WaitSrc, "waits until tokens' holders have read their operands"),
+            true => (
+                TokenUse::WaitDst,
+                "waits for the results of tokens' holders",
+            ),
+            false => (
+                TokenUse::WaitSrc,
+                "waits until tokens' holders have read their operands",
+            ),
         };
         let held = mask & self.index.tokens();
         let numbers = (0..TOKENS).filter(|number| held >> number & 1 == 1);
         let all: Vec<_> = numbers
-            .map(|number| (self.index.search(at, Want::Token(number, use_)), Role::Token(number)))
+            .map(|number| {
+                (
+                    self.index.search(at, Want::Token(number, use_)),
+                    Role::Token(number),
+                )
+            })
             .collect();
         self.searched(text.to_owned(), "no holders found", all)
     }
@@ -156,7 +175,11 @@ impl<'a> Explainer<'a> {
         }
         let of = match (pipes.as_slice(), back) {
             ([_], 1) => format!("the last instruction of the {} pipe", pipe_name(pipe)),
-            ([_], _) => format!("the {} instruction back in the {} pipe", nth(back), pipe_name(pipe)),
+            ([_], _) => format!(
+                "the {} instruction back in the {} pipe",
+                nth(back),
+                pipe_name(pipe)
+            ),
             (_, 1) => "the last instruction of every pipe".to_owned(),
             _ => format!("the {} instruction back in every pipe", nth(back)),
         };
@@ -167,15 +190,20 @@ impl<'a> Explainer<'a> {
         if !accumulator::is_read(instruction) && !accumulator::is_written(instruction) {
             return Why {
                 text: "waits for the result of an in-order instruction".to_owned(),
-                open: "its annotation has no distance; the device keeps the order of accumulators, \
+                open:
+                    "its annotation has no distance; the device keeps the order of accumulators, \
                        flags and addresses itself"
-                    .to_owned(),
+                        .to_owned(),
                 ..Why::default()
             };
         }
         let search = self.index.search(at, Want::Accumulator);
         let text = "waits for the accumulator".to_owned();
-        self.searched(text, "what writes it is not known", [(search, Role::Accumulator)])
+        self.searched(
+            text,
+            "what writes it is not known",
+            [(search, Role::Accumulator)],
+        )
     }
 
     fn sync(&mut self, at: usize, instruction: &Instruction) -> Why {
@@ -184,7 +212,11 @@ impl<'a> Explainer<'a> {
             "sync.bar" => {
                 let search = self.index.search(at, Want::Signal);
                 let text = "waits at a barrier for the other threads of its work group".to_owned();
-                self.searched(text, "what signals it was not found", [(search, Role::Signal)])
+                self.searched(
+                    text,
+                    "what signals it was not found",
+                    [(search, Role::Signal)],
+                )
             }
             "sync.host" => Why::said("waits for the host".to_owned()),
             _ if is_waiting => self.tokens(at, instruction),
@@ -200,7 +232,9 @@ impl<'a> Explainer<'a> {
 
     fn control(&mut self, at: usize, instruction: &Instruction) -> Why {
         let instructions = self.index.instructions;
-        let offsets: Vec<String> = targets(&instruction.flow).map(|t| format!("{t:#x}")).collect();
+        let offsets: Vec<String> = targets(&instruction.flow)
+            .map(|t| format!("{t:#x}"))
+            .collect();
         if !matches!(instruction.flow, Flow::Next) {
             let to = match instruction.flow {
                 Flow::Unknown | Flow::Call { target: None } => "to a computed address".to_owned(),
@@ -216,8 +250,12 @@ impl<'a> Explainer<'a> {
         let last = |block: usize| graph.blocks.get(block)?.range.end.checked_sub(1);
         let mut producers = Vec::new();
         for edge in before {
-            let Some(branch) = last(edge.block) else { continue };
-            let is_branch = instructions.get(branch).is_some_and(|i| i.flow != Flow::Next);
+            let Some(branch) = last(edge.block) else {
+                continue;
+            };
+            let is_branch = instructions
+                .get(branch)
+                .is_some_and(|i| i.flow != Flow::Next);
             if is_branch {
                 producers.push(Producer {
                     instruction: branch,
@@ -232,7 +270,11 @@ impl<'a> Explainer<'a> {
             true => "no branch leads to its block".to_owned(),
             false => String::new(),
         };
-        Why::of("comes behind a branch that was being resolved".to_owned(), producers, open)
+        Why::of(
+            "comes behind a branch that was being resolved".to_owned(),
+            producers,
+            open,
+        )
     }
 
     fn send(&mut self, at: usize, instruction: &Instruction) -> Why {
@@ -248,7 +290,9 @@ impl<'a> Explainer<'a> {
         let start = block.map_or(at, |b| b.range.start);
         let earlier = self.index.instructions.get(start..at).unwrap_or_default();
         let sends = earlier.iter().enumerate().rev();
-        let sends = sends.filter(|(_, i)| unit_of(i) == Some(unit)).take(MAX_SENDS);
+        let sends = sends
+            .filter(|(_, i)| unit_of(i) == Some(unit))
+            .take(MAX_SENDS);
         let producers = sends.map(|(i, _)| Producer {
             instruction: start + i,
             role: Role::Send,
@@ -256,7 +300,9 @@ impl<'a> Explainer<'a> {
             looped: false,
             apart: (at - start - i) as u32,
         });
-        let text = format!("no slot was free to send to {unit}: it takes messages more slowly than they come");
+        let text = format!(
+            "no slot was free to send to {unit}: it takes messages more slowly than they come"
+        );
         Why::of(text, producers.collect(), String::new())
     }
 
@@ -271,7 +317,9 @@ impl<'a> Explainer<'a> {
         Why::said(match self.index.graph.loop_around(at) {
             Some(l) => {
                 let bytes = offset(l.end).saturating_sub(offset(l.first));
-                format!("was not in the instruction cache; the loop around it has {bytes} bytes, {whole}")
+                format!(
+                    "was not in the instruction cache; the loop around it has {bytes} bytes, {whole}"
+                )
             }
             None => format!("was not in the instruction cache; it is in no loop, {whole}"),
         })
@@ -346,9 +394,15 @@ impl Ends {
     fn why_more(self) -> impl Iterator<Item = &'static str> {
         let all = [
             (self.caller, "the caller may have one, which is not known"),
-            (self.elsewhere, "a function that is called before may have one, which is not in this code"),
+            (
+                self.elsewhere,
+                "a function that is called before may have one, which is not in this code",
+            ),
             (self.unknown, "some instructions on the way are not known"),
-            (self.limit, "there are too many paths: the search was cut off"),
+            (
+                self.limit,
+                "there are too many paths: the search was cut off",
+            ),
         ];
         all.into_iter().filter(|(is, _)| *is).map(|(_, text)| text)
     }

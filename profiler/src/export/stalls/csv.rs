@@ -20,10 +20,16 @@ pub fn write(
     let own: &[&str] = match view.by {
         By::Kernel => &[],
         By::Line => &["file", "line", "function", "inlined at"],
-        By::Instruction | By::Reason => &["offset", "instruction", "file", "line", "why", "waits for"],
+        By::Instruction | By::Reason => {
+            &["offset", "instruction", "file", "line", "why", "waits for"]
+        }
     };
     let reasons = StallReason::ALL.map(StallReason::name);
-    let head = ["device", "kernel"].iter().chain(own).chain(&["samples"]).chain(&reasons);
+    let head = ["device", "kernel"]
+        .iter()
+        .chain(own)
+        .chain(&["samples"])
+        .chain(&reasons);
     row(out, head.map(|name| (*name).to_owned()))?;
     let whole = report.samples.total();
     let (kernels, _) = view.shown(&report.kernels, whole, |k| k.samples.total());
@@ -44,26 +50,40 @@ fn rows(kernel: &KernelStalls, view: &StallView<'_>, whole: u64) -> Vec<(Vec<Str
         By::Kernel => vec![(Vec::new(), kernel.samples)],
         By::Line => {
             let (lines, _) = view.shown(&kernel.lines, whole, |l| l.samples.total());
-            lines.into_iter().map(|line| (line_cells(&line.place), line.samples)).collect()
+            lines
+                .into_iter()
+                .map(|line| (line_cells(&line.place), line.samples))
+                .collect()
         }
         By::Instruction | By::Reason => {
             let (all, _) = view.shown(&kernel.instructions, whole, |i| i.samples.total());
-            all.into_iter().map(|i| (instruction_cells(kernel, i), i.samples)).collect()
+            all.into_iter()
+                .map(|i| (instruction_cells(kernel, i), i.samples))
+                .collect()
         }
     }
 }
 
 fn file_and_line(place: &Place) -> [String; 2] {
     let last = place.last().filter(|frame| frame.line > 0);
-    last.map_or_else(Default::default, |frame| [frame.file.clone(), frame.line.to_string()])
+    last.map_or_else(Default::default, |frame| {
+        [frame.file.clone(), frame.line.to_string()]
+    })
 }
 
 fn line_cells(place: &Place) -> Vec<String> {
     let mut cells = file_and_line(place).to_vec();
-    cells.push(place.last().map_or(String::new(), |frame| frame.function.clone()));
+    cells.push(
+        place
+            .last()
+            .map_or(String::new(), |frame| frame.function.clone()),
+    );
     let outer = place.len().saturating_sub(1);
-    let calls: Vec<String> =
-        place.iter().take(outer).map(|frame| format!("{}:{}", frame.file, frame.line)).collect();
+    let calls: Vec<String> = place
+        .iter()
+        .take(outer)
+        .map(|frame| format!("{}:{}", frame.file, frame.line))
+        .collect();
     cells.push(calls.join(" "));
     cells
 }
@@ -81,7 +101,10 @@ fn instruction_cells(kernel: &KernelStalls, stalled: &InstructionStalls) -> Vec<
         .collect();
     offsets.sort_unstable();
     offsets.dedup();
-    let offsets: Vec<String> = offsets.iter().map(|offset| format!("{offset:#x}")).collect();
+    let offsets: Vec<String> = offsets
+        .iter()
+        .map(|offset| format!("{offset:#x}"))
+        .collect();
     vec![
         offset(stalled),
         syntax(kernel, stalled),

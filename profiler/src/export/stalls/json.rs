@@ -1,7 +1,7 @@
 //! The report as JSON: all that is in it.
 
-use super::names::{offset, role_name, syntax};
 use super::StallView;
+use super::names::{offset, role_name, syntax};
 use crate::analyze::device_stalls::{
     InstructionStalls, KernelStalls, LineStalls, Place, Producer, StallReport, Tally, Why,
 };
@@ -21,7 +21,10 @@ pub fn write(
 ) -> Result<(), ExportError> {
     let whole = report.samples.total();
     let (kernels, _) = view.shown(&report.kernels, whole, |k| k.samples.total());
-    let kernels: Vec<Value> = kernels.into_iter().map(|k| kernel(k, view, whole)).collect();
+    let kernels: Vec<Value> = kernels
+        .into_iter()
+        .map(|k| kernel(k, view, whole))
+        .collect();
     let all = json!({
         "version": 1,
         "title": report.title,
@@ -104,7 +107,10 @@ fn line(line: &LineStalls) -> Value {
 
 fn instruction(kernel: &KernelStalls, stalled: &InstructionStalls) -> Value {
     let found = stalled.index.and_then(|index| kernel.instruction(index));
-    let why = stalled.why.iter().map(|(reason, count, why)| explained(kernel, *reason, *count, why));
+    let why = stalled
+        .why
+        .iter()
+        .map(|(reason, count, why)| explained(kernel, *reason, *count, why));
     json!({
         "offset": stalled.offset,
         "offset_hex": offset(stalled),

@@ -5,14 +5,15 @@ mod csv;
 mod json;
 mod listing;
 mod names;
-mod text;
 #[cfg(test)]
 mod tests;
+mod text;
 
 pub use csv::write as write_csv;
 pub use json::write as write_json;
+pub(super) use listing::targets;
 pub use listing::write as write_listing;
-pub(super) use names::{attributes, instruction, line_name, role_name, place_note, why_text};
+pub(super) use names::{attributes, instruction, line_name, offset, place_note, role_name, syntax};
 pub use text::write as write_text;
 
 use crate::analyze::device_stalls::{KernelStalls, Tally};

@@ -41,8 +41,20 @@ pub(in crate::export) fn place_note(place: &Place) -> String {
 /// An instruction: its syntax, where that is known, else mnemonic and annotation.
 pub(in crate::export) fn instruction(instruction: &Instruction) -> String {
     if let Some(text) = &instruction.text {
-        let words: Vec<&str> = text.split_whitespace().collect();
-        return one_line(&words.join(" ")).chars().take(MAX_SYNTAX).collect();
+        // `send.ugm ... {$0} // wr:1+0, rd:2; load.ugm.d32x32t`: what a message does is
+        // behind the semicolon.
+        let (syntax, comment) = text.split_once("//").unwrap_or((text, ""));
+        let message = comment.split_once(';').map_or("", |(_, message)| message);
+        let mut words: Vec<&str> = syntax.split_whitespace().collect();
+        let message: Vec<&str> = message.split_whitespace().collect();
+        if !message.is_empty() {
+            words.push("//");
+            words.extend(message);
+        }
+        return one_line(&words.join(" "))
+            .chars()
+            .take(MAX_SYNTAX)
+            .collect();
     }
     let swsb = instruction.swsb.to_string();
     match swsb.is_empty() {
@@ -112,8 +124,14 @@ pub(in crate::export) fn attributes(kernel: &KernelStalls) -> Vec<String> {
         0 => "no spills".to_owned(),
         n => format!("{} of spills", bytes(n)),
     }));
-    all.extend(size(attributes.private_bytes.filter(|n| *n > 0), "private memory"));
-    all.extend(size(attributes.slm_bytes.filter(|n| *n > 0), "shared local memory"));
+    all.extend(size(
+        attributes.private_bytes.filter(|n| *n > 0),
+        "private memory",
+    ));
+    all.extend(size(
+        attributes.slm_bytes.filter(|n| *n > 0),
+        "shared local memory",
+    ));
     let count = code.decoded.instructions.len() as u64;
     all.push(format!(
         "{} instructions in {} bytes",
@@ -121,13 +139,16 @@ pub(in crate::export) fn attributes(kernel: &KernelStalls) -> Vec<String> {
         grouped(code.kernel.code.len() as u64)
     ));
     if code.decoded.bad > 0 {
-        all.push(format!("{} instructions not known", grouped(code.decoded.bad.into())));
+        all.push(format!(
+            "{} instructions not known",
+            grouped(code.decoded.bad.into())
+        ));
     }
     all
 }
 
 /// The offset of an instruction: `0x248`.
-pub(super) fn offset(stalled: &InstructionStalls) -> String {
+pub(in crate::export) fn offset(stalled: &InstructionStalls) -> String {
     match stalled.offset {
         Some(offset) => format!("{offset:#x}"),
         None => "?".to_owned(),
@@ -135,7 +156,7 @@ pub(super) fn offset(stalled: &InstructionStalls) -> String {
 }
 
 /// What stands for an instruction with samples.
-pub(super) fn syntax(kernel: &KernelStalls, stalled: &InstructionStalls) -> String {
+pub(in crate::export) fn syntax(kernel: &KernelStalls, stalled: &InstructionStalls) -> String {
     match stalled.index.and_then(|index| kernel.instruction(index)) {
         Some(found) => instruction(found),
         None if stalled.offset.is_none() => "[offset not known]".to_owned(),

@@ -142,7 +142,10 @@ impl<'a> Page<'a> {
                 self.share(total),
                 grouped(total),
                 percent(kernel.samples.stalled(), total),
-                fit(&kernel_name(kernel), self.width().saturating_sub(49).max(16)),
+                fit(
+                    &kernel_name(kernel),
+                    self.width().saturating_sub(49).max(16)
+                ),
             );
             self.line(&row);
         }
@@ -193,7 +196,9 @@ impl<'a> Page<'a> {
     }
 
     fn lines(&mut self, kernel: &KernelStalls) {
-        let (lines, hidden) = self.view.shown(&kernel.lines, self.whole, |l| l.samples.total());
+        let (lines, hidden) = self
+            .view
+            .shown(&kernel.lines, self.whole, |l| l.samples.total());
         self.line("");
         self.line("   share     samples  line");
         for line in lines {
@@ -236,17 +241,12 @@ impl<'a> Page<'a> {
         for stalled in shown {
             let total = stalled.samples.total();
             self.instruction(kernel, stalled, total);
-            let active = stalled.samples.of(StallReason::Active);
             for (reason, count, why) in &stalled.why {
                 let first = format!("{:>24}{} {}: ", "", reason.name(), grouped(*count));
                 self.paragraph(&first, 26, &why_text(kernel, why));
             }
-            if stalled.why.is_empty() || active > 0 {
-                let all = stalled.samples.reasons().into_iter();
-                let counted = all.filter(|(reason, _)| {
-                    stalled.why.is_empty() || *reason == StallReason::Active
-                });
-                for (reason, count) in counted {
+            if stalled.why.is_empty() {
+                for (reason, count) in stalled.samples.reasons() {
                     let first = format!("{:>24}{} {}: ", "", reason.name(), grouped(count));
                     self.paragraph(&first, 26, meaning(reason));
                 }
