@@ -15,6 +15,8 @@ mod search;
 mod tally;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_listing;
 mod why;
 
 pub use tally::Tally;
