@@ -153,8 +153,9 @@ fn what_is_missing_is_said() {
         code == Some(1) && message.contains("it has nobody"),
         "{message}"
     );
-    let empty = table(dir.path(), "");
-    let (message, code) = fail(&[&empty]);
+    let empty = dir.path().join("empty.csv");
+    std::fs::write(&empty, HEAD).unwrap();
+    let (message, code) = fail(&[empty.to_str().unwrap()]);
     assert!(
         code == Some(1) && message.contains("no samples of devices"),
         "{message}"
