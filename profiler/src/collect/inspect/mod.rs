@@ -62,7 +62,9 @@ pub fn object_size(memory: &impl Memory, address: u64) -> Option<u64> {
         let header = memory.word(start)?;
         let size = header & !15;
         let fits = header & 15 & !FLAGS == 0 && (32..=MAX_CHUNK).contains(&size);
-        let next = start.checked_add(size).filter(|_| fits && aligned % 8 == 0)?;
+        let next = start
+            .checked_add(size)
+            .filter(|_| fits && aligned.is_multiple_of(8))?;
         // The next one says that this one is in use.
         let used = memory.word(next)? & 1 == 1;
         used.then(|| (size - 8).checked_sub(inner)).flatten()

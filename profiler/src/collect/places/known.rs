@@ -89,7 +89,9 @@ impl Process {
 
     /// Whether code is being searched for, or will be soon.
     fn may_find_code(&self) -> bool {
-        let recent = self.last_search.is_some_and(|last| last.elapsed() < PATIENCE);
+        let recent = self
+            .last_search
+            .is_some_and(|last| last.elapsed() < PATIENCE);
         self.is_searched || !self.is_gone && recent && self.searches < MAX_SEARCHES
     }
 
@@ -159,7 +161,14 @@ impl Known {
     /// Takes a message in; `false`: nobody listens any more.
     pub(super) fn take(&mut self, message: Message) -> bool {
         match message {
-            Message::Kernel { pid, build, handle, time_ns, name, created } => {
+            Message::Kernel {
+                pid,
+                build,
+                handle,
+                time_ns,
+                name,
+                created,
+            } => {
                 self.kernel(pid, build, handle, time_ns, name, created);
             }
             Message::Named { pid, handle, name } => {
@@ -169,14 +178,22 @@ impl Known {
                 }
             }
             Message::Launched { pid, handle } => self.launched(pid, handle),
-            Message::Told { pid, handle, address } => {
+            Message::Told {
+                pid,
+                handle,
+                address,
+            } => {
                 if let Some(kernel) = self.find(pid, handle) {
                     kernel.told = Some(address);
                     kernel.is_placed = true;
                     self.is_news = true;
                 }
             }
-            Message::Gone { pid, handle, time_ns } => {
+            Message::Gone {
+                pid,
+                handle,
+                time_ns,
+            } => {
                 let process = self.processes.get_mut(&pid);
                 if let Some(process) = process {
                     let lost = process.kernel(handle).is_some_and(|k| k.end(time_ns));
@@ -186,7 +203,11 @@ impl Known {
             }
             Message::ProcessGone { pid, time_ns } => self.process_gone(pid, time_ns),
             Message::Code { pid, found } => self.code(pid, found),
-            Message::Tick { taken_ns, sampled, last } => return self.tick(taken_ns, sampled, last),
+            Message::Tick {
+                taken_ns,
+                sampled,
+                last,
+            } => return self.tick(taken_ns, sampled, last),
         }
         true
     }
@@ -263,7 +284,11 @@ impl Known {
             return;
         };
         let path = self.paths.get(&process.build).copied();
-        let read = process.kernels.iter().filter(|k| k.snapshot.is_some()).count();
+        let read = process
+            .kernels
+            .iter()
+            .filter(|k| k.snapshot.is_some())
+            .count();
         let room = read < MAX_SNAPSHOTS && self.snapshots < MAX_ALL_SNAPSHOTS;
         if path.is_none() && !room {
             return;
@@ -290,7 +315,11 @@ impl Known {
         let Some(mut process) = self.processes.remove(&pid) else {
             return;
         };
-        for kernel in process.kernels.iter_mut().filter(|kernel| kernel.is_alive()) {
+        for kernel in process
+            .kernels
+            .iter_mut()
+            .filter(|kernel| kernel.is_alive())
+        {
             self.snapshots -= usize::from(kernel.end(time_ns));
         }
         process.is_gone = true;
@@ -312,7 +341,9 @@ impl Known {
             return;
         };
         let wait = AGAIN * (1 << process.searches.min(MAX_DOUBLINGS));
-        let due = process.last_search.is_none_or(|last| again && last.elapsed() >= wait);
+        let due = process
+            .last_search
+            .is_none_or(|last| again && last.elapsed() >= wait);
         if process.is_searched || !due || process.searches >= MAX_SEARCHES {
             return;
         }
@@ -324,8 +355,15 @@ impl Known {
 
     fn code(&mut self, pid: u32, found: super::code::Found) {
         self.searching = self.searching.saturating_sub(1);
-        let ended = self.ended.iter_mut().rev().find(|(number, _)| *number == pid);
-        let process = self.processes.get_mut(&pid).filter(|process| process.is_searched);
+        let ended = self
+            .ended
+            .iter_mut()
+            .rev()
+            .find(|(number, _)| *number == pid);
+        let process = self
+            .processes
+            .get_mut(&pid)
+            .filter(|process| process.is_searched);
         if let Some(process) = process.or(ended.map(|(_, process)| process)) {
             process.is_searched = false;
             process.code.extend(found.kernels);
@@ -333,7 +371,11 @@ impl Known {
         self.is_news = true;
         for bytes in found.modules {
             let time_ns = perf::monotonic_ns();
-            let code = DeviceCode { time_ns, pid, bytes };
+            let code = DeviceCode {
+                time_ns,
+                pid,
+                bytes,
+            };
             // Nobody may listen any more; the next tick tells.
             let _ = self.outbox.send(Answer::Event(Event::DeviceCode(code)));
         }
@@ -348,7 +390,10 @@ impl Known {
                 *sum = sum.saturating_add(count);
             }
         }
-        let wanting = self.processes.iter().filter(|(_, process)| process.wants_code());
+        let wanting = self
+            .processes
+            .iter()
+            .filter(|(_, process)| process.wants_code());
         let wanting: Vec<u32> = wanting.map(|(pid, _)| *pid).collect();
         for pid in wanting {
             self.search(pid, true);
@@ -364,7 +409,10 @@ impl Known {
     /// All processes, and whether their memory can still be read.
     fn all(&self) -> impl Iterator<Item = (u32, &Process)> {
         let ended = self.ended.iter().map(|(pid, process)| (*pid, process));
-        self.processes.iter().map(|(pid, process)| (*pid, process)).chain(ended)
+        self.processes
+            .iter()
+            .map(|(pid, process)| (*pid, process))
+            .chain(ended)
     }
 
     /// Tries to find the path of each build that has none.
@@ -428,7 +476,8 @@ impl Known {
         let mut placed: Vec<(u64, u64)> = placed.collect();
         placed.sort_unstable();
         let low = |address: u64| address & u64::from(u32::MAX);
-        let mut relative: Vec<(u64, u64)> = placed.iter().map(|(a, size)| (low(*a), *size)).collect();
+        let mut relative: Vec<(u64, u64)> =
+            placed.iter().map(|(a, size)| (low(*a), *size)).collect();
         relative.sort_unstable();
         let explained = |sampled: &Sampled| {
             let known = if sampled.relative { &relative } else { &placed };
@@ -436,7 +485,10 @@ impl Known {
             let last = at.checked_sub(1).and_then(|at| known.get(at));
             last.is_some_and(|(start, size)| sampled.address - start < *size)
         };
-        let left = self.sampled.iter().filter(|(sampled, _)| !explained(sampled));
+        let left = self
+            .sampled
+            .iter()
+            .filter(|(sampled, _)| !explained(sampled));
         left.map(|(sampled, count)| (*sampled, *count)).collect()
     }
 
@@ -446,7 +498,11 @@ impl Known {
         let ended = self.ended.iter_mut().map(|(_, process)| process);
         let taken_ns = self.taken_ns;
         for process in self.processes.values_mut().chain(ended) {
-            for kernel in process.kernels.iter_mut().filter(|_| process.build == build) {
+            for kernel in process
+                .kernels
+                .iter_mut()
+                .filter(|_| process.build == build)
+            {
                 if kernel.read_ns > taken_ns {
                     continue;
                 }
@@ -466,7 +522,10 @@ impl Known {
             .iter()
             .filter(|(_, process)| process.build == build)
             .flat_map(|(pid, process)| {
-                let open = process.kernels.iter().filter(|k| k.is_alive() && k.address.is_none());
+                let open = process
+                    .kernels
+                    .iter()
+                    .filter(|k| k.is_alive() && k.address.is_none());
                 open.map(|kernel| (*pid, kernel.handle))
             })
             .collect();
@@ -475,7 +534,11 @@ impl Known {
         }
         let ended = self.ended.iter_mut().map(|(_, process)| process);
         for process in self.processes.values_mut().chain(ended) {
-            for kernel in process.kernels.iter_mut().filter(|_| process.build == build) {
+            for kernel in process
+                .kernels
+                .iter_mut()
+                .filter(|_| process.build == build)
+            {
                 self.snapshots -= usize::from(kernel.snapshot.take().is_some());
             }
         }
@@ -486,7 +549,10 @@ impl Known {
     fn place(&mut self, last: bool) -> bool {
         let taken_ns = self.taken_ns;
         let ended = self.ended.iter_mut().map(|(pid, process)| (*pid, process));
-        let running = self.processes.iter_mut().map(|(pid, process)| (*pid, process));
+        let running = self
+            .processes
+            .iter_mut()
+            .map(|(pid, process)| (*pid, process));
         for (pid, process) in running.chain(ended) {
             let may_tell = !last && process.may_find_code();
             let mut starts: Vec<u64> = process.kernels.iter().filter_map(|k| k.address).collect();
@@ -514,7 +580,11 @@ impl Known {
                     instruction_base: None,
                     by: PlacedBy::Object,
                 };
-                if self.outbox.send(Answer::Event(Event::KernelPlaced(placed))).is_err() {
+                if self
+                    .outbox
+                    .send(Answer::Event(Event::KernelPlaced(placed)))
+                    .is_err()
+                {
                     return false;
                 }
             }
@@ -526,8 +596,13 @@ impl Known {
 impl Process {
     /// Forgets kernels that are gone.
     fn forget_gone(&mut self) {
-        self.kernels.retain(|kernel| kernel.is_alive() || kernel.snapshot.is_some());
-        let alive = self.kernels.iter().enumerate().filter(|(_, k)| k.is_alive());
+        self.kernels
+            .retain(|kernel| kernel.is_alive() || kernel.snapshot.is_some());
+        let alive = self
+            .kernels
+            .iter()
+            .enumerate()
+            .filter(|(_, k)| k.is_alive());
         self.by_handle = alive.map(|(at, kernel)| (kernel.handle, at)).collect();
     }
 }
@@ -546,7 +621,9 @@ impl Kernel {
 
 /// A process's memory, opened or looked at anew if need be.
 fn view(view: &mut Option<View>, pid: u32) -> Option<&View> {
-    let is_new = view.as_ref().is_some_and(|v| v.pid == pid && Instant::now() < v.until);
+    let is_new = view
+        .as_ref()
+        .is_some_and(|v| v.pid == pid && Instant::now() < v.until);
     if !is_new {
         let begun = Instant::now();
         let opened = ProcessMemory::open(pid).and_then(|memory| {

@@ -86,6 +86,9 @@ struct Object {
     is_sized: bool,
 }
 
+/// An object, and where its words point.
+type Read = (Arc<Object>, Vec<(u8, u64)>);
+
 /// What a handle leads to.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
@@ -101,7 +104,7 @@ impl Snapshot {
         own: &[Region],
         handle: u64,
     ) -> Option<Self> {
-        let mut known: FxHashMap<u64, (Arc<Object>, Vec<(u8, u64)>)> = FxHashMap::default();
+        let mut known: FxHashMap<u64, Read> = FxHashMap::default();
         let mut objects = BTreeMap::new();
         let mut level = vec![(Way::default(), handle)];
         while !level.is_empty() {
