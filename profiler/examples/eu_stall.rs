@@ -1,11 +1,16 @@
 //! Decodes and adds up generated stall records, as often as asked, and prints a line for
-//! each time: layout, addresses, million records a second. For `cargo xtask bench
-//! device`.
+//! each time: layout, addresses, million records a second. Then the whole path, to
+//! launches and names of instructions: `joined`. For `cargo xtask bench device`.
 
 use std::process::ExitCode;
 use std::time::Instant;
 
+use aiprof::correlate::device::{Begun, Join, Limits, PARTS, Placement, Share, Waited};
 use aiprof::eu_stall::{Layout, RECORD_SIZE, Sums};
+use aiprof::symbolize::device::{Module, isa};
+use aiprof::wire::{DeviceStream, StallWindow};
+use std::collections::BTreeMap;
+use std::io::Read;
 
 /// Records that are generated: 64 MiB, more than caches hold.
 const RECORDS: usize = 1 << 20;
@@ -43,7 +48,130 @@ fn main() -> ExitCode {
             }
         }
     }
+    for addresses in [1_000, 10_000] {
+        for _ in 0..rounds.unwrap_or(1) {
+            let Some(rate) = joined(addresses) else {
+                eprintln!("joined: samples are missing");
+                return ExitCode::FAILURE;
+            };
+            println!("joined {addresses} {rate:.1}");
+        }
+    }
     ExitCode::SUCCESS
+}
+
+/// Nanoseconds of a window, as xe polls.
+const WINDOW_NS: u64 = 5_000_000;
+/// Kernels, each with its part of the addresses.
+const KERNELS: u64 = 20;
+/// Call paths that launch each of them.
+const PATHS: u32 = 4;
+
+/// A kernel of `index`, with all addresses that [`generate`] gives it.
+fn kernel(index: u64, addresses: u64) -> Placement {
+    let each = addresses.div_ceil(KERNELS) * 16;
+    let start = 0x8000 + index * each;
+    Placement {
+        pid: 1,
+        kernel: index,
+        code: u32::try_from(index).unwrap_or(0),
+        start,
+        last: start + each - 1,
+        base: 0,
+        since_ns: 0,
+        until_ns: u64::MAX,
+    }
+}
+
+/// Four seconds of windows, each of [`WINDOW`] records, from bytes to rows by call path
+/// and instruction, and the lines and mnemonics of those: million records a second,
+/// if nothing is missing.
+fn joined(addresses: u64) -> Option<f64> {
+    let records = generate(Layout::Xe2, addresses);
+    let packed = &include_bytes!("../../tests/data/zebin/bmg.zebin.gz")[..];
+    let mut module = Vec::new();
+    flate2::read::GzDecoder::new(packed)
+        .read_to_end(&mut module)
+        .ok()?;
+    let module = Module::parse(&module).ok()?;
+    let start = Instant::now();
+    let mut sums = Sums::new(Layout::Xe2, RECORD_SIZE, MAX_ADDRESSES);
+    let mut join = Join::new(Limits::default());
+    join.stream(&DeviceStream {
+        id: 0,
+        name: String::new(),
+        device: 0,
+        card: 0,
+        gt: 0,
+        relative: true,
+        cycles_per_sample: 0,
+        replayed: None,
+    });
+    (0..KERNELS).for_each(|index| join.placed(kernel(index, addresses)));
+    let mut rows: BTreeMap<(u32, u64), u64> = BTreeMap::new();
+    let mut parts = 0;
+    let mut take = |share: Share| {
+        parts += share.parts;
+        *rows
+            .entry((share.code.unwrap_or(0), share.offset))
+            .or_default() += share.parts;
+    };
+    let mut fed = 0;
+    let windows = records.chunks(WINDOW * RECORD_SIZE).cycle().take(800);
+    for (window, from_ns) in windows.zip((0..).step_by(WINDOW_NS as usize)) {
+        // Every kernel is launched from each path, and waited for now and then.
+        for index in 0..KERNELS {
+            for path in 0..PATHS {
+                join.executions.begun(&Begun {
+                    pid: 1,
+                    kernel: index,
+                    path,
+                    submitted_ns: from_ns,
+                    work: 1 + u64::from(path),
+                    queue: 1,
+                    device: 1,
+                    event: 0,
+                    submit: 0,
+                });
+            }
+        }
+        let to_ns = from_ns + WINDOW_NS - 1;
+        if from_ns / WINDOW_NS % 10 == 9 {
+            join.executions.ended(1, Waited::Queue(1), to_ns, to_ns);
+        }
+        sums.add(window);
+        let stalls = StallWindow {
+            from_ns,
+            to_ns,
+            counts: sums.take(0).counts,
+            ..StallWindow::default()
+        };
+        fed += (window.len() / RECORD_SIZE) as u64;
+        join.window(&stalls, &mut take);
+        join.advance(to_ns, &mut take);
+    }
+    join.finish(&mut take);
+    // Names, once for each instruction; of a real module, over and over again.
+    let code = module.kernels.iter().filter(|k| !k.code.is_empty());
+    let code: Vec<_> = code.collect();
+    let listings: Vec<_> = (0..KERNELS as usize)
+        .filter_map(|i| {
+            Some(isa::decode(
+                &code.get(i % code.len())?.code,
+                module.platform?,
+            ))
+        })
+        .collect();
+    let mut named = 0;
+    for &(index, offset) in rows.keys() {
+        let index = index as usize;
+        let kernel = code.get(index % code.len())?;
+        let offset = u32::try_from(offset % kernel.code.len().max(16) as u64).ok()?;
+        named += kernel.source(offset).len();
+        named += usize::from(listings.get(index)?.at(offset).is_some());
+    }
+    let rate = fed as f64 / start.elapsed().as_secs_f64() / 1e6;
+    (parts == fed * PARTS && named > 0).then_some(rate)
 }
 
 /// Records at random addresses, each with one sample of a random reason.

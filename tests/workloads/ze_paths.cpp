@@ -13,7 +13,7 @@
  *   pause_us=N           after each block; everything is over by then
  *   sync=N               wait after every N launches; 0: only at the end
  *   events=1             each launch signals an event with timestamps, read after
- *                        the wait
+ *                        the wait; the device's properties say how long ticks are
  *   clock=1              the global timestamps are read after each wait
  *   groups=path          path n launches n + 1 groups; else one
  *   kernels=path         path n launches the module's n-th kernel, over and over
@@ -227,6 +227,16 @@ static void ask_base(const Options &options, Program &p, long when)
 	}
 }
 
+/* Whoever reads timestamps needs to know how long a tick is. */
+static void ask_ticks(const Options &options, Program &p)
+{
+	if (options.number("events", 0) == 0)
+		return;
+	ze_device_properties_t properties = {};
+	properties.stype = ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES;
+	MUST(Device, GetProperties, p.device, &properties);
+}
+
 /* One thread's launches. */
 static NOINLINE void work(Worker &worker, ListSynchronize synchronize)
 {
@@ -257,6 +267,7 @@ static int launch(const Options &options)
 	auto synchronize = p.extension<ListSynchronize>("zeCommandListHostSynchronize");
 	auto last_seq = hook_function<LastSeq>("vze_last_seq");
 	ask_base(options, p, 1);
+	ask_ticks(options, p);
 	std::vector<Worker> workers;
 	long threads = options.number("threads", 1);
 	for (long i = 0; i < threads; i++)
@@ -285,6 +296,7 @@ static int reload(const Options &options)
 	auto synchronize = p.extension<ListSynchronize>("zeCommandListHostSynchronize");
 	auto last_seq = hook_function<LastSeq>("vze_last_seq");
 	wait_for_go(options);
+	ask_ticks(options, p);
 	std::map<int, std::vector<uint64_t>> all;
 	for (long round = 0; round < options.number("rounds", 4); round++) {
 		int path = static_cast<int>(round % 2);

@@ -41,6 +41,11 @@ impl Described {
         }
     }
 
+    /// The kernel in its module.
+    pub(super) fn found(&self) -> Option<&Found> {
+        self.found.as_ref()
+    }
+
     fn kernel(&self) -> Option<&Kernel> {
         self.found.as_ref()?.kernel()
     }
@@ -156,7 +161,7 @@ impl Devices {
 
 /// Whole samples for rows that hold parts: their sum is kept, and over many
 /// instructions every path's.
-fn whole(rows: &[(RowKey, Row)]) -> Vec<u64> {
+pub(super) fn whole(rows: &[(RowKey, Row)]) -> Vec<u64> {
     let mut counts: Vec<u64> = rows.iter().map(|(_, row)| row.parts / PARTS).collect();
     // What each path has got too little of until here.
     let mut owed: FxHashMap<Option<PathId>, i64> = FxHashMap::default();

@@ -5,12 +5,14 @@
 //! only. The same code runs live and on a capture.
 
 mod calls;
+mod device_kernels;
 mod device_rows;
 mod devices;
 mod finish;
 mod modules;
 
 pub use calls::NoStack;
+pub use device_kernels::{DeviceKernel, ReasonCounts};
 pub use finish::{Names, NoNames, build_profile};
 pub(crate) use finish::{ends_at_entry, unknown_name};
 

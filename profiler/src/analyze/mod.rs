@@ -11,6 +11,7 @@ pub mod classes;
 pub mod collectives;
 pub mod comm_summary;
 pub mod config;
+pub mod device_stalls;
 pub mod energy;
 pub mod exchanges;
 mod findings;

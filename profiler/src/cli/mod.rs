@@ -19,6 +19,9 @@ mod record;
 mod recording;
 mod report;
 mod screen;
+mod stall_input;
+mod stall_sources;
+mod stalls;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -149,6 +152,8 @@ enum Sub {
     Analyze(analyze::AnalyzeArgs),
     /// Compare two profiles: what takes more time, what takes less
     Diff(diff::DiffArgs),
+    /// Show why kernels of devices stall: lines, instructions, what they wait for
+    Stalls(stalls::StallsArgs),
     /// Print the calls of accelerator runtimes and drivers as they happen
     Trace(trace::TraceArgs),
     /// Show what works on this machine, what does not, and how to mend it
@@ -201,6 +206,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
             match other {
                 Sub::Report(args) => report::run(&args)?,
                 Sub::Diff(args) => diff::run(&args)?,
+                Sub::Stalls(args) => stalls::run(&args)?,
                 Sub::Analyze(args) => return analyze::run(&args, cli.verbosity),
                 Sub::Completions(args) => completions::run(&args)?,
                 Sub::Man

@@ -110,9 +110,9 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "N", requires = "every", value_parser = value_parser!(u32).range(1..))]
     keep: Option<u32>,
 
-    /// Let programs say when their launches are recorded, as they do for VTune and unitrace
+    /// Let programs say when their launches are recorded
     ///
-    /// By __itt_resume and __itt_pause; before the first of these by the variable
+    /// As they do for VTune and unitrace: by __itt_resume and __itt_pause; before the first of these by the variable
     /// PTI_ENABLE_COLLECTION: off where it is unset or begins with 0. Other calls are
     /// left out and counted. Samples are not concerned.
     #[arg(long)]
@@ -131,12 +131,12 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     aiu_timing: bool,
 
-    /// Sample a device that is a file: a recording, a FIFO or a socket (repeatable)
+    /// Sample a device that is a file, a FIFO or a socket (repeatable)
     ///
     /// LAYOUT:PATH[,gt=N][,card=N][,base=0xADDR][,cycles=N][,name=TEXT], as in
     /// xe2:/tmp/stalls. Its samples go through the same code as those of hardware, and
     /// every output says that they were replayed.
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, hide_short_help = true, value_name = "SPEC")]
     replay_device: Vec<ReplaySpec>,
 
     /// Do not sample accelerators
@@ -147,20 +147,20 @@ pub(crate) struct RecordArgs {
     no_devices: bool,
 
     /// Device cycles between two samples of a device; the nearest that it can
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     device_cycles: Option<u32>,
 
     /// Read only one of N samples of a device, chosen at random
-    #[arg(long, value_name = "N", default_value_t = DeviceOptions::default().one_record_of,
+    #[arg(long, hide_short_help = true, value_name = "N", default_value_t = DeviceOptions::default().one_record_of,
           value_parser = value_parser!(u32).range(1..))]
     device_share: u32,
 
     /// Read an unknown device's samples as those of the nearest that is known
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     nearest_layout: bool,
 
     /// Keep the bytes of each device in this folder too, for --replay-device
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(long, hide_short_help = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
     save_device: Option<PathBuf>,
 
     /// Use this eBPF object in place of the built-in one

@@ -19,6 +19,7 @@ mod palette;
 pub mod perfetto;
 pub mod pprof;
 mod stacks;
+pub mod stalls;
 pub mod summary;
 pub mod svg;
 pub mod tables;

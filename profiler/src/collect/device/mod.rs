@@ -6,18 +6,19 @@
 //! nobody takes the windows, they grow longer; nothing is dropped for that.
 //!
 //! * `xe_eu_stall`: GPUs, through Linux's xe driver;
-//! * [`replay`]: bytes from a file, a FIFO or a socket, through the same code.
+//! * `replay`: bytes from a file, a FIFO or a socket, through the same code.
 
 mod feed;
 mod recorder;
-pub mod replay;
+mod replay;
+mod replay_spec;
 mod save;
 mod subset;
 mod xe_abi;
 pub(crate) mod xe_cards;
 pub(crate) mod xe_eu_stall;
 
-pub use replay::{ReplayFormat, ReplaySpec};
+pub use replay_spec::{ReplayFormat, ReplaySpec};
 
 use crate::{profile::Losses, wire::Event};
 use feed::{Control, Feed, Status, Topic};
@@ -242,3 +243,5 @@ impl Drop for DeviceSamplers {
 
 #[cfg(test)]
 mod replay_tests;
+#[cfg(test)]
+mod xe_fake;

@@ -199,7 +199,7 @@ impl Recorder {
     fn too_few_bits(&self) -> String {
         format!(
             "{}: {} counters in {} records are at their limit of 255: there may have been more \
-             samples. A longer sampling interval helps.",
+             samples. More --device-cycles help.",
             self.stream.name, self.saturated, self.records
         )
     }

@@ -24,7 +24,8 @@ pub(super) struct Save {
 }
 
 impl Save {
-    /// Begins the file of a stream, `device-N.devcap` with its number, in a folder.
+    /// Begins the file of a stream, `device-N.devcap` with its number, in a folder,
+    /// which is created if it is not there.
     ///
     /// # Errors
     /// It cannot be created, or is there already.
@@ -40,6 +41,7 @@ impl Save {
             base: shape.base,
             name: stream.name.clone(),
         };
+        std::fs::create_dir_all(folder)?;
         let file = BufWriter::new(File::create_new(path)?);
         Ok(Self {
             to: CaptureWriter::new(file, &header)?,

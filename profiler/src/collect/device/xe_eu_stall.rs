@@ -86,7 +86,7 @@ pub(super) fn gts(
         let layout = match layout {
             Err(unknown) if options.nearest_layout => unknown.nearest,
             layout => layout
-                .map_err(|unknown| because(format!("{unknown}, which is used if asked for")))?,
+                .map_err(|unknown| because(format!("{unknown} (--nearest-layout reads it so)")))?,
         };
         let shape = Shape {
             layout,

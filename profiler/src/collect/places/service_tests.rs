@@ -109,33 +109,19 @@ impl Driver {
     }
 
     fn create(&self, places: &mut KernelPlaces, at: usize) {
+        let name = format!("kernel of a test {at}");
         places.data(&CallData {
             time_ns: 1,
             pid: std::process::id(),
             tid: 1,
             probe: CREATE,
             tag: 0,
-            ..data()
+            unread: false,
+            offset: 0,
+            total: 0,
+            bytes: name.into_bytes(),
         });
-        let pending = places.pending.get_mut(&1).unwrap();
-        *pending = format!("kernel of a test {at}");
         call(places, CREATE, [self.handle(at), 0], true);
-    }
-}
-
-fn data() -> CallData {
-    CallData {
-        time_ns: 1,
-        cpu: 0,
-        pid: 0,
-        tid: 0,
-        probe: 0,
-        tag: 0,
-        flags: 0,
-        offset: 0,
-        total: 0,
-        unread: false,
-        bytes: b"name".to_vec(),
     }
 }
 

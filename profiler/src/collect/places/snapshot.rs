@@ -86,8 +86,8 @@ struct Object {
     is_sized: bool,
 }
 
-/// Words of an object that point to others, and where to.
-type Pointers = Vec<(u8, u64)>;
+/// An object, and where its words point.
+type Read = (Arc<Object>, Vec<(u8, u64)>);
 
 /// What a handle leads to.
 #[derive(Debug, Default)]
@@ -104,7 +104,7 @@ impl Snapshot {
         own: &[Region],
         handle: u64,
     ) -> Option<Self> {
-        let mut known: FxHashMap<u64, (Arc<Object>, Pointers)> = FxHashMap::default();
+        let mut known: FxHashMap<u64, Read> = FxHashMap::default();
         let mut objects = BTreeMap::new();
         let mut level = vec![(Way::default(), handle)];
         while !level.is_empty() {
@@ -189,7 +189,7 @@ fn object(
     heap: &[Region],
     own: &[Region],
     at: u64,
-) -> (Arc<Object>, Pointers) {
+) -> (Arc<Object>, Vec<(u8, u64)>) {
     let mut bytes = vec![0; WORDS * 8];
     let got = memory.read(at, &mut bytes);
     let size = object_size(memory, at);

@@ -9,6 +9,7 @@ mod details;
 mod escape;
 mod plots;
 mod sections;
+pub mod stalls;
 mod table;
 
 use crate::analyze::report::{Finding, Input, Report, Weight};

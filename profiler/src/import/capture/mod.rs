@@ -14,7 +14,7 @@ mod tests;
 mod writer;
 
 pub use reader::{Contents, StoredNames, contents, for_each_event};
-pub use replay::{ReplayOptions, fuzz_capture, replay};
+pub use replay::{DeviceReplay, ReplayOptions, fuzz_capture, replay, replay_devices};
 pub use scan::{ScanOptions, Scanned, scan, scan_file};
 pub use writer::CaptureWriter;
 

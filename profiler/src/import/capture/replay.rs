@@ -5,9 +5,9 @@ use super::{
     reader::{StoredNames, records, stream_records},
 };
 use crate::{
-    aggregate::{Aggregator, LaunchOptions, Limits, Weighting, build_profile},
+    aggregate::{Aggregator, DeviceKernel, LaunchOptions, Limits, Weighting, build_profile},
     process::ProcessTable,
-    profile::{Meta, Profile},
+    profile::{Losses, Meta, Profile},
     wire::Event,
 };
 use std::{collections::BTreeMap, path::Path};
@@ -88,10 +88,15 @@ impl Replay {
         self.aggregate.apply(&mut self.processes, &event);
     }
 
-    fn finish(mut self) -> Profile {
+    /// Nothing more will come.
+    fn settle(&mut self) {
         self.aggregate.finish_calls(&self.processes, self.last_ns);
         self.aggregate.settle_devices(true);
         self.aggregate.complete(&self.busy, self.meta.period_ns);
+    }
+
+    fn finish(mut self) -> Profile {
+        self.settle();
         build_profile(
             &self.aggregate,
             &self.processes.files,
@@ -110,6 +115,36 @@ pub fn replay(path: &Path, options: &ReplayOptions) -> Result<Profile, ImportErr
     let mut replay = Replay::new(*options);
     records(path, |record| replay.take(record))?;
     Ok(replay.finish())
+}
+
+/// What a capture has of devices.
+#[derive(Clone, Debug)]
+pub struct DeviceReplay {
+    /// The kernels that were sampled, with their samples and code.
+    pub kernels: Vec<DeviceKernel>,
+    /// About the recording.
+    pub meta: Meta,
+    /// What was lost.
+    pub losses: Losses,
+}
+
+/// Replays a capture for the samples of its devices, by kernel and instruction.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_devices(path: &Path) -> Result<DeviceReplay, ImportError> {
+    let mut replay = Replay::new(ReplayOptions {
+        inlines: false,
+        kernel_stacks: false,
+        launches: None,
+    });
+    records(path, |record| replay.take(record))?;
+    replay.settle();
+    Ok(DeviceReplay {
+        kernels: replay.aggregate.device_kernels(),
+        meta: replay.meta,
+        losses: replay.aggregate.losses,
+    })
 }
 
 /// Fuzzing entry point: replays arbitrary bytes as an uncompressed stream.

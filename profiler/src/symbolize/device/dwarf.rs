@@ -482,6 +482,9 @@ impl<'r, 'd> Reader<'r, 'd> {
                     name => names.take(name, self.dwarf, unit, value),
                 }
             }
+            // Texts in the entry itself may be long, and be read again.
+            let size = entries.next_offset().0.saturating_sub(offset.0);
+            self.budget.spend(size as u64 / 32)?;
             match next {
                 Some(at) => offset = at,
                 None => break,

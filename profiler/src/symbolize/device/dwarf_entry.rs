@@ -97,7 +97,11 @@ fn text(dwarf: &Dwarf<'_>, unit: &Unit<'_>, value: Attr<'_>) -> String {
     let Ok(slice) = dwarf.attr_string(unit, value) else {
         return String::new();
     };
-    let bytes = slice.slice();
+    readable(slice.slice())
+}
+
+/// Text, cut to [`MAX_NAME`].
+fn readable(bytes: &[u8]) -> String {
     let bytes = bytes.get(..MAX_NAME).unwrap_or(bytes);
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -119,7 +123,7 @@ pub(super) fn file_path(dwarf: &Dwarf<'_>, unit: &Unit<'_>, index: u64) -> Optio
         join(text(dwarf, unit, dir));
     }
     if let Some(dir) = unit.comp_dir {
-        join(String::from_utf8_lossy(dir.slice()).into_owned());
+        join(readable(dir.slice()));
     }
     Some(path)
 }

@@ -228,6 +228,12 @@ impl Kernel {
         }
     }
 
+    /// A kernel of which only the code is known.
+    #[cfg(test)]
+    pub(crate) fn bare(name: &str, code: &[u8]) -> Self {
+        Self::new(name.to_owned(), Attributes::default()).with_code(code, 0, 0)
+    }
+
     pub(super) fn with_code(mut self, code: &[u8], address: u64, entry: u32) -> Self {
         self.code = code.into();
         self.address = address;

@@ -1,8 +1,46 @@
-//! Names and paths of a module, each kept once.
+//! Names and paths of a module.
 
-use super::limits::MAX_TEXT;
+use super::limits::{MAX_NAME, MAX_TEXT};
 use rustc_hash::FxHashMap;
+use std::borrow::Cow;
 use std::sync::Arc;
+
+/// A table of names that end with zeros. Those longer than [`MAX_NAME`] are not read
+/// to their ends: a table may be one name, and be asked for it a million times.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Strings<'d> {
+    pub(super) bytes: &'d [u8],
+}
+
+impl<'d> Strings<'d> {
+    /// The name at an offset; empty where there is none.
+    pub(super) fn get(self, offset: u32) -> &'d [u8] {
+        let rest = self.bytes.get(offset as usize..).unwrap_or_default();
+        let rest = rest.get(..=MAX_NAME).unwrap_or(rest);
+        memchr::memchr(0, rest)
+            .and_then(|end| rest.get(..end))
+            .unwrap_or_default()
+    }
+}
+
+/// Ends texts of a debug section that are longer than [`MAX_NAME`], for the same
+/// reason.
+pub(super) fn end_long_texts(bytes: &mut Cow<'_, [u8]>) {
+    let mut ends = Vec::new();
+    let mut length = 0;
+    for (i, byte) in bytes.iter().enumerate() {
+        length = if *byte == 0 { 0 } else { length + 1 };
+        if length > MAX_NAME {
+            ends.push(i);
+            length = 0;
+        }
+    }
+    for end in ends {
+        if let Some(byte) = bytes.to_mut().get_mut(end) {
+            *byte = 0;
+        }
+    }
+}
 
 /// A text of [`Texts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,6 +8,7 @@
 //! they are.
 
 use super::limits::{Budget, Exhausted};
+use super::names::Strings;
 use object::LittleEndian as LE;
 use object::elf;
 use object::read::elf::{Rela, SectionHeader, Sym};
@@ -15,8 +16,8 @@ use rustc_hash::FxHashMap;
 use std::borrow::Cow;
 
 pub(super) type Header = elf::FileHeader64<LE>;
-type Symbols<'d> = object::read::elf::SymbolTable<'d, Header, &'d [u8]>;
-type Section = elf::SectionHeader64<LE>;
+pub(super) type Symbols<'d> = object::read::elf::SymbolTable<'d, Header, &'d [u8]>;
+pub(super) type Section = elf::SectionHeader64<LE>;
 
 /// Relocation types (zebin specification, "Gen Relocation Type").
 const R_ZE_NONE: u32 = 0;
@@ -36,58 +37,70 @@ pub(super) struct Bases<'d> {
     pub(super) by_index: FxHashMap<usize, u64>,
 }
 
-/// The bytes of one debug section with its relocations applied, and how many
-/// could not be.
-pub(super) fn relocated<'d>(
-    file: &'d [u8],
-    index: usize,
-    section: &Section,
-    tables: &[&Section],
-    symbols: &Symbols<'d>,
-    bases: &Bases<'d>,
-    budget: &mut Budget,
-) -> Result<(Cow<'d, [u8]>, u32), Exhausted> {
-    let mut bytes = Cow::Borrowed(section.data(LE, file).unwrap_or_default());
-    let mut failed = 0u32;
-    for table in tables {
-        let of_this = usize::try_from(table.sh_info(LE)) == Ok(index);
-        if !of_this {
-            continue;
-        }
-        let Ok(Some((list, _))) = table.rela(LE, file) else {
-            failed = failed.saturating_add(1);
-            continue;
-        };
-        budget.spend(list.len() as u64)?;
-        // Owned only where something changes.
-        if bytes.is_empty() || list.is_empty() {
-            continue;
-        }
-        budget.spend(bytes.len() as u64 / 8)?;
-        let target = bytes.to_mut();
-        for rela in list {
-            if apply(target, rela, symbols, bases).is_none() {
+/// The relocations of a file.
+pub(super) struct Relocations<'d> {
+    /// The file.
+    pub(super) bytes: &'d [u8],
+    /// Sections of relocations with addends.
+    pub(super) tables: Vec<&'d Section>,
+    pub(super) symbols: &'d Symbols<'d>,
+    /// Names of the symbols.
+    pub(super) names: Strings<'d>,
+    pub(super) bases: Bases<'d>,
+}
+
+impl<'d> Relocations<'d> {
+    /// The bytes of one debug section with its relocations applied, and how many
+    /// could not be.
+    pub(super) fn section(
+        &self,
+        index: usize,
+        section: &Section,
+        budget: &mut Budget,
+    ) -> Result<(Cow<'d, [u8]>, u32), Exhausted> {
+        let mut bytes = Cow::Borrowed(section.data(LE, self.bytes).unwrap_or_default());
+        let mut failed = 0u32;
+        budget.spend(self.tables.len() as u64)?;
+        let of_this = |t: &&&Section| usize::try_from(t.sh_info(LE)) == Ok(index);
+        for table in self.tables.iter().filter(of_this) {
+            let Ok(Some((list, _))) = table.rela(LE, self.bytes) else {
                 failed = failed.saturating_add(1);
+                continue;
+            };
+            budget.spend(list.len() as u64)?;
+            // Owned only where something changes.
+            if bytes.is_empty() || list.is_empty() {
+                continue;
+            }
+            budget.spend(bytes.len() as u64 / 8)?;
+            let target = bytes.to_mut();
+            for rela in list {
+                let symbol = object::SymbolIndex(rela.r_sym(LE, false) as usize);
+                let symbol = self.symbols.symbol(symbol).ok();
+                let name = symbol.map(|s| self.names.get(s.st_name(LE)));
+                let name = name.unwrap_or_default();
+                budget.spend(name.len() as u64 / 64)?;
+                let done = symbol.and_then(|s| apply(target, rela, s, name, &self.bases));
+                if done.is_none() {
+                    failed = failed.saturating_add(1);
+                }
             }
         }
+        Ok((bytes, failed))
     }
-    Ok((bytes, failed))
 }
 
 fn apply(
     target: &mut [u8],
     rela: &elf::Rela64<LE>,
-    symbols: &Symbols<'_>,
+    symbol: &elf::Sym64<LE>,
+    name: &[u8],
     bases: &Bases<'_>,
 ) -> Option<()> {
     let kind = rela.r_type(LE, false).0;
     if kind == R_ZE_NONE {
         return Some(());
     }
-    let symbol = symbols
-        .symbol(object::SymbolIndex(rela.r_sym(LE, false) as usize))
-        .ok()?;
-    let name = symbol.name(LE, symbols.strings()).unwrap_or_default();
     let section = usize::from(symbol.st_shndx(LE).0);
     let base = match (bases.by_name.get(name), bases.by_index.get(&section)) {
         (Some(base), _) => *base,

@@ -116,7 +116,7 @@ fn damaged_bytes() {
     for name in ["bmg", "bmg-lines", "bmg-calls"] {
         let whole = zebin(name);
         let table = word(&whole, 40);
-        for round in 0..600 {
+        for round in 0..320 {
             let mut bytes = whole.clone();
             for _ in 0..1 + random.below(8) {
                 // Half of the damage where it hurts: headers and debug sections.
@@ -153,17 +153,7 @@ fn wrong_section_headers() {
             (40, 4),
             (44, 4),
         ] {
-            for value in [
-                0,
-                1,
-                7,
-                size - 1,
-                size,
-                size + 1,
-                u64::MAX,
-                u64::MAX / 2,
-                1 << 32,
-            ] {
+            for value in [0, 7, size - 1, size + 1, u64::MAX] {
                 let mut bytes = whole.clone();
                 let value = value.to_le_bytes();
                 bytes[header + field..header + field + width].copy_from_slice(&value[..width]);
@@ -385,6 +375,52 @@ fn absurd_line_headers() {
         (".debug_line", &five),
     ]);
     assert!(timed(&bytes).problems.debug_units > 0);
+}
+
+/// Names without an end, and one name that a million references lead to.
+#[test]
+fn texts_without_end() {
+    let long = vec![b'x'; 16 << 20];
+    // Thousands of sections whose names are the table's one text.
+    let names: Vec<String> = (0..4000).map(|i| format!(".text.k{i}")).collect();
+    let mut sections: Vec<(&str, &[u8])> = names.iter().map(|n| (n.as_str(), &[][..])).collect();
+    sections.push((".debug_str", &long));
+    let mut bytes = made(&sections);
+    let headers = section_headers(&bytes);
+    let text = section(&bytes, ".debug_str");
+    let strings = headers[headers.len() - 1];
+    for header in &headers {
+        bytes[*header..header + 4].copy_from_slice(&0u32.to_le_bytes());
+    }
+    bytes[strings + 24..strings + 32].copy_from_slice(&(text.start as u64).to_le_bytes());
+    bytes[strings + 32..strings + 40].copy_from_slice(&(text.len() as u64).to_le_bytes());
+    assert!(timed(&bytes).kernels.is_empty());
+    // Abbreviations with names in `.debug_str`, and in the entry itself.
+    let mut table = ABBREVIATIONS[..ABBREVIATIONS.len() - 1].to_vec();
+    table.extend([
+        4, 0x2e, 0, 0x03, 0x0e, 0, 0, 5, 0x2e, 0, 0x03, 0x08, 0, 0, 0,
+    ]);
+    let mut entries = entry(2, 32, 0);
+    for (i, code) in [(0, 4), (1, 5)] {
+        let at = 24 + entries.len() as u32;
+        entries.push(code);
+        if i == 0 {
+            entries.extend([0; 4]);
+        } else {
+            entries.extend(&long[..1 << 20]);
+            entries.push(0);
+        }
+        entries.extend(entry(3, 32, at).repeat(1 << 15));
+    }
+    let info = unit(&entries);
+    let bytes = made(&[
+        (".text.k", &[0; 32]),
+        (".debug_abbrev", &table),
+        (".debug_info", &info),
+        (".debug_str", &long),
+        (".debug_line", &line_table(&SET_ADDRESS)),
+    ]);
+    timed(&bytes);
 }
 
 /// Sections that all are the whole file.

@@ -9,7 +9,7 @@ use saphyr_parser::{Event, Parser};
 /// Most mappings and sequences in each other; the compiler writes five.
 const MAX_DEPTH: usize = 32;
 /// Most values read; a kernel has about a hundred.
-const MAX_EVENTS: usize = 8 << 20;
+const MAX_EVENTS: usize = 4 << 20;
 /// Longest value kept.
 const MAX_VALUE: usize = super::limits::MAX_NAME;
 /// Longest text read.

@@ -9,11 +9,13 @@
 use super::limits::{Budget, MAX_KERNELS, MAX_MODULE, MAX_NAME, MAX_TEXT};
 use super::line_table::LineTable;
 use super::module::{Kernel, Module, ModuleError, Problems};
-use super::relocate::{Bases, Header, relocated};
+use super::names::{Strings, end_long_texts};
+use super::relocate::{Bases, Header, Relocations, Section, Symbols};
 use super::{dwarf, platform, ze_info};
 use object::LittleEndian as LE;
+use object::SectionIndex;
 use object::elf;
-use object::read::elf::{FileHeader, SectionHeader, SectionTable, Sym, SymbolTable};
+use object::read::elf::{FileHeader, SectionHeader, SectionTable, Sym};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
 
@@ -30,7 +32,6 @@ const SHT_ZEBIN_ZEINFO: u32 = 0xff00_0011;
 const ENTRY: &[u8] = b"_entry";
 
 type Sections<'d> = SectionTable<'d, Header, &'d [u8]>;
-type Symbols<'d> = SymbolTable<'d, Header, &'d [u8]>;
 
 /// A code section.
 struct Code<'d> {
@@ -57,35 +58,70 @@ pub(super) fn is_zebin(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\x7fELF\x02\x01\x01") && machine.map(u16::from_le_bytes) == Some(EM_INTELGT)
 }
 
+/// The tables of a file.
+struct Elf<'d> {
+    bytes: &'d [u8],
+    sections: Sections<'d>,
+    names: Strings<'d>,
+    symbols: Symbols<'d>,
+    symbol_names: Strings<'d>,
+}
+
+impl<'d> Elf<'d> {
+    fn parse(bytes: &'d [u8], problems: &mut Problems) -> Result<Self, object::Error> {
+        let header = Header::parse(bytes)?;
+        let sections = header.sections(LE, bytes)?;
+        let symbols = sections.symbols(LE, bytes, elf::SHT_SYMTAB);
+        let symbols = symbols.unwrap_or_else(|_| {
+            problems.sections = problems.sections.saturating_add(1);
+            Symbols::default()
+        });
+        let strings = |index: SectionIndex| {
+            let section = sections.section(index).ok();
+            let bytes = section.and_then(|s| s.data(LE, bytes).ok());
+            Strings {
+                bytes: bytes.unwrap_or_default(),
+            }
+        };
+        let names = header.shstrndx(LE, bytes)?;
+        Ok(Self {
+            bytes,
+            names: strings(SectionIndex(names as usize)),
+            symbol_names: strings(symbols.string_section()),
+            sections,
+            symbols,
+        })
+    }
+
+    fn name(&self, section: &Section) -> &'d [u8] {
+        self.names.get(section.sh_name(LE))
+    }
+
+    /// The bytes of the first section with a name or type.
+    fn section(&self, name: &[u8], kind: u32) -> Option<&'d [u8]> {
+        let kind = elf::SectionType(kind);
+        let mut all = self.sections.iter();
+        let found = all.find(|s| self.name(s) == name || s.sh_type(LE) == kind)?;
+        found.data(LE, self.bytes).ok()
+    }
+}
+
 /// Reads a zebin.
 pub(super) fn parse(bytes: &[u8]) -> Result<Module, ModuleError> {
     if bytes.len() > MAX_MODULE {
         return Err(ModuleError::TooLarge);
     }
-    let malformed = |e: object::Error| ModuleError::Malformed(e.to_string());
-    let header = Header::parse(bytes).map_err(malformed)?;
-    let sections = header.sections(LE, bytes).map_err(malformed)?;
     let mut problems = Problems::default();
-    let mut budget = Budget::of_module();
-    let codes = codes(bytes, &sections, &mut problems);
-    let symbols = sections.symbols(LE, bytes, elf::SHT_SYMTAB);
-    let symbols = symbols.unwrap_or_else(|_| {
-        problems.sections = problems.sections.saturating_add(1);
-        Symbols::default()
-    });
-    let (functions, entries) = functions(&codes, &symbols);
-    let lines = lines(
-        bytes,
-        &sections,
-        &symbols,
-        &codes,
-        &mut problems,
-        &mut budget,
-    );
-    let mut info = section(&sections, bytes, b".ze_info", SHT_ZEBIN_ZEINFO)
+    let elf = Elf::parse(bytes, &mut problems);
+    let elf = elf.map_err(|e| ModuleError::Malformed(e.to_string()))?;
+    let codes = codes(&elf, &mut problems);
+    let (functions, entries) = functions(&codes, &elf);
+    let lines = lines(&elf, &codes, &mut problems);
+    let mut info = elf
+        .section(b".ze_info", SHT_ZEBIN_ZEINFO)
         .map(|text| ze_info::parse(text, &mut problems))
         .unwrap_or_default();
-    let notes = section(&sections, bytes, b".note.intelgt.compat", u32::MAX);
+    let notes = elf.section(b".note.intelgt.compat", u32::MAX);
     let mut module = Module {
         platform: notes.and_then(platform::of_notes),
         problems,
@@ -107,34 +143,20 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Module, ModuleError> {
     Ok(module)
 }
 
-/// The bytes of the first section with a name or type.
-fn section<'d>(
-    sections: &Sections<'d>,
-    file: &'d [u8],
-    name: &[u8],
-    kind: u32,
-) -> Option<&'d [u8]> {
-    let mut all = sections.iter();
-    let found = all.find(|s| {
-        sections.section_name(LE, s) == Ok(name) || s.sh_type(LE) == elf::SectionType(kind)
-    })?;
-    found.data(LE, file).ok()
-}
-
 /// The code sections, those beyond the limits left out.
-fn codes<'d>(file: &'d [u8], sections: &Sections<'d>, problems: &mut Problems) -> Vec<Code<'d>> {
+fn codes<'d>(elf: &Elf<'d>, problems: &mut Problems) -> Vec<Code<'d>> {
     let mut codes: Vec<Code<'d>> = Vec::new();
     // Sections that overlap must not multiply what is kept.
-    let (mut code_left, mut names_left) = (file.len(), MAX_TEXT);
-    for (index, section) in sections.iter().enumerate() {
-        let section_name = sections.section_name(LE, section).unwrap_or_default();
+    let (mut code_left, mut names_left) = (elf.bytes.len(), MAX_TEXT);
+    for (index, section) in elf.sections.iter().enumerate() {
+        let section_name = elf.name(section);
         let Some(name) = section_name.strip_prefix(CODE_PREFIX) else {
             continue;
         };
         if section.sh_type(LE) != elf::SHT_PROGBITS {
             continue;
         }
-        let usable = code(file, index, section, section_name, name).filter(|code| {
+        let usable = code(elf.bytes, index, section, section_name, name).filter(|code| {
             code.bytes.len() <= code_left
                 && code.name.len() <= names_left
                 && codes.len() < MAX_KERNELS
@@ -153,7 +175,7 @@ fn codes<'d>(file: &'d [u8], sections: &Sections<'d>, problems: &mut Problems) -
 fn code<'d>(
     file: &'d [u8],
     index: usize,
-    section: &elf::SectionHeader64<LE>,
+    section: &Section,
     section_name: &'d [u8],
     name: &'d [u8],
 ) -> Option<Code<'d>> {
@@ -174,7 +196,7 @@ pub(super) fn readable(bytes: &[u8]) -> Option<String> {
 }
 
 /// For each code section its functions by offset, and where its `_entry` is.
-fn functions(codes: &[Code<'_>], symbols: &Symbols<'_>) -> (Vec<Vec<Function>>, Vec<u32>) {
+fn functions(codes: &[Code<'_>], elf: &Elf<'_>) -> (Vec<Vec<Function>>, Vec<u32>) {
     let mut lists: Vec<Vec<Function>> = codes.iter().map(|_| Vec::new()).collect();
     let mut entries = vec![0; codes.len()];
     let places: FxHashMap<usize, usize> = codes
@@ -183,7 +205,7 @@ fn functions(codes: &[Code<'_>], symbols: &Symbols<'_>) -> (Vec<Vec<Function>>, 
         .map(|(i, code)| (code.index, i))
         .collect();
     let mut names_left = MAX_TEXT;
-    for symbol in symbols.iter() {
+    for symbol in elf.symbols.iter() {
         let Some(&place) = places.get(&usize::from(symbol.st_shndx(LE).0)) else {
             continue;
         };
@@ -196,7 +218,7 @@ fn functions(codes: &[Code<'_>], symbols: &Symbols<'_>) -> (Vec<Vec<Function>>, 
         let Ok(start) = u32::try_from(start) else {
             continue;
         };
-        let name = symbol.name(LE, symbols.strings()).unwrap_or_default();
+        let name = elf.symbol_names.get(symbol.st_name(LE));
         if name == ENTRY {
             if let Some(entry) = entries.get_mut(place).filter(|_| inside(code, start)) {
                 *entry = start;
@@ -222,44 +244,37 @@ fn inside(code: &Code<'_>, offset: u32) -> bool {
 }
 
 /// The line table of each code section.
-fn lines(
-    file: &[u8],
-    sections: &Sections<'_>,
-    symbols: &Symbols<'_>,
-    codes: &[Code<'_>],
-    problems: &mut Problems,
-    budget: &mut Budget,
-) -> Vec<LineTable> {
+fn lines(elf: &Elf<'_>, codes: &[Code<'_>], problems: &mut Problems) -> Vec<LineTable> {
+    let mut budget = Budget::of_module();
     let none = || codes.iter().map(|_| LineTable::default()).collect();
     let bases = bases(codes);
-    let places = Bases {
-        by_name: codes
-            .iter()
-            .zip(&bases)
-            .map(|(c, b)| (c.section_name, *b))
-            .collect(),
-        by_index: codes
-            .iter()
-            .zip(&bases)
-            .map(|(c, b)| (c.index, *b))
-            .collect(),
+    let is_table = |s: &&Section| s.sh_type(LE) == elf::SHT_RELA;
+    let with = codes.iter().zip(&bases);
+    let relocations = Relocations {
+        bytes: elf.bytes,
+        tables: elf.sections.iter().filter(is_table).collect(),
+        symbols: &elf.symbols,
+        names: elf.symbol_names,
+        bases: Bases {
+            by_name: with.clone().map(|(c, b)| (c.section_name, *b)).collect(),
+            by_index: with.map(|(c, b)| (c.index, *b)).collect(),
+        },
     };
-    let tables: Vec<_> = sections
-        .iter()
-        .filter(|s| s.sh_type(LE) == elf::SHT_RELA)
-        .collect();
     let mut debug: FxHashMap<&[u8], Cow<'_, [u8]>> = FxHashMap::default();
-    for (index, section) in sections.iter().enumerate() {
-        let name = sections.section_name(LE, section).unwrap_or_default();
+    for (index, section) in elf.sections.iter().enumerate() {
+        let name = elf.name(section);
         if !name.starts_with(b".debug_") || debug.contains_key(name) {
             continue;
         }
-        let done = relocated(file, index, section, &tables, symbols, &places, budget);
-        let Ok((bytes, failed)) = done else {
+        let done = relocations.section(index, section, &mut budget);
+        let Ok((mut bytes, failed)) = done else {
             problems.debug_units = problems.debug_units.saturating_add(1);
             return none();
         };
         problems.relocations = problems.relocations.saturating_add(failed);
+        if name.ends_with(b"str") {
+            end_long_texts(&mut bytes);
+        }
         debug.insert(name, bytes);
     }
     let spans: Vec<dwarf::Span> = codes
@@ -272,7 +287,7 @@ fn lines(
         })
         .collect();
     let section = |name: &str| debug.get(name.as_bytes()).map_or(&[][..], |bytes| bytes);
-    dwarf::line_tables(&section, &spans, problems, budget)
+    dwarf::line_tables(&section, &spans, problems, &mut budget)
 }
 
 /// Where the code sections are taken to lie. A module placed on a device says so;

@@ -1,0 +1,353 @@
+//! What `aiprof stalls` reads: samples of devices, and the code of their kernels.
+
+use crate::analyze::device_stalls::{Code, Sampled, Tally};
+use crate::import::{capture, iaprof, unitrace_csv};
+use crate::profile::{LossKind, Losses, StallTable};
+use crate::symbolize::device::isa::{Decoded, Platform, decode, iga::Iga};
+use crate::symbolize::device::{Kernel, Module, read_dump_folder};
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+
+/// Largest file of a module.
+const MAX_MODULE: u64 = 64 << 20;
+
+const HOW_TO_RECORD: &str = "\
+no samples of devices. They are recorded by `sudo aiprof -o x.aiprof COMMAND` on a machine with \
+an Intel GPU that samples stalls (Ponte Vecchio, or Xe2 and later; `aiprof doctor` says what is \
+missing), or from a recording with --replay-device";
+
+/// What is to be read.
+pub(crate) struct Inputs<'a> {
+    /// The samples.
+    pub(crate) input: &'a Path,
+    /// Files and folders with modules.
+    pub(crate) modules: &'a [PathBuf],
+    /// What to decode code for, whatever modules say.
+    pub(crate) platform: Option<Platform>,
+}
+
+/// What was read.
+pub(crate) struct StallInput {
+    pub(crate) title: String,
+    pub(crate) notes: Vec<String>,
+    pub(crate) sampled: Vec<Sampled>,
+}
+
+/// A kernel before its code is decoded.
+struct Raw {
+    device: String,
+    name: String,
+    rows: Vec<(Option<u64>, Tally)>,
+    /// The kernel that the samples themselves tell.
+    kernel: Option<(Kernel, Option<Platform>)>,
+}
+
+/// Reads samples and modules.
+///
+/// # Errors
+/// A file cannot be read, is of no known kind, or has no samples of devices.
+pub(crate) fn read(inputs: &Inputs<'_>) -> Result<StallInput> {
+    let path = inputs.input;
+    let context = || format!("cannot read {}", path.display());
+    let mut file = BufReader::new(File::open(path).with_context(context)?);
+    let head = file.fill_buf().with_context(context)?.to_vec();
+    let mut notes = Vec::new();
+    let is_capture = head.starts_with(&capture::MAGIC[..7]);
+    let raws = if is_capture {
+        of_capture(path, &mut notes)?
+    } else if iaprof::is_iaprof(&head) {
+        let profile = iaprof::read(&mut file).with_context(context)?;
+        let uncounted = StallTable::uncounted(&profile);
+        if uncounted > 0 {
+            notes.push(format!(
+                "{uncounted} samples are of no known instruction and left out"
+            ));
+        }
+        of_table(&StallTable::of(&profile))
+    } else {
+        let stalls = unitrace_csv::read(&mut file).with_context(context)?;
+        if stalls.skipped > 0 {
+            let first = stalls.first_skipped.unwrap_or(0);
+            notes.push(format!(
+                "{} lines are no rows (the first: {first})",
+                stalls.skipped
+            ));
+        }
+        of_table(&stalls.table)
+    };
+    if raws
+        .iter()
+        .all(|raw| raw.rows.iter().all(|(_, tally)| tally.total() == 0))
+    {
+        bail!("{}: {HOW_TO_RECORD}", path.display());
+    }
+    let library = Library::read(inputs.modules, inputs.platform, &mut notes)?;
+    let coder = Coder {
+        // The own table gives mnemonics and annotations; the library operands, too.
+        iga: Iga::load().ok(),
+        library,
+        platform: inputs.platform,
+        is_capture,
+    };
+    let sampled: Vec<Sampled> = raws.into_iter().map(|raw| coder.sampled(raw)).collect();
+    if sampled.iter().all(|sampled| sampled.code.is_err())
+        && !is_capture
+        && inputs.modules.is_empty()
+    {
+        notes.push(
+            "counts only: without the kernels' code (--modules FILE|DIR) instructions, lines and \
+             causes are not known"
+                .to_owned(),
+        );
+    }
+    Ok(StallInput {
+        title: path.display().to_string(),
+        notes,
+        sampled,
+    })
+}
+
+fn of_capture(path: &Path, notes: &mut Vec<String>) -> Result<Vec<Raw>> {
+    let replay = capture::replay_devices(path)?;
+    if replay.kernels.iter().any(|kernel| kernel.replayed) {
+        notes.push("the devices' samples were replayed, not taken from hardware".to_owned());
+    }
+    notes.extend(losses(&replay.losses));
+    let raw = |kernel: crate::aggregate::DeviceKernel| Raw {
+        device: kernel.device,
+        name: kernel.name.unwrap_or_else(|| "[unknown kernel]".to_owned()),
+        rows: kernel
+            .rows
+            .into_iter()
+            .map(|(at, counts)| (at, Tally { counts }))
+            .collect(),
+        kernel: kernel.kernel.map(|found| (found, kernel.platform)),
+    };
+    Ok(replay.kernels.into_iter().map(raw).collect())
+}
+
+/// What was lost of devices.
+fn losses(losses: &Losses) -> Vec<String> {
+    let of_devices = [
+        LossKind::DeviceUnattributed,
+        LossKind::DeviceCodeUnreadable,
+        LossKind::DeviceUndecodable,
+    ];
+    let lost = losses
+        .iter()
+        .filter(|(kind, count)| *count > 0 && of_devices.contains(kind));
+    lost.map(|(kind, count)| format!("{count} {}", kind.label()))
+        .collect()
+}
+
+fn of_table(table: &StallTable) -> Vec<Raw> {
+    let mut raws = Vec::new();
+    for device in &table.devices {
+        let mut kernels: BTreeMap<&str, Vec<(Option<u64>, Tally)>> = BTreeMap::new();
+        for row in &device.rows {
+            let rows = kernels.entry(&row.kernel).or_default();
+            rows.push((Some(row.offset), Tally { counts: row.counts }));
+        }
+        raws.extend(kernels.into_iter().map(|(name, rows)| Raw {
+            device: device.name.clone(),
+            name: name.to_owned(),
+            rows,
+            kernel: None,
+        }));
+    }
+    raws
+}
+
+/// A kernel of a module that was given.
+struct Candidate {
+    kernel: Kernel,
+    platform: Option<Platform>,
+    origin: PathBuf,
+}
+
+/// The kernels of the modules that were given, by their names without spaces.
+#[derive(Default)]
+struct Library {
+    kernels: BTreeMap<String, Vec<Candidate>>,
+}
+
+impl Library {
+    fn read(
+        paths: &[PathBuf],
+        platform: Option<Platform>,
+        notes: &mut Vec<String>,
+    ) -> Result<Self> {
+        let mut library = Self::default();
+        for path in paths {
+            let context = || format!("cannot read {}", path.display());
+            if path.is_dir() {
+                let dump = read_dump_folder(path).with_context(context)?;
+                if dump.modules.is_empty() {
+                    notes.push(format!("{}: no modules in this folder", path.display()));
+                }
+                if dump.problems.files > 0 {
+                    let count = dump.problems.files;
+                    notes.push(format!(
+                        "{}: {count} files could not be read",
+                        path.display()
+                    ));
+                }
+                for (origin, module) in dump.modules {
+                    library.add(module, &origin);
+                }
+            } else {
+                let mut bytes = Vec::new();
+                let file = File::open(path).with_context(context)?;
+                file.take(MAX_MODULE + 1)
+                    .read_to_end(&mut bytes)
+                    .with_context(context)?;
+                let module = Module::parse_for(&bytes, platform).with_context(context)?;
+                library.add(module, path);
+            }
+        }
+        Ok(library)
+    }
+
+    fn add(&mut self, module: Module, origin: &Path) {
+        for kernel in module.kernels.into_iter().chain(module.functions) {
+            if kernel.code.is_empty() {
+                continue;
+            }
+            let mut names = vec![key(&kernel.name), key(&kernel.display)];
+            names.dedup();
+            for name in names {
+                let of_name = self.kernels.entry(name).or_default();
+                // The compiler dumps a program again when it compiles it again.
+                if of_name.iter().all(|known| known.kernel.code != kernel.code) {
+                    of_name.push(Candidate {
+                        kernel: kernel.clone(),
+                        platform: module.platform,
+                        origin: origin.to_owned(),
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Demanglers differ in spaces.
+fn key(name: &str) -> String {
+    name.chars().filter(|c| !c.is_whitespace()).collect()
+}
+
+/// Finds and decodes the code of kernels.
+struct Coder {
+    iga: Option<Iga>,
+    library: Library,
+    platform: Option<Platform>,
+    is_capture: bool,
+}
+
+impl Coder {
+    fn sampled(&self, raw: Raw) -> Sampled {
+        let code = self.code(&raw);
+        let kernel = match &code {
+            Ok(code) => code.kernel.display.clone(),
+            Err(_) => raw.name,
+        };
+        Sampled {
+            device: raw.device,
+            kernel,
+            code,
+            rows: raw.rows,
+        }
+    }
+
+    fn code(&self, raw: &Raw) -> Result<Code, String> {
+        if let Some((kernel, platform)) = &raw.kernel
+            && !kernel.code.is_empty()
+        {
+            return self.decoded(kernel, *platform, "the capture".to_owned());
+        }
+        let candidates = self.library.kernels.get(&key(&raw.name));
+        let candidates = candidates.map_or(&[][..], Vec::as_slice);
+        let mut codes: Vec<(usize, Code)> = Vec::new();
+        let mut missing = None;
+        for candidate in candidates {
+            let origin = candidate.origin.display().to_string();
+            match self.decoded(&candidate.kernel, candidate.platform, origin) {
+                Ok(code) => codes.push((fit(&code.decoded, &raw.rows), code)),
+                Err(why) => missing = Some(why),
+            }
+        }
+        let count = codes.len();
+        let best = codes.iter().map(|(fit, _)| *fit).max();
+        let equal = codes.iter().filter(|(fit, _)| Some(*fit) == best).count();
+        let found = codes.into_iter().find(|(fit, _)| Some(*fit) == best);
+        let Some((_, mut code)) = found else {
+            return Err(missing.unwrap_or_else(|| self.missing(raw)));
+        };
+        if count > 1 {
+            code.note = match equal {
+                1 => {
+                    format!("{count} kernels have this name; the samples fit this one's code best")
+                }
+                _ => format!(
+                    "{count} kernels have this name, and the samples fit {equal} of them: this \
+                     may be the wrong one"
+                ),
+            };
+        }
+        Ok(code)
+    }
+
+    fn missing(&self, raw: &Raw) -> String {
+        let spirv = raw.kernel.is_some();
+        match (self.is_capture, spirv, self.library.kernels.is_empty()) {
+            (true, true, true) => {
+                "code not known: the capture has SPIR-V of this kernel, not what \
+                                   the driver compiled; give --modules FILE|DIR"
+                    .to_owned()
+            }
+            (true, false, true) => "code not known: the module was not seen when it was loaded; \
+                                    give --modules FILE|DIR"
+                .to_owned(),
+            (false, _, true) => "code not known: give --modules FILE|DIR".to_owned(),
+            (_, _, false) => "code not known: no kernel of this name is in --modules".to_owned(),
+        }
+    }
+
+    fn decoded(
+        &self,
+        kernel: &Kernel,
+        platform: Option<Platform>,
+        origin: String,
+    ) -> Result<Code, String> {
+        let Some(platform) = self.platform.or(platform) else {
+            return Err(format!(
+                "code not decoded: its module, from {origin}, does not say what device it is \
+                 for; give --platform NAME"
+            ));
+        };
+        let whole = self
+            .iga
+            .as_ref()
+            .and_then(|iga| iga.decode(&kernel.code, platform).ok());
+        Ok(Code {
+            decoded: whole.unwrap_or_else(|| decode(&kernel.code, platform)),
+            kernel: kernel.clone(),
+            platform,
+            origin,
+            note: String::new(),
+        })
+    }
+}
+
+/// Rows that are at the beginning of an instruction.
+fn fit(decoded: &Decoded, rows: &[(Option<u64>, Tally)]) -> usize {
+    let begins = |offset: u64| {
+        let offset = u32::try_from(offset).ok();
+        offset.is_some_and(|offset| decoded.at(offset).is_some_and(|i| i.offset == offset))
+    };
+    rows.iter()
+        .filter(|(offset, _)| offset.is_some_and(begins))
+        .count()
+}
