@@ -312,6 +312,6 @@ impl KernelPlaces {
 }
 
 #[cfg(test)]
-mod tests;
-#[cfg(test)]
 mod service_tests;
+#[cfg(test)]
+mod tests;

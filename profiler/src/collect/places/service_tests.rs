@@ -43,10 +43,25 @@ fn places() -> KernelPlaces {
     let mut places = KernelPlaces::default();
     let kernel = (role::KERNEL, false);
     for probe in [
-        probe(CREATE, "zeKernelCreate", CallKind::Kernel, &[(role::KERNEL, true)]),
-        probe(LAUNCH, "zeCommandListAppendLaunchKernel", CallKind::Launch, &[kernel]),
+        probe(
+            CREATE,
+            "zeKernelCreate",
+            CallKind::Kernel,
+            &[(role::KERNEL, true)],
+        ),
+        probe(
+            LAUNCH,
+            "zeCommandListAppendLaunchKernel",
+            CallKind::Launch,
+            &[kernel],
+        ),
         probe(DESTROY, "zeKernelDestroy", CallKind::Kernel, &[kernel]),
-        probe(TELL, "zexKernelGetBaseAddress", CallKind::Kernel, &[kernel, (role::BASE, true)]),
+        probe(
+            TELL,
+            "zexKernelGetBaseAddress",
+            CallKind::Kernel,
+            &[kernel, (role::BASE, true)],
+        ),
     ] {
         places.probe(&probe);
     }
@@ -83,9 +98,11 @@ fn call(places: &mut KernelPlaces, probe: u32, values: [u64; 2], is_exit: bool) 
     places.call(&call, || 42);
 }
 
-/// Kernels as a driver has them: a handle -> data -> allocation with the address.
+/// A kernel as a driver has it: a handle -> data -> allocation with the address.
+type Kernel = (Box<[u64; 12]>, Box<[u64; 24]>, Box<[u64; 6]>);
+
 struct Driver {
-    objects: Vec<(Box<[u64; 12]>, Box<[u64; 24]>, Box<[u64; 6]>)>,
+    objects: Vec<Kernel>,
 }
 
 impl Driver {
