@@ -140,3 +140,87 @@ fn read_bytes(memory: &impl Memory, address: u64, size: u64) -> Option<Vec<u8>> 
     let mut bytes = vec![0; usize::try_from(size).ok()?];
     (memory.read(address, &mut bytes) == bytes.len()).then_some(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::inspect::tests_memory::Copy;
+
+    /// A zebin with one kernel; its section table comes last, as compilers have it.
+    fn zebin(name: &str, code: &[u8]) -> Vec<u8> {
+        let names = format!("\0.text.{name}\0.shstrtab\0").into_bytes();
+        let mut content = code.to_vec();
+        content.extend(&names);
+        content.resize(content.len().next_multiple_of(8), 0);
+        let (table, content_at) = (64 + content.len() as u64, 64);
+        let mut sections = vec![0; 64];
+        let strings = names.len() - ".shstrtab\0".len();
+        for (name, kind, offset, size) in [
+            (1, 1_u32, content_at, code.len()),
+            (strings, 3, content_at + code.len() as u64, names.len()),
+        ] {
+            sections.extend((name as u32).to_le_bytes());
+            sections.extend(kind.to_le_bytes());
+            sections.extend([0; 16]);
+            sections.extend(offset.to_le_bytes());
+            sections.extend((size as u64).to_le_bytes());
+            sections.extend([0; 24]);
+        }
+        let mut out = b"\x7fELF\x02\x01\x01".to_vec();
+        out.resize(16, 0);
+        out.extend(1_u16.to_le_bytes());
+        out.extend(205_u16.to_le_bytes());
+        out.extend(1_u32.to_le_bytes());
+        out.extend([0; 16]);
+        out.extend(table.to_le_bytes());
+        out.extend([0; 4]);
+        for half in [64_u16, 0, 0, 64, 3, 2] {
+            out.extend(half.to_le_bytes());
+        }
+        out.extend(content);
+        out.extend(sections);
+        out
+    }
+
+    fn memory(files: &[&[u8]]) -> Copy {
+        let mut bytes = vec![0xaa; 64];
+        for file in files {
+            bytes.extend(*file);
+            bytes.resize(bytes.len().next_multiple_of(16) + 48, 0xaa);
+        }
+        bytes.resize(bytes.len().next_multiple_of(4096), 0);
+        Copy::new(0x10_0000, bytes)
+    }
+
+    #[test]
+    fn whole_modules_are_found_once() {
+        let code: Vec<u8> = (0..200_u8).collect();
+        let file = zebin("scale", &code);
+        let other = zebin("add", &code[..64]);
+        let memory = memory(&[&file, &other, &file]);
+        let mut searcher = Searcher::default();
+        let found = searcher.search_memory(7, &memory, &memory.regions());
+        assert_eq!(found.modules, [file, other]);
+        assert_eq!(found.kernels["scale"].size, 200);
+        assert_eq!(found.kernels["add"].size, 64);
+        let again = searcher.search_memory(7, &memory, &memory.regions());
+        assert!(again.modules.is_empty());
+        let elsewhere = searcher.search_memory(8, &memory, &memory.regions());
+        assert_eq!(elsewhere.modules.len(), 2);
+    }
+
+    #[test]
+    fn damaged_modules_are_left_out() {
+        let file = zebin("scale", &[1; 64]);
+        for at in 0..file.len() {
+            for value in [0, 0x7f, 0xff] {
+                let mut damaged = file.clone();
+                damaged[at] = value;
+                let memory = memory(&[&damaged]);
+                let mut searcher = Searcher::default();
+                let found = searcher.search_memory(7, &memory, &memory.regions());
+                assert!(found.modules.len() <= 1);
+            }
+        }
+    }
+}

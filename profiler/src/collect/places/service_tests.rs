@@ -99,7 +99,8 @@ fn call(places: &mut KernelPlaces, probe: u32, values: [u64; 2], is_exit: bool) 
 }
 
 /// A kernel as a driver has it: a handle -> data -> allocation with the address.
-type Kernel = (Box<[u64; 12]>, Box<[u64; 24]>, Box<[u64; 6]>);
+/// They fill what malloc gives: nothing is left over of what was there before.
+type Kernel = (Box<[u64; 13]>, Box<[u64; 25]>, Box<[u64; 7]>);
 
 struct Driver {
     objects: Vec<Kernel>,
@@ -109,10 +110,10 @@ impl Driver {
     fn new(addresses: &[u64]) -> Self {
         let at = |object: *const u64| object as u64;
         let kernel = |&address: &u64| {
-            let allocation = Box::new([1, 2, address, 3, 5, 7]);
-            let mut data = Box::new([1; 24]);
+            let allocation = Box::new([1, 2, address, 3, 5, 7, 9]);
+            let mut data = Box::new([1; 25]);
             data[9] = at(allocation.as_ptr());
-            let mut handle = Box::new([1; 12]);
+            let mut handle = Box::new([1; 13]);
             handle[6] = at(data.as_ptr());
             (handle, data, allocation)
         };
