@@ -127,7 +127,9 @@ pub(crate) struct RecordArgs {
     /// Sets the environment variables of COMMAND that switch timing and activity records
     /// on in IBM's AIU runtime, as far as they are not set already. Only with records are
     /// the times of AIU devices known exactly; without them they lie between the calls
-    /// that launch work and those that wait for it.
+    /// that launch work and those that wait for it. A profile of CPU time has what the
+    /// devices did below the stacks that launched it then, as it has wherever aiprof
+    /// finds an AIU.
     #[arg(long)]
     aiu_timing: bool,
 
@@ -224,11 +226,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Checks the options against each other and the machine.
+    /// Checks the options against each other and the machine. `has_aiu`: it has AIUs,
+    /// whose records are read unasked.
     ///
     /// # Errors
     /// A usage error, or what is wrong with a file or process that was named.
-    pub(crate) fn new(args: RecordArgs) -> Result<Self> {
+    pub(crate) fn new(args: RecordArgs, has_aiu: bool) -> Result<Self> {
         let destination = destination(&args)?;
         args.view.check(&destination)?;
         if args.bpf_object.is_some() && privileges::is_elevated_by_file() {
@@ -256,7 +259,9 @@ impl Plan {
                  choose one, or write a capture and report it both ways",
             ));
         }
+        let joins = !args.no_devices && launches.is_none() && !destination.keeps_events();
         let devices = DeviceOptions {
+            aiu: joins && (has_aiu || args.aiu_timing),
             xe: !args.no_devices && launches.is_none(),
             cycles_per_sample: args.device_cycles,
             one_record_of: args.device_share,

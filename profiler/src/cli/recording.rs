@@ -11,6 +11,7 @@ use super::values::{grouped, human_duration};
 use super::windows::WindowFiles;
 use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, screen};
 use crate::aiu::timing;
+use crate::collect::doctor;
 use crate::collect::launch::{Exit, Held, LaunchOptions};
 use crate::collect::privileges::{self, StillToDo};
 use crate::collect::runtime::Tally;
@@ -28,7 +29,7 @@ use std::os::fd::OwnedFd;
 /// # Errors
 /// Whatever kept the recording or its result from being made.
 pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
-    let plan = Plan::new(args)?;
+    let plan = Plan::new(args, doctor::has_aiu())?;
     let have = privileges::effective()?;
     privileges::require(have)?;
     for missing in privileges::missing(have) {
