@@ -223,6 +223,8 @@ pub(crate) struct Plan {
     pub(crate) export: ExportOptions,
     /// Whether the command's AIU runtime is to record what its devices do.
     pub(crate) aiu_timing: bool,
+    /// Whether accelerators are observed only because they are there.
+    pub(crate) is_unasked: bool,
 }
 
 impl Plan {
@@ -293,6 +295,7 @@ impl Plan {
             destination,
             export: args.view.options(args.values),
             aiu_timing: args.aiu_timing,
+            is_unasked: devices.activity && !args.aiu_timing && devices.replay.is_empty(),
             config: RecordConfig {
                 frequency_hz: args.frequency,
                 event: args.event.into(),

@@ -11,6 +11,8 @@ use super::values::{grouped, human_duration};
 use super::windows::WindowFiles;
 use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, screen};
 use crate::aiu::timing;
+use crate::collect::config::RecordConfig;
+use crate::collect::device::DeviceOptions;
 use crate::collect::doctor;
 use crate::collect::launch::{Exit, Held, LaunchOptions};
 use crate::collect::privileges::{self, StillToDo};
@@ -146,8 +148,7 @@ impl Recording<'_> {
         targets: Vec<OwnedFd>,
     ) -> Result<u8> {
         let signals = signals.into_async().context("cannot watch for signals")?;
-        let mut session = Session::start(&self.plan.config, self.output.capture()?)
-            .map_err(|error| self.output.explain(error))?;
+        let mut session = self.start()?;
         privileges::drop_to_needed(StillToDo {
             write_file: self.plan.destination.writes_files(),
             signal_command: held.is_some(),
@@ -180,6 +181,26 @@ impl Recording<'_> {
             // Told to end, and left running.
             None => Exit::Signal(libc::SIGINT).code(),
         })
+    }
+
+    /// Begins to record. What nobody asked for does not keep the rest from it.
+    fn start(&mut self) -> Result<Session> {
+        let capture = self.output.capture()?;
+        let error = match Session::start(&self.plan.config, capture) {
+            Ok(session) => return Ok(session),
+            Err(error) => error,
+        };
+        if !self.plan.is_unasked {
+            return Err(self.output.explain(error));
+        }
+        let config = RecordConfig {
+            probes: None,
+            devices: DeviceOptions::default(),
+            ..self.plan.config.clone()
+        };
+        let session = Session::start(&config, None).map_err(|error| self.output.explain(error))?;
+        tracing::warn!("what accelerators do is not recorded: {error}");
+        Ok(session)
     }
 
     /// The recording is over; the command, if any, is not.
