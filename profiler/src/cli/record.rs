@@ -144,7 +144,8 @@ pub(crate) struct RecordArgs {
     /// Do not sample accelerators
     ///
     /// By default, what Intel GPUs of the xe driver stall on is sampled and charged to the
-    /// call paths that launched it. Only one profiler can sample a device at a time.
+    /// call paths that launched it, and so is what AIUs record of themselves. Only one
+    /// profiler can sample a GPU at a time.
     #[arg(long, conflicts_with_all = ["replay_device", "device_cycles", "device_share", "save_device"])]
     no_devices: bool,
 
@@ -278,6 +279,11 @@ impl Plan {
                  or a capture",
             ));
         }
+        let is_asked = args.aiu_timing
+            || !devices.replay.is_empty()
+            || devices.save.is_some()
+            || args.conditional_collection;
+        let is_unasked = probes && joins && !is_asked;
         let probes = probes.then(|| ProbeConfig {
             tables: Arc::new(tables()),
             waits: devices.is_on(),
@@ -295,7 +301,7 @@ impl Plan {
             destination,
             export: args.view.options(args.values),
             aiu_timing: args.aiu_timing,
-            is_unasked: devices.activity && !args.aiu_timing && devices.replay.is_empty(),
+            is_unasked,
             config: RecordConfig {
                 frequency_hz: args.frequency,
                 event: args.event.into(),

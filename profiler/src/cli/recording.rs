@@ -195,7 +195,10 @@ impl Recording<'_> {
         }
         let config = RecordConfig {
             probes: None,
-            devices: DeviceOptions::default(),
+            devices: DeviceOptions {
+                xe: false,
+                ..DeviceOptions::default()
+            },
             ..self.plan.config.clone()
         };
         let session = Session::start(&config, None).map_err(|error| self.output.explain(error))?;

@@ -16,6 +16,9 @@ const TID: u32 = 8;
 /// Cycles per microsecond of the devices here.
 const MHZ: u64 = 800;
 
+/// Device, path, work and phase of a row.
+type Named = (Option<u32>, Option<u32>, String, String);
+
 /// An aggregate, fed with the records of devices whose counter is known.
 struct Fed {
     aiu: Aiu,
@@ -117,7 +120,7 @@ impl Fed {
     }
 
     /// Ticks and whole nanoseconds by device, path, work and phase.
-    fn rows(&mut self) -> BTreeMap<(Option<u32>, Option<u32>, String, String), (u64, u64)> {
+    fn rows(&mut self) -> BTreeMap<Named, (u64, u64)> {
         self.aiu.settle(true);
         let text = |key: &RowKey| {
             let phase = key.phase.map(|at| PHASES[usize::from(at)]);
@@ -138,12 +141,7 @@ impl Fed {
     }
 }
 
-fn key(
-    device: u32,
-    path: Option<u32>,
-    work: &str,
-    phase: &str,
-) -> (Option<u32>, Option<u32>, String, String) {
+fn key(device: u32, path: Option<u32>, work: &str, phase: &str) -> Named {
     (Some(device), path, work.to_owned(), phase.to_owned())
 }
 
