@@ -41,6 +41,8 @@ const MAPS_HOLD: u32 = 10;
 
 /// How long after a search for code another one is waited for.
 const PATIENCE: Duration = Duration::from_millis(300);
+/// How long the name of a kernel is waited for that was created unseen, nanoseconds.
+const NAME_WAIT_NS: u64 = 5_000_000_000;
 /// Bytes of code that a kernel of unknown size may have.
 const UNKNOWN_SIZE: u64 = 1 << 20;
 
@@ -172,8 +174,10 @@ impl Known {
                 self.kernel(pid, build, handle, time_ns, name, created);
             }
             Message::Named { pid, handle, name } => {
-                if let Some(kernel) = self.find(pid, handle) {
-                    kernel.name.get_or_insert(name);
+                if let Some(kernel) = self.find(pid, handle).filter(|k| k.name.is_none()) {
+                    kernel.name = Some(name);
+                    // To be told again, of a kernel with a name.
+                    kernel.is_placed &= kernel.told.is_some();
                     self.is_news = true;
                 }
             }
@@ -565,7 +569,9 @@ impl Known {
                     continue;
                 }
                 let code = kernel.name.as_ref().and_then(|name| process.code.get(name));
-                if code.is_none() && may_tell {
+                let unnamed = kernel.name.is_none() && !last && !process.is_gone;
+                let waits = unnamed && taken_ns < kernel.read_ns.saturating_add(NAME_WAIT_NS);
+                if code.is_none() && may_tell || waits {
                     continue;
                 }
                 kernel.is_placed = true;

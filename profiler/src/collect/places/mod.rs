@@ -312,4 +312,6 @@ impl KernelPlaces {
 }
 
 #[cfg(test)]
+mod service_tests;
+#[cfg(test)]
 mod tests;

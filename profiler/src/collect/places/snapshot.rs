@@ -184,12 +184,7 @@ impl Snapshot {
 }
 
 /// Reads an object and gives its pointers to others.
-fn object(
-    memory: &impl Memory,
-    heap: &[Region],
-    own: &[Region],
-    at: u64,
-) -> (Arc<Object>, Vec<(u8, u64)>) {
+fn object(memory: &impl Memory, heap: &[Region], own: &[Region], at: u64) -> Read {
     let mut bytes = vec![0; WORDS * 8];
     let got = memory.read(at, &mut bytes);
     let size = object_size(memory, at);

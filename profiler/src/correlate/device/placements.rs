@@ -91,6 +91,8 @@ impl Placements {
         if let Some(known) = self.all.iter_mut().rev().take(4096).find(same) {
             known.last = placement.last.max(known.last);
             known.base = placement.base;
+            // It may have got its name since.
+            known.code = placement.code;
             known.since_ns = placement.since_ns.min(known.since_ns);
             return false;
         }
