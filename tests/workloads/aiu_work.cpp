@@ -177,7 +177,7 @@ NOINLINE static void work(const Options &options, Stream stream, unsigned thread
 			activities_load(options);
 			activities_enable(true);
 		}
-		if (options.mode == "paths")
+		if (options.mode == "paths" || options.paths)
 			from_paths(stream, i);
 		else if (options.mode == "every")
 			every_function(stream);
@@ -301,6 +301,8 @@ static Options parse(int argc, char **argv)
 			o.wait = true;
 		else if (option == "--early")
 			o.early = true;
+		else if (option == "--paths")
+			o.paths = true;
 		else if (option == "--library" && value)
 			o.library = argv[++i];
 		else if (option == "--dump" && value)

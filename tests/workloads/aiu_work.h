@@ -26,6 +26,7 @@ struct Options {
 	unsigned pause_us = 0; /* --pause-us: between launches */
 	bool wait = false;     /* for a line on stdin before the first call */
 	bool early = false;    /* load libaiupti before the runtime begins */
+	bool paths = false;    /* work as in mode paths, whatever the mode records */
 	std::string library = "libaiupti.so";
 	/* A file for the raw activity buffers, each after its size (u64). */
 	std::string dump;

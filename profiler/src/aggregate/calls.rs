@@ -6,7 +6,8 @@ use super::{
 };
 use crate::{
     correlate::{
-        CallSink, FinishedCall, KernelName, Launch, Limits, PlacedKernel, Submission, Tracker,
+        CallSink, DeviceSpan, FinishedCall, KernelName, Launch, Limits, PlacedKernel, Submission,
+        Tracker,
     },
     process::ProcessTable,
     profile::LossKind,
@@ -331,6 +332,18 @@ impl CallSink for Taker<'_> {
     fn process_gone(&mut self, pid: u32, at_ns: u64) {
         if let Some(devices) = &mut self.calls.devices {
             devices.process_gone(pid, at_ns);
+        }
+    }
+
+    fn device_span(&mut self, span: &DeviceSpan) {
+        if let Some(devices) = &mut self.calls.devices {
+            devices.aiu.device_span(span);
+        }
+    }
+
+    fn runtime_record(&mut self, span: &DeviceSpan) {
+        if let Some(devices) = &mut self.calls.devices {
+            devices.aiu.runtime_record(span);
         }
     }
 

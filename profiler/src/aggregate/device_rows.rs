@@ -254,9 +254,14 @@ pub(super) fn add(
             ..sample
         });
     }
+    super::aiu::add(devices, &mut writer, builder, &mut locate, &cgroup);
 }
 
-struct Writer<'a> {
+/// The location of a code of a launch stack.
+pub(super) type Locate<'a> = dyn FnMut(&mut ProfileBuilder, u32) -> LocationId + 'a;
+
+/// Writes samples of devices.
+pub(super) struct Writer<'a> {
     aggregate: &'a Aggregator,
     devices: &'a Devices,
     ids: Vec<(u32, DeviceId)>,
@@ -271,13 +276,53 @@ impl Writer<'_> {
     fn sample(
         &mut self,
         builder: &mut ProfileBuilder,
-        locate: &mut impl FnMut(&mut ProfileBuilder, u32) -> LocationId,
-        cgroup: &impl Fn(u64) -> Option<String>,
+        locate: &mut Locate<'_>,
+        cgroup: &dyn Fn(u64) -> Option<String>,
         key: &RowKey,
     ) -> Option<Sample> {
         let device = self.ids.iter().find(|(id, _)| *id == key.stream)?.1;
-        let path = key.path.and_then(|path| self.devices.path(path));
-        let (mut locations, complete) = match (key.path, path) {
+        let mut frames = self.instruction(builder, key);
+        frames.push(text(builder, key.reason.name(), FrameKind::DeviceHardware));
+        let place = match key.offset {
+            u64::MAX => "[too many instructions]".to_owned(),
+            offset => format!("{offset:#x}"),
+        };
+        frames.push(text(builder, &place, FrameKind::DeviceHardware));
+        let kernel = key.code.and_then(|code| self.devices.kernel(code));
+        let code = kernel.map(|kernel| DeviceCode {
+            kernel: builder.string(&kernel.name),
+            offset: key.offset,
+        });
+        let is_known = key.path.and_then(|path| self.devices.path(path)).is_some();
+        let origin = (key.path, key.pid.unwrap_or(0));
+        Some(Sample {
+            device: Some(DeviceSample {
+                device,
+                reason: Some(key.reason),
+                code,
+                method: if is_known {
+                    key.method
+                } else {
+                    Method::Unattributed
+                },
+                certain: 0,
+                possible: 0,
+            }),
+            ..self.launched(builder, locate, cgroup, origin, frames)
+        })
+    }
+
+    /// A sample of what a path launched, or nobody known; `frames` are the device's.
+    pub(super) fn launched(
+        &mut self,
+        builder: &mut ProfileBuilder,
+        locate: &mut Locate<'_>,
+        cgroup: &dyn Fn(u64) -> Option<String>,
+        (path_id, pid): (Option<PathId>, u32),
+        frames: Vec<LocationId>,
+    ) -> Sample {
+        let path = path_id.and_then(|path| self.devices.path(path));
+        let (mut locations, complete) = match (path_id, path) {
             (Some(id), Some(path)) => self.launch(builder, locate, id, path),
             _ => (
                 vec![text(builder, "[unattributed]", FrameKind::Unknown)],
@@ -285,22 +330,11 @@ impl Writer<'_> {
             ),
         };
         locations.push(text(builder, "-", FrameKind::Native));
-        locations.extend(self.instruction(builder, key));
-        locations.push(text(builder, key.reason.name(), FrameKind::DeviceHardware));
-        let place = match key.offset {
-            u64::MAX => "[too many instructions]".to_owned(),
-            offset => format!("{offset:#x}"),
-        };
-        locations.push(text(builder, &place, FrameKind::DeviceHardware));
-        let kernel = key.code.and_then(|code| self.devices.kernel(code));
-        let code = kernel.map(|kernel| DeviceCode {
-            kernel: builder.string(&kernel.name),
-            offset: key.offset,
-        });
-        let pid = path.map_or(key.pid.unwrap_or(0), |path| path.pid);
+        locations.extend(frames);
+        let pid = path.map_or(pid, |path| path.pid);
         let comm = path.map_or("[unattributed]", |path| &path.comm);
         let group = path.and_then(|path| cgroup(path.cgroup));
-        Some(Sample {
+        Sample {
             process: builder.process(pid, comm),
             tid: pid,
             thread: builder.string(comm),
@@ -309,25 +343,14 @@ impl Writer<'_> {
             count: 0,
             time_ns: 0,
             bytes: 0,
-            device: Some(DeviceSample {
-                device,
-                reason: Some(key.reason),
-                code,
-                method: if path.is_some() {
-                    key.method
-                } else {
-                    Method::Unattributed
-                },
-                certain: 0,
-                possible: 0,
-            }),
-        })
+            device: None,
+        }
     }
 
     fn launch(
         &mut self,
         builder: &mut ProfileBuilder,
-        locate: &mut impl FnMut(&mut ProfileBuilder, u32) -> LocationId,
+        locate: &mut Locate<'_>,
         id: PathId,
         path: &Path,
     ) -> (Vec<LocationId>, bool) {
@@ -372,7 +395,7 @@ impl Writer<'_> {
 }
 
 /// A location that is only a name.
-fn text(builder: &mut ProfileBuilder, name: &str, kind: FrameKind) -> LocationId {
+pub(super) fn text(builder: &mut ProfileBuilder, name: &str, kind: FrameKind) -> LocationId {
     let frames = vec![builder.frame(name, kind, None)];
     builder.location(Location {
         binary: None,

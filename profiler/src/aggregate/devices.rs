@@ -2,6 +2,7 @@
 
 use super::{
     Aggregator, Code, NoStack,
+    aiu::Aiu,
     calls::Calls,
     device_rows::Described,
     modules::{Found, Modules},
@@ -76,20 +77,20 @@ pub(super) struct Row {
 
 /// Numbers for values, bounded: number 0 is that of all that find no room.
 #[derive(Debug)]
-struct Numbers<T> {
+pub(super) struct Numbers<T> {
     all: Vec<T>,
     index: FxHashMap<T, u32>,
 }
 
 impl<T: Clone + Eq + std::hash::Hash> Numbers<T> {
-    fn new(rest: T) -> Self {
+    pub(super) fn new(rest: T) -> Self {
         Self {
             index: FxHashMap::from_iter([(rest.clone(), 0)]),
             all: vec![rest],
         }
     }
 
-    fn number(&mut self, value: T) -> u32 {
+    pub(super) fn number(&mut self, value: T) -> u32 {
         if let Some(&known) = self.index.get(&value) {
             return known;
         }
@@ -102,7 +103,7 @@ impl<T: Clone + Eq + std::hash::Hash> Numbers<T> {
         number
     }
 
-    fn get(&self, number: u32) -> Option<&T> {
+    pub(super) fn get(&self, number: u32) -> Option<&T> {
         self.all.get(number as usize)
     }
 }
@@ -124,6 +125,8 @@ pub(super) struct Devices {
     modules: Modules,
     /// What the frames of kernels are made of.
     pub(super) described: FxHashMap<CodeId, Described>,
+    /// What AIUs did, which tell of themselves.
+    pub(super) aiu: Aiu,
     limit: usize,
 }
 
@@ -152,6 +155,7 @@ impl Devices {
             clocks: FxHashMap::default(),
             modules: Modules::default(),
             described: FxHashMap::default(),
+            aiu: Aiu::new(limit),
             limit,
         }
     }
@@ -167,6 +171,7 @@ impl Devices {
     /// Forgets what belongs to the window.
     pub(super) fn reset(&mut self) {
         self.rows.clear();
+        self.aiu.reset();
     }
 
     /// Files have got new numbers: stacks are of no use any more.
@@ -193,6 +198,7 @@ impl Devices {
     /// Takes an event of devices in. To be called before the tracker sees it: device
     /// code must be there before its kernels are placed.
     pub(super) fn event(&mut self, event: &Event) {
+        self.aiu.event(event);
         match event {
             Event::DeviceStream(stream) => self.stream(stream),
             Event::Stalls(window) => self.window(window),
@@ -233,6 +239,7 @@ impl Devices {
         self.join
             .losses
             .add(LossKind::DeviceCodeUnreadable, refused);
+        self.join.losses.merge(&self.aiu.take_losses());
         std::mem::take(&mut self.join.losses)
     }
 
@@ -357,6 +364,10 @@ impl Devices {
 
     /// A kernel was launched from a path.
     pub(super) fn launch(&mut self, launch: &Launch, path: impl FnOnce() -> Path) {
+        if *launch.api == *crate::aiu::API {
+            let path = self.path_of(launch, path);
+            return self.aiu.launch(launch, path);
+        }
         if launch.kind != CallKind::Launch || launch.kernel_number == 0 {
             return;
         }
@@ -494,9 +505,11 @@ impl Aggregator {
                 devices.finish();
             }
             devices.describe();
+            devices.aiu.settle(last);
             self.losses.merge(&devices.take_losses());
+            let rows = devices.rows.keys().filter_map(|row| row.path);
             let paths: std::collections::BTreeSet<PathId> =
-                devices.rows.keys().filter_map(|row| row.path).collect();
+                rows.chain(devices.aiu.paths()).collect();
             for path in paths.into_iter().filter_map(|path| devices.path(path)) {
                 for &code in &*path.codes {
                     self.codes.intern(code);

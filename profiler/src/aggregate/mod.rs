@@ -4,6 +4,7 @@
 //! process may be gone a moment later; names come last, for unique addresses
 //! only. The same code runs live and on a capture.
 
+mod aiu;
 mod calls;
 mod device_kernels;
 mod device_rows;

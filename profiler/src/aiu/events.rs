@@ -91,6 +91,8 @@ const NAMES: [&str; 81] = [
 
 /// The cbid of control blocks with a kernel: its correlation id is the kernel's.
 pub const LAUNCH_CB_CMPT: u32 = 2;
+/// The cbid of handing prepared work to the device.
+pub const SUBMIT_TO_HARDWARE: u32 = 78;
 
 /// The event's name; `None` for 0 and for ids that no public code names.
 #[must_use]
@@ -188,6 +190,7 @@ mod tests {
     #[test]
     fn ids_stand_where_public_code_has_them() {
         assert_eq!(name(LAUNCH_CB_CMPT), Some("aiuLaunchControlBlocks"));
+        assert_eq!(name(SUBMIT_TO_HARDWARE), Some("aiuSubmitToHardware"));
         assert_eq!(name(29), Some("aiuCheckRDMADeadlock"));
         assert_eq!(name(41), Some("aiuCommsCollAllreduce"));
         assert_eq!(name(77), Some("aiuCommsBenchAllreduce"));

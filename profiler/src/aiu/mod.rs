@@ -3,6 +3,7 @@
 //! * [`Decoder`], [`decode_records`]: buffers of libaiupti's activity records, read
 //!   by a table of [`Layouts`], since most of them are not public;
 //! * [`events`]: names of the runtime's events by cbid;
+//! * [`operation`]: what the records of an operation tell of its phases;
 //! * [`metrics`]: the metrics file, power, temperature and memory traffic.
 //!
 //! All input is that of another process: nothing in it is believed without a
@@ -16,6 +17,7 @@ pub mod events;
 mod layouts;
 mod learn;
 pub mod metrics;
+pub mod operation;
 mod record;
 #[cfg(test)]
 mod tests;

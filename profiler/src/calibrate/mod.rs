@@ -5,6 +5,7 @@
 //! * [`common`]: two recordings of one run by the events both have;
 //! * [`cycles`]: the AIU's five counter values of an event;
 //! * [`clock`]: a counter's frequency and offset by all that is known of it;
+//! * [`live`]: the same while records still come, bounded;
 //! * [`jobs`]: jobs that were placed outside of their round trip;
 //! * [`ranks`]: clocks of ranks by the messages between them.
 //!
@@ -15,6 +16,7 @@ pub mod clock;
 pub mod common;
 pub mod cycles;
 pub mod jobs;
+pub mod live;
 pub mod ranks;
 #[cfg(test)]
 mod tests;

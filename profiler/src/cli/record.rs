@@ -127,7 +127,9 @@ pub(crate) struct RecordArgs {
     /// Sets the environment variables of COMMAND that switch timing and activity records
     /// on in IBM's AIU runtime, as far as they are not set already. Only with records are
     /// the times of AIU devices known exactly; without them they lie between the calls
-    /// that launch work and those that wait for it.
+    /// that launch work and those that wait for it. A profile of CPU time has what the
+    /// devices did below the stacks that launched it then, as it has wherever aiprof
+    /// finds an AIU.
     #[arg(long)]
     aiu_timing: bool,
 
@@ -142,7 +144,8 @@ pub(crate) struct RecordArgs {
     /// Do not sample accelerators
     ///
     /// By default, what Intel GPUs of the xe driver stall on is sampled and charged to the
-    /// call paths that launched it. Only one profiler can sample a device at a time.
+    /// call paths that launched it, and so is what AIUs record of themselves. Only one
+    /// profiler can sample a GPU at a time.
     #[arg(long, conflicts_with_all = ["replay_device", "device_cycles", "device_share", "save_device"])]
     no_devices: bool,
 
@@ -221,14 +224,17 @@ pub(crate) struct Plan {
     pub(crate) export: ExportOptions,
     /// Whether the command's AIU runtime is to record what its devices do.
     pub(crate) aiu_timing: bool,
+    /// Whether accelerators are observed only because they are there.
+    pub(crate) is_unasked: bool,
 }
 
 impl Plan {
-    /// Checks the options against each other and the machine.
+    /// Checks the options against each other and the machine. `has_aiu`: it has AIUs,
+    /// whose records are read unasked.
     ///
     /// # Errors
     /// A usage error, or what is wrong with a file or process that was named.
-    pub(crate) fn new(args: RecordArgs) -> Result<Self> {
+    pub(crate) fn new(args: RecordArgs, has_aiu: bool) -> Result<Self> {
         let destination = destination(&args)?;
         args.view.check(&destination)?;
         if args.bpf_object.is_some() && privileges::is_elevated_by_file() {
@@ -256,7 +262,9 @@ impl Plan {
                  choose one, or write a capture and report it both ways",
             ));
         }
+        let joins = !args.no_devices && launches.is_none() && !destination.keeps_events();
         let devices = DeviceOptions {
+            aiu: joins && (has_aiu || args.aiu_timing),
             xe: !args.no_devices && launches.is_none(),
             cycles_per_sample: args.device_cycles,
             one_record_of: args.device_share,
@@ -271,6 +279,11 @@ impl Plan {
                  or a capture",
             ));
         }
+        let is_asked = args.aiu_timing
+            || !devices.replay.is_empty()
+            || devices.save.is_some()
+            || args.conditional_collection;
+        let is_unasked = probes && joins && !is_asked;
         let probes = probes.then(|| ProbeConfig {
             tables: Arc::new(tables()),
             waits: devices.is_on(),
@@ -288,6 +301,7 @@ impl Plan {
             destination,
             export: args.view.options(args.values),
             aiu_timing: args.aiu_timing,
+            is_unasked,
             config: RecordConfig {
                 frequency_hz: args.frequency,
                 event: args.event.into(),

@@ -11,6 +11,9 @@ use super::values::{grouped, human_duration};
 use super::windows::WindowFiles;
 use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, screen};
 use crate::aiu::timing;
+use crate::collect::config::RecordConfig;
+use crate::collect::device::DeviceOptions;
+use crate::collect::doctor;
 use crate::collect::launch::{Exit, Held, LaunchOptions};
 use crate::collect::privileges::{self, StillToDo};
 use crate::collect::runtime::Tally;
@@ -28,7 +31,7 @@ use std::os::fd::OwnedFd;
 /// # Errors
 /// Whatever kept the recording or its result from being made.
 pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
-    let plan = Plan::new(args)?;
+    let plan = Plan::new(args, doctor::has_aiu())?;
     let have = privileges::effective()?;
     privileges::require(have)?;
     for missing in privileges::missing(have) {
@@ -145,8 +148,7 @@ impl Recording<'_> {
         targets: Vec<OwnedFd>,
     ) -> Result<u8> {
         let signals = signals.into_async().context("cannot watch for signals")?;
-        let mut session = Session::start(&self.plan.config, self.output.capture()?)
-            .map_err(|error| self.output.explain(error))?;
+        let mut session = self.start()?;
         privileges::drop_to_needed(StillToDo {
             write_file: self.plan.destination.writes_files(),
             signal_command: held.is_some(),
@@ -179,6 +181,29 @@ impl Recording<'_> {
             // Told to end, and left running.
             None => Exit::Signal(libc::SIGINT).code(),
         })
+    }
+
+    /// Begins to record. What nobody asked for does not keep the rest from it.
+    fn start(&mut self) -> Result<Session> {
+        let capture = self.output.capture()?;
+        let error = match Session::start(&self.plan.config, capture) {
+            Ok(session) => return Ok(session),
+            Err(error) => error,
+        };
+        if !self.plan.is_unasked {
+            return Err(self.output.explain(error));
+        }
+        let config = RecordConfig {
+            probes: None,
+            devices: DeviceOptions {
+                xe: false,
+                ..DeviceOptions::default()
+            },
+            ..self.plan.config.clone()
+        };
+        let session = Session::start(&config, None).map_err(|error| self.output.explain(error))?;
+        tracing::warn!("what accelerators do is not recorded: {error}");
+        Ok(session)
     }
 
     /// The recording is over; the command, if any, is not.

@@ -21,8 +21,8 @@ fn try_parse(words: &[&str]) -> Result<Cli, clap::Error> {
 fn plan(words: &[&str]) -> Result<Plan> {
     let cli = try_parse(words)?;
     match cli.subcommand {
-        None => Plan::new(cli.record),
-        Some(Sub::Record(args)) => Plan::new(args),
+        None => Plan::new(cli.record, false),
+        Some(Sub::Record(args)) => Plan::new(args, false),
         Some(other) => panic!("{words:?} is no recording: {other:?}"),
     }
 }
@@ -137,6 +137,24 @@ fn every_option_reaches_the_configuration() {
         plan.destination,
         Destination::File("x.svg".into(), Format::Svg)
     );
+}
+
+#[test]
+fn aius_are_observed_unasked_where_there_are_some() {
+    let on = |words: &[&str], has_aiu| {
+        let cli = try_parse(words).unwrap();
+        let config = Plan::new(cli.record, has_aiu).unwrap().config;
+        assert!(!config.devices.aiu || config.probes.is_some());
+        config.devices.aiu
+    };
+    assert!(!on(&["sleep", "1"], false) && on(&["sleep", "1"], true));
+    assert!(on(&["-o", "x.svg", "-d", "1"], true));
+    // The user says that there are AIUs.
+    assert!(on(&["--aiu-timing", "sleep", "1"], false));
+    // These are read later, or count the launches themselves.
+    assert!(!on(&["-o", "x.aiprof", "sleep", "1"], true));
+    assert!(!on(&["-o", "x.json", "sleep", "1"], true));
+    assert!(!on(&["--events", "launches", "sleep", "1"], true));
 }
 
 #[test]

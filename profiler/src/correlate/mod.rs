@@ -68,6 +68,7 @@ mod handles;
 mod known;
 mod memory;
 mod open;
+mod recorded;
 mod submit;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -79,6 +80,7 @@ pub use calls::{Counts, Limits, Tracker};
 pub use epoch::EpochClock;
 pub use fence::{Submission, SubmissionSource, begins};
 pub use handles::ModuleImage;
+pub use recorded::RecordedLaunches;
 
 use crate::aiu::ActivityRecord;
 use crate::probes::{CallKind, Probe};

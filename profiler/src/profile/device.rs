@@ -135,12 +135,13 @@ impl Method {
     }
 }
 
-/// The instruction at which a device was sampled.
+/// The instruction at which a device was sampled, or the kernel as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceCode {
     /// Name of the device kernel, demangled.
     pub kernel: StrId,
-    /// Bytes from the kernel's first instruction, or [`MANY`](Self::MANY).
+    /// Bytes from the kernel's first instruction, or [`MANY`](Self::MANY); 0 where the
+    /// device tells none.
     pub offset: u64,
 }
 
@@ -156,7 +157,8 @@ pub struct DeviceSample {
     pub device: DeviceId,
     /// The stall reason; `None`: the device does not tell reasons (AIU cycles).
     pub reason: Option<StallReason>,
-    /// The instruction; `None`: the device does not tell, or its kernel is not known.
+    /// The instruction, of an AIU the kernel or operation alone; `None`: its kernel is
+    /// not known.
     pub code: Option<DeviceCode>,
     /// How it got its stack.
     pub method: Method,

@@ -123,6 +123,9 @@ pub enum LossKind {
     DeviceUnattributed,
     /// Device code that could not be read, for names and source lines.
     DeviceCodeUnreadable,
+    /// Operations of a device that began before the last one was over: the times of
+    /// its engines add up to more than the device was busy for.
+    DeviceSpansOverlap,
 }
 
 impl LossKind {
@@ -184,6 +187,7 @@ impl LossKind {
             Self::DeviceSamplesRefused => "device samples refused (table full)",
             Self::DeviceUnattributed => "device samples without a launch",
             Self::DeviceCodeUnreadable => "device modules not readable",
+            Self::DeviceSpansOverlap => "device operations beside others (times add up)",
         }
     }
 

@@ -3,6 +3,7 @@
 mod buffers;
 mod hostile;
 mod metrics;
+mod operation;
 
 use super::{Kind, Layouts};
 

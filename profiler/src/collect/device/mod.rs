@@ -44,6 +44,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// What is sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
+    /// Join what AIUs tell of themselves, their activity records, with launches.
+    pub aiu: bool,
     /// Sample all cards of the xe driver.
     pub xe: bool,
     /// Device cycles between samples: 251 times 1 to 7 on all hardware so far, else the
@@ -62,9 +64,10 @@ pub struct DeviceOptions {
 }
 
 impl Default for DeviceOptions {
-    /// All cards of the xe driver, as the driver samples by itself.
+    /// All cards of the xe driver, as the driver samples by itself; no AIUs.
     fn default() -> Self {
         Self {
+            aiu: false,
             xe: true,
             cycles_per_sample: None,
             one_record_of: 1,
@@ -76,9 +79,11 @@ impl Default for DeviceOptions {
 }
 
 impl DeviceOptions {
-    /// Whether there is anything to sample: something to replay, or a card here.
+    /// Whether there is anything to join with launches: records of AIUs, something to
+    /// replay, or a card here.
     pub fn is_on(&self) -> bool {
-        !self.replay.is_empty() || (self.xe && !xe_cards::cards(Path::new("/")).is_empty())
+        let has_card = || !xe_cards::cards(Path::new("/")).is_empty();
+        self.aiu || !self.replay.is_empty() || (self.xe && has_card())
     }
 }
 

@@ -23,6 +23,13 @@ pub struct Accelerator {
     pub driver: String,
 }
 
+impl Accelerator {
+    /// Whether it is an AIU, or a function of one.
+    pub(super) fn is_aiu(&self) -> bool {
+        self.vendor == 0x1014 && matches!(self.device, 0x06a7 | 0x06a8)
+    }
+}
+
 /// A device node of an accelerator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceNode {
@@ -207,6 +214,8 @@ mod tests {
                 },
             ]
         );
+        let aius: Vec<_> = found.iter().map(Accelerator::is_aiu).collect();
+        assert_eq!(aius, [false, true]);
         assert!(on_bus(&bus.join("none")).is_empty());
     }
 

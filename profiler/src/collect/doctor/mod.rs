@@ -155,11 +155,14 @@ pub fn examine() -> Report {
     }
 }
 
+/// Whether this machine has AIUs: a look at the PCI bus, nothing else.
+pub fn has_aiu() -> bool {
+    accelerators::on_pci_bus().iter().any(Accelerator::is_aiu)
+}
+
 /// What is special about recording what was found.
 fn notes(accelerators: &[Accelerator], runtimes: &[Runtime]) -> Vec<String> {
-    let on_bus = accelerators
-        .iter()
-        .any(|a| a.description.starts_with("IBM AIU"));
+    let on_bus = accelerators.iter().any(Accelerator::is_aiu);
     let has_runtime = runtimes.iter().any(|r| r.name.starts_with("IBM AIU"));
     let aiu = on_bus || has_runtime;
     let text = format!(

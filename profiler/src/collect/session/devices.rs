@@ -32,6 +32,8 @@ pub(super) struct Devices {
     /// Where metrics files are looked for; empty: nowhere.
     folders: Vec<PathBuf>,
     reader: Option<MetricsReader>,
+    /// Somebody reads the records of devices, which are in the time of day.
+    is_dated: bool,
     clock: Option<Instant>,
     /// Probes of the AIU's runtime: whether they hand out records.
     probes: FxHashMap<u32, bool>,
@@ -44,6 +46,7 @@ impl Devices {
         let probes = config.probes.as_ref().filter(|_| has_capture);
         Self {
             folders: probes.map_or_else(Vec::new, |probes| probes.metrics.clone()),
+            is_dated: has_capture || config.devices.is_on(),
             ..Self::default()
         }
     }
@@ -106,7 +109,7 @@ impl Session {
 
     /// Writes down the time of day, if it is time to, and what was counted.
     pub(super) fn tell_of_devices(&mut self, last: bool) -> Result<(), CollectError> {
-        if self.capture.is_none() {
+        if !self.devices.is_dated {
             return Ok(());
         }
         let due = self

@@ -7,7 +7,10 @@ use super::{
     spans::Spans,
 };
 use crate::{
-    aiu::{ActivityRecord, Kind, Status, events},
+    aiu::{
+        ActivityRecord, Kind, Status, events,
+        operation::{self, PREPARE},
+    },
     correlate::DeviceSpan,
     profile::LossKind,
     wire::Counter,
@@ -27,7 +30,7 @@ impl Spans<'_> {
         let Some(times) = self.times(record) else {
             return;
         };
-        let (category, name) = describe_work(record);
+        let name = operation::work_name(record);
         let mut args = Object::new();
         write_args(&mut args, record, times);
         // As in torch's traces: from a launch to what it executes.
@@ -43,7 +46,7 @@ impl Spans<'_> {
         self.place(Span {
             row,
             name: &name,
-            category,
+            category: category_of(record),
             times,
             args,
             flow,
@@ -120,9 +123,6 @@ impl Spans<'_> {
     }
 }
 
-/// [`ActivityRecord::code`] of a kernel's preparing phase.
-const PREPARE: u32 = 1;
-
 fn flow(span: &DeviceSpan, begins: bool) -> Option<Flow> {
     Some(Flow {
         pid: span.pid,
@@ -141,23 +141,14 @@ fn device_name(survey: &Survey, span: &DeviceSpan) -> String {
     }
 }
 
-/// Category and name, as in torch's traces.
-fn describe_work(record: &ActivityRecord) -> (&'static str, Cow<'_, str>) {
-    let (category, name) = match (record.kind, record.code) {
-        (Kind::Compute, _) => {
-            let name = record.name.as_deref().filter(|name| !name.is_empty());
-            let name = name.unwrap_or("[kernel without a name]");
-            return ("kernel", Cow::Borrowed(name));
-        }
-        (Kind::Memset, _) => ("gpu_memset", "Memset (Device)"),
-        (Kind::Memory, Some(2)) => ("privateuse1_driver", "Memory (Release)"),
-        (Kind::Memory, _) => ("privateuse1_driver", "Memory (Allocation)"),
-        (_, Some(1)) => ("gpu_memcpy", "Memcpy (HtoD)"),
-        (_, Some(2)) => ("gpu_memcpy", "Memcpy (DtoH)"),
-        (_, Some(3)) => ("gpu_memcpy", "Memcpy (PtoP)"),
-        _ => ("gpu_memcpy", "Memcpy"),
-    };
-    (category, name.into())
+/// The category, as in torch's traces.
+fn category_of(record: &ActivityRecord) -> &'static str {
+    match record.kind {
+        Kind::Compute => "kernel",
+        Kind::Memset => "gpu_memset",
+        Kind::Memory => "privateuse1_driver",
+        _ => "gpu_memcpy",
+    }
 }
 
 fn write_args(args: &mut Object, record: &ActivityRecord, times: (u64, u64)) {

@@ -1,0 +1,307 @@
+//! Which launch a record of a device belongs to, by the runtime's correlation ids.
+//!
+//! A runtime's record of a call has the id that the device's records of its work
+//! have, and says when which thread made the call. The launch that was seen there at
+//! that time is the one. Nothing else is taken for it: not the nearest one, and not
+//! one of another thread.
+
+use super::device::PathId;
+use crate::aiu::{ActivityRecord, Kind, events};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Most launches that are remembered; the oldest are forgotten first. Records may come
+/// long after them: a full buffer of 32 MiB tells of some 100,000.
+const MOST_LAUNCHES: usize = 1 << 20;
+/// Most records of calls that are remembered.
+const MOST_RECORDS: usize = 1 << 19;
+/// Most threads whose numbers were found out.
+const MOST_THREADS: usize = 1 << 16;
+
+/// A launch of a thread: the call that the program made.
+#[derive(Clone, Copy, Debug)]
+struct Launched {
+    start_ns: u64,
+    /// At most 4.2 s are told apart: longer, or unknown, lasts until the next one.
+    took_ns: u32,
+    path: PathId,
+}
+
+/// A call that a runtime recorded.
+#[derive(Clone, Copy, Debug)]
+struct Recorded {
+    /// The thread, as the runtime numbers it.
+    thread: Option<u64>,
+    /// Its process sees itself as we see it: so are its threads.
+    same_numbers: bool,
+    rank: u8,
+    start_ns: u64,
+    end_ns: u64,
+}
+
+/// Launches and records of calls, waiting for each other.
+#[derive(Debug, Default)]
+pub struct RecordedLaunches {
+    /// By process and thread, in the order of their begin.
+    launches: FxHashMap<u32, BTreeMap<u32, VecDeque<Launched>>>,
+    /// Whose launches came when.
+    order: VecDeque<(u32, u32)>,
+    /// By process and correlation id.
+    records: FxHashMap<(u32, u64), Recorded>,
+    record_order: VecDeque<(u32, u64)>,
+    /// Threads of processes that number them otherwise.
+    threads: FxHashMap<(u32, u64), u32>,
+}
+
+impl RecordedLaunches {
+    /// A thread launched something; times are of CLOCK_MONOTONIC.
+    pub fn launch(
+        &mut self,
+        (pid, tid): (u32, u32),
+        start_ns: u64,
+        end_ns: Option<u64>,
+        path: PathId,
+    ) {
+        let took = end_ns.map_or(u64::MAX, |end| end.saturating_sub(start_ns));
+        let new = Launched {
+            start_ns,
+            took_ns: u32::try_from(took).unwrap_or(u32::MAX),
+            path,
+        };
+        let known = self
+            .launches
+            .entry(pid)
+            .or_default()
+            .entry(tid)
+            .or_default();
+        let after = known
+            .iter()
+            .rev()
+            .take_while(|l| l.start_ns > start_ns)
+            .count();
+        let at = known.len() - after;
+        let before = at.checked_sub(1).and_then(|at| known.get_mut(at));
+        if let Some(same) = before.filter(|l| l.start_ns == start_ns) {
+            // One call that launches several times.
+            *same = new;
+            return;
+        }
+        known.insert(at, new);
+        self.order.push_back((pid, tid));
+        if self.order.len() > MOST_LAUNCHES
+            && let Some((pid, tid)) = self.order.pop_front()
+        {
+            self.forget_oldest(pid, tid);
+        }
+    }
+
+    fn forget_oldest(&mut self, pid: u32, tid: u32) {
+        let Some(threads) = self.launches.get_mut(&pid) else {
+            return;
+        };
+        if let Some(launches) = threads.get_mut(&tid) {
+            launches.pop_front();
+            if launches.is_empty() {
+                threads.remove(&tid);
+            }
+        }
+        if threads.is_empty() {
+            self.launches.remove(&pid);
+        }
+    }
+
+    /// A runtime recorded a call of a process; times are of CLOCK_MONOTONIC. Records
+    /// that are of no launch are left out.
+    pub fn record(&mut self, pid: u32, record: &ActivityRecord, (start_ns, end_ns): (u64, u64)) {
+        let rank = record
+            .code
+            .and_then(rank)
+            .filter(|_| record.kind == Kind::Runtime);
+        let Some((rank, correlation)) = rank.zip(record.correlation) else {
+            return;
+        };
+        let new = Recorded {
+            thread: record.tid,
+            same_numbers: record.pid == Some(pid),
+            rank,
+            start_ns,
+            end_ns,
+        };
+        let key = (pid, correlation);
+        match self.records.get_mut(&key) {
+            Some(known) if known.rank > rank => {}
+            Some(known) => *known = new,
+            None => {
+                self.records.insert(key, new);
+                self.record_order.push_back(key);
+                if self.record_order.len() > MOST_RECORDS
+                    && let Some(oldest) = self.record_order.pop_front()
+                {
+                    self.records.remove(&oldest);
+                }
+            }
+        }
+    }
+
+    /// The path that launched what has this correlation id, if that is known by now.
+    pub fn path(&mut self, pid: u32, correlation: u64) -> Option<PathId> {
+        let record = *self.records.get(&(pid, correlation))?;
+        let threads = self.launches.get(&pid)?;
+        let of_thread = |tid: u32| at(threads.get(&tid)?, &record);
+        let thread = record.thread?;
+        if record.same_numbers {
+            return of_thread(u32::try_from(thread).ok()?);
+        }
+        if let Some(&tid) = self.threads.get(&(pid, thread)) {
+            return of_thread(tid);
+        }
+        // In a container it has another number: whichever was launching then, if it
+        // was only one.
+        let mut found = threads
+            .iter()
+            .filter_map(|(tid, launches)| Some((*tid, at(launches, &record)?)));
+        let (tid, path) = found.next()?;
+        if found.next().is_some() {
+            return None;
+        }
+        if self.threads.len() < MOST_THREADS {
+            self.threads.insert((pid, thread), tid);
+        }
+        Some(path)
+    }
+}
+
+/// How near records of an event are to a launch; the nearest of an id is taken.
+/// `None`: it is no launch.
+fn rank(cbid: u32) -> Option<u8> {
+    match cbid {
+        events::LAUNCH_CB_CMPT => Some(2),
+        1 | 3..=5 | 16 | 22 | 30..=35 => Some(1),
+        events::SUBMIT_TO_HARDWARE => Some(0),
+        _ => None,
+    }
+}
+
+/// The launch that a record lies in: its middle does.
+fn at(launches: &VecDeque<Launched>, record: &Recorded) -> Option<PathId> {
+    let length = record.end_ns.saturating_sub(record.start_ns);
+    let middle = record.start_ns.saturating_add(length / 2);
+    let after = launches.partition_point(|launch| launch.start_ns <= middle);
+    let launch = launches.get(after.checked_sub(1)?)?;
+    let is_open = launch.took_ns == u32::MAX;
+    let within = middle - launch.start_ns <= launch.took_ns.into();
+    (is_open || within).then_some(launch.path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aiu::{EpochNs, Status};
+
+    fn record(cbid: u32, correlation: u64, pid: u32, tid: u64) -> ActivityRecord {
+        ActivityRecord {
+            kind: Kind::Runtime,
+            status: Status::Assumed,
+            code: Some(cbid),
+            device: None,
+            context: None,
+            stream: None,
+            correlation: Some(correlation),
+            start: EpochNs(0),
+            end: EpochNs(0),
+            queued: None,
+            submitted: None,
+            amount: None,
+            address: None,
+            pid: Some(pid),
+            tid: Some(tid),
+            name: None,
+            cycles: None,
+        }
+    }
+
+    #[test]
+    fn a_record_belongs_to_the_launch_that_it_lies_in() {
+        let mut joined = RecordedLaunches::default();
+        joined.launch((7, 8), 1000, Some(2000), 1);
+        joined.launch((7, 8), 3000, Some(4000), 2);
+        joined.launch((7, 9), 3000, Some(4000), 3);
+        for (id, times, expected) in [
+            (1, (1100, 1900), Some(1)),
+            (2, (3100, 3900), Some(2)),
+            // Between both: its launch was not seen, and is no neighbour's.
+            (3, (2100, 2900), None),
+            (4, (100, 900), None),
+            (5, (4100, 4900), None),
+        ] {
+            joined.record(7, &record(events::LAUNCH_CB_CMPT, id, 7, 8), times);
+            assert_eq!(joined.path(7, id), expected, "{id}");
+        }
+        assert_eq!(joined.path(7, 99), None, "no record");
+        assert_eq!(joined.path(6, 1), None, "another process");
+    }
+
+    #[test]
+    fn the_launch_may_come_after_its_record_and_several_be_one_call() {
+        let mut joined = RecordedLaunches::default();
+        joined.record(7, &record(35, 5, 7, 8), (3100, 3900));
+        assert_eq!(joined.path(7, 5), None);
+        joined.launch((7, 8), 5000, None, 2);
+        joined.launch((7, 8), 3000, Some(4000), 1);
+        joined.launch((7, 8), 3000, Some(4000), 1);
+        assert_eq!(joined.path(7, 5), Some(1));
+        // Whose end was not seen lasts until the next one.
+        joined.record(7, &record(35, 6, 7, 8), (90_000, 90_010));
+        assert_eq!(joined.path(7, 6), Some(2));
+    }
+
+    #[test]
+    fn the_kernel_s_own_record_is_taken_of_an_id_that_several_have() {
+        let mut joined = RecordedLaunches::default();
+        joined.launch((7, 8), 1000, Some(2000), 1);
+        joined.record(7, &record(events::LAUNCH_CB_CMPT, 5, 7, 8), (1100, 1900));
+        joined.record(
+            7,
+            &record(events::SUBMIT_TO_HARDWARE, 5, 7, 9),
+            (6000, 7000),
+        );
+        joined.record(7, &record(17, 5, 7, 9), (6000, 7000));
+        assert_eq!(joined.path(7, 5), Some(1));
+    }
+
+    /// In a container threads have other numbers.
+    #[test]
+    fn other_numbers_of_threads_are_found_out_where_only_one_was_launching() {
+        let mut joined = RecordedLaunches::default();
+        joined.launch((700, 701), 1000, Some(2000), 1);
+        joined.launch((700, 701), 3000, Some(4000), 1);
+        joined.launch((700, 702), 3000, Some(4000), 2);
+        joined.record(700, &record(2, 1, 1, 4), (3100, 3900));
+        joined.record(700, &record(2, 2, 1, 4), (1100, 1900));
+        assert_eq!(joined.path(700, 1), None, "two were");
+        assert_eq!(joined.path(700, 2), Some(1));
+        assert_eq!(joined.path(700, 1), Some(1), "now it is known");
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut joined = RecordedLaunches::default();
+        for i in 0..(MOST_LAUNCHES as u64 + 5000) {
+            joined.launch(
+                ((i % 3) as u32, (i % 7) as u32),
+                i * 10,
+                Some(i * 10 + 5),
+                1,
+            );
+            joined.record((i % 3) as u32, &record(2, i, 1, 1), (i, u64::MAX));
+        }
+        let held: usize = joined
+            .launches
+            .values()
+            .flat_map(BTreeMap::values)
+            .map(VecDeque::len)
+            .sum();
+        assert_eq!(held, MOST_LAUNCHES);
+        assert!(joined.records.len() <= MOST_RECORDS);
+    }
+}
