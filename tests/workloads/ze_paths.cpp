@@ -23,6 +23,7 @@
  *   base=1               zexKernelGetBaseAddress once for each kernel, before it is
  *                        launched; 2: at the end
  *   processes=N          as many do the same at once
+ *   warm_us=N            before the first launch of a thread
  *   wait=1               prints `ready` when the kernels exist, goes on after a
  *                        line on stdin
  */
@@ -245,6 +246,8 @@ static NOINLINE void work(Worker &worker, ListSynchronize synchronize)
 	long launches = options.number("launches", 100), block = options.number("block", 1);
 	auto every = static_cast<size_t>(options.number("sync", 1));
 	long pause = options.number("pause_us", 0);
+	/* A profiler learns how to walk a program's stacks when that starts. */
+	usleep(static_cast<useconds_t>(options.number("warm_us", 300000)));
 	size_t most = worker.events.empty() ? SIZE_MAX : Worker::MAX_EVENTS;
 	for (long i = 0; i < launches;) {
 		int path = plan.next();

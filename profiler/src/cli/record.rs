@@ -79,7 +79,7 @@ pub(crate) struct RecordArgs {
     ///
     /// Calls beyond it are recorded and counted without a stack, and the summary says
     /// how many. A stack takes some microseconds.
-    #[arg(long, value_name = "N", default_value_t = ProbeConfig::default().stack_limit,
+    #[arg(long, value_name = "N", hide_short_help = true, default_value_t = ProbeConfig::default().stack_limit,
           value_parser = value_parser!(u32).range(..=1_000_000))]
     call_stacks: u32,
 
