@@ -4,11 +4,11 @@
 //! its objects behind the kernels' handles. Which word of them is the address
 //! depends on the driver's build. A thread of its own takes snapshots of what the
 //! handles of created and launched kernels lead to, and learns the way to the
-//! address from what was sampled ([`learn`]), or from what the runtime told the
+//! address from what was sampled (`learn`), or from what the runtime told the
 //! program. Every kernel of that build is placed by it from then on, those of
 //! programs that have ended by their snapshots.
 //!
-//! A second thread searches the programs' memory for native code ([`code`]): it
+//! A second thread searches the programs' memory for native code (`code`): it
 //! tells the kernels' sizes, and what a driver compiled.
 //!
 //! What was read is true of the time of reading: it is used only when all that

@@ -16,7 +16,7 @@
 //!
 //! The *candidates* of a sample are the launches of the kernels at its address that
 //! can have been running in its window. If all are of one call path, the sample is
-//! that path's ([`Method::Sole`]). Else the samples of the window are shared:
+//! that path's ([`Sole`](crate::profile::Method::Sole)). Else the samples of the window are shared:
 //!
 //! * by the time that each was running in it, where exact times of all are known;
 //! * else by work: every launch gets samples in proportion to its groups times group
