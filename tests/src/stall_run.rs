@@ -70,6 +70,8 @@ pub struct Recording {
     pub variables: Vec<(String, String)>,
     /// What is loaded: `module=`, `module2=`.
     pub modules: Vec<Module>,
+    /// A module that is there already, in place of these.
+    pub file: Option<PathBuf>,
     /// Further options of aiprof.
     pub options: Vec<String>,
 }
@@ -83,6 +85,7 @@ impl Recording {
             gts: 1,
             variables: Vec::new(),
             modules: vec![module],
+            file: None,
             options: Vec::new(),
         }
     }
@@ -145,6 +148,8 @@ impl Recording {
     /// When a module cannot be written.
     pub fn arguments(&self, shop: &Workshop, mode: &[&str]) -> anyhow::Result<Vec<String>> {
         let mut all: Vec<String> = mode.iter().map(|&arg| arg.to_owned()).collect();
+        let file = self.file.as_ref();
+        all.extend(file.map(|file| format!("module={}", file.display())));
         for (module, key) in self.modules.iter().zip(["module", "module2"]) {
             let path = module.write(&shop.path(&format!("{key}.zebin")))?;
             all.push(format!("{key}={}", path.display()));
