@@ -37,6 +37,7 @@ mod clock;
 mod executions;
 mod join;
 mod placements;
+mod scene;
 mod share;
 #[cfg(test)]
 mod tests;
