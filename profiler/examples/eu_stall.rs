@@ -1,16 +1,20 @@
 //! Decodes and adds up generated stall records, as often as asked, and prints a line for
 //! each time: layout, addresses, million records a second. Then the whole path, to
 //! launches and names of instructions: `joined`. For `cargo xtask bench device`.
-
-use std::process::ExitCode;
-use std::time::Instant;
+//!
+//! `feed FIFO RATE SECONDS` writes so many records a second into a FIFO instead, as a
+//! device does that drops what nobody has read, and prints how many it wrote and dropped.
 
 use aiprof::correlate::device::{Begun, Join, Limits, PARTS, Placement, Share, Waited};
 use aiprof::eu_stall::{Layout, RECORD_SIZE, Sums};
 use aiprof::symbolize::device::{Module, isa};
 use aiprof::wire::{DeviceStream, StallWindow};
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 /// Records that are generated: 64 MiB, more than caches hold.
 const RECORDS: usize = 1 << 20;
@@ -20,6 +24,25 @@ const WINDOW: usize = 1 << 16;
 const MAX_ADDRESSES: usize = 1 << 18;
 
 fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [feed, fifo, rate, seconds] = words.as_slice()
+        && feed == "feed"
+    {
+        let numbers = rate.parse().ok().zip(seconds.parse().ok());
+        let Some((rate, seconds)) = numbers else {
+            return ExitCode::FAILURE;
+        };
+        return match feed_fifo(Path::new(fifo), rate, seconds) {
+            Ok((written, dropped)) => {
+                println!("{written} {dropped}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("{fifo}: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let rounds = std::env::args().nth(1).and_then(|n| n.parse::<u32>().ok());
     for layout in [Layout::Pvc, Layout::Xe2, Layout::Xe3p] {
         for addresses in [1_000, 10_000, 100_000] {
@@ -58,6 +81,48 @@ fn main() -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Bytes that a FIFO holds: what 16 XeCores have in xe, 512 KiB each.
+const FIFO_BYTES: usize = 8 << 20;
+/// Records written at a time.
+const PIECE: usize = 1 << 10;
+
+/// Writes `rate` records a second; gives how many were written and how many found no
+/// room.
+fn feed_fifo(fifo: &Path, rate: u64, seconds: u64) -> std::io::Result<(u64, u64)> {
+    let records = generate(Layout::Xe2, 10_000);
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let mut options = std::fs::File::options();
+    let mut fifo = options.write(true).custom_flags(nonblocking).open(fifo)?;
+    rustix::pipe::fcntl_setpipe_size(&fifo, FIFO_BYTES)?;
+    let (start, all) = (Instant::now(), rate * seconds);
+    let (mut written, mut dropped) = (0, 0);
+    for piece in records.chunks(PIECE * RECORD_SIZE).cycle() {
+        let done = written + dropped;
+        if done >= all {
+            break;
+        }
+        let due = start + Duration::from_nanos(done * 1_000_000_000 / rate);
+        if let Some(wait) = due.checked_duration_since(Instant::now()) {
+            std::thread::sleep(wait.max(Duration::from_millis(1)));
+        }
+        // A FIFO may take a part of it; only whole records count.
+        let took = match fifo.write(piece) {
+            Ok(took) => took,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => 0,
+            Err(error) => return Err(error),
+        };
+        let whole = took.next_multiple_of(RECORD_SIZE);
+        if let Some(rest) = piece.get(took..whole).filter(|rest| !rest.is_empty()) {
+            while fifo.write(rest).is_err() {
+                std::thread::yield_now();
+            }
+        }
+        written += (whole / RECORD_SIZE) as u64;
+        dropped += ((piece.len() - whole) / RECORD_SIZE) as u64;
+    }
+    Ok((written, dropped))
 }
 
 /// Nanoseconds of a window, as xe polls.

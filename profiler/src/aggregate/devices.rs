@@ -355,6 +355,9 @@ impl Devices {
             return *number;
         }
         let number = self.paths.number(path());
+        if number == 0 {
+            self.join.losses.add(LossKind::LaunchesRefused, 1);
+        }
         if launch.stack != 0 && number != 0 {
             let known = self.known.entry(launch.stack).or_default();
             known.push((launch.pid, launch.function.clone(), number));

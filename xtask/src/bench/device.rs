@@ -1,20 +1,30 @@
-//! `bench device`: stall records of devices, decoded and added up.
+//! `bench device`: stall records of devices, decoded and added up; joined with launches;
+//! and how many a second a recording reads before any are lost.
 
-use anyhow::Result;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
 
 use super::Options;
 use super::report::{publish, table};
 use super::watch::{Quiet, median};
 use crate::proc::{capture, cargo};
 
+/// Million records a second that a recording is fed with.
+const RATES: [u64; 7] = [1, 2, 5, 10, 15, 20, 30];
+/// Seconds of each.
+const SECONDS: u64 = 3;
+
 pub(super) fn main(options: &Options) -> Result<()> {
     let mut build = cargo();
-    build.args("build --release --package aiprof --example eu_stall".split(' '));
+    build.args("build --release --package aiprof --bins --example eu_stall".split(' '));
     crate::proc::run(&mut build)?;
     Quiet::new(options.wait).wait();
     let path = crate::proc::target_dir().join("release/examples/eu_stall");
     let rounds = options.rounds.max(5);
-    let text = capture(std::process::Command::new(path).arg(rounds.to_string()))?;
+    let text = capture(Command::new(&path).arg(rounds.to_string()))?;
     let head = ["layout", "addresses", "million records/s", "least", "most"];
     let body = format!(
         "One thread; generated records of 64 bytes in windows of 65,536; {rounds} times; \
@@ -23,7 +33,52 @@ pub(super) fn main(options: &Options) -> Result<()> {
          names of their instructions.\n\n{}",
         table(&head, &rows(&text))
     );
+    let body = format!("{body}\n\n{}", live(&path)?);
     publish("device", &options.command("device"), &body, options.write)
+}
+
+/// What a recording of the whole machine loses of a device that gives so many records,
+/// while the feeder and everything else runs beside it.
+fn live(feeder: &Path) -> Result<String> {
+    let dir = super::work_dir("device")?;
+    let fifo = dir.join("device.fifo");
+    let _ = std::fs::remove_file(&fifo);
+    let aiprof = crate::proc::target_dir().join("release/aiprof");
+    let mut rows = Vec::new();
+    for rate in RATES {
+        let mut make = Command::new("mkfifo");
+        crate::proc::run(make.arg(&fifo))?;
+        let mut recording = Command::new(&aiprof)
+            .args(["--quiet", "--duration", &(SECONDS + 3).to_string()])
+            .arg("--replay-device")
+            .arg(format!("xe2:{}", fifo.display()))
+            .arg("--output")
+            .arg(dir.join("out.folded"))
+            .stdin(Stdio::null())
+            .spawn()?;
+        std::thread::sleep(Duration::from_secs(1));
+        let records = (rate * 1_000_000).to_string();
+        let mut feed = Command::new(feeder);
+        feed.arg("feed").arg(&fifo);
+        let fed = capture(feed.arg(records).arg(SECONDS.to_string()));
+        anyhow::ensure!(recording.wait()?.success(), "the recording failed");
+        std::fs::remove_file(&fifo)?;
+        let fed = fed?;
+        let (written, lost) = fed.trim().split_once(' ').context("no counts")?;
+        let (written, lost): (f64, f64) = (written.parse()?, lost.parse()?);
+        rows.push(vec![
+            rate.to_string(),
+            format!("{:.1}", written / 1e6 / SECONDS as f64),
+            format!("{:.1} %", 100.0 * lost / (written + lost)),
+        ]);
+    }
+    let head = ["million records/s offered", "read", "lost"];
+    Ok(format!(
+        "A recording of the whole machine reads a FIFO of 8 MiB (16 XeCores have as much), \
+         for {SECONDS} s; what finds no room is lost, as on a device. The feeder runs on the \
+         same machine.\n\n{}",
+        table(&head, &rows)
+    ))
 }
 
 /// A row for each layout and number of addresses, whose lines follow each other.
