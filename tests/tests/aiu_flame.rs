@@ -227,20 +227,21 @@ fn over_paths(sums: &Sums) -> Sums {
     all
 }
 
+/// The first launches are not recorded by the runtime: their stacks are those of code
+/// that has just begun to run, and may be cut.
+const WARM: [&str; 4] = ["--late", "100", "--pause-us", "1000"];
+
 #[test]
 fn cycles_by_call_path_kernel_and_phase_are_the_device_s() -> anyhow::Result<()> {
     let name = "cycles_by_call_path_kernel_and_phase_are_the_device_s";
     let Some(_turn) = turn(name, &NEEDS)? else {
         return Ok(());
     };
-    // The first launches are not recorded by the runtime: their stacks are those of
-    // code that has just begun to run, and may be cut.
-    let warm = ["--late", "100", "--pause-us", "1000"];
     for (arguments, paths) in [
         (&["timed", "--paths", "--launches", "700"][..], true),
         (&["timed", "--launches", "400"], false),
     ] {
-        let recorded = record(&[arguments, &warm].concat(), &[], &["--aiu-timing"])?;
+        let recorded = record(&[arguments, &WARM].concat(), &[], &["--aiu-timing"])?;
         assert!(recorded.truths[0].records.len() >= 600);
         let off = compare(&recorded, paths, 0.01)?;
         println!(
@@ -312,7 +313,8 @@ fn each_device_is_named_and_has_the_cycles_of_its_process() -> anyhow::Result<()
         return Ok(());
     };
     let environment = [("VAIU_DRIFT_PPM", "-50,80")];
-    let arguments = ["timed", "--paths", "--ranks", "2", "--launches", "240"];
+    let ranks = ["timed", "--paths", "--ranks", "2", "--launches", "240"];
+    let arguments = [&ranks[..], &WARM].concat();
     let recorded = record(&arguments, &environment, &["--aiu-timing"])?;
     assert_eq!(recorded.truths.len(), 2);
     compare(&recorded, true, 0.01)?;
