@@ -327,6 +327,7 @@ impl Outcome {
         }
         let unbound: Vec<_> = of_pprof.unbound.iter().take(5).collect();
         ensure!(unbound.is_empty(), "{of_pprof}\n{unbound:#?}");
+        println!("{verdict}");
         Ok(verdict)
     }
 
