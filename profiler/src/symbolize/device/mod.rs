@@ -4,7 +4,6 @@
 //!   *zebin* (ELF with a section for each kernel), an archive of them for several
 //!   devices, or SPIR-V. It gives each kernel's name, code, attributes and the
 //!   source at each instruction.
-//! * [`DeviceSymbols`] keeps modules by their digests, bounded.
 //! * [`read_dump_folder`] reads what Intel's compiler writes when it is asked to
 //!   dump: the modules, and listings that say more than a module.
 //!
@@ -12,7 +11,6 @@
 //! and counted in [`Problems`]; work and memory are bounded (`limits.rs`).
 
 mod archive;
-mod cache;
 mod dump;
 mod dwarf;
 mod dwarf_entry;
@@ -28,7 +26,6 @@ pub(crate) mod spirv;
 mod ze_info;
 pub(crate) mod zebin;
 
-pub use cache::DeviceSymbols;
 pub use dump::{Dump, read_dump_folder};
 pub use listing::{Listed, Listing};
 pub use module::{Attributes, Kernel, Module, ModuleError, Problems, SourceFrame, fuzz_module};

@@ -380,31 +380,6 @@ fn archives_hold_modules_for_several_devices() {
 }
 
 #[test]
-fn modules_are_kept_within_bounds() {
-    let modules: Vec<_> = ["bmg", "ptl", "pvc"].map(zebin).into();
-    let size = module("bmg").memory();
-    assert!(size > 10_000 && size < 50_000, "{size}");
-    let mut symbols = DeviceSymbols::new(size * 5 / 2);
-    for (i, bytes) in modules.iter().enumerate() {
-        symbols.add([i as u8; 32], bytes);
-        symbols.add([i as u8; 32], bytes);
-        assert!(symbols.kernel(&[i as u8; 32], "smooth").is_some());
-        assert!(symbols.memory() <= size * 5 / 2);
-    }
-    assert!(symbols.kernel(&[0; 32], "smooth").is_none());
-    assert!(symbols.kernel(&[1; 32], "smooth").is_some());
-    assert_eq!((symbols.dropped(), symbols.unreadable()), (1, 0));
-    symbols.add([9; 32], b"nothing");
-    assert_eq!(
-        (symbols.unreadable(), symbols.problems()),
-        (1, Problems::default())
-    );
-    let mut none = DeviceSymbols::new(10);
-    none.add([0; 32], &modules[0]);
-    assert!(none.module(&[0; 32]).is_none());
-}
-
-#[test]
 fn dump_folders_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let below = dir.path().join("app_17");
