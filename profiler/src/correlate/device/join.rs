@@ -62,7 +62,7 @@ pub struct Share {
     pub offset: u64,
     /// What was counted.
     pub reason: StallReason,
-    /// Samples, in parts: [`PARTS`] to each.
+    /// Samples, in parts: [`PARTS`](super::PARTS) to each.
     pub parts: u64,
     /// Samples that are certainly of this path.
     pub certain: u64,
