@@ -2,8 +2,9 @@
 //! each time: layout, addresses, million records a second. Then the whole path, to
 //! launches and names of instructions: `joined`. For `cargo xtask bench device`.
 //!
-//! `feed FIFO RATE SECONDS` writes so many records a second into a FIFO instead, as a
-//! device does that drops what nobody has read, and prints how many it wrote and dropped.
+//! `feed RATE SECONDS FIFO...` writes so many records a second into FIFOs in turn
+//! instead, as a device does that drops what nobody has read, and prints how many it wrote
+//! and dropped.
 
 use aiprof::correlate::device::{Begun, Join, Limits, PARTS, Placement, Share, Waited};
 use aiprof::eu_stall::{Layout, RECORD_SIZE, Sums};
@@ -12,7 +13,6 @@ use aiprof::wire::{DeviceStream, StallWindow};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -25,20 +25,20 @@ const MAX_ADDRESSES: usize = 1 << 18;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let [feed, fifo, rate, seconds] = words.as_slice()
+    if let [feed, rate, seconds, fifos @ ..] = words.as_slice()
         && feed == "feed"
     {
         let numbers = rate.parse().ok().zip(seconds.parse().ok());
         let Some((rate, seconds)) = numbers else {
             return ExitCode::FAILURE;
         };
-        return match feed_fifo(Path::new(fifo), rate, seconds) {
+        return match feed_fifos(fifos, rate, seconds) {
             Ok((written, dropped)) => {
                 println!("{written} {dropped}");
                 ExitCode::SUCCESS
             }
             Err(error) => {
-                eprintln!("{fifo}: {error}");
+                eprintln!("{fifos:?}: {error}");
                 ExitCode::FAILURE
             }
         };
@@ -83,22 +83,30 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Bytes that a FIFO holds: what 16 XeCores have in xe, 512 KiB each.
-const FIFO_BYTES: usize = 8 << 20;
+/// Bytes that a FIFO holds: what two XeCores have in xe.
+const FIFO_BYTES: usize = 1 << 20;
 /// Records written at a time.
 const PIECE: usize = 1 << 10;
 
 /// Writes `rate` records a second; gives how many were written and how many found no
 /// room.
-fn feed_fifo(fifo: &Path, rate: u64, seconds: u64) -> std::io::Result<(u64, u64)> {
+fn feed_fifos(fifos: &[String], rate: u64, seconds: u64) -> std::io::Result<(u64, u64)> {
     let records = generate(Layout::Xe2, 10_000);
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let mut options = std::fs::File::options();
-    let mut fifo = options.write(true).custom_flags(nonblocking).open(fifo)?;
-    rustix::pipe::fcntl_setpipe_size(&fifo, FIFO_BYTES)?;
+    let open = |path: &String| {
+        let mut options = std::fs::File::options();
+        let fifo = options.write(true).custom_flags(nonblocking).open(path)?;
+        rustix::pipe::fcntl_setpipe_size(&fifo, FIFO_BYTES)?;
+        Ok(fifo)
+    };
+    let fifos = fifos
+        .iter()
+        .map(open)
+        .collect::<std::io::Result<Vec<_>>>()?;
     let (start, all) = (Instant::now(), rate * seconds);
     let (mut written, mut dropped) = (0, 0);
-    for piece in records.chunks(PIECE * RECORD_SIZE).cycle() {
+    let pieces = records.chunks(PIECE * RECORD_SIZE).cycle();
+    for (piece, mut fifo) in pieces.zip(fifos.iter().cycle()) {
         let done = written + dropped;
         if done >= all {
             break;

@@ -1,7 +1,7 @@
 //! `bench device`: stall records of devices, decoded and added up; joined with launches;
 //! and how many a second a recording reads before any are lost.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -14,6 +14,8 @@ use crate::proc::{capture, cargo};
 
 /// Million records a second that a recording is fed with.
 const RATES: [u64; 7] = [1, 2, 5, 10, 15, 20, 30];
+/// FIFOs that stand for GTs.
+const FIFOS: usize = 8;
 /// Seconds of each.
 const SECONDS: u64 = 3;
 
@@ -41,17 +43,21 @@ pub(super) fn main(options: &Options) -> Result<()> {
 /// while the feeder and everything else runs beside it.
 fn live(feeder: &Path) -> Result<String> {
     let dir = super::work_dir("device")?;
-    let fifo = dir.join("device.fifo");
-    let _ = std::fs::remove_file(&fifo);
+    let fifos: Vec<PathBuf> = (0..FIFOS).map(|i| dir.join(format!("gt{i}"))).collect();
     let aiprof = crate::proc::target_dir().join("release/aiprof");
     let mut rows = Vec::new();
     for rate in RATES {
-        let mut make = Command::new("mkfifo");
-        crate::proc::run(make.arg(&fifo))?;
-        let mut recording = Command::new(&aiprof)
-            .args(["--quiet", "--duration", &(SECONDS + 3).to_string()])
-            .arg("--replay-device")
-            .arg(format!("xe2:{}", fifo.display()))
+        for fifo in &fifos {
+            let _ = std::fs::remove_file(fifo);
+        }
+        capture(Command::new("mkfifo").args(&fifos))?;
+        let mut recording = Command::new(&aiprof);
+        recording.args(["--quiet", "--duration", &(SECONDS + 3).to_string()]);
+        for (i, fifo) in fifos.iter().enumerate() {
+            let spec = format!("xe2:{},gt={i}", fifo.display());
+            recording.arg("--replay-device").arg(spec);
+        }
+        let mut recording = recording
             .arg("--output")
             .arg(dir.join("out.folded"))
             .stdin(Stdio::null())
@@ -59,10 +65,9 @@ fn live(feeder: &Path) -> Result<String> {
         std::thread::sleep(Duration::from_secs(1));
         let records = (rate * 1_000_000).to_string();
         let mut feed = Command::new(feeder);
-        feed.arg("feed").arg(&fifo);
-        let fed = capture(feed.arg(records).arg(SECONDS.to_string()));
+        feed.args(["feed", &records, &SECONDS.to_string()]);
+        let fed = capture(feed.args(&fifos));
         anyhow::ensure!(recording.wait()?.success(), "the recording failed");
-        std::fs::remove_file(&fifo)?;
         let fed = fed?;
         let (written, lost) = fed.trim().split_once(' ').context("no counts")?;
         let (written, lost): (f64, f64) = (written.parse()?, lost.parse()?);
@@ -74,7 +79,8 @@ fn live(feeder: &Path) -> Result<String> {
     }
     let head = ["million records/s offered", "read", "lost"];
     Ok(format!(
-        "A recording of the whole machine reads a FIFO of 8 MiB (16 XeCores have as much), \
+        "A recording of the whole machine reads {FIFOS} FIFOs of 1 MiB each (16 XeCores have as \
+         much in xe), \
          for {SECONDS} s; what finds no room is lost, as on a device. The feeder runs on the \
          same machine.\n\n{}",
         table(&head, &rows)
