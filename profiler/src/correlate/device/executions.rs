@@ -148,6 +148,7 @@ impl Batch {
 #[derive(Clone, Copy, Debug)]
 struct Signal {
     batch: u64,
+    submitted_ns: u64,
     ended: bool,
     timed: bool,
 }
@@ -203,6 +204,7 @@ impl Executions {
         if begun.event != 0 && self.signals.len() < MAX_EVENTS {
             let signal = Signal {
                 batch: number,
+                submitted_ns: begun.submitted_ns,
                 ended: false,
                 timed: false,
             };
@@ -236,15 +238,12 @@ impl Executions {
         let Some(signal) = self.signals.get_mut(&(pid, event)) else {
             return;
         };
-        if std::mem::replace(&mut signal.ended, true) {
+        // Given to another launch since the wait was entered: which was waited for?
+        if signal.submitted_ns > entered_ns || std::mem::replace(&mut signal.ended, true) {
             return;
         }
         let number = signal.batch;
-        // It may have been given to another launch since the wait was entered.
-        if let Some(batch) = self
-            .batch(number)
-            .filter(|b| b.from_ns <= entered_ns.max(left_ns))
-        {
+        if let Some(batch) = self.batch(number) {
             batch.end(1, left_ns);
         }
     }

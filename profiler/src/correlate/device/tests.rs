@@ -133,6 +133,26 @@ fn a_sample_goes_to_the_only_path_that_can_have_been_running() {
     assert!((got.time_ns - 8e6).abs() < 1.0, "{}", got.time_ns);
 }
 
+/// A thread waits for an event while another one gives it to a new launch: the wait says
+/// nothing of that.
+#[test]
+fn an_event_that_is_used_again_during_a_wait_ends_nothing_new() {
+    let mut join = join();
+    join.placed(place(7, 1, 0x1000));
+    let launch = |path, at| Begun {
+        event: 9,
+        ..begun(7, 1, path, at)
+    };
+    join.executions.begun(&launch(5, 10 * MS));
+    join.executions.begun(&launch(6, 13 * MS));
+    join.executions.ended(7, Waited::Event(9), 11 * MS, 14 * MS);
+    let mut got = Got::default();
+    join.window(&window(0, 20 * MS, 25 * MS, &[(0x1040, 30)]), &mut got);
+    join.finish(&mut got);
+    assert_eq!(got.of(5) + got.of(6), 30.0, "{got:?}");
+    assert_eq!(got.possible.get(&Some(6)), Some(&30));
+}
+
 /// iaprof keeps one stack per kernel: everything goes to the last one.
 #[test]
 fn iaprof_one_stack_per_kernel() {
