@@ -10,6 +10,7 @@ pub mod correlate;
 pub mod eu_stall;
 pub mod export;
 pub mod import;
+mod lines;
 pub mod parallel;
 pub mod probes;
 pub mod process;

@@ -90,6 +90,20 @@ impl Recording {
         }
     }
 
+    /// Of compiled kernels for PVC, whose schedule is this text.
+    ///
+    /// # Errors
+    /// When the schedule cannot be written.
+    pub fn compiled(shop: &Workshop, schedule: &str) -> anyhow::Result<Self> {
+        let file = shop.path("schedule");
+        std::fs::write(&file, schedule)?;
+        let mut recording = Self::of(Module::default())
+            .set("VZE_STALLS_FORMAT", "pvc")
+            .set("VZE_SCHEDULE", &file.display().to_string());
+        recording.modules.clear();
+        Ok(recording)
+    }
+
     /// With another variable of `virtual/level-zero/README.md`.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {

@@ -307,7 +307,7 @@ fn modules_made_before_aiprof_started() -> anyhow::Result<()> {
             schedule += &format!("rate {kernel} {:#x} sbid 50\n", listed.offset);
         }
     }
-    let mut recording = compiled(&shop, &schedule)?;
+    let mut recording = Recording::compiled(&shop, &schedule)?;
     recording.file = Some(built.zebin);
     let mode: Vec<_> = blocks(&["paths=3", "launches=120", "kernels=path"])
         .into_iter()
@@ -421,17 +421,6 @@ fn samples_of_nobody_stay_visible() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A recording of compiled kernels, whose schedule is this text.
-fn compiled(shop: &Workshop, schedule: &str) -> anyhow::Result<Recording> {
-    let file = shop.path("schedule");
-    std::fs::write(&file, schedule)?;
-    let mut recording = Recording::of(Module::default())
-        .set("VZE_STALLS_FORMAT", "pvc")
-        .set("VZE_SCHEDULE", &file.display().to_string());
-    recording.modules.clear();
-    Ok(recording)
-}
-
 /// Frames of the device's source, mnemonic and counts, by kernel and offset.
 type Shown = BTreeMap<(String, u64), (Vec<String>, String, u64)>;
 
@@ -485,7 +474,7 @@ fn compiled_code_has_its_lines_and_mnemonics() -> anyhow::Result<()> {
             schedule += &format!("stall {kernel} {offset:#x} sbid {count}\n");
         }
     }
-    let recording = compiled(&shop, &schedule)?;
+    let recording = Recording::compiled(&shop, &schedule)?;
     let program = [
         build_paths()?.display().to_string(),
         "launch".to_owned(),
@@ -536,7 +525,7 @@ fn a_python_program() -> anyhow::Result<()> {
     };
     let shop = Workshop::new()?;
     let built = real::compile_listed(&shop, "ai.cl", real::Product::Pvc)?;
-    let recording = compiled(
+    let recording = Recording::compiled(
         &shop,
         "kernel matmul ns=0 group_ns=20000\nrate matmul 0x40 sbid 300\n\
          kernel softmax ns=300000\nrate softmax 0x40 send 100\n\

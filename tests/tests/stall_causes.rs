@@ -8,7 +8,6 @@ use anyhow::Context as _;
 use serde_json::Value;
 
 use aiprof_tests::aiprof::binary;
-use aiprof_tests::level_zero::module::Module;
 use aiprof_tests::level_zero::program::build_paths;
 use aiprof_tests::level_zero::real;
 use aiprof_tests::need::turn;
@@ -50,12 +49,7 @@ fn a_capture_with_compiled_code() -> anyhow::Result<()> {
             due.insert((kernel, listed.offset), (&listed.mnemonic, EACH * count));
         }
     }
-    let file = shop.path("schedule");
-    std::fs::write(&file, schedule)?;
-    let mut recording = Recording::of(Module::default())
-        .set("VZE_STALLS_FORMAT", "pvc")
-        .set("VZE_SCHEDULE", &file.display().to_string());
-    recording.modules.clear();
+    let recording = Recording::compiled(&shop, &schedule)?;
     let paths = build_paths()?.display().to_string();
     let module = format!("module={}", built.zebin.display());
     let options = [

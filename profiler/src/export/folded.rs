@@ -6,9 +6,10 @@
 use super::device::DeviceTotals;
 use super::stacks::Stacks;
 use super::{ExportError, ExportOptions, names};
+use crate::lines::{LineError, Lines};
 use crate::profile::{FrameKind, Profile};
 use rustc_hash::FxHashMap;
-use std::io::{BufRead, BufWriter, Read, Write};
+use std::io::{BufRead, BufWriter, Write};
 
 /// Longest line that [`read`] accepts, in bytes.
 pub const MAX_LINE: usize = 16 << 20;
@@ -85,23 +86,9 @@ pub struct FoldedStacks {
 pub fn read(input: &mut dyn BufRead) -> Result<FoldedStacks, ExportError> {
     let mut values: FxHashMap<String, u64> = FxHashMap::default();
     let mut total = 0_u64;
-    let mut bytes = 0_u64;
-    let mut line = Vec::new();
-    for number in 1.. {
-        line.clear();
-        let limit = MAX_LINE as u64 + 1;
-        let length = Read::take(&mut *input, limit).read_until(b'\n', &mut line)?;
-        if length == 0 {
-            break;
-        }
-        if length > MAX_LINE {
-            return Err(ExportError::LineTooLong { line: number });
-        }
-        bytes += length as u64;
-        if bytes > MAX_INPUT {
-            return Err(ExportError::InputTooLarge);
-        }
-        let text = String::from_utf8_lossy(&line);
+    let mut lines = Lines::new(input, MAX_LINE, MAX_INPUT);
+    while let Some((number, line)) = lines.next()? {
+        let text = String::from_utf8_lossy(line);
         let text = text.trim();
         if text.is_empty() || text.starts_with("# ") {
             continue;
@@ -116,6 +103,16 @@ pub fn read(input: &mut dyn BufRead) -> Result<FoldedStacks, ExportError> {
     let mut stacks: Vec<(String, u64)> = values.into_iter().collect();
     stacks.sort_unstable_by(|a, b| a.0.split(';').cmp(b.0.split(';')));
     Ok(FoldedStacks { stacks, total })
+}
+
+impl From<LineError> for ExportError {
+    fn from(error: LineError) -> Self {
+        match error {
+            LineError::Io(error) => Self::Io(error),
+            LineError::TooLong(line) => Self::LineTooLong { line },
+            LineError::TooLarge(_) => Self::InputTooLarge,
+        }
+    }
 }
 
 /// Stack and value of one line.

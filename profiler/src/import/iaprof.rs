@@ -15,10 +15,11 @@ mod records;
 mod stacks;
 mod texts;
 
+use crate::lines::{LineError, Lines};
 use crate::profile::{Device, LossKind, Meta, Profile, ProfileBuilder, StallReason};
 use records::Record;
 use stacks::{LaunchId, Stacks};
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead};
 use texts::{TextId, Texts};
 
 /// Longest line that is read, in bytes: a stack is one.
@@ -91,28 +92,24 @@ pub fn is_iaprof(head: &[u8]) -> bool {
 /// An [`IaprofError`]: the file is something else, or too large.
 pub fn read(input: &mut dyn BufRead) -> Result<Profile, IaprofError> {
     let mut reader = Reader::new();
-    let mut line = Vec::new();
-    let mut bytes = 0_u64;
-    for number in 1.. {
-        line.clear();
-        let limit = MAX_LINE as u64 + 1;
-        let length = Read::take(&mut *input, limit).read_until(b'\n', &mut line)?;
-        if length == 0 {
-            break;
-        }
-        if length > MAX_LINE {
-            return Err(IaprofError::LineTooLong { line: number });
-        }
-        bytes = bytes.saturating_add(length as u64);
-        if bytes > MAX_INPUT {
-            return Err(IaprofError::TooLarge);
-        }
-        reader.line(&line);
+    let mut lines = Lines::new(input, MAX_LINE, MAX_INPUT);
+    while let Some((number, line)) = lines.next()? {
+        reader.line(line);
         if reader.total > MAX_TOTAL {
             return Err(IaprofError::TotalTooLarge { line: number });
         }
     }
     reader.finish()
+}
+
+impl From<LineError> for IaprofError {
+    fn from(error: LineError) -> Self {
+        match error {
+            LineError::Io(error) => error.into(),
+            LineError::TooLong(line) => Self::LineTooLong { line },
+            LineError::TooLarge(_) => Self::TooLarge,
+        }
+    }
 }
 
 /// Counts of an instruction by stall reason, in the order of [`StallReason::ALL`].

@@ -5,9 +5,10 @@
 //! 2.3) or without. Columns go by their names: newer drivers have more of them.
 
 use crate::export::unitrace_csv::{COLUMNS, IP, KERNEL};
+use crate::lines::{LineError, Lines};
 use crate::profile::{StallReason, StallRow, StallTable, StalledDevice};
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead};
 
 /// Longest line that is read, in bytes.
 pub const MAX_LINE: usize = 1 << 20;
@@ -114,25 +115,14 @@ pub fn read(input: &mut dyn BufRead) -> Result<Stalls, StallCsvError> {
         device: "Device #0".to_owned(),
         ..Reader::default()
     };
-    let mut line = Vec::new();
-    let mut bytes = 0_u64;
-    for number in 1.. {
-        line.clear();
-        let limit = MAX_LINE as u64 + 1;
-        let length = Read::take(&mut *input, limit).read_until(b'\n', &mut line)?;
-        if length == 0 {
-            break;
-        }
-        if length > MAX_LINE {
-            return Err(StallCsvError::LineTooLong { line: number });
-        }
-        bytes = bytes.saturating_add(length as u64);
-        if bytes > MAX_INPUT || !reader.has_room() {
+    let mut lines = Lines::new(input, MAX_LINE, MAX_INPUT);
+    while let Some((number, line)) = lines.next()? {
+        if !reader.has_room() {
             return Err(StallCsvError::TooLarge { line: number });
         }
         // The last line of a file that was cut off may look whole: `12` of `123`.
         let is_whole = line.last() == Some(&b'\n');
-        let text = String::from_utf8_lossy(&line);
+        let text = String::from_utf8_lossy(line);
         let text = text.trim();
         if !(text.is_empty() || is_whole && reader.line(text)) {
             reader.skipped += 1;
@@ -140,6 +130,16 @@ pub fn read(input: &mut dyn BufRead) -> Result<Stalls, StallCsvError> {
         }
     }
     reader.finish()
+}
+
+impl From<LineError> for StallCsvError {
+    fn from(error: LineError) -> Self {
+        match error {
+            LineError::Io(error) => error.into(),
+            LineError::TooLong(line) => Self::LineTooLong { line },
+            LineError::TooLarge(line) => Self::TooLarge { line },
+        }
+    }
 }
 
 impl Reader {

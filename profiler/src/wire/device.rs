@@ -55,6 +55,13 @@ pub struct StallCount {
     pub counts: StallCounts,
 }
 
+impl StallCount {
+    /// Samples of all reasons.
+    pub fn samples(&self) -> u64 {
+        self.counts.iter().map(|&n| u64::from(n)).sum()
+    }
+}
+
 /// How it was found out where a kernel lies on its device; the first are the surest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum PlacedBy {

@@ -221,9 +221,8 @@ impl KernelPlaces {
             let address = count.address;
             let key = Sampled { relative, address };
             if self.sampled.len() < MAX_SAMPLED || self.sampled.contains_key(&key) {
-                let sum = count.counts.iter().map(|&n| u64::from(n)).sum::<u64>();
                 let all = self.sampled.entry(key).or_default();
-                *all = all.saturating_add(sum);
+                *all = all.saturating_add(count.samples());
             }
         }
     }

@@ -99,12 +99,8 @@ struct Held {
 
 impl Held {
     fn samples(&self) -> u64 {
-        self.counts.iter().map(samples).sum()
+        self.counts.iter().map(StallCount::samples).sum()
     }
-}
-
-pub(super) fn samples(count: &StallCount) -> u64 {
-    count.counts.iter().map(|&n| u64::from(n)).sum()
 }
 
 #[derive(Debug)]
@@ -185,7 +181,7 @@ impl Join {
         self.losses.add(LossKind::DeviceDrops, window.drops.into());
         self.losses.add(LossKind::DeviceUndecodable, window.refused);
         let Some(stream) = self.streams.iter_mut().find(|s| s.id == window.stream) else {
-            let lost = window.counts.iter().map(samples).sum();
+            let lost = window.counts.iter().map(StallCount::samples).sum();
             return self.losses.add(LossKind::DeviceSamplesRefused, lost);
         };
         if window.counts.is_empty() {

@@ -3,7 +3,7 @@
 use super::{
     CodeId, Executions, PARTS, PathId, Placement,
     executions::Batch,
-    join::{Share, ShareSink, samples},
+    join::{Share, ShareSink},
     share::{Candidate, Load, Parts, share, split},
 };
 use crate::{
@@ -104,7 +104,7 @@ impl Scene<'_> {
                 first.push(i);
             }
             if let Some(load) = loads.last_mut() {
-                load.samples += samples(count);
+                load.samples += count.samples();
             }
         }
         first.push(cell.counts.len());
