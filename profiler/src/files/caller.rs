@@ -1,0 +1,115 @@
+//! Files that the caller named, opened with the caller's rights.
+
+use super::rights::as_caller;
+use std::{
+    ffi::OsString,
+    fs::{self, File, Metadata, OpenOptions},
+    io::{self, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+/// Opens a file to read it. Does not wait for a writer of a pipe that has none yet
+/// unless `path` is such a pipe: see [`open_regular`] where pipes are not wanted.
+///
+/// # Errors
+/// open(2)'s.
+pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
+    as_caller(|| File::open(path))
+}
+
+/// Opens a regular file to read it; never waits, and has no effect on anything
+/// else that has this name.
+///
+/// # Errors
+/// open(2)'s, or it is no regular file.
+pub fn open_regular(path: impl AsRef<Path>) -> io::Result<File> {
+    let file = as_caller(|| {
+        OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(path)
+    })?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    Ok(file)
+}
+
+/// The whole content of a file, of at most `limit` bytes.
+///
+/// # Errors
+/// open(2)'s, or it is larger.
+pub fn read(path: impl AsRef<Path>, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = open(path)?;
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(io::Error::other(format!("larger than {limit} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// [`read`], as text.
+///
+/// # Errors
+/// As there, or it is no UTF-8.
+pub fn read_to_string(path: impl AsRef<Path>, limit: u64) -> io::Result<String> {
+    String::from_utf8(read(path, limit)?).map_err(io::Error::other)
+}
+
+/// What is known of a file; links are followed.
+///
+/// # Errors
+/// stat(2)'s.
+pub fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
+    as_caller(|| fs::metadata(path))
+}
+
+/// Whether the caller can see a file of this name.
+pub fn exists(path: impl AsRef<Path>) -> bool {
+    metadata(path).is_ok()
+}
+
+/// Path, name and kind of each entry of a directory, of at most `limit`.
+///
+/// # Errors
+/// opendir(3)'s.
+pub fn read_dir(path: impl AsRef<Path>, limit: usize) -> io::Result<Vec<(PathBuf, OsString)>> {
+    as_caller(|| {
+        let entries = fs::read_dir(path)?.flatten().take(limit);
+        Ok(entries.map(|e| (e.path(), e.file_name())).collect())
+    })
+}
+
+/// The path without links, from the root.
+///
+/// # Errors
+/// realpath(3)'s.
+pub fn canonicalize(path: impl AsRef<Path>) -> io::Result<PathBuf> {
+    as_caller(|| fs::canonicalize(path))
+}
+
+/// Creates a file that must not be there yet, for writing.
+///
+/// # Errors
+/// open(2)'s.
+pub fn create_new(path: impl AsRef<Path>) -> io::Result<File> {
+    as_caller(|| File::create_new(path))
+}
+
+/// Creates a directory and those above it.
+///
+/// # Errors
+/// mkdir(2)'s.
+pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
+    as_caller(|| fs::create_dir_all(path))
+}
+
+/// A file without a name in the directory for temporary files (`TMPDIR`).
+///
+/// # Errors
+/// The directory cannot be written to.
+pub fn scratch() -> io::Result<File> {
+    as_caller(tempfile::tempfile)
+}

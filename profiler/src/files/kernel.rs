@@ -1,0 +1,79 @@
+//! What the kernel itself shows: /proc, /sys, /dev. Opened with all rights there
+//! are, for paths that this program makes up, never for such as a user named.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File, Metadata},
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+};
+
+/// Most bytes read of one such file by [`read`].
+const MAX_BYTES: u64 = 8 << 20;
+
+/// Opens one to read it.
+///
+/// # Errors
+/// open(2)'s.
+pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
+    File::open(path)
+}
+
+/// The content, of at most 8 MiB.
+///
+/// # Errors
+/// open(2)'s and read(2)'s.
+pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The content as text; what is no UTF-8 is replaced.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
+    Ok(match String::from_utf8(read(path)?) {
+        Ok(text) => text,
+        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+    })
+}
+
+/// Where a link leads.
+///
+/// # Errors
+/// readlink(2)'s.
+pub fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
+    fs::read_link(path)
+}
+
+/// What is known of one; links are followed.
+///
+/// # Errors
+/// stat(2)'s.
+pub fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
+    fs::metadata(path)
+}
+
+/// Whether there is one of this name.
+pub fn exists(path: impl AsRef<Path>) -> bool {
+    metadata(path).is_ok()
+}
+
+/// Paths and names in a directory.
+///
+/// # Errors
+/// opendir(3)'s.
+pub fn read_dir(path: impl AsRef<Path>) -> io::Result<Vec<(PathBuf, OsString)>> {
+    let entries = fs::read_dir(path)?.flatten();
+    Ok(entries.map(|e| (e.path(), e.file_name())).collect())
+}
+
+/// The path without links.
+///
+/// # Errors
+/// realpath(3)'s.
+pub fn canonicalize(path: impl AsRef<Path>) -> io::Result<PathBuf> {
+    fs::canonicalize(path)
+}

@@ -1,0 +1,24 @@
+//! The one place where files are opened: with whose rights, and how carefully.
+//!
+//! aiprof runs as root, or with capabilities that let it read everything, on
+//! behalf of a user who may not, among users whom it must not trust. So each file
+//! is opened as one of three kinds:
+//!
+//! - [`caller`]: what the caller named on the command line, in the environment or
+//!   in a table, with the caller's own rights;
+//! - [`kernel`]: what the kernel itself shows below /proc, /sys and /dev;
+//! - [`others`]: what belongs to other users, found from a process's own root
+//!   directory, and checked for type, owner and size before it is opened.
+//!
+//! Nothing outside this module may open files: clippy.toml lists the functions
+//! that are not to be used elsewhere.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this is the module that opens files for all others"
+)]
+
+pub mod caller;
+pub mod kernel;
+pub mod others;
+pub mod rights;

@@ -1,0 +1,564 @@
+//! Threads for jobs that may never return.
+//!
+//! Reading a file or the memory of another user can block for ever: FUSE, a dead
+//! server, userfaultfd, an address space whose lock is held. The thread that reads
+//! the rings must not do it. A [`Pool`] does such jobs on threads of its own: a
+//! thread that does not come back is given up and replaced, its job is answered
+//! with [`Outcome::Stuck`], and an owner whose jobs got stuck is refused further
+//! ones until they return. Owners take turns, so that no queue is one user's.
+//!
+//! Threads are never joined. They end when the pool is dropped, or with the
+//! process: the waits meant here are killable.
+
+use rustc_hash::FxHashMap;
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// On whose account a job is done: who suffers if it gets stuck.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner {
+    /// User id.
+    pub uid: u32,
+    /// For root, who is somebody else in every container: which one. Else 0.
+    pub container: u64,
+}
+
+impl Owner {
+    /// Root of this machine, and this program itself.
+    pub const ROOT: Self = Self {
+        uid: 0,
+        container: 0,
+    };
+}
+
+/// Bounds of a pool.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolLimits {
+    /// Threads that work.
+    pub threads: usize,
+    /// How long a job may take.
+    pub patience: Duration,
+    /// Most jobs of one owner that wait.
+    pub queue: usize,
+    /// Stuck jobs from which on an owner is refused further ones.
+    pub stuck_of_owner: usize,
+    /// Most threads that are given up, in all; root may use a few more.
+    pub stuck: usize,
+}
+
+impl Default for PoolLimits {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            patience: Duration::from_secs(1),
+            queue: 4096,
+            stuck_of_owner: 2,
+            stuck: 24,
+        }
+    }
+}
+
+/// Threads that only root's jobs may use up.
+const RESERVE: usize = 4;
+
+/// What became of a job.
+#[derive(Debug)]
+pub enum Outcome<R> {
+    /// It was done; possibly after it was reported as stuck.
+    Done(R),
+    /// It takes longer than it may, or waited behind such jobs of its owner.
+    Stuck,
+    /// It could not be done: its thread panicked.
+    Failed,
+}
+
+/// Why a job was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Too many wait.
+    #[error("too many jobs wait")]
+    Full,
+    /// Jobs of this owner are stuck.
+    #[error("earlier reads do not return")]
+    Stuck,
+    /// No thread could be started.
+    #[error("no thread can be started")]
+    NoThread,
+}
+
+/// The number of a job.
+pub type Ticket = u64;
+
+/// A job at work.
+struct Slot {
+    ticket: Ticket,
+    owner: Owner,
+    since: Instant,
+    given_up: bool,
+}
+
+struct State<J, R> {
+    /// Jobs that wait. Owners take turns in the order of `turns`.
+    queues: FxHashMap<Owner, VecDeque<(Ticket, J)>>,
+    turns: VecDeque<Owner>,
+    /// By the number of the thread.
+    at_work: FxHashMap<u64, Slot>,
+    answers: VecDeque<(Ticket, Outcome<R>)>,
+    /// Stuck jobs by owner.
+    stuck: FxHashMap<Owner, usize>,
+    stuck_in_all: usize,
+    /// Threads that take jobs.
+    threads: usize,
+    next_thread: u64,
+    closed: bool,
+}
+
+struct Shared<J, R> {
+    state: Mutex<State<J, R>>,
+    work: Condvar,
+    answered: Condvar,
+    wake: OwnedFd,
+}
+
+/// Makes what does the jobs, on the thread that will use it.
+type Make<J, R> = dyn Fn() -> Box<dyn FnMut(J) -> R> + Send + Sync;
+
+/// A pool of threads, see the [module](self).
+pub struct Pool<J, R> {
+    name: &'static str,
+    limits: PoolLimits,
+    shared: Arc<Shared<J, R>>,
+    make: Arc<Make<J, R>>,
+    next: Ticket,
+}
+
+impl<J, R> std::fmt::Debug for Pool<J, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("name", &self.name)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
+    /// A pool without threads yet. `name` (15 bytes at most are shown) is that of
+    /// its threads; `make` runs on each of them, first of all.
+    ///
+    /// # Errors
+    /// No descriptor is left to wake the reader of answers by.
+    pub fn new(
+        name: &'static str,
+        limits: PoolLimits,
+        make: impl Fn() -> Box<dyn FnMut(J) -> R> + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        use rustix::event::{EventfdFlags, eventfd};
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self {
+            name,
+            limits,
+            shared: Arc::new(Shared {
+                state: Mutex::new(State {
+                    queues: FxHashMap::default(),
+                    turns: VecDeque::new(),
+                    at_work: FxHashMap::default(),
+                    answers: VecDeque::new(),
+                    stuck: FxHashMap::default(),
+                    stuck_in_all: 0,
+                    threads: 0,
+                    next_thread: 0,
+                    closed: false,
+                }),
+                work: Condvar::new(),
+                answered: Condvar::new(),
+                wake,
+            }),
+            make: Arc::new(make),
+            next: 0,
+        })
+    }
+
+    /// Readable when an answer has come since [`Pool::answers`] was called.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.shared.wake.as_fd()
+    }
+
+    /// Has a job done. Every job that was taken is answered, see [`Pool::answers`].
+    ///
+    /// # Errors
+    /// Why it is not taken.
+    pub fn give(&mut self, owner: Owner, job: J) -> Result<Ticket, Refused> {
+        let mut state = self.shared.lock();
+        if state.is_refused(owner, &self.limits) {
+            return Err(Refused::Stuck);
+        }
+        let needs_thread = state.threads < self.limits.threads
+            && state.waiting() + state.working() >= state.threads;
+        if needs_thread && !self.start(&mut state) && state.threads == 0 {
+            return Err(Refused::NoThread);
+        }
+        let limit = self.limits.queue;
+        let queue = state.queues.entry(owner).or_default();
+        if queue.len() >= limit {
+            return Err(Refused::Full);
+        }
+        self.next += 1;
+        queue.push_back((self.next, job));
+        if queue.len() == 1 {
+            state.turns.push_back(owner);
+        }
+        drop(state);
+        self.shared.work.notify_one();
+        Ok(self.next)
+    }
+
+    /// The answers that have come, and those to jobs that turn out to be stuck. To
+    /// be called regularly: threads that are stuck are replaced here.
+    pub fn answers(&mut self) -> Vec<(Ticket, Outcome<R>)> {
+        let mut count = [0; 8];
+        // Nothing to read is fine: only the reset matters.
+        let _ = rustix::io::read(&self.shared.wake, &mut count);
+        let mut state = self.shared.lock();
+        self.supervise(&mut state);
+        state.answers.drain(..).collect()
+    }
+
+    /// Waits for an answer until then, at most. To be followed by
+    /// [`Pool::answers`].
+    pub fn wait(&self, until: Instant) {
+        let state = self.shared.lock();
+        let left = until.saturating_duration_since(Instant::now());
+        let none = |state: &mut State<J, R>| state.answers.is_empty();
+        drop(self.shared.answered.wait_timeout_while(state, left, none));
+    }
+
+    /// Jobs that wait or are at work; those that are stuck do not count.
+    pub fn pending(&self) -> usize {
+        let state = self.shared.lock();
+        state.waiting() + state.working()
+    }
+
+    /// Jobs that are stuck now.
+    pub fn stuck(&self) -> usize {
+        self.shared.lock().stuck_in_all
+    }
+
+    /// Gives up threads whose job takes too long, and starts others.
+    fn supervise(&self, state: &mut State<J, R>) {
+        let now = Instant::now();
+        let late: Vec<u64> = state
+            .at_work
+            .iter()
+            .filter(|(_, slot)| !slot.given_up && now - slot.since > self.limits.patience)
+            .map(|(&thread, _)| thread)
+            .collect();
+        for thread in late {
+            let Some(slot) = state.at_work.get_mut(&thread) else {
+                continue;
+            };
+            slot.given_up = true;
+            let (owner, ticket) = (slot.owner, slot.ticket);
+            state.answers.push_back((ticket, Outcome::Stuck));
+            *state.stuck.entry(owner).or_default() += 1;
+            state.stuck_in_all += 1;
+            state.threads = state.threads.saturating_sub(1);
+            if state.is_refused(owner, &self.limits) {
+                // What waits behind it would only get stuck, too.
+                let waiting = state.queues.remove(&owner).unwrap_or_default();
+                let answers = waiting.into_iter().map(|(t, _)| (t, Outcome::Stuck));
+                state.answers.extend(answers);
+                state.turns.retain(|other| *other != owner);
+            }
+        }
+        let most = self.limits.stuck + RESERVE;
+        while state.threads < self.limits.threads
+            && state.waiting() > 0
+            && state.stuck_in_all < most
+        {
+            if !self.start(state) {
+                break;
+            }
+        }
+    }
+
+    /// Starts a thread.
+    fn start(&self, state: &mut State<J, R>) -> bool {
+        let (shared, make) = (Arc::clone(&self.shared), Arc::clone(&self.make));
+        state.next_thread += 1;
+        let number = state.next_thread;
+        let started = thread::Builder::new()
+            .name(self.name.to_owned())
+            .stack_size(STACK)
+            .spawn(move || work(&shared, &*make, number));
+        match started {
+            Ok(_) => state.threads += 1,
+            Err(ref error) => tracing::warn!("{}: cannot start a thread: {error}", self.name),
+        }
+        started.is_ok()
+    }
+}
+
+/// Stack of a thread: demanglers and DWARF readers recurse within bounds.
+const STACK: usize = 2 << 20;
+
+impl<J, R> Drop for Pool<J, R> {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.work.notify_all();
+    }
+}
+
+impl<J, R> Shared<J, R> {
+    /// A panic on another thread leaves the state whole: jobs run outside the lock.
+    fn lock(&self) -> MutexGuard<'_, State<J, R>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<J, R> State<J, R> {
+    fn waiting(&self) -> usize {
+        self.queues.values().map(VecDeque::len).sum()
+    }
+
+    fn working(&self) -> usize {
+        self.at_work.values().filter(|slot| !slot.given_up).count()
+    }
+
+    fn is_refused(&self, owner: Owner, limits: &PoolLimits) -> bool {
+        let own = self.stuck.get(&owner).copied().unwrap_or(0);
+        let most = match owner == Owner::ROOT {
+            true => limits.stuck + RESERVE,
+            false => limits.stuck,
+        };
+        own >= limits.stuck_of_owner || self.stuck_in_all >= most
+    }
+
+    /// The next job: owners take turns.
+    fn next(&mut self) -> Option<(Owner, Ticket, J)> {
+        let owner = self.turns.pop_front()?;
+        let queue = self.queues.get_mut(&owner)?;
+        let (ticket, job) = queue.pop_front()?;
+        if queue.is_empty() {
+            self.queues.remove(&owner);
+        } else {
+            self.turns.push_back(owner);
+        }
+        Some((owner, ticket, job))
+    }
+}
+
+/// A thread of a pool.
+fn work<J, R>(shared: &Shared<J, R>, make: &Make<J, R>, number: u64) {
+    let mut worker = make();
+    let mut state = shared.lock();
+    loop {
+        let (owner, ticket, job) = loop {
+            if state.closed {
+                return;
+            }
+            match state.next() {
+                Some(next) => break next,
+                None => {
+                    let waited = shared.work.wait(state);
+                    state = waited.unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        };
+        state.at_work.insert(
+            number,
+            Slot {
+                ticket,
+                owner,
+                since: Instant::now(),
+                given_up: false,
+            },
+        );
+        drop(state);
+        let done = catch_unwind(AssertUnwindSafe(|| worker(job)));
+        state = shared.lock();
+        let given_up = state.at_work.remove(&number).is_none_or(|s| s.given_up);
+        let failed = done.is_err();
+        let outcome = done.map_or(Outcome::Failed, Outcome::Done);
+        state.answers.push_back((ticket, outcome));
+        if given_up {
+            state.stuck_in_all = state.stuck_in_all.saturating_sub(1);
+            if let Some(stuck) = state.stuck.get_mut(&owner) {
+                *stuck -= 1;
+                if *stuck == 0 {
+                    state.stuck.remove(&owner);
+                }
+            }
+        } else if failed {
+            // What it holds may be half changed: another thread begins afresh.
+            state.threads = state.threads.saturating_sub(1);
+        }
+        shared.answered.notify_all();
+        // A full counter wakes as well.
+        let _ = rustix::io::write(&shared.wake, &1_u64.to_ne_bytes());
+        if given_up || failed {
+            return; // it was replaced
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    /// A job: a number to give back, after something was received if there is a
+    /// receiver.
+    type Job = (u32, Option<Receiver<()>>);
+
+    fn pool(limits: PoolLimits) -> Pool<Job, u32> {
+        Pool::new("test", limits, || {
+            Box::new(|(n, gate): Job| {
+                if let Some(gate) = gate {
+                    let _ = gate.recv();
+                }
+                assert_ne!(n, 13);
+                n
+            })
+        })
+        .unwrap()
+    }
+
+    fn user(uid: u32) -> Owner {
+        Owner { uid, container: 0 }
+    }
+
+    fn gated(n: u32) -> (Job, Sender<()>) {
+        let (open, gate) = channel();
+        ((n, Some(gate)), open)
+    }
+
+    /// The answers that come until there are `n`, ten seconds at most.
+    fn collect(pool: &mut Pool<Job, u32>, n: usize) -> Vec<(Ticket, String)> {
+        let end = Instant::now() + Duration::from_secs(10);
+        let mut all = Vec::new();
+        while all.len() < n && Instant::now() < end {
+            pool.wait(Instant::now() + Duration::from_millis(5));
+            let answers = pool.answers().into_iter();
+            all.extend(answers.map(|(t, o)| (t, format!("{o:?}"))));
+        }
+        all
+    }
+
+    const SHORT: PoolLimits = PoolLimits {
+        threads: 1,
+        patience: Duration::from_millis(50),
+        queue: 4,
+        stuck_of_owner: 2,
+        stuck: 3,
+    };
+
+    #[test]
+    fn a_thread_that_does_not_return_is_replaced() {
+        let mut pool = pool(SHORT);
+        let (job, open) = gated(1);
+        let stuck = pool.give(user(5), job).unwrap();
+        let behind = pool.give(user(5), (2, None)).unwrap();
+        let answers = collect(&mut pool, 2);
+        assert_eq!(answers[0], (stuck, "Stuck".into()));
+        assert_eq!(answers[1], (behind, "Done(2)".into()));
+        assert_eq!(pool.stuck(), 1);
+        open.send(()).unwrap();
+        assert_eq!(collect(&mut pool, 1), [(stuck, "Done(1)".into())]);
+        assert_eq!(pool.stuck(), 0);
+    }
+
+    #[test]
+    fn who_gets_threads_stuck_is_refused_and_others_are_not() {
+        let mut pool = pool(SHORT);
+        let mut gates = Vec::new();
+        for n in 0..2 {
+            let (job, open) = gated(n);
+            gates.push(open);
+            pool.give(user(5), job).unwrap();
+        }
+        let waiting = pool.give(user(5), (7, None)).unwrap();
+        let other = pool.give(user(6), (8, None)).unwrap();
+        let answers = collect(&mut pool, 4);
+        assert!(answers.contains(&(waiting, "Stuck".into())), "{answers:?}");
+        assert!(answers.contains(&(other, "Done(8)".into())), "{answers:?}");
+        assert_eq!(pool.give(user(5), (9, None)), Err(Refused::Stuck));
+        assert!(pool.give(user(6), (9, None)).is_ok());
+        drop(gates);
+        assert_eq!(collect(&mut pool, 3).len(), 3);
+        assert!(pool.give(user(5), (9, None)).is_ok());
+    }
+
+    #[test]
+    fn root_has_a_reserve_when_many_users_are_stuck() {
+        let mut pool = pool(SHORT);
+        let mut gates = Vec::new();
+        for uid in 10..13 {
+            let (job, open) = gated(uid);
+            gates.push(open);
+            pool.give(user(uid), job).unwrap();
+        }
+        assert_eq!(collect(&mut pool, 3).len(), 3);
+        assert_eq!(pool.give(user(20), (1, None)), Err(Refused::Stuck));
+        pool.give(Owner::ROOT, (2, None)).unwrap();
+        assert_eq!(collect(&mut pool, 1)[0].1, "Done(2)");
+    }
+
+    /// No job is late however slow the machine is.
+    const PATIENT: PoolLimits = PoolLimits {
+        patience: Duration::from_secs(60),
+        ..SHORT
+    };
+
+    #[test]
+    fn owners_take_turns() {
+        let mut pool = pool(PATIENT);
+        let (job, open) = gated(0);
+        pool.give(user(1), job).unwrap();
+        while pool.shared.lock().working() == 0 {
+            thread::yield_now();
+        }
+        for n in 1..=4 {
+            pool.give(user(1), (n, None)).unwrap();
+        }
+        assert_eq!(pool.give(user(1), (5, None)), Err(Refused::Full));
+        pool.give(user(2), (100, None)).unwrap();
+        open.send(()).unwrap();
+        let order: Vec<_> = collect(&mut pool, 6).into_iter().map(|a| a.1).collect();
+        let at = order.iter().position(|o| o == "Done(100)").unwrap();
+        assert!(at <= 2, "{order:?}");
+    }
+
+    #[test]
+    fn a_panic_is_an_answer_and_the_next_job_is_done() {
+        let mut pool = pool(PATIENT);
+        pool.give(user(1), (13, None)).unwrap();
+        pool.give(user(1), (14, None)).unwrap();
+        let answers: Vec<_> = collect(&mut pool, 2).into_iter().map(|a| a.1).collect();
+        assert_eq!(answers, ["Failed", "Done(14)"]);
+    }
+
+    #[test]
+    fn an_answer_wakes_who_polls() {
+        let mut pool = pool(SHORT);
+        pool.give(user(1), (3, None)).unwrap();
+        let fd = pool.fd().try_clone_to_owned().unwrap();
+        let mut polled = [rustix::event::PollFd::new(
+            &fd,
+            rustix::event::PollFlags::IN,
+        )];
+        let limit = rustix::event::Timespec {
+            tv_sec: 5,
+            tv_nsec: 0,
+        };
+        assert_eq!(rustix::event::poll(&mut polled, Some(&limit)), Ok(1));
+        assert_eq!(pool.answers().len(), 1);
+        assert_eq!(pool.pending(), 0);
+    }
+}
