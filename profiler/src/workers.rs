@@ -231,12 +231,14 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
     }
 
     /// Waits for an answer until then, at most. To be followed by
-    /// [`Pool::answers`].
-    pub fn wait(&self, until: Instant) {
+    /// [`Pool::answers`]. Returns whether there is one.
+    pub fn wait(&self, until: Instant) -> bool {
         let state = self.shared.lock();
         let left = until.saturating_duration_since(Instant::now());
         let none = |state: &mut State<J, R>| state.answers.is_empty();
-        drop(self.shared.answered.wait_timeout_while(state, left, none));
+        let waited = self.shared.answered.wait_timeout_while(state, left, none);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        !state.answers.is_empty()
     }
 
     /// Jobs that wait or are at work; those that are stuck do not count.

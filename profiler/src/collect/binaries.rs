@@ -1,288 +1,499 @@
-//! The mapped files as open files: opened once, when first seen, so that names
-//! and unwind data outlive the process, its mount namespace and the file's name.
+//! Which file each mapping is of, and these files, open.
+//!
+//! A file is what the kernel says that a mapping maps, opened through the mapping
+//! itself: never what has its path, nor what has its build id, for anybody can copy
+//! those. A content that several processes have is known once, if the file system
+//! shows that it is one file ([`FileStat`]); a file that could be found by its path
+//! only serves the process that called it so, and no other. A file that has changed
+//! since is another content: what was known of the old one stays.
+//!
+//! Files are opened by [`Reader`]; nothing here blocks.
 
 use super::{
     bpf::perf,
-    procfs::{self, OpenError},
+    procfs::{FileStat, OpenError},
+    reader::{Found, OpenFile, Reader},
 };
 use crate::{
-    process::{FileId, Region},
+    process::{FileId, FileTable, Region},
     profile::BuildId,
-    unwind::{PageContent, ReadAt, TextSegment, UnwindError, UnwindFile},
+    unwind::TextSegment,
     wire::{FileKey, MapEvent},
+    workers::Owner,
 };
-use rustc_hash::{FxHashMap, FxHashSet};
-use std::{cell::Cell, fs::File, io, ops::Deref, sync::Arc};
+use rustc_hash::FxHashMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-/// Most files kept open; beyond it, new ones go without names and tables.
-const MAX_OPEN: usize = 16_384;
-/// Most (device, inode) pairs whose build ids are remembered.
-const MAX_IDENTITIES: usize = 65_536;
+/// Most contents known, in all and of one user other than root. A machine with 500
+/// busy containers maps some 20,000 different files.
+const MAX_CONTENTS: usize = 65_536;
+const MAX_OF_OWNER: usize = 8192;
+/// Descriptors that are left to everything else.
+const OTHER_DESCRIPTORS: u64 = 128;
+/// Fewest and most files kept open.
+const OPEN_FILES: std::ops::RangeInclusive<u64> = 16..=16_384;
 
-/// A file shared between the unwinder and the symbolizer; read with pread, so
-/// that a file cut off under us is a short read and not a SIGBUS.
-#[derive(Clone, Debug)]
-pub struct Shared(pub Arc<File>);
-
-impl ReadAt for Shared {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        std::os::unix::fs::FileExt::read_at(&*self.0, buf, offset)
-    }
-}
-
-/// An open mapped file.
+/// What is known of a mapped file as long as something may ask for it.
+#[derive(Debug)]
 pub struct Binary {
-    /// The file.
-    pub file: Shared,
-    /// Its unwind data, `None` where it is no ELF file of this machine.
-    pub unwind: Option<NamedUnwind>,
     /// Its executable segments.
     pub text: Vec<TextSegment>,
+    /// Its unwind data, if it has any.
+    pub unwind: Option<Shape>,
+    /// On whose account it is read: who mapped it first.
+    pub owner: Owner,
+    /// As mappings of it are recorded.
+    key: FileKey,
+    /// Which file it is; the vdso has none.
+    stat: Option<FileStat>,
+    /// The file, unless it was closed because too many were open.
+    open: Option<Arc<OpenFile>>,
+    /// When it was last asked for, in looks.
+    used: u64,
+}
+
+/// The extent of a file's unwind data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Pages of text.
+    pub n_pages: u32,
+    /// Virtual address of the first.
+    pub first_page_vaddr: u64,
 }
 
 impl Binary {
-    fn new((file, unwind): Opened, path: &str) -> Self {
-        let unwind = unwind
-            .inspect_err(|error| tracing::warn!("{path}: no unwind data: {error}"))
-            .ok()
-            .map(|file| NamedUnwind::new(file, path));
-        let text = unwind.as_ref().map_or_else(Vec::new, |u| u.text().to_vec());
-        Self { file, unwind, text }
-    }
-}
-
-/// A file's unwind data that reports, once and by the file's name, what of it is
-/// not usable. Reads like the [`UnwindFile`] that it holds.
-#[derive(Debug)]
-pub struct NamedUnwind {
-    file: UnwindFile<Shared>,
-    path: String,
-    warned: Cell<bool>,
-}
-
-impl NamedUnwind {
-    fn new(file: UnwindFile<Shared>, path: &str) -> Self {
-        let named = Self {
-            file,
-            path: path.to_owned(),
-            warned: Cell::new(false),
-        };
-        named.check(None);
-        named
-    }
-
-    /// [`UnwindFile::page`]; warns at the first error or malformed entry.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn page(&self, index: u32, out: &mut Vec<u8>) -> Result<PageContent, UnwindError> {
-        let content = self.file.page(index, out);
-        self.check(content.as_ref().err());
-        content
-    }
-
-    /// Warns of an error, or of anything malformed so far, the first time.
-    fn check(&self, error: Option<&UnwindError>) {
-        let malformed = self.file.malformed() > 0;
-        if self.warned.get() || !malformed && error.is_none() {
-            return;
-        }
-        self.warned.set(true);
-        let path = &self.path;
-        match error {
-            Some(error) => tracing::warn!("{path}: unwind data not usable: {error}"),
-            None => tracing::warn!(
-                "{path}: unwind data (.eh_frame) malformed: stacks through it may be cut"
-            ),
+    fn new(file: Arc<OpenFile>, key: FileKey, stat: Option<FileStat>, owner: Owner) -> Self {
+        let unwind = file.unwind.as_ref();
+        Self {
+            text: unwind.map_or_else(Vec::new, |u| u.text().to_vec()),
+            unwind: unwind.filter(|u| u.has_unwind_data()).map(|u| Shape {
+                n_pages: u.n_pages(),
+                first_page_vaddr: u.first_page_vaddr(),
+            }),
+            owner,
+            key,
+            stat,
+            open: Some(file),
+            used: 0,
         }
     }
-}
 
-impl Deref for NamedUnwind {
-    type Target = UnwindFile<Shared>;
+    /// The file, if it is open.
+    pub fn open(&self) -> Option<&Arc<OpenFile>> {
+        self.open.as_ref()
+    }
 
-    fn deref(&self) -> &Self::Target {
-        &self.file
+    /// Its build id, as read from the file.
+    pub fn build_id(&self) -> Option<BuildId> {
+        self.key.build_id
     }
 }
 
-/// A file just opened, and what there is to unwind it by.
-type Opened = (Shared, Result<UnwindFile<Shared>, UnwindError>);
+/// What the kernel shows of a mapped file: device and inode number.
+type Place = (u64, u64);
 
-fn read(file: File) -> Opened {
-    let file = Shared(Arc::new(file));
-    let unwind = UnwindFile::open(file.clone());
-    (file, unwind)
+fn place_of(key: &FileKey) -> Place {
+    (key.device, key.inode)
 }
 
-/// Reads a file if it is the mapped one, as far as its build id tells.
-fn read_if_mapped(file: File, key: &FileKey) -> Option<Opened> {
-    let opened = read(file);
-    let found = opened.1.as_ref().ok().and_then(UnwindFile::build_id);
-    let same = match (key.build_id, found) {
-        (Some(mapped), opened) => opened == Some(mapped),
-        (None, _) => true,
-    };
-    same.then_some(opened)
-}
-
-/// All open files by handle.
-#[derive(Default)]
+/// All files, each content once. A content has a number, which is the version in the
+/// keys of its mappings.
+#[derive(Debug, Default)]
 pub struct Binaries {
-    binaries: FxHashMap<FileId, Binary>,
-    /// Build ids by (device, inode, version).
-    identities: FxHashMap<(u64, u64, u64), Option<BuildId>>,
-    failed: FxHashSet<FileId>,
+    contents: FxHashMap<u64, Binary>,
+    last: u64,
+    /// Contents by the handles of their files.
+    ids: FxHashMap<FileId, u64>,
+    /// Contents by what the kernel shows, where that names one file only.
+    by_place: FxHashMap<Place, u64>,
+    by_stat: FxHashMap<FileStat, u64>,
+    /// What a process calls so, where that says nothing of other processes.
+    of_process: FxHashMap<u32, BTreeMap<Place, FileKey>>,
+    /// Mappings whose files were asked for: the number that was given meanwhile, if
+    /// the mapping could not wait.
+    asked: FxHashMap<(u32, Place), Option<u64>>,
+    of_owner: FxHashMap<Owner, usize>,
+    open: usize,
+    most_open: usize,
+    looks: u64,
+    /// Files that could not be opened.
+    pub failed: u64,
+    /// Mappings of files beyond the limits.
+    pub refused: u64,
 }
 
 impl Binaries {
-    /// An open file.
+    /// None yet; as many are kept open as this process may.
+    pub fn new() -> Self {
+        let limit = perf::file_limit().saturating_sub(OTHER_DESCRIPTORS) / 4 * 3;
+        Self {
+            most_open: limit.clamp(*OPEN_FILES.start(), *OPEN_FILES.end()) as usize,
+            ..Self::default()
+        }
+    }
+
+    /// A file that is known.
     pub fn get(&self, id: FileId) -> Option<&Binary> {
-        self.binaries.get(&id)
+        self.contents.get(self.ids.get(&id)?)
     }
 
-    /// Completes a mapping's identity by its build id where the kernel did not
-    /// give one, so that a file is one file however it was first seen.
-    pub fn identify(&mut self, pid: u32, map: &mut MapEvent) {
-        if map.file.build_id.is_some() || Region::of(&map.file) != Region::File {
+    /// The open file of a handle, for reading it now; it counts as used.
+    pub fn opened(&mut self, id: FileId) -> Option<Arc<OpenFile>> {
+        self.looks += 1;
+        let binary = self.contents.get_mut(self.ids.get(&id)?)?;
+        binary.used = self.looks;
+        binary.open.clone()
+    }
+
+    /// Whether the file of a handle was closed, and must be asked for to be read.
+    pub fn is_closed(&self, id: FileId) -> bool {
+        self.get(id).is_some_and(|binary| binary.open.is_none())
+    }
+
+    /// Asks for the file of a mapping that will be taken in soon, if it is not known.
+    pub fn foresee(&mut self, pid: u32, map: &MapEvent, reader: &mut Reader) {
+        if Region::of(&map.file) == Region::File && self.known(pid, map).is_none() {
+            self.ask(pid, map, reader);
+        }
+    }
+
+    fn ask(&mut self, pid: u32, map: &MapEvent, reader: &mut Reader) -> bool {
+        let asked = (pid, place_of(&map.file));
+        if self.asked.contains_key(&asked) {
+            return true;
+        }
+        let taken = reader.ask_file(pid, map.clone());
+        if taken {
+            self.asked.insert(asked, None);
+        }
+        taken
+    }
+
+    /// Asks for a file that was closed, by a mapping of it.
+    pub fn reopen(&mut self, pid: u32, map: &MapEvent, reader: &mut Reader) {
+        self.ask(pid, map, reader);
+    }
+
+    /// Whether it is known which file a mapping is of, or need not be.
+    pub fn is_identified(&self, pid: u32, map: &MapEvent) -> bool {
+        Region::of(&map.file) != Region::File || self.known(pid, map).is_some()
+    }
+
+    /// Whether there may be an answer yet to which file a mapping is of.
+    pub fn is_asked(&self, pid: u32, map: &MapEvent) -> bool {
+        let asked = self.asked.get(&(pid, place_of(&map.file)));
+        asked.is_some_and(Option::is_none)
+    }
+
+    /// The key of a mapping's file, if it is known.
+    fn known(&self, pid: u32, map: &MapEvent) -> Option<&FileKey> {
+        let place = place_of(&map.file);
+        let own = self.of_process.get(&pid).and_then(|own| own.get(&place));
+        if own.is_some() {
+            return own;
+        }
+        let binary = self.contents.get(self.by_place.get(&place)?)?;
+        // As long as it is open nothing else has its numbers; and if it has changed,
+        // it must be read again.
+        let now = FileStat::cached(&binary.open.as_ref()?.file.0).ok();
+        (now == binary.stat).then_some(&binary.key)
+    }
+
+    /// Gives the mapping the key of its file, which is that of all mappings of the
+    /// same content. What is not known by now gets a key of its own.
+    pub fn identify(&mut self, pid: u32, map: &mut MapEvent, files: &mut FileTable) {
+        match Region::of(&map.file) {
+            Region::File => {}
+            Region::Vdso => {
+                map.file.version = 0;
+                return self.vdso(files.intern(&map.file));
+            }
+            Region::Anonymous | Region::Uprobes | Region::Vsyscall => {
+                map.file.version = 0;
+                return;
+            }
+        }
+        let place = place_of(&map.file);
+        if let Some(key) = self.known(pid, map) {
+            map.file = key.clone();
+        } else {
+            let number = self.number();
+            map.file.version = number;
+            map.file.build_id = None;
+            self.call(pid, place, map.file.clone());
+            if let Some(asked) = self.asked.get_mut(&(pid, place)) {
+                *asked = Some(number);
+            }
+        }
+        let id = files.intern(&map.file);
+        self.ids.insert(id, map.file.version);
+    }
+
+    fn vdso(&mut self, id: FileId) {
+        if self.ids.contains_key(&id) {
             return;
         }
-        let Some(version) = procfs::mapped_version(pid, map) else {
+        let image = perf::vdso_image();
+        let Ok(file) = image.and_then(|image| perf::memory_file(c"vdso", &image)) else {
             return;
         };
-        map.file.version = version;
-        let identity = (map.file.device, map.file.inode, version);
-        map.file.build_id = match self.identities.get(&identity) {
-            Some(&known) => known,
-            None => {
-                if self.identities.len() >= MAX_IDENTITIES {
-                    self.identities.clear();
+        let file = Arc::new(OpenFile::new(file, "[vdso]"));
+        let key = FileKey {
+            path: "[vdso]".to_owned(),
+            build_id: None,
+            device: 0,
+            inode: 0,
+            version: 0,
+        };
+        self.ids.insert(id, 0);
+        let binary = Binary::new(file, key, None, Owner::ROOT);
+        self.contents.insert(0, binary);
+    }
+
+    fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Remembers what a process means by a device and inode number.
+    fn call(&mut self, pid: u32, place: Place, key: FileKey) {
+        self.of_process.entry(pid).or_default().insert(place, key);
+    }
+
+    /// Takes in what was found behind a mapping of a process. Gives the handle of the
+    /// file if it was recorded before it was known.
+    pub fn found(
+        &mut self,
+        pid: u32,
+        map: &MapEvent,
+        found: Found,
+        reader: &mut Reader,
+    ) -> Vec<FileId> {
+        let place = place_of(&map.file);
+        let given = self.asked.remove(&(pid, place)).flatten();
+        let key = match found {
+            Found::Held(stat) => match self.by_stat.get(&stat) {
+                Some(&number) => self.shared(number, map, stat),
+                // Closed meanwhile. The next mapping asks again.
+                None => return Vec::new(),
+            },
+            Found::Opened {
+                file,
+                stat,
+                through_mapping: true,
+            } => match self.by_stat.get(&stat) {
+                Some(&number) if given.is_none() => {
+                    self.reopened(number, file, reader);
+                    self.shared(number, map, stat)
                 }
-                let opened = procfs::open_mapped(pid, map, |file| Some(read(file)));
-                let Ok((_, unwind)) = opened else { return };
-                let found = unwind.ok().and_then(|u| u.build_id());
-                self.identities.insert(identity, found);
-                found
+                _ => self.add(given, (pid, map), (file, stat), reader),
+            },
+            Found::Opened { file, stat, .. } => {
+                let number = given.unwrap_or_else(|| self.number());
+                self.insert(number, (pid, map), file, Some(stat), reader)
+            }
+            Found::Failed(error) => {
+                self.fail(&map.file.path, &error);
+                // Not asked again for each of its mappings.
+                let number = self.number();
+                Some(FileKey {
+                    version: number,
+                    build_id: None,
+                    ..map.file.clone()
+                })
             }
         };
-        if map.file.build_id.is_some() {
-            // The build id says it all, as it does where the kernel gave it.
-            map.file.version = 0;
+        let is_shared = self.by_place.get(&place) == key.as_ref().map(|k| &k.version);
+        match (given, key) {
+            (Some(number), _) => {
+                if !self.contents.contains_key(&number) {
+                    return Vec::new();
+                }
+                let ids = self.ids.iter().filter(|(_, n)| **n == number);
+                ids.map(|(&id, _)| id).collect()
+            }
+            (None, Some(key)) if !is_shared => {
+                self.call(pid, place, key);
+                Vec::new()
+            }
+            (None, _) => Vec::new(),
         }
     }
 
-    /// Opens the file of a mapping if it is not open yet.
-    pub fn open(&mut self, id: FileId, pid: u32, map: &MapEvent) {
-        if self.binaries.contains_key(&id) {
-            return;
+    /// A content that is known: gives its key to a mapping of it.
+    fn shared(&mut self, number: u64, map: &MapEvent, stat: FileStat) -> Option<FileKey> {
+        let place = place_of(&map.file);
+        if place == (stat.device, stat.inode) {
+            self.by_place.insert(place, number);
         }
-        let opened = match Region::of(&map.file) {
-            Region::Vdso => perf::vdso_image()
-                .and_then(|image| perf::memory_file(c"vdso", &image))
-                .map(read)
-                .map_err(OpenError::Io),
-            Region::File if self.binaries.len() < MAX_OPEN => {
-                procfs::open_mapped(pid, map, |file| read_if_mapped(file, &map.file))
+        let binary = self.contents.get(&number)?;
+        Some(binary.key.clone())
+    }
+
+    /// A content that was found through a mapping for the first time.
+    fn add(
+        &mut self,
+        given: Option<u64>,
+        (pid, map): (u32, &MapEvent),
+        (file, stat): (Arc<OpenFile>, FileStat),
+        reader: &mut Reader,
+    ) -> Option<FileKey> {
+        let number = given.unwrap_or_else(|| self.number());
+        let key = self.insert(number, (pid, map), file, Some(stat), reader)?;
+        // What was recorded before it was known keeps its number to itself.
+        if given.is_none() {
+            self.by_stat.insert(stat, number);
+            reader.holds(stat, true);
+            let place = place_of(&map.file);
+            if place == (stat.device, stat.inode) {
+                self.by_place.insert(place, number);
             }
-            _ => return,
+        }
+        Some(key)
+    }
+
+    /// Remembers a content; `None`: there are too many.
+    fn insert(
+        &mut self,
+        number: u64,
+        (pid, map): (u32, &MapEvent),
+        file: Arc<OpenFile>,
+        stat: Option<FileStat>,
+        reader: &mut Reader,
+    ) -> Option<FileKey> {
+        let owner = reader.owner(pid);
+        let own = self.of_owner.entry(owner).or_default();
+        if self.contents.len() >= MAX_CONTENTS || owner != Owner::ROOT && *own >= MAX_OF_OWNER {
+            self.refused += 1;
+            return None;
+        }
+        *own += 1;
+        let key = FileKey {
+            build_id: file.unwind.as_ref().and_then(|u| u.build_id()),
+            version: number,
+            ..map.file.clone()
         };
-        let path = &map.file.path;
-        match opened {
-            Ok(opened) => {
-                self.binaries.insert(id, Binary::new(opened, path));
+        self.looks += 1;
+        let binary = Binary {
+            used: self.looks,
+            ..Binary::new(file, key.clone(), stat, owner)
+        };
+        self.contents.insert(number, binary);
+        self.open += 1;
+        self.close_some(reader);
+        Some(key)
+    }
+
+    fn reopened(&mut self, number: u64, file: Arc<OpenFile>, reader: &mut Reader) {
+        self.looks += 1;
+        let Some(binary) = self.contents.get_mut(&number) else {
+            return;
+        };
+        binary.used = self.looks;
+        if binary.open.is_none() {
+            binary.open = Some(file);
+            self.open += 1;
+            if let Some(stat) = binary.stat {
+                reader.holds(stat, true);
             }
-            Err(error) => {
-                if !self.failed.insert(id) {
-                    return;
-                }
-                match error {
-                    OpenError::Replaced => tracing::warn!("{path}: {error}: not used"),
-                    OpenError::Io(_) => tracing::debug!("{path}: cannot be opened: {error}"),
-                }
-            }
+            self.close_some(reader);
         }
     }
 
-    /// Files that could not be opened.
-    pub fn failed(&self) -> u64 {
-        self.failed.len() as u64
-    }
-
-    /// Closes the files that `keep` does not want any more.
-    pub fn retain(&mut self, keep: impl Fn(FileId) -> bool) {
-        self.binaries.retain(|&id, _| keep(id));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::{fs, path::Path, process::Command};
-
-    fn compile(dir: &Path, name: &str, result: &str) {
-        let source = dir.join("a.c");
-        fs::write(
-            &source,
-            format!(
-                "#include <unistd.h>\nint main(void) {{ char c; return read(0, &c, 1) + {result}; }}"
-            ),
-        )
-        .unwrap();
-        let status = Command::new("cc")
-            .args(["-Wl,--build-id", "-o"])
-            .arg(dir.join(name))
-            .arg(&source)
-            .status()
-            .unwrap();
-        assert!(status.success());
-    }
-
-    fn build_id(path: &Path) -> Option<BuildId> {
-        read(File::open(path).unwrap()).1.unwrap().build_id()
-    }
-
-    /// The mapping of a program's text.
-    fn mapping(pid: u32, name: &str) -> MapEvent {
-        for _ in 0..1000 {
-            let maps = procfs::executable_maps(pid, pid).unwrap_or_default();
-            if let Some(map) = maps.into_iter().find(|m| m.file.path.ends_with(name)) {
-                return map;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        panic!("{name} does not run");
-    }
-
-    #[test]
-    fn the_mapped_file_is_found_when_another_has_its_name() {
-        // Opening through map_files needs CAP_CHECKPOINT_RESTORE.
-        if !rustix::process::geteuid().is_root() {
-            println!("skipped: the_mapped_file_is_found_when_another_has_its_name: needs root");
+    /// Closes files when too many are open: of whoever has most of them open, those
+    /// that were not asked for longest.
+    fn close_some(&mut self, reader: &mut Reader) {
+        if self.open <= self.most_open {
             return;
         }
-        let dir = tempfile::tempdir().unwrap();
-        compile(dir.path(), "old", "1");
-        compile(dir.path(), "new", "2");
-        let (old, new) = (dir.path().join("old"), dir.path().join("new"));
-        let id = build_id(&old);
-        assert!(id.is_some() && id != build_id(&new));
-        let mut child = Command::new(&old)
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut map = mapping(child.id(), "old");
-        // As in an MMAP2 event with a build id, which has no inode.
-        (map.file.inode, map.file.build_id) = (0, id);
-        fs::rename(&new, &old).unwrap();
-        let mut binaries = Binaries::default();
-        binaries.open(FileId(0), child.id(), &map);
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let found = binaries.get(FileId(0)).unwrap().unwind.as_ref().unwrap();
-        assert_eq!(found.build_id(), id);
-        // Without the mapping, the other file is refused.
-        binaries.open(FileId(1), child.id(), &map);
-        assert!(binaries.get(FileId(1)).is_none());
-        assert_eq!(binaries.failed(), 1);
+        let mut by_owner: BTreeMap<Owner, Vec<(u64, u64)>> = BTreeMap::new();
+        for (&number, binary) in &self.contents {
+            if binary.open.is_some() && binary.stat.is_some() {
+                let own = by_owner.entry(binary.owner).or_default();
+                own.push((binary.used, number));
+            }
+        }
+        // An eighth at a time: this looks at them all.
+        let mut surplus = self.open - self.most_open / 8 * 7;
+        while surplus > 0 {
+            let Some(most) = by_owner.values_mut().max_by_key(|own| own.len()) else {
+                return;
+            };
+            most.sort_unstable();
+            let n = most.len().div_ceil(2).min(surplus);
+            for (_, number) in most.drain(..n) {
+                self.close(number, reader);
+            }
+            surplus -= n;
+            by_owner.retain(|_, own| !own.is_empty());
+        }
+    }
+
+    fn close(&mut self, number: u64, reader: &mut Reader) {
+        if let Some(binary) = self.contents.get_mut(&number)
+            && binary.open.take().is_some()
+        {
+            self.open = self.open.saturating_sub(1);
+            if let Some(stat) = binary.stat {
+                reader.holds(stat, false);
+            }
+        }
+    }
+
+    fn fail(&mut self, path: &str, error: &OpenError) {
+        self.failed += 1;
+        match error {
+            OpenError::Replaced => tracing::warn!("{path}: {error}: not used"),
+            OpenError::Io(_) => tracing::debug!("{path}: cannot be opened: {error}"),
+        }
+    }
+
+    /// The file of a mapping does not come in time, if at all.
+    pub fn late(&mut self, pid: u32, place: (u64, u64)) {
+        // What has a number already may come all the same.
+        if self.asked.get(&(pid, place)) == Some(&None) {
+            self.asked.remove(&(pid, place));
+            self.failed += 1;
+        }
+    }
+
+    /// A process has ended or runs another program.
+    pub fn forget_process(&mut self, pid: u32) {
+        self.of_process.remove(&pid);
+    }
+
+    /// Forgets what processes called files that `lives` does not know.
+    pub fn keep_processes(&mut self, lives: impl Fn(u32) -> bool) {
+        self.of_process.retain(|&pid, _| lives(pid));
+    }
+
+    /// Forgets the files that `keep` does not want any more.
+    pub fn retain(&mut self, keep: impl Fn(FileId) -> bool, reader: &mut Reader) {
+        self.ids.retain(|&id, _| keep(id));
+        let wanted: std::collections::BTreeSet<u64> = self.ids.values().copied().collect();
+        let gone: Vec<u64> = self
+            .contents
+            .keys()
+            .copied()
+            .filter(|number| !wanted.contains(number))
+            .collect();
+        for number in gone {
+            self.close(number, reader);
+            if let Some(binary) = self.contents.remove(&number)
+                && let Some(own) = self.of_owner.get_mut(&binary.owner)
+            {
+                *own = own.saturating_sub(1);
+            }
+        }
+        let contents = &self.contents;
+        self.by_place.retain(|_, n| contents.contains_key(n));
+        self.by_stat.retain(|_, n| contents.contains_key(n));
+    }
+
+    /// Begins afresh: handles have other meanings from here on.
+    pub fn clear(&mut self, reader: &mut Reader) {
+        self.retain(|_| false, reader);
+        self.of_process.clear();
+        self.asked.clear();
     }
 }

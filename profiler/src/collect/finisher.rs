@@ -1,16 +1,17 @@
 //! Samples whose walk ended in the kernel for want of a table, finished here.
 
-use super::{binaries::Binaries, tables::Tables};
+use super::{binaries::Binaries, reader::Table, tables::Tables};
 use crate::{
     process::{FileId, ProcessTable, Region, Space},
     unwind::{
-        PageContent, address_of, lookup,
+        address_of, lookup,
         walk::{Registers, Target, finish},
     },
     wire::{Sample, StopReason},
 };
 use aiprof_common::{FLAG_EXACT, PAGE_SHIFT, PAGE_SIZE, Rule};
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 
 /// Most stack pages held for samples still to come.
 const MAX_STACK_PAGES: usize = 4096;
@@ -25,7 +26,19 @@ type Pages = Vec<(u64, Box<[u8]>)>;
 pub struct Finisher {
     stacks: FxHashMap<(u32, u64), Pages>,
     held: usize,
-    tables: FxHashMap<(FileId, u32), Option<Vec<u8>>>,
+    tables: Cache,
+}
+
+/// Pages that walks needed; `None`: they have no data.
+type Cache = FxHashMap<(FileId, u32), Option<Arc<[u8]>>>;
+
+/// What a walk lacks to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The file.
+    pub file: FileId,
+    /// The page of its table.
+    pub page: u32,
 }
 
 impl Finisher {
@@ -43,25 +56,34 @@ impl Finisher {
             .push((address, data));
     }
 
-    /// Continues the walk of a sample if its stack was sent along.
+    /// Takes in a page that a walk lacked.
+    pub fn table(&mut self, file: FileId, page: u32, table: &Table) {
+        let content = match table {
+            Table::Built(content, _) => Some(Arc::clone(content)),
+            Table::NoData => None,
+        };
+        self.tables.insert((file, page), content);
+    }
+
+    /// Continues the walk of a sample if its stack was sent along. A table that is
+    /// lacking is given back, and is wanted from `resident`: to be called again when
+    /// it is there, or with `last`, which ends the walk there.
     pub fn finish(
         &mut self,
         sample: &mut Sample,
         processes: &ProcessTable,
         binaries: &Binaries,
         resident: &mut Tables,
-    ) {
-        let Some(pages) = self.stacks.remove(&(sample.cpu, sample.time_ns)) else {
-            return;
+        last: bool,
+    ) -> Option<Missing> {
+        let whose = (sample.cpu, sample.time_ns);
+        let pages = self.stacks.remove(&whose)?;
+        let space = processes.get(sample.thread.pid).map(|p| &*p.space);
+        let space = space.filter(|space| sample.space == 0 || sample.space == space.id);
+        let Some(space) = space else {
+            self.held = self.held.saturating_sub(pages.len());
+            return None;
         };
-        self.held = self.held.saturating_sub(pages.len());
-        let Some(process) = processes.get(sample.thread.pid) else {
-            return;
-        };
-        let space = &*process.space;
-        if sample.space != 0 && sample.space != space.id {
-            return;
-        }
         if self.tables.len() > MAX_TABLE_PAGES {
             self.tables.clear();
         }
@@ -79,9 +101,19 @@ impl Finisher {
             resident,
             tables: &mut self.tables,
             pages: &pages,
+            missing: None,
         };
-        sample.stop = finish(&mut target, registers, &mut sample.user);
+        let known = sample.user.len();
+        let stop = finish(&mut target, registers, &mut sample.user);
+        if let (Some(missing), false) = (target.missing, last) {
+            sample.user.truncate(known);
+            self.stacks.insert(whose, pages);
+            return Some(missing);
+        }
+        self.held = self.held.saturating_sub(pages.len());
+        sample.stop = stop;
         sample.space = space.id;
+        None
     }
 }
 
@@ -91,8 +123,10 @@ struct Live<'a> {
     processes: &'a ProcessTable,
     binaries: &'a Binaries,
     resident: &'a mut Tables,
-    tables: &'a mut FxHashMap<(FileId, u32), Option<Vec<u8>>>,
+    tables: &'a mut Cache,
     pages: &'a Pages,
+    /// What it stopped for.
+    missing: Option<Missing>,
 }
 
 impl Target for Live<'_> {
@@ -108,29 +142,24 @@ impl Target for Live<'_> {
             Region::Uprobes => return Err(StopReason::Trampoline),
             Region::Anonymous | Region::Vsyscall => None,
         };
-        let Some((binary, unwind)) = binary.and_then(|b| Some((b, b.unwind.as_ref()?))) else {
+        let Some((binary, unwind)) = binary.and_then(|b| Some((b, b.unwind?))) else {
             return Ok(Rule::default());
         };
         let offset = address - mapping.start + mapping.file_offset;
         let relative = address_of(&binary.text, offset)
-            .and_then(|v| v.checked_sub(unwind.first_page_vaddr()))
+            .and_then(|v| v.checked_sub(unwind.first_page_vaddr))
             .ok_or(StopReason::NoMapping)?;
-        let index = u32::try_from(relative >> PAGE_SHIFT).map_err(|_| StopReason::NoMapping)?;
-        let resident = &mut *self.resident;
-        let page = self.tables.entry((mapping.file, index)).or_insert_with(|| {
-            // What this stack needed, the next one likely needs in the kernel.
-            resident.want(mapping.file, index, self.binaries);
-            let mut content = Vec::new();
-            match unwind.page(index, &mut content) {
-                Ok(PageContent::Table) => Some(content),
-                _ => None,
-            }
-        });
-        let Some(page) = page else {
+        let page = u32::try_from(relative >> PAGE_SHIFT).map_err(|_| StopReason::NoMapping)?;
+        let file = mapping.file;
+        let Some(content) = self.page(file, page) else {
+            self.missing = Some(Missing { file, page });
+            return Err(StopReason::PageAbsent);
+        };
+        let Some(page) = content else {
             return Ok(Rule::default());
         };
         let low = (relative & (PAGE_SIZE - 1)) as u16;
-        lookup(page, low).ok_or(StopReason::Unsupported)
+        lookup(&page, low).ok_or(StopReason::Unsupported)
     }
 
     fn stack(&self, address: u64) -> Option<u64> {
@@ -142,5 +171,24 @@ impl Target for Live<'_> {
             data.get((at - start) as usize..)?.get(..n)
         };
         bytes(address, 8)?.try_into().ok().map(u64::from_ne_bytes)
+    }
+}
+
+impl Live<'_> {
+    /// The table of a page, `Some(None)` if it has no data; `None`: it has to be
+    /// read first.
+    fn page(&mut self, file: FileId, page: u32) -> Option<Option<Arc<[u8]>>> {
+        let key = (file, page);
+        if let Some(known) = self.tables.get(&key) {
+            return Some(known.clone());
+        }
+        let Some(content) = self.resident.resident(file, page) else {
+            // What this stack needs, the next one likely needs in the kernel.
+            self.resident.want(file, page);
+            return None;
+        };
+        let content: Option<Arc<[u8]>> = Some(content.into());
+        self.tables.insert(key, content.clone());
+        Some(content)
     }
 }

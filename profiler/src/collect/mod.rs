@@ -51,6 +51,7 @@ pub mod probe_files;
 pub mod procfs;
 pub mod publish;
 pub mod readable;
+pub mod reader;
 pub mod runtime;
 pub mod session;
 pub mod signals;

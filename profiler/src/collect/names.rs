@@ -1,11 +1,7 @@
 //! Names for code addresses while the recording runs: a thread that looks up
 //! new addresses in batches, so that little is left to do at the end.
 
-use super::{
-    binaries::{Binaries, Shared},
-    bpf::perf,
-    procfs,
-};
+use super::{binaries::Binaries, bpf::perf, procfs, reader::Shared};
 use crate::{
     aggregate::{Code, Names},
     process::{FileId, ProcessTable},
@@ -72,6 +68,8 @@ pub struct NameService {
     names: FxHashMap<Code, Vec<SymFrame>>,
     texts: FxHashMap<u32, Vec<TextSegment>>,
     cgroups: FxHashMap<u64, Option<String>>,
+    /// Codes of files that were closed: to be asked for again once these are open.
+    closed: Vec<Code>,
 }
 
 impl NameService {
@@ -91,6 +89,7 @@ impl NameService {
             names: FxHashMap::default(),
             texts: FxHashMap::default(),
             cgroups: FxHashMap::default(),
+            closed: Vec::new(),
         })
     }
 
@@ -111,6 +110,11 @@ impl NameService {
         let sent = jobs.try_send(batch).is_ok();
         self.outstanding += usize::from(sent);
         sent
+    }
+
+    /// The codes of files that were not open when their names were asked for.
+    pub fn take_closed(&mut self) -> Vec<Code> {
+        std::mem::take(&mut self.closed)
     }
 
     /// Takes in the answers that are there.
@@ -216,6 +220,10 @@ impl NameService {
                     let Some(binary) = binaries.get(FileId(file)) else {
                         continue;
                     };
+                    if binary.open().is_none() {
+                        self.closed.push(code);
+                        continue;
+                    }
                     self.texts
                         .entry(file)
                         .or_insert_with(|| binary.text.clone());
@@ -238,10 +246,11 @@ impl NameService {
             let (Some(key), Some(binary)) = (processes.files.key(id), binaries.get(id)) else {
                 continue;
             };
+            let Some(open) = binary.open() else { continue };
             batch.files.push(FileJob {
                 path: key.path.clone().into(),
-                file: binary.file.clone(),
-                build_id: key.build_id,
+                file: open.file.clone(),
+                build_id: binary.build_id(),
                 pid: users.remove(&file).unwrap_or(0),
                 addresses,
             });

@@ -1,13 +1,20 @@
 //! Processes as /proc shows them, for those that ran before the recording.
 
-use crate::wire::{FileKey, MapEvent};
+use crate::{
+    files::{
+        kernel,
+        others::{self, RootDir},
+    },
+    wire::{FileKey, MapEvent},
+    workers::Owner,
+};
+use rustix::fs::FileType;
 use std::{
-    fs::{self, File, OpenOptions},
-    hash::{Hash, Hasher},
+    fs::File,
     io::{self, Read},
-    os::fd::AsRawFd,
-    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
-    path::PathBuf,
+    os::fd::OwnedFd,
+    os::unix::fs::FileExt,
+    path::Path,
 };
 
 /// Most bytes read of one /proc file: 65,530 mappings of 100 bytes.
@@ -20,7 +27,7 @@ const MAX_BYTES: u64 = 8 << 20;
 /// The process is gone, or may not be looked at.
 pub fn executable_maps(pid: u32, tid: u32) -> io::Result<Vec<MapEvent>> {
     let mut text = Vec::new();
-    File::open(format!("/proc/{pid}/task/{tid}/maps"))?
+    kernel::open(format!("/proc/{pid}/task/{tid}/maps"))?
         .take(MAX_BYTES)
         .read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text)
@@ -71,7 +78,7 @@ fn parse_line(line: &str) -> Option<MapEvent> {
 /// # Errors
 /// The process is gone.
 pub fn comm(pid: u32) -> io::Result<String> {
-    let mut text = fs::read(format!("/proc/{pid}/comm"))?;
+    let mut text = kernel::read(format!("/proc/{pid}/comm"))?;
     text.truncate(text.trim_ascii_end().len());
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
@@ -91,11 +98,9 @@ pub struct Stat {
 
 /// All processes there are.
 pub fn processes() -> Vec<Stat> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
+    let entries = kernel::read_dir("/proc").unwrap_or_default();
     let stat = |pid: u32| -> Option<Stat> {
-        let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        let text = kernel::read(format!("/proc/{pid}/stat")).ok()?;
         let text = String::from_utf8_lossy(&text);
         // The name is in parentheses and may hold anything, also `)`.
         let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -112,8 +117,8 @@ pub fn processes() -> Vec<Stat> {
         })
     };
     entries
-        .flatten()
-        .filter_map(|e| e.file_name().to_str()?.parse().ok())
+        .iter()
+        .filter_map(|(_, name)| name.to_str()?.parse().ok())
         .filter_map(stat)
         .collect()
 }
@@ -130,55 +135,122 @@ pub fn likely_to_run(busiest: usize) -> Vec<u32> {
 
 /// Whether threads of a process live on whose main thread has exited.
 pub fn has_other_threads(pid: u32) -> bool {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return false;
-    };
+    let threads = kernel::read_dir(format!("/proc/{pid}/task")).unwrap_or_default();
     threads
-        .flatten()
-        .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
+        .iter()
+        .filter_map(|(_, name)| name.to_str()?.parse::<u32>().ok())
         .any(|tid| tid != pid)
 }
 
 /// Whether a process still exists, in whatever state.
 pub fn exists(pid: u32) -> bool {
-    fs::exists(format!("/proc/{pid}")).unwrap_or(false)
+    kernel::exists(format!("/proc/{pid}"))
 }
 
 /// Process id in its own pid namespace, as its perf map's name has it.
 pub fn namespace_pid(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = kernel::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let ids = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
     ids.split_ascii_whitespace().last()?.parse().ok()
 }
 
-/// Opens the file behind a mapping of a process: as the process itself sees it,
-/// else through the mapping (which also finds deleted and replaced files), else
-/// from here. Only regular files: opening anything else may block or have
-/// effects. `accept` judges each by its contents; what it makes of the first one
-/// that it takes is returned.
+/// Opens the file behind a mapping of a process, see [`open_exact`]. `accept` judges
+/// it by its contents. May block for ever: not for the thread that reads the rings.
 ///
 /// # Errors
-/// [`OpenError::Replaced`] if only other files were found, else the last
-/// attempt's.
+/// As there; [`OpenError::Replaced`] if `accept` does not take it.
 pub fn open_mapped<T>(
     pid: u32,
     map: &MapEvent,
     mut accept: impl FnMut(File) -> Option<T>,
 ) -> Result<T, OpenError> {
-    let path = &map.file.path;
-    let candidates = [
-        PathBuf::from(format!("/proc/{pid}/root{path}")),
-        PathBuf::from(format!(
-            "/proc/{pid}/map_files/{:x}-{:x}",
-            map.start,
-            map.start.wrapping_add(map.len)
-        )),
-        PathBuf::from(path),
-    ];
-    let mut last = OpenError::Io(io::ErrorKind::NotFound.into());
-    for candidate in candidates {
-        let opened = open_regular(&candidate, map.file.inode)
-            .and_then(|file| accept(file).ok_or(OpenError::Replaced));
+    accept(open_exact(pid, map)?.file).ok_or(OpenError::Replaced)
+}
+
+/// Which file it is, and which content of it, as the file system tells. Comparable
+/// while one of the two is held open: then no other file has its inode number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileStat {
+    /// Device number of stat(2), as [`FileKey::device`] has it. On overlayfs and
+    /// btrfs another one than mappings show.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Time of the last change of content or attributes, which nobody can set.
+    pub changed: (i64, i64),
+}
+
+impl FileStat {
+    fn of(stat: &rustix::fs::Stat) -> Self {
+        let (major, minor) = (
+            rustix::fs::major(stat.st_dev),
+            rustix::fs::minor(stat.st_dev),
+        );
+        Self {
+            device: u64::from(major) << 32 | u64::from(minor),
+            inode: stat.st_ino,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            changed: (stat.st_ctime, stat.st_ctime_nsec as i64),
+        }
+    }
+
+    /// Of an open file as far as it is known here: without asking a server or the
+    /// process that serves a file system, so that it never blocks.
+    ///
+    /// # Errors
+    /// statx(2)'s.
+    pub fn cached(file: &File) -> io::Result<Self> {
+        use rustix::fs::{AtFlags, StatxFlags, statx};
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let wanted = StatxFlags::INO | StatxFlags::SIZE | StatxFlags::CTIME;
+        let found = statx(file, c"", flags, wanted)?;
+        Ok(Self {
+            device: u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor),
+            inode: found.stx_ino,
+            size: found.stx_size,
+            changed: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec.into()),
+        })
+    }
+}
+
+/// The file behind a mapping.
+#[derive(Debug)]
+pub struct MappedFile {
+    /// Open for reading; its first bytes are those of an ELF file.
+    pub file: File,
+    /// Which file it is.
+    pub stat: FileStat,
+    /// It was found through the mapping itself and so is the mapped file. Else by
+    /// its path: then it is what that process calls so, and may be another one.
+    pub through_mapping: bool,
+}
+
+/// Opens the file behind a mapping of a process: through the mapping, which also
+/// finds deleted and replaced files; where that is not allowed or the process has
+/// gone, by its path in the root of the process, else of this machine. Only regular
+/// files: opening anything else may have effects.
+///
+/// # Errors
+/// [`OpenError::Replaced`] if only another file was found, else why none was.
+pub fn open_exact(pid: u32, map: &MapEvent) -> Result<MappedFile, OpenError> {
+    let end = map.start.wrapping_add(map.len);
+    let through = link(pid, map.start, end).or_else(|error| {
+        // The mapping may have been cut since: by the one that begins there now.
+        let range = range_at(pid, map).ok_or(error)?;
+        link(pid, range.0, range.1)
+    });
+    let mut last = match through {
+        Ok(place) => return open_elf(place, 0, true),
+        Err(error) => OpenError::Io(error),
+    };
+    let roots = [RootDir::of_process(pid), RootDir::of_host()];
+    for root in roots.into_iter().flatten() {
+        let place = root.place(Path::new(&map.file.path));
+        let opened = place
+            .map_err(OpenError::Io)
+            .and_then(|place| open_elf(place, map.file.inode, false));
         match opened {
             Ok(found) => return Ok(found),
             // That another file was found says more than that one is missing.
@@ -189,14 +261,19 @@ pub fn open_mapped<T>(
     Err(last)
 }
 
-/// Which content the file behind a mapping has: a digest of its size and change
-/// time. `None`: it cannot be found by its path any more.
-pub fn mapped_version(pid: u32, map: &MapEvent) -> Option<u64> {
-    let meta = fs::metadata(format!("/proc/{pid}/root{}", map.file.path)).ok()?;
-    let same = map.file.inode == 0 || meta.ino() == map.file.inode;
-    let mut hasher = rustc_hash::FxHasher::default();
-    (meta.size(), meta.ctime(), meta.ctime_nsec()).hash(&mut hasher);
-    same.then(|| hasher.finish() | 1)
+/// The file of a mapping, as a place.
+fn link(pid: u32, start: u64, end: u64) -> io::Result<OwnedFd> {
+    kernel::place(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))
+}
+
+/// Where the mapping ends that covers an address now, if it is still of this file.
+fn range_at(pid: u32, map: &MapEvent) -> Option<(u64, u64)> {
+    let now = executable_maps(pid, pid).ok()?;
+    let found = now
+        .iter()
+        .find(|m| m.start <= map.start && map.start < m.start + m.len)?;
+    let same = (found.file.device, found.file.inode) == (map.file.device, map.file.inode);
+    same.then_some((found.start, found.start + found.len))
 }
 
 /// Why the file behind a mapping could not be opened.
@@ -210,26 +287,55 @@ pub enum OpenError {
     Replaced,
 }
 
-fn open_regular(path: &std::path::Path, inode: u64) -> Result<File, OpenError> {
-    // First without opening it for reading, which may block or have effects.
-    let handle = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_PATH)
-        .open(path)?;
-    let meta = handle.metadata()?;
-    if !meta.is_file() {
+/// Opens a place for reading if it is a regular ELF file. `inode`: which one it must
+/// be; 0: any.
+fn open_elf(place: OwnedFd, inode: u64, through_mapping: bool) -> Result<MappedFile, OpenError> {
+    let stat = rustix::fs::fstat(&place).map_err(io::Error::from)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(io::Error::other("not a regular file").into());
     }
-    if inode != 0 && meta.ino() != inode {
+    if inode != 0 && stat.st_ino != inode {
         return Err(OpenError::Replaced);
     }
-    let file = File::open(format!("/proc/self/fd/{}", handle.as_raw_fd()))?;
+    let file = others::reopen(&place)?;
     let mut magic = [0; 4];
     file.read_exact_at(&mut magic, 0)?;
     if &magic != b"\x7fELF" {
         return Err(io::Error::other("not an ELF file").into());
     }
-    Ok(file)
+    Ok(MappedFile {
+        file,
+        stat: FileStat::of(&stat),
+        through_mapping,
+    })
+}
+
+/// On whose account it is what a process does: its real user, and for root which
+/// container it is in. Never blocks.
+pub fn owner(pid: u32) -> Owner {
+    let status = kernel::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let uid = status
+        .lines()
+        .find_map(|l| l.strip_prefix("Uid:"))
+        .and_then(|ids| ids.split_ascii_whitespace().next()?.parse().ok());
+    // Who cannot be asked any more is nobody in particular.
+    let uid = uid.unwrap_or(u32::MAX);
+    let mounts = |pid: &str| {
+        let found = kernel::metadata(format!("/proc/{pid}/ns/mnt"));
+        found.map_or(0, |meta| std::os::unix::fs::MetadataExt::ino(&meta))
+    };
+    let container = match uid {
+        0 => mounts(&pid.to_string()),
+        _ => 0,
+    };
+    Owner {
+        uid,
+        container: if container == mounts("self") {
+            0
+        } else {
+            container
+        },
+    }
 }
 
 #[cfg(test)]

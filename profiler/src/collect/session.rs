@@ -4,6 +4,7 @@
 mod calls;
 mod devices;
 mod places;
+mod reading;
 mod result;
 
 pub use devices::AiuUse;
@@ -28,6 +29,7 @@ use super::{
     procfs,
     publish::Publisher,
     readable,
+    reader::Reader,
     runtime::{CALL_PROGRAMS, RuntimeProbes, Tally},
     tables::Tables,
 };
@@ -138,8 +140,6 @@ const NAMING: Duration = Duration::from_millis(500);
 const CLEANUP: Duration = Duration::from_secs(2);
 /// Files known from one window to the next; beyond it, all is learned anew.
 const MAX_FILES: usize = 16_384;
-/// Processes met before the sampling starts, besides those running just then.
-const BUSIEST: usize = 32;
 /// How long a record may take from its time stamp to the ring: a sampling
 /// program with all its stack pages.
 const IN_FLIGHT_NS: u64 = 1_000_000;
@@ -175,6 +175,8 @@ pub struct Session {
     tables: Tables,
     publisher: Publisher,
     finisher: Finisher,
+    reader: Reader,
+    reading: reading::Reading,
     binaries: Binaries,
     processes: ProcessTable,
     /// Processes that could not be looked at.
@@ -286,7 +288,9 @@ impl Session {
             tables,
             publisher: Publisher::default(),
             finisher: Finisher::default(),
-            binaries: Binaries::default(),
+            reader: Reader::new().map_err(CollectError::Runtime)?,
+            reading: reading::Reading::default(),
+            binaries: Binaries::new(),
             processes: ProcessTable::default(),
             absent: FxHashSet::default(),
             aggregate: match config.launches {
@@ -331,26 +335,6 @@ impl Session {
         Ok(session)
     }
 
-    /// Gets to know the processes that run right now, before they are sampled.
-    fn meet_running(&mut self) -> Result<(), CollectError> {
-        perf::prefer_this_thread();
-        let now = perf::monotonic_ns();
-        let own = std::process::id();
-        let chosen = self.filter.chosen();
-        for pid in chosen.into_iter().chain(procfs::likely_to_run(BUSIEST)) {
-            if pid != own && self.processes.get(pid).is_none() {
-                self.first_sight(pid, pid, now, "")?;
-            }
-        }
-        self.publisher.publish(
-            &mut self.bpf,
-            &mut self.tables,
-            &self.processes,
-            &self.binaries,
-        );
-        Ok(())
-    }
-
     /// Runs the readers until `stop` resolves; calls `on_progress` about four
     /// times a second.
     ///
@@ -367,7 +351,7 @@ impl Session {
             probes.look_ahead(&self.processes);
             ring.fd()
         });
-        let rings = calls.into_iter().chain([self.ring.fd()]);
+        let rings = calls.into_iter().chain([self.ring.fd(), self.reader.fd()]);
         let epoll = self.cpus.poller(rings).map_err(CollectError::Runtime)?;
         let readable = readable::watch(epoll).map_err(CollectError::Runtime)?;
         // A library that has just been mapped is to be probed soon.
@@ -413,17 +397,10 @@ impl Session {
     /// nothing more will come. Gives whether there is more to read at once.
     fn drain(&mut self, all: bool) -> Result<bool, CollectError> {
         let horizon = perf::monotonic_ns().saturating_sub(IN_FLIGHT_NS);
+        let known = self.pending.len();
         let mut undecodable = 0;
         for ring in self.cpus.rings() {
-            undecodable += ring.drain(|event| {
-                // Probes do not wait for what happened before.
-                if let (ProcessEventKind::Map(map), Some((probes, _))) =
-                    (&event.kind, &mut self.probes)
-                {
-                    probes.mapped(event.pid, map);
-                }
-                self.pending.push_back(Event::Process(event));
-            });
+            undecodable += ring.drain(|event| self.pending.push_back(Event::Process(event)));
         }
         let (pending, finisher) = (&mut self.pending, &mut self.finisher);
         let mut receive = |record: &[u8]| undecodable += receive(record, pending, finisher);
@@ -437,6 +414,7 @@ impl Session {
         if let Some(samplers) = &self.samplers {
             self.pending.extend(samplers.events());
         }
+        self.foresee(known);
         self.tell_of_probes();
         self.pending.make_contiguous().sort_by_key(Event::time_ns);
         let take_all = all || self.pending.len() > MAX_PENDING;
@@ -448,12 +426,9 @@ impl Session {
                 self.take(event)?;
             }
         }
-        self.publisher.publish(
-            &mut self.bpf,
-            &mut self.tables,
-            &self.processes,
-            &self.binaries,
-        );
+        self.take_answers();
+        self.meet_late()?;
+        self.publish();
         self.tables.maintain();
         if !all {
             self.name_late_kernels(Some(horizon))?;
@@ -501,10 +476,12 @@ impl Session {
 
     fn take_process(&mut self, mut event: ProcessEvent) -> Result<(), CollectError> {
         match &mut event.kind {
-            ProcessEventKind::Map(map) => self.binaries.identify(event.pid, map),
+            ProcessEventKind::Map(map) => self.identify(event.pid, map),
             ProcessEventKind::Snapshot { maps, .. } => {
-                maps.iter_mut()
-                    .for_each(|map| self.binaries.identify(event.pid, map));
+                let files = &mut self.processes.files;
+                for map in maps {
+                    self.binaries.identify(event.pid, map, files);
+                }
             }
             _ => {}
         }
@@ -521,15 +498,15 @@ impl Session {
             conditional.process(&event);
         }
         match &event.kind {
-            ProcessEventKind::Map(map) => self.open(event.pid, map),
             ProcessEventKind::Snapshot { maps, .. } => {
-                maps.iter().for_each(|map| self.open(event.pid, map));
                 if let Some((probes, _)) = &mut self.probes {
                     maps.iter().for_each(|map| probes.mapped(event.pid, map));
                 }
             }
             ProcessEventKind::Exit if event.pid == event.tid => {
                 self.publisher.retire(event.pid, &self.processes);
+                self.binaries.forget_process(event.pid);
+                self.reader.forget(event.pid);
             }
             _ => {}
         }
@@ -544,11 +521,6 @@ impl Session {
             }
         }
         Ok(())
-    }
-
-    fn open(&mut self, pid: u32, map: &wire::MapEvent) {
-        let id = self.processes.files.intern(&map.file);
-        self.binaries.open(id, pid, map);
     }
 
     fn take_sample(&mut self, mut sample: Sample) -> Result<(), CollectError> {
@@ -567,7 +539,7 @@ impl Session {
         let pid = sample.thread.pid;
         let known = self.processes.get(pid).is_some_and(|p| p.complete);
         if !known && !sample.user.is_empty() {
-            self.first_sight(pid, sample.thread.tid, sample.time_ns, &sample.thread.comm)?;
+            self.first_sight(pid, sample.thread.tid, sample.time_ns)?;
         }
         if let Some(process) = self.processes.get_mut(pid)
             && process.exited_ns.is_some_and(|exit| exit < sample.time_ns)
@@ -577,10 +549,6 @@ impl Session {
             process.headless = true;
             self.publisher.changed(pid);
         }
-        if sample.stop == wire::StopReason::PageAbsent {
-            self.tables
-                .miss(sample.miss_dir, sample.miss_page, &self.binaries);
-        }
         if sample.flags & aiprof_common::FLAG_FROM_ANCESTOR != 0
             || sample.stop == wire::StopReason::NoProcess
         {
@@ -589,37 +557,8 @@ impl Session {
         if !self.filter.wants(sample) {
             return Ok(false);
         }
-        self.finisher
-            .finish(sample, &self.processes, &self.binaries, &mut self.tables);
+        self.finish_walk(sample);
         Ok(true)
-    }
-
-    /// A process that ran before the recording did, or whose events were lost.
-    fn first_sight(
-        &mut self,
-        pid: u32,
-        tid: u32,
-        time_ns: u64,
-        comm: &str,
-    ) -> Result<(), CollectError> {
-        if self.absent.contains(&pid) {
-            return Ok(());
-        }
-        let maps = procfs::executable_maps(pid, tid).unwrap_or_default();
-        if maps.is_empty() {
-            if self.absent.len() >= MAX_ABSENT {
-                self.absent.clear();
-            }
-            self.absent.insert(pid);
-            return Ok(());
-        }
-        let comm = procfs::comm(pid).unwrap_or_else(|_| comm.to_owned());
-        self.take_process(ProcessEvent {
-            time_ns,
-            pid,
-            tid: pid,
-            kind: ProcessEventKind::Snapshot { comm, maps },
-        })
     }
 
     fn housekeeping(&mut self) -> Result<(), CollectError> {
@@ -631,6 +570,7 @@ impl Session {
         if self.last.cleanup.elapsed() >= CLEANUP {
             self.last.cleanup = Instant::now();
             self.absent.clear();
+            self.reading.tidy();
             let horizon = perf::monotonic_ns().saturating_sub(LINGER_NS);
             for pid in self
                 .processes
@@ -638,6 +578,9 @@ impl Session {
             {
                 self.filter.forget(pid);
             }
+            let processes = &self.processes;
+            self.binaries
+                .keep_processes(|pid| processes.get(pid).is_some());
             self.tables.forget_unused(false);
             self.follow_headless();
             if let Some((probes, _)) = &mut self.probes {

@@ -2,15 +2,22 @@
 //! pages for the text that runs, a mapping list for each address space.
 //!
 //! Pages are loaded when a sample misses them, small files wholly at once; the
-//! least recently used leave when the pool fills up.
+//! least recently used leave when the pool fills up. They are read elsewhere
+//! ([`super::reader`]): what is wanted is in [`Tables::take_wanted`], and comes back
+//! by [`Tables::store`].
+//!
+//! Equal pages are one block, whichever files they come from: a hundred containers
+//! of one image have a hundred files, and their tables once. What is equal is told
+//! by a digest of what was built, never by what a file says of itself.
 
 use super::{
-    binaries::Binaries,
+    binaries::{Binaries, Shape},
     bpf::pool::{Block, Pool},
+    reader::{Table, TableDigest},
 };
 use crate::{
     process::{FileId, FileTable, Mapping, Region, Space},
-    unwind::{PageContent, address_of},
+    unwind::address_of,
 };
 use aiprof_common::{
     DirHeader, MAP_ANON, MAP_FILE, MAP_UPROBES, MAP_VSYSCALL, MAX_MAPPINGS, MapEntry,
@@ -37,7 +44,22 @@ struct FileTables {
     dir: Block,
     n_pages: u32,
     base_page: u64,
-    pages: FxHashMap<u32, Block>,
+    pages: FxHashMap<u32, TableDigest>,
+}
+
+/// A page in the pool, and how many files have it.
+struct SharedPage {
+    block: Block,
+    files: u32,
+}
+
+/// Why a page was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    /// A sample missed it.
+    Missed,
+    /// It may be needed soon.
+    Ahead,
 }
 
 struct List {
@@ -52,7 +74,9 @@ pub struct Tables {
     files: FxHashMap<FileId, Option<FileTables>>,
     directories: FxHashMap<PoolRef, FileId>,
     lists: FxHashMap<u64, List>,
-    scratch: Vec<u8>,
+    pages: FxHashMap<TableDigest, SharedPage>,
+    wanted: Vec<(FileId, u32)>,
+    asked: FxHashMap<(FileId, u32), Wish>,
     /// Pages evicted.
     pub evicted: u64,
     /// Blocks for which there was no room.
@@ -69,7 +93,9 @@ impl Tables {
             files: FxHashMap::default(),
             directories: FxHashMap::default(),
             lists: FxHashMap::default(),
-            scratch: Vec::new(),
+            pages: FxHashMap::default(),
+            wanted: Vec::new(),
+            asked: FxHashMap::default(),
             evicted: 0,
             refused: 0,
             without_data: 0,
@@ -168,7 +194,7 @@ impl Tables {
             // next list tries again.
             let tables = self.new_file(map.file, binaries)?;
             self.files.insert(map.file, tables);
-            self.load_eagerly(map.file, binaries);
+            self.load_eagerly(map.file);
         }
         let tables = self.files.get(&map.file)?.as_ref()?;
         let text = &binaries.get(map.file)?.text;
@@ -181,12 +207,14 @@ impl Tables {
 
     /// The tables of a new file; `Some(None)`: it has no unwind data.
     fn new_file(&mut self, id: FileId, binaries: &Binaries) -> Option<Option<FileTables>> {
-        let unwind = binaries.get(id)?.unwind.as_ref();
-        let Some(unwind) = unwind.filter(|u| u.has_unwind_data()) else {
+        let Some(Shape {
+            n_pages,
+            first_page_vaddr,
+        }) = binaries.get(id)?.unwind
+        else {
             self.without_data += 1;
             return Some(None);
         };
-        let n_pages = unwind.n_pages();
         let mut content = vec![0u8; size_of::<DirHeader>()];
         let at = offset_of!(DirHeader, n_pages);
         content[at..at + 4].copy_from_slice(&n_pages.to_ne_bytes());
@@ -199,76 +227,124 @@ impl Tables {
         Some(Some(FileTables {
             dir,
             n_pages,
-            base_page: unwind.first_page_vaddr(),
+            base_page: first_page_vaddr,
             pages: FxHashMap::default(),
         }))
     }
 
-    fn load_eagerly(&mut self, id: FileId, binaries: &Binaries) {
+    fn load_eagerly(&mut self, id: FileId) {
         let Some(Some(tables)) = self.files.get(&id) else {
             return;
         };
-        if tables.n_pages > EAGER_PAGES {
+        if tables.n_pages > EAGER_PAGES || self.is_filled() {
             return;
         }
         for page in 0..tables.n_pages {
-            let (used, all) = self.pool.usage();
-            if used * 100 > all * EAGER_LIMIT {
-                return;
-            }
-            self.load(id, page, binaries);
+            self.load(id, page, Wish::Ahead);
         }
     }
 
-    /// Answers a miss that a sample reported: loads the page and its
+    /// Whether nothing more is loaded ahead.
+    fn is_filled(&self) -> bool {
+        let (used, all) = self.pool.usage();
+        used * 100 > all * EAGER_LIMIT
+    }
+
+    /// Answers a miss that a sample reported: wants the page and its
     /// neighbours, which likely run soon.
-    pub fn miss(&mut self, dir: PoolRef, page: u32, binaries: &Binaries) {
+    pub fn miss(&mut self, dir: PoolRef, page: u32) {
         let Some(&id) = self.directories.get(&dir) else {
             return;
         };
-        self.load(id, page, binaries);
+        self.load(id, page, Wish::Missed);
+        if self.is_filled() {
+            return;
+        }
         for distance in 1..=NEIGHBOURS {
-            let (used, all) = self.pool.usage();
-            if used * 100 > all * EAGER_LIMIT {
-                break;
-            }
-            self.load(id, page.wrapping_add(distance), binaries);
-            self.load(id, page.wrapping_sub(distance), binaries);
+            self.load(id, page.wrapping_add(distance), Wish::Ahead);
+            self.load(id, page.wrapping_sub(distance), Wish::Ahead);
         }
     }
 
     /// Makes a page of a mapped file resident, as after a miss.
-    pub fn want(&mut self, id: FileId, page: u32, binaries: &Binaries) {
+    pub fn want(&mut self, id: FileId, page: u32) {
         if let Some(Some(tables)) = self.files.get(&id) {
-            self.miss(tables.dir.reference, page, binaries);
+            self.miss(tables.dir.reference, page);
         }
     }
 
-    fn load(&mut self, id: FileId, page: u32, binaries: &Binaries) {
+    fn load(&mut self, id: FileId, page: u32, wish: Wish) {
+        let Some(Some(tables)) = self.files.get(&id) else {
+            return;
+        };
+        if page >= tables.n_pages || tables.pages.contains_key(&page) {
+            return;
+        }
+        let asked = self.asked.insert((id, page), wish);
+        match asked {
+            None => self.wanted.push((id, page)),
+            Some(Wish::Missed) => {
+                self.asked.insert((id, page), Wish::Missed);
+            }
+            Some(Wish::Ahead) => {}
+        }
+    }
+
+    /// The pages that are to be read, by file.
+    pub fn take_wanted(&mut self) -> Vec<(FileId, Vec<u32>)> {
+        let mut wanted = std::mem::take(&mut self.wanted);
+        wanted.sort_unstable();
+        let files = wanted.chunk_by(|a, b| a.0 == b.0);
+        files
+            .filter_map(|pages| Some((pages.first()?.0, pages.iter().map(|p| p.1).collect())))
+            .collect()
+    }
+
+    /// Pages that could not be read: the next sample that misses them asks again.
+    pub fn unread(&mut self, id: FileId, pages: &[u32]) {
+        for &page in pages {
+            self.asked.remove(&(id, page));
+        }
+    }
+
+    /// Loads a page that was read.
+    pub fn store(&mut self, id: FileId, page: u32, table: &Table) {
+        let wish = self.asked.remove(&(id, page));
+        let is_filled = self.is_filled();
         let Some(Some(tables)) = self.files.get_mut(&id) else {
             return;
         };
         if page >= tables.n_pages || tables.pages.contains_key(&page) {
             return;
         }
-        let Some(unwind) = binaries.get(id).and_then(|b| b.unwind.as_ref()) else {
-            return;
+        let slot = slot(page);
+        let Table::Built(content, digest) = table else {
+            return self.pool.write_u32(tables.dir, slot, REF_NO_DATA);
         };
-        let slot = size_of::<DirHeader>() + page as usize * size_of::<PoolRef>();
-        match unwind.page(page, &mut self.scratch) {
-            Ok(PageContent::Table) => match self.pool.store(&self.scratch) {
-                Some(block) => {
-                    self.pool.write_u32(tables.dir, slot, block.reference);
-                    tables.pages.insert(page, block);
-                }
-                None => self.refused += 1,
-            },
-            Ok(PageContent::NoData) => self.pool.write_u32(tables.dir, slot, REF_NO_DATA),
-            Err(error) => {
-                tracing::debug!("unwind table page {page} of file {}: {error}", id.0);
-                self.pool.write_u32(tables.dir, slot, REF_NO_DATA);
+        let block = match self.pages.get_mut(digest) {
+            Some(shared) => {
+                shared.files += 1;
+                shared.block
             }
-        }
+            None if wish != Some(Wish::Missed) && is_filled => return,
+            None => {
+                let Some(block) = self.pool.store(content) else {
+                    self.refused += 1;
+                    return;
+                };
+                let files = 1;
+                self.pages.insert(*digest, SharedPage { block, files });
+                block
+            }
+        };
+        self.pool.write_u32(tables.dir, slot, block.reference);
+        tables.pages.insert(page, *digest);
+    }
+
+    /// The content of a page that is in the pool.
+    pub fn resident(&self, id: FileId, page: u32) -> Option<Vec<u8>> {
+        let digest = self.files.get(&id)?.as_ref()?.pages.get(&page)?;
+        Some(self.pool.copy(self.pages.get(digest)?.block))
     }
 
     /// Makes room when the pool is nearly full: drops the pages that the
@@ -278,35 +354,53 @@ impl Tables {
         if used * 100 <= all * EVICT_ABOVE {
             return;
         }
-        let mut pages: Vec<(u32, FileId, u32, Block)> = Vec::new();
+        let mut pages: Vec<(u32, FileId, u32)> = Vec::new();
         for (&id, tables) in &self.files {
             let Some(tables) = tables else { continue };
-            for (&page, &block) in &tables.pages {
-                let used = self.pool.read_u32(block, offset_of!(PageHeader, last_used));
-                pages.push((used, id, page, block));
+            for (&page, digest) in &tables.pages {
+                let Some(shared) = self.pages.get(digest) else {
+                    continue;
+                };
+                let at = offset_of!(PageHeader, last_used);
+                pages.push((self.pool.read_u32(shared.block, at), id, page));
             }
         }
-        pages.sort_unstable_by_key(|&(used, id, page, _)| (used, id, page));
+        pages.sort_unstable();
         let mut excess = (used * 100 - all * EVICT_TO) / 100;
-        for (_, id, page, block) in pages {
+        for (_, id, page) in pages {
             if excess == 0 {
                 break;
             }
-            excess = excess.saturating_sub(block.bytes());
-            self.drop_page(id, page);
+            excess = excess.saturating_sub(self.drop_page(id, page));
             self.evicted += 1;
         }
     }
 
-    fn drop_page(&mut self, id: FileId, page: u32) {
+    /// Drops a page of a file; gives the bytes that are free now.
+    fn drop_page(&mut self, id: FileId, page: u32) -> usize {
         let Some(Some(tables)) = self.files.get_mut(&id) else {
-            return;
+            return 0;
         };
-        if let Some(block) = tables.pages.remove(&page) {
-            let slot = size_of::<DirHeader>() + page as usize * size_of::<PoolRef>();
-            self.pool.write_u32(tables.dir, slot, REF_ABSENT);
-            self.pool.release(block);
+        let Some(digest) = tables.pages.remove(&page) else {
+            return 0;
+        };
+        self.pool.write_u32(tables.dir, slot(page), REF_ABSENT);
+        self.release_page(digest)
+    }
+
+    /// One file less has a page; gives the bytes that are free now.
+    fn release_page(&mut self, digest: TableDigest) -> usize {
+        let Some(shared) = self.pages.get_mut(&digest) else {
+            return 0;
+        };
+        shared.files -= 1;
+        if shared.files > 0 {
+            return 0;
         }
+        let block = shared.block;
+        self.pages.remove(&digest);
+        self.pool.release(block);
+        block.bytes()
     }
 
     /// Drops the tables of files that no mapping list names any more, if the
@@ -332,10 +426,9 @@ impl Tables {
         for id in unused {
             if let Some(Some(tables)) = self.files.remove(&id) {
                 self.directories.remove(&tables.dir.reference);
-                tables
-                    .pages
-                    .into_values()
-                    .for_each(|block| self.pool.release(block));
+                for digest in tables.pages.into_values() {
+                    self.release_page(digest);
+                }
                 self.pool.release(tables.dir);
             }
         }
@@ -350,6 +443,11 @@ impl Tables {
     pub fn usage(&self) -> (usize, usize) {
         self.pool.usage()
     }
+}
+
+/// Where a directory has the reference of a page.
+fn slot(page: u32) -> usize {
+    size_of::<DirHeader>() + page as usize * size_of::<PoolRef>()
 }
 
 /// A mapping list as the unwinder reads it: header, starts, entries.

@@ -1,10 +1,12 @@
 //! What the kernel itself shows: /proc, /sys, /dev. Opened with all rights there
 //! are, for paths that this program makes up, never for such as a user named.
 
+use rustix::fs::{Mode, OFlags};
 use std::{
     ffi::OsString,
     fs::{self, File, Metadata},
     io::{self, Read as _},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
@@ -17,6 +19,16 @@ const MAX_BYTES: u64 = 8 << 20;
 /// open(2)'s.
 pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
     File::open(path)
+}
+
+/// Opens one as a place only (`O_PATH`): its file is not opened for reading, which may
+/// block or have effects. Links are followed.
+///
+/// # Errors
+/// open(2)'s.
+pub fn place(path: impl AsRef<Path>) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path.as_ref(), flags, Mode::empty())?)
 }
 
 /// The content, of at most 8 MiB.

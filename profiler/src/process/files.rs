@@ -1,8 +1,8 @@
 //! The files that processes map, each once.
 //!
-//! A file is identified by its build id where it has one: the same library is
-//! one file in every container, whatever device numbers its overlay mounts show.
-//! Without a build id, device, inode, version and path identify it.
+//! A file is what the kernel says is mapped: device, inode, and the number of its
+//! content. Not its build id, which anybody can copy, nor its path. Recordings made
+//! before that was so have build ids only.
 
 use crate::{profile::BuildId, wire::FileKey};
 use rustc_hash::FxHashMap;
@@ -52,8 +52,8 @@ impl Region {
 #[derive(PartialEq, Eq, Hash)]
 enum Identity {
     BuildId(BuildId),
-    /// Device, inode, version, path.
-    Inode(u64, u64, u64, String),
+    /// Device, inode, version.
+    Inode(u64, u64, u64),
     Name(String),
 }
 
@@ -68,10 +68,8 @@ impl FileTable {
     /// The handle of a file; a new one if it was not seen before.
     pub fn intern(&mut self, key: &FileKey) -> FileId {
         let identity = match key.build_id {
+            _ if key.inode != 0 => Identity::Inode(key.device, key.inode, key.version),
             Some(id) => Identity::BuildId(id),
-            None if key.inode != 0 => {
-                Identity::Inode(key.device, key.inode, key.version, key.path.clone())
-            }
             None => Identity::Name(key.path.clone()),
         };
         let next = FileId(u32::try_from(self.keys.len()).unwrap_or(u32::MAX));

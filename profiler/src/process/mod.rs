@@ -212,6 +212,25 @@ impl ProcessTable {
         pids
     }
 
+    /// Says that files became known: gives the processes that have one of them mapped,
+    /// whose mappings count as changed.
+    pub fn touch(&mut self, is_one: impl Fn(FileId) -> bool) -> Vec<u32> {
+        let mut pids: Vec<u32> = self
+            .processes
+            .iter()
+            .filter(|(_, process)| process.space.maps.iter().any(|map| is_one(map.file)))
+            .map(|(&pid, _)| pid)
+            .collect();
+        pids.sort_unstable();
+        for pid in &pids {
+            let version = self.new_version();
+            if let Some(process) = self.processes.get_mut(pid) {
+                Rc::make_mut(&mut process.space).version = version;
+            }
+        }
+        pids
+    }
+
     fn new_version(&mut self) -> u64 {
         self.next_version += 1;
         self.next_version

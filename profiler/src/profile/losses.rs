@@ -126,6 +126,9 @@ pub enum LossKind {
     /// Operations of a device that began before the last one was over: the times of
     /// its engines add up to more than the device was busy for.
     DeviceSpansOverlap,
+    /// Files, mappings and tables of other users' processes that were not read in
+    /// time, or not at all because earlier reads of theirs do not return.
+    ReadsLate,
 }
 
 impl LossKind {
@@ -188,6 +191,7 @@ impl LossKind {
             Self::DeviceUnattributed => "device samples without a launch",
             Self::DeviceCodeUnreadable => "device modules not readable",
             Self::DeviceSpansOverlap => "device operations beside others (times add up)",
+            Self::ReadsLate => "reads of others' files and processes that did not return in time",
         }
     }
 

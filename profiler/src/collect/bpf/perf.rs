@@ -2,10 +2,7 @@
 //! events (fork, exec, mmap, exit).
 
 use super::mapping::Mapping;
-use crate::{
-    profile::BuildId,
-    wire::{FileKey, MapEvent, ProcessEvent, ProcessEventKind},
-};
+use crate::wire::{FileKey, MapEvent, ProcessEvent, ProcessEventKind};
 use perf_event_open_sys::{self as sys, bindings as b};
 use std::{
     fs::File,
@@ -128,14 +125,12 @@ impl ProcessRing {
         attr.set_task(1);
         attr.set_sample_id_all(1);
         attr.set_use_clockid(1);
-        attr.set_build_id(1);
         attr.set_watermark(1);
         attr.__bindgen_anon_2.wakeup_watermark = 1;
-        // Build ids came with Linux 5.12.
-        let fd = open(&mut attr, cpu).or_else(|_| {
-            attr.set_build_id(0);
-            open(&mut attr, cpu)
-        })?;
+        // Not `build_id`: it leaves PERF_RECORD_MISC_MMAP_BUILD_ID set in the records
+        // that other events get of the same mapping (perf_event_mmap_event), and
+        // `perf record` on the whole machine aborts on those.
+        let fd = open(&mut attr, cpu)?;
         let memory = Mapping::new(fd.as_fd(), 0, (pages + 1) * PAGE, true)?;
         Ok(Self { fd, memory, pages })
     }
@@ -234,7 +229,10 @@ fn parse_record(data: &[u8]) -> Result<Option<ProcessEvent>, ()> {
     let body = &data[..id_at];
     let (pid, tid, kind) = match kind {
         b::PERF_RECORD_MMAP2 => {
-            let map = parse_mmap2(body, misc)?;
+            // Of one layout: no build ids are asked for. That the record may say
+            // otherwise (PERF_RECORD_MISC_MMAP_BUILD_ID) is what other profilers'
+            // events leave behind.
+            let map = parse_mmap2(body)?;
             (
                 u32_at(body, 8)?,
                 u32_at(body, 12)?,
@@ -277,36 +275,22 @@ fn parse_record(data: &[u8]) -> Result<Option<ProcessEvent>, ()> {
     }))
 }
 
-/// pid u32, tid u32, addr u64, len u64, pgoff u64, then {maj u32, min u32, ino
-/// u64, generation u64} or {size u8, 3 bytes, build id 20 bytes}, prot u32,
-/// flags u32, filename.
-fn parse_mmap2(body: &[u8], misc: u32) -> Result<MapEvent, ()> {
-    let path = text(body, 72)?;
-    let file = if misc & b::PERF_RECORD_MISC_MMAP_BUILD_ID != 0 {
-        let size = usize::from(*body.get(40).ok_or(())?).min(20);
-        let build_id = BuildId::new(body.get(44..44 + size).ok_or(())?);
-        FileKey {
-            path,
-            build_id,
-            device: 0,
-            inode: 0,
-            version: 0,
-        }
-    } else {
-        let device = u64::from(u32_at(body, 40)?) << 32 | u64::from(u32_at(body, 44)?);
-        FileKey {
-            path,
-            build_id: None,
-            device,
-            inode: u64_at(body, 48)?,
-            version: 0,
-        }
-    };
+/// pid u32, tid u32, addr u64, len u64, pgoff u64, maj u32, min u32, ino u64,
+/// generation u64, prot u32, flags u32, filename.
+fn parse_mmap2(body: &[u8]) -> Result<MapEvent, ()> {
+    let device = u64::from(u32_at(body, 40)?) << 32 | u64::from(u32_at(body, 44)?);
     Ok(MapEvent {
         start: u64_at(body, 16)?,
         len: u64_at(body, 24)?,
         file_offset: u64_at(body, 32)?,
-        file,
+        file: FileKey {
+            path: text(body, 72)?,
+            build_id: None,
+            device,
+            inode: u64_at(body, 48)?,
+            // The generation, until the file itself is known.
+            version: u64_at(body, 56)?,
+        },
     })
 }
 
@@ -471,6 +455,13 @@ pub fn allow_many_files() {
     }
 }
 
+/// Most files that this process may have open.
+pub fn file_limit() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile)
+        .current
+        .unwrap_or(1 << 20)
+}
+
 /// Has a process that outlives this one close descriptors. They must be the last
 /// owners of what they stand for: the copies here are closed at once.
 ///
@@ -609,35 +600,25 @@ mod tests {
     }
 
     #[test]
-    fn parses_mmap2_with_inode_and_with_build_id() {
+    fn parses_mmap2_also_beside_profilers_that_ask_for_build_ids() {
         let mut body = words(&[
-            7, 8, 0x1000, 0, 0x2000, 0, 0x3000, 0, 8, 1, 42, 0, 0, 0, 5, 2,
+            7, 8, 0x1000, 0, 0x2000, 0, 0x3000, 0, 8, 1, 42, 0, 77, 0, 5, 2,
         ]);
         body.extend(b"/lib/x.so\0\0\0\0\0\0\0");
-        let event = parse_record(&record(b::PERF_RECORD_MMAP2, 0, &body))
-            .unwrap()
-            .unwrap();
-        let ProcessEventKind::Map(map) = event.kind else {
-            panic!("no map")
-        };
-        assert_eq!(
-            (map.start, map.len, map.file_offset),
-            (0x1000, 0x2000, 0x3000)
-        );
-        assert_eq!((map.file.path.as_str(), map.file.inode), ("/lib/x.so", 42));
-        assert_eq!(map.file.device, 8 << 32 | 1);
-
-        // The union follows 8 + 32 bytes of record, of which 8 are the header.
-        body[32] = 20;
-        body[36..56].copy_from_slice(&[0xab; 20]);
-        let misc = b::PERF_RECORD_MISC_MMAP_BUILD_ID as u16;
-        let event = parse_record(&record(b::PERF_RECORD_MMAP2, misc, &body))
-            .unwrap()
-            .unwrap();
-        let ProcessEventKind::Map(map) = event.kind else {
-            panic!("no map")
-        };
-        assert_eq!(map.file.build_id, BuildId::new(&[0xab; 20]));
+        for misc in [0, b::PERF_RECORD_MISC_MMAP_BUILD_ID as u16] {
+            let event = parse_record(&record(b::PERF_RECORD_MMAP2, misc, &body))
+                .unwrap()
+                .unwrap();
+            let ProcessEventKind::Map(map) = event.kind else {
+                panic!("no map")
+            };
+            assert_eq!(
+                (map.start, map.len, map.file_offset),
+                (0x1000, 0x2000, 0x3000)
+            );
+            assert_eq!((map.file.path.as_str(), map.file.inode), ("/lib/x.so", 42));
+            assert_eq!((map.file.device, map.file.version), (8 << 32 | 1, 77));
+        }
     }
 
     #[test]

@@ -91,6 +91,14 @@ impl Pool {
         self.read_u32(block, 0)
     }
 
+    /// A copy of a block's content, as long as the block.
+    pub fn copy(&self, block: Block) -> Vec<u8> {
+        let words = (0..block.bytes()).step_by(4);
+        words
+            .flat_map(|off| self.read_u32(block, off).to_ne_bytes())
+            .collect()
+    }
+
     /// Reads the `u32` at byte `off` of a block.
     pub fn read_u32(&self, block: Block, off: usize) -> u32 {
         self.atomic(block.reference, off).load(Ordering::Acquire)

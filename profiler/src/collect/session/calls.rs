@@ -3,7 +3,7 @@
 use super::{CollectError, Session, Watcher};
 use crate::{
     collect::{
-        bpf::{CALLS, perf, probe::Link},
+        bpf::{CALLS, probe::Link},
         closing,
         config::RecordConfig,
         driver::{DriverPlan, DriverProbes},
@@ -35,19 +35,11 @@ impl Session {
         // Their first stacks must be whole already.
         let users: Vec<u32> = probes.users().collect();
         self.probes = Some((probes, ring));
-        let now = perf::monotonic_ns();
+        self.meet_all(&users)?;
         for pid in users {
-            if self.processes.get(pid).is_none() {
-                self.first_sight(pid, pid, now, "")?;
-            }
             self.publisher.changed(pid);
         }
-        self.publisher.publish(
-            &mut self.bpf,
-            &mut self.tables,
-            &self.processes,
-            &self.binaries,
-        );
+        self.publish();
         Ok(())
     }
 
@@ -91,7 +83,7 @@ impl Session {
     pub(super) fn take_call(&mut self, call: Call) -> Result<(), CollectError> {
         let known = self.processes.get(call.pid).is_some_and(|p| p.complete);
         if !known {
-            self.first_sight(call.pid, call.tid, call.time_ns, "")?;
+            self.first_sight(call.pid, call.tid, call.time_ns)?;
         }
         if let Some((probes, _)) = &mut self.probes {
             probes.called(&call, &self.processes);

@@ -3,7 +3,7 @@
 
 use super::{CollectError, Finished, MAX_FILES, Progress, SelfUsage, Session, memory_bytes};
 use crate::{
-    aggregate::build_profile,
+    aggregate::{Code, build_profile},
     collect::{
         bpf::{Bpf, perf},
         busy, closing,
@@ -42,7 +42,9 @@ impl Session {
             self.publisher.clear(&mut self.bpf, &mut self.tables);
             self.tables.forget_unused(true);
             self.finisher = Finisher::default();
-            self.binaries.retain(|_| false);
+            self.binaries.clear(&mut self.reader);
+            self.reader.begin_afresh();
+            self.reading = Default::default();
             self.processes = ProcessTable::default();
             self.aggregate.forget_files();
             if let Some((probes, _)) = &mut self.probes {
@@ -59,8 +61,8 @@ impl Session {
         used.sort_unstable();
         used.dedup();
         let tables = &self.tables;
-        self.binaries
-            .retain(|id| tables.uses(id) || used.binary_search(&id).is_ok());
+        let keep = |id| tables.uses(id) || used.binary_search(&id).is_ok();
+        self.binaries.retain(keep, &mut self.reader);
     }
 
     /// Detaches everything and returns the rest.
@@ -122,7 +124,19 @@ impl Session {
                 .inspect_err(|error| tracing::warn!("cannot start the naming thread: {error}"))
                 .ok();
         }
+        let closed = self
+            .names
+            .as_mut()
+            .map_or_else(Vec::new, NameService::take_closed);
+        for code in &closed {
+            if let Code::File { file, .. } = code {
+                self.reopen(FileId(*file));
+            }
+        }
         let Some(names) = &mut self.names else { return };
+        if !closed.is_empty() {
+            names.request(&closed, &self.processes, &self.binaries);
+        }
         let codes = self.aggregate.codes_from(self.named_codes);
         let asked = codes.len();
         if names.request(codes, &self.processes, &self.binaries) {
@@ -175,7 +189,11 @@ impl Session {
         losses.add(LossKind::RingDrops, self.bpf.count(COUNT_RING_DROPS));
         losses.add(LossKind::ProgramsMissed, Bpf::missed());
         losses.add(LossKind::TablesEvicted, self.tables.evicted);
-        losses.add(LossKind::FilesUnreadable, self.binaries.failed());
+        losses.add(
+            LossKind::FilesUnreadable,
+            self.binaries.failed + self.binaries.refused,
+        );
+        losses.add(LossKind::ReadsLate, self.reader.late);
         losses.add(LossKind::FilesNoUnwindData, self.tables.without_data);
         losses.add(LossKind::TablesRefused, self.tables.refused);
         losses.add(LossKind::Undecodable, self.undecodable);

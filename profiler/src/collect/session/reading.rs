@@ -1,0 +1,371 @@
+//! The session's part in what is read of other processes: it asks early, waits
+//! little, and takes in what comes.
+
+use super::{CollectError, MAX_ABSENT, Session};
+use crate::{
+    collect::{
+        bpf::perf,
+        finisher::Missing,
+        procfs,
+        reader::{Answer, Asked},
+    },
+    process::{FileId, Region},
+    wire::{Event, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::time::{Duration, Instant};
+
+/// Processes met before the sampling starts, besides those running just then.
+const BUSIEST: usize = 32;
+/// How long what they have mapped is waited for, and their tables.
+const FIRST_READS: Duration = Duration::from_millis(400);
+/// Most processes asked for and not yet needed.
+const MAX_MET: usize = 4096;
+
+/// What is being read.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    /// Processes that were asked for.
+    asked: FxHashSet<u32>,
+    /// Those that nothing waits for any more: taken in when they come.
+    late: FxHashSet<u32>,
+    /// Name and mappings of those that came.
+    met: FxHashMap<u32, (String, Vec<MapEvent>)>,
+    /// The table that a walk waits for.
+    lacking: Option<Missing>,
+    /// Files that were closed, and are asked for again.
+    reopening: FxHashSet<FileId>,
+}
+
+impl Reading {
+    /// Forgets what came and was not needed.
+    pub(super) fn tidy(&mut self) {
+        self.met.clear();
+        self.reopening.clear();
+        // Also those whose answer got lost: they may be asked for again.
+        self.asked.clear();
+        self.late.clear();
+    }
+}
+
+impl Session {
+    /// Gets to know the processes that run right now, before they are sampled.
+    pub(super) fn meet_running(&mut self) -> Result<(), CollectError> {
+        perf::prefer_this_thread();
+        let own = std::process::id();
+        let mut pids = self.filter.chosen();
+        pids.extend(procfs::likely_to_run(BUSIEST));
+        pids.retain(|pid| *pid != own);
+        self.meet_all(&pids)?;
+        self.publish();
+        self.settle_reads();
+        Ok(())
+    }
+
+    /// Gets to know processes that run already.
+    pub(super) fn meet_all(&mut self, pids: &[u32]) -> Result<(), CollectError> {
+        for &pid in pids {
+            if self.processes.get(pid).is_none() {
+                self.ask_process(pid, pid);
+            }
+        }
+        self.settle_reads();
+        let now = perf::monotonic_ns();
+        for &pid in pids {
+            if let Some((comm, maps)) = self.reading.met.remove(&pid) {
+                self.snapshot(pid, now, comm, maps)?;
+            } else if self.reading.asked.contains(&pid) {
+                self.reading.late.insert(pid);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for what was asked, where nothing is sampled yet.
+    fn settle_reads(&mut self) {
+        let end = Instant::now() + FIRST_READS;
+        while self.reader.wait_until(end) {
+            self.take_answers();
+        }
+        self.take_answers();
+    }
+
+    /// Brings the kernel side up to date, and has the tables read that it wants.
+    pub(super) fn publish(&mut self) {
+        self.publisher.publish(
+            &mut self.bpf,
+            &mut self.tables,
+            &self.processes,
+            &self.binaries,
+        );
+        self.read_tables();
+    }
+
+    /// Asks for what the events that were just received will need, from the event
+    /// `first` on.
+    pub(super) fn foresee(&mut self, first: usize) {
+        let pending = std::mem::take(&mut self.pending);
+        for event in pending.range(first..) {
+            match event {
+                Event::Process(event) => self.foresee_process(event),
+                Event::Sample(sample) => self.foresee_sample(sample),
+                Event::CallStack(stack) => self.foresee_sample(&stack.sample),
+                Event::Call(call) => self.ask_process(call.pid, call.tid),
+                _ => {}
+            }
+        }
+        self.pending = pending;
+        self.read_tables();
+    }
+
+    fn foresee_process(&mut self, event: &ProcessEvent) {
+        match &event.kind {
+            ProcessEventKind::Map(map) => {
+                self.binaries.foresee(event.pid, map, &mut self.reader);
+                // Probes do not wait for what happened before.
+                if let Some((probes, _)) = &mut self.probes {
+                    probes.mapped(event.pid, map);
+                }
+            }
+            ProcessEventKind::Exec { .. } | ProcessEventKind::Fork { .. } => {
+                if event.pid != event.tid {
+                    return;
+                }
+                // Another program, perhaps another user's: what was read is of the old.
+                self.binaries.forget_process(event.pid);
+                self.reader.forget(event.pid);
+                self.reading.met.remove(&event.pid);
+                self.reading.late.remove(&event.pid);
+            }
+            _ => {}
+        }
+    }
+
+    fn foresee_sample(&mut self, sample: &Sample) {
+        if sample.stop == StopReason::PageAbsent {
+            self.tables.miss(sample.miss_dir, sample.miss_page);
+        }
+        if !sample.user.is_empty() {
+            self.ask_process(sample.thread.pid, sample.thread.tid);
+        }
+    }
+
+    /// Asks for a process that is not known.
+    fn ask_process(&mut self, pid: u32, tid: u32) {
+        let reading = &mut self.reading;
+        let known = self.processes.get(pid).is_some_and(|p| p.complete);
+        if known || reading.met.contains_key(&pid) || self.absent.contains(&pid) {
+            return;
+        }
+        if reading.met.len() < MAX_MET
+            && reading.asked.insert(pid)
+            && !self.reader.ask_process(pid, tid)
+        {
+            self.reading.asked.remove(&pid);
+        }
+    }
+
+    /// Takes in a process that ran before the recording did, or whose events were
+    /// lost. What is not known in time is taken in when it comes.
+    pub(super) fn first_sight(
+        &mut self,
+        pid: u32,
+        tid: u32,
+        time_ns: u64,
+    ) -> Result<(), CollectError> {
+        if self.absent.contains(&pid) {
+            return Ok(());
+        }
+        self.ask_process(pid, tid);
+        self.until(|session| !session.reading.asked.contains(&pid));
+        if let Some((comm, maps)) = self.reading.met.remove(&pid)
+            && !maps.is_empty()
+        {
+            return self.snapshot(pid, time_ns, comm, maps);
+        }
+        if self.reading.asked.contains(&pid) {
+            self.reading.late.insert(pid);
+        }
+        if self.absent.len() >= MAX_ABSENT {
+            self.absent.clear();
+        }
+        self.absent.insert(pid);
+        Ok(())
+    }
+
+    fn snapshot(
+        &mut self,
+        pid: u32,
+        time_ns: u64,
+        comm: String,
+        maps: Vec<MapEvent>,
+    ) -> Result<(), CollectError> {
+        if maps.is_empty() {
+            return Ok(());
+        }
+        self.take_process(ProcessEvent {
+            time_ns,
+            pid,
+            tid: pid,
+            kind: ProcessEventKind::Snapshot { comm, maps },
+        })
+    }
+
+    /// Takes in the processes that came after they were needed.
+    pub(super) fn meet_late(&mut self) -> Result<(), CollectError> {
+        let reading = &mut self.reading;
+        let late = reading.late.iter().copied();
+        let come: Vec<u32> = late.filter(|pid| reading.met.contains_key(pid)).collect();
+        for pid in come {
+            self.reading.late.remove(&pid);
+            let known = self.processes.get(pid).is_some_and(|p| p.complete);
+            if let (Some((comm, maps)), false) = (self.reading.met.remove(&pid), known) {
+                self.absent.remove(&pid);
+                self.snapshot(pid, perf::monotonic_ns(), comm, maps)?;
+                self.publisher.changed(pid);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a mapping the key of its file, waiting a little for it.
+    pub(super) fn identify(&mut self, pid: u32, map: &mut MapEvent) {
+        if !self.binaries.is_identified(pid, map) {
+            self.binaries.foresee(pid, map, &mut self.reader);
+            self.until(|session| !session.binaries.is_asked(pid, map));
+        }
+        self.binaries.identify(pid, map, &mut self.processes.files);
+    }
+
+    /// Finishes the stack of a sample, waiting a little for tables that it lacks.
+    pub(super) fn finish_walk(&mut self, sample: &mut Sample) {
+        let mut last = false;
+        while let Some(missing) = self.finisher.finish(
+            sample,
+            &self.processes,
+            &self.binaries,
+            &mut self.tables,
+            last,
+        ) {
+            self.read_tables();
+            self.reading.lacking = Some(missing);
+            self.until(|session| session.reading.lacking.is_none());
+            last = self.reading.lacking.take().is_some();
+        }
+    }
+
+    /// Waits a little until something is so; `false`: it is not in time.
+    fn until(&mut self, done: impl Fn(&Self) -> bool) -> bool {
+        loop {
+            self.take_answers();
+            if done(self) {
+                return true;
+            }
+            if !self.reader.wait() {
+                return false;
+            }
+        }
+    }
+
+    /// Takes in what was read.
+    pub(super) fn take_answers(&mut self) {
+        for answer in self.reader.answers() {
+            match answer {
+                Answer::File { pid, map, found } => {
+                    let bound = self.binaries.found(pid, &map, found, &mut self.reader);
+                    self.rebind(&bound);
+                }
+                Answer::Process {
+                    pid,
+                    comm,
+                    maps,
+                    found,
+                } => {
+                    for (index, found) in found {
+                        if let Some(map) = maps.get(index) {
+                            let bound = self.binaries.found(pid, map, found, &mut self.reader);
+                            self.rebind(&bound);
+                        }
+                    }
+                    if self.reading.asked.remove(&pid) {
+                        self.reading.met.insert(pid, (comm, maps));
+                    }
+                }
+                Answer::Tables { id, pages } => {
+                    for (page, table) in &pages {
+                        self.tables.store(id, *page, table);
+                        let lacking = Missing {
+                            file: id,
+                            page: *page,
+                        };
+                        if self.reading.lacking == Some(lacking) {
+                            self.reading.lacking = None;
+                            self.finisher.table(id, *page, table);
+                        }
+                    }
+                }
+                Answer::Late(Asked::File(pid, place)) => self.binaries.late(pid, place),
+                Answer::Late(Asked::Process(pid)) => {
+                    self.reading.asked.remove(&pid);
+                    self.reading.late.remove(&pid);
+                }
+                Answer::Late(Asked::Tables(id, pages)) => self.tables.unread(id, &pages),
+            }
+        }
+    }
+
+    /// Files became known after mappings of them were published.
+    fn rebind(&mut self, ids: &[FileId]) {
+        if ids.is_empty() {
+            return;
+        }
+        for pid in self.processes.touch(|file| ids.contains(&file)) {
+            self.publisher.changed(pid);
+        }
+    }
+
+    /// Asks for the tables that are wanted.
+    fn read_tables(&mut self) {
+        for (id, pages) in self.tables.take_wanted() {
+            let owner = self.binaries.get(id).map(|binary| binary.owner);
+            let taken = match (owner, self.binaries.opened(id)) {
+                (Some(owner), Some(file)) => self.reader.ask_tables(owner, id, file, pages.clone()),
+                (Some(_), None) => {
+                    self.reopen(id);
+                    false
+                }
+                (None, _) => false,
+            };
+            if !taken {
+                self.tables.unread(id, &pages);
+            }
+        }
+    }
+
+    /// Asks for a file that was closed, where a process still has it mapped.
+    pub(super) fn reopen(&mut self, id: FileId) {
+        if !self.binaries.is_closed(id) || !self.reading.reopening.insert(id) {
+            return;
+        }
+        let Some(key) = self.processes.files.key(id) else {
+            return;
+        };
+        if Region::of(key) != Region::File {
+            return;
+        }
+        let user = self.processes.iter().find_map(|(pid, process)| {
+            let maps = &process.space.maps;
+            let map = maps.iter().find(|map| map.file == id)?;
+            process.exited_ns.is_none().then_some((pid, *map))
+        });
+        if let Some((pid, map)) = user {
+            let map = MapEvent {
+                start: map.start,
+                len: map.end - map.start,
+                file_offset: map.file_offset,
+                file: key.clone(),
+            };
+            self.binaries.reopen(pid, &map, &mut self.reader);
+        }
+    }
+}
