@@ -16,6 +16,7 @@ pub mod parallel;
 pub mod probes;
 pub mod process;
 pub mod profile;
+pub mod remote;
 pub mod symbolize;
 pub mod timeline;
 pub mod unwind;

@@ -7,9 +7,11 @@
 //! with [`Outcome::Stuck`], and an owner whose jobs got stuck is refused further
 //! ones until they return. Owners take turns, so that no queue is one user's.
 //!
-//! Threads are never joined. They end when the pool is dropped, or with the
-//! process: the waits meant here are killable.
+//! A thread that waits for a file system of another user cannot be ended, and keeps
+//! its process from ending. So what reads such has a process of its own
+//! ([`crate::remote`]), which is left behind: see [`Worker::client`].
 
+use crate::remote::{Client, Remote};
 use rustc_hash::FxHashMap;
 use std::{
     collections::VecDeque,
@@ -102,6 +104,15 @@ struct Slot {
     owner: Owner,
     since: Instant,
     given_up: bool,
+    client: Option<Arc<Client>>,
+}
+
+/// What does the jobs of a thread.
+pub struct Worker<J, R> {
+    /// Does a job; `None`: it could not.
+    pub work: Box<dyn FnMut(J) -> Option<R>>,
+    /// The process that it has do them, if it has.
+    pub client: Option<Arc<Client>>,
 }
 
 struct State<J, R> {
@@ -114,6 +125,8 @@ struct State<J, R> {
     /// Stuck jobs by owner.
     stuck: FxHashMap<Owner, usize>,
     stuck_in_all: usize,
+    /// Processes that do not come back.
+    left: Vec<(Owner, Arc<Remote>)>,
     /// Threads that take jobs.
     threads: usize,
     next_thread: u64,
@@ -128,7 +141,7 @@ struct Shared<J, R> {
 }
 
 /// Makes what does the jobs, on the thread that will use it.
-type Make<J, R> = dyn Fn() -> Box<dyn FnMut(J) -> R> + Send + Sync;
+type Make<J, R> = dyn Fn() -> Worker<J, R> + Send + Sync;
 
 /// A pool of threads, see the [module](self).
 pub struct Pool<J, R> {
@@ -159,6 +172,24 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
         limits: PoolLimits,
         make: impl Fn() -> Box<dyn FnMut(J) -> R> + Send + Sync + 'static,
     ) -> io::Result<Self> {
+        Self::of_workers(name, limits, move || {
+            let mut work = make();
+            Worker {
+                work: Box::new(move |job| Some(work(job))),
+                client: None,
+            }
+        })
+    }
+
+    /// A pool whose threads may have other processes do their jobs.
+    ///
+    /// # Errors
+    /// As [`Pool::new`].
+    pub fn of_workers(
+        name: &'static str,
+        limits: PoolLimits,
+        make: impl Fn() -> Worker<J, R> + Send + Sync + 'static,
+    ) -> io::Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self {
@@ -172,6 +203,7 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
                     answers: VecDeque::new(),
                     stuck: FxHashMap::default(),
                     stuck_in_all: 0,
+                    left: Vec::new(),
                     threads: 0,
                     next_thread: 0,
                     closed: false,
@@ -255,6 +287,10 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
     /// Gives up threads whose job takes too long, and starts others.
     fn supervise(&self, state: &mut State<J, R>) {
         let now = Instant::now();
+        let gone = state.left.extract_if(.., |(_, remote)| remote.is_gone());
+        for (owner, _) in gone.collect::<Vec<_>>() {
+            state.unstuck(owner);
+        }
         let late: Vec<u64> = state
             .at_work
             .iter()
@@ -267,9 +303,15 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
             };
             slot.given_up = true;
             let (owner, ticket) = (slot.owner, slot.ticket);
+            let client = slot.client.clone();
             state.answers.push_back((ticket, Outcome::Stuck));
             *state.stuck.entry(owner).or_default() += 1;
             state.stuck_in_all += 1;
+            match client.as_ref().map(|client| client.give_up()) {
+                Some(Some(remote)) => state.left.push((owner, remote)),
+                Some(None) => state.unstuck(owner),
+                None => {}
+            }
             state.threads = state.threads.saturating_sub(1);
             if state.is_refused(owner, &self.limits) {
                 // What waits behind it would only get stuck, too.
@@ -342,6 +384,17 @@ impl<J, R> State<J, R> {
         own >= limits.stuck_of_owner || self.stuck_in_all >= most
     }
 
+    /// A stuck job has ended.
+    fn unstuck(&mut self, owner: Owner) {
+        self.stuck_in_all = self.stuck_in_all.saturating_sub(1);
+        if let Some(stuck) = self.stuck.get_mut(&owner) {
+            *stuck -= 1;
+            if *stuck == 0 {
+                self.stuck.remove(&owner);
+            }
+        }
+    }
+
     /// The next job: owners take turns.
     fn next(&mut self) -> Option<(Owner, Ticket, J)> {
         let owner = self.turns.pop_front()?;
@@ -358,7 +411,7 @@ impl<J, R> State<J, R> {
 
 /// A thread of a pool.
 fn work<J, R>(shared: &Shared<J, R>, make: &Make<J, R>, number: u64) {
-    let mut worker = make();
+    let Worker { mut work, client } = make();
     let mut state = shared.lock();
     loop {
         let (owner, ticket, job) = loop {
@@ -380,22 +433,20 @@ fn work<J, R>(shared: &Shared<J, R>, make: &Make<J, R>, number: u64) {
                 owner,
                 since: Instant::now(),
                 given_up: false,
+                client: client.clone(),
             },
         );
         drop(state);
-        let done = catch_unwind(AssertUnwindSafe(|| worker(job)));
+        let done = catch_unwind(AssertUnwindSafe(|| work(job)));
         state = shared.lock();
         let given_up = state.at_work.remove(&number).is_none_or(|s| s.given_up);
         let failed = done.is_err();
-        let outcome = done.map_or(Outcome::Failed, Outcome::Done);
+        let outcome = done.ok().flatten().map_or(Outcome::Failed, Outcome::Done);
         state.answers.push_back((ticket, outcome));
         if given_up {
-            state.stuck_in_all = state.stuck_in_all.saturating_sub(1);
-            if let Some(stuck) = state.stuck.get_mut(&owner) {
-                *stuck -= 1;
-                if *stuck == 0 {
-                    state.stuck.remove(&owner);
-                }
+            // A process that is left behind counts until it has ended.
+            if client.is_none() {
+                state.unstuck(owner);
             }
         } else if failed {
             // What it holds may be half changed: another thread begins afresh.

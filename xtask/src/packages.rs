@@ -122,6 +122,8 @@ pub(crate) const PACKAGES: &[Package] = &[
         ["pocl-opencl-icd" "pocl" "pocl" "pocl"], "OpenCL that really computes, on the CPU"),
     package!(Test, Program("bpftrace"), ["bpftrace" "bpftrace" "bpftrace" "bpftrace"],
         "an independent counter of calls"),
+    package!(Test, Program("perf"), ["linux-perf" "perf" "perf" "perf"],
+        "a profiler that must work beside ours"),
     package!(Vm, Program("qemu-system-x86_64"),
         ["qemu-system-x86" "qemu-system-x86-core" "qemu-x86" "qemu-system-x86"], "runs other kernels"),
     package!(Vm, Program("busybox"), ["busybox-static" "busybox" "busybox-static" "busybox"],

@@ -18,7 +18,7 @@ mod profile_out;
 mod record;
 mod recording;
 mod report;
-mod screen;
+pub(crate) mod screen;
 mod stall_input;
 mod stall_sources;
 mod stalls;

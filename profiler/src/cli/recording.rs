@@ -22,6 +22,7 @@ use crate::collect::signals::BlockedSignals;
 use crate::export::Format;
 use crate::import::capture::ReplayOptions;
 use crate::profile::Profile;
+use crate::remote;
 use anyhow::{Context, Result};
 use std::io::{BufWriter, Write};
 use std::os::fd::OwnedFd;
@@ -58,6 +59,7 @@ pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
             },
         )?),
     };
+    remote::start().context("cannot start the readers")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

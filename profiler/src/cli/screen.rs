@@ -55,6 +55,9 @@ pub(crate) fn clear_progress() {
 
 /// Writes a line above the progress line.
 pub(crate) fn say(line: &str) {
+    if crate::remote::divert(line) {
+        return;
+    }
     let shown = PROGRESS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut text = String::with_capacity(line.len() + shown.len() + 8);
     if !shown.is_empty() {

@@ -179,6 +179,7 @@ pub(crate) fn run(args: &TraceArgs, verbosity: Verbosity) -> Result<u8> {
     // Signals first, then the fork, then the runtime, as in a recording.
     let signals = BlockedSignals::block().context("cannot prepare for signals")?;
     let held = held(args, as_user, &signals)?;
+    crate::remote::start().context("cannot start the readers")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

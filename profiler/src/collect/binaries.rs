@@ -12,7 +12,7 @@
 use super::{
     bpf::perf,
     procfs::{FileStat, OpenError},
-    reader::{Found, OpenFile, Reader},
+    reader::{Facts, Found, OpenFile, Reader, Shape},
 };
 use crate::{
     process::{FileId, FileTable, Region},
@@ -52,28 +52,16 @@ pub struct Binary {
     used: u64,
 }
 
-/// The extent of a file's unwind data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Pages of text.
-    pub n_pages: u32,
-    /// Virtual address of the first.
-    pub first_page_vaddr: u64,
-}
-
 impl Binary {
-    fn new(file: Arc<OpenFile>, key: FileKey, stat: Option<FileStat>, owner: Owner) -> Self {
-        let unwind = file.unwind.as_ref();
+    fn new(file: OpenFile, key: FileKey, stat: Option<FileStat>, owner: Owner) -> Self {
+        let Facts { text, unwind, .. } = file.facts.clone();
         Self {
-            text: unwind.map_or_else(Vec::new, |u| u.text().to_vec()),
-            unwind: unwind.filter(|u| u.has_unwind_data()).map(|u| Shape {
-                n_pages: u.n_pages(),
-                first_page_vaddr: u.first_page_vaddr(),
-            }),
+            text,
+            unwind,
             owner,
             key,
             stat,
-            open: Some(file),
+            open: Some(Arc::new(file)),
             used: 0,
         }
     }
@@ -237,7 +225,7 @@ impl Binaries {
         let Ok(file) = image.and_then(|image| perf::memory_file(c"vdso", &image)) else {
             return;
         };
-        let file = Arc::new(OpenFile::new(file, "[vdso]"));
+        let file = OpenFile::own(file, "[vdso]");
         let key = FileKey {
             path: "[vdso]".to_owned(),
             build_id: None,
@@ -272,18 +260,13 @@ impl Binaries {
         let place = place_of(&map.file);
         let given = self.asked.remove(&(pid, place)).flatten();
         let key = match found {
-            Found::Held(stat) => match self.by_stat.get(&stat) {
-                Some(&number) => self.shared(number, map, stat),
-                // Closed meanwhile. The next mapping asks again.
-                None => return Vec::new(),
-            },
             Found::Opened {
                 file,
                 stat,
                 through_mapping: true,
             } => match self.by_stat.get(&stat) {
                 Some(&number) if given.is_none() => {
-                    self.reopened(number, file, reader);
+                    self.reopened(number, file);
                     self.shared(number, map, stat)
                 }
                 _ => self.add(given, (pid, map), (file, stat), reader),
@@ -335,7 +318,7 @@ impl Binaries {
         &mut self,
         given: Option<u64>,
         (pid, map): (u32, &MapEvent),
-        (file, stat): (Arc<OpenFile>, FileStat),
+        (file, stat): (OpenFile, FileStat),
         reader: &mut Reader,
     ) -> Option<FileKey> {
         let number = given.unwrap_or_else(|| self.number());
@@ -343,7 +326,6 @@ impl Binaries {
         // What was recorded before it was known keeps its number to itself.
         if given.is_none() {
             self.by_stat.insert(stat, number);
-            reader.holds(stat, true);
             let place = place_of(&map.file);
             if place == (stat.device, stat.inode) {
                 self.by_place.insert(place, number);
@@ -357,7 +339,7 @@ impl Binaries {
         &mut self,
         number: u64,
         (pid, map): (u32, &MapEvent),
-        file: Arc<OpenFile>,
+        file: OpenFile,
         stat: Option<FileStat>,
         reader: &mut Reader,
     ) -> Option<FileKey> {
@@ -369,40 +351,38 @@ impl Binaries {
         }
         *own += 1;
         let key = FileKey {
-            build_id: file.unwind.as_ref().and_then(|u| u.build_id()),
+            build_id: file.facts.build_id,
             version: number,
             ..map.file.clone()
         };
         self.looks += 1;
+        let file = OpenFile { number, ..file };
         let binary = Binary {
             used: self.looks,
             ..Binary::new(file, key.clone(), stat, owner)
         };
         self.contents.insert(number, binary);
         self.open += 1;
-        self.close_some(reader);
+        self.close_some();
         Some(key)
     }
 
-    fn reopened(&mut self, number: u64, file: Arc<OpenFile>, reader: &mut Reader) {
+    fn reopened(&mut self, number: u64, file: OpenFile) {
         self.looks += 1;
         let Some(binary) = self.contents.get_mut(&number) else {
             return;
         };
         binary.used = self.looks;
         if binary.open.is_none() {
-            binary.open = Some(file);
+            binary.open = Some(Arc::new(OpenFile { number, ..file }));
             self.open += 1;
-            if let Some(stat) = binary.stat {
-                reader.holds(stat, true);
-            }
-            self.close_some(reader);
+            self.close_some();
         }
     }
 
     /// Closes files when too many are open: of whoever has most of them open, those
     /// that were not asked for longest.
-    fn close_some(&mut self, reader: &mut Reader) {
+    fn close_some(&mut self) {
         if self.open <= self.most_open {
             return;
         }
@@ -422,21 +402,18 @@ impl Binaries {
             most.sort_unstable();
             let n = most.len().div_ceil(2).min(surplus);
             for (_, number) in most.drain(..n) {
-                self.close(number, reader);
+                self.close(number);
             }
             surplus -= n;
             by_owner.retain(|_, own| !own.is_empty());
         }
     }
 
-    fn close(&mut self, number: u64, reader: &mut Reader) {
+    fn close(&mut self, number: u64) {
         if let Some(binary) = self.contents.get_mut(&number)
             && binary.open.take().is_some()
         {
             self.open = self.open.saturating_sub(1);
-            if let Some(stat) = binary.stat {
-                reader.holds(stat, false);
-            }
         }
     }
 
@@ -468,7 +445,7 @@ impl Binaries {
     }
 
     /// Forgets the files that `keep` does not want any more.
-    pub fn retain(&mut self, keep: impl Fn(FileId) -> bool, reader: &mut Reader) {
+    pub fn retain(&mut self, keep: impl Fn(FileId) -> bool) {
         self.ids.retain(|&id, _| keep(id));
         let wanted: std::collections::BTreeSet<u64> = self.ids.values().copied().collect();
         let gone: Vec<u64> = self
@@ -478,7 +455,7 @@ impl Binaries {
             .filter(|number| !wanted.contains(number))
             .collect();
         for number in gone {
-            self.close(number, reader);
+            self.close(number);
             if let Some(binary) = self.contents.remove(&number)
                 && let Some(own) = self.of_owner.get_mut(&binary.owner)
             {
@@ -491,9 +468,270 @@ impl Binaries {
     }
 
     /// Begins afresh: handles have other meanings from here on.
-    pub fn clear(&mut self, reader: &mut Reader) {
-        self.retain(|_| false, reader);
+    pub fn clear(&mut self) {
+        self.retain(|_| false);
         self.of_process.clear();
         self.asked.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::{procfs, reader::Answer};
+    use std::{
+        fs,
+        path::Path,
+        process::{Child, Command, Stdio},
+        time::{Duration, Instant},
+    };
+
+    /// A program that waits, called so, with this build id.
+    fn compile(dir: &Path, name: &str, result: u32, build_id: &str) {
+        let source = dir.join("a.c");
+        let text = format!(
+            "#include <unistd.h>\nint main(void) {{ char c; return read(0, &c, 1) + {result}; }}"
+        );
+        fs::write(&source, text).unwrap();
+        let status = Command::new("cc")
+            .arg(format!("-Wl,--build-id=0x{build_id}"))
+            .arg("-o")
+            .arg(dir.join(name))
+            .arg(&source)
+            .status()
+            .unwrap();
+        assert!(status.success());
+    }
+
+    struct Running(Child);
+
+    impl Running {
+        fn start(program: &Path) -> Self {
+            let child = Command::new(program).stdin(Stdio::piped()).spawn();
+            Self(child.unwrap())
+        }
+
+        /// The mapping of its text.
+        fn mapping(&self, name: &str) -> MapEvent {
+            let pid = self.0.id();
+            for _ in 0..1000 {
+                let maps = procfs::executable_maps(pid, pid).unwrap_or_default();
+                if let Some(map) = maps.into_iter().find(|m| m.file.path.contains(name)) {
+                    return map;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            panic!("{name} does not run");
+        }
+    }
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    struct Kit {
+        binaries: Binaries,
+        reader: Reader,
+        files: FileTable,
+    }
+
+    impl Kit {
+        fn new(most_open: usize) -> Self {
+            Self {
+                binaries: Binaries {
+                    most_open,
+                    ..Binaries::default()
+                },
+                reader: Reader::new().unwrap(),
+                files: FileTable::default(),
+            }
+        }
+
+        fn read(&mut self) {
+            let end = Instant::now() + Duration::from_secs(10);
+            while self.reader.wait_until(end) {
+                for answer in self.reader.answers() {
+                    if let Answer::File { pid, map, found } = answer {
+                        self.binaries.found(pid, &map, found, &mut self.reader);
+                    }
+                }
+            }
+        }
+
+        /// The file of the text of a process, as a recording finds it.
+        fn file(&mut self, process: &Running, name: &str) -> FileId {
+            let mut map = process.mapping(name);
+            let pid = process.0.id();
+            self.binaries.foresee(pid, &map, &mut self.reader);
+            self.read();
+            self.binaries.identify(pid, &mut map, &mut self.files);
+            self.files.intern(&map.file)
+        }
+
+        fn build_id(&self, id: FileId) -> String {
+            let binary = self.binaries.get(id).expect("the file is known");
+            binary.build_id().unwrap().to_string()
+        }
+    }
+
+    const ONE: &str = "1111111111111111111111111111111111111111";
+    const TWO: &str = "2222222222222222222222222222222222222222";
+
+    /// Opening through mappings needs CAP_CHECKPOINT_RESTORE.
+    fn is_root(test: &str) -> bool {
+        let root = rustix::process::geteuid().is_root();
+        if !root {
+            println!("skipped: {test}: needs root");
+        }
+        root
+    }
+
+    #[test]
+    fn one_file_is_known_once_and_a_false_twin_is_another() {
+        if !is_root("one_file_is_known_once_and_a_false_twin_is_another") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "true", 1, ONE);
+        compile(dir.path(), "twin", 2, ONE);
+        let mut kit = Kit::new(16);
+        let twin = Running::start(&dir.path().join("twin"));
+        let twin = kit.file(&twin, "twin");
+        let first = Running::start(&dir.path().join("true"));
+        let second = Running::start(&dir.path().join("true"));
+        let (first, second) = (kit.file(&first, "true"), kit.file(&second, "true"));
+        assert_eq!(first, second);
+        assert_ne!(first, twin);
+        assert_eq!(kit.build_id(first), kit.build_id(twin));
+        assert_eq!(kit.binaries.contents.len(), 2);
+    }
+
+    #[test]
+    fn the_mapped_file_is_found_when_another_has_its_name() {
+        if !is_root("the_mapped_file_is_found_when_another_has_its_name") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "old", 1, ONE);
+        compile(dir.path(), "new", 2, TWO);
+        let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+        let mut kit = Kit::new(16);
+        let before = Running::start(&old);
+        before.mapping("old");
+        fs::rename(&new, &old).unwrap();
+        let after = Running::start(&old);
+        let (before, after) = (kit.file(&before, "old"), kit.file(&after, "old"));
+        assert_eq!(kit.build_id(before), ONE);
+        assert_eq!(kit.build_id(after), TWO);
+    }
+
+    #[test]
+    fn what_has_changed_is_read_again_and_nothing_is_forgotten() {
+        if !is_root("what_has_changed_is_read_again_and_nothing_is_forgotten") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "tool", 1, ONE);
+        let path = dir.path().join("tool");
+        let mut kit = Kit::new(16);
+        let process = Running::start(&path);
+        let before = kit.file(&process, "tool");
+        drop(process);
+        compile(dir.path(), "other", 2, TWO);
+        // In place: the same inode.
+        let content = fs::read(dir.path().join("other")).unwrap();
+        while fs::write(&path, &content).is_err() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let process = Running::start(&path);
+        let after = kit.file(&process, "tool");
+        assert_ne!(before, after);
+        assert_eq!(kit.build_id(before), ONE);
+        assert_eq!(kit.build_id(after), TWO);
+    }
+
+    #[test]
+    fn a_file_found_by_its_path_serves_its_process_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "tool", 1, ONE);
+        let mut kit = Kit::new(16);
+        let processes = [(), ()].map(|()| Running::start(&dir.path().join("tool")));
+        let ids = processes.each_ref().map(|process| {
+            let mut map = process.mapping("tool");
+            // No mapping begins there.
+            map.start += 1 << 40;
+            let pid = process.0.id();
+            kit.binaries.foresee(pid, &map, &mut kit.reader);
+            kit.read();
+            kit.binaries.identify(pid, &mut map, &mut kit.files);
+            let again = map.file.clone();
+            kit.binaries.identify(pid, &mut map, &mut kit.files);
+            assert_eq!(map.file, again);
+            kit.files.intern(&map.file)
+        });
+        assert_ne!(ids[0], ids[1]);
+        assert!(ids.iter().all(|&id| kit.build_id(id) == ONE));
+    }
+
+    #[test]
+    fn what_is_known_too_late_keeps_the_handle_it_was_given() {
+        if !is_root("what_is_known_too_late_keeps_the_handle_it_was_given") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "tool", 1, ONE);
+        let mut kit = Kit::new(16);
+        let process = Running::start(&dir.path().join("tool"));
+        let (mut map, pid) = (process.mapping("tool"), process.0.id());
+        let asked = map.clone();
+        kit.binaries.foresee(pid, &map, &mut kit.reader);
+        kit.binaries.identify(pid, &mut map, &mut kit.files);
+        let id = kit.files.intern(&map.file);
+        assert!(kit.binaries.get(id).is_none());
+        let mut bound = Vec::new();
+        while bound.is_empty() {
+            kit.reader
+                .wait_until(Instant::now() + Duration::from_secs(10));
+            for answer in kit.reader.answers() {
+                if let Answer::File { found, .. } = answer {
+                    bound = kit.binaries.found(pid, &asked, found, &mut kit.reader);
+                }
+            }
+        }
+        assert_eq!(bound, [id]);
+        assert_eq!(kit.binaries.get(id).unwrap().text.len(), 1);
+    }
+
+    #[test]
+    fn old_files_are_closed_for_new_ones_and_can_be_opened_again() {
+        if !is_root("old_files_are_closed_for_new_ones_and_can_be_opened_again") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "p0", 1, ONE);
+        for n in 1..6 {
+            fs::copy(dir.path().join("p0"), dir.path().join(format!("p{n}"))).unwrap();
+        }
+        let mut kit = Kit::new(3);
+        let name = |n: u32| format!("p{n}");
+        let running: Vec<_> = (0..6)
+            .map(|n| Running::start(&dir.path().join(name(n))))
+            .collect();
+        let ids: Vec<_> = (0..)
+            .zip(&running)
+            .map(|(n, p)| kit.file(p, &name(n)))
+            .collect();
+        assert!(kit.binaries.open <= 3);
+        assert!(kit.binaries.is_closed(ids[0]) && !kit.binaries.is_closed(ids[5]));
+        assert!(ids.iter().all(|&id| kit.binaries.get(id).is_some()));
+        let (pid, map) = (running[0].0.id(), running[0].mapping("p0"));
+        kit.binaries.reopen(pid, &map, &mut kit.reader);
+        kit.read();
+        assert!(kit.binaries.opened(ids[0]).is_some());
+        assert_eq!(kit.file(&running[0], "p0"), ids[0]);
+        assert_eq!(kit.binaries.contents.len(), 6);
     }
 }

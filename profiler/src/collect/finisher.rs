@@ -59,7 +59,7 @@ impl Finisher {
     /// Takes in a page that a walk lacked.
     pub fn table(&mut self, file: FileId, page: u32, table: &Table) {
         let content = match table {
-            Table::Built(content, _) => Some(Arc::clone(content)),
+            Table::Built(content, _) => Some(content.as_slice().into()),
             Table::NoData => None,
         };
         self.tables.insert((file, page), content);

@@ -169,7 +169,7 @@ pub fn open_mapped<T>(
 
 /// Which file it is, and which content of it, as the file system tells. Comparable
 /// while one of the two is held open: then no other file has its inode number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct FileStat {
     /// Device number of stat(2), as [`FileKey::device`] has it. On overlayfs and
     /// btrfs another one than mappings show.

@@ -13,21 +13,22 @@ use super::{
 };
 use crate::{
     process::{FileId, Region},
-    unwind::{PageContent, ReadAt, UnwindError, UnwindFile},
+    profile::BuildId,
+    remote::{Client, Line, READER},
+    unwind::{PageContent, ReadAt, TextSegment, UnwindError, UnwindFile},
     wire::MapEvent,
-    workers::{Outcome, Owner, Pool, PoolLimits, Refused, Ticket},
+    workers::{Outcome, Owner, Pool, PoolLimits, Refused, Ticket, Worker},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::{
+    cell::Cell,
     fs::File,
     io,
     ops::Deref,
-    os::fd::BorrowedFd,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -35,8 +36,9 @@ use std::{
 const THREADS: usize = 2;
 /// How long one reading may take before its thread is given up.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Most files opened of a process that is met when it runs already.
-const MAX_FILES: usize = 1024;
+/// Most files opened of a process that is met when it runs already: they come with
+/// one message.
+const MAX_FILES: usize = 60;
 /// Most processes whose owners are remembered.
 const MAX_OWNERS: usize = 65_536;
 
@@ -54,21 +56,64 @@ impl ReadAt for Shared {
 /// A mapped file while it is open.
 #[derive(Debug)]
 pub struct OpenFile {
-    /// The file.
+    /// The file. Not to be read on the thread that reads the rings.
     pub file: Shared,
-    /// Its unwind data, `None` where it is no ELF file of this machine.
-    pub unwind: Option<NamedUnwind>,
+    /// What its headers say.
+    pub facts: Facts,
+    /// Which content it is, see [`super::binaries`]; 0 until that is decided.
+    pub number: u64,
+}
+
+/// What the headers of a file say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Its executable segments.
+    pub text: Vec<TextSegment>,
+    /// Its unwind data, if it has any.
+    pub unwind: Option<Shape>,
+    /// Its build id.
+    pub build_id: Option<BuildId>,
+}
+
+/// The extent of a file's unwind data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Pages of text.
+    pub n_pages: u32,
+    /// Virtual address of the first.
+    pub first_page_vaddr: u64,
 }
 
 impl OpenFile {
-    /// Reads the headers; `path` is for messages.
-    pub fn new(file: File, path: &str) -> Self {
+    /// A file of this program's own, whose headers are read at once.
+    pub fn own(file: File, path: &str) -> Self {
         let file = Shared(Arc::new(file));
-        let unwind = UnwindFile::open(file.clone())
-            .inspect_err(|error| tracing::warn!("{path}: no unwind data: {error}"))
-            .ok()
-            .map(|file| NamedUnwind::new(file, path));
-        Self { file, unwind }
+        Self {
+            facts: facts(open_unwind(&file, path).as_ref()),
+            file,
+            number: 0,
+        }
+    }
+}
+
+fn open_unwind(file: &Shared, path: &str) -> Option<NamedUnwind> {
+    UnwindFile::open(file.clone())
+        .inspect_err(|error| tracing::warn!("{path}: no unwind data: {error}"))
+        .ok()
+        .map(|file| NamedUnwind::new(file, path))
+}
+
+fn facts(unwind: Option<&NamedUnwind>) -> Facts {
+    let Some(unwind) = unwind else {
+        return Facts::default();
+    };
+    Facts {
+        text: unwind.text().to_vec(),
+        unwind: unwind.has_unwind_data().then(|| Shape {
+            n_pages: unwind.n_pages(),
+            first_page_vaddr: unwind.first_page_vaddr(),
+        }),
+        build_id: unwind.build_id(),
     }
 }
 
@@ -78,7 +123,7 @@ impl OpenFile {
 pub struct NamedUnwind {
     file: UnwindFile<Shared>,
     path: String,
-    warned: AtomicBool,
+    warned: Cell<bool>,
 }
 
 impl NamedUnwind {
@@ -86,7 +131,7 @@ impl NamedUnwind {
         let named = Self {
             file,
             path: path.to_owned(),
-            warned: AtomicBool::new(false),
+            warned: Cell::new(false),
         };
         named.check(None);
         named
@@ -105,7 +150,7 @@ impl NamedUnwind {
     /// Warns of an error, or of anything malformed so far, the first time.
     fn check(&self, error: Option<&UnwindError>) {
         let malformed = self.file.malformed() > 0;
-        if !malformed && error.is_none() || self.warned.swap(true, Ordering::Relaxed) {
+        if !malformed && error.is_none() || self.warned.replace(true) {
             return;
         }
         let path = &self.path;
@@ -127,28 +172,60 @@ impl Deref for NamedUnwind {
 }
 
 /// Something to read.
+#[derive(Debug, Serialize, Deserialize)]
 enum Job {
     /// The file behind a mapping of a process.
     File { pid: u32, map: MapEvent },
     /// A process, by any of its threads: its name, its mappings, their files.
     Process { pid: u32, tid: u32 },
-    /// Tables of pages of a file.
+    /// Tables of pages of a file, which comes with it.
     Tables {
-        id: FileId,
-        file: Arc<OpenFile>,
+        /// Which content: what was read of it before need not be read again.
+        number: u64,
+        /// For messages.
+        path: String,
         pages: Vec<u32>,
     },
+}
+
+/// A job, and the file that goes with it.
+struct Errand {
+    job: Job,
+    id: FileId,
+    file: Option<Arc<OpenFile>>,
+}
+
+/// What was read. Files go with it, in the order of [`Behind::Opened`].
+#[derive(Debug, Serialize, Deserialize)]
+enum Reply {
+    File(Behind),
+    Process {
+        comm: String,
+        maps: Vec<MapEvent>,
+        found: Vec<(usize, Behind)>,
+    },
+    Tables(Vec<(u32, Table)>),
+}
+
+/// What is behind a mapping.
+#[derive(Debug, Serialize, Deserialize)]
+enum Behind {
+    Opened {
+        stat: FileStat,
+        through_mapping: bool,
+        facts: Facts,
+    },
+    Replaced,
+    Failed(String),
 }
 
 /// What was found behind a mapping.
 #[derive(Debug)]
 pub enum Found {
-    /// A file that is open already, by [`Reader::holds`].
-    Held(FileStat),
     /// A file, opened.
     Opened {
         /// It.
-        file: Arc<OpenFile>,
+        file: OpenFile,
         /// Which it is.
         stat: FileStat,
         /// See [`MappedFile::through_mapping`].
@@ -159,10 +236,10 @@ pub enum Found {
 }
 
 /// A page of unwind data as the pool stores it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Table {
     /// Its bytes, and a digest of them that cannot be made to collide.
-    Built(Arc<[u8]>, TableDigest),
+    Built(Vec<u8>, TableDigest),
     /// There is no unwind data for it, or none that can be used.
     NoData,
 }
@@ -245,9 +322,7 @@ impl Budget {
 /// The threads, and what is asked of them.
 #[derive(Debug)]
 pub struct Reader {
-    pool: Pool<Job, Answer>,
-    /// Files that are open already: they need not be opened again.
-    held: Arc<Mutex<FxHashSet<FileStat>>>,
+    pool: Pool<Errand, Answer>,
     asked: FxHashMap<Ticket, Asked>,
     owners: FxHashMap<u32, Owner>,
     budget: Budget,
@@ -261,24 +336,22 @@ impl Reader {
     /// # Errors
     /// No descriptor is left.
     pub fn new() -> io::Result<Self> {
-        let held = Arc::new(Mutex::new(FxHashSet::default()));
-        let shared = Arc::clone(&held);
         let limits = PoolLimits {
             threads: THREADS,
             patience: PATIENCE,
             ..PoolLimits::default()
         };
-        let pool = Pool::new("aiprof-read", limits, move || {
-            // Started before or after this process gave up what it does not need.
-            if let Err(error) = privileges::drop_to_needed(StillToDo::default()) {
-                tracing::debug!("{error}");
+        let pool = Pool::of_workers("aiprof-read", limits, || {
+            let client = Arc::new(Client::new(READER));
+            let remote = Arc::clone(&client);
+            let mut here = None;
+            Worker {
+                work: Box::new(move |errand| run(&remote, &mut here, errand)),
+                client: Some(client),
             }
-            let held = Arc::clone(&shared);
-            Box::new(move |job| read(job, &held))
         })?;
         Ok(Self {
             pool,
-            held,
             asked: FxHashMap::default(),
             owners: FxHashMap::default(),
             budget: Budget {
@@ -312,30 +385,37 @@ impl Reader {
     pub fn ask_file(&mut self, pid: u32, map: MapEvent) -> bool {
         let asked = Asked::File(pid, (map.file.device, map.file.inode));
         let owner = self.owner(pid);
-        self.ask(owner, asked, Job::File { pid, map })
+        self.ask(owner, asked, Errand::of(Job::File { pid, map }))
     }
 
     /// Asks for a process: its name, mappings and files. `tid` is any of its live
     /// threads.
     pub fn ask_process(&mut self, pid: u32, tid: u32) -> bool {
         let owner = self.owner(pid);
-        self.ask(owner, Asked::Process(pid), Job::Process { pid, tid })
+        let job = Job::Process { pid, tid };
+        self.ask(owner, Asked::Process(pid), Errand::of(job))
     }
 
     /// Asks for tables of an open file, on somebody's account.
     pub fn ask_tables(
         &mut self,
         owner: Owner,
-        id: FileId,
+        (id, path): (FileId, &str),
         file: Arc<OpenFile>,
         pages: Vec<u32>,
     ) -> bool {
         let asked = Asked::Tables(id, pages.clone());
-        self.ask(owner, asked, Job::Tables { id, file, pages })
+        let job = Job::Tables {
+            number: file.number,
+            path: path.to_owned(),
+            pages,
+        };
+        let file = Some(file);
+        self.ask(owner, asked, Errand { job, id, file })
     }
 
-    fn ask(&mut self, owner: Owner, asked: Asked, job: Job) -> bool {
-        match self.pool.give(owner, job) {
+    fn ask(&mut self, owner: Owner, asked: Asked, errand: Errand) -> bool {
+        match self.pool.give(owner, errand) {
             Ok(ticket) => {
                 self.asked.insert(ticket, asked);
                 true
@@ -395,80 +475,200 @@ impl Reader {
     pub fn begin_afresh(&mut self) {
         self.asked.clear();
     }
+}
 
-    /// A file is held open, or not any more.
-    pub fn holds(&self, stat: FileStat, held: bool) {
-        let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held {
-            all.insert(stat);
-        } else {
-            all.remove(&stat);
+impl Errand {
+    fn of(job: Job) -> Self {
+        Self {
+            job,
+            id: FileId(0),
+            file: None,
         }
     }
 }
 
-/// Does a job, on a thread of the pool.
-fn read(job: Job, held: &Mutex<FxHashSet<FileStat>>) -> Answer {
-    match job {
-        Job::File { pid, map } => {
-            let found = find(pid, &map, held);
-            Answer::File { pid, map, found }
+/// Does an errand, on a thread of the pool: has another process do the job, or does
+/// it here where there are none, as in tests. `None`: it could not be done.
+fn run(remote: &Client, here: &mut Option<Opened>, errand: Errand) -> Option<Answer> {
+    let Errand { job, id, file } = errand;
+    let fd = file.as_ref().map(|file| file.file.0.as_fd());
+    let (reply, fds) = match remote.call(&job, fd.as_slice()) {
+        Ok(done) => done,
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+            let file = fd.map(|fd| fd.try_clone_to_owned().ok());
+            let fds = file.into_iter().flatten().collect();
+            here.get_or_insert_default().read(&job, fds)
         }
-        Job::Process { pid, tid } => {
-            let maps = procfs::executable_maps(pid, tid).unwrap_or_default();
-            let mut seen = FxHashSet::default();
-            let first = |(_, map): &(usize, &MapEvent)| {
-                let is_file = Region::of(&map.file) == Region::File;
-                is_file && seen.insert((map.file.device, map.file.inode))
-            };
-            let files = maps.iter().enumerate().filter(first).take(MAX_FILES);
-            let found = files.map(|(i, map)| (i, find(pid, map, held))).collect();
+        Err(error) => {
+            tracing::debug!("a reader has gone: {error}");
+            return None;
+        }
+    };
+    Some(answer(job, id, reply, fds))
+}
+
+/// What a reply says, with the files that came with it.
+fn answer(job: Job, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Answer {
+    let mut fds = fds.into_iter();
+    let mut found = |behind: Behind| match behind {
+        Behind::Opened {
+            stat,
+            through_mapping,
+            facts,
+        } => match fds.next() {
+            Some(fd) => Found::Opened {
+                file: OpenFile {
+                    file: Shared(Arc::new(fd.into())),
+                    facts,
+                    number: 0,
+                },
+                stat,
+                through_mapping,
+            },
+            None => Found::Failed(io::Error::other("too many open files").into()),
+        },
+        Behind::Replaced => Found::Failed(OpenError::Replaced),
+        Behind::Failed(text) => Found::Failed(io::Error::other(text).into()),
+    };
+    match (reply, job) {
+        (Reply::File(behind), Job::File { pid, map }) => Answer::File {
+            pid,
+            map,
+            found: found(behind),
+        },
+        (
+            Reply::Process {
+                comm,
+                maps,
+                found: behind,
+            },
+            Job::Process { pid, .. },
+        ) => {
+            let found = behind.into_iter().map(|(i, b)| (i, found(b))).collect();
             Answer::Process {
                 pid,
-                comm: procfs::comm(pid).unwrap_or_default(),
+                comm,
                 maps,
                 found,
             }
         }
-        Job::Tables { id, file, pages } => {
-            let built = |page| (page, build(&file, page));
-            Answer::Tables {
-                id,
-                pages: pages.into_iter().map(built).collect(),
-            }
-        }
+        (Reply::Tables(pages), _) => Answer::Tables { id, pages },
+        // No reader replies so.
+        (_, job) => Answer::Late(match job {
+            Job::File { pid, map } => Asked::File(pid, (map.file.device, map.file.inode)),
+            Job::Process { pid, .. } => Asked::Process(pid),
+            Job::Tables { pages, .. } => Asked::Tables(id, pages),
+        }),
     }
 }
 
-fn find(pid: u32, map: &MapEvent, held: &Mutex<FxHashSet<FileStat>>) -> Found {
+/// What a process of readers does: answers jobs until the line is closed.
+pub fn serve(line: &Line) {
+    if let Err(error) = privileges::drop_to_needed(StillToDo::default()) {
+        tracing::debug!("{error}");
+    }
+    let mut opened = Opened::default();
+    line.serve(|job: Job, fds| opened.read(&job, fds));
+}
+
+/// Files whose tables were asked for lately, by the number of their content.
+#[derive(Default)]
+struct Opened {
+    files: Vec<(u64, Option<NamedUnwind>)>,
+}
+
+/// Most files that a reader remembers.
+const MAX_REMEMBERED: usize = 64;
+
+impl Opened {
+    /// Does a job.
+    fn read(&mut self, job: &Job, fds: Vec<OwnedFd>) -> (Reply, Vec<OwnedFd>) {
+        let mut opened = Vec::new();
+        let reply = match job {
+            Job::File { pid, map } => Reply::File(find(*pid, map, &mut opened)),
+            Job::Process { pid, tid } => {
+                let maps = procfs::executable_maps(*pid, *tid).unwrap_or_default();
+                let mut seen = FxHashSet::default();
+                let first = |(_, map): &(usize, &MapEvent)| {
+                    let is_file = Region::of(&map.file) == Region::File;
+                    is_file && seen.insert((map.file.device, map.file.inode))
+                };
+                let files = maps.iter().enumerate().filter(first).take(MAX_FILES);
+                let mut find = |(i, map)| (i, find(*pid, map, &mut opened));
+                let found = files.map(&mut find).collect();
+                Reply::Process {
+                    comm: procfs::comm(*pid).unwrap_or_default(),
+                    maps,
+                    found,
+                }
+            }
+            Job::Tables {
+                number,
+                path,
+                pages,
+            } => {
+                let unwind = self.unwind(*number, path, fds);
+                let built = |&page: &u32| (page, build(unwind, page));
+                Reply::Tables(pages.iter().map(built).collect())
+            }
+        };
+        (reply, opened)
+    }
+
+    /// The unwind data of a content, from the file that came with the job.
+    fn unwind(&mut self, number: u64, path: &str, fds: Vec<OwnedFd>) -> Option<&NamedUnwind> {
+        let known = self.files.iter().position(|(n, _)| *n == number);
+        // The one asked for last is the last.
+        let (_, unwind) = match known.filter(|_| number != 0) {
+            Some(at) => self.files.remove(at),
+            None => {
+                let file = fds.into_iter().next().map(|fd| Shared(Arc::new(fd.into())));
+                (number, file.and_then(|file| open_unwind(&file, path)))
+            }
+        };
+        if self.files.len() >= MAX_REMEMBERED {
+            self.files.remove(0);
+        }
+        self.files.push((number, unwind));
+        self.files.last()?.1.as_ref()
+    }
+}
+
+/// Finds the file of a mapping; one that is opened is added to `opened`.
+fn find(pid: u32, map: &MapEvent, opened: &mut Vec<OwnedFd>) -> Behind {
+    if opened.len() >= MAX_FILES {
+        return Behind::Failed("too many files at once".to_owned());
+    }
     match procfs::open_exact(pid, map) {
         Ok(MappedFile {
             file,
             stat,
             through_mapping,
         }) => {
-            let held = held.lock().unwrap_or_else(PoisonError::into_inner);
-            if through_mapping && held.contains(&stat) {
-                return Found::Held(stat);
-            }
-            drop(held);
-            Found::Opened {
-                file: Arc::new(OpenFile::new(file, &map.file.path)),
+            let file = Shared(Arc::new(file));
+            let facts = facts(open_unwind(&file, &map.file.path).as_ref());
+            let Some(file) = Arc::into_inner(file.0) else {
+                return Behind::Failed("still in use".to_owned());
+            };
+            opened.push(file.into());
+            Behind::Opened {
                 stat,
                 through_mapping,
+                facts,
             }
         }
-        Err(error) => Found::Failed(error),
+        Err(OpenError::Replaced) => Behind::Replaced,
+        Err(OpenError::Io(error)) => Behind::Failed(error.to_string()),
     }
 }
 
-fn build(file: &OpenFile, page: u32) -> Table {
+fn build(unwind: Option<&NamedUnwind>, page: u32) -> Table {
     let mut content = Vec::new();
-    let built = file.unwind.as_ref().map(|u| u.page(page, &mut content));
+    let built = unwind.map(|unwind| unwind.page(page, &mut content));
     match built {
         Some(Ok(PageContent::Table)) => {
             let digest = Sha256::digest(&content).into();
-            Table::Built(content.into(), digest)
+            Table::Built(content, digest)
         }
         Some(Ok(PageContent::NoData)) | None => Table::NoData,
         Some(Err(error)) => {

@@ -39,6 +39,7 @@ use crate::{
     probes::table::Switch,
     process::ProcessTable,
     profile::{Losses, Meta, Profile},
+    remote,
     symbolize::SymbolizeOptions,
     wire::{self, Event, ProcessEvent, ProcessEventKind, Record, Sample},
 };
@@ -687,16 +688,9 @@ fn describe(config: &RecordConfig, period_ns: u64) -> Meta {
     }
 }
 
-/// Anonymous and shared resident memory of this process now. File-backed pages
-/// are the page cache's and not counted.
+/// Anonymous and shared resident memory of this process and of its readers now.
 fn memory_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let field = |name: &str| -> u64 {
-        let line = status.lines().find_map(|l| l.strip_prefix(name));
-        line.and_then(|l| l.split_ascii_whitespace().next()?.parse().ok())
-            .unwrap_or(0)
-    };
-    (field("RssAnon:") + field("RssShmem:")) * 1024
+    remote::memory_of("self") + remote::usage().memory_bytes
 }
 
 /// A control group's id, for the filter.

@@ -11,9 +11,9 @@
 //! by a digest of what was built, never by what a file says of itself.
 
 use super::{
-    binaries::{Binaries, Shape},
+    binaries::Binaries,
     bpf::pool::{Block, Pool},
-    reader::{Table, TableDigest},
+    reader::{Shape, Table, TableDigest},
 };
 use crate::{
     process::{FileId, FileTable, Mapping, Region, Space},
@@ -437,6 +437,12 @@ impl Tables {
     /// Whether a file's tables are in use.
     pub fn uses(&self, id: FileId) -> bool {
         self.files.contains_key(&id)
+    }
+
+    /// Pages in the pool, each once, and their bytes.
+    pub fn extent(&self) -> (usize, usize) {
+        let bytes = self.pages.values().map(|page| page.block.bytes()).sum();
+        (self.pages.len(), bytes)
     }
 
     /// Bytes of the pool in use, and in all.

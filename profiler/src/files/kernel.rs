@@ -21,6 +21,14 @@ pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
     File::open(path)
 }
 
+/// /dev/null, to read and write.
+///
+/// # Errors
+/// open(2)'s.
+pub fn open_null() -> io::Result<File> {
+    File::options().read(true).write(true).open("/dev/null")
+}
+
 /// Opens one as a place only (`O_PATH`): its file is not opened for reading, which may
 /// block or have effects. Links are followed.
 ///

@@ -328,8 +328,13 @@ impl Session {
     fn read_tables(&mut self) {
         for (id, pages) in self.tables.take_wanted() {
             let owner = self.binaries.get(id).map(|binary| binary.owner);
+            let key = self.processes.files.key(id);
+            let path = key.map_or("", |key| key.path.as_str());
             let taken = match (owner, self.binaries.opened(id)) {
-                (Some(owner), Some(file)) => self.reader.ask_tables(owner, id, file, pages.clone()),
+                (Some(owner), Some(file)) => {
+                    let wanted = pages.clone();
+                    self.reader.ask_tables(owner, (id, path), file, wanted)
+                }
                 (Some(_), None) => {
                     self.reopen(id);
                     false

@@ -2,6 +2,7 @@
 //! capture.
 
 use super::{CollectError, Finished, MAX_FILES, Progress, SelfUsage, Session, memory_bytes};
+use crate::remote;
 use crate::{
     aggregate::{Code, build_profile},
     collect::{
@@ -42,7 +43,7 @@ impl Session {
             self.publisher.clear(&mut self.bpf, &mut self.tables);
             self.tables.forget_unused(true);
             self.finisher = Finisher::default();
-            self.binaries.clear(&mut self.reader);
+            self.binaries.clear();
             self.reader.begin_afresh();
             self.reading = Default::default();
             self.processes = ProcessTable::default();
@@ -62,7 +63,7 @@ impl Session {
         used.dedup();
         let tables = &self.tables;
         let keep = |id| tables.uses(id) || used.binary_search(&id).is_ok();
-        self.binaries.retain(keep, &mut self.reader);
+        self.binaries.retain(keep);
     }
 
     /// Detaches everything and returns the rest.
@@ -88,8 +89,10 @@ impl Session {
         if let Some(capture) = self.capture.take() {
             self.finish_capture(capture, &profile)?;
         }
+        let (pages, bytes) = self.tables.extent();
+        tracing::info!("unwind tables: {pages} pages, {bytes} bytes");
         let usage = SelfUsage {
-            cpu: perf::own_cpu_time(),
+            cpu: perf::own_cpu_time() + remote::usage().cpu,
             peak_rss_bytes: self.peak_memory.max(memory_bytes()),
             bpf_memory_bytes,
         };

@@ -1,0 +1,453 @@
+//! Processes of this program for work that may never return.
+//!
+//! A read of a file system that another user serves (FUSE) does not end before it
+//! is answered, not even by SIGKILL: a thread that waits so keeps its whole process
+//! from ending. So what may wait so is done by processes that can be left behind.
+//!
+//! They are forked from a [nursery](start): a copy of this process, made before it
+//! has threads and before it gives up privileges, which does nothing but fork.
+//! Between a process and its client there is a [`Line`]: messages with descriptors.
+//! A process ends when its line is closed, or, if it waits for ever, when that ends.
+//! Then it holds nothing but its line: standard input, output and error are not its
+//! own, and what it would print goes back with its answers.
+
+use crate::files::kernel;
+use rustix::{
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
+    },
+    process::{Pid, PidfdFlags, Signal},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+/// Most bytes of a message.
+const MAX_MESSAGE: usize = 64 << 20;
+/// Most descriptors of a message.
+const MAX_DESCRIPTORS: usize = 64;
+/// Most lines that are printed with one answer.
+const MAX_LINES: usize = 100;
+
+/// What a process does until its line is closed.
+pub type Serve = fn(&Line);
+
+/// What processes can be asked to do, by number.
+static KINDS: [Serve; 1] = [crate::collect::reader::serve];
+
+/// The number of [`crate::collect::reader::serve`].
+pub const READER: u8 = 0;
+
+/// The way to the nursery.
+static NURSERY: OnceLock<Mutex<Line>> = OnceLock::new();
+
+/// What this process, if it is one of those, would have printed.
+static PRINTED: Mutex<Option<Vec<String>>> = Mutex::new(None);
+
+/// One end of the connection between two processes.
+#[derive(Debug)]
+pub struct Line(OwnedFd);
+
+impl Line {
+    fn pair() -> io::Result<(Self, Self)> {
+        let (own, other) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        Ok((Self(own), Self(other)))
+    }
+
+    /// Sends a message. The descriptors stay open here.
+    ///
+    /// # Errors
+    /// The other end is closed, or the message is too large.
+    pub fn send(&self, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let body = postcard::to_stdvec(message).map_err(io::Error::other)?;
+        if body.len() > MAX_MESSAGE || fds.len() > MAX_DESCRIPTORS {
+            return Err(io::Error::other("message too large"));
+        }
+        let size = (body.len() as u64).to_le_bytes();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        // The descriptors go with the size, whose eight bytes are taken whole.
+        let sent = rustix::net::sendmsg(
+            &self.0,
+            &[IoSlice::new(&size)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        )?;
+        if sent != size.len() {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        let mut rest = body.as_slice();
+        while !rest.is_empty() {
+            let sent = rustix::net::send(&self.0, rest, SendFlags::NOSIGNAL)?;
+            rest = rest.get(sent..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Receives a message.
+    ///
+    /// # Errors
+    /// The other end is closed, or it is no message of this type.
+    pub fn receive<T: DeserializeOwned>(&self) -> io::Result<(T, Vec<OwnedFd>)> {
+        let mut size = [0; 8];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = loop {
+            let got = rustix::net::recvmsg(
+                &self.0,
+                &mut [IoSliceMut::new(&mut size)],
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
+            );
+            match got {
+                Err(rustix::io::Errno::INTR) => {}
+                other => break other?,
+            }
+        };
+        if got.bytes != size.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut fds = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                fds.extend(received);
+            }
+        }
+        let size = usize::try_from(u64::from_le_bytes(size)).unwrap_or(usize::MAX);
+        if size > MAX_MESSAGE {
+            return Err(io::Error::other("message too large"));
+        }
+        let mut body = vec![0; size];
+        let mut at = 0;
+        while let Some(rest) = body.get_mut(at..).filter(|rest| !rest.is_empty()) {
+            match rustix::net::recv(&self.0, rest, RecvFlags::empty()) {
+                Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((_, n)) => at += n,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let message = postcard::from_bytes(&body).map_err(io::Error::other)?;
+        Ok((message, fds))
+    }
+
+    /// Answers what comes until the other end is closed. What would be printed
+    /// meanwhile goes with the answers.
+    pub fn serve<J, R>(&self, mut work: impl FnMut(J, Vec<OwnedFd>) -> (R, Vec<OwnedFd>))
+    where
+        J: DeserializeOwned,
+        R: Serialize,
+    {
+        while let Ok((job, fds)) = self.receive::<J>() {
+            let (answer, fds) = work(job, fds);
+            let mut printed = PRINTED.lock().unwrap_or_else(PoisonError::into_inner);
+            let lines = printed.as_mut().map(std::mem::take).unwrap_or_default();
+            drop(printed);
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            if self.send(&(answer, lines), &fds).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Keeps a line that is to be printed for the client, in a process that does work
+/// for another; `false` in all others.
+pub fn divert(line: &str) -> bool {
+    let mut printed = PRINTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(lines) = printed.as_mut() else {
+        return false;
+    };
+    if lines.len() < MAX_LINES {
+        lines.push(line.to_owned());
+    }
+    true
+}
+
+/// Processes that were forked so far, the nursery first.
+static PROCESSES: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// A process that works for this one.
+#[derive(Debug)]
+pub struct Remote {
+    line: Line,
+    process: OwnedFd,
+}
+
+impl Remote {
+    /// A new process that does this kind of work.
+    ///
+    /// # Errors
+    /// There is no nursery, or it cannot fork.
+    pub fn new(kind: u8) -> io::Result<Self> {
+        let nursery = NURSERY.get().ok_or(io::ErrorKind::NotConnected)?;
+        let (line, other) = Line::pair()?;
+        let nursery = nursery.lock().unwrap_or_else(PoisonError::into_inner);
+        nursery.send(&kind, &[other.0.as_fd()])?;
+        let (pid, _) = nursery.receive::<i32>()?;
+        drop(nursery);
+        let mut processes = PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
+        processes.push(pid);
+        drop(processes);
+        let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork failed"))?;
+        let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+        Ok(Self { line, process })
+    }
+
+    /// Has it do something, and waits for the answer. Lines that it printed are
+    /// given to `print`.
+    ///
+    /// # Errors
+    /// It is gone, or was given up from another thread.
+    pub fn call<J: Serialize, R: DeserializeOwned>(
+        &self,
+        job: &J,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<(R, Vec<OwnedFd>)> {
+        self.line.send(job, fds)?;
+        let ((answer, lines), fds) = self.line.receive::<(R, Vec<String>)>()?;
+        for line in lines {
+            crate::cli::screen::say(&line);
+        }
+        Ok((answer, fds))
+    }
+
+    /// Has whoever waits for its answer wait no more, and ends it as far as it can
+    /// be ended.
+    pub fn give_up(&self) {
+        // Both fail only if it is gone already, which is the aim.
+        let _ = rustix::net::shutdown(&self.line.0, Shutdown::Both);
+        let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
+    }
+
+    /// Whether it has ended.
+    pub fn is_gone(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut polled = [PollFd::new(&self.process, PollFlags::IN)];
+        matches!(poll(&mut polled, Some(&Timespec::default())), Ok(1))
+    }
+}
+
+/// Makes the nursery. To be called while this process has one thread and all the
+/// privileges that the work needs. Does nothing if there is one already.
+///
+/// # Errors
+/// fork(2)'s, or that there are more threads already.
+pub fn start() -> io::Result<()> {
+    if NURSERY.get().is_some() {
+        return Ok(());
+    }
+    let threads = kernel::read_dir("/proc/self/task")?.len();
+    if threads != 1 {
+        return Err(io::Error::other(format!("{threads} threads run already")));
+    }
+    let (own, other) = Line::pair()?;
+    // SAFETY: this process has one thread, so that the child is a whole copy of it.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            drop(own);
+            // A panic must not go on in what this process is a copy of.
+            let _ = catch_unwind(AssertUnwindSafe(|| nursery(&other)));
+            exit()
+        }
+        pid => {
+            let mut processes = PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
+            processes.push(pid);
+            // It is there already only if two threads start it, and there is one.
+            let _ = NURSERY.set(Mutex::new(own));
+            Ok(())
+        }
+    }
+}
+
+/// Whether there is a nursery.
+pub fn is_started() -> bool {
+    NURSERY.get().is_some()
+}
+
+/// The nursery: forks until its line is closed.
+fn nursery(line: &Line) {
+    be_nobody(line, "aiprof-nursery");
+    while let Ok((kind, fds)) = line.receive::<u8>() {
+        let serve = KINDS.get(usize::from(kind));
+        let (Some(serve), Some(other)) = (serve, fds.into_iter().next()) else {
+            continue;
+        };
+        // SAFETY: the nursery has one thread.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let other = Line(other);
+            be_nobody(&other, "aiprof-reader");
+            *PRINTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+            let _ = catch_unwind(AssertUnwindSafe(|| serve(&other)));
+            exit();
+        }
+        drop(other);
+        if line.send(&pid, &[]).is_err() {
+            break;
+        }
+    }
+}
+
+/// Leaves everything behind that this process has but its line: the terminal's
+/// signals, standard input, output and error, other descriptors.
+fn be_nobody(line: &Line, name: &str) {
+    let keep = std::os::fd::AsRawFd::as_raw_fd(&line.0).unsigned_abs();
+    if let Ok(null) = kernel::open_null() {
+        // Each fails only without descriptors, and then there is nothing to leave.
+        let _ = rustix::stdio::dup2_stdin(&null);
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stderr(&null);
+    }
+    let name = std::ffi::CString::new(name).unwrap_or_default();
+    let _ = rustix::thread::set_name(&name);
+    // SAFETY: system calls without pointers. Descriptors below `keep` and above it
+    // belong to copies of values that this process does not use any more.
+    unsafe {
+        libc::setsid();
+        libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        if keep > 3 {
+            libc::syscall(libc::SYS_close_range, 3, keep - 1, 0);
+        }
+        libc::syscall(libc::SYS_close_range, keep + 1, libc::c_uint::MAX, 0);
+    }
+}
+
+/// Ends this process, without running what its original registered for its end.
+fn exit() -> ! {
+    // SAFETY: no memory is passed.
+    unsafe { libc::_exit(0) }
+}
+
+/// CPU time and memory of processes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// User and system.
+    pub cpu: Duration,
+    /// Anonymous and shared resident bytes now.
+    pub memory_bytes: u64,
+}
+
+/// What all these processes used, those excepted that have ended.
+pub fn usage() -> Usage {
+    let processes = PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = Usage::default();
+    for pid in processes.iter() {
+        // In nanoseconds, the first of three numbers (Documentation/scheduler).
+        let cpu = kernel::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+        let cpu = cpu.split(' ').next().and_then(|ns| ns.parse().ok());
+        all.cpu += Duration::from_nanos(cpu.unwrap_or(0));
+        all.memory_bytes += memory_of(&pid.to_string());
+    }
+    all
+}
+
+/// Anonymous and shared resident bytes of a process now, by its id or `self`.
+/// File-backed pages are the page cache's and not counted.
+pub fn memory_of(pid: &str) -> u64 {
+    let status = kernel::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let field = |name: &str| -> u64 {
+        let line = status.lines().find_map(|l| l.strip_prefix(name));
+        line.and_then(|l| l.split_ascii_whitespace().next()?.parse().ok())
+            .unwrap_or(0)
+    };
+    (field("RssAnon:") + field("RssShmem:")) * 1024
+}
+
+/// Processes of one kind of work, one at a time: what a thread of a pool uses
+/// ([`crate::workers`]).
+#[derive(Debug)]
+pub struct Client {
+    kind: u8,
+    now: Mutex<Option<Arc<Remote>>>,
+}
+
+impl Client {
+    /// None yet.
+    pub fn new(kind: u8) -> Self {
+        Self {
+            kind,
+            now: Mutex::new(None),
+        }
+    }
+
+    /// [`Remote::call`] of the process there is, or of a new one.
+    ///
+    /// # Errors
+    /// As there. [`io::ErrorKind::NotConnected`]: there is no nursery.
+    pub fn call<J: Serialize, R: DeserializeOwned>(
+        &self,
+        job: &J,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<(R, Vec<OwnedFd>)> {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let remote = match &*now {
+            Some(remote) => Arc::clone(remote),
+            None => Arc::clone(now.insert(Arc::new(Remote::new(self.kind)?))),
+        };
+        drop(now);
+        remote.call(job, fds).inspect_err(|_| drop(self.give_up()))
+    }
+
+    /// Gives up the process that there is.
+    pub fn give_up(&self) -> Option<Arc<Remote>> {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let remote = now.take();
+        if let Some(remote) = &remote {
+            remote.give_up();
+        }
+        remote
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+
+    #[test]
+    fn messages_and_descriptors_arrive_whole() {
+        let (one, other) = Line::pair().unwrap();
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let text = "x".repeat(1 << 20);
+        let sender = std::thread::spawn(move || {
+            one.send(&text, &[write.as_fd()]).unwrap();
+            one.send(&7_u32, &[]).unwrap();
+        });
+        let (text, fds) = other.receive::<String>().unwrap();
+        assert_eq!((text.len(), fds.len()), (1 << 20, 1));
+        assert_eq!(other.receive::<u32>().unwrap().0, 7);
+        sender.join().unwrap();
+        for fd in fds {
+            std::fs::File::from(fd).write_all(b"through").unwrap();
+        }
+        let mut text = String::new();
+        std::fs::File::from(read).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through");
+        assert!(other.receive::<u32>().is_err());
+    }
+
+    #[test]
+    fn without_a_nursery_nothing_is_remote() {
+        let error = Client::new(READER).call::<_, u8>(&0_u8, &[]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotConnected);
+        assert!(!divert("a line"));
+    }
+}

@@ -1,0 +1,27 @@
+/*
+ * Works in one function, whose name -DNAME says. Two of these with one build id
+ * are false twins: what is known of one is wrong for the other.
+ */
+#include "work.h"
+
+#ifdef LONGER
+/* Moves everything behind it. */
+NOINLINE UNUSED unsigned long longer(unsigned long n)
+{
+	return burn(n) * burn(n + 1) + burn(n + 2) * burn(n + 3);
+}
+#endif
+
+NOINLINE unsigned long NAME(unsigned long n)
+{
+	return burn(n) + 1;
+}
+
+int main(int argc, char **argv)
+{
+	unsigned long sum = 0;
+	work_begin(argc, argv);
+	while (work_left())
+		sum += NAME(2 * MILLISECOND);
+	return sum == 1;
+}
