@@ -183,7 +183,7 @@ impl Binaries {
         let binary = self.contents.get(self.by_place.get(&place)?)?;
         // As long as it is open nothing else has its numbers; and if it has changed,
         // it must be read again.
-        let now = FileStat::cached(&binary.open.as_ref()?.file.0).ok();
+        let now = FileStat::cached(&binary.open.as_ref()?.place).ok();
         (now == binary.stat).then_some(&binary.key)
     }
 
@@ -225,7 +225,9 @@ impl Binaries {
         let Ok(file) = image.and_then(|image| perf::memory_file(c"vdso", &image)) else {
             return;
         };
-        let file = OpenFile::own(file, "[vdso]");
+        let Ok(file) = OpenFile::own(file, "[vdso]") else {
+            return;
+        };
         let key = FileKey {
             path: "[vdso]".to_owned(),
             build_id: None,
@@ -264,8 +266,8 @@ impl Binaries {
                 file,
                 stat,
                 through_mapping: true,
-            } => match self.by_stat.get(&stat) {
-                Some(&number) if given.is_none() => {
+            } => match self.is_same(stat, reader.owner(pid)) {
+                Some(number) if given.is_none() => {
                     self.reopened(number, file);
                     self.shared(number, map, stat)
                 }
@@ -301,6 +303,15 @@ impl Binaries {
             }
             (None, _) => Vec::new(),
         }
+    }
+
+    /// The content of a file that was found through a mapping, if it is known. As long
+    /// as that is held nothing else has its numbers. After it was closed another file
+    /// system may have them: then it is the same only for who had it.
+    fn is_same(&self, stat: FileStat, owner: Owner) -> Option<u64> {
+        let number = *self.by_stat.get(&stat)?;
+        let known = self.contents.get(&number)?;
+        (known.open.is_some() || known.owner == owner).then_some(number)
     }
 
     /// A content that is known: gives its key to a mapping of it.

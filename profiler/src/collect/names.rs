@@ -247,9 +247,13 @@ impl NameService {
                 continue;
             };
             let Some(open) = binary.open() else { continue };
+            // Read on the naming thread.
+            let Ok(opened) = crate::files::others::reopen(&open.place) else {
+                continue;
+            };
             batch.files.push(FileJob {
                 path: key.path.clone().into(),
-                file: open.file.clone(),
+                file: Shared(std::sync::Arc::new(opened)),
                 build_id: binary.build_id(),
                 pid: users.remove(&file).unwrap_or(0),
                 addresses,

@@ -12,7 +12,7 @@ use rustix::fs::FileType;
 use std::{
     fs::File,
     io::{self, Read},
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     os::unix::fs::FileExt,
     path::Path,
 };
@@ -201,7 +201,7 @@ impl FileStat {
     ///
     /// # Errors
     /// statx(2)'s.
-    pub fn cached(file: &File) -> io::Result<Self> {
+    pub fn cached(file: impl AsFd) -> io::Result<Self> {
         use rustix::fs::{AtFlags, StatxFlags, statx};
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let wanted = StatxFlags::INO | StatxFlags::SIZE | StatxFlags::CTIME;
@@ -218,8 +218,12 @@ impl FileStat {
 /// The file behind a mapping.
 #[derive(Debug)]
 pub struct MappedFile {
-    /// Open for reading; its first bytes are those of an ELF file.
+    /// Open for reading; its first bytes are those of an ELF file. Closing it may
+    /// block, as reading may.
     pub file: File,
+    /// The same as a place only (`O_PATH`): may be kept and closed everywhere, and
+    /// opened again by [`others::reopen`].
+    pub place: OwnedFd,
     /// Which file it is.
     pub stat: FileStat,
     /// It was found through the mapping itself and so is the mapped file. Else by
@@ -305,6 +309,7 @@ fn open_elf(place: OwnedFd, inode: u64, through_mapping: bool) -> Result<MappedF
     }
     Ok(MappedFile {
         file,
+        place,
         stat: FileStat::of(&stat),
         through_mapping,
     })

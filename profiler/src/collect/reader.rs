@@ -8,10 +8,12 @@
 //! then a mapping has no file, a stack is cut, and both are counted.
 
 use super::{
+    bpf::perf,
     privileges::{self, StillToDo},
     procfs::{self, FileStat, MappedFile, OpenError},
 };
 use crate::{
+    files::others,
     process::{FileId, Region},
     profile::BuildId,
     remote::{Client, Line, READER},
@@ -42,8 +44,8 @@ const MAX_FILES: usize = 60;
 /// Most processes whose owners are remembered.
 const MAX_OWNERS: usize = 65_536;
 
-/// A file shared between the unwinder and the symbolizer; read with pread, so
-/// that a file cut off under us is a short read and not a SIGBUS.
+/// A file that several may read; read with pread, so that a file cut off under us is
+/// a short read and not a SIGBUS.
 #[derive(Clone, Debug)]
 pub struct Shared(pub Arc<File>);
 
@@ -56,8 +58,9 @@ impl ReadAt for Shared {
 /// A mapped file while it is open.
 #[derive(Debug)]
 pub struct OpenFile {
-    /// The file. Not to be read on the thread that reads the rings.
-    pub file: Shared,
+    /// The file, as a place only (`O_PATH`): so it keeps its identity, and neither
+    /// reading nor closing it can block here. Readers open it again.
+    pub place: OwnedFd,
     /// What its headers say.
     pub facts: Facts,
     /// Which content it is, see [`super::binaries`]; 0 until that is decided.
@@ -86,13 +89,17 @@ pub struct Shape {
 
 impl OpenFile {
     /// A file of this program's own, whose headers are read at once.
-    pub fn own(file: File, path: &str) -> Self {
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn own(file: File, path: &str) -> io::Result<Self> {
+        let place = file.try_clone()?.into();
         let file = Shared(Arc::new(file));
-        Self {
+        Ok(Self {
             facts: facts(open_unwind(&file, path).as_ref()),
-            file,
+            place,
             number: 0,
-        }
+        })
     }
 }
 
@@ -491,7 +498,7 @@ impl Errand {
 /// it here where there are none, as in tests. `None`: it could not be done.
 fn run(remote: &Client, here: &mut Option<Opened>, errand: Errand) -> Option<Answer> {
     let Errand { job, id, file } = errand;
-    let fd = file.as_ref().map(|file| file.file.0.as_fd());
+    let fd = file.as_ref().map(|file| file.place.as_fd());
     let (reply, fds) = match remote.call(&job, fd.as_slice()) {
         Ok(done) => done,
         Err(error) if error.kind() == io::ErrorKind::NotConnected => {
@@ -518,7 +525,7 @@ fn answer(job: Job, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Answer {
         } => match fds.next() {
             Some(fd) => Found::Opened {
                 file: OpenFile {
-                    file: Shared(Arc::new(fd.into())),
+                    place: fd,
                     facts,
                     number: 0,
                 },
@@ -564,6 +571,8 @@ fn answer(job: Job, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Answer {
 
 /// What a process of readers does: answers jobs until the line is closed.
 pub fn serve(line: &Line) {
+    // As whoever asks: the next samples need the answer.
+    perf::prefer_this_thread();
     if let Err(error) = privileges::drop_to_needed(StillToDo::default()) {
         tracing::debug!("{error}");
     }
@@ -622,7 +631,9 @@ impl Opened {
         let (_, unwind) = match known.filter(|_| number != 0) {
             Some(at) => self.files.remove(at),
             None => {
-                let file = fds.into_iter().next().map(|fd| Shared(Arc::new(fd.into())));
+                let place = fds.into_iter().next();
+                let file = place.and_then(|place| others::reopen(place).ok());
+                let file = file.map(|file| Shared(Arc::new(file)));
                 (number, file.and_then(|file| open_unwind(&file, path)))
             }
         };
@@ -642,15 +653,13 @@ fn find(pid: u32, map: &MapEvent, opened: &mut Vec<OwnedFd>) -> Behind {
     match procfs::open_exact(pid, map) {
         Ok(MappedFile {
             file,
+            place,
             stat,
             through_mapping,
         }) => {
             let file = Shared(Arc::new(file));
             let facts = facts(open_unwind(&file, &map.file.path).as_ref());
-            let Some(file) = Arc::into_inner(file.0) else {
-                return Behind::Failed("still in use".to_owned());
-            };
-            opened.push(file.into());
+            opened.push(place);
             Behind::Opened {
                 stat,
                 through_mapping,
