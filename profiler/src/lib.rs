@@ -1,5 +1,10 @@
 //! aiprof: a system-wide profiler for Linux machines with AI accelerators.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests open what they made")
+)]
+
 pub mod aggregate;
 pub mod aiu;
 pub mod analyze;
