@@ -38,7 +38,7 @@ fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        match path.is_dir() {
+        match path.is_dir() && !path.is_symlink() {
             true => found.append(&mut files(&path)?),
             false => found.push(path),
         }
@@ -442,7 +442,7 @@ impl Rights {
         let (name, rest) = call.split_once('(')?;
         let result: i64 = {
             let (_, result) = call.rsplit_once(" = ")?;
-            result.split(' ').next()?.parse().ok()?
+            result.split([' ', '<']).next()?.parse().ok()?
         };
         match name {
             "execve" if result == 0 => {
@@ -479,8 +479,8 @@ impl Rights {
     }
 }
 
-/// Whether capabilities are for this: what the kernel shows, mapped files and the
-/// libraries that the linker loads before main.
+/// Whether capabilities are for this: what the kernel shows, mapped files and those
+/// with their names, and the libraries that the linker loads before main.
 fn is_for_capabilities(path: &str) -> bool {
     let kernel = ["/proc", "/sys", "/dev/"]
         .iter()
@@ -493,8 +493,17 @@ fn is_for_capabilities(path: &str) -> bool {
             std::io::Read::read_exact(&mut file, &mut head).is_ok() && head == *b"\x7fELF"
         })
     };
+    // Of other processes: checked for owner, type and size when they are opened.
+    let others = [
+        "/tmp/perf-",
+        "/jit-",
+        "/spyre-metrics",
+        ".debug",
+        ".gnu_debugdata",
+    ];
+    let is_others = others.iter().any(|part| path.contains(part));
     let is_library = || [".so", "/lib", "/usr/lib"].iter().any(|p| path.contains(p));
-    kernel || linker || is_elf() || (is_library() && !Path::new(path).exists())
+    kernel || linker || is_others || is_elf() || (is_library() && !Path::new(path).exists())
 }
 
 #[test]

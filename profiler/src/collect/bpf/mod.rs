@@ -36,7 +36,7 @@ pub enum BpfError {
         cause: io::Error,
     },
     /// The loader or the kernel refused the object.
-    #[error("cannot load the eBPF object: {cause}{log}")]
+    #[error("cannot load the eBPF object: {cause:#}{log}")]
     Load {
         /// The cause.
         cause: libbpf_rs::Error,
@@ -58,7 +58,7 @@ pub enum BpfError {
         wanted: usize,
     },
     /// A map operation failed.
-    #[error("eBPF map operation failed: {0}")]
+    #[error("eBPF map operation failed: {0:#}")]
     Map(#[from] libbpf_rs::Error),
     /// The descriptor of a program could not be kept.
     #[error("cannot keep an eBPF program: {0}")]
