@@ -21,6 +21,7 @@ pub mod parallel;
 pub mod probes;
 pub mod process;
 pub mod profile;
+#[allow(clippy::disallowed_methods, reason = "not yet through crate::files")]
 pub mod symbolize;
 pub mod timeline;
 pub mod unwind;

@@ -501,7 +501,7 @@ fn is_for_capabilities(path: &str) -> bool {
         ".debug",
         ".gnu_debugdata",
     ];
-    let is_others = others.iter().any(|part| path.contains(part));
+    let is_others = path == "/tmp" || others.iter().any(|part| path.contains(part));
     let is_library = || [".so", "/lib", "/usr/lib"].iter().any(|p| path.contains(p));
     kernel || linker || is_others || is_elf() || (is_library() && !Path::new(path).exists())
 }
