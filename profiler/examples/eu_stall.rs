@@ -6,6 +6,8 @@
 //! instead, as a device does that drops what nobody has read, and prints how many it wrote
 //! and dropped.
 
+#![allow(clippy::disallowed_methods, reason = "not part of the program")]
+
 use aiprof::correlate::device::{Begun, Join, Limits, PARTS, Placement, Share, Waited};
 use aiprof::eu_stall::{Layout, RECORD_SIZE, Sums};
 use aiprof::symbolize::device::{Module, isa};

@@ -2,6 +2,8 @@
 //! one line per time: pages, rows, bytes, seconds. For `cargo xtask bench
 //! unwind-table`.
 
+#![allow(clippy::disallowed_methods, reason = "not part of the program")]
+
 use std::fs::File;
 use std::process::ExitCode;
 use std::time::Instant;

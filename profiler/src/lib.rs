@@ -1,5 +1,10 @@
 //! aiprof: a system-wide profiler for Linux machines with AI accelerators.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests open what they made")
+)]
+
 pub mod aggregate;
 pub mod aiu;
 pub mod analyze;
@@ -17,6 +22,7 @@ pub mod probes;
 pub mod process;
 pub mod profile;
 pub mod remote;
+#[allow(clippy::disallowed_methods, reason = "not yet through crate::files")]
 pub mod symbolize;
 pub mod timeline;
 pub mod unwind;

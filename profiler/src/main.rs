@@ -14,7 +14,10 @@ fn main() -> ExitCode {
     // Nothing helps if stderr is closed.
     let _ = match error.downcast_ref::<clap::Error>() {
         Some(usage) => usage.print(),
-        None => writeln!(std::io::stderr(), "aiprof: {error:#}"),
+        None => {
+            let advice = aiprof::cli::advice(&error);
+            writeln!(std::io::stderr(), "aiprof: {error:#}{advice}")
+        }
     };
     ExitCode::from(aiprof::cli::exit_code(&error))
 }

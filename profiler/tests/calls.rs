@@ -1,6 +1,7 @@
 //! Calls of a compiled library's functions, seen by the programs in the kernel.
 //! Needs root and a C compiler; says so and passes where they are missing.
 
+#![allow(clippy::disallowed_methods, reason = "not part of the program")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use aiprof::{

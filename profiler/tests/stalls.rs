@@ -1,5 +1,6 @@
 //! `aiprof stalls`, from outside, on tables of other tools and real device code.
 
+#![allow(clippy::disallowed_methods, reason = "not part of the program")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io::Read as _;

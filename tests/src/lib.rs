@@ -10,6 +10,7 @@
 //! * [`child`]: processes that end with their test;
 //! * [`folded`]: reads folded stacks;
 //! * [`attack`]: plays the attacker: programs of another user;
+//! * [`attacker`]: an ordinary user with a copy of aiprof that has capabilities;
 //! * [`chain`]: states which call chains are right and counts those that are not;
 //! * [`iga`]: listings of device code by Intel's disassembler;
 //! * [`level_zero`]: Level Zero programs, our virtual driver and Intel's real one;
@@ -30,6 +31,7 @@ pub mod aiprof;
 pub mod aiu;
 pub mod aiu_trace;
 pub mod attack;
+pub mod attacker;
 pub mod chain;
 pub mod child;
 pub mod folded;

@@ -13,6 +13,7 @@ use crate::export;
 use crate::export::html;
 use crate::export::tables::{self, frame};
 use crate::export::trace_events::{self, Header, Words};
+use crate::files::caller;
 use crate::import::compiler_info;
 use crate::import::json::{self, End, Reading, Trouble};
 use crate::import::open::{self, Contents};
@@ -26,6 +27,9 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+/// Most entries of a folder that a pattern is compared with.
+const MAX_ENTRIES: usize = 1 << 20;
 
 /// What tells acelyzer and aiprof apart where they do the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +59,7 @@ pub(super) fn files(patterns: &[String]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for pattern in patterns {
         let path = Path::new(pattern);
-        if path.exists() {
+        if caller::exists(path) {
             files.push(path.to_owned());
             continue;
         }
@@ -68,10 +72,11 @@ pub(super) fn files(patterns: &[String]) -> Vec<PathBuf> {
             true => Path::new("."),
             false => parent,
         };
-        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        let entries = caller::read_dir(directory, MAX_ENTRIES).unwrap_or_default();
         let mut found: Vec<PathBuf> = entries
-            .filter(|entry| glob.matches(&entry.file_name().to_string_lossy()))
-            .map(|entry| parent.join(entry.file_name()))
+            .into_iter()
+            .filter(|(_, name)| glob.matches(&name.to_string_lossy()))
+            .map(|(_, name)| parent.join(name))
             .collect();
         found.sort();
         files.append(&mut found);

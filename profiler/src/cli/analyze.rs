@@ -2,6 +2,7 @@
 
 use super::analysis::{self, Analysis, Style};
 use super::output::STDOUT;
+use super::stdout;
 use super::{Verbosity, log, screen, usage_error};
 use crate::analyze::config::{
     Config, Counters, EventFilter, Format, OverlapMode, PowerScale, PowerSource, RankAlignment,
@@ -9,6 +10,7 @@ use crate::analyze::config::{
 use crate::analyze::messages::{Level, Messages};
 use crate::analyze::stages::Profile;
 use crate::export::analysis_text;
+use crate::files::caller;
 use anyhow::{Result, anyhow, bail};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum, ValueHint};
@@ -147,6 +149,9 @@ impl ValueEnum for OverlapMode {
 /// # Errors
 /// No trace can be read, or a result not be written.
 pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
+    if args.output.is_none() {
+        stdout::require()?;
+    }
     let config = config(args, verbosity)?;
     let files = files(&config)?;
     let mut messages = Messages::new(config.level);
@@ -191,11 +196,15 @@ fn files(config: &Config) -> Result<Vec<PathBuf>> {
         }
         files.extend(found);
     }
-    if let Some(path) = config.compiler_info.iter().find(|path| !path.exists()) {
+    if let Some(path) = config
+        .compiler_info
+        .iter()
+        .find(|path| !caller::exists(path))
+    {
         bail!("no such file: {}", path.display());
     }
     let output = &config.output;
-    if output.is_dir() {
+    if caller::is_dir(output) {
         let example = output.join("out.json");
         bail!(
             "{} is a directory; name a file in it, such as -o {}",
@@ -204,8 +213,9 @@ fn files(config: &Config) -> Result<Vec<PathBuf>> {
         );
     }
     // A trace is not to be made again.
-    let place = output.canonicalize().ok().filter(|place| place.is_file());
-    let is_place = |file: &&PathBuf| place.is_some() && file.canonicalize().ok() == place;
+    let place = caller::canonicalize(output).ok();
+    let place = place.filter(|place| caller::is_file(place));
+    let is_place = |file: &&PathBuf| place.is_some() && caller::canonicalize(file).ok() == place;
     if let Some(file) = files.iter().find(is_place) {
         bail!(
             "{} is read, it would be overwritten: name another file with -o",
@@ -312,7 +322,7 @@ fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
 
 /// Whether it is a device or a pipe, which files cannot stand beside.
 fn is_device(output: Option<&Path>) -> bool {
-    let found = output.and_then(|path| path.metadata().ok());
+    let found = output.and_then(|path| caller::metadata(path).ok());
     found.is_some_and(|found| !found.is_file() && !found.is_dir())
 }
 

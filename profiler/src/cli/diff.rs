@@ -3,14 +3,15 @@
 use super::input::{self, Foreign};
 use super::output::OutputFile;
 use super::profile_out::{ValueArgs, ViewArgs};
+use super::stdout;
 use super::{screen, usage_error};
 use crate::export::diff::{self, DiffOptions, Widths};
 use crate::export::folded::{self, FoldedStacks};
 use crate::export::{self, Format, Weight};
+use crate::files::caller;
 use crate::import::capture::ReplayOptions;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum, ValueHint};
-use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -102,7 +103,10 @@ pub(crate) fn run(args: &DiffArgs) -> Result<()> {
             };
             (Some(OutputFile::create(path)?), svg)
         }
-        None => (None, false),
+        None => {
+            stdout::require()?;
+            (None, false)
+        }
     };
     if args.inverted && !svg {
         return Err(usage_error(
@@ -155,6 +159,6 @@ fn read(path: &Path, values: ValueArgs) -> Result<FoldedStacks> {
         export::write(&profile, Format::Folded, &options, &mut text)?;
         return folded::read(&mut text.as_slice()).with_context(context);
     }
-    let file = File::open(path).with_context(context)?;
+    let file = caller::open(path).with_context(context)?;
     folded::read(&mut BufReader::new(file)).with_context(context)
 }

@@ -1,12 +1,12 @@
 //! Files that profiles are read from, whatever wrote them.
 
 use super::usage_error;
+use crate::files::caller;
 use crate::import::capture::{self, ReplayOptions};
 use crate::import::stall_profile::profile_of;
 use crate::import::{iaprof, unitrace_csv};
 use crate::profile::{LossKind, Profile, Values};
 use anyhow::{Context, Result};
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
@@ -23,10 +23,7 @@ impl Foreign {
     /// What a file is, by its first bytes; `None`: none of these. So is a pipe: what is
     /// read of it cannot be read again.
     pub(crate) fn of(path: &Path) -> Option<Self> {
-        let file = File::open(path).ok()?;
-        if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-            return None;
-        }
+        let file = caller::open_regular(path).ok()?;
         let mut input = BufReader::new(file);
         let head = input.fill_buf().ok()?;
         if iaprof::is_iaprof(head) {
@@ -73,7 +70,7 @@ pub(crate) fn profile(path: &Path, options: &ReplayOptions) -> Result<Profile> {
         ));
     }
     let context = || format!("cannot read {}", path.display());
-    let file = File::open(path).with_context(context)?;
+    let file = caller::open(path).with_context(context)?;
     foreign
         .read(&mut BufReader::new(file))
         .with_context(context)

@@ -2,6 +2,7 @@
 //! module knows clap.
 
 mod acelyzer;
+mod advice;
 mod analysis;
 mod analyze;
 mod closing;
@@ -22,6 +23,7 @@ pub(crate) mod screen;
 mod stall_input;
 mod stall_sources;
 mod stalls;
+mod stdout;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -31,6 +33,7 @@ mod values;
 mod windows;
 
 pub use acelyzer::fuzz_acelyzer;
+pub use advice::advice;
 pub use output::is_broken_pipe;
 
 use crate::collect::launch::LaunchError;
@@ -180,6 +183,7 @@ enum Sub {
 /// Whatever went wrong, for [`exit_code`]; a [`clap::Error`] for wrong usage, and
 /// also for `--help` and `--version`.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
+    privileges::refuse_setuid()?;
     let args: Vec<_> = args.into_iter().collect();
     if let Some(args) = acelyzer::arguments(&args) {
         log::init(Verbosity::default());
@@ -192,8 +196,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
         None => recording::run(cli.record, cli.verbosity),
         Some(Sub::Record(args)) => recording::run(args, cli.verbosity),
         Some(Sub::Trace(args)) => trace::run(&args, cli.verbosity),
-        Some(Sub::Doctor(args)) => doctor::run(&args),
+        Some(Sub::Doctor(args)) => {
+            stdout::require()?;
+            doctor::run(&args)
+        }
         Some(Sub::Probes(args)) => {
+            stdout::require()?;
             privileges::drop_file_capabilities()?;
             probes::run(&args, cli.verbosity)
         }
@@ -208,13 +216,19 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
                 Sub::Diff(args) => diff::run(&args)?,
                 Sub::Stalls(args) => stalls::run(&args)?,
                 Sub::Analyze(args) => return analyze::run(&args, cli.verbosity),
-                Sub::Completions(args) => completions::run(&args)?,
+                Sub::Completions(args) => {
+                    stdout::require()?;
+                    completions::run(&args)?;
+                }
                 Sub::Man
                 | Sub::Record(_)
                 | Sub::Trace(_)
                 | Sub::Doctor(_)
                 | Sub::Probes(_)
-                | Sub::Acelyzer { .. } => man::run()?,
+                | Sub::Acelyzer { .. } => {
+                    stdout::require()?;
+                    man::run()?;
+                }
             }
             Ok(0)
         }

@@ -1,14 +1,17 @@
 //! Where results go: files that appear whole or not at all, or stdout.
 
+use super::stdout;
 use crate::collect::privileges;
 use crate::export::ExportError;
+use crate::files::directory::{Directory, Temporary};
+use crate::files::place::{self, Place, PlaceError, Special};
+use crate::files::rights;
 use anyhow::{Context, Result, bail};
-use std::fs::{File, Metadata, OpenOptions};
+use rustix::fs::Stat;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::fd::AsFd as _;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
 
 /// Where results go that go to stdout.
 pub(crate) const STDOUT: &str = "/dev/stdout";
@@ -21,7 +24,15 @@ pub(crate) struct OutputFile {
     writer: BufWriter<File>,
     /// The file beside its place; `None` for a device or a pipe, which cannot be
     /// replaced by renaming and is written directly.
-    temporary: Option<tempfile::TempPath>,
+    beside: Option<Beside>,
+}
+
+/// A file in the directory of its place, and the name that it will have.
+#[derive(Debug)]
+struct Beside {
+    directory: Directory,
+    temporary: Temporary,
+    name: OsString,
 }
 
 impl OutputFile {
@@ -29,24 +40,11 @@ impl OutputFile {
     /// is anything to lose.
     ///
     /// # Errors
-    /// The place is a directory, does not exist or is not writable; the message
-    /// says what to do.
+    /// The place is a directory, does not exist or is not writable, or somebody else
+    /// decides where it leads; the message says what to do.
     pub(crate) fn create(path: &Path) -> Result<Self> {
-        if path == Path::new(STDOUT) {
-            // As it is open: it may be a file that others write to as well.
-            let stdout = io::stdout().as_fd().try_clone_to_owned();
-            let stdout = stdout.context("cannot write to stdout")?;
-            return Ok(Self {
-                path: path.to_owned(),
-                writer: BufWriter::new(File::from(stdout)),
-                temporary: None,
-            });
-        }
-        // The file that a link leads to is replaced, not the link.
-        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let existing = std::fs::metadata(&path).ok();
-        if let Some(found) = &existing {
-            if found.is_dir() {
+        match place::find(path).map_err(|error| explain_way(error, path))? {
+            Place::Directory(_) => {
                 let example = path.join("profile.svg");
                 bail!(
                     "{} is a directory; name a file in it, such as -o {}",
@@ -54,52 +52,81 @@ impl OutputFile {
                     example.display()
                 );
             }
-            if is_special(found) {
-                let file = OpenOptions::new()
-                    .write(true)
-                    .open(&path)
-                    .with_context(|| format!("cannot write {}", path.display()))?;
-                return Ok(Self {
-                    path,
-                    writer: BufWriter::new(file),
-                    temporary: None,
-                });
-            }
+            Place::Descriptor(number) => Self::inherited(number, path),
+            Place::Special(special) => Self::special(&special, path),
+            Place::New(directory, name) => Self::beside(directory, name, None, path),
+            Place::File(directory, name, old) => Self::beside(directory, name, Some(&old), path),
         }
-        Self::beside(path, existing.as_ref())
     }
 
-    fn beside(path: PathBuf, existing: Option<&Metadata>) -> Result<Self> {
-        let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        // A file that is replaced keeps its mode; a new one gets the usual one.
-        let mode = existing.map_or(0o666, |m| m.permissions().mode() & 0o777);
-        // Opened here, because the errors of `tempfile_in` show the temporary name.
-        let open = |temporary: &Path| {
-            OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(mode)
-                .open(temporary)
-        };
-        let file = tempfile::Builder::new()
-            .prefix(".aiprof-")
-            .make_in(directory, open)
-            .map_err(|error| explain_place(error, directory, &path))?;
-        give_to_sudo_caller(&file);
-        let (file, temporary) = file.into_parts();
+    /// Creates a file of this name in a directory that is open; `path` is for
+    /// messages.
+    ///
+    /// # Errors
+    /// As [`OutputFile::create`].
+    pub(crate) fn create_in(directory: &Directory, name: &OsStr, path: &Path) -> Result<Self> {
+        Self::beside(directory.clone(), name.to_owned(), None, path)
+    }
+
+    /// As it is open: it may be a file that others write to as well.
+    fn inherited(number: i32, path: &Path) -> Result<Self> {
+        if number == 1 {
+            stdout::require()?;
+        }
+        let file = place::inherited(number);
         Ok(Self {
-            path,
-            writer: BufWriter::new(file),
-            temporary: Some(temporary),
+            path: path.to_owned(),
+            writer: BufWriter::new(file.with_context(|| cannot_write(path))?),
+            beside: None,
         })
     }
 
-    /// Where the file will be.
+    fn special(special: &Special, path: &Path) -> Result<Self> {
+        let shown = path.display();
+        let file = special.open(|| tracing::warn!("waiting until {shown} is read: it is a pipe"));
+        Ok(Self {
+            path: path.to_owned(),
+            writer: BufWriter::new(file.with_context(|| cannot_write(path))?),
+            beside: None,
+        })
+    }
+
+    fn beside(
+        directory: Directory,
+        name: OsString,
+        old: Option<&Stat>,
+        path: &Path,
+    ) -> Result<Self> {
+        if let Some(old) = old {
+            check_replaceable(&directory, old, path)?;
+        }
+        directory.prune_temporaries(rights::is_own);
+        // A file that is replaced keeps its mode; a new one gets the usual one, as
+        // does one that a stranger put there.
+        let known = old.filter(|old| rights::is_trusted(old.st_uid));
+        let mode = known.map_or(0o666, |old| old.st_mode & 0o777);
+        let created = directory.create_temporary(mode);
+        let (file, temporary) = created.map_err(|error| explain_place(error, path))?;
+        give_to_sudo_caller(&file);
+        Ok(Self {
+            path: path.to_owned(),
+            writer: BufWriter::new(file),
+            beside: Some(Beside {
+                directory,
+                temporary,
+                name,
+            }),
+        })
+    }
+
+    /// Where the file will be, as it was named.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The directory it will be in; none for devices and pipes.
+    pub(crate) fn directory(&self) -> Option<&Directory> {
+        self.beside.as_ref().map(|beside| &beside.directory)
     }
 
     /// A second handle to the same open file, for a writer of its own. Use this or
@@ -118,16 +145,17 @@ impl OutputFile {
     /// left behind then.
     pub(crate) fn commit(mut self) -> Result<()> {
         let path = self.path;
-        self.writer
-            .flush()
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        if let Some(temporary) = self.temporary.take() {
-            temporary
-                .persist(&path)
-                .with_context(|| format!("cannot create {}", path.display()))?;
+        self.writer.flush().with_context(|| cannot_write(&path))?;
+        if let Some(beside) = self.beside.take() {
+            let renamed = beside.temporary.rename(&beside.name);
+            renamed.with_context(|| format!("cannot create {}", path.display()))?;
         }
         Ok(())
     }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
 }
 
 impl Write for OutputFile {
@@ -140,64 +168,102 @@ impl Write for OutputFile {
     }
 }
 
-fn is_special(found: &Metadata) -> bool {
-    let kind = found.file_type();
-    kind.is_char_device() || kind.is_block_device() || kind.is_fifo() || kind.is_socket()
+/// Says at once what renaming would find in the end: in a directory like /tmp, an
+/// ordinary user cannot replace the file of another.
+fn check_replaceable(directory: &Directory, old: &Stat, path: &Path) -> Result<()> {
+    let user = rustix::process::geteuid();
+    let parent = directory.stat().with_context(|| cannot_write(path))?;
+    let is_sticky = parent.st_mode & libc::S_ISVTX != 0;
+    let is_owner = [old.st_uid, parent.st_uid].contains(&user.as_raw());
+    if is_sticky && !is_owner && !user.is_root() {
+        let (path, owner) = (path.display(), old.st_uid);
+        bail!(
+            "{path} is a file of user {owner}, which only that user can replace there: name another place with -o"
+        );
+    }
+    Ok(())
 }
 
-/// Says what is wrong with a place.
-fn explain_place(error: io::Error, directory: &Path, path: &Path) -> anyhow::Error {
-    let advice = match error.kind() {
+/// Says what is wrong with the way to a place.
+fn explain_way(error: PlaceError, path: &Path) -> anyhow::Error {
+    let (way, source) = match error {
+        PlaceError::Way { path, source } => (path, source),
+        other => return anyhow::Error::new(other).context(cannot_write(path)),
+    };
+    let way = way.display();
+    let advice = match source.kind() {
         io::ErrorKind::NotFound => {
+            let directory = directory_of(path);
             format!("create the directory: mkdir -p {}", directory.display())
         }
+        io::ErrorKind::NotADirectory => format!("{way} is not a directory"),
+        io::ErrorKind::PermissionDenied => {
+            format!("{way} may not be entered; name a place that you may write to with -o")
+        }
+        _ => "name another place with -o".to_owned(),
+    };
+    anyhow::Error::new(source).context(format!("cannot create {} ({advice})", path.display()))
+}
+
+/// Says what is wrong with a directory in which nothing can be created.
+fn explain_place(error: io::Error, path: &Path) -> anyhow::Error {
+    let advice = match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "name a place that you may write to with -o".to_owned()
+            "name a place that you may write to with -o"
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "free some space, or name another place with -o".to_owned()
+            "free some space, or name another place with -o"
         }
-        io::ErrorKind::NotADirectory => format!("{} is not a directory", directory.display()),
-        _ => "name another place with -o".to_owned(),
+        // The directory was found: it is one of /proc, or was just deleted.
+        io::ErrorKind::NotFound => "its directory takes no files; name another place with -o",
+        _ => "name another place with -o",
     };
     anyhow::Error::new(error).context(format!("cannot create {} ({advice})", path.display()))
 }
 
-/// Results of `sudo aiprof` belong to the user who called it.
-fn give_to_sudo_caller(file: &NamedTempFile) {
+fn directory_of(file: &Path) -> &Path {
+    match file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Results of `sudo aiprof` belong to the user who called it. Only for a file that
+/// was just created.
+fn give_to_sudo_caller(file: &File) {
     if let Some((uid, gid)) = privileges::sudo_caller()
-        && let Err(error) = std::os::unix::fs::fchown(file.as_file(), Some(uid), Some(gid))
+        && let Err(error) = std::os::unix::fs::fchown(file, Some(uid), Some(gid))
     {
         tracing::warn!("the output file stays root's: {error}");
     }
 }
 
-/// Creates a directory for results where there is none.
+/// Opens a directory for results that is there.
+///
+/// # Errors
+/// It is not, or cannot be entered.
+pub(crate) fn find_directory(path: &Path) -> Result<Directory> {
+    match place::find(path).map_err(|error| explain_way(error, path))? {
+        Place::Directory(directory) => Ok(directory),
+        _ => bail!("{} is no directory any more", path.display()),
+    }
+}
+
+/// Opens a directory for results, and creates it where there is none.
 ///
 /// # Errors
 /// It cannot be created, or something else has that name.
-pub(crate) fn create_directory(path: &Path) -> Result<()> {
-    match std::fs::create_dir(path) {
-        Ok(()) => {
-            if let Some((uid, gid)) = privileges::sudo_caller()
-                && let Err(error) = std::os::unix::fs::chown(path, Some(uid), Some(gid))
-            {
-                tracing::warn!("{} stays root's: {error}", path.display());
-            }
-            Ok(())
+pub(crate) fn open_directory(path: &Path) -> Result<Directory> {
+    let give = |made: &Directory| {
+        if let Some((uid, gid)) = privileges::sudo_caller()
+            && let Err(error) = place::give_directory(made, uid, gid)
+        {
+            tracing::warn!("{} stays root's: {error}", path.display());
         }
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            if !path.is_dir() {
-                bail!("{} is a file; --every needs a directory", path.display());
-            }
-            Ok(())
-        }
-        Err(error) => Err(explain_place(
-            error,
-            path.parent().unwrap_or(Path::new(".")),
-            path,
-        )),
-    }
+        Ok(())
+    };
+    let opened = place::make_directory(path, give).map_err(|error| explain_way(error, path))?;
+    opened.with_context(|| format!("{} is a file; --every needs a directory", path.display()))
 }
 
 /// Whether an error comes from a reader that has gone, as `head` does.
@@ -214,7 +280,7 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     fn names(directory: &Path) -> Vec<String> {
         let mut names: Vec<_> = std::fs::read_dir(directory)
@@ -273,6 +339,65 @@ mod tests {
     }
 
     #[test]
+    fn what_a_stranger_planted_is_left_alone() {
+        if !rustix::process::geteuid().is_root() {
+            return; // only root can make what belongs to others
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("secret"), "old").unwrap();
+        std::os::unix::fs::symlink("secret", at("link.svg")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            at("pipe.svg"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RWXU,
+            0,
+        )
+        .unwrap();
+        for name in ["link.svg", "pipe.svg"] {
+            std::os::unix::fs::lchown(at(name), Some(65534), Some(65534)).unwrap();
+            let error = format!("{:#}", OutputFile::create(&at(name)).unwrap_err());
+            assert!(error.contains("belongs to user 65534"), "{error}");
+        }
+        // A file is replaced, and not with the mode that the stranger chose.
+        std::fs::write(at("a.svg"), "planted").unwrap();
+        std::os::unix::fs::chown(at("a.svg"), Some(65534), None).unwrap();
+        std::fs::set_permissions(at("a.svg"), std::fs::Permissions::from_mode(0o602)).unwrap();
+        std::fs::hard_link(at("a.svg"), at("kept")).unwrap();
+        OutputFile::create(&at("a.svg")).unwrap().commit().unwrap();
+        let made = std::fs::metadata(at("a.svg")).unwrap();
+        assert_eq!((made.uid(), made.len(), made.mode() & 0o002), (0, 0, 0));
+        assert_eq!(std::fs::read(at("kept")).unwrap(), b"planted");
+        assert_eq!(std::fs::read(at("secret")).unwrap(), b"old");
+    }
+
+    #[test]
+    fn a_pipe_is_written_and_inherited_descriptors_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).unwrap();
+        let reader = {
+            let pipe = pipe.clone();
+            std::thread::spawn(move || std::fs::read(pipe).unwrap())
+        };
+        // With or without a reader yet: it waits for one.
+        let mut file = OutputFile::create(&pipe).unwrap();
+        file.write_all(b"main 1\n").unwrap();
+        file.commit().unwrap();
+        assert_eq!(reader.join().unwrap(), b"main 1\n");
+        OutputFile::create(Path::new("/dev/null"))
+            .unwrap()
+            .commit()
+            .unwrap();
+        // This process's own descriptors are not the caller's.
+        let own = File::open("/dev/null").unwrap();
+        let path = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&own));
+        assert!(OutputFile::create(Path::new(&path)).is_err());
+    }
+
+    #[test]
     fn a_full_disk_is_an_error() {
         let mut file = OutputFile::create(Path::new("/dev/full")).unwrap();
         file.write_all(b"x").unwrap(); // buffered
@@ -293,6 +418,8 @@ mod tests {
         std::fs::write(dir.path().join("file"), "").unwrap();
         let under_file = message(&dir.path().join("file/a.svg"));
         assert!(under_file.contains("is not a directory"), "{under_file}");
+        let in_proc = message(Path::new("/proc/x.svg"));
+        assert!(in_proc.contains("takes no files"), "{in_proc}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! From a finished profile to where it was asked for.
 
 use super::output::OutputFile;
+use super::stdout;
 use super::{screen, usage_error};
 use crate::aggregate::LaunchOptions;
 use crate::export::summary::SummaryOptions;
@@ -242,9 +243,14 @@ impl Destination {
     /// From `-o` and `--format`.
     ///
     /// # Errors
-    /// A usage error if the format is not known, or binary and for a terminal.
+    /// A usage error if the format is not known, or binary and for a terminal; stdout
+    /// is closed and needed.
     pub(crate) fn new(output: Option<&Path>, format: Option<ProfileFormat>) -> Result<Self> {
-        Self::decide(output, format, io::stdout().is_terminal())
+        let destination = Self::decide(output, format, io::stdout().is_terminal())?;
+        if matches!(destination, Self::Summary | Self::Stdout(_)) {
+            stdout::require()?;
+        }
+        Ok(destination)
     }
 
     fn decide(

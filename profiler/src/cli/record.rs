@@ -12,6 +12,7 @@ use crate::collect::launch::Credentials;
 use crate::collect::privileges;
 use crate::collect::probe_files;
 use crate::export::{ExportOptions, Format};
+use crate::files::caller;
 use crate::probes::Tables;
 use crate::probes::table::Switch;
 use anyhow::{Context, Result};
@@ -383,7 +384,7 @@ pub(super) fn find_cgroup(path: &Path) -> Result<PathBuf> {
                 path.display()
             )
         })?;
-    Ok(found.canonicalize()?)
+    Ok(caller::canonicalize(found)?)
 }
 
 /// The command line as one string, for titles.

@@ -94,7 +94,7 @@ impl Output {
             }
             Destination::File(path, Format::Chrome) => {
                 let file = OutputFile::create(path)?;
-                let capture = TraceCapture::new(Some(file.path()))?;
+                let capture = TraceCapture::new(file.directory())?;
                 Self::Trace(TraceOut::File(file), capture)
             }
             Destination::Stdout(format) => Self::Stdout(*format),

@@ -1,13 +1,13 @@
 //! What `aiprof stalls` reads: samples of devices, and the code of their kernels.
 
 use crate::analyze::device_stalls::{Code, Sampled, Tally};
+use crate::files::caller;
 use crate::import::{capture, iaprof, unitrace_csv};
 use crate::profile::{LossKind, Losses, StallTable};
 use crate::symbolize::device::isa::{Decoded, Platform, decode, iga::Iga};
 use crate::symbolize::device::{Kernel, Module, read_dump_folder};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
@@ -52,7 +52,7 @@ struct Raw {
 pub(crate) fn read(inputs: &Inputs<'_>) -> Result<StallInput> {
     let path = inputs.input;
     let context = || format!("cannot read {}", path.display());
-    let mut file = BufReader::new(File::open(path).with_context(context)?);
+    let mut file = BufReader::new(caller::open(path).with_context(context)?);
     let head = file.fill_buf().with_context(context)?.to_vec();
     let mut notes = Vec::new();
     let is_capture = head.starts_with(&capture::MAGIC[..7]);
@@ -183,7 +183,7 @@ impl Library {
         let mut library = Self::default();
         for path in paths {
             let context = || format!("cannot read {}", path.display());
-            if path.is_dir() {
+            if caller::is_dir(path) {
                 let dump = read_dump_folder(path).with_context(context)?;
                 if dump.modules.is_empty() {
                     notes.push(format!("{}: no modules in this folder", path.display()));
@@ -200,7 +200,7 @@ impl Library {
                 }
             } else {
                 let mut bytes = Vec::new();
-                let file = File::open(path).with_context(context)?;
+                let file = caller::open(path).with_context(context)?;
                 file.take(MAX_MODULE + 1)
                     .read_to_end(&mut bytes)
                     .with_context(context)?;

@@ -1,9 +1,9 @@
 //! Lines of source files under one folder.
 
+use crate::files::caller;
 use anyhow::{Context, Result};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::Read as _;
 use std::path::{Component, Path, PathBuf};
 
@@ -26,7 +26,7 @@ impl Sources {
     /// The folder cannot be read.
     pub(crate) fn new(folder: Option<&Path>) -> Result<Self> {
         let folder = folder.map(|folder| {
-            let found = folder.canonicalize();
+            let found = caller::canonicalize(folder);
             found.with_context(|| format!("cannot read {}", folder.display()))
         });
         Ok(Self {
@@ -65,12 +65,12 @@ fn read(folder: &Path, path: &str) -> Option<String> {
     }
     (0..parts.len()).find_map(|skip| {
         let relative: PathBuf = parts.get(skip..)?.iter().collect();
-        let found = folder.join(relative).canonicalize().ok()?;
-        if !found.starts_with(folder) || !found.metadata().ok()?.is_file() {
+        let found = caller::canonicalize(folder.join(relative)).ok()?;
+        if !found.starts_with(folder) {
             return None;
         }
         let mut bytes = Vec::new();
-        File::open(found)
+        caller::open_regular(found)
             .ok()?
             .take(MAX_FILE)
             .read_to_end(&mut bytes)

@@ -3,6 +3,7 @@
 use super::output::OutputFile;
 use super::stall_input::{self, Inputs};
 use super::stall_sources::Sources;
+use super::stdout;
 use super::{screen, usage_error};
 use crate::analyze::device_stalls::StallReport;
 use crate::export::ExportError;
@@ -211,6 +212,9 @@ pub(crate) fn run(args: &StallsArgs) -> Result<()> {
         return Err(usage_error(
             "--listing is text or a page: -o FILE.txt or FILE.html",
         ));
+    }
+    if args.output.is_none() {
+        stdout::require()?;
     }
     let file = args.output.as_deref().map(OutputFile::create).transpose()?;
     let mut input = stall_input::read(&Inputs {

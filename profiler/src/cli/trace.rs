@@ -1,6 +1,7 @@
 //! `aiprof trace`: the calls of accelerator runtimes and drivers, as they happen.
 
 use super::output::OutputFile;
+use super::stdout;
 use super::stop::{self, Ended, Stop};
 use super::values::{self, grouped};
 use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, record, screen};
@@ -216,6 +217,9 @@ struct Output(Option<OutputFile>);
 impl Output {
     fn open(path: Option<&Path>) -> Result<Self> {
         let path = path.filter(|path| *path != Path::new("-"));
+        if path.is_none() {
+            stdout::require()?;
+        }
         Ok(Self(path.map(OutputFile::create).transpose()?))
     }
 

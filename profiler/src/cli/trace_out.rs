@@ -5,13 +5,14 @@
 
 use super::output::OutputFile;
 use crate::export::chrome::{Scratch, Survey, Totals, Trace};
+use crate::files::{caller, directory::Directory};
 use crate::import::capture::{self, ReplayOptions, ScanOptions};
 use anyhow::{Context, Result};
 use flate2::{Compression, write::GzEncoder};
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Where a trace goes.
 #[derive(Debug)]
@@ -26,28 +27,27 @@ pub(crate) enum TraceOut {
 #[derive(Debug)]
 pub(crate) struct TraceCapture {
     file: File,
-    directory: PathBuf,
+    directory: Option<Directory>,
 }
 
 impl TraceCapture {
-    /// Creates it beside the output, where there should be room for it; where there
-    /// is no place, with the system's temporary files.
+    /// Creates it in the directory of the output, where there should be room for it;
+    /// where there is no place, with the system's temporary files.
     ///
     /// # Errors
     /// There is no place there either.
-    pub(crate) fn new(output: Option<&Path>) -> Result<Self> {
-        let beside = output.map(directory_of);
-        for directory in beside.into_iter().chain([std::env::temp_dir()]) {
-            match tempfile::tempfile_in(&directory) {
-                Ok(file) => return Ok(Self { file, directory }),
-                Err(error) => tracing::debug!("{}: {error}", directory.display()),
-            }
-        }
-        let places = std::env::temp_dir();
-        anyhow::bail!(
-            "cannot create a temporary file in {} (name another place with TMPDIR)",
-            places.display()
-        )
+    pub(crate) fn new(directory: Option<&Directory>) -> Result<Self> {
+        let file = temporary(directory).with_context(|| {
+            let places = std::env::temp_dir();
+            format!(
+                "cannot create a temporary file in {} (name another place with TMPDIR)",
+                places.display()
+            )
+        })?;
+        Ok(Self {
+            file,
+            directory: directory.cloned(),
+        })
     }
 
     /// A handle for writing the capture.
@@ -85,10 +85,10 @@ pub(crate) fn from_file(
     out: TraceOut,
 ) -> Result<()> {
     let directory = match &out {
-        TraceOut::File(file) => directory_of(file.path()),
-        TraceOut::Stdout => std::env::temp_dir(),
+        TraceOut::File(file) => file.directory().cloned(),
+        TraceOut::Stdout => None,
     };
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let file = caller::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let source = Source {
         path,
         file,
@@ -99,13 +99,6 @@ pub(crate) fn from_file(
     source.write(out).map(drop)
 }
 
-fn directory_of(file: &Path) -> PathBuf {
-    match file.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-        _ => PathBuf::from("."),
-    }
-}
-
 /// A capture, and what its trace shall be like.
 struct Source<'a> {
     /// Its name, for messages.
@@ -113,8 +106,8 @@ struct Source<'a> {
     file: File,
     options: ReplayOptions,
     title: Option<&'a str>,
-    /// Where temporary files go.
-    directory: PathBuf,
+    /// Where temporary files go, if not where the system has them.
+    directory: Option<Directory>,
 }
 
 impl Source<'_> {
@@ -157,7 +150,7 @@ impl Source<'_> {
             fixed => fixed,
         };
         let directory = self.directory.clone();
-        let mut scratch = || temporary(&directory);
+        let mut scratch = || temporary(directory.as_ref());
         let scratch: &mut Scratch<'_> = &mut scratch;
         let mut trace = Trace::new(&survey, &scanned.names, period_ns, scratch);
         let mut failed = None;
@@ -190,6 +183,9 @@ impl Source<'_> {
 }
 
 /// A file for what does not fit into memory.
-fn temporary(directory: &Path) -> io::Result<File> {
-    tempfile::tempfile_in(directory).or_else(|_| tempfile::tempfile())
+fn temporary(directory: Option<&Directory>) -> io::Result<File> {
+    match directory.map(Directory::scratch) {
+        Some(Ok(file)) => Ok(file),
+        Some(Err(_)) | None => caller::scratch(),
+    }
 }

@@ -4,8 +4,11 @@ use super::output::{self, OutputFile};
 use super::profile_out;
 use super::values;
 use crate::export::{ExportOptions, Format};
+use crate::files::{directory::Directory, rights};
 use crate::profile::Profile;
 use anyhow::{Context, Result};
+use rustix::fs::FileType;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -35,16 +38,16 @@ impl WindowFiles {
         options: ExportOptions,
         keep: Option<u32>,
     ) -> Result<Self> {
-        output::create_directory(directory)?;
-        // Dropped at once: it only shows that the directory is writable.
-        OutputFile::create(&directory.join(file_name(SystemTime::now(), format)))?;
-        Ok(Self {
+        let files = Self {
             directory: directory.to_owned(),
             format,
             options,
             keep,
             failures: 0,
-        })
+        };
+        // Dropped at once: it only shows that the directory is writable.
+        files.create(&output::open_directory(directory)?, SystemTime::now())?;
+        Ok(files)
     }
 
     /// Writes the file of a window. A failure is reported and counted, and does
@@ -66,43 +69,44 @@ impl WindowFiles {
             0 => SystemTime::now(),
             ns => UNIX_EPOCH + Duration::from_nanos(ns),
         };
-        // Make room first, so that a full disk gets the space of the oldest.
-        if let Some(keep) = self.keep {
-            self.prune(
-                usize::try_from(keep)
-                    .unwrap_or(usize::MAX)
-                    .saturating_sub(1),
-            )?;
+        // Each time anew: an always-on recording may outlive its directory.
+        let directory = output::find_directory(&self.directory)?;
+        let file = self.create(&directory, start)?;
+        profile_out::write_file(profile, self.format, &self.options, file)?;
+        // Only now: the last good files are worth more than this one.
+        match self.keep {
+            Some(keep) => self.prune(&directory, usize::try_from(keep).unwrap_or(usize::MAX)),
+            None => Ok(()),
         }
-        let file = OutputFile::create(&self.free_place(start))?;
-        profile_out::write_file(profile, self.format, &self.options, file)
     }
 
-    /// The file of a window that starts at this time, or up to a few seconds later:
-    /// two may start in the same second, and neither is to be lost.
-    fn free_place(&self, start: SystemTime) -> PathBuf {
-        let place = |later| {
-            let start = start + Duration::from_secs(later);
-            self.directory.join(file_name(start, self.format))
-        };
-        let free = (0..MAX_LATER).map(place).find(|path| !path.exists());
-        free.unwrap_or_else(|| place(0))
+    /// Begins the file of a window that starts at this time, or up to a few seconds
+    /// later: two may start in the same second, and neither is to be lost.
+    fn create(&self, directory: &Directory, start: SystemTime) -> Result<OutputFile> {
+        let name = |later| file_name(start + Duration::from_secs(later), self.format);
+        let is_free = |name: &String| directory.stat_of(OsStr::new(name)).is_err();
+        let name = (0..MAX_LATER).map(name).find(is_free);
+        let name = name.unwrap_or_else(|| file_name(start, self.format));
+        OutputFile::create_in(directory, OsStr::new(&name), &self.directory.join(&name))
     }
 
-    /// Deletes all but the newest `keep` files of this format.
-    fn prune(&self, keep: usize) -> Result<()> {
+    /// Deletes all but the newest `keep` files of this format: only files, and only
+    /// such as are ours.
+    fn prune(&self, directory: &Directory, keep: usize) -> Result<()> {
         let context = || format!("cannot clear up {}", self.directory.display());
-        let mut own = Vec::new();
-        for entry in std::fs::read_dir(&self.directory).with_context(context)? {
-            let name = entry.with_context(context)?.file_name();
-            if name.to_str().is_some_and(|name| is_own(name, self.format)) {
-                own.push(name);
-            }
-        }
+        let is_window = |name: &OsStr| {
+            name.to_str().is_some_and(|name| is_own(name, self.format))
+                && directory.stat_of(name).is_ok_and(|stat| {
+                    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+                        && rights::is_own(stat.st_uid)
+                })
+        };
+        let mut own = directory.names().with_context(context)?;
+        own.retain(|name| is_window(name));
         own.sort(); // names sort by time
         let surplus = own.len().saturating_sub(keep);
-        for name in own.into_iter().take(surplus) {
-            std::fs::remove_file(self.directory.join(name)).with_context(context)?;
+        for name in own.iter().take(surplus) {
+            directory.unlink(name).with_context(context)?;
         }
         Ok(())
     }
@@ -170,6 +174,32 @@ mod tests {
         ] {
             assert_eq!(dir.path().join(name).exists(), kept, "{name}");
         }
+    }
+
+    #[test]
+    fn a_window_that_fails_takes_no_older_one_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let keep = Some(1);
+        let mut files =
+            WindowFiles::open(dir.path(), Format::Folded, ExportOptions::default(), keep).unwrap();
+        let old = dir.path().join("aiprof-20250101T000000Z.folded");
+        std::fs::write(&old, "good").unwrap();
+        let link = dir.path().join("aiprof-20240101T000000Z.folded");
+        std::os::unix::fs::symlink("x", &link).unwrap();
+        let mut profile = Profile::default();
+        // The place is taken by a directory, up to the last name that is tried.
+        profile.meta.start_unix_ns = 1_767_225_660_000_000_000;
+        for second in 0..MAX_LATER {
+            let name = format!("aiprof-20260101T00010{second}Z.folded");
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        files.write(&profile);
+        assert_eq!(files.failures(), 1);
+        assert!(old.exists());
+        profile.meta.start_unix_ns += 60_000_000_000;
+        files.write(&profile);
+        assert_eq!(files.failures(), 1);
+        assert!(!old.exists() && link.is_symlink());
     }
 
     #[test]

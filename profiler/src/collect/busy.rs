@@ -1,6 +1,7 @@
 //! How long each CPU was busy: what samples of a cycle counter share out.
 
-use std::{collections::BTreeMap, fs};
+use crate::files::kernel;
+use std::collections::BTreeMap;
 
 /// Nanoseconds in one tick of /proc/stat (USER_HZ is 100 on every architecture
 /// of today).
@@ -8,7 +9,7 @@ const TICK_NS: u64 = 10_000_000;
 
 /// Busy time of every CPU since boot, in nanoseconds, by CPU number.
 pub fn busy_ns() -> BTreeMap<u32, u64> {
-    fs::read_to_string("/proc/stat").map_or_else(|_| BTreeMap::new(), |text| parse(&text))
+    kernel::read_to_string("/proc/stat").map_or_else(|_| BTreeMap::new(), |text| parse(&text))
 }
 
 /// What was added from one reading to the next.

@@ -1,7 +1,8 @@
 //! Control groups: their paths by id, and ids by path.
 
 use super::bpf::perf;
-use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
+use crate::files::{caller, kernel};
+use std::{io, os::unix::fs::MetadataExt, path::Path};
 
 /// Where cgroup v2 is mounted: where version 1 has the usual place, systemd puts
 /// version 2 below it.
@@ -15,7 +16,7 @@ pub fn root() -> &'static Path {
 
 /// Whether a directory is a control group of version 2: only it has this file.
 pub fn is_group(directory: &Path) -> bool {
-    directory.join("cgroup.controllers").exists()
+    caller::exists(directory.join("cgroup.controllers"))
 }
 
 /// The path of a control group below the cgroup v2 mount, `/` for the root.
@@ -28,7 +29,7 @@ pub fn path_of(id: u64) -> Option<String> {
 
 /// The path of the control group that a process is in (cgroups(7), `0::/path`).
 pub fn path_of_process(pid: u32) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let text = kernel::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
     Some(path.to_owned())
 }
@@ -38,7 +39,7 @@ pub fn path_of_process(pid: u32) -> Option<String> {
 /// # Errors
 /// It does not exist or is no directory.
 pub fn id_of(path: &Path) -> io::Result<u64> {
-    let meta = fs::metadata(path)?;
+    let meta = caller::metadata(path)?;
     if !meta.is_dir() {
         return Err(io::Error::other("not a control group (no directory)"));
     }

@@ -1,9 +1,10 @@
 //! One sampling event and one process-event ring for each online CPU.
 
 use super::bpf::perf::{self, Clock, Poller, ProcessRing};
+use crate::files::kernel;
 use std::{
     collections::BTreeMap,
-    fs, io,
+    io,
     os::fd::{BorrowedFd, OwnedFd},
 };
 
@@ -134,7 +135,7 @@ impl CpuSet {
 
 /// The online CPUs.
 fn online() -> io::Result<Vec<u32>> {
-    fs::read_to_string("/sys/devices/system/cpu/online").map(|list| parse_cpu_list(&list))
+    kernel::read_to_string("/sys/devices/system/cpu/online").map(|list| parse_cpu_list(&list))
 }
 
 /// `0-3,8,10-11` (Documentation/admin-guide/cputopology.rst).

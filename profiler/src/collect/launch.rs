@@ -14,6 +14,7 @@ use super::readable;
 use super::signals::OriginalMask;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::ffi::{CStr, CString, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -406,6 +407,7 @@ fn child_main(
         give_up(report, STAGE_USER, errno);
     }
     wait_for_go(gate);
+    leave_capabilities();
     let Some(&program) = argv.pointers.first() else {
         give_up(report, STAGE_EXEC, libc::ENOENT);
     };
@@ -418,6 +420,23 @@ fn child_main(
         None => unsafe { libc::execvp(program, argv) },
     };
     give_up(report, STAGE_EXEC, last_errno());
+}
+
+/// Leaves it to the caller's own rights whether the program is found and may be
+/// executed. Only what is in effect is given up: the kernel decides what the program
+/// gets by what is permitted, inheritable and ambient.
+fn leave_capabilities() {
+    if rustix::process::geteuid().is_root() {
+        return;
+    }
+    // Raw system calls, no allocation. They fail for no capability that is given up.
+    if let Ok(own) = rustix::thread::capabilities(None) {
+        let bare = CapabilitySets {
+            effective: CapabilitySet::empty(),
+            ..own
+        };
+        let _ = rustix::thread::set_capabilities(None, bare);
+    }
 }
 
 /// Blocks until the parent writes a byte; ends the process if the parent has gone.

@@ -23,6 +23,15 @@ pub enum PrivilegeError {
         /// How to call this program again.
         program: String,
     },
+    /// The program file is setuid or setgid.
+    #[error(
+        "aiprof does not run setuid or setgid: take the bit away (chmod ug-s {program}); \
+         to let users profile: sudo setcap {SETCAP} {program}"
+    )]
+    SetUid {
+        /// The program file.
+        program: String,
+    },
     /// The kernel refused to show or change the capabilities.
     #[error("cannot {action} capabilities")]
     Kernel {
@@ -133,6 +142,21 @@ pub fn require(have: CapabilitySet) -> Result<(), PrivilegeError> {
     }
     Err(PrivilegeError::Missing {
         missing: names.join(" and "),
+        program: program_name(),
+    })
+}
+
+/// Refuses to run with another user's rights than the caller's: what the caller
+/// names would be opened with them.
+///
+/// # Errors
+/// [`PrivilegeError::SetUid`].
+pub fn refuse_setuid() -> Result<(), PrivilegeError> {
+    use rustix::process::{getegid, geteuid, getgid, getuid};
+    if getuid() == geteuid() && getgid() == getegid() {
+        return Ok(());
+    }
+    Err(PrivilegeError::SetUid {
         program: program_name(),
     })
 }

@@ -1,14 +1,16 @@
 //! The probe tables of this machine: built-in ones and files.
 
+use crate::files::caller;
 use crate::probes::driver_table::DriverTables;
 use crate::probes::reader::{MAX_BYTES, kind_of};
 use crate::probes::{TableFile, Tables};
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 /// Where users put their tables.
 pub const USER_TABLES: &str = "/etc/aiprof/probes.d";
+/// Most entries of the folder that are looked at.
+const MAX_ENTRIES: usize = 4096;
 /// Most files that are read from one folder.
 const MAX_FILES: usize = 256;
 
@@ -62,7 +64,7 @@ impl Loaded {
 pub fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let limit = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX);
-    File::open(path)?
+    caller::open_regular(path)?
         .take(limit + 1)
         .read_to_string(&mut text)?;
     Ok(text)
@@ -70,7 +72,7 @@ pub fn read(path: &Path) -> io::Result<String> {
 
 /// The tables in a folder, by name; no folder is no table.
 fn files(folder: &Path, warnings: &mut Vec<String>) -> Vec<PathBuf> {
-    let entries = match std::fs::read_dir(folder) {
+    let entries = match caller::read_dir(folder, MAX_ENTRIES) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
         Err(error) => {
@@ -79,8 +81,8 @@ fn files(folder: &Path, warnings: &mut Vec<String>) -> Vec<PathBuf> {
         }
     };
     let mut paths: Vec<_> = entries
-        .flatten()
-        .map(|entry| entry.path())
+        .into_iter()
+        .map(|(path, _)| path)
         .filter(|path| path.extension().is_some_and(|e| e == "toml"))
         .collect();
     paths.sort();

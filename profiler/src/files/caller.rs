@@ -5,7 +5,7 @@ use std::{
     ffi::OsString,
     fs::{self, File, Metadata, OpenOptions},
     io::{self, Read as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::{fs::OpenOptionsExt as _, net::UnixStream},
     path::{Path, PathBuf},
 };
 
@@ -24,16 +24,33 @@ pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
 /// # Errors
 /// open(2)'s, or it is no regular file.
 pub fn open_regular(path: impl AsRef<Path>) -> io::Result<File> {
-    let file = as_caller(|| {
-        OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-            .open(path)
-    })?;
+    let file = open_at_once(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
     Ok(file)
+}
+
+/// Opens a file, a pipe or a device to read it, and does not wait: neither for a
+/// writer, nor, later, for what one may write.
+///
+/// # Errors
+/// open(2)'s.
+pub fn open_at_once(path: impl AsRef<Path>) -> io::Result<File> {
+    as_caller(|| {
+        OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(path)
+    })
+}
+
+/// Connects to a socket in the file system.
+///
+/// # Errors
+/// connect(2)'s.
+pub fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
+    as_caller(|| UnixStream::connect(path))
 }
 
 /// The whole content of a file, of at most `limit` bytes.
@@ -64,6 +81,16 @@ pub fn read_to_string(path: impl AsRef<Path>, limit: u64) -> io::Result<String> 
 /// stat(2)'s.
 pub fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     as_caller(|| fs::metadata(path))
+}
+
+/// Whether it is a directory that the caller can see.
+pub fn is_dir(path: impl AsRef<Path>) -> bool {
+    metadata(path).is_ok_and(|found| found.is_dir())
+}
+
+/// Whether it is a regular file that the caller can see.
+pub fn is_file(path: impl AsRef<Path>) -> bool {
+    metadata(path).is_ok_and(|found| found.is_file())
 }
 
 /// Whether the caller can see a file of this name.

@@ -49,6 +49,27 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The whole content of one whose size only the kernel decides, as of its BTF.
+///
+/// # Errors
+/// open(2)'s and read(2)'s.
+pub fn read_whole(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    fs::read(path)
+}
+
+/// Opens the node of a device, to ask and to read it.
+///
+/// # Errors
+/// open(2)'s.
+pub fn open_device(node: impl AsRef<Path>) -> io::Result<File> {
+    File::options().read(true).write(true).open(node)
+}
+
+/// Whether access(2) says that the caller's real user could read it.
+pub fn is_readable(path: impl AsRef<Path>) -> bool {
+    rustix::fs::access(path.as_ref(), rustix::fs::Access::READ_OK).is_ok()
+}
+
 /// The content as text; what is no UTF-8 is replaced.
 ///
 /// # Errors

@@ -5,7 +5,8 @@
 //! is opened as one of three kinds:
 //!
 //! - [`caller`]: what the caller named on the command line, in the environment or
-//!   in a table, with the caller's own rights;
+//!   in a table, with the caller's own rights; results likewise, in a
+//!   [`directory`] that a [`place`] was found to be in;
 //! - [`kernel`]: what the kernel itself shows below /proc, /sys and /dev;
 //! - [`others`]: what belongs to other users, found from a process's own root
 //!   directory, and checked for type, owner and size before it is opened.
@@ -19,6 +20,8 @@
 )]
 
 pub mod caller;
+pub mod directory;
 pub mod kernel;
 pub mod others;
+pub mod place;
 pub mod rights;

@@ -1,5 +1,6 @@
 //! The caller's rights, apart from those that the program file gives.
 
+use crate::collect::privileges;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io;
 
@@ -35,4 +36,18 @@ pub fn as_caller<R>(open: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
     }
     let _restore = Restore(own);
     open()
+}
+
+/// Whether links and pipes of a user may lead this process: of its own user, of
+/// root, and of whoever called sudo.
+pub fn is_trusted(uid: u32) -> bool {
+    let sudo = || privileges::sudo_caller().is_some_and(|(caller, _)| caller == uid);
+    uid == 0 || uid == rustix::process::geteuid().as_raw() || sudo()
+}
+
+/// Whether files of a user are results of this one's runs: of its own user, or of
+/// whoever called sudo, to whom results are given.
+pub fn is_own(uid: u32) -> bool {
+    let sudo = || privileges::sudo_caller().is_some_and(|(caller, _)| caller == uid);
+    uid == rustix::process::geteuid().as_raw() || sudo()
 }

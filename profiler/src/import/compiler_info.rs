@@ -4,7 +4,7 @@ use super::{compiler_log, inductor, open};
 use crate::analyze::messages::Messages;
 use crate::analyze::utilization::CompilerInfo;
 use crate::analyze::utilization::ideal::IdealTables;
-use std::fs::File;
+use crate::files::caller;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
@@ -26,10 +26,10 @@ pub fn load(paths: &[PathBuf], messages: &mut Messages) -> CompilerInfo {
 
 fn load_one(path: &Path, messages: &mut Messages) -> IdealTables {
     let shown = path.display();
-    let read = match path.metadata() {
+    let read = match caller::metadata(path) {
         Ok(about) if about.is_dir() => inductor::read(path, messages),
         Ok(about) if about.is_file() => {
-            let log = File::open(path).and_then(open::decompressed);
+            let log = caller::open(path).and_then(open::decompressed);
             log.and_then(|log| compiler_log::read(&mut BufReader::new(log), messages))
         }
         Ok(_) => {

@@ -4,13 +4,15 @@
 
 use crate::analyze::messages::Messages;
 use crate::analyze::utilization::ideal::{IdealTable, IdealTables, Phase};
+use crate::files::caller;
 use serde_json::Value;
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 /// Largest file of one kernel that is read, bytes.
 const MAX_FILE: u64 = 16 << 20;
+/// Most entries of a folder that are looked at.
+const MAX_KERNELS: usize = 1 << 20;
 
 /// Names of the folder of all kernels, as releases of torch-spyre have had it.
 const FOLDERS: [&str; 2] = ["inductor-spyre", "inductor_spyre"];
@@ -22,17 +24,15 @@ const FOLDERS: [&str; 2] = ["inductor-spyre", "inductor_spyre"];
 /// The directory cannot be read.
 pub fn read(dir: &Path, messages: &mut Messages) -> io::Result<IdealTables> {
     let inside = FOLDERS.map(|name| dir.join(name));
-    let base = inside.iter().find(|path| path.is_dir());
+    let base = inside.iter().find(|path| caller::is_dir(path));
     let base = base.map_or(dir, PathBuf::as_path);
-    let mut kernels = Vec::new();
-    for entry in base.read_dir()? {
-        kernels.push(entry?.path());
-    }
+    let entries = caller::read_dir(base, MAX_KERNELS)?;
+    let mut kernels: Vec<_> = entries.into_iter().map(|(path, _)| path).collect();
     kernels.sort();
     let mut table = IdealTable::new(Phase::Unknown);
     for path in kernels {
         let file = path.join("perf").join("ideal_cycles.json");
-        let (Some(name), true) = (path.file_name(), file.is_file()) else {
+        let (Some(name), true) = (path.file_name(), caller::is_file(&file)) else {
             continue;
         };
         let text = match read_bounded(&file) {
@@ -57,7 +57,7 @@ fn unusable(file: &Path, reason: &str, messages: &mut Messages) {
 
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    File::open(path)?
+    caller::open_regular(path)?
         .take(MAX_FILE + 1)
         .read_to_end(&mut text)?;
     match text.len() as u64 > MAX_FILE {

@@ -1,5 +1,6 @@
 //! Files of traces: what they are, and their text, decompressed.
 
+use crate::files::caller;
 use flate2::read::MultiGzDecoder;
 use std::fs::File;
 use std::io::{self, BufReader, Chain, Cursor, Read};
@@ -40,7 +41,7 @@ pub struct Input {
 /// # Errors
 /// When it cannot be read.
 pub fn open(path: &Path) -> io::Result<Input> {
-    let file = File::open(path)?;
+    let file = caller::open(path)?;
     if file.metadata()?.is_dir() {
         return Err(io::Error::from(io::ErrorKind::IsADirectory));
     }

@@ -1,5 +1,6 @@
 //! The writers, from whole profiles to bytes.
 
+#![allow(clippy::disallowed_methods, reason = "not part of the program")]
 #![allow(
     clippy::unwrap_used,
     reason = "clippy exempts test functions, not what they share"

@@ -8,7 +8,7 @@ use crate::analyze::config::{
 };
 use crate::analyze::messages::{Level, Messages};
 use crate::analyze::stages::Profile;
-use std::fs;
+use crate::files::caller;
 use std::path::{Path, PathBuf};
 
 /// Largest profile that is read, bytes.
@@ -63,7 +63,7 @@ fn check_compiler_info(info: Option<&str>, messages: &mut Messages) {
         );
         return;
     };
-    for missing in info.split(',').filter(|path| !Path::new(path).exists()) {
+    for missing in info.split(',').filter(|path| !caller::exists(path)) {
         messages.warn(
             "",
             format_args!(
@@ -224,12 +224,12 @@ fn event_filter(text: &str, messages: &mut Messages) -> Result<Vec<EventFilter>,
 /// A profile: a file, else one that is built in.
 fn profile(name: &str) -> Result<Profile, String> {
     let path = Path::new(name);
-    match fs::metadata(path) {
+    match caller::metadata(path) {
         Ok(about) if about.is_file() => {
             if about.len() > MAX_PROFILE {
                 return Err("too large for a profile".to_owned());
             }
-            let text = fs::read_to_string(path).map_err(|e| e.to_string())?;
+            let text = caller::read_to_string(path, MAX_PROFILE).map_err(|e| e.to_string())?;
             Profile::parse(&text).map_err(|e| e.to_string())
         }
         _ => Profile::builtin(name).ok_or_else(|| {

@@ -4,6 +4,7 @@
 //! handed to the programs as constants. The format is that of
 //! Documentation/bpf/btf.rst; only what a member look-up needs is read.
 
+use crate::files::kernel;
 use thiserror::Error;
 
 /// Why the BTF could not be used.
@@ -42,7 +43,7 @@ pub struct Btf {
 impl Btf {
     /// Reads the running kernel's BTF.
     pub fn vmlinux() -> Result<Self, BtfError> {
-        let data = std::fs::read(VMLINUX).map_err(|source| BtfError::Read {
+        let data = kernel::read_whole(VMLINUX).map_err(|source| BtfError::Read {
             path: VMLINUX,
             source,
         })?;
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn truncated_btf_is_refused() {
-        let Ok(full) = std::fs::read(VMLINUX) else {
+        let Ok(full) = kernel::read_whole(VMLINUX) else {
             println!("skipped: truncated_btf_is_refused: no kernel BTF");
             return;
         };

@@ -4,6 +4,7 @@ use super::{
     BpfError, BpfOptions, CALLS, PROBE_COUNTS, PROBES, SAMPLES, THREADS, messages::with_warnings,
     plain, probe,
 };
+use crate::files::caller;
 use aiprof_common::{CALL_SLOTS, RULE_CACHE_CHUNK, Settings};
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenMapMut, OpenObject, ProgramAttachType};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
@@ -19,6 +20,9 @@ struct Aligned<T: ?Sized>(T);
 
 /// The committed eBPF object; `cargo xtask build-ebpf` makes it.
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("aiprof.bpf.o"));
+
+/// Largest object that is loaded; the committed one has less than a MiB.
+const MAX_OBJECT: u64 = 64 << 20;
 
 /// The program that samples.
 pub(super) const SAMPLER: &str = "sampler";
@@ -53,7 +57,7 @@ pub(super) fn load(
     match path {
         None => load_bytes(options, settings, &OBJECT.0),
         Some(path) => {
-            let bytes = std::fs::read(path).map_err(|cause| BpfError::Object {
+            let bytes = caller::read(path, MAX_OBJECT).map_err(|cause| BpfError::Object {
                 path: path.display().to_string(),
                 cause,
             })?;

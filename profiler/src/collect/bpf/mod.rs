@@ -12,6 +12,7 @@ pub mod pool;
 pub mod probe;
 pub mod ring;
 
+use crate::files::kernel;
 use aiprof_common::{COUNTERS, NO_FIELD, POOL_CHUNK, ProcEntry, RULE_CACHE_CHUNK, Settings};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use load::{Loaded, SAMPLER};
@@ -35,7 +36,7 @@ pub enum BpfError {
         cause: io::Error,
     },
     /// The loader or the kernel refused the object.
-    #[error("cannot load the eBPF object: {cause}{log}")]
+    #[error("cannot load the eBPF object: {cause:#}{log}")]
     Load {
         /// The cause.
         cause: libbpf_rs::Error,
@@ -57,7 +58,7 @@ pub enum BpfError {
         wanted: usize,
     },
     /// A map operation failed.
-    #[error("eBPF map operation failed: {0}")]
+    #[error("eBPF map operation failed: {0:#}")]
     Map(#[from] libbpf_rs::Error),
     /// The descriptor of a program could not be kept.
     #[error("cannot keep an eBPF program: {0}")]
@@ -254,12 +255,12 @@ impl Bpf {
 
 /// The sum of a field over what this process has open of eBPF, each once.
 fn sum_of(id: &str, wanted: &str) -> u64 {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fdinfo") else {
+    let Ok(entries) = kernel::read_dir("/proc/self/fdinfo") else {
         return 0;
     };
     let mut seen = std::collections::BTreeMap::new();
-    for entry in entries.flatten() {
-        let Ok(text) = std::fs::read_to_string(entry.path()) else {
+    for (path, _) in entries {
+        let Ok(text) = kernel::read_to_string(path) else {
             continue;
         };
         let field = |name: &str| -> Option<u64> {

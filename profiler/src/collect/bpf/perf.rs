@@ -2,7 +2,10 @@
 //! events (fork, exec, mmap, exit).
 
 use super::mapping::Mapping;
-use crate::wire::{FileKey, MapEvent, ProcessEvent, ProcessEventKind};
+use crate::{
+    files::kernel,
+    wire::{FileKey, MapEvent, ProcessEvent, ProcessEventKind},
+};
 use perf_event_open_sys::{self as sys, bindings as b};
 use std::{
     fs::File,
@@ -297,7 +300,7 @@ fn parse_mmap2(body: &[u8]) -> Result<MapEvent, ()> {
 /// This process's image of the vdso: the same for every 64-bit process.
 pub fn vdso_image() -> io::Result<Vec<u8>> {
     use std::os::unix::fs::FileExt;
-    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let maps = kernel::read_to_string("/proc/self/maps")?;
     let line = maps
         .lines()
         .find(|l| l.ends_with("[vdso]"))
@@ -313,7 +316,7 @@ pub fn vdso_image() -> io::Result<Vec<u8>> {
         .ok_or_else(|| io::Error::other("malformed /proc/self/maps"))?;
     let len = usize::try_from(end.saturating_sub(start)).map_err(io::Error::other)?;
     let mut image = vec![0; len.min(1 << 20)];
-    File::open("/proc/self/mem")?.read_exact_at(&mut image, start)?;
+    kernel::open("/proc/self/mem")?.read_exact_at(&mut image, start)?;
     Ok(image)
 }
 
@@ -404,7 +407,7 @@ pub fn cgroup_path(root: &std::path::Path, id: u64) -> Option<String> {
         kind: i32,
         id: [u8; 8],
     }
-    let mount = File::open(root).ok()?;
+    let mount = kernel::open(root).ok()?;
     let mut handle = Handle {
         bytes: 8,
         kind: 0xfe,
@@ -423,7 +426,7 @@ pub fn cgroup_path(root: &std::path::Path, id: u64) -> Option<String> {
     }
     // SAFETY: a new descriptor that nothing else owns.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+    let path = kernel::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
     let relative = path.strip_prefix(root).ok()?;
     Some(format!("/{}", relative.display()))
 }

@@ -14,15 +14,16 @@ use super::{
 use crate::{
     collect::bpf::perf::monotonic_ns,
     eu_stall::capture::{CaptureError, CaptureReader, Clock, Frame, Header, Part},
+    files::caller,
     profile::LossKind,
     wire::DeviceStream,
 };
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::FileType;
 use std::{
     fmt,
     fs::File,
     io::{self, Read},
-    os::unix::net::UnixStream,
+    os::unix::{fs::FileTypeExt as _, net::UnixStream},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -82,13 +83,12 @@ enum Got {
 
 impl Source {
     fn open(path: &Path) -> io::Result<Self> {
-        let kind = FileType::from_raw_mode(rustix::fs::stat(path)?.st_mode);
-        if kind == FileType::Socket {
+        let kind = caller::metadata(path)?.file_type();
+        if kind.is_socket() {
             return Ok(Self::Socket(path.into(), None));
         }
         // Opening a FIFO for reading waits for no writer then.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+        let file = caller::open_at_once(path)?;
         // What was opened, whatever it was before.
         match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
             FileType::RegularFile => Ok(Self::File(file)),
@@ -119,7 +119,7 @@ impl Source {
     /// Makes a connection that is not there.
     fn connect(&mut self) -> io::Result<()> {
         if let Self::Socket(path, socket @ None) = self {
-            let new = UnixStream::connect(path)?;
+            let new = caller::connect(path)?;
             new.set_nonblocking(true)?;
             *socket = Some(new);
         }

@@ -3,6 +3,7 @@
 use super::recorder::Shape;
 use crate::{
     eu_stall::capture::{CaptureWriter, Clock, Frame, Header},
+    files::caller,
     wire::DeviceStream,
 };
 use std::{
@@ -41,8 +42,8 @@ impl Save {
             base: shape.base,
             name: stream.name.clone(),
         };
-        std::fs::create_dir_all(folder)?;
-        let file = BufWriter::new(File::create_new(path)?);
+        caller::create_dir_all(folder)?;
+        let file = BufWriter::new(caller::create_new(path)?);
         Ok(Self {
             to: CaptureWriter::new(file, &header)?,
             records: Vec::new(),

@@ -3,14 +3,15 @@
 //!
 //! Source: Linux, include/uapi/drm/xe_drm.h (6.15).
 
+use crate::files::kernel;
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
-    fs::{Mode, OFlags},
     io::Errno,
     ioctl::{Ioctl, IoctlOutput, NoArg, Opcode, Updater},
 };
 use std::{
     ffi::c_void,
+    io,
     os::fd::{FromRawFd as _, OwnedFd},
     path::Path,
     time::Duration,
@@ -159,12 +160,9 @@ pub(super) struct Linux;
 
 impl Driver for Linux {
     fn open(&self, node: &Path) -> Result<Box<dyn Card>, Errno> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        Ok(Box::new(Node(rustix::fs::open(
-            node,
-            flags,
-            Mode::empty(),
-        )?)))
+        let file = kernel::open_device(node);
+        let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        Ok(Box::new(Node(file.map_err(errno)?.into())))
     }
 }
 
@@ -199,7 +197,7 @@ impl Card for Node {
         // borrowed until the call returns.
         let fd = unsafe { rustix::ioctl::ioctl(&self.0, call)? };
         rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
-        rustix::fs::fcntl_setfl(&fd, OFlags::NONBLOCK)?;
+        rustix::fs::fcntl_setfl(&fd, rustix::fs::OFlags::NONBLOCK)?;
         Ok(Box::new(StreamFd(fd)))
     }
 }

@@ -1,9 +1,7 @@
 //! Cards of the xe driver, as /sys shows them.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use crate::files::kernel;
+use std::path::{Path, PathBuf};
 
 /// Most cards that are looked at.
 const MAX_CARDS: usize = 64;
@@ -27,12 +25,10 @@ pub(crate) struct XeCard {
 
 /// The cards below a root (`/`), by address.
 pub(crate) fn cards(root: &Path) -> Vec<XeCard> {
-    let nodes = fs::read_dir(root.join("sys/class/drm"));
+    let nodes = kernel::read_dir(root.join("sys/class/drm")).unwrap_or_default();
     let mut cards: Vec<_> = nodes
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| card(root, &entry.path()))
+        .iter()
+        .filter_map(|(path, _)| card(root, path))
         .take(MAX_CARDS)
         .collect();
     cards.sort_by(|a, b| a.address.cmp(&b.address));
@@ -48,18 +44,18 @@ fn card(root: &Path, class: &Path) -> Option<XeCard> {
     {
         return None;
     }
-    let device = fs::canonicalize(class.join("device")).ok()?;
-    if fs::read_link(device.join("driver")).ok()?.file_name()? != "xe" {
+    let device = kernel::canonicalize(class.join("device")).ok()?;
+    if kernel::read_link(device.join("driver")).ok()?.file_name()? != "xe" {
         return None;
     }
-    let number = fs::read_to_string(class.join("dev")).ok();
-    let id = fs::read_to_string(device.join("device")).ok()?;
+    let number = kernel::read_to_string(class.join("dev")).ok();
+    let id = kernel::read_to_string(device.join("device")).ok()?;
     Some(XeCard {
         node: root.join("dev/dri").join(name),
         address: device.file_name()?.to_str()?.to_owned(),
         device: u16::from_str_radix(id.trim().strip_prefix("0x")?, 16).ok()?,
         number: number.and_then(|text| kernel_number(&text)).unwrap_or(0),
-        is_virtual: device.join("physfn").exists(),
+        is_virtual: kernel::exists(device.join("physfn")),
         gts: folders(&device, "tile")
             .iter()
             .map(|tile| folders(tile, "gt").len())
@@ -80,16 +76,18 @@ fn folders(parent: &Path, prefix: &str) -> Vec<PathBuf> {
         let number = name.strip_prefix(prefix);
         number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
     };
-    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    let entries = kernel::read_dir(parent).unwrap_or_default();
     entries
-        .filter(|entry| entry.file_name().to_str().is_some_and(is_one))
-        .map(|entry| entry.path())
+        .into_iter()
+        .filter(|(_, name)| name.to_str().is_some_and(is_one))
+        .map(|(path, _)| path)
         .collect()
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     /// Makes a card below a root.

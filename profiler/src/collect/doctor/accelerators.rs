@@ -2,6 +2,7 @@
 //! group, for one, has room for a single opener.
 
 use super::read_text;
+use crate::files::kernel;
 use serde::Serialize;
 use std::path::Path;
 
@@ -45,11 +46,10 @@ pub(super) fn on_pci_bus() -> Vec<Accelerator> {
 }
 
 fn on_bus(bus: &Path) -> Vec<Accelerator> {
-    let mut found: Vec<_> = std::fs::read_dir(bus)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| pci_device(&entry.path()))
+    let mut found: Vec<_> = kernel::read_dir(bus)
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|(path, _)| pci_device(path))
         .take(MAX_DEVICES)
         .collect();
     found.sort_by(|a, b| a.address.cmp(&b.address));
@@ -64,7 +64,7 @@ fn pci_device(dir: &Path) -> Option<Accelerator> {
     let vendor = u16::try_from(number("vendor")?).ok()?;
     let device = u16::try_from(number("device")?).ok()?;
     let kind = kind_of(number("class")?)?;
-    let driver = std::fs::read_link(dir.join("driver"))
+    let driver = kernel::read_link(dir.join("driver"))
         .ok()
         .and_then(|link| Some(link.file_name()?.to_string_lossy().into_owned()))
         .unwrap_or_default();
@@ -129,12 +129,13 @@ pub(super) fn device_nodes() -> Vec<DeviceNode> {
 }
 
 fn nodes_in(dir: &Path, prefix: &str) -> Vec<DeviceNode> {
-    let names = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    names
-        .filter(|entry| is_node(&entry.file_name().to_string_lossy(), prefix))
-        .map(|entry| DeviceNode {
-            path: entry.path().to_string_lossy().into_owned(),
-            accessible: rustix::fs::access(entry.path(), rustix::fs::Access::READ_OK).is_ok(),
+    let nodes = kernel::read_dir(dir).unwrap_or_default();
+    nodes
+        .iter()
+        .filter(|(_, name)| is_node(&name.to_string_lossy(), prefix))
+        .map(|(path, _)| DeviceNode {
+            path: path.to_string_lossy().into_owned(),
+            accessible: kernel::is_readable(path),
         })
         .collect()
 }

@@ -2,6 +2,7 @@
 //! outside: no card is opened.
 
 use super::{Accelerator, Check, Status};
+use crate::files::kernel;
 use crate::{
     collect::device::{
         xe_cards::{XeCard, cards},
@@ -134,7 +135,7 @@ fn verdict(card: &Accelerator, machine: &Machine) -> Verdict {
             "sudo aiprof ..., or sysctl dev.xe.observation_paranoid=0",
         );
     }
-    if rustix::fs::access(&found.node, rustix::fs::Access::READ_OK).is_err() {
+    if !kernel::is_readable(&found.node) {
         return no(
             format!("cannot be opened ({})", found.node.display()),
             "sudo aiprof ..., or add the user to the group of the node",

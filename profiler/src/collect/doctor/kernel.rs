@@ -3,6 +3,7 @@
 use super::{Check, Status, read_text};
 use crate::collect::config::RecordConfig;
 use crate::collect::privileges;
+use crate::files::kernel;
 use rustix::thread::CapabilitySet;
 use std::path::Path;
 
@@ -58,7 +59,7 @@ fn version(release: &str) -> Check {
 
 fn btf() -> Check {
     let path = "/sys/kernel/btf/vmlinux";
-    let readable = std::fs::File::open(path).is_ok();
+    let readable = kernel::open(path).is_ok();
     Check::new(
         "kernel",
         "btf",
@@ -124,7 +125,7 @@ fn memlock(release: &str) -> Check {
 fn tracefs() -> Check {
     let mounted = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
         .into_iter()
-        .find(|dir| Path::new(dir).join("events").exists());
+        .find(|dir| kernel::exists(Path::new(dir).join("events")));
     Check::new(
         "kernel",
         "tracefs",
@@ -283,10 +284,10 @@ fn kallsyms() -> Check {
 
 /// Files that were deleted or replaced are still reachable below map_files.
 fn map_files() -> Check {
-    let works = std::fs::read_dir("/proc/self/map_files")
-        .ok()
-        .and_then(|mut entries| entries.next()?.ok())
-        .is_some_and(|entry| std::fs::File::open(entry.path()).is_ok());
+    let works = kernel::read_dir("/proc/self/map_files")
+        .unwrap_or_default()
+        .first()
+        .is_some_and(|(path, _)| kernel::open(path).is_ok());
     let found = if works {
         "mapped files can be opened"
     } else {

@@ -183,7 +183,7 @@ fn is_ready(checks: &[Check]) -> bool {
 fn read_text(path: impl AsRef<std::path::Path>, limit: u64) -> Option<String> {
     use std::io::Read as _;
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).ok()?;
+    let file = crate::files::kernel::open(path).ok()?;
     file.take(limit).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }

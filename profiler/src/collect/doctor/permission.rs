@@ -2,6 +2,7 @@
 
 use super::{Check, Status, read_text};
 use crate::collect::privileges::{self, NEEDED, SETCAP};
+use crate::files::kernel;
 use std::os::unix::fs::MetadataExt;
 
 /// Inode of the initial pid namespace (`PROC_PID_INIT_INO`, linux/proc_ns.h).
@@ -51,7 +52,7 @@ fn json_name(capability: &'static str) -> &'static str {
 /// Samples carry process ids of the initial namespace: elsewhere /proc shows other
 /// ones, and no process can be looked up.
 fn pid_namespace() -> Check {
-    let initial = std::fs::metadata("/proc/self/ns/pid")
+    let initial = kernel::metadata("/proc/self/ns/pid")
         .is_ok_and(|namespace| namespace.ino() == INITIAL_PID_NAMESPACE);
     let found = if initial { "initial" } else { "a container's" };
     Check::new(

@@ -2,6 +2,7 @@
 //! running processes have mapped.
 
 use super::read_text;
+use crate::files::kernel;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -101,12 +102,12 @@ fn installed(cache: &str) -> BTreeSet<String> {
 /// The runtimes that processes have mapped, and which processes.
 fn in_use(proc: &Path) -> BTreeMap<String, BTreeSet<u32>> {
     let mut found: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
-    let entries = std::fs::read_dir(proc).into_iter().flatten().flatten();
-    for entry in entries.take(MAX_PROCESSES) {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
+    let entries = kernel::read_dir(proc).unwrap_or_default();
+    for (path, name) in entries.into_iter().take(MAX_PROCESSES) {
+        let Some(pid) = name.to_str().and_then(|n| n.parse().ok()) else {
             continue;
         };
-        let Some(maps) = read_text(entry.path().join("maps"), MAX_MAPS) else {
+        let Some(maps) = read_text(path.join("maps"), MAX_MAPS) else {
             continue; // ended, or another user's
         };
         for path in maps.lines().filter_map(mapped_file) {

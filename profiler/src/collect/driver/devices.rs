@@ -1,5 +1,6 @@
 //! The machine's character devices, as far as driver tables may be for them.
 
+use crate::files::{caller, kernel};
 use crate::probes::driver_table::{
     DriverTables, Major, PciId,
     devices::{DeviceNode, parse_pci},
@@ -7,7 +8,7 @@ use crate::probes::driver_table::{
 use rustix::fs::{major, minor};
 use std::{
     collections::HashMap,
-    fs, io,
+    io,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
 };
@@ -24,7 +25,7 @@ const VFIO: &str = "vfio";
 pub(super) fn scan(root: &Path, tables: &DriverTables) -> Vec<DeviceNode> {
     let names = Names::read(root);
     let folder = root.join("sys/dev/char");
-    let entries = match fs::read_dir(&folder) {
+    let entries = match kernel::read_dir(&folder) {
         Ok(entries) => entries,
         Err(error) => {
             tracing::debug!("{}: {error}", folder.display());
@@ -32,14 +33,13 @@ pub(super) fn scan(root: &Path, tables: &DriverTables) -> Vec<DeviceNode> {
         }
     };
     let mut nodes = Vec::new();
-    for entry in entries.flatten().take(MAX_DEVICES) {
-        let file = entry.file_name();
+    for (path, file) in entries.into_iter().take(MAX_DEVICES) {
         let Some((major, minor)) = numbers(&file.to_string_lossy()) else {
             continue;
         };
         let node = names.node(major, minor);
         if is_possible(tables, &node) {
-            nodes.push(describe(root, &entry.path(), node));
+            nodes.push(describe(root, &path, node));
         }
     }
     // Folders are in no order.
@@ -52,7 +52,7 @@ pub(super) fn scan(root: &Path, tables: &DriverTables) -> Vec<DeviceNode> {
 /// # Errors
 /// It cannot be looked at, or is no character device.
 pub(super) fn of_path(path: &Path) -> io::Result<DeviceNode> {
-    let meta = fs::metadata(path)?;
+    let meta = caller::metadata(path)?;
     if !meta.file_type().is_char_device() {
         let message = format!("{} is no character device", path.display());
         return Err(io::Error::other(message));
@@ -94,7 +94,7 @@ struct Names {
 
 impl Names {
     fn read(root: &Path) -> Self {
-        let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+        let text = |path: &str| kernel::read_to_string(root.join(path)).unwrap_or_default();
         let devices = text("proc/devices");
         let characters = devices.split("Block devices:").next().unwrap_or_default();
         Self {
@@ -127,7 +127,7 @@ fn pairs(text: &str) -> HashMap<u32, String> {
 fn describe(root: &Path, entry: &Path, node: DeviceNode) -> DeviceNode {
     let device = entry.join("device");
     let driver = link_name(&device.join("driver")).or_else(|| link_name(&device));
-    let name = fs::read_to_string(entry.join("uevent")).unwrap_or_default();
+    let name = kernel::read_to_string(entry.join("uevent")).unwrap_or_default();
     let name = name.lines().find_map(|line| line.strip_prefix("DEVNAME="));
     let pci = match node.major_name == VFIO {
         true => group_ids(root, entry),
@@ -145,7 +145,7 @@ fn describe(root: &Path, entry: &Path, node: DeviceNode) -> DeviceNode {
 }
 
 fn link_name(link: &Path) -> Option<String> {
-    let target = fs::read_link(link).ok()?;
+    let target = kernel::read_link(link).ok()?;
     Some(target.file_name()?.to_string_lossy().into_owned())
 }
 
@@ -160,9 +160,11 @@ fn group_ids(root: &Path, entry: &Path) -> Vec<PciId> {
         return Vec::new();
     }
     let folder = root.join("sys/kernel/iommu_groups").join(number);
-    let entries = fs::read_dir(folder.join("devices"));
-    let devices = entries.into_iter().flatten().flatten();
-    let mut ids: Vec<_> = devices.filter_map(|d| pci_of(&d.path())).collect();
+    let devices = kernel::read_dir(folder.join("devices")).unwrap_or_default();
+    let mut ids: Vec<_> = devices
+        .iter()
+        .filter_map(|(path, _)| pci_of(path))
+        .collect();
     ids.sort_by_key(|id| (id.vendor, id.device));
     ids
 }
@@ -171,7 +173,7 @@ fn group_ids(root: &Path, entry: &Path) -> Vec<PciId> {
 fn pci_of(device: &Path) -> Option<PciId> {
     let read = |file: &str| {
         let path: PathBuf = device.join(file);
-        let text = fs::read_to_string(path).ok()?;
+        let text = kernel::read_to_string(path).ok()?;
         Some(text.trim().strip_prefix("0x")?.to_owned())
     };
     parse_pci(&format!("{}:{}", read("vendor")?, read("device")?))
@@ -180,6 +182,7 @@ fn pci_of(device: &Path) -> Option<PciId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     /// A machine with an Intel GPU, an AIU behind VFIO, a tty and vgem.

@@ -3,9 +3,10 @@
 //! Their records are not the same in every kernel: which fields there are, and
 //! where, is read from the kernel's description of them.
 
+use crate::files::kernel;
 use crate::wire::TracePoint;
 use aiprof_common::{TRACE_TEXTS, TRACE_VALUES, TraceField, TraceSpec};
-use std::{collections::HashMap, fs, path::Path};
+use std::{collections::HashMap, path::Path};
 
 /// A tracepoint that is wanted, with the fields that are taken of it, if it has
 /// them.
@@ -75,7 +76,7 @@ pub(super) fn find(tracing: &Path) -> Vec<Point> {
     for wanted in WANTED {
         let folder = tracing.join("events").join(wanted.category);
         let file = folder.join(wanted.name).join("format");
-        let Ok(text) = fs::read_to_string(&file) else {
+        let Ok(text) = kernel::read_to_string(&file) else {
             continue;
         };
         // Less than the number of those wanted.
@@ -170,6 +171,7 @@ fn field(line: &str) -> Option<(&str, Field)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     /// Linux 6.12's, as tracefs shows it.
     const SIGNALED: &str = "name: dma_fence_signaled\nID: 541\nformat:\n\

@@ -1,6 +1,7 @@
 //! Reads captures: their events, and what is said about them at the end.
 
 use super::{ImportError, MAGIC, Record};
+use crate::files::caller;
 use crate::{
     aggregate::{Code, Names},
     profile::{FrameKind, Losses, Meta},
@@ -129,7 +130,7 @@ pub(super) fn records(
     path: &Path,
     take: impl FnMut(Record) -> bool,
 ) -> Result<Option<String>, ImportError> {
-    let file = File::open(path).map_err(|source| ImportError::Read {
+    let file = caller::open(path).map_err(|source| ImportError::Read {
         path: path.to_owned(),
         source,
     })?;

@@ -1,6 +1,7 @@
 //! Reading a capture event by event, for what keeps single events.
 
 use super::{ImportError, Record, ReplayOptions, StoredNames, reader::file_records};
+use crate::files::caller;
 use crate::{
     profile::{Losses, Meta},
     wire::Event,
@@ -44,7 +45,7 @@ pub fn scan(
     options: &ScanOptions,
     take: &mut dyn FnMut(Event) -> ControlFlow<()>,
 ) -> Result<Scanned, ImportError> {
-    let file = File::open(path).map_err(|source| ImportError::Read {
+    let file = caller::open(path).map_err(|source| ImportError::Read {
         path: path.to_owned(),
         source,
     })?;

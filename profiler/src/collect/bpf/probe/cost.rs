@@ -3,9 +3,10 @@
 use super::{
     Link, Point, Target, attach_uprobe_multi, attach_uprobe_perf, empty_program, uprobe_multi,
 };
+use crate::files::kernel;
 use libbpf_rs::libbpf_sys as sys;
 use std::{
-    fs, io,
+    io,
     os::fd::AsFd,
     path::Path,
     time::{Duration, Instant},
@@ -80,7 +81,7 @@ fn attach(address: u64) -> io::Result<Vec<Link>> {
 
 /// Where in its file an address of this process is.
 fn file_offset(address: u64) -> io::Result<u64> {
-    let maps = fs::read_to_string("/proc/self/maps")?;
+    let maps = kernel::read_to_string("/proc/self/maps")?;
     let offset = |line: &str| {
         let mut fields = line.split_ascii_whitespace();
         let (start, end) = fields.next()?.split_once('-')?;
