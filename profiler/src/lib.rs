@@ -12,6 +12,7 @@ pub mod export;
 pub mod files;
 pub mod import;
 mod lines;
+pub mod memory;
 pub mod parallel;
 pub mod probes;
 pub mod process;

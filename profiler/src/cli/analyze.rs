@@ -1,6 +1,7 @@
 //! `aiprof analyze`: traces become calibrated traces, tables and findings.
 
 use super::analysis::{self, Analysis, Style};
+use super::memory::MemoryArgs;
 use super::output::STDOUT;
 use super::{Verbosity, log, screen, usage_error};
 use crate::analyze::config::{
@@ -105,6 +106,9 @@ pub(crate) struct AnalyzeArgs {
     /// Write no tables and reports beside the trace
     #[arg(long)]
     no_tables: bool,
+
+    #[command(flatten)]
+    memory: MemoryArgs,
 }
 
 /// A counter, for the command line.
@@ -147,6 +151,7 @@ impl ValueEnum for OverlapMode {
 /// # Errors
 /// No trace can be read, or a result not be written.
 pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
+    args.memory.apply()?;
     let config = config(args, verbosity)?;
     let files = files(&config)?;
     let mut messages = Messages::new(config.level);

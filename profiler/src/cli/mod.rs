@@ -12,6 +12,7 @@ mod driver_tables;
 mod input;
 mod log;
 mod man;
+mod memory;
 mod output;
 mod probes;
 mod profile_out;

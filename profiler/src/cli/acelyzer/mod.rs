@@ -14,6 +14,7 @@ mod settings;
 mod tests;
 
 use super::analysis::{self, Analysis, Style};
+use super::memory::MemoryArgs;
 use super::{EXIT_FAILURE, EXIT_USAGE, screen};
 use crate::analyze::config::Config;
 use crate::analyze::messages::{Level, Messages};
@@ -74,6 +75,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<u8> {
             return Ok(EXIT_FAILURE);
         }
     };
+    MemoryArgs::default().apply()?;
     start(&settings, hint.as_deref())
 }
 
