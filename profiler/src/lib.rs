@@ -20,5 +20,6 @@ pub mod profile;
 pub mod symbolize;
 pub mod timeline;
 pub mod unwind;
+mod visible;
 pub mod wire;
 pub mod workers;

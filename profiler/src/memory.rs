@@ -190,11 +190,6 @@ impl<R> Metered<R> {
         Self { read, ..self }
     }
 
-    /// Bytes that were read.
-    pub fn bytes(&self) -> u64 {
-        self.read
-    }
-
     fn check(&mut self) -> Result<(), LimitError> {
         if self.read < self.next {
             return Ok(());
@@ -247,7 +242,7 @@ mod tests {
         let mut text = Vec::new();
         let mut from = Metered::decompressed(io::repeat(b'x').take(5 << 20));
         from.read_to_end(&mut text).unwrap();
-        assert_eq!((text.len(), from.bytes()), (5 << 20, 5 << 20));
+        assert_eq!((text.len(), from.read), (5 << 20, 5 << 20));
         assert_eq!(check(), Ok(()));
     }
 }
