@@ -124,17 +124,7 @@ fn parse_line(text: &str) -> Option<(String, u64)> {
         return None;
     }
     let value = value.parse().ok()?;
-    let stack: String = stack
-        .trim()
-        .chars()
-        .map(|c| {
-            if visible::is_unsafe(c) && !visible::is_direction(c) {
-                ' '
-            } else {
-                c
-            }
-        })
-        .collect();
+    let stack = visible::one_line(stack.trim());
     (!stack.is_empty()).then_some((stack, value))
 }
 
