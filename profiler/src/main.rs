@@ -1,6 +1,5 @@
 //! The `aiprof` binary. Exit codes: see `aiprof --help`.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -11,13 +10,6 @@ fn main() -> ExitCode {
     if aiprof::cli::is_broken_pipe(&error) {
         return ExitCode::SUCCESS;
     }
-    // Nothing helps if stderr is closed.
-    let _ = match error.downcast_ref::<clap::Error>() {
-        Some(usage) => usage.print(),
-        None => {
-            let advice = aiprof::cli::advice(&error);
-            writeln!(std::io::stderr(), "aiprof: {error:#}{advice}")
-        }
-    };
+    aiprof::cli::show_error(&error);
     ExitCode::from(aiprof::cli::exit_code(&error))
 }

@@ -37,6 +37,7 @@ pub mod rows;
 #[cfg(test)]
 mod scene;
 pub mod sequence;
+mod spare_rows;
 pub mod split;
 pub mod stages;
 pub mod statistics;

@@ -4,6 +4,7 @@
 
 use super::config::OverlapMode;
 use super::messages::Messages;
+use super::spare_rows::SpareRows;
 use crate::timeline::number::nanoseconds;
 use crate::timeline::{Event, Id, Ph, Sym, Timeline};
 use rustc_hash::FxHashMap;
@@ -202,75 +203,33 @@ fn times(event: &Event) -> (i64, i64) {
 
 /// Rows that slices are moved to.
 struct Spare {
-    /// By process and row: the next.
-    next: FxHashMap<(Id, i64), i64>,
-    /// Rows that are taken, by process, and a later one from which to look for one
-    /// that is not.
-    taken: FxHashMap<(Id, i64), i64>,
+    /// Of rows with numbers; `None` without a limit: the next row is the next number.
+    rows: Option<SpareRows>,
     /// The farthest row that was tried, by process and, of names, the first row.
     farthest: FxHashMap<(Id, Sym), Id>,
-    /// No limit: the next row is the next number.
-    is_unlimited: bool,
 }
 
 impl Spare {
-    /// For each row in the order they come, the next numbers that nobody has.
     fn new(timeline: &Timeline, limit: Option<u32>, mode: OverlapMode) -> Self {
-        let mut spare = Self {
-            next: FxHashMap::default(),
-            taken: FxHashMap::default(),
+        Self {
+            // Other modes move nothing.
+            rows: limit.map(|limit| match mode {
+                OverlapMode::Tid => SpareRows::new(&timeline.events, limit),
+                _ => SpareRows::default(),
+            }),
             farthest: FxHashMap::default(),
-            is_unlimited: limit.is_none(),
-        };
-        let Some(limit) = limit.filter(|_| mode == OverlapMode::Tid) else {
-            return spare;
-        };
-        let mut rows: Vec<(Id, i64)> = Vec::new();
-        for event in timeline.events.iter().filter(|event| event.is_slice()) {
-            let Some(tid) = event.tid.number() else {
-                continue;
-            };
-            let after = tid.wrapping_add(1);
-            if spare.taken.insert((event.pid, tid), after).is_none() {
-                rows.push((event.pid, tid));
-            }
         }
-        for (pid, tid) in rows {
-            let mut from = tid;
-            // What is beyond is found when it is needed.
-            for _ in 0..limit.clamp(1, 64) {
-                from = spare.add(pid, from);
-            }
-        }
-        spare
-    }
-
-    /// Gives a row its next.
-    fn add(&mut self, pid: Id, tid: i64) -> i64 {
-        let from = tid.wrapping_add(1);
-        let mut next = from;
-        while let Some(later) = self.taken.get(&(pid, next)) {
-            next = *later;
-        }
-        // So that nobody walks there again.
-        let mut passed = from;
-        while let Some(later) = self.taken.get_mut(&(pid, passed)) {
-            passed = std::mem::replace(later, next);
-        }
-        self.taken.insert((pid, next), next.wrapping_add(1));
-        self.next.insert((pid, tid), next);
-        next
     }
 
     /// The next row, and whether it is beyond those that were asked for.
     fn next(&mut self, timeline: &mut Timeline, event: &Event) -> (Id, bool) {
-        match event.tid {
-            Id::Number(tid) if self.is_unlimited => (Id::Number(tid.wrapping_add(1)), false),
-            Id::Number(tid) => match self.next.get(&(event.pid, tid)) {
-                Some(next) => (Id::Number(*next), false),
-                None => (Id::Number(self.add(event.pid, tid)), true),
+        match (event.tid, &mut self.rows) {
+            (Id::Number(tid), None) => (Id::Number(tid.wrapping_add(1)), false),
+            (Id::Number(tid), Some(rows)) => match rows.next(event.pid, tid) {
+                Some(next) => (Id::Number(next), false),
+                None => (Id::Number(rows.add(event.pid, tid)), true),
             },
-            Id::Token(sym) => {
+            (Id::Token(sym), _) => {
                 let text = timeline.name(sym).trim_matches('"');
                 let name = format!("\"{}\"", primed(text));
                 (Id::Token(timeline.names.intern(&name)), false)

@@ -18,6 +18,7 @@ use crate::import::compiler_info;
 use crate::import::json::{self, End, Reading, Trouble};
 use crate::import::open::{self, Contents};
 use crate::import::perfetto;
+use crate::memory;
 use crate::timeline::{Dialect, Event, NONE, Timeline};
 use anyhow::{Context, Result, bail};
 use flate2::Compression;
@@ -100,8 +101,10 @@ impl Analysis<'_> {
             true => compiler_info::load(&config.compiler_info, self.messages),
             false => CompilerInfo::default(),
         };
+        memory::check().context("cannot read the compiler's log")?;
         let mut timeline = self.read(files)?;
         let outcome = self.analyse(&mut timeline, &compiler)?;
+        memory::check().context("cannot analyse this")?;
         if outcome.is_fatal {
             bail!("nothing can be made of these traces");
         }
@@ -211,7 +214,9 @@ impl Analysis<'_> {
         let mut failed = None;
         for path in files {
             self.show(&format!("reading {}", path.display()));
-            match self.read_one(path, &mut timeline) {
+            let read = self.read_one(path, &mut timeline);
+            memory::check().with_context(|| format!("cannot read {}", path.display()))?;
+            match read {
                 Ok(Some(reading)) => {
                     let one_rank = self.config.compat_bugs;
                     let events = reading.events.clone();

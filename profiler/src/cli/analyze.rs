@@ -1,6 +1,7 @@
 //! `aiprof analyze`: traces become calibrated traces, tables and findings.
 
 use super::analysis::{self, Analysis, Style};
+use super::memory::MemoryArgs;
 use super::output::STDOUT;
 use super::stdout;
 use super::{Verbosity, log, screen, usage_error};
@@ -107,6 +108,9 @@ pub(crate) struct AnalyzeArgs {
     /// Write no tables and reports beside the trace
     #[arg(long)]
     no_tables: bool,
+
+    #[command(flatten)]
+    memory: MemoryArgs,
 }
 
 /// A counter, for the command line.
@@ -152,6 +156,7 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     if args.output.is_none() {
         stdout::require()?;
     }
+    args.memory.apply()?;
     let config = config(args, verbosity)?;
     let files = files(&config)?;
     let mut messages = Messages::new(config.level);

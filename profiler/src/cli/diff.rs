@@ -1,6 +1,7 @@
 //! `aiprof diff`: what changed between two profiles.
 
 use super::input::{self, Foreign};
+use super::memory::MemoryArgs;
 use super::output::OutputFile;
 use super::profile_out::{ValueArgs, ViewArgs};
 use super::stdout;
@@ -43,6 +44,9 @@ pub(crate) struct DiffArgs {
     #[command(flatten)]
     values: ValueArgs,
 
+    #[command(flatten)]
+    memory: MemoryArgs,
+
     /// Which of the two gives the frames their widths
     #[arg(long, value_enum, default_value_t = WidthsArg::default())]
     widths: WidthsArg,
@@ -79,6 +83,7 @@ enum WidthsArg {
 /// # Errors
 /// An input cannot be read, or the output cannot be written.
 pub(crate) fn run(args: &DiffArgs) -> Result<()> {
+    args.memory.apply()?;
     let mut options = DiffOptions {
         widths: match args.widths {
             WidthsArg::After => Widths::After,

@@ -2,6 +2,7 @@
 
 use super::EXIT_FAILURE;
 use crate::collect::doctor::{self, Check, Report, Status};
+use crate::visible;
 use anyhow::{Context, Result};
 use clap::Args;
 use std::io::{self, BufWriter, Write};
@@ -26,11 +27,16 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     let report = doctor::examine();
     let mut out = BufWriter::new(io::stdout().lock());
     let written = if args.json {
-        serde_json::to_writer_pretty(&mut out, &report)
+        serde_json::to_string_pretty(&report)
             .map_err(io::Error::from)
-            .and_then(|()| writeln!(out))
+            .and_then(|text| writeln!(out, "{}", visible::json(&text)))
     } else {
-        write_text(&report, &mut out)
+        let mut text = Vec::new();
+        write_text(&report, &mut text).and_then(|()| {
+            let text = String::from_utf8_lossy(&text);
+            // Paths of runtimes are whatever a program has mapped.
+            out.write_all(visible::message(&text).as_bytes())
+        })
     };
     written
         .and_then(|()| out.flush())

@@ -13,6 +13,7 @@ mod driver_tables;
 mod input;
 mod log;
 mod man;
+mod memory;
 mod output;
 mod probes;
 mod profile_out;
@@ -36,13 +37,16 @@ pub use acelyzer::fuzz_acelyzer;
 pub use advice::advice;
 pub use output::is_broken_pipe;
 
+use crate::collect::doctor as machine;
 use crate::collect::launch::LaunchError;
 use crate::collect::privileges::{self, PrivilegeError};
+use crate::visible;
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
+use std::io::Write as _;
 
 /// Exit code: a result could not be made or written.
 pub const EXIT_FAILURE: u8 = 1;
@@ -192,6 +196,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
     }
     let cli = parse(args)?;
     log::init(cli.verbosity);
+    if matches!(cli.subcommand, None | Some(Sub::Record(_) | Sub::Trace(_)))
+        && let Some(warning) = machine::pid_namespace_warning()
+    {
+        tracing::warn!("{warning}");
+    }
     match cli.subcommand {
         None => recording::run(cli.record, cli.verbosity),
         Some(Sub::Record(args)) => recording::run(args, cli.verbosity),
@@ -233,6 +242,23 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
             Ok(0)
         }
     }
+}
+
+/// Shows an error of [`run`] on stderr, or on stdout where it is help that was asked
+/// for; without what terminals would obey.
+pub fn show_error(error: &anyhow::Error) {
+    let is_hostile = |arg: OsString| arg.to_string_lossy().contains(visible::is_unsafe);
+    let text = match error.downcast_ref::<clap::Error>() {
+        // Usage errors repeat arguments, and those may be names of others' files.
+        Some(usage) if std::env::args_os().any(is_hostile) => usage.render().to_string(),
+        Some(usage) => {
+            // Nothing helps if stderr is closed; nor below.
+            let _ = usage.print();
+            return;
+        }
+        None => format!("aiprof: {error:#}{}\n", advice(error)),
+    };
+    let _ = std::io::stderr().write_all(visible::message(&text).as_bytes());
 }
 
 /// The exit code for an error of [`run`].

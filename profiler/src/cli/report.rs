@@ -1,6 +1,7 @@
 //! `aiprof report`: a capture, or a recording of another tool, becomes any other output.
 
 use super::input::{self, Foreign};
+use super::memory::MemoryArgs;
 use super::output::OutputFile;
 use super::profile_out::{self, Destination, ProfileFormat, ValueArgs, ViewArgs};
 use super::trace_out::{self, TraceOut};
@@ -45,6 +46,9 @@ pub(crate) struct ReportArgs {
     /// Title of the flame graph
     #[arg(long)]
     title: Option<String>,
+
+    #[command(flatten)]
+    memory: MemoryArgs,
 }
 
 /// Replays the capture and writes the profile.
@@ -52,6 +56,7 @@ pub(crate) struct ReportArgs {
 /// # Errors
 /// The capture cannot be read, or the profile cannot be written.
 pub(crate) fn run(args: &ReportArgs) -> Result<()> {
+    args.memory.apply()?;
     let destination = Destination::new(args.output.as_deref(), args.format)?;
     args.view.check(&destination)?;
     let file = match &destination {

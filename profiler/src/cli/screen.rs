@@ -1,6 +1,7 @@
 //! stderr as a person sees it: lines, and below them a progress line that is
 //! redrawn in place.
 
+use crate::visible;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 
@@ -39,6 +40,7 @@ pub(crate) fn set_progress(text: &str) {
     let mut shown = PROGRESS.lock().unwrap_or_else(PoisonError::into_inner);
     shown.clear();
     // A line that wraps cannot be redrawn in place.
+    let text = visible::one_line(text);
     shown.extend(text.chars().take(width().saturating_sub(1)));
     // stderr may be closed: then nobody reads it.
     let _ = write!(io::stderr(), "{ERASE}{shown}");
@@ -53,7 +55,7 @@ pub(crate) fn clear_progress() {
     }
 }
 
-/// Writes a line above the progress line.
+/// Writes a line above the progress line, without what terminals would obey.
 pub(crate) fn say(line: &str) {
     if crate::remote::divert(line) {
         return;
@@ -63,7 +65,7 @@ pub(crate) fn say(line: &str) {
     if !shown.is_empty() {
         text.push_str(ERASE);
     }
-    text.push_str(line);
+    text.push_str(&visible::message(line));
     text.push('\n');
     text.push_str(&shown);
     // One write, so that lines of several processes do not mix.

@@ -1,5 +1,6 @@
 //! `aiprof stalls`: why device kernels stall, by kernel, line and instruction.
 
+use super::memory::MemoryArgs;
 use super::output::OutputFile;
 use super::stall_input::{self, Inputs};
 use super::stall_sources::Sources;
@@ -101,6 +102,9 @@ pub(crate) struct StallsArgs {
     /// Decode device code for this platform, whatever its module says
     #[arg(long, value_enum, value_name = "NAME")]
     platform: Option<PlatformArg>,
+
+    #[command(flatten)]
+    memory: MemoryArgs,
 }
 
 /// As [`By`].
@@ -207,6 +211,7 @@ fn percent(text: &str) -> Result<f64, String> {
 /// What is to be read cannot be, has nothing of what is asked for, or the report cannot
 /// be written.
 pub(crate) fn run(args: &StallsArgs) -> Result<()> {
+    args.memory.apply()?;
     let format = format(args)?;
     if args.listing && matches!(format, FormatArg::Csv | FormatArg::Json) {
         return Err(usage_error(

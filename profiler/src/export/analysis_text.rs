@@ -1,6 +1,7 @@
 //! A report of an analysis for the terminal.
 
 use crate::analyze::report::{Report, Weight};
+use crate::visible;
 use std::io::{self, Write};
 
 /// Kernels that are listed for each rank.
@@ -107,12 +108,8 @@ fn kernels(report: &Report, out: &mut impl Write) -> io::Result<()> {
 
 /// A text in one line, without what could move the cursor or turn text around.
 fn plain(text: &str) -> String {
-    let is_unseen = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let shown = text.chars().map(|c| if is_unseen(c) { ' ' } else { c });
-    let mut shown: String = shown.take(LINE + 1).collect();
+    let text = visible::one_line(text);
+    let mut shown: String = text.chars().take(LINE + 1).collect();
     if shown.chars().count() > LINE {
         shown.pop();
         shown.push_str("[..]");

@@ -5,9 +5,10 @@
 
 use super::device::DeviceTotals;
 use super::stacks::Stacks;
-use super::{ExportError, ExportOptions, names};
+use super::{ExportError, ExportOptions};
 use crate::lines::{LineError, Lines};
 use crate::profile::{FrameKind, Profile};
+use crate::visible;
 use rustc_hash::FxHashMap;
 use std::io::{BufRead, BufWriter, Write};
 
@@ -123,11 +124,7 @@ fn parse_line(text: &str) -> Option<(String, u64)> {
         return None;
     }
     let value = value.parse().ok()?;
-    let stack: String = stack
-        .trim()
-        .chars()
-        .map(|c| if names::is_unprintable(c) { ' ' } else { c })
-        .collect();
+    let stack = visible::one_line(stack.trim());
     (!stack.is_empty()).then_some((stack, value))
 }
 

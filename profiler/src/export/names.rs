@@ -1,6 +1,7 @@
 //! Names as they appear in folded stacks: one line each, no separators inside.
 
 use crate::profile::{Frame, FrameKind, Profile};
+use crate::visible;
 
 /// Longest name in bytes, suffix included; what goes beyond is cut and marked.
 /// C++ templates and generated code reach tens of kilobytes; a stack of hundreds
@@ -16,17 +17,17 @@ pub(super) const UNKNOWN: &str = "[unknown]";
 /// A name that can stand in a folded line.
 ///
 /// `;` becomes `:`; control characters, line separators and characters that XML
-/// forbids become spaces; spaces around are removed. A last word of digits is
+/// forbids become spaces, marks of direction show as `\u{202e}`; spaces around are
+/// removed. A last word of digits is
 /// joined by `_`: readers would take it for a second value of the line.
 pub(super) fn clean(name: &str) -> String {
-    let replaced: String = name
-        .chars()
-        .map(|c| match c {
-            ';' => ':',
-            c if is_unprintable(c) => ' ',
-            c => c,
-        })
-        .collect();
+    let mut replaced = String::with_capacity(name.len());
+    for c in name.chars() {
+        match c {
+            ';' => replaced.push(':'),
+            c => visible::push(&mut replaced, c),
+        }
+    }
     let mut text = cut(replaced.trim());
     if let Some(space) = text.rfind(' ')
         && text[space + 1..]
@@ -44,11 +45,6 @@ pub(super) fn clean(name: &str) -> String {
     } else {
         text
     }
-}
-
-/// Whether a character would break a line, a terminal or an XML document.
-pub(super) fn is_unprintable(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}')
 }
 
 /// `text`, shortened to less than [`MAX_NAME`] with room for a suffix.

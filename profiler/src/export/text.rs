@@ -1,8 +1,9 @@
 //! Numbers and short descriptions for people.
 
+use super::Weight;
 use super::device::DeviceTotals;
-use super::{Weight, names};
 use crate::profile::{Profile, Values};
+use crate::visible;
 
 /// An integer with separators: 1,234,567.
 pub(super) fn grouped(n: u64) -> String {
@@ -67,13 +68,9 @@ pub(super) fn bytes(n: u64) -> String {
     }
 }
 
-/// One line of text from anywhere: control characters become spaces.
+/// One line of text from anywhere: see [`visible::one_line`].
 pub(super) fn one_line(text: &str) -> String {
-    text.chars()
-        .map(|c| if names::is_unprintable(c) { ' ' } else { c })
-        .collect::<String>()
-        .trim()
-        .to_owned()
+    visible::one_line(text).trim().to_owned()
 }
 
 /// One line of text for an XML document.

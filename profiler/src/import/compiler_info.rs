@@ -5,8 +5,13 @@ use crate::analyze::messages::Messages;
 use crate::analyze::utilization::CompilerInfo;
 use crate::analyze::utilization::ideal::IdealTables;
 use crate::files::caller;
+use crate::memory::Metered;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
+
+/// Longest log that is read, bytes, decompressed: those of large models have some
+/// megabytes.
+const MAX_LOG: u64 = 1 << 30;
 
 /// Reads one log or directory for each rank, or one for all. What cannot be read is
 /// told and is without tables.
@@ -30,7 +35,8 @@ fn load_one(path: &Path, messages: &mut Messages) -> IdealTables {
         Ok(about) if about.is_dir() => inductor::read(path, messages),
         Ok(about) if about.is_file() => {
             let log = caller::open(path).and_then(open::decompressed);
-            log.and_then(|log| compiler_log::read(&mut BufReader::new(log), messages))
+            log.map(|log| Metered::log(log, MAX_LOG))
+                .and_then(|log| compiler_log::read(&mut BufReader::new(log), messages))
         }
         Ok(_) => {
             messages.error(

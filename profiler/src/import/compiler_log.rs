@@ -10,7 +10,9 @@
 
 use crate::analyze::messages::Messages;
 use crate::analyze::utilization::ideal::{IdealTable, IdealTables, NOT_AVAILABLE, Phase, TOTAL};
+use memchr::memmem::Finder;
 use std::io::{self, BufRead};
+use std::sync::LazyLock;
 
 /// Longest line that is read, bytes; of a longer one the rest is passed over, and it
 /// is no row.
@@ -26,13 +28,23 @@ pub fn read(input: &mut dyn BufRead, messages: &mut Messages) -> io::Result<Idea
     loop {
         match next_line(input, &mut line)? {
             Line::End => break,
-            Line::Whole => scan.line(&String::from_utf8_lossy(&line), messages),
+            Line::Whole if scan.may_tell(&line) => {
+                scan.line(&String::from_utf8_lossy(&line), messages);
+            }
+            Line::Whole => {}
             Line::TooLong => scan.too_long += 1,
         }
     }
     scan.finish(messages);
     Ok(scan.tables)
 }
+
+/// What is looked for in all lines.
+static MARKS: LazyLock<[Finder<'static>; 3]> =
+    LazyLock::new(|| [AUTOPILOT, SCALING, TABLE].map(Finder::new));
+const AUTOPILOT: &str = "DSM-AutoPilot BEGIN";
+const SCALING: &str = "Ideal Clock Scaling:";
+const TABLE: &str = " Ideal/Total Cycles ";
 
 enum Line {
     End,
@@ -89,10 +101,19 @@ struct Scan {
 }
 
 impl Scan {
+    /// Whether a line can be anything but noise: most of a log is, and is passed over
+    /// without a look at its characters.
+    fn may_tell(&self, line: &[u8]) -> bool {
+        // A row of the table, or a phase, which is indented.
+        self.table.is_some()
+            || line.first().is_none_or(|first| !first.is_ascii_graphic())
+            || MARKS.iter().any(|mark| mark.find(line).is_some())
+    }
+
     fn line(&mut self, line: &str, messages: &mut Messages) {
-        if line.contains("DSM-AutoPilot BEGIN") {
+        if line.contains(AUTOPILOT) {
             self.autopilot(messages);
-        } else if line.contains("Ideal Clock Scaling:") {
+        } else if line.contains(SCALING) {
             messages.warn(
                 "UTL",
                 format_args!(
@@ -102,7 +123,7 @@ impl Scan {
             );
         } else if let Some(phase) = phase_of(line) {
             self.phase = phase;
-        } else if line.contains(" Ideal/Total Cycles ") {
+        } else if line.contains(TABLE) {
             self.close(true, messages);
             self.table = Some(IdealTable::new(self.phase));
         } else if self.table.is_some() {

@@ -1,6 +1,7 @@
 //! Files of traces: what they are, and their text, decompressed.
 
 use crate::files::caller;
+use crate::memory::Metered;
 use flate2::read::MultiGzDecoder;
 use std::fs::File;
 use std::io::{self, BufReader, Chain, Cursor, Read};
@@ -61,19 +62,20 @@ pub fn open(path: &Path) -> io::Result<Input> {
 /// A file's text, however it is compressed: its first bytes say that.
 ///
 /// # Errors
-/// When it cannot be read, or needs more memory than the zstd command allows.
+/// When it cannot be read, or needs more memory than the zstd command allows; while
+/// it is read, also when it needs more than [`crate::memory`] allows.
 pub fn decompressed(file: File) -> io::Result<Box<dyn Read + Send>> {
     let (head, file) = peek(file)?;
     if head.starts_with(GZIP) {
         let file = BufReader::with_capacity(1 << 18, file);
-        return Ok(Box::new(MultiGzDecoder::new(file)));
+        return Ok(Box::new(Metered::decompressed(MultiGzDecoder::new(file))));
     }
     if head.starts_with(ZSTD) {
         let mut plain = zstd::Decoder::new(file)?;
         plain.window_log_max(ZSTD_WINDOW_LOG)?;
-        return Ok(Box::new(plain));
+        return Ok(Box::new(Metered::decompressed(plain)));
     }
-    Ok(Box::new(file))
+    Ok(Box::new(Metered::plain(file)))
 }
 
 fn by_name(name: &str) -> Option<Contents> {

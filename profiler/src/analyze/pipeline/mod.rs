@@ -21,6 +21,7 @@ use super::{
     overlap_share, power, prep_queue, refine, rows, sequence, split,
 };
 use crate::export::tables::{collectives as collective_rows, kernels, rows as further};
+use crate::memory;
 use crate::parallel;
 use crate::timeline::{Kinds, Timeline};
 use serde_json::Value;
@@ -129,6 +130,8 @@ pub fn run(
     for (done, (name, step)) in steps.into_iter().enumerate() {
         progress(run.timeline, name, done, all);
         step(&mut run);
+        // Whoever asked for the analysis tells why.
+        run.outcome.is_fatal |= memory::check().is_err();
         if run.outcome.is_fatal {
             break;
         }

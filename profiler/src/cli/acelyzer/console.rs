@@ -1,6 +1,7 @@
 //! Messages as acelyzer 1.3.0 prints them: on stdout, a time, a coloured level, text.
 
 use crate::analyze::messages::{Level, Messages};
+use crate::visible;
 use jiff::{Timestamp, tz::TimeZone};
 use std::io::{self, Write};
 
@@ -50,7 +51,7 @@ impl<W: Write> Console<W> {
 
     /// Prints a line without time and level.
     pub(super) fn plain(&mut self, text: &str) {
-        let _ = writeln!(self.out, "{text}");
+        let _ = writeln!(self.out, "{}", visible::message(text));
     }
 
     /// A line. The blank at its end is acelyzer's; so are the colours on whatever
@@ -64,6 +65,7 @@ impl<W: Write> Console<W> {
             Level::Warn => ("\x1b[93m", "\x1b[0m"),
             Level::Info | Level::Debug | Level::Trace => ("", ""),
         };
+        let text = visible::message(text);
         format!("{now} {color}{:>8}{reset} {text} \n", level.word())
     }
 }

@@ -14,9 +14,11 @@ mod settings;
 mod tests;
 
 use super::analysis::{self, Analysis, Style};
+use super::memory::MemoryArgs;
 use super::{EXIT_FAILURE, EXIT_USAGE, screen};
 use crate::analyze::config::Config;
 use crate::analyze::messages::{Level, Messages};
+use crate::visible;
 use anyhow::Result;
 use argparse::repr;
 use console::Console;
@@ -74,6 +76,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<u8> {
             return Ok(EXIT_FAILURE);
         }
     };
+    MemoryArgs::default().apply()?;
     start(&settings, hint.as_deref())
 }
 
@@ -81,7 +84,11 @@ pub(crate) fn run(args: &[OsString]) -> Result<u8> {
 fn usage(message: &str) -> u8 {
     let usage = help::usage(screen::width());
     // Nothing helps if stderr is closed.
-    let _ = writeln!(std::io::stderr(), "{usage}{NAME}: error: {message}");
+    let _ = writeln!(
+        std::io::stderr(),
+        "{usage}{NAME}: error: {}",
+        visible::message(message)
+    );
     EXIT_USAGE
 }
 

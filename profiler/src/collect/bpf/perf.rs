@@ -189,16 +189,26 @@ impl ProcessRing {
         undecodable
     }
 
+    /// Copies `len` bytes at a position of the data, which has `size`; nothing of a
+    /// record that is longer than all of it.
     fn copy<'a>(&self, at: u64, len: usize, size: usize, to: &'a mut Vec<u8>) -> &'a [u8] {
         to.clear();
-        let start = (at % size as u64) as usize;
+        if len > size || size.saturating_add(PAGE) > self.memory.size() {
+            return to;
+        }
+        to.reserve(len);
+        let start = (at % size.max(1) as u64) as usize;
         let first = len.min(size - start);
-        // SAFETY: `start + first <= size` and `len - first <= start`, all within
-        // the data pages; the kernel does not write between tail and head.
+        // SAFETY: `start + first <= size`, and `len - first <= size` as `len` is: both
+        // are within the data pages, which the mapping has by the check above. `to`
+        // has room for `len` bytes, which are written before its length says so.
+        // Copied as bytes, not lent as a slice: the kernel owns the memory.
         unsafe {
             let data = self.memory.base().add(PAGE);
-            to.extend_from_slice(std::slice::from_raw_parts(data.add(start), first));
-            to.extend_from_slice(std::slice::from_raw_parts(data, len - first));
+            std::ptr::copy_nonoverlapping(data.add(start), to.as_mut_ptr(), first);
+            let rest = to.as_mut_ptr().add(first);
+            std::ptr::copy_nonoverlapping(data, rest, len - first);
+            to.set_len(len);
         }
         to
     }

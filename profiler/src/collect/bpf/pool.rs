@@ -11,6 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Bytes of the owner tag, with which each block begins.
+const TAG: usize = 4;
 const UNITS_PER_CHUNK: u32 = 1 << POOL_UNIT_BITS;
 
 /// How long a freed block stays untouched: a program that read its reference
@@ -67,6 +69,7 @@ impl Pool {
     /// tag, and writes it. `None`: no room (or content larger than a chunk).
     pub fn store(&mut self, content: &[u8]) -> Option<Block> {
         let units = u32::try_from(content.len().div_ceil(POOL_UNIT)).ok()?;
+        let (_, behind_tag) = content.split_at_checked(TAG)?;
         self.release_quarantine();
         let reference = self.free.take(units)?;
         let block = Block { reference, units };
@@ -74,15 +77,15 @@ impl Pool {
         let owner = self.next_owner;
         // Never 0, which marks a free block.
         self.next_owner = self.next_owner.checked_add(1).unwrap_or(1);
-        let at = self.address(reference);
-        // SAFETY: the block was just allocated: `units * POOL_UNIT` bytes at
-        // `at` lie in the mapping and nobody else writes there.
+        let to = self.place(reference, TAG, behind_tag.len())?;
+        // SAFETY: `place` has checked that so many bytes lie in the mapping. The block
+        // was just allocated, so that nobody else writes there.
         unsafe {
-            std::ptr::copy_nonoverlapping(content.as_ptr().add(4), at.add(4), content.len() - 4);
+            std::ptr::copy_nonoverlapping(behind_tag.as_ptr(), to, behind_tag.len());
         }
         // The content must be visible before the tag that vouches for it.
         fence(Ordering::Release);
-        self.atomic(reference, 0).store(owner, Ordering::Release);
+        self.word(reference, 0)?.store(owner, Ordering::Release);
         Some(block)
     }
 
@@ -99,20 +102,23 @@ impl Pool {
             .collect()
     }
 
-    /// Reads the `u32` at byte `off` of a block.
+    /// Reads the `u32` at byte `off` of a block; 0 where the pool has no such word.
     pub fn read_u32(&self, block: Block, off: usize) -> u32 {
-        self.atomic(block.reference, off).load(Ordering::Acquire)
+        self.word(block.reference, off)
+            .map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Publishes the `u32` at byte `off` of a block.
+    /// Publishes the `u32` at byte `off` of a block; where the pool has no such word,
+    /// nothing happens.
     pub fn write_u32(&self, block: Block, off: usize, value: u32) {
-        self.atomic(block.reference, off)
-            .store(value, Ordering::Release);
+        if let Some(word) = self.word(block.reference, off) {
+            word.store(value, Ordering::Release);
+        }
     }
 
     /// Frees a block to which no reference is published any more.
     pub fn release(&mut self, block: Block) {
-        self.atomic(block.reference, 0).store(0, Ordering::Release);
+        self.write_u32(block, 0, 0);
         self.quarantined_units += block.units;
         self.quarantine.push_back((Instant::now(), block));
     }
@@ -129,20 +135,28 @@ impl Pool {
         }
     }
 
-    fn address(&self, reference: PoolRef) -> *mut u8 {
-        let at = reference as usize * POOL_UNIT;
-        debug_assert!(at < self.memory.size());
-        // SAFETY: references come from the free list, which covers the mapping.
-        unsafe { self.memory.base().add(at) }
+    /// Where `len` bytes from byte `off` of a block on begin; `None` if they are not
+    /// all in the mapping.
+    fn place(&self, reference: PoolRef, off: usize, len: usize) -> Option<*mut u8> {
+        let at = usize::try_from(reference).ok()?.checked_mul(POOL_UNIT)?;
+        let at = at.checked_add(off)?;
+        if at.checked_add(len)? > self.memory.size() {
+            return None;
+        }
+        // SAFETY: at most the length of the mapping, by the check above.
+        Some(unsafe { self.memory.base().add(at) })
     }
 
-    fn atomic(&self, reference: PoolRef, off: usize) -> &AtomicU32 {
-        assert!(
-            off.is_multiple_of(4) && reference as usize * POOL_UNIT + off + 4 <= self.memory.size()
-        );
-        // SAFETY: in bounds and aligned by the check above; the memory is
-        // shared with the kernel, which only touches aligned words.
-        unsafe { AtomicU32::from_ptr(self.address(reference).add(off).cast()) }
+    /// The word at byte `off` of a block; `None` if the pool has none there.
+    fn word(&self, reference: PoolRef, off: usize) -> Option<&AtomicU32> {
+        let at = self.place(reference, off, size_of::<u32>())?;
+        if !at.cast::<u32>().is_aligned() {
+            return None;
+        }
+        // SAFETY: in bounds by `place`, aligned by the check above, and mapped as
+        // long as `self` is; the memory is shared with the kernel, which only
+        // touches whole words.
+        Some(unsafe { AtomicU32::from_ptr(at.cast()) })
     }
 }
 
@@ -216,6 +230,31 @@ impl FreeList {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd as _;
+
+    #[test]
+    fn no_reference_leads_out_of_the_pool() {
+        let file = super::super::perf::memory_file(c"pool", &[]).unwrap();
+        file.set_len(POOL_CHUNK as u64).unwrap();
+        let mut pool = Pool::map(file.as_fd(), 1).unwrap();
+        let block = pool.store(&[7; 64]).unwrap();
+        assert_eq!(pool.read_u32(block, 4), 0x0707_0707);
+        assert!(pool.store(&[1; 3]).is_none() && pool.store(&vec![1; POOL_CHUNK + 1]).is_none());
+        let beyond = Block {
+            reference: PoolRef::MAX,
+            units: 1,
+        };
+        pool.write_u32(beyond, 0, 1);
+        pool.write_u32(block, usize::MAX - 3, 1);
+        assert_eq!((pool.read_u32(beyond, 0), pool.read_u32(block, 1)), (0, 0));
+        let last = POOL_CHUNK - block.reference as usize * POOL_UNIT - 4;
+        pool.write_u32(block, last, 5);
+        pool.write_u32(block, last + 4, 6);
+        assert_eq!(
+            (pool.read_u32(block, last), pool.read_u32(block, last + 4)),
+            (5, 0)
+        );
+    }
 
     #[test]
     fn blocks_never_overlap_nor_straddle_and_all_come_back() {

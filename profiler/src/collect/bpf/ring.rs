@@ -35,6 +35,8 @@ pub struct Ring {
     producer: Mapping,
     page: usize,
     size: u64,
+    /// The record that is being read.
+    record: Vec<u8>,
 }
 
 impl Ring {
@@ -54,6 +56,7 @@ impl Ring {
             fd: fd.try_clone_to_owned()?,
             page,
             size: u64::from(size),
+            record: Vec::new(),
         })
     }
 
@@ -83,7 +86,8 @@ impl Ring {
             }
             let len = u64::from(header & !(BUSY | DISCARDED));
             let whole = (len + HEADER).next_multiple_of(8);
-            if whole > available || available > self.size {
+            let is_whole = whole <= available && available <= self.size;
+            if !is_whole || !self.copy(at, len) {
                 self.consume_to(end);
                 return Drained {
                     more: false,
@@ -91,7 +95,7 @@ impl Ring {
                 };
             }
             if header & DISCARDED == 0 {
-                sink(self.data(at, len));
+                sink(&self.record);
             }
             at = at.wrapping_add(whole);
             self.consume_to(at);
@@ -125,16 +129,37 @@ impl Ring {
         unsafe { AtomicU32::from_ptr(self.place(at).cast()) }
     }
 
-    fn data(&self, at: u64, len: u64) -> &[u8] {
-        // SAFETY: the caller has checked that header and data are at most `size`
-        // bytes, which the second copy has room for. The writer is done, and
-        // nobody writes there before the position is freed.
-        unsafe { std::slice::from_raw_parts(self.place(at).add(HEADER as usize), len as usize) }
+    /// Copies the content of the record at a position. False: it is longer than a
+    /// record can be.
+    ///
+    /// It is copied rather than lent, because whoever may open the map, though that
+    /// takes as many rights as we have, can move our position and let writers in.
+    fn copy(&mut self, at: u64, len: u64) -> bool {
+        let fits = len.checked_add(HEADER).is_some_and(|all| all <= self.size);
+        let Ok(len) = usize::try_from(len) else {
+            return false;
+        };
+        self.record.clear();
+        if !fits || self.record.try_reserve(len).is_err() {
+            return false;
+        }
+        // SAFETY: `place` is less than `size` bytes behind the producers' page, and
+        // header and content are at most `size` bytes by the check above: they end
+        // in the second copy of the data at the latest. `record` has room for `len`
+        // bytes, which are written before its length says so.
+        unsafe {
+            let from = self.place(at).add(HEADER as usize);
+            std::ptr::copy_nonoverlapping(from, self.record.as_mut_ptr(), len);
+            self.record.set_len(len);
+        }
+        true
     }
 
+    /// Where the record at a position begins.
     fn place(&self, at: u64) -> *mut u8 {
         let offset = (at & (self.size - 1) & !(HEADER - 1)) as usize;
-        // SAFETY: less than `size` bytes behind the producers' page.
+        // SAFETY: less than `size` bytes behind the producers' page, by the mask; the
+        // mapping has twice as many there.
         unsafe { self.producer.base().add(self.page + offset) }
     }
 }
@@ -270,6 +295,36 @@ mod tests {
             fake.at = position;
             fake.write(b"after", 0);
             assert_eq!(drain(&mut ring).0, [b"after"]);
+        }
+    }
+
+    #[test]
+    fn whatever_the_memory_says_nothing_is_read_beyond_it() {
+        let mut seed = 7u64;
+        let mut next = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            seed >> 20
+        };
+        for _ in 0..300 {
+            let (fake, mut ring) = Fake::new();
+            let content: Vec<u8> = (0..SIZE).map(|_| next() as u8).collect();
+            fake.put(0, &content);
+            // Positions that no kernel writes: odd, far apart, about to wrap.
+            let at = if next() % 3 == 0 {
+                u64::MAX - next() % 64
+            } else {
+                next() % (2 * SIZE)
+            };
+            fake.file.write_all_at(&at.to_ne_bytes(), 0).unwrap();
+            fake.put(at & !7, &(next() as u32 & !BUSY).to_ne_bytes());
+            let ahead = if next() % 3 == 0 {
+                next()
+            } else {
+                next() % (SIZE + 8)
+            };
+            fake.publish(at.wrapping_add(ahead));
+            let (records, _) = drain(&mut ring);
+            assert!(records.iter().map(Vec::len).sum::<usize>() <= SIZE as usize);
         }
     }
 

@@ -15,6 +15,8 @@ mod runtimes;
 pub use accelerators::{Accelerator, DeviceNode};
 pub use runtimes::Runtime;
 
+pub use permission::pid_namespace_warning;
+
 use serde::Serialize;
 
 /// Whether something works here.

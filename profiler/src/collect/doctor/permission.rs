@@ -52,8 +52,7 @@ fn json_name(capability: &'static str) -> &'static str {
 /// Samples carry process ids of the initial namespace: elsewhere /proc shows other
 /// ones, and no process can be looked up.
 fn pid_namespace() -> Check {
-    let initial = kernel::metadata("/proc/self/ns/pid")
-        .is_ok_and(|namespace| namespace.ino() == INITIAL_PID_NAMESPACE);
+    let initial = is_initial_pid_namespace();
     let found = if initial { "initial" } else { "a container's" };
     Check::new(
         "permission",
@@ -65,6 +64,21 @@ fn pid_namespace() -> Check {
     .otherwise(
         "processes cannot be looked up: user frames have no names",
         "run on the host, or start the container with --pid=host",
+    )
+}
+
+fn is_initial_pid_namespace() -> bool {
+    kernel::metadata("/proc/self/ns/pid")
+        .is_ok_and(|namespace| namespace.ino() == INITIAL_PID_NAMESPACE)
+}
+
+/// What a recording that starts now has to say of its pid namespace; `None` if that is
+/// the initial one.
+pub fn pid_namespace_warning() -> Option<&'static str> {
+    (!is_initial_pid_namespace()).then_some(
+        "this is a container with process ids of its own: samples carry those of the host, \
+         so processes cannot be looked up, most user stacks are cut, and user code has no \
+         names; run on the host, or start the container with --pid=host",
     )
 }
 

@@ -1,5 +1,6 @@
 //! JSON text, piece by piece: always valid, whatever names hold.
 
+use crate::visible;
 use std::fmt::Write as _;
 
 /// Largest integer that every reader holds exactly: JavaScript's numbers have 53 bits.
@@ -134,6 +135,10 @@ fn quote(out: &mut String, text: &str) {
             // The last two end a line in JavaScript.
             '\0'..='\x1f' | '\x7f' | '\u{2028}' | '\u{2029}' => {
                 let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            // Shown by its number: viewers obey it.
+            c if visible::is_direction(c) => {
+                let _ = write!(out, "\\\\u{{{:x}}}", u32::from(c));
             }
             c => out.push(c),
         }

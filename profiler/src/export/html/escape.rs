@@ -1,5 +1,6 @@
 //! Text of others in a page: names in a trace are whatever its writer wanted.
 
+use crate::visible;
 use std::fmt::Write as _;
 
 /// Most characters of a name; the rest is cut, and the cut shows.
@@ -65,9 +66,9 @@ pub(super) fn json(from: &str) -> String {
 /// Controls, marks of writing direction (Unicode 15.1, UAX 9), separators of lines and
 /// characters without width.
 fn is_unseen(c: char) -> bool {
-    c.is_control()
+    visible::is_unsafe(c)
         || matches!(c,
-            '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}'
+            '\u{ad}' | '\u{115f}' | '\u{1160}' | '\u{180e}'
             | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
             | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }

@@ -1,5 +1,6 @@
 //! Arguments of calls in words.
 
+use crate::visible;
 use crate::{
     correlate::{CallContent, FinishedCall},
     probes::{DataFormat, DataInfo, ValueFormat, ValueInfo, role},
@@ -156,7 +157,7 @@ fn text(out: &mut String, content: &CallContent) -> fmt::Result {
     for c in text.get(..end).unwrap_or_default().chars() {
         match c {
             '"' | '\\' => write!(out, "\\{c}")?,
-            c if super::super::names::is_unprintable(c) => write!(out, "{}", c.escape_default())?,
+            c if visible::is_unsafe(c) => write!(out, "{}", c.escape_default())?,
             c => out.push(c),
         }
     }

@@ -3,6 +3,7 @@
 use super::{TraceOptions, args, results};
 use crate::correlate::{CallContent, FinishedCall};
 use crate::probes::{DataFormat, Probe, ResultKind, ValueFormat};
+use crate::visible;
 use serde_json::{Map, Value, json};
 
 /// Writes a call, without an end of line.
@@ -47,7 +48,7 @@ pub(super) fn line(out: &mut String, call: &FinishedCall, comm: &str, options: &
     if let Some(work) = &call.work {
         add("work", work.to_string().into());
     }
-    out.push_str(&Value::Object(object).to_string());
+    out.push_str(&visible::json(&Value::Object(object).to_string()));
 }
 
 /// Values and data by name; handles and addresses as hexadecimal text, for JSON's

@@ -28,6 +28,8 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io, path::PathBuf};
 
+use crate::memory::LimitError;
+
 /// First bytes of a capture; the digit is the version of the format.
 pub const MAGIC: &[u8; 8] = b"aiprof\x001";
 
@@ -53,6 +55,14 @@ pub enum ImportError {
         path: PathBuf,
         /// Its version.
         found: char,
+    },
+    /// It needs more memory than may be used.
+    #[error("{}: {limit}", .path.display())]
+    Limit {
+        /// The file.
+        path: PathBuf,
+        /// How much that is.
+        limit: LimitError,
     },
     /// Not even the capture's header is whole.
     #[error("{}: truncated or corrupt: it ends before its header does", .0.display())]

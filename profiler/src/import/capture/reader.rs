@@ -4,6 +4,7 @@ use super::{ImportError, MAGIC, Record};
 use crate::files::caller;
 use crate::{
     aggregate::{Code, Names},
+    memory::{self, Metered},
     profile::{FrameKind, Losses, Meta},
     symbolize::SymFrame,
     unwind::TextSegment,
@@ -144,7 +145,12 @@ pub(super) fn file_records(
     take: impl FnMut(Record) -> bool,
 ) -> Result<Option<String>, ImportError> {
     let stream = open(path, file)?;
-    let problem = stream_records(stream, take).ok_or(ImportError::Headless(path.to_owned()))?;
+    let problem = stream_records(stream, take);
+    memory::check().map_err(|limit| ImportError::Limit {
+        path: path.to_owned(),
+        limit,
+    })?;
+    let problem = problem.ok_or(ImportError::Headless(path.to_owned()))?;
     if let Some(problem) = &problem {
         tracing::warn!(
             "{}: truncated or corrupt ({problem}): using what is whole",
@@ -173,7 +179,8 @@ fn open(path: &Path, file: File) -> Result<impl Read, ImportError> {
             found,
         });
     }
-    zstd::Decoder::with_buffer(file).map_err(read)
+    let plain = zstd::Decoder::with_buffer(file).map_err(read)?;
+    Ok(Metered::decompressed(plain))
 }
 
 /// The same for an opened, uncompressed stream; `None` if there is no header.

@@ -15,6 +15,7 @@ mod tests;
 pub use file::{End, JsonError};
 pub use problem::{Problems, Seen, Trouble};
 
+use crate::memory;
 use crate::parallel;
 use crate::timeline::{Device, Dialect, Event, Id, Job, NONE, Ph, Sym, Timeline};
 use event::Parsed;
@@ -68,7 +69,8 @@ pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<R
         |block| block.parse(),
         |parsed| {
             joiner.join(parsed);
-            true
+            // What is under way would take memory too; the caller tells why.
+            memory::check().is_ok()
         },
     )?;
     let problems = joiner.finish();

@@ -11,6 +11,7 @@ use super::sequence::Sequence;
 use super::tracks::Tracks;
 use crate::import::json::Trouble;
 use crate::import::json::event::{Fields, Parsed, Reader as Common, member};
+use crate::memory::Metered;
 use crate::timeline::number::Micros;
 use crate::timeline::{Event, Id, NONE, Ph, Sym, Timeline};
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
@@ -44,6 +45,8 @@ pub(super) struct Reader<'t> {
     /// Arguments of ends: event and JSON members, which go to the slice.
     clocks: Clocks,
     arguments: Arguments,
+    /// Bytes that packets within packets had, decompressed.
+    inflated: u64,
 }
 
 /// Where and when an event is.
@@ -78,6 +81,7 @@ impl<'t> Reader<'t> {
             flows: Vec::new(),
             clocks: Clocks::new(),
             arguments: Arguments::default(),
+            inflated: 0,
         }
     }
 
@@ -133,14 +137,17 @@ impl<'t> Reader<'t> {
             true => Box::new(MultiGzDecoder::new(bytes)),
             false => Box::new(ZlibDecoder::new(bytes)),
         };
-        let mut frames = Frames::new(from);
+        let mut frames = Frames::new(Metered::decompressed(from).after(self.inflated));
         let mut packet = Vec::new();
-        loop {
+        let end = loop {
             match frames.next(&mut packet) {
                 Next::Packet(_) => self.packet(&packet, offset, false),
-                Next::Over(super::End::Whole) => return,
-                Next::Over(_) => return self.trouble(Trouble::BadPacket, offset),
+                Next::Over(end) => break end,
             }
+        };
+        self.inflated = self.inflated.saturating_add(frames.offset());
+        if end != super::End::Whole {
+            self.trouble(Trouble::BadPacket, offset);
         }
     }
 

@@ -1,0 +1,248 @@
+//! One limit of the memory that reading and analysing others' files may take.
+//!
+//! A file of a few megabytes may hold gigabytes, and a few bytes of it may stand for
+//! kilobytes in memory. No count of bytes or events tells that beforehand, so it is
+//! the memory itself that is looked at: by readers with every mebibyte they read, and
+//! by a thread that ends the program where nobody else looks soon enough.
+//!
+//! Without [`limit`] there is no limit: a recording has its own bounds.
+
+use crate::files::kernel;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use thiserror::Error;
+
+/// Most memory that is used unless the user says otherwise, where there is more than
+/// twice as much: enough for traces of a hundred million events.
+pub const MOST_BY_DEFAULT: u64 = 16 << 30;
+/// How much larger than the limit the text in a compressed file may be. Text that
+/// takes no memory takes time.
+pub const TEXT_FACTOR: u64 = 4;
+/// After how many bytes a reader looks at the memory.
+const STRIDE: u64 = 1 << 20;
+/// How far the limit may be passed at least: what is under way takes some memory.
+const SLACK: u64 = 64 << 20;
+/// How often the thread looks.
+const PERIOD: Duration = Duration::from_millis(20);
+
+/// Most bytes of memory; 0: no limit.
+static LIMIT: AtomicU64 = AtomicU64::new(0);
+/// What was needed more of, once: then nothing is read any more.
+static EXCEEDED: OnceLock<LimitError> = OnceLock::new();
+
+/// More is needed than may be used.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum LimitError {
+    /// Of memory.
+    #[error("this needs more than {} of memory, the limit: --memory-limit SIZE or AIPROF_MEMORY_LIMIT=SIZE raises it", mebibytes(*.0))]
+    Memory(u64),
+    /// Of decompressed text.
+    #[error("this holds more than {} of text, decompressed, {TEXT_FACTOR} times the limit of memory: --memory-limit SIZE or AIPROF_MEMORY_LIMIT=SIZE raises it", mebibytes(*.0))]
+    Text(u64),
+    /// Of a text that is never so long.
+    #[error("this holds more than {} of text, the most that is read of a log", mebibytes(*.0))]
+    Log(u64),
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{} MiB", bytes >> 20)
+}
+
+/// From now on, no more than `bytes` are to be used; 0: no limit. `on_end` shows an
+/// error, if it has to end the program with status 1.
+///
+/// # Errors
+/// No thread can be started that looks after it.
+pub fn limit(bytes: u64, on_end: fn(LimitError)) -> io::Result<()> {
+    let before = LIMIT.swap(bytes, Ordering::Relaxed);
+    if bytes > 0 && before == 0 {
+        std::thread::Builder::new()
+            .name("memory".to_owned())
+            .spawn(move || watch(on_end))?;
+    }
+    Ok(())
+}
+
+/// What the limit is unless the user says otherwise: half of the memory of the
+/// machine, or of the control group if that has less, and at most
+/// [`MOST_BY_DEFAULT`].
+pub fn default_limit() -> u64 {
+    let machine = kernel::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| kibibytes(&text, "MemTotal:"));
+    let most = [machine, of_control_group()].into_iter().flatten().min();
+    most.map_or(MOST_BY_DEFAULT, |most| (most / 2).min(MOST_BY_DEFAULT))
+}
+
+/// The least limit of this process's control group and those above it (cgroup-v2).
+fn of_control_group() -> Option<u64> {
+    let text = kernel::read_to_string("/proc/self/cgroup").ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let limit_of = |group: &Path| {
+        let file = Path::new("/sys/fs/cgroup").join(group).join("memory.max");
+        kernel::read_to_string(file)
+            .ok()?
+            .trim()
+            .parse::<u64>()
+            .ok()
+    };
+    Path::new(path).ancestors().filter_map(limit_of).min()
+}
+
+/// Whether more was needed at any time than may be used.
+///
+/// # Errors
+/// It was.
+pub fn check() -> Result<(), LimitError> {
+    if let Some(error) = EXCEEDED.get() {
+        return Err(*error);
+    }
+    let limit = LIMIT.load(Ordering::Relaxed);
+    match limit > 0 && used() > limit {
+        true => Err(exceeded(LimitError::Memory(limit))),
+        false => Ok(()),
+    }
+}
+
+/// Notes that more was needed; the first such error is what is told.
+fn exceeded(error: LimitError) -> LimitError {
+    *EXCEEDED.get_or_init(|| error)
+}
+
+/// Ends the program if the limit is passed by a quarter and by [`SLACK`]: whoever uses
+/// so much has not looked at it for long.
+fn watch(on_end: fn(LimitError)) {
+    loop {
+        std::thread::sleep(PERIOD);
+        let limit = LIMIT.load(Ordering::Relaxed);
+        let used = used();
+        if limit == 0 || used <= limit {
+            continue;
+        }
+        let error = exceeded(LimitError::Memory(limit));
+        if used > limit.saturating_add((limit / 4).max(SLACK)) {
+            on_end(error);
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Bytes of memory of this process that no file stands behind, also if swapped out.
+fn used() -> u64 {
+    let text = kernel::read_to_string("/proc/self/status").unwrap_or_default();
+    let parts = ["RssAnon:", "RssShmem:", "VmSwap:"];
+    let parts = parts.iter().filter_map(|key| kibibytes(&text, key));
+    parts.sum()
+}
+
+/// The bytes that a line of procfs tells: `Key:  123 kB`.
+fn kibibytes(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    let number: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    number.checked_mul(1024)
+}
+
+/// Reads on until there is too much of it, or too much memory is used.
+#[derive(Debug)]
+pub struct Metered<R> {
+    from: R,
+    /// Bytes that were read.
+    read: u64,
+    /// At how many bytes the memory is looked at again.
+    next: u64,
+    /// What there is too much of, if the text is too long.
+    most: Option<LimitError>,
+}
+
+impl<R> Metered<R> {
+    /// Of text that is as large as its file.
+    pub fn plain(from: R) -> Self {
+        Self {
+            from,
+            read: 0,
+            next: 0,
+            most: None,
+        }
+    }
+
+    /// Of text that comes out of a decompressor.
+    pub fn decompressed(from: R) -> Self {
+        let most = LIMIT.load(Ordering::Relaxed).saturating_mul(TEXT_FACTOR);
+        Self {
+            most: (most > 0).then_some(LimitError::Text(most)),
+            ..Self::plain(from)
+        }
+    }
+
+    /// Of a log, of at most so many bytes, or a few more.
+    pub fn log(from: R, most: u64) -> Self {
+        Self {
+            most: Some(LimitError::Log(most)),
+            ..Self::plain(from)
+        }
+    }
+
+    /// The same, where so much was read before.
+    pub fn after(self, read: u64) -> Self {
+        Self { read, ..self }
+    }
+
+    fn check(&mut self) -> Result<(), LimitError> {
+        if self.read < self.next {
+            return Ok(());
+        }
+        self.next = self.read.saturating_add(STRIDE);
+        check()?;
+        match self.most {
+            Some(error @ (LimitError::Text(most) | LimitError::Log(most))) if self.read > most => {
+                Err(exceeded(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<R: Read> Read for Metered<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Err(error) = self.check() {
+            // It stays so.
+            self.next = self.read;
+            return Err(io::Error::other(error));
+        }
+        let count = self.from.read(buffer)?;
+        self.read = self.read.saturating_add(count as u64);
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_some_of_the_machine() {
+        let limit = default_limit();
+        assert!(limit > 1 << 20 && limit <= MOST_BY_DEFAULT);
+        assert!(used() > 1 << 16);
+    }
+
+    #[test]
+    fn lines_of_procfs_are_understood() {
+        let text = "VmHWM:\t  12 kB\nRssAnon:\t     345 kB\n";
+        assert_eq!(kibibytes(text, "RssAnon:"), Some(345 << 10));
+        assert_eq!(kibibytes(text, "VmSwap:"), None);
+        assert_eq!(kibibytes("A: x kB", "A:"), None);
+    }
+
+    #[test]
+    fn without_a_limit_all_is_read() {
+        let mut text = Vec::new();
+        let mut from = Metered::decompressed(io::repeat(b'x').take(5 << 20));
+        from.read_to_end(&mut text).unwrap();
+        assert_eq!((text.len(), from.read), (5 << 20, 5 << 20));
+        assert_eq!(check(), Ok(()));
+    }
+}
