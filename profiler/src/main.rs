@@ -4,6 +4,9 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if aiprof::symbolize::serve_if_asked(std::env::args_os().next().as_deref()) {
+        return ExitCode::SUCCESS;
+    }
     let error = match aiprof::cli::run(std::env::args_os()) {
         Ok(code) => return ExitCode::from(code),
         Err(error) => error,
