@@ -33,7 +33,6 @@ pub mod device;
 mod dwarf;
 mod dwarf_text;
 pub(crate) mod elf;
-mod guard;
 mod jobs;
 mod kernel;
 mod native;
@@ -103,8 +102,8 @@ pub struct SymbolizeOptions {
     /// nothing is fetched.
     pub debuginfod: bool,
     /// Most bytes that the compressed debug sections of one file may inflate to;
-    /// DWARF of larger files is not used, and that is counted. Sections that are
-    /// not compressed need no memory. Default 24 MiB.
+    /// DWARF of larger files is not used, and that is counted; nor is that of files
+    /// with more than 384 MiB of debug sections. Default 24 MiB.
     pub dwarf_limit: u64,
     /// Longest that one batch of one file may read DWARF; addresses left then
     /// have their symbol's name only, and that is counted. Default 1 s.

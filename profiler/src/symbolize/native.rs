@@ -4,7 +4,9 @@ use super::debuginfod::{self, Debuginfod};
 use super::demangle::{self, demangle};
 use super::dwarf::{Clock, DwarfError, DwarfFile, Function};
 use super::elf::{self, ElfError, ElfInfo};
-use super::{BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, plt, symtab};
+use super::{
+    BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, plt, sections, symtab,
+};
 use crate::files::others::RootDir;
 use crate::profile::{BuildId, FrameKind};
 use rustc_hash::FxHashSet;
@@ -285,7 +287,9 @@ impl NativeSymbolizer {
 
     fn layer(&mut self, key: FileKey, file: File, info: ElfInfo, path: &Path) -> Layer {
         let wanted = info.has_dwarf && (self.options.inlines || self.options.source_lines);
-        let fits = info.packed_bytes <= self.options.dwarf_limit;
+        let raw = info.debug.iter().map(|section| section.size);
+        let fits = info.packed_bytes <= self.options.dwarf_limit
+            && raw.fold(0, u64::saturating_add) <= sections::MAX_BYTES;
         if wanted && !fits {
             self.report(key, path, &Failure::TooLarge);
         }
@@ -313,7 +317,10 @@ impl NativeSymbolizer {
     }
 
     /// Keeps a file's state for the next call if it fits.
-    fn keep(&mut self, file: LoadedFile) {
+    fn keep(&mut self, mut file: LoadedFile) {
+        if file.cost() > self.options.keep_limit / 2 {
+            file.release();
+        }
         let cost = file.cost();
         self.make_room(cost);
         if cost <= self.options.keep_limit {
@@ -357,6 +364,15 @@ struct LoadedFile {
 }
 
 impl LoadedFile {
+    /// Drops what can be read again.
+    fn release(&mut self) {
+        for layer in &mut self.layers {
+            if let Dwarf::Open(dwarf) = &mut layer.dwarf {
+                dwarf.release();
+            }
+        }
+    }
+
     /// Bytes of memory held.
     fn cost(&self) -> u64 {
         let dwarf = self.layers.iter().map(|layer| match &layer.dwarf {
@@ -452,8 +468,9 @@ impl Layer {
                 let dwarf = DwarfFile::open(&self.file, &self.info, &mut clock)?;
                 self.dwarf = Dwarf::Open(Box::new(dwarf));
             }
-            match &self.dwarf {
+            match &mut self.dwarf {
                 Dwarf::Open(dwarf) => {
+                    dwarf.reload(&self.file, &self.info, &clock)?;
                     dwarf.lookup(&addrs, options.source_lines, &mut clock, |i, functions| {
                         found(indices[i], functions);
                     })
