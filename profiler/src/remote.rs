@@ -40,10 +40,12 @@ const MAX_LINES: usize = 100;
 pub type Serve = fn(&Line);
 
 /// What processes can be asked to do, by number.
-static KINDS: [Serve; 1] = [crate::collect::reader::serve];
+static KINDS: [Serve; 2] = [crate::collect::reader::serve, crate::symbolize::serve];
 
 /// The number of [`crate::collect::reader::serve`].
 pub const READER: u8 = 0;
+/// The number of [`crate::symbolize::serve`].
+pub const NAMES: u8 = 1;
 
 /// The way to the nursery.
 static NURSERY: OnceLock<Mutex<Line>> = OnceLock::new();
@@ -186,6 +188,7 @@ static PROCESSES: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 pub struct Remote {
     line: Line,
+    pid: i32,
     process: OwnedFd,
 }
 
@@ -204,13 +207,17 @@ impl Remote {
         let mut processes = PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
         processes.push(pid);
         drop(processes);
-        let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork failed"))?;
-        let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-        Ok(Self { line, process })
+        let id = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork failed"))?;
+        let process = rustix::process::pidfd_open(id, PidfdFlags::empty())?;
+        Ok(Self { line, pid, process })
     }
 
-    /// Has it do something, and waits for the answer. Lines that it printed are
-    /// given to `print`.
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Has it do something, and waits for the answer.
     ///
     /// # Errors
     /// It is gone, or was given up from another thread.
@@ -219,7 +226,31 @@ impl Remote {
         job: &J,
         fds: &[BorrowedFd<'_>],
     ) -> io::Result<(R, Vec<OwnedFd>)> {
-        self.line.send(job, fds)?;
+        self.ask(job, fds)?;
+        self.answer()
+    }
+
+    /// Has it do something: the answer is to be taken by [`Remote::answer`].
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn ask(&self, job: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.line.send(job, fds)
+    }
+
+    /// Whether the answer begins to come within this time.
+    pub fn is_answering(&self, most: Duration) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut polled = [PollFd::new(&self.line.0, PollFlags::IN)];
+        let limit = Timespec::try_from(most).unwrap_or_default();
+        matches!(poll(&mut polled, Some(&limit)), Ok(1))
+    }
+
+    /// Waits for the answer. Lines that were printed meanwhile are printed here.
+    ///
+    /// # Errors
+    /// It is gone, or was given up from another thread.
+    pub fn answer<R: DeserializeOwned>(&self) -> io::Result<(R, Vec<OwnedFd>)> {
         let ((answer, lines), fds) = self.line.receive::<(R, Vec<String>)>()?;
         for line in lines {
             crate::cli::screen::say(&line);

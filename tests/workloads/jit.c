@@ -2,7 +2,8 @@
  * Generates two functions with frame-pointer prologues at run time, as a JIT
  * compiler does, and names them in /tmp/perf-PID.map:
  *   jit_outer calls jit_inner; jit_inner spins, then calls back into C.
- * The second argument "corrupt" adds lines to the map that are no map lines.
+ * The second argument "corrupt" adds lines to the map that are no map lines;
+ * with "nomap" no map is written.
  */
 #include "work.h"
 
@@ -54,7 +55,8 @@ int main(int argc, char **argv)
 
 	char path[64];
 	snprintf(path, sizeof path, "/tmp/perf-%d.map", (int)getpid());
-	FILE *map = fopen(path, "w");
+	int no_map = argc > 2 && !strcmp(argv[2], "nomap");
+	FILE *map = fopen(no_map ? "/dev/null" : path, "w");
 	if (!map)
 		return 1;
 	if (argc > 2 && !strcmp(argv[2], "corrupt"))

@@ -1,53 +1,57 @@
-//! Names for code addresses while the recording runs: a thread that looks up
-//! new addresses in batches, so that little is left to do at the end.
+//! Names for code addresses while the recording runs: new addresses are looked up
+//! in batches, so that little is left to do at the end.
+//!
+//! The files that the names come from belong to others, and reading one may never
+//! return. A job is one file, or the JIT code of one process; each is done by a
+//! process that can be left behind ([`crate::symbolize`]), on the account of the
+//! user of the traced process. A job that takes too long costs its own names until
+//! the next window; a user whose jobs hang waits; naming goes on for all others.
 
-use super::{binaries::Binaries, bpf::perf, procfs, reader::Shared};
+use super::{binaries::Binaries, bpf::perf, privileges, reader::OpenFile};
 use crate::{
     aggregate::{Code, Names},
+    files::kernel,
     process::{FileId, ProcessTable},
-    profile::{BuildId, FrameKind},
+    profile::FrameKind,
     symbolize::{
-        BinaryRef, KernelSymbolizer, NativeSymbolizer, PerfMap, PerfMapLimits, SymFrame,
-        SymbolizeOptions,
+        Answer, Client, Job, KernelSymbolizer, NamingError, Patience, SymFrame, SymbolizeOptions,
     },
     unwind::{TextSegment, address_of},
+    workers::{Outcome, Owner, Pool, PoolLimits, Refused, Ticket},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
+use rustix::fs::{AtFlags, StatxFlags};
 use std::{
     collections::BTreeMap,
-    fs::File,
-    io::BufReader,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
-    path::PathBuf,
-    sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
-    thread::JoinHandle,
-    time::Duration,
+    os::{fd::AsFd as _, unix::fs::MetadataExt as _},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 /// Most addresses whose names are kept from one window to the next.
 const MAX_KEPT: usize = 1 << 18;
-/// How long the answer to one batch may take.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Batches that may wait for the thread; beyond it the caller keeps them.
-const QUEUE: usize = 4;
-
-/// Addresses of one file.
-struct FileJob {
-    path: PathBuf,
-    file: Shared,
-    build_id: Option<BuildId>,
-    /// A live process that maps it, for debug files in its container.
-    pid: u32,
-    /// (code, virtual address).
-    addresses: Vec<(Code, u64)>,
-}
-
-/// One batch.
-struct Batch {
-    files: Vec<FileJob>,
-    kernel: Vec<u64>,
-    jit: BTreeMap<u32, Vec<u64>>,
-}
+/// Longest wait for names at the end of a window, for work that goes on.
+const SETTLE: Duration = Duration::from_secs(20);
+/// How long a job may hang then, the first time and later in the same window.
+const HANGS: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(150)];
+/// How long a user waits after two jobs that took too long.
+const PENALTY: Duration = Duration::from_secs(30);
+/// Processes of a user that may hang.
+const MAX_STUCK: usize = 2;
+/// Most users accounts are kept of.
+const MAX_ACCOUNTS: usize = 4096;
+/// Threads that wait for processes which name; beyond the patience of those, only
+/// something else can have gone wrong.
+const LIMITS: PoolLimits = PoolLimits {
+    threads: 2,
+    patience: Duration::from_secs(15),
+    queue: 256,
+    stuck_of_owner: 2,
+    stuck: 16,
+};
 
 /// Names, text segments by file, control group paths by id.
 pub type StoredNames = (
@@ -56,15 +60,48 @@ pub type StoredNames = (
     Vec<(u64, String)>,
 );
 
-type Answers = Vec<(Code, Vec<SymFrame>)>;
+/// A job on its way.
+#[derive(Clone)]
+struct Work {
+    job: Job,
+    file: Option<Arc<OpenFile>>,
+    stuck: Arc<AtomicUsize>,
+}
 
-/// The naming thread, and the names it has found.
+type Named = Result<Answer, NamingError>;
+
+/// What was asked for, to be told apart when the answer comes.
+struct Asked {
+    codes: Vec<Code>,
+    owner: Owner,
+    /// For the kernel: none.
+    work: Option<Work>,
+}
+
+/// What a user's jobs have cost so far.
+#[derive(Default)]
+struct Account {
+    /// Processes that hang.
+    stuck: Arc<AtomicUsize>,
+    /// Jobs that took too long in a row.
+    late: u32,
+    /// No jobs until then.
+    until: Option<Instant>,
+}
+
+/// Finds names, and keeps those that it has found.
 pub struct NameService {
-    jobs: Option<SyncSender<Batch>>,
-    answers: Receiver<Answers>,
-    thread: Option<JoinHandle<()>>,
-    outstanding: usize,
-    stuck: bool,
+    files: Pool<Work, Named>,
+    kernel: Pool<Vec<u64>, Vec<Vec<SymFrame>>>,
+    patience: Arc<Patience>,
+    asked: FxHashMap<(bool, Ticket), Asked>,
+    /// Codes that are being looked up.
+    open: FxHashSet<Code>,
+    accounts: FxHashMap<Owner, Account>,
+    /// Codes whose names took too long: asked for again in the next window.
+    late: FxHashSet<Code>,
+    /// Whether something hung at the end of this window.
+    hung: bool,
     names: FxHashMap<Code, Vec<SymFrame>>,
     texts: FxHashMap<u32, Vec<TextSegment>>,
     cgroups: FxHashMap<u64, Option<String>>,
@@ -73,19 +110,39 @@ pub struct NameService {
 }
 
 impl NameService {
-    /// Starts the thread.
+    /// A service that has no names yet; it starts its threads when it is asked.
+    ///
+    /// # Errors
+    /// No descriptors are left.
     pub fn start(options: SymbolizeOptions) -> std::io::Result<Self> {
-        let (jobs, inbox) = sync_channel(QUEUE);
-        let (outbox, answers) = channel();
-        let thread = std::thread::Builder::new()
-            .name("aiprof-names".into())
-            .spawn(move || serve(options, &inbox, &outbox))?;
+        let patience = Arc::new(Patience::default());
+        let shared = Arc::clone(&patience);
+        let files = Pool::new("aiprof-names", LIMITS, move || {
+            let mut client = Client::new(options.clone(), Arc::clone(&shared));
+            Box::new(move |work| do_work(&mut client, &work))
+        })?;
+        let limits = PoolLimits {
+            threads: 1,
+            ..LIMITS
+        };
+        let kernel = Pool::new("aiprof-ksyms", limits, || {
+            perf::take_turns();
+            // What /proc/kallsyms takes is CAP_SYSLOG.
+            if let Err(error) = privileges::drop_to(rustix::thread::CapabilitySet::SYSLOG) {
+                tracing::warn!("kernel symbols: {error}");
+            }
+            let mut kernel = KernelSymbolizer::new();
+            Box::new(move |addresses: Vec<u64>| kernel.symbolize(&addresses))
+        })?;
         Ok(Self {
-            jobs: Some(jobs),
-            answers,
-            thread: Some(thread),
-            outstanding: 0,
-            stuck: false,
+            files,
+            kernel,
+            patience,
+            asked: FxHashMap::default(),
+            open: FxHashSet::default(),
+            accounts: FxHashMap::default(),
+            late: FxHashSet::default(),
+            hung: false,
             names: FxHashMap::default(),
             texts: FxHashMap::default(),
             cgroups: FxHashMap::default(),
@@ -93,8 +150,8 @@ impl NameService {
         })
     }
 
-    /// Asks for the names of those `codes` that have none; Returns false if the thread is busy: ask again
-    /// later.
+    /// Asks for the names of those `codes` that have none. Returns false if too
+    /// much waits already: ask again later.
     pub fn request(
         &mut self,
         codes: &[Code],
@@ -102,14 +159,65 @@ impl NameService {
         binaries: &Binaries,
     ) -> bool {
         self.collect();
-        let batch = self.batch(codes, processes, binaries);
-        if batch.files.is_empty() && batch.kernel.is_empty() && batch.jit.is_empty() {
-            return true;
+        let mut by_file: BTreeMap<u32, Vec<(Code, u64)>> = BTreeMap::new();
+        let mut by_process: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        let mut kernel = Vec::new();
+        for &code in codes {
+            if self.names.contains_key(&code) || self.open.contains(&code) {
+                continue;
+            }
+            match code {
+                Code::File { file, offset } => {
+                    let Some(binary) = binaries.get(FileId(file)) else {
+                        continue;
+                    };
+                    if binary.open().is_none() {
+                        self.closed.push(code);
+                        continue;
+                    }
+                    self.texts
+                        .entry(file)
+                        .or_insert_with(|| binary.text.clone());
+                    let address = address_of(&binary.text, offset).unwrap_or(offset);
+                    by_file.entry(file).or_default().push((code, address));
+                }
+                Code::Kernel { address } => kernel.push(address),
+                Code::Jit { pid, address } => by_process.entry(pid).or_default().push(address),
+                Code::Special(_)
+                | Code::Cut(_)
+                | Code::Function { .. }
+                | Code::Device
+                | Code::Work { .. }
+                | Code::NoStack(_) => {}
+            }
         }
-        let Some(jobs) = &self.jobs else { return true };
-        let sent = jobs.try_send(batch).is_ok();
-        self.outstanding += usize::from(sent);
-        sent
+        let mut taken = self.ask_kernel(kernel);
+        taken &= self.ask_files(by_file, processes, binaries);
+        taken & self.ask_jit(by_process)
+    }
+
+    /// Waits until everything asked for is answered: as long as work goes on, but
+    /// only briefly for what hangs.
+    pub fn settle(&mut self) {
+        let end = Instant::now() + SETTLE;
+        self.patience.set(HANGS[usize::from(self.hung)]);
+        while !self.asked.is_empty() && Instant::now() < end {
+            let before = self.late.len();
+            self.collect();
+            if self.late.len() > before {
+                self.hung = true;
+                self.patience.set(HANGS[1]);
+            }
+            let soon = Instant::now() + Duration::from_millis(10);
+            match self.files.pending() {
+                0 => self.kernel.wait(soon),
+                _ => self.files.wait(soon),
+            };
+        }
+        self.patience.set(Patience::USUAL);
+        for (_, asked) in std::mem::take(&mut self.asked) {
+            self.give_up(&asked);
+        }
     }
 
     /// The codes of files that were not open when their names were asked for.
@@ -119,30 +227,192 @@ impl NameService {
 
     /// Takes in the answers that are there.
     fn collect(&mut self) {
-        while let Ok(answers) = self.answers.try_recv() {
-            self.outstanding = self.outstanding.saturating_sub(1);
-            self.names.extend(answers);
+        for (ticket, outcome) in self.kernel.answers() {
+            let Some(asked) = self.asked.remove(&(true, ticket)) else {
+                continue;
+            };
+            let Outcome::Done(frames) = outcome else {
+                self.give_up(&asked);
+                continue;
+            };
+            self.take(asked.codes, frames);
+        }
+        for (ticket, outcome) in self.files.answers() {
+            if let Some(asked) = self.asked.remove(&(false, ticket)) {
+                self.take_answer(asked, outcome);
+            }
         }
     }
 
-    /// Waits until everything asked for is answered.
-    pub fn settle(&mut self) {
-        while self.outstanding > 0 {
-            match self.answers.recv_timeout(PATIENCE) {
-                Ok(answers) => {
-                    self.outstanding = self.outstanding.saturating_sub(1);
-                    self.names.extend(answers);
+    fn take_answer(&mut self, asked: Asked, outcome: Outcome<Named>) {
+        match outcome {
+            Outcome::Done(Ok(answer)) => {
+                if let Some(account) = self.accounts.get_mut(&asked.owner) {
+                    account.late = 0;
                 }
-                // The thread is gone or stuck (a dead network file system): there
-                // will be no more answers.
-                Err(_) => {
-                    tracing::warn!("giving up on symbols that take too long");
-                    self.outstanding = 0;
-                    self.jobs = None;
-                    self.stuck = true;
+                for warning in answer.warnings {
+                    tracing::warn!("{warning}");
                 }
+                self.take(asked.codes, answer.frames);
+            }
+            Outcome::Done(Err(NamingError::TooLong)) | Outcome::Stuck => self.too_long(asked),
+            Outcome::Done(Err(NamingError::Failed(error))) => {
+                tracing::warn!("names cannot be looked up: {error}");
+                self.give_up(&asked);
+            }
+            Outcome::Failed => self.give_up(&asked),
+        }
+    }
+
+    fn take(&mut self, codes: Vec<Code>, frames: Vec<Vec<SymFrame>>) {
+        for code in &codes {
+            self.open.remove(code);
+        }
+        let named = codes.into_iter().zip(frames);
+        self.names
+            .extend(named.filter(|(_, frames)| !frames.is_empty()));
+    }
+
+    /// A job took too long. What hung may be the root directory of a process that
+    /// happens to map the file: the file is asked once more without it.
+    fn too_long(&mut self, mut asked: Asked) {
+        if let Some(account) = self.accounts.get_mut(&asked.owner) {
+            account.late += 1;
+            if account.late >= 2 {
+                account.until = Some(Instant::now() + PENALTY);
             }
         }
+        if let Some(Work {
+            job: Job::File { pid, .. },
+            file: Some(file),
+            ..
+        }) = &mut asked.work
+            && std::mem::take(pid) != 0
+        {
+            let owner = owner_of_file(file);
+            if owner != asked.owner {
+                self.give(owner, asked);
+                return;
+            }
+        }
+        self.give_up(&asked);
+    }
+
+    /// Says of codes that their names take too long.
+    fn give_up(&mut self, asked: &Asked) {
+        for code in &asked.codes {
+            self.open.remove(code);
+            if let Some(work) = &asked.work {
+                self.names.insert(*code, vec![too_long(&work.job)]);
+                self.late.insert(*code);
+            }
+        }
+    }
+
+    /// Hands over a job. Returns false if too many wait.
+    fn give(&mut self, owner: Owner, mut asked: Asked) -> bool {
+        let Some(mut work) = asked.work.take() else {
+            return true;
+        };
+        if self.accounts.len() >= MAX_ACCOUNTS && !self.accounts.contains_key(&owner) {
+            self.accounts
+                .retain(|_, a| a.stuck.load(Ordering::Relaxed) > 0);
+        }
+        let account = self.accounts.entry(owner).or_default();
+        work.stuck = Arc::clone(&account.stuck);
+        asked.owner = owner;
+        asked.work = Some(work.clone());
+        if account.until.is_some_and(|until| Instant::now() < until) {
+            self.give_up(&asked);
+            return true;
+        }
+        match self.files.give(owner, work) {
+            Ok(ticket) => {
+                self.open.extend(asked.codes.iter().copied());
+                self.asked.insert((false, ticket), asked);
+                true
+            }
+            Err(Refused::Stuck) => {
+                self.give_up(&asked);
+                true
+            }
+            Err(Refused::Full | Refused::NoThread) => false,
+        }
+    }
+
+    fn ask_kernel(&mut self, addresses: Vec<u64>) -> bool {
+        if addresses.is_empty() {
+            return true;
+        }
+        let codes = addresses.iter().map(|&address| Code::Kernel { address });
+        let codes: Vec<Code> = codes.collect();
+        let Ok(ticket) = self.kernel.give(Owner::ROOT, addresses) else {
+            return false;
+        };
+        self.open.extend(codes.iter().copied());
+        let asked = Asked {
+            codes,
+            owner: Owner::ROOT,
+            work: None,
+        };
+        self.asked.insert((true, ticket), asked);
+        true
+    }
+
+    fn ask_files(
+        &mut self,
+        by_file: BTreeMap<u32, Vec<(Code, u64)>>,
+        processes: &ProcessTable,
+        binaries: &Binaries,
+    ) -> bool {
+        let mut users = users(processes, by_file.keys().copied());
+        let mut taken = true;
+        for (file, wanted) in by_file {
+            let id = FileId(file);
+            let (Some(key), Some(binary)) = (processes.files.key(id), binaries.get(id)) else {
+                continue;
+            };
+            let Some(open) = binary.open() else { continue };
+            let pid = users.remove(&file).unwrap_or(0);
+            let owner = owner_of(pid);
+            let (codes, addresses) = wanted.into_iter().unzip();
+            let job = Job::File {
+                path: key.path.clone(),
+                build_id: binary.build_id(),
+                pid: if owner.is_some() { pid } else { 0 },
+                addresses,
+            };
+            let owner = owner.unwrap_or(binary.owner);
+            taken &= self.give(owner, asked(codes, job, Some(Arc::clone(open))));
+        }
+        taken
+    }
+
+    fn ask_jit(&mut self, by_process: BTreeMap<u32, Vec<u64>>) -> bool {
+        let mut taken = true;
+        for (pid, addresses) in by_process {
+            // Without its process there is nobody whose map could be believed.
+            let Some(owner) = owner_of(pid) else { continue };
+            let code = |&address: &u64| Code::Jit { pid, address };
+            let codes = addresses.iter().map(code).collect();
+            taken &= self.give(owner, asked(codes, Job::Jit { pid, addresses }, None));
+        }
+        taken
+    }
+
+    /// Asks again for JIT codes that no perf map named yet: it may have grown.
+    pub fn retry_jit(&mut self, codes: &[Code]) {
+        let mut jit: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        for code in codes {
+            if let Code::Jit { pid, address } = *code
+                && !self.names.contains_key(code)
+                && !self.open.contains(code)
+            {
+                jit.entry(pid).or_default().push(address);
+            }
+        }
+        // What is not taken now is asked for the next time.
+        self.ask_jit(jit);
     }
 
     /// Looks up the paths of control groups.
@@ -156,34 +426,17 @@ impl NameService {
 
     /// Bounds what is kept, between windows.
     pub fn trim(&mut self) {
-        // Other memory may hold something else by the next window.
+        // Other memory may hold something else by the next window, and what hung
+        // may not hang then.
+        let late = std::mem::take(&mut self.late);
+        self.hung = false;
         self.names
-            .retain(|code, _| matches!(code, Code::File { .. }));
+            .retain(|code, _| matches!(code, Code::File { .. }) && !late.contains(code));
         if self.names.len() > MAX_KEPT {
             self.names.clear();
         }
         if self.cgroups.len() > MAX_KEPT {
             self.cgroups.clear();
-        }
-    }
-
-    /// Asks again for JIT codes that no perf map named yet: it may have grown.
-    pub fn retry_jit(&mut self, codes: &[Code]) {
-        let mut jit: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-        for code in codes {
-            if let Code::Jit { pid, address } = *code
-                && !self.names.contains_key(code)
-            {
-                jit.entry(pid).or_default().push(address);
-            }
-        }
-        if let (false, Some(jobs)) = (jit.is_empty(), &self.jobs) {
-            let batch = Batch {
-                files: Vec::new(),
-                kernel: Vec::new(),
-                jit,
-            };
-            self.outstanding += usize::from(jobs.try_send(batch).is_ok());
         }
     }
 
@@ -202,64 +455,6 @@ impl NameService {
             texts,
             self.cgroups.iter().filter_map(path).collect(),
         )
-    }
-
-    fn batch(&mut self, codes: &[Code], processes: &ProcessTable, binaries: &Binaries) -> Batch {
-        let mut by_file: BTreeMap<u32, Vec<(Code, u64)>> = BTreeMap::new();
-        let mut batch = Batch {
-            files: Vec::new(),
-            kernel: Vec::new(),
-            jit: BTreeMap::new(),
-        };
-        for &code in codes {
-            if self.names.contains_key(&code) {
-                continue;
-            }
-            match code {
-                Code::File { file, offset } => {
-                    let Some(binary) = binaries.get(FileId(file)) else {
-                        continue;
-                    };
-                    if binary.open().is_none() {
-                        self.closed.push(code);
-                        continue;
-                    }
-                    self.texts
-                        .entry(file)
-                        .or_insert_with(|| binary.text.clone());
-                    let address = address_of(&binary.text, offset).unwrap_or(offset);
-                    by_file.entry(file).or_default().push((code, address));
-                }
-                Code::Kernel { address } => batch.kernel.push(address),
-                Code::Jit { pid, address } => batch.jit.entry(pid).or_default().push(address),
-                Code::Special(_)
-                | Code::Cut(_)
-                | Code::Function { .. }
-                | Code::Device
-                | Code::Work { .. }
-                | Code::NoStack(_) => {}
-            }
-        }
-        let mut users = users(processes, by_file.keys().copied());
-        for (file, addresses) in by_file {
-            let id = FileId(file);
-            let (Some(key), Some(binary)) = (processes.files.key(id), binaries.get(id)) else {
-                continue;
-            };
-            let Some(open) = binary.open() else { continue };
-            // Read on the naming thread.
-            let Ok(opened) = crate::files::others::reopen(&open.place) else {
-                continue;
-            };
-            batch.files.push(FileJob {
-                path: key.path.clone().into(),
-                file: Shared(std::sync::Arc::new(opened)),
-                build_id: binary.build_id(),
-                pid: users.remove(&file).unwrap_or(0),
-                addresses,
-            });
-        }
-        batch
     }
 }
 
@@ -281,15 +476,6 @@ fn users(processes: &ProcessTable, files: impl Iterator<Item = u32>) -> FxHashMa
     users
 }
 
-impl Drop for NameService {
-    fn drop(&mut self) {
-        self.jobs = None;
-        if let Some(thread) = self.thread.take().filter(|_| !self.stuck) {
-            let _ = thread.join();
-        }
-    }
-}
-
 impl Names for NameService {
     fn frames(&self, code: &Code) -> &[SymFrame] {
         self.names.get(code).map_or(&[], Vec::as_slice)
@@ -305,108 +491,65 @@ impl Names for NameService {
     }
 }
 
-/// The thread: answers batches until the sender is gone.
-fn serve(options: SymbolizeOptions, inbox: &Receiver<Batch>, outbox: &Sender<Answers>) {
-    perf::take_turns();
-    let mut native = NativeSymbolizer::new(options);
-    let mut kernel = KernelSymbolizer::new();
-    let mut perf_maps = PerfMaps::default();
-    for batch in inbox {
-        let mut answers = Vec::new();
-        for job in batch.files {
-            name_file(&mut native, job, &mut answers);
+/// A thread that waits for a process which names.
+fn do_work(client: &mut Client, work: &Work) -> Named {
+    if work.stuck.load(Ordering::Relaxed) >= MAX_STUCK {
+        Client::reap();
+        if work.stuck.load(Ordering::Relaxed) >= MAX_STUCK {
+            return Err(NamingError::TooLong);
         }
-        let frames = kernel.symbolize(&batch.kernel);
-        let codes = batch.kernel.iter().map(|&address| Code::Kernel { address });
-        answers.extend(codes.zip(frames));
-        for (pid, addresses) in batch.jit {
-            perf_maps.name(pid, &addresses, &mut answers);
-        }
-        if outbox.send(answers).is_err() {
-            return;
-        }
+    }
+    let place = work.file.as_ref().map(|file| file.place.as_fd());
+    client.run(&work.job, place, &work.stuck)
+}
+
+fn asked(codes: Vec<Code>, job: Job, file: Option<Arc<OpenFile>>) -> Asked {
+    Asked {
+        codes,
+        owner: Owner::default(),
+        work: Some(Work {
+            job,
+            file,
+            stuck: Arc::default(),
+        }),
     }
 }
 
-fn name_file(native: &mut NativeSymbolizer, job: FileJob, answers: &mut Answers) {
-    let root = PathBuf::from(format!("/proc/{}/root", job.pid));
-    let binary = BinaryRef {
-        path: &job.path,
-        file: Some(&job.file.0),
-        build_id: job.build_id,
-        root: (job.pid != 0).then_some(root.as_path()),
-    };
-    let addresses: Vec<u64> = job.addresses.iter().map(|&(_, address)| address).collect();
-    let mut frames = Vec::with_capacity(addresses.len());
-    if let Err(error) = native.symbolize(&binary, &addresses, &mut frames) {
-        tracing::warn!("{error}");
+/// The frame of an address whose name takes too long to find.
+fn too_long(job: &Job) -> SymFrame {
+    let path = job.path();
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    let name = name.to_string_lossy();
+    let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
+    SymFrame {
+        name: format!("[symbols took too long {name}]"),
+        kind: FrameKind::Unknown,
+        source: None,
     }
-    answers.extend(job.addresses.iter().map(|&(code, _)| code).zip(frames));
 }
 
-/// Perf maps by process; read again when the file has grown or changed.
-#[derive(Default)]
-struct PerfMaps {
-    maps: FxHashMap<u32, ((u64, i64, i64), PerfMap)>,
+/// Who owns a process: its effective user, and for root its mount namespace, if
+/// that is not this program's.
+fn owner_of(pid: u32) -> Option<Owner> {
+    let status = kernel::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let uid = ids.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    let mut owner = Owner { uid, container: 0 };
+    if uid == 0 {
+        let space = |pid: &str| kernel::metadata(format!("/proc/{pid}/ns/mnt")).map(|m| m.ino());
+        let own = space("self").ok()?;
+        let theirs = space(&pid.to_string()).ok()?;
+        owner.container = if own == theirs { 0 } else { theirs };
+    }
+    Some(owner)
 }
 
-/// Most perf maps kept in memory.
-const MAX_PERF_MAPS: usize = 16;
-
-impl PerfMaps {
-    fn name(&mut self, pid: u32, addresses: &[u64], answers: &mut Answers) {
-        self.refresh(pid);
-        let Some((_, map)) = self.maps.get(&pid) else {
-            return;
-        };
-        for &address in addresses {
-            if let Some(name) = map.lookup(address) {
-                let frame = SymFrame {
-                    name: name.to_owned(),
-                    kind: FrameKind::Jit,
-                    source: None,
-                };
-                answers.push((Code::Jit { pid, address }, vec![frame]));
-            }
-        }
-    }
-
-    fn refresh(&mut self, pid: u32) {
-        let in_namespace = procfs::namespace_pid(pid).unwrap_or(pid);
-        let paths = [
-            format!("/proc/{pid}/root/tmp/perf-{in_namespace}.map"),
-            format!("/tmp/perf-{pid}.map"),
-        ];
-        for path in &paths {
-            // Anybody can make these names: only a regular file is read, and
-            // opening must not wait for a writer.
-            let opened = File::options()
-                .read(true)
-                .custom_flags(libc::O_NONBLOCK)
-                .open(path);
-            let Ok(file) = opened else { continue };
-            let Ok(meta) = file.metadata() else { continue };
-            if !meta.is_file() {
-                continue;
-            }
-            let version = (meta.size(), meta.mtime(), meta.mtime_nsec());
-            if self
-                .maps
-                .get(&pid)
-                .is_some_and(|(known, _)| *known == version)
-            {
-                return;
-            }
-            let (map, stats) = PerfMap::read(BufReader::new(file), PerfMapLimits::default());
-            let refused = stats.malformed + stats.over_limit;
-            if refused > 0 {
-                tracing::warn!("{path}: {refused} lines are not usable");
-            }
-            if self.maps.len() >= MAX_PERF_MAPS {
-                self.maps.clear();
-            }
-            self.maps.insert(pid, (version, map));
-            return;
-        }
+/// Who owns a file, as far as this can be told without waiting for its file system.
+fn owner_of_file(file: &OpenFile) -> Owner {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(&file.place, "", flags, StatxFlags::UID);
+    Owner {
+        uid: found.map_or(u32::MAX, |found| found.stx_uid),
+        container: 0,
     }
 }

@@ -215,6 +215,15 @@ pub fn drop_to_needed(todo: StillToDo) -> Result<(), PrivilegeError> {
     restrict_to(needed_while_running(todo))
 }
 
+/// Gives up every capability but those in `keep`, in all sets of this thread and
+/// of those it starts, and what executing a program could give back.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn drop_to(keep: CapabilitySet) -> Result<(), PrivilegeError> {
+    restrict_to(keep)
+}
+
 /// Gives up every capability that came from the program file (setcap), for the
 /// subcommands that only read and write files on the caller's behalf: a user who
 /// may profile must not thereby read other users' files. Root keeps its own.

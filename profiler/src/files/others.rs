@@ -14,7 +14,7 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd, AsRawFd as _, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// Who may own a file, and how large it may be.
@@ -65,7 +65,36 @@ impl RootDir {
         let place = self.place(path.as_ref())?;
         let stat = rustix::fs::fstat(&place)?;
         check(&stat, trust)?;
+        if stat.st_uid != trust.uid && is_fuse(&place)? {
+            return Err(io::Error::other("its file system may name any owner"));
+        }
         reopen(&place)
+    }
+
+    /// [`RootDir::open`] of a file whoever owns it.
+    ///
+    /// # Errors
+    /// It is not there, or no regular file.
+    pub fn open_any(&self, path: impl AsRef<Path>) -> io::Result<File> {
+        let place = self.place(path.as_ref())?;
+        let stat = rustix::fs::fstat(&place)?;
+        let trust = Trust {
+            uid: stat.st_uid,
+            max_bytes: u64::MAX,
+        };
+        check(&stat, trust)?;
+        reopen(&place)
+    }
+
+    /// Where a path leads, without links, from this root on.
+    ///
+    /// # Errors
+    /// It is not there, or above this root.
+    pub fn real_path(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
+        let name = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        let (real, own) = (name(&self.place(path.as_ref())?)?, name(&self.0)?);
+        let relative = real.strip_prefix(own).map_err(io::Error::other)?;
+        Ok(relative.to_owned())
     }
 
     /// A file as a place only: nothing is opened for reading.
@@ -105,6 +134,14 @@ pub fn check(stat: &Stat, trust: Trust) -> io::Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Whether a file lies in a FUSE file system: a program of any user says there
+/// whose the file is.
+fn is_fuse(place: &OwnedFd) -> io::Result<bool> {
+    const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
+    let kind = rustix::fs::fstatfs(place)?.f_type;
+    Ok(u64::try_from(kind).is_ok_and(|kind| kind & 0xffff_ffff == FUSE_SUPER_MAGIC))
 }
 
 /// Opens the file of a place for reading.

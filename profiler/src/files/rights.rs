@@ -2,7 +2,12 @@
 
 use crate::collect::privileges;
 use rustix::thread::{CapabilitySet, CapabilitySets};
-use std::io;
+use std::{
+    io,
+    os::unix::{fs::MetadataExt as _, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 /// Runs `open` with the rights that the caller has without this program: for all
 /// but root, with no capability in effect. Capabilities belong to threads, so that
@@ -50,4 +55,83 @@ pub fn is_trusted(uid: u32) -> bool {
 pub fn is_own(uid: u32) -> bool {
     let sudo = || privileges::sudo_caller().is_some_and(|(caller, _)| caller == uid);
     uid == rustix::process::geteuid().as_raw() || sudo()
+}
+
+/// Whether this process has rights that its caller lacks or must not pass on: it
+/// runs as root, has capabilities, or got some from its program file. Programs and
+/// libraries are then taken from fixed places only, see [`is_roots_alone`].
+pub fn is_privileged() -> bool {
+    // SAFETY: getauxval reads the auxiliary vector; any type is allowed.
+    let elevated = unsafe { libc::getauxval(libc::AT_SECURE) != 0 };
+    let capable = rustix::thread::capabilities(None).map_or(true, |own| !own.permitted.is_empty());
+    elevated || capable || rustix::process::geteuid().is_root()
+}
+
+/// Whether only root can change a file: it and the directories above it, links
+/// resolved, are root's and not writable for others.
+pub fn is_roots_alone(path: &Path) -> bool {
+    roots_alone(path).is_some()
+}
+
+/// The path without links of a file that [only root can change](is_roots_alone).
+pub fn roots_alone(path: &Path) -> Option<PathBuf> {
+    let real = std::fs::canonicalize(path).ok()?;
+    let alone = real.ancestors().all(|part| {
+        std::fs::metadata(part).is_ok_and(|meta| {
+            // A group of root's (uid 0, gid 0) has no other members.
+            let writers = if meta.gid() == 0 { 0o002 } else { 0o022 };
+            meta.uid() == 0 && meta.mode() & writers == 0
+        })
+    });
+    alone.then_some(real)
+}
+
+/// Has a child run without capabilities, and without a way to get any by what it
+/// executes. Its user stays the same.
+pub fn without_capabilities(command: &mut Command) -> &mut Command {
+    let drop_all = || {
+        let none = CapabilitySets {
+            effective: CapabilitySet::empty(),
+            permitted: CapabilitySet::empty(),
+            inheritable: CapabilitySet::empty(),
+        };
+        // Of root, executing would give all back; not with no_new_privs.
+        rustix::thread::set_no_new_privs(true)?;
+        rustix::thread::set_capabilities(None, none)?;
+        Ok(())
+    };
+    // SAFETY: it runs between fork and exec and makes two system calls (the
+    // ambient set is cut down with the permitted one); it allocates nothing.
+    unsafe { command.pre_exec(drop_all) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_has_no_capabilities() {
+        let mut command = Command::new("cat");
+        command.arg("/proc/self/status");
+        let output = without_capabilities(&mut command).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+            assert!(
+                text.contains(&format!("{set}:\t0000000000000000")),
+                "{text}"
+            );
+        }
+        assert!(text.contains("NoNewPrivs:\t1"), "{text}");
+    }
+
+    #[test]
+    fn what_others_can_change_is_not_roots_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        // Below /tmp, which everybody writes to.
+        assert!(!is_roots_alone(&file));
+        assert!(!is_roots_alone(Path::new("/nonexistent")));
+        assert!(is_roots_alone(Path::new("/etc/passwd")));
+    }
 }

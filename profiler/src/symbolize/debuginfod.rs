@@ -4,13 +4,21 @@
 //! that debuggers share and its limits, and needs no HTTP and TLS stack in this
 //! program. It runs on a thread of its own, one download at a time; nothing here
 //! ever waits for it unless asked to.
+//!
+//! It reads what servers send, so it gets no capabilities. Where this process has
+//! rights that its caller lacks, it is taken from fixed directories and only if
+//! nobody but root can change it, never from PATH. It runs as the same user: root's
+//! cache is root's own.
 
+use crate::files::others::{RootDir, Trust};
+use crate::files::rights;
 use crate::profile::BuildId;
 use rustc_hash::FxHashMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -22,6 +30,8 @@ const QUEUE: usize = 128;
 const MAX_KNOWN: usize = 4096;
 /// Longest time for one download; a slow server must not hold up the others.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// Largest debug file that is taken.
+const MAX_BYTES: u64 = 16 << 30;
 /// How often a running download is looked at.
 const POLL: Duration = Duration::from_millis(10);
 
@@ -42,10 +52,57 @@ impl Config {
         Some(Self {
             urls,
             cache: None,
-            program: "debuginfod-find".into(),
+            program: program(),
         })
     }
 }
+
+/// Where the program may be if this process has rights that it must not give to
+/// whatever its caller's PATH finds.
+const PROGRAMS: [&str; 3] = [
+    "/usr/bin/debuginfod-find",
+    "/usr/local/bin/debuginfod-find",
+    "/bin/debuginfod-find",
+];
+
+fn program() -> PathBuf {
+    if !rights::is_privileged() {
+        return "debuginfod-find".into();
+    }
+    let safe = |path: &&str| rights::is_roots_alone(Path::new(path));
+    let found = PROGRAMS.into_iter().find(safe);
+    // The first one then is not there or not safe, and not started.
+    found.unwrap_or("/nonexistent/debuginfod-find").into()
+}
+
+/// Opens a file of the cache: this user's or root's.
+///
+/// # Errors
+/// It is somebody else's, or no regular file.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    let trust = Trust {
+        uid: rustix::process::geteuid().as_raw(),
+        max_bytes: MAX_BYTES,
+    };
+    RootDir::of_host()?.open(path, trust)
+}
+
+/// What the program gets of the environment: where servers, proxies, certificates
+/// and the cache are.
+const ENVIRONMENT: [&str; 12] = [
+    "HOME",
+    "XDG_CACHE_HOME",
+    "DEBUGINFOD_CACHE_PATH",
+    "DEBUGINFOD_TIMEOUT",
+    "DEBUGINFOD_MAXTIME",
+    "DEBUGINFOD_MAXSIZE",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "all_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+];
 
 /// What came of a request.
 enum Outcome {
@@ -143,7 +200,7 @@ impl Debuginfod {
                     self.available = false;
                     tracing::warn!(
                         "DEBUGINFOD_URLS is set but debuginfod-find is not installed \
-                         (Debian: apt install debuginfod)"
+                         (Debian: apt install debuginfod), or not by root"
                     );
                 }
             }
@@ -169,7 +226,13 @@ fn work(config: &Config, queue: &Receiver<BuildId>, results: &SyncSender<(BuildI
 /// in its cache.
 fn find(config: &Config, id: BuildId) -> io::Result<Option<PathBuf>> {
     let mut command = Command::new(&config.program);
-    command
+    let kept = ENVIRONMENT.iter();
+    let kept = kept.filter_map(|name| Some((name, std::env::var_os(name)?)));
+    if rights::is_privileged() {
+        command.env_clear().env("PATH", "/usr/bin:/bin");
+        command.envs(kept);
+    }
+    rights::without_capabilities(&mut command)
         .args(["debuginfo", &id.to_string()])
         .env("DEBUGINFOD_URLS", &config.urls)
         .stdin(Stdio::null())

@@ -42,8 +42,6 @@ pub(super) enum DwarfError {
     Corrupt(#[from] gimli::Error),
     #[error("debug information corrupt: too many units or ranges")]
     TooMany,
-    #[error("file shrank while it was read")]
-    Truncated,
     #[error("debug information takes too long to read")]
     Deadline,
 }
@@ -81,7 +79,7 @@ impl Clock {
         Ok(())
     }
 
-    fn check(&self) -> Result<(), DwarfError> {
+    pub(super) fn check(&self) -> Result<(), DwarfError> {
         if Instant::now() >= self.deadline {
             return Err(DwarfError::Deadline);
         }
@@ -103,7 +101,8 @@ struct UnitRange {
 /// The debug information of one file.
 #[derive(Debug)]
 pub(super) struct DwarfFile {
-    sections: Sections,
+    /// `None` while they are not held, see [`DwarfFile::release`].
+    sections: Option<Sections>,
     /// Sorted by begin.
     ranges: Vec<UnitRange>,
     /// Offsets of all units, ascending.
@@ -111,14 +110,14 @@ pub(super) struct DwarfFile {
 }
 
 impl DwarfFile {
-    /// Maps the file and lists its units.
+    /// Reads the file's sections and lists its units.
     pub(super) fn open(file: &File, info: &ElfInfo, clock: &mut Clock) -> Result<Self, DwarfError> {
         let mut new = Self {
-            sections: Sections::open(file, info)?,
+            sections: Some(Sections::open(file, info, clock)?),
             ranges: Vec::new(),
             units: Vec::new(),
         };
-        let (mut ranges, units) = new.sections.read(|| list_units(&new.dwarf(), clock))??;
+        let (mut ranges, units) = list_units(&new.dwarf(), clock)?;
         sort_and_join(&mut ranges);
         new.ranges = ranges;
         new.units = units;
@@ -129,7 +128,25 @@ impl DwarfFile {
     pub(super) fn memory(&self) -> u64 {
         let lists = self.ranges.capacity() * size_of::<UnitRange>()
             + self.units.capacity() * size_of::<usize>();
-        self.sections.memory() + lists as u64
+        self.sections.as_ref().map_or(0, Sections::memory) + lists as u64
+    }
+
+    /// Drops what can be read again, and keeps what takes time to make.
+    pub(super) fn release(&mut self) {
+        self.sections = None;
+    }
+
+    /// Reads the sections again if they were released.
+    pub(super) fn reload(
+        &mut self,
+        file: &File,
+        info: &ElfInfo,
+        clock: &Clock,
+    ) -> Result<(), DwarfError> {
+        if self.sections.is_none() {
+            self.sections = Some(Sections::open(file, info, clock)?);
+        }
+        Ok(())
     }
 
     /// Finds the functions around each address, outermost first. Calls `found`
@@ -146,44 +163,43 @@ impl DwarfFile {
             work.extend(self.candidates(addr).map(|unit| (unit, addr, i)));
         }
         work.sort_unstable();
-        self.sections.read(|| {
-            let dwarf = self.dwarf();
-            let mut names = Names::new(&dwarf, &self.units);
-            let mut done = vec![false; vaddrs.len()];
-            for group in work.chunk_by(|a, b| a.0 == b.0) {
-                let open: Vec<(u64, usize)> = group
-                    .iter()
-                    .filter(|(_, _, i)| !done[*i])
-                    .map(|&(_, addr, i)| (addr, i))
-                    .collect();
-                let Some(&(offset, ..)) = group.first() else {
-                    continue;
-                };
-                clock.check()?;
-                let unit = names.unit(offset)?;
-                let mut walk = Walk::new(&dwarf, &unit, &open);
-                walk.run(clock)?;
-                let mut lines = lines.then(|| Lines::new(&dwarf, &unit, &walk.addrs));
-                if let Some(lines) = &mut lines {
-                    lines.run(clock)?;
-                }
-                for (slot, chain) in walk.chains.iter().enumerate() {
-                    if let (Some(&(_, i)), false) = (open.get(slot), chain.is_empty()) {
-                        done[i] = true;
-                        found(
-                            i,
-                            functions(chain, slot, offset, &mut names, lines.as_ref()),
-                        );
-                    }
+        let dwarf = self.dwarf();
+        let mut names = Names::new(&dwarf, &self.units);
+        let mut done = vec![false; vaddrs.len()];
+        for group in work.chunk_by(|a, b| a.0 == b.0) {
+            let open: Vec<(u64, usize)> = group
+                .iter()
+                .filter(|(_, _, i)| !done[*i])
+                .map(|&(_, addr, i)| (addr, i))
+                .collect();
+            let Some(&(offset, ..)) = group.first() else {
+                continue;
+            };
+            clock.check()?;
+            let unit = names.unit(offset)?;
+            let mut walk = Walk::new(&dwarf, &unit, &open);
+            walk.run(clock)?;
+            let mut lines = lines.then(|| Lines::new(&dwarf, &unit, &walk.addrs));
+            if let Some(lines) = &mut lines {
+                lines.run(clock)?;
+            }
+            for (slot, chain) in walk.chains.iter().enumerate() {
+                if let (Some(&(_, i)), false) = (open.get(slot), chain.is_empty()) {
+                    done[i] = true;
+                    found(
+                        i,
+                        functions(chain, slot, offset, &mut names, lines.as_ref()),
+                    );
                 }
             }
-            Ok(())
-        })?
+        }
+        Ok(())
     }
 
     fn dwarf(&self) -> Dwarf<'_> {
         let load = |id: gimli::SectionId| {
-            let data = self.sections.get(id.name());
+            let sections = self.sections.as_ref();
+            let data = sections.map_or(&[][..], |sections| sections.get(id.name()));
             Ok::<_, std::convert::Infallible>(EndianSlice::new(data, NativeEndian))
         };
         match gimli::Dwarf::load(load) {

@@ -18,9 +18,14 @@
 //! the process's own root directory, and fetched from debuginfod servers where
 //! `DEBUGINFOD_URLS` names some.
 //!
+//! Reading what others own may never return (FUSE), and then not even SIGKILL ends
+//! the process that reads: so a recording has it done by processes of their own
+//! ([`serve`]), which it can leave behind.
+//!
 //! Everything read here is written by others. A file that is missing, corrupt,
 //! truncated or replaced costs its own names and nothing else.
 
+mod client;
 mod debug_file;
 mod debuginfod;
 mod demangle;
@@ -28,18 +33,23 @@ pub mod device;
 mod dwarf;
 mod dwarf_text;
 pub(crate) mod elf;
-mod guard;
+mod jobs;
 mod kernel;
 mod native;
 mod perf_map;
+mod perf_maps;
 mod plt;
 mod sections;
+mod server;
 mod symtab;
 
+pub(crate) use client::{Client, NamingError, Patience};
 pub use demangle::demangle;
+pub(crate) use jobs::{Answer, Job, Jobs};
 pub use kernel::{KernelAccess, KernelSymbolizer};
 pub use native::{NativeSymbolizer, SymbolizeStats};
 pub use perf_map::{PerfMap, PerfMapLimits, PerfMapStats, fuzz_perf_map};
+pub use server::serve;
 
 use crate::profile::{BuildId, FrameKind};
 use std::fs::File;
@@ -75,7 +85,7 @@ impl SymFrame {
 }
 
 /// What to look up, and how much may be spent on it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct SymbolizeOptions {
     /// Report functions inlined at an address, from DWARF. Default `true`.
@@ -91,8 +101,8 @@ pub struct SymbolizeOptions {
     /// nothing is fetched.
     pub debuginfod: bool,
     /// Most bytes that the compressed debug sections of one file may inflate to;
-    /// DWARF of larger files is not used, and that is counted. Sections that are
-    /// not compressed need no memory. Default 24 MiB.
+    /// DWARF of larger files is not used, and that is counted; nor is that of files
+    /// with more than 384 MiB of debug sections. Default 24 MiB.
     pub dwarf_limit: u64,
     /// Longest that one batch of one file may read DWARF; addresses left then
     /// have their symbol's name only, and that is counted. Default 1 s.

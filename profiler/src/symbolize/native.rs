@@ -4,7 +4,10 @@ use super::debuginfod::{self, Debuginfod};
 use super::demangle::{self, demangle};
 use super::dwarf::{Clock, DwarfError, DwarfFile, Function};
 use super::elf::{self, ElfError, ElfInfo};
-use super::{BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, plt, symtab};
+use super::{
+    BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, plt, sections, symtab,
+};
+use crate::files::others::RootDir;
 use crate::profile::{BuildId, FrameKind};
 use rustc_hash::FxHashSet;
 use std::fs::File;
@@ -233,7 +236,10 @@ impl NativeSymbolizer {
             return;
         };
         loaded.stripped = false;
-        if let Some((file, info)) = debug_file::accept(&fetched, &loaded.info)
+        let opened = debuginfod::open(&fetched);
+        if let Some((file, info)) = opened
+            .ok()
+            .and_then(|f| debug_file::accept(f, &loaded.info))
             && info.table_bytes() <= MAX_TABLES
         {
             self.make_room(info.packed_bytes);
@@ -256,12 +262,13 @@ impl NativeSymbolizer {
             return Err(malformed(binary, "too many symbols".to_owned()));
         }
         let file = file.try_clone().map_err(|e| unreadable(binary, e))?;
+        let owner = file.metadata().map_err(|e| unreadable(binary, e))?.uid();
         let wants_dwarf = self.options.inlines || self.options.source_lines;
         let mut layers = Vec::new();
         let incomplete = !info.has_symtab || wants_dwarf && !info.has_dwarf;
         if self.options.debug_files
             && incomplete
-            && let Some((file, info)) = debug_file::find(&info, binary.path, binary.root)
+            && let Some((file, info)) = debug_file::find(&info, binary.path, owner, binary.root)
             && info.table_bytes() <= MAX_TABLES
         {
             layers.push(self.layer(key, file, info, binary.path));
@@ -280,7 +287,9 @@ impl NativeSymbolizer {
 
     fn layer(&mut self, key: FileKey, file: File, info: ElfInfo, path: &Path) -> Layer {
         let wanted = info.has_dwarf && (self.options.inlines || self.options.source_lines);
-        let fits = info.packed_bytes <= self.options.dwarf_limit;
+        let raw = info.debug.iter().map(|section| section.size);
+        let fits = info.packed_bytes <= self.options.dwarf_limit
+            && raw.fold(0, u64::saturating_add) <= sections::MAX_BYTES;
         if wanted && !fits {
             self.report(key, path, &Failure::TooLarge);
         }
@@ -308,7 +317,10 @@ impl NativeSymbolizer {
     }
 
     /// Keeps a file's state for the next call if it fits.
-    fn keep(&mut self, file: LoadedFile) {
+    fn keep(&mut self, mut file: LoadedFile) {
+        if file.cost() > self.options.keep_limit / 2 {
+            file.release();
+        }
         let cost = file.cost();
         self.make_room(cost);
         if cost <= self.options.keep_limit {
@@ -317,7 +329,9 @@ impl NativeSymbolizer {
     }
 }
 
-/// Identity of a file's contents, as far as the file system tells.
+/// Identity of a file's contents, as far as the file system tells. Whose file
+/// system lies (FUSE) lies about files of its own device only, and that device's
+/// number is not used again while the file is kept open here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FileKey {
     dev: u64,
@@ -350,6 +364,15 @@ struct LoadedFile {
 }
 
 impl LoadedFile {
+    /// Drops what can be read again.
+    fn release(&mut self) {
+        for layer in &mut self.layers {
+            if let Dwarf::Open(dwarf) = &mut layer.dwarf {
+                dwarf.release();
+            }
+        }
+    }
+
     /// Bytes of memory held.
     fn cost(&self) -> u64 {
         let dwarf = self.layers.iter().map(|layer| match &layer.dwarf {
@@ -445,8 +468,9 @@ impl Layer {
                 let dwarf = DwarfFile::open(&self.file, &self.info, &mut clock)?;
                 self.dwarf = Dwarf::Open(Box::new(dwarf));
             }
-            match &self.dwarf {
+            match &mut self.dwarf {
                 Dwarf::Open(dwarf) => {
+                    dwarf.reload(&self.file, &self.info, &clock)?;
                     dwarf.lookup(&addrs, options.source_lines, &mut clock, |i, functions| {
                         found(indices[i], functions);
                     })
@@ -543,17 +567,11 @@ fn frames_of(functions: Vec<Function>, options: &SymbolizeOptions) -> Vec<SymFra
 
 /// Opens the path as the process saw it, below its root.
 fn open_below(binary: &BinaryRef<'_>) -> std::io::Result<File> {
-    match binary.root {
-        Some(root) => {
-            let relative = binary.path.strip_prefix("/").unwrap_or(binary.path);
-            elf::open_regular(&root.join(relative))
-        }
-        None => elf::open_regular(binary.path),
-    }
+    RootDir::at(binary.root.unwrap_or(Path::new("/")))?.open_any(binary.path)
 }
 
 /// The frame that stands for addresses without a name.
-fn unknown_frame(reason: &str, path: &Path) -> SymFrame {
+pub(super) fn unknown_frame(reason: &str, path: &Path) -> SymFrame {
     let name = path.file_name().unwrap_or(path.as_os_str());
     let name = name.to_string_lossy();
     let name = name.strip_suffix(" (deleted)").unwrap_or(&name);

@@ -1,90 +1,99 @@
-//! The debug sections of a file: mapped, or inflated where they are compressed.
+//! The debug sections of a file, read into memory of our own.
+//!
+//! They are not mapped: their owner may change or cut off the file at any time,
+//! which would change what the parser has checked, or end this program with a
+//! signal.
 
-use super::dwarf::DwarfError;
-use super::elf::{ElfInfo, Packing};
-use super::guard;
-use memmap2::Mmap;
+use super::dwarf::{Clock, DwarfError};
+use super::elf::{DebugSection, ElfInfo, Packing};
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+
+/// Most bytes that are read of the sections of one file.
+pub(super) const MAX_BYTES: u64 = 384 << 20;
+/// Bytes read at once.
+const CHUNK: usize = 4 << 20;
 
 /// Why the sections are not accessible.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SectionsError {
-    #[error("cannot be mapped: {0}")]
-    Map(io::Error),
+    #[error("cannot be read: {0}")]
+    Read(io::Error),
     #[error("section beyond the end of the file")]
     Truncated,
+    #[error("sections too large")]
+    TooLarge,
     #[error("compressed section corrupt: {0}")]
     Inflate(io::Error),
     #[error("unknown compression")]
     UnknownPacking,
 }
 
-/// Where a section's bytes are.
-#[derive(Debug)]
-enum Bytes {
-    Mapped(Range<usize>),
-    Inflated(Vec<u8>),
-}
-
 /// A file's debug sections by name.
 #[derive(Debug)]
 pub(super) struct Sections {
-    map: Mmap,
-    list: Vec<(&'static str, Bytes)>,
+    list: Vec<(&'static str, Vec<u8>)>,
 }
 
 impl Sections {
-    /// Maps the file and inflates what is compressed. The caller has checked
+    /// Reads the sections and inflates what is compressed. The caller has checked
     /// [`ElfInfo::packed_bytes`]; no section inflates beyond what it claims.
-    pub(super) fn open(file: &File, info: &ElfInfo) -> Result<Self, SectionsError> {
-        // SAFETY: the map is read-only and all reads of it happen in `read`,
-        // where a file that shrinks gives zeros. A file that is rewritten
-        // meanwhile gives arbitrary bytes, which every reader here must
-        // withstand anyway.
-        let map = unsafe { Mmap::map(file) }.map_err(SectionsError::Map)?;
+    pub(super) fn open(file: &File, info: &ElfInfo, clock: &Clock) -> Result<Self, DwarfError> {
+        let mut left = MAX_BYTES;
         let mut list = Vec::with_capacity(info.debug.len());
         for section in &info.debug {
-            let start = usize::try_from(section.offset).map_err(|_| SectionsError::Truncated)?;
-            let size = usize::try_from(section.size).map_err(|_| SectionsError::Truncated)?;
-            let range = start..start.checked_add(size).ok_or(SectionsError::Truncated)?;
-            let bytes = map.get(range.clone()).ok_or(SectionsError::Truncated)?;
+            left = left
+                .checked_sub(section.size)
+                .ok_or(SectionsError::TooLarge)?;
+            let bytes = read(file, section, clock)?;
             let bytes = match section.packing {
-                Packing::None => Bytes::Mapped(range),
-                packing => Bytes::Inflated(guard::mapped(|| inflate(bytes, packing)).0?),
+                Packing::None => bytes,
+                packing => inflate(&bytes, packing)?,
             };
             list.push((section.name, bytes));
         }
-        Ok(Self { map, list })
+        Ok(Self { list })
     }
 
-    /// A section's bytes; empty if the file does not have it. Only to be used
-    /// within [`Sections::read`].
+    /// A section's bytes; empty if the file does not have it.
     pub(super) fn get(&self, name: &str) -> &[u8] {
-        match self.list.iter().find(|(n, _)| *n == name) {
-            Some((_, Bytes::Mapped(range))) => self.map.get(range.clone()).unwrap_or_default(),
-            Some((_, Bytes::Inflated(bytes))) => bytes,
-            None => &[],
-        }
-    }
-
-    /// Runs code that reads the sections; an error if the file shrank meanwhile.
-    pub(super) fn read<R>(&self, read: impl FnOnce() -> R) -> Result<R, DwarfError> {
-        match guard::mapped(read) {
-            (result, false) => Ok(result),
-            (_, true) => Err(DwarfError::Truncated),
-        }
+        let found = self.list.iter().find(|(n, _)| *n == name);
+        found.map_or(&[], |(_, bytes)| bytes)
     }
 
     /// Bytes of heap held.
     pub(super) fn memory(&self) -> u64 {
-        let inflated = self.list.iter().map(|(_, bytes)| match bytes {
-            Bytes::Inflated(bytes) => bytes.capacity() as u64,
-            Bytes::Mapped(_) => 0,
-        });
-        inflated.sum()
+        let held = self.list.iter().map(|(_, bytes)| bytes.capacity() as u64);
+        held.sum()
     }
+}
+
+/// Reads a section as it is in the file. Its size is a claim: memory is taken as
+/// the bytes come.
+fn read(file: &File, section: &DebugSection, clock: &Clock) -> Result<Vec<u8>, DwarfError> {
+    let length = file.metadata().map_err(SectionsError::Read)?.len();
+    let end = section.offset.checked_add(section.size);
+    if end.is_none_or(|end| end > length) {
+        return Err(SectionsError::Truncated.into());
+    }
+    let size = usize::try_from(section.size).map_err(|_| SectionsError::TooLarge)?;
+    let mut bytes: Vec<u8> = Vec::new();
+    bytes
+        .try_reserve_exact(size)
+        .map_err(|_| SectionsError::TooLarge)?;
+    while bytes.len() < size {
+        clock.check()?;
+        let at = bytes.len();
+        bytes.resize(size.min(at + CHUNK), 0);
+        let chunk = bytes.get_mut(at..).unwrap_or_default();
+        file.read_exact_at(chunk, section.offset + at as u64)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => SectionsError::Truncated,
+                _ => SectionsError::Read(error),
+            })?;
+    }
+    Ok(bytes)
 }
 
 /// Inflates a section after its header; it must not be larger than it claims.

@@ -8,6 +8,7 @@
 //! 2.40.14).
 
 use super::{Decoded, MAX_CODE_BYTES, Platform, decode};
+use crate::files::rights;
 use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -16,6 +17,15 @@ use std::ptr::NonNull;
 
 /// Names to look for, the newest interface first.
 const NAMES: [&str; 3] = ["libiga64.so.2", "libiga64.so.1", "libiga64.so"];
+
+/// Where distributions install libraries.
+const DIRECTORIES: [&str; 5] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib/x86_64-linux-gnu",
+    "/usr/local/lib",
+];
 
 /// Code beyond this is not handed over: the library keeps each instruction of it
 /// in memory (measured: 90 times its size).
@@ -98,6 +108,9 @@ impl Iga {
     /// # Errors
     /// It is not installed, or lacks a function.
     pub fn load() -> Result<Self, IgaError> {
+        if rights::is_privileged() {
+            return Self::load_roots();
+        }
         let mut error = None;
         for name in NAMES {
             match Self::load_from(Path::new(name)) {
@@ -106,6 +119,26 @@ impl Iga {
             }
         }
         Err(error.unwrap_or(IgaError::Load(String::new())))
+    }
+
+    /// Loads the library for a process with privileges: from where distributions
+    /// install it, and only if nobody but root can change it, whatever the
+    /// loader's environment and cache say.
+    fn load_roots() -> Result<Self, IgaError> {
+        let mut error = IgaError::Load("not installed, or not changeable by root alone".into());
+        for name in NAMES {
+            for dir in DIRECTORIES {
+                let path = Path::new(dir).join(name);
+                let Some(real) = rights::roots_alone(&path) else {
+                    continue;
+                };
+                match Self::load_from(&real) {
+                    Ok(iga) => return Ok(iga),
+                    Err(e) => error = e,
+                }
+            }
+        }
+        Err(error)
     }
 
     /// Loads the library from a file; a name without a slash is looked for where

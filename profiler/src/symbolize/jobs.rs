@@ -1,0 +1,89 @@
+//! What there is to name for a process: addresses of one file, or of its JIT code.
+
+use super::perf_maps::PerfMaps;
+use super::{BinaryRef, NativeSymbolizer, SymFrame, SymbolizeOptions};
+use crate::profile::BuildId;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Addresses to name, of one file or one process: what fails costs no others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Job {
+    /// ELF virtual addresses of a file, which is handed over open.
+    File {
+        /// Path as the process saw it.
+        path: String,
+        build_id: Option<BuildId>,
+        /// A live process that maps it, for debug files in its container; else 0.
+        pid: u32,
+        addresses: Vec<u64>,
+    },
+    /// Addresses of JIT code.
+    Jit { pid: u32, addresses: Vec<u64> },
+}
+
+impl Job {
+    /// The file that the names are read from, for messages.
+    pub(crate) fn path(&self) -> PathBuf {
+        match self {
+            Self::File { path, .. } => path.into(),
+            Self::Jit { pid, .. } => format!("perf-{pid}.map").into(),
+        }
+    }
+}
+
+/// The names of a job's addresses, in order; empty: none is known.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    pub frames: Vec<Vec<SymFrame>>,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+}
+
+/// Does jobs, one after the other, and keeps what helps with the next.
+#[derive(Debug)]
+pub(crate) struct Jobs {
+    native: NativeSymbolizer,
+    perf_maps: PerfMaps,
+}
+
+impl Jobs {
+    pub(crate) fn new(options: SymbolizeOptions) -> Self {
+        Self {
+            native: NativeSymbolizer::new(options),
+            perf_maps: PerfMaps::default(),
+        }
+    }
+
+    /// `file` is that of a [`Job::File`].
+    pub(crate) fn run(&mut self, job: &Job, file: Option<&File>) -> Answer {
+        let mut answer = Answer::default();
+        match job {
+            Job::File {
+                path,
+                build_id,
+                pid,
+                addresses,
+            } => {
+                let root = PathBuf::from(format!("/proc/{pid}/root"));
+                let binary = BinaryRef {
+                    path: Path::new(path),
+                    file,
+                    build_id: *build_id,
+                    root: (*pid != 0).then_some(root.as_path()),
+                };
+                let named = self
+                    .native
+                    .symbolize(&binary, addresses, &mut answer.frames);
+                answer.warnings.extend(named.err().map(|e| e.to_string()));
+            }
+            Job::Jit { pid, addresses } => {
+                self.perf_maps.refresh(*pid, &mut answer.warnings);
+                let name = |&address: &u64| self.perf_maps.frames(*pid, address);
+                answer.frames = addresses.iter().map(name).collect();
+            }
+        }
+        answer
+    }
+}
