@@ -245,9 +245,13 @@ pub fn open_exact(pid: u32, map: &MapEvent) -> Result<MappedFile, OpenError> {
         let range = range_at(pid, map).ok_or(error)?;
         link(pid, range.0, range.1)
     });
-    let mut last = match through {
-        Ok(place) => return open_elf(place, 0, true),
-        Err(error) => OpenError::Io(error),
+    // Another file may be mapped there by now.
+    let opened = through
+        .map_err(OpenError::Io)
+        .and_then(|place| open_elf(place, map.file.inode, true));
+    let mut last = match opened {
+        Ok(found) => return Ok(found),
+        Err(error) => error,
     };
     let roots = [RootDir::of_process(pid), RootDir::of_host()];
     for root in roots.into_iter().flatten() {
