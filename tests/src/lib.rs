@@ -9,6 +9,7 @@
 //! * [`aiprof`]: finds, builds and runs the binary under test;
 //! * [`child`]: processes that end with their test;
 //! * [`folded`]: reads folded stacks;
+//! * [`attack`]: plays the attacker: programs of another user;
 //! * [`chain`]: states which call chains are right and counts those that are not;
 //! * [`iga`]: listings of device code by Intel's disassembler;
 //! * [`level_zero`]: Level Zero programs, our virtual driver and Intel's real one;
@@ -28,6 +29,7 @@ pub mod acelyzer;
 pub mod aiprof;
 pub mod aiu;
 pub mod aiu_trace;
+pub mod attack;
 pub mod chain;
 pub mod child;
 pub mod folded;

@@ -1,0 +1,192 @@
+//! Playing the attacker: programs of another user beside a recording.
+//!
+//! A test of an attack starts a [`Witness`] (a program with known stacks, of a user
+//! who is not the attacker), the attack as the user [`STRANGER`], and aiprof. The
+//! attack must not change what aiprof says of the witness, nor how long it takes
+//! to end.
+
+use std::ffi::OsStr;
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use tempfile::TempDir;
+
+use crate::chain;
+use crate::child::Child;
+use crate::folded::Folded;
+use crate::workload::compile;
+
+/// User and group id of the attacker: `nobody` of most distributions.
+pub const STRANGER: u32 = 65534;
+/// How long aiprof may take to end after SIGINT, whatever hangs.
+pub const PROMPT: Duration = Duration::from_secs(1);
+/// Exit status of `hang_fs` where the machine does not allow it.
+const UNSUPPORTED: i32 = 77;
+
+/// Starts a command as the attacker: without privileges and other groups.
+pub fn as_stranger(command: &mut Command) -> &mut Command {
+    // The other groups go with the user id when root changes it.
+    command.uid(STRANGER).gid(STRANGER)
+}
+
+/// A directory that every user can enter, outside /tmp, removed when dropped.
+#[derive(Debug)]
+pub struct Yard {
+    dir: TempDir,
+}
+
+impl Yard {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new() -> anyhow::Result<Self> {
+        let dir = tempfile::Builder::new()
+            .prefix("aiprof-attack-")
+            .tempdir_in("/var/tmp")
+            .context("making a directory in /var/tmp")?;
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755))?;
+        Ok(Self { dir })
+    }
+
+    /// The path of a file in it.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Compiles `workloads/SOURCE` into the program `name`.
+    ///
+    /// # Errors
+    /// When the compiler fails.
+    pub fn build(&self, source: &str, name: &str, flags: &[&str]) -> anyhow::Result<PathBuf> {
+        let path = self.path(name);
+        compile(source, &path, flags)?;
+        Ok(path)
+    }
+
+    /// Makes a directory that belongs to the attacker.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn strangers_dir(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let path = self.path(name);
+        std::fs::create_dir(&path)?;
+        chown(&path, Some(STRANGER), Some(STRANGER))?;
+        Ok(path)
+    }
+}
+
+/// The command of a file system that does not answer, see `workloads/hang_fs.c`:
+/// at `point`, every name is `file`, and `program` is executed.
+///
+/// # Errors
+/// When it cannot be built.
+pub fn hang_fs<S: AsRef<OsStr>>(
+    yard: &Yard,
+    mode: &str,
+    file: &Path,
+    point: &Path,
+    program: &[S],
+) -> anyhow::Result<Command> {
+    let fs = yard.path("hang_fs");
+    if !fs.exists() {
+        yard.build("hang_fs.c", "hang_fs", &[])?;
+    }
+    let mut command = Command::new(fs);
+    command.arg(mode).arg(file).arg(point).args(program);
+    as_stranger(&mut command);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    Ok(command)
+}
+
+/// Starts [`hang_fs`] and waits until its file system is mounted. `None` where the
+/// machine does not allow user namespaces, FUSE or overlays to users. The process
+/// is `program` then.
+///
+/// # Errors
+/// When it fails otherwise.
+pub fn start_hang_fs(command: &mut Command) -> anyhow::Result<Option<Child>> {
+    let mut child = Child::start(command)?;
+    let ready = child.read_line().and_then(|_| child.read_line());
+    if ready.is_ok() {
+        return Ok(Some(child));
+    }
+    let status = child.wait(Duration::from_secs(5))?;
+    anyhow::ensure!(status.code() == Some(UNSUPPORTED), "hang_fs: {status}");
+    Ok(None)
+}
+
+/// Sends SIGINT and returns how long the process takes to end, `most` at most.
+///
+/// # Errors
+/// When it still runs after `most`.
+pub fn interrupt(child: &mut Child, most: Duration) -> anyhow::Result<Duration> {
+    let start = Instant::now();
+    child.signal("INT")?;
+    child.wait(most)?;
+    Ok(start.elapsed())
+}
+
+/// A program with known stacks, of root: it runs until it is dropped.
+#[derive(Debug)]
+pub struct Witness {
+    child: Child,
+}
+
+impl Witness {
+    /// Builds and starts it.
+    ///
+    /// # Errors
+    /// When it cannot be built or started.
+    pub fn start(yard: &Yard) -> anyhow::Result<Self> {
+        let path = yard.build("frames.c", "witness", &["-g"])?;
+        let mut child = Child::start(
+            Command::new(path)
+                .arg("600")
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped()),
+        )?;
+        child.read_line()?;
+        Ok(Self { child })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// Checks that a profile has the right stacks for it, with `least` samples.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn check(&self, folded: &Folded, least: u64) -> anyhow::Result<()> {
+        const CHAIN: [&str; 7] = [
+            "main",
+            "with_realigned_entry",
+            "with_alignment",
+            "with_array",
+            "with_big_frame",
+            "with_alloca",
+            "spin",
+        ];
+        // Below the chain are calls of the clock, and inlined burn().
+        chain::check(
+            "the witness's stacks",
+            &folded.of_pid(self.pid()),
+            least,
+            |line| {
+                let stack = chain::from_entry(line, "main").unwrap_or_default();
+                let n = stack.len().min(CHAIN.len());
+                stack.get(..n) == CHAIN.get(..n) && n > 0
+                    || stack.get(1).is_some_and(|f| *f == "work_left")
+            },
+        )
+    }
+}
