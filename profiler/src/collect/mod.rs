@@ -22,6 +22,7 @@
 //! * [`clock`]: the time of day;
 //! * [`metrics`]: the metrics files of AIUs;
 //! * [`device`]: what the execution units of GPUs stood at;
+//! * [`owner`]: whose a process is;
 //! * [`closing`]: detaching without having the user wait;
 //! * [`session`]: owns the recording;
 //! * [`doctor`]: what of all this works on this machine.
@@ -45,6 +46,7 @@ pub mod late;
 pub mod launch;
 pub mod metrics;
 pub mod names;
+pub mod owner;
 pub mod places;
 pub mod privileges;
 pub mod probe_files;

@@ -13,6 +13,7 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use std::{
     fs::File,
     io,
+    ops::Range,
     os::fd::{AsFd, AsRawFd as _, OwnedFd},
     path::Path,
 };
@@ -82,6 +83,30 @@ impl RootDir {
             ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
         )?)
     }
+}
+
+/// Opens the regular file behind a mapping of a process to read it, whatever its
+/// name is now. Needs `CAP_CHECKPOINT_RESTORE`.
+///
+/// # Errors
+/// The process has no such mapping, it may not be looked at, or the file is no
+/// regular one.
+pub fn open_mapping(pid: u32, range: Range<u64>) -> io::Result<File> {
+    let path = format!("/proc/{pid}/map_files/{:x}-{:x}", range.start, range.end);
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    regular(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+/// Opens the file of a place, if it is a regular one, for reading.
+///
+/// # Errors
+/// It is none, or open(2)'s.
+pub fn regular(place: OwnedFd) -> io::Result<File> {
+    let stat = rustix::fs::fstat(&place)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("not a regular file"));
+    }
+    reopen(&place)
 }
 
 /// Whether a file is what it has to be.

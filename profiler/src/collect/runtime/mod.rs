@@ -2,6 +2,8 @@
 //!
 //! * `discover`: where libraries are when a recording starts;
 //! * `registry`: which of them are the same file;
+//! * `opener`: the threads that open and read files;
+//! * `budget`: how much each user may have probed;
 //! * `symbols`: which functions of a file the tables name;
 //! * `decode`: where in a function its probes go;
 //! * `library`: both, for one file;
@@ -16,12 +18,14 @@
 //! * `survey`: what would be attached, for people.
 
 mod attach;
+mod budget;
 mod decode;
 mod discover;
 mod handed_out;
 mod kernel;
 mod library;
 mod look;
+mod opener;
 mod plan;
 mod registry;
 mod service;

@@ -1,32 +1,33 @@
 //! The probes of a recording: what the session knows of them.
 
 use super::{
-    attach::{self, Attacher, Candidate, Report, Tally},
-    discover::{self, ALTERNATIVE_DRIVERS, Command},
+    attach::{self, Attacher, Report, Tally},
+    discover::{self, ALTERNATIVE_DRIVERS, Command, is_loader},
     handed_out::{Handed, HandedOut},
     kernel::Programs,
     look::{Look, Looker, Seen, What},
+    opener::{self, FileWork, Gate, Opened, Opener, Place, Work},
     plan::Use,
-    registry::{Files, Identity},
     worker::{self, Job, Worker},
 };
 use crate::{
     collect::{
         bpf::{Bpf, BpfError, PROBE_COUNTS, THREADS, probe::Link},
         config::ProbeConfig,
+        inspect::guard,
         late::{Build, LateKernels},
-        procfs,
+        owner,
     },
     probes::table::{Exits, Table},
     process::{FileId, Mapping, ProcessTable, Region},
     profile::{LossKind, Losses},
     wire::{Call, CallData, Event, FileKey, KernelNamed, MapEvent},
+    workers::{Outcome, Owner, Ticket},
 };
 use aiprof_common::ProbeCounts;
-use rustc_hash::{FxHashSet, FxHasher};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use std::{
     collections::BTreeSet,
-    fs::File,
     hash::{Hash, Hasher},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
@@ -35,8 +36,6 @@ use std::{
 
 /// The table that other drivers than the installed ones belong to.
 const LEVEL_ZERO: &str = "level-zero";
-/// The library that loads them.
-const LEVEL_ZERO_LOADER: &str = "libze_loader.so";
 /// Most other drivers remembered.
 const MAX_ALTERNATIVES: usize = 64;
 /// Most functions remembered that were handed out.
@@ -47,6 +46,11 @@ const MAX_MAPPED: usize = 4096;
 const SPARE_SPECS: u32 = 1024;
 /// Most functions in all.
 const MAX_SPECS: u32 = 8192;
+
+/// How long the start of a recording waits for libraries to be read.
+const FIRST_READS: Duration = Duration::from_secs(5);
+/// Most processes whose owners are remembered.
+const MAX_OWNERS: usize = 16_384;
 
 /// How long the end of a recording waits for the last search of kernel names.
 const LAST_SEARCH: Duration = Duration::from_secs(2);
@@ -66,6 +70,21 @@ pub struct CallCounts {
     pub data_lost: u64,
     /// Calls whose exit cannot be told.
     pub untracked: u64,
+    /// Values and data of other users that were not in memory.
+    pub absent: u64,
+    /// Calls whose data the caller may not have.
+    pub withheld: u64,
+}
+
+/// What the opening of a file is for.
+#[derive(Debug)]
+enum Purpose {
+    /// What is probed from the start.
+    Start,
+    /// A file that was mapped.
+    Mapped((Owner, FileKey)),
+    /// Functions that were handed out, by their offsets.
+    HandedOut(Vec<(FileId, u64)>),
 }
 
 /// Where the attaching is done.
@@ -85,13 +104,19 @@ pub struct RuntimeProbes {
     stage: Stage,
     started: bool,
     report: Arc<Mutex<Report>>,
-    files: Files,
+    opener: Opener,
+    /// What the files are for that are being opened.
+    purposes: FxHashMap<Ticket, Purpose>,
+    /// Libraries of other users, to be attached to once the recording runs.
+    deferred: Vec<Job>,
+    /// Owners of processes met.
+    owners: FxHashMap<u32, Owner>,
     handed_out: HandedOut,
     late: LateKernels,
     /// Drivers that Level Zero's loader was told of, by path or file name.
     alternatives: BTreeSet<String>,
     /// Files that processes have mapped, and that were offered then.
-    mapped: FxHashSet<FileKey>,
+    mapped: FxHashSet<(Owner, FileKey)>,
     /// Functions handed out before, by their offsets in files.
     given: FxHashSet<(FileId, u64)>,
     looker: Looker,
@@ -101,6 +126,8 @@ pub struct RuntimeProbes {
     probes: u32,
     /// Files and functions that could not be looked at.
     refused: u64,
+    /// Searches that were not done, for the caller may not have what they find.
+    withheld: u64,
 }
 
 impl RuntimeProbes {
@@ -110,20 +137,24 @@ impl RuntimeProbes {
     /// # Errors
     /// The programs are missing; that a library cannot be probed is no error.
     pub fn start(bpf: &Bpf, config: &ProbeConfig) -> Result<Self, BpfError> {
+        guard::set_ending(false);
         let exits = match (config.exact_call_times, config.waits) {
             (true, _) => Exits::All,
             (false, true) => Exits::Waits,
             (false, false) => Exits::Needed,
         };
         let kernel = Box::new(Programs::of(bpf)?);
-        let attacher = Attacher::new(kernel, exits, config.specs());
+        let attacher = Attacher::new(kernel, config.specs());
         let mut probes = Self {
             config: config.clone(),
             exits,
             report: attacher.report(),
             stage: Stage::Here(Box::new(attacher)),
             started: false,
-            files: Files::default(),
+            opener: Opener::new(Arc::default()),
+            purposes: FxHashMap::default(),
+            deferred: Vec::new(),
+            owners: FxHashMap::default(),
             handed_out: HandedOut::default(),
             late: LateKernels::default(),
             alternatives: BTreeSet::new(),
@@ -133,6 +164,7 @@ impl RuntimeProbes {
             users: BTreeSet::new(),
             probes: 0,
             refused: 0,
+            withheld: 0,
         };
         probes.discover();
         Ok(probes)
@@ -163,37 +195,168 @@ impl RuntimeProbes {
             self.is_runtime(path)
         }));
         for path in paths {
-            self.try_path(&path, |own, text| own.uses_of(text));
+            let text = path.to_string_lossy().into_owned();
+            let uses = self.uses_of(&text);
+            self.open_first(Owner::ROOT, Place::Path(path), text, uses);
         }
-        let programs = config
-            .pids
-            .iter()
-            .map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
-        for program in discover::executable(&command).into_iter().chain(programs) {
-            self.try_path(&program, |own, _| own.uses_of_program());
+        if let Some(program) = discover::executable(&command) {
+            let text = program.to_string_lossy().into_owned();
+            let uses = self.uses_of_program();
+            self.open_first(Owner::ROOT, Place::Path(program), text, uses);
+        }
+        for &pid in &config.pids {
+            let link = crate::files::kernel::read_link(format!("/proc/{pid}/exe"));
+            let text = link.unwrap_or_default().to_string_lossy().into_owned();
+            let uses = self.uses_of_program();
+            self.open_first(owner::owner_of(pid), Place::Program(pid), text, uses);
         }
         self.look_at_processes();
     }
 
+    fn open_first(&mut self, owner: Owner, place: Place, path: String, uses: Vec<Use>) {
+        if !uses.is_empty() {
+            self.open(owner, place, path, uses, Purpose::Start, None);
+        }
+    }
+
     /// Probes what running processes have mapped.
     fn look_at_processes(&mut self) {
-        // First which drivers their loaders were told of.
-        let mut lists = Vec::new();
-        discover::in_processes(|pid, maps| {
-            if maps.iter().any(|m| is_loader(&m.file.path)) {
-                lists.extend(discover::variable_of(pid, ALTERNATIVE_DRIVERS));
+        for pid in discover::processes() {
+            let owner = owner::owner_of(pid);
+            if self.opener.give(owner, Work::Process(pid)).is_err() {
+                self.refused += 1;
             }
-        });
-        lists.iter().for_each(|list| self.note_alternatives(list));
-        let mut found = Vec::new();
-        discover::in_processes(|pid, maps| {
-            let wanted = maps.iter().filter(|m| self.is_wanted(&m.file.path));
-            found.extend(wanted.map(|map| (pid, map.clone())));
-        });
-        for (pid, map) in found {
-            self.users.insert(pid);
-            self.mapped(pid, &map);
         }
+        let deadline = Instant::now() + FIRST_READS;
+        let mut found = Vec::new();
+        self.first_answers(deadline, &mut found);
+        // What they have loaded goes by the drivers that all of them were told of.
+        for (pid, maps) in std::mem::take(&mut found) {
+            for map in &maps {
+                if self.is_wanted(&map.file.path) {
+                    self.users.insert(pid);
+                    self.mapped(pid, map);
+                }
+            }
+        }
+        self.first_answers(deadline, &mut found);
+    }
+
+    /// Waits until everything is read, or until the deadline.
+    fn first_answers(&mut self, deadline: Instant, found: &mut Vec<(u32, Vec<MapEvent>)>) {
+        loop {
+            let is_busy = self.opener.is_busy();
+            self.take_answers(found);
+            if !is_busy || Instant::now() >= deadline {
+                return;
+            }
+            // Woken by answers; what is stuck must be noticed, too.
+            let soon = Instant::now() + Duration::from_millis(100);
+            self.opener.wait(soon.min(deadline));
+        }
+    }
+
+    /// Takes in what was opened.
+    fn take_answers(&mut self, found: &mut Vec<(u32, Vec<MapEvent>)>) {
+        for (ticket, outcome) in self.opener.answers() {
+            let purpose = self.purposes.remove(&ticket);
+            match outcome {
+                Outcome::Done(Opened::Done) => {}
+                Outcome::Done(Opened::Maps(pid, maps, drivers)) => {
+                    drivers.iter().for_each(|list| self.note_alternatives(list));
+                    found.push((pid, maps));
+                }
+                Outcome::Done(Opened::Ready(owner, job)) if !self.started => {
+                    if owner::is_trusted(owner) {
+                        self.give(job);
+                    } else {
+                        // Before the recording runs, nobody waits for these.
+                        self.deferred.push(job);
+                    }
+                }
+                Outcome::Done(Opened::Ready(_, job)) => self.give(job),
+                Outcome::Done(Opened::Failed(losses)) => {
+                    self.refused += losses;
+                    self.try_again(purpose);
+                }
+                Outcome::Stuck | Outcome::Failed => {
+                    self.refused += 1;
+                    self.try_again(purpose);
+                }
+            }
+        }
+    }
+
+    /// The next process that has this mapped, or is handed it, may live longer.
+    fn try_again(&mut self, purpose: Option<Purpose>) {
+        match purpose {
+            Some(Purpose::Mapped(known)) => {
+                self.mapped.remove(&known);
+            }
+            Some(Purpose::HandedOut(given)) => {
+                for one in given {
+                    self.given.remove(&one);
+                }
+            }
+            Some(Purpose::Start) | None => {}
+        }
+    }
+
+    /// Has a file read, and probed.
+    fn open(
+        &mut self,
+        owner: Owner,
+        place: Place,
+        path: String,
+        uses: Vec<Use>,
+        purpose: Purpose,
+        functions: Option<Vec<(u64, String)>>,
+    ) {
+        let attach = match (&self.stage, self.started) {
+            (Stage::There(worker), _) => Some(worker.jobs()),
+            _ => None,
+        };
+        let work = Work::File(Box::new(FileWork {
+            owner,
+            place,
+            path,
+            uses,
+            exits: self.exits,
+            functions,
+            attach,
+        }));
+        match self.opener.give(owner, work) {
+            Ok(ticket) => {
+                self.purposes.insert(ticket, purpose);
+            }
+            Err(error) => {
+                tracing::debug!("not opened: {error}");
+                self.refused += 1;
+                self.try_again(Some(purpose));
+            }
+        }
+    }
+
+    /// Whose a process is.
+    fn owner(&mut self, pid: u32) -> Owner {
+        if self.owners.len() >= MAX_OWNERS {
+            self.owners.clear();
+        }
+        *self
+            .owners
+            .entry(pid)
+            .or_insert_with(|| owner::owner_of(pid))
+    }
+
+    /// Whether the caller may have what is in the memory of a process; if not, that
+    /// is counted.
+    pub fn may_look(&mut self, pid: u32) -> bool {
+        let may = rustix::process::getuid().is_root() || {
+            let owner = self.owner(pid);
+            owner::may_have(owner.uid)
+        };
+        self.withheld += u64::from(!may);
+        may
     }
 
     /// The processes that had probed libraries when the recording started.
@@ -270,20 +433,6 @@ impl RuntimeProbes {
             .collect()
     }
 
-    fn try_path(&mut self, path: &Path, uses: impl Fn(&Self, &str) -> Vec<Use>) {
-        let link = path.starts_with("/proc").then(|| std::fs::read_link(path));
-        let named = link.and_then(Result::ok);
-        let named = named.as_deref().unwrap_or(path);
-        let text = named.to_string_lossy().into_owned();
-        match discover::open(path) {
-            Ok(file) => {
-                let uses = uses(self, &text);
-                self.offer(file, &text, None, uses);
-            }
-            Err(error) => tracing::debug!("{text}: {error}"),
-        }
-    }
-
     /// An executable mapping appeared in a process.
     pub fn mapped(&mut self, pid: u32, map: &MapEvent) {
         let path = &map.file.path;
@@ -299,85 +448,56 @@ impl RuntimeProbes {
                 what: What::Variable(ALTERNATIVE_DRIVERS),
             });
         }
-        if self.mapped.contains(&map.file) {
-            return;
-        }
+        let owner = self.owner(pid);
         if self.mapped.len() >= MAX_MAPPED {
             self.mapped.clear();
         }
-        self.mapped.insert(map.file.clone());
+        let known = (owner, map.file.clone());
+        if !self.mapped.insert(known.clone()) {
+            return;
+        }
         tracing::debug!("{path}: mapped by process {pid}");
         let uses = self.uses_of(path);
-        match procfs::open_mapped(pid, map, Some) {
-            Ok(file) => self.offer(file, path, map.file.build_id, uses),
-            Err(error) => {
-                // The next process that maps it may live longer.
-                self.mapped.remove(&map.file);
-                self.refused += u64::from(is_running(pid));
-                tracing::debug!("{path}: not probed: {error}");
-            }
-        }
-    }
-
-    /// Probes a file unless it is already.
-    fn offer(
-        &mut self,
-        file: File,
-        path: &str,
-        build_id: Option<crate::profile::BuildId>,
-        uses: Vec<Use>,
-    ) {
-        let Some((candidate, new)) = self.candidate(file, path, build_id, uses) else {
-            return;
-        };
-        if new && !candidate.uses.is_empty() {
-            self.give(Job::Library(Box::new(candidate)));
-        }
-    }
-
-    /// A file, and whether it was never seen before.
-    fn candidate(
-        &mut self,
-        file: File,
-        path: &str,
-        build_id: Option<crate::profile::BuildId>,
-        uses: Vec<Use>,
-    ) -> Option<(Candidate, bool)> {
-        let identity = Identity::of(&file, build_id)
-            .inspect_err(|error| tracing::debug!("{path}: {error}"))
-            .ok()?;
-        let new = self.files.insert(&identity);
-        let Ok(new) = new else {
-            self.refused += 1;
-            return None;
-        };
-        let candidate = Candidate {
-            file: Arc::new(file),
-            identity,
-            path: path.to_owned(),
+        let place = Place::Mapped(pid, Box::new(map.clone()));
+        self.open(
+            owner,
+            place,
+            path.to_owned(),
             uses,
-            build_id,
-        };
-        Some((candidate, new))
+            Purpose::Mapped(known),
+            None,
+        );
     }
 
     /// From here on, jobs are done on another thread.
     pub fn started(&mut self) {
         self.started = true;
+        // Threads of this process as it is now, with fewer privileges.
+        let gate: Arc<Mutex<Gate>> = Arc::clone(self.opener.gate());
+        self.opener = Opener::new(gate);
+        self.purposes.clear();
+        for job in std::mem::take(&mut self.deferred) {
+            self.give(job);
+        }
+        self.start_worker();
+    }
+
+    fn start_worker(&mut self) {
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Here(attacher) => match Worker::start(attacher) {
+                Ok(worker) => Stage::There(worker),
+                Err((attacher, error)) => {
+                    tracing::warn!("cannot start the attaching thread: {error}");
+                    Stage::Here(attacher)
+                }
+            },
+            other => other,
+        };
     }
 
     fn give(&mut self, job: Job) {
         if self.started {
-            self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::Here(attacher) => match Worker::start(attacher) {
-                    Ok(worker) => Stage::There(worker),
-                    Err((attacher, error)) => {
-                        tracing::warn!("cannot start the attaching thread: {error}");
-                        Stage::Here(attacher)
-                    }
-                },
-                other => other,
-            };
+            self.start_worker();
         }
         match &mut self.stage {
             Stage::Here(attacher) => worker::run(attacher, job),
@@ -388,7 +508,9 @@ impl RuntimeProbes {
 
     /// A call of a probed function: it may hand out others, or lead to them.
     pub fn called(&mut self, call: &Call, processes: &ProcessTable) {
-        self.late.call(call);
+        if self.late.is_of_interest(call) && self.may_look(call.pid) {
+            self.late.call(call);
+        }
         if let Some(look) = self.handed_out.behind(call, processes) {
             self.looker.look(look);
         }
@@ -417,6 +539,9 @@ impl RuntimeProbes {
     /// Looks for kernels of the programs that ran before the recording.
     pub fn look_ahead(&mut self, processes: &ProcessTable) {
         for pid in std::mem::take(&mut self.users) {
+            if !self.may_look(pid) {
+                continue;
+            }
             let mut files = Vec::new();
             let build = driver_build(processes, pid, |path| {
                 let wanted = self.is_runtime(path);
@@ -458,7 +583,6 @@ impl RuntimeProbes {
         let mut files: Vec<(Handed, MapEvent, FileId, Points)> = Vec::new();
         for one in handed {
             let Some((map, id)) = mapping_of(processes, one.pid, one.address) else {
-                self.refused += u64::from(is_running(one.pid));
                 tracing::debug!("{}: at {:#x}, in no mapped file", one.symbol, one.address);
                 continue;
             };
@@ -501,20 +625,11 @@ impl RuntimeProbes {
             layer: layer.saturating_add(1),
             names_only: false,
         }];
-        let Ok(file) = procfs::open_mapped(one.pid, map, Some) else {
-            self.refused += u64::from(is_running(one.pid));
-            // The next process that is handed them may live longer.
-            for (offset, _) in &functions {
-                self.given.remove(&(id, *offset));
-            }
-            return;
-        };
-        if let Some((candidate, _)) = self.candidate(file, path, map.file.build_id, uses) {
-            self.give(Job::Functions {
-                candidate: Box::new(candidate),
-                functions,
-            });
-        }
+        let owner = self.owner(one.pid);
+        let given = functions.iter().map(|(offset, _)| (id, *offset)).collect();
+        let place = Place::Mapped(one.pid, Box::new(map.clone()));
+        let purpose = Purpose::HandedOut(given);
+        self.open(owner, place, path.clone(), uses, purpose, Some(functions));
     }
 
     /// Files have other ids from here on.
@@ -527,12 +642,14 @@ impl RuntimeProbes {
         bpf.remove(THREADS, &tid);
         if pid == tid {
             self.handed_out.forget(pid);
+            self.owners.remove(&pid);
         }
     }
 
     /// A process runs another program.
     pub fn executed(&mut self, pid: u32) {
         self.handed_out.forget(pid);
+        self.owners.remove(&pid);
     }
 
     /// Gives what was attached since the last call, to be told before any call
@@ -555,6 +672,8 @@ impl RuntimeProbes {
             }
             sink(event);
         }
+        // Taken in at every turn, so that what is stuck is noticed.
+        self.take_answers(&mut Vec::new());
         for look in self.handed_out.settled() {
             self.looker.look(look);
         }
@@ -633,6 +752,12 @@ impl RuntimeProbes {
             (LossKind::CallStacksLimited, counts.stacks_limited),
             (LossKind::CallStacksBusy, counts.stacks_busy),
             (LossKind::CallsUntracked, counts.untracked),
+            (LossKind::CallDataAbsent, counts.absent),
+            (LossKind::CallDataWithheld, counts.withheld + self.withheld),
+            (
+                LossKind::ProbedFilesRefused,
+                opener::lock(self.opener.gate()).budgets.refused(),
+            ),
             (LossKind::ProbesRefused, tally.refused),
             (LossKind::ProbedFilesFailed, tally.failed),
             (LossKind::ProbedFilesChanged, tally.changed),
@@ -644,9 +769,10 @@ impl RuntimeProbes {
 
     /// Ends the attaching and gives what is attached: it is to be closed.
     pub fn stop(&mut self) -> Vec<Link> {
+        guard::set_ending(true);
         match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Here(attacher) => attacher.into_links(),
-            Stage::There(worker) => worker.end().map_or_else(Vec::new, |a| a.into_links()),
+            Stage::Here(attacher) => attacher.handle().take_links(),
+            Stage::There(worker) => worker.end(),
             Stage::Over => Vec::new(),
         }
     }
@@ -669,6 +795,8 @@ impl CallCounts {
         self.stacks_busy += other.stacks_busy;
         self.data_lost += other.data_lost;
         self.untracked += other.untracked;
+        self.absent += other.absent;
+        self.withheld += other.withheld;
     }
 }
 
@@ -683,21 +811,11 @@ fn counts_of(bpf: &Bpf, probe: u32) -> CallCounts {
             stacks_busy: cpu.stacks_busy,
             data_lost: cpu.data_lost,
             untracked: cpu.untracked,
+            absent: cpu.absent,
+            withheld: cpu.withheld,
         });
     }
     sum
-}
-
-/// Whether a process is still there; what could not be read of one that has ended
-/// is no failure.
-fn is_running(pid: u32) -> bool {
-    // A zombie has none.
-    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
-}
-
-fn is_loader(path: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or(path);
-    name.starts_with(LEVEL_ZERO_LOADER)
 }
 
 /// The mapping of a file that an address of a process is in.
