@@ -23,7 +23,7 @@ const NEEDS: [Need; 2] = [Need::Root, Need::Tool("cc")];
 /// Copies of a library; somebody who tries things has a handful.
 const COPIES: u32 = 600;
 /// Functions of each copy.
-const FUNCTIONS: u32 = 120;
+const FUNCTIONS: usize = 120;
 /// How much later than asked a recording may end.
 const LATE: Duration = Duration::from_millis(1500);
 
@@ -85,7 +85,15 @@ impl Victim {
                 .entry(name.trim_end_matches('x').to_owned())
                 .or_default() += line.value;
         }
-        anyhow::ensure!(seen == told, "{seen:?}, not {told:?}: {stderr}");
+        // Every launch was seen. A name may have found no room, which is counted.
+        let sum = |of: &BTreeMap<String, u64>| of.values().sum::<u64>();
+        anyhow::ensure!(sum(&seen) == sum(&told), "{seen:?}, not {told:?}: {stderr}");
+        let dropped = lost(&stderr, "data of calls dropped");
+        for (kernel, launches) in &told {
+            let found = seen.get(kernel).copied().unwrap_or(0);
+            let right = found <= *launches && found + dropped >= *launches;
+            anyhow::ensure!(right, "{found} of {launches} of {kernel}: {stderr}");
+        }
         println!("{} launches, all seen", told.values().sum::<u64>());
         Ok(stderr)
     }
@@ -100,14 +108,25 @@ fn recording(yard: &Yard, seconds: &str) -> anyhow::Result<Child> {
     Child::start(&mut command)
 }
 
+/// Names of functions that are probed.
+fn runtime_functions() -> anyhow::Result<Vec<String>> {
+    let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiler/probes/level-zero.toml");
+    let text = std::fs::read_to_string(&table).with_context(|| table.display().to_string())?;
+    let names = text.lines().filter_map(|line| {
+        let name = line.strip_prefix("symbols = [\"")?.split('"').next()?;
+        let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric());
+        is_plain.then(|| name.to_owned())
+    });
+    Ok(names.take(FUNCTIONS).collect())
+}
+
 /// A program of the attacker's with many copies of a library, half of them loaded.
 fn flood(yard: &Yard) -> anyhow::Result<Child> {
     let source = yard.path("many.c");
-    let functions = (0..FUNCTIONS)
-        .map(|n| format!("int zeCommandListAppendAttack{n}(int a) {{ return work(a + {n}); }}\n"));
-    let head = "__attribute__((noipa)) static int work(int a) { return a * 3; }\n\
-                int zeCommandListAppendLaunchKernel(int a) { return work(a) + 1; }\n\
-                int zeKernelCreate(int a) { return work(a) + 1; }\n";
+    let functions = runtime_functions()?
+        .into_iter()
+        .map(|name| format!("int {name}(int a) {{ return work(a + {}); }}\n", name.len()));
+    let head = "__attribute__((noipa)) static int work(int a) { return a * 3; }\n";
     std::fs::write(&source, head.to_owned() + &functions.collect::<String>())?;
     let library = yard.path("many.so");
     let mut compiler = Command::new("cc");
@@ -139,6 +158,7 @@ fn six_hundred_copies_of_a_runtime() -> anyhow::Result<()> {
     };
     let before = complaints()?;
     let yard = Yard::new()?;
+    let calm = calm(&yard)?;
     let victim = Victim::build(&yard)?;
     let mut flood = flood(&yard)?;
     let begun = Instant::now();
@@ -159,7 +179,10 @@ fn six_hundred_copies_of_a_runtime() -> anyhow::Result<()> {
     wait_for_probes(aiprof.pid())?;
     let took = interrupt(&mut aiprof, Duration::from_secs(60))?;
     println!("SIGINT was answered after {took:?}");
-    anyhow::ensure!(took <= PROMPT, "{took:?}");
+    anyhow::ensure!(
+        took <= calm + PROMPT,
+        "{took:?}, {calm:?} without the attack"
+    );
     drop(flood);
     anyhow::ensure!(complaints()? == before, "{:?}", complaints()?);
     Ok(())
@@ -168,12 +191,31 @@ fn six_hundred_copies_of_a_runtime() -> anyhow::Result<()> {
 /// How long a recording may take to begin.
 const START: Duration = Duration::from_secs(5);
 
-/// Waits until a process has attached to something.
+/// How long a recording takes to end that nobody attacks: on a machine with much to
+/// name, and for a build that is not optimised, more than nothing.
+fn calm(yard: &Yard) -> anyhow::Result<Duration> {
+    let mut aiprof = recording(yard, "600")?;
+    // As long as an attack lasts.
+    std::thread::sleep(START);
+    let took = interrupt(&mut aiprof, Duration::from_secs(60))?;
+    println!("without an attack SIGINT was answered after {took:?}");
+    Ok(took)
+}
+
+/// Waits until a process has attached to functions of programs.
 fn wait_for_probes(pid: u32) -> anyhow::Result<()> {
     let begun = Instant::now();
-    while aiprof_tests::monitor::held_by(pid).links == 0 {
+    let attached = || {
+        let entries = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter();
+        let mut all = entries.flatten().flatten();
+        all.any(|entry| {
+            let info = std::fs::read_to_string(entry.path()).unwrap_or_default();
+            info.contains("uprobe_multi")
+        })
+    };
+    while !attached() {
         anyhow::ensure!(begun.elapsed() < Duration::from_secs(60), "no probes");
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
 }
@@ -201,6 +243,7 @@ fn arguments_in_pages_that_never_come() -> anyhow::Result<()> {
     };
     let before = complaints()?;
     let yard = Yard::new()?;
+    let calm = calm(&yard)?;
     let victim = Victim::build(&yard)?;
     let Some(mut attacker) = absent(&yard, &victim.library)? else {
         println!("skipped: {test}: no file systems of users");
@@ -217,7 +260,10 @@ fn arguments_in_pages_that_never_come() -> anyhow::Result<()> {
     let took = interrupt(&mut aiprof, Duration::from_secs(60))?;
     let stderr = aiprof.stderr()?;
     println!("SIGINT was answered after {took:?}\n{stderr}");
-    anyhow::ensure!(took <= PROMPT, "{took:?}");
+    anyhow::ensure!(
+        took <= calm + PROMPT,
+        "{took:?}, {calm:?} without the attack"
+    );
     let absent = lost(
         &stderr,
         "values and data of other users' calls not in memory",
@@ -242,6 +288,7 @@ fn two_thousand_short_processes_with_a_runtime() -> anyhow::Result<()> {
     };
     let before = complaints()?;
     let yard = Yard::new()?;
+    let calm = calm(&yard)?;
     let victim = Victim::build(&yard)?;
     let source = yard.path("brief.c");
     std::fs::write(
@@ -270,7 +317,10 @@ fn two_thousand_short_processes_with_a_runtime() -> anyhow::Result<()> {
     anyhow::ensure!(flood.read_line()? == "over\n");
     let took = interrupt(&mut aiprof, Duration::from_secs(60))?;
     println!("SIGINT was answered after {took:?}\n{}", aiprof.stderr()?);
-    anyhow::ensure!(took <= PROMPT, "{took:?}");
+    anyhow::ensure!(
+        took <= calm + PROMPT,
+        "{took:?}, {calm:?} without the attack"
+    );
     anyhow::ensure!(complaints()? == before, "{:?}", complaints()?);
     Ok(())
 }

@@ -28,10 +28,10 @@ const MAX_THREADS: usize = 32;
 /// Most links that are closed here.
 const MAX_LINKS: usize = 96;
 /// How long to wait for them.
-const PATIENCE: Duration = Duration::from_millis(400);
+const PATIENCE: Duration = Duration::from_millis(250);
 /// How long to wait longer for those that the kernel is at: what does not end then
 /// waits for something that may never happen.
-const AT_WORK: Duration = Duration::from_millis(300);
+const AT_WORK: Duration = Duration::from_millis(200);
 
 /// Closes links if that is quick; gives back those that it is not for.
 pub fn at_once(links: Vec<Link>) -> Vec<Link> {

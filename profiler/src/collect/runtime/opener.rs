@@ -13,7 +13,7 @@ use super::{
     worker,
 };
 use crate::{
-    collect::{owner, procfs},
+    collect::{bpf::perf, owner, procfs},
     files::others::{self, RootDir},
     probes::table::Exits,
     process::Region,
@@ -111,6 +111,7 @@ impl Opener {
     pub(super) fn new(gate: Arc<Mutex<Gate>>) -> Self {
         let shared = Arc::clone(&gate);
         let pool = Pool::new("aiprof-open", LIMITS, move || {
+            perf::take_turns();
             let gate = Arc::clone(&shared);
             Box::new(move |work| run(&gate, work))
         });
@@ -211,7 +212,7 @@ fn read(gate: &Mutex<Gate>, work: FileWork) -> io::Result<Opened> {
     }
     if lock(gate).budgets.is_exhausted(account) {
         lock(gate).budgets.refuse(account);
-        return Ok(Opened::Failed(0));
+        return Ok(Opened::Done);
     }
     let planned = Library::open(&file).and_then(|library| {
         let build_id = library.build_id();
@@ -244,7 +245,7 @@ fn read(gate: &Mutex<Gate>, work: FileWork) -> io::Result<Opened> {
         reading: begun.elapsed(),
     }));
     Ok(match work.attach {
-        None => Opened::Ready(work.owner, job),
+        None => Opened::Ready(account, job),
         Some(attach) => match attach.try_send(job) {
             Ok(()) => Opened::Done,
             Err(_) => Opened::Failed(1),

@@ -337,6 +337,13 @@ impl RuntimeProbes {
         }
     }
 
+    /// Has memory of a process read, if the caller may have it.
+    fn look(&mut self, look: Look) {
+        if self.may_look(look.pid) {
+            self.looker.look(look);
+        }
+    }
+
     /// Whose a process is.
     fn owner(&mut self, pid: u32) -> Owner {
         if self.owners.len() >= MAX_OWNERS {
@@ -443,7 +450,7 @@ impl RuntimeProbes {
         // Of programs that run already it was read; and a thread that is started before
         // this process gives up its privileges keeps them.
         if self.started && is_loader(path) {
-            self.looker.look(Look {
+            self.look(Look {
                 pid,
                 what: What::Variable(ALTERNATIVE_DRIVERS),
             });
@@ -475,7 +482,11 @@ impl RuntimeProbes {
         // Threads of this process as it is now, with fewer privileges.
         let gate: Arc<Mutex<Gate>> = Arc::clone(self.opener.gate());
         self.opener = Opener::new(gate);
-        self.purposes.clear();
+        for (_, purpose) in std::mem::take(&mut self.purposes) {
+            // Not read in all the time that the start had for it.
+            self.refused += 1;
+            self.try_again(Some(purpose));
+        }
         for job in std::mem::take(&mut self.deferred) {
             self.give(job);
         }
@@ -512,7 +523,7 @@ impl RuntimeProbes {
             self.late.call(call);
         }
         if let Some(look) = self.handed_out.behind(call, processes) {
-            self.looker.look(look);
+            self.look(look);
         }
         if let Some(handed) = self.handed_out.call(call) {
             self.probe_handed_out(vec![handed], processes);
@@ -675,7 +686,7 @@ impl RuntimeProbes {
         // Taken in at every turn, so that what is stuck is noticed.
         self.take_answers(&mut Vec::new());
         for look in self.handed_out.settled() {
-            self.looker.look(look);
+            self.look(look);
         }
         for seen in self.looker.seen() {
             match seen {

@@ -5,7 +5,7 @@ use super::{
     attach::{Attacher, Candidate},
     plan::Plan,
 };
-use crate::collect::bpf::probe::Link;
+use crate::collect::bpf::{perf, probe::Link};
 use std::{
     io,
     sync::mpsc::{self, Receiver, SyncSender},
@@ -72,6 +72,7 @@ impl Worker {
         let started = thread::Builder::new()
             .name("aiprof-attach".into())
             .spawn(move || {
+                perf::take_turns();
                 work(&given, &queue);
                 drop(end);
             });
