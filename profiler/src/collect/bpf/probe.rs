@@ -310,7 +310,7 @@ fn tracepoint_id(category: &str, name: &str) -> io::Result<u64> {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let file = format!("events/{category}/{name}/id");
-    let read = |root: &str| std::fs::read_to_string(Path::new(root).join(&file));
+    let read = |root: &str| crate::files::kernel::read_to_string(Path::new(root).join(&file));
     let text = read("/sys/kernel/tracing").or_else(|_| read("/sys/kernel/debug/tracing"))?;
     text.trim().parse().map_err(io::Error::other)
 }
@@ -352,14 +352,14 @@ pub fn attach_kprobe(
 /// The number in a file of a kind of perf events.
 fn pmu(kind: &str, file: &str) -> io::Result<u32> {
     let path = format!("/sys/bus/event_source/devices/{kind}/{file}");
-    let text = std::fs::read_to_string(path)?;
+    let text = crate::files::kernel::read_to_string(path)?;
     text.trim().parse().map_err(io::Error::other)
 }
 
 /// The bit that makes a probe one of the return, from a text like `config:0`.
 fn return_bit(kind: &str) -> io::Result<u64> {
     let path = format!("/sys/bus/event_source/devices/{kind}/format/retprobe");
-    let text = std::fs::read_to_string(path)?;
+    let text = crate::files::kernel::read_to_string(path)?;
     parse_bit(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 

@@ -3,6 +3,7 @@
 //! * `discover`: where libraries are when a recording starts;
 //! * `registry`: which of them are the same file;
 //! * `opener`: the threads that open and read files;
+//! * `opening`: which libraries are wanted;
 //! * `budget`: how much each user may have probed;
 //! * `symbols`: which functions of a file the tables name;
 //! * `decode`: where in a function its probes go;
@@ -26,6 +27,7 @@ mod kernel;
 mod library;
 mod look;
 mod opener;
+mod opening;
 mod plan;
 mod registry;
 mod service;

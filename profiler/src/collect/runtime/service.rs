@@ -2,11 +2,12 @@
 
 use super::{
     attach::{self, Attacher, Report, Tally},
-    discover::{self, ALTERNATIVE_DRIVERS, Command, is_loader},
+    discover::{ALTERNATIVE_DRIVERS, is_loader},
     handed_out::{Handed, HandedOut},
     kernel::Programs,
     look::{Look, Looker, Seen, What},
-    opener::{self, FileWork, Gate, Opened, Opener, Place, Work},
+    opener::{self, Gate, Opener, Place},
+    opening::Purpose,
     plan::Use,
     worker::{self, Job, Worker},
 };
@@ -18,26 +19,21 @@ use crate::{
         late::{Build, LateKernels},
         owner,
     },
-    probes::table::{Exits, Table},
+    probes::table::Exits,
     process::{FileId, Mapping, ProcessTable, Region},
     profile::{LossKind, Losses},
     wire::{Call, CallData, Event, FileKey, KernelNamed, MapEvent},
-    workers::{Outcome, Owner, Ticket},
+    workers::{Owner, Ticket},
 };
 use aiprof_common::ProbeCounts;
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use std::{
     collections::BTreeSet,
     hash::{Hash, Hasher},
-    path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-/// The table that other drivers than the installed ones belong to.
-const LEVEL_ZERO: &str = "level-zero";
-/// Most other drivers remembered.
-const MAX_ALTERNATIVES: usize = 64;
 /// Most functions remembered that were handed out.
 const MAX_GIVEN: usize = 65_536;
 /// Most mapped files remembered.
@@ -47,8 +43,6 @@ const SPARE_SPECS: u32 = 1024;
 /// Most functions in all.
 const MAX_SPECS: u32 = 8192;
 
-/// How long the start of a recording waits for libraries to be read.
-const FIRST_READS: Duration = Duration::from_secs(5);
 /// Most processes whose owners are remembered.
 const MAX_OWNERS: usize = 16_384;
 
@@ -76,19 +70,8 @@ pub struct CallCounts {
     pub withheld: u64,
 }
 
-/// What the opening of a file is for.
-#[derive(Debug)]
-enum Purpose {
-    /// What is probed from the start.
-    Start,
-    /// A file that was mapped.
-    Mapped((Owner, FileKey)),
-    /// Functions that were handed out, by their offsets.
-    HandedOut(Vec<(FileId, u64)>),
-}
-
 /// Where the attaching is done.
-enum Stage {
+pub(super) enum Stage {
     /// Here, at once: nothing runs yet.
     Here(Box<Attacher>),
     /// On a thread of its own.
@@ -99,35 +82,35 @@ enum Stage {
 
 /// The probes of a recording.
 pub struct RuntimeProbes {
-    config: ProbeConfig,
-    exits: Exits,
-    stage: Stage,
-    started: bool,
-    report: Arc<Mutex<Report>>,
-    opener: Opener,
+    pub(super) config: ProbeConfig,
+    pub(super) exits: Exits,
+    pub(super) stage: Stage,
+    pub(super) started: bool,
+    pub(super) report: Arc<Mutex<Report>>,
+    pub(super) opener: Opener,
     /// What the files are for that are being opened.
-    purposes: FxHashMap<Ticket, Purpose>,
+    pub(super) purposes: FxHashMap<Ticket, Purpose>,
     /// Libraries of other users, to be attached to once the recording runs.
-    deferred: Vec<Job>,
+    pub(super) deferred: Vec<Job>,
     /// Owners of processes met.
-    owners: FxHashMap<u32, Owner>,
-    handed_out: HandedOut,
-    late: LateKernels,
+    pub(super) owners: FxHashMap<u32, Owner>,
+    pub(super) handed_out: HandedOut,
+    pub(super) late: LateKernels,
     /// Drivers that Level Zero's loader was told of, by path or file name.
-    alternatives: BTreeSet<String>,
+    pub(super) alternatives: BTreeSet<String>,
     /// Files that processes have mapped, and that were offered then.
-    mapped: FxHashSet<(Owner, FileKey)>,
+    pub(super) mapped: FxHashSet<(Owner, FileKey)>,
     /// Functions handed out before, by their offsets in files.
-    given: FxHashSet<(FileId, u64)>,
-    looker: Looker,
+    pub(super) given: FxHashSet<(FileId, u64)>,
+    pub(super) looker: Looker,
     /// Processes that had probed libraries when the recording started.
-    users: BTreeSet<u32>,
+    pub(super) users: BTreeSet<u32>,
     /// Functions described so far.
-    probes: u32,
+    pub(super) probes: u32,
     /// Files and functions that could not be looked at.
-    refused: u64,
+    pub(super) refused: u64,
     /// Searches that were not done, for the caller may not have what they find.
-    withheld: u64,
+    pub(super) withheld: u64,
 }
 
 impl RuntimeProbes {
@@ -170,173 +153,6 @@ impl RuntimeProbes {
         Ok(probes)
     }
 
-    /// Looks for libraries once.
-    fn discover(&mut self) {
-        let config = self.config.clone();
-        let command = Command {
-            argv: &config.command,
-            variable: discover::own_variable,
-        };
-        let list = (command.variable)(ALTERNATIVE_DRIVERS).unwrap_or_default();
-        self.note_alternatives(&list);
-        let mut paths = discover::preloaded(&command);
-        paths.extend(
-            self.alternatives
-                .iter()
-                .filter(|d| d.contains('/'))
-                .map(PathBuf::from),
-        );
-        for folder in discover::folders(&command) {
-            paths.extend(discover::in_folder(&folder, |path| self.is_runtime(path)));
-        }
-        // Not what any library may have: that is looked at where it is used.
-        let cache = Path::new("/etc/ld.so.cache");
-        paths.extend(discover::in_linker_cache(cache, |path| {
-            self.is_runtime(path)
-        }));
-        for path in paths {
-            let text = path.to_string_lossy().into_owned();
-            let uses = self.uses_of(&text);
-            self.open_first(Owner::ROOT, Place::Path(path), text, uses);
-        }
-        if let Some(program) = discover::executable(&command) {
-            let text = program.to_string_lossy().into_owned();
-            let uses = self.uses_of_program();
-            self.open_first(Owner::ROOT, Place::Path(program), text, uses);
-        }
-        for &pid in &config.pids {
-            let link = crate::files::kernel::read_link(format!("/proc/{pid}/exe"));
-            let text = link.unwrap_or_default().to_string_lossy().into_owned();
-            let uses = self.uses_of_program();
-            self.open_first(owner::owner_of(pid), Place::Program(pid), text, uses);
-        }
-        self.look_at_processes();
-    }
-
-    fn open_first(&mut self, owner: Owner, place: Place, path: String, uses: Vec<Use>) {
-        if !uses.is_empty() {
-            self.open(owner, place, path, uses, Purpose::Start, None);
-        }
-    }
-
-    /// Probes what running processes have mapped.
-    fn look_at_processes(&mut self) {
-        for pid in discover::processes() {
-            let owner = owner::owner_of(pid);
-            if self.opener.give(owner, Work::Process(pid)).is_err() {
-                self.refused += 1;
-            }
-        }
-        let deadline = Instant::now() + FIRST_READS;
-        let mut found = Vec::new();
-        self.first_answers(deadline, &mut found);
-        // What they have loaded goes by the drivers that all of them were told of.
-        for (pid, maps) in std::mem::take(&mut found) {
-            for map in &maps {
-                if self.is_wanted(&map.file.path) {
-                    self.users.insert(pid);
-                    self.mapped(pid, map);
-                }
-            }
-        }
-        self.first_answers(deadline, &mut found);
-    }
-
-    /// Waits until everything is read, or until the deadline.
-    fn first_answers(&mut self, deadline: Instant, found: &mut Vec<(u32, Vec<MapEvent>)>) {
-        loop {
-            let is_busy = self.opener.is_busy();
-            self.take_answers(found);
-            if !is_busy || Instant::now() >= deadline {
-                return;
-            }
-            // Woken by answers; what is stuck must be noticed, too.
-            let soon = Instant::now() + Duration::from_millis(100);
-            self.opener.wait(soon.min(deadline));
-        }
-    }
-
-    /// Takes in what was opened.
-    fn take_answers(&mut self, found: &mut Vec<(u32, Vec<MapEvent>)>) {
-        for (ticket, outcome) in self.opener.answers() {
-            let purpose = self.purposes.remove(&ticket);
-            match outcome {
-                Outcome::Done(Opened::Done) => {}
-                Outcome::Done(Opened::Maps(pid, maps, drivers)) => {
-                    drivers.iter().for_each(|list| self.note_alternatives(list));
-                    found.push((pid, maps));
-                }
-                Outcome::Done(Opened::Ready(owner, job)) if !self.started => {
-                    if owner::is_trusted(owner) {
-                        self.give(job);
-                    } else {
-                        // Before the recording runs, nobody waits for these.
-                        self.deferred.push(job);
-                    }
-                }
-                Outcome::Done(Opened::Ready(_, job)) => self.give(job),
-                Outcome::Done(Opened::Failed(losses)) => {
-                    self.refused += losses;
-                    self.try_again(purpose);
-                }
-                Outcome::Stuck | Outcome::Failed => {
-                    self.refused += 1;
-                    self.try_again(purpose);
-                }
-            }
-        }
-    }
-
-    /// The next process that has this mapped, or is handed it, may live longer.
-    fn try_again(&mut self, purpose: Option<Purpose>) {
-        match purpose {
-            Some(Purpose::Mapped(known)) => {
-                self.mapped.remove(&known);
-            }
-            Some(Purpose::HandedOut(given)) => {
-                for one in given {
-                    self.given.remove(&one);
-                }
-            }
-            Some(Purpose::Start) | None => {}
-        }
-    }
-
-    /// Has a file read, and probed.
-    fn open(
-        &mut self,
-        owner: Owner,
-        place: Place,
-        path: String,
-        uses: Vec<Use>,
-        purpose: Purpose,
-        functions: Option<Vec<(u64, String)>>,
-    ) {
-        let attach = match (&self.stage, self.started) {
-            (Stage::There(worker), _) => Some(worker.jobs()),
-            _ => None,
-        };
-        let work = Work::File(Box::new(FileWork {
-            owner,
-            place,
-            path,
-            uses,
-            exits: self.exits,
-            functions,
-            attach,
-        }));
-        match self.opener.give(owner, work) {
-            Ok(ticket) => {
-                self.purposes.insert(ticket, purpose);
-            }
-            Err(error) => {
-                tracing::debug!("not opened: {error}");
-                self.refused += 1;
-                self.try_again(Some(purpose));
-            }
-        }
-    }
-
     /// Has memory of a process read, if the caller may have it.
     fn look(&mut self, look: Look) {
         if self.may_look(look.pid) {
@@ -369,75 +185,6 @@ impl RuntimeProbes {
     /// The processes that had probed libraries when the recording started.
     pub fn users(&self) -> impl Iterator<Item = u32> {
         self.users.iter().copied()
-    }
-
-    fn note_alternatives(&mut self, list: &std::ffi::OsStr) {
-        for driver in discover::alternative_drivers(list) {
-            if self.alternatives.len() < MAX_ALTERNATIVES {
-                self.alternatives
-                    .insert(driver.to_string_lossy().into_owned());
-            }
-        }
-    }
-
-    /// Whether a library of this name may have functions to probe.
-    fn is_wanted(&self, path: &str) -> bool {
-        let mut tables = self.config.tables.of_file(path, &self.config.switches);
-        tables.next().is_some() || self.is_alternative(path)
-    }
-
-    /// The same, of accelerators: not of what only switches collection.
-    fn is_runtime(&self, path: &str) -> bool {
-        let mut tables = self.config.tables.of_file(path, &[]);
-        tables.next().is_some() || self.is_alternative(path)
-    }
-
-    fn is_alternative(&self, path: &str) -> bool {
-        let name = path.rsplit('/').next().unwrap_or(path);
-        !self.alternatives.is_empty()
-            && self.alternatives.iter().any(|driver| {
-                let file = driver.rsplit('/').next().unwrap_or(driver);
-                driver == path || file == name
-            })
-    }
-
-    /// The tables that have functions of a library, by its path.
-    fn uses_of(&self, path: &str) -> Vec<Use> {
-        let active = self.config.tables.of_file(path, &self.config.switches);
-        let mut uses: Vec<Use> = active
-            .map(|active| Use {
-                table: Arc::clone(active.table),
-                layer: active.library.layer,
-                names_only: false,
-            })
-            .collect();
-        if uses.is_empty()
-            && self.is_alternative(path)
-            && let Some(table) = self.config.tables.get(LEVEL_ZERO)
-        {
-            let layers = table.libraries.iter().map(|l| l.layer);
-            uses.push(Use {
-                table: Arc::clone(table),
-                layer: layers.max().unwrap_or(0),
-                names_only: false,
-            });
-        }
-        uses
-    }
-
-    /// The tables whose functions a program may have linked in: by exact names, for
-    /// a pattern may well match functions of its own.
-    fn uses_of_program(&self) -> Vec<Use> {
-        let switches = &self.config.switches;
-        let wanted = |t: &&Arc<Table>| t.only_with.is_none_or(|s| switches.contains(&s));
-        let tables = self.config.tables.iter().filter(wanted);
-        tables
-            .map(|table| Use {
-                table: Arc::clone(table),
-                layer: table.libraries.iter().map(|l| l.layer).min().unwrap_or(0),
-                names_only: true,
-            })
-            .collect()
     }
 
     /// An executable mapping appeared in a process.
@@ -506,7 +253,7 @@ impl RuntimeProbes {
         };
     }
 
-    fn give(&mut self, job: Job) {
+    pub(super) fn give(&mut self, job: Job) {
         if self.started {
             self.start_worker();
         }
