@@ -2,7 +2,7 @@
 
 use super::{
     discover::{self, ALTERNATIVE_DRIVERS, Command},
-    opener::{FileWork, Opened, Place, Work},
+    opener::{FileWork, Opened, Opener, Place, Work},
     plan::Use,
     service::{RuntimeProbes, Stage},
 };
@@ -125,8 +125,16 @@ impl RuntimeProbes {
 
     /// Takes in what was opened.
     pub(super) fn take_answers(&mut self, found: &mut Vec<(u32, Vec<MapEvent>)>) {
+        let late = self
+            .starting
+            .as_mut()
+            .map_or_else(Vec::new, Opener::answers);
+        let late = late.into_iter().map(|(_, outcome)| (None, outcome));
+        let mut answers: Vec<_> = late.collect();
         for (ticket, outcome) in self.opener.answers() {
-            let purpose = self.purposes.remove(&ticket);
+            answers.push((self.purposes.remove(&ticket), outcome));
+        }
+        for (purpose, outcome) in answers {
             match outcome {
                 Outcome::Done(Opened::Done) => {}
                 Outcome::Done(Opened::Maps(pid, maps, drivers)) => {

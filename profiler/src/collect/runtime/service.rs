@@ -88,6 +88,8 @@ pub struct RuntimeProbes {
     pub(super) started: bool,
     pub(super) report: Arc<Mutex<Report>>,
     pub(super) opener: Opener,
+    /// The threads that began to read before the recording ran.
+    pub(super) starting: Option<Opener>,
     /// What the files are for that are being opened.
     pub(super) purposes: FxHashMap<Ticket, Purpose>,
     /// Libraries of other users, to be attached to once the recording runs.
@@ -135,6 +137,7 @@ impl RuntimeProbes {
             stage: Stage::Here(Box::new(attacher)),
             started: false,
             opener: Opener::new(Arc::default()),
+            starting: None,
             purposes: FxHashMap::default(),
             deferred: Vec::new(),
             owners: FxHashMap::default(),
@@ -228,12 +231,10 @@ impl RuntimeProbes {
         self.started = true;
         // Threads of this process as it is now, with fewer privileges.
         let gate: Arc<Mutex<Gate>> = Arc::clone(self.opener.gate());
-        self.opener = Opener::new(gate);
-        for (_, purpose) in std::mem::take(&mut self.purposes) {
-            // Not read in all the time that the start had for it.
-            self.refused += 1;
-            self.try_again(Some(purpose));
-        }
+        let starting = std::mem::replace(&mut self.opener, Opener::new(gate));
+        // What was not read in all the time that the start had for it is probed later.
+        self.starting = Some(starting);
+        self.purposes.clear();
         for job in std::mem::take(&mut self.deferred) {
             self.give(job);
         }
