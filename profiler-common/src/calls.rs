@@ -192,7 +192,8 @@ pub const CALL_STACK_BUSY: u16 = 8;
 pub const CALL_ENTRY_UNKNOWN: u16 = 16;
 /// A kernel stack is part of the stack.
 pub const CALL_KERNEL_STACK: u16 = 32;
-/// Data of this call were left out: the ring had no room.
+/// Data of this call were left out: the ring had no room, or the caller may not
+/// have them.
 pub const CALL_DATA_LOST: u16 = 64;
 /// With [`CALL_EXIT`]: not seen at the exit, but when the thread was seen again
 /// outside of the call. When it ended and its result are not known; values that
@@ -283,6 +284,12 @@ pub struct ProbeCounts {
     /// Calls whose exit cannot be told, for want of memory for the thread's state
     /// or because [`MAX_PENDING`] calls were pending already.
     pub untracked: u64,
+    /// Values and data of other users' processes that were not in memory: a program
+    /// waits for a page in processes of root and of the caller only.
+    pub absent: u64,
+    /// Calls of other users' processes whose data were not read, for the caller may
+    /// not have them ([`Settings::own_data_only`](crate::Settings::own_data_only)).
+    pub withheld: u64,
 }
 
 /// Scratch slots of each CPU for stacks of calls: programs can be preempted, so

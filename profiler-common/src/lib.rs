@@ -442,6 +442,11 @@ pub struct Settings {
     pub dentry_name: u32,
     /// Files without a device are observed too: entries of `FILES`.
     pub named_files: u32,
+    /// The user whom aiprof records for: programs wait for pages in root's and
+    /// this user's processes only.
+    pub caller_uid: u32,
+    /// 1: texts, arrays and blobs are read in this user's processes only.
+    pub own_data_only: u32,
 }
 
 /// Offset value that means "this kernel has no such field".

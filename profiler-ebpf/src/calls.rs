@@ -15,7 +15,7 @@ use core::{arch::asm, mem::MaybeUninit, ptr::null_mut};
 
 use crate::{
     data::send_data,
-    fetch::{Sources, fetch},
+    fetch::{Sources, current_uid, fetch},
     maps::{CALL_LIMITS, CALLS, PROBE_COUNTS, PROBES},
     ring::{FORCE_WAKEUP, NO_WAKEUP, Ring, WAKEUP_BYTES},
     setting,
@@ -394,6 +394,14 @@ pub fn report<const SLEEP: bool>(call: &Call, sources: &Sources) -> u32 {
     let ring = Ring::of(&CALLS);
     let mut flags = call.flags;
     let mut data = sources.has_data();
+    if sources.is_absent() {
+        count!(call.counts, absent);
+    }
+    if data && setting!(own_data_only) != 0 && current_uid() != setting!(caller_uid) {
+        count!(call.counts, withheld);
+        flags |= u32::from(CALL_DATA_LOST);
+        data = false;
+    }
     if data && !ring.has_free(2) {
         // Calls come first.
         count!(call.counts, data_lost);

@@ -3,7 +3,8 @@
 //! A page fault can take as long as the program likes (a page of a file on a slow
 //! disk, userfaultfd), and a reserved record holds up everything behind it. So
 //! pages are faulted in first, by a copy of one byte, and read into the record
-//! without faults.
+//! without faults. In other users' processes they are not faulted in at all: what
+//! is not there is counted.
 
 use aiprof_common::*;
 use aya_ebpf::helpers::{
@@ -18,7 +19,7 @@ use core::{arch::asm, ffi::c_void};
 use crate::{
     calls::{Call, wakeup},
     count,
-    fetch::{Op, Sources},
+    fetch::{LOWEST, Op, Sources},
     maps::CALLS,
     ring::{NO_WAKEUP, Ring},
 };
@@ -56,7 +57,9 @@ struct Source {
     /// Bytes; of a text 0.
     total: u64,
     /// 1: the address could be found out.
-    known: u32,
+    known: u16,
+    /// 1: pages are waited for.
+    waits: u16,
     /// [`DataHeader::tag`].
     tag: u32,
 }
@@ -105,15 +108,16 @@ fn source(call: &Call, sources: &Sources, op: Op, counted: bool) -> Source {
         call,
         address: address.unwrap_or(0),
         known: address.is_some().into(),
+        waits: sources.waits().into(),
         total: if counted { sources.bytes(op) } else { 0 },
         tag: op.to().into(),
     }
 }
 
-/// Faults in the page of an address.
+/// Faults in the page of an address of the data.
 #[inline(always)]
-fn touch<const SLEEP: bool>(address: u64) {
-    if SLEEP {
+fn touch<const SLEEP: bool>(source: &Source, address: u64) {
+    if SLEEP && source.waits != 0 {
         let mut byte = 0u8;
         // SAFETY: the destination is one byte on the stack; a bad source is an error.
         unsafe { bpf_copy_from_user((&raw mut byte).cast(), 1, address as *const c_void) };
@@ -170,23 +174,34 @@ fn lost(source: &Source) -> u32 {
     0
 }
 
+/// Counts data that were not in memory and were not waited for.
+#[inline(always)]
+fn absent<const SLEEP: bool>(source: &Source) {
+    if SLEEP && source.waits == 0 && source.known != 0 && source.address >= LOWEST {
+        // SAFETY: the call is on the stack of the program.
+        let call = unsafe { &*source.call };
+        count!(call.counts, absent);
+    }
+}
+
 /// Sends a text.
 #[inline(never)]
 fn send_text<const SLEEP: bool>(source: &Source) -> u32 {
-    touch::<SLEEP>(source.address);
+    touch::<SLEEP>(source, source.address);
     // The next page may be touched only if the text runs into it.
     let next = (source.address | (PAGE - 1)).wrapping_add(1);
-    let retry = SLEEP && next.wrapping_sub(source.address) < TEXT_BYTES as u64;
-    if put_text(source, !retry) == 0 {
-        touch::<SLEEP>(next);
-        put_text(source, true);
+    let crosses = next.wrapping_sub(source.address) < TEXT_BYTES as u64;
+    let retry = SLEEP && source.waits != 0 && crosses;
+    if put_text::<SLEEP>(source, !retry) == 0 {
+        touch::<SLEEP>(source, next);
+        put_text::<SLEEP>(source, true);
     }
     0
 }
 
 /// Sends a text as far as it is resident; 0: it is not, and `anyway` is not set.
 #[inline(always)]
-fn put_text(source: &Source, anyway: bool) -> u32 {
+fn put_text<const SLEEP: bool>(source: &Source, anyway: bool) -> u32 {
     let ring = Ring::of(&CALLS);
     let text: *mut Text = ring.reserve();
     if text.is_null() {
@@ -208,6 +223,9 @@ fn put_text(source: &Source, anyway: bool) -> u32 {
         // The NUL does not count, and older kernels do not count it for an empty
         // text anyway.
         let read = (len >= 0).then(|| (len as u64).saturating_sub(1));
+        if read.is_none() {
+            absent::<SLEEP>(source);
+        }
         fill(&raw mut (*text).header, source, 0, read);
         bpf_ringbuf_submit(text.cast(), wakeup(ring, (*source.call).time_ns));
     }
@@ -220,8 +238,8 @@ fn send_bytes<const SLEEP: bool>(source: &Source) -> u32 {
     let ring = Ring::of(&CALLS);
     let len = at_most::<ARRAY_BYTES>(source.total);
     if len > 0 {
-        touch::<SLEEP>(source.address);
-        touch::<SLEEP>(source.address.wrapping_add(len - 1));
+        touch::<SLEEP>(source, source.address);
+        touch::<SLEEP>(source, source.address.wrapping_add(len - 1));
     }
     let array: *mut Array = ring.reserve();
     if array.is_null() {
@@ -233,6 +251,9 @@ fn send_bytes<const SLEEP: bool>(source: &Source) -> u32 {
         let to = (&raw mut (*array).bytes).cast::<c_void>();
         let from = source.address as *const c_void;
         let read = source.known != 0 && bpf_probe_read_user(to, len as u32, from) == 0;
+        if !read {
+            absent::<SLEEP>(source);
+        }
         fill(&raw mut (*array).header, source, 0, read.then_some(len));
         bpf_ringbuf_submit(array.cast(), wakeup(ring, (*source.call).time_ns));
     }
@@ -269,8 +290,8 @@ extern "C" fn send_piece<const SLEEP: bool>(index: u64, source: *mut Source) -> 
     let rest = source.total.min(MAX_BLOB).wrapping_sub(offset);
     let len = at_most::<BLOB_BYTES>(rest);
     if len > 0 {
-        touch::<SLEEP>(address);
-        touch::<SLEEP>(address.wrapping_add(len - 1));
+        touch::<SLEEP>(source, address);
+        touch::<SLEEP>(source, address.wrapping_add(len - 1));
     }
     let piece: *mut Piece = if ring.has_free(2) {
         ring.reserve()
@@ -287,6 +308,9 @@ extern "C" fn send_piece<const SLEEP: bool>(index: u64, source: *mut Source) -> 
         let to = (&raw mut (*piece).bytes).cast::<c_void>();
         let from = address as *const c_void;
         let read = source.known != 0 && bpf_probe_read_user(to, len as u32, from) == 0;
+        if !read {
+            absent::<SLEEP>(source);
+        }
         fill(
             &raw mut (*piece).header,
             source,

@@ -5,14 +5,24 @@
 //! stack of the program: it can be preempted, and sleep in a page fault.
 
 use aiprof_common::*;
-use aya_ebpf::helpers::generated::{bpf_copy_from_user, bpf_loop, bpf_probe_read_user};
+use aya_ebpf::helpers::generated::{
+    bpf_copy_from_user, bpf_get_current_uid_gid, bpf_loop, bpf_probe_read_user,
+};
 use core::{arch::asm, ffi::c_void};
+
+use crate::setting;
 
 /// Places of the sources: the arguments, the stack pointer and the result, and
 /// from [`VALUES`] on the values.
 const STACK: u64 = 6;
 const RESULT: u64 = 7;
 const VALUES: u64 = 8;
+/// Bit of [`Sources::waits`]: the program may wait for a page of this process.
+const WAITS: u8 = 1;
+/// Bit of [`Sources::waits`]: something was not in memory and was not waited for.
+const ABSENT: u8 = 2;
+/// Nothing is there by intent below this address: a null pointer, and its fields.
+pub const LOWEST: u64 = 4096;
 /// Value slots there are; more than MAX_VALUES, so that a mask bounds an index.
 const SLOTS: usize = 16;
 
@@ -26,6 +36,8 @@ pub struct Sources {
     n: u8,
     /// 1: there are operations for data, which [`fetch`] skips.
     has_data: u8,
+    /// [`WAITS`] and [`ABSENT`].
+    waits: u8,
     /// One bit for each value that could not be read.
     unread: u32,
     at: [u64; VALUES as usize + SLOTS],
@@ -73,6 +85,7 @@ impl Sources {
             (&raw mut (*this).n).write_volatile(n);
             (&raw mut (*this).unread).write_volatile(0);
             (&raw mut (*this).has_data).write_volatile(0);
+            (&raw mut (*this).waits).write_volatile(0);
             let at = (&raw mut (*this).at).cast::<u64>();
             for (i, argument) in arguments.into_iter().enumerate() {
                 at.add(i).write_volatile(argument);
@@ -155,6 +168,18 @@ impl Sources {
         self.has_data != 0
     }
 
+    /// Whether the program may wait for a page of this process.
+    #[inline(always)]
+    pub fn waits(&self) -> bool {
+        self.waits & WAITS != 0
+    }
+
+    /// Whether a value was not in memory and was not waited for.
+    #[inline(always)]
+    pub fn is_absent(&self) -> bool {
+        self.waits & ABSENT != 0
+    }
+
     /// Operations.
     #[inline(always)]
     pub fn len(&self) -> u32 {
@@ -229,10 +254,31 @@ impl Sources {
     }
 }
 
+/// Real user id of the current process, in the first user namespace.
+#[inline(always)]
+pub fn current_uid() -> u32 {
+    // SAFETY: a helper without preconditions.
+    unsafe { bpf_get_current_uid_gid() as u32 }
+}
+
+/// Whether a program may wait for pages of the current process. Such a page can be
+/// made never to come (FUSE, userfaultfd), and what waits for it holds up whoever
+/// wants to detach any program of the machine: root does not do that, and the
+/// caller only to himself.
+#[inline(always)]
+fn may_wait() -> bool {
+    let uid = current_uid();
+    uid == 0 || uid == setting!(caller_uid)
+}
+
 /// Fetches the values. In sleepable programs (`SLEEP`) a page that is not
-/// resident is faulted in; elsewhere what it holds cannot be read.
+/// resident is faulted in where the program may wait for it; elsewhere what it
+/// holds cannot be read.
 #[inline(always)]
 pub fn fetch<const SLEEP: bool>(sources: &mut Sources) {
+    if SLEEP && may_wait() {
+        sources.waits |= WAITS;
+    }
     // SAFETY: the callback has bpf_loop's signature; the context lives on the
     // caller's stack for the whole call.
     unsafe {
@@ -265,7 +311,11 @@ extern "C" fn fetch_one<const SLEEP: bool>(index: u64, sources: *mut Sources) ->
         FETCH_READ => {
             if known {
                 let address = base.wrapping_add(op.offset());
-                (value, read) = read_value::<SLEEP>(address, size);
+                let waits = SLEEP && s.waits();
+                (value, read) = read_value(address, size, waits);
+                if SLEEP && !waits && !read && address >= LOWEST {
+                    s.waits |= ABSENT;
+                }
             }
         }
         _ => {
@@ -289,7 +339,7 @@ extern "C" fn fetch_one<const SLEEP: bool>(index: u64, sources: *mut Sources) ->
 
 /// The `size` bytes of user memory at `address`, and whether they could be read.
 #[inline(always)]
-fn read_value<const SLEEP: bool>(address: u64, size: u64) -> (u64, bool) {
+fn read_value(address: u64, size: u64, waits: bool) -> (u64, bool) {
     // Twice as large as needed, so that a mask bounds the size.
     let mut value = [0u64; 2];
     let to = (&raw mut value).cast::<c_void>();
@@ -299,7 +349,7 @@ fn read_value<const SLEEP: bool>(address: u64, size: u64) -> (u64, bool) {
     // error. The mask is in assembly for the verifier to see it.
     unsafe {
         asm!("{0} &= 15", inout(reg) size, options(pure, nomem, nostack));
-        let rc = if SLEEP {
+        let rc = if waits {
             bpf_copy_from_user(to, size as u32, from)
         } else {
             bpf_probe_read_user(to, size as u32, from)

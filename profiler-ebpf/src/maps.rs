@@ -179,6 +179,8 @@ pub static SETTINGS: Settings = Settings {
     file_dentry: 0,
     dentry_name: 0,
     named_files: 0,
+    caller_uid: 0,
+    own_data_only: 0,
 };
 
 /// Reads one load-time constant; volatile, for the initial value is not the

@@ -40,12 +40,18 @@ const MAX_LINES: usize = 100;
 pub type Serve = fn(&Line);
 
 /// What processes can be asked to do, by number.
-static KINDS: [Serve; 2] = [crate::collect::reader::serve, crate::symbolize::serve];
+static KINDS: [Serve; 3] = [
+    crate::collect::reader::serve,
+    crate::symbolize::serve,
+    crate::collect::inspect::serve,
+];
 
 /// The number of [`crate::collect::reader::serve`].
 pub const READER: u8 = 0;
 /// The number of [`crate::symbolize::serve`].
 pub const NAMES: u8 = 1;
+/// The number of [`crate::collect::inspect::serve`].
+pub const MEMORY: u8 = 2;
 
 /// The way to the nursery.
 static NURSERY: OnceLock<Mutex<Line>> = OnceLock::new();

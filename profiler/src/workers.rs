@@ -49,6 +49,9 @@ pub struct PoolLimits {
     pub patience: Duration,
     /// Most jobs of one owner that wait.
     pub queue: usize,
+    /// Most jobs of one owner other than root that are done at a time: the other
+    /// threads are for others.
+    pub at_once: usize,
     /// Stuck jobs from which on an owner is refused further ones.
     pub stuck_of_owner: usize,
     /// Most threads that are given up, in all; root may use a few more.
@@ -61,6 +64,7 @@ impl Default for PoolLimits {
             threads: 1,
             patience: Duration::from_secs(1),
             queue: 4096,
+            at_once: usize::MAX,
             stuck_of_owner: 2,
             stuck: 24,
         }
@@ -330,17 +334,21 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
                 break;
             }
         }
+        if !state.turns.is_empty() {
+            // One that was given up holds back its owner's next no more.
+            self.shared.work.notify_all();
+        }
     }
 
     /// Starts a thread.
     fn start(&self, state: &mut State<J, R>) -> bool {
         let (shared, make) = (Arc::clone(&self.shared), Arc::clone(&self.make));
         state.next_thread += 1;
-        let number = state.next_thread;
+        let (number, at_once) = (state.next_thread, self.limits.at_once);
         let started = thread::Builder::new()
             .name(self.name.to_owned())
             .stack_size(STACK)
-            .spawn(move || work(&shared, &*make, number));
+            .spawn(move || work(&shared, &*make, number, at_once));
         match started {
             Ok(_) => state.threads += 1,
             Err(ref error) => tracing::warn!("{}: cannot start a thread: {error}", self.name),
@@ -396,8 +404,14 @@ impl<J, R> State<J, R> {
     }
 
     /// The next job: owners take turns.
-    fn next(&mut self) -> Option<(Owner, Ticket, J)> {
-        let owner = self.turns.pop_front()?;
+    fn next(&mut self, at_once: usize) -> Option<(Owner, Ticket, J)> {
+        let is_free = |owner: &Owner| {
+            let at_work = self.at_work.values();
+            let own = at_work.filter(|slot| !slot.given_up && slot.owner == *owner);
+            *owner == Owner::ROOT || own.count() < at_once
+        };
+        let turn = self.turns.iter().position(is_free)?;
+        let owner = self.turns.remove(turn)?;
         let queue = self.queues.get_mut(&owner)?;
         let (ticket, job) = queue.pop_front()?;
         if queue.is_empty() {
@@ -410,7 +424,7 @@ impl<J, R> State<J, R> {
 }
 
 /// A thread of a pool.
-fn work<J, R>(shared: &Shared<J, R>, make: &Make<J, R>, number: u64) {
+fn work<J, R>(shared: &Shared<J, R>, make: &Make<J, R>, number: u64, at_once: usize) {
     let Worker { mut work, client } = make();
     let mut state = shared.lock();
     loop {
@@ -418,7 +432,7 @@ fn work<J, R>(shared: &Shared<J, R>, make: &Make<J, R>, number: u64) {
             if state.closed {
                 return;
             }
-            match state.next() {
+            match state.next(at_once) {
                 Some(next) => break next,
                 None => {
                     let waited = shared.work.wait(state);
@@ -508,6 +522,7 @@ mod tests {
         threads: 1,
         patience: Duration::from_millis(50),
         queue: 4,
+        at_once: usize::MAX,
         stuck_of_owner: 2,
         stuck: 3,
     };
@@ -586,6 +601,24 @@ mod tests {
         let order: Vec<_> = collect(&mut pool, 6).into_iter().map(|a| a.1).collect();
         let at = order.iter().position(|o| o == "Done(100)").unwrap();
         assert!(at <= 2, "{order:?}");
+    }
+
+    #[test]
+    fn one_owner_does_not_have_all_threads() {
+        let mut pool = pool(PoolLimits {
+            threads: 2,
+            at_once: 1,
+            ..PATIENT
+        });
+        let (job, open) = gated(1);
+        pool.give(user(1), job).unwrap();
+        let (job, other) = gated(2);
+        pool.give(user(1), job).unwrap();
+        pool.give(user(2), (100, None)).unwrap();
+        let first: Vec<_> = collect(&mut pool, 1).into_iter().map(|a| a.1).collect();
+        assert_eq!(first, ["Done(100)"]);
+        drop((open, other));
+        assert_eq!(collect(&mut pool, 2).len(), 2);
     }
 
     #[test]

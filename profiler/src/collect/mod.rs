@@ -22,6 +22,7 @@
 //! * [`clock`]: the time of day;
 //! * [`metrics`]: the metrics files of AIUs;
 //! * [`device`]: what the execution units of GPUs stood at;
+//! * [`owner`]: whose a process is;
 //! * [`closing`]: detaching without having the user wait;
 //! * [`session`]: owns the recording;
 //! * [`doctor`]: what of all this works on this machine.
@@ -49,6 +50,7 @@ pub mod launch;
 pub mod metrics;
 #[allow(clippy::disallowed_methods, reason = "not yet through crate::files")]
 pub mod names;
+pub mod owner;
 pub mod places;
 pub mod privileges;
 pub mod probe_files;

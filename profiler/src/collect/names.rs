@@ -7,10 +7,9 @@
 //! user of the traced process. A job that takes too long costs its own names until
 //! the next window; a user whose jobs hang waits; naming goes on for all others.
 
-use super::{binaries::Binaries, bpf::perf, privileges, reader::OpenFile};
+use super::{binaries::Binaries, bpf::perf, owner, privileges, reader::OpenFile};
 use crate::{
     aggregate::{Code, Names},
-    files::kernel,
     process::{FileId, ProcessTable},
     profile::FrameKind,
     symbolize::{
@@ -23,7 +22,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::fs::{AtFlags, StatxFlags};
 use std::{
     collections::BTreeMap,
-    os::{fd::AsFd as _, unix::fs::MetadataExt as _},
+    os::fd::AsFd as _,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -51,6 +50,7 @@ const LIMITS: PoolLimits = PoolLimits {
     queue: 256,
     stuck_of_owner: 2,
     stuck: 16,
+    at_once: usize::MAX,
 };
 
 /// Names, text segments by file, control group paths by id.
@@ -528,20 +528,9 @@ fn too_long(job: &Job) -> SymFrame {
     }
 }
 
-/// Who owns a process: its effective user, and for root its mount namespace, if
-/// that is not this program's.
+/// On whose account a process is; `None`: it has gone.
 fn owner_of(pid: u32) -> Option<Owner> {
-    let status = kernel::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    let uid = ids.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    let mut owner = Owner { uid, container: 0 };
-    if uid == 0 {
-        let space = |pid: &str| kernel::metadata(format!("/proc/{pid}/ns/mnt")).map(|m| m.ino());
-        let own = space("self").ok()?;
-        let theirs = space(&pid.to_string()).ok()?;
-        owner.container = if own == theirs { 0 } else { theirs };
-    }
-    Some(owner)
+    Some(owner::owner_of(pid)).filter(|owner| owner.uid != u32::MAX)
 }
 
 /// Who owns a file, as far as this can be told without waiting for its file system.

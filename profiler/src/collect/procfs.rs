@@ -6,7 +6,6 @@ use crate::{
         others::{self, RootDir},
     },
     wire::{FileKey, MapEvent},
-    workers::Owner,
 };
 use rustix::fs::FileType;
 use std::{
@@ -317,34 +316,6 @@ fn open_elf(place: OwnedFd, inode: u64, through_mapping: bool) -> Result<MappedF
         stat: FileStat::of(&stat),
         through_mapping,
     })
-}
-
-/// On whose account it is what a process does: its real user, and for root which
-/// container it is in. Never blocks.
-pub fn owner(pid: u32) -> Owner {
-    let status = kernel::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let uid = status
-        .lines()
-        .find_map(|l| l.strip_prefix("Uid:"))
-        .and_then(|ids| ids.split_ascii_whitespace().next()?.parse().ok());
-    // Who cannot be asked any more is nobody in particular.
-    let uid = uid.unwrap_or(u32::MAX);
-    let mounts = |pid: &str| {
-        let found = kernel::metadata(format!("/proc/{pid}/ns/mnt"));
-        found.map_or(0, |meta| std::os::unix::fs::MetadataExt::ino(&meta))
-    };
-    let container = match uid {
-        0 => mounts(&pid.to_string()),
-        _ => 0,
-    };
-    Owner {
-        uid,
-        container: if container == mounts("self") {
-            0
-        } else {
-            container
-        },
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 
 use super::{
     bpf::perf,
+    owner,
     privileges::{self, StillToDo},
     procfs::{self, FileStat, MappedFile, OpenError},
 };
@@ -379,7 +380,10 @@ impl Reader {
         if self.owners.len() >= MAX_OWNERS {
             self.owners.clear();
         }
-        *self.owners.entry(pid).or_insert_with(|| procfs::owner(pid))
+        *self
+            .owners
+            .entry(pid)
+            .or_insert_with(|| owner::owner_of(pid))
     }
 
     /// A process has ended, or may be another user's now.

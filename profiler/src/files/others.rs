@@ -9,11 +9,13 @@
 //! Any of this may block for ever where the file system is the user's own (FUSE):
 //! not for the thread that reads the rings, see [`crate::workers`].
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use super::kernel;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags};
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd, AsRawFd as _, OwnedFd},
+    ops::Range,
+    os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -111,6 +113,83 @@ impl RootDir {
             ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
         )?)
     }
+}
+
+/// Opens the regular file behind a mapping of a process to read it, whatever its
+/// name is now. Needs `CAP_CHECKPOINT_RESTORE`.
+///
+/// # Errors
+/// The process has no such mapping, it may not be looked at, or the file is no
+/// regular one.
+pub fn open_mapping(pid: u32, range: Range<u64>) -> io::Result<File> {
+    regular(mapping(pid, range)?)
+}
+
+/// The file behind a mapping of a process, as a place only.
+///
+/// # Errors
+/// As [`open_mapping`].
+pub fn mapping(pid: u32, range: Range<u64>) -> io::Result<OwnedFd> {
+    let path = format!("/proc/{pid}/map_files/{:x}-{:x}", range.start, range.end);
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+/// The user namespace that the machine starts with (include/linux/proc_ns.h).
+const INITIAL_USER_NAMESPACE: u64 = 0xefff_fffd;
+
+/// Whether a place is on a file system that root has mounted and that the kernel
+/// itself serves, as far as the mounts of a process tell: then reading it ends. Asks
+/// no file system.
+///
+/// # Errors
+/// It is not so, or cannot be told.
+pub fn is_served_by_kernel(pid: u32, place: impl AsFd) -> io::Result<()> {
+    let mounts = kernel::open(format!("/proc/{pid}/ns/mnt"))?;
+    let owner = user_namespace(&mounts)?;
+    if rustix::fs::fstat(&owner)?.st_ino != INITIAL_USER_NAMESPACE {
+        return Err(io::Error::other("in a mount namespace of a user"));
+    }
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(place, c"", flags, StatxFlags::MNT_ID)?;
+    let id = found.stx_mnt_id.to_string();
+    let table = kernel::read_to_string(format!("/proc/{pid}/mountinfo"))?;
+    let line = table
+        .lines()
+        .find(|line| line.split(' ').next() == Some(&id));
+    // ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS...] - TYPE SOURCE OPTIONS
+    let kind = line.and_then(|line| line.split_once(" - ")?.1.split(' ').next());
+    match kind {
+        None => Err(io::Error::other("on a mount of another namespace")),
+        Some(kind) if kind.starts_with("fuse") => {
+            Err(io::Error::other("on a file system that a program serves"))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// The user namespace that owns a namespace (`NS_GET_USERNS`, ioctl_nsfs(2)).
+fn user_namespace(namespace: &File) -> io::Result<OwnedFd> {
+    const NS_GET_USERNS: libc::c_ulong = 0xb701;
+    // SAFETY: the request takes no argument and gives a new descriptor.
+    let fd = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Opens the file of a place, if it is a regular one, for reading.
+///
+/// # Errors
+/// It is none, or open(2)'s.
+pub fn regular(place: OwnedFd) -> io::Result<File> {
+    let stat = rustix::fs::fstat(&place)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("not a regular file"));
+    }
+    reopen(&place)
 }
 
 /// Whether a file is what it has to be.

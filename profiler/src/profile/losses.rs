@@ -68,6 +68,13 @@ pub enum LossKind {
     ProbedFilesFailed,
     /// Libraries that were replaced, removed or written to while probed.
     ProbedFilesChanged,
+    /// Libraries not probed, for their user has had enough of them probed.
+    ProbedFilesRefused,
+    /// Values, texts and other data of calls of other users' processes that were not
+    /// in memory: for these no page is waited for.
+    CallDataAbsent,
+    /// Texts, data and searches of other users' processes that the caller may not have.
+    CallDataWithheld,
     /// Samples not recorded because a table of the profiler was full.
     TableFull,
     /// Periods the kernel throttled sampling.
@@ -165,6 +172,9 @@ impl LossKind {
             Self::ProbesRefused => "functions that cannot be probed",
             Self::ProbedFilesFailed => "libraries that could not be probed",
             Self::ProbedFilesChanged => "libraries replaced while probed",
+            Self::ProbedFilesRefused => "libraries not probed (too many of one user)",
+            Self::CallDataAbsent => "values and data of other users' calls not in memory",
+            Self::CallDataWithheld => "data of other users' processes, not read",
             Self::TableFull => "samples refused (table full)",
             Self::Throttled => "sampling throttled by the kernel",
             Self::CallsUnknown => "calls of unknown probes",

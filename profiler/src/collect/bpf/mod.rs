@@ -320,6 +320,8 @@ fn settings(options: &BpfOptions) -> Settings {
         kernel_stacks: u32::from(options.kernel_stacks),
         call_stack_limit: options.calls.map_or(0, |c| c.stack_limit),
         own_tgid: std::process::id(),
+        caller_uid: rustix::process::getuid().as_raw(),
+        own_data_only: u32::from(!rustix::process::getuid().is_root()),
         task_files: offset("task_struct", "files"),
         files_fdt: offset("files_struct", "fdt"),
         fdt_fd: offset("fdtable", "fd"),

@@ -259,6 +259,7 @@ impl DriverProbes {
                 losses.add(LossKind::CallStacksLimited, cpu.stacks_limited);
                 losses.add(LossKind::CallStacksBusy, cpu.stacks_busy);
                 losses.add(LossKind::CallsUntracked, cpu.untracked);
+                losses.add(LossKind::CallDataWithheld, cpu.withheld);
             }
         }
         losses.add(LossKind::TraceDrops, bpf.count(COUNT_TRACE_DROPS));

@@ -5,20 +5,25 @@
 //! changed, so everything read may change meanwhile and is checked before it is
 //! believed.
 //!
+//! * [`guard`]: reads that may never return;
 //! * [`images`]: device images (zebin, SPIR-V) and the kernels they declare;
 //! * [`path`]: the way from a kernel handle to the kernel's name;
 //! * [`predict`]: names of kernels that were not used yet.
 
+pub mod guard;
 pub mod images;
 pub mod path;
 pub mod predict;
 
 pub use path::within;
 
+use super::owner;
+use crate::files::kernel;
+use guard::Guarded;
+pub use guard::serve;
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, Read},
-    os::unix::fs::FileExt,
 };
 
 /// Most bytes read of `/proc/PID/maps`.
@@ -73,37 +78,50 @@ pub fn object_size(memory: &impl Memory, address: u64) -> Option<u64> {
 
 /// The memory of a running process.
 #[derive(Debug)]
-pub struct ProcessMemory {
-    file: File,
+pub struct ProcessMemory(Reader);
+
+/// Who reads it.
+#[derive(Debug)]
+enum Reader {
+    /// This thread.
+    Here(File),
+    /// Another thread, which may be given up.
+    Elsewhere(Guarded),
 }
 
 impl ProcessMemory {
     /// Opens the memory of a process for reading.
     ///
     /// # Errors
-    /// The process is gone, or may not be looked at.
+    /// The process is gone, or may not be looked at, or reads of its user's processes
+    /// do not return.
     pub fn open(pid: u32) -> io::Result<Self> {
-        let file = File::open(format!("/proc/{pid}/mem"))?;
-        Ok(Self { file })
+        let file = kernel::open(format!("/proc/{pid}/mem"))?;
+        let owner = owner::owner_of(pid);
+        if owner::is_trusted(owner) {
+            return Ok(Self(Reader::Here(file)));
+        }
+        let guarded = Guarded::new(owner, file).ok_or(io::ErrorKind::TimedOut)?;
+        Ok(Self(Reader::Elsewhere(guarded)))
     }
 }
 
 impl Memory for ProcessMemory {
     fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let mut done = 0;
-        while let Some(rest) = buffer.get_mut(done..).filter(|r| !r.is_empty()) {
-            // The kernel takes addresses as signed file offsets.
-            let Some(at) = address.checked_add(done as u64).filter(|a| a >> 63 == 0) else {
-                break;
-            };
-            match self.file.read_at(rest, at) {
-                Ok(n) if n > 0 => done += n,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                _ => break,
-            }
+        match &self.0 {
+            Reader::Here(file) => guard::read_at(file, address, buffer),
+            Reader::Elsewhere(guarded) => guarded.read(address, buffer),
         }
-        done
     }
+}
+
+/// The lines of `/proc/PID/maps`.
+fn maps(pid: u32) -> io::Result<Vec<String>> {
+    let read = guard::quickly(pid, move || -> io::Result<Vec<String>> {
+        let maps = kernel::open(format!("/proc/{pid}/maps"))?.take(MAX_MAPS);
+        Ok(BufReader::new(maps).lines().map_while(Result::ok).collect())
+    });
+    read.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// The private, writable mappings without a file of a process, by address: where
@@ -112,8 +130,7 @@ impl Memory for ProcessMemory {
 /// # Errors
 /// The process is gone, or may not be looked at.
 pub fn regions(pid: u32) -> io::Result<Vec<Region>> {
-    let maps = File::open(format!("/proc/{pid}/maps"))?.take(MAX_MAPS);
-    let lines = BufReader::new(maps).lines().map_while(Result::ok);
+    let lines = maps(pid)?.into_iter();
     Ok(lines.filter_map(|line| parse(&line)).collect())
 }
 
@@ -123,8 +140,7 @@ pub fn regions(pid: u32) -> io::Result<Vec<Region>> {
 /// # Errors
 /// The process is gone, or may not be looked at.
 pub fn data_of(pid: u32, is_wanted: impl Fn(&str) -> bool) -> io::Result<Vec<Region>> {
-    let maps = File::open(format!("/proc/{pid}/maps"))?.take(MAX_MAPS);
-    let lines = BufReader::new(maps).lines().map_while(Result::ok);
+    let lines = maps(pid)?.into_iter();
     let wanted = |line: &String| {
         let mut fields = line.split_ascii_whitespace().skip(1);
         let data = fields.next().is_some_and(|a| a.get(2..3) == Some("-"));
@@ -138,8 +154,7 @@ pub fn data_of(pid: u32, is_wanted: impl Fn(&str) -> bool) -> io::Result<Vec<Reg
 /// # Errors
 /// The process is gone, or may not be looked at.
 pub fn accessible(pid: u32) -> io::Result<Vec<Region>> {
-    let maps = File::open(format!("/proc/{pid}/maps"))?.take(MAX_MAPS);
-    let lines = BufReader::new(maps).lines().map_while(Result::ok);
+    let lines = maps(pid)?.into_iter();
     let wanted = |line: &String| {
         let access = line.split_ascii_whitespace().nth(1);
         access.is_some_and(|access| !access.starts_with("---"))

@@ -18,7 +18,7 @@
 mod program;
 mod worker;
 
-use super::inspect::path::NamePath;
+use super::{inspect::path::NamePath, owner};
 use crate::{
     probes::{CallKind, Probe, role},
     wire::{Call, CallData, KernelNamed},
@@ -115,6 +115,11 @@ impl LateKernels {
         program.creates(data.tid, String::from_utf8_lossy(&data.bytes).into_owned());
     }
 
+    /// Whether a call matters here.
+    pub fn is_of_interest(&self, call: &Call) -> bool {
+        self.parts.contains_key(&call.probe)
+    }
+
     /// A call was entered or left.
     pub fn call(&mut self, call: &Call) {
         let Some(&part) = self.parts.get(&call.probe) else {
@@ -208,9 +213,11 @@ impl LateKernels {
 
     /// Searches a last time and waits for it: the recording ends.
     pub fn settle(&mut self, build: impl Fn(u32) -> Build, patience: Duration) -> Vec<KernelNamed> {
-        let deadline = Instant::now() + patience;
         let open = self.programs.iter().filter(|(_, p)| p.may_search());
         let open: Vec<u32> = open.map(|(pid, _)| *pid).collect();
+        let waited = self.programs.iter().filter(|(_, p)| p.is_waited_for());
+        let pids = open.iter().copied().chain(waited.map(|(pid, _)| *pid));
+        let deadline = Instant::now() + owner::patience_with(pids, patience);
         for pid in open {
             self.search(pid, build(pid));
         }

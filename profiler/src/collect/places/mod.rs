@@ -23,12 +23,14 @@ mod worker;
 
 use super::late::Build;
 use crate::{
+    collect::owner,
     probes::{CallKind, Probe, role},
     wire::{Call, CallData, DeviceStream, Event, KernelNamed, StallWindow},
 };
 use learn::Sampled;
 use rustc_hash::FxHashMap;
 use std::{
+    collections::BTreeSet,
     sync::mpsc::{Receiver, Sender},
     time::{Duration, Instant},
 };
@@ -113,6 +115,11 @@ impl KernelPlaces {
             let name = String::from_utf8_lossy(&data.bytes).into_owned();
             self.pending.insert(data.tid, name);
         }
+    }
+
+    /// Whether a call matters here.
+    pub fn is_of_interest(&self, call: &Call) -> bool {
+        self.parts.contains_key(&call.probe)
     }
 
     /// A call was entered or left. `build`: of its process's driver.
@@ -252,6 +259,8 @@ impl KernelPlaces {
     /// What was found out to the end: the recording ends, and all that happened has
     /// been told.
     pub fn settle(&mut self, patience: Duration) -> Vec<Event> {
+        let pids: BTreeSet<u32> = self.kernels.keys().map(|(pid, _)| *pid).collect();
+        let patience = owner::patience_with(pids.into_iter(), patience);
         let deadline = Instant::now() + patience;
         let mut events = Vec::new();
         // The answer to the last tick is the last.

@@ -1,17 +1,13 @@
 //! Attaching to what was planned, and telling of it.
 
 use super::{
-    library::Library,
-    plan::{self, Plan, Planned, Use},
+    plan::{Plan, Planned, Use},
     registry::{Identity, Number, Registry},
     stubs::Chain,
 };
 use crate::{
     collect::bpf::probe::{Attached, Link, Point, Refused},
-    probes::{
-        Probe, ProbedFile,
-        table::{Exits, Table},
-    },
+    probes::{Probe, ProbedFile, table::Table},
     profile::BuildId,
     unwind::TextSegment,
     wire::Event,
@@ -23,7 +19,10 @@ use std::{
     io,
     os::fd::AsRawFd,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -89,11 +88,17 @@ pub(super) trait Kernel: Send {
     /// The map refused it.
     fn describe(&self, probe: u32, spec: &ProbeSpec) -> io::Result<()>;
 
-    /// Attaches a program to points of a file.
+    /// Attaches a program to points of a file, in one process `only` or in all.
     ///
     /// # Errors
     /// Nothing could be attached.
-    fn attach(&self, program: Program, file: &Path, points: &[Point]) -> io::Result<Attached>;
+    fn attach(
+        &self,
+        program: Program,
+        file: &Path,
+        only: Option<u32>,
+        points: &[Point],
+    ) -> io::Result<Attached>;
 }
 
 /// What was done so far, for those who ask on another thread.
@@ -176,22 +181,44 @@ struct Probed {
 /// Attaches, and owns what is attached.
 pub(super) struct Attacher {
     kernel: Box<dyn Kernel>,
-    exits: Exits,
     registry: Registry,
     libraries: Vec<Probed>,
-    links: Vec<Link>,
+    handle: Handle,
     report: Arc<Mutex<Report>>,
+}
+
+/// What is attached, and whether to go on, for those on other threads: the kernel
+/// may take longer than they can wait.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Handle {
+    links: Arc<Mutex<Vec<Link>>>,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Handle {
+    /// Nothing more is to be attached.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// What is attached; dropping it detaches.
+    pub(super) fn take_links(&self) -> Vec<Link> {
+        std::mem::take(&mut *self.links())
+    }
+
+    fn links(&self) -> MutexGuard<'_, Vec<Link>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Attacher {
     /// Nothing attached yet. `capacity`: functions the kernel side has room for.
-    pub(super) fn new(kernel: Box<dyn Kernel>, exits: Exits, capacity: u32) -> Self {
+    pub(super) fn new(kernel: Box<dyn Kernel>, capacity: u32) -> Self {
         Self {
             kernel,
-            exits,
             registry: Registry::new(capacity),
             libraries: Vec::new(),
-            links: Vec::new(),
+            handle: Handle::default(),
             report: Arc::default(),
         }
     }
@@ -201,86 +228,53 @@ impl Attacher {
         Arc::clone(&self.report)
     }
 
-    /// Probes a file, which must not be probed yet.
-    pub(super) fn library(&mut self, candidate: Candidate) {
-        let path = candidate.path.clone();
+    /// For other threads.
+    pub(super) fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Whether nothing more is to be attached.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.handle.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Probes functions of a file that may be probed already. `reading`: how long it
+    /// took to find them.
+    pub(super) fn attach_to(&mut self, candidate: Candidate, mut plan: Plan, reading: Duration) {
         let begun = Instant::now();
-        let mut candidate = candidate;
-        let planned = Library::open(&candidate.file).and_then(|library| {
-            candidate.build_id = library.build_id();
-            plan::plan(&library, &candidate.uses, self.exits)
-        });
-        match planned {
-            Ok(plan) if plan.functions.is_empty() => {
-                lock(&self.report).tally.refused += plan.unprobed;
-                tracing::debug!("{path}: has no function of the tables");
+        if plan.functions.is_empty() {
+            lock(&self.report).tally.refused += plan.unprobed;
+            tracing::debug!("{}: has no function of the tables", candidate.path);
+        } else {
+            let (index, uses) = self.find(candidate);
+            for function in &mut plan.functions {
+                function.of = uses.get(function.of).copied().unwrap_or(0);
             }
-            Ok(plan) => {
-                let index = self.libraries.len();
-                self.libraries.push(Probed::new(candidate));
-                self.carry_out(index, plan);
-            }
-            // Found by its name beside libraries; a linker script, for example.
-            Err(error) if error.is_not_elf() => tracing::debug!("{path}: {error}"),
-            Err(error) => {
-                lock(&self.report).tally.failed += 1;
-                tracing::warn!("{path}: not probed: {error}");
-            }
+            self.carry_out(index, plan);
         }
-        lock(&self.report).tally.attaching += begun.elapsed();
+        lock(&self.report).tally.attaching += reading + begun.elapsed();
     }
 
-    /// Probes functions by their places in a file, which is known as a library of
-    /// the candidate's first table from here on if it was not yet.
-    pub(super) fn functions(&mut self, candidate: Candidate, wanted: &[(u64, String)]) {
-        let Some(used) = candidate.uses.first().cloned() else {
-            return;
-        };
-        let path = candidate.path.clone();
-        let (index, of) = self.find(candidate, &used);
-        let Some(known) = self.libraries.get(index) else {
-            return;
-        };
-        let file = Arc::clone(&known.candidate.file);
-        let mut plan = Plan::default();
-        let planned = Library::open(&file).and_then(|library| {
-            for (offset, symbol) in wanted {
-                let function = library.function_at(*offset, symbol);
-                let planned = match &function {
-                    Some(function) => plan::plan_one(&library, function, &used, self.exits)?,
-                    None => None,
-                };
-                match planned {
-                    Some(planned) => plan.functions.push(Planned { of, ..planned }),
-                    None => tracing::debug!("{path}: {symbol} at {offset:#x} is not probed"),
-                }
-            }
-            Ok(())
-        });
-        if let Err(error) = planned {
-            tracing::debug!("{path}: {error}");
-        }
-        self.carry_out(index, plan);
-    }
-
-    /// The index of a file that may be known already, and of a table's use of it.
-    fn find(&mut self, candidate: Candidate, used: &Use) -> (usize, usize) {
+    /// The index of a file that may be known already, and of the tables' uses of it.
+    fn find(&mut self, candidate: Candidate) -> (usize, Vec<usize>) {
         let identity = &candidate.identity;
         let mut known = self.libraries.iter();
-        let index = known.position(|l| l.candidate.identity.is(identity));
-        let index = index.unwrap_or_else(|| {
+        let Some(index) = known.position(|l| l.candidate.identity.is(identity)) else {
+            let uses = (0..candidate.uses.len()).collect();
             self.libraries.push(Probed::new(candidate));
-            self.libraries.len() - 1
-        });
-        let Some(library) = self.libraries.get_mut(index) else {
-            return (index, 0);
+            return (self.libraries.len() - 1, uses);
         };
-        let uses = &mut library.candidate.uses;
-        let of = uses.iter().position(|u| u.is(used)).unwrap_or_else(|| {
-            uses.push(used.clone());
-            uses.len() - 1
-        });
-        (index, of)
+        let Some(library) = self.libraries.get_mut(index) else {
+            return (index, Vec::new());
+        };
+        let known = &mut library.candidate.uses;
+        let place = |used: Use| {
+            known.iter().position(|u| u.is(&used)).unwrap_or_else(|| {
+                known.push(used);
+                known.len() - 1
+            })
+        };
+        (index, candidate.uses.into_iter().map(place).collect())
     }
 
     /// Describes and attaches what is planned.
@@ -332,12 +326,13 @@ impl Attacher {
             "/proc/self/fd/{}",
             library.candidate.file.as_raw_fd()
         ));
-        let links = self.links.len();
+        let links = self.handle.links().len();
+        let only = library.candidate.identity.only();
         let name = library.candidate.path.clone();
         let first = library.attached;
         library.attached = true;
-        self.attach(&name, &path, &wanted, &mut tally);
-        tally.links = (self.links.len() - links) as u64;
+        self.attach(&name, (&path, only), &wanted, &mut tally);
+        tally.links = self.handle.links().len().saturating_sub(links) as u64;
         tally.files = u64::from(!first);
         tracing::debug!(
             "{name}: {} functions probed in {} links, {} not, {} second names",
@@ -349,7 +344,13 @@ impl Attacher {
         lock(&self.report).tally.add(&tally);
     }
 
-    fn attach(&mut self, name: &str, file: &Path, wanted: &[(u64, Planned)], tally: &mut Tally) {
+    fn attach(
+        &self,
+        name: &str,
+        (file, only): (&Path, Option<u32>),
+        wanted: &[(u64, Planned)],
+        tally: &mut Tally,
+    ) {
         let mut without_entry: FxHashSet<u64> = FxHashSet::default();
         for program in Program::ALL {
             let mut points = Vec::new();
@@ -361,9 +362,13 @@ impl Attacher {
             if points.is_empty() {
                 continue;
             }
-            match self.kernel.attach(program, file, &points) {
+            if self.is_stopped() {
+                without_entry.extend(points.iter().map(|point| point.cookie));
+                continue;
+            }
+            match self.kernel.attach(program, file, only, &points) {
                 Ok(Attached { links, refused }) => {
-                    self.links.extend(links);
+                    self.handle.links().extend(links);
                     for Refused { point, .. } in refused.iter().filter(|_| program.is_entry()) {
                         without_entry.insert(point.cookie);
                     }
@@ -399,11 +404,6 @@ impl Attacher {
                 );
             }
         }
-    }
-
-    /// What is attached; dropping it detaches.
-    pub(super) fn into_links(self) -> Vec<Link> {
-        self.links
     }
 }
 

@@ -2,11 +2,17 @@
 //! and which running programs have them: looked for once, when a recording
 //! starts. Those that appear later are told by the kernel's mapping events.
 
-use crate::{collect::procfs, process::Region, symbolize::elf, wire::MapEvent};
+use crate::{
+    collect::{inspect::guard, procfs},
+    files::caller,
+    process::Region,
+    symbolize::elf,
+    wire::MapEvent,
+};
 use std::{
     collections::BTreeSet,
     ffi::{OsStr, OsString},
-    fs::{self, File},
+    fs::File,
     io::{self, Read},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -21,7 +27,7 @@ const MAX_FOLDERS: usize = 256;
 /// Most libraries found in any one way.
 const MAX_FOUND: usize = 1024;
 /// Most bytes of a process's environment that are read.
-const MAX_ENVIRONMENT: u64 = 256 << 10;
+const MAX_ENVIRONMENT: usize = 256 << 10;
 /// Most processes whose mappings are read.
 const MAX_PROCESSES: usize = 65_536;
 
@@ -44,7 +50,7 @@ pub fn own_variable(name: &str) -> Option<OsString> {
 /// file is no absolute path.
 pub(super) fn in_linker_cache(cache: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let mut bytes = Vec::new();
-    let read = File::open(cache).and_then(|f| f.take(MAX_CACHE).read_to_end(&mut bytes));
+    let read = caller::open_regular(cache).and_then(|f| f.take(MAX_CACHE).read_to_end(&mut bytes));
     if let Err(error) = read {
         tracing::debug!("{}: {error}", cache.display());
     }
@@ -60,13 +66,12 @@ pub(super) fn in_linker_cache(cache: &Path, is_wanted: impl Fn(&str) -> bool) ->
 
 /// The libraries in a folder.
 pub(super) fn in_folder(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else {
+    let Ok(entries) = caller::read_dir(folder, MAX_ENTRIES) else {
         return Vec::new();
     };
     let mut found: Vec<PathBuf> = entries
-        .flatten()
-        .take(MAX_ENTRIES)
-        .map(|entry| entry.path())
+        .into_iter()
+        .map(|(path, _)| path)
         .filter(|path| path.to_str().is_some_and(&is_wanted))
         .take(MAX_FOUND)
         .collect();
@@ -86,7 +91,7 @@ pub(super) fn executable(command: &Command<'_>) -> Option<PathBuf> {
         .map(|folder| folder.join(program))
         .find(|candidate| {
             use std::os::unix::fs::PermissionsExt;
-            let meta = fs::metadata(candidate);
+            let meta = caller::metadata(candidate);
             meta.is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
         })
 }
@@ -108,11 +113,11 @@ pub(super) fn folders(command: &Command<'_>) -> Vec<PathBuf> {
 
 /// The folders that an executable says its libraries are in; `$ORIGIN` is its own.
 fn run_path(executable: &Path) -> Vec<PathBuf> {
-    let path = elf::open_regular(executable).ok().and_then(|file| {
+    let path = caller::open_regular(executable).ok().and_then(|file| {
         let info = elf::inspect(&file).ok()?;
         elf::run_path(&file, &info)
     });
-    let real = fs::canonicalize(executable).unwrap_or_else(|_| executable.to_owned());
+    let real = caller::canonicalize(executable).unwrap_or_else(|_| executable.to_owned());
     let origin = real.parent().unwrap_or(Path::new("/"));
     path.unwrap_or_default()
         .split(':')
@@ -124,6 +129,9 @@ fn run_path(executable: &Path) -> Vec<PathBuf> {
         })
         .collect()
 }
+
+/// The library that loads Level Zero's drivers.
+const LEVEL_ZERO_LOADER: &str = "libze_loader.so";
 
 /// The variable by which Level Zero's loader is told of other drivers.
 pub(super) const ALTERNATIVE_DRIVERS: &str = "ZE_ENABLE_ALT_DRIVERS";
@@ -150,27 +158,36 @@ pub(super) fn preloaded(command: &Command<'_>) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Gives the executable mappings of files of every running process.
+/// The processes that run.
+pub(super) fn processes() -> Vec<u32> {
+    let own = std::process::id();
+    let all = procfs::processes().into_iter().map(|stat| stat.pid);
+    all.filter(|pid| *pid != own).take(MAX_PROCESSES).collect()
+}
+
+/// Gives the executable mappings of files of every running process. May wait for
+/// any of them: for subcommands that people wait for, not for recordings.
 pub(super) fn in_processes(mut visit: impl FnMut(u32, &[MapEvent])) {
-    for process in procfs::processes().into_iter().take(MAX_PROCESSES) {
-        if process.pid == std::process::id() {
-            continue;
-        }
-        let Ok(mut maps) = procfs::executable_maps(process.pid, process.pid) else {
+    for pid in processes() {
+        let Ok(mut maps) = procfs::executable_maps(pid, pid) else {
             continue; // ended, or another user's
         };
         maps.retain(|map| Region::of(&map.file) == Region::File);
         if !maps.is_empty() {
-            visit(process.pid, &maps);
+            visit(pid, &maps);
         }
     }
 }
 
+/// Whether a path is that of Level Zero's loader.
+pub(super) fn is_loader(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.starts_with(LEVEL_ZERO_LOADER)
+}
+
 /// A variable of the environment that a process was started with.
 pub(in crate::collect) fn variable_of(pid: u32, name: &str) -> Option<OsString> {
-    let mut bytes = Vec::new();
-    let file = File::open(format!("/proc/{pid}/environ")).ok()?;
-    file.take(MAX_ENVIRONMENT).read_to_end(&mut bytes).ok()?;
+    let bytes = guard::shown(pid, &format!("/proc/{pid}/environ"), MAX_ENVIRONMENT)?;
     bytes.split(|&b| b == 0).find_map(|entry| {
         let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
         Some(OsStr::from_bytes(value).to_owned())
@@ -188,6 +205,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn paths_are_found_among_the_bytes_of_the_cache() {

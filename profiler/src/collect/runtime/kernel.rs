@@ -39,13 +39,19 @@ impl Kernel for Programs {
         self.specs.set(&probe, spec).map_err(io::Error::other)
     }
 
-    fn attach(&self, program: Program, file: &Path, points: &[Point]) -> io::Result<Attached> {
+    fn attach(
+        &self,
+        program: Program,
+        file: &Path,
+        only: Option<u32>,
+        points: &[Point],
+    ) -> io::Result<Attached> {
         let found = self.programs.iter().find(|(known, _)| *known == program);
         let (_, fd) = found.ok_or(io::ErrorKind::NotFound)?;
         let target = Target {
             path: file,
             ret: program.is_return(),
-            pid: None,
+            pid: only,
         };
         if probe::uprobe_multi().exists() {
             return probe::attach_uprobe_multi(fd.as_fd(), &target, points);

@@ -2,6 +2,9 @@
 //!
 //! * `discover`: where libraries are when a recording starts;
 //! * `registry`: which of them are the same file;
+//! * `opener`: the threads that open and read files;
+//! * `opening`: which libraries are wanted;
+//! * `budget`: how much each user may have probed;
 //! * `symbols`: which functions of a file the tables name;
 //! * `decode`: where in a function its probes go;
 //! * `library`: both, for one file;
@@ -16,12 +19,15 @@
 //! * `survey`: what would be attached, for people.
 
 mod attach;
+mod budget;
 mod decode;
 mod discover;
 mod handed_out;
 mod kernel;
 mod library;
 mod look;
+mod opener;
+mod opening;
 mod plan;
 mod registry;
 mod service;

@@ -1,44 +1,39 @@
 //! The probes of a recording: what the session knows of them.
 
 use super::{
-    attach::{self, Attacher, Candidate, Report, Tally},
-    discover::{self, ALTERNATIVE_DRIVERS, Command},
+    attach::{self, Attacher, Report, Tally},
+    discover::{ALTERNATIVE_DRIVERS, is_loader},
     handed_out::{Handed, HandedOut},
     kernel::Programs,
     look::{Look, Looker, Seen, What},
+    opener::{self, Gate, Opener, Place},
+    opening::Purpose,
     plan::Use,
-    registry::{Files, Identity},
     worker::{self, Job, Worker},
 };
 use crate::{
     collect::{
         bpf::{Bpf, BpfError, PROBE_COUNTS, THREADS, probe::Link},
         config::ProbeConfig,
+        inspect::guard,
         late::{Build, LateKernels},
-        procfs,
+        owner,
     },
-    probes::table::{Exits, Table},
+    probes::table::Exits,
     process::{FileId, Mapping, ProcessTable, Region},
     profile::{LossKind, Losses},
     wire::{Call, CallData, Event, FileKey, KernelNamed, MapEvent},
+    workers::{Owner, Ticket},
 };
 use aiprof_common::ProbeCounts;
-use rustc_hash::{FxHashSet, FxHasher};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use std::{
     collections::BTreeSet,
-    fs::File,
     hash::{Hash, Hasher},
-    path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-/// The table that other drivers than the installed ones belong to.
-const LEVEL_ZERO: &str = "level-zero";
-/// The library that loads them.
-const LEVEL_ZERO_LOADER: &str = "libze_loader.so";
-/// Most other drivers remembered.
-const MAX_ALTERNATIVES: usize = 64;
 /// Most functions remembered that were handed out.
 const MAX_GIVEN: usize = 65_536;
 /// Most mapped files remembered.
@@ -47,6 +42,9 @@ const MAX_MAPPED: usize = 4096;
 const SPARE_SPECS: u32 = 1024;
 /// Most functions in all.
 const MAX_SPECS: u32 = 8192;
+
+/// Most processes whose owners are remembered.
+const MAX_OWNERS: usize = 16_384;
 
 /// How long the end of a recording waits for the last search of kernel names.
 const LAST_SEARCH: Duration = Duration::from_secs(2);
@@ -66,10 +64,14 @@ pub struct CallCounts {
     pub data_lost: u64,
     /// Calls whose exit cannot be told.
     pub untracked: u64,
+    /// Values and data of other users that were not in memory.
+    pub absent: u64,
+    /// Calls whose data the caller may not have.
+    pub withheld: u64,
 }
 
 /// Where the attaching is done.
-enum Stage {
+pub(super) enum Stage {
     /// Here, at once: nothing runs yet.
     Here(Box<Attacher>),
     /// On a thread of its own.
@@ -80,27 +82,37 @@ enum Stage {
 
 /// The probes of a recording.
 pub struct RuntimeProbes {
-    config: ProbeConfig,
-    exits: Exits,
-    stage: Stage,
-    started: bool,
-    report: Arc<Mutex<Report>>,
-    files: Files,
-    handed_out: HandedOut,
-    late: LateKernels,
+    pub(super) config: ProbeConfig,
+    pub(super) exits: Exits,
+    pub(super) stage: Stage,
+    pub(super) started: bool,
+    pub(super) report: Arc<Mutex<Report>>,
+    pub(super) opener: Opener,
+    /// The threads that began to read before the recording ran.
+    pub(super) starting: Option<Opener>,
+    /// What the files are for that are being opened.
+    pub(super) purposes: FxHashMap<Ticket, Purpose>,
+    /// Libraries of other users, to be attached to once the recording runs.
+    pub(super) deferred: Vec<Job>,
+    /// Owners of processes met.
+    pub(super) owners: FxHashMap<u32, Owner>,
+    pub(super) handed_out: HandedOut,
+    pub(super) late: LateKernels,
     /// Drivers that Level Zero's loader was told of, by path or file name.
-    alternatives: BTreeSet<String>,
+    pub(super) alternatives: BTreeSet<String>,
     /// Files that processes have mapped, and that were offered then.
-    mapped: FxHashSet<FileKey>,
+    pub(super) mapped: FxHashSet<(Owner, FileKey)>,
     /// Functions handed out before, by their offsets in files.
-    given: FxHashSet<(FileId, u64)>,
-    looker: Looker,
+    pub(super) given: FxHashSet<(FileId, u64)>,
+    pub(super) looker: Looker,
     /// Processes that had probed libraries when the recording started.
-    users: BTreeSet<u32>,
+    pub(super) users: BTreeSet<u32>,
     /// Functions described so far.
-    probes: u32,
+    pub(super) probes: u32,
     /// Files and functions that could not be looked at.
-    refused: u64,
+    pub(super) refused: u64,
+    /// Searches that were not done, for the caller may not have what they find.
+    pub(super) withheld: u64,
 }
 
 impl RuntimeProbes {
@@ -110,20 +122,25 @@ impl RuntimeProbes {
     /// # Errors
     /// The programs are missing; that a library cannot be probed is no error.
     pub fn start(bpf: &Bpf, config: &ProbeConfig) -> Result<Self, BpfError> {
+        guard::set_ending(false);
         let exits = match (config.exact_call_times, config.waits) {
             (true, _) => Exits::All,
             (false, true) => Exits::Waits,
             (false, false) => Exits::Needed,
         };
         let kernel = Box::new(Programs::of(bpf)?);
-        let attacher = Attacher::new(kernel, exits, config.specs());
+        let attacher = Attacher::new(kernel, config.specs());
         let mut probes = Self {
             config: config.clone(),
             exits,
             report: attacher.report(),
             stage: Stage::Here(Box::new(attacher)),
             started: false,
-            files: Files::default(),
+            opener: Opener::new(Arc::default()),
+            starting: None,
+            purposes: FxHashMap::default(),
+            deferred: Vec::new(),
+            owners: FxHashMap::default(),
             handed_out: HandedOut::default(),
             late: LateKernels::default(),
             alternatives: BTreeSet::new(),
@@ -133,155 +150,44 @@ impl RuntimeProbes {
             users: BTreeSet::new(),
             probes: 0,
             refused: 0,
+            withheld: 0,
         };
         probes.discover();
         Ok(probes)
     }
 
-    /// Looks for libraries once.
-    fn discover(&mut self) {
-        let config = self.config.clone();
-        let command = Command {
-            argv: &config.command,
-            variable: discover::own_variable,
-        };
-        let list = (command.variable)(ALTERNATIVE_DRIVERS).unwrap_or_default();
-        self.note_alternatives(&list);
-        let mut paths = discover::preloaded(&command);
-        paths.extend(
-            self.alternatives
-                .iter()
-                .filter(|d| d.contains('/'))
-                .map(PathBuf::from),
-        );
-        for folder in discover::folders(&command) {
-            paths.extend(discover::in_folder(&folder, |path| self.is_runtime(path)));
+    /// Has memory of a process read, if the caller may have it.
+    fn look(&mut self, look: Look) {
+        if self.may_look(look.pid) {
+            self.looker.look(look);
         }
-        // Not what any library may have: that is looked at where it is used.
-        let cache = Path::new("/etc/ld.so.cache");
-        paths.extend(discover::in_linker_cache(cache, |path| {
-            self.is_runtime(path)
-        }));
-        for path in paths {
-            self.try_path(&path, |own, text| own.uses_of(text));
-        }
-        let programs = config
-            .pids
-            .iter()
-            .map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
-        for program in discover::executable(&command).into_iter().chain(programs) {
-            self.try_path(&program, |own, _| own.uses_of_program());
-        }
-        self.look_at_processes();
     }
 
-    /// Probes what running processes have mapped.
-    fn look_at_processes(&mut self) {
-        // First which drivers their loaders were told of.
-        let mut lists = Vec::new();
-        discover::in_processes(|pid, maps| {
-            if maps.iter().any(|m| is_loader(&m.file.path)) {
-                lists.extend(discover::variable_of(pid, ALTERNATIVE_DRIVERS));
-            }
-        });
-        lists.iter().for_each(|list| self.note_alternatives(list));
-        let mut found = Vec::new();
-        discover::in_processes(|pid, maps| {
-            let wanted = maps.iter().filter(|m| self.is_wanted(&m.file.path));
-            found.extend(wanted.map(|map| (pid, map.clone())));
-        });
-        for (pid, map) in found {
-            self.users.insert(pid);
-            self.mapped(pid, &map);
+    /// Whose a process is.
+    fn owner(&mut self, pid: u32) -> Owner {
+        if self.owners.len() >= MAX_OWNERS {
+            self.owners.clear();
         }
+        *self
+            .owners
+            .entry(pid)
+            .or_insert_with(|| owner::owner_of(pid))
+    }
+
+    /// Whether the caller may have what is in the memory of a process; if not, that
+    /// is counted.
+    pub fn may_look(&mut self, pid: u32) -> bool {
+        let may = rustix::process::getuid().is_root() || {
+            let owner = self.owner(pid);
+            owner::may_have(owner.uid)
+        };
+        self.withheld += u64::from(!may);
+        may
     }
 
     /// The processes that had probed libraries when the recording started.
     pub fn users(&self) -> impl Iterator<Item = u32> {
         self.users.iter().copied()
-    }
-
-    fn note_alternatives(&mut self, list: &std::ffi::OsStr) {
-        for driver in discover::alternative_drivers(list) {
-            if self.alternatives.len() < MAX_ALTERNATIVES {
-                self.alternatives
-                    .insert(driver.to_string_lossy().into_owned());
-            }
-        }
-    }
-
-    /// Whether a library of this name may have functions to probe.
-    fn is_wanted(&self, path: &str) -> bool {
-        let mut tables = self.config.tables.of_file(path, &self.config.switches);
-        tables.next().is_some() || self.is_alternative(path)
-    }
-
-    /// The same, of accelerators: not of what only switches collection.
-    fn is_runtime(&self, path: &str) -> bool {
-        let mut tables = self.config.tables.of_file(path, &[]);
-        tables.next().is_some() || self.is_alternative(path)
-    }
-
-    fn is_alternative(&self, path: &str) -> bool {
-        let name = path.rsplit('/').next().unwrap_or(path);
-        !self.alternatives.is_empty()
-            && self.alternatives.iter().any(|driver| {
-                let file = driver.rsplit('/').next().unwrap_or(driver);
-                driver == path || file == name
-            })
-    }
-
-    /// The tables that have functions of a library, by its path.
-    fn uses_of(&self, path: &str) -> Vec<Use> {
-        let active = self.config.tables.of_file(path, &self.config.switches);
-        let mut uses: Vec<Use> = active
-            .map(|active| Use {
-                table: Arc::clone(active.table),
-                layer: active.library.layer,
-                names_only: false,
-            })
-            .collect();
-        if uses.is_empty()
-            && self.is_alternative(path)
-            && let Some(table) = self.config.tables.get(LEVEL_ZERO)
-        {
-            let layers = table.libraries.iter().map(|l| l.layer);
-            uses.push(Use {
-                table: Arc::clone(table),
-                layer: layers.max().unwrap_or(0),
-                names_only: false,
-            });
-        }
-        uses
-    }
-
-    /// The tables whose functions a program may have linked in: by exact names, for
-    /// a pattern may well match functions of its own.
-    fn uses_of_program(&self) -> Vec<Use> {
-        let switches = &self.config.switches;
-        let wanted = |t: &&Arc<Table>| t.only_with.is_none_or(|s| switches.contains(&s));
-        let tables = self.config.tables.iter().filter(wanted);
-        tables
-            .map(|table| Use {
-                table: Arc::clone(table),
-                layer: table.libraries.iter().map(|l| l.layer).min().unwrap_or(0),
-                names_only: true,
-            })
-            .collect()
-    }
-
-    fn try_path(&mut self, path: &Path, uses: impl Fn(&Self, &str) -> Vec<Use>) {
-        let link = path.starts_with("/proc").then(|| std::fs::read_link(path));
-        let named = link.and_then(Result::ok);
-        let named = named.as_deref().unwrap_or(path);
-        let text = named.to_string_lossy().into_owned();
-        match discover::open(path) {
-            Ok(file) => {
-                let uses = uses(self, &text);
-                self.offer(file, &text, None, uses);
-            }
-            Err(error) => tracing::debug!("{text}: {error}"),
-        }
     }
 
     /// An executable mapping appeared in a process.
@@ -294,90 +200,63 @@ impl RuntimeProbes {
         // Of programs that run already it was read; and a thread that is started before
         // this process gives up its privileges keeps them.
         if self.started && is_loader(path) {
-            self.looker.look(Look {
+            self.look(Look {
                 pid,
                 what: What::Variable(ALTERNATIVE_DRIVERS),
             });
         }
-        if self.mapped.contains(&map.file) {
-            return;
-        }
+        let owner = self.owner(pid);
         if self.mapped.len() >= MAX_MAPPED {
             self.mapped.clear();
         }
-        self.mapped.insert(map.file.clone());
+        let known = (owner, map.file.clone());
+        if !self.mapped.insert(known.clone()) {
+            return;
+        }
         tracing::debug!("{path}: mapped by process {pid}");
         let uses = self.uses_of(path);
-        match procfs::open_mapped(pid, map, Some) {
-            Ok(file) => self.offer(file, path, map.file.build_id, uses),
-            Err(error) => {
-                // The next process that maps it may live longer.
-                self.mapped.remove(&map.file);
-                self.refused += u64::from(is_running(pid));
-                tracing::debug!("{path}: not probed: {error}");
-            }
-        }
-    }
-
-    /// Probes a file unless it is already.
-    fn offer(
-        &mut self,
-        file: File,
-        path: &str,
-        build_id: Option<crate::profile::BuildId>,
-        uses: Vec<Use>,
-    ) {
-        let Some((candidate, new)) = self.candidate(file, path, build_id, uses) else {
-            return;
-        };
-        if new && !candidate.uses.is_empty() {
-            self.give(Job::Library(Box::new(candidate)));
-        }
-    }
-
-    /// A file, and whether it was never seen before.
-    fn candidate(
-        &mut self,
-        file: File,
-        path: &str,
-        build_id: Option<crate::profile::BuildId>,
-        uses: Vec<Use>,
-    ) -> Option<(Candidate, bool)> {
-        let identity = Identity::of(&file, build_id)
-            .inspect_err(|error| tracing::debug!("{path}: {error}"))
-            .ok()?;
-        let new = self.files.insert(&identity);
-        let Ok(new) = new else {
-            self.refused += 1;
-            return None;
-        };
-        let candidate = Candidate {
-            file: Arc::new(file),
-            identity,
-            path: path.to_owned(),
+        let place = Place::Mapped(pid, Box::new(map.clone()));
+        self.open(
+            owner,
+            place,
+            path.to_owned(),
             uses,
-            build_id,
-        };
-        Some((candidate, new))
+            Purpose::Mapped(known),
+            None,
+        );
     }
 
     /// From here on, jobs are done on another thread.
     pub fn started(&mut self) {
         self.started = true;
+        // Threads of this process as it is now, with fewer privileges.
+        let gate: Arc<Mutex<Gate>> = Arc::clone(self.opener.gate());
+        let starting = std::mem::replace(&mut self.opener, Opener::new(gate));
+        // What was not read in all the time that the start had for it is probed later.
+        self.starting = Some(starting);
+        self.purposes.clear();
+        for job in std::mem::take(&mut self.deferred) {
+            self.give(job);
+        }
+        self.start_worker();
     }
 
-    fn give(&mut self, job: Job) {
+    fn start_worker(&mut self) {
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Here(attacher) => match Worker::start(attacher) {
+                Ok(worker) => Stage::There(worker),
+                Err((attacher, error)) => {
+                    tracing::warn!("cannot start the attaching thread: {error}");
+                    Stage::Here(attacher)
+                }
+            },
+            other => other,
+        };
+    }
+
+    pub(super) fn give(&mut self, job: Job) {
         if self.started {
-            self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::Here(attacher) => match Worker::start(attacher) {
-                    Ok(worker) => Stage::There(worker),
-                    Err((attacher, error)) => {
-                        tracing::warn!("cannot start the attaching thread: {error}");
-                        Stage::Here(attacher)
-                    }
-                },
-                other => other,
-            };
+            self.start_worker();
         }
         match &mut self.stage {
             Stage::Here(attacher) => worker::run(attacher, job),
@@ -388,9 +267,11 @@ impl RuntimeProbes {
 
     /// A call of a probed function: it may hand out others, or lead to them.
     pub fn called(&mut self, call: &Call, processes: &ProcessTable) {
-        self.late.call(call);
+        if self.late.is_of_interest(call) && self.may_look(call.pid) {
+            self.late.call(call);
+        }
         if let Some(look) = self.handed_out.behind(call, processes) {
-            self.looker.look(look);
+            self.look(look);
         }
         if let Some(handed) = self.handed_out.call(call) {
             self.probe_handed_out(vec![handed], processes);
@@ -417,6 +298,9 @@ impl RuntimeProbes {
     /// Looks for kernels of the programs that ran before the recording.
     pub fn look_ahead(&mut self, processes: &ProcessTable) {
         for pid in std::mem::take(&mut self.users) {
+            if !self.may_look(pid) {
+                continue;
+            }
             let mut files = Vec::new();
             let build = driver_build(processes, pid, |path| {
                 let wanted = self.is_runtime(path);
@@ -458,7 +342,6 @@ impl RuntimeProbes {
         let mut files: Vec<(Handed, MapEvent, FileId, Points)> = Vec::new();
         for one in handed {
             let Some((map, id)) = mapping_of(processes, one.pid, one.address) else {
-                self.refused += u64::from(is_running(one.pid));
                 tracing::debug!("{}: at {:#x}, in no mapped file", one.symbol, one.address);
                 continue;
             };
@@ -501,20 +384,11 @@ impl RuntimeProbes {
             layer: layer.saturating_add(1),
             names_only: false,
         }];
-        let Ok(file) = procfs::open_mapped(one.pid, map, Some) else {
-            self.refused += u64::from(is_running(one.pid));
-            // The next process that is handed them may live longer.
-            for (offset, _) in &functions {
-                self.given.remove(&(id, *offset));
-            }
-            return;
-        };
-        if let Some((candidate, _)) = self.candidate(file, path, map.file.build_id, uses) {
-            self.give(Job::Functions {
-                candidate: Box::new(candidate),
-                functions,
-            });
-        }
+        let owner = self.owner(one.pid);
+        let given = functions.iter().map(|(offset, _)| (id, *offset)).collect();
+        let place = Place::Mapped(one.pid, Box::new(map.clone()));
+        let purpose = Purpose::HandedOut(given);
+        self.open(owner, place, path.clone(), uses, purpose, Some(functions));
     }
 
     /// Files have other ids from here on.
@@ -527,12 +401,14 @@ impl RuntimeProbes {
         bpf.remove(THREADS, &tid);
         if pid == tid {
             self.handed_out.forget(pid);
+            self.owners.remove(&pid);
         }
     }
 
     /// A process runs another program.
     pub fn executed(&mut self, pid: u32) {
         self.handed_out.forget(pid);
+        self.owners.remove(&pid);
     }
 
     /// Gives what was attached since the last call, to be told before any call
@@ -555,8 +431,10 @@ impl RuntimeProbes {
             }
             sink(event);
         }
+        // Taken in at every turn, so that what is stuck is noticed.
+        self.take_answers(&mut Vec::new());
         for look in self.handed_out.settled() {
-            self.looker.look(look);
+            self.look(look);
         }
         for seen in self.looker.seen() {
             match seen {
@@ -633,6 +511,12 @@ impl RuntimeProbes {
             (LossKind::CallStacksLimited, counts.stacks_limited),
             (LossKind::CallStacksBusy, counts.stacks_busy),
             (LossKind::CallsUntracked, counts.untracked),
+            (LossKind::CallDataAbsent, counts.absent),
+            (LossKind::CallDataWithheld, counts.withheld + self.withheld),
+            (
+                LossKind::ProbedFilesRefused,
+                opener::lock(self.opener.gate()).budgets.refused(),
+            ),
             (LossKind::ProbesRefused, tally.refused),
             (LossKind::ProbedFilesFailed, tally.failed),
             (LossKind::ProbedFilesChanged, tally.changed),
@@ -644,9 +528,10 @@ impl RuntimeProbes {
 
     /// Ends the attaching and gives what is attached: it is to be closed.
     pub fn stop(&mut self) -> Vec<Link> {
+        guard::set_ending(true);
         match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Here(attacher) => attacher.into_links(),
-            Stage::There(worker) => worker.end().map_or_else(Vec::new, |a| a.into_links()),
+            Stage::Here(attacher) => attacher.handle().take_links(),
+            Stage::There(worker) => worker.end(),
             Stage::Over => Vec::new(),
         }
     }
@@ -669,6 +554,8 @@ impl CallCounts {
         self.stacks_busy += other.stacks_busy;
         self.data_lost += other.data_lost;
         self.untracked += other.untracked;
+        self.absent += other.absent;
+        self.withheld += other.withheld;
     }
 }
 
@@ -683,21 +570,11 @@ fn counts_of(bpf: &Bpf, probe: u32) -> CallCounts {
             stacks_busy: cpu.stacks_busy,
             data_lost: cpu.data_lost,
             untracked: cpu.untracked,
+            absent: cpu.absent,
+            withheld: cpu.withheld,
         });
     }
     sum
-}
-
-/// Whether a process is still there; what could not be read of one that has ended
-/// is no failure.
-fn is_running(pid: u32) -> bool {
-    // A zombie has none.
-    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
-}
-
-fn is_loader(path: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or(path);
-    name.starts_with(LEVEL_ZERO_LOADER)
 }
 
 /// The mapping of a file that an address of a process is in.

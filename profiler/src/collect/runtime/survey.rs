@@ -71,7 +71,7 @@ pub fn survey(tables: &Tables) -> Vec<Surveyed> {
     for (path, processes) in elsewhere {
         // The linker's names are links to what is mapped.
         let same = found.keys().find(|known| {
-            let real = std::fs::canonicalize(known);
+            let real = crate::files::caller::canonicalize(known);
             real.is_ok_and(|real| real == Path::new(&path))
         });
         let key = same.cloned().unwrap_or_else(|| PathBuf::from(&path));

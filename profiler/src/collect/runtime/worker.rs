@@ -1,46 +1,59 @@
-//! The thread that reads libraries and attaches to them while a recording runs:
-//! the symbols of a large library take longer than the rings can wait.
+//! The thread that attaches while a recording runs: the kernel takes longer for a
+//! large library than the rings can wait.
 
-use super::attach::{Attacher, Candidate};
+use super::{
+    attach::{Attacher, Candidate},
+    plan::Plan,
+};
+use crate::collect::bpf::{perf, probe::Link};
 use std::{
     io,
     sync::mpsc::{self, Receiver, SyncSender},
-    thread::{self, JoinHandle},
+    thread,
+    time::Duration,
 };
 
 /// Most jobs that wait.
 const MAX_WAITING: usize = 1024;
 
+/// How long the end of a recording waits for what is being attached: a thread that
+/// is killed meanwhile leaves the kernel's breakpoints behind.
+const LAST: Duration = Duration::from_millis(400);
+
 /// Something to do.
 #[derive(Debug)]
 pub(super) enum Job {
     /// Probe a file.
-    Library(Box<Candidate>),
-    /// Probe functions by their places.
-    Functions {
-        /// The file.
-        candidate: Box<Candidate>,
-        /// Offsets of the first instructions in the file, and symbols.
-        functions: Vec<(u64, String)>,
-    },
+    Attach(Box<Attach>),
     /// Look which files have changed.
     Check,
+}
+
+/// A file, and its probes.
+#[derive(Debug)]
+pub(super) struct Attach {
+    /// The file.
+    pub(super) candidate: Candidate,
+    /// The probes.
+    pub(super) plan: Plan,
+    /// How long it took to read the file.
+    pub(super) reading: Duration,
 }
 
 /// The thread.
 pub(super) struct Worker {
     jobs: SyncSender<Job>,
-    thread: JoinHandle<Option<Box<Attacher>>>,
+    /// Disconnected when the thread has ended.
+    ended: Receiver<()>,
+    handle: super::attach::Handle,
 }
 
 /// Does a job.
 pub(super) fn run(attacher: &mut Attacher, job: Job) {
     match job {
-        Job::Library(candidate) => attacher.library(*candidate),
-        Job::Functions {
-            candidate,
-            functions,
-        } => attacher.functions(*candidate, &functions),
+        Job::Attach(attach) => {
+            attacher.attach_to(attach.candidate, attach.plan, attach.reading);
+        }
         Job::Check => attacher.check(),
     }
 }
@@ -52,17 +65,26 @@ impl Worker {
     /// The attacher comes back with the reason.
     pub(super) fn start(attacher: Box<Attacher>) -> Result<Self, (Box<Attacher>, io::Error)> {
         let (jobs, queue) = mpsc::sync_channel(MAX_WAITING);
+        let handle = attacher.handle();
         // Handed over only once the thread runs, so that it is not lost if it cannot.
         let (hand_over, given) = mpsc::sync_channel::<Box<Attacher>>(1);
+        let (end, ended) = mpsc::sync_channel::<()>(1);
         let started = thread::Builder::new()
             .name("aiprof-attach".into())
-            .spawn(move || work(&given, &queue));
-        let thread = match started {
-            Ok(thread) => thread,
-            Err(error) => return Err((attacher, error)),
-        };
+            .spawn(move || {
+                perf::take_turns();
+                work(&given, &queue);
+                drop(end);
+            });
+        if let Err(error) = started {
+            return Err((attacher, error));
+        }
         match hand_over.send(attacher) {
-            Ok(()) => Ok(Self { jobs, thread }),
+            Ok(()) => Ok(Self {
+                jobs,
+                ended,
+                handle,
+            }),
             Err(mpsc::SendError(attacher)) => Err((attacher, io::ErrorKind::BrokenPipe.into())),
         }
     }
@@ -72,17 +94,34 @@ impl Worker {
         self.jobs.try_send(job).is_ok()
     }
 
-    /// Ends it after the jobs that wait; `None`: it did not end well.
-    pub(super) fn end(self) -> Option<Box<Attacher>> {
+    /// For those who give it jobs on other threads.
+    pub(super) fn jobs(&self) -> SyncSender<Job> {
+        self.jobs.clone()
+    }
+
+    /// Ends it after the attaching that is going on; what waits is left. Gives what is
+    /// attached.
+    pub(super) fn end(self) -> Vec<Link> {
+        self.handle.stop();
+        // Wakes it; a full queue does, too.
+        let _ = self.jobs.try_send(Job::Check);
         drop(self.jobs);
-        self.thread.join().ok().flatten()
+        let ended = self.ended.recv_timeout(LAST);
+        if ended == Err(mpsc::RecvTimeoutError::Timeout) {
+            tracing::warn!("a library is still being attached to; that is not waited for");
+        }
+        self.handle.take_links()
     }
 }
 
-fn work(given: &Receiver<Box<Attacher>>, queue: &Receiver<Job>) -> Option<Box<Attacher>> {
-    let mut attacher = given.recv().ok()?;
+fn work(given: &Receiver<Box<Attacher>>, queue: &Receiver<Job>) {
+    let Ok(mut attacher) = given.recv() else {
+        return;
+    };
     while let Ok(job) = queue.recv() {
+        if attacher.is_stopped() {
+            return;
+        }
         run(&mut attacher, job);
     }
-    Some(attacher)
 }

@@ -1,7 +1,10 @@
 //! The session's part in finding out where kernels lie on devices.
 
 use super::{CollectError, Session};
-use crate::wire::{Event, ProcessEventKind};
+use crate::{
+    collect::{bpf::ring::Ring, runtime::RuntimeProbes},
+    wire::{Event, ProcessEventKind},
+};
 use std::time::Duration;
 
 /// How long the last answers are waited for.
@@ -16,7 +19,11 @@ impl Session {
         match event {
             Event::Probe(probe) => places.probe(probe),
             Event::CallData(data) => places.data(data),
-            Event::Call(call) => {
+            Event::Call(call) if places.is_of_interest(call) => {
+                let may = |(probes, _): &mut (RuntimeProbes, Ring)| probes.may_look(call.pid);
+                if !self.probes.as_mut().is_none_or(may) {
+                    return;
+                }
                 let probes = self.probes.as_ref();
                 let build = || probes.map_or(0, |(p, _)| p.build_of(&self.processes, call.pid));
                 places.call(call, build);
