@@ -23,7 +23,6 @@ pub mod probes;
 pub mod process;
 pub mod profile;
 pub mod remote;
-#[allow(clippy::disallowed_methods, reason = "not yet through crate::files")]
 pub mod symbolize;
 pub mod timeline;
 pub mod unwind;

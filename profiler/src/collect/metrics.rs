@@ -8,17 +8,15 @@
 use super::clock;
 use crate::{
     aiu::metrics::{MAX_BYTES, Metrics, MetricsError, SectionKind, known, snapshot},
+    files::others,
     profile::{LossKind, Losses},
     wire::Counter,
 };
 use rustc_hash::FxHashMap;
-use rustix::fs::{Mode, OFlags};
 use std::{
     collections::BTreeMap,
     ffi::OsStr,
-    fs::File,
     io::{self, Read as _},
-    os::fd::AsRawFd as _,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -155,14 +153,12 @@ impl Worker {
     /// Looks for files that are new.
     fn look(&mut self, now: Instant) {
         for folder in &self.folders {
-            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-            for entry in entries.take(MAX_NAMES) {
-                let name = entry.file_name();
+            for (path, name) in others::read_dir(folder, MAX_NAMES).unwrap_or_default() {
                 let Some(address) = address(&name) else {
                     continue;
                 };
                 if self.files.len() < MAX_FILES {
-                    self.files.entry(entry.path()).or_insert_with(|| Watched {
+                    self.files.entry(path).or_insert_with(|| Watched {
                         source: format!("AIU {address}"),
                         due: now,
                         every: USUAL,
@@ -243,14 +239,7 @@ fn address(name: &OsStr) -> Option<&str> {
 
 /// The bytes of a file, if it is a regular one.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    // A path alone opens nothing: only when it is known what it is, it is opened.
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let found = rustix::fs::open(path, flags, Mode::empty())?;
-    let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
-    if kind != rustix::fs::FileType::RegularFile {
-        return Err(io::Error::other("not a regular file"));
-    }
-    let file = File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
+    let file = others::open_untrusted(path)?;
     let mut bytes = Vec::new();
     file.take(MAX_BYTES as u64).read_to_end(&mut bytes)?;
     Ok(bytes)
@@ -259,6 +248,7 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::Mode;
 
     /// A file of one section with power (0.1 W) and temperature.
     fn file(sequence: u32, time_ms: u64, power: u64) -> Vec<u8> {

@@ -27,7 +27,6 @@
 //! * [`session`]: owns the recording;
 //! * [`doctor`]: what of all this works on this machine.
 
-#[allow(clippy::disallowed_methods, reason = "not yet through crate::files")]
 pub mod binaries;
 pub mod bpf;
 pub mod busy;
@@ -42,27 +41,20 @@ pub mod doctor;
 pub mod driver;
 pub mod filter;
 pub mod finisher;
-#[allow(clippy::disallowed_methods, reason = "not yet through crate::files")]
 pub mod inspect;
 pub mod late;
 pub mod launch;
-#[allow(clippy::disallowed_methods, reason = "not yet through crate::files")]
 pub mod metrics;
-#[allow(clippy::disallowed_methods, reason = "not yet through crate::files")]
 pub mod names;
 pub mod owner;
 pub mod places;
 pub mod privileges;
 pub mod probe_files;
-#[allow(clippy::disallowed_methods, reason = "not yet through crate::files")]
 pub mod procfs;
 pub mod publish;
 pub mod readable;
 pub mod reader;
-#[allow(clippy::disallowed_methods, reason = "not yet through crate::files")]
 pub mod runtime;
-#[allow(clippy::disallowed_methods, reason = "not yet through crate::files")]
 pub mod session;
 pub mod signals;
-#[allow(clippy::disallowed_methods, reason = "not yet through crate::files")]
 pub mod tables;

@@ -10,6 +10,7 @@
 use super::{binaries::Binaries, bpf::perf, owner, privileges, reader::OpenFile};
 use crate::{
     aggregate::{Code, Names},
+    files::others,
     process::{FileId, ProcessTable},
     profile::FrameKind,
     symbolize::{
@@ -19,7 +20,7 @@ use crate::{
     workers::{Outcome, Owner, Pool, PoolLimits, Refused, Ticket},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::StatxFlags;
 use std::{
     collections::BTreeMap,
     os::fd::AsFd as _,
@@ -535,8 +536,7 @@ fn owner_of(pid: u32) -> Option<Owner> {
 
 /// Who owns a file, as far as this can be told without waiting for its file system.
 fn owner_of_file(file: &OpenFile) -> Owner {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let found = rustix::fs::statx(&file.place, "", flags, StatxFlags::UID);
+    let found = others::cached(&file.place, StatxFlags::UID);
     Owner {
         uid: found.map_or(u32::MAX, |found| found.stx_uid),
         container: 0,

@@ -201,10 +201,9 @@ impl FileStat {
     /// # Errors
     /// statx(2)'s.
     pub fn cached(file: impl AsFd) -> io::Result<Self> {
-        use rustix::fs::{AtFlags, StatxFlags, statx};
-        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        use rustix::fs::StatxFlags;
         let wanted = StatxFlags::INO | StatxFlags::SIZE | StatxFlags::CTIME;
-        let found = statx(file, c"", flags, wanted)?;
+        let found = others::cached(file, wanted)?;
         Ok(Self {
             device: u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor),
             inode: found.stx_ino,

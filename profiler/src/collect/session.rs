@@ -35,6 +35,7 @@ use super::{
 };
 use crate::{
     aggregate::{Aggregator, LaunchOptions, Limits, Weighting},
+    files::kernel,
     import::capture::CaptureWriter,
     probes::table::Switch,
     process::ProcessTable,
@@ -670,7 +671,7 @@ fn receive(record: &[u8], pending: &mut VecDeque<Event>, finisher: &mut Finisher
 /// The description of a recording that begins now.
 fn describe(config: &RecordConfig, period_ns: u64) -> Meta {
     let text = |path: &str| {
-        std::fs::read_to_string(path).map_or_else(|_| String::new(), |t| t.trim().to_owned())
+        kernel::read_to_string(path).map_or_else(|_| String::new(), |t| t.trim().to_owned())
     };
     let unix = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)

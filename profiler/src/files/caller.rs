@@ -53,6 +53,31 @@ pub fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
     as_caller(|| UnixStream::connect(path))
 }
 
+/// [`open_regular`], of a name that is no link.
+///
+/// # Errors
+/// As there, or it is a link.
+pub fn open_no_link(path: impl AsRef<Path>) -> io::Result<File> {
+    let file = as_caller(|| {
+        OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(path)
+    })?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    Ok(file)
+}
+
+/// The entries of a directory.
+///
+/// # Errors
+/// opendir(3)'s.
+pub fn entries(path: impl AsRef<Path>) -> io::Result<fs::ReadDir> {
+    as_caller(|| fs::read_dir(path))
+}
+
 /// The whole content of a file, of at most `limit` bytes.
 ///
 /// # Errors

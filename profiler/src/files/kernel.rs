@@ -29,6 +29,15 @@ pub fn open_null() -> io::Result<File> {
     File::options().read(true).write(true).open("/dev/null")
 }
 
+/// Opens the regular file that a link of /proc leads to, as /proc/PID/exe; never waits
+/// for a pipe.
+///
+/// # Errors
+/// open(2)'s, or it is none.
+pub fn open_regular(path: impl AsRef<Path>) -> io::Result<File> {
+    super::others::regular(place(path)?)
+}
+
 /// Opens one as a place only (`O_PATH`): its file is not opened for reading, which may
 /// block or have effects. Links are followed.
 ///

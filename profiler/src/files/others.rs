@@ -10,8 +10,9 @@
 //! not for the thread that reads the rings, see [`crate::workers`].
 
 use super::kernel;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, Statx, StatxFlags};
 use std::{
+    ffi::OsString,
     fs::File,
     io,
     ops::Range,
@@ -135,6 +136,35 @@ pub fn mapping(pid: u32, range: Range<u64>) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
+/// What is known here of a file, without asking a server or the program that serves
+/// its file system: never blocks.
+///
+/// # Errors
+/// statx(2)'s.
+pub fn cached(file: impl AsFd, wanted: StatxFlags) -> io::Result<Statx> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    Ok(rustix::fs::statx(file, c"", flags, wanted)?)
+}
+
+/// Opens a regular file that anybody may have put there, to read it. Links are not
+/// followed.
+///
+/// # Errors
+/// It is none, or open(2)'s.
+pub fn open_untrusted(path: &Path) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    regular(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+/// Paths and names in a directory that anybody may write to, of at most `limit`.
+///
+/// # Errors
+/// opendir(3)'s.
+pub fn read_dir(path: &Path, limit: usize) -> io::Result<Vec<(PathBuf, OsString)>> {
+    let entries = std::fs::read_dir(path)?.flatten().take(limit);
+    Ok(entries.map(|e| (e.path(), e.file_name())).collect())
+}
+
 /// The user namespace that the machine starts with (include/linux/proc_ns.h).
 const INITIAL_USER_NAMESPACE: u64 = 0xefff_fffd;
 
@@ -150,8 +180,7 @@ pub fn is_served_by_kernel(pid: u32, place: impl AsFd) -> io::Result<()> {
     if rustix::fs::fstat(&owner)?.st_ino != INITIAL_USER_NAMESPACE {
         return Err(io::Error::other("in a mount namespace of a user"));
     }
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let found = rustix::fs::statx(place, c"", flags, StatxFlags::MNT_ID)?;
+    let found = cached(place, StatxFlags::MNT_ID)?;
     let id = found.stx_mnt_id.to_string();
     let table = kernel::read_to_string(format!("/proc/{pid}/mountinfo"))?;
     let line = table

@@ -7,11 +7,10 @@
 
 use crate::profile::BuildId;
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::os::unix::fs::FileExt as _;
 
 /// Most sections read; linkers produce tens, `-r` output thousands.
 const MAX_SECTIONS: usize = 65_536;
@@ -190,23 +189,6 @@ impl ElfInfo {
     pub(super) fn table_bytes(&self) -> u64 {
         let sizes = self.tables.iter().map(|t| t.size);
         sizes.fold(0, u64::saturating_add)
-    }
-}
-
-/// Opens a regular file for reading; never waits on a pipe or device that took
-/// its place.
-pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file",
-        ))
     }
 }
 

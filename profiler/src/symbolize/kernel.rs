@@ -8,8 +8,8 @@
 //! Format: one `ADDRESS TYPE NAME [MODULE]` a line (Linux `kernel/kallsyms.c`).
 
 use super::SymFrame;
+use crate::files::kernel;
 use crate::profile::FrameKind;
-use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::time::{Duration, Instant};
 
@@ -124,7 +124,7 @@ impl KernelSymbolizer {
 
     fn load(&mut self) {
         let before = self.access;
-        let read = File::open(KALLSYMS)
+        let read = kernel::open(KALLSYMS)
             .and_then(|f| Table::read(BufReader::with_capacity(READ_BUFFER, f)));
         self.access = match read {
             Ok((table, access)) => {

@@ -4,7 +4,7 @@
 
 use crate::{
     collect::{inspect::guard, procfs},
-    files::caller,
+    files::{caller, kernel},
     process::Region,
     symbolize::elf,
     wire::MapEvent,
@@ -199,7 +199,7 @@ pub(in crate::collect) fn variable_of(pid: u32, name: &str) -> Option<OsString> 
 /// # Errors
 /// It is not there, or no regular file.
 pub(super) fn open(path: &Path) -> io::Result<File> {
-    elf::open_regular(path)
+    kernel::open_regular(path)
 }
 
 #[cfg(test)]

@@ -8,9 +8,10 @@
 use super::limits::MAX_MODULE;
 use super::listing::Listing;
 use super::module::{Kernel, Module, ModuleError, Problems};
-use std::fs::{File, OpenOptions};
+use crate::files::caller;
+
 use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+
 use std::path::{Path, PathBuf};
 
 /// Most folders in each other, as `/tmp/IntelIGC/PROCESS_PID/` has.
@@ -64,7 +65,7 @@ pub fn read_dump_folder(path: &Path) -> io::Result<Dump> {
     let mut folders = vec![(path.to_owned(), 0)];
     let (mut files_left, mut bytes_left) = (MAX_FILES, MAX_BYTES);
     while let Some((folder, depth)) = folders.pop() {
-        let entries = match std::fs::read_dir(&folder) {
+        let entries = match caller::entries(&folder) {
             Ok(entries) => entries,
             Err(error) if depth == 0 => return Err(error),
             Err(_) => {
@@ -136,15 +137,7 @@ impl Dump {
 /// The whole of a regular file within the limits.
 fn read(path: &Path, left: &mut u64) -> io::Result<Vec<u8>> {
     let too_large = || io::Error::other("too large");
-    // What was a file may have become a pipe, which must not block.
-    let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let file: File = options.open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("no regular file"));
-    }
+    let file = caller::open_no_link(path)?;
     let most = (MAX_MODULE as u64).min(*left);
     let mut bytes = Vec::new();
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
