@@ -168,20 +168,15 @@ pub fn read_dir(path: &Path, limit: usize) -> io::Result<Vec<(PathBuf, OsString)
 /// The user namespace that the machine starts with (include/linux/proc_ns.h).
 const INITIAL_USER_NAMESPACE: u64 = 0xefff_fffd;
 
-/// Whether a place is on a file system that root has mounted and that the kernel
-/// itself serves, as far as the mounts of a process tell: then reading it ends. Asks
-/// no file system.
+/// Whether a place is on a file system that the kernel itself serves, as far as the
+/// mounts of a process tell: then reading it ends. Users can mount what a program
+/// serves (FUSE), and in namespaces of their own overlays, below which that may be.
+/// Asks no file system.
 ///
 /// # Errors
 /// It is not so, or cannot be told.
 pub fn is_served_by_kernel(pid: u32, place: impl AsFd) -> io::Result<()> {
-    let mounts = kernel::open(format!("/proc/{pid}/ns/mnt"))?;
-    let owner = user_namespace(&mounts)?;
-    if rustix::fs::fstat(&owner)?.st_ino != INITIAL_USER_NAMESPACE {
-        return Err(io::Error::other("in a mount namespace of a user"));
-    }
-    let found = cached(place, StatxFlags::MNT_ID)?;
-    let id = found.stx_mnt_id.to_string();
+    let id = cached(place, StatxFlags::MNT_ID)?.stx_mnt_id.to_string();
     let table = kernel::read_to_string(format!("/proc/{pid}/mountinfo"))?;
     let line = table
         .lines()
@@ -193,8 +188,18 @@ pub fn is_served_by_kernel(pid: u32, place: impl AsFd) -> io::Result<()> {
         Some(kind) if kind.starts_with("fuse") => {
             Err(io::Error::other("on a file system that a program serves"))
         }
+        Some("overlay") if !is_mounted_by_root(pid)? => {
+            Err(io::Error::other("on an overlay that a user mounted"))
+        }
         Some(_) => Ok(()),
     }
+}
+
+/// Whether only root of this machine can mount where a process is.
+fn is_mounted_by_root(pid: u32) -> io::Result<bool> {
+    let mounts = kernel::open(format!("/proc/{pid}/ns/mnt"))?;
+    let owner = user_namespace(&mounts)?;
+    Ok(rustix::fs::fstat(&owner)?.st_ino == INITIAL_USER_NAMESPACE)
 }
 
 /// The user namespace that owns a namespace (`NS_GET_USERNS`, ioctl_nsfs(2)).
