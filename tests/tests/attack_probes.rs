@@ -159,7 +159,6 @@ fn six_hundred_copies_of_a_runtime() -> anyhow::Result<()> {
     };
     let before = complaints()?;
     let yard = Yard::new()?;
-    let calm = calm(&yard)?;
     let victim = Victim::build(&yard)?;
     let mut flood = flood(&yard)?;
     let begun = Instant::now();
@@ -180,10 +179,7 @@ fn six_hundred_copies_of_a_runtime() -> anyhow::Result<()> {
     wait_for_probes(aiprof.pid())?;
     let took = interrupt(&mut aiprof, Duration::from_secs(60))?;
     println!("SIGINT was answered after {took:?}");
-    anyhow::ensure!(
-        took <= calm + PROMPT,
-        "{took:?}, {calm:?} without the attack"
-    );
+    anyhow::ensure!(took <= PROMPT, "{took:?}");
     drop(flood);
     anyhow::ensure!(complaints()? == before, "{:?}", complaints()?);
     Ok(())
@@ -192,31 +188,27 @@ fn six_hundred_copies_of_a_runtime() -> anyhow::Result<()> {
 /// How long a recording may take to begin.
 const START: Duration = Duration::from_secs(5);
 
-/// How long a recording takes to end that nobody attacks: on a machine with much to
-/// name, and for a build that is not optimised, more than nothing.
-fn calm(yard: &Yard) -> anyhow::Result<Duration> {
-    let mut aiprof = recording(yard, "600")?;
-    // As long as an attack lasts.
-    std::thread::sleep(START);
-    let took = interrupt(&mut aiprof, Duration::from_secs(60))?;
-    println!("without an attack SIGINT was answered after {took:?}");
-    Ok(took)
-}
-
-/// Waits until a process has attached to functions of programs.
+/// Waits until a process has attached to functions of all programs there are: until
+/// its links have been the same for a second.
 fn wait_for_probes(pid: u32) -> anyhow::Result<()> {
     let begun = Instant::now();
-    let attached = || {
+    let links = || {
         let entries = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter();
-        let mut all = entries.flatten().flatten();
-        all.any(|entry| {
+        let all = entries.flatten().flatten();
+        all.filter(|entry| {
             let info = std::fs::read_to_string(entry.path()).unwrap_or_default();
             info.contains("uprobe_multi")
         })
+        .count()
     };
-    while !attached() {
+    let (mut known, mut since) = (0, Instant::now());
+    while known == 0 || since.elapsed() < Duration::from_secs(1) {
         anyhow::ensure!(begun.elapsed() < Duration::from_secs(60), "no probes");
         std::thread::sleep(Duration::from_millis(20));
+        let now = links();
+        if now != known {
+            (known, since) = (now, Instant::now());
+        }
     }
     Ok(())
 }
@@ -244,7 +236,6 @@ fn arguments_in_pages_that_never_come() -> anyhow::Result<()> {
     };
     let before = complaints()?;
     let yard = Yard::new()?;
-    let calm = calm(&yard)?;
     let victim = Victim::build(&yard)?;
     let Some(mut attacker) = absent(&yard, &victim.library)? else {
         println!("skipped: {test}: no file systems of users");
@@ -261,10 +252,7 @@ fn arguments_in_pages_that_never_come() -> anyhow::Result<()> {
     let took = interrupt(&mut aiprof, Duration::from_secs(60))?;
     let stderr = aiprof.stderr()?;
     println!("SIGINT was answered after {took:?}\n{stderr}");
-    anyhow::ensure!(
-        took <= calm + PROMPT,
-        "{took:?}, {calm:?} without the attack"
-    );
+    anyhow::ensure!(took <= PROMPT, "{took:?}");
     let absent = lost(
         &stderr,
         "values and data of other users' calls not in memory",
@@ -289,7 +277,6 @@ fn two_thousand_short_processes_with_a_runtime() -> anyhow::Result<()> {
     };
     let before = complaints()?;
     let yard = Yard::new()?;
-    let calm = calm(&yard)?;
     let victim = Victim::build(&yard)?;
     let source = yard.path("brief.c");
     std::fs::write(
@@ -317,10 +304,7 @@ fn two_thousand_short_processes_with_a_runtime() -> anyhow::Result<()> {
     anyhow::ensure!(flood.read_line()? == "over\n");
     let took = interrupt(&mut aiprof, Duration::from_secs(60))?;
     println!("SIGINT was answered after {took:?}\n{}", aiprof.stderr()?);
-    anyhow::ensure!(
-        took <= calm + PROMPT,
-        "{took:?}, {calm:?} without the attack"
-    );
+    anyhow::ensure!(took <= PROMPT, "{took:?}");
     anyhow::ensure!(complaints()? == before, "{:?}", complaints()?);
     Ok(())
 }

@@ -405,7 +405,7 @@ impl Binaries {
             }
         }
         // An eighth at a time: this looks at them all.
-        let mut surplus = self.open - self.most_open / 8 * 7;
+        let mut surplus = self.open - (self.most_open - self.most_open / 8);
         while surplus > 0 {
             let Some(most) = by_owner.values_mut().max_by_key(|own| own.len()) else {
                 return;
@@ -563,11 +563,15 @@ mod tests {
 
         fn read(&mut self) {
             let end = Instant::now() + Duration::from_secs(10);
-            while self.reader.wait_until(end) {
+            loop {
+                let is_reading = self.reader.wait_until(end);
                 for answer in self.reader.answers() {
                     if let Answer::File { pid, map, found } = answer {
                         self.binaries.found(pid, &map, found, &mut self.reader);
                     }
+                }
+                if !is_reading {
+                    return;
                 }
             }
         }

@@ -336,7 +336,7 @@ mod tests {
             path: path.into(),
             build_id: None,
             device: 1,
-            inode: path.len() as u64,
+            inode: path.bytes().fold(7, |n, byte| n * 31 + u64::from(byte)),
             version: 0,
         }
     }
