@@ -460,7 +460,7 @@ impl Rights {
                     .or_insert(raised);
             }
             // A place only: nothing of the file is opened.
-            "openat" | "openat2" if rest.contains("O_PATH") => {}
+            "open" | "openat" | "openat2" if rest.contains("O_PATH") => {}
             "open" | "openat" | "openat2" | "creat" | "mkdirat" | "unlinkat" | "renameat" => {
                 let path = rest.split('"').nth(1)?;
                 let base = rest

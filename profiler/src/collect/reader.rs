@@ -3,7 +3,7 @@
 //!
 //! The thread that reads the rings asks, and goes on. Answers are mostly there
 //! before they are needed, for events wait a millisecond before they are taken in.
-//! Where one is not, it is waited for, shortly, and only out of a [`Budget`] that
+//! Where one is not, it is waited for, shortly, and only out of a budget that
 //! nobody can exhaust for long. What does not come in time comes later or never:
 //! then a mapping has no file, a stack is cut, and both are counted.
 
