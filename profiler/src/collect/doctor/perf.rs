@@ -3,7 +3,7 @@
 use super::{Check, Status, bpf};
 use perf_event_open_sys as perf;
 use perf_event_open_sys::bindings::{
-    PERF_COUNT_HW_CPU_CYCLES, PERF_COUNT_SW_CPU_CLOCK, PERF_COUNT_SW_DUMMY, PERF_FLAG_FD_CLOEXEC,
+    PERF_COUNT_HW_CPU_CYCLES, PERF_COUNT_SW_CPU_CLOCK, PERF_FLAG_FD_CLOEXEC,
     PERF_TYPE_HARDWARE, PERF_TYPE_SOFTWARE, perf_event_attr,
 };
 use std::io;
@@ -22,7 +22,6 @@ pub(super) fn checks() -> Vec<Check> {
         cpu_clock(clock.as_ref().err()),
         sampler(attached),
         cycles(),
-        build_ids(),
     ]
 }
 
@@ -71,20 +70,6 @@ fn cycles() -> Check {
     }
     Check::new("perf", "cycles", error.is_none(), detail)
         .otherwise("cpu-clock is used", "sudo aiprof ...")
-}
-
-fn build_ids() -> Check {
-    let result = open(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_DUMMY, |attr| {
-        attr.set_mmap(1);
-        attr.set_mmap2(1);
-        attr.set_build_id(1);
-    });
-    let error = result.err();
-    let detail = describe("build ids in PERF_RECORD_MMAP2", error.as_ref());
-    Check::new("perf", "mmap2_build_id", error.is_none(), detail).otherwise(
-        "build ids are read from the files, too late for processes that end at once",
-        "a kernel of 5.12 or later, and sudo aiprof ...",
-    )
 }
 
 fn describe(what: &str, error: Option<&io::Error>) -> String {
