@@ -3,8 +3,8 @@
 use super::{Check, Status, bpf};
 use perf_event_open_sys as perf;
 use perf_event_open_sys::bindings::{
-    PERF_COUNT_HW_CPU_CYCLES, PERF_COUNT_SW_CPU_CLOCK, PERF_FLAG_FD_CLOEXEC,
-    PERF_TYPE_HARDWARE, PERF_TYPE_SOFTWARE, perf_event_attr,
+    PERF_COUNT_HW_CPU_CYCLES, PERF_COUNT_SW_CPU_CLOCK, PERF_FLAG_FD_CLOEXEC, PERF_TYPE_HARDWARE,
+    PERF_TYPE_SOFTWARE, perf_event_attr,
 };
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -18,11 +18,7 @@ pub(super) fn checks() -> Vec<Check> {
         attr.__bindgen_anon_1.sample_period = PERIOD;
     });
     let attached = clock.as_ref().ok().map(attach);
-    vec![
-        cpu_clock(clock.as_ref().err()),
-        sampler(attached),
-        cycles(),
-    ]
+    vec![cpu_clock(clock.as_ref().err()), sampler(attached), cycles()]
 }
 
 fn cpu_clock(error: Option<&io::Error>) -> Check {
