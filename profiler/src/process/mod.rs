@@ -321,8 +321,12 @@ impl ProcessTable {
         }
         let process = self.entry(pid);
         comm.clone_into(&mut process.comm);
-        process.space = Rc::new(space);
         process.complete = true;
+        // The same files at the same addresses: it is the same image, and samples of
+        // it that are on their way stay valid.
+        if process.space.maps != space.maps {
+            process.space = Rc::new(space);
+        }
     }
 }
 
