@@ -153,19 +153,6 @@ pub fn namespace_pid(pid: u32) -> Option<u32> {
     ids.split_ascii_whitespace().last()?.parse().ok()
 }
 
-/// Opens the file behind a mapping of a process, see [`open_exact`]. `accept` judges
-/// it by its contents. May block for ever: not for the thread that reads the rings.
-///
-/// # Errors
-/// As there; [`OpenError::Replaced`] if `accept` does not take it.
-pub fn open_mapped<T>(
-    pid: u32,
-    map: &MapEvent,
-    mut accept: impl FnMut(File) -> Option<T>,
-) -> Result<T, OpenError> {
-    accept(open_exact(pid, map)?.file).ok_or(OpenError::Replaced)
-}
-
 /// Which file it is, and which content of it, as the file system tells. Comparable
 /// while one of the two is held open: then no other file has its inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -355,7 +342,7 @@ mod tests {
             .iter()
             .find(|m| m.start <= here && here < m.start + m.len)
             .unwrap();
-        open_mapped(std::process::id(), own, Some).unwrap();
+        open_exact(std::process::id(), own).unwrap();
         let own = std::process::id();
         assert!(processes().iter().any(|s| s.pid == own && s.parent != 0));
         assert!(exists(own) && !exists(u32::MAX));

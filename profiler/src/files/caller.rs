@@ -24,7 +24,10 @@ pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
 /// # Errors
 /// open(2)'s, or it is no regular file.
 pub fn open_regular(path: impl AsRef<Path>) -> io::Result<File> {
-    let file = open_at_once(path)?;
+    if_regular(open_at_once(path)?)
+}
+
+fn if_regular(file: File) -> io::Result<File> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
@@ -64,10 +67,7 @@ pub fn open_no_link(path: impl AsRef<Path>) -> io::Result<File> {
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
             .open(path)
     })?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    Ok(file)
+    if_regular(file)
 }
 
 /// The entries of a directory.

@@ -307,7 +307,7 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         let value = variable_of(child.id(), "AIPROF_TEST_VARIABLE");
-        let opened = procfs::open_mapped(child.id(), &found.unwrap(), Some);
+        let opened = procfs::open_exact(child.id(), &found.unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(value, Some("a=b".into()));
