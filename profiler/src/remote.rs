@@ -373,6 +373,15 @@ fn exit() -> ! {
     unsafe { libc::_exit(0) }
 }
 
+/// Whether a task runs, or could if it had a CPU: then it does not hang.
+pub fn is_runnable(task: i32) -> bool {
+    let stat = kernel::read_to_string(format!("/proc/{task}/stat"));
+    stat.is_ok_and(|stat| {
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        state.is_some_and(|rest| rest.starts_with('R'))
+    })
+}
+
 /// CPU time and memory of processes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
@@ -441,6 +450,12 @@ impl Client {
         };
         drop(now);
         remote.call(job, fds).inspect_err(|_| drop(self.give_up()))
+    }
+
+    /// Whether the process that there is works, and waits for nothing but a CPU.
+    pub fn is_working(&self) -> bool {
+        let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        now.as_ref().is_some_and(|remote| is_runnable(remote.pid))
     }
 
     /// Gives up the process that there is.

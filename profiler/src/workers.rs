@@ -11,7 +11,7 @@
 //! its process from ending. So what reads such has a process of its own
 //! ([`crate::remote`]), which is left behind: see [`Worker::client`].
 
-use crate::remote::{Client, Remote};
+use crate::remote::{self, Client, Remote};
 use rustc_hash::FxHashMap;
 use std::{
     collections::VecDeque,
@@ -71,6 +71,8 @@ impl Default for PoolLimits {
     }
 }
 
+/// How many times as long a job may take that waits for a CPU, or uses one.
+const MOST_PATIENCE: u32 = 20;
 /// Threads that only root's jobs may use up.
 const RESERVE: usize = 4;
 
@@ -106,9 +108,25 @@ pub type Ticket = u64;
 struct Slot {
     ticket: Ticket,
     owner: Owner,
+    /// The thread.
+    task: i32,
     since: Instant,
     given_up: bool,
     client: Option<Arc<Client>>,
+}
+
+impl Slot {
+    /// Whether the job takes too long: one that only waits for a CPU may take longer.
+    fn is_late(&self, patience: Duration) -> bool {
+        let took = self.since.elapsed();
+        if self.given_up || took <= patience {
+            return false;
+        }
+        let client = self.client.as_ref();
+        let is_working =
+            || remote::is_runnable(self.task) || client.is_some_and(|c| c.is_working());
+        took > patience * MOST_PATIENCE || !is_working()
+    }
 }
 
 /// What does the jobs of a thread.
@@ -290,7 +308,6 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
 
     /// Gives up threads whose job takes too long, and starts others.
     fn supervise(&self, state: &mut State<J, R>) {
-        let now = Instant::now();
         let gone = state.left.extract_if(.., |(_, remote)| remote.is_gone());
         for (owner, _) in gone.collect::<Vec<_>>() {
             state.unstuck(owner);
@@ -298,7 +315,7 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
         let late: Vec<u64> = state
             .at_work
             .iter()
-            .filter(|(_, slot)| !slot.given_up && now - slot.since > self.limits.patience)
+            .filter(|(_, slot)| slot.is_late(self.limits.patience))
             .map(|(&thread, _)| thread)
             .collect();
         for thread in late {
@@ -445,6 +462,7 @@ fn work<J, R>(shared: &Shared<J, R>, make: &Make<J, R>, number: u64, at_once: us
             Slot {
                 ticket,
                 owner,
+                task: rustix::thread::gettid().as_raw_nonzero().get(),
                 since: Instant::now(),
                 given_up: false,
                 client: client.clone(),

@@ -244,8 +244,9 @@ fn a_map_that_is_never_read() -> anyhow::Result<()> {
         let yard = Yard::new()?;
         let witness = Witness::start(&yard)?;
         let map = yard.path("map");
-        // More than one request.
-        std::fs::write(&map, EVERYTHING.repeat(100_000))?;
+        // More than one request; what is read first names nothing that runs.
+        let nothing = "10 10 planted_name\n".repeat(200_000);
+        std::fs::write(&map, nothing + EVERYTHING)?;
         let jit = yard.build("jit.c", "jit", &[])?;
         let program = [jit.into_os_string(), "600".into(), "nomap".into()];
         let mut command = hang_fs(&yard, mode, &map, Path::new("/tmp"), &program)?;

@@ -21,13 +21,15 @@ use crate::{
     wire::{FileKey, MapEvent},
     workers::Owner,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Most contents known, in all and of one user other than root. A machine with 500
 /// busy containers maps some 20,000 different files.
 const MAX_CONTENTS: usize = 65_536;
 const MAX_OF_OWNER: usize = 8192;
+/// Most mappings remembered whose files did not come in time.
+const MAX_LATE: usize = 4096;
 /// Descriptors that are left to everything else.
 const OTHER_DESCRIPTORS: u64 = 128;
 /// Fewest and most files kept open.
@@ -100,6 +102,8 @@ pub struct Binaries {
     /// Mappings whose files were asked for: the number that was given meanwhile, if
     /// the mapping could not wait.
     asked: FxHashMap<(u32, Place), Option<u64>>,
+    /// Those whose files did not come in time.
+    late: FxHashSet<(u32, Place)>,
     of_owner: FxHashMap<Owner, usize>,
     open: usize,
     most_open: usize,
@@ -438,16 +442,40 @@ impl Binaries {
 
     /// The file of a mapping does not come in time, if at all.
     pub fn late(&mut self, pid: u32, place: (u64, u64)) {
+        let asked = (pid, place);
+        if self.late.len() < MAX_LATE {
+            self.late.insert(asked);
+        }
         // What has a number already may come all the same.
-        if self.asked.get(&(pid, place)) == Some(&None) {
-            self.asked.remove(&(pid, place));
+        if self.asked.get(&asked) == Some(&None) {
+            self.asked.remove(&asked);
             self.failed += 1;
+        }
+    }
+
+    /// The mappings whose files did not come in time, once: see
+    /// [`Binaries::ask_again`].
+    pub fn take_late(&mut self) -> FxHashSet<(u32, (u64, u64))> {
+        std::mem::take(&mut self.late)
+    }
+
+    /// Asks once more for the file of a mapping that was recorded without it.
+    pub fn ask_again(&mut self, pid: u32, map: &MapEvent, reader: &mut Reader) {
+        let place = place_of(&map.file);
+        if self.contents.contains_key(&map.file.version) {
+            return;
+        }
+        if reader.ask_file(pid, map.clone()) {
+            self.asked.insert((pid, place), Some(map.file.version));
+        } else if self.late.len() < MAX_LATE {
+            self.late.insert((pid, place));
         }
     }
 
     /// A process has ended or runs another program.
     pub fn forget_process(&mut self, pid: u32) {
         self.of_process.remove(&pid);
+        self.late.retain(|(late, _)| *late != pid);
     }
 
     /// Forgets what processes called files that `lives` does not know.

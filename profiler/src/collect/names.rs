@@ -47,7 +47,7 @@ const MAX_ACCOUNTS: usize = 4096;
 /// something else can have gone wrong.
 const LIMITS: PoolLimits = PoolLimits {
     threads: 2,
-    patience: Duration::from_secs(15),
+    patience: Duration::from_secs(70),
     queue: 256,
     stuck_of_owner: 2,
     stuck: 16,

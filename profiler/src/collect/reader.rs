@@ -301,30 +301,68 @@ pub enum Asked {
     Tables(FileId, Vec<u32>),
 }
 
-/// How much the main thread may wait.
+/// How much the main thread may wait: what is saved up, and gains a part of the time.
 #[derive(Debug)]
 struct Budget {
+    limits: BudgetLimits,
     left: Duration,
     at: Instant,
 }
 
-impl Budget {
-    /// What can be saved up, and the part of the time that is added.
-    const MOST: Duration = Duration::from_millis(60);
-    const SHARE: u32 = 20;
-    /// Most for one answer.
-    const EACH: Duration = Duration::from_millis(20);
+/// The bounds of a budget.
+#[derive(Clone, Copy, Debug)]
+struct BudgetLimits {
+    /// Most that is saved up.
+    most: Duration,
+    /// One part in so many of the time that goes by is added.
+    share: u32,
+}
 
-    fn take(&mut self) -> Duration {
+/// For what one owner does. A storm of short programs needs about a tenth.
+const OF_OWNER: BudgetLimits = BudgetLimits {
+    most: Duration::from_millis(400),
+    share: 4,
+};
+/// For all: who makes aiprof wait must not use up what others need.
+const OF_ALL: BudgetLimits = BudgetLimits {
+    most: Duration::from_millis(800),
+    share: 2,
+};
+/// For all, from the moment that a recording is to end.
+const AT_END: Duration = Duration::from_millis(250);
+/// How long the rings are not looked at while an answer is waited for.
+const MOMENT: Duration = Duration::from_millis(5);
+/// Most for one answer: an answer that takes longer is of a slow file, or of many.
+const EACH: Duration = Duration::from_millis(150);
+
+impl Budget {
+    fn new(limits: BudgetLimits) -> Self {
+        Self {
+            limits,
+            left: limits.most,
+            at: Instant::now(),
+        }
+    }
+
+    /// What there is now.
+    fn left(&mut self) -> Duration {
         let now = Instant::now();
-        self.left = (self.left + (now - self.at) / Self::SHARE).min(Self::MOST);
+        let gained = (now - self.at) / self.limits.share;
+        self.left = (self.left + gained).min(self.limits.most);
         self.at = now;
-        self.left.min(Self::EACH)
+        self.left
     }
 
     fn spend(&mut self, waited: Duration) {
         self.left = self.left.saturating_sub(waited);
     }
+}
+
+/// A wait for one answer, see [`Reader::wait`].
+#[derive(Debug)]
+pub struct Wait {
+    owner: Owner,
+    left: Duration,
 }
 
 /// The threads, and what is asked of them.
@@ -334,6 +372,7 @@ pub struct Reader {
     asked: FxHashMap<Ticket, Asked>,
     owners: FxHashMap<u32, Owner>,
     budget: Budget,
+    budgets: FxHashMap<Owner, Budget>,
     /// Readings that were refused or did not end in time.
     pub late: u64,
 }
@@ -362,10 +401,8 @@ impl Reader {
             pool,
             asked: FxHashMap::default(),
             owners: FxHashMap::default(),
-            budget: Budget {
-                left: Budget::MOST,
-                at: Instant::now(),
-            },
+            budget: Budget::new(OF_ALL),
+            budgets: FxHashMap::default(),
             late: 0,
         })
     }
@@ -461,17 +498,41 @@ impl Reader {
         answers
     }
 
-    /// Waits a little for answers, out of the budget. `false`: there is no time
-    /// left, or none came.
-    pub fn wait(&mut self) -> bool {
-        let most = self.budget.take();
-        if most.is_zero() || self.pool.pending() == 0 {
+    /// Begins to wait for an answer on somebody's account.
+    pub fn begin_wait(&mut self, owner: Owner) -> Wait {
+        if self.budgets.len() >= MAX_OWNERS {
+            self.budgets.clear();
+        }
+        let own = self.budgets.entry(owner);
+        let own = own.or_insert_with(|| Budget::new(OF_OWNER)).left();
+        let left = own.min(self.budget.left()).min(EACH);
+        Wait { owner, left }
+    }
+
+    /// Waits for answers, out of the budgets of who is waited for and of all, for a
+    /// moment at most: meanwhile the rings fill. `false`: there is no time left, or
+    /// nothing is being read.
+    pub fn wait(&mut self, wait: &mut Wait) -> bool {
+        if wait.left.is_zero() || self.pool.pending() == 0 {
             return false;
         }
         let begun = Instant::now();
-        let came = self.pool.wait(begun + most);
-        self.budget.spend(begun.elapsed());
-        came
+        self.pool.wait(begun + wait.left.min(MOMENT));
+        let waited = begun.elapsed();
+        wait.left = wait.left.saturating_sub(waited);
+        self.budget.spend(waited);
+        if let Some(own) = self.budgets.get_mut(&wait.owner) {
+            own.spend(waited);
+        }
+        true
+    }
+
+    /// The recording is to end: from now on little is waited for.
+    pub fn hurry(&mut self) {
+        self.budget = Budget::new(BudgetLimits {
+            most: AT_END.min(self.budget.left()),
+            share: u32::MAX,
+        });
     }
 
     /// Waits for answers as long as this, where nothing else is to be done yet.

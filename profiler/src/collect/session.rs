@@ -134,6 +134,11 @@ const BATCH: Duration = Duration::from_millis(4);
 const SETTLE: Duration = Duration::from_nanos(IN_FLIGHT_NS + 100_000);
 /// Most short pauses that are saved up; there is one more for every [`BATCH`].
 const MAX_SHORT: f64 = 8.0;
+/// How long one look at the rings may take, where answers are waited for: then it
+/// is looked whether to stop.
+const LOOK: Duration = Duration::from_millis(200);
+/// Most looks at the end, each at what came during the one before.
+const LAST_LOOKS: usize = 4;
 /// How often progress is reported.
 const PROGRESS: Duration = Duration::from_millis(250);
 /// How often new addresses are given to the naming thread.
@@ -189,6 +194,9 @@ pub struct Session {
     named_codes: usize,
     filter: Filter,
     capture: Option<CaptureWriter>,
+    /// Events that were received and are not in order yet.
+    arrived: Vec<Event>,
+    /// Events to be taken in, in order.
     pending: VecDeque<Event>,
     meta: Meta,
     started: Instant,
@@ -307,6 +315,7 @@ impl Session {
             named_codes: 0,
             filter,
             capture,
+            arrived: Vec::new(),
             pending: VecDeque::new(),
             meta,
             started: now,
@@ -391,21 +400,20 @@ impl Session {
                 on_progress(&self.progress());
             }
         }
+        self.reader.hurry();
         self.drain(false).map(drop)
     }
 
-    /// Reads the rings and takes in, in time order, everything that happened
-    /// before the look began: a later event may still be on its way. `all`:
-    /// nothing more will come. Gives whether there is more to read at once.
-    fn drain(&mut self, all: bool) -> Result<bool, CollectError> {
-        let horizon = perf::monotonic_ns().saturating_sub(IN_FLIGHT_NS);
-        let known = self.pending.len();
+    /// Reads the rings, and asks for what the events need. Gives whether there is
+    /// more to read at once.
+    fn receive(&mut self) -> bool {
+        let known = self.arrived.len();
         let mut undecodable = 0;
         for ring in self.cpus.rings() {
-            undecodable += ring.drain(|event| self.pending.push_back(Event::Process(event)));
+            undecodable += ring.drain(|event| self.arrived.push(Event::Process(event)));
         }
-        let (pending, finisher) = (&mut self.pending, &mut self.finisher);
-        let mut receive = |record: &[u8]| undecodable += receive(record, pending, finisher);
+        let (arrived, finisher) = (&mut self.arrived, &mut self.finisher);
+        let mut receive = |record: &[u8]| undecodable += receive(record, arrived, finisher);
         let mut read = self.ring.drain(&mut receive);
         if let Some((_, ring)) = &mut self.probes {
             let Drained { more, damaged } = ring.drain(&mut receive);
@@ -413,10 +421,21 @@ impl Session {
             undecodable += u64::from(damaged);
         }
         self.undecodable += undecodable + u64::from(read.damaged);
+        self.foresee(known);
+        read.more
+    }
+
+    /// Reads the rings and takes in, in time order, everything that happened
+    /// before the look began: a later event may still be on its way. `all`:
+    /// nothing more will come. Gives whether there is more to read at once.
+    fn drain(&mut self, all: bool) -> Result<bool, CollectError> {
+        let begun = Instant::now();
+        let horizon = perf::monotonic_ns().saturating_sub(IN_FLIGHT_NS);
+        let mut more = self.receive();
+        self.pending.extend(self.arrived.drain(..));
         if let Some(samplers) = &self.samplers {
             self.pending.extend(samplers.events());
         }
-        self.foresee(known);
         self.tell_of_probes();
         self.pending.make_contiguous().sort_by_key(Event::time_ns);
         let take_all = all || self.pending.len() > MAX_PENDING;
@@ -427,6 +446,10 @@ impl Session {
             if let Some(event) = self.pending.pop_front() {
                 self.take(event)?;
             }
+            if !all && begun.elapsed() > LOOK {
+                more = true;
+                break;
+            }
         }
         self.take_answers();
         self.meet_late()?;
@@ -436,7 +459,7 @@ impl Session {
             self.name_late_kernels(Some(horizon))?;
             self.place_kernels(Some(horizon))?;
         }
-        Ok(read.more)
+        Ok(more || !self.arrived.is_empty())
     }
 
     fn take(&mut self, event: Event) -> Result<(), CollectError> {
@@ -573,6 +596,7 @@ impl Session {
             self.last.cleanup = Instant::now();
             self.absent.clear();
             self.reading.tidy();
+            self.ask_again();
             let horizon = perf::monotonic_ns().saturating_sub(LINGER_NS);
             for pid in self
                 .processes
@@ -647,19 +671,19 @@ fn driver_plan(config: &RecordConfig) -> Result<DriverPlan, CollectError> {
 }
 
 /// Takes in a record of a ring; gives how many could not be decoded.
-fn receive(record: &[u8], pending: &mut VecDeque<Event>, finisher: &mut Finisher) -> u64 {
+fn receive(record: &[u8], arrived: &mut Vec<Event>, finisher: &mut Finisher) -> u64 {
     match wire::decode(record) {
-        Ok(Record::Sample(sample)) => pending.push_back(Event::Sample(sample)),
+        Ok(Record::Sample(sample)) => arrived.push(Event::Sample(sample)),
         Ok(Record::StackPage {
             cpu,
             time_ns,
             address,
             data,
         }) => finisher.page(cpu, time_ns, address, data),
-        Ok(Record::Call(call)) => pending.push_back(Event::Call(call)),
-        Ok(Record::CallData(data)) => pending.push_back(Event::CallData(data)),
-        Ok(Record::CallStack(stack)) => pending.push_back(Event::CallStack(stack)),
-        Ok(Record::Trace(trace)) => pending.push_back(Event::Trace(trace)),
+        Ok(Record::Call(call)) => arrived.push(Event::Call(call)),
+        Ok(Record::CallData(data)) => arrived.push(Event::CallData(data)),
+        Ok(Record::CallStack(stack)) => arrived.push(Event::CallStack(stack)),
+        Ok(Record::Trace(trace)) => arrived.push(Event::Trace(trace)),
         Err(error) => {
             tracing::debug!("record: {error}");
             return 1;

@@ -6,7 +6,7 @@
 //! ([`super::server`], [`crate::remote`]); one that hangs is left behind.
 
 use super::{Answer, Job, Jobs, SymbolizeOptions};
-use crate::files::{kernel, others};
+use crate::files::others;
 use crate::remote::{self, NAMES, Remote};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,8 +16,10 @@ use std::time::{Duration, Instant};
 
 /// How often a process at work is looked at.
 const LOOK: Duration = Duration::from_millis(25);
-/// Longest that one job may take, however busy.
+/// Most CPU time of one job.
 const MOST: Duration = Duration::from_secs(10);
+/// Longest that one job may take, however busy the machine.
+const LONGEST: Duration = Duration::from_secs(60);
 /// CPU time that counts as progress.
 const PROGRESS: Duration = Duration::from_millis(2);
 
@@ -190,17 +192,20 @@ struct Watch<'a> {
     patience: &'a Patience,
     clock: libc::clockid_t,
     since: Instant,
+    begun_with: Duration,
     used: Duration,
     progress: Instant,
 }
 
 impl<'a> Watch<'a> {
     fn new(clock: libc::clockid_t, patience: &'a Patience) -> Self {
+        let used = cpu_time(clock);
         Self {
             patience,
             clock,
             since: Instant::now(),
-            used: cpu_time(clock),
+            begun_with: used,
+            used,
             progress: Instant::now(),
         }
     }
@@ -209,11 +214,13 @@ impl<'a> Watch<'a> {
     fn look(&mut self, pid: i32) -> Result<(), NamingError> {
         let now = Instant::now();
         let used = cpu_time(self.clock);
-        if used.saturating_sub(self.used) >= PROGRESS || is_runnable(pid) {
+        if used.saturating_sub(self.used) >= PROGRESS || remote::is_runnable(pid) {
             self.used = used;
             self.progress = now;
         }
-        if now - self.progress > self.patience.get() || now - self.since > MOST {
+        let is_hung = now - self.progress > self.patience.get();
+        let is_endless = used.saturating_sub(self.begun_with) > MOST;
+        if is_hung || is_endless || now - self.since > LONGEST {
             return Err(NamingError::TooLong);
         }
         Ok(())
@@ -230,12 +237,4 @@ fn cpu_time(clock: libc::clockid_t) -> Duration {
     unsafe { libc::clock_gettime(clock, &raw mut now) };
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or(0))
-}
-
-fn is_runnable(pid: i32) -> bool {
-    let stat = kernel::read_to_string(format!("/proc/{pid}/stat"));
-    stat.is_ok_and(|stat| {
-        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
-        state.is_some_and(|rest| rest.starts_with('R'))
-    })
 }

@@ -80,7 +80,7 @@ impl PerfMaps {
         };
         new.until = Instant::now() + start.elapsed() * PAUSE;
         if let Some(error) = &new.error {
-            warnings.push(format!("perf map of process {pid}: {error}"));
+            warnings.push(format!("perf-{pid}.map: {error}"));
         }
         if self.maps.len() >= MAX_MAPS && !self.maps.contains_key(&pid) {
             self.maps.clear();

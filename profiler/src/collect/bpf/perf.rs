@@ -481,30 +481,35 @@ pub fn file_limit() -> u64 {
 /// # Errors
 /// No process could be made; then they are closed here.
 pub fn close_elsewhere(descriptors: Vec<OwnedFd>) -> io::Result<()> {
-    let mut keep: Vec<libc::c_uint> = descriptors
-        .iter()
-        .map(|fd| fd.as_raw_fd().unsigned_abs())
-        .collect();
+    // The other process waits for this one to have closed its copies: the last
+    // copy is the slow one.
+    let (go, closed) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let number = |fd: &OwnedFd| fd.as_raw_fd().unsigned_abs();
+    let mut keep: Vec<libc::c_uint> = descriptors.iter().chain([&go]).map(number).collect();
     keep.sort_unstable();
     // SAFETY: the child makes async-signal-safe calls only, on memory that was
     // prepared before, and never returns from `close_all`.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
-        0 => close_all(&keep),
+        0 => close_all(&keep, go.as_raw_fd()),
         child => {
             // It ends at once, having left a child of its own.
             // SAFETY: a child of this process that nobody else waits for.
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+            drop(descriptors);
+            drop(closed);
             Ok(())
         }
     }
 }
 
 /// Leaves the session and the terminal behind, and closes everything, the
-/// descriptors given last: closing those takes its time.
-fn close_all(keep: &[libc::c_uint]) -> ! {
-    // SAFETY: async-signal-safe system calls without pointers; errors leave more
-    // open until the end of the process, which closes it too.
+/// descriptors given last, after the end of the pipe `go`: closing those takes its
+/// time.
+fn close_all(keep: &[libc::c_uint], go: libc::c_int) -> ! {
+    // SAFETY: async-signal-safe system calls, the only pointer is to a byte that
+    // lives; errors leave more open until the end of the process, which closes it
+    // too.
     unsafe {
         libc::setsid();
         if libc::fork() != 0 {
@@ -518,6 +523,8 @@ fn close_all(keep: &[libc::c_uint]) -> ! {
             next = fd + 1;
         }
         libc::syscall(libc::SYS_close_range, next, libc::c_uint::MAX, 0);
+        let mut byte = 0_u8;
+        libc::read(go, (&raw mut byte).cast(), 1);
         // Closed by the end of the process.
         libc::_exit(0);
     }

@@ -1,7 +1,7 @@
 //! The session's part in what is read of other processes: it asks early, waits
 //! little, and takes in what comes.
 
-use super::{CollectError, MAX_ABSENT, Session};
+use super::{CollectError, MAX_ABSENT, MAX_PENDING, Session};
 use crate::{
     collect::{
         bpf::perf,
@@ -9,8 +9,9 @@ use crate::{
         procfs,
         reader::{Answer, Asked},
     },
-    process::{FileId, Region},
-    wire::{Event, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason},
+    process::{FileId, Mapping, Region},
+    wire::{Event, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason},
+    workers::Owner,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::{Duration, Instant};
@@ -104,8 +105,8 @@ impl Session {
     /// Asks for what the events that were just received will need, from the event
     /// `first` on.
     pub(super) fn foresee(&mut self, first: usize) {
-        let pending = std::mem::take(&mut self.pending);
-        for event in pending.range(first..) {
+        let arrived = std::mem::take(&mut self.arrived);
+        for event in &arrived[first..] {
             match event {
                 Event::Process(event) => self.foresee_process(event),
                 Event::Sample(sample) => self.foresee_sample(sample),
@@ -114,7 +115,7 @@ impl Session {
                 _ => {}
             }
         }
-        self.pending = pending;
+        self.arrived = arrived;
         self.read_tables();
     }
 
@@ -177,7 +178,8 @@ impl Session {
             return Ok(());
         }
         self.ask_process(pid, tid);
-        self.until(|session| !session.reading.asked.contains(&pid));
+        let owner = self.reader.owner(pid);
+        self.until(owner, |session| !session.reading.asked.contains(&pid));
         if let Some((comm, maps)) = self.reading.met.remove(&pid)
             && !maps.is_empty()
         {
@@ -232,7 +234,8 @@ impl Session {
     pub(super) fn identify(&mut self, pid: u32, map: &mut MapEvent) {
         if !self.binaries.is_identified(pid, map) {
             self.binaries.foresee(pid, map, &mut self.reader);
-            self.until(|session| !session.binaries.is_asked(pid, map));
+            let owner = self.reader.owner(pid);
+            self.until(owner, |session| !session.binaries.is_asked(pid, map));
         }
         self.binaries.identify(pid, map, &mut self.processes.files);
     }
@@ -249,22 +252,30 @@ impl Session {
         ) {
             self.read_tables();
             self.reading.lacking = Some(missing);
-            self.until(|session| session.reading.lacking.is_none());
+            let owner = self.binaries.get(missing.file).map(|binary| binary.owner);
+            self.until(owner.unwrap_or_default(), |session| {
+                session.reading.lacking.is_none()
+            });
             last = self.reading.lacking.take().is_some();
         }
     }
 
-    /// Waits a little until something is so; `false`: it is not in time.
-    fn until(&mut self, done: impl Fn(&Self) -> bool) -> bool {
-        loop {
+    /// Waits a little on somebody's account until something is so; `false`: it is
+    /// not in time. What comes meanwhile is received, and what it needs asked for.
+    fn until(&mut self, owner: Owner, done: impl Fn(&Self) -> bool) -> bool {
+        self.take_answers();
+        if done(self) {
+            return true;
+        }
+        let mut wait = self.reader.begin_wait(owner);
+        while self.arrived.len() < MAX_PENDING && self.reader.wait(&mut wait) {
             self.take_answers();
             if done(self) {
                 return true;
             }
-            if !self.reader.wait() {
-                return false;
-            }
+            self.receive();
         }
+        false
     }
 
     /// Takes in what was read.
@@ -364,13 +375,36 @@ impl Session {
             process.exited_ns.is_none().then_some((pid, *map))
         });
         if let Some((pid, map)) = user {
-            let map = MapEvent {
-                start: map.start,
-                len: map.end - map.start,
-                file_offset: map.file_offset,
-                file: key.clone(),
-            };
+            let map = event_of(map, key);
             self.binaries.reopen(pid, &map, &mut self.reader);
         }
+    }
+
+    /// Asks once more for files that did not come in time: the machine may have been
+    /// busy.
+    pub(super) fn ask_again(&mut self) {
+        for (pid, place) in self.binaries.take_late() {
+            let Some(process) = self.processes.get(pid) else {
+                continue;
+            };
+            let files = &self.processes.files;
+            let mut maps = process.space.maps.iter().filter_map(|map| {
+                let key = files.key(map.file)?;
+                ((key.device, key.inode) == place).then(|| event_of(*map, key))
+            });
+            if let Some(map) = maps.next() {
+                self.binaries.ask_again(pid, &map, &mut self.reader);
+            }
+        }
+    }
+}
+
+/// A mapping as it was recorded.
+fn event_of(map: Mapping, file: &FileKey) -> MapEvent {
+    MapEvent {
+        start: map.start,
+        len: map.end - map.start,
+        file_offset: map.file_offset,
+        file: file.clone(),
     }
 }

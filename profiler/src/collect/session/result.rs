@@ -1,7 +1,9 @@
 //! The session's part in what comes out: windows, the end, names, losses, the
 //! capture.
 
-use super::{CollectError, Finished, MAX_FILES, Progress, SelfUsage, Session, memory_bytes};
+use super::{
+    CollectError, Finished, LAST_LOOKS, MAX_FILES, Progress, SelfUsage, Session, memory_bytes,
+};
 use crate::remote;
 use crate::{
     aggregate::{Code, build_profile},
@@ -77,7 +79,11 @@ impl Session {
             samplers.stop();
             samplers.problems()
         });
-        self.drain(true)?;
+        for _ in 0..LAST_LOOKS {
+            if !self.drain(true)? {
+                break;
+            }
+        }
         self.name_late_kernels(None)?;
         self.place_kernels(None)?;
         self.tell_of_devices(true)?;
