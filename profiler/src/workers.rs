@@ -52,7 +52,7 @@ pub struct PoolLimits {
     /// Most jobs of one owner other than root that are done at a time: the other
     /// threads are for others.
     pub at_once: usize,
-    /// Stuck jobs from which on an owner is refused further ones.
+    /// Stuck jobs from which on an owner other than root is refused further ones.
     pub stuck_of_owner: usize,
     /// Most threads that are given up, in all; root may use a few more.
     pub stuck: usize,
@@ -401,12 +401,12 @@ impl<J, R> State<J, R> {
     }
 
     fn is_refused(&self, owner: Owner, limits: &PoolLimits) -> bool {
+        // A dead server may hold up a few of root's jobs: not the others.
+        if owner == Owner::ROOT {
+            return self.stuck_in_all >= limits.stuck + RESERVE;
+        }
         let own = self.stuck.get(&owner).copied().unwrap_or(0);
-        let most = match owner == Owner::ROOT {
-            true => limits.stuck + RESERVE,
-            false => limits.stuck,
-        };
-        own >= limits.stuck_of_owner || self.stuck_in_all >= most
+        own >= limits.stuck_of_owner || self.stuck_in_all >= limits.stuck
     }
 
     /// A stuck job has ended.

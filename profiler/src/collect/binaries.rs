@@ -15,19 +15,23 @@ use super::{
     reader::{Facts, Found, OpenFile, Reader, Shape},
 };
 use crate::{
-    process::{FileId, FileTable, Region},
+    files::others,
+    process::{FileId, FileTable, ProcessTable, Region},
     profile::BuildId,
     unwind::TextSegment,
     wire::{FileKey, MapEvent},
     workers::Owner,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
+use rustix::fs::StatxFlags;
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Most contents known, in all and of one user other than root. A machine with 500
 /// busy containers maps some 20,000 different files.
 const MAX_CONTENTS: usize = 65_536;
 const MAX_OF_OWNER: usize = 8192;
+/// Most bytes of deleted files that are held for their names.
+const MAX_DELETED_BYTES: u64 = 64 << 20;
 /// Most mappings remembered whose files did not come in time.
 const MAX_LATE: usize = 4096;
 /// Descriptors that are left to everything else.
@@ -432,6 +436,39 @@ impl Binaries {
         }
     }
 
+    /// Closes deleted files that no process has mapped any more, the ones not asked
+    /// for longest first, beyond what may be held of them: as long as they are open,
+    /// their space is not free.
+    pub fn release_deleted(&mut self, processes: &ProcessTable) {
+        let mapped: FxHashSet<u64> = processes
+            .iter()
+            .filter(|(_, process)| process.exited_ns.is_none())
+            .flat_map(|(_, process)| &process.space.maps)
+            .filter_map(|map| self.ids.get(&map.file).copied())
+            .collect();
+        let mut held: Vec<(u64, u64, u64)> = Vec::new();
+        for (&number, binary) in &self.contents {
+            let (Some(open), false) = (&binary.open, mapped.contains(&number)) else {
+                continue;
+            };
+            let wanted = StatxFlags::NLINK | StatxFlags::BLOCKS;
+            if let Ok(found) = others::cached(&open.place, wanted)
+                && found.stx_nlink == 0
+            {
+                held.push((binary.used, number, found.stx_blocks * 512));
+            }
+        }
+        held.sort_unstable();
+        let mut bytes: u64 = held.iter().map(|(_, _, bytes)| bytes).sum();
+        for (_, number, own) in held {
+            if bytes <= MAX_DELETED_BYTES {
+                break;
+            }
+            self.close(number);
+            bytes -= own;
+        }
+    }
+
     fn fail(&mut self, path: &str, error: &OpenError) {
         self.failed += 1;
         match error {
@@ -518,6 +555,7 @@ impl Binaries {
 mod tests {
     use super::*;
     use crate::collect::{procfs, reader::Answer};
+    use crate::wire::{ProcessEvent, ProcessEventKind};
     use std::{
         fs,
         path::Path,
@@ -746,6 +784,70 @@ mod tests {
         }
         assert_eq!(bound, [id]);
         assert_eq!(kit.binaries.get(id).unwrap().text.len(), 1);
+    }
+
+    #[test]
+    fn what_did_not_come_in_time_is_asked_for_once_more() {
+        if !is_root("what_did_not_come_in_time_is_asked_for_once_more") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "tool", 1, ONE);
+        let mut kit = Kit::new(16);
+        let process = Running::start(&dir.path().join("tool"));
+        let (mut map, pid) = (process.mapping("tool"), process.0.id());
+        let place = place_of(&map.file);
+        kit.binaries.late(pid, place);
+        kit.binaries.identify(pid, &mut map, &mut kit.files);
+        let id = kit.files.intern(&map.file);
+        assert!(kit.binaries.get(id).is_none());
+        assert!(kit.binaries.take_late().contains(&(pid, place)));
+        assert!(kit.binaries.take_late().is_empty());
+        kit.binaries.ask_again(pid, &map, &mut kit.reader);
+        kit.read();
+        assert_eq!(kit.build_id(id), ONE);
+    }
+
+    #[test]
+    fn deleted_files_that_nobody_has_mapped_are_not_held_beyond_a_limit() {
+        if !is_root("deleted_files_that_nobody_has_mapped_are_not_held_beyond_a_limit") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "tool", 1, ONE);
+        let mut content = fs::read(dir.path().join("tool")).unwrap();
+        content.resize((MAX_DELETED_BYTES / 3 * 2) as usize, 1);
+        let mut kit = Kit::new(16);
+        let mut processes = ProcessTable::default();
+        let mut ids = Vec::new();
+        let running = ["one", "two", "three"].map(|name| {
+            let path = dir.path().join(name);
+            fs::copy(dir.path().join("tool"), &path).unwrap();
+            fs::write(&path, &content).unwrap();
+            let process = Running::start(&path);
+            ids.push(kit.file(&process, name));
+            let mut map = process.mapping(name);
+            kit.binaries
+                .identify(process.0.id(), &mut map, &mut processes.files);
+            fs::remove_file(&path).unwrap();
+            // The first stays mapped, as far as the recording knows.
+            if name == "one" {
+                processes.apply(&ProcessEvent {
+                    time_ns: 1,
+                    pid: process.0.id(),
+                    tid: process.0.id(),
+                    kind: ProcessEventKind::Snapshot {
+                        comm: name.to_owned(),
+                        maps: vec![map],
+                    },
+                });
+            }
+            process
+        });
+        drop(running);
+        kit.binaries.release_deleted(&processes);
+        let closed = ids.iter().map(|&id| kit.binaries.is_closed(id));
+        assert_eq!(closed.collect::<Vec<_>>(), [false, true, false]);
     }
 
     #[test]

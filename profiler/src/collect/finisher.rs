@@ -8,6 +8,7 @@ use crate::{
         walk::{Registers, Target, finish},
     },
     wire::{Sample, StopReason},
+    workers::Owner,
 };
 use aiprof_common::{FLAG_EXACT, PAGE_SHIFT, PAGE_SIZE, Rule};
 use rustc_hash::FxHashMap;
@@ -67,10 +68,12 @@ impl Finisher {
 
     /// Continues the walk of a sample if its stack was sent along. A table that is
     /// lacking is given back, and is wanted from `resident`: to be called again when
-    /// it is there, or with `last`, which ends the walk there.
+    /// it is there, or with `last`, which ends the walk there. `owner`: whose process
+    /// it is.
     pub fn finish(
         &mut self,
         sample: &mut Sample,
+        owner: Owner,
         processes: &ProcessTable,
         binaries: &Binaries,
         resident: &mut Tables,
@@ -99,6 +102,7 @@ impl Finisher {
             processes,
             binaries,
             resident,
+            owner,
             tables: &mut self.tables,
             pages: &pages,
             missing: None,
@@ -123,6 +127,7 @@ struct Live<'a> {
     processes: &'a ProcessTable,
     binaries: &'a Binaries,
     resident: &'a mut Tables,
+    owner: Owner,
     tables: &'a mut Cache,
     pages: &'a Pages,
     /// What it stopped for.
@@ -184,7 +189,7 @@ impl Live<'_> {
         }
         let Some(content) = self.resident.resident(file, page) else {
             // What this stack needs, the next one likely needs in the kernel.
-            self.resident.want(file, page);
+            self.resident.want(file, page, self.owner);
             return None;
         };
         let content: Option<Arc<[u8]>> = Some(content.into());

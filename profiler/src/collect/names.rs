@@ -90,6 +90,15 @@ struct Account {
     until: Option<Instant>,
 }
 
+/// A process that uses a file.
+#[derive(Clone, Copy)]
+struct User {
+    pid: u32,
+    owner: Owner,
+    /// The lowest is best: trusted, nothing against it, jobs of this user hang.
+    rank: u8,
+}
+
 /// Finds names, and keeps those that it has found.
 pub struct NameService {
     files: Pool<Work, Named>,
@@ -366,7 +375,7 @@ impl NameService {
         processes: &ProcessTable,
         binaries: &Binaries,
     ) -> bool {
-        let mut users = users(processes, by_file.keys().copied());
+        let mut users = self.users(processes, by_file.keys().copied());
         let mut taken = true;
         for (file, wanted) in by_file {
             let id = FileId(file);
@@ -374,19 +383,65 @@ impl NameService {
                 continue;
             };
             let Some(open) = binary.open() else { continue };
-            let pid = users.remove(&file).unwrap_or(0);
-            let owner = owner_of(pid);
+            let user = users.remove(&file).flatten();
             let (codes, addresses) = wanted.into_iter().unzip();
             let job = Job::File {
                 path: key.path.clone(),
                 build_id: binary.build_id(),
-                pid: if owner.is_some() { pid } else { 0 },
+                pid: user.map_or(0, |user| user.pid),
                 addresses,
             };
-            let owner = owner.unwrap_or(binary.owner);
+            let owner = user.map_or_else(|| owner_of_file(open), |user| user.owner);
             taken &= self.give(owner, asked(codes, job, Some(Arc::clone(open))));
         }
         taken
+    }
+
+    /// For each of `files` a live process that maps it, where there is one: whose debug
+    /// files are looked for, and on whose account. Where several do, one that can be
+    /// trusted, or else one whose user does not wait: nobody is to make others' names
+    /// take long by mapping their files.
+    fn users(
+        &self,
+        processes: &ProcessTable,
+        files: impl Iterator<Item = u32>,
+    ) -> FxHashMap<u32, Option<User>> {
+        let mut users: FxHashMap<u32, Option<User>> = files.map(|file| (file, None)).collect();
+        let mut open = users.len();
+        for (pid, process) in processes.iter().filter(|(_, p)| p.exited_ns.is_none()) {
+            if open == 0 {
+                break;
+            }
+            let mut own = None;
+            for mapping in &process.space.maps {
+                let Some(user) = users.get_mut(&mapping.file.0) else {
+                    continue;
+                };
+                if user.is_some_and(|user| user.rank == 0) {
+                    continue;
+                }
+                let Some(own) = *own.get_or_insert_with(|| self.user(pid)) else {
+                    break;
+                };
+                if user.is_none_or(|user| own.rank < user.rank) {
+                    *user = Some(own);
+                    open -= usize::from(own.rank == 0);
+                }
+            }
+        }
+        users
+    }
+
+    /// A process that uses files; `None`: it has gone.
+    fn user(&self, pid: u32) -> Option<User> {
+        let owner = owner_of(pid)?;
+        let waits =
+            |account: &Account| account.stuck.load(Ordering::Relaxed) > 0 || account.late > 0;
+        let rank = match owner {
+            owner if owner::is_trusted(owner) => 0,
+            owner => 1 + u8::from(self.accounts.get(&owner).is_some_and(waits)),
+        };
+        Some(User { pid, owner, rank })
     }
 
     fn ask_jit(&mut self, by_process: BTreeMap<u32, Vec<u64>>) -> bool {
@@ -457,24 +512,6 @@ impl NameService {
             self.cgroups.iter().filter_map(path).collect(),
         )
     }
-}
-
-/// A live process that maps each of `files`, where there is one.
-fn users(processes: &ProcessTable, files: impl Iterator<Item = u32>) -> FxHashMap<u32, u32> {
-    let mut users: FxHashMap<u32, u32> = files.map(|file| (file, 0)).collect();
-    let mut missing = users.len();
-    for (pid, process) in processes.iter().filter(|(_, p)| p.exited_ns.is_none()) {
-        if missing == 0 {
-            break;
-        }
-        for mapping in &process.space.maps {
-            if let Some(user) = users.get_mut(&mapping.file.0).filter(|user| **user == 0) {
-                *user = pid;
-                missing -= 1;
-            }
-        }
-    }
-    users
 }
 
 impl Names for NameService {

@@ -5,7 +5,7 @@
 //! parent it borrows from changes or exits. So a storm of short processes costs
 //! next to nothing.
 
-use super::{binaries::Binaries, bpf::Bpf, tables::Tables};
+use super::{binaries::Binaries, bpf::Bpf, reader::Reader, tables::Tables};
 use crate::process::ProcessTable;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -52,6 +52,7 @@ impl Publisher {
         tables: &mut Tables,
         processes: &ProcessTable,
         binaries: &Binaries,
+        reader: &mut Reader,
     ) {
         let changed: Vec<u32> = self
             .dirty
@@ -70,7 +71,8 @@ impl Publisher {
             if self.published.get(&pid) == Some(&now) {
                 continue;
             }
-            let Some(entry) = tables.acquire(&process.space, &processes.files, binaries) else {
+            let (space, owner) = (&process.space, reader.owner(pid));
+            let Some(entry) = tables.acquire(space, owner, &processes.files, binaries) else {
                 // No room: an old entry would be wrong, and room may come.
                 self.withdraw(pid, bpf, tables);
                 self.dirty.insert(pid);

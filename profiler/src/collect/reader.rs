@@ -297,8 +297,8 @@ pub enum Asked {
     File(u32, (u64, u64)),
     /// A process.
     Process(u32),
-    /// Tables of a file.
-    Tables(FileId, Vec<u32>),
+    /// Tables of a file, on somebody's account.
+    Tables(FileId, Owner, Vec<u32>),
 }
 
 /// How much the main thread may wait: what is saved up, and gains a part of the time.
@@ -386,6 +386,7 @@ impl Reader {
         let limits = PoolLimits {
             threads: THREADS,
             patience: PATIENCE,
+            at_once: 1,
             ..PoolLimits::default()
         };
         let pool = Pool::of_workers("aiprof-read", limits, || {
@@ -452,7 +453,7 @@ impl Reader {
         file: Arc<OpenFile>,
         pages: Vec<u32>,
     ) -> bool {
-        let asked = Asked::Tables(id, pages.clone());
+        let asked = Asked::Tables(id, owner, pages.clone());
         let job = Job::Tables {
             number: file.number,
             path: path.to_owned(),
@@ -576,11 +577,11 @@ fn run(remote: &Client, here: &mut Option<Opened>, errand: Errand) -> Option<Ans
             return None;
         }
     };
-    Some(answer(job, id, reply, fds))
+    answer(job, id, reply, fds)
 }
 
-/// What a reply says, with the files that came with it.
-fn answer(job: Job, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Answer {
+/// What a reply says, with the files that came with it; `None`: not what was asked.
+fn answer(job: Job, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Option<Answer> {
     let mut fds = fds.into_iter();
     let mut found = |behind: Behind| match behind {
         Behind::Opened {
@@ -602,7 +603,7 @@ fn answer(job: Job, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Answer {
         Behind::Replaced => Found::Failed(OpenError::Replaced),
         Behind::Failed(text) => Found::Failed(io::Error::other(text).into()),
     };
-    match (reply, job) {
+    Some(match (reply, job) {
         (Reply::File(behind), Job::File { pid, map }) => Answer::File {
             pid,
             map,
@@ -626,12 +627,8 @@ fn answer(job: Job, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Answer {
         }
         (Reply::Tables(pages), _) => Answer::Tables { id, pages },
         // No reader replies so.
-        (_, job) => Answer::Late(match job {
-            Job::File { pid, map } => Asked::File(pid, (map.file.device, map.file.inode)),
-            Job::Process { pid, .. } => Asked::Process(pid),
-            Job::Tables { pages, .. } => Asked::Tables(id, pages),
-        }),
-    }
+        _ => return None,
+    })
 }
 
 /// What a process of readers does: answers jobs until the line is closed.

@@ -607,6 +607,7 @@ impl Session {
             let processes = &self.processes;
             self.binaries
                 .keep_processes(|pid| processes.get(pid).is_some());
+            self.binaries.release_deleted(processes);
             self.tables.forget_unused(false);
             self.follow_headless();
             if let Some((probes, _)) = &mut self.probes {

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     process::{FileId, FileTable, Mapping, Region, Space},
     unwind::address_of,
+    workers::Owner,
 };
 use aiprof_common::{
     DirHeader, MAP_ANON, MAP_FILE, MAP_UPROBES, MAP_VSYSCALL, MAX_MAPPINGS, MapEntry,
@@ -31,6 +32,8 @@ use std::mem::{offset_of, size_of};
 const EAGER_PAGES: u32 = 128;
 /// Pages loaded on either side of one that was missed, while there is room.
 const NEIGHBOURS: u32 = 8;
+/// Most users on whose accounts a page is read at a time.
+const MAX_ASKING: usize = 8;
 /// Use of the pool, in percent, from which on the tables of files that no
 /// process maps any more are dropped. Below, they wait for the next process.
 const FORGET_ABOVE: usize = 60;
@@ -62,6 +65,14 @@ enum Wish {
     Ahead,
 }
 
+/// A page that was asked for.
+struct Ask {
+    wish: Wish,
+    /// On whose accounts: what waits behind the files of one must not make others
+    /// wait.
+    owners: Vec<Owner>,
+}
+
 struct List {
     block: Block,
     users: u32,
@@ -75,8 +86,8 @@ pub struct Tables {
     directories: FxHashMap<PoolRef, FileId>,
     lists: FxHashMap<u64, List>,
     pages: FxHashMap<TableDigest, SharedPage>,
-    wanted: Vec<(FileId, u32)>,
-    asked: FxHashMap<(FileId, u32), Wish>,
+    wanted: Vec<(FileId, Owner, u32)>,
+    asked: FxHashMap<(FileId, u32), Ask>,
     /// Pages evicted.
     pub evicted: u64,
     /// Blocks for which there was no room.
@@ -102,11 +113,12 @@ impl Tables {
         }
     }
 
-    /// The mapping list of an address space, made if it is new; counts a user.
-    /// `None`: no room for it.
+    /// The mapping list of an address space, made if it is new; counts a user. Its
+    /// tables are read on the account of `owner`. `None`: no room for it.
     pub fn acquire(
         &mut self,
         space: &Space,
+        owner: Owner,
         files: &FileTable,
         binaries: &Binaries,
     ) -> Option<ProcEntry> {
@@ -118,7 +130,7 @@ impl Tables {
         let maps = space.maps.get(..MAX_MAPPINGS).unwrap_or(&space.maps);
         let entries: Vec<MapEntry> = maps
             .iter()
-            .map(|m| self.entry(m, files, binaries))
+            .map(|m| self.entry(m, owner, files, binaries))
             .collect();
         let content = list_content(maps, &entries);
         let Some(block) = self.pool.store(&content) else {
@@ -161,7 +173,13 @@ impl Tables {
         }
     }
 
-    fn entry(&mut self, map: &Mapping, files: &FileTable, binaries: &Binaries) -> MapEntry {
+    fn entry(
+        &mut self,
+        map: &Mapping,
+        owner: Owner,
+        files: &FileTable,
+        binaries: &Binaries,
+    ) -> MapEntry {
         let region = files.key(map.file).map_or(Region::Anonymous, Region::of);
         let kind = match region {
             Region::File | Region::Vdso => MAP_FILE,
@@ -178,7 +196,7 @@ impl Tables {
             pad: 0,
         };
         if kind == MAP_FILE
-            && let Some((dir, bias)) = self.file(map, binaries)
+            && let Some((dir, bias)) = self.file(map, owner, binaries)
         {
             entry.dir = dir.reference;
             entry.dir_owner = self.pool.owner(dir);
@@ -188,13 +206,13 @@ impl Tables {
     }
 
     /// The directory of a mapping's file and the mapping's bias.
-    fn file(&mut self, map: &Mapping, binaries: &Binaries) -> Option<(Block, u64)> {
+    fn file(&mut self, map: &Mapping, owner: Owner, binaries: &Binaries) -> Option<(Block, u64)> {
         if !self.files.contains_key(&map.file) {
             // Not remembered where there was no room, or the file is not open: the
             // next list tries again.
             let tables = self.new_file(map.file, binaries)?;
             self.files.insert(map.file, tables);
-            self.load_eagerly(map.file);
+            self.load_eagerly(map.file, owner);
         }
         let tables = self.files.get(&map.file)?.as_ref()?;
         let text = &binaries.get(map.file)?.text;
@@ -232,7 +250,7 @@ impl Tables {
         }))
     }
 
-    fn load_eagerly(&mut self, id: FileId) {
+    fn load_eagerly(&mut self, id: FileId, owner: Owner) {
         let Some(Some(tables)) = self.files.get(&id) else {
             return;
         };
@@ -240,7 +258,7 @@ impl Tables {
             return;
         }
         for page in 0..tables.n_pages {
-            self.load(id, page, Wish::Ahead);
+            self.load(id, page, Wish::Ahead, owner);
         }
     }
 
@@ -250,66 +268,76 @@ impl Tables {
         used * 100 > all * EAGER_LIMIT
     }
 
-    /// Answers a miss that a sample reported: wants the page and its
-    /// neighbours, which likely run soon.
-    pub fn miss(&mut self, dir: PoolRef, page: u32) {
+    /// Answers a miss that a sample of somebody's process reported: wants the page and
+    /// its neighbours, which likely run soon.
+    pub fn miss(&mut self, dir: PoolRef, page: u32, owner: Owner) {
         let Some(&id) = self.directories.get(&dir) else {
             return;
         };
-        self.load(id, page, Wish::Missed);
+        self.load(id, page, Wish::Missed, owner);
         if self.is_filled() {
             return;
         }
         for distance in 1..=NEIGHBOURS {
-            self.load(id, page.wrapping_add(distance), Wish::Ahead);
-            self.load(id, page.wrapping_sub(distance), Wish::Ahead);
+            self.load(id, page.wrapping_add(distance), Wish::Ahead, owner);
+            self.load(id, page.wrapping_sub(distance), Wish::Ahead, owner);
         }
     }
 
     /// Makes a page of a mapped file resident, as after a miss.
-    pub fn want(&mut self, id: FileId, page: u32) {
+    pub fn want(&mut self, id: FileId, page: u32, owner: Owner) {
         if let Some(Some(tables)) = self.files.get(&id) {
-            self.miss(tables.dir.reference, page);
+            self.miss(tables.dir.reference, page, owner);
         }
     }
 
-    fn load(&mut self, id: FileId, page: u32, wish: Wish) {
+    fn load(&mut self, id: FileId, page: u32, wish: Wish, owner: Owner) {
         let Some(Some(tables)) = self.files.get(&id) else {
             return;
         };
         if page >= tables.n_pages || tables.pages.contains_key(&page) {
             return;
         }
-        let asked = self.asked.insert((id, page), wish);
-        match asked {
-            None => self.wanted.push((id, page)),
-            Some(Wish::Missed) => {
-                self.asked.insert((id, page), Wish::Missed);
-            }
-            Some(Wish::Ahead) => {}
+        let owners = Vec::new();
+        let ask = self.asked.entry((id, page)).or_insert(Ask { wish, owners });
+        if wish == Wish::Missed {
+            ask.wish = wish;
+        }
+        if ask.owners.len() < MAX_ASKING && !ask.owners.contains(&owner) {
+            ask.owners.push(owner);
+            self.wanted.push((id, owner, page));
         }
     }
 
-    /// The pages that are to be read, by file.
-    pub fn take_wanted(&mut self) -> Vec<(FileId, Vec<u32>)> {
+    /// The pages that are to be read, by file and on whose account.
+    pub fn take_wanted(&mut self) -> Vec<(FileId, Owner, Vec<u32>)> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.sort_unstable();
-        let files = wanted.chunk_by(|a, b| a.0 == b.0);
+        let files = wanted.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1));
         files
-            .filter_map(|pages| Some((pages.first()?.0, pages.iter().map(|p| p.1).collect())))
+            .filter_map(|pages| {
+                let &(id, owner, _) = pages.first()?;
+                Some((id, owner, pages.iter().map(|p| p.2).collect()))
+            })
             .collect()
     }
 
-    /// Pages that could not be read: the next sample that misses them asks again.
-    pub fn unread(&mut self, id: FileId, pages: &[u32]) {
+    /// Pages that could not be read on somebody's account: the next sample that
+    /// misses them asks again.
+    pub fn unread(&mut self, id: FileId, owner: Owner, pages: &[u32]) {
         for &page in pages {
-            self.asked.remove(&(id, page));
+            if let Some(ask) = self.asked.get_mut(&(id, page)) {
+                ask.owners.retain(|other| *other != owner);
+                if ask.owners.is_empty() {
+                    self.asked.remove(&(id, page));
+                }
+            }
         }
     }
 
     /// Loads a page that was read.
     pub fn store(&mut self, id: FileId, page: u32, table: &Table) {
-        let wish = self.asked.remove(&(id, page));
+        let wish = self.asked.remove(&(id, page)).map(|ask| ask.wish);
         let is_filled = self.is_filled();
         let Some(Some(tables)) = self.files.get_mut(&id) else {
             return;

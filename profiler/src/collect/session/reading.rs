@@ -98,6 +98,7 @@ impl Session {
             &mut self.tables,
             &self.processes,
             &self.binaries,
+            &mut self.reader,
         );
         self.read_tables();
     }
@@ -144,7 +145,8 @@ impl Session {
 
     fn foresee_sample(&mut self, sample: &Sample) {
         if sample.stop == StopReason::PageAbsent {
-            self.tables.miss(sample.miss_dir, sample.miss_page);
+            let owner = self.reader.owner(sample.thread.pid);
+            self.tables.miss(sample.miss_dir, sample.miss_page, owner);
         }
         if !sample.user.is_empty() {
             self.ask_process(sample.thread.pid, sample.thread.tid);
@@ -243,8 +245,10 @@ impl Session {
     /// Finishes the stack of a sample, waiting a little for tables that it lacks.
     pub(super) fn finish_walk(&mut self, sample: &mut Sample) {
         let mut last = false;
+        let owner = self.reader.owner(sample.thread.pid);
         while let Some(missing) = self.finisher.finish(
             sample,
+            owner,
             &self.processes,
             &self.binaries,
             &mut self.tables,
@@ -252,10 +256,7 @@ impl Session {
         ) {
             self.read_tables();
             self.reading.lacking = Some(missing);
-            let owner = self.binaries.get(missing.file).map(|binary| binary.owner);
-            self.until(owner.unwrap_or_default(), |session| {
-                session.reading.lacking.is_none()
-            });
+            self.until(owner, |session| session.reading.lacking.is_none());
             last = self.reading.lacking.take().is_some();
         }
     }
@@ -320,7 +321,9 @@ impl Session {
                     self.reading.asked.remove(&pid);
                     self.reading.late.remove(&pid);
                 }
-                Answer::Late(Asked::Tables(id, pages)) => self.tables.unread(id, &pages),
+                Answer::Late(Asked::Tables(id, owner, pages)) => {
+                    self.tables.unread(id, owner, &pages);
+                }
             }
         }
     }
@@ -337,23 +340,18 @@ impl Session {
 
     /// Asks for the tables that are wanted.
     fn read_tables(&mut self) {
-        for (id, pages) in self.tables.take_wanted() {
-            let owner = self.binaries.get(id).map(|binary| binary.owner);
+        for (id, owner, pages) in self.tables.take_wanted() {
             let key = self.processes.files.key(id);
             let path = key.map_or("", |key| key.path.as_str());
-            let taken = match (owner, self.binaries.opened(id)) {
-                (Some(owner), Some(file)) => {
-                    let wanted = pages.clone();
-                    self.reader.ask_tables(owner, (id, path), file, wanted)
-                }
-                (Some(_), None) => {
-                    self.reopen(id);
-                    false
-                }
-                (None, _) => false,
-            };
+            let file = self.binaries.opened(id);
+            let taken = file.is_some_and(|file| {
+                let wanted = pages.clone();
+                self.reader.ask_tables(owner, (id, path), file, wanted)
+            });
             if !taken {
-                self.tables.unread(id, &pages);
+                // Does nothing unless it was closed.
+                self.reopen(id);
+                self.tables.unread(id, owner, &pages);
             }
         }
     }
