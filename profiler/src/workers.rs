@@ -301,6 +301,13 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
         state.waiting() + state.working()
     }
 
+    /// Drops the jobs of such owners that wait, without an answer.
+    pub fn forget(&self, which: impl Fn(Owner) -> bool) {
+        let mut state = self.shared.lock();
+        state.queues.retain(|&owner, _| !which(owner));
+        state.turns.retain(|&owner| !which(owner));
+    }
+
     /// Jobs that are stuck now.
     pub fn stuck(&self) -> usize {
         self.shared.lock().stuck_in_all

@@ -145,7 +145,14 @@ impl Witness {
     /// # Errors
     /// When it cannot be built or started.
     pub fn start(yard: &Yard) -> anyhow::Result<Self> {
-        let path = yard.build("frames.c", "witness", &["-g"])?;
+        Self::of(&yard.build("frames.c", "witness", &["-g"])?)
+    }
+
+    /// Starts one that was built before, from `frames.c`.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn of(path: &Path) -> anyhow::Result<Self> {
         let mut child = Child::start(
             Command::new(path)
                 .arg("600")
@@ -167,6 +174,14 @@ impl Witness {
     /// # Errors
     /// Says what is wrong.
     pub fn check(&self, folded: &Folded, least: u64) -> anyhow::Result<()> {
+        self.check_share(folded, least, chain::GOAL)
+    }
+
+    /// [`Self::check`] with another share than [`chain::GOAL`].
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn check_share(&self, folded: &Folded, least: u64, goal: f64) -> anyhow::Result<()> {
         const CHAIN: [&str; 7] = [
             "main",
             "with_realigned_entry",
@@ -177,10 +192,11 @@ impl Witness {
             "spin",
         ];
         // Below the chain are calls of the clock, and inlined burn().
-        chain::check(
+        chain::check_share(
             "the witness's stacks",
             &folded.of_pid(self.pid()),
             least,
+            goal,
             |line| {
                 let stack = chain::from_entry(line, "main").unwrap_or_default();
                 let n = stack.len().min(CHAIN.len());

@@ -16,6 +16,9 @@
  *   hang-lookup, hang-getattr, hang-open, hang-read
  *                  no answer to that request, ever
  *   slow-N         every answer after N milliseconds
+ *   root-DIR       the file, as root's: it is served at DIR first, where fusermount3
+ *                  mounts it outside of these namespaces; a server may name any
+ *                  owner there
  * SIGUSR1 to the server makes it answer nobody any more.
  *
  * It prints "server PID" and "ready", and exits with 77 where the machine does
@@ -34,6 +37,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -43,6 +47,8 @@
 
 static volatile sig_atomic_t silent;
 static const char *mode;
+/* Where fusermount3 mounts, if it does. */
+static const char *outside;
 static int served;
 static pid_t session;
 
@@ -118,8 +124,8 @@ static struct fuse_attr attributes(uint64_t node)
 		.ino = node,
 		.mode = node == FUSE_ROOT_ID ? S_IFDIR | 0755 : S_IFREG | 0755,
 		.nlink = 1,
-		.uid = getuid(),
-		.gid = getgid(),
+		.uid = outside ? 0 : getuid(),
+		.gid = outside ? 0 : getgid(),
 		.blksize = 4096,
 	};
 	if (node != FUSE_ROOT_ID) {
@@ -225,6 +231,57 @@ static void own_namespaces(void)
 	need(!mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL), "private mounts");
 }
 
+/* Mounts as users may outside of namespaces of their own; the way to the kernel. */
+static int mount_outside(void)
+{
+	int pair[2];
+	need(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair), "socketpair");
+	pid_t helper = fork();
+	need(helper >= 0, "fork");
+	if (!helper) {
+		char number[16];
+		snprintf(number, sizeof number, "%d", pair[0]);
+		setenv("_FUSE_COMMFD", number, 1);
+		close(pair[1]);
+		execlp("fusermount3", "fusermount3", "-o", "fsname=hang_fs", "--", outside, NULL);
+		_exit(1);
+	}
+	close(pair[0]);
+	char byte, space[CMSG_SPACE(sizeof(int))];
+	struct iovec data = { &byte, 1 };
+	struct msghdr message = {
+		.msg_iov = &data,
+		.msg_iovlen = 1,
+		.msg_control = space,
+		.msg_controllen = sizeof space,
+	};
+	need(recvmsg(pair[1], &message, MSG_CMSG_CLOEXEC) > 0, "fusermount3");
+	struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+	need(control != NULL, "fusermount3");
+	int fd;
+	memcpy(&fd, CMSG_DATA(control), sizeof fd);
+	return fd;
+}
+
+/* Makes a directory and those above it, in a file system of our own where one that
+ * is there may not be changed. */
+static void make(const char *path)
+{
+	char above[4096];
+	struct stat st;
+	if (!stat(path, &st))
+		return;
+	snprintf(above, sizeof above, "%s", path);
+	char *slash = strrchr(above, '/');
+	need(slash && slash != above, path);
+	*slash = 0;
+	make(above);
+	if (mkdir(path, 0755)) {
+		need(!mount("none", above, "tmpfs", 0, "mode=755"), above);
+		need(!mkdir(path, 0755), path);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 4) {
@@ -238,21 +295,27 @@ int main(int argc, char **argv)
 	if (setsid() < 0 && getsid(0) != getpid())
 		need(0, "setsid");
 	session = getsid(0);
+	if (!strncmp(mode, "root-", 5))
+		outside = mode + 5;
+	int fd = outside ? mount_outside() : -1;
 	own_namespaces();
-	int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+	if (!outside)
+		fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
 	need(fd >= 0, "/dev/fuse");
+	make(point);
 	need(!mount("none", point, "tmpfs", 0, "mode=755"), "tmpfs");
 	need(!chdir(point) && !mkdir("fuse", 0755) && !mkdir("empty", 0755), point);
-	char options[128];
+	char options[4096];
 	snprintf(options, sizeof options, "fd=%d,rootmode=40755,user_id=%u,group_id=%u,allow_other",
 		 fd, getuid(), getgid());
-	need(!mount("hang_fs", "fuse", "fuse", MS_NODEV, options), "fuse");
+	need(outside || !mount("hang_fs", "fuse", "fuse", MS_NODEV, options), "fuse");
 	pid_t server = fork();
 	need(server >= 0, "fork");
 	if (!server)
 		serve(fd);
 	close(fd);
-	need(!mount("hang_fs", point, "overlay", MS_NODEV, "lowerdir=fuse:empty"), "overlay");
+	snprintf(options, sizeof options, "lowerdir=%s:empty", outside ? outside : "fuse");
+	need(!mount("hang_fs", point, "overlay", MS_NODEV, options), "overlay");
 	need(!chdir("/"), "/");
 	printf("server %d\nready\n", (int)server);
 	fflush(stdout);

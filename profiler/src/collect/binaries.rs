@@ -83,6 +83,17 @@ impl Binary {
     }
 }
 
+/// What mappings of more files than a user may have are of.
+fn too_many_files() -> FileKey {
+    FileKey {
+        path: "[too many files]".to_owned(),
+        build_id: None,
+        device: 0,
+        inode: 0,
+        version: 0,
+    }
+}
+
 /// What the kernel shows of a mapped file: device and inode number.
 type Place = (u64, u64);
 
@@ -197,7 +208,8 @@ impl Binaries {
 
     /// Gives the mapping the key of its file, which is that of all mappings of the
     /// same content. What is not known by now gets a key of its own.
-    pub fn identify(&mut self, pid: u32, map: &mut MapEvent, files: &mut FileTable) {
+    /// Beyond what its owner may have of files, all is one.
+    pub fn identify(&mut self, pid: u32, owner: Owner, map: &mut MapEvent, files: &mut FileTable) {
         match Region::of(&map.file) {
             Region::File => {}
             Region::Vdso => {
@@ -212,7 +224,12 @@ impl Binaries {
         let place = place_of(&map.file);
         if let Some(key) = self.known(pid, map) {
             map.file = key.clone();
+        } else if self.has_too_many(owner) {
+            self.refused += 1;
+            map.file = too_many_files();
+            return;
         } else {
+            *self.of_owner.entry(owner).or_default() += 1;
             let number = self.number();
             map.file.version = number;
             map.file.build_id = None;
@@ -223,6 +240,16 @@ impl Binaries {
         }
         let id = files.intern(&map.file);
         self.ids.insert(id, map.file.version);
+    }
+
+    /// Whether a user has all the files that one may have.
+    fn has_too_many(&self, owner: Owner) -> bool {
+        if owner == Owner::ROOT {
+            return false;
+        }
+        let own = self.of_owner.get(&owner).copied().unwrap_or(0);
+        // The rest is root's.
+        own >= MAX_OF_OWNER || self.contents.len() >= MAX_CONTENTS / 4 * 3
     }
 
     fn vdso(&mut self, id: FileId) {
@@ -363,12 +390,11 @@ impl Binaries {
         reader: &mut Reader,
     ) -> Option<FileKey> {
         let owner = reader.owner(pid);
-        let own = self.of_owner.entry(owner).or_default();
-        if self.contents.len() >= MAX_CONTENTS || owner != Owner::ROOT && *own >= MAX_OF_OWNER {
+        if self.contents.len() >= MAX_CONTENTS || self.has_too_many(owner) {
             self.refused += 1;
             return None;
         }
-        *own += 1;
+        *self.of_owner.entry(owner).or_default() += 1;
         let key = FileKey {
             build_id: file.facts.build_id,
             version: number,
@@ -648,7 +674,8 @@ mod tests {
             let pid = process.0.id();
             self.binaries.foresee(pid, &map, &mut self.reader);
             self.read();
-            self.binaries.identify(pid, &mut map, &mut self.files);
+            self.binaries
+                .identify(pid, Owner::ROOT, &mut map, &mut self.files);
             self.files.intern(&map.file)
         }
 
@@ -747,9 +774,11 @@ mod tests {
             let pid = process.0.id();
             kit.binaries.foresee(pid, &map, &mut kit.reader);
             kit.read();
-            kit.binaries.identify(pid, &mut map, &mut kit.files);
+            kit.binaries
+                .identify(pid, Owner::ROOT, &mut map, &mut kit.files);
             let again = map.file.clone();
-            kit.binaries.identify(pid, &mut map, &mut kit.files);
+            kit.binaries
+                .identify(pid, Owner::ROOT, &mut map, &mut kit.files);
             assert_eq!(map.file, again);
             kit.files.intern(&map.file)
         });
@@ -769,7 +798,8 @@ mod tests {
         let (mut map, pid) = (process.mapping("tool"), process.0.id());
         let asked = map.clone();
         kit.binaries.foresee(pid, &map, &mut kit.reader);
-        kit.binaries.identify(pid, &mut map, &mut kit.files);
+        kit.binaries
+            .identify(pid, Owner::ROOT, &mut map, &mut kit.files);
         let id = kit.files.intern(&map.file);
         assert!(kit.binaries.get(id).is_none());
         let mut bound = Vec::new();
@@ -798,7 +828,8 @@ mod tests {
         let (mut map, pid) = (process.mapping("tool"), process.0.id());
         let place = place_of(&map.file);
         kit.binaries.late(pid, place);
-        kit.binaries.identify(pid, &mut map, &mut kit.files);
+        kit.binaries
+            .identify(pid, Owner::ROOT, &mut map, &mut kit.files);
         let id = kit.files.intern(&map.file);
         assert!(kit.binaries.get(id).is_none());
         assert!(kit.binaries.take_late().contains(&(pid, place)));
@@ -828,7 +859,7 @@ mod tests {
             ids.push(kit.file(&process, name));
             let mut map = process.mapping(name);
             kit.binaries
-                .identify(process.0.id(), &mut map, &mut processes.files);
+                .identify(process.0.id(), Owner::ROOT, &mut map, &mut processes.files);
             fs::remove_file(&path).unwrap();
             // The first stays mapped, as far as the recording knows.
             if name == "one" {

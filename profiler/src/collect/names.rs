@@ -35,12 +35,15 @@ use std::{
 const MAX_KEPT: usize = 1 << 18;
 /// Longest wait for names at the end of a window, for work that goes on.
 const SETTLE: Duration = Duration::from_secs(20);
-/// How long a job may hang then, the first time and later in the same window.
+/// How long a job may hang then, the first time and later in the same window; and how
+/// long users are waited for who are neither root nor the caller.
 const HANGS: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(150)];
 /// How long a user waits after two jobs that took too long.
 const PENALTY: Duration = Duration::from_secs(30);
 /// Processes of a user that may hang.
 const MAX_STUCK: usize = 2;
+/// Most processes known to have ended in a window.
+const MAX_ENDED: usize = 1 << 20;
 /// Most users accounts are kept of.
 const MAX_ACCOUNTS: usize = 4096;
 /// Threads that wait for processes which name; beyond the patience of those, only
@@ -51,7 +54,7 @@ const LIMITS: PoolLimits = PoolLimits {
     queue: 256,
     stuck_of_owner: 2,
     stuck: 16,
-    at_once: usize::MAX,
+    at_once: 1,
 };
 
 /// Names, text segments by file, control group paths by id.
@@ -77,6 +80,36 @@ struct Asked {
     owner: Owner,
     /// For the kernel: none.
     work: Option<Work>,
+}
+
+/// Processes that have ended since the window began. Their numbers may be others' by
+/// now, who must not name what those ran.
+#[derive(Debug, Default)]
+pub struct EndedProcesses {
+    pids: FxHashSet<u32>,
+    /// Too many to be told apart.
+    overflown: bool,
+}
+
+impl EndedProcesses {
+    /// A process has ended.
+    pub fn add(&mut self, pid: u32) {
+        if self.pids.len() < MAX_ENDED {
+            self.pids.insert(pid);
+        } else {
+            self.overflown = true;
+        }
+    }
+
+    /// Whether the process of this number is not the one it was, or may not be.
+    fn has(&self, pid: u32) -> bool {
+        self.overflown || self.pids.contains(&pid)
+    }
+
+    /// A window ends.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
 }
 
 /// What a user's jobs have cost so far.
@@ -167,6 +200,7 @@ impl NameService {
         codes: &[Code],
         processes: &ProcessTable,
         binaries: &Binaries,
+        ended: &EndedProcesses,
     ) -> bool {
         self.collect();
         let mut by_file: BTreeMap<u32, Vec<(Code, u64)>> = BTreeMap::new();
@@ -192,8 +226,11 @@ impl NameService {
                     by_file.entry(file).or_default().push((code, address));
                 }
                 Code::Kernel { address } => kernel.push(address),
-                Code::Jit { pid, address } => by_process.entry(pid).or_default().push(address),
-                Code::Special(_)
+                Code::Jit { pid, address } if !ended.has(pid) => {
+                    by_process.entry(pid).or_default().push(address);
+                }
+                Code::Jit { .. }
+                | Code::Special(_)
                 | Code::Cut(_)
                 | Code::Function { .. }
                 | Code::Device
@@ -207,16 +244,20 @@ impl NameService {
     }
 
     /// Waits until everything asked for is answered: as long as work goes on, but
-    /// only briefly for what hangs.
+    /// only briefly for what hangs, and for what is of users who could make it last.
     pub fn settle(&mut self) {
-        let end = Instant::now() + SETTLE;
-        self.patience.set(HANGS[usize::from(self.hung)]);
-        while !self.asked.is_empty() && Instant::now() < end {
+        let begun = Instant::now();
+        let patience = HANGS[usize::from(self.hung)];
+        self.patience.set(patience);
+        while !self.asked.is_empty() && begun.elapsed() < SETTLE {
             let before = self.late.len();
             self.collect();
             if self.late.len() > before {
                 self.hung = true;
                 self.patience.set(HANGS[1]);
+            }
+            if begun.elapsed() > patience {
+                self.leave_users_waiting();
             }
             let soon = Instant::now() + Duration::from_millis(10);
             match self.files.pending() {
@@ -226,6 +267,24 @@ impl NameService {
         }
         self.patience.set(Patience::USUAL);
         for (_, asked) in std::mem::take(&mut self.asked) {
+            self.give_up(&asked);
+        }
+    }
+
+    /// Gives up what is asked for on the accounts of users who are not waited for.
+    fn leave_users_waiting(&mut self) {
+        let is_of_user = |asked: &Asked| !is_waited_for(asked.owner);
+        let left: Vec<_> = self
+            .asked
+            .extract_if(|_, asked| is_of_user(asked))
+            .map(|(_, asked)| asked)
+            .collect();
+        if left.is_empty() {
+            return;
+        }
+        self.hung = true;
+        self.files.forget(|owner| !is_waited_for(owner));
+        for asked in left {
             self.give_up(&asked);
         }
     }
@@ -457,10 +516,11 @@ impl NameService {
     }
 
     /// Asks again for JIT codes that no perf map named yet: it may have grown.
-    pub fn retry_jit(&mut self, codes: &[Code]) {
+    pub fn retry_jit(&mut self, codes: &[Code], ended: &EndedProcesses) {
         let mut jit: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for code in codes {
             if let Code::Jit { pid, address } = *code
+                && !ended.has(pid)
                 && !self.names.contains_key(code)
                 && !self.open.contains(code)
             {
@@ -564,6 +624,14 @@ fn too_long(job: &Job) -> SymFrame {
         kind: FrameKind::Unknown,
         source: None,
     }
+}
+
+/// Whose names are worth a long wait at the end: root's here and in containers, those
+/// of the caller, and of who became root by sudo.
+fn is_waited_for(owner: Owner) -> bool {
+    owner.uid == 0
+        || owner::is_trusted(owner)
+        || privileges::sudo_caller().is_some_and(|(uid, _)| uid == owner.uid)
 }
 
 /// On whose account a process is; `None`: it has gone.

@@ -23,6 +23,7 @@ use crate::{
     workers::{Outcome, Owner, Pool, PoolLimits, Refused, Ticket, Worker},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
+use rustix::fs::StatxFlags;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -645,7 +646,7 @@ pub fn serve(line: &Line) {
 /// Files whose tables were asked for lately, by the number of their content.
 #[derive(Default)]
 struct Opened {
-    files: Vec<(u64, Option<NamedUnwind>)>,
+    files: Vec<(u64, Option<(NamedUnwind, Shared)>)>,
 }
 
 /// Most files that a reader remembers.
@@ -678,6 +679,9 @@ impl Opened {
                 path,
                 pages,
             } => {
+                // A deleted file that stays open keeps its space.
+                self.files
+                    .retain(|(_, file)| file.as_ref().is_some_and(is_linked));
                 let unwind = self.unwind(*number, path, fds);
                 let built = |&page: &u32| (page, build(unwind, page));
                 Reply::Tables(pages.iter().map(built).collect())
@@ -690,21 +694,28 @@ impl Opened {
     fn unwind(&mut self, number: u64, path: &str, fds: Vec<OwnedFd>) -> Option<&NamedUnwind> {
         let known = self.files.iter().position(|(n, _)| *n == number);
         // The one asked for last is the last.
-        let (_, unwind) = match known.filter(|_| number != 0) {
+        let (_, opened) = match known.filter(|_| number != 0) {
             Some(at) => self.files.remove(at),
             None => {
                 let place = fds.into_iter().next();
                 let file = place.and_then(|place| others::reopen(place).ok());
                 let file = file.map(|file| Shared(Arc::new(file)));
-                (number, file.and_then(|file| open_unwind(&file, path)))
+                let opened = file.and_then(|file| Some((open_unwind(&file, path)?, file)));
+                (number, opened)
             }
         };
         if self.files.len() >= MAX_REMEMBERED {
             self.files.remove(0);
         }
-        self.files.push((number, unwind));
-        self.files.last()?.1.as_ref()
+        self.files.push((number, opened));
+        self.files.last()?.1.as_ref().map(|(unwind, _)| unwind)
     }
+}
+
+/// Whether a file still has a name.
+fn is_linked((_, file): &(NamedUnwind, Shared)) -> bool {
+    let found = others::cached(&*file.0, StatxFlags::NLINK);
+    found.is_ok_and(|found| found.stx_nlink > 0)
 }
 
 /// Finds the file of a mapping; one that is opened is added to `opened`.

@@ -32,6 +32,12 @@ use std::mem::{offset_of, size_of};
 const EAGER_PAGES: u32 = 128;
 /// Pages loaded on either side of one that was missed, while there is room.
 const NEIGHBOURS: u32 = 8;
+/// Part of the pool, in percent, that the mapping lists of one user other than root
+/// may fill, and those of all such users.
+const LISTS_OF_OWNER: usize = 25;
+const LISTS: usize = 50;
+/// Bytes of a mapping in a list: its start, and its entry.
+const LIST_ENTRY_BYTES: usize = 8 + size_of::<MapEntry>();
 /// Most users on whose accounts a page is read at a time.
 const MAX_ASKING: usize = 8;
 /// Use of the pool, in percent, from which on the tables of files that no
@@ -75,6 +81,8 @@ struct Ask {
 
 struct List {
     block: Block,
+    owner: Owner,
+    bytes: usize,
     users: u32,
     files: Vec<FileId>,
 }
@@ -85,6 +93,7 @@ pub struct Tables {
     files: FxHashMap<FileId, Option<FileTables>>,
     directories: FxHashMap<PoolRef, FileId>,
     lists: FxHashMap<u64, List>,
+    list_bytes: FxHashMap<Owner, usize>,
     pages: FxHashMap<TableDigest, SharedPage>,
     wanted: Vec<(FileId, Owner, u32)>,
     asked: FxHashMap<(FileId, u32), Ask>,
@@ -104,6 +113,7 @@ impl Tables {
             files: FxHashMap::default(),
             directories: FxHashMap::default(),
             lists: FxHashMap::default(),
+            list_bytes: FxHashMap::default(),
             pages: FxHashMap::default(),
             wanted: Vec::new(),
             asked: FxHashMap::default(),
@@ -128,6 +138,11 @@ impl Tables {
             return Some(self.proc_entry(space, block));
         }
         let maps = space.maps.get(..MAX_MAPPINGS).unwrap_or(&space.maps);
+        let bytes = size_of::<MapListHeader>() + maps.len() * LIST_ENTRY_BYTES;
+        if !self.may_have(owner, bytes) {
+            self.refused += 1;
+            return None;
+        }
         let entries: Vec<MapEntry> = maps
             .iter()
             .map(|m| self.entry(m, owner, files, binaries))
@@ -140,15 +155,32 @@ impl Tables {
         let mut used: Vec<FileId> = maps.iter().map(|m| m.file).collect();
         used.sort_unstable();
         used.dedup();
+        *self.list_bytes.entry(owner).or_default() += bytes;
         self.lists.insert(
             space.version,
             List {
                 block,
+                owner,
+                bytes,
                 users: 1,
                 files: used,
             },
         );
         Some(self.proc_entry(space, block))
+    }
+
+    /// Whether there is room in the pool for so much more of a user's lists: processes
+    /// with thousands of mappings must leave the others theirs. What has no list is
+    /// unwound from copies of its stack.
+    fn may_have(&self, owner: Owner, bytes: usize) -> bool {
+        if owner == Owner::ROOT {
+            return true;
+        }
+        let (_, all) = self.pool.usage();
+        let own = self.list_bytes.get(&owner).copied().unwrap_or(0);
+        let of_others = self.list_bytes.iter().filter(|(o, _)| **o != Owner::ROOT);
+        let of_users: usize = of_others.map(|(_, bytes)| bytes).sum();
+        (own + bytes) * 100 <= all * LISTS_OF_OWNER && (of_users + bytes) * 100 <= all * LISTS
     }
 
     fn proc_entry(&self, space: &Space, block: Block) -> ProcEntry {
@@ -170,6 +202,12 @@ impl Tables {
             && let Some(list) = self.lists.remove(&version)
         {
             self.pool.release(list.block);
+            if let Some(bytes) = self.list_bytes.get_mut(&list.owner) {
+                *bytes = bytes.saturating_sub(list.bytes);
+                if *bytes == 0 {
+                    self.list_bytes.remove(&list.owner);
+                }
+            }
         }
     }
 
@@ -486,7 +524,7 @@ fn slot(page: u32) -> usize {
 
 /// A mapping list as the unwinder reads it: header, starts, entries.
 fn list_content(maps: &[Mapping], entries: &[MapEntry]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(size_of::<MapListHeader>() + maps.len() * 40);
+    let mut out = Vec::with_capacity(size_of::<MapListHeader>() + maps.len() * LIST_ENTRY_BYTES);
     out.extend([0u8; 4]);
     out.extend((maps.len() as u32).to_ne_bytes());
     maps.iter().for_each(|m| out.extend(m.start.to_ne_bytes()));

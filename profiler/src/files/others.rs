@@ -9,7 +9,7 @@
 //! Any of this may block for ever where the file system is the user's own (FUSE):
 //! not for the thread that reads the rings, see [`crate::workers`].
 
-use super::kernel;
+use super::{kernel, rights};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, Statx, StatxFlags};
 use std::{
     ffi::OsString,
@@ -59,19 +59,22 @@ impl RootDir {
         Ok(Self(rustix::fs::open(path.as_ref(), flags, Mode::empty())?))
     }
 
-    /// Opens a regular file below this root to read it. `path` and all links on
-    /// its way count from the root.
+    /// Opens a regular file below this root to read it, with the caller's rights.
+    /// `path` and all links on its way count from the root.
     ///
     /// # Errors
     /// It is not there, no regular file, somebody else's, or too large.
     pub fn open(&self, path: impl AsRef<Path>, trust: Trust) -> io::Result<File> {
-        let place = self.place(path.as_ref())?;
-        let stat = rustix::fs::fstat(&place)?;
-        check(&stat, trust)?;
-        if stat.st_uid != trust.uid && is_fuse(&place)? {
-            return Err(io::Error::other("its file system may name any owner"));
-        }
-        reopen(&place)
+        // Whoever made a link there must not lead the caller to what he may not read.
+        rights::as_caller(|| {
+            let place = self.place(path.as_ref())?;
+            let stat = rustix::fs::fstat(&place)?;
+            check(&stat, trust)?;
+            if (trust.uid == 0 || stat.st_uid != trust.uid) && is_fuse(&place)? {
+                return Err(io::Error::other("its file system may name any owner"));
+            }
+            reopen(&place)
+        })
     }
 
     /// [`RootDir::open`] of a file whoever owns it.
@@ -195,8 +198,13 @@ pub fn is_served_by_kernel(pid: u32, place: impl AsFd) -> io::Result<()> {
     }
 }
 
-/// Whether only root of this machine can mount where a process is.
-fn is_mounted_by_root(pid: u32) -> io::Result<bool> {
+/// Whether only root of this machine can mount where a process is: what looks like
+/// root's file there is root's. Elsewhere a user can lay an overlay of theirs above
+/// what a program of theirs serves.
+///
+/// # Errors
+/// It is gone, or may not be looked at.
+pub fn is_mounted_by_root(pid: u32) -> io::Result<bool> {
     let mounts = kernel::open(format!("/proc/{pid}/ns/mnt"))?;
     let owner = user_namespace(&mounts)?;
     Ok(rustix::fs::fstat(&owner)?.st_ino == INITIAL_USER_NAMESPACE)

@@ -1,10 +1,12 @@
 //! What there is to name for a process: addresses of one file, or of its JIT code.
 
-use super::perf_maps::PerfMaps;
+use super::perf_maps::{self, PerfMaps};
 use super::{BinaryRef, NativeSymbolizer, SymFrame, SymbolizeOptions};
+use crate::files::others;
 use crate::profile::BuildId;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// Addresses to name, of one file or one process: what fails costs no others.
@@ -67,11 +69,12 @@ impl Jobs {
                 addresses,
             } => {
                 let root = PathBuf::from(format!("/proc/{pid}/root"));
+                let is_believed = *pid != 0 && is_believed(*pid, file);
                 let binary = BinaryRef {
                     path: Path::new(path),
                     file,
                     build_id: *build_id,
-                    root: (*pid != 0).then_some(root.as_path()),
+                    root: is_believed.then_some(root.as_path()),
                 };
                 let named = self
                     .native
@@ -85,5 +88,16 @@ impl Jobs {
             }
         }
         answer
+    }
+}
+
+/// Whether what lies in the root directory of a process may name functions of a file:
+/// it must be root's, or the file be of the process's own user. Anybody can map others'
+/// files where they have built the directories.
+fn is_believed(pid: u32, file: Option<&File>) -> bool {
+    others::is_mounted_by_root(pid).unwrap_or(false) || {
+        let owner = file.and_then(|file| Some(file.metadata().ok()?.uid()));
+        let user = perf_maps::identity(pid).map(|(uid, _)| uid);
+        owner == user && owner.is_some_and(|uid| uid != 0)
     }
 }

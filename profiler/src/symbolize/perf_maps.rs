@@ -90,7 +90,7 @@ impl PerfMaps {
 }
 
 /// The user and the innermost namespace's id of a process.
-fn identity(pid: u32) -> Option<(u32, u32)> {
+pub(super) fn identity(pid: u32) -> Option<(u32, u32)> {
     let status = kernel::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
     // Real, effective, saved and file system user id.

@@ -234,12 +234,13 @@ impl Session {
 
     /// Gives a mapping the key of its file, waiting a little for it.
     pub(super) fn identify(&mut self, pid: u32, map: &mut MapEvent) {
+        let owner = self.reader.owner(pid);
         if !self.binaries.is_identified(pid, map) {
             self.binaries.foresee(pid, map, &mut self.reader);
-            let owner = self.reader.owner(pid);
             self.until(owner, |session| !session.binaries.is_asked(pid, map));
         }
-        self.binaries.identify(pid, map, &mut self.processes.files);
+        let files = &mut self.processes.files;
+        self.binaries.identify(pid, owner, map, files);
     }
 
     /// Finishes the stack of a sample, waiting a little for tables that it lacks.
