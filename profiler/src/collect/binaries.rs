@@ -159,7 +159,10 @@ impl Binaries {
 
     /// Asks for the file of a mapping that will be taken in soon, if it is not known.
     pub fn foresee(&mut self, pid: u32, map: &MapEvent, reader: &mut Reader) {
-        if Region::of(&map.file) == Region::File && self.known(pid, map).is_none() {
+        if Region::of(&map.file) == Region::File
+            && self.known(pid, map).is_none()
+            && !self.has_too_many(reader.owner(pid))
+        {
             self.ask(pid, map, reader);
         }
     }
@@ -314,6 +317,11 @@ impl Binaries {
             }
             Found::Failed(error) => {
                 self.fail(&map.file.path, &error);
+                let owner = reader.owner(pid);
+                if self.has_too_many(owner) {
+                    return Vec::new();
+                }
+                *self.of_owner.entry(owner).or_default() += 1;
                 // Not asked again for each of its mappings.
                 let number = self.number();
                 Some(FileKey {
@@ -558,11 +566,11 @@ impl Binaries {
             .collect();
         for number in gone {
             self.close(number);
-            if let Some(binary) = self.contents.remove(&number)
-                && let Some(own) = self.of_owner.get_mut(&binary.owner)
-            {
-                *own = own.saturating_sub(1);
-            }
+            self.contents.remove(&number);
+        }
+        self.of_owner.clear();
+        for binary in self.contents.values() {
+            *self.of_owner.entry(binary.owner).or_default() += 1;
         }
         let contents = &self.contents;
         self.by_place.retain(|_, n| contents.contains_key(n));

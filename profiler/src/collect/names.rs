@@ -7,7 +7,7 @@
 //! user of the traced process. A job that takes too long costs its own names until
 //! the next window; a user whose jobs hang waits; naming goes on for all others.
 
-use super::{binaries::Binaries, bpf::perf, owner, privileges, reader::OpenFile};
+use super::{binaries::Binaries, bpf::perf, owner, privileges, procfs, reader::OpenFile};
 use crate::{
     aggregate::{Code, Names},
     files::others,
@@ -42,8 +42,8 @@ const HANGS: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(
 const PENALTY: Duration = Duration::from_secs(30);
 /// Processes of a user that may hang.
 const MAX_STUCK: usize = 2;
-/// Most processes known to have ended in a window.
-const MAX_ENDED: usize = 1 << 20;
+/// Most processes with JIT code in a window.
+const MAX_JIT: usize = 1 << 16;
 /// Most users accounts are kept of.
 const MAX_ACCOUNTS: usize = 4096;
 /// Threads that wait for processes which name; beyond the patience of those, only
@@ -82,36 +82,6 @@ struct Asked {
     work: Option<Work>,
 }
 
-/// Processes that have ended since the window began. Their numbers may be others' by
-/// now, who must not name what those ran.
-#[derive(Debug, Default)]
-pub struct EndedProcesses {
-    pids: FxHashSet<u32>,
-    /// Too many to be told apart.
-    overflown: bool,
-}
-
-impl EndedProcesses {
-    /// A process has ended.
-    pub fn add(&mut self, pid: u32) {
-        if self.pids.len() < MAX_ENDED {
-            self.pids.insert(pid);
-        } else {
-            self.overflown = true;
-        }
-    }
-
-    /// Whether the process of this number is not the one it was, or may not be.
-    fn has(&self, pid: u32) -> bool {
-        self.overflown || self.pids.contains(&pid)
-    }
-
-    /// A window ends.
-    pub fn clear(&mut self) {
-        *self = Self::default();
-    }
-}
-
 /// What a user's jobs have cost so far.
 #[derive(Default)]
 struct Account {
@@ -147,6 +117,8 @@ pub struct NameService {
     hung: bool,
     names: FxHashMap<Code, Vec<SymFrame>>,
     texts: FxHashMap<u32, Vec<TextSegment>>,
+    /// When the processes with JIT code started, as found when its first was seen.
+    jit: FxHashMap<u32, Option<u64>>,
     cgroups: FxHashMap<u64, Option<String>>,
     /// Codes of files that were closed: to be asked for again once these are open.
     closed: Vec<Code>,
@@ -188,6 +160,7 @@ impl NameService {
             hung: false,
             names: FxHashMap::default(),
             texts: FxHashMap::default(),
+            jit: FxHashMap::default(),
             cgroups: FxHashMap::default(),
             closed: Vec::new(),
         })
@@ -200,7 +173,6 @@ impl NameService {
         codes: &[Code],
         processes: &ProcessTable,
         binaries: &Binaries,
-        ended: &EndedProcesses,
     ) -> bool {
         self.collect();
         let mut by_file: BTreeMap<u32, Vec<(Code, u64)>> = BTreeMap::new();
@@ -226,11 +198,8 @@ impl NameService {
                     by_file.entry(file).or_default().push((code, address));
                 }
                 Code::Kernel { address } => kernel.push(address),
-                Code::Jit { pid, address } if !ended.has(pid) => {
-                    by_process.entry(pid).or_default().push(address);
-                }
-                Code::Jit { .. }
-                | Code::Special(_)
+                Code::Jit { pid, address } => by_process.entry(pid).or_default().push(address),
+                Code::Special(_)
                 | Code::Cut(_)
                 | Code::Function { .. }
                 | Code::Device
@@ -507,20 +476,38 @@ impl NameService {
         let mut taken = true;
         for (pid, addresses) in by_process {
             // Without its process there is nobody whose map could be believed.
+            let Some(started) = self.jit_process(pid) else {
+                continue;
+            };
             let Some(owner) = owner_of(pid) else { continue };
             let code = |&address: &u64| Code::Jit { pid, address };
             let codes = addresses.iter().map(code).collect();
-            taken &= self.give(owner, asked(codes, Job::Jit { pid, addresses }, None));
+            let job = Job::Jit {
+                pid,
+                started,
+                addresses,
+            };
+            taken &= self.give(owner, asked(codes, job, None));
         }
         taken
     }
 
+    /// When a process with JIT code started; `None`: it has ended, and its number may
+    /// be that of another, who must not name what it ran.
+    fn jit_process(&mut self, pid: u32) -> Option<u64> {
+        let now = procfs::start_time(pid);
+        if self.jit.len() >= MAX_JIT && !self.jit.contains_key(&pid) {
+            return None;
+        }
+        let first = *self.jit.entry(pid).or_insert(now);
+        first.filter(|_| first == now)
+    }
+
     /// Asks again for JIT codes that no perf map named yet: it may have grown.
-    pub fn retry_jit(&mut self, codes: &[Code], ended: &EndedProcesses) {
+    pub fn retry_jit(&mut self, codes: &[Code]) {
         let mut jit: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for code in codes {
             if let Code::Jit { pid, address } = *code
-                && !ended.has(pid)
                 && !self.names.contains_key(code)
                 && !self.open.contains(code)
             {
@@ -546,6 +533,7 @@ impl NameService {
         // may not hang then.
         let late = std::mem::take(&mut self.late);
         self.hung = false;
+        self.jit.clear();
         self.names
             .retain(|code, _| matches!(code, Code::File { .. }) && !late.contains(code));
         if self.names.len() > MAX_KEPT {

@@ -19,6 +19,9 @@ use std::{
 /// Most bytes read of one /proc file: 65,530 mappings of 100 bytes.
 const MAX_BYTES: u64 = 8 << 20;
 
+/// Most bytes kept of a mapped file's path.
+const MAX_PATH: usize = 1024;
+
 /// The executable mappings of a process, without build ids. `tid` is any of
 /// its live threads: a main thread that has exited shows no mappings.
 ///
@@ -33,6 +36,28 @@ pub fn executable_maps(pid: u32, tid: u32) -> io::Result<Vec<MapEvent>> {
         .lines()
         .filter_map(parse_line)
         .collect())
+}
+
+/// When a process started, in ticks since the machine did (field 22 of
+/// /proc/PID/stat): with its id, which process it is. `None`: there is none.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let stat = kernel::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything; the third field is the first behind it.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split(' ').nth(19)?.parse().ok()
+}
+
+/// The path of a mapped file, shortened where it is so long that only somebody who
+/// tries things makes it: paths are kept for every file.
+pub fn shortened(path: String) -> String {
+    if path.len() <= MAX_PATH {
+        return path;
+    }
+    let mut from = path.len() - MAX_PATH;
+    while !path.is_char_boundary(from) {
+        from += 1;
+    }
+    format!("/...{}", path.get(from..).unwrap_or_default())
 }
 
 /// `START-END PERMS OFFSET MAJOR:MINOR INODE PATH`, if it is executable.
@@ -56,7 +81,7 @@ fn parse_line(line: &str) -> Option<MapEvent> {
     let path = if path.is_empty() {
         "//anon".to_owned()
     } else {
-        path.replace("\\012", "\n")
+        shortened(path.replace("\\012", "\n"))
     };
     Some(MapEvent {
         start,

@@ -319,10 +319,15 @@ struct BudgetLimits {
     share: u32,
 }
 
-/// For what one owner does. A storm of short programs needs about a tenth.
-const OF_OWNER: BudgetLimits = BudgetLimits {
+/// For what root does here. A storm of short programs needs about a tenth.
+const OF_ROOT: BudgetLimits = BudgetLimits {
     most: Duration::from_millis(400),
     share: 4,
+};
+/// For what another user does.
+const OF_OWNER: BudgetLimits = BudgetLimits {
+    most: Duration::from_millis(200),
+    share: 8,
 };
 /// For all: who makes aiprof wait must not use up what others need.
 const OF_ALL: BudgetLimits = BudgetLimits {
@@ -506,7 +511,11 @@ impl Reader {
             self.budgets.clear();
         }
         let own = self.budgets.entry(owner);
-        let own = own.or_insert_with(|| Budget::new(OF_OWNER)).left();
+        let limits = match owner == Owner::ROOT {
+            true => OF_ROOT,
+            false => OF_OWNER,
+        };
+        let own = own.or_insert_with(|| Budget::new(limits)).left();
         let left = own.min(self.budget.left()).min(EACH);
         Wait { owner, left }
     }

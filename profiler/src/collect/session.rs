@@ -24,7 +24,7 @@ use super::{
     driver::{DRIVER_PROGRAMS, DriverPlan, DriverProbes},
     filter::Filter,
     finisher::Finisher,
-    names::{EndedProcesses, NameService},
+    names::NameService,
     places::KernelPlaces,
     procfs,
     publish::Publisher,
@@ -38,7 +38,7 @@ use crate::{
     files::kernel,
     import::capture::CaptureWriter,
     probes::table::Switch,
-    process::{ProcessTable, Region},
+    process::ProcessTable,
     profile::{Losses, Meta, Profile},
     remote,
     symbolize::SymbolizeOptions,
@@ -190,7 +190,6 @@ pub struct Session {
     absent: FxHashSet<u32>,
     aggregate: Aggregator,
     names: Option<NameService>,
-    ended: EndedProcesses,
     name_options: SymbolizeOptions,
     named_codes: usize,
     filter: Filter,
@@ -312,7 +311,6 @@ impl Session {
                 None => Aggregator::new(weighting, Limits::default()),
             },
             names: None,
-            ended: EndedProcesses::default(),
             name_options,
             named_codes: 0,
             filter,
@@ -504,12 +502,6 @@ impl Session {
     fn take_process(&mut self, mut event: ProcessEvent) -> Result<(), CollectError> {
         match &mut event.kind {
             ProcessEventKind::Map(map) => self.identify(event.pid, map),
-            ProcessEventKind::Fork { .. } if event.pid == event.tid => {
-                // Its number was another's a moment ago.
-                if has_jit_code(&self.processes, event.pid) {
-                    self.ended.add(event.pid);
-                }
-            }
             ProcessEventKind::Snapshot { maps, .. } => {
                 let owner = self.reader.owner(event.pid);
                 let files = &mut self.processes.files;
@@ -607,20 +599,11 @@ impl Session {
             self.reading.tidy();
             self.ask_again();
             let horizon = perf::monotonic_ns().saturating_sub(LINGER_NS);
-            let exited = self.processes.iter();
-            let exited = exited.filter(|(_, p)| p.exited_ns.is_some_and(|t| t < horizon));
-            let with_jit: FxHashSet<u32> = exited
-                .map(|(pid, _)| pid)
-                .filter(|pid| has_jit_code(&self.processes, *pid))
-                .collect();
             for pid in self
                 .processes
                 .remove_exited_before(horizon, procfs::has_other_threads)
             {
                 self.filter.forget(pid);
-                if with_jit.contains(&pid) {
-                    self.ended.add(pid);
-                }
             }
             let processes = &self.processes;
             self.binaries
@@ -656,15 +639,6 @@ impl Session {
             self.filter.forget(pid);
         }
     }
-}
-
-/// Whether a process has code that no file has.
-fn has_jit_code(processes: &ProcessTable, pid: u32) -> bool {
-    let maps = processes.get(pid).map(|process| &process.space.maps);
-    maps.into_iter().flatten().any(|map| {
-        let key = processes.files.key(map.file);
-        key.is_some_and(|key| Region::of(key) == Region::Anonymous)
-    })
 }
 
 /// What the programs at probes need.

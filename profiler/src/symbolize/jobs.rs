@@ -2,6 +2,7 @@
 
 use super::perf_maps::{self, PerfMaps};
 use super::{BinaryRef, NativeSymbolizer, SymFrame, SymbolizeOptions};
+use crate::collect::procfs;
 use crate::files::others;
 use crate::profile::BuildId;
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,12 @@ pub(crate) enum Job {
         addresses: Vec<u64>,
     },
     /// Addresses of JIT code.
-    Jit { pid: u32, addresses: Vec<u64> },
+    Jit {
+        pid: u32,
+        /// When the process started, see [`procfs::start_time`].
+        started: u64,
+        addresses: Vec<u64>,
+    },
 }
 
 impl Job {
@@ -81,9 +87,18 @@ impl Jobs {
                     .symbolize(&binary, addresses, &mut answer.frames);
                 answer.warnings.extend(named.err().map(|e| e.to_string()));
             }
-            Job::Jit { pid, addresses } => {
-                self.perf_maps.refresh(*pid, &mut answer.warnings);
-                let name = |&address: &u64| self.perf_maps.frames(*pid, address);
+            Job::Jit {
+                pid,
+                started,
+                addresses,
+            } => {
+                let process = (*pid, *started);
+                self.perf_maps.refresh(process, &mut answer.warnings);
+                let is_same = procfs::start_time(*pid) == Some(*started);
+                let name = |&address: &u64| match is_same {
+                    true => self.perf_maps.frames(process, address),
+                    false => Vec::new(),
+                };
                 answer.frames = addresses.iter().map(name).collect();
             }
         }

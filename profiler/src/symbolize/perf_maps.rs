@@ -29,6 +29,9 @@ const PAUSE: u32 = 8;
 /// What tells that a file has not changed: size and time of modification.
 type Version = (u64, i64, i64);
 
+/// A process with JIT code: its number and when it started.
+type Jitted = (u32, u64);
+
 #[derive(Debug)]
 struct Entry {
     version: Option<Version>,
@@ -42,13 +45,13 @@ struct Entry {
 /// Perf maps by process; read again when the file has grown or changed.
 #[derive(Debug, Default)]
 pub(super) struct PerfMaps {
-    maps: FxHashMap<u32, Entry>,
+    maps: FxHashMap<Jitted, Entry>,
 }
 
 impl PerfMaps {
     /// The frame of an address; none where the map does not name it.
-    pub(super) fn frames(&self, pid: u32, address: u64) -> Vec<SymFrame> {
-        let entry = self.maps.get(&pid);
+    pub(super) fn frames(&self, process: Jitted, address: u64) -> Vec<SymFrame> {
+        let entry = self.maps.get(&process);
         let Some(name) = entry.and_then(|entry| entry.map.lookup(address)) else {
             return Vec::new();
         };
@@ -56,9 +59,10 @@ impl PerfMaps {
     }
 
     /// Reads a process's map if there is something new in it.
-    pub(super) fn refresh(&mut self, pid: u32, warnings: &mut Vec<String>) {
+    pub(super) fn refresh(&mut self, process: Jitted, warnings: &mut Vec<String>) {
         let start = Instant::now();
-        let known = self.maps.get(&pid);
+        let pid = process.0;
+        let known = self.maps.get(&process);
         if known.is_some_and(|entry| start < entry.until) {
             return;
         }
@@ -82,10 +86,10 @@ impl PerfMaps {
         if let Some(error) = &new.error {
             warnings.push(format!("perf-{pid}.map: {error}"));
         }
-        if self.maps.len() >= MAX_MAPS && !self.maps.contains_key(&pid) {
+        if self.maps.len() >= MAX_MAPS && !self.maps.contains_key(&process) {
             self.maps.clear();
         }
-        self.maps.insert(pid, new);
+        self.maps.insert(process, new);
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::mapping::Mapping;
 use crate::{
+    collect::procfs,
     files::kernel,
     wire::{FileKey, MapEvent, ProcessEvent, ProcessEventKind},
 };
@@ -297,7 +298,7 @@ fn parse_mmap2(body: &[u8]) -> Result<MapEvent, ()> {
         len: u64_at(body, 24)?,
         file_offset: u64_at(body, 32)?,
         file: FileKey {
-            path: text(body, 72)?,
+            path: procfs::shortened(text(body, 72)?),
             build_id: None,
             device,
             inode: u64_at(body, 48)?,

@@ -269,6 +269,8 @@ impl Session {
         if done(self) {
             return true;
         }
+        // What is sampled meanwhile is unwound with what is known.
+        self.publish();
         let mut wait = self.reader.begin_wait(owner);
         while self.arrived.len() < MAX_PENDING && self.reader.wait(&mut wait) {
             self.take_answers();

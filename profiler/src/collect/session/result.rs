@@ -30,7 +30,6 @@ impl Session {
         let profile = self.build()?;
         self.samples_in_all += self.aggregate.taken;
         self.aggregate.reset();
-        self.ended.clear();
         self.named_codes = 0;
         self.trim();
         Ok(profile)
@@ -145,14 +144,14 @@ impl Session {
         }
         let Some(names) = &mut self.names else { return };
         if !closed.is_empty() {
-            names.request(&closed, &self.processes, &self.binaries, &self.ended);
+            names.request(&closed, &self.processes, &self.binaries);
         }
         let codes = self.aggregate.codes_from(self.named_codes);
         let asked = codes.len();
-        if names.request(codes, &self.processes, &self.binaries, &self.ended) {
+        if names.request(codes, &self.processes, &self.binaries) {
             self.named_codes += asked;
         }
-        names.retry_jit(self.aggregate.codes_from(0), &self.ended);
+        names.retry_jit(self.aggregate.codes_from(0));
         names.note_cgroups(self.aggregate.cgroups());
     }
 
