@@ -405,16 +405,21 @@ pub fn usage() -> Usage {
     all
 }
 
-/// Anonymous and shared resident bytes of a process now, by its id or `self`.
-/// File-backed pages are the page cache's and not counted.
+/// Anonymous and shared resident bytes of a process now, by its id or `self`: its part
+/// of those that it shares, for these processes are copies of each other until they
+/// write. File-backed pages are the page cache's and not counted.
 pub fn memory_of(pid: &str) -> u64 {
-    let status = kernel::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let field = |name: &str| -> u64 {
-        let line = status.lines().find_map(|l| l.strip_prefix(name));
-        line.and_then(|l| l.split_ascii_whitespace().next()?.parse().ok())
-            .unwrap_or(0)
+    let sum = |file: &str, names: [&str; 2]| -> Option<u64> {
+        let text = kernel::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
+        let field = |name: &str| -> Option<u64> {
+            let line = text.lines().find_map(|l| l.strip_prefix(name))?;
+            line.split_ascii_whitespace().next()?.parse().ok()
+        };
+        Some((field(names[0])? + field(names[1])?) * 1024)
     };
-    (field("RssAnon:") + field("RssShmem:")) * 1024
+    sum("smaps_rollup", ["Pss_Anon:", "Pss_Shmem:"])
+        .or_else(|| sum("status", ["RssAnon:", "RssShmem:"]))
+        .unwrap_or(0)
 }
 
 /// Processes of one kind of work, one at a time: what a thread of a pool uses

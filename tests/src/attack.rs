@@ -122,6 +122,35 @@ pub fn start_hang_fs(command: &mut Command) -> anyhow::Result<Option<Child>> {
     Ok(None)
 }
 
+/// A program that works all the time, of another user, from a file system that
+/// serves it to its own processes only. `None`: see [`start_hang_fs`].
+///
+/// # Errors
+/// When it cannot be built or started.
+pub fn hung_program(yard: &Yard, mode: &str) -> anyhow::Result<Option<Child>> {
+    let served = yard.path("served");
+    if !served.exists() {
+        yard.build("twin.c", "served", &["-DNAME=hung_work", "-static"])?;
+    }
+    let point = yard.path(mode);
+    std::fs::create_dir_all(&point)?;
+    let program = [point.join("program"), PathBuf::from("600")];
+    start_hang_fs(&mut hang_fs(yard, mode, &served, &point, &program)?)
+}
+
+/// Starts a program of the attacker that prints two lines before it is ready.
+///
+/// # Errors
+/// When it cannot be started or ends before that.
+pub fn stranger(program: &Path, args: &[&str]) -> anyhow::Result<Child> {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null());
+    let mut child = Child::start(as_stranger(command.stdout(Stdio::piped())))?;
+    child.read_line()?;
+    child.read_line()?;
+    Ok(child)
+}
+
 /// Sends SIGINT and returns how long the process takes to end, `most` at most.
 ///
 /// # Errors
@@ -167,6 +196,25 @@ impl Witness {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.pid()
+    }
+
+    /// Waits until it has used so much more CPU time.
+    ///
+    /// # Errors
+    /// It has not within a minute.
+    pub fn wait_for_cpu_time(&self, more: Duration) -> anyhow::Result<()> {
+        let path = format!("/proc/{}/schedstat", self.pid());
+        let used = || -> anyhow::Result<Duration> {
+            let text = std::fs::read_to_string(&path)?;
+            let first = text.split(' ').next().context("no time")?;
+            Ok(Duration::from_nanos(first.parse()?))
+        };
+        let (end, goal) = (Instant::now() + Duration::from_secs(60), used()? + more);
+        while used()? < goal {
+            anyhow::ensure!(Instant::now() < end, "the witness does not get to work");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     /// Checks that a profile has the right stacks for it, with `least` samples.

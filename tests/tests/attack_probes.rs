@@ -12,7 +12,8 @@ use anyhow::Context as _;
 
 use aiprof_tests::aiprof::{binary, lost};
 use aiprof_tests::attack::{
-    PROMPT, STRANGER, Yard, as_stranger, hang_fs, interrupt, start_hang_fs,
+    PROMPT, STRANGER, Witness, Yard, as_stranger, hang_fs, hung_program, interrupt, start_hang_fs,
+    stranger,
 };
 use aiprof_tests::child::Child;
 use aiprof_tests::folded::{Folded, base};
@@ -268,6 +269,112 @@ fn silence_servers() -> anyhow::Result<()> {
     let mut signal = Command::new("pkill");
     signal.args(["-USR1", "-u", &STRANGER.to_string(), "-x", "hang_fs"]);
     checked(&mut signal).map(drop)
+}
+
+/// Lets users have userfaultfds that hold up the kernel, while it lives.
+struct Userfaultfd(String);
+
+const USERFAULTFD: &str = "/proc/sys/vm/unprivileged_userfaultfd";
+
+impl Userfaultfd {
+    fn allow() -> Option<Self> {
+        let before = std::fs::read_to_string(USERFAULTFD).ok()?;
+        std::fs::write(USERFAULTFD, "1").ok()?;
+        Some(Self(before))
+    }
+}
+
+impl Drop for Userfaultfd {
+    fn drop(&mut self) {
+        let _ = std::fs::write(USERFAULTFD, &self.0);
+    }
+}
+
+/// Files and memory that do not come, a perf map of 15 TB, 20,000 mappings and 600
+/// libraries, beside a program whose stacks are known.
+#[test]
+fn everything_at_once() -> anyhow::Result<()> {
+    let test = "everything_at_once";
+    let Some(_turn) = turn(test, &NEEDS)? else {
+        return Ok(());
+    };
+    let before = complaints()?;
+    let yard = Yard::new()?;
+    let victim = Victim::build(&yard)?;
+    let witness = Witness::start(&yard)?;
+    let mut attacks = Vec::new();
+    for mode in ["hang-lookup", "hang-getattr", "hang-open", "hang-read"] {
+        match hung_program(&yard, mode)? {
+            Some(attack) => attacks.push(attack),
+            None => println!("without FUSE: users may not mount it here"),
+        }
+    }
+    let allowed = Userfaultfd::allow();
+    let absent = yard.build(
+        "absent_pages.c",
+        "absent_pages",
+        &["-pthread", &victim.library.to_string_lossy()],
+    )?;
+    let mut faults = Command::new(absent);
+    faults.args(["userfaultfd", "8"]).stdin(Stdio::piped());
+    let mut faults = Child::start(as_stranger(faults.stdout(Stdio::piped())))?;
+    let waits = allowed.is_some() && faults.read_line()? == "mapped\n";
+    println!("userfaultfd: {waits}");
+    let jit = yard.build("jit.c", "jit", &[])?;
+    let mut program = Command::new(jit);
+    program.args(["600", "nomap"]).stdin(Stdio::null());
+    let program = Child::start(as_stranger(program.stdout(Stdio::null())))?;
+    let map = PerfMap::large(program.pid())?;
+    let maps = yard.build("many_maps.c", "many_maps", &[])?;
+    attacks.push(stranger(&maps, &["600", "20000"])?);
+    let mut flood = flood(&yard)?;
+
+    let out = yard.path("all.aiprof");
+    let mut command = Command::new(binary()?);
+    command.args(["-F", "199", "-o"]).arg(&out);
+    command.stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut aiprof = Child::start(&mut command)?;
+    wait_for_probes(aiprof.pid())?;
+    flood.write_line("")?;
+    anyhow::ensure!(flood.read_line()? == "all\n");
+    if waits {
+        faults.write_line("")?;
+        anyhow::ensure!(faults.read_line()? == "called\n");
+    }
+    attacks.push(stranger(&maps, &["600", "20000"])?);
+    attacks.extend(hung_program(&yard, "hang-read")?);
+    witness.wait_for_cpu_time(Duration::from_millis(1500))?;
+    let took = interrupt(&mut aiprof, Duration::from_secs(60))?;
+    let stderr = aiprof.stderr()?;
+    println!("SIGINT was answered after {took:?}\n{stderr}");
+    let mut report = Command::new(binary()?);
+    report.args(["report", "--format", "folded", "--weight", "samples"]);
+    let folded = Folded::parse(&checked(report.arg(&out))?)?;
+    witness
+        .check(&folded, 100)
+        .with_context(|| stderr.clone())?;
+    anyhow::ensure!(took <= PROMPT, "{took:?}");
+    drop((attacks, flood, program, map, faults));
+    anyhow::ensure!(complaints()? == before, "{:?}", complaints()?);
+    Ok(())
+}
+
+/// A perf map of 15 TB; it takes no room.
+struct PerfMap(PathBuf);
+
+impl PerfMap {
+    fn large(pid: u32) -> anyhow::Result<Self> {
+        let map = Self(PathBuf::from(format!("/tmp/perf-{pid}.map")));
+        std::fs::File::create(&map.0)?.set_len(15 << 40)?;
+        chown(&map.0, Some(STRANGER), Some(STRANGER))?;
+        Ok(map)
+    }
+}
+
+impl Drop for PerfMap {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 #[test]

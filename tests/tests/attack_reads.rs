@@ -1,12 +1,12 @@
 //! Files, mappings and memory of another user that cannot be read in time: they cost
 //! their owner's stacks, and nobody else's; the recording ends when it is told to.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use aiprof_tests::aiprof::Aiprof;
-use aiprof_tests::attack::{PROMPT, Witness, Yard, as_stranger, hang_fs, interrupt, start_hang_fs};
+use aiprof_tests::attack::{PROMPT, Witness, Yard, hung_program, interrupt, stranger};
 use aiprof_tests::child::Child;
 use aiprof_tests::folded::Folded;
 use aiprof_tests::monitor::perf_events_of;
@@ -67,19 +67,6 @@ fn check(name: &str, yard: &Yard, witness: &Witness, recording: Recording) -> an
     Ok(())
 }
 
-/// A program that works all the time, of another user, from a file system that
-/// serves it to its own processes only.
-fn hung_program(yard: &Yard, mode: &str) -> anyhow::Result<Option<Child>> {
-    let served = yard.path("served");
-    if !served.exists() {
-        yard.build("twin.c", "served", &["-DNAME=hung_work", "-static"])?;
-    }
-    let point = yard.path(mode);
-    std::fs::create_dir_all(&point)?;
-    let program = [point.join("program"), PathBuf::from("600")];
-    start_hang_fs(&mut hang_fs(yard, mode, &served, &point, &program)?)
-}
-
 #[test]
 fn programs_on_a_file_system_that_does_not_answer() -> anyhow::Result<()> {
     let name = "programs_on_a_file_system_that_does_not_answer";
@@ -107,16 +94,6 @@ fn programs_on_a_file_system_that_does_not_answer() -> anyhow::Result<()> {
         check(mode, &yard, &witness, recording)?;
     }
     Ok(())
-}
-
-/// Starts a program of the attacker that prints two lines before it is ready.
-fn stranger(program: &Path, args: &[&str]) -> anyhow::Result<Child> {
-    let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::null());
-    let mut child = Child::start(as_stranger(command.stdout(Stdio::piped())))?;
-    child.read_line()?;
-    child.read_line()?;
-    Ok(child)
 }
 
 #[test]
