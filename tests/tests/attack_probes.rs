@@ -350,8 +350,9 @@ fn everything_at_once() -> anyhow::Result<()> {
     let mut report = Command::new(binary()?);
     report.args(["report", "--format", "folded", "--weight", "samples"]);
     let folded = Folded::parse(&checked(report.arg(&out))?)?;
+    // It was met among programs that hang.
     witness
-        .check(&folded, 100)
+        .check_share(&folded, 100, 0.97)
         .with_context(|| stderr.clone())?;
     anyhow::ensure!(took <= PROMPT, "{took:?}");
     drop((attacks, flood, program, map, faults));

@@ -203,11 +203,16 @@ struct Account {
 	}
 };
 
-inline double seconds_now()
+inline uint64_t now_ns()
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
-	return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+	return static_cast<uint64_t>(t.tv_sec) * 1000000000 + static_cast<uint64_t>(t.tv_nsec);
+}
+
+inline double seconds_now()
+{
+	return static_cast<double>(now_ns()) * 1e-9;
 }
 
 inline std::vector<uint8_t> read_file(const std::string &path)

@@ -74,6 +74,14 @@ static void note_times(const std::vector<ze_event_handle_t> &events)
 	account.also("ticks", out + "]");
 }
 
+/* Waits in a function, and gives the nanoseconds that the program waited. */
+template <class Wait> static uint64_t timed(Wait wait)
+{
+	uint64_t begun = now_ns();
+	wait();
+	return now_ns() - begun;
+}
+
 static int basic(const Options &options)
 {
 	bool real = options.number("real", 0) != 0;
@@ -93,6 +101,7 @@ static int basic(const Options &options)
 		events.push_back(p.event(pool, i));
 
 	long rounds = options.number("rounds", 1);
+	uint64_t fence_ns = 0, queue_ns = 0;
 	for (size_t k = 0; k < p.kernels.size(); k++) {
 		launch(in_order, p, k, 4);
 		launch(any_order, p, k, 8);
@@ -103,19 +112,21 @@ static int basic(const Options &options)
 	for (long round = 0; round < rounds; round++) {
 		run_list(queue, in_order);
 		run_list(queue, any_order, fence);
-		MUST(Fence, HostSynchronize, fence, UINT64_MAX);
+		fence_ns += timed([&] { MUST(Fence, HostSynchronize, fence, UINT64_MAX); });
 		MUST(Fence, Reset, fence);
 		for (size_t k = 0; k < p.kernels.size(); k++) {
 			launch(immediate, p, k, 16);
 			launch(synchronous, p, k, 32);
 		}
-		MUST(CommandQueue, Synchronize, queue, UINT64_MAX);
+		queue_ns += timed([&] { MUST(CommandQueue, Synchronize, queue, UINT64_MAX); });
 		account.called("zeCommandQueueSynchronize");
 	}
 	for (auto event : events)
 		launch(immediate, p, 0, 1, event);
-	MUST(CommandQueue, Synchronize, queue, UINT64_MAX);
+	queue_ns += timed([&] { MUST(CommandQueue, Synchronize, queue, UINT64_MAX); });
 	account.called("zeCommandQueueSynchronize");
+	account.also("zeFenceHostSynchronize", std::to_string(fence_ns));
+	account.also("zeCommandQueueSynchronize", std::to_string(queue_ns));
 	if (!real) {
 		note_times(events);
 		bool right = memcmp(from, to, size) == 0 && to[1] == 3;

@@ -237,8 +237,10 @@ impl Binaries {
             map.file.version = number;
             map.file.build_id = None;
             self.call(pid, place, map.file.clone());
-            if let Some(asked) = self.asked.get_mut(&(pid, place)) {
-                *asked = Some(number);
+            match self.asked.get_mut(&(pid, place)) {
+                Some(asked) => *asked = Some(number),
+                // It has changed since it was read, or was refused.
+                None => self.note_late(pid, place),
             }
         }
         let id = files.intern(&map.file);
@@ -514,9 +516,7 @@ impl Binaries {
     /// The file of a mapping does not come in time, if at all.
     pub fn late(&mut self, pid: u32, place: (u64, u64)) {
         let asked = (pid, place);
-        if self.late.len() < MAX_LATE {
-            self.late.insert(asked);
-        }
+        self.note_late(pid, place);
         // What has a number already may come all the same.
         if self.asked.get(&asked) == Some(&None) {
             self.asked.remove(&asked);
@@ -538,7 +538,13 @@ impl Binaries {
         }
         if reader.ask_file(pid, map.clone()) {
             self.asked.insert((pid, place), Some(map.file.version));
-        } else if self.late.len() < MAX_LATE {
+        } else {
+            self.note_late(pid, place);
+        }
+    }
+
+    fn note_late(&mut self, pid: u32, place: Place) {
+        if self.late.len() < MAX_LATE {
             self.late.insert((pid, place));
         }
     }

@@ -12,7 +12,6 @@ use crate::{
     aggregate::{Code, Names},
     files::others,
     process::{FileId, ProcessTable},
-    profile::FrameKind,
     symbolize::{
         Answer, Client, Job, KernelSymbolizer, NamingError, Patience, SymFrame, SymbolizeOptions,
     },
@@ -35,8 +34,7 @@ use std::{
 const MAX_KEPT: usize = 1 << 18;
 /// Longest wait for names at the end of a window, for work that goes on.
 const SETTLE: Duration = Duration::from_secs(20);
-/// How long a job may hang then, the first time and later in the same window; and how
-/// long users are waited for who are neither root nor the caller.
+/// How long a job may hang then, the first time and later in the same window.
 const HANGS: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(150)];
 /// How long a user waits after two jobs that took too long.
 const PENALTY: Duration = Duration::from_secs(30);
@@ -225,7 +223,7 @@ impl NameService {
                 self.hung = true;
                 self.patience.set(HANGS[1]);
             }
-            if begun.elapsed() > patience {
+            if begun.elapsed() > patience.min(owner::BRIEF) {
                 self.leave_users_waiting();
             }
             let soon = Instant::now() + Duration::from_millis(10);
@@ -341,7 +339,7 @@ impl NameService {
         for code in &asked.codes {
             self.open.remove(code);
             if let Some(work) = &asked.work {
-                self.names.insert(*code, vec![too_long(&work.job)]);
+                self.names.insert(*code, vec![work.job.too_long()]);
                 self.late.insert(*code);
             }
         }
@@ -598,19 +596,6 @@ fn asked(codes: Vec<Code>, job: Job, file: Option<Arc<OpenFile>>) -> Asked {
             file,
             stuck: Arc::default(),
         }),
-    }
-}
-
-/// The frame of an address whose name takes too long to find.
-fn too_long(job: &Job) -> SymFrame {
-    let path = job.path();
-    let name = path.file_name().unwrap_or(path.as_os_str());
-    let name = name.to_string_lossy();
-    let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
-    SymFrame {
-        name: format!("[symbols took too long {name}]"),
-        kind: FrameKind::Unknown,
-        source: None,
     }
 }
 

@@ -59,7 +59,7 @@ pub fn may_have(uid: u32) -> bool {
 
 /// How long to wait at the end of a recording for what such users do who could make
 /// it last.
-const BRIEF: Duration = Duration::from_millis(300);
+pub const BRIEF: Duration = Duration::from_millis(300);
 
 /// How long to wait for what is found out of these processes: as long as is given if
 /// it is of the caller's or root's processes.

@@ -591,13 +591,13 @@ impl Session {
         self.tell_of_devices(false)?;
         if self.last.naming.elapsed() >= NAMING {
             self.last.naming = Instant::now();
+            self.ask_again();
             self.request_names();
         }
         if self.last.cleanup.elapsed() >= CLEANUP {
             self.last.cleanup = Instant::now();
             self.absent.clear();
             self.reading.tidy();
-            self.ask_again();
             let horizon = perf::monotonic_ns().saturating_sub(LINGER_NS);
             for pid in self
                 .processes

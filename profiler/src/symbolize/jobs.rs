@@ -4,7 +4,7 @@ use super::perf_maps::{self, PerfMaps};
 use super::{BinaryRef, NativeSymbolizer, SymFrame, SymbolizeOptions};
 use crate::collect::procfs;
 use crate::files::others;
-use crate::profile::BuildId;
+use crate::profile::{BuildId, FrameKind};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -37,6 +37,21 @@ impl Job {
         match self {
             Self::File { path, .. } => path.into(),
             Self::Jit { pid, .. } => format!("perf-{pid}.map").into(),
+        }
+    }
+}
+
+impl Job {
+    /// The frame of an address whose name takes too long to find.
+    pub(crate) fn too_long(&self) -> SymFrame {
+        let path = self.path();
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        let name = name.to_string_lossy();
+        let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
+        SymFrame {
+            name: format!("[symbols took too long {name}]"),
+            kind: FrameKind::Unknown,
+            source: None,
         }
     }
 }
@@ -95,8 +110,12 @@ impl Jobs {
                 let process = (*pid, *started);
                 self.perf_maps.refresh(process, &mut answer.warnings);
                 let is_same = procfs::start_time(*pid) == Some(*started);
+                let is_late = self.perf_maps.is_late(process);
                 let name = |&address: &u64| match is_same {
-                    true => self.perf_maps.frames(process, address),
+                    true => match self.perf_maps.frames(process, address) {
+                        none if none.is_empty() && is_late => vec![job.too_long()],
+                        frames => frames,
+                    },
                     false => Vec::new(),
                 };
                 answer.frames = addresses.iter().map(name).collect();

@@ -39,6 +39,8 @@ struct Entry {
     until: Instant,
     /// Why it is not usable.
     error: Option<String>,
+    /// It was not read to its end.
+    is_late: bool,
     map: PerfMap,
 }
 
@@ -56,6 +58,11 @@ impl PerfMaps {
             return Vec::new();
         };
         vec![SymFrame::plain(name, FrameKind::Jit)]
+    }
+
+    /// Whether reading the map took so long that only its begin is known.
+    pub(super) fn is_late(&self, process: Jitted) -> bool {
+        self.maps.get(&process).is_some_and(|entry| entry.is_late)
     }
 
     /// Reads a process's map if there is something new in it.
@@ -79,6 +86,7 @@ impl PerfMaps {
                 version: None,
                 until: start,
                 error: Some(error.to_string()),
+                is_late: false,
                 map: PerfMap::default(),
             },
         };
@@ -149,6 +157,7 @@ fn read(pid: u32, file: File, version: Version) -> Entry {
         version: Some(version),
         until: Instant::now(),
         error,
+        is_late: stats.read_error,
         map,
     }
 }

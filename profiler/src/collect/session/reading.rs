@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 const BUSIEST: usize = 32;
 /// How long what they have mapped is waited for, and their tables.
 const FIRST_READS: Duration = Duration::from_millis(400);
+/// How often the file of a mapping is read that changes meanwhile.
+const READINGS: usize = 3;
 /// Most processes asked for and not yet needed.
 const MAX_MET: usize = 4096;
 
@@ -235,9 +237,15 @@ impl Session {
     /// Gives a mapping the key of its file, waiting a little for it.
     pub(super) fn identify(&mut self, pid: u32, map: &mut MapEvent) {
         let owner = self.reader.owner(pid);
-        if !self.binaries.is_identified(pid, map) {
+        // What changes while it is read (a program that deletes itself) is read again.
+        for _ in 0..READINGS {
+            if self.binaries.is_identified(pid, map) {
+                break;
+            }
             self.binaries.foresee(pid, map, &mut self.reader);
-            self.until(owner, |session| !session.binaries.is_asked(pid, map));
+            if !self.until(owner, |session| !session.binaries.is_asked(pid, map)) {
+                break;
+            }
         }
         let files = &mut self.processes.files;
         self.binaries.identify(pid, owner, map, files);
