@@ -520,6 +520,13 @@ impl Reader {
         Wait { owner, left }
     }
 
+    /// Begins to wait for what will be needed soon, for a moment only.
+    pub fn begin_short_wait(&mut self, owner: Owner) -> Wait {
+        let wait = self.begin_wait(owner);
+        let left = wait.left.min(MOMENT);
+        Wait { left, ..wait }
+    }
+
     /// Waits for answers, out of the budgets of who is waited for and of all, for a
     /// moment at most: meanwhile the rings fill. `false`: there is no time left, or
     /// nothing is being read.

@@ -454,6 +454,7 @@ impl Session {
         self.take_answers();
         self.meet_late()?;
         self.publish();
+        self.await_tables();
         self.tables.maintain();
         if !all {
             self.name_late_kernels(Some(horizon))?;

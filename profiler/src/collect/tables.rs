@@ -360,6 +360,11 @@ impl Tables {
             .collect()
     }
 
+    /// Whether pages are being read on somebody's account.
+    pub fn is_read_for(&self, owner: Owner) -> bool {
+        self.asked.values().any(|ask| ask.owners.contains(&owner))
+    }
+
     /// Pages that could not be read on somebody's account: the next sample that
     /// misses them asks again.
     pub fn unread(&mut self, id: FileId, owner: Owner, pages: &[u32]) {

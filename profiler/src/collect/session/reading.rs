@@ -36,6 +36,8 @@ pub(super) struct Reading {
     met: FxHashMap<u32, (String, Vec<MapEvent>)>,
     /// The table that a walk waits for.
     lacking: Option<Missing>,
+    /// Who tables were asked for last.
+    wanted_for: Option<Owner>,
     /// Files that were closed, and are asked for again.
     reopening: FxHashSet<FileId>,
 }
@@ -349,6 +351,18 @@ impl Session {
         }
     }
 
+    /// Waits a moment for the tables of programs that have just started: they may not
+    /// run for long, and what they call soon is to have whole stacks.
+    pub(super) fn await_tables(&mut self) {
+        let Some(owner) = self.reading.wanted_for.take() else {
+            return;
+        };
+        let mut wait = self.reader.begin_short_wait(owner);
+        while self.tables.is_read_for(owner) && self.reader.wait(&mut wait) {
+            self.take_answers();
+        }
+    }
+
     /// Asks for the tables that are wanted.
     fn read_tables(&mut self) {
         for (id, owner, pages) in self.tables.take_wanted() {
@@ -359,6 +373,9 @@ impl Session {
                 let wanted = pages.clone();
                 self.reader.ask_tables(owner, (id, path), file, wanted)
             });
+            if taken {
+                self.reading.wanted_for = Some(owner);
+            }
             if !taken {
                 // Does nothing unless it was closed.
                 self.reopen(id);
