@@ -520,6 +520,11 @@ impl Reader {
         Wait { owner, left }
     }
 
+    /// Whether answers have come.
+    pub fn has_answers(&self) -> bool {
+        self.pool.wait(Instant::now())
+    }
+
     /// Begins to wait for what will be needed soon, for a moment only.
     pub fn begin_short_wait(&mut self, owner: Owner) -> Wait {
         let wait = self.begin_wait(owner);

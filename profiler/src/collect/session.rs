@@ -385,9 +385,12 @@ impl Session {
                     short += looked.elapsed().as_secs_f64() / BATCH.as_secs_f64();
                     short = short.min(MAX_SHORT);
                     looked = Instant::now();
-                    // Not tokio's sleep, which counts in milliseconds.
-                    std::thread::sleep(if short >= 1.0 { SETTLE } else { BATCH });
-                    short = (short - 1.0).max(0.0);
+                    // What was asked for is needed, and is no storm.
+                    if !self.reader.has_answers() {
+                        // Not tokio's sleep, which counts in milliseconds.
+                        std::thread::sleep(if short >= 1.0 { SETTLE } else { BATCH });
+                        short = (short - 1.0).max(0.0);
+                    }
                 }
                 _ = tick.tick() => {}
                 () = std::future::ready(()), if more => {}
