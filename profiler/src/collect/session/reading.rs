@@ -375,8 +375,7 @@ impl Session {
             });
             if taken {
                 self.reading.wanted_for = Some(owner);
-            }
-            if !taken {
+            } else {
                 // Does nothing unless it was closed.
                 self.reopen(id);
                 self.tables.unread(id, owner, &pages);
