@@ -620,6 +620,13 @@ mod tests {
         assert!(status.success());
     }
 
+    /// Copies a program by another process: were it open for writing here, a child that
+    /// another test is just starting could hold it, and it could not be executed.
+    fn copy(from: &Path, to: &Path) {
+        let status = Command::new("cp").arg(from).arg(to).status().unwrap();
+        assert!(status.success());
+    }
+
     struct Running(Child);
 
     impl Running {
@@ -764,10 +771,7 @@ mod tests {
         drop(process);
         compile(dir.path(), "other", 2, TWO);
         // In place: the same inode.
-        let content = fs::read(dir.path().join("other")).unwrap();
-        while fs::write(&path, &content).is_err() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        copy(&dir.path().join("other"), &path);
         let process = Running::start(&path);
         let after = kit.file(&process, "tool");
         assert_ne!(before, after);
@@ -860,15 +864,16 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         compile(dir.path(), "tool", 1, ONE);
-        let mut content = fs::read(dir.path().join("tool")).unwrap();
+        let tool = dir.path().join("tool");
+        let mut content = fs::read(&tool).unwrap();
         content.resize((MAX_DELETED_BYTES / 3 * 2) as usize, 1);
+        fs::write(&tool, content).unwrap();
         let mut kit = Kit::new(16);
         let mut processes = ProcessTable::default();
         let mut ids = Vec::new();
         let running = ["one", "two", "three"].map(|name| {
             let path = dir.path().join(name);
-            fs::copy(dir.path().join("tool"), &path).unwrap();
-            fs::write(&path, &content).unwrap();
+            copy(&tool, &path);
             let process = Running::start(&path);
             ids.push(kit.file(&process, name));
             let mut map = process.mapping(name);
@@ -903,7 +908,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         compile(dir.path(), "p0", 1, ONE);
         for n in 1..6 {
-            fs::copy(dir.path().join("p0"), dir.path().join(format!("p{n}"))).unwrap();
+            copy(&dir.path().join("p0"), &dir.path().join(format!("p{n}")));
         }
         let mut kit = Kit::new(3);
         let name = |n: u32| format!("p{n}");

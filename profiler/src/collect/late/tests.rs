@@ -1,7 +1,10 @@
 use super::program::MAX_SEARCHES;
 use super::*;
 use crate::probes::{ResultKind, ValueFormat, ValueInfo};
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    process::{Command, Stdio},
+};
 
 fn probe(id: u32, function: &str, kind: CallKind, at_exit: bool) -> Probe {
     Probe {
@@ -76,8 +79,13 @@ fn only_kernels_not_seen_created_are_looked_for() {
 fn a_search_waits_for_more_kernels_and_is_not_repeated_for_ever() {
     let now = Instant::now();
     let mut late = late();
-    // A handle that leads nowhere, in this very process.
-    late.call(&call(1, 8, 0));
+    // A handle that leads nowhere, in a process with little memory to search: this one
+    // has all that the other tests have mapped.
+    let mut program = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    late.call(&Call {
+        pid: program.id(),
+        ..call(1, 8, 0)
+    });
     assert!(late.maintain(now, 0, |_| 1).is_empty());
     assert_eq!(late.programs.values().next().unwrap().searches, 0);
     let mut later = now;
@@ -86,6 +94,8 @@ fn a_search_waits_for_more_kernels_and_is_not_repeated_for_ever() {
         late.maintain(later, 0, |_| 1);
         late.settle(|_| 1, Duration::from_secs(20));
     }
+    program.kill().unwrap();
+    program.wait().unwrap();
     let program = late.programs.values().next().unwrap();
     assert_eq!(program.searches, MAX_SEARCHES);
     assert_eq!(program.unnamed(), 1);
