@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 
 use aiprof_tests::aiprof::{Aiprof, lost};
 use aiprof_tests::folded::{Folded, base};
@@ -103,6 +103,25 @@ fn two_paths_with_timestamps() -> anyhow::Result<()> {
             path_1.is_some_and(|p| (p.truth - 0.63).abs() < 0.01),
             "{verdict}"
         );
+    }
+    Ok(())
+}
+
+/// What little is known of the device's clock must not pass for exact times.
+#[test]
+fn timestamps_that_are_read_late() -> anyhow::Result<()> {
+    let Some(_turn) = turn("timestamps_that_are_read_late", &NEEDS)? else {
+        return Ok(());
+    };
+    let mode = ["launch", "plan=7030", "events=1", "base=1", "read_us=20000"];
+    for more in [
+        ["launches=10", "sync=10"],
+        ["launches=300", "sync=10"],
+        ["launches=300", "sync=0"],
+    ] {
+        let outcome = Recording::of(uneven()).run(&[&mode[..], &more].concat())?;
+        let verdict = outcome.sound()?;
+        ensure!(verdict.unattributed == 0, "{verdict}");
     }
     Ok(())
 }

@@ -14,6 +14,7 @@
  *   sync=N               wait after every N launches; 0: only at the end
  *   events=1             each launch signals an event with timestamps, read after
  *                        the wait; the device's properties say how long ticks are
+ *   read_us=N            the program does something else before it reads them
  *   clock=1              the global timestamps are read after each wait
  *   groups=path          path n launches n + 1 groups; else one
  *   kernels=path         path n launches the module's n-th kernel, over and over
@@ -141,6 +142,7 @@ struct Worker {
 	{
 		for (auto list : lists)
 			check(synchronize(list, UINT64_MAX), "zeCommandListHostSynchronize");
+		usleep(static_cast<useconds_t>(options.number("read_us", 0)));
 		for (size_t i = 0; i < pending && i < events.size(); i++) {
 			ze_kernel_timestamp_result_t t = {};
 			MUST(Event, QueryKernelTimestamp, events[i], &t);

@@ -298,9 +298,11 @@ impl Devices {
     fn timestamps(&mut self, pid: u32, event: u64, (start, end): (u64, u64), left_ns: u64) {
         let executions = &mut self.join.executions;
         executions.ended(pid, Waited::Event(event), left_ns, left_ns);
-        let Some((device, from_ns)) = executions.of_event(pid, event) else {
+        let Some((device, (from_ns, to_ns))) = executions.of_event(pid, event) else {
             return;
         };
+        // A wait may have told earlier that it is over.
+        let left_ns = left_ns.min(to_ns);
         let mut own = self.clocks.iter_mut().filter(|(key, _)| key.0 == pid);
         let clock = match device {
             0 => own.next().map(|(_, clock)| clock),
@@ -313,8 +315,11 @@ impl Devices {
         clock.observe(start, from_ns, left_ns.saturating_sub(took).max(from_ns));
         clock.observe(end, from_ns.saturating_add(took).min(left_ns), left_ns);
         if let Some(dated) = clock.date(start, from_ns) {
-            let start_ns = dated.ns.max(from_ns);
-            executions.timed(pid, event, start_ns, start_ns.saturating_add(took));
+            // Little is known of a clock before it has been seen a few times.
+            let earliest = dated.ns.saturating_sub(dated.error_ns).max(from_ns);
+            let latest = dated.ns.saturating_add(dated.error_ns);
+            let latest = latest.saturating_add(took).min(left_ns);
+            executions.timed(pid, event, (earliest, latest), took);
         }
     }
 

@@ -72,11 +72,11 @@ pub(super) struct Batch {
     /// Launches that are not known to have ended.
     open: u64,
     ended_ns: u64,
-    /// Exact times, of how many.
+    /// How many are timed: how long they ran together, and between which times.
     timed: u64,
-    exact_from_ns: u64,
-    exact_to_ns: u64,
-    exact_ns: u64,
+    timed_from_ns: u64,
+    timed_to_ns: u64,
+    ran_ns: u64,
 }
 
 impl Batch {
@@ -95,9 +95,9 @@ impl Batch {
             open: 0,
             ended_ns: 0,
             timed: 0,
-            exact_from_ns: u64::MAX,
-            exact_to_ns: 0,
-            exact_ns: 0,
+            timed_from_ns: u64::MAX,
+            timed_to_ns: 0,
+            ran_ns: 0,
         }
     }
 
@@ -128,16 +128,15 @@ impl Batch {
         }
     }
 
-    /// Nanoseconds that all ran together, and from when to when, if it is exactly
-    /// known of all.
-    pub(super) fn exact(&self) -> Option<(u64, u64, u64)> {
+    /// Nanoseconds that all ran together, and between which times, if all are timed.
+    pub(super) fn timed(&self) -> Option<(u64, u64, u64)> {
         let is_known = self.launches > 0 && self.timed >= self.launches;
-        is_known.then_some((self.exact_ns, self.exact_from_ns, self.exact_to_ns))
+        is_known.then_some((self.ran_ns, self.timed_from_ns, self.timed_to_ns))
     }
 
     /// Between which times it can have been running.
     pub(super) fn bounds(&self) -> (u64, u64) {
-        match self.exact() {
+        match self.timed() {
             Some((_, from, to)) => (from.max(self.from_ns), to.min(self.to_ns).max(from)),
             None => (self.from_ns, self.to_ns),
         }
@@ -289,15 +288,16 @@ impl Executions {
         }
     }
 
-    /// The device handle and the earliest begin of the launch that signals an event.
-    pub fn of_event(&mut self, pid: u32, event: u64) -> Option<(u64, u64)> {
+    /// The device handle of the launch that signals an event, and between which times
+    /// it was running as far as is known.
+    pub fn of_event(&mut self, pid: u32, event: u64) -> Option<(u64, (u64, u64))> {
         let number = self.signals.get(&(pid, event))?.batch;
         self.batch(number)
-            .map(|batch| (batch.device, batch.from_ns))
+            .map(|batch| (batch.device, (batch.from_ns, batch.to_ns)))
     }
 
-    /// The exact times of the launch that signals an event.
-    pub fn timed(&mut self, pid: u32, event: u64, start_ns: u64, end_ns: u64) {
+    /// How long exactly the launch ran that signals an event, and between which times.
+    pub fn timed(&mut self, pid: u32, event: u64, (from_ns, to_ns): (u64, u64), ran_ns: u64) {
         let Some(signal) = self.signals.get_mut(&(pid, event)) else {
             return;
         };
@@ -307,11 +307,9 @@ impl Executions {
         let number = signal.batch;
         if let Some(batch) = self.batch(number) {
             batch.timed += 1;
-            batch.exact_ns = batch
-                .exact_ns
-                .saturating_add(end_ns.saturating_sub(start_ns));
-            batch.exact_from_ns = batch.exact_from_ns.min(start_ns);
-            batch.exact_to_ns = batch.exact_to_ns.max(end_ns);
+            batch.ran_ns = batch.ran_ns.saturating_add(ran_ns);
+            batch.timed_from_ns = batch.timed_from_ns.min(from_ns);
+            batch.timed_to_ns = batch.timed_to_ns.max(to_ns);
         }
     }
 

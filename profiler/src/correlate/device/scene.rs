@@ -176,7 +176,7 @@ impl Scene<'_> {
                     to_ns,
                     launches: batch.launches,
                     work: batch.work,
-                    exact_ns: batch.exact().map(|exact| exact.0),
+                    ran_ns: batch.timed().map(|timed| timed.0),
                 });
             }
         }

@@ -23,8 +23,8 @@ pub(super) struct Candidate {
     pub(super) launches: u64,
     /// 0: not known.
     pub(super) work: u64,
-    /// For how long exactly they were running, between exact times.
-    pub(super) exact_ns: Option<u64>,
+    /// For how long exactly they were running between these times, if that is known.
+    pub(super) ran_ns: Option<u64>,
 }
 
 impl Candidate {
@@ -37,14 +37,14 @@ impl Candidate {
     }
 
     /// Nanoseconds that they were running between two times, spread evenly over
-    /// their exact times.
+    /// those between which they ran.
     fn ran(&self, from_ns: u64, to_ns: u64) -> f64 {
         let length = self.to_ns.saturating_sub(self.from_ns);
         let inside = self
             .to_ns
             .min(to_ns)
             .saturating_sub(self.from_ns.max(from_ns));
-        let all = self.exact_ns.unwrap_or(0) as f64;
+        let all = self.ran_ns.unwrap_or(0) as f64;
         match length {
             0 => all,
             _ => all * inside as f64 / length as f64,
@@ -70,9 +70,9 @@ struct Sweep<'a> {
     hungry: BinaryHeap<Reverse<(u64, u64, usize)>>,
     /// By claimant: how many candidates, and their units.
     active: FxHashMap<u32, (u64, f64)>,
-    /// Active ones with exact times, and how many without.
-    exact: Vec<usize>,
-    inexact: usize,
+    /// Active ones that are timed, and how many are not.
+    timed: Vec<usize>,
+    untimed: usize,
 }
 
 impl<'a> Sweep<'a> {
@@ -96,8 +96,8 @@ impl<'a> Sweep<'a> {
             ends: BinaryHeap::new(),
             hungry: BinaryHeap::new(),
             active: FxHashMap::default(),
-            exact: Vec::new(),
-            inexact: 0,
+            timed: Vec::new(),
+            untimed: 0,
         }
     }
 
@@ -117,9 +117,9 @@ impl<'a> Sweep<'a> {
             self.ends.push(Reverse((candidate.to_ns, i)));
             self.hungry
                 .push(Reverse((candidate.to_ns, candidate.from_ns, i)));
-            match candidate.exact_ns {
-                Some(_) => self.exact.push(i),
-                None => self.inexact += 1,
+            match candidate.ran_ns {
+                Some(_) => self.timed.push(i),
+                None => self.untimed += 1,
             }
         }
         while let Some(&Reverse((to_ns, i))) = self.ends.peek() {
@@ -131,13 +131,13 @@ impl<'a> Sweep<'a> {
         }
         let all = self.all;
         let is_here = |&i: &usize| all.get(i).is_some_and(|c| c.to_ns >= load.from_ns);
-        self.exact.retain(is_here);
+        self.timed.retain(is_here);
     }
 
     fn leave(&mut self, i: usize) {
         let Some(candidate) = self.get(i) else { return };
-        if candidate.exact_ns.is_none() {
-            self.inexact = self.inexact.saturating_sub(1);
+        if candidate.ran_ns.is_none() {
+            self.untimed = self.untimed.saturating_sub(1);
         }
         if let Some(entry) = self.active.get_mut(&candidate.claimant) {
             *entry = (entry.0 - 1, entry.1 - candidate.units(self.method));
@@ -187,8 +187,8 @@ impl<'a> Sweep<'a> {
             return (Method::Sole, parts);
         }
         let at = |parts: &Parts, claimant: u32| parts.binary_search_by_key(&claimant, |p| p.0);
-        if self.inexact == 0 && !parts.is_empty() {
-            for candidate in self.exact.iter().filter_map(|&i| self.get(i)) {
+        if self.untimed == 0 && !parts.is_empty() {
+            for candidate in self.timed.iter().filter_map(|&i| self.get(i)) {
                 let ran = candidate.ran(load.from_ns, load.to_ns);
                 if let Ok(at) = at(&parts, candidate.claimant) {
                     parts[at].1 += ran;

@@ -299,7 +299,7 @@ fn exact_times_tell_apart_what_work_cannot() {
                 event,
                 ..begun(7, 1, path, at)
             });
-            join.executions.timed(7, event, from, to);
+            join.executions.timed(7, event, (from, to), to - from);
         }
         join.executions
             .ended(7, Waited::Queue(1), at + 9 * MS, at + 9 * MS);
@@ -404,9 +404,11 @@ fn nothing_gets_lost_whatever_happens() {
                     join.executions
                         .ended(pid, waited, now, now + random.below(MS));
                 }
-                3 => join
-                    .executions
-                    .timed(pid, random.below(4), now, now + random.below(MS)),
+                3 => {
+                    let ran = random.below(MS);
+                    let event = random.below(4);
+                    join.executions.timed(pid, event, (now, now + ran), ran);
+                }
                 4 => {
                     let counts: Vec<(u64, u32)> = (0..random.below(20))
                         .map(|i| (i * 0x200, random.below(100) as u32))
