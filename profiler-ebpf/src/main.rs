@@ -4,7 +4,8 @@
 //! stack unwound from the tables in the pool (see `aiprof_common`). On its path
 //! there are look-ups, per-CPU scratch memory and one ring buffer; no hash map
 //! is ever updated from here, for a contended bucket lock in interrupt context
-//! can wedge a virtual CPU.
+//! can wedge a virtual CPU. `execd` takes part in it: it forgets what is known of
+//! a process that becomes another program.
 //!
 //! `call_entry` and `call_exit` run at probed functions, `call_return` where a
 //! return probe stands for the exit; the versions with `_s` are sleepable and may
@@ -28,6 +29,7 @@ mod atomic;
 mod calls;
 mod data;
 mod driver;
+mod execs;
 mod fetch;
 mod maps;
 mod pool;

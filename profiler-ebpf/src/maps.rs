@@ -18,8 +18,8 @@ use crate::unwind::Walk;
 #[btf_map]
 pub static POOL: Array<[u8; POOL_CHUNK], 1, { BPF_F_MMAPABLE as usize }> = Array::new();
 
-/// Process id to mapping list. Written by user space only, hence no
-/// preallocation: memory follows the number of profiled processes.
+/// Process id to mapping list. Not preallocated: memory follows the number of
+/// profiled processes.
 #[btf_map]
 pub static PROCS: HashMap<u32, ProcEntry, 16384, { BPF_F_NO_PREALLOC as usize }> = HashMap::new();
 

@@ -65,6 +65,7 @@ impl Ring {
 #[inline(always)]
 pub fn send_stack(header: &SampleHeader, ring: Ring) {
     let first = header.rsp & !(STACK_PAGE as u64 - 1);
+    let mut sent = false;
     for i in 0..MAX_STACK_PAGES as u64 {
         let page: *mut StackPage = ring.reserve();
         if page.is_null() {
@@ -81,9 +82,14 @@ pub fn send_stack(header: &SampleHeader, ring: Ring) {
             let data = (&raw mut (*page).data).cast::<c_void>();
             if bpf_probe_read_user(data, STACK_PAGE as u32, address as *const c_void) != 0 {
                 bpf_ringbuf_discard(page.cast(), NO_WAKEUP);
-                return;
+                // The end; but what a call has just made room for is not there yet.
+                if sent {
+                    return;
+                }
+                continue;
             }
             bpf_ringbuf_submit(page.cast(), NO_WAKEUP);
+            sent = true;
         }
     }
 }

@@ -122,6 +122,47 @@ fn is_use(rest: &[&str], plugin: [&str; 2]) -> bool {
     }
 }
 
+#[test]
+fn static_programs_that_exec_each_other() -> anyhow::Result<()> {
+    let Some(_turn) = turn("static_programs_that_exec_each_other", &NEEDS)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let flags = ["-static", "-no-pie", "-O1"];
+    let build = |name, flag| {
+        let all = [
+            &flags[..],
+            &[flag, "-DLONGER"][..1 + usize::from(name == "turn_b")],
+        ]
+        .concat();
+        shop.build("turns.c", name, &all)
+    };
+    let a = build("turn_a", "-DNAME=work_a")?;
+    let b = build("turn_b", "-DNAME=work_b")?;
+    // Executed from a fork that works too, and as the first program.
+    let script = format!(
+        "for i in 1 2 3; do {a} 200 {b} & done; wait; exec {a} 200 {b}",
+        a = a.display(),
+        b = b.display(),
+    );
+    let run = Aiprof::counting()
+        .command("sh", &["-c", &script])
+        .record()?;
+    for (comm, own) in [("turn_a", "work_a"), ("turn_b", "work_b")] {
+        let other = if own == "work_a" { "work_b" } else { "work_a" };
+        // Time in exec itself has no stack of either program.
+        let folded = run
+            .folded
+            .of_comm(comm)
+            .filter(|line| !line.frames.iter().any(|frame| frame.ends_with("_[k]")));
+        check_share(comm, &folded, LEAST, 1.0, |line| !line.has(other))?;
+        check(comm, &folded, LEAST, |line| {
+            !line.is_cut() && line.user().first() == Some(&"_start")
+        })?;
+    }
+    Ok(())
+}
+
 fn check_replaced(replacement: bool) -> anyhow::Result<()> {
     let shop = Workshop::new()?;
     let program = shop.build("replaced.c", "replaced", &[])?;

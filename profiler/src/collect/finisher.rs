@@ -189,7 +189,7 @@ impl Live<'_> {
         }
         let Some(content) = self.resident.resident(file, page) else {
             // What this stack needs, the next one likely needs in the kernel.
-            self.resident.want(file, page, self.owner);
+            self.resident.want(file, page, self.owner, self.binaries);
             return None;
         };
         let content: Option<Arc<[u8]>> = Some(content.into());

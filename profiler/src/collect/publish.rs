@@ -16,6 +16,8 @@ pub struct Publisher {
     published: FxHashMap<u32, (u32, u64)>,
     dirty: FxHashSet<u32>,
     retired: FxHashSet<u32>,
+    /// How many execs of a process were seen that are not taken in yet.
+    replaced: FxHashMap<u32, u32>,
 }
 
 impl Publisher {
@@ -34,6 +36,32 @@ impl Publisher {
         }
     }
 
+    /// An exec was seen: until it is taken in, what is known of the process is of the
+    /// program before. The kernel side has forgotten that, unless it was published since.
+    pub fn replaced(
+        &mut self,
+        pid: u32,
+        bpf: &mut Bpf,
+        tables: &mut Tables,
+        processes: &ProcessTable,
+    ) {
+        *self.replaced.entry(pid).or_default() += 1;
+        if self.published.contains_key(&pid) {
+            self.orphan(pid, processes);
+            self.withdraw(pid, bpf, tables);
+        }
+    }
+
+    /// An exec is taken in.
+    pub fn execd(&mut self, pid: u32) {
+        if let Some(seen) = self.replaced.get_mut(&pid) {
+            *seen -= 1;
+            if *seen == 0 {
+                self.replaced.remove(&pid);
+            }
+        }
+    }
+
     fn orphan(&mut self, pid: u32, processes: &ProcessTable) {
         if !processes.get(pid).is_some_and(|p| p.has_forked) {
             return;
@@ -45,7 +73,7 @@ impl Publisher {
         }
     }
 
-    /// Brings the kernel side up to date.
+    /// Brings the kernel side up to date. Gives whether any process was published.
     pub fn publish(
         &mut self,
         bpf: &mut Bpf,
@@ -53,7 +81,7 @@ impl Publisher {
         processes: &ProcessTable,
         binaries: &Binaries,
         reader: &mut Reader,
-    ) {
+    ) -> bool {
         let changed: Vec<u32> = self
             .dirty
             .iter()
@@ -63,7 +91,11 @@ impl Publisher {
         for pid in changed {
             self.orphan(pid, processes);
         }
+        let mut any = false;
         for pid in std::mem::take(&mut self.dirty) {
+            if self.replaced.contains_key(&pid) {
+                continue;
+            }
             let Some(process) = processes.get(pid).filter(|p| p.exited_ns.is_none()) else {
                 continue;
             };
@@ -84,6 +116,7 @@ impl Publisher {
                 self.withdraw(pid, bpf, tables);
                 continue;
             }
+            any = true;
             if let Some((_, old)) = self.published.insert(pid, now) {
                 tables.release(old);
             }
@@ -91,6 +124,7 @@ impl Publisher {
         for pid in std::mem::take(&mut self.retired) {
             self.withdraw(pid, bpf, tables);
         }
+        any
     }
 
     fn withdraw(&mut self, pid: u32, bpf: &mut Bpf, tables: &mut Tables) {

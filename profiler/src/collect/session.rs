@@ -410,11 +410,9 @@ impl Session {
     /// Reads the rings, and asks for what the events need. Gives whether there is
     /// more to read at once.
     fn receive(&mut self) -> bool {
+        self.receive_processes();
         let known = self.arrived.len();
         let mut undecodable = 0;
-        for ring in self.cpus.rings() {
-            undecodable += ring.drain(|event| self.arrived.push(Event::Process(event)));
-        }
         let (arrived, finisher) = (&mut self.arrived, &mut self.finisher);
         let mut receive = |record: &[u8]| undecodable += receive(record, arrived, finisher);
         let mut read = self.ring.drain(&mut receive);
@@ -426,6 +424,15 @@ impl Session {
         self.undecodable += undecodable + u64::from(read.damaged);
         self.foresee(known);
         read.more
+    }
+
+    /// Reads the rings of process events, and asks for what the events need.
+    fn receive_processes(&mut self) {
+        let known = self.arrived.len();
+        for ring in self.cpus.rings() {
+            self.undecodable += ring.drain(|event| self.arrived.push(Event::Process(event)));
+        }
+        self.foresee(known);
     }
 
     /// Reads the rings and takes in, in time order, everything that happened
@@ -528,6 +535,9 @@ impl Session {
             conditional.process(&event);
         }
         match &event.kind {
+            ProcessEventKind::Exec { .. } if event.pid == event.tid => {
+                self.publisher.execd(event.pid);
+            }
             ProcessEventKind::Snapshot { maps, .. } => {
                 if let Some((probes, _)) = &mut self.probes {
                     maps.iter().for_each(|map| probes.mapped(event.pid, map));

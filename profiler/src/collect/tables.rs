@@ -245,13 +245,7 @@ impl Tables {
 
     /// The directory of a mapping's file and the mapping's bias.
     fn file(&mut self, map: &Mapping, owner: Owner, binaries: &Binaries) -> Option<(Block, u64)> {
-        if !self.files.contains_key(&map.file) {
-            // Not remembered where there was no room, or the file is not open: the
-            // next list tries again.
-            let tables = self.new_file(map.file, binaries)?;
-            self.files.insert(map.file, tables);
-            self.load_eagerly(map.file, owner);
-        }
+        self.know(map.file, owner, binaries)?;
         let tables = self.files.get(&map.file)?.as_ref()?;
         let text = &binaries.get(map.file)?.text;
         let address = address_of(text, map.file_offset)?;
@@ -259,6 +253,17 @@ impl Tables {
             .start
             .wrapping_sub(address.wrapping_sub(tables.base_page));
         Some((tables.dir, bias))
+    }
+
+    /// Has a file have tables. `None`: there is no room, or the file is not open; not
+    /// remembered, so that the next who needs it tries again.
+    fn know(&mut self, id: FileId, owner: Owner, binaries: &Binaries) -> Option<()> {
+        if !self.files.contains_key(&id) {
+            let tables = self.new_file(id, binaries)?;
+            self.files.insert(id, tables);
+            self.load_eagerly(id, owner);
+        }
+        Some(())
     }
 
     /// The tables of a new file; `Some(None)`: it has no unwind data.
@@ -322,8 +327,10 @@ impl Tables {
         }
     }
 
-    /// Makes a page of a mapped file resident, as after a miss.
-    pub fn want(&mut self, id: FileId, page: u32, owner: Owner) {
+    /// Makes a page of a file resident, as after a miss, though no process that has it
+    /// mapped may be published yet.
+    pub fn want(&mut self, id: FileId, page: u32, owner: Owner, binaries: &Binaries) {
+        self.know(id, owner, binaries);
         if let Some(Some(tables)) = self.files.get(&id) {
             self.miss(tables.dir.reference, page, owner);
         }

@@ -26,6 +26,8 @@ const MAX_OBJECT: u64 = 64 << 20;
 
 /// The program that samples.
 pub(super) const SAMPLER: &str = "sampler";
+/// The program that forgets processes that become other programs.
+pub(super) const EXECD: &str = "execd";
 
 /// The maps that only the programs at probes use; not made without them.
 const CALL_MAPS: &[&str] = &[
@@ -177,14 +179,14 @@ fn place_of(elf: &[u8], name: &str) -> Option<Place> {
 /// functions of user programs are loaded for links to many functions at once,
 /// where the kernel has such links.
 fn choose_programs(open: &mut OpenObject, others: &[&'static str]) -> Result<(), BpfError> {
-    for name in others.iter().copied().chain([SAMPLER]) {
+    for name in others.iter().copied().chain([SAMPLER, EXECD]) {
         if !open.progs().any(|program| program.name() == name) {
             return Err(BpfError::Missing(name));
         }
     }
     for mut program in open.progs_mut() {
         let name = program.name();
-        let wanted = name == SAMPLER || others.iter().any(|other| name == *other);
+        let wanted = [SAMPLER, EXECD].iter().chain(others).any(|n| name == *n);
         program.set_autoload(wanted);
         let section = program.section().to_string_lossy();
         let kind = section.split(['/', '.']).next().unwrap_or_default();

@@ -15,7 +15,7 @@ pub mod ring;
 use crate::files::kernel;
 use aiprof_common::{COUNTERS, NO_FIELD, POOL_CHUNK, ProcEntry, RULE_CACHE_CHUNK, Settings};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use load::{Loaded, SAMPLER};
+use load::{EXECD, Loaded, SAMPLER};
 pub use plain::Plain;
 use std::{
     io,
@@ -144,17 +144,26 @@ impl Default for BpfOptions {
 /// The loaded programs and their maps.
 pub struct Bpf {
     loaded: Loaded,
+    /// Forgets processes at their exec.
+    _execd: Option<probe::Link>,
 }
 
 impl Bpf {
     /// Loads the object (the committed one, or `object`) into the kernel.
     pub fn load(options: &BpfOptions, object: Option<&Path>) -> Result<Self, BpfError> {
         let loaded = load::load(options, &settings(options), object)?;
-        let bpf = Self { loaded };
+        let mut bpf = Self {
+            loaded,
+            _execd: None,
+        };
         // Used while recording, where there is no good way to fail.
         for name in [PROCS, COUNTS] {
             bpf.map(name)?;
         }
+        let execd = probe::attach_raw_tracepoint(bpf.program(EXECD)?, "sched_process_exec");
+        bpf._execd = execd
+            .inspect_err(|error| tracing::warn!("execs are not followed at once: {error}"))
+            .ok();
         Ok(bpf)
     }
 

@@ -97,13 +97,17 @@ impl Session {
 
     /// Brings the kernel side up to date, and has the tables read that it wants.
     pub(super) fn publish(&mut self) {
-        self.publisher.publish(
+        let published = self.publisher.publish(
             &mut self.bpf,
             &mut self.tables,
             &self.processes,
             &self.binaries,
             &mut self.reader,
         );
+        if published {
+            // What exec'd before it was published is withdrawn: that exec is in a ring.
+            self.receive_processes();
+        }
         self.read_tables();
     }
 
@@ -136,6 +140,14 @@ impl Session {
             ProcessEventKind::Exec { .. } | ProcessEventKind::Fork { .. } => {
                 if event.pid != event.tid {
                     return;
+                }
+                if matches!(event.kind, ProcessEventKind::Exec { .. }) {
+                    self.publisher.replaced(
+                        event.pid,
+                        &mut self.bpf,
+                        &mut self.tables,
+                        &self.processes,
+                    );
                 }
                 // Another program, perhaps another user's: what was read is of the old.
                 self.binaries.forget_process(event.pid);
