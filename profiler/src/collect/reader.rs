@@ -336,6 +336,8 @@ const OF_ALL: BudgetLimits = BudgetLimits {
 };
 /// For all, from the moment that a recording is to end.
 const AT_END: Duration = Duration::from_millis(250);
+/// Least for one answer: what is left of a budget is saved until there is as much.
+const LEAST: Duration = Duration::from_millis(1);
 /// How long the rings are not looked at while an answer is waited for.
 const MOMENT: Duration = Duration::from_millis(5);
 /// Most for one answer: an answer that takes longer is of a slow file, or of many.
@@ -517,6 +519,7 @@ impl Reader {
         };
         let own = own.or_insert_with(|| Budget::new(limits)).left();
         let left = own.min(self.budget.left()).min(EACH);
+        let left = if left < LEAST { Duration::ZERO } else { left };
         Wait { owner, left }
     }
 
@@ -532,11 +535,16 @@ impl Reader {
         Wait { left, ..wait }
     }
 
+    /// Whether such a wait would end at once.
+    pub fn is_over(&self, wait: &Wait) -> bool {
+        wait.left.is_zero() || self.pool.pending() == 0
+    }
+
     /// Waits for answers, out of the budgets of who is waited for and of all, for a
     /// moment at most: meanwhile the rings fill. `false`: there is no time left, or
     /// nothing is being read.
     pub fn wait(&mut self, wait: &mut Wait) -> bool {
-        if wait.left.is_zero() || self.pool.pending() == 0 {
+        if self.is_over(wait) {
             return false;
         }
         let begun = Instant::now();

@@ -463,10 +463,10 @@ impl Session {
         }
         self.take_answers();
         self.meet_late()?;
-        self.publish();
-        self.await_tables();
-        self.tables.maintain();
         if !all {
+            self.publish();
+            self.await_tables();
+            self.tables.maintain();
             self.name_late_kernels(Some(horizon))?;
             self.place_kernels(Some(horizon))?;
         }

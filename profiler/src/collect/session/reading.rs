@@ -291,9 +291,12 @@ impl Session {
         if done(self) {
             return true;
         }
+        let mut wait = self.reader.begin_wait(owner);
+        if self.reader.is_over(&wait) {
+            return false;
+        }
         // What is sampled meanwhile is unwound with what is known.
         self.publish();
-        let mut wait = self.reader.begin_wait(owner);
         while self.arrived.len() < MAX_PENDING && self.reader.wait(&mut wait) {
             self.take_answers();
             if done(self) {
