@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use tempfile::TempDir;
@@ -13,8 +14,11 @@ use tempfile::TempDir;
 use aiprof_tests::aiprof::binary;
 use aiprof_tests::attacker::{Attacker, NOBODY, mode};
 use aiprof_tests::child::Child;
+use aiprof_tests::level_zero::module::{Kernel, Module};
+use aiprof_tests::level_zero::program::build_paths;
 use aiprof_tests::need::{Need, skip, turn};
-use aiprof_tests::workload::checked;
+use aiprof_tests::stall_run::Recording;
+use aiprof_tests::workload::{Workshop, checked};
 
 const NEEDS: [Need; 2] = [Need::Root, Need::Tool("setcap")];
 const SECRET: &str = "the-secret-that-only-root-may-read";
@@ -506,6 +510,81 @@ fn is_for_capabilities(path: &str) -> bool {
     let is_others = path == "/tmp" || others.iter().any(|part| path.contains(part));
     let is_library = || [".so", "/lib", "/usr/lib"].iter().any(|p| path.contains(p));
     kernel || linker || is_others || is_elf() || (is_library() && !Path::new(path).exists())
+}
+
+/// What aiprof, started by `command`, keeps of two programs of root's that launch the
+/// kernel [`KERNEL`]: one has it when the recording starts, one makes it while it runs.
+fn capture_of_launches(command: &mut Command, file: &Path) -> anyhow::Result<Vec<u8>> {
+    let shop = Workshop::new()?;
+    let recording = Recording::of(Module::new(vec![Kernel::new(KERNEL, 100_000)]));
+    let _fifos = recording.fifos(&shop)?;
+    let machine = recording.machine(&shop)?;
+    let program = |more: &str| -> anyhow::Result<Child> {
+        let mode = [
+            "launch",
+            "launches=50",
+            "pause_us=1000",
+            "block=1",
+            "sync=1",
+            more,
+        ];
+        let mut command = machine.command(&build_paths()?);
+        command.args(recording.arguments(&shop, &mode)?);
+        Child::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()))
+    };
+    let mut early = program("wait=1")?;
+    ensure!(early.read_line()?.trim() == "ready", "not ready");
+    let log = shop.path("log");
+    let stderr = fs::File::create(&log)?;
+    command.arg("-o").arg(file).stdin(Stdio::null());
+    let mut aiprof = Child::start(command.stdout(Stdio::null()).stderr(stderr))?;
+    let end = Instant::now() + Duration::from_secs(60);
+    while !fs::read_to_string(&log)?.contains("recording") {
+        ensure!(Instant::now() < end, "{}", fs::read_to_string(&log)?);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    program("wait=0")?.output()?;
+    early.write_line("go")?;
+    early.output()?;
+    aiprof.signal("INT")?;
+    let ended = aiprof.wait(Duration::from_secs(30))?;
+    let said = fs::read_to_string(&log)?;
+    ensure!(ended.success(), "{ended}: {said}");
+    let bytes = fs::read(file)?;
+    let stream = bytes.get(MAGIC..).context("an empty capture")?;
+    Ok([zstd::decode_all(stream)?, said.into_bytes()].concat())
+}
+
+const KERNEL: &str = "kernel_of_root_alone";
+/// Bytes of a capture before its zstd stream.
+const MAGIC: usize = 8;
+
+#[test]
+fn texts_of_others_enter_no_capture() -> anyhow::Result<()> {
+    const NAME: &str = "texts_of_others_enter_no_capture";
+    let needs = [NEEDS[0], NEEDS[1], Need::Tool("g++"), Need::Tool("mkfifo")];
+    let Some(_turn) = turn(NAME, &needs)? else {
+        return Ok(());
+    };
+    let Some(attacker) = attacker(NAME)? else {
+        return Ok(());
+    };
+    let has = |kept: &[u8], text: &str| kept.windows(text.len()).any(|w| w == text.as_bytes());
+    let launch = "zeCommandListAppendLaunchKernel";
+    // Root may have them: the test sees what it is to see.
+    let file = attacker.path("root.aiprof");
+    let kept = capture_of_launches(&mut Command::new(binary()?), &file)?;
+    ensure!(has(&kept, launch), "root has no launches");
+    ensure!(has(&kept, KERNEL), "root has no names of kernels");
+    let file = attacker.home().join("own.aiprof");
+    let kept = capture_of_launches(&mut attacker.command(&attacker.aiprof()), &file)?;
+    ensure!(has(&kept, launch), "the user has no launches");
+    ensure!(!has(&kept, KERNEL), "the user has names of root's kernels");
+    ensure!(
+        has(&kept, "data of other users' processes, not read"),
+        "not counted"
+    );
+    Ok(())
 }
 
 #[test]
