@@ -271,7 +271,7 @@ fn may_send_pages(now: u64) -> bool {
     };
     // SAFETY: a checked map value (see CallLimits).
     let used = unsafe { &mut (*limits).pages_ns };
-    Ring::of(&CALLS).has_free(2) && take(used, now, PAGES_NS, PAGES_BURST_NS)
+    Ring::of(&CALLS).has_free(1) && take(used, now, PAGES_NS, PAGES_BURST_NS)
 }
 
 /// Sends the record; `false`: there is no room.
