@@ -30,9 +30,9 @@ const BURST_NS: u64 = 1_000_000_000;
 /// Nanoseconds between two stacks of one CPU that are sent with their memory, for
 /// user space to finish.
 const PAGES_NS: u64 = BURST_NS / 64;
-/// Nanoseconds of a burst of these: 512, about what a program that has just started
+/// Nanoseconds of a burst of these: 2,048, about what a program that has just started
 /// calls before its tables are there.
-const PAGES_BURST_NS: u64 = 512 * PAGES_NS;
+const PAGES_BURST_NS: u64 = 2048 * PAGES_NS;
 /// log2 of the nanoseconds after which a stack that could not be walked to its end
 /// is sent again: the tables for it may have come.
 const UNFINISHED_SHIFT: u32 = 28;
