@@ -134,6 +134,9 @@ fn one_image_in_fifty_containers_is_one_set_of_tables() -> anyhow::Result<()> {
     };
     let (alone, _) = tables(&mounts[..1])?;
     let (all, folded) = tables(&mounts)?;
+    let right = folded.filter(|l| is_of(l, "contained_work")).total();
+    println!("XX {alone} {all} pages; {right} of {}", folded.total());
+    println!("{}", folded.filter(|l| !is_of(l, "contained_work")).excerpt(6));
     check("in containers", &folded, 2000, |l| {
         is_of(l, "contained_work")
     })?;

@@ -594,6 +594,13 @@ impl Session {
         {
             self.publisher.changed(pid);
         }
+        if sample.flags & aiprof_common::FLAG_FROM_ANCESTOR != 0
+            && let Some(process) = self.processes.get(pid)
+            && process.space.id != sample.space
+            && self.processes.shares(pid, sample.space)
+        {
+            sample.space = process.space.id;
+        }
         if !self.filter.wants(sample) {
             return Ok(false);
         }

@@ -212,6 +212,16 @@ impl ProcessTable {
         pids
     }
 
+    /// Whether a process has the mappings of a space of another: a fork, whose parent's
+    /// mappings were known later than it was forked, has them under an id of its own.
+    pub fn shares(&self, pid: u32, space: u32) -> bool {
+        let Some(own) = self.processes.get(&pid).map(|p| &p.space) else {
+            return false;
+        };
+        let mut others = self.processes.values().map(|p| &p.space);
+        others.any(|other| other.id == space && other.maps == own.maps)
+    }
+
     /// Says that files became known: gives the processes that have one of them mapped,
     /// whose mappings count as changed.
     pub fn touch(&mut self, is_one: impl Fn(FileId) -> bool) -> Vec<u32> {
@@ -407,6 +417,29 @@ mod tests {
             table.get(2).unwrap().space.id
         );
         assert_eq!(table.get(2).unwrap().comm, "b");
+    }
+
+    #[test]
+    fn a_fork_of_an_unknown_parent_shares_what_both_turn_out_to_have() {
+        let mut table = ProcessTable::default();
+        let snapshot = |pid, path: &str| {
+            let ProcessEventKind::Map(map) = map(pid, 0x1000, 0x1000, path).kind else {
+                unreachable!()
+            };
+            let comm = "a".to_string();
+            let maps = vec![map];
+            event(pid, ProcessEventKind::Snapshot { comm, maps })
+        };
+        table.apply(&event(2, ProcessEventKind::Fork { parent: 1 }));
+        table.apply(&event(3, ProcessEventKind::Fork { parent: 1 }));
+        table.apply(&snapshot(1, "/a"));
+        table.apply(&snapshot(2, "/a"));
+        table.apply(&snapshot(3, "/b"));
+        let space = table.get(1).unwrap().space.id;
+        assert_ne!(table.get(2).unwrap().space.id, space);
+        assert!(table.shares(2, space));
+        assert!(!table.shares(3, space), "another program since");
+        assert!(!table.shares(2, 4711) && !table.shares(9, space));
     }
 
     #[test]
