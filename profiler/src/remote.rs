@@ -11,6 +11,10 @@
 //! Then it holds nothing but its line: standard input, output and error are not its
 //! own, and what it would print goes back with its answers.
 
+mod usage;
+
+pub use usage::{PeakMemory, cpu_time};
+
 use crate::files::kernel;
 use rustix::{
     net::{
@@ -89,17 +93,12 @@ impl Line {
         if !fds.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
-        // The descriptors go with the size, whose eight bytes are taken whole.
-        let sent = rustix::net::sendmsg(
-            &self.0,
-            &[IoSlice::new(&size)],
-            &mut control,
-            SendFlags::NOSIGNAL,
-        )?;
-        if sent != size.len() {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
-        let mut rest = body.as_slice();
+        // At once, so that the other end wakes up once. The descriptors go with the
+        // first bytes, among which the kernel sends the eight of the size.
+        let parts = [IoSlice::new(&size), IoSlice::new(&body)];
+        let sent = rustix::net::sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL)?;
+        let sent = sent.checked_sub(size.len());
+        let mut rest = sent.and_then(|n| body.get(n..)).ok_or(io::ErrorKind::WriteZero)?;
         while !rest.is_empty() {
             let sent = rustix::net::send(&self.0, rest, SendFlags::NOSIGNAL)?;
             rest = rest.get(sent..).unwrap_or_default();
@@ -380,46 +379,6 @@ pub fn is_runnable(task: i32) -> bool {
         let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
         state.is_some_and(|rest| rest.starts_with('R'))
     })
-}
-
-/// CPU time and memory of processes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Usage {
-    /// User and system.
-    pub cpu: Duration,
-    /// Anonymous and shared resident bytes now.
-    pub memory_bytes: u64,
-}
-
-/// What all these processes used, those excepted that have ended.
-pub fn usage() -> Usage {
-    let processes = PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut all = Usage::default();
-    for pid in processes.iter() {
-        // In nanoseconds, the first of three numbers (Documentation/scheduler).
-        let cpu = kernel::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
-        let cpu = cpu.split(' ').next().and_then(|ns| ns.parse().ok());
-        all.cpu += Duration::from_nanos(cpu.unwrap_or(0));
-        all.memory_bytes += memory_of(&pid.to_string());
-    }
-    all
-}
-
-/// Anonymous and shared resident bytes of a process now, by its id or `self`: its part
-/// of those that it shares, for these processes are copies of each other until they
-/// write. File-backed pages are the page cache's and not counted.
-pub fn memory_of(pid: &str) -> u64 {
-    let sum = |file: &str, names: [&str; 2]| -> Option<u64> {
-        let text = kernel::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
-        let field = |name: &str| -> Option<u64> {
-            let line = text.lines().find_map(|l| l.strip_prefix(name))?;
-            line.split_ascii_whitespace().next()?.parse().ok()
-        };
-        Some((field(names[0])? + field(names[1])?) * 1024)
-    };
-    sum("smaps_rollup", ["Pss_Anon:", "Pss_Shmem:"])
-        .or_else(|| sum("status", ["RssAnon:", "RssShmem:"]))
-        .unwrap_or(0)
 }
 
 /// Processes of one kind of work, one at a time: what a thread of a pool uses

@@ -36,6 +36,11 @@ const MAX_KEPT: usize = 1 << 18;
 const SETTLE: Duration = Duration::from_secs(20);
 /// How long a job may hang then, the first time and later in the same window.
 const HANGS: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(150)];
+/// How long names of a file wait for more to be asked for with them, times what the last
+/// took: to read some debug files takes long, and much memory, so they are not kept.
+const PAUSE: u32 = 20;
+/// What takes less than that does not wait.
+const QUICK: Duration = Duration::from_millis(10);
 /// How long a user waits after two jobs that took too long.
 const PENALTY: Duration = Duration::from_secs(30);
 /// Processes of a user that may hang.
@@ -70,7 +75,8 @@ struct Work {
     stuck: Arc<AtomicUsize>,
 }
 
-type Named = Result<Answer, NamingError>;
+/// What came of a job, and how long it took.
+type Named = (Result<Answer, NamingError>, Duration);
 
 /// What was asked for, to be told apart when the answer comes.
 struct Asked {
@@ -120,6 +126,10 @@ pub struct NameService {
     cgroups: FxHashMap<u64, Option<String>>,
     /// Codes of files that were closed: to be asked for again once these are open.
     closed: Vec<Code>,
+    /// Files that are not asked for names before then.
+    paused: FxHashMap<u32, Instant>,
+    /// Their codes.
+    waiting: Vec<Code>,
 }
 
 impl NameService {
@@ -132,7 +142,10 @@ impl NameService {
         let shared = Arc::clone(&patience);
         let files = Pool::new("aiprof-names", LIMITS, move || {
             let mut client = Client::new(options.clone(), Arc::clone(&shared));
-            Box::new(move |work| do_work(&mut client, &work))
+            Box::new(move |work| {
+                let begun = Instant::now();
+                (do_work(&mut client, &work), begun.elapsed())
+            })
         })?;
         let limits = PoolLimits {
             threads: 1,
@@ -161,26 +174,36 @@ impl NameService {
             jit: FxHashMap::default(),
             cgroups: FxHashMap::default(),
             closed: Vec::new(),
+            paused: FxHashMap::default(),
+            waiting: Vec::new(),
         })
     }
 
     /// Asks for the names of those `codes` that have none. Returns false if too
-    /// much waits already: ask again later.
+    /// much waits already: ask again later. With `last` nothing waits for more to be
+    /// asked for with it.
     pub fn request(
         &mut self,
         codes: &[Code],
         processes: &ProcessTable,
         binaries: &Binaries,
+        last: bool,
     ) -> bool {
         self.collect();
+        let now = Instant::now();
+        self.paused.retain(|_, until| !last && *until > now);
+        let waiting = std::mem::take(&mut self.waiting);
         let mut by_file: BTreeMap<u32, Vec<(Code, u64)>> = BTreeMap::new();
         let mut by_process: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         let mut kernel = Vec::new();
-        for &code in codes {
+        for &code in waiting.iter().chain(codes) {
             if self.names.contains_key(&code) || self.open.contains(&code) {
                 continue;
             }
             match code {
+                Code::File { file, .. } if self.paused.contains_key(&file) => {
+                    self.waiting.push(code);
+                }
                 Code::File { file, offset } => {
                     let Some(binary) = binaries.get(FileId(file)) else {
                         continue;
@@ -282,7 +305,10 @@ impl NameService {
 
     fn take_answer(&mut self, asked: Asked, outcome: Outcome<Named>) {
         match outcome {
-            Outcome::Done(Ok(answer)) => {
+            Outcome::Done((Ok(answer), took)) => {
+                if let (Some(Code::File { file, .. }), true) = (asked.codes.first(), took > QUICK) {
+                    self.paused.insert(*file, Instant::now() + took * PAUSE);
+                }
                 if let Some(account) = self.accounts.get_mut(&asked.owner) {
                     account.late = 0;
                 }
@@ -291,8 +317,8 @@ impl NameService {
                 }
                 self.take(asked.codes, answer.frames);
             }
-            Outcome::Done(Err(NamingError::TooLong)) | Outcome::Stuck => self.too_long(asked),
-            Outcome::Done(Err(NamingError::Failed(error))) => {
+            Outcome::Done((Err(NamingError::TooLong), _)) | Outcome::Stuck => self.too_long(asked),
+            Outcome::Done((Err(NamingError::Failed(error)), _)) => {
                 tracing::warn!("names cannot be looked up: {error}");
                 self.give_up(&asked);
             }
@@ -576,7 +602,7 @@ impl Names for NameService {
 }
 
 /// A thread that waits for a process which names.
-fn do_work(client: &mut Client, work: &Work) -> Named {
+fn do_work(client: &mut Client, work: &Work) -> Result<Answer, NamingError> {
     if work.stuck.load(Ordering::Relaxed) >= MAX_STUCK {
         Client::reap();
         if work.stuck.load(Ordering::Relaxed) >= MAX_STUCK {

@@ -209,7 +209,7 @@ pub struct Session {
     samples_in_all: u64,
     undecodable: u64,
     /// Largest of the looks taken four times a second and at the end.
-    peak_memory: u64,
+    peak_memory: remote::PeakMemory,
 }
 
 /// Sees events in time order, with the processes as they are then.
@@ -331,7 +331,7 @@ impl Session {
             busy: BTreeMap::new(),
             samples_in_all: 0,
             undecodable: 0,
-            peak_memory: 0,
+            peak_memory: remote::PeakMemory::default(),
         };
         if config.devices.is_on() {
             session.samplers = Some(DeviceSamplers::start(&config.devices)?);
@@ -399,7 +399,7 @@ impl Session {
             self.housekeeping()?;
             if self.last.progress.elapsed() >= PROGRESS {
                 self.last.progress = Instant::now();
-                self.peak_memory = self.peak_memory.max(memory_bytes());
+                self.peak_memory.look();
                 on_progress(&self.progress());
             }
         }
@@ -613,7 +613,7 @@ impl Session {
         if self.last.naming.elapsed() >= NAMING {
             self.last.naming = Instant::now();
             self.ask_again();
-            self.request_names();
+            self.request_names(false);
         }
         if self.last.cleanup.elapsed() >= CLEANUP {
             self.last.cleanup = Instant::now();
@@ -734,11 +734,6 @@ fn describe(config: &RecordConfig, period_ns: u64) -> Meta {
         frequency_hz: config.frequency_hz,
         period_ns,
     }
-}
-
-/// Anonymous and shared resident memory of this process and of its readers now.
-fn memory_bytes() -> u64 {
-    remote::memory_of("self") + remote::usage().memory_bytes
 }
 
 /// A control group's id, for the filter.

@@ -13,6 +13,9 @@ use std::{
 /// Most bytes read of one such file by [`read`].
 const MAX_BYTES: u64 = 8 << 20;
 
+/// What most of them hold, all of it.
+const USUAL_BYTES: usize = 4096;
+
 /// Opens one to read it.
 ///
 /// # Errors
@@ -53,7 +56,8 @@ pub fn place(path: impl AsRef<Path>) -> io::Result<OwnedFd> {
 /// # Errors
 /// open(2)'s and read(2)'s.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
+    // The kernel tells no size, and makes such text anew for small reads.
+    let mut bytes = Vec::with_capacity(USUAL_BYTES);
     open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -2,7 +2,7 @@
 //! capture.
 
 use super::{
-    CollectError, Finished, LAST_LOOKS, MAX_FILES, Progress, SelfUsage, Session, memory_bytes,
+    CollectError, Finished, LAST_LOOKS, MAX_FILES, Progress, SelfUsage, Session,
 };
 use crate::remote;
 use crate::{
@@ -97,9 +97,10 @@ impl Session {
         }
         let (pages, bytes) = self.tables.extent();
         tracing::info!("unwind tables: {pages} pages, {bytes} bytes");
+        self.peak_memory.look();
         let usage = SelfUsage {
-            cpu: perf::own_cpu_time() + remote::usage().cpu,
-            peak_rss_bytes: self.peak_memory.max(memory_bytes()),
+            cpu: perf::own_cpu_time() + remote::cpu_time(),
+            peak_rss_bytes: self.peak_memory.bytes(),
             bpf_memory_bytes,
         };
         let probes = self.probes.take().map(|(probes, _)| probes.tally());
@@ -125,8 +126,8 @@ impl Session {
         }
     }
 
-    /// Gives the naming thread the codes it has not seen.
-    pub(super) fn request_names(&mut self) {
+    /// Gives the naming thread the codes it has not seen. `last`: before names are used.
+    pub(super) fn request_names(&mut self, last: bool) {
         if self.names.is_none() {
             // Started late, so that it has the reduced privileges of this process.
             self.names = NameService::start(self.name_options.clone())
@@ -144,11 +145,11 @@ impl Session {
         }
         let Some(names) = &mut self.names else { return };
         if !closed.is_empty() {
-            names.request(&closed, &self.processes, &self.binaries);
+            names.request(&closed, &self.processes, &self.binaries, last);
         }
         let codes = self.aggregate.codes_from(self.named_codes);
         let asked = codes.len();
-        if names.request(codes, &self.processes, &self.binaries) {
+        if names.request(codes, &self.processes, &self.binaries, last) {
             self.named_codes += asked;
         }
         names.retry_jit(self.aggregate.codes_from(0));
@@ -164,7 +165,7 @@ impl Session {
         if let Some(names) = &mut self.names {
             names.settle();
         }
-        self.request_names();
+        self.request_names(true);
         if let Some(names) = &mut self.names {
             names.settle();
         }
