@@ -98,7 +98,9 @@ impl Line {
         let parts = [IoSlice::new(&size), IoSlice::new(&body)];
         let sent = rustix::net::sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL)?;
         let sent = sent.checked_sub(size.len());
-        let mut rest = sent.and_then(|n| body.get(n..)).ok_or(io::ErrorKind::WriteZero)?;
+        let mut rest = sent
+            .and_then(|n| body.get(n..))
+            .ok_or(io::ErrorKind::WriteZero)?;
         while !rest.is_empty() {
             let sent = rustix::net::send(&self.0, rest, SendFlags::NOSIGNAL)?;
             rest = rest.get(sent..).unwrap_or_default();

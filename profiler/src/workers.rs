@@ -137,9 +137,30 @@ pub struct Worker<J, R> {
     pub client: Option<Arc<Client>>,
 }
 
+/// Jobs of an owner that wait.
+struct Queue<J> {
+    now: VecDeque<(Ticket, J)>,
+    later: VecDeque<(Ticket, J)>,
+}
+
+impl<J> Queue<J> {
+    fn len(&self) -> usize {
+        self.now.len() + self.later.len()
+    }
+}
+
+impl<J> Default for Queue<J> {
+    fn default() -> Self {
+        Self {
+            now: VecDeque::new(),
+            later: VecDeque::new(),
+        }
+    }
+}
+
 struct State<J, R> {
     /// Jobs that wait. Owners take turns in the order of `turns`.
-    queues: FxHashMap<Owner, VecDeque<(Ticket, J)>>,
+    queues: FxHashMap<Owner, Queue<J>>,
     turns: VecDeque<Owner>,
     /// By the number of the thread.
     at_work: FxHashMap<u64, Slot>,
@@ -249,6 +270,18 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
     /// # Errors
     /// Why it is not taken.
     pub fn give(&mut self, owner: Owner, job: J) -> Result<Ticket, Refused> {
+        self.put(owner, job, false)
+    }
+
+    /// As [`Pool::give`], but all other jobs of this owner come first.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn give_later(&mut self, owner: Owner, job: J) -> Result<Ticket, Refused> {
+        self.put(owner, job, true)
+    }
+
+    fn put(&mut self, owner: Owner, job: J, later: bool) -> Result<Ticket, Refused> {
         let mut state = self.shared.lock();
         if state.is_refused(owner, &self.limits) {
             return Err(Refused::Stuck);
@@ -264,7 +297,10 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
             return Err(Refused::Full);
         }
         self.next += 1;
-        queue.push_back((self.next, job));
+        match later {
+            false => queue.now.push_back((self.next, job)),
+            true => queue.later.push_back((self.next, job)),
+        }
         if queue.len() == 1 {
             state.turns.push_back(owner);
         }
@@ -344,7 +380,8 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
             if state.is_refused(owner, &self.limits) {
                 // What waits behind it would only get stuck, too.
                 let waiting = state.queues.remove(&owner).unwrap_or_default();
-                let answers = waiting.into_iter().map(|(t, _)| (t, Outcome::Stuck));
+                let waiting = waiting.now.into_iter().chain(waiting.later);
+                let answers = waiting.map(|(t, _)| (t, Outcome::Stuck));
                 state.answers.extend(answers);
                 state.turns.retain(|other| *other != owner);
             }
@@ -400,7 +437,7 @@ impl<J, R> Shared<J, R> {
 
 impl<J, R> State<J, R> {
     fn waiting(&self) -> usize {
-        self.queues.values().map(VecDeque::len).sum()
+        self.queues.values().map(Queue::len).sum()
     }
 
     fn working(&self) -> usize {
@@ -437,8 +474,8 @@ impl<J, R> State<J, R> {
         let turn = self.turns.iter().position(is_free)?;
         let owner = self.turns.remove(turn)?;
         let queue = self.queues.get_mut(&owner)?;
-        let (ticket, job) = queue.pop_front()?;
-        if queue.is_empty() {
+        let (ticket, job) = queue.now.pop_front().or_else(|| queue.later.pop_front())?;
+        if queue.len() == 0 {
             self.queues.remove(&owner);
         } else {
             self.turns.push_back(owner);
@@ -626,6 +663,22 @@ mod tests {
         let order: Vec<_> = collect(&mut pool, 6).into_iter().map(|a| a.1).collect();
         let at = order.iter().position(|o| o == "Done(100)").unwrap();
         assert!(at <= 2, "{order:?}");
+    }
+
+    #[test]
+    fn what_is_for_later_waits_for_the_rest_of_its_owner_only() {
+        let mut pool = pool(PATIENT);
+        let (job, open) = gated(0);
+        pool.give(user(1), job).unwrap();
+        while pool.shared.lock().working() == 0 {
+            thread::yield_now();
+        }
+        pool.give_later(user(1), (1, None)).unwrap();
+        pool.give_later(user(2), (2, None)).unwrap();
+        pool.give(user(1), (3, None)).unwrap();
+        open.send(()).unwrap();
+        let order: Vec<_> = collect(&mut pool, 4).into_iter().map(|a| a.1).collect();
+        assert_eq!(order, ["Done(0)", "Done(3)", "Done(2)", "Done(1)"]);
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub(crate) struct Counts {
     pub(crate) skipped: u64,
     /// The names of the failed.
     pub(crate) failures: Vec<String>,
+    /// What failed tests printed: name, lines.
+    pub(crate) outputs: Vec<(String, Vec<String>)>,
     /// The names of the skipped, with the reason.
     pub(crate) skips: Vec<String>,
 }
@@ -45,12 +47,18 @@ impl Counts {
         self.failed += other.failed;
         self.skipped += other.skipped;
         self.failures.extend(other.failures);
+        self.outputs.extend(other.outputs);
         self.skips.extend(other.skips);
     }
 
-    /// Names of the failed and the skipped, one a line.
+    /// Names of the failed, with what they printed, and of the skipped.
     pub(crate) fn details(&self) -> String {
-        let failed = self.failures.iter().map(|name| format!("failed: {name}\n"));
+        let failed = self.failures.iter().map(|name| {
+            let output = self.outputs.iter().find(|(of, _)| of == name);
+            let lines = output.map_or(&[][..], |(_, lines)| lines);
+            let lines: String = lines.iter().map(|l| format!("    {l}\n")).collect();
+            format!("failed: {name}\n{lines}")
+        });
         let skipped = self.skips.iter().map(|text| format!("skipped: {text}\n"));
         failed.chain(skipped).collect()
     }
@@ -73,11 +81,56 @@ pub(crate) struct Reader {
     counts: Counts,
     /// Visible skips since the last `test result:` line.
     skipped: Vec<String>,
+    /// What the output of tests that follows is of.
+    section: Section,
 }
 
+/// What libtest prints behind its list of tests.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Section {
+    #[default]
+    List,
+    Passed,
+    Failed,
+}
+
+/// Most lines kept of what a failed test printed, and most bytes of a line.
+const MAX_LINES: usize = 40;
+const MAX_LINE: usize = 300;
+
 impl Reader {
-    pub(crate) fn line(&mut self, line: &str) {
+    /// Takes a line in. Gives whether it is worth showing: what tests that passed
+    /// printed is not, but for their skips.
+    pub(crate) fn line(&mut self, line: &str) -> bool {
         let line = line.trim_end();
+        match line {
+            "successes:" => self.section = Section::Passed,
+            "failures:" => self.section = Section::Failed,
+            _ if line.starts_with("test result: ") => self.section = Section::List,
+            _ => {}
+        }
+        if self.section == Section::Failed {
+            self.output(line);
+        }
+        self.count(line);
+        self.section != Section::Passed || skip_line(line).is_some()
+    }
+
+    /// Keeps what a failed test printed.
+    fn output(&mut self, line: &str) {
+        let header = line.strip_prefix("---- ");
+        if let Some(name) = header.and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            self.counts.outputs.push((name.to_string(), Vec::new()));
+        } else if let Some((_, lines)) = self.counts.outputs.last_mut()
+            && !line.is_empty()
+            && line != "failures:"
+            && lines.len() < MAX_LINES
+        {
+            lines.push(line.chars().take(MAX_LINE).collect());
+        }
+    }
+
+    fn count(&mut self, line: &str) {
         if let Some(text) = skip_line(line) {
             // The same line may be shown live and again as captured output.
             if !self.skipped.iter().any(|seen| seen == text) {
@@ -147,8 +200,28 @@ mod tests {
 
     fn read(text: &str) -> Reader {
         let mut reader = Reader::default();
-        text.lines().for_each(|line| reader.line(line));
+        for line in text.lines() {
+            reader.line(line);
+        }
         reader
+    }
+
+    #[test]
+    fn what_failed_tests_printed_is_kept_and_what_passed_ones_did_is_not_shown() {
+        let text = "test a ... ok\ntest b ... FAILED\n\nsuccesses:\n\n---- a stdout ----\n\
+                    thread panicked\nskipped: c: no root\n\nsuccesses:\n    a\n\n\
+                    failures:\n\n---- b stdout ----\n1 is not 2\n\n\nfailures:\n    b\n\n\
+                    test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured\n";
+        let mut reader = Reader::default();
+        let shown: Vec<_> = text.lines().filter(|line| reader.line(line)).collect();
+        assert!(shown.contains(&"1 is not 2") && shown.contains(&"skipped: c: no root"));
+        assert!(!shown.contains(&"thread panicked"), "{shown:?}");
+        let counts = reader.finish("x", false);
+        assert!(
+            counts.details().contains("failed: b\n    1 is not 2\n"),
+            "{}",
+            counts.details()
+        );
     }
 
     const TWO_BINARIES: &str = "

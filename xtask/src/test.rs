@@ -172,8 +172,9 @@ fn count(what: &str, command: &mut Command) -> Result<Counts> {
         // Bytes, not lines of UTF-8: a failing test may print anything.
         while stdout.read_until(b'\n', &mut line)? > 0 {
             let shown = String::from_utf8_lossy(&line);
-            print!("{shown}");
-            reader.line(&shown);
+            if reader.line(&shown) {
+                print!("{shown}");
+            }
             line.clear();
         }
     }

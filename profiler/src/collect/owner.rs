@@ -2,7 +2,7 @@
 //! with processes of others.
 
 use crate::{files::kernel, workers::Owner};
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 
 /// The user of a process, and for root its container. Reads nothing that the
 /// process could hold up: neither its memory nor its mappings.
@@ -34,7 +34,8 @@ fn container_of(pid: u32) -> u64 {
         let digits = link.to_str()?.strip_prefix("mnt:[")?.strip_suffix(']')?;
         digits.parse().ok()
     };
-    let own = number("/proc/self/ns/mnt");
+    static OWN: OnceLock<Option<u64>> = OnceLock::new();
+    let own = *OWN.get_or_init(|| number("/proc/self/ns/mnt"));
     let other = number(&format!("/proc/{pid}/ns/mnt"));
     if own == other {
         0

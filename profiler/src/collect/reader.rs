@@ -12,6 +12,7 @@ use super::{
     owner,
     privileges::{self, StillToDo},
     procfs::{self, FileStat, MappedFile, OpenError},
+    tables::{Wanted, Wish},
 };
 use crate::{
     files::others,
@@ -453,26 +454,33 @@ impl Reader {
         self.ask(owner, Asked::Process(pid), Errand::of(job))
     }
 
-    /// Asks for tables of an open file, on somebody's account.
-    pub fn ask_tables(
-        &mut self,
-        owner: Owner,
-        (id, path): (FileId, &str),
-        file: Arc<OpenFile>,
-        pages: Vec<u32>,
-    ) -> bool {
-        let asked = Asked::Tables(id, owner, pages.clone());
+    /// Asks for tables of an open file.
+    pub fn ask_tables(&mut self, wanted: &Wanted, path: &str, file: Arc<OpenFile>) -> bool {
+        let (id, owner) = (wanted.id, wanted.owner);
+        let asked = Asked::Tables(id, owner, wanted.pages.clone());
         let job = Job::Tables {
             number: file.number,
             path: path.to_owned(),
-            pages,
+            pages: wanted.pages.clone(),
         };
         let file = Some(file);
-        self.ask(owner, asked, Errand { job, id, file })
+        let errand = Errand { job, id, file };
+        match wanted.wish {
+            Wish::Missed => self.ask(owner, asked, errand),
+            Wish::Ahead => {
+                let given = self.pool.give_later(owner, errand);
+                self.asked(asked, given)
+            }
+        }
     }
 
     fn ask(&mut self, owner: Owner, asked: Asked, errand: Errand) -> bool {
-        match self.pool.give(owner, errand) {
+        let given = self.pool.give(owner, errand);
+        self.asked(asked, given)
+    }
+
+    fn asked(&mut self, asked: Asked, given: Result<Ticket, Refused>) -> bool {
+        match given {
             Ok(ticket) => {
                 self.asked.insert(ticket, asked);
                 true

@@ -38,6 +38,8 @@ const LISTS_OF_OWNER: usize = 25;
 const LISTS: usize = 50;
 /// Bytes of a mapping in a list: its start, and its entry.
 const LIST_ENTRY_BYTES: usize = 8 + size_of::<MapEntry>();
+/// Pages that are read ahead at once.
+const AHEAD_AT_ONCE: usize = 4;
 /// Most users on whose accounts a page is read at a time.
 const MAX_ASKING: usize = 8;
 /// Use of the pool, in percent, from which on the tables of files that no
@@ -63,12 +65,25 @@ struct SharedPage {
 }
 
 /// Why a page was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wish {
     /// A sample missed it.
     Missed,
     /// It may be needed soon.
     Ahead,
+}
+
+/// Pages of a file that are to be read.
+#[derive(Debug)]
+pub struct Wanted {
+    /// The file.
+    pub id: FileId,
+    /// On whose account.
+    pub owner: Owner,
+    /// Why.
+    pub wish: Wish,
+    /// The numbers of the pages.
+    pub pages: Vec<u32>,
 }
 
 /// A page that was asked for.
@@ -95,7 +110,7 @@ pub struct Tables {
     lists: FxHashMap<u64, List>,
     list_bytes: FxHashMap<Owner, usize>,
     pages: FxHashMap<TableDigest, SharedPage>,
-    wanted: Vec<(FileId, Owner, u32)>,
+    wanted: Vec<(FileId, Owner, Wish, u32)>,
     asked: FxHashMap<(FileId, u32), Ask>,
     /// Pages evicted.
     pub evicted: u64,
@@ -345,26 +360,42 @@ impl Tables {
         }
         let owners = Vec::new();
         let ask = self.asked.entry((id, page)).or_insert(Ask { wish, owners });
-        if wish == Wish::Missed {
+        let is_urgent = wish == Wish::Missed && ask.wish == Wish::Ahead;
+        if is_urgent {
             ask.wish = wish;
         }
-        if ask.owners.len() < MAX_ASKING && !ask.owners.contains(&owner) {
+        let is_new = ask.owners.len() < MAX_ASKING && !ask.owners.contains(&owner);
+        if is_new {
             ask.owners.push(owner);
-            self.wanted.push((id, owner, page));
+        }
+        // What waits behind all others is asked for once more.
+        if is_new || is_urgent && ask.owners.contains(&owner) {
+            self.wanted.push((id, owner, wish, page));
         }
     }
 
-    /// The pages that are to be read, by file and on whose account.
-    pub fn take_wanted(&mut self) -> Vec<(FileId, Owner, Vec<u32>)> {
+    /// The pages that are to be read. What is read ahead comes in small parts: nobody
+    /// who needs something now is to wait for them.
+    pub fn take_wanted(&mut self) -> Vec<Wanted> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.sort_unstable();
-        let files = wanted.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1));
-        files
-            .filter_map(|pages| {
-                let &(id, owner, _) = pages.first()?;
-                Some((id, owner, pages.iter().map(|p| p.2).collect()))
-            })
-            .collect()
+        let mut all = Vec::new();
+        for same in wanted.chunk_by(|a, b| (a.0, a.1, a.2) == (b.0, b.1, b.2)) {
+            let Some(&(id, owner, wish, _)) = same.first() else {
+                continue;
+            };
+            let part = match wish {
+                Wish::Missed => same.len(),
+                Wish::Ahead => AHEAD_AT_ONCE,
+            };
+            all.extend(same.chunks(part).map(|part| Wanted {
+                id,
+                owner,
+                wish,
+                pages: part.iter().map(|wanted| wanted.3).collect(),
+            }));
+        }
+        all
     }
 
     /// Whether pages are being read on somebody's account.
@@ -517,10 +548,12 @@ impl Tables {
         self.files.contains_key(&id)
     }
 
-    /// Pages in the pool, each once, and their bytes.
-    pub fn extent(&self) -> (usize, usize) {
+    /// Pages in the pool, each once; how many more there would be were they not shared
+    /// between files; their bytes.
+    pub fn extent(&self) -> (usize, usize, usize) {
+        let uses: usize = self.pages.values().map(|page| page.files as usize).sum();
         let bytes = self.pages.values().map(|page| page.block.bytes()).sum();
-        (self.pages.len(), bytes)
+        (self.pages.len(), uses - self.pages.len(), bytes)
     }
 
     /// Bytes of the pool in use, and in all.

@@ -380,20 +380,17 @@ impl Session {
 
     /// Asks for the tables that are wanted.
     fn read_tables(&mut self) {
-        for (id, owner, pages) in self.tables.take_wanted() {
+        for wanted in self.tables.take_wanted() {
+            let (id, owner) = (wanted.id, wanted.owner);
             let key = self.processes.files.key(id);
             let path = key.map_or("", |key| key.path.as_str());
             let file = self.binaries.opened(id);
-            let taken = file.is_some_and(|file| {
-                let wanted = pages.clone();
-                self.reader.ask_tables(owner, (id, path), file, wanted)
-            });
-            if taken {
+            if file.is_some_and(|file| self.reader.ask_tables(&wanted, path, file)) {
                 self.reading.wanted_for = Some(owner);
             } else {
                 // Does nothing unless it was closed.
                 self.reopen(id);
-                self.tables.unread(id, owner, &pages);
+                self.tables.unread(id, owner, &wanted.pages);
             }
         }
     }

@@ -1,9 +1,7 @@
 //! The session's part in what comes out: windows, the end, names, losses, the
 //! capture.
 
-use super::{
-    CollectError, Finished, LAST_LOOKS, MAX_FILES, Progress, SelfUsage, Session,
-};
+use super::{CollectError, Finished, LAST_LOOKS, MAX_FILES, Progress, SelfUsage, Session};
 use crate::remote;
 use crate::{
     aggregate::{Code, build_profile},
@@ -95,8 +93,8 @@ impl Session {
         if let Some(capture) = self.capture.take() {
             self.finish_capture(capture, &profile)?;
         }
-        let (pages, bytes) = self.tables.extent();
-        tracing::info!("unwind tables: {pages} pages, {bytes} bytes");
+        let (pages, shared, bytes) = self.tables.extent();
+        tracing::info!("unwind tables: {pages} pages, {shared} more shared, {bytes} bytes");
         self.peak_memory.look();
         let usage = SelfUsage {
             cpu: perf::own_cpu_time() + remote::cpu_time(),

@@ -1,0 +1,75 @@
+//! What these processes use.
+
+use super::PROCESSES;
+use crate::files::kernel;
+use std::{sync::PoisonError, time::Duration};
+
+/// CPU time that all these processes used, user and system; those excepted that have
+/// ended.
+pub fn cpu_time() -> Duration {
+    let processes = PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
+    let used = processes.iter().map(|pid| {
+        // In nanoseconds, the first of three numbers (Documentation/scheduler).
+        let text = kernel::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+        let ns = text.split(' ').next().and_then(|ns| ns.parse().ok());
+        Duration::from_nanos(ns.unwrap_or(0))
+    });
+    used.sum()
+}
+
+/// The most memory that this process and all these had at once.
+#[derive(Debug, Default)]
+pub struct PeakMemory {
+    /// The most that [`anonymous_of`] found.
+    anonymous: u64,
+    bytes: u64,
+}
+
+impl PeakMemory {
+    /// Looks at the memory now, if it may be more than before: to tell what processes
+    /// share the kernel walks through all of their pages.
+    pub fn look(&mut self) {
+        let now = sum_over_all(anonymous_of);
+        if now > self.anonymous / 20 * 21 {
+            self.anonymous = now;
+            self.bytes = self.bytes.max(sum_over_all(memory_of));
+        }
+    }
+
+    /// Bytes, anonymous and shared.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+fn sum_over_all(of: fn(&str) -> u64) -> u64 {
+    let processes = PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
+    let others = processes.iter().map(|pid| of(&pid.to_string()));
+    of("self") + others.sum::<u64>()
+}
+
+/// Anonymous resident bytes of a process now, those included that it shares with
+/// others of these processes.
+fn anonymous_of(pid: &str) -> u64 {
+    let text = kernel::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let mut pages = text.split(' ').map(|n| n.parse::<u64>().unwrap_or(0));
+    let (resident, shared) = (pages.nth(1).unwrap_or(0), pages.next().unwrap_or(0));
+    resident.saturating_sub(shared) * rustix::param::page_size() as u64
+}
+
+/// Anonymous and shared resident bytes of a process now, by its id or `self`: its part
+/// of those that it shares, for these processes are copies of each other until they
+/// write. File-backed pages are the page cache's and not counted.
+fn memory_of(pid: &str) -> u64 {
+    let sum = |file: &str, names: [&str; 2]| -> Option<u64> {
+        let text = kernel::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
+        let field = |name: &str| -> Option<u64> {
+            let line = text.lines().find_map(|l| l.strip_prefix(name))?;
+            line.split_ascii_whitespace().next()?.parse().ok()
+        };
+        Some((field(names[0])? + field(names[1])?) * 1024)
+    };
+    sum("smaps_rollup", ["Pss_Anon:", "Pss_Shmem:"])
+        .or_else(|| sum("status", ["RssAnon:", "RssShmem:"]))
+        .unwrap_or(0)
+}
