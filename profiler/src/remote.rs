@@ -15,13 +15,14 @@ mod usage;
 
 pub use usage::{PeakMemory, cpu_time};
 
-use crate::files::kernel;
+use crate::{collect::privileges, files::kernel};
 use rustix::{
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
         SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
     },
     process::{Pid, PidfdFlags, Signal},
+    thread::CapabilitySet,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -322,6 +323,11 @@ pub fn is_started() -> bool {
 /// The nursery: forks until its line is closed.
 fn nursery(line: &Line) {
     be_nobody(line, "aiprof-nursery");
+    // The most that any of them needs; each gives up the rest of it by itself.
+    let most = privileges::READING | CapabilitySet::SYS_NICE;
+    if let Err(error) = privileges::drop_to(most) {
+        tracing::debug!("{error}");
+    }
     while let Ok((kind, fds)) = line.receive::<u8>() {
         let serve = KINDS.get(usize::from(kind));
         let (Some(serve), Some(other)) = (serve, fds.into_iter().next()) else {

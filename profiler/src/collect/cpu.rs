@@ -42,8 +42,8 @@ impl CpuSet {
     /// and closes what belongs to CPUs that went.
     ///
     /// # Errors
-    /// epoll's, or those of reading which CPUs are online: then nothing changed. A
-    /// CPU whose ring cannot be opened is warned about and goes without.
+    /// epoll's, or those of reading which CPUs are online: then nothing changed. No
+    /// ring at all can be opened; where one cannot, that is warned about.
     pub fn open_rings(&mut self) -> io::Result<()> {
         let online = online()?;
         self.cpus.retain(|cpu, _| online.contains(cpu));
@@ -51,6 +51,7 @@ impl CpuSet {
         let pages = share
             .clamp(*RING_PAGES.start(), *RING_PAGES.end())
             .next_power_of_two();
+        let mut refused = Vec::new();
         for cpu in online {
             if self.cpus.contains_key(&cpu) {
                 continue;
@@ -68,8 +69,16 @@ impl CpuSet {
                         },
                     );
                 }
-                Err(error) => tracing::warn!("CPU {cpu}: no process events: {error}"),
+                Err(error) => refused.push((cpu, error)),
             }
+        }
+        if self.cpus.is_empty()
+            && let Some((_, error)) = refused.pop()
+        {
+            return Err(error);
+        }
+        for (cpu, error) in refused {
+            tracing::warn!("CPU {cpu}: no process events: {error}");
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! kernel/bpf/syscall.c (`CAP_BPF`), kernel/events/core.c (`CAP_PERFMON`),
 //! fs/proc/base.c (`map_files`, `/proc/PID/root`) and kernel/kallsyms.c.
 
+use crate::files::kernel;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 /// Why privileges could not be read, are missing, or could not be dropped.
@@ -98,6 +99,22 @@ pub const NEEDED: [Needed; 6] = [
         purpose: "kernel frames stay unnamed where kptr_restrict hides addresses",
     },
 ];
+
+/// What reading files, mappings and memory of other users' processes takes.
+pub const READING: CapabilitySet = CapabilitySet::SYS_PTRACE
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::CHECKPOINT_RESTORE);
+
+/// The value of `kernel.perf_event_paranoid` where it is one of those that only kernels
+/// of distributions know, and this thread lacks what they ask for then: Debian's and
+/// Ubuntu's ask for `CAP_SYS_ADMIN` above 2 (their patch "Allow further restriction of
+/// perf_event_open"; Ubuntu's newer ones are content with `CAP_PERFMON`).
+pub fn strict_perf() -> Option<i64> {
+    let text = kernel::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
+    let value = text.trim().parse().ok().filter(|value| *value > 2)?;
+    let is_admin = effective().is_ok_and(|have| have.contains(CapabilitySet::SYS_ADMIN));
+    (!is_admin).then_some(value)
+}
 
 /// The effective capabilities of this thread.
 ///

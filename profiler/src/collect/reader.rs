@@ -9,8 +9,7 @@
 
 use super::{
     bpf::perf,
-    owner,
-    privileges::{self, StillToDo},
+    owner, privileges,
     procfs::{self, FileStat, MappedFile, OpenError},
     tables::{Wanted, Wish},
 };
@@ -673,7 +672,7 @@ fn answer(job: Job, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Option<Answe
 pub fn serve(line: &Line) {
     // As whoever asks: the next samples need the answer.
     perf::prefer_this_thread();
-    if let Err(error) = privileges::drop_to_needed(StillToDo::default()) {
+    if let Err(error) = privileges::drop_to(privileges::READING) {
         tracing::debug!("{error}");
     }
     let mut opened = Opened::default();

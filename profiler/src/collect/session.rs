@@ -26,7 +26,7 @@ use super::{
     finisher::Finisher,
     names::NameService,
     places::KernelPlaces,
-    procfs,
+    privileges, procfs,
     publish::Publisher,
     readable,
     reader::Reader,
@@ -62,7 +62,7 @@ pub enum CollectError {
     #[error(transparent)]
     Bpf(#[from] BpfError),
     /// No perf event could be opened.
-    #[error("cannot open a perf event: {0} (`aiprof doctor` tells what is missing)")]
+    #[error("cannot open a perf event: {} ({})", .0, perf_remedy(.0))]
     PerfEvent(io::Error),
     /// A control group given does not exist.
     #[error("{path}: no control group")]
@@ -659,6 +659,18 @@ impl Session {
             self.processes.remove(pid);
             self.filter.forget(pid);
         }
+    }
+}
+
+/// What mends it that no perf event can be opened.
+fn perf_remedy(error: &io::Error) -> String {
+    let refused = error.raw_os_error() == Some(libc::EACCES);
+    match privileges::strict_perf().filter(|_| refused) {
+        Some(value) => format!(
+            "kernel.perf_event_paranoid is {value}, with which kernels of Debian and Ubuntu ask \
+             for CAP_SYS_ADMIN: run it as root, or sudo sysctl kernel.perf_event_paranoid=2"
+        ),
+        None => "`aiprof doctor` tells what is missing".into(),
     }
 }
 

@@ -6,18 +6,12 @@ use crate::{
     files::others,
     remote::Line,
 };
-use rustix::thread::CapabilitySet;
-
-/// What reading other users' files takes.
-const NEEDED: CapabilitySet = CapabilitySet::SYS_PTRACE
-    .union(CapabilitySet::DAC_READ_SEARCH)
-    .union(CapabilitySet::CHECKPOINT_RESTORE);
 
 /// Names addresses until the line is closed. First come the options, then jobs, each
 /// with the place of its file.
 pub fn serve(line: &Line) {
     take_turns();
-    if let Err(error) = privileges::drop_to(NEEDED) {
+    if let Err(error) = privileges::drop_to(privileges::READING) {
         tracing::debug!("{error}");
     }
     let Ok((options, _)) = line.receive::<SymbolizeOptions>() else {

@@ -538,20 +538,19 @@ fn close_all(keep: &[libc::c_uint], go: libc::c_int) -> ! {
 /// the running one's slice, but not if its own is shorter (since 6.12, `PREEMPT_SHORT`
 /// of kernel/sched/features.h; earlier kernels ignore it).
 pub fn prefer_this_thread() {
-    match nice() {
-        // A value that the user chose stays. A refusal is fine.
-        0 => {
-            if set_scheduling(-10, SHORTEST_SLICE_NS).is_err() {
-                let _ = set_scheduling(0, SHORTEST_SLICE_NS);
-            }
-        }
-        other => drop(set_scheduling(other, SHORTEST_SLICE_NS)),
+    // A value that the user chose stays. A refusal is fine.
+    if nice() == 0 {
+        set_nice(-10);
     }
+    set_slice(SHORTEST_SLICE_NS);
 }
 
 /// Takes the preference back that a thread inherited from its creator.
 pub fn take_turns() {
-    let _ = set_scheduling(nice().max(0), 0);
+    if nice() < 0 {
+        set_nice(0);
+    }
+    set_slice(0);
 }
 
 /// The shortest slice that the kernel allows (`__setparam_fair`, kernel/sched/fair.c).
@@ -562,28 +561,30 @@ fn nice() -> i32 {
     unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
 }
 
-/// Sets the nice value and the slice of the calling thread, unless it is of a real-time
-/// class. 0 is the usual slice.
-fn set_scheduling(nice: i32, slice_ns: u64) -> std::io::Result<()> {
+fn set_nice(value: i32) {
+    // SAFETY: as above.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value) };
+}
+
+/// Sets the slice of the calling thread, unless it is of a real-time class; 0 is the
+/// usual one.
+fn set_slice(ns: u64) {
     // SAFETY: no memory is passed; 0 is the calling thread.
     if unsafe { libc::sched_getscheduler(0) } != libc::SCHED_OTHER {
-        return Ok(());
+        return;
     }
     let attr = libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,
         sched_policy: libc::SCHED_OTHER as u32,
         sched_flags: 0,
-        sched_nice: nice,
+        sched_nice: nice(),
         sched_priority: 0,
-        sched_runtime: slice_ns,
+        sched_runtime: ns,
         sched_deadline: 0,
         sched_period: 0,
     };
-    // SAFETY: `attr` lives through the call and tells its size.
-    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
+    // SAFETY: `attr` lives through the call and tells its size. A refusal is fine.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }
 
 /// CPU time of this process so far, user and system.

@@ -164,6 +164,13 @@ fn paranoid() -> Check {
     let Some(value) = sysctl(name) else {
         return absent("kernel", name);
     };
+    if let Some(value) = privileges::strict_perf().filter(|_| !super::perf::can_open()) {
+        let detail = format!("{value}: this kernel asks for CAP_SYS_ADMIN");
+        return Check::new("kernel", name, false, detail).otherwise(
+            "no perf event can be opened",
+            "sudo aiprof ..., or sudo sysctl kernel.perf_event_paranoid=2",
+        );
+    }
     let exempt = has(CapabilitySet::PERFMON);
     let note = if exempt {
         ", does not apply to CAP_PERFMON"

@@ -14,11 +14,20 @@ const PERIOD: u64 = 10_101_010;
 
 /// The checks of this file.
 pub(super) fn checks() -> Vec<Check> {
-    let clock = open(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK, |attr| {
-        attr.__bindgen_anon_1.sample_period = PERIOD;
-    });
+    let clock = open_clock();
     let attached = clock.as_ref().ok().map(attach);
     vec![cpu_clock(clock.as_ref().err()), sampler(attached), cycles()]
+}
+
+/// Whether what samples CPUs can be opened.
+pub(super) fn can_open() -> bool {
+    open_clock().is_ok()
+}
+
+fn open_clock() -> io::Result<OwnedFd> {
+    open(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK, |attr| {
+        attr.__bindgen_anon_1.sample_period = PERIOD;
+    })
 }
 
 fn cpu_clock(error: Option<&io::Error>) -> Check {
