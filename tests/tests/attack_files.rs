@@ -251,6 +251,24 @@ fn what_a_stranger_planted_leads_root_nowhere() -> anyhow::Result<()> {
         ensure!(fs::metadata(&config)?.uid() == 0, "given away");
         ensure!(files(&planted.path("roots"))? == [config]);
     }
+    // So it is with a folder for what devices hand out.
+    fs::write(planted.path("stalls"), [0; 64])?;
+    let kept = planted.path("strangers/folder").display().to_string();
+    let replay = format!("pvc:{}", planted.path("stalls").display());
+    let mut record = Command::new(binary()?);
+    record.args(["-d", "0.3", "--replay-device", &replay]);
+    record.args([
+        "--save-device",
+        &kept,
+        "--format",
+        "folded",
+        "-o",
+        "/dev/null",
+    ]);
+    let output = record.stdin(Stdio::null()).output()?;
+    let text = said(&output);
+    ensure!(text.contains("belongs to user 65534"), "{text}");
+    ensure!(files(&planted.path("roots"))? == [planted.path("roots/config")]);
     // Whoever called sudo may do everything: their links are followed.
     let output = planted.diff("strangers/link.svg", Some(NOBODY))?;
     ensure!(output.status.success(), "{}", said(&output));

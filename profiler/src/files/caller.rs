@@ -142,22 +142,6 @@ pub fn canonicalize(path: impl AsRef<Path>) -> io::Result<PathBuf> {
     as_caller(|| fs::canonicalize(path))
 }
 
-/// Creates a file that must not be there yet, for writing.
-///
-/// # Errors
-/// open(2)'s.
-pub fn create_new(path: impl AsRef<Path>) -> io::Result<File> {
-    as_caller(|| File::create_new(path))
-}
-
-/// Creates a directory and those above it.
-///
-/// # Errors
-/// mkdir(2)'s.
-pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
-    as_caller(|| fs::create_dir_all(path))
-}
-
 /// A file without a name in the directory for temporary files (`TMPDIR`).
 ///
 /// # Errors

@@ -101,6 +101,17 @@ impl Directory {
         })
     }
 
+    /// Creates a file that must not be there yet, for writing.
+    ///
+    /// # Errors
+    /// open(2)'s.
+    pub fn create_new(&self, name: &OsStr) -> io::Result<File> {
+        let flags =
+            OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o666);
+        as_caller(|| Ok(File::from(rustix::fs::openat(&self.0, name, flags, mode)?)))
+    }
+
     /// A file without a name on the same file system.
     ///
     /// # Errors

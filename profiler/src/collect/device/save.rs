@@ -3,10 +3,11 @@
 use super::recorder::Shape;
 use crate::{
     eu_stall::capture::{CaptureWriter, Clock, Frame, Header},
-    files::caller,
+    files::place,
     wire::DeviceStream,
 };
 use std::{
+    ffi::OsStr,
     fs::File,
     io::{self, BufWriter, Write as _},
     path::Path,
@@ -26,12 +27,11 @@ pub(super) struct Save {
 
 impl Save {
     /// Begins the file of a stream, `device-N.devcap` with its number, in a folder,
-    /// which is created if it is not there.
+    /// which is created if it is not there; where another user planted a link, nothing is.
     ///
     /// # Errors
     /// It cannot be created, or is there already.
     pub(super) fn new(folder: &Path, stream: &DeviceStream, shape: Shape) -> io::Result<Self> {
-        let path = folder.join(format!("device-{}.devcap", stream.id));
         let header = Header {
             layout: shape.layout,
             clock: Clock::Monotonic,
@@ -42,8 +42,10 @@ impl Save {
             base: shape.base,
             name: stream.name.clone(),
         };
-        caller::create_dir_all(folder)?;
-        let file = BufWriter::new(caller::create_new(path)?);
+        let folder = place::make_directory(folder, |_| Ok(())).map_err(io::Error::other)?;
+        let folder = folder.ok_or_else(|| io::Error::other("no directory"))?;
+        let name = format!("device-{}.devcap", stream.id);
+        let file = BufWriter::new(folder.create_new(OsStr::new(&name))?);
         Ok(Self {
             to: CaptureWriter::new(file, &header)?,
             records: Vec::new(),
