@@ -13,7 +13,7 @@ use super::bpf::{Runs, Stats, map_ids, map_memory};
 use super::report::{mib, publish, table};
 use super::tools::{self, Build, Tool};
 use super::watch::{
-    Group, Guard, Memory, MemoryWatch, Quiet, median, perf_rings, signal, stat, wait,
+    Family, Group, Guard, Memory, MemoryWatch, Quiet, median, perf_rings, signal, wait,
 };
 use super::{Options, compile, cpus, stacks};
 
@@ -168,11 +168,8 @@ fn record(
         Build::Usual => (&programs.usual, USUAL),
         Build::FramePointers => (&programs.frame_pointers, FRAME_POINTERS),
     };
-    let cpu = |what| {
-        stat(pid)
-            .map(|(_, s)| s)
-            .with_context(|| format!("{what}: gone"))
-    };
+    let mut family = Family::of(pid);
+    let mut cpu = |what| family.cpu().with_context(|| format!("{what}: gone"));
     let cpu_before = cpu("before the workload")?;
     let mut workload = Group::new()?;
     for _ in 0..cpus() {

@@ -1,5 +1,6 @@
 //! Watching a running process through /proc, and the machine around it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -15,6 +16,9 @@ use super::bpf::field;
 
 /// How often memory is looked at.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How often the other processes of a family are looked at.
+const FAMILY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The machine counts as quiet below this share of busy CPU time.
 const QUIET: f64 = 0.05;
@@ -48,16 +52,68 @@ fn parse_stat(text: &str) -> Option<(char, f64)> {
     Some((state, ticks as f64 / 100.0))
 }
 
-/// Peaks of a process's memory, in bytes.
+/// A process and those that it has work for it, which nobody waits for: aiprof's
+/// readers. Not the command that it runs.
+pub(super) struct Family {
+    pid: u32,
+    /// CPU seconds that each of the others had when it was last seen.
+    others: BTreeMap<u32, f64>,
+}
+
+impl Family {
+    pub(super) fn of(pid: u32) -> Self {
+        Self {
+            pid,
+            others: BTreeMap::new(),
+        }
+    }
+
+    /// Looks at the others: to be called often, for who ends is not seen again.
+    pub(super) fn look(&mut self) {
+        for pid in members(self.pid).into_iter().skip(1) {
+            if let Some((_, seconds)) = stat(pid) {
+                self.others.insert(pid, seconds);
+            }
+        }
+    }
+
+    /// CPU seconds of the others.
+    pub(super) fn cpu_of_others(&self) -> f64 {
+        self.others.values().sum()
+    }
+
+    /// CPU seconds of all; `None`: it has ended.
+    pub(super) fn cpu(&mut self) -> Option<f64> {
+        self.look();
+        stat(self.pid).map(|(_, own)| own + self.cpu_of_others())
+    }
+}
+
+/// The processes of a family, the first first.
+fn members(pid: u32) -> Vec<u32> {
+    let text = |pid: u32, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}"));
+    let mut all = vec![pid];
+    let mut next = 0;
+    while let Some(&parent) = all.get(next) {
+        next += 1;
+        let children = text(parent, &format!("task/{parent}/children")).unwrap_or_default();
+        let children = children.split_whitespace().filter_map(|c| c.parse().ok());
+        let works = |&pid: &u32| text(pid, "comm").is_ok_and(|c| c.starts_with("aiprof-"));
+        all.extend(children.filter(works));
+    }
+    all
+}
+
+/// Peaks of a family's memory, in bytes. Pages that its processes share count for each.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
     /// Anonymous and shared memory.
     pub(super) own: u64,
-    /// Pages of files, of perf rings and of mapped BPF maps.
+    /// Pages of files, of perf rings and of mapped BPF maps, of the process that has most.
     pub(super) file: u64,
 }
 
-/// Notes a process's memory until it ends or is told to stop.
+/// Notes a family's memory until it ends or is told to stop.
 pub(super) struct MemoryWatch {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Memory>,
@@ -70,10 +126,16 @@ impl MemoryWatch {
         let thread = thread::spawn(move || {
             let mut peak = Memory::default();
             while !told.load(Ordering::Relaxed) {
-                let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-                let kib = |name| field(&text, name).unwrap_or(0) * 1024;
-                peak.own = peak.own.max(kib("RssAnon") + kib("RssShmem"));
-                peak.file = peak.file.max(kib("RssFile"));
+                let mut now = Memory::default();
+                for pid in members(pid) {
+                    let path = format!("/proc/{pid}/status");
+                    let text = fs::read_to_string(path).unwrap_or_default();
+                    let kib = |name| field(&text, name).unwrap_or(0) * 1024;
+                    now.own += kib("RssAnon") + kib("RssShmem");
+                    now.file = now.file.max(kib("RssFile"));
+                }
+                peak.own = peak.own.max(now.own);
+                peak.file = peak.file.max(now.file);
                 thread::sleep(MEMORY_INTERVAL);
             }
             peak
@@ -209,22 +271,28 @@ impl Drop for Group {
     }
 }
 
-/// Waits for a process: its status, its CPU seconds and when it ended.
+/// Waits for a process: its status, the CPU seconds of its family and when it ended.
 pub(super) fn wait(child: &mut Child, limit: Duration) -> Result<(ExitStatus, f64, Instant)> {
     let deadline = Instant::now() + limit;
     let mut cpu = 0.0;
+    let mut family = Family::of(child.id());
+    let mut looked = None;
     loop {
         match stat(child.id()) {
             Some(('Z', seconds)) => {
                 let ended = Instant::now();
                 let status = child.wait().context("cannot wait for a process")?;
-                return Ok((status, seconds, ended));
+                return Ok((status, seconds + family.cpu_of_others(), ended));
             }
             Some((_, seconds)) => cpu = seconds,
             None => {
                 let status = child.wait().context("cannot wait for a process")?;
-                return Ok((status, cpu, Instant::now()));
+                return Ok((status, cpu + family.cpu_of_others(), Instant::now()));
             }
+        }
+        if looked.is_none_or(|at: Instant| at.elapsed() > FAMILY_INTERVAL) {
+            family.look();
+            looked = Some(Instant::now());
         }
         if Instant::now() > deadline {
             signal(child, libc::SIGKILL);
