@@ -162,6 +162,11 @@ pub struct CallRecord {
     pub stack: u64,
     /// The call's identity on its thread (see the module); 0 for an ioctl.
     pub sp: u64,
+    /// At an entry, when the call began that is open around this one; 0: none is. At
+    /// an exit, when the call began that ends; of one whose entry is not known
+    /// ([`CALL_ENTRY_UNKNOWN`]), as at an entry. All calls of the thread that began
+    /// later are over.
+    pub around_ns: u64,
     /// Return value; 0 at the entry.
     pub result: u64,
     /// One bit for each value that could not be read.
@@ -177,7 +182,7 @@ pub struct CallRecord {
     /// The values fetched; those of the entry too if kept.
     pub values: [u64; MAX_VALUES],
 }
-const _: () = assert!(size_of::<CallRecord>() == 64 + 8 * MAX_VALUES);
+const _: () = assert!(size_of::<CallRecord>() == 72 + 8 * MAX_VALUES);
 
 /// This is the exit.
 pub const CALL_EXIT: u16 = 1;
@@ -199,6 +204,10 @@ pub const CALL_DATA_LOST: u16 = 64;
 /// outside of the call. When it ended and its result are not known; values that
 /// are what they were at the entry are marked as unread, but there.
 pub const CALL_LATE: u16 = 128;
+
+/// There was no memory to follow the calls of this thread:
+/// [`CallRecord::around_ns`] says nothing.
+pub const CALL_UNTRACKED: u16 = 256;
 
 /// Header of data read for a call, followed by TEXT_BYTES, ARRAY_BYTES or BLOB_BYTES bytes of
 /// which the first `len` count.
@@ -248,11 +257,17 @@ pub struct PendingCall {
     pub library: u32,
     /// [`CallRecord::unread`] of the values kept.
     pub unread: u32,
+    /// [`ProbeSpec::flags`].
+    pub flags: u32,
+    /// Zero.
+    pub pad: u32,
+    /// The return address that its slot held at the entry.
+    pub return_address: u64,
     /// The entry's values, if kept; with [`SPEC_LATE`] also what the exit's would
     /// have been then.
     pub values: [u64; MAX_VALUES],
 }
-const _: () = assert!(size_of::<PendingCall>() == 40 + 8 * MAX_VALUES);
+const _: () = assert!(size_of::<PendingCall>() == 56 + 8 * MAX_VALUES);
 
 /// Value of the map `THREADS`, by thread id: the thread's pending calls,
 /// outermost first. User space deletes it when the thread exits.

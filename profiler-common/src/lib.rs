@@ -67,7 +67,16 @@ pub const MAX_PAGE_RULES: usize = 256;
 pub const MAX_MAPPINGS: usize = 4096;
 
 /// Most user frames in one sample.
-pub const MAX_USER_FRAMES: usize = 512;
+pub const MAX_USER_FRAMES: usize = 1024;
+/// Of a deeper stack, the frames that are kept at its root, in the second half of the
+/// addresses: frame `n` of those from half on is at half + `n` % half, so that the
+/// last ones stay. As many are kept at its leaf.
+pub const ROOT_FRAMES: usize = MAX_USER_FRAMES / 2;
+/// Most user frames that are walked.
+pub const MAX_WALKED_FRAMES: usize = 8192;
+/// Stands in the addresses of a sample in user space for the frames that were not kept
+/// in the middle: no address, for an exact instruction has no such one.
+pub const ADDR_MIDDLE: u64 = ADDR_EXACT;
 /// Most kernel frames in one sample (the kernel's default
 /// `perf_event_max_stack`).
 pub const MAX_KERNEL_FRAMES: usize = 127;
@@ -120,6 +129,17 @@ pub struct Rule {
 }
 const _: () = assert!(size_of::<Rule>() == 8);
 
+impl Rule {
+    /// Of [`CFA_DEREF_RBP`] and [`CFA_DEREF_RSP`]: what is added to the register for
+    /// the address of a word of memory, and what to that word for the CFA.
+    #[inline(always)]
+    pub const fn dereferenced(&self) -> (u64, u64) {
+        let offset = self.cfa_off << 8 >> 8;
+        let added = (self.cfa_off as u32 >> 24) * 8;
+        (offset as i64 as u64, added as u64)
+    }
+}
+
 /// No unwind data here: use the frame pointer.
 pub const CFA_NONE: u8 = 0;
 /// The outermost frame (return address undefined): the stack is complete.
@@ -128,10 +148,13 @@ pub const CFA_END: u8 = 1;
 pub const CFA_RSP: u8 = 2;
 /// CFA = rbp + cfa_off.
 pub const CFA_RBP: u8 = 3;
-/// CFA = *(rbp + cfa_off).
+/// CFA = *(rbp + offset) + added, see [`Rule::dereferenced`].
 pub const CFA_DEREF_RBP: u8 = 4;
-/// CFA = *(rsp + cfa_off).
+/// CFA = *(rsp + offset) + added, see [`Rule::dereferenced`].
 pub const CFA_DEREF_RSP: u8 = 5;
+/// The part of `cfa_off` that is the offset of these two kinds, signed; the byte
+/// above it is what is added, in words of 8 bytes.
+pub const DEREF_OFFSET_MASK: i32 = 0xff_ffff;
 /// A PLT entry: CFA = rsp + 8 + ((rip & 15) >= cfa_off ? 8 : 0).
 pub const CFA_PLT: u8 = 6;
 /// A signal frame: rip, rsp and rbp come from the `ucontext` at rsp + cfa_off
@@ -253,7 +276,8 @@ pub const KIND_STACK_PAGE: u32 = 2;
 ///
 /// User addresses after the first are return addresses, except those that
 /// directly follow a signal frame: bit 63 ([`ADDR_EXACT`]) marks an address
-/// that is an interrupted instruction and not a return address.
+/// that is an interrupted instruction and not a return address, bit 62
+/// ([`ADDR_GUESSED`]) one whose caller, the next address, is a guess.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleHeader {
@@ -289,7 +313,9 @@ pub struct SampleHeader {
     /// `FLAG_*` bits.
     pub flags: u8,
     /// Zero.
-    pub pad: [u8; 6],
+    pub pad: [u8; 2],
+    /// Frames that were walked and not kept, see [`ROOT_FRAMES`].
+    pub omitted: u32,
     /// Instruction pointer of the last user address recorded: together with
     /// the next two what user space needs to continue a walk that ended for
     /// want of a table.
@@ -330,6 +356,16 @@ const _: () = assert!(size_of::<StackPage>() == 24 + STACK_PAGE);
 /// Marks a user address that is an exact instruction (see [`SampleHeader`]);
 /// user addresses never have this bit.
 pub const ADDR_EXACT: u64 = 1 << 63;
+/// Marks a user address whose caller was guessed: no rule and no frame pointer of a
+/// caller leads there. Bits 57 to 61 are zero then, as in all user addresses but those
+/// of the vsyscall page.
+pub const ADDR_GUESSED: u64 = 1 << 62;
+
+/// Whether the caller of the code at a user address of a sample was guessed.
+#[must_use]
+pub const fn is_caller_guessed(address: u64) -> bool {
+    (address & !ADDR_EXACT) >> 57 == ADDR_GUESSED >> 57
+}
 
 /// The kernel stack could not be read.
 pub const FLAG_KERNEL_FAILED: u8 = 1;
@@ -337,8 +373,6 @@ pub const FLAG_KERNEL_FAILED: u8 = 1;
 pub const FLAG_KERNEL_TRUNCATED: u8 = 2;
 /// The sample was taken in user mode.
 pub const FLAG_USER_MODE: u8 = 4;
-/// At least one frame was found by frame pointer, for want of unwind data.
-pub const FLAG_FRAME_POINTER: u8 = 8;
 /// The mapping list came from an ancestor, for the process is a fork that user
 /// space has not registered.
 pub const FLAG_FROM_ANCESTOR: u8 = 16;
@@ -360,7 +394,7 @@ pub const STOP_PAGE_ABSENT: u8 = 4;
 pub const STOP_UNSUPPORTED: u8 = 5;
 /// User memory could not be read.
 pub const STOP_READ: u8 = 6;
-/// More than MAX_USER_FRAMES frames.
+/// More than MAX_WALKED_FRAMES frames.
 pub const STOP_TOO_DEEP: u8 = 7;
 /// The frame pointer chain broke (no unwind data, and rbp is no frame).
 pub const STOP_FRAME_POINTER: u8 = 8;
@@ -370,8 +404,10 @@ pub const STOP_NO_PROGRESS: u8 = 9;
 pub const STOP_TORN: u8 = 10;
 /// A return trampoline whose return instance was not found.
 pub const STOP_TRAMPOLINE: u8 = 11;
+/// The process is ending and has no memory any more.
+pub const STOP_EXITING: u8 = 12;
 /// Number of stop reasons.
-pub const STOP_COUNT: usize = 12;
+pub const STOP_COUNT: usize = 13;
 
 /// Index in the per-CPU `COUNTERS` array: samples seen by the program.
 pub const COUNT_SAMPLES: u32 = 0;
@@ -447,6 +483,12 @@ pub struct Settings {
     pub caller_uid: u32,
     /// 1: texts, arrays and blobs are read in this user's processes only.
     pub own_data_only: u32,
+    /// 1: calls are recorded of the processes in `CHOSEN`, and of their descendants,
+    /// only.
+    pub chosen_only: u32,
+    /// Calls are recorded in this control group (cgroup v2 id, low half first), and in
+    /// those below it, only; 0: in all.
+    pub cgroup: [u32; 2],
 }
 
 /// Offset value that means "this kernel has no such field".
@@ -454,5 +496,7 @@ pub const NO_FIELD: u32 = u32::MAX;
 
 /// `task_struct.flags`: forked but did not exec (include/linux/sched.h).
 pub const PF_FORKNOEXEC: u32 = 0x40;
+/// `task_struct.flags`: the task is ending.
+pub const PF_EXITING: u32 = 4;
 /// `task_struct.flags`: a kernel thread (include/linux/sched.h).
 pub const PF_KTHREAD: u32 = 0x0020_0000;

@@ -14,13 +14,14 @@ use aya_ebpf::{
 use core::{arch::asm, mem::MaybeUninit, ptr::null_mut};
 
 use crate::{
+    chosen::is_chosen,
     data::send_data,
     fetch::{Sources, current_uid, fetch},
     maps::{CALL_LIMITS, CALLS, PROBE_COUNTS, PROBES},
     ring::{FORCE_WAKEUP, NO_WAKEUP, Ring, WAKEUP_BYTES},
     setting,
     stacks::user_stack,
-    threads::{self, Place},
+    threads,
 };
 
 /// Nanoseconds after a wake-up of the reader until a CPU wakes it again, unless
@@ -57,6 +58,8 @@ pub struct Call {
     pub flags: u32,
     /// [`CallRecord::depth`].
     pub depth: u32,
+    /// [`CallRecord::around_ns`].
+    pub around_ns: u64,
 }
 
 /// At the entry of a probed function; reads resident memory only.
@@ -139,8 +142,9 @@ fn begin(call: &mut Call, regs: *mut pt_regs, popped: u64) -> bool {
     call.stack = 0;
     call.flags = 0;
     call.depth = 0;
+    call.around_ns = 0;
     call.pending = null_mut();
-    if (call.ids >> 32) as u32 == setting!(own_tgid) {
+    if is_chosen((call.ids >> 32) as u32) == 0 {
         return false;
     }
     let (Some(spec), Some(counts)) = (
@@ -185,26 +189,27 @@ fn entry<const SLEEP: bool>(regs: *mut pt_regs) {
     let spec = unsafe { &*call.spec };
     count!(call.counts, calls);
     let thread = threads::current(call.ids as u32);
-    if let Some(over) = thread.and_then(|thread| threads::over(thread, call, spec.function))
+    if let Some(thread) = thread
+        && let Some(over) = threads::over(thread, call, spec.function)
         && report_late::<SLEEP>(call, over) != 0
         && !begin(call, regs, 0)
     {
         return;
     }
-    let place = match thread {
-        Some(thread) => threads::enter(thread, call, spec),
-        None => Place::Full,
-    };
-    match place {
-        Place::Pushed(pending) => call.pending = pending,
-        Place::Tail => call.flags = CALL_TAIL.into(),
-        Place::Full => count!(call.counts, untracked),
-    }
-    if spec.flags & SPEC_STACK != 0 && place != Place::Tail {
-        user_stack(call, regs);
-        if !call.pending.is_null() {
-            // SAFETY: a checked map value of this thread's.
-            unsafe { (*call.pending).stack = call.stack };
+    let thread = thread.unwrap_or(null_mut());
+    if !thread.is_null() && threads::settle(thread, call, spec.function) == threads::TAIL {
+        call.flags = CALL_TAIL.into();
+    } else {
+        if spec.flags & SPEC_STACK != 0 {
+            user_stack(call, regs, thread);
+        }
+        if thread.is_null() {
+            call.flags |= u32::from(CALL_UNTRACKED);
+        } else {
+            call.pending = threads::push(thread, call, spec.flags, spec.function);
+        }
+        if call.pending.is_null() {
+            count!(call.counts, untracked);
         }
     }
     report_entry::<SLEEP>(call, regs);
@@ -260,7 +265,8 @@ fn keep_before<const SLEEP: bool>(call: &Call, sources: &mut Sources) {
 }
 
 /// Sends what the exit of a call would have told that is `over`, if that was to be.
-/// What has not changed since its entry is marked as unread. Changes `call`; 0: it did not.
+/// What has not changed since its entry is marked as unread, and what lay on a part of
+/// the stack that its thread has left. Changes `call`; 0: it did not.
 #[inline(never)]
 fn report_late<const SLEEP: bool>(call: &mut Call, over: *mut PendingCall) -> u32 {
     // SAFETY: a checked map value of this thread's.
@@ -277,8 +283,10 @@ fn report_late<const SLEEP: bool>(call: &mut Call, over: *mut PendingCall) -> u3
     call.spec = spec;
     call.probe = pending.probe;
     call.library = pending.library;
+    let dead = call.sp.wrapping_sub(pending.sp);
     call.sp = pending.sp;
     call.stack = pending.stack;
+    call.around_ns = pending.time_ns;
     call.flags = u32::from(CALL_EXIT | CALL_LATE);
     // Before the call at which it was noticed.
     call.time_ns = call.time_ns.wrapping_sub(1);
@@ -291,6 +299,7 @@ fn report_late<const SLEEP: bool>(call: &mut Call, over: *mut PendingCall) -> u3
         sources.set_value(slot, pending.values[slot]);
     }
     sources.set_unread(pending.unread);
+    sources.set_dead(dead);
     fetch::<SLEEP>(sources);
     let mut changed = 0;
     for slot in 0..MAX_VALUES {
@@ -346,6 +355,7 @@ fn exit<const SLEEP: bool>(regs: *mut pt_regs, popped: u64) {
             // SAFETY: a checked map value of this thread's.
             let p = unsafe { &*pending };
             call.pending = pending;
+            call.around_ns = p.time_ns;
             call.stack = p.stack;
             call.probe = p.probe;
             call.library = p.library;
@@ -442,6 +452,7 @@ unsafe fn fill(record: *mut CallRecord, call: &Call, sources: &Sources, flags: u
         (&raw mut (*record).library).write_volatile(call.library);
         (&raw mut (*record).stack).write_volatile(call.stack);
         (&raw mut (*record).sp).write_volatile(call.sp);
+        (&raw mut (*record).around_ns).write_volatile(call.around_ns);
         (&raw mut (*record).result).write_volatile(call.result);
         (&raw mut (*record).unread).write_volatile(sources.unread() as u16);
         (&raw mut (*record).flags).write_volatile(flags as u16);

@@ -13,7 +13,7 @@ use aya_ebpf::{
         bpf_get_current_pid_tgid, bpf_get_current_task_btf,
         generated::{
             bpf_get_attach_cookie, bpf_ktime_get_ns, bpf_map_update_elem, bpf_probe_read_kernel,
-            bpf_probe_read_kernel_str,
+            bpf_probe_read_kernel_str, bpf_task_pt_regs,
         },
     },
     macros::{kprobe, kretprobe, tracepoint},
@@ -22,12 +22,14 @@ use aya_ebpf::{
 use core::{ffi::c_void, mem::MaybeUninit, ptr::null_mut};
 
 use crate::{
+    chosen::is_chosen,
     calls::{Call, report},
     count,
     fetch::{Sources, fetch},
     maps::{DEVICES, FILES, IOCTL_CALLS, IOCTL_FRESH, IOCTLS, IoctlCall, PROBE_COUNTS, PROBES},
     setting,
     stacks::system_stack,
+    threads,
 };
 
 /// `_IOC_SIZESHIFT` and `_IOC_SIZEBITS` of include/uapi/asm-generic/ioctl.h.
@@ -233,6 +235,7 @@ fn enter(begin: &Begin) {
         return;
     };
     count!(call.counts, calls);
+    around(call);
     // SAFETY: a checked map value; user space does not change specs in use.
     let spec = unsafe { &*call.spec };
     if spec.flags & SPEC_STACK != 0 {
@@ -256,10 +259,11 @@ fn begin_call(call: &mut Call, probe: u32, device: u32) -> bool {
     call.stack = 0;
     call.flags = 0;
     call.depth = 0;
+    call.around_ns = 0;
     call.pending = null_mut();
     call.probe = probe;
     call.library = device;
-    if (call.ids >> 32) as u32 == setting!(own_tgid) {
+    if is_chosen((call.ids >> 32) as u32) == 0 {
         return false;
     }
     let (Some(spec), Some(counts)) = (PROBES.get_ptr(probe), PROBE_COUNTS.get_ptr_mut(probe))
@@ -269,6 +273,22 @@ fn begin_call(call: &mut Call, probe: u32, device: u32) -> bool {
     call.spec = spec;
     call.counts = counts;
     true
+}
+
+/// Notes which call the ioctl is made in.
+#[inline(always)]
+fn around(call: &mut Call) {
+    let Some(thread) = threads::known(call.ids as u32) else {
+        return;
+    };
+    // SAFETY: the current task is valid, and so are its registers' addresses; reads of
+    // a BTF pointer are made fault-safe by the kernel.
+    call.sp = unsafe {
+        let regs = bpf_task_pt_regs(bpf_get_current_task_btf()) as *const pt_regs;
+        (*regs).rsp
+    };
+    threads::settle(thread, call, 0);
+    call.sp = 0;
 }
 
 /// Keeps that the thread is in this ioctl; `None`: it was known already, by the
@@ -366,6 +386,7 @@ fn leave(result: u64, place: u64) {
     call.flags = CALL_EXIT.into();
     call.result = result;
     call.stack = known.stack;
+    call.around_ns = known.time_ns;
     report_leave(call, known);
 }
 

@@ -23,6 +23,8 @@ const WAITS: u8 = 1;
 const ABSENT: u8 = 2;
 /// Nothing is there by intent below this address: a null pointer, and its fields.
 pub const LOWEST: u64 = 4096;
+/// See [`Sources::dead`]; with it 8 MiB fit.
+const DEAD_UNIT: u64 = 128;
 /// Value slots there are; more than MAX_VALUES, so that a mask bounds an index.
 const SLOTS: usize = 16;
 
@@ -39,7 +41,10 @@ pub struct Sources {
     /// [`WAITS`] and [`ABSENT`].
     waits: u8,
     /// One bit for each value that could not be read.
-    unread: u32,
+    unread: u16,
+    /// Bytes of the stack behind the stack pointer in which nothing is read, divided by
+    /// [`DEAD_UNIT`].
+    dead: u16,
     at: [u64; VALUES as usize + SLOTS],
 }
 
@@ -86,6 +91,7 @@ impl Sources {
             (&raw mut (*this).unread).write_volatile(0);
             (&raw mut (*this).has_data).write_volatile(0);
             (&raw mut (*this).waits).write_volatile(0);
+            (&raw mut (*this).dead).write_volatile(0);
             let at = (&raw mut (*this).at).cast::<u64>();
             for (i, argument) in arguments.into_iter().enumerate() {
                 at.add(i).write_volatile(argument);
@@ -113,13 +119,21 @@ impl Sources {
     /// One bit for each value that could not be read.
     #[inline(always)]
     pub fn unread(&self) -> u32 {
-        self.unread
+        self.unread.into()
     }
 
     /// Marks values as unread.
     #[inline(always)]
     pub fn set_unread(&mut self, unread: u32) {
-        self.unread = unread;
+        self.unread = unread as u16;
+    }
+
+    /// So many bytes of the stack behind the stack pointer hold nothing any more: what is
+    /// to be read there counts as unread.
+    #[inline(always)]
+    pub fn set_dead(&mut self, bytes: u64) {
+        let units = bytes.wrapping_add(DEAD_UNIT - 1) / DEAD_UNIT;
+        self.dead = if units > u64::from(u16::MAX) { u16::MAX } else { units as u16 };
     }
 
     /// Goes on with the operations `first..first + n`.
@@ -313,6 +327,8 @@ extern "C" fn fetch_one<const SLEEP: bool>(index: u64, sources: *mut Sources) ->
                 let address = base.wrapping_add(op.offset());
                 let waits = SLEEP && s.waits();
                 (value, read) = read_value(address, size, waits);
+                let behind = address.wrapping_sub(s.source(STACK));
+                read &= behind >= u64::from(s.dead) * DEAD_UNIT;
                 if SLEEP && !waits && !read && address >= LOWEST {
                     s.waits |= ABSENT;
                 }

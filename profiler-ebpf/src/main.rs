@@ -27,6 +27,7 @@
 
 mod atomic;
 mod calls;
+mod chosen;
 mod data;
 mod driver;
 mod execs;

@@ -23,6 +23,11 @@ pub static POOL: Array<[u8; POOL_CHUNK], 1, { BPF_F_MMAPABLE as usize }> = Array
 #[btf_map]
 pub static PROCS: HashMap<u32, ProcEntry, 16384, { BPF_F_NO_PREALLOC as usize }> = HashMap::new();
 
+/// The processes whose calls are recorded, if not those of all (see
+/// [`Settings::chosen_only`]).
+#[btf_map]
+pub static CHOSEN: HashMap<u32, u32, 16384, { BPF_F_NO_PREALLOC as usize }> = HashMap::new();
+
 /// Scratch of the sampler. A perf event program never nests on one CPU
 /// (`bpf_prog_active`), so one per CPU is enough for this program type; other
 /// program types have their own.
@@ -181,6 +186,8 @@ pub static SETTINGS: Settings = Settings {
     named_files: 0,
     caller_uid: 0,
     own_data_only: 0,
+    chosen_only: 0,
+    cgroup: [0; 2],
 };
 
 /// Reads one load-time constant; volatile, for the initial value is not the

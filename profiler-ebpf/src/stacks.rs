@@ -21,7 +21,7 @@ use crate::{
     maps::{CALL_LIMITS, CALL_SCRATCH, CALL_SHARED, CALLS, Frames, STACKS_SEEN, Scratch},
     pool::le_bit,
     ring::{Ring, is_unfinished, send_stack},
-    setting,
+    setting, threads,
     unwind::walk_user,
 };
 
@@ -39,12 +39,13 @@ const UNFINISHED_SHIFT: u32 = 28;
 /// Words that one step of the hash takes in.
 const HASH_WORDS: u64 = 16;
 /// Steps for the longest stack.
-const HASH_STEPS: u64 = 40;
+const HASH_STEPS: u64 = 72;
 const _: () = assert!(HASH_STEPS * HASH_WORDS == size_of::<Frames>() as u64 / 8);
 
-/// Records the user stack of a call; sets `stack`, or a flag that says why not.
+/// Records the user stack of a call; sets `stack`, or a flag that says why not. What
+/// is pending of the `thread` and not on its stack is over.
 #[inline(never)]
-pub fn user_stack(call: &mut Call, regs: *const pt_regs) -> u32 {
+pub fn user_stack(call: &mut Call, regs: *const pt_regs, thread: *mut ThreadCalls) -> u32 {
     let index = slot(call);
     let Some(slot) = CALL_SCRATCH.get_ptr_mut(index) else {
         return 0;
@@ -53,6 +54,9 @@ pub fn user_stack(call: &mut Call, regs: *const pt_regs) -> u32 {
     let scratch = unsafe { &raw mut (*slot).scratch };
     begin(scratch, call, FLAG_USER_MODE);
     walk_user(scratch, regs, cache_of(index));
+    if call.depth > 0 && !thread.is_null() {
+        threads::prune(thread, call, scratch);
+    }
     send(scratch, call);
     // SAFETY: a field of a checked map value; written last.
     unsafe { (&raw mut (*slot).busy).write_volatile(0) };
@@ -283,7 +287,7 @@ fn output(s: &mut Scratch, now: u64) -> bool {
         bpf_get_current_comm(s.header.comm.as_mut_ptr().cast(), 16);
         s.header.cgroup = bpf_get_current_cgroup_id();
     }
-    let mut bytes = STACK_HEADER as u64 + (words(s) & 1023) * 8;
+    let mut bytes = STACK_HEADER as u64 + (words(s) & 2047) * 8;
     if bytes > MAX {
         bytes = MAX;
     }
@@ -347,7 +351,7 @@ extern "C" fn hash_words(index: u64, context: *mut Hashing) -> i64 {
     let mut step = index;
     // SAFETY: arithmetic on one register, in assembly for the verifier to see
     // the bound, whatever the compiler knows already.
-    unsafe { asm!("{0} &= 63", inout(reg) step, options(pure, nomem, nostack)) };
+    unsafe { asm!("{0} &= 127", inout(reg) step, options(pure, nomem, nostack)) };
     if step >= HASH_STEPS {
         return 1;
     }

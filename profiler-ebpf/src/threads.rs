@@ -1,31 +1,43 @@
 //! The pending calls of a thread: which call is inside which, and what an exit
 //! needs from its entry.
+//!
+//! A call is open as long as its thread has not left its slot, the place on the stack
+//! that holds its return address, and that address is still there. Where the stack is
+//! walked anyway, its frames must also return there: a slot that nobody wrote to since
+//! keeps the address of a call that is over.
 
-use aiprof_common::{MAX_PENDING, PendingCall, ProbeSpec, ThreadCalls};
-use aya_ebpf::helpers::generated::bpf_map_update_elem;
-use core::arch::asm;
+use aiprof_common::{
+    ADDR_EXACT, ADDR_GUESSED, MAX_PENDING, MAX_USER_FRAMES, PendingCall, SPEC_EXIT, STOP_END,
+    ThreadCalls,
+};
+use aya_ebpf::{
+    bindings::task_struct,
+    helpers::{
+        bpf_get_current_task_btf,
+        generated::{bpf_loop, bpf_map_update_elem, bpf_probe_read_kernel, bpf_probe_read_user},
+    },
+};
+use core::{arch::asm, ffi::c_void, ptr::null_mut};
 
 use crate::{
     calls::Call,
-    maps::{CALL_SHARED, THREADS},
+    maps::{CALL_SHARED, Frames, Scratch, THREADS},
+    setting,
+    unwind::{MAX_RETURN_INSTANCES, read_kernel},
 };
 
-/// Calls whose stack pointers differ by more are on different stacks (fibers,
-/// signal stacks): nothing can be said about which is inside which.
-const SAME_STACK: u64 = 1 << 20;
+/// A thread that is above a slot by less has left it. What is further away is another
+/// stack (a fiber's, a signal handler's): only the slot itself tells there.
+const SAME_STACK: u64 = 8 << 20;
 /// `BPF_NOEXIST` of `bpf_map_update_elem` (linux/bpf.h).
 const NOEXIST: u64 = 1;
+/// Return probes' addresses begin a page (`xol_area`, kernel/events/uprobes.c).
+const IN_PAGE: u64 = 4095;
 
-/// What an entry is, seen from the calls that are pending.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// A call; its state can be kept.
-    Pushed(*mut PendingCall),
-    /// The pending call itself, which went on in an inner library.
-    Tail,
-    /// A call; there is no room to keep its state.
-    Full,
-}
+/// Result of [`settle`]: a call of its own.
+pub const CALL: u32 = 0;
+/// Result of [`settle`]: the pending call itself, which went on in an inner library.
+pub const TAIL: u32 = 1;
 
 /// The state of the current thread, made if there is none.
 #[inline(always)]
@@ -65,117 +77,292 @@ pub fn pending_at(thread: *mut ThreadCalls, index: u32) -> *mut PendingCall {
     }
 }
 
-/// Forgets the calls that are over because their thread is above them, at the
-/// stack pointer `sp`; returns how many are left.
+/// Pending calls, at most [`MAX_PENDING`].
+#[inline(always)]
+fn count_of(thread: *mut ThreadCalls) -> u32 {
+    // SAFETY: a field of a checked map value.
+    let n = unsafe { (&raw const (*thread).n).read_volatile() };
+    if n > MAX_PENDING as u32 { 0 } else { n }
+}
+
+#[inline(always)]
+fn set_count(thread: *mut ThreadCalls, n: u32) {
+    // SAFETY: a field of a checked map value that no other program uses (see THREADS).
+    unsafe { (&raw mut (*thread).n).write_volatile(n) };
+}
+
+/// 1 if a pending call can be open while its thread is at the stack pointer `sp`; of
+/// one at the same place only the caller knows.
 #[inline(never)]
-pub fn settle(thread: *mut ThreadCalls, sp: u64) -> u32 {
-    let n = &raw mut (*thread_ref(thread)).n;
-    for _ in 0..MAX_PENDING {
-        // SAFETY: a field of a checked map value.
-        let left = unsafe { n.read_volatile() };
-        if left == 0 || left > MAX_PENDING as u32 {
+fn is_open(pending: *const PendingCall, sp: u64) -> u32 {
+    // SAFETY: part of a checked map value.
+    let call = unsafe { &*pending };
+    if call.sp == sp {
+        return 1;
+    }
+    if sp.wrapping_sub(call.sp) < SAME_STACK {
+        return 0;
+    }
+    let (there, read) = user_word(call.sp);
+    if read && there == call.return_address {
+        return 1;
+    }
+    u32::from(read && there & IN_PAGE == 0 && is_probed(call.sp) != 0)
+}
+
+/// Whether a pending call went on in `function`, entered at the same place: it is the
+/// same function of another library, and will return where that was to.
+#[inline(always)]
+fn is_tail(top: &PendingCall, call: &Call, function: u32) -> bool {
+    let another = top.probe != call.probe || top.library != call.library;
+    another && top.function == function && {
+        let (there, read) = user_word(top.sp);
+        !read || there == top.return_address || there & IN_PAGE == 0
+    }
+}
+
+/// Whether the current thread waits for a return probe whose trampoline is in a slot.
+#[inline(never)]
+fn is_probed(slot: u64) -> u32 {
+    // SAFETY: always valid in a tracing program.
+    let task: *mut task_struct = unsafe { bpf_get_current_task_btf() };
+    let utask = read_kernel(task as u64, setting!(task_utask));
+    if utask == 0 {
+        return 0;
+    }
+    let mut instance = read_kernel(utask, setting!(utask_return_instances));
+    for _ in 0..MAX_RETURN_INSTANCES {
+        if instance == 0 {
             return 0;
         }
-        // SAFETY: in bounds by its mask.
-        let top = unsafe { (*pending_at(thread, left - 1)).sp };
-        if top.wrapping_sub(sp).wrapping_add(SAME_STACK) > 2 * SAME_STACK {
-            break;
+        if read_kernel(instance, setting!(ri_stack)) == slot {
+            return 1;
         }
-        if top >= sp {
-            return left;
-        }
-        // SAFETY: as above.
-        unsafe { n.write_volatile(left - 1) };
+        instance = read_kernel(instance, setting!(ri_next));
     }
-    // SAFETY: as above.
-    unsafe { n.write_volatile(0) };
     0
 }
 
-/// The innermost pending call if it is over, for its thread is at the stack pointer
-/// `sp` outside of it, at the entry of `function` or, if that is 0, at an exit.
+/// The 8 bytes of user memory at an address, and whether they are there.
+#[inline(always)]
+fn user_word(address: u64) -> (u64, bool) {
+    let mut word = 0u64;
+    // SAFETY: the destination is 8 bytes on the stack; a bad source is an error.
+    let rc = unsafe {
+        bpf_probe_read_user((&raw mut word).cast(), 8, address as *const c_void)
+    };
+    (word, rc == 0)
+}
+
+/// The innermost pending call if it is over when its thread enters a `function` at
+/// `call.sp` or, if that is 0, is at an exit.
 #[inline(always)]
 pub fn over(thread: *mut ThreadCalls, call: &Call, function: u32) -> Option<*mut PendingCall> {
-    // SAFETY: a field of a checked map value.
-    let n = unsafe { (&raw const (*thread).n).read_volatile() };
-    if n == 0 || n > MAX_PENDING as u32 {
+    let n = count_of(thread);
+    if n == 0 {
         return None;
     }
     let pending = pending_at(thread, n - 1);
     // SAFETY: in bounds by its mask.
     let top = unsafe { &*pending };
-    let sp = call.sp;
-    let same_stack = top.sp.wrapping_sub(sp).wrapping_add(SAME_STACK) <= 2 * SAME_STACK;
-    if top.sp == sp {
-        let again = top.probe == call.probe && top.library == call.library;
-        return (function != 0 && (again || top.function != function)).then_some(pending);
+    if top.sp == call.sp {
+        return (function != 0 && !is_tail(top, call, function)).then_some(pending);
     }
-    (same_stack && top.sp < sp).then_some(pending)
+    (is_open(pending, call.sp) == 0).then_some(pending)
 }
 
-/// Reborrows the checked map value.
-#[inline(always)]
-fn thread_ref<'a>(thread: *mut ThreadCalls) -> &'a mut ThreadCalls {
-    // SAFETY: a checked map value that no other program uses (see THREADS).
-    unsafe { &mut *thread }
+/// Forgets the calls that are over when their thread enters `function` at `call.sp`,
+/// or, if that is 0, is elsewhere there. Sets `depth` and `around_ns` of `call`.
+/// [`TAIL`]: the innermost call goes on in `function`.
+#[inline(never)]
+pub fn settle(thread: *mut ThreadCalls, call: &mut Call, function: u32) -> u32 {
+    let mut is = CALL;
+    for _ in 0..MAX_PENDING {
+        let left = count_of(thread);
+        if left == 0 {
+            break;
+        }
+        let pending = pending_at(thread, left - 1);
+        // SAFETY: in bounds by its mask.
+        let top = unsafe { &*pending };
+        if top.sp == call.sp {
+            if function == 0 || is_tail(top, call, function) {
+                is = TAIL;
+                break;
+            }
+        } else if is_open(pending, call.sp) != 0 {
+            break;
+        }
+        set_count(thread, left - 1);
+    }
+    tell(thread, call);
+    is
 }
 
-/// Enters a call: forgets those that are over and keeps this one. Sets `depth`.
+/// Sets `depth` and `around_ns` of `call` by what is pending.
 #[inline(always)]
-pub fn enter(thread: *mut ThreadCalls, call: &mut Call, spec: &ProbeSpec) -> Place {
-    let mut left = settle(thread, call.sp);
+fn tell(thread: *mut ThreadCalls, call: &mut Call) {
+    let left = count_of(thread);
     call.depth = left;
+    call.around_ns = 0;
     if left > 0 {
         // SAFETY: in bounds by its mask.
-        let top = unsafe { &*pending_at(thread, left - 1) };
-        if top.sp == call.sp {
-            let another = top.probe != call.probe || top.library != call.library;
-            if another && top.function == spec.function {
-                return Place::Tail;
-            }
-            left -= 1;
-            call.depth = left;
+        call.around_ns = unsafe { (*pending_at(thread, left - 1)).time_ns };
+    }
+}
+
+/// What a stack is searched for.
+struct Search {
+    frames: *const Frames,
+    address: u64,
+    found: u64,
+}
+
+/// Forgets the calls whose return address is not among the frames of their thread's
+/// stack, if that was walked to its end. Sets `depth` and `around_ns` of `call`.
+#[inline(never)]
+pub fn prune(thread: *mut ThreadCalls, call: &mut Call, scratch: *const Scratch) -> u32 {
+    // SAFETY: a claimed map value.
+    let header = unsafe { &(*scratch).header };
+    let len = u32::from(header.user_len);
+    if header.stop != STOP_END || len > MAX_USER_FRAMES as u32 {
+        return 0;
+    }
+    for _ in 0..MAX_PENDING {
+        let left = count_of(thread);
+        if left == 0 {
+            break;
+        }
+        // SAFETY: in bounds by its mask.
+        let address = unsafe { (*pending_at(thread, left - 1)).return_address };
+        // A trampoline is in no stack that was walked.
+        if address & IN_PAGE == 0 {
+            break;
+        }
+        let mut search = Search {
+            // SAFETY: a field of a claimed map value.
+            frames: unsafe { &raw const (*scratch).frames },
+            address,
+            found: 0,
+        };
+        // SAFETY: the callback has bpf_loop's signature; the context lives on this
+        // frame's stack for the whole call.
+        unsafe {
+            bpf_loop(len, is_frame as *mut c_void, (&raw mut search).cast(), 0);
+        }
+        if search.found != 0 {
+            break;
+        }
+        set_count(thread, left - 1);
+    }
+    tell(thread, call);
+    0
+}
+
+/// `bpf_loop` callback: whether the frame at `index` is the one, or a guess, behind
+/// which any may be missing.
+extern "C" fn is_frame(index: u64, search: *mut Search) -> i64 {
+    let mut at = index;
+    // SAFETY: the context is prune's; in bounds by the mask, which is in assembly for
+    // the verifier to see it.
+    unsafe {
+        asm!("{0} &= {mask}", inout(reg) at, mask = const MAX_USER_FRAMES - 1,
+            options(pure, nomem, nostack));
+        let frame = (*search).frames.cast::<u64>().add(at as usize).read();
+        if frame & ADDR_GUESSED != 0 || frame & !ADDR_EXACT == (*search).address {
+            (*search).found = 1;
+            return 1;
         }
     }
-    if left >= MAX_PENDING as u32 {
-        return Place::Full;
+    0
+}
+
+/// Keeps a call that was entered, inside of those pending; null if there is no room.
+#[inline(always)]
+pub fn push(
+    thread: *mut ThreadCalls,
+    call: &Call,
+    flags: u32,
+    function: u32,
+) -> *mut PendingCall {
+    if count_of(thread) >= MAX_PENDING as u32 && make_room(thread) == 0 {
+        return null_mut();
     }
+    let left = count_of(thread);
     let pending = pending_at(thread, left);
+    let (return_address, _) = user_word(call.sp);
     // SAFETY: in bounds by its mask, and this thread's.
     unsafe {
         (&raw mut (*pending).sp).write_volatile(call.sp);
         (&raw mut (*pending).time_ns).write_volatile(call.time_ns);
-        (&raw mut (*pending).stack).write_volatile(0);
-        (&raw mut (*pending).function).write_volatile(spec.function);
+        (&raw mut (*pending).stack).write_volatile(call.stack);
+        (&raw mut (*pending).function).write_volatile(function);
         (&raw mut (*pending).probe).write_volatile(call.probe);
         (&raw mut (*pending).library).write_volatile(call.library);
         (&raw mut (*pending).unread).write_volatile(0);
+        (&raw mut (*pending).flags).write_volatile(flags);
+        (&raw mut (*pending).return_address).write_volatile(return_address);
     }
-    thread_ref(thread).n = left + 1;
-    Place::Pushed(pending)
+    set_count(thread, left + 1);
+    pending
 }
 
-/// Leaves the call of `function` at `sp`, and with it those inside: the call,
-/// whose memory stays valid until the thread's next entry. Sets `depth`.
+/// Forgets the outermost call whose exit is not probed; 0: there is none.
+#[inline(never)]
+fn make_room(thread: *mut ThreadCalls) -> u32 {
+    let mut found = 0;
+    for at in 0..MAX_PENDING as u32 {
+        // SAFETY: in bounds by its mask.
+        let flags = unsafe { (&raw const (*pending_at(thread, at)).flags).read_volatile() };
+        if found == 0 && flags & SPEC_EXIT == 0 {
+            found = 1;
+        }
+        if found != 0 && at + 1 < MAX_PENDING as u32 {
+            let (to, from) = (pending_at(thread, at), pending_at(thread, at + 1));
+            // SAFETY: both are parts of a checked map value; the helper copies memory.
+            unsafe {
+                bpf_probe_read_kernel(to.cast(), size_of::<PendingCall>() as u32, from.cast());
+            }
+        }
+    }
+    if found != 0 {
+        set_count(thread, MAX_PENDING as u32 - 1);
+    }
+    found
+}
+
+/// Leaves the call of `function` at `call.sp`, and with it those inside: the call,
+/// whose memory stays valid until the thread's next entry. Sets `depth` and
+/// `around_ns`.
 #[inline(always)]
 pub fn leave(thread: *mut ThreadCalls, call: &mut Call, function: u32) -> Option<*mut PendingCall> {
-    let left = settle(thread, call.sp);
-    call.depth = left;
-    if left == 0 {
+    let at = find(thread, call.sp);
+    if at >= MAX_PENDING as u32 {
+        settle(thread, call, 0);
         return None;
     }
-    let pending = pending_at(thread, left - 1);
+    let pending = pending_at(thread, at);
     // SAFETY: in bounds by its mask.
     let top = unsafe { &*pending };
-    if top.sp != call.sp {
-        return None;
+    // One of another function jumped here, or is over: its own exit may be at this
+    // instruction too.
+    let is = top.function == function;
+    set_count(thread, at + u32::from(!is));
+    tell(thread, call);
+    is.then_some(pending)
+}
+
+/// The index of the pending call at the stack pointer `sp`; MAX_PENDING: none is.
+#[inline(never)]
+fn find(thread: *mut ThreadCalls, sp: u64) -> u32 {
+    let n = count_of(thread);
+    let mut found = MAX_PENDING as u32;
+    for at in 0..MAX_PENDING as u32 {
+        // SAFETY: in bounds by its mask.
+        let there = unsafe { (&raw const (*pending_at(thread, at)).sp).read_volatile() };
+        if at < n && there == sp {
+            found = at;
+        }
     }
-    call.depth = left - 1;
-    if top.function != function {
-        // One that jumped here, or is over: its own exit may be at this
-        // instruction too.
-        return None;
-    }
-    thread_ref(thread).n = left - 1;
-    Some(pending)
+    found
 }

@@ -36,16 +36,19 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
         CFA_RSP => w.rsp.wrapping_add(offset),
         CFA_RBP => w.rbp.wrapping_add(offset),
         CFA_END => return Err(STOP_END),
-        CFA_NONE => {
-            s.header.flags |= FLAG_FRAME_POINTER;
-            return apply_frame_pointer(w);
-        }
         CFA_PLT => w
             .rsp
             .wrapping_add(8)
             .wrapping_add(8 * le_bit(offset, w.rip & 15)),
-        CFA_DEREF_RBP => read_stack(w, w.rbp.wrapping_add(offset))?,
-        CFA_DEREF_RSP => read_stack(w, w.rsp.wrapping_add(offset))?,
+        CFA_DEREF_RBP | CFA_DEREF_RSP => {
+            let from = if rule.kind == CFA_DEREF_RBP {
+                w.rbp
+            } else {
+                w.rsp
+            };
+            let (offset, added) = rule.dereferenced();
+            read_stack(w, from.wrapping_add(offset))?.wrapping_add(added)
+        }
         CFA_SIGNAL => {
             // The kernel entered the handler with this very address to return
             // to: it is no address behind a call.
@@ -104,25 +107,6 @@ fn user_register(number: u8) -> u64 {
     }
 }
 
-/// One step along the frame pointer chain: rbp -> {caller's rbp, return address}.
-#[inline(always)]
-fn apply_frame_pointer(w: &mut Walk) -> Result<(), u8> {
-    let frame = w.rbp;
-    if frame == 0 && w.guessed != 0 {
-        return Err(STOP_END);
-    }
-    if frame < w.rsp || frame & 7 != 0 {
-        return Err(STOP_FRAME_POINTER);
-    }
-    let caller = read_stack(w, frame).map_err(|_| STOP_FRAME_POINTER)?;
-    w.rip = read_stack(w, frame.wrapping_add(8)).map_err(|_| STOP_FRAME_POINTER)?;
-    w.rbp = caller;
-    w.rsp = frame.wrapping_add(16);
-    w.exact = 0;
-    w.guessed = 1;
-    if w.rip == 0 { Err(STOP_END) } else { Ok(()) }
-}
-
 /// Through a signal frame: the interrupted registers are in the `ucontext` at
 /// `uc` (struct sigcontext_64: rbp at 40+80, rsp at 40+120, rip at 40+128).
 #[inline(always)]
@@ -139,7 +123,7 @@ fn apply_signal(w: &mut Walk, uc: u64) -> Result<(), u8> {
 
 /// The 8 bytes of the user stack at `addr`.
 #[inline(always)]
-fn read_stack(w: &mut Walk, addr: u64) -> Result<u64, u8> {
+pub(super) fn read_stack(w: &mut Walk, addr: u64) -> Result<u64, u8> {
     if load_stack(w, addr) == FOUND {
         Ok(w.value)
     } else {

@@ -33,7 +33,7 @@ pub(super) fn walk_cached(scratch: *mut Scratch) -> u32 {
         // SAFETY: an entry of a checked per-CPU map value.
         let CachedRule { key, rule } = unsafe { *entry };
         let found = key == cache_key(rip, owner) && rule >> 48 == u64::from(owner >> 16);
-        if !found || len >= MAX_USER_FRAMES as u32 {
+        if !found || len >= MAX_WALKED_FRAMES as u32 {
             break;
         }
         let from = if rule >> 40 & 1 != 0 { rbp } else { rsp };

@@ -10,29 +10,33 @@ use aya_ebpf::{
     bindings::pt_regs,
     helpers::{
         bpf_get_current_task_btf,
-        generated::{bpf_loop, bpf_probe_read_kernel, bpf_probe_read_user},
+        generated::{bpf_loop, bpf_probe_read_kernel},
     },
 };
 use core::{arch::asm, ffi::c_void};
 
 use crate::{
     maps::{Frames, PROCS, Scratch},
+    pool::le_bit,
     setting,
 };
 use apply::apply;
 use cache::{cache_rule, walk_cached};
+use guess::guess;
 use tables::{find_mapping, find_rule};
+pub use uprobe::MAX_RETURN_INSTANCES;
 use uprobe::resolve_uprobe;
 
 mod apply;
 mod cache;
+mod guess;
 mod tables;
 mod uprobe;
 
 /// Bytes of user stack copied at once.
 const WINDOW: usize = 256;
 /// Most steps of a walk: each records a frame, or moves the window for one.
-const MAX_STEPS: u32 = 2 * MAX_USER_FRAMES as u32 + 1;
+const MAX_STEPS: u32 = 2 * MAX_WALKED_FRAMES as u32 + 1;
 /// Ancestors to ask for the mappings of an unregistered fork.
 const MAX_ANCESTORS: usize = 4;
 
@@ -130,6 +134,10 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32))
             // SAFETY: as above.
             let s = unsafe { &mut *scratch };
             s.header.user_len = s.walk.len as u16;
+            if s.walk.len > MAX_USER_FRAMES as u32 {
+                s.header.omitted = s.walk.len - MAX_USER_FRAMES as u32;
+                s.header.user_len = MAX_USER_FRAMES as u16;
+            }
             s.header.rip = s.walk.rip;
             s.header.rsp = s.walk.rsp;
             s.header.rbp = s.walk.rbp;
@@ -149,6 +157,19 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32))
             s.header.stop = STOP_NO_PROCESS;
         }
     }
+    // SAFETY: as above.
+    let s = unsafe { &mut *scratch };
+    if (s.header.stop == STOP_READ || s.header.stop == STOP_NO_PROCESS) && is_exiting() {
+        s.header.stop = STOP_EXITING;
+    }
+}
+
+/// Whether the current task is ending.
+#[inline(never)]
+fn is_exiting() -> bool {
+    // SAFETY: always valid in a tracing program.
+    let task = unsafe { bpf_get_current_task_btf() } as u64;
+    read_kernel(task, setting!(task_flags)) as u32 & PF_EXITING != 0
 }
 
 /// Finds the mapping list of the current process. A fork that has not exec'd
@@ -195,7 +216,7 @@ fn find_process(scratch: *mut Scratch) -> u32 {
 /// The 8 bytes of kernel memory at `base + offset`; 0 where they cannot be read
 /// (the helper clears its destination) or the kernel has no such field.
 #[inline(always)]
-fn read_kernel(base: u64, offset: u32) -> u64 {
+pub fn read_kernel(base: u64, offset: u32) -> u64 {
     let mut value = 0u64;
     if offset != NO_FIELD {
         let from = base.wrapping_add(u64::from(offset));
@@ -227,7 +248,7 @@ fn try_step(scratch: *mut Scratch) -> u32 {
         return NO_STOP;
     }
     let len = s.walk.len as usize;
-    if len >= MAX_USER_FRAMES {
+    if len >= MAX_WALKED_FRAMES {
         return STOP_TOO_DEEP.into();
     }
     let known = find_mapping(scratch);
@@ -253,6 +274,7 @@ fn try_step(scratch: *mut Scratch) -> u32 {
     } else {
         record(s, len);
     }
+    s.walk.rule = Rule::default();
     match s.walk.map_kind {
         MAP_FILE => {
             let stop = find_rule(scratch);
@@ -282,37 +304,22 @@ fn try_step(scratch: *mut Scratch) -> u32 {
                 ..Rule::default()
             }
         }
-        _ => s.walk.rule = generated_code_rule(&s.walk),
+        _ => {}
+    }
+    if s.walk.rule.kind == CFA_NONE {
+        return guess(scratch);
     }
     apply(scratch)
 }
 
-/// The rule for generated code, which has no unwind data: the frame pointer, but
-/// where the call returns to `add $N, %rsp; ret` (48 83 c4 NN c3), as CPython's
-/// trampolines do, that says where the caller's frame is.
-#[inline(always)]
-fn generated_code_rule(w: &Walk) -> Rule {
-    let mut code = 0u64;
-    if w.exact == 0 {
-        // SAFETY: the destination is 8 bytes on the stack; a bad source is an error.
-        unsafe { bpf_probe_read_user((&raw mut code).cast(), 8, w.rip as *const c_void) };
-    }
-    if code & 0xff_00ff_ffff != 0xc3_00c4_8348 {
-        return Rule::default();
-    }
-    Rule {
-        cfa_off: (code >> 24 & 0x7f) as i32 + 8,
-        kind: CFA_RSP,
-        ..Rule::default()
-    }
-}
-
-/// The slot of a frame, masked into bounds. In assembly, for the compiler knows
+/// The slot of a frame: of those beyond the first half, the last ones stay (see
+/// [`ROOT_FRAMES`]). Masked into bounds, in assembly, for the compiler knows
 /// the bounds already and would leave the mask out, which the verifier of Linux
 /// 6.1 has no other way to know by.
 #[inline(always)]
 fn frame_at(frames: &mut Frames, at: u64) -> *mut u64 {
-    let mut slot = at;
+    const HALF: u64 = ROOT_FRAMES as u64;
+    let mut slot = (at & (HALF - 1)) + HALF * le_bit(HALF, at);
     // SAFETY: arithmetic on one register; the result is within the array.
     unsafe {
         asm!(

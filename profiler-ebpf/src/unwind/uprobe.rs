@@ -10,7 +10,7 @@ use super::{FOUND, GO_ON, LoopContext, STOP, read_kernel};
 use crate::{maps::Scratch, setting};
 
 /// Deepest nesting of return probes (`MAX_URETPROBE_DEPTH`, kernel/events/uprobes.c).
-const MAX_RETURN_INSTANCES: u32 = 64;
+pub const MAX_RETURN_INSTANCES: u32 = 64;
 
 /// Value of `Walk::instance` after a match.
 const INSTANCE_MATCHED: u64 = 1;

@@ -26,6 +26,7 @@ const MAX_PLTS: usize = 16;
 
 const SHT_SYMTAB: u32 = 2;
 const SHT_RELA: u32 = 4;
+const SHT_RELR: u32 = 19;
 const SHT_DYNAMIC: u32 = 6;
 const SHT_NOTE: u32 = 7;
 const SHT_NOBITS: u32 = 8;
@@ -164,6 +165,9 @@ pub(crate) struct ElfInfo {
     pub plt: Vec<PltSection>,
     /// The relocations that name them, the PLT's own first.
     pub relocations: Vec<RelaTable>,
+    /// Offset and bytes of the relocations whose values lie in their places
+    /// (`SHT_RELR`).
+    pub packed_relocations: Option<(u64, u64)>,
     /// The dynamic section and its strings.
     dynamic: Option<Dynamic>,
     /// Whether `.debug_info` is present with contents.
@@ -438,6 +442,7 @@ impl<'a> Reader<'a> {
             _ if name.starts_with(b".plt") || name == b".iplt" || name.starts_with(b".rela.") => {
                 self.take_plt(section, name, info);
             }
+            SHT_RELR if self.wide => info.packed_relocations = Some((section.offset, section.size)),
             _ if name.starts_with(b".debug_") => self.take_debug(section, name, info)?,
             _ => {}
         }

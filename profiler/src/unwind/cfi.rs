@@ -23,8 +23,12 @@ pub(super) enum Cfa {
     Unset,
     /// Register plus offset.
     Register { register: u64, offset: i64 },
-    /// The memory at register plus offset.
-    Deref { register: u64, offset: i64 },
+    /// The memory at register plus offset, plus `add`.
+    Deref {
+        register: u64,
+        offset: i64,
+        add: i64,
+    },
     /// A PLT's expression: rsp + 8, and 8 more if (rip & 15) >= threshold.
     Plt { threshold: u8 },
     /// An expression that is not recognised.
@@ -305,6 +309,7 @@ impl<'a> Interpreter<'a> {
 
 /// Expression opcodes (DWARF 5, section 7.7.1).
 const OP_DEREF: u8 = 0x06;
+const OP_PLUS_UCONST: u8 = 0x23;
 const OP_BREG0: u8 = 0x70;
 const OP_BREG16: u8 = 0x80;
 
@@ -321,10 +326,26 @@ fn parse_register_offset(expression: &[u8]) -> Option<(u64, i64, &[u8])> {
 fn parse_cfa_expression(expression: &[u8]) -> Cfa {
     match parse_register_offset(expression) {
         Some((register, offset, &[])) => Cfa::Register { register, offset },
-        Some((register, offset, &[OP_DEREF])) => Cfa::Deref { register, offset },
+        Some((register, offset, &[OP_DEREF, ref rest @ ..])) => {
+            parse_added(rest).map_or(Cfa::Other, |add| Cfa::Deref {
+                register,
+                offset,
+                add,
+            })
+        }
         Some((RSP, 8, rest)) => parse_plt(rest).unwrap_or(Cfa::Other),
         _ => Cfa::Other,
     }
+}
+
+/// The constant that the rest of an expression adds; 0 without any rest.
+fn parse_added(rest: &[u8]) -> Option<i64> {
+    let mut bytes = Bytes::new(rest);
+    if bytes.is_empty() {
+        return Some(0);
+    }
+    let added = (bytes.u8()? == OP_PLUS_UCONST).then(|| bytes.uleb())??;
+    i64::try_from(added).ok().filter(|_| bytes.is_empty())
 }
 
 /// The rest of a PLT's expression, as the linkers write it for lazy entries of

@@ -15,7 +15,9 @@ const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const PF_X: u32 = 1;
+const SHT_SYMTAB: u32 = 2;
 const SHT_NOBITS: u32 = 8;
+const SHT_DYNSYM: u32 = 11;
 const NT_GNU_BUILD_ID: u32 = 3;
 
 /// Most program headers read; real files have about a dozen.
@@ -37,6 +39,13 @@ pub(super) struct Span {
 }
 
 impl Span {
+    /// Nothing.
+    pub(super) const EMPTY: Self = Self {
+        offset: 0,
+        vaddr: 0,
+        size: 0,
+    };
+
     /// A range whose ends fit 64 bits.
     fn new(offset: u64, vaddr: u64, size: u64) -> Option<Self> {
         offset.checked_add(size)?;
@@ -70,12 +79,14 @@ pub(super) struct Elf {
     pub(super) eh_frame_hdr: Option<Span>,
     /// The build id note.
     pub(super) build_id: Option<BuildId>,
-    sections: Sections,
+    pub(super) sections: Sections,
+    /// Where the program begins.
+    pub(super) entry: u64,
 }
 
 /// Where the section headers are; they are read only when needed.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sections {
+pub(super) struct Sections {
     offset: u64,
     entry_size: u16,
     count: u16,
@@ -106,11 +117,12 @@ impl Elf {
         if n < HEADER_SIZE {
             return Err(UnwindError::Truncated("ELF header"));
         }
-        let (program_offset, program_count, sections) = parse_header(&header)?;
+        let (program_offset, program_count, sections, entry) = parse_header(&header)?;
         let mut table = vec![0; usize::from(program_count) * PROGRAM_HEADER_SIZE];
         read_exact(source, &mut table, program_offset, "program headers")?;
         let mut elf = Self {
             sections,
+            entry,
             ..Self::default()
         };
         let mut note_bytes = MAX_NOTE_BYTES;
@@ -167,19 +179,42 @@ impl Elf {
         self.loads.iter().find_map(|load| load.starting_at(vaddr))
     }
 
+    /// The section headers. Tables need none: cut-off ones count as absent.
+    fn section_table<R: ReadAt>(sections: Sections, source: &R) -> Result<Vec<u8>, UnwindError> {
+        let s = sections;
+        if s.count == 0 || usize::from(s.entry_size) != SECTION_HEADER_SIZE {
+            return Ok(Vec::new());
+        }
+        let mut table = vec![0; usize::from(s.count.min(MAX_SECTIONS)) * SECTION_HEADER_SIZE];
+        let n = read_full(source, &mut table, s.offset)?;
+        table.truncate(n);
+        Ok(table)
+    }
+
+    /// The tables of symbols, and whether the full one is among them.
+    pub(super) fn symbol_tables<R: ReadAt>(
+        sections: Sections,
+        source: &R,
+    ) -> Result<(Vec<Span>, bool), UnwindError> {
+        let table = Self::section_table(sections, source)?;
+        let sections = table.chunks_exact(SECTION_HEADER_SIZE);
+        let (mut tables, mut all) = (Vec::new(), false);
+        for section in sections.filter_map(parse_section) {
+            all |= section.kind == SHT_SYMTAB;
+            if matches!(section.kind, SHT_SYMTAB | SHT_DYNSYM) {
+                tables.push(section.span);
+            }
+        }
+        Ok((tables, all))
+    }
+
     /// The section `.eh_frame`, if there are section headers that name it.
     pub(super) fn eh_frame_section<R: ReadAt>(
         &self,
         source: &R,
     ) -> Result<Option<Span>, UnwindError> {
+        let table = Self::section_table(self.sections, source)?;
         let s = self.sections;
-        if s.count == 0 || usize::from(s.entry_size) != SECTION_HEADER_SIZE {
-            return Ok(None);
-        }
-        let mut table = vec![0; usize::from(s.count.min(MAX_SECTIONS)) * SECTION_HEADER_SIZE];
-        // Tables need no section headers: cut-off ones count as absent.
-        let n = read_full(source, &mut table, s.offset)?;
-        table.truncate(n);
         let names = table
             .chunks_exact(SECTION_HEADER_SIZE)
             .nth(usize::from(s.names))
@@ -204,15 +239,16 @@ impl Elf {
 }
 
 /// Checks the identity of the file; gives offset and count of the program
-/// headers, and the section headers.
-fn parse_header(header: &[u8; HEADER_SIZE]) -> Result<(u64, u16, Sections), UnwindError> {
+/// headers, the section headers and the address of the first instruction.
+fn parse_header(header: &[u8; HEADER_SIZE]) -> Result<(u64, u16, Sections, u64), UnwindError> {
     let short = UnwindError::Truncated("ELF header");
     let mut bytes = Bytes::new(header);
     let mut parse = || {
         let ident = bytes.take(16)?;
         let _kind = bytes.u16()?;
         let machine = bytes.u16()?;
-        bytes.take(12)?; // e_version, e_entry
+        bytes.take(4)?; // e_version
+        let entry = bytes.u64()?;
         let program_offset = bytes.u64()?;
         let offset = bytes.u64()?;
         bytes.take(6)?; // e_flags, e_ehsize
@@ -231,9 +267,10 @@ fn parse_header(header: &[u8; HEADER_SIZE]) -> Result<(u64, u16, Sections), Unwi
             program_size,
             program_count,
             sections,
+            entry,
         ))
     };
-    let (ident, machine, offset, size, count, sections) = parse().ok_or(short)?;
+    let (ident, machine, offset, size, count, sections, entry) = parse().ok_or(short)?;
     let (class, data) = (ident.get(4), ident.get(5));
     if class != Some(&2) || data != Some(&1) || machine != EM_X86_64 {
         return Err(UnwindError::UnsupportedMachine(machine));
@@ -244,7 +281,7 @@ fn parse_header(header: &[u8; HEADER_SIZE]) -> Result<(u64, u16, Sections), Unwi
     if count > MAX_PROGRAM_HEADERS {
         return Err(UnwindError::TooLarge("number of program headers"));
     }
-    Ok((offset, count, sections))
+    Ok((offset, count, sections, entry))
 }
 
 /// Type, flags, range and alignment of one program header.

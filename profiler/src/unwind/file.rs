@@ -1,6 +1,7 @@
 //! One file: its text, identity and pages.
 
 use super::elf::Elf;
+use super::gaps::Functions;
 use super::index::Index;
 use super::page::PageBuilder;
 use super::record::Reader;
@@ -20,8 +21,10 @@ const FUZZ_PAGES: u32 = 16;
 pub struct UnwindFile<R> {
     source: R,
     text: Vec<TextSegment>,
+    loaded: Vec<TextSegment>,
     build_id: Option<BuildId>,
     index: Index,
+    functions: Functions,
     first_page: u64,
     n_pages: u32,
     malformed: AtomicU64,
@@ -48,12 +51,21 @@ impl<R: ReadAt> UnwindFile<R> {
             .filter(|&n| u64::from(n) <= MAX_PAGES)
             .ok_or(UnwindError::TooLarge("range of text"))?;
         let (index, bad_hdr) = Index::find(&source, &elf, first_page)?;
+        let functions = Functions::find(&source, &elf)?;
+        let loaded = elf.loads.iter().map(|load| TextSegment {
+            file_offset: load.offset,
+            vaddr: load.vaddr,
+            size: load.size,
+        });
+        let loaded = loaded.collect();
         let Elf { text, build_id, .. } = elf;
         Ok(Self {
             source,
             text,
+            loaded,
             build_id,
             index,
+            functions,
             first_page,
             n_pages,
             malformed: AtomicU64::new(bad_hdr.into()),
@@ -65,13 +77,18 @@ impl<R: ReadAt> UnwindFile<R> {
         &self.text
     }
 
+    /// The parts of the file that are loaded, data too.
+    pub(crate) fn loaded(&self) -> &[TextSegment] {
+        &self.loaded
+    }
+
     /// The build id note, if the file has one.
     pub fn build_id(&self) -> Option<BuildId> {
         self.build_id
     }
 
-    /// Whether the file has unwind data at all; if not, every page is
-    /// [`PageContent::NoData`].
+    /// Whether the file has unwind data at all; if not, its instructions give the
+    /// rules.
     pub fn has_unwind_data(&self) -> bool {
         !matches!(self.index, Index::Absent)
     }
@@ -136,9 +153,7 @@ impl<R: ReadAt> UnwindFile<R> {
     pub fn page(&self, index: u32, out: &mut Vec<u8>) -> Result<PageContent, UnwindError> {
         out.clear();
         let vaddr = self.page_vaddr(index)?;
-        let Some(mut builder) = PageBuilder::new(&self.source, &self.index)? else {
-            return Ok(PageContent::NoData);
-        };
+        let mut builder = self.builder()?;
         let covered = builder.build(vaddr, out)?;
         self.malformed
             .fetch_add(builder.malformed(), Ordering::Relaxed);
@@ -146,6 +161,10 @@ impl<R: ReadAt> UnwindFile<R> {
             true => PageContent::Table,
             false => PageContent::NoData,
         })
+    }
+
+    fn builder(&self) -> Result<PageBuilder<'_, R>, UnwindError> {
+        PageBuilder::new(&self.source, &self.index, &self.text, &self.functions)
     }
 
     /// Virtual address of page `index`.
@@ -175,9 +194,7 @@ pub struct BuildStats {
 /// As [`UnwindFile::page`].
 pub fn build_all<R: ReadAt>(file: &UnwindFile<R>) -> Result<BuildStats, UnwindError> {
     let mut stats = BuildStats::default();
-    let Some(mut builder) = PageBuilder::new(&file.source, &file.index)? else {
-        return Ok(stats);
-    };
+    let mut builder = file.builder()?;
     let mut out = Vec::new();
     for index in 0..file.n_pages {
         if builder.build(file.page_vaddr(index)?, &mut out)? {

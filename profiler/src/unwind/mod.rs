@@ -15,8 +15,10 @@
 mod bytes;
 mod cfi;
 mod cie;
+mod code;
 mod elf;
 mod file;
+mod gaps;
 mod index;
 mod page;
 mod record;

@@ -1,12 +1,14 @@
 //! Building the table page for one page of text.
 
-use super::UnwindError;
 use super::cfi::Interpreter;
+use super::elf::Span;
+use super::gaps::{Functions, Place};
 use super::index::{Cursor, Entry, Index};
 use super::record::{Fde, Header, Reader};
 use super::rule::{NONE, UNSUPPORTED, rule_of};
 use super::source::ReadAt;
 use super::table::{Encoder, Rows};
+use super::{TextSegment, UnwindError};
 use aiprof_common::PAGE_SIZE;
 use std::ops::Range;
 
@@ -25,6 +27,7 @@ const FDE_COST: u64 = 64;
 /// Builds pages of one file; kept between pages, it saves allocations.
 pub(super) struct PageBuilder<'a, R> {
     source: &'a R,
+    place: Place<'a, R>,
     cursor: Cursor<'a>,
     reader: Reader,
     rows: Rows,
@@ -48,20 +51,27 @@ enum Outcome {
 }
 
 impl<'a, R: ReadAt> PageBuilder<'a, R> {
-    /// For a file's index; `None` if the file has no unwind data.
-    pub(super) fn new(source: &'a R, index: &'a Index) -> Result<Option<Self>, UnwindError> {
-        let Some(frames) = index.frames() else {
-            return Ok(None);
-        };
-        Ok(Some(Self {
+    /// For a file's index and its text.
+    pub(super) fn new(
+        source: &'a R,
+        index: &'a Index,
+        text: &'a [TextSegment],
+        functions: &'a Functions,
+    ) -> Result<Self, UnwindError> {
+        Ok(Self {
             source,
+            place: Place {
+                source,
+                text,
+                functions,
+            },
             cursor: index.cursor(source)?,
-            reader: Reader::new(frames),
+            reader: Reader::new(index.frames().unwrap_or(Span::EMPTY)),
             rows: Rows::default(),
             encoder: Encoder::new(),
             budget: 0,
             malformed: 0,
-        }))
+        })
     }
 
     /// FDEs, of all pages built, that are malformed or beyond a limit.
@@ -75,9 +85,29 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
     }
 
     /// Writes the table of the page at address `page` to `out`; false, with
-    /// `out` empty, if no FDE covers a byte of it.
+    /// `out` empty, if neither an FDE nor its instructions give a rule for any of it.
     pub(super) fn build(&mut self, page: u64, out: &mut Vec<u8>) -> Result<bool, UnwindError> {
         out.clear();
+        let mut covered = self.describe(page)?;
+        let gaps = self.rows.gaps(PAGE_SIZE as u32);
+        let place = self.place;
+        let found = place.fill(page, &gaps, self)?;
+        if !found.is_empty() {
+            covered = true;
+            self.rows.fill(&found);
+        }
+        let by_register = self.rows.by_register(PAGE_SIZE as u32);
+        if !by_register.is_empty() {
+            self.rows.fill(&place.behind_calls(page, &by_register)?);
+        }
+        if covered {
+            self.rows.encode(&mut self.encoder, out);
+        }
+        Ok(covered)
+    }
+
+    /// Takes in the rows of the page that the unwind data give; whether there are any.
+    fn describe(&mut self, page: u64) -> Result<bool, UnwindError> {
         self.budget = MAX_PAGE_BYTES;
         self.rows.clear();
         self.rows.push(0, NONE);
@@ -98,10 +128,27 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
                 break;
             }
         }
-        if covered {
-            self.rows.encode(&mut self.encoder, out);
-        }
         Ok(covered)
+    }
+
+    /// The code in a range of addresses that FDEs describe, in order.
+    pub(super) fn covered(&mut self, range: &Range<u64>) -> Result<Vec<Range<u64>>, UnwindError> {
+        let first_inside = self.cursor.count_up_to(self.source, range.start)?;
+        let mut found = Vec::new();
+        self.budget = MAX_PAGE_BYTES;
+        for i in self.first_covering(first_inside)?..self.cursor.len() {
+            let entry = self.cursor.entry(self.source, i)?;
+            if entry.start >= range.end {
+                break;
+            }
+            match self.find_fde(&entry)? {
+                Some((_, code)) if !code.is_empty() => found.push(code),
+                // Not known: nothing is said of what follows, either.
+                None => found.push(entry.start..range.end),
+                Some(_) => {}
+            }
+        }
+        Ok(found)
     }
 
     /// The entry, of the `n` that start at or before a page, that may cover the

@@ -3,11 +3,14 @@
 use super::cfi::{Cfa, RBP, RSP, Saved, State};
 use aiprof_common::{
     CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_NONE, CFA_PLT, CFA_RBP, CFA_REG, CFA_RSP,
-    CFA_SIGNAL, CFA_UNSUPPORTED, RBP_AT_CFA, RBP_AT_RBP, RBP_SAME, RBP_UNDEFINED, Rule,
+    CFA_SIGNAL, CFA_UNSUPPORTED, DEREF_OFFSET_MASK, RBP_AT_CFA, RBP_AT_RBP, RBP_SAME,
+    RBP_UNDEFINED, Rule,
 };
 
 /// Text without unwind data.
 pub(super) const NONE: Rule = plain(CFA_NONE);
+/// The outermost frame.
+pub(super) const END: Rule = plain(CFA_END);
 /// Rules that the unwinder does not implement.
 pub(super) const UNSUPPORTED: Rule = plain(CFA_UNSUPPORTED);
 
@@ -34,7 +37,7 @@ const fn plain(kind: u8) -> Rule {
 /// The rule for a state; `signal`: the CIE marks a signal trampoline.
 pub(super) fn rule_of(state: &State, signal: bool) -> Rule {
     if state.return_address == Saved::Undefined {
-        return plain(CFA_END);
+        return END;
     }
     let rule = if signal {
         signal_rule(state)
@@ -68,11 +71,13 @@ fn frame_rule(state: &State) -> Option<Rule> {
         Cfa::Deref {
             register: RSP,
             offset,
-        } => (CFA_DEREF_RSP, offset),
+            add,
+        } => (CFA_DEREF_RSP, dereference(offset, add)?.into()),
         Cfa::Deref {
             register: RBP,
             offset,
-        } => (CFA_DEREF_RBP, offset),
+            add,
+        } => (CFA_DEREF_RBP, dereference(offset, add)?.into()),
         Cfa::Plt { threshold } => (CFA_PLT, i64::from(threshold)),
         _ => return None,
     };
@@ -83,6 +88,15 @@ fn frame_rule(state: &State) -> Option<Rule> {
         kind,
         rbp,
     })
+}
+
+/// The `cfa_off` of a CFA that is in memory at a register plus `offset`, plus `add`.
+pub(super) fn dereference(offset: i64, add: i64) -> Option<i32> {
+    let words = u8::try_from(add / 8).ok().filter(|_| add % 8 == 0)?;
+    let offset = i32::try_from(offset).ok()?;
+    let fits = offset << 8 >> 8 == offset;
+    let low = offset & DEREF_OFFSET_MASK;
+    fits.then_some(low | i32::from_le_bytes([0, 0, 0, words]))
 }
 
 /// Kind and offset for the caller's rbp. Without a rule it is unchanged: rbp is
@@ -126,6 +140,7 @@ fn signal_rule(state: &State) -> Option<Rule> {
     let Cfa::Deref {
         register: RSP,
         offset,
+        add: 0,
     } = state.cfa
     else {
         return None;

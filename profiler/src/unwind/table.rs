@@ -1,8 +1,11 @@
 //! The rows of one page and their encoding as a table page, see
 //! [`aiprof_common::PageHeader`] for the layout.
 
-use super::rule::UNSUPPORTED;
-use aiprof_common::{GROUP_BYTES, GROUP_ROWS, MAX_GROUPS, MAX_PAGE_RULES, PageHeader, Rule};
+use super::rule::{NONE, UNSUPPORTED};
+use aiprof_common::{
+    CFA_REG, GROUP_BYTES, GROUP_ROWS, MAX_GROUPS, MAX_PAGE_RULES, PageHeader, Rule,
+};
+use std::ops::Range;
 
 /// Longest distance that one row's delta bridges, in bytes.
 const MAX_DELTA: u32 = u8::MAX as u32;
@@ -30,6 +33,44 @@ impl Rows {
         }
         if self.0.last().is_none_or(|&(_, last)| last != rule) {
             self.0.push((start, rule));
+        }
+    }
+
+    /// The parts of the page, of `bytes` bytes, without a rule.
+    pub(super) fn gaps(&self, bytes: u32) -> Vec<Range<u32>> {
+        let ends = self.0.iter().skip(1).map(|&(at, _)| at);
+        let rows = self.0.iter().zip(ends.chain([bytes]));
+        let gaps = rows.filter(|((_, rule), _)| *rule == NONE);
+        gaps.map(|(&(start, _), end)| start..end).collect()
+    }
+
+    /// The parts of the page, of `bytes` bytes, whose CFA is in a register that is not
+    /// followed.
+    pub(super) fn by_register(&self, bytes: u32) -> Vec<(Range<u32>, Rule)> {
+        let ends = self.0.iter().skip(1).map(|&(at, _)| at);
+        let rows = self.0.iter().zip(ends.chain([bytes]));
+        let rows = rows.filter(|((_, rule), _)| rule.kind >= CFA_REG);
+        rows.map(|(&(start, rule), end)| (start..end, rule))
+            .collect()
+    }
+
+    /// Gives parts of gaps, or of what [`Rows::by_register`] gives, other rules; they
+    /// come in order.
+    pub(super) fn fill(&mut self, parts: &[(Range<u32>, Rule)]) {
+        let old = std::mem::take(&mut self.0);
+        let mut parts = parts.iter().peekable();
+        let ends: Vec<u32> = old.iter().skip(1).map(|&(at, _)| at).collect();
+        for (i, (start, rule)) in old.into_iter().enumerate() {
+            self.push(start, rule);
+            let end = ends.get(i).copied().unwrap_or(u32::MAX);
+            while let Some((part, filling)) = parts.next_if(|(part, _)| part.start < end) {
+                let open = rule == NONE || rule.kind >= CFA_REG;
+                if !open || part.start < start || part.end > end {
+                    continue;
+                }
+                self.push(part.start, *filling);
+                self.push(part.end, rule);
+            }
         }
     }
 

@@ -7,7 +7,7 @@
 use crate::wire::StopReason;
 use aiprof_common::{
     ADDR_EXACT, CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_NONE, CFA_PLT, CFA_RBP, CFA_RSP,
-    CFA_SIGNAL, MAX_USER_FRAMES, RBP_AT_CFA, RBP_AT_RBP, RBP_SAME, Rule,
+    CFA_SIGNAL, MAX_WALKED_FRAMES, RBP_AT_CFA, RBP_AT_RBP, RBP_SAME, Rule,
 };
 
 /// Registers of a frame.
@@ -21,8 +21,6 @@ pub struct Registers {
     pub rbp: u64,
     /// Whether `rip` is an interrupted instruction and not a return address.
     pub exact: bool,
-    /// Whether it was found by the frame pointer chain, which alone may end at 0.
-    pub guessed: bool,
 }
 
 /// What a walk needs to know of the process.
@@ -66,7 +64,7 @@ pub fn finish(
             Ok(caller) => caller,
             Err(stop) => return stop,
         };
-        if frames.len() >= MAX_USER_FRAMES {
+        if frames.len() >= MAX_WALKED_FRAMES {
             return StopReason::TooDeep;
         }
         frames.push(registers.rip | if registers.exact { ADDR_EXACT } else { 0 });
@@ -79,11 +77,16 @@ fn caller(target: &impl Target, r: Registers, rule: Rule) -> Result<Registers, S
     let offset = i64::from(rule.cfa_off) as u64;
     let cfa = match rule.kind {
         CFA_END => return Err(StopReason::End),
-        CFA_NONE => return frame_pointer_caller(target, r),
+        // A frame pointer would have to be confirmed by the code before the return
+        // address, which did not come along.
+        CFA_NONE => return Err(StopReason::FramePointer),
         CFA_RSP => r.rsp.wrapping_add(offset),
         CFA_RBP => r.rbp.wrapping_add(offset),
-        CFA_DEREF_RBP => read(r.rbp.wrapping_add(offset))?,
-        CFA_DEREF_RSP => read(r.rsp.wrapping_add(offset))?,
+        CFA_DEREF_RBP | CFA_DEREF_RSP => {
+            let from = [r.rsp, r.rbp][usize::from(rule.kind == CFA_DEREF_RBP)];
+            let (offset, add) = rule.dereferenced();
+            read(from.wrapping_add(offset))?.wrapping_add(add)
+        }
         CFA_PLT => r
             .rsp
             .wrapping_add(if r.rip & 15 >= offset { 16 } else { 8 }),
@@ -95,7 +98,6 @@ fn caller(target: &impl Target, r: Registers, rule: Rule) -> Result<Registers, S
                 rsp: read(context.wrapping_add(160))?,
                 rbp: read(context.wrapping_add(120))?,
                 exact: true,
-                guessed: false,
             });
         }
         _ => return Err(StopReason::Unsupported),
@@ -119,30 +121,6 @@ fn caller(target: &impl Target, r: Registers, rule: Rule) -> Result<Registers, S
         rsp: cfa,
         rbp,
         exact: false,
-        guessed: false,
-    })
-}
-
-/// By the frame pointer chain: rbp -> {caller's rbp, return address}. An address
-/// found so must lie in a mapping, for rbp may hold anything.
-fn frame_pointer_caller(target: &impl Target, r: Registers) -> Result<Registers, StopReason> {
-    if r.rbp == 0 && r.guessed {
-        return Err(StopReason::End);
-    }
-    if r.rbp < r.rsp || r.rbp & 7 != 0 {
-        return Err(StopReason::FramePointer);
-    }
-    let read = |address: u64| target.stack(address).ok_or(StopReason::FramePointer);
-    let rip = read(r.rbp.wrapping_add(8))?;
-    if rip == 0 {
-        return Err(StopReason::End);
-    }
-    Ok(Registers {
-        rip,
-        rsp: r.rbp.wrapping_add(16),
-        rbp: read(r.rbp)?,
-        exact: false,
-        guessed: true,
     })
 }
 
@@ -206,7 +184,6 @@ mod tests {
             rsp: 0x8000,
             rbp: 5,
             exact: true,
-            guessed: false,
         };
         let mut frames = vec![0x1000];
         assert_eq!(finish(&mut toy, start, &mut frames), StopReason::End);
@@ -223,7 +200,6 @@ mod tests {
             rsp: 0x8000,
             rbp: 5,
             exact: true,
-            guessed: false,
         };
         let mut toy = Toy {
             rules: vec![rule(CFA_RSP, 32)],

@@ -28,6 +28,9 @@ pub struct Call {
     /// The call's identity on its thread: the address of the slot that holds its
     /// return address. Calls further in have smaller ones. 0 for an ioctl.
     pub sp: u64,
+    /// When the call began that is open around this one, and at the exit this one
+    /// itself; 0: none is. See [`CallRecord::around_ns`].
+    pub around_ns: u64,
     /// Return value; 0 at the entry.
     pub result: u64,
     /// One bit for each value that could not be read.
@@ -136,6 +139,7 @@ pub(super) fn decode_call(data: &[u8]) -> Result<Call, WireError> {
         library: field!(data, CallRecord.library: u32)?,
         stack: field!(data, CallRecord.stack: u64)?,
         sp: field!(data, CallRecord.sp: u64)?,
+        around_ns: field!(data, CallRecord.around_ns: u64)?,
         result: field!(data, CallRecord.result: u64)?,
         unread: field!(data, CallRecord.unread: u16)?,
         flags: field!(data, CallRecord.flags: u16)?,

@@ -238,6 +238,8 @@ pub enum StopReason {
     Torn,
     /// A return probe's address was not found.
     Trampoline,
+    /// The process was ending and had no memory any more.
+    Exiting,
     /// The stack was unwound with the mappings of an image that an exec had
     /// replaced (decided in user space).
     StaleImage,
@@ -260,6 +262,7 @@ impl StopReason {
             c::STOP_NO_PROGRESS => Self::NoProgress,
             c::STOP_TORN => Self::Torn,
             c::STOP_TRAMPOLINE => Self::Trampoline,
+            c::STOP_EXITING => Self::Exiting,
             _ => return None,
         })
     }
@@ -278,6 +281,7 @@ impl StopReason {
             Self::NoProgress => LossKind::StackNoProgress,
             Self::Torn => LossKind::StackTorn,
             Self::Trampoline => LossKind::StackTrampoline,
+            Self::Exiting => LossKind::StackExiting,
             Self::StaleImage => LossKind::StackStaleImage,
         })
     }

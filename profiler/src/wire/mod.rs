@@ -19,8 +19,9 @@ pub use event::{
 pub use trace::{Trace, TracePoint};
 
 use aiprof_common::{
-    KIND_CALL, KIND_CALL_DATA, KIND_CALL_STACK, KIND_SAMPLE, KIND_STACK_PAGE, KIND_TRACE,
-    MAX_KERNEL_FRAMES, MAX_USER_FRAMES, STACK_PAGE, SampleHeader, StackPage,
+    ADDR_MIDDLE, KIND_CALL, KIND_CALL_DATA, KIND_CALL_STACK, KIND_SAMPLE, KIND_STACK_PAGE,
+    KIND_TRACE, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, ROOT_FRAMES, STACK_PAGE, SampleHeader,
+    StackPage,
 };
 use std::mem::size_of;
 use thiserror::Error;
@@ -156,7 +157,10 @@ fn decode_sample(data: &[u8]) -> Result<Sample, WireError> {
         rip: field!(data, rip: u64)?,
         rsp: field!(data, rsp: u64)?,
         rbp: field!(data, rbp: u64)?,
-        user: addresses(data, user_at, user_len)?,
+        user: whole(
+            addresses(data, user_at, user_len)?,
+            field!(data, omitted: u32)?,
+        ),
         kernel: addresses(data, kernel_at, kernel_len)?,
     })
 }
@@ -174,6 +178,18 @@ fn addresses(data: &[u8], at: usize, len: usize) -> Result<Vec<u64>, WireError> 
         .collect())
 }
 
+/// Puts the frames at the root of a deep stack into order, and a mark before them.
+fn whole(mut user: Vec<u64>, omitted: u32) -> Vec<u64> {
+    if omitted == 0 || user.len() != MAX_USER_FRAMES {
+        return user;
+    }
+    if let Some(root) = user.get_mut(ROOT_FRAMES..) {
+        root.rotate_left(omitted as usize % ROOT_FRAMES);
+    }
+    user.insert(ROOT_FRAMES, ADDR_MIDDLE);
+    user
+}
+
 /// A NUL-padded thread name.
 pub(crate) fn comm(raw: &[u8]) -> String {
     let end = raw.iter().position(|&b| b == 0).unwrap_or(raw.len());
@@ -184,7 +200,7 @@ pub(crate) fn comm(raw: &[u8]) -> String {
 #[doc(hidden)]
 pub fn fuzz_one(data: &[u8]) {
     if let Ok(Record::Sample(sample)) = decode(data) {
-        assert!(sample.user.len() <= MAX_USER_FRAMES);
+        assert!(sample.user.len() <= MAX_USER_FRAMES + 1);
         assert!(sample.kernel.len() <= MAX_KERNEL_FRAMES);
     }
 }
@@ -226,6 +242,26 @@ mod tests {
     }
 
     #[test]
+    fn of_deep_stacks_leaf_and_root_are_in_order() {
+        // What the kernel side does with 3,000 frames: see `ROOT_FRAMES`.
+        let mut slots = vec![0; MAX_USER_FRAMES];
+        for n in 0..3000 {
+            let at = if n < ROOT_FRAMES {
+                n
+            } else {
+                ROOT_FRAMES + n % ROOT_FRAMES
+            };
+            slots[at] = n as u64 + 1;
+        }
+        let omitted = 3000 - MAX_USER_FRAMES as u32;
+        let leaf = 1..=ROOT_FRAMES as u64;
+        let root = 3001 - ROOT_FRAMES as u64..=3000;
+        let want: Vec<u64> = leaf.chain([ADDR_MIDDLE]).chain(root).collect();
+        assert_eq!(whole(slots, omitted), want);
+        assert_eq!(whole(vec![1, 2], 0), [1, 2]);
+    }
+
+    #[test]
     fn every_prefix_is_refused() {
         let full = record();
         for len in 0..full.len() {
@@ -242,7 +278,7 @@ mod tests {
         };
         assert_eq!(change(0, &[9]), Err(WireError::UnknownKind(9)));
         assert_eq!(
-            change(68, &600u16.to_ne_bytes()),
+            change(68, &1025u16.to_ne_bytes()),
             Err(WireError::OutOfRange("user_len"))
         );
         assert_eq!(

@@ -2,6 +2,7 @@
 
 use super::build::{ENTRY, Frames, PCREL_SDATA4, TEXT};
 use super::*;
+use crate::unwind::rule::dereference;
 use aiprof_common::{
     CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_PLT, CFA_RBP, CFA_REG, CFA_RSP, CFA_SIGNAL,
     CFA_UNSUPPORTED, RBP_AT_RBP, RBP_UNDEFINED,
@@ -234,13 +235,17 @@ fn realigned_stack_dereferences_rbp() {
     let code = [0x0f, 3, 0x76, 0x78, 0x06, 0x10, 6, 2, 0x76, 0];
     let expected = Rule {
         rbp: RBP_AT_RBP,
-        ..rule(CFA_DEREF_RBP, -8)
+        ..rule(CFA_DEREF_RBP, dereference(-8, 0).unwrap())
     };
     assert_eq!(rule_of_code(&code), expected);
     assert_eq!(
         rule_of_code(&[0x0f, 3, 0x77, 0x10, 0x06]),
         rule(CFA_DEREF_RSP, 16)
     );
+    // OpenSSL's assembly: CFA = *(rsp + 152) + 8.
+    let added = rule_of_code(&[0x0f, 6, 0x77, 0x98, 0x01, 0x06, 0x23, 8]);
+    assert_eq!(added, rule(CFA_DEREF_RSP, dereference(152, 8).unwrap()));
+    assert_eq!(added.dereferenced(), (152, 8));
     // Before the prologue ends the CFA is r10.
     assert_eq!(rule_of_code(&[0x0c, 10, 0]), rule(CFA_REG + 10, 0));
     assert_eq!(rule_of_code(&[0x0c, 17, 0]), rule(CFA_UNSUPPORTED, 0));

@@ -1,0 +1,240 @@
+//! From a frame without a rule to its caller.
+//!
+//! Of a caller the code and the frame pointer say where its own caller is. Of an
+//! interrupted function they do not: it may not have set its frame up yet, or have
+//! none. Its caller is a guess, and is marked as one ([`ADDR_GUESSED`]), unless the
+//! code before it shows that it has made a frame. None is taken but where a call before
+//! the return address can have led here.
+
+use aiprof_common::*;
+use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
+use core::ffi::c_void;
+
+use super::{GO_ON, NO_STOP, STOP, Walk, apply::read_stack, frame_at};
+use crate::maps::Scratch;
+
+/// Most bytes of a function: further behind its first one nothing of it runs.
+const FUNCTION_REACH: u64 = 1 << 16;
+
+/// Words of code before an instruction that are searched for where its function makes
+/// its frame.
+const FRAME_WORDS: u32 = 64;
+
+/// A call that cannot have led to an address, one that may have jumped on to it, and
+/// one that leads near before it.
+const NO_CALL: u32 = 0;
+const SOME_CALL: u32 = 1;
+const NEAR_CALL: u32 = 2;
+
+/// Moves the walk to the caller from code without a rule.
+#[inline(never)]
+pub(super) fn guess(scratch: *mut Scratch) -> u32 {
+    // SAFETY: a checked map value.
+    let s = unsafe { &mut *scratch };
+    let interrupted = s.walk.exact != 0;
+    let found = if interrupted {
+        from_interrupted(&mut s.walk)
+    } else {
+        from_caller(&mut s.walk)
+    };
+    match found {
+        Ok(sure) => {
+            if interrupted && !sure {
+                let at = s.walk.len.wrapping_sub(1);
+                // SAFETY: in bounds by its mask.
+                unsafe { *frame_at(&mut s.frames, at.into()) |= ADDR_GUESSED };
+            }
+            NO_STOP
+        }
+        Err(stop) => stop.into(),
+    }
+}
+
+/// From where a call returns to. `add $N, %rsp; ret` (48 83 c4 NN c3), as in CPython's
+/// trampolines, says where the caller's frame is.
+#[inline(always)]
+fn from_caller(w: &mut Walk) -> Result<bool, u8> {
+    let code = code_at(w.rip);
+    if code & 0xff_00ff_ffff == 0xc3_00c4_8348 {
+        let address = w.rsp.wrapping_add(code >> 24 & 0x7f);
+        let caller = read_stack(w, address)?;
+        go_to(w, caller, address);
+        return Ok(true);
+    }
+    by_frame_pointer(w)
+}
+
+/// From an interrupted instruction; whether the caller is certain. `ret` (c3, c2) has
+/// the return address at hand. A function's first instruction, mostly `push %rbp` (55)
+/// or `endbr64` (f3 0f 1e fa), likely has; so has `mov %rsp, %rbp` (48 89 e5, 48 8b ec)
+/// behind the push, and what never makes a frame.
+#[inline(always)]
+fn from_interrupted(w: &mut Walk) -> Result<bool, u8> {
+    let code = code_at(w.rip);
+    let first = code & 0xff;
+    let returns = first == 0xc3 || first == 0xc2;
+    let begins = first == 0x55 || code as u32 == 0xfa1e_0ff3;
+    let pushed = code & 0xff_ffff == 0xe5_8948 || code & 0xff_ffff == 0xec_8b48;
+    let at = if pushed {
+        w.rsp.wrapping_add(8)
+    } else {
+        w.rsp
+    };
+    let address = read_stack(w, at)?;
+    let call = call_before(address, w.rip, w.map_start, w.map_end);
+    if returns || call == NEAR_CALL || call == SOME_CALL && (begins || pushed) {
+        if pushed {
+            w.rbp = read_stack(w, w.rsp)?;
+        }
+        go_to(w, address, at);
+        return Ok(returns);
+    }
+    let rip = w.rip;
+    match by_frame_pointer(w) {
+        Err(STOP_FRAME_POINTER) if call == SOME_CALL => {
+            go_to(w, address, at);
+            Ok(false)
+        }
+        other => other.map(|_| has_frame(rip) != 0),
+    }
+}
+
+/// What code is searched for, backwards.
+struct Search {
+    /// Where it ends.
+    end: u64,
+    /// The 8 bytes behind those looked at.
+    behind: u64,
+    found: u32,
+}
+
+/// Whether the function that runs `rip` has made its frame: the two instructions that
+/// do so lie shortly before, and no return instruction between, as far as single bytes
+/// tell.
+#[inline(never)]
+fn has_frame(rip: u64) -> u32 {
+    let mut search = Search {
+        end: rip,
+        behind: 0,
+        found: 0,
+    };
+    // SAFETY: the callback has bpf_loop's signature; the context lives on this frame's
+    // stack for the whole call.
+    unsafe {
+        bpf_loop(
+            FRAME_WORDS,
+            find_frame as *mut c_void,
+            (&raw mut search).cast(),
+            0,
+        );
+    }
+    search.found
+}
+
+/// `bpf_loop` callback: looks at 8 bytes for `push %rbp; mov %rsp, %rbp` (55 48 89 e5,
+/// 55 48 8b ec) and for `ret` (c3).
+extern "C" fn find_frame(index: u64, search: *mut Search) -> i64 {
+    // SAFETY: the context is has_frame's.
+    let search = unsafe { &mut *search };
+    let from = search.end.wrapping_sub(8 * (index + 1));
+    let mut word = code_at(from);
+    let is_first = word == 0;
+    if is_first {
+        // The code may begin within: what lies on the next page alone.
+        let page = from.wrapping_add(7) & !4095;
+        word = code_at(page) << (page.wrapping_sub(from) << 3 & 63);
+    }
+    for at in (0..8).rev() {
+        let mut four = (word >> (8 * at)) as u32;
+        if at > 4 {
+            four |= (search.behind << (64 - 8 * at)) as u32;
+        }
+        if four as u8 == 0xc3 {
+            return STOP;
+        }
+        if four == 0xe589_4855 || four == 0xec8b_4855 {
+            search.found = 1;
+            return STOP;
+        }
+    }
+    search.behind = word;
+    if is_first { STOP } else { GO_ON }
+}
+
+/// One step along the frame pointer chain: rbp -> {caller's rbp, return address}.
+#[inline(always)]
+fn by_frame_pointer(w: &mut Walk) -> Result<bool, u8> {
+    let frame = w.rbp;
+    if frame == 0 && w.guessed != 0 {
+        return Err(STOP_END);
+    }
+    if frame < w.rsp || frame & 7 != 0 {
+        return Err(STOP_FRAME_POINTER);
+    }
+    let caller = read_stack(w, frame).map_err(|_| STOP_FRAME_POINTER)?;
+    let at = frame.wrapping_add(8);
+    let address = read_stack(w, at).map_err(|_| STOP_FRAME_POINTER)?;
+    if address == 0 && w.guessed != 0 {
+        return Err(STOP_END);
+    }
+    if call_before(address, w.rip, w.map_start, w.map_end) == NO_CALL {
+        return Err(STOP_FRAME_POINTER);
+    }
+    w.rbp = caller;
+    go_to(w, address, at);
+    Ok(true)
+}
+
+/// Makes the frame that a return address leads to the current one.
+#[inline(always)]
+fn go_to(w: &mut Walk, address: u64, at: u64) {
+    w.rip = address;
+    w.rsp = at.wrapping_add(8);
+    w.exact = 0;
+    w.guessed = 1;
+}
+
+/// The 8 bytes of code at an address; 0 where they cannot be read.
+#[inline(always)]
+fn code_at(address: u64) -> u64 {
+    let mut code = 0u64;
+    // SAFETY: the destination is 8 bytes on the stack; a bad source is an error.
+    if unsafe { bpf_probe_read_user((&raw mut code).cast(), 8, address as *const c_void) } != 0 {
+        return 0;
+    }
+    code
+}
+
+/// Whether there is a call before `address` that can have led to `rip`, which lies in
+/// the mapping from `start` to `end`: `call` to an address (e8) near before it, or
+/// outside of the mapping, from where it was jumped on; or through a register or
+/// memory (ff /2; Intel SDM, "CALL").
+#[inline(never)]
+fn call_before(address: u64, rip: u64, start: u64, end: u64) -> u32 {
+    let code = code_at(address.wrapping_sub(8));
+    if code >> 24 & 0xff == 0xe8 {
+        let target = address.wrapping_add((code >> 32) as i32 as i64 as u64);
+        if rip.wrapping_sub(target) < FUNCTION_REACH {
+            return NEAR_CALL;
+        }
+        if target < start || target >= end {
+            return SOME_CALL;
+        }
+    }
+    // The opcode, and the byte that names register or memory, by their place.
+    let two = code >> 48;
+    let three = code >> 40 & 0xffff;
+    let four = code >> 32 & 0xffff;
+    let six = code >> 16 & 0xffff;
+    let seven = code >> 8 & 0xffff;
+    let found = two & 0xf8ff == 0xd0ff
+        || two & 0xf8ff == 0x10ff
+        || three & 0xf8ff == 0x50ff
+        || three == 0x14ff
+        || four == 0x54ff
+        || six & 0xf8ff == 0x90ff
+        || six == 0x15ff
+        || seven == 0x94ff
+        || seven == 0x14ff;
+    if found { SOME_CALL } else { NO_CALL }
+}

@@ -1,0 +1,178 @@
+//! Rules for text without unwind data, from the instructions themselves.
+//!
+//! Hand-written assembly often has none, musl's and Go's files have none at all. A
+//! function is followed from its first instruction to its ends, with what each
+//! instruction does to the stack pointer, to rbp and to the places that lead back to
+//! them. It is believed only if every `ret` that is reached finds the stack as the
+//! call left it, for only then was its start one. What is not believed, or not
+//! reached, stays without rules: a stack is cut there, or guessed, and says so.
+//!
+//! Starts are the symbols of functions, the targets of calls, and where code goes on
+//! behind the end of other code.
+
+mod callee;
+mod explore;
+mod machine;
+#[cfg(test)]
+mod tests;
+
+use super::rule::{END, NONE};
+use aiprof_common::Rule;
+use explore::{Explorer, Start, ends_flow, range, skip_padding};
+use std::collections::BTreeSet;
+
+pub(super) use callee::{direct_calls, rule_behind_call};
+pub(super) use explore::Text;
+
+/// Most instructions followed for one page of text: 100 ms or so.
+const MAX_STEPS: usize = 500_000;
+
+/// Code with one rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) rule: Rule,
+}
+
+/// What a file says of its functions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known<'a> {
+    /// Where functions start, by symbols and such.
+    pub(super) starts: &'a [u64],
+    /// Whether these are all.
+    pub(super) all: bool,
+    /// Where the program begins: nothing has called what is there. 0: nowhere.
+    pub(super) entry: u64,
+}
+
+/// The rules of the functions in `text`, by address. What lies in between has none.
+pub(super) fn rules(text: Text<'_>, known: Known<'_>) -> Vec<Piece> {
+    let mut found = Found {
+        text,
+        explorer: Explorer::new(text, MAX_STEPS),
+        called: BTreeSet::new(),
+        entry: known.entry,
+    };
+    let named = known.starts.iter().copied().filter(|&at| text.contains(at));
+    let named: BTreeSet<u64> = named.collect();
+    found.explorer.add_starts(&named);
+    let start = if known.all {
+        Start::Named
+    } else {
+        Start::Called
+    };
+    for at in named {
+        found.follow(at, start);
+    }
+    found.follow_called();
+    found.sweep();
+    found.pieces()
+}
+
+/// Whether text from `start` on does nothing but fill up.
+pub(super) fn is_padding(start: u64, bytes: &[u8]) -> bool {
+    let text = Text::new(start, bytes);
+    skip_padding(&text, start, text.end()) == text.end()
+}
+
+/// What has been found of a text.
+struct Found<'a> {
+    text: Text<'a>,
+    explorer: Explorer<'a>,
+    /// Starts that calls lead to and that are still to be followed.
+    called: BTreeSet<u64>,
+    /// See [`Known::entry`].
+    entry: u64,
+}
+
+impl Found<'_> {
+    /// Follows what was called.
+    fn follow_called(&mut self) {
+        while let Some(at) = self.called.pop_first() {
+            self.follow(at, Start::Called);
+        }
+    }
+
+    /// Follows a function; whether it is believed.
+    fn follow(&mut self, at: u64, start: Start) -> bool {
+        let Some(mut function) = self.explorer.function(at, start) else {
+            return false;
+        };
+        if at == self.entry {
+            for (_, _, rule) in &mut function.instructions {
+                *rule = END;
+            }
+        }
+        for (at, len, rule) in function.instructions {
+            self.explorer.known.entry(at).or_insert((len, rule));
+        }
+        let new = function
+            .calls
+            .into_iter()
+            .filter(|&at| self.text.contains(at));
+        let new: BTreeSet<u64> = new
+            .filter(|at| !self.explorer.known.contains_key(at))
+            .collect();
+        self.explorer.add_starts(&new);
+        self.called.extend(new);
+        true
+    }
+
+    /// Follows what code is left, from its first instruction on.
+    fn sweep(&mut self) {
+        let range = range(&self.text);
+        let mut at = range.start;
+        while at < range.end && self.explorer.may_go_on() {
+            at = skip_padding(&self.text, self.behind_known(at), range.end);
+            if self.explorer.known.contains_key(&at) {
+                continue;
+            }
+            if at >= range.end || self.text.decode(at).is_none() {
+                at += 1;
+                continue;
+            }
+            if !self.follow(at, Start::Guessed) {
+                at = self.end_of_flow(at);
+            }
+            self.follow_called();
+        }
+    }
+
+    /// The end of the instructions with rules that begin at `at`.
+    fn behind_known(&self, at: u64) -> u64 {
+        let mut end = at;
+        for (&at, &(len, _)) in self.explorer.known.range(at..) {
+            if at != end {
+                break;
+            }
+            end = at.saturating_add(len.into());
+        }
+        end
+    }
+
+    /// Where the code from `at` on does not go on to the next instruction.
+    fn end_of_flow(&self, mut at: u64) -> u64 {
+        while let Some(i) = self.text.decode(at) {
+            at = i.next_ip();
+            if ends_flow(&i) || self.explorer.known.contains_key(&at) {
+                return at;
+            }
+        }
+        at + 1
+    }
+
+    /// Neighbours with equal rules as one.
+    fn pieces(self) -> Vec<Piece> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (start, (len, rule)) in self.explorer.known {
+            let end = start.saturating_add(len.into());
+            match pieces.last_mut() {
+                Some(last) if last.end == start && last.rule == rule => last.end = end,
+                _ => pieces.push(Piece { start, end, rule }),
+            }
+        }
+        pieces.retain(|piece| piece.rule != NONE);
+        pieces
+    }
+}

@@ -1,0 +1,217 @@
+//! Rules from instructions, against the compilers' own unwind data: for code that
+//! has them they are the truth.
+
+use super::super::{PageContent, UnwindFile, lookup};
+use super::callee::rule_behind_call;
+use super::explore::{Explorer, Start, Text};
+use super::{Known, rules};
+use aiprof_common::{CFA_DEREF_RSP, CFA_REG, CFA_RSP, PAGE_SIZE, Rule};
+use std::fs::File;
+
+/// How the instructions of a file compare with its unwind data.
+#[derive(Debug, Default)]
+struct Count {
+    functions: usize,
+    doubtful: usize,
+    equal: usize,
+    wrong: usize,
+    unknown: usize,
+    other: usize,
+}
+
+/// The tables of a file, page by page.
+struct Tables {
+    first: u64,
+    pages: Vec<Vec<u8>>,
+}
+
+impl Tables {
+    fn rule(&self, at: u64) -> Option<Rule> {
+        let offset = at.checked_sub(self.first)?;
+        let page = self.pages.get((offset / PAGE_SIZE) as usize)?;
+        lookup(page, (offset % PAGE_SIZE) as u16)
+    }
+}
+
+fn compare(path: &str) -> Option<Count> {
+    let file = UnwindFile::open(File::open(path).ok()?).ok()?;
+    let mut tables = Tables {
+        first: file.first_page_vaddr(),
+        pages: Vec::new(),
+    };
+    for index in 0..file.n_pages() {
+        let mut out = Vec::new();
+        let content = file.page(index, &mut out).unwrap();
+        assert!(content == PageContent::Table || out.is_empty());
+        tables.pages.push(out);
+    }
+    let data = std::fs::read(path).unwrap();
+    let mut count = Count::default();
+    for segment in file.text() {
+        let from = segment.file_offset as usize;
+        let bytes = &data[from..from + segment.size as usize];
+        let text = Text::new(segment.vaddr, bytes);
+        let mut at = segment.vaddr;
+        let mut starts = Vec::new();
+        while at < text.end() {
+            match file.code_around(at).unwrap() {
+                Some(code) => {
+                    starts.push(code.start);
+                    at = code.end.max(at + 1);
+                }
+                None => at += 1,
+            }
+        }
+        let mut explorer = Explorer::new(text, usize::MAX);
+        explorer.add_starts(&starts.iter().copied().collect());
+        for &start in &starts {
+            // Others are parts of functions, and PLTs.
+            let first = tables.rule(start).unwrap_or_default();
+            if (first.kind, first.cfa_off) != (CFA_RSP, 8) {
+                continue;
+            }
+            count.functions += 1;
+            let Some(function) = explorer.function(start, Start::Named) else {
+                count.doubtful += 1;
+                continue;
+            };
+            let of_function = |at: &u64| {
+                let found = function.instructions.binary_search_by_key(at, |i| i.0);
+                found.is_ok()
+            };
+            for (at, machine) in explorer.states.iter().filter(|(at, _)| of_function(at)) {
+                let Some(rule) = tables.rule(*at) else {
+                    continue;
+                };
+                match machine.agrees(&rule) {
+                    None => count.other += 1,
+                    Some(true) => count.equal += 1,
+                    Some(false) if !machine.knows_cfa() => count.unknown += 1,
+                    Some(false) => {
+                        if count.wrong < 4 {
+                            eprintln!("{path} {start:#x} {at:#x}: {rule:?} {machine:?}");
+                        }
+                        count.wrong += 1;
+                    }
+                }
+            }
+        }
+    }
+    Some(count)
+}
+
+/// Files that every machine with glibc has, and others if they are named.
+#[test]
+fn instructions_say_what_the_unwind_data_say() {
+    let more = std::env::var("AIPROF_TEST_ELF_FILES").unwrap_or_default();
+    let usual = [
+        "/lib/x86_64-linux-gnu/libc.so.6",
+        "/lib/x86_64-linux-gnu/libm.so.6",
+        "/lib64/ld-linux-x86-64.so.2",
+        "/lib/x86_64-linux-gnu/libgcc_s.so.1",
+    ];
+    let mut all = Count::default();
+    for path in usual.into_iter().chain(more.split_whitespace()) {
+        let Some(count) = compare(path) else { continue };
+        eprintln!("{path}: {count:?}");
+        assert!(count.doubtful * 50 <= count.functions, "{path}: {count:?}");
+        // Hand-written code whose unwind data are wrong, as glibc's mpn_mul_1.
+        assert!(count.wrong * 500 <= count.equal, "{path}: {count:?}");
+        all.equal += count.equal;
+    }
+    assert!(all.equal > 10_000, "{all:?}");
+}
+
+/// Lazy binding: the rule behind the call of `_dl_fixup`.
+#[test]
+fn a_register_of_the_caller_is_where_the_callee_pushed_it() {
+    // push %rbp; mov %rsp, %rbp; push %r12; push %rbx
+    let callee = Text::new(0x2000, &[0x55, 0x48, 0x89, 0xe5, 0x41, 0x54, 0x53, 0x90]);
+    let by_rbx = Rule {
+        kind: CFA_REG + 3,
+        cfa_off: 32,
+        ..Rule::default()
+    };
+    let rule = rule_behind_call(by_rbx, callee).unwrap();
+    assert_eq!(rule.kind, CFA_DEREF_RSP);
+    let (offset, added) = rule.dereferenced();
+    assert_eq!((offset.cast_signed(), added), (-32, 32));
+    // A register that is not saved.
+    let by_r13 = Rule {
+        kind: CFA_REG + 13,
+        ..by_rbx
+    };
+    assert_eq!(rule_behind_call(by_r13, callee), None);
+}
+
+fn rules_of(code: &[u8], starts: &[u64]) -> Vec<(u64, u8, i32)> {
+    let known = Known {
+        starts,
+        all: false,
+        entry: 0,
+    };
+    let pieces = rules(Text::new(0x1000, code), known);
+    let rows = pieces
+        .iter()
+        .map(|p| (p.start, p.rule.kind, p.rule.cfa_off));
+    rows.collect()
+}
+
+#[test]
+fn pushes_and_pops_are_followed_to_the_return() {
+    // push %rbx; sub $16, %rsp; add $16, %rsp; pop %rbx; ret
+    let code = [0x53, 0x48, 0x83, 0xec, 16, 0x48, 0x83, 0xc4, 16, 0x5b, 0xc3];
+    let want = [
+        (0x1000, CFA_RSP, 8),
+        (0x1001, CFA_RSP, 16),
+        (0x1005, CFA_RSP, 32),
+        (0x1009, CFA_RSP, 16),
+        (0x100a, CFA_RSP, 8),
+    ];
+    assert_eq!(rules_of(&code, &[]), want);
+}
+
+#[test]
+fn what_does_not_return_as_it_was_entered_is_no_function() {
+    // pop %rbx; ret: the end of one.
+    assert!(rules_of(&[0x5b, 0xc3], &[]).is_empty());
+    // push %rbx; jmp *%rax: nothing says that this began here.
+    assert!(rules_of(&[0x53, 0xff, 0xe0], &[]).is_empty());
+    // No code at all.
+    assert!(rules_of(&[0x06; 64], &[0x1000]).is_empty());
+    assert!(rules_of(&[], &[0x1000]).is_empty());
+}
+
+#[test]
+fn an_aligned_stack_is_found_where_the_old_one_is_kept() {
+    // mov %rsp, %rax; sub $64, %rsp; and $-64, %rsp; mov %rax, 24(%rsp); nop;
+    // mov 24(%rsp), %rsp; ret
+    let code = [
+        0x48, 0x89, 0xe0, 0x48, 0x83, 0xec, 64, 0x48, 0x83, 0xe4, 0xc0, 0x48, 0x89, 0x44, 0x24, 24,
+        0x31, 0xc0, 0x90, 0x48, 0x8b, 0x64, 0x24, 24, 0xc3,
+    ];
+    let rows = rules_of(&code, &[]);
+    // After eax is cleared only the slot leads back: CFA = *(rsp + 24) + 8.
+    let at_nop = rows.iter().rev().find(|(start, ..)| *start <= 0x1012);
+    let rule = Rule {
+        kind: CFA_DEREF_RSP,
+        cfa_off: at_nop.unwrap().2,
+        ..Rule::default()
+    };
+    assert_eq!(at_nop.unwrap().1, CFA_DEREF_RSP);
+    assert_eq!(rule.dereferenced(), (24, 8));
+    assert_eq!(rows.last(), Some(&(0x1018, CFA_RSP, 8)));
+}
+
+#[test]
+fn any_bytes_are_survived() {
+    let mut seed = 1u64;
+    for _ in 0..300 {
+        let mut byte = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as u8
+        };
+        let code: Vec<u8> = (0..2000).map(|_| byte()).collect();
+        rules_of(&code, &[0x1000, 0x1003, 0x1100]);
+    }
+}

@@ -1,0 +1,240 @@
+//! Code that no record of the unwind data describes: where it is, where functions
+//! start in it, and the rules that its instructions give.
+
+use super::bytes::Bytes;
+use super::code::{self, Known, Text};
+use super::elf::{Elf, Span};
+use super::page::PageBuilder;
+use super::source::{ReadAt, Window, read_full};
+use super::{TextSegment, UnwindError};
+use aiprof_common::{PAGE_SIZE, Rule};
+use std::ops::Range;
+use std::sync::OnceLock;
+
+/// How far before a page a function may start that reaches into it.
+const MAX_BEFORE: u64 = 64 << 10;
+/// How much is looked at before a page where nothing says where functions start.
+const USUAL_BEFORE: u64 = 8 << 10;
+/// How much is looked at behind it.
+const BEHIND: u64 = 16 << 10;
+/// Most symbols of functions that are kept of a file (8 bytes of memory each).
+const MAX_STARTS: usize = 1 << 18;
+/// Most bytes of symbol tables read.
+const MAX_SYMBOL_BYTES: u64 = 64 << 20;
+/// Most parts of a page whose calls are looked at.
+const MAX_BY_REGISTER: usize = 64;
+/// Bytes of a called function that are looked at.
+const PROLOGUE: u64 = 96;
+/// Bytes of a symbol, and of those read at once.
+const SYMBOL: usize = 24;
+const SYMBOLS_AT_ONCE: usize = 2048;
+const STT_FUNC: u8 = 2;
+const STT_GNU_IFUNC: u8 = 10;
+
+/// What leads to the functions that the unwind data do not describe.
+#[derive(Debug)]
+pub(super) struct Functions {
+    tables: Vec<Span>,
+    /// Whether the file has kept the symbols that linking does not need.
+    all: bool,
+    /// The address of the program's first instruction; 0: none.
+    entry: u64,
+    /// Starts by the symbols, in order; found when they are first needed.
+    starts: OnceLock<Vec<u64>>,
+}
+
+impl Functions {
+    /// Of a file.
+    pub(super) fn find<R: ReadAt>(source: &R, elf: &Elf) -> Result<Self, UnwindError> {
+        let (tables, all) = Elf::symbol_tables(elf.sections, source)?;
+        Ok(Self {
+            tables,
+            all,
+            entry: elf.entry,
+            starts: OnceLock::new(),
+        })
+    }
+
+    /// Where functions start in some text, by symbols, in order.
+    fn starts<R: ReadAt>(&self, source: &R, text: &[TextSegment]) -> &[u64] {
+        self.starts.get_or_init(|| {
+            let mut starts = vec![self.entry];
+            let mut left = MAX_SYMBOL_BYTES;
+            for table in &self.tables {
+                left = left.saturating_sub(table.size);
+                if left == 0 {
+                    break;
+                }
+                // A table that cannot be read costs its symbols only.
+                let _ = add_symbols(source, table, &mut starts);
+            }
+            let inside = |at: u64| text.iter().any(|t| at >= t.vaddr && at - t.vaddr < t.size);
+            starts.retain(|&at| inside(at));
+            starts.sort_unstable();
+            starts.dedup();
+            starts.shrink_to_fit();
+            starts
+        })
+    }
+}
+
+/// Adds the addresses of a table's functions.
+fn add_symbols<R: ReadAt>(
+    source: &R,
+    table: &Span,
+    starts: &mut Vec<u64>,
+) -> Result<(), UnwindError> {
+    let mut window = Window::new(SYMBOLS_AT_ONCE * SYMBOL);
+    let mut at = 0;
+    while at < table.size && starts.len() < MAX_STARTS {
+        let bytes = window.get(source, table.offset.saturating_add(at), SYMBOL)?;
+        let Some(symbol) = parse_symbol(bytes) else {
+            break;
+        };
+        starts.extend(symbol);
+        at += SYMBOL as u64;
+    }
+    Ok(())
+}
+
+/// The address of a function that is defined here (System V gABI, chapter 4, "Symbol
+/// Table"); `None` in the inner place: something else.
+fn parse_symbol(bytes: &[u8]) -> Option<Option<u64>> {
+    let mut bytes = Bytes::new(bytes);
+    let (_name, info, _other) = (bytes.u32()?, bytes.u8()?, bytes.u8()?);
+    let (section, value) = (bytes.u16()?, bytes.u64()?);
+    let is_function = matches!(info & 15, STT_FUNC | STT_GNU_IFUNC) && section != 0;
+    Some(is_function.then_some(value))
+}
+
+/// A file's text.
+pub(super) struct Place<'a, R> {
+    pub(super) source: &'a R,
+    pub(super) text: &'a [TextSegment],
+    pub(super) functions: &'a Functions,
+}
+
+impl<R> Clone for Place<'_, R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R> Copy for Place<'_, R> {}
+
+impl<R: ReadAt> Place<'_, R> {
+    /// The bytes of text of a range of addresses that lies in one segment.
+    fn read(&self, range: &Range<u64>) -> Result<Vec<u8>, UnwindError> {
+        let segment = self
+            .text
+            .iter()
+            .find(|t| range.start >= t.vaddr && range.start - t.vaddr < t.size);
+        let Some(segment) = segment else {
+            return Ok(Vec::new());
+        };
+        let skip = range.start - segment.vaddr;
+        let length = (range.end - range.start).min(segment.size - skip);
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        let at = segment.file_offset.saturating_add(skip);
+        let n = read_full(self.source, &mut bytes, at)?;
+        bytes.truncate(n);
+        Ok(bytes)
+    }
+
+    /// Whether there is code in one of some gaps, and not only padding.
+    fn has_code(&self, page: u64, gaps: &[Range<u32>]) -> Result<bool, UnwindError> {
+        for segment in self.text {
+            let end = segment.vaddr.saturating_add(segment.size);
+            for gap in gaps {
+                let from = (page + u64::from(gap.start)).max(segment.vaddr);
+                let to = (page + u64::from(gap.end)).min(end);
+                if from < to && !code::is_padding(from, &self.read(&(from..to))?) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// The addresses to look at for the gaps of a page.
+    fn surroundings(&self, page: u64, gaps: &[Range<u32>], starts: &[u64]) -> Range<u64> {
+        let end = page.saturating_add(PAGE_SIZE);
+        let before = match gaps.first() {
+            Some(gap) if gap.start == 0 => {
+                let at = starts.partition_point(|&start| start <= page);
+                let last = at.checked_sub(1).and_then(|at| starts.get(at));
+                let near = last.filter(|&&start| page - start <= MAX_BEFORE);
+                near.map_or(USUAL_BEFORE, |&start| page - start)
+            }
+            _ => 0,
+        };
+        let open = gaps.last().is_some_and(|g| u64::from(g.end) >= PAGE_SIZE);
+        let behind = if open { BEHIND } else { 0 };
+        page.saturating_sub(before)..end.saturating_add(behind)
+    }
+
+    /// Rules behind calls in code whose CFA is in a register, by offset in a page.
+    pub(super) fn behind_calls(
+        &self,
+        page: u64,
+        code: &[(Range<u32>, Rule)],
+    ) -> Result<Vec<(Range<u32>, Rule)>, UnwindError> {
+        let mut parts = Vec::new();
+        for (range, rule) in code.iter().take(MAX_BY_REGISTER) {
+            let from = page + u64::from(range.start);
+            let bytes = self.read(&(from..page + u64::from(range.end)))?;
+            for (behind, length, callee) in code::direct_calls(Text::new(from, &bytes)) {
+                let prologue = self.read(&(callee..callee.saturating_add(PROLOGUE)))?;
+                let text = Text::new(callee, &prologue);
+                if let Some(rule) = code::rule_behind_call(*rule, text) {
+                    // Not at its first byte: there its own registers are known.
+                    let end = behind.saturating_sub(page) as u32;
+                    parts.push((end.saturating_sub(length as u32 - 1)..end, rule));
+                }
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Rules for the gaps of a page, by offset in it. `builder` tells what code around
+    /// the page the unwind data describe.
+    pub(super) fn fill(
+        &self,
+        page: u64,
+        gaps: &[Range<u32>],
+        builder: &mut PageBuilder<'_, R>,
+    ) -> Result<Vec<(Range<u32>, Rule)>, UnwindError> {
+        if gaps.is_empty() || !self.has_code(page, gaps)? {
+            return Ok(Vec::new());
+        }
+        let starts = self.functions.starts(self.source, self.text);
+        let around = self.surroundings(page, gaps, starts);
+        let covered = builder.covered(&around)?;
+        let mut parts = Vec::new();
+        for segment in self.text {
+            let end = segment.vaddr.saturating_add(segment.size);
+            let range = around.start.max(segment.vaddr)..around.end.min(end);
+            if range.is_empty() {
+                continue;
+            }
+            let bytes = self.read(&range)?;
+            let from = starts.partition_point(|&at| at < range.start);
+            let to = starts.partition_point(|&at| at < range.end);
+            let named = starts.get(from..to).unwrap_or_default();
+            let text = Text::new(range.start, &bytes).without(&covered);
+            let known = Known {
+                starts: named,
+                all: self.functions.all,
+                entry: self.functions.entry,
+            };
+            for piece in code::rules(text, known) {
+                let offset = |at: u64| at.saturating_sub(page).min(PAGE_SIZE) as u32;
+                let (start, end) = (offset(piece.start), offset(piece.end));
+                if start < end {
+                    parts.push((start..end, piece.rule));
+                }
+            }
+        }
+        Ok(parts)
+    }
+}
