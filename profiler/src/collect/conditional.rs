@@ -273,6 +273,7 @@ mod tests {
             library: 1,
             stack: 0,
             sp: 0x1000,
+            around_ns: 0,
             result: 0,
             unread: 0,
             flags: 0,

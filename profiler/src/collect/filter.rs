@@ -2,6 +2,7 @@
 //! descendants, those of a control group.
 
 use super::{
+    bpf::MapWriter,
     config::RecordConfig,
     procfs,
     session::{CollectError, cgroup_id},
@@ -12,6 +13,14 @@ use crate::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::{Duration, Instant};
+
+/// Puts a process where the programs at probes look. One that finds no room there is
+/// found by its parents, as long as they live.
+fn choose(kernel: &MapWriter, pid: u32) {
+    if let Err(error) = kernel.set(&pid, &1u32) {
+        tracing::debug!("calls of process {pid} are perhaps not recorded: {error}");
+    }
+}
 
 /// Most control groups whose verdict is remembered.
 const MAX_CGROUPS: usize = 65_536;
@@ -27,6 +36,8 @@ pub struct Filter {
     verdicts: FxHashMap<u64, bool>,
     /// Whether processes are in it, and since when that is known.
     members: FxHashMap<u32, (bool, Instant)>,
+    /// Where the programs at probes look the chosen processes up.
+    kernel: Option<MapWriter>,
 }
 
 impl Filter {
@@ -54,7 +65,16 @@ impl Filter {
             cgroup,
             verdicts: FxHashMap::default(),
             members: FxHashMap::default(),
+            kernel: None,
         })
+    }
+
+    /// Tells the programs at probes of the chosen processes, from now on.
+    pub fn confine(&mut self, kernel: MapWriter) {
+        for &pid in self.pids.iter().flatten() {
+            choose(&kernel, pid);
+        }
+        self.kernel = Some(kernel);
     }
 
     /// The chosen processes; empty: all.
@@ -67,19 +87,27 @@ impl Filter {
         if let (Some(pids), ProcessEventKind::Fork { parent }) = (&mut self.pids, &event.kind) {
             if pids.contains(parent) {
                 pids.insert(event.pid);
+                if let Some(kernel) = &self.kernel {
+                    choose(kernel, event.pid);
+                }
             } else {
                 // A new process under the id of a chosen one that has gone.
-                pids.remove(&event.pid);
+                self.drop_pid(event.pid);
             }
         }
     }
 
     /// A process is gone for good.
     pub fn forget(&mut self, pid: u32) {
-        if let Some(pids) = &mut self.pids {
-            pids.remove(&pid);
-        }
+        self.drop_pid(pid);
         self.members.remove(&pid);
+    }
+
+    fn drop_pid(&mut self, pid: u32) {
+        let was = self.pids.as_mut().is_some_and(|pids| pids.remove(&pid));
+        if let Some(kernel) = self.kernel.as_ref().filter(|_| was) {
+            kernel.remove(&pid);
+        }
     }
 
     /// Whether a sample belongs to the profile.

@@ -95,7 +95,6 @@ impl Finisher {
             rsp: sample.rsp,
             rbp: sample.rbp,
             exact: sample.flags & FLAG_EXACT != 0,
-            guessed: false,
         };
         let mut target = Live {
             space,
@@ -115,7 +114,11 @@ impl Finisher {
             return Some(missing);
         }
         self.held = self.held.saturating_sub(pages.len());
-        sample.stop = stop;
+        // Of a deep stack only the leaf's part was copied: behind it, what ended the
+        // walk in the kernel still does.
+        if stop != StopReason::Read {
+            sample.stop = stop;
+        }
         sample.space = space.id;
         None
     }

@@ -74,19 +74,22 @@ pub struct OpenFile {
 pub struct Facts {
     /// Its executable segments.
     pub text: Vec<TextSegment>,
-    /// Its unwind data, if it has any.
+    /// Where its text is, if it has any.
     pub unwind: Option<Shape>,
     /// Its build id.
     pub build_id: Option<BuildId>,
 }
 
-/// The extent of a file's unwind data.
+/// The extent of a file's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// Pages of text.
     pub n_pages: u32,
     /// Virtual address of the first.
     pub first_page_vaddr: u64,
+    /// Whether the file has unwind data; if not, its instructions give the rules, which
+    /// takes time.
+    pub described: bool,
 }
 
 impl OpenFile {
@@ -118,9 +121,10 @@ fn facts(unwind: Option<&NamedUnwind>) -> Facts {
     };
     Facts {
         text: unwind.text().to_vec(),
-        unwind: unwind.has_unwind_data().then(|| Shape {
+        unwind: (unwind.n_pages() > 0).then(|| Shape {
             n_pages: unwind.n_pages(),
             first_page_vaddr: unwind.first_page_vaddr(),
+            described: unwind.has_unwind_data(),
         }),
         build_id: unwind.build_id(),
     }
@@ -466,7 +470,7 @@ impl Reader {
         let errand = Errand { job, id, file };
         match wanted.wish {
             Wish::Missed => self.ask(owner, asked, errand),
-            Wish::Ahead => {
+            Wish::Slow | Wish::Ahead => {
                 let given = self.pool.give_later(owner, errand);
                 self.asked(asked, given)
             }

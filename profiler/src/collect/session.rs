@@ -12,7 +12,7 @@ pub use devices::AiuUse;
 use super::{
     binaries::Binaries,
     bpf::{
-        Bpf, BpfError, BpfOptions, CallOptions, SAMPLES,
+        Bpf, BpfError, BpfOptions, CHOSEN, CallOptions, SAMPLES,
         perf::{self, Clock},
         ring::{Drained, Ring},
     },
@@ -259,7 +259,7 @@ impl Session {
         let options = BpfOptions {
             include_idle: config.include_idle,
             kernel_stacks: config.kernel_stacks,
-            ..call_options(config, &drivers)
+            ..call_options(config, &drivers)?
         };
         let bpf = Bpf::load(&options, config.bpf_object.as_deref())?;
         let ring = bpf.ring(SAMPLES)?;
@@ -274,7 +274,10 @@ impl Session {
         perf::allow_many_files();
         cpus.open_rings().map_err(CollectError::PerfEvent)?;
         // After the rings: no child of a chosen process may be forked unseen.
-        let filter = Filter::new(config)?;
+        let mut filter = Filter::new(config)?;
+        if config.probes.is_some() && !config.pids.is_empty() {
+            filter.confine(bpf.writer(CHOSEN)?);
+        }
         let now = Instant::now();
         let name_options = SymbolizeOptions {
             inlines: config.inlines,
@@ -665,6 +668,11 @@ impl Session {
 /// What mends it that no perf event can be opened.
 fn perf_remedy(error: &io::Error) -> String {
     let refused = error.raw_os_error() == Some(libc::EACCES);
+    if error.raw_os_error() == Some(libc::ENOENT) {
+        return "no PMU: this machine has no hardware counters, as most virtual machines; \
+                leave out --event cycles to sample by CPU time"
+            .into();
+    }
     match privileges::strict_perf().filter(|_| refused) {
         Some(value) => format!(
             "kernel.perf_event_paranoid is {value}, with which kernels of Debian and Ubuntu ask \
@@ -675,24 +683,26 @@ fn perf_remedy(error: &io::Error) -> String {
 }
 
 /// What the programs at probes need.
-fn call_options(config: &RecordConfig, drivers: &DriverPlan) -> BpfOptions {
+fn call_options(config: &RecordConfig, drivers: &DriverPlan) -> Result<BpfOptions, CollectError> {
     let Some(probes) = &config.probes else {
-        return BpfOptions::default();
+        return Ok(BpfOptions::default());
     };
     let mut programs = CALL_PROGRAMS.to_vec();
     if !drivers.is_empty() {
         programs.extend(DRIVER_PROGRAMS);
     }
-    BpfOptions {
+    Ok(BpfOptions {
         programs,
         named_files: drivers.named_files(),
+        chosen_only: !config.pids.is_empty(),
+        cgroup: config.cgroup.as_deref().map(cgroup_id).transpose()?,
         calls: Some(CallOptions {
             ring_bytes: probes.ring_bytes,
             probes: probes.specs() + drivers.specs(),
             stack_limit: probes.stack_limit,
         }),
         ..BpfOptions::default()
-    }
+    })
 }
 
 /// What to observe of drivers.

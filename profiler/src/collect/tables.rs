@@ -55,6 +55,8 @@ struct FileTables {
     dir: Block,
     n_pages: u32,
     base_page: u64,
+    /// Whether reading a page takes long: then none is read ahead.
+    is_slow: bool,
     pages: FxHashMap<u32, TableDigest>,
 }
 
@@ -69,6 +71,8 @@ struct SharedPage {
 pub enum Wish {
     /// A sample missed it.
     Missed,
+    /// A sample missed it, and to read it takes tens of milliseconds.
+    Slow,
     /// It may be needed soon.
     Ahead,
 }
@@ -286,6 +290,7 @@ impl Tables {
         let Some(Shape {
             n_pages,
             first_page_vaddr,
+            described,
         }) = binaries.get(id)?.unwind
         else {
             self.without_data += 1;
@@ -304,6 +309,7 @@ impl Tables {
             dir,
             n_pages,
             base_page: first_page_vaddr,
+            is_slow: !described,
             pages: FxHashMap::default(),
         }))
     }
@@ -312,7 +318,7 @@ impl Tables {
         let Some(Some(tables)) = self.files.get(&id) else {
             return;
         };
-        if tables.n_pages > EAGER_PAGES || self.is_filled() {
+        if tables.is_slow || tables.n_pages > EAGER_PAGES || self.is_filled() {
             return;
         }
         for page in 0..tables.n_pages {
@@ -332,6 +338,12 @@ impl Tables {
         let Some(&id) = self.directories.get(&dir) else {
             return;
         };
+        let Some(Some(tables)) = self.files.get(&id) else {
+            return;
+        };
+        if tables.is_slow {
+            return self.load(id, page, Wish::Slow, owner);
+        }
         self.load(id, page, Wish::Missed, owner);
         if self.is_filled() {
             return;
@@ -386,6 +398,7 @@ impl Tables {
             };
             let part = match wish {
                 Wish::Missed => same.len(),
+                Wish::Slow => 1,
                 Wish::Ahead => AHEAD_AT_ONCE,
             };
             all.extend(same.chunks(part).map(|part| Wanted {
@@ -435,7 +448,7 @@ impl Tables {
                 shared.files += 1;
                 shared.block
             }
-            None if wish != Some(Wish::Missed) && is_filled => return,
+            None if is_filled && !matches!(wish, Some(Wish::Missed | Wish::Slow)) => return,
             None => {
                 let Some(block) = self.pool.store(content) else {
                     self.refused += 1;

@@ -32,6 +32,7 @@ impl Reader<'_> {
                 "tested",
                 "only_with",
                 "result",
+                "objects",
                 "library",
                 "function",
             ],
@@ -56,6 +57,7 @@ impl Reader<'_> {
             only_with: self.only_with(root),
             source: self.source.to_owned(),
             name,
+            objects: self.objects(root),
             libraries,
             functions,
             exact,
@@ -68,6 +70,24 @@ impl Reader<'_> {
             Some(Switch::ConditionalCollection),
         )];
         self.choice(root, "only_with", &named, None)
+    }
+
+    fn objects(&mut self, root: &DeTable<'_>) -> HashMap<String, String> {
+        let mut objects = HashMap::new();
+        let Some(value) = root.get("objects") else {
+            return objects;
+        };
+        let Some(inner) = value.get_ref().as_table() else {
+            let message = "`objects` is a table: { argument = \"class\", ... }";
+            self.error(value.span(), message.into());
+            return objects;
+        };
+        for (name, value) in inner.iter().take(MAX_ITEMS) {
+            if let Some(class) = self.string(value) {
+                objects.insert(name.get_ref().as_ref().to_owned(), class.to_owned());
+            }
+        }
+        objects
     }
 
     fn library(&mut self, table: &DeTable<'_>, span: Range<usize>) -> Library {

@@ -28,6 +28,9 @@ pub struct Table {
     pub libraries: Vec<Library>,
     /// The functions, in the order of the file.
     pub functions: Vec<Function>,
+    /// By the name of a function's first argument: the C++ class at or above that of
+    /// the object it points at.
+    pub objects: HashMap<String, String>,
     /// Where it comes from: a path, or the name of a built-in one.
     pub source: String,
     /// Index in `functions` by exact symbol name.
@@ -161,6 +164,22 @@ impl Table {
             let mut patterns = function.symbols.iter().filter(|s| glob::is_pattern(s));
             patterns.any(|pattern| glob::matches(pattern, symbol))
         })
+    }
+
+    /// The C++ class at or above that of the object which a function's first argument
+    /// points at, where the table says so: the function may go on in a virtual
+    /// function of that object.
+    pub fn object_of(&self, function: &Function) -> Option<&str> {
+        let first = function.args.iter().find(|arg| arg.text == "arg0")?;
+        self.objects.get(&first.name).map(String::as_str)
+    }
+
+    /// The C++ classes at or above those of all objects that functions work on.
+    pub fn object_classes(&self) -> Vec<&str> {
+        let mut classes: Vec<&str> = self.objects.values().map(String::as_str).collect();
+        classes.sort_unstable();
+        classes.dedup();
+        classes
     }
 
     /// All exact symbol names, in the order of the file.

@@ -1,8 +1,8 @@
 //! The eBPF object: opened, sized, given its constants, and loaded.
 
 use super::{
-    BpfError, BpfOptions, CALLS, PROBE_COUNTS, PROBES, SAMPLES, THREADS, messages::with_warnings,
-    plain, probe,
+    BpfError, BpfOptions, CALLS, CHOSEN, PROBE_COUNTS, PROBES, SAMPLES, THREADS,
+    messages::with_warnings, plain, probe,
 };
 use crate::files::caller;
 use aiprof_common::{CALL_SLOTS, RULE_CACHE_CHUNK, Settings};
@@ -39,6 +39,7 @@ const CALL_MAPS: &[&str] = &[
     "CALL_SCRATCH",
     "CALL_LIMITS",
     "CALL_SHARED",
+    CHOSEN,
 ];
 
 /// What is in the kernel after loading; it stays there as long as its

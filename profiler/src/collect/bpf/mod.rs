@@ -83,6 +83,8 @@ pub const PROBES: &str = "PROBES";
 /// What was seen and lost at each probe: [`aiprof_common::ProbeCounts`], by the
 /// index of its spec.
 pub const PROBE_COUNTS: &str = "PROBE_COUNTS";
+/// The processes whose calls are recorded, where not all processes' are.
+pub const CHOSEN: &str = "CHOSEN";
 /// The pending calls of each thread, by thread id.
 pub const THREADS: &str = "THREADS";
 
@@ -99,6 +101,10 @@ pub struct BpfOptions {
     pub kernel_stacks: bool,
     /// Observe ioctls of files without a device too, by their names.
     pub named_files: bool,
+    /// Record calls of the processes in [`CHOSEN`] and their descendants only.
+    pub chosen_only: bool,
+    /// Record calls in this control group (cgroup v2 id) only.
+    pub cgroup: Option<u64>,
     /// Programs to load besides the sampler, by name.
     pub programs: Vec<&'static str>,
     /// Sizes of what programs at probes need; `None`: none will be loaded.
@@ -135,6 +141,8 @@ impl Default for BpfOptions {
             include_idle: false,
             kernel_stacks: true,
             named_files: false,
+            chosen_only: false,
+            cgroup: None,
             programs: Vec::new(),
             calls: None,
         }
@@ -296,6 +304,11 @@ impl MapWriter {
         let (key, value) = (plain::bytes(key), plain::bytes(value));
         Ok(self.0.update(key, value, MapFlags::ANY)?)
     }
+
+    /// Deletes one entry; one that is not there is no error.
+    pub fn remove<K: Plain>(&self, key: &K) {
+        let _ = self.0.delete(plain::bytes(key));
+    }
 }
 
 /// The programs' constants: options, and structure offsets from BTF. Without
@@ -340,6 +353,8 @@ fn settings(options: &BpfOptions) -> Settings {
         file_dentry: within(offset("file", "f_path"), offset("path", "dentry")),
         dentry_name: within(offset("dentry", "d_name"), offset("qstr", "name")),
         named_files: u32::from(options.named_files),
+        chosen_only: u32::from(options.chosen_only),
+        cgroup: [0, 32].map(|shift| (options.cgroup.unwrap_or(0) >> shift) as u32),
     }
 }
 

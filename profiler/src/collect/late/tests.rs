@@ -38,6 +38,7 @@ fn call(probe: u32, kernel: u64, flags: u16) -> Call {
         library: 1,
         stack: 0,
         sp: 0x1000,
+        around_ns: 0,
         result: 0,
         unread: 0,
         flags,

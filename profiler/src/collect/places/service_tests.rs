@@ -90,6 +90,7 @@ fn call(places: &mut KernelPlaces, probe: u32, values: [u64; 2], is_exit: bool) 
         library: 1,
         stack: 0,
         sp: 0x1000,
+        around_ns: 0,
         result: 0,
         unread: 0,
         flags: if is_exit { aiprof_common::CALL_EXIT } else { 0 },

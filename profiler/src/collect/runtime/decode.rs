@@ -13,10 +13,13 @@
 //! only some of these emulate (long no-ops) does not count.
 
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register,
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind, Register,
 };
 use rustc_hash::FxHashSet;
 
+/// Most bytes of the loop that a thunk keeps a guessing processor in.
+const MAX_LOOP: u64 = 32;
 /// Instructions looked at for the entry's probe.
 const MAX_ENTRY: usize = 16;
 /// Most bytes of a function that is decoded; larger ones have unknown exits, and
@@ -48,11 +51,120 @@ pub(super) struct Entry {
 pub(super) struct Exits {
     /// Addresses of its return instructions.
     pub(super) returns: Vec<u64>,
-    /// Where its direct jumps out of itself lead.
-    pub(super) jumps: Vec<u64>,
-    /// Whether it has jumps whose target is not in the code: tables of jumps, and
-    /// tail calls through pointers.
-    pub(super) indirect: bool,
+    /// Its direct jumps out of itself.
+    pub(super) jumps: Vec<Jump>,
+    /// Where in a table the pointers lie that it jumps through: tail calls of
+    /// virtual functions.
+    pub(super) slots: Vec<i32>,
+}
+
+/// A direct jump out of a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Jump {
+    /// Address of its instruction.
+    pub(super) at: u64,
+    /// Where it leads.
+    pub(super) to: u64,
+    /// It may go on behind the instruction.
+    pub(super) is_conditional: bool,
+    /// What was loaded last before it.
+    loaded: Loaded,
+}
+
+impl Jump {
+    /// Where in a table the pointer lies that a register holds here.
+    pub(super) fn slot(&self, register: Register) -> Option<i32> {
+        self.loaded.slot(register)
+    }
+}
+
+/// Of each register, the offset it was loaded from, if it was from memory that
+/// another register points at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Loaded([Option<i32>; 16]);
+
+impl Loaded {
+    fn slot(&self, register: Register) -> Option<i32> {
+        *self.0.get(index_of(register)?)?
+    }
+
+    /// Takes in an instruction that the next one follows.
+    fn step(&mut self, info: &mut InstructionInfoFactory, instruction: &Instruction) {
+        for used in info.info(instruction).used_registers() {
+            let changed = index_of(used.register()).filter(|_| is_write(used.access()));
+            if let Some(slot) = changed.and_then(|at| self.0.get_mut(at)) {
+                *slot = None;
+            }
+        }
+        let loads = instruction.mnemonic() == Mnemonic::Mov
+            && instruction.op0_kind() == OpKind::Register
+            && instruction.op0_register().is_gpr64();
+        let to = index_of(instruction.op0_register()).filter(|_| loads);
+        if let Some(slot) = to.and_then(|at| self.0.get_mut(at)) {
+            *slot = table_offset(instruction, 1);
+        }
+    }
+}
+
+/// Number of a general register, whatever its width.
+fn index_of(register: Register) -> Option<usize> {
+    let full = register.full_register();
+    full.is_gpr64().then(|| full.number())
+}
+
+/// The offset in an operand that is memory at an offset from what a register
+/// points at, the stack left out.
+fn table_offset(instruction: &Instruction, operand: u32) -> Option<i32> {
+    let plain = instruction.op_kind(operand) == OpKind::Memory
+        && instruction.memory_index() == Register::None
+        && instruction.segment_prefix() == Register::None
+        && instruction.memory_base().is_gpr64()
+        && instruction.memory_base() != Register::RSP;
+    let offset = instruction.memory_displacement64().cast_signed();
+    plain.then(|| i32::try_from(offset).ok()).flatten()
+}
+
+/// Code that only stands for one instruction, so that the processor does not guess
+/// where that leads (the compilers' options `-mfunction-return=thunk` and
+/// `-mindirect-branch=thunk`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Thunk {
+    /// A return: who jumps here returns.
+    Return,
+    /// A jump to where a register points.
+    Jump(Register),
+}
+
+/// What the code at the beginning of some bytes stands for, if it is a thunk: a call
+/// into its own midst, which puts another return address in the place of its own, or
+/// takes its own away, and returns.
+pub(super) fn thunk(start: u64, bytes: &[u8]) -> Option<Thunk> {
+    let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
+    let call = decoder.decode();
+    let target = call.near_branch_target();
+    let inside = target.checked_sub(call.next_ip())?;
+    if call.flow_control() != FlowControl::Call || call.is_invalid() || inside > MAX_LOOP {
+        return None;
+    }
+    let at = usize::try_from(target - start).ok()?;
+    let bytes = bytes.get(at..)?;
+    let mut decoder = Decoder::with_ip(64, bytes, target, DecoderOptions::NONE);
+    let (first, second) = (decoder.decode(), decoder.decode());
+    if second.flow_control() != FlowControl::Return || first.is_invalid() {
+        return None;
+    }
+    let stack = first.memory_base() == Register::RSP && first.memory_index() == Register::None;
+    match (first.mnemonic(), first.memory_displacement64()) {
+        (Mnemonic::Lea, 8) if stack && first.op0_register() == Register::RSP => Some(Thunk::Return),
+        (Mnemonic::Add, _) if first.op0_register() == Register::RSP && first.immediate(1) == 8 => {
+            Some(Thunk::Return)
+        }
+        (Mnemonic::Mov, 0) if stack && first.op0_kind() == OpKind::Memory => {
+            let register = first.op1_register();
+            register.is_gpr64().then_some(Thunk::Jump(register))
+        }
+        _ => None,
+    }
 }
 
 /// The decoded function.
@@ -76,7 +188,8 @@ fn sweep(code: &Code<'_>) -> Option<Sweep> {
     let mut decoder = Decoder::with_ip(64, code.bytes, code.start, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
     let (mut starts, mut targets) = (FxHashSet::default(), FxHashSet::default());
-    let (mut exits, mut jumps) = (Exits::default(), FxHashSet::default());
+    let mut exits = Exits::default();
+    let (mut info, mut loaded) = (InstructionInfoFactory::new(), Loaded::default());
     let mut is_thunk = false;
     while decoder.can_decode() {
         decoder.decode_out(&mut instruction);
@@ -86,7 +199,7 @@ fn sweep(code: &Code<'_>) -> Option<Sweep> {
         starts.insert(instruction.ip());
         match instruction.flow_control() {
             FlowControl::Return => exits.returns.push(instruction.ip()),
-            FlowControl::IndirectBranch => exits.indirect = true,
+            FlowControl::IndirectBranch => exits.slots.extend(slot_of(&instruction, &loaded)),
             FlowControl::Call => {
                 let target = instruction.near_branch_target();
                 is_thunk |= target != code.start && (code.start..end).contains(&target);
@@ -95,11 +208,23 @@ fn sweep(code: &Code<'_>) -> Option<Sweep> {
                 let target = instruction.near_branch_target();
                 if (code.start..end).contains(&target) {
                     targets.insert(target);
-                } else if jumps.insert(target) {
-                    exits.jumps.push(target);
+                } else {
+                    let flow = instruction.flow_control();
+                    exits.jumps.push(Jump {
+                        at: instruction.ip(),
+                        to: target,
+                        is_conditional: flow == FlowControl::ConditionalBranch,
+                        loaded: loaded.clone(),
+                    });
                 }
             }
             _ => {}
+        }
+        match instruction.flow_control() {
+            FlowControl::Return
+            | FlowControl::IndirectBranch
+            | FlowControl::UnconditionalBranch => loaded = Loaded::default(),
+            _ => loaded.step(&mut info, &instruction),
         }
     }
     targets.is_subset(&starts).then_some(Sweep {
@@ -107,6 +232,17 @@ fn sweep(code: &Code<'_>) -> Option<Sweep> {
         is_thunk,
         targets,
     })
+}
+
+/// Where in a table the pointer lies that an instruction jumps through; `None` for
+/// the jumps of a `switch`, which code that marks its landing places marks too.
+fn slot_of(instruction: &Instruction, loaded: &Loaded) -> Option<i32> {
+    match instruction.op0_kind() {
+        _ if instruction.segment_prefix() == Register::DS => None,
+        OpKind::Register => loaded.slot(instruction.op0_register()),
+        OpKind::Memory => table_offset(instruction, 0),
+        _ => None,
+    }
 }
 
 /// The exits of a function; `None` if it cannot be decoded, or returns to other
@@ -195,12 +331,6 @@ fn changes(info: &mut InstructionInfoFactory, instruction: &Instruction, argumen
         return true;
     }
     let info = info.info(instruction);
-    let writes = |access| {
-        !matches!(
-            access,
-            OpAccess::None | OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess
-        )
-    };
     let is_read = |register: Register| {
         let register = register.full_register();
         let mut read = (0..)
@@ -210,8 +340,16 @@ fn changes(info: &mut InstructionInfoFactory, instruction: &Instruction, argumen
     };
     let mut registers = info.used_registers().iter();
     let mut memory = info.used_memory().iter();
-    registers.any(|used| writes(used.access()) && is_read(used.register()))
-        || memory.any(|used| writes(used.access()))
+    registers.any(|used| is_write(used.access()) && is_read(used.register()))
+        || memory.any(|used| is_write(used.access()))
+}
+
+/// Whether an instruction changes what it accesses so.
+fn is_write(access: OpAccess) -> bool {
+    !matches!(
+        access,
+        OpAccess::None | OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess
+    )
 }
 
 /// What the kernel does with an instruction that is probed.

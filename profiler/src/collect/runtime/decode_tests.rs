@@ -151,14 +151,77 @@ fn exits_are_returns_and_jumps_out() {
     let bytes = b"\x85\xff\x74\x01\xc3\xe9\xf6\x0f\0\0\xc2\x08\0\xf3\xc3";
     let found = exits(&whole(bytes)).unwrap();
     assert_eq!(found.returns, [0x1004, 0x100a, 0x100d]);
-    assert_eq!(found.jumps, [0x2000]);
-    assert!(!found.indirect);
-    // jmp rax is told; a conditional jump out is an exit like any other.
+    let jumps = |found: &Exits| -> Vec<_> {
+        let jumps = found.jumps.iter();
+        jumps.map(|j| (j.at, j.to, j.is_conditional)).collect()
+    };
+    assert_eq!(jumps(&found), [(0x1005, 0x2000, false)]);
+    assert!(found.slots.is_empty());
+    // A conditional jump out is an exit like any other; where jmp rax leads, nobody knows.
     let found = exits(&whole(b"\x74\x7f\xff\xe0")).unwrap();
+    assert_eq!(jumps(&found), [(0x1000, 0x1081, true)]);
+    assert!(found.slots.is_empty());
+}
+
+#[test]
+fn jumps_through_an_objects_table_have_their_place_in_it() {
+    // mov rax, [rdi]; mov rax, [rax+0x18]; jmp rax
+    let through = b"\x48\x8b\x07\x48\x8b\x40\x18\xff\xe0";
+    // mov rax, [rdi]; jmp [rax+0x128]; ret
+    let direct = b"\x48\x8b\x07\xff\xa0\x28\x01\0\0\xc3";
+    for (bytes, slots) in [
+        (&through[..], &[0x18][..]),
+        (direct, &[0x128]),
+        // With an index, of the stack or of the code itself: no such table; nor what was
+        // computed since, nor the marked jump of a `switch`, nor what another way left.
+        (b"\xff\x24\xc8", &[]),
+        (b"\xff\x64\x24\x08", &[]),
+        (b"\xff\x25\0\0\0\0", &[]),
+        (b"\x48\x8b\x47\x18\x48\x01\xf8\xff\xe0", &[]),
+        (b"\x48\x8b\x47\x18\x3e\xff\xe0", &[]),
+        (b"\x48\x8b\x47\x18\xc3\xff\xe0", &[]),
+        // What was loaded is whole: mov eax, [rdi+0x18] is half a pointer.
+        (b"\x8b\x47\x18\xff\xe0", &[]),
+    ] {
+        assert_eq!(exits(&whole(bytes)).unwrap().slots, slots, "{bytes:x?}");
+    }
+    // mov rax, [rdi+8]; jmp out of the function: to a thunk, perhaps.
+    let found = exits(&whole(b"\x48\x8b\x47\x08\xe9\0\x10\0\0")).unwrap();
+    let [jump] = found.jumps.as_slice() else {
+        panic!("{found:?}");
+    };
+    assert_eq!(jump.slot(Register::RAX), Some(8));
+    assert_eq!(jump.slot(Register::RCX), None);
+}
+
+#[test]
+fn thunks_stand_for_one_instruction() {
+    // call +7; pause; lfence; jmp -7; then ...
+    let head = b"\xe8\x07\0\0\0\xf3\x90\x0f\xae\xe8\xeb\xf9";
+    let with = |rest: &[u8]| thunk(0x1000, &[head, rest].concat());
     assert_eq!(
-        (found.jumps.as_slice(), found.indirect),
-        (&[0x1081][..], true)
+        with(b"\x48\x89\x04\x24\xc3"),
+        Some(Thunk::Jump(Register::RAX))
     );
+    assert_eq!(
+        with(b"\x4c\x89\x1c\x24\xc3"),
+        Some(Thunk::Jump(Register::R11))
+    );
+    assert_eq!(with(b"\x48\x8d\x64\x24\x08\xc3"), Some(Thunk::Return));
+    assert_eq!(with(b"\x48\x83\xc4\x08\xc3"), Some(Thunk::Return));
+    // Another place on the stack, another register's worth, no return, half of it.
+    for rest in [
+        &b"\x48\x89\x44\x24\x08\xc3"[..],
+        b"\x48\x8d\x64\x24\x10\xc3",
+        b"\x48\x83\xc4\x10\xc3",
+        b"\x48\x89\x04\x24\x90",
+        b"\x48\x89\x04",
+        b"",
+    ] {
+        assert_eq!(with(rest), None, "{rest:x?}");
+    }
+    assert_eq!(thunk(0x1000, b"\xe8\x07"), None);
+    assert_eq!(thunk(0x1000, b"\xc3"), None);
 }
 
 #[test]

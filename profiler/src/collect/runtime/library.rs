@@ -2,7 +2,8 @@
 //! probes. Only reads the file; nothing is attached here.
 
 use super::{
-    decode::{self, Code, Entry, MAX_FUNCTION},
+    classes::Classes,
+    decode::{self, Code, Entry, MAX_FUNCTION, Thunk},
     stubs::{self, Chain},
     symbols::{self, Function},
 };
@@ -11,13 +12,15 @@ use crate::{
     symbolize::elf::{self, ElfError, ElfInfo},
     unwind::{TextSegment, UnwindError, UnwindFile},
 };
-use rustc_hash::FxHashSet;
-use std::{fs::File, io, ops::Range, os::unix::fs::FileExt as _};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::{cell::OnceCell, fs::File, io, ops::Range, os::unix::fs::FileExt as _};
 
 /// How far tail calls are followed to where they return.
 const MAX_TAIL_CALLS: usize = 3;
 /// Most exits of a function that are probed; one with more has unknown exits.
-const MAX_EXITS: usize = 128;
+const MAX_EXITS: usize = 256;
+/// Bytes read of what may be a thunk.
+const THUNK: u64 = 48;
 /// Bytes read of a function whose end is not known.
 const HEAD: u64 = 256;
 
@@ -47,6 +50,8 @@ pub(crate) struct Library<'a> {
     file: &'a File,
     info: ElfInfo,
     unwind: UnwindFile<File>,
+    /// Read when they are first needed.
+    classes: OnceCell<Classes>,
 }
 
 /// Where the probes of a function go; offsets in the file.
@@ -69,7 +74,12 @@ impl<'a> Library<'a> {
         let info = elf::inspect(file)?;
         let own = file.try_clone().map_err(ElfError::Io)?;
         let unwind = UnwindFile::open(own)?;
-        Ok(Self { file, info, unwind })
+        Ok(Self {
+            file,
+            info,
+            unwind,
+            classes: OnceCell::new(),
+        })
     }
 
     /// The functions that `rank` wants.
@@ -102,7 +112,8 @@ impl<'a> Library<'a> {
 
     /// Where the probes of a function go. `None`: nothing there can be probed.
     /// `arguments`: the registers that the entry's probe reads, see
-    /// [`decode::entry`].
+    /// [`decode::entry`]. `exits`: whether they are wanted, and then which objects the
+    /// function may go on in.
     ///
     /// # Errors
     /// The code cannot be read.
@@ -110,8 +121,8 @@ impl<'a> Library<'a> {
         &self,
         function: &Function,
         arguments: u8,
-        exits: bool,
-    ) -> io::Result<Option<Places>> {
+        exits: Option<Objects<'_>>,
+    ) -> Result<Option<Places>, LibraryError> {
         let range = self.range_of(function);
         let bytes = self.read(&range, function)?;
         let code = Code {
@@ -126,8 +137,8 @@ impl<'a> Library<'a> {
             return Ok(None);
         };
         let exits = match exits {
-            true => self.exits(&code)?,
-            false => Vec::new(),
+            Some(objects) => self.exits(&code, objects)?,
+            None => Vec::new(),
         };
         Ok(Some(Places {
             entry,
@@ -214,18 +225,14 @@ impl<'a> Library<'a> {
     /// The offsets in the file of the instructions by which a function is left,
     /// those of the functions that it ends with included; empty if not all code
     /// can be decoded, or there are too many.
-    fn exits(&self, code: &Code<'_>) -> io::Result<Vec<u64>> {
-        let Some(own) = decode::exits(code) else {
+    fn exits(&self, code: &Code<'_>, objects: Objects<'_>) -> Result<Vec<u64>, LibraryError> {
+        let mut ways = Ways::default();
+        if !self.leave(code, (objects, 0), &mut ways)? {
             return Ok(Vec::new());
-        };
-        let mut returns: FxHashSet<u64> = own.returns.into_iter().collect();
-        let own_range = code.start..code.start + code.bytes.len() as u64;
-        let mut seen = std::iter::once(own_range).collect::<Vec<_>>();
-        let mut jumps = own.jumps;
-        for _ in 0..MAX_TAIL_CALLS {
-            let mut next = Vec::new();
-            for target in std::mem::take(&mut jumps) {
-                if seen.iter().any(|range| range.contains(&target)) {
+        }
+        for depth in 1..=MAX_TAIL_CALLS {
+            for target in std::mem::take(&mut ways.next) {
+                if ways.seen.iter().any(|range| range.contains(&target)) {
                     continue;
                 }
                 let Some(range) = self.around(target) else {
@@ -237,26 +244,103 @@ impl<'a> Library<'a> {
                     bytes: &bytes,
                     whole: bytes.len() as u64 == range.end - range.start,
                 };
-                seen.push(range);
                 // One that cannot be decoded is an exit that is not seen.
-                let Some(exits) = decode::exits(&code) else {
-                    continue;
-                };
-                returns.extend(exits.returns);
-                next.extend(exits.jumps);
-                if returns.len() > MAX_EXITS || seen.len() > MAX_EXITS {
+                self.leave(&code, (objects, depth), &mut ways)?;
+                if ways.returns.len() > MAX_EXITS || ways.seen.len() > MAX_EXITS {
                     return Ok(Vec::new());
                 }
             }
-            jumps = next;
         }
-        let mut offsets: Vec<u64> = returns
+        let mut offsets: Vec<u64> = ways
+            .returns
             .into_iter()
             .filter_map(|vaddr| symbols::offset_of(self.text(), vaddr))
             .collect();
         offsets.sort_unstable();
         Ok(offsets)
     }
+
+    /// Adds the ways out of some code, so many jumps behind the function's own; false if it
+    /// cannot be decoded.
+    fn leave(
+        &self,
+        code: &Code<'_>,
+        (objects, depth): (Objects<'_>, usize),
+        ways: &mut Ways,
+    ) -> Result<bool, LibraryError> {
+        ways.seen
+            .push(code.start..code.start + code.bytes.len() as u64);
+        let Some(exits) = decode::exits(code) else {
+            return Ok(false);
+        };
+        ways.returns.extend(exits.returns);
+        let mut slots = exits.slots;
+        for jump in &exits.jumps {
+            match self.thunk(jump.to, ways)? {
+                Some(Thunk::Return) if !jump.is_conditional => {
+                    ways.returns.insert(jump.at);
+                }
+                Some(Thunk::Jump(register)) => slots.extend(jump.slot(register)),
+                Some(Thunk::Return) => {}
+                None => ways.next.push(jump.to),
+            }
+        }
+        slots.sort_unstable();
+        slots.dedup();
+        for slot in slots {
+            // Not always the first argument's.
+            let mut found = self.classes().functions(slot, objects.first);
+            if found.is_empty() || depth > 0 {
+                found = self.classes().functions(slot, objects.all);
+            }
+            ways.next.extend(found);
+        }
+        Ok(true)
+    }
+
+    /// What stands at the target of a jump, if that stands for one instruction.
+    fn thunk(&self, target: u64, ways: &mut Ways) -> io::Result<Option<Thunk>> {
+        if let Some(&known) = ways.thunks.get(&target) {
+            return Ok(known);
+        }
+        let thunk = decode::thunk(target, &self.bytes(target, THUNK)?);
+        ways.thunks.insert(target, thunk);
+        Ok(thunk)
+    }
+
+    /// The virtual functions of the file's classes. A file whose relocations cannot be
+    /// read has none.
+    fn classes(&self) -> &Classes {
+        self.classes.get_or_init(|| {
+            let parts = (self.unwind.loaded(), self.text());
+            let found = Classes::read(self.file, &self.info, parts);
+            let found = found.inspect_err(|error| tracing::debug!("no virtual functions: {error}"));
+            found.unwrap_or_default()
+        })
+    }
+}
+
+/// The C++ classes at or above those of the objects in whose virtual functions a function
+/// may go on; empty: not known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Objects<'a> {
+    /// Of its first argument's.
+    pub(crate) first: &'a [&'a str],
+    /// Of others that it may know.
+    pub(crate) all: &'a [&'a str],
+}
+
+/// The ways out of a function, as far as they are known.
+#[derive(Default)]
+struct Ways {
+    /// Addresses of the instructions.
+    returns: FxHashSet<u64>,
+    /// Where it goes on.
+    next: Vec<u64>,
+    /// Code that was looked at.
+    seen: Vec<Range<u64>>,
+    /// What the targets of jumps stand for.
+    thunks: FxHashMap<u64, Option<Thunk>>,
 }
 
 #[cfg(test)]

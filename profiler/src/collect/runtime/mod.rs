@@ -14,12 +14,14 @@
 //! * `worker`: the thread that does so while a recording runs;
 //! * `handed_out`: functions whose addresses a runtime hands out;
 //! * `look`: the thread that reads other processes' memory;
+//! * `classes`: where functions may lead that go on in a virtual function;
 //! * `stubs`: where functions that only jump on lead to;
 //! * `service`: all of it, for the session;
 //! * `survey`: what would be attached, for people.
 
 mod attach;
 mod budget;
+mod classes;
 mod decode;
 mod discover;
 mod handed_out;

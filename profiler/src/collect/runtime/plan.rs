@@ -2,7 +2,7 @@
 //! where in its code they can be had.
 
 use super::{
-    library::{Library, LibraryError, Places},
+    library::{Library, LibraryError, Objects, Places},
     stubs::Chain,
     symbols::Function,
 };
@@ -128,7 +128,13 @@ pub(super) fn plan_one(
         // there may be more, not known here: jumps through pointers.
         spec.flags |= SPEC_KEEP | SPEC_LATE;
     }
-    let Some(places) = library.places(function, arguments_read(spec), decoded)? else {
+    let (first, all) = (used.table.object_of(described), used.table.object_classes());
+    let objects = Objects {
+        first: first.as_slice(),
+        all: &all,
+    };
+    let exits_of = decoded.then_some(objects);
+    let Some(places) = library.places(function, arguments_read(spec), exits_of)? else {
         return Ok(None);
     };
     let leads_to = match decoded && places.exits.is_empty() {
