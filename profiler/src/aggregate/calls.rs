@@ -329,6 +329,12 @@ impl CallSink for Taker<'_> {
         }
     }
 
+    fn kernels_inherited(&mut self, parent: u32, pid: u32, at_ns: u64) {
+        if let Some(devices) = &mut self.calls.devices {
+            devices.inherited(parent, pid, at_ns);
+        }
+    }
+
     fn process_gone(&mut self, pid: u32, at_ns: u64) {
         if let Some(devices) = &mut self.calls.devices {
             devices.process_gone(pid, at_ns);

@@ -26,7 +26,7 @@ use std::rc::Rc;
 const UNKNOWN_SIZE: u64 = 1 << 20;
 /// Most call paths and kernels that are told apart; all others are one.
 const MAX_PATHS: usize = 1 << 17;
-/// Most fences, clocks and the like that are remembered.
+/// Most fences that are remembered.
 const MAX_KNOWN: usize = 1 << 16;
 /// Part of the address that is the same all over a heap of instructions: 4 GiB.
 const HEAP: u64 = !0xffff_ffff;
@@ -120,8 +120,6 @@ pub(super) struct Devices {
     known: FxHashMap<u64, Vec<(u32, Rc<str>, PathId)>>,
     /// The submission that a fence is signalled by.
     fences: FxHashMap<(u32, u64), u64>,
-    /// Clocks by process and device handle.
-    clocks: FxHashMap<(u32, u64), TickClock>,
     modules: Modules,
     /// What the frames of kernels are made of.
     pub(super) described: FxHashMap<CodeId, Described>,
@@ -152,7 +150,6 @@ impl Devices {
             rows: FxHashMap::default(),
             known: FxHashMap::default(),
             fences: FxHashMap::default(),
-            clocks: FxHashMap::default(),
             modules: Modules::default(),
             described: FxHashMap::default(),
             aiu: Aiu::new(limit),
@@ -286,40 +283,11 @@ impl Devices {
             CallKind::Event => {
                 let ticks = value("global_start").zip(value("global_end"));
                 if let Some((event, (start, end))) = handle(role::EVENT).zip(ticks) {
-                    self.timestamps(pid, event, (start, end), left);
+                    executions.timestamps(pid, event, (start, end), left);
                 }
             }
             CallKind::Context => self.device_clock(call, left),
             _ => {}
-        }
-    }
-
-    /// A program read when a launch began and ended, in ticks.
-    fn timestamps(&mut self, pid: u32, event: u64, (start, end): (u64, u64), left_ns: u64) {
-        let executions = &mut self.join.executions;
-        executions.ended(pid, Waited::Event(event), left_ns, left_ns);
-        let Some((device, (from_ns, to_ns))) = executions.of_event(pid, event) else {
-            return;
-        };
-        // A wait may have told earlier that it is over.
-        let left_ns = left_ns.min(to_ns);
-        let mut own = self.clocks.iter_mut().filter(|(key, _)| key.0 == pid);
-        let clock = match device {
-            0 => own.next().map(|(_, clock)| clock),
-            device => self.clocks.get_mut(&(pid, device)),
-        };
-        let Some(clock) = clock.filter(|_| (start, end) != (0, 0)) else {
-            return;
-        };
-        let took = clock.duration_ns(start, end);
-        clock.observe(start, from_ns, left_ns.saturating_sub(took).max(from_ns));
-        clock.observe(end, from_ns.saturating_add(took).min(left_ns), left_ns);
-        if let Some(dated) = clock.date(start, from_ns) {
-            // Little is known of a clock before it has been seen a few times.
-            let earliest = dated.ns.saturating_sub(dated.error_ns).max(from_ns);
-            let latest = dated.ns.saturating_add(dated.error_ns);
-            let latest = latest.saturating_add(took).min(left_ns);
-            executions.timed(pid, event, (earliest, latest), took);
         }
     }
 
@@ -329,7 +297,7 @@ impl Devices {
         let Some(device) = value(role::DEVICE) else {
             return;
         };
-        let key = (call.pid, device);
+        let clocks = &mut self.join.executions.clocks;
         if let Some(resolution) = value("timer_resolution") {
             let bits = value("kernel_timestamp_bits").unwrap_or(32);
             let bits = u32::try_from(bits).unwrap_or(32);
@@ -338,15 +306,11 @@ impl Devices {
                 Some(0x2_0006) => TickClock::of_hz(resolution, bits),
                 _ => TickClock::of_period(resolution, bits),
             };
-            if let Some(clock) = clock
-                && self.clocks.len() < MAX_KNOWN
-            {
-                self.clocks.entry(key).or_insert(clock);
+            if let Some(clock) = clock {
+                clocks.add(call.pid, device, clock);
             }
-        } else if let Some(ticks) = value("device_time")
-            && let Some(clock) = self.clocks.get_mut(&key)
-        {
-            clock.observe(ticks, call.start_ns, left_ns);
+        } else if let Some(ticks) = value("device_time") {
+            clocks.observe(call.pid, device, ticks, (call.start_ns, left_ns));
         }
     }
 
@@ -439,11 +403,15 @@ impl Devices {
             .unplaced(at_ns, |p| p.pid == pid && p.kernel == number);
     }
 
+    /// A forked process has its parent's kernels and clocks.
+    pub(super) fn inherited(&mut self, parent: u32, pid: u32, at_ns: u64) {
+        self.join.inherited(parent, pid, at_ns);
+    }
+
     pub(super) fn process_gone(&mut self, pid: u32, at_ns: u64) {
-        self.join.executions.ended(pid, Waited::All, at_ns, at_ns);
+        self.join.executions.process_gone(pid, at_ns);
         self.join.unplaced(at_ns, |p| p.pid == pid);
         self.fences.retain(|key, _| key.0 != pid);
-        self.clocks.retain(|key, _| key.0 != pid);
     }
 }
 

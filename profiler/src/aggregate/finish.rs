@@ -71,6 +71,7 @@ pub fn build_profile(
                 .iter()
                 .map(|&c| (c, aggregate.codes.values[c as usize]));
             let (whole, cut) = split_cut(codes.collect(), names);
+            let cut = cut.or_else(|| middle_cut(&whole));
             let codes = whole.iter().copied();
             let root_first = codes
                 .rev()
@@ -148,6 +149,14 @@ fn split_cut(
         return (codes, None);
     }
     (codes, Some(reason))
+}
+
+/// Why frames are missing in the midst of a stack.
+fn middle_cut(codes: &[(u32, Code)]) -> Option<StopReason> {
+    codes.iter().find_map(|(_, code)| match code {
+        Code::Cut(reason) => Some(*reason),
+        _ => None,
+    })
 }
 
 /// Whether a walk that ended in `root` for this reason was whole all the same.
@@ -261,6 +270,7 @@ pub(crate) fn unknown_name(files: &FileTable, code: Code) -> String {
         Code::Special(SpecialCode::Uprobes) => "[uprobes]".into(),
         Code::Special(SpecialCode::Unmapped) => "[unmapped]".into(),
         Code::Special(SpecialCode::UnknownProcess) => "[process gone]".into(),
+        Code::Special(SpecialCode::Guessed) => "[caller guessed]".into(),
         Code::Cut(reason) => cut_name(reason),
         Code::NoStack(reason) => reason.name().into(),
         Code::Function { .. } | Code::Work { .. } | Code::Device => String::new(),
@@ -270,6 +280,7 @@ pub(crate) fn unknown_name(files: &FileTable, code: Code) -> String {
 /// The root frame that says a stack was cut, and why.
 fn cut_name(reason: StopReason) -> String {
     match reason.loss() {
+        Some(LossKind::StackExiting) => "[exiting]".into(),
         Some(loss) => format!("[{}]", loss.label().replacen("stacks cut", "stack cut", 1)),
         None => "[stack cut]".into(),
     }

@@ -22,7 +22,10 @@ use crate::{
     profile::{LossKind, Losses},
     wire::{Event, Sample, StopReason},
 };
-use aiprof_common::{ADDR_EXACT, FLAG_KERNEL_FAILED, FLAG_KERNEL_TRUNCATED};
+use aiprof_common::{
+    ADDR_EXACT, ADDR_GUESSED, ADDR_MIDDLE, FLAG_KERNEL_FAILED, FLAG_KERNEL_TRUNCATED,
+    is_caller_guessed,
+};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::hash::Hash;
@@ -80,6 +83,8 @@ pub enum SpecialCode {
     Unmapped,
     /// An address of a process of which nothing is known.
     UnknownProcess,
+    /// No code: what is above was called by what is below, as far as can be guessed.
+    Guessed,
 }
 
 /// Handle of a [`Code`] in an [`Aggregator`].
@@ -424,18 +429,33 @@ pub(crate) fn each_code(
     let space = process.map(|p| &*p.space);
     let stale = sample.space != 0 && space.is_some_and(|s| s.id != sample.space);
     let (user, stop) = match (stale, sample.user.get(..1)) {
+        // Without an exec since the fork, another process had this id before.
+        (true, Some(leaf)) if process.is_some_and(|p| p.is_fork) => (leaf, StopReason::NoProcess),
         (true, Some(leaf)) => (leaf, StopReason::StaleImage),
         _ => (sample.user.as_slice(), sample.stop),
     };
     for (depth, &raw) in user.iter().enumerate() {
+        if raw == ADDR_MIDDLE {
+            take(Code::Cut(StopReason::TooDeep));
+            continue;
+        }
         let exact = depth == 0 || raw & ADDR_EXACT != 0;
-        let address = raw & !ADDR_EXACT;
+        let guessed = is_caller_guessed(raw);
+        let marks = if guessed {
+            ADDR_EXACT | ADDR_GUESSED
+        } else {
+            ADDR_EXACT
+        };
+        let address = raw & !marks;
         let address = if exact {
             address
         } else {
             address.wrapping_sub(1)
         };
         take(normalize(processes, space, sample.thread.pid, address));
+        if guessed && depth + 1 < user.len() {
+            take(Code::Special(SpecialCode::Guessed));
+        }
     }
     if stop.loss().is_some() {
         take(Code::Cut(stop));

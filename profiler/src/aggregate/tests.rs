@@ -125,6 +125,46 @@ fn a_stack_of_a_replaced_image_keeps_only_its_leaf() {
 }
 
 #[test]
+fn a_stack_of_another_process_under_the_same_id_is_no_exec() {
+    let [exec, map] = exec_with_map(1, "/bin/prog");
+    let fork = Event::Process(ProcessEvent {
+        time_ns: 1,
+        pid: 3,
+        tid: 3,
+        kind: ProcessEventKind::Fork { parent: 1 },
+    });
+    let Event::Sample(mut old) = sample(3, &[0x1010, 0x1020], StopReason::End) else {
+        unreachable!()
+    };
+    old.space = 4711;
+    let (aggregate, table) = run(&[exec, map, fork, Event::Sample(old)]);
+    let profile = build_profile(&aggregate, &table.files, &NoNames, Default::default());
+    assert_eq!(profile.losses.get(LossKind::StackStaleImage), 0);
+    assert_eq!(profile.losses.get(LossKind::StackNoProcess), 1);
+}
+
+#[test]
+fn a_guessed_caller_is_marked() {
+    let [exec, map] = exec_with_map(1, "/bin/prog");
+    let both = [0x1010 | ADDR_GUESSED, 0x1020];
+    let alone = [0x1010 | ADDR_GUESSED];
+    let vsyscall = [0xffff_ffff_ff60_0000, 0x1020];
+    let stacks = [&both[..], &alone, &vsyscall].map(|stack| sample(1, stack, StopReason::End));
+    let [both, alone, vsyscall] = stacks;
+    let (aggregate, table) = run(&[exec, map, both, alone, vsyscall]);
+    let profile = build_profile(&aggregate, &table.files, &NoNames, Default::default());
+    let names = |n: usize| -> Vec<&str> {
+        let frames = profile.stack_frames(profile.samples[n].stack);
+        frames.map(|f| profile.str(f.name)).collect()
+    };
+    let of: Vec<_> = (0..profile.samples.len()).map(names).collect();
+    let code = "[no symbols prog]";
+    assert!(of.contains(&vec![code, "[caller guessed]", code]), "{of:?}");
+    assert!(of.contains(&vec![code]), "{of:?}");
+    assert!(of.contains(&vec![code, "[vsyscall]"]), "{of:?}");
+}
+
+#[test]
 fn full_tables_refuse_and_count() {
     let mut table = ProcessTable::default();
     let limits = Limits {

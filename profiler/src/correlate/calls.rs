@@ -5,7 +5,7 @@ use super::{
     world::World,
 };
 use crate::{
-    probes::{Probe, ProbedFile},
+    probes::Probe,
     profile::{LossKind, Losses},
     wire::{Call, CallData, Event, ProcessEvent, ProcessEventKind},
 };
@@ -67,7 +67,6 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Tracker {
     probes: Vec<Option<Rc<Known>>>,
-    layers: Vec<u8>,
     threads: FxHashMap<u32, Thread>,
     /// The threads of each process that are among them.
     processes: FxHashMap<u32, Vec<u32>>,
@@ -86,7 +85,6 @@ impl Tracker {
     pub fn new(limits: Limits) -> Self {
         Self {
             probes: Vec::new(),
-            layers: Vec::new(),
             threads: FxHashMap::default(),
             processes: FxHashMap::default(),
             world: World::new(limits),
@@ -105,7 +103,6 @@ impl Tracker {
             Event::Call(call) => self.call(call, sink),
             Event::Process(event) => self.process(event, sink),
             Event::Probe(probe) => self.probe(probe),
-            Event::ProbedFile(file) => self.file(file),
             Event::KernelNamed(named) => {
                 self.name_kernel(named.pid, named.kernel, &named.name, sink);
             }
@@ -117,6 +114,7 @@ impl Tracker {
             Event::Trace(trace) => self.fences.trace(trace, &mut self.world.losses, sink),
             Event::Sample(_)
             | Event::CallStack(_)
+            | Event::ProbedFile(_)
             | Event::CallData(_)
             | Event::Clock(_)
             | Event::Counter(_)
@@ -195,27 +193,12 @@ impl Tracker {
         self.probes[id] = Some(Rc::new(Known::new(probe.clone())));
     }
 
-    fn file(&mut self, file: &ProbedFile) {
-        let id = file.id as usize;
-        if id >= self.world.limits.probes {
-            return;
-        }
-        if self.layers.len() <= id {
-            self.layers.resize(id + 1, 0);
-        }
-        self.layers[id] = file.layer;
-    }
-
     fn call(&mut self, call: &Call, sink: &mut dyn CallSink) {
         let Some(Some(known)) = self.probes.get(call.probe as usize) else {
             self.world.losses.add(LossKind::CallsUnknown, 1);
             return;
         };
         let known = known.clone();
-        let layer = match known.probe.is_ioctl {
-            true => u8::MAX,
-            false => self.layers.get(call.library as usize).copied().unwrap_or(0),
-        };
         if self
             .threads
             .get(&call.tid)
@@ -236,7 +219,7 @@ impl Tracker {
             thread.exit(call, &known, world, sink);
         } else {
             world.counts.calls += 1;
-            thread.enter(call, &known, layer, world, sink);
+            thread.enter(call, &known, world, sink);
         }
     }
 
@@ -286,6 +269,7 @@ impl Tracker {
                 // The number may have been another process's.
                 self.end_process(event.pid, event.time_ns, sink);
                 self.world.forget(event.pid, event.time_ns, sink);
+                self.world.fork(parent, event.pid, event.time_ns);
             }
             _ => {}
         }
@@ -322,6 +306,7 @@ impl Tracker {
         self.threads.is_empty()
             && self.processes.is_empty()
             && self.world.processes.is_empty()
+            && self.world.forked.is_idle()
             && self.world.spaces.is_idle()
             && room.objects == limits.handles
             && room.recorded == limits.recorded

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 /// Applies a call that did not fail. `now` is when it was over, or its entry for
 /// one whose end is not seen.
-pub(super) fn apply(open: &Open, now: u64, world: &mut World) {
+pub(super) fn apply(open: &mut Open, now: u64, world: &mut World) {
     let fits = match open.known.effect {
         Effect::None => true,
         Effect::NewKernel => new_kernel(open, now, world),
@@ -61,7 +61,7 @@ pub(super) fn apply(open: &Open, now: u64, world: &mut World) {
                 world.gone.add(pid, gone.until(now));
             }
             for number in ended {
-                world.gone.code_gone(number, now);
+                world.gone.code_gone(pid, number, now);
                 world
                     .kernel_changes
                     .push(KernelChange::Gone(pid, number, now));
@@ -179,15 +179,28 @@ fn place_kernel(open: &Open, now: u64, world: &mut World) {
     world.place_kernel(&placed);
 }
 
-fn group_size(open: &Open, world: &mut World) -> bool {
-    let slots = &open.known.slots;
-    let Some(handle) = open.handle(slots.kernel) else {
-        return true;
+fn group_size(open: &mut Open, world: &mut World) -> bool {
+    let local = open.known.slots.local.map(|slot| small(open.value(slot)));
+    let before = set_group_size(open, local, world);
+    open.group_before = before;
+    before.is_some()
+}
+
+/// Sets a kernel's group size, and gives the one it had.
+fn set_group_size(open: &Open, local: [u32; 3], world: &mut World) -> Option<[u32; 3]> {
+    let Some(handle) = open.handle(open.known.slots.kernel) else {
+        return Some(local);
     };
-    let local = slots.local.map(|slot| small(open.value(slot)));
     let (handles, room) = world.handles(open);
-    let kernel = handles.kernel(handle, room);
-    kernel.map(|kernel| kernel.local = local).is_some()
+    let kernel = handles.kernel(handle, room)?;
+    Some(std::mem::replace(&mut kernel.local, local))
+}
+
+/// Takes back what a call changed that failed, if that was applied before it ended.
+pub(super) fn take_back(open: &mut Open, world: &mut World) {
+    if let Some(before) = open.group_before.take() {
+        set_group_size(open, before, world);
+    }
 }
 
 fn new_module(open: &Open, now: u64, world: &mut World) -> bool {

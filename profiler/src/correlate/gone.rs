@@ -59,8 +59,8 @@ pub(super) struct Gone {
     kernels: FxHashMap<(u32, u64), VecDeque<GoneKernel>>,
     /// Their keys, in the order in which they ended.
     order: VecDeque<(u32, u64)>,
-    /// When the code of kernels of modules ended, by their numbers.
-    ended: BTreeMap<u64, u64>,
+    /// When the code of kernels of modules ended, by their numbers and processes.
+    ended: BTreeMap<(u64, u32), u64>,
 }
 
 impl Gone {
@@ -81,16 +81,16 @@ impl Gone {
     }
 
     /// A kernel's code is gone.
-    pub(super) fn code_gone(&mut self, number: u64, at_ns: u64) {
+    pub(super) fn code_gone(&mut self, pid: u32, number: u64, at_ns: u64) {
         if self.ended.len() >= MAX_GONE {
             self.ended.pop_first();
         }
-        self.ended.insert(number, at_ns);
+        self.ended.insert((number, pid), at_ns);
     }
 
     /// Until when a kernel's code was there; `u64::MAX`: it still is.
-    pub(super) fn code_until(&self, kernel: &GoneKernel) -> u64 {
-        match (self.ended.get(&kernel.number), kernel.code_since_ns) {
+    pub(super) fn code_until(&self, pid: u32, kernel: &GoneKernel) -> u64 {
+        match (self.ended.get(&(kernel.number, pid)), kernel.code_since_ns) {
             (Some(&ended), _) => ended,
             (None, Some(_)) => u64::MAX,
             (None, None) => kernel.until_ns,

@@ -26,7 +26,7 @@ pub struct ModuleImage {
 }
 
 /// A kernel.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Kernel {
     /// Numbers the kernels of the recording from 1: handles are used again. Two
     /// handles of one kernel of one module have one number: its code is there once.
@@ -78,7 +78,7 @@ pub(super) enum ListKind {
 }
 
 /// A command list.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct List {
     pub(super) kind: ListKind,
     pub(super) device: u64,
@@ -107,7 +107,7 @@ pub(super) struct Queue {
 }
 
 /// An object with what all have.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Held<T> {
     is: T,
     since_ns: u64,
@@ -115,7 +115,7 @@ struct Held<T> {
 }
 
 /// Objects of one kind by their handles.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Objects<T>(FxHashMap<u64, Held<T>>);
 
 impl<T> Default for Objects<T> {
@@ -146,6 +146,19 @@ impl<T> Objects<T> {
 
     pub(super) fn get_mut(&mut self, handle: u64) -> Option<&mut T> {
         self.0.get_mut(&handle).map(|held| &mut held.is)
+    }
+
+    /// Forgets what was made after a time.
+    fn forget_since(&mut self, time_ns: u64) {
+        self.0.retain(|_, held| held.since_ns <= time_ns);
+    }
+
+    /// Changes each object.
+    pub(super) fn each(&mut self, change: impl FnMut(&mut T)) {
+        self.0
+            .values_mut()
+            .map(|held| &mut held.is)
+            .for_each(change);
     }
 
     fn insert(&mut self, handle: u64, is: T, since_ns: u64) -> Option<T> {
@@ -196,7 +209,7 @@ impl Room {
 }
 
 /// All that is known of a process's handles.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Handles {
     pub(super) kernels: Objects<Kernel>,
     modules: Objects<Rc<ModuleImage>>,
@@ -221,11 +234,33 @@ impl Handles {
         self.kernels.len() + self.modules.len() + lists + self.ranges.len()
     }
 
+    fn recorded(&self) -> usize {
+        self.lists.0.values().map(|l| l.is.entries.len()).sum()
+    }
+
     /// Gives back all room that this process has taken.
     pub(super) fn vacate(&self, room: &mut Room) {
         room.objects += self.objects();
-        let recorded = self.lists.0.values().map(|l| l.is.entries.len());
-        room.recorded += recorded.sum::<usize>();
+        room.recorded += self.recorded();
+    }
+
+    /// Forgets what was made after a time, but for memory.
+    pub(super) fn forget_since(&mut self, time_ns: u64) {
+        self.kernels.forget_since(time_ns);
+        self.modules.forget_since(time_ns);
+        self.lists.forget_since(time_ns);
+        self.queues.forget_since(time_ns);
+    }
+
+    /// Takes room for all of it; false if there is not as much.
+    pub(super) fn occupy(&self, room: &mut Room) -> bool {
+        let (objects, recorded) = (self.objects(), self.recorded());
+        let fits = room.objects >= objects && room.recorded >= recorded;
+        if fits {
+            room.objects -= objects;
+            room.recorded -= recorded;
+        }
+        fits
     }
 
     /// Runs `change`, which adds or removes objects, if there is room; returns

@@ -2,7 +2,10 @@
 
 use super::memory::Memory;
 use crate::probes::{CallKind, Probe, role};
-use std::rc::Rc;
+use std::{cell::RefCell, rc::Rc};
+
+/// Most files that are told apart by whether the ends of their calls are seen.
+const MAX_FILES: usize = 16;
 
 /// A probe with the places of what launches are made of.
 #[derive(Debug)]
@@ -19,6 +22,8 @@ pub(super) struct Known {
     pub(super) letters: [Option<Memory>; 2],
     /// What the function does, where that is no copy, fill or barrier but its kind.
     pub(super) operation: Option<Rc<str>>,
+    /// The files of which an end of it was seen.
+    ends: RefCell<Vec<u32>>,
 }
 
 /// Slots of the values with a role.
@@ -105,6 +110,20 @@ pub(super) enum Effect {
 }
 
 impl Known {
+    /// Notes that the end of a call was seen.
+    pub(super) fn ended(&self, library: u32) {
+        let mut ends = self.ends.borrow_mut();
+        if ends.len() < MAX_FILES && !ends.contains(&library) {
+            ends.push(library);
+        }
+    }
+
+    /// Whether the end of a call of this file was ever seen: then that of another can be
+    /// expected.
+    pub(super) fn has_ended(&self, library: u32) -> bool {
+        self.ends.borrow().contains(&library)
+    }
+
     pub(super) fn new(probe: Probe) -> Self {
         let slot = |name: &str| probe.slot(name);
         let slots = Slots {
@@ -156,6 +175,7 @@ impl Known {
             slots,
             tags,
             at_exit,
+            ends: RefCell::default(),
         }
     }
 

@@ -31,7 +31,7 @@ impl Memory {
 }
 
 /// The allocations of a process.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Ranges {
     /// By first address: the last address and what it is.
     ranges: BTreeMap<u64, Range>,

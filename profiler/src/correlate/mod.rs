@@ -6,12 +6,10 @@
 //!
 //! # Calls
 //!
-//! Calls of a thread nest by their stack pointers ([`Call::sp`]). A call is over
-//! with its exit, with the next event of its thread that was not made inside of
-//! it, or with its thread. A deeper stack pointer alone does not tell whether a
-//! call is inside of another whose exit is not probed, or comes after it from
-//! further down the program: it is taken to be inside if its library is further in
-//! ([`ProbedFile::layer`]).
+//! Which calls of a thread are open, the kernel side knows: every record tells when
+//! the call around it began ([`Call::around_ns`]), and all that began later is over. A
+//! call is over with its exit, with the next record of its thread that was not made
+//! inside of it, or with its thread.
 //!
 //! A call is *part* of the call directly around it if both are the same step of
 //! different layers: the loader's function and the driver's, a framework's launch
@@ -51,8 +49,7 @@
 //! What the kernel tells of work by itself, whichever runtime it came from: its
 //! fences and jobs become [`Submission`]s. They are not matched with launches.
 //!
-//! [`Call::sp`]: crate::wire::Call::sp
-//! [`ProbedFile::layer`]: crate::probes::ProbedFile::layer
+//! [`Call::around_ns`]: crate::wire::Call::around_ns
 
 mod activity;
 mod address_space;
@@ -63,6 +60,7 @@ mod draft;
 mod effects;
 mod epoch;
 mod fence;
+mod forked;
 mod gone;
 mod handles;
 mod known;
@@ -110,6 +108,12 @@ pub trait CallSink {
     /// A kernel was destroyed: what it was at is free.
     fn kernel_gone(&mut self, pid: u32, number: u64, at_ns: u64) {
         let _ = (pid, number, at_ns);
+    }
+
+    /// A forked process has the kernels of its parent, where they lie; it was forked
+    /// then.
+    fn kernels_inherited(&mut self, parent: u32, pid: u32, at_ns: u64) {
+        let _ = (parent, pid, at_ns);
     }
 
     /// A process is gone, or runs another program.

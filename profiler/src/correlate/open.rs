@@ -1,19 +1,9 @@
 //! A call that is not over yet.
 
-use super::{
-    FinishedCall, KernelName,
-    data::Image,
-    handles::ModuleImage,
-    known::{Known, is_only_host},
-};
+use super::{FinishedCall, KernelName, data::Image, handles::ModuleImage, known::Known};
 use crate::wire::Call;
 use aiprof_common::MAX_VALUES;
 use std::rc::Rc;
-
-/// Stacks of one thread that are this far apart are different ones: a fiber's, a
-/// signal handler's. What was open on the other one is not followed further; the
-/// kernel side does the same.
-const OTHER_STACK: u64 = 1 << 20;
 
 /// Bits of all value slots.
 const ALL_SLOTS: u16 = (1 << MAX_VALUES) - 1;
@@ -26,8 +16,6 @@ pub(super) struct Open {
     pub(super) call: FinishedCall,
     /// Where its return address is; 0 for an ioctl.
     pub(super) sp: u64,
-    /// Its place in its file's chain of layers.
-    pub(super) layer: u8,
     /// Drafts of its thread from here on were made inside of it.
     pub(super) first_draft: usize,
     /// Its own work, unless a part of it does it.
@@ -44,6 +32,8 @@ pub(super) struct Open {
     pub(super) submitted: Submitted,
     /// What it changes has been applied.
     pub(super) applied: bool,
+    /// The group size that it replaced.
+    pub(super) group_before: Option<[u32; 3]>,
     /// Its exit was not seen: what it gave was read later, where it was to put it.
     pub(super) is_assumed: bool,
 }
@@ -103,7 +93,6 @@ impl Open {
                 ..FinishedCall::of(known.probe.clone())
             },
             sp: call.sp,
-            layer: 0,
             first_draft: 0,
             own: Own::default(),
             recorded: None,
@@ -112,6 +101,7 @@ impl Open {
             inner_image: None,
             submitted: Submitted::No,
             applied: false,
+            group_before: None,
             is_assumed: false,
         }
     }
@@ -126,29 +116,6 @@ impl Open {
         new.call.data = data;
         new.call.inner = inner;
         new
-    }
-
-    /// Whether it must be over when its thread enters `call`.
-    pub(super) fn is_over(&self, call: &Call, known: &Known, layer: u8) -> bool {
-        if self.sp == 0 || call.sp == 0 {
-            // An ioctl returns before its thread does anything else.
-            return self.sp <= call.sp;
-        }
-        let inward = layer > self.layer;
-        let same = self.known.function == known.function;
-        if self.sp == call.sp {
-            // A stub that jumped to the next library's function of its name: also
-            // found without the kernel side's mark, which forgets under pressure.
-            return !(call.is_tail() || same && inward);
-        }
-        if self.sp < call.sp || self.sp.abs_diff(call.sp) > OTHER_STACK {
-            return true;
-        }
-        // The thread is deeper now, inside of this call or in another one that
-        // was made deeper. Without an exit to wait for, only calls of libraries
-        // further in can be inside; and a function is not inside of itself.
-        let itself = same && self.call.library == call.library;
-        !inward && (!self.known.probe.has_exit || itself && !is_only_host(known.probe.kind))
     }
 
     /// Takes in what the exit read.

@@ -25,6 +25,8 @@ struct Launched {
     /// At most 4.2 s are told apart: longer, or unknown, lasts until the next one.
     took_ns: u32,
     path: PathId,
+    /// A record of a device was found for it.
+    recorded: bool,
 }
 
 /// A call that a runtime recorded.
@@ -51,6 +53,8 @@ pub struct RecordedLaunches {
     record_order: VecDeque<(u32, u64)>,
     /// Threads of processes that number them otherwise.
     threads: FxHashMap<(u32, u64), u32>,
+    /// Launches that were forgotten before a record of a device was found for them.
+    unrecorded: u64,
 }
 
 impl RecordedLaunches {
@@ -67,6 +71,7 @@ impl RecordedLaunches {
             start_ns,
             took_ns: u32::try_from(took).unwrap_or(u32::MAX),
             path,
+            recorded: false,
         };
         let known = self
             .launches
@@ -83,7 +88,10 @@ impl RecordedLaunches {
         let before = at.checked_sub(1).and_then(|at| known.get_mut(at));
         if let Some(same) = before.filter(|l| l.start_ns == start_ns) {
             // One call that launches several times.
-            *same = new;
+            *same = Launched {
+                recorded: same.recorded,
+                ..new
+            };
             return;
         }
         known.insert(at, new);
@@ -100,7 +108,8 @@ impl RecordedLaunches {
             return;
         };
         if let Some(launches) = threads.get_mut(&tid) {
-            launches.pop_front();
+            let oldest = launches.pop_front();
+            self.unrecorded += u64::from(oldest.is_some_and(|l| !l.recorded));
             if launches.is_empty() {
                 threads.remove(&tid);
             }
@@ -143,31 +152,53 @@ impl RecordedLaunches {
         }
     }
 
-    /// The path that launched what has this correlation id, if that is known by now.
+    /// The path that launched what has this correlation id, if that is known by now. The
+    /// launch has a record of a device then.
     pub fn path(&mut self, pid: u32, correlation: u64) -> Option<PathId> {
         let record = *self.records.get(&(pid, correlation))?;
-        let threads = self.launches.get(&pid)?;
-        let of_thread = |tid: u32| at(threads.get(&tid)?, &record);
+        let tid = self.thread(pid, &record)?;
+        let launches = self.launches.get_mut(&pid)?.get_mut(&tid)?;
+        let launch = launches.get_mut(at(launches, &record)?)?;
+        launch.recorded = true;
+        Some(launch.path)
+    }
+
+    /// How many launches no record of a device was found for: of all that are remembered
+    /// if nothing more will come (`last`), else of those that were forgotten. Each is
+    /// counted once.
+    pub fn take_unrecorded(&mut self, last: bool) -> u64 {
+        let mut count = std::mem::take(&mut self.unrecorded);
+        let all = self.launches.values_mut().flat_map(BTreeMap::values_mut);
+        for launch in all.flatten().filter(|launch| last && !launch.recorded) {
+            launch.recorded = true;
+            count += 1;
+        }
+        count
+    }
+
+    /// The thread that a record of a call is of, as we see it.
+    fn thread(&mut self, pid: u32, record: &Recorded) -> Option<u32> {
         let thread = record.thread?;
         if record.same_numbers {
-            return of_thread(u32::try_from(thread).ok()?);
+            return u32::try_from(thread).ok();
         }
         if let Some(&tid) = self.threads.get(&(pid, thread)) {
-            return of_thread(tid);
+            return Some(tid);
         }
         // In a container it has another number: whichever was launching then, if it
         // was only one.
+        let threads = self.launches.get(&pid)?;
         let mut found = threads
             .iter()
-            .filter_map(|(tid, launches)| Some((*tid, at(launches, &record)?)));
-        let (tid, path) = found.next()?;
+            .filter_map(|(tid, launches)| at(launches, record).map(|_| *tid));
+        let tid = found.next()?;
         if found.next().is_some() {
             return None;
         }
         if self.threads.len() < MOST_THREADS {
             self.threads.insert((pid, thread), tid);
         }
-        Some(path)
+        Some(tid)
     }
 }
 
@@ -182,15 +213,16 @@ fn rank(cbid: u32) -> Option<u8> {
     }
 }
 
-/// The launch that a record lies in: its middle does.
-fn at(launches: &VecDeque<Launched>, record: &Recorded) -> Option<PathId> {
+/// Index of the launch that a record lies in: its middle does.
+fn at(launches: &VecDeque<Launched>, record: &Recorded) -> Option<usize> {
     let length = record.end_ns.saturating_sub(record.start_ns);
     let middle = record.start_ns.saturating_add(length / 2);
     let after = launches.partition_point(|launch| launch.start_ns <= middle);
-    let launch = launches.get(after.checked_sub(1)?)?;
+    let at = after.checked_sub(1)?;
+    let launch = launches.get(at)?;
     let is_open = launch.took_ns == u32::MAX;
     let within = middle - launch.start_ns <= launch.took_ns.into();
-    (is_open || within).then_some(launch.path)
+    (is_open || within).then_some(at)
 }
 
 #[cfg(test)]

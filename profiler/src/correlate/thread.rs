@@ -12,6 +12,7 @@ use crate::{
     profile::LossKind,
     wire::{Call, CallData},
 };
+use aiprof_common::{CALL_ENTRY_UNKNOWN, CALL_UNTRACKED};
 use std::rc::Rc;
 
 /// A thread with open calls.
@@ -50,18 +51,16 @@ impl Thread {
         &mut self,
         call: &Call,
         known: &Rc<Known>,
-        layer: u8,
         world: &mut World,
         sink: &mut dyn CallSink,
     ) {
         self.last_exit = None;
-        self.end_returned(call, known, layer, world, sink);
+        self.end_returned(call, known, world, sink);
         if self.open.len() >= world.limits.depth {
             world.losses.add(LossKind::CallsRefused, 1);
             return;
         }
         let mut open = world.open(call, known);
-        open.layer = layer;
         let index = self.open.len();
         if let Some(around) = self.open.last() {
             open.call.parent = around.call.id;
@@ -75,7 +74,7 @@ impl Thread {
         open.first_draft = self.drafts.len();
         self.open.push(open);
         self.draft(index, world);
-        if !known.probe.has_exit
+        if !known.has_ended(call.library)
             && let Some(open) = self.open.last_mut()
             && open.known.effect == Effect::GroupSize
         {
@@ -85,12 +84,11 @@ impl Thread {
         }
     }
 
-    /// Ends what must be over when a call is entered.
+    /// Ends what is over by what the kernel side tells with a record.
     fn end_returned(
         &mut self,
         call: &Call,
         known: &Known,
-        layer: u8,
         world: &mut World,
         sink: &mut dyn CallSink,
     ) {
@@ -98,11 +96,17 @@ impl Thread {
             exit: None,
             before_ns: call.time_ns,
         };
-        while self
-            .open
-            .last()
-            .is_some_and(|top| top.is_over(call, known, layer))
-        {
+        let is_over = |open: &Open| match call.flags & CALL_UNTRACKED {
+            0 => open.call.start_ns > call.around_ns,
+            // All that is known: the thread is above it, or at its place in another
+            // function than the one it may have gone on in.
+            _ => {
+                let same = open.known.function == known.function;
+                let tail = same && open.call.library != call.library;
+                open.sp < call.sp || open.sp == call.sp && !tail
+            }
+        };
+        while self.open.last().is_some_and(is_over) {
             self.end_top(end, world, sink);
         }
     }
@@ -115,24 +119,25 @@ impl Thread {
         world: &mut World,
         sink: &mut dyn CallSink,
     ) {
-        let unseen = End {
-            exit: None,
-            before_ns: call.time_ns,
-        };
-        while self.open.last().is_some_and(|top| top.sp < call.sp) {
-            self.end_top(unseen, world, sink);
-        }
-        let seen = End {
+        let end = End {
             exit: Some(call),
             before_ns: call.time_ns,
         };
+        let unseen = End { exit: None, ..end };
+        let is_known = call.flags & CALL_ENTRY_UNKNOWN == 0;
+        let is = |open: &Open| is_known && open.call.start_ns == call.around_ns;
         let mut found = false;
-        while self.open.last().is_some_and(|top| top.sp == call.sp) {
-            found = true;
-            self.end_top(seen, world, sink);
-            if call.sp == 0 {
+        while let Some(top) = self.open.last()
+            && (is(top) || top.call.start_ns > call.around_ns || found)
+        {
+            // A function that went on in another one returns when that does.
+            let same = call.sp != 0 && top.sp == call.sp;
+            if found && !same {
                 break;
             }
+            found |= is(top);
+            let seen = is(top) || is_known && same;
+            self.end_top(if seen { end } else { unseen }, world, sink);
         }
         // A stub and the function it jumped to return once, and both may be probed.
         let again = self.last_exit == Some(call.sp);
@@ -164,13 +169,14 @@ impl Thread {
                 // Neither when nor how it ended is known.
                 top.is_assumed = true;
             } else {
+                top.known.ended(top.call.library);
                 top.call.end_ns = Some(exit.time_ns);
                 top.call.result = Some(exit.result);
             }
             if exit.probe == top.known.probe.id {
                 top.exit(exit);
             }
-        } else if top.known.probe.has_exit {
+        } else if top.known.has_ended(top.call.library) {
             world.losses.add(LossKind::CallsNoEnd, 1);
         }
         let succeeded = top.call.succeeded();
@@ -180,7 +186,10 @@ impl Thread {
         }
         if let Some(mut open) = self.open.pop() {
             match succeeded {
-                Some(false) => self.take_back(&mut open, world),
+                Some(false) => {
+                    effects::take_back(&mut open, world);
+                    self.take_back(&mut open, world);
+                }
                 Some(true) => self.confirm(&mut open),
                 None => {}
             }
@@ -266,7 +275,7 @@ fn unmatched(call: &Call, known: &Rc<Known>, world: &mut World) {
     open.exit(call);
     open.call.result = Some(call.result);
     if open.call.succeeded() != Some(false) {
-        effects::apply(&open, call.time_ns, world);
+        effects::apply(&mut open, call.time_ns, world);
     }
     world.recycle(open);
 }

@@ -7,6 +7,7 @@ use super::{
     calls::{Counts, Limits},
     draft::Words,
     effects,
+    forked::Forked,
     gone::{Gone, GoneKernel},
     handles::{Handles, Name, Room},
     known::{Effect, Known},
@@ -33,6 +34,8 @@ pub(super) enum KernelChange {
     Placed(PlacedKernel),
     /// Process, number, and when.
     Gone(u32, u64, u64),
+    /// A forked process has all of its parent's: both, and when it was forked.
+    Inherited(u32, u32, u64),
 }
 
 /// What all threads share.
@@ -52,6 +55,7 @@ pub(super) struct World {
     pub(super) kernel_changes: Vec<KernelChange>,
     /// Kernels that are gone, but may be placed yet.
     pub(super) gone: Gone,
+    pub(super) forked: Forked,
     next_call: u64,
     spare: Vec<Open>,
     /// Ended calls of which data may follow, and those that ended after them.
@@ -77,6 +81,7 @@ impl World {
             spaces: AddressSpaces::default(),
             kernel_changes: Vec::new(),
             gone: Gone::default(),
+            forked: Forked::default(),
             next_call: 1,
             spare: Vec::new(),
             settling: Vec::new(),
@@ -85,6 +90,7 @@ impl World {
 
     /// A call that begins.
     pub(super) fn open(&mut self, call: &Call, known: &Rc<Known>) -> Open {
+        self.inherit(call.pid);
         let id = self.next_call;
         self.next_call += 1;
         match self.spare.pop() {
@@ -131,6 +137,22 @@ impl World {
 
     /// It is known where a kernel lies, or lay.
     pub(super) fn place_kernel(&mut self, placed: &KernelPlaced) {
+        self.place_own(placed);
+        // A child's kernel of that handle is the same, if it was not made since.
+        let heirs: Vec<u32> = self.forked.heirs(placed.pid).collect();
+        for pid in heirs {
+            let same = |pid: u32| {
+                let kernel = self.processes.get(&pid)?.kernels.get(placed.kernel)?;
+                Some(kernel.number)
+            };
+            if same(pid).is_some() && same(pid) == same(placed.pid) {
+                let placed = placed.clone();
+                self.place_own(&KernelPlaced { pid, ..placed });
+            }
+        }
+    }
+
+    fn place_own(&mut self, placed: &KernelPlaced) {
         // What was read before the handle got this kernel is another kernel's.
         let handles = self.processes.get(&placed.pid);
         let kernel = handles.and_then(|h| GoneKernel::of(&h.kernels, placed.kernel));
@@ -140,7 +162,7 @@ impl World {
             return;
         };
         self.kernel_changes.push(KernelChange::Placed(PlacedKernel {
-            until_ns: self.gone.code_until(&kernel),
+            until_ns: self.gone.code_until(placed.pid, &kernel),
             number: kernel.number,
             name: kernel.name,
             module: kernel.module,
@@ -155,6 +177,9 @@ impl World {
             match change {
                 KernelChange::Placed(placed) => sink.kernel_placed(&placed),
                 KernelChange::Gone(pid, number, at_ns) => sink.kernel_gone(pid, number, at_ns),
+                KernelChange::Inherited(parent, pid, at_ns) => {
+                    sink.kernels_inherited(parent, pid, at_ns);
+                }
             }
         }
     }
@@ -184,7 +209,7 @@ impl World {
         let mut open = self.settling.swap_remove(at);
         open.take_data(data);
         if open.known.effect == Effect::NameKernel {
-            effects::apply(&open, data.time_ns, self);
+            effects::apply(&mut open, data.time_ns, self);
         }
         self.settling.push(open);
         let last = self.settling.len() - 1;
@@ -214,6 +239,8 @@ impl World {
 
     pub(super) fn forget(&mut self, pid: u32, now_ns: u64, sink: &mut dyn CallSink) {
         self.settle(sink);
+        self.disinherit(pid);
+        self.tell_kernels(sink);
         self.activity.forget(pid, &mut self.losses, sink);
         self.spaces.forget(pid);
         if let Some(handles) = self.processes.remove(&pid) {
@@ -222,7 +249,7 @@ impl World {
                 self.gone.add(pid, kernel.until(now_ns));
             }
             for number in handles.numbers_of_modules() {
-                self.gone.code_gone(number, now_ns);
+                self.gone.code_gone(pid, number, now_ns);
             }
             handles.vacate(&mut self.room);
         }

@@ -136,6 +136,11 @@ pub enum LossKind {
     /// Files, mappings and tables of other users' processes that were not read in
     /// time, or not at all because earlier reads of theirs do not return.
     ReadsLate,
+    /// Samples of processes that were ending and had no memory any more.
+    StackExiting,
+    /// Launches that no record of a device was found for: what the device did for them
+    /// is missing.
+    LaunchesUnrecorded,
 }
 
 impl LossKind {
@@ -151,6 +156,7 @@ impl LossKind {
             Self::StackUnsupportedRule => "stacks cut: unwind rule not supported",
             Self::StackUnreadable => "stacks cut: memory not readable",
             Self::StackTooDeep => "stacks cut: too deep",
+            Self::StackExiting => "samples of ending processes, without a user stack",
             Self::StackFramePointer => "stacks cut: no unwind data, no frame pointers",
             Self::StackNoProgress => "stacks cut: stack pointer did not grow",
             Self::StackTorn => "stacks cut: unwind table changed while read",
@@ -201,6 +207,7 @@ impl LossKind {
             Self::DeviceUnattributed => "device samples without a launch",
             Self::DeviceCodeUnreadable => "device modules not readable",
             Self::DeviceSpansOverlap => "device operations beside others (times add up)",
+            Self::LaunchesUnrecorded => "launches without a record of the device",
             Self::ReadsLate => "reads of others' files and processes that did not return in time",
         }
     }

@@ -244,6 +244,8 @@ impl Aiu {
             .partition(|waiting| last || waiting.told_ns <= horizon);
         self.waiting = wait;
         self.settle_all(ready);
+        let unrecorded = self.launches.take_unrecorded(last);
+        self.losses.add(LossKind::LaunchesUnrecorded, unrecorded);
     }
 
     fn settle_all(&mut self, mut ready: Vec<Waiting>) {

@@ -289,3 +289,24 @@ fn what_waits_and_what_is_kept_is_bounded_and_nothing_is_dropped() {
     let refused = fed.lost(LossKind::DeviceSamplesRefused);
     assert_eq!(counted + refused, count * 117 * MHZ);
 }
+
+/// Launches before the program had records made, and those of a buffer that was full:
+/// what the device did for them is missing, and that is said.
+#[test]
+fn launches_without_records_are_counted_once() {
+    let mut fed = Fed::new();
+    for i in 0..10 {
+        let at = 1_000_000 + i * 100_000;
+        fed.launch(i, at, 3);
+        if i >= 4 && i != 7 {
+            fed.kernel(0, "matmul", i, at + 5000, 20);
+        }
+    }
+    // A launch that the runtime itself has no record of.
+    fed.aiu
+        .launches
+        .launch((PID, TID), 5_000_000, Some(5_001_000), 3);
+    fed.rows();
+    fed.aiu.settle(true);
+    assert_eq!(fed.lost(LossKind::LaunchesUnrecorded), 6);
+}

@@ -195,6 +195,7 @@ impl Feed {
             library: DEVICE,
             stack: 0,
             sp: 0,
+            around_ns: 0,
             result: 0,
             unread,
             flags: 0,
@@ -217,6 +218,7 @@ impl Feed {
         let (values, unread) = given(result >= 0);
         self.event(&Event::Call(Call {
             time_ns: self.time + 5,
+            around_ns: entry.time_ns,
             result: result as u64,
             flags: CALL_EXIT,
             values,

@@ -26,15 +26,26 @@ pub struct TickClock {
     /// `known_ns`.
     offset: (f64, f64),
     known_ns: f64,
+    /// How often it was set.
+    sets: u32,
+}
+
+/// A tick with its wraps counted, to be dated again when more is known of its clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tick {
+    pub(super) at: i128,
+    /// Which of the times that the clock was set it counts from.
+    pub(super) sets: u32,
 }
 
 /// A host time with its bound.
+#[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Dated {
+pub(super) struct Dated {
     /// CLOCK_MONOTONIC nanoseconds.
-    pub ns: u64,
+    pub(super) ns: u64,
     /// The truth is within this of it.
-    pub error_ns: u64,
+    pub(super) error_ns: u64,
 }
 
 impl TickClock {
@@ -61,6 +72,7 @@ impl TickClock {
             reference: None,
             offset: (f64::MIN, f64::MAX),
             known_ns: 0.0,
+            sets: 0,
         }
     }
 
@@ -98,24 +110,45 @@ impl TickClock {
         let aged = (middle - self.known_ns).abs() * DRIFT;
         let (low, high) = (self.offset.0 - aged, self.offset.1 + aged);
         let (low, high) = (low.max(earliest - since), high.min(latest - since));
-        self.offset = match low <= high {
-            true => (low, high),
+        self.offset = if low <= high {
+            (low, high)
+        } else {
             // It was set since.
-            false => (earliest - since, latest - since),
+            self.sets = self.sets.wrapping_add(1);
+            (earliest - since, latest - since)
         };
         self.known_ns = middle;
         self.reference = Some((at, middle));
     }
 
-    /// When a tick was that happened about then.
-    pub fn date(&self, ticks: u64, near_ns: u64) -> Option<Dated> {
+    /// The tick that happened about then; `None`: nothing was seen of the clock yet.
+    pub(super) fn tick(&self, ticks: u64, near_ns: u64) -> Option<Tick> {
         self.reference?;
-        let since = self.unwrap(ticks, near_ns as f64) as f64 * self.ns_per_tick;
+        Some(Tick {
+            at: self.unwrap(ticks, near_ns as f64),
+            sets: self.sets,
+        })
+    }
+
+    /// Between which host times a tick was, as far as is known now; `None`: the clock
+    /// was set since.
+    pub(super) fn between(&self, tick: Tick, near_ns: u64) -> Option<(u64, u64)> {
+        if tick.sets != self.sets {
+            return None;
+        }
+        let since = tick.at as f64 * self.ns_per_tick;
         let aged = (near_ns as f64 - self.known_ns).abs() * DRIFT;
         let (low, high) = (self.offset.0 - aged + since, self.offset.1 + aged + since);
+        Some((low.floor().max(0.0) as u64, high.ceil().max(0.0) as u64))
+    }
+
+    /// When a tick was that happened about then.
+    #[cfg(test)]
+    pub(super) fn date(&self, ticks: u64, near_ns: u64) -> Option<Dated> {
+        let (low, high) = self.between(self.tick(ticks, near_ns)?, near_ns)?;
         Some(Dated {
-            ns: f64::midpoint(low, high).max(0.0) as u64,
-            error_ns: ((high - low) / 2.0).max(0.0) as u64,
+            ns: u64::midpoint(low, high),
+            error_ns: (high - low).div_ceil(2),
         })
     }
 }

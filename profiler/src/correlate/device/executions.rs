@@ -3,14 +3,20 @@
 //! Launches of one kernel from one call path are taken together while they are
 //! handed over within a millisecond, so that a million launches a second need no
 //! million entries. What is known of them stays true of all: they began after the
-//! first was handed over and ended before the last was known to have ended.
+//! first was handed over and ended before the last was known to have ended. Where
+//! room is short, more are taken together: resolution is lost, no launch and no work.
 
-use super::PathId;
+use super::{
+    PathId,
+    batch::{Batch, BatchKey},
+    clock::Tick,
+    clocks::Clocks,
+};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// Launches handed over within this time are taken together.
-const TOGETHER_NS: u64 = 1_000_000;
+/// Most timed launches that are remembered one by one; 64 bytes each.
+const MAX_SPANS: usize = 1 << 18;
 /// Most events that are remembered.
 const MAX_EVENTS: usize = 1 << 18;
 
@@ -52,102 +58,13 @@ pub enum Waited {
     All,
 }
 
-/// Launches of a kernel from a path, all handed over within a millisecond.
-#[derive(Clone, Debug)]
-pub(super) struct Batch {
-    pub(super) pid: u32,
-    pub(super) kernel: u64,
-    pub(super) path: PathId,
-    queue: u64,
-    device: u64,
-    /// The first was handed over.
-    pub(super) from_ns: u64,
-    /// The last was handed over.
-    last_ns: u64,
-    /// All had ended; `u64::MAX`: not known to.
-    pub(super) to_ns: u64,
-    pub(super) launches: u64,
-    /// Work of all; 0: that of one is not known.
-    pub(super) work: u64,
-    /// Launches that are not known to have ended.
-    open: u64,
-    ended_ns: u64,
-    /// How many are timed: how long they ran together, and between which times.
-    timed: u64,
-    timed_from_ns: u64,
-    timed_to_ns: u64,
-    ran_ns: u64,
-}
-
-impl Batch {
-    fn new(begun: &Begun) -> Self {
-        Self {
-            pid: begun.pid,
-            kernel: begun.kernel,
-            path: begun.path,
-            queue: begun.queue,
-            device: begun.device,
-            from_ns: begun.submitted_ns,
-            last_ns: begun.submitted_ns,
-            to_ns: u64::MAX,
-            launches: 0,
-            work: 0,
-            open: 0,
-            ended_ns: 0,
-            timed: 0,
-            timed_from_ns: u64::MAX,
-            timed_to_ns: 0,
-            ran_ns: 0,
-        }
-    }
-
-    fn takes(&self, begun: &Begun) -> bool {
-        let near = begun.submitted_ns.abs_diff(self.from_ns) < TOGETHER_NS;
-        near && begun.queue == self.queue && begun.device == self.device
-    }
-
-    fn add(&mut self, begun: &Begun) {
-        let is_known = begun.work > 0 && (self.launches == 0 || self.work > 0);
-        self.work = match is_known {
-            true => self.work.saturating_add(begun.work),
-            false => 0,
-        };
-        self.launches += 1;
-        self.open += 1;
-        self.to_ns = u64::MAX;
-        self.from_ns = self.from_ns.min(begun.submitted_ns);
-        self.last_ns = self.last_ns.max(begun.submitted_ns);
-    }
-
-    /// `count` of its launches have ended by then.
-    fn end(&mut self, count: u64, ended_ns: u64) {
-        self.open = self.open.saturating_sub(count);
-        self.ended_ns = self.ended_ns.max(ended_ns);
-        if self.open == 0 {
-            self.to_ns = self.to_ns.min(self.ended_ns.max(self.from_ns));
-        }
-    }
-
-    /// Nanoseconds that all ran together, and between which times, if all are timed.
-    pub(super) fn timed(&self) -> Option<(u64, u64, u64)> {
-        let is_known = self.launches > 0 && self.timed >= self.launches;
-        is_known.then_some((self.ran_ns, self.timed_from_ns, self.timed_to_ns))
-    }
-
-    /// Between which times it can have been running.
-    pub(super) fn bounds(&self) -> (u64, u64) {
-        match self.timed() {
-            Some((_, from, to)) => (from.max(self.from_ns), to.min(self.to_ns).max(from)),
-            None => (self.from_ns, self.to_ns),
-        }
-    }
-}
-
 /// A launch that will signal an event.
 #[derive(Clone, Copy, Debug)]
 struct Signal {
     batch: u64,
     submitted_ns: u64,
+    /// [`Batch::drained`] when it was handed over: another wait may tell of its end.
+    drained: u32,
     ended: bool,
     timed: bool,
 }
@@ -166,6 +83,10 @@ pub struct Executions {
     signals: FxHashMap<(u32, u64), Signal>,
     /// What a call handed over.
     submits: FxHashMap<u64, Vec<u64>>,
+    /// Timed launches that are remembered one by one.
+    spans: usize,
+    /// The clocks that timestamps are of.
+    pub clocks: Clocks,
 }
 
 impl Executions {
@@ -193,8 +114,10 @@ impl Executions {
         });
         self.newest.insert(key, number);
         let was_open = self.batch(number).is_some_and(|b| b.open > 0);
+        let mut drained = 0;
         if let Some(batch) = self.batch(number) {
             batch.add(begun);
+            drained = batch.drained;
         }
         if !was_open {
             let open = self.open.entry((begun.pid, begun.queue)).or_default();
@@ -204,6 +127,7 @@ impl Executions {
             let signal = Signal {
                 batch: number,
                 submitted_ns: begun.submitted_ns,
+                drained,
                 ended: false,
                 timed: false,
             };
@@ -224,7 +148,10 @@ impl Executions {
             Waited::Event(event) => self.signalled(pid, event, entered_ns, left_ns),
             Waited::Submit(call) => {
                 for number in self.submits.remove(&call).unwrap_or_default() {
-                    self.end_all(number, entered_ns, left_ns);
+                    // Taken together with another submission, it tells nothing.
+                    if self.batch(number).is_some_and(|b| b.submit == call) {
+                        self.end_all(number, entered_ns, left_ns);
+                    }
                 }
             }
             Waited::Queue(_) | Waited::Device(_) | Waited::All => {
@@ -241,8 +168,9 @@ impl Executions {
         if signal.submitted_ns > entered_ns || std::mem::replace(&mut signal.ended, true) {
             return;
         }
-        let number = signal.batch;
-        if let Some(batch) = self.batch(number) {
+        let (number, drained) = (signal.batch, signal.drained);
+        let batch = self.batch(number);
+        if let Some(batch) = batch.filter(|batch| batch.drained == drained) {
             batch.end(1, left_ns);
         }
     }
@@ -255,8 +183,7 @@ impl Executions {
         if batch.last_ns > entered_ns {
             return false;
         }
-        let open = batch.open;
-        batch.end(open, left_ns);
+        batch.end_all(left_ns);
         true
     }
 
@@ -288,29 +215,76 @@ impl Executions {
         }
     }
 
-    /// The device handle of the launch that signals an event, and between which times
-    /// it was running as far as is known.
-    pub fn of_event(&mut self, pid: u32, event: u64) -> Option<(u64, (u64, u64))> {
-        let number = self.signals.get(&(pid, event))?.batch;
-        self.batch(number)
-            .map(|batch| (batch.device, (batch.from_ns, batch.to_ns)))
+    /// A program read the timestamps of the launch that signals an event, in ticks, with
+    /// a call that returned at `left_ns`: it had ended by then, if not earlier.
+    pub fn timestamps(&mut self, pid: u32, event: u64, ticks: (u64, u64), left_ns: u64) {
+        self.ended(pid, Waited::Event(event), left_ns, left_ns);
+        let Some(number) = self.untimed(pid, event) else {
+            return;
+        };
+        let Some(batch) = self.batch(number) else {
+            return;
+        };
+        // A wait may have told earlier that it is over.
+        let known = (batch.from_ns, left_ns.min(batch.to_ns));
+        let device = (pid, batch.device);
+        let Some(times) = self.clocks.times(device, ticks, known) else {
+            return;
+        };
+        self.time(number, times.between, times.ran_ns, Some(times.ticks));
+        self.mark_timed(pid, event);
+    }
+
+    fn time(&mut self, number: u64, between: (u64, u64), ran_ns: u64, ticks: Option<(Tick, Tick)>) {
+        let keeps = self.spans < MAX_SPANS;
+        if let Some(batch) = self.batch(number) {
+            batch.time(between, ran_ns, ticks, keeps);
+            self.spans += usize::from(keeps);
+        }
+    }
+
+    /// The batch of the launch that signals an event and is not timed yet.
+    fn untimed(&self, pid: u32, event: u64) -> Option<u64> {
+        let signal = self.signals.get(&(pid, event))?;
+        (!signal.timed).then_some(signal.batch)
+    }
+
+    fn mark_timed(&mut self, pid: u32, event: u64) {
+        if let Some(signal) = self.signals.get_mut(&(pid, event)) {
+            signal.timed = true;
+        }
     }
 
     /// How long exactly the launch ran that signals an event, and between which times.
-    pub fn timed(&mut self, pid: u32, event: u64, (from_ns, to_ns): (u64, u64), ran_ns: u64) {
-        let Some(signal) = self.signals.get_mut(&(pid, event)) else {
-            return;
-        };
-        if std::mem::replace(&mut signal.timed, true) {
-            return;
+    #[cfg(test)]
+    pub(super) fn timed(&mut self, pid: u32, event: u64, between: (u64, u64), ran_ns: u64) {
+        if let Some(number) = self.untimed(pid, event) {
+            self.time(number, between, ran_ns, None);
+            self.mark_timed(pid, event);
         }
-        let number = signal.batch;
-        if let Some(batch) = self.batch(number) {
-            batch.timed += 1;
-            batch.ran_ns = batch.ran_ns.saturating_add(ran_ns);
-            batch.timed_from_ns = batch.timed_from_ns.min(from_ns);
-            batch.timed_to_ns = batch.timed_to_ns.max(to_ns);
+    }
+
+    /// Dates all timestamps with what is known of the clocks by now.
+    pub(super) fn date(&mut self) {
+        for batch in self.batches.iter_mut().filter(|batch| batch.has_ticks()) {
+            if let Some(clock) = self.clocks.get(batch.pid, batch.device) {
+                batch.date(clock);
+            }
         }
+    }
+
+    /// Of a batch, by its place among [`all`](Self::all), this part of the work is left
+    /// that was left before.
+    pub(super) fn spend(&mut self, at: usize, part: f64) {
+        if let Some(batch) = self.batches.get_mut(at) {
+            batch.left *= part.clamp(0.0, 1.0);
+        }
+    }
+
+    /// A process is gone: all it launched has ended.
+    pub fn process_gone(&mut self, pid: u32, at_ns: u64) {
+        self.ended(pid, Waited::All, at_ns, at_ns);
+        self.clocks.forget(pid);
     }
 
     /// Forgets launches that had ended before a time.
@@ -322,16 +296,70 @@ impl Executions {
         self.tidy();
     }
 
-    /// Forgets the oldest `count`, whatever is known of them.
-    pub(super) fn forget_oldest(&mut self, count: usize) {
-        for _ in 0..count.min(self.batches.len()) {
+    /// Makes room for new launches: forgets those that had ended before a time, takes
+    /// neighbours of one kernel, path and queue together, two and two, and forgets the
+    /// oldest if there are still more than `limit`. How many launches that were.
+    pub(super) fn make_room(&mut self, limit: usize, before_ns: u64) -> u64 {
+        let old_first = self.first;
+        // Where each batch is now.
+        let mut moved: Vec<Option<u64>> = Vec::with_capacity(self.batches.len());
+        let mut single: FxHashMap<BatchKey, usize> = FxHashMap::default();
+        let mut kept: VecDeque<Batch> = VecDeque::new();
+        for batch in std::mem::take(&mut self.batches) {
+            if batch.bounds().1 < before_ns {
+                self.spans -= batch.spans().len();
+                moved.push(None);
+                continue;
+            }
+            let partner = single.remove(&batch.key());
+            let at = match partner.and_then(|at| Some((at, kept.get_mut(at)?))) {
+                Some((at, first)) => {
+                    first.merge(&batch);
+                    at
+                }
+                None => {
+                    single.insert(batch.key(), kept.len());
+                    kept.push_back(batch);
+                    kept.len() - 1
+                }
+            };
+            moved.push(Some(at as u64));
+        }
+        self.batches = kept;
+        self.first = 0;
+        self.renumber(|number| {
+            let at = usize::try_from(number.checked_sub(old_first)?).ok()?;
+            moved.get(at).copied().flatten()
+        });
+        let mut forgotten: u64 = 0;
+        while self.batches.len() > limit {
+            forgotten += self.batches.front().map_or(0, |batch| batch.launches);
             self.drop_first();
         }
         self.tidy();
+        forgotten
+    }
+
+    /// Gives batches other numbers, wherever they are referred to.
+    fn renumber(&mut self, new: impl Fn(u64) -> Option<u64>) {
+        let change = |number: &mut u64| {
+            new(*number).is_some_and(|n| {
+                *number = n;
+                true
+            })
+        };
+        self.newest.retain(|_, number| change(number));
+        self.signals.retain(|_, signal| change(&mut signal.batch));
+        for numbers in self.submits.values_mut().chain(self.open.values_mut()) {
+            numbers.retain_mut(change);
+            numbers.sort_unstable();
+            numbers.dedup();
+        }
     }
 
     fn drop_first(&mut self) {
-        self.batches.pop_front();
+        let first = self.batches.pop_front();
+        self.spans -= first.map_or(0, |batch| batch.spans().len());
         self.first += 1;
     }
 

@@ -2,16 +2,16 @@
 
 use super::{
     CodeId, Executions, PathId, Placement,
-    executions::Batch,
-    placements::{At, Placements},
-    scene::{Cell, Scene, Unattributed, by_kernel},
+    batch::Batch,
+    placements::Placements,
+    pool::Unattributed,
+    round::{Round, Taken},
+    windows::{Held, Stream, shorten},
 };
 use crate::{
     profile::{LossKind, Losses, Method, StallReason},
     wire::{DeviceStream, StallCount, StallWindow},
 };
-use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
 
 /// What is kept at most.
 #[derive(Clone, Copy, Debug)]
@@ -20,23 +20,24 @@ pub struct Limits {
     pub counts: usize,
     /// The same for addresses without a kernel.
     pub unknown: usize,
-    /// How long windows wait for what ran in them to end, nanoseconds.
+    /// How long windows wait for what ran in them to end, nanoseconds; then the older
+    /// half of them is shared.
     pub hold_ns: u64,
     /// How long addresses without a kernel wait for one, nanoseconds.
     pub hold_unknown_ns: u64,
-    /// Launches, taken together by the millisecond; about 130 bytes each.
+    /// Launches, taken together by the millisecond; about 240 bytes each.
     pub executions: usize,
     /// Kernels at addresses.
     pub placements: usize,
 }
 
 impl Default for Limits {
-    /// About 150 MiB when all are reached.
+    /// About 200 MiB when all are reached.
     fn default() -> Self {
         Self {
             counts: 1 << 20,
             unknown: 1 << 18,
-            hold_ns: 10_000_000_000,
+            hold_ns: 600_000_000_000,
             hold_unknown_ns: 60_000_000_000,
             executions: 1 << 19,
             placements: 1 << 16,
@@ -46,6 +47,14 @@ impl Default for Limits {
 
 /// Launches are known this long after they were made.
 const SETTLED_NS: u64 = 1_000_000_000;
+/// How long windows wait for a time at which nothing runs, where all that ran in them is
+/// known to have ended.
+const PATIENCE_NS: u64 = 10_000_000_000;
+/// Rounds are at least so far apart.
+const ROUND_NS: u64 = 50_000_000;
+/// Of the time that windows have waited, the part after which it is looked again
+/// whether they can be shared: one of so many.
+const LOOK_AGAIN: u64 = 64;
 
 /// Samples of one instruction and reason that belong together.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,33 +95,6 @@ impl<F: FnMut(Share)> ShareSink for F {
     }
 }
 
-/// A window that waits.
-#[derive(Debug)]
-struct Held {
-    from_ns: u64,
-    to_ns: u64,
-    busy_ns: Option<u64>,
-    /// Nanoseconds of busy time for each sample, once it is known.
-    each_ns: Option<f64>,
-    counts: Vec<StallCount>,
-}
-
-impl Held {
-    fn samples(&self) -> u64 {
-        self.counts.iter().map(StallCount::samples).sum()
-    }
-}
-
-#[derive(Debug)]
-struct Stream {
-    id: u32,
-    relative: bool,
-    /// In the order of time.
-    windows: VecDeque<Held>,
-    /// What is left of windows: addresses without a kernel.
-    unknown: VecDeque<Held>,
-}
-
 /// Joins windows with launches; see the [module](super).
 #[derive(Debug)]
 pub struct Join {
@@ -126,6 +108,8 @@ pub struct Join {
     held_unknown: usize,
     /// A kernel became known since addresses without one were looked at.
     learned: bool,
+    /// Not before this time is there anything to be shared.
+    look_ns: u64,
     /// What was lost.
     pub losses: Losses,
 }
@@ -141,6 +125,7 @@ impl Join {
             held: 0,
             held_unknown: 0,
             learned: false,
+            look_ns: 0,
             losses: Losses::default(),
         }
     }
@@ -153,12 +138,7 @@ impl Join {
     /// A stream is read from here on.
     pub fn stream(&mut self, stream: &DeviceStream) {
         if self.streams.iter().all(|known| known.id != stream.id) {
-            self.streams.push(Stream {
-                id: stream.id,
-                relative: stream.relative,
-                windows: VecDeque::new(),
-                unknown: VecDeque::new(),
-            });
+            self.streams.push(Stream::new(stream));
         }
     }
 
@@ -169,6 +149,18 @@ impl Join {
         }
         self.placements.add(placement);
         self.learned = true;
+    }
+
+    /// A process that was forked then has its parent's kernels and clocks.
+    pub fn inherited(&mut self, parent: u32, pid: u32, forked_ns: u64) {
+        for placement in self.placements.of(parent, forked_ns) {
+            self.placed(Placement {
+                pid,
+                since_ns: forked_ns.max(placement.since_ns),
+                ..placement
+            });
+        }
+        self.executions.clocks.inherit(parent, pid);
     }
 
     /// Kernels are gone since then.
@@ -184,7 +176,7 @@ impl Join {
             let lost = window.counts.iter().map(StallCount::samples).sum();
             return self.losses.add(LossKind::DeviceSamplesRefused, lost);
         };
-        if window.counts.is_empty() {
+        if window.counts.iter().all(|count| count.samples() == 0) {
             return;
         }
         self.held += window.counts.len();
@@ -198,11 +190,23 @@ impl Join {
         let at = stream.windows.partition_point(|w| w.to_ns <= held.to_ns);
         stream.windows.insert(at, held);
         if self.held > self.limits.counts {
+            self.make_room(sink);
+        }
+    }
+
+    /// Takes neighbouring windows together until a quarter of the room is free. Where
+    /// that does not help, for all addresses differ, the older half is shared early.
+    fn make_room(&mut self, sink: &mut impl ShareSink) {
+        let limit = self.limits.counts / 4 * 3;
+        self.held = shorten(&mut self.streams, limit);
+        if self.held > self.limits.counts / 8 * 7 {
             let newest = self.streams.iter().filter_map(|s| s.windows.back());
             let newest = newest.map(|w| w.to_ns).max().unwrap_or(0);
             let oldest = self.oldest().unwrap_or(0);
-            // Half of what there is.
-            self.resolve_until(oldest + (newest - oldest.min(newest)) / 2, false, sink);
+            let until = oldest + newest.saturating_sub(oldest) / 2;
+            // One window at least: all may have been taken together.
+            let until = until.max(self.first_end().unwrap_or(0));
+            self.resolve_until(until, Look::Ahead, sink);
         }
     }
 
@@ -211,27 +215,48 @@ impl Join {
         first.map(|w| w.from_ns).min()
     }
 
+    /// End of the first window that ends.
+    fn first_end(&self) -> Option<u64> {
+        let first = self.streams.iter().filter_map(|s| s.windows.front());
+        first.map(|w| w.to_ns).min()
+    }
+
     /// Shares what has waited long enough, if all that happened until `now_ns` is
     /// known.
     pub fn advance(&mut self, now_ns: u64, sink: &mut impl ShareSink) {
         if self.executions.len() > self.limits.executions {
-            self.executions.forget_oldest(self.limits.executions / 8);
+            let needed = self.oldest_waiting().unwrap_or(now_ns).min(now_ns);
+            let limit = self.limits.executions / 8 * 7;
+            let lost = self.executions.make_room(limit, needed);
+            self.losses.add(LossKind::LaunchesRefused, lost);
         }
         let Some(oldest) = self.oldest() else {
             return self.forget(now_ns.saturating_sub(self.limits.hold_ns));
         };
         let settled = now_ns.saturating_sub(SETTLED_NS);
-        if oldest >= settled {
+        if oldest >= settled || now_ns < self.look_ns {
             return;
         }
-        let until = match self.quiet(oldest, settled) {
-            Some(quiet) => quiet,
-            None if now_ns.saturating_sub(oldest) > self.limits.hold_ns => {
-                oldest + (settled - oldest) / 2
-            }
-            None => return,
-        };
-        self.resolve_until(until, false, sink);
+        // The first window may begin before anything ran, and go on since.
+        let first = self.first_end().unwrap_or(0);
+        if let Some(quiet) = self.quiet(oldest, settled).filter(|&q| q >= first) {
+            self.resolve_until(quiet, Look::Quiet, sink);
+            self.look_ns = now_ns.saturating_add(ROUND_NS);
+            return;
+        }
+        let waited = now_ns.saturating_sub(oldest);
+        self.look_ns = now_ns.saturating_add(waited / LOOK_AGAIN);
+        let until = oldest + (settled - oldest) / 2;
+        let is_known = waited > PATIENCE_NS && self.has_ended(until, settled);
+        if is_known || waited > self.limits.hold_ns {
+            self.resolve_until(until, Look::Ahead, sink);
+        }
+    }
+
+    /// Whether all that began before a time has ended before another one.
+    fn has_ended(&self, begun_ns: u64, ended_ns: u64) -> bool {
+        let bounds = self.executions.all().map(Batch::bounds);
+        bounds.filter(|b| b.0 <= begun_ns).all(|b| b.1 <= ended_ns)
     }
 
     /// The last time between two at which nothing can have been running.
@@ -256,33 +281,45 @@ impl Join {
 
     /// Shares everything: nothing more will come.
     pub fn finish(&mut self, sink: &mut impl ShareSink) {
-        self.resolve_until(u64::MAX, true, sink);
+        self.resolve_until(u64::MAX, Look::Last, sink);
     }
 
     /// Shares the windows until a time.
-    fn resolve_until(&mut self, until_ns: u64, last: bool, sink: &mut impl ShareSink) {
+    fn resolve_until(&mut self, until_ns: u64, look: Look, sink: &mut impl ShareSink) {
+        self.look_ns = 0;
         self.placements.settle();
-        let mut streams = std::mem::take(&mut self.streams);
-        let bounds = running(&self.executions);
-        for stream in &mut streams {
-            let ready = stream.windows.partition_point(|w| w.to_ns <= until_ns);
-            let mut windows: Vec<Held> = stream.windows.drain(..ready).collect();
-            self.held -= windows.iter().map(|w| w.counts.len()).sum::<usize>();
-            weigh(&mut windows, &bounds);
-            if self.learned || last {
-                let waiting = stream.unknown.drain(..).collect::<Vec<_>>();
+        self.executions.date();
+        let mut taken = Vec::new();
+        for (at, stream) in self.streams.iter_mut().enumerate() {
+            let ready = stream.take_until(until_ns);
+            self.held -= ready.iter().map(|w| w.counts.len()).sum::<usize>();
+            taken.extend(ready.into_iter().map(|held| Taken { stream: at, held }));
+            if self.learned || look == Look::Last {
+                let waiting = std::mem::take(&mut stream.unknown);
                 self.held_unknown -= waiting.iter().map(|w| w.counts.len()).sum::<usize>();
-                windows.splice(0..0, waiting);
-                windows.sort_by_key(|w| w.to_ns);
+                taken.extend(waiting.into_iter().map(|held| Taken { stream: at, held }));
             }
-            let unknown = self.resolve(stream, windows, sink);
-            self.wait(stream, unknown, until_ns, last, sink);
         }
-        self.streams = streams;
+        let mut round = Round::new(&self.streams, &self.placements, taken);
+        round.weigh(&mut self.streams, &self.executions);
+        if look == Look::Ahead {
+            round.look_ahead(&self.streams);
+        }
+        for (batch, left) in round.share(&self.executions, sink) {
+            self.executions.spend(batch, left);
+        }
+        for (at, unknown) in round.into_unknown().into_iter().enumerate() {
+            self.wait(at, unknown, until_ns, look == Look::Last, sink);
+        }
         self.learned = false;
-        let waiting = self.streams.iter().flat_map(|s| s.unknown.front());
-        let oldest = waiting.map(|w| w.from_ns).chain(self.oldest()).min();
+        let oldest = self.oldest_waiting();
         self.forget(oldest.unwrap_or(until_ns).min(until_ns));
+    }
+
+    /// Begin of the first window that waits, for whatever.
+    fn oldest_waiting(&self) -> Option<u64> {
+        let waiting = self.streams.iter().flat_map(|s| s.unknown.front());
+        waiting.map(|w| w.from_ns).chain(self.oldest()).min()
     }
 
     /// Forgets what ended before a time; all windows before are shared.
@@ -294,12 +331,15 @@ impl Join {
     /// Has addresses without a kernel wait, and gives up those that waited too long.
     fn wait(
         &mut self,
-        stream: &mut Stream,
+        stream: usize,
         unknown: Vec<Held>,
         until_ns: u64,
         last: bool,
         sink: &mut impl ShareSink,
     ) {
+        let Some(stream) = self.streams.get_mut(stream) else {
+            return;
+        };
         for held in unknown {
             self.held_unknown += held.counts.len();
             stream.unknown.push_back(held);
@@ -327,92 +367,15 @@ impl Join {
             }
         }
     }
-
-    /// Shares windows of a stream; gives back what has no kernel.
-    fn resolve(
-        &mut self,
-        stream: &Stream,
-        windows: Vec<Held>,
-        sink: &mut impl ShareSink,
-    ) -> Vec<Held> {
-        let mut cells: FxHashMap<Vec<At>, Cell> = FxHashMap::default();
-        let mut unknown = Vec::new();
-        let mut at: Vec<At> = Vec::new();
-        let mut loads = Vec::with_capacity(windows.len());
-        for held in windows {
-            loads.push((held.from_ns, held.to_ns, held.each_ns.unwrap_or(0.0)));
-            let window = loads.len() - 1;
-            let mut rest = Vec::new();
-            for count in held.counts {
-                at.clear();
-                let found =
-                    self.placements
-                        .find(stream.relative, count.address, held.from_ns, held.to_ns);
-                at.extend(found);
-                if at.is_empty() {
-                    rest.push(count);
-                    continue;
-                }
-                at.sort_unstable();
-                match cells.get_mut(&at) {
-                    Some(cell) => cell.add(window, count),
-                    None => cells.entry(at.clone()).or_default().add(window, count),
-                }
-            }
-            if !rest.is_empty() {
-                unknown.push(Held {
-                    counts: rest,
-                    ..held
-                });
-            }
-        }
-        let batches = by_kernel(&self.executions);
-        let mut cells: Vec<_> = cells.into_iter().collect();
-        cells.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        for (at, cell) in cells {
-            let placements: Vec<&Placement> = at
-                .iter()
-                .filter_map(|&at| self.placements.get(at))
-                .collect();
-            let scene = Scene {
-                stream: stream.id,
-                relative: stream.relative,
-                placements: &placements,
-                windows: &loads,
-            };
-            scene.share(&cell, &batches, sink);
-        }
-        unknown
-    }
 }
 
-/// When anything can have been running: apart from each other, in order.
-fn running(executions: &Executions) -> Vec<(u64, u64)> {
-    let mut bounds: Vec<(u64, u64)> = executions.all().map(Batch::bounds).collect();
-    bounds.sort_unstable();
-    bounds.dedup_by(|next, kept| {
-        let touches = next.0 <= kept.1;
-        if touches {
-            kept.1 = kept.1.max(next.1);
-        }
-        touches
-    });
-    bounds
-}
-
-/// Finds how long the device was busy in each window, and with it what a sample
-/// stands for: by counters, else while something can have been running, else all
-/// the time.
-fn weigh(windows: &mut [Held], running: &[(u64, u64)]) {
-    for held in windows {
-        let (from, to) = (held.from_ns, held.to_ns);
-        let first = running.partition_point(|r| r.1 < from);
-        let inside = running.iter().skip(first).take_while(|r| r.0 < to);
-        let ran: u64 = inside
-            .map(|r| r.1.min(to).saturating_sub(r.0.max(from)))
-            .sum();
-        let estimate = if ran == 0 { to - from } else { ran };
-        let busy = held.busy_ns.unwrap_or(estimate);
-        held.each_ns = Some(busy as f64 / held.samples().max(1) as f64);
-    }
+/// Why windows are shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    /// Nothing that ran in them can run in later ones.
+    Quiet,
+    /// Room or patience are at an end: what runs may run in later ones, too.
+    Ahead,
+    /// There are no later ones.
+    Last,
 }

@@ -100,6 +100,12 @@ impl Placements {
         true
     }
 
+    /// Copies of a process's placements that were there at a time.
+    pub(super) fn of(&self, pid: u32, at_ns: u64) -> Vec<Placement> {
+        let own = self.all.iter().filter(|p| p.pid == pid);
+        own.filter(|p| p.until_ns >= at_ns).cloned().collect()
+    }
+
     /// A kernel is gone: what it was at is free from then on.
     pub(super) fn end(&mut self, ended_ns: u64, is_it: impl Fn(&Placement) -> bool) {
         for placement in &mut self.all {

@@ -5,14 +5,14 @@ use crate::profile::{Method, StallReason};
 use crate::wire::{DeviceStream, StallCount, StallWindow};
 use std::collections::BTreeMap;
 
-const MS: u64 = 1_000_000;
+pub(super) const MS: u64 = 1_000_000;
 const BASE: u64 = 0x8001_0000_0000;
 
 /// xorshift64*: the same numbers everywhere.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -20,24 +20,28 @@ impl Random {
     }
 }
 
-fn join() -> Join {
+pub(super) fn stream(id: u32) -> DeviceStream {
+    DeviceStream {
+        id,
+        name: format!("GT{id}"),
+        device: 0,
+        card: 0,
+        gt: id,
+        relative: true,
+        cycles_per_sample: 0,
+        replayed: None,
+    }
+}
+
+pub(super) fn join() -> Join {
     let mut join = Join::new(Limits::default());
     for id in 0..2 {
-        join.stream(&DeviceStream {
-            id,
-            name: format!("GT{id}"),
-            device: 0,
-            card: 0,
-            gt: id,
-            relative: true,
-            cycles_per_sample: 0,
-            replayed: None,
-        });
+        join.stream(&stream(id));
     }
     join
 }
 
-fn place(pid: u32, kernel: u64, start: u64) -> Placement {
+pub(super) fn place(pid: u32, kernel: u64, start: u64) -> Placement {
     Placement {
         pid,
         kernel,
@@ -50,7 +54,7 @@ fn place(pid: u32, kernel: u64, start: u64) -> Placement {
     }
 }
 
-fn begun(pid: u32, kernel: u64, path: PathId, at: u64) -> Begun {
+pub(super) fn begun(pid: u32, kernel: u64, path: PathId, at: u64) -> Begun {
     Begun {
         pid,
         kernel,
@@ -64,7 +68,7 @@ fn begun(pid: u32, kernel: u64, path: PathId, at: u64) -> Begun {
     }
 }
 
-fn window(stream: u32, from_ns: u64, to_ns: u64, counts: &[(u64, u32)]) -> StallWindow {
+pub(super) fn window(stream: u32, from_ns: u64, to_ns: u64, counts: &[(u64, u32)]) -> StallWindow {
     StallWindow {
         stream,
         from_ns,
@@ -83,13 +87,13 @@ fn window(stream: u32, from_ns: u64, to_ns: u64, counts: &[(u64, u32)]) -> Stall
 
 /// Samples by (path, pid), and how.
 #[derive(Debug, Default)]
-struct Got {
-    parts: BTreeMap<(Option<PathId>, Option<u32>), u64>,
-    certain: BTreeMap<Option<PathId>, u64>,
-    possible: BTreeMap<Option<PathId>, u64>,
-    methods: BTreeMap<Method, u64>,
-    time_ns: f64,
-    offsets: BTreeMap<u64, u64>,
+pub(super) struct Got {
+    pub(super) parts: BTreeMap<(Option<PathId>, Option<u32>), u64>,
+    pub(super) certain: BTreeMap<Option<PathId>, u64>,
+    pub(super) possible: BTreeMap<Option<PathId>, u64>,
+    pub(super) methods: BTreeMap<Method, u64>,
+    pub(super) time_ns: f64,
+    pub(super) offsets: BTreeMap<u64, u64>,
 }
 
 impl ShareSink for Got {
@@ -104,12 +108,12 @@ impl ShareSink for Got {
 }
 
 impl Got {
-    fn of(&self, path: PathId) -> f64 {
+    pub(super) fn of(&self, path: PathId) -> f64 {
         let of = self.parts.iter().filter(|(key, _)| key.0 == Some(path));
         of.map(|(_, parts)| *parts).sum::<u64>() as f64 / PARTS as f64
     }
 
-    fn all(&self) -> u64 {
+    pub(super) fn all(&self) -> u64 {
         self.parts.values().sum()
     }
 }
@@ -151,6 +155,89 @@ fn an_event_that_is_used_again_during_a_wait_ends_nothing_new() {
     join.finish(&mut got);
     assert_eq!(got.of(5) + got.of(6), 30.0, "{got:?}");
     assert_eq!(got.possible.get(&Some(6)), Some(&30));
+}
+
+/// A fence is waited for: what was handed over after it can still be running.
+#[test]
+fn a_fence_ends_nothing_of_other_submissions() {
+    let mut join = join();
+    join.placed(place(7, 1, 0x1000));
+    for submit in [1, 2] {
+        join.executions.begun(&Begun {
+            submit,
+            ..begun(7, 1, 5, 10 * MS + submit)
+        });
+    }
+    join.executions
+        .ended(7, Waited::Submit(1), 11 * MS, 12 * MS);
+    let mut got = Got::default();
+    join.window(&window(0, 20 * MS, 25 * MS, &[(0x1040, 30)]), &mut got);
+    join.finish(&mut got);
+    assert_eq!(got.possible.get(&Some(5)), Some(&30), "{got:?}");
+}
+
+/// The event of a launch that a wait for the queue has ended already is asked for: a
+/// launch since then can still be running.
+#[test]
+fn an_event_of_an_ended_launch_ends_nothing_else() {
+    let mut join = join();
+    join.placed(place(7, 1, 0x1000));
+    join.executions.begun(&Begun {
+        event: 9,
+        ..begun(7, 1, 5, 10 * MS)
+    });
+    let queue = Waited::Queue(1);
+    join.executions
+        .ended(7, queue, 10 * MS + 100, 10 * MS + 200);
+    join.executions.begun(&begun(7, 1, 5, 10 * MS + 300));
+    let event = Waited::Event(9);
+    join.executions
+        .ended(7, event, 10 * MS + 400, 10 * MS + 500);
+    let mut got = Got::default();
+    join.window(&window(0, 20 * MS, 25 * MS, &[(0x1040, 30)]), &mut got);
+    join.finish(&mut got);
+    assert_eq!(got.of(5), 30.0, "{got:?}");
+}
+
+/// A window that found no room grew: it begins before the one before it.
+#[test]
+fn windows_that_begin_earlier_than_others_keep_their_candidates() {
+    let mut join = join();
+    join.placed(place(7, 1, 0x1000));
+    for (path, at) in [(5, 10 * MS), (6, 20 * MS)] {
+        join.executions.begun(&begun(7, 1, path, at));
+        join.executions
+            .ended(7, Waited::Queue(1), at + MS, at + 2 * MS);
+    }
+    let mut got = Got::default();
+    join.window(&window(0, 19 * MS, 21 * MS, &[(0x1040, 10)]), &mut got);
+    join.window(&window(0, 5 * MS, 25 * MS, &[(0x1040, 30)]), &mut got);
+    join.finish(&mut got);
+    assert!(got.possible[&Some(5)] >= 30, "{got:?}");
+    assert_eq!(got.possible[&Some(6)], 40, "{got:?}");
+}
+
+/// All addresses differ, so that windows taken together need as much room as before.
+#[test]
+fn what_finds_no_room_is_shared_early() {
+    let mut join = Join::new(Limits {
+        counts: 100,
+        ..Limits::default()
+    });
+    join.stream(&stream(0));
+    join.placed(Placement {
+        last: BASE + 0xff_ffff,
+        ..place(7, 1, 0x1000)
+    });
+    join.executions.begun(&begun(7, 1, 5, 0));
+    let mut got = Got::default();
+    for w in 0..100_u64 {
+        let counts: Vec<(u64, u32)> = (0..50).map(|i| (0x1000 + w * 800 + i * 16, 1)).collect();
+        join.window(&window(0, w * MS, (w + 1) * MS, &counts), &mut got);
+        assert!(got.all() >= (w * 50).saturating_sub(100) * PARTS, "{w}");
+    }
+    join.finish(&mut got);
+    assert_eq!(got.of(5), 5000.0);
 }
 
 /// iaprof keeps one stack per kernel: everything goes to the last one.
@@ -371,14 +458,8 @@ fn nothing_gets_lost_whatever_happens() {
             placements: 2 + random.below(20) as usize,
         });
         join.stream(&DeviceStream {
-            id: 0,
-            name: String::new(),
-            device: 0,
-            card: 0,
-            gt: 0,
             relative: random.below(2) == 0,
-            cycles_per_sample: 0,
-            replayed: None,
+            ..stream(0)
         });
         let mut got = Got::default();
         let (mut fed, mut busy) = (0, 0);

@@ -78,6 +78,7 @@ fn calls_of_probes_never_described_and_ends_without_a_begin_are_counted() {
         library: 0,
         stack: 0,
         sp: TOP,
+        around_ns: 0,
         result: 0,
         unread: 0,
         flags: 0,
@@ -103,6 +104,7 @@ fn exits_lost_at_any_depth_do_not_wedge_a_thread() {
             s.enter("dnnl_primitive_execute", LOADER, &[]);
         }
         s.sp = TOP;
+        s.open.clear();
         s.launch(0x10, 0x21);
         let call = s.told.calls.last().unwrap();
         assert_eq!((call.depth, call.end_ns), (0, Some(s.now)), "round {round}");
@@ -165,6 +167,8 @@ fn any_events_are_survived_and_room_comes_back() {
                     library: random.below(5) as u32,
                     stack: random.below(3),
                     sp: [0, TOP, TOP - 8, TOP - 64, u64::MAX, 1][random.below(6) as usize],
+                    around_ns: [0, now.wrapping_sub(random.below(9)), u64::MAX]
+                        [random.below(3) as usize],
                     result: random.below(3),
                     unread: (random.next() & random.next()) as u16,
                     flags,

@@ -7,8 +7,8 @@ use crate::{
     },
     wire::{Call, CallData, Event, ProcessEvent, ProcessEventKind},
 };
-use aiprof_common::{CALL_EXIT, CALL_TAIL, MAX_VALUES};
-use std::rc::Rc;
+use aiprof_common::{CALL_ENTRY_UNKNOWN, CALL_EXIT, CALL_TAIL, CALL_UNTRACKED, MAX_VALUES};
+use std::{collections::HashMap, rc::Rc};
 
 /// Library ids: the layers of one API.
 pub(crate) const UR: u32 = 1;
@@ -294,6 +294,10 @@ pub(crate) struct Script {
     pub(crate) tid: u32,
     /// Stack pointer of the next call.
     pub(crate) sp: u64,
+    /// When the calls began that are open, by thread.
+    pub(crate) open: HashMap<u32, Vec<u64>>,
+    /// When the ioctl began that is open.
+    ioctl: u64,
 }
 
 /// The program's stack pointer outside of all calls.
@@ -314,6 +318,8 @@ impl Script {
             pid: 1,
             tid: 1,
             sp: TOP,
+            open: HashMap::new(),
+            ioctl: 0,
         };
         for (id, name) in [(UR, "ur"), (LOADER, "loader"), (DRIVER, "driver")] {
             script.apply(&Event::ProbedFile(ProbedFile {
@@ -358,6 +364,7 @@ impl Script {
             library,
             stack: 0,
             sp: if probe.is_ioctl { 0 } else { self.sp },
+            around_ns: self.around(),
             result: 0,
             unread: 0,
             flags: 0,
@@ -375,9 +382,23 @@ impl Script {
     /// from now on are made inside of it.
     pub(crate) fn enter(&mut self, function: &str, library: u32, values: &[u64]) {
         let call = self.event(function, library, values, false);
-        self.sp -= 0x40;
+        if self.probe(function).is_ioctl {
+            self.ioctl = call.time_ns;
+        } else {
+            self.sp -= 0x40;
+            self.open.entry(self.tid).or_default().push(call.time_ns);
+        }
         let stack = u64::from(self.probe(function).id) + 1000;
         self.apply(&Event::Call(Call { stack, ..call }));
+    }
+
+    /// The same, where the kernel side could not follow the thread's calls.
+    pub(crate) fn enter_untracked(&mut self, function: &str, library: u32, values: &[u64]) {
+        let mut call = self.event(function, library, values, false);
+        (call.flags, call.around_ns) = (CALL_UNTRACKED, 0);
+        self.sp -= 0x40;
+        self.open.entry(self.tid).or_default().push(call.time_ns);
+        self.apply(&Event::Call(call));
     }
 
     /// The function that the current one, entered last, jumps to.
@@ -391,11 +412,17 @@ impl Script {
 
     /// Leaves the innermost function; the values are those read at the exit.
     pub(crate) fn leave(&mut self, function: &str, library: u32, result: u64, values: &[u64]) {
-        if !self.probe(function).is_ioctl {
+        let mut call = self.event(function, library, values, true);
+        let mut flags = CALL_EXIT;
+        if self.probe(function).is_ioctl {
+            call.around_ns = self.ioctl;
+        } else {
             self.sp += 0x40;
+            call.sp = self.sp;
+            if self.open.entry(self.tid).or_default().pop().is_none() {
+                flags |= CALL_ENTRY_UNKNOWN;
+            }
         }
-        let call = self.event(function, library, values, true);
-        let flags = CALL_EXIT;
         self.apply(&Event::Call(Call {
             flags,
             result,
@@ -403,9 +430,16 @@ impl Script {
         }));
     }
 
+    /// When the call began that is open.
+    fn around(&self) -> u64 {
+        let open = self.open.get(&self.tid);
+        open.and_then(|open| open.last().copied()).unwrap_or(0)
+    }
+
     /// Leaves it without the exit being seen.
     pub(crate) fn vanish(&mut self) {
         self.sp += 0x40;
+        self.open.entry(self.tid).or_default().pop();
     }
 
     /// A whole call of the loader.

@@ -1,5 +1,6 @@
 //! The tracker, fed with events made by hand.
 
+mod forks;
 mod handles;
 mod hostile;
 pub(crate) mod kit;

@@ -63,7 +63,7 @@ struct World {
     /// Exits of launches and copies are probed.
     exits: bool,
     /// All launches are made through the outer API, whose exits are not probed
-    /// either. (A direct call after such a one may look like a part of it.)
+    /// either.
     outer_only: bool,
 }
 

@@ -32,6 +32,7 @@ fn events() -> Vec<Event> {
         library: LOADER,
         stack: 1,
         sp: 0x7000,
+        around_ns: 0,
         result: 0,
         unread: 0,
         flags: 0,
