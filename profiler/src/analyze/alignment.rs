@@ -198,7 +198,9 @@ fn lines(timeline: &Timeline, numbers: &Numbers) -> Lines {
         let nth = nth.entry(event.rank).or_default();
         let stride = rank.seen.div_ceil(MAX_ANCHORS as u64).max(1);
         if nth.is_multiple_of(stride) {
-            rank.anchors.push((ticks, event.end()));
+            // What the host noted: only that tells how sure the clock is.
+            let placed = timeline.device(event).map_or(0.0, |device| device.placed);
+            rank.anchors.push((ticks, event.end() - placed));
         }
         *nth += 1;
     }

@@ -1,7 +1,7 @@
 //! From device counters to host times: wraps, the clock of each rank, jobs that are
 //! out of place, and the times of events.
 
-use crate::calibrate::clock::{Anchor, Clock, Counter};
+use crate::calibrate::clock::{Anchor, Clock, Counter, Piece};
 use crate::calibrate::cycles::{Phase, count_wraps, host_times};
 use crate::calibrate::jobs::{self, Job, Place};
 use crate::timeline::{Device, Event, Id, Timeline};
@@ -21,6 +21,8 @@ const GIVEN_ERROR: f64 = 0.5;
 const UNSURE: f64 = 0.02;
 /// Host times of jobs are taken for right within this, microseconds.
 const TOLERANCE_US: f64 = 10.0;
+/// An end that the host noted farther than this from the clock's is left, microseconds.
+const STRAY_US: f64 = 10_000.0;
 /// The host event around a job's device events.
 const ROUND_TRIP: &str = "AIU Roundtrip";
 
@@ -37,8 +39,15 @@ pub struct RankClock {
     pub anchors: usize,
     /// Typical distance of a noted end from the clock's, microseconds.
     pub scatter_us: f64,
+    /// Times by the clock are within this of the true ones if the host notes an end
+    /// within `scatter_us` of it, never before it, microseconds.
+    pub offset_error_us: f64,
     /// How often the clock was set or restarted.
     pub steps: usize,
+    /// How often its frequency changed; between these it is straight.
+    pub bends: usize,
+    /// Least and most frequency of its pieces, MHz.
+    pub range_mhz: (f64, f64),
     /// Where the number of wraps is a guess: gaps longer than half a period.
     pub guessed: usize,
 }
@@ -69,6 +78,9 @@ pub struct Calibration {
     /// Events of which the counter's zero is earlier than of all before them, by the
     /// frequency that was given: out of order, or the frequency is wrong.
     pub earlier: u64,
+    /// Events whose end the host noted more than 10 ms from where their clock has it; they
+    /// stay where the host has them.
+    pub strays: u64,
 }
 
 /// How to calibrate.
@@ -114,6 +126,8 @@ pub fn run(timeline: &mut Timeline, options: Options) -> Calibration {
                 }
                 if !is_sure {
                     found.unknown.push(*rank);
+                } else if options.is_fitted && options.converts {
+                    found.strays += place(timeline, events, &clock);
                 }
                 found.clocks.push(summary);
                 count_epochs(timeline, events, |_, event, device| {
@@ -269,9 +283,73 @@ fn summary(rank: u32, clock: &Clock) -> RankClock {
         mhz_error: longest.mhz_error,
         anchors: clock.pieces.iter().map(|piece| piece.anchors).sum(),
         scatter_us: longest.scatter_us,
-        steps: clock.pieces.len() - 1,
+        offset_error_us: offset_error_us(clock),
+        steps: clock.steps(),
+        bends: clock.bends(),
+        range_mhz: (
+            clock.pieces.iter().map(|p| p.mhz).fold(f64::MAX, f64::min),
+            clock.pieces.iter().map(|p| p.mhz).fold(f64::MIN, f64::max),
+        ),
         guessed: clock.guessed.len(),
     }
+}
+
+/// How far a time by the clock may be off: by the fit, and by the lateness that all
+/// notes have in common, which nothing in the trace tells.
+fn offset_error_us(clock: &Clock) -> f64 {
+    let pieces = clock.pieces.iter();
+    let errors = pieces.map(|piece| {
+        let ends = [piece.from, piece.to].map(|ticks| piece.host_time(ticks).error_us);
+        piece.late_us + ends.into_iter().fold(0.0, f64::max)
+    });
+    errors.fold(0.0, f64::max)
+}
+
+/// Notes by how much the ends of a rank's events are to be moved to where the clock has
+/// them. Returns how many are too far from it: either their counters or the host's notes
+/// are wrong, and the host's stay.
+fn place(timeline: &mut Timeline, events: &[u32], clock: &Clock) -> u64 {
+    let mut strays = 0;
+    for index in events {
+        let found = parts(timeline, *index);
+        let Some((event, device)) = found.filter(|found| !timeline.is_processed(found.0)) else {
+            continue;
+        };
+        let (_, end) = device.phase.ends();
+        let Some(ticks) = device.stamps.get(end) else {
+            continue;
+        };
+        let epoch = i128::from(epoch(clock, event, device));
+        let ticks = i128::from(*ticks) + (epoch << BITS);
+        let piece = clock.piece_near(ticks, event.end());
+        let by_us = piece.host_time(ticks).us - event.end();
+        let place = event.device as usize;
+        let number = piece_number(timeline, clock, piece);
+        if by_us.is_nan() || by_us.abs() > STRAY_US {
+            strays += 1;
+        } else if let Some(device) = timeline.devices.get_mut(place) {
+            device.placed = by_us;
+            device.piece = number;
+        }
+    }
+    strays
+}
+
+/// The place of a piece's frequency among those of the timeline, plus one; 0 if the clock
+/// has one frequency, or there are more than can be counted.
+fn piece_number(timeline: &mut Timeline, clock: &Clock, piece: &Piece) -> u16 {
+    if clock.pieces.len() < 2 {
+        return 0;
+    }
+    let known = timeline
+        .pieces_mhz
+        .iter()
+        .rposition(|mhz| *mhz == piece.mhz);
+    let index = known.unwrap_or_else(|| {
+        timeline.pieces_mhz.push(piece.mhz);
+        timeline.pieces_mhz.len() - 1
+    });
+    u16::try_from(index + 1).unwrap_or(0)
 }
 
 /// Periods before an event, by the clock.
@@ -280,7 +358,7 @@ fn epoch(clock: &Clock, event: &Event, device: &Device) -> i64 {
     let Some(ticks) = device.stamps.get(end) else {
         return 0;
     };
-    let nearest = |piece: &&crate::calibrate::clock::Piece| {
+    let nearest = |piece: &&Piece| {
         let last = piece.host_time(piece.to).us;
         (piece.host_us - event.end())
             .max(event.end() - last)
@@ -358,7 +436,7 @@ fn place_jobs(
         if place == Place::Right {
             continue;
         }
-        if let Place::Moved { by_us, .. } = place {
+        if let Place::Moved { by_us, .. } | Place::Bounded { by_us, .. } = place {
             shift(timeline, list, by_us);
         }
         found.jobs.push(JobPlace {
@@ -417,7 +495,7 @@ fn shift(timeline: &mut Timeline, list: &[u32], by_us: f64) {
 }
 
 /// Gives events the begin and length that their counters tell, but those of some
-/// ranks; their end stays.
+/// ranks; their end is where their clock has it, if that is fitted, else the host's.
 fn convert(timeline: &mut Timeline, left: &[u32]) {
     for index in 0..timeline.events.len() {
         let Some(event) = timeline.events.get(index).copied() else {
@@ -431,10 +509,11 @@ fn convert(timeline: &mut Timeline, left: &[u32]) {
             continue;
         };
         let stamps = device.stamps.map(i128::from);
-        let times = host_times(&stamps, device.phase, event.end(), mhz);
+        let end = event.end() + device.placed;
+        let times = host_times(&stamps, device.phase, end, mhz);
         // At first all up to the end of the phase, as acelyzer says it in time_adjust.
-        let all = event.end() - times.stamps_us[0];
-        let begin = event.end() - all;
+        let all = end - times.stamps_us[0];
+        let begin = end - all;
         device.adjusted = (begin - event.ts, all - event.dur);
         if let Some(event) = timeline.events.get_mut(index) {
             event.ts = times.start_us;
@@ -444,108 +523,5 @@ fn convert(timeline: &mut Timeline, left: &[u32]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::import::json;
-
-    /// The device's clock in the traces below.
-    const MHZ: f64 = 557.05;
-
-    /// A trace of kernels, 10 ms apart, on a clock that starts at `first` ticks.
-    fn trace(kernels: u32, first: i64, jitter: bool) -> String {
-        let mut text = String::from("[");
-        for i in 0..kernels {
-            let begin = 1e9 + f64::from(i) * 10_000.0;
-            let tick = |us: f64| (first + (us * MHZ).round() as i64) & 0xffff_ffff;
-            let late = if jitter {
-                f64::from(i * 7919 % 11) * 0.1
-            } else {
-                0.0
-            };
-            let at = |us: f64| tick(begin - 1e9 + us);
-            text += &format!(
-                r#"{{"ph":"X","name":"k Cmpt Exec","pid":0,"tid":1,"ts":{:.3},"dur":200,"args":
-                {{"TS1":{},"TS2":{},"TS3":{},"TS4":{},"TS5":{}}}}},"#,
-                begin + late,
-                at(-50.0),
-                at(-20.0),
-                at(0.0),
-                at(200.0),
-                at(210.0)
-            );
-        }
-        text.pop();
-        text + "]"
-    }
-
-    fn calibrated(text: &str, options: Options) -> (Timeline, Calibration) {
-        let mut timeline = Timeline::default();
-        let reading = json::read(text.as_bytes(), "x", &mut timeline).unwrap();
-        super::super::normalize::assign_ranks(&mut timeline, reading.job, reading.events, false);
-        let found = run(&mut timeline, options);
-        (timeline, found)
-    }
-
-    const FITTED: Options = Options {
-        mhz: 1000.0,
-        is_fitted: true,
-        moves_jobs: true,
-        converts: true,
-    };
-
-    #[test]
-    fn clocks_and_wraps_are_found_whatever_frequency_is_given() {
-        // 40 s: five periods; the first wrap falls into an event.
-        let first = (1 << 32) - (100.0 * MHZ) as i64;
-        let (t, found) = calibrated(&trace(4000, first, true), FITTED);
-        let [clock] = found.clocks[..] else {
-            panic!("{found:?}")
-        };
-        assert!(
-            (clock.mhz - MHZ).abs() <= clock.mhz_error && clock.mhz_error < 0.01,
-            "{clock:?}"
-        );
-        assert!((clock.steps, clock.guessed) == (0, 0), "{clock:?}");
-        assert_eq!(t.devices[0].wrapped_at, 4);
-        for (i, (event, device)) in t.events.iter().zip(&t.devices).enumerate() {
-            let begin = first + (i as f64 * 10_000.0 * MHZ).round() as i64;
-            assert_eq!(device.stamps[2], begin, "{i}");
-            assert!((event.dur - 200.0).abs() < 0.01, "{i} {event:?}");
-        }
-        assert!(found.unknown.is_empty() && found.jobs.is_empty());
-    }
-
-    #[test]
-    fn a_given_frequency_is_kept_to() {
-        let options = Options {
-            is_fitted: false,
-            ..FITTED
-        };
-        let (t, _) = calibrated(&trace(100, 5000, false), options);
-        // 200 µs at 557.05 MHz are 111.41 µs at 1000 MHz; the end stays.
-        let event = t.events[0];
-        assert!((event.dur - 111.41).abs() < 1e-9);
-        assert!((event.end() - 200.0).abs() < 1e-9);
-        // Up to TS4 from TS1: 250 µs at 557.05 MHz.
-        let (ts, dur) = t.devices[0].adjusted;
-        assert!((dur - (139.262 - 200.0)).abs() < 1e-3, "{dur}");
-        assert!((ts + dur).abs() < 1e-9, "{ts} {dur}");
-        assert!((t.stamp_time(&event, 2).unwrap() - event.ts).abs() < 1e-9);
-    }
-
-    #[test]
-    fn few_events_keep_their_times_or_go_by_the_given_frequency() {
-        let (t, found) = calibrated(&trace(1, 5000, false), FITTED);
-        assert_eq!(found.unknown, [0]);
-        // The host's times stay.
-        assert_eq!((t.events[0].ts, t.events[0].dur), (0.0, 200.0));
-        let given = Options {
-            is_fitted: false,
-            ..FITTED
-        };
-        let (t, _) = calibrated(&trace(1, 5000, false), given);
-        assert!((t.events[0].dur - 111.41).abs() < 1e-9);
-        let (_, found) = calibrated("[]", FITTED);
-        assert_eq!(found, Calibration::default());
-    }
-}
+#[path = "calibration_tests.rs"]
+mod tests;

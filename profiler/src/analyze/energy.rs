@@ -1,6 +1,7 @@
 //! Where power goes: time-weighted statistics with and without kernels, and the
 //! energy of each kernel.
 
+use crate::analyze::energy_fit::{self, CLASSES, Model, Span, Watts, Wraps};
 use crate::analyze::messages::Messages;
 use crate::analyze::power::Period;
 use crate::analyze::statistics::Rows;
@@ -53,10 +54,27 @@ pub struct KernelPower {
     pub time_us: f64,
     /// Of that, how long its device's power is known, microseconds.
     pub measured_us: f64,
-    /// Energy in that time, joules; kernels that run at the same time share it.
+    /// Energy, joules; kernels that run at the same time share it. Of all its time
+    /// where its power is fitted, else of the measured time.
     pub joules: f64,
     /// Its mean power in that time, watts; `None`: it is never known.
     pub mean_watts: Option<f64>,
+    /// How its power is known.
+    pub method: EnergyMethod,
+}
+
+/// How the power of a kernel is known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum EnergyMethod {
+    /// By least squares over the periods of its device: apart from idle time and from
+    /// other kernels, within so many watts.
+    Fitted {
+        /// The true mean is within this of it, if each run takes the same.
+        error_watts: f64,
+    },
+    /// The mean power of the periods in which it ran, with all that ran or idled beside
+    /// it: the trace does not separate these.
+    Shared,
 }
 
 /// Statistics of power counters as a viewer draws them: each holds until the next
@@ -209,55 +227,241 @@ impl Busy {
     }
 }
 
-/// Power and energy of each kernel by name, by row group and energy. Takes the
-/// periods of [`crate::analyze::power::run`]; bad ones count as not measured.
-pub fn kernels(timeline: &Timeline, kinds: &Kinds, periods: &[Period]) -> Vec<KernelPower> {
-    let spans = kernel_spans(timeline, kinds);
-    let mut meters: FxHashMap<Id, Meter> = FxHashMap::default();
-    for periods in periods.chunk_by(|a, b| a.pid == b.pid) {
-        let Some(first) = periods.first() else {
-            continue;
-        };
-        if let Some(spans) = spans.get(&first.pid) {
-            meters.insert(first.pid, Meter::new(spans, periods));
+/// Kernels of one device, and their classes: the names of the table of kernels. Those
+/// with the least time beyond [`CLASSES`] share a class.
+struct DeviceKernels {
+    spans: Vec<Span>,
+    /// Column by row of the table.
+    columns: FxHashMap<usize, u32>,
+    /// Number of columns, the one of idle time with them.
+    count: usize,
+    /// Several rows share the column before that of idle time.
+    has_others: bool,
+}
+
+impl DeviceKernels {
+    /// `spans` have rows of the table for columns.
+    fn new(mut spans: Vec<Span>) -> Self {
+        let mut times: FxHashMap<usize, f64> = FxHashMap::default();
+        for span in &spans {
+            *times.entry(span.column as usize).or_default() += span.end - span.start;
+        }
+        let mut rows: Vec<(usize, f64)> = times.into_iter().collect();
+        rows.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let has_others = rows.len() > CLASSES;
+        let classes = rows.len().min(CLASSES);
+        let last = classes.saturating_sub(1) as u32;
+        let columns = (0u32..).zip(&rows);
+        let columns: FxHashMap<usize, u32> = columns
+            .map(|(column, (row, _))| (*row, column.min(last)))
+            .collect();
+        for span in &mut spans {
+            span.column = columns
+                .get(&(span.column as usize))
+                .copied()
+                .unwrap_or(last);
+        }
+        Self {
+            spans,
+            columns,
+            count: classes + 1,
+            has_others,
         }
     }
+
+    /// The power of a row of the table, apart from that of others.
+    fn watts(&self, model: &Model, row: usize) -> Option<Watts> {
+        let column = *self.columns.get(&row)? as usize;
+        let is_several = self.has_others && column + 2 == self.count;
+        let known = model.columns.get(column).copied().flatten();
+        known.filter(|_| !is_several)
+    }
+}
+
+/// The kernels of each row group that `is_wanted`, and the rows of all.
+fn device_kernels(
+    timeline: &Timeline,
+    kinds: &Kinds,
+    is_wanted: impl Fn(Id) -> bool,
+) -> FxHashMap<Id, DeviceKernels> {
     let mut rows = Rows::default();
+    let mut spans: FxHashMap<Id, Vec<Span>> = FxHashMap::default();
+    for event in &timeline.events {
+        if is_wanted(event.pid) && is_kernel(timeline, kinds, event) {
+            let column = rows.of(timeline, event) as u32;
+            spans.entry(event.pid).or_default().push(Span {
+                start: event.ts,
+                end: event.end(),
+                column,
+            });
+        }
+    }
+    let devices = spans.into_iter();
+    devices
+        .map(|(pid, spans)| (pid, DeviceKernels::new(spans)))
+        .collect()
+}
+
+/// Counts wraps of the charge counter in periods that are long enough for several; the
+/// periods are by row group and time.
+pub(crate) fn count_wraps(timeline: &Timeline, kinds: &Kinds, periods: &mut [Period]) -> Wraps {
+    let mut all = Wraps::default();
+    if !periods.iter().any(energy_fit::is_open) {
+        return all;
+    }
+    let devices = device_kernels(timeline, kinds, |_| true);
+    for periods in periods.chunk_by_mut(|a, b| a.pid == b.pid) {
+        let device = periods.first().and_then(|period| devices.get(&period.pid));
+        let spans = device.map_or(&[][..], |device| &device.spans);
+        let columns = device.map_or(1, |device| device.count);
+        let found = energy_fit::count_wraps(spans, periods, columns);
+        all.counted += found.counted;
+        all.unknown += found.unknown;
+    }
+    all
+}
+
+/// What the periods of a row group tell of its power.
+struct DevicePower {
+    meter: Meter,
+    kernels: DeviceKernels,
+    model: Model,
+}
+
+fn device_powers(
+    timeline: &Timeline,
+    kinds: &Kinds,
+    periods: &[Period],
+) -> FxHashMap<Id, DevicePower> {
+    let is_measured = |pid| periods.iter().any(|period| period.pid == pid);
+    let mut kernels = device_kernels(timeline, kinds, is_measured);
+    let mut powers = FxHashMap::default();
+    for periods in periods.chunk_by(|a, b| a.pid == b.pid) {
+        let kernels = periods
+            .first()
+            .and_then(|first| kernels.remove_entry(&first.pid));
+        let Some((pid, kernels)) = kernels else {
+            continue;
+        };
+        let seen = energy_fit::observe(&kernels.spans, periods, kernels.count);
+        let is_good = |index: usize| periods.get(index).is_some_and(Period::is_measured);
+        let power = DevicePower {
+            meter: Meter::new(&kernels.spans, periods),
+            model: Model::fit(&seen, kernels.count, is_good),
+            kernels,
+        };
+        powers.insert(pid, power);
+    }
+    powers
+}
+
+/// Power and energy of each kernel by name, by row group and energy. Takes the
+/// periods of [`crate::analyze::power::run`]; bad ones and those with an unknown number
+/// of wraps count as not measured.
+pub fn kernels(
+    timeline: &Timeline,
+    kinds: &Kinds,
+    periods: &[Period],
+    messages: &mut Messages,
+) -> Vec<KernelPower> {
+    let powers = device_powers(timeline, kinds, periods);
+    let (mut rows, mut measured_rows) = (Rows::default(), Rows::default());
     let mut found: Vec<KernelPower> = Vec::new();
+    let mut fitted: Vec<Option<Watts>> = Vec::new();
     for event in &timeline.events {
         if !is_kernel(timeline, kinds, event) {
             continue;
         }
         let index = rows.of(timeline, event);
+        let power = powers.get(&event.pid);
         if index == found.len() {
-            found.push(KernelPower {
-                pid: event.pid,
-                rank: event.rank,
-                name: rows.name(index).to_owned(),
-                calls: 0,
-                time_us: 0.0,
-                measured_us: 0.0,
-                joules: 0.0,
-                mean_watts: None,
-            });
+            found.push(unmeasured(event, rows.name(index)));
+            fitted.push(power.and_then(|power| {
+                let row = measured_rows.of(timeline, event);
+                power.kernels.watts(&power.model, row)
+            }));
         }
         let Some(row) = found.get_mut(index) else {
             continue;
         };
         row.calls += 1;
         row.time_us += event.dur;
-        if let Some(meter) = meters.get(&event.pid) {
-            let (energy, us) = meter.between(event.ts, event.end());
+        if let Some(power) = power {
+            let (energy, us) = power.meter.between(event.ts, event.end());
             row.joules += energy / 1e6;
             row.measured_us += us;
         }
     }
-    for row in &mut found {
-        let is_known = row.measured_us > NOTHING;
-        row.mean_watts = is_known.then(|| row.joules * 1e6 / row.measured_us);
+    for (row, fitted) in found.iter_mut().zip(fitted) {
+        settle(row, fitted);
     }
     found.sort_by(|a, b| a.pid.cmp(&b.pid).then(b.joules.total_cmp(&a.joules)));
+    report_power(&found, &powers, timeline, messages);
     found
+}
+
+fn unmeasured(event: &Event, name: &str) -> KernelPower {
+    KernelPower {
+        pid: event.pid,
+        rank: event.rank,
+        name: name.to_owned(),
+        calls: 0,
+        time_us: 0.0,
+        measured_us: 0.0,
+        joules: 0.0,
+        mean_watts: None,
+        method: EnergyMethod::Shared,
+    }
+}
+
+/// Gives a kernel its mean power: the fitted one, else that of its periods.
+fn settle(row: &mut KernelPower, fitted: Option<Watts>) {
+    match fitted {
+        Some(Watts { watts, error }) => {
+            row.joules = watts * row.time_us / 1e6;
+            row.mean_watts = Some(watts);
+            row.method = EnergyMethod::Fitted { error_watts: error };
+        }
+        None => {
+            let is_known = row.measured_us > NOTHING;
+            row.mean_watts = is_known.then(|| row.joules * 1e6 / row.measured_us);
+        }
+    }
+}
+
+/// Idle power, and which kernels' power is not separated.
+fn report_power(
+    found: &[KernelPower],
+    powers: &FxHashMap<Id, DevicePower>,
+    timeline: &Timeline,
+    messages: &mut Messages,
+) {
+    for rows in found.chunk_by(|a, b| a.pid == b.pid) {
+        let Some((pid, power)) = rows.first().and_then(|row| powers.get_key_value(&row.pid)) else {
+            continue;
+        };
+        let place = match pid {
+            Id::Number(number) => number.to_string(),
+            Id::Token(text) => timeline.name(*text).to_owned(),
+        };
+        let idle = match power.model.columns.last().copied().flatten() {
+            Some(Watts { watts, error }) => format!("{watts:.2} W +- {error:.2}"),
+            None => "not known".to_owned(),
+        };
+        messages.info("PEC", format_args!("PEC: [{place}] idle power: {idle}"));
+        let shared = rows.iter().filter(|row| row.method == EnergyMethod::Shared);
+        let (shared, all) = (shared.count(), rows.len());
+        if shared > 0 {
+            messages.warn(
+                "PEC",
+                format_args!(
+                    "PEC: [{place}] the power of {shared} of {all} kernels cannot be separated \
+                     from what runs or idles beside them: their watts are the mean of the \
+                     periods they ran in"
+                ),
+            );
+        }
+    }
 }
 
 /// What a device's kernels have used until a time.
@@ -267,13 +471,13 @@ struct Meter {
 }
 
 impl Meter {
-    fn new(spans: &[(f64, f64)], periods: &[Period]) -> Self {
+    fn new(spans: &[Span], periods: &[Period]) -> Self {
         let good = periods
             .iter()
-            .filter(|p| !p.is_bad && p.end_us > p.start_us);
+            .filter(|p| p.is_measured() && p.end_us > p.start_us);
         let good: Vec<&Period> = good.collect();
-        let begins = spans.iter().map(|span| (span.0, 1i64));
-        let ends = spans.iter().map(|span| (span.1, -1i64));
+        let begins = spans.iter().map(|span| (span.start, 1i64));
+        let ends = spans.iter().map(|span| (span.end, -1i64));
         let bounds = good.iter().flat_map(|p| [(p.start_us, 0), (p.end_us, 0)]);
         let mut changes: Vec<(f64, i64)> = begins.chain(ends).chain(bounds).collect();
         changes.sort_by(|a, b| a.0.total_cmp(&b.0));

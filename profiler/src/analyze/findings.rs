@@ -90,6 +90,14 @@ fn clocks(report: &Report, findings: &mut Vec<Finding>) {
                 format!("The device clock of rank {rank} was set or restarted {steps} times.");
             add(findings, Weight::Warning, text, vec![certainty(clock)]);
         }
+        if clock.bends > 0 {
+            let text = format!(
+                "The device clock of rank {rank} changed its frequency {} times, between {:.6} \
+                 and {:.6} MHz: each part has its own.",
+                clock.bends, clock.least_mhz, clock.most_mhz
+            );
+            add(findings, Weight::Warning, text, vec![certainty(clock)]);
+        }
         if guessed > 0 {
             let text = format!(
                 "Rank {rank} was quiet {guessed} times for longer than its counter tells: the \
@@ -123,8 +131,9 @@ fn clocks(report: &Report, findings: &mut Vec<Finding>) {
 
 fn certainty(clock: &Clock) -> String {
     format!(
-        "{:.6} MHz, within {:.6}, by {} events that are {:.3} us late as a rule",
-        clock.mhz, clock.mhz_error, clock.anchors, clock.scatter_us
+        "{:.6} MHz, within {:.6}, by {} events that are {:.3} us late as a rule; times within \
+         {:.3} us",
+        clock.mhz, clock.mhz_error, clock.anchors, clock.scatter_us, clock.offset_error_us
     )
 }
 
@@ -138,7 +147,7 @@ fn jobs(report: &Report, findings: &mut Vec<Finding>) {
         (
             "bounded",
             Weight::Error,
-            "lie outside of their round trip; by how much is not certain",
+            "lay outside of their round trip and were moved to the middle of what is possible",
         ),
         (
             "refused",

@@ -4,7 +4,8 @@
 //! [`FEWEST`] kernels have run, if fewer kernels are before it than it has itself.
 //! Where it occurs again, iterations begin. acelyzer tries all lengths and prefixes
 //! at each kernel, which takes cubic time where nothing repeats; this finds the same
-//! sequence in linear time.
+//! sequence in linear time. It may hold the repeated one several times, where much runs
+//! before; [`Period::Smallest`] takes one of these.
 
 use crate::analyze::messages::Messages;
 use crate::analyze::utilization::python::repr;
@@ -14,6 +15,15 @@ use rustc_hash::FxHashMap;
 /// Kernels that must have run before a repetition is looked for.
 pub const FEWEST: usize = 10;
 
+/// Which sequence counts as one iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Period {
+    /// The one that acelyzer finds.
+    Acelyzer,
+    /// If that is a shorter one several times: the shorter one.
+    Smallest,
+}
+
 /// One run of the sequence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Iteration {
@@ -21,6 +31,8 @@ pub struct Iteration {
     pub start_us: f64,
     /// End of its last kernel.
     pub end_us: f64,
+    /// Sum of its kernels' lengths, microseconds.
+    pub kernel_us: f64,
     /// Whether the next iteration follows with no other kernel between.
     pub is_followed: bool,
 }
@@ -72,7 +84,12 @@ struct Kernel {
 /// Finds the iterations of each row group with kernels, in the order in which row
 /// groups appear. Takes calibrated events in any order; of equal begins the order
 /// of events counts.
-pub fn run(timeline: &Timeline, kinds: &Kinds, messages: &mut Messages) -> Vec<Iterations> {
+pub fn run(
+    timeline: &Timeline,
+    kinds: &Kinds,
+    period: Period,
+    messages: &mut Messages,
+) -> Vec<Iterations> {
     let (mut places, mut groups) = (FxHashMap::default(), Vec::new());
     let mut kernels: Vec<Kernel> = Vec::new();
     for event in &timeline.events {
@@ -93,7 +110,7 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, messages: &mut Messages) -> Vec<I
     kernels.sort_by(|a, b| a.place.cmp(&b.place).then(a.start.total_cmp(&b.start)));
     let found = kernels.chunk_by(|a, b| a.place == b.place).zip(groups);
     let found: Vec<_> = found
-        .map(|(kernels, (pid, rank))| iterations(kernels, pid, rank))
+        .map(|(kernels, (pid, rank))| iterations(kernels, pid, rank, period))
         .collect();
     for one in &found {
         let pid = match one.pid {
@@ -110,7 +127,7 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, messages: &mut Messages) -> Vec<I
 }
 
 /// Iterations of one row group's kernels, which are by time.
-fn iterations(kernels: &[Kernel], pid: Id, rank: u32) -> Iterations {
+fn iterations(kernels: &[Kernel], pid: Id, rank: u32, period: Period) -> Iterations {
     let word: Vec<Sym> = kernels.iter().map(|kernel| kernel.name).collect();
     let mut found = Iterations {
         pid,
@@ -129,11 +146,14 @@ fn iterations(kernels: &[Kernel], pid: Id, rank: u32) -> Iterations {
     let Some(sequence) = word.get(square.start..square.start + square.half) else {
         return found;
     };
+    let sequence = match period {
+        Period::Acelyzer => sequence,
+        Period::Smallest => sequence.get(..root(sequence)).unwrap_or(sequence),
+    };
     found.kernels_before = square.start;
     found.sequence = sequence.to_vec();
-    let mut begins = vec![square.start, square.start + square.half];
-    begins.extend(occurrences(&word, sequence, square.start + 2 * square.half));
-    found.list = spans(kernels, &begins, square.half);
+    let begins = occurrences(&word, sequence, square.start);
+    found.list = spans(kernels, &begins, sequence.len());
     found.count = found.intervals().count();
     let sum: f64 = found.intervals().sum();
     found.mean_us = sum / found.count.max(1) as f64;
@@ -148,6 +168,7 @@ fn spans(kernels: &[Kernel], begins: &[usize], len: usize) -> Vec<Iteration> {
         Some(Iteration {
             start_us: kernels.first()?.start,
             end_us: ends.fold(f64::NEG_INFINITY, f64::max),
+            kernel_us: kernels.iter().map(|kernel| kernel.end - kernel.start).sum(),
             is_followed: next == Some(&(begin + len)),
         })
     });
@@ -156,13 +177,7 @@ fn spans(kernels: &[Kernel], begins: &[usize], len: usize) -> Vec<Iteration> {
 
 /// Where `sequence` occurs in `word` from an index on, no two overlapping.
 fn occurrences(word: &[Sym], sequence: &[Sym], from: usize) -> Vec<usize> {
-    // How much of the sequence is matched again where it no longer fits.
-    let mut borders = vec![0usize; sequence.len()];
-    let mut len = 0;
-    for index in 1..sequence.len() {
-        len = matched(sequence, &borders, len, sequence[index]);
-        borders[index] = len;
-    }
+    let borders = borders(sequence);
     let (mut found, mut len) = (Vec::new(), 0);
     for (index, name) in word.iter().enumerate().skip(from) {
         len = matched(sequence, &borders, len, *name);
@@ -172,6 +187,28 @@ fn occurrences(word: &[Sym], sequence: &[Sym], from: usize) -> Vec<usize> {
         }
     }
     found
+}
+
+/// For each index, how much of the sequence's begin ends there: what is matched again
+/// where it no longer fits.
+fn borders(sequence: &[Sym]) -> Vec<usize> {
+    let mut borders = vec![0usize; sequence.len()];
+    let mut len = 0;
+    for index in 1..sequence.len() {
+        len = matched(sequence, &borders, len, sequence[index]);
+        borders[index] = len;
+    }
+    borders
+}
+
+/// Length of the shortest sequence that this one is several times, else its own.
+fn root(sequence: &[Sym]) -> usize {
+    let border = borders(sequence).last().copied().unwrap_or(0);
+    let period = sequence.len() - border;
+    match period > 0 && sequence.len().is_multiple_of(period) {
+        true => period,
+        false => sequence.len(),
+    }
 }
 
 /// How many names of the sequence are matched after one more, of which `len` were.
@@ -374,7 +411,7 @@ mod tests {
         }
         let kinds = Kinds::new(&timeline);
         let mut messages = Messages::new(Level::Info);
-        let mut found = run(&timeline, &kinds, &mut messages);
+        let mut found = run(&timeline, &kinds, Period::Acelyzer, &mut messages);
         assert_eq!(found.len(), 1);
         let text = messages.iter().next().unwrap().text.clone();
         (found.remove(0), text)
@@ -449,6 +486,35 @@ mod tests {
         assert!(found.list.is_empty() && found.mean_us == 0.0);
         let timeline = testing::timeline(Dialect::Torch);
         let mut messages = Messages::new(Level::Info);
-        assert!(run(&timeline, &Kinds::new(&timeline), &mut messages).is_empty());
+        let kinds = Kinds::new(&timeline);
+        assert!(run(&timeline, &kinds, Period::Acelyzer, &mut messages).is_empty());
+    }
+
+    /// A decode of 12 kernels, 40 times at 430 us, behind a prefill of any length.
+    #[test]
+    fn the_smallest_period_is_found_whatever_runs_before() {
+        for prefill in 0..=40 {
+            let mut timeline = testing::timeline(Dialect::Flex);
+            for index in 0..prefill {
+                let name = format!("p{} Cmpt Exec", char::from(b'A' + index as u8));
+                testing::slice(&mut timeline, &name, 0, index as f64 * 50.0, 40.0);
+            }
+            for index in 0..40 * 12 {
+                let name = format!("d{} Cmpt Exec", char::from(b'a' + (index % 12) as u8));
+                let ts = 3000.0 + 430.0 * (index / 12) as f64 + 30.0 * (index % 12) as f64;
+                testing::slice(&mut timeline, &name, 0, ts, 25.0);
+            }
+            let kinds = Kinds::new(&timeline);
+            let mut messages = Messages::new(Level::Info);
+            let found = run(&timeline, &kinds, Period::Smallest, &mut messages);
+            let one = &found[0];
+            assert_eq!((one.sequence.len(), one.count), (12, 39), "{prefill}");
+            assert_eq!(
+                (one.kernels_before, one.mean_us),
+                (prefill, 430.0),
+                "{prefill}"
+            );
+            assert_eq!(one.list[7].kernel_us, 300.0);
+        }
     }
 }

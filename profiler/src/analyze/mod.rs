@@ -13,6 +13,7 @@ pub mod comm_summary;
 pub mod config;
 pub mod device_stalls;
 pub mod energy;
+pub mod energy_fit;
 pub mod exchanges;
 mod findings;
 pub mod flows;

@@ -6,11 +6,13 @@
 //! [`PowerScale`].
 
 use crate::analyze::config::{PowerScale, PowerSource};
+use crate::analyze::energy;
+use crate::analyze::energy_fit::Wraps;
 use crate::analyze::messages::Messages;
 use crate::analyze::utilization::python::{json, round};
 use crate::timeline::number::SAME_US;
 use crate::timeline::{Event, Id, Kind, Kinds, Ph, Sym, Timeline};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Watts of one unit of charge per microsecond, by acelyzer 1.0.2 to 1.3.0: 12 V, and
 /// 512 units per ampere.
@@ -23,8 +25,11 @@ const KNOWN: [(f64, &str); 2] = [
     (0.00537, "acelyzer 1.0.0"),
 ];
 
+/// Units of charge after which the counter wraps: 32 bits.
+const CHARGE_PERIOD: f64 = 4_294_967_296.0;
+
 /// More than a card of 75 W takes. acelyzer's limit.
-const MOST_WATTS: f64 = 100.0;
+pub(crate) const MOST_WATTS: f64 = 100.0;
 
 /// Less than any card in use takes.
 const LEAST_WATTS: f64 = 1.0;
@@ -42,6 +47,8 @@ pub struct Options {
     /// Leaves out readings that follow a computation with a computation or an input
     /// transfer, or an output transfer with an input transfer (`-k`).
     pub skip: bool,
+    /// Count at most one wrap of the charge counter between readings, as acelyzer does.
+    pub is_literal: bool,
 }
 
 /// Mean power between two readings of a device.
@@ -59,6 +66,18 @@ pub struct Period {
     pub watts: f64,
     /// Whether it is more than 100 W: wrong scale, or a counter that jumped.
     pub is_bad: bool,
+    /// The power that one more wrap of the charge counter would add, watts.
+    pub wrap_watts: f64,
+    /// The counter may have wrapped more often than is counted, and nothing tells how
+    /// often: the power is at least `watts`.
+    pub are_wraps_unknown: bool,
+}
+
+impl Period {
+    /// Whether its power is known.
+    pub fn is_measured(&self) -> bool {
+        !self.is_bad && !self.are_wraps_unknown
+    }
 }
 
 /// What was found.
@@ -72,6 +91,8 @@ pub struct Outcome {
     pub bad: usize,
     /// The factor that was used, see [`PowerScale`].
     pub factor: f64,
+    /// Wraps of the charge counter over long periods.
+    pub(crate) wraps: Wraps,
 }
 
 /// One reading of the charge counter.
@@ -136,28 +157,45 @@ pub fn run(
     if options.source == PowerSource::Ts4 {
         outcome.readings += groups.len();
     }
-    for pair in &pairs {
-        let Some(group) = groups.get(pair.from.place as usize) else {
-            continue;
-        };
+    outcome.periods = periods(&pairs, &groups, factor);
+    if !options.is_literal {
+        outcome.wraps = energy::count_wraps(timeline, kinds, &mut outcome.periods);
+    }
+    for (period, pair) in outcome.periods.iter().zip(&pairs) {
+        match options.source {
+            PowerSource::Ts4 => add_watts(timeline, period),
+            PowerSource::Ts3 => add_charge(timeline, period, pair),
+        }
+        outcome.bad += usize::from(period.is_bad);
+    }
+    report(&outcome, options, messages);
+    outcome
+}
+
+fn periods(pairs: &[Pair], groups: &[Group], factor: f64) -> Vec<Period> {
+    // Counters that go beyond 32 bits do not wrap there.
+    let wide = pairs
+        .iter()
+        .filter(|pair| pair.to.charge > i64::from(u32::MAX));
+    let wide: FxHashSet<u32> = wide.map(|pair| pair.from.place).collect();
+    let periods = pairs.iter().filter_map(|pair| {
+        let group = groups.get(pair.from.place as usize)?;
         let watts = pair.watts() * factor;
-        let period = Period {
+        Some(Period {
             pid: group.pid,
             rank: group.rank,
             start_us: pair.from.ts,
             end_us: pair.to.ts,
             watts,
             is_bad: watts > MOST_WATTS,
-        };
-        match options.source {
-            PowerSource::Ts4 => add_watts(timeline, &period),
-            PowerSource::Ts3 => add_charge(timeline, &period, pair),
-        }
-        outcome.bad += usize::from(period.is_bad);
-        outcome.periods.push(period);
-    }
-    report(&outcome, options, messages);
-    outcome
+            wrap_watts: match wide.contains(&pair.from.place) {
+                true => f64::INFINITY,
+                false => CHARGE_PERIOD * WATTS_PER_UNIT / pair.us * factor,
+            },
+            are_wraps_unknown: false,
+        })
+    });
+    periods.collect()
 }
 
 fn report(outcome: &Outcome, options: &Options, messages: &mut Messages) {
@@ -177,6 +215,28 @@ fn report(outcome: &Outcome, options: &Options, messages: &mut Messages) {
                 format_args!("POWER: BAD event a,b: {watts} W from {start} to {end} us"),
             );
         }
+    }
+    let (wraps, all) = (outcome.wraps, outcome.periods.len());
+    if wraps.counted > 0 {
+        messages.info(
+            "PEC",
+            format_args!(
+                "PEC: the charge counter wrapped more than it shows in {} of {all} periods: \
+                 wraps counted by the power of the others",
+                wraps.counted
+            ),
+        );
+    }
+    if wraps.unknown > 0 {
+        messages.warn(
+            "PEC",
+            format_args!(
+                "PEC: in {} of {all} periods the charge counter may have wrapped and nothing \
+                 tells how often: their power is at least what is shown, and no energy is \
+                 computed from them",
+                wraps.unknown
+            ),
+        );
     }
     let (out, of) = (outcome.periods.len(), outcome.readings);
     messages.info("PEC", format_args!("PEC event stats o/i: {out} / {of}"));

@@ -47,6 +47,7 @@ fn options(source: PowerSource, skip: bool) -> Options {
         source,
         scale,
         skip,
+        is_literal: false,
     }
 }
 
@@ -264,7 +265,12 @@ fn energy_goes_to_the_kernels_that_ran() {
     let mut timeline = timeline_of(&readings);
     let (outcome, _) = powered(&mut timeline, &options(PowerSource::Ts4, false));
     let kinds = Kinds::new(&timeline);
-    let rows = energy::kernels(&timeline, &kinds, &outcome.periods);
+    let rows = energy::kernels(
+        &timeline,
+        &kinds,
+        &outcome.periods,
+        &mut Messages::new(Level::Info),
+    );
     assert_eq!(rows.len(), 2);
     let a = rows
         .iter()
@@ -289,7 +295,12 @@ fn kernels_at_the_same_time_share_energy() {
     testing::slice(&mut timeline, "y Cmpt Exec", 0, 1090.0, 50.0);
     testing::slice(&mut timeline, "z Cmpt Exec", 1, 1090.0, 50.0);
     let kinds = Kinds::new(&timeline);
-    let rows = energy::kernels(&timeline, &kinds, &outcome.periods);
+    let rows = energy::kernels(
+        &timeline,
+        &kinds,
+        &outcome.periods,
+        &mut Messages::new(Level::Info),
+    );
     let joules = |name: &str| {
         rows.iter()
             .find(|row| row.name.starts_with(name))

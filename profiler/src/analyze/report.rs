@@ -45,8 +45,17 @@ pub struct Clock {
     pub anchors: usize,
     /// Typical lateness of the host's notes, microseconds.
     pub scatter_us: f64,
+    /// Times by it are within this of the true ones, if no note of the host is early,
+    /// microseconds.
+    pub offset_error_us: f64,
     /// How often it was set or restarted.
     pub steps: usize,
+    /// How often its frequency changed.
+    pub bends: usize,
+    /// Its least frequency.
+    pub least_mhz: f64,
+    /// Its most.
+    pub most_mhz: f64,
     /// Gaps in which the number of wraps is a guess.
     pub guessed: usize,
 }
@@ -58,7 +67,7 @@ pub struct JobShift {
     pub path: String,
     /// Rank.
     pub rank: u32,
-    /// `moved`, `bounded` (left; to be moved by something in between) or `refused`.
+    /// `moved`, `bounded` (moved to the middle of the bounds) or `refused`.
     pub state: &'static str,
     /// By how much it was moved, microseconds.
     pub by_us: Option<f64>,
@@ -334,7 +343,11 @@ fn clocks(outcome: &Outcome) -> Vec<Clock> {
             mhz_error: clock.mhz_error,
             anchors: clock.anchors,
             scatter_us: clock.scatter_us,
+            offset_error_us: clock.offset_error_us,
             steps: clock.steps,
+            bends: clock.bends,
+            least_mhz: clock.range_mhz.0,
+            most_mhz: clock.range_mhz.1,
             guessed: clock.guessed,
         })
         .collect()
@@ -361,8 +374,14 @@ fn jobs(timeline: &Timeline, outcome: &Outcome) -> Vec<JobShift> {
                 shift.by_us = Some(by_us);
                 shift.error_us = Some(error_us);
             }
-            Place::Bounded { least_us, most_us } => {
+            Place::Bounded {
+                by_us,
+                least_us,
+                most_us,
+            } => {
                 shift.state = "bounded";
+                shift.by_us = Some(by_us);
+                shift.error_us = Some((most_us - least_us) / 2.0);
                 shift.least_us = Some(least_us);
                 shift.most_us = Some(most_us);
                 shift.reason = Some("no job of the same counter epoch is in place to tell by");

@@ -70,6 +70,8 @@ pub(crate) fn add(timeline: &mut Timeline, slice: &Slice<'_>) -> usize {
             epoch: 0,
             adjusted: (0.0, 0.0),
             moved: 0.0,
+            placed: 0.0,
+            piece: 0,
             is_listed: false,
             is_counted: true,
             power_is_text: true,

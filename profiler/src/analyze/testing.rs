@@ -44,6 +44,8 @@ pub(crate) fn count(timeline: &mut Timeline, index: usize, stamps: [i64; 5], pow
         epoch: 0,
         adjusted: (0.0, 0.0),
         moved: 0.0,
+        placed: 0.0,
+        piece: 0,
         is_listed: false,
         is_counted: true,
         power_is_text: true,

@@ -6,10 +6,18 @@
 //! compiler's tables (a job that ran a table named `PREFILL` or `DECODING`), or else by
 //! the kernels: what repeats is decoding, what was before it is prefill.
 
-use crate::analyze::iterations::Iterations;
+use crate::analyze::iterations::{Iteration, Iterations};
 use crate::analyze::statistics::Spread;
 use crate::timeline::{Id, Kinds, Timeline};
 use rustc_hash::FxHashMap;
+
+/// A first iteration that takes so many times the kernel time of the longest of the next
+/// is a prefill.
+const LONGER: f64 = 1.5;
+/// Iterations that the first one is compared with.
+const NEXT: usize = 16;
+/// With fewer iterations behind it, nothing is said of the first.
+const FEWEST_DECODES: usize = 3;
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,6 +65,9 @@ pub struct TokenTimes {
 /// The steps that iterations tell: each of them is a decode; kernels before the first
 /// are one prefill.
 ///
+/// Where nothing runs before the first one and that takes far more kernel time than those
+/// behind it, it is a prefill by kernels of the same names.
+///
 /// That is a reading of the trace, not knowledge: of a model that repeats anything
 /// else, it tells the times of that.
 pub fn steps_of_iterations(all: &[Iterations], timeline: &Timeline, kinds: &Kinds) -> Vec<Step> {
@@ -82,13 +93,27 @@ pub fn steps_of_iterations(all: &[Iterations], timeline: &Timeline, kinds: &Kind
             add(StepKind::Prefill, one.first_kernel_us, end_us, true);
             is_apart = false;
         }
-        for iteration in &one.list {
+        let has_prefill = one.kernels_before == 0 && is_first_longer(&one.list);
+        for (index, iteration) in one.list.iter().enumerate() {
             let (start, end) = (iteration.start_us, iteration.end_us);
-            add(StepKind::Decode, start, end, is_apart);
+            let kind = match index == 0 && has_prefill {
+                true => StepKind::Prefill,
+                false => StepKind::Decode,
+            };
+            add(kind, start, end, is_apart);
             is_apart = !iteration.is_followed;
         }
     }
     steps
+}
+
+/// Whether the first iteration takes much more kernel time than each of the next ones.
+fn is_first_longer(list: &[Iteration]) -> bool {
+    let [first, rest @ ..] = list else {
+        return false;
+    };
+    let next = rest.iter().take(NEXT).map(|iteration| iteration.kernel_us);
+    rest.len() >= FEWEST_DECODES && first.kernel_us > LONGER * next.fold(0.0, f64::max)
 }
 
 /// The last end of each row group's kernels that begin before its first iteration.
@@ -179,8 +204,9 @@ pub fn run(steps: &[Step]) -> Vec<TokenTimes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analyze::iterations::{self, Period};
     use crate::analyze::messages::{Level, Messages};
-    use crate::analyze::{iterations, testing};
+    use crate::analyze::testing;
     use crate::timeline::Dialect;
 
     /// Kernels of a rank: of each letter one, each 2 us long and 3 us after the one
@@ -201,7 +227,7 @@ mod tests {
     fn of_iterations(timeline: &Timeline) -> Vec<TokenTimes> {
         let kinds = Kinds::new(timeline);
         let mut messages = Messages::new(Level::Info);
-        let found = iterations::run(timeline, &kinds, &mut messages);
+        let found = iterations::run(timeline, &kinds, Period::Smallest, &mut messages);
         run(&steps_of_iterations(&found, timeline, &kinds))
     }
 
@@ -220,6 +246,30 @@ mod tests {
         assert_eq!((between.calls, between.max), (4, 28.0));
         assert_eq!((between.min, between.median), (18.0, 18.0));
         assert_eq!(times[0].tokens, 6);
+    }
+
+    /// Prefill and decode run the same six kernels; the prefill's take ten times as long.
+    #[test]
+    fn a_prefill_by_the_same_kernels_gives_the_first_token() {
+        let mut timeline = testing::timeline(Dialect::Flex);
+        let mut ts = 100.0;
+        for step in 0..9 {
+            let us = if step == 0 {
+                20.0
+            } else {
+                2.0 + 0.1 * f64::from(step)
+            };
+            for letter in "abcdef".chars() {
+                let name = format!("{letter} Cmpt Exec");
+                testing::slice(&mut timeline, &name, 0, ts, us);
+                ts += us + 1.0;
+            }
+        }
+        let times = of_iterations(&timeline);
+        let first = times[0].first_token_us.unwrap();
+        assert_eq!((first.calls, first.mean), (1, 125.0));
+        assert_eq!(times[0].between_tokens_us.unwrap().calls, 8);
+        assert_eq!(times[0].tokens, 9);
     }
 
     #[test]

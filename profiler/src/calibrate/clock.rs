@@ -8,7 +8,10 @@
 //! microseconds off. The line through them is fitted to all of them, robustly:
 //! Theil's slope first (medians, which a third of wild anchors cannot move), then
 //! least squares reweighted by Tukey's biweight. Where the host's clock was set or
-//! the device's restarted, the line begins anew: a *step*.
+//! the device's restarted, the line begins anew: a *step*. Where the frequency changed,
+//! two lines meet: a *bend*; a frequency that drifts becomes several bends.
+
+use super::pieces;
 
 /// Times between two anchors at which the counter's wraps are not counted any more:
 /// beyond half a period the number of wraps is a guess.
@@ -29,12 +32,6 @@ const MAD: f64 = 1.482_602_218_505_602;
 const ROUNDS: usize = 12;
 /// Fewer points than these all count in full: which of them is wild cannot be told.
 const FEW: usize = 8;
-/// Most steps of one clock; beyond it there is no clock.
-const MAX_STEPS: usize = 16;
-/// Fewest anchors on either side of a step.
-const MIN_SIDE: usize = 4;
-/// A step is believed if it is so many times what chance makes of the anchors.
-const STEP_SIGMAS: f64 = 8.0;
 
 /// A counter value whose host time was noted.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,9 +57,9 @@ pub struct Counter {
 /// A straight piece of a clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Piece {
-    /// First and last of its anchors' counter values, wraps counted.
+    /// Counter value where it begins, wraps counted: its first anchor, or the bend.
     pub from: i128,
-    /// See `from`.
+    /// Where it ends: its last anchor, or the next bend.
     pub to: i128,
     /// Host time of `from`, microseconds.
     pub host_us: f64,
@@ -74,6 +71,11 @@ pub struct Piece {
     pub anchors: usize,
     /// Typical distance of an anchor from the line, microseconds.
     pub scatter_us: f64,
+    /// How far the earliest anchor that was used is before the line, microseconds. A host
+    /// notes nothing before it is, so the line is late by no more than that.
+    pub late_us: f64,
+    /// It goes on where the piece before ends, at another frequency.
+    pub is_bend: bool,
     /// Middle of the anchors' counter values, where the line is surest.
     middle: f64,
     /// Error of the host time there, microseconds.
@@ -154,7 +156,7 @@ fn count_wraps(anchors: &[Anchor], counter: Counter) -> (Vec<i128>, Vec<usize>) 
 }
 
 /// Middle of numbers; 0 for none. Reorders them.
-pub(super) fn median(values: &mut [f64]) -> f64 {
+pub(crate) fn median(values: &mut [f64]) -> f64 {
     if values.is_empty() {
         return 0.0;
     }
@@ -169,35 +171,49 @@ pub(super) fn median(values: &mut [f64]) -> f64 {
 
 /// A point of a fit: ticks since the first, and host microseconds since the first.
 #[derive(Clone, Copy)]
-struct Point {
-    x: f64,
-    y: f64,
+pub(super) struct Point {
+    pub(super) x: f64,
+    pub(super) y: f64,
 }
 
 /// A line `y = middle_y + slope * (x - middle)`.
 #[derive(Clone, Copy)]
-struct Line {
-    slope: f64,
-    middle: f64,
-    middle_y: f64,
-    scatter: f64,
-    slope_error: f64,
-    middle_error: f64,
-    used: usize,
+pub(super) struct Line {
+    pub(super) slope: f64,
+    pub(super) middle: f64,
+    pub(super) middle_y: f64,
+    pub(super) scatter: f64,
+    pub(super) slope_error: f64,
+    pub(super) middle_error: f64,
+    pub(super) used: usize,
 }
 
 impl Line {
-    fn at(&self, x: f64) -> f64 {
+    pub(super) fn at(&self, x: f64) -> f64 {
         self.middle_y + self.slope * (x - self.middle)
     }
 
-    fn error_at(&self, x: f64) -> f64 {
+    pub(super) fn error_at(&self, x: f64) -> f64 {
         self.middle_error + self.slope_error * (x - self.middle).abs()
+    }
+
+    /// Where it meets another line.
+    pub(super) fn meets(&self, other: &Self) -> f64 {
+        let slope = self.slope - other.slope;
+        (other.middle_y - other.slope * other.middle - self.middle_y + self.slope * self.middle)
+            / slope
+    }
+
+    /// How far the earliest of the points is before the line, wild ones apart.
+    fn lateness(&self, points: &[Point]) -> f64 {
+        let limit = TUKEY * self.scatter;
+        let early = points.iter().map(|p| self.at(p.x) - p.y);
+        early.filter(|early| *early <= limit).fold(0.0, f64::max)
     }
 }
 
 /// The line through points, in the order of x; `None` if they have no extent.
-fn fit(points: &[Point]) -> Option<Line> {
+pub(super) fn fit(points: &[Point]) -> Option<Line> {
     let n = points.len();
     let half = n / 2;
     let pairs = points.iter().zip(points.get(half.max(1)..)?);
@@ -330,23 +346,24 @@ impl Clock {
                 y: anchor.host_us - first.host_us,
             })
             .collect();
-        let mut pieces = Vec::new();
-        split(&points, &mut pieces, MAX_STEPS);
-        if pieces.is_empty() {
+        let parts = pieces::split(&points);
+        if parts.is_empty() {
             return Err(ClockError::TooFew);
         }
         let whole = |x: f64| from + x as i128;
-        let pieces = pieces.into_iter().map(|(line, range)| {
-            let (a, b) = (points[range.start].x, points[range.end - 1].x);
+        let pieces = parts.into_iter().map(|part| {
+            let (line, (a, b)) = (part.line, part.extent);
             let mhz = 1.0 / line.slope;
             Piece {
                 from: whole(a),
                 to: whole(b),
-                host_us: first.host_us + line.at(a),
+                host_us: first.host_us + line.at(a.trunc()),
                 mhz,
                 mhz_error: mhz * (line.slope_error / line.slope).abs(),
                 anchors: line.used,
                 scatter_us: line.scatter,
+                late_us: line.lateness(points.get(part.range).unwrap_or_default()),
+                is_bend: part.is_bend,
                 middle: line.middle - a,
                 middle_error_us: line.middle_error,
                 slope_error: line.slope_error,
@@ -374,6 +391,30 @@ impl Clock {
             .unwrap_or(&self.pieces[0])
     }
 
+    /// The piece of a counter value, wraps counted, of which the host noted the time.
+    /// Behind a restart the counter may have values again that it had before: of these
+    /// the one that is nearer to the note.
+    pub fn piece_near(&self, ticks: i128, noted_us: f64) -> &Piece {
+        let distance = |p: &&Piece| (p.from - ticks).max(ticks - p.to).max(0);
+        let runs = self.pieces.chunk_by(|_, next| next.is_bend);
+        let nearest = runs.filter_map(|run| run.iter().min_by_key(distance));
+        let away = |p: &&Piece| (p.host_time(ticks).us - noted_us).abs();
+        nearest
+            .min_by(|a, b| away(a).total_cmp(&away(b)))
+            .unwrap_or(&self.pieces[0])
+    }
+
+    /// How often the clock was set or restarted.
+    pub fn steps(&self) -> usize {
+        let runs = self.pieces.chunk_by(|_, next| next.is_bend);
+        runs.count().saturating_sub(1)
+    }
+
+    /// How often its frequency changed without a step.
+    pub fn bends(&self) -> usize {
+        self.pieces.iter().filter(|piece| piece.is_bend).count()
+    }
+
     /// The host time of a counter value, wraps counted.
     pub fn host_time(&self, ticks: i128) -> HostTime {
         self.piece(ticks).host_time(ticks)
@@ -390,59 +431,4 @@ impl Piece {
             error_us: self.middle_error_us + away * self.slope_error,
         }
     }
-}
-
-type Range = std::ops::Range<usize>;
-
-/// Fits a line to the points, or several where the clock stepped.
-fn split(points: &[Point], pieces: &mut Vec<(Line, Range)>, steps: usize) {
-    divide(points, 0..points.len(), pieces, steps);
-}
-
-fn divide(points: &[Point], range: Range, pieces: &mut Vec<(Line, Range)>, steps: usize) {
-    let Some(line) = points.get(range.clone()).and_then(fit) else {
-        return;
-    };
-    if steps > 0
-        && let Some(at) = step(points, range.clone(), &line)
-    {
-        let known = pieces.len();
-        divide(points, range.start..at, pieces, steps / 2);
-        divide(points, at..range.end, pieces, steps / 2);
-        if pieces.len() > known {
-            return;
-        }
-    }
-    pieces.push((line, range));
-}
-
-/// Where a clock stepped among points, if it did: where two lines are much nearer to
-/// the points than one.
-fn step(points: &[Point], range: Range, one: &Line) -> Option<usize> {
-    let n = range.len();
-    if n < 2 * MIN_SIDE {
-        return None;
-    }
-    let points_of = |range: Range| points.get(range).unwrap_or_default();
-    // The largest jump between neighbours, of which small groups are the medians.
-    let jump = |at: usize| {
-        let rest = |r: Range| {
-            let mut rests: Vec<f64> = points_of(r).iter().map(|p| p.y - one.at(p.x)).collect();
-            median(&mut rests)
-        };
-        let side = MIN_SIDE.min(n / 2);
-        (rest(at..(at + side).min(range.end)) - rest(at.saturating_sub(side).max(range.start)..at))
-            .abs()
-    };
-    let places = range.start + MIN_SIDE..range.end - MIN_SIDE + 1;
-    let at = places.max_by(|&a, &b| jump(a).total_cmp(&jump(b)))?;
-    let (before, after) = (
-        fit(points_of(range.start..at))?,
-        fit(points_of(at..range.end))?,
-    );
-    let x = points.get(at)?.x;
-    let height = (after.at(x) - before.at(x)).abs();
-    let chance = before.scatter.max(after.scatter);
-    let known = before.error_at(x) + after.error_at(x);
-    (height > STEP_SIGMAS * chance && height > 2.0 * known && height > 1.0).then_some(at)
 }

@@ -362,10 +362,18 @@ fn without_a_job_in_place_the_round_trip_bounds_the_shift() {
         uncertainty: 0.02,
     };
     let alone = &jobs[wrong..=wrong];
-    let [Place::Bounded { least_us, most_us }] = place(alone, counter, 20.0)[..] else {
+    let [
+        Place::Bounded {
+            by_us,
+            least_us,
+            most_us,
+        },
+    ] = place(alone, counter, 20.0)[..]
+    else {
         panic!("{:?}", place(alone, counter, 20.0));
     };
     assert!(least_us <= -50e3 && -50e3 <= most_us && most_us - least_us < 2e3);
+    assert!((by_us + 50e3).abs() <= (most_us - least_us) / 2.0);
     let mut wider = jobs[wrong].clone();
     wider.round_trip_us = wider.round_trip_us.map(|(begin, _)| (begin, begin + 1e3));
     assert_eq!(
@@ -472,6 +480,71 @@ fn chains_and_rings_of_one_direction_are_evened_out() {
                     (shift.unwrap().us - truth).abs() < 0.01,
                     "{shift:?} {truth}"
                 );
+            }
+        }
+    }
+}
+
+/// All jobs lie outside of their round trips, each by another shift; the round trips leave
+/// different room, and the clock that the jobs share makes the smallest count for all.
+#[test]
+fn round_trips_of_all_jobs_bound_the_clock_they_share() {
+    for seed in 0..100 {
+        let mut random = Random::new(seed);
+        let mhz = random.mhz();
+        let mut truth = Vec::new();
+        let mut jobs = Vec::new();
+        for index in 0..4 {
+            let begin = 1e6 * f64::from(index) + 1e5 * random.unit();
+            let (before, after) = match index {
+                2 => (40.0, 2000.0),
+                3 => (2000.0, 30.0),
+                _ => (1000.0 * random.unit() + 50.0, 1000.0 * random.unit() + 50.0),
+            };
+            let by = 49e3 + 10e3 * random.unit();
+            let events = (0..200).map(|i| {
+                let time = begin + 400.0 * f64::from(i);
+                Anchor {
+                    host_us: time - by + 0.5 * random.sign(),
+                    ticks: wrapped(3e9 + time * mhz),
+                }
+            });
+            let events: Vec<Anchor> = events.collect();
+            jobs.push(Job {
+                round_trip_us: Some((begin - before, begin + 400.0 * 199.0 + after)),
+                first_us: begin - by,
+                events,
+            });
+            truth.push(by);
+        }
+        let counter = Counter {
+            bits: BITS,
+            mhz: mhz * 1.001,
+            uncertainty: 0.05,
+        };
+        for (index, found) in place(&jobs, counter, 10.0).into_iter().enumerate() {
+            let Place::Bounded {
+                by_us,
+                least_us,
+                most_us,
+            } = found
+            else {
+                panic!("{seed} {index} {found:?}")
+            };
+            assert!(
+                least_us - 2.0 <= truth[index] && truth[index] <= most_us + 2.0,
+                "{seed} {index} {found:?} {}",
+                truth[index]
+            );
+            assert!((by_us - (least_us + most_us) / 2.0).abs() < 1e-6);
+            let own = match index {
+                2 | 3 => 2100.0,
+                _ => 2200.0,
+            };
+            assert!(most_us - least_us < own, "{seed} {found:?}");
+            if index >= 2 {
+                // Job 2 says at least, job 3 at most.
+                assert!(most_us - least_us < 400.0, "{seed} {index} {found:?}");
             }
         }
     }

@@ -209,6 +209,12 @@ pub struct Device {
     pub adjusted: (f64, f64),
     /// By how much it was moved with its job, microseconds; 0: not.
     pub moved: f64,
+    /// By how much its end was moved from where the host noted it to where the device's
+    /// clock has it, microseconds; 0: not.
+    pub placed: f64,
+    /// Its place in [`Timeline::pieces_mhz`] plus one, where its rank's frequency changes;
+    /// 0: the frequency is that of its rank.
+    pub piece: u16,
     /// Wraps are counted.
     pub is_counted: bool,
     /// The charge came as a text.
@@ -282,6 +288,9 @@ pub struct Timeline {
     pub mhz: FxHashMap<u32, f64>,
     /// The same for ranks that are not in `mhz`.
     pub default_mhz: f64,
+    /// Ticks of a device's counter per microsecond, of each part of the clocks whose
+    /// frequency changes.
+    pub pieces_mhz: Vec<f64>,
     /// Members of the files' outermost object that are passed on: key and JSON text.
     pub metadata: Vec<(String, String)>,
 }
@@ -309,8 +318,14 @@ impl Timeline {
 
     /// Ticks of the event's device per microsecond.
     pub fn mhz(&self, event: &Event) -> f64 {
-        let known = self.mhz.get(&event.rank).copied();
-        known
+        let piece = self
+            .device(event)
+            .map_or(0, |device| usize::from(device.piece));
+        let own = piece
+            .checked_sub(1)
+            .and_then(|piece| self.pieces_mhz.get(piece));
+        own.copied()
+            .or_else(|| self.mhz.get(&event.rank).copied())
             .or(Some(self.default_mhz))
             .filter(|mhz| *mhz > 0.0)
             .unwrap_or(1000.0)

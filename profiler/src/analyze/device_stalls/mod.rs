@@ -105,7 +105,7 @@ pub struct KernelStalls {
     pub instructions: Vec<InstructionStalls>,
     /// The lines with samples, the most frequent first.
     pub lines: Vec<LineStalls>,
-    /// Samples at offsets that are no instruction of the code.
+    /// Samples at offsets where no instruction of the code begins.
     pub astray: u64,
     /// What its attributes have to do with its stalls.
     pub hints: Vec<String>,
@@ -182,25 +182,20 @@ impl KernelStalls {
     }
 }
 
-/// Samples by instruction: offsets within one are those of its beginning.
+/// Samples by instruction. Offsets within one are no instruction: the device is sampled
+/// where instructions begin, so the code is not what ran there, or the record is wrong.
 fn by_instruction(rows: &[(Option<u64>, Tally)], code: Option<&Code>) -> Vec<InstructionStalls> {
     let decoded = code.map_or(&[][..], |c| c.decoded.instructions.as_slice());
     let index = |offset: u64| {
         let offset = u32::try_from(offset).ok()?;
-        let after = decoded.partition_point(|i| i.offset <= offset);
-        let index = after.checked_sub(1)?;
-        let found = decoded.get(index)?;
-        (offset - found.offset < u32::from(found.length)).then_some((index, found.offset))
+        decoded.binary_search_by_key(&offset, |i| i.offset).ok()
     };
     // Samples without an offset come last.
     let mut all: BTreeMap<(bool, u64), (Option<usize>, Tally)> = BTreeMap::new();
     for (offset, tally) in rows {
+        let key = (offset.is_none(), offset.unwrap_or(0));
         let found = offset.and_then(index);
-        let at = found.map(|(_, begin)| u64::from(begin)).or(*offset);
-        let key = (at.is_none(), at.unwrap_or(0));
-        let (_, sum) = all
-            .entry(key)
-            .or_insert((found.map(|(i, _)| i), Tally::default()));
+        let (_, sum) = all.entry(key).or_insert((found, Tally::default()));
         sum.add(tally);
     }
     type Row = ((bool, u64), (Option<usize>, Tally));

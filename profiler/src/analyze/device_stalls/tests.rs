@@ -723,6 +723,32 @@ fn every_sample_is_in_each_table_once() {
     }
 }
 
+/// Samples inside of an instruction are not its samples, nor the next one's.
+#[test]
+fn offsets_inside_an_instruction_are_counted_apart() {
+    let (platform, listed) = listed().remove(0);
+    let bytes: Vec<u8> = listed.iter().flat_map(|i| i.bytes.clone()).collect();
+    let (mut input, _) = sampled(platform, &bytes, decode(&bytes, platform));
+    let decoded = &input.code.as_ref().unwrap().decoded.instructions;
+    let long = decoded.iter().position(|i| i.length == 16).unwrap();
+    let begin = u64::from(decoded[long].offset);
+    let counts = [(begin, 3), (begin + 8, 5), (begin + 16, 7)];
+    let rows = counts.map(|(at, n)| (Some(at), tally(StallReason::Sbid, n)));
+    input.rows = rows.to_vec();
+    let stalls = KernelStalls::of(input);
+    let found = stalls.instructions.iter();
+    let found: Vec<_> = found
+        .map(|i| (i.offset, i.index, i.samples.total()))
+        .collect();
+    let expected = [
+        (Some(begin), Some(long), 3),
+        (Some(begin + 8), None, 5),
+        (Some(begin + 16), Some(long + 1), 7),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(stalls.astray, 5);
+}
+
 #[test]
 fn hostile_code_and_counts() {
     let mut seed = 1_u64;

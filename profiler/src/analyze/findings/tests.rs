@@ -30,7 +30,11 @@ fn clock(rank: u32, mhz: f64) -> Clock {
         mhz_error: 0.002,
         anchors: 50,
         scatter_us: 1.5,
+        offset_error_us: 2.5,
         steps: 0,
+        bends: 0,
+        least_mhz: mhz,
+        most_mhz: mhz,
         guessed: 0,
     }
 }
@@ -124,7 +128,8 @@ fn clocks_are_told_together() {
     };
     let one = only(&report);
     assert_eq!(one.text, "The device of rank 0 counts at 557.250 MHz.");
-    let by = "557.250000 MHz, within 0.002000, by 50 events that are 1.500 us late as a rule";
+    let by = "557.250000 MHz, within 0.002000, by 50 events that are 1.500 us late as a rule; \
+              times within 2.500 us";
     assert_eq!(one.evidence, [by]);
     report.clocks.extend((1..40).map(|rank| clock(rank, 556.5)));
     let all = only(&report);
@@ -136,8 +141,15 @@ fn clocks_are_told_together() {
     assert_eq!(all.evidence[RANKS], "and 24 more");
     report.clocks[3].steps = 2;
     report.clocks[3].guessed = 1;
+    report.clocks[5].bends = 1;
+    report.clocks[5].least_mhz = 445.2;
     let told = told(&report);
-    assert_eq!(told.len(), 3);
+    assert_eq!(told.len(), 4);
+    assert!(
+        told[2]
+            .1
+            .contains("rank 5 changed its frequency 1 times, between 445.200000")
+    );
     assert!(told[0].1.contains("rank 3 was set or restarted 2 times"));
     assert!(told[1].1.contains("Rank 3 was quiet 1 times"));
 }

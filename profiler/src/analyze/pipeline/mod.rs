@@ -9,7 +9,7 @@ use super::calibration::{self, Calibration};
 use super::config::{Config, Counters, Format, OverlapMode, RankAlignment};
 use super::energy::{self, KernelPower, PowerStatistics};
 use super::frequency;
-use super::iterations::{self, Iterations};
+use super::iterations::{self, Iterations, Period};
 use super::messages::{Level, Messages};
 use super::stages::Stage;
 use super::statistics::{self, Statistics};
@@ -113,6 +113,7 @@ pub fn run(
         messages,
         outcome: Outcome::default(),
         kinds: Kinds::default(),
+        steps: Vec::new(),
     };
     let steps: [(&str, Step<'_>); 10] = [
         ("selecting events", Run::select),
@@ -158,6 +159,8 @@ struct Run<'r> {
     messages: &'r mut Messages,
     outcome: Outcome,
     kinds: Kinds,
+    /// Steps of the model by the compiler's tables.
+    steps: Vec<token_times::Step>,
 }
 
 impl Run<'_> {
@@ -290,6 +293,7 @@ impl Run<'_> {
                 source,
                 scale: self.config.power_scale,
                 skip: self.config.power_skip_events,
+                is_literal: self.config.compat_bugs,
             };
             let found = power::run(self.timeline, &self.kinds, &options, self.messages);
             if !self.config.extended {
@@ -314,6 +318,7 @@ impl Run<'_> {
             &self.kinds,
             self.compiler,
             self.config.core_mhz,
+            self.config.extended,
             self.messages,
         );
         if self.has(Stage::CalculateStats) {
@@ -321,6 +326,7 @@ impl Run<'_> {
         }
         let rows: Vec<_> = results.categories.into_iter().flatten().collect();
         self.outcome.utilization = results.sums;
+        self.steps = results.steps;
         if rows.is_empty() {
             return;
         }
@@ -431,10 +437,20 @@ impl Run<'_> {
         let (timeline, kinds) = (&*self.timeline, &self.kinds);
         let (mut iterations, mut tokens) = (Vec::new(), Vec::new());
         if self.has(Stage::CollectIterationStats) {
-            iterations = iterations::run(timeline, kinds, &mut said);
+            let period = match self.config.extended {
+                true => Period::Smallest,
+                false => Period::Acelyzer,
+            };
+            iterations = iterations::run(timeline, kinds, period, &mut said);
             if self.config.extended {
-                let steps = token_times::steps_of_iterations(&iterations, timeline, kinds);
-                tokens = token_times::run(&steps);
+                // What the compiler says counts; kernels that repeat are a guess.
+                tokens = match self.steps.as_slice() {
+                    [] => {
+                        let steps = token_times::steps_of_iterations(&iterations, timeline, kinds);
+                        token_times::run(&steps)
+                    }
+                    steps => token_times::run(steps),
+                };
             }
         }
         let periods = self.outcome.power.as_ref().map(|power| &power.periods);
@@ -448,7 +464,7 @@ impl Run<'_> {
             power: statistics
                 .and_then(|periods| energy::statistics(timeline, kinds, periods, &mut said)),
             kernels: match periods.filter(|_| self.config.extended) {
-                Some(periods) => energy::kernels(timeline, kinds, periods),
+                Some(periods) => energy::kernels(timeline, kinds, periods, &mut said),
                 None => Vec::new(),
             },
             shares: match self.config.extended {

@@ -48,6 +48,16 @@ impl Run<'_> {
                 );
             }
         }
+        if found.strays > 0 {
+            let count = found.strays;
+            messages.warn(
+                "FREQ",
+                format_args!(
+                    "FREQ: the host noted the end of {count} events more than 10 ms from where \
+                     their counters have it: they were left there"
+                ),
+            );
+        }
         for rank in &found.unknown {
             messages.warn(
                 "FREQ",
@@ -129,9 +139,13 @@ fn describe(place: &Place) -> String {
         Place::Moved { by_us, error_us } => {
             format!("moved by {by_us:.3} us, which is right within {error_us:.3} us")
         }
-        Place::Bounded { least_us, most_us } => format!(
-            "to be moved by something between {least_us:.3} and {most_us:.3} us; no other job \
-             of the same counter epoch is in place to tell by, so it was left"
+        Place::Bounded {
+            by_us,
+            least_us,
+            most_us,
+        } => format!(
+            "moved by {by_us:.3} us; right is something between {least_us:.3} and \
+             {most_us:.3} us: no other job of the same counter epoch is in place to tell by"
         ),
         Place::Refused(Refusal::Wider) => {
             "they take longer than it. Will not attempt to adjust timestamps.".to_owned()

@@ -1,5 +1,6 @@
 //! Utilization of the kernels of a trace: read from its events, written back to them.
 
+use super::parts::{Parts, Steps};
 use super::{CompilerInfo, CounterPoint, Fingerprints, KernelCall, UtilizationResults};
 use crate::analyze::messages::Messages;
 use crate::timeline::{Event, Id, Kinds, NONE, Ph, Sym, Timeline};
@@ -11,18 +12,25 @@ const COUNTER: &str = "PT Active";
 const INDEX: &str = "fn_idx";
 
 /// Tells the utilization and the category of each kernel, and adds the counter
-/// `PT Active`. The events are in the order of their begin.
+/// `PT Active`. The events are in the order of their begin. `divides`: a job that holds
+/// several passes through the model is a job for each of them.
 pub fn run(
     timeline: &mut Timeline,
     kinds: &Kinds,
     info: &CompilerInfo,
     core_mhz: f64,
+    divides: bool,
     messages: &mut Messages,
 ) -> UtilizationResults {
     let kernels = kernels(timeline, kinds);
+    let parts = match divides {
+        true => Parts::new(timeline, kinds, &kernels, info),
+        false => Parts::default(),
+    };
+    let mut steps = Steps::default();
     let mut fingerprints = Fingerprints::new(info, core_mhz);
     for event in kernels.iter().filter_map(|i| timeline.events.get(*i)) {
-        fingerprints.add(&call_of(timeline, event));
+        fingerprints.add(&parts.call_of(timeline, event));
     }
     let mut utilization = fingerprints.matched(messages);
     utilization.count_from(timeline.origin());
@@ -31,14 +39,16 @@ pub fn run(
         let Some(event) = timeline.events.get(index).copied() else {
             continue;
         };
-        let call = call_of(timeline, &event);
+        let call = parts.call_of(timeline, &event);
+        steps.add(&event, utilization.phase(&call));
         let found = utilization.call(&call, messages);
         let counter = utilization.counter(&call, &found);
         points.extend(counter.into_iter().flatten());
         let fraction = (found.utilization > 0.0).then_some(found.utilization);
         annotate(timeline, index, event, found.category, fraction);
     }
-    let results = utilization.finish(messages);
+    let mut results = utilization.finish(messages);
+    results.steps = steps.finish();
     points.extend_from_slice(&results.counters);
     add_counter(timeline, &points);
     results
@@ -53,7 +63,7 @@ fn kernels(timeline: &Timeline, kinds: &Kinds) -> Vec<usize> {
     kernels.map(|(index, _)| index).collect()
 }
 
-fn call_of<'t>(timeline: &'t Timeline, event: &Event) -> KernelCall<'t> {
+pub(super) fn call_of<'t>(timeline: &'t Timeline, event: &Event) -> KernelCall<'t> {
     let name = timeline.name(event.name);
     // Looked for only where it is needed: arguments are text.
     let fn_idx = match name.contains("[N]") {
@@ -72,6 +82,7 @@ fn call_of<'t>(timeline: &'t Timeline, event: &Event) -> KernelCall<'t> {
         job: event.job.into(),
         label: hash.into(),
         correlation: correlation.filter(|number| *number != 0),
+        part: 0,
         name,
         fn_idx,
         start_us: event.ts,
@@ -160,7 +171,7 @@ mod tests {
         let reading = json::read(text.as_bytes(), "x.json", &mut timeline).unwrap();
         normalize::assign_ranks(&mut timeline, reading.job, reading.events, false);
         let kinds = Kinds::new(&timeline);
-        let results = run(&mut timeline, &kinds, &info, 1.0, &mut messages);
+        let results = run(&mut timeline, &kinds, &info, 1.0, true, &mut messages);
         (timeline, results)
     }
 

@@ -9,6 +9,7 @@ mod autopilot;
 pub mod events;
 mod fingerprint;
 pub mod ideal;
+mod parts;
 pub mod python;
 pub mod table;
 #[cfg(test)]
@@ -17,8 +18,9 @@ mod tests;
 pub use fingerprint::Fingerprints;
 
 use super::messages::Messages;
+use super::token_times::Step;
 use autopilot::Spans;
-use ideal::{IdealTable, IdealTables, KERNEL_SUFFIX, OTHER, TOTAL};
+use ideal::{IdealTable, IdealTables, KERNEL_SUFFIX, OTHER, Phase, TOTAL};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -41,6 +43,9 @@ pub struct KernelCall<'a> {
     pub label: u64,
     /// The launch that it is part of, where a trace has it.
     pub correlation: Option<i64>,
+    /// The pass through the model that it is part of, where a job holds several; 0: the
+    /// job is one.
+    pub part: u32,
     /// Its name, with or without [`KERNEL_SUFFIX`].
     pub name: &'a str,
     /// What stands for `[N]` in its name (`args.fn_idx`).
@@ -57,6 +62,7 @@ struct JobKey {
     rank: i64,
     job: u64,
     correlation: Option<i64>,
+    part: u32,
 }
 
 impl KernelCall<'_> {
@@ -65,6 +71,7 @@ impl KernelCall<'_> {
             rank: self.rank,
             job: self.job,
             correlation: self.correlation,
+            part: self.part,
         }
     }
 
@@ -95,6 +102,18 @@ pub struct CompilerInfo {
 }
 
 impl CompilerInfo {
+    /// The least and most rows of all tables; `None`: there are no tables with rows.
+    fn rows(&self) -> Option<(usize, usize)> {
+        let tables = self.logs.iter().flat_map(|log| log.tables());
+        let rows = || {
+            tables
+                .clone()
+                .map(IdealTable::rows)
+                .filter(|rows| *rows > 0)
+        };
+        Some((rows().min()?, rows().max()?))
+    }
+
     /// The tables that are for a rank.
     fn of_rank(&self, rank: i64) -> Option<&IdealTables> {
         match self.logs.as_slice() {
@@ -184,6 +203,9 @@ pub struct UtilizationResults {
     /// Counter values of jobs where the compiler chose for itself. Those of single
     /// calls are given with the calls.
     pub counters: Vec<CounterPoint>,
+    /// Steps of the model, by the phases of the tables that jobs match; by row group and
+    /// time. None where the tables name no phase.
+    pub steps: Vec<Step>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -285,6 +307,14 @@ impl<'t> Utilization<'t> {
             .or_default()
             .add(percent, call.dur_us);
         found
+    }
+
+    /// The job that a call is part of, by a number that no other has, the phase of its
+    /// table, and that table's rows.
+    fn phase(&self, call: &KernelCall<'_>) -> Option<(JobKey, Phase, usize)> {
+        let number = self.tables.get(&call.key())?;
+        let table = self.info.of_rank(call.rank)?.tables().get(*number)?;
+        Some((call.key(), table.phase, table.rows()))
     }
 
     /// The counter's values for one call: its utilization, and nothing at its end.
@@ -393,6 +423,7 @@ impl<'t> Utilization<'t> {
             categories: self.categories(),
             sums: self.sums,
             counters,
+            steps: Vec::new(),
         }
     }
 

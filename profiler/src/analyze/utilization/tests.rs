@@ -120,6 +120,7 @@ fn call(name: &str, start_us: f64, dur_us: f64) -> KernelCall<'_> {
         job: 7,
         label: 7,
         correlation: None,
+        part: 0,
         name,
         fn_idx: None,
         start_us,

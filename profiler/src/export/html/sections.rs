@@ -219,7 +219,9 @@ pub(super) fn clocks(report: &Report) -> Option<String> {
                 "Late \u{b5}s",
                 "how late the host noted events, as a rule",
             ),
+            (true, "Within \u{b5}s", "how far times by it may be off"),
             (true, "Restarts", "how often it was set or restarted"),
+            (true, "Bends", "how often its frequency changed"),
             (
                 true,
                 "Guessed",
@@ -235,7 +237,9 @@ pub(super) fn clocks(report: &Report) -> Option<String> {
             Cell::number(clock.mhz_error, 6),
             clock.anchors.into(),
             Cell::number(clock.scatter_us, 3),
+            Cell::number(clock.offset_error_us, 3),
             clock.steps.into(),
+            clock.bends.into(),
             clock.guessed.into(),
         ]
     });

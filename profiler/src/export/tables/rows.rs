@@ -2,7 +2,7 @@
 //! they need them.
 
 use super::id_text;
-use crate::analyze::energy::KernelPower;
+use crate::analyze::energy::{EnergyMethod, KernelPower};
 use crate::analyze::iterations::Iterations;
 use crate::analyze::statistics::Spread;
 use crate::analyze::token_times::TokenTimes;
@@ -21,12 +21,17 @@ pub fn write_power(
 ) -> io::Result<()> {
     writeln!(
         out,
-        "pid,rank,name,calls,time_us,measured_us,mean_watts,joules"
+        "pid,rank,name,calls,time_us,measured_us,mean_watts,joules,watts_error,method"
     )?;
     for row in kernels {
+        let method = match row.method {
+            EnergyMethod::Fitted { error_watts } => format!("{error_watts:.3},fitted"),
+            EnergyMethod::Shared if row.mean_watts.is_some() => ",shared".to_owned(),
+            EnergyMethod::Shared => ",".to_owned(),
+        };
         writeln!(
             out,
-            "{},{},{},{:.3},{:.3},{},{:.9}",
+            "{},{},{},{:.3},{:.3},{},{:.9},{}",
             place(timeline, &row.pid, row.rank),
             quoted(&row.name),
             row.calls,
@@ -34,6 +39,7 @@ pub fn write_power(
             row.measured_us,
             row.mean_watts.map_or(String::new(), |w| format!("{w:.3}")),
             row.joules,
+            method,
         )?;
     }
     Ok(())
@@ -153,6 +159,7 @@ mod tests {
             measured_us: 0.0,
             joules: 0.0,
             mean_watts: None,
+            method: EnergyMethod::Shared,
         };
         let measured = KernelPower {
             pid: Id::Number(2),
@@ -161,12 +168,13 @@ mod tests {
             measured_us: 1.5,
             joules: 0.000_045,
             mean_watts: Some(30.0),
+            method: EnergyMethod::Fitted { error_watts: 0.25 },
             ..row.clone()
         };
         let table = text(|out, timeline| write_power(out, timeline, &[row, measured]));
-        let expected = "pid,rank,name,calls,time_us,measured_us,mean_watts,joules\n\
-                        2,2,\"a \"\"b\"\", c\",3,1.500,0.000,,0.000000000\n\
-                        2,,d,3,1.500,1.500,30.000,0.000045000\n";
+        let expected = "pid,rank,name,calls,time_us,measured_us,mean_watts,joules,watts_error,method\n\
+                        2,2,\"a \"\"b\"\", c\",3,1.500,0.000,,0.000000000,,\n\
+                        2,,d,3,1.500,1.500,30.000,0.000045000,0.250,fitted\n";
         assert_eq!(table, expected);
     }
 
@@ -175,6 +183,7 @@ mod tests {
         let iteration = |start_us, end_us, is_followed| Iteration {
             start_us,
             end_us,
+            kernel_us: 0.0,
             is_followed,
         };
         let all = [Iterations {

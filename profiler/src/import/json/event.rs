@@ -383,6 +383,8 @@ impl Reader<'_> {
             epoch: 0,
             adjusted: (0.0, 0.0),
             moved: 0.0,
+            placed: 0.0,
+            piece: 0,
             is_counted: false,
             power_is_text: power.is_some_and(|text| text.starts_with('"')),
             is_listed: listed,
