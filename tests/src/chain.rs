@@ -67,6 +67,7 @@ pub fn check_share(
     );
     let wrong = samples.filter(|line| !right(line));
     let share = 1.0 - wrong.total() as f64 / total.max(1) as f64;
+    println!("{what}: {:.2} % of {total} are right", share * 100.0);
     anyhow::ensure!(
         share >= goal,
         "{what}: {:.2} % of {total} are right, must be {:.2} %; not right ({}):\n{}",
@@ -82,7 +83,7 @@ pub fn check_share(
 /// another program: then there is no user stack to be right about. A machine whose
 /// other CPU stands still can be in there for many milliseconds.
 fn is_leaving(line: &Line) -> bool {
-    line.is_cut() && (line.has("do_exit") || line.has("load_elf_binary"))
+    line.has("[exiting]") || line.is_cut() && (line.has("do_exit") || line.has("load_elf_binary"))
 }
 
 /// Checks that the part of the samples that satisfies a condition is at least

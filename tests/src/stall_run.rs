@@ -19,7 +19,7 @@ use crate::level_zero::module::Module;
 use crate::level_zero::program::{Account, build_paths};
 use crate::need::Need;
 use crate::pprof;
-use crate::stall_truth::{Expected, Found, Verdict};
+use crate::stall_truth::{Expected, Found, Verdict, busy_ns, is_device};
 use crate::truth::{Kind, Truth};
 use crate::workload::{Workshop, checked};
 
@@ -377,6 +377,40 @@ impl Outcome {
         let far: Vec<_> = far.collect();
         ensure!(far.is_empty(), "{verdict}\n{far:#?}\n{methods:#?}");
         Ok(verdict)
+    }
+}
+
+impl Outcome {
+    /// [`Self::sound`], nothing unattributed, and each call path's share is right within
+    /// 2 points, or the bounds of the median path are at most 10 points apart.
+    ///
+    /// # Errors
+    /// Says what does not hold.
+    pub fn near(&self) -> anyhow::Result<Verdict> {
+        let verdict = self.sound()?;
+        let bounded = Verdict::new(&self.expected, &self.bounded);
+        let (worst, width) = (verdict.worst(), bounded.median_width());
+        println!("worst path {worst:.2} points, bounds of the median path {width:.2} points");
+        ensure!(verdict.unattributed == 0, "{verdict}");
+        ensure!(
+            worst <= 2.0 || width <= 10.0,
+            "{verdict}\n{:#?}",
+            bounded.paths
+        );
+        Ok(verdict)
+    }
+
+    /// The time on devices of the profile, by the time that kernels were running on the
+    /// device's `gts`.
+    ///
+    /// # Errors
+    /// When it cannot be reported.
+    pub fn time_ratio(&self, gts: u32) -> anyhow::Result<f64> {
+        let file = report(&self.shop, "time.folded", &[])?;
+        let folded = Folded::parse(&std::fs::read_to_string(&file)?)?;
+        let lines = folded.lines.iter().filter(|line| is_device(&line.frames));
+        let us: u64 = lines.map(|line| line.value).sum();
+        Ok(us as f64 * 1000.0 / busy_ns(&self.truth, gts) as f64)
     }
 }
 

@@ -235,7 +235,7 @@ enum Frames {
 }
 
 /// Whether frames are of a device sample: by the leaf, an offset.
-fn is_device(frames: &[String]) -> bool {
+pub fn is_device(frames: &[String]) -> bool {
     let offset = frames.last().map_or("", |leaf| base(leaf));
     frames.iter().any(|f| f == "[unattributed]") || offset_of(offset).is_some()
 }
@@ -361,9 +361,17 @@ pub struct PathShare {
     pub truth: f64,
     /// What the profile says.
     pub found: f64,
+    /// Its bounds; without any in what was read, both are 0.
+    pub bounds: (f64, f64),
 }
 
 impl PathShare {
+    /// How far apart its bounds are, in percentage points.
+    #[must_use]
+    pub fn width(&self) -> f64 {
+        100.0 * (self.bounds.1 - self.bounds.0)
+    }
+
     /// How far the profile is off, in percentage points.
     #[must_use]
     pub fn points(&self) -> f64 {
@@ -422,6 +430,14 @@ impl Verdict {
         self.paths.iter().map(PathShare::points).fold(0.0, f64::max)
     }
 
+    /// How far apart the bounds of the median call path are, percentage points.
+    #[must_use]
+    pub fn median_width(&self) -> f64 {
+        let mut widths: Vec<f64> = self.paths.iter().map(PathShare::width).collect();
+        widths.sort_by(f64::total_cmp);
+        widths.get(widths.len() / 2).copied().unwrap_or(0.0)
+    }
+
     /// Samples that were written and are not in the profile, if positive; samples
     /// that were never written, if negative. `told` are those that the profile says
     /// it lost.
@@ -468,12 +484,15 @@ fn sole(expected: &Expected, found: &Found) -> (u64, u64) {
 }
 
 fn path_shares(expected: &Expected, found: &Found) -> Vec<PathShare> {
-    let mut sums: BTreeMap<(u32, u32), (u64, u64)> = BTreeMap::new();
+    let mut sums: BTreeMap<(u32, u32), (u64, Got)> = BTreeMap::new();
     for (cell, due) in &expected.cells {
         sums.entry((cell.pid, cell.path)).or_default().0 += due.all;
     }
     for (cell, got) in &found.cells {
-        sums.entry((cell.pid, cell.path)).or_default().1 += got.count;
+        let (_, sum) = sums.entry((cell.pid, cell.path)).or_default();
+        sum.count += got.count;
+        sum.certain += got.certain;
+        sum.possible += got.possible;
     }
     let (written, total) = (expected.written().max(1), found.total().max(1));
     sums.into_iter()
@@ -481,9 +500,37 @@ fn path_shares(expected: &Expected, found: &Found) -> Vec<PathShare> {
             pid,
             path,
             truth: share(due, written),
-            found: share(got, total),
+            found: share(got.count, total),
+            bounds: (share(got.certain, total), share(got.possible, total)),
         })
         .collect()
+}
+
+/// For how long kernels were running, nanoseconds: on each GT while any was. Kernels of a
+/// whole device run on all of its GTs.
+#[must_use]
+pub fn busy_ns(truth: &Truth, gts: u32) -> u64 {
+    let mut spans: BTreeMap<(u32, u32), Vec<(u64, u64)>> = BTreeMap::new();
+    for exec in truth.execs.iter().filter(|e| e.kind == Kind::Kernel) {
+        let own = match u32::try_from(exec.sub) {
+            Ok(sub) => sub..sub + 1,
+            Err(_) => 0..gts,
+        };
+        for gt in own {
+            let of_gt = spans.entry((exec.device, gt)).or_default();
+            of_gt.push((exec.start_ns, exec.end_ns));
+        }
+    }
+    let mut busy = 0;
+    for mut of_gt in spans.into_values() {
+        of_gt.sort_unstable();
+        let mut reach = 0;
+        for (from, to) in of_gt {
+            busy += to.saturating_sub(from.max(reach));
+            reach = reach.max(to);
+        }
+    }
+    busy
 }
 
 fn unbound(expected: &Expected, found: &Found) -> Vec<(Cell, u64, Got)> {

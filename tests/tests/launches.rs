@@ -1,8 +1,9 @@
 //! Launches as aiprof counts them, against the virtual driver's truth file.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use anyhow::Context as _;
 use serde_json::Value;
@@ -254,5 +255,93 @@ fn programs_say_what_is_collected() -> anyhow::Result<()> {
     assert_eq!(launches, 7 + 13);
     // The launches, seen at the loader and perhaps in the driver.
     assert!(paused >= 5 + 11 + 17, "{paused}");
+    Ok(())
+}
+
+/// A program that is started when told so, under a pid that is known before.
+struct Later(Child);
+
+impl Later {
+    fn new(machine: &Machine, program: &Path, arguments: &[&str]) -> anyhow::Result<Self> {
+        let mut command = machine.command(Path::new("sh"));
+        command.args(["-c", "read go; exec \"$0\" \"$@\""]);
+        command.arg(program).args(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Ok(Self(command.spawn()?))
+    }
+
+    fn go(&mut self) -> anyhow::Result<()> {
+        self.0.stdin.as_mut().context("stdin")?.write_all(b"go\n")?;
+        Ok(())
+    }
+}
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What others call uses up no limit and no room: of the chosen process, and of its
+/// children from their first call on, nothing is lost.
+#[test]
+fn only_what_is_chosen_is_recorded() -> anyhow::Result<()> {
+    let Some(_turn) = turn("only_what_is_chosen_is_recorded", &NEEDS)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let driver = Driver::build(Exports::All)?;
+    let module = Module::usual().write(&shop.path("module.zebin"))?;
+    let module = format!("module={}", module.display());
+    let program = build_work()?;
+    let noisy = ["threads", &module, "threads=2", "launches=100000000"];
+    let mut noise = Later::new(&Machine::new(&driver), &program, &noisy)?;
+    noise.go()?;
+    for mode in [
+        &["threads", "threads=2", "launches=500"][..],
+        &["fork", "children=5", "launches=20"],
+    ] {
+        let truth = shop.path(&format!("{}.json", mode[0]));
+        let machine = Machine::new(&driver).truth(&truth);
+        let arguments = [&mode[..1], &[module.as_str()], &mode[1..]].concat();
+        let mut chosen = Later::new(&machine, &program, &arguments)?;
+        let output = shop.path("out.folded");
+        let pid = chosen.0.id().to_string();
+        let mut aiprof = Command::new(binary()?)
+            .args(["--events", "launches", "-p", &pid, "-o"])
+            .arg(&output)
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut stderr = BufReader::new(aiprof.stderr.take().context("stderr")?);
+        let mut said = String::new();
+        while !said.contains("recording") {
+            anyhow::ensure!(stderr.read_line(&mut said)? > 0, "{said}");
+        }
+        chosen.go()?;
+        // It ends with the process.
+        stderr.read_to_string(&mut said)?;
+        anyhow::ensure!(aiprof.wait()?.success(), "{said}");
+        let mut accounts = String::new();
+        let stdout = chosen.0.stdout.as_mut().context("stdout")?;
+        stdout.read_to_string(&mut accounts)?;
+        let run = Run {
+            truth: Truth::read(&truth)?,
+            accounts: Account::read(&accounts)?,
+            shop: Workshop::new()?,
+            stderr: said,
+            output: output.clone(),
+        };
+        let all = Folded::parse(&std::fs::read_to_string(&output)?)?;
+        let own = read(&output, &run)?;
+        assert_eq!(all.total(), own.total(), "others are in it: {mode:?}");
+        let found = kernels(&by_work(&own), &run.truth);
+        assert_eq!(found, executed(&run.truth), "{mode:?}: {}", run.stderr);
+        assert!(!run.stderr.contains("dropped"), "{mode:?}: {}", run.stderr);
+    }
+    assert!(
+        noise.0.try_wait()?.is_none(),
+        "the noise was over too early"
+    );
     Ok(())
 }

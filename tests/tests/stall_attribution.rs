@@ -126,6 +126,127 @@ fn timestamps_that_are_read_late() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// 100 ms: by then the clock is known no better than by when launches were handed over
+/// and waited for.
+#[test]
+fn timestamps_that_are_read_very_late() -> anyhow::Result<()> {
+    let Some(_turn) = turn("timestamps_that_are_read_very_late", &NEEDS)? else {
+        return Ok(());
+    };
+    let mode = [
+        "launch",
+        "plan=7030",
+        "events=1",
+        "base=1",
+        "read_us=100000",
+    ];
+    for more in [
+        ["launches=300", "sync=10"],
+        ["launches=300", "sync=100"],
+        ["launches=2000", "sync=0"],
+    ] {
+        let outcome = Recording::of(uneven()).run(&[&mode[..], &more].concat())?;
+        outcome.near()?;
+    }
+    Ok(())
+}
+
+/// Forked when the kernels exist: the children launch their parent's kernels.
+#[test]
+fn forked_processes_launch_too() -> anyhow::Result<()> {
+    let Some(_turn) = turn("forked_processes_launch_too", &NEEDS)? else {
+        return Ok(());
+    };
+    for sync in ["sync=1", "sync=20", "sync=0"] {
+        let mode = [
+            "launch",
+            "plan=7030",
+            "forks=2",
+            "launches=500",
+            "base=1",
+            sync,
+        ];
+        let outcome = Recording::of(module()).run(&mode)?;
+        let verdict = outcome.near()?;
+        assert_eq!(verdict.paths.len(), 6, "{:?}", verdict.paths);
+    }
+    Ok(())
+}
+
+/// Three processes of equal cost at equal addresses that only wait at their end.
+#[test]
+fn processes_that_do_not_wait() -> anyhow::Result<()> {
+    let Some(_turn) = turn("processes_that_do_not_wait", &NEEDS)? else {
+        return Ok(());
+    };
+    let mode = ["launch", "processes=3", "plan=7030", "launches=5000"];
+    let outcome = Recording::of(module()).run(&[&mode[..], &["sync=0", "base=1"]].concat())?;
+    outcome.near()?;
+    Ok(())
+}
+
+/// One path for 12 s, then another one; nobody waits.
+#[test]
+fn a_queue_that_nobody_waits_for_all_day() -> anyhow::Result<()> {
+    let Some(_turn) = turn("a_queue_that_nobody_waits_for_all_day", &NEEDS)? else {
+        return Ok(());
+    };
+    let slow = Module::new(vec![Kernel::new("work", 2_000_000).rate(0x40, "sbid", 20)]);
+    let mode = [
+        "launch",
+        "paths=2",
+        "launches=12000",
+        "block=6000",
+        "sync=0",
+        "base=1",
+    ];
+    Recording::of(slow).run(&mode)?.near()?;
+    Ok(())
+}
+
+/// What the samples stand for adds up to the time that kernels were running.
+#[test]
+fn device_time_is_what_the_device_was_busy() -> anyhow::Result<()> {
+    let Some(_turn) = turn("device_time_is_what_the_device_was_busy", &NEEDS)? else {
+        return Ok(());
+    };
+    let mut bare = Recording::of(module());
+    bare.stream = Stream::Raw("xe2");
+    let mut eight = Recording::of(module()).set("VZE_GTS", "8");
+    eight.gts = 8;
+    let mut far = Vec::new();
+    for (what, recording) in [
+        ("framed", Recording::of(module())),
+        ("bare", bare),
+        ("8 GTs", eight),
+    ] {
+        for more in [
+            &["launches=5000", "sync=0"][..],
+            &["launches=5000", "sync=100"],
+            &["launches=2000", "sync=1", "events=1"],
+            &["launches=3000", "processes=3", "sync=100"],
+        ] {
+            let mode = [&["launch", "plan=7030", "base=1", "warm_us=2000000"], more].concat();
+            let outcome = recording.run(&mode)?;
+            ensure!(
+                outcome.found.total() == outcome.expected.written(),
+                "{what}"
+            );
+            let ratio = outcome.time_ratio(recording.gts)?;
+            println!("{what}, {more:?}: device time by busy time {ratio:.4}");
+            // Without timestamps a launch lasts until the wait for it returned, however late
+            // a busy machine wakes the program: measured up to 1.07.
+            let waits = more.contains(&"sync=100");
+            let most = if waits { 1.15 } else { 1.02 };
+            if !(0.98..most).contains(&ratio) {
+                far.push((what, more, ratio));
+            }
+        }
+    }
+    ensure!(far.is_empty(), "{far:?}");
+    Ok(())
+}
+
 #[test]
 fn two_paths_whose_cost_follows_their_size() -> anyhow::Result<()> {
     let Some(_turn) = turn("two_paths_whose_cost_follows_their_size", &NEEDS)? else {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::Context as _;
 
 use aiprof_tests::aiprof::binary;
+use aiprof_tests::child::Child;
 use aiprof_tests::level_zero::driver::{Driver, Exports, LOADER, Machine};
 use aiprof_tests::level_zero::module::Module;
 use aiprof_tests::level_zero::program::build_work;
@@ -193,6 +194,39 @@ fn the_live_trace_has_every_call() -> anyhow::Result<()> {
         }
         assert_eq!(launched, truth.launches_by_kernel(), "{mode:?}");
     }
+    Ok(())
+}
+
+/// Another program of the same kind runs beside: a trace of a command is of that alone,
+/// and `--all` is of both.
+#[test]
+fn a_trace_of_a_command_is_of_that_command() -> anyhow::Result<()> {
+    let Some(_turn) = turn("a_trace_of_a_command_is_of_that_command", &NEEDS)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let machine = Machine::new(&Driver::build(Exports::All)?);
+    let module = Module::usual().write(&shop.path("module.zebin"))?;
+    let module = format!("module={}", module.display());
+    let mut other = machine.command(&build_work()?);
+    other.args(["rate", "rate=100", "seconds=600"]).arg(&module);
+    let _other = Child::start(&mut other)?;
+    let mode = ["fork", "children=3", "launches=50"];
+    let (own, _) = live(&shop, &[], &mode)?;
+    let (all, _) = live(&shop, &["--all"], &mode)?;
+    let by_process = |lines: &[Value]| -> BTreeMap<u64, usize> {
+        let launches = lines.iter().filter(|line| line["kind"] == "launch");
+        let mut found = BTreeMap::new();
+        for pid in launches.filter_map(|line| line["pid"].as_u64()) {
+            *found.entry(pid).or_default() += 1;
+        }
+        found
+    };
+    let mut own: Vec<_> = by_process(&own).into_values().collect();
+    own.sort_unstable();
+    assert_eq!(own, [50, 51, 52, 100]);
+    let all = by_process(&all);
+    assert_eq!(all.len(), 5, "{all:?}");
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! EU stall records of the virtual driver: the bytes are xe's, the counts are the
 //! schedule's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,7 @@ use aiprof::profile::StallReason;
 use aiprof::wire::{Event, StallWindow};
 use aiprof_tests::level_zero::driver::{Driver, Exports, Machine, NEEDS};
 use aiprof_tests::level_zero::module::{Kernel, Module, REASONS};
-use aiprof_tests::level_zero::program::{Run, build_work, run};
+use aiprof_tests::level_zero::program::{Run, build_paths, build_work, run};
 use aiprof_tests::need::turn;
 use aiprof_tests::truth::Kind;
 use aiprof_tests::workload::{Workshop, checked};
@@ -385,5 +385,33 @@ fn windows_of_a_live_fifo_hold_those_of_the_driver() -> anyhow::Result<()> {
     assert!(all > 100, "{all}");
     // It may also have to wait between looking at the clock and writing.
     assert!(held * 100 >= all * 95, "{held} of {all}, worst {worst} ns");
+    Ok(())
+}
+
+/// Several processes leave while their work is in flight: all their calls are in one
+/// truth file, and every sample is of an execution that is there too.
+#[test]
+fn processes_that_leave_early_leave_a_whole_truth() -> anyhow::Result<()> {
+    let Some(_turn) = turn("processes_that_leave_early_leave_a_whole_truth", &NEEDS)? else {
+        return Ok(());
+    };
+    let module = Module::new(vec![Kernel::new("work", 20_000).rate(0x40, "sbid", 200)]);
+    for how in ["processes=3", "forks=2"] {
+        let shop = Workshop::new()?;
+        let records = shop.path("stalls").display().to_string();
+        let machine = Machine::new(&Driver::build(Exports::All)?).set("VZE_STALLS", &records);
+        let mode = ["launch", how, "leave=1", "sync=0", "launches=3000"];
+        let run = run(&shop, &build_paths()?, &machine, &module, &mode)?;
+        assert_eq!(run.truth.launch_calls().count(), 9000, "{how}");
+        let begun: BTreeSet<(u32, u64)> = run.truth.execs.iter().map(|e| (e.pid, e.seq)).collect();
+        assert!(begun.len() < 9000, "{how}: nothing was in flight");
+        let sampled = run.truth.windows.iter();
+        let sampled = sampled.flat_map(|w| w.execs.iter().map(|e| (w.pid, e.seq)));
+        let unknown: Vec<_> = sampled.filter(|key| !begun.contains(key)).collect();
+        assert!(unknown.is_empty(), "{how}: {unknown:?}");
+        let last = run.truth.windows.iter().map(|w| w.t1).max();
+        let end = run.truth.execs.iter().map(|e| e.end_ns).max();
+        assert!(last.is_some() && end <= last, "{how}: {end:?} {last:?}");
+    }
     Ok(())
 }

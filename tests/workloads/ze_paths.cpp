@@ -24,6 +24,10 @@
  *   base=1               zexKernelGetBaseAddress once for each kernel, before it is
  *                        launched; 2: at the end
  *   processes=N          as many do the same at once
+ *   forks=N              as many processes are forked when the kernels exist, and
+ *                        launch too: the n-th from path n on, this one from path 0
+ *   leave=1              the last launches are not waited for: the process ends
+ *                        before them
  *   warm_us=N            before the first launch of a thread
  *   wait=1               prints `ready` when the kernels exist, goes on after a
  *                        line on stdin
@@ -84,6 +88,8 @@ struct Worker {
 	ze_event_pool_handle_t pool = nullptr;
 	std::vector<ze_event_handle_t> events;
 	std::map<int, std::vector<uint64_t>> seqs;
+	/* What the plan's first path is. */
+	int first_path = 0;
 	/* Launches so far, and of those the ones not waited for. */
 	size_t done = 0, pending = 0;
 
@@ -251,8 +257,9 @@ static NOINLINE void work(Worker &worker, ListSynchronize synchronize)
 	/* A profiler learns how to walk a program's stacks when that starts. */
 	usleep(static_cast<useconds_t>(options.number("warm_us", 300000)));
 	size_t most = worker.events.empty() ? SIZE_MAX : Worker::MAX_EVENTS;
+	bool leaves = options.number("leave", 0) != 0;
 	for (long i = 0; i < launches;) {
-		int path = plan.next();
+		int path = (plan.next() + worker.first_path) % 50;
 		for (long k = 0; k < block && i < launches; k++, i++) {
 			PATHS[path](worker);
 			if ((every > 0 && worker.pending >= every) || worker.pending >= most)
@@ -263,7 +270,23 @@ static NOINLINE void work(Worker &worker, ListSynchronize synchronize)
 			usleep(static_cast<useconds_t>(pause));
 		}
 	}
-	worker.wait_for_all(synchronize);
+	if (!leaves)
+		worker.wait_for_all(synchronize);
+}
+
+static int failed_children = 0;
+
+/* Forks; the number of the child, 0 in this process. */
+static long fork_children(const Options &options)
+{
+	for (long i = 1; i <= options.number("forks", 0); i++) {
+		pid_t pid = fork();
+		if (pid < 0)
+			die("fork", 0);
+		if (pid == 0)
+			return i;
+	}
+	return 0;
 }
 
 static int launch(const Options &options)
@@ -273,10 +296,13 @@ static int launch(const Options &options)
 	auto last_seq = hook_function<LastSeq>("vze_last_seq");
 	ask_base(options, p, 1);
 	ask_ticks(options, p);
+	long child = fork_children(options);
 	std::vector<Worker> workers;
 	long threads = options.number("threads", 1);
-	for (long i = 0; i < threads; i++)
+	for (long i = 0; i < threads; i++) {
 		workers.emplace_back(options, p, last_seq, i);
+		workers.back().first_path = static_cast<int>(child * options.number("paths", 2));
+	}
 	wait_for_go(options);
 	std::vector<std::thread> others;
 	for (size_t i = 1; i < workers.size(); i++)
@@ -289,10 +315,13 @@ static int launch(const Options &options)
 	for (Worker &worker : workers) {
 		for (auto &[path, seqs] : worker.seqs)
 			all[path].insert(all[path].end(), seqs.begin(), seqs.end());
-		worker.release();
+		if (options.number("leave", 0) == 0)
+			worker.release();
 	}
 	account.also("paths", paths_json(all));
-	return 0;
+	for (int status; child == 0 && options.number("forks", 0) > 0 && wait(&status) > 0;)
+		failed_children += status != 0;
+	return failed_children;
 }
 
 static int reload(const Options &options)

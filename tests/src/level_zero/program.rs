@@ -146,6 +146,14 @@ pub fn build_work() -> anyhow::Result<PathBuf> {
     build("ze_work.cpp", "ze_work", &["-lze_loader"])
 }
 
+/// Builds `ze_shapes`, whose calls come from all sorts of places.
+///
+/// # Errors
+/// When the compiler fails.
+pub fn build_shapes() -> anyhow::Result<PathBuf> {
+    build("ze_shapes.cpp", "ze_shapes", &["-lze_loader", "-pthread"])
+}
+
 /// Builds `ze_work` without a loader: it opens the driver itself.
 ///
 /// # Errors

@@ -4,6 +4,8 @@
 
 #include "config.hpp"
 
+#include <algorithm>
+#include <atomic>
 #include <ctime>
 
 namespace vze {
@@ -14,6 +16,16 @@ inline uint64_t now_ns()
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return static_cast<uint64_t>(t.tv_sec) * 1000000000 + static_cast<uint64_t>(t.tv_nsec);
+}
+
+/* When the devices of this process stopped, for it is ending; until then the end of
+ * time. */
+inline std::atomic<uint64_t> devices_end{UINT64_MAX};
+
+/* The time as devices see it: nothing happens on them after their end. */
+inline uint64_t device_now_ns()
+{
+	return std::min(now_ns(), devices_end.load());
 }
 
 /* How far apart the clocks of two neighbouring devices are, ticks. */

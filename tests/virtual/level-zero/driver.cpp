@@ -33,6 +33,7 @@ __attribute__((constructor)) void load()
 
 __attribute__((destructor)) void unload()
 {
+	devices_end = now_ns();
 	stop_engines();
 	stalls_stop();
 	truth_flush();

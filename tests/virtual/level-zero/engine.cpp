@@ -318,7 +318,7 @@ bool Engine::schedule_ready()
 
 void Engine::take_finished(std::vector<Running> &out)
 {
-	uint64_t now = now_ns();
+	uint64_t now = device_now_ns();
 	while (!running_.empty() && running_.top().end <= now) {
 		out.push_back(std::move(const_cast<Running &>(running_.top())));
 		running_.pop();
@@ -392,6 +392,21 @@ void Engine::run()
 			wake_.wait_until(guard, std::chrono::steady_clock::time_point(end));
 		}
 		sleeping_ = false;
+	}
+	cut();
+}
+
+/* The process ends: what is running gets no further. */
+void Engine::cut()
+{
+	uint64_t now = device_now_ns();
+	while (!running_.empty()) {
+		auto running = std::move(const_cast<Running &>(running_.top()));
+		running_.pop();
+		if (running.start >= now)
+			continue;
+		running.end = std::min(running.end, now);
+		tell(running);
 	}
 }
 

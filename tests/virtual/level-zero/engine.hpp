@@ -149,6 +149,7 @@ class Engine {
 	void take_finished(std::vector<Running> &out);
 	void finish(Running &running);
 	void tell(const Running &running);
+	void cut();
 
 	std::mutex lock_;
 	std::condition_variable wake_;

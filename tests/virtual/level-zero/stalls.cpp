@@ -226,7 +226,7 @@ void run()
 		auto end = std::chrono::nanoseconds(state().from + config.stall_window_ns);
 		state().changed.wait_until(guard, std::chrono::steady_clock::time_point(end),
 					   [] { return state().stopping; });
-		uint64_t to = now_ns();
+		uint64_t to = device_now_ns();
 		close_window(state().from, to);
 		state().from = to;
 	}
@@ -258,7 +258,7 @@ void stalls_add(const Execution &execution, std::shared_ptr<const KernelInfo> ke
 	}
 	/* Windows without executions are left out. */
 	if (state().active.empty())
-		state().from = std::max(state().from, std::min(execution.start_ns, now_ns()));
+		state().from = std::max(state().from, std::min(execution.start_ns, device_now_ns()));
 	uint32_t gts = execution.sub < 0 ? gts_of_device() : 1;
 	uint32_t first = execution.sub < 0 ? 0 : static_cast<uint32_t>(execution.sub);
 	size_t entries = kernel->stalls.size();
@@ -285,7 +285,7 @@ void stalls_stop()
 	{
 		/* What the last window missed. */
 		std::lock_guard<std::mutex> guard(state().lock);
-		close_window(state().from, now_ns());
+		close_window(state().from, device_now_ns());
 	}
 	if (state().refused > 0 && config.truth == TruthMode::Full)
 		Line("stalls", "refused").number("n", state().refused);

@@ -25,7 +25,9 @@ constexpr size_t FLUSH_AT = 1 << 16;
 /* Never destroyed: threads may still run while the process exits. */
 struct State {
 	std::mutex lock;
-	std::vector<Buffer *> buffers;
+	/* Of threads whose own buffer is gone: what a process still does while it ends. */
+	Buffer *last = new Buffer;
+	std::vector<Buffer *> buffers{last};
 	int fd = -1;
 	uint64_t failed = 0;
 };
@@ -62,6 +64,9 @@ void drain(Buffer &buffer)
 	buffer.text.clear();
 }
 
+/* Set when this thread's buffer is gone; without a destructor, so that it stays. */
+thread_local bool buffer_gone = false;
+
 /* Registers with the state and leaves it, flushed, when its thread ends. */
 struct Owner {
 	Buffer *buffer = new Buffer;
@@ -73,6 +78,7 @@ struct Owner {
 	}
 	~Owner()
 	{
+		buffer_gone = true;
 		std::lock_guard<std::mutex> guard(state().lock);
 		auto &all = state().buffers;
 		for (size_t i = 0; i < all.size(); i++) {
@@ -92,6 +98,8 @@ struct Owner {
 
 Buffer &own_buffer()
 {
+	if (buffer_gone)
+		return *state().last;
 	thread_local Owner owner;
 	return *owner.buffer;
 }

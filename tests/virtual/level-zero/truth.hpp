@@ -3,7 +3,8 @@
  *
  * Every thread fills a buffer of its own and writes whole lines to a file
  * opened for appending. What is left is written when the thread or the process
- * ends, before fork and by vze_flush.
+ * ends, before fork and by vze_flush. After its end a thread, and with it the
+ * process, may still write lines.
  */
 #ifndef VZE_TRUTH_HPP
 #define VZE_TRUTH_HPP
