@@ -6,6 +6,7 @@ mod device;
 mod finish;
 mod memory;
 mod probes;
+mod processes;
 mod report;
 mod sampler;
 mod stacks;
@@ -33,6 +34,8 @@ Measures, in a release build, all but the last three as root:
                      bytes written, time to the result
   finish             time from the command's end to the finished flame graph
   memory             100 processes of 10 large programs: aiprof's memory
+  processes          2,000 short processes, and 50 containers of one image:
+                     aiprof's CPU time, memory and stacks
   probes             what a probed call costs, beside bpftrace on the same
                      function; launches a second without a loss
   analyze            `aiprof acelyzer` beside acelyzer itself and a bare copy
@@ -43,10 +46,11 @@ Measures, in a release build, all but the last three as root:
   --rounds N    how often; medians are reported (3)
   --seconds N   sampler, memory, probes: how long each recording lasts (10, 60, 3)
   --peers       sampler: also lightswitch, installed by cargo (minutes)
+  --beside FILE processes: an earlier aiprof to compare with
   --events N    analyze: events of a file (1,000,000); acelyzer gets a tenth
   --full        analyze: all of them for acelyzer (10 minutes), and growth up to
                 ten times as many (15 GB of disk)
-  --programs DIR  analyze: aiprof, aiu-trace and json-copy are built already, there
+  --programs DIR  analyze, processes: aiprof (aiu-trace, json-copy) is there already
   --write       also replaces the result in docs/benchmarks.md
 
   --wait N      seconds to wait in all for a quiet machine (600)
@@ -104,6 +108,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     let events = args.number("--events")?;
     let full = args.flag("--full");
     let programs = args.option("--programs")?.map(PathBuf::from);
+    let beside = args.option("--beside")?.map(PathBuf::from);
     let write = args.flag("--write");
     let what = args.positional();
     let file = args.positional();
@@ -123,6 +128,9 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
         (Some("sampler"), None) => as_root().and_then(|()| sampler::main(&options(10))),
         (Some("finish"), None) => as_root().and_then(|()| finish::main(&options(30))),
         (Some("memory"), None) => as_root().and_then(|()| memory::main(&options(60))),
+        (Some("processes"), None) => {
+            as_root().and_then(|()| processes::main(&options(0), beside.as_deref()))
+        }
         (Some("probes"), None) => as_root().and_then(|()| probes::main(&options(3))),
         (Some("analyze"), None) => analyze::main(&options(0)),
         (Some("device"), None) => device::main(&options(0)),

@@ -47,6 +47,10 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
     cgroup: Option<PathBuf>,
 
+    /// The whole machine, and not only COMMAND and the children it starts
+    #[arg(long, requires = "command", conflicts_with_all = ["pid", "cgroup"])]
+    all: bool,
+
     /// End after this time: 30, 30s, 2m, 1h
     #[arg(short, long, value_parser = values::parse_duration)]
     duration: Option<Duration>,
@@ -109,7 +113,7 @@ pub(crate) struct TraceArgs {
     #[arg(long, requires = "command")]
     as_user: bool,
 
-    /// Program to run; the trace lasts as long as it does
+    /// Program to run; the trace is of it and its children, and lasts as long as it does
     #[arg(value_name = "COMMAND", trailing_var_arg = true,
           value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
@@ -172,7 +176,7 @@ pub(crate) fn run(args: &TraceArgs, verbosity: Verbosity) -> Result<u8> {
         privileges::drop_file_capabilities()?;
         return replay(args, from, verbosity);
     }
-    let config = args.config()?;
+    let mut config = args.config()?;
     let as_user = record::as_user(args.as_user)?;
     privileges::require(privileges::effective()?)?;
     let targets = stop::open_targets(&config.pids)?;
@@ -180,6 +184,10 @@ pub(crate) fn run(args: &TraceArgs, verbosity: Verbosity) -> Result<u8> {
     // Signals first, then the fork, then the runtime, as in a recording.
     let signals = BlockedSignals::block().context("cannot prepare for signals")?;
     let held = held(args, as_user, &signals)?;
+    let elsewhere = args.all || args.cgroup.is_some() || !config.pids.is_empty();
+    if let (Some(held), false) = (&held, elsewhere) {
+        config.pids = vec![held.pid()];
+    }
     crate::remote::start().context("cannot start the readers")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

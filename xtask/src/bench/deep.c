@@ -1,6 +1,6 @@
 // A workload with a known stack: every sample is in spin, called through f1 to
 // f26 from main, 30 frames with the C library's two and _start. Runs until it
-// is killed. Each function differs, so that the compiler keeps all of them, and
+// is killed, with TIMES as often as its argument says. Each function differs, so that the compiler keeps all of them, and
 // each works after its call, so that no call becomes a jump.
 volatile unsigned long sink;
 
@@ -31,8 +31,19 @@ F(13, f12(k)) F(14, f13(k)) F(15, f14(k)) F(16, f15(k)) F(17, f16(k))
 F(18, f17(k)) F(19, f18(k)) F(20, f19(k)) F(21, f20(k)) F(22, f21(k))
 F(23, f22(k)) F(24, f23(k)) F(25, f24(k)) F(26, f25(k))
 
+#ifdef TIMES
+#include <stdlib.h>
+
+int main(int argc, char **argv)
+{
+    for (int n = argc > 1 ? atoi(argv[1]) : 0; n > 0; n--)
+        sink += f26(100);
+    return 0;
+}
+#else
 int main(void)
 {
     for (;;)
         sink += f26(100);
 }
+#endif

@@ -47,6 +47,13 @@ fn is_complete(frames: &[String]) -> bool {
     !rest.any(|f| is_ours(f))
 }
 
+/// Whether a stack of a process that also starts and ends has nothing cut, and with
+/// `main` every call from there on.
+pub(super) fn is_whole(frames: &[String]) -> bool {
+    let cut = frames.iter().any(|f| f.starts_with("[stack cut"));
+    !cut && (is_complete(frames) || !frames.iter().any(|f| is_ours(f)))
+}
+
 /// Whether a frame is one of `deep.c`'s functions.
 fn is_ours(frame: &str) -> bool {
     let chain = frame.strip_prefix('f').and_then(|n| n.parse::<u32>().ok());
@@ -100,6 +107,18 @@ pub(super) fn bpftrace(text: &str) -> Vec<Stack> {
 fn key_end(text: &str) -> Option<(&str, u64)> {
     let (comm, count) = text.rsplit_once("]: ")?;
     Some((comm, count.trim().parse().ok()?))
+}
+
+/// Lines of frames, separated by semicolons, and a weight.
+pub(super) fn folded(text: &str) -> Vec<Stack> {
+    let stack = |line: &str| {
+        let (frames, weight) = line.rsplit_once(' ')?;
+        Some(Stack {
+            frames: frames.split(';').map(str::to_string).collect(),
+            weight: weight.parse().ok()?,
+        })
+    };
+    text.lines().filter_map(stack).collect()
 }
 
 /// A flame graph in the form that inferno writes: each frame a title and a box
@@ -222,6 +241,22 @@ mod tests {
         assert!(!is_complete(&words("deep;_start;main;spin")));
         assert!(!is_complete(&words("deep;f1;spin")));
         assert!(!is_complete(&words("deep")));
+    }
+
+    #[test]
+    fn whole_stacks_may_lie_before_and_after_main() {
+        assert!(is_whole(&words(&format!("{};spin", chain(1)))));
+        assert!(is_whole(&words("deep;do_exit_[k];unmap_vmas_[k]")));
+        assert!(!is_whole(&words("deep;[stack cut: exec];do_exit_[k]")));
+        assert!(!is_whole(&words("deep;f1;spin")));
+    }
+
+    #[test]
+    fn reads_folded_stacks() {
+        let stacks = folded("deep;_start;main 7\nno weight\n");
+        assert_eq!(stacks.len(), 1);
+        assert_eq!(stacks[0].frames, ["deep", "_start", "main"]);
+        assert_eq!(stacks[0].weight, 7);
     }
 
     #[test]

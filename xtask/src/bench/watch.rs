@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use super::bpf::field;
 
 /// How often memory is looked at.
-const MEMORY_INTERVAL: Duration = Duration::from_millis(20);
+const MEMORY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How often the other processes of a family are looked at.
 const FAMILY_INTERVAL: Duration = Duration::from_millis(10);
@@ -104,7 +104,8 @@ fn members(pid: u32) -> Vec<u32> {
     all
 }
 
-/// Peaks of a family's memory, in bytes. Pages that its processes share count for each.
+/// Peaks of a family's memory, in bytes. A page that several of its processes share,
+/// as after a fork, counts once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
     /// Anonymous and shared memory.
@@ -128,11 +129,12 @@ impl MemoryWatch {
             while !told.load(Ordering::Relaxed) {
                 let mut now = Memory::default();
                 for pid in members(pid) {
-                    let path = format!("/proc/{pid}/status");
-                    let text = fs::read_to_string(path).unwrap_or_default();
-                    let kib = |name| field(&text, name).unwrap_or(0) * 1024;
-                    now.own += kib("RssAnon") + kib("RssShmem");
-                    now.file = now.file.max(kib("RssFile"));
+                    let text = |file| fs::read_to_string(format!("/proc/{pid}/{file}"));
+                    let own = text("smaps_rollup").unwrap_or_default();
+                    let all = text("status").unwrap_or_default();
+                    let kib = |text, name| field(text, name).unwrap_or(0) * 1024;
+                    now.own += kib(&own, "Pss_Anon") + kib(&own, "Pss_Shmem");
+                    now.file = now.file.max(kib(&all, "RssFile"));
                 }
                 peak.own = peak.own.max(now.own);
                 peak.file = peak.file.max(now.file);
