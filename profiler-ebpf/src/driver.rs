@@ -22,8 +22,8 @@ use aya_ebpf::{
 use core::{ffi::c_void, mem::MaybeUninit, ptr::null_mut};
 
 use crate::{
-    chosen::is_chosen,
     calls::{Call, report},
+    chosen::is_chosen,
     count,
     fetch::{Sources, fetch},
     maps::{DEVICES, FILES, IOCTL_CALLS, IOCTL_FRESH, IOCTLS, IoctlCall, PROBE_COUNTS, PROBES},

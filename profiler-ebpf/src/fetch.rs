@@ -133,7 +133,11 @@ impl Sources {
     #[inline(always)]
     pub fn set_dead(&mut self, bytes: u64) {
         let units = bytes.wrapping_add(DEAD_UNIT - 1) / DEAD_UNIT;
-        self.dead = if units > u64::from(u16::MAX) { u16::MAX } else { units as u16 };
+        self.dead = if units > u64::from(u16::MAX) {
+            u16::MAX
+        } else {
+            units as u16
+        };
     }
 
     /// Goes on with the operations `first..first + n`.

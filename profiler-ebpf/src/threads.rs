@@ -148,9 +148,7 @@ fn is_probed(slot: u64) -> u32 {
 fn user_word(address: u64) -> (u64, bool) {
     let mut word = 0u64;
     // SAFETY: the destination is 8 bytes on the stack; a bad source is an error.
-    let rc = unsafe {
-        bpf_probe_read_user((&raw mut word).cast(), 8, address as *const c_void)
-    };
+    let rc = unsafe { bpf_probe_read_user((&raw mut word).cast(), 8, address as *const c_void) };
     (word, rc == 0)
 }
 
@@ -279,12 +277,7 @@ extern "C" fn is_frame(index: u64, search: *mut Search) -> i64 {
 
 /// Keeps a call that was entered, inside of those pending; null if there is no room.
 #[inline(always)]
-pub fn push(
-    thread: *mut ThreadCalls,
-    call: &Call,
-    flags: u32,
-    function: u32,
-) -> *mut PendingCall {
+pub fn push(thread: *mut ThreadCalls, call: &Call, flags: u32, function: u32) -> *mut PendingCall {
     if count_of(thread) >= MAX_PENDING as u32 && make_room(thread) == 0 {
         return null_mut();
     }

@@ -75,11 +75,7 @@ fn from_interrupted(w: &mut Walk) -> Result<bool, u8> {
     let returns = first == 0xc3 || first == 0xc2;
     let begins = first == 0x55 || code as u32 == 0xfa1e_0ff3;
     let pushed = code & 0xff_ffff == 0xe5_8948 || code & 0xff_ffff == 0xec_8b48;
-    let at = if pushed {
-        w.rsp.wrapping_add(8)
-    } else {
-        w.rsp
-    };
+    let at = if pushed { w.rsp.wrapping_add(8) } else { w.rsp };
     let address = read_stack(w, at)?;
     let call = call_before(address, w.rip, w.map_start, w.map_end);
     if returns || call == NEAR_CALL || call == SOME_CALL && (begins || pushed) {
