@@ -161,20 +161,24 @@ pub(crate) fn compare_stacks(
     let submits = submits.filter(|c| c.probe.kind == aiprof::probes::CallKind::Submit);
     // Those behind them are mistakes, made elsewhere.
     for call in submits.take(ROUNDS.parse()?) {
-        let (user, kernel_part) = recorded.stacks.get(&call.stack).context("no stack")?;
+        let stack = recorded.stacks.get(&call.stack).context("no stack")?;
+        let (user, stop) = (&stack.user, stack.stop);
         let inner = user.iter().position(|a| submit.contains(a));
         let outer = user.iter().position(|a| run.contains(a));
         let (inner, outer) = (
-            inner.with_context(|| format!("no submit in {user:x?} {submit:x?}"))?,
+            inner.with_context(|| format!("no submit in {user:x?} {submit:x?}: {stop:?}"))?,
             outer.context("no run")?,
         );
         ensure!(inner < outer, "the order of calls");
         // main, what calls it, and the program's entry.
-        ensure!(user.len() >= outer + 4, "the stack ends early: {user:x?}");
         ensure!(
-            kernel_part.is_empty() != kernel,
+            user.len() >= outer + 4,
+            "the stack ends early: {user:x?}: {stop:?}"
+        );
+        ensure!(
+            stack.kernel.is_empty() != kernel,
             "{} kernel frames",
-            kernel_part.len()
+            stack.kernel.len()
         );
     }
     Ok(())

@@ -137,7 +137,7 @@ fn vfio_ioctls() -> anyhow::Result<()> {
         .iter()
         .find(|c| c.probe.function == "VFIO_IOMMU_MAP_DMA");
     let stack = map.and_then(|call| recorded.stacks.get(&call.stack));
-    let kernel = stack.map_or(0, |(_, kernel)| kernel.len());
+    let kernel = stack.map_or(0, |stack| stack.kernel.len());
     ensure!(kernel > 2, "{kernel} kernel frames");
     Ok(())
 }
@@ -182,7 +182,11 @@ fn vgem_ioctls() -> anyhow::Result<()> {
             ensure!(value(call, field) == number(line, key), "{line} {call:?}");
             if event == "attach" {
                 let stack = recorded.stacks.get(&call.stack).context("no stack")?;
-                ensure!(stack.1.len() > 2, "{} kernel frames", stack.1.len());
+                ensure!(
+                    stack.kernel.len() > 2,
+                    "{} kernel frames",
+                    stack.kernel.len()
+                );
             }
         }
     }

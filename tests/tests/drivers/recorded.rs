@@ -6,7 +6,7 @@ use std::process::Command;
 
 use aiprof::correlate::{CallSink, FinishedCall, Launch, Submission, Tracker};
 use aiprof::import::capture;
-use aiprof::wire::{Call, Event, ProcessEvent, ProcessEventKind, TracePoint};
+use aiprof::wire::{Call, Event, ProcessEvent, ProcessEventKind, Sample, TracePoint};
 use aiprof_tests::aiprof::binary;
 use aiprof_tests::workload::{Workshop, checked};
 use anyhow::Context as _;
@@ -19,8 +19,8 @@ use crate::bound::Pages;
 pub(crate) struct Recorded {
     pub(crate) calls: Vec<FinishedCall>,
     pub(crate) launches: Vec<Launch>,
-    /// Addresses of stacks, by id: user, then kernel.
-    pub(crate) stacks: HashMap<u64, (Vec<u64>, Vec<u64>)>,
+    /// Stacks, by id.
+    pub(crate) stacks: HashMap<u64, Sample>,
     pub(crate) submissions: Vec<Submission>,
     /// Tracepoints that were recorded.
     pub(crate) points: Vec<TracePoint>,
@@ -144,8 +144,7 @@ pub(crate) fn read(file: &Path) -> anyhow::Result<Recorded> {
         tracker.apply(&event, &mut recorded);
         match event {
             Event::CallStack(stack) => {
-                let addresses = (stack.sample.user, stack.sample.kernel);
-                recorded.stacks.insert(stack.id, addresses);
+                recorded.stacks.insert(stack.id, stack.sample);
             }
             Event::TracePoint(point) => recorded.points.push(point),
             _ => {}
