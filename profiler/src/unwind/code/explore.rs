@@ -5,8 +5,8 @@ use aiprof_common::Rule;
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
 };
-use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::{BTreeMap, BTreeSet};
+use rustc_hash::FxHashSet;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Most instructions of one function that are followed.
@@ -22,8 +22,10 @@ const MAX_BEHIND_CALLS: usize = 64;
 const MAX_CASES: usize = 512;
 /// Most jumps by tables with which such a part is tried.
 const MAX_SWITCHES: usize = 4;
-/// Instructions whose copy costs as much as following one.
-const COPIED_PER_STEP: usize = 16;
+/// How many instructions are followed for such parts in vain, besides as many for each
+/// instruction of the function.
+const LEAST_IN_VAIN: usize = 2048;
+const IN_VAIN: usize = 4;
 /// What compilers align functions to, in bytes.
 const ALIGNMENT: u64 = 16;
 
@@ -114,14 +116,82 @@ pub(super) struct Function {
     pub(super) calls: BTreeSet<u64>,
 }
 
+/// An instruction, and what is known of the place where it is.
+struct Spot {
+    instruction: Instruction,
+    /// The number of the last visit that reached it, and how many others it had
+    /// reached before.
+    visit: u32,
+    rank: usize,
+    /// The rule there, as of that visit.
+    rule: Rule,
+    /// The rule there, if the function is believed.
+    known: Option<Rule>,
+}
+
+impl Spot {
+    fn len(&self) -> u8 {
+        u8::try_from(self.instruction.len()).unwrap_or(u8::MAX)
+    }
+}
+
+/// No instruction begins here.
+const NO_SPOT: u32 = u32::MAX;
+
+/// The instructions of a text, each decoded when it is first looked at.
+struct Spots<'a> {
+    text: Text<'a>,
+    /// By byte of the text: 0, [`NO_SPOT`], or one more than the index in `all`.
+    at: Vec<u32>,
+    all: Vec<Spot>,
+}
+
+impl<'a> Spots<'a> {
+    fn new(text: Text<'a>) -> Self {
+        Self {
+            text,
+            at: vec![0; text.bytes.len()],
+            all: Vec::new(),
+        }
+    }
+
+    /// The index of the instruction at an address; `None`: there is none.
+    fn find(&mut self, at: u64) -> Option<usize> {
+        let byte = usize::try_from(at.checked_sub(self.text.start)?).ok()?;
+        let slot = self.at.get_mut(byte)?;
+        if *slot == 0 {
+            let next = u32::try_from(self.all.len() + 1).ok()?;
+            let decoded = self.text.decode(at);
+            *slot = decoded.map_or(NO_SPOT, |_| next);
+            self.all.extend(decoded.map(|instruction| Spot {
+                instruction,
+                visit: 0,
+                rank: 0,
+                rule: Rule::default(),
+                known: None,
+            }));
+        }
+        match *slot {
+            NO_SPOT => None,
+            index => usize::try_from(index - 1).ok(),
+        }
+    }
+
+    fn get(&mut self, at: u64) -> Option<&mut Spot> {
+        let index = self.find(at)?;
+        self.all.get_mut(index)
+    }
+}
+
 /// Follows functions of one text.
 pub(super) struct Explorer<'a> {
     text: Text<'a>,
+    spots: Spots<'a>,
     /// Where functions are known to start: a call before such an address did not
     /// return.
     starts: BTreeSet<u64>,
-    /// Bytes and rule of each instruction of the functions that were believed.
-    pub(super) known: BTreeMap<u64, (u8, Rule)>,
+    /// The number of the visit.
+    visit: u32,
     /// Instructions that may still be followed.
     budget: usize,
     /// Most instructions of the function that is being followed.
@@ -141,9 +211,10 @@ pub(super) struct Explorer<'a> {
 }
 
 /// One function while it is followed.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Visit {
-    seen: FxHashMap<u64, (u8, Rule)>,
+    /// Addresses of the instructions that were reached.
+    seen: Vec<u64>,
     /// From which instruction to which one code goes: to, from.
     ways: Vec<(u64, u64)>,
     /// Instructions at which the function is left.
@@ -153,11 +224,23 @@ struct Visit {
     waiting: Vec<Way>,
     /// Code behind calls that do perhaps not return.
     behind_calls: Vec<Way>,
-    calls: BTreeSet<u64>,
+    calls: Vec<u64>,
     /// Ends at which everything was as at the entry.
     good_returns: usize,
-    /// Jumps to what a table says, in the midst of the function.
+    /// Jumps to what a table says, in the midst of the function: one of each state.
     switches: Vec<(u64, Machine)>,
+}
+
+/// How far a visit was before a way was tried.
+struct Mark {
+    seen: usize,
+    ways: usize,
+    ends: usize,
+    last_calls: usize,
+    calls: usize,
+    switches: usize,
+    good_returns: usize,
+    behind_calls: Vec<Way>,
 }
 
 /// A way through a function that is still to be followed.
@@ -170,9 +253,22 @@ struct Way {
 }
 
 impl Visit {
-    /// The instructions, by address, from which the function's end can be reached.
-    /// What follows a call that does not return is another function's.
-    fn proven(self) -> Vec<(u64, u8, Rule)> {
+    fn mark(&self) -> Mark {
+        Mark {
+            seen: self.seen.len(),
+            ways: self.ways.len(),
+            ends: self.ends.len(),
+            last_calls: self.last_calls.len(),
+            calls: self.calls.len(),
+            switches: self.switches.len(),
+            good_returns: self.good_returns,
+            behind_calls: self.behind_calls.clone(),
+        }
+    }
+
+    /// The addresses from which the function's end can be reached. What follows a call
+    /// that does not return is another function's.
+    fn proven(self) -> Vec<u64> {
         let mut ways = self.ways;
         ways.sort_unstable();
         let mut proven: FxHashSet<u64> = FxHashSet::default();
@@ -184,10 +280,9 @@ impl Visit {
                 waiting.extend(here.map(|&(_, from)| from));
             }
         }
-        let seen = self.seen.into_iter();
-        let kept = seen.filter(|(at, _)| proven.contains(at));
-        let mut kept: Vec<_> = kept.map(|(at, (len, rule))| (at, len, rule)).collect();
-        kept.sort_unstable_by_key(|&(at, ..)| at);
+        let mut kept = self.seen;
+        kept.retain(|at| proven.contains(at));
+        kept.sort_unstable();
         kept
     }
 }
@@ -199,8 +294,9 @@ impl<'a> Explorer<'a> {
     pub(super) fn new(text: Text<'a>, budget: usize) -> Self {
         Self {
             text,
+            spots: Spots::new(text),
             starts: BTreeSet::new(),
-            known: BTreeMap::new(),
+            visit: 0,
             budget,
             limit: MAX_STEPS,
             guess: MAX_STEPS,
@@ -214,6 +310,49 @@ impl<'a> Explorer<'a> {
 
     pub(super) fn add_starts(&mut self, starts: &BTreeSet<u64>) {
         self.starts.extend(starts);
+    }
+
+    /// The instruction at an address; `None`: there is none.
+    pub(super) fn decode(&mut self, at: u64) -> Option<Instruction> {
+        self.spots.get(at).map(|spot| spot.instruction)
+    }
+
+    /// Whether an instruction of a function that is believed begins at an address.
+    pub(super) fn is_known(&mut self, at: u64) -> bool {
+        self.spots.get(at).is_some_and(|spot| spot.known.is_some())
+    }
+
+    /// Believes that an instruction has a rule, if it has none yet.
+    pub(super) fn believe(&mut self, at: u64, rule: Rule) {
+        if let Some(spot) = self.spots.get(at) {
+            spot.known.get_or_insert(rule);
+        }
+    }
+
+    /// The end of the instructions that are known from `at` on.
+    pub(super) fn behind_known(&mut self, mut at: u64) -> u64 {
+        while let Some(spot) = self.spots.get(at).filter(|spot| spot.known.is_some()) {
+            at = spot.instruction.next_ip();
+        }
+        at
+    }
+
+    /// Address, end and rule of the instructions of the functions that were believed,
+    /// in order.
+    pub(super) fn known(self) -> Vec<(u64, u64, Rule)> {
+        let known = self.spots.all.into_iter().filter_map(|spot| {
+            let i = spot.instruction;
+            Some((i.ip(), i.next_ip(), spot.known?))
+        });
+        let mut known: Vec<_> = known.collect();
+        known.sort_unstable_by_key(|&(at, ..)| at);
+        known
+    }
+
+    /// As [`skip_padding`], in this text.
+    pub(super) fn skip_padding(&mut self, at: u64, end: u64) -> u64 {
+        let text = self.text;
+        skip_padding(&text, at..end, |at| self.decode(at))
     }
 
     /// Whether any instruction may still be followed.
@@ -250,6 +389,7 @@ impl<'a> Explorer<'a> {
         self.states.clear();
         self.careful = careful;
         self.called = false;
+        self.visit += 1;
         let mut visit = Visit {
             waiting: vec![Way {
                 from: None,
@@ -269,12 +409,18 @@ impl<'a> Explorer<'a> {
                 true
             }
             Start::Named => {
-                visit.ends = visit.seen.keys().copied().collect();
+                visit.ends.clone_from(&visit.seen);
                 true
             }
         };
-        let calls = std::mem::take(&mut visit.calls);
-        let instructions = visit.proven();
+        let calls = std::mem::take(&mut visit.calls).into_iter().collect();
+        let proven = visit.proven().into_iter();
+        let instructions: Vec<_> = proven
+            .filter_map(|at| {
+                let spot = self.spots.get(at)?;
+                Some((at, spot.len(), spot.rule))
+            })
+            .collect();
         (trusted && !overlap(&instructions)).then_some(Function {
             instructions,
             calls,
@@ -288,9 +434,7 @@ impl<'a> Explorer<'a> {
                 break;
             };
             // What contradicts the rest is another function.
-            if let Some(more) = self.with(visit, next) {
-                *visit = more;
-            }
+            self.with(visit, next);
         }
     }
 
@@ -301,70 +445,103 @@ impl<'a> Explorer<'a> {
     fn cases(&mut self, visit: &mut Visit, mut at: u64) {
         let next = self.starts.range(at.saturating_add(1)..).next();
         let limit = next.map_or(self.text.end(), |&next| next.min(self.text.end()));
+        let mut in_vain = 0;
         for _ in 0..MAX_CASES {
             if visit.switches.is_empty() || !self.may_go_on() {
                 return;
             }
-            at = self.not_reached(visit, at, limit);
+            if in_vain > LEAST_IN_VAIN + IN_VAIN * visit.seen.len() {
+                return;
+            }
+            at = self.not_reached(at, limit);
             if at >= limit {
                 return;
             }
-            match self.case(visit, at) {
-                Some(more) => *visit = more,
-                None => at = self.end_of_flow(visit, at).max(at + 1),
+            let left = self.budget;
+            if !self.case(visit, at) {
+                in_vain += left - self.budget;
+                at = self.end_of_flow(at).max(at + 1);
             }
         }
     }
 
     /// The first instruction from `at` on that nothing led to so far.
-    fn not_reached(&self, visit: &Visit, mut at: u64, limit: u64) -> u64 {
+    fn not_reached(&mut self, mut at: u64, limit: u64) -> u64 {
         loop {
-            at = skip_padding(&self.text, at, limit);
-            let known = visit.seen.get(&at).or_else(|| self.known.get(&at));
-            match known {
-                Some(&(len, _)) if at < limit => at = at.saturating_add(len.max(1).into()),
+            at = self.skip_padding(at, limit);
+            let visit = self.visit;
+            let reached = |spot: &&mut Spot| spot.visit == visit || spot.known.is_some();
+            match self.spots.get(at).filter(reached) {
+                Some(spot) if at < limit => at = spot.instruction.next_ip(),
                 _ => return at,
             }
         }
     }
 
-    /// What is known with the code at `at` as a jump's target; `None`: it is none.
-    fn case(&mut self, visit: &Visit, at: u64) -> Option<Visit> {
-        for (from, machine) in visit.switches.iter().rev().take(MAX_SWITCHES) {
+    /// Follows the code at `at` as a jump's target; whether it is one.
+    fn case(&mut self, visit: &mut Visit, at: u64) -> bool {
+        let mark = visit.mark();
+        for switch in (0..mark.switches).rev().take(MAX_SWITCHES) {
+            let Some((from, machine)) = visit.switches.get(switch) else {
+                continue;
+            };
             let way = Way {
                 from: Some(*from),
                 at,
                 machine: machine.clone(),
             };
-            let Some(mut more) = self.with(visit, way) else {
+            if !self.with(visit, way) {
                 continue;
-            };
-            self.behind_calls(&mut more);
-            let new = more.ways.get(visit.ways.len()..).unwrap_or_default();
-            let joins = new.iter().any(|(to, _)| visit.seen.contains_key(to));
-            if joins || more.good_returns > visit.good_returns {
-                return Some(more);
             }
+            self.behind_calls(visit);
+            let new = visit.ways.get(mark.ways..).unwrap_or_default();
+            let joins = new.iter().any(|&(to, _)| {
+                let spot = self.spots.get(to);
+                spot.is_some_and(|spot| spot.visit == self.visit && spot.rank < mark.seen)
+            });
+            if joins || visit.good_returns > mark.good_returns {
+                return true;
+            }
+            self.undo(visit, &mark);
         }
-        None
+        false
     }
 
-    /// What is known after one more way; `None`: it contradicts the rest.
-    fn with(&mut self, visit: &Visit, way: Way) -> Option<Visit> {
-        let mut more = visit.clone();
-        self.budget = self
-            .budget
-            .saturating_sub(visit.seen.len() / COPIED_PER_STEP);
-        more.waiting.push(way);
-        self.paths(&mut more).ok().map(|()| more)
+    /// Follows one more way; `false`: it contradicts the rest, and is forgotten.
+    fn with(&mut self, visit: &mut Visit, way: Way) -> bool {
+        let mark = visit.mark();
+        visit.waiting.push(way);
+        let fits = self.paths(visit).is_ok();
+        if !fits {
+            self.undo(visit, &mark);
+        }
+        fits
+    }
+
+    /// Forgets what was followed since.
+    fn undo(&mut self, visit: &mut Visit, mark: &Mark) {
+        for at in visit.seen.drain(mark.seen..) {
+            if let Some(spot) = self.spots.get(at) {
+                spot.visit = 0;
+            }
+        }
+        visit.ways.truncate(mark.ways);
+        visit.ends.truncate(mark.ends);
+        visit.last_calls.truncate(mark.last_calls);
+        visit.calls.truncate(mark.calls);
+        visit.switches.truncate(mark.switches);
+        visit.good_returns = mark.good_returns;
+        visit.behind_calls.clone_from(&mark.behind_calls);
+        visit.waiting.clear();
     }
 
     /// Where the code from `at` on does not go on to the next instruction, or was
     /// reached.
-    fn end_of_flow(&self, visit: &Visit, mut at: u64) -> u64 {
-        while let Some(i) = self.text.decode(at) {
+    fn end_of_flow(&mut self, mut at: u64) -> u64 {
+        let visit = self.visit;
+        while let Some(i) = self.decode(at) {
             at = i.next_ip();
-            if ends_flow(&i) || visit.seen.contains_key(&at) {
+            if ends_flow(&i) || self.spots.get(at).is_some_and(|next| next.visit == visit) {
                 break;
             }
         }
@@ -391,15 +568,20 @@ impl<'a> Explorer<'a> {
             if let Some(from) = from {
                 visit.ways.push((at, from));
             }
-            if let Some((_, known)) = visit.seen.get(&at) {
-                return if *known == rule {
+            let number = self.visit;
+            let Some(spot) = self.spots.get(at) else {
+                // Data, or the end of what is there: after a call that does not return.
+                return Ok(());
+            };
+            if spot.visit == number {
+                return if spot.rule == rule {
                     Ok(())
                 } else {
                     Err(Doubtful)
                 };
             }
-            if let Some((_, known)) = self.known.get(&at) {
-                if *known != rule {
+            if let Some(known) = spot.known {
+                if known != rule {
                     return Err(Doubtful);
                 }
                 // From here on it was followed to its end before.
@@ -407,18 +589,15 @@ impl<'a> Explorer<'a> {
                 visit.good_returns += 1;
                 return Ok(());
             }
-            let Some(i) = self.text.decode(at) else {
-                // Data, or the end of what is there: after a call that does not return.
-                return Ok(());
-            };
             if visit.seen.len() >= self.limit || self.budget == 0 {
                 return Err(Doubtful);
             }
             self.budget -= 1;
             #[cfg(test)]
             self.states.push((at, machine.clone()));
-            let len = u8::try_from(i.len()).unwrap_or(u8::MAX);
-            visit.seen.insert(at, (len, rule));
+            (spot.visit, spot.rank, spot.rule) = (number, visit.seen.len(), rule);
+            let i = spot.instruction;
+            visit.seen.push(at);
             // Into another function code runs only where a call does not return, or
             // where that one is entered so.
             if !self.go_on(visit, &i, &mut machine)? || self.starts.contains(&i.next_ip()) {
@@ -457,7 +636,8 @@ impl<'a> Explorer<'a> {
             FlowControl::IndirectBranch => {
                 // A table of jumps, or a function called last.
                 visit.ends.push(i.ip());
-                if !machine.is_as_at_entry() {
+                let is_new = visit.switches.iter().all(|(_, known)| known != machine);
+                if is_new && !machine.is_as_at_entry() {
                     visit.switches.push((i.ip(), machine.clone()));
                 }
                 Ok(false)
@@ -525,7 +705,7 @@ impl<'a> Explorer<'a> {
                 machine.push_address();
                 return true;
             }
-            visit.calls.insert(to);
+            visit.calls.push(to);
         }
         machine.call();
         if self.starts.contains(&i.next_ip()) {
@@ -548,8 +728,8 @@ impl<'a> Explorer<'a> {
     }
 
     /// Whether padding up to the usual alignment of functions begins here.
-    fn is_perhaps_end(&self, at: u64) -> bool {
-        let next = skip_padding(&self.text, at, at.saturating_add(ALIGNMENT));
+    fn is_perhaps_end(&mut self, at: u64) -> bool {
+        let next = self.skip_padding(at, at.saturating_add(ALIGNMENT));
         next > at && next.is_multiple_of(ALIGNMENT)
     }
 }
@@ -573,16 +753,21 @@ fn overlap(instructions: &[(u64, u8, Rule)]) -> bool {
         .any(|(a, b)| a.0.saturating_add(a.1.into()) > b.0)
 }
 
-/// The first address from `at` on, before `end`, that is not filled up with
-/// instructions that only fill up.
-pub(super) fn skip_padding(text: &Text<'_>, mut at: u64, end: u64) -> u64 {
-    while at < end {
+/// The first address of some that is not filled up with instructions that only fill
+/// up; `decode` gives the instructions of the text.
+pub(super) fn skip_padding(
+    text: &Text<'_>,
+    within: Range<u64>,
+    mut decode: impl FnMut(u64) -> Option<Instruction>,
+) -> u64 {
+    let mut at = within.start;
+    while at < within.end {
         let behind = text.behind_hole(at);
         if behind != at {
             at = behind;
             continue;
         }
-        let Some(i) = text.decode(at).filter(|_| !text.from(at).starts_with(&[0])) else {
+        let Some(i) = decode(at).filter(|_| !text.from(at).starts_with(&[0])) else {
             at += 1;
             continue;
         };
@@ -591,7 +776,7 @@ pub(super) fn skip_padding(text: &Text<'_>, mut at: u64, end: u64) -> u64 {
         }
         at = i.next_ip();
     }
-    end
+    within.end
 }
 
 /// The range of addresses of some text.

@@ -19,6 +19,7 @@ mod tests;
 use super::rule::{END, NONE};
 use aiprof_common::Rule;
 use explore::{Explorer, Start, ends_flow, range, skip_padding};
+use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 
 pub(super) use callee::{direct_calls, rule_behind_call};
@@ -52,6 +53,7 @@ pub(super) fn rules(text: Text<'_>, known: Known<'_>) -> Vec<Piece> {
         text,
         explorer: Explorer::new(text, MAX_STEPS),
         called: BTreeSet::new(),
+        followed: FxHashSet::default(),
         entry: known.entry,
     };
     let named = known.starts.iter().copied().filter(|&at| text.contains(at));
@@ -73,7 +75,7 @@ pub(super) fn rules(text: Text<'_>, known: Known<'_>) -> Vec<Piece> {
 /// Whether text from `start` on does nothing but fill up.
 pub(super) fn is_padding(start: u64, bytes: &[u8]) -> bool {
     let text = Text::new(start, bytes);
-    skip_padding(&text, start, text.end()) == text.end()
+    skip_padding(&text, range(&text), |at| text.decode(at)) == text.end()
 }
 
 /// What has been found of a text.
@@ -82,6 +84,8 @@ struct Found<'a> {
     explorer: Explorer<'a>,
     /// Starts that calls lead to and that are still to be followed.
     called: BTreeSet<u64>,
+    /// Starts that were followed, believed or not.
+    followed: FxHashSet<u64>,
     /// See [`Known::entry`].
     entry: u64,
 }
@@ -96,6 +100,7 @@ impl Found<'_> {
 
     /// Follows a function; whether it is believed.
     fn follow(&mut self, at: u64, start: Start) -> bool {
+        self.followed.insert(at);
         let Some(mut function) = self.explorer.function(at, start) else {
             return false;
         };
@@ -104,17 +109,18 @@ impl Found<'_> {
                 *rule = END;
             }
         }
-        for (at, len, rule) in function.instructions {
-            self.explorer.known.entry(at).or_insert((len, rule));
+        for (at, _, rule) in function.instructions {
+            self.explorer.believe(at, rule);
         }
         let new = function
             .calls
             .into_iter()
             .filter(|&at| self.text.contains(at));
         let new: BTreeSet<u64> = new
-            .filter(|at| !self.explorer.known.contains_key(at))
+            .filter(|&at| !self.explorer.is_known(at))
             .collect();
         self.explorer.add_starts(&new);
+        let new = new.into_iter().filter(|at| !self.followed.contains(at));
         self.called.extend(new);
         true
     }
@@ -124,11 +130,12 @@ impl Found<'_> {
         let range = range(&self.text);
         let mut at = range.start;
         while at < range.end && self.explorer.may_go_on() {
-            at = skip_padding(&self.text, self.behind_known(at), range.end);
-            if self.explorer.known.contains_key(&at) {
+            at = self.explorer.behind_known(at);
+            at = self.explorer.skip_padding(at, range.end);
+            if self.explorer.is_known(at) {
                 continue;
             }
-            if at >= range.end || self.text.decode(at).is_none() {
+            if at >= range.end || self.explorer.decode(at).is_none() {
                 at += 1;
                 continue;
             }
@@ -139,23 +146,11 @@ impl Found<'_> {
         }
     }
 
-    /// The end of the instructions with rules that begin at `at`.
-    fn behind_known(&self, at: u64) -> u64 {
-        let mut end = at;
-        for (&at, &(len, _)) in self.explorer.known.range(at..) {
-            if at != end {
-                break;
-            }
-            end = at.saturating_add(len.into());
-        }
-        end
-    }
-
     /// Where the code from `at` on does not go on to the next instruction.
-    fn end_of_flow(&self, mut at: u64) -> u64 {
-        while let Some(i) = self.text.decode(at) {
+    fn end_of_flow(&mut self, mut at: u64) -> u64 {
+        while let Some(i) = self.explorer.decode(at) {
             at = i.next_ip();
-            if ends_flow(&i) || self.explorer.known.contains_key(&at) {
+            if ends_flow(&i) || self.explorer.is_known(at) {
                 return at;
             }
         }
@@ -165,8 +160,7 @@ impl Found<'_> {
     /// Neighbours with equal rules as one.
     fn pieces(self) -> Vec<Piece> {
         let mut pieces: Vec<Piece> = Vec::new();
-        for (start, (len, rule)) in self.explorer.known {
-            let end = start.saturating_add(len.into());
+        for (start, end, rule) in self.explorer.known() {
             match pieces.last_mut() {
                 Some(last) if last.end == start && last.rule == rule => last.end = end,
                 _ => pieces.push(Piece { start, end, rule }),
