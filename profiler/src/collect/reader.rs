@@ -504,7 +504,11 @@ impl Reader {
         for (ticket, outcome) in self.pool.answers() {
             let asked = self.asked.remove(&ticket);
             match (outcome, asked) {
-                (Outcome::Done(answer), Some(_)) => answers.push(answer),
+                (Outcome::Done(answer), Some(asked)) => {
+                    let left = left_out(&answer, asked);
+                    answers.push(answer);
+                    answers.extend(left.map(Answer::Late));
+                }
                 // It was given up before, and has come all the same.
                 (Outcome::Done(answer @ Answer::File { .. }), None) => answers.push(answer),
                 (Outcome::Stuck | Outcome::Failed, Some(asked)) => {
@@ -672,6 +676,24 @@ fn answer(job: Job, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Option<Answe
     })
 }
 
+/// What was asked for and is not in the answer: pages that would have taken too long
+/// for something that may not be needed.
+fn left_out(answer: &Answer, asked: Asked) -> Option<Asked> {
+    let (Answer::Tables { pages: built, .. }, Asked::Tables(id, owner, mut pages)) =
+        (answer, asked)
+    else {
+        return None;
+    };
+    pages.retain(|page| built.iter().all(|(done, _)| done != page));
+    (!pages.is_empty()).then_some(Asked::Tables(id, owner, pages))
+}
+
+/// The CPU time of this thread.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
 /// What a process of readers does: answers jobs until the line is closed.
 pub fn serve(line: &Line) {
     // As whoever asks: the next samples need the answer.
@@ -689,6 +711,9 @@ struct Opened {
     files: Vec<(u64, Option<(NamedUnwind, Shared)>)>,
 }
 
+/// CPU time of one page behind which no other of the same job is read: a job with
+/// several is of pages that may not be needed, and others wait.
+const SLICE: Duration = Duration::from_millis(8);
 /// Most files that a reader remembers.
 const MAX_REMEMBERED: usize = 64;
 
@@ -723,8 +748,15 @@ impl Opened {
                 self.files
                     .retain(|(_, file)| file.as_ref().is_some_and(is_linked));
                 let unwind = self.unwind(*number, path, fds);
-                let built = |&page: &u32| (page, build(unwind, page));
-                Reply::Tables(pages.iter().map(built).collect())
+                let mut built = Vec::new();
+                for &page in pages {
+                    let end = cpu_time() + SLICE;
+                    built.push((page, build(unwind, page)));
+                    if cpu_time() >= end {
+                        break;
+                    }
+                }
+                Reply::Tables(built)
             }
         };
         (reply, opened)

@@ -397,8 +397,7 @@ impl Tables {
                 continue;
             };
             let part = match wish {
-                Wish::Missed => same.len(),
-                Wish::Slow => 1,
+                Wish::Missed | Wish::Slow => 1,
                 Wish::Ahead => AHEAD_AT_ONCE,
             };
             all.extend(same.chunks(part).map(|part| Wanted {

@@ -116,9 +116,7 @@ impl Found<'_> {
             .calls
             .into_iter()
             .filter(|&at| self.text.contains(at));
-        let new: BTreeSet<u64> = new
-            .filter(|&at| !self.explorer.is_known(at))
-            .collect();
+        let new: BTreeSet<u64> = new.filter(|&at| !self.explorer.is_known(at)).collect();
         self.explorer.add_starts(&new);
         let new = new.into_iter().filter(|at| !self.followed.contains(at));
         self.called.extend(new);
