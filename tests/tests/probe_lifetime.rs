@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aiprof_tests::aiprof::{Aiprof, lost};
 use aiprof_tests::child::Child;
@@ -145,7 +145,7 @@ fn killed_amid_launches_it_leaves_nothing() -> anyhow::Result<()> {
     };
     let shop = Workshop::new()?;
     let machine = Machine::new(&Driver::build(Exports::All)?);
-    let mut program = start_loop(&shop, &machine, 6)?;
+    let mut program = start_loop(&shop, &machine, 15)?;
     let capture = shop.path("out.aiprof");
     let mut held = Vec::new();
     for _ in 0..3 {
@@ -153,13 +153,18 @@ fn killed_amid_launches_it_leaves_nothing() -> anyhow::Result<()> {
             .option(&capture)
             .to_command()?;
         let mut aiprof = Child::start(&mut command)?;
-        std::thread::sleep(Duration::from_millis(1200));
-        let now: Held = held_by(aiprof.pid());
-        let programs = programs_of(aiprof.pid());
-        anyhow::ensure!(
-            now.links > 0 && !programs.is_empty(),
-            "not attached: {now:?}"
-        );
+        let end = Instant::now() + Duration::from_secs(20);
+        let (now, programs) = loop {
+            let now: Held = held_by(aiprof.pid());
+            let programs = programs_of(aiprof.pid());
+            if now.links > 0 && !programs.is_empty() {
+                break (now, programs);
+            }
+            anyhow::ensure!(Instant::now() < end, "not attached: {now:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        // Amid launches, and not always at the same one.
+        std::thread::sleep(Duration::from_millis(200));
         aiprof.kill();
         wait_until_unloaded(&programs)?;
         held.push(now);
