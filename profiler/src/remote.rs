@@ -13,7 +13,7 @@
 
 mod usage;
 
-pub use usage::{PeakMemory, cpu_time};
+pub use usage::{PeakMemory, cpu_clock, cpu_time};
 
 use crate::{collect::privileges, files::kernel};
 use rustix::{

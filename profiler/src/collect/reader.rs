@@ -17,7 +17,7 @@ use crate::{
     files::others,
     process::{FileId, Region},
     profile::BuildId,
-    remote::{Client, Line, READER},
+    remote::{Client, Line, READER, cpu_clock},
     unwind::{PageContent, ReadAt, TextSegment, UnwindError, UnwindFile},
     wire::MapEvent,
     workers::{Outcome, Owner, Pool, PoolLimits, Refused, Ticket, Worker},
@@ -688,12 +688,6 @@ fn left_out(answer: &Answer, asked: Asked) -> Option<Asked> {
     (!pages.is_empty()).then_some(Asked::Tables(id, owner, pages))
 }
 
-/// The CPU time of this thread.
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::try_from(time).unwrap_or_default()
-}
-
 /// What a process of readers does: answers jobs until the line is closed.
 pub fn serve(line: &Line) {
     // As whoever asks: the next samples need the answer.
@@ -750,9 +744,9 @@ impl Opened {
                 let unwind = self.unwind(*number, path, fds);
                 let mut built = Vec::new();
                 for &page in pages {
-                    let end = cpu_time() + SLICE;
+                    let end = cpu_clock(libc::CLOCK_THREAD_CPUTIME_ID) + SLICE;
                     built.push((page, build(unwind, page)));
-                    if cpu_time() >= end {
+                    if cpu_clock(libc::CLOCK_THREAD_CPUTIME_ID) >= end {
                         break;
                     }
                 }

@@ -17,6 +17,19 @@ pub fn cpu_time() -> Duration {
     used.sum()
 }
 
+/// The CPU time that a clock of a process or thread shows (`clock_gettime(2)`); none
+/// of one that is gone.
+pub fn cpu_clock(clock: libc::clockid_t) -> Duration {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` is a timespec that lives through the call.
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
 /// The most memory that this process and all these had at once.
 #[derive(Debug, Default)]
 pub struct PeakMemory {

@@ -7,7 +7,7 @@
 
 use super::{Answer, Job, Jobs, SymbolizeOptions};
 use crate::files::others;
-use crate::remote::{self, NAMES, Remote};
+use crate::remote::{self, NAMES, Remote, cpu_clock};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -199,7 +199,7 @@ struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     fn new(clock: libc::clockid_t, patience: &'a Patience) -> Self {
-        let used = cpu_time(clock);
+        let used = cpu_clock(clock);
         Self {
             patience,
             clock,
@@ -213,7 +213,7 @@ impl<'a> Watch<'a> {
     /// A process works if it uses the CPU or waits for one.
     fn look(&mut self, pid: i32) -> Result<(), NamingError> {
         let now = Instant::now();
-        let used = cpu_time(self.clock);
+        let used = cpu_clock(self.clock);
         if used.saturating_sub(self.used) >= PROGRESS || remote::is_runnable(pid) {
             self.used = used;
             self.progress = now;
@@ -225,16 +225,4 @@ impl<'a> Watch<'a> {
         }
         Ok(())
     }
-}
-
-/// CPU time of a process so far; none of one that is gone.
-fn cpu_time(clock: libc::clockid_t) -> Duration {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `now` is a timespec that lives through the call.
-    unsafe { libc::clock_gettime(clock, &raw mut now) };
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or(0))
 }

@@ -38,20 +38,22 @@ impl Rows {
 
     /// The parts of the page, of `bytes` bytes, without a rule.
     pub(super) fn gaps(&self, bytes: u32) -> Vec<Range<u32>> {
-        let ends = self.0.iter().skip(1).map(|&(at, _)| at);
-        let rows = self.0.iter().zip(ends.chain([bytes]));
-        let gaps = rows.filter(|((_, rule), _)| *rule == NONE);
-        gaps.map(|(&(start, _), end)| start..end).collect()
+        let gaps = self.parts(bytes).filter(|(_, rule)| *rule == NONE);
+        gaps.map(|(part, _)| part).collect()
     }
 
     /// The parts of the page, of `bytes` bytes, whose CFA is in a register that is not
     /// followed.
     pub(super) fn by_register(&self, bytes: u32) -> Vec<(Range<u32>, Rule)> {
+        let parts = self.parts(bytes);
+        parts.filter(|(_, rule)| rule.kind >= CFA_REG).collect()
+    }
+
+    /// The parts of the page, of `bytes` bytes, with their rules.
+    fn parts(&self, bytes: u32) -> impl Iterator<Item = (Range<u32>, Rule)> {
         let ends = self.0.iter().skip(1).map(|&(at, _)| at);
         let rows = self.0.iter().zip(ends.chain([bytes]));
-        let rows = rows.filter(|((_, rule), _)| rule.kind >= CFA_REG);
         rows.map(|(&(start, rule), end)| (start..end, rule))
-            .collect()
     }
 
     /// Gives parts of gaps, or of what [`Rows::by_register`] gives, other rules; they

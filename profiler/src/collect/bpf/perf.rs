@@ -587,17 +587,6 @@ fn set_slice(ns: u64) {
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }
 
-/// CPU time of this process so far, user and system.
-pub fn own_cpu_time() -> std::time::Duration {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `now` is a timespec; the clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut now) };
-    std::time::Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -97,7 +97,7 @@ impl Session {
         tracing::info!("unwind tables: {pages} pages, {shared} more shared, {bytes} bytes");
         self.peak_memory.look();
         let usage = SelfUsage {
-            cpu: perf::own_cpu_time() + remote::cpu_time(),
+            cpu: remote::cpu_clock(libc::CLOCK_PROCESS_CPUTIME_ID) + remote::cpu_time(),
             peak_rss_bytes: self.peak_memory.bytes(),
             bpf_memory_bytes,
         };
