@@ -112,6 +112,7 @@ pub fn hang_fs<S: AsRef<OsStr>>(
 /// # Errors
 /// When it fails otherwise.
 pub fn start_hang_fs(command: &mut Command) -> anyhow::Result<Option<Child>> {
+    let _open = FuseForAll::open();
     let mut child = Child::start(command)?;
     let ready = child.read_line().and_then(|_| child.read_line());
     if ready.is_ok() {
@@ -120,6 +121,29 @@ pub fn start_hang_fs(command: &mut Command) -> anyhow::Result<Option<Child>> {
     let status = child.wait(Duration::from_secs(5))?;
     anyhow::ensure!(status.code() == Some(UNSUPPORTED), "hang_fs: {status}");
     Ok(None)
+}
+
+/// Lets every user open /dev/fuse, as udev's rules of all distributions do: machines
+/// without udev leave it to root. What is mounted by then stays when this is dropped.
+struct FuseForAll(Option<Permissions>);
+
+const FUSE: &str = "/dev/fuse";
+
+impl FuseForAll {
+    fn open() -> Self {
+        let before = std::fs::metadata(FUSE).map(|fuse| fuse.permissions());
+        // Where it cannot be changed, the test says that it cannot run.
+        let _ = std::fs::set_permissions(FUSE, Permissions::from_mode(0o666));
+        Self(before.ok())
+    }
+}
+
+impl Drop for FuseForAll {
+    fn drop(&mut self) {
+        if let Some(before) = self.0.take() {
+            let _ = std::fs::set_permissions(FUSE, before);
+        }
+    }
 }
 
 /// A program that works all the time, of another user, from a file system that

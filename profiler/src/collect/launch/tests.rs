@@ -126,14 +126,14 @@ fn an_impossible_command_line_is_refused() {
 async fn signals_reach_the_command() {
     let dir = tempfile::tempdir().unwrap();
     let ready = dir.path().join("ready");
-    let script = "trap 'exit 7' INT; touch \"$0\"; while :; do sleep 0.01; done";
+    let script = "trap 'exit 7' TERM; touch \"$0\"; while :; do sleep 0.01; done";
     let running = hold(&["sh", "-c", script, ready.to_str().unwrap()])
         .release()
         .unwrap();
     until(|| ready.exists()).await;
-    running.signal(libc::SIGINT);
+    running.signal(libc::SIGTERM);
     assert_eq!(running.wait().await.unwrap(), Exit::Code(7));
-    running.signal(libc::SIGINT); // nobody is there: nothing happens
+    running.signal(libc::SIGTERM); // nobody is there: nothing happens
 }
 
 #[tokio::test]
