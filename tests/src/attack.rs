@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use crate::chain;
 use crate::child::Child;
-use crate::folded::Folded;
+use crate::folded::{Folded, Line};
 use crate::workload::compile;
 
 /// User and group id of the attacker: `nobody` of most distributions.
@@ -241,19 +241,29 @@ impl Witness {
         Ok(())
     }
 
+    /// [`Self::check`] of a witness that started during the recording: how soon it is
+    /// known depends on the load, so `unknown` samples may be cut for that.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn check_met(&self, folded: &Folded, least: u64, unknown: u64) -> anyhow::Result<()> {
+        let of_it = folded.of_pid(self.pid());
+        let met = of_it.filter(|line| !is_unknown(line));
+        let cut = of_it.total() - met.total();
+        println!("the witness was not known yet in {cut} samples");
+        anyhow::ensure!(
+            cut <= unknown,
+            "the witness was not known yet in {cut} samples of {}, may be in {unknown}",
+            of_it.total()
+        );
+        self.check(&met, least)
+    }
+
     /// Checks that a profile has the right stacks for it, with `least` samples.
     ///
     /// # Errors
     /// Says what is wrong.
     pub fn check(&self, folded: &Folded, least: u64) -> anyhow::Result<()> {
-        self.check_share(folded, least, chain::GOAL)
-    }
-
-    /// [`Self::check`] with another share than [`chain::GOAL`].
-    ///
-    /// # Errors
-    /// Says what is wrong.
-    pub fn check_share(&self, folded: &Folded, least: u64, goal: f64) -> anyhow::Result<()> {
         const CHAIN: [&str; 7] = [
             "main",
             "with_realigned_entry",
@@ -264,11 +274,10 @@ impl Witness {
             "spin",
         ];
         // Below the chain are calls of the clock, and inlined burn().
-        chain::check_share(
+        chain::check(
             "the witness's stacks",
             &folded.of_pid(self.pid()),
             least,
-            goal,
             |line| {
                 let stack = chain::from_entry(line, "main").unwrap_or_default();
                 let n = stack.len().min(CHAIN.len());
@@ -277,4 +286,11 @@ impl Witness {
             },
         )
     }
+}
+
+/// Whether a stack was cut because its process, or a table for it, was not known yet.
+fn is_unknown(line: &Line) -> bool {
+    let not_yet = ["process not known yet", "unwind table not loaded yet"];
+    let cut = |why: &&str| line.has(&format!("[stack cut: {why}]"));
+    not_yet.iter().any(cut)
 }

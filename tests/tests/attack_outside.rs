@@ -33,8 +33,8 @@ const STATE: Duration = Duration::from_secs(20);
 /// CPU time that a witness is given, seconds, and the samples to judge it by.
 const WORK: f64 = 1.5;
 const LEAST: u64 = 100;
-/// Share of them that must be right: a witness that has just started is met unknown.
-const RIGHT: f64 = 0.97;
+/// Samples before a witness that has just started is known: a fifth of a second.
+const UNKNOWN: u64 = 40;
 
 /// Waits for a state; `false`: it does not come in that time.
 fn comes(most: Duration, is_so: impl Fn() -> bool) -> bool {
@@ -136,7 +136,7 @@ impl Recording {
         println!("SIGINT took {took:?}");
         let folded = Folded::parse(&fs::read_to_string(&self.out)?)?;
         for witness in witnesses {
-            let checked = witness.check_share(&folded, LEAST, RIGHT);
+            let checked = witness.check_met(&folded, LEAST, UNKNOWN);
             checked.map_err(|error| error.context(said.clone()))?;
         }
         ensure!(took <= PROMPT, "SIGINT took {took:?}\n{said}");
