@@ -30,7 +30,7 @@ Kernels other than this one: `cargo xtask vm-test`.
 ";
 
 /// How long each fuzz target runs here.
-const FUZZ_SECONDS: u64 = 10;
+const FUZZ_SECONDS: u64 = 5;
 
 /// One part of the run, for the table.
 struct Phase {
