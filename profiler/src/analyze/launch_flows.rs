@@ -3,10 +3,12 @@
 //!
 //! A launch, its kernels and its `ScheduleWait` share `args.correlation`. Numbers
 //! are those of a process: ranks have the same ones, so they are kept apart here.
+//! Kineto writes the arrows of GPUs itself, whole: a kernel that has one gets no second.
 //! acelyzer 1.3.0 means to draw the arrows to waits, but forgets them before it does.
 
 use super::messages::{Level, Messages};
-use crate::timeline::{Event, Id, Ph, Timeline};
+use crate::timeline::number::SAME_US;
+use crate::timeline::{Event, Id, Kind, Kinds, Ph, Timeline};
 use rustc_hash::FxHashMap;
 
 /// The end of an arrow is this much before the end of its slice, so that it is in
@@ -58,14 +60,17 @@ pub fn run(timeline: &mut Timeline, level: Level) -> Outcome {
         said: Messages::new(level),
     };
     let parts: Vec<Part> = timeline.names.iter().map(|(_, text)| part(text)).collect();
+    let kinds = Kinds::new(timeline);
     let part_of = |event: &Event| match parts.get(event.name.index()) {
-        Some(Part::Nothing) | None if timeline.name(event.cat) == "kernel" => Part::Kernel,
+        Some(Part::Nothing) | None if is_kernel(timeline, event) => Part::Kernel,
         Some(part) => *part,
         None => Part::Nothing,
     };
     let mut launches = Launches::default();
+    // Arrows from forward operators to backward ones have numbers of their own.
+    let is_of_launch = |event: &Event| !kinds.of(event.cat).is(Kind::CAT_FORWARD);
     for (index, event) in (0u32..).zip(&timeline.events) {
-        launches.meet(index, event, part_of(event));
+        launches.meet(index, event, part_of(event), is_of_launch(event));
     }
     for (index, event) in (0u32..).zip(&timeline.events) {
         if part_of(event) == Part::Kernel {
@@ -85,6 +90,10 @@ pub fn run(timeline: &mut Timeline, level: Level) -> Outcome {
     outcome
 }
 
+fn is_kernel(timeline: &Timeline, event: &Event) -> bool {
+    timeline.name(event.cat).eq_ignore_ascii_case("kernel")
+}
+
 fn part(name: &str) -> Part {
     let launches = name
         .split_once("Launch")
@@ -102,21 +111,29 @@ fn part(name: &str) -> Part {
 struct Launches {
     index: FxHashMap<(u32, u64), usize>,
     all: Vec<Launch>,
+    /// Where arrows end that the trace has: rank, number, process and row to time.
+    ends: FxHashMap<(u32, u64, Id, Id), Vec<f64>>,
     /// Largest number of a flow so far.
     last_id: i64,
 }
 
 impl Launches {
     /// First round: sources and waits.
-    fn meet(&mut self, index: u32, event: &Event, part: Part) {
+    fn meet(&mut self, index: u32, event: &Event, part: Part, is_of_launch: bool) {
         if event.dropped {
             return;
         }
         if matches!(event.ph, Ph::FlowStart | Ph::FlowEnd | Ph::FlowStep) {
             let id = event.id.number().unwrap_or(0);
             self.last_id = self.last_id.max(id);
+            let Some(id) = u64::try_from(id).ok().filter(|id| *id != 0 && is_of_launch) else {
+                return;
+            };
+            if event.ph == Ph::FlowEnd {
+                let place = (event.rank, id, event.pid, event.tid);
+                self.ends.entry(place).or_default().push(event.ts);
+            }
             if event.ph == Ph::FlowStart
-                && let Some(id) = u64::try_from(id).ok().filter(|id| *id != 0)
                 && let Some(launch) = self.launch(index, event, id)
             {
                 launch.source = Some(index);
@@ -185,7 +202,18 @@ impl Launches {
         Id::Number(self.last_id)
     }
 
+    /// Whether the trace has an arrow of this launch to this kernel.
+    fn has_arrow(&self, event: &Event) -> bool {
+        let place = (event.rank, event.correlation, event.pid, event.tid);
+        let is_in = |ts: &f64| (event.ts - SAME_US..=event.end() + SAME_US).contains(ts);
+        let ends = self.ends.get(&place);
+        ends.is_some_and(|ends| ends.iter().any(is_in))
+    }
+
     fn arrow_to_kernel(&mut self, events: &[Event], event: &Event, flows: &mut Vec<Event>) {
+        if self.has_arrow(event) {
+            return;
+        }
         let Some(launch) = self.of_kernel(event).filter(|launch| !launch.is_wrong) else {
             return;
         };
