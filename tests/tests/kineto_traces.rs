@@ -321,7 +321,9 @@ fn model(words: &Words, steps: u32, base: f64) -> Vec<Value> {
     for step in 0..steps {
         let at = base + 80.0 * f64::from(step);
         let id = 10 * step + 1;
-        let args = |i: u32| json!({"correlation": id + i, "stream": 7, "device": 0});
+        // The collective and the copy run beside.
+        let stream = |i: u32| if i == 2 || i == 3 { 20 + i } else { 7 };
+        let args = |i: u32| json!({"correlation": id + i, "stream": stream(i), "device": 0});
         let calls = [words.launch, words.launch, words.launch, words.copy_call];
         for (call, i) in calls.into_iter().zip(0..) {
             all.push(slice(

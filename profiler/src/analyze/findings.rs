@@ -136,7 +136,7 @@ fn clocks(report: &Report, findings: &mut Vec<Finding>) {
 fn certainty(clock: &Clock) -> String {
     format!(
         "{:.6} MHz, within {:.6}, by {} events that are {:.3} us late as a rule; times within \
-         {:.3} us if the host's earliest notes are on time",
+         {:.3} us if the earliest notes are on time",
         clock.mhz, clock.mhz_error, clock.anchors, clock.scatter_us, clock.offset_error_us
     )
 }

@@ -15,6 +15,9 @@ use rustc_hash::FxHashMap;
 /// it, microseconds.
 pub const INSIDE_US: f64 = 0.001;
 
+/// How far before its kernel an arrow may end that was drawn to it by the host's times.
+const LATE_US: f64 = 10.0;
+
 /// What was done.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -77,13 +80,22 @@ pub fn run(timeline: &mut Timeline, level: Level) -> Outcome {
             launches.kernel(&timeline.events, index, event, &mut outcome);
         }
     }
-    let mut flows = Vec::new();
+    let (mut flows, mut moved) = (Vec::new(), Vec::new());
     for event in &timeline.events {
-        if part_of(event) == Part::Kernel {
-            launches.arrow_to_kernel(&timeline.events, event, &mut flows);
+        if part_of(event) != Part::Kernel {
+            continue;
+        }
+        match launches.take_end(&timeline.events, event) {
+            Some(end) => moved.push((end, event.ts)),
+            None => launches.arrow_to_kernel(&timeline.events, event, &mut flows),
         }
     }
     launches.arrows_to_waits(&timeline.events, &mut flows);
+    for (end, ts) in moved {
+        if let Some(end) = timeline.events.get_mut(end as usize) {
+            end.ts = ts;
+        }
+    }
     outcome.added = flows.len();
     timeline.events.append(&mut flows);
     outcome.tell();
@@ -111,8 +123,8 @@ fn part(name: &str) -> Part {
 struct Launches {
     index: FxHashMap<(u32, u64), usize>,
     all: Vec<Launch>,
-    /// Where arrows end that the trace has: rank, number, process and row to time.
-    ends: FxHashMap<(u32, u64, Id, Id), Vec<f64>>,
+    /// Ends of the arrows that the trace has, by rank, number, process and row.
+    ends: FxHashMap<(u32, u64, Id, Id), Vec<u32>>,
     /// Largest number of a flow so far.
     last_id: i64,
 }
@@ -131,7 +143,7 @@ impl Launches {
             };
             if event.ph == Ph::FlowEnd {
                 let place = (event.rank, id, event.pid, event.tid);
-                self.ends.entry(place).or_default().push(event.ts);
+                self.ends.entry(place).or_default().push(index);
             }
             if event.ph == Ph::FlowStart
                 && let Some(launch) = self.launch(index, event, id)
@@ -202,18 +214,22 @@ impl Launches {
         Id::Number(self.last_id)
     }
 
-    /// Whether the trace has an arrow of this launch to this kernel.
-    fn has_arrow(&self, event: &Event) -> bool {
+    /// The end of the arrow that the trace has to this kernel, which is this kernel's
+    /// alone: the nearest to its begin.
+    fn take_end(&mut self, events: &[Event], event: &Event) -> Option<u32> {
         let place = (event.rank, event.correlation, event.pid, event.tid);
-        let is_in = |ts: &f64| (event.ts - SAME_US..=event.end() + SAME_US).contains(ts);
-        let ends = self.ends.get(&place);
-        ends.is_some_and(|ends| ends.iter().any(is_in))
+        let ends = self.ends.get_mut(&place)?;
+        // A kernel with counters may have been moved since.
+        let before = if event.is_counted() { LATE_US } else { SAME_US };
+        let ts = |index: u32| events.get(index as usize).map_or(f64::NAN, |end| end.ts);
+        let away = |at: &usize| ends.get(*at).map_or(f64::NAN, |end| ts(*end) - event.ts);
+        let is_in = |at: &usize| (-before..=event.dur + SAME_US).contains(&away(at));
+        let all = (0..ends.len()).filter(is_in);
+        let nearest = all.min_by(|a, b| away(a).abs().total_cmp(&away(b).abs()))?;
+        Some(ends.swap_remove(nearest))
     }
 
     fn arrow_to_kernel(&mut self, events: &[Event], event: &Event, flows: &mut Vec<Event>) {
-        if self.has_arrow(event) {
-            return;
-        }
         let Some(launch) = self.of_kernel(event).filter(|launch| !launch.is_wrong) else {
             return;
         };
@@ -363,6 +379,40 @@ mod tests {
         assert_eq!(flows[0].tid, Id::Number(7));
         assert_eq!(flows[1].tid, Id::Number(9));
         assert_eq!(flows[13].tid, Id::Number(1));
+    }
+
+    /// As Kineto writes them: one launch of a graph, each kernel with its arrow. A kernel
+    /// that was moved takes its arrow along, one without gets one.
+    #[test]
+    fn kernels_with_an_arrow_get_no_second() {
+        let mut timeline = scene::empty(Dialect::Torch);
+        scene::flow(&mut timeline, Ph::FlowStart, 0, 5, 1.0);
+        for ts in [10.0, 40.0, 70.0] {
+            let mut kernel = slice(0, "k", "Kernel", ts, 20.0);
+            kernel.tid = 9;
+            if ts == 40.0 {
+                kernel.stamps = Some([1, 2, 3, 4, 5]);
+            }
+            scene::add(&mut timeline, &kernel);
+        }
+        for ts in [10.0, 37.5] {
+            scene::flow(&mut timeline, Ph::FlowEnd, 0, 5, ts);
+            let end = timeline.events.last_mut().unwrap();
+            end.tid = Id::Number(9);
+        }
+        let outcome = run(&mut timeline, Level::Warn);
+        assert_eq!(outcome.added, 2);
+        let ends = timeline.events.iter().filter(|e| e.ph == Ph::FlowEnd);
+        let mut ends: Vec<f64> = ends.map(|end| end.ts).collect();
+        ends.sort_by(f64::total_cmp);
+        assert_eq!(ends, [10.0, 40.0, 70.0]);
+        // Numbers of arrows between operators are others.
+        for event in &mut timeline.events {
+            if event.ph != Ph::Complete {
+                event.cat = timeline.names.intern("fwdbwd");
+            }
+        }
+        assert_eq!(run(&mut timeline, Level::Warn).added, 0);
     }
 
     #[test]
