@@ -93,7 +93,7 @@ fn join(points: &[Point], blocks: &mut Vec<Block>, noise: f64) {
         .collect();
     loop {
         let best = ratios.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1));
-        let Some((at, &least)) = best.filter(|(_, ratio)| **ratio <= AGREE) else {
+        let Some((at, _)) = best.filter(|(_, ratio)| **ratio <= AGREE) else {
             return;
         };
         let Some([before, after]) = blocks.get(at..at + 2) else {
@@ -102,8 +102,7 @@ fn join(points: &[Point], blocks: &mut Vec<Block>, noise: f64) {
         let range = before.range.start..after.range.end;
         let worst = before.line.scatter.max(after.line.scatter).max(noise);
         let joined = points.get(range.clone()).and_then(fit);
-        let joined = joined.filter(|line| line.scatter <= WORSE * worst && least.is_finite());
-        let Some(line) = joined else {
+        let Some(line) = joined.filter(|line| line.scatter <= WORSE * worst) else {
             ratios[at] = f64::INFINITY;
             continue;
         };
