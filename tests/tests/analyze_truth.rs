@@ -680,6 +680,40 @@ fn torch_counters_are_used() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Without `--freq` nobody said what the counters in PyTorch's files count: times stay as
+/// they are, and so do sums of them. 1.3.0 does not look at these counters at all.
+#[test]
+fn torch_times_stay_without_a_frequency() -> anyhow::Result<()> {
+    let story = Scenario {
+        seed: 103,
+        jobs: 2,
+        begin_jitter_us: 5.0,
+        ..Scenario::default()
+    }
+    .make();
+    let text = Torch::default().text(&story, 0)?;
+    let times = |trace: &Value| -> anyhow::Result<Vec<(u64, u64)>> {
+        let ns = |event: &Value, key: &str| {
+            let us = event[key].as_f64().context("no time");
+            us.map(|us| (us * 1000.0).round() as u64)
+        };
+        let is_device = |event: &&Value| event["cat"] == "kernel" || event["cat"] == "gpu_memcpy";
+        let device = events(trace)?.iter().filter(is_device);
+        let times = device.map(|event| Ok((ns(event, "ts")?, ns(event, "dur")?)));
+        let mut times = times.collect::<anyhow::Result<Vec<_>>>()?;
+        times.sort_unstable();
+        Ok(times)
+    };
+    let expected = times(&serde_json::from_str(&text)?)?;
+    assert!(expected.len() > 50, "{}", expected.len());
+    let input = Input::one("in.json", text);
+    for which in [Which::Ours, Which::OursWithBugs] {
+        let ran = run_on(which, &input, "-i in.json -o out.json")?;
+        assert_eq!(times(&ran.json("out.json")?)?, expected, "{which:?}");
+    }
+    Ok(())
+}
+
 /// Launches of several ranks: every arrow stays within its rank, and every kernel
 /// has one.
 #[test]

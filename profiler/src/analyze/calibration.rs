@@ -92,6 +92,9 @@ pub struct Options {
     pub is_fitted: bool,
     /// Move jobs to where they belong.
     pub moves_jobs: bool,
+    /// Leave events of Torch's profiler, which have their counters as a list, where they
+    /// are: nobody said that `mhz` is theirs.
+    pub keeps_listed: bool,
     /// Change begin and length of events to what the counters say.
     pub converts: bool,
 }
@@ -110,6 +113,8 @@ pub fn run(timeline: &mut Timeline, options: Options) -> Calibration {
     let ranks = by_rank(timeline);
     for (rank, events) in &ranks {
         let counter = counter(timeline, events, options.mhz);
+        let is_kept = options.keeps_listed && are_listed(timeline, events);
+        let goes_by_trace = options.is_fitted || is_kept;
         if options.moves_jobs {
             place_jobs(timeline, *rank, events, counter, &mut found);
         }
@@ -120,7 +125,7 @@ pub fn run(timeline: &mut Timeline, options: Options) -> Calibration {
             Ok(clock) => {
                 let summary = summary(*rank, &clock);
                 let is_sure = summary.mhz_error <= UNSURE * summary.mhz;
-                if options.is_fitted {
+                if goes_by_trace {
                     let mhz = if is_sure { summary.mhz } else { counter.mhz };
                     timeline.mhz.insert(*rank, mhz);
                 }
@@ -136,7 +141,7 @@ pub fn run(timeline: &mut Timeline, options: Options) -> Calibration {
             }
             Err(_) => {
                 found.unknown.push(*rank);
-                if options.is_fitted {
+                if goes_by_trace {
                     timeline.mhz.insert(*rank, counter.mhz);
                 }
                 // All in one epoch, as far as anybody can tell.
@@ -150,9 +155,15 @@ pub fn run(timeline: &mut Timeline, options: Options) -> Calibration {
             true => &found.unknown,
             false => &[],
         };
-        convert(timeline, left);
+        convert(timeline, left, options.keeps_listed);
     }
     found
+}
+
+/// Whether a rank's counters came as lists, all of them.
+fn are_listed(timeline: &Timeline, events: &[u32]) -> bool {
+    let mut devices = events.iter().filter_map(|index| parts(timeline, *index));
+    devices.all(|(_, device)| device.is_listed)
 }
 
 fn by_rank(timeline: &Timeline) -> Ranks {
@@ -495,8 +506,8 @@ fn shift(timeline: &mut Timeline, list: &[u32], by_us: f64) {
 }
 
 /// Gives events the begin and length that their counters tell, but those of some
-/// ranks; their end is where their clock has it, if that is fitted, else the host's.
-fn convert(timeline: &mut Timeline, left: &[u32]) {
+/// ranks, and if so wanted those with lists; their end is where their clock has it, if that is fitted, else the host's.
+fn convert(timeline: &mut Timeline, left: &[u32], keeps_listed: bool) {
     for index in 0..timeline.events.len() {
         let Some(event) = timeline.events.get(index).copied() else {
             break;
@@ -508,6 +519,9 @@ fn convert(timeline: &mut Timeline, left: &[u32]) {
         let Some(device) = timeline.devices.get_mut(event.device as usize) else {
             continue;
         };
+        if keeps_listed && device.is_listed {
+            continue;
+        }
         let stamps = device.stamps.map(i128::from);
         let end = event.end() + device.placed;
         let times = host_times(&stamps, device.phase, end, mhz);

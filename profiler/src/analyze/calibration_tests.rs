@@ -45,6 +45,7 @@ const FITTED: Options = Options {
     mhz: 1000.0,
     is_fitted: true,
     moves_jobs: true,
+    keeps_listed: false,
     converts: true,
 };
 

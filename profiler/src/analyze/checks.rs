@@ -1,10 +1,12 @@
 //! Faults that traces of accelerators have been seen with, each with the events that
 //! show it: for whoever asks whether a trace can be trusted.
 //!
-//! Each fault is a statement about the trace, not a guess at its cause.
+//! Each fault is a statement about the trace, not a guess at its cause. What is so by
+//! design is none: Kineto writes host and device one after the other, times of whole
+//! microseconds until 2023, and copies of any size under one name.
 
 use crate::timeline::number::SAME_US;
-use crate::timeline::{Dialect, Event, Id, Kind, Kinds, Timeline};
+use crate::timeline::{Dialect, Event, Id, Kind, Kinds, Sym, Timeline};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::fmt;
@@ -20,6 +22,8 @@ const TIMES_MEDIAN: f64 = 100.0;
 const LONG_US: f64 = 1000.0;
 /// Fewest events of a name that have a median worth comparing with.
 const MIN_ALIKE: usize = 5;
+/// The unit of times in traces that have no fractions, microseconds.
+const WHOLE_US: f64 = 1.0;
 
 /// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -130,6 +134,7 @@ pub fn run(timeline: &Timeline, kinds: &Kinds) -> Outcome {
     let mut checks = Checks {
         timeline,
         kinds,
+        units_us: units(timeline, kinds),
         found: Fault::ALL
             .iter()
             .map(|fault| Found {
@@ -150,9 +155,28 @@ pub fn run(timeline: &Timeline, kinds: &Kinds) -> Outcome {
     }
 }
 
+/// By how much two true times may be apart that a job's file has as one: a microsecond
+/// where none of its device events has a fraction.
+fn units(timeline: &Timeline, kinds: &Kinds) -> Vec<f64> {
+    let mut units = vec![WHOLE_US; timeline.jobs.len()];
+    for event in timeline.events.iter().filter(|event| event.is_slice()) {
+        let is_torch = timeline.dialect(event) == Dialect::Torch;
+        let is_fine = event.ts.fract() != 0.0 || event.dur.fract() != 0.0;
+        let is_fine = is_fine && kinds.is_device(timeline, event);
+        if (is_fine || !is_torch)
+            && let Some(unit) = units.get_mut(event.job as usize)
+        {
+            *unit = 0.0;
+        }
+    }
+    units
+}
+
 struct Checks<'t> {
     timeline: &'t Timeline,
     kinds: &'t Kinds,
+    /// Of each job's times, microseconds; 0: nanoseconds or finer.
+    units_us: Vec<f64>,
     found: Vec<Found>,
 }
 
@@ -160,6 +184,12 @@ struct Checks<'t> {
 type Stream<'t> = (u32, Id, &'t str);
 
 impl<'t> Checks<'t> {
+    /// The unit of an event's times, microseconds.
+    fn unit_us(&self, event: &Event) -> f64 {
+        let unit = self.units_us.get(event.job as usize);
+        unit.copied().unwrap_or(0.0)
+    }
+
     fn slices(&self) -> impl Iterator<Item = &'t Event> + use<'t> {
         let all = self.timeline.events.iter();
         all.filter(|event| event.is_slice() && !event.dropped)
@@ -195,7 +225,7 @@ impl<'t> Checks<'t> {
             if (event.ts - zero).abs() < SAME_US {
                 self.add(Fault::ZeroTime, event, 0.0, String::new);
             }
-            if event.dur <= 0.0 {
+            if event.dur <= 0.0 && self.unit_us(event) == 0.0 {
                 self.add(Fault::ZeroDuration, event, 0.0, String::new);
             }
             if let Some(us) = self.counted(event)
@@ -215,10 +245,13 @@ impl<'t> Checks<'t> {
         Some(ticks as f64 / self.timeline.mhz(event))
     }
 
-    /// Events in the order of their file.
+    /// Events in the order of their file, where its writer has one.
     fn order(&mut self) {
         let mut last: FxHashMap<(u32, Id, Id), f64> = FxHashMap::default();
         for event in self.slices() {
+            if self.timeline.dialect(event) == Dialect::Torch {
+                continue;
+            }
             let before = last
                 .entry((event.job, event.pid, event.tid))
                 .or_insert(f64::MIN);
@@ -272,9 +305,13 @@ impl<'t> Checks<'t> {
             format!("\"{name}\" at {ts:.3} for {dur:.3} us")
         };
         for event in rest {
+            let unit = self.unit_us(event);
             if event.ts - before.ts < SAME_US {
-                self.add(Fault::DuplicateStart, event, 0.0, || against(before));
-            } else if longest.end() - event.ts > SAME_US {
+                // Of two that begin within one unit the first may be over before it.
+                if unit == 0.0 || before.dur.min(event.dur) > unit {
+                    self.add(Fault::DuplicateStart, event, 0.0, || against(before));
+                }
+            } else if longest.end() - event.ts > SAME_US.max(unit) {
                 let by = longest.end().min(event.end()) - event.ts;
                 self.add(Fault::Overlapping, event, by, || against(longest));
             }
@@ -340,13 +377,13 @@ impl<'t> Checks<'t> {
         }
     }
 
-    /// Device events that are far longer than others of their name.
+    /// Device events that are far longer than others like them.
     fn alike(&mut self) {
-        let mut names: FxHashMap<(u32, crate::timeline::Sym), Vec<f64>> = FxHashMap::default();
-        let is_one = |event: &Event| self.kinds.is_device(self.timeline, event);
-        for event in self.slices().filter(|event| is_one(event)) {
-            let list = names.entry((event.rank, event.name)).or_default();
-            list.push(event.dur);
+        let mut names: FxHashMap<Like<'t>, Vec<f64>> = FxHashMap::default();
+        for event in self.slices() {
+            if let Some(like) = self.like(event) {
+                names.entry(like).or_default().push(event.dur);
+            }
         }
         let median = |(key, mut list): (_, Vec<f64>)| {
             if list.len() < MIN_ALIKE {
@@ -357,20 +394,41 @@ impl<'t> Checks<'t> {
         };
         let medians: FxHashMap<_, f64> = names.into_iter().filter_map(median).collect();
         for event in self.slices() {
-            let Some(&median) = medians.get(&(event.rank, event.name)) else {
+            let Some(&median) = self.like(event).and_then(|like| medians.get(&like)) else {
                 continue;
             };
             let is_known = self
                 .counted(event)
                 .is_some_and(|us| event.dur > 2.0 * us + LONG_US);
-            let is_one = self.kinds.is_device(self.timeline, event);
-            if is_one && !is_known && event.dur > LONG_US && event.dur > TIMES_MEDIAN * median {
+            if !is_known && event.dur > LONG_US && event.dur > TIMES_MEDIAN * median {
                 let against = || format!("{median:.3} us, the median of its name");
                 self.add(Fault::OverLong, event, event.dur - median, against);
             }
         }
     }
+
+    /// What other events do the same work as this one; `None`: nothing tells. Kernels of
+    /// GPUs do as their grid is large, copies as they have bytes, and those of
+    /// communication wait for others.
+    fn like(&self, event: &Event) -> Option<Like<'t>> {
+        let (timeline, kinds) = (self.timeline, self.kinds);
+        if !kinds.is_device(timeline, event) {
+            return None;
+        }
+        let size = match timeline.dialect(event) {
+            Dialect::Flex => ["", ""],
+            Dialect::Torch if !kinds.is_kernel(timeline, event) => return None,
+            Dialect::Torch if kinds.is_collective(timeline, event) => return None,
+            Dialect::Torch => {
+                ["grid", "block"].map(|key| timeline.arg(event, key).unwrap_or_default())
+            }
+        };
+        Some((event.rank, event.name, size))
+    }
 }
+
+/// Events that are worth comparing: rank, name, and size of what they do.
+type Like<'t> = (u32, Sym, [&'t str; 2]);
 
 #[cfg(test)]
 mod tests {
@@ -427,7 +485,7 @@ mod tests {
         assert_eq!(evidence.against, "\"k\" at 1100.000 for 10.000 us");
         assert_eq!(evidence.file, "x.json");
 
-        let zero = torch(&[kernel(-1000.0, 10.0), kernel(0.0, 0.0)]);
+        let zero = torch(&[kernel(-1000.0, 10.5), kernel(0.0, 0.0)]);
         assert_eq!(
             faults(&zero),
             [(Fault::ZeroTime, 1), (Fault::ZeroDuration, 1)]
@@ -435,9 +493,6 @@ mod tests {
 
         let twice = torch(&[kernel(100.0, 10.0), kernel(100.0, 5.0)]);
         assert_eq!(faults(&twice), [(Fault::DuplicateStart, 1)]);
-
-        let order = torch(&[kernel(100.0, 10.0), kernel(50.0, 10.0), kernel(110.0, 1.0)]);
-        assert_eq!(faults(&order), [(Fault::OutOfOrder, 1)]);
 
         let mut long: Vec<_> = (0..6).map(|i| kernel(20.0 * f64::from(i), 10.0)).collect();
         long.push(kernel(120.0, 3e6));
@@ -453,6 +508,67 @@ mod tests {
         call.tid = 1;
         let timeline = torch(&[call, inside, outside]);
         assert_eq!(faults(&timeline), [(Fault::OutOfParent, 1)]);
+    }
+
+    /// Kineto writes the calls after the operators, kernels after both.
+    #[test]
+    fn only_files_that_are_in_order_can_be_out_of_it() {
+        let slices = [kernel(100.0, 10.0), kernel(50.0, 10.0), kernel(110.0, 1.0)];
+        assert_eq!(faults(&torch(&slices)), []);
+        let mut flex = scene::empty(Dialect::Flex);
+        for slice in &slices {
+            scene::add(&mut flex, slice);
+        }
+        assert_eq!(faults(&flex), [(Fault::OutOfOrder, 1)]);
+    }
+
+    /// Whole microseconds: what seems to begin together, take no time or overlap by one
+    /// may not do so.
+    #[test]
+    fn rounded_times_are_no_faults() {
+        let whole = [
+            kernel(100.0, 0.0),
+            kernel(100.0, 1.0),
+            kernel(100.0, 5.0),
+            kernel(104.0, 9.0),
+        ];
+        assert_eq!(faults(&torch(&whole)), []);
+        let mut fine = whole.to_vec();
+        fine.push(kernel(200.0, 0.25));
+        let found = faults(&torch(&fine));
+        let expected = [
+            (Fault::Overlapping, 1),
+            (Fault::ZeroDuration, 1),
+            (Fault::DuplicateStart, 2),
+        ];
+        assert_eq!(found, expected);
+        // More than rounding can do.
+        let wrong = [kernel(100.0, 5.0), kernel(100.0, 3.0), kernel(102.0, 9.0)];
+        let found = faults(&torch(&wrong));
+        assert_eq!(found, [(Fault::Overlapping, 1), (Fault::DuplicateStart, 1)]);
+    }
+
+    /// Copies are as long as they have bytes, collectives as their ranks are late, and
+    /// kernels as their grid is large.
+    #[test]
+    fn sizes_are_no_faults() {
+        let many = |name, cat, args: [&'static str; 2]| {
+            let one = |i: u32| Slice {
+                name,
+                cat,
+                args: args[usize::from(i == 6)],
+                ..kernel(1e7 * f64::from(i) + 0.25, if i == 6 { 3e6 } else { 10.0 })
+            };
+            torch(&(0..7).map(one).collect::<Vec<_>>())
+        };
+        let copies = many("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", ["", ""]);
+        assert_eq!(faults(&copies), []);
+        let collectives = many("ncclDevKernel_AllGather_RING_LL", "kernel", ["", ""]);
+        assert_eq!(faults(&collectives), []);
+        let sizes = ["\"grid\":[1,1,1]", "\"grid\":[9999,1,1]"];
+        assert_eq!(faults(&many("k", "kernel", sizes)), []);
+        let same = many("k", "kernel", [sizes[0], sizes[0]]);
+        assert_eq!(faults(&same), [(Fault::OverLong, 1)]);
     }
 
     #[test]

@@ -71,6 +71,8 @@ classes! {
     SignalData = "MAIU_PROTOCOL_SIGNAL_DATA",
     /// Acknowledges, between the kernels of a job.
     SignalAck = "MAIU_PROTOCOL_SIGNAL_ACK",
+    /// A kernel of a GPU's library of communication (NCCL, RCCL).
+    Communication = "COMMUNICATION",
 }
 
 /// Transfers of this many bytes are signals, not data.
@@ -99,8 +101,8 @@ struct Words {
 /// Tells the class of every slice. Needs kinds, transfers and final times of
 /// kernels; no order. Counters are added at the end, not in their place.
 ///
-/// `compat_bugs`: a size that is text, as in FLEX traces, is never that of a signal,
-/// as in acelyzer 1.3.0.
+/// `compat_bugs`: as in acelyzer 1.3.0, a size that is text, as in FLEX traces, is never
+/// that of a signal, and every kernel of a GPU computes.
 pub fn run(timeline: &mut Timeline, kinds: &Kinds, compat_bugs: bool) -> Outcome {
     let words: Vec<Words> = timeline.names.iter().map(|(_, text)| words(text)).collect();
     let spans = kernel_spans(timeline, kinds);
@@ -111,7 +113,7 @@ pub fn run(timeline: &mut Timeline, kinds: &Kinds, compat_bugs: bool) -> Outcome
     };
     for event in events.iter_mut().filter(|e| e.is_slice() && !e.dropped) {
         let words = words.get(event.name.index()).copied().unwrap_or_default();
-        let class = first(timeline, kinds, event, words);
+        let class = first(timeline, kinds, event, words, compat_bugs);
         let class = second(timeline, event, class, &spans, compat_bugs);
         event.class = class as u8;
         if let Some(count) = outcome.counts.get_mut(class as usize) {
@@ -188,7 +190,13 @@ fn by_host(name: &str) -> Option<Class> {
 }
 
 /// Class by the event alone.
-fn first(timeline: &Timeline, kinds: &Kinds, event: &Event, words: Words) -> Class {
+fn first(
+    timeline: &Timeline,
+    kinds: &Kinds,
+    event: &Event,
+    words: Words,
+    compat_bugs: bool,
+) -> Class {
     let own = match timeline.dialect(event) {
         Dialect::Flex => words.own[0],
         Dialect::Torch => words.own[1],
@@ -196,6 +204,8 @@ fn first(timeline: &Timeline, kinds: &Kinds, event: &Event, words: Words) -> Cla
     let base = own.unwrap_or_else(|| {
         if kinds.of(event.name).is(Kind::PREP) {
             Class::ComputePrep
+        } else if kinds.is_communication(timeline, event) && !compat_bugs {
+            Class::Communication
         } else if kinds.is_kernel(timeline, event) {
             Class::ComputeExec
         } else if kinds.is_data_in(timeline, event) {

@@ -35,6 +35,8 @@ pub struct Config {
     pub counters: Counters,
     /// Frequency of the device's cycle counter, MHz.
     pub soc_mhz: f64,
+    /// Somebody gave that frequency; else it is a default.
+    pub is_given: bool,
     /// Go by the frequency that the trace tells, where it does; else by `soc_mhz`.
     pub is_fitted: bool,
     /// Frequency of the cores, to which ideal cycles refer, MHz.
@@ -111,6 +113,7 @@ impl Default for Config {
             compiler_info: Vec::new(),
             counters: Counters::default(),
             soc_mhz: 1000.0,
+            is_given: false,
             is_fitted: false,
             core_mhz: 1100.0,
             power_scale: PowerScale::default(),

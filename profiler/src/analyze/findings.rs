@@ -64,7 +64,11 @@ fn inputs(report: &Report, findings: &mut Vec<Finding>) {
     });
     let lines: Vec<String> = lines.collect();
     if !lines.is_empty() {
-        let text = "Not everything in the files could be used.".to_owned();
+        let is_whole = lines.iter().all(|line| line.ends_with(", kept"));
+        let text = match is_whole {
+            true => "Some events in the files are odd; they were kept.".to_owned(),
+            false => "Not everything in the files could be used.".to_owned(),
+        };
         add(findings, Weight::Warning, text, lines);
     }
 }
@@ -132,7 +136,7 @@ fn clocks(report: &Report, findings: &mut Vec<Finding>) {
 fn certainty(clock: &Clock) -> String {
     format!(
         "{:.6} MHz, within {:.6}, by {} events that are {:.3} us late as a rule; times within \
-         {:.3} us",
+         {:.3} us if the earliest notes are on time",
         clock.mhz, clock.mhz_error, clock.anchors, clock.scatter_us, clock.offset_error_us
     )
 }

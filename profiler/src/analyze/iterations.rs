@@ -72,6 +72,9 @@ impl Iterations {
     }
 }
 
+/// Most squares that are compared.
+const MAX_SQUARES: usize = 32;
+
 /// A kernel that ran.
 #[derive(Clone, Copy)]
 struct Kernel {
@@ -140,15 +143,15 @@ fn iterations(kernels: &[Kernel], pid: Id, rank: u32, period: Period) -> Iterati
         mean_us: 0.0,
         count: 0,
     };
-    let Some(square) = first_square(&word) else {
+    let square = match period {
+        Period::Acelyzer => first_square(&word),
+        Period::Smallest => widest_square(&word),
+    };
+    let Some(square) = square else {
         return found;
     };
     let Some(sequence) = word.get(square.start..square.start + square.half) else {
         return found;
-    };
-    let sequence = match period {
-        Period::Acelyzer => sequence,
-        Period::Smallest => sequence.get(..root(sequence)).unwrap_or(sequence),
     };
     found.kernels_before = square.start;
     found.sequence = sequence.to_vec();
@@ -199,6 +202,39 @@ fn borders(sequence: &[Sym]) -> Vec<usize> {
         borders[index] = len;
     }
     borders
+}
+
+/// Of the squares that come one after the other the one whose sequence covers most of the
+/// word, as its shortest period: a prefill may begin with a square of its own, or with a
+/// part of what the decodes repeat.
+fn widest_square(word: &[Sym]) -> Option<Square> {
+    let mut best: Option<(usize, Square)> = None;
+    let mut from = 0;
+    for _ in 0..MAX_SQUARES {
+        let rest = word.get(from..).unwrap_or_default();
+        let Some(found) = first_square(rest) else {
+            break;
+        };
+        let start = from + found.start;
+        let half = root(word.get(start..start + found.half)?);
+        let start = run_start(word, start, half);
+        let covered = occurrences(word, word.get(start..start + half)?, start).len() * half;
+        if best.is_none_or(|(most, _)| covered > most) {
+            best = Some((covered, Square { start, half }));
+        }
+        // The next run may share the last of this one's sequences.
+        let run = word.get(start + half..)?.iter().zip(word.get(start..)?);
+        let end = start + half + run.take_while(|(a, b)| a == b).count();
+        from = end.saturating_sub(half).max(from + 1);
+    }
+    best.map(|(_, square)| square)
+}
+
+/// Where a run of this period begins that goes on at `start`.
+fn run_start(word: &[Sym], start: usize, half: usize) -> usize {
+    let before = (0..start).rev();
+    let same = before.take_while(|index| word.get(*index) == word.get(index + half));
+    start - same.count()
 }
 
 /// Length of the shortest sequence that this one is several times, else its own.
@@ -488,6 +524,28 @@ mod tests {
         let mut messages = Messages::new(Level::Info);
         let kinds = Kinds::new(&timeline);
         assert!(run(&timeline, &kinds, Period::Acelyzer, &mut messages).is_empty());
+    }
+
+    /// The same behind a prefill of the decode's own kernels, of which it has not all.
+    #[test]
+    fn a_prefill_of_the_same_kernels_is_no_period() {
+        for prefill in 1..12 {
+            let mut timeline = testing::timeline(Dialect::Flex);
+            for index in 0..prefill + 40 * 12 {
+                let place = match index < prefill {
+                    true => index,
+                    false => (index - prefill) % 12,
+                };
+                let name = format!("d{} Cmpt Exec", char::from(b'a' + place as u8));
+                testing::slice(&mut timeline, &name, 0, 30.0 * index as f64, 25.0);
+            }
+            let kinds = Kinds::new(&timeline);
+            let mut messages = Messages::new(Level::Info);
+            let found = run(&timeline, &kinds, Period::Smallest, &mut messages);
+            let one = &found[0];
+            let seen = (one.sequence.len(), one.count, one.kernels_before);
+            assert_eq!(seen, (12, 39, prefill), "{prefill}");
+        }
     }
 
     /// A decode of 12 kernels, 40 times at 430 us, behind a prefill of any length.

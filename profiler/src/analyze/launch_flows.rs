@@ -3,15 +3,20 @@
 //!
 //! A launch, its kernels and its `ScheduleWait` share `args.correlation`. Numbers
 //! are those of a process: ranks have the same ones, so they are kept apart here.
+//! Kineto writes the arrows of GPUs itself, whole: a kernel that has one gets no second.
 //! acelyzer 1.3.0 means to draw the arrows to waits, but forgets them before it does.
 
 use super::messages::{Level, Messages};
-use crate::timeline::{Event, Id, Ph, Timeline};
+use crate::timeline::number::SAME_US;
+use crate::timeline::{Event, Id, Kind, Kinds, Ph, Timeline};
 use rustc_hash::FxHashMap;
 
 /// The end of an arrow is this much before the end of its slice, so that it is in
 /// it, microseconds.
 pub const INSIDE_US: f64 = 0.001;
+
+/// How far before its kernel an arrow may end that was drawn to it by the host's times.
+const LATE_US: f64 = 10.0;
 
 /// What was done.
 #[derive(Clone, Debug)]
@@ -58,31 +63,47 @@ pub fn run(timeline: &mut Timeline, level: Level) -> Outcome {
         said: Messages::new(level),
     };
     let parts: Vec<Part> = timeline.names.iter().map(|(_, text)| part(text)).collect();
+    let kinds = Kinds::new(timeline);
     let part_of = |event: &Event| match parts.get(event.name.index()) {
-        Some(Part::Nothing) | None if timeline.name(event.cat) == "kernel" => Part::Kernel,
+        Some(Part::Nothing) | None if is_kernel(timeline, event) => Part::Kernel,
         Some(part) => *part,
         None => Part::Nothing,
     };
     let mut launches = Launches::default();
+    // Arrows from forward operators to backward ones have numbers of their own.
+    let is_of_launch = |event: &Event| !kinds.of(event.cat).is(Kind::CAT_FORWARD);
     for (index, event) in (0u32..).zip(&timeline.events) {
-        launches.meet(index, event, part_of(event));
+        launches.meet(index, event, part_of(event), is_of_launch(event));
     }
     for (index, event) in (0u32..).zip(&timeline.events) {
         if part_of(event) == Part::Kernel {
             launches.kernel(&timeline.events, index, event, &mut outcome);
         }
     }
-    let mut flows = Vec::new();
+    let (mut flows, mut moved) = (Vec::new(), Vec::new());
     for event in &timeline.events {
-        if part_of(event) == Part::Kernel {
-            launches.arrow_to_kernel(&timeline.events, event, &mut flows);
+        if part_of(event) != Part::Kernel {
+            continue;
+        }
+        match launches.take_end(&timeline.events, event) {
+            Some(end) => moved.push((end, event.ts)),
+            None => launches.arrow_to_kernel(&timeline.events, event, &mut flows),
         }
     }
     launches.arrows_to_waits(&timeline.events, &mut flows);
+    for (end, ts) in moved {
+        if let Some(end) = timeline.events.get_mut(end as usize) {
+            end.ts = ts;
+        }
+    }
     outcome.added = flows.len();
     timeline.events.append(&mut flows);
     outcome.tell();
     outcome
+}
+
+fn is_kernel(timeline: &Timeline, event: &Event) -> bool {
+    timeline.name(event.cat).eq_ignore_ascii_case("kernel")
 }
 
 fn part(name: &str) -> Part {
@@ -102,21 +123,29 @@ fn part(name: &str) -> Part {
 struct Launches {
     index: FxHashMap<(u32, u64), usize>,
     all: Vec<Launch>,
+    /// Ends of the arrows that the trace has, by rank, number, process and row.
+    ends: FxHashMap<(u32, u64, Id, Id), Vec<u32>>,
     /// Largest number of a flow so far.
     last_id: i64,
 }
 
 impl Launches {
     /// First round: sources and waits.
-    fn meet(&mut self, index: u32, event: &Event, part: Part) {
+    fn meet(&mut self, index: u32, event: &Event, part: Part, is_of_launch: bool) {
         if event.dropped {
             return;
         }
         if matches!(event.ph, Ph::FlowStart | Ph::FlowEnd | Ph::FlowStep) {
             let id = event.id.number().unwrap_or(0);
             self.last_id = self.last_id.max(id);
+            let Some(id) = u64::try_from(id).ok().filter(|id| *id != 0 && is_of_launch) else {
+                return;
+            };
+            if event.ph == Ph::FlowEnd {
+                let place = (event.rank, id, event.pid, event.tid);
+                self.ends.entry(place).or_default().push(index);
+            }
             if event.ph == Ph::FlowStart
-                && let Some(id) = u64::try_from(id).ok().filter(|id| *id != 0)
                 && let Some(launch) = self.launch(index, event, id)
             {
                 launch.source = Some(index);
@@ -183,6 +212,21 @@ impl Launches {
     fn next_id(&mut self) -> Id {
         self.last_id = self.last_id.saturating_add(1);
         Id::Number(self.last_id)
+    }
+
+    /// The end of the arrow that the trace has to this kernel, which is this kernel's
+    /// alone: the nearest to its begin.
+    fn take_end(&mut self, events: &[Event], event: &Event) -> Option<u32> {
+        let place = (event.rank, event.correlation, event.pid, event.tid);
+        let ends = self.ends.get_mut(&place)?;
+        // A kernel with counters may have been moved since.
+        let before = if event.is_counted() { LATE_US } else { SAME_US };
+        let ts = |index: u32| events.get(index as usize).map_or(f64::NAN, |end| end.ts);
+        let away = |at: &usize| ends.get(*at).map_or(f64::NAN, |end| ts(*end) - event.ts);
+        let is_in = |at: &usize| (-before..=event.dur + SAME_US).contains(&away(at));
+        let all = (0..ends.len()).filter(is_in);
+        let nearest = all.min_by(|a, b| away(a).abs().total_cmp(&away(b).abs()))?;
+        Some(ends.swap_remove(nearest))
     }
 
     fn arrow_to_kernel(&mut self, events: &[Event], event: &Event, flows: &mut Vec<Event>) {
@@ -335,6 +379,40 @@ mod tests {
         assert_eq!(flows[0].tid, Id::Number(7));
         assert_eq!(flows[1].tid, Id::Number(9));
         assert_eq!(flows[13].tid, Id::Number(1));
+    }
+
+    /// As Kineto writes them: one launch of a graph, each kernel with its arrow. A kernel
+    /// that was moved takes its arrow along, one without gets one.
+    #[test]
+    fn kernels_with_an_arrow_get_no_second() {
+        let mut timeline = scene::empty(Dialect::Torch);
+        scene::flow(&mut timeline, Ph::FlowStart, 0, 5, 1.0);
+        for ts in [10.0, 40.0, 70.0] {
+            let mut kernel = slice(0, "k", "Kernel", ts, 20.0);
+            kernel.tid = 9;
+            if ts == 40.0 {
+                kernel.stamps = Some([1, 2, 3, 4, 5]);
+            }
+            scene::add(&mut timeline, &kernel);
+        }
+        for ts in [10.0, 37.5] {
+            scene::flow(&mut timeline, Ph::FlowEnd, 0, 5, ts);
+            let end = timeline.events.last_mut().unwrap();
+            end.tid = Id::Number(9);
+        }
+        let outcome = run(&mut timeline, Level::Warn);
+        assert_eq!(outcome.added, 2);
+        let ends = timeline.events.iter().filter(|e| e.ph == Ph::FlowEnd);
+        let mut ends: Vec<f64> = ends.map(|end| end.ts).collect();
+        ends.sort_by(f64::total_cmp);
+        assert_eq!(ends, [10.0, 40.0, 70.0]);
+        // Numbers of arrows between operators are others.
+        for event in &mut timeline.events {
+            if event.ph != Ph::Complete {
+                event.cat = timeline.names.intern("fwdbwd");
+            }
+        }
+        assert_eq!(run(&mut timeline, Level::Warn).added, 0);
     }
 
     #[test]

@@ -15,7 +15,8 @@ pub struct Share {
     pub compute_us: f64,
     /// Some event of a collective goes on.
     pub communication_us: f64,
-    /// Some copy between host and device goes on that is not part of a collective.
+    /// Some copy or fill of the device's memory goes on that is not part of a collective.
+    /// AIU: only copies between host and device.
     pub copy_us: f64,
     /// Kernels and collectives at once.
     pub overlap_us: f64,
@@ -67,7 +68,7 @@ pub fn run(timeline: &Timeline, kinds: &Kinds) -> Vec<Share> {
             continue;
         }
         let changes = ranks.entry(event.rank).or_default();
-        let copies = kinds.is_data_in(timeline, event) || kinds.is_data_out(timeline, event);
+        let copies = kinds.is_copy(timeline, event);
         let is_kernel = kinds.is_kernel(timeline, event);
         let kind = if kinds.is_collective(timeline, event) {
             COMMUNICATION

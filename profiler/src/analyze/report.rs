@@ -156,7 +156,7 @@ impl Lengths {
 pub struct Kernel {
     /// Rank.
     pub rank: u32,
-    /// Name, numbers folded.
+    /// Name; of FLEX's kernels with numbers folded.
     pub name: String,
     /// Part of its rank's kernel time.
     pub percent: f64,

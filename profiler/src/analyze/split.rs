@@ -164,6 +164,7 @@ mod tests {
         let options = Options {
             mhz: 1000.0,
             is_fitted: false,
+            keeps_listed: false,
             moves_jobs: false,
             converts: true,
         };

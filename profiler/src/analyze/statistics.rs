@@ -80,7 +80,7 @@ pub struct KernelRow {
     pub pid: Id,
     /// Rank.
     pub rank: u32,
-    /// Name, with `_1` and `-1` and the like as `_[N]`.
+    /// Name; of FLEX's kernels with `_1` and `-1` and the like as `_[N]`.
     pub name: String,
     /// Part of the row group's kernel time, percent.
     pub percent: f64,
@@ -282,11 +282,11 @@ impl Rows {
         if let Some(row) = self.by_sym.get(&(event.pid, event.name)) {
             return *row as usize;
         }
-        let name = folded(timeline.name(event.name));
+        let name = name_of(timeline, event);
         let next = self.names.len() as u32;
         let row = *self.by_name.entry((event.pid, name)).or_insert(next);
         if row == next {
-            self.names.push(folded(timeline.name(event.name)));
+            self.names.push(name_of(timeline, event));
         }
         self.by_sym.insert((event.pid, event.name), row);
         row as usize
@@ -295,6 +295,17 @@ impl Rows {
     /// The name of a row.
     pub(crate) fn name(&self, row: usize) -> &str {
         self.names.get(row).map_or("", String::as_str)
+    }
+}
+
+/// The name of an event's row. In FLEX names a number tells calls apart; in those of
+/// Kineto's kernels it tells kernels apart (`triton_poi_fused_relu_0`,
+/// `ampere_sgemm_128x64_nn`).
+fn name_of(timeline: &Timeline, event: &Event) -> String {
+    let name = timeline.name(event.name);
+    match timeline.dialect(event) == Dialect::Torch && !name.contains("Cmpt Exec") {
+        true => name.to_owned(),
+        false => folded(name),
     }
 }
 

@@ -2,10 +2,11 @@
 //! with its report.
 //!
 //! Device counters count wherever they are, in `args` or in `attr` (1.3.0 does not
-//! see the latter and finds nothing), and ranks are told apart.
+//! see the latter and finds nothing), and ranks are told apart. aiprof's own
+//! verification also knows the calls that launch kernels of GPUs.
 
 use crate::timeline::number::nanoseconds;
-use crate::timeline::{Dialect, Event, Id, Timeline};
+use crate::timeline::{Dialect, Event, Id, Kind, Kinds, Timeline};
 use rustc_hash::FxHashMap;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
@@ -51,9 +52,20 @@ pub struct Test {
     pub findings: Vec<Finding>,
 }
 
+/// Whose tests are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rules {
+    /// Those of acelyzer 1.3.0, which knows the AIU's calls only.
+    Acelyzer,
+    /// aiprof's own, for kernels of all devices.
+    Aiprof,
+}
+
 /// What was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
+    /// Whose tests these are.
+    pub rules: Rules,
     /// All tests, in their order.
     pub tests: Vec<Test>,
 }
@@ -90,7 +102,7 @@ impl Test {
 }
 
 /// Makes all tests. Needs the trace as it was read: uncalibrated, in any order.
-pub fn run(timeline: &Timeline) -> Report {
+pub fn run(timeline: &Timeline, rules: Rules) -> Report {
     let mut order: Vec<u32> = (0u32..)
         .zip(&timeline.events)
         .filter(|(_, event)| event.is_slice() && !event.dropped)
@@ -103,14 +115,15 @@ pub fn run(timeline: &Timeline) -> Report {
     });
     let events: Vec<&Event> = order.iter().filter_map(event).collect();
     Report {
+        rules,
         tests: vec![
             Test {
                 name: "Compute Overlap Check",
-                findings: vec![overlaps(timeline, &events)],
+                findings: vec![overlaps(timeline, &events, rules)],
             },
             Test {
                 name: "Kernel-Parent Timestamp Check",
-                findings: parents(timeline, &events),
+                findings: parents(timeline, &events, rules),
             },
         ],
     }
@@ -136,13 +149,15 @@ fn time(timeline: &Timeline, us: f64) -> f64 {
 }
 
 /// A stream does one thing at a time.
-fn overlaps(timeline: &Timeline, events: &[&Event]) -> Finding {
+fn overlaps(timeline: &Timeline, events: &[&Event], rules: Rules) -> Finding {
+    let kinds = Kinds::new(timeline);
     let mut finding = Finding::new("overlaps", true);
     let mut busy: FxHashMap<(Id, u32, &str), i64> = FxHashMap::default();
     for event in events {
         let torch = timeline.dialect(event) == Dialect::Torch;
         let cat = timeline.name(event.cat);
         let on_device = match torch {
+            _ if rules == Rules::Aiprof => kinds.is_device(timeline, event),
             true => cat.contains("gpu") || cat.contains("kernel"),
             false => event.is_counted(),
         };
@@ -183,24 +198,52 @@ struct Parent {
     start_us: f64,
     end_us: f64,
     kernels: u64,
+    /// One of the calls encloses its kernels.
+    encloses: bool,
+}
+
+/// What an event is to a launch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// A call around all kernels of the launch.
+    Enclosing,
+    /// A call that the kernels come after: of a GPU's runtime or driver.
+    Call,
+    Kernel,
+    Nothing,
+}
+
+fn part(timeline: &Timeline, kinds: &Kinds, event: &Event, rules: Rules) -> Part {
+    let name = timeline.name(event.name);
+    let is_own = rules == Rules::Aiprof;
+    if name.contains("ScheduleCompute") || name.contains("ScheduleWait") {
+        return Part::Enclosing;
+    }
+    let is_kernel = match is_own {
+        true => kinds.of(event.cat).is(Kind::CAT_KERNEL),
+        false => timeline.name(event.cat) == "kernel",
+    };
+    let is_torch = timeline.dialect(event) == Dialect::Torch;
+    match is_kernel {
+        true => Part::Kernel,
+        false if is_own && is_torch && !kinds.is_device(timeline, event) => Part::Call,
+        false => Part::Nothing,
+    }
 }
 
 /// Kernels run between the begin of their `ScheduleCompute` and the end of their
-/// `ScheduleWait`.
-fn parents(timeline: &Timeline, events: &[&Event]) -> Vec<Finding> {
+/// `ScheduleWait`; those of GPUs after the begin of the call that launched them.
+fn parents(timeline: &Timeline, events: &[&Event], rules: Rules) -> Vec<Finding> {
     let mut outside = Finding::new("kernel_outside_parent", true);
     let mut lonely_kernels = Finding::new("orphan_kernels", false);
     let mut lonely_parents = Finding::new("orphan_parents", false);
-    let is_parent = |event: &Event| {
-        let name = timeline.name(event.name);
-        name.contains("ScheduleCompute") || name.contains("ScheduleWait")
-    };
-    let is_kernel = |event: &Event| timeline.name(event.cat) == "kernel" && !is_parent(event);
+    let kinds = Kinds::new(timeline);
+    let part = |event: &Event| part(timeline, &kinds, event, rules);
     let mut order = Vec::new();
     let mut parents: FxHashMap<(u32, u64), Parent> = FxHashMap::default();
     for event in events.iter().filter(|event| event.correlation != 0) {
-        let (parent, kernel) = (is_parent(event), is_kernel(event));
-        if !parent && !kernel {
+        let part = part(event);
+        if part == Part::Nothing {
             continue;
         }
         let key = (event.rank, event.correlation);
@@ -210,27 +253,34 @@ fn parents(timeline: &Timeline, events: &[&Event]) -> Vec<Finding> {
                 start_us: f64::INFINITY,
                 end_us: f64::NEG_INFINITY,
                 kernels: 0,
+                encloses: false,
             }
         });
-        if parent {
-            known.start_us = known.start_us.min(event.ts);
-            known.end_us = known.end_us.max(event.end());
+        if part == Part::Kernel {
+            known.kernels += 1;
+            continue;
         }
-        known.kernels += u64::from(kernel);
+        known.start_us = known.start_us.min(event.ts);
+        known.encloses |= part == Part::Enclosing;
+        known.end_us = known.end_us.max(match part {
+            Part::Enclosing => event.end(),
+            _ => f64::NEG_INFINITY,
+        });
     }
-    for event in events.iter().filter(|event| is_kernel(event)) {
+    for event in events.iter().filter(|event| part(event) == Part::Kernel) {
         let Some(parent) = parents.get(&(event.rank, event.correlation)) else {
             continue;
         };
         let is_known = parent.start_us.is_finite();
-        if is_known && (event.ts < parent.start_us || event.end() > parent.end_us) {
+        let is_late = parent.encloses && event.end() > parent.end_us;
+        if is_known && (event.ts < parent.start_us || is_late) {
             outside.add(1, || {
                 vec![
                     ("corr_id", json!(format!("{:#x}", event.correlation))),
                     ("kernel_start", json!(time(timeline, event.ts))),
                     ("kernel_end", json!(time(timeline, event.end()))),
                     ("parent_start", json!(time(timeline, parent.start_us))),
-                    ("parent_end", json!(time(timeline, parent.end_us))),
+                    ("parent_end", end(timeline, parent)),
                 ]
             });
         }
@@ -240,6 +290,8 @@ fn parents(timeline: &Timeline, events: &[&Event]) -> Vec<Finding> {
             continue;
         };
         match (parent.kernels, parent.start_us.is_finite()) {
+            // Most calls of a GPU's runtime launch nothing.
+            (0, true) if !parent.encloses => {}
             (0, true) => lonely_parents.add(1, || vec![("corr_id", json!(key.1))]),
             (count, false) => {
                 lonely_kernels.add(count, || {
@@ -250,6 +302,14 @@ fn parents(timeline: &Timeline, events: &[&Event]) -> Vec<Finding> {
         }
     }
     vec![outside, lonely_kernels, lonely_parents]
+}
+
+/// When the last call around a launch ended; `null`: none is around it.
+fn end(timeline: &Timeline, parent: &Parent) -> Value {
+    match parent.encloses {
+        true => json!(time(timeline, parent.end_us)),
+        false => Value::Null,
+    }
 }
 
 impl Report {
@@ -314,9 +374,13 @@ impl Report {
 
     /// The report in words (`-f text`).
     pub fn to_text(&self, command_line: &str) -> String {
+        let (title, width) = match self.rules {
+            Rules::Acelyzer => ("Acelyzer Verification Report", 29),
+            Rules::Aiprof => ("Verification by aiprof", 22),
+        };
         let mut out = format!(
-            "Acelyzer Verification Report\n{}\nInput:   {command_line}\n\n",
-            "=".repeat(29)
+            "{title}\n{}\nInput:   {command_line}\n\n",
+            "=".repeat(width)
         );
         for (name, findings) in self.groups() {
             heading(&mut out, &name.to_uppercase(), findings.len());
@@ -366,7 +430,7 @@ mod tests {
     #[test]
     fn the_shipped_sample_overlaps() {
         let timeline = scene::allreduce_tp4_raw();
-        let report = run(&timeline);
+        let report = run(&timeline, Rules::Acelyzer);
         let overlaps = &report.tests[0].findings[0];
         assert_eq!((overlaps.count, report.has_failed()), (17, true));
         let of = |rank: i64| {
@@ -419,7 +483,7 @@ mod tests {
 
     #[test]
     fn kernels_are_in_their_parents() {
-        let report = run(&torch());
+        let report = run(&torch(), Rules::Acelyzer);
         let counts: Vec<_> = report.tests[1]
             .findings
             .iter()
@@ -453,7 +517,7 @@ mod tests {
             };
             scene::add(&mut timeline, &slice);
         }
-        let report = run(&timeline);
+        let report = run(&timeline, Rules::Acelyzer);
         let overlaps = &report.tests[0].findings[0];
         assert_eq!(overlaps.count, 1);
         let expected =
@@ -462,10 +526,38 @@ mod tests {
         assert_eq!(seen, json!([expected]));
     }
 
+    /// Kernels of GPUs end whenever they do, but none begins before its call; calls that
+    /// launch nothing are no parents.
+    #[test]
+    fn kernels_of_gpus_have_the_calls_of_their_runtime() {
+        let mut timeline = scene::empty(Dialect::Torch);
+        for slice in [
+            launched(0, "cudaLaunchKernel", "cuda_runtime", 100.0, 1),
+            launched(0, "k", "kernel", 500.0, 1),
+            launched(0, "hipModuleLaunchKernel", "cuda_driver", 600.0, 2),
+            launched(0, "early", "Kernel", 590.0, 2),
+            launched(0, "cudaStreamSynchronize", "cuda_runtime", 700.0, 3),
+            launched(0, "lost", "kernel", 800.0, 4),
+        ] {
+            scene::add(&mut timeline, &slice);
+        }
+        let report = run(&timeline, Rules::Aiprof);
+        let found = &report.tests[1].findings;
+        let counts: Vec<_> = found.iter().map(|f| f.count).collect();
+        assert_eq!(counts, [1, 1, 0]);
+        let early = serde_json::to_value(&found[0].instances).unwrap();
+        assert_eq!(early[0]["kernel_start"], 590.0);
+        assert_eq!(early[0]["parent_end"], Value::Null);
+        assert_eq!(
+            serde_json::to_value(&found[1].instances).unwrap(),
+            json!([{"corr_id": 4, "count": 1}])
+        );
+    }
+
     /// The form of 1.3.0's reports.
     #[test]
     fn reports_have_the_form_of_1_3_0() {
-        let report = run(&torch());
+        let report = run(&torch(), Rules::Acelyzer);
         let text = report.to_text("acelyzer -V");
         let expected = "Acelyzer Verification Report\n=============================\n\
             Input:   acelyzer -V\n\nERRORS (1)\n----------\n  kernel_outside_parent: 1 occurrence(s)\n\
@@ -483,7 +575,12 @@ mod tests {
         assert_eq!(report["test_results"][1]["result"], "fail");
         assert_eq!(report["passed"][0]["finding"], "overlaps");
         assert_eq!(report["warnings"][1]["count"], 1);
-        let empty = run(&scene::empty(Dialect::Flex));
+        let empty = run(&scene::empty(Dialect::Flex), Rules::Aiprof);
         assert!(!empty.has_failed());
+        assert!(
+            empty
+                .to_text("x")
+                .starts_with("Verification by aiprof\n=====")
+        );
     }
 }

@@ -17,6 +17,7 @@ pub mod common;
 pub mod cycles;
 pub mod jobs;
 pub mod live;
+mod mosaic;
 mod pieces;
 pub mod ranks;
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! becomes as many pieces as the anchors can tell apart.
 
 use super::clock::{Line, Point, fit, median};
+use super::mosaic;
 use std::ops::Range;
 
 /// Most steps of one clock, beyond which there is no clock, and most bends.
@@ -27,6 +28,12 @@ const SURE_BEND: f64 = 1.5;
 /// A bend that moves nothing by more than this is none, microseconds.
 const LEAST_BEND_US: f64 = 0.02;
 
+/// Lines that are so many times as far off as the anchors are by themselves leave
+/// something to explain.
+const UNEXPLAINED: f64 = 2.0;
+/// Lines that are nearer by this share explain the points better.
+const MUCH_CLOSER: f64 = 0.7;
+
 /// A straight piece.
 pub(super) struct Part {
     pub(super) line: Line,
@@ -43,6 +50,7 @@ pub(super) struct Part {
 pub(super) fn split(points: &[Point]) -> Vec<Part> {
     let mut parts = Vec::new();
     divide(points, 0..points.len(), false, &mut parts, MAX_STEPS);
+    parts = better(points, parts);
     for index in 1..parts.len() {
         let Some([before, after]) = parts.get_mut(index - 1..=index) else {
             break;
@@ -60,6 +68,40 @@ pub(super) fn split(points: &[Point]) -> Vec<Part> {
         (before.extent.1, after.extent.0) = (at, at);
     }
     parts
+}
+
+/// What explains the points better: these parts, or those of blocks that agree. The
+/// second are looked for only where the first leave something to explain.
+fn better(points: &[Point], parts: Vec<Part>) -> Vec<Part> {
+    let Some(noise) = mosaic::noise(points) else {
+        return parts;
+    };
+    let steps = |parts: &[Part]| parts.iter().skip(1).filter(|part| !part.is_bend).count();
+    let is_plain = parts
+        .iter()
+        .all(|part| part.line.scatter <= UNEXPLAINED * noise);
+    if is_plain && steps(&parts) == 0 {
+        return parts;
+    }
+    let others = mosaic::pieces(points, noise);
+    let (own, other) = (off(points, &parts), off(points, &others));
+    let is_closer = other < MUCH_CLOSER * own;
+    // A step is a strong word where bends do as well.
+    let has_fewer_steps = steps(&others) < steps(&parts) && other <= own / MUCH_CLOSER;
+    match !others.is_empty() && (is_closer || has_fewer_steps) {
+        true => others,
+        false => parts,
+    }
+}
+
+/// Mean distance of points from their parts' lines.
+fn off(points: &[Point], parts: &[Part]) -> f64 {
+    let parts = parts.iter().map(|part| {
+        let inside = points.get(part.range.clone()).unwrap_or_default();
+        let distance = |p: &Point| (p.y - part.line.at(p.x)).abs();
+        inside.iter().map(distance).sum::<f64>()
+    });
+    parts.sum::<f64>() / points.len().max(1) as f64
 }
 
 fn divide(

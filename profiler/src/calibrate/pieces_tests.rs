@@ -85,6 +85,39 @@ fn a_frequency_that_falls_is_two_pieces_that_meet() {
     }
 }
 
+/// Back and forth, as a governor does it, also for a short while only: no half of it has
+/// another mean than the other.
+#[test]
+fn a_frequency_that_goes_back_and_forth_is_pieces_that_meet() {
+    for (count, changes, low) in [(4000, 20, 0.85), (2000, 9, 0.7), (1000, 2, 0.8)] {
+        for seed in 0..8 {
+            let (mhz, span) = (560.0 + seed as f64, 1e6);
+            // Of two changes the low part is a tenth in the middle.
+            let borders: Vec<f64> = match changes {
+                2 => vec![0.45 * span, 0.55 * span],
+                _ => (1..changes)
+                    .map(|i| span * f64::from(i) / f64::from(changes))
+                    .collect(),
+            };
+            let ticks = |us: f64| {
+                let (mut sum, mut from, mut share) = (0.0, 0.0, 1.0);
+                for border in borders.iter().copied().chain([f64::MAX]) {
+                    sum += mhz * share * (us.min(border) - from).max(0.0);
+                    (from, share) = (border, if share == 1.0 { low } else { 1.0 });
+                }
+                sum
+            };
+            let (times, noted) = anchors(seed, count, span, 1.0, ticks);
+            let clock = fitted(&noted, mhz);
+            let seen = (clock.steps(), clock.bends());
+            let expected = (0, borders.len());
+            assert_eq!(seen, expected, "{count} {seed} {:?}", clock.pieces);
+            let (_, most) = errors(&clock, &times, &noted);
+            assert!(most < 4.0, "{count} {seed}: {most}");
+        }
+    }
+}
+
 #[test]
 fn a_frequency_that_drifts_is_several_pieces_and_no_step() {
     for seed in 0..60 {

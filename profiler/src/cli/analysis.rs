@@ -1,5 +1,6 @@
 //! What `aiprof analyze` and `aiprof acelyzer` share: inputs, the run, outputs.
 
+use super::companions::Written;
 use super::output::OutputFile;
 use crate::analyze::config::{Config, Format};
 use crate::analyze::messages::Messages;
@@ -20,7 +21,8 @@ use crate::import::open::{self, Contents};
 use crate::import::perfetto;
 use crate::memory;
 use crate::timeline::{Dialect, Event, NONE, Timeline};
-use anyhow::{Context, Result, bail};
+use crate::visible;
+use anyhow::{Context, Result, anyhow, bail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use glob::Pattern;
@@ -52,6 +54,8 @@ pub(super) struct Analysis<'a> {
     pub(super) progress: Option<&'a mut dyn FnMut(&str)>,
     /// What was read.
     pub(super) inputs: Vec<Input>,
+    /// The files that were written.
+    pub(super) written: Written,
 }
 
 /// The files that patterns name, each pattern's in order; a pattern that is a file's
@@ -116,6 +120,7 @@ impl Analysis<'_> {
             let mut file = OutputFile::create(&path)?;
             file.write_all(&table.text)?;
             file.commit()?;
+            self.written.add(&path);
             let said = table.said;
             let text = format_args!("{said}{}", path.display());
             self.messages.info("SEC", text);
@@ -126,8 +131,11 @@ impl Analysis<'_> {
         let Some(file) = trace else {
             return Ok(report);
         };
+        // Nothing stands beside a device or a pipe.
+        let (place, is_file) = (file.path().to_owned(), file.directory().is_some());
         if config.format == Format::Html {
             write_page(&report, file)?;
+            self.written.add(&place);
             return Ok(report);
         }
         let header = self.header(&timeline, outcome.devices.clone(), &report);
@@ -136,14 +144,27 @@ impl Analysis<'_> {
         }
         let order = &outcome.order;
         write_trace(&timeline, &header, order, file, config, self.messages)?;
+        self.written.add(&place);
         if self.style == Style::Aiprof && config.write_tables {
-            let mut file = OutputFile::create(&beside(&config.output, "report", "json"))?;
-            serde_json::to_writer(&mut file, &report)?;
-            file.commit()?;
-            let path = beside(&config.output, "report", "html");
-            write_page(&report, OutputFile::create(&path)?)?;
+            self.write_report(&report)?;
+        }
+        if self.style == Style::Aiprof && is_file {
+            self.written.remove_older(&config.output);
         }
         Ok(report)
+    }
+
+    /// The report beside the trace, for programs and for people.
+    fn write_report(&mut self, report: &Report) -> Result<()> {
+        let path = beside(&self.config.output, "report", "json");
+        let mut file = OutputFile::create(&path)?;
+        serde_json::to_writer(&mut file, report)?;
+        file.commit()?;
+        self.written.add(&path);
+        let path = beside(&self.config.output, "report", "html");
+        write_page(report, OutputFile::create(&path)?)?;
+        self.written.add(&path);
+        Ok(())
     }
 
     fn analyse(&mut self, timeline: &mut Timeline, compiler: &CompilerInfo) -> Result<Outcome> {
@@ -179,10 +200,23 @@ impl Analysis<'_> {
     pub(super) fn verify(&mut self, files: &[PathBuf]) -> Result<bool> {
         let timeline = self.read(files)?;
         self.show("verifying");
-        let report = verify::run(&timeline);
+        let rules = match self.style {
+            Style::Acelyzer => verify::Rules::Acelyzer,
+            Style::Aiprof => verify::Rules::Aiprof,
+        };
+        let report = verify::run(&timeline, rules);
         let command = self.other.get("CmdLine").and_then(Value::as_str);
+        let command = match command {
+            Some(command) => command.to_owned(),
+            None => self
+                .inputs
+                .iter()
+                .map(|i| i.path.as_str())
+                .collect::<Vec<_>>()
+                .join(" "),
+        };
         let text = match self.config.format {
-            Format::Text => report.to_text(command.unwrap_or_default()),
+            Format::Text => report.to_text(&visible::one_line(&command)),
             _ => {
                 let mut metadata = self.other.as_object().cloned().unwrap_or_default();
                 for (key, text) in &timeline.metadata {
@@ -196,6 +230,7 @@ impl Analysis<'_> {
             let mut file = OutputFile::create(&self.config.output)?;
             file.write_all(text.as_bytes())?;
             file.commit()?;
+            self.written.add(&self.config.output);
         } else if self.style == Style::Aiprof {
             std::io::stdout().write_all(text.as_bytes())?;
         }
@@ -217,11 +252,20 @@ impl Analysis<'_> {
             let read = self.read_one(path, &mut timeline);
             memory::check().with_context(|| format!("cannot read {}", path.display()))?;
             match read {
+                // acelyzer writes an empty trace; that is rarely what was wanted.
+                Ok(Some(reading)) if reading.events.is_empty() && self.style == Style::Aiprof => {
+                    self.tell_reading(path, &reading, Dialect::Flex);
+                    let error = anyhow!("{} has no events", path.display());
+                    self.messages.error("INGEST", format_args!("{error:#}"));
+                    failed = Some(error);
+                }
                 Ok(Some(reading)) => {
                     let one_rank = self.config.compat_bugs;
                     let events = reading.events.clone();
                     normalize::assign_ranks(&mut timeline, reading.job, events, one_rank);
-                    let problems = self.tell_reading(path, &reading);
+                    let job = timeline.jobs.get(reading.job as usize);
+                    let dialect = job.map_or(Dialect::Flex, |job| job.dialect);
+                    let problems = self.tell_reading(path, &reading, dialect);
                     let job = timeline.jobs.get(reading.job as usize);
                     self.inputs.push(Input {
                         path: path.to_string_lossy().into_owned(),
@@ -292,7 +336,7 @@ impl Analysis<'_> {
         Ok(Some(reading))
     }
 
-    fn tell_reading(&mut self, path: &Path, reading: &Reading) -> Vec<String> {
+    fn tell_reading(&mut self, path: &Path, reading: &Reading, dialect: Dialect) -> Vec<String> {
         let mut problems = Vec::new();
         let name = path.to_string_lossy();
         let tail: String = {
@@ -300,7 +344,18 @@ impl Analysis<'_> {
             let from = chars.len().saturating_sub(15);
             chars.get(from..).unwrap_or_default().iter().collect()
         };
-        for (trouble, seen) in reading.problems.iter() {
+        // Kineto's calls and kernels may take less than the unit of its times.
+        let is_usual = |trouble| {
+            trouble == Trouble::ZeroDuration
+                && dialect == Dialect::Torch
+                && self.style == Style::Aiprof
+        };
+        let troubles: Vec<_> = reading
+            .problems
+            .iter()
+            .filter(|(t, _)| !is_usual(*t))
+            .collect();
+        for (trouble, seen) in troubles {
             let count = seen.count;
             let at = format!("first in {name} at byte {}", seen.first);
             let text = match trouble {
@@ -381,8 +436,9 @@ impl Analysis<'_> {
             header
                 .devices
                 .retain(|device| device.get("id").and_then(Value::as_u64) == Some(rank.into()));
-            let file = OutputFile::create(&worker(&self.config.output, rank))?;
-            write_json(timeline, &header, &order, file)?;
+            let path = worker(&self.config.output, rank);
+            write_json(timeline, &header, &order, OutputFile::create(&path)?)?;
+            self.written.add(&path);
         }
         Ok(())
     }

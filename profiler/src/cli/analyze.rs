@@ -1,6 +1,7 @@
 //! `aiprof analyze`: traces become calibrated traces, tables and findings.
 
 use super::analysis::{self, Analysis, Style};
+use super::companions::Written;
 use super::memory::MemoryArgs;
 use super::output::STDOUT;
 use super::stdout;
@@ -12,10 +13,12 @@ use crate::analyze::messages::{Level, Messages};
 use crate::analyze::stages::Profile;
 use crate::export::analysis_text;
 use crate::files::caller;
+use crate::visible;
 use anyhow::{Result, anyhow, bail};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum, ValueHint};
 use serde_json::json;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -31,7 +34,7 @@ Examples:
 Reads traces of the AIU's runtime (FLEX), of Torch's profiler (Kineto), of Perfetto and
 acelyzer's own output, also compressed (.gz, .zst).
 
-Exit status: 0, or 1 if nothing could be read or a result not be written, 2 for a wrong
+Exit status: 0, or 1 if nothing could be read, there was no event in it, or a result not be written, 2 for a wrong
 command line; with --verify 1 if a check failed.";
 
 /// Options of `aiprof analyze`.
@@ -169,6 +172,7 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
         messages: &mut messages,
         progress: wants_progress.then_some(&mut show as &mut dyn FnMut(&str)),
         inputs: Vec::new(),
+        written: Written::default(),
     };
     if config.verify {
         let failed = analysis.verify(&files);
@@ -177,6 +181,7 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
         return failed.map(u8::from);
     }
     let report = analysis.run(&files);
+    let names = analysis.written.names();
     screen::clear_progress();
     log::analysis(&messages);
     let report = report?;
@@ -188,6 +193,9 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     }
     let mut out = std::io::stdout().lock();
     analysis_text::write(&report, &mut out)?;
+    if !names.is_empty() {
+        writeln!(out, "\nwritten: {}", visible::one_line(&names))?;
+    }
     Ok(0)
 }
 
@@ -289,6 +297,7 @@ fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
             rcu_util: has(Counter::Utilization),
         },
         soc_mhz: soc.unwrap_or(base.soc_mhz),
+        is_given: soc.is_some(),
         is_fitted: soc.is_none(),
         core_mhz: core.unwrap_or(base.core_mhz),
         power_scale: power_scale(&args.power_scale)?,

@@ -6,6 +6,7 @@ mod advice;
 mod analysis;
 mod analyze;
 mod closing;
+mod companions;
 mod completions;
 mod diff;
 mod doctor;

@@ -39,6 +39,7 @@ pub fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
         }
     }
     active(report, out)?;
+    communication(report, out)?;
     kernels(report, out)?;
     iterations(report, out)
 }
@@ -61,6 +62,32 @@ fn active(report: &Report, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
+/// What devices do besides computing.
+fn communication(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    let rows = &report.details.communication;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n rank   compute ms   communication ms   hidden %    copies ms   hidden %"
+    )?;
+    let percent = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.2}"));
+    for row in rows {
+        writeln!(
+            out,
+            "{:>5} {:>12.3} {:>18.3} {:>10} {:>12.3} {:>10}",
+            row.rank,
+            row.compute_us / 1000.0,
+            row.communication_us / 1000.0,
+            percent(row.overlap_percent),
+            row.copy_us / 1000.0,
+            percent(row.copy_overlap_percent)
+        )?;
+    }
+    Ok(())
+}
+
 fn kernels(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let has_power = report.kernels.iter().any(|kernel| kernel.joules.is_some());
     for kernels in report.kernels.chunk_by(|a, b| a.rank == b.rank) {
@@ -70,9 +97,13 @@ fn kernels(report: &Report, out: &mut impl Write) -> io::Result<()> {
         let power = if has_power { "   watts    joules" } else { "" };
         writeln!(
             out,
-            "\nrank {}: {} kernels\n     %     total ms    calls      mean us    median us       max us{power}  name",
+            "\nrank {}: {} kernels, {} calls\n     %     total ms    calls      mean us    median us       max us{power}  name",
             first.rank,
-            kernels.len()
+            kernels.len(),
+            kernels
+                .iter()
+                .map(|kernel| kernel.lengths.calls)
+                .sum::<usize>()
         )?;
         for kernel in kernels.iter().take(KERNELS) {
             let lengths = &kernel.lengths;

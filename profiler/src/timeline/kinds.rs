@@ -6,6 +6,28 @@ use super::{Dialect, Event, Sym, Timeline};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kind(u32);
 
+/// A name or category as it is written, and in small letters.
+#[derive(Clone, Copy)]
+struct Spelled<'t> {
+    text: &'t str,
+    small: &'t str,
+}
+
+impl Spelled<'_> {
+    /// Has one of these parts, which are in small letters, whatever its own are.
+    fn has(self, parts: &[&str]) -> bool {
+        parts.iter().any(|part| self.small.contains(part))
+    }
+}
+
+impl std::ops::Deref for Spelled<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        self.text
+    }
+}
+
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $bit:expr, $text:ident => $test:expr;)*) => {
         impl Kind {
@@ -13,6 +35,8 @@ macro_rules! kinds {
 
             /// What a text says.
             fn of(text: &str) -> Self {
+                let small = text.to_ascii_lowercase();
+                let text = Spelled { text, small: &small };
                 let mut kind = Self::default();
                 $({ let $text = text; if $test { kind.0 |= Self::$name.0; } })*
                 kind
@@ -31,9 +55,9 @@ kinds! {
     /// FLEX: name has " DmaO": a transfer from the device.
     DMA_OUT = 3, t => t.contains(" DmaO");
     /// TORCH: "Memcpy (HtoD)".
-    COPY_IN = 4, t => t.contains("emcpy (HtoD)") && has_memcpy(t, "(HtoD)");
+    COPY_IN = 4, t => t.contains("emcpy (HtoD)") && has_memcpy(&t, "(HtoD)");
     /// TORCH: "Memcpy (DtoH)".
-    COPY_OUT = 5, t => t.contains("emcpy (DtoH)") && has_memcpy(t, "(DtoH)");
+    COPY_OUT = 5, t => t.contains("emcpy (DtoH)") && has_memcpy(&t, "(DtoH)");
     /// Name has "Rdma".
     RDMA = 6, t => t.contains("Rdma");
     /// Name has "SenRdma".
@@ -47,9 +71,23 @@ kinds! {
     /// Name has "AIU Roundtrip".
     ROUND_TRIP = 11, t => t.contains("AIU Roundtrip");
     /// Category has "kernel".
-    CAT_KERNEL = 12, t => t.contains("kernel");
+    CAT_KERNEL = 12, t => t.has(&["kernel"]);
     /// Category has "gpu".
-    CAT_GPU = 13, t => t.contains("gpu");
+    CAT_GPU = 13, t => t.has(&["gpu"]);
+    /// Category of copies and fills: `gpu_memcpy`, and `Memcpy` before 2022.
+    CAT_COPY = 18, t => t.has(&["memcpy", "memset"]);
+    /// Category of the program's own notes, also where they stand on a device's track.
+    CAT_NOTE = 19, t => t.has(&["annotation"]);
+    /// Category that only Kineto's traces have.
+    CAT_KINETO = 20, t => KINETO.contains(&t.small);
+    /// Category of flows from a forward operator to its backward one.
+    CAT_FORWARD = 21, t => t.small == "fwdbwd";
+    /// A copy's name says that it is to the device.
+    TO_DEVICE = 22, t => t.has(&INWARD);
+    /// A copy's name says that it is from the device.
+    FROM_DEVICE = 23, t => t.has(&OUTWARD);
+    /// Name of a kernel by which a library moves data between devices.
+    COMMUNICATION = 24, t => t.has(&LIBRARIES);
     /// Name has "Barrier:" or "barrier:".
     BARRIER = 14, t => t.contains("Barrier:") || t.contains("barrier:");
     /// TORCH: name has "HCOLL".
@@ -73,6 +111,59 @@ const GLOBALS: [&str; 10] = [
     "AllocateFrame of",
     "Update CBs",
 ];
+
+/// Categories of Kineto, of 2021 and since, without regard to case.
+const KINETO: [&str; 24] = [
+    "cpu_op",
+    "operator",
+    "runtime",
+    "kernel",
+    "memcpy",
+    "memset",
+    "gpu_memcpy",
+    "gpu_memset",
+    "gpu_user_annotation",
+    "python_function",
+    "cuda_runtime",
+    "cuda_driver",
+    "cuda_sync",
+    "cuda_event",
+    "cuda_profiler_range",
+    "hip_runtime",
+    "hip_driver",
+    "xpu_runtime",
+    "xpu_driver",
+    "mtia_runtime",
+    "privateuse1_runtime",
+    "privateuse1_driver",
+    "collective_comm",
+    "overhead",
+];
+/// How names of copies say that they go to the device: those of CUDA, HIP and Level Zero.
+const INWARD: [&str; 8] = [
+    "htod",
+    "h2d",
+    "hosttodevice",
+    "m2d",
+    "host -> device",
+    "pageable -> device",
+    "pinned -> device",
+    "managed -> device",
+];
+/// And that they come from it.
+const OUTWARD: [&str; 8] = [
+    "dtoh",
+    "d2h",
+    "devicetohost",
+    "d2m",
+    "device -> host",
+    "device -> pageable",
+    "device -> pinned",
+    "device -> managed",
+];
+/// Libraries of communication, as the names of their kernels have them: of NVIDIA, AMD,
+/// Microsoft and Intel. `nccl` is in `rccl`'s too, which keeps the names.
+const LIBRARIES: [&str; 5] = ["nccl", "rccl", "msccl", "oneccl", "nvshmem"];
 
 fn has_memcpy(text: &str, direction: &str) -> bool {
     ["Memcpy ", "memcpy "]
@@ -113,7 +204,8 @@ impl Kinds {
             Dialect::Flex => event.is_counted(),
             Dialect::Torch => {
                 let cat = self.of(event.cat);
-                cat.is(Kind::CAT_GPU) || cat.is(Kind::CAT_KERNEL)
+                let is_one = [Kind::CAT_GPU, Kind::CAT_KERNEL, Kind::CAT_COPY];
+                is_one.into_iter().any(|kind| cat.is(kind)) && !cat.is(Kind::CAT_NOTE)
             }
         }
     }
@@ -128,18 +220,32 @@ impl Kinds {
 
     /// Whether the event brings data to the device.
     pub fn is_data_in(&self, timeline: &Timeline, event: &Event) -> bool {
-        self.of(event.name).is(match timeline.dialect(event) {
-            Dialect::Flex => Kind::DMA_IN,
-            Dialect::Torch => Kind::COPY_IN,
-        })
+        let (name, cat) = (self.of(event.name), self.of(event.cat));
+        match timeline.dialect(event) {
+            Dialect::Flex => name.is(Kind::DMA_IN),
+            Dialect::Torch => {
+                name.is(Kind::COPY_IN) || cat.is(Kind::CAT_COPY) && name.is(Kind::TO_DEVICE)
+            }
+        }
     }
 
     /// Whether the event brings data from the device.
     pub fn is_data_out(&self, timeline: &Timeline, event: &Event) -> bool {
-        self.of(event.name).is(match timeline.dialect(event) {
-            Dialect::Flex => Kind::DMA_OUT,
-            Dialect::Torch => Kind::COPY_OUT,
-        })
+        let (name, cat) = (self.of(event.name), self.of(event.cat));
+        match timeline.dialect(event) {
+            Dialect::Flex => name.is(Kind::DMA_OUT),
+            Dialect::Torch => {
+                name.is(Kind::COPY_OUT) || cat.is(Kind::CAT_COPY) && name.is(Kind::FROM_DEVICE)
+            }
+        }
+    }
+
+    /// Whether the event copies or fills memory of the device, whichever way.
+    pub fn is_copy(&self, timeline: &Timeline, event: &Event) -> bool {
+        let is_one = timeline.dialect(event) == Dialect::Torch
+            && self.of(event.cat).is(Kind::CAT_COPY)
+            && self.is_device(timeline, event);
+        is_one || self.is_data_in(timeline, event) || self.is_data_out(timeline, event)
     }
 
     /// Whether the event is part of a collective.
@@ -148,8 +254,17 @@ impl Kinds {
             Dialect::Flex => timeline
                 .transfer(event)
                 .is_some_and(|transfer| !transfer.group.is_empty()),
-            Dialect::Torch => self.of(event.name).is(Kind::HCOLL),
+            Dialect::Torch => {
+                self.of(event.name).is(Kind::HCOLL) || self.is_communication(timeline, event)
+            }
         }
+    }
+
+    /// Whether the event is a kernel of a GPU's library of communication.
+    pub fn is_communication(&self, timeline: &Timeline, event: &Event) -> bool {
+        timeline.dialect(event) == Dialect::Torch
+            && self.of(event.cat).is(Kind::CAT_KERNEL)
+            && self.of(event.name).is(Kind::COMMUNICATION)
     }
 }
 
@@ -166,5 +281,67 @@ mod tests {
         assert!(is("Memcpy (HtoD)", Kind::COPY_IN) && is("a memcpy (HtoD) b", Kind::COPY_IN));
         assert!(!is("xemcpy (HtoD)", Kind::COPY_IN));
         assert!(is("Update CBs x", Kind::GLOBAL));
+    }
+
+    /// Names of CUDA's, HIP's and Level Zero's traces.
+    #[test]
+    fn copies_say_which_way_they_go() {
+        for name in [
+            "Memcpy HtoD (Pageable -> Device)",
+            "Memcpy HtoD (Pinned -> Device)",
+            "Memcpy HtoD (Host -> Device)",
+            "CopyHostToDevice",
+            "zeCommandListAppendMemoryCopy(M2D)",
+        ] {
+            let kind = Kind::of(name);
+            assert!(kind.is(Kind::TO_DEVICE), "{name}");
+            assert!(!kind.is(Kind::FROM_DEVICE), "{name}");
+        }
+        for name in [
+            "Memcpy DtoH (Device -> Pageable)",
+            "CopyDeviceToHost",
+            "zeCommandListAppendMemoryCopy(D2M)",
+        ] {
+            let kind = Kind::of(name);
+            assert!(kind.is(Kind::FROM_DEVICE), "{name}");
+            assert!(!kind.is(Kind::TO_DEVICE), "{name}");
+        }
+        for name in ["Memcpy DtoD (Device -> Device)", "Memset (Device)"] {
+            let kind = Kind::of(name);
+            assert!(
+                !kind.is(Kind::TO_DEVICE) && !kind.is(Kind::FROM_DEVICE),
+                "{name}"
+            );
+        }
+    }
+
+    /// Names of NCCL 2.10 and 2.21, RCCL and a kernel that only looks like them.
+    #[test]
+    fn kernels_of_communication_are_known() {
+        for name in [
+            "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)",
+            "void oneccl_allreduce_large",
+        ] {
+            assert!(Kind::of(name).is(Kind::COMMUNICATION), "{name}");
+        }
+        assert!(!Kind::of("void at::native::reduce_kernel<512, 1>").is(Kind::COMMUNICATION));
+    }
+
+    #[test]
+    fn categories_are_known_whatever_their_case() {
+        for (cat, kind) in [
+            ("Kernel", Kind::CAT_KERNEL),
+            ("Memcpy", Kind::CAT_COPY),
+            ("gpu_memset", Kind::CAT_COPY),
+            ("GPU_User_Annotation", Kind::CAT_NOTE),
+            ("Operator", Kind::CAT_KINETO),
+            ("CUDA_RUNTIME", Kind::CAT_KINETO),
+            ("fwdbwd", Kind::CAT_FORWARD),
+        ] {
+            assert!(Kind::of(cat).is(kind), "{cat}");
+        }
+        assert!(!Kind::of("CatA").is(Kind::CAT_KINETO) && !Kind::of("").is(Kind::CAT_GPU));
     }
 }

@@ -243,9 +243,9 @@ pub struct Transfer {
 /// Which program wrote a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// The AIU's runtime: a list, or an object without `deviceProperties`.
+    /// The AIU's runtime, and whatever is not Kineto's.
     Flex,
-    /// Kineto: an object with `deviceProperties`.
+    /// Kineto: an object with `deviceProperties`, or events of its categories.
     Torch,
 }
 

@@ -48,7 +48,7 @@ fn faults(report: &Report, findings: &mut Vec<Finding>) {
             lines.push(format!("and {left_out} more"));
         }
         findings.push(Finding {
-            // Some writers sort nothing; it spoils nothing.
+            // It spoils nothing.
             weight: match fault.fault.ends_with("in the file") {
                 true => Weight::Note,
                 false => Weight::Warning,

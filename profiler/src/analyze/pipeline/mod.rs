@@ -210,6 +210,7 @@ impl Run<'_> {
             mhz: self.config.soc_mhz,
             is_fitted: self.config.is_fitted,
             moves_jobs: moves_jobs && !is_literal,
+            keeps_listed: !self.config.is_fitted && (is_literal || !self.config.is_given),
             converts: self.has(Stage::TightenHtsByInstrType),
         };
         self.outcome.calibration = calibration::run(self.timeline, options);

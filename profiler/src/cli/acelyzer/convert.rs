@@ -97,6 +97,7 @@ pub(super) fn config(settings: &Settings, messages: &mut Messages) -> Result<Con
         },
         counters: counters(&settings.counter),
         soc_mhz: settings.freq[0],
+        is_given: settings.is_freq_given,
         core_mhz: settings.freq[1],
         power_scale: power_scale(settings.power_scale.as_deref(), settings.compat_bugs),
         power_skip_events: settings.skip_events,

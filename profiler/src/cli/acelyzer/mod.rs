@@ -14,6 +14,7 @@ mod settings;
 mod tests;
 
 use super::analysis::{self, Analysis, Style};
+use super::companions::Written;
 use super::memory::MemoryArgs;
 use super::{EXIT_FAILURE, EXIT_USAGE, screen};
 use crate::analyze::config::Config;
@@ -165,6 +166,7 @@ fn execute(
         messages: &mut messages,
         progress: screen::has_progress().then_some(&mut show as &mut dyn FnMut(&str)),
         inputs: Vec::new(),
+        written: Written::default(),
     };
     // The exit code, and how many events were written.
     let result = match config.verify {

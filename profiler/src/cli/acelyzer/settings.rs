@@ -20,6 +20,9 @@ pub(super) struct Settings {
     pub(super) format: String,
     /// MHz: of the counter, of the cores.
     pub(super) freq: [f64; 2],
+    /// `--freq` was given.
+    #[serde(skip)]
+    pub(super) is_freq_given: bool,
     pub(super) flow: bool,
     pub(super) freq_scaling: f64,
     pub(super) input: Option<String>,
@@ -155,6 +158,7 @@ impl Draft {
             filter: String::new(),
             format: "json".to_owned(),
             freq: [1000.0, 1100.0],
+            is_freq_given: false,
             flow: false,
             freq_scaling: 0.0,
             input: None,
@@ -234,7 +238,10 @@ impl Draft {
             Id::EventLimit => s.event_limit = read_event_limit(value)?,
             Id::Filter => value.clone_into(&mut s.filter),
             Id::Format => s.format = choice(value, FORMATS)?,
-            Id::Freq => value.clone_into(&mut self.freq),
+            Id::Freq => {
+                value.clone_into(&mut self.freq);
+                s.is_freq_given = true;
+            }
             Id::FreqScaling => {
                 s.freq_scaling = argparse::float(value).ok_or_else(|| invalid("float", value))?;
             }

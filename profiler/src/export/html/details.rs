@@ -96,7 +96,7 @@ pub(super) fn communication(report: &Report) -> Option<String> {
                     "Hidden %",
                     "part of collectives during which kernels run",
                 ),
-                (true, "Copies ms", "copies between host and device go on"),
+                (true, "Copies ms", "copies or fills of device memory go on"),
                 (
                     true,
                     "Copies hidden %",

@@ -6,7 +6,7 @@ use crate::calibrate::cycles::Phase;
 use crate::timeline::number::{Micros, parse_counter};
 use crate::timeline::{Device, Event, Id, NONE, Names, Ph, Sym, Text, Transfer};
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
@@ -82,6 +82,7 @@ impl Block {
         }
         // Python writes NaN and Infinity, which JSON does not have.
         let mended = without_nan(value);
+        let before = parsed.problems.clone();
         let again = (mended != value).then(|| {
             let mut json = serde_json::Deserializer::from_str(&mended);
             Reader {
@@ -92,6 +93,13 @@ impl Block {
             .deserialize(&mut json)
         });
         match again {
+            // Left out, for whatever reason: that is said, once.
+            Some(Ok(())) if parsed.problems.drops_since(&before) => {
+                if ["ts", "dur"].into_iter().any(|key| is_null(&mended, key)) {
+                    parsed.problems = before;
+                    parsed.problems.add(Trouble::BadTime, offset);
+                }
+            }
             Some(Ok(())) => parsed.problems.add(Trouble::NotANumber, offset),
             _ => {
                 mark.back(parsed);
@@ -109,6 +117,14 @@ fn begin(text: &str, from: usize) -> Option<usize> {
         .iter()
         .position(|b| !(b.is_ascii_whitespace() || *b == b','))?;
     Some(from + skip)
+}
+
+/// Whether an event's member is null.
+fn is_null(event: &str, key: &str) -> bool {
+    type Members<'a> = std::collections::BTreeMap<Cow<'a, str>, &'a RawValue>;
+    let members: Option<Members<'_>> = serde_json::from_str(event).ok();
+    let value = members.as_ref().and_then(|members| members.get(key));
+    value.is_some_and(|value| value.get() == "null")
 }
 
 /// The same text with null for NaN and infinities outside of strings.
@@ -192,6 +208,8 @@ pub(in crate::import) struct Fields<'a> {
     power: Option<&'a str>,
     charge: Option<&'a str>,
     transfer: Option<Transfer>,
+    /// `args` is something else than an object.
+    has_bad_arguments: bool,
 }
 
 impl<'a> DeserializeSeed<'a> for Reader<'_> {
@@ -256,7 +274,12 @@ impl Reader<'_> {
     /// Adds the event, if there is enough of it; else its text goes too.
     fn finish(&mut self, fields: Fields<'_>, text: usize) {
         match self.event(&fields, text) {
-            Ok(event) => self.parsed.events.push(event),
+            Ok(event) => {
+                if fields.has_bad_arguments {
+                    self.trouble(Trouble::BadArguments);
+                }
+                self.parsed.events.push(event);
+            }
             Err(trouble) => {
                 self.parsed.text.truncate(text);
                 self.trouble(trouble);
@@ -434,6 +457,14 @@ impl<'a> DeserializeSeed<'a> for Arguments<'_, 'a, '_> {
     }
 }
 
+impl Arguments<'_, '_, '_> {
+    /// It is no object.
+    fn none<E>(self) -> Result<(), E> {
+        self.fields.has_bad_arguments = true;
+        Ok(())
+    }
+}
+
 impl<'a> Visitor<'a> for Arguments<'_, 'a, '_> {
     type Value = ();
 
@@ -443,6 +474,31 @@ impl<'a> Visitor<'a> for Arguments<'_, 'a, '_> {
 
     fn visit_unit<E>(self) -> Result<(), E> {
         Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        self.none()
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        self.none()
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        self.none()
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        self.none()
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        self.none()
+    }
+
+    fn visit_seq<S: SeqAccess<'a>>(self, mut list: S) -> Result<(), S::Error> {
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        self.none()
     }
 
     fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<(), M::Error> {

@@ -17,7 +17,7 @@ pub use problem::{Problems, Seen, Trouble};
 
 use crate::memory;
 use crate::parallel;
-use crate::timeline::{Device, Dialect, Event, Id, Job, NONE, Ph, Sym, Timeline};
+use crate::timeline::{Device, Dialect, Event, Id, Job, Kind, Kinds, NONE, Ph, Sym, Timeline};
 use event::Parsed;
 use rustc_hash::FxHashMap;
 use std::io::Read;
@@ -81,15 +81,7 @@ pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<R
     let is_acelyzer_output = is_by_acelyzer(&members);
     let is_synthetic = says_synthetic(&members);
     let mut new = new_job(path, &members);
-    // acelyzer's output has `deviceProperties` whatever it was made of.
-    let has_counters = |event: &Event| {
-        let device = into.devices.get(event.device as usize);
-        device.is_some_and(|device| !device.is_listed)
-    };
-    let events = into.events.get(start..).unwrap_or_default();
-    if is_acelyzer_output && events.iter().any(has_counters) {
-        new.dialect = Dialect::Flex;
-    }
+    new.dialect = dialect(into, start, &members);
     into.jobs.push(new);
     let rank = into.jobs.last().and_then(|job| job.rank);
     let passed = members
@@ -148,6 +140,30 @@ fn is_by_acelyzer(members: &[(String, String)]) -> bool {
     other.unwrap_or(false)
 }
 
+/// Which program wrote the events from `start` on: Kineto says `deviceProperties` where
+/// there is a device, and has categories of its own; FLEX has counters by name. What
+/// acelyzer wrote has `deviceProperties` whatever it was made of.
+fn dialect(timeline: &Timeline, start: usize, members: &[(String, String)]) -> Dialect {
+    let events = timeline.events.get(start..).unwrap_or_default();
+    let says = member(members, "deviceProperties").is_some();
+    if says && !is_by_acelyzer(members) {
+        return Dialect::Torch;
+    }
+    let is_counted = |event: &Event| {
+        let device = timeline.devices.get(event.device as usize);
+        device.is_some_and(|device| !device.is_listed)
+    };
+    if events.iter().any(is_counted) {
+        return Dialect::Flex;
+    }
+    let kinds = Kinds::new(timeline);
+    let is_kineto = |event: &Event| event.is_slice() && kinds.of(event.cat).is(Kind::CAT_KINETO);
+    match says || events.iter().any(is_kineto) {
+        true => Dialect::Torch,
+        false => Dialect::Flex,
+    }
+}
+
 /// Whether a member `synthetic`, of the trace or of its `otherData`, is anything but
 /// empty or false.
 fn says_synthetic(members: &[(String, String)]) -> bool {
@@ -166,7 +182,6 @@ fn says_synthetic(members: &[(String, String)]) -> bool {
 }
 
 fn new_job(path: &str, members: &[(String, String)]) -> Job {
-    let is_torch = member(members, "deviceProperties").is_some();
     let rank = member(members, "distributedInfo").and_then(|text| {
         let value: serde_json::Value = serde_json::from_str(text).ok()?;
         u32::try_from(value.get("rank")?.as_u64()?).ok()
@@ -175,10 +190,7 @@ fn new_job(path: &str, members: &[(String, String)]) -> Job {
         path: path.to_owned(),
         name: path.rsplit('/').next().unwrap_or(path).to_owned(),
         hash: job_hash(path),
-        dialect: match is_torch {
-            true => Dialect::Torch,
-            false => Dialect::Flex,
-        },
+        dialect: Dialect::Flex,
         rank,
         is_processed: is_by_acelyzer(members),
     }

@@ -26,6 +26,8 @@ pub enum Trouble {
     ZeroHostTime,
     /// Some of TS1 to TS5 are missing or no numbers; the event is kept without them.
     BadCounters,
+    /// `args` that are no object; the event is kept without them.
+    BadArguments,
     /// The device's counters could not be read; the event is kept without them.
     NoCounters,
     /// A begin without an end.
@@ -49,7 +51,7 @@ pub enum Trouble {
 
 impl Trouble {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::NotAnObject,
         Self::Syntax,
         Self::Incomplete,
@@ -60,6 +62,7 @@ impl Trouble {
         Self::ZeroDuration,
         Self::ZeroHostTime,
         Self::BadCounters,
+        Self::BadArguments,
         Self::NoCounters,
         Self::NeverEnded,
         Self::NeverBegun,
@@ -78,6 +81,7 @@ impl Trouble {
             Self::ZeroDuration
                 | Self::ZeroHostTime
                 | Self::BadCounters
+                | Self::BadArguments
                 | Self::NoCounters
                 | Self::BadText
                 | Self::NotANumber
@@ -98,6 +102,7 @@ impl fmt::Display for Trouble {
             Self::ZeroDuration => "takes no time",
             Self::ZeroHostTime => "no time on the host, but on the device",
             Self::BadCounters => "not all of TS1 to TS5 are there and numbers",
+            Self::BadArguments => "args is not an object",
             Self::NoCounters => "all counters are zero",
             Self::NeverEnded => "a begin (B) without an end (E)",
             Self::NeverBegun => "an end (E) without a begin (B)",
@@ -152,6 +157,15 @@ impl Problems {
         other
             .iter()
             .for_each(|(trouble, seen)| self.add_all(trouble, seen));
+    }
+
+    /// Whether an event was left out since `before`.
+    pub(super) fn drops_since(&self, before: &Self) -> bool {
+        let drops = Trouble::ALL.into_iter().filter(|trouble| trouble.drops());
+        drops.map(|t| self.count(t)).ne(Trouble::ALL
+            .into_iter()
+            .filter(|trouble| trouble.drops())
+            .map(|t| before.count(t)))
     }
 
     /// What there is.

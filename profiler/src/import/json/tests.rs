@@ -136,7 +136,23 @@ fn bad_events_are_counted_with_the_place_of_the_first() {
         ),
         (
             r#"{"ph":"X","ts":NaN,"dur":1,"pid":0,"name":"x"}"#,
+            Trouble::BadTime,
+        ),
+        (
+            r#"{"ph":"X","ts":1,"dur":-Infinity,"pid":0,"name":"x"}"#,
+            Trouble::BadTime,
+        ),
+        (
+            r#"{"ph":"X","ts":1,"dur":1,"pid":0,"args":{"v":NaN}}"#,
             Trouble::Incomplete,
+        ),
+        (
+            r#"{"ph":"X","ts":1,"dur":1,"pid":0,"name":"x","args":[1, 2]}"#,
+            Trouble::BadArguments,
+        ),
+        (
+            r#"{"ph":"X","ts":1,"dur":1,"pid":0,"name":"x","args":"text"}"#,
+            Trouble::BadArguments,
         ),
         (
             r#"{"ph":"X","ts":1,"dur":1,"pid":0,"name":"NaN","args":{"v":-Infinity}}"#,
@@ -160,6 +176,7 @@ fn bad_events_are_counted_with_the_place_of_the_first() {
         let all = format!("[{good}, {text}, {good}]");
         let (timeline, reading) = reading(&all);
         assert_eq!(reading.problems.count(trouble), 1, "{text} {reading:?}");
+        assert_eq!(reading.problems.iter().count(), 1, "{text}: said twice");
         let (_, seen) = reading
             .problems
             .iter()

@@ -1,0 +1,178 @@
+//! Straight pieces of a clock that changes its frequency back and forth.
+//!
+//! Two lines cannot tell such a clock from a straight one: both halves have the same
+//! mean slope. So short blocks of anchors get lines of their own, and neighbours that
+//! agree become one, those that agree best first. What is left are the clock's pieces.
+
+use super::clock::{Line, Point, fit, median};
+use super::pieces::Part;
+use std::ops::Range;
+
+/// Most blocks that a clock is cut into.
+const MAX_BLOCKS: usize = 256;
+/// Fewest anchors of a block.
+const BLOCK: usize = 8;
+/// Anchors of a window that tells how far they are off by themselves.
+const WINDOW: usize = 12;
+/// Fewest windows that tell it.
+const MIN_WINDOWS: usize = 4;
+/// Lines agree if they differ by less than so many times their bounds.
+const AGREE: f64 = 1.0;
+/// Two blocks whose line is so many times as far off as they were are none.
+const WORSE: f64 = 1.5;
+/// Rounds in which borders are moved to where their lines meet.
+const ROUNDS: usize = 3;
+
+/// How far anchors are off by themselves, whatever the clock does; `None`: too few tell.
+pub(super) fn noise(points: &[Point]) -> Option<f64> {
+    let windows = points.chunks_exact(WINDOW);
+    let mut scatters: Vec<f64> = windows.filter_map(|w| Some(fit(w)?.scatter)).collect();
+    (scatters.len() >= MIN_WINDOWS).then(|| median(&mut scatters))
+}
+
+/// A block, or several that agree.
+struct Block {
+    range: Range<usize>,
+    line: Line,
+}
+
+/// The pieces of a clock, by its points.
+pub(super) fn pieces(points: &[Point], noise: f64) -> Vec<Part> {
+    let size = points.len().div_ceil(MAX_BLOCKS).max(BLOCK);
+    let mut blocks = blocks(points, size);
+    join(points, &mut blocks, noise);
+    // A block that lies across a border went to one of its sides.
+    let near = 2 * size;
+    for _ in 0..ROUNDS {
+        for index in 1..blocks.len() {
+            settle(points, &mut blocks, index, near);
+        }
+        join(points, &mut blocks, noise);
+    }
+    let bends: Vec<bool> = (0..blocks.len())
+        .map(|index| index > 0 && meeting(points, &blocks, index, near).is_some())
+        .collect();
+    let parts = blocks.into_iter().zip(bends);
+    let parts = parts.filter_map(|(block, is_bend)| {
+        let inside = points.get(block.range.clone())?;
+        Some(Part {
+            line: block.line,
+            extent: (inside.first()?.x, inside.last()?.x),
+            range: block.range,
+            is_bend,
+        })
+    });
+    parts.collect()
+}
+
+fn blocks(points: &[Point], size: usize) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut start = 0;
+    while start < points.len() {
+        // A rest that is no block belongs to the last one.
+        let rest = points.len() - start;
+        let len = if rest < 2 * size { rest } else { size };
+        let range = start..start + len;
+        start += len;
+        match points.get(range.clone()).and_then(fit) {
+            Some(line) => blocks.push(Block { range, line }),
+            None => {
+                if let Some(last) = blocks.last_mut() {
+                    last.range.end = range.end;
+                }
+            }
+        }
+    }
+    blocks
+}
+
+/// Joins neighbours that agree, the best first.
+fn join(points: &[Point], blocks: &mut Vec<Block>, noise: f64) {
+    let mut ratios: Vec<f64> = (1..blocks.len())
+        .map(|index| ratio(points, blocks, index))
+        .collect();
+    loop {
+        let best = ratios.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1));
+        let Some((at, _)) = best.filter(|(_, ratio)| **ratio <= AGREE) else {
+            return;
+        };
+        let Some([before, after]) = blocks.get(at..at + 2) else {
+            return;
+        };
+        let range = before.range.start..after.range.end;
+        let worst = before.line.scatter.max(after.line.scatter).max(noise);
+        let joined = points.get(range.clone()).and_then(fit);
+        let Some(line) = joined.filter(|line| line.scatter <= WORSE * worst) else {
+            ratios[at] = f64::INFINITY;
+            continue;
+        };
+        blocks[at] = Block { range, line };
+        blocks.remove(at + 1);
+        ratios.remove(at);
+        for index in [at, at + 1] {
+            if index > 0 && index < blocks.len() {
+                ratios[index - 1] = ratio(points, blocks, index);
+            }
+        }
+    }
+}
+
+/// By how many times their bounds a block and the one before it differ.
+fn ratio(points: &[Point], blocks: &[Block], index: usize) -> f64 {
+    let Some([before, after]) = blocks.get(index - 1..=index) else {
+        return f64::INFINITY;
+    };
+    let Some(point) = points.get(after.range.start) else {
+        return f64::INFINITY;
+    };
+    let (a, b) = (&before.line, &after.line);
+    let slopes = (a.slope - b.slope).abs() / (a.slope_error + b.slope_error);
+    let heights = (a.at(point.x) - b.at(point.x)).abs();
+    slopes.max(heights / (a.error_at(point.x) + b.error_at(point.x)))
+}
+
+/// Where the line of a block meets that of the block before it, if they part there and
+/// not by a step; `near`: by how many points the border may be wrong.
+fn meeting(points: &[Point], blocks: &[Block], index: usize, near: usize) -> Option<f64> {
+    let [before, after] = blocks.get(index - 1..=index)? else {
+        return None;
+    };
+    let (a, b) = (&before.line, &after.line);
+    let slopes = (a.slope - b.slope).abs();
+    if slopes <= a.slope_error + b.slope_error {
+        let x = points.get(after.range.start)?.x;
+        let height = (a.at(x) - b.at(x)).abs();
+        return (height <= a.error_at(x) + b.error_at(x)).then_some(x);
+    }
+    let x = a.meets(b);
+    // As far beside the border as the lines and the blocks at it are unsure.
+    let unsure = (a.error_at(x) + b.error_at(x)) / slopes;
+    let border = after.range.start;
+    let first = points.get(border.saturating_sub(near).max(before.range.start))?;
+    let last = points.get((border + near).min(after.range.end.saturating_sub(1)))?;
+    (first.x - unsure..=last.x + unsure)
+        .contains(&x)
+        .then_some(x)
+}
+
+/// Moves the border before a block to where the lines meet.
+fn settle(points: &[Point], blocks: &mut [Block], index: usize, near: usize) {
+    let Some(x) = meeting(points, blocks, index, near) else {
+        return;
+    };
+    let Some([before, after]) = blocks.get_mut(index - 1..=index) else {
+        return;
+    };
+    let least = before.range.start + BLOCK / 2;
+    let most = after.range.end.saturating_sub(BLOCK / 2);
+    let at = points.partition_point(|point| point.x < x);
+    if at == after.range.start || !(least..=most).contains(&at) {
+        return;
+    }
+    let sides = [before.range.start..at, at..after.range.end];
+    let [Some(first), Some(second)] = sides.map(|side| points.get(side).and_then(fit)) else {
+        return;
+    };
+    (before.range.end, before.line) = (at, first);
+    (after.range.start, after.line) = (at, second);
+}
