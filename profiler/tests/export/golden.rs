@@ -26,7 +26,7 @@ pub(crate) fn check(name: &str, actual: &str) {
     );
 }
 
-/// An SVG without what inferno brings along: script and styles.
+/// An SVG without what all have: script and style.
 pub(crate) fn own_part(svg: &str) -> String {
     let mut text = svg.to_owned();
     for element in ["style", "script"] {
