@@ -190,7 +190,9 @@ fn bash_completes_command_as_if_it_stood_alone() {
         bash.args(["--norc", "-c", script, "bash", env!("CARGO_BIN_EXE_aiprof")]);
         let output = bash.args(words).current_dir(dir.path()).output().ok()?;
         assert!(output.stderr.is_empty(), "{words:?}: {}", stderr(&output));
-        Some(stdout(&output).lines().map(str::to_owned).collect())
+        let mut found: Vec<_> = stdout(&output).lines().map(str::to_owned).collect();
+        found.sort();
+        Some(found)
     };
     let Some(files) = complete(&["aiprof", "sleep", "wo"]) else {
         eprintln!("skipped: no bash");

@@ -6,7 +6,7 @@
   const [box, head, field, matched, details] =
     ['.frames', '.top', 'input', '.matched', '.details'].map(one);
   const number = (element, name) => Number(element.getAttribute(name));
-  const row = Number(box.dataset.row);
+  const [row, base] = [box.dataset.row, box.dataset.base].map(Number);
   const above = number(box, 'y');
   const margin = number(box, 'x');
   const hint = 'Point at a frame for its value. Click: zoom. Ctrl-F or /: search. '
@@ -60,7 +60,7 @@
     if (count > 2) text = name.length > count ? `${Array.from(name).slice(0, count - 2).join('')}..` : name;
     if (text && !frame.text) {
       frame.text = document.createElementNS(root.namespaceURI, 'text');
-      frame.text.setAttribute('y', frame.depth * row + row - 5);
+      frame.text.setAttribute('y', frame.depth * row + base);
       frame.text.setAttribute('dx', 3);
       frame.g.append(frame.text);
     }

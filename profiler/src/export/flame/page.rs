@@ -17,6 +17,8 @@ const MARGIN: usize = 10;
 const SCREEN: usize = 880;
 /// Least and largest height of a row: the least leaves text readable.
 const ROW: [usize; 2] = [13, 18];
+/// Frames of less than this part of the picture have no say in the height of rows.
+const NARROW: u64 = 200;
 /// Height of a line of small text.
 const LINE: usize = 16;
 
@@ -60,9 +62,11 @@ impl Page<'_> {
     /// `out` cannot be written.
     pub(in crate::export) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let has_frames = self.table.root().total > 0;
-        let rows = self.rows();
+        let rows = self.rows(self.least);
         let head = self.head_height();
-        let row = row_height(rows, head);
+        // Stacks that are a hair wide may go on below the screen.
+        let wide = self.table.root().total / NARROW;
+        let row = row_height(self.rows(wide.max(self.least)), head);
         let height = head + rows.max(3) * row + MARGIN;
         self.open(height, out)?;
         if has_frames {
@@ -82,9 +86,9 @@ impl Page<'_> {
         out.write_all(b"</svg>\n")
     }
 
-    /// Frames one above the other, at most.
-    fn rows(&self) -> usize {
-        let depths = self.table.frames(self.least).map(|frame| frame.depth + 1);
+    /// Frames of at least this width one above the other, at most.
+    fn rows(&self, least: u64) -> usize {
+        let depths = self.table.frames(least).map(|frame| frame.depth + 1);
         depths.max().unwrap_or(1)
     }
 
@@ -122,7 +126,9 @@ impl Page<'_> {
             out,
             "<svg id=\"frames\" class=\"frames\" x=\"{MARGIN}\" y=\"{head}\" width=\"{width}\" \
              height=\"{height}\" total_samples=\"{total}\" data-row=\"{row}\" \
-             font-family=\"monospace\">"
+             data-base=\"{}\" font-family=\"monospace\" font-size=\"{}\">",
+            baseline(row),
+            (row - 2).min(12)
         )?;
         for frame in self.table.frames(self.least) {
             self.frame(frame, row, out)?;
@@ -156,8 +162,7 @@ impl Page<'_> {
         let room = ((width / 100.0 * (WIDTH - 2 * MARGIN) as f64 - 6.0) / 7.3).max(0.0) as usize;
         if room > 2 {
             let label = text::xml(&text::fit(name, room));
-            // Where the text begins in a frame is the style's, in all but old readers.
-            let y = y + row - 5;
+            let y = y + baseline(row);
             write!(out, "<text x=\"{x:.4}%\" y=\"{y}\" dx=\"3\">{label}</text>")?;
         }
         out.write_all(b"</g>\n")
@@ -233,6 +238,11 @@ impl Legend {
         let note = text::xml(self.note);
         write!(out, "<text x=\"{x}\" y=\"{y}\">{note}</text></g>")
     }
+}
+
+/// Where a row's text stands, from the top of the row.
+fn baseline(row: usize) -> usize {
+    row - 1 - row / 4
 }
 
 /// Rows as high as they can be for the first screen to hold all, within limits.
