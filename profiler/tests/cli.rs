@@ -161,6 +161,10 @@ fn the_man_page_has_options_exit_codes_and_examples() {
         "\\-\\-frequency",
         "EXIT STATUS",
         "EXAMPLES",
+        "ENVIRONMENT",
+        "DEBUGINFOD_URLS",
+        ".SH \"FILES\"",
+        "/etc/aiprof/probes.d",
         "sudo aiprof \\-o flame.svg",
         "AIPROF DIFF",
         "\\-\\-widths",
@@ -169,6 +173,111 @@ fn the_man_page_has_options_exit_codes_and_examples() {
     }
     assert!(!page.contains("bpf\\-object"));
     assert_eq!(page.matches(".SH OPTIONS").count(), 1);
+}
+
+#[test]
+fn bash_completes_command_as_if_it_stood_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["workload.py", "words.txt", "other"] {
+        write(dir.path(), name, "");
+    }
+    let script = "eval \"$(\"$1\" completions bash)\"; shift
+        COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1))
+        _aiprof_all aiprof \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD - 1]}\"
+        printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let complete = |words: &[&str]| -> Option<Vec<String>> {
+        let mut bash = Command::new("bash");
+        bash.args(["--norc", "-c", script, "bash", env!("CARGO_BIN_EXE_aiprof")]);
+        let output = bash.args(words).current_dir(dir.path()).output().ok()?;
+        assert!(output.stderr.is_empty(), "{words:?}: {}", stderr(&output));
+        let mut found: Vec<_> = stdout(&output).lines().map(str::to_owned).collect();
+        found.sort();
+        Some(found)
+    };
+    let Some(files) = complete(&["aiprof", "sleep", "wo"]) else {
+        eprintln!("skipped: no bash");
+        return;
+    };
+    assert_eq!(files, ["words.txt", "workload.py"]);
+    for words in [
+        &["aiprof", "-d", "10", "-o", "x.svg", "python3", "wo"][..],
+        &["aiprof", "record", "--pid", "=", "7", "python3", "wo"],
+        &["aiprof", "trace", "-p", "12", "--", "report", "wo"],
+    ] {
+        assert_eq!(complete(words).unwrap(), files, "{words:?}");
+    }
+    // Before COMMAND: options that help shows, and subcommands.
+    let options = complete(&["aiprof", "-d", "10", "--"]).unwrap();
+    assert!(options.contains(&"--output".to_owned()), "{options:?}");
+    assert!(!options.contains(&"--bpf-object".to_owned()), "{options:?}");
+    assert_eq!(complete(&["aiprof", "docto"]).unwrap(), ["doctor"]);
+    let of_report = complete(&["aiprof", "report", "--no-i"]).unwrap();
+    assert_eq!(of_report, ["--no-inlines"]);
+    let commands = complete(&["aiprof", "-d", "10", "bas"]).unwrap();
+    assert!(commands.contains(&"bash".to_owned()), "{commands:?}");
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let folded = write(dir.path(), "a.folded", "p;1;main 3\n");
+    let folded = folded.to_str().unwrap();
+    for (args, texts) in [
+        (&["-p", "python"][..], &["pgrep -x NAME"][..]),
+        (
+            &["report", folded, "-o", "x.zip"],
+            &["does not tell the format", "Usage: aiprof report"],
+        ),
+        (
+            &["report", folded],
+            &["-o FILE.svg", "aiprof diff", "Usage: aiprof report"],
+        ),
+        (
+            &["diff", folded, folded, "-o", "x.pb.gz"],
+            &["as .svg or .txt", "Usage: aiprof diff"],
+        ),
+        (
+            &["--every", "3s", "-o", "new.svg"],
+            &["looks like a file", "--format"],
+        ),
+        (
+            &["-o", "x.svg", "--format", "summary"],
+            &["standard output"],
+        ),
+        (&["--all-processes", "-o", "x.folded"], &["flame graphs"]),
+    ] {
+        let output = aiprof(args).current_dir(dir.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        for text in texts {
+            assert!(
+                stderr(&output).contains(text),
+                "{args:?}: {}",
+                stderr(&output)
+            );
+        }
+    }
+}
+
+#[test]
+fn folded_stacks_are_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let folded = write(
+        dir.path(),
+        "a.txt",
+        "# note\np;1;main;read_[k] 30\np;1;main 10\n",
+    );
+    let folded = folded.to_str().unwrap();
+    let output = run(&["report", folded, "--format", "svg", "--weight", "samples"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    for text in [
+        "<title>read (30 samples, 75.00%)",
+        ">kernel</text>",
+        "a.txt</text>",
+    ] {
+        assert!(stdout(&output).contains(text), "no {text}");
+    }
+    let null = run(&["diff", folded, folded, "-o", "/dev/null"]);
+    assert_eq!(null.status.code(), Some(0), "{}", stderr(&null));
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! What to do about errors whose text alone does not say it.
 
+use super::Cli;
+use crate::collect::launch::LaunchError;
+use clap::CommandFactory as _;
 use std::io;
 
 /// Descriptors that suffice for a recording of a large machine.
@@ -16,7 +19,41 @@ pub fn advice(error: &anyhow::Error) -> String {
              in a unit"
         );
     }
-    String::new()
+    match error.downcast_ref() {
+        Some(LaunchError::NotFound(program)) => subcommand_like(program)
+            .map(|name| format!("\n  is the subcommand meant? aiprof {name}"))
+            .unwrap_or_default(),
+        _ => String::new(),
+    }
+}
+
+/// The subcommand whose name a word comes close to.
+fn subcommand_like(word: &str) -> Option<String> {
+    let near = |name: &String| (1..=name.len() / 3).contains(&distance(word, name));
+    let command = Cli::command();
+    let names = command
+        .get_subcommands()
+        .map(|sub| sub.get_name().to_owned());
+    names.filter(near).min_by_key(|name| distance(word, name))
+}
+
+/// How many characters must be inserted, removed or replaced to make one word the other
+/// (Levenshtein); words that are long are far.
+fn distance(a: &str, b: &str) -> usize {
+    if a.len().abs_diff(b.len()) > 2 {
+        return usize::MAX;
+    }
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, of_a) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, of_b) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(of_a != *of_b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
 }
 
 /// Whether a cause is that there are too many open files.
@@ -44,5 +81,20 @@ mod tests {
         assert!(advice(&error).contains("ulimit -n"), "{}", advice(&error));
         let other = anyhow::Error::new(io::Error::from_raw_os_error(libc::ENOENT));
         assert_eq!(advice(&other), "");
+    }
+
+    #[test]
+    fn a_subcommand_that_was_mistyped_is_named() {
+        let found = |word: &str| advice(&LaunchError::NotFound(word.to_owned()).into());
+        for (word, name) in [
+            ("reprot", "report"),
+            ("doctr", "doctor"),
+            ("analyse", "analyze"),
+        ] {
+            assert!(found(word).ends_with(&format!("aiprof {name}")), "{word}");
+        }
+        for word in ["", "ls", "make", "python3", "a/very/long/path/to/report"] {
+            assert_eq!(found(word), "", "{word}");
+        }
     }
 }

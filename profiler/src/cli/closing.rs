@@ -36,8 +36,9 @@ impl Totals {
         self.submissions += trace.submissions;
     }
 
-    /// The summary, line by line.
-    pub(crate) fn lines(&self, usage: &SelfUsage) -> Vec<String> {
+    /// The summary, line by line. `shown`: the profile was shown as text, with its devices
+    /// and losses, which would come twice.
+    pub(crate) fn lines(&self, usage: &SelfUsage, shown: bool) -> Vec<String> {
         let what = match self.values {
             Values::CpuTime if self.devices.device_samples > 0 => format!(
                 "{} CPU samples and {} device samples",
@@ -52,10 +53,12 @@ impl Totals {
             grouped(self.stacks as u64),
             human_duration(self.duration)
         )];
+        let devices = self.devices.lines().into_iter();
+        let losses = self.losses.iter();
+        let is_new = |n: usize| if shown { 0 } else { n };
         lines.extend(
-            self.devices
-                .lines()
-                .into_iter()
+            devices
+                .take(is_new(usize::MAX))
                 .map(|line| format!("  {line}")),
         );
         if self.submissions > 0 {
@@ -63,8 +66,8 @@ impl Totals {
             lines.push(format!("  {count:>10}  submissions to device queues"));
         }
         lines.extend(
-            self.losses
-                .iter()
+            losses
+                .take(is_new(usize::MAX))
                 .map(|(kind, n)| format!("  {:>10}  {}", grouped(n), kind.label())),
         );
         lines.push(format!(
@@ -125,7 +128,7 @@ mod tests {
         });
         let mut totals = Totals::default();
         totals.add(&builder.finish());
-        let lines = totals.lines(&SelfUsage::default());
+        let lines = totals.lines(&SelfUsage::default(), false);
         assert_eq!(
             lines[..4],
             [
@@ -155,7 +158,7 @@ mod tests {
             bpf_memory_bytes: 2 << 20,
         };
         assert_eq!(
-            totals.lines(&usage),
+            totals.lines(&usage, false),
             [
                 "aiprof: 0 samples in 0 stacks, 5.0 s",
                 "       1,500  submissions to device queues",
@@ -163,6 +166,13 @@ mod tests {
                 "  aiprof itself: 250 ms CPU (5.0 % of one), 3.0 MiB memory at most, \
                  2.0 MiB in eBPF maps",
             ]
+        );
+        // What the text on the terminal said already.
+        let shown = totals.lines(&usage, true);
+        assert_eq!(shown.len(), 3);
+        assert!(
+            !shown.iter().any(|line| line.contains("dropped")),
+            "{shown:?}"
         );
     }
 }

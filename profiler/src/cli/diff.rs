@@ -3,7 +3,7 @@
 use super::input::{self, Foreign};
 use super::memory::MemoryArgs;
 use super::output::OutputFile;
-use super::profile_out::{ValueArgs, ViewArgs};
+use super::profile_out::{self, ValueArgs, ViewArgs};
 use super::stdout;
 use super::{screen, usage_error};
 use crate::export::diff::{self, DiffOptions, Widths};
@@ -63,9 +63,9 @@ pub(crate) struct DiffArgs {
     #[arg(long)]
     inverted: bool,
 
-    /// Title of the flame graph
-    #[arg(long, default_value = "aiprof diff")]
-    title: String,
+    /// Title of the flame graph; the names of the two without it
+    #[arg(long)]
+    title: Option<String>,
 }
 
 /// Which recording gives the frames their widths.
@@ -104,6 +104,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<()> {
             let svg = match Format::from_extension(path) {
                 Some(Format::Svg) => true,
                 Some(Format::Folded) => false,
+                None if profile_out::is_device(path) => false,
                 _ => return Err(usage_error("a difference is written as .svg or .txt")),
             };
             (Some(OutputFile::create(path)?), svg)
@@ -126,7 +127,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<()> {
         None => &mut stdout,
     };
     let written = if svg {
-        diff::write_svg(&before, &after, &args.title, &options, out)
+        diff::write_svg(&before, &after, &title(args), &options, out)
     } else {
         diff::write_text(&before, &after, &options, ROWS, screen::width(), out)
     };
@@ -138,6 +139,15 @@ pub(crate) fn run(args: &DiffArgs) -> Result<()> {
     match file {
         Some(file) => file.commit(),
         None => stdout.flush().with_context(context),
+    }
+}
+
+/// What is compared with what.
+fn title(args: &DiffArgs) -> String {
+    let name = |path: &Path| path.file_name().unwrap_or_default().display().to_string();
+    match &args.title {
+        Some(title) => title.clone(),
+        None => format!("from {} to {}", name(&args.before), name(&args.after)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Files that profiles are read from, whatever wrote them.
 
 use super::usage_error;
+use crate::export::Format;
 use crate::files::caller;
 use crate::import::capture::{self, ReplayOptions};
 use crate::import::stall_profile::profile_of;
@@ -47,6 +48,19 @@ impl Foreign {
             }
         }
     }
+}
+
+/// Whether a file is of folded stacks, by its name, and by its first bytes no recording.
+pub(crate) fn is_folded(path: &Path) -> bool {
+    if Format::from_extension(path) != Some(Format::Folded) || Foreign::of(path).is_some() {
+        return false;
+    }
+    let Ok(file) = caller::open_regular(path) else {
+        return false;
+    };
+    let mut input = BufReader::new(file);
+    let is_capture = |head: &[u8]| head.starts_with(&capture::MAGIC[..7]);
+    input.fill_buf().is_ok_and(|head| !is_capture(head))
 }
 
 /// Whether the samples of a profile have no times: unitrace tells none, iaprof only

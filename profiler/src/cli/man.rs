@@ -33,7 +33,69 @@ fn page() -> Result<Vec<u8>> {
         page.write_all(&subcommand(sub)?)?;
     }
     page.write_all(section("EXIT STATUS", &[EXIT_STATUS], true).as_bytes())?;
+    page.write_all(definitions("ENVIRONMENT", &ENVIRONMENT).as_bytes())?;
+    page.write_all(definitions("FILES", &FILES).as_bytes())?;
     Ok(page)
+}
+
+/// Variables of the environment, and what they do.
+const ENVIRONMENT: [(&str, &str); 6] = [
+    (
+        "AIPROF_MEMORY_LIMIT",
+        "How much memory files of others may take, as --memory-limit of analyze, report, diff \
+         and stalls: 4G, 500M; 0 is no limit.",
+    ),
+    (
+        "DEBUGINFOD_URLS",
+        "Servers that debug files of stripped programs are fetched from, in the background, if \
+         debuginfod-find is installed. sudo drops it: sudo -E keeps it. \
+         DEBUGINFOD_CACHE_PATH, DEBUGINFOD_TIMEOUT, DEBUGINFOD_MAXTIME and \
+         DEBUGINFOD_MAXSIZE are passed on.",
+    ),
+    (
+        "NO_COLOR",
+        "If set and not empty, text on a terminal has no colours.",
+    ),
+    (
+        "PTI_ENABLE_COLLECTION",
+        "Read in the environment of programs that are recorded with --conditional-collection.",
+    ),
+    (
+        "SUDO_UID, SUDO_GID",
+        "Who called sudo: results belong to that user, and --as-user runs COMMAND as that user.",
+    ),
+    ("TERM", "dumb: no colours and no progress line."),
+];
+
+/// Files that are read, and where results go.
+const FILES: [(&str, &str); 5] = [
+    (
+        "/etc/aiprof/probes.d/*.toml",
+        "Probe tables of your own, read beside the built-in ones: aiprof probes explains them.",
+    ),
+    (
+        "/tmp/perf-PID.map",
+        "Names of functions that a JIT compiler made, as it writes them.",
+    ),
+    ("/usr/lib/debug", "Separate debug files."),
+    (
+        "/sys/kernel/btf/vmlinux",
+        "The kernel's own types: without this file nothing can be recorded.",
+    ),
+    (
+        "DIR/aiprof-YYYYmmddTHHMMSSZ.EXT",
+        "What --every writes: a file per window, after its start in UTC.",
+    ),
+];
+
+/// A section of terms with what they mean.
+fn definitions(heading: &str, terms: &[(&str, &str)]) -> String {
+    let mut text = format!(".SH \"{heading}\"\n");
+    for (term, meaning) in terms {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, ".TP\n\\fB{}\\fR\n{}", escaped(term), escaped(meaning));
+    }
+    text
 }
 
 /// The section of a subcommand.

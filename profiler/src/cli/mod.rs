@@ -48,6 +48,7 @@ use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write as _;
+use std::sync::OnceLock;
 
 /// Exit code: a result could not be made or written.
 pub const EXIT_FAILURE: u8 = 1;
@@ -181,6 +182,25 @@ enum Sub {
     Man,
 }
 
+impl Sub {
+    /// The subcommand's name where its errors are shown with its usage.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Record(_) => "record",
+            Self::Report(_) => "report",
+            Self::Analyze(_) => "analyze",
+            Self::Diff(_) => "diff",
+            Self::Stalls(_) => "stalls",
+            Self::Trace(_) => "trace",
+            Self::Doctor(_) => "doctor",
+            Self::Probes(_) => "probes",
+            Self::Acelyzer { .. } => "acelyzer",
+            Self::Completions(_) => "completions",
+            Self::Man => "man",
+        }
+    }
+}
+
 /// Runs the command line `args` (the program's name first) and returns the exit
 /// code.
 ///
@@ -197,6 +217,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
     }
     let cli = parse(args)?;
     log::init(cli.verbosity);
+    // Set once a process.
+    let _ = CALLED.set(cli.subcommand.as_ref().map_or("", Sub::name));
     if matches!(cli.subcommand, None | Some(Sub::Record(_) | Sub::Trace(_)))
         && let Some(warning) = machine::pid_namespace_warning()
     {
@@ -306,9 +328,17 @@ fn misplaced_option(command: &clap::Command, matches: &ArgMatches) -> Option<Str
         })
 }
 
-/// A usage error with clap's look and exit code.
+/// The subcommand that runs, for the usage of its errors.
+static CALLED: OnceLock<&'static str> = OnceLock::new();
+
+/// A usage error with clap's look and exit code, and the usage of the subcommand.
 fn usage_error(message: impl std::fmt::Display) -> anyhow::Error {
-    Cli::command()
-        .error(ErrorKind::ArgumentConflict, message)
-        .into()
+    let mut command = Cli::command();
+    command.build();
+    let called = CALLED.get().copied().unwrap_or_default();
+    let of = match command.find_subcommand(called) {
+        Some(subcommand) => &mut subcommand.clone(),
+        None => &mut command,
+    };
+    of.error(ErrorKind::ArgumentConflict, message).into()
 }

@@ -30,19 +30,23 @@ pub(crate) enum ProfileFormat {
     Chrome,
     /// The recording itself, for `aiprof report`
     Capture,
+    /// Short text for people: totals, hottest functions; to standard output only
+    Summary,
 }
 
-impl From<ProfileFormat> for Format {
-    fn from(format: ProfileFormat) -> Self {
-        match format {
-            ProfileFormat::Folded => Self::Folded,
-            ProfileFormat::Svg => Self::Svg,
-            ProfileFormat::Pprof => Self::Pprof,
-            ProfileFormat::UnitraceCsv => Self::UnitraceCsv,
-            ProfileFormat::Iaprof => Self::Iaprof,
-            ProfileFormat::Chrome => Self::Chrome,
-            ProfileFormat::Capture => Self::Capture,
-        }
+impl ProfileFormat {
+    /// The format of the file; `None`: the summary, which is for people.
+    pub(crate) fn of_file(self) -> Option<Format> {
+        Some(match self {
+            Self::Folded => Format::Folded,
+            Self::Svg => Format::Svg,
+            Self::Pprof => Format::Pprof,
+            Self::UnitraceCsv => Format::UnitraceCsv,
+            Self::Iaprof => Format::Iaprof,
+            Self::Chrome => Format::Chrome,
+            Self::Capture => Format::Capture,
+            Self::Summary => return None,
+        })
     }
 }
 
@@ -147,6 +151,13 @@ pub(crate) struct ViewArgs {
     /// and flame graphs.
     #[arg(long, conflicts_with_all = ["cpu_only", "events"])]
     by_stall: bool,
+
+    /// CPU samples of all processes, also beside samples of devices
+    ///
+    /// Where devices were sampled, a flame graph has the CPU samples of the processes that
+    /// launched work, and says how many others there are. For flame graphs.
+    #[arg(long, conflicts_with_all = ["cpu_only", "device_only", "events"])]
+    all_processes: bool,
 }
 
 impl ViewArgs {
@@ -161,6 +172,7 @@ impl ViewArgs {
             },
             inverted: self.inverted,
             by_stall: self.by_stall,
+            all_processes: self.all_processes,
             ..ExportOptions::default()
         }
     }
@@ -179,6 +191,12 @@ impl ViewArgs {
                      FILE.svg, or --format"
                 )));
             }
+        }
+        if self.all_processes && format != Some(Format::Svg) {
+            return Err(usage_error(
+                "--all-processes is for flame graphs: other formats have all processes in any \
+                 case",
+            ));
         }
         if self.cpu_only && matches!(format, Some(Format::UnitraceCsv | Format::Iaprof)) {
             return Err(usage_error(
@@ -258,17 +276,27 @@ impl Destination {
         format: Option<ProfileFormat>,
         terminal: bool,
     ) -> Result<Self> {
+        let output = output.filter(|path| *path != Path::new("-") || format.is_none());
+        let is_summary = match format {
+            Some(format) => format.of_file().is_none(),
+            None => terminal && output.is_none(),
+        };
         match output {
-            None if terminal && format.is_none() => Ok(Self::Summary),
+            None if is_summary => Ok(Self::Summary),
+            Some(_) if is_summary => Err(usage_error(
+                "the summary goes to standard output: leave out -o, or write > FILE",
+            )),
             Some(path) if path != Path::new("-") => {
                 let format = format
-                    .map(Format::from)
-                    .or_else(|| Format::from_extension(path));
+                    .and_then(ProfileFormat::of_file)
+                    .or_else(|| Format::from_extension(path))
+                    .or_else(|| is_device(path).then_some(Format::Folded));
                 let format = format.ok_or_else(|| unknown_extension(path))?;
                 Ok(Self::File(path.to_owned(), format))
             }
             _ => {
-                let format = format.map_or(Format::Folded, Format::from);
+                let format = format.and_then(ProfileFormat::of_file);
+                let format = format.unwrap_or(Format::Folded);
                 if terminal && matches!(format, Format::Pprof | Format::Capture) {
                     return Err(usage_error(
                         "this format is not for a terminal: name a file with -o FILE",
@@ -289,15 +317,24 @@ impl Destination {
         }
     }
 
-    /// Whether the profile goes through stdout.
+    /// Whether the profile goes through stdout to something that is no terminal.
     pub(crate) fn uses_stdout(&self) -> bool {
-        matches!(self, Self::Stdout(_))
+        match self {
+            Self::Stdout(_) => true,
+            Self::Summary => !io::stdout().is_terminal(),
+            Self::File(..) | Self::Windows { .. } => false,
+        }
     }
 
     /// Whether files are written.
     pub(crate) fn writes_files(&self) -> bool {
         matches!(self, Self::File(..) | Self::Windows { .. })
     }
+}
+
+/// Whether a path names no file but a device or a descriptor: /dev/null, /dev/stderr.
+pub(crate) fn is_device(path: &Path) -> bool {
+    path.starts_with("/dev") && !path.starts_with("/dev/shm")
 }
 
 fn unknown_extension(path: &Path) -> anyhow::Error {
@@ -390,6 +427,15 @@ mod tests {
                 Stdout(Format::Pprof),
             ),
             (Some("-"), None, true, Stdout(Format::Folded)),
+            (None, Some(ProfileFormat::Summary), true, Summary),
+            (None, Some(ProfileFormat::Summary), false, Summary),
+            (Some("-"), Some(ProfileFormat::Summary), false, Summary),
+            (
+                Some("/dev/null"),
+                None,
+                true,
+                file("/dev/null", Format::Folded),
+            ),
             (Some("a.svg"), None, true, file("a.svg", Format::Svg)),
             (Some("a.pb.gz"), None, true, file("a.pb.gz", Format::Pprof)),
             (
@@ -422,6 +468,7 @@ mod tests {
             (None, Some(ProfileFormat::Pprof)),
             (Some("-"), Some(ProfileFormat::Capture)),
             (Some("profile"), None),
+            (Some("a.svg"), Some(ProfileFormat::Summary)),
             (Some("profile.xyz"), None),
         ] {
             let error = Destination::decide(output.map(Path::new), format, true).unwrap_err();

@@ -51,7 +51,7 @@ pub(crate) struct RecordArgs {
     ///
     /// Without COMMAND and -d, the recording ends when all these processes have ended.
     #[arg(short, long, value_name = "PID", value_delimiter = ',',
-          value_parser = value_parser!(u32).range(1..=0x7fff_ffff))]
+          value_parser = values::parse_pid)]
     pid: Vec<u32>,
 
     /// Only processes in this cgroup (v2) and those below it
@@ -103,7 +103,8 @@ pub(crate) struct RecordArgs {
     /// Always on: write a profile of each window of this length
     ///
     /// Until stopped. -o names a directory then; files are called aiprof-YYYYmmddTHHMMSSZ.EXT after the
-    /// window's start in UTC, in pprof format unless --format says otherwise.
+    /// window's start in UTC, in pprof format unless --format says otherwise. All are kept,
+    /// unless --keep says how many.
     #[arg(long, value_name = "DURATION", value_parser = values::parse_duration, requires = "output")]
     every: Option<Duration>,
 
@@ -342,14 +343,28 @@ fn destination(args: &RecordArgs) -> Result<Destination> {
     let Some(every) = args.every else {
         return Destination::new(args.output.as_deref(), args.format);
     };
-    let format = args.format.map_or(Format::Pprof, Format::from);
+    let format = match args.format {
+        None => Some(Format::Pprof),
+        Some(format) => format.of_file(),
+    };
+    let format = format.filter(|format| !matches!(format, Format::Capture | Format::Chrome));
     if every < Duration::from_secs(1) {
         return Err(usage_error("--every must be at least 1s"));
     }
-    match &args.output {
-        _ if matches!(format, Format::Capture | Format::Chrome) => Err(usage_error(
+    let Some(format) = format else {
+        return Err(usage_error(
             "--every writes finished profiles: use --format folded, svg or pprof",
-        )),
+        ));
+    };
+    match &args.output {
+        Some(file) if Format::from_extension(file).is_some() && !caller::exists(file) => {
+            let message = format!(
+                "--every writes a file per window into a directory, and {} looks like a file: \
+                 name a directory, and choose the format with --format",
+                file.display()
+            );
+            Err(usage_error(message))
+        }
         Some(directory) if directory != Path::new("-") => Ok(Destination::Windows {
             directory: directory.clone(),
             format,
@@ -380,8 +395,10 @@ pub(super) fn find_cgroup(path: &Path) -> Result<PathBuf> {
         .find(|directory| cgroup::is_group(directory))
         .with_context(|| {
             format!(
-                "{} is not a cgroup (v2): `systemd-cgls` lists them",
-                path.display()
+                "{} is not a cgroup (v2): name a directory below {}, or its path from there; \
+                 `systemd-cgls` lists them",
+                path.display(),
+                cgroup::root().display()
             )
         })?;
     Ok(caller::canonicalize(found)?)

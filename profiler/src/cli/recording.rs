@@ -217,6 +217,23 @@ impl Recording<'_> {
     }
 
     fn announce(&self, has_command: bool) {
+        if let Destination::Windows {
+            directory,
+            every,
+            keep,
+            ..
+        } = &self.plan.destination
+        {
+            let kept = match keep {
+                Some(n) => format!("the newest {n} are kept"),
+                None => "all are kept (--keep N: the newest N)".to_owned(),
+            };
+            self.say(&format!(
+                "aiprof: a file every {} in {}, {kept}",
+                human_duration(*every),
+                directory.display()
+            ));
+        }
         let open_ended = !has_command && self.plan.duration.is_none();
         if open_ended {
             let what = match self.plan.config.pids.as_slice() {
@@ -308,7 +325,8 @@ impl Recording<'_> {
                 failures = files.failures();
             }
         }
-        for line in self.totals.lines(&usage) {
+        let is_shown = matches!(self.plan.destination, Destination::Summary);
+        for line in self.totals.lines(&usage, is_shown) {
             self.say(&line);
         }
         if let Some(line) = probes.and_then(|tally| probe_line(&tally)) {

@@ -6,17 +6,20 @@ use super::output::OutputFile;
 use super::profile_out::{self, Destination, ProfileFormat, ValueArgs, ViewArgs};
 use super::trace_out::{self, TraceOut};
 use super::{screen, usage_error};
-use crate::export::{Format, Weight};
+use crate::export::svg::{self, Caption};
+use crate::export::{Format, Weight, folded};
+use crate::files::caller;
 use crate::import::capture::ReplayOptions;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, ValueHint};
+use std::io::{self, BufReader};
 use std::path::PathBuf;
 
 /// Options of `aiprof report`.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
     /// Capture, as written by `aiprof -o FILE.aiprof`, or what iaprof or unitrace's
-    /// stall sampling wrote
+    /// stall sampling wrote; folded stacks (.folded, .txt) for a flame graph
     #[arg(value_hint = ValueHint::FilePath)]
     capture: PathBuf,
 
@@ -51,6 +54,43 @@ pub(crate) struct ReportArgs {
     memory: MemoryArgs,
 }
 
+/// Folded stacks can be drawn, and nothing else: they have no events and no losses.
+fn draw_folded(args: &ReportArgs, destination: &Destination) -> Result<()> {
+    let (Destination::File(_, Format::Svg) | Destination::Stdout(Format::Svg)) = destination else {
+        return Err(usage_error(
+            "folded stacks can be drawn (-o FILE.svg) or compared (aiprof diff); other formats \
+             are made from a capture, as `aiprof -o FILE.aiprof` writes it",
+        ));
+    };
+    if args.values.launches().is_some() {
+        return Err(usage_error(
+            "--events needs a capture: folded stacks are of one kind",
+        ));
+    }
+    let path = args.capture.display();
+    let file = caller::open(&args.capture).with_context(|| format!("cannot read {path}"))?;
+    let folded = folded::read(&mut BufReader::new(file));
+    let folded = folded.with_context(|| format!("cannot read {path}"))?;
+    let options = args.view.options(args.values);
+    let caption = Caption {
+        title: args.title.clone().unwrap_or_else(|| path.to_string()),
+        subtitle: "from folded stacks".to_owned(),
+        ..Caption::default()
+    };
+    match destination {
+        Destination::File(path, _) => {
+            let mut file = OutputFile::create(path)?;
+            svg::write_folded(&folded, &caption, &options, &mut file)?;
+            file.commit()
+        }
+        _ => {
+            let mut out = io::stdout().lock();
+            let written = svg::write_folded(&folded, &caption, &options, &mut out);
+            written.context("cannot write to stdout")
+        }
+    }
+}
+
 /// Replays the capture and writes the profile.
 ///
 /// # Errors
@@ -59,6 +99,9 @@ pub(crate) fn run(args: &ReportArgs) -> Result<()> {
     args.memory.apply()?;
     let destination = Destination::new(args.output.as_deref(), args.format)?;
     args.view.check(&destination)?;
+    if input::is_folded(&args.capture) {
+        return draw_folded(args, &destination);
+    }
     let file = match &destination {
         Destination::Stdout(Format::Capture) | Destination::File(_, Format::Capture) => {
             return Err(usage_error(

@@ -35,6 +35,41 @@ pub(crate) fn width() -> usize {
     }
 }
 
+/// Columns of the terminal on stderr, if it is one.
+fn terminal_width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stderr()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|&columns| columns >= 20)
+}
+
+/// Text whose lines are broken between words where they are longer than `width`. What
+/// goes on stands deeper than the line's begin.
+fn wrapped(text: &str, width: usize) -> String {
+    let lines: Vec<_> = text
+        .split('\n')
+        .map(|line| wrapped_line(line, width))
+        .collect();
+    lines.join("\n")
+}
+
+fn wrapped_line(line: &str, width: usize) -> String {
+    let indent = line.chars().take_while(|&c| c == ' ').count();
+    let deeper = " ".repeat((indent + 2).min(width / 2));
+    let mut text = String::with_capacity(line.len() + 16);
+    let mut column = 0;
+    for part in line.split_inclusive(' ') {
+        let length = part.trim_end_matches(' ').chars().count();
+        if column > deeper.len().max(indent) && column + length > width {
+            text.truncate(text.trim_end_matches(' ').len());
+            text.push('\n');
+            text.push_str(&deeper);
+            column = deeper.len();
+        }
+        text.push_str(part);
+        column += part.chars().count();
+    }
+    text
+}
+
 /// Shows `text` as the progress line.
 pub(crate) fn set_progress(text: &str) {
     let mut shown = PROGRESS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,9 +100,35 @@ pub(crate) fn say(line: &str) {
     if !shown.is_empty() {
         text.push_str(ERASE);
     }
-    text.push_str(&visible::message(line));
+    let line = visible::message(line);
+    match terminal_width() {
+        Some(width) => text.push_str(&wrapped(&line, width)),
+        None => text.push_str(&line),
+    }
     text.push('\n');
     text.push_str(&shown);
     // One write, so that lines of several processes do not mix.
     let _ = io::stderr().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_broken_between_words() {
+        let text = "  aiprof itself: 613 ms CPU, 27.2 MiB memory";
+        assert_eq!(wrapped(text, 80), text);
+        assert_eq!(
+            wrapped(text, 24),
+            "  aiprof itself: 613 ms\n    CPU, 27.2 MiB memory"
+        );
+        // A word that is longer than a line stays whole.
+        let path = "  written to /a/very/long/path/without/a/space.svg";
+        assert_eq!(
+            wrapped(path, 20),
+            "  written to\n    /a/very/long/path/without/a/space.svg"
+        );
+        assert_eq!(wrapped("a\n\nb", 20), "a\n\nb");
+    }
 }

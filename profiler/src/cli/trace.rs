@@ -20,7 +20,7 @@ use crate::profile::{LossKind, Losses};
 use crate::wire::Event;
 use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValuesParser;
-use clap::{Args, ValueHint, value_parser};
+use clap::{Args, ValueHint};
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
@@ -40,7 +40,7 @@ pub(crate) struct TraceArgs {
 
     /// Only this process and the children it starts (repeatable)
     #[arg(short, long, value_name = "PID", value_delimiter = ',',
-          value_parser = value_parser!(u32).range(1..=0x7fff_ffff))]
+          value_parser = values::parse_pid)]
     pid: Vec<u32>,
 
     /// Only processes in this cgroup (v2) and those below it

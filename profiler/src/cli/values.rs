@@ -35,6 +35,19 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
+/// Parses a process id.
+///
+/// # Errors
+/// How to find one.
+pub(crate) fn parse_pid(text: &str) -> Result<u32, String> {
+    let pid = text.parse::<u32>().ok();
+    pid.filter(|pid| (1..=0x7fff_ffff).contains(pid)).ok_or_else(|| {
+        "a process is named by its number: `pgrep -x NAME` finds it, and `aiprof -p $(pgrep -d, \
+         -x NAME)` takes all of that name"
+            .to_owned()
+    })
+}
+
 /// Parses `TABLE=DEVICE`.
 ///
 /// # Errors

@@ -750,12 +750,34 @@ fn describe(config: &RecordConfig, period_ns: u64) -> Meta {
         host: text("/proc/sys/kernel/hostname"),
         kernel: text("/proc/sys/kernel/osrelease"),
         command: config.command.clone(),
+        scope: scope(config),
         start_unix_ns: u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX),
         duration_ns: 0,
         cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
         frequency_hz: config.frequency_hz,
         period_ns,
     }
+}
+
+/// What is recorded, in words; empty: the whole machine.
+fn scope(config: &RecordConfig) -> String {
+    let name = |pid: &u32| match procfs::comm(*pid) {
+        Ok(comm) => format!("{pid} ({})", comm.trim()),
+        Err(_) => pid.to_string(),
+    };
+    let mut parts = Vec::new();
+    match config.pids.as_slice() {
+        [] => {}
+        [pid] => parts.push(format!("process {}", name(pid))),
+        [first, rest @ ..] => {
+            parts.push(format!("process {} and {} more", name(first), rest.len()))
+        }
+    }
+    if let Some(cgroup) = &config.cgroup {
+        let below = cgroup.strip_prefix(cgroup::root()).unwrap_or(cgroup);
+        parts.push(format!("cgroup {}", below.display()));
+    }
+    parts.join(" in ")
 }
 
 /// A control group's id, for the filter.

@@ -5,11 +5,12 @@
 //! second, so that recordings of different lengths compare: what is shown is
 //! how the *shares* moved.
 
+use super::flame::{Entry, Frame, Legend, Page, Table};
 use super::folded::FoldedStacks;
-use super::legend::Legend;
+use super::palette::Color;
 use super::svg::{self, Caption};
 use super::{ExportError, ExportOptions, names, text};
-use inferno::flamegraph::color::{BackgroundColor, Color};
+use crate::profile::Values;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::io::Write;
 
@@ -65,49 +66,112 @@ pub fn write_svg(
         Widths::After => after.total,
         Widths::Before => stacks.iter().map(|(_, both)| both.0).sum(),
     };
-    if total == 0 {
-        return svg::write_empty(&caption, out);
+    let paths = paths(&stacks, options);
+    let mut table = Table::new();
+    for (path, (width, other)) in &paths {
+        table.add(path.iter().copied(), *width, *other);
     }
-    let lines = lines(&stacks, options);
-    let mut config = svg::config(&caption, weight, total);
-    config.min_width = options.export.min_width_percent;
-    config.negate_differentials = options.widths == Widths::Before;
-    // Frames without a change are nearly white and would vanish on white.
-    config.bgcolors = Some(BackgroundColor::Flat(Color::new(222, 224, 228)));
-    // The ends and the middle of inferno's scale.
-    let legend = Legend {
-        entries: vec![
-            ("grew", Color::new(255, 100, 100)),
-            ("shrank", Color::new(100, 100, 255)),
-            ("own time unchanged", Color::new(250, 250, 250)),
-        ],
-        footer: Vec::new(),
+    let least = (total as f64 * options.export.min_width_percent / 100.0).ceil() as u64;
+    let points = |width: u64, other: u64| {
+        let change = text::percent(width, total) - text::percent(other, total);
+        match options.widths {
+            Widths::After => change,
+            Widths::Before => -change,
+        }
     };
-    svg::render(config, &lines, legend, out)
+    let own = |frame: &Frame<'_>| points(frame.own, frame.other_own);
+    let most = table
+        .frames(least)
+        .map(|frame| own(frame).abs())
+        .fold(0.0, f64::max);
+    let unit = svg::Unit::of(weight, Values::CpuTime);
+    let page = Page {
+        caption: &caption,
+        legend: scale(most),
+        table,
+        least,
+        look: &|frame| look(own(frame), most),
+        value: &|frame| {
+            let all = points(frame.total, frame.other_total);
+            format!(
+                "{}; own {:+.2} points, total {all:+.2} points",
+                unit.share(frame.total, total),
+                own(frame)
+            )
+        },
+    };
+    svg::finish(&page, out)
 }
 
-/// Lines with two values, the second giving the width, in the order of frames.
-fn lines(stacks: &[(String, Both)], options: &DiffOptions) -> Vec<String> {
-    let mut rows: Vec<(Vec<&str>, Both)> = stacks
-        .iter()
-        .map(|(stack, both)| {
-            let mut names: Vec<&str> = stack.split(';').collect();
-            if options.export.inverted {
-                names.reverse();
-            }
-            (names, *both)
-        })
-        .collect();
-    rows.sort_unstable();
-    rows.into_iter()
-        .map(|(names, (before, after))| {
-            let (old, new) = match options.widths {
-                Widths::After => (before, after),
-                Widths::Before => (after, before),
-            };
-            format!("{} {old} {new}", names.join(";"))
-        })
-        .collect()
+/// Changes of less than this many percentage points have no colour of their own.
+const UNCHANGED: f64 = 0.005;
+
+/// Class and colour of a frame whose own time changed by so many points, where `most`
+/// is the largest change.
+fn look(points: f64, most: f64) -> (&'static str, Color) {
+    if points.abs() < UNCHANGED || most <= 0.0 {
+        return ("same", SAME);
+    }
+    let part = (points.abs() / most).clamp(0.0, 1.0);
+    match points > 0.0 {
+        true => ("grew", between(SAME, GREW, part)),
+        false => ("shrank", between(SAME, SHRANK, part)),
+    }
+}
+
+/// The ends and the middle of the scale: black text is readable on all of them.
+const GREW: Color = Color::new(244, 96, 78);
+const SHRANK: Color = Color::new(92, 148, 245);
+const SAME: Color = Color::new(219, 222, 227);
+
+fn between(from: Color, to: Color, part: f64) -> Color {
+    let mix = |a: u8, b: u8| (f64::from(a) + (f64::from(b) - f64::from(a)) * part).round() as u8;
+    Color::new(mix(from.r, to.r), mix(from.g, to.g), mix(from.b, to.b))
+}
+
+/// The colours with the changes that they stand for.
+fn scale(most: f64) -> Legend {
+    let steps: &[f64] = match most < UNCHANGED {
+        true => &[0.0],
+        false => &[-1.0, -0.5, 0.0, 0.5, 1.0],
+    };
+    let entry = |&part: &f64| {
+        let points = part * most;
+        let (class, color) = look(points, most);
+        let label = match part {
+            -1.0 => format!("{points:+.2}: shrank"),
+            0.0 => "unchanged".to_owned(),
+            1.0 => format!("{points:+.2}: grew"),
+            _ => format!("{points:+.2}"),
+        };
+        Entry {
+            class,
+            label,
+            color,
+        }
+    };
+    Legend {
+        entries: steps.iter().map(entry).collect(),
+        note: "own time, in percentage points of the whole",
+    }
+}
+
+/// Stacks in the order of their frames, with the value that gives the width first.
+fn paths<'a>(stacks: &'a [(String, Both)], options: &DiffOptions) -> Vec<(Vec<&'a str>, Both)> {
+    let path = |(stack, (before, after)): &'a (String, Both)| {
+        let mut names: Vec<&str> = stack.split(';').collect();
+        if options.export.inverted {
+            names.reverse();
+        }
+        let both = match options.widths {
+            Widths::After => (*after, *before),
+            Widths::Before => (*before, *after),
+        };
+        (names, both)
+    };
+    let mut paths: Vec<_> = stacks.iter().map(path).collect();
+    paths.sort_unstable();
+    paths
 }
 
 fn subtitle(before: &FoldedStacks, after: &FoldedStacks, options: &DiffOptions) -> String {
@@ -117,7 +181,7 @@ fn subtitle(before: &FoldedStacks, after: &FoldedStacks, options: &DiffOptions) 
         Widths::Before => "widths: before",
     };
     format!(
-        "change of each frame's own time; before: {}, after: {}, before scaled to after; {widths}",
+        "before: {}, after: {}; before is scaled to after; {widths}",
         text::weighed(before.total, weight),
         text::weighed(after.total, weight),
     )

@@ -9,11 +9,12 @@ pub mod chrome;
 pub mod device;
 mod device_kernels;
 pub mod diff;
+mod flame;
 pub mod folded;
 pub mod html;
 pub mod iaprof;
+mod launchers;
 mod launches;
-mod legend;
 mod names;
 mod palette;
 pub mod perfetto;
@@ -184,6 +185,10 @@ pub struct ExportOptions {
     /// Start folded output with a `# ` comment per loss and about device samples,
     /// which flame graph tools skip. Folded stacks only.
     pub loss_comments: bool,
+    /// Draw CPU samples of all processes also where devices were sampled. Otherwise a
+    /// flame graph of both has the processes that launched work, and says so. Flame
+    /// graphs only.
+    pub all_processes: bool,
     /// Frames narrower than this share of the whole, in percent, are not drawn.
     /// Flame graphs only.
     pub min_width_percent: f64,
@@ -197,6 +202,7 @@ impl Default for ExportOptions {
             inverted: false,
             by_stall: false,
             loss_comments: false,
+            all_processes: false,
             // A tenth of a pixel at the usual width of a browser window.
             min_width_percent: 0.01,
         }

@@ -95,6 +95,14 @@ pub(super) fn kind_of_suffix(name: &str) -> Option<FrameKind> {
     FrameKind::of_suffix(name).map(|(_, kind)| kind)
 }
 
+/// A folded name without the suffix of its kind, for pictures whose colours tell it.
+pub(super) fn shown(name: &str) -> &str {
+    match FrameKind::of_suffix(name) {
+        Some((plain, _)) if !plain.is_empty() => plain,
+        _ => name,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

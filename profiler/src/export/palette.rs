@@ -2,7 +2,26 @@
 
 use super::names;
 use crate::profile::FrameKind;
-use inferno::flamegraph::color::Color;
+
+/// Red, green and blue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Color {
+    pub(super) r: u8,
+    pub(super) g: u8,
+    pub(super) b: u8,
+}
+
+impl Color {
+    pub(super) const fn new(r: u8, g: u8, b: u8) -> Self {
+        Self { r, g, b }
+    }
+}
+
+impl std::fmt::Display for Color {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "#{:02x}{:02x}{:02x}", self.r, self.g, self.b)
+    }
+}
 
 /// What a frame is, as far as its colour says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,6 +68,21 @@ impl Hue {
             Self::Managed => "JIT, interpreter",
             Self::DeviceSoftware => "device software",
             Self::DeviceHardware => "device hardware",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Class of its frames in the picture.
+    pub(super) fn class(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Native => "native",
+            Self::Scoped => "scoped",
+            Self::Inlined => "inlined",
+            Self::Kernel => "kernel",
+            Self::Managed => "managed",
+            Self::DeviceSoftware => "software",
+            Self::DeviceHardware => "hardware",
             Self::Unknown => "unknown",
         }
     }

@@ -2,7 +2,9 @@
 
 use super::folded::{FoldedStacks, MAX_TOTAL};
 use super::{ExportError, ExportOptions, Weight, names};
-use crate::profile::{FrameId, FrameKind, ProcessId, Profile, StackId, StallReason, Values};
+use crate::profile::{
+    FrameId, FrameKind, ProcessId, Profile, Sample, StackId, StallReason, Values,
+};
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
 use std::ops::Range;
@@ -56,10 +58,19 @@ impl Stacks {
         profile: &Profile,
         options: &ExportOptions,
     ) -> Result<Self, ExportError> {
+        Self::of_samples(profile, options, &|_| true)
+    }
+
+    /// [`from_profile`](Self::from_profile) of some of its samples.
+    pub(super) fn of_samples(
+        profile: &Profile,
+        options: &ExportOptions,
+        is_chosen: &dyn Fn(&Sample) -> bool,
+    ) -> Result<Self, ExportError> {
         let mut interner = Interner::default();
         let mut frames = vec![None; profile.frames.len()];
         let mut stacks = Self::default();
-        for ((process, stack, reason), value) in values_by_stack(profile, options) {
+        for ((process, stack, reason), value) in values_by_stack(profile, options, is_chosen) {
             let start = stacks.paths.len();
             let process = profile.processes.get(process.0 as usize);
             let comm = process.map_or("", |p| profile.str(p.comm));
@@ -295,10 +306,14 @@ type Key = (ProcessId, StackId, Option<StallReason>);
 
 /// The value of every stack of every process, in nanoseconds, samples or bytes,
 /// over all threads.
-fn values_by_stack(profile: &Profile, options: &ExportOptions) -> Vec<(Key, u64)> {
+fn values_by_stack(
+    profile: &Profile,
+    options: &ExportOptions,
+    is_chosen: &dyn Fn(&Sample) -> bool,
+) -> Vec<(Key, u64)> {
     let mut values: FxHashMap<Key, u64> = FxHashMap::default();
     for sample in &profile.samples {
-        if !options.shown.includes(sample) {
+        if !options.shown.includes(sample) || !is_chosen(sample) {
             continue;
         }
         let value = match options.weight {

@@ -38,7 +38,8 @@ impl Default for SummaryOptions {
 ///
 /// *Self* is time in the function itself, *total* includes what it called; a
 /// recursive function counts once per stack. Inlined functions count as
-/// functions.
+/// functions. Functions that only pass their time on to one other are left out of the
+/// table of totals: it begins where the profile branches.
 ///
 /// # Errors
 ///
@@ -63,8 +64,14 @@ pub fn write(
     }
     if options.shown != Shown::Device && cpu_samples(profile).next().is_some() {
         let functions = functions(profile);
-        page.functions("Functions by self time", &functions, |f| f.self_ns);
-        page.functions("Functions by total time", &functions, |f| f.total_ns);
+        let all: Vec<&Function> = functions.iter().collect();
+        page.functions("Functions by self time", &all, |f| f.self_ns);
+        let branching: Vec<&Function> = functions.iter().filter(|f| f.branches()).collect();
+        page.functions(
+            "Functions by total time, from where they branch",
+            &branching,
+            |f| f.total_ns,
+        );
         page.processes(&processes(profile));
     }
     if options.shown != Shown::Cpu {
@@ -81,7 +88,22 @@ struct Function {
     name: String,
     self_ns: u64,
     total_ns: u64,
+    /// Time that passes through it into the one function that it calls most.
+    through_ns: u64,
 }
+
+impl Function {
+    /// Whether it does more than to call one other function: what does not, as `_start`,
+    /// `main` and the loops of interpreters, has the time of what it calls and says no
+    /// more.
+    fn branches(&self) -> bool {
+        text::percent(self.through_ns, self.total_ns) < PASSED_ON
+    }
+}
+
+/// From this share of its time in one callee on, a function only passes it on, in
+/// percent.
+const PASSED_ON: f64 = 98.0;
 
 /// A process with its weights.
 struct Process {
@@ -97,6 +119,7 @@ fn functions(profile: &Profile) -> Vec<Function> {
     let names = FunctionNames::of(profile);
     let mut times = vec![(0_u64, 0_u64); names.names.len()];
     let mut seen = vec![usize::MAX; names.names.len()];
+    let mut calls = Calls::default();
     for (i, sample) in cpu_samples(profile).enumerate() {
         let mut leaf = None;
         for frame in frame_ids(profile, sample.stack.0) {
@@ -107,22 +130,62 @@ fn functions(profile: &Profile) -> Vec<Function> {
                 seen[name] = i;
                 times[name].1 = times[name].1.saturating_add(sample.time_ns);
             }
+            if let Some(caller) = leaf {
+                calls.add((sample.process.0, caller, name), i, sample.time_ns);
+            }
             leaf = Some(name);
         }
         if let Some(name) = leaf {
             times[name].0 = times[name].0.saturating_add(sample.time_ns);
         }
     }
-    names
-        .names
-        .into_iter()
-        .zip(times)
-        .map(|(name, (self_ns, total_ns))| Function {
-            name,
-            self_ns,
-            total_ns,
-        })
-        .collect()
+    let through = calls.most(names.names.len());
+    let times = times.into_iter().zip(through);
+    let function = |(name, ((self_ns, total_ns), through_ns))| Function {
+        name,
+        self_ns,
+        total_ns,
+        through_ns,
+    };
+    names.names.into_iter().zip(times).map(function).collect()
+}
+
+/// Time by process, caller and callee.
+#[derive(Default)]
+struct Calls {
+    /// The sample that was added last, and the sum.
+    times: FxHashMap<(u32, usize, usize), (usize, u64)>,
+}
+
+impl Calls {
+    /// Adds a sample's time to a call in its stack, once per sample. A call of itself is
+    /// none.
+    fn add(&mut self, call: (u32, usize, usize), sample: usize, time_ns: u64) {
+        if call.1 == call.2 {
+            return;
+        }
+        let (last, sum) = self.times.entry(call).or_insert((usize::MAX, 0));
+        if *last != sample {
+            (*last, *sum) = (sample, sum.saturating_add(time_ns));
+        }
+    }
+
+    /// The most that each of so many functions gives to one other: in each process, for
+    /// `main` is another one there.
+    fn most(&self, functions: usize) -> Vec<u64> {
+        let mut by_process: FxHashMap<(u32, usize), u64> = FxHashMap::default();
+        for (&(process, caller, _), &(_, sum)) in &self.times {
+            let most = by_process.entry((process, caller)).or_default();
+            *most = sum.max(*most);
+        }
+        let mut all = vec![0_u64; functions];
+        for ((_, caller), most) in by_process {
+            if let Some(sum) = all.get_mut(caller) {
+                *sum = sum.saturating_add(most);
+            }
+        }
+        all
+    }
 }
 
 /// Folded names, and which of them each frame has.
@@ -249,8 +312,9 @@ impl Page<'_> {
         }
     }
 
-    fn functions(&mut self, heading: &str, functions: &[Function], key: fn(&Function) -> u64) {
-        let mut order: Vec<&Function> = functions.iter().filter(|f| key(f) > 0).collect();
+    fn functions(&mut self, heading: &str, functions: &[&Function], key: fn(&Function) -> u64) {
+        let shown = functions.iter().copied().filter(|f| key(f) > 0);
+        let mut order: Vec<&Function> = shown.collect();
         order.sort_by(|a, b| {
             let rank = |f: &Function| (Reverse(key(f)), Reverse(f.self_ns), Reverse(f.total_ns));
             rank(a).cmp(&rank(b)).then_with(|| a.name.cmp(&b.name))

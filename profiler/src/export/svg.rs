@@ -1,17 +1,17 @@
-//! Flame graphs: SVG with search and zoom, drawn by inferno.
+//! Flame graphs of profiles: SVG with search and zoom.
 //!
 //! Colours tell kinds of code apart (see `docs/output-formats.md`), the
 //! subtitle says where the profile comes from and what it lost.
 
 use super::device::DeviceTotals;
+use super::flame::{Entry, Frame, Legend, Page, Table};
 use super::folded::FoldedStacks;
-use super::legend::{Legend, LegendWriter};
+use super::launchers::Chosen;
 use super::palette::Hue;
 use super::stacks::Stacks;
 use super::{ExportError, ExportOptions, Shown, Weight, text};
 use crate::profile::{Profile, Values};
-use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
-use inferno::flamegraph::{self, Options, TextTruncateDirection};
+use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::io::{BufWriter, Write};
 
@@ -22,7 +22,7 @@ pub struct Caption {
     pub title: String,
     /// Below the title, smaller.
     pub subtitle: String,
-    /// Below the picture, a line each.
+    /// Below the subtitle, a line each.
     pub footer: Vec<String>,
     /// A comment inside the file.
     pub notes: String,
@@ -42,8 +42,9 @@ pub fn write(
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
-    let caption = caption(profile, options.shown);
-    let stacks = Stacks::from_profile(profile, options)?;
+    let chosen = Chosen::of(profile, options);
+    let caption = caption(profile, options.shown, &chosen);
+    let stacks = Stacks::of_samples(profile, options, &|sample| chosen.includes(profile, sample))?;
     draw(stacks, &caption, options, profile.values, out)
 }
 
@@ -73,40 +74,96 @@ fn draw(
         stacks.reverse();
     }
     let total = stacks.total();
-    if total == 0 {
-        return write_empty(caption, out);
-    }
-    // inferno would drop narrow frames as well, but only after it has handled
-    // all of them.
     let least = (total as f64 * options.min_width_percent / 100.0).ceil() as u64;
+    // Most of a machine's frames are too narrow to be seen.
     stacks.prune(least);
-    let (mut palette, hues) = colours(&stacks);
-    let lines = lines(&stacks);
-    drop(stacks);
-
-    let mut config = config(caption, options.weight, total);
-    if (options.weight, values) == (Weight::Samples, Values::Launches) {
-        config.count_name = "launches".to_owned();
+    let hues = hues(&stacks);
+    let mut table = Table::new();
+    for (path, value) in stacks.iter() {
+        table.add(path, value, 0);
     }
-    config.palette_map = Some(&mut palette);
-    config.min_width = 0.0;
-    let legend = Legend {
-        entries: hues.iter().map(|hue| (hue.label(), hue.base())).collect(),
-        footer: caption.footer.clone(),
+    let look = |frame: &Frame<'_>| match hues.get(frame.name) {
+        Some(&hue) if frame.depth > 0 => (hue.class(), hue.shade(frame.name)),
+        _ => (Hue::Process.class(), Hue::Process.base()),
     };
-    render(config, &lines, legend, out)
+    let unit = Unit::of(options.weight, values);
+    let page = Page {
+        caption,
+        legend: legend(&hues),
+        table,
+        least,
+        look: &look,
+        value: &|frame| unit.share(frame.total, total),
+    };
+    finish(&page, out)
+}
+
+/// Writes a picture, with a buffer.
+pub(super) fn finish(page: &Page<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut out = BufWriter::with_capacity(1 << 16, out);
+    page.write(&mut out)?;
+    out.flush()?;
+    Ok(())
+}
+
+/// What the values of a picture are counted in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unit {
+    weight: Weight,
+    noun: &'static str,
+}
+
+impl Unit {
+    pub(super) fn of(weight: Weight, values: Values) -> Self {
+        let noun = match (weight, values) {
+            (Weight::Samples, Values::Launches) => " launches",
+            (Weight::Samples, Values::CpuTime) => " samples",
+            (Weight::Time | Weight::Bytes, _) => "",
+        };
+        Self { weight, noun }
+    }
+
+    /// A value, and how much of the whole it is.
+    pub(super) fn share(self, value: u64, total: u64) -> String {
+        let percent = text::percent(value, total);
+        let value = text::weighed(value, self.weight);
+        format!("{value}{}, {percent:.2}%", self.noun)
+    }
+}
+
+/// The kind of each name.
+fn hues(stacks: &Stacks) -> FxHashMap<&str, Hue> {
+    let hue = |(name, is_function)| match is_function {
+        true => (name, Hue::of_frame(name)),
+        false => (name, Hue::Process),
+    };
+    stacks.names().map(hue).collect()
+}
+
+/// The kinds that occur.
+fn legend(hues: &FxHashMap<&str, Hue>) -> Legend {
+    let used: BTreeSet<Hue> = hues.values().copied().collect();
+    let entry = |hue: Hue| Entry {
+        class: hue.class(),
+        label: hue.label().to_owned(),
+        color: hue.base(),
+    };
+    Legend {
+        entries: used.into_iter().map(entry).collect(),
+        note: "",
+    }
 }
 
 /// What stands around a profile.
-fn caption(profile: &Profile, shown: Shown) -> Caption {
+fn caption(profile: &Profile, shown: Shown, chosen: &Chosen) -> Caption {
     let devices = DeviceTotals::of(profile);
     let mut title = text::title(profile);
     if !devices.replayed.is_empty() {
-        title = text::fit(&format!("[replayed device] {title}"), 90);
+        title = text::fit(&format!("[replayed device] {title}"), text::TITLE);
     }
     let mut footer = devices.lines();
     match shown {
-        Shown::All => {}
+        Shown::All => footer.extend(chosen.line()),
         Shown::Cpu => footer.push("shown: CPU samples only".to_owned()),
         Shown::Device => footer.push("shown: device samples only".to_owned()),
     }
@@ -116,85 +173,6 @@ fn caption(profile: &Profile, shown: Shown) -> Caption {
         notes: notes(profile, &footer),
         footer,
     }
-}
-
-/// Has inferno draw lines that are sorted by frame, and adds a legend.
-pub(super) fn render(
-    mut config: Options<'_>,
-    lines: &[String],
-    legend: Legend,
-    out: &mut dyn Write,
-) -> Result<(), ExportError> {
-    let mut out = BufWriter::with_capacity(1 << 16, out);
-    let mut with_legend = LegendWriter::new(&mut out, legend);
-    // A flame chart keeps the order of its lines, reading them from the last:
-    // inferno would sort them by byte and so split `f` where a sibling is
-    // called `f x`.
-    config.flame_chart = true;
-    flamegraph::from_lines(
-        &mut config,
-        lines.iter().rev().map(String::as_str),
-        &mut with_legend,
-    )?;
-    with_legend.finish()?;
-    Ok(())
-}
-
-/// inferno's options that all our flame graphs share.
-pub(super) fn config(caption: &Caption, weight: Weight, total: u64) -> Options<'static> {
-    let mut config = Options::default();
-    config.title = text::one_line(&caption.title);
-    config.subtitle = Some(text::one_line(&caption.subtitle));
-    config.notes = text::one_line(&caption.notes).replace("--", "- -");
-    config.bgcolors = Some(BackgroundColor::Flat(Color::new(250, 250, 250)));
-    config.text_truncate_direction = TextTruncateDirection::Right;
-    match weight {
-        Weight::Samples => config.count_name = "samples".to_owned(),
-        Weight::Bytes => config.count_name = "bytes".to_owned(),
-        // From a second up, milliseconds are exact enough for the percentages
-        // that inferno makes of the rounded values.
-        Weight::Time if total >= 1_000_000 => {
-            config.count_name = "ms".to_owned();
-            config.factor = 0.001;
-        }
-        Weight::Time => config.count_name = "microseconds".to_owned(),
-    }
-    config
-}
-
-/// One line per stack, as inferno reads them.
-fn lines(stacks: &Stacks) -> Vec<String> {
-    stacks
-        .iter()
-        .map(|(frames, value)| {
-            let mut line = String::new();
-            for frame in frames {
-                line.push_str(frame);
-                line.push(';');
-            }
-            line.pop();
-            line.push(' ');
-            line.push_str(&value.to_string());
-            line
-        })
-        .collect()
-}
-
-/// A colour for every name, and the hues used.
-fn colours(stacks: &Stacks) -> (PaletteMap, Vec<Hue>) {
-    let mut palette = PaletteMap::default();
-    let mut hues = BTreeSet::from([Hue::Process]);
-    palette.insert("", Hue::Process.base());
-    for (name, is_function) in stacks.names() {
-        let hue = if is_function {
-            Hue::of_frame(name)
-        } else {
-            Hue::Process
-        };
-        hues.insert(hue);
-        palette.insert(name, hue.shade(name));
-    }
-    (palette, hues.into_iter().collect())
 }
 
 /// What is said about devices, and all losses, for the comment inside the file.
@@ -212,34 +190,4 @@ fn notes(profile: &Profile, devices: &[String]) -> String {
     let mut notes = devices.to_vec();
     notes.push(losses);
     notes.join("; ")
-}
-
-/// A picture that says that there is nothing to see.
-pub(super) fn write_empty(caption: &Caption, out: &mut dyn Write) -> Result<(), ExportError> {
-    let height = 120 + 17 * caption.footer.len();
-    let mut svg = format!(
-        "<?xml version=\"1.0\" standalone=\"no\"?>\n\
-         <svg version=\"1.1\" width=\"1200\" height=\"{height}\" viewBox=\"0 0 1200 {height}\" \
-         xmlns=\"http://www.w3.org/2000/svg\" font-family=\"monospace\" font-size=\"12\" \
-         text-anchor=\"middle\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"rgb(250,250,250)\"/>\n",
-    );
-    let rows = [
-        (24, 17, text::xml(&caption.title)),
-        (48, 12, text::xml(&caption.subtitle)),
-        (84, 14, "No samples were recorded.".to_owned()),
-    ];
-    for (y, size, row) in rows {
-        svg.push_str(&format!(
-            "<text x=\"600\" y=\"{y}\" font-size=\"{size}\">{row}</text>\n"
-        ));
-    }
-    for (line, i) in caption.footer.iter().zip(0..) {
-        let (line, y) = (text::xml(line), 120 + 17 * i);
-        svg.push_str(&format!("<text x=\"600\" y=\"{y}\">{line}</text>\n"));
-    }
-    svg.push_str("</svg>\n");
-    out.write_all(svg.as_bytes())?;
-    out.flush()?;
-    Ok(())
 }

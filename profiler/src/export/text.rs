@@ -90,22 +90,29 @@ pub(super) fn fit(text: &str, width: usize) -> String {
     kept + &".."[..width.min(2)]
 }
 
-/// The user's title, or one that names the command or the host.
+/// Most characters of a title: about what fits beside the field of a flame graph.
+pub(super) const TITLE: usize = 90;
+
+/// The user's title, or what was recorded and for how long.
 pub(super) fn title(profile: &Profile) -> String {
     let meta = &profile.meta;
-    let title = [
-        (meta.title.as_str(), ""),
-        (meta.command.as_str(), "aiprof: "),
-        (meta.host.as_str(), "aiprof: "),
-    ]
-    .into_iter()
-    .map(|(text, prefix)| (one_line(text), prefix))
-    .find(|(text, _)| !text.is_empty())
-    .map_or("aiprof".to_owned(), |(text, prefix)| {
-        format!("{prefix}{text}")
-    });
-    // About what fits beside the buttons of a flame graph.
-    fit(&title, 90)
+    let given = one_line(&meta.title);
+    if !given.is_empty() {
+        return fit(&given, TITLE);
+    }
+    let scope = match one_line(&meta.scope) {
+        scope if scope.is_empty() => "whole machine".to_owned(),
+        scope => scope,
+    };
+    let command = one_line(&meta.command);
+    let mut title = scope;
+    if meta.duration_ns > 0 {
+        title = format!("{title}, {}", duration(meta.duration_ns));
+    }
+    if !command.is_empty() {
+        title = format!("{title}: {command}");
+    }
+    fit(&title, TITLE)
 }
 
 /// Where, how long and how much, and what was lost: one line.

@@ -93,6 +93,8 @@ pub struct Meta {
     pub kernel: String,
     /// Command that was profiled, empty if none.
     pub command: String,
+    /// What was recorded, if not the whole machine: `process 12 (python3)`, a cgroup.
+    pub scope: String,
     /// Start of the recording, nanoseconds since the Unix epoch.
     pub start_unix_ns: u64,
     /// Length of the recording in nanoseconds.

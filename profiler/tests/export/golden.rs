@@ -26,7 +26,7 @@ pub(crate) fn check(name: &str, actual: &str) {
     );
 }
 
-/// An SVG without what inferno brings along: script and styles.
+/// An SVG without what all have: script and style.
 pub(crate) fn own_part(svg: &str) -> String {
     let mut text = svg.to_owned();
     for element in ["style", "script"] {
@@ -111,6 +111,56 @@ fn summaries() {
         summary::write(&fixtures::typical(), &options, &mut out).unwrap();
         check(name, &String::from_utf8(out).unwrap());
     }
+}
+
+#[test]
+fn titles_say_what_was_recorded() {
+    let title = |scope: &str, command: &str, given: &str| {
+        let mut profile = fixtures::typical();
+        profile.meta.scope = scope.to_owned();
+        profile.meta.command = command.to_owned();
+        profile.meta.title = given.to_owned();
+        let svg = text(&profile, Format::Svg);
+        let (_, rest) = svg.split_once("id=\"title\"").unwrap();
+        let (_, rest) = rest.split_once('>').unwrap();
+        rest.split_once('<').unwrap().0.to_owned()
+    };
+    assert_eq!(title("", "", ""), "whole machine, 30.0 s");
+    assert_eq!(title("", "make -j8", ""), "whole machine, 30.0 s: make -j8");
+    let process = "process 7 (a&b) in cgroup x";
+    assert_eq!(
+        title(process, "", ""),
+        "process 7 (a&amp;b) in cgroup x, 30.0 s"
+    );
+    assert_eq!(
+        title(process, "make", "before the change"),
+        "before the change"
+    );
+}
+
+#[test]
+fn the_table_of_totals_begins_where_the_profile_branches() {
+    let mut f = fixtures::Fixture::new();
+    let names = ["_start", "main", "run", "parse", "render", "draw", "loop"];
+    let [start, main, run, parse, render, draw, round] =
+        names.map(|name| f.frame(name, aiprof::profile::FrameKind::Native));
+    f.samples(1, "web", &[start, main, run, parse], 40);
+    f.samples(1, "web", &[start, main, run, render, draw], 30);
+    f.samples(1, "web", &[start, main, run, render], 10);
+    // Another program: its `main` goes elsewhere, and passes everything on as well.
+    f.samples(2, "job", &[start, main, round, round, round], 20);
+    let mut out = Vec::new();
+    summary::write(&f.builder.finish(), &SummaryOptions::default(), &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    let (_, table) = text.split_once("Functions by total time").unwrap();
+    let table = table.split_once("\n\n").unwrap().0;
+    let names: Vec<_> = table
+        .lines()
+        .skip(2)
+        .filter_map(|line| line.split_whitespace().last())
+        .collect();
+    // Of 100: run 80, parse and render 40, draw 30, loop 20.
+    assert_eq!(names, ["run", "parse", "render", "draw", "loop"]);
 }
 
 #[test]

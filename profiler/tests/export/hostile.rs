@@ -52,6 +52,7 @@ fn hostile(kind: FrameKind) -> Profile {
         &mut profile.meta.host,
         &mut profile.meta.kernel,
         &mut profile.meta.command,
+        &mut profile.meta.scope,
     ] {
         *text = names.concat();
     }

@@ -121,8 +121,8 @@ pub(super) fn folded(text: &str) -> Vec<Stack> {
     text.lines().filter_map(stack).collect()
 }
 
-/// A flame graph in the form that inferno writes: each frame a title and a box
-/// with its place and width in samples.
+/// A flame graph of ours or in the form that inferno writes: each frame a title and a
+/// box with its place and width in samples.
 pub(super) fn svg(text: &str) -> Vec<Stack> {
     let mut levels: BTreeMap<u64, Vec<Bar>> = BTreeMap::new();
     for part in text.split("<title>").skip(1) {
@@ -130,8 +130,11 @@ pub(super) fn svg(text: &str) -> Vec<Stack> {
             levels.entry(y).or_default().push(bar);
         }
     }
-    // The root is at the bottom, where y is largest.
-    let mut levels: Vec<Vec<Bar>> = levels.into_values().rev().collect();
+    let mut levels: Vec<Vec<Bar>> = levels.into_values().collect();
+    // Of inferno's the root is at the bottom, where y is largest.
+    if !text.contains("class=\"frames\"") {
+        levels.reverse();
+    }
     for bars in &mut levels {
         bars.sort_by_key(|bar| bar.start);
     }
@@ -314,5 +317,16 @@ mod tests {
         let want = [("a", 6), ("b", 1), ("b;Vec<u8>", 3)];
         assert_eq!(found, want.map(|(s, n)| (s.to_string(), n)));
         assert!(svg("<title>broken").is_empty());
+        // The root on top, as ours has it.
+        let text = [bar("all", 0, 0, 10), bar("a", 18, 0, 6), bar("b", 36, 0, 4)];
+        let stacks = svg(&format!("<svg class=\"frames\">{}</svg>", text.concat()));
+        let found: Vec<_> = stacks
+            .iter()
+            .map(|s| (s.frames.join(";"), s.weight))
+            .collect();
+        assert_eq!(
+            found,
+            [(String::new(), 4), ("a".into(), 2), ("a;b".into(), 4)]
+        );
     }
 }
