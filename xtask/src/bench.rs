@@ -4,6 +4,7 @@ mod analyze;
 mod bpf;
 mod device;
 mod finish;
+mod layers;
 mod memory;
 mod probes;
 mod processes;
@@ -50,7 +51,8 @@ Measures, in a release build, all but the last three as root:
   --events N    analyze: events of a file (1,000,000); acelyzer gets a tenth
   --full        analyze: all of them for acelyzer (10 minutes), and growth up to
                 ten times as many (15 GB of disk)
-  --programs DIR  analyze, processes: aiprof (aiu-trace, json-copy) is there already
+  --programs DIR  analyze, processes, probes: aiprof (aiu-trace, json-copy) is
+                there already
   --write       also replaces the result in docs/benchmarks.md
 
   --wait N      seconds to wait in all for a quiet machine (600)

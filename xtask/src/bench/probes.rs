@@ -2,7 +2,8 @@
 //!
 //! The library has two functions of CUDA's driver that do nothing; aiprof's own
 //! table says what is read of them. The program asks the time around batches of
-//! calls: it pays for the probe, whatever the kernel's own count says.
+//! calls: it pays for the probe, whatever the kernel's own count says. Launches through
+//! two layers are in `layers`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,7 +41,10 @@ type Costs = BTreeMap<String, f64>;
 pub(super) fn main(options: &Options) -> Result<()> {
     let dir = super::work_dir("probes")?;
     let programs = build(&dir)?;
-    let aiprof = super::build_aiprof()?;
+    let aiprof = match &options.programs {
+        Some(dir) => dir.join("aiprof").canonicalize()?,
+        None => super::build_aiprof()?,
+    };
     let bpftrace = bpftrace()?;
     let mut quiet = Quiet::new(options.wait);
     let mut found: BTreeMap<&str, Vec<Costs>> = BTreeMap::new();
@@ -66,7 +70,9 @@ pub(super) fn main(options: &Options) -> Result<()> {
     let same = highest_rate(&programs, &aiprof, options, false, &mut quiet)?;
     let fresh = highest_rate(&programs, &aiprof, options, true, &mut quiet)?;
     let command = options.command("probes");
-    let body = body(&found, &[same, fresh], options, bpftrace.as_deref());
+    let mut body = body(&found, &[same, fresh], options, bpftrace.as_deref());
+    let layers = super::layers::measure(&dir, &aiprof, bpftrace.as_deref(), options, &mut quiet)?;
+    body += &layers.unwrap_or_default();
     publish("probes", &command, &body, options.write)
 }
 
