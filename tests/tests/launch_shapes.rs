@@ -33,11 +33,16 @@ fn check(shop: &Workshop, mut command: Command, program: &[String]) -> anyhow::R
     let output = shop.path("trace.json");
     command.args(["trace", "--json", "-o"]).arg(&output);
     let accounts = Account::read(&checked(command.arg("--").args(program))?)?;
-    shows(&output, &accounts, &program[1])
+    let what = &program[1];
+    let (ends, launches) = shows(&output, &accounts, what)?;
+    println!("{what}: {ends} of {launches} launches have an end");
+    anyhow::ensure!(ends * 100 >= launches * 99, "{what}: {ends}");
+    Ok(())
 }
 
-/// Whether a trace shows what programs did.
-fn shows(trace: &Path, accounts: &[Account], what: &str) -> anyhow::Result<()> {
+/// Whether a trace shows what programs did. How many launches have an end, and how many
+/// there are.
+fn shows(trace: &Path, accounts: &[Account], what: &str) -> anyhow::Result<(usize, usize)> {
     let mut made: BTreeMap<String, u64> = BTreeMap::new();
     for (kernel, n) in accounts.iter().flat_map(|account| &account.launches) {
         *made.entry(kernel.clone()).or_default() += n;
@@ -54,12 +59,10 @@ fn shows(trace: &Path, accounts: &[Account], what: &str) -> anyhow::Result<()> {
     assert_eq!(shown, made, "{what}");
     let ended = |line: &&&Value| line["duration_ns"].is_u64();
     let ends = launches.iter().filter(ended).count();
-    println!("{what}: {ends} of {} launches have an end", launches.len());
-    anyhow::ensure!(ends * 100 >= launches.len() * 99, "{what}: {ends}");
     // None is inside of another.
     let deepest = launches.iter().map(|l| l["depth"].as_u64()).max();
     assert_eq!(deepest, Some(Some(0)), "{what}");
-    Ok(())
+    Ok((ends, launches.len()))
 }
 
 fn shapes(module: &Path) -> anyhow::Result<Vec<String>> {

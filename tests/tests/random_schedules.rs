@@ -2,17 +2,17 @@
 //! processes, forks, late timestamps, no waits. What aiprof says of them is judged by what
 //! the virtual driver wrote down. Each follows from its number, so that it can be run again.
 
-use std::collections::BTreeMap;
-
 use anyhow::{Context as _, ensure};
 
 use aiprof_tests::level_zero::module::{Kernel, Module, REASONS};
 use aiprof_tests::need::turn;
 use aiprof_tests::stall_run::{NEEDS, Outcome, Recording, Stream};
-use aiprof_tests::stall_truth::Verdict;
+use aiprof_tests::stall_truth::{Verdict, busy_ns};
 
 /// Device time of a run, about.
 const BUSY_NS: u64 = 1_500_000_000;
+/// A device that was busy for so long can be asked for how long it was.
+const LONG_NS: u64 = 300_000_000;
 /// Names of kernels.
 const NAMES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 
@@ -109,30 +109,31 @@ fn kernel(name: &str, random: &mut Random) -> Kernel {
 }
 
 /// Runs a schedule: what holds of any.
-fn check(seed: u64, seen: &mut BTreeMap<&str, u64>) -> anyhow::Result<()> {
+fn check(seed: u64) -> anyhow::Result<f64> {
     let schedule = Schedule::of(seed);
     let mode = schedule.mode.join(" ");
-    println!(
-        "{seed}: {mode} {:?}\n{}",
-        schedule.recording.stream,
-        schedule.recording.modules[0].text()
-    );
-    let outcome = schedule.run().with_context(|| format!("{seed}: {mode}"))?;
-    let verdict = outcome.sound().with_context(|| format!("{seed}: {mode}"))?;
+    let modules = &schedule.recording.modules;
+    let text = modules.first().map(Module::text).unwrap_or_default();
+    println!("{seed}: {mode} {:?}\n{text}", schedule.recording.stream);
+    let outcome = schedule.run()?;
+    let verdict = outcome.sound()?;
     let bounded = Verdict::new(&outcome.expected, &outcome.bounded);
-    let (worst, width) = (verdict.worst(), bounded.median_width());
-    let ratio = outcome.time_ratio(schedule.recording.gts)?;
+    let gts = schedule.recording.gts;
+    let (worst, ratio) = (verdict.worst(), outcome.time_ratio(gts)?);
     println!(
-        "=> {seed}: worst {worst:.2} points, median width {width:.2}, time {ratio:.4}, \
-         unattributed {:.3} %, {} samples",
-        100.0 * verdict.unattributed as f64 / verdict.written as f64,
-        verdict.written,
+        "=> {seed}: worst {worst:.2} points, median width {:.2}, time {ratio:.4}, {verdict}",
+        bounded.median_width()
     );
-    *seen
-        .entry(if worst <= 2.0 { "near" } else { "far" })
-        .or_default() += 1;
-    ensure!(verdict.unattributed == 0, "{seed}: {mode}: {verdict}");
-    Ok(())
+    // When bare records were taken is known only as well as a busy machine reads them.
+    let is_framed = schedule.recording.stream == Stream::Framed;
+    let most = if is_framed { 0 } else { verdict.written / 20 };
+    ensure!(verdict.unattributed <= most, "{verdict}");
+    // Without timestamps the end of a launch is that of the wait for it.
+    let is_timed = mode.contains(" events=1");
+    if is_framed && is_timed && busy_ns(&outcome.truth, gts) > LONG_NS {
+        ensure!((0.98..1.02).contains(&ratio), "device time {ratio}");
+    }
+    Ok(worst)
 }
 
 /// `AIPROF_SCHEDULES=FIRST..END` runs others, and goes on after one that fails.
@@ -141,16 +142,19 @@ fn schedules_that_nobody_chose() -> anyhow::Result<()> {
     let Some(_turn) = turn("schedules_that_nobody_chose", &NEEDS)? else {
         return Ok(());
     };
-    let asked = std::env::var("AIPROF_SCHEDULES").unwrap_or_else(|_| "1..4".to_owned());
+    // Timestamps that are a program's last act, bare records, three processes.
+    let asked = std::env::var("AIPROF_SCHEDULES").unwrap_or_else(|_| "23..26".to_owned());
     let (first, end) = asked.split_once("..").context("AIPROF_SCHEDULES")?;
-    let (mut failed, mut seen) = (Vec::new(), BTreeMap::new());
+    let (mut failed, mut points) = (Vec::new(), Vec::new());
     for seed in first.parse()?..end.parse()? {
-        if let Err(error) = check(seed, &mut seen) {
-            println!("=> {seed}: FAILED {error:#}");
-            failed.push(format!("{error:#}"));
+        match check(seed) {
+            Ok(worst) => points.push(worst),
+            Err(error) => failed.push(format!("{seed}: {error:#}")),
         }
     }
-    println!("{seen:?}, {} failed", failed.len());
+    points.sort_by(f64::total_cmp);
+    let near = points.iter().filter(|&&points| points <= 2.0).count();
+    println!("{near} of {} within 2 points: {points:.2?}", points.len());
     ensure!(failed.is_empty(), "{failed:#?}");
     Ok(())
 }
