@@ -1,6 +1,6 @@
-//! The part of `bench probes` about launches through two layers: the system's Level Zero
-//! loader, and the tests' virtual driver, which only counts them. bpftrace probes the same
-//! two functions, of a program with frame pointers, and takes the stack once.
+//! `bench layers`: launches through two layers, the system's Level Zero loader and the
+//! tests' virtual driver, which only counts them. bpftrace probes the same two functions,
+//! of a program with frame pointers, and takes the stack once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,9 +9,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::report::table;
+use super::report::{publish, table};
 use super::watch::{Quiet, median};
-use super::{Options, cpus};
+use super::{Options, cpus, probes};
 use crate::proc::{capture, root, run};
 
 const LOADER: &str = "/usr/lib/x86_64-linux-gnu/libze_loader.so.1";
@@ -31,31 +31,33 @@ struct Layers<'a> {
     frame_pointers: PathBuf,
 }
 
-/// Measures, and says it in Markdown; `None` where there is no loader.
-pub(super) fn measure(
-    dir: &Path,
-    aiprof: &Path,
-    bpftrace: Option<&Path>,
-    options: &Options,
-    quiet: &mut Quiet,
-) -> Result<Option<String>> {
+pub(super) fn main(options: &Options) -> Result<()> {
     if !Path::new(LOADER).exists() || !Path::new(HEADER).exists() {
-        eprintln!("xtask: no Level Zero loader with its headers: no figures for two layers");
-        return Ok(None);
+        bail!("no Level Zero loader with its headers (Debian: libze1, libze-dev)");
     }
-    let layers = Layers::build(dir, aiprof)?;
+    let dir = super::work_dir("layers")?;
+    let aiprof = super::aiprof_of(options)?;
+    let bpftrace = probes::bpftrace()?;
+    let mut quiet = Quiet::new(options.wait);
+    let layers = Layers::build(&dir, &aiprof)?;
     let mut found: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for round in 1..=options.rounds {
-        eprintln!("xtask: two layers: round {round} of {}", options.rounds);
-        for (what, mut command) in layers.commands(bpftrace) {
+        eprintln!("xtask: round {round} of {}", options.rounds);
+        for (what, mut command) in layers.commands(bpftrace.as_deref()) {
             quiet.wait();
             let ns = cost(&mut command)?;
             found.entry(what).or_default().push(ns);
         }
     }
-    let mut text = costs(&found);
-    text += &layers.losses(options, quiet)?;
-    Ok(Some(text))
+    let body = format!(
+        "aiprof {}, {}. {} rounds of 60 batches of 2,000 launches; medians of all in turns.\n\n{}\n{}",
+        env!("CARGO_PKG_VERSION"),
+        probes::version(bpftrace.as_deref()),
+        options.rounds,
+        costs(&found),
+        layers.losses(options, &mut quiet)?
+    );
+    publish("layers", &options.command("layers"), &body, options.write)
 }
 
 impl<'a> Layers<'a> {
@@ -185,7 +187,7 @@ impl<'a> Layers<'a> {
             "lost",
             "calls told lost",
         ];
-        Ok(format!("\n{}", table(&head, &rows)))
+        Ok(table(&head, &rows))
     }
 }
 
@@ -244,5 +246,5 @@ fn costs(found: &BTreeMap<&str, Vec<f64>>) -> String {
         row("bpftrace adds, with the outer end", "and the end", ""),
     ];
     let head = ["a launch through two layers", "ns", "by bpftrace's"];
-    format!("\n{}", table(&head, &rows))
+    table(&head, &rows)
 }

@@ -3,7 +3,7 @@
 //! The library has two functions of CUDA's driver that do nothing; aiprof's own
 //! table says what is read of them. The program asks the time around batches of
 //! calls: it pays for the probe, whatever the kernel's own count says. Launches through
-//! two layers are in `layers`.
+//! two layers: `bench layers`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -41,10 +41,7 @@ type Costs = BTreeMap<String, f64>;
 pub(super) fn main(options: &Options) -> Result<()> {
     let dir = super::work_dir("probes")?;
     let programs = build(&dir)?;
-    let aiprof = match &options.programs {
-        Some(dir) => dir.join("aiprof").canonicalize()?,
-        None => super::build_aiprof()?,
-    };
+    let aiprof = super::aiprof_of(options)?;
     let bpftrace = bpftrace()?;
     let mut quiet = Quiet::new(options.wait);
     let mut found: BTreeMap<&str, Vec<Costs>> = BTreeMap::new();
@@ -70,9 +67,7 @@ pub(super) fn main(options: &Options) -> Result<()> {
     let same = highest_rate(&programs, &aiprof, options, false, &mut quiet)?;
     let fresh = highest_rate(&programs, &aiprof, options, true, &mut quiet)?;
     let command = options.command("probes");
-    let mut body = body(&found, &[same, fresh], options, bpftrace.as_deref());
-    let layers = super::layers::measure(&dir, &aiprof, bpftrace.as_deref(), options, &mut quiet)?;
-    body += &layers.unwrap_or_default();
+    let body = body(&found, &[same, fresh], options, bpftrace.as_deref());
     publish("probes", &command, &body, options.write)
 }
 
@@ -234,7 +229,7 @@ fn launches(
     Ok((made, made.saturating_sub(seen)))
 }
 
-fn bpftrace() -> Result<Option<PathBuf>> {
+pub(super) fn bpftrace() -> Result<Option<PathBuf>> {
     if find_program("bpftrace").is_none() && may_install() {
         apt_install(&["bpftrace"])?;
     }
@@ -299,7 +294,7 @@ fn body(
     text
 }
 
-fn version(bpftrace: Option<&Path>) -> String {
+pub(super) fn version(bpftrace: Option<&Path>) -> String {
     let asked = bpftrace.map(|path| capture(Command::new(path).arg("--version")));
     match asked {
         Some(Ok(text)) => text.trim().to_string(),
