@@ -1,7 +1,8 @@
 /*
- * An OpenCL program: `cl_work PLATFORM KERNELS.cl LAUNCHES [no-check]`. It takes the
- * first platform whose name contains PLATFORM, builds the file, launches its kernels
- * in turn between copies and fills, and prints its account as one line of JSON.
+ * An OpenCL program: `cl_work PLATFORM KERNELS.cl LAUNCHES [no-check [single]]`. It takes
+ * the first platform whose name contains PLATFORM, builds the file, launches its kernels
+ * in turn between copies and fills, and prints its account as one line of JSON. With
+ * `single` each kernel is made by itself, and nothing asks for its name.
  */
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
@@ -58,7 +59,7 @@ struct program {
 	cl_mem x, y;
 };
 
-static void build(struct program *p, cl_platform_id platform, const char *path)
+static void build(struct program *p, cl_platform_id platform, const char *path, int single)
 {
 	cl_device_id device;
 	cl_int status;
@@ -71,17 +72,27 @@ static void build(struct program *p, cl_platform_id platform, const char *path)
 	cl_program program = clCreateProgramWithSource(context, 1, &text, NULL, &status);
 	check(status, "clCreateProgramWithSource");
 	check(clBuildProgram(program, 1, &device, "", NULL, NULL), "clBuildProgram");
-	check(clCreateKernelsInProgram(program, MAX_KERNELS, p->kernels, &p->count),
-	      "clCreateKernelsInProgram");
+	if (single) {
+		const char *names[] = {"saxpy", "k3"};
+		for (; p->count < 2; p->count++) {
+			strcpy(p->names[p->count], names[p->count]);
+			p->kernels[p->count] = clCreateKernel(program, names[p->count], &status);
+			check(status, "clCreateKernel");
+		}
+	} else {
+		check(clCreateKernelsInProgram(program, MAX_KERNELS, p->kernels, &p->count),
+		      "clCreateKernelsInProgram");
+	}
 	p->x = clCreateBuffer(context, CL_MEM_READ_WRITE, ITEMS * sizeof(float), NULL, &status);
 	check(status, "clCreateBuffer");
 	p->y = clCreateBuffer(context, CL_MEM_READ_WRITE, ITEMS * sizeof(float), NULL, &status);
 	check(status, "clCreateBuffer");
 	cl_int n = ITEMS;
 	for (cl_uint k = 0; k < p->count; k++) {
-		check(clGetKernelInfo(p->kernels[k], CL_KERNEL_FUNCTION_NAME, sizeof(p->names[k]),
-				      p->names[k], NULL),
-		      "clGetKernelInfo");
+		if (!single)
+			check(clGetKernelInfo(p->kernels[k], CL_KERNEL_FUNCTION_NAME,
+					      sizeof(p->names[k]), p->names[k], NULL),
+			      "clGetKernelInfo");
 		check(clSetKernelArg(p->kernels[k], 0, sizeof(p->x), &p->x), "clSetKernelArg");
 		check(clSetKernelArg(p->kernels[k], 1, sizeof(p->y), &p->y), "clSetKernelArg");
 		check(clSetKernelArg(p->kernels[k], 2, sizeof(n), &n), "clSetKernelArg");
@@ -121,12 +132,12 @@ static int saxpy_is_right(struct program *p, cl_uint k, unsigned long *counts)
 int main(int argc, char **argv)
 {
 	if (argc < 4) {
-		fprintf(stderr, "usage: cl_work PLATFORM KERNELS.cl LAUNCHES [no-check]\n");
+		fprintf(stderr, "usage: cl_work PLATFORM KERNELS.cl LAUNCHES [no-check [single]]\n");
 		return 2;
 	}
 	struct program p = {0};
 	unsigned long counts[MAX_KERNELS] = {0};
-	build(&p, find_platform(argv[1]), argv[2]);
+	build(&p, find_platform(argv[1]), argv[2], argc > 5);
 	int right = 1;
 	for (cl_uint k = 0; k < p.count; k++)
 		if (strcmp(p.names[k], "saxpy") == 0)

@@ -11,6 +11,7 @@
 #include <level_zero/ze_api.h>
 #include <level_zero/ze_ddi.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -149,6 +150,17 @@ struct Options {
 		return found == all.end() ? otherwise : atol(found->second.c_str());
 	}
 };
+
+/* Runs what is named in a list with commas; `run` knows it, or says that it does not. */
+template <typename F> void for_each_shape(const std::string &list, F run)
+{
+	for (size_t begin = 0; begin <= list.size();) {
+		size_t end = std::min(list.find(',', begin), list.size());
+		if (!run(list.substr(begin, end - begin)))
+			die("no such shape", 0);
+		begin = end + 1;
+	}
+}
 
 /* What the program did, counted by itself. */
 struct Account {

@@ -1,7 +1,7 @@
 /*
- * A Level Zero program whose calls come from all sorts of places: `ze_shapes SHAPE
- * module=FILE [launches=N]`. It prints what it launched as one line of JSON; every
- * call must succeed.
+ * A Level Zero program whose calls come from all sorts of places: `ze_shapes
+ * SHAPE[,SHAPE..] module=FILE [launches=N]`. It prints what it launched as one line of
+ * JSON; every call must succeed.
  *
  *   value      kernels are made in a helper that gives the handle as its value
  *   many       as many kernels as launches, made at once, each launched once
@@ -285,18 +285,17 @@ int main(int argc, char **argv)
 		{"frames", frames},       {"objects", objects}, {"callbacks", callbacks},
 		{"threads", threads},     {"jumps", jumps},     {"fibers", take_turns},
 	};
-	for (auto &shape : shapes) {
-		if (argc < 2 || strcmp(argv[1], shape.name) != 0)
-			continue;
-		Options options(argc, argv);
-		Program own(options);
-		program = &own;
-		list = own.immediate(0, true);
-		shape.run(options.number("launches", 200));
-		MUST(CommandList, Destroy, list);
-		account.print(shape.name);
-		return 0;
-	}
-	fprintf(stderr, "ze_shapes: no such shape\n");
-	return 2;
+	Options options(argc, argv);
+	Program own(options);
+	program = &own;
+	list = own.immediate(0, true);
+	for_each_shape(argc > 1 ? argv[1] : "", [&](const std::string &name) {
+		for (auto &shape : shapes)
+			if (name == shape.name)
+				return shape.run(options.number("launches", 200)), true;
+		return false;
+	});
+	MUST(CommandList, Destroy, list);
+	account.print(argv[1]);
+	return 0;
 }

@@ -4,6 +4,7 @@ mod analyze;
 mod bpf;
 mod device;
 mod finish;
+mod layers;
 mod memory;
 mod probes;
 mod processes;
@@ -38,19 +39,23 @@ Measures, in a release build, all but the last three as root:
                      aiprof's CPU time, memory and stacks
   probes             what a probed call costs, beside bpftrace on the same
                      function; launches a second without a loss
+  layers             the same of launches through Level Zero's loader and a
+                     driver, and what is lost of many
   analyze            `aiprof acelyzer` beside acelyzer itself and a bare copy
                      of the same generated traces: time, memory, growth
   device             stall records of devices: decoded and added up, per second
   unwind-table FILE  rows, bytes and seconds of the unwind tables of all of FILE
 
   --rounds N    how often; medians are reported (3)
-  --seconds N   sampler, memory, probes: how long each recording lasts (10, 60, 3)
+  --seconds N   sampler, memory, probes, layers: how long each recording lasts
+                (10, 60, 3, 3)
   --peers       sampler: also lightswitch, installed by cargo (minutes)
   --beside FILE processes: an earlier aiprof to compare with
   --events N    analyze: events of a file (1,000,000); acelyzer gets a tenth
   --full        analyze: all of them for acelyzer (10 minutes), and growth up to
                 ten times as many (15 GB of disk)
-  --programs DIR  analyze, processes: aiprof (aiu-trace, json-copy) is there already
+  --programs DIR  analyze, processes, probes, layers: aiprof (aiu-trace, json-copy) is
+                there already
   --write       also replaces the result in docs/benchmarks.md
 
   --wait N      seconds to wait in all for a quiet machine (600)
@@ -131,6 +136,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
         (Some("processes"), None) => {
             as_root().and_then(|()| processes::main(&options(0), beside.as_deref()))
         }
+        (Some("layers"), None) => as_root().and_then(|()| layers::main(&options(3))),
         (Some("probes"), None) => as_root().and_then(|()| probes::main(&options(3))),
         (Some("analyze"), None) => analyze::main(&options(0)),
         (Some("device"), None) => device::main(&options(0)),
@@ -154,6 +160,17 @@ fn build_aiprof() -> Result<PathBuf> {
     ensure(&[Group::Build])?;
     run(cargo().args(["build", "--release", "--package", "aiprof"]))?;
     Ok(target_dir().join("release/aiprof"))
+}
+
+/// The aiprof to measure: the one that is there, or a new build.
+fn aiprof_of(options: &Options) -> Result<PathBuf> {
+    match &options.programs {
+        Some(dir) => {
+            let file = dir.join("aiprof");
+            fs::canonicalize(&file).with_context(|| file.display().to_string())
+        }
+        None => build_aiprof(),
+    }
 }
 
 /// A folder for a bench's programs and results.

@@ -13,6 +13,7 @@ use crate::collect::privileges::{self, StillToDo};
 use crate::collect::session::Session;
 use crate::collect::signals::BlockedSignals;
 use crate::export::trace::{CallFilter, TraceEnd, TraceOptions, Tracer};
+use crate::files::caller;
 use crate::import::capture;
 use crate::probes::CallKind;
 use crate::process::ProcessTable;
@@ -23,8 +24,10 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueHint};
 use std::cell::RefCell;
 use std::ffi::OsString;
-use std::io::{self, BufWriter, Write};
+use std::fs::Metadata;
+use std::io::{self, BufWriter, Read as _, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -113,7 +116,8 @@ pub(crate) struct TraceArgs {
     #[arg(long, requires = "command")]
     as_user: bool,
 
-    /// Program to run; the trace is of it and its children, and lasts as long as it does
+    /// Program to run; the trace is of it and its children, and lasts as long as it does.
+    /// A capture that cannot be executed is printed, as with --from
     #[arg(value_name = "COMMAND", trailing_var_arg = true,
           value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
@@ -141,6 +145,22 @@ impl TraceArgs {
             summary: self.summary,
             summary_only: self.summary_only,
         }
+    }
+
+    /// What concerns a command only must not be asked of a capture.
+    fn only_of_a_capture(&self, capture: &Path) -> Result<()> {
+        let asked = [
+            (!self.pid.is_empty(), "--pid"),
+            (self.cgroup.is_some(), "--cgroup"),
+            (self.all, "--all"),
+            (self.duration.is_some(), "--duration"),
+            (self.as_user, "--as-user"),
+            (self.conditional_collection, "--conditional-collection"),
+        ];
+        let Some((_, option)) = asked.iter().find(|(asked, _)| *asked) else {
+            return Ok(());
+        };
+        bail!("{} is a capture: {option} is of no use", capture.display())
     }
 
     fn config(&self) -> Result<RecordConfig> {
@@ -175,6 +195,13 @@ pub(crate) fn run(args: &TraceArgs, verbosity: Verbosity) -> Result<u8> {
     if let Some(from) = &args.from {
         privileges::drop_file_capabilities()?;
         return replay(args, from, verbosity);
+    }
+    if let [only] = args.command.as_slice()
+        && is_capture(Path::new(only))
+    {
+        args.only_of_a_capture(Path::new(only))?;
+        privileges::drop_file_capabilities()?;
+        return replay(args, Path::new(only), verbosity);
     }
     let mut config = args.config()?;
     let as_user = record::as_user(args.as_user)?;
@@ -357,6 +384,16 @@ async fn trace(session: &mut Session, stop: &mut Stop, shared: &Shared) -> Resul
             Some(Ended::Recording) | None => return Ok(None),
         }
     }
+}
+
+/// Whether a file that cannot be executed is a capture, by its content.
+fn is_capture(path: &Path) -> bool {
+    let is_program = |metadata: Metadata| metadata.permissions().mode() & 0o111 != 0;
+    let mut head = [0; capture::MAGIC.len()];
+    caller::metadata(path).is_ok_and(|metadata| metadata.is_file() && !is_program(metadata))
+        && caller::open(path).is_ok_and(|mut file| file.read_exact(&mut head).is_ok())
+        // Of another version: the reader says so.
+        && head.starts_with(&capture::MAGIC[..7])
 }
 
 /// Prints the calls of a capture.

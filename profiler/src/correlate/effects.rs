@@ -145,7 +145,14 @@ fn new_kernel(open: &Open, now: u64, world: &mut World) -> bool {
     handles.new_kernel(handle, kernel, now, room)
 }
 
+/// `CL_KERNEL_FUNCTION_NAME` (CL/cl.h).
+const CL_KERNEL_FUNCTION_NAME: u64 = 0x1190;
+
 fn name_kernel(open: &Open, world: &mut World) -> bool {
+    let asked = open.known.slots.name_info;
+    if asked.is_some() && open.value(asked) != Some(CL_KERNEL_FUNCTION_NAME) {
+        return true;
+    }
     let handle = open.handle(open.known.slots.kernel);
     let Some((handle, name)) = handle.zip(open.name.clone()) else {
         return true;
@@ -160,8 +167,12 @@ fn name_kernel(open: &Open, world: &mut World) -> bool {
     true
 }
 
-/// The runtime tells where a kernel lies.
+/// The runtime tells where a kernel lies. What was read late may have failed, or have
+/// been changed since: nothing would confirm it.
 fn place_kernel(open: &Open, now: u64, world: &mut World) {
+    if open.is_assumed {
+        return;
+    }
     let slots = &open.known.slots;
     let handle = open.handle(slots.kernel);
     let Some((kernel, address)) = handle.zip(open.handle(slots.base)) else {

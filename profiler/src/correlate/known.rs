@@ -34,6 +34,8 @@ pub(super) struct Slots {
     pub(super) device: Option<usize>,
     pub(super) module: Option<usize>,
     pub(super) kernel: Option<usize>,
+    /// What is asked of a kernel.
+    pub(super) name_info: Option<usize>,
     /// Device address of a kernel.
     pub(super) base: Option<usize>,
     pub(super) event: Option<usize>,
@@ -132,6 +134,7 @@ impl Known {
             device: slot(role::DEVICE),
             module: slot(role::MODULE),
             kernel: slot(role::KERNEL),
+            name_info: slot(role::NAME_INFO),
             base: slot(role::BASE),
             event: slot(role::EVENT),
             groups: role::GROUPS.map(slot),

@@ -275,6 +275,11 @@ pub mod role {
     pub const RECORDS: &str = "records";
     /// Where it is; [`BYTES`] of it are valid.
     pub const BUFFER: &str = "buffer";
+    /// What a program asks of a kernel; OpenCL's number for its name says that the answer
+    /// is that.
+    pub const NAME_INFO: &str = "name_info";
+    /// Address of a table of functions that an object begins with.
+    pub const DISPATCH: &str = "dispatch";
     /// Text of what a build's `std::string` is assumed to be (data).
     pub const ASSUMED_NAME: &str = "assumed_name";
     /// Where it is.

@@ -469,6 +469,8 @@ fn roles() -> Vec<&'static str> {
         role::SRC,
         role::ADDRESS,
         role::NAME,
+        role::NAME_INFO,
+        role::DISPATCH,
         role::IMAGE,
         role::FORMAT,
         role::MODE,
@@ -686,6 +688,34 @@ fn arrays_of_functions_are_in_the_order_of_the_header() {
         compared += 1;
     }
     assert!(compared > 15, "{compared}");
+}
+
+/// So far as the header goes, which may be older than the table.
+#[test]
+fn opencls_functions_are_in_the_order_of_the_header() {
+    let header = "/usr/include/CL/cl_icd.h";
+    let Ok(text) = std::fs::read_to_string(header) else {
+        println!("skipped: opencls_functions_are_in_the_order_of_the_header: no {header}");
+        return;
+    };
+    let body = text.split("typedef struct _cl_icd_dispatch {").nth(1);
+    let body = body.unwrap().split("} cl_icd_dispatch;").next().unwrap();
+    let members = body.lines().filter_map(|line| {
+        let declared = line.trim().strip_suffix(';')?;
+        declared.split([' ', '*']).next_back()
+    });
+    let members: Vec<_> = members.collect();
+    assert!(members.len() > 100, "{members:?}");
+    let tables = Tables::built_in();
+    let function = tables.get("opencl").unwrap().function("clGetDeviceIDs");
+    let fills = &function.unwrap().fills;
+    assert_eq!(
+        Some(members.as_slice()),
+        fills
+            .get(..members.len())
+            .map(|f| { f.iter().map(String::as_str).collect::<Vec<_>>() })
+            .as_deref()
+    );
 }
 
 #[test]

@@ -154,6 +154,24 @@ pub fn build_shapes() -> anyhow::Result<PathBuf> {
     build("ze_shapes.cpp", "ze_shapes", &["-lze_loader", "-pthread"])
 }
 
+/// Builds `ze_odd`, whose calls are made in rare ways, and the library that it opens.
+///
+/// # Errors
+/// When the compiler fails.
+pub fn build_odd() -> anyhow::Result<(PathBuf, PathBuf)> {
+    let flags = ["-std=c++20", "-lze_loader", "-pthread", "-ldl"];
+    let program = build("ze_odd.cpp", "ze_odd", &flags)?;
+    // A wrapper that only jumps is part of it.
+    let flags = [
+        "-shared",
+        "-fPIC",
+        "-foptimize-sibling-calls",
+        "-lze_loader",
+    ];
+    let part = build("ze_odd_part.cpp", "libze_odd_part.so", &flags)?;
+    Ok((program, part))
+}
+
 /// Builds `ze_work` without a loader: it opens the driver itself.
 ///
 /// # Errors

@@ -2,7 +2,8 @@
 //!
 //! The library has two functions of CUDA's driver that do nothing; aiprof's own
 //! table says what is read of them. The program asks the time around batches of
-//! calls: it pays for the probe, whatever the kernel's own count says.
+//! calls: it pays for the probe, whatever the kernel's own count says. Launches through
+//! two layers: `bench layers`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,7 +41,7 @@ type Costs = BTreeMap<String, f64>;
 pub(super) fn main(options: &Options) -> Result<()> {
     let dir = super::work_dir("probes")?;
     let programs = build(&dir)?;
-    let aiprof = super::build_aiprof()?;
+    let aiprof = super::aiprof_of(options)?;
     let bpftrace = bpftrace()?;
     let mut quiet = Quiet::new(options.wait);
     let mut found: BTreeMap<&str, Vec<Costs>> = BTreeMap::new();
@@ -228,7 +229,7 @@ fn launches(
     Ok((made, made.saturating_sub(seen)))
 }
 
-fn bpftrace() -> Result<Option<PathBuf>> {
+pub(super) fn bpftrace() -> Result<Option<PathBuf>> {
     if find_program("bpftrace").is_none() && may_install() {
         apt_install(&["bpftrace"])?;
     }
@@ -293,7 +294,7 @@ fn body(
     text
 }
 
-fn version(bpftrace: Option<&Path>) -> String {
+pub(super) fn version(bpftrace: Option<&Path>) -> String {
     let asked = bpftrace.map(|path| capture(Command::new(path).arg("--version")));
     match asked {
         Some(Ok(text)) => text.trim().to_string(),

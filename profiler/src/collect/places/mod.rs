@@ -66,6 +66,8 @@ pub struct KernelPlaces {
     kernels: FxHashMap<(u32, u64), bool>,
     /// The last name given by each thread.
     pending: FxHashMap<u32, String>,
+    /// Names of kernels whose creation was not seen to succeed: a later call tells.
+    assumed: FxHashMap<(u32, u64), String>,
     /// Whether a stream's addresses are relative.
     streams: FxHashMap<u32, bool>,
     sampled: FxHashMap<Sampled, u64>,
@@ -136,13 +138,16 @@ impl KernelPlaces {
         };
         let (pid, key) = (call.pid, (call.pid, handle));
         match part {
+            Part::Create(..) if call.is_late() => self.assume(call.tid, key),
             Part::Create(..) if call.is_exit() && call.result == 0 => {
                 let name = self.pending.get(&call.tid).cloned();
+                self.assumed.remove(&key);
                 self.kernel(call, handle, build, name, true);
             }
             Part::Launch(_) if self.kernels.get(&key) != Some(&true) => {
                 if !self.kernels.contains_key(&key) {
-                    self.kernel(call, handle, build, None, false);
+                    let name = self.assumed.remove(&key);
+                    self.kernel(call, handle, build, name, false);
                 }
                 if let Some(launched) = self.kernels.get_mut(&key) {
                     *launched = true;
@@ -150,7 +155,11 @@ impl KernelPlaces {
                     self.send(Message::Launched { pid, handle });
                 }
             }
-            Part::Destroy(_) if !call.is_exit() && self.kernels.remove(&key).is_some() => {
+            Part::Destroy(_) if !call.is_exit() => {
+                self.assumed.remove(&key);
+                if self.kernels.remove(&key).is_none() {
+                    return;
+                }
                 let time_ns = call.time_ns;
                 self.send(Message::Gone {
                     pid,
@@ -158,10 +167,12 @@ impl KernelPlaces {
                     time_ns,
                 });
             }
-            Part::Tell(_, base) if call.is_exit() && call.result == 0 => {
+            // What was read late may have been changed since: the object tells as much.
+            Part::Tell(_, base) if call.is_exit() && !call.is_late() && call.result == 0 => {
                 if let Some(address) = call.value(base).filter(|&address| address != 0) {
                     if !self.kernels.contains_key(&key) {
-                        self.kernel(call, handle, build, None, false);
+                        let name = self.assumed.remove(&key);
+                        self.kernel(call, handle, build, name, false);
                     }
                     self.send(Message::Told {
                         pid,
@@ -171,6 +182,16 @@ impl KernelPlaces {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A kernel may have been created under this handle; the end of the call was not
+    /// seen. It is one if it is used later.
+    fn assume(&mut self, tid: u32, key: (u32, u64)) {
+        let fits = self.assumed.len() < MAX_PENDING || self.assumed.contains_key(&key);
+        let name = self.pending.get(&tid).filter(|_| fits);
+        if let Some(name) = name.filter(|_| !self.kernels.contains_key(&key)) {
+            self.assumed.insert(key, name.clone());
         }
     }
 
@@ -238,6 +259,7 @@ impl KernelPlaces {
     pub fn process_gone(&mut self, pid: u32, time_ns: u64) {
         let before = self.kernels.len();
         self.kernels.retain(|key, _| key.0 != pid);
+        self.assumed.retain(|key, _| key.0 != pid);
         if before != self.kernels.len() {
             self.send(Message::ProcessGone { pid, time_ns });
         }

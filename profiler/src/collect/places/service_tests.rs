@@ -79,6 +79,14 @@ fn places() -> KernelPlaces {
 }
 
 fn call(places: &mut KernelPlaces, probe: u32, values: [u64; 2], is_exit: bool) {
+    let flags = if is_exit { aiprof_common::CALL_EXIT } else { 0 };
+    flagged(places, probe, values, flags);
+}
+
+/// An exit that was not seen.
+const LATE: u16 = aiprof_common::CALL_EXIT | aiprof_common::CALL_LATE;
+
+fn flagged(places: &mut KernelPlaces, probe: u32, values: [u64; 2], flags: u16) {
     let mut all = [0; aiprof_common::MAX_VALUES];
     all[..2].copy_from_slice(&values);
     let call = Call {
@@ -93,7 +101,7 @@ fn call(places: &mut KernelPlaces, probe: u32, values: [u64; 2], is_exit: bool) 
         around_ns: 0,
         result: 0,
         unread: 0,
-        flags: if is_exit { aiprof_common::CALL_EXIT } else { 0 },
+        flags,
         values: all,
     };
     places.call(&call, || 42);
@@ -128,6 +136,10 @@ impl Driver {
     }
 
     fn create(&self, places: &mut KernelPlaces, at: usize) {
+        self.created(places, at, aiprof_common::CALL_EXIT);
+    }
+
+    fn created(&self, places: &mut KernelPlaces, at: usize, flags: u16) {
         let name = format!("kernel of a test {at}");
         places.data(&CallData {
             time_ns: 1,
@@ -140,7 +152,7 @@ impl Driver {
             total: 0,
             bytes: name.into_bytes(),
         });
-        call(places, CREATE, [self.handle(at), 0], true);
+        flagged(places, CREATE, [self.handle(at), 0], flags);
     }
 }
 
@@ -204,6 +216,36 @@ fn kernels_are_placed_by_what_was_sampled() {
     let late = Driver::new(&[ISA + 0x7_0000]);
     late.create(&mut places, 0);
     assert_eq!(addresses(&settle(&mut places)), [ISA + 0x7_0000]);
+}
+
+/// What was read where a handle was to be put is none as long as nobody uses it, and an
+/// address that was read late is not told.
+#[test]
+fn what_was_not_seen_to_succeed_is_confirmed_by_a_later_call() {
+    let driver = Driver::new(&STARTS);
+    // No kernel: a call failed, and this lies there now.
+    let other = Box::new([7_u64; 13]);
+    let mut places = places();
+    for at in 0..3 {
+        driver.created(&mut places, at, LATE);
+        assert!(places.kernels.is_empty());
+    }
+    flagged(&mut places, CREATE, [other.as_ptr() as u64, 0], LATE);
+    flagged(&mut places, TELL, [driver.handle(0), STARTS[1]], LATE);
+    for at in 0..3 {
+        call(&mut places, LAUNCH, [driver.handle(at), 0], false);
+    }
+    assert_eq!(places.kernels.len(), 3);
+    assert_eq!(places.assumed.len(), 1);
+    sample(&mut places, &STARTS.map(|start| start + 0x40));
+    sample(&mut places, &STARTS.map(|start| start + 0x800));
+    let_it_read();
+    let placed = settle(&mut places);
+    assert_eq!(addresses(&placed), STARTS);
+    for (at, start) in STARTS.into_iter().enumerate() {
+        let found = placed.iter().find(|p| p.kernel == driver.handle(at));
+        assert_eq!(found.map(|p| p.address), Some(start));
+    }
 }
 
 #[test]

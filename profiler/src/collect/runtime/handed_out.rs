@@ -62,6 +62,8 @@ struct Source {
     always: Option<String>,
     /// What it fills a table with, and the slot of the table's address.
     fills: Option<(usize, Vec<String>)>,
+    /// The table is there before the call.
+    is_there: bool,
     probe: Probe,
 }
 
@@ -110,13 +112,15 @@ impl HandedOut {
             (op.from, op.index, op.how, op.size) == (FROM_ARGUMENT, 1, FETCH_VALUE, 8)
         };
         let slot = entry.copied().find(|op| second(&op)).map(|op| op.to.into());
-        let fills = slot.filter(|_| !function.fills.is_empty());
+        let there = probe.slot(role::DISPATCH);
+        let fills = there.or(slot).filter(|_| !function.fills.is_empty());
         let source = Source {
             table: Arc::clone(table),
             function: probe.slot(role::FUNCTION),
             name: probe.tag(role::NAME),
             always: function.hands_out.clone(),
             fills: fills.map(|slot| (slot, function.fills.clone())),
+            is_there: there.is_some(),
             probe: probe.clone(),
         };
         self.sources.insert(probe.id, source);
@@ -172,7 +176,8 @@ impl HandedOut {
     /// The function that a call handed out, if it did.
     pub(super) fn call(&mut self, call: &Call) -> Option<Handed> {
         let source = self.sources.get(&call.probe)?;
-        if !call.is_exit() || source.probe.result.success(call.result) == Some(false) {
+        let failed = || source.probe.result.success(call.result) == Some(false);
+        if call.is_exit() == source.is_there || !source.is_there && failed() {
             return None;
         }
         let value = |slot: usize| call.value(slot).filter(|value| *value != 0);

@@ -28,8 +28,36 @@ struct Timed {
 pub(super) struct Span {
     pub(super) from_ns: u64,
     pub(super) ran_ns: u64,
+    /// It ran between these times.
+    between: (u64, u64),
     /// Its begin, to be dated again.
     tick: Option<Tick>,
+}
+
+impl Span {
+    /// Dates it with what is known of the clock by now.
+    fn date(&mut self, clock: &TickClock) {
+        let between = self.tick.and_then(|tick| clock.between(tick, self.from_ns));
+        let Some((earliest, latest)) = between else {
+            return;
+        };
+        self.from_ns = u64::midpoint(earliest, latest);
+        let to_ns = latest.saturating_add(clock.longest_ns(self.ran_ns));
+        // Both are true.
+        let both = (self.between.0.max(earliest), self.between.1.min(to_ns));
+        if both.0 <= both.1 {
+            self.between = both;
+        }
+    }
+}
+
+/// A launch, or several: between which times they can have been running, and for how
+/// long, if that is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) from_ns: u64,
+    pub(super) to_ns: u64,
+    pub(super) ran_ns: Option<u64>,
 }
 
 /// Launches of a kernel from a path that were handed over within a millisecond, or
@@ -180,6 +208,7 @@ impl Batch {
             self.spans.push(Span {
                 from_ns: from_ns.saturating_add(spare_ns / 2),
                 ran_ns,
+                between: (from_ns, to_ns),
                 tick: ticks.map(|ticks| ticks.0),
             });
         }
@@ -205,12 +234,7 @@ impl Batch {
     /// Dates its timestamps with what is known of the clock by now. Both the old
     /// bounds and the new ones are true.
     pub(super) fn date(&mut self, clock: &TickClock) {
-        for span in &mut self.spans {
-            let between = span.tick.and_then(|tick| clock.between(tick, span.from_ns));
-            if let Some((low, high)) = between {
-                span.from_ns = u64::midpoint(low, high);
-            }
-        }
+        self.spans.iter_mut().for_each(|span| span.date(clock));
         let timed = &mut self.timed;
         let Some((first, last)) = timed.ticks else {
             return;
@@ -233,6 +257,37 @@ impl Batch {
     /// Its timed launches one by one.
     pub(super) fn spans(&self) -> &[Span] {
         &self.spans
+    }
+
+    /// Whether each of its launches is timed and remembered.
+    pub(super) fn is_spanned(&self) -> bool {
+        self.launches > 0 && self.spans.len() as u64 == self.launches
+    }
+
+    /// When its launches can have been running, and for how long they were if that is
+    /// known: one by one where they are timed, else all of them together.
+    pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
+        let (from_ns, to_ns) = self.bounds();
+        let whole = Run {
+            from_ns,
+            to_ns,
+            ran_ns: self.ran_ns(),
+        };
+        let spans = if self.is_spanned() {
+            &self.spans[..]
+        } else {
+            &[]
+        };
+        let whole = spans.is_empty().then_some(whole);
+        let one = move |span: &Span| {
+            let from_ns = span.between.0.max(from_ns);
+            Run {
+                from_ns,
+                to_ns: span.between.1.min(to_ns).max(from_ns),
+                ran_ns: Some(span.ran_ns),
+            }
+        };
+        spans.iter().map(one).chain(whole)
     }
 
     /// Nanoseconds that all ran together, if all are timed.

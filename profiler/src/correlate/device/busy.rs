@@ -32,7 +32,7 @@ impl Busy {
         for batch in executions.all().filter(is_seen) {
             let (from, to) = batch.bounds();
             possible.extend([(from, FULL), (to, -FULL)]);
-            if !batch.spans().is_empty() && batch.spans().len() as u64 == batch.launches {
+            if batch.is_spanned() {
                 for span in batch.spans() {
                     steps.push((span.from_ns, FULL));
                     steps.push((span.from_ns.saturating_add(span.ran_ns), -FULL));

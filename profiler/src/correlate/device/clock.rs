@@ -82,6 +82,13 @@ impl TickClock {
         (ticks as f64 * self.ns_per_tick) as u64
     }
 
+    /// What a time by its stated frequency can be at most.
+    pub(super) fn longest_ns(&self, ns: u64) -> u64 {
+        let ticks = self.ns_per_tick.ceil() as u64;
+        ns.saturating_add((ns as f64 * DRIFT) as u64)
+            .saturating_add(2 * ticks)
+    }
+
     fn mask(&self) -> u64 {
         u64::MAX >> (64 - self.bits.min(64))
     }

@@ -45,6 +45,11 @@ impl Clocks {
         }
     }
 
+    /// Whether anything is known of a process's clocks.
+    pub(super) fn has(&self, pid: u32) -> bool {
+        self.0.keys().any(|key| key.0 == pid)
+    }
+
     /// A process is gone.
     pub(super) fn forget(&mut self, pid: u32) {
         self.0.retain(|key, _| key.0 != pid);

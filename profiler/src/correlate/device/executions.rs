@@ -15,7 +15,7 @@ use super::{
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// Most timed launches that are remembered one by one; 64 bytes each.
+/// Most timed launches that are remembered one by one; 80 bytes each.
 const MAX_SPANS: usize = 1 << 18;
 /// Most events that are remembered.
 const MAX_EVENTS: usize = 1 << 18;
@@ -266,7 +266,12 @@ impl Executions {
 
     /// Dates all timestamps with what is known of the clocks by now.
     pub(super) fn date(&mut self) {
-        for batch in self.batches.iter_mut().filter(|batch| batch.has_ticks()) {
+        self.date_of(|_| true);
+    }
+
+    fn date_of(&mut self, is_of: impl Fn(u32) -> bool) {
+        let of = |batch: &&mut Batch| is_of(batch.pid) && batch.has_ticks();
+        for batch in self.batches.iter_mut().filter(of) {
             if let Some(clock) = self.clocks.get(batch.pid, batch.device) {
                 batch.date(clock);
             }
@@ -284,7 +289,11 @@ impl Executions {
     /// A process is gone: all it launched has ended.
     pub fn process_gone(&mut self, pid: u32, at_ns: u64) {
         self.ended(pid, Waited::All, at_ns, at_ns);
-        self.clocks.forget(pid);
+        // Nothing more will be known of its clocks.
+        if self.clocks.has(pid) {
+            self.date_of(|of| of == pid);
+            self.clocks.forget(pid);
+        }
     }
 
     /// Forgets launches that had ended before a time.

@@ -109,7 +109,7 @@ struct Pool<'a> {
     of_cell: FxHashMap<usize, Vec<usize>>,
     claimants: Vec<Claimant>,
     candidates: Vec<Candidate>,
-    /// The batches that are candidates: units and the part that is left.
+    /// The batches that are candidates, and the work of each that is left.
     jobs: Vec<(usize, f64)>,
     method: Method,
 }
@@ -209,16 +209,15 @@ impl<'a> Pool<'a> {
         let to = windows().map(|w| w.to_ns).max().unwrap_or(0).max(until_ns);
         let mut known: FxHashMap<Claimant, u32> = FxHashMap::default();
         let mut jobs: FxHashMap<usize, usize> = FxHashMap::default();
+        let mut batches: Vec<&Batch> = Vec::new();
         let all = self.scene.placements;
         let places = self.places.iter().enumerate();
-        let mut found: Vec<(Candidate, &Batch)> = Vec::new();
         for (place, placement) in places.filter_map(|(i, &at)| Some((i, all.get(at)?))) {
             let of = self.scene.batches.get(&(placement.pid, placement.kernel));
             for (at, batch) in of.into_iter().flatten() {
-                let (from_ns, to_ns) = batch.bounds();
-                if to_ns < from || from_ns > to {
-                    continue;
-                }
+                let runs = batch.runs();
+                let mut runs = runs.filter(|run| run.to_ns >= from && run.from_ns <= to);
+                let Some(first) = runs.next() else { continue };
                 let claimant = Claimant {
                     path: batch.path,
                     pid: placement.pid,
@@ -232,48 +231,51 @@ impl<'a> Pool<'a> {
                 });
                 let job = *jobs.entry(*at).or_insert_with(|| {
                     self.jobs.push((*at, batch.left));
+                    batches.push(batch);
                     self.jobs.len() - 1
                 });
-                let candidate = Candidate {
+                let runs = std::iter::once(first).chain(runs);
+                self.candidates.extend(runs.map(|run| Candidate {
                     claimant,
                     place,
                     job,
-                    from_ns,
-                    to_ns,
+                    from_ns: run.from_ns,
+                    to_ns: run.to_ns,
                     units: 0.0,
-                    ran_ns: batch.ran_ns(),
-                };
-                found.push((candidate, batch));
+                    ran_ns: run.ran_ns,
+                }));
             }
         }
-        if found.iter().any(|(_, batch)| batch.work == 0) {
+        self.weigh(&batches);
+    }
+
+    /// Finds the work of jobs and candidates; `batches`: those of the jobs.
+    fn weigh(&mut self, batches: &[&Batch]) {
+        if batches.iter().any(|batch| batch.work == 0) {
             self.method = Method::Launches;
         }
         let by_work = self.method == Method::Work;
-        self.candidates = found
-            .into_iter()
-            .map(|(candidate, batch)| Candidate {
-                units: if by_work { batch.work } else { batch.launches }.max(1) as f64,
-                ..candidate
-            })
-            .collect();
+        let units = |batch: &Batch| if by_work { batch.work } else { batch.launches }.max(1) as f64;
+        for candidate in &mut self.candidates {
+            if let Some(batch) = batches.get(candidate.job) {
+                let parts = if batch.is_spanned() {
+                    batch.launches
+                } else {
+                    1
+                };
+                candidate.units = units(batch) / parts as f64;
+            }
+        }
+        for ((_, left), batch) in self.jobs.iter_mut().zip(batches) {
+            *left *= units(batch);
+        }
     }
 
     /// How many samples each batch is to get of all these.
     fn due(&self, samples: u64) -> Vec<f64> {
-        let mut due = vec![0.0; self.jobs.len()];
-        for candidate in &self.candidates {
-            if let Some((due, (_, left))) =
-                due.get_mut(candidate.job).zip(self.jobs.get(candidate.job))
-            {
-                *due = candidate.units * left;
-            }
-        }
-        let all: f64 = due.iter().sum();
-        if all > 0.0 {
-            due.iter_mut().for_each(|due| *due *= samples as f64 / all);
-        }
-        due
+        let all: f64 = self.jobs.iter().map(|job| job.1).sum();
+        let each = if all > 0.0 { samples as f64 / all } else { 0.0 };
+        self.jobs.iter().map(|job| job.1 * each).collect()
     }
 
     fn share(

@@ -427,6 +427,40 @@ fn samples_of_forked_processes_are_their_own() {
     }
 }
 
+/// A program hands all over at once, and ends as soon as it has read the timestamps:
+/// each launch is known by itself, though all were handed over within a millisecond.
+#[test]
+fn timestamps_that_are_a_programs_last_act() {
+    let mut schedule = Schedule::unwaited(&[1], 0, 1, |_, _, _| (0, MS));
+    schedule.runs.clear();
+    let mut now = 10 * MS;
+    for i in 0..12_u64 {
+        let ns = [40 * MS, 3_000, 170 * MS][i as usize % 3];
+        schedule.runs.push(Ran {
+            pid: 1,
+            // Work is equal, what it costs is not, and neither comes in turns.
+            path: (i / 5) as PathId,
+            event: 0,
+            submitted_ns: 10 * MS + i * 2_000,
+            from_ns: now + 25_000,
+            to_ns: now + 25_000 + ns,
+        });
+        now += 25_000 + ns;
+    }
+    let schedule = schedule.ordered();
+    let end = schedule.end_ns() + 20_000;
+    let mut join = join();
+    let clock = TickClock::of_period(52, 32).unwrap();
+    join.executions.clocks.add(1, 1, clock);
+    let learns = |run: &Ran| (Some((end, Told::Queue)), Some(end + run.event * 10_000));
+    let judged = schedule.judge(join, learns, same_place);
+    assert_right("all at once", &judged);
+    assert!(judged.worst <= 0.2, "{judged:?}");
+    // Windows of 5 ms, 840 ms in all.
+    assert!(judged.median_width <= 2.5, "{judged:?}");
+    assert!((0.995..1.005).contains(&judged.time), "{judged:?}");
+}
+
 /// A program waits for its queue after some launches and reads their timestamps much
 /// later: what little is known of the clock at first is no exact time, and what is known
 /// later makes it exact.
