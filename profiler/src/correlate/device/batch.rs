@@ -264,30 +264,30 @@ impl Batch {
         self.launches > 0 && self.spans.len() as u64 == self.launches
     }
 
-    /// When its launches can have been running, and for how long they were if that is
-    /// known: one by one where they are timed, else all of them together.
-    pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
+    /// When all of its launches together can have been running.
+    pub(super) fn whole(&self) -> Run {
         let (from_ns, to_ns) = self.bounds();
-        let whole = Run {
+        Run {
             from_ns,
             to_ns,
             ran_ns: self.ran_ns(),
-        };
-        let spans = if self.is_spanned() {
-            &self.spans[..]
-        } else {
-            &[]
-        };
-        let whole = spans.is_empty().then_some(whole);
+        }
+    }
+
+    /// When its launches can have been running, and for how long they were if that is
+    /// known: one by one where they are timed, else all of them together.
+    pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
+        let (whole, spans) = (self.whole(), self.spans.iter());
+        let spans = spans.take(if self.is_spanned() { usize::MAX } else { 0 });
         let one = move |span: &Span| {
-            let from_ns = span.between.0.max(from_ns);
+            let from_ns = span.between.0.max(whole.from_ns);
             Run {
                 from_ns,
-                to_ns: span.between.1.min(to_ns).max(from_ns),
+                to_ns: span.between.1.min(whole.to_ns).max(from_ns),
                 ran_ns: Some(span.ran_ns),
             }
         };
-        spans.iter().map(one).chain(whole)
+        spans.map(one).chain((!self.is_spanned()).then_some(whole))
     }
 
     /// Nanoseconds that all ran together, if all are timed.

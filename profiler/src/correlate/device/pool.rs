@@ -2,7 +2,7 @@
 
 use super::{
     CodeId, Executions, PARTS, PathId, Placement,
-    batch::Batch,
+    batch::{Batch, Run},
     join::{Share, ShareSink},
     placements::{At, Placements},
     share::{Candidate, Load, Parts, Sweep, split},
@@ -109,6 +109,9 @@ struct Pool<'a> {
     of_cell: FxHashMap<usize, Vec<usize>>,
     claimants: Vec<Claimant>,
     candidates: Vec<Candidate>,
+    /// Batches as a whole, for windows in which by their timestamps none of their
+    /// launches was running.
+    wholes: Vec<Candidate>,
     /// The batches that are candidates, and the work of each that is left.
     jobs: Vec<(usize, f64)>,
     method: Method,
@@ -167,6 +170,7 @@ impl<'a> Pool<'a> {
             places,
             claimants: Vec::new(),
             candidates: Vec::new(),
+            wholes: Vec::new(),
             jobs: Vec::new(),
             method: Method::Work,
         }
@@ -234,16 +238,20 @@ impl<'a> Pool<'a> {
                     batches.push(batch);
                     self.jobs.len() - 1
                 });
-                let runs = std::iter::once(first).chain(runs);
-                self.candidates.extend(runs.map(|run| Candidate {
+                let candidate = |run: Run| Candidate {
                     claimant,
                     place,
                     job,
                     from_ns: run.from_ns,
                     to_ns: run.to_ns,
-                    units: 0.0,
+                    units: 1.0,
                     ran_ns: run.ran_ns,
-                }));
+                };
+                let runs = std::iter::once(first).chain(runs);
+                self.candidates.extend(runs.map(candidate));
+                if batch.is_spanned() {
+                    self.wholes.push(candidate(batch.whole()));
+                }
             }
         }
         self.weigh(&batches);
@@ -291,6 +299,8 @@ impl<'a> Pool<'a> {
             due.clone(),
             self.method,
         );
+        let nothing = vec![0.0; due.len()];
+        let mut wholes = Sweep::new(&self.wholes, self.places.len(), nothing, self.method);
         let mut index: FxHashMap<(usize, usize, Method, Vec<u32>), usize> = FxHashMap::default();
         let mut groups: Vec<Group> = Vec::new();
         for slice in slices {
@@ -298,13 +308,17 @@ impl<'a> Pool<'a> {
             else {
                 continue;
             };
-            let (method, parts) = sweep.shares(&Load {
+            let load = Load {
                 stream: window.stream,
                 from_ns: window.from_ns,
                 to_ns: window.to_ns,
                 samples: slice.samples,
                 places,
-            });
+            };
+            let (mut method, mut parts) = sweep.shares(&load);
+            if parts.is_empty() {
+                (method, parts) = wholes.shares(&load);
+            }
             let ids: Vec<u32> = parts.iter().map(|part| part.0).collect();
             let key = (window.stream, slice.cell, method, ids);
             let at = match index.get(&key) {
