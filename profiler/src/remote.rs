@@ -13,7 +13,7 @@
 
 mod usage;
 
-pub use usage::{PeakMemory, cpu_clock, cpu_time};
+pub use usage::{PeakMemory, cpu_clock, cpu_time, give_back_memory, keep_little_memory};
 
 use crate::{collect::privileges, files::kernel};
 use rustix::{
@@ -31,7 +31,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Most bytes of a message.
@@ -40,6 +40,11 @@ const MAX_MESSAGE: usize = 64 << 20;
 const MAX_DESCRIPTORS: usize = 64;
 /// Most lines that are printed with one answer.
 const MAX_LINES: usize = 100;
+
+/// How long a process has nothing to do until it gives back what its work took, and
+/// after how long it does so in between.
+const PAUSE: Duration = Duration::from_millis(100);
+const LONG: Duration = Duration::from_secs(1);
 
 /// What a process does until its line is closed.
 pub type Serve = fn(&Line);
@@ -163,16 +168,30 @@ impl Line {
         J: DeserializeOwned,
         R: Serialize,
     {
+        let mut tidied = Instant::now();
         while let Ok((job, fds)) = self.receive::<J>() {
             let (answer, fds) = work(job, fds);
             let mut printed = PRINTED.lock().unwrap_or_else(PoisonError::into_inner);
             let lines = printed.as_mut().map(std::mem::take).unwrap_or_default();
             drop(printed);
             let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-            if self.send(&(answer, lines), &fds).is_err() {
+            if self.send(&(&answer, lines), &fds).is_err() {
                 return;
             }
+            drop(answer);
+            if tidied.elapsed() > LONG || !self.has_message(PAUSE) {
+                give_back_memory();
+                tidied = Instant::now();
+            }
         }
+    }
+
+    /// Whether a message begins to come within this time, or the other end is closed.
+    fn has_message(&self, most: Duration) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+        let limit = Timespec::try_from(most).unwrap_or_default();
+        matches!(poll(&mut polled, Some(&limit)), Ok(1))
     }
 }
 
@@ -248,10 +267,7 @@ impl Remote {
 
     /// Whether the answer begins to come within this time.
     pub fn is_answering(&self, most: Duration) -> bool {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let mut polled = [PollFd::new(&self.line.0, PollFlags::IN)];
-        let limit = Timespec::try_from(most).unwrap_or_default();
-        matches!(poll(&mut polled, Some(&limit)), Ok(1))
+        self.line.has_message(most)
     }
 
     /// Waits for the answer. Lines that were printed meanwhile are printed here.
@@ -323,6 +339,9 @@ pub fn is_started() -> bool {
 /// The nursery: forks until its line is closed.
 fn nursery(line: &Line) {
     be_nobody(line, "aiprof-nursery");
+    // Those that it forks are not waited for.
+    // SAFETY: a system call without pointers.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     // The most that any of them needs; each gives up the rest of it by itself.
     let most = privileges::READING | CapabilitySet::SYS_NICE;
     if let Err(error) = privileges::drop_to(most) {
@@ -338,6 +357,9 @@ fn nursery(line: &Line) {
         if pid == 0 {
             let other = Line(other);
             be_nobody(&other, "aiprof-reader");
+            // It may wait for programs that it starts.
+            // SAFETY: a system call without pointers.
+            unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
             *PRINTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
             let _ = catch_unwind(AssertUnwindSafe(|| serve(&other)));
             exit();
@@ -365,7 +387,6 @@ fn be_nobody(line: &Line, name: &str) {
     // belong to copies of values that this process does not use any more.
     unsafe {
         libc::setsid();
-        libc::signal(libc::SIGCHLD, libc::SIG_IGN);
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
         if keep > 3 {
             libc::syscall(libc::SYS_close_range, 3, keep - 1, 0);

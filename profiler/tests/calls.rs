@@ -18,6 +18,7 @@ use aiprof_common::{
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use std::{
     io::Write as _,
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -146,19 +147,19 @@ fn spec(n: u32) -> ProbeSpec {
 fn attach(bpf: &Bpf, programs: [&'static str; 2], path: &Path, points: &[Point]) -> Vec<Link> {
     let mut links = Vec::new();
     for (program, ret) in programs.into_iter().zip([false, true]) {
-        let program = bpf.program(program).unwrap();
+        let program = bpf.programs().get(program).unwrap();
         let target = Target {
             path,
             ret,
             pid: None,
         };
         if probe::uprobe_multi().exists() {
-            let attached = probe::attach_uprobe_multi(program, &target, points).unwrap();
+            let attached = probe::attach_uprobe_multi(program.as_fd(), &target, points).unwrap();
             assert!(attached.refused.is_empty(), "{:?}", attached.refused);
             assert_eq!(attached.links.len(), 1);
             links.extend(attached.links);
         } else {
-            let one = |point: &Point| probe::attach_uprobe_perf(program, &target, *point);
+            let one = |point: &Point| probe::attach_uprobe_perf(program.as_fd(), &target, *point);
             links.extend(points.iter().map(|point| one(point).unwrap()));
         }
     }
@@ -175,7 +176,6 @@ fn calls_of_a_library_are_seen() {
         return;
     };
     let options = BpfOptions {
-        programs: [PLAIN, SLEEPABLE].concat(),
         calls: Some(CallOptions {
             probes: FUNCTIONS,
             ..CallOptions::default()

@@ -14,6 +14,8 @@ struct Message {
     sample_type: Vec<ValueType>,
     #[prost(message, repeated, tag = "2")]
     sample: Vec<RawSample>,
+    #[prost(message, repeated, tag = "3")]
+    mapping: Vec<Mapping>,
     #[prost(message, repeated, tag = "4")]
     location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
@@ -52,14 +54,28 @@ struct Label {
 struct Location {
     #[prost(uint64, tag = "1")]
     id: u64,
+    #[prost(uint64, tag = "2")]
+    mapping_id: u64,
+    #[prost(uint64, tag = "3")]
+    address: u64,
     #[prost(message, repeated, tag = "4")]
     line: Vec<Line>,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct Mapping {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "5")]
+    file: i64,
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 struct Line {
     #[prost(uint64, tag = "1")]
     function_id: u64,
+    #[prost(int64, tag = "2")]
+    line: i64,
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -68,6 +84,68 @@ struct Function {
     id: u64,
     #[prost(int64, tag = "2")]
     name: i64,
+    #[prost(int64, tag = "4")]
+    file: i64,
+}
+
+/// A place in the code of a binary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The address, as the binary has it.
+    pub address: u64,
+    /// Function, source file and line of each frame there, the innermost first.
+    pub lines: Vec<(String, String, i64)>,
+}
+
+/// The places in a binary, by its path.
+///
+/// # Errors
+/// When the file cannot be read, or names something that it does not have.
+pub fn places(path: &Path, binary: &Path) -> anyhow::Result<Vec<Place>> {
+    let message = message(path)?;
+    let text = |at: i64| {
+        let text = usize::try_from(at).ok();
+        let text = text.and_then(|at| message.string_table.get(at));
+        text.cloned().with_context(|| format!("no text {at}"))
+    };
+    let mut ids = Vec::new();
+    for mapping in &message.mapping {
+        if Path::new(&text(mapping.file)?) == binary {
+            ids.push(mapping.id);
+        }
+    }
+    anyhow::ensure!(
+        ids.len() == 1,
+        "{}: {} mappings",
+        binary.display(),
+        ids.len()
+    );
+    let own = message
+        .location
+        .iter()
+        .filter(|l| ids.contains(&l.mapping_id));
+    let mut places = Vec::new();
+    for location in own {
+        let mut lines = Vec::new();
+        for line in &location.line {
+            let mut functions = message.function.iter();
+            let function = functions.find(|f| f.id == line.function_id);
+            let function = function.context("a line without a function")?;
+            lines.push((text(function.name)?, text(function.file)?, line.line));
+        }
+        places.push(Place {
+            address: location.address,
+            lines,
+        });
+    }
+    Ok(places)
+}
+
+fn message(path: &Path) -> anyhow::Result<Message> {
+    let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
+    let mut plain = Vec::new();
+    flate2::read::GzDecoder::new(bytes.as_slice()).read_to_end(&mut plain)?;
+    Ok(Message::decode(plain.as_slice())?)
 }
 
 /// One sample.
@@ -88,10 +166,7 @@ pub struct Sample {
 /// # Errors
 /// When it cannot be read, or names something that it does not have.
 pub fn read(path: &Path) -> anyhow::Result<Vec<Sample>> {
-    let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
-    let mut plain = Vec::new();
-    flate2::read::GzDecoder::new(bytes.as_slice()).read_to_end(&mut plain)?;
-    let message = Message::decode(plain.as_slice())?;
+    let message = message(path)?;
     let names = Names::new(&message)?;
     let types = message.sample_type.iter().map(|t| names.text(t.name));
     let types: Vec<String> = types.collect::<anyhow::Result<_>>()?;

@@ -24,6 +24,7 @@ fn read(path: &Path) -> anyhow::Result<(Vec<Event>, Scanned)> {
     let options = ScanOptions {
         replay: ReplayOptions {
             inlines: true,
+            source_lines: false,
             kernel_stacks: true,
             launches: None,
         },

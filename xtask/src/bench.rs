@@ -11,6 +11,7 @@ mod processes;
 mod report;
 mod sampler;
 mod stacks;
+mod start;
 mod tools;
 mod unwind;
 mod watch;
@@ -37,6 +38,8 @@ Measures, in a release build, all but the last three as root:
   memory             100 processes of 10 large programs: aiprof's memory
   processes          2,000 short processes, and 50 containers of one image:
                      aiprof's CPU time, memory and stacks
+  start              CPU and wall time to the first sample, also beside 16 busy
+                     processes, and perf's wall time
   probes             what a probed call costs, beside bpftrace on the same
                      function; launches a second without a loss
   layers             the same of launches through Level Zero's loader and a
@@ -54,8 +57,8 @@ Measures, in a release build, all but the last three as root:
   --events N    analyze: events of a file (1,000,000); acelyzer gets a tenth
   --full        analyze: all of them for acelyzer (10 minutes), and growth up to
                 ten times as many (15 GB of disk)
-  --programs DIR  analyze, processes, probes, layers: aiprof (aiu-trace, json-copy) is
-                there already
+  --programs DIR  analyze, processes, start, probes, layers: aiprof (aiu-trace,
+                json-copy) is there already
   --write       also replaces the result in docs/benchmarks.md
 
   --wait N      seconds to wait in all for a quiet machine (600)
@@ -137,6 +140,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
             as_root().and_then(|()| processes::main(&options(0), beside.as_deref()))
         }
         (Some("layers"), None) => as_root().and_then(|()| layers::main(&options(3))),
+        (Some("start"), None) => as_root().and_then(|()| start::main(&options(0))),
         (Some("probes"), None) => as_root().and_then(|()| probes::main(&options(3))),
         (Some("analyze"), None) => analyze::main(&options(0)),
         (Some("device"), None) => device::main(&options(0)),

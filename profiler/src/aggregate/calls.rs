@@ -226,6 +226,19 @@ impl Aggregator {
         self.losses = losses;
     }
 
+    /// The files that calls of later windows may refer to, by their handles.
+    pub fn files_of_calls(&self) -> impl Iterator<Item = u32> {
+        let calls = self.calls.iter();
+        let known = calls.flat_map(|calls| calls.stacks.values().map(|known| &known.codes));
+        let devices = self.calls.iter().filter_map(|calls| calls.devices.as_ref());
+        let paths = devices.flat_map(|devices| devices.all_codes());
+        let codes = known.chain(paths).flat_map(|codes| codes.iter());
+        codes.filter_map(|code| match code {
+            Code::File { file, .. } => Some(*file),
+            _ => None,
+        })
+    }
+
     /// Forgets the stacks that calls refer to, for files have got new numbers.
     pub fn forget_files(&mut self) {
         if let Some(calls) = &mut self.calls {

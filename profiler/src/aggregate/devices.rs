@@ -171,6 +171,11 @@ impl Devices {
         self.aiu.reset();
     }
 
+    /// The stacks of all paths that are remembered.
+    pub(super) fn all_codes(&self) -> impl Iterator<Item = &Rc<[Code]>> {
+        self.paths.all.iter().map(|path| &path.codes)
+    }
+
     /// Files have got new numbers: stacks are of no use any more.
     pub(super) fn forget_files(&mut self) {
         self.known.clear();

@@ -158,11 +158,6 @@ impl<T: Clone + Eq + Hash> Interner<T> {
         self.values.push(value);
         id
     }
-
-    fn clear(&mut self) {
-        self.values.clear();
-        self.index.clear();
-    }
 }
 
 /// How samples are turned into time and which are kept.
@@ -311,11 +306,12 @@ impl Aggregator {
 
     /// Forgets all samples (a new window), and the codes and stacks with them.
     pub fn reset(&mut self) {
-        self.codes.clear();
-        self.names.clear();
-        self.stacks.clear();
+        // Not cleared: what one busy window took must not stay with all others.
+        self.codes = Interner::default();
+        self.names = Interner::default();
+        self.stacks = Interner::default();
         self.stack_frames = 0;
-        self.samples.clear();
+        self.samples = FxHashMap::default();
         self.losses = Losses::default();
         self.taken = 0;
         if let Some(calls) = &mut self.calls {

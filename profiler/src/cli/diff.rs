@@ -159,6 +159,7 @@ fn read(path: &Path, values: ValueArgs) -> Result<FoldedStacks> {
     if is_capture || Foreign::of(path).is_some() {
         let replay = ReplayOptions {
             inlines: true,
+            source_lines: false,
             kernel_stacks: true,
             launches: values.launches(),
         };

@@ -241,6 +241,16 @@ pub(crate) enum Destination {
 }
 
 impl Destination {
+    /// Whether it tells the source lines of frames: others have names only.
+    pub(crate) fn has_source_lines(&self) -> bool {
+        let (Self::Stdout(format) | Self::File(_, format) | Self::Windows { format, .. }) = self
+        else {
+            return false;
+        };
+        // Of a capture it may be made yet.
+        matches!(format, Format::Pprof | Format::Capture)
+    }
+
     /// Whether single events are kept, not only what they add up to.
     pub(crate) fn keeps_events(&self) -> bool {
         self.is_trace()

@@ -4,7 +4,7 @@ use super::profile_out::{Destination, ProfileFormat, ValueArgs, ViewArgs};
 use super::{usage_error, values};
 use crate::collect::cgroup;
 use crate::collect::config::{
-    Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig,
+    Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig, STACK_LIMIT,
 };
 use crate::collect::device::{DeviceOptions, ReplaySpec};
 use crate::collect::driver::StandIn;
@@ -42,8 +42,9 @@ pub(crate) struct RecordArgs {
 
     /// End the recording after this time: 30, 30s, 2m, 1h
     ///
-    /// With COMMAND, the recording ends after this time or with COMMAND, whichever comes
-    /// first. With neither, it lasts until Ctrl-C.
+    /// It counts from the first sample on, and with COMMAND from its start; then the
+    /// recording ends with COMMAND if that comes first. With neither, it lasts until
+    /// Ctrl-C.
     #[arg(short, long, value_parser = values::parse_duration)]
     duration: Option<Duration>,
 
@@ -80,7 +81,7 @@ pub(crate) struct RecordArgs {
     ///
     /// Calls beyond it are recorded and counted without a stack, and the summary says
     /// how many. A stack takes some microseconds.
-    #[arg(long, value_name = "N", hide_short_help = true, default_value_t = ProbeConfig::default().stack_limit,
+    #[arg(long, value_name = "N", hide_short_help = true, default_value_t = STACK_LIMIT,
           value_parser = value_parser!(u32).range(..=1_000_000))]
     call_stacks: u32,
 
@@ -257,6 +258,7 @@ impl Plan {
                 "--events is for profiles: a trace has launches and samples in any case",
             ));
         }
+        let source_lines = destination.has_source_lines();
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
         if launches.is_some() && !args.replay_device.is_empty() {
             return Err(usage_error(
@@ -310,6 +312,7 @@ impl Plan {
                 include_idle: args.idle,
                 kernel_stacks: !args.no_kernel,
                 inlines: !args.no_inlines,
+                source_lines,
                 pids: args.pid,
                 cgroup,
                 title: args.title,

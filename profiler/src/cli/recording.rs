@@ -26,6 +26,7 @@ use crate::remote;
 use anyhow::{Context, Result};
 use std::io::{BufWriter, Write};
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 /// Records as the options say and returns the exit code.
 ///
@@ -59,6 +60,7 @@ pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
             },
         )?),
     };
+    remote::keep_little_memory();
     remote::start().context("cannot start the readers")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -151,19 +153,33 @@ impl Recording<'_> {
     ) -> Result<u8> {
         let signals = signals.into_async().context("cannot watch for signals")?;
         let mut session = self.start()?;
+        // With a command, it decides when to end; the processes are only a filter.
+        let targets = if held.is_none() { targets } else { Vec::new() };
+        let mut stop = Stop::new(signals).with_targets(targets)?;
+        if held.is_none() {
+            stop.after(self.plan.duration, session.started());
+        }
+        let is_over = self.prepare(&mut session, &mut stop).await?;
         privileges::drop_to_needed(StillToDo {
             write_file: self.plan.destination.writes_files(),
             signal_command: held.is_some(),
         })?;
+        if is_over {
+            screen::clear_progress();
+            let never_ran = held.is_some();
+            let written = self.conclude(session)?;
+            return Ok(match (written, never_ran) {
+                (false, _) => EXIT_FAILURE,
+                (true, true) => Exit::Signal(libc::SIGINT).code(),
+                (true, false) => 0,
+            });
+        }
         let command = held.map(Held::release).transpose()?;
         self.announce(command.is_some());
-        // With a command, it decides when to end; the processes are only a filter.
-        let targets = if command.is_none() {
-            targets
-        } else {
-            Vec::new()
-        };
-        let mut stop = Stop::new(signals, command, self.plan.duration).with_targets(targets)?;
+        if command.is_some() {
+            stop.after(self.plan.duration, Instant::now());
+        }
+        let mut stop = stop.with_command(command);
         if let Destination::Windows { every, .. } = self.plan.destination {
             stop = stop.with_windows(every);
         }
@@ -183,6 +199,15 @@ impl Recording<'_> {
             // Told to end, and left running.
             None => Exit::Signal(libc::SIGINT).code(),
         })
+    }
+
+    /// Records until all is attached that is to be; `true`: until the end.
+    async fn prepare(&self, session: &mut Session, stop: &mut Stop) -> Result<bool> {
+        let mut ended = None;
+        let until = async { ended = Some(stop.next().await) };
+        let prepared = session.prepare(until).await;
+        prepared.map_err(|error| self.output.explain(error))?;
+        Ok(ended.transpose()?.is_some())
     }
 
     /// Begins to record. What nobody asked for does not keep the rest from it.
@@ -306,6 +331,7 @@ impl Recording<'_> {
             Output::Trace(out, capture) => {
                 let options = ReplayOptions {
                     inlines: self.plan.config.inlines,
+                    source_lines: false,
                     kernel_stacks: self.plan.config.kernel_stacks,
                     launches: None,
                 };

@@ -113,6 +113,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<()> {
     };
     let options = ReplayOptions {
         inlines: !args.no_inlines,
+        source_lines: destination.has_source_lines(),
         kernel_stacks: !args.no_kernel,
         launches: args.values.launches(),
     };

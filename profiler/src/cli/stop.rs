@@ -35,21 +35,27 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// Ends with `command` if there is one, after `duration` if given, and on
-    /// signals.
-    pub(crate) fn new(
-        signals: Signals,
-        command: Option<Running>,
-        duration: Option<Duration>,
-    ) -> Self {
+    /// Ends on signals.
+    pub(crate) fn new(signals: Signals) -> Self {
         Self {
             signals,
-            command,
-            deadline: duration.and_then(|d| Instant::now().checked_add(d)),
+            command: None,
+            deadline: None,
             window: None,
             targets: Vec::new(),
             signalled: false,
         }
+    }
+
+    /// Also ends when this time has passed since then.
+    pub(crate) fn after(&mut self, duration: Option<Duration>, since: std::time::Instant) {
+        self.deadline = duration.and_then(|d| Instant::from_std(since).checked_add(d));
+    }
+
+    /// Also ends with a command, to which signals are passed on.
+    pub(crate) fn with_command(mut self, command: Option<Running>) -> Self {
+        self.command = command;
+        self
     }
 
     /// Also resolves at the end of each window of this length.

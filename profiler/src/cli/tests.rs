@@ -116,6 +116,7 @@ fn every_option_reaches_the_configuration() {
     assert_eq!(
         plan.config,
         RecordConfig {
+            source_lines: false,
             frequency_hz: 997,
             event: Event::Cycles,
             include_idle: true,

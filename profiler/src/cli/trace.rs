@@ -30,7 +30,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// Options of `aiprof trace`.
@@ -325,18 +325,36 @@ impl Live<'_> {
         session.on_events(Box::new(move |event, processes| {
             watcher.event(event, processes)
         }));
+        let targets = if held.is_none() { targets } else { Vec::new() };
+        let mut stop = Stop::new(signals).with_targets(targets)?;
+        if held.is_none() {
+            stop.after(self.args.duration, session.started());
+        }
+        let mut ended = None;
+        session
+            .prepare(async { ended = Some(stop.next().await) })
+            .await?;
+        let is_over = ended.transpose()?.is_some();
         privileges::drop_to_needed(StillToDo {
             write_file: self.args.output.is_some(),
             signal_command: held.is_some(),
         })?;
-        let command = held.map(Held::release).transpose()?;
-        let has_command = command.is_some();
+        let has_command = held.is_some();
+        let command = match is_over {
+            true => None,
+            false => held.map(Held::release).transpose()?,
+        };
         if !has_command && self.args.duration.is_none() {
             self.say("aiprof: tracing until Ctrl-C");
         }
-        let targets = if has_command { Vec::new() } else { targets };
-        let mut stop = Stop::new(signals, command, self.args.duration).with_targets(targets)?;
-        let exit = trace(&mut session, &mut stop, &shared).await?;
+        if command.is_some() {
+            stop.after(self.args.duration, Instant::now());
+        }
+        let mut stop = stop.with_command(command);
+        let exit = match is_over {
+            true => None,
+            false => trace(&mut session, &mut stop, &shared).await?,
+        };
         let losses = session.finish()?.profile.losses;
         let end = Rc::into_inner(shared).map(|shared| shared.tracer.into_inner());
         let end = end.context("the trace is still being written")?;

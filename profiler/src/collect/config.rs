@@ -41,6 +41,8 @@ pub struct RecordConfig {
     pub kernel_stacks: bool,
     /// Expand inlined functions when naming frames. Default: yes.
     pub inlines: bool,
+    /// Look up the source lines of frames. Default: no, for they take memory.
+    pub source_lines: bool,
     /// Only these processes and their children; empty: the whole machine.
     pub pids: Vec<u32>,
     /// Only this cgroup v2 directory and those below it; absolute path.
@@ -60,6 +62,10 @@ pub struct RecordConfig {
     /// Another eBPF object in place of the built-in one, for development.
     pub bpf_object: Option<PathBuf>,
 }
+
+/// Stacks of calls that one CPU walks in a second at most, unless something else is asked
+/// for.
+pub const STACK_LIMIT: u32 = 20_000;
 
 /// Which calls of accelerator runtimes are recorded, and how.
 #[derive(Clone, Debug)]
@@ -106,7 +112,7 @@ impl Default for ProbeConfig {
             stand_ins: Vec::new(),
             exact_call_times: false,
             waits: false,
-            stack_limit: 20_000,
+            stack_limit: STACK_LIMIT,
             ring_bytes: 8 << 20,
             command: Vec::new(),
             pids: Vec::new(),
@@ -142,6 +148,7 @@ impl Default for RecordConfig {
             include_idle: false,
             kernel_stacks: true,
             inlines: true,
+            source_lines: false,
             pids: Vec::new(),
             cgroup: None,
             title: String::new(),

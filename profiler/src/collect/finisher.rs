@@ -57,6 +57,18 @@ impl Finisher {
             .push((address, data));
     }
 
+    /// Forgets pages of samples older than that, which were dropped.
+    pub fn forget_before(&mut self, time_ns: u64) {
+        let held = &mut self.held;
+        self.stacks.retain(|(_, sampled), pages| {
+            let keep = *sampled >= time_ns;
+            if !keep {
+                *held = held.saturating_sub(pages.len());
+            }
+            keep
+        });
+    }
+
     /// Takes in a page that a walk lacked.
     pub fn table(&mut self, file: FileId, page: u32, table: &Table) {
         let content = match table {

@@ -31,7 +31,7 @@ use std::{
 };
 
 /// Most addresses whose names are kept from one window to the next.
-const MAX_KEPT: usize = 1 << 18;
+const MAX_KEPT: usize = 1 << 16;
 /// Longest wait for names at the end of a window, for work that goes on.
 const SETTLE: Duration = Duration::from_secs(20);
 /// How long a job may hang then, the first time and later in the same window.
@@ -41,6 +41,9 @@ const HANGS: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(
 const PAUSE: u32 = 20;
 /// What takes less than that does not wait.
 const QUICK: Duration = Duration::from_millis(10);
+/// How soon names are asked for again whose debug file is being fetched: at first, and
+/// at most.
+const FETCHES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
 /// How long a user waits after two jobs that took too long.
 const PENALTY: Duration = Duration::from_secs(30);
 /// Processes of a user that may hang.
@@ -130,6 +133,15 @@ pub struct NameService {
     paused: FxHashMap<u32, Instant>,
     /// Their codes.
     waiting: Vec<Code>,
+    /// Codes of files whose debug files are being fetched, by file.
+    fetching: FxHashMap<u32, Fetching>,
+}
+
+/// Codes that are to be asked for again.
+struct Fetching {
+    codes: Vec<Code>,
+    again: Instant,
+    pause: Duration,
 }
 
 impl NameService {
@@ -176,6 +188,7 @@ impl NameService {
             closed: Vec::new(),
             paused: FxHashMap::default(),
             waiting: Vec::new(),
+            fetching: FxHashMap::default(),
         })
     }
 
@@ -194,6 +207,7 @@ impl NameService {
         self.paused.retain(|_, until| !last && *until > now);
         let waiting = std::mem::take(&mut self.waiting);
         let mut by_file: BTreeMap<u32, Vec<(Code, u64)>> = BTreeMap::new();
+        self.ask_fetched(&mut by_file, binaries, last);
         let mut by_process: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         let mut kernel = Vec::new();
         for &code in waiting.iter().chain(codes) {
@@ -231,6 +245,55 @@ impl NameService {
         let mut taken = self.ask_kernel(kernel);
         taken &= self.ask_files(by_file, processes, binaries);
         taken & self.ask_jit(by_process)
+    }
+
+    /// Asks again for what had no debug file yet, of each file now and then, or with `last`
+    /// of all. The names that they have meanwhile stay until there are others.
+    fn ask_fetched(
+        &mut self,
+        by_file: &mut BTreeMap<u32, Vec<(Code, u64)>>,
+        binaries: &Binaries,
+        last: bool,
+    ) {
+        let now = Instant::now();
+        for (&file, fetching) in &mut self.fetching {
+            let binary = binaries.get(FileId(file)).filter(|b| b.open().is_some());
+            let (Some(binary), true) = (binary, last || fetching.again <= now) else {
+                continue;
+            };
+            fetching.pause = (fetching.pause * 2).min(FETCHES.1);
+            fetching.again = now + fetching.pause;
+            let wanted = std::mem::take(&mut fetching.codes).into_iter();
+            let wanted = wanted.filter_map(|code| match code {
+                Code::File { offset, .. } => {
+                    let address = address_of(&binary.text, offset).unwrap_or(offset);
+                    Some((code, address))
+                }
+                _ => None,
+            });
+            by_file.entry(file).or_default().extend(wanted);
+        }
+        by_file.retain(|_, wanted| !wanted.is_empty());
+    }
+
+    /// Notes whether the debug file of these codes, all of one file, is being fetched.
+    fn note_fetching(&mut self, codes: &[Code], is_fetching: bool) {
+        let Some(&Code::File { file, .. }) = codes.first() else {
+            return;
+        };
+        if !is_fetching {
+            let done = |f: &mut Fetching| f.codes.is_empty();
+            if self.fetching.get_mut(&file).is_some_and(done) {
+                self.fetching.remove(&file);
+            }
+            return;
+        }
+        let known = self.fetching.entry(file).or_insert_with(|| Fetching {
+            codes: Vec::new(),
+            again: Instant::now() + FETCHES.0,
+            pause: FETCHES.0,
+        });
+        known.codes.extend(codes);
     }
 
     /// Waits until everything asked for is answered: as long as work goes on, but
@@ -315,6 +378,7 @@ impl NameService {
                 for warning in answer.warnings {
                     tracing::warn!("{warning}");
                 }
+                self.note_fetching(&asked.codes, answer.is_fetching);
                 self.take(asked.codes, answer.frames);
             }
             Outcome::Done((Err(NamingError::TooLong), _)) | Outcome::Stuck => self.too_long(asked),
@@ -551,18 +615,30 @@ impl NameService {
         }
     }
 
-    /// Bounds what is kept, between windows.
-    pub fn trim(&mut self) {
+    /// Keeps, between windows, what may be asked for again: the names that this window
+    /// `used`, of files of which `keep` says that they are still known.
+    pub fn trim(&mut self, used: &FxHashSet<Code>, keep: impl Fn(FileId) -> bool) {
         // Other memory may hold something else by the next window, and what hung
         // may not hang then.
-        let late = std::mem::take(&mut self.late);
+        let mut late = std::mem::take(&mut self.late);
+        // By the next window their debug files may be there.
+        for (_, fetching) in self.fetching.drain() {
+            late.extend(fetching.codes);
+        }
         self.hung = false;
         self.jit.clear();
-        self.names
-            .retain(|code, _| matches!(code, Code::File { .. }) && !late.contains(code));
+        self.names.retain(|code, _| match code {
+            Code::File { file, .. } => {
+                used.contains(code) && keep(FileId(*file)) && !late.contains(code)
+            }
+            _ => false,
+        });
         if self.names.len() > MAX_KEPT {
             self.names.clear();
         }
+        self.names.shrink_to(2 * self.names.len());
+        self.texts.retain(|&file, _| keep(FileId(file)));
+        self.paused.retain(|&file, _| keep(FileId(file)));
         if self.cgroups.len() > MAX_KEPT {
             self.cgroups.clear();
         }

@@ -114,10 +114,6 @@ pub struct Stat {
     pub pid: u32,
     /// Process id of the parent.
     pub parent: u32,
-    /// Whether its main thread is running or ready to (state `R`).
-    pub running: bool,
-    /// CPU time it used so far, in clock ticks.
-    pub ticks: u64,
 }
 
 /// All processes there are.
@@ -128,33 +124,15 @@ pub fn processes() -> Vec<Stat> {
         let text = String::from_utf8_lossy(&text);
         // The name is in parentheses and may hold anything, also `)`.
         let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
-        let running = fields.next()? == "R";
-        let parent = fields.next()?.parse().ok()?;
-        // Fields 14 and 15 of proc_pid_stat(5), of which 5 is next.
-        let mut times = fields.skip(9).take(2).filter_map(|t| t.parse::<u64>().ok());
-        let ticks = times.next()?.saturating_add(times.next()?);
-        Some(Stat {
-            pid,
-            parent,
-            running,
-            ticks,
-        })
+        // The state comes first.
+        let parent = fields.nth(1)?.parse().ok()?;
+        Some(Stat { pid, parent })
     };
     entries
         .iter()
         .filter_map(|(_, name)| name.to_str()?.parse().ok())
         .filter_map(stat)
         .collect()
-}
-
-/// The processes that likely run in the next moment: those whose main thread
-/// is running, and the `busiest` ones by the CPU time they used so far.
-pub fn likely_to_run(busiest: usize) -> Vec<u32> {
-    let mut all = processes();
-    all.sort_by_key(|stat| (!stat.running, std::cmp::Reverse(stat.ticks)));
-    let running = all.iter().filter(|stat| stat.running).count();
-    all.truncate(running + busiest);
-    all.into_iter().map(|stat| stat.pid).collect()
 }
 
 /// Whether threads of a process live on whose main thread has exited.

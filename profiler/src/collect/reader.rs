@@ -385,6 +385,8 @@ pub struct Reader {
     owners: FxHashMap<u32, Owner>,
     budget: Budget,
     budgets: FxHashMap<Owner, Budget>,
+    /// What may be waited before budgets are spent.
+    credit: Duration,
     /// Readings that were refused or did not end in time.
     pub late: u64,
 }
@@ -416,6 +418,7 @@ impl Reader {
             owners: FxHashMap::default(),
             budget: Budget::new(OF_ALL),
             budgets: FxHashMap::default(),
+            credit: Duration::ZERO,
             late: 0,
         })
     }
@@ -533,7 +536,7 @@ impl Reader {
             false => OF_OWNER,
         };
         let own = own.or_insert_with(|| Budget::new(limits)).left();
-        let left = own.min(self.budget.left()).min(EACH);
+        let left = own.min(self.budget.left()).max(self.credit).min(EACH);
         let left = if left < LEAST { Duration::ZERO } else { left };
         Wait { owner, left }
     }
@@ -566,6 +569,9 @@ impl Reader {
         self.pool.wait(begun + wait.left.min(MOMENT));
         let waited = begun.elapsed();
         wait.left = wait.left.saturating_sub(waited);
+        let lent = waited.min(self.credit);
+        self.credit -= lent;
+        let waited = waited - lent;
         self.budget.spend(waited);
         if let Some(own) = self.budgets.get_mut(&wait.owner) {
             own.spend(waited);
@@ -573,8 +579,15 @@ impl Reader {
         true
     }
 
+    /// The recording has just begun, and everything is met at once: so long may be
+    /// waited before anybody's budget is spent.
+    pub fn lend(&mut self, credit: Duration) {
+        self.credit = credit;
+    }
+
     /// The recording is to end: from now on little is waited for.
     pub fn hurry(&mut self) {
+        self.credit = Duration::ZERO;
         self.budget = Budget::new(BudgetLimits {
             most: AT_END.min(self.budget.left()),
             share: u32::MAX,

@@ -6,6 +6,7 @@ mod devices;
 mod places;
 mod reading;
 mod result;
+mod starting;
 
 pub use devices::AiuUse;
 
@@ -21,7 +22,7 @@ use super::{
     config::{Event as EventKind, RecordConfig},
     cpu::CpuSet,
     device::{DeviceError, DeviceSamplers},
-    driver::{DRIVER_PROGRAMS, DriverPlan, DriverProbes},
+    driver::{DriverPlan, DriverProbes},
     filter::Filter,
     finisher::Finisher,
     names::NameService,
@@ -30,7 +31,7 @@ use super::{
     publish::Publisher,
     readable,
     reader::Reader,
-    runtime::{CALL_PROGRAMS, RuntimeProbes, Tally},
+    runtime::{RuntimeProbes, Tally},
     tables::Tables,
 };
 use crate::{
@@ -48,6 +49,7 @@ use rustc_hash::FxHashSet;
 use std::{
     collections::{BTreeMap, VecDeque},
     io::{self, Write},
+    os::fd::AsFd,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -141,12 +143,16 @@ const LOOK: Duration = Duration::from_millis(200);
 const LAST_LOOKS: usize = 4;
 /// How often progress is reported.
 const PROGRESS: Duration = Duration::from_millis(250);
+/// How long what runs at the start is waited for, beside what may be waited at any time.
+const FIRST_READS: Duration = Duration::from_millis(800);
 /// How often new addresses are given to the naming thread.
 const NAMING: Duration = Duration::from_millis(500);
 /// How often dead processes and unused tables are dropped.
 const CLEANUP: Duration = Duration::from_secs(2);
 /// Files known from one window to the next; beyond it, all is learned anew.
 const MAX_FILES: usize = 16_384;
+/// Files that no process maps whose tables and names are kept for the next that does.
+const MAX_UNUSED: usize = 256;
 /// How long a record may take from its time stamp to the ring: a sampling
 /// program with all its stack pages.
 const IN_FLIGHT_NS: u64 = 1_000_000;
@@ -156,6 +162,8 @@ const LINGER_NS: u64 = 2_000_000_000;
 /// Most events held between two looks at the rings; beyond it the oldest go
 /// into the profile without waiting for stragglers.
 const MAX_PENDING: usize = 1 << 17;
+/// Events for which room is kept.
+const USUALLY_PENDING: usize = 1024;
 /// Most processes remembered that could not be looked at.
 const MAX_ABSENT: usize = 4096;
 /// A perf event ring may reserve this much in all; divided among the CPUs.
@@ -170,6 +178,8 @@ pub struct Session {
     probes: Option<(RuntimeProbes, Ring)>,
     /// The probes on drivers.
     drivers: DriverProbes,
+    /// What of both is still being attached.
+    starting: Option<starting::Starting>,
     /// Which programs want their calls recorded, if they are asked.
     conditional: Option<Conditional>,
     devices: devices::Devices,
@@ -230,8 +240,9 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Loads and attaches everything; sampling runs when this returns.
-    /// `capture` is where the event stream goes too.
+    /// Loads the sampler and starts it; sampling runs when this returns. What else is
+    /// to be attached is by [`Session::prepare`]. `capture` is where the event stream
+    /// goes too.
     ///
     /// # Errors
     /// Whatever kept it from loading or attaching.
@@ -278,9 +289,14 @@ impl Session {
         if config.probes.is_some() && !config.pids.is_empty() {
             filter.confine(bpf.writer(CHOSEN)?);
         }
+        perf::prefer_this_thread();
+        let busy_before = busy::busy_ns();
+        cpus.start_sampling(bpf.sampler()?.as_fd())
+            .map_err(CollectError::PerfEvent)?;
         let now = Instant::now();
         let name_options = SymbolizeOptions {
             inlines: config.inlines,
+            source_lines: config.source_lines,
             ..SymbolizeOptions::default()
         };
         let mut session = Self {
@@ -289,6 +305,7 @@ impl Session {
             ring,
             probes: None,
             drivers: DriverProbes::default(),
+            starting: None,
             conditional: config
                 .probes
                 .as_ref()
@@ -330,7 +347,7 @@ impl Session {
             },
             window_base: Losses::default(),
             window_losses: Losses::default(),
-            busy_before: busy::busy_ns(),
+            busy_before,
             busy: BTreeMap::new(),
             samples_in_all: 0,
             undecodable: 0,
@@ -339,14 +356,37 @@ impl Session {
         if config.devices.is_on() {
             session.samplers = Some(DeviceSamplers::start(&config.devices)?);
         }
-        session.meet_running()?;
+        session.reader.lend(FIRST_READS);
+        // Others are asked for when they are sampled first.
+        let chosen = session.filter.chosen();
+        session.meet_all(&chosen);
         session.start_probes(config, drivers)?;
         session.tell_of_devices(false)?;
-        session
-            .cpus
-            .start_sampling(session.bpf.sampler_fd()?)
-            .map_err(CollectError::PerfEvent)?;
+        tracing::debug!(
+            "sampling since {} ms",
+            session.started.elapsed().as_millis()
+        );
         Ok(session)
+    }
+
+    /// When sampling began.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Records, and attaches to runtimes and drivers meanwhile; ends when all that is
+    /// there is probed, or when `stop` resolves.
+    ///
+    /// # Errors
+    /// As [`Session::run`]; or something cannot be probed as was asked.
+    pub async fn prepare(&mut self, stop: impl Future<Output = ()>) -> Result<(), CollectError> {
+        if self.starting.is_none() {
+            return Ok(());
+        }
+        self.serve(stop, |_| {}, true).await?;
+        let took = self.started.elapsed().as_millis();
+        tracing::debug!("all is attached {took} ms after sampling began");
+        Ok(())
     }
 
     /// Runs the readers until `stop` resolves; calls `on_progress` about four
@@ -360,19 +400,30 @@ impl Session {
         mut on_progress: impl FnMut(&Progress),
     ) -> Result<(), CollectError> {
         self.start_counters();
-        let calls = self.probes.as_mut().map(|(probes, ring)| {
+        if let Some((probes, _)) = &mut self.probes {
             probes.started();
             probes.look_ahead(&self.processes);
-            ring.fd()
-        });
+        }
+        self.serve(stop, &mut on_progress, false).await
+    }
+
+    /// Reads the rings until `stop` resolves, or until all is attached that is to be.
+    async fn serve(
+        &mut self,
+        stop: impl Future<Output = ()>,
+        mut on_progress: impl FnMut(&Progress),
+        until_ready: bool,
+    ) -> Result<(), CollectError> {
+        let calls = self.probes.as_ref().map(|(_, ring)| ring.fd());
         let rings = calls.into_iter().chain([self.ring.fd(), self.reader.fd()]);
         let epoll = self.cpus.poller(rings).map_err(CollectError::Runtime)?;
         let readable = readable::watch(epoll).map_err(CollectError::Runtime)?;
-        // A library that has just been mapped is to be probed soon.
-        let every = if self.probes.is_some() {
-            TICK / 4
-        } else {
-            TICK
+        // A library that has just been mapped is to be probed soon, and somebody waits for
+        // the start.
+        let every = match (until_ready, self.probes.is_some()) {
+            (true, _) => TICK / 20,
+            (false, true) => TICK / 4,
+            (false, false) => TICK,
         };
         let mut tick = tokio::time::interval(every);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -400,14 +451,16 @@ impl Session {
             }
             more = self.drain(false)?;
             self.housekeeping()?;
+            if self.settle_start()? && until_ready {
+                break;
+            }
             if self.last.progress.elapsed() >= PROGRESS {
                 self.last.progress = Instant::now();
                 self.peak_memory.look();
                 on_progress(&self.progress());
             }
         }
-        self.reader.hurry();
-        self.drain(false).map(drop)
+        Ok(())
     }
 
     /// Reads the rings, and asks for what the events need. Gives whether there is
@@ -613,7 +666,8 @@ impl Session {
 
     fn housekeeping(&mut self) -> Result<(), CollectError> {
         self.tell_of_devices(false)?;
-        if self.last.naming.elapsed() >= NAMING {
+        // Whoever names is to have the privileges of a running recording, and no more.
+        if self.last.naming.elapsed() >= NAMING && self.starting.is_none() {
             self.last.naming = Instant::now();
             self.ask_again();
             self.request_names(false);
@@ -622,7 +676,14 @@ impl Session {
             self.last.cleanup = Instant::now();
             self.absent.clear();
             self.reading.tidy();
+            // A burst may have been of a hundred thousand events.
+            self.pending
+                .shrink_to(2 * self.pending.len() + USUALLY_PENDING);
+            self.arrived.shrink_to(USUALLY_PENDING);
             let horizon = perf::monotonic_ns().saturating_sub(LINGER_NS);
+            // Samples that wait longer are taken in without their pages.
+            self.finisher
+                .forget_before(horizon.saturating_sub(4 * LINGER_NS));
             for pid in self
                 .processes
                 .remove_exited_before(horizon, procfs::has_other_threads)
@@ -642,7 +703,7 @@ impl Session {
                 tracing::warn!("CPU hotplug is not followed: {error}");
             }
             self.cpus
-                .start_sampling(self.bpf.sampler_fd()?)
+                .start_sampling(self.bpf.sampler()?.as_fd())
                 .map_err(CollectError::PerfEvent)?;
         }
         Ok(())
@@ -687,12 +748,7 @@ fn call_options(config: &RecordConfig, drivers: &DriverPlan) -> Result<BpfOption
     let Some(probes) = &config.probes else {
         return Ok(BpfOptions::default());
     };
-    let mut programs = CALL_PROGRAMS.to_vec();
-    if !drivers.is_empty() {
-        programs.extend(DRIVER_PROGRAMS);
-    }
     Ok(BpfOptions {
-        programs,
         named_files: drivers.named_files(),
         chosen_only: !config.pids.is_empty(),
         cgroup: config.cgroup.as_deref().map(cgroup_id).transpose()?,

@@ -528,9 +528,14 @@ impl Tables {
     /// pool is short of room or `all` are to go.
     pub fn forget_unused(&mut self, all: bool) {
         let (in_use, size) = self.pool.usage();
-        if !all && in_use * 100 < size * FORGET_ABOVE {
-            return;
+        if all || in_use * 100 >= size * FORGET_ABOVE {
+            self.forget_surplus(0);
         }
+    }
+
+    /// Drops the tables of files that no mapping list names any more, beyond so many:
+    /// those that were met first.
+    pub fn forget_surplus(&mut self, most: usize) {
         let mut used: Vec<FileId> = self
             .lists
             .values()
@@ -538,12 +543,14 @@ impl Tables {
             .collect();
         used.sort_unstable();
         used.dedup();
-        let unused: Vec<FileId> = self
+        let mut unused: Vec<FileId> = self
             .files
             .keys()
             .copied()
             .filter(|id| used.binary_search(id).is_err())
             .collect();
+        unused.sort_unstable();
+        unused.truncate(unused.len().saturating_sub(most));
         for id in unused {
             if let Some(Some(tables)) = self.files.remove(&id) {
                 self.directories.remove(&tables.dir.reference);

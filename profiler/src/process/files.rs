@@ -57,11 +57,13 @@ enum Identity {
     Name(String),
 }
 
-/// All files seen in mappings.
+/// The files seen in mappings. A handle is never given to another file, also after its
+/// own was forgotten.
 #[derive(Default)]
 pub struct FileTable {
-    keys: Vec<FileKey>,
+    keys: FxHashMap<FileId, FileKey>,
     index: FxHashMap<Identity, FileId>,
+    next: u32,
 }
 
 impl FileTable {
@@ -72,25 +74,67 @@ impl FileTable {
             Some(id) => Identity::BuildId(id),
             None => Identity::Name(key.path.clone()),
         };
-        let next = FileId(u32::try_from(self.keys.len()).unwrap_or(u32::MAX));
+        let (keys, next) = (&mut self.keys, &mut self.next);
         *self.index.entry(identity).or_insert_with(|| {
-            self.keys.push(key.clone());
-            next
+            let id = FileId(*next);
+            *next = next.saturating_add(1);
+            keys.insert(id, key.clone());
+            id
         })
+    }
+
+    /// Forgets the files that `keep` does not want. If one is seen again it gets
+    /// another handle.
+    pub fn retain(&mut self, keep: impl Fn(FileId) -> bool) {
+        self.index.retain(|_, id| keep(*id));
+        self.keys.retain(|id, _| keep(*id));
+        self.index.shrink_to(2 * self.index.len());
+        self.keys.shrink_to(2 * self.keys.len());
     }
 
     /// What was first seen of a file.
     pub fn key(&self, id: FileId) -> Option<&FileKey> {
-        self.keys.get(id.0 as usize)
+        self.keys.get(&id)
     }
 
-    /// Files seen.
+    /// Files known.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether none was seen.
+    /// Whether none is known.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(inode: u64) -> FileKey {
+        FileKey {
+            path: format!("/tmp/{inode}"),
+            build_id: None,
+            device: 1,
+            inode,
+            version: 1,
+        }
+    }
+
+    #[test]
+    fn a_forgotten_file_leaves_nothing_and_its_handle_to_nobody() {
+        let mut files = FileTable::default();
+        let kept = files.intern(&key(1));
+        for inode in 2..50_000 {
+            let id = files.intern(&key(inode));
+            files.retain(|one| one == kept);
+            assert_eq!((files.len(), files.key(id)), (1, None));
+        }
+        assert!(files.keys.capacity() < 64 && files.index.capacity() < 64);
+        let again = files.intern(&key(2));
+        assert!(again.0 >= 49_999, "{again:?} was another file's");
+        assert_eq!(files.intern(&key(1)), kept);
+        assert_eq!(files.key(kept), Some(&key(1)));
     }
 }

@@ -4,6 +4,34 @@ use super::PROCESSES;
 use crate::files::kernel;
 use std::{sync::PoisonError, time::Duration};
 
+/// Largest block that comes out of the heap, where a smaller one behind it keeps its
+/// pages from the system after it was freed; larger ones are mapped by themselves.
+#[cfg(target_env = "gnu")]
+const MOST_OF_HEAP: libc::c_int = 256 << 10;
+
+/// Has the allocator keep little of what is freed. By itself it takes blocks of up to
+/// 32 MiB out of the heap once one of that size was freed, and each thread gets a heap
+/// of its own: over hours what windows and debug files took stays behind in pieces.
+pub fn keep_little_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: no memory is passed; called before there are threads, and each setting
+    // holds from then on.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MOST_OF_HEAP);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * MOST_OF_HEAP);
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+    }
+}
+
+/// Gives the system what is free in this process's heaps, also in their middle.
+pub fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: no memory is passed; the allocator takes its own locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// CPU time that all these processes used, user and system; those excepted that have
 /// ended.
 pub fn cpu_time() -> Duration {

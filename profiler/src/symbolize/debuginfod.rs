@@ -13,7 +13,7 @@
 use crate::files::others::{RootDir, Trust};
 use crate::files::rights;
 use crate::profile::BuildId;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -119,7 +119,8 @@ pub(super) struct Debuginfod {
     /// What was asked for: the file once it is there.
     known: FxHashMap<BuildId, Option<PathBuf>>,
     arrived: Vec<BuildId>,
-    pending: usize,
+    /// What is being fetched, or waits for it.
+    pending: FxHashSet<BuildId>,
     /// Requests refused: queue full, or no way to ask.
     pub refused: u64,
     available: bool,
@@ -139,7 +140,7 @@ impl Debuginfod {
             outcomes,
             known: FxHashMap::default(),
             arrived: Vec::new(),
-            pending: 0,
+            pending: FxHashSet::default(),
             refused: 0,
             available: true,
         })
@@ -153,11 +154,11 @@ impl Debuginfod {
         }
         // Each outcome needs a place too, or the thread would wait for us.
         let accepted = self.available
-            && self.pending < QUEUE
+            && self.pending.len() < QUEUE
             && self.known.len() < MAX_KNOWN
             && self.requests.try_send(id).is_ok();
         if accepted {
-            self.pending += 1;
+            self.pending.insert(id);
             self.known.insert(id, None);
         } else {
             self.refused += 1;
@@ -165,12 +166,17 @@ impl Debuginfod {
         None
     }
 
+    /// Whether a debug file was asked for, and may come yet.
+    pub(super) fn is_fetching(&self, id: BuildId) -> bool {
+        self.available && self.pending.contains(&id)
+    }
+
     /// Waits until nothing is pending, at most for the given time. Returns the
     /// build ids whose debug files arrived since the last call.
     pub(super) fn wait(&mut self, at_most: Duration) -> Vec<BuildId> {
         let deadline = Instant::now() + at_most;
         self.collect();
-        while self.pending > 0 && self.available {
+        while !self.pending.is_empty() && self.available {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.outcomes.recv_timeout(left) {
                 Ok((id, outcome)) => self.take(id, outcome),
@@ -187,7 +193,7 @@ impl Debuginfod {
     }
 
     fn take(&mut self, id: BuildId, outcome: Outcome) {
-        self.pending = self.pending.saturating_sub(1);
+        self.pending.remove(&id);
         match outcome {
             Outcome::Found(path) => {
                 self.known.insert(id, Some(path));

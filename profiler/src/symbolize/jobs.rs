@@ -62,6 +62,8 @@ pub(crate) struct Answer {
     pub frames: Vec<Vec<SymFrame>>,
     /// What the user should know.
     pub warnings: Vec<String>,
+    /// The debug file is being fetched: to be asked for again.
+    pub is_fetching: bool,
 }
 
 /// Does jobs, one after the other, and keeps what helps with the next.
@@ -101,6 +103,7 @@ impl Jobs {
                     .native
                     .symbolize(&binary, addresses, &mut answer.frames);
                 answer.warnings.extend(named.err().map(|e| e.to_string()));
+                answer.is_fetching = self.native.is_fetching(*build_id);
             }
             Job::Jit {
                 pid,

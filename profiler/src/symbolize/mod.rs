@@ -108,7 +108,7 @@ pub struct SymbolizeOptions {
     /// have their symbol's name only, and that is counted. Default 1 s.
     pub dwarf_time: Duration,
     /// Most bytes of symbol state kept from one call to the next, least recently
-    /// used dropped first. Default 12 MiB.
+    /// used dropped first. Default 6 MiB: there are two who name.
     pub keep_limit: u64,
 }
 
@@ -121,7 +121,7 @@ impl Default for SymbolizeOptions {
             debuginfod: true,
             dwarf_limit: 24 << 20,
             dwarf_time: Duration::from_secs(1),
-            keep_limit: 12 << 20,
+            keep_limit: 6 << 20,
         }
     }
 }

@@ -115,6 +115,13 @@ impl NativeSymbolizer {
         downloads.map_or_else(Vec::new, |d| d.wait(at_most))
     }
 
+    /// Whether the debug file of this build id is being fetched: its addresses may have
+    /// better names soon.
+    pub fn is_fetching(&self, build_id: Option<BuildId>) -> bool {
+        let downloads = self.debuginfod.as_ref().zip(build_id);
+        downloads.is_some_and(|(downloads, id)| downloads.is_fetching(id))
+    }
+
     /// Drops all state of files, as before a long pause.
     pub fn forget(&mut self) {
         self.files.clear();

@@ -104,6 +104,26 @@ fn members(pid: u32) -> Vec<u32> {
     all
 }
 
+/// CPU seconds of a process and those that work for it, of all threads that run.
+pub(super) fn cpu_of(pid: u32) -> f64 {
+    let ns = |path: &std::path::Path| -> Option<u64> {
+        let text = fs::read_to_string(path.join("schedstat")).ok()?;
+        text.split(' ').next()?.parse().ok()
+    };
+    let mut sum = 0;
+    for pid in members(pid) {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+        let tasks = tasks.into_iter().flatten().flatten();
+        sum += tasks.filter_map(|task| ns(&task.path())).sum::<u64>();
+    }
+    sum as f64 / 1e9
+}
+
+/// Ends a child as Ctrl-C does.
+pub(super) fn interrupt(child: &Child) {
+    signal(child, libc::SIGINT);
+}
+
 /// Peaks of a family's memory, in bytes. A page that several of its processes share,
 /// as after a fork, counts once.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,12 +6,16 @@ use super::{
 };
 use crate::files::caller;
 use aiprof_common::{CALL_SLOTS, RULE_CACHE_CHUNK, Settings};
-use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenMapMut, OpenObject, ProgramAttachType};
+use libbpf_rs::{
+    MapCore, MapHandle, Object, ObjectBuilder, OpenMapMut, OpenObject, ProgramAttachType,
+};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, OwnedFd},
     path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
 };
 
 /// Aligned as the structures in it want to be read.
@@ -42,55 +46,140 @@ const CALL_MAPS: &[&str] = &[
     CHOSEN,
 ];
 
-/// What is in the kernel after loading; it stays there as long as its
-/// descriptors are open.
+/// What is in the kernel of an object, and the way to load more of it; it stays there
+/// as long as its descriptors are open.
+///
+/// The kernel verifies each program at length (some take a third of a second), so
+/// they are loaded when they are first needed.
 pub(super) struct Loaded {
-    /// The programs, by name.
-    pub(super) programs: BTreeMap<String, OwnedFd>,
+    bytes: Source,
+    settings: Settings,
+    programs: Mutex<BTreeMap<&'static str, Arc<OwnedFd>>>,
     /// The maps, by name.
-    pub(super) maps: BTreeMap<String, MapHandle>,
+    maps: BTreeMap<String, MapHandle>,
 }
 
-/// Loads the committed object, or the one at `path`.
+/// Where an object's bytes are.
+enum Source {
+    Committed,
+    Given(Vec<u8>),
+}
+
+impl Source {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Committed => &OBJECT.0,
+            Self::Given(bytes) => bytes,
+        }
+    }
+}
+
+impl Loaded {
+    /// A program, which is loaded unless it is already. May take as long as the
+    /// kernel verifies it, and then other threads that ask wait too.
+    pub(super) fn program(&self, name: &'static str) -> Result<Arc<OwnedFd>, BpfError> {
+        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(program) = programs.get(name) {
+            return Ok(Arc::clone(program));
+        }
+        let begun = Instant::now();
+        let mut open = opened(self.bytes.bytes())?;
+        set_constants(&mut open, &self.settings, self.bytes.bytes())?;
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if let Some(shared) = self.maps.get(&name).filter(|_| !is_internal(&name)) {
+                map.reuse_fd(shared.as_fd())?;
+            }
+        }
+        choose_programs(&mut open, &[name])?;
+        let object = loaded(open)?;
+        programs.extend(programs_of(&object, &[name])?);
+        tracing::debug!("{name}: loaded in {} ms", begun.elapsed().as_millis());
+        let program = programs.get(name).ok_or(BpfError::Missing(name))?;
+        Ok(Arc::clone(program))
+    }
+
+    /// A map by its name.
+    pub(super) fn map(&self, name: &'static str) -> Result<&MapHandle, BpfError> {
+        self.maps.get(name).ok_or(BpfError::Missing(name))
+    }
+}
+
+/// Whether a map holds the variables of the object itself: each load has its own.
+fn is_internal(name: &str) -> bool {
+    name.contains('.')
+}
+
+/// Loads the programs that sample, of the committed object, or of the one at `path`.
 pub(super) fn load(
     options: &BpfOptions,
     settings: &Settings,
     path: Option<&Path>,
 ) -> Result<Loaded, BpfError> {
-    match path {
-        None => load_bytes(options, settings, &OBJECT.0),
+    let bytes = match path {
+        None => Source::Committed,
         Some(path) => {
             let bytes = caller::read(path, MAX_OBJECT).map_err(|cause| BpfError::Object {
                 path: path.display().to_string(),
                 cause,
             })?;
-            load_bytes(options, settings, &bytes)
+            Source::Given(bytes)
         }
-    }
+    };
+    load_bytes(options, settings, bytes)
 }
 
-fn load_bytes(options: &BpfOptions, settings: &Settings, bytes: &[u8]) -> Result<Loaded, BpfError> {
-    let (opened, log) = with_warnings(|| open(bytes));
-    let mut open = opened.map_err(|cause| BpfError::Load { cause, log })?;
+fn load_bytes(
+    options: &BpfOptions,
+    settings: &Settings,
+    bytes: Source,
+) -> Result<Loaded, BpfError> {
+    const FIRST: [&str; 2] = [SAMPLER, EXECD];
+    let mut open = opened(bytes.bytes())?;
     set_sizes(&mut open, options, settings)?;
-    set_constants(&mut open, settings, bytes)?;
-    choose_programs(&mut open, &options.programs)?;
-    let (loaded, log) = with_warnings(|| open.load());
-    let object = loaded.map_err(|cause| BpfError::Load { cause, log })?;
+    set_constants(&mut open, settings, bytes.bytes())?;
+    choose_programs(&mut open, &FIRST)?;
     // The object itself, with its copies of instructions and BTF, is not needed
     // any more: what the kernel has hangs on the descriptors.
-    let mut programs = BTreeMap::new();
-    for program in object.progs().filter(|p| p.autoload()) {
-        let fd = program.as_fd().try_clone_to_owned();
-        let name = program.name().to_string_lossy().into_owned();
-        programs.insert(name, fd.map_err(BpfError::Descriptor)?);
-    }
+    let object = loaded(open)?;
+    let programs = Mutex::new(programs_of(&object, &FIRST)?);
     let mut maps = BTreeMap::new();
     for map in object.maps() {
         let name = map.name().to_string_lossy().into_owned();
-        maps.insert(name, MapHandle::try_from(&map)?);
+        if !CALL_MAPS.contains(&name.as_str()) || options.calls.is_some() {
+            maps.insert(name, MapHandle::try_from(&map)?);
+        }
     }
-    Ok(Loaded { programs, maps })
+    Ok(Loaded {
+        bytes,
+        settings: *settings,
+        programs,
+        maps,
+    })
+}
+
+fn opened(bytes: &[u8]) -> Result<OpenObject, BpfError> {
+    let (opened, log) = with_warnings(|| open(bytes));
+    opened.map_err(|cause| BpfError::Load { cause, log })
+}
+
+fn loaded(open: OpenObject) -> Result<Object, BpfError> {
+    let (loaded, log) = with_warnings(|| open.load());
+    loaded.map_err(|cause| BpfError::Load { cause, log })
+}
+
+fn programs_of(
+    object: &Object,
+    names: &[&'static str],
+) -> Result<BTreeMap<&'static str, Arc<OwnedFd>>, BpfError> {
+    let mut programs = BTreeMap::new();
+    for program in object.progs().filter(|p| p.autoload()) {
+        if let Some(name) = names.iter().find(|name| program.name() == **name) {
+            let fd = program.as_fd().try_clone_to_owned();
+            programs.insert(*name, Arc::new(fd.map_err(BpfError::Descriptor)?));
+        }
+    }
+    Ok(programs)
 }
 
 fn open(bytes: &[u8]) -> libbpf_rs::Result<OpenObject> {
@@ -176,22 +265,21 @@ fn place_of(elf: &[u8], name: &str) -> Option<Place> {
     })
 }
 
-/// Has the sampler and the programs asked for loaded, and no others. Those for
-/// functions of user programs are loaded for links to many functions at once,
-/// where the kernel has such links.
-fn choose_programs(open: &mut OpenObject, others: &[&'static str]) -> Result<(), BpfError> {
-    for name in others.iter().copied().chain([SAMPLER, EXECD]) {
-        if !open.progs().any(|program| program.name() == name) {
+/// Has these programs loaded, and no others. Those for functions of user programs are
+/// loaded for links to many functions at once, where the kernel has such links.
+fn choose_programs(open: &mut OpenObject, wanted: &[&'static str]) -> Result<(), BpfError> {
+    for name in wanted {
+        if !open.progs().any(|program| program.name() == *name) {
             return Err(BpfError::Missing(name));
         }
     }
     for mut program in open.progs_mut() {
         let name = program.name();
-        let wanted = [SAMPLER, EXECD].iter().chain(others).any(|n| name == *n);
-        program.set_autoload(wanted);
+        let is_wanted = wanted.iter().any(|n| name == *n);
+        program.set_autoload(is_wanted);
         let section = program.section().to_string_lossy();
         let kind = section.split(['/', '.']).next().unwrap_or_default();
-        if wanted && matches!(kind, "uprobe" | "uretprobe") && probe::uprobe_multi().exists() {
+        if is_wanted && matches!(kind, "uprobe" | "uretprobe") && probe::uprobe_multi().exists() {
             program.set_attach_type(ProgramAttachType::TraceUprobeMulti);
         }
     }
@@ -228,7 +316,11 @@ mod tests {
         // st_size of Elf64_Sym, of 24 bytes.
         let at = table as usize + index.0 * 24 + 16;
         bytes[at..at + 8].copy_from_slice(&60u64.to_le_bytes());
-        let result = load_bytes(&BpfOptions::default(), &Settings::default(), &bytes);
+        let result = load_bytes(
+            &BpfOptions::default(),
+            &Settings::default(),
+            Source::Given(bytes),
+        );
         let error = result.err().unwrap();
         assert!(
             matches!(
@@ -246,7 +338,11 @@ mod tests {
     #[test]
     fn bytes_that_are_no_object_are_refused_with_a_reason() {
         for bytes in [&b""[..], b"no ELF file", &OBJECT.0[..OBJECT.0.len() / 2]] {
-            let result = load_bytes(&BpfOptions::default(), &Settings::default(), bytes);
+            let result = load_bytes(
+                &BpfOptions::default(),
+                &Settings::default(),
+                Source::Given(bytes.to_vec()),
+            );
             assert!(result.is_err(), "{} bytes", bytes.len());
         }
     }

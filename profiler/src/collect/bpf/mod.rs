@@ -19,8 +19,9 @@ use load::{EXECD, Loaded, SAMPLER};
 pub use plain::Plain;
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, OwnedFd},
     path::Path,
+    sync::Arc,
 };
 use thiserror::Error;
 
@@ -105,8 +106,6 @@ pub struct BpfOptions {
     pub chosen_only: bool,
     /// Record calls in this control group (cgroup v2 id) only.
     pub cgroup: Option<u64>,
-    /// Programs to load besides the sampler, by name.
-    pub programs: Vec<&'static str>,
     /// Sizes of what programs at probes need; `None`: none will be loaded.
     pub calls: Option<CallOptions>,
 }
@@ -143,7 +142,6 @@ impl Default for BpfOptions {
             named_files: false,
             chosen_only: false,
             cgroup: None,
-            programs: Vec::new(),
             calls: None,
         }
     }
@@ -151,7 +149,7 @@ impl Default for BpfOptions {
 
 /// The loaded programs and their maps.
 pub struct Bpf {
-    loaded: Loaded,
+    loaded: Arc<Loaded>,
     /// Forgets processes at their exec.
     _execd: Option<probe::Link>,
 }
@@ -161,29 +159,29 @@ impl Bpf {
     pub fn load(options: &BpfOptions, object: Option<&Path>) -> Result<Self, BpfError> {
         let loaded = load::load(options, &settings(options), object)?;
         let mut bpf = Self {
-            loaded,
+            loaded: Arc::new(loaded),
             _execd: None,
         };
         // Used while recording, where there is no good way to fail.
         for name in [PROCS, COUNTS] {
             bpf.map(name)?;
         }
-        let execd = probe::attach_raw_tracepoint(bpf.program(EXECD)?, "sched_process_exec");
+        let program = bpf.loaded.program(EXECD)?;
+        let execd = probe::attach_raw_tracepoint(program.as_fd(), "sched_process_exec");
         bpf._execd = execd
             .inspect_err(|error| tracing::warn!("execs are not followed at once: {error}"))
             .ok();
         Ok(bpf)
     }
 
-    /// A loaded program, to attach (see [`probe`]).
-    pub fn program(&self, name: &'static str) -> Result<BorrowedFd<'_>, BpfError> {
-        let fd = self.loaded.programs.get(name);
-        fd.map(AsFd::as_fd).ok_or(BpfError::Missing(name))
+    /// More of its programs, to attach (see [`probe`]).
+    pub fn programs(&self) -> Programs {
+        Programs(Arc::clone(&self.loaded))
     }
 
     /// The sampler's program, to attach to perf events.
-    pub fn sampler_fd(&self) -> Result<BorrowedFd<'_>, BpfError> {
-        self.program(SAMPLER)
+    pub fn sampler(&self) -> Result<Arc<OwnedFd>, BpfError> {
+        self.loaded.program(SAMPLER)
     }
 
     /// The reading end of a ring buffer; there must be only one of each.
@@ -254,7 +252,7 @@ impl Bpf {
     }
 
     fn map(&self, name: &'static str) -> Result<&MapHandle, BpfError> {
-        self.loaded.maps.get(name).ok_or(BpfError::Missing(name))
+        self.loaded.map(name)
     }
 
     /// Bytes of kernel memory locked by all maps, as the kernel reports them
@@ -289,6 +287,20 @@ fn sum_of(id: &str, wanted: &str) -> u64 {
         }
     }
     seen.values().sum()
+}
+
+/// The programs of the object, for any thread.
+#[derive(Clone)]
+pub struct Programs(Arc<Loaded>);
+
+impl Programs {
+    /// A program, which the kernel verifies first if it is the first time.
+    ///
+    /// # Errors
+    /// The kernel refuses it, or there is none of this name.
+    pub fn get(&self, name: &'static str) -> Result<Arc<OwnedFd>, BpfError> {
+        self.0.program(name)
+    }
 }
 
 /// The writing end of a map.

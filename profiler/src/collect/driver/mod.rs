@@ -26,7 +26,7 @@ use aiprof_common::{COUNT_TRACE_DROPS, ProbeCounts};
 use plan::Plan;
 use std::{
     io,
-    os::fd::BorrowedFd,
+    os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
 };
 
@@ -36,9 +36,6 @@ const HANDLER_EXIT: &str = "ioctl_handler_exit";
 const ENTER: &str = "ioctl_enter";
 const EXIT: &str = "ioctl_exit";
 const TRACE: &str = "trace";
-/// All of them.
-pub const DRIVER_PROGRAMS: [&str; 5] = [HANDLER_ENTRY, HANDLER_EXIT, ENTER, EXIT, TRACE];
-
 /// Major numbers whose devices have fences.
 const WITH_FENCES: [&str; 2] = ["drm", "accel"];
 
@@ -97,6 +94,19 @@ impl DriverPlan {
     /// Whether there is nothing to observe.
     pub fn is_empty(&self) -> bool {
         self.plan.is_empty()
+    }
+
+    /// The programs that observing it may need.
+    pub fn programs(&self) -> Vec<&'static str> {
+        let mut programs = Vec::new();
+        if self.plan.has_handlers() {
+            programs.extend([HANDLER_EXIT, HANDLER_ENTRY]);
+        }
+        if self.plan.needs_syscall() {
+            programs.extend([EXIT, ENTER]);
+        }
+        programs.extend(self.fences.then_some(TRACE));
+        programs
     }
 
     /// Specs that the kernel side needs room for.
@@ -174,7 +184,11 @@ impl DriverProbes {
 
     /// Probes one handler for each class, as far as the kernel lets it.
     fn attach_handlers(&mut self, bpf: &Bpf, plan: &mut Plan) -> Result<(), BpfError> {
-        let (entry, exit) = (bpf.program(HANDLER_ENTRY)?, bpf.program(HANDLER_EXIT)?);
+        if !plan.has_handlers() {
+            return Ok(());
+        }
+        let programs = bpf.programs();
+        let (entry, exit) = (programs.get(HANDLER_ENTRY)?, programs.get(HANDLER_EXIT)?);
         let mut attached: Vec<String> = Vec::new();
         for class in &mut plan.classes {
             for name in &class.table.handlers {
@@ -184,7 +198,7 @@ impl DriverProbes {
                 }
                 // Numbered, so that of two handlers around one ioctl the inner one
                 // is told from the outer.
-                match handler(entry, exit, name, attached.len() as u64) {
+                match handler(entry.as_fd(), exit.as_fd(), name, attached.len() as u64) {
                     Ok(links) => {
                         self.links.extend(links);
                         attached.push(name.clone());
@@ -202,7 +216,8 @@ impl DriverProbes {
     fn attach_syscall(&mut self, bpf: &Bpf) -> Result<(), BpfError> {
         // The exit first: an ioctl whose begin is seen has an end.
         for (program, name) in [(EXIT, "sys_exit_ioctl"), (ENTER, "sys_enter_ioctl")] {
-            match probe::attach_tracepoint(bpf.program(program)?, "syscalls", name, 0) {
+            let program = bpf.programs().get(program)?;
+            match probe::attach_tracepoint(program.as_fd(), "syscalls", name, 0) {
                 Ok(link) => self.links.push(link),
                 Err(error) => {
                     tracing::warn!("ioctls are not seen: syscalls:{name}: {error}");
@@ -215,11 +230,11 @@ impl DriverProbes {
     }
 
     fn attach_points(&mut self, bpf: &Bpf) -> Result<(), BpfError> {
-        let program = bpf.program(TRACE)?;
+        let program = bpf.programs().get(TRACE)?;
         for point in points::find(Path::new("/sys/kernel/tracing")) {
             bpf.set("TRACES", &point.point.id, &point.spec)?;
             let (category, name) = (&point.point.category, &point.point.name);
-            match probe::attach_tracepoint(program, category, name, point.point.id.into()) {
+            match probe::attach_tracepoint(program.as_fd(), category, name, point.point.id.into()) {
                 Ok(link) => {
                     self.links.push(link);
                     self.tally.points += 1;

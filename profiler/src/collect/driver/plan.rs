@@ -141,6 +141,13 @@ impl Plan {
         Some(value)
     }
 
+    /// Whether kernel functions are to be probed that handle ioctls.
+    pub(super) fn has_handlers(&self) -> bool {
+        self.classes
+            .iter()
+            .any(|class| !class.table.handlers.is_empty())
+    }
+
     /// Whether the system call itself must be watched.
     pub(super) fn needs_syscall(&self) -> bool {
         let devices = self.devices().into_iter().map(|(_, value)| value);

@@ -2,34 +2,26 @@
 
 use super::attach::{Kernel, Program};
 use crate::collect::bpf::{
-    Bpf, BpfError, MapWriter, PROBES,
+    self, Bpf, BpfError, MapWriter, PROBES,
     probe::{self, Attached, Point, Refused, Target},
 };
 use aiprof_common::ProbeSpec;
-use std::{
-    io,
-    os::fd::{AsFd, OwnedFd},
-    path::Path,
-};
+use std::{io, os::fd::AsFd, path::Path};
 
 /// The programs and the map that tells them what to do.
 pub(super) struct Programs {
-    programs: Vec<(Program, OwnedFd)>,
+    programs: bpf::Programs,
     specs: MapWriter,
 }
 
 impl Programs {
-    /// Those of the loaded object.
+    /// Those of the loaded object, each verified when it is first attached.
     ///
     /// # Errors
-    /// One is missing, or a descriptor could not be duplicated.
+    /// The map is missing, or its descriptor could not be duplicated.
     pub(super) fn of(bpf: &Bpf) -> Result<Self, BpfError> {
-        let mut programs = Vec::new();
-        for program in Program::ALL {
-            let fd = bpf.program(program.name())?.try_clone_to_owned();
-            programs.push((program, fd.map_err(BpfError::Descriptor)?));
-        }
         let specs = bpf.writer(PROBES)?;
+        let programs = bpf.programs();
         Ok(Self { programs, specs })
     }
 }
@@ -46,8 +38,10 @@ impl Kernel for Programs {
         only: Option<u32>,
         points: &[Point],
     ) -> io::Result<Attached> {
-        let found = self.programs.iter().find(|(known, _)| *known == program);
-        let (_, fd) = found.ok_or(io::ErrorKind::NotFound)?;
+        let fd = self
+            .programs
+            .get(program.name())
+            .map_err(io::Error::other)?;
         let target = Target {
             path: file,
             ret: program.is_return(),

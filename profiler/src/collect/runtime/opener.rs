@@ -141,13 +141,6 @@ impl Opener {
         self.pool.as_mut().map_or_else(Vec::new, Pool::answers)
     }
 
-    /// Waits for an answer until then.
-    pub(super) fn wait(&self, until: Instant) {
-        if let Some(pool) = &self.pool {
-            pool.wait(until);
-        }
-    }
-
     /// Whether there are answers to come.
     pub(super) fn is_busy(&self) -> bool {
         self.pool.as_ref().is_some_and(|pool| pool.pending() > 0)

@@ -36,6 +36,16 @@ pub(super) enum Purpose {
     HandedOut(Vec<(FileId, u64)>),
 }
 
+/// What is found at the start of a recording.
+pub(super) struct Discovery {
+    /// How long files are waited for.
+    until: Instant,
+    /// What processes have mapped.
+    found: Vec<(u32, Vec<MapEvent>)>,
+    /// Whether that was offered to the opener.
+    is_offered: bool,
+}
+
 impl RuntimeProbes {
     /// Looks for libraries once.
     pub(super) fn discover(&mut self) {
@@ -94,11 +104,50 @@ impl RuntimeProbes {
                 self.refused += 1;
             }
         }
-        let deadline = Instant::now() + FIRST_READS;
-        let mut found = Vec::new();
-        self.first_answers(deadline, &mut found);
-        // What they have loaded goes by the drivers that all of them were told of.
-        for (pid, maps) in std::mem::take(&mut found) {
+        self.discovery = Some(Discovery {
+            until: Instant::now() + FIRST_READS,
+            found: Vec::new(),
+            is_offered: false,
+        });
+    }
+
+    /// Goes on with what is done at the start; `true`: it is done. Then the attacher is
+    /// at hand again, for a thread with fewer privileges.
+    pub fn settle(&mut self) -> bool {
+        self.take_answers();
+        let is_opening = self.opener.is_busy();
+        let Some(discovery) = &mut self.discovery else {
+            return true;
+        };
+        if is_opening && Instant::now() < discovery.until {
+            return false;
+        }
+        if !std::mem::replace(&mut discovery.is_offered, true) {
+            // What they have loaded goes by the drivers that all of them were told of.
+            let found = std::mem::take(&mut discovery.found);
+            self.offer(found);
+            return false;
+        }
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::There(worker) if worker.is_busy() => {
+                self.stage = Stage::There(worker);
+                return false;
+            }
+            Stage::There(worker) => match worker.give_back() {
+                Some(attacher) => Stage::Here(attacher),
+                None => {
+                    tracing::warn!("libraries that are loaded later are not probed");
+                    Stage::Over
+                }
+            },
+            other => other,
+        };
+        self.discovery = None;
+        true
+    }
+
+    fn offer(&mut self, found: Vec<(u32, Vec<MapEvent>)>) {
+        for (pid, maps) in found {
             for map in &maps {
                 if self.is_wanted(&map.file.path) {
                     self.users.insert(pid);
@@ -106,25 +155,10 @@ impl RuntimeProbes {
                 }
             }
         }
-        self.first_answers(deadline, &mut found);
-    }
-
-    /// Waits until everything is read, or until the deadline.
-    fn first_answers(&mut self, deadline: Instant, found: &mut Vec<(u32, Vec<MapEvent>)>) {
-        loop {
-            let is_busy = self.opener.is_busy();
-            self.take_answers(found);
-            if !is_busy || Instant::now() >= deadline {
-                return;
-            }
-            // Woken by answers; what is stuck must be noticed, too.
-            let soon = Instant::now() + Duration::from_millis(100);
-            self.opener.wait(soon.min(deadline));
-        }
     }
 
     /// Takes in what was opened.
-    pub(super) fn take_answers(&mut self, found: &mut Vec<(u32, Vec<MapEvent>)>) {
+    pub(super) fn take_answers(&mut self) {
         let late = self
             .starting
             .as_mut()
@@ -139,7 +173,9 @@ impl RuntimeProbes {
                 Outcome::Done(Opened::Done) => {}
                 Outcome::Done(Opened::Maps(pid, maps, drivers)) => {
                     drivers.iter().for_each(|list| self.note_alternatives(list));
-                    found.push((pid, maps));
+                    if let Some(discovery) = &mut self.discovery {
+                        discovery.found.push((pid, maps));
+                    }
                 }
                 Outcome::Done(Opened::Ready(owner, job)) if !self.started => {
                     if owner::is_trusted(owner) {
@@ -188,7 +224,7 @@ impl RuntimeProbes {
         functions: Option<Vec<(u64, String)>>,
     ) {
         let attach = match (&self.stage, self.started) {
-            (Stage::There(worker), _) => Some(worker.jobs()),
+            (Stage::There(worker), true) => Some(worker.jobs()),
             _ => None,
         };
         let work = Work::File(Box::new(FileWork {

@@ -7,7 +7,7 @@ use super::{
     kernel::Programs,
     look::{Look, Looker, Seen, What},
     opener::{self, Gate, Opener, Place},
-    opening::Purpose,
+    opening::{Discovery, Purpose},
     plan::Use,
     worker::{self, Job, Worker},
 };
@@ -86,6 +86,8 @@ pub struct RuntimeProbes {
     pub(super) exits: Exits,
     pub(super) stage: Stage,
     pub(super) started: bool,
+    /// What the start is about, while it lasts.
+    pub(super) discovery: Option<Discovery>,
     pub(super) report: Arc<Mutex<Report>>,
     pub(super) opener: Opener,
     /// The threads that began to read before the recording ran.
@@ -116,8 +118,9 @@ pub struct RuntimeProbes {
 }
 
 impl RuntimeProbes {
-    /// Attaches to the libraries that are there: installed ones, those of running
-    /// processes, those of the command that will be started.
+    /// Begins to attach to the libraries that are there: installed ones, those of running
+    /// processes, those of the command that will be started. [`RuntimeProbes::settle`]
+    /// goes on with it.
     ///
     /// # Errors
     /// The programs are missing; that a library cannot be probed is no error.
@@ -136,6 +139,7 @@ impl RuntimeProbes {
             report: attacher.report(),
             stage: Stage::Here(Box::new(attacher)),
             started: false,
+            discovery: None,
             opener: Opener::new(Arc::default()),
             starting: None,
             purposes: FxHashMap::default(),
@@ -152,6 +156,8 @@ impl RuntimeProbes {
             refused: 0,
             withheld: 0,
         };
+        // A thread with the privileges that this one has now.
+        probes.start_worker();
         probes.discover();
         Ok(probes)
     }
@@ -226,9 +232,11 @@ impl RuntimeProbes {
         );
     }
 
-    /// From here on, jobs are done on another thread.
+    /// From here on, jobs are done by threads with the privileges that this one has now.
     pub fn started(&mut self) {
-        self.started = true;
+        if std::mem::replace(&mut self.started, true) {
+            return;
+        }
         // Threads of this process as it is now, with fewer privileges.
         let gate: Arc<Mutex<Gate>> = Arc::clone(self.opener.gate());
         let starting = std::mem::replace(&mut self.opener, Opener::new(gate));
@@ -432,7 +440,7 @@ impl RuntimeProbes {
             sink(event);
         }
         // Taken in at every turn, so that what is stuck is noticed.
-        self.take_answers(&mut Vec::new());
+        self.take_answers();
         for look in self.handed_out.settled() {
             self.look(look);
         }

@@ -8,7 +8,11 @@ use super::{
 use crate::collect::bpf::{perf, probe::Link};
 use std::{
     io,
-    sync::mpsc::{self, Receiver, SyncSender},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{self, Receiver, SyncSender},
+    },
     thread,
     time::Duration,
 };
@@ -27,6 +31,8 @@ pub(super) enum Job {
     Attach(Box<Attach>),
     /// Look which files have changed.
     Check,
+    /// Give the attacher back, and end.
+    GiveBack,
 }
 
 /// A file, and its probes.
@@ -43,8 +49,10 @@ pub(super) struct Attach {
 /// The thread.
 pub(super) struct Worker {
     jobs: SyncSender<Job>,
-    /// Disconnected when the thread has ended.
-    ended: Receiver<()>,
+    /// Disconnected when the thread has ended; gives the attacher if it was asked to.
+    ended: Receiver<Box<Attacher>>,
+    /// Jobs that were given and are not done.
+    waiting: Arc<AtomicUsize>,
     handle: super::attach::Handle,
 }
 
@@ -55,6 +63,7 @@ pub(super) fn run(attacher: &mut Attacher, job: Job) {
             attacher.attach_to(attach.candidate, attach.plan, attach.reading);
         }
         Job::Check => attacher.check(),
+        Job::GiveBack => {}
     }
 }
 
@@ -68,12 +77,16 @@ impl Worker {
         let handle = attacher.handle();
         // Handed over only once the thread runs, so that it is not lost if it cannot.
         let (hand_over, given) = mpsc::sync_channel::<Box<Attacher>>(1);
-        let (end, ended) = mpsc::sync_channel::<()>(1);
+        let (end, ended) = mpsc::sync_channel::<Box<Attacher>>(1);
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let done = Arc::clone(&waiting);
         let started = thread::Builder::new()
             .name("aiprof-attach".into())
             .spawn(move || {
                 perf::take_turns();
-                work(&given, &queue);
+                let attacher = work(&given, &queue, &done);
+                // Nobody may want it: then it goes.
+                let _ = attacher.map(|attacher| end.try_send(attacher));
                 drop(end);
             });
         if let Err(error) = started {
@@ -83,6 +96,7 @@ impl Worker {
             Ok(()) => Ok(Self {
                 jobs,
                 ended,
+                waiting,
                 handle,
             }),
             Err(mpsc::SendError(attacher)) => Err((attacher, io::ErrorKind::BrokenPipe.into())),
@@ -91,7 +105,24 @@ impl Worker {
 
     /// Gives it a job; `false`: too many wait, and this one is dropped.
     pub(super) fn give(&self, job: Job) -> bool {
-        self.jobs.try_send(job).is_ok()
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let given = self.jobs.try_send(job).is_ok();
+        if !given {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        given
+    }
+
+    /// Whether jobs that it was given by [`Worker::give`] are not done.
+    pub(super) fn is_busy(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Ends it when what it was given is done, and gives the attacher back; `None`: that
+    /// took too long, or it has ended before.
+    pub(super) fn give_back(self) -> Option<Box<Attacher>> {
+        self.jobs.try_send(Job::GiveBack).ok()?;
+        self.ended.recv_timeout(LAST).ok()
     }
 
     /// For those who give it jobs on other threads.
@@ -107,21 +138,31 @@ impl Worker {
         let _ = self.jobs.try_send(Job::Check);
         drop(self.jobs);
         let ended = self.ended.recv_timeout(LAST);
-        if ended == Err(mpsc::RecvTimeoutError::Timeout) {
+        if ended.is_err_and(|error| error == mpsc::RecvTimeoutError::Timeout) {
             tracing::warn!("a library is still being attached to; that is not waited for");
         }
         self.handle.take_links()
     }
 }
 
-fn work(given: &Receiver<Box<Attacher>>, queue: &Receiver<Job>) {
-    let Ok(mut attacher) = given.recv() else {
-        return;
-    };
+/// Does jobs until there are no more; gives the attacher if it is asked for.
+fn work(
+    given: &Receiver<Box<Attacher>>,
+    queue: &Receiver<Job>,
+    waiting: &AtomicUsize,
+) -> Option<Box<Attacher>> {
+    let mut attacher = given.recv().ok()?;
     while let Ok(job) = queue.recv() {
         if attacher.is_stopped() {
-            return;
+            return None;
+        }
+        if matches!(job, Job::GiveBack) {
+            return Some(attacher);
         }
         run(&mut attacher, job);
+        // Those that others gave it were not counted.
+        let less = |waiting: usize| Some(waiting.saturating_sub(1));
+        let _ = waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
+    None
 }

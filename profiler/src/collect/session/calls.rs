@@ -2,13 +2,7 @@
 
 use super::{CollectError, Session, Watcher};
 use crate::{
-    collect::{
-        bpf::{CALLS, probe::Link},
-        closing,
-        config::RecordConfig,
-        driver::{DriverPlan, DriverProbes},
-        runtime::RuntimeProbes,
-    },
+    collect::{bpf::probe::Link, closing},
     wire::{Call, CallData, CallStack, Event, KernelNamed, ProcessEvent, ProcessEventKind, Trace},
 };
 use std::time::Instant;
@@ -18,29 +12,6 @@ impl Session {
     /// on: what was recorded before is not repeated.
     pub fn on_events(&mut self, watcher: Box<Watcher>) {
         self.watcher = Some(watcher);
-    }
-
-    /// Attaches to the runtimes that are there, if they are to be probed.
-    pub(super) fn start_probes(
-        &mut self,
-        config: &RecordConfig,
-        drivers: DriverPlan,
-    ) -> Result<(), CollectError> {
-        let Some(wanted) = &config.probes else {
-            return Ok(());
-        };
-        let ring = self.bpf.ring(CALLS)?;
-        let probes = RuntimeProbes::start(&self.bpf, wanted)?;
-        self.drivers = DriverProbes::start(&self.bpf, drivers, wanted.specs())?;
-        // Their first stacks must be whole already.
-        let users: Vec<u32> = probes.users().collect();
-        self.probes = Some((probes, ring));
-        self.meet_all(&users)?;
-        for pid in users {
-            self.publisher.changed(pid);
-        }
-        self.publish();
-        Ok(())
     }
 
     /// Ends the calls. Gives what is to be closed when everything else is.

@@ -6,7 +6,6 @@ use crate::{
     collect::{
         bpf::perf,
         finisher::Missing,
-        procfs,
         reader::{Answer, Asked},
     },
     process::{FileId, Mapping, Region},
@@ -14,12 +13,7 @@ use crate::{
     workers::Owner,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::time::{Duration, Instant};
 
-/// Processes met before the sampling starts, besides those running just then.
-const BUSIEST: usize = 32;
-/// How long what they have mapped is waited for, and their tables.
-const FIRST_READS: Duration = Duration::from_millis(400);
 /// How often the file of a mapping is read that changes meanwhile.
 const READINGS: usize = 3;
 /// Most processes asked for and not yet needed.
@@ -43,6 +37,11 @@ pub(super) struct Reading {
 }
 
 impl Reading {
+    /// Whether no answer about a process is to come.
+    pub(super) fn has_given_up(&self, pid: u32) -> bool {
+        !self.asked.contains(&pid) && !self.met.contains_key(&pid)
+    }
+
     /// Forgets what came and was not needed.
     pub(super) fn tidy(&mut self) {
         self.met.clear();
@@ -54,45 +53,14 @@ impl Reading {
 }
 
 impl Session {
-    /// Gets to know the processes that run right now, before they are sampled.
-    pub(super) fn meet_running(&mut self) -> Result<(), CollectError> {
-        perf::prefer_this_thread();
-        let own = std::process::id();
-        let mut pids = self.filter.chosen();
-        pids.extend(procfs::likely_to_run(BUSIEST));
-        pids.retain(|pid| *pid != own);
-        self.meet_all(&pids)?;
-        self.publish();
-        self.settle_reads();
-        Ok(())
-    }
-
-    /// Gets to know processes that run already.
-    pub(super) fn meet_all(&mut self, pids: &[u32]) -> Result<(), CollectError> {
+    /// Asks for processes that run already. They are taken in when they come.
+    pub(super) fn meet_all(&mut self, pids: &[u32]) {
         for &pid in pids {
-            if self.processes.get(pid).is_none() {
-                self.ask_process(pid, pid);
-            }
-        }
-        self.settle_reads();
-        let now = perf::monotonic_ns();
-        for &pid in pids {
-            if let Some((comm, maps)) = self.reading.met.remove(&pid) {
-                self.snapshot(pid, now, comm, maps)?;
-            } else if self.reading.asked.contains(&pid) {
+            self.ask_process(pid, pid);
+            if self.reading.asked.contains(&pid) || self.reading.met.contains_key(&pid) {
                 self.reading.late.insert(pid);
             }
         }
-        Ok(())
-    }
-
-    /// Waits for what was asked, where nothing is sampled yet.
-    fn settle_reads(&mut self) {
-        let end = Instant::now() + FIRST_READS;
-        while self.reader.wait_until(end) {
-            self.take_answers();
-        }
-        self.take_answers();
     }
 
     /// Brings the kernel side up to date, and has the tables read that it wants.

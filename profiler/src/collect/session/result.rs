@@ -1,7 +1,9 @@
 //! The session's part in what comes out: windows, the end, names, losses, the
 //! capture.
 
-use super::{CollectError, Finished, LAST_LOOKS, MAX_FILES, Progress, SelfUsage, Session};
+use super::{
+    CollectError, Finished, LAST_LOOKS, MAX_FILES, MAX_UNUSED, Progress, SelfUsage, Session,
+};
 use crate::remote;
 use crate::{
     aggregate::{Code, build_profile},
@@ -16,6 +18,7 @@ use crate::{
     profile::{LossKind, Losses, Profile},
 };
 use aiprof_common::{COUNT_RING_DROPS, COUNT_SAMPLES};
+use rustc_hash::FxHashSet;
 use std::time::Instant;
 
 impl Session {
@@ -27,43 +30,55 @@ impl Session {
         self.drain(false)?;
         let profile = self.build()?;
         self.samples_in_all += self.aggregate.taken;
+        let codes: FxHashSet<Code> = self.aggregate.codes_from(0).iter().copied().collect();
         self.aggregate.reset();
         self.named_codes = 0;
-        self.trim();
+        self.trim(codes);
         Ok(profile)
     }
 
-    /// Bounds what is carried from one window to the next.
-    pub(super) fn trim(&mut self) {
-        if let Some(names) = &mut self.names {
-            names.trim();
-        }
-        if self.processes.files.len() > MAX_FILES {
-            // Begins afresh: what still runs is met again at its next sample.
-            self.publisher.clear(&mut self.bpf, &mut self.tables);
-            self.tables.forget_unused(true);
-            self.finisher = Finisher::default();
-            self.binaries.clear();
-            self.reader.begin_afresh();
-            self.reading = Default::default();
-            self.processes = ProcessTable::default();
-            self.aggregate.forget_files();
-            if let Some((probes, _)) = &mut self.probes {
-                probes.files_forgotten();
-            }
-            self.names = None;
-            return;
-        }
+    /// Bounds what is carried from one window to the next: what neither a process nor a
+    /// table nor a call refers to is forgotten, and names that this window did not use.
+    fn trim(&mut self, codes: FxHashSet<Code>) {
+        self.tables.forget_unused(false);
+        self.tables.forget_surplus(MAX_UNUSED);
         let mut used: Vec<FileId> = self
             .processes
             .iter()
             .flat_map(|(_, process)| process.space.maps.iter().map(|m| m.file))
+            .chain(self.aggregate.files_of_calls().map(FileId))
             .collect();
         used.sort_unstable();
         used.dedup();
         let tables = &self.tables;
         let keep = |id| tables.uses(id) || used.binary_search(&id).is_ok();
+        if let Some(names) = &mut self.names {
+            names.trim(&codes, keep);
+        }
         self.binaries.retain(keep);
+        self.processes.files.retain(keep);
+        if self.processes.files.len() > MAX_FILES {
+            self.begin_afresh();
+        }
+        drop((codes, used));
+        // What windows took is in pieces all over the heap by now.
+        remote::give_back_memory();
+    }
+
+    /// Too much is known: what still runs is met again at its next sample.
+    fn begin_afresh(&mut self) {
+        self.publisher.clear(&mut self.bpf, &mut self.tables);
+        self.tables.forget_unused(true);
+        self.finisher = Finisher::default();
+        self.binaries.clear();
+        self.reader.begin_afresh();
+        self.reading = Default::default();
+        self.processes = ProcessTable::default();
+        self.aggregate.forget_files();
+        if let Some((probes, _)) = &mut self.probes {
+            probes.files_forgotten();
+        }
+        self.names = None;
     }
 
     /// Detaches everything and returns the rest.
@@ -71,6 +86,8 @@ impl Session {
     /// # Errors
     /// Whatever kept the profile from being made.
     pub fn finish(mut self) -> Result<Finished, CollectError> {
+        self.reader.hurry();
+        self.drain(false)?;
         self.cpus.stop_sampling();
         let links = self.stop_probes();
         let device_problems = self.samplers.as_mut().map_or_else(Vec::new, |samplers| {

@@ -1,6 +1,6 @@
 //! Reads captures: their events, and what is said about them at the end.
 
-use super::{ImportError, MAGIC, Record};
+use super::{ImportError, MAGIC, Record, ReplayOptions};
 use crate::files::caller;
 use crate::{
     aggregate::{Code, Names},
@@ -48,12 +48,15 @@ impl Names for StoredNames {
 
 impl StoredNames {
     /// Takes in a record of names, texts or control groups.
-    pub(super) fn take(&mut self, record: Record, inlines: bool) {
+    pub(super) fn take(&mut self, record: Record, wanted: &ReplayOptions) {
         match record {
             Record::Names(names) => {
                 for (code, mut frames) in names {
-                    if !inlines {
+                    if !wanted.inlines {
                         frames.retain(|f| f.kind != FrameKind::Inlined);
+                    }
+                    if !wanted.source_lines {
+                        frames.iter_mut().for_each(|f| f.source = None);
                     }
                     if self.names.len() < MAX_NAMES {
                         self.names.insert(code, frames);
@@ -94,6 +97,12 @@ pub struct Contents {
 /// [`ImportError`] names the file and what is wrong with it.
 pub fn contents(path: &Path, inlines: bool) -> Result<Contents, ImportError> {
     let mut contents = Contents::default();
+    let wanted = ReplayOptions {
+        inlines,
+        source_lines: false,
+        kernel_stacks: true,
+        launches: None,
+    };
     contents.problem = records(path, |record| {
         match record {
             Record::Header { meta, period_ns } => {
@@ -104,7 +113,7 @@ pub fn contents(path: &Path, inlines: bool) -> Result<Contents, ImportError> {
                 contents.losses = losses;
                 contents.busy = busy;
             }
-            other => contents.names.take(other, inlines),
+            other => contents.names.take(other, &wanted),
         }
         true
     })?;

@@ -17,6 +17,9 @@ use std::{collections::BTreeMap, path::Path};
 pub struct ReplayOptions {
     /// Expand inlined functions when naming frames.
     pub inlines: bool,
+    /// Keep the source lines of frames: the same function at another line is another
+    /// frame then.
+    pub source_lines: bool,
     /// Keep kernel stacks.
     pub kernel_stacks: bool,
     /// Count launches and the time in calls instead of CPU samples.
@@ -77,7 +80,7 @@ impl Replay {
                 self.busy = busy;
                 self.aggregate.losses.merge(&losses);
             }
-            names => self.names.take(names, self.options.inlines),
+            names => self.names.take(names, &self.options),
         }
         true
     }
@@ -135,6 +138,7 @@ pub struct DeviceReplay {
 pub fn replay_devices(path: &Path) -> Result<DeviceReplay, ImportError> {
     let mut replay = Replay::new(ReplayOptions {
         inlines: false,
+        source_lines: false,
         kernel_stacks: false,
         launches: None,
     });
@@ -152,6 +156,7 @@ pub fn replay_devices(path: &Path) -> Result<DeviceReplay, ImportError> {
 pub fn fuzz_capture(data: &[u8]) {
     let options = ReplayOptions {
         inlines: true,
+        source_lines: false,
         kernel_stacks: true,
         launches: data
             .first()

@@ -92,7 +92,7 @@ impl Scanned {
                 self.meta = meta;
                 self.losses = losses;
             }
-            names if options.names => self.names.take(names, options.replay.inlines),
+            names if options.names => self.names.take(names, &options.replay),
             _ => {}
         }
     }

@@ -113,6 +113,7 @@ fn replay_bytes(bytes: &[u8]) -> Result<Profile, ImportError> {
         &path,
         &ReplayOptions {
             inlines: true,
+            source_lines: false,
             kernel_stacks: true,
             launches: None,
         },
@@ -159,6 +160,7 @@ fn calls_are_replayed_as_launches_or_left_out() {
     let replayed = |launches: bool| {
         let options = ReplayOptions {
             inlines: true,
+            source_lines: false,
             kernel_stacks: true,
             launches: launches.then_some(LaunchOptions { timed: false }),
         };
