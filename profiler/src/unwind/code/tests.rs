@@ -5,7 +5,7 @@ use super::super::{PageContent, UnwindFile, lookup};
 use super::callee::rule_behind_call;
 use super::explore::{Explorer, Start, Text};
 use super::{Known, rules};
-use aiprof_common::{CFA_DEREF_RSP, CFA_REG, CFA_RSP, PAGE_SIZE, Rule};
+use aiprof_common::{CFA_DEREF_RSP, CFA_KEPT, CFA_REG, CFA_RSP, PAGE_SIZE, Rule};
 use std::fs::File;
 
 /// How the instructions of a file compare with its unwind data.
@@ -214,4 +214,60 @@ fn any_bytes_are_survived() {
         let code: Vec<u8> = (0..2000).map(|_| byte()).collect();
         rules_of(&code, &[0x1000, 0x1003, 0x1100]);
     }
+}
+
+/// A function that does not return, with others behind it: what is behind its calls is
+/// not taken for a function, and its own frames are right.
+#[test]
+fn the_midst_of_a_function_that_does_not_return_is_no_start() {
+    // A function before; then push %rbx; call; 1: call; call; test; jne 1b; call (exit).
+    let mut code = vec![0xc3];
+    code.push(0x53);
+    for _ in 0..2 {
+        code.extend([0xe8, 0, 1, 0, 0]);
+    }
+    let again = code.len();
+    for _ in 0..2 {
+        code.extend([0xe8, 0, 1, 0, 0]);
+    }
+    code.extend([0x85, 0xc0, 0x75, 0]);
+    let back = again as i64 - code.len() as i64;
+    *code.last_mut().unwrap() = back as u8;
+    // jmp over to the last call, as compilers lay it out.
+    code.extend([0xeb, 1, 0xc3, 0xe8, 0, 1, 0, 0]);
+    let end = code.len();
+    // The next one: push %rbp; push %rbx; push %r12; call; pop; pop; pop; ret
+    code.extend([
+        0x55, 0x53, 0x41, 0x54, 0xe8, 0, 1, 0, 0, 0x41, 0x5c, 0x5b, 0x5d, 0xc3,
+    ]);
+    let rows = rules_of(&code, &[]);
+    let rule = |at: usize| {
+        let at = 0x1000 + at as u64;
+        let row = rows.iter().rev().find(|(start, ..)| *start <= at);
+        row.map(|&(_, kind, offset)| (kind, offset))
+    };
+    for at in [again, again + 5] {
+        assert_eq!(rule(at), Some((CFA_RSP, 16)), "{rows:x?}");
+    }
+    assert_eq!(rule(end), Some((CFA_RSP, 8)), "{rows:x?}");
+    assert_eq!(rule(end + 4), Some((CFA_RSP, 32)), "{rows:x?}");
+}
+
+/// OpenSSL's ciphers: the caller's frame is found by rax, which its part leaves alone.
+#[test]
+fn a_register_that_the_callee_leaves_alone_is_known() {
+    let by_rax = Rule {
+        kind: CFA_REG,
+        cfa_off: 8,
+        ..Rule::default()
+    };
+    let kind = |code: &[u8]| rule_behind_call(by_rax, Text::new(0x2000, code)).map(|r| r.kind);
+    // add %rcx, %rdx; je over the first ret; ret; ret
+    let keeps = [0x48, 0x01, 0xca, 0x74, 1, 0xc3, 0xc3];
+    assert_eq!(kind(&keeps), Some(CFA_KEPT));
+    // Writes eax behind the first ret; calls; jumps elsewhere.
+    assert_eq!(kind(&[0x74, 1, 0xc3, 0x31, 0xc0, 0xc3]), None);
+    assert_eq!(kind(&[0xe8, 0, 0, 0, 0, 0xc3]), None);
+    assert_eq!(kind(&[0xff, 0xe1]), None);
+    assert_eq!(kind(&[0xeb, 0x80, 0xc3]), None);
 }
