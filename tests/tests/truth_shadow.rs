@@ -57,19 +57,22 @@ fn subject(name: &'static str, program: impl Into<PathBuf>, arguments: &[&str]) 
 fn usual(shop: &Workshop) -> anyhow::Result<Vec<Subject>> {
     let bare = shop.build("bare.c", "bare", &["-O2"])?;
     let everyday = shop.build("everyday.c", "everyday", &["-O2", "-lm"])?;
-    let jumps = shop.build("jumps.c", "jumps", &["-O2"])?;
     let throw = shop.path("throw");
     checked(
         Command::new("c++")
             .args(["-O2", "-pthread", "-o"])
             .args([&throw, &source_path("throw.cpp")]),
     )?;
-    let mut found = vec![
+    Ok(vec![
         subject("assembly without unwind data", bare, &[FOREVER]),
         subject("C, glibc", everyday, &[FOREVER]),
-        subject("setjmp, signals, stacks", jumps, &[FOREVER]),
         subject("C++ exceptions", throw, &[FOREVER]),
-    ];
+    ])
+}
+
+/// Programs that others have written.
+fn installed(shop: &Workshop) -> anyhow::Result<Vec<Subject>> {
+    let mut found = Vec::new();
     if find_tool("musl-gcc").is_some() {
         let program = shop.path("everyday-musl");
         checked(
@@ -79,12 +82,6 @@ fn usual(shop: &Workshop) -> anyhow::Result<Vec<Subject>> {
         )?;
         found.push(subject("musl, static, stripped", program, &[FOREVER]));
     }
-    Ok(found)
-}
-
-/// Programs that others have written.
-fn installed(shop: &Workshop) -> anyhow::Result<Vec<Subject>> {
-    let mut found = Vec::new();
     let text = shop.path("text");
     let lines: String = (0..40_000u64)
         .map(|n| format!("{} {:x}\n", n * 7919 % 40_009, n * n))

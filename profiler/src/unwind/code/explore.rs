@@ -4,7 +4,6 @@ use super::machine::Machine;
 use aiprof_common::Rule;
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
-    Register,
 };
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
@@ -18,7 +17,7 @@ const LEAST_STEPS: usize = 256;
 const MAX_WAITING: usize = 1024;
 
 /// Most calls of one function that do perhaps not return.
-const MAX_BEHIND_CALLS: usize = 128;
+const MAX_BEHIND_CALLS: usize = 64;
 /// Most parts of one function that only tables of jumps lead to.
 const MAX_CASES: usize = 512;
 /// Most jumps by tables with which such a part is tried.
@@ -27,8 +26,6 @@ const MAX_SWITCHES: usize = 4;
 /// instruction of the function.
 const LEAST_IN_VAIN: usize = 2048;
 const IN_VAIN: usize = 4;
-/// Fewest calls with an aligned stack of a function that does not return.
-const MIN_CALLS: usize = 3;
 /// What compilers align functions to, in bytes.
 const ALIGNMENT: u64 = 16;
 
@@ -230,11 +227,6 @@ struct Visit {
     calls: Vec<u64>,
     /// Ends at which everything was as at the entry.
     good_returns: usize,
-    /// Calls at which the stack was aligned as callers must have it, and others.
-    aligned_calls: usize,
-    unaligned_calls: usize,
-    /// Of the latter, those at which nothing was on the stack.
-    bare_calls: usize,
     /// Jumps to what a table says, in the midst of the function: one of each state.
     switches: Vec<(u64, Machine)>,
 }
@@ -248,9 +240,6 @@ struct Mark {
     calls: usize,
     switches: usize,
     good_returns: usize,
-    aligned_calls: usize,
-    unaligned_calls: usize,
-    bare_calls: usize,
     behind_calls: Vec<Way>,
 }
 
@@ -273,19 +262,8 @@ impl Visit {
             calls: self.calls.len(),
             switches: self.switches.len(),
             good_returns: self.good_returns,
-            aligned_calls: self.aligned_calls,
-            bare_calls: self.bare_calls,
-            unaligned_calls: self.unaligned_calls,
             behind_calls: self.behind_calls.clone(),
         }
-    }
-
-    /// Whether what was followed since is another function's: where the calls so far were
-    /// made with an aligned stack, most of its calls are not.
-    fn is_other_function(&self, mark: &Mark) -> bool {
-        let was_aligned = mark.aligned_calls > mark.unaligned_calls;
-        let aligned = self.aligned_calls - mark.aligned_calls;
-        was_aligned && self.unaligned_calls - mark.unaligned_calls > aligned
     }
 
     /// The addresses from which the function's end can be reached. What follows a call
@@ -424,10 +402,11 @@ impl<'a> Explorer<'a> {
         self.behind_calls(&mut visit);
         self.cases(&mut visit, at);
         let trusted = match start {
-            Start::Guessed => self.is_function(&mut visit, at),
+            // What only jumps on could do so from its midst.
+            Start::Guessed => visit.good_returns > 0,
             Start::Called => {
                 visit.ends.append(&mut visit.last_calls);
-                visit.unaligned_calls == 0 || visit.good_returns > 0
+                true
             }
             Start::Named => {
                 visit.ends.clone_from(&visit.seen);
@@ -446,24 +425,6 @@ impl<'a> Explorer<'a> {
             instructions,
             calls,
         })
-    }
-
-    /// Whether code that was followed from a place where other code ends is a function
-    /// from there on, and not a part of one. Functions call with the stack aligned to 16
-    /// bytes (x86-64 psABI, section 3.2.2), but for some of their own file: from the midst of
-    /// one, what it has pushed before is missing in the count. It must return as it was entered; what does not
-    /// return at all must save registers first, and call.
-    fn is_function(&mut self, visit: &mut Visit, at: u64) -> bool {
-        if visit.bare_calls > 0 || visit.unaligned_calls > visit.aligned_calls {
-            return false;
-        }
-        if visit.good_returns > 0 {
-            return true;
-        }
-        let enters = self.decode(at).is_some_and(|i| is_prologue(&i));
-        // Its end is a call that does not return, or there is none.
-        visit.ends.clone_from(&visit.seen);
-        enters && visit.aligned_calls >= MIN_CALLS
     }
 
     /// Follows what is behind calls that do perhaps not return.
@@ -550,7 +511,7 @@ impl<'a> Explorer<'a> {
     fn with(&mut self, visit: &mut Visit, way: Way) -> bool {
         let mark = visit.mark();
         visit.waiting.push(way);
-        let fits = self.paths(visit).is_ok() && !visit.is_other_function(&mark);
+        let fits = self.paths(visit).is_ok();
         if !fits {
             self.undo(visit, &mark);
         }
@@ -570,9 +531,6 @@ impl<'a> Explorer<'a> {
         visit.calls.truncate(mark.calls);
         visit.switches.truncate(mark.switches);
         visit.good_returns = mark.good_returns;
-        visit.aligned_calls = mark.aligned_calls;
-        visit.bare_calls = mark.bare_calls;
-        visit.unaligned_calls = mark.unaligned_calls;
         visit.behind_calls.clone_from(&mark.behind_calls);
         visit.waiting.clear();
     }
@@ -749,18 +707,6 @@ impl<'a> Explorer<'a> {
             }
             visit.calls.push(to);
         }
-        if i.mnemonic() == Mnemonic::Syscall {
-            machine.system_call();
-        } else {
-            match machine.is_aligned() {
-                Some(true) => visit.aligned_calls += 1,
-                Some(false) => {
-                    visit.unaligned_calls += 1;
-                    visit.bare_calls += usize::from(machine.stack() == Some(0));
-                }
-                None => {}
-            }
-        }
         machine.call();
         if self.starts.contains(&i.next_ip()) {
             visit.last_calls.push(i.ip());
@@ -786,20 +732,6 @@ impl<'a> Explorer<'a> {
         let next = self.skip_padding(at, at.saturating_add(ALIGNMENT));
         next > at && next.is_multiple_of(ALIGNMENT)
     }
-}
-
-/// Whether an instruction saves a register for the caller, as functions begin.
-fn is_prologue(i: &Instruction) -> bool {
-    let register = i.op0_register();
-    let saved = [
-        Register::RBP,
-        Register::RBX,
-        Register::R12,
-        Register::R13,
-        Register::R14,
-        Register::R15,
-    ];
-    i.mnemonic() == Mnemonic::Endbr64 || i.mnemonic() == Mnemonic::Push && saved.contains(&register)
 }
 
 /// Whether no code follows an instruction.

@@ -69,8 +69,6 @@ pub(super) struct Machine {
     slots: Vec<(Value, Value)>,
     /// Whether the stack pointer has been aligned: a second time has no name.
     aligned: bool,
-    /// Whether the kernel was called: it may have made a thread, which begins there.
-    called_kernel: bool,
 }
 
 impl Machine {
@@ -83,7 +81,6 @@ impl Machine {
             registers,
             slots: Vec::new(),
             aligned: false,
-            called_kernel: false,
         }
     }
 
@@ -106,15 +103,6 @@ impl Machine {
         }
     }
 
-    /// Whether the stack pointer is one that a function may be called with; `None`: it
-    /// is not known.
-    pub(super) fn is_aligned(&self) -> Option<bool> {
-        match self.registers[RSP] {
-            Value::Entry(n) => Some(n.rem_euclid(2 * WORD) == WORD),
-            _ => None,
-        }
-    }
-
     /// How to find the caller from here.
     pub(super) fn rule(&self) -> Rule {
         if self.is_outermost() {
@@ -132,13 +120,11 @@ impl Machine {
         }
     }
 
-    /// Whether the code marks the outermost frame of a new thread: rbp is zero, and the
-    /// caller's is kept nowhere (x86-64 psABI, section 3.4.1). Without a system call it
-    /// is a function that does not return, and that need not save what it uses.
+    /// Whether the code marks the outermost frame: rbp is zero, and the caller's is
+    /// kept nowhere (x86-64 psABI, section 3.4.1).
     fn is_outermost(&self) -> bool {
         let is_kept = |value: &Value| *value == Value::CallerRbp;
-        self.called_kernel
-            && self.registers[RBP] == Value::Zero
+        self.registers[RBP] == Value::Zero
             && !self.registers.iter().any(is_kept)
             && !self.slots.iter().any(|(_, value)| is_kept(value))
     }
@@ -367,11 +353,6 @@ impl Machine {
             self.registers[register] = Value::Unknown;
         }
         self.move_stack(self.registers[RSP]);
-    }
-
-    /// A system call.
-    pub(super) fn system_call(&mut self) {
-        self.called_kernel = true;
     }
 
     /// A call to the next instruction, which only pushes its address.

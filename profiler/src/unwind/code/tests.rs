@@ -216,43 +216,6 @@ fn any_bytes_are_survived() {
     }
 }
 
-/// A function that does not return, with others behind it: what is behind its calls is
-/// not taken for a function, and its own frames are right.
-#[test]
-fn the_midst_of_a_function_that_does_not_return_is_no_start() {
-    // A function before; then push %rbx; call; 1: call; call; test; jne 1b; call (exit).
-    let mut code = vec![0xc3];
-    code.push(0x53);
-    for _ in 0..2 {
-        code.extend([0xe8, 0, 1, 0, 0]);
-    }
-    let again = code.len();
-    for _ in 0..2 {
-        code.extend([0xe8, 0, 1, 0, 0]);
-    }
-    code.extend([0x85, 0xc0, 0x75, 0]);
-    let back = again as i64 - code.len() as i64;
-    *code.last_mut().unwrap() = back as u8;
-    // jmp over to the last call, as compilers lay it out.
-    code.extend([0xeb, 1, 0xc3, 0xe8, 0, 1, 0, 0]);
-    let end = code.len();
-    // The next one: push %rbp; push %rbx; push %r12; call; pop; pop; pop; ret
-    code.extend([
-        0x55, 0x53, 0x41, 0x54, 0xe8, 0, 1, 0, 0, 0x41, 0x5c, 0x5b, 0x5d, 0xc3,
-    ]);
-    let rows = rules_of(&code, &[]);
-    let rule = |at: usize| {
-        let at = 0x1000 + at as u64;
-        let row = rows.iter().rev().find(|(start, ..)| *start <= at);
-        row.map(|&(_, kind, offset)| (kind, offset))
-    };
-    for at in [again, again + 5] {
-        assert_eq!(rule(at), Some((CFA_RSP, 16)), "{rows:x?}");
-    }
-    assert_eq!(rule(end), Some((CFA_RSP, 8)), "{rows:x?}");
-    assert_eq!(rule(end + 4), Some((CFA_RSP, 32)), "{rows:x?}");
-}
-
 /// OpenSSL's ciphers: the caller's frame is found by rax, which its part leaves alone.
 #[test]
 fn a_register_that_the_callee_leaves_alone_is_known() {
