@@ -165,6 +165,9 @@ pub const CFA_UNSUPPORTED: u8 = 8;
 /// CFA = register (kind - CFA_REG) + cfa_off, by DWARF number; only where all
 /// registers are known, that is in the innermost frame.
 pub const CFA_REG: u8 = 16;
+/// CFA = register (kind - CFA_KEPT) + cfa_off, behind a call of a function that leaves
+/// the register as it is and calls nothing; only where that one is the innermost frame.
+pub const CFA_KEPT: u8 = 32;
 
 /// Caller's rbp is the current rbp.
 pub const RBP_SAME: u8 = 0;

@@ -19,6 +19,7 @@
 //! * [`monitor`]: memory and kernel objects of a running process;
 //! * [`mount`]: small file systems, to fill;
 //! * [`pprof`]: reads pprof files;
+//! * [`shadow`]: steps a program and keeps a shadow stack of its calls;
 //! * [`stall_run`]: records device samples of the virtual driver;
 //! * [`stall_truth`]: compares device samples with the truth;
 //! * [`oracle`]: `perf record` in aiprof's place, to check the workloads
@@ -42,6 +43,7 @@ pub mod mount;
 pub mod need;
 pub mod oracle;
 pub mod pprof;
+pub mod shadow;
 pub mod stall_run;
 pub mod stall_truth;
 pub mod trace;

@@ -59,7 +59,12 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
             }
             return apply_signal(w, w.rsp.wrapping_add(offset));
         }
-        kind if kind >= CFA_REG && w.len == 1 => user_register(kind - CFA_REG).wrapping_add(offset),
+        kind if kind >= CFA_KEPT && w.len == 2 => {
+            user_register(kind - CFA_KEPT).wrapping_add(offset)
+        }
+        kind if kind >= CFA_REG && w.len == 1 => {
+            user_register(kind - CFA_REG & 15).wrapping_add(offset)
+        }
         _ => return Err(STOP_UNSUPPORTED),
     };
     if cfa <= w.rsp {

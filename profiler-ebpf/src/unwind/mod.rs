@@ -61,6 +61,8 @@ pub struct Walk {
     len: u32,
     /// 1: `rip` is an interrupted instruction, not a return address.
     exact: u32,
+    /// 1: the thread is in a system call.
+    in_call: u32,
     /// 1: `rip` came from a frame pointer and is to be checked.
     guessed: u32,
     /// First chunk of the rule cache that this walk alone uses meanwhile.
@@ -115,6 +117,7 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32))
     w.rip = r.rip;
     w.rsp = r.rsp;
     w.rbp = r.rbp;
+    w.in_call = u32::from(r.orig_rax as i64 >= 0);
     w.map_start = 0;
     w.map_end = 0;
     w.len = 0;
@@ -283,7 +286,7 @@ fn try_step(scratch: *mut Scratch) -> u32 {
             }
             if s.walk.rule.kind == CFA_NONE
                 && s.walk.len == 1
-                && s.header.flags & FLAG_USER_MODE == 0
+                && s.walk.in_call != 0
             {
                 // In a system call the instruction pointer is behind the
                 // `syscall`; where that does not return (exit, sigreturn) the

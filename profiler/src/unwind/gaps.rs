@@ -17,14 +17,15 @@ const MAX_BEFORE: u64 = 64 << 10;
 const USUAL_BEFORE: u64 = 8 << 10;
 /// How much is looked at behind it.
 const BEHIND: u64 = 16 << 10;
-/// Most symbols of functions that are kept of a file (8 bytes of memory each).
-const MAX_STARTS: usize = 1 << 18;
+/// Most symbols of functions that are kept of a file, 4 bytes of memory each: the
+/// largest libraries have 400,000.
+const MAX_STARTS: usize = 1 << 19;
 /// Most bytes of symbol tables read.
 const MAX_SYMBOL_BYTES: u64 = 64 << 20;
 /// Most parts of a page whose calls are looked at.
 const MAX_BY_REGISTER: usize = 64;
 /// Bytes of a called function that are looked at.
-const PROLOGUE: u64 = 96;
+const CALLEE: u64 = 4096;
 /// Bytes of a symbol, and of those read at once.
 const SYMBOL: usize = 24;
 const SYMBOLS_AT_ONCE: usize = 2048;
@@ -40,7 +41,55 @@ pub(super) struct Functions {
     /// The address of the program's first instruction; 0: none.
     entry: u64,
     /// Starts by the symbols, in order; found when they are first needed.
-    starts: OnceLock<Vec<u64>>,
+    starts: OnceLock<Starts>,
+}
+
+/// Addresses of functions, in order, each in bytes from the text's first one.
+#[derive(Debug)]
+struct Starts {
+    first: u64,
+    offsets: Vec<u32>,
+}
+
+impl Starts {
+    /// Of those addresses that lie in some text.
+    fn new(mut offsets: Vec<u32>, first: u64, text: &[TextSegment]) -> Self {
+        let inside = |offset: u32| {
+            let at = first.saturating_add(offset.into());
+            text.iter().any(|t| at >= t.vaddr && at - t.vaddr < t.size)
+        };
+        offsets.retain(|&offset| inside(offset));
+        offsets.sort_unstable();
+        offsets.dedup();
+        offsets.shrink_to_fit();
+        Self { first, offsets }
+    }
+
+    /// How many lie before an address.
+    fn before(&self, at: u64) -> usize {
+        let address = |offset: u32| self.first.saturating_add(offset.into());
+        self.offsets.partition_point(|&offset| address(offset) < at)
+    }
+
+    /// The last one at or before an address.
+    fn last_up_to(&self, at: u64) -> Option<u64> {
+        let index = self.before(at.saturating_add(1)).checked_sub(1)?;
+        Some(
+            self.first
+                .saturating_add((*self.offsets.get(index)?).into()),
+        )
+    }
+
+    /// Those in a range of addresses.
+    fn within(&self, range: &Range<u64>) -> Vec<u64> {
+        let found = self
+            .offsets
+            .get(self.before(range.start)..self.before(range.end));
+        let found = found.unwrap_or_default().iter();
+        found
+            .map(|&o| self.first.saturating_add(o.into()))
+            .collect()
+    }
 }
 
 impl Functions {
@@ -55,10 +104,12 @@ impl Functions {
         })
     }
 
-    /// Where functions start in some text, by symbols, in order.
-    fn starts<R: ReadAt>(&self, source: &R, text: &[TextSegment]) -> &[u64] {
+    /// Where functions start in some text, by symbols.
+    fn starts<R: ReadAt>(&self, source: &R, text: &[TextSegment]) -> &Starts {
         self.starts.get_or_init(|| {
-            let mut starts = vec![self.entry];
+            let first = text.first().map_or(0, |t| t.vaddr);
+            let mut offsets = Vec::new();
+            offsets.extend(offset(self.entry, first));
             let mut left = MAX_SYMBOL_BYTES;
             for table in &self.tables {
                 left = left.saturating_sub(table.size);
@@ -66,32 +117,33 @@ impl Functions {
                     break;
                 }
                 // A table that cannot be read costs its symbols only.
-                let _ = add_symbols(source, table, &mut starts);
+                let _ = add_symbols(source, table, first, &mut offsets);
             }
-            let inside = |at: u64| text.iter().any(|t| at >= t.vaddr && at - t.vaddr < t.size);
-            starts.retain(|&at| inside(at));
-            starts.sort_unstable();
-            starts.dedup();
-            starts.shrink_to_fit();
-            starts
+            Starts::new(offsets, first, text)
         })
     }
 }
 
-/// Adds the addresses of a table's functions.
+/// Bytes from the text's first one to an address, if it can lie in the text.
+fn offset(at: u64, first: u64) -> Option<u32> {
+    at.checked_sub(first)?.try_into().ok()
+}
+
+/// Adds a table's functions.
 fn add_symbols<R: ReadAt>(
     source: &R,
     table: &Span,
-    starts: &mut Vec<u64>,
+    first: u64,
+    offsets: &mut Vec<u32>,
 ) -> Result<(), UnwindError> {
     let mut window = Window::new(SYMBOLS_AT_ONCE * SYMBOL);
     let mut at = 0;
-    while at < table.size && starts.len() < MAX_STARTS {
+    while at < table.size && offsets.len() < MAX_STARTS {
         let bytes = window.get(source, table.offset.saturating_add(at), SYMBOL)?;
         let Some(symbol) = parse_symbol(bytes) else {
             break;
         };
-        starts.extend(symbol);
+        offsets.extend(symbol.and_then(|at| offset(at, first)));
         at += SYMBOL as u64;
     }
     Ok(())
@@ -157,14 +209,13 @@ impl<R: ReadAt> Place<'_, R> {
     }
 
     /// The addresses to look at for the gaps of a page.
-    fn surroundings(&self, page: u64, gaps: &[Range<u32>], starts: &[u64]) -> Range<u64> {
+    fn surroundings(page: u64, gaps: &[Range<u32>], starts: &Starts) -> Range<u64> {
         let end = page.saturating_add(PAGE_SIZE);
         let before = match gaps.first() {
             Some(gap) if gap.start == 0 => {
-                let at = starts.partition_point(|&start| start <= page);
-                let last = at.checked_sub(1).and_then(|at| starts.get(at));
-                let near = last.filter(|&&start| page - start <= MAX_BEFORE);
-                near.map_or(USUAL_BEFORE, |&start| page - start)
+                let last = starts.last_up_to(page);
+                let near = last.filter(|&start| page - start <= MAX_BEFORE);
+                near.map_or(USUAL_BEFORE, |start| page - start)
             }
             _ => 0,
         };
@@ -184,8 +235,8 @@ impl<R: ReadAt> Place<'_, R> {
             let from = page + u64::from(range.start);
             let bytes = self.read(&(from..page + u64::from(range.end)))?;
             for (behind, length, callee) in code::direct_calls(Text::new(from, &bytes)) {
-                let prologue = self.read(&(callee..callee.saturating_add(PROLOGUE)))?;
-                let text = Text::new(callee, &prologue);
+                let body = self.read(&(callee..callee.saturating_add(CALLEE)))?;
+                let text = Text::new(callee, &body);
                 if let Some(rule) = code::rule_behind_call(*rule, text) {
                     // Not at its first byte: there its own registers are known.
                     let end = behind.saturating_sub(page) as u32;
@@ -208,7 +259,7 @@ impl<R: ReadAt> Place<'_, R> {
             return Ok(Vec::new());
         }
         let starts = self.functions.starts(self.source, self.text);
-        let around = self.surroundings(page, gaps, starts);
+        let around = Self::surroundings(page, gaps, starts);
         let covered = builder.covered(&around)?;
         let mut parts = Vec::new();
         for segment in self.text {
@@ -218,12 +269,10 @@ impl<R: ReadAt> Place<'_, R> {
                 continue;
             }
             let bytes = self.read(&range)?;
-            let from = starts.partition_point(|&at| at < range.start);
-            let to = starts.partition_point(|&at| at < range.end);
-            let named = starts.get(from..to).unwrap_or_default();
+            let named = starts.within(&range);
             let text = Text::new(range.start, &bytes).without(&covered);
             let known = Known {
-                starts: named,
+                starts: &named,
                 all: self.functions.all,
                 entry: self.functions.entry,
             };

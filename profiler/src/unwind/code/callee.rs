@@ -3,25 +3,34 @@
 //! A caller that finds its frame by such a register, as glibc's lazy binding does
 //! (`_dl_runtime_resolve`, by rbx), is found by it only while it runs itself: the
 //! walker does not follow it. But the function that it has called has put it on the
-//! stack, at a place that its first instructions tell.
+//! stack, at a place that its first instructions tell. Or it leaves the register alone,
+//! as the parts of OpenSSL's ciphers do: then it is known as long as that function is the
+//! innermost one.
 
 use super::explore::Text;
 use super::machine::{Machine, register};
-use aiprof_common::{CFA_DEREF_RSP, CFA_REG, Rule};
-use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, OpKind};
+use aiprof_common::{CFA_DEREF_RSP, CFA_KEPT, CFA_REG, Rule};
+use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind};
 
 use crate::unwind::rule::dereference;
 
 /// Most instructions before the one that saves the register.
 const MAX_PROLOGUE: usize = 24;
+/// Most instructions of a function that is to leave a register alone.
+const MAX_BODY: usize = 1024;
 /// Bytes of the return address.
 const WORD: i32 = 8;
 
 /// The rule behind a call in code with `rule`, whose CFA is in a register: the word at
 /// the place where the called function, in `callee`, saves it.
 pub(in crate::unwind) fn rule_behind_call(rule: Rule, callee: Text<'_>) -> Option<Rule> {
-    let number = rule.kind.checked_sub(CFA_REG)?;
-    let slot = saved_at(callee, number)?;
+    let number = rule.kind.checked_sub(CFA_REG).filter(|&n| n < 16)?;
+    let Some(slot) = saved_at(callee, number) else {
+        return keeps(callee, number).then_some(Rule {
+            kind: CFA_KEPT + number,
+            ..rule
+        });
+    };
     // The callee was entered with the stack pointer a return address lower.
     let offset = slot.checked_sub(WORD)?;
     Some(Rule {
@@ -66,4 +75,38 @@ fn saved_at(text: Text<'_>, number: u8) -> Option<i32> {
         at = i.next_ip();
     }
     None
+}
+
+/// Whether a function neither writes a register, by its DWARF number, nor runs code but
+/// its own, which ends with the first `ret` that nothing jumps over.
+fn keeps(text: Text<'_>, number: u8) -> bool {
+    let mut infos = InstructionInfoFactory::new();
+    let mut at = text.start();
+    let mut furthest = at;
+    for _ in 0..MAX_BODY {
+        let Some(i) = text.decode(at) else {
+            return false;
+        };
+        let writes = infos.info(&i).used_registers().iter().any(|used| {
+            let reads = matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
+            !reads && used.access() != OpAccess::None && register(used.register()) == Some(number)
+        });
+        if writes {
+            return false;
+        }
+        match i.flow_control() {
+            FlowControl::Next => {}
+            FlowControl::Return if furthest <= at => return true,
+            FlowControl::Return => {}
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
+                if i.op0_kind() == OpKind::NearBranch64
+                    && i.near_branch_target() >= text.start() =>
+            {
+                furthest = furthest.max(i.near_branch_target());
+            }
+            _ => return false,
+        }
+        at = i.next_ip();
+    }
+    false
 }

@@ -5,7 +5,7 @@ use super::super::{PageContent, UnwindFile, lookup};
 use super::callee::rule_behind_call;
 use super::explore::{Explorer, Start, Text};
 use super::{Known, rules};
-use aiprof_common::{CFA_DEREF_RSP, CFA_REG, CFA_RSP, PAGE_SIZE, Rule};
+use aiprof_common::{CFA_DEREF_RSP, CFA_KEPT, CFA_REG, CFA_RSP, PAGE_SIZE, Rule};
 use std::fs::File;
 
 /// How the instructions of a file compare with its unwind data.
@@ -214,4 +214,23 @@ fn any_bytes_are_survived() {
         let code: Vec<u8> = (0..2000).map(|_| byte()).collect();
         rules_of(&code, &[0x1000, 0x1003, 0x1100]);
     }
+}
+
+/// OpenSSL's ciphers: the caller's frame is found by rax, which its part leaves alone.
+#[test]
+fn a_register_that_the_callee_leaves_alone_is_known() {
+    let by_rax = Rule {
+        kind: CFA_REG,
+        cfa_off: 8,
+        ..Rule::default()
+    };
+    let kind = |code: &[u8]| rule_behind_call(by_rax, Text::new(0x2000, code)).map(|r| r.kind);
+    // add %rcx, %rdx; je over the first ret; ret; ret
+    let keeps = [0x48, 0x01, 0xca, 0x74, 1, 0xc3, 0xc3];
+    assert_eq!(kind(&keeps), Some(CFA_KEPT));
+    // Writes eax behind the first ret; calls; jumps elsewhere.
+    assert_eq!(kind(&[0x74, 1, 0xc3, 0x31, 0xc0, 0xc3]), None);
+    assert_eq!(kind(&[0xe8, 0, 0, 0, 0, 0xc3]), None);
+    assert_eq!(kind(&[0xff, 0xe1]), None);
+    assert_eq!(kind(&[0xeb, 0x80, 0xc3]), None);
 }

@@ -1,0 +1,200 @@
+//! A shadow stack: where each call of a thread will return to, by what its
+//! instructions did, and not by what its stack or its unwind data say.
+
+use aiprof_common::ADDR_EXACT;
+
+/// Stack pointers further apart than this lie on different stacks.
+const ONE_STACK: u64 = 16 << 20;
+/// How far the stack pointer is moved at most while a thread is on another stack, but
+/// where its stack was copied to another place meanwhile.
+const SAME_PLACE: u64 = 256;
+
+/// A call that has not returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Call {
+    /// Where the return address is on the stack.
+    slot: u64,
+    /// The return address, marked as aiprof marks it.
+    address: u64,
+}
+
+/// The calls on one stack.
+#[derive(Clone, Debug, Default)]
+struct Calls {
+    open: Vec<Call>,
+    /// The stack pointer when the thread went on to another stack.
+    left: u64,
+}
+
+/// The shadow stack of a thread.
+#[derive(Clone, Debug)]
+pub(super) struct Shadow {
+    /// The stack in use last.
+    stacks: Vec<Calls>,
+    rsp: u64,
+    /// The first stack is never returned to once it is left, as Go's runtime does.
+    leaves_first: bool,
+}
+
+impl Shadow {
+    /// Of a thread at its first instruction.
+    #[must_use]
+    pub(super) fn new(rsp: u64, leaves_first: bool) -> Self {
+        Self {
+            stacks: vec![Calls::default()],
+            rsp,
+            leaves_first,
+        }
+    }
+
+    /// The stack pointer has another value: what was called from above it is over.
+    pub(super) fn moved(&mut self, rsp: u64) {
+        if rsp.abs_diff(self.rsp) > ONE_STACK {
+            self.change_stack(rsp);
+        }
+        self.rsp = rsp;
+        if let Some(top) = self.stacks.last_mut() {
+            while top.open.last().is_some_and(|call| call.slot < rsp) {
+                top.open.pop();
+            }
+        }
+    }
+
+    fn change_stack(&mut self, rsp: u64) {
+        let from = self.rsp;
+        if let Some(top) = self.stacks.last_mut() {
+            top.left = from;
+        }
+        let below = self.stacks.len().checked_sub(2);
+        let back = below.and_then(|at| self.stacks.get_mut(at));
+        match back.filter(|stack| rsp.abs_diff(stack.left) <= ONE_STACK) {
+            Some(stack) => {
+                if rsp.abs_diff(stack.left) > SAME_PLACE {
+                    stack.follow_copy(rsp);
+                }
+                self.stacks.pop();
+            }
+            None if self.leaves_first => {
+                self.leaves_first = false;
+                self.stacks = vec![Calls::default()];
+            }
+            None => self.stacks.push(Calls::default()),
+        }
+    }
+
+    /// A call was made: its return address is where the stack pointer points now.
+    pub(super) fn called(&mut self, rsp: u64, address: u64) {
+        self.moved(rsp);
+        self.push(rsp, address);
+    }
+
+    /// A signal's handler was entered, with `restorer` for its return address.
+    pub(super) fn signalled(&mut self, interrupted: u64, rsp: u64, restorer: u64) {
+        self.moved(rsp);
+        self.push(rsp.wrapping_add(8), interrupted | ADDR_EXACT);
+        self.push(rsp, restorer | ADDR_EXACT);
+    }
+
+    fn push(&mut self, slot: u64, address: u64) {
+        if let Some(top) = self.stacks.last_mut() {
+            top.open.push(Call { slot, address });
+        }
+    }
+
+    /// The number of open calls.
+    #[must_use]
+    pub(super) fn depth(&self) -> usize {
+        self.stacks.iter().map(|stack| stack.open.len()).sum()
+    }
+
+    /// The slot of the innermost call.
+    #[must_use]
+    pub(super) fn last_slot(&self) -> Option<u64> {
+        Some(self.stacks.last()?.open.last()?.slot)
+    }
+
+    /// The return addresses, innermost first.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = u64> {
+        let calls = self.stacks.iter().rev();
+        calls.flat_map(|stack| stack.open.iter().rev().map(|call| call.address))
+    }
+}
+
+impl Calls {
+    /// The stack was copied: the function that had it done begins anew.
+    fn follow_copy(&mut self, rsp: u64) {
+        self.open.pop();
+        if let Some(last) = self.open.last().copied() {
+            for call in &mut self.open {
+                call.slot = call.slot.wrapping_sub(last.slot).wrapping_add(rsp);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(shadow: &Shadow) -> Vec<u64> {
+        shadow.addresses().collect()
+    }
+
+    #[test]
+    fn calls_returns_and_jumps_out_of_many_frames() {
+        let mut shadow = Shadow::new(0x9000, false);
+        for (rsp, address) in [(0x8ff8, 1), (0x8f00, 2), (0x8e00, 3)] {
+            shadow.called(rsp, address);
+        }
+        assert_eq!(addresses(&shadow), [3, 2, 1]);
+        shadow.moved(0x8d00);
+        assert_eq!(addresses(&shadow), [3, 2, 1]);
+        shadow.moved(0x8e08);
+        assert_eq!(addresses(&shadow), [2, 1]);
+        // longjmp
+        shadow.moved(0x9000);
+        assert_eq!(shadow.depth(), 0);
+    }
+
+    #[test]
+    fn a_signal_on_the_same_stack_and_on_its_own() {
+        for stack in [0x8000, 0x7f00_0000_0000] {
+            let mut shadow = Shadow::new(0x9000, false);
+            shadow.called(0x8ff8, 1);
+            shadow.signalled(0x500, stack, 7);
+            shadow.called(stack - 0x100, 8);
+            assert_eq!(
+                addresses(&shadow),
+                [8, 7 | ADDR_EXACT, 0x500 | ADDR_EXACT, 1]
+            );
+            shadow.moved(stack + 8);
+            assert_eq!(addresses(&shadow), [0x500 | ADDR_EXACT, 1]);
+            shadow.moved(0x8ff0);
+            assert_eq!(addresses(&shadow), [1]);
+        }
+    }
+
+    #[test]
+    fn a_goroutine_that_calls_on_the_system_stack_and_grows() {
+        let (system, own) = (0x7fff_0000_0000, 0xc0_0000_0000);
+        let mut shadow = Shadow::new(system, true);
+        shadow.called(system - 0x100, 1);
+        shadow.moved(own);
+        assert_eq!(shadow.depth(), 0);
+        shadow.called(own - 0x10, 2);
+        shadow.called(own - 0x20, 3);
+        // Another stack, and back.
+        shadow.moved(system);
+        shadow.called(system - 8, 4);
+        assert_eq!(addresses(&shadow), [4, 3, 2]);
+        shadow.moved(own - 0x20);
+        assert_eq!(addresses(&shadow), [3, 2]);
+        // The stack is copied while it is not in use; the last call begins anew.
+        shadow.called(own - 0x28, 5);
+        shadow.moved(system);
+        shadow.moved(own + 0x8000 - 0x20);
+        assert_eq!(addresses(&shadow), [3, 2]);
+        shadow.moved(own + 0x8000 - 0x18);
+        assert_eq!(addresses(&shadow), [2]);
+    }
+}
