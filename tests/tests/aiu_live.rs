@@ -239,6 +239,7 @@ fn track(work: &mut Command, truth: &TruthFiles) -> anyhow::Result<(Truth, Told,
     session.on_events(Box::new(move |event, _| {
         sink.borrow_mut().push(event.clone());
     }));
+    runtime.block_on(session.prepare(std::future::pending()))?;
     let (done, ended) = tokio::sync::oneshot::channel();
     let output = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {

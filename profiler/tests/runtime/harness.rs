@@ -205,13 +205,13 @@ pub(crate) fn record<T: Send>(
     let events = Rc::new(RefCell::new(Vec::new()));
     let sink = Rc::clone(&events);
     let begun = std::time::Instant::now();
-    let (mut session, start) = runtime.block_on(async {
-        let session = Session::start(config, None).unwrap();
-        (session, begun.elapsed())
-    });
+    let mut session = runtime.block_on(async { Session::start(config, None).unwrap() });
     session.on_events(Box::new(move |event, _| {
         sink.borrow_mut().push(event.clone())
     }));
+    let prepared = runtime.block_on(session.prepare(std::future::pending()));
+    prepared.unwrap();
+    let start = begun.elapsed();
     let (done, ended) = tokio::sync::oneshot::channel();
     let given = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {

@@ -99,6 +99,8 @@ impl<'a> Text<'a> {
 /// What is known of a function's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
+    /// The kernel or the dynamic linker jumps there: it does not return.
+    Entry,
     /// A symbol of a file that has kept all its symbols: what follows a call that does
     /// not return has one too.
     Named,
@@ -202,6 +204,10 @@ pub(super) struct Explorer<'a> {
     guess: usize,
     /// Whether no call is taken to return.
     careful: bool,
+    /// What is known of the start of the function that is being followed.
+    start: Start,
+    /// The code behind its first call with nothing on the stack, if it is a guess.
+    behind_bare_call: Option<u64>,
     /// Whether the function followed last calls.
     called: bool,
     infos: InstructionInfoFactory,
@@ -301,6 +307,8 @@ impl<'a> Explorer<'a> {
             limit: MAX_STEPS,
             guess: MAX_STEPS,
             careful: false,
+            start: Start::Called,
+            behind_bare_call: None,
             called: false,
             infos: InstructionInfoFactory::new(),
             #[cfg(test)]
@@ -355,6 +363,11 @@ impl<'a> Explorer<'a> {
         skip_padding(&text, at..end, |at| self.decode(at))
     }
 
+    /// Where to go on behind code that was followed from `at` on and is not believed.
+    pub(super) fn behind_doubtful(&self, at: u64) -> Option<u64> {
+        self.behind_bare_call.filter(|&behind| behind > at)
+    }
+
     /// Whether any instruction may still be followed.
     pub(super) fn may_go_on(&self) -> bool {
         self.budget > 0
@@ -366,7 +379,7 @@ impl<'a> Explorer<'a> {
     pub(super) fn function(&mut self, at: u64, start: Start) -> Option<Function> {
         self.limit = match start {
             Start::Guessed => self.guess,
-            Start::Named | Start::Called => MAX_STEPS,
+            Start::Entry | Start::Named | Start::Called => MAX_STEPS,
         };
         let found = self.attempt(at, start, false);
         // Without calls the second time would be as the first.
@@ -388,6 +401,8 @@ impl<'a> Explorer<'a> {
         #[cfg(test)]
         self.states.clear();
         self.careful = careful;
+        self.start = start;
+        self.behind_bare_call = None;
         self.called = false;
         self.visit += 1;
         let mut visit = Visit {
@@ -408,7 +423,7 @@ impl<'a> Explorer<'a> {
                 visit.ends.append(&mut visit.last_calls);
                 true
             }
-            Start::Named => {
+            Start::Entry | Start::Named => {
                 visit.ends.clone_from(&visit.seen);
                 true
             }
@@ -707,7 +722,24 @@ impl<'a> Explorer<'a> {
             }
             visit.calls.push(to);
         }
-        machine.call();
+        let is_syscall = i.mnemonic() == Mnemonic::Syscall;
+        if self.start == Start::Entry {
+            // Nothing goes on behind what runs the program.
+            return is_syscall;
+        }
+        let is_bare = machine.stack() == Some(0) && !is_syscall;
+        if self.start == Start::Guessed && is_bare {
+            // With something on the stack, what follows shows that the call returns: it
+            // takes it off again. Without, this may be the midst of a function, and what
+            // follows, behind a call that does not return, another one.
+            self.behind_bare_call.get_or_insert(i.next_ip());
+            return false;
+        }
+        if is_syscall {
+            machine.system_call();
+        } else {
+            machine.call();
+        }
         if self.starts.contains(&i.next_ip()) {
             visit.last_calls.push(i.ip());
             return false;

@@ -69,6 +69,8 @@ pub(super) struct Machine {
     slots: Vec<(Value, Value)>,
     /// Whether the stack pointer has been aligned: a second time has no name.
     aligned: bool,
+    /// Whether the kernel was called: it may have made a thread, which begins there.
+    called_kernel: bool,
 }
 
 impl Machine {
@@ -81,6 +83,7 @@ impl Machine {
             registers,
             slots: Vec::new(),
             aligned: false,
+            called_kernel: false,
         }
     }
 
@@ -120,11 +123,13 @@ impl Machine {
         }
     }
 
-    /// Whether the code marks the outermost frame: rbp is zero, and the caller's is
-    /// kept nowhere (x86-64 psABI, section 3.4.1).
+    /// Whether the code marks the outermost frame of a new thread: rbp is zero, and the
+    /// caller's is kept nowhere (x86-64 psABI, section 3.4.1). Without a system call it
+    /// is a function that does not return, and that need not save what it uses.
     fn is_outermost(&self) -> bool {
         let is_kept = |value: &Value| *value == Value::CallerRbp;
-        self.registers[RBP] == Value::Zero
+        self.called_kernel
+            && self.registers[RBP] == Value::Zero
             && !self.registers.iter().any(is_kept)
             && !self.slots.iter().any(|(_, value)| is_kept(value))
     }
@@ -353,6 +358,12 @@ impl Machine {
             self.registers[register] = Value::Unknown;
         }
         self.move_stack(self.registers[RSP]);
+    }
+
+    /// A system call.
+    pub(super) fn system_call(&mut self) {
+        self.called_kernel = true;
+        self.call();
     }
 
     /// A call to the next instruction, which only pushes its address.

@@ -101,10 +101,12 @@ impl Found<'_> {
     /// Follows a function; whether it is believed.
     fn follow(&mut self, at: u64, start: Start) -> bool {
         self.followed.insert(at);
+        let is_entry = at == self.entry;
+        let start = if is_entry { Start::Entry } else { start };
         let Some(mut function) = self.explorer.function(at, start) else {
             return false;
         };
-        if at == self.entry {
+        if is_entry {
             for (_, _, rule) in &mut function.instructions {
                 *rule = END;
             }
@@ -138,7 +140,9 @@ impl Found<'_> {
                 continue;
             }
             if !self.follow(at, Start::Guessed) {
-                at = self.end_of_flow(at);
+                let end = self.end_of_flow(at);
+                let behind = self.explorer.behind_doubtful(at);
+                at = behind.map_or(end, |behind| behind.min(end));
             }
             self.follow_called();
         }

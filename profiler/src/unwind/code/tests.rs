@@ -216,6 +216,51 @@ fn any_bytes_are_survived() {
     }
 }
 
+/// A function that does not return, with another behind its last call: that what follows
+/// returns as it was entered says nothing of the frames of the first.
+#[test]
+fn what_follows_a_call_proves_nothing_of_what_may_be_the_midst_of_a_function() {
+    // A function before; then push %rbx; call; 1: call; call; test; jne 1b; call (exit).
+    let mut code = vec![0xc3];
+    code.push(0x53);
+    for _ in 0..2 {
+        code.extend([0xe8, 0, 1, 0, 0]);
+    }
+    let again = code.len();
+    for _ in 0..2 {
+        code.extend([0xe8, 0, 1, 0, 0]);
+    }
+    code.extend([0x85, 0xc0, 0x75, 0]);
+    let back = again as i64 - code.len() as i64;
+    *code.last_mut().unwrap() = back as u8;
+    // jmp over to the last call, as compilers lay it out.
+    code.extend([0xeb, 1, 0xc3]);
+    let exit = code.len();
+    code.extend([0xe8, 0, 1, 0, 0]);
+    let end = code.len();
+    // The next one: push %rbp; push %rbx; push %r12; call; pop; pop; pop; ret
+    code.extend([
+        0x55, 0x53, 0x41, 0x54, 0xe8, 0, 1, 0, 0, 0x41, 0x5c, 0x5b, 0x5d, 0xc3,
+    ]);
+    let known = Known {
+        starts: &[],
+        all: false,
+        entry: 0,
+    };
+    let pieces = rules(Text::new(0x1000, &code), known);
+    let rule = |at: usize| {
+        let at = 0x1000 + at as u64;
+        let piece = pieces.iter().find(|p| (p.start..p.end).contains(&at));
+        piece.map(|p| (p.rule.kind, p.rule.cfa_off))
+    };
+    for at in [again, again + 5, exit] {
+        let right = [None, Some((CFA_RSP, 16))];
+        assert!(right.contains(&rule(at)), "{at:#x}: {pieces:x?}");
+    }
+    assert_eq!(rule(end), Some((CFA_RSP, 8)), "{pieces:x?}");
+    assert_eq!(rule(end + 4), Some((CFA_RSP, 32)), "{pieces:x?}");
+}
+
 /// OpenSSL's ciphers: the caller's frame is found by rax, which its part leaves alone.
 #[test]
 fn a_register_that_the_callee_leaves_alone_is_known() {
