@@ -114,6 +114,8 @@ pub struct Stat {
     pub pid: u32,
     /// Process id of the parent.
     pub parent: u32,
+    /// Whether its main thread is running or ready to (state `R`).
+    pub is_running: bool,
 }
 
 /// All processes there are.
@@ -124,15 +126,27 @@ pub fn processes() -> Vec<Stat> {
         let text = String::from_utf8_lossy(&text);
         // The name is in parentheses and may hold anything, also `)`.
         let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
-        // The state comes first.
-        let parent = fields.nth(1)?.parse().ok()?;
-        Some(Stat { pid, parent })
+        let is_running = fields.next()? == "R";
+        let parent = fields.next()?.parse().ok()?;
+        Some(Stat {
+            pid,
+            parent,
+            is_running,
+        })
     };
     entries
         .iter()
         .filter_map(|(_, name)| name.to_str()?.parse().ok())
         .filter_map(stat)
         .collect()
+}
+
+/// Processes that run just now, so many at most.
+pub fn running(most: usize) -> impl Iterator<Item = u32> {
+    let all = processes().into_iter();
+    all.filter(|stat| stat.is_running)
+        .map(|stat| stat.pid)
+        .take(most)
 }
 
 /// Whether threads of a process live on whose main thread has exited.

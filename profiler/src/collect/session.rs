@@ -291,8 +291,6 @@ impl Session {
         }
         perf::prefer_this_thread();
         let busy_before = busy::busy_ns();
-        cpus.start_sampling(bpf.sampler()?.as_fd())
-            .map_err(CollectError::PerfEvent)?;
         let now = Instant::now();
         let name_options = SymbolizeOptions {
             inlines: config.inlines,
@@ -356,15 +354,20 @@ impl Session {
         if config.devices.is_on() {
             session.samplers = Some(DeviceSamplers::start(&config.devices)?);
         }
+        session.meet_running()?;
+        session
+            .cpus
+            .start_sampling(session.bpf.sampler()?.as_fd())
+            .map_err(CollectError::PerfEvent)?;
+        session.started = Instant::now();
+        session.window_started = session.started;
         session.reader.lend(FIRST_READS);
-        // Others are asked for when they are sampled first.
-        let chosen = session.filter.chosen();
-        session.meet_all(&chosen);
         session.start_probes(config, drivers)?;
         session.tell_of_devices(false)?;
         tracing::debug!(
-            "sampling since {} ms",
-            session.started.elapsed().as_millis()
+            "sampling since {} ms, after {} ms",
+            session.started.elapsed().as_millis(),
+            (session.started - now).as_millis()
         );
         Ok(session)
     }

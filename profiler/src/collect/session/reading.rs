@@ -6,6 +6,7 @@ use crate::{
     collect::{
         bpf::perf,
         finisher::Missing,
+        procfs,
         reader::{Answer, Asked},
     },
     process::{FileId, Mapping, Region},
@@ -13,7 +14,12 @@ use crate::{
     workers::Owner,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::time::{Duration, Instant};
 
+/// Most processes met before the sampling starts, besides those that were chosen.
+const MAX_RUNNING: usize = 16;
+/// How long they and their tables are waited for.
+const BEFORE: Duration = Duration::from_millis(200);
 /// How often the file of a mapping is read that changes meanwhile.
 const READINGS: usize = 3;
 /// Most processes asked for and not yet needed.
@@ -53,6 +59,30 @@ impl Reading {
 }
 
 impl Session {
+    /// Gets to know the processes that run right now, before they are sampled: else their
+    /// first stacks would be cut. Others are asked for when they are sampled first.
+    pub(super) fn meet_running(&mut self) -> Result<(), CollectError> {
+        let own = std::process::id();
+        let mut pids = self.filter.chosen();
+        pids.extend(procfs::running(MAX_RUNNING));
+        pids.retain(|pid| *pid != own);
+        self.meet_all(&pids);
+        let end = Instant::now() + BEFORE;
+        self.settle_reads(end);
+        self.meet_late()?;
+        self.publish();
+        self.settle_reads(end);
+        Ok(())
+    }
+
+    /// Waits for what was asked, where nothing is sampled yet.
+    fn settle_reads(&mut self, end: Instant) {
+        while self.reader.wait_until(end) {
+            self.take_answers();
+        }
+        self.take_answers();
+    }
+
     /// Asks for processes that run already. They are taken in when they come.
     pub(super) fn meet_all(&mut self, pids: &[u32]) {
         for &pid in pids {
