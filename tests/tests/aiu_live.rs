@@ -226,6 +226,7 @@ fn track(work: &mut Command, truth: &TruthFiles) -> anyhow::Result<(Truth, Told,
     let config = RecordConfig {
         probes: Some(ProbeConfig {
             command: vec![work.get_program().into()],
+            late_libraries: true,
             ..ProbeConfig::default()
         }),
         ..RecordConfig::default()

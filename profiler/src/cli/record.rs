@@ -291,6 +291,7 @@ impl Plan {
         let probes = probes.then(|| ProbeConfig {
             tables: Arc::new(tables()),
             waits: devices.is_on(),
+            late_libraries: launches.is_some() || destination.is_trace(),
             exact_call_times: args.values.times_calls() || destination.is_trace(),
             command: args.command.clone(),
             pids: args.pid.clone(),

@@ -156,7 +156,9 @@ impl Recording<'_> {
         // With a command, it decides when to end; the processes are only a filter.
         let targets = if held.is_none() { targets } else { Vec::new() };
         let mut stop = Stop::new(signals).with_targets(targets)?;
-        if held.is_none() {
+        // From the first sample on, or from when calls are seen.
+        let is_sampled = self.plan.config.launches.is_none();
+        if held.is_none() && is_sampled {
             stop.after(self.plan.duration, session.started());
         }
         let is_over = self.prepare(&mut session, &mut stop).await?;
@@ -176,7 +178,7 @@ impl Recording<'_> {
         }
         let command = held.map(Held::release).transpose()?;
         self.announce(command.is_some());
-        if command.is_some() {
+        if command.is_some() || !is_sampled {
             stop.after(self.plan.duration, Instant::now());
         }
         let mut stop = stop.with_command(command);

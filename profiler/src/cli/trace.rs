@@ -177,6 +177,7 @@ impl TraceArgs {
             command: record::display_command(&self.command),
             probes: Some(ProbeConfig {
                 exact_call_times: true,
+                late_libraries: true,
                 stack_limit: 0,
                 command: self.command.clone(),
                 switches: record::switches(self.conditional_collection),
@@ -327,9 +328,6 @@ impl Live<'_> {
         }));
         let targets = if held.is_none() { targets } else { Vec::new() };
         let mut stop = Stop::new(signals).with_targets(targets)?;
-        if held.is_none() {
-            stop.after(self.args.duration, session.started());
-        }
         let mut ended = None;
         session
             .prepare(async { ended = Some(stop.next().await) })
@@ -347,9 +345,7 @@ impl Live<'_> {
         if !has_command && self.args.duration.is_none() {
             self.say("aiprof: tracing until Ctrl-C");
         }
-        if command.is_some() {
-            stop.after(self.args.duration, Instant::now());
-        }
+        stop.after(self.args.duration, Instant::now());
         let mut stop = stop.with_command(command);
         let exit = match is_over {
             true => None,

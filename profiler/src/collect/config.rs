@@ -85,6 +85,10 @@ pub struct ProbeConfig {
     /// Probe the exits of waits: until when work of a device can have been running.
     /// Default: no.
     pub waits: bool,
+    /// Whether the start waits until libraries that are loaded later can be probed at
+    /// once: the kernel verifies the programs for that, which takes a second. Else they
+    /// are verified while the recording runs. Default: no.
+    pub late_libraries: bool,
     /// Stacks of calls that one CPU walks in a second at most; beyond it calls have
     /// none, but are counted and recorded all the same. Default 20,000: at some
     /// 5 microseconds each, a tenth of the CPU.
@@ -112,6 +116,7 @@ impl Default for ProbeConfig {
             stand_ins: Vec::new(),
             exact_call_times: false,
             waits: false,
+            late_libraries: false,
             stack_limit: STACK_LIMIT,
             ring_bytes: 8 << 20,
             command: Vec::new(),
@@ -130,6 +135,7 @@ impl PartialEq for ProbeConfig {
             && self.stand_ins == other.stand_ins
             && self.exact_call_times == other.exact_call_times
             && self.waits == other.waits
+            && self.late_libraries == other.late_libraries
             && self.stack_limit == other.stack_limit
             && self.ring_bytes == other.ring_bytes
             && self.command == other.command

@@ -171,6 +171,7 @@ pub(crate) fn config(exact: bool, command: &[&Path]) -> RecordConfig {
         probes: Some(ProbeConfig {
             tables: tables.into(),
             exact_call_times: exact,
+            late_libraries: true,
             command: command.iter().map(Into::into).collect(),
             ..ProbeConfig::default()
         }),

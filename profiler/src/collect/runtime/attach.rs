@@ -27,7 +27,7 @@ use std::{
 };
 
 /// The programs at probed functions, by name.
-const CALL_PROGRAMS: [&str; 6] = [
+pub const CALL_PROGRAMS: [&str; 6] = [
     "call_entry",
     "call_entry_s",
     "call_exit",

@@ -38,7 +38,7 @@ mod survey;
 mod symbols;
 mod worker;
 
-pub use attach::Tally;
+pub use attach::{CALL_PROGRAMS, Tally};
 pub(super) use discover::variable_of;
 pub use discover::{Command, own_variable};
 pub use service::{CallCounts, RuntimeProbes};

@@ -7,7 +7,7 @@ use crate::collect::{
     bpf::{CALLS, Programs},
     config::RecordConfig,
     driver::{DriverPlan, DriverProbes},
-    runtime::RuntimeProbes,
+    runtime::{CALL_PROGRAMS, RuntimeProbes},
 };
 use std::{
     sync::mpsc::{Receiver, TryRecvError, sync_channel},
@@ -23,6 +23,9 @@ const USERS: Duration = Duration::from_millis(400);
 pub(super) struct Starting {
     /// Observed once its programs are loaded.
     drivers: Option<(DriverPlan, Receiver<()>)>,
+    /// Hangs up when libraries that are loaded later can be probed at once; `None`: that
+    /// is not waited for.
+    calls: Option<Receiver<()>>,
     first_spec: u32,
     /// Processes whose mappings are waited for, and until when.
     users: Option<(Vec<u32>, Instant)>,
@@ -43,11 +46,13 @@ impl Session {
         let probes = RuntimeProbes::start(&self.bpf, wanted)?;
         self.probes = Some((probes, ring));
         let drivers = (!drivers.is_empty()).then(|| {
-            let loaded = load_ahead(self.bpf.programs(), &drivers);
+            let loaded = load_ahead(self.bpf.programs(), drivers.programs());
             (drivers, loaded)
         });
+        let calls = load_ahead(self.bpf.programs(), CALL_PROGRAMS.to_vec());
         self.starting = Some(Starting {
             drivers,
+            calls: wanted.late_libraries.then_some(calls),
             first_spec: wanted.specs(),
             users: None,
         });
@@ -80,6 +85,10 @@ impl Session {
         if !probes.settle() || starting.drivers.is_some() {
             return Ok(false);
         }
+        let are_loading = |calls: &Receiver<()>| calls.try_recv() == Err(TryRecvError::Empty);
+        if starting.calls.as_ref().is_some_and(are_loading) {
+            return Ok(false);
+        }
         let Some((users, until)) = &starting.users else {
             // Whoever calls what is probed is to have whole stacks from then on, and the
             // kernels that it has made already are looked for.
@@ -97,10 +106,9 @@ impl Session {
     }
 }
 
-/// Has the programs of drivers verified by a thread; it hangs up when they are.
-fn load_ahead(programs: Programs, drivers: &DriverPlan) -> Receiver<()> {
+/// Has programs verified by a thread; it hangs up when they are.
+fn load_ahead(programs: Programs, names: Vec<&'static str>) -> Receiver<()> {
     let (end, loaded) = sync_channel(1);
-    let names = drivers.programs();
     let load = move || {
         for name in names {
             if let Err(error) = programs.get(name) {
