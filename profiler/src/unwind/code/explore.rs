@@ -27,7 +27,7 @@ const MAX_SWITCHES: usize = 4;
 const LEAST_IN_VAIN: usize = 2048;
 const IN_VAIN: usize = 4;
 /// What compilers align functions to, in bytes.
-const ALIGNMENT: u64 = 16;
+pub(super) const ALIGNMENT: u64 = 16;
 
 /// Bytes of text, and where they are.
 #[derive(Clone, Copy)]
@@ -106,6 +106,9 @@ pub(super) enum Start {
     Named,
     /// A call leads there, or another symbol.
     Called,
+    /// Code begins there, after other code's end and what fills up to the alignment of
+    /// functions.
+    Aligned,
     /// Code begins there, after other code's end.
     Guessed,
 }
@@ -378,7 +381,7 @@ impl<'a> Explorer<'a> {
     /// understood.
     pub(super) fn function(&mut self, at: u64, start: Start) -> Option<Function> {
         self.limit = match start {
-            Start::Guessed => self.guess,
+            Start::Aligned | Start::Guessed => self.guess,
             Start::Entry | Start::Named | Start::Called => MAX_STEPS,
         };
         let found = self.attempt(at, start, false);
@@ -387,7 +390,7 @@ impl<'a> Explorer<'a> {
             None if self.called => self.attempt(at, start, true),
             _ => found,
         };
-        if start == Start::Guessed {
+        if matches!(start, Start::Aligned | Start::Guessed) {
             self.guess = match found {
                 Some(_) => MAX_STEPS,
                 None => (self.guess / 2).max(LEAST_STEPS),
@@ -418,7 +421,7 @@ impl<'a> Explorer<'a> {
         self.cases(&mut visit, at);
         let trusted = match start {
             // What only jumps on could do so from its midst.
-            Start::Guessed => visit.good_returns > 0,
+            Start::Aligned | Start::Guessed => visit.good_returns > 0,
             Start::Called => {
                 visit.ends.append(&mut visit.last_calls);
                 true

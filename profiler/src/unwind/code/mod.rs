@@ -18,7 +18,7 @@ mod tests;
 
 use super::rule::{END, NONE};
 use aiprof_common::Rule;
-use explore::{Explorer, Start, ends_flow, range, skip_padding};
+use explore::{ALIGNMENT, Explorer, Start, ends_flow, range, skip_padding};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 
@@ -130,8 +130,8 @@ impl Found<'_> {
         let range = range(&self.text);
         let mut at = range.start;
         while at < range.end && self.explorer.may_go_on() {
-            at = self.explorer.behind_known(at);
-            at = self.explorer.skip_padding(at, range.end);
+            let end = self.explorer.behind_known(at);
+            at = self.explorer.skip_padding(end, range.end);
             if self.explorer.is_known(at) {
                 continue;
             }
@@ -139,7 +139,11 @@ impl Found<'_> {
                 at += 1;
                 continue;
             }
-            if !self.follow(at, Start::Guessed) {
+            let start = match at > end && at.is_multiple_of(ALIGNMENT) {
+                true => Start::Aligned,
+                false => Start::Guessed,
+            };
+            if !self.follow(at, start) {
                 let end = self.end_of_flow(at);
                 let behind = self.explorer.behind_doubtful(at);
                 at = behind.map_or(end, |behind| behind.min(end));
