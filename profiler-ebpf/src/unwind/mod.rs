@@ -284,10 +284,7 @@ fn try_step(scratch: *mut Scratch) -> u32 {
             if stop != NO_STOP {
                 return stop;
             }
-            if s.walk.rule.kind == CFA_NONE
-                && s.walk.len == 1
-                && s.walk.in_call != 0
-            {
+            if s.walk.rule.kind == CFA_NONE && s.walk.len == 1 && s.walk.in_call != 0 {
                 // In a system call the instruction pointer is behind the
                 // `syscall`; where that does not return (exit, sigreturn) the
                 // function may end there.

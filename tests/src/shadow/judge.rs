@@ -73,15 +73,15 @@ pub struct Account {
     pub sampled: u64,
     /// Stops without a sample.
     pub missing: u64,
-    /// See [`Verdict`].
+    /// See `Verdict`.
     pub complete: u64,
     /// By cause.
     pub cut: BTreeMap<String, u64>,
-    /// See [`Verdict`].
+    /// See `Verdict`.
     pub good_guesses: u64,
-    /// See [`Verdict`].
+    /// See `Verdict`.
     pub bad_guesses: u64,
-    /// See [`Verdict`].
+    /// See `Verdict`.
     pub wrong: u64,
     /// Some of what is wrong, or cut, each kind once.
     pub examples: BTreeMap<String, (u64, String)>,

@@ -3,7 +3,7 @@
 //!
 //! Every link is a descriptor: the probe is gone when the last copy of it is
 //! closed, also when aiprof is killed. A program is given by its descriptor
-//! ([`super::Bpf::program`]), so that links can be made on any thread.
+//! ([`super::Bpf::programs`]), so that links can be made on any thread.
 
 mod cost;
 
