@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Most processes met before the sampling starts, besides those that were chosen.
 const MAX_RUNNING: usize = 16;
 /// How long they and their tables are waited for.
-const BEFORE: Duration = Duration::from_millis(200);
+const BEFORE: Duration = Duration::from_millis(400);
 /// How often the file of a mapping is read that changes meanwhile.
 const READINGS: usize = 3;
 /// Most processes asked for and not yet needed.
