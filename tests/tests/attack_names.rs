@@ -16,8 +16,6 @@ use aiprof_tests::child::Child;
 use aiprof_tests::folded::Folded;
 use aiprof_tests::need::{Need, skip, turn};
 
-/// Samples before a witness is known, on a busy machine: a tenth of a second.
-const UNKNOWN: u64 = 20;
 const NEEDS: [Need; 2] = [Need::Root, Need::Tool("cc")];
 /// Windows that must have the witness's names.
 const WINDOWS: usize = 3;
@@ -56,7 +54,7 @@ fn record(yard: &Yard, witness: &Witness) -> anyhow::Result<(Vec<Folded>, String
         .map(read)
         .collect::<anyhow::Result<_>>()?;
     for (i, folded) in all.iter().take(WINDOWS).enumerate() {
-        let checked = witness.check_met(folded, 50, UNKNOWN);
+        let checked = witness.check(folded, 50);
         checked.map_err(|error| error.context(format!("window {i}; {stderr}")))?;
         let kernel = folded.filter(|line| line.in_kernel());
         let unknown = kernel.filter(|line| line.has("[unknown kernel]"));

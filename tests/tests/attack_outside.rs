@@ -33,9 +33,9 @@ const STATE: Duration = Duration::from_secs(20);
 /// CPU time that a witness is given, seconds, and the samples to judge it by.
 const WORK: f64 = 1.5;
 const LEAST: u64 = 100;
-/// Samples before a witness that has just started is known: half a second, where others
+/// Samples before a witness that has just started is known: a third of a second, where others
 /// start programs too. An attack that works costs all three hundred.
-const UNKNOWN: u64 = 100;
+const UNKNOWN: u64 = 60;
 
 /// Waits for a state; `false`: it does not come in that time.
 fn comes(most: Duration, is_so: impl Fn() -> bool) -> bool {

@@ -352,7 +352,7 @@ fn everything_at_once() -> anyhow::Result<()> {
     let folded = Folded::parse(&checked(report.arg(&out))?)?;
     // It was met among programs that hang.
     witness
-        .check_met(&folded, 100, 100)
+        .check_met(&folded, 100, 60)
         .with_context(|| stderr.clone())?;
     anyhow::ensure!(took <= PROMPT, "{took:?}");
     drop((attacks, flood, program, map, faults));

@@ -15,8 +15,6 @@ use aiprof_tests::need::{Need, skip, turn};
 const NEEDS: [Need; 3] = [Need::Root, Need::Tool("cc"), Need::Path("/dev/fuse")];
 /// Samples of the witness to judge by: it shares two CPUs with half a dozen attackers.
 const LEAST: u64 = 60;
-/// Samples before the witness is known, on a busy machine: a tenth of a second.
-const UNKNOWN: u64 = 100;
 /// How long a recording may take to begin.
 const START: Duration = Duration::from_secs(20);
 
@@ -62,7 +60,7 @@ fn check(name: &str, yard: &Yard, witness: &Witness, recording: Recording) -> an
     let stderr = std::fs::read_to_string(yard.path("stderr"))?;
     println!("{name}: ended {took:?} after SIGINT");
     witness
-        .check_met(&folded, LEAST, UNKNOWN)
+        .check(&folded, LEAST)
         .map_err(|error| error.context(format!("{name}\n{stderr}")))?;
     anyhow::ensure!(
         took <= PROMPT,
