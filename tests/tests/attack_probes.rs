@@ -264,6 +264,56 @@ fn arguments_in_pages_that_never_come() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// How much of libc's code in a process is a copy of its own: what has breakpoints.
+fn copied_libc_kib(pid: u32) -> anyhow::Result<u64> {
+    let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
+    let (mut in_libc, mut copied) = (false, 0);
+    for line in smaps.lines() {
+        if line.contains(" r-xp ") || line.contains(" r--p ") || line.contains(" rw-p ") {
+            in_libc = line.contains(" r-xp ") && line.contains("/libc.so.6");
+        }
+        let Some(dirty) = line.strip_prefix("Private_Dirty:").filter(|_| in_libc) else {
+            continue;
+        };
+        let dirty = dirty.trim().trim_end_matches(" kB");
+        copied += dirty.parse::<u64>().with_context(|| line.to_owned())?;
+    }
+    Ok(copied)
+}
+
+/// A program may tell of a driver's functions what it likes: those in libc are probed in
+/// itself, and in nobody else's programs.
+#[test]
+fn a_table_of_functions_of_everybodys_library() -> anyhow::Result<()> {
+    let test = "a_table_of_functions_of_everybodys_library";
+    let needs = [&NEEDS[..], &[Need::Path("/usr/include/CL/cl.h")]].concat();
+    let Some(_turn) = turn(test, &needs)? else {
+        return Ok(());
+    };
+    let yard = Yard::new()?;
+    let program = yard.build("liar.c", "liar", &["-lOpenCL"])?;
+    let mut command = Command::new(&program);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut liar = Child::start(as_stranger(&mut command))?;
+    anyhow::ensure!(liar.read_line()? == "ready\n");
+    let mut aiprof = recording(&yard, "600")?;
+    wait_for_probes(aiprof.pid())?;
+    let own = std::process::id();
+    anyhow::ensure!((copied_libc_kib(own)?, copied_libc_kib(liar.pid())?) == (0, 0));
+    liar.write_line("")?;
+    let begun = Instant::now();
+    while copied_libc_kib(liar.pid())? == 0 {
+        anyhow::ensure!(begun.elapsed() < Duration::from_secs(30), "never believed");
+        anyhow::ensure!(copied_libc_kib(own)? == 0);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    wait_for_probes(aiprof.pid())?;
+    anyhow::ensure!(copied_libc_kib(own)? == 0, "probed in this program");
+    let took = interrupt(&mut aiprof, Duration::from_secs(60))?;
+    anyhow::ensure!(took <= PROMPT, "{took:?}");
+    Ok(())
+}
+
 /// Has the file systems of the attacker answer nobody any more.
 fn silence_servers() -> anyhow::Result<()> {
     let mut signal = Command::new("pkill");

@@ -172,7 +172,9 @@ fn beside_another_tools_return_probes() -> anyhow::Result<()> {
 }
 
 /// An OpenCL loader jumps into tables that each object of a driver leads to: kernels have
-/// names, and calls ends, only by these.
+/// names, and calls ends, only by these. They are probed once a call has shown a table,
+/// which takes 20 to 60 ms on two CPUs: the program waits for as long as a busy machine
+/// may need.
 #[test]
 fn opencl_kernels_have_names() -> anyhow::Result<()> {
     let mut needs = real::NEEDS.to_vec();
@@ -196,7 +198,8 @@ fn opencl_kernels_have_names() -> anyhow::Result<()> {
         ("Intel", &["no-check", "single"]),
     ] {
         let dir = shop.path("");
-        let aiprof = real::command(&binary()?, Product::Skl, Recording::Off, &dir);
+        let mut aiprof = real::command(&binary()?, Product::Skl, Recording::Off, &dir);
+        aiprof.env("CL_WORK_PAUSE_MS", "1000");
         let program = [&[&program, platform, &kernels, "30"][..], how].concat();
         let program: Vec<String> = program.into_iter().map(str::to_owned).collect();
         check(&shop, aiprof, &program)?;

@@ -2,7 +2,8 @@
  * An OpenCL program: `cl_work PLATFORM KERNELS.cl LAUNCHES [no-check [single]]`. It takes
  * the first platform whose name contains PLATFORM, builds the file, launches its kernels
  * in turn between copies and fills, and prints its account as one line of JSON. With
- * `single` each kernel is made by itself, and nothing asks for its name.
+ * `single` each kernel is made by itself, and nothing asks for its name. If CL_WORK_PAUSE_MS
+ * is set, it waits so long between its first look at the devices and the rest.
  */
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
@@ -64,6 +65,9 @@ static void build(struct program *p, cl_platform_id platform, const char *path, 
 	cl_device_id device;
 	cl_int status;
 	check(clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, NULL), "clGetDeviceIDs");
+	const char *pause_ms = getenv("CL_WORK_PAUSE_MS");
+	if (pause_ms != NULL)
+		usleep(1000 * (useconds_t)atoi(pause_ms));
 	cl_context context = clCreateContext(NULL, 1, &device, NULL, NULL, &status);
 	check(status, "clCreateContext");
 	p->queue = clCreateCommandQueue(context, device, CL_QUEUE_PROFILING_ENABLE, &status);

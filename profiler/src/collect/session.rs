@@ -417,8 +417,11 @@ impl Session {
         mut on_progress: impl FnMut(&Progress),
         until_ready: bool,
     ) -> Result<(), CollectError> {
-        let calls = self.probes.as_ref().map(|(_, ring)| ring.fd());
-        let rings = calls.into_iter().chain([self.ring.fd(), self.reader.fd()]);
+        let probes = self.probes.as_ref();
+        let calls = probes.map(|(_, ring)| ring.fd());
+        let found = probes.and_then(|(probes, _)| probes.fd());
+        let calls = calls.into_iter().chain(found);
+        let rings = calls.chain([self.ring.fd(), self.reader.fd()]);
         let epoll = self.cpus.poller(rings).map_err(CollectError::Runtime)?;
         let readable = readable::watch(epoll).map_err(CollectError::Runtime)?;
         // A library that has just been mapped is to be probed soon, and somebody waits for
@@ -443,7 +446,9 @@ impl Session {
                     short = short.min(MAX_SHORT);
                     looked = Instant::now();
                     // What was asked for is needed, and is no storm.
-                    if !self.reader.has_answers() {
+                    let probes = self.probes.as_ref();
+                    let has_found = probes.is_some_and(|(probes, _)| probes.has_found());
+                    if !self.reader.has_answers() && !has_found {
                         // Not tokio's sleep, which counts in milliseconds.
                         std::thread::sleep(if short >= 1.0 { SETTLE } else { BATCH });
                         short = (short - 1.0).max(0.0);
@@ -451,6 +456,8 @@ impl Session {
                 }
                 _ = tick.tick() => {}
                 () = std::future::ready(()), if more => {}
+                // A call that was too young to be taken may be one to be acted upon.
+                () = tokio::time::sleep(SETTLE), if self.has_young_calls() => {}
             }
             more = self.drain(false)?;
             self.housekeeping()?;
@@ -464,6 +471,15 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Whether calls that may have to be acted upon were too young to be taken in.
+    fn has_young_calls(&self) -> bool {
+        let Some((probes, _)) = &self.probes else {
+            return false;
+        };
+        let is_young = |event: &Event| matches!(event, Event::Call(call) if probes.hands_out(call));
+        self.pending.iter().any(is_young)
     }
 
     /// Reads the rings, and asks for what the events need. Gives whether there is

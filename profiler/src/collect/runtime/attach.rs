@@ -258,8 +258,10 @@ impl Attacher {
     /// The index of a file that may be known already, and of the tables' uses of it.
     fn find(&mut self, candidate: Candidate) -> (usize, Vec<usize>) {
         let identity = &candidate.identity;
-        let mut known = self.libraries.iter();
-        let Some(index) = known.position(|l| l.candidate.identity.is(identity)) else {
+        let mut known = self.libraries.iter().map(|l| &l.candidate.identity);
+        // What is for one process must not be attached in all.
+        let is_same = |known: &Identity| known.is(identity) && known.only() == identity.only();
+        let Some(index) = known.position(is_same) else {
             let uses = (0..candidate.uses.len()).collect();
             self.libraries.push(Probed::new(candidate));
             return (self.libraries.len() - 1, uses);
@@ -277,12 +279,27 @@ impl Attacher {
         (index, candidate.uses.into_iter().map(place).collect())
     }
 
+    /// The entries of a file that are probed in every process, if it is itself probed in
+    /// one.
+    fn probed_elsewhere(&self, index: usize) -> FxHashSet<u64> {
+        let Some(this) = self.libraries.get(index) else {
+            return FxHashSet::default();
+        };
+        let this = &this.candidate.identity;
+        let others = self.libraries.iter().filter(|other| {
+            let other = &other.candidate.identity;
+            this.only().is_some() && other.only().is_none() && other.is(this)
+        });
+        others.flat_map(|other| &other.entries).copied().collect()
+    }
+
     /// Describes and attaches what is planned.
     fn carry_out(&mut self, index: usize, plan: Plan) {
         if plan.functions.is_empty() {
             lock(&self.report).tally.refused += plan.unprobed;
             return;
         }
+        let elsewhere = self.probed_elsewhere(index);
         let Some(library) = self.libraries.get_mut(index) else {
             return;
         };
@@ -295,7 +312,9 @@ impl Attacher {
         let mut stubs: Vec<Stubs> = Vec::new();
         for mut planned in plan.functions {
             // The same code by another name.
-            if !library.entries.insert(planned.places.entry) {
+            if elsewhere.contains(&planned.places.entry)
+                || !library.entries.insert(planned.places.entry)
+            {
                 continue;
             }
             let number = register(&mut self.registry, &*self.kernel, &planned, &mut events);

@@ -36,6 +36,9 @@ const SELDOM: Duration = Duration::from_millis(100);
 /// How long a table waits for its neighbours: where one begins, the one before it
 /// ends at the latest.
 const SETTLE: Duration = Duration::from_millis(5);
+/// How far above a call its callers' variables are taken to be. A table there is its
+/// callers' own, and something else when it is read.
+const CALLERS: u64 = 64 << 10;
 
 /// A function to be probed.
 #[derive(Clone, Debug)]
@@ -173,6 +176,11 @@ impl HandedOut {
         self.names.insert(data.tid, (data.probe, name));
     }
 
+    /// Whether a probe is on a function that hands out others.
+    pub(super) fn is_source(&self, probe: u32) -> bool {
+        self.sources.contains_key(&probe)
+    }
+
     /// The function that a call handed out, if it did.
     pub(super) fn call(&mut self, call: &Call) -> Option<Handed> {
         let source = self.sources.get(&call.probe)?;
@@ -181,7 +189,9 @@ impl HandedOut {
             return None;
         }
         let value = |slot: usize| call.value(slot).filter(|value| *value != 0);
-        if let Some(at) = source.fills.as_ref().and_then(|&(slot, _)| value(slot))
+        let is_kept = |at: &u64| at.wrapping_sub(call.sp) > CALLERS;
+        let table = source.fills.as_ref().and_then(|&(slot, _)| value(slot));
+        if let Some(at) = table.filter(is_kept)
             && self.waiting.len() < MAX_TABLES
             && is_due(self.read.entry((call.library, call.probe)).or_default())
         {
@@ -215,12 +225,16 @@ impl HandedOut {
 
     /// The tables that have waited long enough.
     pub(super) fn settled(&mut self) -> Vec<Look> {
-        let old = |table: &&Filled| table.since.elapsed() >= SETTLE;
-        let ripe = self.waiting.iter().filter(old).count();
-        let tables = self.waiting.drain(..ripe);
+        let (sources, begins) = (&self.sources, &self.begins);
+        // What was there before the call has no end that is still to be seen.
+        let is_ripe = |table: &mut Filled| {
+            let source = sources.get(&table.source);
+            source.is_none_or(|source| source.is_there) || table.since.elapsed() >= SETTLE
+        };
+        let tables = self.waiting.extract_if(.., is_ripe);
         let looks = tables.filter_map(|table| {
-            let source = self.sources.get(&table.source)?;
-            look_at(&table, source, &self.begins)
+            let source = sources.get(&table.source)?;
+            look_at(&table, source, begins)
         });
         looks.collect()
     }

@@ -9,10 +9,13 @@ use crate::{
     collect::inspect::{Memory, ProcessMemory},
     probes::table::Table,
 };
+use rustix::event::{EventfdFlags, eventfd};
 use std::{
     ffi::OsString,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
+        atomic::{AtomicBool, Ordering},
         mpsc::{self, Receiver, Sender, SyncSender},
     },
     thread,
@@ -62,19 +65,73 @@ pub(super) enum Seen {
     Functions(Vec<Handed>),
 }
 
+/// Tells that something was seen.
+#[derive(Debug)]
+struct Bell {
+    /// Readable since then; `None`: there was no descriptor left.
+    fd: Option<OwnedFd>,
+    has_rung: AtomicBool,
+}
+
+impl Bell {
+    fn new() -> Self {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Self {
+            fd: fd.ok(),
+            has_rung: AtomicBool::new(false),
+        }
+    }
+
+    fn ring(&self) {
+        self.has_rung.store(true, Ordering::Release);
+        if let Some(fd) = &self.fd {
+            // It fails if nobody has listened for 2^64 times.
+            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn silence(&self) {
+        if self.has_rung.swap(false, Ordering::AcqRel)
+            && let Some(fd) = &self.fd
+        {
+            let _ = rustix::io::read(fd, &mut [0u8; 8]);
+        }
+    }
+}
+
 /// The thread, started when there is something to do.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Looker {
     thread: Option<(SyncSender<Look>, Receiver<Seen>)>,
+    bell: Arc<Bell>,
     /// Readings that could not be done because too many waited.
     dropped: u64,
 }
 
 impl Looker {
+    /// No thread yet.
+    pub(super) fn new() -> Self {
+        Self {
+            thread: None,
+            bell: Arc::new(Bell::new()),
+            dropped: 0,
+        }
+    }
+
+    /// Readable when something was seen since [`Self::seen`] was called.
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.bell.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether something was seen since then.
+    pub(super) fn has_seen(&self) -> bool {
+        self.bell.has_rung.load(Ordering::Acquire)
+    }
+
     /// Has something read; what is seen is given by [`Self::seen`] later.
     pub(super) fn look(&mut self, look: Look) {
         if self.thread.is_none() {
-            self.thread = start();
+            self.thread = start(Arc::clone(&self.bell));
         }
         let taken = self.thread.as_ref().map(|(jobs, _)| jobs.try_send(look));
         if !matches!(taken, Some(Ok(()))) {
@@ -84,6 +141,7 @@ impl Looker {
 
     /// What was seen since the last call.
     pub(super) fn seen(&self) -> Vec<Seen> {
+        self.bell.silence();
         let results = self.thread.iter();
         results.flat_map(|(_, seen)| seen.try_iter()).collect()
     }
@@ -95,19 +153,19 @@ impl Looker {
 }
 
 /// Starts the thread; it ends when its queue is dropped.
-fn start() -> Option<(SyncSender<Look>, Receiver<Seen>)> {
+fn start(bell: Arc<Bell>) -> Option<(SyncSender<Look>, Receiver<Seen>)> {
     let (jobs, queue) = mpsc::sync_channel(MAX_WAITING);
     // No more results than readings, and those are bounded.
     let (results, seen) = mpsc::channel();
     thread::Builder::new()
         .name("aiprof-look".into())
-        .spawn(move || work(&queue, &results))
+        .spawn(move || work(&queue, &results, &bell))
         .inspect_err(|error| tracing::warn!("cannot start the looking thread: {error}"))
         .ok()
         .map(|_| (jobs, seen))
 }
 
-fn work(queue: &Receiver<Look>, results: &Sender<Seen>) {
+fn work(queue: &Receiver<Look>, results: &Sender<Seen>, bell: &Bell) {
     while let Ok(Look { pid, what }) = queue.recv() {
         let seen = match what {
             What::Variable(name) => discover::variable_of(pid, name).map(Seen::Variable),
@@ -119,9 +177,13 @@ fn work(queue: &Receiver<Look>, results: &Sender<Seen>) {
                 }
             },
         };
-        if seen.is_some_and(|seen| results.send(seen).is_err()) {
+        let Some(seen) = seen else {
+            continue;
+        };
+        if results.send(seen).is_err() {
             return;
         }
+        bell.ring();
     }
 }
 

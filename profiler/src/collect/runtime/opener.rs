@@ -201,7 +201,14 @@ fn read(gate: &Mutex<Gate>, work: FileWork) -> io::Result<Opened> {
         // The kernel would wait for its program with all forks held up.
         return Err(io::Error::other("answered for by a program of its user"));
     }
-    let account = if nature.is_system {
+    // What another user's process says of a file is believed for that process: whatever
+    // it is, everybody's programs would stop there.
+    let is_hearsay = work.functions.is_some() && !owner::is_trusted(work.owner);
+    let identity = match work.place {
+        Place::Mapped(pid, _) if is_hearsay => identity.only_in(pid),
+        _ => identity,
+    };
+    let account = if nature.is_system && !is_hearsay {
         Owner::ROOT
     } else {
         work.owner

@@ -32,8 +32,8 @@ pub(super) enum Purpose {
     Start,
     /// A file that was mapped.
     Mapped((Owner, FileKey)),
-    /// Functions that were handed out, by their offsets.
-    HandedOut(Vec<(FileId, u64)>),
+    /// Functions that were handed out, as [`RuntimeProbes::given`] has them.
+    HandedOut(Vec<(Option<u32>, FileId, u64)>),
 }
 
 /// What is found at the start of a recording.

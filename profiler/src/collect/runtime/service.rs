@@ -19,7 +19,7 @@ use crate::{
         late::{Build, LateKernels},
         owner,
     },
-    probes::table::Exits,
+    probes::table::{Exits, Table},
     process::{FileId, Mapping, ProcessTable, Region},
     profile::{LossKind, Losses},
     wire::{Call, CallData, Event, FileKey, KernelNamed, MapEvent},
@@ -30,12 +30,15 @@ use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use std::{
     collections::BTreeSet,
     hash::{Hash, Hasher},
+    os::fd::BorrowedFd,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 /// Most functions remembered that were handed out.
 const MAX_GIVEN: usize = 65_536;
+/// Of how many functions on a file may have most of a table's.
+const MOST_OF: usize = 8;
 /// Most mapped files remembered.
 const MAX_MAPPED: usize = 4096;
 /// Room for functions that no table names one by one.
@@ -104,8 +107,11 @@ pub struct RuntimeProbes {
     pub(super) alternatives: BTreeSet<String>,
     /// Files that processes have mapped, and that were offered then.
     pub(super) mapped: FxHashSet<(Owner, FileKey)>,
-    /// Functions handed out before, by their offsets in files.
-    pub(super) given: FxHashSet<(FileId, u64)>,
+    /// Functions handed out before, by their offsets in files; those that another
+    /// user's process was handed, by that process.
+    pub(super) given: FxHashSet<(Option<u32>, FileId, u64)>,
+    /// Files that no table names and that have most functions of a table.
+    pub(super) accepted: FxHashSet<FileId>,
     pub(super) looker: Looker,
     /// Processes that had probed libraries when the recording started.
     pub(super) users: BTreeSet<u32>,
@@ -150,7 +156,8 @@ impl RuntimeProbes {
             alternatives: BTreeSet::new(),
             mapped: FxHashSet::default(),
             given: FxHashSet::default(),
-            looker: Looker::default(),
+            accepted: FxHashSet::default(),
+            looker: Looker::new(),
             users: BTreeSet::new(),
             probes: 0,
             refused: 0,
@@ -189,6 +196,16 @@ impl RuntimeProbes {
         };
         self.withheld += u64::from(!may);
         may
+    }
+
+    /// Readable when functions were found that are to be probed soon.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.looker.fd()
+    }
+
+    /// Whether there are such functions.
+    pub fn has_found(&self) -> bool {
+        self.looker.has_seen()
     }
 
     /// The processes that had probed libraries when the recording started.
@@ -284,6 +301,18 @@ impl RuntimeProbes {
         if let Some(handed) = self.handed_out.call(call) {
             self.probe_handed_out(vec![handed], processes);
         }
+        self.look_at_tables();
+    }
+
+    /// Whether a call may hand out functions: then it is to be taken in soon.
+    pub fn hands_out(&self, call: &Call) -> bool {
+        self.handed_out.is_source(call.probe)
+    }
+
+    fn look_at_tables(&mut self) {
+        for look in self.handed_out.settled() {
+            self.look(look);
+        }
     }
 
     /// Data of a call.
@@ -345,22 +374,20 @@ impl RuntimeProbes {
     }
 
     /// Probes functions by their addresses in processes, those of one file at once.
+    ///
+    /// An address comes from the memory of a process, which may have anything there. So
+    /// most of them must be in the file, unless a table names it: not the odd one in a
+    /// library that everybody's programs use.
     fn probe_handed_out(&mut self, handed: Vec<Handed>, processes: &ProcessTable) {
         type Points = Vec<(u64, String)>;
         let mut files: Vec<(Handed, MapEvent, FileId, Points)> = Vec::new();
+        let all = handed.len();
         for one in handed {
             let Some((map, id)) = mapping_of(processes, one.pid, one.address) else {
                 tracing::debug!("{}: at {:#x}, in no mapped file", one.symbol, one.address);
                 continue;
             };
             let offset = one.address - map.start + map.file_offset;
-            if self.given.len() >= MAX_GIVEN {
-                self.given.clear();
-            }
-            // Every process is handed the same ones.
-            if !self.given.insert((id, offset)) {
-                continue;
-            }
             let function = (offset, one.symbol.clone());
             let same = |(other, known, ..): &&mut (Handed, MapEvent, FileId, Points)| {
                 (other.pid, &other.table.name, known.start) == (one.pid, &one.table.name, map.start)
@@ -370,9 +397,35 @@ impl RuntimeProbes {
                 None => files.push((one, map, id, vec![function])),
             }
         }
-        for (one, map, id, functions) in files {
-            self.probe_functions(&one, (&map, id), functions);
+        for (one, map, id, mut functions) in files {
+            let is_named = self.layer_of(&one.table, &map.file.path).is_some();
+            if functions.len() >= MOST_OF && functions.len() * 2 >= all {
+                self.accepted.insert(id);
+            }
+            if !is_named && !self.accepted.contains(&id) {
+                let path = &map.file.path;
+                tracing::debug!("{}: in {path}, which is no library of it", one.symbol);
+                continue;
+            }
+            // What another user's process says is believed for that process.
+            let is_trusted = owner::is_trusted(self.owner(one.pid));
+            let whose = (!is_trusted).then_some(one.pid);
+            if self.given.len() >= MAX_GIVEN {
+                self.given.clear();
+            }
+            // Every process is handed the same ones.
+            functions.retain(|(offset, _)| self.given.insert((whose, id, *offset)));
+            if !functions.is_empty() {
+                self.probe_functions(&one, (&map, id), functions);
+            }
         }
+    }
+
+    /// The layer that a table gives to a file by its name.
+    fn layer_of(&self, table: &Table, path: &str) -> Option<u8> {
+        let uses = self.uses_of(path);
+        let named = uses.iter().find(|used| used.table.name == table.name);
+        named.map(|used| used.layer)
     }
 
     fn probe_functions(
@@ -382,10 +435,9 @@ impl RuntimeProbes {
         functions: Vec<(u64, String)>,
     ) {
         let path = &map.file.path;
-        let named = self.uses_of(path);
-        let named = named.iter().find(|used| used.table.name == one.table.name);
         let layers = one.table.libraries.iter().map(|l| l.layer);
-        let layer = named.map_or_else(|| layers.max().unwrap_or(0), |used| used.layer);
+        let named = self.layer_of(&one.table, path);
+        let layer = named.unwrap_or_else(|| layers.max().unwrap_or(0));
         let uses = vec![Use {
             table: Arc::clone(&one.table),
             // Behind the functions that the file exports, which may lead to them.
@@ -393,7 +445,9 @@ impl RuntimeProbes {
             names_only: false,
         }];
         let owner = self.owner(one.pid);
-        let given = functions.iter().map(|(offset, _)| (id, *offset)).collect();
+        let whose = (!owner::is_trusted(owner)).then_some(one.pid);
+        let given = functions.iter().map(|(offset, _)| (whose, id, *offset));
+        let given = given.collect();
         let place = Place::Mapped(one.pid, Box::new(map.clone()));
         let purpose = Purpose::HandedOut(given);
         self.open(owner, place, path.clone(), uses, purpose, Some(functions));
@@ -402,6 +456,7 @@ impl RuntimeProbes {
     /// Files have other ids from here on.
     pub fn files_forgotten(&mut self) {
         self.given.clear();
+        self.accepted.clear();
     }
 
     /// A thread has exited: its state in the kernel goes.
@@ -441,9 +496,7 @@ impl RuntimeProbes {
         }
         // Taken in at every turn, so that what is stuck is noticed.
         self.take_answers();
-        for look in self.handed_out.settled() {
-            self.look(look);
-        }
+        self.look_at_tables();
         for seen in self.looker.seen() {
             match seen {
                 Seen::Functions(handed) => self.probe_handed_out(handed, processes),
