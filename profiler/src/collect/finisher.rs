@@ -130,6 +130,9 @@ impl Finisher {
         // walk in the kernel still does.
         if stop != StopReason::Read {
             sample.stop = stop;
+        } else if sample.stop == StopReason::NoMapping && sample.user.len() > known {
+            // The address is in a mapping that the kernel was not told of yet.
+            sample.stop = StopReason::NoProcess;
         }
         sample.space = space.id;
         None

@@ -15,7 +15,9 @@ const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const PF_X: u32 = 1;
+const PF_W: u32 = 2;
 const SHT_SYMTAB: u32 = 2;
+const SHT_RELA: u32 = 4;
 const SHT_NOBITS: u32 = 8;
 const SHT_DYNSYM: u32 = 11;
 const NT_GNU_BUILD_ID: u32 = 3;
@@ -73,6 +75,8 @@ impl Span {
 pub(super) struct Elf {
     /// Loaded segments, in the file's order.
     pub(super) loads: Vec<Span>,
+    /// Loaded segments that may be written to, and not executed.
+    pub(super) data: Vec<Span>,
     /// Executable loaded segments, by address.
     pub(super) text: Vec<TextSegment>,
     /// `.eh_frame_hdr`.
@@ -91,6 +95,17 @@ pub(super) struct Sections {
     entry_size: u16,
     count: u16,
     names: u16,
+}
+
+/// Tables that tell of functions.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    /// Symbols.
+    pub(super) symbols: Vec<Span>,
+    /// Whether those are among them that linking does not need.
+    pub(super) has_all: bool,
+    /// Relocations with addends.
+    pub(super) relocations: Vec<Span>,
 }
 
 /// Reads exactly `buf.len()` bytes.
@@ -147,6 +162,9 @@ impl Elf {
         match kind {
             PT_LOAD => {
                 self.loads.push(span);
+                if flags & (PF_X | PF_W) == PF_W {
+                    self.data.push(span);
+                }
                 if flags & PF_X != 0 && span.size > 0 {
                     let Span {
                         offset: file_offset,
@@ -191,21 +209,20 @@ impl Elf {
         Ok(table)
     }
 
-    /// The tables of symbols, and whether the full one is among them.
-    pub(super) fn symbol_tables<R: ReadAt>(
-        sections: Sections,
-        source: &R,
-    ) -> Result<(Vec<Span>, bool), UnwindError> {
+    /// The tables that tell of functions.
+    pub(super) fn tables<R: ReadAt>(sections: Sections, source: &R) -> Result<Tables, UnwindError> {
         let table = Self::section_table(sections, source)?;
         let sections = table.chunks_exact(SECTION_HEADER_SIZE);
-        let (mut tables, mut all) = (Vec::new(), false);
+        let mut tables = Tables::default();
         for section in sections.filter_map(parse_section) {
-            all |= section.kind == SHT_SYMTAB;
-            if matches!(section.kind, SHT_SYMTAB | SHT_DYNSYM) {
-                tables.push(section.span);
+            tables.has_all |= section.kind == SHT_SYMTAB;
+            match section.kind {
+                SHT_SYMTAB | SHT_DYNSYM => tables.symbols.push(section.span),
+                SHT_RELA => tables.relocations.push(section.span),
+                _ => {}
             }
         }
-        Ok((tables, all))
+        Ok(tables)
     }
 
     /// The section `.eh_frame`, if there are section headers that name it.

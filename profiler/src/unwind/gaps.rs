@@ -3,9 +3,10 @@
 
 use super::bytes::Bytes;
 use super::code::{self, Known, Text};
-use super::elf::{Elf, Span};
+use super::elf::{Elf, Span, Tables};
 use super::page::PageBuilder;
 use super::source::{ReadAt, Window, read_full};
+use super::survey::{self, Sources, Survey};
 use super::{TextSegment, UnwindError};
 use aiprof_common::{PAGE_SIZE, Rule};
 use std::ops::Range;
@@ -26,6 +27,8 @@ const MAX_SYMBOL_BYTES: u64 = 64 << 20;
 const MAX_BY_REGISTER: usize = 64;
 /// Bytes of a called function that are looked at.
 const CALLEE: u64 = 4096;
+/// Bytes of text whose records are looked at at once.
+const COVERED_AT_ONCE: u64 = 1 << 20;
 /// Bytes of a symbol, and of those read at once.
 const SYMBOL: usize = 24;
 const SYMBOLS_AT_ONCE: usize = 2048;
@@ -35,13 +38,26 @@ const STT_GNU_IFUNC: u8 = 10;
 /// What leads to the functions that the unwind data do not describe.
 #[derive(Debug)]
 pub(super) struct Functions {
-    tables: Vec<Span>,
-    /// Whether the file has kept the symbols that linking does not need.
-    all: bool,
+    tables: Tables,
+    /// Parts of the file that are written to.
+    data: Vec<Span>,
     /// The address of the program's first instruction; 0: none.
     entry: u64,
-    /// Starts by the symbols, in order; found when they are first needed.
-    starts: OnceLock<Starts>,
+    /// Found when it is first needed.
+    layout: OnceLock<Layout>,
+}
+
+/// Where functions are.
+#[derive(Debug)]
+struct Layout {
+    /// They start there, by symbols and calls.
+    starts: Starts,
+    /// They start there, or labels are there.
+    likely: Starts,
+    /// Other functions jump there.
+    borders: Starts,
+    /// Whether all starts are among these.
+    all: bool,
 }
 
 /// Addresses of functions, in order, each in bytes from the text's first one.
@@ -95,32 +111,92 @@ impl Starts {
 impl Functions {
     /// Of a file.
     pub(super) fn find<R: ReadAt>(source: &R, elf: &Elf) -> Result<Self, UnwindError> {
-        let (tables, all) = Elf::symbol_tables(elf.sections, source)?;
         Ok(Self {
-            tables,
-            all,
+            tables: Elf::tables(elf.sections, source)?,
+            data: elf.data.clone(),
             entry: elf.entry,
-            starts: OnceLock::new(),
+            layout: OnceLock::new(),
         })
     }
 
-    /// Where functions start in some text, by symbols.
-    fn starts<R: ReadAt>(&self, source: &R, text: &[TextSegment]) -> &Starts {
-        self.starts.get_or_init(|| {
+    /// Where functions are in some text. `covered` gives the code of a range of
+    /// addresses that the unwind data describe.
+    fn layout<R: ReadAt>(
+        &self,
+        source: &R,
+        text: &[TextSegment],
+        covered: impl FnMut(&Range<u64>) -> Result<Vec<Range<u64>>, UnwindError>,
+    ) -> &Layout {
+        self.layout.get_or_init(|| {
             let first = text.first().map_or(0, |t| t.vaddr);
-            let mut offsets = Vec::new();
-            offsets.extend(offset(self.entry, first));
-            let mut left = MAX_SYMBOL_BYTES;
-            for table in &self.tables {
-                left = left.saturating_sub(table.size);
-                if left == 0 {
-                    break;
-                }
-                // A table that cannot be read costs its symbols only.
-                let _ = add_symbols(source, table, first, &mut offsets);
+            let named = self.named(source, text, first);
+            let surveyed = match self.tables.has_all {
+                true => None,
+                // What cannot be read costs what it would tell.
+                false => self.survey(source, text, &named, covered).ok().flatten(),
+            };
+            let all = self.tables.has_all || surveyed.is_some();
+            let Survey {
+                sure,
+                likely,
+                borders,
+            } = surveyed.unwrap_or_default();
+            let starts = [named, sure].concat();
+            let place = |offsets| Starts::new(offsets, first, text);
+            Layout {
+                starts: place(starts),
+                likely: place(likely),
+                borders: place(borders),
+                all,
             }
-            Starts::new(offsets, first, text)
         })
+    }
+
+    /// Functions that symbols name, and the program's first one, in order, in bytes from
+    /// the text's first one.
+    fn named<R: ReadAt>(&self, source: &R, text: &[TextSegment], first: u64) -> Vec<u32> {
+        let mut offsets = Vec::new();
+        offsets.extend(offset(self.entry, first));
+        let mut left = MAX_SYMBOL_BYTES;
+        for table in &self.tables.symbols {
+            left = left.saturating_sub(table.size);
+            if left == 0 {
+                break;
+            }
+            // A table that cannot be read costs its symbols only.
+            let _ = add_symbols(source, table, first, &mut offsets);
+        }
+        Starts::new(offsets, first, text).offsets
+    }
+
+    /// What all code without unwind data says; `None`: there is too much.
+    fn survey<R: ReadAt>(
+        &self,
+        source: &R,
+        text: &[TextSegment],
+        named: &[u32],
+        mut covered: impl FnMut(&Range<u64>) -> Result<Vec<Range<u64>>, UnwindError>,
+    ) -> Result<Option<Survey>, UnwindError> {
+        if !survey::is_feasible(text) {
+            return Ok(None);
+        }
+        let mut described = Vec::new();
+        for segment in text {
+            let end = segment.vaddr.saturating_add(segment.size);
+            let mut at = segment.vaddr;
+            while at < end {
+                let part = at..at.saturating_add(COVERED_AT_ONCE).min(end);
+                described.extend(covered(&part)?);
+                at = part.end;
+            }
+        }
+        let sources = Sources {
+            source,
+            text,
+            data: &self.data,
+            relocations: &self.tables.relocations,
+        };
+        Ok(Some(survey::survey(&sources, &described, named)?))
     }
 }
 
@@ -258,8 +334,10 @@ impl<R: ReadAt> Place<'_, R> {
         if gaps.is_empty() || !self.has_code(page, gaps)? {
             return Ok(Vec::new());
         }
-        let starts = self.functions.starts(self.source, self.text);
-        let around = Self::surroundings(page, gaps, starts);
+        let layout = self
+            .functions
+            .layout(self.source, self.text, |range| builder.covered(range));
+        let around = Self::surroundings(page, gaps, &layout.starts);
         let covered = builder.covered(&around)?;
         let mut parts = Vec::new();
         for segment in self.text {
@@ -269,11 +347,15 @@ impl<R: ReadAt> Place<'_, R> {
                 continue;
             }
             let bytes = self.read(&range)?;
-            let named = starts.within(&range);
+            let starts = layout.starts.within(&range);
+            let likely = layout.likely.within(&range);
+            let borders = layout.borders.within(&range);
             let text = Text::new(range.start, &bytes).without(&covered);
             let known = Known {
-                starts: &named,
-                all: self.functions.all,
+                starts: &starts,
+                likely: &likely,
+                borders: &borders,
+                all: layout.all,
                 entry: self.functions.entry,
             };
             for piece in code::rules(text, known) {

@@ -24,6 +24,7 @@ mod page;
 mod record;
 mod rule;
 mod source;
+mod survey;
 mod table;
 #[cfg(test)]
 mod tests;

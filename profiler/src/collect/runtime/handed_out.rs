@@ -286,3 +286,87 @@ fn look_at(table: &Filled, source: &Source, begins: &[(u32, u64)]) -> Option<Loo
         },
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aiprof_common::{CALL_EXIT, MAX_VALUES};
+
+    const SP: u64 = 0x7ffd_565b_0300;
+    const GLOBAL: &str = "zeGetGlobalProcAddrTable";
+    const DEVICES: &str = "clGetDeviceIDs";
+
+    /// What follows one function, and the slot of the address of its table.
+    fn following(name: &str, symbol: &str) -> (HandedOut, usize) {
+        let tables = Tables::built_in();
+        let table = tables.get(name).unwrap();
+        let function = table.function(symbol).unwrap();
+        let probe = table.compile(function, symbol, Exits::Needed).probe;
+        let mut handed_out = HandedOut::default();
+        handed_out.note(&probe, &tables, Exits::Needed);
+        let slot = handed_out.sources[&probe.id].fills.as_ref().unwrap().0;
+        (handed_out, slot)
+    }
+
+    fn call(slot: usize, table: u64, flags: u16) -> Call {
+        let mut values = [0; MAX_VALUES];
+        values[slot] = table;
+        Call {
+            time_ns: 1,
+            cpu: 0,
+            pid: 7,
+            tid: 7,
+            probe: 0,
+            library: 1,
+            stack: 0,
+            sp: SP,
+            around_ns: 0,
+            result: 0,
+            unread: 0,
+            flags,
+            values,
+        }
+    }
+
+    #[test]
+    fn a_table_is_read_once_its_neighbours_are_known() {
+        let (mut handed_out, slot) = following("level-zero", GLOBAL);
+        for at in [0x5500_0000, 0x5500_0008] {
+            assert!(handed_out.call(&call(slot, at, CALL_EXIT)).is_none());
+        }
+        assert!(handed_out.settled().is_empty());
+        std::thread::sleep(SETTLE);
+        let looks = handed_out.settled();
+        let symbols = looks.iter().map(|look| match &look.what {
+            What::Table { symbols, .. } => symbols.len(),
+            _ => 0,
+        });
+        // The first ends where the second begins.
+        assert_eq!(symbols.collect::<Vec<_>>(), [1, 2]);
+        assert!(handed_out.settled().is_empty());
+    }
+
+    #[test]
+    fn a_table_that_was_there_is_read_at_once() {
+        let (mut handed_out, slot) = following("opencl", DEVICES);
+        assert!(handed_out.call(&call(slot, 0x5500_0000, 0)).is_none());
+        assert_eq!(handed_out.settled().len(), 1);
+        // Its end tells nothing more.
+        handed_out.call(&call(slot, 0x5500_0000, CALL_EXIT));
+        assert!(handed_out.settled().is_empty());
+    }
+
+    #[test]
+    fn tables_on_the_callers_stack_are_left_alone() {
+        for at in [SP, SP + 0xc0, SP + CALLERS] {
+            let (mut handed_out, slot) = following("level-zero", GLOBAL);
+            handed_out.call(&call(slot, at, CALL_EXIT));
+            assert!(handed_out.waiting.is_empty(), "{at:#x}");
+        }
+        for at in [SP - 8, SP + CALLERS + 8, 0x5500_0000] {
+            let (mut handed_out, slot) = following("level-zero", GLOBAL);
+            handed_out.call(&call(slot, at, CALL_EXIT));
+            assert_eq!(handed_out.waiting.len(), 1, "{at:#x}");
+        }
+    }
+}

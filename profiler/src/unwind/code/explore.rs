@@ -4,6 +4,7 @@ use super::machine::Machine;
 use aiprof_common::Rule;
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
+    Register,
 };
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
@@ -195,6 +196,8 @@ pub(super) struct Explorer<'a> {
     /// Where functions are known to start: a call before such an address did not
     /// return.
     starts: BTreeSet<u64>,
+    /// Where other functions jump: a call before it did perhaps not return.
+    borders: BTreeSet<u64>,
     /// The number of the visit.
     visit: u32,
     /// Instructions that may still be followed.
@@ -305,6 +308,7 @@ impl<'a> Explorer<'a> {
             text,
             spots: Spots::new(text),
             starts: BTreeSet::new(),
+            borders: BTreeSet::new(),
             visit: 0,
             budget,
             limit: MAX_STEPS,
@@ -321,6 +325,10 @@ impl<'a> Explorer<'a> {
 
     pub(super) fn add_starts(&mut self, starts: &BTreeSet<u64>) {
         self.starts.extend(starts);
+    }
+
+    pub(super) fn add_borders(&mut self, borders: &[u64]) {
+        self.borders.extend(borders);
     }
 
     /// The instruction at an address; `None`: there is none.
@@ -743,7 +751,7 @@ impl<'a> Explorer<'a> {
         } else {
             machine.call();
         }
-        if self.starts.contains(&i.next_ip()) {
+        if self.starts.contains(&i.next_ip()) || self.borders.contains(&i.next_ip()) {
             visit.last_calls.push(i.ip());
             return false;
         }
@@ -767,6 +775,29 @@ impl<'a> Explorer<'a> {
         let next = self.skip_padding(at, at.saturating_add(ALIGNMENT));
         next > at && next.is_multiple_of(ALIGNMENT)
     }
+}
+
+/// Whether code begins as functions do, and labels hardly ever: it makes room on the
+/// stack, or saves a register there that is its caller's.
+pub(super) fn begins_as_function(text: &Text<'_>, at: u64) -> bool {
+    let first = text.decode(at);
+    let first = match first {
+        Some(i) if i.mnemonic() == Mnemonic::Endbr64 => text.decode(i.next_ip()),
+        _ => first,
+    };
+    first.is_some_and(|i| match i.mnemonic() {
+        Mnemonic::Push => matches!(
+            i.op0_register(),
+            Register::RBX
+                | Register::RBP
+                | Register::R12
+                | Register::R13
+                | Register::R14
+                | Register::R15
+        ),
+        Mnemonic::Sub => i.op0_register() == Register::RSP && i.op1_kind() != OpKind::Register,
+        _ => false,
+    })
 }
 
 /// Whether no code follows an instruction.

@@ -41,6 +41,10 @@ pub(super) struct Piece {
 pub(super) struct Known<'a> {
     /// Where functions start, by symbols and such.
     pub(super) starts: &'a [u64],
+    /// Where they start, or where labels are.
+    pub(super) likely: &'a [u64],
+    /// Where other functions jump.
+    pub(super) borders: &'a [u64],
     /// Whether these are all.
     pub(super) all: bool,
     /// Where the program begins: nothing has called what is there. 0: nowhere.
@@ -59,13 +63,25 @@ pub(super) fn rules(text: Text<'_>, known: Known<'_>) -> Vec<Piece> {
     let named = known.starts.iter().copied().filter(|&at| text.contains(at));
     let named: BTreeSet<u64> = named.collect();
     found.explorer.add_starts(&named);
+    found.explorer.add_borders(known.borders);
+    let likely = known.likely.iter().filter(|&&at| text.contains(at));
+    let (sure, unsure): (Vec<u64>, Vec<u64>) =
+        likely.partition(|&&at| explore::begins_as_function(&text, at));
+    found.explorer.add_starts(&sure.iter().copied().collect());
+    found.explorer.add_borders(&unsure);
     let start = if known.all {
         Start::Named
     } else {
         Start::Called
     };
-    for at in named {
+    for at in named.into_iter().chain(sure) {
         found.follow(at, start);
+    }
+    found.follow_called();
+    for at in unsure {
+        if !found.explorer.is_known(at) {
+            found.follow(at, Start::Aligned);
+        }
     }
     found.follow_called();
     found.sweep();

@@ -147,6 +147,8 @@ fn a_register_of_the_caller_is_where_the_callee_pushed_it() {
 fn rules_of(code: &[u8], starts: &[u64]) -> Vec<(u64, u8, i32)> {
     let known = Known {
         starts,
+        likely: &[],
+        borders: &[],
         all: false,
         entry: 0,
     };
@@ -244,6 +246,8 @@ fn what_follows_a_call_proves_nothing_of_what_may_be_the_midst_of_a_function() {
     ]);
     let known = Known {
         starts: &[],
+        likely: &[],
+        borders: &[],
         all: false,
         entry: 0,
     };

@@ -1,0 +1,282 @@
+//! Where functions start in a file that has kept no symbols, by all of its code that no
+//! record of the unwind data describes, and by its data.
+//!
+//! A direct call leads to a start. So does an address in the data, or one that code
+//! loads; but a label may be there that a computed jump goes to. Those are only likely. With
+//! all starts of a file known, what follows a call belongs to the function that calls,
+//! whether the call returns or not, up to the next start, or to where another function
+//! jumps.
+
+use super::TextSegment;
+use super::elf::Span;
+use super::source::{ReadAt, read_full};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+use std::ops::Range;
+
+/// Most bytes of text of a file that is surveyed: some 100 ms.
+const MAX_TEXT: u64 = 16 << 20;
+/// Most bytes from a file's first text to its last.
+const MAX_SPAN: u64 = 64 << 20;
+/// Most bytes of data that are looked through, and of relocations.
+const MAX_DATA: u64 = 16 << 20;
+/// Most addresses of each kind.
+const MAX_FOUND: usize = 1 << 19;
+/// Bytes of a relocation with an addend, and those read at once.
+const RELA: usize = 24;
+const RELAS_AT_ONCE: u64 = 4096 * RELA as u64;
+/// The address where the file is loaded, plus the addend (System V ABI, AMD64
+/// supplement, table 4.9; the second is that of a function that chooses one).
+const R_X86_64_RELATIVE: u64 = 8;
+const R_X86_64_IRELATIVE: u64 = 37;
+
+/// What the code and the data of a file say of its functions. Addresses in order, each
+/// in bytes from the first of the text.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    /// Functions start there.
+    pub(super) sure: Vec<u32>,
+    /// Functions or labels are there.
+    pub(super) likely: Vec<u32>,
+    /// Other functions jump there: no call before it is followed by it for certain.
+    pub(super) borders: Vec<u32>,
+}
+
+/// What is looked at.
+pub(super) struct Sources<'a, R> {
+    pub(super) source: &'a R,
+    /// The text, by address.
+    pub(super) text: &'a [TextSegment],
+    /// The parts that are written to, or were when the file was loaded.
+    pub(super) data: &'a [Span],
+    /// Relocations with addends.
+    pub(super) relocations: &'a [Span],
+}
+
+/// Whether a file's text is small enough.
+pub(super) fn is_feasible(text: &[TextSegment]) -> bool {
+    let bytes: u64 = text.iter().map(|t| t.size).sum();
+    bytes <= MAX_TEXT && span(text).is_some_and(|span| span.end - span.start <= MAX_SPAN)
+}
+
+fn span(text: &[TextSegment]) -> Option<Range<u64>> {
+    let last = text.last()?;
+    let span = text.first()?.vaddr..last.vaddr.checked_add(last.size)?;
+    (!span.is_empty()).then_some(span)
+}
+
+/// A set of addresses in the text.
+struct Addresses {
+    first: u64,
+    bits: Vec<u64>,
+}
+
+impl Addresses {
+    fn new(span: &Range<u64>) -> Self {
+        let words = (span.end - span.start).div_ceil(64);
+        Self {
+            first: span.start,
+            bits: vec![0; usize::try_from(words).unwrap_or(0)],
+        }
+    }
+
+    fn place(&self, at: u64) -> Option<(usize, u64)> {
+        let offset = at.checked_sub(self.first)?;
+        Some((usize::try_from(offset / 64).ok()?, 1 << (offset % 64)))
+    }
+
+    fn insert(&mut self, at: u64) {
+        let Some((word, bit)) = self.place(at) else {
+            return;
+        };
+        if let Some(word) = self.bits.get_mut(word) {
+            *word |= bit;
+        }
+    }
+
+    fn contains(&self, at: u64) -> bool {
+        let place = self.place(at);
+        place.is_some_and(|(word, bit)| self.bits.get(word).is_some_and(|w| w & bit != 0))
+    }
+}
+
+/// What the sweep over the code has found.
+struct Sweep {
+    first: u64,
+    /// Where instructions begin that the unwind data do not describe.
+    instructions: Addresses,
+    called: Vec<u32>,
+    loaded: Vec<u32>,
+    jumps: Vec<(u32, u32)>,
+}
+
+impl Sweep {
+    fn offset(&self, at: u64) -> Option<u32> {
+        u32::try_from(at.checked_sub(self.first)?).ok()
+    }
+
+    fn take(&mut self, i: &Instruction, is_described: bool) {
+        if !is_described {
+            self.instructions.insert(i.ip());
+        }
+        let near = i.op0_kind() == OpKind::NearBranch64;
+        match i.flow_control() {
+            FlowControl::Call if near && i.near_branch_target() != i.next_ip() => {
+                let to = self.offset(i.near_branch_target());
+                push(&mut self.called, to);
+            }
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch if near => {
+                let way = self.offset(i.ip()).zip(self.offset(i.near_branch_target()));
+                push(&mut self.jumps, way);
+            }
+            FlowControl::Next => {
+                let to = loaded(i).and_then(|at| self.offset(at));
+                push(&mut self.loaded, to);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn push<T>(list: &mut Vec<T>, one: Option<T>) {
+    if list.len() < MAX_FOUND {
+        list.extend(one);
+    }
+}
+
+/// The address that an instruction loads into a register.
+fn loaded(i: &Instruction) -> Option<u64> {
+    match (i.mnemonic(), i.op0_kind(), i.op1_kind()) {
+        (Mnemonic::Lea, _, _) if i.is_ip_rel_memory_operand() => Some(i.ip_rel_memory_address()),
+        (Mnemonic::Mov, OpKind::Register, OpKind::Immediate32 | OpKind::Immediate32to64) => {
+            Some(i.immediate(1))
+        }
+        _ => None,
+    }
+}
+
+/// Surveys a file whose unwind data describe the code in `covered`, in order. `named`:
+/// functions that its symbols name, as bytes from the text's first one.
+pub(super) fn survey<R: ReadAt>(
+    sources: &Sources<'_, R>,
+    covered: &[Range<u64>],
+    named: &[u32],
+) -> std::io::Result<Survey> {
+    let Some(span) = span(sources.text) else {
+        return Ok(Survey::default());
+    };
+    let mut sweep = Sweep {
+        first: span.start,
+        instructions: Addresses::new(&span),
+        called: Vec::new(),
+        loaded: Vec::new(),
+        jumps: Vec::new(),
+    };
+    for segment in sources.text {
+        let mut bytes = vec![0; usize::try_from(segment.size).unwrap_or(0)];
+        let n = read_full(sources.source, &mut bytes, segment.file_offset)?;
+        bytes.truncate(n);
+        let mut at = segment.vaddr;
+        let end = segment.vaddr.saturating_add(bytes.len() as u64);
+        let first = covered.partition_point(|code| code.end <= at);
+        let described = covered.get(first..).unwrap_or_default();
+        for code in described.iter().cloned().chain([end..end]) {
+            let gap = at..code.start.clamp(at, end);
+            at = at.max(code.end.min(end));
+            sweep_part(&mut sweep, &bytes, segment.vaddr, gap.clone(), false);
+            sweep_part(&mut sweep, &bytes, segment.vaddr, gap.end..at, true);
+            if at >= end {
+                break;
+            }
+        }
+    }
+    let is_code = |at: &u32| {
+        let at = span.start.saturating_add((*at).into());
+        sweep.instructions.contains(at)
+    };
+    let mut sure = std::mem::take(&mut sweep.called);
+    sure.retain(is_code);
+    sort(&mut sure);
+    let mut likely = std::mem::take(&mut sweep.loaded);
+    let is_known = |at: &u32| named.binary_search(at).is_ok() || sure.binary_search(at).is_ok();
+    pointers(sources, |at| {
+        push(&mut likely, sweep.offset(at));
+    })?;
+    likely.retain(|at| is_code(at) && !is_known(at));
+    sort(&mut likely);
+    let mut starts = [&sure[..], &likely, named].concat();
+    sort(&mut starts);
+    let of = |at: u32| starts.partition_point(|&start| start <= at);
+    let is_start = |at: u32| starts.binary_search(&at).is_ok();
+    let foreign = sweep
+        .jumps
+        .iter()
+        .filter(|(from, to)| is_code(to) && of(*from) != of(*to) && !is_start(*to));
+    let mut borders: Vec<u32> = foreign.map(|&(_, to)| to).collect();
+    sort(&mut borders);
+    Ok(Survey {
+        sure,
+        likely,
+        borders,
+    })
+}
+
+fn sort(list: &mut Vec<u32>) {
+    list.sort_unstable();
+    list.dedup();
+    list.shrink_to_fit();
+}
+
+/// Takes in the instructions of a part of a segment's bytes.
+fn sweep_part(sweep: &mut Sweep, bytes: &[u8], vaddr: u64, part: Range<u64>, is_described: bool) {
+    let index = |at: u64| usize::try_from(at.saturating_sub(vaddr)).unwrap_or(usize::MAX);
+    let Some(bytes) = bytes.get(index(part.start)..index(part.end)) else {
+        return;
+    };
+    let mut decoder = Decoder::with_ip(64, bytes, part.start, DecoderOptions::NONE);
+    let mut i = Instruction::default();
+    while decoder.can_decode() {
+        decoder.decode_out(&mut i);
+        if !i.is_invalid() {
+            sweep.take(&i, is_described);
+        }
+    }
+}
+
+/// The words of the data, and the addends of its relocations.
+fn pointers<R: ReadAt>(
+    sources: &Sources<'_, R>,
+    mut found: impl FnMut(u64),
+) -> std::io::Result<()> {
+    let mut left = MAX_DATA;
+    for data in sources.data {
+        // Words are aligned in memory.
+        let skip = data.vaddr.next_multiple_of(8) - data.vaddr;
+        let size = data.size.saturating_sub(skip).min(left);
+        left -= size;
+        let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+        let n = read_full(sources.source, &mut bytes, data.offset.saturating_add(skip))?;
+        let words = bytes.get(..n).unwrap_or_default().as_chunks::<8>().0;
+        words
+            .iter()
+            .for_each(|word| found(u64::from_le_bytes(*word)));
+    }
+    let mut left = MAX_DATA;
+    for table in sources.relocations {
+        let mut at = 0;
+        while at < table.size && left > 0 {
+            let size = (table.size - at).min(RELAS_AT_ONCE).min(left);
+            left -= size;
+            let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+            let n = read_full(sources.source, &mut bytes, table.offset.saturating_add(at))?;
+            let words = bytes.get(..n).unwrap_or_default().as_chunks::<8>().0;
+            for rela in words.as_chunks::<3>().0 {
+                let [_, info, addend] = rela.map(u64::from_le_bytes);
+                if matches!(info, R_X86_64_RELATIVE | R_X86_64_IRELATIVE) {
+                    found(addend);
+                }
+            }
+            at += size;
+        }
+    }
+    Ok(())
+}
