@@ -179,7 +179,8 @@ pub(super) fn survey<R: ReadAt>(
         let end = segment.vaddr.saturating_add(bytes.len() as u64);
         let first = covered.partition_point(|code| code.end <= at);
         let described = covered.get(first..).unwrap_or_default();
-        for code in described.iter().cloned().chain([end..end]) {
+        let last = std::iter::once(end..end);
+        for code in described.iter().cloned().chain(last) {
             let gap = at..code.start.clamp(at, end);
             at = at.max(code.end.min(end));
             sweep_part(&mut sweep, &bytes, segment.vaddr, gap.clone(), false);
@@ -279,4 +280,107 @@ fn pointers<R: ReadAt>(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: u64 = 0x40_1000;
+    /// Data, and behind it relocations, in the file behind the code.
+    const DATA: u64 = 0x100;
+    const RELOCATIONS: u64 = 0x120;
+
+    fn put(image: &mut [u8], at: u64, bytes: &[u8]) {
+        let at = at as usize;
+        image[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn image() -> Vec<u8> {
+        let mut image = vec![0xcc; DATA as usize];
+        image.resize(0x200, 0);
+        // call 0x10; lea 0x40(%rip), %rdi; ret
+        put(&mut image, 0, &[0xe8, 0x0b, 0, 0, 0]);
+        put(&mut image, 5, &[0x48, 0x8d, 0x3d, 0x34, 0, 0, 0, 0xc3]);
+        put(&mut image, 0x10, &[0xc3]);
+        // push %rbx; pop %rbx; ret
+        for at in [0x20, 0x30, 0x40] {
+            put(&mut image, at, &[0x53, 0x5b, 0xc3]);
+        }
+        // jmp 0x21
+        put(&mut image, 0x50, &[0xeb, 0xcf]);
+        // call 0x06, amid an instruction
+        put(&mut image, 0x60, &[0xe8, 0xa1, 0xff, 0xff, 0xff, 0xc3]);
+        // Described: call 0x50. Not described: call 0x70.
+        put(&mut image, 0x70, &[0xe8, 0xdb, 0xff, 0xff, 0xff, 0xc3]);
+        put(&mut image, 0x80, &[0xe8, 0xeb, 0xff, 0xff, 0xff, 0xc3]);
+        put(&mut image, DATA + 4, &(FIRST + 0x20).to_le_bytes());
+        for (i, word) in [FIRST, R_X86_64_RELATIVE, FIRST + 0x30].iter().enumerate() {
+            put(&mut image, RELOCATIONS + 8 * i as u64, &word.to_le_bytes());
+        }
+        image
+    }
+
+    fn surveyed(image: &[u8], covered: &[Range<u64>], named: &[u32]) -> Survey {
+        let text = [TextSegment {
+            file_offset: 0,
+            vaddr: FIRST,
+            size: DATA,
+        }];
+        let span = |offset, vaddr, size| Span {
+            offset,
+            vaddr,
+            size,
+        };
+        let sources = Sources {
+            source: &image,
+            text: &text,
+            data: &[span(DATA, 0x60_0004, 28)],
+            relocations: &[span(RELOCATIONS, 0, RELA as u64)],
+        };
+        assert!(is_feasible(&text));
+        survey(&sources, covered, named).unwrap()
+    }
+
+    #[test]
+    fn calls_are_sure_and_addresses_likely() {
+        let image = image();
+        let described = std::slice::from_ref(&(FIRST + 0x70..FIRST + 0x76));
+        let found = surveyed(&image, described, &[]);
+        assert_eq!(found.sure, [0x10, 0x50]);
+        assert_eq!(found.likely, [0x20, 0x30, 0x40]);
+        assert_eq!(found.borders, [0x21]);
+        // What symbols name is neither.
+        let found = surveyed(&image, described, &[0x20, 0x30]);
+        assert_eq!(found.likely, [0x40]);
+    }
+
+    #[test]
+    fn any_bytes_are_surveyed() {
+        let mut image = image();
+        for i in 0..4096u32 {
+            let at = (i.wrapping_mul(2_654_435_761) >> 8) as usize % image.len();
+            image[at] = (i >> 3) as u8;
+            let covered = FIRST + u64::from(i % 300)..FIRST + u64::from(i % 700);
+            let found = surveyed(&image, std::slice::from_ref(&covered), &[]);
+            assert!(found.sure.len() + found.likely.len() < 256);
+        }
+        for cut in 0..image.len() {
+            surveyed(&image[..cut], &[], &[]);
+        }
+    }
+
+    #[test]
+    fn large_text_is_not() {
+        let text = |vaddr, size| TextSegment {
+            file_offset: 0,
+            vaddr,
+            size,
+        };
+        assert!(is_feasible(&[text(0, MAX_TEXT)]));
+        assert!(!is_feasible(&[text(0, MAX_TEXT + 1)]));
+        assert!(!is_feasible(&[text(0, 1), text(MAX_SPAN, 1)]));
+        assert!(!is_feasible(&[]));
+        assert!(!is_feasible(&[text(u64::MAX, 2)]));
+    }
 }

@@ -264,12 +264,17 @@ impl<'a> Run<'a> {
         1 + self.random.below(2 * self.plan.gap)
     }
 
-    /// One instruction; whether it was a call. `None`: the program has ended.
+    /// One instruction; whether it was a call. `None`: the program has ended, or its
+    /// thread waits for others.
     fn step(&mut self) -> anyhow::Result<Option<bool>> {
         let kind = self.kind();
         let before = self.registers;
         let signal = self.signals.pop_front().unwrap_or(0);
-        match self.tracee.step(signal)? {
+        let stop = match kind {
+            Kind::SystemCall => self.tracee.step_call(signal, PATIENCE)?,
+            Kind::Call | Kind::Other => self.tracee.step(signal)?,
+        };
+        match stop {
             Stop::Trap => {}
             Stop::Signal(libc::SIGSTOP) => return Ok(Some(false)),
             Stop::Signal(other) => {
@@ -343,6 +348,7 @@ impl<'a> Run<'a> {
         else {
             return Ok(true);
         };
+        let address = address & !ADDR_EXACT;
         loop {
             match self.tracee.run_to(address, PATIENCE)? {
                 Stop::Trap => {}

@@ -133,6 +133,15 @@ impl Tracee {
         self.wait()
     }
 
+    /// Executes a system call, which may wait for others: at most so long.
+    ///
+    /// # Errors
+    /// ptrace(2)'s.
+    pub(super) fn step_call(&mut self, signal: i32, most: Duration) -> io::Result<Stop> {
+        self.request(libc::PTRACE_SINGLESTEP, 0, signal as u64)?;
+        self.wait_for(most)
+    }
+
     /// Lets it go on.
     ///
     /// # Errors

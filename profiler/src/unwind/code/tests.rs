@@ -283,3 +283,54 @@ fn a_register_that_the_callee_leaves_alone_is_known() {
     assert_eq!(kind(&[0xff, 0xe1]), None);
     assert_eq!(kind(&[0xeb, 0x80, 0xc3]), None);
 }
+
+/// A function that never returns, with a call before its last one, and another behind it.
+#[test]
+fn with_all_starts_known_a_function_need_not_return() {
+    // push %rbx; call; mov %eax, %ebx; call
+    let mut code = vec![0x53, 0xe8, 0, 1, 0, 0, 0x89, 0xc3, 0xe8, 0, 1, 0, 0];
+    let next = code.len() as u64;
+    // sub $24, %rsp; call
+    code.extend([0x48, 0x83, 0xec, 24, 0xe8, 0, 1, 0, 0, 0x90]);
+    let second = [0x1000 + next];
+    let rule = |known: Known<'_>, at: u64| {
+        let pieces = rules(Text::new(0x1000, &code), known);
+        let piece = pieces
+            .iter()
+            .find(|p| (p.start..p.end).contains(&(0x1000 + at)));
+        piece.map(|p| (p.rule.kind, p.rule.cfa_off))
+    };
+    let all = Known {
+        starts: &[0x1000],
+        likely: &second,
+        borders: &[],
+        all: true,
+        entry: 0,
+    };
+    assert_eq!(rule(all, 1), Some((CFA_RSP, 16)));
+    assert_eq!(rule(all, 8), Some((CFA_RSP, 16)));
+    assert_eq!(rule(all, next), Some((CFA_RSP, 8)));
+    assert_eq!(rule(all, next + 4), Some((CFA_RSP, 32)));
+    // A border ends what is known behind a call.
+    let bordered = Known {
+        likely: &[],
+        borders: &second,
+        ..all
+    };
+    assert_eq!(rule(bordered, 8), Some((CFA_RSP, 16)));
+    assert_eq!(rule(bordered, next + 4), None);
+    // What may be a label is no start before it returns.
+    let label = Known {
+        starts: &[],
+        likely: &[0x1000 + 6],
+        ..all
+    };
+    assert_eq!(rule(label, 8), None);
+    // Where some starts are not known, nothing proves that it is one function.
+    let some = Known {
+        likely: &[],
+        all: false,
+        ..all
+    };
+    assert_eq!(rule(some, 8), None);
+}
