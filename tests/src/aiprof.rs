@@ -113,8 +113,9 @@ impl Aiprof {
         Ok(command)
     }
 
-    /// Records into a folded file and reads it. Under
-    /// `AIPROF_TESTS_ORACLE=perf`, `perf record` does.
+    /// Records into a folded file and reads it. Under `AIPROF_TESTS_CAPTURE=1` it
+    /// records into a capture, and reports from that: a test that passes with both shows
+    /// that both say the same. Under `AIPROF_TESTS_ORACLE=perf`, `perf record` does.
     ///
     /// # Errors
     /// When aiprof cannot be run, dies of a signal, or writes no valid profile.
@@ -123,7 +124,9 @@ impl Aiprof {
             return oracle::record(&self.command);
         }
         let dir = TempDir::new()?;
-        let file = dir.path().join("out.folded");
+        let by_capture = std::env::var_os("AIPROF_TESTS_CAPTURE").is_some();
+        let name = if by_capture { "out.aiprof" } else { "out.folded" };
+        let file = dir.path().join(name);
         let run = Self {
             options: [
                 self.options.as_slice(),
@@ -139,6 +142,10 @@ impl Aiprof {
             "aiprof died: {}\n{stderr}",
             output.status
         );
+        let file = match by_capture {
+            true => self.report(&file)?,
+            false => file,
+        };
         let text = std::fs::read_to_string(&file)
             .with_context(|| format!("no profile; {}; stderr:\n{stderr}", output.status))?;
         Ok(Run {
@@ -147,6 +154,27 @@ impl Aiprof {
             stderr,
             folded: Folded::parse(&text)?,
         })
+    }
+
+    /// Makes the folded file of a capture, with those options that it depends on.
+    fn report(&self, capture: &Path) -> anyhow::Result<PathBuf> {
+        let file = capture.with_extension("folded");
+        let mut command = Command::new(binary()?);
+        command.arg("report").arg(capture).arg("-o").arg(&file);
+        let mut options = self.options.iter();
+        while let Some(option) = options.next() {
+            match option.to_str() {
+                Some("--weight" | "--events") => {
+                    command.arg(option).args(options.next());
+                }
+                Some("--no-kernel" | "--no-inlines" | "--cpu-only" | "--device-only") => {
+                    command.arg(option);
+                }
+                _ => {}
+            }
+        }
+        crate::workload::checked(&mut command)?;
+        Ok(file)
     }
 
     /// [`Self::record`] of a workload that prints `pid N`: the run, with only
