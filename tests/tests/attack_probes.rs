@@ -189,24 +189,26 @@ fn six_hundred_copies_of_a_runtime() -> anyhow::Result<()> {
 /// How long a recording may take to begin.
 const START: Duration = Duration::from_secs(5);
 
+/// How many links to functions of programs a process has.
+fn links(pid: u32) -> usize {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter();
+    let all = entries.flatten().flatten();
+    let is_one = |entry: &std::fs::DirEntry| {
+        let info = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        info.contains("uprobe_multi")
+    };
+    all.filter(is_one).count()
+}
+
 /// Waits until a process has attached to functions of all programs there are: until
 /// its links have been the same for a second.
 fn wait_for_probes(pid: u32) -> anyhow::Result<()> {
     let begun = Instant::now();
-    let links = || {
-        let entries = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter();
-        let all = entries.flatten().flatten();
-        all.filter(|entry| {
-            let info = std::fs::read_to_string(entry.path()).unwrap_or_default();
-            info.contains("uprobe_multi")
-        })
-        .count()
-    };
     let (mut known, mut since) = (0, Instant::now());
     while known == 0 || since.elapsed() < Duration::from_secs(1) {
         anyhow::ensure!(begun.elapsed() < Duration::from_secs(60), "no probes");
         std::thread::sleep(Duration::from_millis(20));
-        let now = links();
+        let now = links(pid);
         if now != known {
             (known, since) = (now, Instant::now());
         }
@@ -300,6 +302,7 @@ fn a_table_of_functions_of_everybodys_library() -> anyhow::Result<()> {
     wait_for_probes(aiprof.pid())?;
     let own = std::process::id();
     anyhow::ensure!((copied_libc_kib(own)?, copied_libc_kib(liar.pid())?) == (0, 0));
+    let before = links(aiprof.pid());
     liar.write_line("")?;
     let begun = Instant::now();
     while copied_libc_kib(liar.pid())? == 0 {
@@ -309,6 +312,14 @@ fn a_table_of_functions_of_everybodys_library() -> anyhow::Result<()> {
     }
     wait_for_probes(aiprof.pid())?;
     anyhow::ensure!(copied_libc_kib(own)? == 0, "probed in this program");
+    anyhow::ensure!(links(aiprof.pid()) > before);
+    // What was for that program goes with it.
+    drop(liar);
+    let begun = Instant::now();
+    while links(aiprof.pid()) != before {
+        anyhow::ensure!(begun.elapsed() < Duration::from_secs(30), "still attached");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let took = interrupt(&mut aiprof, Duration::from_secs(60))?;
     anyhow::ensure!(took <= PROMPT, "{took:?}");
     Ok(())

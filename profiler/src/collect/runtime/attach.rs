@@ -187,11 +187,14 @@ pub(super) struct Attacher {
     report: Arc<Mutex<Report>>,
 }
 
+/// A link, and the process that it is for, if it is for one.
+type LinkOf = (Option<u32>, Link);
+
 /// What is attached, and whether to go on, for those on other threads: the kernel
 /// may take longer than they can wait.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Handle {
-    links: Arc<Mutex<Vec<Link>>>,
+    links: Arc<Mutex<Vec<LinkOf>>>,
     stopped: Arc<AtomicBool>,
 }
 
@@ -203,10 +206,11 @@ impl Handle {
 
     /// What is attached; dropping it detaches.
     pub(super) fn take_links(&self) -> Vec<Link> {
-        std::mem::take(&mut *self.links())
+        let links = std::mem::take(&mut *self.links());
+        links.into_iter().map(|(_, link)| link).collect()
     }
 
-    fn links(&self) -> MutexGuard<'_, Vec<Link>> {
+    fn links(&self) -> MutexGuard<'_, Vec<LinkOf>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -387,6 +391,7 @@ impl Attacher {
             }
             match self.kernel.attach(program, file, only, &points) {
                 Ok(Attached { links, refused }) => {
+                    let links = links.into_iter().map(|link| (only, link));
                     self.handle.links().extend(links);
                     for Refused { point, .. } in refused.iter().filter(|_| program.is_entry()) {
                         without_entry.insert(point.cookie);
@@ -408,6 +413,19 @@ impl Attacher {
             tally.stepped += u64::from(!planned.places.emulated);
         }
         tally.refused += without_entry.len() as u64;
+    }
+
+    /// Detaches what is for one process, which is gone.
+    pub(super) fn forget(&mut self, pid: u32) {
+        self.libraries
+            .retain(|library| library.candidate.identity.only() != Some(pid));
+        let mut links = self.handle.links();
+        let gone: Vec<_> = links
+            .extract_if(.., |(only, _)| *only == Some(pid))
+            .collect();
+        drop(links);
+        // The kernel takes its time, and whoever wants the others must not wait.
+        drop(gone);
     }
 
     /// Looks which files have changed since they were attached to.

@@ -68,6 +68,14 @@ impl Used {
         }
     }
 
+    fn minus(self, less: Self) -> Self {
+        Self {
+            looked: self.looked.saturating_sub(less.looked),
+            files: self.files.saturating_sub(less.files),
+            functions: self.functions.saturating_sub(less.functions),
+        }
+    }
+
     fn is_within(self, most: Self) -> bool {
         self.looked <= most.looked && self.files <= most.files && self.functions <= most.functions
     }
@@ -77,6 +85,8 @@ impl Used {
 #[derive(Debug, Default)]
 pub(super) struct Budgets {
     by_owner: FxHashMap<Owner, Used>,
+    /// Of that, what is probed in one process, and on whose account.
+    by_process: FxHashMap<u32, (Owner, Used)>,
     all: Used,
     refused: u64,
     /// Owners that were named.
@@ -93,16 +103,41 @@ impl Budgets {
     }
 
     /// Takes functions of a file for an owner, and the file if it is a new one;
-    /// `false`, and counted: that is too much.
-    pub(super) fn take(&mut self, owner: Owner, functions: usize, is_new: bool) -> bool {
+    /// `false`, and counted: that is too much. `only`: the process that they are probed
+    /// in, if it is one.
+    pub(super) fn take(
+        &mut self,
+        owner: Owner,
+        functions: usize,
+        is_new: bool,
+        only: Option<u32>,
+    ) -> bool {
         let more = Used::of(functions, is_new);
         if !self.may(owner, more) {
             self.refuse(owner);
             return false;
         }
-        let used = self.by_owner.entry(self.account(owner)).or_default();
+        let account = self.account(owner);
+        let used = self.by_owner.entry(account).or_default();
         *used = used.plus(more);
         self.all = self.all.plus(more);
+        if let Some(pid) = only {
+            let of_process = self.by_process.entry(pid);
+            let (_, used) = of_process.or_insert((account, Used::default()));
+            *used = used.plus(more);
+        }
+        true
+    }
+
+    /// Gives back what was probed in one process only; whether there was something.
+    pub(super) fn give_back(&mut self, pid: u32) -> bool {
+        let Some((account, used)) = self.by_process.remove(&pid) else {
+            return false;
+        };
+        self.all = self.all.minus(used);
+        if let Some(own) = self.by_owner.get_mut(&account) {
+            *own = own.minus(used);
+        }
         true
     }
 
@@ -154,25 +189,41 @@ mod tests {
     #[test]
     fn a_flood_of_one_user_leaves_the_others_theirs() {
         let mut budgets = Budgets::default();
-        let taken = (0..600).filter(|_| budgets.take(user(1), 120, true));
+        let taken = (0..600).filter(|_| budgets.take(user(1), 120, true, None));
         assert_eq!(taken.count(), FILES as usize);
         assert_eq!(budgets.refused(), 600 - u64::from(FILES));
         assert!(budgets.is_exhausted(user(1)));
-        assert!(budgets.take(user(2), 120, true));
+        assert!(budgets.take(user(2), 120, true, None));
         // Not even many users at once take what is root's.
         for uid in 3..100 {
-            while budgets.take(user(uid), 120, true) {}
+            while budgets.take(user(uid), 120, true, None) {}
         }
         assert!(budgets.is_exhausted(user(1000)));
-        assert!(budgets.take(Owner::ROOT, 120, true));
+        assert!(budgets.take(Owner::ROOT, 120, true, None));
     }
 
     #[test]
     fn more_functions_of_a_known_file_are_no_further_file() {
         let mut budgets = Budgets::default();
-        assert!(budgets.take(user(1), FUNCTIONS as usize - 1, true));
-        assert!(budgets.take(user(1), 1, false));
-        assert!(!budgets.take(user(1), 1, false));
-        assert!(!budgets.take(user(2), usize::MAX, true));
+        assert!(budgets.take(user(1), FUNCTIONS as usize - 1, true, None));
+        assert!(budgets.take(user(1), 1, false, None));
+        assert!(!budgets.take(user(1), 1, false, None));
+        assert!(!budgets.take(user(2), usize::MAX, true, None));
+    }
+
+    #[test]
+    fn what_was_for_a_process_is_given_back_when_it_is_gone() {
+        let mut budgets = Budgets::default();
+        for pid in 0..10_000 {
+            assert!(budgets.take(user(1), 76, true, Some(pid)), "{pid}");
+            assert!(budgets.take(user(1), 4, false, Some(pid)), "{pid}");
+            assert!(budgets.give_back(pid));
+            assert!(!budgets.give_back(pid));
+        }
+        assert_eq!(budgets.refused(), 0);
+        // What is probed in all stays.
+        assert!(budgets.take(user(1), FUNCTIONS as usize, true, None));
+        assert!(!budgets.give_back(1));
+        assert!(budgets.is_exhausted(user(1)));
     }
 }

@@ -272,9 +272,12 @@ fn admit(
     if seen == Seen::Known && !by_address {
         return false;
     }
-    let taken = gate
-        .budgets
-        .take(account, plan.functions.len(), seen == Seen::New);
+    let taken = gate.budgets.take(
+        account,
+        plan.functions.len(),
+        seen == Seen::New,
+        identity.only(),
+    );
     taken && gate.files.insert(identity).is_ok()
 }
 

@@ -198,6 +198,17 @@ impl Files {
         }
     }
 
+    /// Forgets the files that are probed in this process only.
+    pub(super) fn forget(&mut self, pid: u32) {
+        let n = &mut self.n;
+        self.by_inode.retain(|_, known| {
+            let before = known.len();
+            known.retain(|known| known.identity.only() != Some(pid));
+            *n -= before - known.len();
+            !known.is_empty()
+        });
+    }
+
     /// Remembers a file; `false` if it was there already, with this content.
     ///
     /// # Errors

@@ -463,15 +463,22 @@ impl RuntimeProbes {
     pub fn thread_exited(&mut self, pid: u32, tid: u32, bpf: &Bpf) {
         bpf.remove(THREADS, &tid);
         if pid == tid {
-            self.handed_out.forget(pid);
-            self.owners.remove(&pid);
+            self.executed(pid);
         }
     }
 
-    /// A process runs another program.
+    /// A process runs another program, or none any more.
     pub fn executed(&mut self, pid: u32) {
         self.handed_out.forget(pid);
         self.owners.remove(&pid);
+        let mut gate = opener::lock(self.opener.gate());
+        if !gate.budgets.give_back(pid) {
+            return;
+        }
+        gate.files.forget(pid);
+        drop(gate);
+        self.given.retain(|(whose, ..)| *whose != Some(pid));
+        self.give(Job::Forget(pid));
     }
 
     /// Gives what was attached since the last call, to be told before any call

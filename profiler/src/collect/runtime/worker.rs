@@ -29,6 +29,8 @@ const LAST: Duration = Duration::from_millis(400);
 pub(super) enum Job {
     /// Probe a file.
     Attach(Box<Attach>),
+    /// Detach what is for this process, which is gone.
+    Forget(u32),
     /// Look which files have changed.
     Check,
     /// Give the attacher back, and end.
@@ -62,6 +64,7 @@ pub(super) fn run(attacher: &mut Attacher, job: Job) {
         Job::Attach(attach) => {
             attacher.attach_to(attach.candidate, attach.plan, attach.reading);
         }
+        Job::Forget(pid) => attacher.forget(pid),
         Job::Check => attacher.check(),
         Job::GiveBack => {}
     }
