@@ -125,7 +125,11 @@ impl Aiprof {
         }
         let dir = TempDir::new()?;
         let by_capture = std::env::var_os("AIPROF_TESTS_CAPTURE").is_some();
-        let name = if by_capture { "out.aiprof" } else { "out.folded" };
+        let name = if by_capture {
+            "out.aiprof"
+        } else {
+            "out.folded"
+        };
         let file = dir.path().join(name);
         let run = Self {
             options: [

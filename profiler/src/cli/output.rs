@@ -1,11 +1,11 @@
 //! Where results go: files that appear whole or not at all, or stdout.
 
 use super::stdout;
-use crate::collect::privileges;
 use crate::export::ExportError;
 use crate::files::directory::{Directory, Temporary};
 use crate::files::place::{self, Place, PlaceError, Special};
 use crate::files::rights;
+use crate::os::privileges;
 use anyhow::{Context, Result, bail};
 use rustix::fs::Stat;
 use std::ffi::{OsStr, OsString};

@@ -9,10 +9,10 @@ use crate::collect::config::{
 use crate::collect::device::{DeviceOptions, ReplaySpec};
 use crate::collect::driver::StandIn;
 use crate::collect::launch::Credentials;
-use crate::collect::privileges;
 use crate::collect::probe_files;
 use crate::export::{ExportOptions, Format};
 use crate::files::caller;
+use crate::os::privileges;
 use crate::probes::Tables;
 use crate::probes::table::Switch;
 use anyhow::{Context, Result};

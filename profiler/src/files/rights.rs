@@ -1,6 +1,6 @@
 //! The caller's rights, apart from those that the program file gives.
 
-use crate::collect::privileges;
+use crate::os::privileges;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::{
     io,
