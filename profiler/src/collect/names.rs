@@ -8,6 +8,7 @@
 //! the next window; a user whose jobs hang waits; naming goes on for all others.
 
 use super::{binaries::Binaries, owner, reader::OpenFile};
+use crate::files::rights;
 use crate::os::{privileges, process};
 use crate::{
     aggregate::{Code, Names},
@@ -707,7 +708,7 @@ fn asked(codes: Vec<Code>, job: Job, file: Option<Arc<OpenFile>>) -> Asked {
 fn is_waited_for(owner: Owner) -> bool {
     owner.uid == 0
         || owner::is_trusted(owner)
-        || privileges::sudo_caller().is_some_and(|(uid, _)| uid == owner.uid)
+        || rights::sudo_caller().is_some_and(|(uid, _)| uid == owner.uid)
 }
 
 /// On whose account a process is; `None`: it has gone.
