@@ -15,7 +15,7 @@ mod usage;
 
 pub use usage::{PeakMemory, cpu_clock, cpu_time, give_back_memory, keep_little_memory};
 
-use crate::{collect::privileges, files::kernel};
+use crate::{files::kernel, os::privileges};
 use rustix::{
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -49,19 +49,24 @@ const LONG: Duration = Duration::from_secs(1);
 /// What a process does until its line is closed.
 pub type Serve = fn(&Line);
 
-/// What processes can be asked to do, by number.
-static KINDS: [Serve; 3] = [
-    crate::collect::reader::serve,
-    crate::symbolize::serve,
-    crate::collect::inspect::serve,
-];
+/// What the processes do, and where what they print goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// What they can be asked to do, by number: [`READER`], [`NAMES`], [`MEMORY`].
+    pub kinds: [Serve; 3],
+    /// Prints a line.
+    pub say: fn(&str),
+}
 
-/// The number of [`crate::collect::reader::serve`].
+/// Reads files for the recording.
 pub const READER: u8 = 0;
-/// The number of [`crate::symbolize::serve`].
+/// Looks up names.
 pub const NAMES: u8 = 1;
-/// The number of [`crate::collect::inspect::serve`].
+/// Reads other processes' memory.
 pub const MEMORY: u8 = 2;
+
+/// What was asked for at the start.
+static WORK: OnceLock<Work> = OnceLock::new();
 
 /// The way to the nursery.
 static NURSERY: OnceLock<Mutex<Line>> = OnceLock::new();
@@ -277,7 +282,9 @@ impl Remote {
     pub fn answer<R: DeserializeOwned>(&self) -> io::Result<(R, Vec<OwnedFd>)> {
         let ((answer, lines), fds) = self.line.receive::<(R, Vec<String>)>()?;
         for line in lines {
-            crate::cli::screen::say(&line);
+            if let Some(work) = WORK.get() {
+                (work.say)(&line);
+            }
         }
         Ok((answer, fds))
     }
@@ -303,10 +310,12 @@ impl Remote {
 ///
 /// # Errors
 /// fork(2)'s, or that there are more threads already.
-pub fn start() -> io::Result<()> {
+pub fn start(work: Work) -> io::Result<()> {
     if NURSERY.get().is_some() {
         return Ok(());
     }
+    // Set once, as the nursery is.
+    let _ = WORK.set(work);
     let threads = kernel::read_dir("/proc/self/task")?.len();
     if threads != 1 {
         return Err(io::Error::other(format!("{threads} threads run already")));
@@ -348,7 +357,9 @@ fn nursery(line: &Line) {
         tracing::debug!("{error}");
     }
     while let Ok((kind, fds)) = line.receive::<u8>() {
-        let serve = KINDS.get(usize::from(kind));
+        let serve = WORK
+            .get()
+            .and_then(|work| work.kinds.get(usize::from(kind)));
         let (Some(serve), Some(other)) = (serve, fds.into_iter().next()) else {
             continue;
         };

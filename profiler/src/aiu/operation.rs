@@ -6,7 +6,8 @@
 //! long each phase took. Without, each record is an operation of its own.
 
 use super::{ActivityRecord, Kind};
-use crate::calibrate::cycles::{self, Phase};
+use crate::calibrate::cycles;
+use crate::timeline::Phase;
 use std::borrow::Cow;
 
 /// [`ActivityRecord::code`] of a kernel's preparing.

@@ -2,8 +2,9 @@
 //! out of place, and the times of events.
 
 use crate::calibrate::clock::{Anchor, Clock, Counter, Piece};
-use crate::calibrate::cycles::{Phase, count_wraps, host_times};
+use crate::calibrate::cycles::{count_wraps, host_times};
 use crate::calibrate::jobs::{self, Job, Place};
+use crate::timeline::Phase;
 use crate::timeline::{Device, Event, Id, Timeline};
 use rustc_hash::FxHashMap;
 

@@ -25,7 +25,7 @@ fn timeline_of(readings: &[(&str, i64)]) -> Timeline {
     for (index, (name, charge)) in readings.iter().enumerate() {
         let begin = 1000 + 100 * index as i64;
         let stamps = [0, 10, 12, 40, 50].map(|us| (begin + us) * 1000);
-        let (from, to) = crate::calibrate::cycles::Phase::of(name).ends();
+        let (from, to) = crate::timeline::Phase::of(name).ends();
         let us = |index: usize| stamps[index] as f64 / 1000.0;
         let slice = testing::slice(&mut timeline, name, 0, us(from), us(to) - us(from));
         testing::count(&mut timeline, slice, stamps, *charge);

@@ -1,6 +1,7 @@
 //! Small timelines for tests of analyses.
 
-use crate::calibrate::cycles::{Phase, Times, host_times};
+use crate::calibrate::cycles::{Times, host_times};
+use crate::timeline::Phase;
 use crate::timeline::{Device, Dialect, Event, Id, Job, NONE, Ph, Timeline, Transfer};
 
 /// A slice to be.

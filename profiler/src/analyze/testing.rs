@@ -1,6 +1,6 @@
 //! Small timelines for the tests of analyses.
 
-use crate::calibrate::cycles::Phase;
+use crate::timeline::Phase;
 use crate::timeline::{Device, Dialect, Event, Id, Job, Ph, Timeline, Transfer};
 
 /// A timeline of one file, at 1000 ticks per microsecond.

@@ -3,10 +3,11 @@
 
 use super::{
     clock::{Anchor, Clock, ClockError, Counter},
-    cycles::{Phase, count_wraps, host_times},
+    cycles::{count_wraps, host_times},
     jobs::{Job, Place, Refusal, place},
     ranks::{Messages, align},
 };
+use crate::timeline::Phase;
 
 /// Numbers that look random (xorshift), the same for the same seed.
 struct Random(u64);

@@ -115,7 +115,11 @@ impl Analysis<'_> {
         // A page stands alone; without an output there is nothing to stand beside.
         let has_place = config.write_trace || self.style == Style::Acelyzer;
         let has_tables = config.format != Format::Html && has_place && config.write_tables;
-        for table in outcome.tables.iter().filter(|_| has_tables) {
+        let tables = match has_tables {
+            true => tables::of_outcome(&timeline, &outcome),
+            false => Vec::new(),
+        };
+        for table in tables {
             let path = beside(&config.output, table.purpose, table.extension);
             let mut file = OutputFile::create(&path)?;
             file.write_all(&table.text)?;

@@ -40,7 +40,7 @@ pub use output::is_broken_pipe;
 
 use crate::collect::doctor as machine;
 use crate::collect::launch::LaunchError;
-use crate::collect::privileges::{self, PrivilegeError};
+use crate::os::privileges::{self, PrivilegeError};
 use crate::visible;
 use anyhow::Result;
 use clap::error::ErrorKind;

@@ -1,7 +1,6 @@
 //! Where results go: files that appear whole or not at all, or stdout.
 
 use super::stdout;
-use crate::collect::privileges;
 use crate::export::ExportError;
 use crate::files::directory::{Directory, Temporary};
 use crate::files::place::{self, Place, PlaceError, Special};
@@ -231,7 +230,7 @@ fn directory_of(file: &Path) -> &Path {
 /// Results of `sudo aiprof` belong to the user who called it. Only for a file that
 /// was just created.
 fn give_to_sudo_caller(file: &File) {
-    if let Some((uid, gid)) = privileges::sudo_caller()
+    if let Some((uid, gid)) = rights::sudo_caller()
         && let Err(error) = std::os::unix::fs::fchown(file, Some(uid), Some(gid))
     {
         tracing::warn!("the output file stays root's: {error}");
@@ -255,7 +254,7 @@ pub(crate) fn find_directory(path: &Path) -> Result<Directory> {
 /// It cannot be created, or something else has that name.
 pub(crate) fn open_directory(path: &Path) -> Result<Directory> {
     let give = |made: &Directory| {
-        if let Some((uid, gid)) = privileges::sudo_caller()
+        if let Some((uid, gid)) = rights::sudo_caller()
             && let Err(error) = place::give_directory(made, uid, gid)
         {
             tracing::warn!("{} stays root's: {error}", path.display());

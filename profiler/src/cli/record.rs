@@ -9,10 +9,11 @@ use crate::collect::config::{
 use crate::collect::device::{DeviceOptions, ReplaySpec};
 use crate::collect::driver::StandIn;
 use crate::collect::launch::Credentials;
-use crate::collect::privileges;
 use crate::collect::probe_files;
 use crate::export::{ExportOptions, Format};
 use crate::files::caller;
+use crate::files::rights;
+use crate::os::privileges;
 use crate::probes::Tables;
 use crate::probes::table::Switch;
 use anyhow::{Context, Result};
@@ -384,7 +385,7 @@ pub(super) fn as_user(wanted: bool) -> Result<Option<Credentials>> {
     if !wanted || !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
-    let (uid, gid) = privileges::sudo_caller().ok_or_else(|| {
+    let (uid, gid) = rights::sudo_caller().ok_or_else(|| {
         usage_error("--as-user needs SUDO_UID and SUDO_GID, as sudo sets them: they are not set")
     })?;
     Ok(Some(Credentials::of_user(uid, gid)))

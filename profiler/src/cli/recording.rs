@@ -15,18 +15,28 @@ use crate::collect::config::RecordConfig;
 use crate::collect::device::DeviceOptions;
 use crate::collect::doctor;
 use crate::collect::launch::{Exit, Held, LaunchOptions};
-use crate::collect::privileges::{self, StillToDo};
 use crate::collect::runtime::Tally;
 use crate::collect::session::{AiuUse, CollectError, Finished, Progress, Session};
 use crate::collect::signals::BlockedSignals;
 use crate::export::Format;
 use crate::import::capture::ReplayOptions;
+use crate::os::privileges::{self, StillToDo};
 use crate::profile::Profile;
 use crate::remote;
 use anyhow::{Context, Result};
 use std::io::{BufWriter, Write};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
+
+/// What the processes of readers do.
+pub(super) const READERS: remote::Work = remote::Work {
+    kinds: [
+        crate::collect::reader::serve,
+        crate::symbolize::serve,
+        crate::collect::inspect::serve,
+    ],
+    say: screen::say,
+};
 
 /// Records as the options say and returns the exit code.
 ///
@@ -61,7 +71,7 @@ pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
         )?),
     };
     remote::keep_little_memory();
-    remote::start().context("cannot start the readers")?;
+    remote::start(READERS).context("cannot start the readers")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

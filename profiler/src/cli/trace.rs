@@ -9,12 +9,12 @@ use crate::collect::bpf::perf::monotonic_ns;
 use crate::collect::clock;
 use crate::collect::config::{MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig};
 use crate::collect::launch::{Credentials, Exit, Held, LaunchOptions};
-use crate::collect::privileges::{self, StillToDo};
 use crate::collect::session::Session;
 use crate::collect::signals::BlockedSignals;
 use crate::export::trace::{CallFilter, TraceEnd, TraceOptions, Tracer};
 use crate::files::caller;
 use crate::import::capture;
+use crate::os::privileges::{self, StillToDo};
 use crate::probes::CallKind;
 use crate::process::ProcessTable;
 use crate::profile::{LossKind, Losses};
@@ -216,7 +216,7 @@ pub(crate) fn run(args: &TraceArgs, verbosity: Verbosity) -> Result<u8> {
     if let (Some(held), false) = (&held, elsewhere) {
         config.pids = vec![held.pid()];
     }
-    crate::remote::start().context("cannot start the readers")?;
+    crate::remote::start(super::recording::READERS).context("cannot start the readers")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,7 +1,6 @@
 //! The live side: everything that talks to the running kernel.
 //!
 //! * [`config`]: what to record;
-//! * [`privileges`]: what the process may do, and giving up what it need not;
 //! * [`probe_files`]: the probe tables of this machine;
 //! * [`launch`]: the profiled command, held until recording runs;
 //! * [`signals`]: signals as data, with their origin;
@@ -48,7 +47,6 @@ pub mod metrics;
 pub mod names;
 pub mod owner;
 pub mod places;
-pub mod privileges;
 pub mod probe_files;
 pub mod procfs;
 pub mod publish;

@@ -7,7 +7,9 @@
 //! user of the traced process. A job that takes too long costs its own names until
 //! the next window; a user whose jobs hang waits; naming goes on for all others.
 
-use super::{binaries::Binaries, bpf::perf, owner, privileges, procfs, reader::OpenFile};
+use super::{binaries::Binaries, owner, reader::OpenFile};
+use crate::files::rights;
+use crate::os::{privileges, process};
 use crate::{
     aggregate::{Code, Names},
     files::others,
@@ -164,7 +166,7 @@ impl NameService {
             ..LIMITS
         };
         let kernel = Pool::new("aiprof-ksyms", limits, || {
-            perf::take_turns();
+            crate::os::scheduling::take_turns();
             // What /proc/kallsyms takes is CAP_SYSLOG.
             if let Err(error) = privileges::drop_to(rustix::thread::CapabilitySet::SYSLOG) {
                 tracing::warn!("kernel symbols: {error}");
@@ -583,7 +585,7 @@ impl NameService {
     /// When a process with JIT code started; `None`: it has ended, and its number may
     /// be that of another, who must not name what it ran.
     fn jit_process(&mut self, pid: u32) -> Option<u64> {
-        let now = procfs::start_time(pid);
+        let now = process::start_time(pid);
         if self.jit.len() >= MAX_JIT && !self.jit.contains_key(&pid) {
             return None;
         }
@@ -706,7 +708,7 @@ fn asked(codes: Vec<Code>, job: Job, file: Option<Arc<OpenFile>>) -> Asked {
 fn is_waited_for(owner: Owner) -> bool {
     owner.uid == 0
         || owner::is_trusted(owner)
-        || privileges::sudo_caller().is_some_and(|(uid, _)| uid == owner.uid)
+        || rights::sudo_caller().is_some_and(|(uid, _)| uid == owner.uid)
 }
 
 /// On whose account a process is; `None`: it has gone.

@@ -8,13 +8,13 @@
 //! then a mapping has no file, a stack is cut, and both are counted.
 
 use super::{
-    bpf::perf,
-    owner, privileges,
+    owner,
     procfs::{self, FileStat, MappedFile, OpenError},
     tables::{Wanted, Wish},
 };
 use crate::{
     files::others,
+    os::privileges,
     process::{FileId, Region},
     profile::BuildId,
     remote::{Client, Line, READER, cpu_clock},
@@ -704,7 +704,7 @@ fn left_out(answer: &Answer, asked: Asked) -> Option<Asked> {
 /// What a process of readers does: answers jobs until the line is closed.
 pub fn serve(line: &Line) {
     // As whoever asks: the next samples need the answer.
-    perf::prefer_this_thread();
+    crate::os::scheduling::prefer_this_thread();
     if let Err(error) = privileges::drop_to(privileges::READING) {
         tracing::debug!("{error}");
     }

@@ -27,7 +27,7 @@ use super::{
     finisher::Finisher,
     names::NameService,
     places::KernelPlaces,
-    privileges, procfs,
+    procfs,
     publish::Publisher,
     readable,
     reader::Reader,
@@ -38,6 +38,7 @@ use crate::{
     aggregate::{Aggregator, LaunchOptions, Limits, Weighting},
     files::kernel,
     import::capture::CaptureWriter,
+    os::privileges,
     probes::table::Switch,
     process::ProcessTable,
     profile::{Losses, Meta, Profile},
@@ -289,7 +290,7 @@ impl Session {
         if config.probes.is_some() && !config.pids.is_empty() {
             filter.confine(bpf.writer(CHOSEN)?);
         }
-        perf::prefer_this_thread();
+        crate::os::scheduling::prefer_this_thread();
         let busy_before = busy::busy_ns();
         let now = Instant::now();
         let name_options = SymbolizeOptions {

@@ -2,8 +2,8 @@
 
 use super::{CallContent, handles::ModuleImage, open::Open};
 use crate::{
+    demangle::demangle,
     probes::{DataFormat, role},
-    symbolize::demangle,
     wire::CallData,
 };
 use aiprof_common::TEXT_BYTES;

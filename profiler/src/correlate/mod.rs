@@ -81,6 +81,7 @@ pub use handles::ModuleImage;
 pub use recorded::RecordedLaunches;
 
 use crate::aiu::ActivityRecord;
+use crate::probes::ioctl::{ArrayLayout, Elements};
 use crate::probes::{CallKind, Probe};
 use crate::wire;
 use aiprof_common::MAX_VALUES;
@@ -262,6 +263,13 @@ impl FinishedCall {
             work: None,
             works: 0,
         }
+    }
+
+    /// The elements of an array among its arguments.
+    pub fn elements(&self, array: &ArrayLayout) -> Elements {
+        let data = self.content(usize::from(array.tag));
+        let data = data.map_or(&[][..], |content| &content.bytes);
+        array.elements(&self.probe, |slot| self.value(slot), data)
     }
 
     /// The value in a slot, if it was read.

@@ -1,6 +1,5 @@
 //! The caller's rights, apart from those that the program file gives.
 
-use crate::collect::privileges;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::{
     io,
@@ -43,17 +42,28 @@ pub fn as_caller<R>(open: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
     open()
 }
 
+/// Who called sudo: user and group id from `SUDO_UID` and `SUDO_GID`; `None` when
+/// not root, or not started by sudo.
+pub fn sudo_caller() -> Option<(u32, u32)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let id = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+    // u32::MAX means "no change" to chown(2) and setuid(2): never a real id.
+    Some((id("SUDO_UID")?, id("SUDO_GID")?)).filter(|&(u, g)| u != u32::MAX && g != u32::MAX)
+}
+
 /// Whether links and pipes of a user may lead this process: of its own user, of
 /// root, and of whoever called sudo.
 pub fn is_trusted(uid: u32) -> bool {
-    let sudo = || privileges::sudo_caller().is_some_and(|(caller, _)| caller == uid);
+    let sudo = || sudo_caller().is_some_and(|(caller, _)| caller == uid);
     uid == 0 || uid == rustix::process::geteuid().as_raw() || sudo()
 }
 
 /// Whether files of a user are results of this one's runs: of its own user, or of
 /// whoever called sudo, to whom results are given.
 pub fn is_own(uid: u32) -> bool {
-    let sudo = || privileges::sudo_caller().is_some_and(|(caller, _)| caller == uid);
+    let sudo = || sudo_caller().is_some_and(|(caller, _)| caller == uid);
     uid == rustix::process::geteuid().as_raw() || sudo()
 }
 

@@ -2,7 +2,6 @@
 //! address space, how its numbers are called, how its arrays are laid out.
 
 use super::{Probe, ValueFormat};
-use crate::correlate::FinishedCall;
 use serde::{Deserialize, Serialize};
 
 /// What an ioctl does, finer than [`CallKind`](super::CallKind).
@@ -144,16 +143,20 @@ impl NumberNames {
 }
 
 impl ArrayLayout {
-    /// The array's elements in a call. Total: values and data may be anything.
-    pub fn elements(&self, probe: &Probe, call: &FinishedCall) -> Elements {
-        let Some(count) = call.value(usize::from(self.count)) else {
+    /// The array's elements in a call with these values, by slot, and with `data` of this
+    /// array's tag. Total: values and data may be anything.
+    pub fn elements(
+        &self,
+        probe: &Probe,
+        value: impl Fn(usize) -> Option<u64>,
+        data: &[u8],
+    ) -> Elements {
+        let Some(count) = value(usize::from(self.count)) else {
             return Elements::default();
         };
         if self.in_place && count == 1 {
-            return self.single(probe, call);
+            return self.single(probe, value);
         }
-        let data = call.content(usize::from(self.tag));
-        let data = data.map_or(&[][..], |content| &content.bytes);
         let elements: Vec<Vec<u64>> = data
             .chunks_exact(usize::from(self.stride).max(1))
             .take(usize::try_from(count).unwrap_or(usize::MAX))
@@ -166,8 +169,8 @@ impl ArrayLayout {
     }
 
     /// The one element that lies among the values.
-    fn single(&self, probe: &Probe, call: &FinishedCall) -> Elements {
-        let value = |field: &ElementField| call.value(probe.slot(&field.name)?);
+    fn single(&self, probe: &Probe, value: impl Fn(usize) -> Option<u64>) -> Elements {
+        let value = |field: &ElementField| value(probe.slot(&field.name)?);
         match self.fields.iter().map(value).collect::<Option<Vec<u64>>>() {
             Some(element) => Elements {
                 elements: vec![element],
@@ -207,9 +210,7 @@ impl ElementField {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::correlate::CallContent;
     use crate::probes::{CallKind, DataFormat, DataInfo, ResultKind, ValueInfo};
-    use std::rc::Rc;
 
     fn probe() -> Probe {
         let value = |name: &str| ValueInfo {
@@ -251,25 +252,14 @@ mod tests {
         }
     }
 
-    fn call(values: [(u64, bool); 3], data: Option<Vec<u8>>) -> FinishedCall {
-        let mut call = FinishedCall::of(Rc::new(probe()));
-        for (slot, (value, read)) in values.into_iter().enumerate() {
-            call.values[slot] = value;
-            call.unread &= !(u16::from(read) << slot);
-        }
-        call.data.extend(data.map(|bytes| CallContent {
-            tag: 0,
-            total: bytes.len() as u64,
-            complete: true,
-            bytes,
-        }));
-        call
-    }
-
     fn elements(values: [(u64, bool); 3], data: Option<Vec<u8>>) -> Elements {
         let probe = probe();
         let arrays = &probe.layout.as_ref().unwrap().arrays;
-        arrays[0].elements(&probe, &call(values, data))
+        let value = |slot: usize| {
+            let (value, is_read) = *values.get(slot)?;
+            is_read.then_some(value)
+        };
+        arrays[0].elements(&probe, value, &data.unwrap_or_default())
     }
 
     #[test]

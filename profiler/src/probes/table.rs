@@ -7,7 +7,7 @@
 use super::glob;
 use super::program::{Field, Program};
 use super::{CallKind, Probe, ResultKind};
-use crate::symbolize::demangle;
+use crate::demangle::demangle;
 use aiprof_common::{
     FETCH_READ, FETCH_VALUE, FetchOp, MAX_OPS, ProbeSpec, SPEC_EXIT, SPEC_KEEP, SPEC_STACK,
 };

@@ -1,7 +1,7 @@
 //! Text of DWARF: names of functions, source files and lines.
 
-use super::demangle;
 use super::dwarf::{Attr, Clock, Dwarf, DwarfError, Unit};
+use crate::demangle;
 use gimli::{AttributeValue, DebugInfoOffset, UnitOffset};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;

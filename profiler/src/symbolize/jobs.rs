@@ -2,8 +2,8 @@
 
 use super::perf_maps::{self, PerfMaps};
 use super::{BinaryRef, NativeSymbolizer, SymFrame, SymbolizeOptions};
-use crate::collect::procfs;
 use crate::files::others;
+use crate::os::process;
 use crate::profile::{BuildId, FrameKind};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -25,7 +25,7 @@ pub(crate) enum Job {
     /// Addresses of JIT code.
     Jit {
         pid: u32,
-        /// When the process started, see [`procfs::start_time`].
+        /// When the process started, see [`process::start_time`].
         started: u64,
         addresses: Vec<u64>,
     },
@@ -112,7 +112,7 @@ impl Jobs {
             } => {
                 let process = (*pid, *started);
                 self.perf_maps.refresh(process, &mut answer.warnings);
-                let is_same = procfs::start_time(*pid) == Some(*started);
+                let is_same = process::start_time(*pid) == Some(*started);
                 let is_late = self.perf_maps.is_late(process);
                 let name = |&address: &u64| match is_same {
                     true => match self.perf_maps.frames(process, address) {

@@ -4,7 +4,6 @@
 //!   objects from their symbol tables and DWARF, or from separate debug files.
 //! * [`KernelSymbolizer`] names kernel addresses from `/proc/kallsyms`.
 //! * [`PerfMap`] names addresses of JIT code from `/tmp/perf-PID.map`.
-//! * [`demangle`] makes C++ and Rust symbols readable.
 //!
 //! * [`device`] reads modules of device code: kernels, their attributes, the source
 //!   at each instruction.
@@ -28,7 +27,6 @@
 mod client;
 mod debug_file;
 mod debuginfod;
-mod demangle;
 pub mod device;
 mod dwarf;
 mod dwarf_text;
@@ -44,7 +42,6 @@ mod server;
 mod symtab;
 
 pub(crate) use client::{Client, NamingError, Patience};
-pub use demangle::demangle;
 pub(crate) use jobs::{Answer, Job, Jobs};
 pub use kernel::{KernelAccess, KernelSymbolizer};
 pub use native::{NativeSymbolizer, SymbolizeStats};

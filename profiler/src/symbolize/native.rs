@@ -1,12 +1,12 @@
 //! Native code: DWARF for inlined functions and lines, symbol tables for the rest.
 
 use super::debuginfod::{self, Debuginfod};
-use super::demangle::{self, demangle};
 use super::dwarf::{Clock, DwarfError, DwarfFile, Function};
 use super::elf::{self, ElfError, ElfInfo};
 use super::{
     BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, plt, sections, symtab,
 };
+use crate::demangle::{self, demangle};
 use crate::files::others::RootDir;
 use crate::profile::{BuildId, FrameKind};
 use rustc_hash::FxHashSet;

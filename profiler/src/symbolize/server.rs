@@ -2,8 +2,8 @@
 
 use super::{Job, Jobs, SymbolizeOptions};
 use crate::{
-    collect::{bpf::perf::take_turns, privileges},
     files::others,
+    os::{privileges, scheduling::take_turns},
     remote::Line,
 };
 

@@ -12,13 +12,14 @@
 mod kinds;
 mod names;
 pub mod number;
+mod phase;
 mod text;
 
 pub use kinds::{Kind, Kinds};
 pub use names::{Names, Sym};
+pub use phase::Phase;
 pub use text::{Text, Texts};
 
-use crate::calibrate::cycles::Phase;
 use rustc_hash::FxHashMap;
 
 /// No entry of a side table.

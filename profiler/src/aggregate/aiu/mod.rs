@@ -19,9 +19,10 @@ use crate::{
         EpochNs,
         operation::{self, Operation, ticks},
     },
-    calibrate::{cycles::Phase, live::LiveClock},
+    calibrate::live::LiveClock,
     correlate::{DeviceSpan, EpochClock, Launch, RecordedLaunches, device::PathId},
     profile::{LossKind, Losses},
+    timeline::Phase,
     wire::Event,
 };
 use rustc_hash::FxHashMap;

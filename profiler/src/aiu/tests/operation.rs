@@ -2,7 +2,7 @@
 
 use crate::aiu::operation::{Operation, Part, stamps};
 use crate::aiu::{ActivityRecord, EpochNs, Kind, Status};
-use crate::calibrate::cycles::Phase;
+use crate::timeline::Phase;
 
 pub(super) fn record(kind: Kind, code: u32, took_ns: u64, cycles: [u64; 5]) -> ActivityRecord {
     ActivityRecord {

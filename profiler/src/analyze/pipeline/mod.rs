@@ -14,31 +14,29 @@ use super::messages::{Level, Messages};
 use super::stages::Stage;
 use super::statistics::{self, Statistics};
 use super::token_times::{self, TokenTimes};
-use super::utilization::{self, CompilerInfo, table};
+use super::utilization::{self, CompilerInfo};
 use super::{
     alignment, alignment_compat, all_reduce_bandwidth, bandwidth, checks, classes, collectives,
     comm_summary, exchanges, flows, job_shifts_compat, launch_flows, normalize, overlap,
     overlap_share, power, prep_queue, refine, rows, sequence, split,
 };
-use crate::export::tables::{collectives as collective_rows, kernels, rows as further};
 use crate::memory;
 use crate::parallel;
 use crate::timeline::{Kinds, Timeline};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io;
 
-/// A table that belongs beside the trace.
-#[derive(Clone, Debug)]
-pub struct Table {
-    /// What its file's name ends in: `summary` of `out_summary.csv`.
-    pub purpose: &'static str,
-    /// Extension of its file.
-    pub extension: &'static str,
-    /// What acelyzer says before the file's name when it is written.
-    pub said: &'static str,
-    /// Its text.
-    pub text: Vec<u8>,
+/// Tables that belong beside the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tables {
+    /// Time and ideal time by category: [`Outcome::categories`].
+    Categories,
+    /// Active time of ranks: [`Outcome::collectives`].
+    Ranks,
+    /// Statistics of kernels: [`Outcome::statistics`].
+    Kernels,
+    /// What acelyzer does not have: power of kernels, iterations, tokens.
+    Further,
 }
 
 /// What the analyses found besides what they did to the events.
@@ -87,7 +85,7 @@ pub struct Outcome {
     /// Devices, for the trace's header.
     pub devices: Vec<Value>,
     /// Tables.
-    pub tables: Vec<Table>,
+    pub tables: Vec<Tables>,
     /// Numbers of the events in the order in which they are written.
     pub order: Vec<u32>,
     /// Nothing can be made of the trace, as a message says.
@@ -331,23 +329,7 @@ impl Run<'_> {
         if rows.is_empty() {
             return;
         }
-        type Write =
-            fn(&[utilization::CategoryRow], &mut dyn std::io::Write) -> std::io::Result<()>;
-        let kinds: [(&str, Write); 2] = [("csv", table::write_csv), ("txt", table::write_text)];
-        for (extension, write) in kinds {
-            let mut text = Vec::new();
-            // Writing to memory cannot fail.
-            let _ = write(&rows, &mut text);
-            self.outcome.tables.push(Table {
-                purpose: "categories",
-                extension,
-                said: match extension {
-                    "csv" => "UTL: category table(s) created as CSV: ",
-                    _ => "UTL: category table(s) created as TXT: ",
-                },
-                text,
-            });
-        }
+        self.outcome.tables.push(Tables::Categories);
         self.outcome.categories = rows;
     }
 
@@ -392,15 +374,7 @@ impl Run<'_> {
             self.kinds = Kinds::new(self.timeline);
             let found = collectives::run(self.timeline, &self.kinds, &found.pairs);
             if self.has(Stage::CalculateStatsV2) {
-                let mut text = Vec::new();
-                // Writing to memory cannot fail.
-                let _ = collective_rows::write_active(&mut text, &found.active);
-                self.outcome.tables.push(Table {
-                    purpose: "stats_summary",
-                    extension: "csv",
-                    said: "SEC statistics summary file created:  ",
-                    text,
-                });
+                self.outcome.tables.push(Tables::Ranks);
             }
             self.outcome.collectives = found;
         }
@@ -425,10 +399,10 @@ impl Run<'_> {
         self.outcome.shares = repeats.shares;
         self.messages.append(repeats.said);
         if let Some(found) = kernels {
-            self.tables(&found);
+            self.outcome.tables.push(Tables::Kernels);
             self.outcome.statistics = found;
             if self.config.extended {
-                self.further_tables();
+                self.outcome.tables.push(Tables::Further);
             }
         }
     }
@@ -473,65 +447,6 @@ impl Run<'_> {
                 false => Vec::new(),
             },
             said,
-        }
-    }
-
-    /// Tables that acelyzer does not have.
-    fn further_tables(&mut self) {
-        let mut texts = [Vec::new(), Vec::new(), Vec::new()];
-        let [power, repeats, tokens] = &mut texts;
-        let (timeline, outcome) = (&*self.timeline, &self.outcome);
-        // Writing to memory cannot fail.
-        if !outcome.kernel_power.is_empty() {
-            let _ = further::write_power(power, timeline, &outcome.kernel_power);
-        }
-        if outcome.iterations.iter().any(|one| !one.list.is_empty()) {
-            let _ = further::write_iterations(repeats, timeline, &outcome.iterations);
-        }
-        if !outcome.tokens.is_empty() {
-            let _ = further::write_tokens(tokens, timeline, &outcome.tokens);
-        }
-        for (purpose, text) in ["power", "iterations", "tokens"].into_iter().zip(texts) {
-            if !text.is_empty() {
-                self.outcome.tables.push(Table {
-                    purpose,
-                    extension: "csv",
-                    said: "written: ",
-                    text,
-                });
-            }
-        }
-    }
-
-    fn tables(&mut self, found: &Statistics) {
-        type WriteTable = fn(&mut Vec<u8>, &Timeline, &Statistics) -> io::Result<()>;
-        let tables: [(&str, &str, WriteTable); 3] = [
-            (
-                "summary",
-                "SEC statistics summary file created:  ",
-                kernels::write_summary,
-            ),
-            (
-                "active",
-                "SEC statistics active file created:  ",
-                kernels::write_active,
-            ),
-            (
-                "ts_analysis",
-                "SEC statistics timestamp analysis file created:  ",
-                kernels::write_ts_analysis,
-            ),
-        ];
-        for (purpose, said, write) in tables {
-            let mut text = Vec::new();
-            // Writing to memory cannot fail.
-            let _ = write(&mut text, self.timeline, found);
-            self.outcome.tables.push(Table {
-                purpose,
-                extension: "csv",
-                said,
-                text,
-            });
         }
     }
 

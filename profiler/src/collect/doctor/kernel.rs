@@ -2,8 +2,8 @@
 
 use super::{Check, Status, read_text};
 use crate::collect::config::RecordConfig;
-use crate::collect::privileges;
 use crate::files::kernel;
+use crate::os::privileges;
 use rustix::thread::CapabilitySet;
 use std::path::Path;
 

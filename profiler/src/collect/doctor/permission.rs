@@ -1,8 +1,8 @@
 //! Capabilities and namespaces.
 
 use super::{Check, Status, read_text};
-use crate::collect::privileges::{self, NEEDED, SETCAP};
 use crate::files::kernel;
+use crate::os::privileges::{self, NEEDED, SETCAP};
 use std::os::unix::fs::MetadataExt;
 
 /// Inode of the initial pid namespace (`PROC_PID_INIT_INO`, linux/proc_ns.h).

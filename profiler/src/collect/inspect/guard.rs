@@ -9,8 +9,9 @@
 
 use super::Memory;
 use crate::{
-    collect::{bpf::perf, owner, privileges},
+    collect::owner,
     files::kernel,
+    os::privileges,
     remote::{Client, Line, MEMORY, Remote},
     workers::Owner,
 };
@@ -262,7 +263,7 @@ fn read_here(file: &File, address: u64, len: usize) -> Vec<u8> {
 /// Reads memory until the line is closed: each job is an address and a length, and
 /// comes with the memory.
 pub fn serve(line: &Line) {
-    perf::take_turns();
+    crate::os::scheduling::take_turns();
     if let Err(error) = privileges::drop_to(rustix::thread::CapabilitySet::SYS_PTRACE) {
         tracing::debug!("{error}");
     }

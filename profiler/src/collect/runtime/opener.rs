@@ -13,7 +13,7 @@ use super::{
     worker,
 };
 use crate::{
-    collect::{bpf::perf, owner, procfs},
+    collect::{owner, procfs},
     files::others::{self, RootDir},
     probes::table::Exits,
     process::Region,
@@ -111,7 +111,7 @@ impl Opener {
     pub(super) fn new(gate: Arc<Mutex<Gate>>) -> Self {
         let shared = Arc::clone(&gate);
         let pool = Pool::new("aiprof-open", LIMITS, move || {
-            perf::take_turns();
+            crate::os::scheduling::take_turns();
             let gate = Arc::clone(&shared);
             Box::new(move |work| run(&gate, work))
         });

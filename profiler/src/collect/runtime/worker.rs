@@ -5,7 +5,7 @@ use super::{
     attach::{Attacher, Candidate},
     plan::Plan,
 };
-use crate::collect::bpf::{perf, probe::Link};
+use crate::collect::bpf::probe::Link;
 use std::{
     io,
     sync::{
@@ -86,7 +86,7 @@ impl Worker {
         let started = thread::Builder::new()
             .name("aiprof-attach".into())
             .spawn(move || {
-                perf::take_turns();
+                crate::os::scheduling::take_turns();
                 let attacher = work(&given, &queue, &done);
                 // Nobody may want it: then it goes.
                 let _ = attacher.map(|attacher| end.try_send(attacher));

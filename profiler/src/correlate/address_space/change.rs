@@ -81,7 +81,7 @@ impl<'c> Fields<'c> {
         let has = |array: &&ArrayLayout, name| array.field(name).is_some();
         let arrays = &self.layout.arrays;
         if let Some(array) = arrays.iter().find(|array| has(array, "address")) {
-            let found = array.elements(&self.call.probe, self.call);
+            let found = self.call.elements(array);
             let elements = found.elements.iter();
             let changes = elements.filter_map(|e| self.change(Source::Element(array, e)));
             return (changes.map(|c| (None, c)).collect(), found.missing);
@@ -102,7 +102,7 @@ impl<'c> Fields<'c> {
             (Some(object), _) => Change::UnbindPlaced(object),
             (None, _) => return (Vec::new(), 0),
         };
-        let found = array.elements(&self.call.probe, self.call);
+        let found = self.call.elements(array);
         // The driver may have stopped midway.
         let done = self.value("done").unwrap_or(u64::MAX);
         let done = usize::try_from(done).unwrap_or(usize::MAX);

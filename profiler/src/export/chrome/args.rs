@@ -112,7 +112,7 @@ fn write_elements(
     if count == 0 || layout.in_place && count == 1 {
         return;
     }
-    let found = layout.elements(&call.probe, call);
+    let found = call.elements(layout);
     let written = found.elements.iter().take(MAX_ELEMENTS).map(|element| {
         let mut fields = Object::new();
         for (field, &value) in layout.fields.iter().zip(element) {

@@ -5,8 +5,121 @@ pub mod frame;
 pub mod kernels;
 pub mod rows;
 
+use crate::analyze::pipeline::{Outcome, Tables};
+use crate::analyze::utilization::table;
 use crate::timeline::{Id, Timeline};
 use std::borrow::Cow;
+use std::io;
+
+/// A table that belongs beside the trace.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// What its file's name ends in: `summary` of `out_summary.csv`.
+    pub purpose: &'static str,
+    /// Extension of its file.
+    pub extension: &'static str,
+    /// What acelyzer says before the file's name when it is written.
+    pub said: &'static str,
+    /// Its text.
+    pub text: Vec<u8>,
+}
+
+/// The tables of what the analyses found in a timeline.
+pub fn of_outcome(timeline: &Timeline, outcome: &Outcome) -> Vec<Table> {
+    let mut all = Vec::new();
+    for tables in &outcome.tables {
+        match tables {
+            Tables::Categories => all.extend(categories(outcome)),
+            Tables::Ranks => all.push(Table::csv(
+                "stats_summary",
+                "SEC statistics summary file created:  ",
+                |text| collectives::write_active(text, &outcome.collectives.active),
+            )),
+            Tables::Kernels => all.extend(kernels(timeline, outcome)),
+            Tables::Further => all.extend(further(timeline, outcome)),
+        }
+    }
+    all
+}
+
+impl Table {
+    fn csv(
+        purpose: &'static str,
+        said: &'static str,
+        write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
+    ) -> Self {
+        let mut text = Vec::new();
+        // Writing to memory cannot fail.
+        let _ = write(&mut text);
+        Self {
+            purpose,
+            extension: "csv",
+            said,
+            text,
+        }
+    }
+}
+
+fn categories(outcome: &Outcome) -> [Table; 2] {
+    let rows = &outcome.categories;
+    let csv = Table::csv(
+        "categories",
+        "UTL: category table(s) created as CSV: ",
+        |text| table::write_csv(rows, text),
+    );
+    let txt = Table::csv(
+        "categories",
+        "UTL: category table(s) created as TXT: ",
+        |text| table::write_text(rows, text),
+    );
+    let txt = Table {
+        extension: "txt",
+        ..txt
+    };
+    [csv, txt]
+}
+
+fn kernels(timeline: &Timeline, outcome: &Outcome) -> [Table; 3] {
+    let found = &outcome.statistics;
+    [
+        Table::csv(
+            "summary",
+            "SEC statistics summary file created:  ",
+            |text| kernels::write_summary(text, timeline, found),
+        ),
+        Table::csv("active", "SEC statistics active file created:  ", |text| {
+            kernels::write_active(text, timeline, found)
+        }),
+        Table::csv(
+            "ts_analysis",
+            "SEC statistics timestamp analysis file created:  ",
+            |text| kernels::write_ts_analysis(text, timeline, found),
+        ),
+    ]
+}
+
+/// Those that acelyzer does not have.
+fn further(timeline: &Timeline, outcome: &Outcome) -> impl Iterator<Item = Table> {
+    const SAID: &str = "written: ";
+    let power = (!outcome.kernel_power.is_empty()).then(|| {
+        Table::csv("power", SAID, |text| {
+            rows::write_power(text, timeline, &outcome.kernel_power)
+        })
+    });
+    let has_iterations = outcome.iterations.iter().any(|one| !one.list.is_empty());
+    let iterations = has_iterations.then(|| {
+        Table::csv("iterations", SAID, |text| {
+            rows::write_iterations(text, timeline, &outcome.iterations)
+        })
+    });
+    let tokens = (!outcome.tokens.is_empty()).then(|| {
+        Table::csv("tokens", SAID, |text| {
+            rows::write_tokens(text, timeline, &outcome.tokens)
+        })
+    });
+    let found = power.into_iter().chain(iterations).chain(tokens);
+    found.filter(|table| !table.text.is_empty())
+}
 
 /// The file of a table that belongs to an output: `out.pt.trace.json` has
 /// `out_summary.csv`.

@@ -206,7 +206,7 @@ fn elements(
     }) else {
         return Ok(false);
     };
-    let found = array.elements(&call.probe, call);
+    let found = call.elements(array);
     out.push('[');
     for (i, element) in found.elements.iter().take(MAX_ELEMENTS).enumerate() {
         out.push_str(if i > 0 { ", {" } else { "{" });

@@ -95,7 +95,7 @@ fn data(call: &FinishedCall, format: DataFormat, content: &CallContent) -> Value
 fn elements(call: &FinishedCall, content: &CallContent) -> Option<Value> {
     let layout = call.probe.layout.as_deref()?;
     let array = layout.arrays.iter().find(|a| a.tag == content.tag)?;
-    let found = array.elements(&call.probe, call);
+    let found = call.elements(array);
     let elements = found.elements.iter().map(|element| {
         let fields = array.fields.iter().zip(element);
         let fields = fields.map(|(field, &n)| (field.name.clone(), number(field.format, n)));

@@ -2,7 +2,7 @@
 
 use super::cut::value_len;
 use super::problem::{Problems, Trouble};
-use crate::calibrate::cycles::Phase;
+use crate::timeline::Phase;
 use crate::timeline::number::{Micros, parse_counter};
 use crate::timeline::{Device, Event, Id, NONE, Names, Ph, Sym, Text, Transfer};
 use serde::Deserialize;

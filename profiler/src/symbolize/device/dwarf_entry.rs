@@ -1,7 +1,7 @@
 //! Parts of DWARF: what matters of an entry, texts, and sizes that are looked at
 //! before anything is read.
 
-use super::super::demangle::is_mangled;
+use crate::demangle::is_mangled;
 use gimli::{AttributeValue, EndianSlice, LittleEndian, Reader as _};
 
 pub(super) type Slice<'d> = EndianSlice<'d, LittleEndian>;

@@ -1,12 +1,12 @@
 //! A module of device code: its kernels, their code, attributes and sources.
 
-use super::super::demangle::demangle;
 use super::isa::Platform;
 use super::limits::{MAX_MODULE, MAX_TEXT};
 use super::line_table::LineTable;
 use super::names::TextId;
 use super::zebin::{self, Function};
 use super::{archive, spirv};
+use crate::demangle::demangle;
 use std::ops::AddAssign;
 use std::sync::Arc;
 

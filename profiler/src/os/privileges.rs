@@ -287,17 +287,6 @@ pub fn is_elevated_by_file() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Who called sudo: user and group id from `SUDO_UID` and `SUDO_GID`; `None` when
-/// not root, or not started by sudo.
-pub fn sudo_caller() -> Option<(u32, u32)> {
-    if !rustix::process::geteuid().is_root() {
-        return None;
-    }
-    let id = |name| std::env::var(name).ok()?.parse::<u32>().ok();
-    // u32::MAX means "no change" to chown(2) and setuid(2): never a real id.
-    Some((id("SUDO_UID")?, id("SUDO_GID")?)).filter(|&(u, g)| u != u32::MAX && g != u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,9 @@
+//! What the operating system lets this process do, and says of others.
+//!
+//! * [`privileges`]: capabilities, and giving them up;
+//! * [`process`]: which process one is;
+//! * [`scheduling`]: which threads run first.
+
+pub mod privileges;
+pub mod process;
+pub mod scheduling;
