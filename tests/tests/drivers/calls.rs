@@ -125,7 +125,7 @@ fn compare_binds(line: &Value, call: &FinishedCall) -> anyhow::Result<()> {
     };
     let layout = call.probe.layout.as_ref().context("no layout")?;
     let array = layout.arrays.first().context("no array")?;
-    let elements = array.elements(&call.probe, call);
+    let elements = call.elements(array);
     ensure!(elements.missing == 0 && elements.elements.len() == binds.len());
     for (bind, element) in binds.iter().zip(&elements.elements) {
         for (said, name) in [
