@@ -32,8 +32,12 @@ const COVERED_AT_ONCE: u64 = 1 << 20;
 /// Bytes of a symbol, and of those read at once.
 const SYMBOL: usize = 24;
 const SYMBOLS_AT_ONCE: usize = 2048;
+const STT_NOTYPE: u8 = 0;
 const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
+const STB_GLOBAL: u8 = 1;
+const STB_WEAK: u8 = 2;
+const SHN_LORESERVE: u16 = 0xff00;
 
 /// What leads to the functions that the unwind data do not describe.
 #[derive(Debug)]
@@ -231,8 +235,14 @@ fn parse_symbol(bytes: &[u8]) -> Option<Option<u64>> {
     let mut bytes = Bytes::new(bytes);
     let (_name, info, _other) = (bytes.u32()?, bytes.u8()?, bytes.u8()?);
     let (section, value) = (bytes.u16()?, bytes.u64()?);
-    let is_function = matches!(info & 15, STT_FUNC | STT_GNU_IFUNC) && section != 0;
-    Some(is_function.then_some(value))
+    let is_function = match info & 15 {
+        STT_FUNC | STT_GNU_IFUNC => true,
+        // Assembly leaves the type out; what other files may use is no label of its own.
+        STT_NOTYPE => matches!(info >> 4, STB_GLOBAL | STB_WEAK),
+        _ => false,
+    };
+    let is_here = (1..SHN_LORESERVE).contains(&section);
+    Some((is_function && is_here).then_some(value))
 }
 
 /// A file's text.
@@ -367,5 +377,36 @@ impl<R: ReadAt> Place<'_, R> {
             }
         }
         Ok(parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symbol(kind: u8, binding: u8, section: u16) -> Option<u64> {
+        let mut bytes = [0; SYMBOL];
+        bytes[4] = binding << 4 | kind;
+        bytes[6..8].copy_from_slice(&section.to_le_bytes());
+        bytes[8..16].copy_from_slice(&0x1234u64.to_le_bytes());
+        parse_symbol(&bytes).unwrap()
+    }
+
+    #[test]
+    fn functions_and_what_may_be_one() {
+        for kind in [STT_FUNC, STT_GNU_IFUNC] {
+            for binding in 0..3 {
+                assert_eq!(symbol(kind, binding, 10), Some(0x1234));
+            }
+        }
+        // Hand-written assembly: the function, and its labels.
+        assert_eq!(symbol(STT_NOTYPE, STB_GLOBAL, 10), Some(0x1234));
+        assert_eq!(symbol(STT_NOTYPE, STB_WEAK, 10), Some(0x1234));
+        assert_eq!(symbol(STT_NOTYPE, 0, 10), None);
+        // Of other files, and numbers.
+        assert_eq!(symbol(STT_FUNC, STB_GLOBAL, 0), None);
+        assert_eq!(symbol(STT_NOTYPE, STB_GLOBAL, 0xfff1), None);
+        // Data.
+        assert_eq!(symbol(1, STB_GLOBAL, 10), None);
     }
 }
