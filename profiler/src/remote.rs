@@ -65,11 +65,11 @@ pub const NAMES: u8 = 1;
 /// Reads other processes' memory.
 pub const MEMORY: u8 = 2;
 
-/// What was asked for at the start.
-static WORK: OnceLock<Work> = OnceLock::new();
-
 /// The way to the nursery.
 static NURSERY: OnceLock<Mutex<Line>> = OnceLock::new();
+
+/// [`Work::say`], once there is a nursery.
+static SAY: OnceLock<fn(&str)> = OnceLock::new();
 
 /// What this process, if it is one of those, would have printed.
 static PRINTED: Mutex<Option<Vec<String>>> = Mutex::new(None);
@@ -282,8 +282,8 @@ impl Remote {
     pub fn answer<R: DeserializeOwned>(&self) -> io::Result<(R, Vec<OwnedFd>)> {
         let ((answer, lines), fds) = self.line.receive::<(R, Vec<String>)>()?;
         for line in lines {
-            if let Some(work) = WORK.get() {
-                (work.say)(&line);
+            if let Some(say) = SAY.get() {
+                say(&line);
             }
         }
         Ok((answer, fds))
@@ -314,8 +314,6 @@ pub fn start(work: Work) -> io::Result<()> {
     if NURSERY.get().is_some() {
         return Ok(());
     }
-    // Set once, as the nursery is.
-    let _ = WORK.set(work);
     let threads = kernel::read_dir("/proc/self/task")?.len();
     if threads != 1 {
         return Err(io::Error::other(format!("{threads} threads run already")));
@@ -327,7 +325,7 @@ pub fn start(work: Work) -> io::Result<()> {
         0 => {
             drop(own);
             // A panic must not go on in what this process is a copy of.
-            let _ = catch_unwind(AssertUnwindSafe(|| nursery(&other)));
+            let _ = catch_unwind(AssertUnwindSafe(|| nursery(&other, &work.kinds)));
             exit()
         }
         pid => {
@@ -335,6 +333,7 @@ pub fn start(work: Work) -> io::Result<()> {
             processes.push(pid);
             // It is there already only if two threads start it, and there is one.
             let _ = NURSERY.set(Mutex::new(own));
+            let _ = SAY.set(work.say);
             Ok(())
         }
     }
@@ -346,7 +345,7 @@ pub fn is_started() -> bool {
 }
 
 /// The nursery: forks until its line is closed.
-fn nursery(line: &Line) {
+fn nursery(line: &Line, kinds: &[Serve]) {
     be_nobody(line, "aiprof-nursery");
     // Those that it forks are not waited for.
     // SAFETY: a system call without pointers.
@@ -357,9 +356,7 @@ fn nursery(line: &Line) {
         tracing::debug!("{error}");
     }
     while let Ok((kind, fds)) = line.receive::<u8>() {
-        let serve = WORK
-            .get()
-            .and_then(|work| work.kinds.get(usize::from(kind)));
+        let serve = kinds.get(usize::from(kind));
         let (Some(serve), Some(other)) = (serve, fds.into_iter().next()) else {
             continue;
         };

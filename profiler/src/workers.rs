@@ -180,7 +180,49 @@ struct Shared<J, R> {
     state: Mutex<State<J, R>>,
     work: Condvar,
     answered: Condvar,
-    wake: OwnedFd,
+    bell: Bell,
+}
+
+/// Wakes a thread that polls, from another one.
+#[derive(Debug)]
+pub struct Bell(OwnedFd);
+
+impl Bell {
+    /// One that has not rung.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new() -> io::Result<Self> {
+        use rustix::event::{EventfdFlags, eventfd};
+        Ok(Self(eventfd(
+            0,
+            EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
+        )?))
+    }
+
+    /// Readable from [`Bell::ring`] to [`Bell::silence`].
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Wakes who polls.
+    pub fn ring(&self) {
+        // A full counter wakes as well.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Takes note that it has rung.
+    pub fn silence(&self) {
+        // Nothing to read is fine: only the reset matters.
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+
+    /// Whether it has rung since.
+    pub fn has_rung(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+        matches!(poll(&mut polled, Some(&Timespec::default())), Ok(1))
+    }
 }
 
 /// Makes what does the jobs, on the thread that will use it.
@@ -233,8 +275,6 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
         limits: PoolLimits,
         make: impl Fn() -> Worker<J, R> + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        use rustix::event::{EventfdFlags, eventfd};
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self {
             name,
             limits,
@@ -253,7 +293,7 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
                 }),
                 work: Condvar::new(),
                 answered: Condvar::new(),
-                wake,
+                bell: Bell::new()?,
             }),
             make: Arc::new(make),
             next: 0,
@@ -262,7 +302,7 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
 
     /// Readable when an answer has come since [`Pool::answers`] was called.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.shared.wake.as_fd()
+        self.shared.bell.fd()
     }
 
     /// Has a job done. Every job that was taken is answered, see [`Pool::answers`].
@@ -312,9 +352,7 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
     /// The answers that have come, and those to jobs that turn out to be stuck. To
     /// be called regularly: threads that are stuck are replaced here.
     pub fn answers(&mut self) -> Vec<(Ticket, Outcome<R>)> {
-        let mut count = [0; 8];
-        // Nothing to read is fine: only the reset matters.
-        let _ = rustix::io::read(&self.shared.wake, &mut count);
+        self.shared.bell.silence();
         let mut state = self.shared.lock();
         self.supervise(&mut state);
         state.answers.drain(..).collect()
@@ -529,8 +567,7 @@ fn work<J, R>(shared: &Shared<J, R>, make: &Make<J, R>, number: u64, at_once: us
             state.threads = state.threads.saturating_sub(1);
         }
         shared.answered.notify_all();
-        // A full counter wakes as well.
-        let _ = rustix::io::write(&shared.wake, &1_u64.to_ne_bytes());
+        shared.bell.ring();
         if given_up || failed {
             return; // it was replaced
         }

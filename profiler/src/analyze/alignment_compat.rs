@@ -9,8 +9,7 @@
 //! Only device events are moved, and only FLEX traces have what is needed.
 
 use super::messages::{Level, Messages};
-use crate::timeline::Phase;
-use crate::timeline::{Device, Event, Sym, Timeline};
+use crate::timeline::{Device, Event, Phase, Sym, Timeline};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 

@@ -4,8 +4,7 @@
 use crate::calibrate::clock::{Anchor, Clock, Counter, Piece};
 use crate::calibrate::cycles::{count_wraps, host_times};
 use crate::calibrate::jobs::{self, Job, Place};
-use crate::timeline::Phase;
-use crate::timeline::{Device, Event, Id, Timeline};
+use crate::timeline::{Device, Event, Id, Phase, Timeline};
 use rustc_hash::FxHashMap;
 
 /// Width of the AIU's counters, bits.

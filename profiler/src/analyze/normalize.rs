@@ -3,8 +3,7 @@
 
 use super::config::EventFilter;
 use super::limit::{EventLimit, EventLimiter};
-use crate::timeline::Phase;
-use crate::timeline::{Dialect, Event, Id, Kind, Kinds, NONE, Ph, Sym, Timeline};
+use crate::timeline::{Dialect, Event, Id, Kind, Kinds, NONE, Ph, Phase, Sym, Timeline};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
 use std::ops::Range;

@@ -1,8 +1,7 @@
 //! Small timelines for tests of analyses.
 
 use crate::calibrate::cycles::{Times, host_times};
-use crate::timeline::Phase;
-use crate::timeline::{Device, Dialect, Event, Id, Job, NONE, Ph, Timeline, Transfer};
+use crate::timeline::{Device, Dialect, Event, Id, Job, NONE, Ph, Phase, Timeline, Transfer};
 
 /// A slice to be.
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,6 @@
 //! Small timelines for the tests of analyses.
 
-use crate::timeline::Phase;
-use crate::timeline::{Device, Dialect, Event, Id, Job, Ph, Timeline, Transfer};
+use crate::timeline::{Device, Dialect, Event, Id, Job, Ph, Phase, Timeline, Transfer};
 
 /// A timeline of one file, at 1000 ticks per microsecond.
 pub(crate) fn timeline(dialect: Dialect) -> Timeline {

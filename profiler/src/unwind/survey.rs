@@ -8,9 +8,10 @@
 //! jumps.
 
 use super::TextSegment;
+use super::code::loaded_address;
 use super::elf::Span;
 use super::source::{ReadAt, read_full};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use std::ops::Range;
 
 /// Most bytes of text of a file that is surveyed: some 100 ms.
@@ -129,7 +130,7 @@ impl Sweep {
                 push(&mut self.jumps, way);
             }
             FlowControl::Next => {
-                let to = loaded(i).and_then(|at| self.offset(at));
+                let to = loaded_address(i).and_then(|at| self.offset(at));
                 push(&mut self.loaded, to);
             }
             _ => {}
@@ -140,17 +141,6 @@ impl Sweep {
 fn push<T>(list: &mut Vec<T>, one: Option<T>) {
     if list.len() < MAX_FOUND {
         list.extend(one);
-    }
-}
-
-/// The address that an instruction loads into a register.
-fn loaded(i: &Instruction) -> Option<u64> {
-    match (i.mnemonic(), i.op0_kind(), i.op1_kind()) {
-        (Mnemonic::Lea, _, _) if i.is_ip_rel_memory_operand() => Some(i.ip_rel_memory_address()),
-        (Mnemonic::Mov, OpKind::Register, OpKind::Immediate32 | OpKind::Immediate32to64) => {
-            Some(i.immediate(1))
-        }
-        _ => None,
     }
 }
 

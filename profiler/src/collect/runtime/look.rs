@@ -8,14 +8,13 @@ use super::{attach::Stubs, discover, handed_out::Handed};
 use crate::{
     collect::inspect::{Memory, ProcessMemory},
     probes::table::Table,
+    workers::Bell,
 };
-use rustix::event::{EventfdFlags, eventfd};
 use std::{
     ffi::OsString,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::BorrowedFd,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
         mpsc::{self, Receiver, Sender, SyncSender},
     },
     thread,
@@ -65,45 +64,12 @@ pub(super) enum Seen {
     Functions(Vec<Handed>),
 }
 
-/// Tells that something was seen.
-#[derive(Debug)]
-struct Bell {
-    /// Readable since then; `None`: there was no descriptor left.
-    fd: Option<OwnedFd>,
-    has_rung: AtomicBool,
-}
-
-impl Bell {
-    fn new() -> Self {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        Self {
-            fd: fd.ok(),
-            has_rung: AtomicBool::new(false),
-        }
-    }
-
-    fn ring(&self) {
-        self.has_rung.store(true, Ordering::Release);
-        if let Some(fd) = &self.fd {
-            // It fails if nobody has listened for 2^64 times.
-            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
-        }
-    }
-
-    fn silence(&self) {
-        if self.has_rung.swap(false, Ordering::AcqRel)
-            && let Some(fd) = &self.fd
-        {
-            let _ = rustix::io::read(fd, &mut [0u8; 8]);
-        }
-    }
-}
-
 /// The thread, started when there is something to do.
 #[derive(Debug)]
 pub(super) struct Looker {
     thread: Option<(SyncSender<Look>, Receiver<Seen>)>,
-    bell: Arc<Bell>,
+    /// Rings when something was seen; `None`: there was no descriptor left.
+    bell: Option<Arc<Bell>>,
     /// Readings that could not be done because too many waited.
     dropped: u64,
 }
@@ -113,25 +79,25 @@ impl Looker {
     pub(super) fn new() -> Self {
         Self {
             thread: None,
-            bell: Arc::new(Bell::new()),
+            bell: Bell::new().ok().map(Arc::new),
             dropped: 0,
         }
     }
 
     /// Readable when something was seen since [`Self::seen`] was called.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.bell.fd.as_ref().map(AsFd::as_fd)
+        self.bell.as_ref().map(|bell| bell.fd())
     }
 
     /// Whether something was seen since then.
     pub(super) fn has_seen(&self) -> bool {
-        self.bell.has_rung.load(Ordering::Acquire)
+        self.bell.as_ref().is_some_and(|bell| bell.has_rung())
     }
 
     /// Has something read; what is seen is given by [`Self::seen`] later.
     pub(super) fn look(&mut self, look: Look) {
         if self.thread.is_none() {
-            self.thread = start(Arc::clone(&self.bell));
+            self.thread = start(self.bell.clone());
         }
         let taken = self.thread.as_ref().map(|(jobs, _)| jobs.try_send(look));
         if !matches!(taken, Some(Ok(()))) {
@@ -141,7 +107,7 @@ impl Looker {
 
     /// What was seen since the last call.
     pub(super) fn seen(&self) -> Vec<Seen> {
-        self.bell.silence();
+        self.bell.iter().for_each(|bell| bell.silence());
         let results = self.thread.iter();
         results.flat_map(|(_, seen)| seen.try_iter()).collect()
     }
@@ -153,19 +119,19 @@ impl Looker {
 }
 
 /// Starts the thread; it ends when its queue is dropped.
-fn start(bell: Arc<Bell>) -> Option<(SyncSender<Look>, Receiver<Seen>)> {
+fn start(bell: Option<Arc<Bell>>) -> Option<(SyncSender<Look>, Receiver<Seen>)> {
     let (jobs, queue) = mpsc::sync_channel(MAX_WAITING);
     // No more results than readings, and those are bounded.
     let (results, seen) = mpsc::channel();
     thread::Builder::new()
         .name("aiprof-look".into())
-        .spawn(move || work(&queue, &results, &bell))
+        .spawn(move || work(&queue, &results, bell.as_deref()))
         .inspect_err(|error| tracing::warn!("cannot start the looking thread: {error}"))
         .ok()
         .map(|_| (jobs, seen))
 }
 
-fn work(queue: &Receiver<Look>, results: &Sender<Seen>, bell: &Bell) {
+fn work(queue: &Receiver<Look>, results: &Sender<Seen>, bell: Option<&Bell>) {
     while let Ok(Look { pid, what }) = queue.recv() {
         let seen = match what {
             What::Variable(name) => discover::variable_of(pid, name).map(Seen::Variable),
@@ -183,7 +149,7 @@ fn work(queue: &Receiver<Look>, results: &Sender<Seen>, bell: &Bell) {
         if results.send(seen).is_err() {
             return;
         }
-        bell.ring();
+        bell.into_iter().for_each(Bell::ring);
     }
 }
 

@@ -110,8 +110,8 @@ pub struct RuntimeProbes {
     /// Functions handed out before, by their offsets in files; those that another
     /// user's process was handed, by that process.
     pub(super) given: FxHashSet<(Option<u32>, FileId, u64)>,
-    /// Files that no table names and that have most functions of a table.
-    pub(super) accepted: FxHashSet<FileId>,
+    /// Files that no table names and that have most functions of a table, likewise.
+    pub(super) accepted: FxHashSet<(Option<u32>, FileId)>,
     pub(super) looker: Looker,
     /// Processes that had probed libraries when the recording started.
     pub(super) users: BTreeSet<u32>,
@@ -398,25 +398,27 @@ impl RuntimeProbes {
             }
         }
         for (one, map, id, mut functions) in files {
-            let is_named = self.layer_of(&one.table, &map.file.path).is_some();
+            // What another user's process says is believed for that process.
+            let is_trusted = owner::is_trusted(self.owner(one.pid));
+            let whose = (!is_trusted).then_some(one.pid);
             if functions.len() >= MOST_OF && functions.len() * 2 >= all {
-                self.accepted.insert(id);
+                self.accepted.insert((whose, id));
             }
-            if !is_named && !self.accepted.contains(&id) {
+            let named = self.layer_of(&one.table, &map.file.path);
+            if named.is_none() && !self.accepted.contains(&(whose, id)) {
                 let path = &map.file.path;
                 tracing::debug!("{}: in {path}, which is no library of it", one.symbol);
                 continue;
             }
-            // What another user's process says is believed for that process.
-            let is_trusted = owner::is_trusted(self.owner(one.pid));
-            let whose = (!is_trusted).then_some(one.pid);
             if self.given.len() >= MAX_GIVEN {
                 self.given.clear();
             }
             // Every process is handed the same ones.
             functions.retain(|(offset, _)| self.given.insert((whose, id, *offset)));
             if !functions.is_empty() {
-                self.probe_functions(&one, (&map, id), functions);
+                let given = functions.iter().map(|(offset, _)| (whose, id, *offset));
+                let purpose = Purpose::HandedOut(given.collect());
+                self.probe_functions(one, named, map, purpose, functions);
             }
         }
     }
@@ -430,27 +432,24 @@ impl RuntimeProbes {
 
     fn probe_functions(
         &mut self,
-        one: &Handed,
-        (map, id): (&MapEvent, FileId),
+        one: Handed,
+        named: Option<u8>,
+        map: MapEvent,
+        purpose: Purpose,
         functions: Vec<(u64, String)>,
     ) {
-        let path = &map.file.path;
         let layers = one.table.libraries.iter().map(|l| l.layer);
-        let named = self.layer_of(&one.table, path);
         let layer = named.unwrap_or_else(|| layers.max().unwrap_or(0));
         let uses = vec![Use {
-            table: Arc::clone(&one.table),
+            table: one.table,
             // Behind the functions that the file exports, which may lead to them.
             layer: layer.saturating_add(1),
             names_only: false,
         }];
         let owner = self.owner(one.pid);
-        let whose = (!owner::is_trusted(owner)).then_some(one.pid);
-        let given = functions.iter().map(|(offset, _)| (whose, id, *offset));
-        let given = given.collect();
-        let place = Place::Mapped(one.pid, Box::new(map.clone()));
-        let purpose = Purpose::HandedOut(given);
-        self.open(owner, place, path.clone(), uses, purpose, Some(functions));
+        let path = map.file.path.clone();
+        let place = Place::Mapped(one.pid, Box::new(map));
+        self.open(owner, place, path, uses, purpose, Some(functions));
     }
 
     /// Files have other ids from here on.
@@ -478,6 +477,7 @@ impl RuntimeProbes {
         gate.files.forget(pid);
         drop(gate);
         self.given.retain(|(whose, ..)| *whose != Some(pid));
+        self.accepted.retain(|(whose, _)| *whose != Some(pid));
         self.give(Job::Forget(pid));
     }
 

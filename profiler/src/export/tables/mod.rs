@@ -62,21 +62,22 @@ impl Table {
 
 fn categories(outcome: &Outcome) -> [Table; 2] {
     let rows = &outcome.categories;
-    let csv = Table::csv(
-        "categories",
-        "UTL: category table(s) created as CSV: ",
-        |text| table::write_csv(rows, text),
-    );
-    let txt = Table::csv(
-        "categories",
-        "UTL: category table(s) created as TXT: ",
-        |text| table::write_text(rows, text),
-    );
-    let txt = Table {
-        extension: "txt",
-        ..txt
-    };
-    [csv, txt]
+    let mut text = Vec::new();
+    // Writing to memory cannot fail.
+    let _ = table::write_text(rows, &mut text);
+    [
+        Table::csv(
+            "categories",
+            "UTL: category table(s) created as CSV: ",
+            |csv| table::write_csv(rows, csv),
+        ),
+        Table {
+            purpose: "categories",
+            extension: "txt",
+            said: "UTL: category table(s) created as TXT: ",
+            text,
+        },
+    ]
 }
 
 fn kernels(timeline: &Timeline, outcome: &Outcome) -> [Table; 3] {
@@ -117,8 +118,7 @@ fn further(timeline: &Timeline, outcome: &Outcome) -> impl Iterator<Item = Table
             rows::write_tokens(text, timeline, &outcome.tokens)
         })
     });
-    let found = power.into_iter().chain(iterations).chain(tokens);
-    found.filter(|table| !table.text.is_empty())
+    power.into_iter().chain(iterations).chain(tokens)
 }
 
 /// The file of a table that belongs to an output: `out.pt.trace.json` has

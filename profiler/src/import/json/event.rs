@@ -2,9 +2,8 @@
 
 use super::cut::value_len;
 use super::problem::{Problems, Trouble};
-use crate::timeline::Phase;
 use crate::timeline::number::{Micros, parse_counter};
-use crate::timeline::{Device, Event, Id, NONE, Names, Ph, Sym, Text, Transfer};
+use crate::timeline::{Device, Event, Id, NONE, Names, Ph, Phase, Sym, Text, Transfer};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;

@@ -685,15 +685,7 @@ impl<'a> Explorer<'a> {
     /// The function whose address an instruction takes: one that is handed on, to be
     /// called from elsewhere.
     fn function_named_by(&self, i: &Instruction) -> Option<u64> {
-        let address = match (i.mnemonic(), i.op0_kind(), i.op1_kind()) {
-            (Mnemonic::Lea, _, _) if i.is_ip_rel_memory_operand() => i.ip_rel_memory_address(),
-            (Mnemonic::Mov, OpKind::Register, OpKind::Immediate32to64 | OpKind::Immediate32) => {
-                i.immediate(1)
-            }
-            _ => return None,
-        };
-        let is_one = address.is_multiple_of(ALIGNMENT) && self.text.contains(address);
-        is_one.then_some(address)
+        loaded_address(i).filter(|at| at.is_multiple_of(ALIGNMENT) && self.text.contains(*at))
     }
 
     /// A direct jump: within the text it is followed.
@@ -798,6 +790,17 @@ pub(super) fn begins_as_function(text: &Text<'_>, at: u64) -> bool {
         Mnemonic::Sub => i.op0_register() == Register::RSP && i.op1_kind() != OpKind::Register,
         _ => false,
     })
+}
+
+/// The address that an instruction loads into a register.
+pub(in crate::unwind) fn loaded_address(i: &Instruction) -> Option<u64> {
+    match (i.mnemonic(), i.op0_kind(), i.op1_kind()) {
+        (Mnemonic::Lea, _, _) if i.is_ip_rel_memory_operand() => Some(i.ip_rel_memory_address()),
+        (Mnemonic::Mov, OpKind::Register, OpKind::Immediate32 | OpKind::Immediate32to64) => {
+            Some(i.immediate(1))
+        }
+        _ => None,
+    }
 }
 
 /// Whether no code follows an instruction.

@@ -23,7 +23,7 @@ use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 
 pub(super) use callee::{direct_calls, rule_behind_call};
-pub(super) use explore::Text;
+pub(super) use explore::{Text, loaded_address};
 
 /// Most instructions followed for one page of text: 100 ms or so.
 const MAX_STEPS: usize = 500_000;
