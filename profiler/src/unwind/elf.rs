@@ -16,6 +16,8 @@ const PT_NOTE: u32 = 4;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const PF_X: u32 = 1;
 const PF_W: u32 = 2;
+const SHF_ALLOC: u64 = 2;
+const SHF_EXECINSTR: u64 = 4;
 const SHT_SYMTAB: u32 = 2;
 const SHT_RELA: u32 = 4;
 const SHT_NOBITS: u32 = 8;
@@ -106,6 +108,8 @@ pub(super) struct Tables {
     pub(super) has_all: bool,
     /// Relocations with addends.
     pub(super) relocations: Vec<Span>,
+    /// Sections of code.
+    pub(super) code: Vec<Span>,
 }
 
 /// Reads exactly `buf.len()` bytes.
@@ -216,6 +220,9 @@ impl Elf {
         let mut tables = Tables::default();
         for section in sections.filter_map(parse_section) {
             tables.has_all |= section.kind == SHT_SYMTAB;
+            if section.flags & (SHF_ALLOC | SHF_EXECINSTR) == SHF_ALLOC | SHF_EXECINSTR {
+                tables.code.push(section.span);
+            }
             match section.kind {
                 SHT_SYMTAB | SHT_DYNSYM => tables.symbols.push(section.span),
                 SHT_RELA => tables.relocations.push(section.span),
@@ -314,17 +321,19 @@ fn parse_segment(header: &[u8]) -> Option<(u32, u32, Span, u64)> {
 struct Section {
     name: u32,
     kind: u32,
+    flags: u64,
     span: Span,
 }
 
 /// One section header.
 fn parse_section(header: &[u8]) -> Option<Section> {
     let mut bytes = Bytes::new(header);
-    let (name, kind, _flags) = (bytes.u32()?, bytes.u32()?, bytes.u64()?);
+    let (name, kind, flags) = (bytes.u32()?, bytes.u32()?, bytes.u64()?);
     let (vaddr, offset, size) = (bytes.u64()?, bytes.u64()?, bytes.u64()?);
     Some(Section {
         name,
         kind,
+        flags,
         span: Span::new(offset, vaddr, size)?,
     })
 }

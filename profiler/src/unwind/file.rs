@@ -164,7 +164,7 @@ impl<R: ReadAt> UnwindFile<R> {
     }
 
     fn builder(&self) -> Result<PageBuilder<'_, R>, UnwindError> {
-        PageBuilder::new(&self.source, &self.index, &self.text, &self.functions)
+        PageBuilder::new(&self.source, &self.index, &self.functions)
     }
 
     /// Virtual address of page `index`.

@@ -29,6 +29,8 @@ const MAX_BY_REGISTER: usize = 64;
 const CALLEE: u64 = 4096;
 /// Bytes of text whose records are looked at at once.
 const COVERED_AT_ONCE: u64 = 1 << 20;
+/// Most sections of code that are told apart.
+const MAX_CODE: usize = 64;
 /// Bytes of a symbol, and of those read at once.
 const SYMBOL: usize = 24;
 const SYMBOLS_AT_ONCE: usize = 2048;
@@ -43,6 +45,8 @@ const SHN_LORESERVE: u16 = 0xff00;
 #[derive(Debug)]
 pub(super) struct Functions {
     tables: Tables,
+    /// The parts of the text that are code, by address: old linkers put data among it.
+    code: Vec<TextSegment>,
     /// Parts of the file that are written to.
     data: Vec<Span>,
     /// The address of the program's first instruction; 0: none.
@@ -115,8 +119,10 @@ impl Starts {
 impl Functions {
     /// Of a file.
     pub(super) fn find<R: ReadAt>(source: &R, elf: &Elf) -> Result<Self, UnwindError> {
+        let tables = Elf::tables(elf.sections, source)?;
         Ok(Self {
-            tables: Elf::tables(elf.sections, source)?,
+            code: code_of(&elf.text, &tables.code),
+            tables,
             data: elf.data.clone(),
             entry: elf.entry,
             layout: OnceLock::new(),
@@ -128,16 +134,16 @@ impl Functions {
     fn layout<R: ReadAt>(
         &self,
         source: &R,
-        text: &[TextSegment],
         covered: impl FnMut(&Range<u64>) -> Result<Vec<Range<u64>>, UnwindError>,
     ) -> &Layout {
         self.layout.get_or_init(|| {
+            let text = &self.code;
             let first = text.first().map_or(0, |t| t.vaddr);
-            let named = self.named(source, text, first);
+            let named = self.named(source, first);
             let surveyed = match self.tables.has_all {
                 true => None,
                 // What cannot be read costs what it would tell.
-                false => self.survey(source, text, &named, covered).ok().flatten(),
+                false => self.survey(source, &named, covered).ok().flatten(),
             };
             let all = self.tables.has_all || surveyed.is_some();
             let Survey {
@@ -158,7 +164,7 @@ impl Functions {
 
     /// Functions that symbols name, and the program's first one, in order, in bytes from
     /// the text's first one.
-    fn named<R: ReadAt>(&self, source: &R, text: &[TextSegment], first: u64) -> Vec<u32> {
+    fn named<R: ReadAt>(&self, source: &R, first: u64) -> Vec<u32> {
         let mut offsets = Vec::new();
         offsets.extend(offset(self.entry, first));
         let mut left = MAX_SYMBOL_BYTES;
@@ -170,17 +176,17 @@ impl Functions {
             // A table that cannot be read costs its symbols only.
             let _ = add_symbols(source, table, first, &mut offsets);
         }
-        Starts::new(offsets, first, text).offsets
+        Starts::new(offsets, first, &self.code).offsets
     }
 
     /// What all code without unwind data says; `None`: there is too much.
     fn survey<R: ReadAt>(
         &self,
         source: &R,
-        text: &[TextSegment],
         named: &[u32],
         mut covered: impl FnMut(&Range<u64>) -> Result<Vec<Range<u64>>, UnwindError>,
     ) -> Result<Option<Survey>, UnwindError> {
+        let text = &self.code;
         if !survey::is_feasible(text) {
             return Ok(None);
         }
@@ -201,6 +207,36 @@ impl Functions {
             relocations: &self.tables.relocations,
         };
         Ok(Some(survey::survey(&sources, &described, named)?))
+    }
+}
+
+/// The parts of the text that lie in sections of code; all of it where none is known.
+fn code_of(text: &[TextSegment], sections: &[Span]) -> Vec<TextSegment> {
+    if sections.len() > MAX_CODE {
+        return text.to_vec();
+    }
+    let mut code: Vec<TextSegment> = text
+        .iter()
+        .flat_map(|segment| {
+            let end = segment.vaddr.saturating_add(segment.size);
+            sections.iter().filter_map(move |section| {
+                let from = section.vaddr.max(segment.vaddr);
+                let to = section.vaddr.saturating_add(section.size).min(end);
+                (from < to).then(|| TextSegment {
+                    file_offset: segment.file_offset.saturating_add(from - segment.vaddr),
+                    vaddr: from,
+                    size: to - from,
+                })
+            })
+        })
+        .collect();
+    code.sort_unstable_by_key(|part| part.vaddr);
+    let overlaps = code
+        .windows(2)
+        .any(|two| matches!(two, [a, b] if a.vaddr + a.size > b.vaddr));
+    match code.is_empty() || overlaps {
+        true => text.to_vec(),
+        false => code,
     }
 }
 
@@ -248,7 +284,6 @@ fn parse_symbol(bytes: &[u8]) -> Option<Option<u64>> {
 /// A file's text.
 pub(super) struct Place<'a, R> {
     pub(super) source: &'a R,
-    pub(super) text: &'a [TextSegment],
     pub(super) functions: &'a Functions,
 }
 
@@ -264,7 +299,8 @@ impl<R: ReadAt> Place<'_, R> {
     /// The bytes of text of a range of addresses that lies in one segment.
     fn read(&self, range: &Range<u64>) -> Result<Vec<u8>, UnwindError> {
         let segment = self
-            .text
+            .functions
+            .code
             .iter()
             .find(|t| range.start >= t.vaddr && range.start - t.vaddr < t.size);
         let Some(segment) = segment else {
@@ -281,7 +317,7 @@ impl<R: ReadAt> Place<'_, R> {
 
     /// Whether there is code in one of some gaps, and not only padding.
     fn has_code(&self, page: u64, gaps: &[Range<u32>]) -> Result<bool, UnwindError> {
-        for segment in self.text {
+        for segment in &self.functions.code {
             let end = segment.vaddr.saturating_add(segment.size);
             for gap in gaps {
                 let from = (page + u64::from(gap.start)).max(segment.vaddr);
@@ -346,11 +382,11 @@ impl<R: ReadAt> Place<'_, R> {
         }
         let layout = self
             .functions
-            .layout(self.source, self.text, |range| builder.covered(range));
+            .layout(self.source, |range| builder.covered(range));
         let around = Self::surroundings(page, gaps, &layout.starts);
         let covered = builder.covered(&around)?;
         let mut parts = Vec::new();
-        for segment in self.text {
+        for segment in &self.functions.code {
             let end = segment.vaddr.saturating_add(segment.size);
             let range = around.start.max(segment.vaddr)..around.end.min(end);
             if range.is_empty() {

@@ -1,5 +1,6 @@
 //! Building the table page for one page of text.
 
+use super::UnwindError;
 use super::cfi::Interpreter;
 use super::elf::Span;
 use super::gaps::{Functions, Place};
@@ -8,7 +9,6 @@ use super::record::{Fde, Header, Reader};
 use super::rule::{NONE, UNSUPPORTED, rule_of};
 use super::source::ReadAt;
 use super::table::{Encoder, Rows};
-use super::{TextSegment, UnwindError};
 use aiprof_common::PAGE_SIZE;
 use std::ops::Range;
 
@@ -55,16 +55,11 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
     pub(super) fn new(
         source: &'a R,
         index: &'a Index,
-        text: &'a [TextSegment],
         functions: &'a Functions,
     ) -> Result<Self, UnwindError> {
         Ok(Self {
             source,
-            place: Place {
-                source,
-                text,
-                functions,
-            },
+            place: Place { source, functions },
             cursor: index.cursor(source)?,
             reader: Reader::new(index.frames().unwrap_or(Span::EMPTY)),
             rows: Rows::default(),
@@ -89,6 +84,7 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
     pub(super) fn build(&mut self, page: u64, out: &mut Vec<u8>) -> Result<bool, UnwindError> {
         out.clear();
         let mut covered = self.describe(page)?;
+        self.rows.reserve(&mut self.encoder);
         let gaps = self.rows.gaps(PAGE_SIZE as u32);
         let place = self.place;
         let found = place.fill(page, &gaps, self)?;

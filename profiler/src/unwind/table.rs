@@ -81,9 +81,17 @@ impl Rows {
         self.0.len()
     }
 
-    /// Writes the table page, owner and time of use left 0.
-    pub(super) fn encode(&self, encoder: &mut Encoder, out: &mut Vec<u8>) {
+    /// Begins a table in which the rules of these rows have a place, whatever is filled
+    /// in later.
+    pub(super) fn reserve(&self, encoder: &mut Encoder) {
         encoder.clear();
+        for &(_, rule) in &self.0 {
+            encoder.intern(rule);
+        }
+    }
+
+    /// Writes the table page that [`Rows::reserve`] began, owner and time of use left 0.
+    pub(super) fn encode(&self, encoder: &mut Encoder, out: &mut Vec<u8>) {
         for &(start, rule) in &self.0 {
             encoder.add(start, rule);
         }

@@ -198,12 +198,16 @@ impl Module {
         file.finish()
     }
 
-    /// Writes the zebin file.
+    /// Writes the zebin file. It is whole at every moment: a program that was
+    /// started with an earlier one may still be about to read it.
     ///
     /// # Errors
     /// When it cannot be written.
     pub fn write(&self, path: &Path) -> anyhow::Result<PathBuf> {
-        std::fs::write(path, self.zebin()).with_context(|| path.display().to_string())?;
+        let unfinished = path.with_extension("unfinished");
+        std::fs::write(&unfinished, self.zebin())
+            .and_then(|()| std::fs::rename(&unfinished, path))
+            .with_context(|| path.display().to_string())?;
         Ok(path.to_owned())
     }
 }

@@ -148,7 +148,9 @@ impl Machine {
         }
         for (value, kind) in [(rsp, CFA_RSP), (rbp, CFA_RBP)] {
             if let Some(offset) = from(value) {
-                return Some((kind, offset));
+                // Once the return address is off the stack nothing leads to it.
+                let is_popped = kind == CFA_RSP && offset < WORD;
+                return (!is_popped).then_some((kind, offset));
             }
         }
         for &(at, value) in &self.slots {

@@ -5,7 +5,7 @@ use super::super::{PageContent, UnwindFile, lookup};
 use super::callee::rule_behind_call;
 use super::explore::{Explorer, Start, Text};
 use super::{Known, rules};
-use aiprof_common::{CFA_DEREF_RSP, CFA_KEPT, CFA_REG, CFA_RSP, PAGE_SIZE, Rule};
+use aiprof_common::{CFA_DEREF_RSP, CFA_KEPT, CFA_REG, CFA_RSP, CFA_UNSUPPORTED, PAGE_SIZE, Rule};
 use std::fs::File;
 
 /// How the instructions of a file compare with its unwind data.
@@ -171,6 +171,35 @@ fn pushes_and_pops_are_followed_to_the_return() {
         (0x100a, CFA_RSP, 8),
     ];
     assert_eq!(rules_of(&code, &[]), want);
+}
+
+/// pop %rcx; nop; push %rcx; ret: in between, nothing on the stack says who called.
+#[test]
+fn a_return_address_that_was_taken_off_the_stack_leads_nowhere() {
+    let code = [0x59, 0x90, 0x51, 0xc3];
+    let text = Text::new(0x1000, &code);
+    let known = Known {
+        starts: &[0x1000],
+        likely: &[],
+        borders: &[],
+        all: true,
+        entry: 0,
+    };
+    let at = |kind, cfa_off, start, end| super::Piece {
+        start,
+        end,
+        rule: Rule {
+            kind,
+            cfa_off,
+            ..Rule::default()
+        },
+    };
+    let found = [
+        at(CFA_RSP, 8, 0x1000, 0x1001),
+        at(CFA_UNSUPPORTED, 0, 0x1001, 0x1003),
+        at(CFA_RSP, 8, 0x1003, 0x1004),
+    ];
+    assert_eq!(rules(text, known), found);
 }
 
 #[test]

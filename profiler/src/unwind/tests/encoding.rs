@@ -1,6 +1,6 @@
 //! The layout of table pages.
 
-use super::build::{Frames, TEXT};
+use super::build::{Frames, TEXT, TEXT_OFFSET, put};
 use super::*;
 use aiprof_common::{CFA_RSP, CFA_UNSUPPORTED, GROUP_BYTES, MAX_GROUPS, MAX_PAGE_RULES};
 
@@ -112,6 +112,32 @@ fn rules_beyond_the_limit_become_unsupported() {
         };
         assert_eq!(lookup(&page, 16 * row), Some(expected), "row {row}");
     }
+}
+
+/// A page of old libraries begins with tables whose bytes make sense as code.
+#[test]
+fn what_only_looks_like_code_takes_no_place_from_rules_that_are_stated() {
+    let mut frames = Frames::new();
+    frames.fde(0x8000, 16 * 101, &staircase(100, 16, |i| 4000 + 8 * i));
+    let mut file = frames.elf(1 << 16);
+    // push %rax, many times; add, ret.
+    let mut code = vec![0x50; 400];
+    code.extend([0x48, 0x81, 0xc4, 0x80, 0x0c, 0, 0, 0xc3]);
+    put(&mut file, TEXT_OFFSET + 0x1000, &code);
+    put(&mut file, TEXT_OFFSET + (1 << 16), &[]);
+    let file = UnwindFile::open(file).unwrap();
+    let mut page = Vec::new();
+    assert_eq!(file.page(0, &mut page).unwrap(), PageContent::Table);
+    for row in 1..=100u16 {
+        let expected = rule(CFA_RSP, 4000 + 8 * (i32::from(row) - 1));
+        assert_eq!(
+            lookup(&page, 0x8000 + 16 * row),
+            Some(expected),
+            "row {row}"
+        );
+    }
+    assert_eq!(lookup(&page, 0x1001), Some(rule(CFA_RSP, 16)));
+    assert_eq!(lookup(&page, 0x1000 + 400), Some(rule(CFA_UNSUPPORTED, 0)));
 }
 
 #[test]
