@@ -223,7 +223,8 @@ const _: () = assert!(size_of::<MapEntry>() == 32);
 
 /// File-backed text, or the vdso: unwound by its tables.
 pub const MAP_FILE: u32 = 0;
-/// Anonymous executable memory (JIT code): unwound by frame pointers.
+/// Anonymous executable memory (JIT code): unwound by a table where there is one and a
+/// call confirms the step, else by frame pointers.
 pub const MAP_ANON: u32 = 1;
 /// The kernel's `[uprobes]` area: out-of-line single steps and the return
 /// trampoline.

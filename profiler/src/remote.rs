@@ -37,7 +37,7 @@ use std::{
 /// Most bytes of a message.
 const MAX_MESSAGE: usize = 64 << 20;
 /// Most descriptors of a message.
-const MAX_DESCRIPTORS: usize = 64;
+pub const MAX_DESCRIPTORS: usize = 253;
 /// Most lines that are printed with one answer.
 const MAX_LINES: usize = 100;
 

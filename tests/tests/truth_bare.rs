@@ -2,7 +2,7 @@
 
 use aiprof_tests::aiprof::{Aiprof, lost};
 use aiprof_tests::chain::{check, check_share, from_entry};
-use aiprof_tests::folded::{Line, base};
+use aiprof_tests::folded::{Folded, Line, base};
 use aiprof_tests::need::{Need, turn};
 use aiprof_tests::workload::Workshop;
 
@@ -99,6 +99,53 @@ fn a_library_that_keeps_no_symbols() -> anyhow::Result<()> {
     let mut chain = ["hop_a", "hop_b"].repeat(50);
     chain.push("hop_leaf");
     check("100 hops", &run.folded, LEAST, |l| is_on_the_way(l, &chain))
+}
+
+/// Records functions that are generated at run time.
+fn generated(mode: &str) -> anyhow::Result<Folded> {
+    let shop = Workshop::new()?;
+    let program = shop.build("generated.c", "generated", &["-O2"])?;
+    let run = Aiprof::counting()
+        .command(program, &["6", mode])
+        .record_one()?;
+    std::fs::remove_file(format!("/tmp/perf-{}.map", run.truth("pid")?))?;
+    Ok(run.folded)
+}
+
+/// Whether the stack is complete, and as the program made it.
+fn is_generated(line: &Line) -> bool {
+    let names: Vec<String> = (0..6).map(|i| format!("generated_{i}")).collect();
+    let mut chain = vec!["run"];
+    chain.extend(names.iter().map(String::as_str));
+    chain.push("callback");
+    let makes = |line| from_entry(line, "main").is_some_and(|names| names.get(1) != Some(&"run"));
+    is_on_the_way(line, &chain) || makes(line)
+}
+
+#[test]
+fn generated_code_without_frame_pointers() -> anyhow::Result<()> {
+    let name = "generated_code_without_frame_pointers";
+    let Some(_turn) = turn(name, &NEEDS)? else {
+        return Ok(());
+    };
+    check_share("stays", &generated("stays")?, LEAST, 0.97, is_generated)?;
+    // Up to a second may go by until what is new is read.
+    check_share("grows", &generated("grows")?, LEAST, 0.9, is_generated)
+}
+
+/// Rules of what was there before must not be believed.
+#[test]
+fn generated_code_that_is_replaced_all_the_time() -> anyhow::Result<()> {
+    let name = "generated_code_that_is_replaced_all_the_time";
+    let Some(_turn) = turn(name, &NEEDS)? else {
+        return Ok(());
+    };
+    let samples = generated("replaced")?;
+    check_share("replaced", &samples, LEAST, 1.0, |line| {
+        // Behind `main` nothing is generated.
+        let ends = line.has("exit") && !line.has("main");
+        line.is_cut() || line.has("[caller guessed]") || is_generated(line) || ends
+    })
 }
 
 #[test]

@@ -10,7 +10,11 @@ use aiprof_common::*;
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
 use core::ffi::c_void;
 
-use super::{GO_ON, NO_STOP, STOP, Walk, apply::read_stack, frame_at};
+use super::{
+    GO_ON, NO_STOP, STOP, Walk,
+    apply::{apply, read_stack},
+    frame_at,
+};
 use crate::maps::Scratch;
 
 /// Most bytes of a function: further behind its first one nothing of it runs.
@@ -48,6 +52,27 @@ pub(super) fn guess(scratch: *mut Scratch) -> u32 {
         }
         Err(stop) => stop.into(),
     }
+}
+
+/// Moves the walk to the caller by the current rule, of code that may have changed since
+/// it was read: only where a call can have led from there, else as without a rule.
+#[inline(never)]
+pub(super) fn apply_confirmed(scratch: *mut Scratch) -> u32 {
+    // SAFETY: a checked map value.
+    let s = unsafe { &mut *scratch };
+    let (rip, rsp, rbp, exact) = (s.walk.rip, s.walk.rsp, s.walk.rbp, s.walk.exact);
+    let stop = apply(scratch);
+    // SAFETY: as above.
+    let w = unsafe { &mut (*scratch).walk };
+    if stop == NO_STOP && call_before(w.rip, rip, w.map_start, w.map_end) != NO_CALL {
+        w.guessed = 1;
+        return NO_STOP;
+    }
+    w.rip = rip;
+    w.rsp = rsp;
+    w.rbp = rbp;
+    w.exact = exact;
+    guess(scratch)
 }
 
 /// From where a call returns to. `add $N, %rsp; ret` (48 83 c4 NN c3), as in CPython's

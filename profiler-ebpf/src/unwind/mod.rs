@@ -22,7 +22,7 @@ use crate::{
 };
 use apply::apply;
 use cache::{cache_rule, walk_cached};
-use guess::guess;
+use guess::{apply_confirmed, guess};
 use tables::{find_mapping, find_rule};
 pub use uprobe::MAX_RETURN_INSTANCES;
 use uprobe::resolve_uprobe;
@@ -296,6 +296,16 @@ fn try_step(scratch: *mut Scratch) -> u32 {
                 }
             }
             cache_rule(s);
+        }
+        MAP_ANON => {
+            let stop = find_rule(scratch);
+            // What was not read yet, or cannot be, has no rule.
+            if stop != NO_STOP && stop != u32::from(STOP_PAGE_ABSENT) {
+                return stop;
+            }
+            if s.walk.rule.kind != CFA_NONE {
+                return apply_confirmed(scratch);
+            }
         }
         MAP_VSYSCALL => {
             s.walk.rule = Rule {

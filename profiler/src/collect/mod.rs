@@ -13,6 +13,7 @@
 //! * [`publish`]: which processes the kernel side knows;
 //! * [`binaries`]: the mapped files, held open;
 //! * [`tables`]: the unwind tables in the kernel;
+//! * [`generated`]: code that programs generate;
 //! * [`finisher`]: walks that ended for want of a table;
 //! * [`names`]: symbols, looked up while the recording runs;
 //! * [`runtime`]: probes on the functions of accelerator runtimes;
@@ -40,6 +41,7 @@ pub mod doctor;
 pub mod driver;
 pub mod filter;
 pub mod finisher;
+pub mod generated;
 pub mod inspect;
 pub mod late;
 pub mod launch;

@@ -8,16 +8,17 @@
 //! then a mapping has no file, a stack is cut, and both are counted.
 
 use super::{
+    generated::Code,
     owner,
     procfs::{self, FileStat, MappedFile, OpenError},
     tables::{Wanted, Wish},
 };
 use crate::{
-    files::others,
+    files::{kernel, others},
     os::privileges,
     process::{FileId, Region},
     profile::BuildId,
-    remote::{Client, Line, READER, cpu_clock},
+    remote::{Client, Line, MAX_DESCRIPTORS, READER, cpu_clock},
     unwind::{PageContent, ReadAt, TextSegment, UnwindError, UnwindFile},
     wire::MapEvent,
     workers::{Outcome, Owner, Pool, PoolLimits, Refused, Ticket, Worker},
@@ -41,8 +42,8 @@ const THREADS: usize = 2;
 /// How long one reading may take before its thread is given up.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Most files opened of a process that is met when it runs already: they come with
-/// one message.
-const MAX_FILES: usize = 60;
+/// one message. A program that trains maps some 80, a desktop's browser 200.
+const MAX_FILES: usize = MAX_DESCRIPTORS;
 /// Most processes whose owners are remembered.
 const MAX_OWNERS: usize = 65_536;
 
@@ -90,6 +91,26 @@ pub struct Shape {
     /// Whether the file has unwind data; if not, its instructions give the rules, which
     /// takes time.
     pub described: bool,
+}
+
+/// The extent of code that was generated at run time; `None`: there is too much.
+pub fn shape_of_generated(segment: TextSegment) -> Option<Shape> {
+    let file = UnwindFile::generated(Vec::new(), segment).ok()?;
+    Some(Shape {
+        n_pages: file.n_pages(),
+        first_page_vaddr: file.first_page_vaddr(),
+        described: false,
+    })
+}
+
+/// The memory of a process, as a file whose offsets are addresses. What cannot be read
+/// ends it.
+struct Memory(File);
+
+impl ReadAt for Memory {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(std::os::unix::fs::FileExt::read_at(&self.0, buf, offset).unwrap_or(0))
+    }
 }
 
 impl OpenFile {
@@ -191,6 +212,12 @@ enum Job {
     File { pid: u32, map: MapEvent },
     /// A process, by any of its threads: its name, its mappings, their files.
     Process { pid: u32, tid: u32 },
+    /// Tables of pages of code that a process has generated.
+    Generated {
+        pid: u32,
+        segment: TextSegment,
+        pages: Vec<u32>,
+    },
     /// Tables of pages of a file, which comes with it.
     Tables {
         /// Which content: what was read of it before need not be read again.
@@ -480,6 +507,23 @@ impl Reader {
         }
     }
 
+    /// Asks for tables of code that a process has generated.
+    pub fn ask_generated(&mut self, wanted: &Wanted, code: &Code) -> bool {
+        let (id, owner) = (wanted.id, wanted.owner);
+        let asked = Asked::Tables(id, owner, wanted.pages.clone());
+        let job = Job::Generated {
+            pid: code.pid,
+            segment: code.segment,
+            pages: wanted.pages.clone(),
+        };
+        let errand = Errand {
+            id,
+            ..Errand::of(job)
+        };
+        let given = self.pool.give_later(owner, errand);
+        self.asked(asked, given)
+    }
+
     fn ask(&mut self, owner: Owner, asked: Asked, errand: Errand) -> bool {
         let given = self.pool.give(owner, errand);
         self.asked(asked, given)
@@ -732,19 +776,31 @@ impl Opened {
             Job::File { pid, map } => Reply::File(find(*pid, map, &mut opened)),
             Job::Process { pid, tid } => {
                 let maps = procfs::executable_maps(*pid, *tid).unwrap_or_default();
-                let mut seen = FxHashSet::default();
-                let first = |(_, map): &(usize, &MapEvent)| {
-                    let is_file = Region::of(&map.file) == Region::File;
-                    is_file && seen.insert((map.file.device, map.file.inode))
-                };
-                let files = maps.iter().enumerate().filter(first).take(MAX_FILES);
                 let mut find = |(i, map)| (i, find(*pid, map, &mut opened));
-                let found = files.map(&mut find).collect();
+                let found = files_in_order(&maps).map(&mut find).collect();
                 Reply::Process {
                     comm: procfs::comm(*pid).unwrap_or_default(),
                     maps,
                     found,
                 }
+            }
+            Job::Generated {
+                pid,
+                segment,
+                pages,
+            } => {
+                let memory = kernel::open(format!("/proc/{pid}/mem")).map(Memory);
+                // At the place of a mapping memory has no other offsets than addresses.
+                let place = TextSegment {
+                    file_offset: segment.vaddr,
+                    ..*segment
+                };
+                let code = memory
+                    .ok()
+                    .and_then(|m| UnwindFile::generated(m, place).ok());
+                Reply::Tables(build_all(pages, |page, out| {
+                    Some(code.as_ref()?.page(page, out))
+                }))
             }
             Job::Tables {
                 number,
@@ -755,15 +811,7 @@ impl Opened {
                 self.files
                     .retain(|(_, file)| file.as_ref().is_some_and(is_linked));
                 let unwind = self.unwind(*number, path, fds);
-                let mut built = Vec::new();
-                for &page in pages {
-                    let end = cpu_clock(libc::CLOCK_THREAD_CPUTIME_ID) + SLICE;
-                    built.push((page, build(unwind, page)));
-                    if cpu_clock(libc::CLOCK_THREAD_CPUTIME_ID) >= end {
-                        break;
-                    }
-                }
-                Reply::Tables(built)
+                Reply::Tables(build_all(pages, |page, out| Some(unwind?.page(page, out))))
             }
         };
         (reply, opened)
@@ -789,6 +837,22 @@ impl Opened {
         self.files.push((number, opened));
         self.files.last()?.1.as_ref().map(|(unwind, _)| unwind)
     }
+}
+
+/// The first mapping of each file of a process, by its index, as many as are opened at
+/// once: the program's, and then those of what it loaded first, for all of its stacks
+/// lead there. The kernel gives out addresses from above.
+fn files_in_order(maps: &[MapEvent]) -> impl Iterator<Item = (usize, &MapEvent)> {
+    let mut seen = FxHashSet::default();
+    let first = |(_, map): &(usize, &MapEvent)| {
+        let is_file = Region::of(&map.file) == Region::File;
+        is_file && seen.insert((map.file.device, map.file.inode))
+    };
+    let mut files: Vec<_> = maps.iter().enumerate().filter(first).collect();
+    if let Some((_, libraries)) = files.split_first_mut() {
+        libraries.reverse();
+    }
+    files.into_iter().take(MAX_FILES)
 }
 
 /// Whether a file still has a name.
@@ -823,18 +887,66 @@ fn find(pid: u32, map: &MapEvent, opened: &mut Vec<OwnedFd>) -> Behind {
     }
 }
 
-fn build(unwind: Option<&NamedUnwind>, page: u32) -> Table {
-    let mut content = Vec::new();
-    let built = unwind.map(|unwind| unwind.page(page, &mut content));
-    match built {
-        Some(Ok(PageContent::Table)) => {
-            let digest = Sha256::digest(&content).into();
-            Table::Built(content, digest)
+/// Builds the tables of some pages, of which `page` writes one; `None`: nothing is known
+/// of its file. What would take too long for pages that may not be needed is left out.
+fn build_all(
+    pages: &[u32],
+    page: impl Fn(u32, &mut Vec<u8>) -> Option<Result<PageContent, UnwindError>>,
+) -> Vec<(u32, Table)> {
+    let mut built = Vec::new();
+    for &index in pages {
+        let end = cpu_clock(libc::CLOCK_THREAD_CPUTIME_ID) + SLICE;
+        let mut content = Vec::new();
+        let table = match page(index, &mut content) {
+            Some(Ok(PageContent::Table)) => {
+                let digest = Sha256::digest(&content).into();
+                Table::Built(content, digest)
+            }
+            Some(Ok(PageContent::NoData)) | None => Table::NoData,
+            Some(Err(error)) => {
+                tracing::debug!("unwind table page {index}: {error}");
+                Table::NoData
+            }
+        };
+        built.push((index, table));
+        if cpu_clock(libc::CLOCK_THREAD_CPUTIME_ID) >= end {
+            break;
         }
-        Some(Ok(PageContent::NoData)) | None => Table::NoData,
-        Some(Err(error)) => {
-            tracing::debug!("unwind table page {page}: {error}");
-            Table::NoData
+    }
+    built
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::FileKey;
+
+    fn map(path: &str, inode: u64) -> MapEvent {
+        MapEvent {
+            start: 0x1000 * inode,
+            len: 0x1000,
+            file_offset: 0,
+            file: FileKey {
+                path: path.to_owned(),
+                build_id: None,
+                device: 1,
+                inode,
+                version: 0,
+            },
         }
+    }
+
+    #[test]
+    fn of_many_files_the_program_and_what_it_loaded_first_are_read() {
+        let library = |inode| map("/lib/x.so", inode);
+        let mut maps = vec![map("/bin/program", 1), map("", 0)];
+        maps.extend((2..400).map(library));
+        // Two mappings of one file.
+        maps.push(library(399));
+        let order: Vec<u64> = files_in_order(&maps).map(|(_, m)| m.file.inode).collect();
+        let expected: Vec<u64> = [1].into_iter().chain((2..400).rev()).collect();
+        assert_eq!(order, expected[..MAX_FILES]);
+        assert!(files_in_order(&maps).all(|(i, m)| maps[i] == *m));
+        assert_eq!(files_in_order(&[]).count(), 0);
     }
 }

@@ -25,6 +25,7 @@ use super::{
     driver::{DriverPlan, DriverProbes},
     filter::Filter,
     finisher::Finisher,
+    generated::Generated,
     names::NameService,
     places::KernelPlaces,
     procfs,
@@ -193,6 +194,7 @@ pub struct Session {
     tables: Tables,
     publisher: Publisher,
     finisher: Finisher,
+    generated: Generated,
     reader: Reader,
     reading: reading::Reading,
     binaries: Binaries,
@@ -317,6 +319,7 @@ impl Session {
             tables,
             publisher: Publisher::default(),
             finisher: Finisher::default(),
+            generated: Generated::default(),
             reader: Reader::new().map_err(CollectError::Runtime)?,
             reading: reading::Reading::default(),
             binaries: Binaries::new(),
@@ -681,6 +684,7 @@ impl Session {
             return Ok(false);
         }
         self.finish_walk(sample);
+        self.read_generated(sample);
         Ok(true)
     }
 

@@ -252,7 +252,7 @@ impl Tables {
             kind,
             pad: 0,
         };
-        if kind == MAP_FILE
+        if matches!(kind, MAP_FILE | MAP_ANON)
             && let Some((dir, bias)) = self.file(map, owner, binaries)
         {
             entry.dir = dir.reference;
@@ -363,6 +363,12 @@ impl Tables {
         }
     }
 
+    /// Has a page of generated code read, also if it was before.
+    pub fn read_again(&mut self, id: FileId, page: u32, owner: Owner, binaries: &Binaries) {
+        self.know(id, owner, binaries);
+        self.ask(id, page, Wish::Slow, owner);
+    }
+
     fn load(&mut self, id: FileId, page: u32, wish: Wish, owner: Owner) {
         let Some(Some(tables)) = self.files.get(&id) else {
             return;
@@ -370,6 +376,10 @@ impl Tables {
         if page >= tables.n_pages || tables.pages.contains_key(&page) {
             return;
         }
+        self.ask(id, page, wish, owner);
+    }
+
+    fn ask(&mut self, id: FileId, page: u32, wish: Wish, owner: Owner) {
         let owners = Vec::new();
         let ask = self.asked.entry((id, page)).or_insert(Ask { wish, owners });
         let is_urgent = wish == Wish::Missed && ask.wish == Wish::Ahead;
@@ -435,13 +445,20 @@ impl Tables {
         let Some(Some(tables)) = self.files.get_mut(&id) else {
             return;
         };
-        if page >= tables.n_pages || tables.pages.contains_key(&page) {
+        if page >= tables.n_pages {
             return;
         }
         let slot = slot(page);
+        let old = tables.pages.get(&page).copied();
         let Table::Built(content, digest) = table else {
-            return self.pool.write_u32(tables.dir, slot, REF_NO_DATA);
+            tables.pages.remove(&page);
+            self.pool.write_u32(tables.dir, slot, REF_NO_DATA);
+            old.map(|old| self.release_page(old));
+            return;
         };
+        if old == Some(*digest) {
+            return;
+        }
         let block = match self.pages.get_mut(digest) {
             Some(shared) => {
                 shared.files += 1;
@@ -460,6 +477,9 @@ impl Tables {
         };
         self.pool.write_u32(tables.dir, slot, block.reference);
         tables.pages.insert(page, *digest);
+        if let Some(old) = old {
+            self.release_page(old);
+        }
     }
 
     /// The content of a page that is in the pool.

@@ -54,7 +54,8 @@ enum Identity {
     BuildId(BuildId),
     /// Device, inode, version.
     Inode(u64, u64, u64),
-    Name(String),
+    /// Name, version.
+    Name(String, u64),
 }
 
 /// The files seen in mappings. A handle is never given to another file, also after its
@@ -72,7 +73,7 @@ impl FileTable {
         let identity = match key.build_id {
             _ if key.inode != 0 => Identity::Inode(key.device, key.inode, key.version),
             Some(id) => Identity::BuildId(id),
-            None => Identity::Name(key.path.clone()),
+            None => Identity::Name(key.path.clone(), key.version),
         };
         let (keys, next) = (&mut self.keys, &mut self.next);
         *self.index.entry(identity).or_insert_with(|| {

@@ -241,6 +241,21 @@ impl ProcessTable {
         pids
     }
 
+    /// Gives the mapping of a process that holds an address another file: what is known
+    /// of its content is of this process alone.
+    pub fn set_file(&mut self, pid: u32, address: u64, file: FileId) {
+        let version = self.new_version();
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        let space = Rc::make_mut(&mut process.space);
+        let mut maps = space.maps.iter_mut();
+        if let Some(map) = maps.find(|map| (map.start..map.end).contains(&address)) {
+            map.file = file;
+            space.version = version;
+        }
+    }
+
     fn new_version(&mut self) -> u64 {
         self.next_version += 1;
         self.next_version

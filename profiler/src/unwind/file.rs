@@ -40,16 +40,7 @@ impl<R: ReadAt> UnwindFile<R> {
     pub fn open(source: R) -> Result<Self, UnwindError> {
         let elf = Elf::read(&source)?;
         let first_page = elf.text.first().map_or(0, |t| t.vaddr & !(PAGE_SIZE - 1));
-        let end = elf
-            .text
-            .iter()
-            .map(|t| t.vaddr.saturating_add(t.size))
-            .max();
-        let bytes = end.unwrap_or(0).saturating_sub(first_page);
-        let n_pages = u32::try_from(bytes.div_ceil(PAGE_SIZE))
-            .ok()
-            .filter(|&n| u64::from(n) <= MAX_PAGES)
-            .ok_or(UnwindError::TooLarge("range of text"))?;
+        let n_pages = pages(&elf.text, first_page)?;
         let (index, bad_hdr) = Index::find(&source, &elf, first_page)?;
         let functions = Functions::find(&source, &elf)?;
         let loaded = elf.loads.iter().map(|load| TextSegment {
@@ -69,6 +60,26 @@ impl<R: ReadAt> UnwindFile<R> {
             first_page,
             n_pages,
             malformed: AtomicU64::new(bad_hdr.into()),
+        })
+    }
+
+    /// Code that was generated at run time, in one piece, which the source has at the
+    /// same offsets as a file would: its instructions give the rules.
+    ///
+    /// # Errors
+    /// More than 4 GiB.
+    pub fn generated(source: R, segment: TextSegment) -> Result<Self, UnwindError> {
+        let first_page = segment.vaddr & !(PAGE_SIZE - 1);
+        Ok(Self {
+            source,
+            text: vec![segment],
+            loaded: Vec::new(),
+            build_id: None,
+            index: Index::Absent,
+            functions: Functions::generated(segment),
+            first_page,
+            n_pages: pages(&[segment], first_page)?,
+            malformed: AtomicU64::new(0),
         })
     }
 
@@ -174,6 +185,16 @@ impl<R: ReadAt> UnwindFile<R> {
             .and_then(|i| self.first_page.checked_add(u64::from(i) * PAGE_SIZE))
             .ok_or(UnwindError::NoSuchPage(index))
     }
+}
+
+/// Pages from the first to the last byte of some text.
+fn pages(text: &[TextSegment], first_page: u64) -> Result<u32, UnwindError> {
+    let end = text.iter().map(|t| t.vaddr.saturating_add(t.size)).max();
+    let bytes = end.unwrap_or(0).saturating_sub(first_page);
+    u32::try_from(bytes.div_ceil(PAGE_SIZE))
+        .ok()
+        .filter(|&n| u64::from(n) <= MAX_PAGES)
+        .ok_or(UnwindError::TooLarge("range of text"))
 }
 
 /// What the tables of a whole file amount to.

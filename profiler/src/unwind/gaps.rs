@@ -129,6 +129,25 @@ impl Functions {
         })
     }
 
+    /// Of code that was generated at run time. Nothing tells of its functions but that one
+    /// is likely to be at its start.
+    pub(super) fn generated(segment: TextSegment) -> Self {
+        let none = || Starts::new(Vec::new(), segment.vaddr, &[]);
+        let layout = Layout {
+            starts: none(),
+            likely: Starts::new(vec![0], segment.vaddr, &[segment]),
+            borders: none(),
+            all: false,
+        };
+        Self {
+            tables: Tables::default(),
+            code: vec![segment],
+            data: Vec::new(),
+            entry: 0,
+            layout: OnceLock::from(layout),
+        }
+    }
+
     /// Where functions are in some text. `covered` gives the code of a range of
     /// addresses that the unwind data describe.
     fn layout<R: ReadAt>(

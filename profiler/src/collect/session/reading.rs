@@ -6,13 +6,16 @@ use crate::{
     collect::{
         bpf::perf,
         finisher::Missing,
+        generated::{self, Code},
         procfs,
-        reader::{Answer, Asked},
+        reader::{Answer, Asked, Table},
     },
     process::{FileId, Mapping, Region},
+    unwind::TextSegment,
     wire::{Event, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason},
     workers::Owner,
 };
+use aiprof_common::PAGE_SIZE;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::{Duration, Instant};
 
@@ -282,6 +285,49 @@ impl Session {
         }
     }
 
+    /// Has generated code read in which the stack of a sample was cut.
+    pub(super) fn read_generated(&mut self, sample: &Sample) {
+        let pid = sample.thread.pid;
+        let Some(address) = generated::lacking(sample) else {
+            return;
+        };
+        let process = self.processes.get(pid).filter(|p| p.complete);
+        let Some(&map) = process.and_then(|process| process.space.find(address)) else {
+            return;
+        };
+        let key = self.processes.files.key(map.file);
+        let is_generated = key.is_some_and(|key| Region::of(key) == Region::Anonymous);
+        if !is_generated || map.end - map.start > generated::MAX_BYTES {
+            return;
+        }
+        let owner = self.reader.owner(pid);
+        let id = match self.generated.get(map.file) {
+            Some(code) if code.pid == pid => map.file,
+            _ => {
+                let files = &mut self.processes.files;
+                let Some(id) = self.binaries.generated(owner, &map, files) else {
+                    return;
+                };
+                let segment = TextSegment {
+                    file_offset: map.file_offset,
+                    vaddr: map.start,
+                    size: map.end - map.start,
+                };
+                self.generated.insert(id, Code { pid, segment });
+                self.processes.set_file(pid, address, id);
+                self.publisher.changed(pid);
+                id
+            }
+        };
+        let shape = self.binaries.get(id).and_then(|binary| binary.unwind);
+        let first = shape.map_or(0, |shape| shape.first_page_vaddr);
+        let page = address.saturating_sub(first) / PAGE_SIZE;
+        let page = u32::try_from(page).unwrap_or(u32::MAX);
+        if self.generated.is_due(id, page, Instant::now()) {
+            self.tables.read_again(id, page, owner, &self.binaries);
+        }
+    }
+
     /// Waits a little on somebody's account until something is so; `false`: it is
     /// not in time. What comes meanwhile is received, and what it needs asked for.
     fn until(&mut self, owner: Owner, done: impl Fn(&Self) -> bool) -> bool {
@@ -331,6 +377,11 @@ impl Session {
                 }
                 Answer::Tables { id, pages } => {
                     for (page, table) in &pages {
+                        let before = || self.tables.resident(id, *page);
+                        let table = match self.generated.came(id, *page, table, before) {
+                            generated::Reading::Valid => table,
+                            generated::Reading::Replaced => &Table::NoData,
+                        };
                         self.tables.store(id, *page, table);
                         let lacking = Missing {
                             file: id,
@@ -380,6 +431,12 @@ impl Session {
     fn read_tables(&mut self) {
         for wanted in self.tables.take_wanted() {
             let (id, owner) = (wanted.id, wanted.owner);
+            if let Some(code) = self.generated.get(id) {
+                if !self.reader.ask_generated(&wanted, code) {
+                    self.tables.unread(id, owner, &wanted.pages);
+                }
+                continue;
+            }
             let key = self.processes.files.key(id);
             let path = key.map_or("", |key| key.path.as_str());
             let file = self.binaries.opened(id);

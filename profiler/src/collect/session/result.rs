@@ -56,6 +56,7 @@ impl Session {
             names.trim(&codes, keep);
         }
         self.binaries.retain(keep);
+        self.generated.retain(keep);
         self.processes.files.retain(keep);
         if self.processes.files.len() > MAX_FILES {
             self.begin_afresh();
@@ -71,6 +72,7 @@ impl Session {
         self.tables.forget_unused(true);
         self.finisher = Finisher::default();
         self.binaries.clear();
+        self.generated.retain(|_| false);
         self.reader.begin_afresh();
         self.reading = Default::default();
         self.processes = ProcessTable::default();
