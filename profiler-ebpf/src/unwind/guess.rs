@@ -10,11 +10,7 @@ use aiprof_common::*;
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
 use core::ffi::c_void;
 
-use super::{
-    GO_ON, NO_STOP, STOP, Walk,
-    apply::{apply, read_stack},
-    frame_at,
-};
+use super::{GO_ON, NO_STOP, STOP, Walk, apply::read_stack, frame_at};
 use crate::maps::Scratch;
 
 /// Most bytes of a function: further behind its first one nothing of it runs.
@@ -54,25 +50,17 @@ pub(super) fn guess(scratch: *mut Scratch) -> u32 {
     }
 }
 
-/// Moves the walk to the caller by the current rule, of code that may have changed since
-/// it was read: only where a call can have led from there, else as without a rule.
+/// Whether a step by the rule of generated code counts, which may have changed since it
+/// was read: only if a call can have led from there to `rip`.
 #[inline(never)]
-pub(super) fn apply_confirmed(scratch: *mut Scratch) -> u32 {
+pub(super) fn confirm(scratch: *mut Scratch, rip: u64) -> u32 {
     // SAFETY: a checked map value.
-    let s = unsafe { &mut *scratch };
-    let (rip, rsp, rbp, exact) = (s.walk.rip, s.walk.rsp, s.walk.rbp, s.walk.exact);
-    let stop = apply(scratch);
-    // SAFETY: as above.
     let w = unsafe { &mut (*scratch).walk };
-    if stop == NO_STOP && call_before(w.rip, rip, w.map_start, w.map_end) != NO_CALL {
-        w.guessed = 1;
-        return NO_STOP;
+    if call_before(w.rip, rip, w.map_start, w.map_end) == NO_CALL {
+        return STOP_FRAME_POINTER.into();
     }
-    w.rip = rip;
-    w.rsp = rsp;
-    w.rbp = rbp;
-    w.exact = exact;
-    guess(scratch)
+    w.guessed = 1;
+    NO_STOP
 }
 
 /// From where a call returns to. `add $N, %rsp; ret` (48 83 c4 NN c3), as in CPython's

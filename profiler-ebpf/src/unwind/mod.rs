@@ -22,7 +22,7 @@ use crate::{
 };
 use apply::apply;
 use cache::{cache_rule, walk_cached};
-use guess::{apply_confirmed, guess};
+use guess::{confirm, guess};
 use tables::{find_mapping, find_rule};
 pub use uprobe::MAX_RETURN_INSTANCES;
 use uprobe::resolve_uprobe;
@@ -279,12 +279,14 @@ fn try_step(scratch: *mut Scratch) -> u32 {
     }
     s.walk.rule = Rule::default();
     match s.walk.map_kind {
-        MAP_FILE => {
+        MAP_FILE | MAP_ANON => {
             let stop = find_rule(scratch);
-            if stop != NO_STOP {
+            let is_file = s.walk.map_kind == MAP_FILE;
+            // Generated code that was not read yet, or cannot be, has no rule.
+            if stop != NO_STOP && (is_file || stop != u32::from(STOP_PAGE_ABSENT)) {
                 return stop;
             }
-            if s.walk.rule.kind == CFA_NONE && s.walk.len == 1 && s.walk.in_call != 0 {
+            if s.walk.rule.kind == CFA_NONE && is_file && s.walk.len == 1 && s.walk.in_call != 0 {
                 // In a system call the instruction pointer is behind the
                 // `syscall`; where that does not return (exit, sigreturn) the
                 // function may end there.
@@ -295,16 +297,8 @@ fn try_step(scratch: *mut Scratch) -> u32 {
                     return stop;
                 }
             }
-            cache_rule(s);
-        }
-        MAP_ANON => {
-            let stop = find_rule(scratch);
-            // What was not read yet, or cannot be, has no rule.
-            if stop != NO_STOP && stop != u32::from(STOP_PAGE_ABSENT) {
-                return stop;
-            }
-            if s.walk.rule.kind != CFA_NONE {
-                return apply_confirmed(scratch);
+            if is_file {
+                cache_rule(s);
             }
         }
         MAP_VSYSCALL => {
@@ -316,10 +310,19 @@ fn try_step(scratch: *mut Scratch) -> u32 {
         }
         _ => {}
     }
-    if s.walk.rule.kind == CFA_NONE {
-        return guess(scratch);
+    if s.walk.rule.kind != CFA_NONE {
+        let before = (s.walk.rip, s.walk.rsp, s.walk.rbp, s.walk.exact);
+        let stop = apply(scratch);
+        if s.walk.map_kind != MAP_ANON {
+            return stop;
+        }
+        // Generated code may have changed since its rule was made.
+        if stop == NO_STOP && confirm(scratch, before.0) == NO_STOP {
+            return NO_STOP;
+        }
+        (s.walk.rip, s.walk.rsp, s.walk.rbp, s.walk.exact) = before;
     }
-    apply(scratch)
+    guess(scratch)
 }
 
 /// The slot of a frame: of those beyond the first half, the last ones stay (see
