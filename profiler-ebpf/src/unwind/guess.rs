@@ -10,7 +10,9 @@ use aiprof_common::*;
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
 use core::ffi::c_void;
 
-use super::{GO_ON, NO_STOP, STOP, Walk, apply::read_stack, frame_at};
+use super::{
+    BY_FRAME_POINTER, BY_GENERATED, GO_ON, NO_STOP, STOP, Walk, apply::read_stack, frame_at,
+};
 use crate::maps::Scratch;
 
 /// Most bytes of a function: further behind its first one nothing of it runs.
@@ -50,8 +52,9 @@ pub(super) fn guess(scratch: *mut Scratch) -> u32 {
     }
 }
 
-/// Whether a step by the rule of generated code counts, which may have changed since it
-/// was read: only if a call can have led from there to `rip`.
+/// Whether a step that the rule of generated code led to, from `rip`, is believed: the
+/// code may have changed since it was read. Only if what lies before the address is a
+/// call that can have led there.
 #[inline(never)]
 pub(super) fn confirm(scratch: *mut Scratch, rip: u64) -> u32 {
     // SAFETY: a checked map value.
@@ -59,7 +62,7 @@ pub(super) fn confirm(scratch: *mut Scratch, rip: u64) -> u32 {
     if call_before(w.rip, rip, w.map_start, w.map_end) == NO_CALL {
         return STOP_FRAME_POINTER.into();
     }
-    w.guessed = 1;
+    w.guessed = BY_GENERATED;
     NO_STOP
 }
 
@@ -174,7 +177,7 @@ extern "C" fn find_frame(index: u64, search: *mut Search) -> i64 {
 #[inline(always)]
 fn by_frame_pointer(w: &mut Walk) -> Result<bool, u8> {
     let frame = w.rbp;
-    if frame == 0 && w.guessed != 0 {
+    if frame == 0 && w.guessed == BY_FRAME_POINTER {
         return Err(STOP_END);
     }
     if frame < w.rsp || frame & 7 != 0 {
@@ -183,7 +186,7 @@ fn by_frame_pointer(w: &mut Walk) -> Result<bool, u8> {
     let caller = read_stack(w, frame).map_err(|_| STOP_FRAME_POINTER)?;
     let at = frame.wrapping_add(8);
     let address = read_stack(w, at).map_err(|_| STOP_FRAME_POINTER)?;
-    if address == 0 && w.guessed != 0 {
+    if address == 0 && w.guessed == BY_FRAME_POINTER {
         return Err(STOP_END);
     }
     if call_before(address, w.rip, w.map_start, w.map_end) == NO_CALL {
@@ -200,7 +203,7 @@ fn go_to(w: &mut Walk, address: u64, at: u64) {
     w.rip = address;
     w.rsp = at.wrapping_add(8);
     w.exact = 0;
-    w.guessed = 1;
+    w.guessed = BY_FRAME_POINTER;
 }
 
 /// The 8 bytes of code at an address; 0 where they cannot be read.

@@ -63,7 +63,7 @@ pub struct Walk {
     exact: u32,
     /// 1: the thread is in a system call.
     in_call: u32,
-    /// 1: `rip` came from a frame pointer and is to be checked.
+    /// [`BY_FRAME_POINTER`] or [`BY_GENERATED`]: where `rip` came from, and is to be checked.
     guessed: u32,
     /// First chunk of the rule cache that this walk alone uses meanwhile.
     cache_first: u32,
@@ -88,6 +88,10 @@ impl Walk {
         self.list_owner
     }
 }
+
+/// Where an address came from: a frame pointer, or a rule of generated code.
+const BY_FRAME_POINTER: u32 = 1;
+const BY_GENERATED: u32 = 2;
 
 /// What a step decided.
 const GO_ON: i64 = 0;
@@ -311,7 +315,8 @@ fn try_step(scratch: *mut Scratch) -> u32 {
         _ => {}
     }
     if s.walk.rule.kind != CFA_NONE {
-        let before = (s.walk.rip, s.walk.rsp, s.walk.rbp, s.walk.exact);
+        let w = &s.walk;
+        let before = (w.rip, w.rsp, w.rbp, w.exact, w.guessed);
         let stop = apply(scratch);
         if s.walk.map_kind != MAP_ANON {
             return stop;
@@ -320,7 +325,8 @@ fn try_step(scratch: *mut Scratch) -> u32 {
         if stop == NO_STOP && confirm(scratch, before.0) == NO_STOP {
             return NO_STOP;
         }
-        (s.walk.rip, s.walk.rsp, s.walk.rbp, s.walk.exact) = before;
+        let w = &mut s.walk;
+        (w.rip, w.rsp, w.rbp, w.exact, w.guessed) = before;
     }
     guess(scratch)
 }

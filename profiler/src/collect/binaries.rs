@@ -12,11 +12,11 @@
 use super::{
     bpf::perf,
     procfs::{FileStat, OpenError},
-    reader::{self, Facts, Found, OpenFile, Reader, Shape},
+    reader::{Facts, Found, OpenFile, Reader, Shape},
 };
 use crate::{
     files::others,
-    process::{FileId, FileTable, Mapping, ProcessTable, Region},
+    process::{FileId, FileTable, ProcessTable, Region},
     profile::BuildId,
     unwind::TextSegment,
     wire::{FileKey, MapEvent},
@@ -245,45 +245,6 @@ impl Binaries {
         }
         let id = files.intern(&map.file);
         self.ids.insert(id, map.file.version);
-    }
-
-    /// Code of a process that was generated at run time is looked at from now on: gives
-    /// what stands for its file. `None`: there is too much.
-    pub fn generated(
-        &mut self,
-        owner: Owner,
-        map: &Mapping,
-        files: &mut FileTable,
-    ) -> Option<FileId> {
-        if self.contents.len() >= MAX_CONTENTS || self.has_too_many(owner) {
-            self.refused += 1;
-            return None;
-        }
-        let number = self.number();
-        let key = FileKey {
-            version: number,
-            ..files.key(map.file)?.clone()
-        };
-        let segment = TextSegment {
-            file_offset: map.file_offset,
-            vaddr: map.start,
-            size: map.end.checked_sub(map.start)?,
-        };
-        let shape = reader::shape_of_generated(segment)?;
-        *self.of_owner.entry(owner).or_default() += 1;
-        let id = files.intern(&key);
-        self.ids.insert(id, number);
-        let binary = Binary {
-            text: vec![segment],
-            unwind: Some(shape),
-            owner,
-            key,
-            stat: None,
-            open: None,
-            used: 0,
-        };
-        self.contents.insert(number, binary);
-        Some(id)
     }
 
     /// Whether a user has all the files that one may have.

@@ -5,7 +5,11 @@
 //! parent it borrows from changes or exits. So a storm of short processes costs
 //! next to nothing.
 
-use super::{binaries::Binaries, bpf::Bpf, reader::Reader, tables::Tables};
+use super::{
+    bpf::Bpf,
+    reader::Reader,
+    tables::{Known, Tables},
+};
 use crate::process::ProcessTable;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -79,7 +83,7 @@ impl Publisher {
         bpf: &mut Bpf,
         tables: &mut Tables,
         processes: &ProcessTable,
-        binaries: &Binaries,
+        known: &Known<'_>,
         reader: &mut Reader,
     ) -> bool {
         let changed: Vec<u32> = self
@@ -104,7 +108,7 @@ impl Publisher {
                 continue;
             }
             let (space, owner) = (&process.space, reader.owner(pid));
-            let Some(entry) = tables.acquire(space, owner, &processes.files, binaries) else {
+            let Some(entry) = tables.acquire((pid, space), owner, &processes.files, known) else {
                 // No room: an old entry would be wrong, and room may come.
                 self.withdraw(pid, bpf, tables);
                 self.dirty.insert(pid);

@@ -8,7 +8,6 @@
 //! then a mapping has no file, a stack is cut, and both are counted.
 
 use super::{
-    generated::Code,
     owner,
     procfs::{self, FileStat, MappedFile, OpenError},
     tables::{Wanted, Wish},
@@ -31,7 +30,7 @@ use std::{
     cell::Cell,
     fs::File,
     io,
-    ops::Deref,
+    ops::{Deref, Range},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
     time::{Duration, Instant},
@@ -44,6 +43,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Most files opened of a process that is met when it runs already: they come with
 /// one message. A program that trains maps some 80, a desktop's browser 200.
 const MAX_FILES: usize = MAX_DESCRIPTORS;
+/// How long they are opened: what is left then is asked for by itself.
+const OPENING: Duration = Duration::from_millis(150);
 /// Most processes whose owners are remembered.
 const MAX_OWNERS: usize = 65_536;
 
@@ -91,16 +92,6 @@ pub struct Shape {
     /// Whether the file has unwind data; if not, its instructions give the rules, which
     /// takes time.
     pub described: bool,
-}
-
-/// The extent of code that was generated at run time; `None`: there is too much.
-pub fn shape_of_generated(segment: TextSegment) -> Option<Shape> {
-    let file = UnwindFile::generated(Vec::new(), segment).ok()?;
-    Some(Shape {
-        n_pages: file.n_pages(),
-        first_page_vaddr: file.first_page_vaddr(),
-        described: false,
-    })
 }
 
 /// The memory of a process, as a file whose offsets are addresses. What cannot be read
@@ -213,11 +204,7 @@ enum Job {
     /// A process, by any of its threads: its name, its mappings, their files.
     Process { pid: u32, tid: u32 },
     /// Tables of pages of code that a process has generated.
-    Generated {
-        pid: u32,
-        segment: TextSegment,
-        pages: Vec<u32>,
-    },
+    Generated { code: Code, pages: Vec<u32> },
     /// Tables of pages of a file, which comes with it.
     Tables {
         /// Which content: what was read of it before need not be read again.
@@ -226,6 +213,17 @@ enum Job {
         path: String,
         pages: Vec<u32>,
     },
+}
+
+/// Code that a process has generated.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Code {
+    /// The process.
+    pub pid: u32,
+    /// Where memory with code is, by address.
+    pub text: Vec<Range<u64>>,
+    /// What the pages are counted in.
+    pub pages: Range<u64>,
 }
 
 /// A job, and the file that goes with it.
@@ -508,12 +506,11 @@ impl Reader {
     }
 
     /// Asks for tables of code that a process has generated.
-    pub fn ask_generated(&mut self, wanted: &Wanted, code: &Code) -> bool {
+    pub fn ask_generated(&mut self, wanted: &Wanted, code: Code) -> bool {
         let (id, owner) = (wanted.id, wanted.owner);
         let asked = Asked::Tables(id, owner, wanted.pages.clone());
         let job = Job::Generated {
-            pid: code.pid,
-            segment: code.segment,
+            code,
             pages: wanted.pages.clone(),
         };
         let errand = Errand {
@@ -776,28 +773,19 @@ impl Opened {
             Job::File { pid, map } => Reply::File(find(*pid, map, &mut opened)),
             Job::Process { pid, tid } => {
                 let maps = procfs::executable_maps(*pid, *tid).unwrap_or_default();
+                let end = Instant::now() + OPENING;
+                let in_time = |_: &_| Instant::now() < end;
                 let mut find = |(i, map)| (i, find(*pid, map, &mut opened));
-                let found = files_in_order(&maps).map(&mut find).collect();
+                let files = files_in_order(&maps).take_while(in_time);
+                let found = files.map(&mut find).collect();
                 Reply::Process {
                     comm: procfs::comm(*pid).unwrap_or_default(),
                     maps,
                     found,
                 }
             }
-            Job::Generated {
-                pid,
-                segment,
-                pages,
-            } => {
-                let memory = kernel::open(format!("/proc/{pid}/mem")).map(Memory);
-                // At the place of a mapping memory has no other offsets than addresses.
-                let place = TextSegment {
-                    file_offset: segment.vaddr,
-                    ..*segment
-                };
-                let code = memory
-                    .ok()
-                    .and_then(|m| UnwindFile::generated(m, place).ok());
+            Job::Generated { code, pages } => {
+                let code = generated(code);
                 Reply::Tables(build_all(pages, |page, out| {
                     Some(code.as_ref()?.page(page, out))
                 }))
@@ -885,6 +873,17 @@ fn find(pid: u32, map: &MapEvent, opened: &mut Vec<OwnedFd>) -> Behind {
         Err(OpenError::Replaced) => Behind::Replaced,
         Err(OpenError::Io(error)) => Behind::Failed(error.to_string()),
     }
+}
+
+/// Code in the memory of a process; `None`: it cannot be read.
+fn generated(code: &Code) -> Option<UnwindFile<Memory>> {
+    let memory = Memory(kernel::open(format!("/proc/{}/mem", code.pid)).ok()?);
+    let text = code.text.iter().map(|range| TextSegment {
+        file_offset: range.start,
+        vaddr: range.start,
+        size: range.end.saturating_sub(range.start),
+    });
+    UnwindFile::generated(memory, text.collect(), code.pages.clone()).ok()
 }
 
 /// Builds the tables of some pages, of which `page` writes one; `None`: nothing is known

@@ -41,7 +41,7 @@ use crate::{
     import::capture::CaptureWriter,
     os::privileges,
     probes::table::Switch,
-    process::ProcessTable,
+    process::{ProcessTable, Region},
     profile::{Losses, Meta, Profile},
     remote,
     symbolize::SymbolizeOptions,
@@ -616,6 +616,11 @@ impl Session {
         match &event.kind {
             ProcessEventKind::Exec { .. } if event.pid == event.tid => {
                 self.publisher.execd(event.pid);
+                self.generated.forget(event.pid);
+            }
+            ProcessEventKind::Map(map) if Region::of(&map.file) == Region::Anonymous => {
+                let end = map.start.saturating_add(map.len);
+                self.generated.mapped(event.pid, &(map.start..end));
             }
             ProcessEventKind::Snapshot { maps, .. } => {
                 if let Some((probes, _)) = &mut self.probes {
@@ -715,8 +720,9 @@ impl Session {
                 self.filter.forget(pid);
             }
             let processes = &self.processes;
-            self.binaries
-                .keep_processes(|pid| processes.get(pid).is_some());
+            let lives = |pid| processes.get(pid).is_some();
+            self.binaries.keep_processes(lives);
+            self.generated.keep_processes(lives);
             self.binaries.release_deleted(processes);
             self.tables.forget_unused(false);
             self.follow_headless();

@@ -13,6 +13,7 @@
 use super::{
     binaries::Binaries,
     bpf::pool::{Block, Pool},
+    generated::{Generated, Piece},
     reader::{Shape, Table, TableDigest},
 };
 use crate::{
@@ -55,6 +56,8 @@ struct FileTables {
     dir: Block,
     n_pages: u32,
     base_page: u64,
+    /// Whether a page may be another one when it is read again.
+    changes: bool,
     /// Whether reading a page takes long: then none is read ahead.
     is_slow: bool,
     pages: FxHashMap<u32, TableDigest>,
@@ -106,6 +109,15 @@ struct List {
     files: Vec<FileId>,
 }
 
+/// What mappings are of.
+#[derive(Clone, Copy)]
+pub struct Known<'a> {
+    /// Files.
+    pub binaries: &'a Binaries,
+    /// Generated code.
+    pub generated: &'a Generated,
+}
+
 /// The tables in the pool.
 pub struct Tables {
     pool: Pool,
@@ -142,14 +154,14 @@ impl Tables {
         }
     }
 
-    /// The mapping list of an address space, made if it is new; counts a user. Its
-    /// tables are read on the account of `owner`. `None`: no room for it.
+    /// The mapping list of the address space of a process, made if it is new; counts a
+    /// user. Its tables are read on the account of `owner`. `None`: no room for it.
     pub fn acquire(
         &mut self,
-        space: &Space,
+        (pid, space): (u32, &Space),
         owner: Owner,
         files: &FileTable,
-        binaries: &Binaries,
+        known: &Known<'_>,
     ) -> Option<ProcEntry> {
         if let Some(list) = self.lists.get_mut(&space.version) {
             list.users += 1;
@@ -164,14 +176,16 @@ impl Tables {
         }
         let entries: Vec<MapEntry> = maps
             .iter()
-            .map(|m| self.entry(m, owner, files, binaries))
+            .map(|m| self.entry(pid, m, owner, files, known))
             .collect();
         let content = list_content(maps, &entries);
         let Some(block) = self.pool.store(&content) else {
             self.refused += 1;
             return None;
         };
+        let pieces = maps.iter().filter_map(|m| known.generated.piece(pid, m));
         let mut used: Vec<FileId> = maps.iter().map(|m| m.file).collect();
+        used.extend(pieces.map(|piece| piece.id));
         used.sort_unstable();
         used.dedup();
         *self.list_bytes.entry(owner).or_default() += bytes;
@@ -232,10 +246,11 @@ impl Tables {
 
     fn entry(
         &mut self,
+        pid: u32,
         map: &Mapping,
         owner: Owner,
         files: &FileTable,
-        binaries: &Binaries,
+        known: &Known<'_>,
     ) -> MapEntry {
         let region = files.key(map.file).map_or(Region::Anonymous, Region::of);
         let kind = match region {
@@ -252,14 +267,34 @@ impl Tables {
             kind,
             pad: 0,
         };
-        if matches!(kind, MAP_FILE | MAP_ANON)
-            && let Some((dir, bias)) = self.file(map, owner, binaries)
-        {
+        let found = match kind {
+            MAP_FILE => self.file(map, owner, known.binaries),
+            MAP_ANON => known.generated.piece(pid, map).and_then(|p| self.piece(p)),
+            _ => None,
+        };
+        if let Some((dir, bias)) = found {
             entry.dir = dir.reference;
             entry.dir_owner = self.pool.owner(dir);
             entry.bias = bias;
         }
         entry
+    }
+
+    /// The directory of a piece of generated code and its bias.
+    fn piece(&mut self, piece: &Piece) -> Option<(Block, u64)> {
+        if !self.files.contains_key(&piece.id) {
+            let shape = Shape {
+                n_pages: u32::try_from((piece.range.end - piece.range.start) / PAGE_SIZE).ok()?,
+                first_page_vaddr: piece.range.start,
+                described: false,
+            };
+            let tables = self.directory(piece.id, shape)?;
+            let changes = true;
+            let tables = FileTables { changes, ..tables };
+            self.files.insert(piece.id, Some(tables));
+        }
+        let tables = self.files.get(&piece.id)?.as_ref()?;
+        Some((tables.dir, tables.base_page))
     }
 
     /// The directory of a mapping's file and the mapping's bias.
@@ -287,15 +322,20 @@ impl Tables {
 
     /// The tables of a new file; `Some(None)`: it has no unwind data.
     fn new_file(&mut self, id: FileId, binaries: &Binaries) -> Option<Option<FileTables>> {
-        let Some(Shape {
-            n_pages,
-            first_page_vaddr,
-            described,
-        }) = binaries.get(id)?.unwind
-        else {
+        let Some(shape) = binaries.get(id)?.unwind else {
             self.without_data += 1;
             return Some(None);
         };
+        self.directory(id, shape).map(Some)
+    }
+
+    /// An empty directory.
+    fn directory(&mut self, id: FileId, shape: Shape) -> Option<FileTables> {
+        let Shape {
+            n_pages,
+            first_page_vaddr,
+            described,
+        } = shape;
         let mut content = vec![0u8; size_of::<DirHeader>()];
         let at = offset_of!(DirHeader, n_pages);
         content[at..at + 4].copy_from_slice(&n_pages.to_ne_bytes());
@@ -305,13 +345,14 @@ impl Tables {
             return None;
         };
         self.directories.insert(dir.reference, id);
-        Some(Some(FileTables {
+        Some(FileTables {
             dir,
             n_pages,
             base_page: first_page_vaddr,
+            changes: false,
             is_slow: !described,
             pages: FxHashMap::default(),
-        }))
+        })
     }
 
     fn load_eagerly(&mut self, id: FileId, owner: Owner) {
@@ -364,8 +405,7 @@ impl Tables {
     }
 
     /// Has a page of generated code read, also if it was before.
-    pub fn read_again(&mut self, id: FileId, page: u32, owner: Owner, binaries: &Binaries) {
-        self.know(id, owner, binaries);
+    pub fn read_again(&mut self, id: FileId, page: u32, owner: Owner) {
         self.ask(id, page, Wish::Slow, owner);
     }
 
@@ -450,10 +490,15 @@ impl Tables {
         }
         let slot = slot(page);
         let old = tables.pages.get(&page).copied();
+        if old.is_some() && !tables.changes {
+            return;
+        }
         let Table::Built(content, digest) = table else {
             tables.pages.remove(&page);
             self.pool.write_u32(tables.dir, slot, REF_NO_DATA);
-            old.map(|old| self.release_page(old));
+            if let Some(old) = old {
+                self.release_page(old);
+            }
             return;
         };
         if old == Some(*digest) {

@@ -54,8 +54,7 @@ enum Identity {
     BuildId(BuildId),
     /// Device, inode, version.
     Inode(u64, u64, u64),
-    /// Name, version.
-    Name(String, u64),
+    Name(String),
 }
 
 /// The files seen in mappings. A handle is never given to another file, also after its
@@ -73,15 +72,22 @@ impl FileTable {
         let identity = match key.build_id {
             _ if key.inode != 0 => Identity::Inode(key.device, key.inode, key.version),
             Some(id) => Identity::BuildId(id),
-            None => Identity::Name(key.path.clone(), key.version),
+            None => Identity::Name(key.path.clone()),
         };
-        let (keys, next) = (&mut self.keys, &mut self.next);
-        *self.index.entry(identity).or_insert_with(|| {
-            let id = FileId(*next);
-            *next = next.saturating_add(1);
-            keys.insert(id, key.clone());
-            id
-        })
+        if let Some(id) = self.index.get(&identity) {
+            return *id;
+        }
+        let id = self.handle();
+        self.keys.insert(id, key.clone());
+        self.index.insert(identity, id);
+        id
+    }
+
+    /// A handle that no file has or gets.
+    pub fn handle(&mut self) -> FileId {
+        let id = FileId(self.next);
+        self.next = self.next.saturating_add(1);
+        id
     }
 
     /// Forgets the files that `keep` does not want. If one is seen again it gets

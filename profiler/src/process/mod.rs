@@ -232,27 +232,15 @@ impl ProcessTable {
             .map(|(&pid, _)| pid)
             .collect();
         pids.sort_unstable();
-        for pid in &pids {
-            let version = self.new_version();
-            if let Some(process) = self.processes.get_mut(pid) {
-                Rc::make_mut(&mut process.space).version = version;
-            }
-        }
+        pids.iter().for_each(|&pid| self.renew(pid));
         pids
     }
 
-    /// Gives the mapping of a process that holds an address another file: what is known
-    /// of its content is of this process alone.
-    pub fn set_file(&mut self, pid: u32, address: u64, file: FileId) {
+    /// Says that more is known of what a process has mapped, which counts as changed.
+    pub fn renew(&mut self, pid: u32) {
         let version = self.new_version();
-        let Some(process) = self.processes.get_mut(&pid) else {
-            return;
-        };
-        let space = Rc::make_mut(&mut process.space);
-        let mut maps = space.maps.iter_mut();
-        if let Some(map) = maps.find(|map| (map.start..map.end).contains(&address)) {
-            map.file = file;
-            space.version = version;
+        if let Some(process) = self.processes.get_mut(&pid) {
+            Rc::make_mut(&mut process.space).version = version;
         }
     }
 

@@ -40,7 +40,8 @@ impl<R: ReadAt> UnwindFile<R> {
     pub fn open(source: R) -> Result<Self, UnwindError> {
         let elf = Elf::read(&source)?;
         let first_page = elf.text.first().map_or(0, |t| t.vaddr & !(PAGE_SIZE - 1));
-        let n_pages = pages(&elf.text, first_page)?;
+        let ends = elf.text.iter().map(|t| t.vaddr.saturating_add(t.size));
+        let n_pages = n_pages(&(first_page..ends.max().unwrap_or(first_page)))?;
         let (index, bad_hdr) = Index::find(&source, &elf, first_page)?;
         let functions = Functions::find(&source, &elf)?;
         let loaded = elf.loads.iter().map(|load| TextSegment {
@@ -63,22 +64,25 @@ impl<R: ReadAt> UnwindFile<R> {
         })
     }
 
-    /// Code that was generated at run time, in one piece, which the source has at the
-    /// same offsets as a file would: its instructions give the rules.
+    /// Code that was generated at run time, by address, which lies in some pages: its
+    /// instructions give the rules.
     ///
     /// # Errors
-    /// More than 4 GiB.
-    pub fn generated(source: R, segment: TextSegment) -> Result<Self, UnwindError> {
-        let first_page = segment.vaddr & !(PAGE_SIZE - 1);
+    /// More than 4 GiB from the first page to the last.
+    pub fn generated(
+        source: R,
+        text: Vec<TextSegment>,
+        pages: Range<u64>,
+    ) -> Result<Self, UnwindError> {
         Ok(Self {
             source,
-            text: vec![segment],
+            functions: Functions::generated(&text),
+            text,
             loaded: Vec::new(),
             build_id: None,
             index: Index::Absent,
-            functions: Functions::generated(segment),
-            first_page,
-            n_pages: pages(&[segment], first_page)?,
+            first_page: pages.start & !(PAGE_SIZE - 1),
+            n_pages: n_pages(&pages)?,
             malformed: AtomicU64::new(0),
         })
     }
@@ -187,10 +191,9 @@ impl<R: ReadAt> UnwindFile<R> {
     }
 }
 
-/// Pages from the first to the last byte of some text.
-fn pages(text: &[TextSegment], first_page: u64) -> Result<u32, UnwindError> {
-    let end = text.iter().map(|t| t.vaddr.saturating_add(t.size)).max();
-    let bytes = end.unwrap_or(0).saturating_sub(first_page);
+/// Pages in a range of addresses from the start of one on.
+fn n_pages(range: &Range<u64>) -> Result<u32, UnwindError> {
+    let bytes = range.end.saturating_sub(range.start);
     u32::try_from(bytes.div_ceil(PAGE_SIZE))
         .ok()
         .filter(|&n| u64::from(n) <= MAX_PAGES)

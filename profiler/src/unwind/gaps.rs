@@ -130,18 +130,20 @@ impl Functions {
     }
 
     /// Of code that was generated at run time. Nothing tells of its functions but that one
-    /// is likely to be at its start.
-    pub(super) fn generated(segment: TextSegment) -> Self {
-        let none = || Starts::new(Vec::new(), segment.vaddr, &[]);
+    /// is likely to be at the start of each part.
+    pub(super) fn generated(text: &[TextSegment]) -> Self {
+        let first = text.first().map_or(0, |t| t.vaddr);
+        let none = || Starts::new(Vec::new(), first, &[]);
+        let likely = text.iter().filter_map(|t| offset(t.vaddr, first));
         let layout = Layout {
             starts: none(),
-            likely: Starts::new(vec![0], segment.vaddr, &[segment]),
+            likely: Starts::new(likely.collect(), first, text),
             borders: none(),
             all: false,
         };
         Self {
             tables: Tables::default(),
-            code: vec![segment],
+            code: text.to_vec(),
             data: Vec::new(),
             entry: 0,
             layout: OnceLock::from(layout),
@@ -229,31 +231,33 @@ impl Functions {
     }
 }
 
-/// The parts of the text that lie in sections of code; all of it where none is known.
+/// The parts of the text that lie in sections of code. A segment in which no section is
+/// known counts whole, and so does all of it where the sections make no sense.
 fn code_of(text: &[TextSegment], sections: &[Span]) -> Vec<TextSegment> {
     if sections.len() > MAX_CODE {
         return text.to_vec();
     }
-    let mut code: Vec<TextSegment> = text
-        .iter()
-        .flat_map(|segment| {
-            let end = segment.vaddr.saturating_add(segment.size);
-            sections.iter().filter_map(move |section| {
-                let from = section.vaddr.max(segment.vaddr);
-                let to = section.vaddr.saturating_add(section.size).min(end);
-                (from < to).then(|| TextSegment {
-                    file_offset: segment.file_offset.saturating_add(from - segment.vaddr),
-                    vaddr: from,
-                    size: to - from,
-                })
+    let mut code: Vec<TextSegment> = Vec::new();
+    for segment in text {
+        let known = code.len();
+        let end = segment.vaddr.saturating_add(segment.size);
+        code.extend(sections.iter().filter_map(|section| {
+            let from = section.vaddr.max(segment.vaddr);
+            let to = section.vaddr.saturating_add(section.size).min(end);
+            (from < to).then(|| TextSegment {
+                file_offset: segment.file_offset.saturating_add(from - segment.vaddr),
+                vaddr: from,
+                size: to - from,
             })
-        })
-        .collect();
+        }));
+        if code.len() == known {
+            code.push(*segment);
+        }
+    }
     code.sort_unstable_by_key(|part| part.vaddr);
-    let overlaps = code
-        .windows(2)
-        .any(|two| matches!(two, [a, b] if a.vaddr + a.size > b.vaddr));
-    match code.is_empty() || overlaps {
+    let overlaps = |a: &TextSegment, b: &TextSegment| a.vaddr.saturating_add(a.size) > b.vaddr;
+    let mut pairs = code.iter().zip(code.iter().skip(1));
+    match pairs.any(|(a, b)| overlaps(a, b)) {
         true => text.to_vec(),
         false => code,
     }

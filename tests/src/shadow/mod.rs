@@ -61,7 +61,7 @@ impl Recorder {
         let file = dir.join("shadow.aiprof");
         let mut command = Command::new(binary()?);
         command
-            .args(["-F", "1", "--no-kernel", "--no-devices", "-d", "1200", "-o"])
+            .args(["-F", "1", "--no-kernel", "--no-devices", "-d", "7200", "-o"])
             .arg(&file)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -6,12 +6,12 @@ use crate::{
     collect::{
         bpf::perf,
         finisher::Missing,
-        generated::{self, Code},
+        generated::{self, Want},
         procfs,
-        reader::{Answer, Asked, Table},
+        reader::{Answer, Asked, Code, Table},
+        tables::Known,
     },
     process::{FileId, Mapping, Region},
-    unwind::TextSegment,
     wire::{Event, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason},
     workers::Owner,
 };
@@ -102,7 +102,10 @@ impl Session {
             &mut self.bpf,
             &mut self.tables,
             &self.processes,
-            &self.binaries,
+            &Known {
+                binaries: &self.binaries,
+                generated: &self.generated,
+            },
             &mut self.reader,
         );
         if published {
@@ -285,47 +288,66 @@ impl Session {
         }
     }
 
-    /// Has generated code read in which the stack of a sample was cut.
+    /// Has generated code read in which the stack of a sample was cut or its caller
+    /// guessed, and once in a while what was read before.
     pub(super) fn read_generated(&mut self, sample: &Sample) {
+        for address in generated::lacking(sample) {
+            self.read_generated_at(sample, address, Want::Lacking);
+        }
+        if self.generated.knows(sample.thread.pid)
+            && let Some(address) = generated::leaf(sample)
+        {
+            self.read_generated_at(sample, address, Want::Check);
+        }
+    }
+
+    fn read_generated_at(&mut self, sample: &Sample, address: u64, want: Want) {
         let pid = sample.thread.pid;
-        let Some(address) = generated::lacking(sample) else {
-            return;
-        };
-        let process = self.processes.get(pid).filter(|p| p.complete);
-        let Some(&map) = process.and_then(|process| process.space.find(address)) else {
+        let process = self.processes.get(pid).filter(|process| process.complete);
+        let space = process.map(|process| &process.space);
+        let space = space.filter(|space| sample.space == 0 || sample.space == space.id);
+        let Some(&map) = space.and_then(|space| space.find(address)) else {
             return;
         };
         let key = self.processes.files.key(map.file);
-        let is_generated = key.is_some_and(|key| Region::of(key) == Region::Anonymous);
-        if !is_generated || map.end - map.start > generated::MAX_BYTES {
+        if key.is_none_or(|key| Region::of(key) != Region::Anonymous) {
             return;
         }
         let owner = self.reader.owner(pid);
-        let id = match self.generated.get(map.file) {
-            Some(code) if code.pid == pid => map.file,
-            _ => {
-                let files = &mut self.processes.files;
-                let Some(id) = self.binaries.generated(owner, &map, files) else {
-                    return;
-                };
-                let segment = TextSegment {
-                    file_offset: map.file_offset,
-                    vaddr: map.start,
-                    size: map.end - map.start,
-                };
-                self.generated.insert(id, Code { pid, segment });
-                self.processes.set_file(pid, address, id);
-                self.publisher.changed(pid);
-                id
+        if self.generated.piece(pid, &map).is_none() {
+            let files = &mut self.processes.files;
+            if want == Want::Check || !self.generated.add(pid, owner, &map, files) {
+                return;
             }
-        };
-        let shape = self.binaries.get(id).and_then(|binary| binary.unwind);
-        let first = shape.map_or(0, |shape| shape.first_page_vaddr);
-        let page = address.saturating_sub(first) / PAGE_SIZE;
-        let page = u32::try_from(page).unwrap_or(u32::MAX);
-        if self.generated.is_due(id, page, Instant::now()) {
-            self.tables.read_again(id, page, owner, &self.binaries);
+            self.processes.renew(pid);
+            self.publisher.changed(pid);
         }
+        let now = Instant::now();
+        if let Some((id, page)) = self.generated.due(pid, &map, address, want, now) {
+            self.tables.read_again(id, page, owner);
+        }
+    }
+
+    /// The generated code that pages of a piece are of, and what may reach into them.
+    fn code_around(&self, id: FileId, pages: &[u32]) -> Option<Code> {
+        /// Bytes before and behind a page.
+        const AROUND: u64 = PAGE_SIZE;
+        let (pid, range) = self.generated.place(id)?;
+        let at = |page: u32| range.start.saturating_add(u64::from(page) * PAGE_SIZE);
+        let first = at(*pages.iter().min()?).saturating_sub(AROUND);
+        let last = at(*pages.iter().max()?).saturating_add(PAGE_SIZE + AROUND);
+        let space = &self.processes.get(pid)?.space;
+        let files = &self.processes.files;
+        let near = space.maps.iter().filter(|map| {
+            let key = files.key(map.file);
+            let is_generated = key.is_some_and(|key| Region::of(key) == Region::Anonymous);
+            is_generated && map.start < last && first < map.end
+        });
+        Some(Code {
+            pid,
+            text: near.map(|map| map.start..map.end).collect(),
+            pages: range,
+        })
     }
 
     /// Waits a little on somebody's account until something is so; `false`: it is
@@ -431,7 +453,7 @@ impl Session {
     fn read_tables(&mut self) {
         for wanted in self.tables.take_wanted() {
             let (id, owner) = (wanted.id, wanted.owner);
-            if let Some(code) = self.generated.get(id) {
+            if let Some(code) = self.code_around(id, &wanted.pages) {
                 if !self.reader.ask_generated(&wanted, code) {
                     self.tables.unread(id, owner, &wanted.pages);
                 }

@@ -56,7 +56,6 @@ impl Session {
             names.trim(&codes, keep);
         }
         self.binaries.retain(keep);
-        self.generated.retain(keep);
         self.processes.files.retain(keep);
         if self.processes.files.len() > MAX_FILES {
             self.begin_afresh();
@@ -72,7 +71,7 @@ impl Session {
         self.tables.forget_unused(true);
         self.finisher = Finisher::default();
         self.binaries.clear();
-        self.generated.retain(|_| false);
+        self.generated.clear();
         self.reader.begin_afresh();
         self.reading = Default::default();
         self.processes = ProcessTable::default();
