@@ -64,29 +64,6 @@ fn memory_kib(pid: u32) -> Option<u64> {
     Some(field("RssAnon:")? + field("RssShmem:")?)
 }
 
-/// The CPU time the machine spent on anything but idling, in nanoseconds: user,
-/// nice, system, irq and softirq of /proc/stat.
-///
-/// # Errors
-/// When /proc/stat has no such line.
-pub fn busy_ns() -> anyhow::Result<u64> {
-    let stat = std::fs::read_to_string("/proc/stat")?;
-    let fields: Vec<u64> = stat
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .filter_map(|field| field.parse().ok())
-        .collect();
-    let busy = [0, 1, 2, 5, 6]
-        .iter()
-        .filter_map(|&i| fields.get(i))
-        .sum::<u64>();
-    anyhow::ensure!(fields.len() >= 7, "/proc/stat: {stat:?}");
-    // The unit is USER_HZ, 100 on every architecture that aiprof runs on.
-    Ok(busy * 10_000_000)
-}
-
 /// Ids of the eBPF programs that a process holds, by its /proc/PID/fdinfo.
 #[must_use]
 pub fn programs_of(pid: u32) -> Vec<u32> {
@@ -200,10 +177,5 @@ mod tests {
     #[test]
     fn a_process_that_is_not_there_has_no_memory() {
         assert_eq!(memory_kib(u32::MAX), None);
-    }
-
-    #[test]
-    fn the_machine_was_busy() {
-        assert!(busy_ns().unwrap() > 0);
     }
 }
