@@ -35,6 +35,8 @@ const MAX_PIECES: usize = 4096;
 /// How long a page is not read again at first, and at most.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(64);
+/// What marks addresses of a sample.
+const MARKS: u64 = ADDR_EXACT | ADDR_GUESSED;
 /// Bytes from one place to the next at which the rules of two readings are compared.
 const STEP: usize = 16;
 
@@ -115,6 +117,12 @@ pub struct Piece {
     pages: FxHashMap<u32, Page>,
 }
 
+impl Piece {
+    fn holds(&self, map: &Mapping) -> bool {
+        self.range.start <= map.start && map.end <= self.range.end
+    }
+}
+
 /// What is known of a process.
 #[derive(Debug)]
 struct Process {
@@ -159,8 +167,7 @@ impl Generated {
     /// The piece of a process that a mapping lies in.
     pub fn piece(&self, pid: u32, map: &Mapping) -> Option<&Piece> {
         let pieces = &self.processes.get(&pid)?.pieces;
-        let holds = |piece: &&Piece| piece.range.start <= map.start && map.end <= piece.range.end;
-        pieces.iter().find(holds)
+        pieces.iter().find(|piece| piece.holds(map))
     }
 
     /// The process and the addresses of a piece.
@@ -211,6 +218,7 @@ impl Generated {
         true
     }
 
+    /// A piece is no longer looked at.
     fn gone(&mut self, owner: Owner, id: FileId) {
         self.ids.remove(&id);
         if let Some(own) = self.of_owner.get_mut(&owner) {
@@ -265,9 +273,8 @@ impl Generated {
         now: Instant,
     ) -> Option<(FileId, u32)> {
         let process = self.processes.get_mut(&pid)?;
-        let holds =
-            |piece: &&mut Piece| piece.range.start <= map.start && map.end <= piece.range.end;
-        let piece = process.pieces.iter_mut().find(holds)?;
+        let mut pieces = process.pieces.iter_mut();
+        let piece = pieces.find(|piece| piece.holds(map))?;
         let page = address.checked_sub(piece.range.start)? / PAGE_SIZE;
         let page = u32::try_from(page).ok()?;
         let known = piece.pages.get(&page);
@@ -365,21 +372,20 @@ fn is_replaced(before: &[u8], now: &[u8]) -> bool {
 /// Where the walk of a sample lacked a rule: the address of the last frame of a stack that
 /// was cut for want of one, and that of an interrupted function whose caller is a guess.
 pub fn lacking(sample: &Sample) -> impl Iterator<Item = u64> {
-    const MARKS: u64 = ADDR_EXACT | ADDR_GUESSED;
-    let first = sample.user.first().copied();
-    let guessed = first.filter(|&first| is_caller_guessed(first));
+    let is_guessed = sample.user.first().is_some_and(|&at| is_caller_guessed(at));
+    let guessed = leaf(sample).filter(|_| is_guessed);
     let is_cut = sample.stop == StopReason::FramePointer;
     let last = sample.user.last().filter(|_| is_cut).map(|&last| {
         let is_exact = sample.user.len() == 1 || last & ADDR_EXACT != 0;
         (last & !MARKS).wrapping_sub(u64::from(!is_exact))
     });
-    guessed.map(|at| at & !MARKS).into_iter().chain(last)
+    guessed.into_iter().chain(last)
 }
 
 /// Where a sample was taken.
 pub fn leaf(sample: &Sample) -> Option<u64> {
     let first = *sample.user.first()?;
-    Some(first & !(ADDR_EXACT | ADDR_GUESSED))
+    Some(first & !MARKS)
 }
 
 #[cfg(test)]

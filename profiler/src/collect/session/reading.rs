@@ -309,8 +309,7 @@ impl Session {
         let Some(&map) = space.and_then(|space| space.find(address)) else {
             return;
         };
-        let key = self.processes.files.key(map.file);
-        if key.is_none_or(|key| Region::of(key) != Region::Anonymous) {
+        if !self.is_generated(&map) {
             return;
         }
         let owner = self.reader.owner(pid);
@@ -328,6 +327,12 @@ impl Session {
         }
     }
 
+    /// Whether a mapping is of code that was generated at run time.
+    fn is_generated(&self, map: &Mapping) -> bool {
+        let key = self.processes.files.key(map.file);
+        key.is_some_and(|key| Region::of(key) == Region::Anonymous)
+    }
+
     /// The generated code that pages of a piece are of, and what may reach into them.
     fn code_around(&self, id: FileId, pages: &[u32]) -> Option<Code> {
         /// Bytes before and behind a page.
@@ -337,12 +342,10 @@ impl Session {
         let first = at(*pages.iter().min()?).saturating_sub(AROUND);
         let last = at(*pages.iter().max()?).saturating_add(PAGE_SIZE + AROUND);
         let space = &self.processes.get(pid)?.space;
-        let files = &self.processes.files;
-        let near = space.maps.iter().filter(|map| {
-            let key = files.key(map.file);
-            let is_generated = key.is_some_and(|key| Region::of(key) == Region::Anonymous);
-            is_generated && map.start < last && first < map.end
-        });
+        let near = space
+            .maps
+            .iter()
+            .filter(|map| self.is_generated(map) && map.start < last && first < map.end);
         Some(Code {
             pid,
             text: near.map(|map| map.start..map.end).collect(),
