@@ -222,7 +222,13 @@ pub struct CallSlot {
     pub busy: u64,
     /// The claimant's.
     pub scratch: Scratch,
+    /// A hash of the stack's memory, and the part of it that is taken in.
+    pub hash: u64,
+    pub memory: [u64; MEMORY_WORDS],
 }
+
+/// Words of a stack's memory that are hashed in one step.
+pub const MEMORY_WORDS: usize = 32;
 
 /// Limits of one CPU. Programs that preempt each other may lose an update of
 /// each other's: that makes the limits inexact and nothing else.
@@ -234,6 +240,8 @@ pub struct CallLimits {
     pub stacks_ns: u64,
     /// The same for stacks sent with their memory.
     pub pages_ns: u64,
+    /// The same for hashes of their memory.
+    pub memory_ns: u64,
 }
 
 /// What all calls share.

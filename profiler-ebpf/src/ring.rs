@@ -61,15 +61,14 @@ impl Ring {
 }
 
 /// Sends the pages of the user stack from the stack pointer upwards, for the
-/// record that `header` begins.
+/// record that `header` begins. `false`: there is no room for all of them.
 #[inline(always)]
-pub fn send_stack(header: &SampleHeader, ring: Ring) {
+pub fn send_stack(header: &SampleHeader, ring: Ring) -> bool {
     let first = header.rsp & !(STACK_PAGE as u64 - 1);
-    let mut sent = false;
     for i in 0..MAX_STACK_PAGES as u64 {
         let page: *mut StackPage = ring.reserve();
         if page.is_null() {
-            return;
+            return false;
         }
         let address = first + i * STACK_PAGE as u64;
         // SAFETY: `page` is a reservation of the size of a StackPage, given back
@@ -83,15 +82,15 @@ pub fn send_stack(header: &SampleHeader, ring: Ring) {
             if bpf_probe_read_user(data, STACK_PAGE as u32, address as *const c_void) != 0 {
                 bpf_ringbuf_discard(page.cast(), NO_WAKEUP);
                 // The end; but what a call has just made room for is not there yet.
-                if sent {
-                    return;
+                if i > 0 {
+                    break;
                 }
                 continue;
             }
             bpf_ringbuf_submit(page.cast(), NO_WAKEUP);
-            sent = true;
         }
     }
+    true
 }
 
 /// Whether the walk ended for want of a table, so that user space can finish it.

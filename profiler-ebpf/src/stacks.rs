@@ -8,7 +8,7 @@ use aya_ebpf::{
         bpf_get_current_task_btf, bpf_get_smp_processor_id,
         generated::{
             bpf_get_current_cgroup_id, bpf_get_current_comm, bpf_get_prandom_u32, bpf_get_stack,
-            bpf_loop, bpf_ringbuf_output, bpf_task_pt_regs,
+            bpf_loop, bpf_probe_read_user, bpf_ringbuf_output, bpf_task_pt_regs,
         },
     },
 };
@@ -18,7 +18,10 @@ use crate::{
     atomic,
     calls::{Call, wakeup},
     count,
-    maps::{CALL_LIMITS, CALL_SCRATCH, CALL_SHARED, CALLS, Frames, STACKS_SEEN, Scratch},
+    maps::{
+        CALL_LIMITS, CALL_SCRATCH, CALL_SHARED, CALLS, CallSlot, Frames, MEMORY_WORDS, STACKS_SEEN,
+        Scratch,
+    },
     pool::le_bit,
     ring::{Ring, is_unfinished, send_stack},
     setting, threads,
@@ -33,6 +36,10 @@ const PAGES_NS: u64 = BURST_NS / 64;
 /// Nanoseconds of a burst of these: 2,048, about what a program that has just started
 /// calls before its tables are there.
 const PAGES_BURST_NS: u64 = 2048 * PAGES_NS;
+/// The same for hashes of the memory of a stack: 4,096 a second, which take a percent or
+/// two, and 32,768 at once.
+const MEMORY_NS: u64 = BURST_NS / 4096;
+const MEMORY_BURST_NS: u64 = 32_768 * MEMORY_NS;
 /// log2 of the nanoseconds after which a stack that could not be walked to its end
 /// is sent again: the tables for it may have come.
 const UNFINISHED_SHIFT: u32 = 28;
@@ -41,6 +48,10 @@ const HASH_WORDS: u64 = 16;
 /// Steps for the longest stack.
 const HASH_STEPS: u64 = 72;
 const _: () = assert!(HASH_STEPS * HASH_WORDS == size_of::<Frames>() as u64 / 8);
+/// Steps for a page of memory.
+const PAGE_STEPS: u64 = STACK_PAGE as u64 / (MEMORY_WORDS as u64 * 8);
+/// Below, nothing is mapped (`vm.mmap_min_addr`): a word that is less is no address.
+const LOWEST: u64 = 1 << 16;
 
 /// Records the user stack of a call; sets `stack`, or a flag that says why not. What
 /// is pending of the `thread` and not on its stack is over.
@@ -57,7 +68,7 @@ pub fn user_stack(call: &mut Call, regs: *const pt_regs, thread: *mut ThreadCall
     if call.depth > 0 && !thread.is_null() {
         threads::prune(thread, call, scratch);
     }
-    send(scratch, call);
+    send(slot, call);
     // SAFETY: a field of a checked map value; written last.
     unsafe { (&raw mut (*slot).busy).write_volatile(0) };
     0
@@ -84,7 +95,7 @@ pub fn system_stack(call: &mut Call, ctx: *mut c_void, kernel: u32) -> u32 {
     if kernel == 1 {
         kernel_stack(scratch, call, ctx);
     }
-    send(scratch, call);
+    send(slot, call);
     // SAFETY: a field of a checked map value; written last.
     unsafe { (&raw mut (*slot).busy).write_volatile(0) };
     0
@@ -235,36 +246,57 @@ fn begin(scratch: *mut Scratch, call: &Call, flags: u8) {
 
 /// Names the stack and sends it if user space has not seen it.
 #[inline(always)]
-fn send(scratch: *mut Scratch, call: &mut Call) {
+fn send(slot: *mut CallSlot, call: &mut Call) {
+    // SAFETY: a field of a checked map value, which is claimed.
+    let scratch = unsafe { &raw mut (*slot).scratch };
     hash(scratch);
     // SAFETY: a claimed map value.
     let s = unsafe { &mut *scratch };
     let mut id = s.header.period;
-    let unfinished = is_unfinished(s.header.stop);
-    let pages = unfinished && may_send_pages(call.time_ns);
-    if pages {
-        // User space finishes it, each to another end perhaps.
-        id = mix(mix(id, call.time_ns), call.ids) | 1;
-    } else {
-        if unfinished {
-            id = mix(id, call.time_ns >> UNFINISHED_SHIFT) | 1;
+    let mut pages = false;
+    if is_unfinished(s.header.stop) {
+        // It may end otherwise when the tables have come.
+        let now = mix(id, call.time_ns >> UNFINISHED_SHIFT);
+        id = now | 1;
+        // User space finishes it, each of other memory to another end perhaps.
+        if may_hash_memory(call.time_ns) {
+            hash_memory(slot, now);
+            // SAFETY: a field of a claimed map value.
+            let whole = unsafe { (*slot).hash } | 1;
+            if STACKS_SEEN.get_ptr(whole).is_some() {
+                call.stack = whole;
+                return;
+            }
+            pages = may_send_pages(call.time_ns);
+            if pages {
+                id = whole;
+            }
         }
-        if STACKS_SEEN.get_ptr(id).is_some() {
-            call.stack = id;
-            return;
-        }
+    }
+    if !pages && STACKS_SEEN.get_ptr(id).is_some() {
+        call.stack = id;
+        return;
     }
     s.header.period = id;
     if !output(s, call.time_ns) {
         return;
     }
-    if pages {
-        send_stack(&s.header, Ring::of(&CALLS));
-    } else {
+    if !pages || send_stack(&s.header, Ring::of(&CALLS)) {
         // Sent first, so that another CPU does not refer to what is never sent.
         let _ = STACKS_SEEN.insert(id, call.time_ns, 0);
     }
     call.stack = id;
+}
+
+/// Whether this CPU may hash the memory of a stack.
+#[inline(always)]
+fn may_hash_memory(now: u64) -> bool {
+    let Some(limits) = CALL_LIMITS.get_ptr_mut(0) else {
+        return false;
+    };
+    // SAFETY: a checked map value (see CallLimits).
+    let used = unsafe { &mut (*limits).memory_ns };
+    take(used, now, MEMORY_NS, MEMORY_BURST_NS)
 }
 
 /// Whether this CPU may send the memory of a stack; never in the room of calls.
@@ -367,6 +399,53 @@ extern "C" fn hash_words(index: u64, context: *mut Hashing) -> i64 {
         hash = mix(hash, word & inside);
     }
     c.hash = hash;
+    0
+}
+
+/// Makes the `hash` of a slot one of `start` and of the memory that would be sent of the
+/// stack: of where it is, and of all words in it that can be addresses. A walk that goes
+/// on there depends on nothing else, so stacks with equal hashes have equal ends, while
+/// counters in their frames may differ.
+#[inline(never)]
+fn hash_memory(slot: *mut CallSlot, start: u64) -> u32 {
+    // SAFETY: a claimed map value; the callback has bpf_loop's signature, and its context
+    // lives on this frame's stack for the whole call.
+    unsafe {
+        let header = &(*slot).scratch.header;
+        let known = mix(mix(start, header.rip), u64::from(header.flags));
+        (*slot).hash = mix(mix(known, header.rsp), header.rbp);
+        let mut context = slot;
+        bpf_loop(
+            (PAGE_STEPS * MAX_STACK_PAGES as u64) as u32,
+            hash_piece as *mut c_void,
+            (&raw mut context).cast(),
+            0,
+        );
+    }
+    0
+}
+
+/// `bpf_loop` callback: takes in MEMORY_WORDS words of a stack; stops at memory that
+/// cannot be read.
+extern "C" fn hash_piece(index: u64, context: *mut *mut CallSlot) -> i64 {
+    // SAFETY: the context is hash_memory's, the slot a claimed map value.
+    let slot = unsafe { &mut **context };
+    let from = slot.scratch.header.rsp & !(STACK_PAGE as u64 - 1);
+    let from = from + index * (MEMORY_WORDS as u64 * 8);
+    let words = &raw mut slot.memory;
+    let bytes = (MEMORY_WORDS * 8) as u32;
+    // SAFETY: the destination has the size given; a bad source is an error.
+    if unsafe { bpf_probe_read_user(words.cast(), bytes, from as *const c_void) } != 0 {
+        // What a call has just made room for is not there yet, see send_stack.
+        return i64::from(index >= PAGE_STEPS);
+    }
+    let mut hash = slot.hash;
+    for i in 0..MEMORY_WORDS {
+        // SAFETY: within the words.
+        let word = unsafe { words.cast::<u64>().add(i).read() };
+        hash = mix(hash, word & le_bit(LOWEST, word).wrapping_neg());
+    }
+    slot.hash = hash;
     0
 }
 
