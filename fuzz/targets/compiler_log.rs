@@ -1,4 +1,4 @@
 //! The reader of compiler logs of the AIU.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| aiprof::import::fuzz_compiler_log(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| aiprof::analyze::utilization::compiler_log::fuzz_compiler_log(data));

@@ -5,29 +5,11 @@
     allow(clippy::disallowed_methods, reason = "tests open what they made")
 )]
 
-pub mod aggregate;
-pub mod aiu;
-pub mod analyze;
-pub mod calibrate;
 pub mod cli;
-pub mod collect;
-pub mod correlate;
-pub mod demangle;
-pub mod eu_stall;
-pub mod export;
-pub mod files;
-pub mod import;
-mod lines;
-pub mod memory;
-pub mod os;
-pub mod parallel;
-pub mod probes;
-pub mod process;
-pub mod profile;
-pub mod remote;
-pub mod symbolize;
-pub mod timeline;
-pub mod unwind;
-mod visible;
-pub mod wire;
-pub mod workers;
+
+pub use aiprof_analysis::{aggregate, aiu, analyze, calibrate, correlate};
+pub use aiprof_collect::collect;
+pub use aiprof_formats::{export, import};
+pub use aiprof_model::{demangle, eu_stall, parallel, probes, process, profile, timeline, wire};
+pub use aiprof_symbols::{symbolize, unwind};
+pub use aiprof_system::{files, memory, os, remote, workers};

@@ -6,14 +6,14 @@ use super::memory::MemoryArgs;
 use super::output::STDOUT;
 use super::stdout;
 use super::{Verbosity, log, screen, usage_error};
-use crate::analyze::config::{
+use aiprof_analysis::analyze::config::{
     Config, Counters, EventFilter, Format, OverlapMode, PowerScale, PowerSource, RankAlignment,
 };
-use crate::analyze::messages::{Level, Messages};
-use crate::analyze::stages::Profile;
-use crate::export::analysis_text;
-use crate::files::caller;
-use crate::visible;
+use aiprof_analysis::analyze::messages::{Level, Messages};
+use aiprof_analysis::analyze::stages::Profile;
+use aiprof_formats::export::analysis_text;
+use aiprof_model::visible;
+use aiprof_system::files::caller;
 use anyhow::{Result, anyhow, bail};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum, ValueHint};
@@ -80,8 +80,8 @@ pub(crate) struct AnalyzeArgs {
     no_job_shifts: bool,
 
     /// What is done about slices of one row that overlap in part
-    #[arg(long, value_enum, value_name = "MODE", default_value_t = OverlapMode::Tid)]
-    overlap: OverlapMode,
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = Overlap(OverlapMode::Tid))]
+    overlap: Overlap,
 
     /// Leave out arrows between senders and receivers, and spans of collectives
     #[arg(long)]
@@ -131,18 +131,28 @@ enum Counter {
     Utilization,
 }
 
-impl ValueEnum for OverlapMode {
+/// What happens to events of one row that overlap, as an option.
+#[derive(Clone, Copy, Debug)]
+struct Overlap(OverlapMode);
+
+impl ValueEnum for Overlap {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Self::Tid, Self::Drop, Self::Async, Self::Warn, Self::Shift]
+        &[
+            Self(OverlapMode::Tid),
+            Self(OverlapMode::Drop),
+            Self(OverlapMode::Async),
+            Self(OverlapMode::Warn),
+            Self(OverlapMode::Shift),
+        ]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        let (name, help) = match self {
-            Self::Tid => ("rows", "the later one goes to a row of its own"),
-            Self::Drop => ("drop", "the later one is left out"),
-            Self::Async => ("async", "the later one becomes an asynchronous slice"),
-            Self::Warn => ("count", "nothing, but they are counted"),
-            Self::Shift => (
+        let (name, help) = match self.0 {
+            OverlapMode::Tid => ("rows", "the later one goes to a row of its own"),
+            OverlapMode::Drop => ("drop", "the later one is left out"),
+            OverlapMode::Async => ("async", "the later one becomes an asynchronous slice"),
+            OverlapMode::Warn => ("count", "nothing, but they are counted"),
+            OverlapMode::Shift => (
                 "shift",
                 "the later one begins later where nanoseconds are enough",
             ),
@@ -310,7 +320,7 @@ fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
             true => RankAlignment::Off,
             false => RankAlignment::Default,
         },
-        overlap: args.overlap,
+        overlap: args.overlap.0,
         max_tid_streams: Some(64),
         flow: !args.no_flows,
         build_coll_event: !args.no_flows,

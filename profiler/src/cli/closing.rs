@@ -1,10 +1,10 @@
 //! What stderr says when a recording has ended.
 
 use super::values::{grouped, human_bytes, human_duration};
-use crate::collect::session::SelfUsage;
-use crate::export::chrome;
-use crate::export::device::DeviceTotals;
-use crate::profile::{Profile, Values};
+use aiprof_collect::collect::session::SelfUsage;
+use aiprof_formats::export::chrome;
+use aiprof_formats::export::device::DeviceTotals;
+use aiprof_model::profile::{Profile, Values};
 use std::time::Duration;
 
 /// Totals over all windows of a recording.
@@ -15,7 +15,7 @@ pub(crate) struct Totals {
     devices: DeviceTotals,
     stacks: usize,
     duration: Duration,
-    losses: crate::profile::Losses,
+    losses: aiprof_model::profile::Losses,
     submissions: u64,
 }
 
@@ -94,7 +94,7 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{
+    use aiprof_model::profile::{
         Device, DeviceSample, LossKind, Meta, Method, ProfileBuilder, Sample, Stack,
     };
 

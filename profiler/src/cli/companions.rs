@@ -2,9 +2,9 @@
 //! left that are of another trace now.
 
 use super::analysis::beside;
-use crate::files::caller;
-use crate::files::place::{self, Place};
-use crate::files::rights;
+use aiprof_system::files::caller;
+use aiprof_system::files::place::{self, Place};
+use aiprof_system::files::rights;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,8 @@
 //! `aiprof doctor`: the report on this machine, as text or JSON.
 
 use super::EXIT_FAILURE;
-use crate::collect::doctor::{self, Check, Report, Status};
-use crate::visible;
+use aiprof_collect::collect::doctor::{self, Check, Report, Status};
+use aiprof_model::visible;
 use anyhow::{Context, Result};
 use clap::Args;
 use std::io::{self, BufWriter, Write};

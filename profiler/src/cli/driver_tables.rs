@@ -1,11 +1,11 @@
 //! The part of `aiprof probes` that is about drivers.
 
 use super::probes::{plural, write_item};
-use crate::probes::driver_table::{
+use aiprof_model::probes::driver_table::{
     DeviceMatch, DriverTable, DriverTables, Field, Ioctl, Major, Numbering, Place,
 };
-use crate::probes::glob;
-use crate::probes::ioctl::NumberNames;
+use aiprof_model::probes::glob;
+use aiprof_model::probes::ioctl::NumberNames;
 use std::io::{self, Write};
 
 /// What a table is, without its commands.

@@ -1,12 +1,12 @@
 //! Files that profiles are read from, whatever wrote them.
 
 use super::usage_error;
-use crate::export::Format;
-use crate::files::caller;
-use crate::import::capture::{self, ReplayOptions};
-use crate::import::stall_profile::profile_of;
-use crate::import::{iaprof, unitrace_csv};
-use crate::profile::{LossKind, Profile, Values};
+use aiprof_formats::export::Format;
+use aiprof_formats::import::capture::{self, ReplayOptions};
+use aiprof_formats::import::stall_profile::profile_of;
+use aiprof_formats::import::{iaprof, unitrace_csv};
+use aiprof_model::profile::{LossKind, Profile, Values};
+use aiprof_system::files::caller;
 use anyhow::{Context, Result};
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! What the modules report through `tracing`, on stderr: each warning once.
 
 use super::{Verbosity, screen};
-use crate::analyze::messages::{self as analyze, Messages};
+use aiprof_analysis::analyze::messages::{self as analyze, Messages};
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};

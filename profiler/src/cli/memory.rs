@@ -1,7 +1,7 @@
 //! The option `--memory-limit` of everything that reads others' files.
 
 use super::{screen, usage_error};
-use crate::memory::{self, LimitError};
+use aiprof_system::memory::{self, LimitError};
 use anyhow::{Context as _, Result};
 use clap::Args;
 

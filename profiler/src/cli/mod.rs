@@ -38,10 +38,10 @@ pub use acelyzer::fuzz_acelyzer;
 pub use advice::advice;
 pub use output::is_broken_pipe;
 
-use crate::collect::doctor as machine;
-use crate::collect::launch::LaunchError;
-use crate::os::privileges::{self, PrivilegeError};
-use crate::visible;
+use aiprof_collect::collect::doctor as machine;
+use aiprof_collect::collect::launch::LaunchError;
+use aiprof_model::visible;
+use aiprof_system::os::privileges::{self, PrivilegeError};
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;

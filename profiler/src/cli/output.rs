@@ -1,10 +1,10 @@
 //! Where results go: files that appear whole or not at all, or stdout.
 
 use super::stdout;
-use crate::export::ExportError;
-use crate::files::directory::{Directory, Temporary};
-use crate::files::place::{self, Place, PlaceError, Special};
-use crate::files::rights;
+use aiprof_formats::export::ExportError;
+use aiprof_system::files::directory::{Directory, Temporary};
+use aiprof_system::files::place::{self, Place, PlaceError, Special};
+use aiprof_system::files::rights;
 use anyhow::{Context, Result, bail};
 use rustix::fs::Stat;
 use std::ffi::{OsStr, OsString};

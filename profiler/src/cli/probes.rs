@@ -1,12 +1,12 @@
 //! `aiprof probes`: the probe tables, for people who read or write them.
 
 use super::{Verbosity, driver_tables, screen};
-use crate::collect::probe_files::{self, Loaded, USER_TABLES};
-use crate::collect::runtime::{Surveyed, survey};
-use crate::probes::program::Field;
-use crate::probes::reader::kind_of;
-use crate::probes::table::{Exit, Exits, Function, Table};
-use crate::probes::{CallKind, TableFile, driver_table, glob, parse};
+use aiprof_collect::collect::probe_files::{self, Loaded, USER_TABLES};
+use aiprof_collect::collect::runtime::{Surveyed, survey};
+use aiprof_model::probes::program::Field;
+use aiprof_model::probes::reader::kind_of;
+use aiprof_model::probes::table::{Exit, Exits, Function, Table};
+use aiprof_model::probes::{CallKind, TableFile, driver_table, glob, parse};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueHint};
 use std::io::{self, BufWriter, Write};
@@ -329,7 +329,7 @@ fn exit_words(function: &Function) -> &'static str {
 }
 
 fn result_words(function: &Function) -> &'static str {
-    use crate::probes::ResultKind as R;
+    use aiprof_model::probes::ResultKind as R;
     match function.result {
         R::None => "returns nothing of interest",
         R::ZeroOk => "returns 0 or an error",
@@ -355,7 +355,7 @@ fn write_fields(when: &str, fields: &[Field], out: &mut dyn Write) -> io::Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::runtime::{SurveyedFunction, SurveyedTable};
+    use aiprof_collect::collect::runtime::{SurveyedFunction, SurveyedTable};
 
     fn built_in() -> Loaded {
         probe_files::load(Path::new("/nowhere"))

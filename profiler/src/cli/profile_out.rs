@@ -3,10 +3,10 @@
 use super::output::OutputFile;
 use super::stdout;
 use super::{screen, usage_error};
-use crate::aggregate::LaunchOptions;
-use crate::export::summary::SummaryOptions;
-use crate::export::{self, ExportOptions, Format, Shown, Weight};
-use crate::profile::{Profile, StallTable};
+use aiprof_analysis::aggregate::LaunchOptions;
+use aiprof_formats::export::summary::SummaryOptions;
+use aiprof_formats::export::{self, ExportOptions, Format, Shown, Weight};
+use aiprof_model::profile::{Profile, StallTable};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use std::io::{self, BufWriter, IsTerminal, Write};

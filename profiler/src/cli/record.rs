@@ -2,20 +2,20 @@
 
 use super::profile_out::{Destination, ProfileFormat, ValueArgs, ViewArgs};
 use super::{usage_error, values};
-use crate::collect::cgroup;
-use crate::collect::config::{
+use aiprof_collect::collect::cgroup;
+use aiprof_collect::collect::config::{
     Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig, STACK_LIMIT,
 };
-use crate::collect::device::{DeviceOptions, ReplaySpec};
-use crate::collect::driver::StandIn;
-use crate::collect::launch::Credentials;
-use crate::collect::probe_files;
-use crate::export::{ExportOptions, Format};
-use crate::files::caller;
-use crate::files::rights;
-use crate::os::privileges;
-use crate::probes::Tables;
-use crate::probes::table::Switch;
+use aiprof_collect::collect::device::{DeviceOptions, ReplaySpec};
+use aiprof_collect::collect::driver::StandIn;
+use aiprof_collect::collect::launch::Credentials;
+use aiprof_collect::collect::probe_files;
+use aiprof_formats::export::{ExportOptions, Format};
+use aiprof_model::probes::Tables;
+use aiprof_model::probes::table::Switch;
+use aiprof_system::files::caller;
+use aiprof_system::files::rights;
+use aiprof_system::os::privileges;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum, ValueHint, value_parser};
 use std::ffi::OsString;

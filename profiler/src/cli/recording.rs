@@ -10,19 +10,19 @@ use super::trace_out::{TraceCapture, TraceOut};
 use super::values::{grouped, human_duration};
 use super::windows::WindowFiles;
 use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, screen};
-use crate::aiu::timing;
-use crate::collect::config::RecordConfig;
-use crate::collect::device::DeviceOptions;
-use crate::collect::doctor;
-use crate::collect::launch::{Exit, Held, LaunchOptions};
-use crate::collect::runtime::Tally;
-use crate::collect::session::{AiuUse, CollectError, Finished, Progress, Session};
-use crate::collect::signals::BlockedSignals;
-use crate::export::Format;
-use crate::import::capture::ReplayOptions;
-use crate::os::privileges::{self, StillToDo};
-use crate::profile::Profile;
-use crate::remote;
+use aiprof_analysis::aiu::timing;
+use aiprof_collect::collect::config::RecordConfig;
+use aiprof_collect::collect::device::DeviceOptions;
+use aiprof_collect::collect::doctor;
+use aiprof_collect::collect::launch::{Exit, Held, LaunchOptions};
+use aiprof_collect::collect::runtime::Tally;
+use aiprof_collect::collect::session::{AiuUse, CollectError, Finished, Progress, Session};
+use aiprof_collect::collect::signals::BlockedSignals;
+use aiprof_formats::export::Format;
+use aiprof_formats::import::capture::ReplayOptions;
+use aiprof_model::profile::Profile;
+use aiprof_system::os::privileges::{self, StillToDo};
+use aiprof_system::remote;
 use anyhow::{Context, Result};
 use std::io::{BufWriter, Write};
 use std::os::fd::OwnedFd;
@@ -31,9 +31,9 @@ use std::time::Instant;
 /// What the processes of readers do.
 pub(super) const READERS: remote::Work = remote::Work {
     kinds: [
-        crate::collect::reader::serve,
-        crate::symbolize::serve,
-        crate::collect::inspect::serve,
+        aiprof_collect::collect::reader::serve,
+        aiprof_symbols::symbolize::serve,
+        aiprof_collect::collect::inspect::serve,
     ],
     say: screen::say,
 };

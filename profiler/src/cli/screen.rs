@@ -1,7 +1,7 @@
 //! stderr as a person sees it: lines, and below them a progress line that is
 //! redrawn in place.
 
-use crate::visible;
+use aiprof_model::visible;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 
@@ -92,7 +92,7 @@ pub(crate) fn clear_progress() {
 
 /// Writes a line above the progress line, without what terminals would obey.
 pub(crate) fn say(line: &str) {
-    if crate::remote::divert(line) {
+    if aiprof_system::remote::divert(line) {
         return;
     }
     let shown = PROGRESS.lock().unwrap_or_else(PoisonError::into_inner);

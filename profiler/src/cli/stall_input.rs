@@ -1,11 +1,11 @@
 //! What `aiprof stalls` reads: samples of devices, and the code of their kernels.
 
-use crate::analyze::device_stalls::{Code, Sampled, Tally};
-use crate::files::caller;
-use crate::import::{capture, iaprof, unitrace_csv};
-use crate::profile::{LossKind, Losses, StallTable};
-use crate::symbolize::device::isa::{Decoded, Platform, decode, iga::Iga};
-use crate::symbolize::device::{Kernel, Module, read_dump_folder};
+use aiprof_analysis::analyze::device_stalls::{Code, Sampled, Tally};
+use aiprof_formats::import::{capture, iaprof, unitrace_csv};
+use aiprof_model::profile::{LossKind, Losses, StallTable};
+use aiprof_symbols::symbolize::device::isa::{Decoded, Platform, decode, iga::Iga};
+use aiprof_symbols::symbolize::device::{Kernel, Module, read_dump_folder};
+use aiprof_system::files::caller;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -116,7 +116,7 @@ fn of_capture(path: &Path, notes: &mut Vec<String>) -> Result<Vec<Raw>> {
         notes.push("the devices' samples were replayed, not taken from hardware".to_owned());
     }
     notes.extend(losses(&replay.losses));
-    let raw = |kernel: crate::aggregate::DeviceKernel| Raw {
+    let raw = |kernel: aiprof_analysis::aggregate::DeviceKernel| Raw {
         device: kernel.device,
         name: kernel.name.unwrap_or_else(|| "[unknown kernel]".to_owned()),
         rows: kernel

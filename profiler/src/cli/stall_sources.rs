@@ -1,6 +1,6 @@
 //! Lines of source files under one folder.
 
-use crate::files::caller;
+use aiprof_system::files::caller;
 use anyhow::{Context, Result};
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -1,9 +1,9 @@
 //! Tests of the command line as a whole.
 
 use super::*;
-use crate::collect::config::{Event, RecordConfig};
-use crate::collect::device::DeviceOptions;
-use crate::export::{Format, Shown, Weight};
+use aiprof_collect::collect::config::{Event, RecordConfig};
+use aiprof_collect::collect::device::DeviceOptions;
+use aiprof_formats::export::{Format, Shown, Weight};
 use profile_out::Destination;
 use record::Plan;
 use std::path::PathBuf;

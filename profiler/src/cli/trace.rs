@@ -5,20 +5,20 @@ use super::stdout;
 use super::stop::{self, Ended, Stop};
 use super::values::{self, grouped};
 use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, record, screen};
-use crate::collect::bpf::perf::monotonic_ns;
-use crate::collect::clock;
-use crate::collect::config::{MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig};
-use crate::collect::launch::{Credentials, Exit, Held, LaunchOptions};
-use crate::collect::session::Session;
-use crate::collect::signals::BlockedSignals;
-use crate::export::trace::{CallFilter, TraceEnd, TraceOptions, Tracer};
-use crate::files::caller;
-use crate::import::capture;
-use crate::os::privileges::{self, StillToDo};
-use crate::probes::CallKind;
-use crate::process::ProcessTable;
-use crate::profile::{LossKind, Losses};
-use crate::wire::Event;
+use aiprof_collect::collect::bpf::perf::monotonic_ns;
+use aiprof_collect::collect::clock;
+use aiprof_collect::collect::config::{MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig};
+use aiprof_collect::collect::launch::{Credentials, Exit, Held, LaunchOptions};
+use aiprof_collect::collect::session::Session;
+use aiprof_collect::collect::signals::BlockedSignals;
+use aiprof_formats::export::trace::{CallFilter, TraceEnd, TraceOptions, Tracer};
+use aiprof_formats::import::capture;
+use aiprof_model::probes::CallKind;
+use aiprof_model::process::ProcessTable;
+use aiprof_model::profile::{LossKind, Losses};
+use aiprof_model::wire::Event;
+use aiprof_system::files::caller;
+use aiprof_system::os::privileges::{self, StillToDo};
 use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueHint};
@@ -216,7 +216,7 @@ pub(crate) fn run(args: &TraceArgs, verbosity: Verbosity) -> Result<u8> {
     if let (Some(held), false) = (&held, elsewhere) {
         config.pids = vec![held.pid()];
     }
-    crate::remote::start(super::recording::READERS).context("cannot start the readers")?;
+    aiprof_system::remote::start(super::recording::READERS).context("cannot start the readers")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -4,9 +4,9 @@
 //! has no name: it is gone with this process, however that ends.
 
 use super::output::OutputFile;
-use crate::export::chrome::{Scratch, Survey, Totals, Trace};
-use crate::files::{caller, directory::Directory};
-use crate::import::capture::{self, ReplayOptions, ScanOptions};
+use aiprof_formats::export::chrome::{Scratch, Survey, Totals, Trace};
+use aiprof_formats::import::capture::{self, ReplayOptions, ScanOptions};
+use aiprof_system::files::{caller, directory::Directory};
 use anyhow::{Context, Result};
 use flate2::{Compression, write::GzEncoder};
 use std::fs::File;
@@ -171,7 +171,7 @@ impl Source<'_> {
     fn scan(
         &self,
         names: bool,
-        take: &mut dyn FnMut(crate::wire::Event) -> ControlFlow<()>,
+        take: &mut dyn FnMut(aiprof_model::wire::Event) -> ControlFlow<()>,
     ) -> Result<capture::Scanned> {
         let options = ScanOptions {
             replay: self.options,

@@ -3,9 +3,9 @@
 use super::output::{self, OutputFile};
 use super::profile_out;
 use super::values;
-use crate::export::{ExportOptions, Format};
-use crate::files::{directory::Directory, rights};
-use crate::profile::Profile;
+use aiprof_formats::export::{ExportOptions, Format};
+use aiprof_model::profile::Profile;
+use aiprof_system::files::{directory::Directory, rights};
 use anyhow::{Context, Result};
 use rustix::fs::FileType;
 use std::ffi::OsStr;

@@ -2,13 +2,13 @@
 
 use super::options::OVERLAPS;
 use super::settings::{CounterList, Settings};
-use crate::analyze::config::{
+use aiprof_analysis::analyze::config::{
     Config, Counters, EventFilter, FilterError, Format, OverlapMode, PowerScale, PowerSource,
     RankAlignment, TimeUnit,
 };
-use crate::analyze::messages::{Level, Messages};
-use crate::analyze::stages::Profile;
-use crate::files::caller;
+use aiprof_analysis::analyze::messages::{Level, Messages};
+use aiprof_analysis::analyze::stages::Profile;
+use aiprof_system::files::caller;
 use std::path::{Path, PathBuf};
 
 /// Largest profile that is read, bytes.

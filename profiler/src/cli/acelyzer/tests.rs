@@ -1,8 +1,10 @@
 use super::argparse::repr;
 use super::settings::{CounterList, Given, Settings, Stop, parse};
 use super::*;
-use crate::analyze::config::{Format, OverlapMode, PowerScale, PowerSource, RankAlignment};
-use crate::analyze::stages::Stage;
+use aiprof_analysis::analyze::config::{
+    Format, OverlapMode, PowerScale, PowerSource, RankAlignment,
+};
+use aiprof_analysis::analyze::stages::Stage;
 
 /// Splits a command line at blanks.
 fn given(line: &str) -> Result<Given, Stop> {

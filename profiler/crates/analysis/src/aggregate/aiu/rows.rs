@@ -1,0 +1,86 @@
+//! Cycles of AIUs as samples of a profile.
+
+use super::super::{
+    device_rows::{Locate, Writer, text},
+    devices::Devices,
+};
+use super::{Aiu, Row, RowKey};
+use crate::aiu::operation::{PHASES, phase_name};
+use aiprof_model::profile::{
+    Device, DeviceCode, DeviceId, DeviceSample, FrameKind, LocationId, Method, ProfileBuilder,
+    Sample,
+};
+
+/// Puts what AIUs did into a profile.
+pub(in super::super) fn add(
+    devices: &Devices,
+    writer: &mut Writer<'_>,
+    builder: &mut ProfileBuilder,
+    locate: &mut Locate<'_>,
+    cgroup: &dyn Fn(u64) -> Option<String>,
+) {
+    let aiu = &devices.aiu;
+    let mut rows: Vec<(RowKey, Row)> = aiu.rows.iter().map(|(k, r)| (*k, *r)).collect();
+    rows.sort_unstable_by_key(|(key, _)| *key);
+    let mut carry = 0.0;
+    for (key, row) in rows {
+        let time = row.time_ns + carry;
+        let time_ns = time.max(0.0) as u64;
+        carry = time - time_ns as f64;
+        let device = builder.device(Device {
+            name: device_name(key.device),
+            replayed: false,
+        });
+        let frames = frames(aiu, builder, &key);
+        let device = sample(aiu, builder, device, &key, row.ticks);
+        let origin = (key.path, key.pid);
+        let sample = writer.launched(builder, locate, cgroup, origin, frames);
+        builder.sample(Sample {
+            count: row.ticks,
+            time_ns,
+            device: Some(device),
+            ..sample
+        });
+    }
+}
+
+fn device_name(device: Option<u32>) -> String {
+    device.map_or_else(|| "AIU".to_owned(), |number| format!("AIU {number}"))
+}
+
+/// The kernel or the operation, and its phase.
+fn frames(aiu: &Aiu, builder: &mut ProfileBuilder, key: &RowKey) -> Vec<LocationId> {
+    let mut frames = vec![text(builder, work(aiu, key), FrameKind::DeviceSoftware)];
+    let phase = key.phase.and_then(|at| PHASES.get(usize::from(at)));
+    if let Some(phase) = phase {
+        frames.push(text(builder, phase_name(*phase), FrameKind::DeviceHardware));
+    }
+    frames
+}
+
+fn work<'a>(aiu: &'a Aiu, key: &RowKey) -> &'a str {
+    aiu.works.get(key.work).map_or("", |name| name)
+}
+
+fn sample(
+    aiu: &Aiu,
+    builder: &mut ProfileBuilder,
+    device: DeviceId,
+    key: &RowKey,
+    ticks: u64,
+) -> DeviceSample {
+    DeviceSample {
+        device,
+        reason: None,
+        code: Some(DeviceCode {
+            kernel: builder.string(work(aiu, key)),
+            offset: 0,
+        }),
+        method: match key.path {
+            Some(_) => Method::Sole,
+            None => Method::Unattributed,
+        },
+        certain: ticks,
+        possible: ticks,
+    }
+}

@@ -1,0 +1,518 @@
+//! Launches and calls by the stacks that made them.
+
+use super::{
+    Aggregator, Code, SampleKey, Weigh,
+    devices::{Devices, Path as CallPath},
+};
+use crate::correlate::{
+    CallSink, DeviceSpan, FinishedCall, KernelName, Launch, Limits, PlacedKernel, Submission,
+    Tracker,
+};
+use aiprof_common::{CALL_STACK_BUSY, CALL_STACK_LIMITED};
+use aiprof_model::{
+    process::ProcessTable,
+    profile::LossKind,
+    wire::{CallStack, Event, ProcessEventKind},
+};
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+use std::{borrow::Cow, rc::Rc};
+
+/// Most stacks and threads that are remembered for calls that refer to them.
+const MAX_STACKS: usize = 1 << 17;
+
+/// Why a call has no stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum NoStack {
+    /// The limiter left it out.
+    Limited,
+    /// No scratch memory was free for it.
+    Busy,
+    /// Its record was lost.
+    Lost,
+    /// The table does not ask for stacks of this function.
+    NotAsked,
+}
+
+impl NoStack {
+    /// The name of the frame that stands for the stack.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Limited => "[stack not recorded: limit]",
+            Self::Busy => "[stack not recorded: no memory free]",
+            Self::Lost => "[stack lost]",
+            Self::NotAsked => "[stack not recorded]",
+        }
+    }
+}
+
+/// A stack that calls refer to.
+struct Known {
+    /// Leaf first. The leaf is the probed function itself.
+    codes: Rc<[Code]>,
+    cgroup: u64,
+}
+
+/// What leads to a row of the profile: the stack, the function, the work.
+type Path = (u64, u32, Option<u32>);
+
+/// The calls' part of an [`Aggregator`].
+pub(super) struct Calls {
+    /// Launches are joined with samples of devices, instead of counted.
+    pub(super) devices: Option<Box<Devices>>,
+    /// The time in calls is wanted: those of unknown length are missing.
+    timed: bool,
+    tracker: Tracker,
+    stacks: FxHashMap<u64, Known>,
+    /// Names of threads by id.
+    threads: FxHashMap<u32, Rc<str>>,
+    /// Handles of names in this window.
+    texts: FxHashMap<Rc<str>, u32>,
+    /// Names of kernels created before attach, by process and handle.
+    unnamed: FxHashMap<(u32, u64), u32>,
+    /// Interned stacks in this window.
+    paths: FxHashMap<Path, u32>,
+    /// Submissions in this window.
+    pub(super) submissions: u64,
+}
+
+impl Calls {
+    /// For the join with samples of devices, of so many instructions at most.
+    pub(super) fn for_devices(limit: usize) -> Self {
+        Self {
+            devices: Some(Box::new(Devices::new(limit))),
+            ..Self::new(false)
+        }
+    }
+
+    fn new(timed: bool) -> Self {
+        Self {
+            devices: None,
+            timed,
+            tracker: Tracker::new(Limits::default()),
+            stacks: FxHashMap::default(),
+            threads: FxHashMap::default(),
+            texts: FxHashMap::default(),
+            unnamed: FxHashMap::default(),
+            paths: FxHashMap::default(),
+            submissions: 0,
+        }
+    }
+
+    /// Forgets what belongs to the window; open calls and stacks stay.
+    pub(super) fn reset(&mut self) {
+        self.texts.clear();
+        self.unnamed.clear();
+        self.paths.clear();
+        self.submissions = 0;
+        if let Some(devices) = &mut self.devices {
+            devices.reset();
+        }
+    }
+
+    fn note_thread(&mut self, tid: u32, name: &str) {
+        let known = self.threads.get(&tid);
+        if known.is_some_and(|known| **known == *name) {
+            return;
+        }
+        if known.is_some() || self.threads.len() < MAX_STACKS {
+            self.threads.insert(tid, name.into());
+        }
+    }
+}
+
+impl Aggregator {
+    /// One that counts launches and the time in calls instead of CPU samples.
+    /// `timed`: calls of unknown length count as losses.
+    pub fn of_calls(timed: bool, limits: super::Limits) -> Self {
+        Self {
+            calls: Some(Box::new(Calls::new(timed))),
+            ..Self::new(super::Weighting::default(), limits)
+        }
+    }
+
+    /// Ends all open calls: nothing more will come. `now_ns` is CLOCK_MONOTONIC.
+    pub fn finish_calls(&mut self, processes: &ProcessTable, now_ns: u64) {
+        self.with_calls(processes, |tracker, taker| tracker.finish(now_ns, taker));
+    }
+
+    /// Names a kernel that was created before aiprof was attached.
+    pub fn name_kernel(&mut self, processes: &ProcessTable, pid: u32, kernel: u64, name: &str) {
+        self.with_calls(processes, |tracker, taker| {
+            tracker.name_kernel(pid, kernel, name, taker);
+        });
+    }
+
+    /// Takes an event of calls, or of processes, in; nothing without calls.
+    pub(super) fn take_call_event(&mut self, processes: &ProcessTable, event: &Event) {
+        if let Some(calls) = &mut self.calls {
+            match event {
+                Event::Process(event) => match &event.kind {
+                    ProcessEventKind::Comm { comm } | ProcessEventKind::Exec { comm } => {
+                        calls.note_thread(event.tid, comm);
+                    }
+                    ProcessEventKind::Exit => drop(calls.threads.remove(&event.tid)),
+                    _ => {}
+                },
+                Event::CallStack(stack) => {
+                    let thread = &stack.sample.thread;
+                    calls.note_thread(thread.tid, &thread.comm);
+                    return self.take_stack(processes, stack);
+                }
+                _ => {}
+            }
+            if let Some(devices) = &mut calls.devices {
+                devices.event(event);
+            }
+        }
+        self.with_calls(processes, |tracker, taker| tracker.apply(event, taker));
+    }
+
+    fn with_calls(
+        &mut self,
+        processes: &ProcessTable,
+        act: impl FnOnce(&mut Tracker, &mut Taker<'_>),
+    ) {
+        let Some(mut calls) = self.calls.take() else {
+            return;
+        };
+        let mut tracker = std::mem::take(&mut calls.tracker);
+        let mut taker = Taker {
+            aggregate: self,
+            calls: &mut calls,
+            processes,
+        };
+        act(&mut tracker, &mut taker);
+        calls.tracker = tracker;
+        self.calls = Some(calls);
+    }
+
+    /// Normalizes a stack now, for its process may be gone when a call refers to it.
+    fn take_stack(&mut self, processes: &ProcessTable, stack: &CallStack) {
+        if self.codes.values.len() > self.limits.codes {
+            self.losses.add(LossKind::TableFull, 1);
+            return;
+        }
+        let process = processes.get(stack.sample.thread.pid);
+        let ids = self.stack_codes(processes, process, &stack.sample);
+        let codes: Rc<[Code]> = ids
+            .iter()
+            .map(|&id| self.codes.values[id as usize])
+            .collect();
+        let cgroup = stack.sample.cgroup;
+        let Some(calls) = &mut self.calls else {
+            return;
+        };
+        if calls.stacks.len() >= MAX_STACKS && !calls.stacks.contains_key(&stack.id) {
+            self.losses.add(LossKind::TableFull, 1);
+            return;
+        }
+        calls.stacks.insert(stack.id, Known { codes, cgroup });
+        if let Some(devices) = &mut calls.devices {
+            devices.forget_stack(stack.id);
+        }
+    }
+
+    /// Has the addresses of a stack named, though nothing here refers to it: who
+    /// reads the capture of this recording may ask for its calls.
+    pub(super) fn note_codes(&mut self, processes: &ProcessTable, stack: &CallStack) {
+        if self.codes.values.len() > self.limits.codes {
+            return;
+        }
+        let losses = self.losses.clone();
+        let process = processes.get(stack.sample.thread.pid);
+        self.stack_codes(processes, process, &stack.sample);
+        // It is no sample: what is wrong with it is no loss of this profile.
+        self.losses = losses;
+    }
+
+    /// The files that calls of later windows may refer to, by their handles.
+    pub fn files_of_calls(&self) -> impl Iterator<Item = u32> {
+        let calls = self.calls.iter();
+        let known = calls.flat_map(|calls| calls.stacks.values().map(|known| &known.codes));
+        let devices = self.calls.iter().filter_map(|calls| calls.devices.as_ref());
+        let paths = devices.flat_map(|devices| devices.all_codes());
+        let codes = known.chain(paths).flat_map(|codes| codes.iter());
+        codes.filter_map(|code| match code {
+            Code::File { file, .. } => Some(*file),
+            _ => None,
+        })
+    }
+
+    /// Forgets the stacks that calls refer to, for files have got new numbers.
+    pub fn forget_files(&mut self) {
+        if let Some(calls) = &mut self.calls {
+            calls.stacks.clear();
+            if let Some(devices) = &mut calls.devices {
+                devices.forget_files();
+            }
+        }
+    }
+
+    /// What the tracker has lost since the last call of this.
+    pub(super) fn take_call_losses(&mut self) {
+        if let Some(calls) = &mut self.calls {
+            let lost = calls.tracker.take_losses();
+            self.losses.merge(&lost);
+        }
+    }
+}
+
+/// Puts what the tracker finds into the aggregate.
+struct Taker<'a> {
+    aggregate: &'a mut Aggregator,
+    calls: &'a mut Calls,
+    processes: &'a ProcessTable,
+}
+
+/// What a launch and a call have in common.
+struct Origin<'a> {
+    pid: u32,
+    tid: u32,
+    stack: u64,
+    flags: u16,
+    is_ioctl: bool,
+    function: &'a str,
+}
+
+impl CallSink for Taker<'_> {
+    fn call(&mut self, call: &FinishedCall) {
+        if let Some(devices) = &mut self.calls.devices {
+            return devices.call(call);
+        }
+        if call.is_part {
+            return;
+        }
+        let Some(took) = call.duration_ns() else {
+            let missing = u64::from(self.calls.timed);
+            self.aggregate.losses.add(LossKind::CallsUntimed, missing);
+            return;
+        };
+        // Several launches of one call share its time in no known way.
+        let work = call.work.as_ref().filter(|_| call.works == 1);
+        let origin = Origin {
+            pid: call.pid,
+            tid: call.tid,
+            stack: call.stack,
+            flags: call.flags,
+            is_ioctl: call.probe.is_ioctl,
+            function: &call.probe.function,
+        };
+        let weight = Weigh {
+            time_ns: took.saturating_sub(call.nested_ns),
+            ..Weigh::default()
+        };
+        self.add(&origin, work, weight);
+    }
+
+    fn submission(&mut self, _: &Submission) {
+        self.calls.submissions += 1;
+    }
+
+    fn launch(&mut self, launch: &Launch) {
+        if self.calls.devices.is_some() {
+            return self.join(launch);
+        }
+        self.aggregate.taken += 1;
+        let origin = Origin {
+            pid: launch.pid,
+            tid: launch.tid,
+            stack: launch.stack,
+            flags: launch.flags,
+            is_ioctl: false,
+            function: &launch.function,
+        };
+        let weight = Weigh {
+            count: 1,
+            bytes: launch.bytes,
+            time_ns: 0,
+        };
+        self.add(&origin, Some(&launch.name), weight);
+    }
+
+    fn kernel_placed(&mut self, placed: &PlacedKernel) {
+        if let Some(devices) = &mut self.calls.devices {
+            devices.placed(placed);
+        }
+    }
+
+    fn kernel_gone(&mut self, pid: u32, number: u64, at_ns: u64) {
+        if let Some(devices) = &mut self.calls.devices {
+            devices.gone(pid, number, at_ns);
+        }
+    }
+
+    fn kernels_inherited(&mut self, parent: u32, pid: u32, at_ns: u64) {
+        if let Some(devices) = &mut self.calls.devices {
+            devices.inherited(parent, pid, at_ns);
+        }
+    }
+
+    fn process_gone(&mut self, pid: u32, at_ns: u64) {
+        if let Some(devices) = &mut self.calls.devices {
+            devices.process_gone(pid, at_ns);
+        }
+    }
+
+    fn device_span(&mut self, span: &DeviceSpan) {
+        if let Some(devices) = &mut self.calls.devices {
+            devices.aiu.device_span(span);
+        }
+    }
+
+    fn runtime_record(&mut self, span: &DeviceSpan) {
+        if let Some(devices) = &mut self.calls.devices {
+            devices.aiu.runtime_record(span);
+        }
+    }
+
+    fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
+        let known = self.calls.unnamed.get(&(pid, kernel));
+        if let Some(text) = known.and_then(|&id| self.aggregate.names.values.get_mut(id as usize)) {
+            text.clear();
+            text.push_str(name);
+        }
+    }
+}
+
+impl Taker<'_> {
+    /// Has a launch's samples go to its stack.
+    fn join(&mut self, launch: &Launch) {
+        let Some(mut devices) = self.calls.devices.take() else {
+            return;
+        };
+        devices.launch(launch, || {
+            let origin = Origin {
+                pid: launch.pid,
+                tid: launch.tid,
+                stack: launch.stack,
+                flags: launch.flags,
+                is_ioctl: false,
+                function: &launch.function,
+            };
+            let process = self.processes.get(launch.pid);
+            let comm = process.map_or("", |process| process.comm.as_str());
+            let thread = self.calls.threads.get(&launch.tid).map(|name| &**name);
+            let stack = self.calls.stacks.get(&launch.stack);
+            CallPath {
+                pid: launch.pid,
+                comm: Some(comm)
+                    .filter(|comm| !comm.is_empty())
+                    .or(thread)
+                    .unwrap_or_default()
+                    .into(),
+                cgroup: stack.map_or(0, |stack| stack.cgroup),
+                codes: match stack {
+                    Some(stack) => above(&stack.codes, false).collect(),
+                    None => Rc::from([Code::NoStack(why(&origin))]),
+                },
+                function: launch.function.clone(),
+            }
+        });
+        self.calls.devices = Some(devices);
+    }
+
+    fn add(&mut self, origin: &Origin<'_>, work: Option<&KernelName>, weight: Weigh) {
+        if self.aggregate.names.values.len() > self.aggregate.limits.samples {
+            self.aggregate.losses.add(LossKind::TableFull, 1);
+            return;
+        }
+        let function = self.text(origin.function);
+        let work = work.map(|name| self.work(origin.pid, name));
+        let Some(stack) = self.stack(origin, function, work) else {
+            self.aggregate.losses.add(LossKind::TableFull, 1);
+            return;
+        };
+        let process = self.processes.get(origin.pid);
+        let process = process.map_or("", |process| process.comm.as_str());
+        let thread = self.calls.threads.get(&origin.tid).cloned();
+        let thread = thread.as_deref().unwrap_or(process);
+        let comm = if process.is_empty() { thread } else { process };
+        let (comm, thread) = (self.text(comm), self.text(thread));
+        let known = self.calls.stacks.get(&origin.stack);
+        let key = SampleKey {
+            pid: origin.pid,
+            tid: origin.tid,
+            comm,
+            thread,
+            cgroup: known.map_or(0, |stack| stack.cgroup),
+            stack,
+            cpu: 0,
+        };
+        self.aggregate.weigh(key, weight);
+    }
+
+    /// The handle of a name.
+    fn text(&mut self, name: &str) -> u32 {
+        if let Some(&known) = self.calls.texts.get(name) {
+            return known;
+        }
+        let id = self.aggregate.names.intern(name.to_owned());
+        self.calls.texts.insert(name.into(), id);
+        id
+    }
+
+    /// The handle of the name of work.
+    fn work(&mut self, pid: u32, name: &KernelName) -> u32 {
+        let text: Cow<'_, str> = match name {
+            KernelName::Known(name) => Cow::Borrowed(&**name),
+            KernelName::Unknown | KernelName::Submitted => name.to_string().into(),
+            KernelName::BeforeAttach(handle) => {
+                if let Some(&known) = self.calls.unnamed.get(&(pid, *handle)) {
+                    return known;
+                }
+                // A name of its own: it may be found out later, for this process.
+                let id = self.aggregate.names.push(name.to_string());
+                self.calls.unnamed.insert((pid, *handle), id);
+                return id;
+            }
+        };
+        self.text(&text)
+    }
+
+    /// The stack of a call, with the function and the work at its leaf.
+    fn stack(&mut self, origin: &Origin<'_>, function: u32, work: Option<u32>) -> Option<u32> {
+        let path = (origin.stack, function, work);
+        // Without a stack, the reason is the call's.
+        if origin.stack != 0
+            && let Some(&known) = self.calls.paths.get(&path)
+        {
+            return Some(known);
+        }
+        let mut codes = Vec::new();
+        codes.extend(work.map(|name| Code::Work { name }));
+        codes.extend(work.map(|_| Code::Device));
+        codes.push(Code::Function { name: function });
+        match self.calls.stacks.get(&origin.stack) {
+            Some(stack) => codes.extend(above(&stack.codes, origin.is_ioctl)),
+            None => codes.push(Code::NoStack(why(origin))),
+        }
+        let ids: Vec<u32> = codes
+            .into_iter()
+            .map(|code| self.aggregate.codes.intern(code))
+            .collect();
+        let stack = self.aggregate.intern_stack(&ids)?;
+        if origin.stack != 0 {
+            self.calls.paths.insert(path, stack);
+        }
+        Some(stack)
+    }
+}
+
+/// The frames that called the probed function.
+fn above(codes: &[Code], is_ioctl: bool) -> impl Iterator<Item = Code> {
+    let is_function = !is_ioctl && !matches!(codes.first(), None | Some(Code::Cut(_)));
+    codes.iter().skip(usize::from(is_function)).copied()
+}
+
+fn why(origin: &Origin<'_>) -> NoStack {
+    if origin.stack != 0 {
+        NoStack::Lost
+    } else if origin.flags & CALL_STACK_LIMITED != 0 {
+        NoStack::Limited
+    } else if origin.flags & CALL_STACK_BUSY != 0 {
+        NoStack::Busy
+    } else {
+        NoStack::NotAsked
+    }
+}

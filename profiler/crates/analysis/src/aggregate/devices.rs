@@ -1,0 +1,501 @@
+//! Samples of devices by the stacks that launched what they were taken of.
+
+use super::{
+    Aggregator, Code, NoStack,
+    aiu::Aiu,
+    calls::Calls,
+    device_rows::Described,
+    modules::{Found, Modules},
+};
+use crate::correlate::{
+    FinishedCall, KernelName, Launch, PlacedKernel,
+    device::{
+        Begun, CodeId, Join, Limits, PARTS, PathId, Placement, Share, ShareSink, TickClock, Waited,
+    },
+};
+use aiprof_model::{
+    probes::{CallKind, role},
+    profile::{LossKind, Losses, Method, StallReason},
+    wire::{DeviceStream, Event, StallWindow},
+};
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+
+/// Bytes of code that a kernel of unknown size may have.
+const UNKNOWN_SIZE: u64 = 1 << 20;
+/// Most call paths and kernels that are told apart; all others are one.
+const MAX_PATHS: usize = 1 << 17;
+/// Most fences that are remembered.
+const MAX_KNOWN: usize = 1 << 16;
+/// Part of the address that is the same all over a heap of instructions: 4 GiB.
+const HEAP: u64 = !0xffff_ffff;
+
+/// A call path that launches.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Path {
+    pub(super) pid: u32,
+    pub(super) comm: Rc<str>,
+    pub(super) cgroup: u64,
+    /// Leaf first, without the function that is probed.
+    pub(super) codes: Rc<[Code]>,
+    /// The function that the program called.
+    pub(super) function: Rc<str>,
+}
+
+/// A kernel's code.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Kernel {
+    /// Process whose memory it may have to be looked for in.
+    pub(super) pid: u32,
+    /// Its name for people.
+    pub(super) name: Rc<str>,
+    /// Digest of the module that its program gave the runtime.
+    pub(super) module: Option<[u8; 32]>,
+}
+
+/// What device samples are added up by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct RowKey {
+    pub(super) stream: u32,
+    pub(super) code: Option<CodeId>,
+    pub(super) offset: u64,
+    pub(super) reason: StallReason,
+    pub(super) path: Option<PathId>,
+    pub(super) pid: Option<u32>,
+    pub(super) method: Method,
+}
+
+/// What they weigh.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Row {
+    pub(super) parts: u64,
+    pub(super) certain: u64,
+    pub(super) possible: u64,
+    pub(super) time_ns: f64,
+}
+
+/// Numbers for values, bounded: number 0 is that of all that find no room.
+#[derive(Debug)]
+pub(super) struct Numbers<T> {
+    all: Vec<T>,
+    index: FxHashMap<T, u32>,
+}
+
+impl<T: Clone + Eq + std::hash::Hash> Numbers<T> {
+    pub(super) fn new(rest: T) -> Self {
+        Self {
+            index: FxHashMap::from_iter([(rest.clone(), 0)]),
+            all: vec![rest],
+        }
+    }
+
+    pub(super) fn number(&mut self, value: T) -> u32 {
+        if let Some(&known) = self.index.get(&value) {
+            return known;
+        }
+        if self.all.len() >= MAX_PATHS {
+            return 0;
+        }
+        let number = u32::try_from(self.all.len()).unwrap_or(0);
+        self.all.push(value.clone());
+        self.index.insert(value, number);
+        number
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&T> {
+        self.all.get(number as usize)
+    }
+}
+
+/// The devices' part of an [`Aggregator`].
+#[derive(Debug)]
+pub(super) struct Devices {
+    join: Join,
+    pub(super) streams: Vec<DeviceStream>,
+    paths: Numbers<Path>,
+    kernels: Numbers<Kernel>,
+    pub(super) rows: FxHashMap<RowKey, Row>,
+    /// Numbers of paths by the stack, and by process and function.
+    known: FxHashMap<u64, Vec<(u32, Rc<str>, PathId)>>,
+    /// The submission that a fence is signalled by.
+    fences: FxHashMap<(u32, u64), u64>,
+    modules: Modules,
+    /// What the frames of kernels are made of.
+    pub(super) described: FxHashMap<CodeId, Described>,
+    /// What AIUs did, which tell of themselves.
+    pub(super) aiu: Aiu,
+    limit: usize,
+}
+
+impl Devices {
+    pub(super) fn new(limit: usize) -> Self {
+        let path = Path {
+            pid: 0,
+            comm: "".into(),
+            cgroup: 0,
+            codes: Rc::from([Code::NoStack(NoStack::Lost)]),
+            function: "".into(),
+        };
+        let kernel = Kernel {
+            pid: 0,
+            name: "[too many kernels]".into(),
+            module: None,
+        };
+        Self {
+            join: Join::new(Limits::default()),
+            streams: Vec::new(),
+            paths: Numbers::new(path),
+            kernels: Numbers::new(kernel),
+            rows: FxHashMap::default(),
+            known: FxHashMap::default(),
+            fences: FxHashMap::default(),
+            modules: Modules::default(),
+            described: FxHashMap::default(),
+            aiu: Aiu::new(limit),
+            limit,
+        }
+    }
+
+    pub(super) fn path(&self, number: PathId) -> Option<&Path> {
+        self.paths.get(number)
+    }
+
+    pub(super) fn kernel(&self, number: CodeId) -> Option<&Kernel> {
+        self.kernels.get(number)
+    }
+
+    /// Forgets what belongs to the window.
+    pub(super) fn reset(&mut self) {
+        self.rows.clear();
+        self.aiu.reset();
+    }
+
+    /// The stacks of all paths that are remembered.
+    pub(super) fn all_codes(&self) -> impl Iterator<Item = &Rc<[Code]>> {
+        self.paths.all.iter().map(|path| &path.codes)
+    }
+
+    /// Files have got new numbers: stacks are of no use any more.
+    pub(super) fn forget_files(&mut self) {
+        self.known.clear();
+        self.paths.index.clear();
+        for path in &mut self.paths.all {
+            path.codes = Rc::from([Code::NoStack(NoStack::Lost)]);
+        }
+    }
+
+    /// A stack's number is given to another one, or the stack has become known.
+    pub(super) fn forget_stack(&mut self, stack: u64) {
+        self.known.remove(&stack);
+    }
+
+    pub(super) fn stream(&mut self, stream: &DeviceStream) {
+        if self.streams.iter().all(|known| known.id != stream.id) && self.streams.len() < 1024 {
+            self.join.stream(stream);
+            self.streams.push(stream.clone());
+        }
+    }
+
+    /// Takes an event of devices in. To be called before the tracker sees it: device
+    /// code must be there before its kernels are placed.
+    pub(super) fn event(&mut self, event: &Event) {
+        self.aiu.event(event);
+        match event {
+            Event::DeviceStream(stream) => self.stream(stream),
+            Event::Stalls(window) => self.window(window),
+            Event::DeviceCode(code) => self.modules.found(code),
+            Event::Probe(probe) => self.modules.probe(probe),
+            Event::CallData(data) => self.modules.data(data),
+            _ => {}
+        }
+    }
+
+    /// Takes the windows that wait further; `now_ns`: all that happened until then
+    /// is known.
+    pub(super) fn advance(&mut self, now_ns: u64) {
+        if self.join.is_waiting() {
+            let mut rows = Rows::of(&mut self.rows, self.limit);
+            self.join.advance(now_ns, &mut rows);
+            self.join.losses.merge(&rows.losses);
+        }
+    }
+
+    pub(super) fn window(&mut self, window: &StallWindow) {
+        let mut rows = Rows::of(&mut self.rows, self.limit);
+        self.join.window(window, &mut rows);
+        self.join.losses.merge(&rows.losses);
+        // Launches of that time are still to come; those of a second ago are not.
+        self.advance(window.to_ns);
+    }
+
+    /// Nothing more will come.
+    pub(super) fn finish(&mut self) {
+        let mut rows = Rows::of(&mut self.rows, self.limit);
+        self.join.finish(&mut rows);
+        self.join.losses.merge(&rows.losses);
+    }
+
+    pub(super) fn take_losses(&mut self) -> Losses {
+        let refused = self.modules.take_refused();
+        self.join
+            .losses
+            .add(LossKind::DeviceCodeUnreadable, refused);
+        self.join.losses.merge(&self.aiu.take_losses());
+        std::mem::take(&mut self.join.losses)
+    }
+
+    /// A call is over: a wait, or one that tells of times.
+    pub(super) fn call(&mut self, call: &FinishedCall) {
+        let value = |name: &str| call.value(call.probe.slot(name)?);
+        let handle = |name: &str| value(name).filter(|&handle| handle != 0);
+        if call.is_part || call.succeeded() != Some(true) {
+            return;
+        }
+        let (pid, entered) = (call.pid, call.start_ns);
+        let left = call.end_ns.unwrap_or(call.end_before_ns);
+        let executions = &mut self.join.executions;
+        match call.probe.kind {
+            CallKind::Synchronize => {
+                let waited = if let Some(event) = handle(role::EVENT) {
+                    Waited::Event(event)
+                } else if let Some(fence) = handle(role::FENCE) {
+                    let Some(&submit) = self.fences.get(&(pid, fence)) else {
+                        return;
+                    };
+                    Waited::Submit(submit)
+                } else if let Some(queue) = handle(role::QUEUE).or(handle(role::LIST)) {
+                    Waited::Queue(queue)
+                } else if let Some(device) = handle(role::DEVICE) {
+                    Waited::Device(device)
+                } else {
+                    return;
+                };
+                executions.ended(pid, waited, entered, left);
+            }
+            CallKind::Submit => {
+                if let Some(fence) = handle(role::FENCE)
+                    && self.fences.len() < MAX_KNOWN
+                {
+                    self.fences.insert((pid, fence), call.id);
+                }
+            }
+            CallKind::Event if call.probe.function.contains("QueryStatus") => {
+                if let Some(event) = handle(role::EVENT) {
+                    executions.ended(pid, Waited::Event(event), entered, left);
+                }
+            }
+            CallKind::Event => {
+                let ticks = value("global_start").zip(value("global_end"));
+                if let Some((event, (start, end))) = handle(role::EVENT).zip(ticks) {
+                    executions.timestamps(pid, event, (start, end), left);
+                }
+            }
+            CallKind::Context => self.device_clock(call, left),
+            _ => {}
+        }
+    }
+
+    /// What a program was told of its device's clock.
+    fn device_clock(&mut self, call: &FinishedCall, left_ns: u64) {
+        let value = |name: &str| call.value(call.probe.slot(name)?);
+        let Some(device) = value(role::DEVICE) else {
+            return;
+        };
+        let clocks = &mut self.join.executions.clocks;
+        if let Some(resolution) = value("timer_resolution") {
+            let bits = value("kernel_timestamp_bits").unwrap_or(32);
+            let bits = u32::try_from(bits).unwrap_or(32);
+            // ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES_1_2: cycles per second.
+            let clock = match value("stype") {
+                Some(0x2_0006) => TickClock::of_hz(resolution, bits),
+                _ => TickClock::of_period(resolution, bits),
+            };
+            if let Some(clock) = clock {
+                clocks.add(call.pid, device, clock);
+            }
+        } else if let Some(ticks) = value("device_time") {
+            clocks.observe(call.pid, device, ticks, (call.start_ns, left_ns));
+        }
+    }
+
+    /// The number of a launch's path.
+    fn path_of(&mut self, launch: &Launch, path: impl FnOnce() -> Path) -> PathId {
+        let known = self.known.get(&launch.stack);
+        let same = |(pid, function, _): &&(u32, Rc<str>, PathId)| {
+            *pid == launch.pid && *function == launch.function
+        };
+        if let Some((.., number)) = known.and_then(|known| known.iter().find(same)) {
+            return *number;
+        }
+        let number = self.paths.number(path());
+        if number == 0 {
+            self.join.losses.add(LossKind::LaunchesRefused, 1);
+        }
+        if launch.stack != 0 && number != 0 {
+            let known = self.known.entry(launch.stack).or_default();
+            known.push((launch.pid, launch.function.clone(), number));
+        }
+        number
+    }
+
+    /// A kernel was launched from a path.
+    pub(super) fn launch(&mut self, launch: &Launch, path: impl FnOnce() -> Path) {
+        if *launch.api == *crate::aiu::API {
+            let path = self.path_of(launch, path);
+            return self.aiu.launch(launch, path);
+        }
+        if launch.kind != CallKind::Launch || launch.kernel_number == 0 {
+            return;
+        }
+        let items = launch.groups.iter().chain(&launch.local);
+        let work = items.fold(1_u64, |work, &n| work.saturating_mul(n.into()));
+        let path = self.path_of(launch, path);
+        self.join.executions.begun(&Begun {
+            pid: launch.pid,
+            kernel: launch.kernel_number,
+            path,
+            submitted_ns: launch.submitted_ns,
+            work,
+            queue: launch.queue,
+            device: launch.device,
+            event: launch.event,
+            submit: launch.submit.unwrap_or(0),
+        });
+    }
+
+    pub(super) fn placed(&mut self, placed: &PlacedKernel) {
+        let name: Rc<str> = match &placed.name {
+            KernelName::Known(name) => name.clone(),
+            other => other.to_string().into(),
+        };
+        let code = self.kernels.number(Kernel {
+            pid: placed.placed.pid,
+            name: name.clone(),
+            module: placed.module.as_ref().and_then(|module| module.digest),
+        });
+        let address = placed.placed.address;
+        let size = match placed.placed.size {
+            0 => self.size_of(code).unwrap_or(UNKNOWN_SIZE),
+            size => size,
+        };
+        self.join.placed(Placement {
+            pid: placed.placed.pid,
+            kernel: placed.number,
+            code,
+            start: address,
+            last: address.saturating_add(size.max(1) - 1),
+            base: placed.placed.instruction_base.unwrap_or(address & HEAP),
+            since_ns: placed.since_ns,
+            until_ns: placed.until_ns,
+        });
+    }
+
+    /// Bytes of a kernel's code.
+    fn size_of(&mut self, code: CodeId) -> Option<u64> {
+        let found = self.modules.find(self.kernels.get(code)?)?;
+        let size = found.kernel()?.code.len() as u64;
+        (size > 0).then_some(size)
+    }
+
+    /// A kernel in its module.
+    pub(super) fn find(&mut self, code: CodeId) -> Option<Found> {
+        self.modules.find(self.kernels.get(code)?)
+    }
+
+    pub(super) fn gone(&mut self, pid: u32, number: u64, at_ns: u64) {
+        self.join
+            .unplaced(at_ns, |p| p.pid == pid && p.kernel == number);
+    }
+
+    /// A forked process has its parent's kernels and clocks.
+    pub(super) fn inherited(&mut self, parent: u32, pid: u32, at_ns: u64) {
+        self.join.inherited(parent, pid, at_ns);
+    }
+
+    pub(super) fn process_gone(&mut self, pid: u32, at_ns: u64) {
+        self.join.executions.process_gone(pid, at_ns);
+        self.join.unplaced(at_ns, |p| p.pid == pid);
+        self.fences.retain(|key, _| key.0 != pid);
+    }
+}
+
+/// Adds shares to rows.
+struct Rows<'a> {
+    rows: &'a mut FxHashMap<RowKey, Row>,
+    limit: usize,
+    losses: Losses,
+}
+
+impl<'a> Rows<'a> {
+    fn of(rows: &'a mut FxHashMap<RowKey, Row>, limit: usize) -> Self {
+        Self {
+            rows,
+            limit,
+            losses: Losses::default(),
+        }
+    }
+}
+
+impl ShareSink for Rows<'_> {
+    fn share(&mut self, share: Share) {
+        let mut key = RowKey {
+            stream: share.stream,
+            code: share.code,
+            offset: share.offset,
+            reason: share.reason,
+            path: share.path,
+            pid: share.pid,
+            method: share.method,
+        };
+        if self.rows.len() >= self.limit && !self.rows.contains_key(&key) {
+            // Without the instruction: what remains is still whose it is.
+            key.offset = u64::MAX;
+        }
+        if share.method == Method::Unattributed {
+            let samples = share.parts / PARTS;
+            self.losses.add(LossKind::DeviceUnattributed, samples);
+        }
+        let row = self.rows.entry(key).or_default();
+        row.parts = row.parts.saturating_add(share.parts);
+        row.certain = row.certain.saturating_add(share.certain);
+        row.possible = row.possible.saturating_add(share.possible);
+        row.time_ns += share.time_ns;
+    }
+}
+
+impl Aggregator {
+    /// Has samples of devices joined with launches; nothing while launches are
+    /// counted instead.
+    pub fn with_devices(mut self) -> Self {
+        if self.calls.is_none() {
+            let limit = self.limits.samples;
+            self.calls = Some(Box::new(Calls::for_devices(limit)));
+        }
+        self
+    }
+
+    /// Shares what waits; `last`: nothing more will come. Makes the codes of the
+    /// stacks known, so that they can be named.
+    pub fn settle_devices(&mut self, last: bool) {
+        let Some(mut calls) = self.calls.take() else {
+            return;
+        };
+        if let Some(devices) = &mut calls.devices {
+            if last {
+                devices.finish();
+            }
+            devices.describe();
+            devices.aiu.settle(last);
+            self.losses.merge(&devices.take_losses());
+            let rows = devices.rows.keys().filter_map(|row| row.path);
+            let paths: std::collections::BTreeSet<PathId> =
+                rows.chain(devices.aiu.paths()).collect();
+            for path in paths.into_iter().filter_map(|path| devices.path(path)) {
+                for &code in &*path.codes {
+                    self.codes.intern(code);
+                }
+            }
+        }
+        self.calls = Some(calls);
+    }
+}

@@ -1,0 +1,283 @@
+//! The aggregated samples with names: the profile.
+
+use super::{Aggregator, Code, SpecialCode, device_rows};
+use aiprof_model::{
+    process::{FileTable, Region},
+    profile::{
+        Binary, BinaryId, FrameKind, Location, LocationId, LossKind, Meta, Profile, ProfileBuilder,
+        Sample, Stack, Values,
+    },
+    wire::StopReason,
+};
+use aiprof_symbols::symbolize::SymFrame;
+
+/// Where names come from: a symbolizer live, the stored table for a capture.
+pub trait Names {
+    /// The frames at a code address, outermost first; empty if not known.
+    fn frames(&self, code: &Code) -> &[SymFrame];
+
+    /// The virtual address in the ELF file that a file offset stands for.
+    fn file_address(&self, file: u32, offset: u64) -> u64;
+
+    /// The path of a control group by its id.
+    fn cgroup(&self, id: u64) -> Option<&str>;
+}
+
+/// No names at all: every frame is unknown.
+pub struct NoNames;
+
+impl Names for NoNames {
+    fn frames(&self, _: &Code) -> &[SymFrame] {
+        &[]
+    }
+
+    fn file_address(&self, _: u32, offset: u64) -> u64 {
+        offset
+    }
+
+    fn cgroup(&self, _: u64) -> Option<&str> {
+        None
+    }
+}
+
+/// Builds the profile of everything `aggregate` holds.
+pub fn build_profile(
+    aggregate: &Aggregator,
+    files: &FileTable,
+    names: &impl Names,
+    meta: Meta,
+) -> Profile {
+    let mut builder = ProfileBuilder::new(meta);
+    if let Some(calls) = aggregate
+        .calls
+        .as_ref()
+        .filter(|_| aggregate.counts_launches())
+    {
+        builder.of(Values::Launches);
+        builder.submissions(calls.submissions);
+    }
+    builder.losses().merge(&aggregate.losses);
+    let mut locations: Vec<Option<LocationId>> = vec![None; aggregate.codes.values.len()];
+    let mut stacks = vec![None; aggregate.stacks.values.len()];
+    let mut keys: Vec<_> = aggregate.samples.iter().collect();
+    keys.sort_by_key(|(k, _)| (k.pid, k.tid, k.stack, k.comm, k.thread, k.cgroup));
+    for (key, weight) in keys {
+        let Some(slot) = stacks.get_mut(key.stack as usize) else {
+            continue;
+        };
+        let (stack, cut) = *slot.get_or_insert_with(|| {
+            let codes = &aggregate.stacks.values[key.stack as usize];
+            let codes = codes
+                .iter()
+                .map(|&c| (c, aggregate.codes.values[c as usize]));
+            let (whole, cut) = split_cut(codes.collect(), names);
+            let cut = cut.or_else(|| middle_cut(&whole));
+            let codes = whole.iter().copied();
+            let root_first = codes
+                .rev()
+                .map(|(id, code)| {
+                    *locations[id as usize].get_or_insert_with(|| match text_of(aggregate, code) {
+                        Some((text, kind)) => named(&mut builder, text, kind),
+                        None => location(&mut builder, files, names, code),
+                    })
+                })
+                .collect();
+            let has_stack = |&(_, code): &(u32, Code)| !matches!(code, Code::NoStack(_));
+            let complete = cut.is_none() && whole.iter().all(has_stack);
+            (
+                builder.stack(Stack {
+                    locations: root_first,
+                    complete,
+                }),
+                cut,
+            )
+        });
+        if let Some(loss) = cut.and_then(StopReason::loss) {
+            builder.losses().add(loss, weight.count);
+        }
+        let name = |id: u32| {
+            aggregate
+                .names
+                .values
+                .get(id as usize)
+                .map_or("", String::as_str)
+        };
+        let process = builder.process(key.pid, name(key.comm));
+        let thread = builder.string(name(key.thread));
+        let cgroup = names.cgroup(key.cgroup).map(|path| builder.string(path));
+        builder.sample(Sample {
+            process,
+            tid: key.tid,
+            thread,
+            cgroup,
+            stack,
+            count: weight.count,
+            time_ns: weight.time_ns,
+            bytes: weight.bytes,
+            device: None,
+        });
+    }
+    let locate = |builder: &mut ProfileBuilder, id: u32| {
+        let code = aggregate.codes.values.get(id as usize).copied();
+        let code = code.unwrap_or(Code::Special(SpecialCode::UnknownProcess));
+        match locations.get_mut(id as usize) {
+            Some(slot) => *slot.get_or_insert_with(|| match text_of(aggregate, code) {
+                Some((text, kind)) => named(builder, text, kind),
+                None => location(builder, files, names, code),
+            }),
+            None => location(builder, files, names, code),
+        }
+    };
+    let cgroup = |id| names.cgroup(id).map(str::to_owned);
+    device_rows::add(aggregate, &mut builder, locate, cgroup);
+    builder.finish()
+}
+
+/// A stack's codes, leaf first, and why it was cut. The entry point of programs
+/// and of the dynamic loader is hand-written and often has no unwind data: a walk
+/// that ends there did not end too early.
+fn split_cut(
+    mut codes: Vec<(u32, Code)>,
+    names: &impl Names,
+) -> (Vec<(u32, Code)>, Option<StopReason>) {
+    let Some(&(_, Code::Cut(reason))) = codes.last() else {
+        return (codes, None);
+    };
+    let root = codes.len().checked_sub(2).and_then(|i| codes.get(i));
+    if root.is_some_and(|(_, root)| ends_at_entry(names, root, reason)) {
+        codes.pop();
+        return (codes, None);
+    }
+    (codes, Some(reason))
+}
+
+/// Why frames are missing in the midst of a stack.
+fn middle_cut(codes: &[(u32, Code)]) -> Option<StopReason> {
+    codes.iter().find_map(|(_, code)| match code {
+        Code::Cut(reason) => Some(*reason),
+        _ => None,
+    })
+}
+
+/// Whether a walk that ended in `root` for this reason was whole all the same.
+pub fn ends_at_entry(names: &(impl Names + ?Sized), root: &Code, reason: StopReason) -> bool {
+    let outermost = names.frames(root).first();
+    reason == StopReason::FramePointer && outermost.is_some_and(|f| f.name == "_start")
+}
+
+/// The text of a frame that is no address, and what kind of code it stands for.
+fn text_of(aggregate: &Aggregator, code: Code) -> Option<(&str, FrameKind)> {
+    let (name, kind) = match code {
+        Code::Function { name } => (name, FrameKind::Native),
+        Code::Work { name } => (name, FrameKind::DeviceSoftware),
+        Code::Device => return Some(("-", FrameKind::Native)),
+        _ => return None,
+    };
+    let text = aggregate.names.values.get(name as usize);
+    Some((text.map_or("", String::as_str), kind))
+}
+
+/// A location that is only a name.
+fn named(builder: &mut ProfileBuilder, text: &str, kind: FrameKind) -> LocationId {
+    let frames = vec![builder.frame(text, kind, None)];
+    builder.location(Location {
+        binary: None,
+        address: 0,
+        frames,
+    })
+}
+
+fn location(
+    builder: &mut ProfileBuilder,
+    files: &FileTable,
+    names: &impl Names,
+    code: Code,
+) -> LocationId {
+    let (binary, address) = match code {
+        Code::File { file, offset } => (
+            file_binary(builder, files, file),
+            names.file_address(file, offset),
+        ),
+        Code::Kernel { address } => (
+            Some(builder.binary(Binary {
+                path: "[kernel]".into(),
+                build_id: None,
+            })),
+            address,
+        ),
+        Code::Jit { address, .. } => (None, address),
+        _ => (None, 0),
+    };
+    let mut frames: Vec<_> = names
+        .frames(&code)
+        .iter()
+        .map(|f| {
+            let source = f.source.as_ref().map(|(file, line)| (file.as_str(), *line));
+            builder.frame(&f.name, f.kind, source)
+        })
+        .collect();
+    let unnamed = names
+        .frames(&code)
+        .iter()
+        .all(|f| f.kind == FrameKind::Unknown);
+    if unnamed && !matches!(code, Code::Cut(_) | Code::NoStack(_)) {
+        builder.losses().add(LossKind::FramesUnnamed, 1);
+    }
+    if frames.is_empty() {
+        let name = unknown_name(files, code);
+        frames.push(builder.frame(&name, FrameKind::Unknown, None));
+    }
+    builder.location(Location {
+        binary,
+        address,
+        frames,
+    })
+}
+
+fn file_binary(builder: &mut ProfileBuilder, files: &FileTable, file: u32) -> Option<BinaryId> {
+    let key = files.key(aiprof_model::process::FileId(file))?;
+    Some(builder.binary(Binary {
+        path: key.path.clone(),
+        build_id: key.build_id,
+    }))
+}
+
+/// The name of a frame without a symbol: why it has none.
+pub fn unknown_name(files: &FileTable, code: Code) -> String {
+    match code {
+        Code::File { file, .. } => {
+            let path = files
+                .key(aiprof_model::process::FileId(file))
+                .map_or("", |k| k.path.as_str());
+            match Region::of(&aiprof_model::wire::FileKey {
+                path: path.to_owned(),
+                build_id: None,
+                device: 0,
+                inode: 0,
+                version: 0,
+            }) {
+                Region::Vdso => "[vdso]".into(),
+                _ => format!("[no symbols {}]", path.rsplit('/').next().unwrap_or(path)),
+            }
+        }
+        Code::Kernel { .. } => "[unknown kernel]".into(),
+        Code::Jit { .. } => "[jit]".into(),
+        Code::Special(SpecialCode::Vsyscall) => "[vsyscall]".into(),
+        Code::Special(SpecialCode::Uprobes) => "[uprobes]".into(),
+        Code::Special(SpecialCode::Unmapped) => "[unmapped]".into(),
+        Code::Special(SpecialCode::UnknownProcess) => "[process gone]".into(),
+        Code::Special(SpecialCode::Guessed) => "[caller guessed]".into(),
+        Code::Cut(reason) => cut_name(reason),
+        Code::NoStack(reason) => reason.name().into(),
+        Code::Function { .. } | Code::Work { .. } | Code::Device => String::new(),
+    }
+}
+
+/// The root frame that says a stack was cut, and why.
+fn cut_name(reason: StopReason) -> String {
+    match reason.loss() {
+        Some(LossKind::StackExiting) => "[exiting]".into(),
+        Some(loss) => format!("[{}]", loss.label().replacen("stacks cut", "stack cut", 1)),
+        None => "[stack cut]".into(),
+    }
+}

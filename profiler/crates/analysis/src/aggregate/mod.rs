@@ -1,0 +1,495 @@
+//! Events to an aggregated, not yet symbolized profile; pure.
+//!
+//! Addresses are normalized as events arrive, to (file, offset), because the
+//! process may be gone a moment later; names come last, for unique addresses
+//! only. The same code runs live and on a capture.
+
+mod aiu;
+mod calls;
+mod device_kernels;
+mod device_rows;
+mod devices;
+mod finish;
+mod modules;
+
+pub use calls::NoStack;
+pub use device_kernels::{DeviceKernel, ReasonCounts};
+pub use finish::{Names, NoNames, build_profile};
+pub use finish::{ends_at_entry, unknown_name};
+
+use aiprof_common::{
+    ADDR_EXACT, ADDR_GUESSED, ADDR_MIDDLE, FLAG_KERNEL_FAILED, FLAG_KERNEL_TRUNCATED,
+    is_caller_guessed,
+};
+use aiprof_model::{
+    process::{FileId, Process, ProcessTable, Region, Space},
+    profile::{LossKind, Losses},
+    wire::{Event, Sample, StopReason},
+};
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+use std::hash::Hash;
+
+/// A normalized code address: what gets a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Code {
+    /// In a file, by offset in the file.
+    File {
+        /// Handle in the process table's file table.
+        file: u32,
+        /// Offset in the file.
+        offset: u64,
+    },
+    /// In the kernel.
+    Kernel {
+        /// Absolute address.
+        address: u64,
+    },
+    /// In memory without a file: code generated at run time.
+    Jit {
+        /// Process id.
+        pid: u32,
+        /// Absolute address.
+        address: u64,
+    },
+    /// In a region the kernel provides, or in none known.
+    Special(SpecialCode),
+    /// Not an address: the walk of the stack ended here for this reason.
+    Cut(StopReason),
+    /// A probed function, by its table's name.
+    Function {
+        /// Handle of the name in the aggregator.
+        name: u32,
+    },
+    /// What follows is done by a device.
+    Device,
+    /// A kernel, or an operation, of a device.
+    Work {
+        /// Handle of the name in the aggregator.
+        name: u32,
+    },
+    /// A call whose stack is not known.
+    NoStack(NoStack),
+}
+
+/// Code that has a name by where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum SpecialCode {
+    /// The vsyscall page.
+    Vsyscall,
+    /// The kernel's uprobe area.
+    Uprobes,
+    /// An address in no known mapping.
+    Unmapped,
+    /// An address of a process of which nothing is known.
+    UnknownProcess,
+    /// No code: what is above was called by what is below, as far as can be guessed.
+    Guessed,
+}
+
+/// Handle of a [`Code`] in an [`Aggregator`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CodeId(pub u32);
+
+/// What samples are added up by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct SampleKey {
+    pid: u32,
+    tid: u32,
+    comm: u32,
+    thread: u32,
+    cgroup: u64,
+    stack: u32,
+    /// The CPU where samples weigh differently on each, else 0.
+    cpu: u32,
+}
+
+/// Limits of an [`Aggregator`]; what is beyond them is counted as lost.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most unique code addresses.
+    pub codes: usize,
+    /// Most frames held by all unique stacks together.
+    pub stack_frames: usize,
+    /// Most distinct (thread, stack) pairs.
+    pub samples: usize,
+}
+
+impl Default for Limits {
+    /// About 64 MiB when all are reached.
+    fn default() -> Self {
+        Self {
+            codes: 1 << 20,
+            stack_frames: 4 << 20,
+            samples: 1 << 19,
+        }
+    }
+}
+
+/// A table of unique values with dense handles.
+struct Interner<T> {
+    values: Vec<T>,
+    index: FxHashMap<T, u32>,
+}
+
+impl<T> Default for Interner<T> {
+    fn default() -> Self {
+        Self {
+            values: Vec::new(),
+            index: FxHashMap::default(),
+        }
+    }
+}
+
+impl<T: Clone + Eq + Hash> Interner<T> {
+    fn intern(&mut self, value: T) -> u32 {
+        if let Some(&known) = self.index.get(&value) {
+            return known;
+        }
+        let id = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
+        self.values.push(value.clone());
+        self.index.insert(value, id);
+        id
+    }
+
+    /// Adds a value that is told apart from equal ones.
+    fn push(&mut self, value: T) -> u32 {
+        let id = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
+        self.values.push(value);
+        id
+    }
+}
+
+/// How samples are turned into time and which are kept.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weighting {
+    /// On-CPU nanoseconds of one sample. 0: samples are of a hardware counter,
+    /// whose period is no time; each gets its share, by period, of its CPU's
+    /// busy time (see [`Aggregator::complete`]).
+    pub period_ns: u64,
+}
+
+/// What samples of one key weigh.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Weigh {
+    /// Samples, or launches.
+    count: u64,
+    /// On-CPU time, or time in calls, nanoseconds; before [`Aggregator::complete`]
+    /// the period of hardware counters.
+    time_ns: u64,
+    /// Bytes moved by launches.
+    bytes: u64,
+}
+
+/// How launches and calls are added up instead of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchOptions {
+    /// The time in calls is wanted: a call of unknown length is a loss.
+    pub timed: bool,
+}
+
+/// Adds samples up.
+#[derive(Default)]
+pub struct Aggregator {
+    limits: Limits,
+    weighting: Weighting,
+    codes: Interner<Code>,
+    names: Interner<String>,
+    stacks: Interner<std::rc::Rc<[u32]>>,
+    stack_frames: usize,
+    samples: FxHashMap<SampleKey, Weigh>,
+    /// Of one that counts calls: the calls. Such a one takes no CPU samples.
+    calls: Option<Box<calls::Calls>>,
+    /// What was lost.
+    pub losses: Losses,
+    /// Samples, or launches, taken in, also those without a stack.
+    pub taken: u64,
+}
+
+impl Aggregator {
+    /// An empty one.
+    pub fn new(weighting: Weighting, limits: Limits) -> Self {
+        Self {
+            limits,
+            weighting,
+            ..Self::default()
+        }
+    }
+
+    /// Takes one event in; process events must go to `processes` here and not
+    /// before. Returns whether the mappings of the event's process changed.
+    pub fn apply(&mut self, processes: &mut ProcessTable, event: &Event) -> bool {
+        self.take_call_event(processes, event);
+        match event {
+            Event::Process(event) => {
+                if let Some((kind, count)) = event.kind.loss() {
+                    self.losses.add(kind, count);
+                }
+                processes.apply(event)
+            }
+            Event::Sample(sample) => {
+                if !self.counts_launches() {
+                    self.sample(processes, sample);
+                }
+                false
+            }
+            Event::CallStack(stack) if self.calls.is_none() => {
+                self.note_codes(processes, stack);
+                false
+            }
+            Event::Call(_)
+            | Event::CallData(_)
+            | Event::CallStack(_)
+            | Event::Probe(_)
+            | Event::ProbedFile(_)
+            | Event::KernelNamed(_)
+            | Event::TracePoint(_)
+            | Event::Trace(_)
+            | Event::Clock(_)
+            | Event::Counter(_)
+            | Event::DeviceStream(_)
+            | Event::Stalls(_)
+            | Event::KernelPlaced(_)
+            | Event::DeviceCode(_) => false,
+        }
+    }
+
+    /// Whether launches and calls are counted instead of CPU samples.
+    fn counts_launches(&self) -> bool {
+        self.calls
+            .as_ref()
+            .is_some_and(|calls| calls.devices.is_none())
+    }
+
+    /// Unique codes from handle `from` on: what has no name yet.
+    pub fn codes_from(&self, from: usize) -> &[Code] {
+        self.codes.values.get(from..).unwrap_or_default()
+    }
+
+    /// Ids of the control groups of the samples, each once.
+    pub fn cgroups(&self) -> impl Iterator<Item = u64> {
+        let ids: std::collections::BTreeSet<u64> = self.samples.keys().map(|k| k.cgroup).collect();
+        ids.into_iter()
+    }
+
+    /// Unique stacks so far.
+    pub fn stack_count(&self) -> usize {
+        self.stacks.values.len()
+    }
+
+    /// Adds what is only known at the end of a window, before its profile is built.
+    ///
+    /// Turns the periods of hardware-counter samples into time: every CPU's busy
+    /// nanoseconds are shared out among its samples by their periods. A CPU that
+    /// is not in `busy` gives its samples `fallback_ns` each. Nothing is shared out
+    /// where samples stand for a fixed time.
+    pub fn complete(&mut self, busy: &std::collections::BTreeMap<u32, u64>, fallback_ns: u64) {
+        self.take_call_losses();
+        if self.weighting.period_ns != 0 || self.counts_launches() {
+            return;
+        }
+        let mut totals: FxHashMap<u32, u128> = FxHashMap::default();
+        for (key, weight) in &self.samples {
+            *totals.entry(key.cpu).or_default() += u128::from(weight.time_ns);
+        }
+        for (key, weight) in &mut self.samples {
+            let total = totals.get(&key.cpu).copied().unwrap_or(0);
+            weight.time_ns = match busy.get(&key.cpu) {
+                Some(&busy) if total > 0 => {
+                    u64::try_from(u128::from(weight.time_ns) * u128::from(busy) / total)
+                        .unwrap_or(u64::MAX)
+                }
+                _ => weight.count.saturating_mul(fallback_ns),
+            };
+        }
+    }
+
+    /// Forgets all samples (a new window), and the codes and stacks with them.
+    pub fn reset(&mut self) {
+        // Not cleared: what one busy window took must not stay with all others.
+        self.codes = Interner::default();
+        self.names = Interner::default();
+        self.stacks = Interner::default();
+        self.stack_frames = 0;
+        self.samples = FxHashMap::default();
+        self.losses = Losses::default();
+        self.taken = 0;
+        if let Some(calls) = &mut self.calls {
+            calls.reset();
+        }
+    }
+
+    fn sample(&mut self, processes: &ProcessTable, sample: &Sample) {
+        self.taken += 1;
+        if self.codes.values.len() > self.limits.codes
+            || self.names.values.len() > self.limits.samples
+        {
+            // Before anything of a refused sample is kept.
+            self.losses.add(LossKind::TableFull, 1);
+            return;
+        }
+        let process = processes.get(sample.thread.pid);
+        let codes = self.stack_codes(processes, process, sample);
+        let Some(stack) = self.intern_stack(&codes) else {
+            self.losses.add(LossKind::TableFull, 1);
+            return;
+        };
+        let comm = process.map(|p| p.comm.as_str()).filter(|c| !c.is_empty());
+        let key = SampleKey {
+            pid: sample.thread.pid,
+            tid: sample.thread.tid,
+            comm: self
+                .names
+                .intern(comm.unwrap_or(&sample.thread.comm).to_owned()),
+            thread: self.names.intern(sample.thread.comm.clone()),
+            cgroup: sample.cgroup,
+            stack,
+            cpu: if self.weighting.period_ns == 0 {
+                sample.cpu
+            } else {
+                0
+            },
+        };
+        let time = match self.weighting.period_ns {
+            0 => sample.period,
+            fixed => fixed,
+        };
+        let weight = Weigh {
+            count: 1,
+            time_ns: time,
+            bytes: 0,
+        };
+        self.weigh(key, weight);
+    }
+
+    /// Adds a weight to a key's.
+    fn weigh(&mut self, key: SampleKey, weight: Weigh) {
+        if self.samples.len() >= self.limits.samples && !self.samples.contains_key(&key) {
+            self.losses.add(LossKind::TableFull, 1);
+            return;
+        }
+        let sum = self.samples.entry(key).or_default();
+        sum.count = sum.count.saturating_add(weight.count);
+        sum.time_ns = sum.time_ns.saturating_add(weight.time_ns);
+        sum.bytes = sum.bytes.saturating_add(weight.bytes);
+    }
+
+    /// The stack as code handles, leaf first.
+    fn stack_codes(
+        &mut self,
+        processes: &ProcessTable,
+        process: Option<&Process>,
+        sample: &Sample,
+    ) -> Vec<u32> {
+        let mut codes = Vec::with_capacity(sample.kernel.len() + sample.user.len() + 1);
+        if sample.flags & FLAG_KERNEL_FAILED != 0 {
+            self.losses.add(LossKind::KernelStackFailed, 1);
+        }
+        if sample.flags & FLAG_KERNEL_TRUNCATED != 0 {
+            self.losses.add(LossKind::KernelStackTruncated, 1);
+        }
+        each_code(processes, process, sample, |code| {
+            codes.push(self.codes.intern(code));
+        });
+        codes
+    }
+
+    fn intern_stack(&mut self, codes: &[u32]) -> Option<u32> {
+        if let Some(&known) = self.stacks.index.get(codes) {
+            return Some(known);
+        }
+        if self.stack_frames + codes.len() > self.limits.stack_frames {
+            return None;
+        }
+        self.stack_frames += codes.len();
+        Some(self.stacks.intern(codes.into()))
+    }
+}
+
+/// The codes of a sample's stack, leaf first: kernel, then user, then why the walk
+/// of the user stack ended, where that was too early.
+pub fn each_code(
+    processes: &ProcessTable,
+    process: Option<&Process>,
+    sample: &Sample,
+    mut take: impl FnMut(Code),
+) {
+    for (depth, &address) in sample.kernel.iter().enumerate() {
+        let address = if depth == 0 {
+            address
+        } else {
+            address.wrapping_sub(1)
+        };
+        take(Code::Kernel { address });
+    }
+    let space = process.map(|p| &*p.space);
+    let stale = sample.space != 0 && space.is_some_and(|s| s.id != sample.space);
+    let (user, stop) = match (stale, sample.user.get(..1)) {
+        // Without an exec since the fork, another process had this id before.
+        (true, Some(leaf)) if process.is_some_and(|p| p.is_fork) => (leaf, StopReason::NoProcess),
+        (true, Some(leaf)) => (leaf, StopReason::StaleImage),
+        _ => (sample.user.as_slice(), sample.stop),
+    };
+    for (depth, &raw) in user.iter().enumerate() {
+        if raw == ADDR_MIDDLE {
+            take(Code::Cut(StopReason::TooDeep));
+            continue;
+        }
+        let exact = depth == 0 || raw & ADDR_EXACT != 0;
+        let guessed = is_caller_guessed(raw);
+        let marks = if guessed {
+            ADDR_EXACT | ADDR_GUESSED
+        } else {
+            ADDR_EXACT
+        };
+        let address = raw & !marks;
+        let address = if exact {
+            address
+        } else {
+            address.wrapping_sub(1)
+        };
+        take(normalize(processes, space, sample.thread.pid, address));
+        if guessed && depth + 1 < user.len() {
+            take(Code::Special(SpecialCode::Guessed));
+        }
+    }
+    if stop.loss().is_some() {
+        take(Code::Cut(stop));
+    }
+}
+
+/// What an address of a process means now.
+fn normalize(processes: &ProcessTable, space: Option<&Space>, pid: u32, address: u64) -> Code {
+    const VSYSCALL: u64 = 0xffff_ffff_ff60_0000;
+    // The mark of exact addresses is bit 63: put it back for the one page that has it.
+    if address | ADDR_EXACT >= VSYSCALL && address > 1 << 62 {
+        return Code::Special(SpecialCode::Vsyscall);
+    }
+    let Some(space) = space else {
+        return Code::Special(SpecialCode::UnknownProcess);
+    };
+    let Some(mapping) = space.find(address) else {
+        return Code::Special(SpecialCode::Unmapped);
+    };
+    match region(processes, mapping.file) {
+        Region::File | Region::Vdso => Code::File {
+            file: mapping.file.0,
+            offset: address - mapping.start + mapping.file_offset,
+        },
+        Region::Vsyscall => Code::Special(SpecialCode::Vsyscall),
+        Region::Uprobes => Code::Special(SpecialCode::Uprobes),
+        Region::Anonymous => Code::Jit { pid, address },
+    }
+}
+
+fn region(processes: &ProcessTable, file: FileId) -> Region {
+    processes
+        .files
+        .key(file)
+        .map_or(Region::Anonymous, Region::of)
+}
+
+#[cfg(test)]
+mod call_tests;
+#[cfg(test)]
+mod tests;

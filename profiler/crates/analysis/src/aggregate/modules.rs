@@ -1,0 +1,179 @@
+//! Device code, for the names and lines of what was sampled.
+
+use super::devices::Kernel;
+use aiprof_model::{
+    probes::{Probe, role},
+    wire::{CallData, DeviceCode},
+};
+use aiprof_symbols::symbolize::device::{self, Module};
+use rustc_hash::{FxHashMap, FxHashSet};
+use sha2::{Digest, Sha256};
+use std::rc::Rc;
+
+/// Most bytes of modules that are kept.
+const MAX_BYTES: usize = 256 << 20;
+/// Largest module.
+const MAX_MODULE: u64 = 64 << 20;
+/// Most modules that arrive at a time.
+const MAX_ARRIVING: usize = 1024;
+
+/// A module's digest.
+type Sum = [u8; 32];
+
+/// A module that arrives in pieces.
+#[derive(Debug, Default)]
+struct Arriving {
+    total: u64,
+    bytes: Vec<u8>,
+}
+
+/// The modules that programs gave their runtimes, and those found in their memory.
+#[derive(Debug, Default)]
+pub(super) struct Modules {
+    /// Data that are device code: probe and tag.
+    images: FxHashSet<(u32, u8)>,
+    /// By thread, probe and tag.
+    arriving: FxHashMap<(u32, u32, u8), Arriving>,
+    by_digest: FxHashMap<Sum, Stored>,
+    /// Modules that a driver compiled, by process.
+    compiled: FxHashMap<u32, Vec<Sum>>,
+    used: usize,
+    /// Modules that found no room, or could not be read.
+    refused: u64,
+}
+
+/// A module as it came, or, once something of it was asked for, read.
+#[derive(Debug)]
+enum Stored {
+    Bytes(Box<[u8]>),
+    Read(Option<Rc<Module>>),
+}
+
+/// A kernel of a module.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    module: Rc<Module>,
+    index: usize,
+}
+
+impl Found {
+    /// The kernel.
+    pub(super) fn kernel(&self) -> Option<&device::Kernel> {
+        self.module.kernels.get(self.index)
+    }
+
+    /// What its code is for.
+    pub(super) fn platform(&self) -> Option<device::isa::Platform> {
+        self.module.platform
+    }
+}
+
+impl Modules {
+    pub(super) fn probe(&mut self, probe: &Probe) {
+        let tags = [role::IMAGE, role::PROGRAM_IMAGE].map(|role| probe.tag(role));
+        for tag in tags.into_iter().flatten() {
+            self.images.insert((probe.id, tag));
+        }
+    }
+
+    /// A piece of a module.
+    pub(super) fn data(&mut self, data: &CallData) {
+        if !self.images.contains(&(data.probe, data.tag)) {
+            return;
+        }
+        let key = (data.tid, data.probe, data.tag);
+        if data.offset == 0 {
+            if self.arriving.len() >= MAX_ARRIVING {
+                self.arriving.clear();
+            }
+            let fresh = Arriving {
+                total: data.total,
+                bytes: Vec::new(),
+            };
+            self.arriving.insert(key, fresh);
+        }
+        let Some(module) = self.arriving.get_mut(&key) else {
+            return;
+        };
+        let in_order = data.offset == module.bytes.len() as u64 && !data.unread;
+        if !in_order || module.total > MAX_MODULE || data.bytes.len() as u64 > MAX_MODULE {
+            self.arriving.remove(&key);
+            return;
+        }
+        module.bytes.extend_from_slice(&data.bytes);
+        if module.bytes.len() as u64 >= module.total
+            && let Some(module) = self.arriving.remove(&key)
+        {
+            self.add(module.bytes);
+        }
+    }
+
+    /// Code that was found in a program's memory.
+    pub(super) fn found(&mut self, code: &DeviceCode) {
+        if let Some(digest) = self.add(code.bytes.clone()) {
+            let of = self.compiled.entry(code.pid).or_default();
+            if !of.contains(&digest) {
+                of.push(digest);
+            }
+        }
+    }
+
+    fn add(&mut self, bytes: Vec<u8>) -> Option<Sum> {
+        let digest: Sum = Sha256::digest(&bytes).into();
+        if self.by_digest.contains_key(&digest) {
+            return Some(digest);
+        }
+        if self.used + bytes.len() > MAX_BYTES {
+            self.refused += 1;
+            return None;
+        }
+        self.used += bytes.len();
+        self.by_digest.insert(digest, Stored::Bytes(bytes.into()));
+        Some(digest)
+    }
+
+    /// Modules that found no room or could not be read since the last call.
+    pub(super) fn take_refused(&mut self) -> u64 {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// The module of a digest.
+    fn read(&mut self, digest: &Sum) -> Option<Rc<Module>> {
+        let stored = self.by_digest.get_mut(digest)?;
+        if let Stored::Bytes(bytes) = stored {
+            let module = Module::parse(bytes).map(Rc::new);
+            if let Err(error) = &module {
+                tracing::debug!("device module: {error}");
+                self.refused += 1;
+            }
+            *stored = Stored::Read(module.ok());
+        }
+        match stored {
+            Stored::Read(module) => module.clone(),
+            Stored::Bytes(_) => None,
+        }
+    }
+
+    /// A kernel in its module, best with code: the module that the program gave its
+    /// runtime, or what the driver has made of it.
+    pub(super) fn find(&mut self, kernel: &Kernel) -> Option<Found> {
+        let compiled = self.compiled.get(&kernel.pid).cloned().unwrap_or_default();
+        let mut without_code = None;
+        // The newest of those that were found first.
+        for digest in kernel.module.iter().chain(compiled.iter().rev()) {
+            let Some(module) = self.read(digest) else {
+                continue;
+            };
+            let same = |k: &device::Kernel| *k.display == *kernel.name || *k.name == *kernel.name;
+            let Some(index) = module.kernels.iter().position(same) else {
+                continue;
+            };
+            let found = Found { module, index };
+            if found.kernel().is_some_and(|k| !k.code.is_empty()) {
+                return Some(found);
+            }
+            without_code.get_or_insert(found);
+        }
+        without_code
+    }
+}

@@ -1,0 +1,406 @@
+//! The first step: whose events they are, one spelling of names, and which of them
+//! are looked at.
+
+use super::config::EventFilter;
+use super::limit::{EventLimit, EventLimiter};
+use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, NONE, Ph, Phase, Sym, Timeline};
+use rustc_hash::FxHashMap;
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// Highest rank that is believed; a larger pid is a process's.
+const MAX_RANK: i64 = 1 << 20;
+
+/// Tells whose the events of a file are. With `one_rank`, all of a file that does not
+/// say are the first event's, as acelyzer 1.3.0 has it; else each pid is a rank.
+pub fn assign_ranks(timeline: &mut Timeline, job: u32, events: Range<usize>, one_rank: bool) {
+    let Some(known) = timeline.jobs.get(job as usize) else {
+        return;
+    };
+    let (dialect, given) = (known.dialect, known.rank);
+    if known.is_processed {
+        return processed_ranks(timeline, events);
+    }
+    match dialect {
+        Dialect::Flex => {
+            let first = timeline.events.get(events.start).map(|event| event.pid);
+            let fixed = given.map(|rank| Id::Number(rank.into()));
+            let fixed = fixed.or(first.filter(|_| one_rank));
+            for event in timeline.events.get_mut(events).unwrap_or_default() {
+                event.pid = fixed.unwrap_or(event.pid);
+                event.rank = rank_of(event.pid).unwrap_or(0);
+            }
+        }
+        Dialect::Torch => {
+            let rank = given.unwrap_or(0);
+            let text = rank.to_string();
+            for index in events.clone() {
+                torch_rank(timeline, index, rank, &text);
+            }
+            torch_phases(timeline, events);
+        }
+    }
+}
+
+/// In acelyzer's output hosts are 1000 and their rank. The counters that it made of
+/// others are made again.
+fn processed_ranks(timeline: &mut Timeline, events: Range<usize>) {
+    let made: Vec<Sym> = timeline
+        .names
+        .iter()
+        .filter(|(_, text)| MADE.iter().any(|made| text.starts_with(made)))
+        .map(|(sym, _)| sym)
+        .collect();
+    for event in timeline.events.get_mut(events).unwrap_or_default() {
+        let pid = event.pid.number().unwrap_or(0);
+        let rank = if (1000..1000 + MAX_RANK).contains(&pid) {
+            pid - 1000
+        } else {
+            pid
+        };
+        event.rank = rank_of(Id::Number(rank)).unwrap_or(0);
+        event.dropped |= event.ph == Ph::Counter && made.contains(&event.name);
+    }
+}
+
+/// Counters that are made of device events.
+const MADE: [&str; 3] = ["Power", "BW ", "TransferBW"];
+
+fn rank_of(pid: Id) -> Option<u32> {
+    let number = pid.number().filter(|n| (0..MAX_RANK).contains(n))?;
+    u32::try_from(number).ok()
+}
+
+/// In Kineto's traces pid 0 is the first device; with several ranks each file has
+/// one.
+fn torch_rank(timeline: &mut Timeline, index: usize, rank: u32, text: &str) {
+    let Some(event) = timeline.events.get_mut(index) else {
+        return;
+    };
+    event.rank = rank;
+    if event.pid == Id::Number(0) {
+        event.pid = Id::Number(rank.into());
+    }
+    let event = *event;
+    let args = match event.ph {
+        Ph::Metadata => labels(timeline, &event, rank),
+        Ph::Complete => timeline
+            .arg(&event, "device")
+            .filter(|device| *device != text)
+            .map(|_| with_member(timeline, &event, "device", text)),
+        _ => None,
+    };
+    if let Some(args) = args {
+        let args = timeline.texts.add(&args);
+        if let Some(event) = timeline.events.get_mut(index) {
+            event.args = args;
+        }
+    }
+}
+
+/// What Kineto's device events cover of their operation, their categories say, not
+/// their names.
+fn torch_phases(timeline: &mut Timeline, events: Range<usize>) {
+    let kinds = Kinds::new(timeline);
+    for event in timeline.events.get(events).unwrap_or_default() {
+        let Some(device) = timeline.devices.get_mut(event.device as usize) else {
+            continue;
+        };
+        device.phase = if kinds.of(event.cat).is(Kind::CAT_KERNEL) {
+            Phase::Exec
+        } else if kinds.of(event.name).is(Kind::COPY_IN) {
+            Phase::DmaIn
+        } else if kinds.of(event.name).is(Kind::COPY_OUT) {
+            Phase::DmaOut
+        } else {
+            device.phase
+        };
+    }
+}
+
+/// Order and labels of processes, so that those of a rank stand together.
+fn labels(timeline: &Timeline, event: &Event, rank: u32) -> Option<String> {
+    let name = timeline.name(event.name);
+    if name.starts_with("process_") && name.ends_with("sort_index") {
+        let after = match event.pid.number() {
+            Some(pid) if pid > i64::from(rank) => 0,
+            _ => 15,
+        };
+        let index = u64::from(rank) * 123_000 + after;
+        return Some(with_member(
+            timeline,
+            event,
+            "sort_index",
+            &index.to_string(),
+        ));
+    }
+    if name == "process_labels" {
+        let text = timeline.arg(event, "labels")?.trim_matches('"');
+        let front = text.strip_suffix(|c: char| c.is_ascii_digit())?;
+        let label = format!("\"{front}{rank}\"");
+        return Some(with_member(timeline, event, "labels", &label));
+    }
+    None
+}
+
+/// The event's arguments with another value for a key.
+fn with_member(timeline: &Timeline, event: &Event, key: &str, value: &str) -> String {
+    let text = timeline.texts.get(event.args);
+    let Some(old) = aiprof_model::timeline::member(text, key) else {
+        return text.to_owned();
+    };
+    let start = old.as_ptr() as usize - text.as_ptr() as usize;
+    let (before, rest) = text.split_at_checked(start).unwrap_or((text, ""));
+    let after = rest.get(old.len()..).unwrap_or_default();
+    format!("{before}{value}{after}")
+}
+
+/// Brings the events of several files into one order: always the file next whose
+/// next event is earliest.
+pub fn merge_files(timeline: &mut Timeline, files: &[Range<usize>]) {
+    if files.len() < 2 {
+        return;
+    }
+    let mut next: Vec<Range<usize>> = files.to_vec();
+    let mut heap = std::collections::BinaryHeap::new();
+    let key = |events: &[Event], range: &Range<usize>, file: usize| {
+        let event = events.get(range.start).filter(|_| !range.is_empty())?;
+        Some(std::cmp::Reverse((Time(event.ts), file)))
+    };
+    for (file, range) in next.iter().enumerate() {
+        heap.extend(key(&timeline.events, range, file));
+    }
+    let mut merged = Vec::with_capacity(timeline.events.len());
+    while let Some(std::cmp::Reverse((_, file))) = heap.pop() {
+        let Some(range) = next.get_mut(file) else {
+            continue;
+        };
+        merged.extend(timeline.events.get(range.start).copied());
+        range.start += 1;
+        heap.extend(key(&timeline.events, range, file));
+    }
+    timeline.events = merged;
+}
+
+/// A time that can be put into order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Time(pub f64);
+
+impl Eq for Time {}
+
+impl PartialOrd for Time {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Time {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// Leaves out events outside of the limit, spells names in one way (`Rdma`, `Recv`),
+/// and leaves out what a filter finds. Returns how many were left out.
+pub fn select(timeline: &mut Timeline, limit: &EventLimit, filters: &[EventFilter]) -> usize {
+    let before = timeline.events.len();
+    let origin = timeline.origin() as f64;
+    if *limit != EventLimit::default() || timeline.origin() < 0 {
+        let mut limiter = EventLimiter::new(limit.clone());
+        let mut letter = [0; 4];
+        timeline.events.retain(|event| {
+            let letter = event.ph.letter().encode_utf8(&mut letter);
+            limiter.keeps(letter, event.ts + origin, event.dur)
+        });
+    }
+    unify_names(timeline);
+    if !filters.is_empty() {
+        for index in 0..timeline.events.len() {
+            let Some(event) = timeline.events.get(index).copied() else {
+                break;
+            };
+            let found = event.is_slice() && filters.iter().any(|f| finds(timeline, &event, f));
+            if let Some(event) = timeline.events.get_mut(index) {
+                event.dropped |= found;
+            }
+        }
+        timeline.sweep();
+    }
+    before - timeline.events.len()
+}
+
+fn unify_names(timeline: &mut Timeline) {
+    let changed: Vec<(Sym, String)> = timeline
+        .names
+        .iter()
+        .filter(|(_, text)| text.contains("RDMA") || text.contains("Receive"))
+        .map(|(sym, text)| (sym, text.replace("RDMA", "Rdma").replace("Receive", "Recv")))
+        .collect();
+    if changed.is_empty() {
+        return;
+    }
+    let new: FxHashMap<Sym, Sym> = changed
+        .into_iter()
+        .map(|(sym, text)| (sym, timeline.names.intern(&text)))
+        .collect();
+    for event in timeline.events.iter_mut().filter(|event| event.is_slice()) {
+        event.name = new.get(&event.name).copied().unwrap_or(event.name);
+    }
+}
+
+fn finds(timeline: &Timeline, event: &Event, filter: &EventFilter) -> bool {
+    attribute(timeline, event, &filter.path).is_some_and(|text| filter.regex.is_match(&text))
+}
+
+/// An attribute's text as Python's `str` gives it.
+fn attribute<'a>(timeline: &'a Timeline, event: &Event, path: &[String]) -> Option<Cow<'a, str>> {
+    let mut path = path.iter().map(String::as_str);
+    let number = |value: f64| Some(Cow::Owned(format!("{value:?}")));
+    match (path.next()?, path.next()) {
+        ("name", None) => Some(Cow::Borrowed(timeline.name(event.name))),
+        ("cat", None) => Some(Cow::Borrowed(timeline.name(event.cat))).filter(|c| !c.is_empty()),
+        ("ph", None) => Some(Cow::Owned(event.ph.letter().to_string())),
+        ("ts", None) => number(event.ts + timeline.origin() as f64),
+        ("dur", None) => number(event.dur),
+        ("pid", None) => id_text(timeline, event.pid),
+        ("tid", None) => id_text(timeline, event.tid),
+        ("args" | "attr", Some(key)) => argument(timeline, event, key),
+        _ => None,
+    }
+}
+
+fn id_text(timeline: &Timeline, id: Id) -> Option<Cow<'_, str>> {
+    match id {
+        Id::Number(number) => Some(Cow::Owned(number.to_string())),
+        Id::NONE => None,
+        Id::Token(sym) => Some(Cow::Borrowed(timeline.name(sym).trim_matches('"'))),
+    }
+}
+
+fn argument<'a>(timeline: &'a Timeline, event: &Event, key: &str) -> Option<Cow<'a, str>> {
+    if let Some(json) = timeline.arg(event, key) {
+        let plain = json.strip_prefix('"').and_then(|t| t.strip_suffix('"'));
+        return match plain {
+            Some(plain) if !plain.contains('\\') => Some(Cow::Borrowed(plain)),
+            Some(_) => serde_json::from_str(json).ok().map(Cow::Owned),
+            None => Some(Cow::Borrowed(json)),
+        };
+    }
+    let device = timeline.device(event);
+    let value = match key {
+        "TS1" => device?.stamps[0],
+        "TS2" => device?.stamps[1],
+        "TS3" => device?.stamps[2],
+        "TS4" => device?.stamps[3],
+        "TS5" => device?.stamps[4],
+        "Power" => Some(device?.power).filter(|power| *power >= 0)?,
+        "rank" => Some(i64::from(event.rank)).filter(|_| event.rank != NONE)?,
+        _ => return None,
+    };
+    Some(Cow::Owned(value.to_string()))
+}
+
+/// Leaves out host events that say nothing of their own.
+pub fn drop_globals(timeline: &mut Timeline, kinds: &Kinds) {
+    timeline
+        .events
+        .retain(|event| !(event.is_slice() && kinds.of(event.name).is(Kind::GLOBAL)));
+}
+
+/// Puts the events into order: by begin, of those that begin together the longer
+/// first, as slices nest. Equal ones keep their order.
+pub fn sort(timeline: &mut Timeline) {
+    let in_order = |a: &Event, b: &Event| compare(a, b).is_le();
+    if !timeline.events.is_sorted_by(in_order) {
+        timeline.events.sort_by(compare);
+    }
+}
+
+fn compare(a: &Event, b: &Event) -> std::cmp::Ordering {
+    a.ts.total_cmp(&b.ts).then(b.dur.total_cmp(&a.dur))
+}
+
+/// Numbers of the events in the order that [`sort`] would put them into: what is moved
+/// is small.
+pub fn order(timeline: &Timeline) -> Vec<u32> {
+    let keys = timeline.events.iter().zip(0u32..);
+    let keys = keys.filter(|(event, _)| !event.dropped);
+    let mut keys: Vec<(f64, f64, u32)> = keys.map(|(e, i)| (e.ts, e.dur, i)).collect();
+    keys.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
+    keys.into_iter().map(|(_, _, index)| index).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aiprof_formats::import::json;
+
+    fn read(texts: &[&str], one_rank: bool) -> Timeline {
+        let mut timeline = Timeline::default();
+        let mut files = Vec::new();
+        for (i, text) in texts.iter().enumerate() {
+            let path = format!("f{i}.json");
+            let reading = json::read(text.as_bytes(), &path, &mut timeline).unwrap();
+            assign_ranks(&mut timeline, reading.job, reading.events.clone(), one_rank);
+            files.push(reading.events);
+        }
+        merge_files(&mut timeline, &files);
+        timeline
+    }
+
+    #[test]
+    fn ranks_of_one_file_stay_apart() {
+        let text = r#"[{"ph":"i","name":"a","pid":3,"ts":1},{"ph":"i","name":"b","pid":1,"ts":2}]"#;
+        let ranks = |one| -> Vec<u32> {
+            let t = read(&[text], one);
+            t.events.iter().map(|e| e.rank).collect()
+        };
+        assert_eq!(ranks(false), [3, 1]);
+        assert_eq!(ranks(true), [3, 3]);
+    }
+
+    #[test]
+    fn kineto_s_first_device_is_the_rank_s() {
+        let text = r#"{"deviceProperties":[],"distributedInfo":{"rank":2},"traceEvents":[
+            {"ph":"X","name":"k","pid":0,"tid":1,"ts":1,"dur":1,"args":{"a":1,"device":0,"b":"x"}},
+            {"ph":"f","name":"k","id":4,"pid":0,"tid":1,"ts":1},
+            {"ph":"M","name":"process_sort_index","pid":0,"ts":1,"args":{"sort_index":5000000}},
+            {"ph":"M","name":"process_sort_index","pid":77,"ts":1,"args":{"sort_index":5}},
+            {"ph":"M","name":"process_labels","pid":0,"ts":1,"args":{"labels":"AIU 0"}}]}"#;
+        let t = read(&[text], false);
+        let args: Vec<&str> = t.events.iter().map(|e| t.texts.get(e.args)).collect();
+        assert_eq!(
+            args,
+            [
+                r#""a":1,"device":2,"b":"x""#,
+                "",
+                r#""sort_index":246015"#,
+                r#""sort_index":246000"#,
+                r#""labels":"AIU 2""#
+            ]
+        );
+        assert!(t.events.iter().all(|e| e.rank == 2));
+        assert_eq!(t.events[1].pid, Id::Number(2));
+    }
+
+    #[test]
+    fn files_are_merged_by_time() {
+        let a = r#"[{"ph":"i","name":"a","pid":0,"ts":1},{"ph":"i","name":"b","pid":0,"ts":5}]"#;
+        let b = r#"[{"ph":"i","name":"c","pid":0,"ts":0.5},{"ph":"i","name":"d","pid":0,"ts":5}]"#;
+        let t = read(&[a, b], false);
+        let names: Vec<&str> = t.events.iter().map(|e| t.name(e.name)).collect();
+        assert_eq!(names, ["c", "a", "b", "d"]);
+    }
+
+    #[test]
+    fn names_are_spelled_one_way_and_filters_find() {
+        let text = r#"[{"ph":"X","name":"aiuFetchRDMAKeys","pid":0,"tid":0,"ts":1,"dur":1},
+            {"ph":"X","name":"x","pid":0,"tid":0,"ts":1,"dur":1,"args":{"Type":"XYZ"}},
+            {"ph":"X","name":"y","pid":0,"tid":0,"ts":1,"dur":1,"args":{"Type":"XYZa"}}]"#;
+        let mut t = read(&[text], false);
+        let filters = [EventFilter::parse("args.Type:^XYZ$").unwrap()];
+        assert_eq!(select(&mut t, &EventLimit::default(), &filters), 1);
+        let names: Vec<&str> = t.events.iter().map(|e| t.name(e.name)).collect();
+        assert_eq!(names, ["aiuFetchRdmaKeys", "y"]);
+    }
+}

@@ -1,0 +1,475 @@
+//! The order of things: from events as they were read to events as they are written.
+//!
+//! Every step is a whole pass over the events. Which of them run, and what they are
+//! called, is acelyzer's ([`Stage`]); the comments give its numbers.
+
+mod tell;
+
+use super::calibration::{self, Calibration};
+use super::config::{Config, Counters, Format, OverlapMode, RankAlignment};
+use super::energy::{self, KernelPower, PowerStatistics};
+use super::frequency;
+use super::iterations::{self, Iterations, Period};
+use super::messages::{Level, Messages};
+use super::stages::Stage;
+use super::statistics::{self, Statistics};
+use super::token_times::{self, TokenTimes};
+use super::utilization::{self, CompilerInfo};
+use super::{
+    alignment, alignment_compat, all_reduce_bandwidth, bandwidth, checks, classes, collectives,
+    comm_summary, exchanges, flows, job_shifts_compat, launch_flows, normalize, overlap,
+    overlap_share, power, prep_queue, refine, rows, sequence, split,
+};
+use aiprof_model::parallel;
+use aiprof_model::timeline::{Kinds, Timeline};
+use aiprof_system::memory;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Tables that belong beside the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tables {
+    /// Time and ideal time by category: [`Outcome::categories`].
+    Categories,
+    /// Active time of ranks: [`Outcome::collectives`].
+    Ranks,
+    /// Statistics of kernels: [`Outcome::statistics`].
+    Kernels,
+    /// What acelyzer does not have: power of kernels, iterations, tokens.
+    Further,
+}
+
+/// What the analyses found besides what they did to the events.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Frequencies by single kernels.
+    pub frequency: frequency::Outcome,
+    /// Clocks and jobs.
+    pub calibration: Calibration,
+    /// Ranks, brought together.
+    pub alignment: Option<alignment::Outcome>,
+    /// Slices that overlapped.
+    pub overlap: overlap::Outcome,
+    /// Kernels out of order by their counters.
+    pub sequence: sequence::Outcome,
+    /// What repeats.
+    pub iterations: Vec<Iterations>,
+    /// Times of tokens, as iterations tell them.
+    pub tokens: Vec<TokenTimes>,
+    /// Power between readings of the charge counter.
+    pub power: Option<power::Outcome>,
+    /// Power with and without kernels.
+    pub power_statistics: Option<PowerStatistics>,
+    /// Power of kernels.
+    pub kernel_power: Vec<KernelPower>,
+    /// Time and ideal time of kernels by category.
+    pub categories: Vec<utilization::CategoryRow>,
+    /// Utilization of ranks.
+    pub utilization: BTreeMap<i64, utilization::RankSum>,
+    /// Transfers.
+    pub transfers: bandwidth::Outcome,
+    /// Faults that traces are known for; `None`: nobody asked.
+    pub checks: Option<checks::Outcome>,
+    /// How much ranks compute while they communicate.
+    pub shares: Vec<overlap_share::Share>,
+    /// Collective operations.
+    pub collectives: collectives::Outcome,
+    /// All-reduces, where no spans are made of them.
+    pub all_reduces: Vec<all_reduce_bandwidth::AllReduce>,
+    /// Directions between ranks in which messages arrive before they are sent.
+    pub reversed: Vec<flows::Reversed>,
+    /// Slices by class.
+    pub classes: classes::Outcome,
+    /// Kernels.
+    pub statistics: Statistics,
+    /// Devices, for the trace's header.
+    pub devices: Vec<Value>,
+    /// Tables.
+    pub tables: Vec<Tables>,
+    /// Numbers of the events in the order in which they are written.
+    pub order: Vec<u32>,
+    /// Nothing can be made of the trace, as a message says.
+    pub is_fatal: bool,
+}
+
+/// Told which step begins: the events as they are, its name, and how many are behind it
+/// of how many.
+pub type Progress<'p> = &'p mut dyn FnMut(&Timeline, &str, usize, usize);
+
+/// Runs all steps.
+pub fn run(
+    timeline: &mut Timeline,
+    config: &Config,
+    compiler: &CompilerInfo,
+    messages: &mut Messages,
+    progress: Progress<'_>,
+) -> Outcome {
+    let mut run = Run {
+        timeline,
+        config,
+        compiler,
+        messages,
+        outcome: Outcome::default(),
+        kinds: Kinds::default(),
+        steps: Vec::new(),
+    };
+    let steps: [(&str, Step<'_>); 10] = [
+        ("selecting events", Run::select),
+        ("calibrating clocks", Run::calibrate),
+        ("aligning ranks", Run::align),
+        ("putting events into order", Run::arrange),
+        ("resolving overlaps", Run::resolve_overlaps),
+        ("computing power and bandwidth", Run::count),
+        ("computing utilization", Run::utilization),
+        ("telling classes and flows", Run::classify),
+        ("computing statistics", Run::summarize),
+        ("naming rows", Run::refine),
+    ];
+    let all = steps.len();
+    for (done, (name, step)) in steps.into_iter().enumerate() {
+        progress(run.timeline, name, done, all);
+        step(&mut run);
+        // Whoever asked for the analysis tells why.
+        run.outcome.is_fatal |= memory::check().is_err();
+        if run.outcome.is_fatal {
+            break;
+        }
+    }
+    run.outcome
+}
+
+type Step<'r> = fn(&mut Run<'r>);
+
+/// What only looks at the events.
+struct Repeats {
+    iterations: Vec<Iterations>,
+    tokens: Vec<TokenTimes>,
+    power: Option<PowerStatistics>,
+    kernels: Vec<KernelPower>,
+    shares: Vec<overlap_share::Share>,
+    said: Messages,
+}
+
+struct Run<'r> {
+    timeline: &'r mut Timeline,
+    config: &'r Config,
+    compiler: &'r CompilerInfo,
+    messages: &'r mut Messages,
+    outcome: Outcome,
+    kinds: Kinds,
+    /// Steps of the model by the compiler's tables.
+    steps: Vec<token_times::Step>,
+}
+
+impl Run<'_> {
+    fn has(&self, stage: Stage) -> bool {
+        // Arrows and spans of a trace that was analysed before are in it.
+        let is_made = matches!(
+            stage,
+            Stage::LaunchFlowCreateMissing | Stage::FlowExtraction | Stage::MpCalcBwV2
+        );
+        let is_there = || self.timeline.jobs.iter().any(|job| job.is_processed);
+        self.config.stages.has(stage) && !(is_made && is_there())
+    }
+
+    fn counters(&self) -> Counters {
+        self.config.counters
+    }
+
+    /// 3: normalize, first phase.
+    fn select(&mut self) {
+        let config = self.config;
+        normalize::select(self.timeline, &config.event_limit, &config.event_filter);
+        self.kinds = Kinds::new(self.timeline);
+        let (timeline, kinds) = (&*self.timeline, &self.kinds);
+        // What is said of them is about the frequency that was given.
+        let mut unsaid = Messages::new(Level::Error);
+        let messages = match config.is_fitted {
+            true => &mut unsaid,
+            false => &mut *self.messages,
+        };
+        // Neither changes anything, so both can run at once.
+        let (frequency, found) = parallel::both(
+            || frequency::run(timeline, kinds, config.soc_mhz, messages),
+            || config.extended.then(|| checks::run(timeline, kinds)),
+        );
+        self.outcome.frequency = frequency;
+        self.outcome.checks = found;
+    }
+
+    /// 4 to 7, 11 and 12: frequency, jobs, wraps, times.
+    fn calibrate(&mut self) {
+        let moves_jobs = self.has(Stage::FrequencyAlignApply);
+        let is_literal = self.config.compat_bugs;
+        if moves_jobs && is_literal {
+            job_shifts_compat::run(self.timeline, self.messages);
+        }
+        let options = calibration::Options {
+            mhz: self.config.soc_mhz,
+            is_fitted: self.config.is_fitted,
+            moves_jobs: moves_jobs && !is_literal,
+            keeps_listed: !self.config.is_fitted && (is_literal || !self.config.is_given),
+            converts: self.has(Stage::TightenHtsByInstrType),
+        };
+        self.outcome.calibration = calibration::run(self.timeline, options);
+        self.tell_calibration();
+        if self.has(Stage::RemoveIdsFromName) {
+            split::ids_from_names(self.timeline);
+        }
+        if self.has(Stage::MapTidToRange) {
+            rows::number_threads(self.timeline);
+        }
+        if self.has(Stage::TriplePhasedEvents) {
+            split::phases(self.timeline, &self.kinds);
+            self.kinds = Kinds::new(self.timeline);
+        }
+    }
+
+    /// 14.
+    fn align(&mut self) {
+        let is_on = self.has(Stage::MpSyncTightV1) || self.has(Stage::MpTsCalibrationV2);
+        if !is_on {
+            return;
+        }
+        let level = self.config.level;
+        if self.config.compat_bugs {
+            let outcome = match self.config.rank_alignment {
+                RankAlignment::V2 => alignment_compat::v2(self.timeline, level),
+                _ => alignment_compat::tight_v1(self.timeline, level),
+            };
+            self.outcome.is_fatal = outcome.is_fatal;
+            self.messages.append(outcome.said);
+            return;
+        }
+        let mut outcome = alignment::run(self.timeline, level);
+        let said = std::mem::replace(&mut outcome.said, Messages::new(level));
+        self.messages.append(said);
+        self.outcome.alignment = Some(outcome);
+    }
+
+    /// 15 to 19: rows and order.
+    fn arrange(&mut self) {
+        if self.has(Stage::QueueingCounter) {
+            let found = prep_queue::run(self.timeline, &self.kinds, self.config.keep_prep);
+            if found.dropped > 0 {
+                self.timeline.sweep();
+            }
+        }
+        if self.has(Stage::DropGlobalEvents) {
+            normalize::drop_globals(self.timeline, &self.kinds);
+        }
+        if self.has(Stage::RecombineCpuEvents) {
+            rows::join_host_rows(self.timeline, &self.kinds);
+        }
+        normalize::sort(self.timeline);
+        if self.has(Stage::AssertSequenceBeforeOverlap) {
+            self.outcome.sequence = sequence::run(self.timeline, &self.kinds, self.messages);
+        }
+    }
+
+    /// 20 and 21.
+    fn resolve_overlaps(&mut self) {
+        if !self.has(Stage::DetectPartialOverlapEvents) {
+            return;
+        }
+        let config = self.config;
+        let (mode, spare) = (config.overlap, config.max_tid_streams);
+        let outcome = overlap::resolve(self.timeline, mode, spare, self.messages);
+        self.tell_overlap(&outcome);
+        self.outcome.overlap = outcome;
+    }
+
+    /// 24 to 26: power, bandwidth.
+    fn count(&mut self) {
+        // Charge is read at a counter value, of which the host time must be known.
+        let is_converted = self.has(Stage::CycleCountToWallclock);
+        if let Some(source) = self
+            .counters()
+            .power
+            .filter(|_| self.has(Stage::ComputePower) && is_converted)
+        {
+            let options = power::Options {
+                source,
+                scale: self.config.power_scale,
+                skip: self.config.power_skip_events,
+                is_literal: self.config.compat_bugs,
+            };
+            let found = power::run(self.timeline, &self.kinds, &options, self.messages);
+            if !self.config.extended {
+                // acelyzer says it for the step before as well, which has none.
+                let text = format_args!("PEC event stats o/i: 0 / 0");
+                self.messages.info("PEC", text);
+            }
+            self.outcome.power = Some(found);
+        }
+        if self.has(Stage::ComputeBandwidth) {
+            self.outcome.transfers = bandwidth::run(self.timeline, &self.kinds, self.messages);
+        }
+    }
+
+    /// 27 and 32: ideal cycles against time.
+    fn utilization(&mut self) {
+        if !self.has(Stage::ComputeUtilization) {
+            return;
+        }
+        let results = utilization::events::run(
+            self.timeline,
+            &self.kinds,
+            self.compiler,
+            self.config.core_mhz,
+            self.config.extended,
+            self.messages,
+        );
+        if self.has(Stage::CalculateStats) {
+            self.tell_utilization(&results);
+        }
+        let rows: Vec<_> = results.categories.into_iter().flatten().collect();
+        self.outcome.utilization = results.sums;
+        self.steps = results.steps;
+        if rows.is_empty() {
+            return;
+        }
+        self.outcome.tables.push(Tables::Categories);
+        self.outcome.categories = rows;
+    }
+
+    /// 29 to 36: order, arrows, classes, collectives.
+    fn classify(&mut self) {
+        if self.has(Stage::CommunicationApply) {
+            comm_summary::run(self.timeline, &self.kinds);
+            self.timeline.sweep();
+            self.kinds = Kinds::new(self.timeline);
+        }
+        // Counters that were added may stand where they are, slices may not.
+        if matches!(self.config.overlap, OverlapMode::Shift | OverlapMode::Async) {
+            normalize::sort(self.timeline);
+        }
+        if self.has(Stage::LaunchFlowCollect) && self.has(Stage::LaunchFlowCreateMissing) {
+            let found = launch_flows::run(self.timeline, self.config.level);
+            self.messages.append(found.said);
+        }
+        if self.has(Stage::EventCategorizer) {
+            let compat = self.config.compat_bugs;
+            self.outcome.classes = classes::run(self.timeline, &self.kinds, compat);
+        }
+        self.collect();
+    }
+
+    /// 35 and 36: messages between ranks, and what they make together.
+    fn collect(&mut self) {
+        let mut messages = None;
+        if self.has(Stage::FlowExtraction) {
+            let found = flows::run(self.timeline, self.config.level);
+            self.messages.append(found.said);
+            self.outcome.reversed = found.reversed;
+            messages = Some(found.exchanges);
+        }
+        if self.has(Stage::MpCalcBw) {
+            self.outcome.all_reduces = all_reduce_bandwidth::run(self.timeline, &self.kinds);
+        }
+        if self.has(Stage::MpCalcBwV2) {
+            let found = messages
+                .unwrap_or_else(|| exchanges::find(self.timeline, exchanges::Clocks::Aligned));
+            // Sizes have left the names.
+            self.kinds = Kinds::new(self.timeline);
+            let found = collectives::run(self.timeline, &self.kinds, &found.pairs);
+            if self.has(Stage::CalculateStatsV2) {
+                self.outcome.tables.push(Tables::Ranks);
+            }
+            self.outcome.collectives = found;
+        }
+    }
+
+    /// 23, 25 and 37: iterations, energy, tables of kernels.
+    fn summarize(&mut self) {
+        // Neither changes anything, so both can run at once.
+        let this = &*self;
+        let with_torch = this.config.torch_statistics;
+        let (kernels, repeats) = parallel::both(
+            || {
+                this.has(Stage::CalculateStats)
+                    .then(|| statistics::run(this.timeline, &this.kinds, with_torch))
+            },
+            || this.repeats(),
+        );
+        self.outcome.iterations = repeats.iterations;
+        self.outcome.tokens = repeats.tokens;
+        self.outcome.power_statistics = repeats.power;
+        self.outcome.kernel_power = repeats.kernels;
+        self.outcome.shares = repeats.shares;
+        self.messages.append(repeats.said);
+        if let Some(found) = kernels {
+            self.outcome.tables.push(Tables::Kernels);
+            self.outcome.statistics = found;
+            if self.config.extended {
+                self.outcome.tables.push(Tables::Further);
+            }
+        }
+    }
+
+    fn repeats(&self) -> Repeats {
+        let mut said = Messages::new(self.config.level);
+        let (timeline, kinds) = (&*self.timeline, &self.kinds);
+        let (mut iterations, mut tokens) = (Vec::new(), Vec::new());
+        if self.has(Stage::CollectIterationStats) {
+            let period = match self.config.extended {
+                true => Period::Smallest,
+                false => Period::Acelyzer,
+            };
+            iterations = iterations::run(timeline, kinds, period, &mut said);
+            if self.config.extended {
+                // What the compiler says counts; kernels that repeat are a guess.
+                tokens = match self.steps.as_slice() {
+                    [] => {
+                        let steps = token_times::steps_of_iterations(&iterations, timeline, kinds);
+                        token_times::run(&steps)
+                    }
+                    steps => token_times::run(steps),
+                };
+            }
+        }
+        let periods = self.outcome.power.as_ref().map(|power| &power.periods);
+        // That there is none is worth a word only where it was asked for.
+        let statistics = periods.filter(|periods| {
+            self.has(Stage::AnalyzePowerStatistics) && !(self.config.extended && periods.is_empty())
+        });
+        Repeats {
+            iterations,
+            tokens,
+            power: statistics
+                .and_then(|periods| energy::statistics(timeline, kinds, periods, &mut said)),
+            kernels: match periods.filter(|_| self.config.extended) {
+                Some(periods) => energy::kernels(timeline, kinds, periods, &mut said),
+                None => Vec::new(),
+            },
+            shares: match self.config.extended {
+                true => overlap_share::run(timeline, kinds),
+                false => Vec::new(),
+            },
+            said,
+        }
+    }
+
+    /// 38 to 41: what is left, and where it stands.
+    fn refine(&mut self) {
+        if self.has(Stage::ProcessingFilter) {
+            let phases = &self.config.keep_phases;
+            self.timeline
+                .events
+                .retain(|event| phases.contains(event.ph.letter()));
+        }
+        // Names may have been added since.
+        self.kinds = Kinds::new(self.timeline);
+        if self.has(Stage::TbRefinementIntrusive) && !self.config.keep_names {
+            refine::shorten_names(self.timeline, &self.kinds);
+        }
+        if self.has(Stage::TbRefinementLightweight) {
+            self.outcome.devices = refine::place(self.timeline, &self.kinds);
+        }
+        if self.config.format == Format::Pddf {
+            // That is written as the events stand.
+            normalize::sort(self.timeline);
+        }
+        self.outcome.order = normalize::order(self.timeline);
+    }
+}

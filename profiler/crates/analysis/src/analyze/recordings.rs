@@ -1,0 +1,295 @@
+//! Several recordings brought onto one clock: files that count from different origins,
+//! and FLEX and Torch traces of the same run, which have kernels in common.
+
+use super::messages::Messages;
+use crate::calibrate::common::{self, Common, NoOffset, Offset};
+use aiprof_model::timeline::{Dialect, Event, Kinds, NONE, Sym, Timeline};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Ends of the same kernel are within this in both recordings, microseconds: as late
+/// as hosts are.
+const TOLERANCE_US: f64 = 25.0;
+
+/// A file's events, and what their times are counted from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recording {
+    /// Its number among the jobs.
+    pub job: u32,
+    /// Its events.
+    pub events: Range<usize>,
+    /// Microseconds.
+    pub origin: i64,
+}
+
+/// What was done about a rank's FLEX recording.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Alignment {
+    /// Rank.
+    pub rank: u32,
+    /// What was added to its times; or why nothing was.
+    pub offset: Result<Offset, NoOffset>,
+}
+
+/// Brings all files onto the timeline's origin, FLEX recordings by the kernels that
+/// they share with a Torch recording of the same rank. Events are as they were read,
+/// each file's together, with ranks.
+pub fn bring_together(
+    timeline: &mut Timeline,
+    files: &[Recording],
+    messages: &mut Messages,
+) -> Vec<Alignment> {
+    let aligned = by_kernels(timeline, files, messages);
+    let origin = timeline.origin();
+    for file in files {
+        let is_done = file
+            .events
+            .clone()
+            .next()
+            .and_then(|i| timeline.events.get(i));
+        let is_done = is_done.is_some_and(|event| aligned.jobs.contains(&event.job));
+        if is_done || file.origin == origin {
+            continue;
+        }
+        let apart = file.origin as f64 - origin as f64;
+        for event in timeline
+            .events
+            .get_mut(file.events.clone())
+            .unwrap_or_default()
+        {
+            event.ts += apart;
+        }
+        let path = timeline
+            .jobs
+            .get(file.job as usize)
+            .map_or("", |job| &job.path);
+        messages.warn(
+            "INGEST",
+            format_args!(
+                "Mixed clocks: times of {path} are {:.0} s from those of the files before it, and \
+                 nothing tells how they belong together",
+                apart / 1e6
+            ),
+        );
+    }
+    aligned.found
+}
+
+#[derive(Default)]
+struct Aligned {
+    /// FLEX files that count from the timeline's origin now.
+    jobs: Vec<u32>,
+    found: Vec<Alignment>,
+}
+
+fn by_kernels(timeline: &mut Timeline, files: &[Recording], messages: &mut Messages) -> Aligned {
+    let mut aligned = Aligned::default();
+    let of = |dialect: Dialect| -> Vec<&Recording> {
+        let files = files.iter();
+        files
+            .filter(|file| {
+                let job = timeline.jobs.get(file.job as usize);
+                job.is_some_and(|job| job.dialect == dialect && !job.is_processed)
+            })
+            .collect()
+    };
+    let (flex, torch) = (of(Dialect::Flex), of(Dialect::Torch));
+    if flex.is_empty() || torch.is_empty() {
+        return aligned;
+    }
+    let kinds = Kinds::new(timeline);
+    let mut words = Words::default();
+    let torch = kernels(timeline, &kinds, &torch, &mut words);
+    let flex_kernels = kernels(timeline, &kinds, &flex, &mut words);
+    for (rank, (second_origin, second, jobs)) in flex_kernels {
+        let Some((first_origin, first, _)) = torch.get(&rank) else {
+            continue;
+        };
+        let offset = common::align(first, &second, TOLERANCE_US);
+        aligned.found.push(Alignment { rank, offset });
+        let path = jobs
+            .first()
+            .and_then(|job| timeline.jobs.get(*job as usize));
+        let path = path.map_or("", |job| job.path.as_str());
+        match offset {
+            Ok(offset) => {
+                let apart = *first_origin as f64 - second_origin as f64 + offset.us;
+                messages.info(
+                    "INGEST",
+                    format_args!(
+                        "FLEX events of rank {rank} ({path} and the like) were moved by {apart:.3} \
+                         us onto the Torch trace's clock, within {:.3} us, by {} kernels",
+                        offset.error_us, offset.pairs
+                    ),
+                );
+                // Torch's clock is the one that all others know.
+                if aligned.jobs.is_empty() {
+                    timeline.origin = Some(*first_origin);
+                }
+                let to_timeline = *first_origin as f64 - timeline.origin() as f64;
+                let by = offset.us + to_timeline;
+                for event in timeline.events.iter_mut().filter(|e| jobs.contains(&e.job)) {
+                    if event.rank == rank {
+                        event.ts += by;
+                    }
+                }
+                aligned.jobs.extend(jobs);
+            }
+            Err(reason) => {
+                let reason = match reason {
+                    NoOffset::TooFew => "they have too few kernels in common",
+                    NoOffset::Ambiguous => "several offsets fit as well",
+                };
+                messages.warn(
+                    "INGEST",
+                    format_args!(
+                        "The FLEX and the Torch trace of rank {rank} cannot be aligned: {reason}"
+                    ),
+                );
+            }
+        }
+    }
+    aligned
+}
+
+/// By rank: origin, kernels, files.
+type Kernels = BTreeMap<u32, (i64, Vec<Common>, Vec<u32>)>;
+
+/// The kernels of each rank by their ends, from the origin of its first file.
+fn kernels(timeline: &Timeline, kinds: &Kinds, files: &[&Recording], words: &mut Words) -> Kernels {
+    let mut ranks = Kernels::new();
+    for file in files {
+        for event in timeline.events.get(file.events.clone()).unwrap_or_default() {
+            let is_kernel = event.is_slice() && kinds.is_kernel(timeline, event);
+            if !is_kernel || event.rank == NONE {
+                continue;
+            }
+            let (origin, list, jobs) = ranks
+                .entry(event.rank)
+                .or_insert_with(|| (file.origin, Vec::new(), Vec::new()));
+            if jobs.last() != Some(&file.job) {
+                jobs.push(file.job);
+            }
+            list.push(Common {
+                name: words.of(timeline, event),
+                us: event.end() + (file.origin - *origin) as f64,
+            });
+        }
+    }
+    ranks
+}
+
+/// Names of kernels without what only one dialect says.
+#[derive(Default)]
+struct Words {
+    by_sym: FxHashMap<Sym, u32>,
+    by_text: FxHashMap<String, u32>,
+}
+
+impl Words {
+    fn of(&mut self, timeline: &Timeline, event: &Event) -> u32 {
+        if let Some(word) = self.by_sym.get(&event.name) {
+            return *word;
+        }
+        let text = timeline.name(event.name).trim_end_matches(" Cmpt Exec");
+        let next = self.by_text.len() as u32;
+        let word = *self.by_text.entry(text.to_owned()).or_insert(next);
+        self.by_sym.insert(event.name, word);
+        word
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyze::messages::Level;
+    use crate::analyze::normalize::assign_ranks;
+    use aiprof_formats::import::json;
+
+    /// Begins of kernels whose distances do not repeat, microseconds.
+    fn times() -> Vec<f64> {
+        let mut us = 0.0;
+        (0..200u32)
+            .map(|i| {
+                us += 100.0 + f64::from(i * i % 97) * 3.0;
+                us
+            })
+            .collect()
+    }
+
+    fn read(texts: &[String]) -> (Timeline, Vec<Recording>) {
+        let mut timeline = Timeline::default();
+        let mut files = Vec::new();
+        for (i, text) in texts.iter().enumerate() {
+            let name = format!("{i}.json");
+            let reading = json::read(text.as_bytes(), &name, &mut timeline).unwrap();
+            assign_ranks(&mut timeline, reading.job, reading.events.clone(), false);
+            files.push(Recording {
+                job: reading.job,
+                events: reading.events,
+                origin: reading.origin,
+            });
+        }
+        (timeline, files)
+    }
+
+    fn flex(origin: u64, name: &str) -> String {
+        let events = times().into_iter().map(|us| {
+            let ts = format!("{}.{:03}", origin + us as u64, (us.fract() * 1e3) as u32);
+            format!(
+                r#"{{"ph":"X","name":"{name} Cmpt Exec","pid":0,"tid":1,"ts":{ts},"dur":50,
+                "args":{{"TS1":1,"TS2":1,"TS3":1,"TS4":1,"TS5":1}}}}"#
+            )
+        });
+        format!("[{}]", events.collect::<Vec<_>>().join(","))
+    }
+
+    fn torch(origin: u64) -> String {
+        let events = times().into_iter().skip(20).map(|us| {
+            let ts = format!("{}.{:03}", origin + us as u64, (us.fract() * 1e3) as u32);
+            format!(r#"{{"ph":"X","cat":"kernel","name":"mm","pid":0,"tid":3,"ts":{ts},"dur":50}}"#)
+        });
+        let events = events.collect::<Vec<_>>().join(",");
+        format!(r#"{{"deviceProperties":[],"traceEvents":[{events}]}}"#)
+    }
+
+    #[test]
+    fn flex_and_torch_meet_to_the_nanosecond() {
+        // Since boot, and since 1970.
+        let texts = [flex(2_000_000_000, "mm"), torch(1_751_234_567_000_000)];
+        for texts in [texts.clone(), [texts[1].clone(), texts[0].clone()]] {
+            let (mut timeline, files) = read(&texts);
+            let mut messages = Messages::new(Level::Info);
+            let found = bring_together(&mut timeline, &files, &mut messages);
+            let offset = found[0].offset.unwrap();
+            assert_eq!(offset.pairs, 180);
+            let ends = |dialect| -> Vec<f64> {
+                let events = timeline.events.iter();
+                let its = events.filter(|e| timeline.dialect(e) == dialect);
+                its.map(|e| e.ts).collect()
+            };
+            let (flex, torch) = (ends(Dialect::Flex), ends(Dialect::Torch));
+            for (a, b) in flex[20..].iter().zip(&torch) {
+                assert!((a - b).abs() < 0.001, "{a} {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_aligned_is_told() {
+        let (mut timeline, files) =
+            read(&[flex(2_000_000_000, "other"), torch(1_751_234_567_000_000)]);
+        let mut messages = Messages::new(Level::Info);
+        let found = bring_together(&mut timeline, &files, &mut messages);
+        assert_eq!(found[0].offset, Err(NoOffset::TooFew));
+        let texts: Vec<&str> = messages.iter().map(|m| m.text.as_str()).collect();
+        assert!(texts[0].contains("too few kernels in common"), "{texts:?}");
+        assert!(
+            texts[1].starts_with("Mixed clocks: times of 1.json"),
+            "{texts:?}"
+        );
+        let last = timeline.events.last().unwrap();
+        assert!((last.ts + timeline.origin() as f64 - 1_751_234_567_000_000.0) > 0.0);
+    }
+}

@@ -1,0 +1,280 @@
+//! Names and places as TensorBoard and people want them: kernels under one name
+//! whatever their number, devices and hosts as processes of their own.
+
+use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, Ph, Sym, Timeline};
+use rustc_hash::FxHashMap;
+use serde_json::{Value, json};
+
+/// What is added to a rank for the process of its host.
+const HOST_PID: i64 = 1000;
+
+/// Takes the numbers out of the names of device events; what they were stays with
+/// the event.
+pub fn shorten_names(timeline: &mut Timeline, kinds: &Kinds) {
+    let mut known: FxHashMap<Sym, Sym> = FxHashMap::default();
+    for index in 0..timeline.events.len() {
+        let Some(event) = timeline.events.get(index).copied() else {
+            break;
+        };
+        if !event.is_slice() || !kinds.is_device(timeline, &event) {
+            continue;
+        }
+        let name = match known.get(&event.name) {
+            Some(name) => *name,
+            None => {
+                let short = shortened(timeline.name(event.name));
+                let name = short.map_or(Sym::EMPTY, |short| timeline.names.intern(&short));
+                known.insert(event.name, name);
+                name
+            }
+        };
+        if !name.is_empty()
+            && let Some(event) = timeline.events.get_mut(index)
+        {
+            event.orig_name = event.name;
+            event.name = name;
+        }
+    }
+}
+
+/// The name without numbers, if it has some: each goes, with one underscore before
+/// it, but those after a V, which are versions.
+fn shortened(name: &str) -> Option<String> {
+    let mut out = String::with_capacity(name.len());
+    let mut rest = name;
+    let mut changed = false;
+    while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {
+        let (text, more) = rest.split_at(start);
+        let len = more
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(more.len());
+        let (digits, more) = more.split_at(len);
+        // Those at the very begin go too, if there are others.
+        if !text.is_empty() {
+            out.push_str(text.strip_suffix('_').unwrap_or(text));
+            if text.ends_with('V') {
+                out.push_str(digits);
+            }
+            changed = true;
+        }
+        rest = more;
+    }
+    out.push_str(rest);
+    (changed && !out.is_empty()).then_some(out)
+}
+
+/// Row of rank 0's collectives; the others follow.
+const COLLECTIVES: i64 = 10_000;
+
+/// A process that got a name.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    pid: i64,
+    ts: f64,
+}
+
+/// Gives FLEX events the categories and processes of a device and its host, and adds
+/// the names of these processes. Returns the devices, for `deviceProperties`.
+pub fn place(timeline: &mut Timeline, kinds: &Kinds) -> Vec<Value> {
+    let mut hosts: Vec<(i64, Place)> = Vec::new();
+    let mut devices: Vec<(i64, Place)> = Vec::new();
+    let words = Words::new(timeline);
+    for index in 0..timeline.events.len() {
+        let Some(mut event) = timeline.events.get(index).copied() else {
+            break;
+        };
+        let is_flex = timeline.dialect(&event) == Dialect::Flex;
+        if !event.is_slice() || !is_flex || timeline.is_processed(&event) {
+            continue;
+        }
+        let Id::Number(pid) = event.pid else { continue };
+        event.is_refined = true;
+        let place = if event.is_counted() {
+            event.cat = words.category(kinds, &event);
+            event.pid = Id::Number(event.rank.into());
+            (&mut devices, i64::from(event.rank))
+        } else {
+            host(timeline, &words, &mut event, pid);
+            collective(timeline, &mut event, index);
+            (&mut hosts, pid.saturating_add(HOST_PID))
+        };
+        let (places, at) = place;
+        if !places.iter().any(|(known, _)| *known == pid) {
+            places.push((
+                pid,
+                Place {
+                    pid: at,
+                    ts: event.ts,
+                },
+            ));
+        }
+        if let Some(kept) = timeline.events.get_mut(index) {
+            // Arguments may have been added meanwhile.
+            event.args = kept.args;
+            *kept = event;
+        }
+    }
+    name_bandwidth(timeline);
+    for (pid, place) in &hosts {
+        name_process(
+            timeline,
+            &format!("Host{pid}"),
+            pid.saturating_mul(3),
+            *place,
+        );
+    }
+    for (pid, place) in &devices {
+        let index = pid.saturating_mul(3).saturating_add(1);
+        name_process(timeline, &format!("AIU Device{pid}"), index, *place);
+    }
+    devices
+        .iter()
+        .map(|(pid, _)| json!({"id": pid, "type": "AIU", "name": "AIU", "core": "PT Array"}))
+        .collect()
+}
+
+/// Names that are given.
+struct Words {
+    kernel: Sym,
+    memcpy: Sym,
+    annotation: Sym,
+    cpu_op: Sym,
+}
+
+impl Words {
+    fn new(timeline: &mut Timeline) -> Self {
+        Self {
+            kernel: timeline.names.intern("kernel"),
+            memcpy: timeline.names.intern("gpu_memcpy"),
+            annotation: timeline.names.intern("user_annotation"),
+            cpu_op: timeline.names.intern("cpu_op"),
+        }
+    }
+
+    /// Category of a device event.
+    fn category(&self, kinds: &Kinds, event: &Event) -> Sym {
+        let name = match event.orig_name.is_empty() {
+            true => event.name,
+            false => event.orig_name,
+        };
+        let kind = kinds.of(name);
+        if kind.is(Kind::HAS_DMA) {
+            match kind.is(Kind::RDMA) {
+                true => self.annotation,
+                false => self.memcpy,
+            }
+        } else if kind.is(Kind::ALL_REDUCE) && kind.is(Kind::HAS_EXEC) {
+            self.annotation
+        } else {
+            self.kernel
+        }
+    }
+}
+
+fn host(timeline: &Timeline, words: &Words, event: &mut Event, pid: i64) {
+    if event.cat.is_empty() {
+        event.cat = words.cpu_op;
+    }
+    event.pid = Id::Number(pid.saturating_add(HOST_PID));
+    // What Torch's profiler added stands above.
+    let is_torch = ["External id", "Python id"]
+        .iter()
+        .any(|key| timeline.arg(event, key).is_some());
+    if is_torch && let Id::Number(tid) = event.tid {
+        event.tid = Id::Number(tid / 10 + tid % 10);
+    }
+}
+
+/// Spans of collectives get rows of their own; those of all-reduces the name by which
+/// TensorBoard's plugin knows them.
+fn collective(timeline: &mut Timeline, event: &mut Event, index: usize) {
+    if let Id::Token(row) = event.tid {
+        let number = timeline.name(row).trim_matches('"').strip_prefix("coll");
+        if let Some(number) = number.and_then(|number| number.parse::<i64>().ok()) {
+            event.tid = Id::Number(COLLECTIVES.saturating_add(number));
+        }
+    }
+    let is_one = timeline.arg(event, "Coll_data_size").is_some();
+    let name = timeline.name(event.name);
+    if !is_one || !name.contains("AllReduce_all_reduce") {
+        return;
+    }
+    let id = first_number(name).unwrap_or("0").to_owned();
+    event.orig_name = event.name;
+    event.name = timeline.names.intern("gloo:all_reduce");
+    timeline.add_args(index, &format!("\"external id\":\"{id}\""));
+}
+
+/// The first digits behind an underscore.
+fn first_number(name: &str) -> Option<&str> {
+    let parts = name.split('_').skip(1);
+    parts
+        .map(|part| {
+            let end = part.find(|c: char| !c.is_ascii_digit());
+            part.get(..end.unwrap_or(part.len())).unwrap_or_default()
+        })
+        .find(|digits| !digits.is_empty())
+}
+
+/// The process of counters that belong to no rank gets a name.
+fn name_bandwidth(timeline: &mut Timeline) {
+    let pid = Id::Number(-1);
+    let mut counters = timeline.events.iter();
+    let Some(first) = counters.find(|event| event.ph == Ph::Counter && event.pid == pid) else {
+        return;
+    };
+    let place = Place {
+        pid: -1,
+        ts: first.ts,
+    };
+    name_process(timeline, "CollectiveBW", 0, place);
+}
+
+fn name_process(timeline: &mut Timeline, name: &str, sort_index: i64, place: Place) {
+    let label = format!("\"name\":{}", Value::from(name));
+    let order = format!("\"sort_index\":{sort_index}");
+    for (kind, args) in [
+        ("process_name", &label),
+        ("process_label", &label),
+        ("process_sort_index", &order),
+    ] {
+        let kind = timeline.names.intern(kind);
+        let mut event = Event::new(Ph::Metadata, kind, Id::Number(place.pid), place.ts);
+        event.args = timeline.texts.add(args);
+        timeline.events.push(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_collectives_are_found() {
+        // As Python's re.search(r"_(\d+)", name).
+        assert_eq!(first_number("AllReduce_all_reduce_4_Add_12"), Some("4"));
+        assert_eq!(first_number("a_b5_6c"), Some("6"));
+        assert_eq!(first_number("5_a"), None);
+    }
+
+    #[test]
+    fn names_lose_their_numbers() {
+        // As acelyzer 1.3.0 gives them.
+        for (name, short) in [
+            ("add_11 Cmpt Exec", Some("add Cmpt Exec")),
+            ("max_pool2d_with_indices", Some("max_poold_with_indices")),
+            ("addmm_1_MatMul-BMM_1", Some("addmm_MatMul-BMM")),
+            ("kernelV2_3", Some("kernelV2")),
+            ("plain", None),
+            ("12", None),
+            ("12ab3", Some("ab")),
+            ("_1_2", None),
+            (
+                "SenRdmaRecv_82236 [524288B] [sync=AllReduce_all_reduce_4_s0_r1_0] DmaI",
+                Some("SenRdmaRecv [B] [sync=AllReduce_all_reduce_s_r] DmaI"),
+            ),
+        ] {
+            assert_eq!(shortened(name).as_deref(), short, "{name}");
+        }
+    }
+}

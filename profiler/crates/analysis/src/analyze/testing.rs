@@ -1,0 +1,72 @@
+//! Small timelines for the tests of analyses.
+
+use aiprof_model::timeline::{Device, Dialect, Event, Id, Job, Ph, Phase, Timeline, Transfer};
+
+/// A timeline of one file, at 1000 ticks per microsecond.
+pub fn timeline(dialect: Dialect) -> Timeline {
+    let mut timeline = Timeline {
+        origin: Some(1_000_000),
+        default_mhz: 1000.0,
+        ..Timeline::default()
+    };
+    timeline.jobs.push(Job {
+        path: "t.json".into(),
+        name: "t.json".into(),
+        hash: 7,
+        dialect,
+        rank: None,
+        is_processed: false,
+    });
+    timeline
+}
+
+/// Adds a slice on row 1000 of a rank.
+pub fn slice(timeline: &mut Timeline, name: &str, rank: u32, ts: f64, dur: f64) -> usize {
+    let sym = timeline.names.intern(name);
+    let mut event = Event::new(Ph::Complete, sym, Id::Number(i64::from(rank)), ts);
+    (event.dur, event.rank, event.job) = (dur, rank, 0);
+    event.tid = Id::Number(1000);
+    timeline.events.push(event);
+    timeline.events.len() - 1
+}
+
+/// Gives a slice its device counters, as they are once the trace is calibrated.
+pub fn count(timeline: &mut Timeline, index: usize, stamps: [i64; 5], power: i64) {
+    let name = timeline.events[index].name;
+    let phase = Phase::of(timeline.name(name));
+    timeline.events[index].device = timeline.devices.len() as u32;
+    timeline.devices.push(Device {
+        stamps,
+        power,
+        phase,
+        wrapped_at: 0,
+        epoch: 0,
+        adjusted: (0.0, 0.0),
+        moved: 0.0,
+        placed: 0.0,
+        piece: 0,
+        is_listed: false,
+        is_counted: true,
+        power_is_text: true,
+    });
+}
+
+/// Gives a slice a number of bytes.
+pub fn transfer(timeline: &mut Timeline, index: usize, bytes: i64) {
+    timeline.events[index].transfer = timeline.transfers.len() as u32;
+    timeline.transfers.push(Transfer {
+        bytes,
+        gigabytes_per_second: f64::NAN,
+        ..Transfer::default()
+    });
+}
+
+/// The counters of a name: times and arguments.
+pub fn counters(timeline: &Timeline, name: &str) -> Vec<(f64, String)> {
+    let counters = timeline.events.iter().filter(|event| {
+        event.ph == Ph::Counter && !event.dropped && timeline.name(event.name) == name
+    });
+    counters
+        .map(|event| (event.ts, timeline.texts.get(event.args).to_owned()))
+        .collect()
+}

@@ -1,0 +1,314 @@
+//! The tracker: events in, calls and launches out.
+
+use super::{
+    AddressSpaces, CallSink, fence::Fences, handles::Name, known::Known, thread::Thread,
+    world::World,
+};
+use aiprof_model::{
+    probes::Probe,
+    profile::{LossKind, Losses},
+    wire::{Call, CallData, Event, ProcessEvent, ProcessEventKind},
+};
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+
+/// Limits of a [`Tracker`]; what is beyond them is counted as lost.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most probes, and most probed files.
+    pub probes: usize,
+    /// Most threads with calls.
+    pub threads: usize,
+    /// Most processes with handles.
+    pub processes: usize,
+    /// Most open calls of a thread, one inside the other.
+    pub depth: usize,
+    /// Most handles and allocations, over all processes.
+    pub handles: usize,
+    /// Most launches on one command list.
+    pub per_list: usize,
+    /// Most launches on all command lists.
+    pub recorded: usize,
+    /// Most launches that one call may make.
+    pub drafts: usize,
+}
+
+impl Default for Limits {
+    /// About 150 MiB when all are reached; usually far below one.
+    fn default() -> Self {
+        Self {
+            probes: 1 << 16,
+            threads: 1 << 16,
+            processes: 1 << 14,
+            depth: 32,
+            handles: 1 << 19,
+            per_list: 1 << 16,
+            recorded: 1 << 17,
+            drafts: 1 << 17,
+        }
+    }
+}
+
+/// What a [`Tracker`] has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Calls entered.
+    pub calls: u64,
+    /// Launches reported.
+    pub launches: u64,
+    /// Submissions reported.
+    pub submissions: u64,
+    /// Ends of submissions whose begin was not seen: it was before the recording, or
+    /// in a process that is not recorded.
+    pub submissions_unmatched: u64,
+}
+
+/// Follows the calls of all threads.
+#[derive(Debug)]
+pub struct Tracker {
+    probes: Vec<Option<Rc<Known>>>,
+    threads: FxHashMap<u32, Thread>,
+    /// The threads of each process that are among them.
+    processes: FxHashMap<u32, Vec<u32>>,
+    world: World,
+    fences: Fences,
+}
+
+impl Default for Tracker {
+    fn default() -> Self {
+        Self::new(Limits::default())
+    }
+}
+
+impl Tracker {
+    /// One that has seen nothing.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            probes: Vec::new(),
+            threads: FxHashMap::default(),
+            processes: FxHashMap::default(),
+            world: World::new(limits),
+            fences: Fences::default(),
+        }
+    }
+
+    /// Takes one event in; events of one thread must come in time order, and the
+    /// data of a call right behind it.
+    pub fn apply(&mut self, event: &Event, sink: &mut dyn CallSink) {
+        match event {
+            Event::CallData(data) => return self.data(data),
+            _ => self.world.settle(sink),
+        }
+        match event {
+            Event::Call(call) => self.call(call, sink),
+            Event::Process(event) => self.process(event, sink),
+            Event::Probe(probe) => self.probe(probe),
+            Event::KernelNamed(named) => {
+                self.name_kernel(named.pid, named.kernel, &named.name, sink);
+            }
+            Event::KernelPlaced(placed) => {
+                self.world.place_kernel(placed);
+                self.world.tell_kernels(sink);
+            }
+            Event::TracePoint(point) => self.fences.point(point),
+            Event::Trace(trace) => self.fences.trace(trace, &mut self.world.losses, sink),
+            Event::Sample(_)
+            | Event::CallStack(_)
+            | Event::ProbedFile(_)
+            | Event::CallData(_)
+            | Event::Clock(_)
+            | Event::Counter(_)
+            | Event::DeviceStream(_)
+            | Event::Stalls(_)
+            | Event::DeviceCode(_) => {}
+        }
+    }
+
+    /// Ends every open call: nothing more will come. `now_ns` is the end of the
+    /// recording, CLOCK_MONOTONIC nanoseconds.
+    pub fn finish(&mut self, now_ns: u64, sink: &mut dyn CallSink) {
+        let mut tids: Vec<u32> = self.threads.keys().copied().collect();
+        tids.sort_unstable();
+        for tid in tids {
+            self.end_thread(tid, now_ns, sink);
+        }
+        self.world.settle(sink);
+        let world = &mut self.world;
+        world.activity.finish(&mut world.losses, sink);
+        self.fences.finish(now_ns, sink);
+    }
+
+    /// Names a kernel that was created before aiprof was attached, as far as its
+    /// creation has not been seen since.
+    pub fn name_kernel(&mut self, pid: u32, kernel: u64, name: &str, sink: &mut dyn CallSink) {
+        let Some(handles) = self.world.processes.get_mut(&pid) else {
+            return;
+        };
+        if let Some(found) = handles.kernels.get_mut(kernel)
+            && found.name == Name::Unseen
+        {
+            let name: Rc<str> = name.into();
+            found.name = Name::Found(name.clone());
+            self.world.unnamed.remove(&(pid, kernel));
+            sink.kernel_named(pid, kernel, &name);
+        }
+    }
+
+    /// Whether a process has launched kernels of unknown name through this handle.
+    pub fn is_unnamed(&self, pid: u32, kernel: u64) -> bool {
+        let handles = self.world.processes.get(&pid);
+        let kernel = handles.and_then(|handles| handles.kernels.get(kernel));
+        kernel.is_some_and(|kernel| kernel.name == Name::Unseen)
+    }
+
+    /// What is bound in the devices' address spaces now.
+    pub fn address_spaces(&self) -> &AddressSpaces {
+        &self.world.spaces
+    }
+
+    /// What it has seen.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            submissions: self.fences.told,
+            submissions_unmatched: self.fences.unmatched,
+            ..self.world.counts
+        }
+    }
+
+    /// What was lost since the last call of this.
+    pub fn take_losses(&mut self) -> Losses {
+        let unnamed = std::mem::take(&mut self.world.unnamed).into_values().sum();
+        self.world.losses.add(LossKind::KernelsUnnamed, unnamed);
+        std::mem::take(&mut self.world.losses)
+    }
+
+    fn probe(&mut self, probe: &Probe) {
+        let id = probe.id as usize;
+        if id >= self.world.limits.probes {
+            return;
+        }
+        if self.probes.len() <= id {
+            self.probes.resize(id + 1, None);
+        }
+        self.probes[id] = Some(Rc::new(Known::new(probe.clone())));
+    }
+
+    fn call(&mut self, call: &Call, sink: &mut dyn CallSink) {
+        let Some(Some(known)) = self.probes.get(call.probe as usize) else {
+            self.world.losses.add(LossKind::CallsUnknown, 1);
+            return;
+        };
+        let known = known.clone();
+        if self
+            .threads
+            .get(&call.tid)
+            .is_some_and(|t| t.pid != call.pid)
+        {
+            // The number was given to another process's thread.
+            self.end_thread(call.tid, call.time_ns, sink);
+        }
+        if !self.threads.contains_key(&call.tid) && !self.admit(call) {
+            self.world.losses.add(LossKind::CallsRefused, 1);
+            return;
+        }
+        let Some(thread) = self.threads.get_mut(&call.tid) else {
+            return;
+        };
+        let world = &mut self.world;
+        if call.is_exit() {
+            thread.exit(call, &known, world, sink);
+        } else {
+            world.counts.calls += 1;
+            thread.enter(call, &known, world, sink);
+        }
+    }
+
+    /// Makes room for a thread and takes it in; false if there is none.
+    fn admit(&mut self, call: &Call) -> bool {
+        if self.threads.len() >= self.world.limits.threads {
+            // Their ends were lost: a thread between two calls loses nothing.
+            self.threads.retain(|_, thread| !thread.open.is_empty());
+            let threads = &self.threads;
+            self.processes.retain(|_, tids| {
+                tids.retain(|tid| threads.contains_key(tid));
+                !tids.is_empty()
+            });
+            if self.threads.len() >= self.world.limits.threads {
+                return false;
+            }
+        }
+        self.threads.insert(call.tid, Thread::new(call.pid));
+        self.processes.entry(call.pid).or_default().push(call.tid);
+        true
+    }
+
+    fn data(&mut self, data: &CallData) {
+        let world = &mut self.world;
+        let thread = self.threads.get_mut(&data.tid);
+        let taken = thread.is_some_and(|thread| thread.data(data, world));
+        if !taken && !world.late_data(data) {
+            world.losses.add(LossKind::CallDataIncomplete, 1);
+        }
+    }
+
+    fn process(&mut self, event: &ProcessEvent, sink: &mut dyn CallSink) {
+        match event.kind {
+            ProcessEventKind::Exec { .. } => {
+                self.end_process(event.pid, event.time_ns, sink);
+                self.world.forget(event.pid, event.time_ns, sink);
+                sink.process_gone(event.pid, event.time_ns);
+            }
+            ProcessEventKind::Exit => {
+                self.end_thread(event.tid, event.time_ns, sink);
+                if event.pid == event.tid && !self.processes.contains_key(&event.pid) {
+                    self.world.forget(event.pid, event.time_ns, sink);
+                    sink.process_gone(event.pid, event.time_ns);
+                }
+            }
+            ProcessEventKind::Fork { parent } if parent != event.pid => {
+                // The number may have been another process's.
+                self.end_process(event.pid, event.time_ns, sink);
+                self.world.forget(event.pid, event.time_ns, sink);
+                self.world.fork(parent, event.pid, event.time_ns);
+            }
+            _ => {}
+        }
+    }
+
+    fn end_process(&mut self, pid: u32, now_ns: u64, sink: &mut dyn CallSink) {
+        let mut tids = self.processes.remove(&pid).unwrap_or_default();
+        tids.sort_unstable();
+        for tid in tids {
+            self.end_thread(tid, now_ns, sink);
+        }
+    }
+
+    fn end_thread(&mut self, tid: u32, now_ns: u64, sink: &mut dyn CallSink) {
+        let Some(mut thread) = self.threads.remove(&tid) else {
+            return;
+        };
+        thread.end_all(now_ns, &mut self.world, sink);
+        if let Some(tids) = self.processes.get_mut(&thread.pid) {
+            tids.retain(|&other| other != tid);
+            if tids.is_empty() {
+                self.processes.remove(&thread.pid);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+impl Tracker {
+    /// Whether nothing is held any more: all room has come back.
+    pub(super) fn is_idle(&self) -> bool {
+        let limits = self.world.limits;
+        let room = &self.world.room;
+        self.threads.is_empty()
+            && self.processes.is_empty()
+            && self.world.processes.is_empty()
+            && self.world.forked.is_idle()
+            && self.world.spaces.is_idle()
+            && room.objects == limits.handles
+            && room.recorded == limits.recorded
+    }
+}

@@ -1,0 +1,163 @@
+//! What a tracepoint means, by its name and the fields that this kernel gives it.
+//!
+//! Until Linux 6.15 jobs are told by `drm_sched_job`, `drm_run_job` and
+//! `drm_sched_process_job`, which have the address of the job's fence; since then by
+//! `drm_sched_job_queue`, `_run` and `_done`, which have its context and number.
+
+use super::SubmissionSource;
+use aiprof_model::wire::{Trace, TracePoint};
+
+/// What a tracepoint says of a submission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// It was submitted.
+    Begin,
+    /// It was handed to the hardware's queue.
+    Start,
+    /// It is done.
+    End,
+    /// Its fence is released; if that was not signalled, nobody will.
+    Gone,
+}
+
+/// What tells submissions apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Key {
+    /// Context and number of a driver's fence.
+    Fence(u64, u64),
+    /// Those of a job's.
+    Job(u64, u64),
+    /// Address of a job's fence.
+    Address(u64),
+}
+
+impl Key {
+    pub(super) fn source(self) -> SubmissionSource {
+        match self {
+            Self::Fence(..) => SubmissionSource::Fence,
+            Self::Job(..) | Self::Address(_) => SubmissionSource::Job,
+        }
+    }
+
+    /// Context and number, as far as they are known.
+    pub(super) fn numbers(self) -> (u64, u64) {
+        match self {
+            Self::Fence(context, seqno) | Self::Job(context, seqno) => (context, seqno),
+            Self::Address(_) => (0, 0),
+        }
+    }
+}
+
+/// Where a key's parts are.
+#[derive(Clone, Copy, Debug)]
+enum KeySlots {
+    Fence(usize, usize),
+    Job(usize, usize),
+    Address(usize),
+}
+
+/// A tracepoint that tells of submissions.
+#[derive(Clone, Debug)]
+pub(super) struct Point {
+    pub(super) meaning: Meaning,
+    key: KeySlots,
+    client: Option<usize>,
+    number: Option<usize>,
+    driver: Option<usize>,
+    device: Option<usize>,
+    queue: Option<usize>,
+}
+
+/// The tracepoints that are known.
+const MEANINGS: [(&str, &str, Meaning); 10] = [
+    ("dma_fence", "dma_fence_init", Meaning::Begin),
+    ("dma_fence", "dma_fence_emit", Meaning::Start),
+    ("dma_fence", "dma_fence_signaled", Meaning::End),
+    ("dma_fence", "dma_fence_destroy", Meaning::Gone),
+    ("gpu_scheduler", "drm_sched_job_queue", Meaning::Begin),
+    ("gpu_scheduler", "drm_sched_job_run", Meaning::Start),
+    ("gpu_scheduler", "drm_sched_job_done", Meaning::End),
+    ("gpu_scheduler", "drm_sched_job", Meaning::Begin),
+    ("gpu_scheduler", "drm_run_job", Meaning::Start),
+    ("gpu_scheduler", "drm_sched_process_job", Meaning::End),
+];
+
+fn meaning(point: &TracePoint) -> Option<Meaning> {
+    let mut known = MEANINGS.iter();
+    let found =
+        known.find(|(category, name, _)| point.category == *category && point.name == *name);
+    found.map(|(.., meaning)| *meaning)
+}
+
+/// Whether a tracepoint is hit by whoever submits work: those of other processes may
+/// be left out of a recording, while the end of work is told by anybody.
+pub fn begins(point: &TracePoint) -> bool {
+    meaning(point) == Some(Meaning::Begin)
+}
+
+impl Point {
+    /// `None`: it tells of nothing that is wanted, or lacks what tells it apart.
+    pub(super) fn of(point: &TracePoint) -> Option<Self> {
+        let both = |a: &str, b: &str| point.value(a).zip(point.value(b));
+        let key = match point.category.as_str() {
+            "dma_fence" => both("context", "seqno").map(|(c, s)| KeySlots::Fence(c, s)),
+            _ => both("fence_context", "fence_seqno")
+                .map(|(c, s)| KeySlots::Job(c, s))
+                .or_else(|| point.value("fence").map(KeySlots::Address)),
+        };
+        Some(Self {
+            meaning: meaning(point)?,
+            key: key?,
+            client: point.value("client_id"),
+            number: point.value("id"),
+            driver: point.text("driver"),
+            device: point.text("dev"),
+            queue: point.text("timeline").or_else(|| point.text("name")),
+        })
+    }
+
+    /// Whether the ends of jobs are told by it.
+    pub(super) fn ends_job(&self) -> bool {
+        self.meaning == Meaning::End && !matches!(self.key, KeySlots::Fence(..))
+    }
+
+    pub(super) fn key(&self, trace: &Trace) -> Option<Key> {
+        let value = |slot: usize| trace.values.get(slot).copied();
+        Some(match self.key {
+            KeySlots::Fence(context, seqno) => Key::Fence(value(context)?, value(seqno)?),
+            KeySlots::Job(context, seqno) => Key::Job(value(context)?, value(seqno)?),
+            KeySlots::Address(slot) => Key::Address(value(slot)?),
+        })
+    }
+
+    /// The driver of a fence; empty for a job.
+    pub(super) fn driver<'t>(&self, trace: &'t Trace) -> &'t str {
+        text(trace, self.driver)
+    }
+
+    /// The device, or the driver.
+    pub(super) fn device<'t>(&self, trace: &'t Trace) -> &'t str {
+        text(trace, self.device.or(self.driver))
+    }
+
+    /// The timeline or ring.
+    pub(super) fn queue<'t>(&self, trace: &'t Trace) -> &'t str {
+        text(trace, self.queue)
+    }
+
+    pub(super) fn client(&self, trace: &Trace) -> u64 {
+        self.client
+            .and_then(|slot| trace.values.get(slot).copied())
+            .unwrap_or(0)
+    }
+
+    /// The job's own number.
+    pub(super) fn number(&self, trace: &Trace) -> Option<u64> {
+        trace.values.get(self.number?).copied()
+    }
+}
+
+fn text(trace: &Trace, slot: Option<usize>) -> &str {
+    let text = slot.and_then(|slot| trace.texts.get(slot));
+    text.map_or("", String::as_str)
+}

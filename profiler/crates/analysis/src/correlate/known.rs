@@ -1,0 +1,323 @@
+//! What a probe means for the tracker: found out once, when it is announced.
+
+use super::memory::Memory;
+use aiprof_model::probes::{CallKind, Probe, role};
+use std::{cell::RefCell, rc::Rc};
+
+/// Most files that are told apart by whether the ends of their calls are seen.
+const MAX_FILES: usize = 16;
+
+/// A probe with the places of what launches are made of.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) probe: Rc<Probe>,
+    pub(super) api: Rc<str>,
+    pub(super) function: Rc<str>,
+    pub(super) slots: Slots,
+    pub(super) tags: Tags,
+    pub(super) effect: Effect,
+    /// One bit for each value read at the exit.
+    pub(super) at_exit: u16,
+    /// Source and destination of a copy, as far as the function says it.
+    pub(super) letters: [Option<Memory>; 2],
+    /// What the function does, where that is no copy, fill or barrier but its kind.
+    pub(super) operation: Option<Rc<str>>,
+    /// The files of which an end of it was seen.
+    ends: RefCell<Vec<u32>>,
+}
+
+/// Slots of the values with a role.
+#[derive(Debug)]
+pub(super) struct Slots {
+    pub(super) list: Option<usize>,
+    pub(super) queue: Option<usize>,
+    pub(super) device: Option<usize>,
+    pub(super) module: Option<usize>,
+    pub(super) kernel: Option<usize>,
+    /// What is asked of a kernel.
+    pub(super) name_info: Option<usize>,
+    /// Device address of a kernel.
+    pub(super) base: Option<usize>,
+    pub(super) event: Option<usize>,
+    pub(super) groups: [Option<usize>; 3],
+    pub(super) local: [Option<usize>; 3],
+    pub(super) global: [Option<usize>; 3],
+    pub(super) bytes: Option<usize>,
+    pub(super) dst: Option<usize>,
+    pub(super) src: Option<usize>,
+    pub(super) address: Option<usize>,
+    pub(super) format: Option<usize>,
+    pub(super) correlation: Option<usize>,
+    pub(super) direction: Option<usize>,
+    pub(super) extent: [Option<usize>; 3],
+    pub(super) graph: Option<usize>,
+    pub(super) source: Option<usize>,
+}
+
+/// Tags of the data with a role.
+#[derive(Debug)]
+pub(super) struct Tags {
+    pub(super) name: Option<u8>,
+    pub(super) image: Option<u8>,
+    pub(super) program_image: Option<u8>,
+    pub(super) lists: Option<u8>,
+    pub(super) global: Option<u8>,
+    pub(super) local: Option<u8>,
+    /// An activity record.
+    pub(super) record: Option<u8>,
+    pub(super) assumed_name: Option<u8>,
+}
+
+/// What a handle stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Object {
+    Kernel,
+    Module,
+    List,
+    Queue,
+    Graph,
+}
+
+/// What a call changes in what handles mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    None,
+    /// Makes a kernel: its handle is read at the exit.
+    NewKernel,
+    /// Tells the name of a kernel.
+    NameKernel,
+    /// Tells where a kernel lies on its device.
+    PlaceKernel,
+    /// Sets a kernel's group size.
+    GroupSize,
+    NewModule,
+    NewList {
+        immediate: bool,
+    },
+    /// Work put on a list or queue is recorded from here on.
+    BeginCapture,
+    /// A graph is made of what was recorded.
+    EndCapture,
+    /// Makes a list or a graph with the content of another.
+    CopyList,
+    CloseList,
+    ResetList,
+    NewQueue,
+    /// One owner more.
+    Retain(Object),
+    /// One owner less: the last one ends it.
+    Release(Object),
+    Alloc(Memory),
+    Free,
+}
+
+impl Known {
+    /// Notes that the end of a call was seen.
+    pub(super) fn ended(&self, library: u32) {
+        let mut ends = self.ends.borrow_mut();
+        if ends.len() < MAX_FILES && !ends.contains(&library) {
+            ends.push(library);
+        }
+    }
+
+    /// Whether the end of a call of this file was ever seen: then that of another can be
+    /// expected.
+    pub(super) fn has_ended(&self, library: u32) -> bool {
+        self.ends.borrow().contains(&library)
+    }
+
+    pub(super) fn new(probe: Probe) -> Self {
+        let slot = |name: &str| probe.slot(name);
+        let slots = Slots {
+            list: slot(role::LIST),
+            queue: slot(role::QUEUE),
+            device: slot(role::DEVICE),
+            module: slot(role::MODULE),
+            kernel: slot(role::KERNEL),
+            name_info: slot(role::NAME_INFO),
+            base: slot(role::BASE),
+            event: slot(role::EVENT),
+            groups: role::GROUPS.map(slot),
+            local: role::LOCAL.map(slot),
+            global: role::GLOBAL.map(slot),
+            bytes: slot(role::BYTES),
+            dst: slot(role::DST),
+            src: slot(role::SRC),
+            address: slot(role::ADDRESS),
+            format: slot(role::FORMAT),
+            correlation: slot(role::CORRELATION),
+            direction: slot(role::DIRECTION),
+            extent: role::EXTENT.map(slot),
+            graph: slot(role::GRAPH),
+            source: slot(role::SOURCE_LIST).or_else(|| slot(role::SOURCE_GRAPH)),
+        };
+        let tags = Tags {
+            name: probe.tag(role::NAME),
+            image: probe.tag(role::IMAGE),
+            program_image: probe.tag(role::PROGRAM_IMAGE),
+            lists: probe.tag(role::LISTS),
+            global: probe.tag(role::GLOBAL_ITEMS),
+            local: probe.tag(role::LOCAL_ITEMS),
+            record: probe.tag(role::RECORD),
+            assumed_name: probe.tag(role::ASSUMED_NAME),
+        };
+        let at_exit = probe
+            .values
+            .iter()
+            .take(16)
+            .enumerate()
+            .fold(0, |bits, (i, v)| bits | u16::from(v.at_exit) << i);
+        Self {
+            effect: effect(&probe, &slots, &tags, at_exit),
+            letters: letters(&probe),
+            operation: (probe.kind == CallKind::Copy && says(&probe, &["Prefetch"]))
+                .then(|| "Memory prefetch".into()),
+            api: probe.api.as_str().into(),
+            function: probe.function.as_str().into(),
+            probe: Rc::new(probe),
+            slots,
+            tags,
+            at_exit,
+            ends: RefCell::default(),
+        }
+    }
+
+    /// Whether it puts work on a device, a queue or a list.
+    pub(super) fn is_work(&self) -> bool {
+        is_work(self.probe.kind) && !self.probe.is_ioctl
+    }
+
+    /// Whether it executes what a graph has recorded.
+    pub(super) fn executes_graph(&self) -> bool {
+        let kind = self.probe.kind;
+        self.slots.graph.is_some() && matches!(kind, CallKind::Launch | CallKind::Submit)
+    }
+
+    /// Whether a call of it inside of a call of `outer` is part of that call
+    /// (see the module's documentation).
+    pub(super) fn is_part_of(&self, outer: &Self) -> bool {
+        if self.probe.is_ioctl || outer.probe.is_ioctl {
+            return false;
+        }
+        let (kind, around) = (self.probe.kind, outer.probe.kind);
+        if kind == around {
+            return !is_only_host(kind) || self.function == outer.function;
+        }
+        let by_other_means = matches!(around, CallKind::Copy | CallKind::Fill | CallKind::Barrier);
+        is_work(kind) && by_other_means
+    }
+}
+
+fn is_work(kind: CallKind) -> bool {
+    use CallKind::{Barrier, Copy, Fill, Launch};
+    matches!(kind, Launch | Copy | Fill | Barrier)
+}
+
+/// Kinds that say nothing about what is done, so that two of them nested are two
+/// things.
+pub(super) fn is_only_host(kind: CallKind) -> bool {
+    use CallKind::{Activity, Collective, Control, Host, Resolve};
+    matches!(kind, Host | Control | Resolve | Activity | Collective)
+}
+
+/// Whether a function's name has one of these words. APIs agree on them, and a
+/// table needs no field for what the name says.
+fn says(probe: &Probe, words: &[&str]) -> bool {
+    words.iter().any(|word| probe.function.contains(word))
+}
+
+const ENDS: [&str; 4] = ["Destroy", "Release", "Unload", "Delete"];
+
+fn effect(probe: &Probe, slots: &Slots, tags: &Tags, at_exit: u16) -> Effect {
+    let made = |slot: Option<usize>| slot.is_some_and(|s| s < 16 && at_exit >> s & 1 == 1);
+    let given = |slot: Option<usize>| slot.is_some() && !made(slot);
+    match probe.kind {
+        CallKind::Kernel if made(slots.kernel) => Effect::NewKernel,
+        CallKind::Kernel if given(slots.kernel) => {
+            if made(slots.base) {
+                Effect::PlaceKernel
+            } else if tags.name.is_some() {
+                Effect::NameKernel
+            } else if slots.local.into_iter().all(given) {
+                Effect::GroupSize
+            } else {
+                shared(probe, Object::Kernel)
+            }
+        }
+        CallKind::Module | CallKind::Compile if made(slots.module) => Effect::NewModule,
+        CallKind::Module if given(slots.module) => shared(probe, Object::Module),
+        CallKind::Queue if says(probe, &["BeginGraphCapture", "BeginCapture"]) => {
+            Effect::BeginCapture
+        }
+        CallKind::Queue if says(probe, &["EndGraphCapture", "EndCapture"]) => Effect::EndCapture,
+        CallKind::Queue if slots.source.is_some() => Effect::CopyList,
+        CallKind::Queue if made(slots.list) => Effect::NewList {
+            immediate: says(probe, &["Immediate"]),
+        },
+        CallKind::Queue if given(slots.list) => match () {
+            () if says(probe, &["Reset"]) => Effect::ResetList,
+            () if says(probe, &["Close"]) => Effect::CloseList,
+            () => shared(probe, Object::List),
+        },
+        CallKind::Queue if given(slots.graph) => shared(probe, Object::Graph),
+        CallKind::Queue if made(slots.queue) => Effect::NewQueue,
+        CallKind::Queue if given(slots.queue) => shared(probe, Object::Queue),
+        CallKind::Alloc if slots.address.is_some() => Effect::Alloc(allocates(probe)),
+        CallKind::Free if slots.address.is_some() => Effect::Free,
+        _ => Effect::None,
+    }
+}
+
+fn shared(probe: &Probe, object: Object) -> Effect {
+    if says(probe, &["Retain"]) {
+        Effect::Retain(object)
+    } else if says(probe, &ENDS) {
+        Effect::Release(object)
+    } else {
+        Effect::None
+    }
+}
+
+/// What kind of memory an allocating function gives, by its name.
+fn allocates(probe: &Probe) -> Memory {
+    if says(probe, &["Shared", "shared", "Managed"]) {
+        Memory::Shared
+    } else if says(probe, &["Host", "host"]) {
+        Memory::Host
+    } else {
+        Memory::Device
+    }
+}
+
+/// Where from and where to a function copies, as far as its name or its arguments
+/// tell.
+fn letters(probe: &Probe) -> [Option<Memory>; 2] {
+    if probe.kind != CallKind::Copy {
+        return [None; 2];
+    }
+    // A: memory of the accelerator.
+    let known = ["H", "D", "A"].into_iter();
+    for (from, to) in known
+        .clone()
+        .flat_map(|a| known.clone().map(move |b| (a, b)))
+    {
+        let pair = [format!("{from}to{to}"), format!("{from}2{to}")];
+        if says(probe, &[&pair[0], &pair[1]]) {
+            return [from, to].map(|letter| match letter {
+                "H" => Some(Memory::Host),
+                _ => Some(Memory::Device),
+            });
+        }
+    }
+    // OpenCL's and SYCL's words for buffers.
+    let reads = ["ReadBuffer", "BufferRead", "ReadImage", "ImageRead"];
+    let writes = ["WriteBuffer", "BufferWrite", "WriteImage", "ImageWrite"];
+    if says(probe, &reads) {
+        return [Some(Memory::Device), Some(Memory::Host)];
+    } else if says(probe, &writes) {
+        return [Some(Memory::Host), Some(Memory::Device)];
+    } else if says(probe, &["CopyBuffer", "BufferCopy"]) {
+        return [Some(Memory::Device); 2];
+    }
+    role::IMAGES.map(|image| probe.slot(image).map(|_| Memory::Device))
+}

@@ -1,0 +1,375 @@
+//! Calls to launches: which work a call gave the device; pure.
+//!
+//! * [`Tracker`] pairs entries and exits, finds which nested calls of a thread
+//!   are one call, keeps what handles mean (kernels, lists, queues, modules,
+//!   memory), and hands finished calls and launches to a [`CallSink`].
+//!
+//! # Calls
+//!
+//! Which calls of a thread are open, the kernel side knows: every record tells when
+//! the call around it began ([`Call::around_ns`]), and all that began later is over. A
+//! call is over with its exit, with the next record of its thread that was not made
+//! inside of it, or with its thread.
+//!
+//! A call is *part* of the call directly around it if both are the same step of
+//! different layers: the loader's function and the driver's, a framework's launch
+//! and the driver's launch. That is: both are calls and not ioctls, and
+//!
+//! * they are of the same kind; of the kinds without a meaning for the device
+//!   (`Host`, `Control`, `Resolve`, `Activity`, `Collective`) also of the same
+//!   function name; or
+//! * the inner one is work (`Launch`, `Copy`, `Fill`, `Barrier`) and the outer one
+//!   a copy, a fill or a barrier: those may be done by a kernel or by another
+//!   operation. A launch may copy its arguments, but the copy is not the launch.
+//!
+//! The outermost call of such a chain is the one the program made: it names the
+//! API, and its stack is the launch's. The innermost gives the handles.
+//!
+//! # Launches
+//!
+//! Work counts where it is innermost: a call of work counts as one launch unless
+//! a call that is part of it counted already. So one launch through three layers
+//! is one, a call that makes several launches inside counts as those, and a launch
+//! that copies first is a copy and a launch. A call known to have failed counts
+//! nothing. Work put on a regular command list counts when the list is executed,
+//! as often as it is.
+//!
+//! A list that was created before aiprof was attached may be of either kind: its
+//! work counts at once, and not again at the first execution that is seen.
+//!
+//! An ioctl that submits counts as a launch only outside of all calls of probed
+//! runtimes: inside of them it is their work.
+//!
+//! # Address spaces
+//!
+//! What ioctls bind to addresses of devices is followed in [`AddressSpaces`].
+//!
+//! # Submissions
+//!
+//! What the kernel tells of work by itself, whichever runtime it came from: its
+//! fences and jobs become [`Submission`]s. They are not matched with launches.
+//!
+//! [`Call::around_ns`]: aiprof_model::wire::Call::around_ns
+
+mod activity;
+mod address_space;
+mod calls;
+mod data;
+pub mod device;
+mod draft;
+mod effects;
+mod epoch;
+mod fence;
+mod forked;
+mod gone;
+mod handles;
+#[cfg(any(test, feature = "testing"))]
+pub mod kit;
+mod known;
+mod memory;
+mod open;
+mod recorded;
+mod submit;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod world;
+
+pub use address_space::{AddressSpace, AddressSpaces, Backing, Bound, SpaceId};
+pub use calls::{Counts, Limits, Tracker};
+pub use epoch::EpochClock;
+pub use fence::{Submission, SubmissionSource, begins};
+pub use handles::ModuleImage;
+pub use recorded::RecordedLaunches;
+
+use crate::aiu::ActivityRecord;
+use aiprof_common::MAX_VALUES;
+use aiprof_model::probes::ioctl::{ArrayLayout, Elements};
+use aiprof_model::probes::{CallKind, Probe};
+use aiprof_model::wire;
+use std::rc::Rc;
+
+/// Takes what the tracker finds, in the order it becomes certain: a call after
+/// those nested in it, and before the launches that it made.
+pub trait CallSink {
+    /// A call is over. Also called for parts ([`FinishedCall::is_part`]).
+    fn call(&mut self, call: &FinishedCall);
+
+    /// Work was given to a device.
+    fn launch(&mut self, launch: &Launch);
+
+    /// A kernel that launches named [`KernelName::BeforeAttach`] has got its name.
+    fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
+        let _ = (pid, kernel, name);
+    }
+
+    /// It is known where a kernel lies on its device.
+    fn kernel_placed(&mut self, placed: &PlacedKernel) {
+        let _ = placed;
+    }
+
+    /// A kernel was destroyed: what it was at is free.
+    fn kernel_gone(&mut self, pid: u32, number: u64, at_ns: u64) {
+        let _ = (pid, number, at_ns);
+    }
+
+    /// A forked process has the kernels of its parent, where they lie; it was forked
+    /// then.
+    fn kernels_inherited(&mut self, parent: u32, pid: u32, at_ns: u64) {
+        let _ = (parent, pid, at_ns);
+    }
+
+    /// A process is gone, or runs another program.
+    fn process_gone(&mut self, pid: u32, at_ns: u64) {
+        let _ = (pid, at_ns);
+    }
+
+    /// A device did something, by the runtime's own record: a kernel, a copy, a
+    /// fill, or memory taken or given back. In the order in which the program got
+    /// the records, which may be long after the launches.
+    fn device_span(&mut self, span: &DeviceSpan) {
+        let _ = span;
+    }
+
+    /// A record that is not about the device. One of a call has the correlation id
+    /// that the device's records of its work have.
+    fn runtime_record(&mut self, span: &DeviceSpan) {
+        let _ = span;
+    }
+
+    /// Work that was handed to a driver is done, as the kernel's fences and scheduler
+    /// jobs tell; or nothing more will be heard of it.
+    fn submission(&mut self, submission: &Submission) {
+        let _ = submission;
+    }
+}
+
+/// A kernel at its place.
+#[derive(Clone, Debug)]
+pub struct PlacedKernel {
+    /// The kernel's number ([`Launch::kernel_number`]).
+    pub number: u64,
+    /// Its name.
+    pub name: KernelName,
+    /// The module that it is of, where its creation was seen.
+    pub module: Option<Rc<ModuleImage>>,
+    /// Since when it is there: its creation, 0 if that was not seen.
+    pub since_ns: u64,
+    /// When it was destroyed; `u64::MAX`: it is still there.
+    pub until_ns: u64,
+    /// Where it is.
+    pub placed: wire::KernelPlaced,
+}
+
+/// An activity record that a runtime handed to its program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceSpan {
+    /// Process that got it.
+    pub pid: u32,
+    /// The call that handed it out ([`FinishedCall::id`]); 0: the process was gone
+    /// before the record was read.
+    pub call: u64,
+    /// What it says. Its times are of CLOCK_REALTIME, unlike all others here; its
+    /// [`status`](ActivityRecord::status) says whether its layout is public.
+    pub record: ActivityRecord,
+}
+
+/// A call with its entry and, where seen, its exit.
+#[derive(Clone, Debug)]
+pub struct FinishedCall {
+    /// Numbers the calls of the recording from 1, by entry; a launch refers to it.
+    pub id: u64,
+    /// The call directly around it, 0 if none.
+    pub parent: u64,
+    /// Calls around it: 0 is called by the program itself.
+    pub depth: u32,
+    /// The function of the outermost call around it; its own at depth 0.
+    pub outermost: Rc<Probe>,
+    /// It is the call around it, made in an inner library (see the module).
+    pub is_part: bool,
+    /// The function.
+    pub probe: Rc<Probe>,
+    /// The file ([`ProbedFile::id`](aiprof_model::probes::ProbedFile::id)) or the device number of an ioctl.
+    pub library: u32,
+    /// Process.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// When it was entered, CLOCK_MONOTONIC nanoseconds.
+    pub start_ns: u64,
+    /// When it was left; `None`: not seen, it ended before `end_before_ns`.
+    pub end_ns: Option<u64>,
+    /// The latest it can have ended.
+    pub end_before_ns: u64,
+    /// Time in calls nested in it that are not part of it, as far as their ends
+    /// were seen, nanoseconds.
+    pub nested_ns: u64,
+    /// Return value, if its exit was seen.
+    pub result: Option<u64>,
+    /// Values by slot of `probe`; see [`FinishedCall::value`].
+    pub values: [u64; MAX_VALUES],
+    /// One bit for each slot that holds nothing: not read, or not readable.
+    pub unread: u16,
+    /// `CALL_*` bits of `aiprof_common`.
+    pub flags: u16,
+    /// Data read for it, in the order of arrival.
+    pub data: Vec<CallContent>,
+    /// Id of the stack; 0: none.
+    pub stack: u64,
+    /// Parts of it in inner libraries, outermost first.
+    pub inner: Vec<Rc<Probe>>,
+    /// What it gave the device, the first if it is several: the kernel or the
+    /// operation. Also set for what was put on a list.
+    pub work: Option<KernelName>,
+    /// Launches that it stands for; what is put on a regular list counts here too.
+    pub works: u32,
+}
+
+/// Data of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallContent {
+    /// Index in [`Probe::data`].
+    pub tag: u8,
+    /// Bytes of the whole in the program's memory; of a text 0.
+    pub total: u64,
+    /// Whether all of it arrived.
+    pub complete: bool,
+    /// The bytes, up to 64 KiB; of device code none.
+    pub bytes: Vec<u8>,
+}
+
+impl FinishedCall {
+    /// A call of which nothing but the function is known.
+    pub fn of(probe: Rc<Probe>) -> Self {
+        Self {
+            id: 0,
+            parent: 0,
+            depth: 0,
+            outermost: probe.clone(),
+            is_part: false,
+            probe,
+            library: 0,
+            pid: 0,
+            tid: 0,
+            start_ns: 0,
+            end_ns: None,
+            end_before_ns: 0,
+            nested_ns: 0,
+            result: None,
+            values: [0; MAX_VALUES],
+            unread: (1 << MAX_VALUES) - 1,
+            flags: 0,
+            data: Vec::new(),
+            stack: 0,
+            inner: Vec::new(),
+            work: None,
+            works: 0,
+        }
+    }
+
+    /// The elements of an array among its arguments.
+    pub fn elements(&self, array: &ArrayLayout) -> Elements {
+        let data = self.content(usize::from(array.tag));
+        let data = data.map_or(&[][..], |content| &content.bytes);
+        array.elements(&self.probe, |slot| self.value(slot), data)
+    }
+
+    /// The value in a slot, if it was read.
+    pub fn value(&self, slot: usize) -> Option<u64> {
+        wire::value(&self.values, self.unread, slot)
+    }
+
+    /// The data with a tag, if any arrived.
+    pub fn content(&self, tag: usize) -> Option<&CallContent> {
+        self.data.iter().find(|d| usize::from(d.tag) == tag)
+    }
+
+    /// How long it took, if its exit was seen.
+    pub fn duration_ns(&self) -> Option<u64> {
+        Some(self.end_ns?.saturating_sub(self.start_ns))
+    }
+
+    /// Whether it succeeded, if that is known.
+    pub fn succeeded(&self) -> Option<bool> {
+        self.probe.result.success(self.result?)
+    }
+}
+
+/// What is known of a kernel's name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum KernelName {
+    /// The name, demangled; of a copy or a fill the operation, `Memcpy (H2D)`.
+    Known(Rc<str>),
+    /// Created before aiprof was attached, and not found out since: its handle.
+    BeforeAttach(u64),
+    /// The API gives no name, or it could not be read.
+    Unknown,
+    /// Work that was prepared unseen: a list, a graph, an ioctl's batch.
+    Submitted,
+}
+
+impl std::fmt::Display for KernelName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Known(name) => f.write_str(name),
+            Self::BeforeAttach(handle) => write!(f, "[kernel created before attach {handle:#x}]"),
+            Self::Unknown => f.write_str("[kernel without a name]"),
+            Self::Submitted => f.write_str("[submitted work]"),
+        }
+    }
+}
+
+/// Work given to a device.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Numbers the launches of the recording from 1: the correlation id.
+    pub id: u64,
+    /// The call that made it ([`FinishedCall::id`]); of a list, the append.
+    pub call: u64,
+    /// The call that submitted it, if another.
+    pub submit: Option<u64>,
+    /// `Launch`, `Copy`, `Fill`, `Barrier` or `Submit`.
+    pub kind: CallKind,
+    /// The outermost function's API.
+    pub api: Rc<str>,
+    /// The function that the program called.
+    pub function: Rc<str>,
+    /// Process.
+    pub pid: u32,
+    /// Thread that made it.
+    pub tid: u32,
+    /// Entry of that call.
+    pub start_ns: u64,
+    /// Its exit, where seen before the launch was reported.
+    pub end_ns: Option<u64>,
+    /// When it was handed to the device: the entry of the innermost call that did.
+    pub submitted_ns: u64,
+    /// Device handle, 0 if not known.
+    pub device: u64,
+    /// Queue, stream or immediate list handle, 0 if not known.
+    pub queue: u64,
+    /// Regular list it was put on, 0 if none.
+    pub list: u64,
+    /// Kernel handle, 0 if none.
+    pub kernel: u64,
+    /// Numbers the kernels of the recording from 1; 0: none.
+    pub kernel_number: u64,
+    /// The kernel's name; of a copy or fill the operation, `Memcpy (H2D)`.
+    pub name: KernelName,
+    /// The module that the kernel is of, where its creation was seen.
+    pub module: Option<Rc<ModuleImage>>,
+    /// Work groups along each axis; 0 if not known.
+    pub groups: [u32; 3],
+    /// Work items of a group along each axis; 0 if not known.
+    pub local: [u32; 3],
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Event handle that it signals, 0 if none.
+    pub event: u64,
+    /// The runtime's own correlation id, where it gives one.
+    pub correlation: Option<u64>,
+    /// Id of the stack of the call that made it; 0: none.
+    pub stack: u64,
+    /// `CALL_*` bits of that call: why there is no stack.
+    pub flags: u16,
+}

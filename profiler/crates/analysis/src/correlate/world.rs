@@ -1,0 +1,292 @@
+//! What all threads of a recording share: handles, room, losses, identities.
+
+use super::{
+    CallSink, KernelName, Launch, PlacedKernel,
+    activity::Activity,
+    address_space::AddressSpaces,
+    calls::{Counts, Limits},
+    draft::Words,
+    effects,
+    forked::Forked,
+    gone::{Gone, GoneKernel},
+    handles::{Handles, Name, Room},
+    known::{Effect, Known},
+    open::Open,
+};
+use aiprof_model::{
+    probes::CallKind,
+    profile::{LossKind, Losses},
+    wire::{Call, CallData, KernelPlaced},
+};
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+
+/// Ended calls kept for their memory.
+const SPARE: usize = 64;
+
+/// Kernels without a name whose launches are counted one by one, so that they are
+/// no loss once the name is found.
+const MAX_UNNAMED: usize = 1 << 16;
+
+/// Something happened to a kernel.
+#[derive(Debug)]
+pub(super) enum KernelChange {
+    Placed(PlacedKernel),
+    /// Process, number, and when.
+    Gone(u32, u64, u64),
+    /// A forked process has all of its parent's: both, and when it was forked.
+    Inherited(u32, u32, u64),
+}
+
+/// What all threads share.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) limits: Limits,
+    pub(super) room: Room,
+    pub(super) processes: FxHashMap<u32, Handles>,
+    pub(super) losses: Losses,
+    /// Launches by kernels without a name, by process and handle.
+    pub(super) unnamed: FxHashMap<(u32, u64), u64>,
+    pub(super) words: Rc<Words>,
+    pub(super) counts: Counts,
+    pub(super) activity: Activity,
+    pub(super) spaces: AddressSpaces,
+    /// What is to be told of kernels.
+    pub(super) kernel_changes: Vec<KernelChange>,
+    /// Kernels that are gone, but may be placed yet.
+    pub(super) gone: Gone,
+    pub(super) forked: Forked,
+    next_call: u64,
+    spare: Vec<Open>,
+    /// Ended calls of which data may follow, and those that ended after them.
+    settling: Vec<Open>,
+}
+
+impl World {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            room: Room {
+                objects: limits.handles,
+                recorded: limits.recorded,
+                per_list: limits.per_list,
+                last_kernel: 0,
+            },
+            processes: FxHashMap::default(),
+            losses: Losses::default(),
+            unnamed: FxHashMap::default(),
+            words: Rc::default(),
+            counts: Counts::default(),
+            activity: Activity::default(),
+            spaces: AddressSpaces::default(),
+            kernel_changes: Vec::new(),
+            gone: Gone::default(),
+            forked: Forked::default(),
+            next_call: 1,
+            spare: Vec::new(),
+            settling: Vec::new(),
+        }
+    }
+
+    /// A call that begins.
+    pub(super) fn open(&mut self, call: &Call, known: &Rc<Known>) -> Open {
+        self.inherit(call.pid);
+        let id = self.next_call;
+        self.next_call += 1;
+        match self.spare.pop() {
+            Some(old) => old.renewed(call, known, id),
+            None => Open::new(call, known, id),
+        }
+    }
+
+    /// Keeps the memory of a call that was told.
+    pub(super) fn recycle(&mut self, open: Open) {
+        if self.spare.len() < SPARE {
+            self.spare.push(open);
+        }
+    }
+
+    /// Tells of an ended call, once its data must be there.
+    pub(super) fn report(&mut self, open: Open, sink: &mut dyn CallSink) {
+        let may_wait = open.call.end_ns.is_some() && open.awaits_data();
+        if may_wait || !self.settling.is_empty() {
+            self.settling.push(open);
+        } else {
+            self.hand_on(&open, sink);
+            self.recycle(open);
+        }
+    }
+
+    /// Tells of an ended call now.
+    pub(super) fn tell(&mut self, open: &Open, sink: &mut dyn CallSink) {
+        self.settle(sink);
+        self.hand_on(open, sink);
+    }
+
+    /// Gives an ended call to who wants to know, and reads what it handed out.
+    fn hand_on(&mut self, open: &Open, sink: &mut dyn CallSink) {
+        sink.call(&open.call);
+        self.tell_kernels(sink);
+        if open.call.probe.is_ioctl {
+            self.spaces.take(&open.call, &mut self.losses);
+        }
+        if open.call.probe.kind == CallKind::Activity && !open.call.is_part {
+            self.activity.take(&open.call, &mut self.losses, sink);
+        }
+    }
+
+    /// It is known where a kernel lies, or lay.
+    pub(super) fn place_kernel(&mut self, placed: &KernelPlaced) {
+        self.place_own(placed);
+        // A child's kernel of that handle is the same, if it was not made since.
+        let heirs: Vec<u32> = self.forked.heirs(placed.pid).collect();
+        for pid in heirs {
+            let same = |pid: u32| {
+                let kernel = self.processes.get(&pid)?.kernels.get(placed.kernel)?;
+                Some(kernel.number)
+            };
+            if same(pid).is_some() && same(pid) == same(placed.pid) {
+                let placed = placed.clone();
+                self.place_own(&KernelPlaced { pid, ..placed });
+            }
+        }
+    }
+
+    fn place_own(&mut self, placed: &KernelPlaced) {
+        // What was read before the handle got this kernel is another kernel's.
+        let handles = self.processes.get(&placed.pid);
+        let kernel = handles.and_then(|h| GoneKernel::of(&h.kernels, placed.kernel));
+        let kernel = kernel.filter(|kernel| placed.time_ns >= kernel.since_ns);
+        let found = kernel.or_else(|| self.gone.find(placed.pid, placed.kernel, placed.time_ns));
+        let Some(kernel) = found else {
+            return;
+        };
+        self.kernel_changes.push(KernelChange::Placed(PlacedKernel {
+            until_ns: self.gone.code_until(placed.pid, &kernel),
+            number: kernel.number,
+            name: kernel.name,
+            module: kernel.module,
+            since_ns: kernel.code_since_ns.unwrap_or(kernel.since_ns),
+            placed: placed.clone(),
+        }));
+    }
+
+    /// Tells what happened to kernels.
+    pub(super) fn tell_kernels(&mut self, sink: &mut dyn CallSink) {
+        for change in self.kernel_changes.drain(..) {
+            match change {
+                KernelChange::Placed(placed) => sink.kernel_placed(&placed),
+                KernelChange::Gone(pid, number, at_ns) => sink.kernel_gone(pid, number, at_ns),
+                KernelChange::Inherited(parent, pid, at_ns) => {
+                    sink.kernels_inherited(parent, pid, at_ns);
+                }
+            }
+        }
+    }
+
+    /// Tells of the calls that waited for data.
+    pub(super) fn settle(&mut self, sink: &mut dyn CallSink) {
+        if self.settling.is_empty() {
+            return;
+        }
+        let mut settling = std::mem::take(&mut self.settling);
+        for open in settling.drain(..) {
+            self.hand_on(&open, sink);
+            self.recycle(open);
+        }
+        self.settling = settling;
+    }
+
+    /// Takes data of an exit in; false if no ended call has sent them.
+    pub(super) fn late_data(&mut self, data: &CallData) -> bool {
+        let Some(at) = self.settling.iter().rposition(|open| {
+            let call = &open.call;
+            let same = call.end_ns == Some(data.time_ns) || call.start_ns == data.time_ns;
+            same && call.tid == data.tid && open.known.probe.id == data.probe
+        }) else {
+            return false;
+        };
+        let mut open = self.settling.swap_remove(at);
+        open.take_data(data);
+        if open.known.effect == Effect::NameKernel {
+            effects::apply(&mut open, data.time_ns, self);
+        }
+        self.settling.push(open);
+        let last = self.settling.len() - 1;
+        self.settling.swap(at, last);
+        true
+    }
+
+    /// The handles of a call's process, and the room for more.
+    pub(super) fn handles(&mut self, open: &Open) -> (&mut Handles, &mut Room) {
+        let pid = open.call.pid;
+        if self.processes.len() >= self.limits.processes && !self.processes.contains_key(&pid) {
+            // More than can be alive with probed calls: their ends were lost.
+            self.losses.add(LossKind::HandlesRefused, 1);
+            for handles in self.processes.values() {
+                handles.vacate(&mut self.room);
+            }
+            self.processes.clear();
+        }
+        (self.processes.entry(pid).or_default(), &mut self.room)
+    }
+
+    /// The same, if anything is known of them.
+    pub(super) fn known(&mut self, open: &Open) -> Option<(&mut Handles, &mut Room)> {
+        let handles = self.processes.get_mut(&open.call.pid)?;
+        Some((handles, &mut self.room))
+    }
+
+    pub(super) fn forget(&mut self, pid: u32, now_ns: u64, sink: &mut dyn CallSink) {
+        self.settle(sink);
+        self.disinherit(pid);
+        self.tell_kernels(sink);
+        self.activity.forget(pid, &mut self.losses, sink);
+        self.spaces.forget(pid);
+        if let Some(handles) = self.processes.remove(&pid) {
+            for (handle, kernel, since_ns) in handles.kernels.iter() {
+                let kernel = GoneKernel::new(kernel, handle, since_ns);
+                self.gone.add(pid, kernel.until(now_ns));
+            }
+            for number in handles.numbers_of_modules() {
+                self.gone.code_gone(pid, number, now_ns);
+            }
+            handles.vacate(&mut self.room);
+        }
+    }
+
+    /// Gives the work that an ended call put on a list its end.
+    pub(super) fn date_recorded(&mut self, open: &Open) {
+        let Some(recorded) = open.recorded else {
+            return;
+        };
+        if let Some((handles, _)) = self.known(open)
+            && let Some(list) = handles.lists.get_mut(recorded.list)
+        {
+            let last = list.entries.iter_mut().rev();
+            for entry in last.take_while(|entry| entry.launch.call == open.call.id) {
+                entry.launch.end_ns = open.call.end_ns;
+            }
+        }
+    }
+
+    /// Reports a launch.
+    pub(super) fn emit(&mut self, mut launch: Launch, sink: &mut dyn CallSink) {
+        self.counts.launches += 1;
+        launch.id = self.counts.launches;
+        if let KernelName::BeforeAttach(kernel) = launch.name {
+            // The name may have been found since the call was entered. A name given
+            // at a creation is another kernel's.
+            let handles = self.processes.get(&launch.pid);
+            let found = handles.and_then(|handles| handles.kernels.get(kernel));
+            if let Some(Name::Found(name)) = found.map(|kernel| &kernel.name) {
+                launch.name = KernelName::Known(name.clone());
+            } else if self.unnamed.len() < MAX_UNNAMED {
+                *self.unnamed.entry((launch.pid, kernel)).or_default() += 1;
+            } else {
+                self.losses.add(LossKind::KernelsUnnamed, 1);
+            }
+        }
+        sink.launch(&launch);
+    }
+}

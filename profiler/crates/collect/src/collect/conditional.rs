@@ -1,0 +1,359 @@
+//! `--conditional-collection`: programs say themselves when their calls into
+//! accelerator runtimes are of interest, as they do for VTune and unitrace.
+//!
+//! A process is on or off. What it says by `__itt_pause` and `__itt_resume` counts;
+//! until it does, its variable `PTI_ENABLE_COLLECTION`: off where that is unset or
+//! begins with 0. Children begin as their parents are, other programs anew.
+//!
+//! While a process is off its work, its waiting and its own functions are left out
+//! and counted. What it creates is not: it may be used later.
+
+use super::runtime::variable_of;
+use aiprof_model::{
+    probes::{CallKind, Probe},
+    wire::{Call, CallData, ProcessEvent, ProcessEventKind},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// The variable.
+const VARIABLE: &str = "PTI_ENABLE_COLLECTION";
+/// Most processes and threads remembered.
+const MAX: usize = 65_536;
+
+/// What a function says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Says {
+    Pause,
+    Resume,
+    /// `setenv`, with the slot of `overwrite`.
+    Set(Option<usize>),
+    Unset,
+    Assign,
+    Clear,
+}
+
+/// What a process has said.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    /// By the functions.
+    paused: Option<bool>,
+    /// Whether the variable is set, and whether it says on.
+    variable: Option<bool>,
+}
+
+impl Said {
+    fn is_on(self) -> bool {
+        match self.paused {
+            Some(paused) => !paused,
+            None => self.variable.unwrap_or(false),
+        }
+    }
+}
+
+/// A `setenv` whose value is on its way.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    probe: u32,
+    overwrites: bool,
+    is_it: bool,
+}
+
+/// Which processes are on.
+#[derive(Debug, Default)]
+pub struct Conditional {
+    controls: FxHashMap<u32, (Says, Vec<String>)>,
+    /// Probes whose calls are left out.
+    left_out: FxHashSet<u32>,
+    processes: FxHashMap<u32, Said>,
+    threads: FxHashMap<u32, Setting>,
+    /// Calls left out so far.
+    pub skipped: u64,
+}
+
+/// Whether a call of this kind is left out while its process is off.
+fn is_left_out(kind: CallKind) -> bool {
+    use CallKind::{Barrier, Collective, Copy, Event, Fill, Host, Launch, Submit, Synchronize};
+    matches!(
+        kind,
+        Launch | Submit | Copy | Fill | Barrier | Collective | Synchronize | Event | Host
+    )
+}
+
+impl Conditional {
+    /// A function is probed from here on.
+    pub fn probe(&mut self, probe: &Probe) {
+        if is_left_out(probe.kind) {
+            self.left_out.insert(probe.id);
+        }
+        if probe.kind != CallKind::Control {
+            return;
+        }
+        let says = match probe.function.as_str() {
+            "setenv" => Says::Set(probe.slot("overwrite")),
+            "unsetenv" => Says::Unset,
+            "putenv" => Says::Assign,
+            "clearenv" => Says::Clear,
+            name if name.starts_with("__itt_pause") => Says::Pause,
+            name if name.starts_with("__itt_resume") => Says::Resume,
+            _ => return,
+        };
+        let names = probe.data.iter().map(|data| data.name.clone()).collect();
+        self.controls.insert(probe.id, (says, names));
+    }
+
+    /// A process begins, runs another program or ends.
+    pub fn process(&mut self, event: &ProcessEvent) {
+        match event.kind {
+            ProcessEventKind::Fork { parent } if parent != event.pid => {
+                if let Some(said) = self.processes.get(&parent).copied() {
+                    self.processes.insert(event.pid, said);
+                }
+            }
+            ProcessEventKind::Exec { .. } => {
+                self.processes.remove(&event.pid);
+                // At once: it may be gone when it is seen to launch.
+                self.said(event.pid);
+            }
+            ProcessEventKind::Exit => {
+                self.threads.remove(&event.tid);
+                if event.pid == event.tid {
+                    self.processes.remove(&event.pid);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes a call in; `false` if it is to be left out.
+    pub fn call(&mut self, call: &Call) -> bool {
+        if let Some((says, _)) = self.controls.get(&call.probe) {
+            if !call.is_exit() {
+                self.control(*says, call);
+            }
+            return true;
+        }
+        if !self.left_out.contains(&call.probe) || self.said(call.pid).is_on() {
+            return true;
+        }
+        self.skipped += u64::from(!call.is_exit() && !call.is_tail());
+        false
+    }
+
+    fn control(&mut self, says: Says, call: &Call) {
+        let said = self.said(call.pid);
+        match says {
+            Says::Pause => said.paused = Some(true),
+            Says::Resume => said.paused = Some(false),
+            Says::Clear => said.variable = None,
+            Says::Set(slot) => {
+                let value = slot.and_then(|slot| call.values.get(slot));
+                if self.threads.len() >= MAX {
+                    self.threads.clear();
+                }
+                let setting = Setting {
+                    probe: call.probe,
+                    overwrites: value.is_none_or(|value| *value != 0),
+                    is_it: false,
+                };
+                self.threads.insert(call.tid, setting);
+            }
+            Says::Unset | Says::Assign => {}
+        }
+    }
+
+    /// Takes a text of a call in; `false` if it belongs to one that is left out.
+    pub fn data(&mut self, data: &CallData) -> bool {
+        let Some((says, names)) = self.controls.get(&data.probe) else {
+            return !self.left_out.contains(&data.probe) || self.said(data.pid).is_on();
+        };
+        if data.unread {
+            return true;
+        }
+        let says = *says;
+        let is_name = names
+            .get(usize::from(data.tag))
+            .is_some_and(|n| n == "name");
+        let text = data.bytes.as_slice();
+        match says {
+            Says::Unset if text == VARIABLE.as_bytes() => self.said(data.pid).variable = None,
+            Says::Assign => {
+                if let Some(rest) = text.strip_prefix(VARIABLE.as_bytes()) {
+                    match rest.split_first() {
+                        Some((b'=', value)) => self.said(data.pid).variable = Some(is_on(value)),
+                        None => self.said(data.pid).variable = None,
+                        Some(_) => {}
+                    }
+                }
+            }
+            Says::Set(_) => self.set(data, is_name),
+            _ => {}
+        }
+        true
+    }
+
+    fn set(&mut self, data: &CallData, is_name: bool) {
+        let Some(setting) = self.threads.get_mut(&data.tid) else {
+            return;
+        };
+        if setting.probe != data.probe {
+            return;
+        }
+        if is_name {
+            setting.is_it = data.bytes == VARIABLE.as_bytes();
+            return;
+        }
+        let setting = *setting;
+        let value = is_on(&data.bytes);
+        let said = self.said(data.pid);
+        if setting.is_it && (setting.overwrites || said.variable.is_none()) {
+            said.variable = Some(value);
+        }
+    }
+
+    /// What a process has said; at first what its environment says.
+    fn said(&mut self, pid: u32) -> &mut Said {
+        if self.processes.len() >= MAX && !self.processes.contains_key(&pid) {
+            self.processes.clear();
+        }
+        self.processes.entry(pid).or_insert_with(|| Said {
+            paused: None,
+            variable: variable_of(pid, VARIABLE).map(|value| is_on(value.as_encoded_bytes())),
+        })
+    }
+}
+
+/// Whether a value of the variable says on; an empty one does.
+fn is_on(value: &[u8]) -> bool {
+    value.first() != Some(&b'0')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aiprof_model::probes::{DataFormat, DataInfo, ResultKind, ValueFormat, ValueInfo};
+
+    fn probe(id: u32, function: &str, kind: CallKind, texts: &[&str]) -> Probe {
+        Probe {
+            id,
+            table: "itt".into(),
+            api: String::new(),
+            function: function.into(),
+            kind,
+            is_ioctl: false,
+            values: vec![ValueInfo {
+                name: "overwrite".into(),
+                format: ValueFormat::Signed(4),
+                at_exit: false,
+            }],
+            data: texts
+                .iter()
+                .map(|name| DataInfo {
+                    name: (*name).into(),
+                    format: DataFormat::Text,
+                })
+                .collect(),
+            result: ResultKind::None,
+            has_exit: false,
+            layout: None,
+        }
+    }
+
+    /// A process that cannot be: it has no environment.
+    const PID: u32 = u32::MAX - 1;
+
+    fn call(probe: u32, overwrite: u64) -> Call {
+        let mut values = [0; aiprof_common::MAX_VALUES];
+        values[0] = overwrite;
+        Call {
+            time_ns: 1,
+            cpu: 0,
+            pid: PID,
+            tid: PID,
+            probe,
+            library: 1,
+            stack: 0,
+            sp: 0x1000,
+            around_ns: 0,
+            result: 0,
+            unread: 0,
+            flags: 0,
+            values,
+        }
+    }
+
+    fn text(probe: u32, tag: u8, text: &str) -> CallData {
+        CallData {
+            time_ns: 1,
+            pid: PID,
+            tid: PID,
+            probe,
+            tag,
+            unread: false,
+            offset: 0,
+            total: 0,
+            bytes: text.into(),
+        }
+    }
+
+    fn conditional() -> Conditional {
+        let mut all = Conditional::default();
+        for (id, name) in [(0, "__itt_pause_init_3_0"), (1, "__itt_resume_init_3_0")] {
+            all.probe(&probe(id, name, CallKind::Control, &[]));
+        }
+        all.probe(&probe(2, "setenv", CallKind::Control, &["name", "value"]));
+        all.probe(&probe(3, "unsetenv", CallKind::Control, &["name"]));
+        all.probe(&probe(4, "putenv", CallKind::Control, &["assignment"]));
+        all.probe(&probe(5, "launch", CallKind::Launch, &[]));
+        all.probe(&probe(6, "create", CallKind::Kernel, &[]));
+        all
+    }
+
+    fn set(all: &mut Conditional, name: &str, value: &str, overwrite: u64) {
+        all.call(&call(2, overwrite));
+        all.data(&text(2, 0, name));
+        all.data(&text(2, 1, value));
+    }
+
+    #[test]
+    fn the_variable_counts_until_a_function_is_called() {
+        let mut all = conditional();
+        assert!(!all.call(&call(5, 0)), "unset is off");
+        assert!(all.call(&call(6, 0)), "what is created is always seen");
+        for (value, on) in [("1", true), ("0", false), ("", true), ("00", false)] {
+            set(&mut all, VARIABLE, value, 1);
+            assert_eq!(all.call(&call(5, 0)), on, "{value:?}");
+        }
+        set(&mut all, VARIABLE, "1", 0);
+        set(&mut all, "OTHER", "1", 1);
+        assert!(!all.call(&call(5, 0)), "not overwritten");
+        all.data(&text(4, 0, "PTI_ENABLE_COLLECTION=1"));
+        all.data(&text(4, 0, "PTI_ENABLE_COLLECTION_2=0"));
+        assert!(all.call(&call(5, 0)));
+        all.data(&text(3, 0, VARIABLE));
+        assert!(!all.call(&call(5, 0)));
+        all.call(&call(1, 0));
+        assert!(all.call(&call(5, 0)), "resumed");
+        all.call(&call(0, 0));
+        set(&mut all, VARIABLE, "1", 1);
+        assert!(!all.call(&call(5, 0)), "paused, whatever the variable says");
+        assert_eq!(all.skipped, 6);
+    }
+
+    #[test]
+    fn children_inherit_and_programs_begin_anew() {
+        let mut all = conditional();
+        all.call(&call(1, 0));
+        let event = |pid, kind| ProcessEvent {
+            time_ns: 1,
+            pid,
+            tid: pid,
+            kind,
+        };
+        all.process(&event(PID - 1, ProcessEventKind::Fork { parent: PID }));
+        let mut child = call(5, 0);
+        child.pid = PID - 1;
+        assert!(all.call(&child));
+        all.process(&event(PID, ProcessEventKind::Exit));
+        assert!(!all.call(&call(5, 0)));
+    }
+}

@@ -1,0 +1,174 @@
+//! One sampling event and one process-event ring for each online CPU.
+
+use super::bpf::perf::{self, Clock, Poller, ProcessRing};
+use aiprof_system::files::kernel;
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::{BorrowedFd, OwnedFd},
+};
+
+const PAGE: usize = 4096;
+/// Bounds of one ring, in pages.
+const RING_PAGES: std::ops::RangeInclusive<usize> = 16..=64;
+
+struct Cpu {
+    ring: ProcessRing,
+    sampler: Option<OwnedFd>,
+}
+
+/// The CPUs being sampled.
+pub struct CpuSet {
+    clock: Clock,
+    include_idle: bool,
+    ring_bytes: usize,
+    cpus: BTreeMap<u32, Cpu>,
+    poller: Option<Poller>,
+}
+
+impl CpuSet {
+    /// None yet. `ring_bytes` is divided among the CPUs.
+    pub fn new(clock: Clock, include_idle: bool, ring_bytes: usize) -> Self {
+        Self {
+            clock,
+            include_idle,
+            ring_bytes,
+            cpus: BTreeMap::new(),
+            poller: None,
+        }
+    }
+
+    /// Opens the rings of process events of CPUs that are online and have none,
+    /// and closes what belongs to CPUs that went.
+    ///
+    /// # Errors
+    /// epoll's, or those of reading which CPUs are online: then nothing changed. No
+    /// ring at all can be opened; where one cannot, that is warned about.
+    pub fn open_rings(&mut self) -> io::Result<()> {
+        let online = online()?;
+        self.cpus.retain(|cpu, _| online.contains(cpu));
+        let share = self.ring_bytes / PAGE / online.len().max(1);
+        let pages = share
+            .clamp(*RING_PAGES.start(), *RING_PAGES.end())
+            .next_power_of_two();
+        let mut refused = Vec::new();
+        for cpu in online {
+            if self.cpus.contains_key(&cpu) {
+                continue;
+            }
+            match ProcessRing::open(cpu, pages) {
+                Ok(ring) => {
+                    if let Some(poller) = &self.poller {
+                        poller.add(ring.fd())?;
+                    }
+                    self.cpus.insert(
+                        cpu,
+                        Cpu {
+                            ring,
+                            sampler: None,
+                        },
+                    );
+                }
+                Err(error) => refused.push((cpu, error)),
+            }
+        }
+        if self.cpus.is_empty()
+            && let Some((_, error)) = refused.pop()
+        {
+            return Err(error);
+        }
+        for (cpu, error) in refused {
+            tracing::warn!("CPU {cpu}: no process events: {error}");
+        }
+        Ok(())
+    }
+
+    /// Starts sampling on all CPUs with a ring that are not sampled yet.
+    ///
+    /// # Errors
+    /// No CPU can be sampled; the last reason.
+    pub fn start_sampling(&mut self, program: BorrowedFd<'_>) -> io::Result<()> {
+        let mut last_error = None;
+        for (&cpu, entry) in self.cpus.iter_mut().filter(|(_, c)| c.sampler.is_none()) {
+            match perf::open_sampler(self.clock, cpu, self.include_idle, entry.ring.fd(), program) {
+                Ok(sampler) => entry.sampler = Some(sampler),
+                Err(error) => last_error = Some(error),
+            }
+        }
+        let any = self.cpus.values().any(|c| c.sampler.is_some());
+        match last_error {
+            None if any => Ok(()),
+            None => Err(io::Error::other("no CPU is online")),
+            Some(error) if !any => Err(error),
+            Some(error) => {
+                tracing::warn!("some CPUs cannot be sampled: {error}");
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the sampling; process events go on.
+    pub fn stop_sampling(&mut self) {
+        self.cpus.values_mut().for_each(|cpu| cpu.sampler = None);
+    }
+
+    /// The rings of process events.
+    pub fn rings(&mut self) -> impl Iterator<Item = &mut ProcessRing> {
+        self.cpus.values_mut().map(|cpu| &mut cpu.ring)
+    }
+
+    /// Bytes of all rings.
+    pub fn ring_bytes(&self) -> usize {
+        self.cpus.values().map(|cpu| cpu.ring.bytes()).sum()
+    }
+
+    /// One descriptor that is readable when any ring, or one of `others`, is.
+    ///
+    /// # Errors
+    /// epoll's.
+    pub fn poller<'a>(
+        &mut self,
+        others: impl IntoIterator<Item = BorrowedFd<'a>>,
+    ) -> io::Result<OwnedFd> {
+        let poller = Poller::new()?;
+        for other in others {
+            poller.add(other)?;
+        }
+        for cpu in self.cpus.values() {
+            poller.add(cpu.ring.fd())?;
+        }
+        self.poller = Some(poller.share()?);
+        Ok(poller.into())
+    }
+}
+
+/// The online CPUs.
+fn online() -> io::Result<Vec<u32>> {
+    kernel::read_to_string("/sys/devices/system/cpu/online").map(|list| parse_cpu_list(&list))
+}
+
+/// `0-3,8,10-11` (Documentation/admin-guide/cputopology.rst).
+fn parse_cpu_list(list: &str) -> Vec<u32> {
+    let mut cpus = Vec::new();
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
+            // The kernel's own limit is 8,192 CPUs.
+            cpus.extend(first..=last.min(first.saturating_add(8192)));
+        }
+    }
+    cpus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_cpu_list;
+
+    #[test]
+    fn parses_cpu_lists() {
+        assert_eq!(parse_cpu_list("0-1\n"), [0, 1]);
+        assert_eq!(parse_cpu_list("0,2-4,9"), [0, 2, 3, 4, 9]);
+        assert_eq!(parse_cpu_list(""), [] as [u32; 0]);
+        assert_eq!(parse_cpu_list("x-y,3"), [3]);
+    }
+}

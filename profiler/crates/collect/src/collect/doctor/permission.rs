@@ -1,0 +1,119 @@
+//! Capabilities and namespaces.
+
+use super::{Check, Status, read_text};
+use aiprof_system::files::kernel;
+use aiprof_system::os::privileges::{self, NEEDED, SETCAP};
+use std::os::unix::fs::MetadataExt;
+
+/// Inode of the initial pid namespace (`PROC_PID_INIT_INO`, linux/proc_ns.h).
+const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;
+
+/// The checks of this file.
+pub(super) fn checks() -> Vec<Check> {
+    let have = privileges::effective().unwrap_or_else(|_| rustix::thread::CapabilitySet::empty());
+    let mut checks: Vec<_> = NEEDED
+        .iter()
+        .map(|needed| {
+            let works = privileges::covers(have, needed.capability);
+            let found = if works { "held" } else { "not held" };
+            let mut check = Check::new(
+                "permission",
+                json_name(needed.name),
+                works,
+                format!("{} {found}", needed.name),
+            )
+            .otherwise(
+                needed.purpose,
+                format!("sudo aiprof ..., or once: sudo setcap {SETCAP} \"$(command -v aiprof)\""),
+            );
+            check.required = needed.required;
+            check
+        })
+        .collect();
+    checks.push(pid_namespace());
+    checks.push(user_namespace());
+    checks
+}
+
+/// The stable name of a capability's check. Spelled out, so that a change of the
+/// message cannot change the JSON.
+fn json_name(capability: &'static str) -> &'static str {
+    match capability {
+        "CAP_BPF" => "cap_bpf",
+        "CAP_PERFMON" => "cap_perfmon",
+        "CAP_SYS_PTRACE" => "cap_sys_ptrace",
+        "CAP_DAC_READ_SEARCH" => "cap_dac_read_search",
+        "CAP_CHECKPOINT_RESTORE" => "cap_checkpoint_restore",
+        "CAP_SYSLOG" => "cap_syslog",
+        other => other,
+    }
+}
+
+/// Samples carry process ids of the initial namespace: elsewhere /proc shows other
+/// ones, and no process can be looked up.
+fn pid_namespace() -> Check {
+    let initial = is_initial_pid_namespace();
+    let found = if initial { "initial" } else { "a container's" };
+    Check::new(
+        "permission",
+        "pid_namespace",
+        initial,
+        format!("{found} process ids"),
+    )
+    .required()
+    .otherwise(
+        "processes cannot be looked up: user frames have no names",
+        "run on the host, or start the container with --pid=host",
+    )
+}
+
+fn is_initial_pid_namespace() -> bool {
+    kernel::metadata("/proc/self/ns/pid")
+        .is_ok_and(|namespace| namespace.ino() == INITIAL_PID_NAMESPACE)
+}
+
+/// What a recording that starts now has to say of its pid namespace; `None` if that is
+/// the initial one.
+pub fn pid_namespace_warning() -> Option<&'static str> {
+    (!is_initial_pid_namespace()).then_some(
+        "this is a container with process ids of its own: samples carry those of the host, \
+         so processes cannot be looked up, most user stacks are cut, and user code has no \
+         names; run on the host, or start the container with --pid=host",
+    )
+}
+
+/// Capabilities of a user namespace do not count for eBPF and perf.
+fn user_namespace() -> Check {
+    let Some(map) = read_text("/proc/self/uid_map", 4096) else {
+        return Check::new(
+            "permission",
+            "user_namespace",
+            Status::NotApplicable,
+            "no user namespaces in this kernel",
+        );
+    };
+    let initial = map.split_whitespace().eq(["0", "0", "4294967295"]);
+    let found = if initial { "initial" } else { "a container's" };
+    Check::new(
+        "permission",
+        "user_namespace",
+        initial,
+        format!("{found} user ids"),
+    )
+    .otherwise(
+        "capabilities held here do not count for the kernel's checks",
+        "run on the host, or in a container that is not rootless",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_capability_has_a_stable_name() {
+        for needed in NEEDED {
+            assert_eq!(json_name(needed.name), needed.name.to_lowercase());
+        }
+    }
+}

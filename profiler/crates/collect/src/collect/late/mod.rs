@@ -1,0 +1,319 @@
+//! Names of kernels that were created before the recording began.
+//!
+//! No probe saw their creation. A thread of its own looks into the memory of
+//! programs that were already running for the names that their device images
+//! declare and for the way from kernel handles to names (see [`inspect`]): once
+//! ahead, for what a program will launch may be the last that it does, and as soon
+//! as a kernel is launched whose name is not known. The way depends on the driver's
+//! build only, so what one process taught serves for all others. What cannot be
+//! told for certain stays unnamed.
+//!
+//! What was read is true of the time of reading. A handle may have meant another
+//! kernel when it was launched: so everything that happened up to the reading is
+//! taken in before a name is given, and none is given to a handle that was
+//! destroyed or created in between.
+//!
+//! [`inspect`]: super::inspect
+
+mod program;
+mod worker;
+
+use super::{inspect::path::NamePath, owner};
+use aiprof_model::{
+    probes::{CallKind, Probe, role},
+    wire::{Call, CallData, KernelNamed},
+};
+use program::Program;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::{
+    sync::mpsc::{Receiver, Sender},
+    time::{Duration, Instant},
+};
+use worker::{Answer, Found, Names, Request, Wanted};
+
+/// Most processes followed.
+const MAX_PROCESSES: usize = 1024;
+/// Most processes looked at ahead.
+const MAX_AHEAD: usize = 64;
+
+/// Which build of a driver: what tells the builds of a process's probed libraries.
+pub type Build = u64;
+
+/// Slots and tags of a probe that matter here.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    /// Uses the kernel in this slot.
+    Launch(usize),
+    /// Creates the kernel in this slot at its exit; its name has this tag.
+    Create(usize, Option<u8>),
+    /// Ends the kernel in this slot.
+    Destroy(usize),
+}
+
+/// Follows kernels and finds the names of those it did not see created.
+#[derive(Default)]
+pub struct LateKernels {
+    parts: FxHashMap<u32, Part>,
+    programs: FxHashMap<u32, Program>,
+    paths: FxHashMap<Build, NamePath>,
+    /// What was read before all that happened until then is known.
+    held: Vec<Answer>,
+    ready: Vec<KernelNamed>,
+    ahead: FxHashSet<u32>,
+    worker: Option<(Sender<Request>, Receiver<Answer>)>,
+}
+
+impl std::fmt::Debug for LateKernels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LateKernels")
+            .field("programs", &self.programs)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LateKernels {
+    /// A function is probed from here on.
+    pub fn probe(&mut self, probe: &Probe) {
+        let Some(slot) = probe.slot(role::KERNEL) else {
+            return;
+        };
+        let created = probe.values.get(slot).is_some_and(|v| v.at_exit);
+        let ends = ["Destroy", "Release", "Delete"];
+        let part = match probe.kind {
+            CallKind::Launch => Part::Launch(slot),
+            CallKind::Kernel if created => Part::Create(slot, probe.tag(role::NAME)),
+            CallKind::Kernel if ends.iter().any(|e| probe.function.contains(e)) => {
+                Part::Destroy(slot)
+            }
+            _ => return,
+        };
+        self.parts.insert(probe.id, part);
+    }
+
+    /// Looks at a program that runs already. `files`: the paths of its probed
+    /// libraries.
+    pub fn look_ahead(&mut self, pid: u32, build: Build, files: Vec<String>) {
+        if self.ahead.len() < MAX_AHEAD && self.has_room(pid) && self.ahead.insert(pid) {
+            self.programs.entry(pid).or_default();
+            self.ask(Request {
+                pid,
+                build,
+                wanted: Wanted::Ahead(files),
+            });
+        }
+    }
+
+    /// A text that may be a kernel's name.
+    pub fn data(&mut self, data: &CallData) {
+        let Some(Part::Create(_, tag)) = self.parts.get(&data.probe) else {
+            return;
+        };
+        if *tag != Some(data.tag) || data.unread || !self.has_room(data.pid) {
+            return;
+        }
+        let program = self.programs.entry(data.pid).or_default();
+        program.creates(data.tid, String::from_utf8_lossy(&data.bytes).into_owned());
+    }
+
+    /// Whether a call matters here.
+    pub fn is_of_interest(&self, call: &Call) -> bool {
+        self.parts.contains_key(&call.probe)
+    }
+
+    /// A call was entered or left.
+    pub fn call(&mut self, call: &Call) {
+        let Some(&part) = self.parts.get(&call.probe) else {
+            return;
+        };
+        let (Part::Launch(slot) | Part::Create(slot, _) | Part::Destroy(slot)) = part;
+        let kernel = call.value(slot).filter(|kernel| *kernel != 0);
+        let Some(kernel) = kernel.filter(|_| self.has_room(call.pid)) else {
+            return;
+        };
+        let program = self.programs.entry(call.pid).or_default();
+        match part {
+            Part::Create(..) if call.is_exit() => program.created(kernel, call),
+            Part::Create(..) => {}
+            Part::Destroy(_) => program.destroyed(kernel),
+            Part::Launch(_) => {
+                if let Some((name, path)) = program.launched(kernel, call.time_ns) {
+                    if let Some((build, path)) = path {
+                        self.paths.entry(build).or_insert(path);
+                    }
+                    self.ready.push(KernelNamed {
+                        time_ns: call.time_ns,
+                        pid: call.pid,
+                        kernel,
+                        name,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Names known at once of kernels launched since the last call.
+    pub fn take_ready(&mut self) -> Vec<KernelNamed> {
+        std::mem::take(&mut self.ready)
+    }
+
+    /// The process has ended, or has become another program. Gives names that one
+    /// more kernel might have proved wrong, but none came.
+    pub fn forget(&mut self, pid: u32, now_ns: u64) -> Vec<KernelNamed> {
+        let mut found = Vec::new();
+        if let Some(mut program) = self.programs.remove(&pid) {
+            program.believe(pid, now_ns, &mut found);
+        }
+        found
+    }
+
+    fn has_room(&self, pid: u32) -> bool {
+        self.programs.len() < MAX_PROCESSES || self.programs.contains_key(&pid)
+    }
+
+    /// Starts the searches that are due; `build` tells the driver's build of a
+    /// process. Gives the names found since the last call, of what was read before
+    /// `taken_ns`: all that happened until then has been taken in.
+    pub fn maintain(
+        &mut self,
+        now: Instant,
+        taken_ns: u64,
+        build: impl Fn(u32) -> Build,
+    ) -> Vec<KernelNamed> {
+        let mut found = self.take_ready();
+        while let Some(answer) = self.answer() {
+            self.held.push(answer);
+        }
+        for answer in std::mem::take(&mut self.held) {
+            if answer.read_ns <= taken_ns {
+                self.take(answer, taken_ns, &mut found);
+            } else {
+                self.held.push(answer);
+            }
+        }
+        let paths = &self.paths;
+        let due = self.programs.iter().filter_map(|(pid, program)| {
+            let may = program.may_search();
+            let build = may.then(|| build(*pid))?;
+            program
+                .is_due(now, paths.contains_key(&build))
+                .then_some((*pid, build))
+        });
+        let due: Vec<(u32, Build)> = due.collect();
+        for (pid, build) in due {
+            self.search(pid, build);
+        }
+        found
+    }
+
+    /// Kernels launched that have no name yet.
+    #[cfg(test)]
+    fn unnamed(&self) -> usize {
+        self.programs.values().map(Program::unnamed).sum()
+    }
+
+    /// Searches a last time and waits for it: the recording ends.
+    pub fn settle(&mut self, build: impl Fn(u32) -> Build, patience: Duration) -> Vec<KernelNamed> {
+        let open = self.programs.iter().filter(|(_, p)| p.may_search());
+        let open: Vec<u32> = open.map(|(pid, _)| *pid).collect();
+        let waited = self.programs.iter().filter(|(_, p)| p.is_waited_for());
+        let pids = open.iter().copied().chain(waited.map(|(pid, _)| *pid));
+        let deadline = Instant::now() + owner::patience_with(pids, patience);
+        for pid in open {
+            self.search(pid, build(pid));
+        }
+        let mut found = self.take_ready();
+        for answer in std::mem::take(&mut self.held) {
+            self.take(answer, u64::MAX, &mut found);
+        }
+        while self.programs.values().any(Program::is_waited_for) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let answer = match &self.worker {
+                Some((_, answers)) => answers.recv_timeout(left).ok(),
+                None => None,
+            };
+            let Some(answer) = answer else { break };
+            self.take(answer, u64::MAX, &mut found);
+        }
+        for (pid, program) in &mut self.programs {
+            program.believe(*pid, u64::MAX, &mut found);
+        }
+        found
+    }
+
+    fn answer(&self) -> Option<Answer> {
+        self.worker.as_ref()?.1.try_recv().ok()
+    }
+
+    fn take(&mut self, answer: Answer, now_ns: u64, found: &mut Vec<KernelNamed>) {
+        let Some(program) = self.programs.get_mut(&answer.pid) else {
+            return;
+        };
+        let (pid, read_ns) = (answer.pid, answer.read_ns);
+        let mut named = |(kernel, name)| {
+            found.push(KernelNamed {
+                // In the order of events: all up to here has been taken in.
+                time_ns: now_ns.min(super::bpf::perf::monotonic_ns()),
+                pid,
+                kernel,
+                name,
+            });
+        };
+        match answer.found {
+            Found::Ahead(classes) => {
+                program.foreseen(answer.build, classes);
+                for (kernel, name, path) in program.foreseen_of_launched(read_ns) {
+                    self.paths.entry(answer.build).or_insert(path);
+                    named((kernel, name));
+                }
+            }
+            Found::Names(learned) => {
+                let sure = learned.is_proven;
+                if let Some(path) = learned.path.filter(|_| sure) {
+                    self.paths.insert(answer.build, path);
+                }
+                let names = program.found(learned.names, read_ns, sure);
+                names.into_iter().for_each(named);
+            }
+        }
+    }
+
+    fn search(&mut self, pid: u32, build: Build) {
+        let path = self.paths.get(&build).cloned();
+        let Some(program) = self.programs.get_mut(&pid) else {
+            return;
+        };
+        let (known, unknown) = program.search(path.is_some());
+        tracing::debug!(
+            "process {pid}: searching names of {} kernels",
+            unknown.len()
+        );
+        self.ask(Request {
+            pid,
+            build,
+            wanted: Wanted::Names(Names {
+                known,
+                unknown,
+                path,
+            }),
+        });
+    }
+
+    fn ask(&mut self, request: Request) {
+        if self.worker.is_none() {
+            self.worker = worker::start()
+                .inspect_err(|error| tracing::warn!("cannot start a search thread: {error}"))
+                .ok();
+        }
+        let pid = request.pid;
+        let sent = match &self.worker {
+            Some((requests, _)) => requests.send(request).is_ok(),
+            None => false,
+        };
+        if let (false, Some(program)) = (sent, self.programs.get_mut(&pid)) {
+            program.give_up();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! The threads that look into programs: one at kernels' objects, at once; one for
+//! code, at leisure.
+
+use super::{
+    Build,
+    code::{Found, Searcher},
+    known::Known,
+    learn::Sampled,
+};
+use aiprof_model::wire::Event;
+use std::{
+    io,
+    sync::mpsc::{self, Receiver, Sender},
+    thread,
+};
+
+/// What happened, in the order of time.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// A kernel was created, or is used that was created unseen.
+    Kernel {
+        pid: u32,
+        build: Build,
+        handle: u64,
+        time_ns: u64,
+        name: Option<String>,
+        created: bool,
+    },
+    /// It has got a name.
+    Named { pid: u32, handle: u64, name: String },
+    /// It is launched, for the first time.
+    Launched { pid: u32, handle: u64 },
+    /// The runtime told where it is.
+    Told { pid: u32, handle: u64, address: u64 },
+    /// It is being destroyed.
+    Gone { pid: u32, handle: u64, time_ns: u64 },
+    /// The process has ended, or has become another program.
+    ProcessGone { pid: u32, time_ns: u64 },
+    /// What was sampled since the last time; all that happened until `taken_ns` has
+    /// been told.
+    Tick {
+        taken_ns: u64,
+        sampled: Vec<(Sampled, u64)>,
+        last: bool,
+    },
+    /// Code was found.
+    Code { pid: u32, found: Found },
+}
+
+/// What comes of it.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Event(Event),
+    /// A tick was taken in.
+    Ticked,
+}
+
+/// Starts the threads. They end with their messages.
+pub(super) fn start() -> io::Result<(Sender<Message>, Receiver<Answer>)> {
+    let (messages, inbox) = mpsc::channel::<Message>();
+    let (outbox, answers) = mpsc::channel::<Answer>();
+    let (searches, wanted) = mpsc::channel::<u32>();
+    // The inbox ends with its last sender, which must not be a thread's.
+    let (found, results) = mpsc::channel::<(u32, Found)>();
+    thread::Builder::new()
+        .name("device code".into())
+        .spawn(move || {
+            prefer(10);
+            let mut searcher = Searcher::default();
+            for pid in wanted {
+                if found.send((pid, searcher.search(pid))).is_err() {
+                    break;
+                }
+            }
+        })?;
+    thread::Builder::new()
+        .name("kernel places".into())
+        .spawn(move || {
+            prefer(0);
+            let mut known = Known::new(searches, outbox);
+            for message in inbox {
+                for (pid, found) in results.try_iter() {
+                    known.take(Message::Code { pid, found });
+                }
+                if matches!(message, Message::Tick { last: true, .. }) {
+                    // What is being searched for tells sizes.
+                    while known.searching() > 0 {
+                        let Ok((pid, found)) = results.recv_timeout(LAST_SEARCH) else {
+                            break;
+                        };
+                        known.take(Message::Code { pid, found });
+                    }
+                }
+                if !known.take(message) {
+                    break;
+                }
+            }
+        })?;
+    Ok((messages, answers))
+}
+
+/// How long a search for code is waited for at the end.
+const LAST_SEARCH: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Gives this thread a priority: higher is less.
+fn prefer(nice: i32) {
+    if let Err(error) = rustix::process::setpriority_process(None, nice) {
+        tracing::debug!("priority of a thread: {error}");
+    }
+}

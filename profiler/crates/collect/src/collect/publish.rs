@@ -1,0 +1,150 @@
+//! Which processes the kernel side knows, and by which mapping list.
+//!
+//! A process is published when it exec'd and lived to the next look at the
+//! rings, or when it was sampled; a fork only when it is sampled, or when the
+//! parent it borrows from changes or exits. So a storm of short processes costs
+//! next to nothing.
+
+use super::{
+    bpf::Bpf,
+    reader::Reader,
+    tables::{Known, Tables},
+};
+use aiprof_model::process::ProcessTable;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// The published processes.
+#[derive(Default)]
+pub struct Publisher {
+    /// Process to (space id, version of the list).
+    published: FxHashMap<u32, (u32, u64)>,
+    dirty: FxHashSet<u32>,
+    retired: FxHashSet<u32>,
+    /// How many execs of a process were seen that are not taken in yet.
+    replaced: FxHashMap<u32, u32>,
+}
+
+impl Publisher {
+    /// The mappings of a process changed, or a sample wants it known.
+    pub fn changed(&mut self, pid: u32) {
+        self.retired.remove(&pid);
+        self.dirty.insert(pid);
+    }
+
+    /// A process exited: forks that borrow its list get their own.
+    pub fn retire(&mut self, pid: u32, processes: &ProcessTable) {
+        self.dirty.remove(&pid);
+        if self.published.contains_key(&pid) {
+            self.orphan(pid, processes);
+            self.retired.insert(pid);
+        }
+    }
+
+    /// An exec was seen: until it is taken in, what is known of the process is of the
+    /// program before. The kernel side has forgotten that, unless it was published since.
+    pub fn replaced(
+        &mut self,
+        pid: u32,
+        bpf: &mut Bpf,
+        tables: &mut Tables,
+        processes: &ProcessTable,
+    ) {
+        *self.replaced.entry(pid).or_default() += 1;
+        if self.published.contains_key(&pid) {
+            self.orphan(pid, processes);
+            self.withdraw(pid, bpf, tables);
+        }
+    }
+
+    /// An exec is taken in.
+    pub fn execd(&mut self, pid: u32) {
+        if let Some(seen) = self.replaced.get_mut(&pid) {
+            *seen -= 1;
+            if *seen == 0 {
+                self.replaced.remove(&pid);
+            }
+        }
+    }
+
+    fn orphan(&mut self, pid: u32, processes: &ProcessTable) {
+        if !processes.get(pid).is_some_and(|p| p.has_forked) {
+            return;
+        }
+        for (child, process) in processes.iter() {
+            if process.parent == pid && process.is_fork && process.exited_ns.is_none() {
+                self.dirty.insert(child);
+            }
+        }
+    }
+
+    /// Brings the kernel side up to date. Gives whether any process was published.
+    pub fn publish(
+        &mut self,
+        bpf: &mut Bpf,
+        tables: &mut Tables,
+        processes: &ProcessTable,
+        known: &Known<'_>,
+        reader: &mut Reader,
+    ) -> bool {
+        let changed: Vec<u32> = self
+            .dirty
+            .iter()
+            .copied()
+            .filter(|pid| self.published.contains_key(pid))
+            .collect();
+        for pid in changed {
+            self.orphan(pid, processes);
+        }
+        let mut any = false;
+        for pid in std::mem::take(&mut self.dirty) {
+            if self.replaced.contains_key(&pid) {
+                continue;
+            }
+            let Some(process) = processes.get(pid).filter(|p| p.exited_ns.is_none()) else {
+                continue;
+            };
+            let now = (process.space.id, process.space.version);
+            if self.published.get(&pid) == Some(&now) {
+                continue;
+            }
+            let (space, owner) = (&process.space, reader.owner(pid));
+            let Some(entry) = tables.acquire((pid, space), owner, &processes.files, known) else {
+                // No room: an old entry would be wrong, and room may come.
+                self.withdraw(pid, bpf, tables);
+                self.dirty.insert(pid);
+                continue;
+            };
+            if let Err(error) = bpf.set_process(pid, entry) {
+                tracing::warn!("cannot publish a process: {error}");
+                tables.release(now.1);
+                self.withdraw(pid, bpf, tables);
+                continue;
+            }
+            any = true;
+            if let Some((_, old)) = self.published.insert(pid, now) {
+                tables.release(old);
+            }
+        }
+        for pid in std::mem::take(&mut self.retired) {
+            self.withdraw(pid, bpf, tables);
+        }
+        any
+    }
+
+    fn withdraw(&mut self, pid: u32, bpf: &mut Bpf, tables: &mut Tables) {
+        if let Some((_, version)) = self.published.remove(&pid) {
+            bpf.remove_process(pid);
+            tables.release(version);
+        }
+    }
+
+    /// Forgets all processes, here and in the kernel.
+    pub fn clear(&mut self, bpf: &mut Bpf, tables: &mut Tables) {
+        for (pid, (_, version)) in std::mem::take(&mut self.published) {
+            bpf.remove_process(pid);
+            tables.release(version);
+        }
+        self.dirty.clear();
+        self.retired.clear();
+    }
+}

@@ -1,0 +1,953 @@
+//! The threads that read what belongs to other users while a recording runs: which
+//! files a process has mapped, these files, the unwind tables in them.
+//!
+//! The thread that reads the rings asks, and goes on. Answers are mostly there
+//! before they are needed, for events wait a millisecond before they are taken in.
+//! Where one is not, it is waited for, shortly, and only out of a budget that
+//! nobody can exhaust for long. What does not come in time comes later or never:
+//! then a mapping has no file, a stack is cut, and both are counted.
+
+use super::{
+    owner,
+    procfs::{self, FileStat, MappedFile, OpenError},
+    tables::{Wanted, Wish},
+};
+use aiprof_model::{
+    process::{FileId, Region},
+    profile::BuildId,
+    wire::MapEvent,
+};
+use aiprof_symbols::unwind::{PageContent, ReadAt, TextSegment, UnwindError, UnwindFile};
+use aiprof_system::{
+    files::{kernel, others},
+    os::privileges,
+    remote::{Client, Line, MAX_DESCRIPTORS, READER, cpu_clock},
+    workers::{Outcome, Owner, Pool, PoolLimits, Refused, Ticket, Worker},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+use rustix::fs::StatxFlags;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use std::{
+    cell::Cell,
+    fs::File,
+    io,
+    ops::{Deref, Range},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Threads that read. Two, so that a slow file holds up nobody for long.
+const THREADS: usize = 2;
+/// How long one reading may take before its thread is given up.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Most files opened of a process that is met when it runs already: they come with
+/// one message. A program that trains maps some 80, a desktop's browser 200.
+const MAX_FILES: usize = MAX_DESCRIPTORS;
+/// How long they are opened: what is left then is asked for by itself.
+const OPENING: Duration = Duration::from_millis(150);
+/// Most processes whose owners are remembered.
+const MAX_OWNERS: usize = 65_536;
+
+/// A file that several may read; read with pread, so that a file cut off under us is
+/// a short read and not a SIGBUS.
+#[derive(Clone, Debug)]
+pub struct Shared(pub Arc<File>);
+
+impl ReadAt for Shared {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::read_at(&*self.0, buf, offset)
+    }
+}
+
+/// A mapped file while it is open.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// The file, as a place only (`O_PATH`): so it keeps its identity, and neither
+    /// reading nor closing it can block here. Readers open it again.
+    pub place: OwnedFd,
+    /// What its headers say.
+    pub facts: Facts,
+    /// Which content it is, see [`super::binaries`]; 0 until that is decided.
+    pub number: u64,
+}
+
+/// What the headers of a file say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Its executable segments.
+    pub text: Vec<TextSegment>,
+    /// Where its text is, if it has any.
+    pub unwind: Option<Shape>,
+    /// Its build id.
+    pub build_id: Option<BuildId>,
+}
+
+/// The extent of a file's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Pages of text.
+    pub n_pages: u32,
+    /// Virtual address of the first.
+    pub first_page_vaddr: u64,
+    /// Whether the file has unwind data; if not, its instructions give the rules, which
+    /// takes time.
+    pub described: bool,
+}
+
+/// The memory of a process, as a file whose offsets are addresses. What cannot be read
+/// ends it.
+struct Memory(File);
+
+impl ReadAt for Memory {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(std::os::unix::fs::FileExt::read_at(&self.0, buf, offset).unwrap_or(0))
+    }
+}
+
+impl OpenFile {
+    /// A file of this program's own, whose headers are read at once.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn own(file: File, path: &str) -> io::Result<Self> {
+        let place = file.try_clone()?.into();
+        let file = Shared(Arc::new(file));
+        Ok(Self {
+            facts: facts(open_unwind(&file, path).as_ref()),
+            place,
+            number: 0,
+        })
+    }
+}
+
+fn open_unwind(file: &Shared, path: &str) -> Option<NamedUnwind> {
+    UnwindFile::open(file.clone())
+        .inspect_err(|error| tracing::warn!("{path}: no unwind data: {error}"))
+        .ok()
+        .map(|file| NamedUnwind::new(file, path))
+}
+
+fn facts(unwind: Option<&NamedUnwind>) -> Facts {
+    let Some(unwind) = unwind else {
+        return Facts::default();
+    };
+    Facts {
+        text: unwind.text().to_vec(),
+        unwind: (unwind.n_pages() > 0).then(|| Shape {
+            n_pages: unwind.n_pages(),
+            first_page_vaddr: unwind.first_page_vaddr(),
+            described: unwind.has_unwind_data(),
+        }),
+        build_id: unwind.build_id(),
+    }
+}
+
+/// A file's unwind data that reports, once and by the file's name, what of it is
+/// not usable. Reads like the [`UnwindFile`] that it holds.
+#[derive(Debug)]
+pub struct NamedUnwind {
+    file: UnwindFile<Shared>,
+    path: String,
+    warned: Cell<bool>,
+}
+
+impl NamedUnwind {
+    fn new(file: UnwindFile<Shared>, path: &str) -> Self {
+        let named = Self {
+            file,
+            path: path.to_owned(),
+            warned: Cell::new(false),
+        };
+        named.check(None);
+        named
+    }
+
+    /// [`UnwindFile::page`]; warns at the first error or malformed entry.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn page(&self, index: u32, out: &mut Vec<u8>) -> Result<PageContent, UnwindError> {
+        let content = self.file.page(index, out);
+        self.check(content.as_ref().err());
+        content
+    }
+
+    /// Warns of an error, or of anything malformed so far, the first time.
+    fn check(&self, error: Option<&UnwindError>) {
+        let malformed = self.file.malformed() > 0;
+        if !malformed && error.is_none() || self.warned.replace(true) {
+            return;
+        }
+        let path = &self.path;
+        match error {
+            Some(error) => tracing::warn!("{path}: unwind data not usable: {error}"),
+            None => tracing::warn!(
+                "{path}: unwind data (.eh_frame) malformed: stacks through it may be cut"
+            ),
+        }
+    }
+}
+
+impl Deref for NamedUnwind {
+    type Target = UnwindFile<Shared>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.file
+    }
+}
+
+/// Something to read.
+#[derive(Debug, Serialize, Deserialize)]
+enum Job {
+    /// The file behind a mapping of a process.
+    File { pid: u32, map: MapEvent },
+    /// A process, by any of its threads: its name, its mappings, their files.
+    Process { pid: u32, tid: u32 },
+    /// Tables of pages of code that a process has generated.
+    Generated { code: Code, pages: Vec<u32> },
+    /// Tables of pages of a file, which comes with it.
+    Tables {
+        /// Which content: what was read of it before need not be read again.
+        number: u64,
+        /// For messages.
+        path: String,
+        pages: Vec<u32>,
+    },
+}
+
+/// Code that a process has generated.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Code {
+    /// The process.
+    pub pid: u32,
+    /// Where memory with code is, by address.
+    pub text: Vec<Range<u64>>,
+    /// What the pages are counted in.
+    pub pages: Range<u64>,
+}
+
+/// A job, and the file that goes with it.
+struct Errand {
+    job: Job,
+    id: FileId,
+    file: Option<Arc<OpenFile>>,
+}
+
+/// What was read. Files go with it, in the order of [`Behind::Opened`].
+#[derive(Debug, Serialize, Deserialize)]
+enum Reply {
+    File(Behind),
+    Process {
+        comm: String,
+        maps: Vec<MapEvent>,
+        found: Vec<(usize, Behind)>,
+    },
+    Tables(Vec<(u32, Table)>),
+}
+
+/// What is behind a mapping.
+#[derive(Debug, Serialize, Deserialize)]
+enum Behind {
+    Opened {
+        stat: FileStat,
+        through_mapping: bool,
+        facts: Facts,
+    },
+    Replaced,
+    Failed(String),
+}
+
+/// What was found behind a mapping.
+#[derive(Debug)]
+pub enum Found {
+    /// A file, opened.
+    Opened {
+        /// It.
+        file: OpenFile,
+        /// Which it is.
+        stat: FileStat,
+        /// See [`MappedFile::through_mapping`].
+        through_mapping: bool,
+    },
+    /// Why none could be opened.
+    Failed(OpenError),
+}
+
+/// A page of unwind data as the pool stores it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Table {
+    /// Its bytes, and a digest of them that cannot be made to collide.
+    Built(Vec<u8>, TableDigest),
+    /// There is no unwind data for it, or none that can be used.
+    NoData,
+}
+
+/// SHA-256 of a table.
+pub type TableDigest = [u8; 32];
+
+/// What came back.
+#[derive(Debug)]
+pub enum Answer {
+    /// Of a mapping that was asked for.
+    File {
+        /// The process.
+        pid: u32,
+        /// The mapping.
+        map: MapEvent,
+        /// What is behind it.
+        found: Found,
+    },
+    /// Of a process that was asked for.
+    Process {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        comm: String,
+        /// All its executable mappings.
+        maps: Vec<MapEvent>,
+        /// What is behind the first mapping of each file, by its index.
+        found: Vec<(usize, Found)>,
+    },
+    /// Tables of a file.
+    Tables {
+        /// The file.
+        id: FileId,
+        /// Them, by the index of their page.
+        pages: Vec<(u32, Table)>,
+    },
+    /// What was asked is not answered in time, if at all.
+    Late(Asked),
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The file behind a mapping of a process, by the device and inode number that
+    /// the kernel shows.
+    File(u32, (u64, u64)),
+    /// A process.
+    Process(u32),
+    /// Tables of a file, on somebody's account.
+    Tables(FileId, Owner, Vec<u32>),
+}
+
+/// How much the main thread may wait: what is saved up, and gains a part of the time.
+#[derive(Debug)]
+struct Budget {
+    limits: BudgetLimits,
+    left: Duration,
+    at: Instant,
+}
+
+/// The bounds of a budget.
+#[derive(Clone, Copy, Debug)]
+struct BudgetLimits {
+    /// Most that is saved up.
+    most: Duration,
+    /// One part in so many of the time that goes by is added.
+    share: u32,
+}
+
+/// For what root does here. A storm of short programs needs about a tenth.
+const OF_ROOT: BudgetLimits = BudgetLimits {
+    most: Duration::from_millis(400),
+    share: 4,
+};
+/// For what another user does.
+const OF_OWNER: BudgetLimits = BudgetLimits {
+    most: Duration::from_millis(200),
+    share: 8,
+};
+/// For all: who makes aiprof wait must not use up what others need.
+const OF_ALL: BudgetLimits = BudgetLimits {
+    most: Duration::from_millis(800),
+    share: 2,
+};
+/// For all, from the moment that a recording is to end.
+const AT_END: Duration = Duration::from_millis(250);
+/// Least for one answer: what is left of a budget is saved until there is as much.
+const LEAST: Duration = Duration::from_millis(1);
+/// How long the rings are not looked at while an answer is waited for.
+const MOMENT: Duration = Duration::from_millis(5);
+/// Most for one answer: an answer that takes longer is of a slow file, or of many.
+const EACH: Duration = Duration::from_millis(150);
+
+impl Budget {
+    fn new(limits: BudgetLimits) -> Self {
+        Self {
+            limits,
+            left: limits.most,
+            at: Instant::now(),
+        }
+    }
+
+    /// What there is now.
+    fn left(&mut self) -> Duration {
+        let now = Instant::now();
+        let gained = (now - self.at) / self.limits.share;
+        self.left = (self.left + gained).min(self.limits.most);
+        self.at = now;
+        self.left
+    }
+
+    fn spend(&mut self, waited: Duration) {
+        self.left = self.left.saturating_sub(waited);
+    }
+}
+
+/// A wait for one answer, see [`Reader::wait`].
+#[derive(Debug)]
+pub struct Wait {
+    owner: Owner,
+    left: Duration,
+}
+
+/// The threads, and what is asked of them.
+#[derive(Debug)]
+pub struct Reader {
+    pool: Pool<Errand, Answer>,
+    asked: FxHashMap<Ticket, Asked>,
+    owners: FxHashMap<u32, Owner>,
+    budget: Budget,
+    budgets: FxHashMap<Owner, Budget>,
+    /// What may be waited before budgets are spent.
+    credit: Duration,
+    /// Readings that were refused or did not end in time.
+    pub late: u64,
+}
+
+impl Reader {
+    /// The threads are started when there is something to do.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new() -> io::Result<Self> {
+        let limits = PoolLimits {
+            threads: THREADS,
+            patience: PATIENCE,
+            at_once: 1,
+            ..PoolLimits::default()
+        };
+        let pool = Pool::of_workers("aiprof-read", limits, || {
+            let client = Arc::new(Client::new(READER));
+            let remote = Arc::clone(&client);
+            let mut here = None;
+            Worker {
+                work: Box::new(move |errand| run(&remote, &mut here, errand)),
+                client: Some(client),
+            }
+        })?;
+        Ok(Self {
+            pool,
+            asked: FxHashMap::default(),
+            owners: FxHashMap::default(),
+            budget: Budget::new(OF_ALL),
+            budgets: FxHashMap::default(),
+            credit: Duration::ZERO,
+            late: 0,
+        })
+    }
+
+    /// Readable when an answer has come.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.pool.fd()
+    }
+
+    /// On whose account it is what a process does.
+    pub fn owner(&mut self, pid: u32) -> Owner {
+        if self.owners.len() >= MAX_OWNERS {
+            self.owners.clear();
+        }
+        *self
+            .owners
+            .entry(pid)
+            .or_insert_with(|| owner::owner_of(pid))
+    }
+
+    /// A process has ended, or may be another user's now.
+    pub fn forget(&mut self, pid: u32) {
+        self.owners.remove(&pid);
+    }
+
+    /// Asks for the file behind a mapping of a process. `false`: refused, there will
+    /// be no answer.
+    pub fn ask_file(&mut self, pid: u32, map: MapEvent) -> bool {
+        let asked = Asked::File(pid, (map.file.device, map.file.inode));
+        let owner = self.owner(pid);
+        self.ask(owner, asked, Errand::of(Job::File { pid, map }))
+    }
+
+    /// Asks for a process: its name, mappings and files. `tid` is any of its live
+    /// threads.
+    pub fn ask_process(&mut self, pid: u32, tid: u32) -> bool {
+        let owner = self.owner(pid);
+        let job = Job::Process { pid, tid };
+        self.ask(owner, Asked::Process(pid), Errand::of(job))
+    }
+
+    /// Asks for tables of an open file.
+    pub fn ask_tables(&mut self, wanted: &Wanted, path: &str, file: Arc<OpenFile>) -> bool {
+        let (id, owner) = (wanted.id, wanted.owner);
+        let asked = Asked::Tables(id, owner, wanted.pages.clone());
+        let job = Job::Tables {
+            number: file.number,
+            path: path.to_owned(),
+            pages: wanted.pages.clone(),
+        };
+        let file = Some(file);
+        let errand = Errand { job, id, file };
+        match wanted.wish {
+            Wish::Missed => self.ask(owner, asked, errand),
+            Wish::Slow | Wish::Ahead => {
+                let given = self.pool.give_later(owner, errand);
+                self.asked(asked, given)
+            }
+        }
+    }
+
+    /// Asks for tables of code that a process has generated.
+    pub fn ask_generated(&mut self, wanted: &Wanted, code: Code) -> bool {
+        let (id, owner) = (wanted.id, wanted.owner);
+        let asked = Asked::Tables(id, owner, wanted.pages.clone());
+        let job = Job::Generated {
+            code,
+            pages: wanted.pages.clone(),
+        };
+        let errand = Errand {
+            id,
+            ..Errand::of(job)
+        };
+        let given = self.pool.give_later(owner, errand);
+        self.asked(asked, given)
+    }
+
+    fn ask(&mut self, owner: Owner, asked: Asked, errand: Errand) -> bool {
+        let given = self.pool.give(owner, errand);
+        self.asked(asked, given)
+    }
+
+    fn asked(&mut self, asked: Asked, given: Result<Ticket, Refused>) -> bool {
+        match given {
+            Ok(ticket) => {
+                self.asked.insert(ticket, asked);
+                true
+            }
+            Err(error) => {
+                self.late += 1;
+                if error == Refused::NoThread {
+                    tracing::warn!("nothing can be read of other processes: {error}");
+                }
+                false
+            }
+        }
+    }
+
+    /// The answers that have come since the last call.
+    pub fn answers(&mut self) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        for (ticket, outcome) in self.pool.answers() {
+            let asked = self.asked.remove(&ticket);
+            match (outcome, asked) {
+                (Outcome::Done(answer), Some(asked)) => {
+                    let left = left_out(&answer, asked);
+                    answers.push(answer);
+                    answers.extend(left.map(Answer::Late));
+                }
+                // It was given up before, and has come all the same.
+                (Outcome::Done(answer @ Answer::File { .. }), None) => answers.push(answer),
+                (Outcome::Stuck | Outcome::Failed, Some(asked)) => {
+                    self.late += 1;
+                    tracing::debug!("not read in time: {asked:?}");
+                    answers.push(Answer::Late(asked));
+                }
+                (_, None) => {}
+            }
+        }
+        answers
+    }
+
+    /// Begins to wait for an answer on somebody's account.
+    pub fn begin_wait(&mut self, owner: Owner) -> Wait {
+        if self.budgets.len() >= MAX_OWNERS {
+            self.budgets.clear();
+        }
+        let own = self.budgets.entry(owner);
+        let limits = match owner == Owner::ROOT {
+            true => OF_ROOT,
+            false => OF_OWNER,
+        };
+        let own = own.or_insert_with(|| Budget::new(limits)).left();
+        let left = own.min(self.budget.left()).max(self.credit).min(EACH);
+        let left = if left < LEAST { Duration::ZERO } else { left };
+        Wait { owner, left }
+    }
+
+    /// Whether answers have come.
+    pub fn has_answers(&self) -> bool {
+        self.pool.wait(Instant::now())
+    }
+
+    /// Begins to wait for what will be needed soon, for a moment only.
+    pub fn begin_short_wait(&mut self, owner: Owner) -> Wait {
+        let wait = self.begin_wait(owner);
+        let left = wait.left.min(MOMENT);
+        Wait { left, ..wait }
+    }
+
+    /// Whether such a wait would end at once.
+    pub fn is_over(&self, wait: &Wait) -> bool {
+        wait.left.is_zero() || self.pool.pending() == 0
+    }
+
+    /// Waits for answers, out of the budgets of who is waited for and of all, for a
+    /// moment at most: meanwhile the rings fill. `false`: there is no time left, or
+    /// nothing is being read.
+    pub fn wait(&mut self, wait: &mut Wait) -> bool {
+        if self.is_over(wait) {
+            return false;
+        }
+        let begun = Instant::now();
+        self.pool.wait(begun + wait.left.min(MOMENT));
+        let waited = begun.elapsed();
+        wait.left = wait.left.saturating_sub(waited);
+        let lent = waited.min(self.credit);
+        self.credit -= lent;
+        let waited = waited - lent;
+        self.budget.spend(waited);
+        if let Some(own) = self.budgets.get_mut(&wait.owner) {
+            own.spend(waited);
+        }
+        true
+    }
+
+    /// The recording has just begun, and everything is met at once: so long may be
+    /// waited before anybody's budget is spent.
+    pub fn lend(&mut self, credit: Duration) {
+        self.credit = credit;
+    }
+
+    /// The recording is to end: from now on little is waited for.
+    pub fn hurry(&mut self) {
+        self.credit = Duration::ZERO;
+        self.budget = Budget::new(BudgetLimits {
+            most: AT_END.min(self.budget.left()),
+            share: u32::MAX,
+        });
+    }
+
+    /// Waits for answers as long as this, where nothing else is to be done yet.
+    /// `false`: nothing is being read.
+    pub fn wait_until(&self, end: Instant) -> bool {
+        // Looked at in between: what is stuck is no longer waited for.
+        let soon = Instant::now() + PATIENCE / 5;
+        self.pool.pending() > 0 && (self.pool.wait(end.min(soon)) || Instant::now() < end)
+    }
+
+    /// What was asked for so far is not wanted any more.
+    pub fn begin_afresh(&mut self) {
+        self.asked.clear();
+    }
+}
+
+impl Errand {
+    fn of(job: Job) -> Self {
+        Self {
+            job,
+            id: FileId(0),
+            file: None,
+        }
+    }
+}
+
+/// Does an errand, on a thread of the pool: has another process do the job, or does
+/// it here where there are none, as in tests. `None`: it could not be done.
+fn run(remote: &Client, here: &mut Option<Opened>, errand: Errand) -> Option<Answer> {
+    let Errand { job, id, file } = errand;
+    let fd = file.as_ref().map(|file| file.place.as_fd());
+    let (reply, fds) = match remote.call(&job, fd.as_slice()) {
+        Ok(done) => done,
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+            let file = fd.map(|fd| fd.try_clone_to_owned().ok());
+            let fds = file.into_iter().flatten().collect();
+            here.get_or_insert_default().read(&job, fds)
+        }
+        Err(error) => {
+            tracing::debug!("a reader has gone: {error}");
+            return None;
+        }
+    };
+    answer(job, id, reply, fds)
+}
+
+/// What a reply says, with the files that came with it; `None`: not what was asked.
+fn answer(job: Job, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Option<Answer> {
+    let mut fds = fds.into_iter();
+    let mut found = |behind: Behind| match behind {
+        Behind::Opened {
+            stat,
+            through_mapping,
+            facts,
+        } => match fds.next() {
+            Some(fd) => Found::Opened {
+                file: OpenFile {
+                    place: fd,
+                    facts,
+                    number: 0,
+                },
+                stat,
+                through_mapping,
+            },
+            None => Found::Failed(io::Error::other("too many open files").into()),
+        },
+        Behind::Replaced => Found::Failed(OpenError::Replaced),
+        Behind::Failed(text) => Found::Failed(io::Error::other(text).into()),
+    };
+    Some(match (reply, job) {
+        (Reply::File(behind), Job::File { pid, map }) => Answer::File {
+            pid,
+            map,
+            found: found(behind),
+        },
+        (
+            Reply::Process {
+                comm,
+                maps,
+                found: behind,
+            },
+            Job::Process { pid, .. },
+        ) => {
+            let found = behind.into_iter().map(|(i, b)| (i, found(b))).collect();
+            Answer::Process {
+                pid,
+                comm,
+                maps,
+                found,
+            }
+        }
+        (Reply::Tables(pages), _) => Answer::Tables { id, pages },
+        // No reader replies so.
+        _ => return None,
+    })
+}
+
+/// What was asked for and is not in the answer: pages that would have taken too long
+/// for something that may not be needed.
+fn left_out(answer: &Answer, asked: Asked) -> Option<Asked> {
+    let (Answer::Tables { pages: built, .. }, Asked::Tables(id, owner, mut pages)) =
+        (answer, asked)
+    else {
+        return None;
+    };
+    pages.retain(|page| built.iter().all(|(done, _)| done != page));
+    (!pages.is_empty()).then_some(Asked::Tables(id, owner, pages))
+}
+
+/// What a process of readers does: answers jobs until the line is closed.
+pub fn serve(line: &Line) {
+    // As whoever asks: the next samples need the answer.
+    aiprof_system::os::scheduling::prefer_this_thread();
+    if let Err(error) = privileges::drop_to(privileges::READING) {
+        tracing::debug!("{error}");
+    }
+    let mut opened = Opened::default();
+    line.serve(|job: Job, fds| opened.read(&job, fds));
+}
+
+/// Files whose tables were asked for lately, by the number of their content.
+#[derive(Default)]
+struct Opened {
+    files: Vec<(u64, Option<(NamedUnwind, Shared)>)>,
+}
+
+/// CPU time of one page behind which no other of the same job is read: a job with
+/// several is of pages that may not be needed, and others wait.
+const SLICE: Duration = Duration::from_millis(8);
+/// Most files that a reader remembers.
+const MAX_REMEMBERED: usize = 64;
+
+impl Opened {
+    /// Does a job.
+    fn read(&mut self, job: &Job, fds: Vec<OwnedFd>) -> (Reply, Vec<OwnedFd>) {
+        let mut opened = Vec::new();
+        let reply = match job {
+            Job::File { pid, map } => Reply::File(find(*pid, map, &mut opened)),
+            Job::Process { pid, tid } => {
+                let maps = procfs::executable_maps(*pid, *tid).unwrap_or_default();
+                let end = Instant::now() + OPENING;
+                let in_time = |_: &_| Instant::now() < end;
+                let mut find = |(i, map)| (i, find(*pid, map, &mut opened));
+                let files = files_in_order(&maps).take_while(in_time);
+                let found = files.map(&mut find).collect();
+                Reply::Process {
+                    comm: procfs::comm(*pid).unwrap_or_default(),
+                    maps,
+                    found,
+                }
+            }
+            Job::Generated { code, pages } => {
+                let code = generated(code);
+                Reply::Tables(build_all(pages, |page, out| {
+                    Some(code.as_ref()?.page(page, out))
+                }))
+            }
+            Job::Tables {
+                number,
+                path,
+                pages,
+            } => {
+                // A deleted file that stays open keeps its space.
+                self.files
+                    .retain(|(_, file)| file.as_ref().is_some_and(is_linked));
+                let unwind = self.unwind(*number, path, fds);
+                Reply::Tables(build_all(pages, |page, out| Some(unwind?.page(page, out))))
+            }
+        };
+        (reply, opened)
+    }
+
+    /// The unwind data of a content, from the file that came with the job.
+    fn unwind(&mut self, number: u64, path: &str, fds: Vec<OwnedFd>) -> Option<&NamedUnwind> {
+        let known = self.files.iter().position(|(n, _)| *n == number);
+        // The one asked for last is the last.
+        let (_, opened) = match known.filter(|_| number != 0) {
+            Some(at) => self.files.remove(at),
+            None => {
+                let place = fds.into_iter().next();
+                let file = place.and_then(|place| others::reopen(place).ok());
+                let file = file.map(|file| Shared(Arc::new(file)));
+                let opened = file.and_then(|file| Some((open_unwind(&file, path)?, file)));
+                (number, opened)
+            }
+        };
+        if self.files.len() >= MAX_REMEMBERED {
+            self.files.remove(0);
+        }
+        self.files.push((number, opened));
+        self.files.last()?.1.as_ref().map(|(unwind, _)| unwind)
+    }
+}
+
+/// The first mapping of each file of a process, by its index, as many as are opened at
+/// once: the program's, and then those of what it loaded first, for all of its stacks
+/// lead there. The kernel gives out addresses from above.
+fn files_in_order(maps: &[MapEvent]) -> impl Iterator<Item = (usize, &MapEvent)> {
+    let mut seen = FxHashSet::default();
+    let first = |(_, map): &(usize, &MapEvent)| {
+        let is_file = Region::of(&map.file) == Region::File;
+        is_file && seen.insert((map.file.device, map.file.inode))
+    };
+    let mut files: Vec<_> = maps.iter().enumerate().filter(first).collect();
+    if let Some((_, libraries)) = files.split_first_mut() {
+        libraries.reverse();
+    }
+    files.into_iter().take(MAX_FILES)
+}
+
+/// Whether a file still has a name.
+fn is_linked((_, file): &(NamedUnwind, Shared)) -> bool {
+    let found = others::cached(&*file.0, StatxFlags::NLINK);
+    found.is_ok_and(|found| found.stx_nlink > 0)
+}
+
+/// Finds the file of a mapping; one that is opened is added to `opened`.
+fn find(pid: u32, map: &MapEvent, opened: &mut Vec<OwnedFd>) -> Behind {
+    if opened.len() >= MAX_FILES {
+        return Behind::Failed("too many files at once".to_owned());
+    }
+    match procfs::open_exact(pid, map) {
+        Ok(MappedFile {
+            file,
+            place,
+            stat,
+            through_mapping,
+        }) => {
+            let file = Shared(Arc::new(file));
+            let facts = facts(open_unwind(&file, &map.file.path).as_ref());
+            opened.push(place);
+            Behind::Opened {
+                stat,
+                through_mapping,
+                facts,
+            }
+        }
+        Err(OpenError::Replaced) => Behind::Replaced,
+        Err(OpenError::Io(error)) => Behind::Failed(error.to_string()),
+    }
+}
+
+/// Code in the memory of a process; `None`: it cannot be read.
+fn generated(code: &Code) -> Option<UnwindFile<Memory>> {
+    let memory = Memory(kernel::open(format!("/proc/{}/mem", code.pid)).ok()?);
+    let text = code.text.iter().map(|range| TextSegment {
+        file_offset: range.start,
+        vaddr: range.start,
+        size: range.end.saturating_sub(range.start),
+    });
+    UnwindFile::generated(memory, text.collect(), code.pages.clone()).ok()
+}
+
+/// Builds the tables of some pages, of which `page` writes one; `None`: nothing is known
+/// of its file. What would take too long for pages that may not be needed is left out.
+fn build_all(
+    pages: &[u32],
+    page: impl Fn(u32, &mut Vec<u8>) -> Option<Result<PageContent, UnwindError>>,
+) -> Vec<(u32, Table)> {
+    let mut built = Vec::new();
+    for &index in pages {
+        let end = cpu_clock(libc::CLOCK_THREAD_CPUTIME_ID) + SLICE;
+        let mut content = Vec::new();
+        let table = match page(index, &mut content) {
+            Some(Ok(PageContent::Table)) => {
+                let digest = Sha256::digest(&content).into();
+                Table::Built(content, digest)
+            }
+            Some(Ok(PageContent::NoData)) | None => Table::NoData,
+            Some(Err(error)) => {
+                tracing::debug!("unwind table page {index}: {error}");
+                Table::NoData
+            }
+        };
+        built.push((index, table));
+        if cpu_clock(libc::CLOCK_THREAD_CPUTIME_ID) >= end {
+            break;
+        }
+    }
+    built
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aiprof_model::wire::FileKey;
+
+    fn map(path: &str, inode: u64) -> MapEvent {
+        MapEvent {
+            start: 0x1000 * inode,
+            len: 0x1000,
+            file_offset: 0,
+            file: FileKey {
+                path: path.to_owned(),
+                build_id: None,
+                device: 1,
+                inode,
+                version: 0,
+            },
+        }
+    }
+
+    #[test]
+    fn of_many_files_the_program_and_what_it_loaded_first_are_read() {
+        let library = |inode| map("/lib/x.so", inode);
+        let mut maps = vec![map("/bin/program", 1), map("", 0)];
+        maps.extend((2..400).map(library));
+        // Two mappings of one file.
+        maps.push(library(399));
+        let order: Vec<u64> = files_in_order(&maps).map(|(_, m)| m.file.inode).collect();
+        let expected: Vec<u64> = [1].into_iter().chain((2..400).rev()).collect();
+        assert_eq!(order, expected[..MAX_FILES]);
+        assert!(files_in_order(&maps).all(|(i, m)| maps[i] == *m));
+        assert_eq!(files_in_order(&[]).count(), 0);
+    }
+}

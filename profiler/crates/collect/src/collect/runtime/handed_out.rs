@@ -1,0 +1,372 @@
+//! Functions whose addresses a runtime hands out, to be probed where they are:
+//! the result of a look-up by name, and tables of addresses that a driver fills.
+//! Where that happened before anyone looked, functions that only lead on to them
+//! tell. Nothing here is believed that is not the beginning of a function.
+
+use super::{
+    attach::Stubs,
+    look::{Look, What},
+};
+use aiprof_common::{FETCH_VALUE, FROM_ARGUMENT};
+use aiprof_model::{
+    probes::{
+        CallKind, Probe, Tables, role,
+        table::{Exits, Table},
+    },
+    process::ProcessTable,
+    wire::{Call, CallData, FileKey},
+};
+use aiprof_symbols::unwind::address_of;
+use rustc_hash::FxHashMap;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Most threads whose last name is remembered.
+const MAX_NAMES: usize = 4096;
+/// Most tables of addresses that wait, and most places of tables remembered.
+const MAX_TABLES: usize = 1024;
+/// Most processes remembered whose functions were followed.
+const MAX_FOLLOWED: usize = 65_536;
+/// How many tables of one function are read without pause.
+const EAGER: u32 = 16;
+/// How often they are after that.
+const SELDOM: Duration = Duration::from_millis(100);
+/// How long a table waits for its neighbours: where one begins, the one before it
+/// ends at the latest.
+const SETTLE: Duration = Duration::from_millis(5);
+/// How far above a call its callers' variables are taken to be. A table there is its
+/// callers' own, and something else when it is read.
+const CALLERS: u64 = 64 << 10;
+
+/// A function to be probed.
+#[derive(Clone, Debug)]
+pub(super) struct Handed {
+    /// The process that was handed it.
+    pub(super) pid: u32,
+    /// Its address there.
+    pub(super) address: u64,
+    /// The symbol that it is.
+    pub(super) symbol: String,
+    /// The table that has it.
+    pub(super) table: Arc<Table>,
+}
+
+/// A probed function that hands out addresses.
+#[derive(Debug)]
+struct Source {
+    table: Arc<Table>,
+    /// Slot of the address of the one that it hands out.
+    function: Option<usize>,
+    /// Tag of the text that says which.
+    name: Option<u8>,
+    /// Which it always is.
+    always: Option<String>,
+    /// What it fills a table with, and the slot of the table's address.
+    fills: Option<(usize, Vec<String>)>,
+    /// The table is there before the call.
+    is_there: bool,
+    probe: Probe,
+}
+
+/// A table of addresses in a process.
+#[derive(Debug)]
+struct Filled {
+    pid: u32,
+    at: u64,
+    source: u32,
+    since: Instant,
+}
+
+/// Follows the calls that hand out functions.
+#[derive(Debug, Default)]
+pub(super) struct HandedOut {
+    sources: FxHashMap<u32, Source>,
+    /// The last text of a thread, and for which function.
+    names: FxHashMap<u32, (u32, String)>,
+    waiting: Vec<Filled>,
+    /// How often the tables that a function fills were read, and when last, by the
+    /// numbers of its file and of itself.
+    read: FxHashMap<(u32, u32), (u32, Option<Instant>)>,
+    /// Where tables begin, by process.
+    begins: Vec<(u32, u64)>,
+    /// Functions that only lead on, by the number of their file.
+    stubs: FxHashMap<u32, Arc<Stubs>>,
+    /// Processes, and the files whose functions were followed there.
+    followed: FxHashMap<u32, Vec<u32>>,
+}
+
+impl HandedOut {
+    /// A function is probed from here on.
+    pub(super) fn note(&mut self, probe: &Probe, tables: &Tables, exits: Exits) {
+        if probe.kind != CallKind::Resolve {
+            return;
+        }
+        let Some(table) = tables.get(&probe.table) else {
+            return;
+        };
+        let Some(function) = table.function(&probe.function) else {
+            return;
+        };
+        // The second argument itself is among the values: what it leads to is read.
+        let entry = function.program(exits).entry.iter();
+        let second = |op: &&aiprof_common::FetchOp| {
+            (op.from, op.index, op.how, op.size) == (FROM_ARGUMENT, 1, FETCH_VALUE, 8)
+        };
+        let slot = entry.copied().find(|op| second(&op)).map(|op| op.to.into());
+        let there = probe.slot(role::DISPATCH);
+        let fills = there.or(slot).filter(|_| !function.fills.is_empty());
+        let source = Source {
+            table: Arc::clone(table),
+            function: probe.slot(role::FUNCTION),
+            name: probe.tag(role::NAME),
+            always: function.hands_out.clone(),
+            fills: fills.map(|slot| (slot, function.fills.clone())),
+            is_there: there.is_some(),
+            probe: probe.clone(),
+        };
+        self.sources.insert(probe.id, source);
+    }
+
+    /// Functions of a file only lead on.
+    pub(super) fn note_stubs(&mut self, stubs: Stubs) {
+        self.stubs.insert(stubs.file, Arc::new(stubs));
+    }
+
+    /// A process has gone, or runs another program.
+    pub(super) fn forget(&mut self, pid: u32) {
+        self.followed.remove(&pid);
+    }
+
+    /// What the functions of a file lead to in a process that was not seen to call
+    /// any before.
+    pub(super) fn behind(&mut self, call: &Call, processes: &ProcessTable) -> Option<Look> {
+        let stubs = self.stubs.get(&call.library)?;
+        if self.followed.len() >= MAX_FOLLOWED {
+            self.followed.clear();
+        }
+        let followed = self.followed.entry(call.pid).or_default();
+        if followed.contains(&call.library) {
+            return None;
+        }
+        followed.push(call.library);
+        let bias = bias_of(stubs, call.pid, processes)?;
+        Some(Look {
+            pid: call.pid,
+            what: What::Chains {
+                bias,
+                stubs: Arc::clone(stubs),
+            },
+        })
+    }
+
+    /// A text that may say which function is asked for.
+    pub(super) fn data(&mut self, data: &CallData) {
+        let Some(source) = self.sources.get(&data.probe) else {
+            return;
+        };
+        if source.name != Some(data.tag) || data.unread {
+            return;
+        }
+        if self.names.len() >= MAX_NAMES {
+            self.names.clear();
+        }
+        let name = String::from_utf8_lossy(&data.bytes).into_owned();
+        self.names.insert(data.tid, (data.probe, name));
+    }
+
+    /// Whether a probe is on a function that hands out others.
+    pub(super) fn is_source(&self, probe: u32) -> bool {
+        self.sources.contains_key(&probe)
+    }
+
+    /// The function that a call handed out, if it did.
+    pub(super) fn call(&mut self, call: &Call) -> Option<Handed> {
+        let source = self.sources.get(&call.probe)?;
+        let failed = || source.probe.result.success(call.result) == Some(false);
+        if call.is_exit() == source.is_there || !source.is_there && failed() {
+            return None;
+        }
+        let value = |slot: usize| call.value(slot).filter(|value| *value != 0);
+        let is_kept = |at: &u64| at.wrapping_sub(call.sp) > CALLERS;
+        let table = source.fills.as_ref().and_then(|&(slot, _)| value(slot));
+        if let Some(at) = table.filter(is_kept)
+            && self.waiting.len() < MAX_TABLES
+            && is_due(self.read.entry((call.library, call.probe)).or_default())
+        {
+            self.waiting.push(Filled {
+                pid: call.pid,
+                at,
+                source: call.probe,
+                since: Instant::now(),
+            });
+            if self.begins.len() >= MAX_TABLES {
+                self.begins.remove(0);
+            }
+            self.begins.push((call.pid, at));
+        }
+        let address = source.function.and_then(value)?;
+        let symbol = match &source.always {
+            Some(symbol) => symbol.clone(),
+            None => {
+                let (probe, name) = self.names.remove(&call.tid)?;
+                (probe == call.probe).then_some(name)?
+            }
+        };
+        source.table.function(&symbol)?;
+        Some(Handed {
+            pid: call.pid,
+            address,
+            symbol,
+            table: Arc::clone(&source.table),
+        })
+    }
+
+    /// The tables that have waited long enough.
+    pub(super) fn settled(&mut self) -> Vec<Look> {
+        let (sources, begins) = (&self.sources, &self.begins);
+        // What was there before the call has no end that is still to be seen.
+        let is_ripe = |table: &mut Filled| {
+            let source = sources.get(&table.source);
+            source.is_none_or(|source| source.is_there) || table.since.elapsed() >= SETTLE
+        };
+        let tables = self.waiting.extract_if(.., is_ripe);
+        let looks = tables.filter_map(|table| {
+            let source = sources.get(&table.source)?;
+            look_at(&table, source, begins)
+        });
+        looks.collect()
+    }
+}
+
+/// Whether a table is to be read: a driver fills those of every process with the
+/// same functions, as a rule.
+fn is_due((times, last): &mut (u32, Option<Instant>)) -> bool {
+    if *times >= EAGER && last.is_some_and(|last| last.elapsed() < SELDOM) {
+        return false;
+    }
+    *times = times.saturating_add(1);
+    *last = Some(Instant::now());
+    true
+}
+
+/// How much higher than it says a file is loaded in a process.
+fn bias_of(stubs: &Stubs, pid: u32, processes: &ProcessTable) -> Option<u64> {
+    let is_file = |key: &FileKey| match (key.build_id, stubs.build_id) {
+        (Some(mapped), Some(own)) => mapped == own,
+        _ => key.path == stubs.path,
+    };
+    let maps = &processes.get(pid)?.space.maps;
+    let mut text = maps.iter().filter_map(|mapping| {
+        is_file(processes.files.key(mapping.file)?).then_some(())?;
+        let vaddr = address_of(&stubs.text, mapping.file_offset)?;
+        Some(mapping.start.wrapping_sub(vaddr))
+    });
+    text.next()
+}
+
+/// A table of addresses, as far as it reaches.
+fn look_at(table: &Filled, source: &Source, begins: &[(u32, u64)]) -> Option<Look> {
+    let (_, symbols) = source.fills.as_ref()?;
+    // An older runtime knows fewer functions, and has the next table behind them.
+    let next = begins
+        .iter()
+        .filter(|(pid, at)| *pid == table.pid && *at > table.at)
+        .map(|(_, at)| *at)
+        .min();
+    let room = next.map_or(u64::MAX, |next| (next - table.at) / 8);
+    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    Some(Look {
+        pid: table.pid,
+        what: What::Table {
+            at: table.at,
+            symbols: symbols.iter().take(room).cloned().collect(),
+            table: Arc::clone(&source.table),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aiprof_common::{CALL_EXIT, MAX_VALUES};
+
+    const SP: u64 = 0x7ffd_565b_0300;
+    const GLOBAL: &str = "zeGetGlobalProcAddrTable";
+    const DEVICES: &str = "clGetDeviceIDs";
+
+    /// What follows one function, and the slot of the address of its table.
+    fn following(name: &str, symbol: &str) -> (HandedOut, usize) {
+        let tables = Tables::built_in();
+        let table = tables.get(name).unwrap();
+        let function = table.function(symbol).unwrap();
+        let probe = table.compile(function, symbol, Exits::Needed).probe;
+        let mut handed_out = HandedOut::default();
+        handed_out.note(&probe, &tables, Exits::Needed);
+        let slot = handed_out.sources[&probe.id].fills.as_ref().unwrap().0;
+        (handed_out, slot)
+    }
+
+    fn call(slot: usize, table: u64, flags: u16) -> Call {
+        let mut values = [0; MAX_VALUES];
+        values[slot] = table;
+        Call {
+            time_ns: 1,
+            cpu: 0,
+            pid: 7,
+            tid: 7,
+            probe: 0,
+            library: 1,
+            stack: 0,
+            sp: SP,
+            around_ns: 0,
+            result: 0,
+            unread: 0,
+            flags,
+            values,
+        }
+    }
+
+    #[test]
+    fn a_table_is_read_once_its_neighbours_are_known() {
+        let (mut handed_out, slot) = following("level-zero", GLOBAL);
+        for at in [0x5500_0000, 0x5500_0008] {
+            assert!(handed_out.call(&call(slot, at, CALL_EXIT)).is_none());
+        }
+        assert!(handed_out.settled().is_empty());
+        std::thread::sleep(SETTLE);
+        let looks = handed_out.settled();
+        let symbols = looks.iter().map(|look| match &look.what {
+            What::Table { symbols, .. } => symbols.len(),
+            _ => 0,
+        });
+        // The first ends where the second begins.
+        assert_eq!(symbols.collect::<Vec<_>>(), [1, 2]);
+        assert!(handed_out.settled().is_empty());
+    }
+
+    #[test]
+    fn a_table_that_was_there_is_read_at_once() {
+        let (mut handed_out, slot) = following("opencl", DEVICES);
+        assert!(handed_out.call(&call(slot, 0x5500_0000, 0)).is_none());
+        assert_eq!(handed_out.settled().len(), 1);
+        // Its end tells nothing more.
+        handed_out.call(&call(slot, 0x5500_0000, CALL_EXIT));
+        assert!(handed_out.settled().is_empty());
+    }
+
+    #[test]
+    fn tables_on_the_callers_stack_are_left_alone() {
+        for at in [SP, SP + 0xc0, SP + CALLERS] {
+            let (mut handed_out, slot) = following("level-zero", GLOBAL);
+            handed_out.call(&call(slot, at, CALL_EXIT));
+            assert!(handed_out.waiting.is_empty(), "{at:#x}");
+        }
+        for at in [SP - 8, SP + CALLERS + 8, 0x5500_0000] {
+            let (mut handed_out, slot) = following("level-zero", GLOBAL);
+            handed_out.call(&call(slot, at, CALL_EXIT));
+            assert_eq!(handed_out.waiting.len(), 1, "{at:#x}");
+        }
+    }
+}

@@ -1,0 +1,872 @@
+//! A recording, from attaching to the finished profile: owns the programs, the
+//! rings, the tables and the naming thread; nothing else does.
+
+mod calls;
+mod devices;
+mod places;
+mod reading;
+mod result;
+mod starting;
+
+pub use devices::AiuUse;
+
+use super::{
+    binaries::Binaries,
+    bpf::{
+        Bpf, BpfError, BpfOptions, CHOSEN, CallOptions, SAMPLES,
+        perf::{self, Clock},
+        ring::{Drained, Ring},
+    },
+    busy, cgroup,
+    conditional::Conditional,
+    config::{Event as EventKind, RecordConfig},
+    cpu::CpuSet,
+    device::{DeviceError, DeviceSamplers},
+    driver::{DriverPlan, DriverProbes},
+    filter::Filter,
+    finisher::Finisher,
+    generated::Generated,
+    names::NameService,
+    places::KernelPlaces,
+    procfs,
+    publish::Publisher,
+    readable,
+    reader::Reader,
+    runtime::{RuntimeProbes, Tally},
+    tables::Tables,
+};
+use aiprof_analysis::aggregate::{Aggregator, LaunchOptions, Limits, Weighting};
+use aiprof_formats::import::capture::CaptureWriter;
+use aiprof_model::{
+    probes::table::Switch,
+    process::{ProcessTable, Region},
+    profile::{Losses, Meta, Profile},
+    wire::{self, Event, ProcessEvent, ProcessEventKind, Record, Sample},
+};
+use aiprof_symbols::symbolize::SymbolizeOptions;
+use aiprof_system::{files::kernel, os::privileges, remote};
+use rustc_hash::FxHashSet;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io::{self, Write},
+    os::fd::AsFd,
+    time::{Duration, Instant, SystemTime},
+};
+
+/// Why a recording could not start, run or end.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectError {
+    /// Something this machine or build cannot do.
+    #[error("not supported here: {0}")]
+    Unsupported(String),
+    /// The eBPF side.
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
+    /// No perf event could be opened.
+    #[error("cannot open a perf event: {} ({})", .0, perf_remedy(.0))]
+    PerfEvent(io::Error),
+    /// A control group given does not exist.
+    #[error("{path}: no control group")]
+    Cgroup {
+        /// The path.
+        path: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The readers' own machinery.
+    #[error("cannot run the readers: {0}")]
+    Runtime(io::Error),
+    /// A device cannot be sampled as was asked.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A device given does not exist.
+    #[error("--admit-device: {0}")]
+    StandIn(io::Error),
+    /// The capture could not be written.
+    #[error("cannot write the capture: {0}")]
+    Capture(io::Error),
+}
+
+/// How far a running recording is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Samples recorded.
+    pub samples: u64,
+    /// Samples lost.
+    pub lost: u64,
+    /// Time since sampling began.
+    pub elapsed: Duration,
+    /// Processes seen.
+    pub processes: usize,
+}
+
+/// What the profiler itself used.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SelfUsage {
+    /// CPU time of the profiler's process, user and system.
+    pub cpu: Duration,
+    /// Peak anonymous and shared resident memory of the profiler, in bytes.
+    pub peak_rss_bytes: u64,
+    /// Locked memory of all BPF maps and perf rings, in bytes.
+    pub bpf_memory_bytes: u64,
+}
+
+/// A finished recording.
+#[derive(Debug)]
+pub struct Finished {
+    /// The symbolized profile since the last window.
+    pub profile: Profile,
+    /// What the profiler itself used.
+    pub usage: SelfUsage,
+    /// What of the runtimes was probed, if anything was to be.
+    pub probes: Option<Tally>,
+    /// How AIUs were used.
+    pub aiu: AiuUse,
+    /// Why devices were not sampled, or not well, and what to do.
+    pub device_problems: Vec<String>,
+}
+
+/// How often the rings are looked at without being asked to.
+const TICK: Duration = Duration::from_millis(100);
+/// Pause after a wake-up, so that a storm of events becomes batches.
+const BATCH: Duration = Duration::from_millis(4);
+/// Shorter pause, where there is no storm: what woke us is just old enough to be
+/// taken in. What a program that has just started calls must find its tables.
+const SETTLE: Duration = Duration::from_nanos(IN_FLIGHT_NS + 100_000);
+/// Most short pauses that are saved up; there is one more for every [`BATCH`].
+const MAX_SHORT: f64 = 8.0;
+/// How long one look at the rings may take, where answers are waited for: then it
+/// is looked whether to stop.
+const LOOK: Duration = Duration::from_millis(200);
+/// Most looks at the end, each at what came during the one before.
+const LAST_LOOKS: usize = 4;
+/// How often progress is reported.
+const PROGRESS: Duration = Duration::from_millis(250);
+/// How long what runs at the start is waited for, beside what may be waited at any time.
+const FIRST_READS: Duration = Duration::from_millis(800);
+/// How often new addresses are given to the naming thread.
+const NAMING: Duration = Duration::from_millis(500);
+/// How often dead processes and unused tables are dropped.
+const CLEANUP: Duration = Duration::from_secs(2);
+/// Files known from one window to the next; beyond it, all is learned anew.
+const MAX_FILES: usize = 16_384;
+/// Files that no process maps whose tables and names are kept for the next that does.
+const MAX_UNUSED: usize = 256;
+/// How long a record may take from its time stamp to the ring: a sampling
+/// program with all its stack pages.
+const IN_FLIGHT_NS: u64 = 1_000_000;
+/// How long a process is remembered after its exit: its last samples are long
+/// in the ring by then.
+const LINGER_NS: u64 = 2_000_000_000;
+/// Most events held between two looks at the rings; beyond it the oldest go
+/// into the profile without waiting for stragglers.
+const MAX_PENDING: usize = 1 << 17;
+/// Events for which room is kept.
+const USUALLY_PENDING: usize = 1024;
+/// Most processes remembered that could not be looked at.
+const MAX_ABSENT: usize = 4096;
+/// A perf event ring may reserve this much in all; divided among the CPUs.
+const PROCESS_RING_BYTES: usize = 1 << 20;
+
+/// A running recording.
+pub struct Session {
+    bpf: Bpf,
+    cpus: CpuSet,
+    ring: Ring,
+    /// The probes on runtimes, and the ring of their calls.
+    probes: Option<(RuntimeProbes, Ring)>,
+    /// The probes on drivers.
+    drivers: DriverProbes,
+    /// What of both is still being attached.
+    starting: Option<starting::Starting>,
+    /// Which programs want their calls recorded, if they are asked.
+    conditional: Option<Conditional>,
+    devices: devices::Devices,
+    /// The samplers of devices, while they run.
+    samplers: Option<DeviceSamplers>,
+    /// Where kernels lie on devices, if any is sampled.
+    places: Option<KernelPlaces>,
+    /// Sees every event that belongs to the recording.
+    watcher: Option<Box<Watcher>>,
+    tables: Tables,
+    publisher: Publisher,
+    finisher: Finisher,
+    generated: Generated,
+    reader: Reader,
+    reading: reading::Reading,
+    binaries: Binaries,
+    processes: ProcessTable,
+    /// Processes that could not be looked at.
+    absent: FxHashSet<u32>,
+    aggregate: Aggregator,
+    names: Option<NameService>,
+    name_options: SymbolizeOptions,
+    named_codes: usize,
+    filter: Filter,
+    capture: Option<CaptureWriter>,
+    /// Events that were received and are not in order yet.
+    arrived: Vec<Event>,
+    /// Events to be taken in, in order.
+    pending: VecDeque<Event>,
+    meta: Meta,
+    started: Instant,
+    window_started: Instant,
+    last: Timers,
+    window_base: Losses,
+    window_losses: Losses,
+    busy_before: BTreeMap<u32, u64>,
+    busy: BTreeMap<u32, u64>,
+    samples_in_all: u64,
+    undecodable: u64,
+    /// Largest of the looks taken four times a second and at the end.
+    peak_memory: remote::PeakMemory,
+}
+
+/// Sees events in time order, with the processes as they are then.
+pub type Watcher = dyn FnMut(&Event, &ProcessTable);
+
+struct Timers {
+    progress: Instant,
+    naming: Instant,
+    cleanup: Instant,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("meta", &self.meta)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// Loads the sampler and starts it; sampling runs when this returns. What else is
+    /// to be attached is by [`Session::prepare`]. `capture` is where the event stream
+    /// goes too.
+    ///
+    /// # Errors
+    /// Whatever kept it from loading or attaching.
+    pub fn start(
+        config: &RecordConfig,
+        capture: Option<Box<dyn Write + Send>>,
+    ) -> Result<Self, CollectError> {
+        let frequency_hz = config.frequency_hz.max(1);
+        let period_ns = 1_000_000_000 / u64::from(frequency_hz);
+        let clock = match config.event {
+            EventKind::CpuClock => Clock::CpuClock { period_ns },
+            // A cycle is no fixed time: see `Weighting`.
+            EventKind::Cycles => Clock::Cycles {
+                frequency_hz: frequency_hz.into(),
+            },
+        };
+        let weighting = Weighting {
+            period_ns: if config.event == EventKind::Cycles {
+                0
+            } else {
+                period_ns
+            },
+        };
+        let drivers = driver_plan(config)?;
+        let options = BpfOptions {
+            include_idle: config.include_idle,
+            kernel_stacks: config.kernel_stacks,
+            ..call_options(config, &drivers)?
+        };
+        let bpf = Bpf::load(&options, config.bpf_object.as_deref())?;
+        let ring = bpf.ring(SAMPLES)?;
+        let tables = Tables::new(bpf.pool()?);
+        let meta = describe(config, period_ns);
+        let capture = capture
+            .map(|out| CaptureWriter::new(out, &meta, weighting.period_ns))
+            .transpose()
+            .map_err(CollectError::Capture)?;
+        // Process events first: no process may start unseen before a sample of it.
+        let mut cpus = CpuSet::new(clock, config.include_idle, PROCESS_RING_BYTES);
+        perf::allow_many_files();
+        cpus.open_rings().map_err(CollectError::PerfEvent)?;
+        // After the rings: no child of a chosen process may be forked unseen.
+        let mut filter = Filter::new(config)?;
+        if config.probes.is_some() && !config.pids.is_empty() {
+            filter.confine(bpf.writer(CHOSEN)?);
+        }
+        aiprof_system::os::scheduling::prefer_this_thread();
+        let busy_before = busy::busy_ns();
+        let now = Instant::now();
+        let name_options = SymbolizeOptions {
+            inlines: config.inlines,
+            source_lines: config.source_lines,
+            ..SymbolizeOptions::default()
+        };
+        let mut session = Self {
+            bpf,
+            cpus,
+            ring,
+            probes: None,
+            drivers: DriverProbes::default(),
+            starting: None,
+            conditional: config
+                .probes
+                .as_ref()
+                .filter(|probes| probes.switches.contains(&Switch::ConditionalCollection))
+                .map(|_| Conditional::default()),
+            devices: devices::Devices::new(config, capture.is_some()),
+            samplers: None,
+            places: config.devices.is_on().then(KernelPlaces::default),
+            watcher: None,
+            tables,
+            publisher: Publisher::default(),
+            finisher: Finisher::default(),
+            generated: Generated::default(),
+            reader: Reader::new().map_err(CollectError::Runtime)?,
+            reading: reading::Reading::default(),
+            binaries: Binaries::new(),
+            processes: ProcessTable::default(),
+            absent: FxHashSet::default(),
+            aggregate: match config.launches {
+                Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, Limits::default()),
+                None if config.devices.is_on() => {
+                    Aggregator::new(weighting, Limits::default()).with_devices()
+                }
+                None => Aggregator::new(weighting, Limits::default()),
+            },
+            names: None,
+            name_options,
+            named_codes: 0,
+            filter,
+            capture,
+            arrived: Vec::new(),
+            pending: VecDeque::new(),
+            meta,
+            started: now,
+            window_started: now,
+            last: Timers {
+                progress: now,
+                naming: now,
+                cleanup: now,
+            },
+            window_base: Losses::default(),
+            window_losses: Losses::default(),
+            busy_before,
+            busy: BTreeMap::new(),
+            samples_in_all: 0,
+            undecodable: 0,
+            peak_memory: remote::PeakMemory::default(),
+        };
+        if config.devices.is_on() {
+            session.samplers = Some(DeviceSamplers::start(&config.devices)?);
+        }
+        session.meet_running()?;
+        session
+            .cpus
+            .start_sampling(session.bpf.sampler()?.as_fd())
+            .map_err(CollectError::PerfEvent)?;
+        session.started = Instant::now();
+        session.window_started = session.started;
+        session.reader.lend(FIRST_READS);
+        session.start_probes(config, drivers)?;
+        session.tell_of_devices(false)?;
+        tracing::debug!(
+            "sampling since {} ms, after {} ms",
+            session.started.elapsed().as_millis(),
+            (session.started - now).as_millis()
+        );
+        Ok(session)
+    }
+
+    /// When sampling began.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Records, and attaches to runtimes and drivers meanwhile; ends when all that is
+    /// there is probed, or when `stop` resolves.
+    ///
+    /// # Errors
+    /// As [`Session::run`]; or something cannot be probed as was asked.
+    pub async fn prepare(&mut self, stop: impl Future<Output = ()>) -> Result<(), CollectError> {
+        if self.starting.is_none() {
+            return Ok(());
+        }
+        self.serve(stop, |_| {}, true).await?;
+        let took = self.started.elapsed().as_millis();
+        tracing::debug!("all is attached {took} ms after sampling began");
+        Ok(())
+    }
+
+    /// Runs the readers until `stop` resolves; calls `on_progress` about four
+    /// times a second.
+    ///
+    /// # Errors
+    /// Whatever kept the readers from running.
+    pub async fn run(
+        &mut self,
+        stop: impl Future<Output = ()>,
+        mut on_progress: impl FnMut(&Progress),
+    ) -> Result<(), CollectError> {
+        self.start_counters();
+        if let Some((probes, _)) = &mut self.probes {
+            probes.started();
+            probes.look_ahead(&self.processes);
+        }
+        self.serve(stop, &mut on_progress, false).await
+    }
+
+    /// Reads the rings until `stop` resolves, or until all is attached that is to be.
+    async fn serve(
+        &mut self,
+        stop: impl Future<Output = ()>,
+        mut on_progress: impl FnMut(&Progress),
+        until_ready: bool,
+    ) -> Result<(), CollectError> {
+        let probes = self.probes.as_ref();
+        let calls = probes.map(|(_, ring)| ring.fd());
+        let found = probes.and_then(|(probes, _)| probes.fd());
+        let calls = calls.into_iter().chain(found);
+        let rings = calls.chain([self.ring.fd(), self.reader.fd()]);
+        let epoll = self.cpus.poller(rings).map_err(CollectError::Runtime)?;
+        let readable = readable::watch(epoll).map_err(CollectError::Runtime)?;
+        // A library that has just been mapped is to be probed soon, and somebody waits for
+        // the start.
+        let every = match (until_ready, self.probes.is_some()) {
+            (true, _) => TICK / 20,
+            (false, true) => TICK / 4,
+            (false, false) => TICK,
+        };
+        let mut tick = tokio::time::interval(every);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        tokio::pin!(stop);
+        let (mut more, mut looked, mut short) = (false, Instant::now(), MAX_SHORT);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut stop => break,
+                ready = readable.readable() => {
+                    ready.map_err(CollectError::Runtime)?.clear_ready();
+                    perf::settle(readable.get_ref());
+                    short += looked.elapsed().as_secs_f64() / BATCH.as_secs_f64();
+                    short = short.min(MAX_SHORT);
+                    looked = Instant::now();
+                    // What was asked for is needed, and is no storm.
+                    let probes = self.probes.as_ref();
+                    let has_found = probes.is_some_and(|(probes, _)| probes.has_found());
+                    if !self.reader.has_answers() && !has_found {
+                        // Not tokio's sleep, which counts in milliseconds.
+                        std::thread::sleep(if short >= 1.0 { SETTLE } else { BATCH });
+                        short = (short - 1.0).max(0.0);
+                    }
+                }
+                _ = tick.tick() => {}
+                () = std::future::ready(()), if more => {}
+                // A call that was too young to be taken may be one to be acted upon.
+                () = tokio::time::sleep(SETTLE), if self.has_young_calls() => {}
+            }
+            more = self.drain(false)?;
+            self.housekeeping()?;
+            if self.settle_start()? && until_ready {
+                break;
+            }
+            if self.last.progress.elapsed() >= PROGRESS {
+                self.last.progress = Instant::now();
+                self.peak_memory.look();
+                on_progress(&self.progress());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether calls that may have to be acted upon were too young to be taken in.
+    fn has_young_calls(&self) -> bool {
+        let Some((probes, _)) = &self.probes else {
+            return false;
+        };
+        let is_young = |event: &Event| matches!(event, Event::Call(call) if probes.hands_out(call));
+        self.pending.iter().any(is_young)
+    }
+
+    /// Reads the rings, and asks for what the events need. Gives whether there is
+    /// more to read at once.
+    fn receive(&mut self) -> bool {
+        self.receive_processes();
+        let known = self.arrived.len();
+        let mut undecodable = 0;
+        let (arrived, finisher) = (&mut self.arrived, &mut self.finisher);
+        let mut receive = |record: &[u8]| undecodable += receive(record, arrived, finisher);
+        let mut read = self.ring.drain(&mut receive);
+        if let Some((_, ring)) = &mut self.probes {
+            let Drained { more, damaged } = ring.drain(&mut receive);
+            read.more |= more;
+            undecodable += u64::from(damaged);
+        }
+        self.undecodable += undecodable + u64::from(read.damaged);
+        self.foresee(known);
+        read.more
+    }
+
+    /// Reads the rings of process events, and asks for what the events need.
+    fn receive_processes(&mut self) {
+        let known = self.arrived.len();
+        for ring in self.cpus.rings() {
+            self.undecodable += ring.drain(|event| self.arrived.push(Event::Process(event)));
+        }
+        self.foresee(known);
+    }
+
+    /// Reads the rings and takes in, in time order, everything that happened
+    /// before the look began: a later event may still be on its way. `all`:
+    /// nothing more will come. Gives whether there is more to read at once.
+    fn drain(&mut self, all: bool) -> Result<bool, CollectError> {
+        let begun = Instant::now();
+        let horizon = perf::monotonic_ns().saturating_sub(IN_FLIGHT_NS);
+        let mut more = self.receive();
+        self.pending.extend(self.arrived.drain(..));
+        if let Some(samplers) = &self.samplers {
+            self.pending.extend(samplers.events());
+        }
+        self.tell_of_probes();
+        self.pending.make_contiguous().sort_by_key(Event::time_ns);
+        let take_all = all || self.pending.len() > MAX_PENDING;
+        while let Some(event) = self.pending.front() {
+            if !take_all && event.time_ns() > horizon {
+                break;
+            }
+            if let Some(event) = self.pending.pop_front() {
+                self.take(event)?;
+            }
+            if !all && begun.elapsed() > LOOK {
+                more = true;
+                break;
+            }
+        }
+        self.take_answers();
+        self.meet_late()?;
+        if !all {
+            self.publish();
+            self.await_tables();
+            self.tables.maintain();
+            self.name_late_kernels(Some(horizon))?;
+            self.place_kernels(Some(horizon))?;
+        }
+        Ok(more || !self.arrived.is_empty())
+    }
+
+    fn take(&mut self, event: Event) -> Result<(), CollectError> {
+        match event {
+            Event::Process(event) => self.take_process(event),
+            Event::Sample(sample) => self.take_sample(sample),
+            Event::CallStack(stack) => self.take_call_stack(stack),
+            Event::Call(call) => self.take_call(call),
+            Event::CallData(data) => self.take_call_data(data),
+            Event::Trace(trace) => self.take_trace(trace),
+            Event::Probe(_)
+            | Event::ProbedFile(_)
+            | Event::KernelNamed(_)
+            | Event::TracePoint(_)
+            | Event::Clock(_)
+            | Event::Counter(_)
+            | Event::DeviceStream(_)
+            | Event::Stalls(_)
+            | Event::KernelPlaced(_)
+            | Event::DeviceCode(_) => self.record(&event),
+        }
+    }
+
+    /// Writes an event that belongs to the recording to where events go.
+    fn record(&mut self, event: &Event) -> Result<(), CollectError> {
+        self.devices.note(event);
+        self.note_for_places(event);
+        if let Some(capture) = &mut self.capture {
+            capture.event(event).map_err(CollectError::Capture)?;
+        }
+        if let Some(watcher) = &mut self.watcher {
+            watcher(event, &self.processes);
+        }
+        if !matches!(event, Event::Process(_) | Event::Sample(_)) {
+            self.aggregate.apply(&mut self.processes, event);
+        }
+        Ok(())
+    }
+
+    fn take_process(&mut self, mut event: ProcessEvent) -> Result<(), CollectError> {
+        match &mut event.kind {
+            ProcessEventKind::Map(map) => self.identify(event.pid, map),
+            ProcessEventKind::Snapshot { maps, .. } => {
+                let owner = self.reader.owner(event.pid);
+                let files = &mut self.processes.files;
+                for map in maps {
+                    self.binaries.identify(event.pid, owner, map, files);
+                }
+            }
+            _ => {}
+        }
+        self.late_processes(&event)?;
+        let event = Event::Process(event);
+        self.record(&event)?;
+        let changed = self.aggregate.apply(&mut self.processes, &event);
+        let Event::Process(event) = event else {
+            return Ok(());
+        };
+        self.absent.remove(&event.pid);
+        self.filter.note(&event);
+        if let Some(conditional) = &mut self.conditional {
+            conditional.process(&event);
+        }
+        match &event.kind {
+            ProcessEventKind::Exec { .. } if event.pid == event.tid => {
+                self.publisher.execd(event.pid);
+                self.generated.forget(event.pid);
+            }
+            ProcessEventKind::Map(map) if Region::of(&map.file) == Region::Anonymous => {
+                let end = map.start.saturating_add(map.len);
+                self.generated.mapped(event.pid, &(map.start..end));
+            }
+            ProcessEventKind::Snapshot { maps, .. } => {
+                if let Some((probes, _)) = &mut self.probes {
+                    maps.iter().for_each(|map| probes.mapped(event.pid, map));
+                }
+            }
+            ProcessEventKind::Exit if event.pid == event.tid => {
+                self.publisher.retire(event.pid, &self.processes);
+                self.binaries.forget_process(event.pid);
+                self.reader.forget(event.pid);
+            }
+            _ => {}
+        }
+        if changed {
+            self.publisher.changed(event.pid);
+        }
+        if let Some((probes, _)) = &mut self.probes {
+            match event.kind {
+                ProcessEventKind::Exit => probes.thread_exited(event.pid, event.tid, &self.bpf),
+                ProcessEventKind::Exec { .. } => probes.executed(event.pid),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn take_sample(&mut self, mut sample: Sample) -> Result<(), CollectError> {
+        if !self.meet(&mut sample)? {
+            return Ok(());
+        }
+        let event = Event::Sample(sample);
+        self.record(&event)?;
+        self.aggregate.apply(&mut self.processes, &event);
+        Ok(())
+    }
+
+    /// Gets to know the process of a sample, and finishes its stack. `false`: it
+    /// does not belong to the recording.
+    fn meet(&mut self, sample: &mut Sample) -> Result<bool, CollectError> {
+        let pid = sample.thread.pid;
+        let known = self.processes.get(pid).is_some_and(|p| p.complete);
+        if !known && !sample.user.is_empty() {
+            self.first_sight(pid, sample.thread.tid, sample.time_ns)?;
+        }
+        if let Some(process) = self.processes.get_mut(pid)
+            && process.exited_ns.is_some_and(|exit| exit < sample.time_ns)
+        {
+            // Sampled after its main thread's exit: other threads live on.
+            process.exited_ns = None;
+            process.headless = true;
+            self.publisher.changed(pid);
+        }
+        if sample.flags & aiprof_common::FLAG_FROM_ANCESTOR != 0
+            || sample.stop == wire::StopReason::NoProcess
+        {
+            self.publisher.changed(pid);
+        }
+        if sample.flags & aiprof_common::FLAG_FROM_ANCESTOR != 0
+            && let Some(process) = self.processes.get(pid)
+            && process.space.id != sample.space
+            && self.processes.shares(pid, sample.space)
+        {
+            sample.space = process.space.id;
+        }
+        if !self.filter.wants(sample) {
+            return Ok(false);
+        }
+        self.finish_walk(sample);
+        self.read_generated(sample);
+        Ok(true)
+    }
+
+    fn housekeeping(&mut self) -> Result<(), CollectError> {
+        self.tell_of_devices(false)?;
+        // Whoever names is to have the privileges of a running recording, and no more.
+        if self.last.naming.elapsed() >= NAMING && self.starting.is_none() {
+            self.last.naming = Instant::now();
+            self.ask_again();
+            self.request_names(false);
+        }
+        if self.last.cleanup.elapsed() >= CLEANUP {
+            self.last.cleanup = Instant::now();
+            self.absent.clear();
+            self.reading.tidy();
+            // A burst may have been of a hundred thousand events.
+            self.pending
+                .shrink_to(2 * self.pending.len() + USUALLY_PENDING);
+            self.arrived.shrink_to(USUALLY_PENDING);
+            let horizon = perf::monotonic_ns().saturating_sub(LINGER_NS);
+            // Samples that wait longer are taken in without their pages.
+            self.finisher
+                .forget_before(horizon.saturating_sub(4 * LINGER_NS));
+            for pid in self
+                .processes
+                .remove_exited_before(horizon, procfs::has_other_threads)
+            {
+                self.filter.forget(pid);
+            }
+            let processes = &self.processes;
+            let lives = |pid| processes.get(pid).is_some();
+            self.binaries.keep_processes(lives);
+            self.generated.keep_processes(lives);
+            self.binaries.release_deleted(processes);
+            self.tables.forget_unused(false);
+            self.follow_headless();
+            if let Some((probes, _)) = &mut self.probes {
+                probes.maintain();
+            }
+            if let Err(error) = self.cpus.open_rings() {
+                tracing::warn!("CPU hotplug is not followed: {error}");
+            }
+            self.cpus
+                .start_sampling(self.bpf.sampler()?.as_fd())
+                .map_err(CollectError::PerfEvent)?;
+        }
+        Ok(())
+    }
+
+    /// Drops processes whose main thread exited earlier and whose last thread
+    /// has gone since: no event tells that.
+    fn follow_headless(&mut self) {
+        let gone: Vec<u32> = self
+            .processes
+            .iter()
+            .filter(|(pid, p)| p.headless && !procfs::exists(*pid))
+            .map(|(pid, _)| pid)
+            .collect();
+        for pid in gone {
+            self.publisher.retire(pid, &self.processes);
+            self.processes.remove(pid);
+            self.filter.forget(pid);
+        }
+    }
+}
+
+/// What mends it that no perf event can be opened.
+fn perf_remedy(error: &io::Error) -> String {
+    let refused = error.raw_os_error() == Some(libc::EACCES);
+    if error.raw_os_error() == Some(libc::ENOENT) {
+        return "no PMU: this machine has no hardware counters, as most virtual machines; \
+                leave out --event cycles to sample by CPU time"
+            .into();
+    }
+    match privileges::strict_perf().filter(|_| refused) {
+        Some(value) => format!(
+            "kernel.perf_event_paranoid is {value}, with which kernels of Debian and Ubuntu ask \
+             for CAP_SYS_ADMIN: run it as root, or sudo sysctl kernel.perf_event_paranoid=2"
+        ),
+        None => "`aiprof doctor` tells what is missing".into(),
+    }
+}
+
+/// What the programs at probes need.
+fn call_options(config: &RecordConfig, drivers: &DriverPlan) -> Result<BpfOptions, CollectError> {
+    let Some(probes) = &config.probes else {
+        return Ok(BpfOptions::default());
+    };
+    Ok(BpfOptions {
+        named_files: drivers.named_files(),
+        chosen_only: !config.pids.is_empty(),
+        cgroup: config.cgroup.as_deref().map(cgroup_id).transpose()?,
+        calls: Some(CallOptions {
+            ring_bytes: probes.ring_bytes,
+            probes: probes.specs() + drivers.specs(),
+            stack_limit: probes.stack_limit,
+        }),
+        ..BpfOptions::default()
+    })
+}
+
+/// What to observe of drivers.
+fn driver_plan(config: &RecordConfig) -> Result<DriverPlan, CollectError> {
+    match &config.probes {
+        Some(probes) => {
+            DriverPlan::new(&probes.drivers, &probes.stand_ins).map_err(CollectError::StandIn)
+        }
+        None => Ok(DriverPlan::default()),
+    }
+}
+
+/// Takes in a record of a ring; gives how many could not be decoded.
+fn receive(record: &[u8], arrived: &mut Vec<Event>, finisher: &mut Finisher) -> u64 {
+    match wire::decode(record) {
+        Ok(Record::Sample(sample)) => arrived.push(Event::Sample(sample)),
+        Ok(Record::StackPage {
+            cpu,
+            time_ns,
+            address,
+            data,
+        }) => finisher.page(cpu, time_ns, address, data),
+        Ok(Record::Call(call)) => arrived.push(Event::Call(call)),
+        Ok(Record::CallData(data)) => arrived.push(Event::CallData(data)),
+        Ok(Record::CallStack(stack)) => arrived.push(Event::CallStack(stack)),
+        Ok(Record::Trace(trace)) => arrived.push(Event::Trace(trace)),
+        Err(error) => {
+            tracing::debug!("record: {error}");
+            return 1;
+        }
+    }
+    0
+}
+
+/// The description of a recording that begins now.
+fn describe(config: &RecordConfig, period_ns: u64) -> Meta {
+    let text = |path: &str| {
+        kernel::read_to_string(path).map_or_else(|_| String::new(), |t| t.trim().to_owned())
+    };
+    let unix = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    Meta {
+        title: config.title.clone(),
+        host: text("/proc/sys/kernel/hostname"),
+        kernel: text("/proc/sys/kernel/osrelease"),
+        command: config.command.clone(),
+        scope: scope(config),
+        start_unix_ns: u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX),
+        duration_ns: 0,
+        cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+        frequency_hz: config.frequency_hz,
+        period_ns,
+    }
+}
+
+/// What is recorded, in words; empty: the whole machine.
+fn scope(config: &RecordConfig) -> String {
+    let name = |pid: &u32| match procfs::comm(*pid) {
+        Ok(comm) => format!("{pid} ({})", comm.trim()),
+        Err(_) => pid.to_string(),
+    };
+    let mut parts = Vec::new();
+    match config.pids.as_slice() {
+        [] => {}
+        [pid] => parts.push(format!("process {}", name(pid))),
+        [first, rest @ ..] => {
+            parts.push(format!("process {} and {} more", name(first), rest.len()))
+        }
+    }
+    if let Some(cgroup) = &config.cgroup {
+        let below = cgroup.strip_prefix(cgroup::root()).unwrap_or(cgroup);
+        parts.push(format!("cgroup {}", below.display()));
+    }
+    parts.join(" in ")
+}
+
+/// A control group's id, for the filter.
+pub(super) fn cgroup_id(path: &std::path::Path) -> Result<u64, CollectError> {
+    cgroup::id_of(path).map_err(|source| CollectError::Cgroup {
+        path: path.display().to_string(),
+        source,
+    })
+}

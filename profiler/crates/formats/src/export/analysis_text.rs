@@ -1,0 +1,176 @@
+//! A report of an analysis for the terminal.
+
+use aiprof_analysis::analyze::report::{Report, Weight};
+use aiprof_model::visible;
+use std::io::{self, Write};
+
+/// Kernels that are listed for each rank.
+const KERNELS: usize = 15;
+/// Length of a line of a finding, characters; longer ones are cut.
+const LINE: usize = 1000;
+/// Length of a kernel's name, characters; longer ones are cut.
+const NAME: usize = 60;
+
+/// Writes what was found, the most important first, then the tables.
+///
+/// # Errors
+/// As `out`.
+pub fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    for input in &report.inputs {
+        let (path, events, dialect) = (&input.path, input.events, input.dialect);
+        let path = plain(path);
+        let made_up = if input.is_synthetic {
+            ", synthetic"
+        } else {
+            ""
+        };
+        writeln!(out, "{path}: {events} events ({dialect}{made_up})")?;
+    }
+    writeln!(out, "{:.3} ms in all\n", report.elapsed_us / 1000.0)?;
+    for finding in &report.findings {
+        let mark = match finding.weight {
+            Weight::Error => "!!",
+            Weight::Warning => " !",
+            Weight::Note => "  ",
+        };
+        writeln!(out, "{mark} {}", plain(&finding.text))?;
+        for line in &finding.evidence {
+            writeln!(out, "     {}", plain(line))?;
+        }
+    }
+    active(report, out)?;
+    communication(report, out)?;
+    kernels(report, out)?;
+    iterations(report, out)
+}
+
+fn active(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    if report.active.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n rank   busy %      busy ms   elapsed ms")?;
+    for row in &report.active {
+        writeln!(
+            out,
+            "{:>5} {:>8.2} {:>12.3} {:>12.3}",
+            row.rank,
+            row.busy_percent,
+            row.busy_us / 1000.0,
+            row.elapsed_us / 1000.0
+        )?;
+    }
+    Ok(())
+}
+
+/// What devices do besides computing.
+fn communication(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    let rows = &report.details.communication;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n rank   compute ms   communication ms   hidden %    copies ms   hidden %"
+    )?;
+    let percent = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.2}"));
+    for row in rows {
+        writeln!(
+            out,
+            "{:>5} {:>12.3} {:>18.3} {:>10} {:>12.3} {:>10}",
+            row.rank,
+            row.compute_us / 1000.0,
+            row.communication_us / 1000.0,
+            percent(row.overlap_percent),
+            row.copy_us / 1000.0,
+            percent(row.copy_overlap_percent)
+        )?;
+    }
+    Ok(())
+}
+
+fn kernels(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    let has_power = report.kernels.iter().any(|kernel| kernel.joules.is_some());
+    for kernels in report.kernels.chunk_by(|a, b| a.rank == b.rank) {
+        let Some(first) = kernels.first() else {
+            continue;
+        };
+        let power = if has_power { "   watts    joules" } else { "" };
+        writeln!(
+            out,
+            "\nrank {}: {} kernels, {} calls\n     %     total ms    calls      mean us    median us       max us{power}  name",
+            first.rank,
+            kernels.len(),
+            kernels
+                .iter()
+                .map(|kernel| kernel.lengths.calls)
+                .sum::<usize>()
+        )?;
+        for kernel in kernels.iter().take(KERNELS) {
+            let lengths = &kernel.lengths;
+            write!(
+                out,
+                "{:>6.2} {:>12.3} {:>8} {:>12.3} {:>12.3} {:>12.3}",
+                kernel.percent,
+                lengths.total_us / 1000.0,
+                lengths.calls,
+                lengths.mean_us,
+                lengths.median_us,
+                lengths.max_us
+            )?;
+            if has_power {
+                let number = |value: Option<f64>, digits: usize| {
+                    value.map_or("-".to_owned(), |v| format!("{v:.digits$}"))
+                };
+                write!(
+                    out,
+                    " {:>7} {:>9}",
+                    number(kernel.mean_watts, 1),
+                    number(kernel.joules, 4)
+                )?;
+            }
+            writeln!(out, "  {}", shown(&kernel.name))?;
+        }
+        if kernels.len() > KERNELS {
+            writeln!(out, "       and {} more", kernels.len() - KERNELS)?;
+        }
+    }
+    Ok(())
+}
+
+/// A text in one line, without what could move the cursor or turn text around.
+fn plain(text: &str) -> String {
+    let text = visible::one_line(text);
+    let mut shown: String = text.chars().take(LINE + 1).collect();
+    if shown.chars().count() > LINE {
+        shown.pop();
+        shown.push_str("[..]");
+    }
+    shown
+}
+
+/// A name that fits a table.
+fn shown(name: &str) -> String {
+    let name = plain(name);
+    let cut: String = name.chars().take(NAME).collect();
+    match name.chars().count() > NAME {
+        true => cut + "[..]",
+        false => cut,
+    }
+}
+
+fn iterations(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    if !report.iterations.is_empty() {
+        writeln!(out)?;
+    }
+    for one in &report.iterations {
+        writeln!(
+            out,
+            "rank {}: {} iterations of {} kernels, one every {:.3} ms",
+            one.rank,
+            one.count,
+            one.kernels_each,
+            one.mean_us / 1000.0
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,353 @@
+//! Differences between two recordings: a differential flame graph, and a table
+//! of the functions that changed most.
+//!
+//! Both start from folded stacks. The first recording is scaled to the total of the
+//! second, so that recordings of different lengths compare: what is shown is
+//! how the *shares* moved.
+
+use super::flame::{Entry, Frame, Legend, Page, Table};
+use super::folded::FoldedStacks;
+use super::palette::Color;
+use super::svg::{self, Caption};
+use super::{ExportError, ExportOptions, names, text};
+use aiprof_model::profile::Values;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::io::Write;
+
+/// Which recording gives the frames their widths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Widths {
+    /// The second one: what is new or grew is visible, what vanished is not.
+    #[default]
+    After,
+    /// The first one, scaled: what vanished is visible, what is new is not.
+    Before,
+}
+
+/// How to compare.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DiffOptions {
+    /// Unit of the values, smallest frame, direction.
+    pub export: ExportOptions,
+    /// Which recording gives the widths.
+    pub widths: Widths,
+    /// Keep process ids in the stacks. They differ between recordings, so that
+    /// nothing but processes that lived through both would match.
+    pub keep_pids: bool,
+    /// Keep the offsets of device instructions (`0x1b8_[g]`). They differ between
+    /// builds of a kernel: one more instruction at its begin, and none would match.
+    pub keep_offsets: bool,
+}
+
+/// One stack in both recordings, the first scaled to the second's total.
+type Both = (u64, u64);
+
+/// Draws a differential flame graph: red frames grew, blue ones shrank, by
+/// their own time without what they call; the more saturated, the more.
+///
+/// # Errors
+///
+/// [`ExportError::Io`] when `out` fails.
+pub fn write_svg(
+    before: &FoldedStacks,
+    after: &FoldedStacks,
+    title: &str,
+    options: &DiffOptions,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    let weight = options.export.weight;
+    let caption = Caption {
+        title: title.to_owned(),
+        subtitle: subtitle(before, after, options),
+        ..Caption::default()
+    };
+    let stacks = join(before, after, options);
+    let total = match options.widths {
+        Widths::After => after.total,
+        Widths::Before => stacks.iter().map(|(_, both)| both.0).sum(),
+    };
+    let paths = paths(&stacks, options);
+    let mut table = Table::new();
+    for (path, (width, other)) in &paths {
+        table.add(path.iter().copied(), *width, *other);
+    }
+    let least = (total as f64 * options.export.min_width_percent / 100.0).ceil() as u64;
+    let points = |width: u64, other: u64| {
+        let change = text::percent(width, total) - text::percent(other, total);
+        match options.widths {
+            Widths::After => change,
+            Widths::Before => -change,
+        }
+    };
+    let own = |frame: &Frame<'_>| points(frame.own, frame.other_own);
+    let most = table
+        .frames(least)
+        .map(|frame| own(frame).abs())
+        .fold(0.0, f64::max);
+    let unit = svg::Unit::of(weight, Values::CpuTime);
+    let page = Page {
+        caption: &caption,
+        legend: scale(most),
+        table,
+        least,
+        look: &|frame| look(own(frame), most),
+        value: &|frame| {
+            let all = points(frame.total, frame.other_total);
+            format!(
+                "{}; own {:+.2} points, total {all:+.2} points",
+                unit.share(frame.total, total),
+                own(frame)
+            )
+        },
+    };
+    svg::finish(&page, out)
+}
+
+/// Changes of less than this many percentage points have no colour of their own.
+const UNCHANGED: f64 = 0.005;
+
+/// Class and colour of a frame whose own time changed by so many points, where `most`
+/// is the largest change.
+fn look(points: f64, most: f64) -> (&'static str, Color) {
+    if points.abs() < UNCHANGED || most <= 0.0 {
+        return ("same", SAME);
+    }
+    let part = (points.abs() / most).clamp(0.0, 1.0);
+    match points > 0.0 {
+        true => ("grew", between(SAME, GREW, part)),
+        false => ("shrank", between(SAME, SHRANK, part)),
+    }
+}
+
+/// The ends and the middle of the scale: black text is readable on all of them.
+const GREW: Color = Color::new(244, 96, 78);
+const SHRANK: Color = Color::new(92, 148, 245);
+const SAME: Color = Color::new(219, 222, 227);
+
+fn between(from: Color, to: Color, part: f64) -> Color {
+    let mix = |a: u8, b: u8| (f64::from(a) + (f64::from(b) - f64::from(a)) * part).round() as u8;
+    Color::new(mix(from.r, to.r), mix(from.g, to.g), mix(from.b, to.b))
+}
+
+/// The colours with the changes that they stand for.
+fn scale(most: f64) -> Legend {
+    let steps: &[f64] = match most < UNCHANGED {
+        true => &[0.0],
+        false => &[-1.0, -0.5, 0.0, 0.5, 1.0],
+    };
+    let entry = |&part: &f64| {
+        let points = part * most;
+        let (class, color) = look(points, most);
+        let label = match part {
+            -1.0 => format!("{points:+.2}: shrank"),
+            0.0 => "unchanged".to_owned(),
+            1.0 => format!("{points:+.2}: grew"),
+            _ => format!("{points:+.2}"),
+        };
+        Entry {
+            class,
+            label,
+            color,
+        }
+    };
+    Legend {
+        entries: steps.iter().map(entry).collect(),
+        note: "own time, in percentage points of the whole",
+    }
+}
+
+/// Stacks in the order of their frames, with the value that gives the width first.
+fn paths<'a>(stacks: &'a [(String, Both)], options: &DiffOptions) -> Vec<(Vec<&'a str>, Both)> {
+    let path = |(stack, (before, after)): &'a (String, Both)| {
+        let mut names: Vec<&str> = stack.split(';').collect();
+        if options.export.inverted {
+            names.reverse();
+        }
+        let both = match options.widths {
+            Widths::After => (*after, *before),
+            Widths::Before => (*before, *after),
+        };
+        (names, both)
+    };
+    let mut paths: Vec<_> = stacks.iter().map(path).collect();
+    paths.sort_unstable();
+    paths
+}
+
+fn subtitle(before: &FoldedStacks, after: &FoldedStacks, options: &DiffOptions) -> String {
+    let weight = options.export.weight;
+    let widths = match options.widths {
+        Widths::After => "widths: after",
+        Widths::Before => "widths: before",
+    };
+    format!(
+        "before: {}, after: {}; before is scaled to after; {widths}",
+        text::weighed(before.total, weight),
+        text::weighed(after.total, weight),
+    )
+}
+
+/// All stacks of both recordings, the first scaled to the total of the second,
+/// in no order that matters.
+fn join(before: &FoldedStacks, after: &FoldedStacks, options: &DiffOptions) -> Vec<(String, Both)> {
+    let mut stacks: FxHashMap<String, Both> = FxHashMap::default();
+    for (stack, value) in scaled(before, after.total) {
+        stacks.entry(normalized(stack, options)).or_default().0 += value;
+    }
+    for (stack, value) in &after.stacks {
+        stacks.entry(normalized(stack, options)).or_default().1 += value;
+    }
+    let mut stacks: Vec<(String, Both)> = stacks.into_iter().collect();
+    stacks.sort_unstable();
+    stacks
+}
+
+/// A stack with clean names and, unless wanted, without the process id and without
+/// offsets in device code.
+fn normalized(stack: &str, options: &DiffOptions) -> String {
+    let is_pid = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit());
+    stack
+        .split(';')
+        .enumerate()
+        .filter(|&(depth, name)| options.keep_pids || depth != 1 || !is_pid(name))
+        .filter(|&(_, name)| options.keep_offsets || !names::is_device_offset(name))
+        .map(|(_, name)| names::clean(name))
+        .collect::<Vec<_>>()
+        .join(";")
+}
+
+/// The stacks of a recording with values that add up to `total`: rounded down,
+/// and what is missing given to the largest remainders.
+fn scaled(folded: &FoldedStacks, total: u64) -> Vec<(&str, u64)> {
+    // Without a second recording there is nothing to scale to.
+    let total = if total == 0 { folded.total } else { total };
+    let whole = u128::from(folded.total.max(1));
+    let mut missing = if folded.total == 0 { 0 } else { total };
+    let mut remainders = Vec::with_capacity(folded.stacks.len());
+    let mut stacks = Vec::with_capacity(folded.stacks.len());
+    for (i, (stack, value)) in folded.stacks.iter().enumerate() {
+        let product = u128::from(*value) * u128::from(total);
+        let floor = u64::try_from(product / whole).unwrap_or(u64::MAX);
+        missing = missing.saturating_sub(floor);
+        remainders.push((std::cmp::Reverse(product % whole), i));
+        stacks.push((stack.as_str(), floor));
+    }
+    remainders.sort_unstable();
+    for (_, i) in remainders
+        .into_iter()
+        .take(usize::try_from(missing).unwrap_or(usize::MAX))
+    {
+        stacks[i].1 += 1;
+    }
+    stacks
+}
+
+/// Writes a table of the functions whose share of the time changed most, by
+/// their own time (*self*), with the change of their total beside it, in
+/// percentage points of the recording.
+///
+/// # Errors
+///
+/// [`ExportError::Io`] when `out` fails.
+pub fn write_text(
+    before: &FoldedStacks,
+    after: &FoldedStacks,
+    options: &DiffOptions,
+    rows: usize,
+    width: usize,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    let weight = options.export.weight;
+    let mut page = format!(
+        "before: {}, after: {}; shares of each\n   before    after     self    total  function\n",
+        text::weighed(before.total, weight),
+        text::weighed(after.total, weight),
+    );
+    let mut changes = changes(before, after, options);
+    changes.retain(|change| change.own != 0.0 || change.total != 0.0);
+    changes.sort_by(|a, b| {
+        let by_size = |a: f64, b: f64| b.abs().total_cmp(&a.abs());
+        by_size(a.own, b.own)
+            .then_with(|| by_size(a.total, b.total))
+            .then_with(|| a.name.cmp(&b.name))
+    });
+    for change in changes.iter().take(rows) {
+        page.push_str(&format!(
+            "  {:6.2}%  {:6.2}%  {:+7.2}  {:+7.2}  {}\n",
+            change.own_before,
+            change.own_before + change.own,
+            change.own,
+            change.total,
+            text::fit(&change.name, width.saturating_sub(38).max(20)),
+        ));
+    }
+    if changes.is_empty() {
+        page.push_str("  no change\n");
+    }
+    out.write_all(page.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// How a function's share changed, in percentage points.
+struct Change {
+    name: String,
+    /// Its own share before, in percent.
+    own_before: f64,
+    own: f64,
+    total: f64,
+}
+
+/// Own and total values of a function.
+#[derive(Default)]
+struct Times {
+    own: u64,
+    total: u64,
+}
+
+fn changes(before: &FoldedStacks, after: &FoldedStacks, options: &DiffOptions) -> Vec<Change> {
+    let old = times(before, options);
+    let new = times(after, options);
+    let names: FxHashSet<&String> = old.keys().chain(new.keys()).collect();
+    let share = |times: Option<&Times>, whole: u64| {
+        times.map_or((0.0, 0.0), |times| {
+            (
+                text::percent(times.own, whole),
+                text::percent(times.total, whole),
+            )
+        })
+    };
+    names
+        .into_iter()
+        .map(|name| {
+            let (own_before, total_before) = share(old.get(name), before.total);
+            let (own_after, total_after) = share(new.get(name), after.total);
+            Change {
+                name: name.clone(),
+                own_before,
+                own: own_after - own_before,
+                total: total_after - total_before,
+            }
+        })
+        .collect()
+}
+
+/// Times of every frame of a recording by name; the process's name is not a function.
+fn times(folded: &FoldedStacks, options: &DiffOptions) -> FxHashMap<String, Times> {
+    let mut times: FxHashMap<String, Times> = FxHashMap::default();
+    for (stack, value) in &folded.stacks {
+        let stack = normalized(stack, options);
+        let mut seen = FxHashSet::default();
+        let mut names = stack.split(';').skip(1).peekable();
+        while let Some(name) = names.next() {
+            let times = times.entry(name.to_owned()).or_default();
+            if seen.insert(name) {
+                times.total += value;
+            }
+            if names.peek().is_none() {
+                times.own += value;
+            }
+        }
+    }
+    times
+}

@@ -1,0 +1,199 @@
+//! Lines of a page's plots, as data that its script draws, and as a table.
+
+use super::escape;
+use super::table::{Cell, ROWS, Table, grouped};
+use aiprof_analysis::analyze::plots::{Point, Series, thin};
+use aiprof_analysis::analyze::report::Report;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// Points of all lines together; a page stays below some megabytes.
+const POINTS: usize = 120_000;
+/// Points that a line may have however many lines there are.
+const LEAST: usize = 100;
+
+/// The section: a place for the plots, and what they show in numbers.
+pub(super) fn body(report: &Report) -> Option<String> {
+    if report.series.is_empty() {
+        return None;
+    }
+    let mut out = String::from(
+        "<p class=\"how\" id=\"how\" hidden>Drag over a plot to zoom all of them, double-click to \
+         see all again. With the keyboard: arrows move, + and \u{2212} zoom, 0 shows all.</p>\n\
+         <button type=\"button\" id=\"whole\" hidden disabled>Show all</button>\n\
+         <div id=\"charts\"></div>\n<noscript><p>The plots need scripts; their numbers \
+         follow.</p></noscript>\n<details><summary>The plots in numbers</summary>\n",
+    );
+    table(&report.series, &mut out);
+    out.push_str("</details>\n");
+    let has_band = |line: &&Series| line.points.iter().any(|point| point.1 < point.3);
+    let thinned = report.series.iter().filter(has_band).count();
+    if thinned > 0 {
+        let _ = writeln!(
+            out,
+            "<p class=\"cut\">{thinned} of {} lines have more readings than can be drawn: they \
+             show the mean, and around it a band from the least to the most.</p>",
+            report.series.len()
+        );
+    }
+    if report.series_left_out > 0 {
+        let _ = writeln!(
+            out,
+            "<p class=\"cut\">{} further counters are not on this page.</p>",
+            grouped(report.series_left_out as u64)
+        );
+    }
+    Some(out)
+}
+
+fn table(series: &[Series], out: &mut String) {
+    let table = Table {
+        label: "Counters in numbers",
+        heads: &[
+            (true, "Rank", "\u{2013}: of all ranks"),
+            (false, "Counter", "its name in the trace"),
+            (false, "Unit", "of its values"),
+            (true, "Readings", "how many there are"),
+            (true, "Least", "least value"),
+            (true, "Most", "most value"),
+        ],
+        has_filter: false,
+    };
+    let rows = series.iter().take(ROWS + 1).map(|line| {
+        let least = line.points.iter().map(|p| p.1).fold(f64::MAX, f64::min);
+        let most = line.points.iter().map(|p| p.3).fold(f64::MIN, f64::max);
+        vec![
+            Cell::Number(line.rank.map(f64::from), 0),
+            Cell::text(&line.name),
+            Cell::text(&line.unit),
+            line.readings.into(),
+            Cell::number(least, 3),
+            Cell::number(most, 3),
+        ]
+    });
+    table.write(rows.collect(), out);
+}
+
+/// The data for the script, as content of a `script` element.
+pub(super) fn data(report: &Report) -> String {
+    let most = (POINTS / report.series.len().max(1)).max(LEAST);
+    let mut plots: Vec<(&Series, Vec<Value>)> = Vec::new();
+    for series in &report.series {
+        let same = |first: &Series| first.name == series.name && first.unit == series.unit;
+        let line = line(series, most);
+        // Lines of a counter follow each other.
+        match plots.last_mut().filter(|(first, _)| same(first)) {
+            Some((_, lines)) => lines.push(line),
+            None => plots.push((series, vec![line])),
+        }
+    }
+    let plots: Vec<Value> = plots
+        .into_iter()
+        .map(|(first, lines)| {
+            json!({
+                "name": escape::plain(&first.name),
+                "about": about(&first.name),
+                "unit": escape::plain(&first.unit),
+                "lines": lines,
+            })
+        })
+        .collect();
+    let data = json!({"elapsed": digits(report.elapsed_us, 3), "plots": plots});
+    escape::json(&data.to_string())
+}
+
+fn line(series: &Series, most: usize) -> Value {
+    let points = thin(&series.points, most);
+    let has_band = points.iter().any(|point| point.1 < point.3);
+    let column = |value: fn(&Point) -> f64| -> Vec<f64> {
+        points
+            .iter()
+            .map(|point| significant(value(point)))
+            .collect()
+    };
+    let label = series
+        .rank
+        .map_or("all".to_owned(), |rank| format!("rank {rank}"));
+    let times: Vec<f64> = points.iter().map(|point| digits(point.0, 3)).collect();
+    let mut line = json!({"label": label, "t": times, "mid": column(|p| p.2)});
+    if let Some(line) = line.as_object_mut().filter(|_| has_band) {
+        line.insert("low".to_owned(), column(|p| p.1).into());
+        line.insert("high".to_owned(), column(|p| p.3).into());
+    }
+    line
+}
+
+/// What our own counters are.
+fn about(name: &str) -> &'static str {
+    match name {
+        "Device busy" => "Part of the time in which kernels ran",
+        "Power" => "Power by the device's charge counter",
+        "PT Active" => {
+            "Utilization: ideal time, as the compiler has it, in percent of the real one"
+        }
+        "ConcurrentPreps" => "Preparations of kernels that are under way",
+        "BW DmaI" => "Bandwidth to the device",
+        "BW DmaO" => "Bandwidth from the device",
+        "TransferBW" => "Bandwidth of transfers as the trace has it",
+        "Coll_Bandwidth" | "BW allreduce" => "Bandwidth of collectives",
+        _ => "",
+    }
+}
+
+fn digits(value: f64, digits: i32) -> f64 {
+    let factor = 10f64.powi(digits);
+    let rounded = (value * factor).round() / factor;
+    if rounded.is_finite() { rounded } else { value }
+}
+
+/// Six digits are more than can be seen.
+fn significant(value: f64) -> f64 {
+    format!("{value:.5e}").parse().unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_keep_six_digits() {
+        assert_eq!(significant(123_456_789.0), 123_457_000.0);
+        assert_eq!(significant(-0.000_123_456_49), -0.000_123_456);
+        assert_eq!(significant(0.0), 0.0);
+        assert_eq!(digits(1.23456, 3), 1.235);
+        assert_eq!(digits(1e307, 3), 1e307);
+    }
+
+    #[test]
+    fn lines_of_a_counter_are_one_plot() {
+        let series = |name: &str, rank, points: &[Point]| Series {
+            name: name.to_owned(),
+            unit: "W".to_owned(),
+            rank,
+            readings: points.len(),
+            points: points.to_vec(),
+        };
+        let report = Report {
+            elapsed_us: 7.0,
+            series: vec![
+                series("a</script>", Some(0), &[(1.0, 2.0, 2.0, 2.0)]),
+                series("a</script>", Some(1), &[(1.0, 1.0, 2.0, 3.0)]),
+                series("b", None, &[]),
+            ],
+            ..Report::default()
+        };
+        let text = data(&report);
+        assert!(!text.contains('<'), "{text}");
+        let data: Value = serde_json::from_str(&text).unwrap();
+        let want = json!({"elapsed": 7.0, "plots": [
+            {"name": "a</script>", "about": "", "unit": "W", "lines": [
+                {"label": "rank 0", "t": [1.0], "mid": [2.0]},
+                {"label": "rank 1", "t": [1.0], "mid": [2.0], "low": [1.0], "high": [3.0]},
+            ]},
+            {"name": "b", "about": "", "unit": "W", "lines": [
+                {"label": "all", "t": [], "mid": []},
+            ]},
+        ]});
+        assert_eq!(data, want);
+    }
+}

@@ -1,0 +1,377 @@
+//! Messages of Perfetto's trace format, by the numbers of their fields
+//! (github.com/google/perfetto, protos/perfetto/trace/perfetto_trace.proto).
+
+use super::plan::{Plan, Step, What};
+use crate::export::trace_events::{Words, arguments};
+use aiprof_model::timeline::{Event, Sym, Timeline, members};
+use prost::encoding::{WireType, encode_key, encode_varint};
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde_json::Value;
+use std::borrow::Cow;
+
+/// The only sequence.
+const SEQUENCE: u64 = 1;
+/// `sequence_flags`: the state begins here.
+const STATE_CLEARED: u64 = 1;
+/// `sequence_flags`: the packet is of use only with the state.
+const NEEDS_STATE: u64 = 2;
+/// Texts of its own that a piece gives numbers to, as bits.
+const PIECE_BITS: u32 = 14;
+/// Longest text that is given a number.
+const MAX_INTERNED: usize = 256;
+/// Deepest argument that is written as more than its JSON text.
+const MAX_DEPTH: u32 = 16;
+
+/// A whole number.
+pub(super) fn number(out: &mut Vec<u8>, field: u32, value: u64) {
+    encode_key(field, WireType::Varint, out);
+    encode_varint(value, out);
+}
+
+/// A text.
+pub(super) fn text(out: &mut Vec<u8>, field: u32, value: &str) {
+    encode_key(field, WireType::LengthDelimited, out);
+    encode_varint(value.len() as u64, out);
+    out.extend_from_slice(value.as_bytes());
+}
+
+fn fixed64(out: &mut Vec<u8>, field: u32, value: u64) {
+    encode_key(field, WireType::SixtyFourBit, out);
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+/// A message.
+pub(super) fn message(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
+    encode_key(field, WireType::LengthDelimited, out);
+    // Most are shorter than 128 bytes: room for that length, and more if need be.
+    out.push(0);
+    let start = out.len();
+    write(out);
+    let len = out.len() - start;
+    if let (Ok(byte @ 0..128), Some(place)) = (u8::try_from(len), out.get_mut(start - 1)) {
+        *place = byte;
+        return;
+    }
+    let mut length = Vec::with_capacity(10);
+    encode_varint(len as u64, &mut length);
+    out.splice(start - 1..start, length);
+}
+
+/// A packet, with its time in nanoseconds.
+pub(super) fn packet(out: &mut Vec<u8>, time: Option<u64>, write: impl FnOnce(&mut Vec<u8>)) {
+    message(out, 1, |packet| {
+        if let Some(time) = time {
+            number(packet, 8, time);
+        }
+        number(packet, 10, SEQUENCE);
+        number(packet, 13, NEEDS_STATE);
+        write(packet);
+    });
+}
+
+/// The first packet.
+pub(super) fn begin(out: &mut Vec<u8>) {
+    message(out, 1, |packet| {
+        number(packet, 10, SEQUENCE);
+        number(packet, 13, STATE_CLEARED);
+    });
+}
+
+/// Texts of a kind that got numbers.
+#[derive(Default)]
+struct Interned {
+    numbers: FxHashMap<Box<str>, u64>,
+    first: u64,
+}
+
+impl Interned {
+    /// The text's number, and whether it is new. `None`: it has none.
+    fn number(&mut self, text: &str) -> Option<(u64, bool)> {
+        if let Some(number) = self.numbers.get(text) {
+            return Some((*number, false));
+        }
+        if text.len() > MAX_INTERNED || self.numbers.len() >= (1 << PIECE_BITS) - 1 {
+            return None;
+        }
+        let number = self.first + self.numbers.len() as u64;
+        self.numbers.insert(text.into(), number);
+        Some((number, true))
+    }
+}
+
+/// Writes a piece of the track events to memory.
+pub(super) struct Encoder<'t> {
+    timeline: &'t Timeline,
+    words: Words,
+    plan: &'t Plan<'t>,
+    events: Vec<u8>,
+    /// Texts that the piece's events refer to.
+    texts: Vec<u8>,
+    names: FxHashSet<Sym>,
+    categories: FxHashSet<Sym>,
+    keys: Interned,
+    values: Interned,
+    /// An event's arguments as JSON.
+    json: Vec<u8>,
+}
+
+impl<'t> Encoder<'t> {
+    pub(super) fn new(
+        timeline: &'t Timeline,
+        words: Words,
+        plan: &'t Plan<'t>,
+        piece: u64,
+    ) -> Self {
+        let interned = || Interned {
+            numbers: FxHashMap::default(),
+            first: (piece << PIECE_BITS) + 1,
+        };
+        Self {
+            timeline,
+            words,
+            plan,
+            events: Vec::new(),
+            texts: Vec::new(),
+            names: FxHashSet::default(),
+            categories: FxHashSet::default(),
+            keys: interned(),
+            values: interned(),
+            json: Vec::new(),
+        }
+    }
+
+    /// The packets of these steps.
+    pub(super) fn steps(mut self, steps: &[Step]) -> Vec<u8> {
+        let mut events = std::mem::take(&mut self.events);
+        for step in steps {
+            if let Some(event) = self.timeline.events.get(step.event as usize) {
+                self.step(step, event, &mut events);
+            }
+        }
+        let mut out = Vec::with_capacity(self.texts.len() + events.len() + 32);
+        if !self.texts.is_empty() {
+            packet(&mut out, None, |packet| {
+                message(packet, 12, |data| data.extend_from_slice(&self.texts));
+            });
+        }
+        out.append(&mut events);
+        out
+    }
+
+    fn time(&self, ns: i64) -> u64 {
+        u64::try_from(self.plan.zero + i128::from(ns)).unwrap_or(0)
+    }
+
+    fn step(&mut self, step: &Step, event: &Event, out: &mut Vec<u8>) {
+        let time = Some(self.time(step.ns));
+        match step.what {
+            What::End => track_event(out, time, 2, step.track, |_| {}),
+            What::Begin => {
+                track_event(out, time, 1, step.track, |out| self.event(step, event, out))
+            }
+            What::Instant => {
+                track_event(out, time, 3, step.track, |out| self.event(step, event, out));
+            }
+            What::Counter => self.counter(step, event, out),
+        }
+    }
+
+    /// Name, category, flows, arguments.
+    fn event(&mut self, step: &Step, event: &Event, out: &mut Vec<u8>) {
+        if !event.cat.is_empty() {
+            let cat = self.sym(event.cat, 1);
+            number(out, 3, cat);
+        }
+        if !event.name.is_empty() {
+            let name = self.sym(event.name, 2);
+            number(out, 10, name);
+        }
+        if step.what != What::End {
+            for flow in self.plan.flows_of(step.event) {
+                fixed64(out, if flow.ends { 48 } else { 47 }, flow.id);
+            }
+        }
+        let mut json = std::mem::take(&mut self.json);
+        json.clear();
+        let json = arguments(self.timeline, self.words, event, json);
+        if let Ok(members_text) = std::str::from_utf8(&json) {
+            for (key, value) in members(members_text) {
+                message(out, 4, |note| self.annotation(note, key, value));
+            }
+        }
+        self.json = json;
+    }
+
+    /// The number of a name or category, which the piece's texts tell.
+    fn sym(&mut self, sym: Sym, field: u32) -> u64 {
+        let number = sym.index() as u64;
+        let known = match field {
+            1 => &mut self.categories,
+            _ => &mut self.names,
+        };
+        if known.insert(sym) {
+            intern(&mut self.texts, field, number, self.timeline.name(sym));
+        }
+        number
+    }
+
+    fn annotation(&mut self, out: &mut Vec<u8>, key: &str, value: &str) {
+        self.key(out, &unquoted(key));
+        match value.as_bytes().first() {
+            Some(b'"') => {
+                let inner = value.strip_prefix('"').and_then(|v| v.strip_suffix('"'));
+                self.string(out, &unquoted(inner.unwrap_or(value)));
+            }
+            Some(b't' | b'f') => number(out, 2, u64::from(value == "true")),
+            Some(b'-' | b'0'..=b'9') => number_value(out, value),
+            _ => match serde_json::from_str::<Value>(value) {
+                Ok(parsed) if depth(&parsed) <= MAX_DEPTH => self.nested(out, &parsed),
+                _ => text(out, 6, value),
+            },
+        }
+    }
+
+    fn key(&mut self, out: &mut Vec<u8>, key: &str) {
+        match self.keys.number(key) {
+            Some((iid, is_new)) => {
+                if is_new {
+                    intern(&mut self.texts, 3, iid, key);
+                }
+                number(out, 1, iid);
+            }
+            None => text(out, 10, key),
+        }
+    }
+
+    fn string(&mut self, out: &mut Vec<u8>, value: &str) {
+        // Counters as text are all different.
+        let is_word = value.len() > 4 && !value.starts_with(|c: char| c.is_ascii_digit());
+        let number_of = is_word.then(|| self.values.number(value)).flatten();
+        match number_of {
+            Some((iid, is_new)) => {
+                if is_new {
+                    intern(&mut self.texts, 29, iid, value);
+                }
+                number(out, 17, iid);
+            }
+            None => text(out, 6, value),
+        }
+    }
+
+    fn nested(&mut self, out: &mut Vec<u8>, value: &Value) {
+        match value {
+            Value::Object(members) if !members.is_empty() => {
+                for (key, value) in members {
+                    message(out, 11, |entry| {
+                        self.key(entry, key);
+                        self.nested(entry, value);
+                    });
+                }
+            }
+            Value::Array(values) if !values.is_empty() => {
+                for value in values {
+                    message(out, 12, |entry| self.nested(entry, value));
+                }
+            }
+            Value::Bool(is) => number(out, 2, u64::from(*is)),
+            Value::String(string) => self.string(out, string),
+            Value::Number(value) => number_value(out, &value.to_string()),
+            // What is empty has a form only among the older ones: a nested value and
+            // its type. (There is one for JSON too; Perfetto 52 crashes on a null in it.)
+            Value::Object(_) => message(out, 8, |nested| number(nested, 1, 1)),
+            Value::Array(_) => message(out, 8, |nested| number(nested, 1, 2)),
+            Value::Null => message(out, 8, |_| {}),
+        }
+    }
+
+    /// The values of a counter's series; what is no number is told with the first.
+    fn counter(&mut self, step: &Step, event: &Event, out: &mut Vec<u8>) {
+        let time = Some(self.time(step.ns));
+        let series = members(self.timeline.texts.get(event.args));
+        let mut rest = Vec::new();
+        let mut has_values = false;
+        for (key, value) in series {
+            let track = value
+                .parse::<f64>()
+                .ok()
+                .zip(self.plan.tracks.counter(event, key));
+            let Some((double, track)) = track else {
+                rest.push((key, value));
+                continue;
+            };
+            has_values = true;
+            track_event(out, time, 4, track, |out| match value.parse::<i64>() {
+                Ok(int) => number(out, 30, int as u64),
+                Err(_) => fixed64_double(out, 44, double),
+            });
+        }
+        if has_values && rest.is_empty() {
+            return;
+        }
+        track_event(out, time, 3, step.track, |out| {
+            let name = self.sym(event.name, 2);
+            number(out, 10, name);
+            for (key, value) in rest {
+                message(out, 4, |note| self.annotation(note, key, value));
+            }
+        });
+    }
+}
+
+fn track_event(
+    out: &mut Vec<u8>,
+    time: Option<u64>,
+    kind: u64,
+    track: u64,
+    more: impl FnOnce(&mut Vec<u8>),
+) {
+    packet(out, time, |packet| {
+        message(packet, 11, |event| {
+            number(event, 9, kind);
+            number(event, 11, track);
+            more(event);
+        });
+    });
+}
+
+fn intern(out: &mut Vec<u8>, field: u32, iid: u64, value: &str) {
+    message(out, field, |entry| {
+        number(entry, 1, iid);
+        text(entry, 2, value);
+    });
+}
+
+fn fixed64_double(out: &mut Vec<u8>, field: u32, value: f64) {
+    fixed64(out, field, value.to_bits());
+}
+
+/// A JSON number: whole ones as such, others as doubles, what is beyond as text.
+fn number_value(out: &mut Vec<u8>, value: &str) {
+    if let Ok(int) = value.parse::<i64>() {
+        return number(out, 4, int as u64);
+    }
+    if let Ok(uint) = value.parse::<u64>() {
+        return number(out, 3, uint);
+    }
+    match value.parse::<f64>() {
+        Ok(double) if double.is_finite() => fixed64_double(out, 5, double),
+        _ => text(out, 6, value),
+    }
+}
+
+/// A JSON string without its quotes.
+fn unquoted(inner: &str) -> Cow<'_, str> {
+    if !inner.contains('\\') {
+        return Cow::Borrowed(inner);
+    }
+    serde_json::from_str(&format!("\"{inner}\"")).map_or(Cow::Borrowed(inner), Cow::Owned)
+}
+
+fn depth(value: &Value) -> u32 {
+    let below = match value {
+        Value::Object(members) => members.values().map(depth).max(),
+        Value::Array(values) => values.iter().map(depth).max(),
+        _ => return 0,
+    };
+    below.unwrap_or(0) + 1
+}

@@ -1,0 +1,403 @@
+//! Which track events a timeline becomes, and in which order.
+
+use super::tracks::{RowKey, Tracks};
+use aiprof_model::timeline::number::nanoseconds;
+use aiprof_model::timeline::{Event, Id, Ph, Sym, Timeline};
+use std::hash::{Hash as _, Hasher as _};
+
+/// Most tracks for a row's slices that overlap without one being within the other.
+const MAX_LANES: usize = 64;
+
+/// An event on a row.
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    row: u32,
+    event: u32,
+    /// Nanoseconds since the timeline's origin.
+    from: i64,
+    to: i64,
+}
+
+/// What a step writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Begin,
+    End,
+    Instant,
+    Counter,
+}
+
+/// A track event to write.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    pub what: What,
+    /// The event, of [`Timeline::events`].
+    pub event: u32,
+    pub track: u64,
+    /// Nanoseconds since the timeline's origin.
+    pub ns: i64,
+}
+
+/// A flow that passes a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Flow {
+    /// The slice's event, or the flow's own where no slice is.
+    pub event: u32,
+    pub id: u64,
+    pub ends: bool,
+}
+
+/// All that is known before writing.
+pub(super) struct Plan<'t> {
+    timeline: &'t Timeline,
+    pub tracks: Tracks,
+    items: Vec<Item>,
+    /// By event.
+    pub flows: Vec<Flow>,
+    /// Category and name of the flows whose ids are taken as they are.
+    plain_flows: Option<(Sym, Sym)>,
+    /// What is added to times, nanoseconds: Perfetto has none before 0.
+    pub zero: i128,
+}
+
+/// A slice that is open.
+#[derive(Clone, Copy)]
+struct Open {
+    event: u32,
+    from: i64,
+    to: i64,
+}
+
+/// What is found while walking.
+trait Sink {
+    fn step(&mut self, step: Step) -> bool;
+    fn flow(&mut self, flow_event: u32, slice: Option<u32>);
+}
+
+impl<'t> Plan<'t> {
+    pub(super) fn new(timeline: &'t Timeline, order: &[u32]) -> Self {
+        let mut plan = Self {
+            timeline,
+            tracks: Tracks::default(),
+            items: Vec::with_capacity(order.len()),
+            flows: Vec::new(),
+            plain_flows: None,
+            zero: 0,
+        };
+        for index in order {
+            if let Some(event) = timeline.events.get(*index as usize) {
+                plan.add(*index, event);
+            }
+        }
+        let first = plan.items.iter().map(|item| item.from).min().unwrap_or(0);
+        let origin = i128::from(timeline.origin()) * 1000;
+        plan.zero = origin + (-(origin + i128::from(first))).max(0);
+        plan.items.sort_by(|a, b| {
+            (a.row, a.from, plan_order(timeline, a), b.to).cmp(&(
+                b.row,
+                b.from,
+                plan_order(timeline, b),
+                a.to,
+            ))
+        });
+        plan.tracks.number();
+        plan.bind_flows();
+        let lanes = plan.count_lanes();
+        plan.tracks.set_lanes(lanes);
+        plan
+    }
+
+    fn add(&mut self, index: u32, event: &Event) {
+        if event.dropped {
+            return;
+        }
+        if event.ph == Ph::Metadata {
+            return self.tracks.name(self.timeline, event);
+        }
+        let key = match event.ph {
+            Ph::Counter => RowKey::Process,
+            Ph::AsyncBegin | Ph::AsyncEnd | Ph::AsyncInstant => RowKey::Async(event.cat, event.id),
+            _ if !event.tid.is_given() => RowKey::Process,
+            _ => RowKey::Thread(event.tid),
+        };
+        if event.ph == Ph::Counter {
+            self.tracks.counters(self.timeline, event);
+        }
+        if is_flow(event) && self.plain_flows.is_none() {
+            self.plain_flows = Some((event.cat, event.name));
+        }
+        let row = self.tracks.row(event.pid, key, event.name);
+        let from = clamped(event.ts);
+        let to = match event.ph {
+            Ph::Complete => clamped(event.end()).max(from),
+            _ => from,
+        };
+        self.items.push(Item {
+            row,
+            event: index,
+            from,
+            to,
+        });
+    }
+
+    fn flow_id(&self, event: &Event) -> u64 {
+        let plain = match event.id {
+            Id::Number(id) if self.plain_flows == Some((event.cat, event.name)) => id,
+            _ => 0,
+        };
+        match u64::try_from(plain) {
+            Ok(id) if id > 0 => id,
+            _ => {
+                let mut hasher = rustc_hash::FxHasher::default();
+                (event.cat, event.name, event.id).hash(&mut hasher);
+                hasher.finish() >> 2 | 1 << 62
+            }
+        }
+    }
+
+    fn bind_flows(&mut self) {
+        struct Binder<'p, 't> {
+            plan: &'p Plan<'t>,
+            flows: Vec<Flow>,
+        }
+        impl Sink for Binder<'_, '_> {
+            fn step(&mut self, _: Step) -> bool {
+                true
+            }
+            fn flow(&mut self, flow_event: u32, slice: Option<u32>) {
+                let Some(event) = self.plan.timeline.events.get(flow_event as usize) else {
+                    return;
+                };
+                self.flows.push(Flow {
+                    event: slice.unwrap_or(flow_event),
+                    id: self.plan.flow_id(event),
+                    ends: event.ph == Ph::FlowEnd,
+                });
+            }
+        }
+        if self.plain_flows.is_none() {
+            return;
+        }
+        let mut binder = Binder {
+            plan: self,
+            flows: Vec::new(),
+        };
+        self.walk_into(&mut binder, &mut []);
+        let mut flows = binder.flows;
+        flows.sort_by_key(|flow| (flow.event, flow.ends, flow.id));
+        flows.dedup();
+        self.flows = flows;
+    }
+
+    /// How many tracks each row needs.
+    fn count_lanes(&self) -> Vec<u32> {
+        struct Nothing;
+        impl Sink for Nothing {
+            fn step(&mut self, _: Step) -> bool {
+                true
+            }
+            fn flow(&mut self, _: u32, _: Option<u32>) {}
+        }
+        let mut lanes = vec![1; self.tracks.rows()];
+        self.walk_into(&mut Nothing, &mut lanes);
+        lanes
+    }
+
+    /// Gives all track events, row by row, until `take` says false. Returns how many
+    /// slices were cut short.
+    pub(super) fn walk(&self, take: &mut impl FnMut(Step) -> bool) -> u64 {
+        struct Steps<F>(F);
+        impl<F: FnMut(Step) -> bool> Sink for Steps<F> {
+            fn step(&mut self, step: Step) -> bool {
+                self.0(step)
+            }
+            fn flow(&mut self, _: u32, _: Option<u32>) {}
+        }
+        self.walk_into(&mut Steps(take), &mut [])
+    }
+
+    fn walk_into(&self, sink: &mut impl Sink, lanes: &mut [u32]) -> u64 {
+        let mut clipped = 0;
+        for items in self.items.chunk_by(|a, b| a.row == b.row) {
+            let Some(row) = items.first().map(|item| item.row) else {
+                continue;
+            };
+            let mut walk = RowWalk {
+                plan: self,
+                row,
+                lanes: vec![Vec::new()],
+                waiting: Vec::new(),
+                clipped: 0,
+            };
+            let goes_on = items.iter().all(|item| walk.item(item, sink)) && walk.close(sink);
+            clipped += walk.clipped;
+            if let Some(lanes) = lanes.get_mut(row as usize) {
+                *lanes = walk.lanes.len() as u32;
+            }
+            if !goes_on {
+                break;
+            }
+        }
+        clipped
+    }
+
+    /// The flows of an event.
+    pub(super) fn flows_of(&self, event: u32) -> &[Flow] {
+        let from = self.flows.partition_point(|flow| flow.event < event);
+        let to = self.flows.partition_point(|flow| flow.event <= event);
+        self.flows.get(from..to).unwrap_or_default()
+    }
+}
+
+/// Goes through one row.
+struct RowWalk<'p, 't> {
+    plan: &'p Plan<'t>,
+    row: u32,
+    /// Slices that are open, one within the other, on each of the row's tracks.
+    lanes: Vec<Vec<Open>>,
+    /// Flows that end in the next slice.
+    waiting: Vec<u32>,
+    clipped: u64,
+}
+
+impl RowWalk<'_, '_> {
+    fn item(&mut self, item: &Item, sink: &mut impl Sink) -> bool {
+        let Some(event) = self.plan.timeline.events.get(item.event as usize) else {
+            return true;
+        };
+        match event.ph {
+            Ph::Complete => self.slice(item, sink),
+            Ph::FlowStart | Ph::FlowStep | Ph::FlowEnd => self.flow(item, event, sink),
+            Ph::Begin | Ph::AsyncBegin => sink.step(self.step(What::Begin, item, 0)),
+            Ph::End | Ph::AsyncEnd => sink.step(self.step(What::End, item, 0)),
+            Ph::Counter => sink.step(self.step(What::Counter, item, 0)),
+            Ph::Instant | Ph::AsyncInstant | Ph::Metadata => {
+                sink.step(self.step(What::Instant, item, 0))
+            }
+        }
+    }
+
+    fn step(&self, what: What, item: &Item, lane: usize) -> Step {
+        Step {
+            what,
+            event: item.event,
+            track: self.plan.tracks.uuid(self.row, lane),
+            ns: item.from,
+        }
+    }
+
+    /// A slice goes to the first track where it is within what is open.
+    fn slice(&mut self, item: &Item, sink: &mut impl Sink) -> bool {
+        for flow in self.waiting.drain(..) {
+            sink.flow(flow, Some(item.event));
+        }
+        let mut to = item.to;
+        let mut place = None;
+        for lane in 0..self.lanes.len() {
+            if !self.end_before(lane, item.from, sink) {
+                return false;
+            }
+            let top = self.lanes.get(lane).and_then(|open| open.last());
+            if top.is_none_or(|top| top.to >= item.to) {
+                place = Some(lane);
+                break;
+            }
+        }
+        let lane = place.unwrap_or_else(|| {
+            if self.lanes.len() < MAX_LANES {
+                self.lanes.push(Vec::new());
+            } else {
+                self.clipped += 1;
+                let top = self.lanes.last().and_then(|open| open.last());
+                to = top.map_or(to, |top| top.to.min(to));
+            }
+            self.lanes.len() - 1
+        });
+        let open = Open {
+            event: item.event,
+            from: item.from,
+            to,
+        };
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.push(open);
+        }
+        sink.step(self.step(What::Begin, item, lane))
+    }
+
+    /// Ends what is over by then.
+    fn end_before(&mut self, lane: usize, ns: i64, sink: &mut impl Sink) -> bool {
+        let track = self.plan.tracks.uuid(self.row, lane);
+        let Some(open) = self.lanes.get_mut(lane) else {
+            return true;
+        };
+        while let Some(last) = open.pop_if(|last| last.to <= ns) {
+            let goes_on = sink.step(Step {
+                what: What::End,
+                event: last.event,
+                track,
+                ns: last.to,
+            });
+            if !goes_on {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A flow begins in the slice around it, and ends in that or, unless it says
+    /// otherwise, in the next.
+    fn flow(&mut self, item: &Item, event: &Event, sink: &mut impl Sink) -> bool {
+        // Of each lane, what is open then is on top; or all that ended would be looked
+        // at for each flow. What ends at the same time still binds it.
+        for lane in 0..self.lanes.len() {
+            if !self.end_before(lane, item.from.saturating_sub(1), sink) {
+                return false;
+            }
+        }
+        let around = self.lanes.iter().find_map(|open| {
+            let is_around = |open: &&Open| open.from <= item.from && item.from <= open.to;
+            open.iter().rev().find(is_around).copied()
+        });
+        let is_next = event.ph == Ph::FlowEnd && !event.binds_enclosing;
+        match around {
+            Some(open) if !is_next || open.from == item.from => {
+                sink.flow(item.event, Some(open.event));
+            }
+            _ if is_next => self.waiting.push(item.event),
+            _ => sink.flow(item.event, None),
+        }
+        // One that found no slice is a moment of its own.
+        let own = self.plan.flows_of(item.event);
+        own.is_empty() || sink.step(self.step(What::Instant, item, 0))
+    }
+
+    /// The row is over.
+    fn close(&mut self, sink: &mut impl Sink) -> bool {
+        for flow in self.waiting.drain(..) {
+            sink.flow(flow, None);
+        }
+        (0..self.lanes.len()).all(|lane| self.end_before(lane, i64::MAX, sink))
+    }
+}
+
+fn is_flow(event: &Event) -> bool {
+    matches!(event.ph, Ph::FlowStart | Ph::FlowStep | Ph::FlowEnd)
+}
+
+/// At the same time, slices come before the flows that pass them.
+fn plan_order(timeline: &Timeline, item: &Item) -> bool {
+    timeline
+        .events
+        .get(item.event as usize)
+        .is_some_and(is_flow)
+}
+
+/// Nanoseconds of microseconds, as near as there are.
+fn clamped(us: f64) -> i64 {
+    const MAX: i64 = 1 << 61;
+    match nanoseconds(us) {
+        Some(ns) => ns,
+        None if us.is_nan() => 0,
+        None => ((us * 1000.0) as i64).clamp(-MAX, MAX),
+    }
+}

@@ -1,0 +1,227 @@
+use super::super::trace_events::Words;
+use super::write;
+use crate::import::{json, perfetto};
+use aiprof_model::timeline::{Event, Id, Ph, Timeline};
+use serde_json::Value;
+
+fn timeline(text: &str) -> Timeline {
+    let mut timeline = Timeline::default();
+    json::read(text.as_bytes(), "d/x.json", &mut timeline).unwrap();
+    timeline
+}
+
+fn written(timeline: &Timeline) -> (Vec<u8>, super::Written) {
+    let order: Vec<u32> = (0..timeline.events.len() as u32).collect();
+    let mut out = Vec::new();
+    let written = write(timeline, Words::default(), &order, &mut out).unwrap();
+    (out, written)
+}
+
+fn again(timeline: &Timeline) -> (Timeline, json::Reading) {
+    let mut new = Timeline::default();
+    let (bytes, _) = written(timeline);
+    let reading = perfetto::read(&bytes[..], "d/x.pftrace", &mut new).unwrap();
+    assert_eq!(reading.end, json::End::Whole);
+    (new, reading)
+}
+
+/// All that one event says, its time in nanoseconds.
+fn told(timeline: &Timeline, event: &Event) -> (i64, String) {
+    let id = |id: Id| match id {
+        Id::Number(number) => number.to_string(),
+        Id::Token(sym) => timeline.name(sym).to_owned(),
+    };
+    let mut args: Value =
+        serde_json::from_str(&format!("{{{}}}", timeline.texts.get(event.args))).unwrap();
+    if let Some(args) = args.as_object_mut() {
+        // What every slice gets on the way.
+        args.remove("jobname");
+    }
+    let ns = (event.ts * 1000.0).round() as i64 + timeline.origin() * 1000;
+    let text = format!(
+        "{} {} {} {}/{} {} {args} {:?} {:?}",
+        event.ph.letter(),
+        timeline.name(event.name),
+        timeline.name(event.cat),
+        id(event.pid),
+        id(event.tid),
+        (event.dur * 1000.0).round(),
+        timeline
+            .device(event)
+            .map(|device| (device.stamps, device.power)),
+        timeline
+            .transfer(event)
+            .map(|t| (t.bytes, timeline.name(t.group), timeline.name(t.peers))),
+    );
+    (ns, text)
+}
+
+fn all(timeline: &Timeline, ph: Ph) -> Vec<(i64, String)> {
+    let events = timeline.events.iter().filter(|event| event.ph == ph);
+    let mut all: Vec<_> = events.map(|event| told(timeline, event)).collect();
+    all.sort();
+    all
+}
+
+const INPUT: &str = r#"[
+{"ph":"M","name":"process_name","pid":0,"args":{"name":"rank \"0\""}},
+{"ph":"M","name":"process_sort_index","pid":0,"args":{"sort_index":-7}},
+{"ph":"M","name":"process_labels","pid":0,"args":{"labels":"AIU 0"}},
+{"ph":"M","name":"thread_name","pid":0,"tid":5,"args":{"name":"device"}},
+{"ph":"X","name":"outer","cat":"kernel","pid":0,"tid":5,"ts":1751234567890123.125,"dur":10,
+ "args":{"TS1":"0x10","TS2":"2","TS3":"3","TS4":4,"TS5":5,"Power":"77","correlation":9,
+ "n":-5,"u":18446744073709551615,"d":0.5,"t":"a\"b\\","deep":{"k":[1,[],{"z":null}],"e":{}},"yes":true,
+ "no":false,"nil":null}},
+{"ph":"X","name":"inner","pid":0,"tid":5,"ts":1751234567890123.125,"dur":4,"args":{"Bytes":"128",
+ "CollGroup":"g0","Peers":"1,2"}},
+{"ph":"X","name":"inner","pid":0,"tid":5,"ts":1751234567890127.125,"dur":6.001},
+{"ph":"X","name":"crossing","pid":0,"tid":5,"ts":1751234567890130,"dur":100},
+{"ph":"X","name":"nothing","pid":0,"tid":5,"ts":1751234567890133,"dur":0},
+{"ph":"X","name":"first","pid":1,"tid":0,"ts":1751234567890100,"dur":1},
+{"ph":"i","name":"mark","pid":1,"tid":0,"ts":1751234567890101,"args":{"why":"x"}},
+{"ph":"i","name":"of the process","pid":1,"ts":1751234567890101.5},
+{"ph":"C","name":"memory","pid":0,"ts":1751234567890124,"args":{"used":5,"free":2.5}},
+{"ph":"C","name":"memory","pid":0,"ts":1751234567890125,"args":{"used":6,"free":1.25}},
+{"ph":"C","name":"power","pid":1,"ts":1751234567890125,"args":{"W":70}},
+{"ph":"s","name":"ac2g","cat":"ac2g","id":7,"pid":1,"tid":0,"ts":1751234567890100.5},
+{"ph":"f","name":"ac2g","cat":"ac2g","id":7,"pid":0,"tid":5,"ts":1751234567890123.125,"bp":"e"}
+]"#;
+
+#[test]
+fn what_is_written_is_read_back() {
+    let old = timeline(INPUT);
+    let (new, reading) = again(&old);
+    for ph in [Ph::Complete, Ph::Instant, Ph::Counter] {
+        assert_eq!(all(&new, ph), all(&old, ph), "{ph:?}");
+        assert!(!all(&new, ph).is_empty());
+    }
+    let names = |timeline: &Timeline| {
+        let mut names = all(timeline, Ph::Metadata);
+        names.iter_mut().for_each(|(ns, _)| *ns = 0);
+        names.sort();
+        names
+    };
+    assert_eq!(names(&new), names(&old));
+    // What takes no time is told of, as ever; nothing else is wrong.
+    let wrong: Vec<_> = reading.problems.iter().map(|(t, s)| (t, s.count)).collect();
+    assert_eq!(wrong, [(json::Trouble::ZeroDuration, 1)]);
+    let correlated = new.events.iter().find(|e| e.correlation == 9).unwrap();
+    assert_eq!(new.name(correlated.name), "outer");
+    assert_eq!(new.jobs[0].dialect, aiprof_model::timeline::Dialect::Flex);
+}
+
+#[test]
+fn flows_connect_the_slices_around_their_ends() {
+    let (new, _) = again(&timeline(INPUT));
+    let flows: Vec<_> = new
+        .events
+        .iter()
+        .filter(|e| matches!(e.ph, Ph::FlowStart | Ph::FlowEnd | Ph::FlowStep))
+        .map(|e| {
+            let ns = (e.ts * 1000.0).round() as i64 + new.origin() * 1000;
+            (e.ph, e.id, e.pid, e.tid, ns)
+        })
+        .collect();
+    let n = Id::Number;
+    // At the begins of "first" and of the innermost slice at the flow's end.
+    assert_eq!(
+        flows,
+        [
+            (Ph::FlowStart, n(7), n(1), n(0), 1_751_234_567_890_100_000),
+            (Ph::FlowEnd, n(7), n(0), n(5), 1_751_234_567_890_123_125),
+        ]
+    );
+}
+
+#[test]
+fn large_traces_are_written_in_pieces_that_fit_together() {
+    let mut text = String::from("[");
+    for i in 0..40_000u64 {
+        let (ts, tid) = (1_000_000 + i * 3, i % 5);
+        text += &format!(
+            "{{\"ph\":\"X\",\"name\":\"n{}\",\"cat\":\"c{}\",\"pid\":{},\"tid\":{tid},\"ts\":{ts}.5,\"dur\":7.25,\"args\":{{\"key{}\":\"word{}\",\"i\":{i}}}}},\n",
+            i % 3000,
+            i % 3,
+            i % 2,
+            i % 40,
+            i % 50
+        );
+    }
+    text.truncate(text.len() - 2);
+    text.push(']');
+    let old = timeline(&text);
+    let (new, reading) = again(&old);
+    assert_eq!(reading.problems, json::Problems::default());
+    assert_eq!(all(&new, Ph::Complete), all(&old, Ph::Complete));
+}
+
+#[test]
+fn ids_that_do_not_fit_are_replaced_and_named() {
+    let old = timeline(
+        r#"[{"ph":"X","name":"a","pid":"Spans","tid":15514734831341844875,"ts":5,"dur":1},
+        {"ph":"X","name":"b","pid":-3,"tid":4294967296,"ts":5,"dur":1},
+        {"ph":"X","name":"c","pid":1879048192,"tid":1,"ts":-9,"dur":1}]"#,
+    );
+    let (new, _) = again(&old);
+    let slices: Vec<_> = new.events.iter().filter(|e| e.ph == Ph::Complete).collect();
+    assert_eq!(slices.len(), 3);
+    let mut ids: Vec<i64> = slices
+        .iter()
+        .flat_map(|e| [e.pid.number().unwrap(), e.tid.number().unwrap()])
+        .collect();
+    assert!(ids.iter().all(|id| (0..=i64::from(i32::MAX)).contains(id)));
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 6);
+    let names: Vec<String> = all(&new, Ph::Metadata)
+        .into_iter()
+        .map(|(_, t)| t)
+        .collect();
+    for name in ["Spans", "15514734831341844875", "-3", "4294967296"] {
+        let is_it = |text: &String| text.contains(&format!("{{\"name\":\"{name}\"}}"));
+        assert!(names.iter().any(is_it), "{name} {names:?}");
+    }
+    // Times before 0 move all, for Perfetto has none.
+    let ts: Vec<f64> = slices.iter().map(|e| e.ts + new.origin() as f64).collect();
+    assert_eq!(ts, [0.0, 14.0, 14.0]);
+}
+
+#[test]
+fn slices_that_cross_without_end_are_clipped_and_counted() {
+    let mut text = String::from("[");
+    for i in 0..100 {
+        text += &format!(
+            "{{\"ph\":\"X\",\"name\":\"n\",\"pid\":1,\"tid\":1,\"ts\":{},\"dur\":1000}},",
+            i + 1
+        );
+    }
+    text += "{\"ph\":\"i\",\"name\":\"x\",\"pid\":1,\"ts\":1}]";
+    let old = timeline(&text);
+    let (bytes, told) = written(&old);
+    // 64 tracks hold one each; what follows them ends early.
+    assert_eq!(told.clipped, 36);
+    let mut new = Timeline::default();
+    perfetto::read(&bytes[..], "x", &mut new).unwrap();
+    assert_eq!(all(&new, Ph::Complete).len(), 100);
+}
+
+#[test]
+fn times_that_are_none_do_no_harm() {
+    let mut old = timeline(INPUT);
+    for (i, event) in old.events.iter_mut().enumerate() {
+        event.ts = [f64::NAN, f64::INFINITY, -1e300, 1e300][i % 4];
+        event.dur = [1e300, f64::NAN, -5.0][i % 3];
+    }
+    let (bytes, _) = written(&old);
+    let mut new = Timeline::default();
+    perfetto::read(&bytes[..], "x", &mut new).unwrap();
+    let instants = |t: &Timeline| t.events.iter().filter(|e| e.ph == Ph::Instant).count();
+    // Those of a file, and the flow's ends, which found no slice.
+    assert!(instants(&new) >= instants(&old));
+}
+
+#[test]
+fn no_events_are_a_trace() {
+    let (bytes, _) = written(&Timeline::default());
+    assert!(!bytes.is_empty());
+}

@@ -1,0 +1,344 @@
+//! Stacks as sorted paths of names: what folded stacks and flame graphs share.
+
+use super::folded::{FoldedStacks, MAX_TOTAL};
+use super::{ExportError, ExportOptions, Weight, names};
+use aiprof_model::profile::{
+    FrameId, FrameKind, ProcessId, Profile, Sample, StackId, StallReason, Values,
+};
+use rustc_hash::FxHashMap;
+use std::hash::Hash;
+use std::ops::Range;
+
+/// Unique stacks with their values, sorted frame by frame from the root.
+///
+/// Names are stored once and paths as indices into them: the stacks of a whole
+/// machine repeat the same few thousand names.
+#[derive(Default)]
+pub(super) struct Stacks {
+    /// Names in byte order: comparing indices compares names.
+    names: Vec<String>,
+    /// All paths, one after the other, as indices into `names`.
+    paths: Vec<u32>,
+    /// The stacks.
+    rows: Vec<Row>,
+    /// Which names are those of functions, by index; the others name processes.
+    functions: Vec<bool>,
+}
+
+/// One stack.
+#[derive(Clone)]
+struct Row {
+    path: Range<usize>,
+    value: u64,
+}
+
+/// Names in the order in which they were first seen.
+#[derive(Default)]
+struct Interner {
+    index: FxHashMap<String, u32>,
+    names: Vec<String>,
+}
+
+impl Interner {
+    fn intern(&mut self, name: String) -> u32 {
+        if let Some(&known) = self.index.get(&name) {
+            return known;
+        }
+        let new = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+        self.names.push(name.clone());
+        self.index.insert(name, new);
+        new
+    }
+}
+
+impl Stacks {
+    /// The stacks of a profile: process name, process id, frames. Values are
+    /// microseconds, samples or bytes.
+    pub(super) fn from_profile(
+        profile: &Profile,
+        options: &ExportOptions,
+    ) -> Result<Self, ExportError> {
+        Self::of_samples(profile, options, &|_| true)
+    }
+
+    /// [`from_profile`](Self::from_profile) of some of its samples.
+    pub(super) fn of_samples(
+        profile: &Profile,
+        options: &ExportOptions,
+        is_chosen: &dyn Fn(&Sample) -> bool,
+    ) -> Result<Self, ExportError> {
+        let mut interner = Interner::default();
+        let mut frames = vec![None; profile.frames.len()];
+        let mut stacks = Self::default();
+        for ((process, stack, reason), value) in values_by_stack(profile, options, is_chosen) {
+            let start = stacks.paths.len();
+            let process = profile.processes.get(process.0 as usize);
+            let comm = process.map_or("", |p| profile.str(p.comm));
+            let pid = process.map_or(0, |p| p.pid);
+            stacks.paths.push(interner.intern(names::clean(comm)));
+            stacks.paths.push(interner.intern(pid.to_string()));
+            let mut ids: Vec<FrameId> = frame_ids(profile, stack).collect();
+            if let Some(reason) = reason {
+                reason_first(profile, &mut ids, reason);
+            }
+            for id in ids {
+                let Some(known) = frames.get_mut(id.0 as usize) else {
+                    continue;
+                };
+                let name = *known.get_or_insert_with(|| {
+                    let frame = &profile.frames[id.0 as usize];
+                    interner.intern(names::frame(profile, frame))
+                });
+                stacks.paths.push(name);
+            }
+            stacks.add(start, value);
+        }
+        stacks.finish(interner, 2);
+        if options.weight == Weight::Time {
+            stacks.round_to_microseconds();
+        }
+        if stacks.total() > MAX_TOTAL {
+            return Err(ExportError::WeightsTooLarge);
+        }
+        Ok(stacks)
+    }
+
+    /// The stacks of a folded file.
+    pub(super) fn from_folded(folded: &FoldedStacks) -> Self {
+        let mut interner = Interner::default();
+        let mut stacks = Self::default();
+        for (stack, value) in &folded.stacks {
+            let start = stacks.paths.len();
+            for name in stack.split(';') {
+                stacks.paths.push(interner.intern(names::clean(name)));
+            }
+            stacks.add(start, *value);
+        }
+        stacks.finish(interner, 1);
+        stacks
+    }
+
+    fn add(&mut self, start: usize, value: u64) {
+        self.rows.push(Row {
+            path: start..self.paths.len(),
+            value,
+        });
+    }
+
+    /// Sorts names and stacks, and merges equal stacks. The first
+    /// `process_names` of every path name the process.
+    fn finish(&mut self, interner: Interner, process_names: usize) {
+        drop(interner.index);
+        let mut order: Vec<usize> = (0..interner.names.len()).collect();
+        order.sort_unstable_by(|&a, &b| interner.names[a].cmp(&interner.names[b]));
+        let mut rank = vec![0_u32; order.len()];
+        for (sorted, &first_seen) in (0_u32..).zip(&order) {
+            rank[first_seen] = sorted;
+        }
+        self.paths
+            .iter_mut()
+            .for_each(|name| *name = rank[*name as usize]);
+        self.names = interner.names;
+        self.names.sort_unstable();
+        self.functions = vec![false; self.names.len()];
+        for row in &self.rows {
+            for &name in self.paths[row.path.clone()].iter().skip(process_names) {
+                self.functions[name as usize] = true;
+            }
+        }
+        self.sort_and_merge();
+    }
+
+    fn sort_and_merge(&mut self) {
+        let paths = &self.paths;
+        self.rows
+            .sort_by(|a, b| paths[a.path.clone()].cmp(&paths[b.path.clone()]));
+        self.merge();
+    }
+
+    /// Merges neighbours with equal paths.
+    fn merge(&mut self) {
+        let paths = &self.paths;
+        self.rows.dedup_by(|next, kept| {
+            let equal = paths[next.path.clone()] == paths[kept.path.clone()];
+            if equal {
+                kept.value = kept.value.saturating_add(next.value);
+            }
+            equal
+        });
+    }
+
+    /// Turns all paths around, so that stacks are merged from the leaf.
+    pub(super) fn reverse(&mut self) {
+        for row in &self.rows {
+            self.paths[row.path.clone()].reverse();
+        }
+        self.sort_and_merge();
+    }
+
+    /// Turns nanoseconds into microseconds so that the sum is right to half a
+    /// microsecond: what rounding down leaves goes to the stacks with the
+    /// largest remainders, the first of them where they are equal.
+    fn round_to_microseconds(&mut self) {
+        let total_ns: u128 = self.rows.iter().map(|r| u128::from(r.value)).sum();
+        let floors: u128 = self.rows.iter().map(|r| u128::from(r.value / 1000)).sum();
+        let missing = (total_ns + 500) / 1000 - floors;
+        let mut order: Vec<usize> = (0..self.rows.len()).collect();
+        order.sort_by_key(|&i| std::cmp::Reverse(self.rows[i].value % 1000));
+        self.rows.iter_mut().for_each(|row| row.value /= 1000);
+        for i in order
+            .into_iter()
+            .take(usize::try_from(missing).unwrap_or(usize::MAX))
+        {
+            self.rows[i].value += 1;
+        }
+    }
+
+    /// Sum of all values.
+    pub(super) fn total(&self) -> u64 {
+        self.rows
+            .iter()
+            .fold(0, |sum, row| sum.saturating_add(row.value))
+    }
+
+    /// Each stack's names from the root, and its value, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (impl Iterator<Item = &str>, u64)> {
+        self.rows.iter().map(|row| {
+            let names = self.paths[row.path.clone()]
+                .iter()
+                .map(|&name| self.names[name as usize].as_str());
+            (names, row.value)
+        })
+    }
+
+    /// All names that the paths still have, each once, in byte order, and
+    /// whether they are functions. A name of both kinds is a function.
+    pub(super) fn names(&self) -> impl Iterator<Item = (&str, bool)> {
+        let mut used = vec![false; self.names.len()];
+        for row in &self.rows {
+            for &name in &self.paths[row.path.clone()] {
+                used[name as usize] = true;
+            }
+        }
+        self.names
+            .iter()
+            .zip(&self.functions)
+            .zip(used)
+            .filter(|(_, used)| *used)
+            .map(|((name, &function), _)| (name.as_str(), function))
+    }
+
+    /// How many frames row `i` shares with the row before it.
+    fn shared_with_previous(&self, i: usize) -> usize {
+        let path = |i: usize| self.rows.get(i).map(|row| &self.paths[row.path.clone()]);
+        match (i.checked_sub(1).and_then(path), path(i)) {
+            (Some(a), Some(b)) => a.iter().zip(b).take_while(|(a, b)| a == b).count(),
+            _ => 0,
+        }
+    }
+
+    /// Cuts every path where its frames fall below `least` of total value.
+    /// The values stay with the frames that are left.
+    pub(super) fn prune(&mut self, least: u64) {
+        // Frames that are open at the current row: first row, and value before it.
+        let mut open: Vec<(usize, u64)> = Vec::new();
+        let mut before = 0_u64;
+        for i in 0..=self.rows.len() {
+            let shared = self.shared_with_previous(i);
+            while open.len() > shared {
+                let Some((first, start)) = open.pop() else {
+                    break;
+                };
+                if before.saturating_sub(start) < least {
+                    for row in &mut self.rows[first..i] {
+                        row.path.end = row.path.end.min(row.path.start + open.len());
+                    }
+                }
+            }
+            if let Some(row) = self.rows.get(i) {
+                open.resize(row.path.len(), (i, before));
+                before = before.saturating_add(row.value);
+            }
+        }
+        self.merge();
+    }
+}
+
+/// Frames of a stack from root to leaf, inlined ones expanded.
+fn frame_ids(profile: &Profile, stack: StackId) -> impl Iterator<Item = FrameId> {
+    profile
+        .stacks
+        .get(stack.0 as usize)
+        .into_iter()
+        .flat_map(|stack| &stack.locations)
+        .filter_map(|id| profile.locations.get(id.0 as usize))
+        .flat_map(|location| location.frames.iter().copied())
+}
+
+/// Moves the frame of a stall reason to the front of the device frames.
+fn reason_first(profile: &Profile, frames: &mut [FrameId], reason: StallReason) {
+    let frame = |id: &FrameId| profile.frames.get(id.0 as usize);
+    let is_device = |id: &FrameId| {
+        let kind = frame(id).map(|frame| frame.kind);
+        matches!(
+            kind,
+            Some(FrameKind::DeviceSoftware | FrameKind::DeviceHardware)
+        )
+    };
+    let is_reason = |id: &FrameId| {
+        frame(id).is_some_and(|frame| {
+            frame.kind == FrameKind::DeviceHardware && profile.str(frame.name) == reason.name()
+        })
+    };
+    let first = frames.iter().position(is_device);
+    // The last one: mnemonics may be called the same, as `send` and `sync` are.
+    let last = frames.iter().rposition(is_reason);
+    if let Some((first, last)) = first.zip(last)
+        && let Some(between) = frames.get_mut(first..=last)
+    {
+        between.rotate_right(1);
+    }
+}
+
+/// What samples that are added up have in common; the reason only where stacks are
+/// to begin with it.
+type Key = (ProcessId, StackId, Option<StallReason>);
+
+/// The value of every stack of every process, in nanoseconds, samples or bytes,
+/// over all threads.
+fn values_by_stack(
+    profile: &Profile,
+    options: &ExportOptions,
+    is_chosen: &dyn Fn(&Sample) -> bool,
+) -> Vec<(Key, u64)> {
+    let mut values: FxHashMap<Key, u64> = FxHashMap::default();
+    for sample in &profile.samples {
+        if !options.shown.includes(sample) || !is_chosen(sample) {
+            continue;
+        }
+        let value = match options.weight {
+            Weight::Time => sample.time_ns,
+            Weight::Samples => sample.count,
+            Weight::Bytes => sample.bytes,
+        };
+        // A call without a launch, a launch without bytes, a share of device samples
+        // that is less than one: not of this weight.
+        let may_lack = profile.values == Values::Launches || sample.device.is_some();
+        if value == 0 && may_lack {
+            continue;
+        }
+        let reason = sample.device.and_then(|device| device.reason);
+        let reason = reason.filter(|_| options.by_stall);
+        let key = (sample.process, sample.stack, reason);
+        let sum = values.entry(key).or_default();
+        *sum = sum.saturating_add(value);
+    }
+    sorted(values)
+}
+
+/// The entries of a map in the order of their keys.
+fn sorted<K: Ord + Hash, V>(map: FxHashMap<K, V>) -> Vec<(K, V)> {
+    let mut entries: Vec<(K, V)> = map.into_iter().collect();
+    entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    entries
+}

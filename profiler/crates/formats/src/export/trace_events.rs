@@ -1,0 +1,405 @@
+//! A [`Timeline`] as Chrome trace JSON: the Trace Event Format, one event a line.
+//!
+//! Begins and ends are rounded to nanoseconds, each for itself, so that slices that
+//! touch still do; a duration is their difference.
+
+use aiprof_model::parallel;
+use aiprof_model::timeline::number::{nanoseconds, write_i64, write_micros, write_u64};
+use aiprof_model::timeline::{Device, Dialect, Event, Id, NONE, Ph, Timeline};
+use serde_json::Value;
+use std::io::{self, Write};
+
+/// Events that one thread writes at a time.
+const PIECE: usize = 4096;
+/// About the length of an event's text, bytes.
+const EVENT_BYTES: usize = 512;
+
+/// What stands before an event's arguments.
+const ARGUMENTS: &[u8] = b",\"args\":{";
+
+/// What stands around the events.
+#[derive(Clone, Debug, Default)]
+pub struct Header {
+    /// `deviceProperties`.
+    pub devices: Vec<Value>,
+    /// `traceName`.
+    pub name: String,
+    /// `displayTimeUnit`: `ns` or `ms`.
+    pub time_unit: String,
+    /// `otherData`.
+    pub other: Value,
+    /// Other members: key and JSON text.
+    pub members: Vec<(String, String)>,
+}
+
+/// Words for numbers in events.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Words {
+    /// By [`Event::class`].
+    pub classes: &'static [&'static str],
+}
+
+/// Writes the events with these numbers, in this order.
+///
+/// # Errors
+/// As `out`.
+pub fn write(
+    timeline: &Timeline,
+    words: Words,
+    header: &Header,
+    order: &[u32],
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let mut text = Vec::new();
+    text.extend_from_slice(b"{\n\"deviceProperties\": ");
+    serde_json::to_writer(&mut text, &header.devices)?;
+    text.extend_from_slice(b",\n\"traceName\": ");
+    serde_json::to_writer(&mut text, &header.name)?;
+    text.extend_from_slice(b",\n\"displayTimeUnit\": ");
+    serde_json::to_writer(&mut text, &header.time_unit)?;
+    for (key, value) in &header.members {
+        text.extend_from_slice(b",\n");
+        serde_json::to_writer(&mut text, key)?;
+        text.extend_from_slice(b": ");
+        text.extend_from_slice(value.as_bytes());
+    }
+    text.extend_from_slice(b",\n\"otherData\": ");
+    serde_json::to_writer(&mut text, &header.other)?;
+    text.extend_from_slice(b",\n\"traceEvents\": [");
+    out.write_all(&text)?;
+    write_events(timeline, words, order, out)?;
+    out.write_all(b"\n]\n}\n")
+}
+
+fn write_events(
+    timeline: &Timeline,
+    words: Words,
+    order: &[u32],
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let mut result = Ok(());
+    let mut is_first = true;
+    parallel::ordered(
+        |pieces| {
+            order.chunks(PIECE).all(|piece| pieces.put(piece));
+        },
+        |piece: &[u32]| {
+            let mut writer = EventWriter {
+                timeline,
+                words,
+                out: Vec::with_capacity(piece.len() * EVENT_BYTES),
+                job: NONE,
+                job_name: String::new(),
+            };
+            for index in piece {
+                if let Some(event) = timeline.events.get(*index as usize) {
+                    writer.event(event);
+                }
+            }
+            writer.out
+        },
+        |text| {
+            // Each event is preceded by a comma, but the first.
+            let text = match text.split_first() {
+                Some((_, rest)) if is_first => rest,
+                _ => &text,
+            };
+            is_first &= text.is_empty();
+            result = out.write_all(text);
+            result.is_ok()
+        },
+    );
+    result
+}
+
+/// Adds the members of an event's arguments, with commas between them, to `out`: for
+/// other formats, which tell the same.
+pub(super) fn arguments(timeline: &Timeline, words: Words, event: &Event, out: Vec<u8>) -> Vec<u8> {
+    let mut writer = EventWriter {
+        timeline,
+        words,
+        out,
+        job: NONE,
+        job_name: String::new(),
+    };
+    writer.arguments(event);
+    let around = writer.out.starts_with(ARGUMENTS) && writer.out.pop().is_some();
+    writer.out.drain(..if around { ARGUMENTS.len() } else { 0 });
+    writer.out
+}
+
+/// Writes events to memory, which cannot fail.
+struct EventWriter<'t> {
+    timeline: &'t Timeline,
+    words: Words,
+    out: Vec<u8>,
+    /// The job whose name, as JSON, is `job_name`.
+    job: u32,
+    job_name: String,
+}
+
+impl EventWriter<'_> {
+    fn event(&mut self, event: &Event) {
+        self.raw(",\n{\"ph\":\"");
+        self.out.push(event.ph as u8);
+        self.raw("\",\"name\":");
+        self.text(self.timeline.name(event.name));
+        // Counters say that they have none.
+        if !event.cat.is_empty() || event.ph == Ph::Counter {
+            self.raw(",\"cat\":");
+            self.text(self.timeline.name(event.cat));
+        }
+        self.id("pid", event.pid);
+        // Counters belong to processes.
+        if event.ph != Ph::Counter && !self.is_of_process(event) {
+            self.id("tid", event.tid);
+        }
+        self.id("id", event.id);
+        self.times(event);
+        if event.binds_enclosing {
+            self.raw(",\"bp\":\"e\"");
+        }
+        // How wide a moment is drawn; kept among the arguments too.
+        if event.ph == Ph::Instant
+            && let Some(scope) = self.timeline.arg(event, "s")
+        {
+            self.raw(",\"s\":");
+            self.raw(scope);
+        }
+        self.arguments(event);
+        self.out.push(b'}');
+    }
+
+    /// Names and order of processes belong to no thread.
+    fn is_of_process(&self, event: &Event) -> bool {
+        event.ph == Ph::Metadata
+            && event.tid == Id::Number(0)
+            && self.timeline.name(event.name).starts_with("process_")
+    }
+
+    fn times(&mut self, event: &Event) {
+        let origin = self.timeline.origin();
+        self.raw(",\"ts\":");
+        let _ = write_micros(&mut self.out, origin, event.ts);
+        if event.ph != Ph::Complete {
+            return;
+        }
+        self.raw(",\"dur\":");
+        let dur = match (nanoseconds(event.ts), nanoseconds(event.end())) {
+            (Some(from), Some(to)) => (to - from) as f64 / 1000.0,
+            _ => event.dur,
+        };
+        let _ = write_micros(&mut self.out, 0, dur);
+    }
+
+    fn arguments(&mut self, event: &Event) {
+        let text = self.timeline.texts.get(event.args);
+        let start = self.out.len();
+        self.out.extend_from_slice(ARGUMENTS);
+        let open = self.out.len();
+        self.raw(text);
+        if let Some(device) = self.timeline.device(event) {
+            self.device(device, event);
+        }
+        // What was calibrated before has all of these.
+        if event.ph == Ph::Complete && !self.timeline.is_processed(event) {
+            self.slice(event);
+        }
+        let has_rank = match event.ph {
+            Ph::Instant | Ph::AsyncBegin | Ph::AsyncEnd => !text.is_empty(),
+            Ph::Metadata => self.timeline.dialect(event) == Dialect::Flex,
+            _ => false,
+        };
+        if has_rank && event.rank != NONE && !self.timeline.is_processed(event) {
+            self.key("rank");
+            let _ = write_u64(&mut self.out, u64::from(event.rank));
+        }
+        if self.out.len() == open {
+            self.out.truncate(start);
+        } else {
+            self.out.push(b'}');
+        }
+    }
+
+    /// What every slice has.
+    fn slice(&mut self, event: &Event) {
+        let timeline = self.timeline;
+        if event.rank != NONE {
+            self.key("rank");
+            let _ = write_u64(&mut self.out, u64::from(event.rank));
+        }
+        if let Some(job) = timeline.jobs.get(event.job as usize) {
+            self.key("jobname");
+            // Neighbours are of the same job as a rule.
+            if self.job != event.job {
+                self.job = event.job;
+                let name = format!("{}({})", job.name, job.hash);
+                self.job_name = serde_json::Value::from(name).to_string();
+            }
+            self.out.extend_from_slice(self.job_name.as_bytes());
+        }
+        let class = self.words.classes.get(usize::from(event.class));
+        if let Some(class) = class.filter(|class| !class.is_empty()) {
+            self.key("class");
+            self.text(class);
+        }
+        if !event.orig_name.is_empty() {
+            self.key("orig_name");
+            self.text(timeline.name(event.orig_name));
+        }
+    }
+
+    fn device(&mut self, device: &Device, event: &Event) {
+        if device.is_listed {
+            // The numbers as they were read are among the arguments.
+        } else {
+            if device.power >= 0 {
+                self.key("Power");
+                self.counter(device.power, device.power_is_text);
+            }
+            for (key, stamp) in ["TS1", "TS2", "TS3", "TS4", "TS5"]
+                .iter()
+                .zip(device.stamps)
+            {
+                self.key(key);
+                self.counter(stamp, true);
+            }
+        }
+        if self.timeline.is_processed(event) {
+            return;
+        }
+        if device.wrapped_at > 0 {
+            self.key("TSxOF");
+            self.raw("\"TS");
+            self.out.push(b'0' + device.wrapped_at % 10);
+            self.raw("\"");
+        }
+        if device.is_counted {
+            self.key("OVC");
+            let _ = write_i64(&mut self.out, device.epoch);
+        }
+        if device.adjusted != (0.0, 0.0) {
+            self.key("time_adjust");
+            self.raw("{\"ts\":");
+            let _ = write_micros(&mut self.out, 0, device.adjusted.0);
+            self.raw(",\"dur\":");
+            let _ = write_micros(&mut self.out, 0, device.adjusted.1);
+            self.raw("}");
+        }
+        if device.moved != 0.0 {
+            self.key("ts_adj");
+            let _ = write_micros(&mut self.out, 0, device.moved);
+        }
+        if event.is_refined && !device.is_listed {
+            self.key("device");
+            let _ = write_u64(&mut self.out, u64::from(event.rank));
+        }
+    }
+
+    fn counter(&mut self, value: i64, is_text: bool) {
+        let quote = if is_text { "\"" } else { "" };
+        self.raw(quote);
+        let _ = write_i64(&mut self.out, value);
+        self.raw(quote);
+    }
+
+    /// Begins a member.
+    fn key(&mut self, key: &str) {
+        if self.out.last() != Some(&b'{') {
+            self.out.push(b',');
+        }
+        self.out.push(b'"');
+        self.raw(key);
+        self.raw("\":");
+    }
+
+    fn id(&mut self, key: &str, id: Id) {
+        if !id.is_given() {
+            return;
+        }
+        self.key(key);
+        match id {
+            Id::Number(number) => {
+                let _ = write_i64(&mut self.out, number);
+            }
+            Id::Token(sym) => self.raw(self.timeline.name(sym)),
+        }
+    }
+
+    fn raw(&mut self, text: &str) {
+        self.out.extend_from_slice(text.as_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        let is_plain = text.bytes().all(|b| b >= b' ' && b != b'"' && b != b'\\');
+        if is_plain {
+            self.out.push(b'"');
+            self.raw(text);
+            self.out.push(b'"');
+        } else {
+            let _ = serde_json::to_writer(&mut self.out, text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::json;
+    use serde_json::json;
+
+    #[test]
+    fn what_was_read_is_written() {
+        let input = r#"[{"ph":"X","name":"a\"b","cat":"k","pid":0,"tid":"t","ts":1751234567890123.25,
+            "dur":0.5,"args":{"x":[1],"TS1":"0x1","TS2":2,"TS3":3,"TS4":4,"TS5":5,"Power":7}},
+            {"ph":"s","id":9,"pid":1,"tid":2,"ts":1751234567890124,"name":"f","bp":"e"},
+            {"ph":"M","pid":1,"name":"process_name","args":{"name":"x"}}]"#;
+        let mut timeline = Timeline::default();
+        json::read(input.as_bytes(), "d/n.json", &mut timeline).unwrap();
+        let mut out = Vec::new();
+        let header = Header {
+            time_unit: "ns".into(),
+            members: vec![("k".into(), "[1,2]".into())],
+            ..Header::default()
+        };
+        write(&timeline, Words::default(), &header, &[0, 1, 2], &mut out).unwrap();
+        let value: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(value["k"], json!([1, 2]));
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            text.contains("\"ts\":1751234567890123.25,\"dur\":0.5"),
+            "{text}"
+        );
+        let events = value["traceEvents"].as_array().unwrap();
+        assert_eq!(
+            events[0]["args"],
+            json!({"x": [1], "Power": 7, "TS1": "1", "TS2": "2", "TS3": "3", "TS4": "4",
+                "TS5": "5", "jobname": format!("n.json({})", timeline.jobs[0].hash)})
+        );
+        assert_eq!(
+            events[1],
+            json!({"ph": "s", "name": "f", "id": 9, "pid": 1, "tid": 2, "bp": "e",
+                "ts": 1_751_234_567_890_124_u64})
+        );
+        assert_eq!(
+            events[2],
+            json!({"ph": "M", "name": "process_name", "pid": 1, "ts": 0, "args": {"name": "x"}})
+        );
+    }
+
+    #[test]
+    fn no_events_are_an_empty_list() {
+        let mut out = Vec::new();
+        let timeline = Timeline::default();
+        write(
+            &timeline,
+            Words::default(),
+            &Header::default(),
+            &[],
+            &mut out,
+        )
+        .unwrap();
+        let value: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(value["traceEvents"], json!([]));
+    }
+}

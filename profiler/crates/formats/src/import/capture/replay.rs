@@ -1,0 +1,174 @@
+//! From a capture to the profile that the recording would have given.
+
+use super::{
+    ImportError, Record,
+    reader::{StoredNames, records, stream_records},
+};
+use aiprof_analysis::aggregate::{
+    Aggregator, DeviceKernel, LaunchOptions, Limits, Weighting, build_profile,
+};
+use aiprof_model::{
+    process::ProcessTable,
+    profile::{Losses, Meta, Profile},
+    wire::Event,
+};
+use std::{collections::BTreeMap, path::Path};
+
+/// How to replay a capture.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplayOptions {
+    /// Expand inlined functions when naming frames.
+    pub inlines: bool,
+    /// Keep the source lines of frames: the same function at another line is another
+    /// frame then.
+    pub source_lines: bool,
+    /// Keep kernel stacks.
+    pub kernel_stacks: bool,
+    /// Count launches and the time in calls instead of CPU samples.
+    pub launches: Option<LaunchOptions>,
+}
+
+impl ReplayOptions {
+    /// Takes out of an event what is not wanted.
+    pub(super) fn thin(self, event: &mut Event) {
+        match event {
+            _ if self.kernel_stacks => {}
+            Event::Sample(sample) => sample.kernel.clear(),
+            Event::CallStack(stack) => stack.sample.kernel.clear(),
+            _ => {}
+        }
+    }
+}
+
+/// State of a replay.
+struct Replay {
+    options: ReplayOptions,
+    processes: ProcessTable,
+    aggregate: Aggregator,
+    names: StoredNames,
+    meta: Meta,
+    busy: BTreeMap<u32, u64>,
+    /// Time of the last event.
+    last_ns: u64,
+}
+
+impl Replay {
+    fn new(options: ReplayOptions) -> Self {
+        Self {
+            options,
+            processes: ProcessTable::default(),
+            aggregate: Aggregator::default(),
+            names: StoredNames::default(),
+            meta: Meta::default(),
+            busy: BTreeMap::new(),
+            last_ns: 0,
+        }
+    }
+
+    fn take(&mut self, record: Record) -> bool {
+        match record {
+            Record::Header { meta, period_ns } => {
+                self.meta = meta;
+                self.aggregate = match self.options.launches {
+                    Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, Limits::default()),
+                    None => {
+                        Aggregator::new(Weighting { period_ns }, Limits::default()).with_devices()
+                    }
+                };
+            }
+            Record::Events(events) => events.into_iter().for_each(|event| self.event(event)),
+            Record::End { meta, losses, busy } => {
+                self.meta = meta;
+                self.busy = busy;
+                self.aggregate.losses.merge(&losses);
+            }
+            names => self.names.take(names, &self.options),
+        }
+        true
+    }
+
+    fn event(&mut self, mut event: Event) {
+        self.options.thin(&mut event);
+        self.last_ns = self.last_ns.max(event.time_ns());
+        self.aggregate.apply(&mut self.processes, &event);
+    }
+
+    /// Nothing more will come.
+    fn settle(&mut self) {
+        self.aggregate.finish_calls(&self.processes, self.last_ns);
+        self.aggregate.settle_devices(true);
+        self.aggregate.complete(&self.busy, self.meta.period_ns);
+    }
+
+    fn finish(mut self) -> Profile {
+        self.settle();
+        build_profile(
+            &self.aggregate,
+            &self.processes.files,
+            &self.names,
+            self.meta,
+        )
+    }
+}
+
+/// Replays a capture into the profile that the recording would have given. A
+/// capture that is cut off or damaged gives what is whole, with a warning.
+///
+/// # Errors
+/// [`ImportError`] names the file and what is wrong with it.
+pub fn replay(path: &Path, options: &ReplayOptions) -> Result<Profile, ImportError> {
+    let mut replay = Replay::new(*options);
+    records(path, |record| replay.take(record))?;
+    Ok(replay.finish())
+}
+
+/// What a capture has of devices.
+#[derive(Clone, Debug)]
+pub struct DeviceReplay {
+    /// The kernels that were sampled, with their samples and code.
+    pub kernels: Vec<DeviceKernel>,
+    /// About the recording.
+    pub meta: Meta,
+    /// What was lost.
+    pub losses: Losses,
+}
+
+/// Replays a capture for the samples of its devices, by kernel and instruction.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_devices(path: &Path) -> Result<DeviceReplay, ImportError> {
+    let mut replay = Replay::new(ReplayOptions {
+        inlines: false,
+        source_lines: false,
+        kernel_stacks: false,
+        launches: None,
+    });
+    records(path, |record| replay.take(record))?;
+    replay.settle();
+    Ok(DeviceReplay {
+        kernels: replay.aggregate.device_kernels(),
+        meta: replay.meta,
+        losses: replay.aggregate.losses,
+    })
+}
+
+/// Fuzzing entry point: replays arbitrary bytes as an uncompressed stream.
+#[doc(hidden)]
+pub fn fuzz_capture(data: &[u8]) {
+    let options = ReplayOptions {
+        inlines: true,
+        source_lines: false,
+        kernel_stacks: true,
+        launches: data
+            .first()
+            .filter(|&byte| byte & 1 == 1)
+            .map(|byte| LaunchOptions {
+                timed: byte & 2 == 2,
+            }),
+    };
+    let mut replay = Replay::new(options);
+    if stream_records(data, |record| replay.take(record)).is_some() {
+        replay.finish();
+    }
+}

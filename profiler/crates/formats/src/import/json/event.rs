@@ -1,0 +1,662 @@
+//! A block of events: JSON text to [`Parsed`], which knows only its own names.
+
+use super::cut::value_len;
+use super::problem::{Problems, Trouble};
+use aiprof_model::timeline::number::{Micros, parse_counter};
+use aiprof_model::timeline::{Device, Event, Id, NONE, Names, Ph, Phase, Sym, Text, Transfer};
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::fmt;
+
+/// A piece of a file: whole events, with commas and white space between them.
+#[derive(Debug)]
+pub(super) struct Block {
+    /// Its text.
+    pub text: Vec<u8>,
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// What times are counted from.
+    pub origin: i64,
+}
+
+/// A block's events.
+#[derive(Debug, Default)]
+pub(in crate::import) struct Parsed {
+    pub events: Vec<Event>,
+    pub devices: Vec<Device>,
+    pub transfers: Vec<Transfer>,
+    pub names: Names,
+    /// Arguments of the events.
+    pub text: String,
+    pub problems: Problems,
+    /// Where each begin and end stands, in the order of events.
+    pub halves: Vec<u64>,
+}
+
+impl Block {
+    /// Reads its events.
+    pub(super) fn parse(&self) -> Parsed {
+        let mut parsed = Parsed {
+            text: String::with_capacity(self.text.len() / 2),
+            ..Parsed::default()
+        };
+        let text = match std::str::from_utf8(&self.text) {
+            Ok(text) => Cow::Borrowed(text),
+            Err(error) => {
+                let place = self.offset + error.valid_up_to() as u64;
+                parsed.problems.add(Trouble::BadText, place);
+                String::from_utf8_lossy(&self.text)
+            }
+        };
+        let mut at = 0;
+        while let Some(start) = begin(&text, at) {
+            at = start + self.one(&text, start, &mut parsed);
+        }
+        parsed
+    }
+
+    /// Reads the value at `start`; gives its length.
+    fn one(&self, text: &str, start: usize, parsed: &mut Parsed) -> usize {
+        let rest = text.get(start..).unwrap_or_default();
+        let offset = self.offset + start as u64;
+        let mut json = serde_json::Deserializer::from_str(rest);
+        let mark = Mark::of(parsed);
+        let result = Reader {
+            origin: self.origin,
+            offset,
+            parsed,
+        }
+        .deserialize(&mut json);
+        if result.is_ok() {
+            return json.into_iter::<IgnoredAny>().byte_offset().max(1);
+        }
+        mark.back(parsed);
+        let len = value_len(rest.as_bytes()).unwrap_or(rest.len()).max(1);
+        let value = rest.get(..len).unwrap_or_default();
+        if !value.starts_with('{') {
+            parsed.problems.add(Trouble::NotAnObject, offset);
+            return len;
+        }
+        // Python writes NaN and Infinity, which JSON does not have.
+        let mended = without_nan(value);
+        let before = parsed.problems.clone();
+        let again = (mended != value).then(|| {
+            let mut json = serde_json::Deserializer::from_str(&mended);
+            Reader {
+                origin: self.origin,
+                offset,
+                parsed,
+            }
+            .deserialize(&mut json)
+        });
+        match again {
+            // Left out, for whatever reason: that is said, once.
+            Some(Ok(())) if parsed.problems.drops_since(&before) => {
+                if ["ts", "dur"].into_iter().any(|key| is_null(&mended, key)) {
+                    parsed.problems = before;
+                    parsed.problems.add(Trouble::BadTime, offset);
+                }
+            }
+            Some(Ok(())) => parsed.problems.add(Trouble::NotANumber, offset),
+            _ => {
+                mark.back(parsed);
+                parsed.problems.add(Trouble::Syntax, offset);
+            }
+        }
+        len
+    }
+}
+
+/// Begin of the next value.
+fn begin(text: &str, from: usize) -> Option<usize> {
+    let rest = text.as_bytes().get(from..)?;
+    let skip = rest
+        .iter()
+        .position(|b| !(b.is_ascii_whitespace() || *b == b','))?;
+    Some(from + skip)
+}
+
+/// Whether an event's member is null.
+fn is_null(event: &str, key: &str) -> bool {
+    type Members<'a> = std::collections::BTreeMap<Cow<'a, str>, &'a RawValue>;
+    let members: Option<Members<'_>> = serde_json::from_str(event).ok();
+    let value = members.as_ref().and_then(|members| members.get(key));
+    value.is_some_and(|value| value.get() == "null")
+}
+
+/// The same text with null for NaN and infinities outside of strings.
+fn without_nan(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let (mut quoted, mut escaped, mut rest) = (false, false, text);
+    while let Some(c) = rest.chars().next() {
+        if quoted {
+            quoted = c != '"' || escaped;
+            escaped = c == '\\' && !escaped;
+        } else {
+            let word = ["-Infinity", "Infinity", "-NaN", "NaN", "nan"];
+            if let Some(word) = word.iter().find(|word| rest.starts_with(**word)) {
+                out.push_str("null");
+                rest = rest.get(word.len()..).unwrap_or_default();
+                continue;
+            }
+            quoted = c == '"';
+        }
+        out.push(c);
+        rest = rest.get(c.len_utf8()..).unwrap_or_default();
+    }
+    out
+}
+
+/// How much of a block was read before an event.
+struct Mark {
+    text: usize,
+    events: usize,
+    devices: usize,
+    transfers: usize,
+    halves: usize,
+}
+
+impl Mark {
+    fn of(parsed: &Parsed) -> Self {
+        Self {
+            text: parsed.text.len(),
+            events: parsed.events.len(),
+            devices: parsed.devices.len(),
+            transfers: parsed.transfers.len(),
+            halves: parsed.halves.len(),
+        }
+    }
+
+    fn back(&self, parsed: &mut Parsed) {
+        parsed.text.truncate(self.text);
+        parsed.events.truncate(self.events);
+        parsed.devices.truncate(self.devices);
+        parsed.transfers.truncate(self.transfers);
+        parsed.halves.truncate(self.halves);
+    }
+}
+
+/// Reads one event.
+pub(in crate::import) struct Reader<'p> {
+    /// What times are counted from, microseconds.
+    pub origin: i64,
+    /// Where the event stands in the file.
+    pub offset: u64,
+    /// Where it goes.
+    pub parsed: &'p mut Parsed,
+}
+
+/// What an event's object said, as far as it matters.
+#[derive(Default)]
+pub(in crate::import) struct Fields<'a> {
+    ph: Option<Cow<'a, str>>,
+    name: Option<Sym>,
+    cat: Sym,
+    ts: Option<&'a str>,
+    dur: Option<&'a str>,
+    pid: Option<&'a str>,
+    tid: Option<&'a str>,
+    id: Option<&'a str>,
+    binds_enclosing: bool,
+    /// `args.correlation`; 0: none.
+    pub correlation: u64,
+    stamps: [Option<&'a str>; 5],
+    cycles: Option<&'a str>,
+    power: Option<&'a str>,
+    charge: Option<&'a str>,
+    transfer: Option<Transfer>,
+    /// `args` is something else than an object.
+    has_bad_arguments: bool,
+}
+
+impl<'a> DeserializeSeed<'a> for Reader<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'a>>(self, json: D) -> Result<(), D::Error> {
+        json.deserialize_map(self)
+    }
+}
+
+impl<'a> Visitor<'a> for Reader<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an event")
+    }
+
+    fn visit_map<M: MapAccess<'a>>(mut self, mut map: M) -> Result<(), M::Error> {
+        let text = self.parsed.text.len();
+        let mut fields = Fields::default();
+        while let Some(key) = map.next_key_seed(Key)? {
+            match &*key {
+                "ph" => fields.ph = string(map.next_value()?),
+                "name" => fields.name = self.intern(map.next_value()?),
+                "cat" => fields.cat = self.intern(map.next_value()?).unwrap_or_default(),
+                "ts" => fields.ts = given(map.next_value()?),
+                "dur" => fields.dur = given(map.next_value()?),
+                "pid" => fields.pid = given(map.next_value()?),
+                "tid" => fields.tid = given(map.next_value()?),
+                "id" => fields.id = given(map.next_value()?),
+                "bp" => fields.binds_enclosing = map.next_value::<&RawValue>()?.get() == "\"e\"",
+                "args" | "attr" => map.next_value_seed(Arguments {
+                    fields: &mut fields,
+                    parsed: self.parsed,
+                })?,
+                other => argument(&mut self.parsed.text, other, map.next_value()?),
+            }
+        }
+        self.finish(fields, text);
+        Ok(())
+    }
+}
+
+impl Reader<'_> {
+    fn intern(&mut self, value: &RawValue) -> Option<Sym> {
+        let text = string(value)?;
+        Some(self.parsed.names.intern(&text))
+    }
+
+    fn id(&mut self, text: Option<&str>) -> Id {
+        let Some(text) = text else { return Id::NONE };
+        match text.parse() {
+            Ok(number) => Id::Number(number),
+            Err(_) => Id::Token(self.parsed.names.intern(text)),
+        }
+    }
+
+    fn trouble(&mut self, trouble: Trouble) {
+        self.parsed.problems.add(trouble, self.offset);
+    }
+
+    /// Adds the event, if there is enough of it; else its text goes too.
+    fn finish(&mut self, fields: Fields<'_>, text: usize) {
+        match self.event(&fields, text) {
+            Ok(event) => {
+                if fields.has_bad_arguments {
+                    self.trouble(Trouble::BadArguments);
+                }
+                self.parsed.events.push(event);
+            }
+            Err(trouble) => {
+                self.parsed.text.truncate(text);
+                self.trouble(trouble);
+            }
+        }
+    }
+
+    fn event(&mut self, fields: &Fields<'_>, text: usize) -> Result<Event, Trouble> {
+        let ph = fields.ph.as_deref().ok_or(Trouble::Incomplete)?;
+        let ph = Ph::of(ph).ok_or(Trouble::UnknownPhase)?;
+        let name = match (fields.name, ph) {
+            (Some(name), _) => name,
+            // The end of a slice need not repeat its name.
+            (None, Ph::End | Ph::FlowEnd | Ph::FlowStep | Ph::AsyncEnd) => Sym::EMPTY,
+            (None, _) => return Err(Trouble::Incomplete),
+        };
+        let ts = match (fields.ts, ph) {
+            (Some(ts), _) => Micros::parse(ts).ok_or(Trouble::BadTime)?,
+            // Names of rows need no time.
+            (None, Ph::Metadata) => Micros {
+                whole: 0,
+                rest: 0.0,
+            },
+            (None, _) => return Err(Trouble::Incomplete),
+        };
+        let pid = match (fields.pid, ph) {
+            (None, _) => return Err(Trouble::Incomplete),
+            (pid, _) => self.id(pid),
+        };
+        let dur = self.duration(fields, ph)?;
+        let mut event = Event::new(ph, name, pid, ts.since(self.origin));
+        event.dur = dur;
+        event.tid = self.id(fields.tid);
+        event.id = self.id(fields.id);
+        event.cat = fields.cat;
+        event.correlation = fields.correlation;
+        event.binds_enclosing = fields.binds_enclosing;
+        match ph {
+            Ph::End => self.parsed.text.truncate(text),
+            _ => self.sides(fields, &mut event),
+        }
+        if matches!(ph, Ph::Begin | Ph::End) {
+            self.parsed.halves.push(self.offset);
+        }
+        event.args = self.argument_text(text);
+        Ok(event)
+    }
+
+    /// What was added to the text since `start`, without the comma behind it.
+    pub(in crate::import) fn argument_text(&mut self, start: usize) -> Text {
+        let text = &mut self.parsed.text;
+        // The comma behind the last.
+        let end = text.len().saturating_sub(1).max(start);
+        text.truncate(end);
+        match (u32::try_from(start), u32::try_from(end - start)) {
+            (Ok(start), Ok(len)) if len > 0 => Text {
+                block: 0,
+                start,
+                len,
+            },
+            _ => Text::EMPTY,
+        }
+    }
+
+    fn duration(&mut self, fields: &Fields<'_>, ph: Ph) -> Result<f64, Trouble> {
+        if ph != Ph::Complete {
+            return Ok(0.0);
+        }
+        let dur = fields.dur.ok_or(Trouble::NoDuration)?;
+        let dur = Micros::parse(dur).ok_or(Trouble::BadTime)?.since(0);
+        if dur < 0.0 {
+            return Err(Trouble::NegativeDuration);
+        }
+        if dur == 0.0 {
+            self.trouble(Trouble::ZeroDuration);
+        }
+        Ok(dur)
+    }
+
+    /// Counters and transfers go to tables of their own.
+    pub(in crate::import) fn sides(&mut self, fields: &Fields<'_>, event: &mut Event) {
+        event.device = self.device(fields, event);
+        if let Some(transfer) = fields.transfer {
+            event.transfer = self.parsed.transfers.len() as u32;
+            self.parsed.transfers.push(transfer);
+        }
+    }
+
+    fn device(&mut self, fields: &Fields<'_>, event: &Event) -> u32 {
+        let (stamps, power, listed) = match fields.cycles {
+            Some(list) => (five(list), fields.charge, true),
+            None if fields.stamps.iter().all(Option::is_none) => {
+                self.keep("Power", fields.power);
+                self.keep("charge", fields.charge);
+                return NONE;
+            }
+            None => (all(fields.stamps), fields.power, false),
+        };
+        if listed {
+            self.keep("cycles_ts", fields.cycles);
+            self.keep("charge", fields.charge);
+        }
+        let Some(stamps) = stamps else {
+            self.trouble(Trouble::BadCounters);
+            (1..).zip(fields.stamps).for_each(|(i, text)| {
+                self.keep(&format!("TS{i}"), text);
+            });
+            self.keep("Power", fields.power);
+            return NONE;
+        };
+        if stamps == [0; 5] && listed {
+            self.trouble(Trouble::NoCounters);
+            return NONE;
+        }
+        if event.ph == Ph::Complete && event.dur == 0.0 && stamps[0] != stamps[4] {
+            self.trouble(Trouble::ZeroHostTime);
+        }
+        let name = self.parsed.names.get(event.name);
+        let device = Device {
+            stamps,
+            power: power.and_then(parse_counter).unwrap_or(-1),
+            phase: Phase::of(name),
+            wrapped_at: 0,
+            epoch: 0,
+            adjusted: (0.0, 0.0),
+            moved: 0.0,
+            placed: 0.0,
+            piece: 0,
+            is_counted: false,
+            power_is_text: power.is_some_and(|text| text.starts_with('"')),
+            is_listed: listed,
+        };
+        self.parsed.devices.push(device);
+        self.parsed.devices.len() as u32 - 1
+    }
+
+    /// What is not understood stays as it is.
+    fn keep(&mut self, key: &str, value: Option<&str>) {
+        if let Some(value) = value {
+            member(&mut self.parsed.text, key, value);
+        }
+    }
+}
+
+fn all(texts: [Option<&str>; 5]) -> Option<[i64; 5]> {
+    let mut stamps = [0; 5];
+    for (stamp, text) in stamps.iter_mut().zip(texts) {
+        *stamp = parse_counter(text?)?;
+    }
+    Some(stamps)
+}
+
+/// `[1, 2, 3, 4, 5]`
+fn five(list: &str) -> Option<[i64; 5]> {
+    let list = list.strip_prefix('[')?.strip_suffix(']')?;
+    let mut stamps = [0; 5];
+    let mut texts = list.split(',');
+    for stamp in &mut stamps {
+        *stamp = parse_counter(texts.next()?.trim())?;
+    }
+    texts.next().is_none().then_some(stamps)
+}
+
+/// Reads an event's arguments.
+struct Arguments<'f, 'a, 'p> {
+    fields: &'f mut Fields<'a>,
+    parsed: &'p mut Parsed,
+}
+
+impl<'a> DeserializeSeed<'a> for Arguments<'_, 'a, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'a>>(self, json: D) -> Result<(), D::Error> {
+        json.deserialize_any(self)
+    }
+}
+
+impl Arguments<'_, '_, '_> {
+    /// It is no object.
+    fn none<E>(self) -> Result<(), E> {
+        self.fields.has_bad_arguments = true;
+        Ok(())
+    }
+}
+
+impl<'a> Visitor<'a> for Arguments<'_, 'a, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("arguments")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        self.none()
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        self.none()
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        self.none()
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        self.none()
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        self.none()
+    }
+
+    fn visit_seq<S: SeqAccess<'a>>(self, mut list: S) -> Result<(), S::Error> {
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        self.none()
+    }
+
+    fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<(), M::Error> {
+        let Self { fields, parsed } = self;
+        while let Some(key) = map.next_key_seed(Key)? {
+            let value: &'a RawValue = map.next_value()?;
+            let text = value.get();
+            fields.argument(parsed, &key, text);
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Fields<'a> {
+    /// Takes an argument: counters and their like to their fields, what analyses want
+    /// to know of the others to theirs, and the text of these to the block's.
+    pub(in crate::import) fn argument(&mut self, parsed: &mut Parsed, key: &str, text: &'a str) {
+        match key {
+            "TS1" => self.stamps[0] = Some(text),
+            "TS2" => self.stamps[1] = Some(text),
+            "TS3" => self.stamps[2] = Some(text),
+            "TS4" => self.stamps[3] = Some(text),
+            "TS5" => self.stamps[4] = Some(text),
+            "Power" => self.power = Some(text),
+            "cycles_ts" => self.cycles = Some(text),
+            "charge" => self.charge = Some(text),
+            key => {
+                hint(parsed, self, key, text);
+                member(&mut parsed.text, renamed(key), text);
+            }
+        }
+    }
+}
+
+/// `Bytes` of FLEX is `bytes` everywhere else.
+fn renamed(key: &str) -> &str {
+    match key {
+        "Bytes" => "bytes",
+        key => key,
+    }
+}
+
+/// Notes what analyses want to know of an argument that is kept as text as well.
+fn hint(parsed: &mut Parsed, fields: &mut Fields<'_>, key: &str, text: &str) {
+    if key == "correlation" {
+        fields.correlation = text.parse().unwrap_or(0);
+        return;
+    }
+    if !TRANSFER.contains(&key) {
+        return;
+    }
+    let transfer = fields.transfer.get_or_insert(Transfer {
+        bytes: -1,
+        gigabytes_per_second: f64::NAN,
+        ..Transfer::default()
+    });
+    let mut name = || parsed.names.intern(text.trim_matches('"'));
+    match key {
+        "CollGroup" => transfer.group = name(),
+        "Type" => transfer.kind = name(),
+        "Peer" | "Peers" => {
+            transfer.peers = name();
+            transfer.is_plural = key == "Peers";
+        }
+        "memory bandwidth (GB/s)" => {
+            transfer.gigabytes_per_second = text.parse().unwrap_or(f64::NAN);
+        }
+        _ => transfer.bytes = parse_counter(text).unwrap_or(-1),
+    }
+}
+
+/// Arguments that tell of a transfer.
+const TRANSFER: [&str; 7] = [
+    "CollGroup",
+    "Peer",
+    "Peers",
+    "Type",
+    "Bytes",
+    "bytes",
+    "memory bandwidth (GB/s)",
+];
+
+/// Adds `"key":value,` to a text.
+pub(in crate::import) fn member(out: &mut String, key: &str, value: &str) {
+    if key.bytes().all(|b| b != b'"' && b != b'\\' && b >= b' ') {
+        out.push('"');
+        out.push_str(key);
+        out.push('"');
+    } else {
+        out.push_str(&serde_json::Value::from(key).to_string());
+    }
+    out.push(':');
+    out.push_str(value);
+    out.push(',');
+}
+
+fn argument(out: &mut String, key: &str, value: &RawValue) {
+    member(out, key, value.get());
+}
+
+/// The text of a JSON string; numbers and the like as they are written.
+fn string(value: &RawValue) -> Option<Cow<'_, str>> {
+    let text = value.get();
+    match text.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
+        Some(plain) if !plain.contains('\\') => Some(Cow::Borrowed(plain)),
+        Some(_) => serde_json::from_str(text).ok().map(Cow::Owned),
+        None => given(value).map(Cow::Borrowed),
+    }
+}
+
+/// A value's text, unless it is null.
+fn given(value: &RawValue) -> Option<&str> {
+    Some(value.get()).filter(|text| *text != "null")
+}
+
+/// A key of an object, borrowed where it has no escapes.
+struct Key;
+
+impl<'a> DeserializeSeed<'a> for Key {
+    type Value = Cow<'a, str>;
+
+    fn deserialize<D: Deserializer<'a>>(self, json: D) -> Result<Self::Value, D::Error> {
+        json.deserialize_str(self)
+    }
+}
+
+impl<'a> Visitor<'a> for Key {
+    type Value = Cow<'a, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'a str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(text))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(text.to_owned()))
+    }
+}
+
+/// The first time in a block that is not zero, whole microseconds.
+pub(super) fn first_time(block: &[u8]) -> Option<i64> {
+    #[derive(Deserialize)]
+    struct Time<'a> {
+        #[serde(borrow)]
+        ts: Option<&'a RawValue>,
+    }
+    let mut rest = std::str::from_utf8(block).ok()?;
+    loop {
+        rest = rest.get(begin(rest, 0)?..)?;
+        // What no value begins with is passed over too.
+        let len = value_len(rest.as_bytes())?.max(1);
+        let time: Option<Time<'_>> = serde_json::from_str(rest.get(..len)?).ok();
+        let micros = time.and_then(|t| t.ts).and_then(|t| Micros::parse(t.get()));
+        if let Some(micros) = micros.filter(|micros| micros.whole != 0) {
+            return Some(micros.whole);
+        }
+        rest = rest.get(len..)?;
+    }
+}

@@ -1,0 +1,376 @@
+//! Traces in JSON: the AIU runtime's own (FLEX), Kineto's (TORCH), acelyzer's output
+//! and anything else in the Trace Event Format.
+//!
+//! One thread reads the file and cuts it into blocks of whole events, the others
+//! read the blocks, and this one puts them together; so memory holds the events and
+//! a few blocks, never the file.
+
+mod cut;
+pub(super) mod event;
+mod file;
+mod problem;
+#[cfg(test)]
+mod tests;
+
+pub use file::{End, JsonError};
+pub use problem::{Problems, Seen, Trouble};
+
+use aiprof_model::parallel;
+use aiprof_model::timeline::{
+    Device, Dialect, Event, Id, Job, Kind, Kinds, NONE, Ph, Sym, Timeline,
+};
+use aiprof_system::memory;
+use event::Parsed;
+use rustc_hash::FxHashMap;
+use std::io::Read;
+
+/// What acelyzer writes into `otherData.Application`.
+const ACELYZER: &str = "Acelyzer";
+/// Members that are not passed on: they are about the file, not the run.
+const NOT_PASSED_ON: [&str; 3] = ["traceEvents", "distributedInfo", "otherData"];
+
+/// How the reading of a file went.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// Its number in [`Timeline::jobs`].
+    pub job: u32,
+    /// Events that it gave.
+    pub events: std::ops::Range<usize>,
+    /// What its times are counted from, microseconds: not the timeline's origin if its
+    /// clock is another one.
+    pub origin: i64,
+    /// What was wrong.
+    pub problems: Problems,
+    /// How it ended.
+    pub end: End,
+    /// It was written by acelyzer: its times are calibrated already.
+    pub is_acelyzer_output: bool,
+    /// Its metadata say that it is made up, not recorded.
+    pub is_synthetic: bool,
+}
+
+/// Reads a trace and adds it to a timeline. `path` is its name for messages and for
+/// the job's; `from` its text, decompressed.
+///
+/// # Errors
+/// When there is nothing in it that is a trace. Of one that is damaged, what is whole
+/// is kept, and [`Reading`] says what is not.
+pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<Reading, JsonError> {
+    let start = into.events.len();
+    let job = into.jobs.len() as u32;
+    let mut joiner = Joiner {
+        into,
+        job,
+        start,
+        open: FxHashMap::default(),
+        problems: Problems::default(),
+    };
+    let origin = joiner.into.origin;
+    let outline = parallel::ordered(
+        |blocks| file::read(from, origin, blocks),
+        |block| block.parse(),
+        |parsed| {
+            joiner.join(parsed);
+            // What is under way would take memory too; the caller tells why.
+            memory::check().is_ok()
+        },
+    )?;
+    let problems = joiner.finish();
+    let known = into.origin.or(outline.origin);
+    let own = outline.origin.or(known).unwrap_or(0);
+    into.origin = known;
+    let members = outline.members;
+    let is_acelyzer_output = is_by_acelyzer(&members);
+    let is_synthetic = says_synthetic(&members);
+    let mut new = new_job(path, &members);
+    new.dialect = dialect(into, start, &members);
+    into.jobs.push(new);
+    let rank = into.jobs.last().and_then(|job| job.rank);
+    let passed = members
+        .into_iter()
+        .filter(|(key, _)| !NOT_PASSED_ON.contains(&key.as_str()))
+        .map(|(key, value)| match (key.as_str(), rank) {
+            ("deviceProperties", Some(rank)) => (key, of_rank(&value, rank).unwrap_or(value)),
+            _ => (key, value),
+        });
+    into.metadata.extend(passed);
+    Ok(Reading {
+        job,
+        events: start..into.events.len(),
+        origin: own,
+        problems,
+        end: outline.end,
+        is_acelyzer_output,
+        is_synthetic,
+    })
+}
+
+/// Reads any bytes, for the fuzzer: what was read must be written as JSON.
+#[doc(hidden)]
+pub fn fuzz_trace_json(data: &[u8]) {
+    let mut timeline = Timeline::default();
+    let _ = read(data, "fuzz.json", &mut timeline);
+    for event in &timeline.events {
+        let members = format!("{{{}}}", timeline.texts.get(event.args));
+        let value = serde_json::from_str::<serde::de::IgnoredAny>(&members);
+        assert!(value.is_ok(), "{members}");
+    }
+}
+
+/// Each file's device is the first of its process; in the run it is the rank's.
+fn of_rank(devices: &str, rank: u32) -> Option<String> {
+    let mut devices: Vec<serde_json::Value> = serde_json::from_str(devices).ok()?;
+    devices.truncate(1);
+    for device in &mut devices {
+        if let Some(id) = device.get_mut("id") {
+            *id = rank.into();
+        }
+    }
+    serde_json::to_string(&devices).ok()
+}
+
+fn member<'a>(members: &'a [(String, String)], key: &str) -> Option<&'a str> {
+    let found = members.iter().find(|(known, _)| known == key);
+    found.map(|(_, value)| value.as_str())
+}
+
+fn is_by_acelyzer(members: &[(String, String)]) -> bool {
+    let other = member(members, "otherData").and_then(|text| {
+        let value: serde_json::Value = serde_json::from_str(text).ok()?;
+        Some(value.get("Application")?.as_str()?.contains(ACELYZER))
+    });
+    other.unwrap_or(false)
+}
+
+/// Which program wrote the events from `start` on: Kineto says `deviceProperties` where
+/// there is a device, and has categories of its own; FLEX has counters by name. What
+/// acelyzer wrote has `deviceProperties` whatever it was made of.
+fn dialect(timeline: &Timeline, start: usize, members: &[(String, String)]) -> Dialect {
+    let events = timeline.events.get(start..).unwrap_or_default();
+    let says = member(members, "deviceProperties").is_some();
+    if says && !is_by_acelyzer(members) {
+        return Dialect::Torch;
+    }
+    let is_counted = |event: &Event| {
+        let device = timeline.devices.get(event.device as usize);
+        device.is_some_and(|device| !device.is_listed)
+    };
+    if events.iter().any(is_counted) {
+        return Dialect::Flex;
+    }
+    let kinds = Kinds::new(timeline);
+    let is_kineto = |event: &Event| event.is_slice() && kinds.of(event.cat).is(Kind::CAT_KINETO);
+    match says || events.iter().any(is_kineto) {
+        true => Dialect::Torch,
+        false => Dialect::Flex,
+    }
+}
+
+/// Whether a member `synthetic`, of the trace or of its `otherData`, is anything but
+/// empty or false.
+fn says_synthetic(members: &[(String, String)]) -> bool {
+    let says = |value: &serde_json::Value| match value {
+        serde_json::Value::Null => false,
+        serde_json::Value::Bool(says) => *says,
+        serde_json::Value::String(text) => !matches!(text.as_str(), "" | "false" | "no"),
+        serde_json::Value::Number(number) => number.as_f64() != Some(0.0),
+        _ => true,
+    };
+    let parsed =
+        |key| -> Option<serde_json::Value> { serde_json::from_str(member(members, key)?).ok() };
+    let other = parsed("otherData");
+    let inner = other.as_ref().and_then(|other| other.get("synthetic"));
+    inner.is_some_and(says) || parsed("synthetic").as_ref().is_some_and(says)
+}
+
+fn new_job(path: &str, members: &[(String, String)]) -> Job {
+    let rank = member(members, "distributedInfo").and_then(|text| {
+        let value: serde_json::Value = serde_json::from_str(text).ok()?;
+        u32::try_from(value.get("rank")?.as_u64()?).ok()
+    });
+    Job {
+        path: path.to_owned(),
+        name: path.rsplit('/').next().unwrap_or(path).to_owned(),
+        hash: job_hash(path),
+        dialect: Dialect::Flex,
+        rank,
+        is_processed: is_by_acelyzer(members),
+    }
+}
+
+/// `hash(path) % 10000` of CPython since 3.11 with `PYTHONHASHSEED=0`: SipHash-1-3
+/// with a key of zeros, over the characters as CPython keeps them (1, 2 or 4 bytes
+/// each, by the widest).
+pub(super) fn job_hash(path: &str) -> u32 {
+    use std::hash::Hasher as _;
+    let widest = path.chars().map(u32::from).max().unwrap_or(0);
+    let mut bytes = Vec::with_capacity(path.len());
+    for c in path.chars().map(u32::from) {
+        let len = match widest {
+            0..=0xff => 1,
+            0x100..=0xffff => 2,
+            _ => 4,
+        };
+        bytes.extend_from_slice(c.to_le_bytes().get(..len).unwrap_or_default());
+    }
+    let mut hasher = siphasher::sip::SipHasher13::new_with_keys(0, 0);
+    hasher.write(&bytes);
+    let hash = match hasher.finish() as i64 {
+        -1 => -2,
+        hash => hash,
+    };
+    hash.rem_euclid(10_000) as u32
+}
+
+/// A begin finds its end: it is a slice now.
+pub(super) fn close(
+    begin: &mut Event,
+    end: f64,
+    devices: &[Device],
+    problems: &mut Problems,
+    place: u64,
+) {
+    begin.ph = Ph::Complete;
+    begin.dur = end - begin.ts;
+    if begin.dur < 0.0 {
+        begin.dropped = true;
+        problems.add(Trouble::NegativeDuration, place);
+    } else if begin.dur == 0.0 {
+        problems.add(Trouble::ZeroDuration, place);
+        let device = devices.get(begin.device as usize);
+        if device.is_some_and(|d| d.stamps[0] != d.stamps[4]) {
+            problems.add(Trouble::ZeroHostTime, place);
+        }
+    }
+}
+
+/// Whether a begin, by its event and place, has not met its end.
+fn is_open(events: &[Event], begin: &(usize, u64)) -> bool {
+    events
+        .get(begin.0)
+        .is_some_and(|event| event.ph == Ph::Begin)
+}
+
+/// Which begins: of a row (pid, tid), all or those of one name.
+type Begins = (Id, Id, Option<Sym>);
+
+/// Puts the blocks' events together.
+struct Joiner<'t> {
+    into: &'t mut Timeline,
+    job: u32,
+    /// The file's first event.
+    start: usize,
+    /// Begins on a row, and those of one name on a row, the last one last: event and
+    /// place in the file. Those that ended stay until they are the last.
+    open: FxHashMap<Begins, Vec<(usize, u64)>>,
+    problems: Problems,
+}
+
+impl Joiner<'_> {
+    fn join(&mut self, parsed: Parsed) {
+        self.problems.merge(&parsed.problems);
+        let names: Vec<Sym> = parsed
+            .names
+            .iter()
+            .map(|(_, text)| self.into.names.intern(text))
+            .collect();
+        let name = |sym: Sym| names.get(sym.index()).copied().unwrap_or_default();
+        let id = |id: Id| match id {
+            Id::Token(sym) => Id::Token(name(sym)),
+            number @ Id::Number(_) => number,
+        };
+        let device = self.into.devices.len() as u32;
+        let transfer = self.into.transfers.len() as u32;
+        self.into.devices.extend_from_slice(&parsed.devices);
+        self.into.transfers.extend(parsed.transfers.iter().map(|t| {
+            aiprof_model::timeline::Transfer {
+                group: name(t.group),
+                peers: name(t.peers),
+                kind: name(t.kind),
+                ..*t
+            }
+        }));
+        let block = self.into.texts.add_block(parsed.text);
+        let mut halves = parsed.halves.into_iter();
+        self.into.events.reserve(parsed.events.len());
+        for mut event in parsed.events {
+            event.name = name(event.name);
+            event.cat = name(event.cat);
+            event.pid = id(event.pid);
+            event.tid = id(event.tid);
+            event.id = id(event.id);
+            event.job = self.job;
+            event.args.block = if event.args.is_empty() { 0 } else { block };
+            if event.device != NONE {
+                event.device += device;
+            }
+            if event.transfer != NONE {
+                event.transfer += transfer;
+            }
+            match event.ph {
+                Ph::Begin => {
+                    let place = halves.next().unwrap_or(0);
+                    self.begin(&event, place);
+                    self.into.events.push(event);
+                }
+                Ph::End => self.end(&event, halves.next().unwrap_or(0)),
+                _ => self.into.events.push(event),
+            }
+        }
+    }
+
+    /// The begin of a slice that becomes the next event.
+    fn begin(&mut self, begin: &Event, place: u64) {
+        let Self { into, open, .. } = self;
+        for name in [None, Some(begin.name)] {
+            let open = open.entry((begin.pid, begin.tid, name)).or_default();
+            while open.last().is_some_and(|last| !is_open(&into.events, last)) {
+                open.pop();
+            }
+            open.push((into.events.len(), place));
+        }
+    }
+
+    /// The end of a slice: of the last one of its name that is open on its row.
+    fn end(&mut self, end: &Event, place: u64) {
+        let events = &mut self.into.events;
+        let name = Some(end.name).filter(|name| !name.is_empty());
+        let open = self.open.get_mut(&(end.pid, end.tid, name));
+        let found = open.and_then(|open| {
+            while let Some(last) = open.pop() {
+                if is_open(events, &last) {
+                    return Some(last);
+                }
+            }
+            None
+        });
+        let Some((index, place_of_begin)) = found else {
+            return self.problems.add(Trouble::NeverBegun, place);
+        };
+        let Some(begin) = events.get_mut(index) else {
+            return;
+        };
+        let devices = &self.into.devices;
+        close(begin, end.ts, devices, &mut self.problems, place_of_begin);
+    }
+
+    /// The file is over.
+    fn finish(mut self) -> Problems {
+        let rows = self.open.iter().filter(|((_, _, name), _)| name.is_none());
+        for begin in rows.flat_map(|(_, open)| open) {
+            if !is_open(&self.into.events, begin) {
+                continue;
+            }
+            self.problems.add(Trouble::NeverEnded, begin.1);
+            if let Some(event) = self.into.events.get_mut(begin.0) {
+                event.dropped = true;
+            }
+        }
+        let mut index = 0;
+        self.into.events.retain(|event| {
+            index += 1;
+            index <= self.start || !event.dropped
+        });
+        self.problems
+    }
+}

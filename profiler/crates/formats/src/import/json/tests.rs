@@ -1,0 +1,281 @@
+use super::*;
+use aiprof_model::timeline::number::Micros;
+
+fn reading(text: &str) -> (Timeline, Reading) {
+    let mut timeline = Timeline::default();
+    let reading = read(text.as_bytes(), "dir/x.json", &mut timeline).unwrap();
+    (timeline, reading)
+}
+
+fn error(text: &str) -> String {
+    let mut timeline = Timeline::default();
+    read(text.as_bytes(), "x", &mut timeline)
+        .unwrap_err()
+        .to_string()
+}
+
+const PAIRED: &str = r#"[
+ {"attr":{"Power":"0x10","TS1":"0x1","TS2":2,"TS3":"3","TS4":"4","TS5":"0x5","Bytes":"128"},
+  "name":"a \"b\" Cmpt Exec","ph":"B","pid":0,"tid":15514734831341844875,"ts":2097962447511.067},
+ {"name":"x","ph":"X","pid":"Spans","tid":1,"ts":2097962447512,"dur":3.5,"comment":{"k":[1, 2]}},
+ {"attr":{"TS1":"0x1"},"name":"a \"b\" Cmpt Exec","ph":"E","pid":0,"tid":15514734831341844875,
+  "ts":2097962447521.5}
+]"#;
+
+#[test]
+fn pairs_become_slices_also_when_they_are_not_neighbours() {
+    let (t, reading) = reading(PAIRED);
+    assert_eq!(t.events.len(), 2);
+    let e = &t.events[0];
+    assert_eq!((e.ph, t.name(e.name)), (Ph::Complete, "a \"b\" Cmpt Exec"));
+    assert_eq!(t.origin(), 2_097_962_447_511);
+    assert!((e.ts - 0.067).abs() < 1e-9 && (e.dur - 10.433).abs() < 1e-9);
+    assert_eq!(t.texts.get(e.args), r#""bytes":"128""#);
+    let device = t.device(e).unwrap();
+    assert_eq!((device.stamps, device.power), ([1, 2, 3, 4, 5], 16));
+    let Id::Token(tid) = e.tid else {
+        panic!("{:?}", e.tid)
+    };
+    assert_eq!(t.name(tid), "15514734831341844875");
+    assert_eq!(t.transfer(e).unwrap().bytes, 128);
+    let e = &t.events[1];
+    assert_eq!(t.texts.get(e.args), r#""comment":{"k":[1, 2]}"#);
+    let Id::Token(pid) = e.pid else {
+        panic!("{:?}", e.pid)
+    };
+    assert_eq!(t.name(pid), "\"Spans\"");
+    assert_eq!(reading.end, End::Whole);
+    assert_eq!(reading.problems, Problems::default());
+    assert_eq!(t.jobs[0].dialect, Dialect::Flex);
+    // hash("x.json") and the like of CPython 3.11, PYTHONHASHSEED=0.
+    assert_eq!(
+        (job_hash("trace.json"), t.jobs[0].name.as_str()),
+        (2900, "x.json")
+    );
+}
+
+#[test]
+fn objects_tell_what_wrote_them() {
+    let (t, reading) = reading(
+        r#"{"schemaVersion": 1, "deviceProperties": [{"id": 0}], "distributedInfo": {"rank": 3},
+        "otherData": {"Application": "Acelyzer: x"}, "traceEvents": [
+        {"ph":"X","cat":"kernel","name":"k","pid":0,"tid":0,"ts":1,"dur":2,
+         "args":{"correlation": 7, "cycles_ts":[1,2,3,4,5],"charge":9,"bytes":10}}], "more": "x"}"#,
+    );
+    let job = &t.jobs[0];
+    assert_eq!((job.dialect, job.rank), (Dialect::Torch, Some(3)));
+    assert!(reading.is_acelyzer_output);
+    let keys: Vec<&str> = t.metadata.iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(keys, ["schemaVersion", "deviceProperties", "more"]);
+    let e = &t.events[0];
+    assert_eq!(e.correlation, 7);
+    let device = t.device(e).unwrap();
+    assert!(device.is_listed && device.power == 9);
+    assert_eq!(t.arg(e, "cycles_ts"), Some("[1,2,3,4,5]"));
+}
+
+#[test]
+fn what_is_whole_before_a_cut_is_kept() {
+    let event = r#"{"ph":"X","name":"k","pid":0,"tid":0,"ts":1,"dur":2}"#;
+    let text = format!("[{event},{event},{event}]");
+    for cut in 1..text.len() {
+        let mut timeline = Timeline::default();
+        let reading = read(&text.as_bytes()[..cut], "x", &mut timeline).unwrap();
+        let whole = (cut - 1) / (event.len() + 1);
+        let whole = whole + usize::from((cut - 1) % (event.len() + 1) == event.len());
+        assert_eq!(timeline.events.len(), whole, "{cut}");
+        let offset = 1 + (whole * (event.len() + 1)).saturating_sub(1);
+        let End::CutOff { offset: said } = reading.end else {
+            panic!("{cut}: {:?}", reading.end)
+        };
+        assert!(
+            said as usize >= offset.min(cut) && said as usize <= cut,
+            "{cut} {said}"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_trace_is_told_with_its_place() {
+    assert_eq!(error(""), "the file is empty");
+    assert!(error("  hello").contains("found \"hello\" at byte 2"));
+    assert!(error(r#"{"a": 1}"#).contains("no \"traceEvents\""));
+    assert!(error("{").contains("no \"traceEvents\""));
+    assert!(error("\"x\"").contains("at byte 0"));
+}
+
+#[test]
+fn bad_events_are_counted_with_the_place_of_the_first() {
+    let bad = [
+        ("17", Trouble::NotAnObject),
+        (r#"{"ph":"X",}"#, Trouble::Syntax),
+        (r#"{"ph":"X","ts":1,"pid":0}"#, Trouble::Incomplete),
+        (
+            r#"{"ph":"?","ts":1,"pid":0,"name":"x"}"#,
+            Trouble::UnknownPhase,
+        ),
+        (
+            r#"{"ph":"i","ts":"x","pid":0,"name":"x"}"#,
+            Trouble::BadTime,
+        ),
+        (
+            r#"{"ph":"i","ts":1e300,"pid":0,"name":"x"}"#,
+            Trouble::BadTime,
+        ),
+        (
+            r#"{"ph":"X","ts":1,"pid":0,"name":"x"}"#,
+            Trouble::NoDuration,
+        ),
+        (
+            r#"{"ph":"X","ts":1,"dur":-1,"pid":0,"name":"x"}"#,
+            Trouble::NegativeDuration,
+        ),
+        (
+            r#"{"ph":"X","ts":1,"dur":0,"pid":0,"name":"x"}"#,
+            Trouble::ZeroDuration,
+        ),
+        (
+            r#"{"ph":"X","ts":NaN,"dur":1,"pid":0,"name":"x"}"#,
+            Trouble::BadTime,
+        ),
+        (
+            r#"{"ph":"X","ts":1,"dur":-Infinity,"pid":0,"name":"x"}"#,
+            Trouble::BadTime,
+        ),
+        (
+            r#"{"ph":"X","ts":1,"dur":1,"pid":0,"args":{"v":NaN}}"#,
+            Trouble::Incomplete,
+        ),
+        (
+            r#"{"ph":"X","ts":1,"dur":1,"pid":0,"name":"x","args":[1, 2]}"#,
+            Trouble::BadArguments,
+        ),
+        (
+            r#"{"ph":"X","ts":1,"dur":1,"pid":0,"name":"x","args":"text"}"#,
+            Trouble::BadArguments,
+        ),
+        (
+            r#"{"ph":"X","ts":1,"dur":1,"pid":0,"name":"NaN","args":{"v":-Infinity}}"#,
+            Trouble::NotANumber,
+        ),
+        (
+            r#"{"ph":"X","ts":1,"dur":1,"pid":0,"name":"x","args":{"TS1":1,"TS3":"y"}}"#,
+            Trouble::BadCounters,
+        ),
+        (
+            r#"{"ph":"B","ts":1,"pid":0,"name":"x"}"#,
+            Trouble::NeverEnded,
+        ),
+        (
+            r#"{"ph":"E","ts":1,"pid":0,"name":"y"}"#,
+            Trouble::NeverBegun,
+        ),
+    ];
+    let good = r#"{"ph":"i","name":"good","pid":0,"ts":5}"#;
+    for (text, trouble) in bad {
+        let all = format!("[{good}, {text}, {good}]");
+        let (timeline, reading) = reading(&all);
+        assert_eq!(reading.problems.count(trouble), 1, "{text} {reading:?}");
+        assert_eq!(reading.problems.iter().count(), 1, "{text}: said twice");
+        let (_, seen) = reading
+            .problems
+            .iter()
+            .find(|(t, _)| *t == trouble)
+            .unwrap();
+        assert_eq!(seen.first as usize, good.len() + 3, "{text}");
+        let kept = 2 + usize::from(!trouble.drops());
+        assert_eq!(timeline.events.len(), kept, "{text}");
+    }
+}
+
+#[test]
+fn blocks_make_no_difference() {
+    // Larger than a few blocks; pairs cross their borders.
+    let mut text = String::from("[");
+    let count = 60_000;
+    for i in 0..count {
+        let ts = 1_751_234_567_890_123i64 + i64::from(i);
+        text += &format!(
+            "{{\"ph\":\"B\",\"name\":\"n{}\",\"pid\":0,\"tid\":{},\"ts\":{ts}.25,\"args\":{{\"i\":{i}}}}},\n",
+            i % 100,
+            i % 7
+        );
+        text += &format!(
+            "{{\"ph\":\"E\",\"name\":\"n{}\",\"pid\":0,\"tid\":{},\"ts\":{ts}.75}},\n",
+            i % 100,
+            i % 7
+        );
+    }
+    text.truncate(text.len() - 2);
+    text.push(']');
+    let (t, reading) = reading(&text);
+    assert_eq!(t.events.len(), count as usize);
+    assert_eq!(reading.problems, Problems::default());
+    for (i, event) in t.events.iter().enumerate() {
+        assert_eq!(t.texts.get(event.args), format!("\"i\":{i}"));
+        assert!((event.ts - i as f64 - 0.25).abs() < 1e-6 && (event.dur - 0.5).abs() < 1e-6);
+    }
+    assert_eq!(t.names.len(), 101);
+    assert!(Micros::parse("1").is_some());
+}
+
+#[test]
+fn many_open_begins_take_no_longer_each() {
+    // Each end looked at all begins that were open: 10^10 steps.
+    let many = 100_000;
+    let half = |ph: char, name: &str, ts: usize| {
+        format!(r#"{{"ph":"{ph}","name":"{name}","pid":1,"tid":1,"ts":{ts}}},"#)
+    };
+    let numbered = |ph, from: usize| -> String {
+        (0..many)
+            .map(|i| half(ph, &format!("n{i}"), from + i))
+            .collect()
+    };
+    let all = |ph, name: &str| -> String { (0..many).map(|i| half(ph, name, i)).collect() };
+    let text = format!("[{}{}]", numbered('B', 1), numbered('E', many + 1));
+    let (t, seen) = reading(&text);
+    assert_eq!(seen.problems, Problems::default());
+    assert_eq!(t.events.len(), many);
+    assert!(t.events.iter().all(|event| event.dur == many as f64));
+    let text = format!("[{}{}]", all('B', "a"), all('E', "b"));
+    let (t, seen) = reading(&text);
+    assert_eq!(t.events.len(), 0);
+    assert_eq!(seen.problems.count(Trouble::NeverBegun), many as u64);
+    assert_eq!(seen.problems.count(Trouble::NeverEnded), many as u64);
+}
+
+#[test]
+fn ends_without_a_name_end_what_is_open_last() {
+    let half = |ph: char, name: &str, ts: u32| {
+        let name = match name {
+            "" => String::new(),
+            name => format!(r#""name":"{name}","#),
+        };
+        format!(r#"{{"ph":"{ph}",{name}"pid":1,"tid":1,"ts":{ts}}}"#)
+    };
+    let (t, seen) = reading(&format!(
+        "[{},{},{},{},{},{},{}]",
+        half('B', "a", 1),
+        half('B', "b", 2),
+        half('B', "a", 3),
+        half('E', "b", 10),
+        half('E', "", 20),
+        half('E', "a", 30),
+        half('E', "", 40),
+    ));
+    let spans: Vec<_> = t.events.iter().map(|e| (t.name(e.name), e.dur)).collect();
+    assert_eq!(spans, [("a", 29.0), ("b", 8.0), ("a", 17.0)]);
+    assert_eq!(seen.problems.count(Trouble::NeverBegun), 1);
+}
+
+#[test]
+fn strays_before_the_first_time_are_passed_over() {
+    for stray in [":", "::", ": :", "\u{e9}:"] {
+        let (t, reading) = reading(&format!(
+            r#"[{{"pid":0}}{stray}{{"ph":"i","s":"t","name":"i","pid":0,"tid":0,"ts":5000}}]"#
+        ));
+        assert_eq!(t.events.len(), 1, "{stray}");
+        assert_eq!(reading.origin, 5000, "{stray}");
+        assert_ne!(reading.problems, Problems::default(), "{stray}");
+    }
+}

@@ -1,0 +1,176 @@
+//! What can be told only once a file is over: pairs, rows, flows and the order.
+
+use super::reader::Reader;
+use crate::import::json::{Problems, Trouble, close};
+use aiprof_model::timeline::{Event, Id, NONE, Ph, Timeline};
+
+/// A begin or an end of a slice.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Half {
+    /// When, nanoseconds.
+    pub ns: i64,
+    /// The slice's event; [`NONE`]: an end.
+    pub at: u32,
+    /// An event with what an end said more, or [`NONE`].
+    pub end_args: u32,
+    /// Where it stands in the file.
+    pub offset: u64,
+}
+
+/// A slice or moment that a flow passes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FlowPoint {
+    /// Of the flow.
+    pub id: u64,
+    /// When, nanoseconds.
+    pub ns: i64,
+    /// The event.
+    pub at: u32,
+    /// The flow is over.
+    pub ends: bool,
+}
+
+impl Reader<'_> {
+    /// The file is over: gives everything to the timeline. What was wrong, and whether
+    /// events had device counters.
+    pub(super) fn finish(mut self, job: u32, start: usize) -> (Problems, bool) {
+        self.flush();
+        let rows: Vec<(Id, Id)> = self
+            .rows
+            .iter()
+            .map(|track| self.tracks.row(*track, &mut self.parsed.names))
+            .collect();
+        for halves in std::mem::take(&mut self.halves) {
+            self.pair(halves);
+        }
+        let mut is_flex = false;
+        for event in self.parsed.events.get_mut(start..).unwrap_or_default() {
+            let row = event.tid.number().and_then(|row| usize::try_from(row).ok());
+            let row = row.and_then(|row| rows.get(row));
+            (event.pid, event.tid) = row.copied().unwrap_or((Id::NONE, Id::NONE));
+            if event.ph == Ph::Counter && !matches!(event.tid, Id::Number(_)) {
+                // Its row is its own name.
+                event.tid = Id::NONE;
+            }
+            is_flex |= event.device != NONE;
+        }
+        let flows = self.flow_events();
+        self.parsed.events.extend(flows);
+        let zero = -(self.origin.unwrap_or(0) as f64);
+        let mut names = self
+            .tracks
+            .metadata(&mut self.parsed.names, &mut self.into.texts);
+        names.iter_mut().for_each(|event| event.ts = zero);
+        self.parsed.events.extend(names);
+        let into: &mut Timeline = self.into;
+        into.events = self.parsed.events;
+        into.devices = self.parsed.devices;
+        into.transfers = self.parsed.transfers;
+        into.names = self.parsed.names;
+        into.origin = self.origin;
+        let mut index = 0;
+        into.events.retain(|event| {
+            index += 1;
+            index <= start || !event.dropped
+        });
+        let events = into.events.get_mut(start..).unwrap_or_default();
+        events.iter_mut().for_each(|event| event.job = job);
+        // Names first, whatever the times.
+        let key = |event: &Event| (event.ph != Ph::Metadata, event.ts);
+        events.sort_by(|a, b| {
+            let ((a_kind, a_ts), (b_kind, b_ts)) = (key(a), key(b));
+            a_kind.cmp(&b_kind).then(a_ts.total_cmp(&b_ts))
+        });
+        (self.parsed.problems, is_flex)
+    }
+
+    /// Finds the begin of each end: the last that is open.
+    fn pair(&mut self, mut halves: Vec<Half>) {
+        if !halves.is_sorted_by_key(|half| half.ns) {
+            halves.sort_by_key(|half| half.ns);
+        }
+        let mut open: Vec<Half> = Vec::new();
+        for half in halves {
+            if half.at != NONE {
+                open.push(half);
+                continue;
+            }
+            let begin = open.pop();
+            self.drop_event(half.end_args);
+            let Some(begin) = begin else {
+                self.trouble(Trouble::NeverBegun, half.offset);
+                continue;
+            };
+            self.add_end_args(begin.at, half.end_args);
+            let Some(event) = self.parsed.events.get_mut(begin.at as usize) else {
+                continue;
+            };
+            // From whole nanoseconds, which the two times may have lost.
+            let end = event.ts + half.ns.wrapping_sub(begin.ns) as f64 / 1000.0;
+            let (devices, problems) = (&self.parsed.devices, &mut self.parsed.problems);
+            close(event, end, devices, problems, begin.offset);
+            event.dur = half.ns.wrapping_sub(begin.ns) as f64 / 1000.0;
+        }
+        for begin in open {
+            self.trouble(Trouble::NeverEnded, begin.offset);
+            self.drop_event(begin.at);
+        }
+    }
+
+    fn drop_event(&mut self, at: u32) {
+        if let Some(event) = self.parsed.events.get_mut(at as usize) {
+            event.dropped = true;
+        }
+    }
+
+    /// What an end said goes to its slice, unless the begin has said it.
+    fn add_end_args(&mut self, slice: u32, end: u32) {
+        let args = |at: u32| self.parsed.events.get(at as usize).map(|event| event.args);
+        let Some((known, more)) = args(slice).zip(args(end)) else {
+            return;
+        };
+        let texts = &mut self.into.texts;
+        let (known, more) = (texts.get(known).to_owned(), texts.get(more));
+        let new = aiprof_model::timeline::members(more)
+            .filter(|(key, _)| aiprof_model::timeline::member(&known, key).is_none())
+            .map(|(key, value)| format!("\"{key}\":{value}"));
+        let known = Some(known.clone()).filter(|known| !known.is_empty());
+        let all: Vec<String> = known.into_iter().chain(new).collect();
+        let all = texts.add(&all.join(","));
+        if let Some(event) = self.parsed.events.get_mut(slice as usize) {
+            event.args = all;
+        }
+    }
+
+    /// Each flow as events, in the order of time.
+    fn flow_events(&mut self) -> Vec<Event> {
+        let mut points = std::mem::take(&mut self.flows);
+        points.sort_by_key(|point| (point.id, point.ns));
+        let name = self.parsed.names.intern("flow");
+        let mut events: Vec<Event> = Vec::with_capacity(points.len());
+        let mut is_first = true;
+        for (i, point) in points.iter().enumerate() {
+            let next = points.get(i + 1);
+            let goes_on = next.is_some_and(|next| next.id == point.id) && !point.ends;
+            let ph = match (is_first, goes_on) {
+                (true, _) => Ph::FlowStart,
+                (false, true) => Ph::FlowStep,
+                (false, false) => Ph::FlowEnd,
+            };
+            is_first = !goes_on;
+            let Some(at) = self.parsed.events.get(point.at as usize) else {
+                continue;
+            };
+            let mut event = Event::new(ph, name, at.pid, at.ts);
+            event.tid = at.tid;
+            event.cat = name;
+            event.binds_enclosing = ph == Ph::FlowEnd;
+            event.id = match i64::try_from(point.id) {
+                Ok(id) => Id::Number(id),
+                Err(_) => Id::Token(self.parsed.names.intern(&point.id.to_string())),
+            };
+            events.push(event);
+        }
+        events
+    }
+}

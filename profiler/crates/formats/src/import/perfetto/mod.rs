@@ -1,0 +1,129 @@
+//! Traces of Perfetto: files of `TracePacket`s (`.pftrace`, `.perfetto-trace`), of
+//! which the track events are read.
+//!
+//! One packet is held at a time. Tracks may be described behind their events, and a
+//! begin may stand behind its end (packets of several sequences come in any order), so
+//! rows and pairs are found once the file is over.
+
+mod args;
+mod clocks;
+mod finish;
+mod frame;
+mod proto;
+mod reader;
+mod sequence;
+#[cfg(test)]
+mod tests;
+mod tracks;
+
+use super::json::{End, Reading, job_hash};
+use aiprof_model::timeline::{Dialect, Job, Timeline};
+use frame::{Frames, Next};
+use reader::Reader;
+use std::io::{self, Read};
+use thiserror::Error;
+
+/// Why a file cannot be read at all.
+#[derive(Debug, Error)]
+pub enum PerfettoError {
+    /// It cannot be read, or not be decompressed.
+    #[error("cannot read on at byte {offset}: {error}")]
+    Io {
+        /// Where.
+        offset: u64,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// It is empty.
+    #[error("the file is empty")]
+    Empty,
+    /// It begins like no trace.
+    #[error("not a Perfetto trace: no packet begins at byte {offset}")]
+    NotATrace {
+        /// Where.
+        offset: u64,
+    },
+}
+
+/// Reads a trace and adds it to a timeline. `path` is its name for messages and for
+/// the job's; `from` its bytes, decompressed. A trace with counters TS1 to TS5 counts
+/// as FLEX, any other as TORCH, as acelyzer takes them.
+///
+/// # Errors
+/// When there is nothing in it that is a trace. Of one that is damaged, what is whole
+/// is kept, and [`Reading`] says what is not.
+pub fn read(
+    from: impl Read + Send,
+    path: &str,
+    into: &mut Timeline,
+) -> Result<Reading, PerfettoError> {
+    let mut frames = Frames::new(from);
+    match frames.first() {
+        Ok(Some(_)) => {}
+        Ok(None) => return Err(PerfettoError::Empty),
+        Err(error) => return Err(PerfettoError::Io { offset: 0, error }),
+    }
+    let start = into.events.len();
+    let job = into.jobs.len() as u32;
+    let mut reader = Reader::new(into);
+    let mut packet = Vec::new();
+    let mut is_empty = true;
+    let end = loop {
+        match frames.next(&mut packet) {
+            Next::Packet(offset) => {
+                is_empty = false;
+                reader.packet(&packet, offset, true);
+            }
+            Next::Over(end) => break end,
+        }
+    };
+    let (problems, is_flex) = reader.finish(job, start);
+    if is_empty && end != End::Whole {
+        return Err(PerfettoError::NotATrace {
+            offset: frames.offset(),
+        });
+    }
+    into.jobs.push(Job {
+        path: path.to_owned(),
+        name: path.rsplit('/').next().unwrap_or(path).to_owned(),
+        hash: job_hash(path),
+        dialect: match is_flex {
+            true => Dialect::Flex,
+            false => Dialect::Torch,
+        },
+        rank: None,
+        is_processed: false,
+    });
+    Ok(Reading {
+        job,
+        events: start..into.events.len(),
+        problems,
+        end,
+        is_acelyzer_output: false,
+        is_synthetic: false,
+        origin: into.origin(),
+    })
+}
+
+/// Reads any bytes, for the fuzzer: arguments must be JSON, and what was read must be
+/// written and read again.
+#[doc(hidden)]
+pub fn fuzz_perfetto(data: &[u8]) {
+    let mut timeline = Timeline::default();
+    let _ = read(data, "fuzz.pftrace", &mut timeline);
+    for event in &timeline.events {
+        let members = format!("{{{}}}", timeline.texts.get(event.args));
+        let value = serde_json::from_str::<serde::de::IgnoredAny>(&members);
+        assert!(value.is_ok(), "{members}");
+    }
+    let order: Vec<u32> = (0u32..).take(timeline.events.len()).collect();
+    let (words, mut out) = (crate::export::trace_events::Words::default(), Vec::new());
+    let written = crate::export::perfetto::write(&timeline, words, &order, &mut out);
+    let mut again = Timeline::default();
+    let reading = read(&out[..], "fuzz.pftrace", &mut again);
+    let is_whole = reading.is_ok_and(|reading| reading.end == End::Whole);
+    assert!(
+        written.is_ok() && is_whole,
+        "what was written cannot be read"
+    );
+}

@@ -1,0 +1,76 @@
+//! What packets of a sequence share: texts and defaults.
+
+use super::proto::{
+    Interned, InternedData, NEEDS_STATE, Packet, STATE_CLEARED, TrackEventDefaults,
+};
+use aiprof_model::timeline::{Names, Sym};
+use rustc_hash::FxHashMap;
+
+/// A sequence's state.
+#[derive(Debug, Default)]
+pub(super) struct Sequence {
+    /// Categories by number.
+    pub categories: FxHashMap<u64, Sym>,
+    /// Names of events.
+    pub names: FxHashMap<u64, Sym>,
+    /// Keys of arguments.
+    pub keys: FxHashMap<u64, Box<str>>,
+    /// Values of arguments.
+    pub values: FxHashMap<u64, Box<str>>,
+    /// Of events that do not say.
+    pub track_event: TrackEventDefaults,
+    /// Clock of times that do not say.
+    pub clock: Option<u32>,
+    /// The thread of events without a track (of an older form).
+    pub thread: Option<u64>,
+    /// The last time of the older form, microseconds.
+    pub last_us: i64,
+    /// Nothing is missing since the state began.
+    is_whole: bool,
+    is_known: bool,
+}
+
+impl Sequence {
+    /// Takes what a packet says of the state. False: packets were lost before it.
+    pub(super) fn update(&mut self, packet: &Packet, all: &mut Names) -> bool {
+        // Recorders mark the first packet, before which there was none, as well.
+        let lost = packet.previous_packet_dropped && self.is_known;
+        self.is_known = true;
+        if lost {
+            self.is_whole = false;
+        }
+        if packet.sequence_flags & STATE_CLEARED != 0 || packet.incremental_state_cleared {
+            let (thread, last_us) = (self.thread, self.last_us);
+            *self = Self {
+                is_whole: true,
+                is_known: true,
+                thread,
+                last_us,
+                ..Self::default()
+            };
+        }
+        if let Some(defaults) = &packet.defaults {
+            self.track_event = defaults.track_event.clone().unwrap_or_default();
+            self.clock = defaults.timestamp_clock_id;
+        }
+        if let Some(data) = &packet.interned_data {
+            self.intern(data, all);
+        }
+        !lost
+    }
+
+    /// Whether a packet refers to a state of which something is missing.
+    pub(super) fn is_missing(&self, packet: &Packet) -> bool {
+        packet.sequence_flags & NEEDS_STATE != 0 && !self.is_whole
+    }
+
+    fn intern(&mut self, data: &InternedData, all: &mut Names) {
+        let mut sym =
+            |text: &Interned| (text.iid, all.intern(&String::from_utf8_lossy(&text.text)));
+        self.categories.extend(data.categories.iter().map(&mut sym));
+        self.names.extend(data.names.iter().map(&mut sym));
+        let text = |text: &Interned| (text.iid, String::from_utf8_lossy(&text.text).into());
+        self.keys.extend(data.keys.iter().map(text));
+        self.values.extend(data.values.iter().map(text));
+    }
+}

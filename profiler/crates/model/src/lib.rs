@@ -1,0 +1,18 @@
+//! What aiprof records and analyses, as values: profiles, events, processes, probe
+//! tables, timelines.
+
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests open what they made")
+)]
+
+pub mod demangle;
+pub mod eu_stall;
+pub mod lines;
+pub mod parallel;
+pub mod probes;
+pub mod process;
+pub mod profile;
+pub mod timeline;
+pub mod visible;
+pub mod wire;

@@ -1,0 +1,367 @@
+//! Probe tables: which functions of a runtime are probed, and what is read there.
+//!
+//! [`parse`](super::parse::parse) makes a [`Table`] of a TOML file and checks it
+//! whole; [`Table::compile`] makes what the kernel side runs. docs/probes.md
+//! describes the files.
+
+use super::glob;
+use super::program::{Field, Program};
+use super::{CallKind, Probe, ResultKind};
+use crate::demangle::demangle;
+use aiprof_common::{
+    FETCH_READ, FETCH_VALUE, FetchOp, MAX_OPS, ProbeSpec, SPEC_EXIT, SPEC_KEEP, SPEC_STACK,
+};
+use std::collections::HashMap;
+
+/// A checked table.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// Its name: `level-zero`.
+    pub name: String,
+    /// The API for people: `Level Zero`.
+    pub api: String,
+    /// What it was tested with; `None`: nothing yet.
+    pub tested: Option<String>,
+    /// What must be asked for to use it; `None`: it is always used.
+    pub only_with: Option<Switch>,
+    /// The libraries that have the functions.
+    pub libraries: Vec<Library>,
+    /// The functions, in the order of the file.
+    pub functions: Vec<Function>,
+    /// By the name of a function's first argument: the C++ class at or above that of
+    /// the object it points at.
+    pub objects: HashMap<String, String>,
+    /// Where it comes from: a path, or the name of a built-in one.
+    pub source: String,
+    /// Index in `functions` by exact symbol name.
+    pub(super) exact: HashMap<String, usize>,
+}
+
+/// A library with functions of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Library {
+    /// Patterns of its file name, or of its whole path if they have a slash.
+    pub files: Vec<String>,
+    /// Its place in a chain of nested calls: outer ones have smaller numbers.
+    pub layer: u8,
+}
+
+impl Library {
+    /// Whether a file is this library.
+    pub fn is(&self, path: &str) -> bool {
+        let file = path.rsplit('/').next().unwrap_or(path);
+        self.files.iter().any(|pattern| {
+            let name = if pattern.contains('/') { path } else { file };
+            glob::matches(pattern, name)
+        })
+    }
+}
+
+/// What the user must ask for to have a table used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// `--conditional-collection`.
+    ConditionalCollection,
+}
+
+impl Switch {
+    /// The option that asks for it.
+    pub fn option(self) -> &'static str {
+        match self {
+            Self::ConditionalCollection => "--conditional-collection",
+        }
+    }
+}
+
+/// Functions that are called, probed and read in the same way.
+#[derive(Clone, Debug)]
+pub struct Function {
+    /// Their symbols: names, or patterns (`*`, `?`).
+    pub symbols: Vec<String>,
+    /// What a call does.
+    pub kind: CallKind,
+    /// What is read at the entry.
+    pub args: Vec<Field>,
+    /// What is read at the exit.
+    pub out: Vec<Field>,
+    /// What the return value means.
+    pub result: ResultKind,
+    /// When the exit is probed.
+    pub exit: Exit,
+    /// No exception, `longjmp` or cancellation can leave it: a return probe is safe.
+    pub nothrow: bool,
+    /// Record the caller's stack.
+    pub stack: bool,
+    /// The function whose address is in the value `function`: it is probed as
+    /// this symbol. Without it the text `name` says which.
+    pub hands_out: Option<String>,
+    /// Symbols of the functions whose addresses it puts into the array that its
+    /// second argument points at, in their order: they are probed then.
+    pub fills: Vec<String>,
+    /// Of interest only to those who want to see every call: programs call it much
+    /// more often than they launch.
+    pub detail: bool,
+    /// Line of the file.
+    pub line: u32,
+    /// Without the exit.
+    pub(super) entry_only: Program,
+    /// With it.
+    pub(super) full: Program,
+}
+
+/// When the exit of a function is probed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Exit {
+    /// Always: what is read there is needed to understand other calls.
+    Needed,
+    /// If the end and result of every call are asked for.
+    #[default]
+    Useful,
+    /// Never.
+    Never,
+}
+
+/// How much is probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exits {
+    /// The [needed](Exit::Needed) exits, and no functions of mere
+    /// [detail](Function::detail).
+    Needed,
+    /// These, and the exits of calls that tell whether work is done: waits and events.
+    Waits,
+    /// All functions, and the [useful](Exit::Useful) exits too: exact ends,
+    /// durations and results.
+    All,
+}
+
+/// What a function becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compiled {
+    /// For the kernel side.
+    pub spec: ProbeSpec,
+    /// For the reader; its id is 0 until it is registered.
+    pub probe: Probe,
+    /// The entry needs a sleepable program.
+    pub sleepable: bool,
+    /// The exit needs a sleepable program.
+    pub sleepable_exit: bool,
+}
+
+impl Table {
+    /// The library that a file is; the first that matches.
+    pub fn library(&self, path: &str) -> Option<&Library> {
+        self.libraries.iter().find(|library| library.is(path))
+    }
+
+    /// The function that a symbol is: the one that names it, else the first with a
+    /// pattern that matches.
+    pub fn function(&self, symbol: &str) -> Option<&Function> {
+        if let Some(&index) = self.exact.get(symbol) {
+            return self.functions.get(index);
+        }
+        self.functions.iter().find(|function| {
+            let mut patterns = function.symbols.iter().filter(|s| glob::is_pattern(s));
+            patterns.any(|pattern| glob::matches(pattern, symbol))
+        })
+    }
+
+    /// The C++ class at or above that of the object which a function's first argument
+    /// points at, where the table says so: the function may go on in a virtual
+    /// function of that object.
+    pub fn object_of(&self, function: &Function) -> Option<&str> {
+        let first = function.args.iter().find(|arg| arg.text == "arg0")?;
+        self.objects.get(&first.name).map(String::as_str)
+    }
+
+    /// The C++ classes at or above those of all objects that functions work on.
+    pub fn object_classes(&self) -> Vec<&str> {
+        let mut classes: Vec<&str> = self.objects.values().map(String::as_str).collect();
+        classes.sort_unstable();
+        classes.dedup();
+        classes
+    }
+
+    /// All exact symbol names, in the order of the file.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.symbols().filter(|symbol| !glob::is_pattern(symbol))
+    }
+
+    /// All symbol patterns, in the order of the file.
+    pub fn patterns(&self) -> impl Iterator<Item = &str> {
+        self.symbols().filter(|symbol| glob::is_pattern(symbol))
+    }
+
+    fn symbols(&self) -> impl Iterator<Item = &str> {
+        self.functions
+            .iter()
+            .flat_map(|function| function.symbols.iter().map(String::as_str))
+    }
+
+    /// What [`function`](Self::function) becomes where its symbol is `symbol`.
+    pub fn compile(&self, function: &Function, symbol: &str, exits: Exits) -> Compiled {
+        let has_exit = function.has_exit(exits);
+        let program = function.program(exits);
+        let mut flags = 0;
+        for (wanted, flag) in [
+            // Where the time of every call is wanted, so is who called.
+            (function.stack || exits == Exits::All, SPEC_STACK),
+            (program.keep, SPEC_KEEP),
+            (has_exit, SPEC_EXIT),
+        ] {
+            flags |= if wanted { flag } else { 0 };
+        }
+        Compiled {
+            spec: spec(function_id(symbol), flags, program),
+            probe: Probe {
+                layout: None,
+                id: 0,
+                table: self.name.clone(),
+                api: self.api.clone(),
+                function: demangle(symbol).into_owned(),
+                kind: function.kind,
+                is_ioctl: false,
+                values: program.values.clone(),
+                data: program.data.clone(),
+                result: function.result,
+                has_exit,
+            },
+            sleepable: program.entry_sleeps(),
+            sleepable_exit: program.exit_sleeps(),
+        }
+    }
+}
+
+impl Function {
+    /// Whether it is probed at all.
+    pub fn is_probed(&self, exits: Exits) -> bool {
+        !self.detail || exits == Exits::All
+    }
+
+    /// Whether its exit is probed.
+    pub fn has_exit(&self, exits: Exits) -> bool {
+        match self.exit {
+            Exit::Needed => true,
+            Exit::Useful => match exits {
+                Exits::Needed => false,
+                Exits::Waits => matches!(self.kind, CallKind::Synchronize | CallKind::Event),
+                Exits::All => true,
+            },
+            Exit::Never => false,
+        }
+    }
+
+    /// What is read.
+    pub fn program(&self, exits: Exits) -> &Program {
+        if self.has_exit(exits) {
+            &self.full
+        } else {
+            &self.entry_only
+        }
+    }
+}
+
+/// The operations were checked to fit when the table was made.
+fn spec(function: u32, flags: u32, program: &Program) -> ProbeSpec {
+    let mut ops = [FetchOp::default(); MAX_OPS];
+    let all = program.entry.iter().chain(&program.exit);
+    for (to, from) in ops.iter_mut().zip(all) {
+        *to = *from;
+    }
+    let count = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
+    ProbeSpec {
+        function,
+        flags,
+        n_entry: count(program.entry.len()),
+        n_exit: count(program.exit.len()),
+        n_values: count(program.values.len()),
+        pad: 0,
+        exit_slots: exit_slots(&program.exit),
+        pad2: 0,
+        ops,
+    }
+}
+
+/// [`ProbeSpec::exit_slots`] of these operations.
+pub(super) fn exit_slots(exit: &[FetchOp]) -> u16 {
+    let values = exit
+        .iter()
+        .filter(|op| matches!(op.how, FETCH_VALUE | FETCH_READ));
+    values.fold(0, |bits, op| {
+        bits | 1_u16.checked_shl(op.to.into()).unwrap_or(0)
+    })
+}
+
+/// [`ProbeSpec::function`] of a symbol: FNV-1a (RFC 9923), 32 bits; never 0.
+pub fn function_id(symbol: &str) -> u32 {
+    let hash = symbol.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    hash.max(1)
+}
+
+impl CallKind {
+    /// All kinds, by the names that tables and filters use.
+    pub const NAMED: [(&str, CallKind); 21] = [
+        ("launch", Self::Launch),
+        ("submit", Self::Submit),
+        ("copy", Self::Copy),
+        ("fill", Self::Fill),
+        ("alloc", Self::Alloc),
+        ("free", Self::Free),
+        ("module", Self::Module),
+        ("kernel", Self::Kernel),
+        ("event", Self::Event),
+        ("synchronize", Self::Synchronize),
+        ("barrier", Self::Barrier),
+        ("collective", Self::Collective),
+        ("compile", Self::Compile),
+        ("queue", Self::Queue),
+        ("context", Self::Context),
+        ("bind", Self::Bind),
+        ("unbind", Self::Unbind),
+        ("resolve", Self::Resolve),
+        ("activity", Self::Activity),
+        ("control", Self::Control),
+        ("host", Self::Host),
+    ];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        let found = Self::NAMED.iter().find(|(_, kind)| *kind == self);
+        found.map_or("host", |(name, _)| name)
+    }
+
+    /// Whether the caller's stack is recorded unless the table says otherwise: of
+    /// calls that give the device work, wait for it, or cost time themselves; not
+    /// of short ones that prepare or ask, which programs make in great number.
+    pub fn wants_stack(self) -> bool {
+        !matches!(
+            self,
+            Self::Kernel
+                | Self::Event
+                | Self::Queue
+                | Self::Context
+                | Self::Resolve
+                | Self::Activity
+                | Self::Control
+        )
+    }
+}
+
+impl ResultKind {
+    /// All kinds, by the names that tables use.
+    pub const NAMED: [(&str, ResultKind); 6] = [
+        ("none", Self::None),
+        ("zero-ok", Self::ZeroOk),
+        ("level0", Self::Level0),
+        ("pointer", Self::Pointer),
+        ("number", Self::Number),
+        ("errno", Self::Errno),
+    ];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        let found = Self::NAMED.iter().find(|(_, kind)| *kind == self);
+        found.map_or("none", |(name, _)| name)
+    }
+}

@@ -1,0 +1,738 @@
+//! Tests of probe tables: mistakes, what functions become, the built-in ones.
+
+use super::expr::is_name;
+use super::parse::parse;
+use super::table::{Compiled, Exit, Exits, Switch, Table, function_id};
+use super::{CallKind, DataFormat, ResultKind, Tables, ValueFormat, role};
+use aiprof_common as c;
+use aiprof_common::{FetchOp, MAX_OPS, MAX_VALUES};
+use std::collections::HashMap;
+
+const HEAD: &str = "name = \"t\"\napi = \"T\"\n[[library]]\nfiles = [\"libt.so*\"]\n";
+
+/// A table with one function `f` of these lines.
+fn table(function: &str) -> Table {
+    let text = format!("{HEAD}[[function]]\nsymbols = [\"f\"]\n{function}");
+    parse("t.toml", &text).unwrap_or_else(|errors| panic!("{errors:?}"))
+}
+
+fn compile(function: &str, exits: Exits) -> Compiled {
+    let table = table(function);
+    table.compile(table.function("f").unwrap(), "f", exits)
+}
+
+fn mistakes(text: &str) -> Vec<String> {
+    match parse("t.toml", text) {
+        Ok(table) => panic!("accepted: {table:?}"),
+        Err(errors) => errors.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn op(from: u8, index: u8, how: u8, size: u8) -> FetchOp {
+    FetchOp {
+        from,
+        index,
+        how,
+        size,
+        ..FetchOp::default()
+    }
+}
+
+fn entry(compiled: &Compiled) -> &[FetchOp] {
+    &compiled.spec.ops[..usize::from(compiled.spec.n_entry)]
+}
+
+fn exit(compiled: &Compiled) -> &[FetchOp] {
+    let from = usize::from(compiled.spec.n_entry);
+    &compiled.spec.ops[from..from + usize::from(compiled.spec.n_exit)]
+}
+
+#[test]
+fn mistakes_have_line_and_column_and_say_what_is_allowed() {
+    let function = format!("{HEAD}[[function]]\nsymbols = [\"f\"]\n");
+    let f = |line: &str| format!("{function}{line}\n");
+    for (text, wanted) in [
+        (
+            f("kind = \"lunch\""),
+            "t.toml:7:8: unknown kind `lunch`; known: launch, submit, copy",
+        ),
+        (
+            f("kind = \"launch\"\nargs = { a = \"arg9\" }"),
+            "t.toml:8:15: `arg9`: arguments in registers",
+        ),
+        (
+            f("kind = \"launch\"\nargs = { a = \"u32 [arg0+]\" }"),
+            "t.toml:8:25: `` is no offset",
+        ),
+        (
+            f("kind = \"launch\"\nargs = { arg1 = \"arg1\" }"),
+            "t.toml:8:10: `arg1` cannot name a value",
+        ),
+        (
+            f("kind = \"launch\"\nargs = { a = \"result\" }"),
+            "t.toml:8:14: the result is known at the exit",
+        ),
+        (
+            f("kind = \"launch\"\nout = { a = \"arg1\" }"),
+            "t.toml:8:13: arguments are read at the entry",
+        ),
+        (
+            f("kind = \"launch\"\nargs = { a = \"[b]\" }"),
+            "t.toml:8:14: no earlier value is called `b`",
+        ),
+        (
+            f("kind = \"launch\"\nargs = { a = \"u32 arg0\", b = \"[a]\" }"),
+            "t.toml:8:30: `a` has fewer than 8 bytes",
+        ),
+        (
+            f("kind = \"launch\"\nargs = { a = \"arg0\" }\nout = { a = \"[arg1]\" }"),
+            "t.toml:9:13: there are two values `a`",
+        ),
+        (
+            f("kind = \"launch\"\nout = { a = \"[arg1]\" }\nexit = \"never\""),
+            "t.toml:9:8: `out` is read at the exit",
+        ),
+        (
+            f("kind = \"launch\"\nnothrow = 1"),
+            "t.toml:8:11: `nothrow` is true or false",
+        ),
+        (
+            f("kind = \"launch\"\nresult = \"ok\""),
+            "t.toml:8:10: unknown result `ok`; known: none, zero-ok",
+        ),
+        (
+            f("kind = \"launch\"\ncolour = 1"),
+            "t.toml:8:1: unknown key `colour`; known: symbols, kind",
+        ),
+        (f("symbols = [\"g\"]"), "t.toml:7:1: duplicate key"),
+        (f(""), "t.toml:5:1: `kind` is missing"),
+        (
+            f("kind = \"launch\"\n[[function]]\nsymbols = [\"g\", \"f\"]\nkind = \"copy\""),
+            "t.toml:9:17: `f` is in the function of line 5 already",
+        ),
+        (
+            format!("{HEAD}[[function]]\nsymbols = [\"*\"]\nkind = \"host\""),
+            "t.toml:6:12: `*` would probe every function",
+        ),
+        (
+            format!("{HEAD}[[function]]\nsymbols = []\nkind = \"host\""),
+            "t.toml:6:11: `symbols` is a list of 1",
+        ),
+        (
+            format!("{HEAD}[[function]]\nsymbols = [\"a b\"]\nkind = \"host\""),
+            "t.toml:6:12: a name has 1 to 1024",
+        ),
+        (
+            "name = \"t\"".into(),
+            "t.toml:1:1: a table has at least one [[library]]",
+        ),
+        (
+            HEAD.replace("\"t\"", "\"T x\""),
+            "t.toml:1:8: `T x` is no table name",
+        ),
+        (HEAD.replace("[[library]]", "[library]"), "t.toml:3:1: "),
+        (
+            HEAD.replace("files =", "layer = 256\nfiles ="),
+            "t.toml:4:9: a layer is a number from 0 to 255",
+        ),
+        (
+            format!("only_with = \"magic\"\n{HEAD}"),
+            "t.toml:1:13: unknown only_with `magic`; known: conditional-collection",
+        ),
+        ("a = ".into(), "t.toml:1:"),
+    ] {
+        let found = mistakes(&text);
+        assert!(
+            found.iter().any(|message| message.starts_with(wanted)),
+            "wanted {wanted:?} of\n{text}\nfound {found:#?}"
+        );
+    }
+}
+
+#[test]
+fn all_mistakes_are_reported_in_their_order_and_not_too_many() {
+    let found = mistakes(&format!(
+        "{HEAD}[[function]]\nkind = \"x\"\n[[function]]\nsymbols = [\"f\"]\nkind = 7\n"
+    ));
+    let places: Vec<_> = found
+        .iter()
+        .map(|message| message.split(':').nth(1).unwrap())
+        .collect();
+    assert_eq!(places, ["5", "6", "9"], "{found:#?}");
+    let many = "[[function]]\nfoo = 1\n".repeat(500);
+    assert_eq!(mistakes(&format!("{HEAD}{many}")).len(), 50);
+}
+
+#[test]
+fn columns_count_characters_and_are_those_inside_of_expressions() {
+    let text = format!(
+        "{HEAD}[[function]]\nsymbols = [\"f\"]\nkind = \"host\"\nargs = {{ a = \"arg0\", b = \"[arg1+y]\" }} # ü\n"
+    );
+    let found = mistakes(&text);
+    assert!(found[0].starts_with("t.toml:8:33: `y`"), "{found:?}");
+    let found = mistakes(&text.replace("\"arg0\"", "'arg0', ü = 'arg0'"));
+    assert!(found[0].starts_with("t.toml:8:"), "{found:?}");
+}
+
+#[test]
+fn too_much_for_one_probe_is_a_mistake() {
+    let values: Vec<_> = (0..=MAX_VALUES)
+        .map(|n| format!("v{n} = \"[arg0+{n}]\""))
+        .collect();
+    let function = |values: &[String]| {
+        format!(
+            "{HEAD}[[function]]\nsymbols = [\"f\"]\nkind = \"host\"\nargs = {{ {} }}\n",
+            values.join(", ")
+        )
+    };
+    assert!(parse("t", &function(&values[1..])).is_ok());
+    let found = mistakes(&function(&values));
+    assert!(found[0].contains("more than 12 values"), "{found:?}");
+    // Texts take no value, but an operation each.
+    let mut texts = values[1..].to_vec();
+    texts.extend((0..5).map(|n| format!("t{n} = \"text arg{n}\"")));
+    assert!(texts.len() > MAX_OPS);
+    let found = mistakes(&function(&texts));
+    assert!(found[0].contains("more than 16"), "{found:?}");
+}
+
+#[test]
+fn registers_stack_and_by_value_structures() {
+    let compiled = compile(
+        "kind = \"launch\"\nargs = { kernel = \"arg0\", groups_x = \"u32 arg1.lo\", \
+         groups_y = \"u32 arg1.hi\", bytes = \"u64 stack0\", half = \"hex32 stack2.hi\", \
+         flag = \"u8 arg5\" }",
+        Exits::Needed,
+    );
+    let stack = |n: i32, size| FetchOp {
+        offset: 8 + 8 * n,
+        ..op(c::FROM_STACK, 0, c::FETCH_READ, size)
+    };
+    let to = |to, op| FetchOp { to, ..op };
+    assert_eq!(
+        entry(&compiled),
+        [
+            to(0, op(c::FROM_ARGUMENT, 0, c::FETCH_VALUE, 8)),
+            to(1, op(c::FROM_ARGUMENT, 1, c::FETCH_VALUE, 4)),
+            FetchOp {
+                shift: 32,
+                ..to(2, op(c::FROM_ARGUMENT, 1, c::FETCH_VALUE, 4))
+            },
+            to(3, stack(0, 8)),
+            FetchOp {
+                offset: 8 + 16 + 4,
+                ..to(4, stack(2, 4))
+            },
+            to(5, op(c::FROM_ARGUMENT, 5, c::FETCH_VALUE, 1)),
+        ]
+    );
+    assert!(exit(&compiled).is_empty() && !compiled.sleepable);
+    assert_eq!(compiled.spec.flags, c::SPEC_STACK);
+    assert_eq!(compiled.spec.n_values, 6);
+    let formats: Vec<_> = compiled.probe.values.iter().map(|v| v.format).collect();
+    let (hex, decimal) = (ValueFormat::Hex, ValueFormat::Decimal);
+    assert_eq!(formats, [hex, decimal, decimal, decimal, hex, decimal]);
+}
+
+#[test]
+fn pointers_are_followed_once_for_all_that_need_them() {
+    let compiled = compile(
+        "kind = \"launch\"\nargs = { a = \"u32 [[arg2+8]+16]\", b = \"u32 [[arg2+8]+20]\", \
+         c = \"f64 [[stack1]-8]\" }",
+        Exits::Needed,
+    );
+    let read = |from, index, size, offset, to| FetchOp {
+        offset,
+        to,
+        ..op(from, index, c::FETCH_READ, size)
+    };
+    assert_eq!(
+        entry(&compiled),
+        [
+            read(c::FROM_ARGUMENT, 2, 8, 8, 0),
+            read(c::FROM_VALUE, 0, 4, 16, 1),
+            read(c::FROM_VALUE, 0, 4, 20, 2),
+            read(c::FROM_STACK, 0, 8, 16, 3),
+            read(c::FROM_VALUE, 3, 8, 0, 4),
+            read(c::FROM_VALUE, 4, 8, -8, 5),
+        ]
+    );
+    let names: Vec<_> = compiled.probe.values.iter().map(|v| &v.name[..]).collect();
+    assert_eq!(names, ["", "a", "b", "", "", "c"]);
+    assert_eq!(compiled.probe.slot("b"), Some(2));
+}
+
+#[test]
+fn texts_and_arrays() {
+    let compiled = compile(
+        "kind = \"module\"\nargs = { count = \"u32 arg1\", lists = \"handles(count) arg2\", \
+         name = \"text [arg3+24]\", image = \"blob(u32 [arg3]) arg4+64\" }",
+        Exits::Needed,
+    );
+    let data = |from, index, how, to| op(from, index, how, 0).to(to);
+    let [count, lists, pointer, name, length, image] = entry(&compiled) else {
+        panic!("{:?}", entry(&compiled));
+    };
+    assert_eq!((count.size, count.to), (4, 0));
+    assert_eq!(
+        *lists,
+        FetchOp {
+            unit: 8,
+            count: 0,
+            ..data(c::FROM_ARGUMENT, 2, c::FETCH_BYTES, 0)
+        }
+    );
+    assert_eq!((pointer.to, pointer.offset), (1, 24));
+    assert_eq!(*name, data(c::FROM_VALUE, 1, c::FETCH_TEXT, 1));
+    assert_eq!((length.size, length.to), (4, 2));
+    assert_eq!(
+        *image,
+        FetchOp {
+            unit: 1,
+            count: 2,
+            offset: 64,
+            ..data(c::FROM_ARGUMENT, 4, c::FETCH_BLOB, 2)
+        }
+    );
+    let formats: Vec<_> = compiled.probe.data.iter().map(|d| d.format).collect();
+    assert_eq!(
+        formats,
+        [DataFormat::Handles, DataFormat::Text, DataFormat::Blob]
+    );
+    assert_eq!(compiled.probe.tag("name"), Some(1));
+    assert!(compiled.sleepable && !compiled.sleepable_exit);
+    let launch = "kind = \"submit\"\nargs = { n = \"u32 arg1\", lists = \"handles(n) arg2\" }";
+    assert!(!compile(launch, Exits::Needed).sleepable);
+}
+
+trait To {
+    fn to(self, to: u8) -> Self;
+}
+
+impl To for FetchOp {
+    fn to(self, to: u8) -> Self {
+        Self { to, ..self }
+    }
+}
+
+#[test]
+fn what_is_read_at_the_exit_goes_through_the_arguments_of_the_entry() {
+    let create = "kind = \"kernel\"\nresult = \"level0\"\nargs = { module = \"arg0\" }\n\
+                  out = { kernel = \"[arg2]\", size = \"u32 [stack0+4]\", first = \"u8 [result]\", \
+                  parent = \"[module+8]\" }";
+    for exits in [Exits::Needed, Exits::All] {
+        let compiled = compile(create, exits);
+        let [module, kept, stack] = entry(&compiled) else {
+            panic!("{:?}", entry(&compiled));
+        };
+        assert_eq!(*module, op(c::FROM_ARGUMENT, 0, c::FETCH_VALUE, 8));
+        assert_eq!(*kept, op(c::FROM_ARGUMENT, 2, c::FETCH_VALUE, 8).to(1));
+        assert_eq!((stack.from, stack.offset, stack.to), (c::FROM_STACK, 8, 3));
+        let [kernel, size, first, parent] = exit(&compiled) else {
+            panic!("{:?}", exit(&compiled));
+        };
+        assert_eq!(*kernel, op(c::FROM_VALUE, 1, c::FETCH_READ, 8).to(2));
+        assert_eq!((size.index, size.offset, size.to), (3, 4, 4));
+        assert_eq!(*first, op(c::FROM_RESULT, 0, c::FETCH_READ, 1).to(5));
+        assert_eq!((parent.index, parent.offset), (0, 8));
+        let stack = if exits == Exits::All {
+            c::SPEC_STACK
+        } else {
+            0
+        };
+        assert_eq!(compiled.spec.flags, stack | c::SPEC_KEEP | c::SPEC_EXIT);
+        assert!(compiled.probe.has_exit);
+        assert_eq!(compiled.probe.result, ResultKind::Level0);
+        let at_exit: Vec<_> = compiled.probe.values.iter().map(|v| v.at_exit).collect();
+        assert_eq!(at_exit, [false, false, true, false, true, true, true]);
+    }
+}
+
+#[test]
+fn an_exit_that_is_useful_is_probed_when_all_are_wanted() {
+    let function = "kind = \"event\"\nexit = \"useful\"\nargs = { event = \"arg0\" }\n\
+                    out = { ticks = \"u64 [arg1]\" }";
+    let without = compile(function, Exits::Needed);
+    assert_eq!((without.spec.flags, without.spec.n_values), (0, 1));
+    assert!(!without.probe.has_exit && exit(&without).is_empty());
+    let with = compile(function, Exits::All);
+    assert_eq!(with.spec.flags, c::SPEC_STACK | c::SPEC_KEEP | c::SPEC_EXIT);
+    assert_eq!((with.spec.n_values, exit(&with).len()), (3, 1));
+    // Without anything to read, the exit tells the end and the result.
+    let plain = compile("kind = \"synchronize\"", Exits::All);
+    assert_eq!(plain.spec.flags, c::SPEC_STACK | c::SPEC_EXIT);
+    let never = compile("kind = \"synchronize\"\nexit = \"never\"", Exits::All);
+    assert_eq!(never.spec.flags, c::SPEC_STACK);
+}
+
+#[test]
+fn exact_symbols_come_before_patterns_and_patterns_in_their_order() {
+    let table = parse(
+        "t",
+        &format!(
+            "{HEAD}[[function]]\nsymbols = [\"aiu*\"]\nkind = \"host\"\n\
+             [[function]]\nsymbols = [\"aiuM?lloc\", \"_ZN4flex13RuntimeStream11synchronize*\"]\nkind = \"alloc\"\n\
+             [[function]]\nsymbols = [\"aiuFree\"]\nkind = \"free\"\n"
+        ),
+    )
+    .unwrap();
+    let kind = |symbol| table.function(symbol).map(|f| f.kind);
+    assert_eq!(kind("aiuFree"), Some(CallKind::Free));
+    assert_eq!(kind("aiuMalloc"), Some(CallKind::Host));
+    assert_eq!(
+        kind("_ZN4flex13RuntimeStream11synchronizeEv"),
+        Some(CallKind::Alloc)
+    );
+    assert_eq!(kind("Malloc"), None);
+    assert_eq!(table.names().collect::<Vec<_>>(), ["aiuFree"]);
+    assert_eq!(table.patterns().count(), 3);
+    let function = table.function("_ZN4flex13RuntimeStream11synchronizeEv");
+    let compiled = table.compile(
+        function.unwrap(),
+        "_ZN4flex13RuntimeStream11synchronizeEv",
+        Exits::Needed,
+    );
+    assert_eq!(
+        compiled.probe.function,
+        "flex::RuntimeStream::synchronize()"
+    );
+}
+
+#[test]
+fn libraries_are_known_by_file_name_or_by_path() {
+    let table = parse(
+        "t",
+        "name = \"t\"\napi = \"T\"\nonly_with = \"conditional-collection\"\n\
+         [[library]]\nfiles = [\"libt.so*\", \"*/opt/t/*\"]\nlayer = 3\n\
+         [[function]]\nsymbols = [\"f\"]\nkind = \"host\"\n",
+    )
+    .unwrap();
+    for path in ["/usr/lib/libt.so.1", "libt.so", "/x/opt/t/any"] {
+        assert_eq!(table.library(path).map(|l| l.layer), Some(3), "{path}");
+    }
+    assert!(table.library("/usr/lib/libt.so.1/libc.so").is_none());
+    let mut tables = Tables::default();
+    tables.add("t", "").unwrap_err();
+    let text = format!("{HEAD}[[function]]\nsymbols = [\"f\"]\nkind = \"host\"\n");
+    tables.add("a.toml", &text).unwrap();
+    tables
+        .add(
+            "b.toml",
+            &text.replace("name =", "only_with = \"conditional-collection\"\nname ="),
+        )
+        .unwrap();
+    assert_eq!(tables.iter().count(), 1, "the same name replaces");
+    assert_eq!(tables.get("t").unwrap().source, "b.toml");
+    assert_eq!(tables.of_file("/lib/libt.so", &[]).count(), 0);
+    let switches = [Switch::ConditionalCollection];
+    assert_eq!(tables.of_file("/lib/libt.so", &switches).count(), 1);
+}
+
+#[test]
+fn names_of_kinds_are_those_of_the_wire() {
+    for (name, kind) in CallKind::NAMED {
+        assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{name}\""));
+        assert_eq!(kind.name(), name);
+    }
+    for (name, kind) in ResultKind::NAMED {
+        assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{name}\""));
+        assert_eq!(kind.name(), name);
+    }
+}
+
+#[test]
+fn function_ids_are_fnv_1a() {
+    // Test vectors of draft-eastlake-fnv.
+    for (text, hash) in [
+        ("", 0x811c_9dc5),
+        ("a", 0xe40c_292c),
+        ("foobar", 0xbf9c_f968),
+    ] {
+        assert_eq!(function_id(text), hash);
+    }
+}
+
+/// Names that mean something to the launch events.
+fn roles() -> Vec<&'static str> {
+    let mut all = vec![
+        role::LIST,
+        role::QUEUE,
+        role::DEVICE,
+        role::CONTEXT,
+        role::MODULE,
+        role::KERNEL,
+        role::EVENT,
+        role::FENCE,
+        role::LISTS,
+        role::BYTES,
+        role::DST,
+        role::SRC,
+        role::ADDRESS,
+        role::NAME,
+        role::NAME_INFO,
+        role::DISPATCH,
+        role::IMAGE,
+        role::FORMAT,
+        role::MODE,
+        role::CORRELATION,
+        role::FUNCTION,
+        role::RECORD,
+        role::BATCH,
+        role::VM,
+        role::GRAPH,
+        role::SOURCE_GRAPH,
+        role::SOURCE_LIST,
+        role::PROGRAM_IMAGE,
+        role::DIRECTION,
+        role::GLOBAL_ITEMS,
+        role::LOCAL_ITEMS,
+        role::SOURCE_KERNEL,
+        role::RECORDS,
+        role::ASSUMED_NAME,
+        role::ASSUMED_NAME_LENGTH,
+    ];
+    all.extend(role::IMAGES.iter().chain(&role::EXTENT));
+    all.extend(role::GROUPS.iter().chain(&role::LOCAL).chain(&role::GLOBAL));
+    all
+}
+
+#[test]
+fn roles_can_be_written_in_tables() {
+    for name in roles() {
+        assert!(is_name(name), "{name}");
+    }
+}
+
+#[test]
+fn built_in_tables_have_no_mistake_and_compile() {
+    for (source, text) in super::tables::built_in_sources() {
+        if let Err(mistakes) = parse(source, text) {
+            let lines: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
+            panic!("{}", lines.join("\n"));
+        }
+    }
+    let tables = Tables::built_in();
+    assert_eq!(
+        tables.iter().count(),
+        super::tables::built_in_sources().len()
+    );
+    let mut ids: HashMap<u32, &str> = HashMap::new();
+    for table in tables.iter() {
+        for name in table.names().chain(table.patterns()) {
+            let function = table.function(name).unwrap();
+            for exits in [Exits::Needed, Exits::All] {
+                let compiled = table.compile(function, name, exits);
+                let spec = &compiled.spec;
+                assert!(usize::from(spec.n_entry + spec.n_exit) <= MAX_OPS);
+                assert_eq!(usize::from(spec.n_values), compiled.probe.values.len());
+                assert_eq!(compiled.probe.has_exit, spec.flags & c::SPEC_EXIT != 0);
+            }
+            let other = ids.insert(function_id(name), name);
+            assert!(other.is_none_or(|o| o == name), "{other:?} {name}: same id");
+        }
+    }
+}
+
+#[test]
+fn built_in_launches_and_copies_say_what_the_launch_events_need() {
+    for table in Tables::built_in().iter() {
+        for function in &table.functions {
+            let has = |name: &str| {
+                let mut fields = function.args.iter().chain(&function.out);
+                fields.any(|field| field.name == name)
+            };
+            let at = format!("{}:{} {:?}", table.source, function.line, function.symbols);
+            if function.kind == CallKind::Resolve {
+                let named = has(role::NAME) || function.hands_out.is_some();
+                assert_eq!(
+                    has(role::FUNCTION) && named,
+                    function.fills.is_empty(),
+                    "{at}"
+                );
+                assert_eq!(
+                    function.exit == Exit::Needed,
+                    !function.out.is_empty(),
+                    "{at}"
+                );
+            }
+            // A misspelt role would silently be an argument like any other.
+            for field in function.args.iter().chain(&function.out) {
+                let name = &field.name;
+                let near = |role: &&str| role.trim_end_matches('s') == name.trim_end_matches('s');
+                let similar = roles().into_iter().find(near);
+                let plural_pairs = [
+                    "lists", "list", "queues", "dsts", "srcs", "records", "events", "kernels",
+                    "modules", "devices", "groups",
+                ];
+                assert!(
+                    similar.is_none_or(|role| role == name) || plural_pairs.contains(&&name[..]),
+                    "{at}: {name} for {similar:?}?"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn aiu_symbols_are_found_by_their_beginnings() {
+    let tables = Tables::built_in();
+    let aiu = tables.get("aiu").unwrap();
+    let stream = "_ZN4flex13RuntimeStream";
+    for (symbol, kind) in [
+        (
+            "22launchOperationComputeEPNS_13ComputeParamsE",
+            CallKind::Launch,
+        ),
+        (
+            "22launchOperationComputeEPKNS_13ComputeParamsE",
+            CallKind::Launch,
+        ),
+        ("18launchOperationH2DEPNS_9DmaParamsE", CallKind::Copy),
+        ("18launchOperationD2HEPKNS_9DmaParamsE", CallKind::Copy),
+        (
+            "26launchOperationP2PRdmaSendEPNS_9P2PParamsE",
+            CallKind::Collective,
+        ),
+        (
+            "34launchOperationLegacyP2PDataExchangeE",
+            CallKind::Collective,
+        ),
+        ("26launchOperationEventSignalEv", CallKind::Barrier),
+        (
+            "27launchOperationHostCallbackEPNS_18HostCallbackParamsE",
+            CallKind::Host,
+        ),
+        ("25launchOperationOfTomorrowEv", CallKind::Launch),
+        ("11synchronizeEv", CallKind::Synchronize),
+    ] {
+        let symbol = format!("{stream}{symbol}");
+        assert_eq!(
+            aiu.function(&symbol).map(|f| f.kind),
+            Some(kind),
+            "{symbol}"
+        );
+    }
+    for (symbol, kind) in [
+        ("aiuLaunchControlBlocks", Some(CallKind::Launch)),
+        ("aiuGraphExecution", Some(CallKind::Host)),
+        ("aiuRDMABarrier2", Some(CallKind::Collective)),
+        (
+            "_Z27aiuptiActivityGetNextRecordPhmPP15AIUpti_Activity",
+            Some(CallKind::Activity),
+        ),
+        (
+            "_Z31aiuptiActivityRegisterCallbacksPFvPPhPmS1_EPFvS_mmE",
+            Some(CallKind::Resolve),
+        ),
+        ("_ZN4flex12RuntimeEntry10toPriorityEi", None),
+        ("aio_read", None),
+    ] {
+        assert_eq!(aiu.function(symbol).map(|f| f.kind), kind, "{symbol}");
+    }
+    let callbacks = aiu
+        .function("_Z31aiuptiActivityRegisterCallbacksX")
+        .unwrap();
+    let handed_out = callbacks.hands_out.as_deref().unwrap();
+    let completed = aiu.function(handed_out).unwrap();
+    assert_eq!(completed.kind, CallKind::Activity);
+    let compiled = aiu.compile(completed, handed_out, Exits::Needed);
+    assert!(compiled.sleepable && compiled.probe.tag("records").is_some());
+}
+
+#[test]
+fn what_functions_hand_out_is_described() {
+    for table in Tables::built_in().iter() {
+        for function in &table.functions {
+            if let Some(symbol) = &function.hands_out {
+                assert!(table.function(symbol).is_some(), "{symbol}");
+            }
+        }
+    }
+}
+
+/// The header may be older than the table: what it has comes first in ours.
+#[test]
+fn arrays_of_functions_are_in_the_order_of_the_header() {
+    let header = "/usr/include/level_zero/ze_ddi.h";
+    let Ok(text) = std::fs::read_to_string(header) else {
+        println!("skipped: arrays_of_functions_are_in_the_order_of_the_header: no {header}");
+        return;
+    };
+    let tables = Tables::built_in();
+    let table = tables.get("level-zero").unwrap();
+    let mut compared = 0;
+    for function in table.functions.iter().filter(|f| !f.fills.is_empty()) {
+        // zeGetKernelProcAddrTable fills a ze_kernel_dditable_t.
+        let getter = &function.symbols[0];
+        let Some((_, after)) = text.split_once(&format!("{getter}(")) else {
+            continue; // newer than the header
+        };
+        let structure = after.split_whitespace().find(|w| w.contains("_dditable_t"));
+        let name = structure.unwrap().trim_end_matches('*');
+        let body = text
+            .split(&format!("typedef struct _{name}"))
+            .nth(1)
+            .unwrap();
+        let body = body.split('}').next().unwrap();
+        let members = body.split_whitespace().filter_map(|word| {
+            let name = word.strip_prefix("ze_pfn")?.strip_suffix("_t")?;
+            Some(format!("ze{name}"))
+        });
+        let members: Vec<_> = members.collect();
+        assert!(!members.is_empty());
+        assert_eq!(
+            Some(members.as_slice()),
+            function.fills.get(..members.len()),
+            "{getter}"
+        );
+        compared += 1;
+    }
+    assert!(compared > 15, "{compared}");
+}
+
+/// So far as the header goes, which may be older than the table.
+#[test]
+fn opencls_functions_are_in_the_order_of_the_header() {
+    let header = "/usr/include/CL/cl_icd.h";
+    let Ok(text) = std::fs::read_to_string(header) else {
+        println!("skipped: opencls_functions_are_in_the_order_of_the_header: no {header}");
+        return;
+    };
+    let body = text.split("typedef struct _cl_icd_dispatch {").nth(1);
+    let body = body.unwrap().split("} cl_icd_dispatch;").next().unwrap();
+    let members = body.lines().filter_map(|line| {
+        let declared = line.trim().strip_suffix(';')?;
+        declared.split([' ', '*']).next_back()
+    });
+    let members: Vec<_> = members.collect();
+    assert!(members.len() > 100, "{members:?}");
+    let tables = Tables::built_in();
+    let function = tables.get("opencl").unwrap().function("clGetDeviceIDs");
+    let fills = &function.unwrap().fills;
+    assert_eq!(
+        Some(members.as_slice()),
+        fills
+            .get(..members.len())
+            .map(|f| { f.iter().map(String::as_str).collect::<Vec<_>>() })
+            .as_deref()
+    );
+}
+
+#[test]
+fn the_example_of_the_documentation_is_a_table() {
+    let page = include_str!("../../../../../docs/probes.md");
+    let example = page.split("```toml\n").nth(1).unwrap();
+    let example = example.split("```").next().unwrap();
+    let table = parse("docs/probes.md", example).unwrap();
+    assert_eq!((table.functions.len(), table.name.as_str()), (2, "mylib"));
+    // What it lists is what there is.
+    for (name, _) in CallKind::NAMED {
+        assert!(page.contains(&format!("`{name}`")), "kind {name}");
+    }
+    for (name, _) in ResultKind::NAMED {
+        assert!(page.contains(&format!("`{name}`")), "result {name}");
+    }
+    for (name, ..) in super::expr::SCALARS {
+        assert!(page.contains(&format!("`{name}`")), "type {name}");
+    }
+}

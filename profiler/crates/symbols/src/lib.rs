@@ -1,0 +1,9 @@
+//! Names for addresses, and tables that walk stacks, from what files say.
+
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests open what they made")
+)]
+
+pub mod symbolize;
+pub mod unwind;

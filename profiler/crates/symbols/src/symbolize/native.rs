@@ -1,0 +1,611 @@
+//! Native code: DWARF for inlined functions and lines, symbol tables for the rest.
+
+use super::debuginfod::{self, Debuginfod};
+use super::dwarf::{Clock, DwarfError, DwarfFile, Function};
+use super::elf::{self, ElfError, ElfInfo};
+use super::{
+    BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, plt, sections, symtab,
+};
+use aiprof_model::demangle::{self, demangle};
+use aiprof_model::profile::{BuildId, FrameKind};
+use aiprof_system::files::others::RootDir;
+use rustc_hash::FxHashSet;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Most files whose state is kept: each holds one or two descriptors.
+const MAX_FILES: usize = 64;
+/// Most files remembered as having been warned about.
+const MAX_WARNED: usize = 4096;
+/// Most bytes of symbol tables read for one batch; the largest known libraries
+/// have a tenth of this.
+const MAX_TABLES: u64 = 256 << 20;
+/// Estimate of what a file without DWARF keeps.
+const BASE_COST: u64 = 16 << 10;
+
+/// What was looked up and what failed, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SymbolizeStats {
+    /// Addresses asked for.
+    pub addresses: u64,
+    /// Addresses that no symbol covers.
+    pub unnamed: u64,
+    /// Batches refused because the file could not be read.
+    pub unreadable: u64,
+    /// Batches refused because the file was replaced.
+    pub replaced: u64,
+    /// Batches refused because the file is no usable ELF file.
+    pub malformed: u64,
+    /// Files loaded without their DWARF because it exceeds
+    /// [`SymbolizeOptions::dwarf_limit`]: inlined functions are missing there.
+    pub dwarf_too_large: u64,
+    /// Files whose DWARF was given up because reading it took longer than
+    /// [`SymbolizeOptions::dwarf_time`].
+    pub dwarf_too_slow: u64,
+    /// Files whose symbols or DWARF turned out corrupt.
+    pub corrupt: u64,
+    /// Debug files not asked for at a debuginfod server: the queue was full, or
+    /// `debuginfod-find` is not installed.
+    pub downloads_refused: u64,
+}
+
+/// Names addresses of executables and shared objects.
+///
+/// State of files is kept between calls up to [`SymbolizeOptions::keep_limit`],
+/// so that repeated small batches are cheap; results are not kept.
+pub struct NativeSymbolizer {
+    options: SymbolizeOptions,
+    stats: SymbolizeStats,
+    /// Least recently used first.
+    files: Vec<LoadedFile>,
+    /// Files that a warning was given and counted for.
+    warned: FxHashSet<FileKey>,
+    debuginfod: Option<Debuginfod>,
+}
+
+impl std::fmt::Debug for NativeSymbolizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NativeSymbolizer")
+            .field("options", &self.options)
+            .field("stats", &self.stats)
+            .field("files", &self.files.len())
+            .finish()
+    }
+}
+
+impl NativeSymbolizer {
+    /// A symbolizer without any state. Debuginfod servers are taken from
+    /// `DEBUGINFOD_URLS`, if the options allow them.
+    pub fn new(options: SymbolizeOptions) -> Self {
+        let config = debuginfod::Config::from_env().filter(|_| options.debuginfod);
+        Self::with_servers(options, config)
+    }
+
+    pub(super) fn with_servers(
+        options: SymbolizeOptions,
+        servers: Option<debuginfod::Config>,
+    ) -> Self {
+        Self {
+            options,
+            stats: SymbolizeStats::default(),
+            files: Vec::new(),
+            warned: FxHashSet::default(),
+            // Without its thread there are no downloads, as without servers.
+            debuginfod: servers.and_then(|config| Debuginfod::start(config).ok()),
+        }
+    }
+
+    /// Counts since the start.
+    pub fn stats(&self) -> SymbolizeStats {
+        SymbolizeStats {
+            downloads_refused: self.debuginfod.as_ref().map_or(0, |d| d.refused),
+            ..self.stats
+        }
+    }
+
+    /// Waits for debug files that are being fetched, at most for the given time,
+    /// and returns the build ids whose files arrived since the last call: their
+    /// addresses have better names now. With time zero it only asks.
+    pub fn wait_for_downloads(&mut self, at_most: Duration) -> Vec<BuildId> {
+        let downloads = self.debuginfod.as_mut();
+        downloads.map_or_else(Vec::new, |d| d.wait(at_most))
+    }
+
+    /// Whether the debug file of this build id is being fetched: its addresses may have
+    /// better names soon.
+    pub fn is_fetching(&self, build_id: Option<BuildId>) -> bool {
+        let downloads = self.debuginfod.as_ref().zip(build_id);
+        downloads.is_some_and(|(downloads, id)| downloads.is_fetching(id))
+    }
+
+    /// Drops all state of files, as before a long pause.
+    pub fn forget(&mut self) {
+        self.files.clear();
+    }
+
+    /// Names ELF virtual addresses of one file. Appends one entry to `out` for
+    /// each address, in order, with at least one frame each, outermost first;
+    /// also when an error is returned.
+    ///
+    /// Give return addresses less one, so that they lie in the call.
+    ///
+    /// # Errors
+    /// When the file cannot be used at all; the frames then carry the reason.
+    pub fn symbolize(
+        &mut self,
+        binary: &BinaryRef<'_>,
+        vaddrs: &[u64],
+        out: &mut Vec<Vec<SymFrame>>,
+    ) -> Result<(), SymbolizeError> {
+        self.stats.addresses += vaddrs.len() as u64;
+        let mut file = match self.take_or_load(binary) {
+            Ok(file) => file,
+            Err(error) => {
+                let frame = unknown_frame(reason_of(&error), binary.path);
+                out.extend(vaddrs.iter().map(|_| vec![frame.clone()]));
+                self.count_error(&error);
+                return Err(error);
+            }
+        };
+        let mut found = match file.layers.last().map(|own| own.ask_plt(vaddrs)) {
+            Some(Ok(found)) => found,
+            Some(Err(error)) => {
+                let failure = Failure::Corrupt(error.to_string());
+                self.report(file.key, binary.path, &failure);
+                vec![None; vaddrs.len()]
+            }
+            None => vec![None; vaddrs.len()],
+        };
+        for layer in &mut file.layers {
+            match layer.symbolize(vaddrs, &self.options, &mut found) {
+                Ok(()) => {}
+                Err(failure) => self.report(file.key, binary.path, &failure),
+            }
+        }
+        file.layers.retain(Layer::is_usable);
+        for frames in found {
+            let mut frames = frames.unwrap_or_default();
+            if frames
+                .first()
+                .is_none_or(|outermost| outermost.name.is_empty())
+            {
+                self.stats.unnamed += 1;
+                let unknown = unknown_frame("no symbols", binary.path);
+                frames.splice(..frames.len().min(1), [unknown]);
+            }
+            out.push(frames);
+        }
+        self.keep(file);
+        Ok(())
+    }
+
+    /// Counts and reports a file's failure, once for each file.
+    fn report(&mut self, key: FileKey, path: &Path, failure: &Failure) {
+        if self.warned.len() >= MAX_WARNED || !self.warned.insert(key) {
+            return;
+        }
+        let count = match failure {
+            Failure::TooLarge => &mut self.stats.dwarf_too_large,
+            Failure::TooSlow => &mut self.stats.dwarf_too_slow,
+            Failure::Corrupt(_) => &mut self.stats.corrupt,
+        };
+        *count += 1;
+        tracing::warn!("{}: {failure}", path.display());
+    }
+
+    fn count_error(&mut self, error: &SymbolizeError) {
+        match error {
+            SymbolizeError::Unreadable { .. } => self.stats.unreadable += 1,
+            SymbolizeError::Replaced { .. } => self.stats.replaced += 1,
+            SymbolizeError::Malformed { .. } => self.stats.malformed += 1,
+        }
+    }
+
+    /// The file's state, out of the cache or new.
+    fn take_or_load(&mut self, binary: &BinaryRef<'_>) -> Result<LoadedFile, SymbolizeError> {
+        let opened;
+        let file = match binary.file {
+            Some(file) => file,
+            None => {
+                opened = open_below(binary).map_err(|e| unreadable(binary, e))?;
+                &opened
+            }
+        };
+        let key = FileKey::of(file).map_err(|e| unreadable(binary, e))?;
+        let same = |f: &LoadedFile| f.key == key;
+        let mut loaded = match self.files.iter().position(same) {
+            Some(at) => self.files.remove(at),
+            None => self.load(binary, file, key)?,
+        };
+        if binary.build_id.is_some() && loaded.info.build_id != binary.build_id {
+            self.keep(loaded);
+            return Err(SymbolizeError::Replaced {
+                file: display(binary.path),
+            });
+        }
+        self.add_download(&mut loaded, binary.path);
+        Ok(loaded)
+    }
+
+    /// Adds a stripped file's debug file when it has been fetched, and asks for
+    /// it until then.
+    fn add_download(&mut self, loaded: &mut LoadedFile, path: &Path) {
+        let (Some(debuginfod), Some(id), true) =
+            (&mut self.debuginfod, loaded.info.build_id, loaded.stripped)
+        else {
+            return;
+        };
+        let Some(fetched) = debuginfod.get(id) else {
+            return;
+        };
+        loaded.stripped = false;
+        let opened = debuginfod::open(&fetched);
+        if let Some((file, info)) = opened
+            .ok()
+            .and_then(|f| debug_file::accept(f, &loaded.info))
+            && info.table_bytes() <= MAX_TABLES
+        {
+            self.make_room(info.packed_bytes);
+            let layer = self.layer(loaded.key, file, info, path);
+            loaded.layers.insert(0, layer);
+        }
+    }
+
+    fn load(
+        &mut self,
+        binary: &BinaryRef<'_>,
+        file: &File,
+        key: FileKey,
+    ) -> Result<LoadedFile, SymbolizeError> {
+        let info = elf::inspect(file).map_err(|error| match error {
+            ElfError::Io(source) => unreadable(binary, source),
+            other => malformed(binary, other.to_string()),
+        })?;
+        if info.table_bytes() > MAX_TABLES {
+            return Err(malformed(binary, "too many symbols".to_owned()));
+        }
+        let file = file.try_clone().map_err(|e| unreadable(binary, e))?;
+        let owner = file.metadata().map_err(|e| unreadable(binary, e))?.uid();
+        let wants_dwarf = self.options.inlines || self.options.source_lines;
+        let mut layers = Vec::new();
+        let incomplete = !info.has_symtab || wants_dwarf && !info.has_dwarf;
+        if self.options.debug_files
+            && incomplete
+            && let Some((file, info)) = debug_file::find(&info, binary.path, owner, binary.root)
+            && info.table_bytes() <= MAX_TABLES
+        {
+            layers.push(self.layer(key, file, info, binary.path));
+        }
+        layers.push(self.layer(key, file, info.clone(), binary.path));
+        // Before anything is inflated: the peak matters, not only what is kept.
+        self.make_room(layers.iter().map(|l| l.info.packed_bytes).sum());
+        let stripped = layers.iter().all(|l| !l.info.has_symtab);
+        Ok(LoadedFile {
+            key,
+            info,
+            layers,
+            stripped,
+        })
+    }
+
+    fn layer(&mut self, key: FileKey, file: File, info: ElfInfo, path: &Path) -> Layer {
+        let wanted = info.has_dwarf && (self.options.inlines || self.options.source_lines);
+        let raw = info.debug.iter().map(|section| section.size);
+        let fits = info.packed_bytes <= self.options.dwarf_limit
+            && raw.fold(0, u64::saturating_add) <= sections::MAX_BYTES;
+        if wanted && !fits {
+            self.report(key, path, &Failure::TooLarge);
+        }
+        let dwarf = if wanted && fits {
+            Dwarf::Unopened
+        } else {
+            Dwarf::Unused
+        };
+        Layer {
+            file,
+            info,
+            dwarf,
+            symtab: true,
+        }
+    }
+
+    /// Drops files until `cost` more fits.
+    fn make_room(&mut self, cost: u64) {
+        let mut held: u64 = self.files.iter().map(LoadedFile::cost).sum();
+        while !self.files.is_empty()
+            && (held + cost > self.options.keep_limit || self.files.len() >= MAX_FILES)
+        {
+            held -= self.files.remove(0).cost();
+        }
+    }
+
+    /// Keeps a file's state for the next call if it fits.
+    fn keep(&mut self, mut file: LoadedFile) {
+        if file.cost() > self.options.keep_limit / 2 {
+            file.release();
+        }
+        let cost = file.cost();
+        self.make_room(cost);
+        if cost <= self.options.keep_limit {
+            self.files.push(file);
+        }
+    }
+}
+
+/// Identity of a file's contents, as far as the file system tells. Whose file
+/// system lies (FUSE) lies about files of its own device only, and that device's
+/// number is not used again while the file is kept open here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct FileKey {
+    dev: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileKey {
+    fn of(file: &File) -> std::io::Result<Self> {
+        let meta = file.metadata()?;
+        Ok(Self {
+            dev: meta.dev(),
+            inode: meta.ino(),
+            size: meta.size(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        })
+    }
+}
+
+/// State of one binary: its debug file, if found, and itself.
+struct LoadedFile {
+    key: FileKey,
+    info: ElfInfo,
+    layers: Vec<Layer>,
+    /// Whether neither file has a full symbol table.
+    stripped: bool,
+}
+
+impl LoadedFile {
+    /// Drops what can be read again.
+    fn release(&mut self) {
+        for layer in &mut self.layers {
+            if let Dwarf::Open(dwarf) = &mut layer.dwarf {
+                dwarf.release();
+            }
+        }
+    }
+
+    /// Bytes of memory held.
+    fn cost(&self) -> u64 {
+        let dwarf = self.layers.iter().map(|layer| match &layer.dwarf {
+            Dwarf::Open(dwarf) => dwarf.memory(),
+            Dwarf::Unopened | Dwarf::Unused => 0,
+        });
+        BASE_COST + dwarf.sum::<u64>()
+    }
+}
+
+/// State of a file's DWARF.
+enum Dwarf {
+    /// Not needed, not there, or given up.
+    Unused,
+    Unopened,
+    Open(Box<DwarfFile>),
+}
+
+/// One ELF file to ask: by DWARF first, then by symbol table.
+struct Layer {
+    file: File,
+    info: ElfInfo,
+    dwarf: Dwarf,
+    symtab: bool,
+}
+
+impl Layer {
+    fn is_usable(&self) -> bool {
+        self.symtab || !matches!(self.dwarf, Dwarf::Unused)
+    }
+
+    /// Names the addresses that have no name yet. A source that fails is not
+    /// asked again; the error says why.
+    fn symbolize(
+        &mut self,
+        vaddrs: &[u64],
+        options: &SymbolizeOptions,
+        found: &mut [Option<Vec<SymFrame>>],
+    ) -> Result<(), Failure> {
+        let unnamed = |found: &[Option<_>]| -> Vec<usize> {
+            (0..found.len()).filter(|&i| found[i].is_none()).collect()
+        };
+        let mut bare = Vec::new();
+        let by_dwarf = self.ask_dwarf(vaddrs, &unnamed(found), options, |i, functions| {
+            if functions
+                .first()
+                .is_some_and(|f| !demangle::is_mangled(&f.name))
+            {
+                bare.push(i);
+            }
+            found[i] = Some(frames_of(functions, options));
+        });
+        if by_dwarf.is_err() {
+            self.dwarf = Dwarf::Unused;
+        }
+        if !self.symtab {
+            return by_dwarf;
+        }
+        let by_symtab = self.ask_symtab(vaddrs, &unnamed(found), &bare, found);
+        self.symtab = by_symtab.is_ok();
+        by_dwarf.and(by_symtab.map_err(|e| Failure::Corrupt(e.to_string())))
+    }
+
+    /// Names the addresses of PLT entries, which symbol tables do not cover.
+    fn ask_plt(&self, vaddrs: &[u64]) -> Result<Vec<Option<Vec<SymFrame>>>, ElfError> {
+        let names = plt::lookup(&self.file, &self.info, vaddrs)?;
+        let frames = |name: String| {
+            let name = match name.strip_suffix("@plt") {
+                Some(callee) => format!("{}@plt", demangle(callee)),
+                None => name,
+            };
+            vec![SymFrame::plain(name, FrameKind::Native)]
+        };
+        Ok(names.into_iter().map(|name| name.map(frames)).collect())
+    }
+
+    /// Looks up the addresses at the given indices in DWARF; calls `found` for
+    /// those that have a function.
+    fn ask_dwarf(
+        &mut self,
+        vaddrs: &[u64],
+        indices: &[usize],
+        options: &SymbolizeOptions,
+        mut found: impl FnMut(usize, Vec<Function>),
+    ) -> Result<(), Failure> {
+        if indices.is_empty() || matches!(self.dwarf, Dwarf::Unused) {
+            return Ok(());
+        }
+        let addrs: Vec<u64> = indices.iter().map(|&i| vaddrs[i]).collect();
+        let mut clock = Clock::until(Instant::now() + options.dwarf_time);
+        let ask = || -> Result<(), DwarfError> {
+            if matches!(self.dwarf, Dwarf::Unopened) {
+                let dwarf = DwarfFile::open(&self.file, &self.info, &mut clock)?;
+                self.dwarf = Dwarf::Open(Box::new(dwarf));
+            }
+            match &mut self.dwarf {
+                Dwarf::Open(dwarf) => {
+                    dwarf.reload(&self.file, &self.info, &clock)?;
+                    dwarf.lookup(&addrs, options.source_lines, &mut clock, |i, functions| {
+                        found(indices[i], functions);
+                    })
+                }
+                Dwarf::Unopened | Dwarf::Unused => Ok(()),
+            }
+        };
+        // The input is hostile and the parser below is large: a panic in it must
+        // cost this file only, never the recording.
+        match catch_unwind(AssertUnwindSafe(ask)) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(DwarfError::Deadline)) => Err(Failure::TooSlow),
+            Ok(Err(error)) => Err(Failure::Corrupt(error.to_string())),
+            Err(_) => Err(Failure::Corrupt("the parser panicked".to_owned())),
+        }
+    }
+
+    /// Looks up the addresses at the indices `open` in the symbol tables. Those
+    /// at the indices `bare` have a name from DWARF that is not mangled. A mangled
+    /// symbol replaces it (GCC leaves out the scope of members of unnamed
+    /// namespaces), and so does one that is better to read: the source may know a
+    /// C function by an internal alias.
+    fn ask_symtab(
+        &self,
+        vaddrs: &[u64],
+        open: &[usize],
+        bare: &[usize],
+        found: &mut [Option<Vec<SymFrame>>],
+    ) -> Result<(), ElfError> {
+        let indices: Vec<usize> = open.iter().chain(bare).copied().collect();
+        if indices.is_empty() {
+            return Ok(());
+        }
+        let addrs: Vec<u64> = indices.iter().map(|&i| vaddrs[i]).collect();
+        let names = symtab::lookup(&self.file, &self.info, &addrs)?;
+        for (i, name) in indices.into_iter().zip(names) {
+            let Some(name) = name else { continue };
+            let readable = || demangle(&name).into_owned();
+            match found[i].as_mut().and_then(|frames| frames.first_mut()) {
+                None => found[i] = Some(vec![SymFrame::plain(readable(), FrameKind::Native)]),
+                Some(outermost)
+                    if outermost.name.is_empty()
+                        || demangle::is_mangled(&name)
+                        || symtab::readability(&name) > symtab::readability(&outermost.name) =>
+                {
+                    outermost.name = readable();
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a source of names was given up.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    Corrupt(String),
+    #[error("debug information too large, inlined functions not shown")]
+    TooLarge,
+    #[error("debug information takes too long to read, some inlined functions not shown")]
+    TooSlow,
+}
+
+/// The frames of an address. Without `inlines` only the outermost stays, at the
+/// line of the outermost call.
+fn frames_of(functions: Vec<Function>, options: &SymbolizeOptions) -> Vec<SymFrame> {
+    let kept = if options.inlines { functions.len() } else { 1 };
+    let frame = |(i, function): (usize, Function)| {
+        let kind = if i == 0 {
+            FrameKind::Native
+        } else {
+            FrameKind::Inlined
+        };
+        let name = match demangle(&function.name) {
+            // The outermost may get its symbol's name yet.
+            name if name.is_empty() && i > 0 => "[inlined]".to_owned(),
+            name => name.into_owned(),
+        };
+        SymFrame {
+            name,
+            kind,
+            source: function.source,
+        }
+    };
+    functions
+        .into_iter()
+        .take(kept)
+        .enumerate()
+        .map(frame)
+        .collect()
+}
+
+/// Opens the path as the process saw it, below its root.
+fn open_below(binary: &BinaryRef<'_>) -> std::io::Result<File> {
+    RootDir::at(binary.root.unwrap_or(Path::new("/")))?.open_any(binary.path)
+}
+
+/// The frame that stands for addresses without a name.
+pub(super) fn unknown_frame(reason: &str, path: &Path) -> SymFrame {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    let name = name.to_string_lossy();
+    let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
+    SymFrame::plain(format!("[{reason} {name}]"), FrameKind::Unknown)
+}
+
+fn reason_of(error: &SymbolizeError) -> &'static str {
+    match error {
+        SymbolizeError::Unreadable { .. } => "unreadable",
+        SymbolizeError::Replaced { .. } => "replaced",
+        SymbolizeError::Malformed { .. } => "no symbols",
+    }
+}
+
+fn display(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn unreadable(binary: &BinaryRef<'_>, source: std::io::Error) -> SymbolizeError {
+    SymbolizeError::Unreadable {
+        file: display(binary.path),
+        source,
+    }
+}
+
+fn malformed(binary: &BinaryRef<'_>, reason: String) -> SymbolizeError {
+    SymbolizeError::Malformed {
+        file: display(binary.path),
+        reason,
+    }
+}

@@ -1,0 +1,26 @@
+//! The process that reads other users' files for names.
+
+use super::{Job, Jobs, SymbolizeOptions};
+use aiprof_system::{
+    files::others,
+    os::{privileges, scheduling::take_turns},
+    remote::Line,
+};
+
+/// Names addresses until the line is closed. First come the options, then jobs, each
+/// with the place of its file.
+pub fn serve(line: &Line) {
+    take_turns();
+    if let Err(error) = privileges::drop_to(privileges::READING) {
+        tracing::debug!("{error}");
+    }
+    let Ok((options, _)) = line.receive::<SymbolizeOptions>() else {
+        return;
+    };
+    let mut jobs = Jobs::new(options);
+    line.serve(|job: Job, places| {
+        let place = places.into_iter().next();
+        let file = place.and_then(|place| others::reopen(place).ok());
+        (jobs.run(&job, file.as_ref()), Vec::new())
+    });
+}

@@ -1,0 +1,225 @@
+//! Finishing a walk in user space.
+//!
+//! The kernel-side unwinder stops where a table is not resident or a process is
+//! not known yet, and sends the stack's pages along. From there on this walk
+//! goes on, by the same rules, over that copy.
+
+use aiprof_common::{
+    ADDR_EXACT, CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_NONE, CFA_PLT, CFA_RBP, CFA_RSP,
+    CFA_SIGNAL, MAX_WALKED_FRAMES, RBP_AT_CFA, RBP_AT_RBP, RBP_SAME, Rule,
+};
+use aiprof_model::wire::StopReason;
+
+/// Registers of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registers {
+    /// Instruction pointer.
+    pub rip: u64,
+    /// Stack pointer.
+    pub rsp: u64,
+    /// Frame pointer register.
+    pub rbp: u64,
+    /// Whether `rip` is an interrupted instruction and not a return address.
+    pub exact: bool,
+}
+
+/// What a walk needs to know of the process.
+pub trait Target {
+    /// The rule for an address; `Err` says why there is none.
+    ///
+    /// # Errors
+    /// `NoMapping` or `PageAbsent`.
+    fn rule(&mut self, address: u64) -> Result<Rule, StopReason>;
+
+    /// The 8 bytes of the stack at an address, if they were sent along.
+    fn stack(&self, address: u64) -> Option<u64>;
+}
+
+/// Appends to `frames` the callers of its last frame, whose registers are
+/// given. Returns why the walk ended; frames are marked as the kernel side does.
+pub fn finish(
+    target: &mut impl Target,
+    mut registers: Registers,
+    frames: &mut Vec<u64>,
+) -> StopReason {
+    loop {
+        let address = if registers.exact {
+            registers.rip
+        } else {
+            registers.rip.wrapping_sub(1)
+        };
+        let rule = target.rule(address);
+        if let (
+            Ok(Rule {
+                kind: CFA_SIGNAL, ..
+            }),
+            [_, .., last],
+        ) = (&rule, frames.as_mut_slice())
+        {
+            // Entered by the kernel, not by a call: the address is exact.
+            *last |= ADDR_EXACT;
+        }
+        let next = rule.and_then(|rule| caller(target, registers, rule));
+        registers = match next {
+            Ok(caller) => caller,
+            Err(stop) => return stop,
+        };
+        if frames.len() >= MAX_WALKED_FRAMES {
+            return StopReason::TooDeep;
+        }
+        frames.push(registers.rip | if registers.exact { ADDR_EXACT } else { 0 });
+    }
+}
+
+/// Registers of the caller of a frame.
+fn caller(target: &impl Target, r: Registers, rule: Rule) -> Result<Registers, StopReason> {
+    let read = |address: u64| target.stack(address).ok_or(StopReason::Read);
+    let offset = i64::from(rule.cfa_off) as u64;
+    let cfa = match rule.kind {
+        CFA_END => return Err(StopReason::End),
+        // A frame pointer would have to be confirmed by the code before the return
+        // address, which did not come along.
+        CFA_NONE => return Err(StopReason::FramePointer),
+        CFA_RSP => r.rsp.wrapping_add(offset),
+        CFA_RBP => r.rbp.wrapping_add(offset),
+        CFA_DEREF_RBP | CFA_DEREF_RSP => {
+            let from = [r.rsp, r.rbp][usize::from(rule.kind == CFA_DEREF_RBP)];
+            let (offset, add) = rule.dereferenced();
+            read(from.wrapping_add(offset))?.wrapping_add(add)
+        }
+        CFA_PLT => r
+            .rsp
+            .wrapping_add(if r.rip & 15 >= offset { 16 } else { 8 }),
+        CFA_SIGNAL => {
+            // struct sigcontext_64: rbp, rsp, rip at 120, 160, 168 of the ucontext.
+            let context = r.rsp.wrapping_add(offset);
+            return Ok(Registers {
+                rip: read(context.wrapping_add(168))?,
+                rsp: read(context.wrapping_add(160))?,
+                rbp: read(context.wrapping_add(120))?,
+                exact: true,
+            });
+        }
+        _ => return Err(StopReason::Unsupported),
+    };
+    if cfa <= r.rsp {
+        return Err(StopReason::NoProgress);
+    }
+    let rbp = match rule.rbp {
+        RBP_AT_CFA => read(cfa.wrapping_add(i64::from(rule.rbp_off) as u64))?,
+        RBP_AT_RBP => read(r.rbp.wrapping_add(i64::from(rule.rbp_off) as u64))?,
+        RBP_SAME => r.rbp,
+        // No stack address: a frame that needs it ends the walk.
+        _ => 1,
+    };
+    let rip = read(cfa.wrapping_sub(8))?;
+    if rip == 0 {
+        return Err(StopReason::End);
+    }
+    Ok(Registers {
+        rip,
+        rsp: cfa,
+        rbp,
+        exact: false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Code from 0x1000 on with one rule a 0x100 bytes, and a stack by address.
+    struct Toy {
+        rules: Vec<Rule>,
+        stack: BTreeMap<u64, u64>,
+    }
+
+    impl Target for Toy {
+        fn rule(&mut self, address: u64) -> Result<Rule, StopReason> {
+            let index = address.checked_sub(0x1000).ok_or(StopReason::NoMapping)? / 0x100;
+            self.rules
+                .get(index as usize)
+                .copied()
+                .ok_or(StopReason::NoMapping)
+        }
+
+        fn stack(&self, address: u64) -> Option<u64> {
+            self.stack.get(&address).copied()
+        }
+    }
+
+    fn rule(kind: u8, cfa_off: i32) -> Rule {
+        Rule {
+            kind,
+            cfa_off,
+            ..Rule::default()
+        }
+    }
+
+    #[test]
+    fn follows_rules_through_a_signal_frame_to_the_end() {
+        let saves_rbp = Rule {
+            rbp: RBP_AT_CFA,
+            rbp_off: -16,
+            ..rule(CFA_RSP, 32)
+        };
+        let rules = vec![
+            saves_rbp,
+            rule(CFA_SIGNAL, 0),
+            rule(CFA_RBP, 16),
+            rule(CFA_END, 0),
+        ];
+        let stack = BTreeMap::from([
+            (0x8018, 0x1101), // return address of the first frame: the signal restorer
+            (0x8010, 0x7777), // its saved rbp
+            (0x8020 + 168, 0x1200),
+            (0x8020 + 160, 0x9000),
+            (0x8020 + 120, 0x9100),
+            (0x9108, 0x1301),
+        ]);
+        let mut toy = Toy { rules, stack };
+        let start = Registers {
+            rip: 0x1000,
+            rsp: 0x8000,
+            rbp: 5,
+            exact: true,
+        };
+        let mut frames = vec![0x1000];
+        assert_eq!(finish(&mut toy, start, &mut frames), StopReason::End);
+        assert_eq!(
+            frames,
+            [0x1000, 0x1101 | ADDR_EXACT, 0x1200 | ADDR_EXACT, 0x1301]
+        );
+    }
+
+    #[test]
+    fn ends_where_the_copy_ends_or_the_stack_does_not_grow() {
+        let start = Registers {
+            rip: 0x1000,
+            rsp: 0x8000,
+            rbp: 5,
+            exact: true,
+        };
+        let mut toy = Toy {
+            rules: vec![rule(CFA_RSP, 32)],
+            stack: BTreeMap::new(),
+        };
+        assert_eq!(finish(&mut toy, start, &mut vec![0x1000]), StopReason::Read);
+        toy.rules = vec![rule(CFA_RSP, -8)];
+        assert_eq!(
+            finish(&mut toy, start, &mut vec![0x1000]),
+            StopReason::NoProgress
+        );
+        toy.rules = vec![rule(CFA_NONE, 0)];
+        assert_eq!(
+            finish(&mut toy, start, &mut vec![0x1000]),
+            StopReason::FramePointer
+        );
+        toy.rules = vec![];
+        assert_eq!(
+            finish(&mut toy, start, &mut vec![0x1000]),
+            StopReason::NoMapping
+        );
+    }
+}
