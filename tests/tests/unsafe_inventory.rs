@@ -36,7 +36,12 @@ fn the_inventory_of_unsafe_is_complete() -> anyhow::Result<()> {
         .filter(|file| file.ends_with(".rs"))
         .collect();
     let mut files = Vec::new();
-    for folder in ["profiler", "profiler-common", "xtask/src"] {
+    for folder in [
+        "profiler/src",
+        "profiler/crates",
+        "profiler-common",
+        "xtask/src",
+    ] {
         sources(&root.join(folder), &mut files)?;
     }
     let mut found = BTreeSet::new();

@@ -20,7 +20,7 @@ use crate::toolchain::{Toolchain, cargo_home, clean, find_or_install};
 
 pub(crate) const HELP: &str = "
 Builds profiler-ebpf for bpfel-unknown-none and puts the object to
-profiler/crates/collect/src/collect/bpf/aiprof.bpf.o, with a manifest beside it
+profiler/crates/collect/src/bpf/aiprof.bpf.o, with a manifest beside it
 (aiprof.bpf.toml): digests of sources and object, versions of the tools.
 Commit both. Needs a compiler with core's sources (a rustup nightly with
 rust-src, or Debian's rustc-web and rust-web-src; AIPROF_EBPF_RUSTC names
@@ -34,8 +34,8 @@ another) and bpf-linker; installs them as root on Debian, else says how.
 ";
 
 const TARGET: &str = "bpfel-unknown-none";
-const OBJECT: &str = "profiler/crates/collect/src/collect/bpf/aiprof.bpf.o";
-const MANIFEST: &str = "profiler/crates/collect/src/collect/bpf/aiprof.bpf.toml";
+const OBJECT: &str = "profiler/crates/collect/src/bpf/aiprof.bpf.o";
+const MANIFEST: &str = "profiler/crates/collect/src/bpf/aiprof.bpf.toml";
 
 pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     let mut args = Args::new(args);

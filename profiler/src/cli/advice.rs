@@ -1,7 +1,7 @@
 //! What to do about errors whose text alone does not say it.
 
 use super::Cli;
-use aiprof_collect::collect::launch::LaunchError;
+use aiprof_collect::launch::LaunchError;
 use clap::CommandFactory as _;
 use std::io;
 

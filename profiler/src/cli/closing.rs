@@ -1,7 +1,7 @@
 //! What stderr says when a recording has ended.
 
 use super::values::{grouped, human_bytes, human_duration};
-use aiprof_collect::collect::session::SelfUsage;
+use aiprof_collect::session::SelfUsage;
 use aiprof_formats::export::chrome;
 use aiprof_formats::export::device::DeviceTotals;
 use aiprof_model::profile::{Profile, Values};

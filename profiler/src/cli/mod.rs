@@ -38,8 +38,8 @@ pub use acelyzer::fuzz_acelyzer;
 pub use advice::advice;
 pub use output::is_broken_pipe;
 
-use aiprof_collect::collect::doctor as machine;
-use aiprof_collect::collect::launch::LaunchError;
+use aiprof_collect::doctor as machine;
+use aiprof_collect::launch::LaunchError;
 use aiprof_model::visible;
 use aiprof_system::os::privileges::{self, PrivilegeError};
 use anyhow::Result;

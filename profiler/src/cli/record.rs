@@ -2,14 +2,14 @@
 
 use super::profile_out::{Destination, ProfileFormat, ValueArgs, ViewArgs};
 use super::{usage_error, values};
-use aiprof_collect::collect::cgroup;
-use aiprof_collect::collect::config::{
+use aiprof_collect::cgroup;
+use aiprof_collect::config::{
     Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig, STACK_LIMIT,
 };
-use aiprof_collect::collect::device::{DeviceOptions, ReplaySpec};
-use aiprof_collect::collect::driver::StandIn;
-use aiprof_collect::collect::launch::Credentials;
-use aiprof_collect::collect::probe_files;
+use aiprof_collect::device::{DeviceOptions, ReplaySpec};
+use aiprof_collect::driver::StandIn;
+use aiprof_collect::launch::Credentials;
+use aiprof_collect::probe_files;
 use aiprof_formats::export::{ExportOptions, Format};
 use aiprof_model::probes::Tables;
 use aiprof_model::probes::table::Switch;

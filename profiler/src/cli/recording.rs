@@ -11,13 +11,13 @@ use super::values::{grouped, human_duration};
 use super::windows::WindowFiles;
 use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, screen};
 use aiprof_analysis::aiu::timing;
-use aiprof_collect::collect::config::RecordConfig;
-use aiprof_collect::collect::device::DeviceOptions;
-use aiprof_collect::collect::doctor;
-use aiprof_collect::collect::launch::{Exit, Held, LaunchOptions};
-use aiprof_collect::collect::runtime::Tally;
-use aiprof_collect::collect::session::{AiuUse, CollectError, Finished, Progress, Session};
-use aiprof_collect::collect::signals::BlockedSignals;
+use aiprof_collect::config::RecordConfig;
+use aiprof_collect::device::DeviceOptions;
+use aiprof_collect::doctor;
+use aiprof_collect::launch::{Exit, Held, LaunchOptions};
+use aiprof_collect::runtime::Tally;
+use aiprof_collect::session::{AiuUse, CollectError, Finished, Progress, Session};
+use aiprof_collect::signals::BlockedSignals;
 use aiprof_formats::export::Format;
 use aiprof_formats::import::capture::ReplayOptions;
 use aiprof_model::profile::Profile;
@@ -31,9 +31,9 @@ use std::time::Instant;
 /// What the processes of readers do.
 pub(super) const READERS: remote::Work = remote::Work {
     kinds: [
-        aiprof_collect::collect::reader::serve,
+        aiprof_collect::reader::serve,
         aiprof_symbols::symbolize::serve,
-        aiprof_collect::collect::inspect::serve,
+        aiprof_collect::inspect::serve,
     ],
     say: screen::say,
 };

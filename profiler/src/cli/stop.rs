@@ -1,8 +1,8 @@
 //! When a recording, or a window of it, ends.
 
-use aiprof_collect::collect::launch::{Exit, LaunchError, Running};
-use aiprof_collect::collect::readable;
-use aiprof_collect::collect::signals::{Received, Signals};
+use aiprof_collect::launch::{Exit, LaunchError, Running};
+use aiprof_collect::readable;
+use aiprof_collect::signals::{Received, Signals};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, PidfdFlags};
 use std::os::fd::OwnedFd;

@@ -1,8 +1,8 @@
 //! Tests of the command line as a whole.
 
 use super::*;
-use aiprof_collect::collect::config::{Event, RecordConfig};
-use aiprof_collect::collect::device::DeviceOptions;
+use aiprof_collect::config::{Event, RecordConfig};
+use aiprof_collect::device::DeviceOptions;
 use aiprof_formats::export::{Format, Shown, Weight};
 use profile_out::Destination;
 use record::Plan;

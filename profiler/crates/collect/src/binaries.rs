@@ -1,0 +1,931 @@
+//! Which file each mapping is of, and these files, open.
+//!
+//! A file is what the kernel says that a mapping maps, opened through the mapping
+//! itself: never what has its path, nor what has its build id, for anybody can copy
+//! those. A content that several processes have is known once, if the file system
+//! shows that it is one file ([`FileStat`]); a file that could be found by its path
+//! only serves the process that called it so, and no other. A file that has changed
+//! since is another content: what was known of the old one stays.
+//!
+//! Files are opened by [`Reader`]; nothing here blocks.
+
+use super::{
+    bpf::perf,
+    procfs::{FileStat, OpenError},
+    reader::{Facts, Found, OpenFile, Reader, Shape},
+};
+use aiprof_model::{
+    process::{FileId, FileTable, ProcessTable, Region},
+    profile::BuildId,
+    wire::{FileKey, MapEvent},
+};
+use aiprof_symbols::unwind::TextSegment;
+use aiprof_system::{files::others, workers::Owner};
+use rustc_hash::{FxHashMap, FxHashSet};
+use rustix::fs::StatxFlags;
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Most contents known, in all and of one user other than root. A machine with 500
+/// busy containers maps some 20,000 different files.
+const MAX_CONTENTS: usize = 65_536;
+const MAX_OF_OWNER: usize = 8192;
+/// Most bytes of deleted files that are held for their names.
+const MAX_DELETED_BYTES: u64 = 64 << 20;
+/// Most mappings remembered whose files did not come in time.
+const MAX_LATE: usize = 4096;
+/// Descriptors that are left to everything else.
+const OTHER_DESCRIPTORS: u64 = 128;
+/// Fewest and most files kept open.
+const OPEN_FILES: std::ops::RangeInclusive<u64> = 16..=16_384;
+
+/// What is known of a mapped file as long as something may ask for it.
+#[derive(Debug)]
+pub struct Binary {
+    /// Its executable segments.
+    pub text: Vec<TextSegment>,
+    /// Its unwind data, if it has any.
+    pub unwind: Option<Shape>,
+    /// On whose account it is read: who mapped it first.
+    pub owner: Owner,
+    /// As mappings of it are recorded.
+    key: FileKey,
+    /// Which file it is; the vdso has none.
+    stat: Option<FileStat>,
+    /// The file, unless it was closed because too many were open.
+    open: Option<Arc<OpenFile>>,
+    /// When it was last asked for, in looks.
+    used: u64,
+}
+
+impl Binary {
+    fn new(file: OpenFile, key: FileKey, stat: Option<FileStat>, owner: Owner) -> Self {
+        let Facts { text, unwind, .. } = file.facts.clone();
+        Self {
+            text,
+            unwind,
+            owner,
+            key,
+            stat,
+            open: Some(Arc::new(file)),
+            used: 0,
+        }
+    }
+
+    /// The file, if it is open.
+    pub fn open(&self) -> Option<&Arc<OpenFile>> {
+        self.open.as_ref()
+    }
+
+    /// Its build id, as read from the file.
+    pub fn build_id(&self) -> Option<BuildId> {
+        self.key.build_id
+    }
+}
+
+/// What mappings of more files than a user may have are of.
+fn too_many_files() -> FileKey {
+    FileKey {
+        path: "[too many files]".to_owned(),
+        build_id: None,
+        device: 0,
+        inode: 0,
+        version: 0,
+    }
+}
+
+/// What the kernel shows of a mapped file: device and inode number.
+type Place = (u64, u64);
+
+fn place_of(key: &FileKey) -> Place {
+    (key.device, key.inode)
+}
+
+/// All files, each content once. A content has a number, which is the version in the
+/// keys of its mappings.
+#[derive(Debug, Default)]
+pub struct Binaries {
+    contents: FxHashMap<u64, Binary>,
+    last: u64,
+    /// Contents by the handles of their files.
+    ids: FxHashMap<FileId, u64>,
+    /// Contents by what the kernel shows, where that names one file only.
+    by_place: FxHashMap<Place, u64>,
+    by_stat: FxHashMap<FileStat, u64>,
+    /// What a process calls so, where that says nothing of other processes.
+    of_process: FxHashMap<u32, BTreeMap<Place, FileKey>>,
+    /// Mappings whose files were asked for: the number that was given meanwhile, if
+    /// the mapping could not wait.
+    asked: FxHashMap<(u32, Place), Option<u64>>,
+    /// Those whose files did not come in time.
+    late: FxHashSet<(u32, Place)>,
+    of_owner: FxHashMap<Owner, usize>,
+    open: usize,
+    most_open: usize,
+    looks: u64,
+    /// Files that could not be opened.
+    pub failed: u64,
+    /// Mappings of files beyond the limits.
+    pub refused: u64,
+}
+
+impl Binaries {
+    /// None yet; as many are kept open as this process may.
+    pub fn new() -> Self {
+        let limit = perf::file_limit().saturating_sub(OTHER_DESCRIPTORS) / 4 * 3;
+        Self {
+            most_open: limit.clamp(*OPEN_FILES.start(), *OPEN_FILES.end()) as usize,
+            ..Self::default()
+        }
+    }
+
+    /// A file that is known.
+    pub fn get(&self, id: FileId) -> Option<&Binary> {
+        self.contents.get(self.ids.get(&id)?)
+    }
+
+    /// The open file of a handle, for reading it now; it counts as used.
+    pub fn opened(&mut self, id: FileId) -> Option<Arc<OpenFile>> {
+        self.looks += 1;
+        let binary = self.contents.get_mut(self.ids.get(&id)?)?;
+        binary.used = self.looks;
+        binary.open.clone()
+    }
+
+    /// Whether the file of a handle was closed, and must be asked for to be read.
+    pub fn is_closed(&self, id: FileId) -> bool {
+        self.get(id).is_some_and(|binary| binary.open.is_none())
+    }
+
+    /// Asks for the file of a mapping that will be taken in soon, if it is not known.
+    pub fn foresee(&mut self, pid: u32, map: &MapEvent, reader: &mut Reader) {
+        if Region::of(&map.file) == Region::File
+            && self.known(pid, map).is_none()
+            && !self.has_too_many(reader.owner(pid))
+        {
+            self.ask(pid, map, reader);
+        }
+    }
+
+    fn ask(&mut self, pid: u32, map: &MapEvent, reader: &mut Reader) -> bool {
+        let asked = (pid, place_of(&map.file));
+        if self.asked.contains_key(&asked) {
+            return true;
+        }
+        let taken = reader.ask_file(pid, map.clone());
+        if taken {
+            self.asked.insert(asked, None);
+        }
+        taken
+    }
+
+    /// Asks for a file that was closed, by a mapping of it.
+    pub fn reopen(&mut self, pid: u32, map: &MapEvent, reader: &mut Reader) {
+        self.ask(pid, map, reader);
+    }
+
+    /// Whether it is known which file a mapping is of, or need not be.
+    pub fn is_identified(&self, pid: u32, map: &MapEvent) -> bool {
+        Region::of(&map.file) != Region::File || self.known(pid, map).is_some()
+    }
+
+    /// Whether there may be an answer yet to which file a mapping is of.
+    pub fn is_asked(&self, pid: u32, map: &MapEvent) -> bool {
+        let asked = self.asked.get(&(pid, place_of(&map.file)));
+        asked.is_some_and(Option::is_none)
+    }
+
+    /// The key of a mapping's file, if it is known.
+    fn known(&self, pid: u32, map: &MapEvent) -> Option<&FileKey> {
+        let place = place_of(&map.file);
+        let own = self.of_process.get(&pid).and_then(|own| own.get(&place));
+        if own.is_some() {
+            return own;
+        }
+        let binary = self.contents.get(self.by_place.get(&place)?)?;
+        // As long as it is open nothing else has its numbers; and if it has changed,
+        // it must be read again.
+        let now = FileStat::cached(&binary.open.as_ref()?.place).ok();
+        (now == binary.stat).then_some(&binary.key)
+    }
+
+    /// Gives the mapping the key of its file, which is that of all mappings of the
+    /// same content. What is not known by now gets a key of its own.
+    /// Beyond what its owner may have of files, all is one.
+    pub fn identify(&mut self, pid: u32, owner: Owner, map: &mut MapEvent, files: &mut FileTable) {
+        match Region::of(&map.file) {
+            Region::File => {}
+            Region::Vdso => {
+                map.file.version = 0;
+                return self.vdso(files.intern(&map.file));
+            }
+            Region::Anonymous | Region::Uprobes | Region::Vsyscall => {
+                map.file.version = 0;
+                return;
+            }
+        }
+        let place = place_of(&map.file);
+        if let Some(key) = self.known(pid, map) {
+            map.file = key.clone();
+        } else if self.has_too_many(owner) {
+            self.refused += 1;
+            map.file = too_many_files();
+            return;
+        } else {
+            *self.of_owner.entry(owner).or_default() += 1;
+            let number = self.number();
+            map.file.version = number;
+            map.file.build_id = None;
+            self.call(pid, place, map.file.clone());
+            match self.asked.get_mut(&(pid, place)) {
+                Some(asked) => *asked = Some(number),
+                // It has changed since it was read, or was refused.
+                None => self.note_late(pid, place),
+            }
+        }
+        let id = files.intern(&map.file);
+        self.ids.insert(id, map.file.version);
+    }
+
+    /// Whether a user has all the files that one may have.
+    fn has_too_many(&self, owner: Owner) -> bool {
+        if owner == Owner::ROOT {
+            return false;
+        }
+        let own = self.of_owner.get(&owner).copied().unwrap_or(0);
+        // The rest is root's.
+        own >= MAX_OF_OWNER || self.contents.len() >= MAX_CONTENTS / 4 * 3
+    }
+
+    fn vdso(&mut self, id: FileId) {
+        if self.ids.contains_key(&id) {
+            return;
+        }
+        let image = perf::vdso_image();
+        let Ok(file) = image.and_then(|image| perf::memory_file(c"vdso", &image)) else {
+            return;
+        };
+        let Ok(file) = OpenFile::own(file, "[vdso]") else {
+            return;
+        };
+        let key = FileKey {
+            path: "[vdso]".to_owned(),
+            build_id: None,
+            device: 0,
+            inode: 0,
+            version: 0,
+        };
+        self.ids.insert(id, 0);
+        let binary = Binary::new(file, key, None, Owner::ROOT);
+        self.contents.insert(0, binary);
+    }
+
+    fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Remembers what a process means by a device and inode number.
+    fn call(&mut self, pid: u32, place: Place, key: FileKey) {
+        self.of_process.entry(pid).or_default().insert(place, key);
+    }
+
+    /// Takes in what was found behind a mapping of a process. Gives the handle of the
+    /// file if it was recorded before it was known.
+    pub fn found(
+        &mut self,
+        pid: u32,
+        map: &MapEvent,
+        found: Found,
+        reader: &mut Reader,
+    ) -> Vec<FileId> {
+        let place = place_of(&map.file);
+        let given = self.asked.remove(&(pid, place)).flatten();
+        let key = match found {
+            Found::Opened {
+                file,
+                stat,
+                through_mapping: true,
+            } => match self.is_same(stat, reader.owner(pid)) {
+                Some(number) if given.is_none() => {
+                    self.reopened(number, file);
+                    self.shared(number, map, stat)
+                }
+                _ => self.add(given, (pid, map), (file, stat), reader),
+            },
+            Found::Opened { file, stat, .. } => {
+                let number = given.unwrap_or_else(|| self.number());
+                self.insert(number, (pid, map), file, Some(stat), reader)
+            }
+            Found::Failed(error) => {
+                self.fail(&map.file.path, &error);
+                let owner = reader.owner(pid);
+                if self.has_too_many(owner) {
+                    return Vec::new();
+                }
+                *self.of_owner.entry(owner).or_default() += 1;
+                // Not asked again for each of its mappings.
+                let number = self.number();
+                Some(FileKey {
+                    version: number,
+                    build_id: None,
+                    ..map.file.clone()
+                })
+            }
+        };
+        let is_shared = self.by_place.get(&place) == key.as_ref().map(|k| &k.version);
+        match (given, key) {
+            (Some(number), _) => {
+                if !self.contents.contains_key(&number) {
+                    return Vec::new();
+                }
+                let ids = self.ids.iter().filter(|(_, n)| **n == number);
+                ids.map(|(&id, _)| id).collect()
+            }
+            (None, Some(key)) if !is_shared => {
+                self.call(pid, place, key);
+                Vec::new()
+            }
+            (None, _) => Vec::new(),
+        }
+    }
+
+    /// The content of a file that was found through a mapping, if it is known. As long
+    /// as that is held nothing else has its numbers. After it was closed another file
+    /// system may have them: then it is the same only for who had it.
+    fn is_same(&self, stat: FileStat, owner: Owner) -> Option<u64> {
+        let number = *self.by_stat.get(&stat)?;
+        let known = self.contents.get(&number)?;
+        (known.open.is_some() || known.owner == owner).then_some(number)
+    }
+
+    /// A content that is known: gives its key to a mapping of it.
+    fn shared(&mut self, number: u64, map: &MapEvent, stat: FileStat) -> Option<FileKey> {
+        let place = place_of(&map.file);
+        if place == (stat.device, stat.inode) {
+            self.by_place.insert(place, number);
+        }
+        let binary = self.contents.get(&number)?;
+        Some(binary.key.clone())
+    }
+
+    /// A content that was found through a mapping for the first time.
+    fn add(
+        &mut self,
+        given: Option<u64>,
+        (pid, map): (u32, &MapEvent),
+        (file, stat): (OpenFile, FileStat),
+        reader: &mut Reader,
+    ) -> Option<FileKey> {
+        let number = given.unwrap_or_else(|| self.number());
+        let key = self.insert(number, (pid, map), file, Some(stat), reader)?;
+        // What was recorded before it was known keeps its number to itself.
+        if given.is_none() {
+            self.by_stat.insert(stat, number);
+            let place = place_of(&map.file);
+            if place == (stat.device, stat.inode) {
+                self.by_place.insert(place, number);
+            }
+        }
+        Some(key)
+    }
+
+    /// Remembers a content; `None`: there are too many.
+    fn insert(
+        &mut self,
+        number: u64,
+        (pid, map): (u32, &MapEvent),
+        file: OpenFile,
+        stat: Option<FileStat>,
+        reader: &mut Reader,
+    ) -> Option<FileKey> {
+        let owner = reader.owner(pid);
+        if self.contents.len() >= MAX_CONTENTS || self.has_too_many(owner) {
+            self.refused += 1;
+            return None;
+        }
+        *self.of_owner.entry(owner).or_default() += 1;
+        let key = FileKey {
+            build_id: file.facts.build_id,
+            version: number,
+            ..map.file.clone()
+        };
+        self.looks += 1;
+        let file = OpenFile { number, ..file };
+        let binary = Binary {
+            used: self.looks,
+            ..Binary::new(file, key.clone(), stat, owner)
+        };
+        self.contents.insert(number, binary);
+        self.open += 1;
+        self.close_some();
+        Some(key)
+    }
+
+    fn reopened(&mut self, number: u64, file: OpenFile) {
+        self.looks += 1;
+        let Some(binary) = self.contents.get_mut(&number) else {
+            return;
+        };
+        binary.used = self.looks;
+        if binary.open.is_none() {
+            binary.open = Some(Arc::new(OpenFile { number, ..file }));
+            self.open += 1;
+            self.close_some();
+        }
+    }
+
+    /// Closes files when too many are open: of whoever has most of them open, those
+    /// that were not asked for longest.
+    fn close_some(&mut self) {
+        if self.open <= self.most_open {
+            return;
+        }
+        let mut by_owner: BTreeMap<Owner, Vec<(u64, u64)>> = BTreeMap::new();
+        for (&number, binary) in &self.contents {
+            if binary.open.is_some() && binary.stat.is_some() {
+                let own = by_owner.entry(binary.owner).or_default();
+                own.push((binary.used, number));
+            }
+        }
+        // An eighth at a time: this looks at them all.
+        let mut surplus = self.open - (self.most_open - self.most_open / 8);
+        while surplus > 0 {
+            let Some(most) = by_owner.values_mut().max_by_key(|own| own.len()) else {
+                return;
+            };
+            most.sort_unstable();
+            let n = most.len().div_ceil(2).min(surplus);
+            for (_, number) in most.drain(..n) {
+                self.close(number);
+            }
+            surplus -= n;
+            by_owner.retain(|_, own| !own.is_empty());
+        }
+    }
+
+    fn close(&mut self, number: u64) {
+        if let Some(binary) = self.contents.get_mut(&number)
+            && binary.open.take().is_some()
+        {
+            self.open = self.open.saturating_sub(1);
+        }
+    }
+
+    /// Closes deleted files that no process has mapped any more, the ones not asked
+    /// for longest first, beyond what may be held of them: as long as they are open,
+    /// their space is not free.
+    pub fn release_deleted(&mut self, processes: &ProcessTable) {
+        let mapped: FxHashSet<u64> = processes
+            .iter()
+            .filter(|(_, process)| process.exited_ns.is_none())
+            .flat_map(|(_, process)| &process.space.maps)
+            .filter_map(|map| self.ids.get(&map.file).copied())
+            .collect();
+        let mut held: Vec<(u64, u64, u64)> = Vec::new();
+        for (&number, binary) in &self.contents {
+            let (Some(open), false) = (&binary.open, mapped.contains(&number)) else {
+                continue;
+            };
+            let wanted = StatxFlags::NLINK | StatxFlags::BLOCKS;
+            if let Ok(found) = others::cached(&open.place, wanted)
+                && found.stx_nlink == 0
+            {
+                held.push((binary.used, number, found.stx_blocks * 512));
+            }
+        }
+        held.sort_unstable();
+        let mut bytes: u64 = held.iter().map(|(_, _, bytes)| bytes).sum();
+        for (_, number, own) in held {
+            if bytes <= MAX_DELETED_BYTES {
+                break;
+            }
+            self.close(number);
+            bytes -= own;
+        }
+    }
+
+    fn fail(&mut self, path: &str, error: &OpenError) {
+        self.failed += 1;
+        match error {
+            OpenError::Replaced => tracing::warn!("{path}: {error}: not used"),
+            OpenError::Io(_) => tracing::debug!("{path}: cannot be opened: {error}"),
+        }
+    }
+
+    /// The file of a mapping does not come in time, if at all.
+    pub fn late(&mut self, pid: u32, place: (u64, u64)) {
+        let asked = (pid, place);
+        self.note_late(pid, place);
+        // What has a number already may come all the same.
+        if self.asked.get(&asked) == Some(&None) {
+            self.asked.remove(&asked);
+            self.failed += 1;
+        }
+    }
+
+    /// The mappings whose files did not come in time, once: see
+    /// [`Binaries::ask_again`].
+    pub fn take_late(&mut self) -> FxHashSet<(u32, (u64, u64))> {
+        std::mem::take(&mut self.late)
+    }
+
+    /// Asks once more for the file of a mapping that was recorded without it.
+    pub fn ask_again(&mut self, pid: u32, map: &MapEvent, reader: &mut Reader) {
+        let place = place_of(&map.file);
+        if self.contents.contains_key(&map.file.version) {
+            return;
+        }
+        if reader.ask_file(pid, map.clone()) {
+            self.asked.insert((pid, place), Some(map.file.version));
+        } else {
+            self.note_late(pid, place);
+        }
+    }
+
+    fn note_late(&mut self, pid: u32, place: Place) {
+        if self.late.len() < MAX_LATE {
+            self.late.insert((pid, place));
+        }
+    }
+
+    /// A process has ended or runs another program.
+    pub fn forget_process(&mut self, pid: u32) {
+        self.of_process.remove(&pid);
+        self.late.retain(|(late, _)| *late != pid);
+    }
+
+    /// Forgets what processes called files that `lives` does not know.
+    pub fn keep_processes(&mut self, lives: impl Fn(u32) -> bool) {
+        self.of_process.retain(|&pid, _| lives(pid));
+    }
+
+    /// Forgets the files that `keep` does not want any more.
+    pub fn retain(&mut self, keep: impl Fn(FileId) -> bool) {
+        self.ids.retain(|&id, _| keep(id));
+        let wanted: std::collections::BTreeSet<u64> = self.ids.values().copied().collect();
+        let gone: Vec<u64> = self
+            .contents
+            .keys()
+            .copied()
+            .filter(|number| !wanted.contains(number))
+            .collect();
+        for number in gone {
+            self.close(number);
+            self.contents.remove(&number);
+        }
+        self.of_owner.clear();
+        for binary in self.contents.values() {
+            *self.of_owner.entry(binary.owner).or_default() += 1;
+        }
+        let contents = &self.contents;
+        self.by_place.retain(|_, n| contents.contains_key(n));
+        self.by_stat.retain(|_, n| contents.contains_key(n));
+    }
+
+    /// Begins afresh: handles have other meanings from here on.
+    pub fn clear(&mut self) {
+        self.retain(|_| false);
+        self.of_process.clear();
+        self.asked.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{procfs, reader::Answer};
+    use aiprof_model::wire::{ProcessEvent, ProcessEventKind};
+    use std::{
+        fs,
+        path::Path,
+        process::{Child, Command, Stdio},
+        time::{Duration, Instant},
+    };
+
+    /// A program that waits, called so, with this build id.
+    fn compile(dir: &Path, name: &str, result: u32, build_id: &str) {
+        let source = dir.join("a.c");
+        let text = format!(
+            "#include <unistd.h>\nint main(void) {{ char c; return read(0, &c, 1) + {result}; }}"
+        );
+        fs::write(&source, text).unwrap();
+        let status = Command::new("cc")
+            .arg(format!("-Wl,--build-id=0x{build_id}"))
+            .arg("-o")
+            .arg(dir.join(name))
+            .arg(&source)
+            .status()
+            .unwrap();
+        assert!(status.success());
+    }
+
+    /// Copies a program by another process: were it open for writing here, a child that
+    /// another test is just starting could hold it, and it could not be executed.
+    fn copy(from: &Path, to: &Path) {
+        let status = Command::new("cp").arg(from).arg(to).status().unwrap();
+        assert!(status.success());
+    }
+
+    struct Running(Child);
+
+    impl Running {
+        fn start(program: &Path) -> Self {
+            let child = Command::new(program).stdin(Stdio::piped()).spawn();
+            Self(child.unwrap())
+        }
+
+        /// The mapping of its text.
+        fn mapping(&self, name: &str) -> MapEvent {
+            let pid = self.0.id();
+            for _ in 0..1000 {
+                let maps = procfs::executable_maps(pid, pid).unwrap_or_default();
+                if let Some(map) = maps.into_iter().find(|m| m.file.path.contains(name)) {
+                    return map;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            panic!("{name} does not run");
+        }
+    }
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    struct Kit {
+        binaries: Binaries,
+        reader: Reader,
+        files: FileTable,
+    }
+
+    impl Kit {
+        fn new(most_open: usize) -> Self {
+            Self {
+                binaries: Binaries {
+                    most_open,
+                    ..Binaries::default()
+                },
+                reader: Reader::new().unwrap(),
+                files: FileTable::default(),
+            }
+        }
+
+        fn read(&mut self) {
+            let end = Instant::now() + Duration::from_secs(10);
+            loop {
+                let is_reading = self.reader.wait_until(end);
+                for answer in self.reader.answers() {
+                    if let Answer::File { pid, map, found } = answer {
+                        self.binaries.found(pid, &map, found, &mut self.reader);
+                    }
+                }
+                if !is_reading {
+                    return;
+                }
+            }
+        }
+
+        /// The file of the text of a process, as a recording finds it.
+        fn file(&mut self, process: &Running, name: &str) -> FileId {
+            let mut map = process.mapping(name);
+            let pid = process.0.id();
+            self.binaries.foresee(pid, &map, &mut self.reader);
+            self.read();
+            self.binaries
+                .identify(pid, Owner::ROOT, &mut map, &mut self.files);
+            self.files.intern(&map.file)
+        }
+
+        fn build_id(&self, id: FileId) -> String {
+            let binary = self.binaries.get(id).expect("the file is known");
+            binary.build_id().unwrap().to_string()
+        }
+    }
+
+    const ONE: &str = "1111111111111111111111111111111111111111";
+    const TWO: &str = "2222222222222222222222222222222222222222";
+
+    /// Opening through mappings needs CAP_CHECKPOINT_RESTORE.
+    fn is_root(test: &str) -> bool {
+        let root = rustix::process::geteuid().is_root();
+        if !root {
+            println!("skipped: {test}: needs root");
+        }
+        root
+    }
+
+    #[test]
+    fn one_file_is_known_once_and_a_false_twin_is_another() {
+        if !is_root("one_file_is_known_once_and_a_false_twin_is_another") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "true", 1, ONE);
+        compile(dir.path(), "twin", 2, ONE);
+        let mut kit = Kit::new(16);
+        let twin = Running::start(&dir.path().join("twin"));
+        let twin = kit.file(&twin, "twin");
+        let first = Running::start(&dir.path().join("true"));
+        let second = Running::start(&dir.path().join("true"));
+        let (first, second) = (kit.file(&first, "true"), kit.file(&second, "true"));
+        assert_eq!(first, second);
+        assert_ne!(first, twin);
+        assert_eq!(kit.build_id(first), kit.build_id(twin));
+        assert_eq!(kit.binaries.contents.len(), 2);
+    }
+
+    #[test]
+    fn the_mapped_file_is_found_when_another_has_its_name() {
+        if !is_root("the_mapped_file_is_found_when_another_has_its_name") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "old", 1, ONE);
+        compile(dir.path(), "new", 2, TWO);
+        let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+        let mut kit = Kit::new(16);
+        let before = Running::start(&old);
+        before.mapping("old");
+        fs::rename(&new, &old).unwrap();
+        let after = Running::start(&old);
+        let (before, after) = (kit.file(&before, "old"), kit.file(&after, "old"));
+        assert_eq!(kit.build_id(before), ONE);
+        assert_eq!(kit.build_id(after), TWO);
+    }
+
+    #[test]
+    fn what_has_changed_is_read_again_and_nothing_is_forgotten() {
+        if !is_root("what_has_changed_is_read_again_and_nothing_is_forgotten") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "tool", 1, ONE);
+        let path = dir.path().join("tool");
+        let mut kit = Kit::new(16);
+        let process = Running::start(&path);
+        let before = kit.file(&process, "tool");
+        drop(process);
+        compile(dir.path(), "other", 2, TWO);
+        // In place: the same inode.
+        copy(&dir.path().join("other"), &path);
+        let process = Running::start(&path);
+        let after = kit.file(&process, "tool");
+        assert_ne!(before, after);
+        assert_eq!(kit.build_id(before), ONE);
+        assert_eq!(kit.build_id(after), TWO);
+    }
+
+    #[test]
+    fn a_file_found_by_its_path_serves_its_process_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "tool", 1, ONE);
+        let mut kit = Kit::new(16);
+        let processes = [(), ()].map(|()| Running::start(&dir.path().join("tool")));
+        let ids = processes.each_ref().map(|process| {
+            let mut map = process.mapping("tool");
+            // No mapping begins there.
+            map.start += 1 << 40;
+            let pid = process.0.id();
+            kit.binaries.foresee(pid, &map, &mut kit.reader);
+            kit.read();
+            kit.binaries
+                .identify(pid, Owner::ROOT, &mut map, &mut kit.files);
+            let again = map.file.clone();
+            kit.binaries
+                .identify(pid, Owner::ROOT, &mut map, &mut kit.files);
+            assert_eq!(map.file, again);
+            kit.files.intern(&map.file)
+        });
+        assert_ne!(ids[0], ids[1]);
+        assert!(ids.iter().all(|&id| kit.build_id(id) == ONE));
+    }
+
+    #[test]
+    fn what_is_known_too_late_keeps_the_handle_it_was_given() {
+        if !is_root("what_is_known_too_late_keeps_the_handle_it_was_given") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "tool", 1, ONE);
+        let mut kit = Kit::new(16);
+        let process = Running::start(&dir.path().join("tool"));
+        let (mut map, pid) = (process.mapping("tool"), process.0.id());
+        let asked = map.clone();
+        kit.binaries.foresee(pid, &map, &mut kit.reader);
+        kit.binaries
+            .identify(pid, Owner::ROOT, &mut map, &mut kit.files);
+        let id = kit.files.intern(&map.file);
+        assert!(kit.binaries.get(id).is_none());
+        let mut bound = Vec::new();
+        while bound.is_empty() {
+            kit.reader
+                .wait_until(Instant::now() + Duration::from_secs(10));
+            for answer in kit.reader.answers() {
+                if let Answer::File { found, .. } = answer {
+                    bound = kit.binaries.found(pid, &asked, found, &mut kit.reader);
+                }
+            }
+        }
+        assert_eq!(bound, [id]);
+        assert_eq!(kit.binaries.get(id).unwrap().text.len(), 1);
+    }
+
+    #[test]
+    fn what_did_not_come_in_time_is_asked_for_once_more() {
+        if !is_root("what_did_not_come_in_time_is_asked_for_once_more") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "tool", 1, ONE);
+        let mut kit = Kit::new(16);
+        let process = Running::start(&dir.path().join("tool"));
+        let (mut map, pid) = (process.mapping("tool"), process.0.id());
+        let place = place_of(&map.file);
+        kit.binaries.late(pid, place);
+        kit.binaries
+            .identify(pid, Owner::ROOT, &mut map, &mut kit.files);
+        let id = kit.files.intern(&map.file);
+        assert!(kit.binaries.get(id).is_none());
+        assert!(kit.binaries.take_late().contains(&(pid, place)));
+        assert!(kit.binaries.take_late().is_empty());
+        kit.binaries.ask_again(pid, &map, &mut kit.reader);
+        kit.read();
+        assert_eq!(kit.build_id(id), ONE);
+    }
+
+    #[test]
+    fn deleted_files_that_nobody_has_mapped_are_not_held_beyond_a_limit() {
+        if !is_root("deleted_files_that_nobody_has_mapped_are_not_held_beyond_a_limit") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "tool", 1, ONE);
+        let tool = dir.path().join("tool");
+        let mut content = fs::read(&tool).unwrap();
+        content.resize((MAX_DELETED_BYTES / 3 * 2) as usize, 1);
+        fs::write(&tool, content).unwrap();
+        let mut kit = Kit::new(16);
+        let mut processes = ProcessTable::default();
+        let mut ids = Vec::new();
+        let running = ["one", "two", "three"].map(|name| {
+            let path = dir.path().join(name);
+            copy(&tool, &path);
+            let process = Running::start(&path);
+            ids.push(kit.file(&process, name));
+            let mut map = process.mapping(name);
+            kit.binaries
+                .identify(process.0.id(), Owner::ROOT, &mut map, &mut processes.files);
+            fs::remove_file(&path).unwrap();
+            // The first stays mapped, as far as the recording knows.
+            if name == "one" {
+                processes.apply(&ProcessEvent {
+                    time_ns: 1,
+                    pid: process.0.id(),
+                    tid: process.0.id(),
+                    kind: ProcessEventKind::Snapshot {
+                        comm: name.to_owned(),
+                        maps: vec![map],
+                    },
+                });
+            }
+            process
+        });
+        drop(running);
+        kit.binaries.release_deleted(&processes);
+        let closed = ids.iter().map(|&id| kit.binaries.is_closed(id));
+        assert_eq!(closed.collect::<Vec<_>>(), [false, true, false]);
+    }
+
+    #[test]
+    fn old_files_are_closed_for_new_ones_and_can_be_opened_again() {
+        if !is_root("old_files_are_closed_for_new_ones_and_can_be_opened_again") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "p0", 1, ONE);
+        for n in 1..6 {
+            copy(&dir.path().join("p0"), &dir.path().join(format!("p{n}")));
+        }
+        let mut kit = Kit::new(3);
+        let name = |n: u32| format!("p{n}");
+        let running: Vec<_> = (0..6)
+            .map(|n| Running::start(&dir.path().join(name(n))))
+            .collect();
+        let ids: Vec<_> = (0..)
+            .zip(&running)
+            .map(|(n, p)| kit.file(p, &name(n)))
+            .collect();
+        assert!(kit.binaries.open <= 3);
+        assert!(kit.binaries.is_closed(ids[0]) && !kit.binaries.is_closed(ids[5]));
+        assert!(ids.iter().all(|&id| kit.binaries.get(id).is_some()));
+        let (pid, map) = (running[0].0.id(), running[0].mapping("p0"));
+        kit.binaries.reopen(pid, &map, &mut kit.reader);
+        kit.read();
+        assert!(kit.binaries.opened(ids[0]).is_some());
+        assert_eq!(kit.file(&running[0], "p0"), ids[0]);
+        assert_eq!(kit.binaries.contents.len(), 6);
+    }
+}

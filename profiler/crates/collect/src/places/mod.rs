@@ -1,0 +1,347 @@
+//! Where kernels lie on their devices, without the program's help.
+//!
+//! A device is sampled at addresses; whose code is there only the driver knows, in
+//! its objects behind the kernels' handles. Which word of them is the address
+//! depends on the driver's build. A thread of its own takes snapshots of what the
+//! handles of created and launched kernels lead to, and learns the way to the
+//! address from what was sampled (`learn`), or from what the runtime told the
+//! program. Every kernel of that build is placed by it from then on, those of
+//! programs that have ended by their snapshots.
+//!
+//! A second thread searches the programs' memory for native code (`code`): it
+//! tells the kernels' sizes, and what a driver compiled.
+//!
+//! What was read is true of the time of reading: it is used only when all that
+//! happened until then is known, and not for a kernel whose handle had become
+//! another's.
+
+mod code;
+mod known;
+mod learn;
+mod snapshot;
+mod worker;
+
+use super::late::Build;
+use crate::owner;
+use aiprof_model::{
+    probes::{CallKind, Probe, role},
+    wire::{Call, CallData, DeviceStream, Event, KernelNamed, StallWindow},
+};
+use learn::Sampled;
+use rustc_hash::FxHashMap;
+use std::{
+    collections::BTreeSet,
+    sync::mpsc::{Receiver, Sender},
+    time::{Duration, Instant},
+};
+use worker::{Answer, Message};
+
+/// Most kernels followed.
+const MAX_KERNELS: usize = 1 << 17;
+/// Most names of kernels about to be created.
+const MAX_PENDING: usize = 16_384;
+/// Most addresses that wait to be handed on.
+const MAX_SAMPLED: usize = 1 << 16;
+/// Most streams.
+const MAX_STREAMS: usize = 1024;
+
+/// Slots and tags of a probe that matter here.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    /// Uses the kernel in this slot.
+    Launch(usize),
+    /// Creates the kernel in this slot at its exit; its name has this tag.
+    Create(usize, Option<u8>),
+    /// Ends the kernel in this slot.
+    Destroy(usize),
+    /// Tells where the kernel in the first slot is, in the second.
+    Tell(usize, usize),
+}
+
+/// Finds out where kernels lie.
+#[derive(Default)]
+pub struct KernelPlaces {
+    parts: FxHashMap<u32, Part>,
+    /// Kernels that are known, and whether they were launched.
+    kernels: FxHashMap<(u32, u64), bool>,
+    /// The last name given by each thread.
+    pending: FxHashMap<u32, String>,
+    /// Names of kernels whose creation was not seen to succeed: a later call tells.
+    assumed: FxHashMap<(u32, u64), String>,
+    /// Whether a stream's addresses are relative.
+    streams: FxHashMap<u32, bool>,
+    sampled: FxHashMap<Sampled, u64>,
+    any_launched: bool,
+    /// A tick was sent and has not been answered.
+    is_busy: bool,
+    threads: Option<(Sender<Message>, Receiver<Answer>)>,
+    /// No threads could be started.
+    is_off: bool,
+}
+
+impl std::fmt::Debug for KernelPlaces {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KernelPlaces")
+            .field("kernels", &self.kernels.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl KernelPlaces {
+    /// A function is probed from here on.
+    pub fn probe(&mut self, probe: &Probe) {
+        let Some(slot) = probe.slot(role::KERNEL) else {
+            return;
+        };
+        let is_exit = |slot: usize| probe.values.get(slot).is_some_and(|v| v.at_exit);
+        let ends = ["Destroy", "Release", "Delete"];
+        let part = match (probe.kind, probe.slot(role::BASE)) {
+            (CallKind::Kernel, Some(base)) if is_exit(base) => Part::Tell(slot, base),
+            (CallKind::Launch, _) => Part::Launch(slot),
+            (CallKind::Kernel, _) if is_exit(slot) => Part::Create(slot, probe.tag(role::NAME)),
+            (CallKind::Kernel, _) if ends.iter().any(|e| probe.function.contains(e)) => {
+                Part::Destroy(slot)
+            }
+            _ => return,
+        };
+        self.parts.insert(probe.id, part);
+    }
+
+    /// A text that may be a kernel's name.
+    pub fn data(&mut self, data: &CallData) {
+        let Some(Part::Create(_, tag)) = self.parts.get(&data.probe) else {
+            return;
+        };
+        let fits = self.pending.len() < MAX_PENDING || self.pending.contains_key(&data.tid);
+        if *tag == Some(data.tag) && !data.unread && fits {
+            let name = String::from_utf8_lossy(&data.bytes).into_owned();
+            self.pending.insert(data.tid, name);
+        }
+    }
+
+    /// Whether a call matters here.
+    pub fn is_of_interest(&self, call: &Call) -> bool {
+        self.parts.contains_key(&call.probe)
+    }
+
+    /// A call was entered or left. `build`: of its process's driver.
+    pub fn call(&mut self, call: &Call, build: impl FnOnce() -> Build) {
+        let Some(&part) = self.parts.get(&call.probe) else {
+            return;
+        };
+        let (Part::Launch(slot)
+        | Part::Create(slot, _)
+        | Part::Destroy(slot)
+        | Part::Tell(slot, _)) = part;
+        let Some(handle) = call.value(slot).filter(|&handle| handle != 0) else {
+            return;
+        };
+        let (pid, key) = (call.pid, (call.pid, handle));
+        match part {
+            Part::Create(..) if call.is_late() => self.assume(call.tid, key),
+            Part::Create(..) if call.is_exit() && call.result == 0 => {
+                let name = self.pending.get(&call.tid).cloned();
+                self.assumed.remove(&key);
+                self.kernel(call, handle, build, name, true);
+            }
+            Part::Launch(_) if self.kernels.get(&key) != Some(&true) => {
+                if !self.kernels.contains_key(&key) {
+                    let name = self.assumed.remove(&key);
+                    self.kernel(call, handle, build, name, false);
+                }
+                if let Some(launched) = self.kernels.get_mut(&key) {
+                    *launched = true;
+                    self.any_launched = true;
+                    self.send(Message::Launched { pid, handle });
+                }
+            }
+            Part::Destroy(_) if !call.is_exit() => {
+                self.assumed.remove(&key);
+                if self.kernels.remove(&key).is_none() {
+                    return;
+                }
+                let time_ns = call.time_ns;
+                self.send(Message::Gone {
+                    pid,
+                    handle,
+                    time_ns,
+                });
+            }
+            // What was read late may have been changed since: the object tells as much.
+            Part::Tell(_, base) if call.is_exit() && !call.is_late() && call.result == 0 => {
+                if let Some(address) = call.value(base).filter(|&address| address != 0) {
+                    if !self.kernels.contains_key(&key) {
+                        let name = self.assumed.remove(&key);
+                        self.kernel(call, handle, build, name, false);
+                    }
+                    self.send(Message::Told {
+                        pid,
+                        handle,
+                        address,
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A kernel may have been created under this handle; the end of the call was not
+    /// seen. It is one if it is used later.
+    fn assume(&mut self, tid: u32, key: (u32, u64)) {
+        let fits = self.assumed.len() < MAX_PENDING || self.assumed.contains_key(&key);
+        let name = self.pending.get(&tid).filter(|_| fits);
+        if let Some(name) = name.filter(|_| !self.kernels.contains_key(&key)) {
+            self.assumed.insert(key, name.clone());
+        }
+    }
+
+    fn kernel(
+        &mut self,
+        call: &Call,
+        handle: u64,
+        build: impl FnOnce() -> Build,
+        name: Option<String>,
+        created: bool,
+    ) {
+        let key = (call.pid, handle);
+        if self.kernels.len() >= MAX_KERNELS && !self.kernels.contains_key(&key) {
+            return;
+        }
+        self.kernels.insert(key, false);
+        self.send(Message::Kernel {
+            pid: call.pid,
+            build: build(),
+            handle,
+            time_ns: call.time_ns,
+            name,
+            created,
+        });
+    }
+
+    /// A kernel older than the recording has got its name.
+    pub fn named(&mut self, named: &KernelNamed) {
+        if self.kernels.contains_key(&(named.pid, named.kernel)) {
+            self.send(Message::Named {
+                pid: named.pid,
+                handle: named.kernel,
+                name: named.name.clone(),
+            });
+        }
+    }
+
+    /// A stream is read from here on.
+    pub fn stream(&mut self, stream: &DeviceStream) {
+        if self.streams.len() < MAX_STREAMS {
+            self.streams.insert(stream.id, stream.relative);
+        }
+    }
+
+    /// A stream was read.
+    pub fn window(&mut self, window: &StallWindow) {
+        let Some(&relative) = self.streams.get(&window.stream) else {
+            return;
+        };
+        // Others' samples teach nothing.
+        if !self.any_launched {
+            return;
+        }
+        for count in &window.counts {
+            let address = count.address;
+            let key = Sampled { relative, address };
+            if self.sampled.len() < MAX_SAMPLED || self.sampled.contains_key(&key) {
+                let all = self.sampled.entry(key).or_default();
+                *all = all.saturating_add(count.samples());
+            }
+        }
+    }
+
+    /// The process has ended, or has become another program.
+    pub fn process_gone(&mut self, pid: u32, time_ns: u64) {
+        let before = self.kernels.len();
+        self.kernels.retain(|key, _| key.0 != pid);
+        self.assumed.retain(|key, _| key.0 != pid);
+        if before != self.kernels.len() {
+            self.send(Message::ProcessGone { pid, time_ns });
+        }
+    }
+
+    /// What was found out since the last call. All that happened until `taken_ns` has
+    /// been told.
+    pub fn maintain(&mut self, taken_ns: u64) -> Vec<Event> {
+        let mut events = Vec::new();
+        while let Some(answer) = self.threads.as_ref().and_then(|(_, a)| a.try_recv().ok()) {
+            self.take(answer, &mut events);
+        }
+        if !self.is_busy {
+            self.tick(taken_ns, false);
+        }
+        events
+    }
+
+    /// What was found out to the end: the recording ends, and all that happened has
+    /// been told.
+    pub fn settle(&mut self, patience: Duration) -> Vec<Event> {
+        let pids: BTreeSet<u32> = self.kernels.keys().map(|(pid, _)| *pid).collect();
+        let patience = owner::patience_with(pids.into_iter(), patience);
+        let deadline = Instant::now() + patience;
+        let mut events = Vec::new();
+        // The answer to the last tick is the last.
+        for last in [false, true] {
+            if last {
+                self.tick(u64::MAX, true);
+            }
+            while self.is_busy {
+                let left = deadline.saturating_duration_since(Instant::now());
+                let answer = match &self.threads {
+                    Some((_, answers)) => answers.recv_timeout(left).ok(),
+                    None => None,
+                };
+                let Some(answer) = answer else {
+                    tracing::debug!("where kernels lie was not found out in {patience:?}");
+                    return events;
+                };
+                self.take(answer, &mut events);
+            }
+        }
+        events
+    }
+
+    fn take(&mut self, answer: Answer, events: &mut Vec<Event>) {
+        match answer {
+            Answer::Event(event) => events.push(event),
+            Answer::Ticked => self.is_busy = false,
+        }
+    }
+
+    fn tick(&mut self, taken_ns: u64, last: bool) {
+        if self.threads.is_none() {
+            return;
+        }
+        let sampled = std::mem::take(&mut self.sampled).into_iter().collect();
+        self.is_busy = self.send(Message::Tick {
+            taken_ns,
+            sampled,
+            last,
+        });
+    }
+
+    /// Hands a message to the threads, which are started by the first.
+    fn send(&mut self, message: Message) -> bool {
+        if self.threads.is_none() && !self.is_off {
+            self.threads = worker::start()
+                .inspect_err(|error| tracing::warn!("cannot start a search thread: {error}"))
+                .ok();
+            self.is_off = self.threads.is_none();
+        }
+        let sent = self
+            .threads
+            .as_ref()
+            .map(|(messages, _)| messages.send(message));
+        sent.is_some_and(|sent| sent.is_ok())
+    }
+}
+
+#[cfg(test)]
+mod service_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! The session's part in calls of probed functions.
+
+use super::{CollectError, Session, Watcher};
+use crate::{bpf::probe::Link, closing};
+use aiprof_model::wire::{
+    Call, CallData, CallStack, Event, KernelNamed, ProcessEvent, ProcessEventKind, Trace,
+};
+use std::time::Instant;
+
+impl Session {
+    /// Gives every event that belongs to the recording to `watcher` too, from here
+    /// on: what was recorded before is not repeated.
+    pub fn on_events(&mut self, watcher: Box<Watcher>) {
+        self.watcher = Some(watcher);
+    }
+
+    /// Ends the calls. Gives what is to be closed when everything else is.
+    pub(super) fn stop_probes(&mut self) -> Vec<Link> {
+        let Some((probes, _)) = &mut self.probes else {
+            return Vec::new();
+        };
+        let links = probes.stop();
+        let begun = Instant::now();
+        let mut left = closing::at_once(links);
+        probes.detached(begun.elapsed());
+        // Each of these is one the kernel closes on its own.
+        left.extend(self.drivers.stop());
+        left
+    }
+
+    /// Takes in what was attached. Before the calls just read: a description is
+    /// given before its function is attached to, and has no time.
+    pub(super) fn tell_of_probes(&mut self) {
+        if let Some((probes, _)) = &mut self.probes {
+            let pending = &mut self.pending;
+            let conditional = &mut self.conditional;
+            probes.take_events(&self.processes, |event| {
+                if let (Event::Probe(probe), Some(conditional)) = (&event, &mut *conditional) {
+                    conditional.probe(probe);
+                }
+                pending.push_back(event);
+            });
+            pending.extend(self.drivers.take_events());
+        }
+    }
+
+    pub(super) fn take_call_stack(&mut self, mut stack: CallStack) -> Result<(), CollectError> {
+        if !self.meet(&mut stack.sample)? {
+            return Ok(());
+        }
+        self.record(&Event::CallStack(stack))
+    }
+
+    pub(super) fn take_call(&mut self, call: Call) -> Result<(), CollectError> {
+        let known = self.processes.get(call.pid).is_some_and(|p| p.complete);
+        if !known {
+            self.first_sight(call.pid, call.tid, call.time_ns)?;
+        }
+        if let Some((probes, _)) = &mut self.probes {
+            probes.called(&call, &self.processes);
+        }
+        if !self.filter.wants_process(call.pid) {
+            return Ok(());
+        }
+        if self.conditional.as_mut().is_some_and(|c| !c.call(&call)) {
+            return Ok(());
+        }
+        self.record(&Event::Call(call))?;
+        let Some((probes, _)) = &mut self.probes else {
+            return Ok(());
+        };
+        let named = probes.kernels_foreseen();
+        self.record_names(named)
+    }
+
+    pub(super) fn take_call_data(&mut self, data: CallData) -> Result<(), CollectError> {
+        if let Some((probes, _)) = &mut self.probes {
+            probes.data(&data);
+        }
+        if !self.filter.wants_process(data.pid) {
+            return Ok(());
+        }
+        if self.conditional.as_mut().is_some_and(|c| !c.data(&data)) {
+            return Ok(());
+        }
+        self.record(&Event::CallData(data))
+    }
+
+    /// Work that others submit is left out where it begins. Its end, and that of all
+    /// other work, is told by anybody: an interrupt, a worker of the kernel's.
+    pub(super) fn take_trace(&mut self, trace: Trace) -> Result<(), CollectError> {
+        if self.drivers.begins(trace.point) && !self.filter.wants_process(trace.pid) {
+            return Ok(());
+        }
+        self.record(&Event::Trace(trace))
+    }
+
+    /// Tells of kernels older than the recording whose names were found.
+    /// All that happened until `taken_ns` has been taken in, or all.
+    pub(super) fn name_late_kernels(&mut self, taken_ns: Option<u64>) -> Result<(), CollectError> {
+        let Some((probes, _)) = &mut self.probes else {
+            return Ok(());
+        };
+        let named = probes.kernels_named(&self.processes, taken_ns);
+        self.record_names(named)
+    }
+
+    fn record_names(&mut self, named: Vec<KernelNamed>) -> Result<(), CollectError> {
+        for named in named {
+            if self.filter.wants_process(named.pid) {
+                self.record(&Event::KernelNamed(named))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the kernels of processes that ended or became other programs.
+    /// To be called before the event is recorded: later their names are of no use.
+    pub(super) fn late_processes(&mut self, event: &ProcessEvent) -> Result<(), CollectError> {
+        let gone = match event.kind {
+            ProcessEventKind::Exec { .. } => true,
+            ProcessEventKind::Exit => event.pid == event.tid,
+            _ => false,
+        };
+        let Some((probes, _)) = self.probes.as_mut().filter(|_| gone) else {
+            return Ok(());
+        };
+        let named = probes.process_gone(event.pid, event.time_ns);
+        self.record_names(named)
+    }
+}

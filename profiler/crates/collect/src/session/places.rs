@@ -1,0 +1,54 @@
+//! The session's part in finding out where kernels lie on devices.
+
+use super::{CollectError, Session};
+use crate::{bpf::ring::Ring, runtime::RuntimeProbes};
+use aiprof_model::wire::{Event, ProcessEventKind};
+use std::time::Duration;
+
+/// How long the last answers are waited for.
+const LAST: Duration = Duration::from_secs(3);
+
+impl Session {
+    /// Takes note of an event that belongs to the recording.
+    pub(super) fn note_for_places(&mut self, event: &Event) {
+        let Some(places) = &mut self.places else {
+            return;
+        };
+        match event {
+            Event::Probe(probe) => places.probe(probe),
+            Event::CallData(data) => places.data(data),
+            Event::Call(call) if places.is_of_interest(call) => {
+                let may = |(probes, _): &mut (RuntimeProbes, Ring)| probes.may_look(call.pid);
+                if !self.probes.as_mut().is_none_or(may) {
+                    return;
+                }
+                let probes = self.probes.as_ref();
+                let build = || probes.map_or(0, |(p, _)| p.build_of(&self.processes, call.pid));
+                places.call(call, build);
+            }
+            Event::KernelNamed(named) => places.named(named),
+            Event::DeviceStream(stream) => places.stream(stream),
+            Event::Stalls(window) => places.window(window),
+            Event::Process(event) => match event.kind {
+                ProcessEventKind::Exec { .. } => places.process_gone(event.pid, event.time_ns),
+                ProcessEventKind::Exit if event.pid == event.tid => {
+                    places.process_gone(event.pid, event.time_ns);
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+
+    /// Tells where kernels were found to lie, and what code was found. All that
+    /// happened until `taken_ns` has been taken in, or all: then what is still being
+    /// found out is waited for.
+    pub(super) fn place_kernels(&mut self, taken_ns: Option<u64>) -> Result<(), CollectError> {
+        let found = match (&mut self.places, taken_ns) {
+            (Some(places), Some(taken_ns)) => places.maintain(taken_ns),
+            (Some(places), None) => places.settle(LAST),
+            (None, _) => return Ok(()),
+        };
+        found.iter().try_for_each(|event| self.record(event))
+    }
+}

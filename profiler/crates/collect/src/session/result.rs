@@ -1,0 +1,265 @@
+//! The session's part in what comes out: windows, the end, names, losses, the
+//! capture.
+
+use super::{
+    CollectError, Finished, LAST_LOOKS, MAX_FILES, MAX_UNUSED, Progress, SelfUsage, Session,
+};
+use crate::{
+    bpf::{Bpf, perf},
+    busy, closing,
+    finisher::Finisher,
+    names::NameService,
+};
+use aiprof_analysis::aggregate::{Code, build_profile};
+use aiprof_common::{COUNT_RING_DROPS, COUNT_SAMPLES};
+use aiprof_formats::import::capture::CaptureWriter;
+use aiprof_model::{
+    process::{FileId, ProcessTable},
+    profile::{LossKind, Losses, Profile},
+};
+use aiprof_system::remote;
+use rustc_hash::FxHashSet;
+use std::time::Instant;
+
+impl Session {
+    /// The symbolized profile since the start or the last call.
+    ///
+    /// # Errors
+    /// Whatever kept the profile from being made.
+    pub fn window(&mut self) -> Result<Profile, CollectError> {
+        self.drain(false)?;
+        let profile = self.build()?;
+        self.samples_in_all += self.aggregate.taken;
+        let codes: FxHashSet<Code> = self.aggregate.codes_from(0).iter().copied().collect();
+        self.aggregate.reset();
+        self.named_codes = 0;
+        self.trim(codes);
+        Ok(profile)
+    }
+
+    /// Bounds what is carried from one window to the next: what neither a process nor a
+    /// table nor a call refers to is forgotten, and names that this window did not use.
+    fn trim(&mut self, codes: FxHashSet<Code>) {
+        self.tables.forget_unused(false);
+        self.tables.forget_surplus(MAX_UNUSED);
+        let mut used: Vec<FileId> = self
+            .processes
+            .iter()
+            .flat_map(|(_, process)| process.space.maps.iter().map(|m| m.file))
+            .chain(self.aggregate.files_of_calls().map(FileId))
+            .collect();
+        used.sort_unstable();
+        used.dedup();
+        let tables = &self.tables;
+        let keep = |id| tables.uses(id) || used.binary_search(&id).is_ok();
+        if let Some(names) = &mut self.names {
+            names.trim(&codes, keep);
+        }
+        self.binaries.retain(keep);
+        self.processes.files.retain(keep);
+        if self.processes.files.len() > MAX_FILES {
+            self.begin_afresh();
+        }
+        drop((codes, used));
+        // What windows took is in pieces all over the heap by now.
+        remote::give_back_memory();
+    }
+
+    /// Too much is known: what still runs is met again at its next sample.
+    fn begin_afresh(&mut self) {
+        self.publisher.clear(&mut self.bpf, &mut self.tables);
+        self.tables.forget_unused(true);
+        self.finisher = Finisher::default();
+        self.binaries.clear();
+        self.generated.clear();
+        self.reader.begin_afresh();
+        self.reading = Default::default();
+        self.processes = ProcessTable::default();
+        self.aggregate.forget_files();
+        if let Some((probes, _)) = &mut self.probes {
+            probes.files_forgotten();
+        }
+        self.names = None;
+    }
+
+    /// Detaches everything and returns the rest.
+    ///
+    /// # Errors
+    /// Whatever kept the profile from being made.
+    pub fn finish(mut self) -> Result<Finished, CollectError> {
+        self.reader.hurry();
+        self.drain(false)?;
+        self.cpus.stop_sampling();
+        let links = self.stop_probes();
+        let device_problems = self.samplers.as_mut().map_or_else(Vec::new, |samplers| {
+            samplers.stop();
+            samplers.problems()
+        });
+        for _ in 0..LAST_LOOKS {
+            if !self.drain(true)? {
+                break;
+            }
+        }
+        self.name_late_kernels(None)?;
+        self.place_kernels(None)?;
+        self.tell_of_devices(true)?;
+        self.aggregate
+            .finish_calls(&self.processes, perf::monotonic_ns());
+        self.aggregate.settle_devices(true);
+        let profile = self.build()?;
+        let bpf_memory_bytes = Bpf::memory_bytes() + self.cpus.ring_bytes() as u64;
+        if let Some(capture) = self.capture.take() {
+            self.finish_capture(capture, &profile)?;
+        }
+        let (pages, shared, bytes) = self.tables.extent();
+        tracing::info!("unwind tables: {pages} pages, {shared} more shared, {bytes} bytes");
+        self.peak_memory.look();
+        let usage = SelfUsage {
+            cpu: remote::cpu_clock(libc::CLOCK_PROCESS_CPUTIME_ID) + remote::cpu_time(),
+            peak_rss_bytes: self.peak_memory.bytes(),
+            bpf_memory_bytes,
+        };
+        let probes = self.probes.take().map(|(probes, _)| probes.tally());
+        let aiu = self.devices.used;
+        // Whoever closes the rest must not keep alive what this process has.
+        drop(self);
+        closing::in_background(links);
+        Ok(Finished {
+            profile,
+            usage,
+            probes,
+            aiu,
+            device_problems,
+        })
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        Progress {
+            samples: self.samples_in_all + self.aggregate.taken,
+            lost: self.bpf.count(COUNT_RING_DROPS),
+            elapsed: self.started.elapsed(),
+            processes: self.processes.len(),
+        }
+    }
+
+    /// Gives the naming thread the codes it has not seen. `last`: before names are used.
+    pub(super) fn request_names(&mut self, last: bool) {
+        if self.names.is_none() {
+            // Started late, so that it has the reduced privileges of this process.
+            self.names = NameService::start(self.name_options.clone())
+                .inspect_err(|error| tracing::warn!("cannot start the naming thread: {error}"))
+                .ok();
+        }
+        let closed = self
+            .names
+            .as_mut()
+            .map_or_else(Vec::new, NameService::take_closed);
+        for code in &closed {
+            if let Code::File { file, .. } = code {
+                self.reopen(FileId(*file));
+            }
+        }
+        let Some(names) = &mut self.names else { return };
+        if !closed.is_empty() {
+            names.request(&closed, &self.processes, &self.binaries, last);
+        }
+        let codes = self.aggregate.codes_from(self.named_codes);
+        let asked = codes.len();
+        if names.request(codes, &self.processes, &self.binaries, last) {
+            self.named_codes += asked;
+        }
+        names.retry_jit(self.aggregate.codes_from(0));
+        names.note_cgroups(self.aggregate.cgroups());
+    }
+
+    pub(super) fn build(&mut self) -> Result<Profile, CollectError> {
+        // The window ends here: naming takes its time, which is the next one's.
+        let ended = Instant::now();
+        self.aggregate.settle_devices(false);
+        let losses_now = self.running_losses();
+        let losses = self.losses_since_window(&losses_now);
+        if let Some(names) = &mut self.names {
+            names.settle();
+        }
+        self.request_names(true);
+        if let Some(names) = &mut self.names {
+            names.settle();
+        }
+        let mut meta = self.meta.clone();
+        let since_start = self.window_started.duration_since(self.started);
+        meta.start_unix_ns += u64::try_from(since_start.as_nanos()).unwrap_or(0);
+        meta.duration_ns =
+            u64::try_from(ended.duration_since(self.window_started).as_nanos()).unwrap_or(u64::MAX);
+        self.window_started = ended;
+        self.window_base = losses_now;
+        self.window_losses = losses.clone();
+        self.aggregate.losses.merge(&losses);
+        let busy_now = busy::busy_ns();
+        self.busy = busy::since(&self.busy_before, &busy_now);
+        self.busy_before = busy_now;
+        self.aggregate.complete(&self.busy, meta.period_ns);
+        Ok(match &self.names {
+            Some(names) => build_profile(&self.aggregate, &self.processes.files, names, meta),
+            None => build_profile(
+                &self.aggregate,
+                &self.processes.files,
+                &aiprof_analysis::aggregate::NoNames,
+                meta,
+            ),
+        })
+    }
+
+    /// Losses counted elsewhere than in the aggregator, since the start.
+    pub(super) fn running_losses(&self) -> Losses {
+        let mut losses = Losses::default();
+        losses.add(LossKind::RingDrops, self.bpf.count(COUNT_RING_DROPS));
+        losses.add(LossKind::ProgramsMissed, Bpf::missed());
+        losses.add(LossKind::TablesEvicted, self.tables.evicted);
+        losses.add(
+            LossKind::FilesUnreadable,
+            self.binaries.failed + self.binaries.refused,
+        );
+        losses.add(LossKind::ReadsLate, self.reader.late);
+        losses.add(LossKind::FilesNoUnwindData, self.tables.without_data);
+        losses.add(LossKind::TablesRefused, self.tables.refused);
+        losses.add(LossKind::Undecodable, self.undecodable);
+        if let Some((probes, _)) = &self.probes {
+            losses.merge(&probes.losses(&self.bpf));
+            losses.merge(&self.drivers.losses(&self.bpf));
+            let paused = self.conditional.as_ref().map_or(0, |c| c.skipped);
+            losses.add(LossKind::CallsPaused, paused);
+        }
+        losses.merge(&self.devices.losses());
+        losses
+    }
+
+    /// What was added to them in this window.
+    pub(super) fn losses_since_window(&self, now: &Losses) -> Losses {
+        let mut losses = Losses::default();
+        for (kind, count) in now.iter() {
+            losses.add(kind, count.saturating_sub(self.window_base.get(kind)));
+        }
+        losses
+    }
+
+    pub(super) fn finish_capture(
+        &self,
+        capture: CaptureWriter,
+        profile: &Profile,
+    ) -> Result<(), CollectError> {
+        let (names, texts, cgroups) = match &self.names {
+            Some(names) => names.stored(self.aggregate.codes_from(0)),
+            None => Default::default(),
+        };
+        // The aggregator counts its own losses again in the replay.
+        let losses = &self.window_losses;
+        capture
+            .finish(&names, &texts, &cgroups, &profile.meta, losses, &self.busy)
+            .map_err(CollectError::Capture)?;
+        tracing::debug!(
+            "{} samples seen by the program",
+            self.bpf.count(COUNT_SAMPLES)
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! The crates depend on each other from below to above only, and on nothing that they do
+//! not use.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+/// The crates of the product, each of which may depend on those before it.
+const CRATES: [&str; 7] = [
+    "profiler/crates/system",
+    "profiler/crates/model",
+    "profiler/crates/symbols",
+    "profiler/crates/analysis",
+    "profiler/crates/formats",
+    "profiler/crates/collect",
+    "profiler",
+];
+/// What only collect may depend on: it needs C libraries and a kernel of Linux's.
+const LIVE: [&str; 3] = ["libbpf-rs", "perf-event-open-sys", "iced-x86"];
+/// Who else may: rules of code without unwind data come from its instructions.
+const ALSO: [(&str, &str); 1] = [("profiler/crates/symbols", "iced-x86")];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The names in the sections of a Cargo.toml that depend on others.
+fn dependencies(folder: &str) -> anyhow::Result<BTreeMap<&'static str, Vec<String>>> {
+    let path = root().join(folder).join("Cargo.toml");
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let mut found: BTreeMap<_, Vec<String>> = BTreeMap::new();
+    let mut section = None;
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            section = match name {
+                "dependencies]" => Some("dependencies"),
+                "dev-dependencies]" => Some("dev-dependencies"),
+                _ => None,
+            };
+        } else if let (Some(section), false) = (section, line.starts_with(['#', ' ', ']']))
+            && let Some(end) = line.find(['.', ' ', '='])
+        {
+            found.entry(section).or_default().push(line[..end].into());
+        }
+    }
+    Ok(found)
+}
+
+/// All Rust source in some folders of a crate, without what is a crate of its own.
+fn source(folder: &str, parts: &[&str]) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let mut folders: Vec<PathBuf> = parts.iter().map(|p| root().join(folder).join(p)).collect();
+    while let Some(at) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&at) else {
+            continue;
+        };
+        for entry in entries {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension() == Some("rs".as_ref()) {
+                text += &std::fs::read_to_string(&path)?;
+            }
+        }
+    }
+    anyhow::ensure!(!text.is_empty(), "{folder} has no source");
+    Ok(text)
+}
+
+/// Whether source names a crate, in a path.
+fn names(source: &str, name: &str) -> bool {
+    let name = name.replace('-', "_");
+    // A module of the same name is not the crate.
+    if source.contains(&format!("mod {name};")) {
+        return source.contains(&format!("\nuse {name}::"));
+    }
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    source.match_indices(&name).any(|(at, _)| {
+        let behind = &source[at + name.len()..];
+        !source[..at].ends_with(is_word) && (behind.starts_with("::") || behind.starts_with(" as"))
+    })
+}
+
+#[test]
+fn arrows_lead_down() -> anyhow::Result<()> {
+    for (at, folder) in CRATES.iter().enumerate() {
+        let found = dependencies(folder)?;
+        for name in found.get("dependencies").into_iter().flatten() {
+            let own = CRATES.iter().position(|other| {
+                let last = other.rsplit('/').next();
+                last.is_some_and(|last| *name == format!("aiprof-{last}"))
+            });
+            assert!(own.is_none_or(|own| own < at), "{folder} depends on {name}");
+            let is_live = LIVE.contains(&name.as_str()) && !folder.ends_with("collect");
+            let may = ALSO.contains(&(folder, name));
+            assert!(!is_live || may, "{folder} depends on {name}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_depended_on_is_used() -> anyhow::Result<()> {
+    let mut unused = Vec::new();
+    let mut seen = 0;
+    for folder in CRATES.iter().chain(&["xtask", "tests", "profiler-common"]) {
+        let product = source(folder, &["src"])?;
+        let all = source(folder, &["src", "tests", "examples", "benches"])?;
+        for (section, named) in dependencies(folder)? {
+            let text = match section {
+                "dependencies" => &product,
+                _ => &all,
+            };
+            seen += named.len();
+            let of = named.iter().filter(|name| !names(text, name));
+            unused.extend(of.map(|name| format!("{folder}: {name} ({section})")));
+        }
+    }
+    anyhow::ensure!(seen > 60, "only {seen} dependencies are seen");
+    assert_eq!(unused, Vec::<String>::new());
+    Ok(())
+}
