@@ -10,7 +10,7 @@
 
 use super::runtime::variable_of;
 use aiprof_model::{
-    probes::{CallKind, Probe},
+    probes::{CallKind, Probe, Role},
     wire::{Call, CallData, ProcessEvent, ProcessEventKind},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -88,13 +88,13 @@ impl Conditional {
         if probe.kind != CallKind::Control {
             return;
         }
-        let says = match probe.function.as_str() {
-            "setenv" => Says::Set(probe.slot("overwrite")),
-            "unsetenv" => Says::Unset,
-            "putenv" => Says::Assign,
-            "clearenv" => Says::Clear,
-            name if name.starts_with("__itt_pause") => Says::Pause,
-            name if name.starts_with("__itt_resume") => Says::Resume,
+        let says = match probe.role {
+            Some(Role::Set) => Says::Set(probe.slot("overwrite")),
+            Some(Role::Unset) => Says::Unset,
+            Some(Role::Assign) => Says::Assign,
+            Some(Role::Clear) => Says::Clear,
+            Some(Role::Pause) => Says::Pause,
+            Some(Role::Resume) => Says::Resume,
             _ => return,
         };
         let names = probe.data.iter().map(|data| data.name.clone()).collect();
@@ -230,15 +230,20 @@ fn is_on(value: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_model::probes::{DataFormat, DataInfo, ResultKind, ValueFormat, ValueInfo};
+    use aiprof_model::probes::{DataFormat, DataInfo, ResultKind, Tables, ValueFormat, ValueInfo};
 
     fn probe(id: u32, function: &str, kind: CallKind, texts: &[&str]) -> Probe {
+        let tables = Tables::built_in();
+        let role = tables
+            .iter()
+            .find_map(|table| table.function(function)?.role);
         Probe {
             id,
             table: "itt".into(),
             api: String::new(),
             function: function.into(),
             kind,
+            role,
             is_ioctl: false,
             values: vec![ValueInfo {
                 name: "overwrite".into(),

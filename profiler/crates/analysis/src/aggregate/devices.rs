@@ -14,7 +14,7 @@ use crate::correlate::{
     },
 };
 use aiprof_model::{
-    probes::{CallKind, role},
+    probes::{CallKind, Role, role},
     profile::{LossKind, Losses, Method, StallReason},
     wire::{DeviceStream, Event, StallWindow},
 };
@@ -279,7 +279,7 @@ impl Devices {
                     self.fences.insert((pid, fence), call.id);
                 }
             }
-            CallKind::Event if call.probe.function.contains("QueryStatus") => {
+            CallKind::Event if call.probe.role == Some(Role::Query) => {
                 if let Some(event) = handle(role::EVENT) {
                     executions.ended(pid, Waited::Event(event), entered, left);
                 }

@@ -4,11 +4,12 @@ use crate::correlate::{CallSink, FinishedCall, KernelName, Launch, Limits, Track
 use aiprof_common::{CALL_ENTRY_UNKNOWN, CALL_EXIT, CALL_TAIL, CALL_UNTRACKED, MAX_VALUES};
 use aiprof_model::{
     probes::{
-        CallKind, DataFormat, DataInfo, Probe, ProbedFile, ResultKind, ValueFormat, ValueInfo,
+        CallKind, DataFormat, DataInfo, Probe, ProbedFile, ResultKind, Role, Tables, ValueFormat,
+        ValueInfo,
     },
     wire::{Call, CallData, Event, ProcessEvent, ProcessEventKind},
 };
-use std::{collections::HashMap, rc::Rc};
+use std::{collections::HashMap, rc::Rc, sync::LazyLock};
 
 /// Library ids: the layers of one API.
 pub const UR: u32 = 1;
@@ -16,6 +17,14 @@ pub const UR: u32 = 1;
 pub const LOADER: u32 = 2;
 /// The driver.
 pub const DRIVER: u32 = 3;
+
+/// What the built-in tables say of a function.
+fn role_of(function: &str) -> Option<Role> {
+    static TABLES: LazyLock<Tables> = LazyLock::new(Tables::built_in);
+    TABLES
+        .iter()
+        .find_map(|table| table.function(function)?.role)
+}
 
 /// One probe; `>name` is read at the exit, `"name` is a text, `*name` an array,
 /// `#name` device code.
@@ -27,6 +36,7 @@ fn probe(id: u32, api: &str, function: &str, kind: CallKind, args: &[&str]) -> P
         api: api.into(),
         function: function.into(),
         kind,
+        role: role_of(function),
         is_ioctl: api == "xe",
         values: Vec::new(),
         data: Vec::new(),

@@ -1,7 +1,7 @@
 //! What a probe means for the tracker: found out once, when it is announced.
 
 use super::memory::Memory;
-use aiprof_model::probes::{CallKind, Probe, role};
+use aiprof_model::probes::{CallKind, Probe, Role, role};
 use std::{cell::RefCell, rc::Rc};
 
 /// Most files that are told apart by whether the ends of their calls are seen.
@@ -169,9 +169,8 @@ impl Known {
             .fold(0, |bits, (i, v)| bits | u16::from(v.at_exit) << i);
         Self {
             effect: effect(&probe, &slots, &tags, at_exit),
-            letters: letters(&probe),
-            operation: (probe.kind == CallKind::Copy && says(&probe, &["Prefetch"]))
-                .then(|| "Memory prefetch".into()),
+            letters: ends_of_copy(&probe),
+            operation: (probe.role == Some(Role::Prefetch)).then(|| "Memory prefetch".into()),
             api: probe.api.as_str().into(),
             function: probe.function.as_str().into(),
             probe: Rc::new(probe),
@@ -220,14 +219,6 @@ pub(super) fn is_only_host(kind: CallKind) -> bool {
     matches!(kind, Host | Control | Resolve | Activity | Collective)
 }
 
-/// Whether a function's name has one of these words. APIs agree on them, and a
-/// table needs no field for what the name says.
-fn says(probe: &Probe, words: &[&str]) -> bool {
-    words.iter().any(|word| probe.function.contains(word))
-}
-
-const ENDS: [&str; 4] = ["Destroy", "Release", "Unload", "Delete"];
-
 fn effect(probe: &Probe, slots: &Slots, tags: &Tags, at_exit: u16) -> Effect {
     let made = |slot: Option<usize>| slot.is_some_and(|s| s < 16 && at_exit >> s & 1 == 1);
     let given = |slot: Option<usize>| slot.is_some() && !made(slot);
@@ -246,18 +237,16 @@ fn effect(probe: &Probe, slots: &Slots, tags: &Tags, at_exit: u16) -> Effect {
         }
         CallKind::Module | CallKind::Compile if made(slots.module) => Effect::NewModule,
         CallKind::Module if given(slots.module) => shared(probe, Object::Module),
-        CallKind::Queue if says(probe, &["BeginGraphCapture", "BeginCapture"]) => {
-            Effect::BeginCapture
-        }
-        CallKind::Queue if says(probe, &["EndGraphCapture", "EndCapture"]) => Effect::EndCapture,
+        CallKind::Queue if probe.role == Some(Role::BeginCapture) => Effect::BeginCapture,
+        CallKind::Queue if probe.role == Some(Role::EndCapture) => Effect::EndCapture,
         CallKind::Queue if slots.source.is_some() => Effect::CopyList,
         CallKind::Queue if made(slots.list) => Effect::NewList {
-            immediate: says(probe, &["Immediate"]),
+            immediate: probe.role == Some(Role::Immediate),
         },
-        CallKind::Queue if given(slots.list) => match () {
-            () if says(probe, &["Reset"]) => Effect::ResetList,
-            () if says(probe, &["Close"]) => Effect::CloseList,
-            () => shared(probe, Object::List),
+        CallKind::Queue if given(slots.list) => match probe.role {
+            Some(Role::Reset) => Effect::ResetList,
+            Some(Role::Close) => Effect::CloseList,
+            _ => shared(probe, Object::List),
         },
         CallKind::Queue if given(slots.graph) => shared(probe, Object::Graph),
         CallKind::Queue if made(slots.queue) => Effect::NewQueue,
@@ -269,55 +258,33 @@ fn effect(probe: &Probe, slots: &Slots, tags: &Tags, at_exit: u16) -> Effect {
 }
 
 fn shared(probe: &Probe, object: Object) -> Effect {
-    if says(probe, &["Retain"]) {
-        Effect::Retain(object)
-    } else if says(probe, &ENDS) {
-        Effect::Release(object)
-    } else {
-        Effect::None
+    match probe.role {
+        Some(Role::Retain) => Effect::Retain(object),
+        Some(Role::Release) => Effect::Release(object),
+        _ => Effect::None,
     }
 }
 
-/// What kind of memory an allocating function gives, by its name.
+/// What kind of memory an allocating function gives.
 fn allocates(probe: &Probe) -> Memory {
-    if says(probe, &["Shared", "shared", "Managed"]) {
-        Memory::Shared
-    } else if says(probe, &["Host", "host"]) {
-        Memory::Host
-    } else {
-        Memory::Device
+    match probe.role {
+        Some(Role::Shared) => Memory::Shared,
+        Some(Role::Host) => Memory::Host,
+        _ => Memory::Device,
     }
 }
 
-/// Where from and where to a function copies, as far as its name or its arguments
+/// Where from and where to a function copies, as far as its role or its arguments
 /// tell.
-fn letters(probe: &Probe) -> [Option<Memory>; 2] {
-    if probe.kind != CallKind::Copy {
-        return [None; 2];
-    }
-    // A: memory of the accelerator.
-    let known = ["H", "D", "A"].into_iter();
-    for (from, to) in known
-        .clone()
-        .flat_map(|a| known.clone().map(move |b| (a, b)))
-    {
-        let pair = [format!("{from}to{to}"), format!("{from}2{to}")];
-        if says(probe, &[&pair[0], &pair[1]]) {
-            return [from, to].map(|letter| match letter {
-                "H" => Some(Memory::Host),
-                _ => Some(Memory::Device),
-            });
-        }
-    }
-    // OpenCL's and SYCL's words for buffers.
-    let reads = ["ReadBuffer", "BufferRead", "ReadImage", "ImageRead"];
-    let writes = ["WriteBuffer", "BufferWrite", "WriteImage", "ImageWrite"];
-    if says(probe, &reads) {
-        return [Some(Memory::Device), Some(Memory::Host)];
-    } else if says(probe, &writes) {
-        return [Some(Memory::Host), Some(Memory::Device)];
-    } else if says(probe, &["CopyBuffer", "BufferCopy"]) {
-        return [Some(Memory::Device); 2];
-    }
-    role::IMAGES.map(|image| probe.slot(image).map(|_| Memory::Device))
+fn ends_of_copy(probe: &Probe) -> [Option<Memory>; 2] {
+    use Memory::{Device, Host};
+    let ends = match probe.role {
+        _ if probe.kind != CallKind::Copy => return [None; 2],
+        Some(Role::HostToHost) => [Host, Host],
+        Some(Role::HostToDevice) => [Host, Device],
+        Some(Role::DeviceToHost) => [Device, Host],
+        Some(Role::DeviceToDevice) => [Device, Device],
+        _ => return role::IMAGES.map(|image| probe.slot(image).map(|_| Device)),
+    };
+    ends.map(Some)
 }

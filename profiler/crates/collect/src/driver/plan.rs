@@ -194,6 +194,7 @@ fn other(table: &DriverTable) -> Compiled {
             api: table.api.clone(),
             function,
             kind: CallKind::Host,
+            role: None,
             is_ioctl: true,
             values: vec![info("command"), info("argument")],
             data: Vec::new(),

@@ -20,7 +20,7 @@ mod worker;
 
 use super::{inspect::path::NamePath, owner};
 use aiprof_model::{
-    probes::{CallKind, Probe, role},
+    probes::{CallKind, Probe, Role, role},
     wire::{Call, CallData, KernelNamed},
 };
 use program::Program;
@@ -78,13 +78,10 @@ impl LateKernels {
             return;
         };
         let created = probe.values.get(slot).is_some_and(|v| v.at_exit);
-        let ends = ["Destroy", "Release", "Delete"];
         let part = match probe.kind {
             CallKind::Launch => Part::Launch(slot),
             CallKind::Kernel if created => Part::Create(slot, probe.tag(role::NAME)),
-            CallKind::Kernel if ends.iter().any(|e| probe.function.contains(e)) => {
-                Part::Destroy(slot)
-            }
+            CallKind::Kernel if probe.role == Some(Role::Release) => Part::Destroy(slot),
             _ => return,
         };
         self.parts.insert(probe.id, part);

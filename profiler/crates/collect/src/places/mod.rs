@@ -24,7 +24,7 @@ mod worker;
 use super::late::Build;
 use crate::owner;
 use aiprof_model::{
-    probes::{CallKind, Probe, role},
+    probes::{CallKind, Probe, Role, role},
     wire::{Call, CallData, DeviceStream, Event, KernelNamed, StallWindow},
 };
 use learn::Sampled;
@@ -94,14 +94,11 @@ impl KernelPlaces {
             return;
         };
         let is_exit = |slot: usize| probe.values.get(slot).is_some_and(|v| v.at_exit);
-        let ends = ["Destroy", "Release", "Delete"];
         let part = match (probe.kind, probe.slot(role::BASE)) {
             (CallKind::Kernel, Some(base)) if is_exit(base) => Part::Tell(slot, base),
             (CallKind::Launch, _) => Part::Launch(slot),
             (CallKind::Kernel, _) if is_exit(slot) => Part::Create(slot, probe.tag(role::NAME)),
-            (CallKind::Kernel, _) if ends.iter().any(|e| probe.function.contains(e)) => {
-                Part::Destroy(slot)
-            }
+            (CallKind::Kernel, _) if probe.role == Some(Role::Release) => Part::Destroy(slot),
             _ => return,
         };
         self.parts.insert(probe.id, part);

@@ -229,6 +229,7 @@ mod tests {
             api: "xe".into(),
             function: "BIND".into(),
             kind: CallKind::Bind,
+            role: None,
             is_ioctl: true,
             values: ["count", "op", "address"].map(value).into(),
             data: vec![DataInfo {

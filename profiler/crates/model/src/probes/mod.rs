@@ -39,6 +39,8 @@ pub struct Probe {
     pub function: String,
     /// What a call of it does.
     pub kind: CallKind,
+    /// More of that, if its table says it.
+    pub role: Option<Role>,
     /// Whether it is an ioctl of a driver.
     pub is_ioctl: bool,
     /// Names and formats of the values, by slot; one without a name is a step on
@@ -113,6 +115,55 @@ pub enum CallKind {
     Control,
     /// Anything else worth a span on the host.
     Host,
+}
+
+/// What a function does where that does not follow from its kind and its values: a
+/// table says it with `role`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Takes one more reference to an object.
+    Retain,
+    /// Gives a reference back, the last of which destroys the object.
+    Release,
+    /// Makes a list whose work begins as soon as it is appended.
+    Immediate,
+    /// Ends what a list records: it can be executed.
+    Close,
+    /// Empties a list.
+    Reset,
+    /// From here on work is recorded in a graph.
+    BeginCapture,
+    /// The graph is whole.
+    EndCapture,
+    /// Asks whether something is over, without waiting.
+    Query,
+    /// Moves memory ahead of its use.
+    Prefetch,
+    /// Allocates memory of the host.
+    Host,
+    /// Allocates memory that host and device share.
+    Shared,
+    /// Copies within the host's memory.
+    HostToHost,
+    /// Copies from the host's memory to a device's.
+    HostToDevice,
+    /// Copies from a device's memory to the host's.
+    DeviceToHost,
+    /// Copies from device memory to device memory.
+    DeviceToDevice,
+    /// Switches collection off.
+    Pause,
+    /// Switches it on.
+    Resume,
+    /// Sets a variable of the environment.
+    Set,
+    /// Sets one from a text `NAME=VALUE`.
+    Assign,
+    /// Takes one out.
+    Unset,
+    /// Takes all out.
+    Clear,
 }
 
 /// A value of a call.

@@ -8,7 +8,7 @@ use super::glob;
 use super::program::{Field, Program};
 use super::reader::{self, MAX_ITEMS, Reader, TableError, Value, is_table_name, span_of};
 use super::table::{Exit, Function, Library, Switch, Table};
-use super::{CallKind, ResultKind};
+use super::{CallKind, ResultKind, Role};
 use std::collections::HashMap;
 use std::ops::Range;
 use toml::Spanned;
@@ -114,6 +114,7 @@ impl Reader<'_> {
             &[
                 "symbols",
                 "kind",
+                "role",
                 "args",
                 "out",
                 "result",
@@ -149,6 +150,7 @@ impl Reader<'_> {
         Function {
             symbols: symbols.into_iter().map(|(symbol, _)| symbol).collect(),
             kind,
+            role: self.role(table, kind),
             exit: self.exit(table, !out.is_empty()),
             result: self.choice(table, "result", &ResultKind::NAMED, result),
             nothrow: self.boolean(table, "nothrow", false),
@@ -162,6 +164,17 @@ impl Reader<'_> {
             entry_only,
             full,
         }
+    }
+
+    fn role(&mut self, table: &DeTable<'_>, kind: CallKind) -> Option<Role> {
+        let value = table.get("role")?;
+        let role = self.choice(table, "role", &Role::NAMED, Role::NAMED[0].1);
+        if !role.is_of(kind) {
+            let (role, kind) = (role.name(), kind.name());
+            let text = format!("no function of the kind `{kind}` has the role `{role}`");
+            self.error(value.span(), text);
+        }
+        Some(role)
     }
 
     fn fills(&mut self, table: &DeTable<'_>) -> Vec<String> {

@@ -6,7 +6,7 @@
 
 use super::glob;
 use super::program::{Field, Program};
-use super::{CallKind, Probe, ResultKind};
+use super::{CallKind, Probe, ResultKind, Role};
 use crate::demangle::demangle;
 use aiprof_common::{
     FETCH_READ, FETCH_VALUE, FetchOp, MAX_OPS, ProbeSpec, SPEC_EXIT, SPEC_KEEP, SPEC_STACK,
@@ -80,6 +80,8 @@ pub struct Function {
     pub symbols: Vec<String>,
     /// What a call does.
     pub kind: CallKind,
+    /// More of that.
+    pub role: Option<Role>,
     /// What is read at the entry.
     pub args: Vec<Field>,
     /// What is read at the exit.
@@ -219,6 +221,7 @@ impl Table {
                 api: self.api.clone(),
                 function: demangle(symbol).into_owned(),
                 kind: function.kind,
+                role: function.role,
                 is_ioctl: false,
                 values: program.values.clone(),
                 data: program.data.clone(),
@@ -345,6 +348,60 @@ impl CallKind {
                 | Self::Activity
                 | Self::Control
         )
+    }
+}
+
+impl Role {
+    /// All roles, by the names that tables use.
+    pub const NAMED: [(&str, Role); 21] = [
+        ("retain", Self::Retain),
+        ("release", Self::Release),
+        ("immediate", Self::Immediate),
+        ("close", Self::Close),
+        ("reset", Self::Reset),
+        ("begin-capture", Self::BeginCapture),
+        ("end-capture", Self::EndCapture),
+        ("query", Self::Query),
+        ("prefetch", Self::Prefetch),
+        ("host", Self::Host),
+        ("shared", Self::Shared),
+        ("host-to-host", Self::HostToHost),
+        ("host-to-device", Self::HostToDevice),
+        ("device-to-host", Self::DeviceToHost),
+        ("device-to-device", Self::DeviceToDevice),
+        ("pause", Self::Pause),
+        ("resume", Self::Resume),
+        ("set", Self::Set),
+        ("assign", Self::Assign),
+        ("unset", Self::Unset),
+        ("clear", Self::Clear),
+    ];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        let found = Self::NAMED.iter().find(|(_, role)| *role == self);
+        found.map_or("", |(name, _)| name)
+    }
+
+    /// Whether functions of a kind can have it.
+    pub fn is_of(self, kind: CallKind) -> bool {
+        use CallKind::{Alloc, Compile, Control, Copy, Event, Kernel, Module, Queue};
+        match self {
+            Self::Retain | Self::Release => matches!(kind, Kernel | Module | Compile | Queue),
+            Self::Immediate | Self::Close | Self::Reset | Self::BeginCapture | Self::EndCapture => {
+                kind == Queue
+            }
+            Self::Query => kind == Event,
+            Self::Host | Self::Shared => kind == Alloc,
+            Self::Prefetch
+            | Self::HostToHost
+            | Self::HostToDevice
+            | Self::DeviceToHost
+            | Self::DeviceToDevice => kind == Copy,
+            Self::Pause | Self::Resume | Self::Set | Self::Assign | Self::Unset | Self::Clear => {
+                kind == Control
+            }
+        }
     }
 }
 

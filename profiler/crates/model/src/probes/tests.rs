@@ -3,10 +3,10 @@
 use super::expr::is_name;
 use super::parse::parse;
 use super::table::{Compiled, Exit, Exits, Switch, Table, function_id};
-use super::{CallKind, DataFormat, ResultKind, Tables, ValueFormat, role};
+use super::{CallKind, DataFormat, ResultKind, Role, Tables, ValueFormat, ValueInfo, role};
 use aiprof_common as c;
 use aiprof_common::{FetchOp, MAX_OPS, MAX_VALUES};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 const HEAD: &str = "name = \"t\"\napi = \"T\"\n[[library]]\nfiles = [\"libt.so*\"]\n";
 
@@ -440,6 +440,108 @@ fn names_of_kinds_are_those_of_the_wire() {
     }
 }
 
+/// What functions' names were taken to say before tables had roles.
+fn role_by_name(kind: CallKind, function: &str, values: &[ValueInfo]) -> Option<Role> {
+    let says = |words: &[&str]| words.iter().any(|word| function.contains(word));
+    let list_at_exit = values
+        .iter()
+        .find(|v| v.name == role::LIST)
+        .map(|v| v.at_exit);
+    match kind {
+        CallKind::Copy if says(&["Prefetch"]) => Some(Role::Prefetch),
+        CallKind::Copy => {
+            let pairs = ["H", "D", "A"].map(|a| ["H", "D", "A"].map(|b| (a, b)));
+            let pair = pairs
+                .into_iter()
+                .flatten()
+                .find(|(from, to)| says(&[&format!("{from}to{to}"), &format!("{from}2{to}")]));
+            match pair {
+                Some(("H", "H")) => Some(Role::HostToHost),
+                Some(("H", _)) => Some(Role::HostToDevice),
+                Some((_, "H")) => Some(Role::DeviceToHost),
+                Some(_) => Some(Role::DeviceToDevice),
+                None if says(&["ReadBuffer", "BufferRead", "ReadImage", "ImageRead"]) => {
+                    Some(Role::DeviceToHost)
+                }
+                None if says(&["WriteBuffer", "BufferWrite", "WriteImage", "ImageWrite"]) => {
+                    Some(Role::HostToDevice)
+                }
+                None => says(&["CopyBuffer", "BufferCopy"]).then_some(Role::DeviceToDevice),
+            }
+        }
+        CallKind::Queue if says(&["BeginGraphCapture", "BeginCapture"]) => Some(Role::BeginCapture),
+        CallKind::Queue if says(&["EndGraphCapture", "EndCapture"]) => Some(Role::EndCapture),
+        CallKind::Queue if list_at_exit == Some(true) && says(&["Immediate"]) => {
+            Some(Role::Immediate)
+        }
+        CallKind::Queue if list_at_exit == Some(false) && says(&["Reset"]) => Some(Role::Reset),
+        CallKind::Queue if list_at_exit == Some(false) && says(&["Close"]) => Some(Role::Close),
+        CallKind::Queue | CallKind::Module | CallKind::Kernel | CallKind::Compile => {
+            let releases = says(&["Destroy", "Release", "Unload", "Delete"]);
+            let releases = releases.then_some(Role::Release);
+            says(&["Retain"]).then_some(Role::Retain).or(releases)
+        }
+        CallKind::Alloc if says(&["Shared", "shared", "Managed"]) => Some(Role::Shared),
+        CallKind::Alloc => says(&["Host", "host"]).then_some(Role::Host),
+        CallKind::Event => says(&["QueryStatus"]).then_some(Role::Query),
+        CallKind::Control => match function {
+            "setenv" => Some(Role::Set),
+            "putenv" => Some(Role::Assign),
+            "unsetenv" => Some(Role::Unset),
+            "clearenv" => Some(Role::Clear),
+            name if name.starts_with("__itt_pause") => Some(Role::Pause),
+            name if name.starts_with("__itt_resume") => Some(Role::Resume),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[test]
+fn built_in_functions_have_the_roles_that_their_names_said() {
+    let (mut seen, mut with_role) = (0, 0);
+    let mut roles = BTreeSet::new();
+    for table in Tables::built_in().iter() {
+        for function in &table.functions {
+            for symbol in &function.symbols {
+                let probe = table.compile(function, symbol, Exits::All).probe;
+                let expected = role_by_name(probe.kind, &probe.function, &probe.values);
+                assert_eq!(probe.role, expected, "{} {symbol}", table.name);
+                seen += 1;
+                with_role += usize::from(expected.is_some());
+                roles.extend(expected.map(Role::name));
+            }
+        }
+    }
+    assert!(seen > 1000 && with_role > 150, "{with_role} of {seen}");
+    // Nothing built in copies from host to host by name.
+    assert_eq!(roles.len(), Role::NAMED.len() - 1, "{roles:?}");
+}
+
+#[test]
+fn roles_are_of_kinds() {
+    let table = |kind: &str, role: &str| {
+        let text = format!(
+            "name = \"t\"\napi = \"T\"\n[[library]]\nfiles = [\"libt.so\"]\n\
+             [[function]]\nsymbols = [\"f\"]\nkind = \"{kind}\"\nrole = \"{role}\"\n"
+        );
+        parse("t.toml", &text)
+    };
+    let good = table("kernel", "release").unwrap();
+    assert_eq!(good.functions[0].role, Some(Role::Release));
+    let bad = table("copy", "release").unwrap_err();
+    assert_eq!(
+        bad[0].message,
+        "no function of the kind `copy` has the role `release`"
+    );
+    assert_eq!(bad[0].line, 8);
+    assert!(table("kernel", "destroy").is_err());
+    for (name, role) in Role::NAMED {
+        assert_eq!(serde_json::to_string(&role).unwrap(), format!("\"{name}\""));
+        assert!(CallKind::NAMED.iter().any(|(_, kind)| role.is_of(*kind)));
+    }
+}
+
 #[test]
 fn function_ids_are_fnv_1a() {
     // Test vectors of draft-eastlake-fnv.
@@ -728,6 +830,9 @@ fn the_example_of_the_documentation_is_a_table() {
     // What it lists is what there is.
     for (name, _) in CallKind::NAMED {
         assert!(page.contains(&format!("`{name}`")), "kind {name}");
+    }
+    for (name, _) in Role::NAMED {
+        assert!(page.contains(&format!("`{name}`")), "role {name}");
     }
     for (name, _) in ResultKind::NAMED {
         assert!(page.contains(&format!("`{name}`")), "result {name}");

@@ -30,7 +30,7 @@ use std::{collections::BTreeMap, io, path::PathBuf};
 use aiprof_system::memory::LimitError;
 
 /// First bytes of a capture; the digit is the version of the format.
-pub const MAGIC: &[u8; 8] = b"aiprof\x002";
+pub const MAGIC: &[u8; 8] = b"aiprof\x003";
 
 /// Why a capture could not be read.
 #[derive(Debug, thiserror::Error)]

@@ -51,6 +51,7 @@ impl DriverTable {
                 api: self.api.clone(),
                 function: ioctl.name.clone(),
                 kind: action.kind(),
+                role: None,
                 is_ioctl: true,
                 values: program.values,
                 data: program.data,
