@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use aiprof::import::capture::{CaptureWriter, ReplayOptions, ScanOptions, Scanned, scan};
+use aiprof::import::capture::{CaptureWriter, Known, ReplayOptions, ScanOptions, Scanned, scan};
+use aiprof::process::FileTable;
 use aiprof::wire::Event;
 use aiprof_tests::aiprof::{Aiprof, binary};
 use aiprof_tests::aiu::{Runtime, TruthFiles};
@@ -71,7 +72,13 @@ fn repeat(events: &[Event], about: &Scanned, times: u64, path: &Path) -> anyhow:
         }
     }
     let busy = BTreeMap::new();
-    writer.finish(&[], &[], &[], &about.meta, &about.losses, &busy)?;
+    let known = Known {
+        names: &[],
+        texts: &[],
+        files: &FileTable::default(),
+        cgroups: &[],
+    };
+    writer.finish(&known, &about.meta, &about.losses, &busy)?;
     Ok(())
 }
 

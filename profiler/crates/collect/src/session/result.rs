@@ -12,7 +12,7 @@ use crate::{
 };
 use aiprof_analysis::aggregate::{Code, build_profile};
 use aiprof_common::{COUNT_RING_DROPS, COUNT_SAMPLES};
-use aiprof_formats::import::capture::CaptureWriter;
+use aiprof_formats::import::capture::{CaptureWriter, Known};
 use aiprof_model::{
     process::{FileId, ProcessTable},
     profile::{LossKind, Losses, Profile},
@@ -253,8 +253,14 @@ impl Session {
         };
         // The aggregator counts its own losses again in the replay.
         let losses = &self.window_losses;
+        let known = Known {
+            names: &names,
+            texts: &texts,
+            files: &self.processes.files,
+            cgroups: &cgroups,
+        };
         capture
-            .finish(&names, &texts, &cgroups, &profile.meta, losses, &self.busy)
+            .finish(&known, &profile.meta, losses, &self.busy)
             .map_err(CollectError::Capture)?;
         tracing::debug!(
             "{} samples seen by the program",

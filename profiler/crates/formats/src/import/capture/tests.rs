@@ -1,5 +1,6 @@
 use super::*;
 use aiprof_analysis::aggregate::LaunchOptions;
+use aiprof_model::process::FileTable;
 use aiprof_model::profile::{FrameKind, Profile};
 use aiprof_model::wire::{
     FileKey, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason, Thread,
@@ -21,6 +22,16 @@ impl Write for Sink {
     }
 }
 
+fn program() -> FileKey {
+    FileKey {
+        path: "/bin/p".into(),
+        build_id: None,
+        device: 1,
+        inode: 9,
+        version: 0,
+    }
+}
+
 fn events() -> Vec<Event> {
     let process = |kind| {
         Event::Process(ProcessEvent {
@@ -30,13 +41,7 @@ fn events() -> Vec<Event> {
             kind,
         })
     };
-    let file = FileKey {
-        path: "/bin/p".into(),
-        build_id: None,
-        device: 1,
-        inode: 9,
-        version: 0,
-    };
+    let file = program();
     let map = MapEvent {
         start: 0x1000,
         len: 0x1000,
@@ -86,7 +91,15 @@ fn capture() -> Vec<u8> {
         kind: FrameKind::Native,
         source: None,
     };
-    let names = vec![(Code::File { file: 0, offset: 0 }, vec![frame("zero")])];
+    // The recording has other numbers, for things that no event tells of.
+    let mut files = FileTable::default();
+    files.handle();
+    let file = files.intern(&program()).0;
+    let code = |file| Code::File { file, offset: 0 };
+    let names = vec![
+        (code(file), vec![frame("zero")]),
+        (code(file + 1), vec![frame("nobody's")]),
+    ];
     let end = Meta {
         duration_ns: 77,
         ..meta
@@ -94,9 +107,12 @@ fn capture() -> Vec<u8> {
     let cgroups = [(3, "/c".to_owned())];
     writer
         .finish(
-            &names,
-            &[],
-            &cgroups,
+            &Known {
+                names: &names,
+                texts: &[],
+                files: &files,
+                cgroups: &cgroups,
+            },
             &end,
             &Losses::default(),
             &BTreeMap::new(),
@@ -132,6 +148,7 @@ fn what_was_written_is_what_is_read() {
         ("h", 77)
     );
     assert!(profile.strings.iter().any(|s| s == "zero"));
+    assert!(profile.strings.iter().all(|s| s != "nobody's"));
     assert_eq!(
         profile.samples[0].cgroup.map(|c| profile.str(c)),
         Some("/c")
@@ -152,7 +169,13 @@ fn calls_are_replayed_as_launches_or_left_out() {
     let mut writer = CaptureWriter::new(Box::new(sink.clone()), &meta, 5).unwrap();
     script.events.iter().for_each(|e| writer.event(e).unwrap());
     let (losses, busy) = (Losses::default(), BTreeMap::new());
-    writer.finish(&[], &[], &[], &meta, &losses, &busy).unwrap();
+    let known = Known {
+        names: &[],
+        texts: &[],
+        files: &FileTable::default(),
+        cgroups: &[],
+    };
+    writer.finish(&known, &meta, &losses, &busy).unwrap();
     let bytes = Arc::into_inner(sink.0).unwrap().into_inner().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.aiprof");

@@ -3,8 +3,9 @@
 use super::{MAGIC, Record};
 use aiprof_analysis::aggregate::Code;
 use aiprof_model::{
+    process::{FileId, FileTable},
     profile::{Losses, Meta},
-    wire::Event,
+    wire::{Event, ProcessEventKind},
 };
 use aiprof_symbols::{symbolize::SymFrame, unwind::TextSegment};
 use std::{
@@ -19,10 +20,27 @@ const EVENTS_PER_RECORD: usize = 256;
 /// Names gathered into one record.
 const NAMES_PER_RECORD: usize = 4096;
 
+/// What a recording has found out about numbers in its events.
+#[derive(Clone, Copy)]
+pub struct Known<'a> {
+    /// Names of addresses, from the outermost function to the innermost.
+    pub names: &'a [(Code, Vec<SymFrame>)],
+    /// Executable segments of files.
+    pub texts: &'a [(u32, Vec<TextSegment>)],
+    /// The files whose numbers are in the names and texts.
+    pub files: &'a FileTable,
+    /// Paths of control groups.
+    pub cgroups: &'a [(u64, String)],
+}
+
 /// Writes a capture.
 pub struct CaptureWriter {
     out: zstd::Encoder<'static, BufWriter<Box<dyn Write + Send>>>,
     pending: Vec<Event>,
+    /// The files by the numbers that they have where the events are read again. Those of
+    /// the recording itself are others: what it stores of code without a file has numbers
+    /// too, and what it forgot and met again has a second.
+    files: FileTable,
 }
 
 impl CaptureWriter {
@@ -37,6 +55,7 @@ impl CaptureWriter {
         let mut writer = Self {
             out,
             pending: Vec::with_capacity(EVENTS_PER_RECORD),
+            files: FileTable::default(),
         };
         writer.record(&Record::Header {
             meta: meta.clone(),
@@ -51,6 +70,20 @@ impl CaptureWriter {
     /// # Errors
     /// Those of the output.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
+        if let Event::Process(event) = event {
+            let maps = match &event.kind {
+                ProcessEventKind::Map(map) => std::slice::from_ref(map),
+                ProcessEventKind::Snapshot { maps, .. } => maps,
+                _ => &[],
+            };
+            // As the process table does.
+            let valid = maps
+                .iter()
+                .filter(|map| map.start.checked_add(map.len).is_some());
+            for map in valid {
+                self.files.intern(&map.file);
+            }
+        }
         self.pending.push(event.clone());
         if self.pending.len() >= EVENTS_PER_RECORD {
             self.flush_events()
@@ -59,30 +92,42 @@ impl CaptureWriter {
         }
     }
 
-    /// Adds names, text segments and control groups, and ends the capture.
+    /// Adds what is known, and ends the capture.
     ///
     /// # Errors
     /// Those of the output.
     pub fn finish(
         mut self,
-        names: &[(Code, Vec<SymFrame>)],
-        texts: &[(u32, Vec<TextSegment>)],
-        cgroups: &[(u64, String)],
+        known: &Known<'_>,
         meta: &Meta,
         losses: &Losses,
         busy: &BTreeMap<u32, u64>,
     ) -> io::Result<()> {
         self.flush_events()?;
-        for chunk in names.chunks(NAMES_PER_RECORD) {
-            self.record(&Record::Names(chunk.to_vec()))?;
+        for chunk in known.names.chunks(NAMES_PER_RECORD) {
+            let stored = chunk.iter().filter_map(|(code, frames)| {
+                let code = match *code {
+                    Code::File { file, offset } => Code::File {
+                        file: self.number(file, known.files)?,
+                        offset,
+                    },
+                    code => code,
+                };
+                Some((code, frames.clone()))
+            });
+            let stored = stored.collect();
+            self.record(&Record::Names(stored))?;
         }
-        for (file, segments) in texts {
+        for (file, segments) in known.texts {
+            let Some(file) = self.number(*file, known.files) else {
+                continue;
+            };
             self.record(&Record::Text {
-                file: *file,
+                file,
                 segments: segments.clone(),
             })?;
         }
-        for (id, path) in cgroups {
+        for (id, path) in known.cgroups {
             self.record(&Record::Cgroup {
                 id: *id,
                 path: path.clone(),
@@ -98,6 +143,12 @@ impl CaptureWriter {
             .into_inner()
             .map_err(io::IntoInnerError::into_error)?
             .flush()
+    }
+
+    /// The number of a file where the capture is read; `None`: it is forgotten.
+    fn number(&mut self, file: u32, files: &FileTable) -> Option<u32> {
+        let key = files.key(FileId(file))?;
+        Some(self.files.intern(key).0)
     }
 
     fn flush_events(&mut self) -> io::Result<()> {
