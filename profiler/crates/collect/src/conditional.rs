@@ -20,16 +20,14 @@ const VARIABLE: &str = "PTI_ENABLE_COLLECTION";
 /// Most processes and threads remembered.
 const MAX: usize = 65_536;
 
-/// What a function says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Says {
-    Pause,
-    Resume,
-    /// `setenv`, with the slot of `overwrite`.
-    Set(Option<usize>),
-    Unset,
-    Assign,
-    Clear,
+/// A function by which programs say something.
+#[derive(Debug)]
+struct Control {
+    role: Role,
+    /// Of `setenv`, the slot of `overwrite`.
+    overwrite: Option<usize>,
+    /// Names of its texts, by tag.
+    names: Vec<String>,
 }
 
 /// What a process has said.
@@ -61,7 +59,7 @@ struct Setting {
 /// Which processes are on.
 #[derive(Debug, Default)]
 pub struct Conditional {
-    controls: FxHashMap<u32, (Says, Vec<String>)>,
+    controls: FxHashMap<u32, Control>,
     /// Probes whose calls are left out.
     left_out: FxHashSet<u32>,
     processes: FxHashMap<u32, Said>,
@@ -88,17 +86,15 @@ impl Conditional {
         if probe.kind != CallKind::Control {
             return;
         }
-        let says = match probe.role {
-            Some(Role::Set) => Says::Set(probe.slot("overwrite")),
-            Some(Role::Unset) => Says::Unset,
-            Some(Role::Assign) => Says::Assign,
-            Some(Role::Clear) => Says::Clear,
-            Some(Role::Pause) => Says::Pause,
-            Some(Role::Resume) => Says::Resume,
-            _ => return,
+        let Some(role) = probe.role else {
+            return;
         };
-        let names = probe.data.iter().map(|data| data.name.clone()).collect();
-        self.controls.insert(probe.id, (says, names));
+        let control = Control {
+            role,
+            overwrite: probe.slot("overwrite"),
+            names: probe.data.iter().map(|data| data.name.clone()).collect(),
+        };
+        self.controls.insert(probe.id, control);
     }
 
     /// A process begins, runs another program or ends.
@@ -126,9 +122,10 @@ impl Conditional {
 
     /// Takes a call in; `false` if it is to be left out.
     pub fn call(&mut self, call: &Call) -> bool {
-        if let Some((says, _)) = self.controls.get(&call.probe) {
+        if let Some(control) = self.controls.get(&call.probe) {
             if !call.is_exit() {
-                self.control(*says, call);
+                let (role, overwrite) = (control.role, control.overwrite);
+                self.control(role, overwrite, call);
             }
             return true;
         }
@@ -139,14 +136,14 @@ impl Conditional {
         false
     }
 
-    fn control(&mut self, says: Says, call: &Call) {
+    fn control(&mut self, role: Role, overwrite: Option<usize>, call: &Call) {
         let said = self.said(call.pid);
-        match says {
-            Says::Pause => said.paused = Some(true),
-            Says::Resume => said.paused = Some(false),
-            Says::Clear => said.variable = None,
-            Says::Set(slot) => {
-                let value = slot.and_then(|slot| call.values.get(slot));
+        match role {
+            Role::Pause => said.paused = Some(true),
+            Role::Resume => said.paused = Some(false),
+            Role::Clear => said.variable = None,
+            Role::Set => {
+                let value = overwrite.and_then(|slot| call.values.get(slot));
                 if self.threads.len() >= MAX {
                     self.threads.clear();
                 }
@@ -157,26 +154,27 @@ impl Conditional {
                 };
                 self.threads.insert(call.tid, setting);
             }
-            Says::Unset | Says::Assign => {}
+            _ => {}
         }
     }
 
     /// Takes a text of a call in; `false` if it belongs to one that is left out.
     pub fn data(&mut self, data: &CallData) -> bool {
-        let Some((says, names)) = self.controls.get(&data.probe) else {
+        let Some(control) = self.controls.get(&data.probe) else {
             return !self.left_out.contains(&data.probe) || self.said(data.pid).is_on();
         };
         if data.unread {
             return true;
         }
-        let says = *says;
-        let is_name = names
+        let role = control.role;
+        let is_name = control
+            .names
             .get(usize::from(data.tag))
             .is_some_and(|n| n == "name");
         let text = data.bytes.as_slice();
-        match says {
-            Says::Unset if text == VARIABLE.as_bytes() => self.said(data.pid).variable = None,
-            Says::Assign => {
+        match role {
+            Role::Unset if text == VARIABLE.as_bytes() => self.said(data.pid).variable = None,
+            Role::Assign => {
                 if let Some(rest) = text.strip_prefix(VARIABLE.as_bytes()) {
                     match rest.split_first() {
                         Some((b'=', value)) => self.said(data.pid).variable = Some(is_on(value)),
@@ -185,7 +183,7 @@ impl Conditional {
                     }
                 }
             }
-            Says::Set(_) => self.set(data, is_name),
+            Role::Set => self.set(data, is_name),
             _ => {}
         }
         true
@@ -230,20 +228,18 @@ fn is_on(value: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_model::probes::{DataFormat, DataInfo, ResultKind, Tables, ValueFormat, ValueInfo};
+    use aiprof_model::probes::{
+        DataFormat, DataInfo, ResultKind, ValueFormat, ValueInfo, built_in_role,
+    };
 
     fn probe(id: u32, function: &str, kind: CallKind, texts: &[&str]) -> Probe {
-        let tables = Tables::built_in();
-        let role = tables
-            .iter()
-            .find_map(|table| table.function(function)?.role);
         Probe {
             id,
             table: "itt".into(),
             api: String::new(),
             function: function.into(),
             kind,
-            role,
+            role: built_in_role(function),
             is_ioctl: false,
             values: vec![ValueInfo {
                 name: "overwrite".into(),

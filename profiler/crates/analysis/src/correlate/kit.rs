@@ -4,12 +4,12 @@ use crate::correlate::{CallSink, FinishedCall, KernelName, Launch, Limits, Track
 use aiprof_common::{CALL_ENTRY_UNKNOWN, CALL_EXIT, CALL_TAIL, CALL_UNTRACKED, MAX_VALUES};
 use aiprof_model::{
     probes::{
-        CallKind, DataFormat, DataInfo, Probe, ProbedFile, ResultKind, Role, Tables, ValueFormat,
-        ValueInfo,
+        CallKind, DataFormat, DataInfo, Probe, ProbedFile, ResultKind, ValueFormat, ValueInfo,
+        built_in_role,
     },
     wire::{Call, CallData, Event, ProcessEvent, ProcessEventKind},
 };
-use std::{collections::HashMap, rc::Rc, sync::LazyLock};
+use std::{collections::HashMap, rc::Rc};
 
 /// Library ids: the layers of one API.
 pub const UR: u32 = 1;
@@ -17,14 +17,6 @@ pub const UR: u32 = 1;
 pub const LOADER: u32 = 2;
 /// The driver.
 pub const DRIVER: u32 = 3;
-
-/// What the built-in tables say of a function.
-fn role_of(function: &str) -> Option<Role> {
-    static TABLES: LazyLock<Tables> = LazyLock::new(Tables::built_in);
-    TABLES
-        .iter()
-        .find_map(|table| table.function(function)?.role)
-}
 
 /// One probe; `>name` is read at the exit, `"name` is a text, `*name` an array,
 /// `#name` device code.
@@ -36,7 +28,7 @@ fn probe(id: u32, api: &str, function: &str, kind: CallKind, args: &[&str]) -> P
         api: api.into(),
         function: function.into(),
         kind,
-        role: role_of(function),
+        role: built_in_role(function),
         is_ioctl: api == "xe",
         values: Vec::new(),
         data: Vec::new(),

@@ -13,7 +13,7 @@ fn probe(id: u32, function: &str, kind: CallKind, at_exit: bool) -> Probe {
         api: "Level Zero".into(),
         function: function.into(),
         kind,
-        role: function.contains("Destroy").then_some(Role::Release),
+        role: aiprof_model::probes::built_in_role(function),
         is_ioctl: false,
         values: vec![ValueInfo {
             name: role::KERNEL.into(),

@@ -27,7 +27,7 @@ fn probe(id: u32, function: &str, kind: CallKind, values: &[(&str, bool)]) -> Pr
         api: "Level Zero".into(),
         function: function.into(),
         kind,
-        role: function.contains("Destroy").then_some(Role::Release),
+        role: aiprof_model::probes::built_in_role(function),
         is_ioctl: false,
         values: values.iter().map(value).collect(),
         data: vec![DataInfo {

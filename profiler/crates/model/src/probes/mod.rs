@@ -22,6 +22,8 @@ mod tests;
 mod words;
 
 pub use reader::{TableError, TableFile};
+#[cfg(any(test, feature = "testing"))]
+pub use tables::built_in_role;
 pub use tables::{Active, Tables};
 
 use serde::{Deserialize, Serialize};
