@@ -9,16 +9,22 @@
 //! Times are microseconds, as in all these formats, counted from [`Timeline::origin`]
 //! so that a double still tells nanoseconds.
 
+pub mod event;
 mod kinds;
 mod names;
 pub mod number;
 mod phase;
 mod text;
+mod time;
+mod tracks;
 
+pub use event::Quality;
 pub use kinds::{Kind, Kinds};
 pub use names::{Names, Sym};
 pub use phase::Phase;
 pub use text::{Text, Texts};
+pub use time::{Length, Time};
+pub use tracks::{Track, TrackId, TrackKind, Tracks};
 
 use rustc_hash::FxHashMap;
 
