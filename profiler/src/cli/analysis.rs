@@ -492,10 +492,10 @@ impl Analysis<'_> {
 
 /// The rank that an event's process belongs to.
 fn rank_of(timeline: &Timeline, event: &Event) -> Option<u32> {
-    if event.rank != NONE && timeline.dialect(event) == Dialect::Torch {
-        return Some(event.rank);
+    if timeline.rank(event) != NONE && timeline.dialect(event) == Dialect::Torch {
+        return Some(timeline.rank(event));
     }
-    let pid = event.pid.number()?;
+    let pid = timeline.pid(event).number()?;
     // Hosts of FLEX traces are 1000 and their rank.
     let rank = if pid >= 1000 { pid - 1000 } else { pid };
     u32::try_from(rank).ok()

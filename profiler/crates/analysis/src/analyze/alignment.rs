@@ -180,7 +180,7 @@ fn lines(timeline: &Timeline, numbers: &Numbers) -> Lines {
         .filter(|e| e.is_slice() && !e.dropped)
     {
         if event.is_counted()
-            && let Some(rank) = ranks.get_mut(&event.rank)
+            && let Some(rank) = ranks.get_mut(&timeline.rank(event))
         {
             rank.seen += 1;
         }
@@ -191,16 +191,18 @@ fn lines(timeline: &Timeline, numbers: &Numbers) -> Lines {
         .iter()
         .filter(|e| e.is_slice() && !e.dropped)
     {
-        let (Some(ticks), Some(rank)) = (end_ticks(timeline, event), ranks.get_mut(&event.rank))
-        else {
+        let (Some(ticks), Some(rank)) = (
+            end_ticks(timeline, event),
+            ranks.get_mut(&timeline.rank(event)),
+        ) else {
             continue;
         };
-        let nth = nth.entry(event.rank).or_default();
+        let nth = nth.entry(timeline.rank(event)).or_default();
         let stride = rank.seen.div_ceil(MAX_ANCHORS as u64).max(1);
         if nth.is_multiple_of(stride) {
             // What the host noted: only that tells how sure the clock is.
             let placed = timeline.device(event).map_or(0.0, |device| device.placed);
-            rank.anchors.push((ticks, event.end() - placed));
+            rank.anchors.push((ticks, event.end_us() - placed));
         }
         *nth += 1;
     }
@@ -283,10 +285,12 @@ fn median(values: &mut [f64]) -> f64 {
 
 /// When an event ended by its rank's device, as far as it has one.
 fn end_by_device(timeline: &Timeline, lines: &Lines, event: &Event) -> f64 {
-    let line = lines.get(&event.rank).and_then(|rank| rank.line.as_ref());
+    let line = lines
+        .get(&timeline.rank(event))
+        .and_then(|rank| rank.line.as_ref());
     match (line, end_ticks(timeline, event)) {
         (Some(line), Some(ticks)) => line.at(ticks),
-        _ => event.end(),
+        _ => event.end_us(),
     }
 }
 
@@ -325,7 +329,7 @@ fn events_of<'t>(
 fn reversed(timeline: &Timeline, pairs: &[Exchange]) -> usize {
     let is_reversed = |pair: &&Exchange| match events_of(timeline, pair) {
         // A nanosecond is what times are written with.
-        (Some(send), Some(receive)) => receive.end() < send.ts - 0.001,
+        (Some(send), Some(receive)) => receive.end_us() < send.ts() - 0.001,
         _ => false,
     };
     pairs.iter().filter(is_reversed).count()
@@ -468,20 +472,20 @@ impl Outcome {
             .collect();
         let mut events = std::mem::take(&mut timeline.events);
         for event in &mut events {
-            let Some((shift, rank)) = by_rank.get_mut(&event.rank) else {
+            let Some((shift, rank)) = by_rank.get_mut(&timeline.rank(event)) else {
                 continue;
             };
             let end = if event.is_slice() {
                 end_by_device(timeline, lines, event)
             } else {
-                event.end()
+                event.end_us()
             };
-            let straightened = (end - event.end()).abs();
+            let straightened = (end - event.end_us()).abs();
             if straightened > 0.0 {
                 rank.straightened_us = rank.straightened_us.max(straightened);
-                event.ts = end - event.dur + *shift;
+                event.set_ts(end - event.dur() + *shift);
             } else {
-                event.ts += *shift;
+                event.shift(*shift);
             }
         }
         timeline.events = events;
@@ -496,8 +500,8 @@ impl Outcome {
             .iter()
             .filter(|e| e.is_slice() && !e.dropped)
         {
-            if event.rank != NONE && !known.contains(&event.rank) {
-                *others.entry(event.rank).or_default() += u64::from(event.is_counted());
+            if timeline.rank(event) != NONE && !known.contains(&timeline.rank(event)) {
+                *others.entry(timeline.rank(event)).or_default() += u64::from(event.is_counted());
             }
         }
         self.ranks

@@ -56,9 +56,12 @@ impl Groups {
             {
                 continue;
             }
-            ranks.insert(event.rank);
-            let list = groups.events.entry((event.rank, group)).or_default();
-            if event.rank == 0 && list.is_empty() {
+            ranks.insert(timeline.rank(event));
+            let list = groups
+                .events
+                .entry((timeline.rank(event), group))
+                .or_default();
+            if timeline.rank(event) == 0 && list.is_empty() {
                 groups.names.push(group);
             }
             list.push(index);
@@ -164,7 +167,7 @@ fn solve_v1(timeline: &Timeline, groups: &Groups) -> Option<(Vec<f64>, f64)> {
     }
     let stamp = if is_tree { 4 } else { 1 };
     let (time, event) = groups.last(timeline, 0, *groups.names.get(at)?, stamp)?;
-    Some((shifts, event.ts + event.dur - time))
+    Some((shifts, event.ts() + event.dur() - time))
 }
 
 /// Index of the counter at which acelyzer lets an event begin: by its name, else TS1.
@@ -188,7 +191,12 @@ fn move_devices(timeline: &mut Timeline, begin: impl Fn(&Device, f64, usize, f64
     let mut events = std::mem::take(&mut timeline.events);
     for event in events.iter_mut().filter(|e| e.is_slice() && !e.dropped) {
         if let Some(device) = timeline.device(event) {
-            event.ts = begin(device, timeline.mhz(event), event.rank as usize, event.dur);
+            event.set_ts(begin(
+                device,
+                timeline.mhz(event),
+                timeline.rank(event) as usize,
+                event.dur(),
+            ));
         }
     }
     timeline.events = events;
@@ -251,7 +259,7 @@ fn solve_v2(timeline: &Timeline, groups: &Groups) -> Option<SolutionV2> {
     Some(SolutionV2 {
         references: times.iter().map(|t| t[at]).collect(),
         dilations: times.iter().map(|t| span(t) / all).collect(),
-        offset: event.end() - time,
+        offset: event.end_us() - time,
     })
 }
 
@@ -288,9 +296,10 @@ mod tests {
             (3, "add_11 Cmpt Exec", 1621.361),
         ];
         for (rank, name, ts) in expected {
-            let is_it = |e: &&Event| e.rank == rank && timeline.name(e.name).starts_with(name);
+            let is_it =
+                |e: &&Event| timeline.rank(e) == rank && timeline.name(e.name).starts_with(name);
             let event = timeline.events.iter().find(is_it).unwrap();
-            assert!((event.ts - ts).abs() < 1e-3, "{name} {} {ts}", event.ts);
+            assert!((event.ts() - ts).abs() < 1e-3, "{name} {} {ts}", event.ts());
         }
     }
 
@@ -338,14 +347,14 @@ mod tests {
         // Means of (last - rank 0's last): 20 and 30 us: the first group.
         let outcome = v2(&mut timeline, Level::Info);
         assert_eq!((outcome.shifts, outcome.offset), (vec![0.0, -40.0], 100.0));
-        let starts: Vec<f64> = timeline.events.iter().map(|e| e.ts).collect();
+        let starts: Vec<f64> = timeline.events.iter().map(|e| e.ts()).collect();
         // Rank 1 takes 40 us where rank 0 takes 20: stretched twice.
         assert_eq!(starts, [108.0, 128.0, 108.0, 128.0]);
         // One group only.
         let mut timeline = scene::allreduce_tp4();
-        let before: Vec<f64> = timeline.events.iter().map(|e| e.ts).collect();
+        let before: Vec<f64> = timeline.events.iter().map(|e| e.ts()).collect();
         assert_eq!(v2(&mut timeline, Level::Info).said.iter().count(), 1);
-        let after: Vec<f64> = timeline.events.iter().map(|e| e.ts).collect();
+        let after: Vec<f64> = timeline.events.iter().map(|e| e.ts()).collect();
         assert_eq!(before, after);
     }
 }

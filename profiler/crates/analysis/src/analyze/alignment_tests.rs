@@ -34,7 +34,7 @@ fn the_shipped_sample_closes() {
     // Nothing arrives before all of it was sent, nor more than the closure later.
     for pair in &pairs {
         let (send, receive) = events_of(&timeline, pair);
-        let took = receive.unwrap().end() - send.unwrap().end();
+        let took = receive.unwrap().end_us() - send.unwrap().end_us();
         assert!((-1e-6..=1.6).contains(&took), "{pair:?} {took}");
     }
     assert_eq!(found.reversed_after, 0);
@@ -172,7 +172,7 @@ fn what_cannot_be_aligned_is_left_and_told() {
     let found = run(&mut timeline, Level::Info);
     let last = found.ranks.last().unwrap();
     assert_eq!((last.rank, last.shift), (7, None));
-    assert_eq!(timeline.events.last().unwrap().ts, 5.0);
+    assert_eq!(timeline.events.last().unwrap().ts(), 5.0);
     // One rank, or none at all.
     let mut timeline = scene::empty(Dialect::Flex);
     let found = run(&mut timeline, Level::Info);

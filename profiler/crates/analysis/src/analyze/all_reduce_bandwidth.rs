@@ -4,7 +4,7 @@
 //! acelyzer 1.3.0 has these counters, but never finds the size of a message.
 
 use crate::analyze::utilization::python::json;
-use aiprof_model::timeline::{Event, Id, Kind, Kinds, Ph, Timeline};
+use aiprof_model::timeline::{Event, Id, Kind, Kinds, Ph, Time, Timeline, Track};
 use std::collections::BTreeSet;
 
 /// Pid of counters that are of no rank.
@@ -29,12 +29,14 @@ pub struct AllReduce {
 /// kinds; no order.
 pub fn run(timeline: &mut Timeline, kinds: &Kinds) -> Vec<AllReduce> {
     let found = find(timeline, kinds);
+    let track = Track::row(Id::Number(NO_RANK), Id::NONE);
+    let track = timeline.tracks.intern(track);
     for one in &found {
         let values = [("BW allreduce", one.reduced), ("BW all-pcie", one.moved)];
         for (name, value) in values {
             let name = timeline.names.intern(name);
             for (ts, value) in [(one.start_us, json(value)), (one.end_us, "0".into())] {
-                let mut counter = Event::new(Ph::Counter, name, Id::Number(NO_RANK), ts);
+                let mut counter = Event::new(Ph::Counter, name, track, Time::from_micros(ts));
                 counter.args = timeline.texts.add(&format!("\"Unit GBps\":{value}"));
                 timeline.events.push(counter);
             }
@@ -58,11 +60,11 @@ fn find(timeline: &Timeline, kinds: &Kinds) -> Vec<AllReduce> {
             .iter()
             .filter(|e| e.is_slice() && !e.dropped)
     };
-    let mut ends: Vec<(f64, &Event)> = slices().map(|event| (event.end(), event)).collect();
+    let mut ends: Vec<(f64, &Event)> = slices().map(|event| (event.end_us(), event)).collect();
     ends.sort_by(|a, b| a.0.total_cmp(&b.0));
     let ranks: BTreeSet<u32> = slices()
         .filter(|event| kinds.is_collective(timeline, event))
-        .map(|event| event.rank)
+        .map(|event| timeline.rank(event))
         .collect();
     let (mut found, mut open) = (Vec::new(), None::<Open>);
     let mut before = ends.first().map_or(0.0, |(end, _)| *end);
@@ -153,7 +155,7 @@ mod tests {
         assert_eq!(found, [expected]);
         let counters: Vec<_> = timeline.events[6..]
             .iter()
-            .map(|e| (timeline.name(e.name), e.ts, timeline.texts.get(e.args)))
+            .map(|e| (timeline.name(e.name), e.ts(), timeline.texts.get(e.args)))
             .collect();
         let expected = [
             ("BW allreduce", 100.0, "\"Unit GBps\":10.0"),

@@ -3,7 +3,7 @@
 use crate::analyze::messages::Messages;
 use crate::analyze::utilization::python::{json, round};
 use aiprof_model::timeline::number::SAME_US;
-use aiprof_model::timeline::{Event, Id, Kinds, Ph, Timeline};
+use aiprof_model::timeline::{Event, Id, Kinds, Ph, Time, Timeline, Track};
 use rustc_hash::FxHashMap;
 
 /// What was found.
@@ -50,22 +50,24 @@ pub fn run(timeline: &mut Timeline, kinds: &Kinds, messages: &mut Messages) -> O
             continue;
         }
         outcome.transfers += 1;
-        let rate = bytes as f64 / event.dur;
-        if event.dur <= 0.0 || !rate.is_finite() {
+        let rate = bytes as f64 / event.dur();
+        if event.dur() <= 0.0 || !rate.is_finite() {
             outcome.without_length += 1;
             continue;
         }
-        let place = *places.entry((event.pid, is_in)).or_insert_with(|| {
-            groups.push((event.pid, event.rank, is_in));
-            groups.len() as u32 - 1
-        });
+        let place = *places
+            .entry((timeline.pid(event), is_in))
+            .or_insert_with(|| {
+                groups.push((timeline.pid(event), timeline.rank(event), is_in));
+                groups.len() as u32 - 1
+            });
         let edge = |ts, is_begin| Edge {
             place,
             ts,
             rate,
             is_begin,
         };
-        edges.extend([edge(event.ts, true), edge(event.end(), false)]);
+        edges.extend([edge(event.ts(), true), edge(event.end_us(), false)]);
     }
     edges.sort_by(|a, b| a.place.cmp(&b.place).then(a.ts.total_cmp(&b.ts)));
     outcome.counters = add_counters(timeline, &edges, &groups);
@@ -120,8 +122,11 @@ fn add_counters(timeline: &mut Timeline, edges: &[Edge], groups: &[(Id, u32, boo
         let Some((name, _)) = names.iter().find(|name| name.1 == *is_in) else {
             continue;
         };
-        let mut counter = Event::new(Ph::Counter, *name, *pid, first.ts);
-        counter.rank = *rank;
+        let track = timeline.tracks.intern(Track {
+            rank: *rank,
+            ..Track::row(*pid, Id::NONE)
+        });
+        let mut counter = Event::new(Ph::Counter, *name, track, Time::from_micros(first.ts));
         let value = json(round(rate, 3));
         counter.args = timeline.texts.join(&["\"Bytes\":", &value]);
         timeline.events.push(counter);

@@ -173,8 +173,8 @@ fn by_rank(timeline: &Timeline) -> Ranks {
         if !event.is_counted() || !event.is_slice() {
             continue;
         }
-        let place = *places.entry(event.rank).or_insert_with(|| {
-            ranks.push((event.rank, Vec::new()));
+        let place = *places.entry(timeline.rank(event)).or_insert_with(|| {
+            ranks.push((timeline.rank(event), Vec::new()));
             ranks.len() - 1
         });
         if let Some((_, events)) = ranks.get_mut(place) {
@@ -192,7 +192,7 @@ fn count_local_wraps(timeline: &mut Timeline, mhz: f64) -> u64 {
         let Some(device) = timeline.devices.get_mut(event.device as usize) else {
             continue;
         };
-        long += u64::from(event.dur > period_us);
+        long += u64::from(event.dur() > period_us);
         // Values beyond the counter's width are unwrapped already.
         let raw = device.stamps.map(|stamp| stamp.max(0) as u64);
         let (stamps, first) = count_wraps(raw, BITS);
@@ -214,8 +214,8 @@ fn count_earlier(timeline: &Timeline, mhz: f64) -> u64 {
         };
         let (begin, _) = device.phase.ends();
         let ticks = device.stamps.get(begin).copied().unwrap_or(0);
-        let zero = event.ts - ticks as f64 / mhz;
-        let known = earliest.entry(event.pid).or_insert(zero);
+        let zero = event.ts() - ticks as f64 / mhz;
+        let known = earliest.entry(timeline.pid(event)).or_insert(zero);
         if zero < *known {
             *known = zero;
             count += 1;
@@ -244,7 +244,7 @@ fn anchor(timeline: &Timeline, index: u32) -> Option<Anchor> {
     let (_, end) = device.phase.ends();
     let ticks = *device.stamps.get(end)?;
     Some(Anchor {
-        host_us: event.end(),
+        host_us: event.end_us(),
         ticks: (ticks & ((1 << BITS) - 1)) as u64,
     })
 }
@@ -254,11 +254,11 @@ fn anchor(timeline: &Timeline, index: u32) -> Option<Anchor> {
 fn counter(timeline: &Timeline, events: &[u32], given: f64) -> Counter {
     let mut ratios: Vec<(f64, f64)> = spread(events, ANCHORS)
         .filter_map(|index| parts(timeline, index))
-        .filter(|(event, device)| event.dur > 0.0 && device.phase != Phase::Whole)
+        .filter(|(event, device)| event.dur() > 0.0 && device.phase != Phase::Whole)
         .filter_map(|(event, device)| {
             let (begin, end) = device.phase.ends();
             let ticks = device.stamps.get(end)? - device.stamps.get(begin)?;
-            Some((ticks as f64 / event.dur, event.dur))
+            Some((ticks as f64 / event.dur(), event.dur()))
         })
         .collect();
     ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -332,8 +332,8 @@ fn place(timeline: &mut Timeline, events: &[u32], clock: &Clock) -> u64 {
         };
         let epoch = i128::from(epoch(clock, event, device));
         let ticks = i128::from(*ticks) + (epoch << BITS);
-        let piece = clock.piece_near(ticks, event.end());
-        let by_us = piece.host_time(ticks).us - event.end();
+        let piece = clock.piece_near(ticks, event.end_us());
+        let by_us = piece.host_time(ticks).us - event.end_us();
         let place = event.device as usize;
         let number = piece_number(timeline, clock, piece);
         if by_us.is_nan() || by_us.abs() > STRAY_US {
@@ -371,14 +371,14 @@ fn epoch(clock: &Clock, event: &Event, device: &Device) -> i64 {
     };
     let nearest = |piece: &&Piece| {
         let last = piece.host_time(piece.to).us;
-        (piece.host_us - event.end())
-            .max(event.end() - last)
+        (piece.host_us - event.end_us())
+            .max(event.end_us() - last)
             .max(0.0)
     };
     let pieces = clock.pieces.iter();
     let piece = pieces.min_by(|a, b| nearest(a).total_cmp(&nearest(b)));
     let Some(piece) = piece else { return 0 };
-    let expected = piece.from as f64 + (event.end() - piece.host_us) * piece.mhz;
+    let expected = piece.from as f64 + (event.end_us() - piece.host_us) * piece.mhz;
     ((expected - *ticks as f64) / 2f64.powi(BITS as i32)).round() as i64
 }
 
@@ -431,8 +431,8 @@ fn place_jobs(
         let Some(event) = timeline.events.get(*index as usize) else {
             continue;
         };
-        let at = *known.entry(event.job).or_insert_with(|| {
-            by_job.push((event.job, Vec::new()));
+        let at = *known.entry(timeline.job(event)).or_insert_with(|| {
+            by_job.push((timeline.job(event), Vec::new()));
             by_job.len() - 1
         });
         if let Some((_, list)) = by_job.get_mut(at) {
@@ -465,11 +465,14 @@ fn round_trips(timeline: &Timeline, rank: u32) -> FxHashMap<u32, (f64, f64)> {
         return trips;
     };
     let its = timeline.events.iter();
-    let its = its.filter(|event| event.name == name && event.is_slice() && event.rank == rank);
+    let its =
+        its.filter(|event| event.name == name && event.is_slice() && timeline.rank(event) == rank);
     for event in its {
-        let trip = trips.entry(event.job).or_insert((event.ts, event.end()));
-        trip.0 = trip.0.min(event.ts);
-        trip.1 = trip.1.max(event.end());
+        let trip = trips
+            .entry(timeline.job(event))
+            .or_insert((event.ts(), event.end_us()));
+        trip.0 = trip.0.min(event.ts());
+        trip.1 = trip.1.max(event.end_us());
     }
     trips
 }
@@ -477,18 +480,13 @@ fn round_trips(timeline: &Timeline, rank: u32) -> FxHashMap<u32, (f64, f64)> {
 fn whole_job(timeline: &Timeline, list: &[u32], round_trip_us: Option<(f64, f64)>) -> Job {
     let events = || list.iter().filter_map(|i| timeline.events.get(*i as usize));
     let last = list.iter().copied().max_by(|a, b| {
-        let end = |i: &u32| {
-            timeline
-                .events
-                .get(*i as usize)
-                .map_or(f64::MIN, Event::end)
-        };
-        end(a).total_cmp(&end(b))
+        let end = |i: &u32| timeline.events.get(*i as usize).map(Event::end);
+        end(a).cmp(&end(b))
     });
     let some = spread(list, JOB_ANCHORS).chain(last);
     Job {
         round_trip_us,
-        first_us: events().map(|event| event.ts).fold(f64::MAX, f64::min),
+        first_us: events().map(|event| event.ts()).fold(f64::MAX, f64::min),
         events: some.filter_map(|index| anchor(timeline, index)).collect(),
     }
 }
@@ -498,7 +496,7 @@ fn shift(timeline: &mut Timeline, list: &[u32], by_us: f64) {
         let Some(event) = timeline.events.get_mut(*index as usize) else {
             continue;
         };
-        event.ts += by_us;
+        event.shift(by_us);
         if let Some(device) = timeline.devices.get_mut(event.device as usize) {
             device.moved += by_us;
         }
@@ -512,7 +510,10 @@ fn convert(timeline: &mut Timeline, left: &[u32], keeps_listed: bool) {
         let Some(event) = timeline.events.get(index).copied() else {
             break;
         };
-        if !event.is_slice() || timeline.is_processed(&event) || left.contains(&event.rank) {
+        if !event.is_slice()
+            || timeline.is_processed(&event)
+            || left.contains(&timeline.rank(&event))
+        {
             continue;
         }
         let mhz = timeline.mhz(&event);
@@ -523,15 +524,15 @@ fn convert(timeline: &mut Timeline, left: &[u32], keeps_listed: bool) {
             continue;
         }
         let stamps = device.stamps.map(i128::from);
-        let end = event.end() + device.placed;
+        let end = event.end_us() + device.placed;
         let times = host_times(&stamps, device.phase, end, mhz);
         // At first all up to the end of the phase, as acelyzer says it in time_adjust.
         let all = end - times.stamps_us[0];
         let begin = end - all;
-        device.adjusted = (begin - event.ts, all - event.dur);
+        device.adjusted = (begin - event.ts(), all - event.dur());
         if let Some(event) = timeline.events.get_mut(index) {
-            event.ts = times.start_us;
-            event.dur = times.duration_us;
+            event.set_ts(times.start_us);
+            event.set_dur(times.duration_us);
         }
     }
 }

@@ -66,7 +66,7 @@ fn clocks_and_wraps_are_found_whatever_frequency_is_given() {
     for (i, (event, device)) in t.events.iter().zip(&t.devices).enumerate() {
         let begin = first + (i as f64 * 10_000.0 * MHZ).round() as i64;
         assert_eq!(device.stamps[2], begin, "{i}");
-        assert!((event.dur - 200.0).abs() < 0.01, "{i} {event:?}");
+        assert!((event.dur() - 200.0).abs() < 0.01, "{i} {event:?}");
     }
     assert!(found.unknown.is_empty() && found.jobs.is_empty());
 }
@@ -105,10 +105,10 @@ fn neither_begins_nor_ends_keep_the_jitter_of_the_host() {
         // The first event's note, late by itself, is the origin.
         let first = 1e9 - t.origin() as f64;
         for (i, pair) in t.events.windows(2).enumerate() {
-            let gap = pair[1].ts - pair[0].ts;
+            let gap = pair[1].ts() - pair[0].ts();
             assert!((gap - 25.0).abs() < 0.1, "{jitter} {i} {gap}");
-            assert!(pair[0].end() < pair[1].ts, "{jitter} {i}");
-            let off = pair[0].ts - (first + 25.0 * i as f64);
+            assert!(pair[0].end_us() < pair[1].ts(), "{jitter} {i}");
+            let off = pair[0].ts() - (first + 25.0 * i as f64);
             assert!(off.abs() <= bound, "{jitter} {i} {off} {bound}");
         }
         assert!(bound < 4.0 * jitter, "{jitter} {bound}");
@@ -133,7 +133,7 @@ fn lengths_are_right_on_either_side_of_a_bend() {
     assert!((least / MHZ - 0.8).abs() < 1e-3 && (most / MHZ - 1.0).abs() < 1e-3);
     for (i, event) in t.events.iter().enumerate() {
         if i.abs_diff(1200) > 3 {
-            assert!((event.dur - 20.0).abs() < 0.05, "{i} {event:?}");
+            assert!((event.dur() - 20.0).abs() < 0.05, "{i} {event:?}");
             let length = t.stamp_time(event, 4).unwrap() - t.stamp_time(event, 0).unwrap();
             assert!((length - 24.0).abs() < 0.05, "{i} {length}");
         }
@@ -149,13 +149,13 @@ fn a_given_frequency_is_kept_to() {
     let (t, _) = calibrated(&trace(100, 5000, false), options);
     // 200 µs at 557.05 MHz are 111.41 µs at 1000 MHz; the end stays.
     let event = t.events[0];
-    assert!((event.dur - 111.41).abs() < 1e-9);
-    assert!((event.end() - 200.0).abs() < 1e-9);
+    assert!((event.dur() - 111.41).abs() < 1e-9);
+    assert!((event.end_us() - 200.0).abs() < 1e-9);
     // Up to TS4 from TS1: 250 µs at 557.05 MHz.
     let (ts, dur) = t.devices[0].adjusted;
     assert!((dur - (139.262 - 200.0)).abs() < 1e-3, "{dur}");
     assert!((ts + dur).abs() < 1e-9, "{ts} {dur}");
-    assert!((t.stamp_time(&event, 2).unwrap() - event.ts).abs() < 1e-9);
+    assert!((t.stamp_time(&event, 2).unwrap() - event.ts()).abs() < 1e-9);
 }
 
 #[test]
@@ -163,13 +163,13 @@ fn few_events_keep_their_times_or_go_by_the_given_frequency() {
     let (t, found) = calibrated(&trace(1, 5000, false), FITTED);
     assert_eq!(found.unknown, [0]);
     // The host's times stay.
-    assert_eq!((t.events[0].ts, t.events[0].dur), (0.0, 200.0));
+    assert_eq!((t.events[0].ts(), t.events[0].dur()), (0.0, 200.0));
     let given = Options {
         is_fitted: false,
         ..FITTED
     };
     let (t, _) = calibrated(&trace(1, 5000, false), given);
-    assert!((t.events[0].dur - 111.41).abs() < 1e-9);
+    assert!((t.events[0].dur() - 111.41).abs() < 1e-9);
     let (_, found) = calibrated("[]", FITTED);
     assert_eq!(found, Calibration::default());
 }

@@ -161,10 +161,10 @@ fn units(timeline: &Timeline, kinds: &Kinds) -> Vec<f64> {
     let mut units = vec![WHOLE_US; timeline.jobs.len()];
     for event in timeline.events.iter().filter(|event| event.is_slice()) {
         let is_torch = timeline.dialect(event) == Dialect::Torch;
-        let is_fine = event.ts.fract() != 0.0 || event.dur.fract() != 0.0;
+        let is_fine = !event.start.is_whole_micros() || !event.length.is_whole_micros();
         let is_fine = is_fine && kinds.is_device(timeline, event);
         if (is_fine || !is_torch)
-            && let Some(unit) = units.get_mut(event.job as usize)
+            && let Some(unit) = units.get_mut(timeline.job(event) as usize)
         {
             *unit = 0.0;
         }
@@ -186,7 +186,7 @@ type Stream<'t> = (u32, Id, &'t str);
 impl<'t> Checks<'t> {
     /// The unit of an event's times, microseconds.
     fn unit_us(&self, event: &Event) -> f64 {
-        let unit = self.units_us.get(event.job as usize);
+        let unit = self.units_us.get(self.timeline.job(event) as usize);
         unit.copied().unwrap_or(0.0)
     }
 
@@ -202,13 +202,13 @@ impl<'t> Checks<'t> {
         };
         found.count += 1;
         if found.evidence.len() < MAX_LISTED {
-            let job = timeline.jobs.get(event.job as usize);
+            let job = timeline.jobs.get(timeline.job(event) as usize);
             found.evidence.push(Evidence {
                 name: timeline.name(event.name).to_owned(),
-                rank: event.rank,
+                rank: timeline.rank(event),
                 file: job.map(|job| job.name.clone()).unwrap_or_default(),
-                ts_us: event.ts + timeline.origin() as f64,
-                dur_us: event.dur,
+                ts_us: timeline.file_us(event),
+                dur_us: event.dur(),
                 by_us,
                 against: against(),
             });
@@ -217,22 +217,22 @@ impl<'t> Checks<'t> {
 
     /// What an event shows by itself.
     fn each(&mut self) {
-        let zero = -(self.timeline.origin() as f64);
+        let zero = self.timeline.zero();
         for event in self.slices() {
             if !self.kinds.is_device(self.timeline, event) {
                 continue;
             }
-            if (event.ts - zero).abs() < SAME_US {
+            if (event.start - zero).micros().abs() < SAME_US {
                 self.add(Fault::ZeroTime, event, 0.0, String::new);
             }
-            if event.dur <= 0.0 && self.unit_us(event) == 0.0 {
+            if event.dur() <= 0.0 && self.unit_us(event) == 0.0 {
                 self.add(Fault::ZeroDuration, event, 0.0, String::new);
             }
             if let Some(us) = self.counted(event)
-                && event.dur > 2.0 * us + LONG_US
+                && event.dur() > 2.0 * us + LONG_US
             {
                 let against = || format!("{us:.3} us by its counters");
-                self.add(Fault::OverLong, event, event.dur - us, against);
+                self.add(Fault::OverLong, event, event.dur() - us, against);
             }
         }
     }
@@ -253,16 +253,20 @@ impl<'t> Checks<'t> {
                 continue;
             }
             let before = last
-                .entry((event.job, event.pid, event.tid))
+                .entry((
+                    self.timeline.job(event),
+                    self.timeline.pid(event),
+                    self.timeline.tid(event),
+                ))
                 .or_insert(f64::MIN);
-            let late = *before - event.ts;
+            let late = *before - event.ts();
             if late > SAME_US {
                 let origin = self.timeline.origin() as f64;
                 let before = *before + origin;
                 let against = || format!("the event before it begins at {before:.3}");
                 self.add(Fault::OutOfOrder, event, late, against);
             } else {
-                *before = event.ts;
+                *before = event.ts();
             }
         }
     }
@@ -279,7 +283,8 @@ impl<'t> Checks<'t> {
                 Dialect::Torch => self.timeline.arg(event, "stream").unwrap_or_default(),
                 Dialect::Flex => "",
             };
-            let key = (event.rank, event.pid, stream);
+            let timeline = self.timeline;
+            let key = (timeline.rank(event), timeline.pid(event), stream);
             let list = streams.entry(key).or_default();
             if list.is_empty() {
                 order.push(key);
@@ -288,7 +293,7 @@ impl<'t> Checks<'t> {
         }
         for key in order {
             let mut list = streams.remove(&key).unwrap_or_default();
-            list.sort_by(|a, b| a.ts.total_cmp(&b.ts));
+            list.sort_by_key(|event| event.start);
             self.stream(&list);
         }
     }
@@ -300,19 +305,19 @@ impl<'t> Checks<'t> {
         let mut before = longest;
         let timeline = self.timeline;
         let against = |other: &Event| {
-            let ts = other.ts + timeline.origin() as f64;
-            let (name, dur) = (timeline.name(other.name), other.dur);
+            let ts = timeline.file_us(other);
+            let (name, dur) = (timeline.name(other.name), other.dur());
             format!("\"{name}\" at {ts:.3} for {dur:.3} us")
         };
         for event in rest {
             let unit = self.unit_us(event);
-            if event.ts - before.ts < SAME_US {
+            if event.ts() - before.ts() < SAME_US {
                 // Of two that begin within one unit the first may be over before it.
-                if unit == 0.0 || before.dur.min(event.dur) > unit {
+                if unit == 0.0 || before.dur().min(event.dur()) > unit {
                     self.add(Fault::DuplicateStart, event, 0.0, || against(before));
                 }
-            } else if longest.end() - event.ts > SAME_US.max(unit) {
-                let by = longest.end().min(event.end()) - event.ts;
+            } else if longest.end_us() - event.ts() > SAME_US.max(unit) {
+                let by = longest.end_us().min(event.end_us()) - event.ts();
                 self.add(Fault::Overlapping, event, by, || against(longest));
             }
             before = event;
@@ -328,17 +333,19 @@ impl<'t> Checks<'t> {
         for event in self.slices() {
             let is_trip = self.kinds.of(event.name).is(Kind::ROUND_TRIP);
             if is_trip && !event.is_counted() {
-                let trip = trips.entry((event.job, event.rank));
+                let trip = trips.entry((self.timeline.job(event), self.timeline.rank(event)));
                 let (start, end) = trip.or_insert((f64::INFINITY, f64::NEG_INFINITY));
-                *start = start.min(event.ts);
-                *end = end.max(event.end());
+                *start = start.min(event.ts());
+                *end = end.max(event.end_us());
             }
         }
         for event in self.slices().filter(|event| event.is_counted()) {
-            let Some(&(start, end)) = trips.get(&(event.job, event.rank)) else {
+            let Some(&(start, end)) =
+                trips.get(&(self.timeline.job(event), self.timeline.rank(event)))
+            else {
                 continue;
             };
-            let by = (start - event.ts).max(event.end() - end);
+            let by = (start - event.ts()).max(event.end_us() - end);
             if by > LATE_US {
                 let origin = self.timeline.origin() as f64;
                 let (start, end) = (start + origin, end + origin);
@@ -357,17 +364,17 @@ impl<'t> Checks<'t> {
         };
         let mut calls: FxHashMap<(u32, u64), (f64, f64)> = FxHashMap::default();
         for event in self.slices().filter(|e| e.correlation != 0 && is_call(e)) {
-            let call = calls.entry((event.rank, event.correlation));
+            let call = calls.entry((timeline.rank(event), event.correlation));
             let (start, end) = call.or_insert((f64::INFINITY, f64::NEG_INFINITY));
-            *start = start.min(event.ts);
-            *end = end.max(event.end());
+            *start = start.min(event.ts());
+            *end = end.max(event.end_us());
         }
         for event in self.slices().filter(|event| event.correlation != 0) {
-            let call = calls.get(&(event.rank, event.correlation));
+            let call = calls.get(&(timeline.rank(event), event.correlation));
             let (Some(&(start, end)), true) = (call, self.kinds.is_kernel(timeline, event)) else {
                 continue;
             };
-            let by = (start - event.ts).max(event.end() - end);
+            let by = (start - event.ts()).max(event.end_us() - end);
             if by > SAME_US {
                 let origin = timeline.origin() as f64;
                 let (start, end) = (start + origin, end + origin);
@@ -382,7 +389,7 @@ impl<'t> Checks<'t> {
         let mut names: FxHashMap<Like<'t>, Vec<f64>> = FxHashMap::default();
         for event in self.slices() {
             if let Some(like) = self.like(event) {
-                names.entry(like).or_default().push(event.dur);
+                names.entry(like).or_default().push(event.dur());
             }
         }
         let median = |(key, mut list): (_, Vec<f64>)| {
@@ -399,10 +406,10 @@ impl<'t> Checks<'t> {
             };
             let is_known = self
                 .counted(event)
-                .is_some_and(|us| event.dur > 2.0 * us + LONG_US);
-            if !is_known && event.dur > LONG_US && event.dur > TIMES_MEDIAN * median {
+                .is_some_and(|us| event.dur() > 2.0 * us + LONG_US);
+            if !is_known && event.dur() > LONG_US && event.dur() > TIMES_MEDIAN * median {
                 let against = || format!("{median:.3} us, the median of its name");
-                self.add(Fault::OverLong, event, event.dur - median, against);
+                self.add(Fault::OverLong, event, event.dur() - median, against);
             }
         }
     }
@@ -423,7 +430,7 @@ impl<'t> Checks<'t> {
                 ["grid", "block"].map(|key| timeline.arg(event, key).unwrap_or_default())
             }
         };
-        Some((event.rank, event.name, size))
+        Some((timeline.rank(event), event.name, size))
     }
 }
 

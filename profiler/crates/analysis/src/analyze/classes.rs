@@ -1,7 +1,7 @@
 //! What each slice is to whoever looks for the time: `args.class` (stage 34), and
 //! the counter of transfers' bandwidth that follows from it.
 
-use aiprof_model::timeline::{Dialect, Event, Kind, Kinds, Ph, Timeline};
+use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, Ph, Timeline};
 use rustc_hash::FxHashMap;
 
 /// Classes, and their names by their number.
@@ -243,10 +243,10 @@ fn kernel_spans(timeline: &Timeline, kinds: &Kinds) -> Spans {
             && kinds.is_kernel(timeline, event)
     };
     for event in timeline.events.iter().filter(is_one) {
-        let span = spans.entry((event.job, event.rank));
-        let (first, last) = span.or_insert((event.ts, event.ts));
-        *first = first.min(event.ts);
-        *last = last.max(event.ts);
+        let span = spans.entry((timeline.job(event), timeline.rank(event)));
+        let (first, last) = span.or_insert((event.ts(), event.ts()));
+        *first = first.min(event.ts());
+        *last = last.max(event.ts());
     }
     spans
 }
@@ -264,8 +264,8 @@ fn second(
         return class;
     }
     // Only FLEX traces have spans.
-    let span = spans.get(&(event.job, event.rank));
-    if !span.is_some_and(|(first, last)| event.ts > *first && event.ts < *last) {
+    let span = spans.get(&(timeline.job(event), timeline.rank(event)));
+    if !span.is_some_and(|(first, last)| event.ts() > *first && event.ts() < *last) {
         return class;
     }
     let bytes = timeline.transfer(event).map_or(-1, |t| t.bytes);
@@ -296,10 +296,12 @@ fn bandwidth(timeline: &mut Timeline) -> usize {
             continue;
         }
         let args = timeline.texts.add(&format!("\"GB/s\":{speed:?}"));
-        for (ts, args) in [(event.ts, args), (event.end(), zero)] {
-            let mut counter = Event::new(Ph::Counter, name, event.pid, ts);
+        for (ts, args) in [(event.start, args), (event.end(), zero)] {
+            let track = timeline
+                .tracks
+                .like(event.track, |track| track.tid = Id::NONE);
+            let mut counter = Event::new(Ph::Counter, name, track, ts);
             counter.args = args;
-            (counter.job, counter.rank) = (event.job, event.rank);
             counters.push(counter);
         }
     }
@@ -500,7 +502,15 @@ mod tests {
         assert_eq!(run(&mut timeline, &kinds, false).counters, 2);
         let counters: Vec<_> = timeline.events[4..]
             .iter()
-            .map(|e| (e.ph, e.pid, e.ts, timeline.texts.get(e.args), e.class))
+            .map(|e| {
+                (
+                    e.ph,
+                    timeline.pid(e),
+                    e.ts(),
+                    timeline.texts.get(e.args),
+                    e.class,
+                )
+            })
             .collect();
         let pid = Id::Number(2);
         let expected = [

@@ -8,7 +8,7 @@
 
 use super::exchanges::Exchange;
 use crate::analyze::utilization::python::json;
-use aiprof_model::timeline::{Event, Id, Kinds, NONE, Ph, Sym, Timeline, Transfer};
+use aiprof_model::timeline::{Event, Id, Kinds, NONE, Ph, Sym, Time, Timeline, Track, Transfer};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -153,7 +153,7 @@ fn operations(timeline: &Timeline, pairs: &[Exchange]) -> Vec<Vec<Exchange>> {
     let mut sorted = pairs.to_vec();
     let sent = |pair: &Exchange| {
         let event = timeline.events.get(pair.send as usize);
-        event.map_or(0.0, Event::end)
+        event.map_or(0.0, Event::end_us)
     };
     sorted.sort_by(|a, b| sent(a).total_cmp(&sent(b)));
     let mut open: FxHashMap<Sym, Open> = FxHashMap::default();
@@ -187,9 +187,9 @@ fn kernels(timeline: &Timeline, kinds: &Kinds) -> FxHashMap<u32, Vec<(f64, u32)>
             && !timeline.name(event.name).starts_with("AllReduce");
         if is_one {
             kernels
-                .entry(event.rank)
+                .entry(timeline.rank(event))
                 .or_default()
-                .push((event.end(), index));
+                .push((event.end_us(), index));
         }
     }
     for list in kernels.values_mut() {
@@ -227,11 +227,11 @@ fn collective(
                 end_us: f64::NEG_INFINITY,
             });
             match is_send {
-                true => part.sent_us = part.sent_us.min(event.end()),
-                false => part.received_us = part.received_us.max(event.end()),
+                true => part.sent_us = part.sent_us.min(event.end_us()),
+                false => part.received_us = part.received_us.max(event.end_us()),
             }
-            part.start_us = part.start_us.min(event.ts);
-            part.end_us = part.end_us.max(event.end());
+            part.start_us = part.start_us.min(event.ts());
+            part.end_us = part.end_us.max(event.end_us());
         }
         let known = [receive, send]
             .into_iter()
@@ -378,10 +378,15 @@ fn add_spans(timeline: &mut Timeline, found: &Collective) {
             found.data_bytes,
         );
         let pid = Id::Number(i64::from(span.rank));
-        let mut event = Event::new(Ph::Complete, name, pid, span.start_us);
-        event.dur = span.end_us - span.start_us;
-        (event.tid, event.cat, event.rank) = (Id::Token(row), cat, span.rank);
-        event.job = kernel.map_or(NONE, |kernel| kernel.job);
+        let track = timeline.tracks.intern(Track {
+            job: kernel.map_or(NONE, |kernel| timeline.job(&kernel)),
+            rank: span.rank,
+            ..Track::row(pid, Id::Token(row))
+        });
+        let start = Time::from_micros(span.start_us);
+        let mut event = Event::new(Ph::Complete, name, track, start);
+        event.set_dur(span.end_us - span.start_us);
+        event.cat = cat;
         event.args = timeline.texts.add(&args);
         event.transfer = timeline.transfers.len() as u32;
         timeline.transfers.push(Transfer {
@@ -415,6 +420,8 @@ fn add_counter(timeline: &mut Timeline, all: &[Collective]) -> u64 {
     }
     changes.sort_by(|a, b| a.0.total_cmp(&b.0));
     let name = timeline.names.intern("Coll_Bandwidth");
+    let track = Track::row(Id::Number(NO_RANK), Id::NONE);
+    let track = timeline.tracks.intern(track);
     let (mut open, mut sum) = (0i64, 0.0);
     let mut changes = changes.into_iter().peekable();
     while let Some((ts, change)) = changes.next() {
@@ -432,7 +439,7 @@ fn add_counter(timeline: &mut Timeline, all: &[Collective]) -> u64 {
         if open <= 0 {
             sum = 0.0;
         }
-        let mut counter = Event::new(Ph::Counter, name, Id::Number(NO_RANK), ts);
+        let mut counter = Event::new(Ph::Counter, name, track, Time::from_micros(ts));
         counter.args = timeline.texts.add(&format!("\"GBps\":{}", json(value)));
         timeline.events.push(counter);
     }
@@ -455,11 +462,11 @@ fn active(timeline: &Timeline, kinds: &Kinds, all: &[Collective]) -> Vec<ActiveR
             continue;
         }
         let empty = (ActiveRow::default(), f64::INFINITY, f64::NEG_INFINITY);
-        let (row, first, last) = rows.entry(event.rank).or_insert(empty);
-        row.rank = event.rank;
-        row.compute_us += event.dur;
-        *first = first.min(event.ts);
-        *last = last.max(event.end());
+        let (row, first, last) = rows.entry(timeline.rank(event)).or_insert(empty);
+        row.rank = timeline.rank(event);
+        row.compute_us += event.dur();
+        *first = first.min(event.ts());
+        *last = last.max(event.end_us());
     }
     for span in all.iter().flat_map(|found| &found.spans) {
         let (row, ..) = rows.entry(span.rank).or_default();

@@ -41,7 +41,10 @@ fn the_shipped_sample_s_operation() {
     for span in &one.spans {
         let kernel = timeline.events[span.kernel.unwrap() as usize];
         assert_eq!(timeline.name(kernel.name), "add_11 Cmpt Exec");
-        assert_eq!((kernel.rank, kernel.end()), (span.rank, span.start_us));
+        assert_eq!(
+            (timeline.rank(&kernel), kernel.end_us()),
+            (span.rank, span.start_us)
+        );
     }
     let added = &timeline.events[before..];
     assert_eq!((added.len(), found.added), (6, 6));
@@ -51,11 +54,14 @@ fn the_shipped_sample_s_operation() {
         \"rank group compute event\":\"add_11 Cmpt Exec\",\"Coll_data_size\":3145728";
     assert_eq!(args, expected);
     assert_eq!(timeline.name(added[1].name), "AllReduce_all_reduce_4");
-    let Id::Token(row) = added[1].tid else {
+    let Id::Token(row) = timeline.tid(&added[1]) else {
         panic!()
     };
     assert_eq!(timeline.name(row), "\"coll1\"");
-    let counters: Vec<_> = added[4..].iter().map(|e| (e.ph, e.pid, e.ts)).collect();
+    let counters: Vec<_> = added[4..]
+        .iter()
+        .map(|e| (e.ph, timeline.pid(e), e.ts()))
+        .collect();
     let pid = Id::Number(-1);
     assert_eq!(
         counters,
@@ -144,7 +150,7 @@ fn iterations_are_operations_of_their_own() {
     // 1000 bytes in 21 us, two at once for 1 us.
     let values: Vec<_> = timeline.events[before + 6..]
         .iter()
-        .map(|e| (e.ts, timeline.texts.get(e.args)))
+        .map(|e| (e.ts(), timeline.texts.get(e.args)))
         .collect();
     let (one, two) = ("\"GBps\":0.048", "\"GBps\":0.095");
     let expected = [
@@ -164,7 +170,8 @@ fn nothing_comes_of_nothing() {
     assert_eq!(outcome(&mut timeline), Outcome::default());
     let mut timeline = played(&[&[(0, 1)]]);
     for event in &mut timeline.events {
-        (event.ts, event.dur) = (f64::MAX, 0.0);
+        event.set_ts(f64::MAX);
+        event.set_dur(0.0);
     }
     for transfer in &mut timeline.transfers {
         transfer.bytes = i64::MAX;

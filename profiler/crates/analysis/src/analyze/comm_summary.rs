@@ -40,7 +40,7 @@ pub fn run(timeline: &mut Timeline, kinds: &Kinds) -> Outcome {
     for (index, event) in (0u32..).zip(&timeline.events) {
         if let Some(number) = number_of(event) {
             let sequence = sequences
-                .entry((event.job, event.rank, number))
+                .entry((timeline.job(event), timeline.rank(event), number))
                 .or_insert_with(|| Sequence::new(timeline, index, event));
             sequence.add(timeline, index, event);
         }
@@ -83,8 +83,8 @@ impl Sequence {
         Self {
             last: index,
             count: 0,
-            start_us: event.ts,
-            end_us: event.end(),
+            start_us: event.ts(),
+            end_us: event.end_us(),
             first: index,
             common: timeline.name(event.name).len(),
             peers: Vec::new(),
@@ -94,8 +94,8 @@ impl Sequence {
     fn add(&mut self, timeline: &Timeline, index: u32, event: &Event) {
         self.count += 1;
         self.last = index;
-        self.start_us = self.start_us.min(event.ts);
-        self.end_us = self.end_us.max(event.end());
+        self.start_us = self.start_us.min(event.ts());
+        self.end_us = self.end_us.max(event.end_us());
         if let Some(first) = timeline.events.get(self.first as usize) {
             let (a, b) = (timeline.name(first.name), timeline.name(event.name));
             let same = a
@@ -123,8 +123,8 @@ impl Sequence {
         let index = self.last as usize;
         if let Some(event) = timeline.events.get_mut(index) {
             event.name = name;
-            event.ts = self.start_us;
-            event.dur = self.end_us - self.start_us;
+            event.set_ts(self.start_us);
+            event.set_dur(self.end_us - self.start_us);
         }
         let peers: Vec<String> = self.peers.iter().map(|p| format!("\"{p}\"")).collect();
         set_peers(timeline, index, &format!("[{}]", peers.join(", ")));
@@ -199,8 +199,8 @@ mod tests {
             .map(|e| {
                 (
                     timeline.name(e.name),
-                    e.ts,
-                    e.dur,
+                    e.ts(),
+                    e.dur(),
                     timeline.texts.get(e.args),
                 )
             })

@@ -174,7 +174,7 @@ fn weighted(mut held: Vec<(f64, f64)>) -> Option<Weighted> {
 
 /// Whether the event is a kernel that took time.
 fn is_kernel(timeline: &Timeline, kinds: &Kinds, event: &Event) -> bool {
-    let is_slice = event.is_slice() && !event.dropped && event.dur > 0.0;
+    let is_slice = event.is_slice() && !event.dropped && event.dur() > 0.0;
     is_slice && (kinds.of(event.name).is(Kind::HAS_EXEC) || kinds.is_kernel(timeline, event))
 }
 
@@ -183,8 +183,8 @@ fn kernel_spans(timeline: &Timeline, kinds: &Kinds) -> FxHashMap<Id, Vec<(f64, f
     let mut spans: FxHashMap<Id, Vec<(f64, f64)>> = FxHashMap::default();
     for event in &timeline.events {
         if is_kernel(timeline, kinds, event) {
-            let spans = spans.entry(event.pid).or_default();
-            spans.push((event.ts, event.end()));
+            let spans = spans.entry(timeline.pid(event)).or_default();
+            spans.push((event.ts(), event.end_us()));
         }
     }
     spans
@@ -287,11 +287,11 @@ fn device_kernels(
     let mut rows = Rows::default();
     let mut spans: FxHashMap<Id, Vec<Span>> = FxHashMap::default();
     for event in &timeline.events {
-        if is_wanted(event.pid) && is_kernel(timeline, kinds, event) {
+        if is_wanted(timeline.pid(event)) && is_kernel(timeline, kinds, event) {
             let column = rows.of(timeline, event) as u32;
-            spans.entry(event.pid).or_default().push(Span {
-                start: event.ts,
-                end: event.end(),
+            spans.entry(timeline.pid(event)).or_default().push(Span {
+                start: event.ts(),
+                end: event.end_us(),
                 column,
             });
         }
@@ -373,9 +373,9 @@ pub fn kernels(
             continue;
         }
         let index = rows.of(timeline, event);
-        let power = powers.get(&event.pid);
+        let power = powers.get(&timeline.pid(event));
         if index == found.len() {
-            found.push(unmeasured(event, rows.name(index)));
+            found.push(unmeasured(timeline, event, rows.name(index)));
             fitted.push(power.and_then(|power| {
                 let row = measured_rows.of(timeline, event);
                 power.kernels.watts(&power.model, row)
@@ -385,9 +385,9 @@ pub fn kernels(
             continue;
         };
         row.calls += 1;
-        row.time_us += event.dur;
+        row.time_us += event.dur();
         if let Some(power) = power {
-            let (energy, us) = power.meter.between(event.ts, event.end());
+            let (energy, us) = power.meter.between(event.ts(), event.end_us());
             row.joules += energy / 1e6;
             row.measured_us += us;
         }
@@ -400,10 +400,10 @@ pub fn kernels(
     found
 }
 
-fn unmeasured(event: &Event, name: &str) -> KernelPower {
+fn unmeasured(timeline: &Timeline, event: &Event, name: &str) -> KernelPower {
     KernelPower {
-        pid: event.pid,
-        rank: event.rank,
+        pid: timeline.pid(event),
+        rank: timeline.rank(event),
         name: name.to_owned(),
         calls: 0,
         time_us: 0.0,

@@ -172,13 +172,13 @@ impl Sides {
         let mut way = Way {
             group,
             sync,
-            from: event.rank,
+            from: timeline.rank(event),
             to: peer.unwrap_or(ANYONE),
         };
         let list = match role {
             Role::List => return,
             Role::Receive => {
-                (way.from, way.to) = (peer.unwrap_or(ANYONE), event.rank);
+                (way.from, way.to) = (peer.unwrap_or(ANYONE), timeline.rank(event));
                 &mut self.receives
             }
             Role::Segment => &mut self.segments,
@@ -196,8 +196,8 @@ impl Sides {
             }
         } else {
             let sender = self.senders.entry((group, sync));
-            let sender = sender.or_insert(Some(event.rank));
-            if *sender != Some(event.rank) {
+            let sender = sender.or_insert(Some(timeline.rank(event)));
+            if *sender != Some(timeline.rank(event)) {
                 *sender = None;
             }
         }
@@ -294,12 +294,12 @@ impl Sides {
 
 fn end_of(timeline: &Timeline, index: u32) -> f64 {
     let event = timeline.events.get(index as usize);
-    event.map_or(0.0, Event::end)
+    event.map_or(0.0, Event::end_us)
 }
 
 fn start_of(timeline: &Timeline, index: u32) -> f64 {
     let event = timeline.events.get(index as usize);
-    event.map_or(0.0, |event| event.ts)
+    event.map_or(0.0, |event| event.ts())
 }
 
 /// Indices of sends and receives that belong together.

@@ -3,7 +3,7 @@
 use super::exchanges::{Clocks, Exchanges, find};
 use super::launch_flows::INSIDE_US;
 use super::messages::{Level, Messages};
-use aiprof_model::timeline::{Event, Id, Ph, Sym, Text, Timeline};
+use aiprof_model::timeline::{Event, Id, Ph, Sym, Text, Time, Timeline};
 use std::collections::BTreeMap;
 
 /// Numbers of flows begin behind this one.
@@ -47,7 +47,7 @@ pub fn run(timeline: &mut Timeline, level: Level) -> Outcome {
     let begin = |index: &usize| {
         let call = exchanges.pairs.get(*index).map_or(0, |pair| pair.call);
         let event = timeline.events.get(call as usize);
-        (event.map_or(0.0, |event| event.ts), call)
+        (event.map_or(0.0, |event| event.ts()), call)
     };
     order.sort_by(|a, b| {
         let (a, b) = (begin(a), begin(b));
@@ -63,11 +63,11 @@ pub fn run(timeline: &mut Timeline, level: Level) -> Outcome {
         let (Some(call), Some(receive)) = (event(pair.call), event(pair.receive)) else {
             continue;
         };
-        let start = flow(Ph::FlowStart, call, pair.sync, pair.group, call.ts, id);
-        let end = receive.end() - INSIDE_US;
+        let start = flow(Ph::FlowStart, call, pair.sync, pair.group, call.ts(), id);
+        let end = receive.end_us() - INSIDE_US;
         let mut stop = flow(Ph::FlowEnd, receive, pair.sync, pair.group, end, id);
         stop.binds_enclosing = true;
-        if start.ts > stop.ts {
+        if start.ts() > stop.ts() {
             let seen = reversed.entry((pair.from, pair.to)).or_insert(Reversed {
                 from: pair.from,
                 to: pair.to,
@@ -75,7 +75,7 @@ pub fn run(timeline: &mut Timeline, level: Level) -> Outcome {
                 most_us: 0.0,
             });
             seen.count += 1;
-            seen.most_us = seen.most_us.max(start.ts - stop.ts);
+            seen.most_us = seen.most_us.max(start.ts() - stop.ts());
         }
         flows.extend([start, stop]);
     }
@@ -91,9 +91,8 @@ pub fn run(timeline: &mut Timeline, level: Level) -> Outcome {
 }
 
 fn flow(ph: Ph, at: &Event, sync: Sym, group: Sym, ts: f64, id: i64) -> Event {
-    let mut flow = Event::new(ph, sync, at.pid, ts);
-    (flow.tid, flow.cat, flow.id) = (at.tid, group, Id::Number(id));
-    (flow.job, flow.rank) = (at.job, at.rank);
+    let mut flow = Event::new(ph, sync, at.track, Time::from_micros(ts));
+    (flow.cat, flow.id) = (group, Id::Number(id));
     flow
 }
 
@@ -257,9 +256,9 @@ mod tests {
             assert_eq!(timeline.name(s.name), name);
             assert_eq!(timeline.name(s.cat), "AllReduce_all_reduce_4");
             assert_eq!((s.id, f.id), (Id::Number(id), Id::Number(id)));
-            assert_eq!((s.rank, f.rank), (arrow.1, arrow.3));
-            assert!((s.ts - arrow.2).abs() < 1.1e-3, "{arrow:?} {}", s.ts);
-            assert!((f.ts - arrow.4).abs() < 1.1e-3, "{arrow:?} {}", f.ts);
+            assert_eq!((timeline.rank(s), timeline.rank(f)), (arrow.1, arrow.3));
+            assert!((s.ts() - arrow.2).abs() < 1.1e-3, "{arrow:?} {}", s.ts());
+            assert!((f.ts() - arrow.4).abs() < 1.1e-3, "{arrow:?} {}", f.ts());
         }
         // The three reverse flows that it prints.
         let expected = [(3, 0, 0.0598), (3, 1, 0.0454), (3, 2, 0.0474)];
@@ -337,7 +336,7 @@ mod tests {
         assert_eq!((exchanges.lonely_sends, exchanges.lonely_receives), (2, 1));
         assert_eq!((outcome.added, exchanges.incomplete.len()), (2, 1));
         assert_eq!(
-            (timeline.events[5].ts, outcome.said.iter().count()),
+            (timeline.events[5].ts(), outcome.said.iter().count()),
             (100.0, 1)
         );
     }

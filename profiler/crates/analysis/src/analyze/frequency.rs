@@ -100,15 +100,15 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, mhz: f64, messages: &mut Messages
         let Some((begin, ticks)) = ticks(timeline, event) else {
             continue;
         };
-        if event.dur <= 0.0 {
+        if event.dur() <= 0.0 {
             outcome.without_length += 1;
             continue;
         }
         let next = places.len() as u32;
         kernels.push(Kernel {
-            place: *places.entry(event.pid).or_insert(next),
-            ts: event.ts,
-            mhz: ticks as f64 / event.dur,
+            place: *places.entry(timeline.pid(event)).or_insert(next),
+            ts: event.ts(),
+            mhz: ticks as f64 / event.dur(),
             begin,
         });
     }

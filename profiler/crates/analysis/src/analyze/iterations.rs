@@ -99,15 +99,15 @@ pub fn run(
         if event.dropped || !event.is_slice() || !kinds.is_kernel(timeline, event) {
             continue;
         }
-        let place = *places.entry(event.pid).or_insert_with(|| {
-            groups.push((event.pid, event.rank));
+        let place = *places.entry(timeline.pid(event)).or_insert_with(|| {
+            groups.push((timeline.pid(event), timeline.rank(event)));
             groups.len() as u32 - 1
         });
         kernels.push(Kernel {
             place,
             name: event.name,
-            start: event.ts,
-            end: event.end(),
+            start: event.ts(),
+            end: event.end_us(),
         });
     }
     kernels.sort_by(|a, b| a.place.cmp(&b.place).then(a.start.total_cmp(&b.start)));

@@ -32,16 +32,16 @@ pub fn run(timeline: &mut Timeline, messages: &mut Messages) {
     let zero = -(timeline.origin() as f64);
     let mut jobs: FxHashMap<u32, Ranges> = FxHashMap::default();
     for event in timeline.events.iter().filter(|event| event.is_slice()) {
-        let ranges = jobs.entry(event.job).or_insert(Ranges {
+        let ranges = jobs.entry(timeline.job(event)).or_insert(Ranges {
             host: (1e99, zero),
             device: (1e99, zero),
         });
         if event.is_counted() {
-            let first = ranges.device.0.min(event.ts);
-            ranges.device = (first, ranges.host.1.max(event.end()));
+            let first = ranges.device.0.min(event.ts());
+            ranges.device = (first, ranges.host.1.max(event.end_us()));
         } else if Some(event.name) == trip {
             let (first, last) = ranges.host;
-            ranges.host = (first.min(event.ts), last.max(event.end()));
+            ranges.host = (first.min(event.ts()), last.max(event.end_us()));
         }
     }
     let mut moved: Vec<(u32, f64)> = jobs
@@ -60,12 +60,18 @@ pub fn run(timeline: &mut Timeline, messages: &mut Messages) {
         );
     }
     let moved: FxHashMap<u32, f64> = moved.into_iter().collect();
-    for event in &mut timeline.events {
-        let (Some(by), true) = (moved.get(&event.job), event.is_slice()) else {
+    let Timeline {
+        events,
+        tracks,
+        devices,
+        ..
+    } = timeline;
+    for event in events {
+        let (Some(by), true) = (moved.get(&tracks.job(event)), event.is_slice()) else {
             continue;
         };
-        if let Some(device) = timeline.devices.get_mut(event.device as usize) {
-            event.ts += by;
+        if let Some(device) = devices.get_mut(event.device as usize) {
+            event.shift(*by);
             device.moved += by;
         }
     }

@@ -8,7 +8,7 @@
 
 use super::messages::{Level, Messages};
 use aiprof_model::timeline::number::SAME_US;
-use aiprof_model::timeline::{Event, Id, Kind, Kinds, Ph, Timeline};
+use aiprof_model::timeline::{Event, Id, Kind, Kinds, Ph, Time, Timeline, Tracks};
 use rustc_hash::FxHashMap;
 
 /// The end of an arrow is this much before the end of its slice, so that it is in
@@ -69,7 +69,7 @@ pub fn run(timeline: &mut Timeline, level: Level) -> Outcome {
         Some(part) => *part,
         None => Part::Nothing,
     };
-    let mut launches = Launches::default();
+    let mut launches = Launches::new(&timeline.tracks);
     // Arrows from forward operators to backward ones have numbers of their own.
     let is_of_launch = |event: &Event| !kinds.of(event.cat).is(Kind::CAT_FORWARD);
     for (index, event) in (0u32..).zip(&timeline.events) {
@@ -86,14 +86,14 @@ pub fn run(timeline: &mut Timeline, level: Level) -> Outcome {
             continue;
         }
         match launches.take_end(&timeline.events, event) {
-            Some(end) => moved.push((end, event.ts)),
+            Some(end) => moved.push((end, event.ts())),
             None => launches.arrow_to_kernel(&timeline.events, event, &mut flows),
         }
     }
     launches.arrows_to_waits(&timeline.events, &mut flows);
     for (end, ts) in moved {
         if let Some(end) = timeline.events.get_mut(end as usize) {
-            end.ts = ts;
+            end.set_ts(ts);
         }
     }
     outcome.added = flows.len();
@@ -119,8 +119,8 @@ fn part(name: &str) -> Part {
     }
 }
 
-#[derive(Default)]
-struct Launches {
+struct Launches<'t> {
+    tracks: &'t Tracks,
     index: FxHashMap<(u32, u64), usize>,
     all: Vec<Launch>,
     /// Ends of the arrows that the trace has, by rank, number, process and row.
@@ -129,7 +129,17 @@ struct Launches {
     last_id: i64,
 }
 
-impl Launches {
+impl<'t> Launches<'t> {
+    fn new(tracks: &'t Tracks) -> Self {
+        Self {
+            tracks,
+            index: FxHashMap::default(),
+            all: Vec::new(),
+            ends: FxHashMap::default(),
+            last_id: 0,
+        }
+    }
+
     /// First round: sources and waits.
     fn meet(&mut self, index: u32, event: &Event, part: Part, is_of_launch: bool) {
         if event.dropped {
@@ -142,7 +152,12 @@ impl Launches {
                 return;
             };
             if event.ph == Ph::FlowEnd {
-                let place = (event.rank, id, event.pid, event.tid);
+                let place = (
+                    self.tracks.rank(event),
+                    id,
+                    self.tracks.pid(event),
+                    self.tracks.tid(event),
+                );
                 self.ends.entry(place).or_default().push(index);
             }
             if event.ph == Ph::FlowStart
@@ -167,17 +182,20 @@ impl Launches {
 
     fn launch(&mut self, index: u32, event: &Event, id: u64) -> Option<&mut Launch> {
         let all = &mut self.all;
-        let at = *self.index.entry((event.rank, id)).or_insert_with(|| {
-            all.push(Launch {
-                first: index,
-                source: None,
-                wait: None,
-                last: None,
-                last_us: event.ts,
-                is_wrong: false,
+        let at = *self
+            .index
+            .entry((self.tracks.rank(event), id))
+            .or_insert_with(|| {
+                all.push(Launch {
+                    first: index,
+                    source: None,
+                    wait: None,
+                    last: None,
+                    last_us: event.ts(),
+                    is_wrong: false,
+                });
+                all.len() - 1
             });
-            all.len() - 1
-        });
         all.get_mut(at)
     }
 
@@ -186,9 +204,9 @@ impl Launches {
         let Some(launch) = self.of_kernel(event) else {
             return;
         };
-        let end = event.end() - INSIDE_US;
+        let end = event.end_us() - INSIDE_US;
         let wait = launch.wait.and_then(|wait| events.get(wait as usize));
-        let waited = wait.map_or(f64::INFINITY, Event::end);
+        let waited = wait.map_or(f64::INFINITY, Event::end_us);
         if end > waited {
             outcome.late += 1;
         } else if end > launch.last_us {
@@ -205,7 +223,9 @@ impl Launches {
         if !event.is_slice() || event.dropped || event.correlation == 0 {
             return None;
         }
-        let at = *self.index.get(&(event.rank, event.correlation))?;
+        let at = *self
+            .index
+            .get(&(self.tracks.rank(event), event.correlation))?;
         self.all.get_mut(at)
     }
 
@@ -217,13 +237,18 @@ impl Launches {
     /// The end of the arrow that the trace has to this kernel, which is this kernel's
     /// alone: the nearest to its begin.
     fn take_end(&mut self, events: &[Event], event: &Event) -> Option<u32> {
-        let place = (event.rank, event.correlation, event.pid, event.tid);
+        let place = (
+            self.tracks.rank(event),
+            event.correlation,
+            self.tracks.pid(event),
+            self.tracks.tid(event),
+        );
         let ends = self.ends.get_mut(&place)?;
         // A kernel with counters may have been moved since.
         let before = if event.is_counted() { LATE_US } else { SAME_US };
-        let ts = |index: u32| events.get(index as usize).map_or(f64::NAN, |end| end.ts);
-        let away = |at: &usize| ends.get(*at).map_or(f64::NAN, |end| ts(*end) - event.ts);
-        let is_in = |at: &usize| (-before..=event.dur + SAME_US).contains(&away(at));
+        let ts = |index: u32| events.get(index as usize).map_or(f64::NAN, |end| end.ts());
+        let away = |at: &usize| ends.get(*at).map_or(f64::NAN, |end| ts(*end) - event.ts());
+        let is_in = |at: &usize| (-before..=event.dur() + SAME_US).contains(&away(at));
         let all = (0..ends.len()).filter(is_in);
         let nearest = all.min_by(|a, b| away(a).abs().total_cmp(&away(b).abs()))?;
         Some(ends.swap_remove(nearest))
@@ -236,8 +261,8 @@ impl Launches {
         let source = launch.source.and_then(|source| events.get(source as usize));
         let Some(source) = source else { return };
         let id = self.next_id();
-        flows.push(begin(source, source, source.ts, id));
-        flows.push(end(source, event, event.ts, id));
+        flows.push(begin(source, source, source.ts(), id));
+        flows.push(end(source, event, event.ts(), id));
     }
 
     fn arrows_to_waits(&mut self, events: &[Event], flows: &mut Vec<Event>) {
@@ -253,16 +278,16 @@ impl Launches {
             };
             let id = self.next_id();
             flows.push(begin(source, last, launch.last_us, id));
-            flows.push(end(source, wait, wait.end(), id));
+            flows.push(end(source, wait, wait.end_us(), id));
         }
     }
 }
 
 /// The begin of an arrow, named as `source`, on the row of `at`.
 fn begin(source: &Event, at: &Event, ts: f64, id: Id) -> Event {
-    let mut flow = Event::new(Ph::FlowStart, source.name, at.pid, ts);
-    (flow.cat, flow.tid, flow.id) = (source.cat, at.tid, id);
-    (flow.job, flow.rank) = (at.job, at.rank);
+    let start = Time::from_micros(ts);
+    let mut flow = Event::new(Ph::FlowStart, source.name, at.track, start);
+    (flow.cat, flow.id) = (source.cat, id);
     flow
 }
 
@@ -359,9 +384,14 @@ mod tests {
             .map(|pair| {
                 let [s, f] = pair else { panic!() };
                 assert_eq!((s.ph, f.ph, s.id), (Ph::FlowStart, Ph::FlowEnd, f.id));
-                assert!(f.binds_enclosing && s.pid == f.pid);
+                assert!(f.binds_enclosing && timeline.pid(s) == timeline.pid(f));
                 assert_eq!(timeline.name(f.cat), "ac2g");
-                (s.id.number().unwrap(), s.pid.number().unwrap(), s.ts, f.ts)
+                (
+                    s.id.number().unwrap(),
+                    timeline.pid(s).number().unwrap(),
+                    s.ts(),
+                    f.ts(),
+                )
             })
             .collect();
         // New numbers begin behind the largest correlation.
@@ -376,9 +406,9 @@ mod tests {
             (13, 1, 1089.999, 1100.0),
         ];
         assert_eq!(seen, expected);
-        assert_eq!(flows[0].tid, Id::Number(7));
-        assert_eq!(flows[1].tid, Id::Number(9));
-        assert_eq!(flows[13].tid, Id::Number(1));
+        assert_eq!(timeline.tid(&flows[0]), Id::Number(7));
+        assert_eq!(timeline.tid(&flows[1]), Id::Number(9));
+        assert_eq!(timeline.tid(&flows[13]), Id::Number(1));
     }
 
     /// As Kineto writes them: one launch of a graph, each kernel with its arrow. A kernel
@@ -397,13 +427,13 @@ mod tests {
         }
         for ts in [10.0, 37.5] {
             scene::flow(&mut timeline, Ph::FlowEnd, 0, 5, ts);
-            let end = timeline.events.last_mut().unwrap();
-            end.tid = Id::Number(9);
+            let Timeline { events, tracks, .. } = &mut timeline;
+            tracks.set_tid(events.last_mut().unwrap(), Id::Number(9));
         }
         let outcome = run(&mut timeline, Level::Warn);
         assert_eq!(outcome.added, 2);
         let ends = timeline.events.iter().filter(|e| e.ph == Ph::FlowEnd);
-        let mut ends: Vec<f64> = ends.map(|end| end.ts).collect();
+        let mut ends: Vec<f64> = ends.map(|end| end.ts()).collect();
         ends.sort_by(f64::total_cmp);
         assert_eq!(ends, [10.0, 40.0, 70.0]);
         // Numbers of arrows between operators are others.

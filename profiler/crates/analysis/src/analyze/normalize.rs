@@ -3,9 +3,12 @@
 
 use super::config::EventFilter;
 use super::limit::{EventLimit, EventLimiter};
-use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, NONE, Ph, Phase, Sym, Timeline};
+use aiprof_model::timeline::{
+    Dialect, Event, Id, Kind, Kinds, Length, NONE, Ph, Phase, Sym, Time, Timeline,
+};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::ops::Range;
 
 /// Highest rank that is believed; a larger pid is a process's.
@@ -23,12 +26,22 @@ pub fn assign_ranks(timeline: &mut Timeline, job: u32, events: Range<usize>, one
     }
     match dialect {
         Dialect::Flex => {
-            let first = timeline.events.get(events.start).map(|event| event.pid);
+            let first = timeline
+                .events
+                .get(events.start)
+                .map(|event| timeline.pid(event));
             let fixed = given.map(|rank| Id::Number(rank.into()));
             let fixed = fixed.or(first.filter(|_| one_rank));
-            for event in timeline.events.get_mut(events).unwrap_or_default() {
-                event.pid = fixed.unwrap_or(event.pid);
-                event.rank = rank_of(event.pid).unwrap_or(0);
+            let Timeline {
+                events: all,
+                tracks,
+                ..
+            } = timeline;
+            for event in all.get_mut(events).unwrap_or_default() {
+                event.track = tracks.like(event.track, |track| {
+                    track.pid = fixed.unwrap_or(track.pid);
+                    track.rank = rank_of(track.pid).unwrap_or(0);
+                });
             }
         }
         Dialect::Torch => {
@@ -51,14 +64,19 @@ fn processed_ranks(timeline: &mut Timeline, events: Range<usize>) {
         .filter(|(_, text)| MADE.iter().any(|made| text.starts_with(made)))
         .map(|(sym, _)| sym)
         .collect();
-    for event in timeline.events.get_mut(events).unwrap_or_default() {
-        let pid = event.pid.number().unwrap_or(0);
+    let Timeline {
+        events: all,
+        tracks,
+        ..
+    } = timeline;
+    for event in all.get_mut(events).unwrap_or_default() {
+        let pid = tracks.pid(event).number().unwrap_or(0);
         let rank = if (1000..1000 + MAX_RANK).contains(&pid) {
             pid - 1000
         } else {
             pid
         };
-        event.rank = rank_of(Id::Number(rank)).unwrap_or(0);
+        tracks.set_rank(event, rank_of(Id::Number(rank)).unwrap_or(0));
         event.dropped |= event.ph == Ph::Counter && made.contains(&event.name);
     }
 }
@@ -77,10 +95,12 @@ fn torch_rank(timeline: &mut Timeline, index: usize, rank: u32, text: &str) {
     let Some(event) = timeline.events.get_mut(index) else {
         return;
     };
-    event.rank = rank;
-    if event.pid == Id::Number(0) {
-        event.pid = Id::Number(rank.into());
-    }
+    event.track = timeline.tracks.like(event.track, |track| {
+        track.rank = rank;
+        if track.pid == Id::Number(0) {
+            track.pid = Id::Number(rank.into());
+        }
+    });
     let event = *event;
     let args = match event.ph {
         Ph::Metadata => labels(timeline, &event, rank),
@@ -122,7 +142,7 @@ fn torch_phases(timeline: &mut Timeline, events: Range<usize>) {
 fn labels(timeline: &Timeline, event: &Event, rank: u32) -> Option<String> {
     let name = timeline.name(event.name);
     if name.starts_with("process_") && name.ends_with("sort_index") {
-        let after = match event.pid.number() {
+        let after = match timeline.pid(event).number() {
             Some(pid) if pid > i64::from(rank) => 0,
             _ => 15,
         };
@@ -165,13 +185,13 @@ pub fn merge_files(timeline: &mut Timeline, files: &[Range<usize>]) {
     let mut heap = std::collections::BinaryHeap::new();
     let key = |events: &[Event], range: &Range<usize>, file: usize| {
         let event = events.get(range.start).filter(|_| !range.is_empty())?;
-        Some(std::cmp::Reverse((Time(event.ts), file)))
+        Some(Reverse((event.start, file)))
     };
     for (file, range) in next.iter().enumerate() {
         heap.extend(key(&timeline.events, range, file));
     }
     let mut merged = Vec::with_capacity(timeline.events.len());
-    while let Some(std::cmp::Reverse((_, file))) = heap.pop() {
+    while let Some(Reverse((_, file))) = heap.pop() {
         let Some(range) = next.get_mut(file) else {
             continue;
         };
@@ -182,36 +202,20 @@ pub fn merge_files(timeline: &mut Timeline, files: &[Range<usize>]) {
     timeline.events = merged;
 }
 
-/// A time that can be put into order.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Time(pub f64);
-
-impl Eq for Time {}
-
-impl PartialOrd for Time {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Time {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
-
 /// Leaves out events outside of the limit, spells names in one way (`Rdma`, `Recv`),
 /// and leaves out what a filter finds. Returns how many were left out.
 pub fn select(timeline: &mut Timeline, limit: &EventLimit, filters: &[EventFilter]) -> usize {
     let before = timeline.events.len();
-    let origin = timeline.origin() as f64;
     if *limit != EventLimit::default() || timeline.origin() < 0 {
         let mut limiter = EventLimiter::new(limit.clone());
         let mut letter = [0; 4];
-        timeline.events.retain(|event| {
+        let mut is_kept = |event: &Event| {
             let letter = event.ph.letter().encode_utf8(&mut letter);
-            limiter.keeps(letter, event.ts + origin, event.dur)
-        });
+            limiter.keeps(letter, timeline.file_us(event), event.dur())
+        };
+        let kept: Vec<bool> = timeline.events.iter().map(&mut is_kept).collect();
+        let mut kept = kept.into_iter();
+        timeline.events.retain(|_| kept.next() == Some(true));
     }
     unify_names(timeline);
     if !filters.is_empty() {
@@ -260,10 +264,10 @@ fn attribute<'a>(timeline: &'a Timeline, event: &Event, path: &[String]) -> Opti
         ("name", None) => Some(Cow::Borrowed(timeline.name(event.name))),
         ("cat", None) => Some(Cow::Borrowed(timeline.name(event.cat))).filter(|c| !c.is_empty()),
         ("ph", None) => Some(Cow::Owned(event.ph.letter().to_string())),
-        ("ts", None) => number(event.ts + timeline.origin() as f64),
-        ("dur", None) => number(event.dur),
-        ("pid", None) => id_text(timeline, event.pid),
-        ("tid", None) => id_text(timeline, event.tid),
+        ("ts", None) => number(timeline.file_us(event)),
+        ("dur", None) => number(event.dur()),
+        ("pid", None) => id_text(timeline, timeline.pid(event)),
+        ("tid", None) => id_text(timeline, timeline.tid(event)),
         ("args" | "attr", Some(key)) => argument(timeline, event, key),
         _ => None,
     }
@@ -294,7 +298,7 @@ fn argument<'a>(timeline: &'a Timeline, event: &Event, key: &str) -> Option<Cow<
         "TS4" => device?.stamps[3],
         "TS5" => device?.stamps[4],
         "Power" => Some(device?.power).filter(|power| *power >= 0)?,
-        "rank" => Some(i64::from(event.rank)).filter(|_| event.rank != NONE)?,
+        "rank" => Some(i64::from(timeline.rank(event))).filter(|_| timeline.rank(event) != NONE)?,
         _ => return None,
     };
     Some(Cow::Owned(value.to_string()))
@@ -317,7 +321,7 @@ pub fn sort(timeline: &mut Timeline) {
 }
 
 fn compare(a: &Event, b: &Event) -> std::cmp::Ordering {
-    a.ts.total_cmp(&b.ts).then(b.dur.total_cmp(&a.dur))
+    a.start.cmp(&b.start).then(b.length.cmp(&a.length))
 }
 
 /// Numbers of the events in the order that [`sort`] would put them into: what is moved
@@ -325,8 +329,10 @@ fn compare(a: &Event, b: &Event) -> std::cmp::Ordering {
 pub fn order(timeline: &Timeline) -> Vec<u32> {
     let keys = timeline.events.iter().zip(0u32..);
     let keys = keys.filter(|(event, _)| !event.dropped);
-    let mut keys: Vec<(f64, f64, u32)> = keys.map(|(e, i)| (e.ts, e.dur, i)).collect();
-    keys.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
+    let mut keys: Vec<(Time, Reverse<Length>, u32)> = keys
+        .map(|(event, index)| (event.start, Reverse(event.length), index))
+        .collect();
+    keys.sort_unstable();
     keys.into_iter().map(|(_, _, index)| index).collect()
 }
 
@@ -353,7 +359,7 @@ mod tests {
         let text = r#"[{"ph":"i","name":"a","pid":3,"ts":1},{"ph":"i","name":"b","pid":1,"ts":2}]"#;
         let ranks = |one| -> Vec<u32> {
             let t = read(&[text], one);
-            t.events.iter().map(|e| e.rank).collect()
+            t.events.iter().map(|e| t.rank(e)).collect()
         };
         assert_eq!(ranks(false), [3, 1]);
         assert_eq!(ranks(true), [3, 3]);
@@ -379,8 +385,8 @@ mod tests {
                 r#""labels":"AIU 2""#
             ]
         );
-        assert!(t.events.iter().all(|e| e.rank == 2));
-        assert_eq!(t.events[1].pid, Id::Number(2));
+        assert!(t.events.iter().all(|e| t.rank(e) == 2));
+        assert_eq!(t.pid(&t.events[1]), Id::Number(2));
     }
 
     #[test]

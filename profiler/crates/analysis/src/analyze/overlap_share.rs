@@ -67,7 +67,7 @@ pub fn run(timeline: &Timeline, kinds: &Kinds) -> Vec<Share> {
         if !kinds.is_device(timeline, event) {
             continue;
         }
-        let changes = ranks.entry(event.rank).or_default();
+        let changes = ranks.entry(timeline.rank(event)).or_default();
         let copies = kinds.is_copy(timeline, event);
         let is_kernel = kinds.is_kernel(timeline, event);
         let kind = if kinds.is_collective(timeline, event) {
@@ -79,9 +79,9 @@ pub fn run(timeline: &Timeline, kinds: &Kinds) -> Vec<Share> {
         } else {
             continue;
         };
-        if event.dur > 0.0 && event.end().is_finite() {
+        if event.dur() > 0.0 && event.end_us().is_finite() {
             let change = |ts, by| Change { ts, kind, by };
-            changes.extend([change(event.ts, 1), change(event.end(), -1)]);
+            changes.extend([change(event.ts(), 1), change(event.end_us(), -1)]);
         }
     }
     let share = |(rank, changes)| Share {

@@ -49,7 +49,7 @@ type Key = (String, String, Option<u32>, Id);
 /// Gathers them from a finished timeline.
 pub(super) fn gather(timeline: &Timeline) -> Plots {
     let timed = timeline.events.iter().filter(|e| e.ph != Ph::Metadata);
-    let first = timed.map(|e| e.ts).fold(f64::MAX, f64::min);
+    let first = timed.map(|e| e.ts()).fold(f64::MAX, f64::min);
     let mut plots = Plots {
         series: busy(timeline, first),
         left_out: 0,
@@ -81,21 +81,26 @@ fn counters(timeline: &Timeline) -> (Counters, usize) {
     let mut places: FxHashMap<(Sym, Id), Members> = FxHashMap::default();
     let counters = timeline.events.iter();
     for event in counters.filter(|e| e.ph == Ph::Counter && !e.dropped) {
-        let places = places.entry((event.name, event.pid)).or_default();
+        let places = places.entry((event.name, timeline.pid(event))).or_default();
         members(timeline.texts.get(event.args), &mut |member, value| {
             let known = places.iter().find(|(known, _)| known == member);
             let place = known.map(|(_, place)| *place).unwrap_or_else(|| {
                 let place = (lines.len() < LINES).then_some(lines.len());
                 if place.is_some() {
                     let name = timeline.name(event.name).to_owned();
-                    let key = (name, member.to_owned(), rank(event), event.pid);
+                    let key = (
+                        name,
+                        member.to_owned(),
+                        rank(timeline, event),
+                        timeline.pid(event),
+                    );
                     lines.push((key, Vec::new()));
                 }
                 places.push((member.to_owned(), place));
                 place
             });
             if let Some((_, readings)) = place.and_then(|place| lines.get_mut(place)) {
-                readings.push((event.ts, value));
+                readings.push((event.ts(), value));
             }
         });
     }
@@ -104,9 +109,9 @@ fn counters(timeline: &Timeline) -> (Counters, usize) {
     (lines.into_iter().collect(), left_out)
 }
 
-fn rank(event: &Event) -> Option<u32> {
-    let is_of_all = event.pid.number().is_some_and(|pid| pid < 0);
-    (event.rank != NONE && !is_of_all).then_some(event.rank)
+fn rank(timeline: &Timeline, event: &Event) -> Option<u32> {
+    let is_of_all = timeline.pid(event).number().is_some_and(|pid| pid < 0);
+    (timeline.rank(event) != NONE && !is_of_all).then_some(timeline.rank(event))
 }
 
 /// The numbers among the members of a counter's arguments.
@@ -210,9 +215,9 @@ fn busy(timeline: &Timeline, first: f64) -> Vec<Series> {
             false => event.orig_name,
         };
         let is_kernel = kinds.of(name).is(Kind::HAS_EXEC) || kinds.is_kernel(timeline, event);
-        if is_kernel && !event.dropped && event.rank != NONE {
-            let spans = spans.entry(event.rank).or_default();
-            spans.push((event.ts - first, event.end() - first));
+        if is_kernel && !event.dropped && timeline.rank(event) != NONE {
+            let spans = spans.entry(timeline.rank(event)).or_default();
+            spans.push((event.ts() - first, event.end_us() - first));
         }
     }
     let all = spans.values().flatten();
@@ -270,12 +275,16 @@ fn parts(spans: &[(f64, f64)], begin: f64, width: f64) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::analyze::testing;
-    use aiprof_model::timeline::Dialect;
+    use aiprof_model::timeline::{Dialect, Time, Track};
 
     fn counter(timeline: &mut Timeline, name: &str, rank: u32, ts: f64, args: &str) {
         let name = timeline.names.intern(name);
-        let mut event = Event::new(Ph::Counter, name, Id::Number(rank.into()), ts);
-        (event.rank, event.job) = (rank, 0);
+        let track = timeline.tracks.intern(Track {
+            job: 0,
+            rank,
+            ..Track::row(Id::Number(rank.into()), Id::NONE)
+        });
+        let mut event = Event::new(Ph::Counter, name, track, Time::from_micros(ts));
         event.args = timeline.texts.add(args);
         timeline.events.push(event);
     }

@@ -11,7 +11,7 @@ use crate::analyze::energy_fit::Wraps;
 use crate::analyze::messages::Messages;
 use crate::analyze::utilization::python::{json, round};
 use aiprof_model::timeline::number::SAME_US;
-use aiprof_model::timeline::{Event, Id, Kind, Kinds, Ph, Sym, Timeline};
+use aiprof_model::timeline::{Event, Id, Kind, Kinds, Ph, Sym, Time, Timeline, Track};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Watts of one unit of charge per microsecond, by acelyzer 1.0.2 to 1.3.0: 12 V, and
@@ -257,16 +257,16 @@ fn readings(timeline: &Timeline, kinds: &Kinds, source: PowerSource) -> (Vec<Rea
             PowerSource::Ts3 => (2, f64::NEG_INFINITY),
             PowerSource::Ts4 => (3, SHORTEST),
         };
-        if kinds.of(event.name).is(Kind::HAS_PREP) || event.dur <= least {
+        if kinds.of(event.name).is(Kind::HAS_PREP) || event.dur() <= least {
             continue;
         }
         let Some(ts) = timeline.stamp_time(event, index) else {
             continue;
         };
-        let place = *places.entry(event.pid).or_insert_with(|| {
+        let place = *places.entry(timeline.pid(event)).or_insert_with(|| {
             groups.push(Group {
-                pid: event.pid,
-                rank: event.rank,
+                pid: timeline.pid(event),
+                rank: timeline.rank(event),
                 mhz: timeline.mhz(event),
             });
             groups.len() as u32 - 1
@@ -416,9 +416,12 @@ fn kind_of(name: &str) -> &'static str {
 }
 
 fn add(timeline: &mut Timeline, period: &Period, name: Sym, cat: &str, ts: f64, watts: &str) {
-    let mut counter = Event::new(Ph::Counter, name, period.pid, ts);
+    let track = timeline.tracks.intern(Track {
+        rank: period.rank,
+        ..Track::row(period.pid, Id::NONE)
+    });
+    let mut counter = Event::new(Ph::Counter, name, track, Time::from_micros(ts));
     counter.cat = timeline.names.intern(cat);
-    counter.rank = period.rank;
     counter.args = timeline.texts.join(&["\"Watts\":", watts]);
     timeline.events.push(counter);
 }

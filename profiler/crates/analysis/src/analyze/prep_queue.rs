@@ -1,7 +1,7 @@
 //! How many preparations of computations are pending at a time.
 
 use aiprof_model::timeline::number::SAME_US;
-use aiprof_model::timeline::{Event, Id, Kind, Kinds, Ph, Text, Timeline};
+use aiprof_model::timeline::{Event, Id, Kind, Kinds, Ph, Text, Time, Timeline, Track};
 use rustc_hash::FxHashMap;
 
 /// What was done.
@@ -35,16 +35,17 @@ pub fn run(timeline: &mut Timeline, kinds: &Kinds, keep_prep: bool) -> Outcome {
     let mut outcome = Outcome::default();
     let (mut places, mut groups) = (FxHashMap::default(), Vec::new());
     let mut edges = Vec::new();
-    for event in &mut timeline.events {
+    let Timeline { events, tracks, .. } = &mut *timeline;
+    for event in events {
         if event.dropped || !event.is_slice() || !kinds.of(event.name).is(Kind::PREP) {
             continue;
         }
-        let place = *places.entry(event.pid).or_insert_with(|| {
-            groups.push((event.pid, event.rank));
+        let place = *places.entry(tracks.pid(event)).or_insert_with(|| {
+            groups.push((tracks.pid(event), tracks.rank(event)));
             groups.len() as u32 - 1
         });
         let edge = |ts, step| Edge { place, ts, step };
-        edges.extend([edge(event.ts, 1), edge(event.end(), -1)]);
+        edges.extend([edge(event.ts(), 1), edge(event.end_us(), -1)]);
         outcome.preps += 1;
         event.dropped = !keep_prep;
         outcome.dropped += usize::from(event.dropped);
@@ -73,8 +74,12 @@ fn add_counters(timeline: &mut Timeline, edges: &[Edge], groups: &[(Id, u32)]) {
             let text = format!("\"Concurrency\":{pending}");
             timeline.texts.add(&text)
         });
-        let mut counter = Event::new(Ph::Counter, name, *pid, first.ts);
-        (counter.cat, counter.args, counter.rank) = (cat, args, *rank);
+        let track = timeline.tracks.intern(Track {
+            rank: *rank,
+            ..Track::row(*pid, Id::NONE)
+        });
+        let mut counter = Event::new(Ph::Counter, name, track, Time::from_micros(first.ts));
+        (counter.cat, counter.args) = (cat, args);
         timeline.events.push(counter);
     }
 }
@@ -141,7 +146,9 @@ mod tests {
     fn ranks_are_counted_apart_and_odd_times_lose_nothing() {
         let (timeline, _) = counted(&[(1, 5.0, 1.0), (0, 5.0, 1.0), (1, 5.5, 1.0)], false);
         let counters = timeline.events.iter().filter(|e| e.ph == Ph::Counter);
-        let of: Vec<_> = counters.map(|e| (e.pid.number(), e.rank, e.ts)).collect();
+        let of: Vec<_> = counters
+            .map(|e| (timeline.pid(e).number(), timeline.rank(e), e.ts()))
+            .collect();
         assert_eq!(of.len(), 6);
         assert_eq!(of.iter().filter(|e| e.0 == Some(1) && e.1 == 1).count(), 4);
         for odd in [(0, 1e15, 1e15), (0, -1e300, 1e300), (0, 3.0, 0.0)] {

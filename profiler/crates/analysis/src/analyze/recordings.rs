@@ -12,6 +12,10 @@ use std::ops::Range;
 /// as hosts are.
 const TOLERANCE_US: f64 = 25.0;
 
+/// No file's events are further from the timeline's origin than this, microseconds: 90
+/// days, of the 106 that times reach.
+const FARTHEST_US: i64 = 90 * 86_400 * 1_000_000;
+
 /// A file's events, and what their times are counted from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recording {
@@ -48,17 +52,18 @@ pub fn bring_together(
             .clone()
             .next()
             .and_then(|i| timeline.events.get(i));
-        let is_done = is_done.is_some_and(|event| aligned.jobs.contains(&event.job));
+        let is_done = is_done.is_some_and(|event| aligned.jobs.contains(&timeline.job(event)));
         if is_done || file.origin == origin {
             continue;
         }
-        let apart = file.origin as f64 - origin as f64;
-        for event in timeline
-            .events
-            .get_mut(file.events.clone())
-            .unwrap_or_default()
-        {
-            event.ts += apart;
+        let apart = file.origin.saturating_sub(origin);
+        let by = apart.clamp(-FARTHEST_US, FARTHEST_US);
+        let events = timeline.events.get_mut(file.events.clone());
+        for event in events.unwrap_or_default() {
+            event.shift(by as f64);
+        }
+        if by != apart {
+            timeline.beyond.insert(file.job, apart.saturating_sub(by));
         }
         let path = timeline
             .jobs
@@ -69,7 +74,7 @@ pub fn bring_together(
             format_args!(
                 "Mixed clocks: times of {path} are {:.0} s from those of the files before it, and \
                  nothing tells how they belong together",
-                apart / 1e6
+                apart as f64 / 1e6
             ),
         );
     }
@@ -129,9 +134,10 @@ fn by_kernels(timeline: &mut Timeline, files: &[Recording], messages: &mut Messa
                 }
                 let to_timeline = *first_origin as f64 - timeline.origin() as f64;
                 let by = offset.us + to_timeline;
-                for event in timeline.events.iter_mut().filter(|e| jobs.contains(&e.job)) {
-                    if event.rank == rank {
-                        event.ts += by;
+                let Timeline { events, tracks, .. } = &mut *timeline;
+                for event in events {
+                    if tracks.rank(event) == rank && jobs.contains(&tracks.job(event)) {
+                        event.shift(by);
                     }
                 }
                 aligned.jobs.extend(jobs);
@@ -162,18 +168,18 @@ fn kernels(timeline: &Timeline, kinds: &Kinds, files: &[&Recording], words: &mut
     for file in files {
         for event in timeline.events.get(file.events.clone()).unwrap_or_default() {
             let is_kernel = event.is_slice() && kinds.is_kernel(timeline, event);
-            if !is_kernel || event.rank == NONE {
+            if !is_kernel || timeline.rank(event) == NONE {
                 continue;
             }
             let (origin, list, jobs) = ranks
-                .entry(event.rank)
+                .entry(timeline.rank(event))
                 .or_insert_with(|| (file.origin, Vec::new(), Vec::new()));
             if jobs.last() != Some(&file.job) {
                 jobs.push(file.job);
             }
             list.push(Common {
                 name: words.of(timeline, event),
-                us: event.end() + (file.origin - *origin) as f64,
+                us: event.end_us() + (file.origin - *origin) as f64,
             });
         }
     }
@@ -206,6 +212,7 @@ mod tests {
     use crate::analyze::messages::Level;
     use crate::analyze::normalize::assign_ranks;
     use aiprof_formats::import::json;
+    use aiprof_model::timeline::Length;
 
     /// Begins of kernels whose distances do not repeat, microseconds.
     fn times() -> Vec<f64> {
@@ -267,7 +274,7 @@ mod tests {
             let ends = |dialect| -> Vec<f64> {
                 let events = timeline.events.iter();
                 let its = events.filter(|e| timeline.dialect(e) == dialect);
-                its.map(|e| e.ts).collect()
+                its.map(|e| e.ts()).collect()
             };
             let (flex, torch) = (ends(Dialect::Flex), ends(Dialect::Torch));
             for (a, b) in flex[20..].iter().zip(&torch) {
@@ -290,6 +297,17 @@ mod tests {
             "{texts:?}"
         );
         let last = timeline.events.last().unwrap();
-        assert!((last.ts + timeline.origin() as f64 - 1_751_234_567_000_000.0) > 0.0);
+        assert!(timeline.file_us(last) - 1_751_234_567_000_000.0 > 0.0);
+        // Further than times reach: the file's are still exact among themselves.
+        let [first, second] = timeline.events[200..202] else {
+            panic!()
+        };
+        let apart = times()[21] - times()[20];
+        assert_eq!(second.start - first.start, Length::from_micros(apart));
+        let origin = timeline.origin_of(&first);
+        assert_eq!(
+            origin + FARTHEST_US,
+            1_751_234_567_000_000 + times()[20] as i64
+        );
     }
 }

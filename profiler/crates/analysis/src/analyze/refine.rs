@@ -1,7 +1,7 @@
 //! Names and places as TensorBoard and people want them: kernels under one name
 //! whatever their number, devices and hosts as processes of their own.
 
-use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, Ph, Sym, Timeline};
+use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, Ph, Sym, Time, Timeline, Track};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ const COLLECTIVES: i64 = 10_000;
 #[derive(Clone, Copy, Debug)]
 struct Place {
     pid: i64,
-    ts: f64,
+    start: Time,
 }
 
 /// Gives FLEX events the categories and processes of a device and its host, and adds
@@ -87,12 +87,15 @@ pub fn place(timeline: &mut Timeline, kinds: &Kinds) -> Vec<Value> {
         if !event.is_slice() || !is_flex || timeline.is_processed(&event) {
             continue;
         }
-        let Id::Number(pid) = event.pid else { continue };
+        let Id::Number(pid) = timeline.pid(&event) else {
+            continue;
+        };
         event.is_refined = true;
         let place = if event.is_counted() {
             event.cat = words.category(kinds, &event);
-            event.pid = Id::Number(event.rank.into());
-            (&mut devices, i64::from(event.rank))
+            let rank = timeline.rank(&event);
+            timeline.tracks.set_pid(&mut event, Id::Number(rank.into()));
+            (&mut devices, i64::from(rank))
         } else {
             host(timeline, &words, &mut event, pid);
             collective(timeline, &mut event, index);
@@ -104,7 +107,7 @@ pub fn place(timeline: &mut Timeline, kinds: &Kinds) -> Vec<Value> {
                 pid,
                 Place {
                     pid: at,
-                    ts: event.ts,
+                    start: event.start,
                 },
             ));
         }
@@ -171,27 +174,30 @@ impl Words {
     }
 }
 
-fn host(timeline: &Timeline, words: &Words, event: &mut Event, pid: i64) {
+fn host(timeline: &mut Timeline, words: &Words, event: &mut Event, pid: i64) {
     if event.cat.is_empty() {
         event.cat = words.cpu_op;
     }
-    event.pid = Id::Number(pid.saturating_add(HOST_PID));
+    let pid = Id::Number(pid.saturating_add(HOST_PID));
+    timeline.tracks.set_pid(event, pid);
     // What Torch's profiler added stands above.
     let is_torch = ["External id", "Python id"]
         .iter()
         .any(|key| timeline.arg(event, key).is_some());
-    if is_torch && let Id::Number(tid) = event.tid {
-        event.tid = Id::Number(tid / 10 + tid % 10);
+    if is_torch && let Id::Number(tid) = timeline.tid(event) {
+        let tid = Id::Number(tid / 10 + tid % 10);
+        timeline.tracks.set_tid(event, tid);
     }
 }
 
 /// Spans of collectives get rows of their own; those of all-reduces the name by which
 /// TensorBoard's plugin knows them.
 fn collective(timeline: &mut Timeline, event: &mut Event, index: usize) {
-    if let Id::Token(row) = event.tid {
+    if let Id::Token(row) = timeline.tid(event) {
         let number = timeline.name(row).trim_matches('"').strip_prefix("coll");
         if let Some(number) = number.and_then(|number| number.parse::<i64>().ok()) {
-            event.tid = Id::Number(COLLECTIVES.saturating_add(number));
+            let tid = Id::Number(COLLECTIVES.saturating_add(number));
+            timeline.tracks.set_tid(event, tid);
         }
     }
     let is_one = timeline.arg(event, "Coll_data_size").is_some();
@@ -220,12 +226,13 @@ fn first_number(name: &str) -> Option<&str> {
 fn name_bandwidth(timeline: &mut Timeline) {
     let pid = Id::Number(-1);
     let mut counters = timeline.events.iter();
-    let Some(first) = counters.find(|event| event.ph == Ph::Counter && event.pid == pid) else {
+    let Some(first) = counters.find(|event| event.ph == Ph::Counter && timeline.pid(event) == pid)
+    else {
         return;
     };
     let place = Place {
         pid: -1,
-        ts: first.ts,
+        start: first.start,
     };
     name_process(timeline, "CollectiveBW", 0, place);
 }
@@ -233,13 +240,15 @@ fn name_bandwidth(timeline: &mut Timeline) {
 fn name_process(timeline: &mut Timeline, name: &str, sort_index: i64, place: Place) {
     let label = format!("\"name\":{}", Value::from(name));
     let order = format!("\"sort_index\":{sort_index}");
+    let track = Track::row(Id::Number(place.pid), Id::NONE);
+    let track = timeline.tracks.intern(track);
     for (kind, args) in [
         ("process_name", &label),
         ("process_label", &label),
         ("process_sort_index", &order),
     ] {
         let kind = timeline.names.intern(kind);
-        let mut event = Event::new(Ph::Metadata, kind, Id::Number(place.pid), place.ts);
+        let mut event = Event::new(Ph::Metadata, kind, track, place.start);
         event.args = timeline.texts.add(args);
         timeline.events.push(event);
     }

@@ -329,7 +329,7 @@ pub fn dialect_name(dialect: Dialect) -> &'static str {
 fn elapsed(timeline: &Timeline) -> f64 {
     let timed = timeline.events.iter().filter(|e| e.ph != Ph::Metadata);
     let (first, last) = timed.fold((f64::MAX, f64::MIN), |(first, last), event| {
-        (first.min(event.ts), last.max(event.end()))
+        (first.min(event.ts()), last.max(event.end_us()))
     });
     (last - first).max(0.0)
 }

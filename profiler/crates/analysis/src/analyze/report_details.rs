@@ -200,7 +200,7 @@ fn communication(outcome: &Outcome) -> Vec<Communication> {
 
 fn collectives(timeline: &Timeline, outcome: &Outcome) -> Vec<Collective> {
     let timed = timeline.events.iter().filter(|e| e.ph != Ph::Metadata);
-    let first = timed.map(|e| e.ts).fold(f64::MAX, f64::min);
+    let first = timed.map(|e| e.ts()).fold(f64::MAX, f64::min);
     let found = outcome.collectives.collectives.iter();
     found
         .map(|one| Collective {
@@ -253,11 +253,11 @@ pub(super) fn kernel_utilization(
         };
         let row = rows.of(timeline, event);
         if row >= sums.len() {
-            sums.resize(row + 1, (event.pid, 0.0, 0.0));
+            sums.resize(row + 1, (timeline.pid(event), 0.0, 0.0));
         }
         if let Some((_, time, ideal)) = sums.get_mut(row) {
-            *time += event.dur;
-            *ideal += share * event.dur;
+            *time += event.dur();
+            *ideal += share * event.dur();
         }
     }
     let sums = sums.into_iter().enumerate();

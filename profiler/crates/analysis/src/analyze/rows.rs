@@ -1,7 +1,7 @@
 //! Rows of FLEX events: the runtime's thread ids are 64-bit hashes, which nobody can
 //! read.
 
-use aiprof_model::timeline::{Dialect, Id, Kind, Kinds, Timeline};
+use aiprof_model::timeline::{Dialect, Id, Kind, Kinds, Timeline, Track};
 use rustc_hash::FxHashMap;
 
 /// Row of the first thread; the others follow at this distance.
@@ -16,13 +16,16 @@ pub fn number_threads(timeline: &mut Timeline) {
     let jobs: Vec<bool> = jobs
         .map(|job| job.dialect == Dialect::Flex && !job.is_processed)
         .collect();
-    for event in &mut timeline.events {
-        let is_flex = jobs.get(event.job as usize) == Some(&true);
-        if !event.is_slice() || !is_flex || !event.tid.is_given() {
+    let Timeline { events, tracks, .. } = timeline;
+    for event in events {
+        let Track { job, tid, .. } = tracks.get(event.track);
+        let is_flex = jobs.get(job as usize) == Some(&true);
+        if !event.is_slice() || !is_flex || !tid.is_given() {
             continue;
         }
         let next = FIRST + STEP * known.len() as i64;
-        event.tid = Id::Number(*known.entry(event.tid).or_insert(next));
+        let row = *known.entry(tid).or_insert(next);
+        tracks.set_tid(event, Id::Number(row));
     }
 }
 
@@ -38,7 +41,7 @@ pub fn join_host_rows(timeline: &mut Timeline, kinds: &Kinds) {
             && !timeline.is_processed(&event)
             && !kinds.of(event.name).is(Kind::ROUND_TRIP);
         if is_host && let Some(event) = timeline.events.get_mut(index) {
-            event.tid = Id::Number(FIRST);
+            timeline.tracks.set_tid(event, Id::Number(FIRST));
         }
     }
 }
@@ -74,7 +77,7 @@ mod tests {
         let tids: Vec<i64> = timeline
             .events
             .iter()
-            .filter_map(|e| e.tid.number())
+            .filter_map(|e| timeline.tid(e).number())
             .collect();
         let mut expected: Vec<i64> = (0..40).map(|i| 1000 + 100 * i).collect();
         (expected[38], expected[39]) = (1000, 1000);

@@ -2,8 +2,9 @@
 
 use crate::calibrate::cycles::{Times, host_times};
 use aiprof_model::timeline::{
-    Device, Dialect, Event, Id, Job, NONE, Ph, Phase, Timeline, Transfer,
+    Device, Dialect, Event, Id, Job, NONE, Ph, Phase, Time, Timeline, Track, Transfer,
 };
+use std::cmp::Reverse;
 
 /// A slice to be.
 #[derive(Clone, Debug, Default)]
@@ -42,12 +43,14 @@ pub(crate) fn empty(dialect: Dialect) -> Timeline {
 pub(crate) fn add(timeline: &mut Timeline, slice: &Slice<'_>) -> usize {
     let name = timeline.names.intern(slice.name);
     let pid = Id::Number(i64::from(slice.rank));
-    let mut event = Event::new(Ph::Complete, name, pid, slice.ts);
-    event.dur = slice.dur;
-    event.tid = Id::Number(slice.tid);
+    let track = timeline.tracks.intern(Track {
+        job: 0,
+        rank: slice.rank,
+        ..Track::row(pid, Id::Number(slice.tid))
+    });
+    let mut event = Event::new(Ph::Complete, name, track, Time::from_micros(slice.ts));
+    event.set_dur(slice.dur);
     event.cat = timeline.names.intern(slice.cat);
-    event.rank = slice.rank;
-    event.job = 0;
     event.correlation = slice.correlation;
     event.args = timeline.texts.add(slice.args);
     if let Some((group, kind, peers, bytes)) = slice.transfer {
@@ -86,12 +89,14 @@ pub(crate) fn add(timeline: &mut Timeline, slice: &Slice<'_>) -> usize {
 /// A flow's begin or end.
 pub(crate) fn flow(timeline: &mut Timeline, ph: Ph, rank: u32, id: i64, ts: f64) {
     let name = timeline.names.intern("launch");
-    let mut event = Event::new(ph, name, Id::Number(i64::from(rank)), ts);
-    event.tid = Id::Number(7);
+    let track = timeline.tracks.intern(Track {
+        job: 0,
+        rank,
+        ..Track::row(Id::Number(rank.into()), Id::Number(7))
+    });
+    let mut event = Event::new(ph, name, track, Time::from_micros(ts));
     event.id = Id::Number(id);
     event.cat = timeline.names.intern("ac2g");
-    event.rank = rank;
-    event.job = 0;
     timeline.events.push(event);
 }
 
@@ -141,7 +146,7 @@ fn sample(calibrated: bool) -> Timeline {
     }
     timeline
         .events
-        .sort_by(|a, b| a.ts.total_cmp(&b.ts).then(b.dur.total_cmp(&a.dur)));
+        .sort_by_key(|event| (event.start, Reverse(event.length)));
     assert!(timeline.events.iter().all(|e| e.device != NONE));
     timeline
 }

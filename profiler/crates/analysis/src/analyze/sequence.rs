@@ -30,8 +30,8 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, messages: &mut Messages) -> Outco
         };
         outcome.kernels += 1;
         let [_, _, begin, end, _] = device.stamps;
-        if let Some((ts, before)) = last.insert(event.pid, (event.ts, end))
-            && ts < event.ts
+        if let Some((ts, before)) = last.insert(timeline.pid(event), (event.ts(), end))
+            && ts < event.ts()
             && begin < before
         {
             outcome.overlaps += 1;

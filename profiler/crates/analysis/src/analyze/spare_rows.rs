@@ -4,7 +4,7 @@
 //! has and no other chain took. A trace may have a row for every event, so a chain is
 //! kept as runs of numbers, never number by number.
 
-use aiprof_model::timeline::{Event, Id};
+use aiprof_model::timeline::{Id, Timeline};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -24,16 +24,16 @@ pub(super) struct SpareRows {
 
 impl SpareRows {
     /// For each row of slices, in the order they come, the next `limit` numbers.
-    pub(super) fn new(events: &[Event], limit: u32) -> Self {
+    pub(super) fn new(timeline: &Timeline, limit: u32) -> Self {
         let mut spare = Self::default();
         let mut rows = Vec::new();
-        for event in events.iter().filter(|event| event.is_slice()) {
-            let Some(tid) = event.tid.number() else {
+        for event in timeline.events.iter().filter(|event| event.is_slice()) {
+            let Some(tid) = timeline.tid(event).number() else {
                 continue;
             };
-            if !spare.is_taken(event.pid, tid) {
-                spare.take(event.pid, tid, tid);
-                rows.push((event.pid, tid));
+            if !spare.is_taken(timeline.pid(event), tid) {
+                spare.take(timeline.pid(event), tid, tid);
+                rows.push((timeline.pid(event), tid));
             }
         }
         // What is beyond is found when it is needed.
@@ -123,16 +123,18 @@ fn at_or_before(runs: &BTreeMap<(Id, i64), i64>, pid: Id, tid: i64) -> Option<(i
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_model::timeline::{Ph, Sym};
+    use aiprof_model::timeline::{Event, Ph, Sym, Time, Track};
     use std::collections::BTreeSet;
 
-    fn slices(rows: &[(i64, i64)]) -> Vec<Event> {
-        let slice = |(pid, tid): &(i64, i64)| {
-            let mut event = Event::new(Ph::Complete, Sym::EMPTY, Id::Number(*pid), 0.0);
-            event.tid = Id::Number(*tid);
-            event
-        };
-        rows.iter().map(slice).collect()
+    fn slices(rows: &[(i64, i64)]) -> Timeline {
+        let mut timeline = Timeline::default();
+        for (pid, tid) in rows {
+            let track = Track::row(Id::Number(*pid), Id::Number(*tid));
+            let track = timeline.tracks.intern(track);
+            let slice = Event::new(Ph::Complete, Sym::EMPTY, track, Time::ORIGIN);
+            timeline.events.push(slice);
+        }
+        timeline
     }
 
     /// The same, number by number.

@@ -67,9 +67,9 @@ fn part(timeline: &Timeline, event: &Event, phase: &(&str, usize, usize)) -> Opt
         return None;
     }
     let mut part = *event;
-    part.ts = from;
-    part.dur = ((to - from - GAP_US) * 1000.0).round() / 1000.0;
-    (part.dur > 0.0).then_some(part)
+    part.set_ts(from);
+    part.set_dur(((to - from - GAP_US) * 1000.0).round() / 1000.0);
+    (part.dur() > 0.0).then_some(part)
 }
 
 /// Takes the request's number out of names (`x_17_y` and the like) and keeps it as
@@ -173,7 +173,7 @@ mod tests {
         phases(&mut timeline, &kinds);
         let events = timeline.events.iter();
         let found: Vec<(&str, f64, f64)> = events
-            .map(|e| (timeline.name(e.name), e.ts, e.dur))
+            .map(|e| (timeline.name(e.name), e.ts(), e.dur()))
             .collect();
         assert_eq!(
             found,

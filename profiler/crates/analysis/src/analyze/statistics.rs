@@ -157,8 +157,8 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, torch: bool) -> Statistics {
         }
         let row = rows.of(timeline, event);
         calls.push((row as u32, index as u32));
-        let spans = spans.entry(event.pid).or_default();
-        spans.push((event.ts, event.end()));
+        let spans = spans.entry(timeline.pid(event)).or_default();
+        spans.push((event.ts(), event.end_us()));
     }
     calls.sort_by_key(|call| call.0);
     let mut found = Statistics::default();
@@ -220,8 +220,8 @@ fn row(timeline: &Timeline, calls: &[(u32, u32)], rows: &Rows) -> Option<KernelR
         }
     }
     Some(KernelRow {
-        pid: first.pid,
-        rank: first.rank,
+        pid: timeline.pid(first),
+        rank: timeline.rank(first),
         name: rows.name(calls.first()?.0 as usize).to_owned(),
         percent: 0.0,
         times,
@@ -234,7 +234,7 @@ fn row(timeline: &Timeline, calls: &[(u32, u32)], rows: &Rows) -> Option<KernelR
 /// or median ends in half a nanosecond, that decides on its last digit.
 fn length(timeline: &Timeline, event: &Event) -> f64 {
     let Some(device) = timeline.device(event) else {
-        return event.dur;
+        return event.dur();
     };
     let (from, to) = device.phase.ends();
     let us = |index: usize| {
@@ -245,8 +245,8 @@ fn length(timeline: &Timeline, event: &Event) -> f64 {
     };
     let length = us(to).zip(us(from)).map(|(to, from)| to - from);
     // It is not the counters' if the event was shortened.
-    let is_same = |length: &f64| (length - event.dur).abs() < 1e-6;
-    length.filter(is_same).unwrap_or(event.dur)
+    let is_same = |length: &f64| (length - event.dur()).abs() < 1e-6;
+    length.filter(is_same).unwrap_or(event.dur())
 }
 
 fn active(
@@ -279,16 +279,19 @@ pub(crate) struct Rows {
 impl Rows {
     /// The row of an event.
     pub(crate) fn of(&mut self, timeline: &Timeline, event: &Event) -> usize {
-        if let Some(row) = self.by_sym.get(&(event.pid, event.name)) {
+        if let Some(row) = self.by_sym.get(&(timeline.pid(event), event.name)) {
             return *row as usize;
         }
         let name = name_of(timeline, event);
         let next = self.names.len() as u32;
-        let row = *self.by_name.entry((event.pid, name)).or_insert(next);
+        let row = *self
+            .by_name
+            .entry((timeline.pid(event), name))
+            .or_insert(next);
         if row == next {
             self.names.push(name_of(timeline, event));
         }
-        self.by_sym.insert((event.pid, event.name), row);
+        self.by_sym.insert((timeline.pid(event), event.name), row);
         row as usize
     }
 

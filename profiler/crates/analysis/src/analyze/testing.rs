@@ -1,6 +1,8 @@
 //! Small timelines for the tests of analyses.
 
-use aiprof_model::timeline::{Device, Dialect, Event, Id, Job, Ph, Phase, Timeline, Transfer};
+use aiprof_model::timeline::{
+    Device, Dialect, Event, Id, Job, Ph, Phase, Time, Timeline, Track, Transfer,
+};
 
 /// A timeline of one file, at 1000 ticks per microsecond.
 pub fn timeline(dialect: Dialect) -> Timeline {
@@ -23,9 +25,13 @@ pub fn timeline(dialect: Dialect) -> Timeline {
 /// Adds a slice on row 1000 of a rank.
 pub fn slice(timeline: &mut Timeline, name: &str, rank: u32, ts: f64, dur: f64) -> usize {
     let sym = timeline.names.intern(name);
-    let mut event = Event::new(Ph::Complete, sym, Id::Number(i64::from(rank)), ts);
-    (event.dur, event.rank, event.job) = (dur, rank, 0);
-    event.tid = Id::Number(1000);
+    let track = timeline.tracks.intern(Track {
+        job: 0,
+        rank,
+        ..Track::row(Id::Number(rank.into()), Id::Number(1000))
+    });
+    let mut event = Event::new(Ph::Complete, sym, track, Time::from_micros(ts));
+    event.set_dur(dur);
     timeline.events.push(event);
     timeline.events.len() - 1
 }
@@ -67,6 +73,6 @@ pub fn counters(timeline: &Timeline, name: &str) -> Vec<(f64, String)> {
         event.ph == Ph::Counter && !event.dropped && timeline.name(event.name) == name
     });
     counters
-        .map(|event| (event.ts, timeline.texts.get(event.args).to_owned()))
+        .map(|event| (event.ts(), timeline.texts.get(event.args).to_owned()))
         .collect()
 }

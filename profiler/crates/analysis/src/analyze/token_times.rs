@@ -129,11 +129,11 @@ fn ends_before(all: &[Iterations], timeline: &Timeline, kinds: &Kinds) -> FxHash
             continue;
         }
         if begins
-            .get(&event.pid)
-            .is_some_and(|begin| event.ts < *begin)
+            .get(&timeline.pid(event))
+            .is_some_and(|begin| event.ts() < *begin)
         {
-            let end = ends.entry(event.pid).or_insert(f64::NEG_INFINITY);
-            *end = end.max(event.end());
+            let end = ends.entry(timeline.pid(event)).or_insert(f64::NEG_INFINITY);
+            *end = end.max(event.end_us());
         }
     }
     ends
@@ -153,25 +153,25 @@ pub fn steps_of_jobs(
         if event.dropped || !event.is_slice() || !kinds.is_kernel(timeline, event) {
             continue;
         }
-        let Some(kind) = kind_of(event.job, event.correlation) else {
+        let Some(kind) = kind_of(timeline.job(event), event.correlation) else {
             continue;
         };
-        let key = (event.pid, event.job, event.correlation);
+        let key = (timeline.pid(event), timeline.job(event), event.correlation);
         let next = steps.len();
         let place = *places.entry(key).or_insert(next);
         if place == next {
             steps.push(Step {
-                pid: event.pid,
-                rank: event.rank,
+                pid: timeline.pid(event),
+                rank: timeline.rank(event),
                 kind,
-                start_us: event.ts,
-                end_us: event.end(),
+                start_us: event.ts(),
+                end_us: event.end_us(),
                 is_apart: false,
             });
         }
         if let Some(step) = steps.get_mut(place) {
-            step.start_us = step.start_us.min(event.ts);
-            step.end_us = step.end_us.max(event.end());
+            step.start_us = step.start_us.min(event.ts());
+            step.end_us = step.end_us.max(event.end_us());
         }
     }
     steps.sort_by(|a, b| a.pid.cmp(&b.pid).then(a.start_us.total_cmp(&b.start_us)));

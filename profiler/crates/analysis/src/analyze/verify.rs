@@ -5,7 +5,6 @@
 //! see the latter and finds nothing), and ranks are told apart. aiprof's own
 //! verification also knows the calls that launch kernels of GPUs.
 
-use aiprof_model::timeline::number::nanoseconds;
 use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, Timeline};
 use rustc_hash::FxHashMap;
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -110,7 +109,7 @@ pub fn run(timeline: &Timeline, rules: Rules) -> Report {
         .collect();
     let event = |index: &u32| timeline.events.get(*index as usize);
     order.sort_by(|a, b| match (event(a), event(b)) {
-        (Some(a), Some(b)) => a.ts.total_cmp(&b.ts).then(b.dur.total_cmp(&a.dur)),
+        (Some(a), Some(b)) => a.start.cmp(&b.start).then(b.length.cmp(&a.length)),
         _ => std::cmp::Ordering::Equal,
     });
     let events: Vec<&Event> = order.iter().filter_map(event).collect();
@@ -170,20 +169,19 @@ fn overlaps(timeline: &Timeline, events: &[&Event], rules: Rules) -> Finding {
         };
         // What touches when written in nanoseconds touches; begin and length are both
         // rounded, so a nanosecond more says nothing.
-        let ns = |us| nanoseconds(us).unwrap_or(i64::MAX);
-        let end = ns(event.end());
+        let end = event.end().nearest_nanos();
         let until = busy
-            .entry((event.pid, event.rank, stream))
+            .entry((timeline.pid(event), timeline.rank(event), stream))
             .or_insert(i64::MIN);
-        if *until > ns(event.ts).saturating_add(1) {
+        if *until > event.start.nearest_nanos().saturating_add(1) {
             finding.add(1, || {
                 vec![
                     ("name", json!(timeline.name(event.name))),
-                    ("pid", json!(id(timeline, event.pid))),
-                    ("tid", json!(id(timeline, event.tid))),
+                    ("pid", json!(id(timeline, timeline.pid(event)))),
+                    ("tid", json!(id(timeline, timeline.tid(event)))),
                     ("stream", json!(value(timeline, event, "stream"))),
-                    ("ts", json!(time(timeline, event.ts))),
-                    ("dur", json!(event.dur)),
+                    ("ts", json!(timeline.file_us(event))),
+                    ("dur", json!(event.dur())),
                 ]
             });
         } else {
@@ -246,7 +244,7 @@ fn parents(timeline: &Timeline, events: &[&Event], rules: Rules) -> Vec<Finding>
         if part == Part::Nothing {
             continue;
         }
-        let key = (event.rank, event.correlation);
+        let key = (timeline.rank(event), event.correlation);
         let known = parents.entry(key).or_insert_with(|| {
             order.push(key);
             Parent {
@@ -260,25 +258,25 @@ fn parents(timeline: &Timeline, events: &[&Event], rules: Rules) -> Vec<Finding>
             known.kernels += 1;
             continue;
         }
-        known.start_us = known.start_us.min(event.ts);
+        known.start_us = known.start_us.min(event.ts());
         known.encloses |= part == Part::Enclosing;
         known.end_us = known.end_us.max(match part {
-            Part::Enclosing => event.end(),
+            Part::Enclosing => event.end_us(),
             _ => f64::NEG_INFINITY,
         });
     }
     for event in events.iter().filter(|event| part(event) == Part::Kernel) {
-        let Some(parent) = parents.get(&(event.rank, event.correlation)) else {
+        let Some(parent) = parents.get(&(timeline.rank(event), event.correlation)) else {
             continue;
         };
         let is_known = parent.start_us.is_finite();
-        let is_late = parent.encloses && event.end() > parent.end_us;
-        if is_known && (event.ts < parent.start_us || is_late) {
+        let is_late = parent.encloses && event.end_us() > parent.end_us;
+        if is_known && (event.ts() < parent.start_us || is_late) {
             outside.add(1, || {
                 vec![
                     ("corr_id", json!(format!("{:#x}", event.correlation))),
-                    ("kernel_start", json!(time(timeline, event.ts))),
-                    ("kernel_end", json!(time(timeline, event.end()))),
+                    ("kernel_start", json!(timeline.file_us(event))),
+                    ("kernel_end", json!(time(timeline, event.end_us()))),
                     ("parent_start", json!(time(timeline, parent.start_us))),
                     ("parent_end", end(timeline, parent)),
                 ]

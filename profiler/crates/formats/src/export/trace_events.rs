@@ -4,7 +4,7 @@
 //! touch still do; a duration is their difference.
 
 use aiprof_model::parallel;
-use aiprof_model::timeline::number::{nanoseconds, write_i64, write_micros, write_u64};
+use aiprof_model::timeline::number::{write_i64, write_micros, write_nanos, write_time, write_u64};
 use aiprof_model::timeline::{Device, Dialect, Event, Id, NONE, Ph, Timeline};
 use serde_json::Value;
 use std::io::{self, Write};
@@ -149,10 +149,11 @@ impl EventWriter<'_> {
             self.raw(",\"cat\":");
             self.text(self.timeline.name(event.cat));
         }
-        self.id("pid", event.pid);
+        let track = self.timeline.track(event);
+        self.id("pid", track.pid);
         // Counters belong to processes.
         if event.ph != Ph::Counter && !self.is_of_process(event) {
-            self.id("tid", event.tid);
+            self.id("tid", track.tid);
         }
         self.id("id", event.id);
         self.times(event);
@@ -173,23 +174,20 @@ impl EventWriter<'_> {
     /// Names and order of processes belong to no thread.
     fn is_of_process(&self, event: &Event) -> bool {
         event.ph == Ph::Metadata
-            && event.tid == Id::Number(0)
+            && self.timeline.tid(event) == Id::Number(0)
             && self.timeline.name(event.name).starts_with("process_")
     }
 
     fn times(&mut self, event: &Event) {
-        let origin = self.timeline.origin();
+        let origin = self.timeline.origin_of(event);
         self.raw(",\"ts\":");
-        let _ = write_micros(&mut self.out, origin, event.ts);
+        let _ = write_time(&mut self.out, origin, event.start);
         if event.ph != Ph::Complete {
             return;
         }
         self.raw(",\"dur\":");
-        let dur = match (nanoseconds(event.ts), nanoseconds(event.end())) {
-            (Some(from), Some(to)) => (to - from) as f64 / 1000.0,
-            _ => event.dur,
-        };
-        let _ = write_micros(&mut self.out, 0, dur);
+        let (from, to) = (event.start.nearest_nanos(), event.end().nearest_nanos());
+        let _ = write_nanos(&mut self.out, i128::from(to) - i128::from(from));
     }
 
     fn arguments(&mut self, event: &Event) {
@@ -210,9 +208,10 @@ impl EventWriter<'_> {
             Ph::Metadata => self.timeline.dialect(event) == Dialect::Flex,
             _ => false,
         };
-        if has_rank && event.rank != NONE && !self.timeline.is_processed(event) {
+        let rank = self.timeline.rank(event);
+        if has_rank && rank != NONE && !self.timeline.is_processed(event) {
             self.key("rank");
-            let _ = write_u64(&mut self.out, u64::from(event.rank));
+            let _ = write_u64(&mut self.out, u64::from(rank));
         }
         if self.out.len() == open {
             self.out.truncate(start);
@@ -224,15 +223,16 @@ impl EventWriter<'_> {
     /// What every slice has.
     fn slice(&mut self, event: &Event) {
         let timeline = self.timeline;
-        if event.rank != NONE {
+        let track = timeline.track(event);
+        if track.rank != NONE {
             self.key("rank");
-            let _ = write_u64(&mut self.out, u64::from(event.rank));
+            let _ = write_u64(&mut self.out, u64::from(track.rank));
         }
-        if let Some(job) = timeline.jobs.get(event.job as usize) {
+        if let Some(job) = timeline.jobs.get(track.job as usize) {
             self.key("jobname");
             // Neighbours are of the same job as a rule.
-            if self.job != event.job {
-                self.job = event.job;
+            if self.job != track.job {
+                self.job = track.job;
                 let name = format!("{}({})", job.name, job.hash);
                 self.job_name = serde_json::Value::from(name).to_string();
             }
@@ -292,7 +292,7 @@ impl EventWriter<'_> {
         }
         if event.is_refined && !device.is_listed {
             self.key("device");
-            let _ = write_u64(&mut self.out, u64::from(event.rank));
+            let _ = write_u64(&mut self.out, u64::from(self.timeline.rank(event)));
         }
     }
 

@@ -89,6 +89,38 @@ impl Event {
         self.start + self.length
     }
 
+    /// Its begin, microseconds since the timeline's origin.
+    pub fn ts(&self) -> f64 {
+        self.start.micros()
+    }
+
+    /// Its length, microseconds.
+    pub fn dur(&self) -> f64 {
+        self.length.micros()
+    }
+
+    /// Its end, microseconds since the timeline's origin.
+    pub fn end_us(&self) -> f64 {
+        self.end().micros()
+    }
+
+    /// Gives it a begin, microseconds since the timeline's origin.
+    pub fn set_ts(&mut self, micros: f64) {
+        self.start = Time::from_micros(micros);
+    }
+
+    /// Gives it a length, microseconds.
+    pub fn set_dur(&mut self, micros: f64) {
+        self.length = Length::from_micros(micros);
+    }
+
+    /// Moves it by so many microseconds, unless it is at the edge of all times.
+    pub fn shift(&mut self, by: f64) {
+        if self.start != Time::FIRST {
+            self.start = self.start + Length::from_micros(by);
+        }
+    }
+
     /// Whether it is a slice.
     pub fn is_slice(&self) -> bool {
         self.ph == Ph::Complete

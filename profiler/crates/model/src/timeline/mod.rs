@@ -6,10 +6,10 @@
 //! repeat are kept once, and arguments that no analysis needs stay the JSON text
 //! they were.
 //!
-//! Times are microseconds, as in all these formats, counted from [`Timeline::origin`]
-//! so that a double still tells nanoseconds.
+//! Times are whole picoseconds from [`Timeline::origin`]; where an analysis calculates
+//! it does so with microseconds, as all these formats have them.
 
-pub mod event;
+mod event;
 mod kinds;
 mod names;
 pub mod number;
@@ -18,7 +18,7 @@ mod text;
 mod time;
 mod tracks;
 
-pub use event::Quality;
+pub use event::{Event, Quality};
 pub use kinds::{Kind, Kinds};
 pub use names::{Names, Sym};
 pub use phase::Phase;
@@ -114,91 +114,6 @@ impl Ph {
     }
 }
 
-/// One event.
-#[derive(Clone, Copy, Debug)]
-pub struct Event {
-    /// Begin, microseconds since [`Timeline::origin`].
-    pub ts: f64,
-    /// Length, microseconds; of slices only.
-    pub dur: f64,
-    /// Row group.
-    pub pid: Id,
-    /// Row.
-    pub tid: Id,
-    /// Of flows and asynchronous slices.
-    pub id: Id,
-    /// `args.correlation`, which launches and their kernels share; 0: none.
-    pub correlation: u64,
-    /// Name.
-    pub name: Sym,
-    /// The name before it was refined; empty: it was not.
-    pub orig_name: Sym,
-    /// Category.
-    pub cat: Sym,
-    /// The other arguments: members of a JSON object, with commas between them.
-    pub args: Text,
-    /// The file it is from, in [`Timeline::jobs`].
-    pub job: u32,
-    /// Rank of its process in the distributed run.
-    pub rank: u32,
-    /// Its counters, in [`Timeline::devices`], or [`NONE`].
-    pub device: u32,
-    /// Its transfer, in [`Timeline::transfers`], or [`NONE`].
-    pub transfer: u32,
-    /// Kind.
-    pub ph: Ph,
-    /// What it is to the analyses that tell classes, an index of their names; 0: not told.
-    pub class: u8,
-    /// `bp` of flows was `e`: the flow ends in the slice around it.
-    pub binds_enclosing: bool,
-    /// It is left out of everything from here on.
-    pub dropped: bool,
-    /// Its row and category are those of a device or its host, as TensorBoard wants.
-    pub is_refined: bool,
-}
-
-impl Event {
-    /// A slice, counter or mark with nothing but its kind, place and time.
-    pub fn new(ph: Ph, name: Sym, pid: Id, ts: f64) -> Self {
-        Self {
-            ts,
-            dur: 0.0,
-            pid,
-            tid: Id::NONE,
-            id: Id::NONE,
-            correlation: 0,
-            name,
-            orig_name: Sym::EMPTY,
-            cat: Sym::EMPTY,
-            args: Text::EMPTY,
-            job: NONE,
-            rank: NONE,
-            device: NONE,
-            transfer: NONE,
-            ph,
-            class: 0,
-            binds_enclosing: false,
-            dropped: false,
-            is_refined: false,
-        }
-    }
-
-    /// Its end, microseconds since [`Timeline::origin`].
-    pub fn end(&self) -> f64 {
-        self.ts + self.dur
-    }
-
-    /// Whether it is a slice.
-    pub fn is_slice(&self) -> bool {
-        self.ph == Ph::Complete
-    }
-
-    /// Whether it came with device counters.
-    pub fn is_counted(&self) -> bool {
-        self.device != NONE
-    }
-}
-
 /// Device counters of an event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Device {
@@ -285,12 +200,18 @@ pub struct Timeline {
     pub transfers: Vec<Transfer>,
     /// Names, categories, ids.
     pub names: Names,
+    /// What events are of.
+    pub tracks: Tracks,
     /// Arguments.
     pub texts: Texts,
     /// Files.
     pub jobs: Vec<Job>,
     /// What times count from, microseconds; `None` until the first file is read.
     pub origin: Option<i64>,
+    /// By how much the times of some files, by their number in `jobs`, are further from the
+    /// origin than is told here, microseconds: their clock is another one, and times do
+    /// not reach that far. They are written as their files have them.
+    pub beyond: FxHashMap<u32, i64>,
     /// Ticks of a device's counter per microsecond, by rank.
     pub mhz: FxHashMap<u32, f64>,
     /// The same for ranks that are not in `mhz`.
@@ -313,6 +234,56 @@ impl Timeline {
         self.names.get(sym)
     }
 
+    /// What the event is of.
+    pub fn track(&self, event: &Event) -> Track {
+        self.tracks.get(event.track)
+    }
+
+    /// The event's process, or group of rows.
+    pub fn pid(&self, event: &Event) -> Id {
+        self.tracks.pid(event)
+    }
+
+    /// The event's thread, or row.
+    pub fn tid(&self, event: &Event) -> Id {
+        self.tracks.tid(event)
+    }
+
+    /// The rank of the event's process in the distributed run, or [`NONE`].
+    pub fn rank(&self, event: &Event) -> u32 {
+        self.tracks.rank(event)
+    }
+
+    /// The number of the event's file in [`Self::jobs`], or [`NONE`].
+    pub fn job(&self, event: &Event) -> u32 {
+        self.tracks.job(event)
+    }
+
+    /// What the event's time counts from in its file, microseconds: the origin, unless
+    /// the file is [`Self::beyond`].
+    pub fn origin_of(&self, event: &Event) -> i64 {
+        let more = match self.beyond.is_empty() {
+            true => None,
+            false => self.beyond.get(&self.job(event)),
+        };
+        self.origin().saturating_add(more.copied().unwrap_or(0))
+    }
+
+    /// When the event begins, microseconds as its file has them: since 1970, boot, or
+    /// whatever its clock counts from. What is too far from the origin is at 0, as in
+    /// [`write_time`](number::write_time).
+    pub fn file_us(&self, event: &Event) -> f64 {
+        match event.start {
+            Time::FIRST => 0.0,
+            start => start.micros() + self.origin_of(event) as f64,
+        }
+    }
+
+    /// The time that the files' clocks show as 0, as far as there is one.
+    pub fn zero(&self) -> Time {
+        Time::from_whole_micros(self.origin().saturating_neg())
+    }
+
     /// The event's device counters.
     pub fn device(&self, event: &Event) -> Option<&Device> {
         self.devices.get(event.device as usize)
@@ -332,7 +303,7 @@ impl Timeline {
             .checked_sub(1)
             .and_then(|piece| self.pieces_mhz.get(piece));
         own.copied()
-            .or_else(|| self.mhz.get(&event.rank).copied())
+            .or_else(|| self.mhz.get(&self.rank(event)).copied())
             .or(Some(self.default_mhz))
             .filter(|mhz| *mhz > 0.0)
             .unwrap_or(1000.0)
@@ -345,18 +316,18 @@ impl Timeline {
         let device = self.device(event)?;
         let (_, end) = device.phase.ends();
         let ticks = i128::from(*device.stamps.get(index)?) - i128::from(*device.stamps.get(end)?);
-        Some(event.end() + ticks as f64 / self.mhz(event))
+        Some(event.end_us() + ticks as f64 / self.mhz(event))
     }
 
     /// What wrote the event.
     pub fn dialect(&self, event: &Event) -> Dialect {
-        let job = self.jobs.get(event.job as usize);
+        let job = self.jobs.get(self.job(event) as usize);
         job.map_or(Dialect::Flex, |job| job.dialect)
     }
 
     /// Whether the event's file was calibrated before.
     pub fn is_processed(&self, event: &Event) -> bool {
-        let job = self.jobs.get(event.job as usize);
+        let job = self.jobs.get(self.job(event) as usize);
         job.is_some_and(|job| job.is_processed)
     }
 
@@ -443,8 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_small() {
-        assert!(size_of::<Event>() <= 128, "{}", size_of::<Event>());
+    fn counters_are_small() {
         assert!(size_of::<Device>() <= 96, "{}", size_of::<Device>());
     }
 
@@ -469,7 +439,8 @@ mod tests {
     #[test]
     fn arguments_are_added() {
         let mut timeline = Timeline::default();
-        let event = Event::new(Ph::Complete, Sym::EMPTY, Id::Number(1), 0.0);
+        let track = timeline.tracks.intern(Track::row(Id::Number(1), Id::NONE));
+        let event = Event::new(Ph::Complete, Sym::EMPTY, track, Time::ORIGIN);
         timeline.events.push(event);
         timeline.add_args(0, "\"a\":1");
         timeline.add_args(0, "\"b\":\"x\"");

@@ -1,5 +1,6 @@
 //! Numbers as traces write them.
 
+use super::{Length, Time};
 use std::io::{self, Write};
 
 /// Microseconds as a trace has them: whole ones and the rest, so that nanoseconds
@@ -71,11 +72,11 @@ impl Micros {
         })
     }
 
-    /// Microseconds since `origin`.
-    pub fn since(self, origin: i64) -> f64 {
-        match self.whole.checked_sub(origin) {
-            Some(whole) => whole as f64 + self.rest,
-            None => self.whole as f64 - origin as f64,
+    /// The time since `origin`, which is in microseconds, to the nearest picosecond.
+    pub fn since(self, origin: i64) -> Time {
+        match Time::from_whole_micros(self.whole.saturating_sub(origin)) {
+            Time::FIRST => Time::FIRST,
+            whole => whole + Length::from_micros(self.rest),
         }
     }
 }
@@ -108,7 +109,30 @@ pub fn write_micros(out: &mut impl Write, origin: i64, us: f64) -> io::Result<()
         };
         return write!(out, "{us}");
     };
-    let all = i128::from(origin) * 1000 + i128::from(ns);
+    write_nanos(out, i128::from(origin) * 1000 + i128::from(ns))
+}
+
+/// Writes a time as microseconds with up to three decimals, which count from what the
+/// file's clock counts from; `origin`, in microseconds, is the timeline's. What is too
+/// far before it is 0: a file from 1970 on has no other time so early.
+///
+/// # Errors
+/// As `out`.
+pub fn write_time(out: &mut impl Write, origin: i64, time: Time) -> io::Result<()> {
+    match time {
+        Time::FIRST => out.write_all(b"0"),
+        time => write_nanos(
+            out,
+            i128::from(origin) * 1000 + i128::from(time.nearest_nanos()),
+        ),
+    }
+}
+
+/// Writes nanoseconds as a JSON number of microseconds, with up to three decimals.
+///
+/// # Errors
+/// As `out`.
+pub fn write_nanos(out: &mut impl Write, all: i128) -> io::Result<()> {
     let (sign, all) = if all < 0 { ("-", -all) } else { ("", all) };
     out.write_all(sign.as_bytes())?;
     let (whole, rest) = ((all / 1000) as u64, (all % 1000) as u32);
@@ -220,13 +244,17 @@ mod tests {
             let micros = Micros::parse(text).unwrap();
             for origin in [0, 1_751_234_567_890_000, -5] {
                 let mut out = Vec::new();
-                // Doubles hold nanoseconds up to 2^43 µs from the origin.
+                // So far do times reach.
                 if (micros.whole - origin).abs() < 1 << 43 {
-                    write_micros(&mut out, origin, micros.since(origin)).unwrap();
+                    write_time(&mut out, origin, micros.since(origin)).unwrap();
                     assert_eq!(String::from_utf8(out).unwrap(), text);
                 }
             }
         }
+        let mut out = Vec::new();
+        let early = Micros::parse("0").unwrap().since(1_751_234_567_890_000);
+        write_time(&mut out, 1_751_234_567_890_000, early).unwrap();
+        assert_eq!(out, b"0");
         let mut out = Vec::new();
         write_micros(&mut out, 5, f64::NAN).unwrap();
         write_micros(&mut out, 0, 1e300).unwrap();

@@ -19,6 +19,19 @@ pub struct Length(pub i64);
 impl Time {
     /// The timeline's origin.
     pub const ORIGIN: Self = Self(0);
+    /// The earliest there is, and whatever is before it: a time of 0 in a file that
+    /// counts from 1970.
+    pub const FIRST: Self = Self(i64::MIN);
+
+    /// Whether it is as early or late as times get, or beyond.
+    pub fn is_edge(self) -> bool {
+        matches!(self.0, i64::MIN | i64::MAX)
+    }
+
+    /// Whether it is a whole number of microseconds from the origin.
+    pub fn is_whole_micros(self) -> bool {
+        self.0 % OF_MICRO as i64 == 0
+    }
 
     /// From microseconds since the origin, to the nearest picosecond. What is no number
     /// is the origin.
@@ -31,6 +44,11 @@ impl Time {
         Self(nanos.saturating_mul(OF_NANO))
     }
 
+    /// From whole microseconds since the origin.
+    pub fn from_whole_micros(micros: i64) -> Self {
+        Self(micros.saturating_mul(OF_MICRO as i64))
+    }
+
     /// Microseconds since the origin, for arithmetic within an analysis.
     pub fn micros(self) -> f64 {
         self.0 as f64 / OF_MICRO
@@ -40,11 +58,22 @@ impl Time {
     pub fn nanos(self) -> i64 {
         self.0.div_euclid(OF_NANO)
     }
+
+    /// The nearest whole nanosecond since the origin; of two the later.
+    pub fn nearest_nanos(self) -> i64 {
+        let rest = self.0.rem_euclid(OF_NANO);
+        self.nanos() + i64::from(2 * rest >= OF_NANO)
+    }
 }
 
 impl Length {
     /// None.
     pub const ZERO: Self = Self(0);
+
+    /// Whether it is a whole number of microseconds.
+    pub fn is_whole_micros(self) -> bool {
+        self.0 % OF_MICRO as i64 == 0
+    }
 
     /// From microseconds, to the nearest picosecond. What is no number is zero.
     pub fn from_micros(micros: f64) -> Self {
@@ -109,6 +138,10 @@ mod tests {
         assert_eq!(Time::from_micros(12.345_678).micros(), 12.345_678);
         assert_eq!(Time::from_nanos(-3).nanos(), -3);
         assert_eq!(Time(-1).nanos(), -1);
+        let nearest = [-1501, -1500, -499, 499, 500, 1500].map(|ps| Time(ps).nearest_nanos());
+        assert_eq!(nearest, [-2, -1, 0, 0, 1, 2]);
+        assert_eq!(Time(i64::MAX).nearest_nanos(), i64::MAX / 1000 + 1);
+        assert_eq!(Time::from_whole_micros(i64::MIN), Time::FIRST);
         assert_eq!(Length::from_micros(f64::NAN), Length::ZERO);
         assert_eq!(Time::from_micros(1e300), Time(i64::MAX));
         assert_eq!(Time(i64::MAX) + Length(1), Time(i64::MAX));

@@ -1,6 +1,6 @@
 //! Tracks: what the events of a timeline are of. An event has the number of its track.
 
-use super::{Id, NONE};
+use super::{Event, Id, NONE};
 use rustc_hash::FxHashMap;
 
 /// The number of a [`Track`] in [`Tracks`].
@@ -44,6 +44,19 @@ pub struct Track {
     pub kind: TrackKind,
 }
 
+impl Track {
+    /// A row of nobody knows which file and rank.
+    pub fn row(pid: Id, tid: Id) -> Self {
+        Self {
+            job: NONE,
+            rank: NONE,
+            pid,
+            tid,
+            kind: TrackKind::Row,
+        }
+    }
+}
+
 /// Tracks, each once.
 #[derive(Debug, Default)]
 pub struct Tracks {
@@ -67,13 +80,57 @@ impl Tracks {
     /// A track by its number; one without an owner, where there is none of that number.
     pub fn get(&self, id: TrackId) -> Track {
         let known = self.all.get(id.0 as usize).copied();
-        known.unwrap_or(Track {
-            job: NONE,
-            rank: NONE,
-            pid: Id::NONE,
-            tid: Id::NONE,
-            kind: TrackKind::Row,
-        })
+        known.unwrap_or(Track::row(Id::NONE, Id::NONE))
+    }
+
+    /// The process of an event's track.
+    pub fn pid(&self, event: &Event) -> Id {
+        self.known(event).map_or(Id::NONE, |track| track.pid)
+    }
+
+    /// The thread of an event's track.
+    pub fn tid(&self, event: &Event) -> Id {
+        self.known(event).map_or(Id::NONE, |track| track.tid)
+    }
+
+    /// The rank of an event's track.
+    pub fn rank(&self, event: &Event) -> u32 {
+        self.known(event).map_or(NONE, |track| track.rank)
+    }
+
+    /// The file of an event's track.
+    pub fn job(&self, event: &Event) -> u32 {
+        self.known(event).map_or(NONE, |track| track.job)
+    }
+
+    fn known(&self, event: &Event) -> Option<&Track> {
+        self.all.get(event.track.0 as usize)
+    }
+
+    /// The number of a track that is like another but for a change.
+    pub fn like(&mut self, id: TrackId, change: impl FnOnce(&mut Track)) -> TrackId {
+        let old = self.get(id);
+        let mut new = old;
+        change(&mut new);
+        if new == old && (id.0 as usize) < self.all.len() {
+            return id;
+        }
+        self.intern(new)
+    }
+
+    /// Gives an event another process.
+    pub fn set_pid(&mut self, event: &mut Event, pid: Id) {
+        event.track = self.like(event.track, |track| track.pid = pid);
+    }
+
+    /// Gives an event another thread.
+    pub fn set_tid(&mut self, event: &mut Event, tid: Id) {
+        event.track = self.like(event.track, |track| track.tid = tid);
+    }
+
+    /// Gives an event another rank.
+    pub fn set_rank(&mut self, event: &mut Event, rank: u32) {
+        event.track = self.like(event.track, |track| track.rank = rank);
     }
 
     /// All of them, by number.
@@ -95,6 +152,7 @@ impl Tracks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::timeline::{Ph, Sym, Time};
 
     #[test]
     fn a_track_is_kept_once() {
@@ -111,5 +169,25 @@ mod tests {
         assert_eq!(tracks.intern(track(1)), one);
         assert_eq!((tracks.len(), tracks.get(one)), (2, track(1)));
         assert_eq!(tracks.get(TrackId(9)).job, NONE);
+    }
+
+    #[test]
+    fn an_event_goes_to_a_track_like_its_own() {
+        let mut tracks = Tracks::default();
+        let row = Track::row(Id::Number(1), Id::Number(2));
+        let track = tracks.intern(row);
+        let mut event = Event::new(Ph::Instant, Sym::EMPTY, track, Time::ORIGIN);
+        tracks.set_rank(&mut event, 3);
+        tracks.set_pid(&mut event, Id::Number(4));
+        tracks.set_tid(&mut event, Id::NONE);
+        let ids = (tracks.pid(&event), tracks.tid(&event));
+        assert_eq!(ids, (Id::Number(4), Id::NONE));
+        assert_eq!((tracks.rank(&event), tracks.job(&event)), (3, NONE));
+        assert_eq!(tracks.get(track), row);
+        // What is not known changes too.
+        event.track = TrackId(77);
+        tracks.set_rank(&mut event, NONE);
+        assert_eq!(tracks.get(event.track), Track::row(Id::NONE, Id::NONE));
+        assert!((event.track.0 as usize) < tracks.len());
     }
 }

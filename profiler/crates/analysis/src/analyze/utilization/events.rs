@@ -3,7 +3,7 @@
 use super::parts::{Parts, Steps};
 use super::{CompilerInfo, CounterPoint, Fingerprints, KernelCall, UtilizationResults};
 use crate::analyze::messages::Messages;
-use aiprof_model::timeline::{Event, Id, Kinds, NONE, Ph, Sym, Timeline};
+use aiprof_model::timeline::{Event, Id, Kinds, NONE, Ph, Sym, Time, Timeline, Track, Tracks};
 use std::fmt::Write as _;
 
 /// Name of the counter.
@@ -40,7 +40,7 @@ pub fn run(
             continue;
         };
         let call = parts.call_of(timeline, &event);
-        steps.add(&event, utilization.phase(&call));
+        steps.add(timeline, &event, utilization.phase(&call));
         let found = utilization.call(&call, messages);
         let counter = utilization.counter(&call, &found);
         points.extend(counter.into_iter().flatten());
@@ -74,25 +74,25 @@ pub(super) fn call_of<'t>(timeline: &'t Timeline, event: &Event) -> KernelCall<'
     };
     let hash = timeline
         .jobs
-        .get(event.job as usize)
+        .get(timeline.job(event) as usize)
         .map_or(0, |job| job.hash);
     let correlation = i64::try_from(event.correlation).ok();
     KernelCall {
-        rank: rank_of(event),
-        job: event.job.into(),
+        rank: rank_of(timeline, event),
+        job: timeline.job(event).into(),
         label: hash.into(),
         correlation: correlation.filter(|number| *number != 0),
         part: 0,
         name,
         fn_idx,
-        start_us: event.ts,
-        dur_us: event.dur,
+        start_us: event.ts(),
+        dur_us: event.dur(),
     }
 }
 
-fn rank_of(event: &Event) -> i64 {
-    match event.rank {
-        NONE => event.pid.number().unwrap_or(0),
+fn rank_of(timeline: &Timeline, event: &Event) -> i64 {
+    match timeline.rank(event) {
+        NONE => timeline.pid(event).number().unwrap_or(0),
         rank => rank.into(),
     }
 }
@@ -136,7 +136,7 @@ fn add_counter(timeline: &mut Timeline, points: &[CounterPoint]) {
     let zero = timeline.texts.add("\"Percent\":0.0");
     timeline.events.reserve(points.len());
     for point in points.iter().filter(|point| point.percent.is_finite()) {
-        let mut event = counter_event(name, point);
+        let mut event = counter_event(&mut timeline.tracks, name, point);
         event.args = match point.percent == 0.0 {
             true => zero,
             false => timeline
@@ -147,10 +147,12 @@ fn add_counter(timeline: &mut Timeline, points: &[CounterPoint]) {
     }
 }
 
-fn counter_event(name: Sym, point: &CounterPoint) -> Event {
-    let mut event = Event::new(Ph::Counter, name, Id::Number(point.rank), point.ts_us);
-    event.rank = u32::try_from(point.rank).unwrap_or(NONE);
-    event
+fn counter_event(tracks: &mut Tracks, name: Sym, point: &CounterPoint) -> Event {
+    let track = tracks.intern(Track {
+        rank: u32::try_from(point.rank).unwrap_or(NONE),
+        ..Track::row(Id::Number(point.rank), Id::NONE)
+    });
+    Event::new(Ph::Counter, name, track, Time::from_micros(point.ts_us))
 }
 
 #[cfg(test)]
@@ -181,8 +183,8 @@ mod tests {
         events
             .map(|e| {
                 (
-                    e.ts + timeline.origin() as f64,
-                    e.pid,
+                    e.ts() + timeline.origin() as f64,
+                    timeline.pid(e),
                     timeline.texts.get(e.args),
                 )
             })

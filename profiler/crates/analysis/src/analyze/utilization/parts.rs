@@ -38,7 +38,9 @@ impl Parts {
             .filter_map(|index| timeline.events.get(*index))
         {
             if event.correlation == 0 {
-                *calls.entry((event.pid, event.job)).or_default() += 1;
+                *calls
+                    .entry((timeline.pid(event), timeline.job(event)))
+                    .or_default() += 1;
             }
         }
         if calls.values().all(|count| *count <= most) {
@@ -64,17 +66,17 @@ impl Parts {
         let mut call = events::call_of(timeline, event);
         let calls = self
             .calls
-            .get(&(event.pid, event.job))
+            .get(&(timeline.pid(event), timeline.job(event)))
             .copied()
             .unwrap_or(0);
         if event.correlation == 0
             && calls > self.most
-            && let Some(spans) = self.iterations.get(&event.pid)
+            && let Some(spans) = self.iterations.get(&timeline.pid(event))
         {
             // Odd: in an iteration; even: before the first, or between two.
-            let begun = spans.partition_point(|span| span.0 <= event.ts);
+            let begun = spans.partition_point(|span| span.0 <= event.ts());
             let last = begun.checked_sub(1).and_then(|last| spans.get(last));
-            let is_inside = last.is_some_and(|span| event.ts < span.1);
+            let is_inside = last.is_some_and(|span| event.ts() < span.1);
             call.part = u32::try_from(2 * begun + 1 - usize::from(is_inside)).unwrap_or(u32::MAX);
         }
         call
@@ -91,7 +93,12 @@ pub(super) struct Steps {
 
 impl Steps {
     /// Adds a kernel.
-    pub(super) fn add(&mut self, event: &Event, phase: Option<(JobKey, Phase, usize)>) {
+    pub(super) fn add(
+        &mut self,
+        timeline: &Timeline,
+        event: &Event,
+        phase: Option<(JobKey, Phase, usize)>,
+    ) {
         let Some((key, phase, rows)) = phase else {
             return;
         };
@@ -101,21 +108,24 @@ impl Steps {
             Phase::Unknown => return,
         };
         let next = self.steps.len();
-        let place = *self.places.entry((event.pid, key)).or_insert(next);
+        let place = *self
+            .places
+            .entry((timeline.pid(event), key))
+            .or_insert(next);
         if place == next {
             let step = Step {
-                pid: event.pid,
-                rank: event.rank,
+                pid: timeline.pid(event),
+                rank: timeline.rank(event),
                 kind,
-                start_us: event.ts,
-                end_us: event.end(),
+                start_us: event.ts(),
+                end_us: event.end_us(),
                 is_apart: false,
             };
             self.steps.push((step, 0, rows));
         }
         if let Some((step, kernels, _)) = self.steps.get_mut(place) {
-            step.start_us = step.start_us.min(event.ts);
-            step.end_us = step.end_us.max(event.end());
+            step.start_us = step.start_us.min(event.ts());
+            step.end_us = step.end_us.max(event.end_us());
             *kernels += 1;
         }
     }

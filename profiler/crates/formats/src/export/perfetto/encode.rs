@@ -291,10 +291,11 @@ impl<'t> Encoder<'t> {
         let mut rest = Vec::new();
         let mut has_values = false;
         for (key, value) in series {
-            let track = value
-                .parse::<f64>()
-                .ok()
-                .zip(self.plan.tracks.counter(event, key));
+            let track =
+                value
+                    .parse::<f64>()
+                    .ok()
+                    .zip(self.plan.tracks.counter(self.timeline, event, key));
             let Some((double, track)) = track else {
                 rest.push((key, value));
                 continue;

@@ -1,8 +1,7 @@
 //! Which track events a timeline becomes, and in which order.
 
 use super::tracks::{RowKey, Tracks};
-use aiprof_model::timeline::number::nanoseconds;
-use aiprof_model::timeline::{Event, Id, Ph, Sym, Timeline};
+use aiprof_model::timeline::{Event, Id, Ph, Sym, Time, Timeline};
 use std::hash::{Hash as _, Hasher as _};
 
 /// Most tracks for a row's slices that overlap without one being within the other.
@@ -114,11 +113,12 @@ impl<'t> Plan<'t> {
         if event.ph == Ph::Metadata {
             return self.tracks.name(self.timeline, event);
         }
+        let track = self.timeline.track(event);
         let key = match event.ph {
             Ph::Counter => RowKey::Process,
             Ph::AsyncBegin | Ph::AsyncEnd | Ph::AsyncInstant => RowKey::Async(event.cat, event.id),
-            _ if !event.tid.is_given() => RowKey::Process,
-            _ => RowKey::Thread(event.tid),
+            _ if !track.tid.is_given() => RowKey::Process,
+            _ => RowKey::Thread(track.tid),
         };
         if event.ph == Ph::Counter {
             self.tracks.counters(self.timeline, event);
@@ -126,10 +126,14 @@ impl<'t> Plan<'t> {
         if is_flow(event) && self.plain_flows.is_none() {
             self.plain_flows = Some((event.cat, event.name));
         }
-        let row = self.tracks.row(event.pid, key, event.name);
-        let from = clamped(event.ts);
+        let row = self.tracks.row(track.pid, key, event.name);
+        let beyond = self
+            .timeline
+            .origin_of(event)
+            .saturating_sub(self.timeline.origin());
+        let from = nanos(event.start, beyond);
         let to = match event.ph {
-            Ph::Complete => clamped(event.end()).max(from),
+            Ph::Complete => nanos(event.end(), beyond).max(from),
             _ => from,
         };
         self.items.push(Item {
@@ -392,12 +396,11 @@ fn plan_order(timeline: &Timeline, item: &Item) -> bool {
         .is_some_and(is_flow)
 }
 
-/// Nanoseconds of microseconds, as near as there are.
-fn clamped(us: f64) -> i64 {
+/// Nanoseconds from the timeline's origin to a time, which is so many microseconds further.
+fn nanos(time: Time, beyond: i64) -> i64 {
     const MAX: i64 = 1 << 61;
-    match nanoseconds(us) {
-        Some(ns) => ns,
-        None if us.is_nan() => 0,
-        None => ((us * 1000.0) as i64).clamp(-MAX, MAX),
-    }
+    let ns = beyond
+        .saturating_mul(1000)
+        .saturating_add(time.nearest_nanos());
+    ns.clamp(-MAX, MAX)
 }

@@ -37,15 +37,15 @@ fn told(timeline: &Timeline, event: &Event) -> (i64, String) {
         // What every slice gets on the way.
         args.remove("jobname");
     }
-    let ns = (event.ts * 1000.0).round() as i64 + timeline.origin() * 1000;
+    let ns = (event.ts() * 1000.0).round() as i64 + timeline.origin() * 1000;
     let text = format!(
         "{} {} {} {}/{} {} {args} {:?} {:?}",
         event.ph.letter(),
         timeline.name(event.name),
         timeline.name(event.cat),
-        id(event.pid),
-        id(event.tid),
-        (event.dur * 1000.0).round(),
+        id(timeline.pid(event)),
+        id(timeline.tid(event)),
+        (event.dur() * 1000.0).round(),
         timeline
             .device(event)
             .map(|device| (device.stamps, device.power)),
@@ -118,8 +118,8 @@ fn flows_connect_the_slices_around_their_ends() {
         .iter()
         .filter(|e| matches!(e.ph, Ph::FlowStart | Ph::FlowEnd | Ph::FlowStep))
         .map(|e| {
-            let ns = (e.ts * 1000.0).round() as i64 + new.origin() * 1000;
-            (e.ph, e.id, e.pid, e.tid, ns)
+            let ns = (e.ts() * 1000.0).round() as i64 + new.origin() * 1000;
+            (e.ph, e.id, new.pid(e), new.tid(e), ns)
         })
         .collect();
     let n = Id::Number;
@@ -167,7 +167,7 @@ fn ids_that_do_not_fit_are_replaced_and_named() {
     assert_eq!(slices.len(), 3);
     let mut ids: Vec<i64> = slices
         .iter()
-        .flat_map(|e| [e.pid.number().unwrap(), e.tid.number().unwrap()])
+        .flat_map(|e| [new.pid(e).number().unwrap(), new.tid(e).number().unwrap()])
         .collect();
     assert!(ids.iter().all(|id| (0..=i64::from(i32::MAX)).contains(id)));
     ids.sort_unstable();
@@ -182,7 +182,10 @@ fn ids_that_do_not_fit_are_replaced_and_named() {
         assert!(names.iter().any(is_it), "{name} {names:?}");
     }
     // Times before 0 move all, for Perfetto has none.
-    let ts: Vec<f64> = slices.iter().map(|e| e.ts + new.origin() as f64).collect();
+    let ts: Vec<f64> = slices
+        .iter()
+        .map(|e| e.ts() + new.origin() as f64)
+        .collect();
     assert_eq!(ts, [0.0, 14.0, 14.0]);
 }
 
@@ -209,8 +212,8 @@ fn slices_that_cross_without_end_are_clipped_and_counted() {
 fn times_that_are_none_do_no_harm() {
     let mut old = timeline(INPUT);
     for (i, event) in old.events.iter_mut().enumerate() {
-        event.ts = [f64::NAN, f64::INFINITY, -1e300, 1e300][i % 4];
-        event.dur = [1e300, f64::NAN, -5.0][i % 3];
+        event.set_ts([f64::NAN, f64::INFINITY, -1e300, 1e300][i % 4]);
+        event.set_dur([1e300, f64::NAN, -5.0][i % 3]);
     }
     let (bytes, _) = written(&old);
     let mut new = Timeline::default();

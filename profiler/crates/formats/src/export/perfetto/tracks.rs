@@ -1,7 +1,7 @@
 //! Rows of a timeline as tracks.
 
 use super::encode::{message, number, packet, text};
-use aiprof_model::timeline::{Event, Id, Sym, Timeline, members};
+use aiprof_model::timeline::{Event, Id, Sym, Timeline, Track, members};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::io;
 
@@ -98,16 +98,17 @@ impl Tracks {
     pub(super) fn name(&mut self, timeline: &Timeline, event: &Event) {
         let value = |key: &str| timeline.arg(event, key);
         let string = |key: &str| value(key).map(plain);
+        let Track { pid, tid, .. } = timeline.track(event);
         let tid = match timeline.name(event.name) {
             "process_name" | "process_labels" | "process_sort_index" => Id::NONE,
             "thread_name" | "thread_sort_index" => {
-                self.row(event.pid, RowKey::Thread(event.tid), Sym::EMPTY);
-                event.tid
+                self.row(pid, RowKey::Thread(tid), Sym::EMPTY);
+                tid
             }
             _ => return,
         };
-        self.process(event.pid);
-        let named = self.named.entry((event.pid, tid)).or_default();
+        self.process(pid);
+        let named = self.named.entry((pid, tid)).or_default();
         named.name = string("name").or(named.name.take());
         named.labels = string("labels").or(named.labels.take());
         let sort_index = value("sort_index").and_then(|text| text.parse().ok());
@@ -116,21 +117,22 @@ impl Tracks {
 
     /// Makes tracks for the series of a counter's event.
     pub(super) fn counters(&mut self, timeline: &Timeline, event: &Event) {
-        self.process(event.pid);
-        let known = self.counters.entry((event.pid, event.name)).or_default();
+        let pid = timeline.pid(event);
+        self.process(pid);
+        let known = self.counters.entry((pid, event.name)).or_default();
         for (key, value) in members(timeline.texts.get(event.args)) {
             if value.parse::<f64>().is_ok() && !known.contains_key(key) {
                 self.last_uuid += 1;
                 known.insert(key.to_owned(), self.last_uuid);
-                let new = (event.pid, event.name, key.to_owned(), self.last_uuid);
+                let new = (pid, event.name, key.to_owned(), self.last_uuid);
                 self.counter_order.push(new);
             }
         }
     }
 
     /// The track of a counter's series.
-    pub(super) fn counter(&self, event: &Event, key: &str) -> Option<u64> {
-        let series = self.counters.get(&(event.pid, event.name))?;
+    pub(super) fn counter(&self, timeline: &Timeline, event: &Event, key: &str) -> Option<u64> {
+        let series = self.counters.get(&(timeline.pid(event), event.name))?;
         series.get(key).copied()
     }
 

@@ -84,16 +84,17 @@ enum Cell<'a> {
 }
 
 fn cells<'a>(timeline: &'a Timeline, event: &Event, options: &Options) -> [Cell<'a>; 9] {
-    let job = match timeline.jobs.get(event.job as usize) {
+    let track = timeline.track(event);
+    let job = match timeline.jobs.get(track.job as usize) {
         Some(job) if options.is_refined => format!("{}({})", job.name, job.hash).into(),
         Some(job) => Cow::Borrowed(&*job.name),
         None => "Unknown".into(),
     };
-    let rank = if event.rank == NONE { 0 } else { event.rank };
+    let rank = if track.rank == NONE { 0 } else { track.rank };
     [
         Cell::Int(i64::from(rank)),
-        Cell::Float(event.ts + timeline.origin() as f64),
-        Cell::Float(event.dur),
+        Cell::Float(timeline.file_us(event)),
+        Cell::Float(event.dur()),
         Cell::Text(escaped(timeline.name(event.cat))),
         Cell::Text(escaped(timeline.name(event.name))),
         Cell::Text((options.class_name)(event.class).into()),
@@ -339,7 +340,7 @@ mod tests {
     fn tables_are_those_of_pandas() {
         assert_eq!(table(&ROWS, false), include_str!("tests/frame.txt"));
         let small = [
-            (0, 1.0, 1e-7, "x", "n", r#""bytes":128"#),
+            (0, 1.0, 1.0, "x", "n", r#""bytes":128,"pt_active":1e-7"#),
             (1, 2.5, 4.0, "x", "n", r#""bytes":64"#),
         ];
         assert_eq!(table(&small, false), include_str!("tests/frame_small.txt"));

@@ -3,8 +3,10 @@
 use super::cut::value_len;
 use super::problem::{Problems, Trouble};
 use aiprof_model::timeline::number::{Micros, parse_counter};
-use aiprof_model::timeline::{Device, Event, Id, NONE, Names, Ph, Phase, Sym, Text, Transfer};
-use serde::Deserialize;
+use aiprof_model::timeline::{
+    Device, Event, Id, Length, NONE, Names, Ph, Phase, Sym, Text, Time, Track, TrackId, Tracks,
+    Transfer,
+};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -28,11 +30,31 @@ pub(in crate::import) struct Parsed {
     pub devices: Vec<Device>,
     pub transfers: Vec<Transfer>,
     pub names: Names,
+    /// Rows of the events, of no job.
+    pub tracks: Tracks,
+    /// The last two rows that were new to this: most events are of the same as one
+    /// before them.
+    pub recent: [Option<(Track, TrackId)>; 2],
     /// Arguments of the events.
     pub text: String,
     pub problems: Problems,
     /// Where each begin and end stands, in the order of events.
     pub halves: Vec<u64>,
+}
+
+impl Parsed {
+    /// The number of a row.
+    fn track(&mut self, pid: Id, tid: Id) -> TrackId {
+        let wanted = Track::row(pid, tid);
+        let is_it = |known: &&(Track, TrackId)| known.0 == wanted;
+        if let Some((_, id)) = self.recent.iter().flatten().find(is_it) {
+            return *id;
+        }
+        let id = self.tracks.intern(wanted);
+        let [last, _] = self.recent;
+        self.recent = [Some((wanted, id)), last];
+        id
+    }
 }
 
 impl Block {
@@ -110,7 +132,7 @@ impl Block {
 }
 
 /// Begin of the next value.
-fn begin(text: &str, from: usize) -> Option<usize> {
+pub(super) fn begin(text: &str, from: usize) -> Option<usize> {
     let rest = text.as_bytes().get(from..)?;
     let skip = rest
         .iter()
@@ -308,10 +330,11 @@ impl Reader<'_> {
             (None, _) => return Err(Trouble::Incomplete),
             (pid, _) => self.id(pid),
         };
-        let dur = self.duration(fields, ph)?;
-        let mut event = Event::new(ph, name, pid, ts.since(self.origin));
-        event.dur = dur;
-        event.tid = self.id(fields.tid);
+        let length = self.length(fields, ph)?;
+        let tid = self.id(fields.tid);
+        let track = self.parsed.track(pid, tid);
+        let mut event = Event::new(ph, name, track, self.start(ts, ph));
+        event.length = length;
         event.id = self.id(fields.id);
         event.cat = fields.cat;
         event.correlation = fields.correlation;
@@ -343,19 +366,32 @@ impl Reader<'_> {
         }
     }
 
-    fn duration(&mut self, fields: &Fields<'_>, ph: Ph) -> Result<f64, Trouble> {
+    /// When it begins. 0 is what some write for no time.
+    fn start(&mut self, ts: Micros, ph: Ph) -> Time {
+        let start = ts.since(self.origin);
+        if start.is_edge() && ts.whole != 0 && ph != Ph::Metadata {
+            self.trouble(Trouble::FarTime);
+        }
+        start
+    }
+
+    fn length(&mut self, fields: &Fields<'_>, ph: Ph) -> Result<Length, Trouble> {
         if ph != Ph::Complete {
-            return Ok(0.0);
+            return Ok(Length::ZERO);
         }
         let dur = fields.dur.ok_or(Trouble::NoDuration)?;
-        let dur = Micros::parse(dur).ok_or(Trouble::BadTime)?.since(0);
-        if dur < 0.0 {
+        let end = Micros::parse(dur).ok_or(Trouble::BadTime)?.since(0);
+        let length = end - Time::ORIGIN;
+        if length < Length::ZERO {
             return Err(Trouble::NegativeDuration);
         }
-        if dur == 0.0 {
+        if length == Length::ZERO {
             self.trouble(Trouble::ZeroDuration);
         }
-        Ok(dur)
+        if end.is_edge() {
+            self.trouble(Trouble::FarTime);
+        }
+        Ok(length)
     }
 
     /// Counters and transfers go to tables of their own.
@@ -393,7 +429,7 @@ impl Reader<'_> {
             self.trouble(Trouble::NoCounters);
             return NONE;
         }
-        if event.ph == Ph::Complete && event.dur == 0.0 && stamps[0] != stamps[4] {
+        if event.ph == Ph::Complete && event.length == Length::ZERO && stamps[0] != stamps[4] {
             self.trouble(Trouble::ZeroHostTime);
         }
         let name = self.parsed.names.get(event.name);
@@ -637,26 +673,5 @@ impl<'a> Visitor<'a> for Key {
 
     fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
         Ok(Cow::Owned(text.to_owned()))
-    }
-}
-
-/// The first time in a block that is not zero, whole microseconds.
-pub(super) fn first_time(block: &[u8]) -> Option<i64> {
-    #[derive(Deserialize)]
-    struct Time<'a> {
-        #[serde(borrow)]
-        ts: Option<&'a RawValue>,
-    }
-    let mut rest = std::str::from_utf8(block).ok()?;
-    loop {
-        rest = rest.get(begin(rest, 0)?..)?;
-        // What no value begins with is passed over too.
-        let len = value_len(rest.as_bytes())?.max(1);
-        let time: Option<Time<'_>> = serde_json::from_str(rest.get(..len)?).ok();
-        let micros = time.and_then(|t| t.ts).and_then(|t| Micros::parse(t.get()));
-        if let Some(micros) = micros.filter(|micros| micros.whole != 0) {
-            return Some(micros.whole);
-        }
-        rest = rest.get(len..)?;
     }
 }

@@ -1,7 +1,8 @@
 //! A trace file's outline: where its events are and what stands around them.
 
 use super::cut::{Cutter, value_len};
-use super::event::{Block, first_time};
+use super::event::Block;
+use super::first::first_time;
 use aiprof_model::parallel::Pieces;
 use std::io::{self, Read};
 use thiserror::Error;
@@ -12,8 +13,8 @@ const CHUNK: usize = 2 << 20;
 /// trace, and would have to be kept whole.
 const MAX_VALUE: usize = 64 << 20;
 /// Times further apart than this are of different clocks (12 days), microseconds; and
-/// a double that counts from the other one's origin has no nanoseconds left.
-const FAR: u64 = 1 << 40;
+/// a timeline does not reach from one origin to the other.
+pub(in crate::import) const FAR: u64 = 1 << 40;
 
 /// Why a file cannot be read at all.
 #[derive(Debug, Error)]

@@ -8,16 +8,19 @@
 mod cut;
 pub(super) mod event;
 mod file;
+mod first;
 mod problem;
 #[cfg(test)]
 mod tests;
 
+pub(super) use file::FAR;
 pub use file::{End, JsonError};
 pub use problem::{Problems, Seen, Trouble};
 
 use aiprof_model::parallel;
 use aiprof_model::timeline::{
-    Device, Dialect, Event, Id, Job, Kind, Kinds, NONE, Ph, Sym, Timeline,
+    Device, Dialect, Event, Id, Job, Kind, Kinds, Length, NONE, Ph, Sym, Time, Timeline, Track,
+    TrackId,
 };
 use aiprof_system::memory;
 use event::Parsed;
@@ -225,17 +228,17 @@ pub(super) fn job_hash(path: &str) -> u32 {
 /// A begin finds its end: it is a slice now.
 pub(super) fn close(
     begin: &mut Event,
-    end: f64,
+    end: Time,
     devices: &[Device],
     problems: &mut Problems,
     place: u64,
 ) {
     begin.ph = Ph::Complete;
-    begin.dur = end - begin.ts;
-    if begin.dur < 0.0 {
+    begin.length = end - begin.start;
+    if begin.length < Length::ZERO {
         begin.dropped = true;
         problems.add(Trouble::NegativeDuration, place);
-    } else if begin.dur == 0.0 {
+    } else if begin.length == Length::ZERO {
         problems.add(Trouble::ZeroDuration, place);
         let device = devices.get(begin.device as usize);
         if device.is_some_and(|d| d.stamps[0] != d.stamps[4]) {
@@ -251,8 +254,8 @@ fn is_open(events: &[Event], begin: &(usize, u64)) -> bool {
         .is_some_and(|event| event.ph == Ph::Begin)
 }
 
-/// Which begins: of a row (pid, tid), all or those of one name.
-type Begins = (Id, Id, Option<Sym>);
+/// Which begins: of a row, all or those of one name.
+type Begins = (TrackId, Option<Sym>);
 
 /// Puts the blocks' events together.
 struct Joiner<'t> {
@@ -279,6 +282,18 @@ impl Joiner<'_> {
             Id::Token(sym) => Id::Token(name(sym)),
             number @ Id::Number(_) => number,
         };
+        let tracks: Vec<TrackId> = parsed
+            .tracks
+            .iter()
+            .map(|(_, track)| {
+                self.into.tracks.intern(Track {
+                    job: self.job,
+                    pid: id(track.pid),
+                    tid: id(track.tid),
+                    ..*track
+                })
+            })
+            .collect();
         let device = self.into.devices.len() as u32;
         let transfer = self.into.transfers.len() as u32;
         self.into.devices.extend_from_slice(&parsed.devices);
@@ -296,10 +311,11 @@ impl Joiner<'_> {
         for mut event in parsed.events {
             event.name = name(event.name);
             event.cat = name(event.cat);
-            event.pid = id(event.pid);
-            event.tid = id(event.tid);
             event.id = id(event.id);
-            event.job = self.job;
+            event.track = tracks
+                .get(event.track.0 as usize)
+                .copied()
+                .unwrap_or(event.track);
             event.args.block = if event.args.is_empty() { 0 } else { block };
             if event.device != NONE {
                 event.device += device;
@@ -323,7 +339,7 @@ impl Joiner<'_> {
     fn begin(&mut self, begin: &Event, place: u64) {
         let Self { into, open, .. } = self;
         for name in [None, Some(begin.name)] {
-            let open = open.entry((begin.pid, begin.tid, name)).or_default();
+            let open = open.entry((begin.track, name)).or_default();
             while open.last().is_some_and(|last| !is_open(&into.events, last)) {
                 open.pop();
             }
@@ -335,7 +351,7 @@ impl Joiner<'_> {
     fn end(&mut self, end: &Event, place: u64) {
         let events = &mut self.into.events;
         let name = Some(end.name).filter(|name| !name.is_empty());
-        let open = self.open.get_mut(&(end.pid, end.tid, name));
+        let open = self.open.get_mut(&(end.track, name));
         let found = open.and_then(|open| {
             while let Some(last) = open.pop() {
                 if is_open(events, &last) {
@@ -351,12 +367,18 @@ impl Joiner<'_> {
             return;
         };
         let devices = &self.into.devices;
-        close(begin, end.ts, devices, &mut self.problems, place_of_begin);
+        close(
+            begin,
+            end.start,
+            devices,
+            &mut self.problems,
+            place_of_begin,
+        );
     }
 
     /// The file is over.
     fn finish(mut self) -> Problems {
-        let rows = self.open.iter().filter(|((_, _, name), _)| name.is_none());
+        let rows = self.open.iter().filter(|((_, name), _)| name.is_none());
         for begin in rows.flat_map(|(_, open)| open) {
             if !is_open(&self.into.events, begin) {
                 continue;

@@ -38,6 +38,9 @@ pub enum Trouble {
     BadText,
     /// NaN or infinity, which JSON does not have; taken as not given.
     NotANumber,
+    /// A time further from the file's others than a timeline reaches, 106 days; it is as
+    /// far as that.
+    FarTime,
     /// Perfetto: a packet that cannot be decoded.
     BadPacket,
     /// Perfetto: the recorder lost packets here.
@@ -51,7 +54,7 @@ pub enum Trouble {
 
 impl Trouble {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::NotAnObject,
         Self::Syntax,
         Self::Incomplete,
@@ -68,6 +71,7 @@ impl Trouble {
         Self::NeverBegun,
         Self::BadText,
         Self::NotANumber,
+        Self::FarTime,
         Self::BadPacket,
         Self::LostPackets,
         Self::Unresolved,
@@ -85,6 +89,7 @@ impl Trouble {
                 | Self::NoCounters
                 | Self::BadText
                 | Self::NotANumber
+                | Self::FarTime
         )
     }
 }
@@ -108,6 +113,7 @@ impl fmt::Display for Trouble {
             Self::NeverBegun => "an end (E) without a begin (B)",
             Self::BadText => "not UTF-8",
             Self::NotANumber => "NaN or Infinity, which JSON does not have",
+            Self::FarTime => "further from the file's other times than 106 days",
             Self::BadPacket => "a packet that cannot be decoded",
             Self::LostPackets => "packets that were lost while recording",
             Self::Unresolved => "refers to a text, state or track that is not in the file",

@@ -29,19 +29,19 @@ fn pairs_become_slices_also_when_they_are_not_neighbours() {
     let e = &t.events[0];
     assert_eq!((e.ph, t.name(e.name)), (Ph::Complete, "a \"b\" Cmpt Exec"));
     assert_eq!(t.origin(), 2_097_962_447_511);
-    assert!((e.ts - 0.067).abs() < 1e-9 && (e.dur - 10.433).abs() < 1e-9);
+    assert!((e.ts() - 0.067).abs() < 1e-9 && (e.dur() - 10.433).abs() < 1e-9);
     assert_eq!(t.texts.get(e.args), r#""bytes":"128""#);
     let device = t.device(e).unwrap();
     assert_eq!((device.stamps, device.power), ([1, 2, 3, 4, 5], 16));
-    let Id::Token(tid) = e.tid else {
-        panic!("{:?}", e.tid)
+    let Id::Token(tid) = t.tid(e) else {
+        panic!("{:?}", t.tid(e))
     };
     assert_eq!(t.name(tid), "15514734831341844875");
     assert_eq!(t.transfer(e).unwrap().bytes, 128);
     let e = &t.events[1];
     assert_eq!(t.texts.get(e.args), r#""comment":{"k":[1, 2]}"#);
-    let Id::Token(pid) = e.pid else {
-        panic!("{:?}", e.pid)
+    let Id::Token(pid) = t.pid(e) else {
+        panic!("{:?}", t.pid(e))
     };
     assert_eq!(t.name(pid), "\"Spans\"");
     assert_eq!(reading.end, End::Whole);
@@ -213,7 +213,7 @@ fn blocks_make_no_difference() {
     assert_eq!(reading.problems, Problems::default());
     for (i, event) in t.events.iter().enumerate() {
         assert_eq!(t.texts.get(event.args), format!("\"i\":{i}"));
-        assert!((event.ts - i as f64 - 0.25).abs() < 1e-6 && (event.dur - 0.5).abs() < 1e-6);
+        assert!((event.ts() - i as f64 - 0.25).abs() < 1e-6 && (event.dur() - 0.5).abs() < 1e-6);
     }
     assert_eq!(t.names.len(), 101);
     assert!(Micros::parse("1").is_some());
@@ -236,7 +236,7 @@ fn many_open_begins_take_no_longer_each() {
     let (t, seen) = reading(&text);
     assert_eq!(seen.problems, Problems::default());
     assert_eq!(t.events.len(), many);
-    assert!(t.events.iter().all(|event| event.dur == many as f64));
+    assert!(t.events.iter().all(|event| event.dur() == many as f64));
     let text = format!("[{}{}]", all('B', "a"), all('E', "b"));
     let (t, seen) = reading(&text);
     assert_eq!(t.events.len(), 0);
@@ -263,7 +263,7 @@ fn ends_without_a_name_end_what_is_open_last() {
         half('E', "a", 30),
         half('E', "", 40),
     ));
-    let spans: Vec<_> = t.events.iter().map(|e| (t.name(e.name), e.dur)).collect();
+    let spans: Vec<_> = t.events.iter().map(|e| (t.name(e.name), e.dur())).collect();
     assert_eq!(spans, [("a", 29.0), ("b", 8.0), ("a", 17.0)]);
     assert_eq!(seen.problems.count(Trouble::NeverBegun), 1);
 }
@@ -278,4 +278,56 @@ fn strays_before_the_first_time_are_passed_over() {
         assert_eq!(reading.origin, 5000, "{stray}");
         assert_ne!(reading.problems, Problems::default(), "{stray}");
     }
+}
+
+#[test]
+fn times_are_exact_whatever_they_count_from() {
+    let text = r#"[{"ph":"X","name":"a","pid":0,"ts":1751234567890123.456789,"dur":0.1},
+        {"ph":"X","name":"b","pid":0,"ts":1751234567890123.556789,"dur":1e-3},
+        {"ph":"X","name":"c","pid":0,"ts":1751234577890123.000001,"dur":86400000000.000001}]"#;
+    let (t, reading) = reading(text);
+    assert_eq!(reading.problems, Problems::default());
+    let [a, b, c] = t.events[..] else { panic!() };
+    assert_eq!((a.start, a.end()), (Time(456_789), b.start));
+    assert_eq!(b.length, Length(1000));
+    assert_eq!(c.start, Time(10_000_000_000_001));
+    assert_eq!(c.length, Length(86_400_000_000_000_001));
+}
+
+#[test]
+fn times_too_far_from_the_others_are_told() {
+    let event = |ts: &str| format!(r#"{{"ph":"i","name":"x","pid":0,"ts":{ts}}}"#);
+    // One that is wrong comes first; 0 is no time, and names have any.
+    let others = ["1751234567890123", "1751234567890125", "0", "0.5"].map(event);
+    let name = r#"{"ph":"M","name":"process_name","pid":0,"ts":7}"#;
+    let text = format!("[{name},{},{}]", event("5"), others.join(","));
+    let (t, reading) = reading(&text);
+    assert_eq!(reading.problems.count(Trouble::FarTime), 1);
+    assert_eq!(t.origin(), 1_751_234_567_890_123);
+    let starts: Vec<Time> = t.events.iter().map(|event| event.start).collect();
+    let two = Time(2_000_000);
+    let first = Time::FIRST;
+    assert_eq!(starts, [first, first, Time::ORIGIN, two, first, first]);
+    let written: Vec<f64> = t.events.iter().map(|e| t.file_us(e)).collect();
+    assert_eq!(written[0], 0.0);
+    assert_eq!(written[3], 1_751_234_567_890_125.0);
+}
+
+#[test]
+fn rows_are_tracks_of_their_file() {
+    let text = r#"[{"ph":"i","name":"a","pid":1,"tid":"x","ts":1},
+        {"ph":"i","name":"b","pid":1,"tid":"y","ts":1},
+        {"ph":"i","name":"c","pid":1,"tid":"x","ts":1},
+        {"ph":"i","name":"d","pid":2,"ts":1}]"#;
+    let mut t = Timeline::default();
+    for path in ["a", "b"] {
+        read(text.as_bytes(), path, &mut t).unwrap();
+    }
+    assert_eq!(t.tracks.len(), 6);
+    let of: Vec<u32> = t.events.iter().map(|event| event.track.0).collect();
+    assert_eq!(of, [0, 1, 0, 2, 3, 4, 3, 5]);
+    let last = t.track(&t.events[6]);
+    assert_eq!((last.job, last.pid), (1, Id::Number(1)));
+    let Id::Token(tid) = last.tid else { panic!() };
+    assert_eq!(t.name(tid), "\"x\"");
 }

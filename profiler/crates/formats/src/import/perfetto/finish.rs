@@ -2,7 +2,7 @@
 
 use super::reader::Reader;
 use crate::import::json::{Problems, Trouble, close};
-use aiprof_model::timeline::{Event, Id, NONE, Ph, Timeline};
+use aiprof_model::timeline::{Event, Id, Length, NONE, Ph, Time, Timeline, Track, TrackId};
 
 /// A begin or an end of a slice.
 #[derive(Clone, Copy, Debug)]
@@ -35,53 +35,67 @@ impl Reader<'_> {
     /// events had device counters.
     pub(super) fn finish(mut self, job: u32, start: usize) -> (Problems, bool) {
         self.flush();
-        let rows: Vec<(Id, Id)> = self
-            .rows
-            .iter()
-            .map(|track| self.tracks.row(*track, &mut self.parsed.names))
-            .collect();
+        let rows = self.final_tracks(job);
         for halves in std::mem::take(&mut self.halves) {
             self.pair(halves);
         }
         let mut is_flex = false;
         for event in self.parsed.events.get_mut(start..).unwrap_or_default() {
-            let row = event.tid.number().and_then(|row| usize::try_from(row).ok());
-            let row = row.and_then(|row| rows.get(row));
-            (event.pid, event.tid) = row.copied().unwrap_or((Id::NONE, Id::NONE));
-            if event.ph == Ph::Counter && !matches!(event.tid, Id::Number(_)) {
-                // Its row is its own name.
-                event.tid = Id::NONE;
+            if let Some((row, of_counter)) = rows.get(event.track.0 as usize) {
+                event.track = match event.ph {
+                    Ph::Counter => *of_counter,
+                    _ => *row,
+                };
             }
             is_flex |= event.device != NONE;
         }
         let flows = self.flow_events();
         self.parsed.events.extend(flows);
-        let zero = -(self.origin.unwrap_or(0) as f64);
-        let mut names = self
-            .tracks
-            .metadata(&mut self.parsed.names, &mut self.into.texts);
-        names.iter_mut().for_each(|event| event.ts = zero);
-        self.parsed.events.extend(names);
+        let zero = Time::from_whole_micros(self.origin.unwrap_or(0).saturating_neg());
+        let into = &mut *self.into;
+        let (names, texts) = (&mut self.parsed.names, &mut into.texts);
+        for (track, mut event) in self.tracks.metadata(zero, names, texts) {
+            event.track = into.tracks.intern(Track { job, ..track });
+            self.parsed.events.push(event);
+        }
         let into: &mut Timeline = self.into;
         into.events = self.parsed.events;
         into.devices = self.parsed.devices;
         into.transfers = self.parsed.transfers;
         into.names = self.parsed.names;
-        into.origin = self.origin;
+        into.origin = into.origin.or(self.origin);
         let mut index = 0;
         into.events.retain(|event| {
             index += 1;
             index <= start || !event.dropped
         });
         let events = into.events.get_mut(start..).unwrap_or_default();
-        events.iter_mut().for_each(|event| event.job = job);
         // Names first, whatever the times.
-        let key = |event: &Event| (event.ph != Ph::Metadata, event.ts);
-        events.sort_by(|a, b| {
-            let ((a_kind, a_ts), (b_kind, b_ts)) = (key(a), key(b));
-            a_kind.cmp(&b_kind).then(a_ts.total_cmp(&b_ts))
-        });
+        events.sort_by_key(|event| (event.ph != Ph::Metadata, event.start));
         (self.parsed.problems, is_flex)
+    }
+
+    /// The track of each row, and that of the row's counters.
+    fn final_tracks(&mut self, job: u32) -> Vec<(TrackId, TrackId)> {
+        let mut found = Vec::with_capacity(self.rows.len());
+        for uuid in &self.rows {
+            let (pid, tid) = self.tracks.row(*uuid, &mut self.parsed.names);
+            let row = Track {
+                job,
+                ..Track::row(pid, tid)
+            };
+            let of_counter = Track {
+                // Its row is its own name.
+                tid: match tid {
+                    Id::Number(_) => tid,
+                    Id::Token(_) => Id::NONE,
+                },
+                ..row
+            };
+            let tracks = &mut self.into.tracks;
+            found.push((tracks.intern(row), tracks.intern(of_counter)));
+        }
+        found
     }
 
     /// Finds the begin of each end: the last that is open.
@@ -105,11 +119,9 @@ impl Reader<'_> {
             let Some(event) = self.parsed.events.get_mut(begin.at as usize) else {
                 continue;
             };
-            // From whole nanoseconds, which the two times may have lost.
-            let end = event.ts + half.ns.wrapping_sub(begin.ns) as f64 / 1000.0;
+            let end = event.start + Length::from_nanos(half.ns.saturating_sub(begin.ns));
             let (devices, problems) = (&self.parsed.devices, &mut self.parsed.problems);
             close(event, end, devices, problems, begin.offset);
-            event.dur = half.ns.wrapping_sub(begin.ns) as f64 / 1000.0;
         }
         for begin in open {
             self.trouble(Trouble::NeverEnded, begin.offset);
@@ -161,8 +173,7 @@ impl Reader<'_> {
             let Some(at) = self.parsed.events.get(point.at as usize) else {
                 continue;
             };
-            let mut event = Event::new(ph, name, at.pid, at.ts);
-            event.tid = at.tid;
+            let mut event = Event::new(ph, name, at.track, at.start);
             event.cat = name;
             event.binds_enclosing = ph == Ph::FlowEnd;
             event.id = match i64::try_from(point.id) {

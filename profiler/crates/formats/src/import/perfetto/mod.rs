@@ -77,6 +77,7 @@ pub fn read(
             Next::Over(end) => break end,
         }
     };
+    let own = reader.origin;
     let (problems, is_flex) = reader.finish(job, start);
     if is_empty && end != End::Whole {
         return Err(PerfettoError::NotATrace {
@@ -101,7 +102,7 @@ pub fn read(
         end,
         is_acelyzer_output: false,
         is_synthetic: false,
-        origin: into.origin(),
+        origin: own.unwrap_or(into.origin()),
     })
 }
 

@@ -9,10 +9,9 @@ use super::proto::{
 };
 use super::sequence::Sequence;
 use super::tracks::Tracks;
-use crate::import::json::Trouble;
 use crate::import::json::event::{Fields, Parsed, Reader as Common, member};
-use aiprof_model::timeline::number::Micros;
-use aiprof_model::timeline::{Event, Id, NONE, Ph, Sym, Timeline};
+use crate::import::json::{FAR, Trouble};
+use aiprof_model::timeline::{Event, NONE, Ph, Sym, Time, Timeline, TrackId};
 use aiprof_system::memory::Metered;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use prost::Message as _;
@@ -31,11 +30,12 @@ pub(super) struct Reader<'t> {
     pub parsed: Parsed,
     /// The first event whose arguments are still in `parsed`.
     flushed: usize,
-    /// What times count from, microseconds.
+    /// What times count from, microseconds: the timeline's origin, unless the file's clock
+    /// is another one.
     pub origin: Option<i64>,
     sequences: FxHashMap<u32, Sequence>,
     pub tracks: Tracks,
-    /// Rows by the track's number; an event's `tid` is the row's index until the end.
+    /// Rows by the track's number; an event's `track` is the row's index until the end.
     row_of: FxHashMap<u64, u32>,
     /// The tracks of the rows.
     pub rows: Vec<u64>,
@@ -70,7 +70,7 @@ impl<'t> Reader<'t> {
         };
         Self {
             flushed: parsed.events.len(),
-            origin: into.origin,
+            origin: None,
             into,
             parsed,
             sequences: FxHashMap::default(),
@@ -181,7 +181,9 @@ impl<'t> Reader<'t> {
             // More do not fit in memory either.
             return self.trouble(Trouble::BadPacket, offset);
         }
-        self.origin.get_or_insert(ns.div_euclid(1000));
+        if self.start(ns).is_edge() {
+            self.trouble(Trouble::FarTime, offset);
+        }
         let track = event
             .track_uuid
             .or(sequence.track_event.track_uuid)
@@ -213,6 +215,19 @@ impl<'t> Reader<'t> {
             _ => return self.trouble(Trouble::UnknownPhase, offset),
         };
         self.flow_points(event, ns, index);
+    }
+
+    /// Nanoseconds of the file's clock as a time; the first tells which clock it is.
+    fn start(&mut self, ns: i64) -> Time {
+        let first = ns.div_euclid(1000);
+        let wanted = self.into.origin;
+        let origin = *self.origin.get_or_insert_with(|| {
+            let known = wanted.filter(|wanted| first.abs_diff(*wanted) < FAR);
+            known.unwrap_or(first)
+        });
+        let since = i128::from(ns) - i128::from(origin) * 1000;
+        let bound = if since < 0 { i64::MIN } else { i64::MAX };
+        Time::from_nanos(i64::try_from(since).unwrap_or(bound))
     }
 
     /// When an event is, nanoseconds.
@@ -310,15 +325,9 @@ impl<'t> Reader<'t> {
         self.parsed.events.len() as u32 - 1
     }
 
-    fn new_event(&self, ph: Ph, name: Sym, place: Place) -> Event {
-        let micros = Micros {
-            whole: place.ns.div_euclid(1000),
-            rest: place.ns.rem_euclid(1000) as f64 / 1000.0,
-        };
-        let ts = micros.since(self.origin.unwrap_or(0));
-        let mut event = Event::new(ph, name, Id::NONE, ts);
-        event.tid = Id::Number(i64::from(place.row));
-        event
+    fn new_event(&mut self, ph: Ph, name: Sym, place: Place) -> Event {
+        let start = self.start(place.ns);
+        Event::new(ph, name, TrackId(place.row), start)
     }
 
     fn intern(&mut self, bytes: &[u8], offset: u64) -> Sym {
@@ -476,11 +485,10 @@ impl<'t> Reader<'t> {
         let is_flushed = self.flushed == self.parsed.events.len();
         if let Some(last) = self.parsed.events.last_mut()
             && !is_flushed
-            && (last.ph, last.name, last.ts) == (Ph::Counter, name, new.ts)
+            && (last.ph, last.name, last.start) == (Ph::Counter, name, new.start)
             && last.args.start as usize + last.args.len as usize == out.len()
-            && last.tid != new.tid
-            && let Id::Number(row) = last.tid
-            && let Some(track) = usize::try_from(row).ok().and_then(|row| self.rows.get(row))
+            && last.track != new.track
+            && let Some(track) = self.rows.get(last.track.0 as usize)
             && self
                 .tracks
                 .get_mut(*track)

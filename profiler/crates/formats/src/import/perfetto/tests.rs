@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::import::json::{Problems, Trouble};
-use aiprof_model::timeline::{Event, Id, Ph};
+use aiprof_model::timeline::{Event, Id, Length, Ph, Time};
 
 fn varint(mut value: u64) -> Vec<u8> {
     let mut out = Vec::new();
@@ -145,10 +145,10 @@ fn slices_have_names_arguments_and_counters_by_number() {
         (t.name(slice.name), t.name(slice.cat)),
         ("add Cmpt Exec", "kernel")
     );
-    assert_eq!((slice.pid, slice.tid), (Id::Number(3), Id::Number(4)));
+    assert_eq!((t.pid(slice), t.tid(slice)), (Id::Number(3), Id::Number(4)));
     // Nanoseconds become microseconds.
     assert_eq!(t.origin(), 5_000_000_001);
-    assert!((slice.ts - 0.5).abs() < 1e-9 && (slice.dur - 2.25).abs() < 1e-9);
+    assert!((slice.ts() - 0.5).abs() < 1e-9 && (slice.dur() - 2.25).abs() < 1e-9);
     assert_eq!(t.device(slice).unwrap().stamps, [16, 17, 18, 19, 20]);
     assert_eq!(
         (slice.correlation, t.transfer(slice).unwrap().bytes),
@@ -167,7 +167,7 @@ fn slices_have_names_arguments_and_counters_by_number() {
     let named: Vec<_> = t.events.iter().filter(|e| e.ph == Ph::Metadata).collect();
     let named: Vec<_> = named
         .iter()
-        .map(|e| (t.name(e.name), e.tid, t.texts.get(e.args)))
+        .map(|e| (t.name(e.name), t.tid(e), t.texts.get(e.args)))
         .collect();
     assert_eq!(
         named,
@@ -193,12 +193,14 @@ fn pairs_are_found_by_time_whatever_the_order_of_packets() {
     ]);
     let told: Vec<_> = slices(&t)
         .iter()
-        .map(|e| (t.name(e.name), (e.dur * 1000.0).round() as i64))
+        .map(|e| (t.name(e.name), (e.dur() * 1000.0).round() as i64))
         .collect();
     assert_eq!(told, [("a", 40), ("b", 10)]);
     let slice = slices(&t)[0];
-    let Id::Token(tid) = slice.tid else { panic!() };
-    assert_eq!((slice.pid, t.name(tid)), (Id::Number(3), "\"GC\""));
+    let Id::Token(tid) = t.tid(slice) else {
+        panic!()
+    };
+    assert_eq!((t.pid(slice), t.name(tid)), (Id::Number(3), "\"GC\""));
     let seen: Vec<_> = reading.problems.iter().map(|(t, s)| (t, s.count)).collect();
     assert_eq!(seen, [(Trouble::NeverEnded, 1), (Trouble::NeverBegun, 1)]);
 }
@@ -236,8 +238,8 @@ fn times_and_tracks_come_from_clocks_and_defaults() {
         ]),
     ]);
     let [slice] = slices(&t)[..] else { panic!() };
-    assert_eq!((t.origin(), slice.ts, slice.dur), (9005, 0.0, 7.0));
-    assert_eq!(slice.tid, Id::Number(4));
+    assert_eq!((t.origin(), slice.ts(), slice.dur()), (9005, 0.0, 7.0));
+    assert_eq!(t.tid(slice), Id::Number(4));
     let seen: Vec<_> = reading.problems.iter().map(|(t, s)| (t, s.count)).collect();
     assert_eq!(seen, [(Trouble::Unresolved, 1), (Trouble::UnknownClock, 1)]);
 }
@@ -258,7 +260,7 @@ fn counters_and_flows() {
     let counters: Vec<_> = t.events.iter().filter(|e| e.ph == Ph::Counter).collect();
     let told: Vec<_> = counters
         .iter()
-        .map(|e| (e.pid, t.name(e.name), t.texts.get(e.args)))
+        .map(|e| (t.pid(e), t.name(e.name), t.texts.get(e.args)))
         .collect();
     let n = Id::Number(3);
     assert_eq!(
@@ -270,7 +272,7 @@ fn counters_and_flows() {
         ]
     );
     let flows: Vec<_> = t.events.iter().filter(|e| e.id == Id::Number(77)).collect();
-    let flows: Vec<_> = flows.iter().map(|e| (e.ph, e.ts)).collect();
+    let flows: Vec<_> = flows.iter().map(|e| (e.ph, e.ts())).collect();
     assert_eq!(
         flows,
         [
@@ -364,4 +366,29 @@ fn deep_arguments_and_rings_of_tracks_end() {
     assert_eq!(reading.problems.count(Trouble::BadText), 1);
     let mark = t.events.iter().find(|e| e.ph == Ph::Instant).unwrap();
     assert_eq!(t.name(mark.name), "\u{fffd}name");
+}
+
+#[test]
+fn files_of_another_clock_count_from_their_own_first_time() {
+    let file = |ns: u64| {
+        let parts = [
+            tracks(),
+            event(ns, 11, 1, &[]),
+            event(ns + 1001, 11, 2, &[]),
+        ];
+        parts.concat()
+    };
+    let mut t = Timeline::default();
+    let since_1970 = 1_751_234_567_890_123_456;
+    let origins = [5_000_000_500, since_1970, 6_000_000_000].map(|ns| {
+        let reading = read(&file(ns)[..], "x", &mut t).unwrap();
+        assert_eq!(reading.problems, Problems::default());
+        reading.origin
+    });
+    assert_eq!(origins, [5_000_000, 1_751_234_567_890_123, 5_000_000]);
+    assert_eq!(t.origin(), 5_000_000);
+    let starts: Vec<_> = slices(&t).iter().map(|e| (e.start, e.length)).collect();
+    let length = Length::from_nanos(1001);
+    let [a, b, c] = [500, 456, 1_000_000_000].map(Time::from_nanos);
+    assert_eq!(starts, [(a, length), (b, length), (c, length)]);
 }

@@ -2,7 +2,7 @@
 
 use super::args::push_string;
 use super::proto::{CounterDescriptor, ProcessDescriptor, ThreadDescriptor, TrackDescriptor};
-use aiprof_model::timeline::{Event, Id, Names, Ph, Texts};
+use aiprof_model::timeline::{self, Event, Id, NONE, Names, Ph, Texts, Time, TrackId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Most steps from a track to its process.
@@ -105,16 +105,22 @@ impl Tracks {
         (token(group, names), name_of(own, uuid, names))
     }
 
-    /// Names and order of processes and threads.
-    pub(super) fn metadata(&self, names: &mut Names, texts: &mut Texts) -> Vec<Event> {
+    /// Names and order of processes and threads: what each is of, and its event, which
+    /// has no track yet.
+    pub(super) fn metadata(
+        &self,
+        zero: Time,
+        names: &mut Names,
+        texts: &mut Texts,
+    ) -> Vec<(timeline::Track, Event)> {
         let mut events = Vec::new();
         let mut seen = FxHashSet::default();
         let mut add = |pid: Id, tid: Id, name: &str, key: &str, value: String| {
             if !value.is_empty() && seen.insert((pid, tid, name.to_owned())) {
-                let mut event = Event::new(Ph::Metadata, names.intern(name), pid, 0.0);
-                event.tid = tid;
+                let name = names.intern(name);
+                let mut event = Event::new(Ph::Metadata, name, TrackId(NONE), zero);
                 event.args = texts.join(&["\"", key, "\":", &value]);
-                events.push(event);
+                events.push((timeline::Track::row(pid, tid), event));
             }
         };
         for uuid in &self.order {
