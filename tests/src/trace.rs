@@ -27,6 +27,8 @@ pub struct Span {
     pub end: u64,
     /// Arguments.
     pub args: Value,
+    /// Of a sample its stack: root first, frames separated by `;`.
+    pub stack: String,
 }
 
 /// A trace.
@@ -69,9 +71,14 @@ impl Trace {
             anyhow::bail!("no traceEvents");
         };
         let (mut spans, mut others) = (Vec::new(), Vec::new());
+        let frames = whole["stackFrames"].take();
         for event in events {
             if event["ph"] == "X" {
-                spans.push(span(&event).with_context(|| event.to_string())?);
+                let mut span = span(&event).with_context(|| event.to_string())?;
+                if !event["sf"].is_null() {
+                    span.stack = stack(&frames, &event["sf"])?;
+                }
+                spans.push(span);
             } else {
                 others.push(event);
             }
@@ -171,7 +178,26 @@ fn span(event: &Value) -> anyhow::Result<Span> {
         start,
         end: start + time("dur")?,
         args: event["args"].clone(),
+        stack: String::new(),
     })
+}
+
+/// The stack that ends in a member of `stackFrames`.
+fn stack(frames: &Value, leaf: &Value) -> anyhow::Result<String> {
+    let mut names = Vec::new();
+    let mut next = leaf;
+    while let Some(id) = next.as_str() {
+        let frame = &frames[id];
+        names.push(
+            frame["name"]
+                .as_str()
+                .with_context(|| format!("no frame {id}"))?,
+        );
+        ensure!(names.len() < 10_000, "a stack without an end");
+        next = &frame["parent"];
+    }
+    names.reverse();
+    Ok(names.join(";"))
 }
 
 #[cfg(test)]

@@ -59,7 +59,13 @@ fn record(
 
 /// Spans of records of devices.
 fn device_spans(trace: &Trace) -> Vec<&Span> {
-    let categories = ["kernel", "gpu_memcpy", "gpu_memset", "privateuse1_driver"];
+    let categories = [
+        "prepare",
+        "kernel",
+        "gpu_memcpy",
+        "gpu_memset",
+        "privateuse1_driver",
+    ];
     let spans = trace.spans.iter();
     spans
         .filter(|span| span.tid >= LANES && categories.contains(&span.category.as_str()))
@@ -69,6 +75,7 @@ fn device_spans(trace: &Trace) -> Vec<&Span> {
 /// What the trace should show of a record.
 fn shown(record: &Record) -> (&str, String) {
     match (record.kind, record.what) {
+        (1, 1) => ("prepare", record.name.clone()),
         (1, _) => ("kernel", record.name.clone()),
         (2, _) => ("gpu_memset", "Memset (Device)".into()),
         (3, 1) => ("privateuse1_driver", "Memory (Allocation)".into()),

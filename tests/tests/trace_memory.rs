@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use aiprof::import::capture::{CaptureWriter, Known, ReplayOptions, ScanOptions, Scanned, scan};
+use aiprof::import::capture::{CaptureWriter, Known, ReplayOptions, Scan, Scanned, scan};
 use aiprof::process::FileTable;
 use aiprof::wire::Event;
 use aiprof_tests::aiprof::{Aiprof, binary};
@@ -20,23 +20,23 @@ use aiprof_tests::workload::{Workshop, checked};
 
 const NEEDS: [Need; 2] = [Need::Root, Need::Tool("c++")];
 
-/// All of a capture but the names of code.
-fn read(path: &Path) -> anyhow::Result<(Vec<Event>, Scanned)> {
-    let options = ScanOptions {
-        replay: ReplayOptions {
-            inlines: true,
-            source_lines: false,
-            kernel_stacks: true,
-            launches: None,
-        },
-        names: false,
+/// All of a capture, and what a sample of it stands for.
+fn read(path: &Path) -> anyhow::Result<(Vec<Event>, u64, Scanned)> {
+    let options = ReplayOptions {
+        inlines: true,
+        source_lines: false,
+        kernel_stacks: true,
+        launches: None,
     };
-    let mut events = Vec::new();
-    let scanned = scan(path, &options, &mut |event| {
-        events.push(event);
+    let (mut events, mut period_ns) = (Vec::new(), 0);
+    let scanned = scan(path, options, &mut |scan| {
+        match scan {
+            Scan::Event(event) => events.push(event),
+            Scan::Period(period) => period_ns = period,
+        }
         ControlFlow::Continue(())
     })?;
-    Ok((events, scanned))
+    Ok((events, period_ns, scanned))
 }
 
 /// The event, so much later; `None` for what happens but once.
@@ -56,13 +56,18 @@ fn later(event: &Event, by_ns: u64) -> Option<Event> {
 }
 
 /// Writes a capture in which everything happens so many times, one after the other.
-fn repeat(events: &[Event], about: &Scanned, times: u64, path: &Path) -> anyhow::Result<()> {
+fn repeat(
+    (events, period_ns): (&[Event], u64),
+    about: &Scanned,
+    times: u64,
+    path: &Path,
+) -> anyhow::Result<()> {
     let of_all = || events.iter().map(Event::time_ns).filter(|time| *time > 0);
     let length = of_all().max().context("no events")? - of_all().min().unwrap_or(0);
     // Far enough that a time of one is none of another.
     let length = length + 3_000_000_000;
     let out = Box::new(File::create(path)?);
-    let mut writer = CaptureWriter::new(out, &about.meta, about.period_ns)?;
+    let mut writer = CaptureWriter::new(out, &about.meta, period_ns)?;
     for event in events {
         writer.event(event)?;
     }
@@ -133,11 +138,11 @@ fn memory_does_not_grow_with_the_length_of_a_trace() -> anyhow::Result<()> {
         command.env(name, value.context("no value")?);
     }
     checked(&mut command)?;
-    let (events, about) = read(&capture)?;
+    let (events, period_ns, about) = read(&capture)?;
     let (many, output) = (shop.path("many.aiprof"), shop.path("trace.json"));
     let mut measured = Vec::new();
     for times in [15, 150] {
-        repeat(&events, &about, times, &many)?;
+        repeat((&events, period_ns), &about, times, &many)?;
         measured.push(report(&many, &output)?);
     }
     let [(short, spans), (long, of_long)] = measured[..] else {

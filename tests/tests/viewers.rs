@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use aiprof_tests::aiprof::{Aiprof, binary};
 use aiprof_tests::aiu::{Runtime, Truth, TruthFiles};
 use aiprof_tests::need::{Need, find_tool, skip, turn};
-use aiprof_tests::trace::{Trace, number};
+use aiprof_tests::trace::{SAMPLES, Span, Trace, number};
 use aiprof_tests::workload::{Workshop, checked};
 
 const NEEDS: [Need; 5] = [
@@ -178,6 +178,167 @@ fn traces_open_in_real_viewers_without_a_warning() -> anyhow::Result<()> {
         assert!(title.starts_with("trace.json"), "{title}");
     }
     Ok(())
+}
+
+/// Rows as texts, in order: what two tellers of the same have equal.
+fn sorted(rows: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut rows: Vec<String> = rows.into_iter().collect();
+    rows.sort();
+    rows
+}
+
+/// The same rows, as Perfetto has them.
+fn told(answer: &Value, of: &str, row: impl Fn(&Value) -> String) -> anyhow::Result<Vec<String>> {
+    let rows = answer[of].as_array().with_context(|| format!("no {of}"))?;
+    Ok(sorted(rows.iter().map(row)))
+}
+
+/// A text in JSON, without quotes.
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("none")
+}
+
+/// Whether Perfetto's own format holds what the Chrome trace of the same capture does:
+/// spans, stacks of calls and samples, arrows, counters, one by one.
+fn compare(answer: &Value, trace: &Trace) -> anyhow::Result<()> {
+    assert_eq!(answer["errors"], json!([]));
+    let is_sample = |span: &&Span| span.category == "sample";
+    let process = |pid: u64| trace.name(pid, None).unwrap_or("none").to_owned();
+    let spans = trace.spans.iter().filter(|span| !is_sample(span));
+    let of =
+        |name: &str, cat: &str, pid: &Value, tid: &Value, ts: &Value, dur: &Value, of: &str| {
+            format!("{name} {cat} {pid} {tid} {ts} {dur} {of}")
+        };
+    let spans = spans.map(|s| {
+        let [pid, tid, ts, dur] = [s.pid, s.tid, s.start, s.end - s.start].map(Value::from);
+        of(&s.name, &s.category, &pid, &tid, &ts, &dur, &process(s.pid))
+    });
+    let slices = told(answer, "slices", |s| {
+        let [name, cat, process] = ["name", "cat", "process"].map(|key| text(&s[key]));
+        of(
+            name, cat, &s["pid"], &s["tid"], &s["ts"], &s["dur"], process,
+        )
+    })?;
+    assert_eq!(slices, sorted(spans));
+    let with_stack = trace
+        .spans
+        .iter()
+        .filter(|span| span.args["stack"].is_string());
+    let stacks = with_stack.map(|s| format!("{} {} {}", s.name, s.start, text(&s.args["stack"])));
+    let row = |s: &Value| format!("{} {} {}", text(&s["name"]), s["ts"], text(&s["stack"]));
+    let stacks = sorted(stacks);
+    anyhow::ensure!(
+        slices.len() > 1000 && stacks.len() > 100,
+        "{} stacks",
+        stacks.len()
+    );
+    assert_eq!(told(answer, "stacks", row)?, stacks);
+    let samples = trace.spans.iter().filter(is_sample).map(|s| {
+        let tid = s.tid - SAMPLES;
+        format!("{} {tid} {} {} {}", s.pid, s.end, s.args["cpu"], s.stack)
+    });
+    let row = |s: &Value| {
+        format!(
+            "{} {} {} {} {}",
+            s["pid"],
+            s["tid"],
+            s["ts"],
+            s["cpu"],
+            text(&s["stack"])
+        )
+    };
+    let samples = sorted(samples);
+    anyhow::ensure!(samples.len() > 20, "{} samples", samples.len());
+    assert_eq!(told(answer, "samples", row)?, samples);
+    compare_others(answer, trace)
+}
+
+/// Arrows, counters, marks.
+fn compare_others(answer: &Value, trace: &Trace) -> anyhow::Result<()> {
+    let nanos = |event: &Value| (event["ts"].as_f64().unwrap_or(0.0) * 1000.0).round() as u64;
+    let of = |ph: &str| {
+        trace
+            .others
+            .iter()
+            .filter(move |event| event["ph"] == ph)
+            .collect::<Vec<_>>()
+    };
+    let ends: BTreeMap<u64, u64> = of("f")
+        .into_iter()
+        .map(|e| Ok((number(&e["id"])?, nanos(e))))
+        .collect::<anyhow::Result<_>>()?;
+    let flows = of("s").into_iter().map(|event| {
+        let end = ends.get(&number(&event["id"]).unwrap_or(0));
+        format!("{} {}", nanos(event), end.copied().unwrap_or(0))
+    });
+    let flows = sorted(flows);
+    anyhow::ensure!(!flows.is_empty(), "no arrows");
+    let row = |flow: &Value| format!("{} {}", flow["begins_at"], flow["ends_at"]);
+    assert_eq!(told(answer, "flows", row)?, flows);
+    let counters = of("C").into_iter().flat_map(|event| {
+        let pid = event["pid"].as_u64().unwrap_or(0);
+        let process = trace.name(pid, None).unwrap_or("none").to_owned();
+        let series = event["args"].as_object().into_iter().flatten();
+        series.map(move |(key, value)| {
+            let value = value.as_f64().unwrap_or(f64::NAN);
+            format!(
+                "{} {key} {process} {} {value}",
+                text(&event["name"]),
+                nanos(event)
+            )
+        })
+    });
+    let row = |c: &Value| {
+        let value = c["value"].as_f64().unwrap_or(f64::NAN);
+        format!(
+            "{} {} {} {value}",
+            text(&c["name"]),
+            text(&c["process"]),
+            c["ts"]
+        )
+    };
+    let counters = sorted(counters);
+    anyhow::ensure!(!counters.is_empty(), "no counters");
+    assert_eq!(told(answer, "counters", row)?, counters);
+    let marks = of("i")
+        .into_iter()
+        .map(|event| text(&event["name"]).to_owned());
+    let marks = marks.chain(["recording".to_owned()]);
+    assert_eq!(
+        told(answer, "marks", |mark| text(&mark["name"]).to_owned())?,
+        sorted(marks)
+    );
+    Ok(())
+}
+
+#[test]
+fn perfetto_has_a_recording_as_it_was_recorded() -> anyhow::Result<()> {
+    let name = "perfetto_has_a_recording_as_it_was_recorded";
+    let Some(_turn) = turn(name, &NEEDS)? else {
+        return Ok(());
+    };
+    let viewers = match viewers() {
+        Ok(viewers) => viewers,
+        Err(reason) => {
+            skip(name, &reason);
+            return Ok(());
+        }
+    };
+    let shop = Workshop::new()?;
+    let capture = shop.path("recorded.aiprof");
+    record(&shop, &capture)?;
+    let [chrome, perfetto] = ["trace.json", "trace.pftrace"].map(|file| shop.path(file));
+    for output in [&chrome, &perfetto] {
+        let mut command = Command::new(binary()?);
+        checked(command.arg("report").arg(&capture).arg("-o").arg(output))?;
+    }
+    let mut command = Command::new("node");
+    command
+        .arg(script("recording.mjs"))
+        .arg(&perfetto)
+        .arg(&viewers);
+    let answer: Value = serde_json::from_str(&checked(&mut command)?)?;
+    compare(&answer, &Trace::read(&chrome)?)
 }
 
 /// A trace of Torch's profiler, whose rows and times an analysis leaves as they are.

@@ -31,7 +31,7 @@ async function processor() {
       select p.name as process, t.name as thread, count(*) as n, sum(s.dur) as ns
       from slice s join thread_track k on k.id = s.track_id join thread t using (utid)
       join process p using (upid)
-      where s.category in ('kernel', 'gpu_memcpy', 'estimated') and t.tid between 1200000000 and 1300000000
+      where s.category in ('prepare', 'kernel', 'gpu_memcpy', 'estimated') and t.tid between 1200000000 and 1300000000
       group by p.name, t.name order by p.name, t.name`),
     // What it lost or did not understand.
     errors: tp.query(`

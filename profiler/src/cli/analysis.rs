@@ -2,6 +2,7 @@
 
 use super::companions::Written;
 use super::output::OutputFile;
+use super::trace_out;
 use aiprof_analysis::analyze::config::{Config, Format};
 use aiprof_analysis::analyze::messages::Messages;
 use aiprof_analysis::analyze::pipeline::{self, Outcome};
@@ -14,10 +15,12 @@ use aiprof_formats::export;
 use aiprof_formats::export::html;
 use aiprof_formats::export::tables::{self, frame};
 use aiprof_formats::export::trace_events::{self, Header, Words};
+use aiprof_formats::import::capture::ReplayOptions;
 use aiprof_formats::import::compiler_info;
 use aiprof_formats::import::json::{self, End, Reading, Trouble};
 use aiprof_formats::import::open::{self, Contents};
 use aiprof_formats::import::perfetto;
+use aiprof_formats::import::recording;
 use aiprof_model::timeline::{Dialect, Event, NONE, Timeline};
 use aiprof_model::visible;
 use aiprof_system::files::caller;
@@ -273,7 +276,7 @@ impl Analysis<'_> {
                     let job = timeline.jobs.get(reading.job as usize);
                     self.inputs.push(Input {
                         path: path.to_string_lossy().into_owned(),
-                        dialect: job.map_or("", |job| report::dialect_name(job.dialect)),
+                        dialect: job.map_or("", report::writer_of),
                         rank: job.and_then(|job| job.rank),
                         events: reading.events.len(),
                         is_synthetic: reading.is_synthetic,
@@ -312,6 +315,10 @@ impl Analysis<'_> {
         let input = open::open(path).with_context(|| format!("cannot read {shown}"))?;
         match input.contents {
             Contents::Json | Contents::Perfetto => {}
+            Contents::Capture if self.style == Style::Aiprof => {
+                return read_capture(path, timeline).map(Some);
+            }
+            Contents::Capture => bail!("Unrecognized file type. file: {shown}"),
             Contents::Log if self.style == Style::Aiprof => {
                 bail!("{shown} is a log, no trace; logs of the compiler go with -c")
             }
@@ -488,6 +495,21 @@ impl Analysis<'_> {
         }
         header
     }
+}
+
+/// Adds a recording to a timeline.
+fn read_capture(path: &Path, timeline: &mut Timeline) -> Result<Reading> {
+    let options = ReplayOptions {
+        inlines: true,
+        source_lines: false,
+        kernel_stacks: true,
+        launches: None,
+    };
+    let shown = path.display();
+    let file = caller::open(path).with_context(|| format!("cannot read {shown}"))?;
+    let (recorded, store) = trace_out::timeline(path, file, options, None)?;
+    let read = recording::read(&recorded, store, &path.to_string_lossy(), timeline);
+    read.with_context(|| format!("cannot read {shown}"))
 }
 
 /// The rank that an event's process belongs to.

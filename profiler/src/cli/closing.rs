@@ -2,9 +2,9 @@
 
 use super::values::{grouped, human_bytes, human_duration};
 use aiprof_collect::session::SelfUsage;
-use aiprof_formats::export::chrome;
 use aiprof_formats::export::device::DeviceTotals;
 use aiprof_model::profile::{Profile, Values};
+use aiprof_model::timeline::recorded;
 use std::time::Duration;
 
 /// Totals over all windows of a recording.
@@ -32,7 +32,7 @@ impl Totals {
     }
 
     /// Adds what only a trace knows.
-    pub(crate) fn add_trace(&mut self, trace: &chrome::Totals) {
+    pub(crate) fn add_trace(&mut self, trace: &recorded::Totals) {
         self.submissions += trace.submissions;
     }
 
@@ -148,9 +148,9 @@ mod tests {
         let mut totals = Totals::default();
         totals.add(&profile);
         totals.add(&profile);
-        totals.add_trace(&chrome::Totals {
+        totals.add_trace(&recorded::Totals {
             submissions: 1500,
-            ..chrome::Totals::default()
+            ..recorded::Totals::default()
         });
         let usage = SelfUsage {
             cpu: Duration::from_millis(250),

@@ -28,6 +28,8 @@ pub(crate) enum ProfileFormat {
     Iaprof,
     /// Chrome trace, for Perfetto and speedscope
     Chrome,
+    /// Trace in Perfetto's own format: of any length, with the stacks of samples
+    Perfetto,
     /// The recording itself, for `aiprof report`
     Capture,
     /// Short text for people: totals, hottest functions; to standard output only
@@ -44,6 +46,7 @@ impl ProfileFormat {
             Self::UnitraceCsv => Format::UnitraceCsv,
             Self::Iaprof => Format::Iaprof,
             Self::Chrome => Format::Chrome,
+            Self::Perfetto => Format::Perfetto,
             Self::Capture => Format::Capture,
             Self::Summary => return None,
         })
@@ -203,7 +206,7 @@ impl ViewArgs {
                 "--cpu-only leaves nothing for this format: it has samples of devices only",
             ));
         }
-        let events = matches!(format, Some(Format::Chrome | Format::Capture));
+        let events = format.is_some_and(|f| f.is_trace() || f == Format::Capture);
         for (given, option) in [
             (self.device_only, "--device-only"),
             (self.cpu_only, "--cpu-only"),
@@ -262,10 +265,7 @@ impl Destination {
 
     /// Whether it is a timeline.
     pub(crate) fn is_trace(&self) -> bool {
-        matches!(
-            self,
-            Self::File(_, Format::Chrome) | Self::Stdout(Format::Chrome)
-        )
+        matches!(self, Self::File(_, format) | Self::Stdout(format) if format.is_trace())
     }
 
     /// From `-o` and `--format`.

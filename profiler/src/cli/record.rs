@@ -30,8 +30,8 @@ pub(crate) struct RecordArgs {
     /// Where the profile goes; its extension chooses the format
     ///
     /// FILE.folded (folded stacks), FILE.svg (flame graph), FILE.pb.gz (pprof), FILE.json or
-    /// FILE.json.gz (Chrome trace of calls and samples, for Perfetto) or FILE.aiprof
-    /// (capture, for `aiprof report`). `-` is stdout. Without -o the profile
+    /// FILE.json.gz (Chrome trace of calls and samples), FILE.pftrace (the same for
+    /// Perfetto, of any length) or FILE.aiprof (capture, for `aiprof report`). `-` is stdout. Without -o the profile
     /// goes to stdout as folded stacks, or as a short summary if stdout is a terminal. The
     /// file appears whole or not at all, and belongs to the caller of sudo.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
@@ -352,7 +352,7 @@ fn destination(args: &RecordArgs) -> Result<Destination> {
         None => Some(Format::Pprof),
         Some(format) => format.of_file(),
     };
-    let format = format.filter(|format| !matches!(format, Format::Capture | Format::Chrome));
+    let format = format.filter(|format| !(format.is_trace() || *format == Format::Capture));
     if every < Duration::from_secs(1) {
         return Err(usage_error("--every must be at least 1s"));
     }

@@ -101,13 +101,14 @@ impl Output {
     fn open(plan: &Plan) -> Result<Self> {
         Ok(match &plan.destination {
             Destination::Summary => Self::Summary,
-            Destination::Stdout(Format::Chrome) => {
-                Self::Trace(TraceOut::Stdout, TraceCapture::new(None)?)
+            Destination::Stdout(format) if format.is_trace() => {
+                let capture = TraceCapture::new(None)?;
+                Self::Trace(TraceOut::new(None, *format), capture)
             }
-            Destination::File(path, Format::Chrome) => {
+            Destination::File(path, format) if format.is_trace() => {
                 let file = OutputFile::create(path)?;
                 let capture = TraceCapture::new(file.directory())?;
-                Self::Trace(TraceOut::File(file), capture)
+                Self::Trace(TraceOut::new(Some(file), *format), capture)
             }
             Destination::Stdout(format) => Self::Stdout(*format),
             Destination::File(path, format) => Self::File(OutputFile::create(path)?, *format),

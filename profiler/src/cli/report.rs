@@ -24,7 +24,7 @@ pub(crate) struct ReportArgs {
     capture: PathBuf,
 
     /// Where the profile goes; its extension chooses the format (.folded, .svg,
-    /// .pb.gz, .json, .json.gz)
+    /// .pb.gz, .json, .json.gz, .pftrace)
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
 
@@ -123,9 +123,10 @@ pub(crate) fn run(args: &ReportArgs) -> Result<()> {
                 "a trace needs a capture: this file has counts, no events",
             ));
         }
-        let out = match file {
-            Some((file, _)) => TraceOut::File(file),
-            None => TraceOut::Stdout,
+        let out = match (file, &destination) {
+            (Some((file, format)), _) => TraceOut::new(Some(file), format),
+            (None, Destination::Stdout(format)) => TraceOut::new(None, *format),
+            (None, _) => TraceOut::new(None, Format::Chrome),
         };
         return trace_out::from_file(&args.capture, options, args.title.as_deref(), out);
     }

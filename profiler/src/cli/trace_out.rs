@@ -4,8 +4,11 @@
 //! has no name: it is gone with this process, however that ends.
 
 use super::output::OutputFile;
-use aiprof_formats::export::chrome::{Scratch, Survey, Totals, Trace};
-use aiprof_formats::import::capture::{self, ReplayOptions, ScanOptions};
+use aiprof_analysis::timeline::Replay;
+use aiprof_formats::export::{Format, chrome, perfetto::recording};
+use aiprof_formats::import::capture::{self, ReplayOptions, Scan};
+use aiprof_formats::timeline::Store;
+use aiprof_model::timeline::recorded::{Recorded, Totals};
 use aiprof_system::files::{caller, directory::Directory};
 use anyhow::{Context, Result};
 use flate2::{Compression, write::GzEncoder};
@@ -14,13 +17,19 @@ use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// Where a trace goes.
+/// Where a trace goes, and as what.
 #[derive(Debug)]
-pub(crate) enum TraceOut {
-    /// stdout, not compressed.
-    Stdout,
-    /// A file, compressed if its name ends in `.gz`.
-    File(OutputFile),
+pub(crate) struct TraceOut {
+    /// A file, compressed if its name ends in `.gz`; `None`: stdout, not compressed.
+    file: Option<OutputFile>,
+    format: Format,
+}
+
+impl TraceOut {
+    /// To a file, or to stdout.
+    pub(crate) fn new(file: Option<OutputFile>, format: Format) -> Self {
+        Self { file, format }
+    }
 }
 
 /// The capture of a recording that becomes a trace.
@@ -84,10 +93,7 @@ pub(crate) fn from_file(
     title: Option<&str>,
     out: TraceOut,
 ) -> Result<()> {
-    let directory = match &out {
-        TraceOut::File(file) => file.directory().cloned(),
-        TraceOut::Stdout => None,
-    };
+    let directory = out.file.as_ref().and_then(OutputFile::directory).cloned();
     let file = caller::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let source = Source {
         path,
@@ -112,74 +118,82 @@ struct Source<'a> {
 
 impl Source<'_> {
     fn write(self, out: TraceOut) -> Result<Totals> {
-        match out {
-            TraceOut::Stdout => {
-                let mut stdout = io::stdout().lock();
-                let totals = self.convert(&mut stdout)?;
-                stdout.flush().context("cannot write to stdout")?;
-                Ok(totals)
-            }
-            TraceOut::File(mut file) => {
-                let name = file.path().to_string_lossy().to_ascii_lowercase();
-                let totals = if name.ends_with(".gz") {
-                    let mut packed = GzEncoder::new(&mut file, Compression::default());
-                    let totals = self.convert(&mut packed)?;
-                    packed.finish().context("cannot write the trace")?;
-                    totals
-                } else {
-                    self.convert(&mut file)?
-                };
-                file.commit()?;
-                Ok(totals)
-            }
-        }
+        let format = out.format;
+        let Some(mut file) = out.file else {
+            let mut stdout = io::stdout().lock();
+            let totals = self.convert(format, &mut stdout)?;
+            stdout.flush().context("cannot write to stdout")?;
+            return Ok(totals);
+        };
+        let name = file.path().to_string_lossy().to_ascii_lowercase();
+        let totals = if name.ends_with(".gz") {
+            let mut packed = GzEncoder::new(&mut file, Compression::default());
+            let totals = self.convert(format, &mut packed)?;
+            packed.finish().context("cannot write the trace")?;
+            totals
+        } else {
+            self.convert(format, &mut file)?
+        };
+        file.commit()?;
+        Ok(totals)
     }
 
-    /// Reads the capture twice and writes the trace.
-    fn convert(self, out: &mut dyn Write) -> Result<Totals> {
-        let mut survey = Survey::default();
-        let mut scanned = self.scan(true, &mut |event| {
-            survey.event(&event);
-            ControlFlow::Continue(())
-        })?;
+    /// Reads the capture and writes the trace.
+    fn convert(self, format: Format, out: &mut dyn Write) -> Result<Totals> {
+        let (mut recorded, store) =
+            timeline(self.path, self.file, self.options, self.directory.as_ref())?;
         if let Some(title) = self.title {
-            scanned.meta.title = title.to_owned();
+            title.clone_into(&mut recorded.meta.title);
         }
-        let period_ns = match scanned.period_ns {
-            0 => scanned.meta.period_ns,
-            fixed => fixed,
+        let written = match format {
+            Format::Perfetto => recording::write(&recorded, store, out),
+            _ => chrome::write(&recorded, store, out),
         };
-        let directory = self.directory.clone();
-        let mut scratch = || temporary(directory.as_ref());
-        let scratch: &mut Scratch<'_> = &mut scratch;
-        let mut trace = Trace::new(&survey, &scanned.names, period_ns, scratch);
-        let mut failed = None;
-        self.scan(false, &mut |event| match trace.event(&event) {
+        written.context("cannot write the trace")?;
+        Ok(recorded.totals)
+    }
+}
+
+/// The timeline of a capture: its events in order of time, and what they refer to.
+/// `path` is its name for messages; temporary files go to `directory`, if not where the
+/// system has them.
+///
+/// # Errors
+/// A file could not be read or written.
+pub(crate) fn timeline(
+    path: &Path,
+    file: File,
+    options: ReplayOptions,
+    directory: Option<&Directory>,
+) -> Result<(Recorded, Store)> {
+    let directory = directory.cloned();
+    let mut store = Some(Store::new(Box::new(move || temporary(directory.as_ref()))));
+    let mut replay: Option<Replay<Store>> = None;
+    let mut failed = None;
+    let scanned = capture::scan_file(path, file, options, &mut |scan| {
+        let taken = match scan {
+            Scan::Period(period_ns) => {
+                replay = store.take().map(|store| Replay::new(period_ns, store));
+                Ok(())
+            }
+            Scan::Event(event) => replay
+                .as_mut()
+                .map_or(Ok(()), |replay| replay.event(&event)),
+        };
+        match taken {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => {
                 failed = Some(error);
                 ControlFlow::Break(())
             }
-        })?;
-        let written = match failed {
-            Some(error) => Err(error),
-            None => trace.finish(&scanned.meta, &scanned.losses, out),
-        };
-        written.context("cannot write the trace")
-    }
-
-    fn scan(
-        &self,
-        names: bool,
-        take: &mut dyn FnMut(aiprof_model::wire::Event) -> ControlFlow<()>,
-    ) -> Result<capture::Scanned> {
-        let options = ScanOptions {
-            replay: self.options,
-            names,
-        };
-        let file = self.file.try_clone().context("cannot read the recording")?;
-        Ok(capture::scan_file(self.path, file, &options, take)?)
-    }
+        }
+    })?;
+    let finished = match (failed, replay) {
+        (Some(error), _) => Err(error),
+        (None, Some(replay)) => replay.finish(scanned.meta, &scanned.losses, &scanned.names),
+        (None, None) => Err(io::ErrorKind::InvalidData.into()),
+    };
+    finished.context("cannot keep the events of the recording")
 }
 
 /// A file for what does not fit into memory.

@@ -10,3 +10,4 @@ pub mod aiu;
 pub mod analyze;
 pub mod calibrate;
 pub mod correlate;
+pub mod timeline;

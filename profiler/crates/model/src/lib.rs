@@ -8,6 +8,7 @@
 
 pub mod demangle;
 pub mod eu_stall;
+pub mod json;
 pub mod lines;
 pub mod parallel;
 pub mod probes;

@@ -11,7 +11,7 @@ pub use super::plots::Series;
 use super::report_details::{self, Details};
 use super::statistics::{ActiveRow, KernelRow, Spread};
 use crate::calibrate::jobs::{Place, Refusal};
-use aiprof_model::timeline::{Dialect, Id, Ph, Timeline};
+use aiprof_model::timeline::{Dialect, Id, Job, Ph, Timeline};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -318,9 +318,10 @@ pub fn make(timeline: &Timeline, outcome: &Outcome, inputs: Vec<Input>, has_plot
     report
 }
 
-/// A dialect's name in reports.
-pub fn dialect_name(dialect: Dialect) -> &'static str {
-    match dialect {
+/// What wrote a file, in reports.
+pub fn writer_of(job: &Job) -> &'static str {
+    match job.dialect {
+        _ if job.is_recording => "aiprof",
         Dialect::Flex => "flex",
         Dialect::Torch => "torch",
     }

@@ -35,6 +35,7 @@ pub(crate) fn empty(dialect: Dialect) -> Timeline {
         dialect,
         rank: None,
         is_processed: false,
+        is_recording: false,
     });
     timeline
 }

@@ -18,6 +18,7 @@ pub fn timeline(dialect: Dialect) -> Timeline {
         dialect,
         rank: None,
         is_processed: false,
+        is_recording: false,
     });
     timeline
 }

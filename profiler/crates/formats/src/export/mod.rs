@@ -50,6 +50,8 @@ pub enum Format {
     /// A Chrome trace, see [`chrome`]. It is made of events, never of a finished
     /// profile: [`write()`] refuses it.
     Chrome,
+    /// A trace in Perfetto's own format, see [`perfetto`]. As with [`Self::Chrome`].
+    Perfetto,
     /// aiprof's own capture. It is written while recording, never from a
     /// finished profile: [`write()`] refuses it.
     Capture,
@@ -57,13 +59,14 @@ pub enum Format {
 
 impl Format {
     /// All formats, in the order in which help texts list them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Folded,
         Self::Svg,
         Self::Pprof,
         Self::UnitraceCsv,
         Self::Iaprof,
         Self::Chrome,
+        Self::Perfetto,
         Self::Capture,
     ];
 
@@ -76,6 +79,7 @@ impl Format {
             Self::UnitraceCsv => "unitrace-csv",
             Self::Iaprof => "iaprof",
             Self::Chrome => "chrome",
+            Self::Perfetto => "perfetto",
             Self::Capture => "capture",
         }
     }
@@ -89,6 +93,7 @@ impl Format {
             Self::UnitraceCsv => "stalls.csv",
             Self::Iaprof => "iaprof",
             Self::Chrome => "json",
+            Self::Perfetto => "pftrace",
             Self::Capture => "aiprof",
         }
     }
@@ -99,7 +104,7 @@ impl Format {
     /// `.folded`, `.collapsed` and `.txt` are folded stacks, `.svg` is a flame
     /// graph, `.pb.gz` and `.pprof` are pprof, `.stalls.csv` is unitrace's table of
     /// stalls, `.iaprof` is iaprof's text, `.json` and `.json.gz` are Chrome
-    /// traces, `.aiprof` is a capture.
+    /// traces, `.pftrace` and `.perfetto-trace` are Perfetto's, `.aiprof` is a capture.
     pub fn from_extension(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
         let known = [
@@ -113,12 +118,21 @@ impl Format {
             (".iaprof", Self::Iaprof),
             (".json", Self::Chrome),
             (".json.gz", Self::Chrome),
+            (".pftrace", Self::Perfetto),
+            (".perfetto-trace", Self::Perfetto),
             (".aiprof", Self::Capture),
         ];
         known
             .into_iter()
             .find(|(extension, _)| name.ends_with(extension))
             .map(|(_, format)| format)
+    }
+}
+
+impl Format {
+    /// Whether it is made of events, not of a finished profile.
+    pub fn is_trace(self) -> bool {
+        matches!(self, Self::Chrome | Self::Perfetto)
     }
 }
 
@@ -220,11 +234,12 @@ pub enum ExportError {
     #[error("a capture is written while recording and cannot be made from a finished profile")]
     CaptureNotWritable,
     /// A trace was asked for.
-    #[error("a Chrome trace is made from a recording's events, not from a finished profile")]
+    #[error("a trace is made from a recording's events, not from a finished profile")]
     TraceNotWritable,
     /// The name is not one of [`Format::ALL`].
     #[error(
-        "unknown format `{0}` (known: folded, svg, pprof, unitrace-csv, iaprof, chrome, capture)"
+        "unknown format `{0}` (known: folded, svg, pprof, unitrace-csv, iaprof, chrome, perfetto, \
+         capture)"
     )]
     UnknownFormat(String),
     /// A line of a folded file is not `STACK VALUE`.
@@ -269,7 +284,7 @@ pub enum ExportError {
 /// # Errors
 ///
 /// [`ExportError::CaptureNotWritable`] for [`Format::Capture`],
-/// [`ExportError::TraceNotWritable`] for [`Format::Chrome`],
+/// [`ExportError::TraceNotWritable`] for [`Format::Chrome`] and [`Format::Perfetto`],
 /// [`ExportError::WeightsTooLarge`] for a profile of a thousand years (a
 /// corrupt one), [`ExportError::Io`] when `out` fails.
 pub fn write(
@@ -284,7 +299,7 @@ pub fn write(
         Format::Pprof => pprof::write(profile, options, out),
         Format::UnitraceCsv => unitrace_csv::write(profile, out),
         Format::Iaprof => iaprof::write(profile, out),
-        Format::Chrome => Err(ExportError::TraceNotWritable),
+        Format::Chrome | Format::Perfetto => Err(ExportError::TraceNotWritable),
         Format::Capture => Err(ExportError::CaptureNotWritable),
     }
 }
@@ -304,6 +319,7 @@ mod tests {
         assert_eq!(format("x.aiprof"), Some(Format::Capture));
         assert_eq!(format("trace.json"), Some(Format::Chrome));
         assert_eq!(format("TRACE.JSON.GZ"), Some(Format::Chrome));
+        assert_eq!(format("x.pftrace"), Some(Format::Perfetto));
         assert_eq!(format("x.gz"), None);
         assert_eq!(format("svg"), None);
         assert_eq!(format(".."), None);

@@ -7,6 +7,7 @@ pub mod inductor;
 pub mod json;
 pub mod open;
 pub mod perfetto;
+pub mod recording;
 pub mod stall_profile;
 pub mod unitrace_csv;
 

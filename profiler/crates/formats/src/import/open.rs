@@ -1,5 +1,6 @@
 //! Files of traces: what they are, and their text, decompressed.
 
+use super::capture;
 use aiprof_system::files::caller;
 use aiprof_system::memory::Metered;
 use flate2::read::MultiGzDecoder;
@@ -24,6 +25,8 @@ pub enum Contents {
     Json,
     /// A trace of Perfetto.
     Perfetto,
+    /// A recording of aiprof.
+    Capture,
     /// A compiler's log.
     Log,
 }
@@ -83,6 +86,8 @@ fn by_name(name: &str) -> Option<Contents> {
         Some(Contents::Json)
     } else if name.contains(".pftrace") || name.contains(".perfetto-trace") {
         Some(Contents::Perfetto)
+    } else if name.ends_with(".aiprof") {
+        Some(Contents::Capture)
     } else if name.contains(".log") {
         Some(Contents::Log)
     } else {
@@ -91,6 +96,9 @@ fn by_name(name: &str) -> Option<Contents> {
 }
 
 fn by_head(head: &[u8]) -> Contents {
+    if head.starts_with(&capture::MAGIC[..7]) {
+        return Contents::Capture;
+    }
     let line = head.split(|b| *b == b'\n').map(<[u8]>::trim_ascii);
     let first = line.into_iter().find(|line| !line.is_empty());
     match first {
@@ -122,7 +130,9 @@ mod tests {
     fn contents_are_told_by_name_or_head() {
         assert_eq!(by_name("x.pt.trace.json.gz"), Some(Contents::Json));
         assert_eq!(by_name("x.pftrace"), Some(Contents::Perfetto));
+        assert_eq!(by_name("x.aiprof"), Some(Contents::Capture));
         assert_eq!(by_name("x"), None);
+        assert_eq!(by_head(capture::MAGIC), Contents::Capture);
         assert_eq!(by_head(b"\n  [1]"), Contents::Json);
         assert_eq!(by_head(b"12:0 x"), Contents::Log);
         assert_eq!(by_head(b"\x0a\x05abc"), Contents::Perfetto);

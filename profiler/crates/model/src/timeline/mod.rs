@@ -14,6 +14,7 @@ mod kinds;
 mod names;
 pub mod number;
 mod phase;
+pub mod recorded;
 mod text;
 mod time;
 mod tracks;
@@ -187,6 +188,8 @@ pub struct Job {
     pub rank: Option<u32>,
     /// acelyzer or aiprof wrote it: its times are calibrated.
     pub is_processed: bool,
+    /// aiprof recorded it: what ran on devices has Kineto's categories.
+    pub is_recording: bool,
 }
 
 /// All that was read.

@@ -16,6 +16,11 @@ impl Sym {
         self.0 as usize
     }
 
+    /// The text at a place in [`Names`].
+    pub fn at(index: u32) -> Self {
+        Self(index)
+    }
+
     /// Whether it is the empty text.
     pub fn is_empty(self) -> bool {
         self == Self::EMPTY

@@ -35,7 +35,7 @@ pub(super) fn text(out: &mut Vec<u8>, field: u32, value: &str) {
     out.extend_from_slice(value.as_bytes());
 }
 
-fn fixed64(out: &mut Vec<u8>, field: u32, value: u64) {
+pub(super) fn fixed64(out: &mut Vec<u8>, field: u32, value: u64) {
     encode_key(field, WireType::SixtyFourBit, out);
     out.extend_from_slice(&value.to_le_bytes());
 }
@@ -71,9 +71,15 @@ pub(super) fn packet(out: &mut Vec<u8>, time: Option<u64>, write: impl FnOnce(&m
 
 /// The first packet.
 pub(super) fn begin(out: &mut Vec<u8>) {
+    begin_with(out, |_| {});
+}
+
+/// The first packet, with more in it.
+pub(super) fn begin_with(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     message(out, 1, |packet| {
         number(packet, 10, SEQUENCE);
         number(packet, 13, STATE_CLEARED);
+        write(packet);
     });
 }
 
@@ -99,6 +105,104 @@ impl Interned {
     }
 }
 
+/// Arguments of events, whose keys and texts get numbers.
+#[derive(Default)]
+pub(super) struct Notes {
+    keys: Interned,
+    values: Interned,
+}
+
+impl Notes {
+    /// Numbers begin with `first`.
+    pub(super) fn new(first: u64) -> Self {
+        let interned = || Interned {
+            numbers: FxHashMap::default(),
+            first,
+        };
+        Self {
+            keys: interned(),
+            values: interned(),
+        }
+    }
+
+    /// A `DebugAnnotation`: a key, as it stands between its quotes, and a value in JSON.
+    pub(super) fn annotation(
+        &mut self,
+        texts: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+        key: &str,
+        value: &str,
+    ) {
+        self.key(texts, out, &unquoted(key));
+        match value.as_bytes().first() {
+            Some(b'"') => {
+                let inner = value.strip_prefix('"').and_then(|v| v.strip_suffix('"'));
+                self.string(texts, out, &unquoted(inner.unwrap_or(value)));
+            }
+            Some(b't' | b'f') => number(out, 2, u64::from(value == "true")),
+            Some(b'-' | b'0'..=b'9') => number_value(out, value),
+            _ => match serde_json::from_str::<Value>(value) {
+                Ok(parsed) if depth(&parsed) <= MAX_DEPTH => self.nested(texts, out, &parsed),
+                _ => text(out, 6, value),
+            },
+        }
+    }
+
+    /// The key of an annotation.
+    pub(super) fn key(&mut self, texts: &mut Vec<u8>, out: &mut Vec<u8>, key: &str) {
+        match self.keys.number(key) {
+            Some((iid, is_new)) => {
+                if is_new {
+                    intern(texts, 3, iid, key);
+                }
+                number(out, 1, iid);
+            }
+            None => text(out, 10, key),
+        }
+    }
+
+    fn string(&mut self, texts: &mut Vec<u8>, out: &mut Vec<u8>, value: &str) {
+        // Counters as text are all different.
+        let is_word = value.len() > 4 && !value.starts_with(|c: char| c.is_ascii_digit());
+        let number_of = is_word.then(|| self.values.number(value)).flatten();
+        match number_of {
+            Some((iid, is_new)) => {
+                if is_new {
+                    intern(texts, 29, iid, value);
+                }
+                number(out, 17, iid);
+            }
+            None => text(out, 6, value),
+        }
+    }
+
+    fn nested(&mut self, texts: &mut Vec<u8>, out: &mut Vec<u8>, value: &Value) {
+        match value {
+            Value::Object(members) if !members.is_empty() => {
+                for (key, value) in members {
+                    message(out, 11, |entry| {
+                        self.key(texts, entry, key);
+                        self.nested(texts, entry, value);
+                    });
+                }
+            }
+            Value::Array(values) if !values.is_empty() => {
+                for value in values {
+                    message(out, 12, |entry| self.nested(texts, entry, value));
+                }
+            }
+            Value::Bool(is) => number(out, 2, u64::from(*is)),
+            Value::String(string) => self.string(texts, out, string),
+            Value::Number(value) => number_value(out, &value.to_string()),
+            // What is empty has a form only among the older ones: a nested value and
+            // its type. (There is one for JSON too; Perfetto 52 crashes on a null in it.)
+            Value::Object(_) => message(out, 8, |nested| number(nested, 1, 1)),
+            Value::Array(_) => message(out, 8, |nested| number(nested, 1, 2)),
+            Value::Null => message(out, 8, |_| {}),
+        }
+    }
+}
+
 /// Writes a piece of the track events to memory.
 pub(super) struct Encoder<'t> {
     timeline: &'t Timeline,
@@ -109,8 +213,7 @@ pub(super) struct Encoder<'t> {
     texts: Vec<u8>,
     names: FxHashSet<Sym>,
     categories: FxHashSet<Sym>,
-    keys: Interned,
-    values: Interned,
+    notes: Notes,
     /// An event's arguments as JSON.
     json: Vec<u8>,
 }
@@ -122,10 +225,6 @@ impl<'t> Encoder<'t> {
         plan: &'t Plan<'t>,
         piece: u64,
     ) -> Self {
-        let interned = || Interned {
-            numbers: FxHashMap::default(),
-            first: (piece << PIECE_BITS) + 1,
-        };
         Self {
             timeline,
             words,
@@ -134,8 +233,7 @@ impl<'t> Encoder<'t> {
             texts: Vec::new(),
             names: FxHashSet::default(),
             categories: FxHashSet::default(),
-            keys: interned(),
-            values: interned(),
+            notes: Notes::new((piece << PIECE_BITS) + 1),
             json: Vec::new(),
         }
     }
@@ -196,7 +294,8 @@ impl<'t> Encoder<'t> {
         let json = arguments(self.timeline, self.words, event, json);
         if let Ok(members_text) = std::str::from_utf8(&json) {
             for (key, value) in members(members_text) {
-                message(out, 4, |note| self.annotation(note, key, value));
+                let (notes, texts) = (&mut self.notes, &mut self.texts);
+                message(out, 4, |note| notes.annotation(texts, note, key, value));
             }
         }
         self.json = json;
@@ -213,75 +312,6 @@ impl<'t> Encoder<'t> {
             intern(&mut self.texts, field, number, self.timeline.name(sym));
         }
         number
-    }
-
-    fn annotation(&mut self, out: &mut Vec<u8>, key: &str, value: &str) {
-        self.key(out, &unquoted(key));
-        match value.as_bytes().first() {
-            Some(b'"') => {
-                let inner = value.strip_prefix('"').and_then(|v| v.strip_suffix('"'));
-                self.string(out, &unquoted(inner.unwrap_or(value)));
-            }
-            Some(b't' | b'f') => number(out, 2, u64::from(value == "true")),
-            Some(b'-' | b'0'..=b'9') => number_value(out, value),
-            _ => match serde_json::from_str::<Value>(value) {
-                Ok(parsed) if depth(&parsed) <= MAX_DEPTH => self.nested(out, &parsed),
-                _ => text(out, 6, value),
-            },
-        }
-    }
-
-    fn key(&mut self, out: &mut Vec<u8>, key: &str) {
-        match self.keys.number(key) {
-            Some((iid, is_new)) => {
-                if is_new {
-                    intern(&mut self.texts, 3, iid, key);
-                }
-                number(out, 1, iid);
-            }
-            None => text(out, 10, key),
-        }
-    }
-
-    fn string(&mut self, out: &mut Vec<u8>, value: &str) {
-        // Counters as text are all different.
-        let is_word = value.len() > 4 && !value.starts_with(|c: char| c.is_ascii_digit());
-        let number_of = is_word.then(|| self.values.number(value)).flatten();
-        match number_of {
-            Some((iid, is_new)) => {
-                if is_new {
-                    intern(&mut self.texts, 29, iid, value);
-                }
-                number(out, 17, iid);
-            }
-            None => text(out, 6, value),
-        }
-    }
-
-    fn nested(&mut self, out: &mut Vec<u8>, value: &Value) {
-        match value {
-            Value::Object(members) if !members.is_empty() => {
-                for (key, value) in members {
-                    message(out, 11, |entry| {
-                        self.key(entry, key);
-                        self.nested(entry, value);
-                    });
-                }
-            }
-            Value::Array(values) if !values.is_empty() => {
-                for value in values {
-                    message(out, 12, |entry| self.nested(entry, value));
-                }
-            }
-            Value::Bool(is) => number(out, 2, u64::from(*is)),
-            Value::String(string) => self.string(out, string),
-            Value::Number(value) => number_value(out, &value.to_string()),
-            // What is empty has a form only among the older ones: a nested value and
-            // its type. (There is one for JSON too; Perfetto 52 crashes on a null in it.)
-            Value::Object(_) => message(out, 8, |nested| number(nested, 1, 1)),
-            Value::Array(_) => message(out, 8, |nested| number(nested, 1, 2)),
-            Value::Null => message(out, 8, |_| {}),
-        }
     }
 
     /// The values of a counter's series; what is no number is told with the first.
@@ -313,13 +343,14 @@ impl<'t> Encoder<'t> {
             let name = self.sym(event.name, 2);
             number(out, 10, name);
             for (key, value) in rest {
-                message(out, 4, |note| self.annotation(note, key, value));
+                let (notes, texts) = (&mut self.notes, &mut self.texts);
+                message(out, 4, |note| notes.annotation(texts, note, key, value));
             }
         });
     }
 }
 
-fn track_event(
+pub(super) fn track_event(
     out: &mut Vec<u8>,
     time: Option<u64>,
     kind: u64,
@@ -335,14 +366,14 @@ fn track_event(
     });
 }
 
-fn intern(out: &mut Vec<u8>, field: u32, iid: u64, value: &str) {
+pub(super) fn intern(out: &mut Vec<u8>, field: u32, iid: u64, value: &str) {
     message(out, field, |entry| {
         number(entry, 1, iid);
         text(entry, 2, value);
     });
 }
 
-fn fixed64_double(out: &mut Vec<u8>, field: u32, value: f64) {
+pub(super) fn fixed64_double(out: &mut Vec<u8>, field: u32, value: f64) {
     fixed64(out, field, value.to_bits());
 }
 

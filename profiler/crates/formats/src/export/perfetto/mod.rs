@@ -7,6 +7,7 @@
 
 mod encode;
 mod plan;
+pub mod recording;
 #[cfg(test)]
 mod tests;
 mod tracks;

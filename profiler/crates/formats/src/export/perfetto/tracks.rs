@@ -303,7 +303,7 @@ fn plain(json: &str) -> String {
 }
 
 /// Writes a `TrackDescriptor`.
-fn describe(out: &mut Vec<u8>, uuid: u64, parent: u64, more: impl FnOnce(&mut Vec<u8>)) {
+pub(super) fn describe(out: &mut Vec<u8>, uuid: u64, parent: u64, more: impl FnOnce(&mut Vec<u8>)) {
     packet(out, None, |packet| {
         message(packet, 60, |track| {
             number(track, 1, uuid);

@@ -15,7 +15,7 @@ mod writer;
 
 pub use reader::{Contents, StoredNames, contents, for_each_event};
 pub use replay::{DeviceReplay, ReplayOptions, fuzz_capture, replay, replay_devices};
-pub use scan::{ScanOptions, Scanned, scan, scan_file};
+pub use scan::{Scan, Scanned, scan, scan_file};
 pub use writer::{CaptureWriter, Known};
 
 use aiprof_analysis::aggregate::Code;

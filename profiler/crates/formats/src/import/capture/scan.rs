@@ -13,13 +13,14 @@ use std::{
     path::Path,
 };
 
-/// How to read a capture.
-#[derive(Clone, Copy, Debug)]
-pub struct ScanOptions {
-    /// What is left out of events and names; `launches` means nothing here.
-    pub replay: ReplayOptions,
-    /// Keep the names of code: the larger part of [`Scanned`], and the same each time.
-    pub names: bool,
+/// What a capture gives on the way.
+#[derive(Debug)]
+pub enum Scan {
+    /// On-CPU nanoseconds of a CPU sample, before all events; 0: samples are of a hardware
+    /// counter, and it is not known.
+    Period(u64),
+    /// An event, in order of time.
+    Event(Event),
 }
 
 /// What a capture holds besides events.
@@ -27,23 +28,21 @@ pub struct ScanOptions {
 pub struct Scanned {
     /// About the recording.
     pub meta: Meta,
-    /// On-CPU nanoseconds of a sample; 0: samples are of a hardware counter.
-    pub period_ns: u64,
     /// Names of code.
     pub names: StoredNames,
     /// What was lost while recording, but for what shows in the events.
     pub losses: Losses,
 }
 
-/// Reads a capture, giving each event to `take` in time order until that breaks.
+/// Reads a capture, giving what is in it to `take` in time order until that breaks.
 /// A capture that is cut off or damaged gives what is whole, with a warning.
 ///
 /// # Errors
 /// [`ImportError`] names the file and what is wrong with it.
 pub fn scan(
     path: &Path,
-    options: &ScanOptions,
-    take: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    options: ReplayOptions,
+    take: &mut dyn FnMut(Scan) -> ControlFlow<()>,
 ) -> Result<Scanned, ImportError> {
     let file = caller::open(path).map_err(|source| ImportError::Read {
         path: path.to_owned(),
@@ -59,8 +58,8 @@ pub fn scan(
 pub fn scan_file(
     path: &Path,
     mut file: File,
-    options: &ScanOptions,
-    take: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    options: ReplayOptions,
+    take: &mut dyn FnMut(Scan) -> ControlFlow<()>,
 ) -> Result<Scanned, ImportError> {
     file.seek(SeekFrom::Start(0))
         .map_err(|source| ImportError::Read {
@@ -70,9 +69,17 @@ pub fn scan_file(
     let mut scanned = Scanned::default();
     file_records(path, file, |record| match record {
         Record::Events(events) => events.into_iter().all(|mut event| {
-            options.replay.thin(&mut event);
-            take(event).is_continue()
+            options.thin(&mut event);
+            take(Scan::Event(event)).is_continue()
         }),
+        Record::Header { meta, period_ns } => {
+            let known = match period_ns {
+                0 => meta.period_ns,
+                fixed => fixed,
+            };
+            scanned.meta = meta;
+            take(Scan::Period(known)).is_continue()
+        }
         other => {
             scanned.keep(other, options);
             true
@@ -83,17 +90,13 @@ pub fn scan_file(
 
 impl Scanned {
     /// Takes in what is no event.
-    fn keep(&mut self, record: Record, options: &ScanOptions) {
+    fn keep(&mut self, record: Record, options: ReplayOptions) {
         match record {
-            Record::Header { meta, period_ns } => {
-                (self.meta, self.period_ns) = (meta, period_ns);
-            }
             Record::End { meta, losses, .. } => {
                 self.meta = meta;
                 self.losses = losses;
             }
-            names if options.names => self.names.take(names, &options.replay),
-            _ => {}
+            names => self.names.take(names, &options),
         }
     }
 }

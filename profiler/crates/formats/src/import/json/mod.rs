@@ -30,7 +30,7 @@ use std::io::Read;
 /// What acelyzer writes into `otherData.Application`.
 const ACELYZER: &str = "Acelyzer";
 /// Members that are not passed on: they are about the file, not the run.
-const NOT_PASSED_ON: [&str; 3] = ["traceEvents", "distributedInfo", "otherData"];
+const NOT_PASSED_ON: [&str; 4] = ["traceEvents", "distributedInfo", "otherData", "stackFrames"];
 
 /// How the reading of a file went.
 #[derive(Clone, Debug)]
@@ -145,13 +145,24 @@ fn is_by_acelyzer(members: &[(String, String)]) -> bool {
     other.unwrap_or(false)
 }
 
+/// Whether aiprof recorded it: what it analysed has no begin on the machine's clock.
+fn is_recording(members: &[(String, String)]) -> bool {
+    let about = member(members, "otherData");
+    let about = about.and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+    about.is_some_and(|about| {
+        let version = about.get("version").and_then(|version| version.as_str());
+        let is_own = version.is_some_and(|version| version.starts_with("aiprof "));
+        is_own && about.get("start_monotonic_ns").is_some()
+    })
+}
+
 /// Which program wrote the events from `start` on: Kineto says `deviceProperties` where
 /// there is a device, and has categories of its own; FLEX has counters by name. What
 /// acelyzer wrote has `deviceProperties` whatever it was made of.
 fn dialect(timeline: &Timeline, start: usize, members: &[(String, String)]) -> Dialect {
     let events = timeline.events.get(start..).unwrap_or_default();
     let says = member(members, "deviceProperties").is_some();
-    if says && !is_by_acelyzer(members) {
+    if says && !is_by_acelyzer(members) || is_recording(members) {
         return Dialect::Torch;
     }
     let is_counted = |event: &Event| {
@@ -198,6 +209,7 @@ fn new_job(path: &str, members: &[(String, String)]) -> Job {
         dialect: Dialect::Flex,
         rank,
         is_processed: is_by_acelyzer(members),
+        is_recording: is_recording(members),
     }
 }
 

@@ -47,7 +47,8 @@ impl Reader<'_> {
                     _ => *row,
                 };
             }
-            is_flex |= event.device != NONE;
+            let device = self.parsed.devices.get(event.device as usize);
+            is_flex |= device.is_some_and(|device| !device.is_listed);
         }
         let flows = self.flow_events();
         self.parsed.events.extend(flows);

@@ -17,7 +17,7 @@ mod tests;
 mod tracks;
 
 use super::json::{End, Reading, job_hash};
-use aiprof_model::timeline::{Dialect, Job, Timeline};
+use aiprof_model::timeline::{Dialect, Job, Ph, Timeline};
 use frame::{Frames, Next};
 use reader::Reader;
 use std::io::{self, Read};
@@ -79,6 +79,10 @@ pub fn read(
     };
     let own = reader.origin;
     let (problems, is_flex) = reader.finish(job, start);
+    let is_recording = is_recording(into, start);
+    if is_recording {
+        name_flows(into, start);
+    }
     if is_empty && end != End::Whole {
         return Err(PerfettoError::NotATrace {
             offset: frames.offset(),
@@ -94,6 +98,7 @@ pub fn read(
         },
         rank: None,
         is_processed: false,
+        is_recording,
     });
     Ok(Reading {
         job,
@@ -103,6 +108,26 @@ pub fn read(
         is_acelyzer_output: false,
         is_synthetic: false,
         origin: own.unwrap_or(into.origin()),
+    })
+}
+
+/// Gives arrows the name that they have in other formats: Perfetto's have none.
+fn name_flows(timeline: &mut Timeline, start: usize) {
+    let name = timeline.names.intern("ac2g");
+    for event in timeline.events.get_mut(start..).unwrap_or_default() {
+        if matches!(event.ph, Ph::FlowStart | Ph::FlowEnd) {
+            (event.name, event.cat) = (name, name);
+        }
+    }
+}
+
+/// Whether aiprof recorded it, as a mark says.
+fn is_recording(timeline: &Timeline, start: usize) -> bool {
+    let events = timeline.events.get(start..).unwrap_or_default();
+    events.iter().any(|event| {
+        let is_mark = event.ph == Ph::Instant && timeline.name(event.name) == "recording";
+        let version = timeline.arg(event, "version").filter(|_| is_mark);
+        version.is_some_and(|version| version.starts_with("\"aiprof "))
     })
 }
 

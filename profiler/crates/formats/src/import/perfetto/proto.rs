@@ -38,6 +38,58 @@ pub(super) struct Packet {
     pub defaults: Option<Defaults>,
     #[prost(message, optional, tag = "60")]
     pub track_descriptor: Option<TrackDescriptor>,
+    #[prost(message, optional, tag = "66")]
+    pub perf_sample: Option<PerfSample>,
+}
+
+/// `PerfSample`: a CPU sample.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct PerfSample {
+    #[prost(uint32, tag = "1")]
+    pub cpu: u32,
+    #[prost(uint32, tag = "2")]
+    pub pid: u32,
+    #[prost(uint32, tag = "3")]
+    pub tid: u32,
+    #[prost(uint64, tag = "4")]
+    pub callstack_iid: u64,
+}
+
+/// `PerfSampleDefaults`.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct PerfSampleDefaults {
+    #[prost(message, optional, tag = "1")]
+    pub timebase: Option<Timebase>,
+}
+
+/// `PerfEvents.Timebase`: what a sample stands for.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct Timebase {
+    #[prost(uint64, tag = "1")]
+    pub period: u64,
+    #[prost(int32, tag = "4")]
+    pub counter: i32,
+}
+
+/// `PerfEvents.Counter`: the CPU's clock, of which periods are nanoseconds.
+pub(super) const SW_CPU_CLOCK: i32 = 1;
+
+/// `Frame`.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct Frame {
+    #[prost(uint64, tag = "1")]
+    pub iid: u64,
+    #[prost(uint64, tag = "2")]
+    pub function_name_id: u64,
+}
+
+/// `Callstack`: the outermost frame first.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Callstack {
+    #[prost(uint64, tag = "1")]
+    pub iid: u64,
+    #[prost(uint64, repeated, packed = "false", tag = "2")]
+    pub frame_ids: Vec<u64>,
 }
 
 /// The sequence's texts and defaults begin anew with this packet.
@@ -74,6 +126,8 @@ pub(super) struct Clock {
 pub(super) struct Defaults {
     #[prost(message, optional, tag = "11")]
     pub track_event: Option<TrackEventDefaults>,
+    #[prost(message, optional, tag = "12")]
+    pub perf_sample: Option<PerfSampleDefaults>,
     #[prost(uint32, optional, tag = "58")]
     pub timestamp_clock_id: Option<u32>,
 }
@@ -98,6 +152,12 @@ pub(super) struct InternedData {
     pub names: Vec<Interned>,
     #[prost(message, repeated, tag = "3")]
     pub keys: Vec<Interned>,
+    #[prost(message, repeated, tag = "5")]
+    pub functions: Vec<Interned>,
+    #[prost(message, repeated, tag = "6")]
+    pub frames: Vec<Frame>,
+    #[prost(message, repeated, tag = "7")]
+    pub callstacks: Vec<Callstack>,
     #[prost(message, repeated, tag = "29")]
     pub values: Vec<Interned>,
 }

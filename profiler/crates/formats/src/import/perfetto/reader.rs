@@ -5,13 +5,15 @@ use super::clocks::{BOOTTIME, Clocks, MONOTONIC};
 use super::finish::{FlowPoint, Half};
 use super::frame::{Frames, Next};
 use super::proto::{
-    COUNTER, INSTANT, Packet, SLICE_BEGIN, SLICE_END, TrackEvent, TrackEventDefaults, UNSPECIFIED,
+    COUNTER, INSTANT, Packet, PerfSample, SLICE_BEGIN, SLICE_END, ThreadDescriptor, TrackEvent,
+    TrackEventDefaults, UNSPECIFIED,
 };
 use super::sequence::Sequence;
 use super::tracks::Tracks;
 use crate::import::json::event::{Fields, Parsed, Reader as Common, member};
 use crate::import::json::{FAR, Trouble};
-use aiprof_model::timeline::{Event, NONE, Ph, Sym, Time, Timeline, TrackId};
+use crate::timeline::SAMPLES;
+use aiprof_model::timeline::{Event, Length, NONE, Ph, Sym, Time, Timeline, TrackId};
 use aiprof_system::memory::Metered;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use prost::Message as _;
@@ -47,6 +49,8 @@ pub(super) struct Reader<'t> {
     arguments: Arguments,
     /// Bytes that packets within packets had, decompressed.
     inflated: u64,
+    /// The time of the last sample of each row of samples.
+    sampled: FxHashMap<u32, i64>,
 }
 
 /// Where and when an event is.
@@ -82,6 +86,7 @@ impl<'t> Reader<'t> {
             clocks: Clocks::new(),
             arguments: Arguments::default(),
             inflated: 0,
+            sampled: FxHashMap::default(),
         }
     }
 
@@ -123,6 +128,12 @@ impl<'t> Reader<'t> {
             match sequence.is_missing(&packet) {
                 true => self.trouble(Trouble::Unresolved, offset),
                 false => self.event(&packet, &event, &mut sequence, offset),
+            }
+        }
+        if let Some(sample) = packet.perf_sample.take() {
+            match sequence.is_missing(&packet) {
+                true => self.trouble(Trouble::Unresolved, offset),
+                false => self.sample(&packet, sample, &sequence, offset),
             }
         }
         self.sequences.insert(packet.sequence, sequence);
@@ -215,6 +226,52 @@ impl<'t> Reader<'t> {
             _ => return self.trouble(Trouble::UnknownPhase, offset),
         };
         self.flow_points(event, ns, index);
+    }
+
+    /// A CPU sample of a known period: a span that ends with it, on a row of its own for
+    /// each thread, as in aiprof's Chrome traces.
+    fn sample(&mut self, packet: &Packet, sample: PerfSample, sequence: &Sequence, offset: u64) {
+        if sequence.sample_ns == 0 || self.parsed.events.len() >= NONE as usize - 1 {
+            return;
+        }
+        let clock = packet.timestamp_clock_id.or(sequence.clock);
+        let (clock, time) = (clock.unwrap_or(BOOTTIME), packet.timestamp.unwrap_or(0));
+        let Some(ns) = self.clocks.time(packet.sequence, clock, time) else {
+            return self.trouble(Trouble::UnknownClock, offset);
+        };
+        let track = self.tracks.thread(ThreadDescriptor {
+            pid: sample.pid.into(),
+            tid: i64::from(sample.tid) + SAMPLES,
+            ..ThreadDescriptor::default()
+        });
+        let row = self.row(track);
+        let period = i64::try_from(sequence.sample_ns).unwrap_or(0);
+        // Samples come a little early at times.
+        let last = self.sampled.entry(row).or_insert(-1);
+        let begin = ns
+            .saturating_sub(period)
+            .max(last.saturating_add(1))
+            .min(ns.max(*last));
+        *last = ns;
+        let name = sequence.leaf(sample.callstack_iid).unwrap_or(Sym::EMPTY);
+        let place = Place {
+            offset,
+            row,
+            track,
+            ns: begin,
+        };
+        let mut new = self.new_event(Ph::Complete, name, place);
+        new.length = Length::from_nanos(ns.saturating_sub(begin));
+        new.cat = self.parsed.names.intern("sample");
+        let start = self.parsed.text.len();
+        member(&mut self.parsed.text, "cpu", &sample.cpu.to_string());
+        let mut common = Common {
+            origin: 0,
+            offset,
+            parsed: &mut self.parsed,
+        };
+        new.args = common.argument_text(start);
+        self.parsed.events.push(new);
     }
 
     /// Nanoseconds of the file's clock as a time; the first tells which clock it is.

@@ -1,7 +1,8 @@
 //! What packets of a sequence share: texts and defaults.
 
 use super::proto::{
-    Interned, InternedData, NEEDS_STATE, Packet, STATE_CLEARED, TrackEventDefaults,
+    Callstack, Frame, Interned, InternedData, NEEDS_STATE, Packet, STATE_CLEARED, SW_CPU_CLOCK,
+    TrackEventDefaults,
 };
 use aiprof_model::timeline::{Names, Sym};
 use rustc_hash::FxHashMap;
@@ -17,6 +18,12 @@ pub(super) struct Sequence {
     pub keys: FxHashMap<u64, Box<str>>,
     /// Values of arguments.
     pub values: FxHashMap<u64, Box<str>>,
+    /// Names of functions, functions of frames, innermost frames of call stacks.
+    functions: FxHashMap<u64, Sym>,
+    frames: FxHashMap<u64, u64>,
+    callstacks: FxHashMap<u64, u64>,
+    /// What a CPU sample stands for, nanoseconds; 0: not known.
+    pub sample_ns: u64,
     /// Of events that do not say.
     pub track_event: TrackEventDefaults,
     /// Clock of times that do not say.
@@ -52,6 +59,9 @@ impl Sequence {
         if let Some(defaults) = &packet.defaults {
             self.track_event = defaults.track_event.clone().unwrap_or_default();
             self.clock = defaults.timestamp_clock_id;
+            let timebase = defaults.perf_sample.and_then(|samples| samples.timebase);
+            let timed = timebase.filter(|timebase| timebase.counter == SW_CPU_CLOCK);
+            self.sample_ns = timed.map_or(0, |timebase| timebase.period);
         }
         if let Some(data) = &packet.interned_data {
             self.intern(data, all);
@@ -64,11 +74,23 @@ impl Sequence {
         packet.sequence_flags & NEEDS_STATE != 0 && !self.is_whole
     }
 
+    /// The name of the innermost frame of a call stack.
+    pub(super) fn leaf(&self, callstack: u64) -> Option<Sym> {
+        let frame = self.callstacks.get(&callstack)?;
+        self.functions.get(self.frames.get(frame)?).copied()
+    }
+
     fn intern(&mut self, data: &InternedData, all: &mut Names) {
         let mut sym =
             |text: &Interned| (text.iid, all.intern(&String::from_utf8_lossy(&text.text)));
         self.categories.extend(data.categories.iter().map(&mut sym));
         self.names.extend(data.names.iter().map(&mut sym));
+        self.functions.extend(data.functions.iter().map(&mut sym));
+        let frame = |frame: &Frame| (frame.iid, frame.function_name_id);
+        self.frames.extend(data.frames.iter().map(frame));
+        let leaf = |stack: &Callstack| Some((stack.iid, *stack.frame_ids.last()?));
+        self.callstacks
+            .extend(data.callstacks.iter().filter_map(leaf));
         let text = |text: &Interned| (text.iid, String::from_utf8_lossy(&text.text).into());
         self.keys.extend(data.keys.iter().map(text));
         self.values.extend(data.values.iter().map(text));

@@ -1,7 +1,7 @@
 //! What was passed to a call, and what it returned, by name.
 
-use super::json::{self, Object, array, quoted};
-use aiprof_analysis::correlate::{CallContent, FinishedCall};
+use crate::correlate::{CallContent, FinishedCall};
+use aiprof_model::json::{self, Object, array, quoted};
 use aiprof_model::probes::{
     DataFormat, Probe, ResultKind, ValueFormat,
     ioctl::{ArrayLayout, IoctlLayout},

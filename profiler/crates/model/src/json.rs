@@ -1,6 +1,6 @@
 //! JSON text, piece by piece: always valid, whatever names hold.
 
-use aiprof_model::visible;
+use crate::visible;
 use std::fmt::Write as _;
 
 /// Largest integer that every reader holds exactly: JavaScript's numbers have 53 bits.
@@ -10,15 +10,22 @@ const MAX_EXACT: u64 = 1 << 53;
 const MAX_TEXT: usize = 4096;
 
 /// An object that is being written.
-#[derive(Debug)]
-pub(super) struct Object {
+#[derive(Debug, Default)]
+pub struct Object {
     text: String,
 }
 
 impl Object {
     /// An empty one.
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         Self { text: "{".into() }
+    }
+
+    /// One that has members already: with commas between them.
+    pub fn of_members(members: &str) -> Self {
+        Self {
+            text: ["{", members].concat(),
+        }
     }
 
     /// Writes a key; the value must follow.
@@ -32,22 +39,22 @@ impl Object {
     }
 
     /// A text, cut where it is very long.
-    pub(super) fn text(&mut self, key: &str, value: &str) {
+    pub fn text(&mut self, key: &str, value: &str) {
         quote_cut(self.key(key), value);
     }
 
     /// A text of any length.
-    pub(super) fn long_text(&mut self, key: &str, value: &str) {
+    pub fn long_text(&mut self, key: &str, value: &str) {
         quote(self.key(key), value);
     }
 
     /// A number; a text where readers could not hold it exactly.
-    pub(super) fn number(&mut self, key: &str, value: u64) {
+    pub fn number(&mut self, key: &str, value: u64) {
         number(self.key(key), value);
     }
 
     /// A signed number; a text where readers could not hold it exactly.
-    pub(super) fn signed(&mut self, key: &str, value: i64) {
+    pub fn signed(&mut self, key: &str, value: i64) {
         let out = self.key(key);
         // Writing to a String cannot fail.
         let _ = match value.unsigned_abs() <= MAX_EXACT {
@@ -57,7 +64,7 @@ impl Object {
     }
 
     /// A floating-point number; a text where JSON has none for it.
-    pub(super) fn float(&mut self, key: &str, value: f64) {
+    pub fn float(&mut self, key: &str, value: f64) {
         let out = self.key(key);
         let _ = match value.is_finite() {
             true => write!(out, "{value}"),
@@ -66,29 +73,35 @@ impl Object {
     }
 
     /// A time or duration in microseconds, with nanoseconds as its decimals.
-    pub(super) fn micros(&mut self, key: &str, ns: u64) {
+    pub fn micros(&mut self, key: &str, ns: u64) {
         let _ = write!(self.key(key), "{}.{:03}", ns / 1000, ns % 1000);
     }
 
     /// `true` or `false`.
-    pub(super) fn flag(&mut self, key: &str, value: bool) {
+    pub fn flag(&mut self, key: &str, value: bool) {
         self.key(key).push_str(if value { "true" } else { "false" });
     }
 
     /// A value that is JSON already.
-    pub(super) fn raw(&mut self, key: &str, json: &str) {
+    pub fn raw(&mut self, key: &str, json: &str) {
         self.key(key).push_str(json);
     }
 
+    /// Its members, with commas between them.
+    pub fn members(mut self) -> String {
+        self.text.remove(0);
+        self.text
+    }
+
     /// The whole object.
-    pub(super) fn end(mut self) -> String {
+    pub fn end(mut self) -> String {
         self.text.push('}');
         self.text
     }
 }
 
 /// An array of values that are JSON already.
-pub(super) fn array(values: impl IntoIterator<Item = String>) -> String {
+pub fn array(values: impl IntoIterator<Item = String>) -> String {
     let mut text = String::from("[");
     for value in values {
         if text.len() > 1 {
@@ -101,14 +114,14 @@ pub(super) fn array(values: impl IntoIterator<Item = String>) -> String {
 }
 
 /// A text as JSON, cut where it is very long.
-pub(super) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(MAX_TEXT) + 2);
     quote_cut(&mut out, text);
     out
 }
 
 /// A number as JSON, as in [`Object::number`].
-pub(super) fn number(out: &mut String, value: u64) {
+pub fn number(out: &mut String, value: u64) {
     let _ = match value <= MAX_EXACT {
         true => write!(out, "{value}"),
         false => write!(out, "\"{value}\""),
@@ -126,7 +139,7 @@ fn quote_cut(out: &mut String, text: &str) {
 }
 
 /// Appends a text as a JSON string.
-fn quote(out: &mut String, text: &str) {
+pub fn quote(out: &mut String, text: &str) {
     out.push('"');
     for c in text.chars() {
         match c {

@@ -1,0 +1,282 @@
+//! Calls and what they gave devices: a span each, with the launches that follow it.
+
+use super::{Builder, Key, Span, args, late};
+use crate::correlate::{CallSink, DeviceSpan, FinishedCall, Launch, Submission};
+use aiprof_model::{
+    json::Object,
+    probes::CallKind,
+    profile::LossKind,
+    timeline::{Quality, recorded::EventSink},
+};
+use std::{fmt::Write as _, rc::Rc};
+
+/// How long a call is drawn whose end was not seen, nanoseconds: about what a short
+/// one takes.
+const UNSEEN_NS: u64 = 3_000;
+/// Most kinds of work that are named with one call.
+const MAX_WORK: usize = 8;
+
+/// A call whose launches are still to come.
+#[derive(Debug)]
+pub(super) struct Pending {
+    id: u64,
+    pid: u32,
+    tid: u32,
+    span: Span,
+    args: Object,
+    /// What it put on a list, if it launches nothing itself.
+    recorded: Option<(String, u32)>,
+    /// First and last launch, and how many.
+    launches: Option<(u64, u64, u64)>,
+    /// Names of the launches.
+    work: Vec<(String, u64)>,
+    /// Work groups and work items of the only launch.
+    sizes: [[u32; 3]; 2],
+}
+
+impl<S: EventSink> Builder<S> {
+    /// When a call ended, or is said to have ended: a nanosecond after what is in it,
+    /// and before what comes next.
+    fn end_of(&mut self, call: &FinishedCall) -> u64 {
+        let shown = call.end_ns.unwrap_or_else(|| {
+            let short = call.start_ns.saturating_add(UNSEEN_NS);
+            // What came next ended the calls around it too: each is drawn a
+            // nanosecond longer than the one inside, and none beyond.
+            let room = u64::from(call.depth) + 1;
+            short.min(call.end_before_ns.saturating_sub(room))
+        });
+        let inside = self.inside.remove(&call.id).unwrap_or(0);
+        let latest = match call.end_ns {
+            Some(_) => u64::MAX,
+            None => call.end_before_ns,
+        };
+        let end = shown.max(inside).min(latest).max(call.start_ns);
+        if call.parent != 0 {
+            let around = self.inside.entry(call.parent).or_default();
+            *around = end.saturating_add(1).max(*around);
+        }
+        end
+    }
+
+    /// Hands on the last call.
+    pub(super) fn flush(&mut self) {
+        let Some(mut pending) = self.pending.take() else {
+            return;
+        };
+        if let Some(work) = pending.write_work() {
+            pending.span.event.work = self.name(&work);
+        }
+        self.push(&pending.span, &pending.args.members());
+    }
+
+    fn submitted(&mut self, submission: &Submission) {
+        let key = Key::Queue {
+            device: submission.device.clone(),
+            queue: submission.queue.clone(),
+        };
+        let Some(track) = self.track(key) else {
+            return self.out.losses.add(LossKind::SubmissionsRefused, 1);
+        };
+        self.out.totals.submissions += 1;
+        let from = submission.submitted_ns;
+        let to = submission.end_before_ns.max(from);
+        let name = self.name(&late::of_submitter(submission.pid));
+        let mut event = self.span(name, "submission", track, (from, to));
+        if submission.ended_ns.is_none() {
+            event.quality = Quality::Estimated;
+        }
+        self.push(&Span { event, depth: 0 }, &args_of(submission));
+    }
+}
+
+impl<S: EventSink> CallSink for Builder<S> {
+    fn call(&mut self, call: &FinishedCall) {
+        let end = self.end_of(call);
+        if call.is_part {
+            return;
+        }
+        self.flush();
+        self.bound_to(call);
+        let Some(track) = self.track(Key::Thread {
+            pid: call.pid,
+            tid: call.tid,
+        }) else {
+            return self.out.losses.add(LossKind::SpansRefused, 1);
+        };
+        self.out.totals.calls += 1;
+        let probe = &*call.probe;
+        let mut args = Object::new();
+        args.text("api", &probe.api);
+        args::write(&mut args, call);
+        args::write_result(&mut args, call);
+        args::write_inner(&mut args, &call.inner);
+        if call.end_ns.is_none() {
+            args.text("end", "not seen");
+        }
+        let recorded = call.work.as_ref().map(|work| {
+            let name = late::of_work(call.pid, work);
+            (name.into_owned(), call.works)
+        });
+        let category = match probe.kind {
+            _ if probe.is_ioctl => "ioctl",
+            // In traces a kernel is what a device executes.
+            CallKind::Kernel => "object",
+            kind => kind.name(),
+        };
+        let name = self.name(&probe.function);
+        let mut event = self.span(name, category, track, (call.start_ns, end));
+        event.stack = self.stacks.of_call(call);
+        if call.end_ns.is_none() {
+            event.quality = Quality::Estimated;
+        }
+        self.pending = Some(Pending {
+            id: call.id,
+            pid: call.pid,
+            tid: call.tid,
+            span: Span {
+                event,
+                depth: call.depth,
+            },
+            args,
+            recorded,
+            launches: None,
+            work: Vec::new(),
+            sizes: [[0; 3]; 2],
+        });
+    }
+
+    fn launch(&mut self, launch: &Launch) {
+        self.out.totals.launches += 1;
+        self.bound_from(launch);
+        if let Some(pending) = self.pending.as_mut().filter(|p| p.made(launch)) {
+            pending.take(launch);
+        }
+    }
+
+    fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
+        self.late.named(pid, kernel, name);
+    }
+
+    fn submission(&mut self, submission: &Submission) {
+        self.submitted(submission);
+    }
+
+    fn device_span(&mut self, span: &DeviceSpan) {
+        self.record(span, true);
+    }
+
+    fn runtime_record(&mut self, span: &DeviceSpan) {
+        self.record(span, false);
+    }
+}
+
+impl Pending {
+    /// Whether a launch is of this call: launches follow the call that made or
+    /// submitted them.
+    fn made(&self, launch: &Launch) -> bool {
+        let by_id = launch.call == self.id || launch.submit == Some(self.id);
+        by_id || (self.pid, self.tid) == (launch.pid, launch.tid)
+    }
+
+    fn take(&mut self, launch: &Launch) {
+        let (first, _, count) = self.launches.unwrap_or((launch.id, launch.id, 0));
+        self.launches = Some((first, launch.id, count + 1));
+        self.sizes = match count {
+            0 => [launch.groups, launch.local],
+            _ => [[0; 3]; 2],
+        };
+        let name = late::of_work(launch.pid, &launch.name);
+        if let Some((_, n)) = self.work.iter_mut().find(|(known, _)| **known == *name) {
+            *n += 1;
+        } else if self.work.len() < MAX_WORK {
+            self.work.push((name.into_owned(), 1));
+        }
+    }
+
+    /// Writes what the call gave the device, or put on a list; gives its names.
+    fn write_work(&mut self) -> Option<String> {
+        let args = &mut self.args;
+        let Some((first, last, count)) = self.launches else {
+            let (name, works) = self.recorded.take()?;
+            if works > 1 {
+                args.number("works", works.into());
+            }
+            return Some(name);
+        };
+        args::write_range(args, "launch", first, last);
+        if count > 1 {
+            args.number("launches", count);
+        }
+        let mut text = String::new();
+        for (name, n) in &self.work {
+            let comma = if text.is_empty() { "" } else { ", " };
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{comma}{name}");
+            if *n > 1 {
+                let _ = write!(text, " x{n}");
+            }
+        }
+        let named: u64 = self.work.iter().map(|(_, n)| n).sum();
+        if named < count {
+            let _ = write!(text, ", {} others", count - named);
+        }
+        let [groups, local] = self.sizes;
+        args::write_sizes(args, "groups", groups);
+        args::write_sizes(args, "local", local);
+        Some(text)
+    }
+}
+
+/// What is known of a submission.
+fn args_of(submission: &Submission) -> String {
+    let mut args = Object::new();
+    args.text("source", submission.source.name());
+    for (key, number) in [
+        ("pid", submission.pid.into()),
+        ("tid", submission.tid.into()),
+        ("client", submission.client),
+        ("context", submission.context),
+        ("seqno", submission.seqno),
+    ] {
+        if number != 0 {
+            args.number(key, number);
+        }
+    }
+    if let Some(started) = submission.started_ns {
+        let waited = started.saturating_sub(submission.submitted_ns);
+        args.micros("handed_over_after_us", waited);
+    }
+    if submission.ended_ns.is_none() {
+        args.text("end", "not seen");
+    }
+    args.members()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::correlate::SubmissionSource;
+
+    #[test]
+    fn arguments_say_what_is_known() {
+        let mut one = Submission {
+            source: SubmissionSource::Fence,
+            device: "xe".into(),
+            queue: "rcs0".into(),
+            context: 1,
+            seqno: 2,
+            client: 0,
+            pid: 0,
+            tid: 0,
+            submitted_ns: 10,
+            started_ns: Some(1510),
+            ended_ns: Some(5000),
+            end_before_ns: 5000,
+        };
+        let text = r#""source":"dma_fence","context":1,"seqno":2,"handed_over_after_us":1.500"#;
+        assert_eq!(args_of(&one), text);
+        (one.ended_ns, one.started_ns, one.pid) = (None, None, 4);
+        let text = r#""source":"dma_fence","pid":4,"context":1,"seqno":2,"end":"not seen""#;
+        assert_eq!(args_of(&one), text);
+    }
+}

@@ -1,0 +1,137 @@
+//! Who is in a recording: processes and threads, by the names they had last.
+
+use aiprof_model::{
+    timeline::recorded::ProcessRow,
+    wire::{Event, ProcessEvent, ProcessEventKind},
+};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+/// First number that no thread or process has: the kernel's own limit
+/// (`FUTEX_TID_MASK`).
+const FIRST_FREE_ID: u32 = 1 << 30;
+/// Most threads that are named.
+const MAX_THREADS: usize = 1 << 17;
+/// Most threads alive whose names are remembered: all that the kernel can have.
+const MAX_ALIVE: usize = 1 << 22;
+
+/// Whether no kernel gives out such a number to a process or thread.
+pub(super) fn is_no_thread(event: &Event) -> bool {
+    let ids = match event {
+        Event::Call(call) => call.pid.max(call.tid),
+        Event::CallData(data) => data.pid.max(data.tid),
+        Event::Sample(sample) => sample.thread.pid.max(sample.thread.tid),
+        _ => 0,
+    };
+    ids >= FIRST_FREE_ID
+}
+
+/// Follows processes and threads.
+#[derive(Debug, Default)]
+pub(super) struct People {
+    /// Names of the threads alive, by id.
+    alive: FxHashMap<u32, Box<str>>,
+    /// Names of threads with something to show, by process and thread.
+    pub(super) threads: BTreeMap<(u32, u32), Box<str>>,
+    /// Their processes.
+    pub(super) processes: BTreeMap<u32, ProcessRow>,
+    /// Names of processes at their first submission, also of those without a track.
+    submitters: FxHashMap<u32, Box<str>>,
+}
+
+impl People {
+    /// Takes an event in.
+    pub(super) fn event(&mut self, event: &Event) {
+        match event {
+            Event::Process(event) => self.process(event),
+            Event::Sample(sample) => {
+                let thread = &sample.thread;
+                self.seen(thread.pid, thread.tid, Some(&thread.comm));
+            }
+            Event::CallStack(stack) => {
+                let thread = &stack.sample.thread;
+                self.rename(thread.tid, &thread.comm);
+            }
+            Event::Call(call) => {
+                if let Some(process) = self.seen(call.pid, call.tid, None) {
+                    process.has_calls = true;
+                }
+            }
+            Event::Trace(trace) if !self.submitters.contains_key(&trace.pid) => {
+                let name = self.alive.get(&trace.pid);
+                if let Some(name) = name.filter(|_| self.submitters.len() < MAX_THREADS) {
+                    self.submitters.insert(trace.pid, name.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The name of a process with tracks; `process` if it has none.
+    pub(super) fn process_name(&self, pid: u32) -> &str {
+        let process = self.processes.get(&pid);
+        let name = process.map(|process| &*process.name);
+        name.filter(|name| !name.is_empty()).unwrap_or("process")
+    }
+
+    /// The name of a process that submitted work, or ended it.
+    pub(super) fn submitter(&self, pid: u32) -> &str {
+        let process = self.processes.get(&pid).map(|process| &process.name);
+        let name = process.filter(|name| !name.is_empty());
+        let name = name.or_else(|| self.submitters.get(&pid));
+        name.map_or("submission", |name| name)
+    }
+
+    /// The name of a thread with tracks.
+    pub(super) fn thread_name(&self, pid: u32, tid: u32) -> Option<&str> {
+        self.threads.get(&(pid, tid)).map(|name| &**name)
+    }
+
+    fn process(&mut self, event: &ProcessEvent) {
+        match &event.kind {
+            ProcessEventKind::Exec { comm } | ProcessEventKind::Snapshot { comm, .. } => {
+                self.rename(event.pid, comm);
+            }
+            ProcessEventKind::Comm { comm } => self.rename(event.tid, comm),
+            ProcessEventKind::Fork { parent } => {
+                if let Some(name) = self.alive.get(parent).cloned() {
+                    self.rename(event.tid, &name);
+                }
+            }
+            ProcessEventKind::Exit => drop(self.alive.remove(&event.tid)),
+            _ => {}
+        }
+    }
+
+    fn rename(&mut self, tid: u32, name: &str) {
+        if self.alive.get(&tid).is_some_and(|known| **known == *name) {
+            return;
+        }
+        if self.alive.len() < MAX_ALIVE || self.alive.contains_key(&tid) {
+            self.alive.insert(tid, name.into());
+        }
+    }
+
+    /// A thread that has something to show, with its name and its process's as they are
+    /// now; `None` if there are too many.
+    fn seen(&mut self, pid: u32, tid: u32, name: Option<&str>) -> Option<&mut ProcessRow> {
+        if self.threads.len() >= MAX_THREADS && !self.threads.contains_key(&(pid, tid)) {
+            return None;
+        }
+        let own = name.or_else(|| self.alive.get(&tid).map(|name| &**name));
+        let of_process = self.alive.get(&pid).map(|name| &**name);
+        set(self.threads.entry((pid, tid)).or_default(), own, of_process);
+        let process = self.processes.entry(pid).or_default();
+        // Of a process whose main thread is unknown, any name is better than none.
+        set(&mut process.name, of_process, own);
+        Some(process)
+    }
+}
+
+/// Sets a name to `best`, or to `other` if it has none and there is no better.
+fn set(name: &mut Box<str>, best: Option<&str>, other: Option<&str>) {
+    let other = other.filter(|_| name.is_empty());
+    if let Some(new) = best.or(other).filter(|new| **new != **name) {
+        *name = new.into();
+    }
+}

@@ -1,0 +1,316 @@
+//! What devices and their runtimes record of themselves: activity records to spans, and
+//! arrows from launches to what they executed.
+
+use super::{Builder, Key, Span};
+use crate::{
+    aiu::{
+        ActivityRecord, Kind, Status, events,
+        operation::{self, PREPARE},
+    },
+    correlate::DeviceSpan,
+};
+use aiprof_model::{
+    json::{Object, array},
+    profile::LossKind,
+    timeline::{Event, Id, Ph, TrackId, recorded::EventSink},
+    wire::Counter,
+};
+use rustc_hash::FxHashMap;
+use std::borrow::Cow;
+
+/// How far behind the last event a record may reach: clocks of devices are
+/// converted, not the same.
+const SKEW_NS: u64 = 1_000_000_000;
+/// Most records that wait for the next reading of the time of day.
+const MAX_WAITING: usize = 1 << 14;
+/// Most launches, and most kernels, that wait for their other half.
+const MAX_HALVES: usize = 1 << 17;
+
+/// A record that waits for the next reading of the time of day.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    span: DeviceSpan,
+    is_device: bool,
+    told_ns: u64,
+}
+
+/// One end of an arrow.
+type Half = (u64, TrackId);
+
+/// Arrows of which one end is known.
+#[derive(Debug, Default)]
+pub(super) struct Flows {
+    begins: FxHashMap<(u32, u64), Half>,
+    ends: FxHashMap<(u32, u64), Half>,
+    /// Numbers of processes: those of arrows are unique over all.
+    processes: FxHashMap<u32, u64>,
+}
+
+impl Flows {
+    /// Takes one end in. Gives both, and the arrow's number, when they are known: begin,
+    /// then end.
+    fn half(&mut self, key: (u32, u64), begins: bool, half: Half) -> Option<(u64, [Half; 2])> {
+        let (own, other) = match begins {
+            true => (&mut self.begins, &mut self.ends),
+            false => (&mut self.ends, &mut self.begins),
+        };
+        let Some(found) = other.remove(&key) else {
+            if own.len() >= MAX_HALVES {
+                // The other ends of these have not come for long.
+                own.clear();
+            }
+            own.entry(key).or_insert(half);
+            return None;
+        };
+        let (pid, correlation) = key;
+        let known = self.processes.len() as u64;
+        let process = *self.processes.entry(pid).or_insert(known);
+        if correlation >= 1 << 32 || process >= 1 << 20 {
+            return None;
+        }
+        let both = if begins { [half, found] } else { [found, half] };
+        Some((process << 32 | correlation, both))
+    }
+}
+
+impl<S: EventSink> Builder<S> {
+    /// A record: its time is known for certain with the next reading of the time of day.
+    pub(super) fn record(&mut self, span: &DeviceSpan, is_device: bool) {
+        if self.waiting.len() >= MAX_WAITING {
+            self.date_records();
+        }
+        self.waiting.push(Waiting {
+            span: span.clone(),
+            is_device,
+            told_ns: self.last_ns,
+        });
+    }
+
+    /// Dates the records that wait.
+    pub(super) fn date_records(&mut self) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for one in waiting.drain(..) {
+            let Some(times) = self.times(&one) else {
+                self.out.losses.add(LossKind::ActivityUntimed, 1);
+                continue;
+            };
+            match one.is_device {
+                true => self.record_of_device(&one.span, times),
+                false => self.record_of_runtime(&one.span, times),
+            }
+        }
+        self.waiting = waiting;
+    }
+
+    /// When a record began and ended, if that was within the recording.
+    fn times(&self, waiting: &Waiting) -> Option<(u64, u64)> {
+        let record = &waiting.span.record;
+        let at = |time| self.clock.monotonic(time, waiting.told_ns);
+        let latest = self.last_ns.saturating_add(SKEW_NS);
+        let times = at(record.start).zip(at(record.end));
+        times.filter(|(start, end)| {
+            (self.first_ns()..=latest).contains(start) && (*start..=latest).contains(end)
+        })
+    }
+
+    /// What a device did, on a row of its stream.
+    fn record_of_device(&mut self, span: &DeviceSpan, times: (u64, u64)) {
+        let record = &span.record;
+        if self.with_records.len() < super::MAX_PROCESSES {
+            self.with_records.insert(span.pid);
+        }
+        let key = Key::Stream {
+            pid: span.pid,
+            device: record.device,
+            stream: record.stream,
+        };
+        self.out.totals.device_spans += 1;
+        let name = operation::work_name(record);
+        // As in torch's traces: from a launch to what it executes.
+        let executes = record.kind == Kind::Compute && record.code != Some(PREPARE);
+        let flow = executes.then_some(false);
+        self.place(span, key, (&name, category_of(record)), times, flow);
+    }
+
+    /// What a runtime did on the host, on a row below its thread.
+    fn record_of_runtime(&mut self, span: &DeviceSpan, times: (u64, u64)) {
+        let record = &span.record;
+        let code = record.code.unwrap_or(0);
+        let name = match record.kind {
+            Kind::Runtime => events::name(code).map(Cow::Borrowed),
+            _ => None,
+        };
+        let name = name.unwrap_or_else(|| format!("{:?} record {code}", record.kind).into());
+        let launches = record.kind == Kind::Runtime && code == events::LAUNCH_CB_CMPT;
+        let key = Key::Records {
+            pid: span.pid,
+            thread: record.tid.unwrap_or(0),
+        };
+        let category = "privateuse1_runtime";
+        self.place(
+            span,
+            key,
+            (&name, category),
+            times,
+            launches.then_some(true),
+        );
+    }
+
+    /// `flow`: whether an arrow begins, or ends, here.
+    fn place(
+        &mut self,
+        span: &DeviceSpan,
+        key: Key,
+        (name, category): (&str, &'static str),
+        times: (u64, u64),
+        flow: Option<bool>,
+    ) {
+        let Some(track) = self.track(key) else {
+            return self.out.losses.add(LossKind::SpansRefused, 1);
+        };
+        let mut args = Object::new();
+        write_args(&mut args, &span.record, times);
+        let name = self.name(name);
+        let mut event = self.span(name, category, track, times);
+        event.correlation = span.record.correlation.unwrap_or(0);
+        self.push(&Span { event, depth: 0 }, &args.members());
+        // 0 is no number of an arrow.
+        let correlation = span.record.correlation.filter(|number| *number != 0);
+        if let Some((begins, correlation)) = flow.zip(correlation) {
+            let key = (span.pid, correlation);
+            if let Some(flow) = self.flows.half(key, begins, (times.0, track)) {
+                self.flow(correlation, flow);
+            }
+        }
+    }
+
+    fn flow(&mut self, correlation: u64, (number, halves): (u64, [Half; 2])) {
+        let name = self.name("ac2g");
+        for ((time_ns, track), ph) in halves.into_iter().zip([Ph::FlowStart, Ph::FlowEnd]) {
+            let mut event = Event::new(ph, name, track, self.time(time_ns));
+            event.cat = name;
+            event.correlation = correlation;
+            // Below 2^52.
+            event.id = Id::Number(number.cast_signed());
+            event.binds_enclosing = ph == Ph::FlowEnd;
+            // After the spans that begin then: it is of the last of them.
+            self.push(
+                &Span {
+                    event,
+                    depth: u32::MAX,
+                },
+                "",
+            );
+        }
+        self.out.totals.flows += 1;
+    }
+
+    /// A value that a device measured.
+    pub(super) fn counter(&mut self, counter: &Counter) {
+        let Some(track) = self.track(Key::Counter(counter.source.as_str().into())) else {
+            return self.out.losses.add(LossKind::CountersLost, 1);
+        };
+        let mut value = Object::new();
+        value.float(&counter.unit, counter.milli as f64 / 1000.0);
+        let name = self.name(&counter.name);
+        let mut event = Event::new(Ph::Counter, name, track, self.time(counter.time_ns));
+        event.cat = self.name("counter");
+        self.out.totals.counters += 1;
+        self.push(&Span { event, depth: 0 }, &value.members());
+    }
+}
+
+/// The category, as in torch's traces. What is prepared is not executed yet: as a kernel
+/// it would count twice.
+fn category_of(record: &ActivityRecord) -> &'static str {
+    match record.kind {
+        Kind::Compute if record.code == Some(PREPARE) => "prepare",
+        Kind::Compute => "kernel",
+        Kind::Memset => "gpu_memset",
+        Kind::Memory => "privateuse1_driver",
+        _ => "gpu_memcpy",
+    }
+}
+
+/// What a record says, but for its correlation.
+fn write_args(args: &mut Object, record: &ActivityRecord, times: (u64, u64)) {
+    if record.kind == Kind::Compute {
+        let phase = record.code.map(|code| match code {
+            PREPARE => "prepare",
+            _ => "execute",
+        });
+        args.text("phase", phase.unwrap_or("not known"));
+    }
+    let numbers = [
+        ("device", record.device.map(u64::from)),
+        ("stream", record.stream),
+        ("context", record.context.map(u64::from)),
+        // Nanoseconds of the time of day, as the record has them.
+        ("queued", record.queued.map(|time| time.0)),
+        ("submitted", record.submitted.map(|time| time.0)),
+    ];
+    for (key, value) in numbers {
+        if let Some(value) = value {
+            args.number(key, value);
+        }
+    }
+    write_amount(args, record, times);
+    if let Some(address) = record.address {
+        args.text("address", &format!("{address:#x}"));
+    }
+    if let Some(cycles) = record.cycles {
+        args.raw("cycles_ts", &array(cycles.map(|n| n.to_string())));
+    }
+    if record.status == Status::Assumed {
+        args.text("layout", "assumed");
+    }
+}
+
+fn write_amount(args: &mut Object, record: &ActivityRecord, (start, end): (u64, u64)) {
+    let Some(amount) = record.amount else {
+        return;
+    };
+    match (record.kind, record.code.map(events::Data::of)) {
+        (Kind::Compute, _) => args.number("local_memory", amount),
+        (Kind::Runtime, Some(events::Data::ControlBlocks)) => args.number("num_cbs", amount),
+        (Kind::Runtime, Some(events::Data::Bytes)) | (Kind::Memset | Kind::Memory, _) => {
+            args.number("bytes", amount);
+        }
+        (Kind::Memcpy | Kind::Memcpy2, _) => {
+            args.number("bytes", amount);
+            if end > start {
+                let rate = amount as f64 / (end - start) as f64;
+                args.float("memory bandwidth (GB/s)", rate);
+            }
+        }
+        (Kind::Runtime, _) => {}
+        _ => args.number("value", amount),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrows_have_both_ends_and_numbers_of_their_own() {
+        let mut flows = Flows::default();
+        let at = |time, track| (time, TrackId(track));
+        assert_eq!(flows.half((1, 7), true, at(2, 0)), None);
+        // The same number in another process, and the kernel's record first.
+        assert_eq!(flows.half((2, 7), false, at(4, 3)), None);
+        let first = flows.half((1, 7), false, at(5, 1));
+        assert_eq!(first, Some((7, [at(2, 0), at(5, 1)])));
+        let other = flows.half((2, 7), true, at(2, 2));
+        assert_eq!(other, Some((1 << 32 | 7, [at(2, 2), at(4, 3)])));
+        // A second kernel of a launch, and a launch without one.
+        assert_eq!(flows.half((1, 7), false, at(9, 1)), None);
+        assert_eq!(flows.half((1, 8), true, at(9, 0)), None);
+        assert_eq!(flows.half((1, u64::MAX), true, at(1, 0)), None);
+        assert_eq!(flows.half((1, u64::MAX), false, at(1, 0)), None);
+        for n in 0..2 * MAX_HALVES as u64 {
+            flows.half((3, n), true, at(n, 0));
+        }
+        assert!(flows.begins.len() <= MAX_HALVES);
+    }
+}

@@ -1,0 +1,232 @@
+//! A recording as a [`Timeline`] in memory, for the analyses that need all of it: with
+//! the rows, times and arguments that its Chrome trace has, so that both are analysed
+//! alike.
+
+use super::json::event::{Fields, Parsed, Reader};
+use super::json::{End, Problems, Reading, job_hash};
+use crate::export::chrome;
+use crate::timeline::{Layout, RowName, Store};
+use aiprof_model::profile::LossKind;
+use aiprof_model::timeline::{
+    Dialect, Event, Id, Job, NONE, Ph, Sym, Time, Timeline, Track, TrackId, TrackKind, members,
+    recorded::Recorded,
+};
+use aiprof_system::memory;
+use rustc_hash::FxHashMap;
+use std::io;
+
+/// Bytes of arguments that are handed on at a time.
+const BLOCK: usize = 1 << 20;
+
+/// Adds a recording to a timeline. `path` is its name for messages and for the job's.
+///
+/// # Errors
+/// Those of the store, and [`memory::check`]'s.
+pub fn read(
+    recorded: &Recorded,
+    store: Store,
+    path: &str,
+    into: &mut Timeline,
+) -> io::Result<Reading> {
+    let (first, job) = (into.events.len(), into.jobs.len() as u32);
+    let mut loader = Loader::new(recorded, into);
+    loader.rows();
+    let read = store.read(&mut |event, args| loader.event(event, args));
+    loader.end();
+    read?;
+    into.jobs.push(Job {
+        path: path.to_owned(),
+        name: path.rsplit('/').next().unwrap_or(path).to_owned(),
+        hash: job_hash(path),
+        dialect: Dialect::Torch,
+        rank: None,
+        is_processed: false,
+        is_recording: true,
+    });
+    let origin = *into.origin.get_or_insert(0);
+    Ok(Reading {
+        job,
+        events: first..into.events.len(),
+        origin,
+        problems: Problems::default(),
+        end: End::Whole,
+        is_acelyzer_output: false,
+        is_synthetic: false,
+    })
+}
+
+struct Loader<'a> {
+    recorded: &'a Recorded,
+    layout: Layout<'a>,
+    job: u32,
+    /// Names of the recording, in the timeline.
+    names: FxHashMap<Sym, Sym>,
+    /// Names of the leaves of samples' stacks.
+    leaves: FxHashMap<u32, Sym>,
+    into: &'a mut Timeline,
+    /// The timeline's events and tables, lent, and arguments on their way to its texts.
+    parsed: Parsed,
+    /// The first event whose arguments are on their way.
+    flushed: usize,
+}
+
+impl<'a> Loader<'a> {
+    fn new(recorded: &'a Recorded, into: &'a mut Timeline) -> Self {
+        let parsed = Parsed {
+            events: std::mem::take(&mut into.events),
+            devices: std::mem::take(&mut into.devices),
+            transfers: std::mem::take(&mut into.transfers),
+            names: std::mem::take(&mut into.names),
+            tracks: std::mem::take(&mut into.tracks),
+            ..Parsed::default()
+        };
+        Self {
+            recorded,
+            layout: Layout::new(recorded),
+            job: into.jobs.len() as u32,
+            names: FxHashMap::default(),
+            leaves: FxHashMap::default(),
+            flushed: parsed.events.len(),
+            into,
+            parsed,
+        }
+    }
+
+    fn track(&mut self, pid: i64, tid: Id, kind: TrackKind) -> TrackId {
+        self.parsed.tracks.intern(Track {
+            job: self.job,
+            rank: NONE,
+            pid: Id::Number(pid),
+            tid,
+            kind,
+        })
+    }
+
+    fn name(&mut self, sym: Sym) -> Sym {
+        let (recorded, names) = (self.recorded, &mut self.parsed.names);
+        let new = || names.intern(recorded.name(sym));
+        *self.names.entry(sym).or_insert_with(new)
+    }
+
+    fn leaf(&mut self, stack: u32) -> Sym {
+        let (recorded, names) = (self.recorded, &mut self.parsed.names);
+        let new = || names.intern(&chrome::leaf_name(recorded, stack));
+        *self.leaves.entry(stack).or_insert_with(new)
+    }
+
+    fn rows(&mut self) {
+        for row in self.layout.take_new() {
+            self.row(&row);
+        }
+    }
+
+    /// Name and place of a process or row.
+    fn row(&mut self, row: &RowName) {
+        let what = match row.tid {
+            Some(_) => "thread",
+            None => "process",
+        };
+        let tid = Id::Number(row.tid.unwrap_or(row.pid));
+        let track = self.track(row.pid, tid, TrackKind::Row);
+        let mut name = String::new();
+        aiprof_model::json::quote(&mut name, &row.name);
+        for (key, value) in [("name", name), ("sort_index", row.order.to_string())] {
+            let of = self.parsed.names.intern(&format!("{what}_{key}"));
+            let event = Event::new(Ph::Metadata, of, track, Time::ORIGIN);
+            self.push(event, &[(key, &value)]);
+        }
+    }
+
+    fn event(&mut self, event: &Event, args: &str) -> io::Result<()> {
+        memory::check().map_err(io::Error::other)?;
+        let Some(placed) = self.layout.place(event) else {
+            return Ok(());
+        };
+        self.rows();
+        let kind = self.recorded.tracks.get(event.track).kind;
+        let tid = match event.ph {
+            Ph::Counter => Id::NONE,
+            _ => Id::Number(placed.tid),
+        };
+        let name = match kind {
+            TrackKind::Samples => self.leaf(event.stack),
+            _ => self.name(event.name),
+        };
+        let track = self.track(placed.pid, tid, kind);
+        let mut new = Event::new(event.ph, name, track, placed.start);
+        new.length = placed.length;
+        new.cat = self.name(event.cat);
+        new.id = event.id;
+        new.binds_enclosing = event.binds_enclosing;
+        new.quality = event.quality;
+        new.correlation = match event.ph {
+            Ph::Complete => event.correlation,
+            _ => 0,
+        };
+        let mut work = String::new();
+        let work = (!event.work.is_empty()).then(|| {
+            aiprof_model::json::quote(&mut work, self.recorded.name(event.work));
+            ("work", &*work)
+        });
+        let all: Vec<_> = members(args).chain(work).collect();
+        self.push(new, &all);
+        Ok(())
+    }
+
+    /// Adds an event; its arguments are taken as a reader of JSON takes them.
+    fn push(&mut self, mut event: Event, args: &[(&str, &str)]) {
+        let start = self.parsed.text.len();
+        let mut fields = Fields::default();
+        for &(key, value) in args {
+            fields.argument(&mut self.parsed, key, value);
+        }
+        let mut reader = Reader {
+            origin: 0,
+            offset: 0,
+            parsed: &mut self.parsed,
+        };
+        reader.sides(&fields, &mut event);
+        event.args = reader.argument_text(start);
+        self.parsed.events.push(event);
+        if self.parsed.text.len() > BLOCK {
+            self.flush();
+        }
+    }
+
+    /// Moves arguments to the timeline's texts.
+    fn flush(&mut self) {
+        let text = std::mem::take(&mut self.parsed.text);
+        let block = self.into.texts.add_block(text);
+        let events = self.parsed.events.get_mut(self.flushed..);
+        for event in events.unwrap_or_default() {
+            if !event.args.is_empty() {
+                event.args.block = block;
+            }
+        }
+        self.flushed = self.parsed.events.len();
+    }
+
+    /// Marks what was lost, and gives everything back.
+    fn end(mut self) {
+        let recorded = self.recorded;
+        let mut losses = recorded.losses.clone();
+        losses.add(LossKind::SpansRefused, self.layout.refused);
+        let length = recorded.end_ns.saturating_sub(recorded.start_ns);
+        let at = Time::from_nanos(i64::try_from(length).unwrap_or(i64::MAX));
+        let cat = self.parsed.names.intern("losses");
+        let track = self.track(0, Id::Number(0), TrackKind::Row);
+        for (kind, count) in losses.iter() {
+            let name = self.parsed.names.intern(&format!("lost: {}", kind.label()));
+            let mut event = Event::new(Ph::Instant, name, track, at);
+            event.cat = cat;
+            self.push(event, &[("count", &count.to_string())]);
+        }
+        self.flush();
+        let Self { into, parsed, .. } = self;
+        into.events = parsed.events;
+        into.devices = parsed.devices;
+        into.transfers = parsed.transfers;
+        into.names = parsed.names;
+        into.tracks = parsed.tracks;
+    }
+}

@@ -1,0 +1,9 @@
+//! A recording's timeline on its way to a file: kept in order of time in bounded memory
+//! ([`Store`]), and laid out in rows ([`Layout`]).
+
+mod layout;
+mod store;
+
+pub(crate) use layout::SAMPLES;
+pub use layout::{Layout, Placed, RowName};
+pub use store::{Scratch, Store};
