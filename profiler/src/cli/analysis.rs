@@ -21,6 +21,8 @@ use aiprof_formats::import::json::{self, End, Reading, Trouble};
 use aiprof_formats::import::open::{self, Contents};
 use aiprof_formats::import::perfetto;
 use aiprof_formats::import::recording;
+use aiprof_formats::timeline::Store;
+use aiprof_model::timeline::recorded::Recorded;
 use aiprof_model::timeline::{Dialect, Event, NONE, Timeline};
 use aiprof_model::visible;
 use aiprof_system::files::caller;
@@ -267,26 +269,7 @@ impl Analysis<'_> {
                     failed = Some(error);
                 }
                 Ok(Some(reading)) => {
-                    let one_rank = self.config.compat_bugs;
-                    let events = reading.events.clone();
-                    normalize::assign_ranks(&mut timeline, reading.job, events, one_rank);
-                    let job = timeline.jobs.get(reading.job as usize);
-                    let dialect = job.map_or(Dialect::Flex, |job| job.dialect);
-                    let problems = self.tell_reading(path, &reading, dialect);
-                    let job = timeline.jobs.get(reading.job as usize);
-                    self.inputs.push(Input {
-                        path: path.to_string_lossy().into_owned(),
-                        dialect: job.map_or("", report::writer_of),
-                        rank: job.and_then(|job| job.rank),
-                        events: reading.events.len(),
-                        is_synthetic: reading.is_synthetic,
-                        problems,
-                    });
-                    recordings.push(Recording {
-                        job: reading.job,
-                        events: reading.events,
-                        origin: reading.origin,
-                    });
+                    recordings.push(self.take(path, reading, &mut timeline));
                 }
                 Ok(None) => {}
                 Err(error) => {
@@ -303,11 +286,61 @@ impl Analysis<'_> {
             Some(error) if recordings.is_empty() => return Err(error),
             _ => {}
         }
-        recordings::bring_together(&mut timeline, &recordings, self.messages);
-        let ranges: Vec<_> = recordings.into_iter().map(|r| r.events).collect();
-        normalize::merge_files(&mut timeline, &ranges);
-        timeline.sweep();
+        self.join(&mut timeline, recordings);
         Ok(timeline)
+    }
+
+    /// Notes a file that was read.
+    fn take(&mut self, path: &Path, reading: Reading, timeline: &mut Timeline) -> Recording {
+        let one_rank = self.config.compat_bugs;
+        let events = reading.events.clone();
+        normalize::assign_ranks(timeline, reading.job, events, one_rank);
+        let job = timeline.jobs.get(reading.job as usize);
+        let dialect = job.map_or(Dialect::Flex, |job| job.dialect);
+        let problems = self.tell_reading(path, &reading, dialect);
+        let job = timeline.jobs.get(reading.job as usize);
+        self.inputs.push(Input {
+            path: path.to_string_lossy().into_owned(),
+            dialect: job.map_or("", report::writer_of),
+            rank: job.and_then(|job| job.rank),
+            events: reading.events.len(),
+            is_synthetic: reading.is_synthetic,
+            problems,
+        });
+        Recording {
+            job: reading.job,
+            events: reading.events,
+            origin: reading.origin,
+        }
+    }
+
+    /// Makes one timeline of the files.
+    fn join(&mut self, timeline: &mut Timeline, recordings: Vec<Recording>) {
+        recordings::bring_together(timeline, &recordings, self.messages);
+        let ranges: Vec<_> = recordings.into_iter().map(|r| r.events).collect();
+        normalize::merge_files(timeline, &ranges);
+        timeline.sweep();
+    }
+
+    /// What is found in a recording. `path` is its name.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn of_recording(
+        &mut self,
+        recorded: &Recorded,
+        store: Store,
+        path: &Path,
+    ) -> Result<Report> {
+        let mut timeline = Timeline::default();
+        let reading = recording::read(recorded, store, &path.to_string_lossy(), &mut timeline);
+        let reading = reading.with_context(|| format!("cannot read {}", path.display()))?;
+        let taken = self.take(path, reading, &mut timeline);
+        self.join(&mut timeline, vec![taken]);
+        let outcome = self.analyse(&mut timeline, &CompilerInfo::default())?;
+        memory::check().context("cannot analyse this")?;
+        let inputs = std::mem::take(&mut self.inputs);
+        Ok(report::make(&timeline, &outcome, inputs, true))
     }
 
     fn read_one(&mut self, path: &Path, timeline: &mut Timeline) -> Result<Option<Reading>> {

@@ -10,13 +10,16 @@ use aiprof_analysis::analyze::config::{
     Config, Counters, EventFilter, Format, OverlapMode, PowerScale, PowerSource, RankAlignment,
 };
 use aiprof_analysis::analyze::messages::{Level, Messages};
+use aiprof_analysis::analyze::report::Report;
 use aiprof_analysis::analyze::stages::Profile;
 use aiprof_formats::export::analysis_text;
+use aiprof_formats::timeline::Store;
+use aiprof_model::timeline::recorded::Recorded;
 use aiprof_model::visible;
 use aiprof_system::files::caller;
 use anyhow::{Result, anyhow, bail};
 use clap::builder::PossibleValue;
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, FromArgMatches as _, ValueEnum, ValueHint};
 use serde_json::json;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -31,8 +34,9 @@ Examples:
   aiprof analyze t.json -c compile.log         utilization by the compiler's ideal cycles
   aiprof analyze t.json -o big.pftrace         Perfetto's format, for very large traces
 
-Reads traces of the AIU's runtime (FLEX), of Torch's profiler (Kineto), of Perfetto and
-acelyzer's own output, also compressed (.gz, .zst).
+Reads recordings of aiprof (.aiprof, and the traces made of them), traces of the AIU's
+runtime (FLEX), of Torch's profiler (Kineto), of Perfetto and acelyzer's own output, also
+compressed (.gz, .zst).
 
 Exit status: 0, or 1 if nothing could be read, there was no event in it, or a result not be written, 2 for a wrong
 command line; with --verify 1 if a check failed.";
@@ -41,7 +45,7 @@ command line; with --verify 1 if a check failed.";
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, after_help = "`aiprof analyze --help` has examples.")]
 pub(crate) struct AnalyzeArgs {
-    /// Traces, also patterns in quotes: 'dir/rank*.json'; -: stdin
+    /// Recordings and traces, also patterns in quotes: 'dir/rank*.json'; -: stdin
     #[arg(required = true, value_name = "INPUT", value_hint = ValueHint::FilePath)]
     inputs: Vec<String>,
 
@@ -207,6 +211,31 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
         writeln!(out, "\nwritten: {}", visible::one_line(&names))?;
     }
     Ok(0)
+}
+
+/// What is found in a recording with the defaults of `aiprof analyze`. `path` is its
+/// name.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn of_recording(recorded: &Recorded, store: Store, path: &Path) -> Result<Report> {
+    let command = AnalyzeArgs::augment_args(clap::Command::new("analyze"));
+    let matches = command.try_get_matches_from(["analyze", "recording"])?;
+    let args = AnalyzeArgs::from_arg_matches(&matches)?;
+    let config = config(&args, Verbosity::default())?;
+    let mut messages = Messages::new(config.level);
+    let mut analysis = Analysis {
+        config: &config,
+        style: Style::Aiprof,
+        other: json!({}),
+        messages: &mut messages,
+        progress: None,
+        inputs: Vec::new(),
+        written: Written::default(),
+    };
+    let report = analysis.of_recording(recorded, store, path);
+    log::analysis(&messages);
+    report
 }
 
 /// The files to read; what is wrong with names shows before any work is done.

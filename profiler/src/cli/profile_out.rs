@@ -30,6 +30,8 @@ pub(crate) enum ProfileFormat {
     Chrome,
     /// Trace in Perfetto's own format: of any length, with the stacks of samples
     Perfetto,
+    /// Findings and tables of what devices did, as a page for a browser
+    Page,
     /// The recording itself, for `aiprof report`
     Capture,
     /// Short text for people: totals, hottest functions; to standard output only
@@ -47,6 +49,7 @@ impl ProfileFormat {
             Self::Iaprof => Format::Iaprof,
             Self::Chrome => Format::Chrome,
             Self::Perfetto => Format::Perfetto,
+            Self::Page => Format::Page,
             Self::Capture => Format::Capture,
             Self::Summary => return None,
         })

@@ -24,7 +24,7 @@ pub(crate) struct ReportArgs {
     capture: PathBuf,
 
     /// Where the profile goes; its extension chooses the format (.folded, .svg,
-    /// .pb.gz, .json, .json.gz, .pftrace)
+    /// .pb.gz, .json, .json.gz, .pftrace, .html)
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
 

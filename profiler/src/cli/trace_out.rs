@@ -3,9 +3,10 @@
 //! A recording whose output is a trace is a capture first, in a temporary file that
 //! has no name: it is gone with this process, however that ends.
 
+use super::analyze;
 use super::output::OutputFile;
 use aiprof_analysis::timeline::Replay;
-use aiprof_formats::export::{Format, chrome, perfetto::recording};
+use aiprof_formats::export::{Format, chrome, html, perfetto::recording};
 use aiprof_formats::import::capture::{self, ReplayOptions, Scan};
 use aiprof_formats::timeline::Store;
 use aiprof_model::timeline::recorded::{Recorded, Totals};
@@ -147,6 +148,10 @@ impl Source<'_> {
         }
         let written = match format {
             Format::Perfetto => recording::write(&recorded, store, out),
+            Format::Page => {
+                let report = analyze::of_recording(&recorded, store, self.path)?;
+                html::write(&report, out)
+            }
             _ => chrome::write(&recorded, store, out),
         };
         written.context("cannot write the trace")?;

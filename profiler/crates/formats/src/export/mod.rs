@@ -52,6 +52,8 @@ pub enum Format {
     Chrome,
     /// A trace in Perfetto's own format, see [`perfetto`]. As with [`Self::Chrome`].
     Perfetto,
+    /// A page with findings and tables, see [`html`]. As with [`Self::Chrome`].
+    Page,
     /// aiprof's own capture. It is written while recording, never from a
     /// finished profile: [`write()`] refuses it.
     Capture,
@@ -59,7 +61,7 @@ pub enum Format {
 
 impl Format {
     /// All formats, in the order in which help texts list them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Folded,
         Self::Svg,
         Self::Pprof,
@@ -67,6 +69,7 @@ impl Format {
         Self::Iaprof,
         Self::Chrome,
         Self::Perfetto,
+        Self::Page,
         Self::Capture,
     ];
 
@@ -80,6 +83,7 @@ impl Format {
             Self::Iaprof => "iaprof",
             Self::Chrome => "chrome",
             Self::Perfetto => "perfetto",
+            Self::Page => "page",
             Self::Capture => "capture",
         }
     }
@@ -94,6 +98,7 @@ impl Format {
             Self::Iaprof => "iaprof",
             Self::Chrome => "json",
             Self::Perfetto => "pftrace",
+            Self::Page => "html",
             Self::Capture => "aiprof",
         }
     }
@@ -104,7 +109,7 @@ impl Format {
     /// `.folded`, `.collapsed` and `.txt` are folded stacks, `.svg` is a flame
     /// graph, `.pb.gz` and `.pprof` are pprof, `.stalls.csv` is unitrace's table of
     /// stalls, `.iaprof` is iaprof's text, `.json` and `.json.gz` are Chrome
-    /// traces, `.pftrace` and `.perfetto-trace` are Perfetto's, `.aiprof` is a capture.
+    /// traces, `.pftrace` and `.perfetto-trace` are Perfetto's, `.html` is a page, `.aiprof` is a capture.
     pub fn from_extension(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
         let known = [
@@ -120,6 +125,7 @@ impl Format {
             (".json.gz", Self::Chrome),
             (".pftrace", Self::Perfetto),
             (".perfetto-trace", Self::Perfetto),
+            (".html", Self::Page),
             (".aiprof", Self::Capture),
         ];
         known
@@ -132,7 +138,7 @@ impl Format {
 impl Format {
     /// Whether it is made of events, not of a finished profile.
     pub fn is_trace(self) -> bool {
-        matches!(self, Self::Chrome | Self::Perfetto)
+        matches!(self, Self::Chrome | Self::Perfetto | Self::Page)
     }
 }
 
@@ -234,12 +240,12 @@ pub enum ExportError {
     #[error("a capture is written while recording and cannot be made from a finished profile")]
     CaptureNotWritable,
     /// A trace was asked for.
-    #[error("a trace is made from a recording's events, not from a finished profile")]
+    #[error("a trace or page is made from a recording's events, not from a finished profile")]
     TraceNotWritable,
     /// The name is not one of [`Format::ALL`].
     #[error(
         "unknown format `{0}` (known: folded, svg, pprof, unitrace-csv, iaprof, chrome, perfetto, \
-         capture)"
+         page, capture)"
     )]
     UnknownFormat(String),
     /// A line of a folded file is not `STACK VALUE`.
@@ -284,7 +290,7 @@ pub enum ExportError {
 /// # Errors
 ///
 /// [`ExportError::CaptureNotWritable`] for [`Format::Capture`],
-/// [`ExportError::TraceNotWritable`] for [`Format::Chrome`] and [`Format::Perfetto`],
+/// [`ExportError::TraceNotWritable`] for [`Format::Chrome`], [`Format::Perfetto`] and [`Format::Page`],
 /// [`ExportError::WeightsTooLarge`] for a profile of a thousand years (a
 /// corrupt one), [`ExportError::Io`] when `out` fails.
 pub fn write(
@@ -299,7 +305,7 @@ pub fn write(
         Format::Pprof => pprof::write(profile, options, out),
         Format::UnitraceCsv => unitrace_csv::write(profile, out),
         Format::Iaprof => iaprof::write(profile, out),
-        Format::Chrome | Format::Perfetto => Err(ExportError::TraceNotWritable),
+        Format::Chrome | Format::Perfetto | Format::Page => Err(ExportError::TraceNotWritable),
         Format::Capture => Err(ExportError::CaptureNotWritable),
     }
 }
