@@ -184,6 +184,8 @@ pub struct Session {
     devices: devices::Devices,
     /// The samplers of devices, while they run.
     samplers: Option<DeviceSamplers>,
+    /// What happened to kernels, while an event is taken in.
+    kernels: calls::KernelEvents,
     /// Where kernels lie on devices, if any is sampled.
     places: Option<KernelPlaces>,
     /// Sees every event that belongs to the recording.
@@ -311,6 +313,7 @@ impl Session {
                 .map(|_| Conditional::default()),
             devices: devices::Devices::new(config, capture.is_some()),
             samplers: None,
+            kernels: calls::KernelEvents::default(),
             places: config.devices.is_on().then(KernelPlaces::default),
             watcher: None,
             tables,
@@ -322,13 +325,7 @@ impl Session {
             binaries: Binaries::new(),
             processes: ProcessTable::default(),
             absent: FxHashSet::default(),
-            aggregate: match config.launches {
-                Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, Limits::default()),
-                None if config.devices.is_on() => {
-                    Aggregator::new(weighting, Limits::default()).with_devices()
-                }
-                None => Aggregator::new(weighting, Limits::default()),
-            },
+            aggregate: aggregate_of(config, weighting),
             names: None,
             name_options,
             named_codes: 0,
@@ -581,7 +578,7 @@ impl Session {
             watcher(event, &self.processes);
         }
         if !matches!(event, Event::Process(_) | Event::Sample(_)) {
-            self.aggregate.apply(&mut self.processes, event);
+            self.apply(event);
         }
         Ok(())
     }
@@ -601,7 +598,7 @@ impl Session {
         self.late_processes(&event)?;
         let event = Event::Process(event);
         self.record(&event)?;
-        let changed = self.aggregate.apply(&mut self.processes, &event);
+        let changed = self.apply(&event);
         let Event::Process(event) = event else {
             return Ok(());
         };
@@ -650,7 +647,7 @@ impl Session {
         }
         let event = Event::Sample(sample);
         self.record(&event)?;
-        self.aggregate.apply(&mut self.processes, &event);
+        self.apply(&event);
         Ok(())
     }
 
@@ -767,6 +764,17 @@ fn perf_remedy(error: &io::Error) -> String {
              for CAP_SYS_ADMIN: run it as root, or sudo sysctl kernel.perf_event_paranoid=2"
         ),
         None => "`aiprof doctor` tells what is missing".into(),
+    }
+}
+
+/// What adds the events up. Calls are tracked wherever any are recorded.
+fn aggregate_of(config: &RecordConfig, weighting: Weighting) -> Aggregator {
+    let limits = Limits::default();
+    match config.launches {
+        Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, limits),
+        None if config.devices.is_on() => Aggregator::new(weighting, limits).with_devices(),
+        None if config.probes.is_some() => Aggregator::new(weighting, limits).with_tracker(),
+        None => Aggregator::new(weighting, limits),
     }
 }
 

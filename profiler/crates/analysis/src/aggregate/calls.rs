@@ -5,8 +5,7 @@ use super::{
     devices::{Devices, Path as CallPath},
 };
 use crate::correlate::{
-    CallSink, DeviceSpan, FinishedCall, KernelName, Launch, Limits, PlacedKernel, Submission,
-    Tracker,
+    Both, CallSink, DeviceSpan, FinishedCall, KernelName, Launch, PlacedKernel, Submission, Tracker,
 };
 use aiprof_common::{CALL_STACK_BUSY, CALL_STACK_LIMITED};
 use aiprof_model::{
@@ -62,7 +61,6 @@ pub(super) struct Calls {
     pub(super) devices: Option<Box<Devices>>,
     /// The time in calls is wanted: those of unknown length are missing.
     timed: bool,
-    tracker: Tracker,
     stacks: FxHashMap<u64, Known>,
     /// Names of threads by id.
     threads: FxHashMap<u32, Rc<str>>,
@@ -89,7 +87,6 @@ impl Calls {
         Self {
             devices: None,
             timed,
-            tracker: Tracker::new(Limits::default()),
             stacks: FxHashMap::default(),
             threads: FxHashMap::default(),
             texts: FxHashMap::default(),
@@ -129,22 +126,37 @@ impl Aggregator {
             calls: Some(Box::new(Calls::new(timed))),
             ..Self::new(super::Weighting::default(), limits)
         }
+        .with_tracker()
+    }
+
+    /// Has the records of calls tracked for listeners ([`Aggregator::apply_with`]),
+    /// also where it adds none of them up itself.
+    pub fn with_tracker(mut self) -> Self {
+        self.tracker.get_or_insert_default();
+        self
     }
 
     /// Ends all open calls: nothing more will come. `now_ns` is CLOCK_MONOTONIC.
     pub fn finish_calls(&mut self, processes: &ProcessTable, now_ns: u64) {
-        self.with_calls(processes, |tracker, taker| tracker.finish(now_ns, taker));
+        self.track(processes, &mut (), |tracker, sink| {
+            tracker.finish(now_ns, sink);
+        });
     }
 
     /// Names a kernel that was created before aiprof was attached.
     pub fn name_kernel(&mut self, processes: &ProcessTable, pid: u32, kernel: u64, name: &str) {
-        self.with_calls(processes, |tracker, taker| {
-            tracker.name_kernel(pid, kernel, name, taker);
+        self.track(processes, &mut (), |tracker, sink| {
+            tracker.name_kernel(pid, kernel, name, sink);
         });
     }
 
     /// Takes an event of calls, or of processes, in; nothing without calls.
-    pub(super) fn take_call_event(&mut self, processes: &ProcessTable, event: &Event) {
+    pub(super) fn take_call_event(
+        &mut self,
+        processes: &ProcessTable,
+        event: &Event,
+        listener: &mut dyn CallSink,
+    ) {
         if let Some(calls) = &mut self.calls {
             match event {
                 Event::Process(event) => match &event.kind {
@@ -165,26 +177,33 @@ impl Aggregator {
                 devices.event(event);
             }
         }
-        self.with_calls(processes, |tracker, taker| tracker.apply(event, taker));
+        self.track(processes, listener, |tracker, sink| {
+            tracker.apply(event, sink);
+        });
     }
 
-    fn with_calls(
+    /// Has the tracker report to the calls, if they are added up, and to a listener.
+    fn track(
         &mut self,
         processes: &ProcessTable,
-        act: impl FnOnce(&mut Tracker, &mut Taker<'_>),
+        listener: &mut dyn CallSink,
+        act: impl FnOnce(&mut Tracker, &mut dyn CallSink),
     ) {
-        let Some(mut calls) = self.calls.take() else {
+        let Some(mut tracker) = self.tracker.take() else {
             return;
         };
-        let mut tracker = std::mem::take(&mut calls.tracker);
-        let mut taker = Taker {
-            aggregate: self,
-            calls: &mut calls,
-            processes,
-        };
-        act(&mut tracker, &mut taker);
-        calls.tracker = tracker;
-        self.calls = Some(calls);
+        if let Some(mut calls) = self.calls.take() {
+            let mut taker = Taker {
+                aggregate: self,
+                calls: &mut calls,
+                processes,
+            };
+            act(&mut tracker, &mut Both(&mut taker, listener));
+            self.calls = Some(calls);
+        } else {
+            act(&mut tracker, listener);
+        }
+        self.tracker = Some(tracker);
     }
 
     /// Normalizes a stack now, for its process may be gone when a call refers to it.
@@ -251,9 +270,8 @@ impl Aggregator {
 
     /// What the tracker has lost since the last call of this.
     pub(super) fn take_call_losses(&mut self) {
-        if let Some(calls) = &mut self.calls {
-            let lost = calls.tracker.take_losses();
-            self.losses.merge(&lost);
+        if let (Some(tracker), Some(_)) = (&mut self.tracker, &self.calls) {
+            self.losses.merge(&tracker.take_losses());
         }
     }
 }

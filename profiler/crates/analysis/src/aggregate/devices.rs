@@ -471,7 +471,7 @@ impl Aggregator {
             let limit = self.limits.samples;
             self.calls = Some(Box::new(Calls::for_devices(limit)));
         }
-        self
+        self.with_tracker()
     }
 
     /// Shares what waits; `last`: nothing more will come. Makes the codes of the

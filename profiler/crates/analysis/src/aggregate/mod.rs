@@ -17,6 +17,7 @@ pub use device_kernels::{DeviceKernel, ReasonCounts};
 pub use finish::{Names, NoNames, build_profile};
 pub use finish::{ends_at_entry, unknown_name};
 
+use crate::correlate::{CallSink, Tracker};
 use aiprof_common::{
     ADDR_EXACT, ADDR_GUESSED, ADDR_MIDDLE, FLAG_KERNEL_FAILED, FLAG_KERNEL_TRUNCATED,
     is_caller_guessed,
@@ -198,6 +199,8 @@ pub struct Aggregator {
     stacks: Interner<std::rc::Rc<[u32]>>,
     stack_frames: usize,
     samples: FxHashMap<SampleKey, Weigh>,
+    /// Takes the records of calls, if anything listens to it.
+    tracker: Option<Box<Tracker>>,
     /// Of one that counts calls: the calls. Such a one takes no CPU samples.
     calls: Option<Box<calls::Calls>>,
     /// What was lost.
@@ -219,7 +222,17 @@ impl Aggregator {
     /// Takes one event in; process events must go to `processes` here and not
     /// before. Returns whether the mappings of the event's process changed.
     pub fn apply(&mut self, processes: &mut ProcessTable, event: &Event) -> bool {
-        self.take_call_event(processes, event);
+        self.apply_with(processes, event, &mut ())
+    }
+
+    /// The same, with one more listener to the tracker of its calls.
+    pub fn apply_with(
+        &mut self,
+        processes: &mut ProcessTable,
+        event: &Event,
+        listener: &mut dyn CallSink,
+    ) -> bool {
+        self.take_call_event(processes, event, listener);
         match event {
             Event::Process(event) => {
                 if let Some((kind, count)) = event.kind.loss() {

@@ -122,6 +122,7 @@ impl Tracker {
             | Event::Stalls(_)
             | Event::DeviceCode(_) => {}
         }
+        self.world.tell_kernel_events(sink);
     }
 
     /// Ends every open call: nothing more will come. `now_ns` is the end of the
@@ -134,6 +135,7 @@ impl Tracker {
         }
         self.world.settle(sink);
         let world = &mut self.world;
+        world.tell_kernel_events(sink);
         world.activity.finish(&mut world.losses, sink);
         self.fences.finish(now_ns, sink);
     }

@@ -1,6 +1,7 @@
 //! What finished calls change in what handles mean.
 
 use super::{
+    KernelStep,
     gone::GoneKernel,
     handles::{Kernel, ListKind, ModuleImage, Name, Queue},
     known::{Effect, Object},
@@ -58,6 +59,9 @@ pub(super) fn apply(open: &mut Open, now: u64, world: &mut World) {
                 gone = gone.filter(|gone| handles.kernels.since_ns(handle) != Some(gone.since_ns));
             }
             if let Some(gone) = gone {
+                if !open.is_end_told {
+                    world.kernel_event(open, now, gone.handle, KernelStep::Destroyed);
+                }
                 world.gone.add(pid, gone.until(now));
             }
             for number in ended {
@@ -130,6 +134,7 @@ fn new_kernel(open: &Open, now: u64, world: &mut World) -> bool {
     let made_inside = |since_ns: &u64| *since_ns >= open.call.start_ns;
     let inner = handles.kernels.since_ns(handle).filter(made_inside);
     let inner = inner.and_then(|_| handles.kernels.get(handle));
+    let is_new = inner.is_none_or(|inner| name.is_some() && inner.name == Name::Missing);
     let (number, code_since_ns) = match inner {
         Some(inner) => (inner.number, inner.code_since_ns),
         None => handles.kernel_number(module, name.as_ref(), now, room),
@@ -142,7 +147,15 @@ fn new_kernel(open: &Open, now: u64, world: &mut World) -> bool {
         module: module.and_then(|module| handles.module(module)),
         is_doubtful,
     };
-    handles.new_kernel(handle, kernel, now, room)
+    let fits = handles.new_kernel(handle, kernel, now, room);
+    if is_new && !is_doubtful {
+        let step = KernelStep::Created {
+            name: open.raw_name(),
+            is_certain: !open.is_assumed,
+        };
+        world.kernel_event(open, now, handle, step);
+    }
+    fits
 }
 
 /// `CL_KERNEL_FUNCTION_NAME` (CL/cl.h).
@@ -188,6 +201,7 @@ fn place_kernel(open: &Open, now: u64, world: &mut World) {
         by: PlacedBy::Runtime,
     };
     world.place_kernel(&placed);
+    world.kernel_event(open, now, kernel, KernelStep::Located { address });
 }
 
 fn group_size(open: &mut Open, world: &mut World) -> bool {

@@ -16,7 +16,7 @@ const MAX_GONE: usize = 1 << 15;
 /// A kernel that has, or had, a handle for some time.
 #[derive(Clone, Debug)]
 pub(super) struct GoneKernel {
-    handle: u64,
+    pub(super) handle: u64,
     pub(super) number: u64,
     pub(super) name: KernelName,
     pub(super) module: Option<Rc<ModuleImage>>,

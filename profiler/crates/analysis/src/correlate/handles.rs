@@ -170,6 +170,11 @@ impl<T> Objects<T> {
         self.0.insert(handle, held).map(|old| old.is)
     }
 
+    /// Whether it has several owners: the next end of it does not end it.
+    pub(super) fn is_shared(&self, handle: u64) -> bool {
+        self.0.get(&handle).is_some_and(|held| held.owners > 1)
+    }
+
     fn retain(&mut self, handle: u64) {
         if let Some(held) = self.0.get_mut(&handle) {
             held.owners = held.owners.saturating_add(1);

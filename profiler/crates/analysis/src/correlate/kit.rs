@@ -1,7 +1,9 @@
 //! Probes like those of the real tables, and a writer of events.
 
-use crate::correlate::{CallSink, FinishedCall, KernelName, Launch, Limits, Tracker};
-use aiprof_common::{CALL_ENTRY_UNKNOWN, CALL_EXIT, CALL_TAIL, CALL_UNTRACKED, MAX_VALUES};
+use crate::correlate::{CallSink, FinishedCall, KernelEvent, KernelName, Launch, Limits, Tracker};
+use aiprof_common::{
+    CALL_ENTRY_UNKNOWN, CALL_EXIT, CALL_LATE, CALL_TAIL, CALL_UNTRACKED, MAX_VALUES,
+};
 use aiprof_model::{
     probes::{
         CallKind, DataFormat, DataInfo, Probe, ProbedFile, ResultKind, ValueFormat, ValueInfo,
@@ -266,6 +268,8 @@ pub struct Told {
     pub calls: Vec<FinishedCall>,
     /// Launches.
     pub launches: Vec<Launch>,
+    /// What happened to kernels' handles.
+    pub kernels: Vec<KernelEvent>,
     /// Late names: process, kernel, name.
     pub named: Vec<(u32, u64, Rc<str>)>,
 }
@@ -277,6 +281,10 @@ impl CallSink for Told {
 
     fn launch(&mut self, launch: &Launch) {
         self.launches.push(launch.clone());
+    }
+
+    fn kernel(&mut self, event: &KernelEvent) {
+        self.kernels.push(event.clone());
     }
 
     fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
@@ -430,8 +438,22 @@ impl Script {
 
     /// Leaves the innermost function; the values are those read at the exit.
     pub fn leave(&mut self, function: &str, library: u32, result: u64, values: &[u64]) {
+        self.leave_with(function, library, (result, CALL_EXIT), values);
+    }
+
+    /// The same, where the exit was not seen: the values are what was found later.
+    pub fn leave_unseen(&mut self, function: &str, library: u32, values: &[u64]) {
+        self.leave_with(function, library, (0, CALL_EXIT | CALL_LATE), values);
+    }
+
+    fn leave_with(
+        &mut self,
+        function: &str,
+        library: u32,
+        (result, mut flags): (u64, u16),
+        values: &[u64],
+    ) {
         let mut call = self.event(function, library, values, true);
-        let mut flags = CALL_EXIT;
         if self.probe(function).is_ioctl {
             call.around_ns = self.ioctl;
         } else {

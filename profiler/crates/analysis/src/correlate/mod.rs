@@ -40,6 +40,11 @@
 //! An ioctl that submits counts as a launch only outside of all calls of probed
 //! runtimes: inside of them it is their work.
 //!
+//! # Handles of kernels
+//!
+//! Who reads the memory of running programs needs to know at once which handles are
+//! kernels: [`KernelEvent`]s come with the record that shows them, also with entries.
+//!
 //! # Address spaces
 //!
 //! What ioctls bind to addresses of devices is followed in [`AddressSpaces`].
@@ -53,6 +58,7 @@
 
 mod activity;
 mod address_space;
+mod both;
 mod calls;
 mod data;
 pub mod device;
@@ -63,6 +69,7 @@ mod fence;
 mod forked;
 mod gone;
 mod handles;
+mod kernel_events;
 #[cfg(any(test, feature = "testing"))]
 pub mod kit;
 mod known;
@@ -76,10 +83,12 @@ mod thread;
 mod world;
 
 pub use address_space::{AddressSpace, AddressSpaces, Backing, Bound, SpaceId};
+pub use both::Both;
 pub use calls::{Counts, Limits, Tracker};
 pub use epoch::EpochClock;
 pub use fence::{Submission, SubmissionSource, begins};
 pub use handles::ModuleImage;
+pub use kernel_events::{KernelEvent, KernelStep};
 pub use recorded::RecordedLaunches;
 
 use crate::aiu::ActivityRecord;
@@ -122,6 +131,12 @@ pub trait CallSink {
     /// A process is gone, or runs another program.
     fn process_gone(&mut self, pid: u32, at_ns: u64) {
         let _ = (pid, at_ns);
+    }
+
+    /// Something happened to a kernel's handle. Reported with the record that shows
+    /// it, an entry as well as an end.
+    fn kernel(&mut self, event: &KernelEvent) {
+        let _ = event;
     }
 
     /// A device did something, by the runtime's own record: a kernel, a copy, a

@@ -34,6 +34,8 @@ pub(super) struct Open {
     pub(super) applied: bool,
     /// The group size that it replaced.
     pub(super) group_before: Option<[u32; 3]>,
+    /// That it ends a kernel was reported at its entry.
+    pub(super) is_end_told: bool,
     /// Its exit was not seen: what it gave was read later, where it was to put it.
     pub(super) is_assumed: bool,
 }
@@ -102,6 +104,7 @@ impl Open {
             submitted: Submitted::No,
             applied: false,
             group_before: None,
+            is_end_told: false,
             is_assumed: false,
         }
     }
@@ -137,6 +140,15 @@ impl Open {
     /// The same, of a handle: 0 is none.
     pub(super) fn handle(&self, slot: Option<usize>) -> Option<u64> {
         self.value(slot).filter(|&handle| handle != 0)
+    }
+
+    /// The text with the role of a name as the program has it, if all of it was read.
+    pub(super) fn raw_name(&self) -> Option<Rc<str>> {
+        let content = self.call.content(self.known.tags.name?.into())?;
+        let text = content
+            .complete
+            .then(|| String::from_utf8_lossy(&content.bytes))?;
+        Some(text.into())
     }
 
     /// Notes work done by it or by a part of it.

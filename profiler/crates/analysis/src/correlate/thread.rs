@@ -61,6 +61,7 @@ impl Thread {
             return;
         }
         let mut open = world.open(call, known);
+        world.enter_kernel(&mut open);
         let index = self.open.len();
         if let Some(around) = self.open.last() {
             open.call.parent = around.call.id;
@@ -273,7 +274,8 @@ fn unmatched(call: &Call, known: &Rc<Known>, world: &mut World) {
     world.losses.add(LossKind::CallsNoEntry, 1);
     let mut open = world.open(call, known);
     open.exit(call);
-    open.call.result = Some(call.result);
+    open.is_assumed = call.is_late();
+    open.call.result = (!call.is_late()).then_some(call.result);
     if open.call.succeeded() != Some(false) {
         effects::apply(&mut open, call.time_ns, world);
     }

@@ -1,7 +1,7 @@
 //! What all threads of a recording share: handles, room, losses, identities.
 
 use super::{
-    CallSink, KernelName, Launch, PlacedKernel,
+    CallSink, KernelEvent, KernelName, Launch, PlacedKernel,
     activity::Activity,
     address_space::AddressSpaces,
     calls::{Counts, Limits},
@@ -51,6 +51,8 @@ pub(super) struct World {
     pub(super) counts: Counts,
     pub(super) activity: Activity,
     pub(super) spaces: AddressSpaces,
+    /// What happened to kernels' handles, to be passed on with this event.
+    pub(super) kernel_events: Vec<KernelEvent>,
     /// What is to be told of kernels.
     pub(super) kernel_changes: Vec<KernelChange>,
     /// Kernels that are gone, but may be placed yet.
@@ -79,6 +81,7 @@ impl World {
             counts: Counts::default(),
             activity: Activity::default(),
             spaces: AddressSpaces::default(),
+            kernel_events: Vec::new(),
             kernel_changes: Vec::new(),
             gone: Gone::default(),
             forked: Forked::default(),

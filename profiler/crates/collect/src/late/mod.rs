@@ -19,10 +19,8 @@ mod program;
 mod worker;
 
 use super::{inspect::path::NamePath, owner};
-use aiprof_model::{
-    probes::{CallKind, Probe, Role, role},
-    wire::{Call, CallData, KernelNamed},
-};
+use aiprof_analysis::correlate::{KernelEvent, KernelStep};
+use aiprof_model::wire::KernelNamed;
 use program::Program;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::{
@@ -39,21 +37,9 @@ const MAX_AHEAD: usize = 64;
 /// Which build of a driver: what tells the builds of a process's probed libraries.
 pub type Build = u64;
 
-/// Slots and tags of a probe that matter here.
-#[derive(Clone, Copy, Debug)]
-enum Part {
-    /// Uses the kernel in this slot.
-    Launch(usize),
-    /// Creates the kernel in this slot at its exit; its name has this tag.
-    Create(usize, Option<u8>),
-    /// Ends the kernel in this slot.
-    Destroy(usize),
-}
-
 /// Follows kernels and finds the names of those it did not see created.
 #[derive(Default)]
 pub struct LateKernels {
-    parts: FxHashMap<u32, Part>,
     programs: FxHashMap<u32, Program>,
     paths: FxHashMap<Build, NamePath>,
     /// What was read before all that happened until then is known.
@@ -72,21 +58,6 @@ impl std::fmt::Debug for LateKernels {
 }
 
 impl LateKernels {
-    /// A function is probed from here on.
-    pub fn probe(&mut self, probe: &Probe) {
-        let Some(slot) = probe.slot(role::KERNEL) else {
-            return;
-        };
-        let created = probe.values.get(slot).is_some_and(|v| v.at_exit);
-        let part = match probe.kind {
-            CallKind::Launch => Part::Launch(slot),
-            CallKind::Kernel if created => Part::Create(slot, probe.tag(role::NAME)),
-            CallKind::Kernel if probe.role == Some(Role::Release) => Part::Destroy(slot),
-            _ => return,
-        };
-        self.parts.insert(probe.id, part);
-    }
-
     /// Looks at a program that runs already. `files`: the paths of its probed
     /// libraries.
     pub fn look_ahead(&mut self, pid: u32, build: Build, files: Vec<String>) {
@@ -100,51 +71,30 @@ impl LateKernels {
         }
     }
 
-    /// A text that may be a kernel's name.
-    pub fn data(&mut self, data: &CallData) {
-        let Some(Part::Create(_, tag)) = self.parts.get(&data.probe) else {
-            return;
-        };
-        if *tag != Some(data.tag) || data.unread || !self.has_room(data.pid) {
+    /// Something happened to a kernel.
+    pub fn kernel(&mut self, event: &KernelEvent) {
+        if !self.has_room(event.pid) {
             return;
         }
-        let program = self.programs.entry(data.pid).or_default();
-        program.creates(data.tid, String::from_utf8_lossy(&data.bytes).into_owned());
-    }
-
-    /// Whether a call matters here.
-    pub fn is_of_interest(&self, call: &Call) -> bool {
-        self.parts.contains_key(&call.probe)
-    }
-
-    /// A call was entered or left.
-    pub fn call(&mut self, call: &Call) {
-        let Some(&part) = self.parts.get(&call.probe) else {
-            return;
-        };
-        let (Part::Launch(slot) | Part::Create(slot, _) | Part::Destroy(slot)) = part;
-        let kernel = call.value(slot).filter(|kernel| *kernel != 0);
-        let Some(kernel) = kernel.filter(|_| self.has_room(call.pid)) else {
-            return;
-        };
-        let program = self.programs.entry(call.pid).or_default();
-        match part {
-            Part::Create(..) if call.is_exit() => program.created(kernel, call),
-            Part::Create(..) => {}
-            Part::Destroy(_) => program.destroyed(kernel),
-            Part::Launch(_) => {
-                if let Some((name, path)) = program.launched(kernel, call.time_ns) {
-                    if let Some((build, path)) = path {
-                        self.paths.entry(build).or_insert(path);
-                    }
-                    self.ready.push(KernelNamed {
-                        time_ns: call.time_ns,
-                        pid: call.pid,
-                        kernel,
-                        name,
-                    });
+        let program = self.programs.entry(event.pid).or_default();
+        match &event.step {
+            KernelStep::Created { name, .. } => program.created(event.handle, name.as_deref()),
+            KernelStep::Destroyed => program.destroyed(event.handle),
+            KernelStep::Launched => {
+                let Some((name, path)) = program.launched(event.handle, event.time_ns) else {
+                    return;
+                };
+                if let Some((build, path)) = path {
+                    self.paths.entry(build).or_insert(path);
                 }
+                self.ready.push(KernelNamed {
+                    time_ns: event.time_ns,
+                    pid: event.pid,
+                    kernel: event.handle,
+                    name,
+                });
             }
+            KernelStep::Located { .. } => {}
         }
     }
 

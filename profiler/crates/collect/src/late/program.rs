@@ -2,7 +2,7 @@
 
 use super::Build;
 use crate::inspect::{path::NamePath, predict::Class};
-use aiprof_model::wire::{Call, KernelNamed};
+use aiprof_model::wire::KernelNamed;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,29 +43,15 @@ pub(super) struct Program {
     tried: usize,
     pub(super) searches: u32,
     searching: bool,
-    /// The last name given by each thread.
-    pending: FxHashMap<u32, String>,
 }
 
 impl Program {
-    /// A thread has named a kernel that it is about to create.
-    pub(super) fn creates(&mut self, tid: u32, name: String) {
-        if self.pending.len() < MAX_KERNELS {
-            self.pending.insert(tid, name);
-        }
-    }
-
-    /// A kernel was created.
-    pub(super) fn created(&mut self, kernel: u64, call: &Call) {
-        let name = self.pending.remove(&call.tid).unwrap_or_default();
-        // A kernel in use is not created: the handle is another's.
-        let other = call.is_late() && self.has(kernel);
-        if call.result != 0 || other {
-            return;
-        }
+    /// A kernel was created, with this name if that was read.
+    pub(super) fn created(&mut self, kernel: u64, name: Option<&str>) {
         self.change(kernel);
         if self.known.len() < MAX_KERNELS {
-            self.known.insert(kernel, name);
+            self.known
+                .insert(kernel, name.unwrap_or_default().to_owned());
         }
     }
 

@@ -1,93 +1,116 @@
 use super::program::MAX_SEARCHES;
 use super::*;
-use aiprof_model::probes::{ResultKind, ValueFormat, ValueInfo};
+use aiprof_analysis::correlate::kit::{LOADER, Script};
+use aiprof_model::wire::{Call, Event};
 use std::{
     collections::BTreeMap,
     process::{Command, Stdio},
 };
 
-fn probe(id: u32, function: &str, kind: CallKind, at_exit: bool) -> Probe {
-    Probe {
-        id,
-        table: "level-zero".into(),
-        api: "Level Zero".into(),
-        function: function.into(),
-        kind,
-        role: aiprof_model::probes::built_in_role(function),
-        is_ioctl: false,
-        values: vec![ValueInfo {
-            name: role::KERNEL.into(),
-            format: ValueFormat::Hex,
-            at_exit,
-        }],
-        data: Vec::new(),
-        result: ResultKind::Level0,
-        has_exit: at_exit,
-        layout: None,
-    }
+const CREATE: &str = "zeKernelCreate";
+const LAUNCH: &str = "zeCommandListAppendLaunchKernel";
+
+/// Late kernels behind a tracker, and the calls of a process.
+struct Watch {
+    script: Script,
+    late: LateKernels,
 }
 
-fn call(probe: u32, kernel: u64, flags: u16) -> Call {
-    let mut values = [0; aiprof_common::MAX_VALUES];
-    values[0] = kernel;
-    Call {
-        time_ns: 1,
-        cpu: 0,
-        pid: std::process::id(),
-        tid: 1,
-        probe,
-        library: 1,
-        stack: 0,
-        sp: 0x1000,
-        around_ns: 0,
-        result: 0,
-        unread: 0,
-        flags,
-        values,
+impl Watch {
+    fn new() -> Self {
+        Self::of(std::process::id())
     }
-}
 
-fn late() -> LateKernels {
-    let mut late = LateKernels::default();
-    late.probe(&probe(0, "zeKernelCreate", CallKind::Kernel, true));
-    late.probe(&probe(
-        1,
-        "zeCommandListAppendLaunchKernel",
-        CallKind::Launch,
-        false,
-    ));
-    late.probe(&probe(2, "zeKernelDestroy", CallKind::Kernel, false));
-    late
+    fn of(pid: u32) -> Self {
+        let mut script = Script::new();
+        script.pid = pid;
+        Self {
+            script,
+            late: LateKernels::default(),
+        }
+    }
+
+    /// Hands on what the tracker reported.
+    fn pass(&mut self) {
+        for event in self.script.told.kernels.drain(..) {
+            self.late.kernel(&event);
+        }
+    }
+
+    fn create(&mut self, kernel: u64) {
+        self.script.kernel("a kernel", kernel);
+        self.pass();
+    }
+
+    /// A creation of which the end is not seen.
+    fn create_unseen(&mut self, kernel: u64) {
+        self.script.enter(CREATE, LOADER, &[0xd0]);
+        self.script.leave_unseen(CREATE, LOADER, &[kernel]);
+        self.pass();
+    }
+
+    fn launch(&mut self, kernel: u64) {
+        self.script.launch(0x11, kernel);
+        self.pass();
+    }
+
+    fn launch_at(&mut self, time_ns: u64, kernel: u64) {
+        self.script.now = time_ns - 10;
+        self.launch(kernel);
+    }
+
+    fn destroy_at(&mut self, time_ns: u64, kernel: u64) {
+        self.script.now = time_ns - 10;
+        self.destroy(kernel);
+    }
+
+    fn destroy(&mut self, kernel: u64) {
+        // Its end is not seen: the entry must do.
+        self.script.enter("zeKernelDestroy", LOADER, &[kernel]);
+        self.script.vanish();
+        self.pass();
+    }
 }
 
 #[test]
 fn only_kernels_not_seen_created_are_looked_for() {
-    let mut late = late();
-    late.call(&call(0, 0x100, aiprof_common::CALL_EXIT));
-    late.call(&call(1, 0x100, 0));
-    assert_eq!(late.unnamed(), 0);
-    late.call(&call(1, 0x200, 0));
-    late.call(&call(1, 0x200, 0));
-    assert_eq!(late.unnamed(), 1);
-    late.call(&call(2, 0x200, 0));
-    assert_eq!(late.unnamed(), 0);
-    let mut unread = call(1, 0x300, 0);
-    unread.unread = 1;
-    late.call(&unread);
-    assert_eq!(late.unnamed(), 0);
+    let mut w = Watch::new();
+    w.create(0x100);
+    w.launch(0x100);
+    assert_eq!(w.late.unnamed(), 0);
+    w.launch(0x200);
+    w.launch(0x200);
+    assert_eq!(w.late.unnamed(), 1);
+    w.destroy(0x200);
+    assert_eq!(w.late.unnamed(), 0);
+    w.launch(0x300);
+    assert_eq!(w.late.unnamed(), 1);
+    w.destroy(0x300);
+    // The same once more, without the handle.
+    let launched = |event: &&Event| matches!(event, Event::Call(call) if !call.is_exit() && call.probe == w.script.probe(LAUNCH).id);
+    let last = w.script.events.iter().rfind(launched).cloned();
+    let Some(Event::Call(call)) = last else {
+        panic!("no launch");
+    };
+    w.script.now += 10;
+    w.script.apply(&Event::Call(Call {
+        time_ns: w.script.now,
+        unread: u16::MAX,
+        ..call
+    }));
+    w.pass();
+    assert_eq!(w.late.unnamed(), 0);
 }
 
 #[test]
 fn a_search_waits_for_more_kernels_and_is_not_repeated_for_ever() {
     let now = Instant::now();
-    let mut late = late();
     // A handle that leads nowhere, in a process with little memory to search: this one
     // has all that the other tests have mapped.
     let mut program = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-    late.call(&Call {
-        pid: program.id(),
-        ..call(1, 8, 0)
-    });
+    let mut w = Watch::of(program.id());
+    w.launch(8);
+    let mut late = w.late;
     assert!(late.maintain(now, 0, |_| 1).is_empty());
     assert_eq!(late.programs.values().next().unwrap().searches, 0);
     let mut later = now;
@@ -125,14 +148,10 @@ fn what_one_kernel_teaches_names_the_other() {
         })
         .collect();
     let at = |i: usize| std::ptr::from_ref::<Object>(&objects[i]) as u64;
-    let mut late = late();
-    let created = call(0, at(0), aiprof_common::CALL_EXIT);
-    late.programs
-        .entry(created.pid)
-        .or_default()
-        .creates(created.tid, "first_kernel".into());
-    late.call(&created);
-    late.call(&call(1, at(1), 0));
+    let mut w = Watch::new();
+    w.script.kernel("first_kernel", at(0));
+    w.launch(at(1));
+    let mut late = w.late;
     let found = late.settle(|_| 1, Duration::from_secs(20));
     assert_eq!(found.len(), 1);
     assert_eq!(
@@ -158,34 +177,30 @@ fn answer(read_ns: u64, names: &[(u64, &str)]) -> Answer {
     }
 }
 
-fn at(time_ns: u64, mut call: Call) -> Call {
-    call.time_ns = time_ns;
-    call
-}
-
 #[test]
 fn a_name_read_before_the_handle_was_used_again_is_not_given() {
-    let mut late = late();
-    late.call(&at(10, call(1, 0x200, 0)));
-    late.call(&at(10, call(1, 0x300, 0)));
-    late.held
-        .push(answer(20, &[(0x200, "old"), (0x300, "other")]));
+    let mut w = Watch::new();
+    w.launch_at(100, 0x200);
+    w.launch_at(120, 0x300);
+    w.late
+        .held
+        .push(answer(200, &[(0x200, "old"), (0x300, "other")]));
     // Not all that happened until the reading is known yet.
-    assert!(late.maintain(Instant::now(), 15, |_| 1).is_empty());
-    late.call(&at(18, call(2, 0x200, 0)));
-    late.call(&at(30, call(1, 0x200, 0)));
-    let named = late.maintain(Instant::now(), 40, |_| 1);
+    assert!(w.late.maintain(Instant::now(), 150, |_| 1).is_empty());
+    w.destroy_at(180, 0x200);
+    w.launch_at(300, 0x200);
+    let named = w.late.maintain(Instant::now(), 400, |_| 1);
     assert_eq!(named.len(), 1, "{named:?}");
     assert_eq!((named[0].kernel, named[0].name.as_str()), (0x300, "other"));
     // The handle is another kernel's since: a name read later is its name.
-    late.held.push(answer(50, &[(0x200, "new")]));
-    let named = late.maintain(Instant::now(), 60, |_| 1);
+    w.late.held.push(answer(500, &[(0x200, "new")]));
+    let named = w.late.maintain(Instant::now(), 600, |_| 1);
     assert_eq!(named[0].name, "new");
 }
 
 #[test]
 fn what_was_foreseen_ends_with_the_kernel() {
-    let mut late = late();
+    let mut w = Watch::new();
     let names = BTreeMap::from([(0x200, "first".to_owned()), (0x300, "second".to_owned())]);
     let class = crate::inspect::predict::Class {
         path: NamePath {
@@ -194,32 +209,31 @@ fn what_was_foreseen_ends_with_the_kernel() {
         },
         names,
     };
-    late.programs.entry(std::process::id()).or_default();
-    late.held.push(Answer {
+    w.late.programs.entry(std::process::id()).or_default();
+    w.late.held.push(Answer {
         pid: std::process::id(),
         build: 1,
         read_ns: 20,
         found: Found::Ahead(vec![class]),
     });
-    late.maintain(Instant::now(), 20, |_| 1);
-    late.call(&at(25, call(2, 0x300, 0)));
-    late.call(&at(30, call(1, 0x200, 0)));
-    late.call(&at(30, call(1, 0x300, 0)));
-    let ready = late.take_ready();
+    w.late.maintain(Instant::now(), 20, |_| 1);
+    w.destroy_at(25, 0x300);
+    w.launch_at(30, 0x200);
+    w.launch_at(50, 0x300);
+    let ready = w.late.take_ready();
     assert_eq!(ready.len(), 1, "{ready:?}");
     assert_eq!((ready[0].kernel, ready[0].name.as_str()), (0x200, "first"));
     assert_eq!(ready[0].time_ns, 30);
-    assert_eq!(late.unnamed(), 1);
+    assert_eq!(w.late.unnamed(), 1);
 }
 
 #[test]
 fn a_handle_in_use_is_not_created_where_the_exit_was_not_seen() {
-    let mut late = late();
-    let flags = aiprof_common::CALL_EXIT | aiprof_common::CALL_LATE;
-    late.call(&call(1, 0x200, 0));
-    late.call(&call(0, 0x200, flags));
-    assert_eq!(late.unnamed(), 1, "still unknown");
-    late.call(&call(0, 0x300, flags));
-    late.call(&call(1, 0x300, 0));
-    assert_eq!(late.unnamed(), 1, "0x300 is known");
+    let mut w = Watch::new();
+    w.launch(0x200);
+    w.create_unseen(0x200);
+    assert_eq!(w.late.unnamed(), 1, "still unknown");
+    w.create_unseen(0x300);
+    w.launch(0x300);
+    assert_eq!(w.late.unnamed(), 1, "0x300 is known");
 }

@@ -18,6 +18,7 @@ use crate::{
     late::{Build, LateKernels},
     owner,
 };
+use aiprof_analysis::correlate::KernelEvent;
 use aiprof_common::ProbeCounts;
 use aiprof_model::{
     probes::table::{Exits, Table},
@@ -292,9 +293,6 @@ impl RuntimeProbes {
 
     /// A call of a probed function: it may hand out others, or lead to them.
     pub fn called(&mut self, call: &Call, processes: &ProcessTable) {
-        if self.late.is_of_interest(call) && self.may_look(call.pid) {
-            self.late.call(call);
-        }
         if let Some(look) = self.handed_out.behind(call, processes) {
             self.look(look);
         }
@@ -318,7 +316,11 @@ impl RuntimeProbes {
     /// Data of a call.
     pub fn data(&mut self, data: &CallData) {
         self.handed_out.data(data);
-        self.late.data(data);
+    }
+
+    /// Something happened to a kernel whose process the caller may look into.
+    pub fn kernel(&mut self, event: &KernelEvent) {
+        self.late.kernel(event);
     }
 
     /// A process has ended, or has become another program. Gives the last names of
@@ -496,7 +498,6 @@ impl RuntimeProbes {
         for event in events {
             if let Event::Probe(probe) = &event {
                 self.probes = self.probes.max(probe.id.saturating_add(1));
-                self.late.probe(probe);
                 self.handed_out.note(probe, &self.config.tables, self.exits);
             }
             sink(event);

@@ -2,12 +2,42 @@
 
 use super::{CollectError, Session, Watcher};
 use crate::{bpf::probe::Link, closing};
+use aiprof_analysis::correlate::{CallSink, FinishedCall, KernelEvent, Launch};
 use aiprof_model::wire::{
     Call, CallData, CallStack, Event, KernelNamed, ProcessEvent, ProcessEventKind, Trace,
 };
 use std::time::Instant;
 
+/// What the tracker reports of kernels while it takes an event in.
+#[derive(Debug, Default)]
+pub(super) struct KernelEvents(Vec<KernelEvent>);
+
+impl CallSink for KernelEvents {
+    fn call(&mut self, _: &FinishedCall) {}
+
+    fn launch(&mut self, _: &Launch) {}
+
+    fn kernel(&mut self, event: &KernelEvent) {
+        self.0.push(event.clone());
+    }
+}
+
 impl Session {
+    /// Gives an event to the aggregate, and what its calls do to kernels to who looks
+    /// for names. Returns whether the mappings of the event's process changed.
+    pub(super) fn apply(&mut self, event: &Event) -> bool {
+        let (processes, kernels) = (&mut self.processes, &mut self.kernels);
+        let changed = self.aggregate.apply_with(processes, event, kernels);
+        for event in self.kernels.0.drain(..) {
+            if let Some((probes, _)) = &mut self.probes
+                && probes.may_look(event.pid)
+            {
+                probes.kernel(&event);
+            }
+        }
+        changed
+    }
+
     /// Gives every event that belongs to the recording to `watcher` too, from here
     /// on: what was recorded before is not repeated.
     pub fn on_events(&mut self, watcher: Box<Watcher>) {

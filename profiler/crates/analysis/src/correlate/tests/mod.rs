@@ -3,6 +3,7 @@
 mod forks;
 mod handles;
 mod hostile;
+mod kernel_events;
 mod lists;
 mod nesting;
 mod property;
