@@ -22,7 +22,7 @@ pub const DRIVER: u32 = 3;
 
 /// One probe; `>name` is read at the exit, `"name` is a text, `*name` an array,
 /// `#name` device code.
-fn probe(id: u32, api: &str, function: &str, kind: CallKind, args: &[&str]) -> Probe {
+pub fn probe(id: u32, api: &str, function: &str, kind: CallKind, args: &[&str]) -> Probe {
     let mut probe = Probe {
         layout: None,
         id,

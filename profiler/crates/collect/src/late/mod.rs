@@ -73,7 +73,8 @@ impl LateKernels {
 
     /// Something happened to a kernel.
     pub fn kernel(&mut self, event: &KernelEvent) {
-        if !self.has_room(event.pid) {
+        let is_end = event.step == KernelStep::Destroyed;
+        if !self.has_room(event.pid) || is_end && !self.programs.contains_key(&event.pid) {
             return;
         }
         let program = self.programs.entry(event.pid).or_default();

@@ -23,10 +23,8 @@ mod worker;
 
 use super::late::Build;
 use crate::owner;
-use aiprof_model::{
-    probes::{CallKind, Probe, Role, role},
-    wire::{Call, CallData, DeviceStream, Event, KernelNamed, StallWindow},
-};
+use aiprof_analysis::correlate::{KernelEvent, KernelStep};
+use aiprof_model::wire::{DeviceStream, Event, KernelNamed, StallWindow};
 use learn::Sampled;
 use rustc_hash::FxHashMap;
 use std::{
@@ -38,34 +36,18 @@ use worker::{Answer, Message};
 
 /// Most kernels followed.
 const MAX_KERNELS: usize = 1 << 17;
-/// Most names of kernels about to be created.
-const MAX_PENDING: usize = 16_384;
+/// Most names of kernels whose creation is not certain.
+const MAX_ASSUMED: usize = 16_384;
 /// Most addresses that wait to be handed on.
 const MAX_SAMPLED: usize = 1 << 16;
 /// Most streams.
 const MAX_STREAMS: usize = 1024;
 
-/// Slots and tags of a probe that matter here.
-#[derive(Clone, Copy, Debug)]
-enum Part {
-    /// Uses the kernel in this slot.
-    Launch(usize),
-    /// Creates the kernel in this slot at its exit; its name has this tag.
-    Create(usize, Option<u8>),
-    /// Ends the kernel in this slot.
-    Destroy(usize),
-    /// Tells where the kernel in the first slot is, in the second.
-    Tell(usize, usize),
-}
-
 /// Finds out where kernels lie.
 #[derive(Default)]
 pub struct KernelPlaces {
-    parts: FxHashMap<u32, Part>,
     /// Kernels that are known, and whether they were launched.
     kernels: FxHashMap<(u32, u64), bool>,
-    /// The last name given by each thread.
-    pending: FxHashMap<u32, String>,
     /// Names of kernels whose creation was not seen to succeed: a later call tells.
     assumed: FxHashMap<(u32, u64), String>,
     /// Whether a stream's addresses are relative.
@@ -88,128 +70,84 @@ impl std::fmt::Debug for KernelPlaces {
 }
 
 impl KernelPlaces {
-    /// A function is probed from here on.
-    pub fn probe(&mut self, probe: &Probe) {
-        let Some(slot) = probe.slot(role::KERNEL) else {
-            return;
-        };
-        let is_exit = |slot: usize| probe.values.get(slot).is_some_and(|v| v.at_exit);
-        let part = match (probe.kind, probe.slot(role::BASE)) {
-            (CallKind::Kernel, Some(base)) if is_exit(base) => Part::Tell(slot, base),
-            (CallKind::Launch, _) => Part::Launch(slot),
-            (CallKind::Kernel, _) if is_exit(slot) => Part::Create(slot, probe.tag(role::NAME)),
-            (CallKind::Kernel, _) if probe.role == Some(Role::Release) => Part::Destroy(slot),
-            _ => return,
-        };
-        self.parts.insert(probe.id, part);
-    }
-
-    /// A text that may be a kernel's name.
-    pub fn data(&mut self, data: &CallData) {
-        let Some(Part::Create(_, tag)) = self.parts.get(&data.probe) else {
-            return;
-        };
-        let fits = self.pending.len() < MAX_PENDING || self.pending.contains_key(&data.tid);
-        if *tag == Some(data.tag) && !data.unread && fits {
-            let name = String::from_utf8_lossy(&data.bytes).into_owned();
-            self.pending.insert(data.tid, name);
-        }
-    }
-
-    /// Whether a call matters here.
-    pub fn is_of_interest(&self, call: &Call) -> bool {
-        self.parts.contains_key(&call.probe)
-    }
-
-    /// A call was entered or left. `build`: of its process's driver.
-    pub fn call(&mut self, call: &Call, build: impl FnOnce() -> Build) {
-        let Some(&part) = self.parts.get(&call.probe) else {
-            return;
-        };
-        let (Part::Launch(slot)
-        | Part::Create(slot, _)
-        | Part::Destroy(slot)
-        | Part::Tell(slot, _)) = part;
-        let Some(handle) = call.value(slot).filter(|&handle| handle != 0) else {
-            return;
-        };
-        let (pid, key) = (call.pid, (call.pid, handle));
-        match part {
-            Part::Create(..) if call.is_late() => self.assume(call.tid, key),
-            Part::Create(..) if call.is_exit() && call.result == 0 => {
-                let name = self.pending.get(&call.tid).cloned();
+    /// Something happened to a kernel. `build`: of its process's driver.
+    pub fn kernel(&mut self, event: &KernelEvent, build: impl FnOnce() -> Build) {
+        let (pid, handle) = (event.pid, event.handle);
+        let key = (pid, handle);
+        match &event.step {
+            KernelStep::Created {
+                name,
+                is_certain: true,
+            } => {
                 self.assumed.remove(&key);
-                self.kernel(call, handle, build, name, true);
+                self.add(event, build, name.as_deref().map(Into::into), true);
             }
-            Part::Launch(_) if self.kernels.get(&key) != Some(&true) => {
-                if !self.kernels.contains_key(&key) {
-                    let name = self.assumed.remove(&key);
-                    self.kernel(call, handle, build, name, false);
-                }
+            KernelStep::Created { name, .. } => self.assume(key, name.as_deref()),
+            KernelStep::Launched if self.kernels.get(&key) != Some(&true) => {
+                self.use_unseen(event, build);
                 if let Some(launched) = self.kernels.get_mut(&key) {
                     *launched = true;
                     self.any_launched = true;
                     self.send(Message::Launched { pid, handle });
                 }
             }
-            Part::Destroy(_) if !call.is_exit() => {
+            KernelStep::Launched => {}
+            KernelStep::Destroyed => {
                 self.assumed.remove(&key);
-                if self.kernels.remove(&key).is_none() {
-                    return;
-                }
-                let time_ns = call.time_ns;
-                self.send(Message::Gone {
-                    pid,
-                    handle,
-                    time_ns,
-                });
-            }
-            // What was read late may have been changed since: the object tells as much.
-            Part::Tell(_, base) if call.is_exit() && !call.is_late() && call.result == 0 => {
-                if let Some(address) = call.value(base).filter(|&address| address != 0) {
-                    if !self.kernels.contains_key(&key) {
-                        let name = self.assumed.remove(&key);
-                        self.kernel(call, handle, build, name, false);
-                    }
-                    self.send(Message::Told {
+                if self.kernels.remove(&key).is_some() {
+                    self.send(Message::Gone {
                         pid,
                         handle,
-                        address,
+                        time_ns: event.time_ns,
                     });
                 }
             }
-            _ => {}
+            &KernelStep::Located { address } => {
+                self.use_unseen(event, build);
+                self.send(Message::Told {
+                    pid,
+                    handle,
+                    address,
+                });
+            }
         }
     }
 
     /// A kernel may have been created under this handle; the end of the call was not
     /// seen. It is one if it is used later.
-    fn assume(&mut self, tid: u32, key: (u32, u64)) {
-        let fits = self.assumed.len() < MAX_PENDING || self.assumed.contains_key(&key);
-        let name = self.pending.get(&tid).filter(|_| fits);
-        if let Some(name) = name.filter(|_| !self.kernels.contains_key(&key)) {
-            self.assumed.insert(key, name.clone());
+    fn assume(&mut self, key: (u32, u64), name: Option<&str>) {
+        let fits = self.assumed.len() < MAX_ASSUMED || self.assumed.contains_key(&key);
+        if let Some(name) = name.filter(|_| fits && !self.kernels.contains_key(&key)) {
+            self.assumed.insert(key, name.into());
         }
     }
 
-    fn kernel(
+    /// A kernel is used: if its creation was not seen, it is known from here on.
+    fn use_unseen(&mut self, event: &KernelEvent, build: impl FnOnce() -> Build) {
+        let key = (event.pid, event.handle);
+        if !self.kernels.contains_key(&key) {
+            let name = self.assumed.remove(&key);
+            self.add(event, build, name, false);
+        }
+    }
+
+    fn add(
         &mut self,
-        call: &Call,
-        handle: u64,
+        event: &KernelEvent,
         build: impl FnOnce() -> Build,
         name: Option<String>,
         created: bool,
     ) {
-        let key = (call.pid, handle);
+        let key = (event.pid, event.handle);
         if self.kernels.len() >= MAX_KERNELS && !self.kernels.contains_key(&key) {
             return;
         }
         self.kernels.insert(key, false);
         self.send(Message::Kernel {
-            pid: call.pid,
+            pid: event.pid,
             build: build(),
-            handle,
-            time_ns: call.time_ns,
+            handle: event.handle,
+            time_ns: event.time_ns,
             name,
             created,
         });

@@ -2,70 +2,43 @@
 
 use super::*;
 use crate::bpf::perf;
+use aiprof_analysis::correlate::{
+    Limits,
+    kit::{self, LOADER, Script},
+};
 use aiprof_model::{
-    probes::{DataFormat, DataInfo, ResultKind, ValueFormat, ValueInfo},
+    probes::{CallKind, role},
     profile::StallReason,
     wire::{KernelPlaced, PlacedBy, StallCount},
 };
 
-const CREATE: u32 = 0;
-const LAUNCH: u32 = 1;
-const DESTROY: u32 = 2;
-const TELL: u32 = 3;
+const CREATE: &str = "zeKernelCreate";
+const LAUNCH: &str = "zeCommandListAppendLaunchKernel";
+const DESTROY: &str = "zeKernelDestroy";
+const LOCATE: &str = "zexKernelGetBaseAddress";
 /// Where the driver puts code: not where anything of this process is.
 const ISA: u64 = 0x8000_4000_0000;
 
-fn probe(id: u32, function: &str, kind: CallKind, values: &[(&str, bool)]) -> Probe {
-    let value = |&(name, at_exit): &(&str, bool)| ValueInfo {
-        name: name.into(),
-        format: ValueFormat::Hex,
-        at_exit,
-    };
-    Probe {
-        id,
-        table: "level-zero".into(),
-        api: "Level Zero".into(),
-        function: function.into(),
-        kind,
-        role: aiprof_model::probes::built_in_role(function),
-        is_ioctl: false,
-        values: values.iter().map(value).collect(),
-        data: vec![DataInfo {
-            name: role::NAME.into(),
-            format: DataFormat::Text,
-        }],
-        result: ResultKind::Level0,
-        has_exit: true,
-        layout: None,
-    }
+/// Kernel places behind a tracker, and the calls of this process.
+struct Watch {
+    script: Script,
+    places: KernelPlaces,
 }
 
-fn places() -> KernelPlaces {
+fn places() -> Watch {
+    let mut probes = kit::probes();
+    let id = u32::try_from(probes.len()).unwrap();
+    let values = [role::KERNEL, ">base"];
+    probes.push(kit::probe(
+        id,
+        "Level Zero",
+        LOCATE,
+        CallKind::Kernel,
+        &values,
+    ));
+    let mut script = Script::with(Limits::default(), probes);
+    script.pid = std::process::id();
     let mut places = KernelPlaces::default();
-    let kernel = (role::KERNEL, false);
-    for probe in [
-        probe(
-            CREATE,
-            "zeKernelCreate",
-            CallKind::Kernel,
-            &[(role::KERNEL, true)],
-        ),
-        probe(
-            LAUNCH,
-            "zeCommandListAppendLaunchKernel",
-            CallKind::Launch,
-            &[kernel],
-        ),
-        probe(DESTROY, "zeKernelDestroy", CallKind::Kernel, &[kernel]),
-        probe(
-            TELL,
-            "zexKernelGetBaseAddress",
-            CallKind::Kernel,
-            &[kernel, (role::BASE, true)],
-        ),
-    ] {
-        places.probe(&probe);
-    }
     places.stream(&DeviceStream {
         id: 3,
         name: String::new(),
@@ -76,36 +49,48 @@ fn places() -> KernelPlaces {
         cycles_per_sample: 0,
         replayed: None,
     });
-    places
+    Watch { script, places }
 }
 
-fn call(places: &mut KernelPlaces, probe: u32, values: [u64; 2], is_exit: bool) {
-    let flags = if is_exit { aiprof_common::CALL_EXIT } else { 0 };
-    flagged(places, probe, values, flags);
-}
+impl Watch {
+    /// Hands on what the tracker reported.
+    fn pass(&mut self) {
+        for event in self.script.told.kernels.drain(..) {
+            self.places.kernel(&event, || 42);
+        }
+    }
 
-/// An exit that was not seen.
-const LATE: u16 = aiprof_common::CALL_EXIT | aiprof_common::CALL_LATE;
+    /// A call now, with the values of its entry and of its exit.
+    fn call(&mut self, function: &str, values: &[u64], out: &[u64]) {
+        self.script.now = perf::monotonic_ns();
+        self.script.call(function, values, out);
+        self.pass();
+    }
 
-fn flagged(places: &mut KernelPlaces, probe: u32, values: [u64; 2], flags: u16) {
-    let mut all = [0; aiprof_common::MAX_VALUES];
-    all[..2].copy_from_slice(&values);
-    let call = Call {
-        time_ns: perf::monotonic_ns(),
-        cpu: 0,
-        pid: std::process::id(),
-        tid: 1,
-        probe,
-        library: 1,
-        stack: 0,
-        sp: 0x1000,
-        around_ns: 0,
-        result: 0,
-        unread: 0,
-        flags,
-        values: all,
-    };
-    places.call(&call, || 42);
+    /// The same, where the exit is not seen: the values are what was found later.
+    fn unseen(&mut self, function: &str, values: &[u64], out: &[u64]) {
+        self.script.now = perf::monotonic_ns();
+        self.script.enter(function, LOADER, values);
+        self.script.leave_unseen(function, LOADER, out);
+        self.pass();
+    }
+
+    /// A kernel of this name is created.
+    fn create(&mut self, name: &str, handle: u64, is_seen: bool) {
+        self.script.now = perf::monotonic_ns();
+        self.script.enter(CREATE, LOADER, &[0xd0]);
+        self.script.data(CREATE, 0, name.as_bytes(), 0);
+        if is_seen {
+            self.script.leave(CREATE, LOADER, 0, &[handle]);
+        } else {
+            self.script.leave_unseen(CREATE, LOADER, &[handle]);
+        }
+        self.pass();
+    }
+
+    fn launch(&mut self, kernel: u64) {
+        self.call(LAUNCH, &[0x11, kernel], &[]);
+    }
 }
 
 /// A kernel as a driver has it: a handle -> data -> allocation with the address.
@@ -136,28 +121,16 @@ impl Driver {
         self.objects[at].0.as_ptr() as u64
     }
 
-    fn create(&self, places: &mut KernelPlaces, at: usize) {
-        self.created(places, at, aiprof_common::CALL_EXIT);
+    fn create(&self, w: &mut Watch, at: usize) {
+        w.create(&format!("kernel of a test {at}"), self.handle(at), true);
     }
 
-    fn created(&self, places: &mut KernelPlaces, at: usize, flags: u16) {
-        let name = format!("kernel of a test {at}");
-        places.data(&CallData {
-            time_ns: 1,
-            pid: std::process::id(),
-            tid: 1,
-            probe: CREATE,
-            tag: 0,
-            unread: false,
-            offset: 0,
-            total: 0,
-            bytes: name.into_bytes(),
-        });
-        flagged(places, CREATE, [self.handle(at), 0], flags);
+    fn create_unseen(&self, w: &mut Watch, at: usize) {
+        w.create(&format!("kernel of a test {at}"), self.handle(at), false);
     }
 }
 
-fn sample(places: &mut KernelPlaces, addresses: &[u64]) {
+fn sample(w: &mut Watch, addresses: &[u64]) {
     let mut counts = [0; StallReason::ALL.len()];
     counts[0] = 50;
     let count = |address: &u64| StallCount {
@@ -169,12 +142,12 @@ fn sample(places: &mut KernelPlaces, addresses: &[u64]) {
         counts: addresses.iter().map(count).collect(),
         ..StallWindow::default()
     };
-    places.window(&window);
+    w.places.window(&window);
 }
 
 /// Places told until the end.
-fn settle(places: &mut KernelPlaces) -> Vec<KernelPlaced> {
-    let events = places.settle(Duration::from_secs(60));
+fn settle(w: &mut Watch) -> Vec<KernelPlaced> {
+    let events = w.places.settle(Duration::from_secs(60));
     let placed = events.into_iter().filter_map(|event| match event {
         Event::KernelPlaced(placed) => Some(placed),
         _ => None,
@@ -198,15 +171,15 @@ const STARTS: [u64; 3] = [ISA + 0x1000, ISA + 0x9000, ISA + 0x2_0000];
 #[test]
 fn kernels_are_placed_by_what_was_sampled() {
     let driver = Driver::new(&STARTS);
-    let mut places = places();
+    let mut w = places();
     for at in 0..3 {
-        driver.create(&mut places, at);
-        call(&mut places, LAUNCH, [driver.handle(at), 0], false);
+        driver.create(&mut w, at);
+        w.launch(driver.handle(at));
     }
-    sample(&mut places, &STARTS.map(|start| start + 0x40));
-    sample(&mut places, &STARTS.map(|start| start + 0x800));
+    sample(&mut w, &STARTS.map(|start| start + 0x40));
+    sample(&mut w, &STARTS.map(|start| start + 0x800));
     let_it_read();
-    let placed = settle(&mut places);
+    let placed = settle(&mut w);
     assert_eq!(addresses(&placed), STARTS);
     let handles = driver.objects.iter().map(|o| o.0.as_ptr() as u64);
     for (handle, start) in handles.zip(STARTS) {
@@ -215,8 +188,8 @@ fn kernels_are_placed_by_what_was_sampled() {
     }
     // A kernel made later needs no samples.
     let late = Driver::new(&[ISA + 0x7_0000]);
-    late.create(&mut places, 0);
-    assert_eq!(addresses(&settle(&mut places)), [ISA + 0x7_0000]);
+    late.create(&mut w, 0);
+    assert_eq!(addresses(&settle(&mut w)), [ISA + 0x7_0000]);
 }
 
 /// What was read where a handle was to be put is none as long as nobody uses it, and an
@@ -226,22 +199,22 @@ fn what_was_not_seen_to_succeed_is_confirmed_by_a_later_call() {
     let driver = Driver::new(&STARTS);
     // No kernel: a call failed, and this lies there now.
     let other = Box::new([7_u64; 13]);
-    let mut places = places();
+    let mut w = places();
     for at in 0..3 {
-        driver.created(&mut places, at, LATE);
-        assert!(places.kernels.is_empty());
+        driver.create_unseen(&mut w, at);
+        assert!(w.places.kernels.is_empty());
     }
-    flagged(&mut places, CREATE, [other.as_ptr() as u64, 0], LATE);
-    flagged(&mut places, TELL, [driver.handle(0), STARTS[1]], LATE);
+    w.create("no kernel", other.as_ptr() as u64, false);
+    w.unseen(LOCATE, &[driver.handle(0)], &[STARTS[1]]);
     for at in 0..3 {
-        call(&mut places, LAUNCH, [driver.handle(at), 0], false);
+        w.launch(driver.handle(at));
     }
-    assert_eq!(places.kernels.len(), 3);
-    assert_eq!(places.assumed.len(), 1);
-    sample(&mut places, &STARTS.map(|start| start + 0x40));
-    sample(&mut places, &STARTS.map(|start| start + 0x800));
+    assert_eq!(w.places.kernels.len(), 3);
+    assert_eq!(w.places.assumed.len(), 1);
+    sample(&mut w, &STARTS.map(|start| start + 0x40));
+    sample(&mut w, &STARTS.map(|start| start + 0x800));
     let_it_read();
-    let placed = settle(&mut places);
+    let placed = settle(&mut w);
     assert_eq!(addresses(&placed), STARTS);
     for (at, start) in STARTS.into_iter().enumerate() {
         let found = placed.iter().find(|p| p.kernel == driver.handle(at));
@@ -252,50 +225,50 @@ fn what_was_not_seen_to_succeed_is_confirmed_by_a_later_call() {
 #[test]
 fn what_the_runtime_tells_places_the_others() {
     let driver = Driver::new(&STARTS);
-    let mut places = places();
-    (0..3).for_each(|at| driver.create(&mut places, at));
-    call(&mut places, TELL, [driver.handle(1), STARTS[1]], true);
+    let mut w = places();
+    (0..3).for_each(|at| driver.create(&mut w, at));
+    w.call(LOCATE, &[driver.handle(1)], &[STARTS[1]]);
     let_it_read();
     // That one is placed by who sees the call.
-    assert_eq!(addresses(&settle(&mut places)), [STARTS[0], STARTS[2]]);
+    assert_eq!(addresses(&settle(&mut w)), [STARTS[0], STARTS[2]]);
 }
 
 #[test]
 fn what_was_read_of_a_handles_next_kernel_is_not_believed() {
     let driver = Driver::new(&STARTS);
-    let mut places = places();
+    let mut w = places();
     for at in 0..3 {
-        driver.create(&mut places, at);
-        call(&mut places, LAUNCH, [driver.handle(at), 0], false);
+        driver.create(&mut w, at);
+        w.launch(driver.handle(at));
     }
     let_it_read();
     // It was there when it was read, then not any more.
-    call(&mut places, DESTROY, [driver.handle(0), 0], false);
-    sample(&mut places, &STARTS.map(|start| start + 0x40));
-    sample(&mut places, &STARTS.map(|start| start + 0x800));
-    assert_eq!(addresses(&settle(&mut places)), STARTS);
+    w.call(DESTROY, &[driver.handle(0)], &[]);
+    sample(&mut w, &STARTS.map(|start| start + 0x40));
+    sample(&mut w, &STARTS.map(|start| start + 0x800));
+    assert_eq!(addresses(&settle(&mut w)), STARTS);
     // This one was destroyed before it can have been read.
     let late = Driver::new(&[ISA + 0x7_0000]);
     let begun = perf::monotonic_ns();
-    late.create(&mut places, 0);
+    late.create(&mut w, 0);
     let_it_read();
-    places.send(Message::Gone {
+    w.places.send(Message::Gone {
         pid: std::process::id(),
         handle: late.handle(0),
         time_ns: begun + 1,
     });
-    assert_eq!(settle(&mut places), []);
+    assert_eq!(settle(&mut w), []);
 }
 
 #[test]
 fn nothing_is_started_without_kernels() {
-    let mut places = places();
-    sample(&mut places, &STARTS);
-    assert!(places.maintain(1).is_empty());
-    assert!(places.settle(Duration::ZERO).is_empty());
-    assert!(places.threads.is_none());
+    let mut w = places();
+    sample(&mut w, &STARTS);
+    assert!(w.places.maintain(1).is_empty());
+    assert!(w.places.settle(Duration::ZERO).is_empty());
+    assert!(w.places.threads.is_none());
     // Failed, or no handle.
-    call(&mut places, CREATE, [0, 0], true);
-    call(&mut places, DESTROY, [1, 0], false);
-    assert!(places.threads.is_none());
+    w.call(CREATE, &[0xd0], &[0]);
+    w.call(DESTROY, &[1], &[]);
+    assert!(w.places.threads.is_none());
 }

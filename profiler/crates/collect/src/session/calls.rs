@@ -24,15 +24,20 @@ impl CallSink for KernelEvents {
 
 impl Session {
     /// Gives an event to the aggregate, and what its calls do to kernels to who looks
-    /// for names. Returns whether the mappings of the event's process changed.
+    /// for their names and places. Returns whether the mappings of the event's process changed.
     pub(super) fn apply(&mut self, event: &Event) -> bool {
         let (processes, kernels) = (&mut self.processes, &mut self.kernels);
         let changed = self.aggregate.apply_with(processes, event, kernels);
         for event in self.kernels.0.drain(..) {
-            if let Some((probes, _)) = &mut self.probes
-                && probes.may_look(event.pid)
-            {
-                probes.kernel(&event);
+            let Some((probes, _)) = &mut self.probes else {
+                continue;
+            };
+            if !probes.may_look(event.pid) {
+                continue;
+            }
+            probes.kernel(&event);
+            if let Some(places) = &mut self.places {
+                places.kernel(&event, || probes.build_of(&self.processes, event.pid));
             }
         }
         changed

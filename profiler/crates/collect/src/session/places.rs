@@ -1,7 +1,6 @@
 //! The session's part in finding out where kernels lie on devices.
 
 use super::{CollectError, Session};
-use crate::{bpf::ring::Ring, runtime::RuntimeProbes};
 use aiprof_model::wire::{Event, ProcessEventKind};
 use std::time::Duration;
 
@@ -15,17 +14,6 @@ impl Session {
             return;
         };
         match event {
-            Event::Probe(probe) => places.probe(probe),
-            Event::CallData(data) => places.data(data),
-            Event::Call(call) if places.is_of_interest(call) => {
-                let may = |(probes, _): &mut (RuntimeProbes, Ring)| probes.may_look(call.pid);
-                if !self.probes.as_mut().is_none_or(may) {
-                    return;
-                }
-                let probes = self.probes.as_ref();
-                let build = || probes.map_or(0, |(p, _)| p.build_of(&self.processes, call.pid));
-                places.call(call, build);
-            }
             Event::KernelNamed(named) => places.named(named),
             Event::DeviceStream(stream) => places.stream(stream),
             Event::Stalls(window) => places.window(window),
