@@ -5,7 +5,8 @@ use super::{
     devices::{Devices, Path as CallPath},
 };
 use crate::correlate::{
-    Both, CallSink, DeviceSpan, FinishedCall, KernelName, Launch, PlacedKernel, Submission, Tracker,
+    Both, CallSink, DeviceSpan, FinishedCall, ImagePiece, KernelName, Launch, PlacedKernel,
+    Submission, Tracker,
 };
 use aiprof_common::{CALL_STACK_BUSY, CALL_STACK_LIMITED};
 use aiprof_model::{
@@ -346,6 +347,12 @@ impl CallSink for Taker<'_> {
             time_ns: 0,
         };
         self.add(&origin, Some(&launch.name), weight);
+    }
+
+    fn image_piece(&mut self, piece: &ImagePiece<'_>) {
+        if let Some(devices) = &mut self.calls.devices {
+            devices.image_piece(piece);
+        }
     }
 
     fn kernel_placed(&mut self, placed: &PlacedKernel) {

@@ -8,7 +8,7 @@ use super::{
     modules::{Found, Modules},
 };
 use crate::correlate::{
-    FinishedCall, KernelName, Launch, PlacedKernel,
+    FinishedCall, ImagePiece, KernelName, Launch, PlacedKernel,
     device::{
         Begun, CodeId, Join, Limits, PARTS, PathId, Placement, Share, ShareSink, TickClock, Waited,
     },
@@ -204,10 +204,13 @@ impl Devices {
             Event::DeviceStream(stream) => self.stream(stream),
             Event::Stalls(window) => self.window(window),
             Event::DeviceCode(code) => self.modules.found(code),
-            Event::Probe(probe) => self.modules.probe(probe),
-            Event::CallData(data) => self.modules.data(data),
             _ => {}
         }
+    }
+
+    /// A program hands a module to its runtime.
+    pub(super) fn image_piece(&mut self, piece: &ImagePiece<'_>) {
+        self.modules.piece(piece);
     }
 
     /// Takes the windows that wait further; `now_ns`: all that happened until then

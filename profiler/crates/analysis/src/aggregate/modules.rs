@@ -1,12 +1,10 @@
 //! Device code, for the names and lines of what was sampled.
 
 use super::devices::Kernel;
-use aiprof_model::{
-    probes::{Probe, role},
-    wire::{CallData, DeviceCode},
-};
+use crate::correlate::ImagePiece;
+use aiprof_model::wire::DeviceCode;
 use aiprof_symbols::symbolize::device::{self, Module};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use sha2::{Digest, Sha256};
 use std::rc::Rc;
 
@@ -30,8 +28,6 @@ struct Arriving {
 /// The modules that programs gave their runtimes, and those found in their memory.
 #[derive(Debug, Default)]
 pub(super) struct Modules {
-    /// Data that are device code: probe and tag.
-    images: FxHashSet<(u32, u8)>,
     /// By thread, probe and tag.
     arriving: FxHashMap<(u32, u32, u8), Arriving>,
     by_digest: FxHashMap<Sum, Stored>,
@@ -69,40 +65,29 @@ impl Found {
 }
 
 impl Modules {
-    pub(super) fn probe(&mut self, probe: &Probe) {
-        let tags = [role::IMAGE, role::PROGRAM_IMAGE].map(|role| probe.tag(role));
-        for tag in tags.into_iter().flatten() {
-            self.images.insert((probe.id, tag));
-        }
-    }
-
     /// A piece of a module.
-    pub(super) fn data(&mut self, data: &CallData) {
-        if !self.images.contains(&(data.probe, data.tag)) {
-            return;
-        }
-        let key = (data.tid, data.probe, data.tag);
-        if data.offset == 0 {
+    pub(super) fn piece(&mut self, piece: &ImagePiece<'_>) {
+        if piece.offset == 0 {
             if self.arriving.len() >= MAX_ARRIVING {
                 self.arriving.clear();
             }
             let fresh = Arriving {
-                total: data.total,
+                total: piece.total,
                 bytes: Vec::new(),
             };
-            self.arriving.insert(key, fresh);
+            self.arriving.insert(piece.of, fresh);
         }
-        let Some(module) = self.arriving.get_mut(&key) else {
+        let Some(module) = self.arriving.get_mut(&piece.of) else {
             return;
         };
-        let in_order = data.offset == module.bytes.len() as u64 && !data.unread;
-        if !in_order || module.total > MAX_MODULE || data.bytes.len() as u64 > MAX_MODULE {
-            self.arriving.remove(&key);
+        let in_order = piece.offset == module.bytes.len() as u64 && !piece.unread;
+        if !in_order || module.total > MAX_MODULE || piece.bytes.len() as u64 > MAX_MODULE {
+            self.arriving.remove(&piece.of);
             return;
         }
-        module.bytes.extend_from_slice(&data.bytes);
+        module.bytes.extend_from_slice(piece.bytes);
         if module.bytes.len() as u64 >= module.total
-            && let Some(module) = self.arriving.remove(&key)
+            && let Some(module) = self.arriving.remove(&piece.of)
         {
             self.add(module.bytes);
         }

@@ -1,6 +1,8 @@
 //! Several listeners of one tracker.
 
-use super::{CallSink, DeviceSpan, FinishedCall, KernelEvent, Launch, PlacedKernel, Submission};
+use super::{
+    CallSink, DeviceSpan, FinishedCall, ImagePiece, KernelEvent, Launch, PlacedKernel, Submission,
+};
 use std::rc::Rc;
 
 /// Listens to nothing.
@@ -33,6 +35,11 @@ impl CallSink for Both<'_> {
     fn kernel(&mut self, event: &KernelEvent) {
         self.0.kernel(event);
         self.1.kernel(event);
+    }
+
+    fn image_piece(&mut self, piece: &ImagePiece<'_>) {
+        self.0.image_piece(piece);
+        self.1.image_piece(piece);
     }
 
     fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {

@@ -1,8 +1,8 @@
 //! The tracker: events in, calls and launches out.
 
 use super::{
-    AddressSpaces, CallSink, fence::Fences, handles::Name, known::Known, thread::Thread,
-    world::World,
+    AddressSpaces, CallSink, ImagePiece, fence::Fences, handles::Name, known::Known,
+    thread::Thread, world::World,
 };
 use aiprof_model::{
     probes::Probe,
@@ -96,7 +96,7 @@ impl Tracker {
     /// data of a call right behind it.
     pub fn apply(&mut self, event: &Event, sink: &mut dyn CallSink) {
         match event {
-            Event::CallData(data) => return self.data(data),
+            Event::CallData(data) => return self.data(data, sink),
             _ => self.world.settle(sink),
         }
         match event {
@@ -244,7 +244,14 @@ impl Tracker {
         true
     }
 
-    fn data(&mut self, data: &CallData) {
+    fn data(&mut self, data: &CallData, sink: &mut dyn CallSink) {
+        let known = self
+            .probes
+            .get(data.probe as usize)
+            .and_then(Option::as_ref);
+        if known.is_some_and(|known| known.tags.is_image(data.tag)) {
+            sink.image_piece(&ImagePiece::of(data));
+        }
         let world = &mut self.world;
         let thread = self.threads.get_mut(&data.tid);
         let taken = thread.is_some_and(|thread| thread.data(data, world));

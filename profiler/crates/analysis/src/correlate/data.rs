@@ -21,6 +21,33 @@ const SHORT_STRING: u64 = 16;
 /// No object of parameters is larger.
 const OBJECT_BYTES: u64 = 4096;
 
+/// A piece of the device code that a program hands to its runtime.
+#[derive(Clone, Copy, Debug)]
+pub struct ImagePiece<'a> {
+    /// What it is a piece of: the thread, the probe and the tag of the data.
+    pub of: (u32, u32, u8),
+    /// Where it begins in the whole.
+    pub offset: u64,
+    /// Bytes of the whole.
+    pub total: u64,
+    /// The rest could not be read.
+    pub unread: bool,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> ImagePiece<'a> {
+    pub(super) fn of(data: &'a CallData) -> Self {
+        Self {
+            of: (data.tid, data.probe, data.tag),
+            offset: data.offset,
+            total: data.total,
+            unread: data.unread,
+            bytes: &data.bytes,
+        }
+    }
+}
+
 /// Device code that arrives in pieces.
 #[derive(Clone, Debug)]
 pub(super) struct Image {
@@ -136,10 +163,9 @@ impl Open {
 
     /// Whether a tag is that of the device code.
     fn is_image(&self, tag: u8) -> bool {
-        let tags = &self.known.tags;
         match &self.image {
             Some(image) => image.tag == tag,
-            None => [tags.image, tags.program_image].contains(&Some(tag)),
+            None => self.known.tags.is_image(tag),
         }
     }
 

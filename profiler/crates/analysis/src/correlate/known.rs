@@ -68,6 +68,13 @@ pub(super) struct Tags {
     pub(super) assumed_name: Option<u8>,
 }
 
+impl Tags {
+    /// Whether the data are device code.
+    pub(super) fn is_image(&self, tag: u8) -> bool {
+        [self.image, self.program_image].contains(&Some(tag))
+    }
+}
+
 /// What a handle stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Object {

@@ -85,6 +85,7 @@ mod world;
 pub use address_space::{AddressSpace, AddressSpaces, Backing, Bound, SpaceId};
 pub use both::Both;
 pub use calls::{Counts, Limits, Tracker};
+pub use data::ImagePiece;
 pub use epoch::EpochClock;
 pub use fence::{Submission, SubmissionSource, begins};
 pub use handles::ModuleImage;
@@ -137,6 +138,11 @@ pub trait CallSink {
     /// it, an entry as well as an end.
     fn kernel(&mut self, event: &KernelEvent) {
         let _ = event;
+    }
+
+    /// A program hands device code to its runtime, piece by piece.
+    fn image_piece(&mut self, piece: &ImagePiece<'_>) {
+        let _ = piece;
     }
 
     /// A device did something, by the runtime's own record: a kernel, a copy, a
