@@ -5,8 +5,8 @@ use super::{
     devices::{Devices, Path as CallPath},
 };
 use crate::correlate::{
-    Both, CallSink, DeviceSpan, FinishedCall, ImagePiece, KernelName, Launch, PlacedKernel,
-    Submission, Tracker,
+    Both, CallSink, DeviceFact, DeviceSpan, FinishedCall, ImagePiece, KernelName, Launch,
+    PlacedKernel, Submission, Tracker,
 };
 use aiprof_common::{CALL_STACK_BUSY, CALL_STACK_LIMITED};
 use aiprof_model::{
@@ -296,10 +296,7 @@ struct Origin<'a> {
 
 impl CallSink for Taker<'_> {
     fn call(&mut self, call: &FinishedCall) {
-        if let Some(devices) = &mut self.calls.devices {
-            return devices.call(call);
-        }
-        if call.is_part {
+        if self.calls.devices.is_some() || call.is_part {
             return;
         }
         let Some(took) = call.duration_ns() else {
@@ -347,6 +344,12 @@ impl CallSink for Taker<'_> {
             time_ns: 0,
         };
         self.add(&origin, Some(&launch.name), weight);
+    }
+
+    fn device_fact(&mut self, fact: &DeviceFact) {
+        if let Some(devices) = &mut self.calls.devices {
+            devices.fact(fact);
+        }
     }
 
     fn image_piece(&mut self, piece: &ImagePiece<'_>) {

@@ -8,13 +8,11 @@ use super::{
     modules::{Found, Modules},
 };
 use crate::correlate::{
-    FinishedCall, ImagePiece, KernelName, Launch, PlacedKernel,
-    device::{
-        Begun, CodeId, Join, Limits, PARTS, PathId, Placement, Share, ShareSink, TickClock, Waited,
-    },
+    DeviceFact, DeviceFactKind, ImagePiece, KernelName, Launch, PlacedKernel,
+    device::{Begun, CodeId, Join, Limits, PARTS, PathId, Placement, Share, ShareSink},
 };
 use aiprof_model::{
-    probes::{CallKind, Role, role},
+    probes::CallKind,
     profile::{LossKind, Losses, Method, StallReason},
     wire::{DeviceStream, Event, StallWindow},
 };
@@ -25,8 +23,6 @@ use std::rc::Rc;
 const UNKNOWN_SIZE: u64 = 1 << 20;
 /// Most call paths and kernels that are told apart; all others are one.
 const MAX_PATHS: usize = 1 << 17;
-/// Most fences that are remembered.
-const MAX_KNOWN: usize = 1 << 16;
 /// Part of the address that is the same all over a heap of instructions: 4 GiB.
 const HEAP: u64 = !0xffff_ffff;
 
@@ -117,8 +113,6 @@ pub(super) struct Devices {
     pub(super) rows: FxHashMap<RowKey, Row>,
     /// Numbers of paths by the stack, and by process and function.
     known: FxHashMap<u64, Vec<(u32, Rc<str>, PathId)>>,
-    /// The submission that a fence is signalled by.
-    fences: FxHashMap<(u32, u64), u64>,
     modules: Modules,
     /// What the frames of kernels are made of.
     pub(super) described: FxHashMap<CodeId, Described>,
@@ -148,7 +142,6 @@ impl Devices {
             kernels: Numbers::new(kernel),
             rows: FxHashMap::default(),
             known: FxHashMap::default(),
-            fences: FxHashMap::default(),
             modules: Modules::default(),
             described: FxHashMap::default(),
             aiu: Aiu::new(limit),
@@ -247,77 +240,23 @@ impl Devices {
         std::mem::take(&mut self.join.losses)
     }
 
-    /// A call is over: a wait, or one that tells of times.
-    pub(super) fn call(&mut self, call: &FinishedCall) {
-        let value = |name: &str| call.value(call.probe.slot(name)?);
-        let handle = |name: &str| value(name).filter(|&handle| handle != 0);
-        if call.is_part || call.succeeded() != Some(true) {
-            return;
-        }
-        let (pid, entered) = (call.pid, call.start_ns);
-        let left = call.end_ns.unwrap_or(call.end_before_ns);
+    /// A call has revealed something of a device.
+    pub(super) fn fact(&mut self, fact: &DeviceFact) {
+        let (pid, entered, left) = (fact.pid, fact.entered_ns, fact.left_ns);
         let executions = &mut self.join.executions;
-        match call.probe.kind {
-            CallKind::Synchronize => {
-                let waited = if let Some(event) = handle(role::EVENT) {
-                    Waited::Event(event)
-                } else if let Some(fence) = handle(role::FENCE) {
-                    let Some(&submit) = self.fences.get(&(pid, fence)) else {
-                        return;
-                    };
-                    Waited::Submit(submit)
-                } else if let Some(queue) = handle(role::QUEUE).or(handle(role::LIST)) {
-                    Waited::Queue(queue)
-                } else if let Some(device) = handle(role::DEVICE) {
-                    Waited::Device(device)
-                } else {
-                    return;
-                };
-                executions.ended(pid, waited, entered, left);
+        match &fact.kind {
+            &DeviceFactKind::Ended(what) => executions.ended(pid, what, entered, left),
+            &DeviceFactKind::Timestamps { event, ticks } => {
+                executions.timestamps(pid, event, ticks, left);
             }
-            CallKind::Submit => {
-                if let Some(fence) = handle(role::FENCE)
-                    && self.fences.len() < MAX_KNOWN
-                {
-                    self.fences.insert((pid, fence), call.id);
-                }
+            DeviceFactKind::Clock { device, clock } => {
+                executions.clocks.add(pid, *device, clock.clone());
             }
-            CallKind::Event if call.probe.role == Some(Role::Query) => {
-                if let Some(event) = handle(role::EVENT) {
-                    executions.ended(pid, Waited::Event(event), entered, left);
-                }
+            &DeviceFactKind::ClockRead { device, ticks } => {
+                executions
+                    .clocks
+                    .observe(pid, device, ticks, (entered, left));
             }
-            CallKind::Event => {
-                let ticks = value("global_start").zip(value("global_end"));
-                if let Some((event, (start, end))) = handle(role::EVENT).zip(ticks) {
-                    executions.timestamps(pid, event, (start, end), left);
-                }
-            }
-            CallKind::Context => self.device_clock(call, left),
-            _ => {}
-        }
-    }
-
-    /// What a program was told of its device's clock.
-    fn device_clock(&mut self, call: &FinishedCall, left_ns: u64) {
-        let value = |name: &str| call.value(call.probe.slot(name)?);
-        let Some(device) = value(role::DEVICE) else {
-            return;
-        };
-        let clocks = &mut self.join.executions.clocks;
-        if let Some(resolution) = value("timer_resolution") {
-            let bits = value("kernel_timestamp_bits").unwrap_or(32);
-            let bits = u32::try_from(bits).unwrap_or(32);
-            // ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES_1_2: cycles per second.
-            let clock = match value("stype") {
-                Some(0x2_0006) => TickClock::of_hz(resolution, bits),
-                _ => TickClock::of_period(resolution, bits),
-            };
-            if let Some(clock) = clock {
-                clocks.add(call.pid, device, clock);
-            }
-        } else if let Some(ticks) = value("device_time") {
-            clocks.observe(call.pid, device, ticks, (call.start_ns, left_ns));
         }
     }
 
@@ -418,7 +357,6 @@ impl Devices {
     pub(super) fn process_gone(&mut self, pid: u32, at_ns: u64) {
         self.join.executions.process_gone(pid, at_ns);
         self.join.unplaced(at_ns, |p| p.pid == pid);
-        self.fences.retain(|key, _| key.0 != pid);
     }
 }
 

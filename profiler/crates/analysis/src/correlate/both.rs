@@ -1,7 +1,8 @@
 //! Several listeners of one tracker.
 
 use super::{
-    CallSink, DeviceSpan, FinishedCall, ImagePiece, KernelEvent, Launch, PlacedKernel, Submission,
+    CallSink, DeviceFact, DeviceSpan, FinishedCall, ImagePiece, KernelEvent, Launch, PlacedKernel,
+    Submission,
 };
 use std::rc::Rc;
 
@@ -35,6 +36,11 @@ impl CallSink for Both<'_> {
     fn kernel(&mut self, event: &KernelEvent) {
         self.0.kernel(event);
         self.1.kernel(event);
+    }
+
+    fn device_fact(&mut self, fact: &DeviceFact) {
+        self.0.device_fact(fact);
+        self.1.device_fact(fact);
     }
 
     fn image_piece(&mut self, piece: &ImagePiece<'_>) {

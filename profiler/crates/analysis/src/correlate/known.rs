@@ -1,6 +1,6 @@
 //! What a probe means for the tracker: found out once, when it is announced.
 
-use super::memory::Memory;
+use super::{device_facts::FactSlots, memory::Memory};
 use aiprof_model::probes::{CallKind, Probe, Role, role};
 use std::{cell::RefCell, rc::Rc};
 
@@ -16,6 +16,7 @@ pub(super) struct Known {
     pub(super) slots: Slots,
     pub(super) tags: Tags,
     pub(super) effect: Effect,
+    pub(super) facts: FactSlots,
     /// One bit for each value read at the exit.
     pub(super) at_exit: u16,
     /// Source and destination of a copy, as far as the function says it.
@@ -176,6 +177,7 @@ impl Known {
             .fold(0, |bits, (i, v)| bits | u16::from(v.at_exit) << i);
         Self {
             effect: effect(&probe, &slots, &tags, at_exit),
+            facts: FactSlots::of(&probe),
             letters: ends_of_copy(&probe),
             operation: (probe.role == Some(Role::Prefetch)).then(|| "Memory prefetch".into()),
             api: probe.api.as_str().into(),

@@ -62,6 +62,7 @@ mod both;
 mod calls;
 mod data;
 pub mod device;
+mod device_facts;
 mod draft;
 mod effects;
 mod epoch;
@@ -86,6 +87,7 @@ pub use address_space::{AddressSpace, AddressSpaces, Backing, Bound, SpaceId};
 pub use both::Both;
 pub use calls::{Counts, Limits, Tracker};
 pub use data::ImagePiece;
+pub use device_facts::{DeviceFact, DeviceFactKind};
 pub use epoch::EpochClock;
 pub use fence::{Submission, SubmissionSource, begins};
 pub use handles::ModuleImage;
@@ -138,6 +140,11 @@ pub trait CallSink {
     /// it, an entry as well as an end.
     fn kernel(&mut self, event: &KernelEvent) {
         let _ = event;
+    }
+
+    /// A call has returned that reveals something of a device. Behind the call.
+    fn device_fact(&mut self, fact: &DeviceFact) {
+        let _ = fact;
     }
 
     /// A program hands device code to its runtime, piece by piece.

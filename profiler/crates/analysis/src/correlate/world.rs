@@ -51,6 +51,8 @@ pub(super) struct World {
     pub(super) counts: Counts,
     pub(super) activity: Activity,
     pub(super) spaces: AddressSpaces,
+    /// The calls that handed over what a fence tells the end of, by process and fence.
+    pub(super) submits: FxHashMap<(u32, u64), u64>,
     /// What happened to kernels' handles, to be passed on with this event.
     pub(super) kernel_events: Vec<KernelEvent>,
     /// What is to be told of kernels.
@@ -81,6 +83,7 @@ impl World {
             counts: Counts::default(),
             activity: Activity::default(),
             spaces: AddressSpaces::default(),
+            submits: FxHashMap::default(),
             kernel_events: Vec::new(),
             kernel_changes: Vec::new(),
             gone: Gone::default(),
@@ -129,6 +132,7 @@ impl World {
     /// Gives an ended call to who wants to know, and reads what it handed out.
     fn hand_on(&mut self, open: &Open, sink: &mut dyn CallSink) {
         sink.call(&open.call);
+        self.tell_device_fact(open, sink);
         self.tell_kernels(sink);
         if open.call.probe.is_ioctl {
             self.spaces.take(&open.call, &mut self.losses);
@@ -246,6 +250,7 @@ impl World {
         self.tell_kernels(sink);
         self.activity.forget(pid, &mut self.losses, sink);
         self.spaces.forget(pid);
+        self.submits.retain(|key, _| key.0 != pid);
         if let Some(handles) = self.processes.remove(&pid) {
             for (handle, kernel, since_ns) in handles.kernels.iter() {
                 let kernel = GoneKernel::new(kernel, handle, since_ns);

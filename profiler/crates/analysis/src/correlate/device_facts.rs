@@ -1,0 +1,216 @@
+//! What finished calls reveal of devices: which work is over, when it ran by the
+//! device's clock, how that clock ticks.
+
+use super::{
+    CallSink,
+    device::{TickClock, Waited},
+    open::Open,
+    world::World,
+};
+use aiprof_model::probes::{CallKind, Probe, Role, role};
+
+/// Most fences that are remembered.
+const MAX_FENCES: usize = 1 << 16;
+/// ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES_1_2 (ze_api.h): the timer's resolution is in
+/// cycles per second, not in nanoseconds per cycle.
+const DEVICE_PROPERTIES_1_2: u64 = 0x2_0006;
+
+/// What a call that succeeded reveals of a device.
+#[derive(Clone, Debug)]
+pub struct DeviceFact {
+    /// Process.
+    pub pid: u32,
+    /// Entry of the call, CLOCK_MONOTONIC nanoseconds.
+    pub entered_ns: u64,
+    /// Its exit, or the latest that can have been.
+    pub left_ns: u64,
+    /// What it reveals.
+    pub kind: DeviceFactKind,
+}
+
+/// What there is to know of a device.
+#[derive(Clone, Debug)]
+pub enum DeviceFactKind {
+    /// Work that was handed over before the call was entered is over.
+    Ended(Waited),
+    /// When the launch ran that signals an event.
+    Timestamps {
+        /// The event's handle.
+        event: u64,
+        /// Begin and end, in ticks of the device's clock.
+        ticks: (u64, u64),
+    },
+    /// How a device's clock ticks.
+    Clock {
+        /// The device's handle.
+        device: u64,
+        /// Its clock.
+        clock: TickClock,
+    },
+    /// The device's clock was read during the call.
+    ClockRead {
+        /// The device's handle.
+        device: u64,
+        /// What it showed.
+        ticks: u64,
+    },
+}
+
+/// The slots of what a function reveals.
+#[derive(Debug)]
+pub(super) enum FactSlots {
+    None,
+    Wait {
+        event: Option<usize>,
+        fence: Option<usize>,
+        /// Queue and list.
+        queues: [Option<usize>; 2],
+        device: Option<usize>,
+    },
+    /// Hands work over, of which a fence tells the end.
+    Submit {
+        fence: usize,
+    },
+    Query {
+        event: usize,
+    },
+    Timestamps {
+        event: usize,
+        start: usize,
+        end: usize,
+    },
+    /// The kind of the structure, the resolution and the valid bits.
+    Clock {
+        device: usize,
+        resolution: usize,
+        bits: Option<usize>,
+        stype: Option<usize>,
+    },
+    ClockRead {
+        device: usize,
+        ticks: usize,
+    },
+}
+
+impl FactSlots {
+    pub(super) fn of(probe: &Probe) -> Self {
+        Self::find(probe).unwrap_or(Self::None)
+    }
+
+    fn find(probe: &Probe) -> Option<Self> {
+        let slot = |name: &str| probe.slot(name);
+        Some(match probe.kind {
+            CallKind::Synchronize => Self::Wait {
+                event: slot(role::EVENT),
+                fence: slot(role::FENCE),
+                queues: [slot(role::QUEUE), slot(role::LIST)],
+                device: slot(role::DEVICE),
+            },
+            CallKind::Submit => Self::Submit {
+                fence: slot(role::FENCE)?,
+            },
+            CallKind::Event if probe.role == Some(Role::Query) => Self::Query {
+                event: slot(role::EVENT)?,
+            },
+            CallKind::Event => Self::Timestamps {
+                event: slot(role::EVENT)?,
+                start: slot("global_start")?,
+                end: slot("global_end")?,
+            },
+            CallKind::Context => {
+                let device = slot(role::DEVICE)?;
+                match slot("timer_resolution") {
+                    Some(resolution) => Self::Clock {
+                        device,
+                        resolution,
+                        bits: slot("kernel_timestamp_bits"),
+                        stype: slot("stype"),
+                    },
+                    None => Self::ClockRead {
+                        device,
+                        ticks: slot("device_time")?,
+                    },
+                }
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl World {
+    /// Reports what an ended call reveals of a device.
+    pub(super) fn tell_device_fact(&mut self, open: &Open, sink: &mut dyn CallSink) {
+        let call = &open.call;
+        if matches!(open.known.facts, FactSlots::None)
+            || call.is_part
+            || call.succeeded() != Some(true)
+        {
+            return;
+        }
+        if let Some(kind) = self.device_fact(open) {
+            sink.device_fact(&DeviceFact {
+                pid: call.pid,
+                entered_ns: call.start_ns,
+                left_ns: call.end_ns.unwrap_or(call.end_before_ns),
+                kind,
+            });
+        }
+    }
+
+    fn device_fact(&mut self, open: &Open) -> Option<DeviceFactKind> {
+        let value = |slot: usize| open.value(Some(slot));
+        let handle = |slot: Option<usize>| open.handle(slot);
+        Some(match open.known.facts {
+            FactSlots::None => return None,
+            FactSlots::Wait {
+                event,
+                fence,
+                queues,
+                device,
+            } => DeviceFactKind::Ended(if let Some(event) = handle(event) {
+                Waited::Event(event)
+            } else if let Some(fence) = handle(fence) {
+                Waited::Submit(*self.submits.get(&(open.call.pid, fence))?)
+            } else if let Some(queue) = queues.into_iter().find_map(handle) {
+                Waited::Queue(queue)
+            } else {
+                Waited::Device(handle(device)?)
+            }),
+            FactSlots::Submit { fence } => {
+                let fence = handle(Some(fence))?;
+                if self.submits.len() < MAX_FENCES {
+                    self.submits.insert((open.call.pid, fence), open.call.id);
+                }
+                return None;
+            }
+            FactSlots::Query { event } => {
+                DeviceFactKind::Ended(Waited::Event(handle(Some(event))?))
+            }
+            FactSlots::Timestamps { event, start, end } => DeviceFactKind::Timestamps {
+                event: handle(Some(event))?,
+                ticks: (value(start)?, value(end)?),
+            },
+            FactSlots::Clock {
+                device,
+                resolution,
+                bits,
+                stype,
+            } => {
+                let bits = open.value(bits).unwrap_or(32);
+                let bits = u32::try_from(bits).unwrap_or(32);
+                let clock = match open.value(stype) {
+                    Some(DEVICE_PROPERTIES_1_2) => TickClock::of_hz(value(resolution)?, bits),
+                    _ => TickClock::of_period(value(resolution)?, bits),
+                };
+                DeviceFactKind::Clock {
+                    device: value(device)?,
+                    clock: clock?,
+                }
+            }
+            FactSlots::ClockRead { device, ticks } => DeviceFactKind::ClockRead {
+                device: value(device)?,
+                ticks: value(ticks)?,
+            },
+        })
+    }
+}
