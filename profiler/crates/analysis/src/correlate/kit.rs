@@ -1,6 +1,9 @@
 //! Probes like those of the real tables, and a writer of events.
 
-use crate::correlate::{CallSink, FinishedCall, KernelEvent, KernelName, Launch, Limits, Tracker};
+use crate::correlate::{
+    CallSink, DeviceFact, FinishedCall, ImagePiece, KernelEvent, KernelName, Launch, Limits,
+    Tracker,
+};
 use aiprof_common::{
     CALL_ENTRY_UNKNOWN, CALL_EXIT, CALL_LATE, CALL_TAIL, CALL_UNTRACKED, MAX_VALUES,
 };
@@ -270,6 +273,10 @@ pub struct Told {
     pub launches: Vec<Launch>,
     /// What happened to kernels' handles.
     pub kernels: Vec<KernelEvent>,
+    /// What calls revealed of devices.
+    pub facts: Vec<DeviceFact>,
+    /// Lengths of the pieces of device code.
+    pub pieces: Vec<usize>,
     /// Late names: process, kernel, name.
     pub named: Vec<(u32, u64, Rc<str>)>,
 }
@@ -285,6 +292,14 @@ impl CallSink for Told {
 
     fn kernel(&mut self, event: &KernelEvent) {
         self.kernels.push(event.clone());
+    }
+
+    fn device_fact(&mut self, fact: &DeviceFact) {
+        self.facts.push(fact.clone());
+    }
+
+    fn image_piece(&mut self, piece: &ImagePiece<'_>) {
+        self.pieces.push(piece.bytes.len());
     }
 
     fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {

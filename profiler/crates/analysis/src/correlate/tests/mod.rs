@@ -1,5 +1,6 @@
 //! The tracker, fed with events made by hand.
 
+mod device_facts;
 mod forks;
 mod handles;
 mod hostile;

@@ -1,0 +1,124 @@
+//! What calls reveal of devices.
+
+use super::super::kit::{DRIVER, LOADER, Script, probe, probes};
+use crate::correlate::{DeviceFactKind, Limits, device::Waited};
+use aiprof_model::probes::CallKind;
+
+const ZE: &str = "Level Zero";
+const EXECUTE: &str = "zeCommandQueueExecuteCommandLists";
+const WAIT: &str = "zeFenceHostSynchronize";
+const QUERY: &str = "zeEventQueryStatus";
+const TIMES: &str = "zeEventQueryKernelTimestamp";
+const PROPERTIES: &str = "zeDeviceGetProperties";
+const NOW: &str = "zeDeviceGetGlobalTimestamps";
+
+fn script() -> Script {
+    use CallKind::{Context, Event, Submit, Synchronize};
+    let mut all = probes();
+    all.retain(|probe| probe.function != EXECUTE);
+    let given: [(&str, CallKind, &[&str]); 6] = [
+        (EXECUTE, Submit, &["queue", "fence", "*lists"]),
+        (WAIT, Synchronize, &["fence"]),
+        (QUERY, Event, &["event"]),
+        (TIMES, Event, &["event", ">global_start", ">global_end"]),
+        (
+            PROPERTIES,
+            Context,
+            &["device", ">stype", ">timer_resolution"],
+        ),
+        (NOW, Context, &["device", ">device_time"]),
+    ];
+    for (function, kind, values) in given {
+        let id = all.iter().map(|probe| probe.id + 1).max().unwrap_or(0);
+        all.push(probe(id, ZE, function, kind, values));
+    }
+    Script::with(Limits::default(), all)
+}
+
+/// What was reported since the last call, for people.
+fn take(s: &mut Script) -> Vec<String> {
+    // What waits for data is reported with the next event.
+    s.process(
+        s.tid,
+        aiprof_model::wire::ProcessEventKind::Comm {
+            comm: String::new(),
+        },
+    );
+    let facts = s.told.facts.drain(..);
+    let kinds = facts.map(|fact| match fact.kind {
+        DeviceFactKind::Ended(what) => format!("{what:?}"),
+        DeviceFactKind::Timestamps { event, ticks } => format!("{event:#x} ran {ticks:?}"),
+        DeviceFactKind::Clock { device, .. } => format!("{device:#x} has a clock"),
+        DeviceFactKind::ClockRead { device, ticks } => format!("{device:#x} shows {ticks}"),
+    });
+    kinds.collect()
+}
+
+#[test]
+fn a_wait_is_for_what_its_first_handle_is() {
+    let mut s = script();
+    s.call("zeCommandQueueSynchronize", &[0x31], &[]);
+    let fact = s.told.facts.first().cloned();
+    let (entered, left) = (s.now - 10, s.now);
+    let times = fact.map(|fact| (fact.pid, fact.entered_ns, fact.left_ns));
+    assert_eq!(times, Some((1, entered, left)));
+    assert_eq!(take(&mut s), [format!("{:?}", Waited::Queue(0x31))]);
+    s.call(QUERY, &[0x41], &[]);
+    assert_eq!(take(&mut s), [format!("{:?}", Waited::Event(0x41))]);
+    // Without a handle it is for nothing.
+    s.call(QUERY, &[0], &[]);
+    assert_eq!(take(&mut s), Vec::<String>::new());
+}
+
+#[test]
+fn a_fence_stands_for_the_call_that_submitted_with_it() {
+    let mut s = script();
+    s.call(WAIT, &[0xf], &[]);
+    assert_eq!(take(&mut s), Vec::<String>::new());
+    s.call(EXECUTE, &[0x31, 0xf], &[]);
+    take(&mut s);
+    let submit = s.told.calls.last().map_or(0, |call| call.id);
+    s.call(WAIT, &[0xf], &[]);
+    assert_eq!(take(&mut s), [format!("{:?}", Waited::Submit(submit))]);
+    // Another process's fence is another.
+    s.pid = 2;
+    s.tid = 2;
+    s.call(WAIT, &[0xf], &[]);
+    assert_eq!(take(&mut s), Vec::<String>::new());
+}
+
+#[test]
+fn failed_calls_and_parts_of_others_reveal_nothing() {
+    let mut s = script();
+    s.enter(QUERY, LOADER, &[0x41]);
+    s.leave(QUERY, LOADER, 0x7800_0004, &[]);
+    s.enter(QUERY, LOADER, &[0x41]);
+    s.vanish();
+    assert_eq!(take(&mut s), Vec::<String>::new());
+    s.enter(QUERY, LOADER, &[0x41]);
+    s.enter(QUERY, DRIVER, &[0x41]);
+    s.leave(QUERY, DRIVER, 0, &[]);
+    assert_eq!(take(&mut s), Vec::<String>::new());
+    s.leave(QUERY, LOADER, 0, &[]);
+    assert_eq!(take(&mut s).len(), 1);
+}
+
+#[test]
+fn clocks_and_what_was_timed_by_them_are_reported() {
+    let mut s = script();
+    s.call(PROPERTIES, &[0xd0], &[0x2_0006, 19_200_000]);
+    s.call(NOW, &[0xd0], &[77]);
+    s.call(TIMES, &[0x41], &[100, 140]);
+    let all = ["0xd0 has a clock", "0xd0 shows 77", "0x41 ran (100, 140)"];
+    assert_eq!(take(&mut s), all);
+}
+
+#[test]
+fn device_code_is_handed_on_in_its_pieces() {
+    let mut s = script();
+    s.enter("zeModuleCreate", LOADER, &[0xc, 0xd0, 1]);
+    s.data("zeModuleCreate", 0, &[7; 40], 40);
+    // A text is none.
+    s.kernel("gemm", 0x21);
+    assert_eq!(s.told.pieces, [40]);
+}
