@@ -141,10 +141,13 @@ impl World {
     /// Reports what an ended call reveals of a device.
     pub(super) fn tell_device_fact(&mut self, open: &Open, sink: &mut dyn CallSink) {
         let call = &open.call;
-        if matches!(open.known.facts, FactSlots::None)
-            || call.is_part
-            || call.succeeded() != Some(true)
-        {
+        let is_none = matches!(open.known.facts, FactSlots::None);
+        if is_none || call.is_part || call.succeeded() != Some(true) {
+            return;
+        }
+        // A wait may end with its timeout.
+        let result = call.probe.result;
+        if call.result.is_some_and(|value| result.is_not_ready(value)) {
             return;
         }
         if let Some(kind) = self.device_fact(open) {

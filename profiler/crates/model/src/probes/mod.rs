@@ -248,6 +248,12 @@ impl ResultKind {
             Self::Errno => Some(low(value).cast_signed() >= 0),
         }
     }
+
+    /// Whether a return value says that what was asked about, or waited for, is not over:
+    /// `ZE_RESULT_NOT_READY` (ze_api.h) is no failure, and other APIs have errors for it.
+    pub fn is_not_ready(self, value: u64) -> bool {
+        self == Self::Level0 && value & 0xffff_ffff == 1
+    }
 }
 
 /// Whether a `ze_result_t` says that a call failed: not ready yet, warnings, answers

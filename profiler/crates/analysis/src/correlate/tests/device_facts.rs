@@ -104,6 +104,16 @@ fn failed_calls_and_parts_of_others_reveal_nothing() {
 }
 
 #[test]
+fn what_is_not_ready_is_not_over() {
+    let mut s = script();
+    s.enter(QUERY, LOADER, &[0x41]);
+    s.leave(QUERY, LOADER, 1, &[]);
+    s.enter("zeCommandQueueSynchronize", LOADER, &[0x31]);
+    s.leave("zeCommandQueueSynchronize", LOADER, 1, &[]);
+    assert_eq!(take(&mut s), Vec::<String>::new());
+}
+
+#[test]
 fn clocks_and_what_was_timed_by_them_are_reported() {
     let mut s = script();
     s.call(PROPERTIES, &[0xd0], &[0x2_0006, 19_200_000]);
