@@ -9,26 +9,17 @@
 //! and counted. What it creates is not: it may be used later.
 
 use super::runtime::variable_of;
+use aiprof_analysis::correlate::{CallView, DataView};
 use aiprof_model::{
-    probes::{CallKind, Probe, Role},
-    wire::{Call, CallData, ProcessEvent, ProcessEventKind},
+    probes::{CallKind, Role},
+    wire::{ProcessEvent, ProcessEventKind},
 };
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 /// The variable.
 const VARIABLE: &str = "PTI_ENABLE_COLLECTION";
 /// Most processes and threads remembered.
 const MAX: usize = 65_536;
-
-/// A function by which programs say something.
-#[derive(Debug)]
-struct Control {
-    role: Role,
-    /// Of `setenv`, the slot of `overwrite`.
-    overwrite: Option<usize>,
-    /// Names of its texts, by tag.
-    names: Vec<String>,
-}
 
 /// What a process has said.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,9 +50,6 @@ struct Setting {
 /// Which processes are on.
 #[derive(Debug, Default)]
 pub struct Conditional {
-    controls: FxHashMap<u32, Control>,
-    /// Probes whose calls are left out.
-    left_out: FxHashSet<u32>,
     processes: FxHashMap<u32, Said>,
     threads: FxHashMap<u32, Setting>,
     /// Calls left out so far.
@@ -78,25 +66,6 @@ fn is_left_out(kind: CallKind) -> bool {
 }
 
 impl Conditional {
-    /// A function is probed from here on.
-    pub fn probe(&mut self, probe: &Probe) {
-        if is_left_out(probe.kind) {
-            self.left_out.insert(probe.id);
-        }
-        if probe.kind != CallKind::Control {
-            return;
-        }
-        let Some(role) = probe.role else {
-            return;
-        };
-        let control = Control {
-            role,
-            overwrite: probe.slot("overwrite"),
-            names: probe.data.iter().map(|data| data.name.clone()).collect(),
-        };
-        self.controls.insert(probe.id, control);
-    }
-
     /// A process begins, runs another program or ends.
     pub fn process(&mut self, event: &ProcessEvent) {
         match event.kind {
@@ -121,88 +90,84 @@ impl Conditional {
     }
 
     /// Takes a call in; `false` if it is to be left out.
-    pub fn call(&mut self, call: &Call) -> bool {
-        if let Some(control) = self.controls.get(&call.probe) {
-            if !call.is_exit() {
-                let (role, overwrite) = (control.role, control.overwrite);
-                self.control(role, overwrite, call);
+    pub fn call(&mut self, call: &CallView<'_>) -> bool {
+        let probe = call.probe();
+        if probe.kind == CallKind::Control {
+            if let (Some(role), false) = (probe.role, call.is_exit()) {
+                self.control(role, call);
             }
             return true;
         }
-        if !self.left_out.contains(&call.probe) || self.said(call.pid).is_on() {
+        if !is_left_out(probe.kind) || self.said(call.pid()).is_on() {
             return true;
         }
-        self.skipped += u64::from(!call.is_exit() && !call.is_tail());
+        self.skipped += u64::from(call.begins());
         false
     }
 
-    fn control(&mut self, role: Role, overwrite: Option<usize>, call: &Call) {
-        let said = self.said(call.pid);
+    fn control(&mut self, role: Role, call: &CallView<'_>) {
+        let said = self.said(call.pid());
         match role {
             Role::Pause => said.paused = Some(true),
             Role::Resume => said.paused = Some(false),
             Role::Clear => said.variable = None,
             Role::Set => {
-                let value = overwrite.and_then(|slot| call.values.get(slot));
+                let slot = call.probe().slot("overwrite");
+                let value = slot.and_then(|slot| call.value(slot));
                 if self.threads.len() >= MAX {
                     self.threads.clear();
                 }
                 let setting = Setting {
-                    probe: call.probe,
-                    overwrites: value.is_none_or(|value| *value != 0),
+                    probe: call.probe().id,
+                    overwrites: value.is_none_or(|value| value != 0),
                     is_it: false,
                 };
-                self.threads.insert(call.tid, setting);
+                self.threads.insert(call.tid(), setting);
             }
             _ => {}
         }
     }
 
     /// Takes a text of a call in; `false` if it belongs to one that is left out.
-    pub fn data(&mut self, data: &CallData) -> bool {
-        let Some(control) = self.controls.get(&data.probe) else {
-            return !self.left_out.contains(&data.probe) || self.said(data.pid).is_on();
-        };
-        if data.unread {
-            return true;
+    pub fn data(&mut self, data: &DataView<'_>) -> bool {
+        let probe = data.probe();
+        if probe.kind != CallKind::Control {
+            return !is_left_out(probe.kind) || self.said(data.pid()).is_on();
         }
-        let role = control.role;
-        let is_name = control
-            .names
-            .get(usize::from(data.tag))
-            .is_some_and(|n| n == "name");
-        let text = data.bytes.as_slice();
+        let (Some(role), Some(text)) = (probe.role, data.whole()) else {
+            return true;
+        };
         match role {
-            Role::Unset if text == VARIABLE.as_bytes() => self.said(data.pid).variable = None,
+            Role::Unset if text == VARIABLE.as_bytes() => self.said(data.pid()).variable = None,
             Role::Assign => {
                 if let Some(rest) = text.strip_prefix(VARIABLE.as_bytes()) {
                     match rest.split_first() {
-                        Some((b'=', value)) => self.said(data.pid).variable = Some(is_on(value)),
-                        None => self.said(data.pid).variable = None,
+                        Some((b'=', value)) => self.said(data.pid()).variable = Some(is_on(value)),
+                        None => self.said(data.pid()).variable = None,
                         Some(_) => {}
                     }
                 }
             }
-            Role::Set => self.set(data, is_name),
+            Role::Set => self.set(data, text),
             _ => {}
         }
         true
     }
 
-    fn set(&mut self, data: &CallData, is_name: bool) {
-        let Some(setting) = self.threads.get_mut(&data.tid) else {
+    fn set(&mut self, data: &DataView<'_>, text: &[u8]) {
+        let Some(setting) = self.threads.get_mut(&data.tid()) else {
             return;
         };
-        if setting.probe != data.probe {
+        if setting.probe != data.probe().id {
             return;
         }
-        if is_name {
-            setting.is_it = data.bytes == VARIABLE.as_bytes();
+        if data.name() == "name" {
+            setting.is_it = text == VARIABLE.as_bytes();
             return;
         }
         let setting = *setting;
-        let value = is_on(&data.bytes);
-        let said = self.said(data.pid);
+        let value = is_on(text);
+        let said = self.said(data.pid());
         if setting.is_it && (setting.overwrites || said.variable.is_none()) {
             said.variable = Some(value);
         }
@@ -228,8 +193,10 @@ fn is_on(value: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_model::probes::{
-        DataFormat, DataInfo, ResultKind, ValueFormat, ValueInfo, built_in_role,
+    use aiprof_analysis::correlate::Tracker;
+    use aiprof_model::{
+        probes::{DataFormat, DataInfo, Probe, ResultKind, ValueFormat, ValueInfo, built_in_role},
+        wire::{Call, CallData, Event},
     };
 
     fn probe(id: u32, function: &str, kind: CallKind, texts: &[&str]) -> Probe {
@@ -296,8 +263,31 @@ mod tests {
         }
     }
 
-    fn conditional() -> Conditional {
-        let mut all = Conditional::default();
+    /// Conditional collection behind a tracker.
+    struct Watch {
+        tracker: Tracker,
+        all: Conditional,
+    }
+
+    impl Watch {
+        fn probe(&mut self, probe: &Probe) {
+            self.tracker.apply(&Event::Probe(probe.clone()), &mut ());
+        }
+
+        fn call(&mut self, call: &Call) -> bool {
+            self.all.call(&self.tracker.view(call).unwrap())
+        }
+
+        fn data(&mut self, data: &CallData) -> bool {
+            self.all.data(&self.tracker.view_data(data).unwrap())
+        }
+    }
+
+    fn conditional() -> Watch {
+        let mut all = Watch {
+            tracker: Tracker::default(),
+            all: Conditional::default(),
+        };
         for (id, name) in [(0, "__itt_pause_init_3_0"), (1, "__itt_resume_init_3_0")] {
             all.probe(&probe(id, name, CallKind::Control, &[]));
         }
@@ -309,7 +299,7 @@ mod tests {
         all
     }
 
-    fn set(all: &mut Conditional, name: &str, value: &str, overwrite: u64) {
+    fn set(all: &mut Watch, name: &str, value: &str, overwrite: u64) {
         all.call(&call(2, overwrite));
         all.data(&text(2, 0, name));
         all.data(&text(2, 1, value));
@@ -337,7 +327,7 @@ mod tests {
         all.call(&call(0, 0));
         set(&mut all, VARIABLE, "1", 1);
         assert!(!all.call(&call(5, 0)), "paused, whatever the variable says");
-        assert_eq!(all.skipped, 6);
+        assert_eq!(all.all.skipped, 6);
     }
 
     #[test]
@@ -350,11 +340,12 @@ mod tests {
             tid: pid,
             kind,
         };
-        all.process(&event(PID - 1, ProcessEventKind::Fork { parent: PID }));
+        all.all
+            .process(&event(PID - 1, ProcessEventKind::Fork { parent: PID }));
         let mut child = call(5, 0);
         child.pid = PID - 1;
         assert!(all.call(&child));
-        all.process(&event(PID, ProcessEventKind::Exit));
+        all.all.process(&event(PID, ProcessEventKind::Exit));
         assert!(!all.call(&call(5, 0)));
     }
 }

@@ -476,7 +476,8 @@ impl Session {
         let Some((probes, _)) = &self.probes else {
             return false;
         };
-        let is_young = |event: &Event| matches!(event, Event::Call(call) if probes.hands_out(call));
+        let is_young =
+            |event: &Event| matches!(event, Event::Call(call) if probes.hands_out(call.probe));
         self.pending.iter().any(is_young)
     }
 
@@ -569,7 +570,6 @@ impl Session {
 
     /// Writes an event that belongs to the recording to where events go.
     fn record(&mut self, event: &Event) -> Result<(), CollectError> {
-        self.devices.note(event);
         self.note_for_places(event);
         if let Some(capture) = &mut self.capture {
             capture.event(event).map_err(CollectError::Capture)?;

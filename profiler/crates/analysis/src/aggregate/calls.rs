@@ -137,6 +137,11 @@ impl Aggregator {
         self
     }
 
+    /// What takes the records of calls, if anything listens to it.
+    pub fn tracker(&self) -> Option<&Tracker> {
+        self.tracker.as_deref()
+    }
+
     /// Ends all open calls: nothing more will come. `now_ns` is CLOCK_MONOTONIC.
     pub fn finish_calls(&mut self, processes: &ProcessTable, now_ns: u64) {
         self.track(processes, &mut (), |tracker, sink| {

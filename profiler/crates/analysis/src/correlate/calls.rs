@@ -195,6 +195,12 @@ impl Tracker {
         self.probes[id] = Some(Rc::new(Known::new(probe.clone())));
     }
 
+    /// The probe of a number.
+    pub(super) fn announced(&self, number: u32) -> Option<&Probe> {
+        let known = self.probes.get(number as usize)?;
+        known.as_ref().map(|known| &*known.probe)
+    }
+
     fn call(&mut self, call: &Call, sink: &mut dyn CallSink) {
         let Some(Some(known)) = self.probes.get(call.probe as usize) else {
             self.world.losses.add(LossKind::CallsUnknown, 1);

@@ -81,6 +81,7 @@ mod submit;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod view;
 mod world;
 
 pub use address_space::{AddressSpace, AddressSpaces, Backing, Bound, SpaceId};
@@ -93,6 +94,7 @@ pub use fence::{Submission, SubmissionSource, begins};
 pub use handles::ModuleImage;
 pub use kernel_events::{KernelEvent, KernelStep};
 pub use recorded::RecordedLaunches;
+pub use view::{CallView, DataView};
 
 use crate::aiu::ActivityRecord;
 use aiprof_common::MAX_VALUES;

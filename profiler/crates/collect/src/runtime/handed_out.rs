@@ -7,6 +7,7 @@ use super::{
     attach::Stubs,
     look::{Look, What},
 };
+use aiprof_analysis::correlate::{CallView, DataView};
 use aiprof_common::{FETCH_VALUE, FROM_ARGUMENT};
 use aiprof_model::{
     probes::{
@@ -14,7 +15,7 @@ use aiprof_model::{
         table::{Exits, Table},
     },
     process::ProcessTable,
-    wire::{Call, CallData, FileKey},
+    wire::FileKey,
 };
 use aiprof_symbols::unwind::address_of;
 use rustc_hash::FxHashMap;
@@ -67,7 +68,6 @@ struct Source {
     fills: Option<(usize, Vec<String>)>,
     /// The table is there before the call.
     is_there: bool,
-    probe: Probe,
 }
 
 /// A table of addresses in a process.
@@ -124,7 +124,6 @@ impl HandedOut {
             always: function.hands_out.clone(),
             fills: fills.map(|slot| (slot, function.fills.clone())),
             is_there: there.is_some(),
-            probe: probe.clone(),
         };
         self.sources.insert(probe.id, source);
     }
@@ -141,19 +140,19 @@ impl HandedOut {
 
     /// What the functions of a file lead to in a process that was not seen to call
     /// any before.
-    pub(super) fn behind(&mut self, call: &Call, processes: &ProcessTable) -> Option<Look> {
-        let stubs = self.stubs.get(&call.library)?;
+    pub(super) fn behind(&mut self, call: &CallView<'_>, processes: &ProcessTable) -> Option<Look> {
+        let stubs = self.stubs.get(&call.library())?;
         if self.followed.len() >= MAX_FOLLOWED {
             self.followed.clear();
         }
-        let followed = self.followed.entry(call.pid).or_default();
-        if followed.contains(&call.library) {
+        let followed = self.followed.entry(call.pid()).or_default();
+        if followed.contains(&call.library()) {
             return None;
         }
-        followed.push(call.library);
-        let bias = bias_of(stubs, call.pid, processes)?;
+        followed.push(call.library());
+        let bias = bias_of(stubs, call.pid(), processes)?;
         Some(Look {
-            pid: call.pid,
+            pid: call.pid(),
             what: What::Chains {
                 bias,
                 stubs: Arc::clone(stubs),
@@ -162,18 +161,19 @@ impl HandedOut {
     }
 
     /// A text that may say which function is asked for.
-    pub(super) fn data(&mut self, data: &CallData) {
-        let Some(source) = self.sources.get(&data.probe) else {
+    pub(super) fn data(&mut self, data: &DataView<'_>) {
+        let probe = data.probe().id;
+        let Some(source) = self.sources.get(&probe) else {
             return;
         };
-        if source.name != Some(data.tag) || data.unread {
+        let Some(text) = data.whole().filter(|_| source.name == Some(data.tag())) else {
             return;
-        }
+        };
         if self.names.len() >= MAX_NAMES {
             self.names.clear();
         }
-        let name = String::from_utf8_lossy(&data.bytes).into_owned();
-        self.names.insert(data.tid, (data.probe, name));
+        let name = String::from_utf8_lossy(text).into_owned();
+        self.names.insert(data.tid(), (probe, name));
     }
 
     /// Whether a probe is on a function that hands out others.
@@ -182,41 +182,41 @@ impl HandedOut {
     }
 
     /// The function that a call handed out, if it did.
-    pub(super) fn call(&mut self, call: &Call) -> Option<Handed> {
-        let source = self.sources.get(&call.probe)?;
-        let failed = || source.probe.result.success(call.result) == Some(false);
-        if call.is_exit() == source.is_there || !source.is_there && failed() {
+    pub(super) fn call(&mut self, call: &CallView<'_>) -> Option<Handed> {
+        let probe = call.probe().id;
+        let source = self.sources.get(&probe)?;
+        if call.is_exit() == source.is_there || call.failed() {
             return None;
         }
         let value = |slot: usize| call.value(slot).filter(|value| *value != 0);
-        let is_kept = |at: &u64| at.wrapping_sub(call.sp) > CALLERS;
+        let is_kept = |at: &u64| at.wrapping_sub(call.sp()) > CALLERS;
         let table = source.fills.as_ref().and_then(|&(slot, _)| value(slot));
         if let Some(at) = table.filter(is_kept)
             && self.waiting.len() < MAX_TABLES
-            && is_due(self.read.entry((call.library, call.probe)).or_default())
+            && is_due(self.read.entry((call.library(), probe)).or_default())
         {
             self.waiting.push(Filled {
-                pid: call.pid,
+                pid: call.pid(),
                 at,
-                source: call.probe,
+                source: probe,
                 since: Instant::now(),
             });
             if self.begins.len() >= MAX_TABLES {
                 self.begins.remove(0);
             }
-            self.begins.push((call.pid, at));
+            self.begins.push((call.pid(), at));
         }
         let address = source.function.and_then(value)?;
         let symbol = match &source.always {
             Some(symbol) => symbol.clone(),
             None => {
-                let (probe, name) = self.names.remove(&call.tid)?;
-                (probe == call.probe).then_some(name)?
+                let (of, name) = self.names.remove(&call.tid())?;
+                (of == probe).then_some(name)?
             }
         };
         source.table.function(&symbol)?;
         Some(Handed {
-            pid: call.pid,
+            pid: call.pid(),
             address,
             symbol,
             table: Arc::clone(&source.table),
@@ -290,14 +290,32 @@ fn look_at(table: &Filled, source: &Source, begins: &[(u32, u64)]) -> Option<Loo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aiprof_analysis::correlate::Tracker;
     use aiprof_common::{CALL_EXIT, MAX_VALUES};
+    use aiprof_model::wire::{Call, Event};
 
     const SP: u64 = 0x7ffd_565b_0300;
     const GLOBAL: &str = "zeGetGlobalProcAddrTable";
     const DEVICES: &str = "clGetDeviceIDs";
 
+    /// Handed-out functions behind a tracker.
+    struct Watch {
+        tracker: Tracker,
+        all: HandedOut,
+    }
+
+    impl Watch {
+        fn call(&mut self, call: &Call) -> Option<Handed> {
+            self.all.call(&self.tracker.view(call).unwrap())
+        }
+
+        fn settled(&mut self) -> Vec<Look> {
+            self.all.settled()
+        }
+    }
+
     /// What follows one function, and the slot of the address of its table.
-    fn following(name: &str, symbol: &str) -> (HandedOut, usize) {
+    fn following(name: &str, symbol: &str) -> (Watch, usize) {
         let tables = Tables::built_in();
         let table = tables.get(name).unwrap();
         let function = table.function(symbol).unwrap();
@@ -305,7 +323,10 @@ mod tests {
         let mut handed_out = HandedOut::default();
         handed_out.note(&probe, &tables, Exits::Needed);
         let slot = handed_out.sources[&probe.id].fills.as_ref().unwrap().0;
-        (handed_out, slot)
+        let mut tracker = Tracker::default();
+        tracker.apply(&Event::Probe(probe), &mut ());
+        let all = handed_out;
+        (Watch { tracker, all }, slot)
     }
 
     fn call(slot: usize, table: u64, flags: u16) -> Call {
@@ -361,12 +382,12 @@ mod tests {
         for at in [SP, SP + 0xc0, SP + CALLERS] {
             let (mut handed_out, slot) = following("level-zero", GLOBAL);
             handed_out.call(&call(slot, at, CALL_EXIT));
-            assert!(handed_out.waiting.is_empty(), "{at:#x}");
+            assert!(handed_out.all.waiting.is_empty(), "{at:#x}");
         }
         for at in [SP - 8, SP + CALLERS + 8, 0x5500_0000] {
             let (mut handed_out, slot) = following("level-zero", GLOBAL);
             handed_out.call(&call(slot, at, CALL_EXIT));
-            assert_eq!(handed_out.waiting.len(), 1, "{at:#x}");
+            assert_eq!(handed_out.all.waiting.len(), 1, "{at:#x}");
         }
     }
 }

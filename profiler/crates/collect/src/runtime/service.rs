@@ -18,13 +18,13 @@ use crate::{
     late::{Build, LateKernels},
     owner,
 };
-use aiprof_analysis::correlate::KernelEvent;
+use aiprof_analysis::correlate::{CallView, DataView, KernelEvent};
 use aiprof_common::ProbeCounts;
 use aiprof_model::{
     probes::table::{Exits, Table},
     process::{FileId, Mapping, ProcessTable, Region},
     profile::{LossKind, Losses},
-    wire::{Call, CallData, Event, FileKey, KernelNamed, MapEvent},
+    wire::{Event, FileKey, KernelNamed, MapEvent},
 };
 use aiprof_system::workers::{Owner, Ticket};
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
@@ -292,7 +292,7 @@ impl RuntimeProbes {
     }
 
     /// A call of a probed function: it may hand out others, or lead to them.
-    pub fn called(&mut self, call: &Call, processes: &ProcessTable) {
+    pub fn called(&mut self, call: &CallView<'_>, processes: &ProcessTable) {
         if let Some(look) = self.handed_out.behind(call, processes) {
             self.look(look);
         }
@@ -302,9 +302,9 @@ impl RuntimeProbes {
         self.look_at_tables();
     }
 
-    /// Whether a call may hand out functions: then it is to be taken in soon.
-    pub fn hands_out(&self, call: &Call) -> bool {
-        self.handed_out.is_source(call.probe)
+    /// Whether calls of a probe may hand out functions: then they are to be taken in soon.
+    pub fn hands_out(&self, probe: u32) -> bool {
+        self.handed_out.is_source(probe)
     }
 
     fn look_at_tables(&mut self) {
@@ -314,7 +314,7 @@ impl RuntimeProbes {
     }
 
     /// Data of a call.
-    pub fn data(&mut self, data: &CallData) {
+    pub fn data(&mut self, data: &DataView<'_>) {
         self.handed_out.data(data);
     }
 

@@ -68,13 +68,7 @@ impl Session {
     pub(super) fn tell_of_probes(&mut self) {
         if let Some((probes, _)) = &mut self.probes {
             let pending = &mut self.pending;
-            let conditional = &mut self.conditional;
-            probes.take_events(&self.processes, |event| {
-                if let (Event::Probe(probe), Some(conditional)) = (&event, &mut *conditional) {
-                    conditional.probe(probe);
-                }
-                pending.push_back(event);
-            });
+            probes.take_events(&self.processes, |event| pending.push_back(event));
             pending.extend(self.drivers.take_events());
         }
     }
@@ -91,14 +85,20 @@ impl Session {
         if !known {
             self.first_sight(call.pid, call.tid, call.time_ns)?;
         }
-        if let Some((probes, _)) = &mut self.probes {
-            probes.called(&call, &self.processes);
+        let tracker = self.aggregate.tracker();
+        let view = tracker.and_then(|tracker| tracker.view(&call));
+        // Also of processes outside of the recording: others load the same libraries.
+        if let (Some((probes, _)), Some(view)) = (&mut self.probes, &view) {
+            probes.called(view, &self.processes);
         }
         if !self.filter.wants_process(call.pid) {
             return Ok(());
         }
-        if self.conditional.as_mut().is_some_and(|c| !c.call(&call)) {
-            return Ok(());
+        if let Some(view) = &view {
+            if self.conditional.as_mut().is_some_and(|c| !c.call(view)) {
+                return Ok(());
+            }
+            self.devices.called(view);
         }
         self.record(&Event::Call(call))?;
         let Some((probes, _)) = &mut self.probes else {
@@ -109,13 +109,17 @@ impl Session {
     }
 
     pub(super) fn take_call_data(&mut self, data: CallData) -> Result<(), CollectError> {
-        if let Some((probes, _)) = &mut self.probes {
-            probes.data(&data);
+        let tracker = self.aggregate.tracker();
+        let view = tracker.and_then(|tracker| tracker.view_data(&data));
+        if let (Some((probes, _)), Some(view)) = (&mut self.probes, &view) {
+            probes.data(view);
         }
         if !self.filter.wants_process(data.pid) {
             return Ok(());
         }
-        if self.conditional.as_mut().is_some_and(|c| !c.data(&data)) {
+        if let (Some(conditional), Some(view)) = (&mut self.conditional, &view)
+            && !conditional.data(view)
+        {
             return Ok(());
         }
         self.record(&Event::CallData(data))

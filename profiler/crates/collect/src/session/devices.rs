@@ -3,12 +3,11 @@
 
 use super::{CollectError, Session};
 use crate::{clock, config::RecordConfig, metrics::MetricsReader};
-use aiprof_analysis::aiu;
+use aiprof_analysis::{aiu, correlate::CallView};
 use aiprof_model::{
-    probes::{CallKind, Probe, role},
-    wire::{Call, Event},
+    probes::{CallKind, role},
+    wire::Event,
 };
-use rustc_hash::FxHashMap;
 use std::{
     path::PathBuf,
     time::{Duration, Instant},
@@ -35,8 +34,6 @@ pub(super) struct Devices {
     /// Somebody reads the records of devices, which are in the time of day.
     is_dated: bool,
     clock: Option<Instant>,
-    /// Probes of the AIU's runtime: whether they hand out records.
-    probes: FxHashMap<u32, bool>,
     pub(super) used: AiuUse,
 }
 
@@ -51,39 +48,21 @@ impl Devices {
         }
     }
 
-    fn probe(&mut self, probe: &Probe) {
-        let gives_records = match probe.kind {
-            CallKind::Activity => {
-                let hands_out = |role| probe.tag(role).is_some();
-                if !hands_out(role::RECORDS) && !hands_out(role::RECORD) {
-                    return;
-                }
-                true
-            }
-            CallKind::Launch | CallKind::Submit | CallKind::Copy | CallKind::Fill => false,
-            _ => return,
-        };
-        if probe.api == aiu::API {
-            self.probes.insert(probe.id, gives_records);
-        }
-    }
-
-    fn call(&mut self, call: &Call) {
-        if call.is_exit() {
+    /// A call was entered, or left, that belongs to the recording.
+    pub(super) fn called(&mut self, call: &CallView<'_>) {
+        let probe = call.probe();
+        if call.is_exit() || probe.api != aiu::API {
             return;
         }
-        match self.probes.get(&call.probe) {
-            Some(true) => self.used.records += 1,
-            Some(false) => self.used.launches += 1,
-            None => {}
-        }
-    }
-
-    /// Takes note of an event that belongs to the recording.
-    pub(super) fn note(&mut self, event: &Event) {
-        match event {
-            Event::Probe(probe) => self.probe(probe),
-            Event::Call(call) if !self.probes.is_empty() => self.call(call),
+        match probe.kind {
+            CallKind::Activity => {
+                let hands_out = |role| probe.tag(role).is_some();
+                let is_one = hands_out(role::RECORDS) || hands_out(role::RECORD);
+                self.used.records += u64::from(is_one);
+            }
+            CallKind::Launch | CallKind::Submit | CallKind::Copy | CallKind::Fill => {
+                self.used.launches += 1;
+            }
             _ => {}
         }
     }
