@@ -21,6 +21,21 @@ const LIVE: [&str; 3] = ["libbpf-rs", "perf-event-open-sys", "iced-x86"];
 /// Who else may: rules of code without unwind data come from its instructions.
 const ALSO: [(&str, &str); 1] = [("profiler/crates/symbols", "iced-x86")];
 
+/// Where records of calls are taken: the Tracker, and who hands them to it. All others
+/// listen to the Tracker.
+const CALL_RECORDS: [&str; 9] = [
+    "analysis/src/correlate/calls.rs",
+    "analysis/src/correlate/data.rs",
+    "analysis/src/correlate/open.rs",
+    "analysis/src/correlate/thread.rs",
+    "analysis/src/correlate/view.rs",
+    "analysis/src/correlate/world.rs",
+    "collect/src/session.rs",
+    "collect/src/session/calls.rs",
+    // Asks for the process of a call early.
+    "collect/src/session/reading.rs",
+];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -66,6 +81,52 @@ fn source(folder: &str, parts: &[&str]) -> anyhow::Result<String> {
     }
     anyhow::ensure!(!text.is_empty(), "{folder} has no source");
     Ok(text)
+}
+
+/// The product's source files in a folder of a crate, with their text up to the tests.
+fn files(folder: &str) -> anyhow::Result<BTreeMap<String, String>> {
+    let crates = root().join("profiler/crates");
+    let mut found = BTreeMap::new();
+    let mut folders = vec![crates.join(folder)];
+    while let Some(at) = folders.pop() {
+        for entry in std::fs::read_dir(&at)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let is_test = name.ends_with("tests") || name.ends_with("tests.rs") || name == "kit.rs";
+            if is_test {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension() == Some("rs".as_ref()) {
+                let text = std::fs::read_to_string(&path)?;
+                let product = text.split("#[cfg(test)]\nmod tests {").next();
+                let short = path.strip_prefix(&crates)?.display().to_string();
+                found.insert(short, product.unwrap_or_default().into());
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Whether source reads the records of calls, or takes them.
+fn takes_records(source: &str) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    ["Call", "CallData"].into_iter().any(|record| {
+        let given = [
+            format!("&{record}"),
+            format!("&'a {record}"),
+            format!(": {record}"),
+        ];
+        let is_taken = given.iter().any(|given| {
+            let all = source.match_indices(given);
+            let mut behind = all.map(|(at, text)| &source[at + text.len()..]);
+            behind.any(|behind| !behind.starts_with(is_word) && !behind.starts_with("::"))
+        });
+        let event = format!("Event::{record}(");
+        let mut read = source.match_indices(&event);
+        is_taken || read.any(|(at, _)| !source[at + event.len()..].starts_with("_)"))
+    })
 }
 
 /// Whether source names a crate, in a path.
@@ -119,5 +180,17 @@ fn what_is_depended_on_is_used() -> anyhow::Result<()> {
     }
     anyhow::ensure!(seen > 60, "only {seen} dependencies are seen");
     assert_eq!(unused, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn only_the_tracker_takes_records_of_calls() -> anyhow::Result<()> {
+    let mut taking = Vec::new();
+    for folder in ["analysis/src", "collect/src"] {
+        let found = files(folder)?.into_iter();
+        let own = found.filter(|(_, text)| takes_records(text));
+        taking.extend(own.map(|(path, _)| path));
+    }
+    assert_eq!(taking, CALL_RECORDS);
     Ok(())
 }

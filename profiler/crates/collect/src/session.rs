@@ -35,7 +35,7 @@ use super::{
     runtime::{RuntimeProbes, Tally},
     tables::Tables,
 };
-use aiprof_analysis::aggregate::{Aggregator, LaunchOptions, Limits, Weighting};
+use aiprof_analysis::aggregate::{Aggregator, Weighting};
 use aiprof_formats::import::capture::CaptureWriter;
 use aiprof_model::{
     probes::table::Switch,
@@ -325,7 +325,7 @@ impl Session {
             binaries: Binaries::new(),
             processes: ProcessTable::default(),
             absent: FxHashSet::default(),
-            aggregate: aggregate_of(config, weighting),
+            aggregate: starting::aggregate(config, weighting),
             names: None,
             name_options,
             named_codes: 0,
@@ -764,17 +764,6 @@ fn perf_remedy(error: &io::Error) -> String {
              for CAP_SYS_ADMIN: run it as root, or sudo sysctl kernel.perf_event_paranoid=2"
         ),
         None => "`aiprof doctor` tells what is missing".into(),
-    }
-}
-
-/// What adds the events up. Calls are tracked wherever any are recorded.
-fn aggregate_of(config: &RecordConfig, weighting: Weighting) -> Aggregator {
-    let limits = Limits::default();
-    match config.launches {
-        Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, limits),
-        None if config.devices.is_on() => Aggregator::new(weighting, limits).with_devices(),
-        None if config.probes.is_some() => Aggregator::new(weighting, limits).with_tracker(),
-        None => Aggregator::new(weighting, limits),
     }
 }
 

@@ -52,6 +52,10 @@ impl Default for Limits {
 /// What a [`Tracker`] has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
+    /// Records taken: entries and exits.
+    pub records: u64,
+    /// Records of data taken.
+    pub data: u64,
     /// Calls entered.
     pub calls: u64,
     /// Launches reported.
@@ -202,6 +206,7 @@ impl Tracker {
     }
 
     fn call(&mut self, call: &Call, sink: &mut dyn CallSink) {
+        self.world.counts.records += 1;
         let Some(Some(known)) = self.probes.get(call.probe as usize) else {
             self.world.losses.add(LossKind::CallsUnknown, 1);
             return;
@@ -251,6 +256,7 @@ impl Tracker {
     }
 
     fn data(&mut self, data: &CallData, sink: &mut dyn CallSink) {
+        self.world.counts.data += 1;
         let known = self
             .probes
             .get(data.probe as usize)

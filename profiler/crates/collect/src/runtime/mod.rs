@@ -27,6 +27,8 @@ mod discover;
 mod handed_out;
 mod kernel;
 mod library;
+#[cfg(test)]
+mod listener_tests;
 mod look;
 mod opener;
 mod opening;

@@ -9,6 +9,7 @@ use crate::{
     driver::{DriverPlan, DriverProbes},
     runtime::{CALL_PROGRAMS, RuntimeProbes},
 };
+use aiprof_analysis::aggregate::{Aggregator, LaunchOptions, Limits, Weighting};
 use std::{
     sync::mpsc::{Receiver, TryRecvError, sync_channel},
     thread,
@@ -103,6 +104,17 @@ impl Session {
             known || self.reading.has_given_up(*pid)
         };
         Ok(users.iter().all(is_met) || Instant::now() >= *until)
+    }
+}
+
+/// What adds the events up. Calls are tracked wherever any are recorded.
+pub(super) fn aggregate(config: &RecordConfig, weighting: Weighting) -> Aggregator {
+    let limits = Limits::default();
+    match config.launches {
+        Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, limits),
+        None if config.devices.is_on() => Aggregator::new(weighting, limits).with_devices(),
+        None if config.probes.is_some() => Aggregator::new(weighting, limits).with_tracker(),
+        None => Aggregator::new(weighting, limits),
     }
 }
 
