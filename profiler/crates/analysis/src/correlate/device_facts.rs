@@ -162,58 +162,76 @@ impl World {
 
     fn device_fact(&mut self, open: &Open) -> Option<DeviceFactKind> {
         let value = |slot: usize| open.value(Some(slot));
-        let handle = |slot: Option<usize>| open.handle(slot);
-        Some(match open.known.facts {
-            FactSlots::None => return None,
-            FactSlots::Wait {
-                event,
-                fence,
-                queues,
-                device,
-            } => DeviceFactKind::Ended(if let Some(event) = handle(event) {
-                Waited::Event(event)
-            } else if let Some(fence) = handle(fence) {
-                Waited::Submit(*self.submits.get(&(open.call.pid, fence))?)
-            } else if let Some(queue) = queues.into_iter().find_map(handle) {
-                Waited::Queue(queue)
-            } else {
-                Waited::Device(handle(device)?)
-            }),
+        let handle = |slot: usize| open.handle(Some(slot));
+        match open.known.facts {
+            FactSlots::None => None,
             FactSlots::Submit { fence } => {
-                let fence = handle(Some(fence))?;
+                let fence = handle(fence)?;
                 if self.submits.len() < MAX_FENCES {
                     self.submits.insert((open.call.pid, fence), open.call.id);
                 }
-                return None;
+                None
             }
+            FactSlots::Wait { .. } => Some(DeviceFactKind::Ended(self.waited(open)?)),
             FactSlots::Query { event } => {
-                DeviceFactKind::Ended(Waited::Event(handle(Some(event))?))
+                Some(DeviceFactKind::Ended(Waited::Event(handle(event)?)))
             }
-            FactSlots::Timestamps { event, start, end } => DeviceFactKind::Timestamps {
-                event: handle(Some(event))?,
+            FactSlots::Timestamps { event, start, end } => Some(DeviceFactKind::Timestamps {
+                event: handle(event)?,
                 ticks: (value(start)?, value(end)?),
-            },
-            FactSlots::Clock {
-                device,
-                resolution,
-                bits,
-                stype,
-            } => {
-                let bits = open.value(bits).unwrap_or(32);
-                let bits = u32::try_from(bits).unwrap_or(32);
-                let clock = match open.value(stype) {
-                    Some(DEVICE_PROPERTIES_1_2) => TickClock::of_hz(value(resolution)?, bits),
-                    _ => TickClock::of_period(value(resolution)?, bits),
-                };
-                DeviceFactKind::Clock {
-                    device: value(device)?,
-                    clock: clock?,
-                }
-            }
-            FactSlots::ClockRead { device, ticks } => DeviceFactKind::ClockRead {
+            }),
+            FactSlots::Clock { device, .. } => Some(DeviceFactKind::Clock {
+                device: value(device)?,
+                clock: clock(open)?,
+            }),
+            FactSlots::ClockRead { device, ticks } => Some(DeviceFactKind::ClockRead {
                 device: value(device)?,
                 ticks: value(ticks)?,
-            },
-        })
+            }),
+        }
+    }
+
+    /// What a call waited for: the most particular of its handles.
+    fn waited(&self, open: &Open) -> Option<Waited> {
+        let FactSlots::Wait {
+            event,
+            fence,
+            queues,
+            device,
+        } = open.known.facts
+        else {
+            return None;
+        };
+        let handle = |slot: Option<usize>| open.handle(slot);
+        if let Some(event) = handle(event) {
+            return Some(Waited::Event(event));
+        }
+        if let Some(fence) = handle(fence) {
+            let submit = self.submits.get(&(open.call.pid, fence))?;
+            return Some(Waited::Submit(*submit));
+        }
+        if let Some(queue) = queues.into_iter().find_map(handle) {
+            return Some(Waited::Queue(queue));
+        }
+        handle(device).map(Waited::Device)
+    }
+}
+
+/// The clock that a call described.
+fn clock(open: &Open) -> Option<TickClock> {
+    let FactSlots::Clock {
+        resolution,
+        bits,
+        stype,
+        ..
+    } = open.known.facts
+    else {
+        return None;
+    };
+    let resolution = open.value(Some(resolution))?;
+    let bits = u32::try_from(open.value(bits).unwrap_or(32)).unwrap_or(32);
+    match open.value(stype) {
+        Some(DEVICE_PROPERTIES_1_2) => TickClock::of_hz(resolution, bits),
+        _ => TickClock::of_period(resolution, bits),
     }
 }

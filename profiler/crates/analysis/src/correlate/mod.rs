@@ -45,6 +45,16 @@
 //! Who reads the memory of running programs needs to know at once which handles are
 //! kernels: [`KernelEvent`]s come with the record that shows them, also with entries.
 //!
+//! # Facts of devices
+//!
+//! A call that waits, asks for timestamps or reads a clock reveals something of a
+//! device once it has returned: a [`DeviceFact`].
+//!
+//! # Records
+//!
+//! Each record of a call is taken once, here. Who must act on one before it is known
+//! whether it belongs to the recording gets a [`CallView`] of it.
+//!
 //! # Address spaces
 //!
 //! What ioctls bind to addresses of devices is followed in [`AddressSpaces`].
