@@ -11,7 +11,7 @@ use anyhow::Context as _;
 
 use aiprof::aiu::{Kind, Status, events};
 use aiprof::collect::config::{ProbeConfig, RecordConfig};
-use aiprof::collect::session::Session;
+use aiprof::collect::session::{Keep, Session};
 use aiprof::correlate::{CallSink, DeviceSpan, FinishedCall, Launch, Tracker};
 use aiprof::profile::{LossKind, Losses};
 use aiprof_tests::aiprof::{Aiprof, lost};
@@ -235,7 +235,7 @@ fn track(work: &mut Command, truth: &TruthFiles) -> anyhow::Result<(Truth, Told,
         .enable_all()
         .build()?;
     let seen = Rc::new(RefCell::new(Vec::new()));
-    let mut session = runtime.block_on(async { Session::start(&config, None) })?;
+    let mut session = runtime.block_on(async { Session::start(&config, Keep::Nothing) })?;
     let sink = Rc::clone(&seen);
     session.on_events(Box::new(move |event, _| {
         sink.borrow_mut().push(event.clone());

@@ -160,3 +160,45 @@ fn memory_does_not_grow_with_the_length_of_a_trace() -> anyhow::Result<()> {
     );
     Ok(())
 }
+
+/// A measurement: `cargo xtask test ten_million -- --ignored` prints time and memory of
+/// the traces of so many calls, beside those of folded stacks of the same capture.
+#[test]
+#[ignore = "a measurement of minutes"]
+fn traces_of_ten_million_calls() -> anyhow::Result<()> {
+    const CALLS: usize = 10_000_000;
+    let shop = Workshop::new()?;
+    let truth = TruthFiles::new(&shop, "truth");
+    let capture = shop.path("once.aiprof");
+    let words = ["profiled", "--launches", "5000", "--threads", "2"];
+    let work = Runtime::build(&[])?.work(&truth, &words);
+    let mut command = Aiprof::with(["-o", capture.to_str().context("no text")?])
+        .command(work.get_program(), &words)
+        .to_command()?;
+    for (name, value) in work.get_envs() {
+        command.env(name, value.context("no value")?);
+    }
+    checked(&mut command)?;
+    let (events, period_ns, about) = read(&capture)?;
+    let records = events
+        .iter()
+        .filter(|event| matches!(event, Event::Call(_)));
+    let times = CALLS.div_ceil(records.count() / 2);
+    let many = shop.path("many.aiprof");
+    repeat((&events, period_ns), &about, times as u64, &many)?;
+    drop(events);
+    for output in ["x.folded", "x.json", "x.pftrace"] {
+        let output = shop.path(output);
+        let begun = Instant::now();
+        let mut command = Command::new(binary()?);
+        command.arg("report").arg(&many).arg("-o").arg(&output);
+        let peak = peak(&mut command.spawn()?)?;
+        let (took, size) = (begun.elapsed(), std::fs::metadata(&output)?.len());
+        let name = output.display();
+        println!(
+            "{times} times, {name}: {took:.1?}, {peak} KiB, file of {} MiB",
+            size >> 20
+        );
+    }
+    Ok(())
+}

@@ -6,7 +6,7 @@ use super::output::OutputFile;
 use super::profile_out::{self, Destination};
 use super::record::{Plan, RecordArgs};
 use super::stop::{self, Ended, Stop};
-use super::trace_out::{TraceCapture, TraceOut};
+use super::trace_out::TraceOut;
 use super::values::{grouped, human_duration};
 use super::windows::WindowFiles;
 use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, screen};
@@ -16,16 +16,16 @@ use aiprof_collect::device::DeviceOptions;
 use aiprof_collect::doctor;
 use aiprof_collect::launch::{Exit, Held, LaunchOptions};
 use aiprof_collect::runtime::Tally;
-use aiprof_collect::session::{AiuUse, CollectError, Finished, Progress, Session};
+use aiprof_collect::session::{AiuUse, CollectError, Finished, Keep, Progress, Session};
 use aiprof_collect::signals::BlockedSignals;
 use aiprof_formats::export::Format;
-use aiprof_formats::import::capture::ReplayOptions;
 use aiprof_model::profile::Profile;
 use aiprof_system::os::privileges::{self, StillToDo};
 use aiprof_system::remote;
 use anyhow::{Context, Result};
-use std::io::{BufWriter, Write};
+use std::io::BufWriter;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Instant;
 
 /// What the processes of readers do.
@@ -93,7 +93,7 @@ enum Output {
     Summary,
     Stdout(Format),
     File(OutputFile, Format),
-    Trace(TraceOut, TraceCapture),
+    Trace(TraceOut),
     Windows(WindowFiles),
 }
 
@@ -102,13 +102,10 @@ impl Output {
         Ok(match &plan.destination {
             Destination::Summary => Self::Summary,
             Destination::Stdout(format) if format.is_trace() => {
-                let capture = TraceCapture::new(None)?;
-                Self::Trace(TraceOut::new(None, *format), capture)
+                Self::Trace(TraceOut::new(None, *format))
             }
             Destination::File(path, format) if format.is_trace() => {
-                let file = OutputFile::create(path)?;
-                let capture = TraceCapture::new(file.directory())?;
-                Self::Trace(TraceOut::new(Some(file), *format), capture)
+                Self::Trace(TraceOut::new(Some(OutputFile::create(path)?), *format))
             }
             Destination::Stdout(format) => Self::Stdout(*format),
             Destination::File(path, format) => Self::File(OutputFile::create(path)?, *format),
@@ -126,13 +123,17 @@ impl Output {
         })
     }
 
-    /// Where the event stream goes, if a capture was asked for.
-    fn capture(&self) -> Result<Option<Box<dyn Write + Send>>> {
+    /// What is kept of single events.
+    fn keep(&self) -> Result<Keep> {
         Ok(match self {
-            Self::File(file, Format::Capture) => Some(Box::new(BufWriter::new(file.handle()?))),
-            Self::Stdout(Format::Capture) => Some(Box::new(BufWriter::new(std::io::stdout()))),
-            Self::Trace(_, capture) => Some(Box::new(BufWriter::new(capture.handle()?))),
-            _ => None,
+            Self::File(file, Format::Capture) => {
+                Keep::Capture(Box::new(BufWriter::new(file.handle()?)))
+            }
+            Self::Stdout(Format::Capture) => {
+                Keep::Capture(Box::new(BufWriter::new(std::io::stdout())))
+            }
+            Self::Trace(out) => Keep::Timeline(out.store()?),
+            _ => Keep::Nothing,
         })
     }
 
@@ -225,8 +226,8 @@ impl Recording<'_> {
 
     /// Begins to record. What nobody asked for does not keep the rest from it.
     fn start(&mut self) -> Result<Session> {
-        let capture = self.output.capture()?;
-        let error = match Session::start(&self.plan.config, capture) {
+        let keep = self.output.keep()?;
+        let error = match Session::start(&self.plan.config, keep) {
             Ok(session) => return Ok(session),
             Err(error) => error,
         };
@@ -241,7 +242,8 @@ impl Recording<'_> {
             },
             ..self.plan.config.clone()
         };
-        let session = Session::start(&config, None).map_err(|error| self.output.explain(error))?;
+        let session =
+            Session::start(&config, Keep::Nothing).map_err(|error| self.output.explain(error))?;
         tracing::warn!("what accelerators do is not recorded: {error}");
         Ok(session)
     }
@@ -324,6 +326,7 @@ impl Recording<'_> {
             probes,
             aiu,
             device_problems,
+            timeline,
         } = session
             .finish()
             .map_err(|error| self.output.explain(error))?;
@@ -341,14 +344,9 @@ impl Recording<'_> {
             // The session wrote the capture.
             Output::Stdout(Format::Capture) => {}
             Output::File(file, Format::Capture) => file.commit()?,
-            Output::Trace(out, capture) => {
-                let options = ReplayOptions {
-                    inlines: self.plan.config.inlines,
-                    source_lines: false,
-                    kernel_stacks: self.plan.config.kernel_stacks,
-                    launches: None,
-                };
-                let written = capture.write(options, out);
+            Output::Trace(out) => {
+                let (recorded, events) = timeline.context("the recording kept no events")?;
+                let written = out.write(&recorded, events, Path::new("the recording"));
                 let noted = written.map(|totals| self.totals.add_trace(&totals));
                 noted.or_else(unless_broken_pipe)?;
             }

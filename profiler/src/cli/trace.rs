@@ -9,7 +9,7 @@ use aiprof_collect::bpf::perf::monotonic_ns;
 use aiprof_collect::clock;
 use aiprof_collect::config::{MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig};
 use aiprof_collect::launch::{Credentials, Exit, Held, LaunchOptions};
-use aiprof_collect::session::Session;
+use aiprof_collect::session::{Keep, Session};
 use aiprof_collect::signals::BlockedSignals;
 use aiprof_formats::export::trace::{CallFilter, TraceEnd, TraceOptions, Tracer};
 use aiprof_formats::import::capture;
@@ -321,7 +321,7 @@ impl Live<'_> {
             tracer: RefCell::new(Tracer::new(options, self.output.writer()?)),
             failed: Notify::new(),
         });
-        let mut session = Session::start(&self.config, None)?;
+        let mut session = Session::start(&self.config, Keep::Nothing)?;
         let watcher = shared.clone();
         session.on_events(Box::new(move |event, processes| {
             watcher.event(event, processes)

@@ -1,7 +1,7 @@
-//! From a capture to a trace.
+//! From a recording or a capture to a trace.
 //!
-//! A recording whose output is a trace is a capture first, in a temporary file that
-//! has no name: it is gone with this process, however that ends.
+//! Events that do not fit into memory wait in temporary files that have no names: they
+//! are gone with this process, however that ends.
 
 use super::analyze;
 use super::output::OutputFile;
@@ -33,55 +33,66 @@ impl TraceOut {
     }
 }
 
-/// The capture of a recording that becomes a trace.
-#[derive(Debug)]
-pub(crate) struct TraceCapture {
-    file: File,
-    directory: Option<Directory>,
-}
-
-impl TraceCapture {
-    /// Creates it in the directory of the output, where there should be room for it;
-    /// where there is no place, with the system's temporary files.
+impl TraceOut {
+    /// Where the events of the recording wait until the trace is written: in the directory
+    /// of the output, where there should be room for them; where there is no place, with
+    /// the system's temporary files.
     ///
     /// # Errors
     /// There is no place there either.
-    pub(crate) fn new(directory: Option<&Directory>) -> Result<Self> {
-        let file = temporary(directory).with_context(|| {
+    pub(crate) fn store(&self) -> Result<Store> {
+        let directory = self.file.as_ref().and_then(OutputFile::directory);
+        // What is wrong with the place shows before the recording.
+        let file = temporary(directory);
+        file.map(drop).with_context(|| {
             let places = std::env::temp_dir();
             format!(
                 "cannot create a temporary file in {} (name another place with TMPDIR)",
                 places.display()
             )
         })?;
-        Ok(Self {
-            file,
-            directory: directory.cloned(),
-        })
+        Ok(store(directory))
     }
 
-    /// A handle for writing the capture.
-    ///
-    /// # Errors
-    /// No more descriptors.
-    pub(crate) fn handle(&self) -> io::Result<File> {
-        self.file.try_clone()
-    }
-
-    /// Writes the trace of the finished capture; gives what is in it.
+    /// Writes the trace of a recording; gives what is in it. `path` is the recording's
+    /// name.
     ///
     /// # Errors
     /// A file could not be read or written.
-    pub(crate) fn write(self, options: ReplayOptions, out: TraceOut) -> Result<Totals> {
-        let source = Source {
-            path: Path::new("the recording"),
-            file: self.file,
-            options,
-            title: None,
-            directory: self.directory,
+    pub(crate) fn write(self, recorded: &Recorded, events: Store, path: &Path) -> Result<Totals> {
+        let format = self.format;
+        let Some(mut file) = self.file else {
+            let mut stdout = io::stdout().lock();
+            convert(recorded, events, path, format, &mut stdout)?;
+            stdout.flush().context("cannot write to stdout")?;
+            return Ok(recorded.totals.clone());
         };
-        source.write(out)
+        let name = file.path().to_string_lossy().to_ascii_lowercase();
+        if name.ends_with(".gz") {
+            let mut packed = GzEncoder::new(&mut file, Compression::default());
+            convert(recorded, events, path, format, &mut packed)?;
+            packed.finish().context("cannot write the trace")?;
+        } else {
+            convert(recorded, events, path, format, &mut file)?;
+        }
+        file.commit()?;
+        Ok(recorded.totals.clone())
     }
+}
+
+fn convert(
+    recorded: &Recorded,
+    events: Store,
+    path: &Path,
+    format: Format,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let written = match format {
+        Format::Perfetto => recording::write(recorded, events, out),
+        Format::Page => html::write(&analyze::of_recording(recorded, events, path)?, out),
+        _ => chrome::write(recorded, events, out),
+    };
+    written.context("cannot write the trace")
 }
 
 /// Writes the trace of a capture file.
@@ -96,67 +107,11 @@ pub(crate) fn from_file(
 ) -> Result<()> {
     let directory = out.file.as_ref().and_then(OutputFile::directory).cloned();
     let file = caller::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let source = Source {
-        path,
-        file,
-        options,
-        title,
-        directory,
-    };
-    source.write(out).map(drop)
-}
-
-/// A capture, and what its trace shall be like.
-struct Source<'a> {
-    /// Its name, for messages.
-    path: &'a Path,
-    file: File,
-    options: ReplayOptions,
-    title: Option<&'a str>,
-    /// Where temporary files go, if not where the system has them.
-    directory: Option<Directory>,
-}
-
-impl Source<'_> {
-    fn write(self, out: TraceOut) -> Result<Totals> {
-        let format = out.format;
-        let Some(mut file) = out.file else {
-            let mut stdout = io::stdout().lock();
-            let totals = self.convert(format, &mut stdout)?;
-            stdout.flush().context("cannot write to stdout")?;
-            return Ok(totals);
-        };
-        let name = file.path().to_string_lossy().to_ascii_lowercase();
-        let totals = if name.ends_with(".gz") {
-            let mut packed = GzEncoder::new(&mut file, Compression::default());
-            let totals = self.convert(format, &mut packed)?;
-            packed.finish().context("cannot write the trace")?;
-            totals
-        } else {
-            self.convert(format, &mut file)?
-        };
-        file.commit()?;
-        Ok(totals)
+    let (mut recorded, events) = timeline(path, file, options, directory.as_ref())?;
+    if let Some(title) = title {
+        title.clone_into(&mut recorded.meta.title);
     }
-
-    /// Reads the capture and writes the trace.
-    fn convert(self, format: Format, out: &mut dyn Write) -> Result<Totals> {
-        let (mut recorded, store) =
-            timeline(self.path, self.file, self.options, self.directory.as_ref())?;
-        if let Some(title) = self.title {
-            title.clone_into(&mut recorded.meta.title);
-        }
-        let written = match format {
-            Format::Perfetto => recording::write(&recorded, store, out),
-            Format::Page => {
-                let report = analyze::of_recording(&recorded, store, self.path)?;
-                html::write(&report, out)
-            }
-            _ => chrome::write(&recorded, store, out),
-        };
-        written.context("cannot write the trace")?;
-        Ok(recorded.totals)
-    }
+    out.write(&recorded, events, path).map(drop)
 }
 
 /// The timeline of a capture: its events in order of time, and what they refer to.
@@ -171,8 +126,7 @@ pub(crate) fn timeline(
     options: ReplayOptions,
     directory: Option<&Directory>,
 ) -> Result<(Recorded, Store)> {
-    let directory = directory.cloned();
-    let mut store = Some(Store::new(Box::new(move || temporary(directory.as_ref()))));
+    let mut store = Some(store(directory));
     let mut replay: Option<Replay<Store>> = None;
     let mut failed = None;
     let scanned = capture::scan_file(path, file, options, &mut |scan| {
@@ -199,6 +153,11 @@ pub(crate) fn timeline(
         (None, None) => Err(io::ErrorKind::InvalidData.into()),
     };
     finished.context("cannot keep the events of the recording")
+}
+
+fn store(directory: Option<&Directory>) -> Store {
+    let directory = directory.cloned();
+    Store::new(Box::new(move || temporary(directory.as_ref())))
 }
 
 /// A file for what does not fit into memory.

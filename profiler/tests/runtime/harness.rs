@@ -4,7 +4,7 @@ use aiprof::{
     collect::{
         config::{ProbeConfig, RecordConfig},
         runtime::Tally,
-        session::Session,
+        session::{Keep, Session},
     },
     probes::{Probe, ProbedFile, Tables},
     profile::Losses,
@@ -206,7 +206,7 @@ pub(crate) fn record<T: Send>(
     let events = Rc::new(RefCell::new(Vec::new()));
     let sink = Rc::clone(&events);
     let begun = std::time::Instant::now();
-    let mut session = runtime.block_on(async { Session::start(config, None).unwrap() });
+    let mut session = runtime.block_on(async { Session::start(config, Keep::Nothing).unwrap() });
     session.on_events(Box::new(move |event, _| {
         sink.borrow_mut().push(event.clone())
     }));

@@ -36,11 +36,14 @@ use super::{
     tables::Tables,
 };
 use aiprof_analysis::aggregate::{Aggregator, Weighting};
+use aiprof_analysis::timeline::Builder;
 use aiprof_formats::import::capture::CaptureWriter;
+use aiprof_formats::timeline::Store;
 use aiprof_model::{
     probes::table::Switch,
     process::{ProcessTable, Region},
     profile::{Losses, Meta, Profile},
+    timeline::recorded::Recorded,
     wire::{self, Event, ProcessEvent, ProcessEventKind, Record, Sample},
 };
 use aiprof_symbols::symbolize::SymbolizeOptions;
@@ -85,6 +88,9 @@ pub enum CollectError {
     /// The capture could not be written.
     #[error("cannot write the capture: {0}")]
     Capture(io::Error),
+    /// The events of a trace could not be kept.
+    #[error("cannot keep the events of the trace: {0}")]
+    Timeline(io::Error),
 }
 
 /// How far a running recording is.
@@ -124,6 +130,30 @@ pub struct Finished {
     pub aiu: AiuUse,
     /// Why devices were not sampled, or not well, and what to do.
     pub device_problems: Vec<String>,
+    /// What happened when, if [`Keep::Timeline`] was asked for.
+    pub timeline: Option<(Recorded, Store)>,
+}
+
+/// What is kept of single events.
+#[derive(Default)]
+pub enum Keep {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// All of them, as a capture that is written here.
+    Capture(Box<dyn Write + Send>),
+    /// What they mean, as a timeline.
+    Timeline(Store),
+}
+
+impl std::fmt::Debug for Keep {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Nothing => "Nothing",
+            Self::Capture(_) => "Capture",
+            Self::Timeline(_) => "Timeline",
+        })
+    }
 }
 
 /// How often the rings are looked at without being asked to.
@@ -206,6 +236,7 @@ pub struct Session {
     named_codes: usize,
     filter: Filter,
     capture: Option<CaptureWriter>,
+    timeline: Option<Box<Builder<Store>>>,
     /// Events that were received and are not in order yet.
     arrived: Vec<Event>,
     /// Events to be taken in, in order.
@@ -243,15 +274,11 @@ impl std::fmt::Debug for Session {
 
 impl Session {
     /// Loads the sampler and starts it; sampling runs when this returns. What else is
-    /// to be attached is by [`Session::prepare`]. `capture` is where the event stream
-    /// goes too.
+    /// to be attached is by [`Session::prepare`].
     ///
     /// # Errors
     /// Whatever kept it from loading or attaching.
-    pub fn start(
-        config: &RecordConfig,
-        capture: Option<Box<dyn Write + Send>>,
-    ) -> Result<Self, CollectError> {
+    pub fn start(config: &RecordConfig, keep: Keep) -> Result<Self, CollectError> {
         let frequency_hz = config.frequency_hz.max(1);
         let period_ns = 1_000_000_000 / u64::from(frequency_hz);
         let clock = match config.event {
@@ -278,10 +305,16 @@ impl Session {
         let ring = bpf.ring(SAMPLES)?;
         let tables = Tables::new(bpf.pool()?);
         let meta = describe(config, period_ns);
-        let capture = capture
-            .map(|out| CaptureWriter::new(out, &meta, weighting.period_ns))
-            .transpose()
-            .map_err(CollectError::Capture)?;
+        let is_kept = !matches!(keep, Keep::Nothing);
+        let (mut capture, mut timeline) = (None, None);
+        match keep {
+            Keep::Nothing => {}
+            Keep::Capture(out) => {
+                let writer = CaptureWriter::new(out, &meta, weighting.period_ns);
+                capture = Some(writer.map_err(CollectError::Capture)?);
+            }
+            Keep::Timeline(store) => timeline = Some(Box::new(Builder::new(period_ns, store))),
+        }
         // Process events first: no process may start unseen before a sample of it.
         let mut cpus = CpuSet::new(clock, config.include_idle, PROCESS_RING_BYTES);
         perf::allow_many_files();
@@ -311,7 +344,7 @@ impl Session {
                 .as_ref()
                 .filter(|probes| probes.switches.contains(&Switch::ConditionalCollection))
                 .map(|_| Conditional::default()),
-            devices: devices::Devices::new(config, capture.is_some()),
+            devices: devices::Devices::new(config, is_kept),
             samplers: None,
             kernels: calls::KernelEvents::default(),
             places: config.devices.is_on().then(KernelPlaces::default),
@@ -331,6 +364,7 @@ impl Session {
             named_codes: 0,
             filter,
             capture,
+            timeline,
             arrived: Vec::new(),
             pending: VecDeque::new(),
             meta,
@@ -573,6 +607,10 @@ impl Session {
         self.note_for_places(event);
         if let Some(capture) = &mut self.capture {
             capture.event(event).map_err(CollectError::Capture)?;
+        }
+        if let Some(timeline) = &mut self.timeline {
+            let taken = timeline.event(&self.processes, event);
+            taken.map_err(CollectError::Timeline)?;
         }
         if let Some(watcher) = &mut self.watcher {
             watcher(event, &self.processes);

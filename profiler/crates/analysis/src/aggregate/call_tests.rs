@@ -98,7 +98,7 @@ fn profile(events: &[Event]) -> Profile {
     for event in events {
         aggregate.apply(&mut table, event);
     }
-    aggregate.finish_calls(&table, 1_000_000);
+    aggregate.finish_calls(&table, 1_000_000, &mut ());
     aggregate.complete(&Default::default(), 0);
     build_profile(&aggregate, &table.files, &Groups, Default::default())
 }

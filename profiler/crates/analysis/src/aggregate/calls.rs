@@ -11,7 +11,7 @@ use crate::correlate::{
 use aiprof_common::{CALL_STACK_BUSY, CALL_STACK_LIMITED};
 use aiprof_model::{
     process::ProcessTable,
-    profile::LossKind,
+    profile::{LossKind, Losses},
     wire::{CallStack, Event, ProcessEventKind},
 };
 use rustc_hash::FxHashMap;
@@ -143,10 +143,28 @@ impl Aggregator {
     }
 
     /// Ends all open calls: nothing more will come. `now_ns` is CLOCK_MONOTONIC.
-    pub fn finish_calls(&mut self, processes: &ProcessTable, now_ns: u64) {
-        self.track(processes, &mut (), |tracker, sink| {
+    pub fn finish_calls(
+        &mut self,
+        processes: &ProcessTable,
+        now_ns: u64,
+        listener: &mut dyn CallSink,
+    ) {
+        self.track(processes, listener, |tracker, sink| {
             tracker.finish(now_ns, sink);
         });
+    }
+
+    /// What the tracker has lost since it was asked last. Where calls are added up it is
+    /// among the losses of the aggregate, too.
+    pub fn lost_calls(&mut self) -> Losses {
+        let Some(tracker) = &mut self.tracker else {
+            return Losses::default();
+        };
+        let lost = tracker.take_losses();
+        if self.calls.is_some() {
+            self.losses.merge(&lost);
+        }
+        lost
     }
 
     /// Names a kernel that was created before aiprof was attached.
@@ -276,8 +294,8 @@ impl Aggregator {
 
     /// What the tracker has lost since the last call of this.
     pub(super) fn take_call_losses(&mut self) {
-        if let (Some(tracker), Some(_)) = (&mut self.tracker, &self.calls) {
-            self.losses.merge(&tracker.take_losses());
+        if self.calls.is_some() {
+            self.lost_calls();
         }
     }
 }

@@ -103,6 +103,7 @@ impl<S: EventSink> CallSink for Builder<S> {
         }) else {
             return self.out.losses.add(LossKind::SpansRefused, 1);
         };
+        self.people.called(call.pid, call.tid);
         self.out.totals.calls += 1;
         let probe = &*call.probe;
         let mut args = Object::new();

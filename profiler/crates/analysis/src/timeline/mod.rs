@@ -153,7 +153,7 @@ impl<S: EventSink> Builder<S> {
     /// # Errors
     /// Those of the sink.
     pub fn event(&mut self, processes: &ProcessTable, event: &wire::Event) -> io::Result<bool> {
-        if people::is_no_thread(event) {
+        if !event.has_possible_ids() {
             self.out.losses.add(LossKind::Undecodable, 1);
             return Ok(false);
         }

@@ -7,24 +7,10 @@ use aiprof_model::{
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// First number that no thread or process has: the kernel's own limit
-/// (`FUTEX_TID_MASK`).
-const FIRST_FREE_ID: u32 = 1 << 30;
 /// Most threads that are named.
 const MAX_THREADS: usize = 1 << 17;
 /// Most threads alive whose names are remembered: all that the kernel can have.
 const MAX_ALIVE: usize = 1 << 22;
-
-/// Whether no kernel gives out such a number to a process or thread.
-pub(super) fn is_no_thread(event: &Event) -> bool {
-    let ids = match event {
-        Event::Call(call) => call.pid.max(call.tid),
-        Event::CallData(data) => data.pid.max(data.tid),
-        Event::Sample(sample) => sample.thread.pid.max(sample.thread.tid),
-        _ => 0,
-    };
-    ids >= FIRST_FREE_ID
-}
 
 /// Follows processes and threads.
 #[derive(Debug, Default)]
@@ -52,11 +38,6 @@ impl People {
                 let thread = &stack.sample.thread;
                 self.rename(thread.tid, &thread.comm);
             }
-            Event::Call(call) => {
-                if let Some(process) = self.seen(call.pid, call.tid, None) {
-                    process.has_calls = true;
-                }
-            }
             Event::Trace(trace) if !self.submitters.contains_key(&trace.pid) => {
                 let name = self.alive.get(&trace.pid);
                 if let Some(name) = name.filter(|_| self.submitters.len() < MAX_THREADS) {
@@ -64,6 +45,13 @@ impl People {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A thread has made a call.
+    pub(super) fn called(&mut self, pid: u32, tid: u32) {
+        if let Some(process) = self.seen(pid, tid, None) {
+            process.has_calls = true;
         }
     }
 

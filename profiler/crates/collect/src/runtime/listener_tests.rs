@@ -153,7 +153,7 @@ fn each_record_of_a_million_calls_is_taken_once() {
         }
     }
     all.aggregate
-        .finish_calls(&all.processes, ROUNDS * ROUND_NS);
+        .finish_calls(&all.processes, ROUNDS * ROUND_NS, &mut ());
     let counts = all.aggregate.tracker().unwrap().counts();
     let calls = ROUNDS * CALLS;
     assert_eq!((records, data), (2 * calls, ROUNDS));

@@ -2,7 +2,7 @@
 
 use super::{CollectError, Session, Watcher};
 use crate::{bpf::probe::Link, closing};
-use aiprof_analysis::correlate::{CallSink, FinishedCall, KernelEvent, Launch};
+use aiprof_analysis::correlate::{Both, CallSink, FinishedCall, KernelEvent, Launch};
 use aiprof_model::wire::{
     Call, CallData, CallStack, Event, KernelNamed, ProcessEvent, ProcessEventKind, Trace,
 };
@@ -27,7 +27,13 @@ impl Session {
     /// for their names and places. Returns whether the mappings of the event's process changed.
     pub(super) fn apply(&mut self, event: &Event) -> bool {
         let (processes, kernels) = (&mut self.processes, &mut self.kernels);
-        let changed = self.aggregate.apply_with(processes, event, kernels);
+        let changed = match &mut self.timeline {
+            Some(timeline) => {
+                let both = &mut Both(kernels, &mut **timeline);
+                self.aggregate.apply_with(processes, event, both)
+            }
+            None => self.aggregate.apply_with(processes, event, kernels),
+        };
         for event in self.kernels.0.drain(..) {
             let Some((probes, _)) = &mut self.probes else {
                 continue;

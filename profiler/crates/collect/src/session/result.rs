@@ -10,12 +10,20 @@ use crate::{
     finisher::Finisher,
     names::NameService,
 };
-use aiprof_analysis::aggregate::{Code, build_profile};
+use aiprof_analysis::{
+    aggregate::{Code, Names, NoNames, build_profile},
+    correlate::CallSink,
+    timeline::Builder,
+};
 use aiprof_common::{COUNT_RING_DROPS, COUNT_SAMPLES};
-use aiprof_formats::import::capture::{CaptureWriter, Known};
+use aiprof_formats::{
+    import::capture::{CaptureWriter, Known},
+    timeline::Store,
+};
 use aiprof_model::{
     process::{FileId, ProcessTable},
-    profile::{LossKind, Losses, Profile},
+    profile::{LossKind, Losses, Meta, Profile},
+    timeline::recorded::Recorded,
 };
 use aiprof_system::remote;
 use rustc_hash::FxHashSet;
@@ -103,14 +111,23 @@ impl Session {
         self.name_late_kernels(None)?;
         self.place_kernels(None)?;
         self.tell_of_devices(true)?;
+        let now_ns = perf::monotonic_ns();
+        let nobody = &mut ();
+        let timeline = self.timeline.as_deref_mut();
+        let listener = timeline.map_or(nobody as &mut dyn CallSink, |timeline| timeline);
         self.aggregate
-            .finish_calls(&self.processes, perf::monotonic_ns());
+            .finish_calls(&self.processes, now_ns, listener);
+        let lost_calls = self.aggregate.lost_calls();
         self.aggregate.settle_devices(true);
         let profile = self.build()?;
         let bpf_memory_bytes = Bpf::memory_bytes() + self.cpus.ring_bytes() as u64;
         if let Some(capture) = self.capture.take() {
             self.finish_capture(capture, &profile)?;
         }
+        let timeline = match self.timeline.take() {
+            Some(builder) => Some(self.finish_timeline(*builder, &profile.meta, &lost_calls)?),
+            None => None,
+        };
         let (pages, shared, bytes) = self.tables.extent();
         tracing::info!("unwind tables: {pages} pages, {shared} more shared, {bytes} bytes");
         self.peak_memory.look();
@@ -130,6 +147,7 @@ impl Session {
             probes,
             aiu,
             device_problems,
+            timeline,
         })
     }
 
@@ -240,6 +258,24 @@ impl Session {
             losses.add(kind, count.saturating_sub(self.window_base.get(kind)));
         }
         losses
+    }
+
+    /// Ends the timeline, with names. `lost_calls`: what the tracker lost.
+    fn finish_timeline(
+        &self,
+        builder: Builder<Store>,
+        about: &Meta,
+        lost_calls: &Losses,
+    ) -> Result<(Recorded, Store), CollectError> {
+        // The builder counts what is wrong with stacks itself.
+        let mut losses = self.window_losses.clone();
+        losses.merge(lost_calls);
+        let names: &dyn Names = match &self.names {
+            Some(names) => names,
+            None => &NoNames,
+        };
+        let finished = builder.finish(about.clone(), &losses, names, &self.processes);
+        finished.map_err(CollectError::Timeline)
     }
 
     pub(super) fn finish_capture(

@@ -49,7 +49,23 @@ pub enum Event {
     DeviceCode(DeviceCode),
 }
 
+/// First number that no thread or process has: the kernel's own limit
+/// (`FUTEX_TID_MASK`).
+const FIRST_FREE_ID: u32 = 1 << 30;
+
 impl Event {
+    /// Whether the kernel can have given out the numbers of its process and thread; those
+    /// of a damaged recording may be any.
+    pub fn has_possible_ids(&self) -> bool {
+        let ids = match self {
+            Self::Call(call) => call.pid.max(call.tid),
+            Self::CallData(data) => data.pid.max(data.tid),
+            Self::Sample(sample) => sample.thread.pid.max(sample.thread.tid),
+            _ => 0,
+        };
+        ids < FIRST_FREE_ID
+    }
+
     /// When it happened: CLOCK_MONOTONIC nanoseconds.
     pub fn time_ns(&self) -> u64 {
         match self {

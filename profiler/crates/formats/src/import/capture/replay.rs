@@ -95,7 +95,8 @@ impl Replay {
 
     /// Nothing more will come.
     fn settle(&mut self) {
-        self.aggregate.finish_calls(&self.processes, self.last_ns);
+        self.aggregate
+            .finish_calls(&self.processes, self.last_ns, &mut ());
         self.aggregate.settle_devices(true);
         self.aggregate.complete(&self.busy, self.meta.period_ns);
     }
