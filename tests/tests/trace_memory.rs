@@ -161,12 +161,14 @@ fn memory_does_not_grow_with_the_length_of_a_trace() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A measurement: `cargo xtask test ten_million -- --ignored` prints time and memory of
-/// the traces of so many calls, beside those of folded stacks of the same capture.
+/// A measurement, with `AIPROF_TRACE_CALLS=10000000`: time and memory of the traces of so
+/// many calls, beside those of folded stacks of the same capture.
 #[test]
-#[ignore = "a measurement of minutes"]
-fn traces_of_ten_million_calls() -> anyhow::Result<()> {
-    const CALLS: usize = 10_000_000;
+fn traces_of_so_many_calls() -> anyhow::Result<()> {
+    let Ok(calls) = std::env::var("AIPROF_TRACE_CALLS") else {
+        return Ok(());
+    };
+    let calls: usize = calls.parse()?;
     let shop = Workshop::new()?;
     let truth = TruthFiles::new(&shop, "truth");
     let capture = shop.path("once.aiprof");
@@ -183,7 +185,7 @@ fn traces_of_ten_million_calls() -> anyhow::Result<()> {
     let records = events
         .iter()
         .filter(|event| matches!(event, Event::Call(_)));
-    let times = CALLS.div_ceil(records.count() / 2);
+    let times = calls.div_ceil(records.count() / 2);
     let many = shop.path("many.aiprof");
     repeat((&events, period_ns), &about, times as u64, &many)?;
     drop(events);

@@ -130,7 +130,7 @@ pub(crate) struct Cli {
 /// How much is said on stderr.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Verbosity {
-    /// Say more on stderr: what is missing and what it costs; twice: details
+    /// Say more on stderr: what is missing, what it costs; twice: details
     #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
     verbose: u8,
 
