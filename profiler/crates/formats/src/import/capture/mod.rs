@@ -6,6 +6,8 @@
 //! first record is the header, the last one the end mark: without it the capture
 //! was cut off, which is reported, and what is there is used.
 
+#[cfg(test)]
+mod golden;
 mod reader;
 mod replay;
 mod scan;
