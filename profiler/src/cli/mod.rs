@@ -66,8 +66,10 @@ sudo aiprof sleep 30 > out.folded       everything that runs for 30 s, as folded
 sudo aiprof -o flame.svg make -j8       a flame graph of the machine while make runs
 sudo aiprof -d 10                       10 s, the hottest functions on the terminal
 sudo aiprof -d 30s -p 1234 -o p.pb.gz   one process and its children, for pprof
+sudo aiprof -o t.pftrace sleep 30       what happened when, for ui.perfetto.dev
 sudo aiprof -o x.aiprof sleep 30        a capture, for any output later:
      aiprof report x.aiprof -o x.svg
+     aiprof analyze x.aiprof            what devices did: findings and tables
      aiprof diff before.folded after.folded -o diff.svg
 sudo aiprof --every 60s --keep 60 -o /var/lib/aiprof    always on: a file a minute
 sudo aiprof trace python train.py       every call into accelerators, one line each
