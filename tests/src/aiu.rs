@@ -12,6 +12,7 @@ use std::process::Command;
 use anyhow::Context as _;
 use serde::Deserialize;
 
+use crate::aiprof::Aiprof;
 use crate::workload::{Workshop, checked, source_path};
 
 /// Sources of each library, and the libraries it needs.
@@ -91,6 +92,26 @@ impl Runtime {
         command.args(arguments).env("VAIU_TRUTH", &truth.pattern);
         command.env("LD_LIBRARY_PATH", &self.folder);
         command
+    }
+
+    /// aiprof, to record the C++ workload with these arguments into a file.
+    ///
+    /// # Errors
+    /// There is no aiprof, or a path is no text.
+    pub fn recording(
+        &self,
+        truth: &TruthFiles,
+        file: &Path,
+        arguments: &[&str],
+    ) -> anyhow::Result<Command> {
+        let work = self.work(truth, arguments);
+        let mut command = Aiprof::with(["-o", file.to_str().context("no text")?])
+            .command(work.get_program(), arguments)
+            .to_command()?;
+        for (name, value) in work.get_envs() {
+            command.env(name, value.context("no value")?);
+        }
+        Ok(command)
     }
 
     /// The Python workload with these arguments, its truth written to `truth`.

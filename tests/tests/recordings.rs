@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::Context as _;
 use serde_json::Value;
 
-use aiprof_tests::aiprof::{Aiprof, binary};
+use aiprof_tests::aiprof::binary;
 use aiprof_tests::aiu::{Runtime, Truth, TruthFiles};
 use aiprof_tests::need::{Need, turn};
 use aiprof_tests::trace::number;
@@ -19,14 +19,7 @@ const NEEDS: [Need; 2] = [Need::Root, Need::Tool("c++")];
 /// Records a program of the virtual AIU into a capture.
 fn record(shop: &Workshop, capture: &Path, words: &[&str]) -> anyhow::Result<Vec<Truth>> {
     let truth = TruthFiles::new(shop, "truth");
-    let work = Runtime::build(&[])?.work(&truth, words);
-    let mut command = Aiprof::with(["-o", capture.to_str().context("no text")?])
-        .command(work.get_program(), words)
-        .to_command()?;
-    for (name, value) in work.get_envs() {
-        command.env(name, value.context("no value")?);
-    }
-    checked(&mut command)?;
+    checked(&mut Runtime::build(&[])?.recording(&truth, capture, words)?)?;
     truth.read_all()
 }
 

@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use aiprof::import::capture::{CaptureWriter, Known, ReplayOptions, Scan, Scanned, scan};
 use aiprof::process::FileTable;
 use aiprof::wire::Event;
-use aiprof_tests::aiprof::{Aiprof, binary};
+use aiprof_tests::aiprof::binary;
 use aiprof_tests::aiu::{Runtime, TruthFiles};
 use aiprof_tests::need::{Need, turn};
 use aiprof_tests::trace::number;
@@ -130,14 +130,7 @@ fn memory_does_not_grow_with_the_length_of_a_trace() -> anyhow::Result<()> {
     let truth = TruthFiles::new(&shop, "truth");
     let capture = shop.path("once.aiprof");
     let words = ["profiled", "--launches", "600", "--threads", "2"];
-    let work = Runtime::build(&[])?.work(&truth, &words);
-    let mut command = Aiprof::with(["-o", capture.to_str().context("no text")?])
-        .command(work.get_program(), &words)
-        .to_command()?;
-    for (name, value) in work.get_envs() {
-        command.env(name, value.context("no value")?);
-    }
-    checked(&mut command)?;
+    checked(&mut Runtime::build(&[])?.recording(&truth, &capture, &words)?)?;
     let (events, period_ns, about) = read(&capture)?;
     let (many, output) = (shop.path("many.aiprof"), shop.path("trace.json"));
     let mut measured = Vec::new();
@@ -173,14 +166,7 @@ fn traces_of_so_many_calls() -> anyhow::Result<()> {
     let truth = TruthFiles::new(&shop, "truth");
     let capture = shop.path("once.aiprof");
     let words = ["profiled", "--launches", "5000", "--threads", "2"];
-    let work = Runtime::build(&[])?.work(&truth, &words);
-    let mut command = Aiprof::with(["-o", capture.to_str().context("no text")?])
-        .command(work.get_program(), &words)
-        .to_command()?;
-    for (name, value) in work.get_envs() {
-        command.env(name, value.context("no value")?);
-    }
-    checked(&mut command)?;
+    checked(&mut Runtime::build(&[])?.recording(&truth, &capture, &words)?)?;
     let (events, period_ns, about) = read(&capture)?;
     let records = events
         .iter()

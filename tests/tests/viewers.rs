@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use aiprof_tests::aiprof::{Aiprof, binary};
+use aiprof_tests::aiprof::binary;
 use aiprof_tests::aiu::{Runtime, Truth, TruthFiles};
 use aiprof_tests::need::{Need, find_tool, skip, turn};
 use aiprof_tests::trace::{SAMPLES, Span, Trace, number};
@@ -30,16 +30,20 @@ fn script(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// The viewers, or why they are not to be had.
-fn viewers() -> Result<PathBuf, String> {
+/// The viewers; where they are not to be had, the test of this name says so.
+fn viewers(name: &str) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| root.join("target"), |dir| root.join(dir));
     let folder = target.join("viewers");
     let fetched = checked(Command::new("sh").arg(script("fetch.sh")).arg(&folder));
-    let error =
-        |error: anyhow::Error| format!("needs viewers, which could not be fetched: {error:#}");
-    fetched.map(|_| folder).map_err(error)
+    let fetched = fetched.inspect_err(|error| {
+        skip(
+            name,
+            &format!("needs viewers, which could not be fetched: {error:#}"),
+        );
+    });
+    fetched.is_ok().then_some(folder)
 }
 
 /// Records a program with everything that a trace can hold: calls, samples, device
@@ -62,13 +66,7 @@ fn record(shop: &Workshop, file: &Path) -> anyhow::Result<Truth> {
         "--pause-us",
         "2000",
     ];
-    let work = Runtime::build(&[])?.work(&truth, &words);
-    let mut command = Aiprof::with(["-o", file.to_str().context("no text")?])
-        .command(work.get_program(), &words)
-        .to_command()?;
-    for (name, value) in work.get_envs() {
-        command.env(name, value.context("no value")?);
-    }
+    let mut command = Runtime::build(&[])?.recording(&truth, file, &words)?;
     let ran = checked(command.env("VAIU_METRICS", &metrics));
     // Gone already if the program made none.
     let _ = std::fs::remove_file(&metrics);
@@ -146,12 +144,8 @@ fn traces_open_in_real_viewers_without_a_warning() -> anyhow::Result<()> {
     let Some(_turn) = turn(name, &NEEDS)? else {
         return Ok(());
     };
-    let viewers = match viewers() {
-        Ok(viewers) => viewers,
-        Err(reason) => {
-            skip(name, &reason);
-            return Ok(());
-        }
+    let Some(viewers) = viewers(name) else {
+        return Ok(());
     };
     for file in ["trace.json", "trace.json.gz"] {
         let shop = Workshop::new()?;
@@ -317,12 +311,8 @@ fn perfetto_has_a_recording_as_it_was_recorded() -> anyhow::Result<()> {
     let Some(_turn) = turn(name, &NEEDS)? else {
         return Ok(());
     };
-    let viewers = match viewers() {
-        Ok(viewers) => viewers,
-        Err(reason) => {
-            skip(name, &reason);
-            return Ok(());
-        }
+    let Some(viewers) = viewers(name) else {
+        return Ok(());
     };
     let shop = Workshop::new()?;
     let capture = shop.path("recorded.aiprof");
@@ -365,12 +355,8 @@ fn perfetto_reads_what_is_written_in_its_own_format() -> anyhow::Result<()> {
     else {
         return Ok(());
     };
-    let viewers = match viewers() {
-        Ok(viewers) => viewers,
-        Err(reason) => {
-            skip(name, &reason);
-            return Ok(());
-        }
+    let Some(viewers) = viewers(name) else {
+        return Ok(());
     };
     let shop = Workshop::new()?;
     let (input, output) = (shop.path("in.json"), shop.path("out.pftrace"));

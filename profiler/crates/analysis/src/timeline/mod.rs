@@ -222,12 +222,8 @@ impl<S: EventSink> Builder<S> {
             let known = out.names.intern(&text);
             out.renamed.insert(sym, known);
         }
-        out.rows = self
-            .keys
-            .iter()
-            .zip(0..)
-            .map(|(key, order)| row_of(key, order, &self.people))
-            .collect();
+        let keys = self.keys.iter();
+        out.rows = keys.map(|key| row_of(key, &self.people)).collect();
         for (key, track) in &self.tracks {
             if let Key::Bounds { pid, .. } = key
                 && self.with_records.contains(pid)
@@ -240,10 +236,6 @@ impl<S: EventSink> Builder<S> {
         out.totals.estimated_spans = bounded.map(|(_, count)| count).sum();
         out.processes = self.people.processes;
         Ok((out, self.sink))
-    }
-
-    fn first_ns(&self) -> u64 {
-        self.first_ns
     }
 
     /// A CPU sample: the period that ends with it.
@@ -342,7 +334,7 @@ impl<S: EventSink> Builder<S> {
 }
 
 /// How a track is shown.
-fn row_of(key: &Key, order: u64, people: &people::People) -> Row {
+fn row_of(key: &Key, people: &people::People) -> Row {
     let thread = |pid: u32, tid: u32| {
         let name = people.thread_name(pid, tid).filter(|name| !name.is_empty());
         name.unwrap_or("thread").to_owned()
@@ -394,13 +386,7 @@ fn row_of(key: &Key, order: u64, people: &people::People) -> Row {
         }
         Key::Counter(source) => (Group::Named(source.to_string()), String::new()),
     };
-    let is_nested = matches!(key, Key::Thread { .. } | Key::Samples { .. });
-    Row {
-        group,
-        name,
-        is_nested,
-        order,
-    }
+    Row { group, name }
 }
 
 /// A recording, event by event, with a tracker of its own: for captures.

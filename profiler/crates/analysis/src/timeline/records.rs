@@ -109,7 +109,7 @@ impl<S: EventSink> Builder<S> {
         let latest = self.last_ns.saturating_add(SKEW_NS);
         let times = at(record.start).zip(at(record.end));
         times.filter(|(start, end)| {
-            (self.first_ns()..=latest).contains(start) && (*start..=latest).contains(end)
+            (self.first_ns..=latest).contains(start) && (*start..=latest).contains(end)
         })
     }
 

@@ -16,7 +16,7 @@ use super::names;
 use crate::timeline::{Layout, Placed, RowName, Store};
 use aiprof_model::{
     json::{self, Object},
-    profile::{LossKind, Losses},
+    profile::Losses,
     timeline::{
         Event, Id, NONE, Ph, Time, TrackKind,
         recorded::{Recorded, StackNode, Totals},
@@ -164,13 +164,7 @@ impl Writer<'_> {
 
     /// The arguments of a span or counter, with what the event has in numbers.
     fn args(&mut self, line: &mut Object, event: &Event, args: &str, is_sample: bool) {
-        let mut all = Object::of_members(args);
-        if event.correlation != 0 {
-            all.number("correlation", event.correlation);
-        }
-        if !event.work.is_empty() {
-            all.text("work", self.recorded.name(event.work));
-        }
+        let mut all = self.recorded.arguments(event, args);
         if event.stack != NONE && !is_sample {
             all.raw("stack", self.stack(event.stack));
         }
@@ -205,8 +199,7 @@ impl Writer<'_> {
             self.line(&line)?;
         }
         let recorded = self.recorded;
-        let mut losses = recorded.losses.clone();
-        losses.add(LossKind::SpansRefused, self.layout.refused);
+        let losses = self.layout.losses();
         for line in loss_marks(&losses, recorded) {
             self.line(&line)?;
         }
@@ -341,7 +334,7 @@ fn describe(row: &RowName) -> [String; 2] {
 
 /// A mark across the whole trace for each kind of loss, at its end.
 fn loss_marks(losses: &Losses, recorded: &Recorded) -> impl Iterator<Item = String> {
-    let length = recorded.end_ns.saturating_sub(recorded.start_ns);
+    let length = recorded.length_ns();
     losses.iter().map(move |(kind, count)| {
         let mut args = Object::new();
         args.number("count", count);

@@ -6,7 +6,6 @@ use super::json::event::{Fields, Parsed, Reader};
 use super::json::{End, Problems, Reading, job_hash};
 use crate::export::chrome;
 use crate::timeline::{Layout, RowName, Store};
-use aiprof_model::profile::LossKind;
 use aiprof_model::timeline::{
     Dialect, Event, Id, Job, NONE, Ph, Sym, Time, Timeline, Track, TrackId, TrackKind, members,
     recorded::Recorded,
@@ -195,24 +194,15 @@ impl<'a> Loader<'a> {
 
     /// Moves arguments to the timeline's texts.
     fn flush(&mut self) {
-        let text = std::mem::take(&mut self.parsed.text);
-        let block = self.into.texts.add_block(text);
-        let events = self.parsed.events.get_mut(self.flushed..);
-        for event in events.unwrap_or_default() {
-            if !event.args.is_empty() {
-                event.args.block = block;
-            }
-        }
-        self.flushed = self.parsed.events.len();
+        let texts = &mut self.into.texts;
+        self.flushed = self.parsed.flush(self.flushed, texts);
     }
 
     /// Marks what was lost, and gives everything back.
     fn end(mut self) {
         let recorded = self.recorded;
-        let mut losses = recorded.losses.clone();
-        losses.add(LossKind::SpansRefused, self.layout.refused);
-        let length = recorded.end_ns.saturating_sub(recorded.start_ns);
-        let at = Time::from_nanos(i64::try_from(length).unwrap_or(i64::MAX));
+        let losses = self.layout.losses();
+        let at = Time::from_nanos(i64::try_from(recorded.length_ns()).unwrap_or(i64::MAX));
         let cat = self.parsed.names.intern("losses");
         let track = self.track(0, Id::Number(0), TrackKind::Row);
         for (kind, count) in losses.iter() {

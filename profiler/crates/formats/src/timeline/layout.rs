@@ -6,6 +6,7 @@
 //! devices do overlaps: such a track has as many rows, its *lanes*, as it needs; a span
 //! goes to the first in which it lies beside or inside of what is there already.
 
+use aiprof_model::profile::{LossKind, Losses};
 use aiprof_model::timeline::{
     Event, Id, Length, Time, TrackId, TrackKind,
     recorded::{Group, Recorded},
@@ -123,7 +124,7 @@ pub struct Layout<'r> {
     /// The rows since the last call of [`Self::take_new`].
     new: Vec<RowName>,
     /// Spans without a place.
-    pub refused: u64,
+    refused: u64,
 }
 
 impl<'r> Layout<'r> {
@@ -206,6 +207,13 @@ impl<'r> Layout<'r> {
     /// The names of processes and rows that were not given yet.
     pub fn take_new(&mut self) -> Vec<RowName> {
         std::mem::take(&mut self.new)
+    }
+
+    /// What was lost, while recording and here.
+    pub fn losses(&self) -> Losses {
+        let mut losses = self.recorded.losses.clone();
+        losses.add(LossKind::SpansRefused, self.refused);
+        losses
     }
 
     /// How far the first event of the recording is from where times count.
@@ -349,8 +357,6 @@ mod tests {
         recorded.rows.push(Row {
             group,
             name: "row".into(),
-            is_nested: true,
-            order: 0,
         });
         (recorded, track)
     }

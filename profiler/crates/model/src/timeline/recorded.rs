@@ -6,6 +6,7 @@
 //! tracks and stacks, and [`Recorded`] holds what the numbers mean when all is over.
 
 use super::{Event, Length, Names, Sym, TrackId, Tracks};
+use crate::json::Object;
 use crate::profile::{FrameKind, Losses, Meta};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::io;
@@ -37,10 +38,6 @@ pub struct Row {
     pub group: Group,
     /// Its name.
     pub name: String,
-    /// What it is: spans of one row are nested or beside each other, or they overlap.
-    pub is_nested: bool,
-    /// Its place among all rows of the group.
-    pub order: u64,
 }
 
 /// A process that has tracks.
@@ -174,6 +171,24 @@ pub struct Recorded {
 }
 
 impl Recorded {
+    /// From the first event to the last, nanoseconds.
+    pub fn length_ns(&self) -> u64 {
+        self.end_ns.saturating_sub(self.start_ns)
+    }
+
+    /// An event's arguments, with what it has of them in numbers: its correlation and its
+    /// work.
+    pub fn arguments(&self, event: &Event, args: &str) -> Object {
+        let mut all = Object::of_members(args);
+        if event.correlation != 0 {
+            all.number("correlation", event.correlation);
+        }
+        if !event.work.is_empty() {
+            all.text("work", self.name(event.work));
+        }
+        all
+    }
+
     /// A text, as it is known in the end.
     pub fn name(&self, sym: Sym) -> &str {
         self.names

@@ -14,8 +14,7 @@ use super::tracks::describe;
 use crate::export::{chrome, names};
 use crate::timeline::{Layout, Placed, RowName, SAMPLES, Store};
 use aiprof_model::{
-    json::Object,
-    profile::{FrameKind, LossKind},
+    profile::FrameKind,
     timeline::{
         Event, NONE, Ph, Sym, Time, TrackId, TrackKind, members,
         recorded::{Recorded, StackFrame},
@@ -231,14 +230,7 @@ impl Writer<'_> {
     }
 
     fn arguments(&mut self, body: &mut Vec<u8>, event: &Event, args: &str) {
-        let mut more = Object::of_members(args);
-        if event.correlation != 0 {
-            more.number("correlation", event.correlation);
-        }
-        if !event.work.is_empty() {
-            more.text("work", self.recorded.name(event.work));
-        }
-        let all = more.members();
+        let all = self.recorded.arguments(event, args).members();
         for (key, value) in members(&all) {
             message(body, 4, |note| {
                 self.notes.annotation(&mut self.texts, note, key, value);
@@ -386,9 +378,8 @@ impl Writer<'_> {
     fn end(mut self) -> io::Result<()> {
         self.release();
         let recorded = self.recorded;
-        let mut losses = recorded.losses.clone();
-        losses.add(LossKind::SpansRefused, self.layout.refused);
-        let at = recorded.end_ns.saturating_sub(recorded.start_ns);
+        let losses = self.layout.losses();
+        let at = recorded.length_ns();
         let track = FIRST_TRACK - 1;
         describe(&mut self.packets, track, 0, |track| {
             text(track, 2, "aiprof")

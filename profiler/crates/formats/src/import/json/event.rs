@@ -4,8 +4,8 @@ use super::cut::value_len;
 use super::problem::{Problems, Trouble};
 use aiprof_model::timeline::number::{Micros, parse_counter};
 use aiprof_model::timeline::{
-    Device, Event, Id, Length, NONE, Names, Ph, Phase, Sym, Text, Time, Track, TrackId, Tracks,
-    Transfer,
+    Device, Event, Id, Length, NONE, Names, Ph, Phase, Sym, Text, Texts, Time, Track, TrackId,
+    Tracks, Transfer,
 };
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -43,6 +43,18 @@ pub(in crate::import) struct Parsed {
 }
 
 impl Parsed {
+    /// Moves the arguments to texts: those of the events since `first`. Gives the first
+    /// whose arguments come later.
+    pub(in crate::import) fn flush(&mut self, first: usize, texts: &mut Texts) -> usize {
+        let block = texts.add_block(std::mem::take(&mut self.text));
+        for event in self.events.get_mut(first..).unwrap_or_default() {
+            if !event.args.is_empty() {
+                event.args.block = block;
+            }
+        }
+        self.events.len()
+    }
+
     /// The number of a row.
     fn track(&mut self, pid: Id, tid: Id) -> TrackId {
         let wanted = Track::row(pid, tid);

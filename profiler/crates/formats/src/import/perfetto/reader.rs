@@ -164,15 +164,8 @@ impl<'t> Reader<'t> {
 
     /// Moves arguments to the timeline's texts.
     pub(super) fn flush(&mut self) {
-        let text = std::mem::take(&mut self.parsed.text);
-        let block = self.into.texts.add_block(text);
-        let events = self.parsed.events.get_mut(self.flushed..);
-        for event in events.unwrap_or_default() {
-            if !event.args.is_empty() {
-                event.args.block = block;
-            }
-        }
-        self.flushed = self.parsed.events.len();
+        let texts = &mut self.into.texts;
+        self.flushed = self.parsed.flush(self.flushed, texts);
     }
 
     fn row(&mut self, track: u64) -> u32 {
