@@ -1,8 +1,7 @@
 //! The tracker: events in, calls and launches out.
 
 use super::{
-    AddressSpaces, CallSink, ImagePiece, fence::Fences, handles::Name, known::Known,
-    thread::Thread, world::World,
+    CallSink, ImagePiece, fence::Fences, handles::Name, known::Known, thread::Thread, world::World,
 };
 use aiprof_model::{
     probes::Probe,
@@ -167,11 +166,6 @@ impl Tracker {
         kernel.is_some_and(|kernel| kernel.name == Name::Unseen)
     }
 
-    /// What is bound in the devices' address spaces now.
-    pub fn address_spaces(&self) -> &AddressSpaces {
-        &self.world.spaces
-    }
-
     /// What it has seen.
     pub fn counts(&self) -> Counts {
         Counts {
@@ -328,7 +322,6 @@ impl Tracker {
             && self.processes.is_empty()
             && self.world.processes.is_empty()
             && self.world.forked.is_idle()
-            && self.world.spaces.is_idle()
             && room.objects == limits.handles
             && room.recorded == limits.recorded
     }
