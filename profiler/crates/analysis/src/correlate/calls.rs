@@ -145,7 +145,13 @@ impl Tracker {
 
     /// Names a kernel that was created before aiprof was attached, as far as its
     /// creation has not been seen since.
-    pub fn name_kernel(&mut self, pid: u32, kernel: u64, name: &str, sink: &mut dyn CallSink) {
+    pub(crate) fn name_kernel(
+        &mut self,
+        pid: u32,
+        kernel: u64,
+        name: &str,
+        sink: &mut dyn CallSink,
+    ) {
         let Some(handles) = self.world.processes.get_mut(&pid) else {
             return;
         };
@@ -160,7 +166,8 @@ impl Tracker {
     }
 
     /// Whether a process has launched kernels of unknown name through this handle.
-    pub fn is_unnamed(&self, pid: u32, kernel: u64) -> bool {
+    #[cfg(test)]
+    pub(super) fn is_unnamed(&self, pid: u32, kernel: u64) -> bool {
         let handles = self.world.processes.get(&pid);
         let kernel = handles.and_then(|handles| handles.kernels.get(kernel));
         kernel.is_some_and(|kernel| kernel.name == Name::Unseen)

@@ -93,11 +93,11 @@ pub use both::Both;
 pub use calls::{Counts, Limits, Tracker};
 pub use data::ImagePiece;
 pub use device_facts::{DeviceFact, DeviceFactKind};
-pub use epoch::EpochClock;
+pub(crate) use epoch::EpochClock;
 pub use fence::{Submission, SubmissionSource, begins};
 pub use handles::ModuleImage;
 pub use kernel_events::{KernelEvent, KernelStep};
-pub use recorded::RecordedLaunches;
+pub(crate) use recorded::RecordedLaunches;
 pub use view::{CallView, DataView};
 
 use crate::aiu::ActivityRecord;
