@@ -68,7 +68,7 @@ pub fn limit(bytes: u64, on_end: fn(LimitError)) -> io::Result<()> {
 
 /// What the limit is unless the user says otherwise: half of the memory of the
 /// machine, or of the control group if that has less, and at most
-/// [`MOST_BY_DEFAULT`].
+/// `MOST_BY_DEFAULT`.
 pub fn default_limit() -> u64 {
     let machine = kernel::read_to_string("/proc/meminfo")
         .ok()
@@ -107,7 +107,7 @@ pub fn check() -> Result<(), LimitError> {
     }
 }
 
-/// Notes that more was needed; the first such error is what is told.
+/// Notes that the limit was exceeded. The first such error is reported.
 fn exceeded(error: LimitError) -> LimitError {
     *EXCEEDED.get_or_init(|| error)
 }

@@ -1,8 +1,7 @@
 //! Names of the runtime's events, by the callback ids (cbid) of runtime records.
 //!
 //! The ids and names are those of public callers of libaiupti; the spelling is
-//! that of the AIU profiler guide (`aiuRDMABarrier1`). Other tools write `Rdma`;
-//! [`canonical`] takes both.
+//! that of the AIU profiler guide (`aiuRDMABarrier1`). Other tools write `Rdma`.
 
 /// Name of each cbid, from 0 on.
 const NAMES: [&str; 81] = [

@@ -1,6 +1,6 @@
-//! What the AIU runtime tells about itself, from bytes; pure.
+//! Reads what the AIU runtime records about itself; pure.
 //!
-//! * [`Decoder`], [`decode_records`]: buffers of libaiupti's activity records, read
+//! * [`Decoder`]: buffers of libaiupti's activity records, read
 //!   by a table of [`Layouts`], since most of them are not public;
 //! * [`events`]: names of the runtime's events by cbid;
 //! * [`operation`]: what the records of an operation tell of its phases;

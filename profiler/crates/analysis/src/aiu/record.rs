@@ -79,7 +79,7 @@ impl std::fmt::Debug for Context<'_> {
 /// An activity record. Fields that its layout does not have are `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActivityRecord {
-    /// What it tells of.
+    /// Its kind.
     pub kind: Kind,
     /// How much is known about the layout it was read by.
     pub status: Status,
@@ -104,7 +104,7 @@ pub struct ActivityRecord {
     /// When it was submitted.
     pub submitted: Option<EpochNs>,
     /// Bytes copied, filled, allocated; a kernel's local memory; a runtime record's
-    /// data ([`events::Data`](super::events::Data)); a metric's value.
+    /// data (`events::Data`); a metric's value.
     pub amount: Option<u64>,
     /// Address in device memory.
     pub address: Option<u64>,

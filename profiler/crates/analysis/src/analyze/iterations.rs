@@ -1,7 +1,7 @@
 //! Iterations: kernels that run again and again in the same sequence.
 //!
 //! The first sequence that is repeated at once is the reference, as soon as
-//! [`FEWEST`] kernels have run, if fewer kernels are before it than it has itself.
+//! `FEWEST` kernels have run, if fewer kernels are before it than it has itself.
 //! Where it occurs again, iterations begin. acelyzer tries all lengths and prefixes
 //! at each kernel, which takes cubic time where nothing repeats; this finds the same
 //! sequence in linear time. It may hold the repeated one several times, where much runs

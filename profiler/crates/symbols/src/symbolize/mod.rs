@@ -1,9 +1,9 @@
 //! Addresses to names: native code, the kernel, JIT code described by perf maps.
 //!
-//! * [`NativeSymbolizer`] names ELF virtual addresses of executables and shared
+//! * `NativeSymbolizer` names ELF virtual addresses of executables and shared
 //!   objects from their symbol tables and DWARF, or from separate debug files.
 //! * [`KernelSymbolizer`] names kernel addresses from `/proc/kallsyms`.
-//! * [`PerfMap`] names addresses of JIT code from `/tmp/perf-PID.map`.
+//! * `PerfMap` names addresses of JIT code from `/tmp/perf-PID.map`.
 //!
 //! * [`device`] reads modules of device code: kernels, their attributes, the source
 //!   at each instruction.

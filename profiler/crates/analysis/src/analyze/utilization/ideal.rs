@@ -163,12 +163,12 @@ impl IdealTable {
         number
     }
 
-    /// A kernel by its name without [`KERNEL_SUFFIX`].
+    /// A kernel by its name without `KERNEL_SUFFIX`.
     pub fn kernel(&self, name: &str) -> Option<&Kernel> {
         self.kernels.get(name)
     }
 
-    /// The categories in the order of their first row, [`OTHER`] before all.
+    /// The categories in the order of their first row, `OTHER` before all.
     pub fn categories(&self) -> &[String] {
         &self.categories
     }

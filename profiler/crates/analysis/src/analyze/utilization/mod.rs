@@ -1,8 +1,8 @@
 //! Utilization of the processing tensors: ideal cycles of the compiler against the
 //! time that kernels took.
 //!
-//! Two passes over the kernel calls: [`Fingerprints::add`] all of them, then
-//! [`Fingerprints::matched`] finds the table of each job, then [`Utilization::call`]
+//! Two passes over the kernel calls: `Fingerprints::add` all of them, then
+//! `Fingerprints::matched` finds the table of each job, then [`Utilization::call`]
 //! all of them again, in the order of their start.
 
 mod autopilot;
@@ -47,7 +47,7 @@ pub struct KernelCall<'a> {
     /// The pass through the model that it is part of, where a job holds several; 0: the
     /// job is one.
     pub part: u32,
-    /// Its name, with or without [`KERNEL_SUFFIX`].
+    /// Its name, with or without `KERNEL_SUFFIX`.
     pub name: &'a str,
     /// What stands for `[N]` in its name (`args.fn_idx`).
     pub fn_idx: Option<&'a str>,
@@ -153,7 +153,7 @@ pub struct CategoryRow {
     pub rank: i64,
     /// Word of the table's phase.
     pub phase: &'static str,
-    /// Category, or [`TOTAL`].
+    /// Category, or `TOTAL`.
     pub category: String,
     /// Time that kernels of it took, µs.
     pub time_us: f64,

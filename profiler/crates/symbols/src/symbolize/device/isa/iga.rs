@@ -78,7 +78,7 @@ pub enum IgaError {
     /// The library is older than the device.
     #[error("libiga64 does not know {0:?}")]
     Platform(Platform),
-    /// More than [`MAX_IGA_BYTES`] of code.
+    /// More than `MAX_IGA_BYTES` of code.
     #[error("{0} bytes of code are too many for libiga64")]
     TooLarge(usize),
     /// The own table found instructions that it cannot measure.
