@@ -185,7 +185,7 @@ impl<'a> Layers<'a> {
             "CPUs for program and probes",
             "launches a second",
             "lost",
-            "calls told lost",
+            "calls reported lost",
         ];
         Ok(table(&head, &rows))
     }

@@ -178,8 +178,8 @@ impl Generated {
         Some((pid, piece.range.clone()))
     }
 
-    /// Makes a piece around a mapping, in place of those that it overlaps; whether there
-    /// was room.
+    /// Adds a range around a mapping; it replaces ranges that it overlaps. `false` if the
+    /// table is full.
     pub fn add(&mut self, pid: u32, owner: Owner, map: &Mapping, files: &mut FileTable) -> bool {
         let Some(mut range) = around(map) else {
             return false;

@@ -7,8 +7,8 @@
 //! by [`Tables::store`].
 //!
 //! Equal pages are one block, whichever files they come from: a hundred containers
-//! of one image have a hundred files, and their tables once. What is equal is told
-//! by a digest of what was built, never by what a file says of itself.
+//! of one image have a hundred files, and their tables once. A digest of the
+//! built table decides what is equal, never an id in the file.
 
 use super::{
     binaries::Binaries,

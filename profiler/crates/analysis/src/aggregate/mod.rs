@@ -153,7 +153,7 @@ impl<T: Clone + Eq + Hash> Interner<T> {
         id
     }
 
-    /// Adds a value that is told apart from equal ones.
+    /// Adds a value even if an equal one exists.
     fn push(&mut self, value: T) -> u32 {
         let id = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
         self.values.push(value);
@@ -201,7 +201,7 @@ pub struct Aggregator {
     samples: FxHashMap<SampleKey, Weigh>,
     /// Takes the records of calls, if anything listens to it.
     tracker: Option<Box<Tracker>>,
-    /// Of one that counts calls: the calls. Such a one takes no CPU samples.
+    /// Number and time of calls. A profile of calls has no CPU samples.
     calls: Option<Box<calls::Calls>>,
     /// What was lost.
     pub losses: Losses,

@@ -47,7 +47,7 @@ pub enum Status {
     Assumed,
 }
 
-/// What a record tells of; its first byte.
+/// The kind of a record: its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {

@@ -33,7 +33,7 @@ pub(crate) fn phase_name(phase: Phase) -> &'static str {
     }
 }
 
-/// The name of what a record tells of: the kernel's, or the operation's as in torch's
+/// The name of the recorded work: the kernel's, or the operation's as in torch's
 /// traces.
 pub(crate) fn work_name(record: &ActivityRecord) -> Cow<'_, str> {
     let name = match (record.kind, record.code) {
@@ -85,9 +85,9 @@ pub fn ticks(stamps: [u64; 5], phase: Phase, bits: u32) -> u64 {
 /// Something that a device did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
-    /// Name of its kernel; `None`: no record of one was seen.
+    /// Name of its kernel; `None` if no record of a kernel was seen.
     pub kernel: Option<Box<str>>,
-    /// Name of what its first record tells of.
+    /// Name of the work in its first record.
     pub name: Box<str>,
     /// What its first record covers.
     covers: Phase,

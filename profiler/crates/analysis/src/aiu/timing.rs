@@ -1,4 +1,4 @@
-//! How a program is told to record what its AIUs do.
+//! How a program is made to record the activity of its AIUs.
 
 use std::ffi::OsString;
 

@@ -23,7 +23,7 @@ pub(crate) struct Frequency {
     pub error: f64,
 }
 
-/// The clock of a device of which records still come. Bounded: it knows the last
+/// The clock of a device while its records still arrive. Bounded: it knows the last
 /// 512 anchors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LiveClock {

@@ -2,7 +2,7 @@
 //!
 //! A forked process has its parent's memory, so the handles in it mean what they meant,
 //! and its parent's open devices, so kernels lie where they lay. Most children use none
-//! of it. So a child only remembers whose it is, and gets copies with its first call, or
+//! of it. So a child only remembers its parent, and gets copies with its first call, or
 //! when its parent ends before.
 
 use super::{

@@ -52,13 +52,13 @@
 //!
 //! # Records
 //!
-//! Each record of a call is taken once, here. Who must act on one before it is known
-//! whether it belongs to the recording gets a [`CallView`] of it.
+//! Each record of a call is taken once, here. A listener that must act before it is known
+//! whether the call belongs to the recording gets a [`CallView`] of it.
 //!
 //! # Submissions
 //!
-//! What the kernel tells of work by itself, whichever runtime it came from: its
-//! fences and jobs become [`Submission`]s. They are not matched with launches.
+//! The kernel reports work of any runtime by its fences and jobs. They become
+//! [`Submission`]s. They are not matched with launches.
 //!
 //! [`Call::around_ns`]: aiprof_model::wire::Call::around_ns
 

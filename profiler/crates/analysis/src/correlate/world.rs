@@ -109,7 +109,7 @@ impl World {
         }
     }
 
-    /// Tells of an ended call, once its data must be there.
+    /// Reports an ended call as soon as its data must have arrived.
     pub(super) fn report(&mut self, open: Open, sink: &mut dyn CallSink) {
         let may_wait = open.call.end_ns.is_some() && open.awaits_data();
         if may_wait || !self.settling.is_empty() {
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// Tells of an ended call now.
+    /// Reports an ended call now.
     pub(super) fn tell(&mut self, open: &Open, sink: &mut dyn CallSink) {
         self.settle(sink);
         self.hand_on(open, sink);
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Tells of the calls that waited for data.
+    /// Reports the calls that waited for data.
     pub(super) fn settle(&mut self, sink: &mut dyn CallSink) {
         if self.settling.is_empty() {
             return;

@@ -79,7 +79,7 @@ impl Recorder {
         self
     }
 
-    /// Tells of the stream, once; goes before all else.
+    /// Emits the stream's description, once, before anything else.
     pub(super) fn announce(&mut self) {
         if !self.announced {
             self.announced = true;

@@ -72,8 +72,8 @@ impl Program {
         }
     }
 
-    /// A kernel is launched: its name if it was foreseen and not told yet, and how
-    /// kernels of this build of the driver are named.
+    /// Takes a launch of a kernel. Gives the kernel's name, if it is known and was not
+    /// reported yet, and how kernels of this build of the driver are named.
     pub(super) fn launched(
         &mut self,
         kernel: u64,

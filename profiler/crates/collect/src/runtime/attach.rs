@@ -227,7 +227,7 @@ impl Attacher {
         }
     }
 
-    /// What is told of it.
+    /// The report that it fills in.
     pub(super) fn report(&self) -> Arc<Mutex<Report>> {
         Arc::clone(&self.report)
     }

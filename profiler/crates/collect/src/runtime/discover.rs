@@ -130,7 +130,7 @@ fn run_path(executable: &Path) -> Vec<PathBuf> {
 /// The library that loads Level Zero's drivers.
 const LEVEL_ZERO_LOADER: &str = "libze_loader.so";
 
-/// The variable by which Level Zero's loader is told of other drivers.
+/// The variable that names further drivers for Level Zero's loader.
 pub(super) const ALTERNATIVE_DRIVERS: &str = "ZE_ENABLE_ALT_DRIVERS";
 
 /// The drivers that such a variable lists: paths, or names to be looked for.

@@ -131,8 +131,9 @@ impl Session {
         self.record(&Event::CallData(data))
     }
 
-    /// Work that others submit is left out where it begins. Its end, and that of all
-    /// other work, is told by anybody: an interrupt, a worker of the kernel's.
+    /// Takes a tracepoint hit. Submissions by other processes are left out. Ends of work
+    /// are all taken, because an interrupt or a kernel thread reports them, not the
+    /// process that submitted the work.
     pub(super) fn take_trace(&mut self, trace: Trace) -> Result<(), CollectError> {
         if self.drivers.begins(trace.point) && !self.filter.wants_process(trace.pid) {
             return Ok(());
@@ -140,7 +141,7 @@ impl Session {
         self.record(&Event::Trace(trace))
     }
 
-    /// Tells of kernels older than the recording whose names were found.
+    /// Reports kernels older than the recording whose names were found.
     /// All that happened until `taken_ns` has been taken in, or all.
     pub(super) fn name_late_kernels(&mut self, taken_ns: Option<u64>) -> Result<(), CollectError> {
         let Some((probes, _)) = &mut self.probes else {

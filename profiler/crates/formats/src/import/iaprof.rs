@@ -83,7 +83,7 @@ pub fn is_iaprof(head: &[u8]) -> bool {
 /// Reads a recording. Its device counts as replayed.
 ///
 /// A sample's time is its share, by count, of the time in which the device was busy in
-/// its interval (`busy-percent`); 0 where that is not told. The first interval is taken
+/// its interval (`busy-percent`); 0 if the interval has none. The first interval is taken
 /// to be as long as the second.
 ///
 /// # Errors
@@ -139,7 +139,7 @@ enum Of {
     Launch(LaunchId),
     /// Those of a kernel whose record is missing or damaged.
     Nobody,
-    /// Those of one that found no room.
+    /// Samples of a kernel that was refused: its table was full.
     Refused,
 }
 

@@ -1,7 +1,7 @@
 //! What is probed and what it means: the model; pure.
 //!
 //! A *table* ([`table`]) describes the functions of a runtime or the ioctls of a
-//! driver. What of it was attached is told by [`Probe`] and [`ProbedFile`], which
+//! driver. [`Probe`] and [`ProbedFile`] describe what was attached; they
 //! travel with the events, so that a capture can be read without the tables it
 //! was made with.
 

@@ -218,7 +218,20 @@ impl LossKind {
 
     /// Whether it counts samples whose user stack is not complete.
     pub fn is_cut_stack(self) -> bool {
-        self.label().starts_with("stacks cut")
+        matches!(
+            self,
+            Self::StackNoProcess
+                | Self::StackNoMapping
+                | Self::StackTableAbsent
+                | Self::StackUnsupportedRule
+                | Self::StackUnreadable
+                | Self::StackTooDeep
+                | Self::StackFramePointer
+                | Self::StackNoProgress
+                | Self::StackTorn
+                | Self::StackTrampoline
+                | Self::StackStaleImage
+        )
     }
 }
 

@@ -48,7 +48,7 @@ pub struct Event {
     pub ph: Ph,
     /// How well its times are known.
     pub quality: Quality,
-    /// What it is to the analyses that tell classes, an index of their names; 0: not told.
+    /// Index into the names of the class analysis; 0 if the event has no class.
     pub class: u8,
     /// `bp` of flows was `e`: the flow ends in the slice around it.
     pub binds_enclosing: bool,

@@ -128,12 +128,12 @@ pub struct Device {
     pub wrapped_at: u8,
     /// Counter periods since the counter's first.
     pub epoch: i64,
-    /// By how much begin and length were changed at first, microseconds.
+    /// First change of begin and of length, microseconds.
     pub adjusted: (f64, f64),
-    /// By how much it was moved with its job, microseconds; 0: not.
+    /// Shift with its job, microseconds; 0 if not shifted.
     pub moved: f64,
-    /// By how much its end was moved from where the host noted it to where the device's
-    /// clock has it, microseconds; 0: not.
+    /// Shift of its end from the host's time to the device clock's time, microseconds;
+    /// 0 if not shifted.
     pub placed: f64,
     /// Its place in [`Timeline::pieces_mhz`] plus one, where its rank's frequency changes;
     /// 0: the frequency is that of its rank.
@@ -211,9 +211,9 @@ pub struct Timeline {
     pub jobs: Vec<Job>,
     /// What times count from, microseconds; `None` until the first file is read.
     pub origin: Option<i64>,
-    /// By how much the times of some files, by their number in `jobs`, are further from the
-    /// origin than is told here, microseconds: their clock is another one, and times do
-    /// not reach that far. They are written as their files have them.
+    /// Extra distance from the origin for some files, by their number in `jobs`,
+    /// microseconds. Their clock differs so much that event times cannot hold it.
+    /// Writers add it, so that times are written as in the file.
     pub beyond: FxHashMap<u32, i64>,
     /// Ticks of a device's counter per microsecond, by rank.
     pub mhz: FxHashMap<u32, f64>,

@@ -23,7 +23,7 @@ pub enum TrackKind {
     Stream,
     /// A queue of a device: from submission to completion.
     Queue,
-    /// A queue of a device of which only bounds are known: between launch and wait.
+    /// A queue of a device with bounds only: work ran between its launch and its wait.
     Bounds,
     /// Values that a device measured.
     Counter,

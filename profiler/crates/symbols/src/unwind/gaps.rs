@@ -129,8 +129,8 @@ impl Functions {
         })
     }
 
-    /// Of code that was generated at run time. Nothing tells of its functions but that one
-    /// is likely to be at the start of each part.
+    /// For code that was generated at run time. Nothing describes its functions; each part
+    /// probably starts with one.
     pub(super) fn generated(text: &[TextSegment]) -> Self {
         let first = text.first().map_or(0, |t| t.vaddr);
         let none = || Starts::new(Vec::new(), first, &[]);

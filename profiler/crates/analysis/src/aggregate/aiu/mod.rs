@@ -43,7 +43,7 @@ const SKEW_NS: u64 = 1_000_000_000;
 /// What cycles are added up by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct RowKey {
-    /// Number of the device; `None`: not told.
+    /// Number of the device, if the record has one.
     device: Option<u32>,
     path: Option<PathId>,
     pid: u32,

@@ -85,9 +85,9 @@ pub struct Submission {
     pub context: u64,
     /// Number in that context; where there is none, of the job.
     pub seqno: u64,
-    /// The kernel's number of the opened device file, 0 if it does not tell it.
+    /// The kernel's number of the opened device file; 0 if unknown.
     pub client: u64,
-    /// Process that submitted it; 0: not known, for its submission was not seen.
+    /// Process that submitted it; 0 if the submission was not seen.
     /// Drivers that submit from a kernel thread show that one.
     pub pid: u32,
     /// Thread, likewise.
@@ -95,7 +95,7 @@ pub struct Submission {
     /// When it was submitted: its fence made, its job queued. CLOCK_MONOTONIC
     /// nanoseconds, as all times. If that was not seen, as `started_ns`.
     pub submitted_ns: u64,
-    /// When it was handed to the hardware's queue, if that is told.
+    /// When it was handed to the hardware's queue, if the driver reports it.
     pub started_ns: Option<u64>,
     /// When the kernel knew that it was done; `None`: not seen.
     pub ended_ns: Option<u64>,
@@ -368,7 +368,7 @@ impl Fences {
         sink.submission(&what);
     }
 
-    /// What an event tells of a submission that begins with it.
+    /// Makes a submission from the event that begins it.
     fn describe(&mut self, point: &SubmissionPoint, key: Key, trace: &Trace) -> Submission {
         let (context, seqno) = key.numbers();
         Submission {

@@ -56,7 +56,7 @@ enum KeySlots {
     Address(usize),
 }
 
-/// A tracepoint that tells of submissions.
+/// A tracepoint that reports submissions.
 #[derive(Clone, Debug)]
 pub(super) struct SubmissionPoint {
     pub(super) meaning: Meaning,
@@ -89,14 +89,15 @@ fn meaning(point: &TracePoint) -> Option<Meaning> {
     found.map(|(.., meaning)| *meaning)
 }
 
-/// Whether a tracepoint is hit by whoever submits work: those of other processes may
-/// be left out of a recording, while the end of work is told by anybody.
+/// Whether the process that submits work hits this tracepoint. Hits by other processes
+/// may be left out of a recording. Ends of work may not: any process or interrupt can
+/// report them.
 pub fn begins(point: &TracePoint) -> bool {
     meaning(point) == Some(Meaning::Begin)
 }
 
 impl SubmissionPoint {
-    /// `None`: it tells of nothing that is wanted, or lacks what tells it apart.
+    /// `None` if it reports nothing of interest, or has no key for its submission.
     pub(super) fn of(point: &TracePoint) -> Option<Self> {
         let both = |a: &str, b: &str| point.value(a).zip(point.value(b));
         let key = match point.category.as_str() {

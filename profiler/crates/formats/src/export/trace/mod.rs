@@ -1,6 +1,6 @@
 //! Calls as text, one line each as they end: what `aiprof trace` prints.
 //!
-//! A call is told when it is over, so what is nested in it stands before it.
+//! A call is printed when it ends, so nested calls come before it.
 
 mod args;
 mod filter;

@@ -78,7 +78,7 @@ impl StoredNames {
 pub struct Contents {
     /// About the recording; its length is 0 if the capture was cut off.
     pub meta: Meta,
-    /// Nanoseconds that a sample stands for; 0: its period says it.
+    /// Nanoseconds per sample; 0 if each sample has its own period.
     pub period_ns: u64,
     /// Names of addresses and of control groups.
     pub names: StoredNames,

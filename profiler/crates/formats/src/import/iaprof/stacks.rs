@@ -92,7 +92,7 @@ impl Stacks {
         has_room
     }
 
-    /// The launch that a kernel's record tells of; `None`: no room.
+    /// The launch in a kernel's record; `None` if the table is full.
     pub(super) fn launch(
         &mut self,
         builder: &mut ProfileBuilder,

@@ -56,8 +56,8 @@ pub struct Reading {
 /// the job's; `from` its text, decompressed.
 ///
 /// # Errors
-/// When there is nothing in it that is a trace. Of one that is damaged, what is whole
-/// is kept, and [`Reading`] says what is not.
+/// The text has no trace in it. A damaged trace is no error: intact events are kept,
+/// and [`Reading`] lists the damage.
 pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<Reading, JsonError> {
     let start = into.events.len();
     let job = into.jobs.len() as u32;

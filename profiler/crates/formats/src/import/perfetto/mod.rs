@@ -50,8 +50,8 @@ pub enum PerfettoError {
 /// as FLEX, any other as TORCH, as acelyzer takes them.
 ///
 /// # Errors
-/// When there is nothing in it that is a trace. Of one that is damaged, what is whole
-/// is kept, and [`Reading`] says what is not.
+/// The file has no trace in it. A damaged trace is no error: intact packets are kept,
+/// and [`Reading`] lists the damage.
 pub fn read(
     from: impl Read + Send,
     path: &str,

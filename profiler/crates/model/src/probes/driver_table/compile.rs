@@ -315,8 +315,8 @@ impl Action {
         }
     }
 
-    /// Whether the stack of its calls is recorded: of those that make work or
-    /// memory, or wait.
+    /// Whether the stack of its calls is recorded. Calls that submit work, allocate
+    /// memory or wait have one.
     fn wants_stack(self) -> bool {
         matches!(
             self,

@@ -72,8 +72,7 @@ pub(super) struct LineTable {
     scopes: Vec<Scope>,
     /// The innermost scope from an offset on, by offset.
     innermost: Vec<(u32, Option<u32>)>,
-    /// For each scope the inlined functions in it whose ranges are not told, by
-    /// (parent, child).
+    /// Inlined functions without ranges, as (parent scope, child).
     unplaced: Vec<(u32, u32)>,
     pub(super) texts: Texts,
 }
@@ -206,11 +205,11 @@ impl LineTable {
         })
     }
 
-    /// Takes back what is said of the code at a kernel's `entry` where it is said
-    /// to be of a function that the kernel calls.
+    /// Drops the lines at a kernel's `entry` if the table assigns them to a function
+    /// that the kernel calls.
     ///
     /// IGC 1.0.12504 does so for kernels that call functions: their own lines are
-    /// missing, and the first line of the function is told instead.
+    /// missing, and the first line of the function stands in their place.
     pub(super) fn distrust(&mut self, entry: u32, kernel: &str) {
         let is_kernel = |s: &Scope| s.parent.is_none() && self.texts.get(s.name) == kernel;
         let Some((start, scope)) = self.innermost_at(entry) else {

@@ -1,7 +1,7 @@
 //! Listings that Intel's compiler writes beside its modules (`*.asm`).
 //!
 //! One instruction a line; `// File:` and `// Line N:` before those of a line,
-//! `// B001:` before those of a basic block. Offsets are not told but follow from
+//! `// B001:` before those of a basic block. Offsets are not listed; they follow from
 //! the lengths: an instruction marked `Compacted` takes 8 bytes, others 16.
 
 use super::isa::Platform;
@@ -31,9 +31,9 @@ pub struct Listed {
     pub size: u32,
     /// The instruction as listed, without the comment behind it.
     pub text: String,
-    /// Source file, as compiled; `None` before the first is told.
+    /// Source file, as compiled; `None` before the first `// File:`.
     pub file: Option<Arc<str>>,
-    /// Source line, from 1; 0 if not told.
+    /// Source line, from 1; 0 if not listed.
     pub line: u32,
     /// Number of its basic block.
     pub block: u32,

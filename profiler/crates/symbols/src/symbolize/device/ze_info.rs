@@ -44,7 +44,7 @@ struct ZeInfoReader {
     name: String,
     current: Attributes,
     buffer: Buffer,
-    /// Private memory of each work item, where that is what is told.
+    /// Private memory of each work item, if the file gives it per item.
     private_of_item: Option<u64>,
 }
 
