@@ -292,7 +292,7 @@ impl Plan {
         let is_unasked = probes && joins && !is_asked;
         let probes = probes.then(|| ProbeConfig {
             tables: Arc::new(tables()),
-            waits: devices.is_on(),
+            waits: devices.is_on() || destination.keeps_events(),
             late_libraries: launches.is_some() || destination.is_trace(),
             exact_call_times: args.values.times_calls() || destination.is_trace(),
             command: args.command.clone(),

@@ -62,10 +62,14 @@ pub(super) enum FactSlots {
     None,
     Wait {
         event: Option<usize>,
+        /// Events that are given as an array: its tag.
+        events: Option<u8>,
         fence: Option<usize>,
         /// Queue and list.
         queues: [Option<usize>; 2],
         device: Option<usize>,
+        /// It waits for all that its process has launched.
+        all: bool,
     },
     /// Hands work over, of which a fence tells the end.
     Submit {
@@ -102,9 +106,11 @@ impl FactSlots {
         Some(match probe.kind {
             CallKind::Synchronize => Self::Wait {
                 event: slot(role::EVENT),
+                events: probe.tag(role::EVENTS),
                 fence: slot(role::FENCE),
                 queues: [slot(role::QUEUE), slot(role::LIST)],
                 device: slot(role::DEVICE),
+                all: probe.role == Some(Role::WaitAll),
             },
             CallKind::Submit => Self::Submit {
                 fence: slot(role::FENCE)?,
@@ -141,8 +147,19 @@ impl World {
     /// Reports what an ended call reveals of a device.
     pub(super) fn tell_device_fact(&mut self, open: &Open, sink: &mut dyn CallSink) {
         let call = &open.call;
-        let is_none = matches!(open.known.facts, FactSlots::None);
-        if is_none || call.is_part || call.succeeded() != Some(true) {
+        // What a part does is its own: layers may know one thing by several handles. But a
+        // launch is of the outermost call that submitted it.
+        let is_none = match open.known.facts {
+            FactSlots::None => true,
+            FactSlots::Submit { .. } => call.is_part,
+            _ => false,
+        };
+        // A wait that returned is over, where its function returns nothing.
+        let ended = match open.known.facts {
+            FactSlots::Wait { .. } => call.end_ns.is_some() && call.succeeded() != Some(false),
+            _ => call.succeeded() == Some(true),
+        };
+        if is_none || !ended {
             return;
         }
         // A wait may end with its timeout.
@@ -150,13 +167,21 @@ impl World {
         if call.result.is_some_and(|value| result.is_not_ready(value)) {
             return;
         }
-        if let Some(kind) = self.device_fact(open) {
+        let mut tell = |kind| {
             sink.device_fact(&DeviceFact {
                 pid: call.pid,
                 entered_ns: call.start_ns,
                 left_ns: call.end_ns.unwrap_or(call.end_before_ns),
                 kind,
             });
+        };
+        if let FactSlots::Wait { events, .. } = open.known.facts {
+            for event in open.array(events).filter(|event| *event != 0) {
+                tell(DeviceFactKind::Ended(Waited::Event(event)));
+            }
+        }
+        if let Some(kind) = self.device_fact(open) {
+            tell(kind);
         }
     }
 
@@ -198,6 +223,8 @@ impl World {
             fence,
             queues,
             device,
+            all,
+            ..
         } = open.known.facts
         else {
             return None;
@@ -213,7 +240,8 @@ impl World {
         if let Some(queue) = queues.into_iter().find_map(handle) {
             return Some(Waited::Queue(queue));
         }
-        handle(device).map(Waited::Device)
+        let device = handle(device).map(Waited::Device);
+        device.or_else(|| all.then_some(Waited::All))
     }
 }
 

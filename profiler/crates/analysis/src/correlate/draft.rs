@@ -192,6 +192,10 @@ impl Thread {
         for mut draft in self.drafts.drain(ended.first_draft..) {
             if draft.launch.call == ended.call.id {
                 draft.launch.end_ns = ended.call.end_ns;
+                if draft.launch.event == 0 {
+                    // Some runtimes make the event, and give it at the exit.
+                    draft.launch.event = ended.handle(ended.known.slots.event).unwrap_or(0);
+                }
             } else if is_open(draft.launch.call) {
                 kept.push(draft);
                 continue;

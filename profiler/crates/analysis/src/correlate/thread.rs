@@ -75,11 +75,14 @@ impl Thread {
         open.first_draft = self.drafts.len();
         self.open.push(open);
         self.draft(index, world);
-        if !known.has_ended(call.library)
-            && let Some(open) = self.open.last_mut()
-            && open.known.effect == Effect::GroupSize
-        {
-            // The next launch may be another thread's, before this one is seen again.
+        let is_early = match known.effect {
+            // Another thread may give its reference back before this one is seen again.
+            Effect::Retain(_) => true,
+            // The next launch may be another thread's, likewise.
+            Effect::GroupSize => !known.has_ended(call.library),
+            _ => false,
+        };
+        if let Some(open) = self.open.last_mut().filter(|_| is_early) {
             open.applied = true;
             effects::apply(open, call.time_ns, world);
         }

@@ -1,7 +1,7 @@
 //! Calls and what they gave devices: a span each, with the launches that follow it.
 
 use super::{Builder, Key, Span, args, late};
-use crate::correlate::{CallSink, DeviceSpan, FinishedCall, Launch, Submission};
+use crate::correlate::{CallSink, DeviceFact, DeviceSpan, FinishedCall, Launch, Submission};
 use aiprof_model::{
     json::Object,
     probes::CallKind,
@@ -22,6 +22,7 @@ pub(super) struct Pending {
     id: u64,
     pid: u32,
     tid: u32,
+    is_ioctl: bool,
     span: Span,
     args: Object,
     /// What it put on a list, if it launches nothing itself.
@@ -96,7 +97,6 @@ impl<S: EventSink> CallSink for Builder<S> {
             return;
         }
         self.flush();
-        self.bound_to(call);
         let Some(track) = self.track(Key::Thread {
             pid: call.pid,
             tid: call.tid,
@@ -134,6 +134,7 @@ impl<S: EventSink> CallSink for Builder<S> {
             id: call.id,
             pid: call.pid,
             tid: call.tid,
+            is_ioctl: probe.is_ioctl,
             span: Span {
                 event,
                 depth: call.depth,
@@ -148,14 +149,30 @@ impl<S: EventSink> CallSink for Builder<S> {
 
     fn launch(&mut self, launch: &Launch) {
         self.out.totals.launches += 1;
-        self.bound_from(launch);
-        if let Some(pending) = self.pending.as_mut().filter(|p| p.made(launch)) {
+        let pending = self.pending.as_mut().filter(|p| p.made(launch));
+        let is_ioctl = pending.as_ref().is_some_and(|pending| pending.is_ioctl);
+        if let Some(pending) = pending {
             pending.take(launch);
         }
+        self.launched(launch, is_ioctl);
     }
 
     fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
         self.late.named(pid, kernel, name);
+    }
+
+    fn device_fact(&mut self, fact: &DeviceFact) {
+        self.launches.fact(fact);
+        self.take_known();
+    }
+
+    fn kernels_inherited(&mut self, parent: u32, pid: u32, _: u64) {
+        self.launches.inherited(parent, pid);
+    }
+
+    fn process_gone(&mut self, pid: u32, at_ns: u64) {
+        self.launches.process_gone(pid, at_ns);
+        self.take_known();
     }
 
     fn submission(&mut self, submission: &Submission) {

@@ -62,14 +62,16 @@ impl Flows {
             own.entry(key).or_insert(half);
             return None;
         };
-        let (pid, correlation) = key;
+        let both = if begins { [half, found] } else { [found, half] };
+        Some((self.number(key)?, both))
+    }
+
+    /// The number of a process's arrow.
+    fn number(&mut self, (pid, correlation): (u32, u64)) -> Option<u64> {
         let known = self.processes.len() as u64;
         let process = *self.processes.entry(pid).or_insert(known);
-        if correlation >= 1 << 32 || process >= 1 << 20 {
-            return None;
-        }
-        let both = if begins { [half, found] } else { [found, half] };
-        Some((process << 32 | correlation, both))
+        let fits = correlation < 1 << 32 && process < 1 << 20;
+        fits.then_some(process << 32 | correlation)
     }
 }
 
@@ -181,6 +183,13 @@ impl<S: EventSink> Builder<S> {
             if let Some(flow) = self.flows.half(key, begins, (times.0, track)) {
                 self.flow(correlation, flow);
             }
+        }
+    }
+
+    /// An arrow of which both ends are known.
+    pub(super) fn arrow(&mut self, pid: u32, correlation: u64, halves: [Half; 2]) {
+        if let Some(number) = self.flows.number((pid, correlation)) {
+            self.flow(correlation, (number, halves));
         }
     }
 

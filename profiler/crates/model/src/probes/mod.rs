@@ -166,6 +166,8 @@ pub enum Role {
     Unset,
     /// Takes all out.
     Clear,
+    /// Waits for all that its process has launched.
+    WaitAll,
 }
 
 /// A value of a call.
@@ -292,6 +294,8 @@ pub mod role {
     pub const BASE: &str = "base";
     /// Handle of the event that the call signals.
     pub const EVENT: &str = "event";
+    /// Handles of events that are waited for (data).
+    pub const EVENTS: &str = "events";
     /// Handle of the fence.
     pub const FENCE: &str = "fence";
     /// Handles of command lists (data).
