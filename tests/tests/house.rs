@@ -40,26 +40,19 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The names in the sections of a Cargo.toml that depend on others.
+/// The sections of a Cargo.toml that name other crates.
+const SECTIONS: [&str; 2] = ["dependencies", "dev-dependencies"];
+
+/// The names in those sections of a folder's Cargo.toml.
 fn dependencies(folder: &str) -> anyhow::Result<BTreeMap<&'static str, Vec<String>>> {
     let path = root().join(folder).join("Cargo.toml");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let mut found: BTreeMap<_, Vec<String>> = BTreeMap::new();
-    let mut section = None;
-    for line in text.lines() {
-        if let Some(name) = line.strip_prefix('[') {
-            section = match name {
-                "dependencies]" => Some("dependencies"),
-                "dev-dependencies]" => Some("dev-dependencies"),
-                _ => None,
-            };
-        } else if let (Some(section), false) = (section, line.starts_with(['#', ' ', ']']))
-            && let Some(end) = line.find(['.', ' ', '='])
-        {
-            found.entry(section).or_default().push(line[..end].into());
-        }
-    }
-    Ok(found)
+    let manifest: toml::Table = text.parse().with_context(|| path.display().to_string())?;
+    let named = SECTIONS.iter().filter_map(|section| {
+        let table = manifest.get(*section)?.as_table()?;
+        Some((*section, table.keys().cloned().collect()))
+    });
+    Ok(named.collect())
 }
 
 /// All Rust source in some folders of a crate, without what is a crate of its own.

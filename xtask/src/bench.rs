@@ -22,8 +22,8 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use lexopt::prelude::*;
 
-use crate::args::Args;
 use crate::install::ensure;
 use crate::packages::Group;
 use crate::proc::{capture, cargo, is_root, run, target_dir};
@@ -68,6 +68,7 @@ to wait left; the results say how much they were disturbed.
 ";
 
 /// What was asked for.
+#[derive(Clone)]
 struct Options {
     rounds: u64,
     seconds: u64,
@@ -81,6 +82,22 @@ struct Options {
     /// Where the programs are, if they are not to be built.
     programs: Option<PathBuf>,
     write: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            rounds: 3,
+            seconds: 0,
+            asked_seconds: None,
+            wait: Duration::from_secs(600),
+            peers: false,
+            events: None,
+            full: false,
+            programs: None,
+            write: false,
+        }
+    }
 }
 
 impl Options {
@@ -107,30 +124,53 @@ impl Options {
     }
 }
 
+/// A whole command line of this task.
+struct CommandLine {
+    options: Options,
+    /// An earlier aiprof to compare with.
+    beside: Option<PathBuf>,
+    what: Option<String>,
+    file: Option<String>,
+}
+
+fn parse(args: Vec<String>) -> Result<CommandLine, lexopt::Error> {
+    let mut args = lexopt::Parser::from_args(args);
+    let mut options = Options::default();
+    let (mut beside, mut what, mut file) = (None, None, None);
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("rounds") => options.rounds = args.value()?.parse::<u64>()?.max(1),
+            Long("seconds") => options.asked_seconds = Some(args.value()?.parse()?),
+            Long("wait") => options.wait = Duration::from_secs(args.value()?.parse()?),
+            Long("peers") => options.peers = true,
+            Long("events") => options.events = Some(args.value()?.parse()?),
+            Long("full") => options.full = true,
+            Long("programs") => options.programs = Some(args.value()?.into()),
+            Long("beside") => beside = Some(args.value()?.into()),
+            Long("write") => options.write = true,
+            Value(text) if what.is_none() => what = Some(text.string()?),
+            Value(text) if file.is_none() => file = Some(text.string()?),
+            _ => return Err(arg.unexpected()),
+        }
+    }
+    Ok(CommandLine {
+        options,
+        beside,
+        what,
+        file,
+    })
+}
+
 pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
-    let mut args = Args::new(args);
-    let rounds = args.number("--rounds")?.unwrap_or(3).max(1);
-    let seconds = args.number("--seconds")?;
-    let wait = Duration::from_secs(args.number("--wait")?.unwrap_or(600));
-    let peers = args.flag("--peers");
-    let events = args.number("--events")?;
-    let full = args.flag("--full");
-    let programs = args.option("--programs")?.map(PathBuf::from);
-    let beside = args.option("--beside")?.map(PathBuf::from);
-    let write = args.flag("--write");
-    let what = args.positional();
-    let file = args.positional();
-    args.end()?;
+    let CommandLine {
+        options,
+        beside,
+        what,
+        file,
+    } = parse(args)?;
     let options = |default: u64| Options {
-        rounds,
-        seconds: seconds.unwrap_or(default).max(2),
-        asked_seconds: seconds,
-        wait,
-        peers,
-        events,
-        full,
-        programs: programs.clone(),
-        write,
+        seconds: options.asked_seconds.unwrap_or(default).max(2),
+        ..options.clone()
     };
     match (what.as_deref(), file.as_deref()) {
         (Some("sampler"), None) => as_root().and_then(|()| sampler::main(&options(10))),

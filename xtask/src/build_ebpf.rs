@@ -10,12 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
+use lexopt::prelude::*;
 
-use crate::args::Args;
-use crate::elf::Object;
-use crate::manifest::{Manifest, sources_digest};
+use crate::elf::BpfObject;
+use crate::manifest::{Manifest, hex_digest, sources_digest};
 use crate::proc::{capture, cargo, find_program, is_root, root, run, target_dir};
-use crate::sha256;
 use crate::toolchain::{Toolchain, cargo_home, clean, find_or_install};
 
 pub(crate) const HELP: &str = "
@@ -38,9 +37,15 @@ const OBJECT: &str = "profiler/crates/collect/src/bpf/aiprof.bpf.o";
 const MANIFEST: &str = "profiler/crates/collect/src/bpf/aiprof.bpf.toml";
 
 pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
-    let mut args = Args::new(args);
-    let (check_only, debug) = (args.flag("--check"), args.flag("--debug"));
-    args.end()?;
+    let mut args = lexopt::Parser::from_args(args);
+    let (mut check_only, mut debug) = (false, false);
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("check") => check_only = true,
+            Long("debug") => debug = true,
+            _ => return Err(arg.unexpected().into()),
+        }
+    }
     match (check_only, debug) {
         (true, true) => {
             bail!("--check is about the committed object, which is never a --debug one")
@@ -62,14 +67,14 @@ fn build_committed() -> Result<()> {
         bail!("the sources changed during the build; run it again");
     }
     let data = fs::read(&built)?;
-    Object::parse(&data).context("what bpf-linker wrote")?;
+    BpfObject::parse(&data).context("what bpf-linker wrote")?;
     let manifest = Manifest {
         sources_sha256,
-        object_sha256: sha256::hex(&data),
+        object_sha256: hex_digest(&data),
         versions: tools.versions,
     };
     write(&root().join(OBJECT), &data)?;
-    write(&root().join(MANIFEST), manifest.to_toml().as_bytes())?;
+    write(&root().join(MANIFEST), manifest.to_toml()?.as_bytes())?;
     eprintln!(
         "xtask: wrote {OBJECT} ({} bytes) and its manifest",
         data.len()
@@ -100,12 +105,13 @@ fn check() -> Result<()> {
     }
     let committed =
         fs::read(root().join(OBJECT)).with_context(|| format!("cannot read {OBJECT}"))?;
-    if sha256::hex(&committed) != manifest.object_sha256 {
+    if hex_digest(&committed) != manifest.object_sha256 {
         bail!("{OBJECT} is not the object of its manifest; run `cargo xtask build-ebpf`");
     }
     let tools = find_or_install(Some(&manifest.versions))?;
     let built = build(&tools, &target_dir().join("ebpf-check"), &[])?;
-    let differences = Object::parse(&committed)?.differences(&Object::parse(&fs::read(&built)?)?);
+    let differences =
+        BpfObject::parse(&committed)?.differences(&BpfObject::parse(&fs::read(&built)?)?);
     if differences.is_empty() {
         eprintln!("xtask: the committed eBPF object is what its sources say");
         return Ok(());

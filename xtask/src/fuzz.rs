@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
+use lexopt::prelude::*;
 
-use crate::args::Args;
 use crate::counts::Counts;
 use crate::install::{ensure, try_ensure};
 use crate::packages::Group;
@@ -113,10 +113,17 @@ const COVERAGE: &str = "-Cpasses=sancov-module \
     -Ccodegen-units=1 --cfg fuzzing";
 
 pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
-    let mut args = Args::new(args);
-    let enough = Enough::new(args.number("--seconds")?, args.number("--runs")?);
-    let chosen = args.positional();
-    args.end()?;
+    let mut args = lexopt::Parser::from_args(args);
+    let (mut seconds, mut runs, mut chosen) = (None, None, None);
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("seconds") => seconds = Some(args.value()?.parse()?),
+            Long("runs") => runs = Some(args.value()?.parse()?),
+            Value(target) if chosen.is_none() => chosen = Some(target.string()?),
+            _ => return Err(arg.unexpected().into()),
+        }
+    }
+    let enough = Enough::new(seconds, runs);
     let targets = select(chosen.as_deref())?;
     ensure(&[Group::Build, Group::Fuzz])?;
     let counts = fuzz(&targets, enough);

@@ -1,9 +1,8 @@
 //! Project tasks: `cargo xtask help`.
 //!
 //! One file per command. xtask is the first thing a newcomer builds, so it
-//! needs nothing but a linker: two small dependencies, none of which compiles C.
+//! needs nothing but a linker: few dependencies, none of which compiles C.
 
-mod args;
 mod bench;
 mod build_ebpf;
 mod counts;
@@ -14,7 +13,6 @@ mod manifest;
 mod packages;
 mod proc;
 mod run;
-mod sha256;
 mod test;
 mod toolchain;
 mod vm;
@@ -84,7 +82,13 @@ fn main() -> ExitCode {
     match dispatch(std::env::args().skip(1).collect()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("xtask: {error:#}");
+            let is_usage = error.chain().any(|cause| cause.is::<lexopt::Error>());
+            let hint = if is_usage {
+                "; see `cargo xtask help`"
+            } else {
+                ""
+            };
+            eprintln!("xtask: {error:#}{hint}");
             ExitCode::FAILURE
         }
     }

@@ -1,16 +1,15 @@
 //! The manifest beside the committed eBPF object: from which sources, by which
 //! tools, and the digest of the result.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-
-use crate::sha256;
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 /// Versions of the tools that decide the object's bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Versions {
     pub(crate) rustc: String,
     pub(crate) rustc_llvm: String,
@@ -19,85 +18,47 @@ pub(crate) struct Versions {
 }
 
 /// The manifest's content.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     /// Digest of the sources, see [`sources_digest`].
     pub(crate) sources_sha256: String,
     /// Digest of the object.
     pub(crate) object_sha256: String,
+    #[serde(flatten)]
     pub(crate) versions: Versions,
 }
 
 impl Manifest {
-    pub(crate) fn to_toml(&self) -> String {
-        let v = &self.versions;
-        format!(
-            "# Written by `cargo xtask build-ebpf`, read by `cargo xtask build-ebpf --check`.\n\
-             sources_sha256 = \"{}\"\nobject_sha256 = \"{}\"\nrustc = \"{}\"\nrustc_llvm = \"{}\"\n\
-             bpf_linker = \"{}\"\nbpf_linker_llvm = \"{}\"\n",
-            self.sources_sha256,
-            self.object_sha256,
-            v.rustc,
-            v.rustc_llvm,
-            v.bpf_linker,
-            v.bpf_linker_llvm,
-        )
-    }
-
-    /// Reads what [`Manifest::to_toml`] writes: one `key = "value"` a line.
-    pub(crate) fn parse(text: &str) -> Result<Manifest> {
-        let mut fields = BTreeMap::new();
-        for line in text.lines().map(str::trim) {
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
-            let value = line.split_once('=').and_then(|(key, value)| {
-                Some((
-                    key.trim(),
-                    value.trim().strip_prefix('"')?.strip_suffix('"')?,
-                ))
-            });
-            let Some((key, value)) = value else {
-                bail!("not a `key = \"value\"` line: {line:?}")
-            };
-            fields.insert(key, value);
-        }
-        let field = |name: &str| -> Result<String> {
-            Ok(fields
-                .get(name)
-                .with_context(|| format!("no {name}"))?
-                .to_string())
-        };
-        Ok(Manifest {
-            sources_sha256: field("sources_sha256")?,
-            object_sha256: field("object_sha256")?,
-            versions: Versions {
-                rustc: field("rustc")?,
-                rustc_llvm: field("rustc_llvm")?,
-                bpf_linker: field("bpf_linker")?,
-                bpf_linker_llvm: field("bpf_linker_llvm")?,
-            },
-        })
+    pub(crate) fn to_toml(&self) -> Result<String> {
+        let fields = toml::to_string(self)?;
+        Ok(format!(
+            "# Written by `cargo xtask build-ebpf`, read by `cargo xtask build-ebpf --check`.\n{fields}"
+        ))
     }
 
     pub(crate) fn read(path: &Path) -> Result<Manifest> {
         let text =
             fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        Manifest::parse(&text).with_context(|| format!("in {}", path.display()))
+        toml::from_str(&text).with_context(|| format!("in {}", path.display()))
     }
+}
+
+/// The SHA-256 digest of `data` in hexadecimal.
+pub(crate) fn hex_digest(data: &[u8]) -> String {
+    format!("{:x}", Sha256::digest(data))
 }
 
 /// The digest of everything the object is made from: for each file, in the
 /// order of their paths, its path, its length and its bytes.
 pub(crate) fn sources_digest(root: &Path) -> Result<String> {
-    let mut all = Vec::new();
+    let mut digest = Sha256::new();
     for path in source_files(root)? {
         let data = fs::read(root.join(&path))
             .with_context(|| format!("cannot read {}", path.display()))?;
-        all.extend_from_slice(format!("{} {}\n", path.display(), data.len()).as_bytes());
-        all.extend_from_slice(&data);
+        digest.update(format!("{} {}\n", path.display(), data.len()));
+        digest.update(&data);
     }
-    Ok(sha256::hex(&all))
+    Ok(format!("{:x}", digest.finalize()))
 }
 
 /// The files that [`sources_digest`] covers, relative to `root`, sorted.
@@ -147,22 +108,35 @@ mod tests {
         }
     }
 
+    fn parse(text: &str) -> Result<Manifest, toml::de::Error> {
+        toml::from_str(text)
+    }
+
     #[test]
     fn reads_what_it_writes() {
-        assert_eq!(Manifest::parse(&sample().to_toml()).unwrap(), sample());
+        let text = sample().to_toml().unwrap();
+        assert_eq!(parse(&text).unwrap(), sample());
+        assert!(text.contains("\nrustc = \"1.96.0 (ac68faa20 2026-05-25)\"\n"));
     }
 
     #[test]
     fn refuses_what_is_not_a_manifest() {
-        assert!(Manifest::parse("").is_err());
-        assert!(Manifest::parse("rustc 1.96").is_err());
-        let short = sample().to_toml().replace("object_sha256", "object_md5");
-        assert!(
-            Manifest::parse(&short)
-                .unwrap_err()
-                .to_string()
-                .contains("object_sha256")
-        );
+        assert!(parse("").is_err());
+        assert!(parse("rustc 1.96").is_err());
+        let text = sample().to_toml().unwrap();
+        let short = text.replace("object_sha256", "object_md5");
+        let error = parse(&short).unwrap_err().to_string();
+        assert!(error.contains("object_sha256"), "{error}");
+    }
+
+    /// The manifest that is committed stays as it is written.
+    #[test]
+    fn the_committed_manifest_is_written_alike() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let path = root.join("profiler/crates/collect/src/bpf/aiprof.bpf.toml");
+        let text = fs::read_to_string(&path).unwrap();
+        let manifest = Manifest::read(&path).unwrap();
+        assert_eq!(manifest.to_toml().unwrap(), text);
     }
 
     /// A scratch repository, removed when dropped.

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
+use lexopt::prelude::*;
 
-use crate::args::Args;
 use crate::install::ensure;
 use crate::packages::Group;
 use crate::proc::{cargo, display, find_program, is_root, run, target_dir};
@@ -20,12 +20,12 @@ sudo when not root. The exit status is aiprof's. For example:
   --debug   a debug build instead of a release build
 ";
 
-pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
-    let mut args = Args::new(args);
-    let program_args = args.after_dashes();
-    let debug = args.flag("--debug");
-    args.flag("--release");
-    args.end().context("aiprof's arguments follow `--`")?;
+pub(crate) fn main(mut args: Vec<String>) -> Result<ExitCode> {
+    let program_args = match args.iter().position(|arg| arg == "--") {
+        Some(dashes) => args.split_off(dashes).split_off(1),
+        None => Vec::new(),
+    };
+    let debug = is_debug(args).context("aiprof's arguments follow `--`")?;
     ensure(&[Group::Build])?;
     let aiprof = build(debug)?;
     let mut command = elevated(aiprof.as_ref(), is_root())?;
@@ -33,6 +33,20 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     // Replaces this process: signals and the exit status need no forwarding.
     let error = command.exec();
     Err(error).with_context(|| format!("cannot start {}", display(&command)))
+}
+
+/// Whether a debug build is asked for.
+fn is_debug(args: Vec<String>) -> Result<bool, lexopt::Error> {
+    let mut args = lexopt::Parser::from_args(args);
+    let mut debug = false;
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("debug") => debug = true,
+            Long("release") => {}
+            _ => return Err(arg.unexpected()),
+        }
+    }
+    Ok(debug)
 }
 
 fn build(debug: bool) -> Result<std::path::PathBuf> {

@@ -7,8 +7,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use lexopt::prelude::*;
 
-use crate::args::Args;
 use crate::counts::{Counts, Reader};
 use crate::fuzz;
 use crate::install::{ensure, try_ensure};
@@ -40,9 +40,14 @@ struct Phase {
 }
 
 pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
-    let mut args = Args::new(args);
-    let filter = args.positional();
-    args.end()?;
+    let mut args = lexopt::Parser::from_args(args);
+    let mut filter = None;
+    while let Some(arg) = args.next()? {
+        match arg {
+            Value(text) if filter.is_none() => filter = Some(text.string()?),
+            _ => return Err(arg.unexpected().into()),
+        }
+    }
     ensure(&[Group::Build])?;
     let equipped = try_ensure(&[Group::Test])?;
     if !equipped {

@@ -16,8 +16,8 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use lexopt::prelude::*;
 
-use crate::args::Args;
 use crate::counts::Counts;
 use crate::install::{ensure, try_ensure};
 use crate::packages::Group;
@@ -50,10 +50,16 @@ const SERIES: &[&str] = &["6.1", "6.12"];
 const LIMIT: Duration = Duration::from_secs(1200);
 
 pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
-    let mut args = Args::new(args);
-    let series = select(args.option("--kernel")?.as_deref())?;
-    let object = args.option("--bpf-object")?.map(PathBuf::from);
-    args.end()?;
+    let mut args = lexopt::Parser::from_args(args);
+    let (mut kernel, mut object) = (None, None);
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("kernel") => kernel = Some(args.value()?.string()?),
+            Long("bpf-object") => object = Some(PathBuf::from(args.value()?)),
+            _ => return Err(arg.unexpected().into()),
+        }
+    }
+    let series = select(kernel.as_deref())?;
     let counts = if can_run()? {
         test_all(&series, object.as_deref())?
     } else {

@@ -248,6 +248,11 @@ impl Session {
             losses.add(LossKind::CallsPaused, paused);
         }
         losses.merge(&self.devices.losses());
+        if let Some(samplers) = &self.samplers {
+            // The windows of samples carry the others.
+            let kind = LossKind::DeviceUndecodable;
+            losses.add(kind, samplers.losses().get(kind));
+        }
         losses
     }
 

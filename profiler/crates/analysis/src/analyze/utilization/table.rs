@@ -2,6 +2,7 @@
 //! `_categories.txt` with columns of fixed width.
 
 use super::{CategoryRow, python};
+use aiprof_model::csv;
 use std::io::{self, Write};
 
 const HEADER: [&str; 10] = [
@@ -31,7 +32,10 @@ enum Column {
 /// Of the output.
 pub fn write_csv(rows: &[CategoryRow], out: &mut dyn Write) -> io::Result<()> {
     let columns = columns(rows).map(|column| match column {
-        Column::Texts(texts) => texts.iter().map(|text| quoted(text)).collect(),
+        Column::Texts(texts) => texts
+            .iter()
+            .map(|text| csv::field(text).into_owned())
+            .collect(),
         Column::Integers(numbers) => numbers.iter().map(i128::to_string).collect::<Vec<_>>(),
         Column::Floats(numbers) => numbers.iter().map(|number| csv_float(*number)).collect(),
     });
@@ -122,14 +126,6 @@ fn csv_float(number: f64) -> String {
         true => String::new(),
         false => python::repr(number),
     }
-}
-
-/// A text in a comma separated file, in quotes where it needs them.
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        return format!("\"{}\"", text.replace('"', "\"\""));
-    }
-    text.to_owned()
 }
 
 /// A text on one line, as pandas shows it.

@@ -7,6 +7,7 @@ use crate::export::ExportError;
 use aiprof_analysis::analyze::device_stalls::{
     InstructionStalls, KernelStalls, Place, StallReport, Tally,
 };
+use aiprof_model::csv::field;
 use aiprof_model::profile::StallReason;
 use std::io::Write;
 
@@ -118,13 +119,6 @@ fn instruction_cells(kernel: &KernelStalls, stalled: &InstructionStalls) -> Vec<
 }
 
 fn row(out: &mut dyn Write, cells: impl Iterator<Item = String>) -> std::io::Result<()> {
-    let cells: Vec<String> = cells.map(|cell| quoted(&cell)).collect();
+    let cells: Vec<String> = cells.map(|cell| field(&cell).into_owned()).collect();
     write!(out, "{}\r\n", cells.join(","))
-}
-
-fn quoted(cell: &str) -> String {
-    match cell.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", cell.replace('"', "\"\"")),
-        false => cell.to_owned(),
-    }
 }

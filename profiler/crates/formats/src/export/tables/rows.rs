@@ -6,8 +6,8 @@ use aiprof_analysis::analyze::energy::{EnergyMethod, KernelPower};
 use aiprof_analysis::analyze::iterations::Iterations;
 use aiprof_analysis::analyze::statistics::Spread;
 use aiprof_analysis::analyze::token_times::TokenTimes;
+use aiprof_model::csv;
 use aiprof_model::timeline::{Id, NONE, Timeline};
-use std::borrow::Cow;
 use std::io::{self, Write};
 
 /// Power and energy of kernels.
@@ -33,7 +33,7 @@ pub fn write_power(
             out,
             "{},{},{},{:.3},{:.3},{},{:.9},{}",
             place(timeline, &row.pid, row.rank),
-            quoted(&row.name),
+            csv::field(&row.name),
             row.calls,
             row.time_us,
             row.measured_us,
@@ -126,15 +126,7 @@ fn place(timeline: &Timeline, pid: &Id, rank: u32) -> String {
         NONE => String::new(),
         rank => rank.to_string(),
     };
-    format!("{},{rank}", quoted(&id_text(timeline, pid)))
-}
-
-/// A text as RFC 4180 has it.
-fn quoted(text: &str) -> Cow<'_, str> {
-    match text.contains(['"', ',', '\n', '\r']) {
-        true => Cow::Owned(format!("\"{}\"", text.replace('"', "\"\""))),
-        false => Cow::Borrowed(text),
-    }
+    format!("{},{rank}", csv::field(&id_text(timeline, pid)))
 }
 
 #[cfg(test)]
