@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use anyhow::Context as _;
 
-use aiprof::aiu::{Kind, Status, events};
+use aiprof::aiu::{Kind, Status};
 use aiprof::collect::config::{ProbeConfig, RecordConfig};
 use aiprof::collect::session::{Keep, Session};
 use aiprof::correlate::{CallSink, DeviceSpan, FinishedCall, Launch, Tracker};
@@ -21,6 +21,8 @@ use aiprof_tests::need::{Need, turn};
 use aiprof_tests::workload::{Workshop, checked};
 
 const NEEDS: [Need; 2] = [Need::Root, Need::Tool("c++")];
+/// The cbid of control blocks with a kernel: its correlation id is the kernel's.
+const LAUNCH_CB_CMPT: u32 = 2;
 
 /// Functions that give the device work, by what they are called.
 const WORK: [&str; 11] = [
@@ -339,7 +341,7 @@ fn activity_records_are_read_on_their_way_to_the_program() -> anyhow::Result<()>
         let launches = seen
             .calls
             .iter()
-            .filter(|c| c.record.code == Some(events::LAUNCH_CB_CMPT));
+            .filter(|c| c.record.code == Some(LAUNCH_CB_CMPT));
         let ids: Vec<_> = launches.map(|call| call.record.correlation).collect();
         let mut kernels = seen.spans.iter().filter(|s| s.record.kind == Kind::Compute);
         assert!(kernels.all(|kernel| ids.contains(&kernel.record.correlation)));

@@ -15,6 +15,8 @@ use aiprof_tests::need::{Need, skip_unless};
 use aiprof_tests::workload::{Workshop, checked};
 
 const NEEDS: [Need; 1] = [Need::Tool("c++")];
+/// The cbid of control blocks with a kernel: its correlation id is the kernel's.
+const LAUNCH_CB_CMPT: u32 = 2;
 
 /// The buffers of a `--dump` file.
 fn buffers(path: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
@@ -199,7 +201,7 @@ fn records_of_every_layout_in_the_table_are_the_truth() -> anyhow::Result<()> {
 fn check_joins(truth: &Truth, records: &[ActivityRecord]) -> anyhow::Result<()> {
     let launches: BTreeMap<u64, &ActivityRecord> = records
         .iter()
-        .filter(|r| r.kind == Kind::Runtime && r.code == Some(events::LAUNCH_CB_CMPT))
+        .filter(|r| r.kind == Kind::Runtime && r.code == Some(LAUNCH_CB_CMPT))
         .filter_map(|r| Some((r.correlation?, r)))
         .collect();
     let mut kernels = 0;

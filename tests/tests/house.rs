@@ -1,6 +1,13 @@
 //! The crates depend on each other from below to above only, and on nothing that they do
 //! not use.
 
+#[path = "house/source.rs"]
+mod source;
+#[path = "house/visibility.rs"]
+mod visibility;
+#[path = "house/words.rs"]
+mod words;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -118,7 +118,7 @@ fn indented(text: &str) -> String {
                       aiprof SUBCOMMAND ...",
     max_term_width = 100
 )]
-pub(crate) struct Cli {
+struct Cli {
     #[command(flatten)]
     record: record::RecordArgs,
 
@@ -143,12 +143,12 @@ pub(crate) struct Verbosity {
 
 impl Verbosity {
     /// Whether only errors are shown.
-    pub(crate) fn is_quiet(self) -> bool {
+    fn is_quiet(self) -> bool {
         self.quiet
     }
 
     /// Whether more is shown.
-    pub(crate) fn is_verbose(self) -> bool {
+    fn is_verbose(self) -> bool {
         self.verbose > 0
     }
 }

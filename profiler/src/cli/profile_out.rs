@@ -58,7 +58,7 @@ impl ProfileFormat {
 
 /// The meanings of `--weight`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum WeightArg {
+enum WeightArg {
     /// On-CPU time, and busy time of devices, in microseconds
     #[default]
     Time,
@@ -68,7 +68,7 @@ pub(crate) enum WeightArg {
 
 /// The weights of `--events`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum EventsArg {
+enum EventsArg {
     /// How many kernels, copies and fills were given to devices
     Launches,
     /// Wall-clock time in the runtimes' functions, without calls nested in them

@@ -4,7 +4,6 @@
 //! Most of these need devices that only the test VMs have (`cargo xtask vm-test`
 //! runs this very program there); one runs on any machine.
 
-mod bound;
 mod calls;
 mod fences;
 mod recorded;
@@ -15,7 +14,6 @@ use aiprof_tests::workload::Workshop;
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-use bound::compare_bound;
 use calls::{ROUNDS, compare, compare_stacks};
 use recorded::{Recorded, number, record, value};
 
@@ -62,9 +60,6 @@ fn on_cuse(test: &str, table: &str, node: &'static str, prefixes: &[&str]) -> an
     let (truth, recorded) = record(&shop, &[&stand_in], "ioctl_work", &[table, node, ROUNDS])?;
     compare(&truth, &recorded.calls, prefixes)?;
     compare_stacks(&truth, &recorded, false)?;
-    let changes = compare_bound(&truth, &recorded)?;
-    let binds = ["xe", "amdgpu"].contains(&table);
-    ensure!((changes > 0) == binds, "{changes} changes of what is bound");
     let submits = recorded.launches.len();
     let wanted = if table == "kfd" { 0 } else { 5 };
     ensure!(submits == wanted, "{submits} launches");
@@ -120,8 +115,6 @@ fn vfio_ioctls() -> anyhow::Result<()> {
     let stand_in = format!("vfio={group}");
     let (truth, recorded) = record(&shop, &[&stand_in], "vfio_work", &[group, address, "4"])?;
     compare(&truth, &recorded.calls, &["VFIO_"])?;
-    let changes = compare_bound(&truth, &recorded)?;
-    ensure!(changes > 4, "{changes} changes of what is bound");
     let open = recorded
         .calls
         .iter()

@@ -6,13 +6,11 @@ use std::process::Command;
 
 use aiprof::correlate::{CallSink, FinishedCall, Launch, Submission, Tracker};
 use aiprof::import::capture;
-use aiprof::wire::{Call, Event, ProcessEvent, ProcessEventKind, Sample, TracePoint};
+use aiprof::wire::{Event, ProcessEvent, ProcessEventKind, Sample, TracePoint};
 use aiprof_tests::aiprof::binary;
 use aiprof_tests::workload::{Workshop, checked};
 use anyhow::Context as _;
 use serde_json::Value;
-
-use crate::bound::Pages;
 
 /// What a recording has of the devices.
 #[derive(Default)]
@@ -24,8 +22,6 @@ pub(crate) struct Recorded {
     pub(crate) submissions: Vec<Submission>,
     /// Tracepoints that were recorded.
     pub(crate) points: Vec<TracePoint>,
-    /// What was bound by each process, after each change.
-    pub(crate) bound: HashMap<u32, Vec<Pages>>,
 }
 
 impl CallSink for Recorded {
@@ -137,9 +133,6 @@ pub(crate) fn read(file: &Path) -> anyhow::Result<Recorded> {
                 ..exit.clone()
             };
             tracker.apply(&Event::Process(exit), &mut recorded);
-        }
-        if let Event::Process(ProcessEvent { pid, .. }) | Event::Call(Call { pid, .. }) = &event {
-            recorded.note(&tracker, *pid);
         }
         tracker.apply(&event, &mut recorded);
         match event {

@@ -152,12 +152,12 @@ impl Binaries {
     }
 
     /// Whether the file of a handle was closed, and must be asked for to be read.
-    pub fn is_closed(&self, id: FileId) -> bool {
+    pub(crate) fn is_closed(&self, id: FileId) -> bool {
         self.get(id).is_some_and(|binary| binary.open.is_none())
     }
 
     /// Asks for the file of a mapping that will be taken in soon, if it is not known.
-    pub fn foresee(&mut self, pid: u32, map: &MapEvent, reader: &mut Reader) {
+    pub(crate) fn foresee(&mut self, pid: u32, map: &MapEvent, reader: &mut Reader) {
         if Region::of(&map.file) == Region::File
             && self.known(pid, map).is_none()
             && !self.has_too_many(reader.owner(pid))
@@ -184,7 +184,7 @@ impl Binaries {
     }
 
     /// Whether it is known which file a mapping is of, or need not be.
-    pub fn is_identified(&self, pid: u32, map: &MapEvent) -> bool {
+    pub(crate) fn is_identified(&self, pid: u32, map: &MapEvent) -> bool {
         Region::of(&map.file) != Region::File || self.known(pid, map).is_some()
     }
 
@@ -211,7 +211,13 @@ impl Binaries {
     /// Gives the mapping the key of its file, which is that of all mappings of the
     /// same content. What is not known by now gets a key of its own.
     /// Beyond what its owner may have of files, all is one.
-    pub fn identify(&mut self, pid: u32, owner: Owner, map: &mut MapEvent, files: &mut FileTable) {
+    pub(crate) fn identify(
+        &mut self,
+        pid: u32,
+        owner: Owner,
+        map: &mut MapEvent,
+        files: &mut FileTable,
+    ) {
         match Region::of(&map.file) {
             Region::File => {}
             Region::Vdso => {
@@ -474,7 +480,7 @@ impl Binaries {
     /// Closes deleted files that no process has mapped any more, the ones not asked
     /// for longest first, beyond what may be held of them: as long as they are open,
     /// their space is not free.
-    pub fn release_deleted(&mut self, processes: &ProcessTable) {
+    pub(crate) fn release_deleted(&mut self, processes: &ProcessTable) {
         let mapped: FxHashSet<u64> = processes
             .iter()
             .filter(|(_, process)| process.exited_ns.is_none())
@@ -525,12 +531,12 @@ impl Binaries {
 
     /// The mappings whose files did not come in time, once: see
     /// [`Binaries::ask_again`].
-    pub fn take_late(&mut self) -> FxHashSet<(u32, (u64, u64))> {
+    pub(crate) fn take_late(&mut self) -> FxHashSet<(u32, (u64, u64))> {
         std::mem::take(&mut self.late)
     }
 
     /// Asks once more for the file of a mapping that was recorded without it.
-    pub fn ask_again(&mut self, pid: u32, map: &MapEvent, reader: &mut Reader) {
+    pub(crate) fn ask_again(&mut self, pid: u32, map: &MapEvent, reader: &mut Reader) {
         let place = place_of(&map.file);
         if self.contents.contains_key(&map.file.version) {
             return;
@@ -549,13 +555,13 @@ impl Binaries {
     }
 
     /// A process has ended or runs another program.
-    pub fn forget_process(&mut self, pid: u32) {
+    pub(crate) fn forget_process(&mut self, pid: u32) {
         self.of_process.remove(&pid);
         self.late.retain(|(late, _)| *late != pid);
     }
 
     /// Forgets what processes called files that `lives` does not know.
-    pub fn keep_processes(&mut self, lives: impl Fn(u32) -> bool) {
+    pub(crate) fn keep_processes(&mut self, lives: impl Fn(u32) -> bool) {
         self.of_process.retain(|&pid, _| lives(pid));
     }
 

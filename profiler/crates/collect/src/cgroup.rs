@@ -28,7 +28,7 @@ pub fn path_of(id: u64) -> Option<String> {
 }
 
 /// The path of the control group that a process is in (cgroups(7), `0::/path`).
-pub fn path_of_process(pid: u32) -> Option<String> {
+pub(crate) fn path_of_process(pid: u32) -> Option<String> {
     let text = kernel::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
     Some(path.to_owned())
@@ -38,7 +38,7 @@ pub fn path_of_process(pid: u32) -> Option<String> {
 ///
 /// # Errors
 /// It does not exist or is no directory.
-pub fn id_of(path: &Path) -> io::Result<u64> {
+pub(crate) fn id_of(path: &Path) -> io::Result<u64> {
     let meta = caller::metadata(path)?;
     if !meta.is_dir() {
         return Err(io::Error::other("not a control group (no directory)"));

@@ -85,7 +85,7 @@ fn close_all<T>(queue: &Mutex<Vec<T>>, running: Sender<()>) {
 }
 
 /// Has another process close links, if there are any.
-pub fn in_background(links: Vec<Link>) {
+pub(crate) fn in_background(links: Vec<Link>) {
     if links.is_empty() {
         return;
     }

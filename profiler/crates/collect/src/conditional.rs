@@ -49,7 +49,7 @@ struct Setting {
 
 /// Which processes are on.
 #[derive(Debug, Default)]
-pub struct Conditional {
+pub(crate) struct Conditional {
     processes: FxHashMap<u32, Said>,
     threads: FxHashMap<u32, Setting>,
     /// Calls left out so far.
@@ -67,7 +67,7 @@ fn is_left_out(kind: CallKind) -> bool {
 
 impl Conditional {
     /// A process begins, runs another program or ends.
-    pub fn process(&mut self, event: &ProcessEvent) {
+    pub(crate) fn process(&mut self, event: &ProcessEvent) {
         match event.kind {
             ProcessEventKind::Fork { parent } if parent != event.pid => {
                 if let Some(said) = self.processes.get(&parent).copied() {
@@ -90,7 +90,7 @@ impl Conditional {
     }
 
     /// Takes a call in; `false` if it is to be left out.
-    pub fn call(&mut self, call: &CallView<'_>) -> bool {
+    pub(crate) fn call(&mut self, call: &CallView<'_>) -> bool {
         let probe = call.probe();
         if probe.kind == CallKind::Control {
             if let (Some(role), false) = (probe.role, call.is_exit()) {
@@ -129,7 +129,7 @@ impl Conditional {
     }
 
     /// Takes a text of a call in; `false` if it belongs to one that is left out.
-    pub fn data(&mut self, data: &DataView<'_>) -> bool {
+    pub(crate) fn data(&mut self, data: &DataView<'_>) -> bool {
         let probe = data.probe();
         if probe.kind != CallKind::Control {
             return !is_left_out(probe.kind) || self.said(data.pid()).is_on();

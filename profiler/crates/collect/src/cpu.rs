@@ -18,7 +18,7 @@ struct Cpu {
 }
 
 /// The CPUs being sampled.
-pub struct CpuSet {
+pub(crate) struct CpuSet {
     clock: Clock,
     include_idle: bool,
     ring_bytes: usize,
@@ -28,7 +28,7 @@ pub struct CpuSet {
 
 impl CpuSet {
     /// None yet. `ring_bytes` is divided among the CPUs.
-    pub fn new(clock: Clock, include_idle: bool, ring_bytes: usize) -> Self {
+    pub(crate) fn new(clock: Clock, include_idle: bool, ring_bytes: usize) -> Self {
         Self {
             clock,
             include_idle,
@@ -44,7 +44,7 @@ impl CpuSet {
     /// # Errors
     /// epoll's, or those of reading which CPUs are online: then nothing changed. No
     /// ring at all can be opened; where one cannot, that is warned about.
-    pub fn open_rings(&mut self) -> io::Result<()> {
+    pub(crate) fn open_rings(&mut self) -> io::Result<()> {
         let online = online()?;
         self.cpus.retain(|cpu, _| online.contains(cpu));
         let share = self.ring_bytes / PAGE / online.len().max(1);
@@ -87,7 +87,7 @@ impl CpuSet {
     ///
     /// # Errors
     /// No CPU can be sampled; the last reason.
-    pub fn start_sampling(&mut self, program: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn start_sampling(&mut self, program: BorrowedFd<'_>) -> io::Result<()> {
         let mut last_error = None;
         for (&cpu, entry) in self.cpus.iter_mut().filter(|(_, c)| c.sampler.is_none()) {
             match perf::open_sampler(self.clock, cpu, self.include_idle, entry.ring.fd(), program) {
@@ -108,17 +108,17 @@ impl CpuSet {
     }
 
     /// Ends the sampling; process events go on.
-    pub fn stop_sampling(&mut self) {
+    pub(crate) fn stop_sampling(&mut self) {
         self.cpus.values_mut().for_each(|cpu| cpu.sampler = None);
     }
 
     /// The rings of process events.
-    pub fn rings(&mut self) -> impl Iterator<Item = &mut ProcessRing> {
+    pub(crate) fn rings(&mut self) -> impl Iterator<Item = &mut ProcessRing> {
         self.cpus.values_mut().map(|cpu| &mut cpu.ring)
     }
 
     /// Bytes of all rings.
-    pub fn ring_bytes(&self) -> usize {
+    pub(crate) fn ring_bytes(&self) -> usize {
         self.cpus.values().map(|cpu| cpu.ring.bytes()).sum()
     }
 
@@ -126,7 +126,7 @@ impl CpuSet {
     ///
     /// # Errors
     /// epoll's.
-    pub fn poller<'a>(
+    pub(crate) fn poller<'a>(
         &mut self,
         others: impl IntoIterator<Item = BorrowedFd<'a>>,
     ) -> io::Result<OwnedFd> {

@@ -68,7 +68,7 @@ impl Filter {
     }
 
     /// Tells the programs at probes of the chosen processes, from now on.
-    pub fn confine(&mut self, kernel: MapWriter) {
+    pub(crate) fn confine(&mut self, kernel: MapWriter) {
         for &pid in self.pids.iter().flatten() {
             choose(&kernel, pid);
         }
@@ -117,7 +117,7 @@ impl Filter {
     }
 
     /// Whether calls of a process belong to the profile.
-    pub fn wants_process(&mut self, pid: u32) -> bool {
+    pub(crate) fn wants_process(&mut self, pid: u32) -> bool {
         self.pids.as_ref().is_none_or(|pids| pids.contains(&pid)) && self.is_member(pid)
     }
 

@@ -24,7 +24,7 @@ type Pages = Vec<(u64, Box<[u8]>)>;
 
 /// Finishes walks.
 #[derive(Default)]
-pub struct Finisher {
+pub(crate) struct Finisher {
     stacks: FxHashMap<(u32, u64), Pages>,
     held: usize,
     tables: Cache,
@@ -44,7 +44,7 @@ pub struct Missing {
 
 impl Finisher {
     /// Takes in a page of the stack of the sample at (cpu, time).
-    pub fn page(&mut self, cpu: u32, time_ns: u64, address: u64, data: Box<[u8]>) {
+    pub(crate) fn page(&mut self, cpu: u32, time_ns: u64, address: u64, data: Box<[u8]>) {
         if self.held >= MAX_STACK_PAGES {
             // Pages without a sample: it was dropped.
             self.stacks.clear();
@@ -58,7 +58,7 @@ impl Finisher {
     }
 
     /// Forgets pages of samples older than that, which were dropped.
-    pub fn forget_before(&mut self, time_ns: u64) {
+    pub(crate) fn forget_before(&mut self, time_ns: u64) {
         let held = &mut self.held;
         self.stacks.retain(|(_, sampled), pages| {
             let keep = *sampled >= time_ns;
@@ -70,7 +70,7 @@ impl Finisher {
     }
 
     /// Takes in a page that a walk lacked.
-    pub fn table(&mut self, file: FileId, page: u32, table: &Table) {
+    pub(crate) fn table(&mut self, file: FileId, page: u32, table: &Table) {
         let content = match table {
             Table::Built(content, _) => Some(content.as_slice().into()),
             Table::NoData => None,
@@ -82,7 +82,7 @@ impl Finisher {
     /// lacking is given back, and is wanted from `resident`: to be called again when
     /// it is there, or with `last`, which ends the walk there. `owner`: whose process
     /// it is.
-    pub fn finish(
+    pub(crate) fn finish(
         &mut self,
         sample: &mut Sample,
         owner: Owner,

@@ -160,7 +160,7 @@ pub enum Want {
 
 impl Generated {
     /// Whether anything is known of a process.
-    pub fn knows(&self, pid: u32) -> bool {
+    pub(crate) fn knows(&self, pid: u32) -> bool {
         self.processes.contains_key(&pid)
     }
 
@@ -239,7 +239,7 @@ impl Generated {
     }
 
     /// Forgets the processes that `lives` does not know.
-    pub fn keep_processes(&mut self, lives: impl Fn(u32) -> bool) {
+    pub(crate) fn keep_processes(&mut self, lives: impl Fn(u32) -> bool) {
         let gone: Vec<u32> = self.processes.keys().copied().collect();
         for pid in gone.into_iter().filter(|&pid| !lives(pid)) {
             self.forget(pid);
@@ -371,7 +371,7 @@ fn is_replaced(before: &[u8], now: &[u8]) -> bool {
 
 /// Where the walk of a sample lacked a rule: the address of the last frame of a stack that
 /// was cut for want of one, and that of an interrupted function whose caller is a guess.
-pub fn lacking(sample: &Sample) -> impl Iterator<Item = u64> {
+pub(crate) fn lacking(sample: &Sample) -> impl Iterator<Item = u64> {
     let is_guessed = sample.user.first().is_some_and(|&at| is_caller_guessed(at));
     let guessed = leaf(sample).filter(|_| is_guessed);
     let is_cut = sample.stop == StopReason::FramePointer;

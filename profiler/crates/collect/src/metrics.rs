@@ -49,7 +49,7 @@ const ATTEMPTS: usize = 4;
 
 /// The reader of all metrics files. Dropping it ends its thread soon.
 #[derive(Debug)]
-pub struct MetricsReader {
+pub(crate) struct MetricsReader {
     values: Receiver<Counter>,
     shared: Arc<Shared>,
 }
@@ -66,7 +66,7 @@ impl MetricsReader {
     ///
     /// # Errors
     /// No thread could be started.
-    pub fn start(folders: &[PathBuf]) -> io::Result<Self> {
+    pub(crate) fn start(folders: &[PathBuf]) -> io::Result<Self> {
         let (sender, values) = sync_channel(MAX_WAITING);
         let shared = Arc::new(Shared::default());
         let mut worker = Worker {
@@ -82,12 +82,12 @@ impl MetricsReader {
     }
 
     /// A value that was read since the last call; `None`: no more.
-    pub fn next(&self) -> Option<Counter> {
+    pub(crate) fn next(&self) -> Option<Counter> {
         self.values.try_recv().ok()
     }
 
     /// What was missed since the start.
-    pub fn losses(&self) -> Losses {
+    pub(crate) fn losses(&self) -> Losses {
         let mut losses = Losses::default();
         let missed = self.shared.missed.load(Ordering::Relaxed);
         losses.add(LossKind::CountersLost, missed);

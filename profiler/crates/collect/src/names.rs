@@ -114,7 +114,7 @@ struct User {
 }
 
 /// Finds names, and keeps those that it has found.
-pub struct NameService {
+pub(crate) struct NameService {
     files: Pool<Work, Named>,
     kernel: Pool<Vec<u64>, Vec<Vec<SymFrame>>>,
     patience: Arc<Patience>,
@@ -153,7 +153,7 @@ impl NameService {
     ///
     /// # Errors
     /// No descriptors are left.
-    pub fn start(options: SymbolizeOptions) -> std::io::Result<Self> {
+    pub(crate) fn start(options: SymbolizeOptions) -> std::io::Result<Self> {
         let patience = Arc::new(Patience::default());
         let shared = Arc::clone(&patience);
         let files = Pool::new("aiprof-names", LIMITS, move || {
@@ -199,7 +199,7 @@ impl NameService {
     /// Asks for the names of those `codes` that have none. Returns false if too
     /// much waits already: ask again later. With `last` nothing waits for more to be
     /// asked for with it.
-    pub fn request(
+    pub(crate) fn request(
         &mut self,
         codes: &[Code],
         processes: &ProcessTable,
@@ -302,7 +302,7 @@ impl NameService {
 
     /// Waits until everything asked for is answered: as long as work goes on, but
     /// only briefly for what hangs, and for what is of users who could make it last.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         let begun = Instant::now();
         let patience = HANGS[usize::from(self.hung)];
         self.patience.set(patience);
@@ -347,7 +347,7 @@ impl NameService {
     }
 
     /// The codes of files that were not open when their names were asked for.
-    pub fn take_closed(&mut self) -> Vec<Code> {
+    pub(crate) fn take_closed(&mut self) -> Vec<Code> {
         std::mem::take(&mut self.closed)
     }
 
@@ -596,7 +596,7 @@ impl NameService {
     }
 
     /// Asks again for JIT codes that no perf map named yet: it may have grown.
-    pub fn retry_jit(&mut self, codes: &[Code]) {
+    pub(crate) fn retry_jit(&mut self, codes: &[Code]) {
         let mut jit: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for code in codes {
             if let Code::Jit { pid, address } = *code
@@ -611,7 +611,7 @@ impl NameService {
     }
 
     /// Looks up the paths of control groups.
-    pub fn note_cgroups(&mut self, ids: impl Iterator<Item = u64>) {
+    pub(crate) fn note_cgroups(&mut self, ids: impl Iterator<Item = u64>) {
         for id in ids {
             self.cgroups
                 .entry(id)
@@ -621,7 +621,7 @@ impl NameService {
 
     /// Keeps, between windows, what may be asked for again: the names that this window
     /// `used`, of files of which `keep` says that they are still known.
-    pub fn trim(&mut self, used: &FxHashSet<Code>, keep: impl Fn(FileId) -> bool) {
+    pub(crate) fn trim(&mut self, used: &FxHashSet<Code>, keep: impl Fn(FileId) -> bool) {
         // Other memory may hold something else by the next window, and what hung
         // may not hang then.
         let mut late = std::mem::take(&mut self.late);
@@ -650,7 +650,7 @@ impl NameService {
 
     /// What a capture stores: the names of `codes`, the text segments of all
     /// named files, the paths of control groups.
-    pub fn stored(&self, codes: &[Code]) -> StoredNames {
+    pub(crate) fn stored(&self, codes: &[Code]) -> StoredNames {
         let named = |&code: &Code| Some((code, self.names.get(&code)?.clone()));
         let texts = self
             .texts

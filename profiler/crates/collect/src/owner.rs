@@ -9,7 +9,7 @@ use std::{sync::OnceLock, time::Duration};
 ///
 /// Not the owner of /proc/PID, which is root for programs that may not be dumped:
 /// any program can have that of itself. A process that is gone is nobody's.
-pub fn owner_of(pid: u32) -> Owner {
+pub(crate) fn owner_of(pid: u32) -> Owner {
     let Some(uid) = uid_of(pid) else {
         return Owner {
             uid: u32::MAX,
@@ -21,7 +21,7 @@ pub fn owner_of(pid: u32) -> Owner {
 }
 
 /// Real user id of a process, in this program's user namespace.
-pub fn uid_of(pid: u32) -> Option<u32> {
+fn uid_of(pid: u32) -> Option<u32> {
     let status = kernel::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     ids.split_ascii_whitespace().next()?.parse().ok()
@@ -53,18 +53,18 @@ pub fn is_trusted(owner: Owner) -> bool {
 /// Whether the caller may have what is in the memory of a user's processes: texts,
 /// device modules, names. Root may; others, to whom file capabilities or a service
 /// give this program's rights, may have their own.
-pub fn may_have(uid: u32) -> bool {
+pub(crate) fn may_have(uid: u32) -> bool {
     let caller = rustix::process::getuid();
     caller.is_root() || caller.as_raw() == uid
 }
 
 /// How long to wait at the end of a recording for what such users do who could make
 /// it last.
-pub const BRIEF: Duration = Duration::from_millis(300);
+pub(crate) const BRIEF: Duration = Duration::from_millis(300);
 
 /// How long to wait for what is found out of these processes: as long as is given if
 /// it is of the caller's or root's processes.
-pub fn patience_with(mut pids: impl Iterator<Item = u32>, patience: Duration) -> Duration {
+pub(crate) fn patience_with(mut pids: impl Iterator<Item = u32>, patience: Duration) -> Duration {
     // What has ended holds nothing up.
     let is_fine = |owner: Owner| owner.uid == u32::MAX || is_trusted(owner);
     match pids.any(|pid| is_fine(owner_of(pid))) {

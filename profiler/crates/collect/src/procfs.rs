@@ -25,7 +25,7 @@ const MAX_PATH: usize = 1024;
 ///
 /// # Errors
 /// The process is gone, or may not be looked at.
-pub fn executable_maps(pid: u32, tid: u32) -> io::Result<Vec<MapEvent>> {
+pub(crate) fn executable_maps(pid: u32, tid: u32) -> io::Result<Vec<MapEvent>> {
     let mut text = Vec::new();
     kernel::open(format!("/proc/{pid}/task/{tid}/maps"))?
         .take(MAX_BYTES)
@@ -139,7 +139,7 @@ pub fn running(most: usize) -> impl Iterator<Item = u32> {
 }
 
 /// Whether threads of a process live on whose main thread has exited.
-pub fn has_other_threads(pid: u32) -> bool {
+pub(crate) fn has_other_threads(pid: u32) -> bool {
     let threads = kernel::read_dir(format!("/proc/{pid}/task")).unwrap_or_default();
     threads
         .iter()
@@ -150,13 +150,6 @@ pub fn has_other_threads(pid: u32) -> bool {
 /// Whether a process still exists, in whatever state.
 pub fn exists(pid: u32) -> bool {
     kernel::exists(format!("/proc/{pid}"))
-}
-
-/// Process id in its own pid namespace, as its perf map's name has it.
-pub fn namespace_pid(pid: u32) -> Option<u32> {
-    let status = kernel::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let ids = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
-    ids.split_ascii_whitespace().last()?.parse().ok()
 }
 
 /// Which file it is, and which content of it, as the file system tells. Comparable
@@ -208,7 +201,7 @@ impl FileStat {
 
 /// The file behind a mapping.
 #[derive(Debug)]
-pub struct MappedFile {
+pub(crate) struct MappedFile {
     /// Open for reading; its first bytes are those of an ELF file. Closing it may
     /// block, as reading may.
     pub file: File,
@@ -229,7 +222,7 @@ pub struct MappedFile {
 ///
 /// # Errors
 /// [`OpenError::Replaced`] if only another file was found, else why none was.
-pub fn open_exact(pid: u32, map: &MapEvent) -> Result<MappedFile, OpenError> {
+pub(crate) fn open_exact(pid: u32, map: &MapEvent) -> Result<MappedFile, OpenError> {
     let end = map.start.wrapping_add(map.len);
     let through = link(pid, map.start, end).or_else(|error| {
         // The mapping may have been cut since: by the one that begins there now.
@@ -352,6 +345,5 @@ mod tests {
         let own = std::process::id();
         assert!(processes().iter().any(|s| s.pid == own && s.parent != 0));
         assert!(exists(own) && !exists(u32::MAX));
-        assert_eq!(namespace_pid(std::process::id()), Some(std::process::id()));
     }
 }

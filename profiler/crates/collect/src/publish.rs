@@ -15,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The published processes.
 #[derive(Default)]
-pub struct Publisher {
+pub(crate) struct Publisher {
     /// Process to (space id, version of the list).
     published: FxHashMap<u32, (u32, u64)>,
     dirty: FxHashSet<u32>,
@@ -26,13 +26,13 @@ pub struct Publisher {
 
 impl Publisher {
     /// The mappings of a process changed, or a sample wants it known.
-    pub fn changed(&mut self, pid: u32) {
+    pub(crate) fn changed(&mut self, pid: u32) {
         self.retired.remove(&pid);
         self.dirty.insert(pid);
     }
 
     /// A process exited: forks that borrow its list get their own.
-    pub fn retire(&mut self, pid: u32, processes: &ProcessTable) {
+    pub(crate) fn retire(&mut self, pid: u32, processes: &ProcessTable) {
         self.dirty.remove(&pid);
         if self.published.contains_key(&pid) {
             self.orphan(pid, processes);
@@ -42,7 +42,7 @@ impl Publisher {
 
     /// An exec was seen: until it is taken in, what is known of the process is of the
     /// program before. The kernel side has forgotten that, unless it was published since.
-    pub fn replaced(
+    pub(crate) fn replaced(
         &mut self,
         pid: u32,
         bpf: &mut Bpf,
@@ -57,7 +57,7 @@ impl Publisher {
     }
 
     /// An exec is taken in.
-    pub fn execd(&mut self, pid: u32) {
+    pub(crate) fn execd(&mut self, pid: u32) {
         if let Some(seen) = self.replaced.get_mut(&pid) {
             *seen -= 1;
             if *seen == 0 {
@@ -78,7 +78,7 @@ impl Publisher {
     }
 
     /// Brings the kernel side up to date. Gives whether any process was published.
-    pub fn publish(
+    pub(crate) fn publish(
         &mut self,
         bpf: &mut Bpf,
         tables: &mut Tables,
@@ -139,7 +139,7 @@ impl Publisher {
     }
 
     /// Forgets all processes, here and in the kernel.
-    pub fn clear(&mut self, bpf: &mut Bpf, tables: &mut Tables) {
+    pub(crate) fn clear(&mut self, bpf: &mut Bpf, tables: &mut Tables) {
         for (pid, (_, version)) in std::mem::take(&mut self.published) {
             bpf.remove_process(pid);
             tables.release(version);

@@ -147,7 +147,7 @@ fn facts(unwind: Option<&NamedUnwind>) -> Facts {
 /// A file's unwind data that reports, once and by the file's name, what of it is
 /// not usable. Reads like the [`UnwindFile`] that it holds.
 #[derive(Debug)]
-pub struct NamedUnwind {
+struct NamedUnwind {
     file: UnwindFile<Shared>,
     path: String,
     warned: Cell<bool>,
@@ -168,7 +168,7 @@ impl NamedUnwind {
     ///
     /// # Errors
     /// As there.
-    pub fn page(&self, index: u32, out: &mut Vec<u8>) -> Result<PageContent, UnwindError> {
+    pub(crate) fn page(&self, index: u32, out: &mut Vec<u8>) -> Result<PageContent, UnwindError> {
         let content = self.file.page(index, out);
         self.check(content.as_ref().err());
         content
@@ -268,7 +268,7 @@ pub enum Found {
         file: OpenFile,
         /// Which it is.
         stat: FileStat,
-        /// See [`MappedFile::through_mapping`].
+        /// See `MappedFile::through_mapping`.
         through_mapping: bool,
     },
     /// Why none could be opened.
@@ -473,7 +473,7 @@ impl Reader {
 
     /// Asks for the file behind a mapping of a process. `false`: refused, there will
     /// be no answer.
-    pub fn ask_file(&mut self, pid: u32, map: MapEvent) -> bool {
+    pub(crate) fn ask_file(&mut self, pid: u32, map: MapEvent) -> bool {
         let asked = Asked::File(pid, (map.file.device, map.file.inode));
         let owner = self.owner(pid);
         self.ask(owner, asked, Errand::of(Job::File { pid, map }))
@@ -481,14 +481,14 @@ impl Reader {
 
     /// Asks for a process: its name, mappings and files. `tid` is any of its live
     /// threads.
-    pub fn ask_process(&mut self, pid: u32, tid: u32) -> bool {
+    pub(crate) fn ask_process(&mut self, pid: u32, tid: u32) -> bool {
         let owner = self.owner(pid);
         let job = Job::Process { pid, tid };
         self.ask(owner, Asked::Process(pid), Errand::of(job))
     }
 
     /// Asks for tables of an open file.
-    pub fn ask_tables(&mut self, wanted: &Wanted, path: &str, file: Arc<OpenFile>) -> bool {
+    pub(crate) fn ask_tables(&mut self, wanted: &Wanted, path: &str, file: Arc<OpenFile>) -> bool {
         let (id, owner) = (wanted.id, wanted.owner);
         let asked = Asked::Tables(id, owner, wanted.pages.clone());
         let job = Job::Tables {
@@ -508,7 +508,7 @@ impl Reader {
     }
 
     /// Asks for tables of code that a process has generated.
-    pub fn ask_generated(&mut self, wanted: &Wanted, code: Code) -> bool {
+    pub(crate) fn ask_generated(&mut self, wanted: &Wanted, code: Code) -> bool {
         let (id, owner) = (wanted.id, wanted.owner);
         let asked = Asked::Tables(id, owner, wanted.pages.clone());
         let job = Job::Generated {
@@ -569,7 +569,7 @@ impl Reader {
     }
 
     /// Begins to wait for an answer on somebody's account.
-    pub fn begin_wait(&mut self, owner: Owner) -> Wait {
+    pub(crate) fn begin_wait(&mut self, owner: Owner) -> Wait {
         if self.budgets.len() >= MAX_OWNERS {
             self.budgets.clear();
         }
@@ -585,12 +585,12 @@ impl Reader {
     }
 
     /// Whether answers have come.
-    pub fn has_answers(&self) -> bool {
+    pub(crate) fn has_answers(&self) -> bool {
         self.pool.wait(Instant::now())
     }
 
     /// Begins to wait for what will be needed soon, for a moment only.
-    pub fn begin_short_wait(&mut self, owner: Owner) -> Wait {
+    pub(crate) fn begin_short_wait(&mut self, owner: Owner) -> Wait {
         let wait = self.begin_wait(owner);
         let left = wait.left.min(MOMENT);
         Wait { left, ..wait }
@@ -624,12 +624,12 @@ impl Reader {
 
     /// The recording has just begun, and everything is met at once: so long may be
     /// waited before anybody's budget is spent.
-    pub fn lend(&mut self, credit: Duration) {
+    pub(crate) fn lend(&mut self, credit: Duration) {
         self.credit = credit;
     }
 
     /// The recording is to end: from now on little is waited for.
-    pub fn hurry(&mut self) {
+    pub(crate) fn hurry(&mut self) {
         self.credit = Duration::ZERO;
         self.budget = Budget::new(BudgetLimits {
             most: AT_END.min(self.budget.left()),
@@ -639,14 +639,14 @@ impl Reader {
 
     /// Waits for answers as long as this, where nothing else is to be done yet.
     /// `false`: nothing is being read.
-    pub fn wait_until(&self, end: Instant) -> bool {
+    pub(crate) fn wait_until(&self, end: Instant) -> bool {
         // Looked at in between: what is stuck is no longer waited for.
         let soon = Instant::now() + PATIENCE / 5;
         self.pool.pending() > 0 && (self.pool.wait(end.min(soon)) || Instant::now() < end)
     }
 
     /// What was asked for so far is not wanted any more.
-    pub fn begin_afresh(&mut self) {
+    pub(crate) fn begin_afresh(&mut self) {
         self.asked.clear();
     }
 }

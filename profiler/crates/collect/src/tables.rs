@@ -3,7 +3,7 @@
 //!
 //! Pages are loaded when a sample misses them, small files wholly at once; the
 //! least recently used leave when the pool fills up. They are read elsewhere
-//! ([`super::reader`]): what is wanted is in [`Tables::take_wanted`], and comes back
+//! ([`super::reader`]): what is wanted is in `Tables::take_wanted`, and comes back
 //! by [`Tables::store`].
 //!
 //! Equal pages are one block, whichever files they come from: a hundred containers
@@ -69,7 +69,7 @@ struct SharedPage {
 
 /// Why a page was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Wish {
+pub(crate) enum Wish {
     /// A sample missed it.
     Missed,
     /// A sample missed it, and to read it takes tens of milliseconds.
@@ -80,7 +80,7 @@ pub enum Wish {
 
 /// Pages of a file that are to be read.
 #[derive(Debug)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// The file.
     pub id: FileId,
     /// On whose account.
@@ -154,7 +154,7 @@ impl Tables {
 
     /// The mapping list of the address space of a process, made if it is new; counts a
     /// user. Its tables are read on the account of `owner`. `None`: no room for it.
-    pub fn acquire(
+    pub(crate) fn acquire(
         &mut self,
         (pid, space): (u32, &Space),
         owner: Owner,
@@ -373,7 +373,7 @@ impl Tables {
 
     /// Answers a miss that a sample of somebody's process reported: wants the page and
     /// its neighbours, which likely run soon.
-    pub fn miss(&mut self, dir: PoolRef, page: u32, owner: Owner) {
+    pub(crate) fn miss(&mut self, dir: PoolRef, page: u32, owner: Owner) {
         let Some(&id) = self.directories.get(&dir) else {
             return;
         };
@@ -403,7 +403,7 @@ impl Tables {
     }
 
     /// Has a page of generated code read, also if it was before.
-    pub fn read_again(&mut self, id: FileId, page: u32, owner: Owner) {
+    pub(crate) fn read_again(&mut self, id: FileId, page: u32, owner: Owner) {
         self.ask(id, page, Wish::Slow, owner);
     }
 
@@ -436,7 +436,7 @@ impl Tables {
 
     /// The pages that are to be read. What is read ahead comes in small parts: nobody
     /// who needs something now is to wait for them.
-    pub fn take_wanted(&mut self) -> Vec<Wanted> {
+    pub(crate) fn take_wanted(&mut self) -> Vec<Wanted> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.sort_unstable();
         let mut all = Vec::new();
@@ -459,7 +459,7 @@ impl Tables {
     }
 
     /// Whether pages are being read on somebody's account.
-    pub fn is_read_for(&self, owner: Owner) -> bool {
+    pub(crate) fn is_read_for(&self, owner: Owner) -> bool {
         self.asked.values().any(|ask| ask.owners.contains(&owner))
     }
 
@@ -533,7 +533,7 @@ impl Tables {
 
     /// Makes room when the pool is nearly full: drops the pages that the
     /// unwinder has not used for longest.
-    pub fn maintain(&mut self) {
+    pub(crate) fn maintain(&mut self) {
         let (used, all) = self.pool.usage();
         if used * 100 <= all * EVICT_ABOVE {
             return;
@@ -589,7 +589,7 @@ impl Tables {
 
     /// Drops the tables of files that no mapping list names any more, if the
     /// pool is short of room or `all` are to go.
-    pub fn forget_unused(&mut self, all: bool) {
+    pub(crate) fn forget_unused(&mut self, all: bool) {
         let (in_use, size) = self.pool.usage();
         if all || in_use * 100 >= size * FORGET_ABOVE {
             self.forget_surplus(0);
@@ -598,7 +598,7 @@ impl Tables {
 
     /// Drops the tables of files that no mapping list names any more, beyond so many:
     /// those that were met first.
-    pub fn forget_surplus(&mut self, most: usize) {
+    pub(crate) fn forget_surplus(&mut self, most: usize) {
         let mut used: Vec<FileId> = self
             .lists
             .values()
@@ -626,7 +626,7 @@ impl Tables {
     }
 
     /// Whether a file's tables are in use.
-    pub fn uses(&self, id: FileId) -> bool {
+    pub(crate) fn uses(&self, id: FileId) -> bool {
         self.files.contains_key(&id)
     }
 

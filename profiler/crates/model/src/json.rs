@@ -22,7 +22,7 @@ impl Object {
     }
 
     /// One that has members already: with commas between them.
-    pub fn of_members(members: &str) -> Self {
+    pub(crate) fn of_members(members: &str) -> Self {
         Self {
             text: ["{", members].concat(),
         }
@@ -41,11 +41,6 @@ impl Object {
     /// A text, cut where it is very long.
     pub fn text(&mut self, key: &str, value: &str) {
         quote_cut(self.key(key), value);
-    }
-
-    /// A text of any length.
-    pub fn long_text(&mut self, key: &str, value: &str) {
-        quote(self.key(key), value);
     }
 
     /// A number; a text where readers could not hold it exactly.

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 /// Whether a character changes the direction of those around it (Unicode 15.1,
 /// UAX 9).
-pub fn is_direction(c: char) -> bool {
+pub(crate) fn is_direction(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
@@ -76,7 +76,7 @@ pub fn json(text: &str) -> Cow<'_, str> {
 }
 
 /// Appends a character's number: `\x1b`, `\u{202e}`.
-pub fn push_number(out: &mut String, c: char) {
+fn push_number(out: &mut String, c: char) {
     // Writing to a string cannot fail.
     let _ = match u32::from(c) {
         number @ ..0x100 => write!(out, "\\x{number:02x}"),

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 /// Most memory that is used unless the user says otherwise, where there is more than
 /// twice as much: enough for traces of a hundred million events.
-pub const MOST_BY_DEFAULT: u64 = 16 << 30;
+const MOST_BY_DEFAULT: u64 = 16 << 30;
 /// How much larger than the limit the text in a compressed file may be. Text that
 /// takes no memory takes time.
 pub const TEXT_FACTOR: u64 = 4;

@@ -454,7 +454,7 @@ impl Client {
     }
 
     /// Whether the process that there is works, and waits for nothing but a CPU.
-    pub fn is_working(&self) -> bool {
+    pub(crate) fn is_working(&self) -> bool {
         let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         now.as_ref().is_some_and(|remote| is_runnable(remote.pid))
     }

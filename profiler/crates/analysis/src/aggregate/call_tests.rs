@@ -202,21 +202,6 @@ fn calls_without_a_stack_say_why() {
 }
 
 #[test]
-fn a_name_found_later_is_that_of_earlier_launches_too() {
-    let mut s = script();
-    s.launch(0x11, 0x55);
-    let mut table = ProcessTable::default();
-    let mut aggregate = Aggregator::of_calls(true, Limits::default());
-    for event in &s.events {
-        aggregate.apply(&mut table, event);
-    }
-    aggregate.name_kernel(&table, 1, 0x55, "conv");
-    let profile = build_profile(&aggregate, &table.files, &NoNames, Default::default());
-    let text = folded(&profile, Weight::Samples);
-    assert!(text.contains(";-;conv_[G] 1"), "{text}");
-}
-
-#[test]
 fn a_new_window_knows_the_stacks_of_before() {
     let mut s = script();
     s.launch(0x11, 0x21);

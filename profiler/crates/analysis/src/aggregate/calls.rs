@@ -167,13 +167,6 @@ impl Aggregator {
         lost
     }
 
-    /// Names a kernel that was created before aiprof was attached.
-    pub fn name_kernel(&mut self, processes: &ProcessTable, pid: u32, kernel: u64, name: &str) {
-        self.track(processes, &mut (), |tracker, sink| {
-            tracker.name_kernel(pid, kernel, name, sink);
-        });
-    }
-
     /// Takes an event of calls, or of processes, in; nothing without calls.
     pub(super) fn take_call_event(
         &mut self,

@@ -160,7 +160,11 @@ fn middle_cut(codes: &[(u32, Code)]) -> Option<StopReason> {
 }
 
 /// Whether a walk that ended in `root` for this reason was whole all the same.
-pub fn ends_at_entry(names: &(impl Names + ?Sized), root: &Code, reason: StopReason) -> bool {
+pub(crate) fn ends_at_entry(
+    names: &(impl Names + ?Sized),
+    root: &Code,
+    reason: StopReason,
+) -> bool {
     let outermost = names.frames(root).first();
     reason == StopReason::FramePointer && outermost.is_some_and(|f| f.name == "_start")
 }
@@ -243,7 +247,7 @@ fn file_binary(builder: &mut ProfileBuilder, files: &FileTable, file: u32) -> Op
 }
 
 /// The name of a frame without a symbol: why it has none.
-pub fn unknown_name(files: &FileTable, code: Code) -> String {
+pub(crate) fn unknown_name(files: &FileTable, code: Code) -> String {
     match code {
         Code::File { file, .. } => {
             let path = files

@@ -15,7 +15,7 @@ mod modules;
 pub use calls::NoStack;
 pub use device_kernels::{DeviceKernel, ReasonCounts};
 pub use finish::{Names, NoNames, build_profile};
-pub use finish::{ends_at_entry, unknown_name};
+pub(crate) use finish::{ends_at_entry, unknown_name};
 
 use crate::correlate::{CallSink, Tracker};
 use aiprof_common::{
@@ -285,11 +285,6 @@ impl Aggregator {
         ids.into_iter()
     }
 
-    /// Unique stacks so far.
-    pub fn stack_count(&self) -> usize {
-        self.stacks.values.len()
-    }
-
     /// Adds what is only known at the end of a window, before its profile is built.
     ///
     /// Turns the periods of hardware-counter samples into time: every CPU's busy
@@ -421,7 +416,7 @@ impl Aggregator {
 
 /// The codes of a sample's stack, leaf first: kernel, then user, then why the walk
 /// of the user stack ended, where that was too early.
-pub fn each_code(
+pub(crate) fn each_code(
     processes: &ProcessTable,
     process: Option<&Process>,
     sample: &Sample,

@@ -10,9 +10,8 @@
 
 use super::layouts::Layouts;
 use super::learn::{Chosen, WINDOW, Walk};
-use super::record::{ActivityRecord, Context, Endian, View};
+use super::record::{ActivityRecord, Context, View};
 use std::ops::AddAssign;
-use std::sync::OnceLock;
 
 /// What could not be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,8 +53,8 @@ impl AddAssign for Unknown {
 ///
 /// For the buffers of one process, [`Decoder`] keeps what it learned and needs no
 /// memory for the records.
-#[must_use]
-pub fn decode_records(
+#[cfg(test)]
+pub(super) fn decode_records(
     bytes: &[u8],
     layouts: &Layouts,
     context: &Context<'_>,
@@ -281,8 +280,11 @@ impl<'t> Decoder<'t> {
 ///
 /// # Panics
 /// When what was read and what was not do not make up the buffer.
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_records(data: &[u8]) {
     // Reading the table takes longer than reading most inputs.
+    use super::record::Endian;
+    use std::sync::OnceLock;
     static TABLE: OnceLock<Option<Layouts>> = OnceLock::new();
     let Some(layouts) = TABLE.get_or_init(|| Layouts::builtin().ok()) else {
         return;

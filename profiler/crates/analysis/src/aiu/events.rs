@@ -90,9 +90,9 @@ const NAMES: [&str; 81] = [
 ];
 
 /// The cbid of control blocks with a kernel: its correlation id is the kernel's.
-pub const LAUNCH_CB_CMPT: u32 = 2;
+pub(crate) const LAUNCH_CB_CMPT: u32 = 2;
 /// The cbid of handing prepared work to the device.
-pub const SUBMIT_TO_HARDWARE: u32 = 78;
+pub(crate) const SUBMIT_TO_HARDWARE: u32 = 78;
 
 /// The event's name; `None` for 0 and for ids that no public code names.
 #[must_use]
@@ -101,21 +101,9 @@ pub fn name(cbid: u32) -> Option<&'static str> {
     NAMES.get(at).copied()
 }
 
-/// The name in the guide's spelling, whichever spelling of `RDMA` it comes in;
-/// `None` if it is no event of the runtime.
-#[must_use]
-pub fn canonical(name: &str) -> Option<&'static str> {
-    let spelled = name.replace("Rdma", "RDMA");
-    NAMES
-        .iter()
-        .skip(1)
-        .copied()
-        .find(|known| *known == spelled)
-}
-
 /// What the data of a runtime record are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Data {
+pub(crate) enum Data {
     /// Number of control blocks.
     ControlBlocks,
     /// Bytes moved.
@@ -127,7 +115,7 @@ pub enum Data {
 impl Data {
     /// What they are for this cbid.
     #[must_use]
-    pub fn of(cbid: u32) -> Self {
+    pub(crate) fn of(cbid: u32) -> Self {
         match cbid {
             1..=4 => Self::ControlBlocks,
             30..=35 => Self::Bytes,
@@ -178,12 +166,10 @@ mod tests {
     ];
 
     #[test]
-    fn every_event_of_the_guide_has_a_cbid_and_both_spellings() {
+    fn every_event_of_the_guide_has_a_cbid() {
         for event in GUIDE {
             let cbids = (0..=80).filter(|cbid| name(*cbid) == Some(event));
             assert!(cbids.count() >= 1, "{event}");
-            assert_eq!(canonical(event), Some(event));
-            assert_eq!(canonical(&event.replace("RDMA", "Rdma")), Some(event));
         }
     }
 
@@ -196,7 +182,5 @@ mod tests {
         assert_eq!(name(77), Some("aiuCommsBenchAllreduce"));
         assert_eq!(name(80), Some("aiuWaitForQueueCapacity"));
         assert_eq!((name(0), name(81), name(u32::MAX)), (None, None, None));
-        assert_eq!(canonical("aiuINVALID"), None);
-        assert_eq!(canonical("aiurdmabarrier1"), None);
     }
 }

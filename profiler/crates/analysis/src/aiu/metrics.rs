@@ -392,6 +392,7 @@ impl Data<'_> {
 ///
 /// # Panics
 /// When the result holds more than the input.
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_metrics(data: &[u8]) {
     let Ok(metrics) = parse(data) else { return };
     let values = metrics.sections.iter().flat_map(|s| &s.values);

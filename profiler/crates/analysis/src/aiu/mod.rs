@@ -23,6 +23,10 @@ mod record;
 mod tests;
 pub mod timing;
 
-pub use decode::{Decoder, RecordError, Unknown, decode_records, fuzz_records};
+#[cfg(test)]
+use decode::decode_records;
+#[cfg(any(test, feature = "testing"))]
+pub use decode::fuzz_records;
+pub use decode::{Decoder, RecordError, Unknown};
 pub use layouts::{Kind, Layout, Layouts, LayoutsError, Status};
 pub use record::{ActivityRecord, Context, Endian, EpochNs};

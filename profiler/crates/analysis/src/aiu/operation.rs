@@ -11,7 +11,7 @@ use aiprof_model::timeline::Phase;
 use std::borrow::Cow;
 
 /// [`ActivityRecord::code`] of a kernel's preparing.
-pub const PREPARE: u32 = 1;
+pub(crate) const PREPARE: u32 = 1;
 /// [`ActivityRecord::code`] of a copy to the device.
 const TO_DEVICE: u32 = 1;
 /// The same from the device.
@@ -20,10 +20,10 @@ const TO_HOST: u32 = 2;
 const MAX_PERIODS: f64 = 1000.0;
 
 /// The phases, in the order of their times.
-pub const PHASES: [Phase; 4] = [Phase::DmaIn, Phase::Prep, Phase::Exec, Phase::DmaOut];
+pub(crate) const PHASES: [Phase; 4] = [Phase::DmaIn, Phase::Prep, Phase::Exec, Phase::DmaOut];
 
 /// A phase's name in stacks.
-pub fn phase_name(phase: Phase) -> &'static str {
+pub(crate) fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::DmaIn => "dma in",
         Phase::Prep => "prepare",
@@ -35,7 +35,7 @@ pub fn phase_name(phase: Phase) -> &'static str {
 
 /// The name of what a record tells of: the kernel's, or the operation's as in torch's
 /// traces.
-pub fn work_name(record: &ActivityRecord) -> Cow<'_, str> {
+pub(crate) fn work_name(record: &ActivityRecord) -> Cow<'_, str> {
     let name = match (record.kind, record.code) {
         (Kind::Compute, _) => {
             let name = record.name.as_deref().filter(|name| !name.is_empty());
@@ -54,7 +54,7 @@ pub fn work_name(record: &ActivityRecord) -> Cow<'_, str> {
 
 /// What a record covers of its operation; `None`: it is of no work of a device, as
 /// allocations are.
-pub fn phase_of(record: &ActivityRecord) -> Option<Phase> {
+pub(crate) fn phase_of(record: &ActivityRecord) -> Option<Phase> {
     match (record.kind, record.code) {
         (Kind::Compute, Some(PREPARE)) => Some(Phase::Prep),
         (Kind::Compute, _) => Some(Phase::Exec),
@@ -84,7 +84,7 @@ pub fn ticks(stamps: [u64; 5], phase: Phase, bits: u32) -> u64 {
 
 /// Something that a device did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Operation {
+pub(crate) struct Operation {
     /// Name of its kernel; `None`: no record of one was seen.
     pub kernel: Option<Box<str>>,
     /// Name of what its first record tells of.
@@ -112,7 +112,7 @@ pub struct Part {
 
 impl Operation {
     /// An operation by its first record; `None` if that is of no work.
-    pub fn new(record: &ActivityRecord) -> Option<Self> {
+    pub(crate) fn new(record: &ActivityRecord) -> Option<Self> {
         let mut operation = Self {
             kernel: None,
             name: work_name(record).into(),
@@ -126,7 +126,7 @@ impl Operation {
     }
 
     /// Takes in another record of it.
-    pub fn join(&mut self, record: &ActivityRecord) {
+    pub(crate) fn join(&mut self, record: &ActivityRecord) {
         let Some(phase) = phase_of(record) else {
             return;
         };
@@ -144,7 +144,7 @@ impl Operation {
     /// its frequency, about; `mhz`: its frequency as fitted to the host's clock.
     ///
     /// Of a kernel the phases add up to TS5 - TS1.
-    pub fn parts(&self, bits: u32, rough_mhz: Option<f64>, mhz: Option<f64>) -> Vec<Part> {
+    pub(crate) fn parts(&self, bits: u32, rough_mhz: Option<f64>, mhz: Option<f64>) -> Vec<Part> {
         let Some(stamps) = self.stamps else {
             return self.timed();
         };

@@ -104,7 +104,7 @@ fn nothing(level: Level) -> Outcome {
 }
 
 /// `mp_sync_tight_v1`. Needs calibrated times; no order.
-pub fn tight_v1(timeline: &mut Timeline, level: Level) -> Outcome {
+pub(crate) fn tight_v1(timeline: &mut Timeline, level: Level) -> Outcome {
     let mut outcome = nothing(level);
     let mut groups = Groups::of(timeline, |_| true);
     if groups.names.is_empty() || groups.ranks < 2 {

@@ -31,7 +31,7 @@ const ROUNDS: usize = 4;
 
 /// Power of a class while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Watts {
+pub(crate) struct Watts {
     /// Watts.
     pub watts: f64,
     /// The true power is within this of it if every run of the class takes the same.

@@ -117,13 +117,13 @@ struct Sent<'s> {
 }
 
 /// The name of the synchronization in an event's name: `x [sync=NAME] y`.
-pub fn sync_of(name: &str) -> Option<&str> {
+fn sync_of(name: &str) -> Option<&str> {
     let (_, rest) = name.split_once(" [sync=")?;
     rest.rsplit_once(']').map(|(sync, _)| sync)
 }
 
 /// Ranks of a list like "0,1,2".
-pub fn ranks_of(peers: &str) -> impl Iterator<Item = u32> {
+fn ranks_of(peers: &str) -> impl Iterator<Item = u32> {
     peers
         .split(',')
         .filter_map(|rank| rank.trim().trim_matches('"').parse().ok())

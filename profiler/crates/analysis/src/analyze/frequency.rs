@@ -29,7 +29,7 @@ pub struct Estimate {
 
 impl Estimate {
     /// How far they are apart, relative to their mean.
-    pub fn relative_range(&self) -> f64 {
+    fn relative_range(&self) -> f64 {
         (self.max - self.min) / self.mean
     }
 }

@@ -13,7 +13,7 @@ use aiprof_model::timeline::{Id, Kinds, Sym, Timeline};
 use rustc_hash::FxHashMap;
 
 /// Kernels that must have run before a repetition is looked for.
-pub const FEWEST: usize = 10;
+const FEWEST: usize = 10;
 
 /// Which sequence counts as one iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub struct Iterations {
 impl Iterations {
     /// Times from the begins of iterations to those of the next, microseconds, where
     /// no other kernel ran between.
-    pub fn intervals(&self) -> impl Iterator<Item = f64> {
+    pub(crate) fn intervals(&self) -> impl Iterator<Item = f64> {
         let pairs = self.list.windows(2);
         pairs.filter_map(|pair| match pair {
             [a, b] if a.is_followed => Some(b.start_us - a.start_us),

@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 
 /// The end of an arrow is this much before the end of its slice, so that it is in
 /// it, microseconds.
-pub const INSIDE_US: f64 = 0.001;
+pub(crate) const INSIDE_US: f64 = 0.001;
 
 /// How far before its kernel an arrow may end that was drawn to it by the host's times.
 const LATE_US: f64 = 10.0;

@@ -29,7 +29,7 @@ impl Default for EventLimit {
 
 /// Applies an [`EventLimit`] to events in their order.
 #[derive(Clone, Debug)]
-pub struct EventLimiter {
+pub(crate) struct EventLimiter {
     limit: EventLimit,
     last: i64,
     seen: i64,
@@ -37,7 +37,7 @@ pub struct EventLimiter {
 
 impl EventLimiter {
     /// Starts counting.
-    pub fn new(limit: EventLimit) -> Self {
+    pub(crate) fn new(limit: EventLimit) -> Self {
         let last = limit.skip.saturating_add(limit.count);
         let seen = 0;
         Self { limit, last, seen }
@@ -45,7 +45,7 @@ impl EventLimiter {
 
     /// Whether the next event is kept: its phase, its start and its duration in µs
     /// (0 for one without).
-    pub fn keeps(&mut self, phase: &str, ts: f64, dur: f64) -> bool {
+    pub(crate) fn keeps(&mut self, phase: &str, ts: f64, dur: f64) -> bool {
         // Both comparisons are false for a time that is not a number.
         let in_window = ts + dur >= self.limit.ts_start && ts <= self.limit.ts_end;
         self.seen = self.seen.saturating_add(i64::from(in_window));

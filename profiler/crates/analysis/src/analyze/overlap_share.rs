@@ -36,11 +36,6 @@ impl Share {
     pub fn copy_overlap_percent(&self) -> Option<f64> {
         (self.copy_us > 0.0).then(|| 100.0 * self.copy_overlap_us / self.copy_us)
     }
-
-    /// Communication that nothing hides, microseconds.
-    pub fn exposed_us(&self) -> f64 {
-        self.communication_us - self.overlap_us
-    }
 }
 
 /// What an event does to how much goes on at a time.
@@ -168,10 +163,7 @@ mod tests {
         assert_eq!(shares, [expected, nothing]);
         assert_eq!(expected.overlap_percent(), Some(25.0));
         assert_eq!(expected.copy_overlap_percent(), Some(75.0));
-        assert_eq!(
-            (expected.exposed_us(), nothing.overlap_percent()),
-            (30.0, None)
-        );
+        assert_eq!(nothing.overlap_percent(), None);
     }
 
     #[test]

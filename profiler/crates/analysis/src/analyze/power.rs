@@ -75,7 +75,7 @@ pub struct Period {
 
 impl Period {
     /// Whether its power is known.
-    pub fn is_measured(&self) -> bool {
+    pub(crate) fn is_measured(&self) -> bool {
         !self.is_bad && !self.are_wraps_unknown
     }
 }

@@ -10,7 +10,7 @@ const HOST_PID: i64 = 1000;
 
 /// Takes the numbers out of the names of device events; what they were stays with
 /// the event.
-pub fn shorten_names(timeline: &mut Timeline, kinds: &Kinds) {
+pub(crate) fn shorten_names(timeline: &mut Timeline, kinds: &Kinds) {
     let mut known: FxHashMap<Sym, Sym> = FxHashMap::default();
     for index in 0..timeline.events.len() {
         let Some(event) = timeline.events.get(index).copied() else {

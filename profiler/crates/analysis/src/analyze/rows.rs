@@ -10,7 +10,7 @@ const FIRST: i64 = 1000;
 const STEP: i64 = 100;
 
 /// Numbers threads 1000, 1100, 1200, ... in the order they come.
-pub fn number_threads(timeline: &mut Timeline) {
+pub(crate) fn number_threads(timeline: &mut Timeline) {
     let mut known: FxHashMap<Id, i64> = FxHashMap::default();
     let jobs = timeline.jobs.iter();
     let jobs: Vec<bool> = jobs
@@ -30,7 +30,7 @@ pub fn number_threads(timeline: &mut Timeline) {
 }
 
 /// Puts host events on one row, but the round trips around jobs.
-pub fn join_host_rows(timeline: &mut Timeline, kinds: &Kinds) {
+pub(crate) fn join_host_rows(timeline: &mut Timeline, kinds: &Kinds) {
     for index in 0..timeline.events.len() {
         let Some(event) = timeline.events.get(index).copied() else {
             break;

@@ -14,7 +14,7 @@ const PHASES: [(&str, usize, usize); 3] = [("DmaI", 0, 1), ("Cmpt", 2, 3), ("Dma
 
 /// Makes of each device event those of its phases that take time; of one that is a
 /// phase by its name, only that. Preparations go. Takes calibrated events.
-pub fn phases(timeline: &mut Timeline, kinds: &Kinds) {
+pub(crate) fn phases(timeline: &mut Timeline, kinds: &Kinds) {
     let mut names: FxHashMap<(Sym, usize), Sym> = FxHashMap::default();
     let mut out = Vec::with_capacity(timeline.events.len());
     for event in std::mem::take(&mut timeline.events) {
@@ -74,7 +74,7 @@ fn part(timeline: &Timeline, event: &Event, phase: &(&str, usize, usize)) -> Opt
 
 /// Takes the request's number out of names (`x_17_y` and the like) and keeps it as
 /// `args.reqID`. Names with `Recv_` keep theirs, which is the peer.
-pub fn ids_from_names(timeline: &mut Timeline) {
+pub(crate) fn ids_from_names(timeline: &mut Timeline) {
     let found: FxHashMap<Sym, (String, String)> = timeline
         .names
         .iter()

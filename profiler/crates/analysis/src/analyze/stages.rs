@@ -106,12 +106,12 @@ impl Stage {
     }
 
     /// Stages of the verification mode (profile `verification`).
-    pub fn verification() -> impl Iterator<Item = Self> {
+    pub(crate) fn verification() -> impl Iterator<Item = Self> {
         Self::ALL.iter().copied().filter(|s| s.is_verification())
     }
 
     /// Whether it belongs to the verification mode.
-    pub fn is_verification(self) -> bool {
+    fn is_verification(self) -> bool {
         self >= Self::VerifySort
     }
 
@@ -295,7 +295,8 @@ impl Profile {
     }
 
     /// Whether the profile lets the occurrence run.
-    pub fn allows(&self, stage: Stage) -> bool {
+    #[cfg(any(test, feature = "testing"))]
+    fn allows(&self, stage: Stage) -> bool {
         self.enabled.has(stage)
     }
 }
@@ -389,6 +390,7 @@ fn resolve(requests: Vec<Request>) -> Result<StageSet, ProfileError> {
 
 /// Fuzzing entry: any bytes as a profile.
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_profile(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data)
         && let Ok(profile) = Profile::parse(text)

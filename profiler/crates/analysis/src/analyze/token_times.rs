@@ -70,7 +70,11 @@ pub struct TokenTimes {
 ///
 /// That is a reading of the trace, not knowledge: of a model that repeats anything
 /// else, it tells the times of that.
-pub fn steps_of_iterations(all: &[Iterations], timeline: &Timeline, kinds: &Kinds) -> Vec<Step> {
+pub(crate) fn steps_of_iterations(
+    all: &[Iterations],
+    timeline: &Timeline,
+    kinds: &Kinds,
+) -> Vec<Step> {
     let mut before = ends_before(all, timeline, kinds);
     let mut steps = Vec::new();
     for one in all {
@@ -137,45 +141,6 @@ fn ends_before(all: &[Iterations], timeline: &Timeline, kinds: &Kinds) -> FxHash
         }
     }
     ends
-}
-
-/// The steps that jobs are whose kind is known, by row group and time: from the begin
-/// of a job's first kernel to the end of its last. A job is a file of a rank; with
-/// `correlation` (traces of several operations per file) each operation is one.
-pub fn steps_of_jobs(
-    timeline: &Timeline,
-    kinds: &Kinds,
-    kind_of: impl Fn(u32, u64) -> Option<StepKind>,
-) -> Vec<Step> {
-    let mut places: FxHashMap<(Id, u32, u64), usize> = FxHashMap::default();
-    let mut steps: Vec<Step> = Vec::new();
-    for event in &timeline.events {
-        if event.dropped || !event.is_slice() || !kinds.is_kernel(timeline, event) {
-            continue;
-        }
-        let Some(kind) = kind_of(timeline.job(event), event.correlation) else {
-            continue;
-        };
-        let key = (timeline.pid(event), timeline.job(event), event.correlation);
-        let next = steps.len();
-        let place = *places.entry(key).or_insert(next);
-        if place == next {
-            steps.push(Step {
-                pid: timeline.pid(event),
-                rank: timeline.rank(event),
-                kind,
-                start_us: event.ts(),
-                end_us: event.end_us(),
-                is_apart: false,
-            });
-        }
-        if let Some(step) = steps.get_mut(place) {
-            step.start_us = step.start_us.min(event.ts());
-            step.end_us = step.end_us.max(event.end_us());
-        }
-    }
-    steps.sort_by(|a, b| a.pid.cmp(&b.pid).then(a.start_us.total_cmp(&b.start_us)));
-    steps
 }
 
 /// Token times of each row group with steps, which come by row group and time.
@@ -282,27 +247,5 @@ mod tests {
         assert_eq!(times[0].first_token_us, None);
         assert_eq!(times[0].between_tokens_us.unwrap().mean, 18.0);
         assert!(run(&[]).is_empty());
-    }
-
-    /// By hand: operation 1 is a prefill of two kernels, 5 us; 2 and 3 are decodes.
-    #[test]
-    fn jobs_of_known_kind_give_tokens() {
-        let mut timeline = testing::timeline(Dialect::Torch);
-        kernels(&mut timeline, 0, "ab c d");
-        for (event, correlation) in timeline.events.iter_mut().zip([1, 1, 2, 3]) {
-            event.cat = timeline.names.intern("kernel");
-            event.correlation = correlation;
-        }
-        let kinds = Kinds::new(&timeline);
-        let steps = steps_of_jobs(&timeline, &kinds, |_, correlation| match correlation {
-            1 => Some(StepKind::Prefill),
-            2 | 3 => Some(StepKind::Decode),
-            _ => None,
-        });
-        let times = run(&steps);
-        assert_eq!(times[0].first_token_us.unwrap().mean, 5.0);
-        let between = times[0].between_tokens_us.unwrap();
-        assert_eq!((between.calls, between.mean), (2, 13.0));
-        assert!(steps_of_jobs(&timeline, &kinds, |_, _| None).is_empty());
     }
 }

@@ -97,7 +97,7 @@ pub struct Clock {
 
 /// A host time, and how far off it may be.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HostTime {
+pub(crate) struct HostTime {
     /// Microseconds since the origin.
     pub us: f64,
     /// The true time is within this of it, microseconds.
@@ -394,7 +394,7 @@ impl Clock {
     /// The piece of a counter value, wraps counted, of which the host noted the time.
     /// Behind a restart the counter may have values again that it had before: of these
     /// the one that is nearer to the note.
-    pub fn piece_near(&self, ticks: i128, noted_us: f64) -> &Piece {
+    pub(crate) fn piece_near(&self, ticks: i128, noted_us: f64) -> &Piece {
         let distance = |p: &&Piece| (p.from - ticks).max(ticks - p.to).max(0);
         let runs = self.pieces.chunk_by(|_, next| next.is_bend);
         let nearest = runs.filter_map(|run| run.iter().min_by_key(distance));
@@ -416,14 +416,14 @@ impl Clock {
     }
 
     /// The host time of a counter value, wraps counted.
-    pub fn host_time(&self, ticks: i128) -> HostTime {
+    pub(crate) fn host_time(&self, ticks: i128) -> HostTime {
         self.piece(ticks).host_time(ticks)
     }
 }
 
 impl Piece {
     /// The host time of a counter value, wraps counted.
-    pub fn host_time(&self, ticks: i128) -> HostTime {
+    pub(crate) fn host_time(&self, ticks: i128) -> HostTime {
         let x = (ticks - self.from) as f64;
         let away = (x - self.middle).abs();
         HostTime {

@@ -8,7 +8,7 @@
 use aiprof_model::timeline::Phase;
 
 /// Counter values of an event, wraps counted.
-pub type Stamps = [i128; 5];
+pub(crate) type Stamps = [i128; 5];
 
 /// Host times of an event, microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,7 +24,7 @@ pub struct Times {
 /// Counts the wraps within an event: each value is at or behind the one before, so
 /// one that is smaller has wrapped in between. Also gives the index of the first
 /// that did. `bits` is the counter's width; of values that are wider, nothing wraps.
-pub fn count_wraps(raw: [u64; 5], bits: u32) -> (Stamps, Option<usize>) {
+pub(crate) fn count_wraps(raw: [u64; 5], bits: u32) -> (Stamps, Option<usize>) {
     let period = 1i128 << bits.min(64);
     let mut stamps = raw.map(i128::from);
     let (mut wraps, mut first) = (0, None);
@@ -44,7 +44,7 @@ pub fn count_wraps(raw: [u64; 5], bits: u32) -> (Stamps, Option<usize>) {
 
 /// Host times of an event whose phase the host saw end at `end_us`, on a device
 /// with so many ticks per microsecond.
-pub fn host_times(stamps: &Stamps, phase: Phase, end_us: f64, mhz: f64) -> Times {
+pub(crate) fn host_times(stamps: &Stamps, phase: Phase, end_us: f64, mhz: f64) -> Times {
     let (begin, end) = phase.ends();
     // Differences first: they are small, and exact.
     let at = |index: usize| end_us + (stamps[index] - stamps[end]) as f64 / mhz;

@@ -16,7 +16,7 @@ const MAX_ERROR: f64 = 0.01;
 
 /// A frequency, and how far off it may be.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Frequency {
+pub(crate) struct Frequency {
     /// Ticks per microsecond.
     pub mhz: f64,
     /// The true frequency is within this of it.
@@ -26,7 +26,7 @@ pub struct Frequency {
 /// The clock of a device of which records still come. Bounded: it knows the last
 /// 512 anchors.
 #[derive(Clone, Debug, Default)]
-pub struct LiveClock {
+pub(crate) struct LiveClock {
     anchors: VecDeque<Anchor>,
     /// Frequencies by the durations of single records, until there are enough.
     rough: Vec<f64>,
@@ -39,13 +39,13 @@ pub struct LiveClock {
 
 impl LiveClock {
     /// The counter's width in bits.
-    pub fn bits(&self) -> u32 {
+    pub(crate) fn bits(&self) -> u32 {
         if self.is_wide { 64 } else { 32 }
     }
 
     /// Takes in that the counter was `ticks` when the host's clock was `host_ns`,
     /// some microseconds off.
-    pub fn anchor(&mut self, ticks: u64, host_ns: u64) {
+    pub(crate) fn anchor(&mut self, ticks: u64, host_ns: u64) {
         self.is_wide |= ticks > u32::MAX.into();
         let host_us = self.relative(host_ns);
         if self.anchors.len() >= MOST {
@@ -55,7 +55,7 @@ impl LiveClock {
     }
 
     /// Takes in that so many ticks were about so long.
-    pub fn duration(&mut self, ticks: u64, ns: u64) {
+    pub(crate) fn duration(&mut self, ticks: u64, ns: u64) {
         let us = ns as f64 / 1e3;
         if us >= LONG_US && ticks > 0 && self.rough.len() < FIRST {
             self.rough.push(ticks as f64 / us);
@@ -63,13 +63,13 @@ impl LiveClock {
     }
 
     /// Ticks per microsecond by the first durations alone; `None` before there are any.
-    pub fn rough_mhz(&self) -> Option<f64> {
+    pub(crate) fn rough_mhz(&self) -> Option<f64> {
         let mut known = self.rough.clone();
         (!known.is_empty()).then(|| median(&mut known))
     }
 
     /// Fits the clock to the anchors that there are by now.
-    pub fn fit(&mut self) {
+    pub(crate) fn fit(&mut self) {
         let Some(mhz) = self.rough_mhz() else {
             return;
         };
@@ -86,7 +86,7 @@ impl LiveClock {
 
     /// The frequency at a host time by the last fit; `None` while it is less certain
     /// than 1 %.
-    pub fn frequency(&self, host_ns: u64) -> Option<Frequency> {
+    pub(crate) fn frequency(&self, host_ns: u64) -> Option<Frequency> {
         let at = host_ns as f64 / 1e3 - self.origin_ns? as f64 / 1e3;
         let pieces = &self.clock.as_ref()?.pieces;
         let before = pieces.iter().rev().find(|piece| piece.host_us <= at);

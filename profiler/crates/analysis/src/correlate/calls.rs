@@ -1,8 +1,7 @@
 //! The tracker: events in, calls and launches out.
 
 use super::{
-    AddressSpaces, CallSink, ImagePiece, fence::Fences, handles::Name, known::Known,
-    thread::Thread, world::World,
+    CallSink, ImagePiece, fence::Fences, handles::Name, known::Known, thread::Thread, world::World,
 };
 use aiprof_model::{
     probes::Probe,
@@ -146,7 +145,13 @@ impl Tracker {
 
     /// Names a kernel that was created before aiprof was attached, as far as its
     /// creation has not been seen since.
-    pub fn name_kernel(&mut self, pid: u32, kernel: u64, name: &str, sink: &mut dyn CallSink) {
+    pub(crate) fn name_kernel(
+        &mut self,
+        pid: u32,
+        kernel: u64,
+        name: &str,
+        sink: &mut dyn CallSink,
+    ) {
         let Some(handles) = self.world.processes.get_mut(&pid) else {
             return;
         };
@@ -161,15 +166,11 @@ impl Tracker {
     }
 
     /// Whether a process has launched kernels of unknown name through this handle.
-    pub fn is_unnamed(&self, pid: u32, kernel: u64) -> bool {
+    #[cfg(test)]
+    pub(super) fn is_unnamed(&self, pid: u32, kernel: u64) -> bool {
         let handles = self.world.processes.get(&pid);
         let kernel = handles.and_then(|handles| handles.kernels.get(kernel));
         kernel.is_some_and(|kernel| kernel.name == Name::Unseen)
-    }
-
-    /// What is bound in the devices' address spaces now.
-    pub fn address_spaces(&self) -> &AddressSpaces {
-        &self.world.spaces
     }
 
     /// What it has seen.
@@ -328,7 +329,6 @@ impl Tracker {
             && self.processes.is_empty()
             && self.world.processes.is_empty()
             && self.world.forked.is_idle()
-            && self.world.spaces.is_idle()
             && room.objects == limits.handles
             && room.recorded == limits.recorded
     }

@@ -263,7 +263,7 @@ pub(super) fn push(
 }
 
 /// Removes the draft at `at`, if it is the maker's.
-pub(super) fn remove_draft(drafts: &mut Vec<Draft>, at: usize, maker: u64) {
+fn remove_draft(drafts: &mut Vec<Draft>, at: usize, maker: u64) {
     if drafts.get(at).is_some_and(|draft| draft.maker == maker) {
         drafts.remove(at);
     }

@@ -19,14 +19,14 @@ const NOTICED_NS: u64 = 1_500_000_000;
 /// the period that it lies in; one that the clock has shown twice, after it was
 /// set back, is taken for the later, unless that was still to come.
 #[derive(Clone, Debug, Default)]
-pub struct EpochClock {
+pub(crate) struct EpochClock {
     /// Begin of each period, and how far the time of day is ahead in it.
     periods: Vec<(u64, u64)>,
 }
 
 impl EpochClock {
     /// Takes a reading in; readings must come in order.
-    pub fn note(&mut self, pair: &ClockPair) {
+    pub(crate) fn note(&mut self, pair: &ClockPair) {
         let Some(offset) = pair.unix_ns.checked_sub(pair.time_ns) else {
             // Before 1970: no clock of any use.
             return;
@@ -38,13 +38,13 @@ impl EpochClock {
     }
 
     /// How often the time was set, as far as it was noticed.
-    pub fn steps(&self) -> usize {
+    pub(crate) fn steps(&self) -> usize {
         self.periods.len().saturating_sub(1)
     }
 
     /// CLOCK_MONOTONIC nanoseconds of a time that was told of at `now_ns`; `None`
     /// without a reading, and for what was before the machine started.
-    pub fn monotonic(&self, time: EpochNs, now_ns: u64) -> Option<u64> {
+    pub(crate) fn monotonic(&self, time: EpochNs, now_ns: u64) -> Option<u64> {
         let mut until = now_ns.saturating_add(NOTICED_NS);
         for (i, &(begin, offset)) in self.periods.iter().enumerate().rev() {
             let from = match i {

@@ -55,10 +55,6 @@
 //! Each record of a call is taken once, here. Who must act on one before it is known
 //! whether it belongs to the recording gets a [`CallView`] of it.
 //!
-//! # Address spaces
-//!
-//! What ioctls bind to addresses of devices is followed in [`AddressSpaces`].
-//!
 //! # Submissions
 //!
 //! What the kernel tells of work by itself, whichever runtime it came from: its
@@ -67,7 +63,6 @@
 //! [`Call::around_ns`]: aiprof_model::wire::Call::around_ns
 
 mod activity;
-mod address_space;
 mod both;
 mod calls;
 mod data;
@@ -94,16 +89,15 @@ mod thread;
 mod view;
 mod world;
 
-pub use address_space::{AddressSpace, AddressSpaces, Backing, Bound, SpaceId};
 pub use both::Both;
 pub use calls::{Counts, Limits, Tracker};
 pub use data::ImagePiece;
 pub use device_facts::{DeviceFact, DeviceFactKind};
-pub use epoch::EpochClock;
+pub(crate) use epoch::EpochClock;
 pub use fence::{Submission, SubmissionSource, begins};
 pub use handles::ModuleImage;
 pub use kernel_events::{KernelEvent, KernelStep};
-pub use recorded::RecordedLaunches;
+pub(crate) use recorded::RecordedLaunches;
 pub use view::{CallView, DataView};
 
 use crate::aiu::ActivityRecord;

@@ -43,7 +43,7 @@ struct Recorded {
 
 /// Launches and records of calls, waiting for each other.
 #[derive(Debug, Default)]
-pub struct RecordedLaunches {
+pub(crate) struct RecordedLaunches {
     /// By process and thread, in the order of their begin.
     launches: FxHashMap<u32, BTreeMap<u32, VecDeque<Launched>>>,
     /// Whose launches came when.
@@ -59,7 +59,7 @@ pub struct RecordedLaunches {
 
 impl RecordedLaunches {
     /// A thread launched something; times are of CLOCK_MONOTONIC.
-    pub fn launch(
+    pub(crate) fn launch(
         &mut self,
         (pid, tid): (u32, u32),
         start_ns: u64,
@@ -121,7 +121,12 @@ impl RecordedLaunches {
 
     /// A runtime recorded a call of a process; times are of CLOCK_MONOTONIC. Records
     /// that are of no launch are left out.
-    pub fn record(&mut self, pid: u32, record: &ActivityRecord, (start_ns, end_ns): (u64, u64)) {
+    pub(crate) fn record(
+        &mut self,
+        pid: u32,
+        record: &ActivityRecord,
+        (start_ns, end_ns): (u64, u64),
+    ) {
         let rank = record
             .code
             .and_then(rank)
@@ -154,7 +159,7 @@ impl RecordedLaunches {
 
     /// The path that launched what has this correlation id, if that is known by now. The
     /// launch has a record of a device then.
-    pub fn path(&mut self, pid: u32, correlation: u64) -> Option<PathId> {
+    pub(crate) fn path(&mut self, pid: u32, correlation: u64) -> Option<PathId> {
         let record = *self.records.get(&(pid, correlation))?;
         let tid = self.thread(pid, &record)?;
         let launches = self.launches.get_mut(&pid)?.get_mut(&tid)?;
@@ -166,7 +171,7 @@ impl RecordedLaunches {
     /// How many launches no record of a device was found for: of all that are remembered
     /// if nothing more will come (`last`), else of those that were forgotten. Each is
     /// counted once.
-    pub fn take_unrecorded(&mut self, last: bool) -> u64 {
+    pub(crate) fn take_unrecorded(&mut self, last: bool) -> u64 {
         let mut count = std::mem::take(&mut self.unrecorded);
         let all = self.launches.values_mut().flat_map(BTreeMap::values_mut);
         for launch in all.flatten().filter(|launch| last && !launch.recorded) {

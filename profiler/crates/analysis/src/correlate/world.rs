@@ -3,7 +3,6 @@
 use super::{
     CallSink, KernelEvent, KernelName, Launch, PlacedKernel,
     activity::Activity,
-    address_space::AddressSpaces,
     calls::{Counts, Limits},
     draft::Words,
     effects,
@@ -50,7 +49,6 @@ pub(super) struct World {
     pub(super) words: Rc<Words>,
     pub(super) counts: Counts,
     pub(super) activity: Activity,
-    pub(super) spaces: AddressSpaces,
     /// The calls that handed over what a fence tells the end of, by process and fence.
     pub(super) submits: FxHashMap<(u32, u64), u64>,
     /// What happened to kernels' handles, to be passed on with this event.
@@ -82,7 +80,6 @@ impl World {
             words: Rc::default(),
             counts: Counts::default(),
             activity: Activity::default(),
-            spaces: AddressSpaces::default(),
             submits: FxHashMap::default(),
             kernel_events: Vec::new(),
             kernel_changes: Vec::new(),
@@ -134,9 +131,6 @@ impl World {
         sink.call(&open.call);
         self.tell_device_fact(open, sink);
         self.tell_kernels(sink);
-        if open.call.probe.is_ioctl {
-            self.spaces.take(&open.call, &mut self.losses);
-        }
         if open.call.probe.kind == CallKind::Activity && !open.call.is_part {
             self.activity.take(&open.call, &mut self.losses, sink);
         }
@@ -249,7 +243,6 @@ impl World {
         self.disinherit(pid);
         self.tell_kernels(sink);
         self.activity.forget(pid, &mut self.losses, sink);
-        self.spaces.forget(pid);
         self.submits.retain(|key, _| key.0 != pid);
         if let Some(handles) = self.processes.remove(&pid) {
             for (handle, kernel, since_ns) in handles.kernels.iter() {

@@ -9,7 +9,7 @@ use thiserror::Error;
 
 /// Why the BTF could not be used.
 #[derive(Debug, Error)]
-pub enum BtfError {
+pub(crate) enum BtfError {
     /// The file could not be read.
     #[error("cannot read {path}: {source}")]
     Read {
@@ -24,7 +24,7 @@ pub enum BtfError {
 }
 
 /// BTF of the running kernel (CONFIG_DEBUG_INFO_BTF).
-pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
 const MAGIC: u16 = 0xeb9f;
 const KIND_STRUCT: u32 = 4;
@@ -33,7 +33,7 @@ const KIND_UNION: u32 = 5;
 const MAX_NESTING: u32 = 8;
 
 /// A parsed BTF blob.
-pub struct Btf {
+pub(crate) struct Btf {
     data: Vec<u8>,
     strings: usize,
     /// Offset in `data` of every type, by id; id 0 is void.
@@ -42,7 +42,7 @@ pub struct Btf {
 
 impl Btf {
     /// Reads the running kernel's BTF.
-    pub fn vmlinux() -> Result<Self, BtfError> {
+    pub(crate) fn vmlinux() -> Result<Self, BtfError> {
         let data = kernel::read_whole(VMLINUX).map_err(|source| BtfError::Read {
             path: VMLINUX,
             source,
@@ -51,7 +51,7 @@ impl Btf {
     }
 
     /// Indexes a BTF blob; `None` if it is malformed.
-    pub fn parse(data: Vec<u8>) -> Option<Self> {
+    pub(crate) fn parse(data: Vec<u8>) -> Option<Self> {
         let header_len = read_u32(&data, 4)? as usize;
         if u16::from_le_bytes([*data.first()?, *data.get(1)?]) != MAGIC {
             return None;
@@ -75,7 +75,7 @@ impl Btf {
 
     /// Byte offset of `path` (members separated by dots are not supported; one
     /// member, also inside anonymous structures and unions) in `structure`.
-    pub fn offset_of(&self, structure: &str, member: &str) -> Option<u32> {
+    pub(crate) fn offset_of(&self, structure: &str, member: &str) -> Option<u32> {
         let index = self.types.iter().skip(1).position(|&at| {
             self.kind(at) == Some(KIND_STRUCT)
                 && self.name(at).is_some_and(|n| n == structure.as_bytes())

@@ -3,6 +3,8 @@
 //! Everything `unsafe` of the live side is in this module and below.
 
 pub mod btf;
+#[cfg(test)]
+mod calls_tests;
 mod load;
 mod mapping;
 mod messages;
@@ -78,16 +80,16 @@ const COUNTS: &str = "COUNTS";
 /// The ring buffer of the samples.
 pub const SAMPLES: &str = "SAMPLES";
 /// The ring buffer of calls, their data and their stacks.
-pub const CALLS: &str = "CALLS";
+pub(crate) const CALLS: &str = "CALLS";
 /// What to do at each probe: [`aiprof_common::ProbeSpec`], by its index.
-pub const PROBES: &str = "PROBES";
+pub(crate) const PROBES: &str = "PROBES";
 /// What was seen and lost at each probe: [`aiprof_common::ProbeCounts`], by the
 /// index of its spec.
-pub const PROBE_COUNTS: &str = "PROBE_COUNTS";
+pub(crate) const PROBE_COUNTS: &str = "PROBE_COUNTS";
 /// The processes whose calls are recorded, where not all processes' are.
-pub const CHOSEN: &str = "CHOSEN";
+pub(crate) const CHOSEN: &str = "CHOSEN";
 /// The pending calls of each thread, by thread id.
-pub const THREADS: &str = "THREADS";
+pub(crate) const THREADS: &str = "THREADS";
 
 /// Sizes and switches of the programs.
 #[derive(Clone, Debug)]
@@ -102,7 +104,7 @@ pub struct BpfOptions {
     pub kernel_stacks: bool,
     /// Observe ioctls of files without a device too, by their names.
     pub named_files: bool,
-    /// Record calls of the processes in [`CHOSEN`] and their descendants only.
+    /// Record calls of the processes in `CHOSEN` and their descendants only.
     pub chosen_only: bool,
     /// Record calls in this control group (cgroup v2 id) only.
     pub cgroup: Option<u64>,
@@ -175,12 +177,12 @@ impl Bpf {
     }
 
     /// More of its programs, to attach (see [`probe`]).
-    pub fn programs(&self) -> Programs {
+    pub(crate) fn programs(&self) -> Programs {
         Programs(Arc::clone(&self.loaded))
     }
 
     /// The sampler's program, to attach to perf events.
-    pub fn sampler(&self) -> Result<Arc<OwnedFd>, BpfError> {
+    pub(crate) fn sampler(&self) -> Result<Arc<OwnedFd>, BpfError> {
         self.loaded.program(SAMPLER)
     }
 
@@ -197,12 +199,12 @@ impl Bpf {
     }
 
     /// Publishes the mapping list of a process.
-    pub fn set_process(&mut self, pid: u32, entry: ProcEntry) -> Result<(), BpfError> {
+    pub(crate) fn set_process(&mut self, pid: u32, entry: ProcEntry) -> Result<(), BpfError> {
         self.set(PROCS, &pid, &entry)
     }
 
     /// Forgets a process; one that is not known is no error.
-    pub fn remove_process(&mut self, pid: u32) {
+    pub(crate) fn remove_process(&mut self, pid: u32) {
         self.remove(PROCS, &pid);
     }
 
@@ -230,7 +232,7 @@ impl Bpf {
 
     /// An entry of a per-CPU array, one value for each possible CPU; none if it
     /// cannot be read.
-    pub fn per_cpu<V: Plain>(&self, map: &'static str, index: u32) -> Vec<V> {
+    pub(crate) fn per_cpu<V: Plain>(&self, map: &'static str, index: u32) -> Vec<V> {
         let key = plain::bytes(&index);
         let values = self
             .map(map)
@@ -257,13 +259,13 @@ impl Bpf {
 
     /// Bytes of kernel memory locked by all maps, as the kernel reports them
     /// in `/proc/self/fdinfo` (`memlock`).
-    pub fn memory_bytes() -> u64 {
+    pub(crate) fn memory_bytes() -> u64 {
         sum_of("map_id:", "memlock:")
     }
 
     /// Events that programs did not see because they ran on that CPU at the time:
     /// preempted (`recursion_misses` of `/proc/self/fdinfo`).
-    pub fn missed() -> u64 {
+    pub(crate) fn missed() -> u64 {
         sum_of("prog_id:", "recursion_misses:")
     }
 }
@@ -291,14 +293,14 @@ fn sum_of(id: &str, wanted: &str) -> u64 {
 
 /// The programs of the object, for any thread.
 #[derive(Clone)]
-pub struct Programs(Arc<Loaded>);
+pub(crate) struct Programs(Arc<Loaded>);
 
 impl Programs {
     /// A program, which the kernel verifies first if it is the first time.
     ///
     /// # Errors
     /// The kernel refuses it, or there is none of this name.
-    pub fn get(&self, name: &'static str) -> Result<Arc<OwnedFd>, BpfError> {
+    pub(crate) fn get(&self, name: &'static str) -> Result<Arc<OwnedFd>, BpfError> {
         self.0.program(name)
     }
 }

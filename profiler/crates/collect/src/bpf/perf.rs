@@ -50,7 +50,7 @@ pub(super) fn open_for(attr: &mut b::perf_event_attr, pid: i32, cpu: i32) -> io:
 
 /// Opens the sampling event of one CPU and attaches the program to it; it runs
 /// until the descriptor is closed.
-pub fn open_sampler(
+pub(crate) fn open_sampler(
     clock: Clock,
     cpu: u32,
     include_idle: bool,
@@ -102,7 +102,7 @@ pub fn open_sampler(
 }
 
 /// The process events of one CPU, through a ring buffer.
-pub struct ProcessRing {
+pub(crate) struct ProcessRing {
     fd: OwnedFd,
     memory: Mapping,
     pages: usize,
@@ -112,7 +112,7 @@ const PAGE: usize = 4096;
 
 impl ProcessRing {
     /// Opens the event on a CPU with a ring of `pages` (a power of two) pages.
-    pub fn open(cpu: u32, pages: usize) -> io::Result<Self> {
+    pub(crate) fn open(cpu: u32, pages: usize) -> io::Result<Self> {
         let mut attr = b::perf_event_attr {
             type_: b::PERF_TYPE_SOFTWARE,
             config: u64::from(b::PERF_COUNT_SW_DUMMY),
@@ -138,18 +138,18 @@ impl ProcessRing {
     }
 
     /// The descriptor, to poll.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
     /// Bytes of the ring.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.memory.size()
     }
 
     /// Reads all events there are, calling `sink` for each; returns how many
     /// records could not be decoded.
-    pub fn drain(&mut self, mut sink: impl FnMut(ProcessEvent)) -> u64 {
+    pub(crate) fn drain(&mut self, mut sink: impl FnMut(ProcessEvent)) -> u64 {
         let size = self.pages * PAGE;
         let meta = self.memory.base().cast::<b::perf_event_mmap_page>();
         // SAFETY: the first page of the mapping is the control page; both
@@ -307,7 +307,7 @@ fn parse_mmap2(body: &[u8]) -> Result<MapEvent, ()> {
 }
 
 /// This process's image of the vdso: the same for every 64-bit process.
-pub fn vdso_image() -> io::Result<Vec<u8>> {
+pub(crate) fn vdso_image() -> io::Result<Vec<u8>> {
     use std::os::unix::fs::FileExt;
     let maps = kernel::read_to_string("/proc/self/maps")?;
     let line = maps
@@ -330,11 +330,11 @@ pub fn vdso_image() -> io::Result<Vec<u8>> {
 }
 
 /// An epoll instance: readable when any of its descriptors is.
-pub struct Poller(OwnedFd);
+pub(crate) struct Poller(OwnedFd);
 
 impl Poller {
     /// An empty one.
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: no memory is passed; the result is checked.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
@@ -345,17 +345,12 @@ impl Poller {
     }
 
     /// Another handle of the same instance.
-    pub fn share(&self) -> io::Result<Self> {
+    pub(crate) fn share(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
 
-    /// The descriptor.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-
     /// Adds a descriptor, edge-triggered: each arrival wakes once.
-    pub fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let mut event = libc::epoll_event {
             events: (libc::EPOLLIN | libc::EPOLLET) as u32,
             u64: 0,
@@ -392,7 +387,7 @@ pub fn settle(epoll: &OwnedFd) {
 }
 
 /// A file in memory with the given content, for interfaces that want a file.
-pub fn memory_file(name: &std::ffi::CStr, content: &[u8]) -> io::Result<File> {
+pub(crate) fn memory_file(name: &std::ffi::CStr, content: &[u8]) -> io::Result<File> {
     use std::io::Write;
     // SAFETY: a valid name; the result is checked.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
@@ -407,7 +402,7 @@ pub fn memory_file(name: &std::ffi::CStr, content: &[u8]) -> io::Result<File> {
 
 /// The path, relative to the mount `root`, of the control group with an id.
 /// Needs CAP_DAC_READ_SEARCH (open_by_handle_at(2)).
-pub fn cgroup_path(root: &std::path::Path, id: u64) -> Option<String> {
+pub(crate) fn cgroup_path(root: &std::path::Path, id: u64) -> Option<String> {
     /// `struct file_handle` with the 8-byte kernfs id (FILEID_KERNFS,
     /// include/linux/exportfs.h) as its content.
     #[repr(C)]
@@ -453,7 +448,7 @@ pub fn monotonic_ns() -> u64 {
 
 /// Raises the soft limit of open files to the hard one: one file stays open for
 /// each binary that is mapped somewhere.
-pub fn allow_many_files() {
+pub(crate) fn allow_many_files() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -468,7 +463,7 @@ pub fn allow_many_files() {
 }
 
 /// Most files that this process may have open.
-pub fn file_limit() -> u64 {
+pub(crate) fn file_limit() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile)
         .current
         .unwrap_or(1 << 20)
@@ -479,7 +474,7 @@ pub fn file_limit() -> u64 {
 ///
 /// # Errors
 /// No process could be made; then they are closed here.
-pub fn close_elsewhere(descriptors: Vec<OwnedFd>) -> io::Result<()> {
+pub(crate) fn close_elsewhere(descriptors: Vec<OwnedFd>) -> io::Result<()> {
     // The other process waits for this one to have closed its copies: the last
     // copy is the slow one.
     let (go, closed) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;

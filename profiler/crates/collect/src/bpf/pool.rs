@@ -110,7 +110,7 @@ impl Pool {
 
     /// Publishes the `u32` at byte `off` of a block; where the pool has no such word,
     /// nothing happens.
-    pub fn write_u32(&self, block: Block, off: usize, value: u32) {
+    pub(crate) fn write_u32(&self, block: Block, off: usize, value: u32) {
         if let Some(word) = self.word(block.reference, off) {
             word.store(value, Ordering::Release);
         }

@@ -3,11 +3,11 @@
 //!
 //! Every link is a descriptor: the probe is gone when the last copy of it is
 //! closed, also when aiprof is killed. A program is given by its descriptor
-//! ([`super::Bpf::programs`]), so that links can be made on any thread.
+//! (`Bpf::programs`), so that links can be made on any thread.
 
 mod cost;
 
-pub use cost::{ProbeCost, probe_cost};
+pub(crate) use cost::probe_cost;
 
 use super::perf;
 use aiprof_system::files::kernel;
@@ -31,7 +31,7 @@ pub struct Link(OwnedFd);
 impl Link {
     /// The descriptor, for whoever is to close it: each link of
     /// [`attach_uprobe_perf`] takes the kernel tens of milliseconds to close.
-    pub fn into_fd(self) -> OwnedFd {
+    pub(crate) fn into_fd(self) -> OwnedFd {
         self.0
     }
 }
@@ -85,7 +85,7 @@ impl fmt::Display for Refused {
 
 /// What came of attaching to many points.
 #[derive(Debug, Default)]
-pub struct Attached {
+pub(crate) struct Attached {
     /// The links; one, if no point was refused.
     pub links: Vec<Link>,
     /// The points that could not be probed.
@@ -98,7 +98,7 @@ const ENOTSUPP: i32 = 524;
 
 /// Whether the kernel has links to many functions at once (`uprobe.multi`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UprobeMulti {
+pub(crate) enum UprobeMulti {
     /// It has not; Linux before 6.6.
     Absent,
     /// It has, but takes a process id for that of a thread; Linux before 6.10.
@@ -109,13 +109,13 @@ pub enum UprobeMulti {
 
 impl UprobeMulti {
     /// Whether there are such links at all.
-    pub fn exists(self) -> bool {
+    pub(crate) fn exists(self) -> bool {
         self != Self::Absent
     }
 }
 
 /// Tries what this kernel has; asked once.
-pub fn uprobe_multi() -> UprobeMulti {
+pub(crate) fn uprobe_multi() -> UprobeMulti {
     static KNOWN: OnceLock<UprobeMulti> = OnceLock::new();
     *KNOWN.get_or_init(try_uprobe_multi)
 }
@@ -176,7 +176,7 @@ fn empty_program(
 /// What is wrong with the file or the program, or in general: then nothing is
 /// attached. `Unsupported`: a process is given, and the kernel would take it for
 /// a thread.
-pub fn attach_uprobe_multi(
+pub(crate) fn attach_uprobe_multi(
     program: BorrowedFd<'_>,
     target: &Target<'_>,
     points: &[Point],
@@ -258,7 +258,7 @@ impl Multi {
 ///
 /// # Errors
 /// What is wrong with the file, the point or the program.
-pub fn attach_uprobe_perf(
+pub(crate) fn attach_uprobe_perf(
     program: BorrowedFd<'_>,
     target: &Target<'_>,
     point: Point,
@@ -284,7 +284,7 @@ pub fn attach_uprobe_perf(
 ///
 /// # Errors
 /// `NotFound`: this kernel has no such tracepoint, or tracefs is not mounted.
-pub fn attach_tracepoint(
+pub(crate) fn attach_tracepoint(
     program: BorrowedFd<'_>,
     category: &str,
     name: &str,
@@ -321,7 +321,7 @@ fn tracepoint_id(category: &str, name: &str) -> io::Result<u64> {
 ///
 /// # Errors
 /// `NotFound`: this kernel has no such tracepoint.
-pub fn attach_raw_tracepoint(program: BorrowedFd<'_>, name: &str) -> io::Result<Link> {
+pub(crate) fn attach_raw_tracepoint(program: BorrowedFd<'_>, name: &str) -> io::Result<Link> {
     let name = CString::new(name)?;
     // SAFETY: the program is open and the name a C string.
     let fd = unsafe { sys::bpf_raw_tracepoint_open(name.as_ptr(), program.as_raw_fd()) };
@@ -333,7 +333,7 @@ pub fn attach_raw_tracepoint(program: BorrowedFd<'_>, name: &str) -> io::Result<
 ///
 /// # Errors
 /// `NotFound`: this kernel has no such function, or no such probes at all.
-pub fn attach_kprobe(
+pub(crate) fn attach_kprobe(
     program: BorrowedFd<'_>,
     function: &str,
     ret: bool,

@@ -195,9 +195,9 @@ impl DeviceSamplers {
         std::iter::from_fn(|| self.events.try_recv().ok())
     }
 
-    /// What was missed since the start. Drops and refused samples are in the windows,
+    /// What was lost since the start. Drops and refused samples are in the windows,
     /// too.
-    pub fn losses(&self) -> Losses {
+    pub(crate) fn losses(&self) -> Losses {
         self.status.losses()
     }
 

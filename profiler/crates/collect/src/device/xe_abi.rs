@@ -25,9 +25,8 @@ const fn ioc(direction: u32, kind: u8, number: u32, size: usize) -> Opcode {
 
 /// Numbers of drivers' own DRM ioctls begin here.
 const COMMAND_BASE: u32 = 0x40;
-pub(super) const DEVICE_QUERY: Opcode = ioc(3, b'd', COMMAND_BASE, size_of::<DeviceQuery>());
-pub(super) const OBSERVATION: Opcode =
-    ioc(1, b'd', COMMAND_BASE + 0x0b, size_of::<ObservationParam>());
+const DEVICE_QUERY: Opcode = ioc(3, b'd', COMMAND_BASE, size_of::<DeviceQuery>());
+const OBSERVATION: Opcode = ioc(1, b'd', COMMAND_BASE + 0x0b, size_of::<ObservationParam>());
 pub(super) const ENABLE: Opcode = ioc(0, b'i', 0, 0);
 
 /// Items of [`DEVICE_QUERY`].

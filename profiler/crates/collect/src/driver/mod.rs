@@ -39,23 +39,9 @@ const TRACE: &str = "trace";
 /// Major numbers whose devices have fences.
 const WITH_FENCES: [&str; 2] = ["drm", "accel"];
 
-/// What was attached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DriverTally {
-    /// Devices observed, files without a device not counted.
-    pub devices: u64,
-    /// Kernel functions probed that handle ioctls.
-    pub handlers: u64,
-    /// Whether the system call itself is watched, for devices whose handlers are
-    /// not to be probed.
-    pub syscall: bool,
-    /// Tracepoints of fences and jobs.
-    pub points: u64,
-}
-
 /// What is to be observed, before anything is loaded.
 #[derive(Debug, Default)]
-pub struct DriverPlan {
+pub(crate) struct DriverPlan {
     plan: Plan,
     fences: bool,
 }
@@ -68,7 +54,7 @@ impl DriverPlan {
     ///
     /// # Errors
     /// A stand-in is no device, or there is no such table.
-    pub fn new(tables: &DriverTables, stand_ins: &[StandIn]) -> io::Result<Self> {
+    pub(crate) fn new(tables: &DriverTables, stand_ins: &[StandIn]) -> io::Result<Self> {
         let nodes = devices::scan(Path::new("/"), tables);
         let mut forced = Vec::new();
         for (table, path) in stand_ins {
@@ -92,12 +78,12 @@ impl DriverPlan {
     }
 
     /// Whether there is nothing to observe.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.plan.is_empty()
     }
 
     /// The programs that observing it may need.
-    pub fn programs(&self) -> Vec<&'static str> {
+    pub(crate) fn programs(&self) -> Vec<&'static str> {
         let mut programs = Vec::new();
         if self.plan.has_handlers() {
             programs.extend([HANDLER_EXIT, HANDLER_ENTRY]);
@@ -110,27 +96,26 @@ impl DriverPlan {
     }
 
     /// Specs that the kernel side needs room for.
-    pub fn specs(&self) -> u32 {
+    pub(crate) fn specs(&self) -> u32 {
         // As many as the tables have, some hundreds.
         self.plan.commands.len() as u32
     }
 
     /// Whether files without a device are among what is observed.
-    pub fn named_files(&self) -> bool {
+    pub(crate) fn named_files(&self) -> bool {
         !self.plan.observed.files.is_empty()
     }
 }
 
 /// The probes on drivers of a recording.
 #[derive(Debug, Default)]
-pub struct DriverProbes {
+pub(crate) struct DriverProbes {
     links: Vec<Link>,
     events: Vec<Event>,
     /// Ids of the tracepoints where submissions begin.
     begins: Vec<u32>,
     first: u32,
     specs: u32,
-    tally: DriverTally,
 }
 
 impl DriverProbes {
@@ -139,7 +124,7 @@ impl DriverProbes {
     /// # Errors
     /// The programs or maps are missing. That a function cannot be probed is no
     /// error: then the system call is watched.
-    pub fn start(bpf: &Bpf, plan: DriverPlan, first: u32) -> Result<Self, BpfError> {
+    pub(crate) fn start(bpf: &Bpf, plan: DriverPlan, first: u32) -> Result<Self, BpfError> {
         let mut probes = Self {
             first,
             specs: plan.specs(),
@@ -161,7 +146,6 @@ impl DriverProbes {
         for (number, value) in plan.devices() {
             bpf.set("DEVICES", &number, &value)?;
         }
-        probes.tally.devices = plan.observed.devices.len() as u64;
         if fences {
             probes.attach_points(bpf)?;
         }
@@ -209,7 +193,6 @@ impl DriverProbes {
                 }
             }
         }
-        self.tally.handlers = attached.len() as u64;
         Ok(())
     }
 
@@ -225,7 +208,6 @@ impl DriverProbes {
                 }
             }
         }
-        self.tally.syscall = true;
         Ok(())
     }
 
@@ -237,7 +219,6 @@ impl DriverProbes {
             match probe::attach_tracepoint(program.as_fd(), category, name, point.point.id.into()) {
                 Ok(link) => {
                     self.links.push(link);
-                    self.tally.points += 1;
                     if begins(&point.point) {
                         self.begins.push(point.point.id);
                     }
@@ -250,22 +231,17 @@ impl DriverProbes {
     }
 
     /// What the reader must know before anything that was recorded.
-    pub fn take_events(&mut self) -> Vec<Event> {
+    pub(crate) fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
     /// Whether a tracepoint is hit by whoever submits work.
-    pub fn begins(&self, point: u32) -> bool {
+    pub(crate) fn begins(&self, point: u32) -> bool {
         self.begins.contains(&point)
     }
 
-    /// What was attached.
-    pub fn tally(&self) -> DriverTally {
-        self.tally
-    }
-
     /// What was lost in the kernel.
-    pub fn losses(&self, bpf: &Bpf) -> Losses {
+    pub(crate) fn losses(&self, bpf: &Bpf) -> Losses {
         let mut losses = Losses::default();
         for number in self.first..self.first + self.specs {
             for cpu in bpf.per_cpu::<ProbeCounts>(PROBE_COUNTS, number) {
@@ -282,7 +258,7 @@ impl DriverProbes {
     }
 
     /// Ends the recording of ioctls and gives what is to be closed.
-    pub fn stop(&mut self) -> Vec<Link> {
+    pub(crate) fn stop(&mut self) -> Vec<Link> {
         std::mem::take(&mut self.links)
     }
 }

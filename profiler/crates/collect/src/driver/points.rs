@@ -47,7 +47,7 @@ const fn wanted(
 /// Sources: include/trace/events/dma_fence.h and
 /// drivers/gpu/drm/scheduler/gpu_scheduler_trace.h; the scheduler's names are those
 /// of Linux 6.16 and later, and before.
-pub(super) const WANTED: &[Wanted] = &[
+const WANTED: &[Wanted] = &[
     wanted("dma_fence", "dma_fence_init", FENCE, FENCE_TEXTS),
     wanted("dma_fence", "dma_fence_emit", FENCE, FENCE_TEXTS),
     wanted("dma_fence", "dma_fence_signaled", FENCE, FENCE_TEXTS),

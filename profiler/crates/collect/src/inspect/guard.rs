@@ -53,7 +53,7 @@ static LEFT: Mutex<Vec<(Owner, Arc<Remote>)>> = Mutex::new(Vec::new());
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Whether a recording ends: then reads of others have less time.
-pub fn set_ending(is_ending: bool) {
+pub(crate) fn set_ending(is_ending: bool) {
     IS_ENDING.store(is_ending, Ordering::Relaxed);
 }
 
@@ -118,7 +118,7 @@ fn is_back(owner: Owner) {
 
 /// Does something with a process of this owner that may never return. `None`: it did
 /// not in time, or was not even tried.
-pub fn patiently<T: Send + 'static>(
+fn patiently<T: Send + 'static>(
     owner: Owner,
     patience: Duration,
     read: impl FnOnce() -> T + Send + 'static,
@@ -160,7 +160,7 @@ pub fn shown(pid: u32, path: &str, limit: usize) -> Option<Vec<u8>> {
 }
 
 /// [`patiently`], for a few pages of one process.
-pub fn quickly<T: Send + 'static>(
+pub(crate) fn quickly<T: Send + 'static>(
     pid: u32,
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {

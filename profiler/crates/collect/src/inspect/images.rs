@@ -56,7 +56,7 @@ pub struct Found {
 
 impl Found {
     /// The names of all kernels, each once.
-    pub fn kernel_names(&self) -> BTreeSet<&str> {
+    pub(crate) fn kernel_names(&self) -> BTreeSet<&str> {
         let names = self.images.iter().flat_map(|i| &i.kernels);
         names.map(String::as_str).collect()
     }

@@ -58,7 +58,7 @@ const MAX_CHUNK: u64 = 1 << 20;
 /// what it hands out. Objects may begin 8 bytes behind that (a handle, behind a table
 /// of virtual functions), or 16 (behind what counts its owners). `None`: there is no
 /// such header.
-pub fn object_size(memory: &impl Memory, address: u64) -> Option<u64> {
+pub(crate) fn object_size(memory: &impl Memory, address: u64) -> Option<u64> {
     // In use before it; of another arena.
     const FLAGS: u64 = 1 | 4;
     let aligned = address % 16;
@@ -78,7 +78,7 @@ pub fn object_size(memory: &impl Memory, address: u64) -> Option<u64> {
 
 /// The memory of a running process.
 #[derive(Debug)]
-pub struct ProcessMemory(Reader);
+pub(crate) struct ProcessMemory(Reader);
 
 /// Who reads it.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl ProcessMemory {
     /// # Errors
     /// The process is gone, or may not be looked at, or reads of its user's processes
     /// do not return.
-    pub fn open(pid: u32) -> io::Result<Self> {
+    pub(crate) fn open(pid: u32) -> io::Result<Self> {
         let file = kernel::open(format!("/proc/{pid}/mem"))?;
         let owner = owner::owner_of(pid);
         if owner::is_trusted(owner) {
@@ -139,7 +139,7 @@ pub fn regions(pid: u32) -> io::Result<Vec<Region>> {
 ///
 /// # Errors
 /// The process is gone, or may not be looked at.
-pub fn data_of(pid: u32, is_wanted: impl Fn(&str) -> bool) -> io::Result<Vec<Region>> {
+pub(crate) fn data_of(pid: u32, is_wanted: impl Fn(&str) -> bool) -> io::Result<Vec<Region>> {
     let lines = maps(pid)?.into_iter();
     let wanted = |line: &String| {
         let mut fields = line.split_ascii_whitespace().skip(1);

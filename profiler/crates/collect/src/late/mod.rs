@@ -35,11 +35,11 @@ const MAX_PROCESSES: usize = 1024;
 const MAX_AHEAD: usize = 64;
 
 /// Which build of a driver: what tells the builds of a process's probed libraries.
-pub type Build = u64;
+pub(crate) type Build = u64;
 
 /// Follows kernels and finds the names of those it did not see created.
 #[derive(Default)]
-pub struct LateKernels {
+pub(crate) struct LateKernels {
     programs: FxHashMap<u32, Program>,
     paths: FxHashMap<Build, NamePath>,
     /// What was read before all that happened until then is known.
@@ -60,7 +60,7 @@ impl std::fmt::Debug for LateKernels {
 impl LateKernels {
     /// Looks at a program that runs already. `files`: the paths of its probed
     /// libraries.
-    pub fn look_ahead(&mut self, pid: u32, build: Build, files: Vec<String>) {
+    pub(crate) fn look_ahead(&mut self, pid: u32, build: Build, files: Vec<String>) {
         if self.ahead.len() < MAX_AHEAD && self.has_room(pid) && self.ahead.insert(pid) {
             self.programs.entry(pid).or_default();
             self.ask(Request {
@@ -72,7 +72,7 @@ impl LateKernels {
     }
 
     /// Something happened to a kernel.
-    pub fn kernel(&mut self, event: &KernelEvent) {
+    pub(crate) fn kernel(&mut self, event: &KernelEvent) {
         let is_end = event.step == KernelStep::Destroyed;
         if !self.has_room(event.pid) || is_end && !self.programs.contains_key(&event.pid) {
             return;
@@ -100,13 +100,13 @@ impl LateKernels {
     }
 
     /// Names known at once of kernels launched since the last call.
-    pub fn take_ready(&mut self) -> Vec<KernelNamed> {
+    pub(crate) fn take_ready(&mut self) -> Vec<KernelNamed> {
         std::mem::take(&mut self.ready)
     }
 
     /// The process has ended, or has become another program. Gives names that one
     /// more kernel might have proved wrong, but none came.
-    pub fn forget(&mut self, pid: u32, now_ns: u64) -> Vec<KernelNamed> {
+    pub(crate) fn forget(&mut self, pid: u32, now_ns: u64) -> Vec<KernelNamed> {
         let mut found = Vec::new();
         if let Some(mut program) = self.programs.remove(&pid) {
             program.believe(pid, now_ns, &mut found);
@@ -121,7 +121,7 @@ impl LateKernels {
     /// Starts the searches that are due; `build` tells the driver's build of a
     /// process. Gives the names found since the last call, of what was read before
     /// `taken_ns`: all that happened until then has been taken in.
-    pub fn maintain(
+    pub(crate) fn maintain(
         &mut self,
         now: Instant,
         taken_ns: u64,
@@ -160,7 +160,11 @@ impl LateKernels {
     }
 
     /// Searches a last time and waits for it: the recording ends.
-    pub fn settle(&mut self, build: impl Fn(u32) -> Build, patience: Duration) -> Vec<KernelNamed> {
+    pub(crate) fn settle(
+        &mut self,
+        build: impl Fn(u32) -> Build,
+        patience: Duration,
+    ) -> Vec<KernelNamed> {
         let open = self.programs.iter().filter(|(_, p)| p.may_search());
         let open: Vec<u32> = open.map(|(pid, _)| *pid).collect();
         let waited = self.programs.iter().filter(|(_, p)| p.is_waited_for());

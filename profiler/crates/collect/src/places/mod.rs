@@ -45,7 +45,7 @@ const MAX_STREAMS: usize = 1024;
 
 /// Finds out where kernels lie.
 #[derive(Default)]
-pub struct KernelPlaces {
+pub(crate) struct KernelPlaces {
     /// Kernels that are known, and whether they were launched.
     kernels: FxHashMap<(u32, u64), bool>,
     /// Names of kernels whose creation was not seen to succeed: a later call tells.
@@ -71,7 +71,7 @@ impl std::fmt::Debug for KernelPlaces {
 
 impl KernelPlaces {
     /// Something happened to a kernel. `build`: of its process's driver.
-    pub fn kernel(&mut self, event: &KernelEvent, build: impl FnOnce() -> Build) {
+    pub(crate) fn kernel(&mut self, event: &KernelEvent, build: impl FnOnce() -> Build) {
         let (pid, handle) = (event.pid, event.handle);
         let key = (pid, handle);
         match &event.step {
@@ -154,7 +154,7 @@ impl KernelPlaces {
     }
 
     /// A kernel older than the recording has got its name.
-    pub fn named(&mut self, named: &KernelNamed) {
+    pub(crate) fn named(&mut self, named: &KernelNamed) {
         if self.kernels.contains_key(&(named.pid, named.kernel)) {
             self.send(Message::Named {
                 pid: named.pid,
@@ -165,14 +165,14 @@ impl KernelPlaces {
     }
 
     /// A stream is read from here on.
-    pub fn stream(&mut self, stream: &DeviceStream) {
+    pub(crate) fn stream(&mut self, stream: &DeviceStream) {
         if self.streams.len() < MAX_STREAMS {
             self.streams.insert(stream.id, stream.relative);
         }
     }
 
     /// A stream was read.
-    pub fn window(&mut self, window: &StallWindow) {
+    pub(crate) fn window(&mut self, window: &StallWindow) {
         let Some(&relative) = self.streams.get(&window.stream) else {
             return;
         };
@@ -191,7 +191,7 @@ impl KernelPlaces {
     }
 
     /// The process has ended, or has become another program.
-    pub fn process_gone(&mut self, pid: u32, time_ns: u64) {
+    pub(crate) fn process_gone(&mut self, pid: u32, time_ns: u64) {
         let before = self.kernels.len();
         self.kernels.retain(|key, _| key.0 != pid);
         self.assumed.retain(|key, _| key.0 != pid);
@@ -202,7 +202,7 @@ impl KernelPlaces {
 
     /// What was found out since the last call. All that happened until `taken_ns` has
     /// been told.
-    pub fn maintain(&mut self, taken_ns: u64) -> Vec<Event> {
+    pub(crate) fn maintain(&mut self, taken_ns: u64) -> Vec<Event> {
         let mut events = Vec::new();
         while let Some(answer) = self.threads.as_ref().and_then(|(_, a)| a.try_recv().ok()) {
             self.take(answer, &mut events);
@@ -215,7 +215,7 @@ impl KernelPlaces {
 
     /// What was found out to the end: the recording ends, and all that happened has
     /// been told.
-    pub fn settle(&mut self, patience: Duration) -> Vec<Event> {
+    pub(crate) fn settle(&mut self, patience: Duration) -> Vec<Event> {
         let pids: BTreeSet<u32> = self.kernels.keys().map(|(pid, _)| *pid).collect();
         let patience = owner::patience_with(pids.into_iter(), patience);
         let deadline = Instant::now() + patience;

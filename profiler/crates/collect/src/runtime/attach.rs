@@ -27,7 +27,7 @@ use std::{
 };
 
 /// The programs at probed functions, by name.
-pub const CALL_PROGRAMS: [&str; 6] = [
+pub(crate) const CALL_PROGRAMS: [&str; 6] = [
     "call_entry",
     "call_entry_s",
     "call_exit",

@@ -8,17 +8,17 @@ use aiprof_system::workers::Owner;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Most files of one owner: one accelerator stack has eight or so.
-pub(super) const FILES: u32 = 64;
+const FILES: u32 = 64;
 /// Most functions of one owner.
 pub(super) const FUNCTIONS: u32 = 16_384;
 /// Most files of all owners.
-pub(super) const ALL_FILES: u32 = 256;
+const ALL_FILES: u32 = 256;
 /// Most functions of all owners.
-pub(super) const ALL_FUNCTIONS: u32 = 65_536;
+const ALL_FUNCTIONS: u32 = 65_536;
 /// Most files of one owner that are read, whether or not they have functions to probe.
-pub(super) const LOOKED: u32 = 2048;
+const LOOKED: u32 = 2048;
 /// Most files of all owners that are read.
-pub(super) const ALL_LOOKED: u32 = 8192;
+const ALL_LOOKED: u32 = 8192;
 /// How many times as much root's own files may take in all: nobody else can use
 /// that up.
 const ROOTS: u32 = 2;

@@ -38,7 +38,7 @@ pub struct Command<'a> {
 }
 
 /// A variable of this process's environment, which its commands inherit.
-pub fn own_variable(name: &str) -> Option<OsString> {
+pub(crate) fn own_variable(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 

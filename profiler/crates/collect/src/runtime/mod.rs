@@ -40,8 +40,9 @@ mod survey;
 mod symbols;
 mod worker;
 
-pub use attach::{CALL_PROGRAMS, Tally};
+pub(crate) use attach::CALL_PROGRAMS;
+pub use attach::Tally;
+pub use discover::Command;
 pub(super) use discover::variable_of;
-pub use discover::{Command, own_variable};
-pub use service::{CallCounts, RuntimeProbes};
+pub(crate) use service::RuntimeProbes;
 pub use survey::{Surveyed, SurveyedFunction, SurveyedTable, survey};

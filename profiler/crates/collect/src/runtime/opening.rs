@@ -113,7 +113,7 @@ impl RuntimeProbes {
 
     /// Goes on with what is done at the start; `true`: it is done. Then the attacher is
     /// at hand again, for a thread with fewer privileges.
-    pub fn settle(&mut self) -> bool {
+    pub(crate) fn settle(&mut self) -> bool {
         self.take_answers();
         let is_opening = self.opener.is_busy();
         let Some(discovery) = &mut self.discovery else {
@@ -199,7 +199,7 @@ impl RuntimeProbes {
     }
 
     /// The next process that has this mapped, or is handed it, may live longer.
-    pub(super) fn try_again(&mut self, purpose: Option<Purpose>) {
+    fn try_again(&mut self, purpose: Option<Purpose>) {
         match purpose {
             Some(Purpose::Mapped(known)) => {
                 self.mapped.remove(&known);

@@ -55,7 +55,7 @@ const LAST_SEARCH: Duration = Duration::from_secs(2);
 
 /// What the kernel side counted at one probe or at all, see [`ProbeCounts`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CallCounts {
+pub(crate) struct CallCounts {
     /// Entries seen, those whose record was lost included.
     pub calls: u64,
     /// Records lost because the ring was full.
@@ -85,7 +85,7 @@ pub(super) enum Stage {
 }
 
 /// The probes of a recording.
-pub struct RuntimeProbes {
+pub(crate) struct RuntimeProbes {
     pub(super) config: ProbeConfig,
     pub(super) exits: Exits,
     pub(super) stage: Stage,
@@ -131,7 +131,7 @@ impl RuntimeProbes {
     ///
     /// # Errors
     /// The programs are missing; that a library cannot be probed is no error.
-    pub fn start(bpf: &Bpf, config: &ProbeConfig) -> Result<Self, BpfError> {
+    pub(crate) fn start(bpf: &Bpf, config: &ProbeConfig) -> Result<Self, BpfError> {
         guard::set_ending(false);
         let exits = match (config.exact_call_times, config.waits) {
             (true, _) => Exits::All,
@@ -190,7 +190,7 @@ impl RuntimeProbes {
 
     /// Whether the caller may have what is in the memory of a process; if not, that
     /// is counted.
-    pub fn may_look(&mut self, pid: u32) -> bool {
+    pub(crate) fn may_look(&mut self, pid: u32) -> bool {
         let may = rustix::process::getuid().is_root() || {
             let owner = self.owner(pid);
             owner::may_have(owner.uid)
@@ -200,22 +200,22 @@ impl RuntimeProbes {
     }
 
     /// Readable when functions were found that are to be probed soon.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.looker.fd()
     }
 
     /// Whether there are such functions.
-    pub fn has_found(&self) -> bool {
+    pub(crate) fn has_found(&self) -> bool {
         self.looker.has_seen()
     }
 
     /// The processes that had probed libraries when the recording started.
-    pub fn users(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn users(&self) -> impl Iterator<Item = u32> {
         self.users.iter().copied()
     }
 
     /// An executable mapping appeared in a process.
-    pub fn mapped(&mut self, pid: u32, map: &MapEvent) {
+    pub(crate) fn mapped(&mut self, pid: u32, map: &MapEvent) {
         let path = &map.file.path;
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
         if Region::of(&map.file) != Region::File || !self.is_wanted(path) {
@@ -251,7 +251,7 @@ impl RuntimeProbes {
     }
 
     /// From here on, jobs are done by threads with the privileges that this one has now.
-    pub fn started(&mut self) {
+    pub(crate) fn started(&mut self) {
         if std::mem::replace(&mut self.started, true) {
             return;
         }
@@ -292,7 +292,7 @@ impl RuntimeProbes {
     }
 
     /// A call of a probed function: it may hand out others, or lead to them.
-    pub fn called(&mut self, call: &CallView<'_>, processes: &ProcessTable) {
+    pub(crate) fn called(&mut self, call: &CallView<'_>, processes: &ProcessTable) {
         if let Some(look) = self.handed_out.behind(call, processes) {
             self.look(look);
         }
@@ -303,7 +303,7 @@ impl RuntimeProbes {
     }
 
     /// Whether calls of a probe may hand out functions: then they are to be taken in soon.
-    pub fn hands_out(&self, probe: u32) -> bool {
+    pub(crate) fn hands_out(&self, probe: u32) -> bool {
         self.handed_out.is_source(probe)
     }
 
@@ -314,28 +314,28 @@ impl RuntimeProbes {
     }
 
     /// Data of a call.
-    pub fn data(&mut self, data: &DataView<'_>) {
+    pub(crate) fn data(&mut self, data: &DataView<'_>) {
         self.handed_out.data(data);
     }
 
     /// Something happened to a kernel whose process the caller may look into.
-    pub fn kernel(&mut self, event: &KernelEvent) {
+    pub(crate) fn kernel(&mut self, event: &KernelEvent) {
         self.late.kernel(event);
     }
 
     /// A process has ended, or has become another program. Gives the last names of
     /// its kernels.
-    pub fn process_gone(&mut self, pid: u32, time_ns: u64) -> Vec<KernelNamed> {
+    pub(crate) fn process_gone(&mut self, pid: u32, time_ns: u64) -> Vec<KernelNamed> {
         self.late.forget(pid, time_ns)
     }
 
     /// Names of kernels that were just launched, and known already.
-    pub fn kernels_foreseen(&mut self) -> Vec<KernelNamed> {
+    pub(crate) fn kernels_foreseen(&mut self) -> Vec<KernelNamed> {
         self.late.take_ready()
     }
 
     /// Looks for kernels of the programs that ran before the recording.
-    pub fn look_ahead(&mut self, processes: &ProcessTable) {
+    pub(crate) fn look_ahead(&mut self, processes: &ProcessTable) {
         for pid in std::mem::take(&mut self.users) {
             if !self.may_look(pid) {
                 continue;
@@ -353,14 +353,14 @@ impl RuntimeProbes {
     }
 
     /// Which build of a driver a process has.
-    pub fn build_of(&self, processes: &ProcessTable, pid: u32) -> Build {
+    pub(crate) fn build_of(&self, processes: &ProcessTable, pid: u32) -> Build {
         driver_build(processes, pid, |path| self.is_runtime(path))
     }
 
     /// Names found since the last call of kernels that were created before the
     /// recording. All that happened until `taken_ns` has been taken in; without it
     /// nothing more will come, and searches are waited for.
-    pub fn kernels_named(
+    pub(crate) fn kernels_named(
         &mut self,
         processes: &ProcessTable,
         taken_ns: Option<u64>,
@@ -455,13 +455,13 @@ impl RuntimeProbes {
     }
 
     /// Files have other ids from here on.
-    pub fn files_forgotten(&mut self) {
+    pub(crate) fn files_forgotten(&mut self) {
         self.given.clear();
         self.accepted.clear();
     }
 
     /// A thread has exited: its state in the kernel goes.
-    pub fn thread_exited(&mut self, pid: u32, tid: u32, bpf: &Bpf) {
+    pub(crate) fn thread_exited(&mut self, pid: u32, tid: u32, bpf: &Bpf) {
         bpf.remove(THREADS, &tid);
         if pid == tid {
             self.executed(pid);
@@ -469,7 +469,7 @@ impl RuntimeProbes {
     }
 
     /// A process runs another program, or none any more.
-    pub fn executed(&mut self, pid: u32) {
+    pub(crate) fn executed(&mut self, pid: u32) {
         self.handed_out.forget(pid);
         self.owners.remove(&pid);
         let mut gate = opener::lock(self.opener.gate());
@@ -485,7 +485,7 @@ impl RuntimeProbes {
 
     /// Gives what was attached since the last call, to be told before any call
     /// read from the ring so far.
-    pub fn take_events(&mut self, processes: &ProcessTable, mut sink: impl FnMut(Event)) {
+    pub(crate) fn take_events(&mut self, processes: &ProcessTable, mut sink: impl FnMut(Event)) {
         let mut report = attach::lock(&self.report);
         let (events, stubs) = (
             std::mem::take(&mut report.events),
@@ -536,33 +536,33 @@ impl RuntimeProbes {
     }
 
     /// What must be done now and then.
-    pub fn maintain(&mut self) {
+    pub(crate) fn maintain(&mut self) {
         if attach::lock(&self.report).tally.files > 0 {
             self.give(Job::Check);
         }
     }
 
     /// Detaching took this long.
-    pub fn detached(&self, took: Duration) {
+    pub(crate) fn detached(&self, took: Duration) {
         attach::lock(&self.report).tally.detaching += took;
     }
 
     /// What was attached so far.
-    pub fn tally(&self) -> Tally {
+    pub(crate) fn tally(&self) -> Tally {
         let mut tally = attach::lock(&self.report).tally;
         tally.failed += self.refused + self.looker.dropped();
         tally
     }
 
     /// What was seen at each probe so far; the index is the probe's id.
-    pub fn counts_by_probe(&self, bpf: &Bpf) -> Vec<CallCounts> {
+    fn counts_by_probe(&self, bpf: &Bpf) -> Vec<CallCounts> {
         (0..self.probes)
             .map(|probe| counts_of(bpf, probe))
             .collect()
     }
 
     /// What was seen at all probes so far.
-    pub fn counts(&self, bpf: &Bpf) -> CallCounts {
+    pub(crate) fn counts(&self, bpf: &Bpf) -> CallCounts {
         let mut all = CallCounts::default();
         for one in self.counts_by_probe(bpf) {
             all.add(&one);
@@ -571,7 +571,7 @@ impl RuntimeProbes {
     }
 
     /// What was lost so far, here and in the kernel.
-    pub fn losses(&self, bpf: &Bpf) -> Losses {
+    pub(crate) fn losses(&self, bpf: &Bpf) -> Losses {
         let (counts, tally) = (self.counts(bpf), self.tally());
         let mut losses = Losses::default();
         for (kind, count) in [
@@ -596,7 +596,7 @@ impl RuntimeProbes {
     }
 
     /// Ends the attaching and gives what is attached: it is to be closed.
-    pub fn stop(&mut self) -> Vec<Link> {
+    pub(crate) fn stop(&mut self) -> Vec<Link> {
         guard::set_ending(true);
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Here(attacher) => attacher.handle().take_links(),
@@ -608,7 +608,7 @@ impl RuntimeProbes {
 
 impl ProbeConfig {
     /// Room for functions on the kernel side.
-    pub fn specs(&self) -> u32 {
+    pub(crate) fn specs(&self) -> u32 {
         let named: usize = self.tables.iter().map(|t| t.names().count()).sum();
         let named = u32::try_from(named).unwrap_or(u32::MAX);
         named.saturating_add(SPARE_SPECS).min(MAX_SPECS)

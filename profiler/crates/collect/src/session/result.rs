@@ -228,7 +228,7 @@ impl Session {
     }
 
     /// Losses counted elsewhere than in the aggregator, since the start.
-    pub(super) fn running_losses(&self) -> Losses {
+    fn running_losses(&self) -> Losses {
         let mut losses = Losses::default();
         losses.add(LossKind::RingDrops, self.bpf.count(COUNT_RING_DROPS));
         losses.add(LossKind::ProgramsMissed, Bpf::missed());
@@ -257,7 +257,7 @@ impl Session {
     }
 
     /// What was added to them in this window.
-    pub(super) fn losses_since_window(&self, now: &Losses) -> Losses {
+    fn losses_since_window(&self, now: &Losses) -> Losses {
         let mut losses = Losses::default();
         for (kind, count) in now.iter() {
             losses.add(kind, count.saturating_sub(self.window_base.get(kind)));
@@ -283,7 +283,7 @@ impl Session {
         finished.map_err(CollectError::Timeline)
     }
 
-    pub(super) fn finish_capture(
+    fn finish_capture(
         &self,
         capture: CaptureWriter,
         profile: &Profile,

@@ -6,7 +6,7 @@ use aiprof_model::visible;
 /// Longest name in bytes, suffix included; what goes beyond is cut and marked.
 /// C++ templates and generated code reach tens of kilobytes; a stack of hundreds
 /// of such names would exceed any line limit.
-pub(super) const MAX_NAME: usize = 4096;
+const MAX_NAME: usize = 4096;
 
 /// Mark at the end of a name that was cut to [`MAX_NAME`].
 const CUT: &str = "[..]";

@@ -11,7 +11,7 @@ use aiprof_model::profile::{Profile, StallReason, StallTable, StalledDevice};
 use std::io::{BufWriter, Write};
 
 /// The columns of counts: unitrace's names, in its order.
-pub const COLUMNS: [(&str, StallReason); 10] = [
+pub(crate) const COLUMNS: [(&str, StallReason); 10] = [
     ("Active[Events]", StallReason::Active),
     // Xe2 and later have it; it is left out where it is 0 throughout.
     ("PSDepStall[Events]", StallReason::Tdr),
@@ -45,7 +45,7 @@ pub fn write(profile: &Profile, out: &mut dyn Write) -> Result<(), ExportError> 
 /// # Errors
 ///
 /// [`ExportError::Io`] when `out` fails.
-pub fn write_table(table: &StallTable, out: &mut dyn Write) -> Result<(), ExportError> {
+pub(crate) fn write_table(table: &StallTable, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::with_capacity(1 << 16, out);
     for (number, device) in table.devices.iter().enumerate() {
         write!(out, "\n=== Device #{number} Metrics ===\n\n")?;

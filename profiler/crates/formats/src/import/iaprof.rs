@@ -349,6 +349,7 @@ impl Shares {
 
 /// Fuzzing entry: any bytes as a file; what was read is written and read again.
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_iaprof(data: &[u8]) {
     let Ok(profile) = read(&mut &*data) else {
         return;

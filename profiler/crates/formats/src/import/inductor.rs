@@ -92,6 +92,7 @@ fn cycles(value: &Value) -> Option<u64> {
 
 /// Fuzzing entry: any bytes as the file of one kernel.
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_ideal_cycles(data: &[u8]) {
     let mut table = IdealTable::new(Phase::Unknown);
     let is_whole = add_kernel(&mut table, "k", data).is_ok();

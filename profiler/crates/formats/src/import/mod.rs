@@ -11,7 +11,11 @@ pub mod recording;
 pub mod stall_profile;
 pub mod unitrace_csv;
 
+#[cfg(any(test, feature = "testing"))]
 pub use capture::fuzz_capture;
+#[cfg(any(test, feature = "testing"))]
 pub use iaprof::fuzz_iaprof;
+#[cfg(any(test, feature = "testing"))]
 pub use inductor::fuzz_ideal_cycles;
+#[cfg(any(test, feature = "testing"))]
 pub use unitrace_csv::fuzz_unitrace_csv;

@@ -259,6 +259,7 @@ fn decimal(field: &str) -> Option<u64> {
 
 /// Fuzzing entry: any bytes as a file; what was read is written and read again.
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_unitrace_csv(data: &[u8]) {
     let Ok(stalls) = read(&mut &*data) else {
         return;

@@ -45,7 +45,7 @@ pub struct Placed {
 
 /// What a process or row is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RowName {
+pub(crate) struct RowName {
     /// Process, or group of rows.
     pub pid: i64,
     /// Thread, or row; `None`: the name is that of the process.
@@ -205,7 +205,7 @@ impl<'r> Layout<'r> {
     }
 
     /// The names of processes and rows that were not given yet.
-    pub fn take_new(&mut self) -> Vec<RowName> {
+    pub(crate) fn take_new(&mut self) -> Vec<RowName> {
         std::mem::take(&mut self.new)
     }
 

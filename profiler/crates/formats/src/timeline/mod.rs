@@ -4,6 +4,6 @@
 mod layout;
 mod store;
 
-pub(crate) use layout::SAMPLES;
-pub use layout::{Layout, Placed, RowName};
+pub use layout::{Layout, Placed};
+pub(crate) use layout::{RowName, SAMPLES};
 pub use store::{Scratch, Store};

@@ -310,6 +310,7 @@ impl<W: Write> CaptureWriter<W> {
 
 /// For fuzzing: reads bytes as a capture, whole and in pieces, with the same result.
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_capture(data: &[u8]) {
     let tell = |pieces: usize| {
         let mut told = Vec::new();

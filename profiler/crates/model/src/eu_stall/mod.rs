@@ -32,6 +32,7 @@ mod tests;
 
 /// For fuzzing: decodes bytes in every layout, in pieces.
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_records(data: &[u8]) {
     let [head, size, data @ ..] = data else {
         return;

@@ -10,9 +10,9 @@ const MAX_TEXT: usize = 256;
 /// Most brackets inside one another: pointers followed.
 const MAX_DEPTH: usize = 6;
 /// Arguments passed in registers.
-pub const REGISTER_ARGUMENTS: u8 = 6;
+const REGISTER_ARGUMENTS: u8 = 6;
 /// Arguments on the stack that can be named.
-pub const STACK_ARGUMENTS: u8 = 32;
+const STACK_ARGUMENTS: u8 = 32;
 
 /// A parsed expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub enum Type {
 
 impl Type {
     /// The format of data; `None` for a scalar.
-    pub fn data_format(&self) -> Option<DataFormat> {
+    pub(crate) fn data_format(&self) -> Option<DataFormat> {
         match self {
             Self::Scalar { .. } => None,
             Self::Text => Some(DataFormat::Text),
@@ -109,7 +109,7 @@ pub struct ExprError {
 }
 
 /// The types of scalars by name: format and bytes.
-pub const SCALARS: [(&str, ValueFormat, u8); 12] = [
+pub(crate) const SCALARS: [(&str, ValueFormat, u8); 12] = [
     ("u8", ValueFormat::Decimal, 1),
     ("u16", ValueFormat::Decimal, 2),
     ("u32", ValueFormat::Decimal, 4),
@@ -125,7 +125,7 @@ pub const SCALARS: [(&str, ValueFormat, u8); 12] = [
 ];
 
 /// Whether an expression would take `name` for something else than a value.
-pub fn is_reserved(name: &str) -> bool {
+pub(crate) fn is_reserved(name: &str) -> bool {
     ["result", "text"].contains(&name)
         || SCALARS.iter().any(|(scalar, ..)| *scalar == name)
         || numbered(name, "arg").is_some()

@@ -284,8 +284,6 @@ pub mod role {
     pub const QUEUE: &str = "queue";
     /// Handle of the device.
     pub const DEVICE: &str = "device";
-    /// Handle of the context.
-    pub const CONTEXT: &str = "context";
     /// Handle of the module.
     pub const MODULE: &str = "module";
     /// Handle of the kernel.
@@ -349,8 +347,6 @@ pub mod role {
     pub const PARAMETERS: &str = "parameters";
     /// Batch buffer or command address of a submission.
     pub const BATCH: &str = "batch";
-    /// Address space of a driver.
-    pub const VM: &str = "vm";
     /// Handle of a recorded graph of work, or of what was made of it to be executed.
     pub const GRAPH: &str = "graph";
     /// Handle of the graph that another is made of.
@@ -370,8 +366,6 @@ pub mod role {
     pub const GLOBAL_ITEMS: &str = "global";
     /// Work items of a group along each axis, as an array (data; OpenCL).
     pub const LOCAL_ITEMS: &str = "local";
-    /// Handle of the kernel whose name a new one has too.
-    pub const SOURCE_KERNEL: &str = "source_kernel";
 }
 
 impl Probe {
@@ -390,6 +384,7 @@ impl Probe {
 /// Reads a table, of functions or of ioctls, and compiles all of it, whatever
 /// `data` is; for fuzzing.
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_table(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

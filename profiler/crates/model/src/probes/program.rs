@@ -58,7 +58,7 @@ impl Program {
     }
 
     /// Whether the exit reads memory that may not be resident.
-    pub fn exit_sleeps(&self) -> bool {
+    pub(crate) fn exit_sleeps(&self) -> bool {
         self.sleeps(&self.exit)
     }
 

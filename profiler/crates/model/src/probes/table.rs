@@ -337,7 +337,7 @@ impl CallKind {
     /// Whether the caller's stack is recorded unless the table says otherwise: of
     /// calls that give the device work, wait for it, or cost time themselves; not
     /// of short ones that prepare or ask, which programs make in great number.
-    pub fn wants_stack(self) -> bool {
+    pub(crate) fn wants_stack(self) -> bool {
         !matches!(
             self,
             Self::Kernel

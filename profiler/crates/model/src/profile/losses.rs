@@ -107,8 +107,8 @@ pub enum LossKind {
     ProgramsMissed,
     /// Fences and jobs not followed because a table of the profiler was full.
     SubmissionsRefused,
-    /// Bindings of device addresses not followed: a table of the profiler was full,
-    /// or what was bound could not be read whole.
+    /// Bindings of device addresses not followed. Only captures of aiprof 0.1 have
+    /// it; it keeps its place because its number is stored.
     BindingsRefused,
     /// Calls left out because their program has paused collection
     /// (`--conditional-collection`).

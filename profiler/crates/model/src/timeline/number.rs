@@ -27,7 +27,7 @@ impl Micros {
     }
 
     /// Of a double.
-    pub fn from_f64(number: f64) -> Option<Self> {
+    fn from_f64(number: f64) -> Option<Self> {
         let whole = number.floor();
         (whole.abs() < (1i64 << 62) as f64).then_some(Self {
             whole: whole as i64,

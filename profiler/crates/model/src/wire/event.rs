@@ -263,7 +263,7 @@ pub enum StopReason {
 
 impl StopReason {
     /// From the wire code.
-    pub fn from_wire(code: u8) -> Option<Self> {
+    pub(crate) fn from_wire(code: u8) -> Option<Self> {
         use aiprof_common as c;
         Some(match code {
             c::STOP_KERNEL_THREAD => Self::KernelThread,

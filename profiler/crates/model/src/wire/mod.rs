@@ -198,6 +198,7 @@ pub(crate) fn comm(raw: &[u8]) -> String {
 
 /// Fuzzing entry point: decodes arbitrary bytes.
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_one(data: &[u8]) {
     if let Ok(Record::Sample(sample)) = decode(data) {
         assert!(sample.user.len() <= MAX_USER_FRAMES + 1);

@@ -118,7 +118,6 @@ pub(super) struct Debuginfod {
     outcomes: Receiver<(BuildId, Outcome)>,
     /// What was asked for: the file once it is there.
     known: FxHashMap<BuildId, Option<PathBuf>>,
-    arrived: Vec<BuildId>,
     /// What is being fetched, or waits for it.
     pending: FxHashSet<BuildId>,
     /// Requests refused: queue full, or no way to ask.
@@ -139,7 +138,6 @@ impl Debuginfod {
             requests,
             outcomes,
             known: FxHashMap::default(),
-            arrived: Vec::new(),
             pending: FxHashSet::default(),
             refused: 0,
             available: true,
@@ -171,19 +169,17 @@ impl Debuginfod {
         self.available && self.pending.contains(&id)
     }
 
-    /// Waits until nothing is pending, at most for the given time. Returns the
-    /// build ids whose debug files arrived since the last call.
-    pub(super) fn wait(&mut self, at_most: Duration) -> Vec<BuildId> {
-        let deadline = Instant::now() + at_most;
-        self.collect();
+    /// Waits until nothing is pending, at most for the given time.
+    #[cfg(test)]
+    pub(super) fn settle(&mut self, at_most: Duration) {
+        let deadline = std::time::Instant::now() + at_most;
         while !self.pending.is_empty() && self.available {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
             match self.outcomes.recv_timeout(left) {
                 Ok((id, outcome)) => self.take(id, outcome),
                 Err(_) => break,
             }
         }
-        std::mem::take(&mut self.arrived)
     }
 
     fn collect(&mut self) {
@@ -197,7 +193,6 @@ impl Debuginfod {
         match outcome {
             Outcome::Found(path) => {
                 self.known.insert(id, Some(path));
-                self.arrived.push(id);
             }
             Outcome::Missing => {}
             Outcome::Unavailable => {
@@ -290,7 +285,7 @@ mod tests {
         let mut debuginfod = Debuginfod::start(config).unwrap();
         let id = BuildId::new(&[1; 20]).unwrap();
         assert_eq!(debuginfod.get(id), None);
-        assert!(debuginfod.wait(Duration::from_secs(20)).is_empty());
+        debuginfod.settle(Duration::from_secs(20));
         assert!(!debuginfod.available);
         assert_eq!(debuginfod.get(BuildId::new(&[2; 20]).unwrap()), None);
         assert_eq!(debuginfod.refused, 2);
@@ -306,7 +301,7 @@ mod tests {
         let mut debuginfod = Debuginfod::start(config).unwrap();
         let id = BuildId::new(&[1; 20]).unwrap();
         assert_eq!(debuginfod.get(id), None);
-        assert!(debuginfod.wait(Duration::from_secs(20)).is_empty());
+        debuginfod.settle(Duration::from_secs(20));
         assert_eq!((debuginfod.get(id), debuginfod.refused), (None, 0));
     }
 }

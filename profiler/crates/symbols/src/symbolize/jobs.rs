@@ -73,7 +73,7 @@ pub struct Answer {
 
 /// Does jobs, one after the other, and keeps what helps with the next.
 #[derive(Debug)]
-pub struct Jobs {
+pub(crate) struct Jobs {
     native: NativeSymbolizer,
     perf_maps: PerfMaps,
 }
@@ -81,7 +81,7 @@ pub struct Jobs {
 impl Jobs {
     /// With nothing read yet.
     #[must_use]
-    pub fn new(options: SymbolizeOptions) -> Self {
+    pub(crate) fn new(options: SymbolizeOptions) -> Self {
         Self {
             native: NativeSymbolizer::new(options),
             perf_maps: PerfMaps::default(),
@@ -89,7 +89,7 @@ impl Jobs {
     }
 
     /// `file` is that of a [`Job::File`].
-    pub fn run(&mut self, job: &Job, file: Option<&File>) -> Answer {
+    pub(crate) fn run(&mut self, job: &Job, file: Option<&File>) -> Answer {
         let mut answer = Answer::default();
         match job {
             Job::File {

@@ -74,7 +74,8 @@ impl KernelSymbolizer {
     ///
     /// # Errors
     /// When the reader fails.
-    pub fn from_kallsyms(reader: impl BufRead) -> io::Result<Self> {
+    #[cfg(test)]
+    fn from_kallsyms(reader: impl BufRead) -> io::Result<Self> {
         let (table, access) = Table::read(reader)?;
         Ok(Self {
             table,

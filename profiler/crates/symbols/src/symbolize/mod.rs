@@ -42,10 +42,16 @@ mod server;
 mod symtab;
 
 pub use client::{Client, NamingError, Patience};
-pub use jobs::{Answer, Job, Jobs};
+pub(crate) use jobs::Jobs;
+pub use jobs::{Answer, Job};
 pub use kernel::{KernelAccess, KernelSymbolizer};
-pub use native::{NativeSymbolizer, SymbolizeStats};
-pub use perf_map::{PerfMap, PerfMapLimits, PerfMapStats, fuzz_perf_map};
+pub(crate) use native::NativeSymbolizer;
+#[cfg(test)]
+use native::SymbolizeStats;
+pub(crate) use perf_map::PerfMap;
+pub(crate) use perf_map::PerfMapLimits;
+#[cfg(any(test, feature = "testing"))]
+pub use perf_map::fuzz_perf_map;
 pub use server::serve;
 
 use aiprof_model::profile::{BuildId, FrameKind};
@@ -124,7 +130,7 @@ impl Default for SymbolizeOptions {
 
 /// The file that a batch of addresses belongs to.
 #[derive(Clone, Copy, Debug)]
-pub struct BinaryRef<'a> {
+pub(crate) struct BinaryRef<'a> {
     /// Path as the process saw it.
     pub path: &'a Path,
     /// The file itself, where it was opened while the process lived (through
@@ -141,7 +147,7 @@ pub struct BinaryRef<'a> {
 
 /// Why a file gave no names. The frames are filled in all the same.
 #[derive(Debug, thiserror::Error)]
-pub enum SymbolizeError {
+pub(crate) enum SymbolizeError {
     /// The file could not be opened or read.
     #[error("{file}: cannot be read for symbols: {source}")]
     Unreadable {

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Most files whose state is kept: each holds one or two descriptors.
 const MAX_FILES: usize = 64;
@@ -28,7 +28,7 @@ const BASE_COST: u64 = 16 << 10;
 
 /// What was looked up and what failed, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SymbolizeStats {
+pub(crate) struct SymbolizeStats {
     /// Addresses asked for.
     pub addresses: u64,
     /// Addresses that no symbol covers.
@@ -56,7 +56,7 @@ pub struct SymbolizeStats {
 ///
 /// State of files is kept between calls up to [`SymbolizeOptions::keep_limit`],
 /// so that repeated small batches are cheap; results are not kept.
-pub struct NativeSymbolizer {
+pub(crate) struct NativeSymbolizer {
     options: SymbolizeOptions,
     stats: SymbolizeStats,
     /// Least recently used first.
@@ -76,10 +76,16 @@ impl std::fmt::Debug for NativeSymbolizer {
     }
 }
 
+impl Drop for NativeSymbolizer {
+    fn drop(&mut self) {
+        tracing::debug!("names of addresses: {:?}", self.stats());
+    }
+}
+
 impl NativeSymbolizer {
     /// A symbolizer without any state. Debuginfod servers are taken from
     /// `DEBUGINFOD_URLS`, if the options allow them.
-    pub fn new(options: SymbolizeOptions) -> Self {
+    pub(crate) fn new(options: SymbolizeOptions) -> Self {
         let config = debuginfod::Config::from_env().filter(|_| options.debuginfod);
         Self::with_servers(options, config)
     }
@@ -99,31 +105,26 @@ impl NativeSymbolizer {
     }
 
     /// Counts since the start.
-    pub fn stats(&self) -> SymbolizeStats {
+    pub(super) fn stats(&self) -> SymbolizeStats {
         SymbolizeStats {
             downloads_refused: self.debuginfod.as_ref().map_or(0, |d| d.refused),
             ..self.stats
         }
     }
 
-    /// Waits for debug files that are being fetched, at most for the given time,
-    /// and returns the build ids whose files arrived since the last call: their
-    /// addresses have better names now. With time zero it only asks.
-    pub fn wait_for_downloads(&mut self, at_most: Duration) -> Vec<BuildId> {
-        let downloads = self.debuginfod.as_mut();
-        downloads.map_or_else(Vec::new, |d| d.wait(at_most))
+    /// Waits for debug files that are being fetched, at most for the given time.
+    #[cfg(test)]
+    pub(super) fn settle(&mut self, at_most: std::time::Duration) {
+        if let Some(downloads) = &mut self.debuginfod {
+            downloads.settle(at_most);
+        }
     }
 
     /// Whether the debug file of this build id is being fetched: its addresses may have
     /// better names soon.
-    pub fn is_fetching(&self, build_id: Option<BuildId>) -> bool {
+    pub(crate) fn is_fetching(&self, build_id: Option<BuildId>) -> bool {
         let downloads = self.debuginfod.as_ref().zip(build_id);
         downloads.is_some_and(|(downloads, id)| downloads.is_fetching(id))
-    }
-
-    /// Drops all state of files, as before a long pause.
-    pub fn forget(&mut self) {
-        self.files.clear();
     }
 
     /// Names ELF virtual addresses of one file. Appends one entry to `out` for
@@ -134,7 +135,7 @@ impl NativeSymbolizer {
     ///
     /// # Errors
     /// When the file cannot be used at all; the frames then carry the reason.
-    pub fn symbolize(
+    pub(crate) fn symbolize(
         &mut self,
         binary: &BinaryRef<'_>,
         vaddrs: &[u64],
@@ -577,7 +578,7 @@ fn open_below(binary: &BinaryRef<'_>) -> std::io::Result<File> {
 }
 
 /// The frame that stands for addresses without a name.
-pub(super) fn unknown_frame(reason: &str, path: &Path) -> SymFrame {
+fn unknown_frame(reason: &str, path: &Path) -> SymFrame {
     let name = path.file_name().unwrap_or(path.as_os_str());
     let name = name.to_string_lossy();
     let name = name.strip_suffix(" (deleted)").unwrap_or(&name);

@@ -8,7 +8,7 @@ use std::io::{self, BufRead, Read as _};
 
 /// Bounds for one perf map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PerfMapLimits {
+pub(crate) struct PerfMapLimits {
     /// Most entries kept. Default 131,072.
     pub entries: usize,
     /// Most bytes of names kept. Default 8 MiB.
@@ -29,7 +29,7 @@ impl Default for PerfMapLimits {
 
 /// What became of the lines of a perf map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PerfMapStats {
+pub(crate) struct PerfMapStats {
     /// Lines that became entries.
     pub accepted: u64,
     /// Lines refused: not of the format, empty code, or longer than the limit.
@@ -45,7 +45,7 @@ pub struct PerfMapStats {
 
 /// The names of one process's JIT code.
 #[derive(Clone, Debug, Default)]
-pub struct PerfMap {
+pub(crate) struct PerfMap {
     /// Disjoint and sorted.
     ranges: Vec<Range>,
     names: String,
@@ -62,7 +62,7 @@ struct Range {
 impl PerfMap {
     /// Reads a perf map to its end. Where entries overlap the later one wins,
     /// for JIT compilers reuse memory.
-    pub fn read(mut reader: impl BufRead, limits: PerfMapLimits) -> (Self, PerfMapStats) {
+    pub(crate) fn read(mut reader: impl BufRead, limits: PerfMapLimits) -> (Self, PerfMapStats) {
         let mut map = Self::default();
         let mut stats = PerfMapStats::default();
         let mut line = Vec::new();
@@ -87,16 +87,11 @@ impl PerfMap {
     }
 
     /// The name of the code at an address.
-    pub fn lookup(&self, addr: u64) -> Option<&str> {
+    pub(crate) fn lookup(&self, addr: u64) -> Option<&str> {
         let after = self.ranges.partition_point(|r| r.start <= addr);
         let range = self.ranges.get(after.checked_sub(1)?)?;
         let at = range.name_at as usize;
         (addr < range.end).then_some(self.names.get(at..at + range.name_len as usize)?)
-    }
-
-    /// Bytes of memory that the map holds.
-    pub fn memory(&self) -> usize {
-        self.ranges.capacity() * size_of::<Range>() + self.names.capacity()
     }
 
     fn add_line(&mut self, line: &[u8], limits: PerfMapLimits, stats: &mut PerfMapStats) {
@@ -224,6 +219,7 @@ fn push_range(out: &mut Vec<Range>, start: u64, end: u64, of: Range) {
 ///
 /// # Panics
 /// When an invariant of the map does not hold.
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_perf_map(data: &[u8]) {
     let limits = PerfMapLimits {
         entries: 512,

@@ -10,7 +10,7 @@ pub(super) const RBP: u64 = 6;
 /// The stack pointer.
 pub(super) const RSP: u64 = 7;
 /// The return address column; in expressions, rip.
-pub(super) const RIP: u64 = 16;
+const RIP: u64 = 16;
 
 /// Most remembered states: compilers nest one or two.
 const MAX_STATES: usize = 32;

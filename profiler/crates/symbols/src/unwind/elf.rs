@@ -62,7 +62,7 @@ impl Span {
     }
 
     /// The part of the span from `vaddr` on, if it holds that address.
-    pub(super) fn starting_at(&self, vaddr: u64) -> Option<Self> {
+    fn starting_at(&self, vaddr: u64) -> Option<Self> {
         let skip = vaddr.checked_sub(self.vaddr).filter(|&s| s < self.size)?;
         Some(Self {
             offset: self.offset + skip,

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Most pages of text: the directory must fit one chunk of the pool. 4 GiB.
 const MAX_PAGES: u64 = ((POOL_CHUNK - size_of::<DirHeader>()) / size_of::<PoolRef>()) as u64;
 /// Pages that [`fuzz_one`] builds: bounded time for each input.
+#[cfg(any(test, feature = "testing"))]
 const FUZZ_PAGES: u32 = 16;
 
 /// The unwind data of one ELF file (or vdso image), by page of text.
@@ -130,7 +131,8 @@ impl<R: ReadAt> UnwindFile<R> {
     /// Virtual address of a byte of text. Mappings begin and end on multiples
     /// of 4096, so the bytes that are mapped along with a segment's ends have
     /// an address too, unless they belong to another segment.
-    pub fn vaddr_of(&self, file_offset: u64) -> Option<u64> {
+    #[cfg(test)]
+    pub(super) fn vaddr_of(&self, file_offset: u64) -> Option<u64> {
         super::address_of(&self.text, file_offset)
     }
 
@@ -233,6 +235,7 @@ pub fn build_all<R: ReadAt>(file: &UnwindFile<R>) -> Result<BuildStats, UnwindEr
 /// Opens `data` as a file and builds and reads its first pages: for fuzzing.
 /// Whatever the bytes are, it must return, soon.
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_one(data: &[u8]) {
     let Ok(file) = UnwindFile::open(data) else {
         return;

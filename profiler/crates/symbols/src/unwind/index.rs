@@ -70,7 +70,7 @@ pub(super) struct Scanned {
 /// An FDE found by scanning, relative to the file's first page and to
 /// `.eh_frame`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ScanEntry {
+struct ScanEntry {
     start: u32,
     fde: u32,
 }

@@ -29,7 +29,9 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use file::{BuildStats, UnwindFile, build_all, fuzz_one};
+#[cfg(any(test, feature = "testing"))]
+pub use file::fuzz_one;
+pub use file::{BuildStats, UnwindFile, build_all};
 pub mod walk;
 
 pub use source::ReadAt;
@@ -76,7 +78,7 @@ pub struct TextSegment {
 }
 
 /// Granularity of mappings.
-pub(crate) const MAPPING_ALIGN: u64 = 4096;
+const MAPPING_ALIGN: u64 = 4096;
 
 /// Virtual address of a byte of text by its offset in the file. Mappings begin
 /// and end on multiples of 4096, so the bytes that are mapped along with a

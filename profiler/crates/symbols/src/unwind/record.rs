@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// Longest record that is decoded; the longest seen (hand-written crypto code)
 /// have a few kilobytes.
-pub(super) const MAX_RECORD_BYTES: usize = 256 * 1024;
+const MAX_RECORD_BYTES: usize = 256 * 1024;
 /// Bytes that hold the two addresses of an FDE, whatever their encoding.
 const RANGE_BYTES: usize = 20;
 /// Bytes read at once: FDEs of neighbouring code are mostly neighbours.

@@ -28,7 +28,7 @@ pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
 ///
 /// # Errors
 /// open(2)'s.
-pub fn open_null() -> io::Result<File> {
+pub(crate) fn open_null() -> io::Result<File> {
     File::options().read(true).write(true).open("/dev/null")
 }
 

@@ -16,7 +16,7 @@ use std::{
 ///
 /// # Errors
 /// Those of `open`; the capabilities could not be given up or taken back.
-pub fn as_caller<R>(open: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+pub(crate) fn as_caller<R>(open: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
     if rustix::process::geteuid().is_root() {
         return open();
     }

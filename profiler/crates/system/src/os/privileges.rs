@@ -197,7 +197,7 @@ pub struct StillToDo {
 }
 
 /// The capabilities that a running recording needs.
-pub fn needed_while_running(todo: StillToDo) -> CapabilitySet {
+fn needed_while_running(todo: StillToDo) -> CapabilitySet {
     // BPF and PERFMON: a CPU that comes online gets a new event and a program
     // attached. IPC_LOCK: that event's buffer counts as locked memory. The rest:
     // processes that start later are looked up, and symbols are read at the end.

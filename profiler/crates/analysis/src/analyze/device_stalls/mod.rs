@@ -20,7 +20,7 @@ mod tests_listing;
 mod why;
 
 pub use tally::Tally;
-pub use why::{MAX_PRODUCERS, Producer, Role, Why, meaning, pipe_name, token_name};
+pub use why::{Producer, Role, Why, meaning, pipe_name};
 
 use aiprof_model::profile::StallReason;
 use aiprof_symbols::symbolize::device::isa::{Decoded, Instruction, Platform};

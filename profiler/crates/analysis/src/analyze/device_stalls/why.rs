@@ -4,10 +4,10 @@ use super::accumulator;
 use super::graph::targets;
 use super::search::{Ends, Found, Index, Search, Want, tokens_of_sync, waits_for_results};
 use aiprof_model::profile::StallReason;
-use aiprof_symbols::symbolize::device::isa::{Flow, Instruction, Pipe, Token, TokenUse};
+use aiprof_symbols::symbolize::device::isa::{Flow, Instruction, Pipe, TokenUse};
 
 /// Most instructions that one explanation names; the nearest.
-pub const MAX_PRODUCERS: usize = 8;
+const MAX_PRODUCERS: usize = 8;
 /// Most sends to one unit that an explanation of a send names.
 const MAX_SENDS: usize = 3;
 /// Most tokens that are looked for one by one.
@@ -443,14 +443,4 @@ fn nth(number: u8) -> String {
         3 => "3rd".to_owned(),
         number => format!("{number}th"),
     }
-}
-
-/// A token as annotations have it: `$5.dst`.
-pub fn token_name(token: Token) -> String {
-    let use_ = match token.use_ {
-        TokenUse::Set => "",
-        TokenUse::WaitDst => ".dst",
-        TokenUse::WaitSrc => ".src",
-    };
-    format!("${}{use_}", token.number)
 }

@@ -240,6 +240,7 @@ fn split_name(name: &str) -> (&str, &str) {
 
 /// Fuzzing entry: any bytes as a compiler log.
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_compiler_log(data: &[u8]) {
     use crate::analyze::messages::Level;
     let mut messages = Messages::new(Level::Trace);

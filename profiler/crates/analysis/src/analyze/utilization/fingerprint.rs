@@ -28,7 +28,7 @@ struct Job {
 }
 
 /// The first pass: what jobs look like.
-pub struct Fingerprints<'t> {
+pub(crate) struct Fingerprints<'t> {
     info: &'t CompilerInfo,
     core_mhz: f64,
     /// Jobs in the order of their first call.
@@ -41,7 +41,7 @@ pub struct Fingerprints<'t> {
 impl<'t> Fingerprints<'t> {
     /// Starts with the compiler's tables; the frequency of the cores in MHz is what
     /// ideal cycles refer to.
-    pub fn new(info: &'t CompilerInfo, core_mhz: f64) -> Self {
+    pub(crate) fn new(info: &'t CompilerInfo, core_mhz: f64) -> Self {
         Self {
             info,
             core_mhz,
@@ -52,7 +52,7 @@ impl<'t> Fingerprints<'t> {
     }
 
     /// Adds a call.
-    pub fn add(&mut self, call: &KernelCall<'_>) {
+    pub(crate) fn add(&mut self, call: &KernelCall<'_>) {
         let place = *self.places.entry(call.key()).or_insert_with(|| {
             let label = i128::from(call.label) + i128::from(call.correlation.unwrap_or(0));
             let job = Job {
@@ -79,7 +79,7 @@ impl<'t> Fingerprints<'t> {
     }
 
     /// Finds the table of each job. Jobs whose table is uncertain are told.
-    pub fn matched(self, messages: &mut Messages) -> Utilization<'t> {
+    pub(crate) fn matched(self, messages: &mut Messages) -> Utilization<'t> {
         let mut tables = FxHashMap::default();
         let mut uncertain = Vec::new();
         let mut count = 0_u64;

@@ -4,14 +4,14 @@ use crate::analyze::messages::{Level, Messages};
 use rustc_hash::FxHashMap;
 
 /// Category of what no table knows.
-pub const OTHER: &str = "other";
+pub(crate) const OTHER: &str = "other";
 /// Category of a kernel for which a table names none.
-pub const NOT_AVAILABLE: &str = "NotAvailable";
+pub(crate) const NOT_AVAILABLE: &str = "NotAvailable";
 /// The row of a table that is the sum of the others, and the only one that fits with
 /// autopilot on.
-pub const TOTAL: &str = "Total";
+pub(crate) const TOTAL: &str = "Total";
 /// What names of kernels end with in FLEX traces; tables leave it away.
-pub const KERNEL_SUFFIX: &str = " Cmpt Exec";
+pub(crate) const KERNEL_SUFFIX: &str = " Cmpt Exec";
 
 /// Rows of a table that make its sequence.
 const MAX_SEQUENCE: usize = 500;
@@ -190,12 +190,12 @@ impl IdealTable {
 
     /// The cycles of one run of everything: the table's own sum, else that of its
     /// rows.
-    pub fn total_cycles(&self) -> u64 {
+    pub(crate) fn total_cycles(&self) -> u64 {
         self.total.unwrap_or(self.cycles)
     }
 
     /// Whether the table says its sum itself.
-    pub fn has_total(&self) -> bool {
+    pub(crate) fn has_total(&self) -> bool {
         self.total.is_some()
     }
 

@@ -16,7 +16,7 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 
-pub use fingerprint::Fingerprints;
+pub(crate) use fingerprint::Fingerprints;
 
 use super::messages::Messages;
 use super::token_times::Step;
@@ -270,7 +270,7 @@ impl<'t> Utilization<'t> {
     }
 
     /// Tells what the times of calls count from, µs, so that messages have them whole.
-    pub fn count_from(&mut self, origin_us: i64) {
+    fn count_from(&mut self, origin_us: i64) {
         self.origin_us = origin_us;
     }
 

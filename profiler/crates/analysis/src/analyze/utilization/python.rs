@@ -53,7 +53,7 @@ pub fn round(value: f64, digits: usize) -> f64 {
 /// A column of floats as pandas' `to_string` shows it, without padding: six decimals,
 /// less the zeros at the end of all; with exponents where that hides small values or
 /// takes too much room.
-pub fn pandas_floats(values: &[f64]) -> Vec<String> {
+pub(crate) fn pandas_floats(values: &[f64]) -> Vec<String> {
     const DIGITS: usize = 6;
     let fixed = trim_zeros(
         values

@@ -50,13 +50,13 @@ pub(super) struct Dated {
 
 impl TickClock {
     /// Of a clock that ticks so often a second. `bits`: valid bits of its ticks.
-    pub fn of_hz(hz: u64, bits: u32) -> Option<Self> {
+    pub(crate) fn of_hz(hz: u64, bits: u32) -> Option<Self> {
         let is_sane = (1_000..=100_000_000_000).contains(&hz);
         is_sane.then(|| Self::new(1e9 / hz as f64, bits))
     }
 
     /// Of a clock whose period is stated in whole nanoseconds.
-    pub fn of_period(ns: u64, bits: u32) -> Option<Self> {
+    pub(crate) fn of_period(ns: u64, bits: u32) -> Option<Self> {
         if !(1..=1_000_000).contains(&ns) {
             return None;
         }
@@ -106,7 +106,7 @@ impl TickClock {
     }
 
     /// A tick was read not before and not after these times.
-    pub fn observe(&mut self, ticks: u64, earliest_ns: u64, latest_ns: u64) {
+    pub(crate) fn observe(&mut self, ticks: u64, earliest_ns: u64, latest_ns: u64) {
         if earliest_ns > latest_ns {
             return;
         }

@@ -30,7 +30,13 @@ impl Clocks {
     }
 
     /// A process read its device's clock between these times.
-    pub fn observe(&mut self, pid: u32, device: u64, ticks: u64, (from_ns, to_ns): (u64, u64)) {
+    pub(crate) fn observe(
+        &mut self,
+        pid: u32,
+        device: u64,
+        ticks: u64,
+        (from_ns, to_ns): (u64, u64),
+    ) {
         if let Some(clock) = self.0.get_mut(&(pid, device)) {
             clock.observe(ticks, from_ns, to_ns);
         }

@@ -25,7 +25,7 @@ pub struct Placement {
 }
 
 /// Relative addresses have 29 bits, in units of eight bytes.
-pub(super) const RELATIVE: u64 = u32::MAX as u64;
+const RELATIVE: u64 = u32::MAX as u64;
 
 /// Index of a placement.
 pub(super) type At = u32;

@@ -17,7 +17,7 @@ const CALLS: u32 = 2000;
 
 /// What one hit of a probe with an empty program costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProbeCost {
+pub(crate) struct ProbeCost {
     /// At an instruction that the kernel emulates.
     pub emulated: Duration,
     /// At one that it steps over.
@@ -28,7 +28,7 @@ pub struct ProbeCost {
 ///
 /// # Errors
 /// Probes are not possible here.
-pub fn probe_cost() -> io::Result<ProbeCost> {
+pub(crate) fn probe_cost() -> io::Result<ProbeCost> {
     Ok(ProbeCost {
         emulated: cost_of(functions::emulated)?,
         stepped: cost_of(functions::stepped)?,

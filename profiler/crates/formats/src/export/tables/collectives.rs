@@ -8,7 +8,7 @@ use std::io::{self, Write};
 ///
 /// # Errors
 /// As `out`.
-pub fn write_active(out: &mut impl Write, rows: &[ActiveRow]) -> io::Result<()> {
+pub(crate) fn write_active(out: &mut impl Write, rows: &[ActiveRow]) -> io::Result<()> {
     writeln!(
         out,
         "pid,elapsed_time,comp_active_atime,comm_active_atime,comp_active_atime_perc,\

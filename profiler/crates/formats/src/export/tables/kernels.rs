@@ -48,7 +48,7 @@ pub fn write_summary(
 ///
 /// # Errors
 /// As `out`.
-pub fn write_active(
+pub(crate) fn write_active(
     out: &mut impl Write,
     timeline: &Timeline,
     statistics: &Statistics,
@@ -80,7 +80,7 @@ pub fn write_active(
 ///
 /// # Errors
 /// As `out`.
-pub fn write_ts_analysis(
+pub(crate) fn write_ts_analysis(
     out: &mut impl Write,
     timeline: &Timeline,
     statistics: &Statistics,

@@ -14,7 +14,7 @@ use std::io::{self, Write};
 ///
 /// # Errors
 /// As `out`.
-pub fn write_power(
+pub(crate) fn write_power(
     out: &mut impl Write,
     timeline: &Timeline,
     kernels: &[KernelPower],
@@ -50,7 +50,7 @@ pub fn write_power(
 ///
 /// # Errors
 /// As `out`.
-pub fn write_iterations(
+pub(crate) fn write_iterations(
     out: &mut impl Write,
     timeline: &Timeline,
     all: &[Iterations],
@@ -87,7 +87,7 @@ pub fn write_iterations(
 ///
 /// # Errors
 /// As `out`.
-pub fn write_tokens(
+pub(crate) fn write_tokens(
     out: &mut impl Write,
     timeline: &Timeline,
     all: &[TokenTimes],

@@ -31,7 +31,7 @@ impl CallFilter {
     }
 
     /// Whether calls of a function are wanted, if they are long and failed enough.
-    pub fn wants_probe(&self, probe: &Probe) -> bool {
+    pub(crate) fn wants_probe(&self, probe: &Probe) -> bool {
         let any = |patterns: &[String], matches: &dyn Fn(&str) -> bool| {
             patterns.is_empty() || patterns.iter().any(|pattern| matches(pattern))
         };

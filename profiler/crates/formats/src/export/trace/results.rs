@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use std::io;
 
 /// Level Zero's result codes, `ze_result_t` of the specification 1.17.
-pub(super) const LEVEL_ZERO: [(u32, &str); 62] = [
+const LEVEL_ZERO: [(u32, &str); 62] = [
     (0, "ZE_RESULT_SUCCESS"),
     (1, "ZE_RESULT_NOT_READY"),
     (0x7000_0001, "ZE_RESULT_ERROR_DEVICE_LOST"),

@@ -16,7 +16,9 @@ mod tests;
 mod writer;
 
 pub use reader::{Contents, StoredNames, contents, for_each_event};
-pub use replay::{DeviceReplay, ReplayOptions, fuzz_capture, replay, replay_devices};
+#[cfg(any(test, feature = "testing"))]
+pub use replay::fuzz_capture;
+pub use replay::{DeviceReplay, ReplayOptions, replay, replay_devices};
 pub use scan::{Scan, Scanned, scan, scan_file};
 pub use writer::{CaptureWriter, Known};
 

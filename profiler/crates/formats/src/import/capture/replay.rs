@@ -2,7 +2,7 @@
 
 use super::{
     ImportError, Record,
-    reader::{StoredNames, records, stream_records},
+    reader::{StoredNames, records},
 };
 use aiprof_analysis::aggregate::{
     Aggregator, DeviceKernel, LaunchOptions, Limits, Weighting, build_profile,
@@ -156,6 +156,7 @@ pub fn replay_devices(path: &Path) -> Result<DeviceReplay, ImportError> {
 
 /// Fuzzing entry point: replays arbitrary bytes as an uncompressed stream.
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_capture(data: &[u8]) {
     let options = ReplayOptions {
         inlines: true,
@@ -169,7 +170,7 @@ pub fn fuzz_capture(data: &[u8]) {
             }),
     };
     let mut replay = Replay::new(options);
-    if stream_records(data, |record| replay.take(record)).is_some() {
+    if super::reader::stream_records(data, |record| replay.take(record)).is_some() {
         replay.finish();
     }
 }

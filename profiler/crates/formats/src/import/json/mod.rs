@@ -110,6 +110,7 @@ pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<R
 
 /// Reads any bytes, for the fuzzer: what was read must be written as JSON.
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_trace_json(data: &[u8]) {
     let mut timeline = Timeline::default();
     let _ = read(data, "fuzz.json", &mut timeline);

@@ -134,6 +134,7 @@ fn is_recording(timeline: &Timeline, start: usize) -> bool {
 /// Reads any bytes, for the fuzzer: arguments must be JSON, and what was read must be
 /// written and read again.
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_perfetto(data: &[u8]) {
     let mut timeline = Timeline::default();
     let _ = read(data, "fuzz.pftrace", &mut timeline);

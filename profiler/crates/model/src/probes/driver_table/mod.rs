@@ -229,7 +229,8 @@ const BUILT_IN: &[(&str, &str)] = &[
 ];
 
 /// The files of the built-in tables: name and text.
-pub fn built_in_sources() -> &'static [(&'static str, &'static str)] {
+#[cfg(test)]
+pub(super) fn built_in_sources() -> &'static [(&'static str, &'static str)] {
     BUILT_IN
 }
 

@@ -28,7 +28,9 @@ pub mod zebin;
 
 pub use dump::{Dump, read_dump_folder};
 pub use listing::{Listed, Listing};
-pub use module::{Attributes, Kernel, Module, ModuleError, Problems, SourceFrame, fuzz_module};
+#[cfg(any(test, feature = "testing"))]
+pub use module::fuzz_module;
+pub use module::{Attributes, Kernel, Module, ModuleError, Problems, SourceFrame};
 
 #[cfg(test)]
 mod tests;

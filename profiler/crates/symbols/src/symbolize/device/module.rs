@@ -1,7 +1,7 @@
 //! A module of device code: its kernels, their code, attributes and sources.
 
 use super::isa::Platform;
-use super::limits::{MAX_MODULE, MAX_TEXT};
+use super::limits::MAX_MODULE;
 use super::line_table::LineTable;
 use super::names::TextId;
 use super::zebin::{self, Function};
@@ -319,11 +319,12 @@ pub(super) fn display(name: &str) -> String {
 
 /// Reads a module and asks for everything in it. For fuzzing.
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_module(data: &[u8]) {
     let Ok(module) = Module::parse(data) else {
         return;
     };
-    assert!(module.memory() < (MAX_MODULE + MAX_TEXT) * 4);
+    assert!(module.memory() < (MAX_MODULE + super::limits::MAX_TEXT) * 4);
     for kernel in module.kernels.iter().chain(&module.functions) {
         let size = u32::try_from(kernel.code.len()).unwrap_or(u32::MAX);
         for offset in (0..size.min(1 << 14)).step_by(8).chain([size, u32::MAX]) {

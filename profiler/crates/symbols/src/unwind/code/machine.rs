@@ -19,7 +19,7 @@ const WORD: i32 = 8;
 
 /// What is known of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Value {
+enum Value {
     #[default]
     Unknown,
     /// The stack pointer at the function's entry, where the return address is, plus

@@ -29,7 +29,7 @@ const DIRECTORIES: [&str; 5] = [
 
 /// Code beyond this is not handed over: the library keeps each instruction of it
 /// in memory (measured: 90 times its size).
-pub const MAX_IGA_BYTES: usize = 1 << 20;
+const MAX_IGA_BYTES: usize = 1 << 20;
 const _: () = assert!(MAX_IGA_BYTES <= MAX_CODE_BYTES);
 
 /// Longest syntax of one instruction; longer is cut off.
@@ -146,7 +146,7 @@ impl Iga {
     ///
     /// # Errors
     /// It cannot be loaded, or lacks a function.
-    pub fn load_from(path: &Path) -> Result<Self, IgaError> {
+    pub(crate) fn load_from(path: &Path) -> Result<Self, IgaError> {
         let library = Library::open(path)?;
         // SAFETY: each type is the function's in kv.h and iga.h, whose C
         // interface has kept it in all versions that export `kv_create`.

@@ -40,7 +40,7 @@ use word::Word;
 
 /// Code beyond this is not decoded and counts as one undecodable instruction:
 /// the largest kernels are a few MiB.
-pub const MAX_CODE_BYTES: usize = 64 << 20;
+const MAX_CODE_BYTES: usize = 64 << 20;
 
 /// One instruction of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,6 +150,7 @@ fn instruction(
 
 /// Decodes hostile code, for the fuzz target: the first byte picks the platform.
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub fn fuzz_isa(data: &[u8]) {
     let Some((first, code)) = data.split_first() else {
         return;

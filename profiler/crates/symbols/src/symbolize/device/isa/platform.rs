@@ -35,7 +35,7 @@ impl Platform {
     /// type 2), numbered as in the driver's `igfxfmid.h`. Older compilers write
     /// 0 there: then ask [`Self::from_product_family`].
     #[must_use]
-    pub const fn from_gfx_core(number: u32) -> Option<Self> {
+    pub(crate) const fn from_gfx_core(number: u32) -> Option<Self> {
         Some(match number {
             17 | 18 => Self::XeLp,
             0x0c05 => Self::XeHp,
@@ -51,7 +51,7 @@ impl Platform {
     /// From the product family of a zebin's `.note.intelgt.compat` (note type
     /// 1), numbered as in the driver's `igfxfmid.h`.
     #[must_use]
-    pub const fn from_product_family(number: u32) -> Option<Self> {
+    pub(crate) const fn from_product_family(number: u32) -> Option<Self> {
         Some(match number {
             29..=33 | 1210 => Self::XeLp,
             1250 => Self::XeHp,
@@ -67,7 +67,7 @@ impl Platform {
     /// From the graphics IP version of a device (architecture and release of its
     /// `GMD_ID`): 12.0 is Tiger Lake, 12.60 Ponte Vecchio, 20.1 Battlemage.
     #[must_use]
-    pub const fn from_ip_version(major: u32, minor: u32) -> Option<Self> {
+    pub(crate) const fn from_ip_version(major: u32, minor: u32) -> Option<Self> {
         Some(match (major, minor) {
             (12, 0..=10) => Self::XeLp,
             (12, 50) => Self::XeHp,

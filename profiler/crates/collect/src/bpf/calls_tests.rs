@@ -1,20 +1,15 @@
 //! Calls of a compiled library's functions, seen by the programs in the kernel.
 //! Needs root and a C compiler; says so and passes where they are missing.
 
-#![allow(clippy::disallowed_methods, reason = "not part of the program")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
-use aiprof::{
-    collect::bpf::{
-        self, Bpf, BpfOptions, CallOptions,
-        probe::{self, Link, Point, Target},
-        ring::Ring,
-    },
-    wire::{self, Call, Record},
+use super::{
+    Bpf, BpfOptions, CallOptions,
+    probe::{self, Link, Point, Target},
+    ring::Ring,
 };
 use aiprof_common::{
     FETCH_VALUE, FROM_ARGUMENT, FetchOp, MAX_OPS, ProbeCounts, ProbeSpec, SPEC_EXIT,
 };
+use aiprof_model::wire::{self, Call, Record};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use std::{
     io::Write as _,
@@ -184,14 +179,14 @@ fn calls_of_a_library_are_seen() {
     };
     let bpf = Bpf::load(&options, None).unwrap();
     for n in 0..FUNCTIONS {
-        bpf.set(bpf::PROBES, &n, &spec(n)).unwrap();
+        bpf.set(super::PROBES, &n, &spec(n)).unwrap();
     }
-    let mut ring = bpf.ring(bpf::CALLS).unwrap();
+    let mut ring = bpf.ring(super::CALLS).unwrap();
     for (times, programs) in [(1, PLAIN), (2, SLEEPABLE)] {
         let (pid, calls) = observe(&bpf, &mut ring, programs, &built);
         check(pid, &calls);
         for n in 0..FUNCTIONS {
-            let counts = bpf.per_cpu::<ProbeCounts>(bpf::PROBE_COUNTS, n);
+            let counts = bpf.per_cpu::<ProbeCounts>(super::PROBE_COUNTS, n);
             assert_eq!(counts.iter().map(|c| c.calls).sum::<u64>(), times * ROUNDS);
             assert_eq!(counts.iter().map(|c| c.lost).sum::<u64>(), 0);
         }
