@@ -40,7 +40,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     }
     ensure(&[Group::Build])?;
     let is_missing = |(_, program): &(&str, &str)| find_program(program).is_none();
-    if PACKAGES.iter().any(|package| is_missing(package)) {
+    if PACKAGES.iter().any(is_missing) {
         let names = PACKAGES.map(|(name, _)| name);
         if !may_install() {
             bail!("as root on Debian: apt-get install {}", names.join(" "));

@@ -2,7 +2,6 @@
 //! device's clock, how that clock ticks.
 
 use super::{
-    CallSink,
     device::{TickClock, Waited},
     open::Open,
     world::World,
@@ -54,6 +53,17 @@ pub enum DeviceFactKind {
         /// What it showed.
         ticks: u64,
     },
+}
+
+impl DeviceFact {
+    /// The event that was signalled.
+    pub(super) fn event(&self) -> Option<u64> {
+        match self.kind {
+            DeviceFactKind::Ended(Waited::Event(event))
+            | DeviceFactKind::Timestamps { event, .. } => Some(event),
+            _ => None,
+        }
+    }
 }
 
 /// The slots of what a function reveals.
@@ -120,8 +130,8 @@ impl FactSlots {
             },
             CallKind::Event => Self::Timestamps {
                 event: slot(role::EVENT)?,
-                start: slot("global_start")?,
-                end: slot("global_end")?,
+                start: slot(role::GLOBAL_START)?,
+                end: slot(role::GLOBAL_END)?,
             },
             CallKind::Context => {
                 let device = slot(role::DEVICE)?;
@@ -144,8 +154,8 @@ impl FactSlots {
 }
 
 impl World {
-    /// Reports what an ended call reveals of a device.
-    pub(super) fn tell_device_fact(&mut self, open: &Open, sink: &mut dyn CallSink) {
+    /// Notes what an ended call reveals of a device.
+    pub(super) fn note_device_fact(&mut self, open: &Open) {
         let call = &open.call;
         // What a part does is its own: layers may know one thing by several handles. But a
         // launch is of the outermost call that submitted it.
@@ -167,21 +177,19 @@ impl World {
         if call.result.is_some_and(|value| result.is_not_ready(value)) {
             return;
         }
-        let mut tell = |kind| {
-            sink.device_fact(&DeviceFact {
-                pid: call.pid,
-                entered_ns: call.start_ns,
-                left_ns: call.end_ns.unwrap_or(call.end_before_ns),
-                kind,
-            });
+        let fact = |kind| DeviceFact {
+            pid: call.pid,
+            entered_ns: call.start_ns,
+            left_ns: call.end_ns.unwrap_or(call.end_before_ns),
+            kind,
         };
         if let FactSlots::Wait { events, .. } = open.known.facts {
             for event in open.array(events).filter(|event| *event != 0) {
-                tell(DeviceFactKind::Ended(Waited::Event(event)));
+                self.facts.push(fact(DeviceFactKind::Ended(Waited::Event(event))));
             }
         }
         if let Some(kind) = self.device_fact(open) {
-            tell(kind);
+            self.facts.push(fact(kind));
         }
     }
 

@@ -200,6 +200,8 @@ impl Thread {
                 kept.push(draft);
                 continue;
             }
+            let call = &ended.call;
+            draft.launch.handed_over_ns = call.end_ns.unwrap_or(call.end_before_ns);
             world.emit(draft.launch, sink);
         }
         self.drafts.append(&mut kept);
@@ -309,6 +311,7 @@ fn blank(chain: &[Open]) -> Launch {
         start_ns: call.map_or(0, |c| c.start_ns),
         end_ns: None,
         submitted_ns: last.map_or(0, |open| open.call.start_ns),
+        handed_over_ns: last.map_or(0, |open| open.call.start_ns),
         device: 0,
         queue: 0,
         list: 0,

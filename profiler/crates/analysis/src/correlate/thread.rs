@@ -101,7 +101,7 @@ impl Thread {
             before_ns: call.time_ns,
         };
         let is_over = |open: &Open| match call.flags & CALL_UNTRACKED {
-            0 => open.call.start_ns > call.around_ns,
+            0 => open.since_ns > call.around_ns,
             // All that is known: the thread is above it, or at its place in another
             // function than the one it may have gone on in.
             _ => {
@@ -159,6 +159,22 @@ impl Thread {
         };
         while !self.open.is_empty() {
             self.end_top(end, world, sink);
+        }
+    }
+
+    /// Ends what launched the work that signals an event, which has happened by now: where
+    /// the ends of its calls are not seen, they would end with the thread's next call.
+    pub(super) fn signalled(
+        &mut self,
+        event: u64,
+        now_ns: u64,
+        world: &mut World,
+        sink: &mut dyn CallSink,
+    ) {
+        let launches = |draft: &Draft| draft.launch.event == event;
+        let has_ended = |open: &Open| open.known.has_ended(open.call.library);
+        if self.drafts.iter().any(launches) && !self.open.iter().any(has_ended) {
+            self.end_all(now_ns, world, sink);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What all threads of a recording share: handles, room, losses, identities.
 
 use super::{
-    CallSink, KernelEvent, KernelName, Launch, PlacedKernel,
+    CallSink, DeviceFact, KernelEvent, KernelName, Launch, PlacedKernel,
     activity::Activity,
     calls::{Counts, Limits},
     draft::Words,
@@ -51,6 +51,8 @@ pub(super) struct World {
     pub(super) activity: Activity,
     /// The calls that handed over what a fence tells the end of, by process and fence.
     pub(super) submits: FxHashMap<(u32, u64), u64>,
+    /// What calls revealed of devices, to be passed on with this event.
+    pub(super) facts: Vec<DeviceFact>,
     /// What happened to kernels' handles, to be passed on with this event.
     pub(super) kernel_events: Vec<KernelEvent>,
     /// What is to be told of kernels.
@@ -81,6 +83,7 @@ impl World {
             counts: Counts::default(),
             activity: Activity::default(),
             submits: FxHashMap::default(),
+            facts: Vec::new(),
             kernel_events: Vec::new(),
             kernel_changes: Vec::new(),
             gone: Gone::default(),
@@ -129,7 +132,7 @@ impl World {
     /// Gives an ended call to who wants to know, and reads what it handed out.
     fn hand_on(&mut self, open: &Open, sink: &mut dyn CallSink) {
         sink.call(&open.call);
-        self.tell_device_fact(open, sink);
+        self.note_device_fact(open);
         self.tell_kernels(sink);
         if open.call.probe.kind == CallKind::Activity && !open.call.is_part {
             self.activity.take(&open.call, &mut self.losses, sink);

@@ -93,6 +93,7 @@ impl<S: EventSink> Builder<S> {
 impl<S: EventSink> CallSink for Builder<S> {
     fn call(&mut self, call: &FinishedCall) {
         let end = self.end_of(call);
+        self.uses_event(call);
         if call.is_part {
             return;
         }

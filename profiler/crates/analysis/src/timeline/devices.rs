@@ -5,10 +5,10 @@
 //! name and wait: never as if the device had been busy all that time.
 
 use super::{Builder, Key, Span, late, launches::Bounded, launches::Ran};
-use crate::correlate::Launch;
+use crate::correlate::{FinishedCall, Launch};
 use aiprof_model::{
     json::Object,
-    probes::CallKind,
+    probes::{CallKind, Role, role},
     profile::LossKind,
     timeline::{Quality, recorded::EventSink},
 };
@@ -29,6 +29,27 @@ impl<S: EventSink> Builder<S> {
         let name = self.name(&late::of_work(launch.pid, &launch.name));
         self.launches.launched(launch, name);
         self.take_known();
+    }
+
+    /// Takes note of a call that resets an event, or has it signalled by something else
+    /// than a launch.
+    pub(super) fn uses_event(&mut self, call: &FinishedCall) {
+        let probe = &*call.probe;
+        let asks = match probe.kind {
+            CallKind::Synchronize => true,
+            CallKind::Event => {
+                probe.role == Some(Role::Query) || probe.slot(role::GLOBAL_START).is_some()
+            }
+            _ => false,
+        };
+        if asks || !self.launches.has_signals() {
+            return;
+        }
+        let event = probe.slot(role::EVENT).and_then(|slot| call.value(slot));
+        if let Some(event) = event.filter(|event| *event != 0) {
+            self.launches.event_used(call.pid, event);
+            self.take_known();
+        }
     }
 
     /// Hands on what is known by now.

@@ -97,6 +97,7 @@ pub(super) struct Signal {
     device: u64,
     submit: u64,
     submitted_ns: u64,
+    handed_over_ns: u64,
     /// It had ended then; `u64::MAX`: that is not known.
     ended_ns: u64,
 }
@@ -168,6 +169,7 @@ impl Launches {
             device: launch.device,
             submit: launch.submit.unwrap_or(0),
             submitted_ns: launch.submitted_ns,
+            handed_over_ns: launch.handed_over_ns,
             ended_ns: u64::MAX,
         };
         if launch.event == 0 {
@@ -182,6 +184,22 @@ impl Launches {
         if let Some(before) = self.signals.insert(key, signal) {
             self.untimed(before);
         }
+    }
+
+    /// An event was reset, or is signalled by something else from here on: nothing more
+    /// will be known by it of the launch that signalled it.
+    pub(super) fn event_used(&mut self, pid: u32, event: u64) {
+        if let Some(signal) = self.signals.remove(&(pid, event)) {
+            if let Some(running) = self.running.get_mut(&signal.queue()) {
+                running.retain(|known| *known != event);
+            }
+            self.untimed(signal);
+        }
+    }
+
+    /// Whether any launch's event may still tell something.
+    pub(super) fn has_signals(&self) -> bool {
+        !self.signals.is_empty()
     }
 
     /// Adds a launch to what its queue has to do.
@@ -202,7 +220,7 @@ impl Launches {
             (group.submit, group.device) == (signal.submit, signal.device) && has_room
         };
         if let Some(group) = groups.last_mut().filter(fits) {
-            group.last_ns = group.last_ns.max(signal.submitted_ns);
+            group.last_ns = group.last_ns.max(signal.handed_over_ns);
             return group.add(work);
         }
         if groups.len() >= MAX_GROUPS {
@@ -215,7 +233,7 @@ impl Launches {
             api: signal.api.clone(),
             submit: signal.submit,
             device: signal.device,
-            last_ns: signal.submitted_ns,
+            last_ns: signal.handed_over_ns,
             works: vec![work],
         });
     }
@@ -235,7 +253,7 @@ impl Launches {
             api: signal.api,
             submit: signal.submit,
             device: signal.device,
-            last_ns: signal.submitted_ns,
+            last_ns: signal.handed_over_ns,
             works: vec![work],
         };
         self.end(key, group);
@@ -347,7 +365,7 @@ impl Launches {
                     return false;
                 };
                 let (device, submit) = (signal.device, signal.submit);
-                let is_over = is_its(signal.queue(), device, submit, signal.submitted_ns);
+                let is_over = is_its(signal.queue(), device, submit, signal.handed_over_ns);
                 if is_over {
                     signal.ended_ns = signal.ended_ns.min(left_ns);
                 }
@@ -486,6 +504,7 @@ mod tests {
             start_ns: submitted_ns,
             end_ns: None,
             submitted_ns,
+            handed_over_ns: submitted_ns,
             device: 0xd0,
             queue: QUEUE,
             list: 0,
@@ -565,6 +584,35 @@ mod tests {
         let rows = [(1, 1, 10, Some(31)), (1, 2, 20, Some(90))];
         assert_eq!(bounded(&mut all), rows);
         assert!(all.signals.is_empty() && all.running.is_empty() && all.open.is_empty());
+    }
+
+    #[test]
+    fn a_launch_may_be_handed_over_after_a_wait_was_entered() {
+        let mut all = Launches::default();
+        let slow = Launch {
+            handed_over_ns: 30,
+            ..launch(0, 10)
+        };
+        all.launched(&slow, sym(1));
+        all.fact(&wait(Waited::Queue(QUEUE), 20, 40));
+        all.finish();
+        assert_eq!(bounded(&mut all), [(1, 1, 10, None)]);
+    }
+
+    #[test]
+    fn an_event_that_is_used_for_something_else_tells_nothing_more() {
+        let mut all = Launches::default();
+        let device = 0xd0;
+        let clock = TickClock::of_hz(1_000_000_000, 64).unwrap();
+        all.fact(&fact(1, 2, DeviceFactKind::Clock { device, clock }));
+        all.launched(&launch(0x41, 10), sym(1));
+        all.fact(&wait(Waited::Event(0x41), 20, 30));
+        all.event_used(PID, 0x41);
+        let (event, ticks) = (0x41, (25, 28));
+        all.fact(&fact(40, 41, DeviceFactKind::Timestamps { event, ticks }));
+        all.finish();
+        assert_eq!(bounded(&mut all), [(1, 1, 10, Some(30))]);
+        assert!(all.ran.is_empty());
     }
 
     #[test]

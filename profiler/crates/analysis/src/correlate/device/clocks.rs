@@ -84,6 +84,10 @@ impl Clocks {
     ) -> Option<Times> {
         let key = self.key(pid, device).filter(|_| (start, end) != (0, 0))?;
         let clock = self.0.get_mut(&key)?;
+        if to_ns.saturating_sub(from_ns) >= clock.period_ns() {
+            // Which of the times that the clock showed this is not known.
+            return None;
+        }
         let took = clock.duration_ns(start, end);
         clock.observe(start, from_ns, to_ns.saturating_sub(took).max(from_ns));
         clock.observe(end, from_ns.saturating_add(took).min(to_ns), to_ns);

@@ -124,6 +124,23 @@ fn failed_calls_reveal_nothing_and_parts_what_they_know() {
 }
 
 #[test]
+fn a_launch_is_told_before_the_event_that_another_thread_waited_for() {
+    let mut s = script();
+    s.call("zeCommandListCreateImmediate", &[0xc0, 0xde], &[0x11]);
+    take(&mut s);
+    s.enter("zeCommandListAppendLaunchKernel", LOADER, &[0x11, 0x21, 0x41]);
+    s.vanish();
+    s.tid = 2;
+    s.call(QUERY, &[0x42], &[]);
+    take(&mut s);
+    assert_eq!(s.told.launches.len(), 0);
+    s.call(QUERY, &[0x41], &[]);
+    let at = s.told.launches.first().map(|launch| launch.handed_over_ns);
+    assert_eq!((s.told.launches.len(), at), (1, Some(s.now)));
+    assert_eq!(take(&mut s), [format!("{:?}", Waited::Event(0x41))]);
+}
+
+#[test]
 fn a_wait_for_several_events_is_for_each() {
     let mut s = script();
     s.enter(WAIT_EVENTS, LOADER, &[2]);
