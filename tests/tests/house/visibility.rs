@@ -125,3 +125,24 @@ fn what_no_other_file_uses_is_private() -> anyhow::Result<()> {
     assert!(found.is_empty(), "private is enough:\n{}", found.join("\n"));
     Ok(())
 }
+
+/// A name says which type is meant without its module: it does not stand for many.
+#[test]
+fn type_names_are_shared_by_few() -> anyhow::Result<()> {
+    /// Types of one name, at most.
+    const MOST: usize = 4;
+    let root = crate::root();
+    let mut all = crates()?;
+    for (folder, file) in [("profiler-common", "lib.rs"), ("profiler-ebpf", "main.rs")] {
+        let base = root.join(folder).join("src");
+        all.insert(folder.to_owned(), CrateSource::read(&base, file)?);
+    }
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in all.values().flat_map(|source| &source.types) {
+        *counts.entry(name).or_default() += 1;
+    }
+    anyhow::ensure!(counts.len() > 500, "only {} names are seen", counts.len());
+    let shared = counts.iter().filter(|(_, count)| **count > MOST);
+    assert_eq!(shared.collect::<Vec<_>>(), []);
+    Ok(())
+}

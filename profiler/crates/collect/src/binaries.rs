@@ -94,9 +94,9 @@ fn too_many_files() -> FileKey {
 }
 
 /// What the kernel shows of a mapped file: device and inode number.
-type Place = (u64, u64);
+type DeviceInode = (u64, u64);
 
-fn place_of(key: &FileKey) -> Place {
+fn place_of(key: &FileKey) -> DeviceInode {
     (key.device, key.inode)
 }
 
@@ -109,15 +109,15 @@ pub struct Binaries {
     /// Contents by the handles of their files.
     ids: FxHashMap<FileId, u64>,
     /// Contents by what the kernel shows, where that names one file only.
-    by_place: FxHashMap<Place, u64>,
+    by_place: FxHashMap<DeviceInode, u64>,
     by_stat: FxHashMap<FileStat, u64>,
     /// What a process calls so, where that says nothing of other processes.
-    of_process: FxHashMap<u32, BTreeMap<Place, FileKey>>,
+    of_process: FxHashMap<u32, BTreeMap<DeviceInode, FileKey>>,
     /// Mappings whose files were asked for: the number that was given meanwhile, if
     /// the mapping could not wait.
-    asked: FxHashMap<(u32, Place), Option<u64>>,
+    asked: FxHashMap<(u32, DeviceInode), Option<u64>>,
     /// Those whose files did not come in time.
-    late: FxHashSet<(u32, Place)>,
+    late: FxHashSet<(u32, DeviceInode)>,
     of_owner: FxHashMap<Owner, usize>,
     open: usize,
     most_open: usize,
@@ -291,7 +291,7 @@ impl Binaries {
     }
 
     /// Remembers what a process means by a device and inode number.
-    fn call(&mut self, pid: u32, place: Place, key: FileKey) {
+    fn call(&mut self, pid: u32, place: DeviceInode, key: FileKey) {
         self.of_process.entry(pid).or_default().insert(place, key);
     }
 
@@ -548,7 +548,7 @@ impl Binaries {
         }
     }
 
-    fn note_late(&mut self, pid: u32, place: Place) {
+    fn note_late(&mut self, pid: u32, place: DeviceInode) {
         if self.late.len() < MAX_LATE {
             self.late.insert((pid, place));
         }

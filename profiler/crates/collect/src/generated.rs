@@ -8,7 +8,7 @@
 //! have been replaced by other code has no rules from then on.
 //!
 //! Programs map such memory bit by bit, and change its protection all the time. What is
-//! known is kept by parts of the address space ([`Piece`]), whatever becomes of the
+//! known is kept by parts of the address space ([`GeneratedRange`]), whatever becomes of the
 //! mappings in them.
 
 use super::reader::{Table, TableDigest};
@@ -109,7 +109,7 @@ struct Page {
 
 /// A part of the address space of a process in which it generates code.
 #[derive(Debug)]
-pub struct Piece {
+pub struct GeneratedRange {
     /// What stands for its file.
     pub id: FileId,
     /// Where it is; it begins with a page.
@@ -117,7 +117,7 @@ pub struct Piece {
     pages: FxHashMap<u32, Page>,
 }
 
-impl Piece {
+impl GeneratedRange {
     fn holds(&self, map: &Mapping) -> bool {
         self.range.start <= map.start && map.end <= self.range.end
     }
@@ -125,15 +125,15 @@ impl Piece {
 
 /// What is known of a process.
 #[derive(Debug)]
-struct Process {
+struct GeneratingProcess {
     owner: Owner,
-    pieces: Vec<Piece>,
+    pieces: Vec<GeneratedRange>,
 }
 
 /// All generated code that is looked at.
 #[derive(Debug, Default)]
 pub struct Generated {
-    processes: FxHashMap<u32, Process>,
+    processes: FxHashMap<u32, GeneratingProcess>,
     /// Processes by what stands for the files of their pieces.
     ids: FxHashMap<FileId, u32>,
     of_owner: FxHashMap<Owner, usize>,
@@ -165,7 +165,7 @@ impl Generated {
     }
 
     /// The piece of a process that a mapping lies in.
-    pub fn piece(&self, pid: u32, map: &Mapping) -> Option<&Piece> {
+    pub fn piece(&self, pid: u32, map: &Mapping) -> Option<&GeneratedRange> {
         let pieces = &self.processes.get(&pid)?.pieces;
         pieces.iter().find(|piece| piece.holds(map))
     }
@@ -197,12 +197,12 @@ impl Generated {
             return false;
         }
         let id = files.handle();
-        let new = Piece {
+        let new = GeneratedRange {
             id,
             range: range.clone(),
             pages: FxHashMap::default(),
         };
-        let process = self.processes.entry(pid).or_insert(Process {
+        let process = self.processes.entry(pid).or_insert(GeneratingProcess {
             owner,
             pieces: Vec::new(),
         });
@@ -210,7 +210,7 @@ impl Generated {
         let old = process
             .pieces
             .extract_if(.., |piece| overlap(&range, &piece.range));
-        let old: Vec<Piece> = old.collect();
+        let old: Vec<GeneratedRange> = old.collect();
         process.pieces.push(new);
         self.ids.insert(id, pid);
         *self.of_owner.entry(owner).or_default() += 1;

@@ -200,7 +200,7 @@ impl Deref for NamedUnwind {
 
 /// Something to read.
 #[derive(Debug, Serialize, Deserialize)]
-enum Job {
+enum ReadJob {
     /// The file behind a mapping of a process.
     File { pid: u32, map: MapEvent },
     /// A process, by any of its threads: its name, its mappings, their files.
@@ -230,7 +230,7 @@ pub struct Code {
 
 /// A job, and the file that goes with it.
 struct Errand {
-    job: Job,
+    job: ReadJob,
     id: FileId,
     file: Option<Arc<OpenFile>>,
 }
@@ -476,14 +476,14 @@ impl Reader {
     pub(crate) fn ask_file(&mut self, pid: u32, map: MapEvent) -> bool {
         let asked = Asked::File(pid, (map.file.device, map.file.inode));
         let owner = self.owner(pid);
-        self.ask(owner, asked, Errand::of(Job::File { pid, map }))
+        self.ask(owner, asked, Errand::of(ReadJob::File { pid, map }))
     }
 
     /// Asks for a process: its name, mappings and files. `tid` is any of its live
     /// threads.
     pub(crate) fn ask_process(&mut self, pid: u32, tid: u32) -> bool {
         let owner = self.owner(pid);
-        let job = Job::Process { pid, tid };
+        let job = ReadJob::Process { pid, tid };
         self.ask(owner, Asked::Process(pid), Errand::of(job))
     }
 
@@ -491,7 +491,7 @@ impl Reader {
     pub(crate) fn ask_tables(&mut self, wanted: &Wanted, path: &str, file: Arc<OpenFile>) -> bool {
         let (id, owner) = (wanted.id, wanted.owner);
         let asked = Asked::Tables(id, owner, wanted.pages.clone());
-        let job = Job::Tables {
+        let job = ReadJob::Tables {
             number: file.number,
             path: path.to_owned(),
             pages: wanted.pages.clone(),
@@ -511,7 +511,7 @@ impl Reader {
     pub(crate) fn ask_generated(&mut self, wanted: &Wanted, code: Code) -> bool {
         let (id, owner) = (wanted.id, wanted.owner);
         let asked = Asked::Tables(id, owner, wanted.pages.clone());
-        let job = Job::Generated {
+        let job = ReadJob::Generated {
             code,
             pages: wanted.pages.clone(),
         };
@@ -652,7 +652,7 @@ impl Reader {
 }
 
 impl Errand {
-    fn of(job: Job) -> Self {
+    fn of(job: ReadJob) -> Self {
         Self {
             job,
             id: FileId(0),
@@ -682,7 +682,7 @@ fn run(remote: &Client, here: &mut Option<Opened>, errand: Errand) -> Option<Ans
 }
 
 /// What a reply says, with the files that came with it; `None`: not what was asked.
-fn answer(job: Job, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Option<Answer> {
+fn answer(job: ReadJob, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Option<Answer> {
     let mut fds = fds.into_iter();
     let mut found = |behind: Behind| match behind {
         Behind::Opened {
@@ -705,7 +705,7 @@ fn answer(job: Job, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Option<Answe
         Behind::Failed(text) => Found::Failed(io::Error::other(text).into()),
     };
     Some(match (reply, job) {
-        (Reply::File(behind), Job::File { pid, map }) => Answer::File {
+        (Reply::File(behind), ReadJob::File { pid, map }) => Answer::File {
             pid,
             map,
             found: found(behind),
@@ -716,7 +716,7 @@ fn answer(job: Job, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Option<Answe
                 maps,
                 found: behind,
             },
-            Job::Process { pid, .. },
+            ReadJob::Process { pid, .. },
         ) => {
             let found = behind.into_iter().map(|(i, b)| (i, found(b))).collect();
             Answer::Process {
@@ -752,7 +752,7 @@ pub fn serve(line: &Line) {
         tracing::debug!("{error}");
     }
     let mut opened = Opened::default();
-    line.serve(|job: Job, fds| opened.read(&job, fds));
+    line.serve(|job: ReadJob, fds| opened.read(&job, fds));
 }
 
 /// Files whose tables were asked for lately, by the number of their content.
@@ -769,11 +769,11 @@ const MAX_REMEMBERED: usize = 64;
 
 impl Opened {
     /// Does a job.
-    fn read(&mut self, job: &Job, fds: Vec<OwnedFd>) -> (Reply, Vec<OwnedFd>) {
+    fn read(&mut self, job: &ReadJob, fds: Vec<OwnedFd>) -> (Reply, Vec<OwnedFd>) {
         let mut opened = Vec::new();
         let reply = match job {
-            Job::File { pid, map } => Reply::File(find(*pid, map, &mut opened)),
-            Job::Process { pid, tid } => {
+            ReadJob::File { pid, map } => Reply::File(find(*pid, map, &mut opened)),
+            ReadJob::Process { pid, tid } => {
                 let maps = procfs::executable_maps(*pid, *tid).unwrap_or_default();
                 let end = Instant::now() + OPENING;
                 let in_time = |_: &_| Instant::now() < end;
@@ -786,13 +786,13 @@ impl Opened {
                     found,
                 }
             }
-            Job::Generated { code, pages } => {
+            ReadJob::Generated { code, pages } => {
                 let code = generated(code);
                 Reply::Tables(build_all(pages, |page, out| {
                     Some(code.as_ref()?.page(page, out))
                 }))
             }
-            Job::Tables {
+            ReadJob::Tables {
                 number,
                 path,
                 pages,

@@ -13,7 +13,7 @@
 use super::{
     binaries::Binaries,
     bpf::pool::{Block, Pool},
-    generated::{Generated, Piece},
+    generated::{Generated, GeneratedRange},
     reader::{Shape, Table, TableDigest},
 };
 use aiprof_common::{
@@ -279,7 +279,7 @@ impl Tables {
     }
 
     /// The directory of a piece of generated code and its bias.
-    fn piece(&mut self, piece: &Piece) -> Option<(Block, u64)> {
+    fn piece(&mut self, piece: &GeneratedRange) -> Option<(Block, u64)> {
         if !self.files.contains_key(&piece.id) {
             let shape = Shape {
                 n_pages: u32::try_from((piece.range.end - piece.range.start) / PAGE_SIZE).ok()?,

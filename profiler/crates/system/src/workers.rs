@@ -158,7 +158,7 @@ impl<J> Default for Queue<J> {
     }
 }
 
-struct State<J, R> {
+struct PoolState<J, R> {
     /// Jobs that wait. Owners take turns in the order of `turns`.
     queues: FxHashMap<Owner, Queue<J>>,
     turns: VecDeque<Owner>,
@@ -177,7 +177,7 @@ struct State<J, R> {
 }
 
 struct Shared<J, R> {
-    state: Mutex<State<J, R>>,
+    state: Mutex<PoolState<J, R>>,
     work: Condvar,
     answered: Condvar,
     bell: Bell,
@@ -279,7 +279,7 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
             name,
             limits,
             shared: Arc::new(Shared {
-                state: Mutex::new(State {
+                state: Mutex::new(PoolState {
                     queues: FxHashMap::default(),
                     turns: VecDeque::new(),
                     at_work: FxHashMap::default(),
@@ -363,7 +363,7 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
     pub fn wait(&self, until: Instant) -> bool {
         let state = self.shared.lock();
         let left = until.saturating_duration_since(Instant::now());
-        let none = |state: &mut State<J, R>| state.answers.is_empty();
+        let none = |state: &mut PoolState<J, R>| state.answers.is_empty();
         let waited = self.shared.answered.wait_timeout_while(state, left, none);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         !state.answers.is_empty()
@@ -388,7 +388,7 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
     }
 
     /// Gives up threads whose job takes too long, and starts others.
-    fn supervise(&self, state: &mut State<J, R>) {
+    fn supervise(&self, state: &mut PoolState<J, R>) {
         let gone = state.left.extract_if(.., |(_, remote)| remote.is_gone());
         for (owner, _) in gone.collect::<Vec<_>>() {
             state.unstuck(owner);
@@ -440,7 +440,7 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
     }
 
     /// Starts a thread.
-    fn start(&self, state: &mut State<J, R>) -> bool {
+    fn start(&self, state: &mut PoolState<J, R>) -> bool {
         let (shared, make) = (Arc::clone(&self.shared), Arc::clone(&self.make));
         state.next_thread += 1;
         let (number, at_once) = (state.next_thread, self.limits.at_once);
@@ -468,12 +468,12 @@ impl<J, R> Drop for Pool<J, R> {
 
 impl<J, R> Shared<J, R> {
     /// A panic on another thread leaves the state whole: jobs run outside the lock.
-    fn lock(&self) -> MutexGuard<'_, State<J, R>> {
+    fn lock(&self) -> MutexGuard<'_, PoolState<J, R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<J, R> State<J, R> {
+impl<J, R> PoolState<J, R> {
     fn waiting(&self) -> usize {
         self.queues.values().map(Queue::len).sum()
     }

@@ -47,7 +47,7 @@ impl NoStack {
 }
 
 /// A stack that calls refer to.
-struct Known {
+struct KnownStack {
     /// Leaf first. The leaf is the probed function itself.
     codes: Rc<[Code]>,
     cgroup: u64,
@@ -62,7 +62,7 @@ pub(super) struct Calls {
     pub(super) devices: Option<Box<Devices>>,
     /// The time in calls is wanted: those of unknown length are missing.
     timed: bool,
-    stacks: FxHashMap<u64, Known>,
+    stacks: FxHashMap<u64, KnownStack>,
     /// Names of threads by id.
     threads: FxHashMap<u32, Rc<str>>,
     /// Handles of names in this window.
@@ -243,7 +243,7 @@ impl Aggregator {
             self.losses.add(LossKind::TableFull, 1);
             return;
         }
-        calls.stacks.insert(stack.id, Known { codes, cgroup });
+        calls.stacks.insert(stack.id, KnownStack { codes, cgroup });
         if let Some(devices) = &mut calls.devices {
             devices.forget_stack(stack.id);
         }

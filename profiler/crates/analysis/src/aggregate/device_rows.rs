@@ -3,7 +3,7 @@
 use super::{
     Aggregator,
     devices::{Devices, Path, Row, RowKey},
-    modules::Found,
+    modules::ModuleKernel,
 };
 use crate::correlate::device::{CodeId, PARTS, PathId};
 use aiprof_model::profile::{
@@ -20,12 +20,12 @@ type Listing = FxHashMap<u32, std::borrow::Cow<'static, str>>;
 #[derive(Debug)]
 pub(super) struct Described {
     name: String,
-    found: Option<Found>,
+    found: Option<ModuleKernel>,
     listing: Listing,
 }
 
 impl Described {
-    pub(super) fn new(name: &str, found: Option<Found>) -> Self {
+    pub(super) fn new(name: &str, found: Option<ModuleKernel>) -> Self {
         let code = found.as_ref().and_then(|f| f.kernel().zip(f.platform()));
         let listing = code.map_or_else(Listing::default, |(kernel, platform)| {
             let decoded = isa::decode(&kernel.code, platform);
@@ -40,7 +40,7 @@ impl Described {
     }
 
     /// The kernel in its module.
-    pub(super) fn found(&self) -> Option<&Found> {
+    pub(super) fn found(&self) -> Option<&ModuleKernel> {
         self.found.as_ref()
     }
 

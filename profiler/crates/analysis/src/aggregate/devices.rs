@@ -5,7 +5,7 @@ use super::{
     aiu::Aiu,
     calls::Calls,
     device_rows::Described,
-    modules::{Found, Modules},
+    modules::{ModuleKernel, Modules},
 };
 use crate::correlate::{
     DeviceFact, DeviceFactKind, ImagePiece, KernelName, Launch, PlacedKernel,
@@ -40,7 +40,7 @@ pub(super) struct Path {
 
 /// A kernel's code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Kernel {
+pub(super) struct SampledKernel {
     /// Process whose memory it may have to be looked for in.
     pub(super) pid: u32,
     /// Its name for people.
@@ -109,7 +109,7 @@ pub(super) struct Devices {
     join: Join,
     pub(super) streams: Vec<DeviceStream>,
     paths: Numbers<Path>,
-    kernels: Numbers<Kernel>,
+    kernels: Numbers<SampledKernel>,
     pub(super) rows: FxHashMap<RowKey, Row>,
     /// Numbers of paths by the stack, and by process and function.
     known: FxHashMap<u64, Vec<(u32, Rc<str>, PathId)>>,
@@ -130,7 +130,7 @@ impl Devices {
             codes: Rc::from([Code::NoStack(NoStack::Lost)]),
             function: "".into(),
         };
-        let kernel = Kernel {
+        let kernel = SampledKernel {
             pid: 0,
             name: "[too many kernels]".into(),
             module: None,
@@ -153,7 +153,7 @@ impl Devices {
         self.paths.get(number)
     }
 
-    pub(super) fn kernel(&self, number: CodeId) -> Option<&Kernel> {
+    pub(super) fn kernel(&self, number: CodeId) -> Option<&SampledKernel> {
         self.kernels.get(number)
     }
 
@@ -310,7 +310,7 @@ impl Devices {
             KernelName::Known(name) => name.clone(),
             other => other.to_string().into(),
         };
-        let code = self.kernels.number(Kernel {
+        let code = self.kernels.number(SampledKernel {
             pid: placed.placed.pid,
             name: name.clone(),
             module: placed.module.as_ref().and_then(|module| module.digest),
@@ -340,7 +340,7 @@ impl Devices {
     }
 
     /// A kernel in its module.
-    pub(super) fn find(&mut self, code: CodeId) -> Option<Found> {
+    pub(super) fn find(&mut self, code: CodeId) -> Option<ModuleKernel> {
         self.modules.find(self.kernels.get(code)?)
     }
 

@@ -1,6 +1,6 @@
 //! Device code, for the names and lines of what was sampled.
 
-use super::devices::Kernel;
+use super::devices::SampledKernel;
 use crate::correlate::ImagePiece;
 use aiprof_model::wire::DeviceCode;
 use aiprof_symbols::symbolize::device::{self, Module};
@@ -47,12 +47,12 @@ enum Stored {
 
 /// A kernel of a module.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct ModuleKernel {
     module: Rc<Module>,
     index: usize,
 }
 
-impl Found {
+impl ModuleKernel {
     /// The kernel.
     pub(super) fn kernel(&self) -> Option<&device::Kernel> {
         self.module.kernels.get(self.index)
@@ -141,7 +141,7 @@ impl Modules {
 
     /// A kernel in its module, best with code: the module that the program gave its
     /// runtime, or what the driver has made of it.
-    pub(super) fn find(&mut self, kernel: &Kernel) -> Option<Found> {
+    pub(super) fn find(&mut self, kernel: &SampledKernel) -> Option<ModuleKernel> {
         let compiled = self.compiled.get(&kernel.pid).cloned().unwrap_or_default();
         let mut without_code = None;
         // The newest of those that were found first.
@@ -153,7 +153,7 @@ impl Modules {
             let Some(index) = module.kernels.iter().position(same) else {
                 continue;
             };
-            let found = Found { module, index };
+            let found = ModuleKernel { module, index };
             if found.kernel().is_some_and(|k| !k.code.is_empty()) {
                 return Some(found);
             }

@@ -133,12 +133,12 @@ pub struct Layouts {
 struct File {
     kinds: BTreeMap<Kind, u8>,
     #[serde(default)]
-    layout: Vec<Entry>,
+    layout: Vec<LayoutEntry>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct LayoutEntry {
     name: String,
     kind: Kind,
     status: Status,
@@ -208,7 +208,7 @@ impl Layouts {
         Ok(table)
     }
 
-    fn add(&mut self, entry: Entry, kinds: &BTreeMap<Kind, u8>) -> Result<(), LayoutsError> {
+    fn add(&mut self, entry: LayoutEntry, kinds: &BTreeMap<Kind, u8>) -> Result<(), LayoutsError> {
         let name = entry.name.clone();
         let fail = |message: String| Err(refuse(&name, message));
         let Some(byte) = kinds.get(&entry.kind).copied() else {

@@ -55,7 +55,7 @@ impl Solution {
 }
 
 /// How a walk with given layouts went.
-enum Outcome {
+enum WalkEnd {
     /// To the end or through the window.
     Complete,
     /// To a record of a kind that has no layout at all.
@@ -131,10 +131,10 @@ impl<'a> Walk<'a> {
     /// the number of kinds that have layouts.
     fn explore(&mut self, at: usize, mut one: Solution, window: usize, all: &mut Vec<Solution>) {
         match self.follow(at, &mut one, window) {
-            Outcome::Complete => one.is_complete = true,
-            Outcome::Stopped => {}
-            Outcome::Failed => return,
-            Outcome::Open { at, byte } => {
+            WalkEnd::Complete => one.is_complete = true,
+            WalkEnd::Stopped => {}
+            WalkEnd::Failed => return,
+            WalkEnd::Open { at, byte } => {
                 let layouts = self.layouts;
                 for index in layouts.candidates(byte) {
                     let mut next = one.clone();
@@ -150,32 +150,32 @@ impl<'a> Walk<'a> {
     }
 
     /// Follows records of chosen layouts.
-    fn follow(&mut self, mut at: usize, one: &mut Solution, window: usize) -> Outcome {
+    fn follow(&mut self, mut at: usize, one: &mut Solution, window: usize) -> WalkEnd {
         loop {
             if one.records >= window {
-                return Outcome::Complete;
+                return WalkEnd::Complete;
             }
             let Some(byte) = self.bytes.get(at).copied() else {
                 return if self.may_follow(at) {
-                    Outcome::Complete
+                    WalkEnd::Complete
                 } else {
-                    Outcome::Failed
+                    WalkEnd::Failed
                 };
             };
             if self.steps == 0 || self.layouts.kind(byte).is_none() {
-                return Outcome::Failed;
+                return WalkEnd::Failed;
             }
             self.steps -= 1;
             let Some(index) = one.chosen[usize::from(byte)] else {
                 return match self.layouts.candidates(byte) {
-                    [] => Outcome::Stopped,
-                    _ => Outcome::Open { at, byte },
+                    [] => WalkEnd::Stopped,
+                    _ => WalkEnd::Open { at, byte },
                 };
             };
             let size = self.layouts.get(index).map_or(1, |layout| layout.size);
             // The capture ends in this record: nothing to judge it by.
             if self.context.is_cut && at + size > self.bytes.len() {
-                return Outcome::Complete;
+                return WalkEnd::Complete;
             }
             let (good, bad) = &mut one.tally[usize::from(byte)];
             if self.plausible(index, at) {
@@ -184,7 +184,7 @@ impl<'a> Walk<'a> {
                 *bad += 1;
                 one.implausible += 1;
                 if *bad as usize * TOLERANCE > *good as usize + WINDOW / 4 {
-                    return Outcome::Failed;
+                    return WalkEnd::Failed;
                 }
             }
             one.records += 1;

@@ -62,7 +62,7 @@ pub struct Cycle {
 
 /// What was found and done.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct AlignmentReport {
     /// Every rank there is; empty: nothing to align.
     pub ranks: Vec<RankShift>,
     /// Shortest ways around for messages, the longest first; 64 at most.
@@ -84,7 +84,7 @@ pub struct Outcome {
 
 /// How a rank's counter values become times on its host.
 #[derive(Clone, Debug)]
-enum Line {
+enum RankLine {
     /// The frequency that was given fits: so many ticks per microsecond through one
     /// point.
     Given {
@@ -97,7 +97,7 @@ enum Line {
     Fitted(Clock),
 }
 
-impl Line {
+impl RankLine {
     fn at(&self, ticks: i64) -> f64 {
         match self {
             Self::Given {
@@ -134,13 +134,13 @@ impl Line {
 struct Rank {
     anchors: Vec<(i64, f64)>,
     seen: u64,
-    line: Option<Line>,
+    line: Option<RankLine>,
 }
 
 /// Aligns all ranks. Needs what a stage finds after stage 12 (calibrated times), in
 /// any order; afterwards the order of time is another.
-pub fn run(timeline: &mut Timeline, level: Level) -> Outcome {
-    let mut outcome = Outcome::new(level);
+pub fn run(timeline: &mut Timeline, level: Level) -> AlignmentReport {
+    let mut outcome = AlignmentReport::new(level);
     let exchanges = find(timeline, Clocks::Unaligned);
     outcome.lonely = exchanges.lonely_sends + exchanges.lonely_receives;
     let Some(numbers) = outcome.participants(&exchanges) else {
@@ -222,7 +222,7 @@ fn end_ticks(timeline: &Timeline, event: &Event) -> Option<i64> {
     device.stamps.get(end).copied()
 }
 
-fn line(anchors: &[(i64, f64)], mhz: f64) -> Option<Line> {
+fn line(anchors: &[(i64, f64)], mhz: f64) -> Option<RankLine> {
     let given = given_line(anchors, mhz)?;
     let points: Vec<Anchor> = anchors
         .iter()
@@ -242,7 +242,7 @@ fn line(anchors: &[(i64, f64)], mhz: f64) -> Option<Line> {
     // The given frequency holds until the events contradict it: few events tell
     // less of it than whoever gave it knew.
     Some(match Clock::fit(&points, counter) {
-        Ok(clock) if contradicts(&clock, mhz) => Line::Fitted(clock),
+        Ok(clock) if contradicts(&clock, mhz) => RankLine::Fitted(clock),
         _ => given,
     })
 }
@@ -259,7 +259,7 @@ fn contradicts(clock: &Clock, mhz: f64) -> bool {
     }
 }
 
-fn given_line(anchors: &[(i64, f64)], mhz: f64) -> Option<Line> {
+fn given_line(anchors: &[(i64, f64)], mhz: f64) -> Option<RankLine> {
     let &(origin, _) = anchors.first()?;
     let rest = |(ticks, host_us): &(i64, f64)| host_us - (ticks - origin) as f64 / mhz;
     let mut rests: Vec<f64> = anchors.iter().map(rest).collect();
@@ -267,7 +267,7 @@ fn given_line(anchors: &[(i64, f64)], mhz: f64) -> Option<Line> {
     let mut off: Vec<f64> = rests.iter().map(|rest| (rest - host_us).abs()).collect();
     // Five standard errors of a median, by the median distance.
     let error_us = 9.0 * median(&mut off) / (anchors.len() as f64).sqrt();
-    Some(Line::Given {
+    Some(RankLine::Given {
         ticks: origin,
         host_us,
         mhz,
@@ -400,7 +400,7 @@ fn walk(next: &[usize], n: usize, from: usize, to: usize) -> Option<Vec<usize>> 
     Some(way)
 }
 
-impl Outcome {
+impl AlignmentReport {
     fn new(level: Level) -> Self {
         Self {
             ranks: Vec::new(),
@@ -439,7 +439,7 @@ impl Outcome {
     fn shifts(&mut self, numbers: &Numbers, lines: &Lines, shifts: &[Option<Shift>]) {
         let error = |rank: &u32| {
             let line = lines.get(rank).and_then(|rank| rank.line.as_ref());
-            line.map_or(0.0, Line::error_us)
+            line.map_or(0.0, RankLine::error_us)
         };
         let first = numbers.keys().next().map_or(0.0, error);
         for ((rank, _), shift) in numbers.iter().zip(shifts) {
@@ -456,7 +456,7 @@ impl Outcome {
             self.ranks.push(RankShift {
                 rank: *rank,
                 shift,
-                mhz: known.and_then(|rank| rank.line.as_ref()).map(Line::mhz),
+                mhz: known.and_then(|rank| rank.line.as_ref()).map(RankLine::mhz),
                 device_events: known.map_or(0, |rank| rank.seen),
                 straightened_us: 0.0,
             });

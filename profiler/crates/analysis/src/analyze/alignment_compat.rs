@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 /// What was done.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct CompatAlignmentReport {
     /// What was added to each rank's device times, microseconds; empty: nothing was
     /// aligned.
     pub shifts: Vec<f64>,
@@ -94,8 +94,8 @@ fn device_time(timeline: &Timeline, event: &Event, stamp: usize) -> Option<f64> 
     Some(stamp as f64 / timeline.mhz(event))
 }
 
-fn nothing(level: Level) -> Outcome {
-    Outcome {
+fn nothing(level: Level) -> CompatAlignmentReport {
+    CompatAlignmentReport {
         shifts: Vec::new(),
         offset: 0.0,
         is_fatal: false,
@@ -104,7 +104,7 @@ fn nothing(level: Level) -> Outcome {
 }
 
 /// `mp_sync_tight_v1`. Needs calibrated times; no order.
-pub(crate) fn tight_v1(timeline: &mut Timeline, level: Level) -> Outcome {
+pub(crate) fn tight_v1(timeline: &mut Timeline, level: Level) -> CompatAlignmentReport {
     let mut outcome = nothing(level);
     let mut groups = Groups::of(timeline, |_| true);
     if groups.names.is_empty() || groups.ranks < 2 {
@@ -178,7 +178,7 @@ fn begin_of(device: &Device) -> usize {
     }
 }
 
-fn apply_v1(timeline: &mut Timeline, outcome: &Outcome) {
+fn apply_v1(timeline: &mut Timeline, outcome: &CompatAlignmentReport) {
     move_devices(timeline, |device, mhz, rank, _| {
         let shift = outcome.shifts.get(rank).copied().unwrap_or(0.0);
         let stamp = device.stamps.get(begin_of(device)).copied().unwrap_or(0);
@@ -203,7 +203,7 @@ fn move_devices(timeline: &mut Timeline, begin: impl Fn(&Device, f64, usize, f64
 }
 
 /// `mp_ts_calibration_v2` (`-S`). Needs calibrated times; no order.
-pub fn v2(timeline: &mut Timeline, level: Level) -> Outcome {
+pub fn v2(timeline: &mut Timeline, level: Level) -> CompatAlignmentReport {
     let mut outcome = nothing(level);
     let groups = Groups::of(timeline, |name| name.contains("AllReduce"));
     let Some(solution) = solve_v2(timeline, &groups) else {

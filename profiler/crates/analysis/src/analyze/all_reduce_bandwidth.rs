@@ -47,7 +47,7 @@ pub fn run(timeline: &mut Timeline, kinds: &Kinds) -> Vec<AllReduce> {
 
 /// What is known of the one that goes on.
 #[derive(Clone, Copy, Default)]
-struct Open {
+struct OpenReduction {
     start_us: f64,
     bytes: Option<i64>,
     receives: usize,
@@ -66,15 +66,15 @@ fn find(timeline: &Timeline, kinds: &Kinds) -> Vec<AllReduce> {
         .filter(|event| kinds.is_collective(timeline, event))
         .map(|event| timeline.rank(event))
         .collect();
-    let (mut found, mut open) = (Vec::new(), None::<Open>);
+    let (mut found, mut open) = (Vec::new(), None::<OpenReduction>);
     let mut before = ends.first().map_or(0.0, |(end, _)| *end);
     for (end, event) in ends {
         let transfer = timeline.transfer(event);
         let group = transfer.map_or("", |t| timeline.name(t.group));
         if group.contains("AllReduce_all_reduce_") {
-            let open = open.get_or_insert(Open {
+            let open = open.get_or_insert(OpenReduction {
                 start_us: before,
-                ..Open::default()
+                ..OpenReduction::default()
             });
             let name = timeline.name(event.name);
             if name.contains("SenRdmaSend") {
@@ -101,7 +101,7 @@ fn find(timeline: &Timeline, kinds: &Kinds) -> Vec<AllReduce> {
     found
 }
 
-fn all_reduce(one: &Open, bytes: i64, end_us: f64, ranks: usize) -> Option<AllReduce> {
+fn all_reduce(one: &OpenReduction, bytes: i64, end_us: f64, ranks: usize) -> Option<AllReduce> {
     let took = end_us - one.start_us;
     // Bytes per microsecond are MB/s; GB/s with three decimals.
     let reduced = (bytes as f64 / took).round() / 1000.0;

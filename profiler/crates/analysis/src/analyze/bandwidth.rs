@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 /// What was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct TransferReport {
     /// Transfers that say how many bytes they have.
     pub transfers: usize,
     /// Of them, those without length, of which no rate is known.
@@ -36,8 +36,8 @@ struct Edge {
 ///
 /// Takes calibrated events in any order: a slice's begin and end are those of the
 /// transfer, TS1 to TS2 or TS4 to TS5.
-pub fn run(timeline: &mut Timeline, kinds: &Kinds, messages: &mut Messages) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn run(timeline: &mut Timeline, kinds: &Kinds, messages: &mut Messages) -> TransferReport {
+    let mut outcome = TransferReport::default();
     let (mut places, mut groups) = (FxHashMap::default(), Vec::new());
     let mut edges = Vec::new();
     for event in &timeline.events {
@@ -75,7 +75,7 @@ pub fn run(timeline: &mut Timeline, kinds: &Kinds, messages: &mut Messages) -> O
     outcome
 }
 
-fn report(outcome: &Outcome, messages: &mut Messages) {
+fn report(outcome: &TransferReport, messages: &mut Messages) {
     let out = outcome.transfers - outcome.without_length;
     messages.info(
         "DTC",
@@ -142,7 +142,10 @@ mod tests {
     use crate::analyze::testing;
     use aiprof_model::timeline::Dialect;
 
-    fn carried(dialect: Dialect, transfers: &[(&str, f64, f64, i64)]) -> (Timeline, Outcome) {
+    fn carried(
+        dialect: Dialect,
+        transfers: &[(&str, f64, f64, i64)],
+    ) -> (Timeline, TransferReport) {
         let mut timeline = testing::timeline(dialect);
         for (name, ts, dur, bytes) in transfers {
             let index = testing::slice(&mut timeline, name, 0, *ts, *dur);

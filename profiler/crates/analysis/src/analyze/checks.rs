@@ -109,12 +109,12 @@ pub struct Found {
 
 /// All faults of a trace.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct FaultReport {
     /// One for each of [`Fault::ALL`], in that order.
     pub found: Vec<Found>,
 }
 
-impl Outcome {
+impl FaultReport {
     /// How often a fault was found.
     pub fn count(&self, fault: Fault) -> u64 {
         self.found
@@ -125,7 +125,7 @@ impl Outcome {
 
 /// Looks for all faults. Needs the events as they were read, in the order of their
 /// files ([`Fault::OutOfOrder`] is not found otherwise), with ranks.
-pub fn run(timeline: &Timeline, kinds: &Kinds) -> Outcome {
+pub fn run(timeline: &Timeline, kinds: &Kinds) -> FaultReport {
     let mut checks = Checks {
         timeline,
         kinds,
@@ -145,7 +145,7 @@ pub fn run(timeline: &Timeline, kinds: &Kinds) -> Outcome {
     checks.jobs();
     checks.launches();
     checks.alike();
-    Outcome {
+    FaultReport {
         found: checks.found,
     }
 }

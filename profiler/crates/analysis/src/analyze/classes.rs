@@ -80,7 +80,7 @@ const SIGNAL_BYTES: i64 = 128;
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ClassReport {
     /// Slices by class, as [`NAMES`].
     pub counts: Vec<u64>,
     /// `TransferBW` counters that were added at the end of the events.
@@ -89,7 +89,7 @@ pub struct Outcome {
 
 /// What a name says, found once per name.
 #[derive(Clone, Copy, Default)]
-struct Words {
+struct NameClasses {
     /// By itself, in FLEX and in TORCH traces.
     own: [Option<Class>; 2],
     /// In a collective, whatever else it is.
@@ -103,11 +103,11 @@ struct Words {
 ///
 /// `compat_bugs`: as in acelyzer 1.3.0, a size that is text, as in FLEX traces, is never
 /// that of a signal, and every kernel of a GPU computes.
-pub fn run(timeline: &mut Timeline, kinds: &Kinds, compat_bugs: bool) -> Outcome {
-    let words: Vec<Words> = timeline.names.iter().map(|(_, text)| words(text)).collect();
+pub fn run(timeline: &mut Timeline, kinds: &Kinds, compat_bugs: bool) -> ClassReport {
+    let words: Vec<NameClasses> = timeline.names.iter().map(|(_, text)| words(text)).collect();
     let spans = kernel_spans(timeline, kinds);
     let mut events = std::mem::take(&mut timeline.events);
-    let mut outcome = Outcome {
+    let mut outcome = ClassReport {
         counts: vec![0; NAMES.len()],
         counters: 0,
     };
@@ -125,9 +125,9 @@ pub fn run(timeline: &mut Timeline, kinds: &Kinds, compat_bugs: bool) -> Outcome
     outcome
 }
 
-fn words(name: &str) -> Words {
+fn words(name: &str) -> NameClasses {
     let any = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
-    let mut words = Words::default();
+    let mut words = NameClasses::default();
     // A node's name follows; the fused node is not a conversion.
     let converts = name
         .rsplit_once("Compute of ")
@@ -194,7 +194,7 @@ fn first(
     timeline: &Timeline,
     kinds: &Kinds,
     event: &Event,
-    words: Words,
+    words: NameClasses,
     compat_bugs: bool,
 ) -> Class {
     let own = match timeline.dialect(event) {

@@ -107,7 +107,7 @@ impl ActiveRow {
 
 /// What was found and done.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct CollectiveReport {
     /// All operations in the order of time.
     pub collectives: Vec<Collective>,
     /// Rows of the table of active time, by rank.
@@ -125,8 +125,8 @@ pub struct Outcome {
 
 /// Adds spans and the counter `Coll_Bandwidth`. Needs the messages of
 /// [`super::flows`] or [`super::exchanges`] and aligned clocks; no order.
-pub fn run(timeline: &mut Timeline, kinds: &Kinds, pairs: &[Exchange]) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn run(timeline: &mut Timeline, kinds: &Kinds, pairs: &[Exchange]) -> CollectiveReport {
+    let mut outcome = CollectiveReport::default();
     let kernels = kernels(timeline, kinds);
     for pairs in operations(timeline, pairs) {
         if let Some(found) = collective(timeline, &kernels, &pairs, &mut outcome.reversed) {
@@ -146,7 +146,7 @@ pub fn run(timeline: &mut Timeline, kinds: &Kinds, pairs: &[Exchange]) -> Outcom
 }
 
 /// An operation's number, and its messages so far: synchronization, sender, receiver.
-type Open = (usize, FxHashSet<(Sym, u32, u32)>);
+type OpenOperation = (usize, FxHashSet<(Sym, u32, u32)>);
 
 /// Messages of each operation: a message's second occurrence begins the next one.
 fn operations(timeline: &Timeline, pairs: &[Exchange]) -> Vec<Vec<Exchange>> {
@@ -156,7 +156,7 @@ fn operations(timeline: &Timeline, pairs: &[Exchange]) -> Vec<Vec<Exchange>> {
         event.map_or(0.0, Event::end_us)
     };
     sorted.sort_by(|a, b| sent(a).total_cmp(&sent(b)));
-    let mut open: FxHashMap<Sym, Open> = FxHashMap::default();
+    let mut open: FxHashMap<Sym, OpenOperation> = FxHashMap::default();
     let mut all: Vec<Vec<Exchange>> = Vec::new();
     for pair in sorted {
         let (at, seen) = open.entry(pair.group).or_insert_with(|| {
@@ -201,7 +201,7 @@ fn kernels(timeline: &Timeline, kinds: &Kinds) -> FxHashMap<u32, Vec<(f64, u32)>
 /// What a rank does in an operation: ends of its first send and its last receive,
 /// begin of the first message and end of the last.
 #[derive(Clone, Copy)]
-struct Part {
+struct RankMessages {
     sent_us: f64,
     received_us: f64,
     start_us: f64,
@@ -214,13 +214,13 @@ fn collective(
     pairs: &[Exchange],
     reversed: &mut u64,
 ) -> Option<Collective> {
-    let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
+    let mut parts: BTreeMap<u32, RankMessages> = BTreeMap::new();
     let (mut bytes, mut data_bytes) = (-1, 0i64);
     for pair in pairs {
         let event = |index: u32| timeline.events.get(index as usize);
         let (send, receive) = (event(pair.send)?, event(pair.receive)?);
         for (rank, event, is_send) in [(pair.from, send, true), (pair.to, receive, false)] {
-            let part = parts.entry(rank).or_insert(Part {
+            let part = parts.entry(rank).or_insert(RankMessages {
                 sent_us: f64::INFINITY,
                 received_us: f64::NEG_INFINITY,
                 start_us: f64::INFINITY,
@@ -272,7 +272,7 @@ fn collective(
 /// The rank's span. Its kernel is the last one that was over when its first message
 /// was out (the message holds what the kernel made); of a rank that only receives,
 /// when its last one had come.
-fn span(rank: u32, part: &Part, kernels: &[(f64, u32)]) -> Span {
+fn span(rank: u32, part: &RankMessages, kernels: &[(f64, u32)]) -> Span {
     let by = if part.sent_us.is_finite() {
         part.sent_us
     } else {

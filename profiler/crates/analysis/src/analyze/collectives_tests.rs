@@ -7,7 +7,7 @@ use super::super::{alignment, alignment_compat};
 use super::*;
 use aiprof_model::timeline::Dialect;
 
-fn outcome(timeline: &mut Timeline) -> Outcome {
+fn outcome(timeline: &mut Timeline) -> CollectiveReport {
     let pairs = find(timeline, Clocks::Aligned).pairs;
     let kinds = Kinds::new(timeline);
     run(timeline, &kinds, &pairs)
@@ -167,7 +167,7 @@ fn iterations_are_operations_of_their_own() {
 #[test]
 fn nothing_comes_of_nothing() {
     let mut timeline = scene::empty(Dialect::Torch);
-    assert_eq!(outcome(&mut timeline), Outcome::default());
+    assert_eq!(outcome(&mut timeline), CollectiveReport::default());
     let mut timeline = played(&[&[(0, 1)]]);
     for event in &mut timeline.events {
         event.set_ts(f64::MAX);

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct CommSummaryReport {
     /// Slices that stand for several.
     pub merged: usize,
     /// Slices that went into another.
@@ -29,7 +29,7 @@ struct Sequence {
 /// Merges slices whose names have `SenRdma` and the same first number behind a `_` or
 /// `-`, per file and rank. The last of them in the timeline's order stays, the others
 /// are dropped. Needs kinds and transfers.
-pub fn run(timeline: &mut Timeline, kinds: &Kinds) -> Outcome {
+pub fn run(timeline: &mut Timeline, kinds: &Kinds) -> CommSummaryReport {
     let numbers: Vec<Option<u64>> = timeline.names.iter().map(|(_, n)| number(n)).collect();
     let number_of = |event: &Event| {
         let wanted = event.is_slice() && !event.dropped && kinds.of(event.name).is(Kind::SEN_RDMA);
@@ -45,7 +45,7 @@ pub fn run(timeline: &mut Timeline, kinds: &Kinds) -> Outcome {
             sequence.add(timeline, index, event);
         }
     }
-    let mut outcome = Outcome::default();
+    let mut outcome = CommSummaryReport::default();
     let mut all: Vec<Sequence> = sequences.into_values().collect();
     all.sort_by_key(|sequence| sequence.last);
     for (index, event) in (0u32..).zip(&mut timeline.events) {
@@ -187,7 +187,7 @@ mod tests {
         let outcome = run(&mut timeline, &kinds);
         assert_eq!(
             outcome,
-            Outcome {
+            CommSummaryReport {
                 merged: 1,
                 dropped: 2
             }
@@ -233,6 +233,6 @@ mod tests {
         assert_eq!(number(""), None);
         let mut timeline = scene::empty(Dialect::Flex);
         let kinds = Kinds::new(&timeline);
-        assert_eq!(run(&mut timeline, &kinds), Outcome::default());
+        assert_eq!(run(&mut timeline, &kinds), CommSummaryReport::default());
     }
 }

@@ -1,7 +1,7 @@
 //! Where power goes: time-weighted statistics with and without kernels, and the
 //! energy of each kernel.
 
-use crate::analyze::energy_fit::{self, CLASSES, Model, Span, Watts, Wraps};
+use crate::analyze::energy_fit::{self, CLASSES, KernelSpan, Model, Watts, Wraps};
 use crate::analyze::messages::Messages;
 use crate::analyze::power::Period;
 use crate::analyze::statistics::Rows;
@@ -230,7 +230,7 @@ impl Busy {
 /// Kernels of one device, and their classes: the names of the table of kernels. Those
 /// with the least time beyond [`CLASSES`] share a class.
 struct DeviceKernels {
-    spans: Vec<Span>,
+    spans: Vec<KernelSpan>,
     /// Column by row of the table.
     columns: FxHashMap<usize, u32>,
     /// Number of columns, the one of idle time with them.
@@ -241,7 +241,7 @@ struct DeviceKernels {
 
 impl DeviceKernels {
     /// `spans` have rows of the table for columns.
-    fn new(mut spans: Vec<Span>) -> Self {
+    fn new(mut spans: Vec<KernelSpan>) -> Self {
         let mut times: FxHashMap<usize, f64> = FxHashMap::default();
         for span in &spans {
             *times.entry(span.column as usize).or_default() += span.end - span.start;
@@ -285,15 +285,18 @@ fn device_kernels(
     is_wanted: impl Fn(Id) -> bool,
 ) -> FxHashMap<Id, DeviceKernels> {
     let mut rows = Rows::default();
-    let mut spans: FxHashMap<Id, Vec<Span>> = FxHashMap::default();
+    let mut spans: FxHashMap<Id, Vec<KernelSpan>> = FxHashMap::default();
     for event in &timeline.events {
         if is_wanted(timeline.pid(event)) && is_kernel(timeline, kinds, event) {
             let column = rows.of(timeline, event) as u32;
-            spans.entry(timeline.pid(event)).or_default().push(Span {
-                start: event.ts(),
-                end: event.end_us(),
-                column,
-            });
+            spans
+                .entry(timeline.pid(event))
+                .or_default()
+                .push(KernelSpan {
+                    start: event.ts(),
+                    end: event.end_us(),
+                    column,
+                });
         }
     }
     let devices = spans.into_iter();
@@ -471,7 +474,7 @@ struct Meter {
 }
 
 impl Meter {
-    fn new(spans: &[Span], periods: &[Period]) -> Self {
+    fn new(spans: &[KernelSpan], periods: &[Period]) -> Self {
         let good = periods
             .iter()
             .filter(|p| p.is_measured() && p.end_us > p.start_us);

@@ -40,7 +40,7 @@ pub(crate) struct Watts {
 
 /// A kernel that ran: microseconds since the timeline's origin, and its class.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
+pub(crate) struct KernelSpan {
     pub(crate) start: f64,
     pub(crate) end: f64,
     pub(crate) column: u32,
@@ -58,7 +58,11 @@ pub(crate) struct Observation {
 
 /// Splits each period's time among classes. `spans` and `periods` are of one device; the
 /// periods are by time and do not overlap. The last column is idle time.
-pub(crate) fn observe(spans: &[Span], periods: &[Period], columns: usize) -> Vec<Observation> {
+pub(crate) fn observe(
+    spans: &[KernelSpan],
+    periods: &[Period],
+    columns: usize,
+) -> Vec<Observation> {
     let idle = columns.saturating_sub(1);
     let begins = spans.iter().map(|span| (span.start, span.column, 1i64));
     let ends = spans.iter().map(|span| (span.end, span.column, -1i64));
@@ -291,7 +295,7 @@ pub(crate) fn is_open(period: &Period) -> bool {
 
 /// Finds how often the counter wrapped in periods that are long enough for it: as often
 /// as the power of what ran there asks for, which the other periods tell.
-pub(crate) fn count_wraps(spans: &[Span], periods: &mut [Period], columns: usize) -> Wraps {
+pub(crate) fn count_wraps(spans: &[KernelSpan], periods: &mut [Period], columns: usize) -> Wraps {
     let mut wraps = Wraps::default();
     if !periods.iter().any(is_open) {
         return wraps;

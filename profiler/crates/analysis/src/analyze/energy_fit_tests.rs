@@ -83,7 +83,10 @@ fn make(story: Story) -> (Timeline, [f64; 4]) {
     (timeline, joules)
 }
 
-fn analysed(mut timeline: Timeline, scale: f64) -> (power::Outcome, Vec<KernelPower>, Vec<String>) {
+fn analysed(
+    mut timeline: Timeline,
+    scale: f64,
+) -> (power::PowerReport, Vec<KernelPower>, Vec<String>) {
     let kinds = Kinds::new(&timeline);
     let mut messages = Messages::new(Level::Info);
     let options = Options {
@@ -250,7 +253,7 @@ fn one_class_is_separated_though_others_are_not() {
         );
         let starts = [ts, ts + pair, ts + 3.0 * pair, ts + 3.0 * pair + single];
         for (column, pair) in (0u32..).zip(starts.windows(2)) {
-            spans.push(Span {
+            spans.push(KernelSpan {
                 start: pair[0],
                 end: pair[1],
                 column,

@@ -25,7 +25,7 @@ pub struct Reversed {
 
 /// What was found and done.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct FlowReport {
     /// Messages, for the analyses of collectives.
     pub exchanges: Exchanges,
     /// Flow events that were added at the end of the events: two per message.
@@ -40,7 +40,7 @@ pub struct Outcome {
 /// Adds the arrows; sizes leave the names of slices (`x [128B]`), and `Peer` becomes
 /// `Peers`. Needs ranks and transfers, and aligned clocks where a trace was cut off;
 /// no order.
-pub fn run(timeline: &mut Timeline, level: Level) -> Outcome {
+pub fn run(timeline: &mut Timeline, level: Level) -> FlowReport {
     tidy(timeline);
     let exchanges = find(timeline, Clocks::Aligned);
     let mut order: Vec<usize> = (0..exchanges.pairs.len()).collect();
@@ -79,7 +79,7 @@ pub fn run(timeline: &mut Timeline, level: Level) -> Outcome {
         }
         flows.extend([start, stop]);
     }
-    let mut outcome = Outcome {
+    let mut outcome = FlowReport {
         exchanges,
         added: flows.len(),
         reversed: reversed.into_values().collect(),
@@ -96,7 +96,7 @@ fn flow(ph: Ph, at: &Event, sync: Sym, group: Sym, ts: f64, id: i64) -> Event {
     flow
 }
 
-impl Outcome {
+impl FlowReport {
     fn tell(&mut self) {
         let count: u64 = self.reversed.iter().map(|r| r.count).sum();
         if count > 0 {

@@ -36,7 +36,7 @@ impl Estimate {
 
 /// What was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct FrequencyReport {
     /// By ticks and length of kernels; `None`: no kernel has both.
     pub by_length: Option<Estimate>,
     /// By ticks and time from one kernel's begin to the next one's.
@@ -51,7 +51,7 @@ pub struct Outcome {
 
 /// A kernel with its counters.
 #[derive(Clone, Copy)]
-struct Kernel {
+struct CountedKernel {
     place: u32,
     ts: f64,
     mhz: f64,
@@ -89,8 +89,13 @@ impl Running {
 /// with the counters), each row group's in the file's order. Wraps of the counter
 /// between two kernels are counted by the kernels' lengths; acelyzer does not, and
 /// prints negative frequencies.
-pub fn run(timeline: &Timeline, kinds: &Kinds, mhz: f64, messages: &mut Messages) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn run(
+    timeline: &Timeline,
+    kinds: &Kinds,
+    mhz: f64,
+    messages: &mut Messages,
+) -> FrequencyReport {
+    let mut outcome = FrequencyReport::default();
     let mut places: FxHashMap<Id, u32> = FxHashMap::default();
     let mut kernels = Vec::new();
     for event in &timeline.events {
@@ -105,7 +110,7 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, mhz: f64, messages: &mut Messages
             continue;
         }
         let next = places.len() as u32;
-        kernels.push(Kernel {
+        kernels.push(CountedKernel {
             place: *places.entry(timeline.pid(event)).or_insert(next),
             ts: event.ts(),
             mhz: ticks as f64 / event.dur(),
@@ -137,7 +142,7 @@ fn ticks(timeline: &Timeline, event: &Event) -> Option<(i128, i128)> {
 }
 
 /// Frequencies by the intervals between one row group's kernels.
-fn intervals(kernels: &[Kernel], outcome: &mut Outcome) -> Running {
+fn intervals(kernels: &[CountedKernel], outcome: &mut FrequencyReport) -> Running {
     let mut all: Vec<f64> = kernels.iter().map(|kernel| kernel.mhz).collect();
     let middle = all.len() / 2;
     let (_, typical, _) = all.select_nth_unstable_by(middle, f64::total_cmp);
@@ -176,7 +181,7 @@ fn estimate(groups: &[Running]) -> Option<Estimate> {
     (mean.is_finite() && mean.abs() > 1e-9).then_some(found)
 }
 
-fn report(outcome: &Outcome, mhz: f64, messages: &mut Messages) {
+fn report(outcome: &FrequencyReport, mhz: f64, messages: &mut Messages) {
     let found = [
         ("duration", outcome.by_length),
         ("interval", outcome.by_interval),
@@ -224,7 +229,7 @@ mod tests {
     use crate::analyze::testing;
     use aiprof_model::timeline::Dialect;
 
-    fn found(kernels: &[(u32, f64, f64, [i64; 5])]) -> (Outcome, Vec<String>) {
+    fn found(kernels: &[(u32, f64, f64, [i64; 5])]) -> (FrequencyReport, Vec<String>) {
         let mut timeline = testing::timeline(Dialect::Flex);
         for (rank, ts, dur, stamps) in kernels {
             let index = testing::slice(&mut timeline, "a Cmpt Exec", *rank, *ts, *dur);

@@ -77,7 +77,7 @@ const MAX_SQUARES: usize = 32;
 
 /// A kernel that ran.
 #[derive(Clone, Copy)]
-struct Kernel {
+struct KernelRun {
     place: u32,
     name: Sym,
     start: f64,
@@ -94,7 +94,7 @@ pub fn run(
     messages: &mut Messages,
 ) -> Vec<Iterations> {
     let (mut places, mut groups) = (FxHashMap::default(), Vec::new());
-    let mut kernels: Vec<Kernel> = Vec::new();
+    let mut kernels: Vec<KernelRun> = Vec::new();
     for event in &timeline.events {
         if event.dropped || !event.is_slice() || !kinds.is_kernel(timeline, event) {
             continue;
@@ -103,7 +103,7 @@ pub fn run(
             groups.push((timeline.pid(event), timeline.rank(event)));
             groups.len() as u32 - 1
         });
-        kernels.push(Kernel {
+        kernels.push(KernelRun {
             place,
             name: event.name,
             start: event.ts(),
@@ -130,7 +130,7 @@ pub fn run(
 }
 
 /// Iterations of one row group's kernels, which are by time.
-fn iterations(kernels: &[Kernel], pid: Id, rank: u32, period: Period) -> Iterations {
+fn iterations(kernels: &[KernelRun], pid: Id, rank: u32, period: Period) -> Iterations {
     let word: Vec<Sym> = kernels.iter().map(|kernel| kernel.name).collect();
     let mut found = Iterations {
         pid,
@@ -163,7 +163,7 @@ fn iterations(kernels: &[Kernel], pid: Id, rank: u32, period: Period) -> Iterati
     found
 }
 
-fn spans(kernels: &[Kernel], begins: &[usize], len: usize) -> Vec<Iteration> {
+fn spans(kernels: &[KernelRun], begins: &[usize], len: usize) -> Vec<Iteration> {
     let followers = begins.iter().skip(1).map(Some).chain([None]);
     let spans = begins.iter().zip(followers).filter_map(|(begin, next)| {
         let kernels = kernels.get(*begin..begin + len)?;

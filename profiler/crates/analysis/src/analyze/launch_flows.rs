@@ -20,7 +20,7 @@ const LATE_US: f64 = 10.0;
 
 /// What was done.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct LaunchFlowReport {
     /// Flow events that were added at the end of the events: two per arrow.
     pub added: usize,
     /// Kernels that ended after their `ScheduleWait`.
@@ -47,7 +47,7 @@ struct Launch {
 
 /// What an event is to a launch.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum LaunchRole {
     Launcher,
     Wait,
     Kernel,
@@ -55,19 +55,19 @@ enum Part {
 }
 
 /// Adds the arrows. Needs ranks and the events in the order of time.
-pub fn run(timeline: &mut Timeline, level: Level) -> Outcome {
-    let mut outcome = Outcome {
+pub fn run(timeline: &mut Timeline, level: Level) -> LaunchFlowReport {
+    let mut outcome = LaunchFlowReport {
         added: 0,
         late: 0,
         inconsistent: 0,
         said: Messages::new(level),
     };
-    let parts: Vec<Part> = timeline.names.iter().map(|(_, text)| part(text)).collect();
+    let parts: Vec<LaunchRole> = timeline.names.iter().map(|(_, text)| part(text)).collect();
     let kinds = Kinds::new(timeline);
     let part_of = |event: &Event| match parts.get(event.name.index()) {
-        Some(Part::Nothing) | None if is_kernel(timeline, event) => Part::Kernel,
+        Some(LaunchRole::Nothing) | None if is_kernel(timeline, event) => LaunchRole::Kernel,
         Some(part) => *part,
-        None => Part::Nothing,
+        None => LaunchRole::Nothing,
     };
     let mut launches = Launches::new(&timeline.tracks);
     // Arrows from forward operators to backward ones have numbers of their own.
@@ -76,13 +76,13 @@ pub fn run(timeline: &mut Timeline, level: Level) -> Outcome {
         launches.meet(index, event, part_of(event), is_of_launch(event));
     }
     for (index, event) in (0u32..).zip(&timeline.events) {
-        if part_of(event) == Part::Kernel {
+        if part_of(event) == LaunchRole::Kernel {
             launches.kernel(&timeline.events, index, event, &mut outcome);
         }
     }
     let (mut flows, mut moved) = (Vec::new(), Vec::new());
     for event in &timeline.events {
-        if part_of(event) != Part::Kernel {
+        if part_of(event) != LaunchRole::Kernel {
             continue;
         }
         match launches.take_end(&timeline.events, event) {
@@ -106,16 +106,16 @@ fn is_kernel(timeline: &Timeline, event: &Event) -> bool {
     timeline.name(event.cat).eq_ignore_ascii_case("kernel")
 }
 
-fn part(name: &str) -> Part {
+fn part(name: &str) -> LaunchRole {
     let launches = name
         .split_once("Launch")
         .is_some_and(|(_, rest)| rest.contains("ControlBlock"));
     if launches {
-        Part::Launcher
+        LaunchRole::Launcher
     } else if name.contains("ScheduleWait") {
-        Part::Wait
+        LaunchRole::Wait
     } else {
-        Part::Nothing
+        LaunchRole::Nothing
     }
 }
 
@@ -141,7 +141,7 @@ impl<'t> Launches<'t> {
     }
 
     /// First round: sources and waits.
-    fn meet(&mut self, index: u32, event: &Event, part: Part, is_of_launch: bool) {
+    fn meet(&mut self, index: u32, event: &Event, part: LaunchRole, is_of_launch: bool) {
         if event.dropped {
             return;
         }
@@ -167,14 +167,14 @@ impl<'t> Launches<'t> {
             }
             return;
         }
-        if !event.is_slice() || event.correlation == 0 || part == Part::Nothing {
+        if !event.is_slice() || event.correlation == 0 || part == LaunchRole::Nothing {
             return;
         }
         self.last_id = self
             .last_id
             .max(i64::try_from(event.correlation).unwrap_or(0));
         if let Some(launch) = self.launch(index, event, event.correlation)
-            && part == Part::Wait
+            && part == LaunchRole::Wait
         {
             launch.wait = Some(index);
         }
@@ -200,7 +200,13 @@ impl<'t> Launches<'t> {
     }
 
     /// Second round: which kernel ended last.
-    fn kernel(&mut self, events: &[Event], index: u32, event: &Event, outcome: &mut Outcome) {
+    fn kernel(
+        &mut self,
+        events: &[Event],
+        index: u32,
+        event: &Event,
+        outcome: &mut LaunchFlowReport,
+    ) {
         let Some(launch) = self.of_kernel(event) else {
             return;
         };
@@ -299,7 +305,7 @@ fn end(source: &Event, at: &Event, ts: f64, id: Id) -> Event {
     flow
 }
 
-impl Outcome {
+impl LaunchFlowReport {
     fn tell(&mut self) {
         if self.inconsistent > 0 {
             let text = format_args!(

@@ -16,7 +16,7 @@ const MAX_TRIED: u64 = 128;
 
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct OverlapReport {
     /// Overlaps that were resolved, as the mode says. A slice that overlaps on the next
     /// row too counts for each.
     pub resolved: u64,
@@ -27,16 +27,16 @@ pub struct Outcome {
 }
 
 /// Ends of the slices of a row that are open, the earliest last.
-type Open = Vec<i64>;
+type OpenEnds = Vec<i64>;
 
 struct Resolver<'t> {
     timeline: &'t mut Timeline,
     mode: OverlapMode,
     messages: &'t mut Messages,
-    rows: FxHashMap<(Id, Id), Open>,
+    rows: FxHashMap<(Id, Id), OpenEnds>,
     spare: Spare,
     asynchronous: Vec<Event>,
-    outcome: Outcome,
+    outcome: OverlapReport,
 }
 
 /// Resolves overlaps. The events are in order of begin, longer ones first.
@@ -45,7 +45,7 @@ pub fn resolve(
     mode: OverlapMode,
     spare: Option<u32>,
     messages: &mut Messages,
-) -> Outcome {
+) -> OverlapReport {
     let spare = Spare::new(timeline, spare, mode);
     let count = timeline.events.len();
     let mut resolver = Resolver {
@@ -55,7 +55,7 @@ pub fn resolve(
         rows: FxHashMap::default(),
         spare,
         asynchronous: Vec::new(),
-        outcome: Outcome::default(),
+        outcome: OverlapReport::default(),
     };
     for index in 0..count {
         resolver.event(index);
@@ -262,7 +262,7 @@ mod tests {
     use crate::analyze::messages::Level;
     use aiprof_model::timeline::{Time, Track};
 
-    fn resolve(timeline: &mut Timeline, mode: OverlapMode, spare: Option<u32>) -> Outcome {
+    fn resolve(timeline: &mut Timeline, mode: OverlapMode, spare: Option<u32>) -> OverlapReport {
         super::resolve(timeline, mode, spare, &mut Messages::new(Level::Warn))
     }
 
@@ -291,13 +291,13 @@ mod tests {
         let mut t = slices(&[(0.0, 10.0), (0.0, 5.0), (5.0, 5.0), (6.0, 1.0), (10.0, 1.0)]);
         assert_eq!(
             resolve(&mut t, OverlapMode::Tid, Some(5)),
-            Outcome::default()
+            OverlapReport::default()
         );
         // Less than half a nanosecond is none when written.
         let mut t = slices(&[(0.0, 10.0004), (10.0001, 5.0)]);
         assert_eq!(
             resolve(&mut t, OverlapMode::Tid, Some(5)),
-            Outcome::default()
+            OverlapReport::default()
         );
     }
 

@@ -82,7 +82,7 @@ impl Period {
 
 /// What was found.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct PowerReport {
     /// Readings, with one at the begin of each row group as acelyzer counts for TS4.
     pub readings: usize,
     /// Periods between readings, by row group and time; a counter each.
@@ -141,7 +141,7 @@ pub fn run(
     kinds: &Kinds,
     options: &Options,
     messages: &mut Messages,
-) -> Outcome {
+) -> PowerReport {
     let (readings, groups) = readings(timeline, kinds, options.source);
     let mut pairs = Vec::new();
     let by_group = readings.chunk_by(|a, b| a.place == b.place);
@@ -149,10 +149,10 @@ pub fn run(
         pair(readings, kinds, options, group.mhz, &mut pairs);
     }
     let factor = choose(options.scale, &pairs, messages);
-    let mut outcome = Outcome {
+    let mut outcome = PowerReport {
         readings: readings.len(),
         factor,
-        ..Outcome::default()
+        ..PowerReport::default()
     };
     if options.source == PowerSource::Ts4 {
         outcome.readings += groups.len();
@@ -198,7 +198,7 @@ fn periods(pairs: &[Pair], groups: &[Group], factor: f64) -> Vec<Period> {
     periods.collect()
 }
 
-fn report(outcome: &Outcome, options: &Options, messages: &mut Messages) {
+fn report(outcome: &PowerReport, options: &Options, messages: &mut Messages) {
     // Of TS3 the counters are no watts.
     if outcome.bad > 0 && options.source == PowerSource::Ts4 {
         messages.warn(

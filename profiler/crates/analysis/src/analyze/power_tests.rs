@@ -33,7 +33,7 @@ fn timeline_of(readings: &[(&str, i64)]) -> Timeline {
     timeline
 }
 
-fn powered(timeline: &mut Timeline, options: &Options) -> (Outcome, Vec<String>) {
+fn powered(timeline: &mut Timeline, options: &Options) -> (PowerReport, Vec<String>) {
     let kinds = Kinds::new(timeline);
     let mut messages = Messages::new(Level::Info);
     let outcome = run(timeline, &kinds, options, &mut messages);

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct PrepQueueReport {
     /// Preparations that were counted.
     pub preps: usize,
     /// Of them, how many were dropped.
@@ -31,8 +31,8 @@ struct Edge {
 /// Takes the events in any order, calibrated; appends the counters, those of a row
 /// group together and by time. acelyzer forgets outer preparations where an inner
 /// one ends, and depends on the order of events; this does neither.
-pub fn run(timeline: &mut Timeline, kinds: &Kinds, keep_prep: bool) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn run(timeline: &mut Timeline, kinds: &Kinds, keep_prep: bool) -> PrepQueueReport {
+    let mut outcome = PrepQueueReport::default();
     let (mut places, mut groups) = (FxHashMap::default(), Vec::new());
     let mut edges = Vec::new();
     let Timeline { events, tracks, .. } = &mut *timeline;
@@ -90,7 +90,7 @@ mod tests {
     use crate::analyze::testing;
     use aiprof_model::timeline::Dialect;
 
-    fn counted(preps: &[(u32, f64, f64)], keep: bool) -> (Timeline, Outcome) {
+    fn counted(preps: &[(u32, f64, f64)], keep: bool) -> (Timeline, PrepQueueReport) {
         let mut timeline = testing::timeline(Dialect::Flex);
         for (rank, ts, dur) in preps {
             testing::slice(&mut timeline, "add Cmpt Prep", *rank, *ts, *dur);
@@ -156,6 +156,6 @@ mod tests {
             assert_eq!(outcome.preps, 1);
             assert_eq!(steps(&timeline).last().unwrap().1, 0);
         }
-        assert_eq!(counted(&[], false).1, Outcome::default());
+        assert_eq!(counted(&[], false).1, PrepQueueReport::default());
     }
 }

@@ -104,7 +104,7 @@ fn by_kernels(timeline: &mut Timeline, files: &[Recording], messages: &mut Messa
         return aligned;
     }
     let kinds = Kinds::new(timeline);
-    let mut words = Words::default();
+    let mut words = KernelNames::default();
     let torch = kernels(timeline, &kinds, &torch, &mut words);
     let flex_kernels = kernels(timeline, &kinds, &flex, &mut words);
     for (rank, (second_origin, second, jobs)) in flex_kernels {
@@ -163,7 +163,12 @@ fn by_kernels(timeline: &mut Timeline, files: &[Recording], messages: &mut Messa
 type Kernels = BTreeMap<u32, (i64, Vec<Common>, Vec<u32>)>;
 
 /// The kernels of each rank by their ends, from the origin of its first file.
-fn kernels(timeline: &Timeline, kinds: &Kinds, files: &[&Recording], words: &mut Words) -> Kernels {
+fn kernels(
+    timeline: &Timeline,
+    kinds: &Kinds,
+    files: &[&Recording],
+    words: &mut KernelNames,
+) -> Kernels {
     let mut ranks = Kernels::new();
     for file in files {
         for event in timeline.events.get(file.events.clone()).unwrap_or_default() {
@@ -188,12 +193,12 @@ fn kernels(timeline: &Timeline, kinds: &Kinds, files: &[&Recording], words: &mut
 
 /// Names of kernels without what only one dialect says.
 #[derive(Default)]
-struct Words {
+struct KernelNames {
     by_sym: FxHashMap<Sym, u32>,
     by_text: FxHashMap<String, u32>,
 }
 
-impl Words {
+impl KernelNames {
     fn of(&mut self, timeline: &Timeline, event: &Event) -> u32 {
         if let Some(word) = self.by_sym.get(&event.name) {
             return *word;

@@ -68,7 +68,7 @@ const COLLECTIVES: i64 = 10_000;
 
 /// A process that got a name.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct NamedProcess {
     pid: i64,
     start: Time,
 }
@@ -76,9 +76,9 @@ struct Place {
 /// Gives FLEX events the categories and processes of a device and its host, and adds
 /// the names of these processes. Returns the devices, for `deviceProperties`.
 pub fn place(timeline: &mut Timeline, kinds: &Kinds) -> Vec<Value> {
-    let mut hosts: Vec<(i64, Place)> = Vec::new();
-    let mut devices: Vec<(i64, Place)> = Vec::new();
-    let words = Words::new(timeline);
+    let mut hosts: Vec<(i64, NamedProcess)> = Vec::new();
+    let mut devices: Vec<(i64, NamedProcess)> = Vec::new();
+    let words = GivenNames::new(timeline);
     for index in 0..timeline.events.len() {
         let Some(mut event) = timeline.events.get(index).copied() else {
             break;
@@ -105,7 +105,7 @@ pub fn place(timeline: &mut Timeline, kinds: &Kinds) -> Vec<Value> {
         if !places.iter().any(|(known, _)| *known == pid) {
             places.push((
                 pid,
-                Place {
+                NamedProcess {
                     pid: at,
                     start: event.start,
                 },
@@ -137,14 +137,14 @@ pub fn place(timeline: &mut Timeline, kinds: &Kinds) -> Vec<Value> {
 }
 
 /// Names that are given.
-struct Words {
+struct GivenNames {
     kernel: Sym,
     memcpy: Sym,
     annotation: Sym,
     cpu_op: Sym,
 }
 
-impl Words {
+impl GivenNames {
     fn new(timeline: &mut Timeline) -> Self {
         Self {
             kernel: timeline.names.intern("kernel"),
@@ -174,7 +174,7 @@ impl Words {
     }
 }
 
-fn host(timeline: &mut Timeline, words: &Words, event: &mut Event, pid: i64) {
+fn host(timeline: &mut Timeline, words: &GivenNames, event: &mut Event, pid: i64) {
     if event.cat.is_empty() {
         event.cat = words.cpu_op;
     }
@@ -230,14 +230,14 @@ fn name_bandwidth(timeline: &mut Timeline) {
     else {
         return;
     };
-    let place = Place {
+    let place = NamedProcess {
         pid: -1,
         start: first.start,
     };
     name_process(timeline, "CollectiveBW", 0, place);
 }
 
-fn name_process(timeline: &mut Timeline, name: &str, sort_index: i64, place: Place) {
+fn name_process(timeline: &mut Timeline, name: &str, sort_index: i64, place: NamedProcess) {
     let label = format!("\"name\":{}", Value::from(name));
     let order = format!("\"sort_index\":{sort_index}");
     let track = Track::row(Id::Number(place.pid), Id::NONE);

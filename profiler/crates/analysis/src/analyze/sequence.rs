@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 /// What was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct SequenceReport {
     /// Kernels that were looked at.
     pub kernels: u64,
     /// Of them, those that began, by the counter, before the one before ended.
@@ -18,8 +18,8 @@ pub struct Outcome {
 
 /// Compares each kernel with the one before on its device. The events are in the order
 /// of time.
-pub fn run(timeline: &Timeline, kinds: &Kinds, messages: &mut Messages) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn run(timeline: &Timeline, kinds: &Kinds, messages: &mut Messages) -> SequenceReport {
+    let mut outcome = SequenceReport::default();
     let mut last: FxHashMap<Id, (f64, i64)> = FxHashMap::default();
     for event in &timeline.events {
         if !event.is_slice() || !kinds.of(event.name).is(Kind::HAS_EXEC) {
@@ -74,7 +74,7 @@ mod tests {
         let mut messages = Messages::new(Level::Warn);
         let outcome = run(&timeline, &kinds, &mut messages);
         // The last begins with the one before: the order of these two says nothing.
-        let expected = Outcome {
+        let expected = SequenceReport {
             kernels: 4,
             overlaps: 1,
             most_ticks: 50,

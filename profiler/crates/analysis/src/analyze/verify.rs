@@ -202,7 +202,7 @@ struct Parent {
 
 /// What an event is to a launch.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum LaunchPart {
     /// A call around all kernels of the launch.
     Enclosing,
     /// A call that the kernels come after: of a GPU's runtime or driver.
@@ -211,11 +211,11 @@ enum Part {
     Nothing,
 }
 
-fn part(timeline: &Timeline, kinds: &Kinds, event: &Event, rules: Rules) -> Part {
+fn part(timeline: &Timeline, kinds: &Kinds, event: &Event, rules: Rules) -> LaunchPart {
     let name = timeline.name(event.name);
     let is_own = rules == Rules::Aiprof;
     if name.contains("ScheduleCompute") || name.contains("ScheduleWait") {
-        return Part::Enclosing;
+        return LaunchPart::Enclosing;
     }
     let is_kernel = match is_own {
         true => kinds.of(event.cat).is(Kind::CAT_KERNEL),
@@ -223,9 +223,9 @@ fn part(timeline: &Timeline, kinds: &Kinds, event: &Event, rules: Rules) -> Part
     };
     let is_torch = timeline.dialect(event) == Dialect::Torch;
     match is_kernel {
-        true => Part::Kernel,
-        false if is_own && is_torch && !kinds.is_device(timeline, event) => Part::Call,
-        false => Part::Nothing,
+        true => LaunchPart::Kernel,
+        false if is_own && is_torch && !kinds.is_device(timeline, event) => LaunchPart::Call,
+        false => LaunchPart::Nothing,
     }
 }
 
@@ -241,7 +241,7 @@ fn parents(timeline: &Timeline, events: &[&Event], rules: Rules) -> Vec<Finding>
     let mut parents: FxHashMap<(u32, u64), Parent> = FxHashMap::default();
     for event in events.iter().filter(|event| event.correlation != 0) {
         let part = part(event);
-        if part == Part::Nothing {
+        if part == LaunchPart::Nothing {
             continue;
         }
         let key = (timeline.rank(event), event.correlation);
@@ -254,18 +254,21 @@ fn parents(timeline: &Timeline, events: &[&Event], rules: Rules) -> Vec<Finding>
                 encloses: false,
             }
         });
-        if part == Part::Kernel {
+        if part == LaunchPart::Kernel {
             known.kernels += 1;
             continue;
         }
         known.start_us = known.start_us.min(event.ts());
-        known.encloses |= part == Part::Enclosing;
+        known.encloses |= part == LaunchPart::Enclosing;
         known.end_us = known.end_us.max(match part {
-            Part::Enclosing => event.end_us(),
+            LaunchPart::Enclosing => event.end_us(),
             _ => f64::NEG_INFINITY,
         });
     }
-    for event in events.iter().filter(|event| part(event) == Part::Kernel) {
+    for event in events
+        .iter()
+        .filter(|event| part(event) == LaunchPart::Kernel)
+    {
         let Some(parent) = parents.get(&(timeline.rank(event), event.correlation)) else {
             continue;
         };

@@ -171,7 +171,7 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
 
 /// A point of a fit: ticks since the first, and host microseconds since the first.
 #[derive(Clone, Copy)]
-pub(super) struct Point {
+pub(super) struct FitPoint {
     pub(super) x: f64,
     pub(super) y: f64,
 }
@@ -205,7 +205,7 @@ impl Line {
     }
 
     /// How far the earliest of the points is before the line, wild ones apart.
-    fn lateness(&self, points: &[Point]) -> f64 {
+    fn lateness(&self, points: &[FitPoint]) -> f64 {
         let limit = TUKEY * self.scatter;
         let early = points.iter().map(|p| self.at(p.x) - p.y);
         early.filter(|early| *early <= limit).fold(0.0, f64::max)
@@ -213,7 +213,7 @@ impl Line {
 }
 
 /// The line through points, in the order of x; `None` if they have no extent.
-pub(super) fn fit(points: &[Point]) -> Option<Line> {
+pub(super) fn fit(points: &[FitPoint]) -> Option<Line> {
     let n = points.len();
     let half = n / 2;
     let pairs = points.iter().zip(points.get(half.max(1)..)?);
@@ -248,11 +248,11 @@ pub(super) fn fit(points: &[Point]) -> Option<Line> {
 }
 
 /// One round: least squares with weights by the distances from `line`.
-fn reweighted(points: &[Point], line: &Line) -> Option<Line> {
+fn reweighted(points: &[FitPoint], line: &Line) -> Option<Line> {
     let mut off: Vec<f64> = points.iter().map(|p| (p.y - line.at(p.x)).abs()).collect();
     // Nanoseconds are what host times are printed with.
     let scatter = (median(&mut off) * MAD).max(1e-3);
-    let weight = |p: &Point| {
+    let weight = |p: &FitPoint| {
         if points.len() < FEW {
             return 1.0;
         }
@@ -338,10 +338,10 @@ impl Clock {
         let (Some(&from), Some(first)) = (values.first(), sorted.first()) else {
             return Err(ClockError::TooFew);
         };
-        let points: Vec<Point> = values
+        let points: Vec<FitPoint> = values
             .iter()
             .zip(&sorted)
-            .map(|(&value, anchor)| Point {
+            .map(|(&value, anchor)| FitPoint {
                 x: (value - from) as f64,
                 y: anchor.host_us - first.host_us,
             })

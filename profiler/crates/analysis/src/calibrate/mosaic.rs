@@ -4,8 +4,8 @@
 //! mean slope. So short blocks of anchors get lines of their own, and neighbours that
 //! agree become one, those that agree best first. What is left are the clock's pieces.
 
-use super::clock::{Line, Point, fit, median};
-use super::pieces::Part;
+use super::clock::{FitPoint, Line, fit, median};
+use super::pieces::StraightPart;
 use std::ops::Range;
 
 /// Most blocks that a clock is cut into.
@@ -24,20 +24,20 @@ const WORSE: f64 = 1.5;
 const ROUNDS: usize = 3;
 
 /// How far anchors are off by themselves, whatever the clock does; `None`: too few tell.
-pub(super) fn noise(points: &[Point]) -> Option<f64> {
+pub(super) fn noise(points: &[FitPoint]) -> Option<f64> {
     let windows = points.chunks_exact(WINDOW);
     let mut scatters: Vec<f64> = windows.filter_map(|w| Some(fit(w)?.scatter)).collect();
     (scatters.len() >= MIN_WINDOWS).then(|| median(&mut scatters))
 }
 
 /// A block, or several that agree.
-struct Block {
+struct FitBlock {
     range: Range<usize>,
     line: Line,
 }
 
 /// The pieces of a clock, by its points.
-pub(super) fn pieces(points: &[Point], noise: f64) -> Vec<Part> {
+pub(super) fn pieces(points: &[FitPoint], noise: f64) -> Vec<StraightPart> {
     let size = points.len().div_ceil(MAX_BLOCKS).max(BLOCK);
     let mut blocks = blocks(points, size);
     join(points, &mut blocks, noise);
@@ -55,7 +55,7 @@ pub(super) fn pieces(points: &[Point], noise: f64) -> Vec<Part> {
     let parts = blocks.into_iter().zip(bends);
     let parts = parts.filter_map(|(block, is_bend)| {
         let inside = points.get(block.range.clone())?;
-        Some(Part {
+        Some(StraightPart {
             line: block.line,
             extent: (inside.first()?.x, inside.last()?.x),
             range: block.range,
@@ -65,8 +65,8 @@ pub(super) fn pieces(points: &[Point], noise: f64) -> Vec<Part> {
     parts.collect()
 }
 
-fn blocks(points: &[Point], size: usize) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
+fn blocks(points: &[FitPoint], size: usize) -> Vec<FitBlock> {
+    let mut blocks: Vec<FitBlock> = Vec::new();
     let mut start = 0;
     while start < points.len() {
         // A rest that is no block belongs to the last one.
@@ -75,7 +75,7 @@ fn blocks(points: &[Point], size: usize) -> Vec<Block> {
         let range = start..start + len;
         start += len;
         match points.get(range.clone()).and_then(fit) {
-            Some(line) => blocks.push(Block { range, line }),
+            Some(line) => blocks.push(FitBlock { range, line }),
             None => {
                 if let Some(last) = blocks.last_mut() {
                     last.range.end = range.end;
@@ -87,7 +87,7 @@ fn blocks(points: &[Point], size: usize) -> Vec<Block> {
 }
 
 /// Joins neighbours that agree, the best first.
-fn join(points: &[Point], blocks: &mut Vec<Block>, noise: f64) {
+fn join(points: &[FitPoint], blocks: &mut Vec<FitBlock>, noise: f64) {
     let mut ratios: Vec<f64> = (1..blocks.len())
         .map(|index| ratio(points, blocks, index))
         .collect();
@@ -106,7 +106,7 @@ fn join(points: &[Point], blocks: &mut Vec<Block>, noise: f64) {
             ratios[at] = f64::INFINITY;
             continue;
         };
-        blocks[at] = Block { range, line };
+        blocks[at] = FitBlock { range, line };
         blocks.remove(at + 1);
         ratios.remove(at);
         for index in [at, at + 1] {
@@ -118,7 +118,7 @@ fn join(points: &[Point], blocks: &mut Vec<Block>, noise: f64) {
 }
 
 /// By how many times their bounds a block and the one before it differ.
-fn ratio(points: &[Point], blocks: &[Block], index: usize) -> f64 {
+fn ratio(points: &[FitPoint], blocks: &[FitBlock], index: usize) -> f64 {
     let Some([before, after]) = blocks.get(index - 1..=index) else {
         return f64::INFINITY;
     };
@@ -133,7 +133,7 @@ fn ratio(points: &[Point], blocks: &[Block], index: usize) -> f64 {
 
 /// Where the line of a block meets that of the block before it, if they part there and
 /// not by a step; `near`: by how many points the border may be wrong.
-fn meeting(points: &[Point], blocks: &[Block], index: usize, near: usize) -> Option<f64> {
+fn meeting(points: &[FitPoint], blocks: &[FitBlock], index: usize, near: usize) -> Option<f64> {
     let [before, after] = blocks.get(index - 1..=index)? else {
         return None;
     };
@@ -156,7 +156,7 @@ fn meeting(points: &[Point], blocks: &[Block], index: usize, near: usize) -> Opt
 }
 
 /// Moves the border before a block to where the lines meet.
-fn settle(points: &[Point], blocks: &mut [Block], index: usize, near: usize) {
+fn settle(points: &[FitPoint], blocks: &mut [FitBlock], index: usize, near: usize) {
     let Some(x) = meeting(points, blocks, index, near) else {
         return;
     };

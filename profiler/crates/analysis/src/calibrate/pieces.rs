@@ -6,7 +6,7 @@
 //! more than their bounds. Each side is searched again, so that a frequency that drifts
 //! becomes as many pieces as the anchors can tell apart.
 
-use super::clock::{Line, Point, fit, median};
+use super::clock::{FitPoint, Line, fit, median};
 use super::mosaic;
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ const UNEXPLAINED: f64 = 2.0;
 const MUCH_CLOSER: f64 = 0.7;
 
 /// A straight piece.
-pub(super) struct Part {
+pub(super) struct StraightPart {
     pub(super) line: Line,
     /// Its points.
     pub(super) range: Range<usize>,
@@ -47,7 +47,7 @@ pub(super) struct Part {
 
 /// Fits a line to the points, which are by time, or several where the clock stepped or
 /// bent.
-pub(super) fn split(points: &[Point]) -> Vec<Part> {
+pub(super) fn split(points: &[FitPoint]) -> Vec<StraightPart> {
     let mut parts = Vec::new();
     divide(points, 0..points.len(), false, &mut parts, MAX_STEPS);
     parts = better(points, parts);
@@ -72,11 +72,11 @@ pub(super) fn split(points: &[Point]) -> Vec<Part> {
 
 /// What explains the points better: these parts, or those of blocks that agree. The
 /// second are looked for only where the first leave something to explain.
-fn better(points: &[Point], parts: Vec<Part>) -> Vec<Part> {
+fn better(points: &[FitPoint], parts: Vec<StraightPart>) -> Vec<StraightPart> {
     let Some(noise) = mosaic::noise(points) else {
         return parts;
     };
-    let steps = |parts: &[Part]| parts.iter().skip(1).filter(|part| !part.is_bend).count();
+    let steps = |parts: &[StraightPart]| parts.iter().skip(1).filter(|part| !part.is_bend).count();
     let is_plain = parts
         .iter()
         .all(|part| part.line.scatter <= UNEXPLAINED * noise);
@@ -95,20 +95,20 @@ fn better(points: &[Point], parts: Vec<Part>) -> Vec<Part> {
 }
 
 /// Mean distance of points from their parts' lines.
-fn off(points: &[Point], parts: &[Part]) -> f64 {
+fn off(points: &[FitPoint], parts: &[StraightPart]) -> f64 {
     let parts = parts.iter().map(|part| {
         let inside = points.get(part.range.clone()).unwrap_or_default();
-        let distance = |p: &Point| (p.y - part.line.at(p.x)).abs();
+        let distance = |p: &FitPoint| (p.y - part.line.at(p.x)).abs();
         inside.iter().map(distance).sum::<f64>()
     });
     parts.sum::<f64>() / points.len().max(1) as f64
 }
 
 fn divide(
-    points: &[Point],
+    points: &[FitPoint],
     range: Range<usize>,
     is_bend: bool,
-    parts: &mut Vec<Part>,
+    parts: &mut Vec<StraightPart>,
     steps: usize,
 ) {
     let inside = points.get(range.clone()).unwrap_or_default();
@@ -134,7 +134,7 @@ fn divide(
             return;
         }
     }
-    parts.push(Part {
+    parts.push(StraightPart {
         line,
         range,
         extent: (first.x, last.x),
@@ -143,7 +143,7 @@ fn divide(
 }
 
 /// Mean distance of points from two lines that part at an index.
-fn distance(points: &[Point], range: Range<usize>, at: usize) -> f64 {
+fn distance(points: &[FitPoint], range: Range<usize>, at: usize) -> f64 {
     let mut sum = 0.0;
     for side in [range.start..at, at..range.end] {
         let side = points.get(side).unwrap_or_default();
@@ -157,7 +157,7 @@ fn distance(points: &[Point], range: Range<usize>, at: usize) -> f64 {
 
 /// Where a clock stepped among points, if it did: where two lines are much nearer to
 /// the points than one, and the points nearby show the same.
-fn step(points: &[Point], range: Range<usize>, one: &Line) -> Option<usize> {
+fn step(points: &[FitPoint], range: Range<usize>, one: &Line) -> Option<usize> {
     let n = range.len();
     if n < 2 * MIN_SIDE {
         return None;
@@ -193,7 +193,7 @@ fn step(points: &[Point], range: Range<usize>, one: &Line) -> Option<usize> {
 
 /// Where a clock bent among points, if it did, and whether the lines on both sides meet
 /// there. `side`: fewest anchors on either side.
-fn bend(points: &[Point], one: &Line, side: usize) -> Option<(usize, bool)> {
+fn bend(points: &[FitPoint], one: &Line, side: usize) -> Option<(usize, bool)> {
     if points.len() < 2 * side {
         return None;
     }
@@ -224,15 +224,15 @@ fn bend(points: &[Point], one: &Line, side: usize) -> Option<(usize, bool)> {
 }
 
 /// The index that divides points best into two lines, by least squares.
-fn knee(points: &[Point], one: &Line) -> Option<usize> {
+fn knee(points: &[FitPoint], one: &Line) -> Option<usize> {
     let size = points.len().div_ceil(BLOCKS).max(1);
     let extent = (points.last()?.x - points.first()?.x).max(1.0);
-    let blocks: Vec<Point> = points
+    let blocks: Vec<FitPoint> = points
         .chunks(size)
         .map(|chunk| {
             let mut xs: Vec<f64> = chunk.iter().map(|p| (p.x - one.middle) / extent).collect();
             let mut ys: Vec<f64> = chunk.iter().map(|p| p.y - one.at(p.x)).collect();
-            Point {
+            FitPoint {
                 x: median(&mut xs),
                 y: median(&mut ys),
             }
@@ -250,7 +250,7 @@ fn knee(points: &[Point], one: &Line) -> Option<usize> {
 
 /// For each number of points from the begin on, the square sum of their distances from
 /// their line.
-fn costs<'p>(points: impl Iterator<Item = &'p Point>) -> Vec<f64> {
+fn costs<'p>(points: impl Iterator<Item = &'p FitPoint>) -> Vec<f64> {
     let (mut n, mut x, mut y, mut xx, mut xy, mut yy) = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
     let mut costs = vec![0.0];
     for p in points {

@@ -22,7 +22,7 @@ static LAYOUTS: OnceLock<Option<Layouts>> = OnceLock::new();
 
 /// A record whose end is not known yet: it is where the next one begins.
 #[derive(Debug)]
-struct Walk {
+struct OpenRecord {
     buffer: u64,
     /// End of the buffer's valid part.
     end: u64,
@@ -54,7 +54,7 @@ struct Tap {
 pub(super) struct Activity {
     decoders: FxHashMap<u32, Decoder<'static>>,
     /// By process and thread.
-    walks: FxHashMap<(u32, u32), Walk>,
+    walks: FxHashMap<(u32, u32), OpenRecord>,
     /// By process and address.
     buffers: FxHashMap<(u32, u64), Read>,
 }
@@ -157,7 +157,7 @@ impl Activity {
             self.walks.clear();
         }
         let (buffer, end) = (tap.buffer, tap.end);
-        let walk = Walk {
+        let walk = OpenRecord {
             buffer,
             end,
             at,
@@ -170,7 +170,7 @@ impl Activity {
     fn record(
         &mut self,
         tap: Tap,
-        walk: &Walk,
+        walk: &OpenRecord,
         next: Option<u64>,
         losses: &mut Losses,
         sink: &mut dyn CallSink,

@@ -3,7 +3,7 @@
 use super::{
     KernelStep,
     gone::GoneKernel,
-    handles::{Kernel, ListKind, ModuleImage, Name, Queue},
+    handles::{CreatedKernel, ListKind, ModuleImage, Name, Queue},
     known::{Effect, Object},
     open::Open,
     world::{KernelChange, World},
@@ -139,7 +139,7 @@ fn new_kernel(open: &Open, now: u64, world: &mut World) -> bool {
         Some(inner) => (inner.number, inner.code_since_ns),
         None => handles.kernel_number(module, name.as_ref(), now, room),
     };
-    let kernel = Kernel {
+    let kernel = CreatedKernel {
         number,
         code_since_ns,
         name: name.map_or(Name::Missing, Name::Known),

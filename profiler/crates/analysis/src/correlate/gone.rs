@@ -2,7 +2,7 @@
 
 use super::{
     KernelName,
-    handles::{Kernel, ModuleImage, Objects},
+    handles::{CreatedKernel, ModuleImage, Objects},
 };
 use rustc_hash::FxHashMap;
 use std::{
@@ -29,7 +29,7 @@ pub(super) struct GoneKernel {
 
 impl GoneKernel {
     /// A kernel that is still there.
-    pub(super) fn new(kernel: &Kernel, handle: u64, since_ns: u64) -> Self {
+    pub(super) fn new(kernel: &CreatedKernel, handle: u64, since_ns: u64) -> Self {
         Self {
             handle,
             number: kernel.number,
@@ -42,7 +42,7 @@ impl GoneKernel {
     }
 
     /// The one that a handle stands for now.
-    pub(super) fn of(kernels: &Objects<Kernel>, handle: u64) -> Option<Self> {
+    pub(super) fn of(kernels: &Objects<CreatedKernel>, handle: u64) -> Option<Self> {
         let since_ns = kernels.since_ns(handle)?;
         Some(Self::new(kernels.get(handle)?, handle, since_ns))
     }

@@ -27,7 +27,7 @@ pub struct ModuleImage {
 
 /// A kernel.
 #[derive(Clone, Debug)]
-pub(super) struct Kernel {
+pub(super) struct CreatedKernel {
     /// Numbers the kernels of the recording from 1: handles are used again. Two
     /// handles of one kernel of one module have one number: its code is there once.
     pub(super) number: u64,
@@ -216,7 +216,7 @@ impl Room {
 /// All that is known of a process's handles.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Handles {
-    pub(super) kernels: Objects<Kernel>,
+    pub(super) kernels: Objects<CreatedKernel>,
     modules: Objects<Rc<ModuleImage>>,
     /// Numbers of the kernels of modules, and since when they are known, by the
     /// module's handle.
@@ -283,7 +283,7 @@ impl Handles {
     pub(super) fn new_kernel(
         &mut self,
         handle: u64,
-        kernel: Kernel,
+        kernel: CreatedKernel,
         now: u64,
         room: &mut Room,
     ) -> bool {
@@ -323,9 +323,9 @@ impl Handles {
     }
 
     /// A kernel by its handle, made known if it was not.
-    pub(super) fn kernel(&mut self, handle: u64, room: &mut Room) -> Option<&mut Kernel> {
+    pub(super) fn kernel(&mut self, handle: u64, room: &mut Room) -> Option<&mut CreatedKernel> {
         if self.kernels.get(handle).is_none() {
-            let unseen = Kernel {
+            let unseen = CreatedKernel {
                 number: room.kernel_number(),
                 code_since_ns: None,
                 name: Name::Unseen,

@@ -52,7 +52,7 @@ const CALL_MAPS: &[&str] = &[
 /// The kernel verifies each program at length (some take a third of a second), so
 /// they are loaded when they are first needed.
 pub(super) struct Loaded {
-    bytes: Source,
+    bytes: ObjectSource,
     settings: Settings,
     programs: Mutex<BTreeMap<&'static str, Arc<OwnedFd>>>,
     /// The maps, by name.
@@ -60,12 +60,12 @@ pub(super) struct Loaded {
 }
 
 /// Where an object's bytes are.
-enum Source {
+enum ObjectSource {
     Committed,
     Given(Vec<u8>),
 }
 
-impl Source {
+impl ObjectSource {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Committed => &OBJECT.0,
@@ -117,13 +117,13 @@ pub(super) fn load(
     path: Option<&Path>,
 ) -> Result<Loaded, BpfError> {
     let bytes = match path {
-        None => Source::Committed,
+        None => ObjectSource::Committed,
         Some(path) => {
             let bytes = caller::read(path, MAX_OBJECT).map_err(|cause| BpfError::Object {
                 path: path.display().to_string(),
                 cause,
             })?;
-            Source::Given(bytes)
+            ObjectSource::Given(bytes)
         }
     };
     load_bytes(options, settings, bytes)
@@ -132,7 +132,7 @@ pub(super) fn load(
 fn load_bytes(
     options: &BpfOptions,
     settings: &Settings,
-    bytes: Source,
+    bytes: ObjectSource,
 ) -> Result<Loaded, BpfError> {
     const FIRST: [&str; 2] = [SAMPLER, EXECD];
     let mut open = opened(bytes.bytes())?;
@@ -247,18 +247,18 @@ fn set_constants(open: &mut OpenObject, settings: &Settings, bytes: &[u8]) -> Re
 
 /// Where a global variable is.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct VariablePlace {
     section: String,
     offset: usize,
     size: u64,
 }
 
-fn place_of(elf: &[u8], name: &str) -> Option<Place> {
+fn place_of(elf: &[u8], name: &str) -> Option<VariablePlace> {
     let file = object::File::parse(elf).ok()?;
     let symbol = file.symbols().find(|s| s.name() == Ok(name))?;
     let section = file.section_by_index(symbol.section_index()?).ok()?;
     let offset = symbol.address().checked_sub(section.address())?;
-    Some(Place {
+    Some(VariablePlace {
         section: section.name().ok()?.to_owned(),
         offset: usize::try_from(offset).ok()?,
         size: symbol.size(),
@@ -319,7 +319,7 @@ mod tests {
         let result = load_bytes(
             &BpfOptions::default(),
             &Settings::default(),
-            Source::Given(bytes),
+            ObjectSource::Given(bytes),
         );
         let error = result.err().unwrap();
         assert!(
@@ -341,7 +341,7 @@ mod tests {
             let result = load_bytes(
                 &BpfOptions::default(),
                 &Settings::default(),
-                Source::Given(bytes.to_vec()),
+                ObjectSource::Given(bytes.to_vec()),
             );
             assert!(result.is_err(), "{} bytes", bytes.len());
         }

@@ -50,7 +50,7 @@ pub(super) fn start(
     feed: Feed,
     control: Arc<Control>,
 ) -> io::Result<impl FnOnce() + Send + 'static> {
-    let source = Source::open(&spec.path)?;
+    let source = ReplayInput::open(&spec.path)?;
     let start_ns = monotonic_ns();
     let sink = Sink::new(spec.clone(), id, start_ns, feed);
     let mut replay = Replay {
@@ -64,7 +64,7 @@ pub(super) fn start(
 }
 
 /// Where bytes come from.
-enum Source {
+enum ReplayInput {
     /// All there already.
     File(File),
     /// Open for reading, without waiting; writers come and go.
@@ -81,7 +81,7 @@ enum Got {
     End,
 }
 
-impl Source {
+impl ReplayInput {
     fn open(path: &Path) -> io::Result<Self> {
         let kind = caller::metadata(path)?.file_type();
         if kind.is_socket() {
@@ -128,7 +128,7 @@ impl Source {
 }
 
 struct Replay {
-    source: Source,
+    source: ReplayInput,
     sink: Sink,
     control: Arc<Control>,
     start_ns: u64,
@@ -140,8 +140,8 @@ impl Replay {
     fn run(&mut self) {
         let mut buffer = vec![0; PIECE];
         let result = match self.source {
-            Source::File(_) => self.run_file(&mut buffer),
-            Source::Fifo(_) | Source::Socket(..) => self.run_live(&mut buffer),
+            ReplayInput::File(_) => self.run_file(&mut buffer),
+            ReplayInput::Fifo(_) | ReplayInput::Socket(..) => self.run_live(&mut buffer),
         };
         if let Err(error) = result {
             self.sink.problem(Some(&error));
@@ -203,7 +203,7 @@ impl Replay {
                 Got::Nothing => break,
                 Got::End => {
                     self.sink.cut();
-                    if let Source::Socket(_, socket) = &mut self.source {
+                    if let ReplayInput::Socket(_, socket) = &mut self.source {
                         *socket = None;
                     }
                     break;

@@ -23,7 +23,7 @@ const VFIO: &str = "vfio";
 /// The devices that a table could be for. `root` is `/`, or a copy of parts of
 /// /proc and /sys.
 pub(super) fn scan(root: &Path, tables: &DriverTables) -> Vec<DeviceNode> {
-    let names = Names::read(root);
+    let names = DeviceNames::read(root);
     let folder = root.join("sys/dev/char");
     let entries = match kernel::read_dir(&folder) {
         Ok(entries) => entries,
@@ -58,7 +58,7 @@ pub(super) fn of_path(path: &Path) -> io::Result<DeviceNode> {
         return Err(io::Error::other(message));
     }
     let number = meta.rdev();
-    let names = Names::read(Path::new("/"));
+    let names = DeviceNames::read(Path::new("/"));
     Ok(DeviceNode {
         name: path.display().to_string(),
         ..names.node(major(number), minor(number))
@@ -87,12 +87,12 @@ fn numbers(name: &str) -> Option<(u32, u32)> {
 }
 
 /// Names of numbers, from /proc.
-struct Names {
+struct DeviceNames {
     majors: HashMap<u32, String>,
     misc: HashMap<u32, String>,
 }
 
-impl Names {
+impl DeviceNames {
     fn read(root: &Path) -> Self {
         let text = |path: &str| kernel::read_to_string(root.join(path)).unwrap_or_default();
         let devices = text("proc/devices");

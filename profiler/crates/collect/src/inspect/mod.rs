@@ -78,11 +78,11 @@ pub(crate) fn object_size(memory: &impl Memory, address: u64) -> Option<u64> {
 
 /// The memory of a running process.
 #[derive(Debug)]
-pub(crate) struct ProcessMemory(Reader);
+pub(crate) struct ProcessMemory(MemoryReader);
 
 /// Who reads it.
 #[derive(Debug)]
-enum Reader {
+enum MemoryReader {
     /// This thread.
     Here(File),
     /// Another thread, which may be given up.
@@ -99,18 +99,18 @@ impl ProcessMemory {
         let file = kernel::open(format!("/proc/{pid}/mem"))?;
         let owner = owner::owner_of(pid);
         if owner::is_trusted(owner) {
-            return Ok(Self(Reader::Here(file)));
+            return Ok(Self(MemoryReader::Here(file)));
         }
         let guarded = Guarded::new(owner, file).ok_or(io::ErrorKind::TimedOut)?;
-        Ok(Self(Reader::Elsewhere(guarded)))
+        Ok(Self(MemoryReader::Elsewhere(guarded)))
     }
 }
 
 impl Memory for ProcessMemory {
     fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
         match &self.0 {
-            Reader::Here(file) => guard::read_at(file, address, buffer),
-            Reader::Elsewhere(guarded) => guarded.read(address, buffer),
+            MemoryReader::Here(file) => guard::read_at(file, address, buffer),
+            MemoryReader::Elsewhere(guarded) => guarded.read(address, buffer),
         }
     }
 }

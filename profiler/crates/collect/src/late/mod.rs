@@ -27,7 +27,7 @@ use std::{
     sync::mpsc::{Receiver, Sender},
     time::{Duration, Instant},
 };
-use worker::{Answer, Found, Names, Request, Wanted};
+use worker::{Answer, LateAnswer, Names, Request, Wanted};
 
 /// Most processes followed.
 const MAX_PROCESSES: usize = 1024;
@@ -211,14 +211,14 @@ impl LateKernels {
             });
         };
         match answer.found {
-            Found::Ahead(classes) => {
+            LateAnswer::Ahead(classes) => {
                 program.foreseen(answer.build, classes);
                 for (kernel, name, path) in program.foreseen_of_launched(read_ns) {
                     self.paths.entry(answer.build).or_insert(path);
                     named((kernel, name));
                 }
             }
-            Found::Names(learned) => {
+            LateAnswer::Names(learned) => {
                 let sure = learned.is_proven;
                 if let Some(path) = learned.path.filter(|_| sure) {
                     self.paths.insert(answer.build, path);

@@ -169,7 +169,7 @@ fn answer(read_ns: u64, names: &[(u64, &str)]) -> Answer {
         pid: std::process::id(),
         build: 1,
         read_ns,
-        found: Found::Names(crate::inspect::path::Learned {
+        found: LateAnswer::Names(crate::inspect::path::Learned {
             path: None,
             names,
             is_proven: true,
@@ -214,7 +214,7 @@ fn what_was_foreseen_ends_with_the_kernel() {
         pid: std::process::id(),
         build: 1,
         read_ns: 20,
-        found: Found::Ahead(vec![class]),
+        found: LateAnswer::Ahead(vec![class]),
     });
     w.late.maintain(Instant::now(), 20, |_| 1);
     w.destroy_at(25, 0x300);

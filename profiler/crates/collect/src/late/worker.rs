@@ -53,7 +53,7 @@ pub(super) struct Request {
 }
 
 /// What was found.
-pub(super) enum Found {
+pub(super) enum LateAnswer {
     /// Objects that may be kernels.
     Ahead(Vec<Class>),
     /// Kernels' names.
@@ -66,7 +66,7 @@ pub(super) struct Answer {
     pub(super) build: Build,
     /// When the last of it had been read, CLOCK_MONOTONIC nanoseconds.
     pub(super) read_ns: u64,
-    pub(super) found: Found,
+    pub(super) found: LateAnswer,
 }
 
 /// The declared names of processes looked at before.
@@ -133,9 +133,9 @@ fn declared(
 }
 
 /// What can be known before anything is launched.
-fn ahead(pid: u32, files: &[String], remembered: &mut Remembered) -> Found {
+fn ahead(pid: u32, files: &[String], remembered: &mut Remembered) -> LateAnswer {
     let Some((memory, regions)) = open(pid) else {
-        return Found::Ahead(Vec::new());
+        return LateAnswer::Ahead(Vec::new());
     };
     let own = inspect::data_of(pid, |path| files.iter().any(|f| f == path));
     let own = own.unwrap_or_default();
@@ -152,11 +152,11 @@ fn ahead(pid: u32, files: &[String], remembered: &mut Remembered) -> Found {
         classes.len(),
         begun.elapsed()
     );
-    Found::Ahead(classes)
+    LateAnswer::Ahead(classes)
 }
 
 /// One search; a process that is gone gives nothing.
-fn look(pid: u32, wanted: &Names, remembered: &mut Remembered) -> Found {
+fn look(pid: u32, wanted: &Names, remembered: &mut Remembered) -> LateAnswer {
     let begun = Instant::now();
     let mut learned = Learned::default();
     if let Some((memory, regions)) = open(pid) {
@@ -183,7 +183,7 @@ fn look(pid: u32, wanted: &Names, remembered: &mut Remembered) -> Found {
         wanted.unknown.len(),
         begun.elapsed()
     );
-    Found::Names(learned)
+    LateAnswer::Names(learned)
 }
 
 /// By a way that is known already, for the driver is.

@@ -1,6 +1,6 @@
 //! Native code in a process's memory: what its driver compiled or was given.
 
-use super::learn::Code;
+use super::learn::KernelCode;
 use crate::inspect::{self, Memory, ProcessMemory, Region, images};
 use aiprof_symbols::symbolize::device::{Module, isa};
 use object::{
@@ -24,11 +24,11 @@ const MAX_KERNELS: usize = 1 << 16;
 
 /// What a search found.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct FoundModules {
     /// Modules that were not found before in this process.
     pub(super) modules: Vec<Vec<u8>>,
     /// Kernels of these by name.
-    pub(super) kernels: FxHashMap<String, Arc<Code>>,
+    pub(super) kernels: FxHashMap<String, Arc<KernelCode>>,
 }
 
 /// Searches processes for code; knows what was found before.
@@ -40,19 +40,24 @@ pub(super) struct Searcher {
 
 impl Searcher {
     /// Looks for modules in a process.
-    pub(super) fn search(&mut self, pid: u32) -> Found {
+    pub(super) fn search(&mut self, pid: u32) -> FoundModules {
         let opened = ProcessMemory::open(pid).and_then(|m| Ok((m, inspect::regions(pid)?)));
         match opened {
             Ok((memory, regions)) => self.search_memory(pid, &memory, &regions),
             Err(error) => {
                 tracing::debug!("process {pid}: memory not readable: {error}");
-                Found::default()
+                FoundModules::default()
             }
         }
     }
 
-    fn search_memory(&mut self, pid: u32, memory: &impl Memory, regions: &[Region]) -> Found {
-        let mut found = Found::default();
+    fn search_memory(
+        &mut self,
+        pid: u32,
+        memory: &impl Memory,
+        regions: &[Region],
+    ) -> FoundModules {
+        let mut found = FoundModules::default();
         let images = images::find(memory, regions, BUDGET).images;
         for image in images.iter().filter(|i| i.kind == images::ImageKind::Zebin) {
             let Some(bytes) = read(memory, image.address) else {
@@ -83,7 +88,7 @@ impl Searcher {
 fn code(
     kernel: &aiprof_symbols::symbolize::device::Kernel,
     platform: Option<isa::Platform>,
-) -> Code {
+) -> KernelCode {
     let mut starts = Vec::new();
     let size = kernel.code.len();
     if let Some(platform) = platform.filter(|_| size <= MAX_DECODED) {
@@ -98,7 +103,7 @@ fn code(
             }
         }
     }
-    Code {
+    KernelCode {
         size: size as u64,
         payload_entry: kernel.payload_entry.into(),
         starts,

@@ -2,7 +2,7 @@
 
 use super::{
     Build,
-    learn::{self, Code, Sampled, Subject},
+    learn::{self, KernelCode, Sampled, Subject},
     snapshot::{AddressPath, Snapshot},
     worker::{Answer, Message},
 };
@@ -46,7 +46,7 @@ const UNKNOWN_SIZE: u64 = 1 << 20;
 
 /// A kernel.
 #[derive(Debug)]
-struct Kernel {
+struct KnownKernel {
     handle: u64,
     name: Option<String>,
     seen_ns: u64,
@@ -62,7 +62,7 @@ struct Kernel {
     is_placed: bool,
 }
 
-impl Kernel {
+impl KnownKernel {
     fn is_alive(&self) -> bool {
         self.gone_ns == u64::MAX
     }
@@ -70,20 +70,20 @@ impl Kernel {
 
 /// A process.
 #[derive(Debug, Default)]
-struct Process {
+struct KnownProcess {
     build: Build,
-    kernels: Vec<Kernel>,
+    kernels: Vec<KnownKernel>,
     /// The newest kernel of each handle.
     by_handle: FxHashMap<u64, usize>,
-    code: FxHashMap<String, Arc<Code>>,
+    code: FxHashMap<String, Arc<KernelCode>>,
     is_gone: bool,
     searches: u32,
     is_searched: bool,
     last_search: Option<Instant>,
 }
 
-impl Process {
-    fn kernel(&mut self, handle: u64) -> Option<&mut Kernel> {
+impl KnownProcess {
+    fn kernel(&mut self, handle: u64) -> Option<&mut KnownKernel> {
         self.kernels.get_mut(*self.by_handle.get(&handle)?)
     }
 
@@ -97,7 +97,7 @@ impl Process {
 
     /// Whether there are kernels of which no code was found.
     fn wants_code(&self) -> bool {
-        let without = |kernel: &Kernel| {
+        let without = |kernel: &KnownKernel| {
             let name = kernel.name.as_ref();
             kernel.is_alive() && name.is_some_and(|name| !self.code.contains_key(name))
         };
@@ -117,9 +117,9 @@ struct View {
 
 /// All that is known.
 pub(super) struct Known {
-    processes: FxHashMap<u32, Process>,
+    processes: FxHashMap<u32, KnownProcess>,
     /// Processes that have ended, by numbers of their own: theirs may be used again.
-    ended: Vec<(u32, Process)>,
+    ended: Vec<(u32, KnownProcess)>,
     paths: FxHashMap<Build, AddressPath>,
     sampled: FxHashMap<Sampled, u64>,
     view: Option<View>,
@@ -214,7 +214,7 @@ impl Known {
         true
     }
 
-    fn find(&mut self, pid: u32, handle: u64) -> Option<&mut Kernel> {
+    fn find(&mut self, pid: u32, handle: u64) -> Option<&mut KnownKernel> {
         self.processes.get_mut(&pid)?.kernel(handle)
     }
 
@@ -251,7 +251,7 @@ impl Known {
                 }
             }
             process.by_handle.insert(handle, process.kernels.len());
-            process.kernels.push(Kernel {
+            process.kernels.push(KnownKernel {
                 handle,
                 name,
                 seen_ns: time_ns,
@@ -355,7 +355,7 @@ impl Known {
         self.searching += usize::from(process.is_searched);
     }
 
-    fn code(&mut self, pid: u32, found: super::code::Found) {
+    fn code(&mut self, pid: u32, found: super::code::FoundModules) {
         self.searching = self.searching.saturating_sub(1);
         let ended = self
             .ended
@@ -409,7 +409,7 @@ impl Known {
     }
 
     /// All processes, and whether their memory can still be read.
-    fn all(&self) -> impl Iterator<Item = (u32, &Process)> {
+    fn all(&self) -> impl Iterator<Item = (u32, &KnownProcess)> {
         let ended = self.ended.iter().map(|(pid, process)| (*pid, process));
         self.processes
             .iter()
@@ -597,7 +597,7 @@ impl Known {
     }
 }
 
-impl Process {
+impl KnownProcess {
     /// Forgets kernels that are gone.
     fn forget_gone(&mut self) {
         self.kernels
@@ -611,7 +611,7 @@ impl Process {
     }
 }
 
-impl Kernel {
+impl KnownKernel {
     /// It is gone; whether a snapshot was of what came after it.
     fn end(&mut self, time_ns: u64) -> bool {
         self.gone_ns = time_ns;

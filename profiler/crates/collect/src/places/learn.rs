@@ -28,7 +28,7 @@ const LOW: u64 = u32::MAX as u64;
 
 /// A kernel's code.
 #[derive(Debug, Default)]
-pub(super) struct Code {
+pub(super) struct KernelCode {
     /// Bytes.
     pub(super) size: u64,
     /// Bytes before the first instruction after those that load arguments.
@@ -37,7 +37,7 @@ pub(super) struct Code {
     pub(super) starts: Vec<u64>,
 }
 
-impl Code {
+impl KernelCode {
     /// Whether an instruction begins there, as far as is known.
     fn begins_at(&self, offset: u64) -> bool {
         if self.starts.is_empty() {
@@ -55,7 +55,7 @@ pub(super) struct Subject<'a> {
     pub(super) pid: u32,
     pub(super) snapshot: &'a Snapshot,
     pub(super) name: Option<&'a str>,
-    pub(super) code: Option<Arc<Code>>,
+    pub(super) code: Option<Arc<KernelCode>>,
     pub(super) launched: bool,
     /// From when to when it was there.
     pub(super) life: (u64, u64),
@@ -290,7 +290,7 @@ fn are_apart(subjects: &[Subject<'_>], starts: &[u64]) -> bool {
 struct Range<'a> {
     start: u64,
     end: u64,
-    code: Option<&'a Code>,
+    code: Option<&'a KernelCode>,
 }
 
 /// The places of all launched kernels, by address; relative ones below 4 GiB.

@@ -1,7 +1,7 @@
 //! A copied heap, as a driver makes it, and what is learnt of it.
 
 use super::{
-    learn::{Code, Learned, Sampled, Subject, learn},
+    learn::{KernelCode, Learned, Sampled, Subject, learn},
     snapshot::{AddressPath, Slot, Snapshot},
 };
 use crate::inspect::{Region, tests_memory::Copy};
@@ -95,10 +95,10 @@ struct Parts {
 
 const NAMES: [&str; 4] = ["scale", "add", "copy", "dot"];
 
-fn code(size: u64) -> Option<Arc<Code>> {
-    let code = Code {
+fn code(size: u64) -> Option<Arc<KernelCode>> {
+    let code = KernelCode {
         size,
-        ..Code::default()
+        ..KernelCode::default()
     };
     Some(Arc::new(code))
 }
@@ -318,7 +318,7 @@ fn an_entry_point_is_no_begin() {
     // Both explain everything, and nothing says which it is.
     assert_eq!(learn(&subjects(&snapshots), &samples), None);
     // The compiler does.
-    let code = Code {
+    let code = KernelCode {
         size: SIZE,
         payload_entry: PAYLOAD,
         starts: Vec::new(),
@@ -348,7 +348,7 @@ fn instructions_tell_a_shifted_address() {
         begins[at as usize / 512] |= 1 << (at / 8 % 64);
         at += if at == 0 || at == 0x88 { 8 } else { 16 };
     }
-    let code = Code {
+    let code = KernelCode {
         size: SIZE,
         payload_entry: 0,
         starts: begins,

@@ -3,7 +3,7 @@
 
 use super::{
     Build,
-    code::{Found, Searcher},
+    code::{FoundModules, Searcher},
     known::Known,
     learn::Sampled,
 };
@@ -44,7 +44,7 @@ pub(super) enum Message {
         last: bool,
     },
     /// Code was found.
-    Code { pid: u32, found: Found },
+    Code { pid: u32, found: FoundModules },
 }
 
 /// What comes of it.
@@ -61,7 +61,7 @@ pub(super) fn start() -> io::Result<(Sender<Message>, Receiver<Answer>)> {
     let (outbox, answers) = mpsc::channel::<Answer>();
     let (searches, wanted) = mpsc::channel::<u32>();
     // The inbox ends with its last sender, which must not be a thread's.
-    let (found, results) = mpsc::channel::<(u32, Found)>();
+    let (found, results) = mpsc::channel::<(u32, FoundModules)>();
     thread::Builder::new()
         .name("device code".into())
         .spawn(move || {

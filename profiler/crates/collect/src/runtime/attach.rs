@@ -81,7 +81,7 @@ impl Program {
 }
 
 /// What the kernel does for this.
-pub(super) trait Kernel: Send {
+pub(super) trait KernelSide: Send {
     /// Tells the programs what to do at the probe with this number.
     ///
     /// # Errors
@@ -180,7 +180,7 @@ struct Probed {
 
 /// Attaches, and owns what is attached.
 pub(super) struct Attacher {
-    kernel: Box<dyn Kernel>,
+    kernel: Box<dyn KernelSide>,
     registry: Registry,
     libraries: Vec<Probed>,
     handle: Handle,
@@ -217,7 +217,7 @@ impl Handle {
 
 impl Attacher {
     /// Nothing attached yet. `capacity`: functions the kernel side has room for.
-    pub(super) fn new(kernel: Box<dyn Kernel>, capacity: u32) -> Self {
+    pub(super) fn new(kernel: Box<dyn KernelSide>, capacity: u32) -> Self {
         Self {
             kernel,
             registry: Registry::new(capacity),
@@ -502,7 +502,7 @@ impl Probed {
 /// Gives a function its number and tells the kernel side what to do there.
 fn register(
     registry: &mut Registry,
-    kernel: &dyn Kernel,
+    kernel: &dyn KernelSide,
     planned: &Planned,
     events: &mut Vec<Event>,
 ) -> io::Result<u32> {

@@ -37,12 +37,12 @@ const R_X86_64_RELATIVE: u32 = 8;
 /// The tables of virtual functions of a file.
 #[derive(Debug, Default)]
 pub(super) struct Classes {
-    tables: Vec<Table>,
+    tables: Vec<VirtualTable>,
 }
 
 /// A table of virtual functions.
 #[derive(Debug, Default)]
-struct Table {
+struct VirtualTable {
     /// Addresses of the functions, as in the file; 0: in another file.
     functions: Vec<u64>,
     /// Mangled names of its class and of all above it.
@@ -71,7 +71,7 @@ impl Classes {
         info: &ElfInfo,
         (loaded, text): (&[TextSegment], &[TextSegment]),
     ) -> Result<Self, ElfError> {
-        let reader = Reader { file, info, loaded };
+        let reader = ClassReader { file, info, loaded };
         let pointers = reader.pointers()?;
         let is_code = |at: u64| at == 0 || super::symbols::offset_of(text, at).is_some();
         let mut classes = Self::default();
@@ -92,7 +92,7 @@ impl Classes {
             let run = run.take_while(|(i, (next, value))| {
                 at.checked_add(i * POINTER) == Some(*next) && is_code(*value)
             });
-            classes.tables.push(Table {
+            classes.tables.push(VirtualTable {
                 functions: run.map(|(_, &(_, value))| value).collect(),
                 classes: class.map_or_else(Vec::new, |&(_, class)| {
                     reader.names(class, &pointers, &mut names)
@@ -113,7 +113,7 @@ impl Classes {
             .iter()
             .map(|class| format!("{}{class}", class.len()));
         let mangled: Vec<String> = mangled.collect();
-        let is_of = |table: &&Table| {
+        let is_of = |table: &&VirtualTable| {
             let is = |name: &[u8]| mangled.iter().any(|wanted| wanted.as_bytes() == name);
             classes.is_empty() || table.classes.iter().any(|name| is(name))
         };
@@ -132,13 +132,13 @@ impl Classes {
 }
 
 /// Reads what lies in a file.
-struct Reader<'a> {
+struct ClassReader<'a> {
     file: &'a File,
     info: &'a ElfInfo,
     loaded: &'a [TextSegment],
 }
 
-impl Reader<'_> {
+impl ClassReader<'_> {
     /// All pointers, by address.
     fn pointers(&self) -> Result<Pointers, ElfError> {
         let mut found = Vec::new();

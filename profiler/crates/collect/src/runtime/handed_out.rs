@@ -56,7 +56,7 @@ pub(super) struct Handed {
 
 /// A probed function that hands out addresses.
 #[derive(Debug)]
-struct Source {
+struct AddressSource {
     table: Arc<Table>,
     /// Slot of the address of the one that it hands out.
     function: Option<usize>,
@@ -82,7 +82,7 @@ struct Filled {
 /// Follows the calls that hand out functions.
 #[derive(Debug, Default)]
 pub(super) struct HandedOut {
-    sources: FxHashMap<u32, Source>,
+    sources: FxHashMap<u32, AddressSource>,
     /// The last text of a thread, and for which function.
     names: FxHashMap<u32, (u32, String)>,
     waiting: Vec<Filled>,
@@ -117,7 +117,7 @@ impl HandedOut {
         let slot = entry.copied().find(|op| second(&op)).map(|op| op.to.into());
         let there = probe.slot(role::DISPATCH);
         let fills = there.or(slot).filter(|_| !function.fills.is_empty());
-        let source = Source {
+        let source = AddressSource {
             table: Arc::clone(table),
             function: probe.slot(role::FUNCTION),
             name: probe.tag(role::NAME),
@@ -267,7 +267,7 @@ fn bias_of(stubs: &Stubs, pid: u32, processes: &ProcessTable) -> Option<u64> {
 }
 
 /// A table of addresses, as far as it reaches.
-fn look_at(table: &Filled, source: &Source, begins: &[(u32, u64)]) -> Option<Look> {
+fn look_at(table: &Filled, source: &AddressSource, begins: &[(u32, u64)]) -> Option<Look> {
     let (_, symbols) = source.fills.as_ref()?;
     // An older runtime knows fewer functions, and has the next table behind them.
     let next = begins

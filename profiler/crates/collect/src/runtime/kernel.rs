@@ -1,6 +1,6 @@
 //! Probes by way of the loaded eBPF programs.
 
-use super::attach::{Kernel, Program};
+use super::attach::{KernelSide, Program};
 use crate::bpf::{
     self, Bpf, BpfError, MapWriter, PROBES,
     probe::{self, Attached, Point, Refused, Target},
@@ -26,7 +26,7 @@ impl Programs {
     }
 }
 
-impl Kernel for Programs {
+impl KernelSide for Programs {
     fn describe(&self, probe: u32, spec: &ProbeSpec) -> io::Result<()> {
         self.specs.set(&probe, spec).map_err(io::Error::other)
     }

@@ -51,7 +51,7 @@ pub(super) struct FileWork {
     /// Who has it mapped.
     pub(super) owner: Owner,
     /// Where it is.
-    pub(super) place: Place,
+    pub(super) place: FileLocation,
     /// Its path, for people.
     pub(super) path: String,
     /// The tables that have functions of it.
@@ -66,7 +66,7 @@ pub(super) struct FileWork {
 }
 
 /// Where a file is.
-pub(super) enum Place {
+pub(super) enum FileLocation {
     /// There, seen with the caller's rights.
     Path(PathBuf),
     /// The program of a process.
@@ -154,8 +154,8 @@ fn run(gate: &Mutex<Gate>, work: Work) -> Opened {
         Work::Process(pid) => look_at(pid),
         Work::File(work) => {
             let pid = match &work.place {
-                Place::Path(_) => None,
-                Place::Program(pid) | Place::Mapped(pid, _) => Some(*pid),
+                FileLocation::Path(_) => None,
+                FileLocation::Program(pid) | FileLocation::Mapped(pid, _) => Some(*pid),
             };
             let path = work.path.clone();
             read(gate, *work).unwrap_or_else(|error| {
@@ -186,7 +186,7 @@ fn look_at(pid: u32) -> Opened {
 /// Opens a file, and plans its probes unless it is probed already.
 fn read(gate: &Mutex<Gate>, work: FileWork) -> io::Result<Opened> {
     let begun = Instant::now();
-    if let (Place::Mapped(pid, map), false) = (&work.place, owner::is_trusted(work.owner)) {
+    if let (FileLocation::Mapped(pid, map), false) = (&work.place, owner::is_trusted(work.owner)) {
         // Neither this thread nor the kernel may ever wait for a program of that user:
         // while a probe is set, nobody on this machine can fork.
         let range = map.start..map.start.saturating_add(map.len);
@@ -202,7 +202,7 @@ fn read(gate: &Mutex<Gate>, work: FileWork) -> io::Result<Opened> {
     // it is, everybody's programs would stop there.
     let is_hearsay = work.functions.is_some() && !owner::is_trusted(work.owner);
     let identity = match work.place {
-        Place::Mapped(pid, _) if is_hearsay => identity.only_in(pid),
+        FileLocation::Mapped(pid, _) if is_hearsay => identity.only_in(pid),
         _ => identity,
     };
     let account = if nature.is_system && !is_hearsay {
@@ -307,12 +307,12 @@ fn open(work: &FileWork) -> io::Result<(File, Identity)> {
         Ok((file, identity))
     };
     match &work.place {
-        Place::Path(path) => of(aiprof_system::files::caller::open_regular(path)?, None),
-        Place::Program(pid) => of(
+        FileLocation::Path(path) => of(aiprof_system::files::caller::open_regular(path)?, None),
+        FileLocation::Program(pid) => of(
             discover::open(Path::new(&format!("/proc/{pid}/exe")))?,
             None,
         ),
-        Place::Mapped(pid, map) => open_mapped(*pid, map, of),
+        FileLocation::Mapped(pid, map) => open_mapped(*pid, map, of),
     }
 }
 

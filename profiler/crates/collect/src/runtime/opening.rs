@@ -2,7 +2,7 @@
 
 use super::{
     discover::{self, ALTERNATIVE_DRIVERS, Command},
-    opener::{FileWork, Opened, Opener, Place, Work},
+    opener::{FileLocation, FileWork, Opened, Opener, Work},
     plan::Use,
     service::{RuntimeProbes, Stage},
 };
@@ -74,23 +74,23 @@ impl RuntimeProbes {
         for path in paths {
             let text = path.to_string_lossy().into_owned();
             let uses = self.uses_of(&text);
-            self.open_first(Owner::ROOT, Place::Path(path), text, uses);
+            self.open_first(Owner::ROOT, FileLocation::Path(path), text, uses);
         }
         if let Some(program) = discover::executable(&command) {
             let text = program.to_string_lossy().into_owned();
             let uses = self.uses_of_program();
-            self.open_first(Owner::ROOT, Place::Path(program), text, uses);
+            self.open_first(Owner::ROOT, FileLocation::Path(program), text, uses);
         }
         for &pid in &config.pids {
             let link = aiprof_system::files::kernel::read_link(format!("/proc/{pid}/exe"));
             let text = link.unwrap_or_default().to_string_lossy().into_owned();
             let uses = self.uses_of_program();
-            self.open_first(owner::owner_of(pid), Place::Program(pid), text, uses);
+            self.open_first(owner::owner_of(pid), FileLocation::Program(pid), text, uses);
         }
         self.look_at_processes();
     }
 
-    fn open_first(&mut self, owner: Owner, place: Place, path: String, uses: Vec<Use>) {
+    fn open_first(&mut self, owner: Owner, place: FileLocation, path: String, uses: Vec<Use>) {
         if !uses.is_empty() {
             self.open(owner, place, path, uses, Purpose::Start, None);
         }
@@ -217,7 +217,7 @@ impl RuntimeProbes {
     pub(super) fn open(
         &mut self,
         owner: Owner,
-        place: Place,
+        place: FileLocation,
         path: String,
         uses: Vec<Use>,
         purpose: Purpose,

@@ -6,7 +6,7 @@ use super::{
     handed_out::{Handed, HandedOut},
     kernel::Programs,
     look::{Look, Looker, Seen, What},
-    opener::{self, Gate, Opener, Place},
+    opener::{self, FileLocation, Gate, Opener},
     opening::{Discovery, Purpose},
     plan::Use,
     worker::{self, Job, Worker},
@@ -239,7 +239,7 @@ impl RuntimeProbes {
         }
         tracing::debug!("{path}: mapped by process {pid}");
         let uses = self.uses_of(path);
-        let place = Place::Mapped(pid, Box::new(map.clone()));
+        let place = FileLocation::Mapped(pid, Box::new(map.clone()));
         self.open(
             owner,
             place,
@@ -450,7 +450,7 @@ impl RuntimeProbes {
         }];
         let owner = self.owner(one.pid);
         let path = map.file.path.clone();
-        let place = Place::Mapped(one.pid, Box::new(map));
+        let place = FileLocation::Mapped(one.pid, Box::new(map));
         self.open(owner, place, path, uses, purpose, Some(functions));
     }
 

@@ -29,7 +29,7 @@ pub(super) struct Chain {
 
 /// What a register holds.
 #[derive(Clone, Debug)]
-enum Value {
+enum RegisterValue {
     /// An address, as in the file.
     Address(u64),
     /// What a chain leads to.
@@ -56,14 +56,14 @@ pub(super) fn target(code: &Code<'_>) -> Option<Chain> {
 
 /// The registers whose value is known.
 #[derive(Clone, Debug, Default)]
-struct Registers(Vec<(Register, Value)>);
+struct Registers(Vec<(Register, RegisterValue)>);
 
 impl Registers {
-    fn get(&self, register: Register) -> Option<&Value> {
+    fn get(&self, register: Register) -> Option<&RegisterValue> {
         self.0.iter().find(|(r, _)| *r == register).map(|(_, v)| v)
     }
 
-    fn set(&mut self, register: Register, value: Option<Value>) {
+    fn set(&mut self, register: Register, value: Option<RegisterValue>) {
         self.0.retain(|(r, _)| *r != register);
         self.0.extend(value.map(|value| (register, value)));
     }
@@ -108,8 +108,8 @@ fn jump(instruction: &Instruction, known: &Registers) -> Option<Chain> {
         _ => return None,
     };
     match value {
-        Value::Loaded(chain) => Some(chain),
-        Value::Address(_) => None,
+        RegisterValue::Loaded(chain) => Some(chain),
+        RegisterValue::Address(_) => None,
     }
 }
 
@@ -152,7 +152,7 @@ fn step(
 }
 
 /// The value of a plain address in memory.
-fn load(instruction: &Instruction, known: &Registers) -> Option<Value> {
+fn load(instruction: &Instruction, known: &Registers) -> Option<RegisterValue> {
     let (base, offset) = place(instruction)?;
     let chain = match base {
         None => Chain {
@@ -160,27 +160,29 @@ fn load(instruction: &Instruction, known: &Registers) -> Option<Value> {
             offsets: Vec::new(),
         },
         Some(base) => match known.get(base)? {
-            Value::Address(address) => Chain {
+            RegisterValue::Address(address) => Chain {
                 at: address.wrapping_add(offset),
                 offsets: Vec::new(),
             },
-            Value::Loaded(chain) if chain.offsets.len() < MAX_LOADS => {
+            RegisterValue::Loaded(chain) if chain.offsets.len() < MAX_LOADS => {
                 let mut chain = chain.clone();
                 chain.offsets.push(offset.cast_signed());
                 chain
             }
-            Value::Loaded(_) => return None,
+            RegisterValue::Loaded(_) => return None,
         },
     };
-    Some(Value::Loaded(chain))
+    Some(RegisterValue::Loaded(chain))
 }
 
 /// The address that an instruction computes without reading it.
-fn address(instruction: &Instruction, known: &Registers) -> Option<Value> {
+fn address(instruction: &Instruction, known: &Registers) -> Option<RegisterValue> {
     let (base, offset) = place(instruction)?;
     match base.map(|base| known.get(base)) {
-        None => Some(Value::Address(offset)),
-        Some(Some(Value::Address(address))) => Some(Value::Address(address.wrapping_add(offset))),
+        None => Some(RegisterValue::Address(offset)),
+        Some(Some(RegisterValue::Address(address))) => {
+            Some(RegisterValue::Address(address.wrapping_add(offset)))
+        }
         Some(_) => None,
     }
 }

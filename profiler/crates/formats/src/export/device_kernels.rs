@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
 /// A device kernel with its weights, over all devices and call paths.
-struct Kernel {
+struct KernelTotals {
     name: String,
     time_ns: u64,
     count: u64,
@@ -16,7 +16,7 @@ struct Kernel {
     stalls: [u64; StallReason::ALL.len()],
 }
 
-impl Kernel {
+impl KernelTotals {
     /// The reason most samples have, and how many have it.
     fn most(&self) -> String {
         let reasons = StallReason::ALL.into_iter().zip(self.stalls);
@@ -64,14 +64,14 @@ pub(super) fn add(page: &mut Page, profile: &Profile) {
     page.rest(kernels.len());
 }
 
-fn kernels(profile: &Profile) -> Vec<Kernel> {
-    let mut kernels: FxHashMap<&str, Kernel> = FxHashMap::default();
+fn kernels(profile: &Profile) -> Vec<KernelTotals> {
+    let mut kernels: FxHashMap<&str, KernelTotals> = FxHashMap::default();
     for sample in &profile.samples {
         let Some(device) = sample.device else {
             continue;
         };
         let name = device.code.map_or("", |code| profile.str(code.kernel));
-        let kernel = kernels.entry(name).or_insert_with(|| Kernel {
+        let kernel = kernels.entry(name).or_insert_with(|| KernelTotals {
             name: names::clean(name),
             time_ns: 0,
             count: 0,
@@ -86,9 +86,9 @@ fn kernels(profile: &Profile) -> Vec<Kernel> {
             *stall = stall.saturating_add(sample.count);
         }
     }
-    let mut kernels: Vec<Kernel> = kernels.into_values().collect();
+    let mut kernels: Vec<KernelTotals> = kernels.into_values().collect();
     kernels.sort_by(|a, b| {
-        let key = |k: &Kernel| (Reverse(k.time_ns), Reverse(k.count));
+        let key = |k: &KernelTotals| (Reverse(k.time_ns), Reverse(k.count));
         key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
     });
     kernels

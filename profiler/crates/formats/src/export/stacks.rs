@@ -20,14 +20,14 @@ pub(super) struct Stacks {
     /// All paths, one after the other, as indices into `names`.
     paths: Vec<u32>,
     /// The stacks.
-    rows: Vec<Row>,
+    rows: Vec<StackRow>,
     /// Which names are those of functions, by index; the others name processes.
     functions: Vec<bool>,
 }
 
 /// One stack.
 #[derive(Clone)]
-struct Row {
+struct StackRow {
     path: Range<usize>,
     value: u64,
 }
@@ -119,7 +119,7 @@ impl Stacks {
     }
 
     fn add(&mut self, start: usize, value: u64) {
-        self.rows.push(Row {
+        self.rows.push(StackRow {
             path: start..self.paths.len(),
             value,
         });
@@ -302,7 +302,7 @@ fn reason_first(profile: &Profile, frames: &mut [FrameId], reason: StallReason) 
 
 /// What samples that are added up have in common; the reason only where stacks are
 /// to begin with it.
-type Key = (ProcessId, StackId, Option<StallReason>);
+type StackKey = (ProcessId, StackId, Option<StallReason>);
 
 /// The value of every stack of every process, in nanoseconds, samples or bytes,
 /// over all threads.
@@ -310,8 +310,8 @@ fn values_by_stack(
     profile: &Profile,
     options: &ExportOptions,
     is_chosen: &dyn Fn(&Sample) -> bool,
-) -> Vec<(Key, u64)> {
-    let mut values: FxHashMap<Key, u64> = FxHashMap::default();
+) -> Vec<(StackKey, u64)> {
+    let mut values: FxHashMap<StackKey, u64> = FxHashMap::default();
     for sample in &profile.samples {
         if !options.shown.includes(sample) || !is_chosen(sample) {
             continue;

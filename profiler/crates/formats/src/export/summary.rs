@@ -64,9 +64,9 @@ pub fn write(
     }
     if options.shown != Shown::Device && cpu_samples(profile).next().is_some() {
         let functions = functions(profile);
-        let all: Vec<&Function> = functions.iter().collect();
+        let all: Vec<&FunctionTimes> = functions.iter().collect();
         page.functions("Functions by self time", &all, |f| f.self_ns);
-        let branching: Vec<&Function> = functions.iter().filter(|f| f.branches()).collect();
+        let branching: Vec<&FunctionTimes> = functions.iter().filter(|f| f.branches()).collect();
         page.functions(
             "Functions by total time, from where they branch",
             &branching,
@@ -84,7 +84,7 @@ pub fn write(
 }
 
 /// A function with its times.
-struct Function {
+struct FunctionTimes {
     name: String,
     self_ns: u64,
     total_ns: u64,
@@ -92,7 +92,7 @@ struct Function {
     through_ns: u64,
 }
 
-impl Function {
+impl FunctionTimes {
     /// Whether it does more than to call one other function: what does not, as `_start`,
     /// `main` and the loops of interpreters, has the time of what it calls and says no
     /// more.
@@ -106,7 +106,7 @@ impl Function {
 const PASSED_ON: f64 = 98.0;
 
 /// A process with its weights.
-struct Process {
+struct ProcessTotals {
     name: String,
     pid: u32,
     time_ns: u64,
@@ -115,7 +115,7 @@ struct Process {
 
 /// On-CPU times of all functions by folded name: the same function of two binaries
 /// with one name is one row.
-fn functions(profile: &Profile) -> Vec<Function> {
+fn functions(profile: &Profile) -> Vec<FunctionTimes> {
     let names = FunctionNames::of(profile);
     let mut times = vec![(0_u64, 0_u64); names.names.len()];
     let mut seen = vec![usize::MAX; names.names.len()];
@@ -141,7 +141,7 @@ fn functions(profile: &Profile) -> Vec<Function> {
     }
     let through = calls.most(names.names.len());
     let times = times.into_iter().zip(through);
-    let function = |(name, ((self_ns, total_ns), through_ns))| Function {
+    let function = |(name, ((self_ns, total_ns), through_ns))| FunctionTimes {
         name,
         self_ns,
         total_ns,
@@ -234,18 +234,18 @@ fn cpu_samples(profile: &Profile) -> impl Iterator<Item = &Sample> {
 }
 
 /// Processes by on-CPU time, the heaviest first.
-fn processes(profile: &Profile) -> Vec<Process> {
+fn processes(profile: &Profile) -> Vec<ProcessTotals> {
     let mut weights: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
     for sample in cpu_samples(profile) {
         let (time, count) = weights.entry(sample.process.0).or_default();
         *time = time.saturating_add(sample.time_ns);
         *count = count.saturating_add(sample.count);
     }
-    let mut processes: Vec<Process> = weights
+    let mut processes: Vec<ProcessTotals> = weights
         .into_iter()
         .map(|(id, (time_ns, count))| {
             let process = profile.processes.get(id as usize);
-            Process {
+            ProcessTotals {
                 name: names::clean(process.map_or("", |p| profile.str(p.comm))),
                 pid: process.map_or(0, |p| p.pid),
                 time_ns,
@@ -254,7 +254,7 @@ fn processes(profile: &Profile) -> Vec<Process> {
         })
         .collect();
     processes.sort_by(|a, b| {
-        let key = |p: &Process| (Reverse(p.time_ns), p.pid);
+        let key = |p: &ProcessTotals| (Reverse(p.time_ns), p.pid);
         key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
     });
     processes
@@ -312,11 +312,17 @@ impl Page<'_> {
         }
     }
 
-    fn functions(&mut self, heading: &str, functions: &[&Function], key: fn(&Function) -> u64) {
+    fn functions(
+        &mut self,
+        heading: &str,
+        functions: &[&FunctionTimes],
+        key: fn(&FunctionTimes) -> u64,
+    ) {
         let shown = functions.iter().copied().filter(|f| key(f) > 0);
-        let mut order: Vec<&Function> = shown.collect();
+        let mut order: Vec<&FunctionTimes> = shown.collect();
         order.sort_by(|a, b| {
-            let rank = |f: &Function| (Reverse(key(f)), Reverse(f.self_ns), Reverse(f.total_ns));
+            let rank =
+                |f: &FunctionTimes| (Reverse(key(f)), Reverse(f.self_ns), Reverse(f.total_ns));
             rank(a).cmp(&rank(b)).then_with(|| a.name.cmp(&b.name))
         });
         self.heading(heading);
@@ -335,7 +341,7 @@ impl Page<'_> {
         self.rest(order.len());
     }
 
-    fn processes(&mut self, processes: &[Process]) {
+    fn processes(&mut self, processes: &[ProcessTotals]) {
         self.heading("Processes");
         self.text
             .push_str("   share        time     samples      pid  name\n");

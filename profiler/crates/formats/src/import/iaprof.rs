@@ -90,7 +90,7 @@ pub fn is_iaprof(head: &[u8]) -> bool {
 ///
 /// An [`IaprofError`]: the file is something else, or too large.
 pub fn read(input: &mut dyn BufRead) -> Result<Profile, IaprofError> {
-    let mut reader = Reader::new();
+    let mut reader = IaprofReader::new();
     let mut lines = Lines::new(input, MAX_LINE, MAX_INPUT);
     while let Some((number, line)) = lines.next_line()? {
         reader.line(line);
@@ -143,7 +143,7 @@ enum Of {
     Refused,
 }
 
-struct Reader {
+struct IaprofReader {
     builder: ProfileBuilder,
     stacks: Stacks,
     texts: Texts,
@@ -158,7 +158,7 @@ struct Reader {
     total: u64,
 }
 
-impl Reader {
+impl IaprofReader {
     fn new() -> Self {
         let mut builder = ProfileBuilder::new(Meta::default());
         let device = builder.device(Device {

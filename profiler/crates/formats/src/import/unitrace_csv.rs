@@ -69,7 +69,7 @@ enum Column {
 }
 
 #[derive(Default)]
-struct Reader {
+struct StallTableReader {
     /// Instructions by device, kernel and offset.
     devices: BTreeMap<String, BTreeMap<(String, u64), Counts>>,
     rows: usize,
@@ -110,9 +110,9 @@ pub fn is_stall_csv(head: &[u8]) -> bool {
 ///
 /// A [`StallCsvError`]: the file is something else, or too large.
 pub fn read(input: &mut dyn BufRead) -> Result<Stalls, StallCsvError> {
-    let mut reader = Reader {
+    let mut reader = StallTableReader {
         device: "Device #0".to_owned(),
-        ..Reader::default()
+        ..StallTableReader::default()
     };
     let mut lines = Lines::new(input, MAX_LINE, MAX_INPUT);
     while let Some((number, line)) = lines.next_line()? {
@@ -141,7 +141,7 @@ impl From<LineError> for StallCsvError {
     }
 }
 
-impl Reader {
+impl StallTableReader {
     fn has_room(&self) -> bool {
         self.rows <= MAX_ROWS && self.devices.len() <= MAX_DEVICES
     }

@@ -20,7 +20,7 @@ pub struct Sums {
     /// Open addressing, at most half full, a power of two long.
     slots: Vec<Slot>,
     /// What is counted, in the order of first appearance.
-    entries: Vec<Entry>,
+    entries: Vec<AddressCounts>,
     /// Nobody can choose addresses that all fall into the same slots.
     seed: u64,
     totals: Totals,
@@ -34,7 +34,7 @@ struct Slot {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct AddressCounts {
     ip: u64,
     slot: u32,
     /// In the order of the hardware.
@@ -164,7 +164,7 @@ impl Sums {
 
     /// The entry of an address; `None`: no room.
     #[inline(always)]
-    fn entry(&mut self, ip: u64) -> Option<&mut Entry> {
+    fn entry(&mut self, ip: u64) -> Option<&mut AddressCounts> {
         let mask = self.slots.len() - 1;
         let mut at = self.hash(ip) & mask;
         loop {
@@ -191,7 +191,7 @@ impl Sums {
         *self.slots.get_mut(at)? = Slot { ip, entry };
         let slot = u32::try_from(at).ok()?;
         let counts = [0; 10];
-        self.entries.push(Entry { ip, slot, counts });
+        self.entries.push(AddressCounts { ip, slot, counts });
         if self.entries.len() * 2 > self.slots.len() {
             self.grow();
         }

@@ -78,11 +78,11 @@ struct Compiler {
     program: Program,
     at_exit: bool,
     /// What each operation on the way reads, and the slot it went to.
-    steps: Vec<(Step, u8)>,
+    steps: Vec<(FetchStep, u8)>,
 }
 
 /// An operation without its destination: two equal ones read the same.
-type Step = (bool, FetchOp);
+type FetchStep = (bool, FetchOp);
 
 /// What a place is a base of: `from` and `index` of an operation.
 type Base = (u8, u8);

@@ -105,7 +105,7 @@ const ENVIRONMENT: [&str; 12] = [
 ];
 
 /// What came of a request.
-enum Outcome {
+enum DownloadOutcome {
     Found(PathBuf),
     Missing,
     /// The program is not installed.
@@ -115,7 +115,7 @@ enum Outcome {
 /// A queue of downloads and their results.
 pub(super) struct Debuginfod {
     requests: SyncSender<BuildId>,
-    outcomes: Receiver<(BuildId, Outcome)>,
+    outcomes: Receiver<(BuildId, DownloadOutcome)>,
     /// What was asked for: the file once it is there.
     known: FxHashMap<BuildId, Option<PathBuf>>,
     /// What is being fetched, or waits for it.
@@ -188,14 +188,14 @@ impl Debuginfod {
         }
     }
 
-    fn take(&mut self, id: BuildId, outcome: Outcome) {
+    fn take(&mut self, id: BuildId, outcome: DownloadOutcome) {
         self.pending.remove(&id);
         match outcome {
-            Outcome::Found(path) => {
+            DownloadOutcome::Found(path) => {
                 self.known.insert(id, Some(path));
             }
-            Outcome::Missing => {}
-            Outcome::Unavailable => {
+            DownloadOutcome::Missing => {}
+            DownloadOutcome::Unavailable => {
                 self.refused += 1;
                 if self.available {
                     self.available = false;
@@ -210,12 +210,16 @@ impl Debuginfod {
 }
 
 /// The thread: ends when the queue's owner is gone.
-fn work(config: &Config, queue: &Receiver<BuildId>, results: &SyncSender<(BuildId, Outcome)>) {
+fn work(
+    config: &Config,
+    queue: &Receiver<BuildId>,
+    results: &SyncSender<(BuildId, DownloadOutcome)>,
+) {
     for id in queue {
         let outcome = match find(config, id) {
-            Ok(Some(path)) => Outcome::Found(path),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Outcome::Unavailable,
-            Ok(None) | Err(_) => Outcome::Missing,
+            Ok(Some(path)) => DownloadOutcome::Found(path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => DownloadOutcome::Unavailable,
+            Ok(None) | Err(_) => DownloadOutcome::Missing,
         };
         if results.send((id, outcome)).is_err() {
             return;

@@ -48,7 +48,7 @@ pub(super) enum DwarfError {
 
 /// One function at an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Function {
+pub(super) struct DwarfFunction {
     /// Linkage name, else plain name, else empty.
     pub name: String,
     /// Source file and line of the address (innermost) or of the call to the
@@ -57,12 +57,12 @@ pub(super) struct Function {
 }
 
 /// Counts work and stops it at the deadline.
-pub(super) struct Clock {
+pub(super) struct WorkLimit {
     left: u32,
     deadline: Instant,
 }
 
-impl Clock {
+impl WorkLimit {
     pub(super) fn until(deadline: Instant) -> Self {
         Self {
             left: STEPS,
@@ -111,7 +111,11 @@ pub(super) struct DwarfFile {
 
 impl DwarfFile {
     /// Reads the file's sections and lists its units.
-    pub(super) fn open(file: &File, info: &ElfInfo, clock: &mut Clock) -> Result<Self, DwarfError> {
+    pub(super) fn open(
+        file: &File,
+        info: &ElfInfo,
+        clock: &mut WorkLimit,
+    ) -> Result<Self, DwarfError> {
         let mut new = Self {
             sections: Some(Sections::open(file, info, clock)?),
             ranges: Vec::new(),
@@ -141,7 +145,7 @@ impl DwarfFile {
         &mut self,
         file: &File,
         info: &ElfInfo,
-        clock: &Clock,
+        clock: &WorkLimit,
     ) -> Result<(), DwarfError> {
         if self.sections.is_none() {
             self.sections = Some(Sections::open(file, info, clock)?);
@@ -155,8 +159,8 @@ impl DwarfFile {
         &self,
         vaddrs: &[u64],
         lines: bool,
-        clock: &mut Clock,
-        mut found: impl FnMut(usize, Vec<Function>),
+        clock: &mut WorkLimit,
+        mut found: impl FnMut(usize, Vec<DwarfFunction>),
     ) -> Result<(), DwarfError> {
         let mut work: Vec<(usize, u64, usize)> = Vec::new();
         for (i, &addr) in vaddrs.iter().enumerate() {
@@ -177,7 +181,7 @@ impl DwarfFile {
             };
             clock.check()?;
             let unit = names.unit(offset)?;
-            let mut walk = Walk::new(&dwarf, &unit, &open);
+            let mut walk = UnitWalk::new(&dwarf, &unit, &open);
             walk.run(clock)?;
             let mut lines = lines.then(|| Lines::new(&dwarf, &unit, &walk.addrs));
             if let Some(lines) = &mut lines {
@@ -225,7 +229,7 @@ impl DwarfFile {
 /// has any there, else from the unit itself.
 fn list_units(
     dwarf: &Dwarf<'_>,
-    clock: &mut Clock,
+    clock: &mut WorkLimit,
 ) -> Result<(Vec<UnitRange>, Vec<usize>), DwarfError> {
     let mut aranges = Vec::new();
     let mut headers = dwarf.debug_aranges.headers();
@@ -281,7 +285,7 @@ fn push_range(
     ranges: &mut Vec<UnitRange>,
     range: gimli::Range,
     unit: usize,
-    clock: &mut Clock,
+    clock: &mut WorkLimit,
 ) -> Result<(), DwarfError> {
     clock.tick()?;
     // Address 0: code that the linker removed.
@@ -332,7 +336,7 @@ struct Link {
 
 /// What of an entry matters here.
 #[derive(Default)]
-struct Entry<'a> {
+struct FunctionEntry<'a> {
     low: Option<Attr<'a>>,
     high: Option<Attr<'a>>,
     ranges: Option<Attr<'a>>,
@@ -341,7 +345,7 @@ struct Entry<'a> {
     call_line: u32,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> FunctionEntry<'a> {
     fn read(
         entries: &mut gimli::EntriesRaw<'_, Slice<'a>>,
         abbrev: &gimli::Abbreviation,
@@ -376,7 +380,7 @@ impl<'a> Entry<'a> {
 }
 
 /// A walk over one unit's entries for a sorted list of addresses.
-struct Walk<'d, 'a, 'u> {
+struct UnitWalk<'d, 'a, 'u> {
     dwarf: &'d Dwarf<'a>,
     unit: &'u Unit<'a>,
     addrs: Vec<u64>,
@@ -388,7 +392,7 @@ struct Walk<'d, 'a, 'u> {
     named: usize,
 }
 
-impl<'d, 'a, 'u> Walk<'d, 'a, 'u> {
+impl<'d, 'a, 'u> UnitWalk<'d, 'a, 'u> {
     fn new(dwarf: &'d Dwarf<'a>, unit: &'u Unit<'a>, open: &[(u64, usize)]) -> Self {
         Self {
             dwarf,
@@ -400,7 +404,7 @@ impl<'d, 'a, 'u> Walk<'d, 'a, 'u> {
         }
     }
 
-    fn run(&mut self, clock: &mut Clock) -> Result<(), DwarfError> {
+    fn run(&mut self, clock: &mut WorkLimit) -> Result<(), DwarfError> {
         let unit = self.unit;
         let mut entries = unit.entries_raw(None)?;
         // Depth at which `entries` was started.
@@ -418,7 +422,7 @@ impl<'d, 'a, 'u> Walk<'d, 'a, 'u> {
             }
             match abbrev.tag() {
                 gimli::DW_TAG_subprogram => {
-                    let entry = Entry::read(&mut entries, abbrev)?;
+                    let entry = FunctionEntry::read(&mut entries, abbrev)?;
                     let matched = self.enter(&entry, offset, depth, clock)?;
                     let next = entries.next_offset();
                     if let (false, Some(sibling)) = (matched, entry.sibling.filter(|s| *s > next)) {
@@ -427,7 +431,7 @@ impl<'d, 'a, 'u> Walk<'d, 'a, 'u> {
                     }
                 }
                 gimli::DW_TAG_inlined_subroutine if !self.inside.is_empty() => {
-                    let entry = Entry::read(&mut entries, abbrev)?;
+                    let entry = FunctionEntry::read(&mut entries, abbrev)?;
                     self.inline(&entry, offset, clock)?;
                 }
                 _ => entries.skip_attributes(abbrev.attributes())?,
@@ -439,10 +443,10 @@ impl<'d, 'a, 'u> Walk<'d, 'a, 'u> {
     /// Enters a function; `false` if it contains none of the addresses.
     fn enter(
         &mut self,
-        entry: &Entry<'a>,
+        entry: &FunctionEntry<'a>,
         offset: UnitOffset,
         depth: isize,
-        clock: &mut Clock,
+        clock: &mut WorkLimit,
     ) -> Result<bool, DwarfError> {
         let all: Vec<usize> = (0..self.addrs.len()).collect();
         let mut matched = self.matching(entry, &all, clock)?;
@@ -466,9 +470,9 @@ impl<'d, 'a, 'u> Walk<'d, 'a, 'u> {
     /// Adds an inlined function to the addresses in it.
     fn inline(
         &mut self,
-        entry: &Entry<'a>,
+        entry: &FunctionEntry<'a>,
         offset: UnitOffset,
-        clock: &mut Clock,
+        clock: &mut WorkLimit,
     ) -> Result<(), DwarfError> {
         let Some((_, among)) = self.inside.last() else {
             return Ok(());
@@ -489,9 +493,9 @@ impl<'d, 'a, 'u> Walk<'d, 'a, 'u> {
     /// Those of `among` (ascending indices of addresses) that an entry covers.
     fn matching(
         &self,
-        entry: &Entry<'a>,
+        entry: &FunctionEntry<'a>,
         among: &[usize],
-        clock: &mut Clock,
+        clock: &mut WorkLimit,
     ) -> Result<Vec<usize>, DwarfError> {
         let mut matched = Vec::new();
         let mut take = |begin: u64, end: u64| {
@@ -532,7 +536,7 @@ fn functions(
     unit: usize,
     names: &mut Names<'_, '_>,
     lines: Option<&Lines<'_, '_, '_>>,
-) -> Vec<Function> {
+) -> Vec<DwarfFunction> {
     let source = |i: usize| {
         let lines = lines?;
         match chain.get(i + 1) {
@@ -540,7 +544,7 @@ fn functions(
             None => lines.of_address(slot),
         }
     };
-    let one = |(i, link): (usize, &Link)| Function {
+    let one = |(i, link): (usize, &Link)| DwarfFunction {
         name: names.get(unit, link.offset),
         source: source(i),
     };

@@ -1,6 +1,6 @@
 //! Text of DWARF: names of functions, source files and lines.
 
-use super::dwarf::{Attr, Clock, Dwarf, DwarfError, Unit};
+use super::dwarf::{Attr, Dwarf, DwarfError, Unit, WorkLimit};
 use aiprof_model::demangle;
 use gimli::{AttributeValue, DebugInfoOffset, UnitOffset};
 use rustc_hash::FxHashMap;
@@ -136,7 +136,7 @@ impl<'d, 'a, 'u> Lines<'d, 'a, 'u> {
     }
 
     /// Runs the line program once; each row covers the addresses up to the next.
-    pub(super) fn run(&mut self, clock: &mut Clock) -> Result<(), DwarfError> {
+    pub(super) fn run(&mut self, clock: &mut WorkLimit) -> Result<(), DwarfError> {
         let Some(program) = self.unit.line_program.clone() else {
             return Ok(());
         };

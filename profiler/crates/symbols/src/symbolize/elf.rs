@@ -215,7 +215,7 @@ impl ElfInfo {
 /// # Errors
 /// It cannot be read, or is no ELF file of this machine.
 pub fn inspect(file: &File) -> Result<ElfInfo, ElfError> {
-    let reader = Reader::new(file)?;
+    let reader = ElfReader::new(file)?;
     let sections = reader.sections()?;
     let mut info = ElfInfo {
         wide: reader.wide,
@@ -243,7 +243,7 @@ pub fn inspect(file: &File) -> Result<ElfInfo, ElfError> {
 /// (`DT_RUNPATH`, else `DT_RPATH`); `None` if it says nothing.
 pub fn run_path(file: &File, info: &ElfInfo) -> Option<String> {
     let dynamic = info.dynamic?;
-    let reader = Reader::new(file).ok()?;
+    let reader = ElfReader::new(file).ok()?;
     let entries = reader
         .read(dynamic.offset, dynamic.size, MAX_DYNAMIC)
         .ok()?;
@@ -263,7 +263,7 @@ pub fn run_path(file: &File, info: &ElfInfo) -> Option<String> {
 }
 
 /// One section header, widened to 64 bits.
-struct Section {
+struct SectionHeader {
     name: u32,
     kind: u32,
     flags: u64,
@@ -276,25 +276,25 @@ struct Section {
 
 /// The section headers and their names.
 struct Sections {
-    list: Vec<Section>,
+    list: Vec<SectionHeader>,
     names: Vec<u8>,
 }
 
 impl Sections {
-    fn name(&self, section: &Section) -> &[u8] {
+    fn name(&self, section: &SectionHeader) -> &[u8] {
         let tail = self.names.get(section.name as usize..).unwrap_or_default();
         tail.split(|&b| b == 0).next().unwrap_or_default()
     }
 }
 
 /// Bounded reads of one file.
-struct Reader<'a> {
+struct ElfReader<'a> {
     file: &'a File,
     wide: bool,
     header: [u8; 64],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ElfReader<'a> {
     fn new(file: &'a File) -> Result<Self, ElfError> {
         let mut header = [0; 64];
         // A 32-bit header is 52 bytes, but no such file ends there.
@@ -358,7 +358,7 @@ impl<'a> Reader<'a> {
             return Err(ElfError::Malformed("too many sections"));
         }
         let table = self.read(offset, entry * count as u64, entry * MAX_SECTIONS as u64)?;
-        let list: Vec<Section> = table
+        let list: Vec<SectionHeader> = table
             .chunks_exact(entry as usize)
             .map(|bytes| self.section(bytes))
             .collect();
@@ -369,13 +369,13 @@ impl<'a> Reader<'a> {
         Ok(Sections { list, names })
     }
 
-    fn section(&self, bytes: &[u8]) -> Section {
+    fn section(&self, bytes: &[u8]) -> SectionHeader {
         let [flags, addr, offset, size, link, entry] = if self.wide {
             [8, 16, 24, 32, 40, 56]
         } else {
             [8, 12, 16, 20, 24, 36]
         };
-        Section {
+        SectionHeader {
             name: u32_at(bytes, 0),
             kind: u32_at(bytes, 4),
             flags: self.word(bytes, flags),
@@ -388,7 +388,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Notes a section of PLT entries, or the relocations for them.
-    fn take_plt(&self, section: &Section, name: &[u8], info: &mut ElfInfo) {
+    fn take_plt(&self, section: &SectionHeader, name: &[u8], info: &mut ElfInfo) {
         let is_x86_64 = self.wide && u16_at(&self.header, 18) == EM_X86_64;
         if !is_x86_64 {
             return;
@@ -417,7 +417,7 @@ impl<'a> Reader<'a> {
     fn take_section(
         &self,
         index: u32,
-        section: &Section,
+        section: &SectionHeader,
         sections: &Sections,
         info: &mut ElfInfo,
     ) -> Result<(), ElfError> {
@@ -468,7 +468,7 @@ impl<'a> Reader<'a> {
 
     fn take_debug(
         &self,
-        section: &Section,
+        section: &SectionHeader,
         name: &[u8],
         info: &mut ElfInfo,
     ) -> Result<(), ElfError> {

@@ -46,7 +46,7 @@ pub enum KernelAccess {
 /// Names kernel addresses.
 #[derive(Debug)]
 pub struct KernelSymbolizer {
-    table: Table,
+    table: KernelSymbolTable,
     access: KernelAccess,
     loaded: Option<Instant>,
     /// Whether to read the running kernel's symbols, again when needed.
@@ -63,7 +63,7 @@ impl KernelSymbolizer {
     /// For the running kernel. Reads nothing until the first address.
     pub fn new() -> Self {
         Self {
-            table: Table::default(),
+            table: KernelSymbolTable::default(),
             access: KernelAccess::Untried,
             loaded: None,
             live: true,
@@ -76,7 +76,7 @@ impl KernelSymbolizer {
     /// When the reader fails.
     #[cfg(test)]
     fn from_kallsyms(reader: impl BufRead) -> io::Result<Self> {
-        let (table, access) = Table::read(reader)?;
+        let (table, access) = KernelSymbolTable::read(reader)?;
         Ok(Self {
             table,
             access,
@@ -104,7 +104,7 @@ impl KernelSymbolizer {
     /// Drops the table; the next look-up reads it again. For long pauses.
     pub fn forget(&mut self) {
         if self.live {
-            self.table = Table::default();
+            self.table = KernelSymbolTable::default();
             self.loaded = None;
         }
     }
@@ -125,7 +125,7 @@ impl KernelSymbolizer {
     fn load(&mut self) {
         let before = self.access;
         let read = kernel::open(KALLSYMS)
-            .and_then(|f| Table::read(BufReader::with_capacity(READ_BUFFER, f)));
+            .and_then(|f| KernelSymbolTable::read(BufReader::with_capacity(READ_BUFFER, f)));
         self.access = match read {
             Ok((table, access)) => {
                 self.table = table;
@@ -156,7 +156,7 @@ impl KernelSymbolizer {
 
 /// Function symbols sorted by address; names in one buffer.
 #[derive(Debug, Default)]
-struct Table {
+struct KernelSymbolTable {
     symbols: Vec<Symbol>,
     names: String,
 }
@@ -179,7 +179,7 @@ enum SymbolKind {
     End,
 }
 
-impl Table {
+impl KernelSymbolTable {
     fn read(mut reader: impl BufRead) -> io::Result<(Self, KernelAccess)> {
         let mut table = Self::default();
         let mut line = Vec::new();

@@ -1,7 +1,7 @@
 //! Native code: DWARF for inlined functions and lines, symbol tables for the rest.
 
 use super::debuginfod::{self, Debuginfod};
-use super::dwarf::{Clock, DwarfError, DwarfFile, Function};
+use super::dwarf::{DwarfError, DwarfFile, DwarfFunction, WorkLimit};
 use super::elf::{self, ElfError, ElfInfo};
 use super::{
     BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, plt, sections, symtab,
@@ -463,13 +463,13 @@ impl Layer {
         vaddrs: &[u64],
         indices: &[usize],
         options: &SymbolizeOptions,
-        mut found: impl FnMut(usize, Vec<Function>),
+        mut found: impl FnMut(usize, Vec<DwarfFunction>),
     ) -> Result<(), Failure> {
         if indices.is_empty() || matches!(self.dwarf, Dwarf::Unused) {
             return Ok(());
         }
         let addrs: Vec<u64> = indices.iter().map(|&i| vaddrs[i]).collect();
-        let mut clock = Clock::until(Instant::now() + options.dwarf_time);
+        let mut clock = WorkLimit::until(Instant::now() + options.dwarf_time);
         let ask = || -> Result<(), DwarfError> {
             if matches!(self.dwarf, Dwarf::Unopened) {
                 let dwarf = DwarfFile::open(&self.file, &self.info, &mut clock)?;
@@ -545,9 +545,9 @@ enum Failure {
 
 /// The frames of an address. Without `inlines` only the outermost stays, at the
 /// line of the outermost call.
-fn frames_of(functions: Vec<Function>, options: &SymbolizeOptions) -> Vec<SymFrame> {
+fn frames_of(functions: Vec<DwarfFunction>, options: &SymbolizeOptions) -> Vec<SymFrame> {
     let kept = if options.inlines { functions.len() } else { 1 };
-    let frame = |(i, function): (usize, Function)| {
+    let frame = |(i, function): (usize, DwarfFunction)| {
         let kind = if i == 0 {
             FrameKind::Native
         } else {

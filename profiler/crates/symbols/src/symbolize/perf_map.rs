@@ -68,13 +68,13 @@ impl PerfMap {
         let mut line = Vec::new();
         loop {
             match read_line(&mut reader, limits.line_bytes, &mut line) {
-                Ok(Line::Whole) => map.add_line(&line, limits, &mut stats),
-                Ok(Line::TooLong) => stats.malformed += 1,
-                Ok(Line::Partial) => {
+                Ok(MapLine::Whole) => map.add_line(&line, limits, &mut stats),
+                Ok(MapLine::TooLong) => stats.malformed += 1,
+                Ok(MapLine::Partial) => {
                     stats.partial = true;
                     break;
                 }
-                Ok(Line::End) => break,
+                Ok(MapLine::End) => break,
                 Err(_) => {
                     stats.read_error = true;
                     break;
@@ -138,7 +138,7 @@ fn parse_hex(text: &str) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok()
 }
 
-enum Line {
+enum MapLine {
     Whole,
     Partial,
     TooLong,
@@ -147,21 +147,21 @@ enum Line {
 
 /// Reads one line without its end into `line`, at most `limit` bytes; the rest
 /// of a longer line is skipped.
-fn read_line(reader: &mut impl BufRead, limit: usize, line: &mut Vec<u8>) -> io::Result<Line> {
+fn read_line(reader: &mut impl BufRead, limit: usize, line: &mut Vec<u8>) -> io::Result<MapLine> {
     line.clear();
     reader.take(limit as u64 + 1).read_until(b'\n', line)?;
     if line.pop_if(|b| *b == b'\n').is_some() {
-        return Ok(Line::Whole);
+        return Ok(MapLine::Whole);
     }
     if line.len() <= limit {
         return Ok(if line.is_empty() {
-            Line::End
+            MapLine::End
         } else {
-            Line::Partial
+            MapLine::Partial
         });
     }
     reader.skip_until(b'\n')?;
-    Ok(Line::TooLong)
+    Ok(MapLine::TooLong)
 }
 
 /// Cuts ranges, given from the earliest to the latest, so that they are disjoint

@@ -33,7 +33,7 @@ type Version = (u64, i64, i64);
 type Jitted = (u32, u64);
 
 #[derive(Debug)]
-struct Entry {
+struct PerfMapEntry {
     version: Option<Version>,
     /// Not to be read again before.
     until: Instant,
@@ -47,7 +47,7 @@ struct Entry {
 /// Perf maps by process; read again when the file has grown or changed.
 #[derive(Debug, Default)]
 pub(super) struct PerfMaps {
-    maps: FxHashMap<Jitted, Entry>,
+    maps: FxHashMap<Jitted, PerfMapEntry>,
 }
 
 impl PerfMaps {
@@ -82,7 +82,7 @@ impl PerfMaps {
                 }
                 read(pid, file, found)
             }
-            Err(error) => Entry {
+            Err(error) => PerfMapEntry {
                 version: None,
                 until: start,
                 error: Some(error.to_string()),
@@ -139,7 +139,7 @@ fn open(pid: u32) -> io::Result<Option<(File, Version)>> {
     refused.map_or(Ok(None), Err)
 }
 
-fn read(pid: u32, file: File, version: Version) -> Entry {
+fn read(pid: u32, file: File, version: Version) -> PerfMapEntry {
     let reader = Timed {
         inner: file.take(MAX_BYTES),
         deadline: Instant::now() + MAX_TIME,
@@ -153,7 +153,7 @@ fn read(pid: u32, file: File, version: Version) -> Entry {
         (false, _) => Some(format!("{refused} lines are not usable")),
     };
     tracing::debug!("perf map of process {pid}: {stats:?}");
-    Entry {
+    PerfMapEntry {
         version: Some(version),
         until: Instant::now(),
         error,

@@ -4,7 +4,7 @@
 //! which would change what the parser has checked, or end this program with a
 //! signal.
 
-use super::dwarf::{Clock, DwarfError};
+use super::dwarf::{DwarfError, WorkLimit};
 use super::elf::{DebugSection, ElfInfo, Packing};
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -39,7 +39,7 @@ pub(super) struct Sections {
 impl Sections {
     /// Reads the sections and inflates what is compressed. The caller has checked
     /// [`ElfInfo::packed_bytes`]; no section inflates beyond what it claims.
-    pub(super) fn open(file: &File, info: &ElfInfo, clock: &Clock) -> Result<Self, DwarfError> {
+    pub(super) fn open(file: &File, info: &ElfInfo, clock: &WorkLimit) -> Result<Self, DwarfError> {
         let mut left = MAX_BYTES;
         let mut list = Vec::with_capacity(info.debug.len());
         for section in &info.debug {
@@ -71,7 +71,7 @@ impl Sections {
 
 /// Reads a section as it is in the file. Its size is a claim: memory is taken as
 /// the bytes come.
-fn read(file: &File, section: &DebugSection, clock: &Clock) -> Result<Vec<u8>, DwarfError> {
+fn read(file: &File, section: &DebugSection, clock: &WorkLimit) -> Result<Vec<u8>, DwarfError> {
     let length = file.metadata().map_err(SectionsError::Read)?.len();
     let end = section.offset.checked_add(section.size);
     if end.is_none_or(|end| end > length) {

@@ -318,7 +318,7 @@ fn parse_segment(header: &[u8]) -> Option<(u32, u32, Span, u64)> {
 }
 
 /// The fields of a section header that matter here.
-struct Section {
+struct SectionFields {
     name: u32,
     kind: u32,
     flags: u64,
@@ -326,11 +326,11 @@ struct Section {
 }
 
 /// One section header.
-fn parse_section(header: &[u8]) -> Option<Section> {
+fn parse_section(header: &[u8]) -> Option<SectionFields> {
     let mut bytes = Bytes::new(header);
     let (name, kind, flags) = (bytes.u32()?, bytes.u32()?, bytes.u64()?);
     let (vaddr, offset, size) = (bytes.u64()?, bytes.u64()?, bytes.u64()?);
-    Some(Section {
+    Some(SectionFields {
         name,
         kind,
         flags,

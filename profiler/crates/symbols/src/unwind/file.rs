@@ -4,7 +4,7 @@ use super::elf::Elf;
 use super::gaps::Functions;
 use super::index::Index;
 use super::page::PageBuilder;
-use super::record::Reader;
+use super::record::RecordReader;
 use super::{PageContent, ReadAt, TextSegment, UnwindError};
 use aiprof_common::{DirHeader, PAGE_SIZE, POOL_CHUNK, PoolRef};
 use aiprof_model::profile::BuildId;
@@ -151,7 +151,7 @@ impl<R: ReadAt> UnwindFile<R> {
             return Ok(None);
         };
         let entry = cursor.entry(&self.source, last)?;
-        let mut reader = Reader::new(frames);
+        let mut reader = RecordReader::new(frames);
         let Some(record) = reader.header(&self.source, entry.fde)? else {
             return Ok(None);
         };

@@ -2,7 +2,7 @@
 //! start in it, and the rules that its instructions give.
 
 use super::bytes::Bytes;
-use super::code::{self, Known, Text};
+use super::code::{self, KnownFunctions, Text};
 use super::elf::{Elf, Span, Tables};
 use super::page::PageBuilder;
 use super::source::{ReadAt, Window, read_full};
@@ -52,12 +52,12 @@ pub(super) struct Functions {
     /// The address of the program's first instruction; 0: none.
     entry: u64,
     /// Found when it is first needed.
-    layout: OnceLock<Layout>,
+    layout: OnceLock<FunctionLayout>,
 }
 
 /// Where functions are.
 #[derive(Debug)]
-struct Layout {
+struct FunctionLayout {
     /// They start there, by symbols and calls.
     starts: Starts,
     /// They start there, or labels are there.
@@ -135,7 +135,7 @@ impl Functions {
         let first = text.first().map_or(0, |t| t.vaddr);
         let none = || Starts::new(Vec::new(), first, &[]);
         let likely = text.iter().filter_map(|t| offset(t.vaddr, first));
-        let layout = Layout {
+        let layout = FunctionLayout {
             starts: none(),
             likely: Starts::new(likely.collect(), first, text),
             borders: none(),
@@ -156,7 +156,7 @@ impl Functions {
         &self,
         source: &R,
         covered: impl FnMut(&Range<u64>) -> Result<Vec<Range<u64>>, UnwindError>,
-    ) -> &Layout {
+    ) -> &FunctionLayout {
         self.layout.get_or_init(|| {
             let text = &self.code;
             let first = text.first().map_or(0, |t| t.vaddr);
@@ -174,7 +174,7 @@ impl Functions {
             } = surveyed.unwrap_or_default();
             let starts = [named, sure].concat();
             let place = |offsets| Starts::new(offsets, first, text);
-            Layout {
+            FunctionLayout {
                 starts: place(starts),
                 likely: place(likely),
                 borders: place(borders),
@@ -305,20 +305,20 @@ fn parse_symbol(bytes: &[u8]) -> Option<Option<u64>> {
 }
 
 /// A file's text.
-pub(super) struct Place<'a, R> {
+pub(super) struct TextSource<'a, R> {
     pub(super) source: &'a R,
     pub(super) functions: &'a Functions,
 }
 
-impl<R> Clone for Place<'_, R> {
+impl<R> Clone for TextSource<'_, R> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<R> Copy for Place<'_, R> {}
+impl<R> Copy for TextSource<'_, R> {}
 
-impl<R: ReadAt> Place<'_, R> {
+impl<R: ReadAt> TextSource<'_, R> {
     /// The bytes of text of a range of addresses that lies in one segment.
     fn read(&self, range: &Range<u64>) -> Result<Vec<u8>, UnwindError> {
         let segment = self
@@ -420,7 +420,7 @@ impl<R: ReadAt> Place<'_, R> {
             let likely = layout.likely.within(&range);
             let borders = layout.borders.within(&range);
             let text = Text::new(range.start, &bytes).without(&covered);
-            let known = Known {
+            let known = KnownFunctions {
                 starts: &starts,
                 likely: &likely,
                 borders: &borders,

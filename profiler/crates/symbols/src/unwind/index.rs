@@ -6,7 +6,7 @@ use super::UnwindError;
 use super::bytes::Bytes;
 use super::cie::{encoded_address, encoded_value};
 use super::elf::{Elf, Span};
-use super::record::{Kind, Reader};
+use super::record::{Kind, RecordReader};
 use super::source::{ReadAt, Window, read_full};
 use std::sync::OnceLock;
 
@@ -31,7 +31,7 @@ pub(super) enum Index {
     /// The file has no `.eh_frame`.
     Absent,
     /// Search in the file's own table.
-    Table(Table),
+    Table(SearchTable),
     /// Search in an index that is made when the first page is asked for.
     Scan {
         frames: Span,
@@ -45,7 +45,7 @@ pub(super) enum Index {
 
 /// The search table of `.eh_frame_hdr`.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct SearchTable {
     /// File offset of the first entry.
     offset: u64,
     /// What addresses in it are relative to.
@@ -210,7 +210,7 @@ impl Cursor<'_> {
     }
 }
 
-impl Table {
+impl SearchTable {
     /// Bytes of one entry.
     fn entry_size(&self) -> usize {
         if self.wide { 16 } else { 8 }
@@ -236,7 +236,7 @@ impl Table {
 /// What `.eh_frame_hdr` gives.
 enum Hdr {
     /// A search table.
-    Table(Table),
+    Table(SearchTable),
     /// Only the place of `.eh_frame`.
     Frames(Span),
 }
@@ -266,7 +266,7 @@ fn parse_hdr<R: ReadAt>(source: &R, elf: &Elf, hdr: Span) -> Result<Option<Hdr>,
         let skip = bytes.pos() as u64;
         let entry_size = if wide { 16 } else { 8 };
         let room = hdr.size.checked_sub(skip)? / entry_size;
-        Some(Hdr::Table(Table {
+        Some(Hdr::Table(SearchTable {
             offset: hdr.offset + skip,
             base: hdr.vaddr,
             count: count.min(room),
@@ -286,7 +286,7 @@ fn scan<R: ReadAt>(
     base: u64,
     exact: bool,
 ) -> Result<Scanned, UnwindError> {
-    let mut reader = Reader::new(frames);
+    let mut reader = RecordReader::new(frames);
     let mut found = Scanned::default();
     let mut at = 0;
     for _ in 0..MAX_SCANNED_RECORDS {

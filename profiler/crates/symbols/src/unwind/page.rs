@@ -3,9 +3,9 @@
 use super::UnwindError;
 use super::cfi::Interpreter;
 use super::elf::Span;
-use super::gaps::{Functions, Place};
+use super::gaps::{Functions, TextSource};
 use super::index::{Cursor, Entry, Index};
-use super::record::{Fde, Header, Reader};
+use super::record::{Fde, Header, RecordReader};
 use super::rule::{NONE, UNSUPPORTED, rule_of};
 use super::source::ReadAt;
 use super::table::{Encoder, Rows};
@@ -27,9 +27,9 @@ const FDE_COST: u64 = 64;
 /// Builds pages of one file; kept between pages, it saves allocations.
 pub(super) struct PageBuilder<'a, R> {
     source: &'a R,
-    place: Place<'a, R>,
+    place: TextSource<'a, R>,
     cursor: Cursor<'a>,
-    reader: Reader,
+    reader: RecordReader,
     rows: Rows,
     encoder: Encoder,
     /// Bytes of FDEs that may still be decoded for this page.
@@ -39,7 +39,7 @@ pub(super) struct PageBuilder<'a, R> {
 }
 
 /// What became of an FDE.
-enum Outcome {
+enum FdeOutcome {
     /// It has no code, or none in the page.
     Elsewhere,
     /// Its rows are in the page.
@@ -59,9 +59,9 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
     ) -> Result<Self, UnwindError> {
         Ok(Self {
             source,
-            place: Place { source, functions },
+            place: TextSource { source, functions },
             cursor: index.cursor(source)?,
-            reader: Reader::new(index.frames().unwrap_or(Span::EMPTY)),
+            reader: RecordReader::new(index.frames().unwrap_or(Span::EMPTY)),
             rows: Rows::default(),
             encoder: Encoder::new(),
             budget: 0,
@@ -115,12 +115,12 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
                 break;
             };
             let outcome = self.add(page, entry)?;
-            covered |= !matches!(outcome, Outcome::Elsewhere);
-            if matches!(outcome, Outcome::Refused | Outcome::Exhausted) {
+            covered |= !matches!(outcome, FdeOutcome::Elsewhere);
+            if matches!(outcome, FdeOutcome::Refused | FdeOutcome::Exhausted) {
                 self.rows.push(at, UNSUPPORTED);
                 self.malformed += 1;
             }
-            if matches!(outcome, Outcome::Exhausted) {
+            if matches!(outcome, FdeOutcome::Exhausted) {
                 break;
             }
         }
@@ -199,23 +199,23 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
     }
 
     /// Why an FDE was not decoded.
-    fn refusal(&self) -> Outcome {
+    fn refusal(&self) -> FdeOutcome {
         match self.budget < FDE_COST {
-            true => Outcome::Exhausted,
-            false => Outcome::Refused,
+            true => FdeOutcome::Exhausted,
+            false => FdeOutcome::Refused,
         }
     }
 
     /// Adds the rows of one FDE that lie in the page.
-    fn add(&mut self, page: u64, entry: Entry) -> Result<Outcome, UnwindError> {
+    fn add(&mut self, page: u64, entry: Entry) -> Result<FdeOutcome, UnwindError> {
         let Some((header, range)) = self.find_fde(&entry)? else {
             return Ok(self.refusal());
         };
         if range.is_empty() || range.end <= page {
-            return Ok(Outcome::Elsewhere);
+            return Ok(FdeOutcome::Elsewhere);
         }
         if !self.charge(header.end - header.body) {
-            return Ok(Outcome::Exhausted);
+            return Ok(FdeOutcome::Exhausted);
         }
         let Some(fde) = self.reader.fde(self.source, &header)? else {
             return Ok(self.refusal());
@@ -224,7 +224,7 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
         if let Some(end) = offset_in_page(page, range.end) {
             self.rows.push(end, NONE);
         }
-        Ok(Outcome::Added)
+        Ok(FdeOutcome::Added)
     }
 }
 

@@ -64,7 +64,7 @@ pub(super) struct Fde<'a> {
 }
 
 /// Reads records. Two windows, as FDEs and their CIEs are far apart.
-pub(super) struct Reader {
+pub(super) struct RecordReader {
     frames: Span,
     fdes: Window,
     cies: Window,
@@ -75,7 +75,7 @@ pub(super) struct Reader {
     states: Vec<State>,
 }
 
-impl Reader {
+impl RecordReader {
     /// For the frames in `frames`.
     pub(super) fn new(frames: Span) -> Self {
         Self {

@@ -55,7 +55,7 @@ pub(super) struct RowKey {
 
 /// What they add up to.
 #[derive(Clone, Copy, Debug, Default)]
-struct Row {
+struct AiuTotals {
     ticks: u64,
     time_ns: f64,
 }
@@ -110,7 +110,7 @@ pub(super) struct Aiu {
     /// Of those that wait, where each is.
     index: FxHashMap<OperationKey, usize>,
     works: Numbers<Rc<str>>,
-    rows: FxHashMap<RowKey, Row>,
+    rows: FxHashMap<RowKey, AiuTotals>,
     limit: usize,
     losses: Losses,
 }

@@ -4,7 +4,7 @@ use super::super::{
     device_rows::{Locate, Writer, text},
     devices::Devices,
 };
-use super::{Aiu, Row, RowKey};
+use super::{Aiu, AiuTotals, RowKey};
 use crate::aiu::operation::{PHASES, phase_name};
 use aiprof_model::profile::{
     Device, DeviceCode, DeviceId, DeviceSample, FrameKind, LocationId, Method, ProfileBuilder,
@@ -20,7 +20,7 @@ pub(in super::super) fn add(
     cgroup: &dyn Fn(u64) -> Option<String>,
 ) {
     let aiu = &devices.aiu;
-    let mut rows: Vec<(RowKey, Row)> = aiu.rows.iter().map(|(k, r)| (*k, *r)).collect();
+    let mut rows: Vec<(RowKey, AiuTotals)> = aiu.rows.iter().map(|(k, r)| (*k, *r)).collect();
     rows.sort_unstable_by_key(|(key, _)| *key);
     let mut carry = 0.0;
     for (key, row) in rows {

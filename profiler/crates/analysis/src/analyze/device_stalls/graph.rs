@@ -192,12 +192,12 @@ impl Graph {
     /// depth first. That holds for loops with several entries, too.
     fn find_backs(&mut self) {
         #[derive(Clone, Copy, PartialEq)]
-        enum State {
+        enum VisitState {
             New,
             Open,
             Done,
         }
-        let mut state = vec![State::New; self.blocks.len()];
+        let mut state = vec![VisitState::New; self.blocks.len()];
         let mut backs = Vec::new();
         let starts = |index: &usize| self.blocks.get(*index).is_some_and(|b| b.before.is_empty());
         let all = 0..self.blocks.len();
@@ -208,7 +208,7 @@ impl Graph {
         for root in roots {
             let mut path: Vec<(usize, usize)> = vec![(root, 0)];
             match state.get_mut(root) {
-                Some(new @ State::New) => *new = State::Open,
+                Some(new @ VisitState::New) => *new = VisitState::Open,
                 _ => continue,
             }
             while let Some((block, next)) = path.last_mut() {
@@ -218,16 +218,16 @@ impl Graph {
                 let Some(&(to, _)) = edge else {
                     path.pop();
                     if let Some(state) = state.get_mut(from) {
-                        *state = State::Done;
+                        *state = VisitState::Done;
                     }
                     continue;
                 };
                 match state.get_mut(to) {
-                    Some(new @ State::New) => {
-                        *new = State::Open;
+                    Some(new @ VisitState::New) => {
+                        *new = VisitState::Open;
                         path.push((to, 0));
                     }
-                    Some(State::Open) => backs.push((from, to)),
+                    Some(VisitState::Open) => backs.push((from, to)),
                     _ => {}
                 }
             }

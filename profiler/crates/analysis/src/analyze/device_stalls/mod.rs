@@ -61,7 +61,7 @@ pub struct Sampled {
 
 /// Where in the source an instruction is: the kernel's function first, which others
 /// are inlined into.
-pub type Place = Vec<SourceFrame>;
+pub type SourcePlace = Vec<SourceFrame>;
 
 /// An instruction with samples.
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ pub struct InstructionStalls {
     /// Its samples.
     pub samples: Tally,
     /// Where in the source it is; empty: not known.
-    pub place: Place,
+    pub place: SourcePlace,
     /// Why it stalls, the most frequent reason first; without `active`.
     pub why: Vec<(StallReason, u64, Why)>,
 }
@@ -83,7 +83,7 @@ pub struct InstructionStalls {
 pub struct LineStalls {
     /// The line and the calls that it is inlined by, the kernel's first; empty: all
     /// samples whose line is not known.
-    pub place: Place,
+    pub place: SourcePlace,
     /// Its samples.
     pub samples: Tally,
     /// Instructions with samples.
@@ -175,7 +175,7 @@ impl KernelStalls {
     }
 
     /// Where in the source an instruction of the code is.
-    pub fn place(&self, index: usize) -> Place {
+    pub fn place(&self, index: usize) -> SourcePlace {
         let code = self.code.as_ref().ok();
         let found = code.zip(self.instruction(index));
         found.map_or_else(Vec::new, |(code, i)| code.kernel.source(i.offset))

@@ -35,7 +35,7 @@ const PIPES: [Pipe; 6] = [
 
 /// An instruction that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct FoundInstruction {
     /// Its index.
     pub(super) instruction: usize,
     /// Whether it was executed on a way without a loop's way back.
@@ -66,7 +66,7 @@ pub(super) struct Ends {
 /// What a search gave: every nearest instruction, the closest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Search {
-    pub(super) found: Vec<Found>,
+    pub(super) found: Vec<FoundInstruction>,
     pub(super) ends: Ends,
 }
 
@@ -84,7 +84,7 @@ pub(super) enum Want {
 }
 
 /// What a piece of a block has of what is wanted.
-enum Step {
+enum SearchStep {
     Found(usize),
     Waited,
     /// Nothing: so many are still to be counted.
@@ -93,7 +93,7 @@ enum Step {
 
 /// A path so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct State {
+struct PathState {
     block: usize,
     /// Instructions of the pipe still to be counted.
     left: u8,
@@ -208,13 +208,13 @@ impl<'a> Index<'a> {
 
     /// Looks backwards from an instruction.
     pub(super) fn search(&mut self, from: usize, want: Want) -> Search {
-        let mut walk = Walk::default();
+        let mut walk = OpenSearch::default();
         if let Some(block) = self.graph.block_of(from) {
             let left = match want {
                 Want::Pipe(_, distance) => distance,
                 _ => 0,
             };
-            let state = State {
+            let state = PathState {
                 block,
                 left,
                 inside: false,
@@ -243,23 +243,23 @@ impl<'a> Index<'a> {
     /// Looks at a block, or the part of it before the instruction that waits.
     fn piece(
         &mut self,
-        walk: &mut Walk,
+        walk: &mut OpenSearch,
         range: Range<usize>,
-        state: State,
+        state: PathState,
         apart: u32,
         want: Want,
     ) {
         let end = range.end;
         let is_pipe = matches!(want, Want::Pipe(..));
         match self.step(range.clone(), want, state.left) {
-            Step::Found(found) => {
+            SearchStep::Found(found) => {
                 let apart = apart.saturating_add(length(found..end));
                 if !(is_pipe && apart > PIPE_REACH) {
                     walk.found(found, state.looped, apart);
                 }
             }
-            Step::Waited => walk.result.ends.waited = true,
-            Step::Further(left) => {
+            SearchStep::Waited => walk.result.ends.waited = true,
+            SearchStep::Further(left) => {
                 if within(&self.gaps, range.clone()).next().is_some() {
                     walk.result.ends.unknown = true;
                 }
@@ -267,12 +267,12 @@ impl<'a> Index<'a> {
                 if is_pipe && apart > PIPE_REACH {
                     return;
                 }
-                self.before(walk, State { left, ..state }, apart);
+                self.before(walk, PathState { left, ..state }, apart);
             }
         }
     }
 
-    fn step(&self, range: Range<usize>, want: Want, left: u8) -> Step {
+    fn step(&self, range: Range<usize>, want: Want, left: u8) -> SearchStep {
         let last = |list: Option<&Vec<usize>>| within(list?, range.clone()).next_back();
         match want {
             Want::Token(number, use_) => {
@@ -284,9 +284,9 @@ impl<'a> Index<'a> {
                     _ => None,
                 };
                 match (set, written.max(read)) {
-                    (Some(set), waited) if Some(set) > waited => Step::Found(set),
-                    (_, Some(_)) => Step::Waited,
-                    _ => Step::Further(0),
+                    (Some(set), waited) if Some(set) > waited => SearchStep::Found(set),
+                    (_, Some(_)) => SearchStep::Waited,
+                    _ => SearchStep::Further(0),
                 }
             }
             Want::Pipe(pipe, _) => {
@@ -294,19 +294,21 @@ impl<'a> Index<'a> {
                 let mut own = within(all, range);
                 let count = own.len();
                 match own.nth_back(usize::from(left).saturating_sub(1)) {
-                    Some(found) => Step::Found(found),
-                    None => Step::Further(left.saturating_sub(count as u8)),
+                    Some(found) => SearchStep::Found(found),
+                    None => SearchStep::Further(left.saturating_sub(count as u8)),
                 }
             }
             Want::Accumulator => {
-                last(Some(&self.accumulators)).map_or(Step::Further(0), Step::Found)
+                last(Some(&self.accumulators)).map_or(SearchStep::Further(0), SearchStep::Found)
             }
-            Want::Signal => last(Some(&self.signals)).map_or(Step::Further(0), Step::Found),
+            Want::Signal => {
+                last(Some(&self.signals)).map_or(SearchStep::Further(0), SearchStep::Found)
+            }
         }
     }
 
     /// Goes on to the blocks before a block.
-    fn before(&mut self, walk: &mut Walk, state: State, apart: u32) {
+    fn before(&mut self, walk: &mut OpenSearch, state: PathState, apart: u32) {
         let graph = self.graph;
         let Some(block) = graph.blocks.get(state.block) else {
             return;
@@ -320,7 +322,7 @@ impl<'a> Index<'a> {
             walk.leave(state, apart);
         }
         for before in &block.before {
-            let next = State {
+            let next = PathState {
                 block: before.block,
                 looped: state.looped || before.is_back,
                 ..state
@@ -335,7 +337,7 @@ impl<'a> Index<'a> {
     }
 
     /// Goes into a function from its returns; without, past it.
-    fn enter(&mut self, walk: &mut Walk, call: State, callee: Option<usize>, apart: u32) {
+    fn enter(&mut self, walk: &mut OpenSearch, call: PathState, callee: Option<usize>, apart: u32) {
         let returns = callee.and_then(|callee| {
             let (graph, instructions) = (self.graph, self.instructions);
             let known = self.returns.entry(callee);
@@ -348,7 +350,7 @@ impl<'a> Index<'a> {
             return walk.push(call, apart);
         };
         for block in returns {
-            let state = State {
+            let state = PathState {
                 block,
                 inside: true,
                 ..call
@@ -361,19 +363,19 @@ impl<'a> Index<'a> {
 
 /// A search under way.
 #[derive(Default)]
-struct Walk {
-    open: VecDeque<(State, u32)>,
-    seen: FxHashSet<State>,
+struct OpenSearch {
+    open: VecDeque<(PathState, u32)>,
+    seen: FxHashSet<PathState>,
     /// Calls that paths go back to, by the first block of the function.
-    calls: FxHashMap<usize, Vec<State>>,
+    calls: FxHashMap<usize, Vec<PathState>>,
     /// Paths that are through a function.
-    through: FxHashMap<usize, Vec<(State, u32)>>,
+    through: FxHashMap<usize, Vec<(PathState, u32)>>,
     result: Search,
     steps_left: u32,
 }
 
-impl Walk {
-    fn push(&mut self, state: State, apart: u32) {
+impl OpenSearch {
+    fn push(&mut self, state: PathState, apart: u32) {
         if self.seen.len() < MAX_STEPS as usize && self.seen.insert(state) {
             self.open.push_back((state, apart));
         }
@@ -386,7 +388,7 @@ impl Walk {
             known.direct |= !looped;
             known.apart = known.apart.min(apart);
         } else {
-            self.result.found.push(Found {
+            self.result.found.push(FoundInstruction {
                 instruction,
                 direct: !looped,
                 looped,
@@ -396,7 +398,7 @@ impl Walk {
     }
 
     /// A path has come to the first block of what may be a function that it is in.
-    fn leave(&mut self, state: State, apart: u32) {
+    fn leave(&mut self, state: PathState, apart: u32) {
         let through = self.through.entry(state.block).or_default();
         if through.iter().all(|(known, _)| *known != state) {
             through.push((state, apart));
@@ -407,7 +409,7 @@ impl Walk {
     }
 
     /// A path goes back to a call when it is through the function.
-    fn call(&mut self, callee: usize, call: State) {
+    fn call(&mut self, callee: usize, call: PathState) {
         let calls = self.calls.entry(callee).or_default();
         if !calls.contains(&call) {
             calls.push(call);
@@ -417,8 +419,8 @@ impl Walk {
         }
     }
 
-    fn resume(&mut self, call: State, inner: State, apart: u32) {
-        let state = State {
+    fn resume(&mut self, call: PathState, inner: PathState, apart: u32) {
+        let state = PathState {
             left: inner.left,
             looped: call.looped || inner.looped,
             ..call

@@ -2,7 +2,9 @@
 
 use super::accumulator;
 use super::graph::targets;
-use super::search::{Ends, Found, Index, Search, Want, tokens_of_sync, waits_for_results};
+use super::search::{
+    Ends, FoundInstruction, Index, Search, Want, tokens_of_sync, waits_for_results,
+};
 use aiprof_model::profile::StallReason;
 use aiprof_symbols::symbolize::device::isa::{Flow, Instruction, Pipe, TokenUse};
 
@@ -408,7 +410,7 @@ impl Ends {
     }
 }
 
-fn producer(found: &Found, role: Role) -> Producer {
+fn producer(found: &FoundInstruction, role: Role) -> Producer {
     Producer {
         instruction: found.instruction,
         role,

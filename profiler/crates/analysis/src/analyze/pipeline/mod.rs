@@ -43,21 +43,21 @@ pub enum Tables {
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Frequencies by single kernels.
-    pub frequency: frequency::Outcome,
+    pub frequency: frequency::FrequencyReport,
     /// Clocks and jobs.
     pub calibration: Calibration,
     /// Ranks, brought together.
-    pub alignment: Option<alignment::Outcome>,
+    pub alignment: Option<alignment::AlignmentReport>,
     /// Slices that overlapped.
-    pub overlap: overlap::Outcome,
+    pub overlap: overlap::OverlapReport,
     /// Kernels out of order by their counters.
-    pub sequence: sequence::Outcome,
+    pub sequence: sequence::SequenceReport,
     /// What repeats.
     pub iterations: Vec<Iterations>,
     /// Times of tokens, as iterations tell them.
     pub tokens: Vec<TokenTimes>,
     /// Power between readings of the charge counter.
-    pub power: Option<power::Outcome>,
+    pub power: Option<power::PowerReport>,
     /// Power with and without kernels.
     pub power_statistics: Option<PowerStatistics>,
     /// Power of kernels.
@@ -67,19 +67,19 @@ pub struct Outcome {
     /// Utilization of ranks.
     pub utilization: BTreeMap<i64, utilization::RankSum>,
     /// Transfers.
-    pub transfers: bandwidth::Outcome,
+    pub transfers: bandwidth::TransferReport,
     /// Faults that traces are known for; `None`: nobody asked.
-    pub checks: Option<checks::Outcome>,
+    pub checks: Option<checks::FaultReport>,
     /// How much ranks compute while they communicate.
     pub shares: Vec<overlap_share::Share>,
     /// Collective operations.
-    pub collectives: collectives::Outcome,
+    pub collectives: collectives::CollectiveReport,
     /// All-reduces, where no spans are made of them.
     pub all_reduces: Vec<all_reduce_bandwidth::AllReduce>,
     /// Directions between ranks in which messages arrive before they are sent.
     pub reversed: Vec<flows::Reversed>,
     /// Slices by class.
-    pub classes: classes::Outcome,
+    pub classes: classes::ClassReport,
     /// Kernels.
     pub statistics: Statistics,
     /// Devices, for the trace's header.
@@ -113,7 +113,7 @@ pub fn run(
         kinds: Kinds::default(),
         steps: Vec::new(),
     };
-    let steps: [(&str, Step<'_>); 10] = [
+    let steps: [(&str, PipelineStep<'_>); 10] = [
         ("selecting events", Run::select),
         ("calibrating clocks", Run::calibrate),
         ("aligning ranks", Run::align),
@@ -138,7 +138,7 @@ pub fn run(
     run.outcome
 }
 
-type Step<'r> = fn(&mut Run<'r>);
+type PipelineStep<'r> = fn(&mut Run<'r>);
 
 /// What only looks at the events.
 struct Repeats {

@@ -84,7 +84,7 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn tell_overlap(&mut self, outcome: &overlap::Outcome) {
+    pub(super) fn tell_overlap(&mut self, outcome: &overlap::OverlapReport) {
         let config = self.config;
         if outcome.resolved > 0 {
             let count = outcome.resolved;

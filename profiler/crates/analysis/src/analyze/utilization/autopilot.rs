@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 /// The kernels of one job, together.
 #[derive(Clone, Copy, Debug)]
-struct Span {
+struct JobSpan {
     rank: i64,
     start_us: f64,
     end_us: f64,
@@ -19,7 +19,7 @@ struct Span {
 /// All jobs, in the order of their first call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spans {
-    spans: Vec<Span>,
+    spans: Vec<JobSpan>,
     places: FxHashMap<JobKey, usize>,
 }
 
@@ -28,7 +28,7 @@ impl Spans {
     pub(super) fn add(&mut self, call: &KernelCall<'_>, ideal_us: f64) {
         let (start, end) = (call.start_us, call.start_us + call.dur_us);
         let place = *self.places.entry(call.key()).or_insert_with(|| {
-            self.spans.push(Span {
+            self.spans.push(JobSpan {
                 rank: call.rank,
                 start_us: start,
                 end_us: start,
@@ -54,7 +54,8 @@ impl Spans {
             let by_rank = a.rank.cmp(&b.rank);
             by_rank.then(a.start_us.total_cmp(&b.start_us))
         });
-        let is_impossible = |span: &&Span| utilization(span.ideal_us, span.busy_us) * 100.0 > 100.0;
+        let is_impossible =
+            |span: &&JobSpan| utilization(span.ideal_us, span.busy_us) * 100.0 > 100.0;
         let impossible = self.spans.iter().filter(is_impossible).count() as u64;
         let mut points = Vec::new();
         for spans in self.spans.chunk_by(|a, b| a.rank == b.rank) {
@@ -64,7 +65,7 @@ impl Spans {
     }
 }
 
-fn points_of_rank(spans: &[Span], points: &mut Vec<CounterPoint>, messages: &mut Messages) {
+fn points_of_rank(spans: &[JobSpan], points: &mut Vec<CounterPoint>, messages: &mut Messages) {
     let mut end: Option<f64> = None;
     for span in spans {
         let point = |ts_us, percent| CounterPoint {

@@ -27,12 +27,12 @@ pub fn read(input: &mut dyn BufRead, messages: &mut Messages) -> io::Result<Idea
     let mut line = Vec::new();
     loop {
         match next_line(input, &mut line)? {
-            Line::End => break,
-            Line::Whole if scan.may_tell(&line) => {
+            LogLine::End => break,
+            LogLine::Whole if scan.may_tell(&line) => {
                 scan.line(&String::from_utf8_lossy(&line), messages);
             }
-            Line::Whole => {}
-            Line::TooLong => scan.too_long += 1,
+            LogLine::Whole => {}
+            LogLine::TooLong => scan.too_long += 1,
         }
     }
     scan.finish(messages);
@@ -46,14 +46,14 @@ const AUTOPILOT: &str = "DSM-AutoPilot BEGIN";
 const SCALING: &str = "Ideal Clock Scaling:";
 const TABLE: &str = " Ideal/Total Cycles ";
 
-enum Line {
+enum LogLine {
     End,
     Whole,
     TooLong,
 }
 
 /// Reads the next line, without its end.
-fn next_line(input: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<Line> {
+fn next_line(input: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<LogLine> {
     line.clear();
     let (mut any, mut too_long) = (false, false);
     loop {
@@ -82,9 +82,9 @@ fn next_line(input: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<Line> {
         line.pop();
     }
     Ok(match (any, too_long) {
-        (false, _) => Line::End,
-        (true, true) => Line::TooLong,
-        (true, false) => Line::Whole,
+        (false, _) => LogLine::End,
+        (true, true) => LogLine::TooLong,
+        (true, false) => LogLine::Whole,
     })
 }
 

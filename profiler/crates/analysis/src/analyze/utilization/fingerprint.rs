@@ -18,7 +18,7 @@ const MAX_NAMED: usize = 20;
 
 /// What is remembered of a job.
 #[derive(Clone, Debug, Default)]
-struct Job {
+struct KnownJob {
     /// The number by which messages name it.
     label: i128,
     /// The first kernels, by the number of their name; see [`Fingerprints::names`].
@@ -32,7 +32,7 @@ pub(crate) struct Fingerprints<'t> {
     info: &'t CompilerInfo,
     core_mhz: f64,
     /// Jobs in the order of their first call.
-    jobs: Vec<(JobKey, Job)>,
+    jobs: Vec<(JobKey, KnownJob)>,
     places: FxHashMap<JobKey, usize>,
     /// Numbers of the names at the start of jobs that tables have, by log and table.
     names: FxHashMap<String, u32>,
@@ -55,9 +55,9 @@ impl<'t> Fingerprints<'t> {
     pub(crate) fn add(&mut self, call: &KernelCall<'_>) {
         let place = *self.places.entry(call.key()).or_insert_with(|| {
             let label = i128::from(call.label) + i128::from(call.correlation.unwrap_or(0));
-            let job = Job {
+            let job = KnownJob {
                 label,
-                ..Job::default()
+                ..KnownJob::default()
             };
             self.jobs.push((call.key(), job));
             self.jobs.len() - 1
@@ -139,11 +139,11 @@ impl<'t> Fingerprints<'t> {
             .collect()
     }
 
-    fn best(&self, key: JobKey, job: &Job, translated: &[Vec<Vec<u32>>]) -> Option<Found> {
+    fn best(&self, key: JobKey, job: &KnownJob, translated: &[Vec<Vec<u32>>]) -> Option<BestMatch> {
         let log = self.info.of_rank(key.rank)?;
         let place = self.info.logs.iter().position(|l| std::ptr::eq(l, log))?;
         let sequences = translated.get(place)?;
-        let mut found: Option<Found> = None;
+        let mut found: Option<BestMatch> = None;
         for (number, (table, sequence)) in log.tables().iter().zip(sequences).enumerate() {
             let similarity = if log.autopilot {
                 self.similarity_of_sums(job, table)
@@ -160,7 +160,7 @@ impl<'t> Fingerprints<'t> {
                         Some(old) => (old.similarity, old.tables + 1),
                         None => (f64::NEG_INFINITY, 1),
                     };
-                    *best = Some(Found {
+                    *best = Some(BestMatch {
                         table: number,
                         similarity,
                         next,
@@ -174,7 +174,7 @@ impl<'t> Fingerprints<'t> {
 
     /// 0 to 1.5: how much of the table's sequence, length and time is in the job. 0
     /// where it cannot be: more calls than rows, or less time than ideal.
-    fn similarity(&self, job: &Job, table: &IdealTable, sequence: &[u32]) -> f64 {
+    fn similarity(&self, job: &KnownJob, table: &IdealTable, sequence: &[u32]) -> f64 {
         let table_us = table.cycles() as f64 / self.core_mhz;
         if job.calls > table.rows() || table_us > job.time_us || job.sequence.is_empty() {
             return 0.0;
@@ -188,7 +188,7 @@ impl<'t> Fingerprints<'t> {
 
     /// The same where the compiler chose for itself: kernels are not those of the
     /// table, so only times are compared.
-    fn similarity_of_sums(&self, job: &Job, table: &IdealTable) -> f64 {
+    fn similarity_of_sums(&self, job: &KnownJob, table: &IdealTable) -> f64 {
         let table_us = table.total_cycles() as f64 / self.core_mhz;
         if table_us > job.time_us {
             return 0.0;
@@ -207,7 +207,7 @@ fn share(part: f64, whole: f64) -> f64 {
 }
 
 /// The best table of a job.
-struct Found {
+struct BestMatch {
     table: usize,
     similarity: f64,
     /// Of the next best table.
@@ -216,7 +216,7 @@ struct Found {
     tables: usize,
 }
 
-impl Found {
+impl BestMatch {
     /// Why the match is uncertain, as acelyzer writes it.
     fn doubt(&self, label: i128) -> Option<String> {
         if self.similarity < CERTAIN {

@@ -63,7 +63,7 @@ pub(super) struct Window {
 
 /// Something that happens as time goes on.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum BusyChange {
     Busy(i64),
     Begin(usize),
     End(usize),
@@ -71,7 +71,7 @@ enum Step {
 
 /// What adds up from step to step.
 #[derive(Debug, Default)]
-struct Clock {
+struct BusyClock {
     now: u64,
     busy: i64,
     open: usize,
@@ -82,7 +82,7 @@ struct Clock {
     per_density: f64,
 }
 
-impl Clock {
+impl BusyClock {
     fn go(&mut self, to: u64) {
         let part = self.busy.clamp(0, FULL) as f64 / FULL as f64;
         let busy_ns = to.saturating_sub(self.now) as f64 * part;
@@ -121,19 +121,19 @@ pub(super) fn share(busy: Busy, windows: &[Window], usual_ns: &mut Option<f64>) 
         _ => 0.0,
     };
     let mut out = vec![0.0; windows.len()];
-    let mut clock = Clock::default();
+    let mut clock = BusyClock::default();
     for (time, step) in steps(&busy, windows) {
         clock.go(time);
         match step {
-            Step::Busy(part) => clock.busy += part,
-            Step::Begin(i) => {
+            BusyChange::Busy(part) => clock.busy += part,
+            BusyChange::Begin(i) => {
                 clock.open += 1;
                 clock.density += density(i);
                 if let Some(at) = out.get_mut(i) {
                     *at = clock.per_density;
                 }
             }
-            Step::End(i) => {
+            BusyChange::End(i) => {
                 clock.open -= 1;
                 // Nothing is left of rounding.
                 clock.density = if clock.open == 0 {
@@ -166,26 +166,28 @@ fn union(busy: &Steps, windows: impl Iterator<Item = Window>) -> f64 {
 /// For how long the device was busy in each window, as if there were no others.
 fn lengths(busy: &Steps, windows: &[Window]) -> Vec<f64> {
     let mut out = vec![0.0; windows.len()];
-    let mut clock = Clock::default();
+    let mut clock = BusyClock::default();
     for (time, step) in steps(busy, windows) {
         clock.go(time);
         match step {
-            Step::Busy(part) => clock.busy += part,
-            Step::Begin(i) => out[i] = clock.busy_ns,
-            Step::End(i) => out[i] = clock.busy_ns - out[i],
+            BusyChange::Busy(part) => clock.busy += part,
+            BusyChange::Begin(i) => out[i] = clock.busy_ns,
+            BusyChange::End(i) => out[i] = clock.busy_ns - out[i],
         }
     }
     out
 }
 
 /// All steps in the order of time; a window begins before it ends.
-fn steps(busy: &Steps, windows: &[Window]) -> Vec<(u64, Step)> {
-    let changes = busy.iter().map(|&(time, part)| (time, Step::Busy(part)));
+fn steps(busy: &Steps, windows: &[Window]) -> Vec<(u64, BusyChange)> {
+    let changes = busy
+        .iter()
+        .map(|&(time, part)| (time, BusyChange::Busy(part)));
     let begins = windows.iter().enumerate();
-    let begins = begins.map(|(i, w)| (w.from_ns, Step::Begin(i)));
+    let begins = begins.map(|(i, w)| (w.from_ns, BusyChange::Begin(i)));
     let ends = windows.iter().enumerate();
-    let ends = ends.map(|(i, w)| (w.to_ns.max(w.from_ns), Step::End(i)));
-    let mut all: Vec<(u64, Step)> = changes.chain(begins).chain(ends).collect();
+    let ends = ends.map(|(i, w)| (w.to_ns.max(w.from_ns), BusyChange::End(i)));
+    let mut all: Vec<(u64, BusyChange)> = changes.chain(begins).chain(ends).collect();
     // Stable: of one time, in this order.
     all.sort_by_key(|step| step.0);
     all

@@ -28,7 +28,7 @@ use aiprof_model::{
     profile::{LossKind, Losses},
     wire::{Trace, TracePoint},
 };
-use point::{Key, Meaning, Point};
+use point::{Key, Meaning, SubmissionPoint};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::{collections::VecDeque, rc::Rc};
 
@@ -125,7 +125,7 @@ impl Default for Room {
 
 /// A submission that is not done.
 #[derive(Debug)]
-struct Open {
+struct OpenSubmission {
     what: Submission,
     /// Its submission was seen, not only what came later.
     begun: bool,
@@ -137,9 +137,9 @@ struct Open {
 #[derive(Debug, Default)]
 pub(super) struct Fences {
     room: Room,
-    points: Vec<Option<Point>>,
+    points: Vec<Option<SubmissionPoint>>,
     has_jobs: bool,
-    open: FxHashMap<Key, Open>,
+    open: FxHashMap<Key, OpenSubmission>,
     /// The keys of `open` by age, and some that are gone.
     order: VecDeque<(Key, u64)>,
     /// Ends that came before their begin, by key.
@@ -172,8 +172,8 @@ impl Fences {
         if self.points.len() <= id {
             self.points.resize(id + 1, None);
         }
-        let point = Point::of(point);
-        self.has_jobs |= point.as_ref().is_some_and(Point::ends_job);
+        let point = SubmissionPoint::of(point);
+        self.has_jobs |= point.as_ref().is_some_and(SubmissionPoint::ends_job);
         self.points[id] = point;
     }
 
@@ -199,7 +199,7 @@ impl Fences {
     }
 
     /// Whether a fence stands for work of its own.
-    fn is_work(&self, point: &Point, trace: &Trace) -> bool {
+    fn is_work(&self, point: &SubmissionPoint, trace: &Trace) -> bool {
         let driver = point.driver(trace);
         let is_told_as_job = self.has_jobs && driver == SCHEDULER;
         let mut others = NO_WORK.iter();
@@ -211,7 +211,7 @@ impl Fences {
 
     fn begin(
         &mut self,
-        point: &Point,
+        point: &SubmissionPoint,
         key: Key,
         trace: &Trace,
         losses: &mut Losses,
@@ -242,7 +242,7 @@ impl Fences {
 
     fn start(
         &mut self,
-        point: &Point,
+        point: &SubmissionPoint,
         key: Key,
         trace: &Trace,
         losses: &mut Losses,
@@ -290,7 +290,7 @@ impl Fences {
                 .retain(|(key, serial)| open.get(key).is_some_and(|open| open.serial == *serial));
             self.order.push_back((key, serial));
         }
-        let open = Open {
+        let open = OpenSubmission {
             what,
             begun,
             serial,
@@ -369,7 +369,7 @@ impl Fences {
     }
 
     /// What an event tells of a submission that begins with it.
-    fn describe(&mut self, point: &Point, key: Key, trace: &Trace) -> Submission {
+    fn describe(&mut self, point: &SubmissionPoint, key: Key, trace: &Trace) -> Submission {
         let (context, seqno) = key.numbers();
         Submission {
             source: key.source(),

@@ -58,7 +58,7 @@ enum KeySlots {
 
 /// A tracepoint that tells of submissions.
 #[derive(Clone, Debug)]
-pub(super) struct Point {
+pub(super) struct SubmissionPoint {
     pub(super) meaning: Meaning,
     key: KeySlots,
     client: Option<usize>,
@@ -95,7 +95,7 @@ pub fn begins(point: &TracePoint) -> bool {
     meaning(point) == Some(Meaning::Begin)
 }
 
-impl Point {
+impl SubmissionPoint {
     /// `None`: it tells of nothing that is wanted, or lacks what tells it apart.
     pub(super) fn of(point: &TracePoint) -> Option<Self> {
         let both = |a: &str, b: &str| point.value(a).zip(point.value(b));

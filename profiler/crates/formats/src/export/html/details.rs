@@ -1,7 +1,7 @@
 //! Tables of what only some traces have: categories, communication, faults.
 
 use super::escape;
-use super::table::{Cell, ROWS, Table, grouped};
+use super::table::{Cell, HtmlTable, ROWS, grouped};
 use aiprof_analysis::analyze::report::Report;
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ pub(super) fn categories(report: &Report) -> Option<String> {
          the real one; more than 100 % means that times, or the match of kernels, are wrong.</p>\n",
     );
     if !details.utilization.is_empty() {
-        let table = Table {
+        let table = HtmlTable {
             label: "Utilization of ranks",
             heads: &[
                 (true, "Rank", "rank"),
@@ -41,7 +41,7 @@ pub(super) fn categories(report: &Report) -> Option<String> {
         table.write(rows.collect(), &mut out);
         out.push_str("<h3>By category</h3>\n");
     }
-    let table = Table {
+    let table = HtmlTable {
         label: "Utilization by category",
         heads: &[
             (true, "Rank", "rank"),
@@ -80,7 +80,7 @@ pub(super) fn communication(report: &Report) -> Option<String> {
     let details = &report.details;
     let mut out = String::new();
     if !details.communication.is_empty() {
-        let table = Table {
+        let table = HtmlTable {
             label: "Computation and communication by rank",
             heads: &[
                 (true, "Rank", "rank"),
@@ -128,7 +128,7 @@ fn collectives(report: &Report, out: &mut String) {
         return;
     }
     out.push_str("<h3>Collectives</h3>\n");
-    let table = Table {
+    let table = HtmlTable {
         label: "Collective operations",
         heads: &[
             (true, "Begin ms", "on the first rank, since the first event"),
@@ -221,7 +221,7 @@ pub(super) fn checks(report: &Report) -> Option<String> {
             grouped(fault.count),
             escape::text(&fault.fault)
         );
-        let table = Table {
+        let table = HtmlTable {
             label: &fault.fault,
             heads: &[
                 (true, "Rank", "rank"),

@@ -1,7 +1,7 @@
 //! Lines of a page's plots, as data that its script draws, and as a table.
 
 use super::escape;
-use super::table::{Cell, ROWS, Table, grouped};
+use super::table::{Cell, HtmlTable, ROWS, grouped};
 use aiprof_analysis::analyze::plots::{Point, Series, thin};
 use aiprof_analysis::analyze::report::Report;
 use serde_json::{Value, json};
@@ -47,7 +47,7 @@ pub(super) fn body(report: &Report) -> Option<String> {
 }
 
 fn table(series: &[Series], out: &mut String) {
-    let table = Table {
+    let table = HtmlTable {
         label: "Counters in numbers",
         heads: &[
             (true, "Rank", "\u{2013}: of all ranks"),

@@ -1,7 +1,7 @@
 //! The tables of a page. Each gives nothing where there is nothing to show.
 
 use super::escape;
-use super::table::{Cell, ROWS, Table, grouped, number, signed};
+use super::table::{Cell, HtmlTable, ROWS, grouped, number, signed};
 use aiprof_analysis::analyze::report::{Kernel, Report};
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ pub(super) fn active(report: &Report) -> Option<String> {
     if report.active.is_empty() {
         return None;
     }
-    let table = Table {
+    let table = HtmlTable {
         label: "How busy each rank was",
         heads: &[
             (true, "Rank", "rank"),
@@ -82,7 +82,7 @@ pub(super) fn kernels(report: &Report) -> Option<String> {
         "Deviation \u{b5}s",
         "standard deviation of the calls' lengths",
     ));
-    let table = Table {
+    let table = HtmlTable {
         label: "Kernels of all ranks",
         heads: &heads,
         has_filter: true,
@@ -146,7 +146,7 @@ fn longest(kernels: &[Kernel]) -> (Vec<&Kernel>, Option<(usize, f64)>) {
 pub(super) fn iterations(report: &Report) -> Option<String> {
     let mut out = String::new();
     if !report.iterations.is_empty() {
-        let table = Table {
+        let table = HtmlTable {
             label: "What repeats on each rank",
             heads: &[
                 (true, "Rank", "rank"),
@@ -168,7 +168,7 @@ pub(super) fn iterations(report: &Report) -> Option<String> {
     }
     if !report.tokens.is_empty() {
         out.push_str("<h3>Tokens</h3>\n");
-        let table = Table {
+        let table = HtmlTable {
             label: "Times of tokens by rank",
             heads: &[
                 (true, "Rank", "rank"),
@@ -203,7 +203,7 @@ pub(super) fn clocks(report: &Report) -> Option<String> {
     if report.clocks.is_empty() {
         return None;
     }
-    let table = Table {
+    let table = HtmlTable {
         label: "Clocks of devices",
         heads: &[
             (true, "Rank", "rank"),
@@ -253,7 +253,7 @@ pub(super) fn jobs(report: &Report) -> Option<String> {
     if report.jobs.is_empty() {
         return None;
     }
-    let table = Table {
+    let table = HtmlTable {
         label: "Jobs whose device events lay outside of their round trip",
         heads: &[
             (true, "Rank", "rank"),
@@ -317,7 +317,7 @@ pub(super) fn alignment(report: &Report) -> Option<String> {
             number(ranks.contradiction_us, 3)
         );
     }
-    let table = Table {
+    let table = HtmlTable {
         label: "Shifts of ranks",
         heads: &[
             (true, "Rank", "rank"),
@@ -366,7 +366,7 @@ fn cycles(report: &Report, out: &mut String) {
          of clocks changes it: the clocks of these ranks are known to within it, and below 0 some \
          clock is wrong.</p>\n",
     );
-    let table = Table {
+    let table = HtmlTable {
         label: "Closure of cycles of messages",
         heads: &[
             (false, "Ranks", "in the order of the messages"),
@@ -386,7 +386,7 @@ pub(super) fn inputs(report: &Report) -> Option<String> {
     if report.inputs.is_empty() {
         return None;
     }
-    let table = Table {
+    let table = HtmlTable {
         label: "Files that were read",
         heads: &[
             (false, "File", "as it was given"),

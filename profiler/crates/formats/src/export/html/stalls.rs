@@ -3,7 +3,7 @@
 
 mod listing;
 
-use super::table::{Cell, Table};
+use super::table::{Cell, HtmlTable};
 use super::{STYLE, digest, escape};
 use crate::export::ExportError;
 use crate::export::stalls::{
@@ -48,7 +48,7 @@ pub fn write(
     out.write_all(overview(report, &kernels, hidden).as_bytes())?;
     let mut left = ALL_LISTED;
     for (number, kernel) in kernels.into_iter().enumerate() {
-        let section = Section {
+        let section = KernelSection {
             kernel,
             number,
             view,
@@ -104,7 +104,7 @@ fn overview(report: &StallReport, kernels: &[&KernelStalls], hidden: usize) -> S
         let _ = writeln!(out, "<p class=\"how\">{}</p>", escape::text(note));
     }
     stack(&report.samples, &mut out);
-    let table = Table {
+    let table = HtmlTable {
         label: "Kernels",
         heads: &[
             (false, "kernel", "its name, demangled"),
@@ -179,7 +179,7 @@ fn stack(samples: &Tally, out: &mut String) {
 }
 
 /// A kernel's part of the page.
-struct Section<'a> {
+struct KernelSection<'a> {
     kernel: &'a KernelStalls,
     number: usize,
     view: &'a StallView<'a>,
@@ -187,7 +187,7 @@ struct Section<'a> {
     whole: u64,
 }
 
-impl Section<'_> {
+impl KernelSection<'_> {
     fn write(&self, open: bool, left: &mut usize) -> String {
         let (kernel, number) = (self.kernel, self.number);
         let mut out = String::new();
@@ -262,7 +262,7 @@ impl Section<'_> {
         let samples =
             |line: &aiprof_analysis::analyze::device_stalls::LineStalls| line.samples.total();
         let (lines, hidden) = self.view.shown(&self.kernel.lines, self.whole, samples);
-        let table = Table {
+        let table = HtmlTable {
             label: "Lines",
             heads: &[
                 (true, "share", "part of the kernel's samples, in percent"),

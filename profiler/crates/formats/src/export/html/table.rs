@@ -50,7 +50,7 @@ impl From<u32> for Cell {
 }
 
 /// A table.
-pub(super) struct Table<'a> {
+pub(super) struct HtmlTable<'a> {
     /// What it shows, for those who do not see it.
     pub(super) label: &'a str,
     /// Heads of its columns: whether numbers are in it, the words, and what they mean.
@@ -59,7 +59,7 @@ pub(super) struct Table<'a> {
     pub(super) has_filter: bool,
 }
 
-impl Table<'_> {
+impl HtmlTable<'_> {
     /// Writes it: the first [`ROWS`] rows, and how many there are besides.
     pub(super) fn write(&self, rows: Vec<Vec<Cell>>, out: &mut String) {
         let label = escape::text(self.label);
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn rows_beyond_the_limit_are_counted() {
-        let table = Table {
+        let table = HtmlTable {
             label: "<t>",
             heads: &[(false, "name", "x"), (true, "calls", "\"y\"")],
             has_filter: false,

@@ -5,7 +5,7 @@ use super::names::{offset, syntax, why_text};
 use super::{By, StallView};
 use crate::export::ExportError;
 use aiprof_analysis::analyze::device_stalls::{
-    InstructionStalls, KernelStalls, Place, StallReport, Tally,
+    InstructionStalls, KernelStalls, SourcePlace, StallReport, Tally,
 };
 use aiprof_model::csv::field;
 use aiprof_model::profile::StallReason;
@@ -67,14 +67,14 @@ fn rows(kernel: &KernelStalls, view: &StallView<'_>, whole: u64) -> Vec<(Vec<Str
     }
 }
 
-fn file_and_line(place: &Place) -> [String; 2] {
+fn file_and_line(place: &SourcePlace) -> [String; 2] {
     let last = place.last().filter(|frame| frame.line > 0);
     last.map_or_else(Default::default, |frame| {
         [frame.file.clone(), frame.line.to_string()]
     })
 }
 
-fn line_cells(place: &Place) -> Vec<String> {
+fn line_cells(place: &SourcePlace) -> Vec<String> {
     let mut cells = file_and_line(place).to_vec();
     cells.push(
         place

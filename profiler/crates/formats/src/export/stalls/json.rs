@@ -4,7 +4,7 @@ use super::StallView;
 use super::names::{offset, role_name, syntax};
 use crate::export::ExportError;
 use aiprof_analysis::analyze::device_stalls::{
-    InstructionStalls, KernelStalls, LineStalls, Place, Producer, StallReport, Tally, Why,
+    InstructionStalls, KernelStalls, LineStalls, Producer, SourcePlace, StallReport, Tally, Why,
 };
 use aiprof_model::profile::StallReason;
 use serde_json::{Map, Value, json};
@@ -84,7 +84,7 @@ fn kernel(kernel: &KernelStalls, view: &StallView<'_>, whole: u64) -> Value {
     })
 }
 
-fn place(place: &Place) -> Value {
+fn place(place: &SourcePlace) -> Value {
     let frames = place.iter().map(|frame| {
         json!({
             "function": frame.function,

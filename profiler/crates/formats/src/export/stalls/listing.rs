@@ -7,7 +7,7 @@ use super::{StallView, percent};
 use crate::export::ExportError;
 use crate::export::text::{fit, grouped, one_line};
 use aiprof_analysis::analyze::device_stalls::{
-    InstructionStalls, KernelStalls, Place, StallReport,
+    InstructionStalls, KernelStalls, SourcePlace, StallReport,
 };
 use aiprof_model::profile::StallReason;
 use aiprof_symbols::symbolize::device::isa::Flow;
@@ -136,7 +136,7 @@ fn counts(stalled: &InstructionStalls) -> String {
     format!("  // {}", all.join(" "))
 }
 
-fn source_line(place: &Place, view: &StallView<'_>) -> String {
+fn source_line(place: &SourcePlace, view: &StallView<'_>) -> String {
     let mut line = line_name(place);
     if line.is_empty() {
         line = "[line not known]".to_owned();

@@ -2,7 +2,7 @@
 
 use crate::export::text::{bytes, grouped, one_line};
 use aiprof_analysis::analyze::device_stalls::{
-    InstructionStalls, KernelStalls, Place, Producer, Role, Why, pipe_name,
+    InstructionStalls, KernelStalls, Producer, Role, SourcePlace, Why, pipe_name,
 };
 use aiprof_symbols::symbolize::device::SourceFrame;
 use aiprof_symbols::symbolize::device::isa::Instruction;
@@ -21,13 +21,13 @@ fn short(frame: &SourceFrame) -> String {
 }
 
 /// The line of an instruction: `tile.h:12`; empty if it is not known.
-pub(in crate::export) fn line_name(place: &Place) -> String {
+pub(in crate::export) fn line_name(place: &SourcePlace) -> String {
     let last = place.last().filter(|frame| frame.line > 0);
     last.map(short).unwrap_or_default()
 }
 
 /// Where that line is inlined: `in load() at gemm.cl:47`; empty if it is not.
-pub(in crate::export) fn place_note(place: &Place) -> String {
+pub(in crate::export) fn place_note(place: &SourcePlace) -> String {
     let mut notes = Vec::new();
     for pair in place.windows(2).rev() {
         if let [outer, inner] = pair {

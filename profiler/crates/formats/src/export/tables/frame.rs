@@ -207,7 +207,7 @@ impl Column {
         self.is_negative |= number.is_sign_negative();
     }
 
-    fn layout(&self) -> Layout {
+    fn layout(&self) -> ColumnLayout {
         let fixed = self.whole + 1 + self.decimals;
         let style = match (self.has_text, self.has_float) {
             (true, _) => Style::Single,
@@ -226,7 +226,7 @@ impl Column {
         // Over numbers there is room for a sign.
         let sign = if self.has_text { "" } else { " " };
         let header = format!("{sign}{}", self.header);
-        Layout {
+        ColumnLayout {
             width: widest.max(header.len()),
             header,
             style,
@@ -248,13 +248,13 @@ enum Style {
     Single,
 }
 
-struct Layout {
+struct ColumnLayout {
     header: String,
     width: usize,
     style: Style,
 }
 
-impl Layout {
+impl ColumnLayout {
     fn text<'a>(&self, cell: &'a Cell<'_>) -> Cow<'a, str> {
         let number = match (cell, &self.style) {
             (Cell::Text(text), _) => return Cow::Borrowed(text),

@@ -65,7 +65,7 @@ struct Printer {
     out: Box<dyn Write>,
     /// The first error of `out`: nothing is written after it.
     error: Option<io::Error>,
-    table: table::Table,
+    table: table::CallTable,
     printed: u64,
     /// Names of processes with calls.
     comms: FxHashMap<u32, String>,
@@ -82,7 +82,7 @@ impl Tracer {
                 options,
                 out,
                 error: None,
-                table: table::Table::default(),
+                table: table::CallTable::default(),
                 printed: 0,
                 comms: FxHashMap::default(),
                 text: String::new(),

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 /// Calls of a function.
 #[derive(Clone, Copy, Debug, Default)]
-struct Row {
+struct FunctionCalls {
     calls: u64,
     errors: u64,
     /// Calls of known length.
@@ -19,7 +19,7 @@ struct Row {
     max_ns: u64,
 }
 
-impl Row {
+impl FunctionCalls {
     fn average_ns(self) -> u64 {
         self.total_ns.checked_div(self.timed).unwrap_or(0)
     }
@@ -27,17 +27,19 @@ impl Row {
 
 /// Calls by function.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct CallTable {
     /// By probe; probes are few.
-    rows: FxHashMap<u32, (String, Row)>,
+    rows: FxHashMap<u32, (String, FunctionCalls)>,
 }
 
-impl Table {
+impl CallTable {
     pub(super) fn add(&mut self, call: &FinishedCall) {
-        let (_, row) = self
-            .rows
-            .entry(call.probe.id)
-            .or_insert_with(|| (text::one_line(&call.probe.function), Row::default()));
+        let (_, row) = self.rows.entry(call.probe.id).or_insert_with(|| {
+            (
+                text::one_line(&call.probe.function),
+                FunctionCalls::default(),
+            )
+        });
         row.calls += 1;
         row.errors += u64::from(call.succeeded() == Some(false));
         if let Some(ns) = call.duration_ns() {
@@ -53,7 +55,7 @@ impl Table {
     }
 
     /// The rows, those that took longest first.
-    fn sorted(&self) -> Vec<(&str, Row)> {
+    fn sorted(&self) -> Vec<(&str, FunctionCalls)> {
         let mut rows: Vec<_> = self
             .rows
             .values()

@@ -14,7 +14,7 @@ pub(super) enum Record<'a> {
         end: f64,
     },
     /// A kernel, of which the counts that follow are.
-    Kernel(Kernel),
+    Kernel(KernelRecord),
     /// The counts of an instruction.
     Stall {
         offset: u64,
@@ -27,7 +27,7 @@ pub(super) enum Record<'a> {
 
 /// A kernel and its latest launch; but for the numbers, ids of strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Kernel {
+pub(super) struct KernelRecord {
     pub(super) address: u64,
     pub(super) comm: u64,
     pub(super) pid: u32,
@@ -60,7 +60,7 @@ impl<'a> Record<'a> {
             }
             "kernel" => {
                 let [address, comm, pid, stack, file, symbol] = fields(rest)?;
-                Some(Self::Kernel(Kernel {
+                Some(Self::Kernel(KernelRecord {
                     address: hexadecimal(address)?,
                     comm: decimal(comm)?,
                     pid: u32::try_from(decimal(pid)?).ok()?,

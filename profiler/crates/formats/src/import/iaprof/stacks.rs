@@ -1,6 +1,6 @@
 //! From iaprof's launches and instructions to stacks of frames.
 
-use super::records::Kernel;
+use super::records::KernelRecord;
 use super::texts::{TextId, Texts};
 use aiprof_model::profile::{
     DeviceCode, DeviceId, DeviceSample, FrameKind, Location, LocationId, LossKind, Method,
@@ -38,7 +38,7 @@ struct Launch {
 
 /// A kernel's texts, whatever ids they have in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
+struct KernelKey {
     address: u64,
     pid: u32,
     comm: TextId,
@@ -61,7 +61,7 @@ pub(super) struct At {
 pub(super) struct Stacks {
     device: DeviceId,
     launches: Vec<Launch>,
-    by_key: HashMap<Key, LaunchId>,
+    by_key: HashMap<KernelKey, LaunchId>,
     /// Frames of the host by the text of the stack.
     hosts: HashMap<TextId, Rc<[LocationId]>>,
     stacks: HashMap<(LaunchId, u64, TextId, StallReason), StackId>,
@@ -97,9 +97,9 @@ impl Stacks {
         &mut self,
         builder: &mut ProfileBuilder,
         texts: &Texts,
-        kernel: &Kernel,
+        kernel: &KernelRecord,
     ) -> Option<LaunchId> {
-        let key = Key {
+        let key = KernelKey {
             address: kernel.address,
             pid: kernel.pid,
             comm: texts.id(kernel.comm),

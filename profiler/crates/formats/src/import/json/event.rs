@@ -263,7 +263,7 @@ impl<'a> Visitor<'a> for Reader<'_> {
     fn visit_map<M: MapAccess<'a>>(mut self, mut map: M) -> Result<(), M::Error> {
         let text = self.parsed.text.len();
         let mut fields = Fields::default();
-        while let Some(key) = map.next_key_seed(Key)? {
+        while let Some(key) = map.next_key_seed(ObjectKey)? {
             match &*key {
                 "ph" => fields.ph = string(map.next_value()?),
                 "name" => fields.name = self.intern(map.next_value()?),
@@ -550,7 +550,7 @@ impl<'a> Visitor<'a> for Arguments<'_, 'a, '_> {
 
     fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<(), M::Error> {
         let Self { fields, parsed } = self;
-        while let Some(key) = map.next_key_seed(Key)? {
+        while let Some(key) = map.next_key_seed(ObjectKey)? {
             let value: &'a RawValue = map.next_value()?;
             let text = value.get();
             fields.argument(parsed, &key, text);
@@ -662,9 +662,9 @@ fn given(value: &RawValue) -> Option<&str> {
 }
 
 /// A key of an object, borrowed where it has no escapes.
-struct Key;
+struct ObjectKey;
 
-impl<'a> DeserializeSeed<'a> for Key {
+impl<'a> DeserializeSeed<'a> for ObjectKey {
     type Value = Cow<'a, str>;
 
     fn deserialize<D: Deserializer<'a>>(self, json: D) -> Result<Self::Value, D::Error> {
@@ -672,7 +672,7 @@ impl<'a> DeserializeSeed<'a> for Key {
     }
 }
 
-impl<'a> Visitor<'a> for Key {
+impl<'a> Visitor<'a> for ObjectKey {
     type Value = Cow<'a, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -91,7 +91,7 @@ pub(super) struct Outline {
 }
 
 /// A file's text, a window of it at a time.
-struct Window<R> {
+struct TextWindow<R> {
     from: R,
     text: Vec<u8>,
     /// What is behind us in `text`.
@@ -102,7 +102,7 @@ struct Window<R> {
     failed: Option<io::Error>,
 }
 
-impl<R: Read> Window<R> {
+impl<R: Read> TextWindow<R> {
     /// Reads on. False: there is no more.
     fn more(&mut self) -> bool {
         if self.ended {
@@ -182,7 +182,7 @@ pub(super) fn read(
     origin: Option<i64>,
     blocks: &mut Pieces<Block>,
 ) -> Result<Outline, JsonError> {
-    let mut window = Window {
+    let mut window = TextWindow {
         from,
         text: Vec::new(),
         at: 0,
@@ -241,7 +241,7 @@ impl Outline {
     /// Members of the outermost object.
     fn object<R: Read>(
         &mut self,
-        window: &mut Window<R>,
+        window: &mut TextWindow<R>,
         blocks: &mut Pieces<Block>,
     ) -> Result<(), JsonError> {
         let (mut has_events, mut kept) = (false, 0);
@@ -306,7 +306,7 @@ impl Outline {
     }
 
     /// The list of events, of which the bracket is behind us.
-    fn events<R: Read>(&mut self, window: &mut Window<R>, blocks: &mut Pieces<Block>) {
+    fn events<R: Read>(&mut self, window: &mut TextWindow<R>, blocks: &mut Pieces<Block>) {
         loop {
             window.forget();
             let (mut cutter, mut scanned) = (Cutter::default(), 0);

@@ -11,10 +11,10 @@ pub(super) const MONOTONIC: u32 = 3;
 const OF_SEQUENCE: std::ops::RangeInclusive<u32> = 64..=127;
 
 /// A clock: its number, and its sequence or 0.
-type Key = (u32, u32);
+type ClockKey = (u32, u32);
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownClock {
     /// Nanoseconds per unit.
     unit: i64,
     is_incremental: bool,
@@ -27,7 +27,7 @@ struct Known {
 /// All clocks of a file.
 #[derive(Debug)]
 pub(super) struct Clocks {
-    known: FxHashMap<Key, Known>,
+    known: FxHashMap<ClockKey, KnownClock>,
     /// The clock whose times are the trace's.
     trace: u32,
     has_snapshots: bool,
@@ -42,7 +42,7 @@ impl Clocks {
         }
     }
 
-    fn key(sequence: u32, clock: u32) -> Key {
+    fn key(sequence: u32, clock: u32) -> ClockKey {
         match OF_SEQUENCE.contains(&clock) {
             true => (clock, sequence),
             false => (clock, 0),
@@ -99,7 +99,7 @@ impl Clocks {
         self.convert(key, ns)
     }
 
-    fn convert(&self, key: Key, ns: i64) -> Option<i64> {
+    fn convert(&self, key: ClockKey, ns: i64) -> Option<i64> {
         if key == (self.trace, 0) {
             return Some(ns);
         }
@@ -117,11 +117,11 @@ impl Clocks {
 
 #[cfg(test)]
 mod tests {
-    use super::super::proto::Clock;
+    use super::super::proto::SnapshotClock;
     use super::*;
 
-    fn clock(clock_id: u32, timestamp: u64, is_incremental: bool, unit: u64) -> Clock {
-        Clock {
+    fn clock(clock_id: u32, timestamp: u64, is_incremental: bool, unit: u64) -> SnapshotClock {
+        SnapshotClock {
             clock_id,
             timestamp,
             is_incremental,
@@ -134,7 +134,7 @@ mod tests {
         let mut clocks = Clocks::new();
         // The only clock of a file is the trace's.
         assert_eq!(clocks.time(1, MONOTONIC, 5), Some(5));
-        let snapshot = |clocks: &[Clock]| ClockSnapshot {
+        let snapshot = |clocks: &[SnapshotClock]| ClockSnapshot {
             clocks: clocks.to_vec(),
             primary_trace_clock: 0,
         };

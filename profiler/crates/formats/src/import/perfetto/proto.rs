@@ -101,14 +101,14 @@ pub(super) const NEEDS_STATE: u32 = 2;
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct ClockSnapshot {
     #[prost(message, repeated, tag = "1")]
-    pub clocks: Vec<Clock>,
+    pub clocks: Vec<SnapshotClock>,
     #[prost(int32, tag = "2")]
     pub primary_trace_clock: i32,
 }
 
 /// `ClockSnapshot.Clock`.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
-pub(super) struct Clock {
+pub(super) struct SnapshotClock {
     #[prost(uint32, tag = "1")]
     pub clock_id: u32,
     #[prost(uint64, tag = "2")]

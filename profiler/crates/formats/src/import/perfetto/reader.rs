@@ -55,7 +55,7 @@ pub(super) struct Reader<'t> {
 
 /// Where and when an event is.
 #[derive(Clone, Copy)]
-struct Place {
+struct EventPlace {
     offset: u64,
     row: u32,
     track: u64,
@@ -193,7 +193,7 @@ impl<'t> Reader<'t> {
             .or(sequence.track_event.track_uuid)
             .or(sequence.thread)
             .unwrap_or(0);
-        let place = Place {
+        let place = EventPlace {
             offset,
             row: self.row(track),
             track,
@@ -211,7 +211,7 @@ impl<'t> Reader<'t> {
             (UNSPECIFIED, b'X') => {
                 let index = self.begin(event, sequence, place);
                 let ns = ns.saturating_add(legacy.duration_us.saturating_mul(1000));
-                self.half(Place { ns, ..place }, NONE);
+                self.half(EventPlace { ns, ..place }, NONE);
                 index
             }
             (COUNTER, _) => return self.counter_event(event, place),
@@ -247,7 +247,7 @@ impl<'t> Reader<'t> {
             .min(ns.max(*last));
         *last = ns;
         let name = sequence.leaf(sample.callstack_iid).unwrap_or(Sym::EMPTY);
-        let place = Place {
+        let place = EventPlace {
             offset,
             row,
             track,
@@ -305,7 +305,7 @@ impl<'t> Reader<'t> {
         self.clocks.time(packet.sequence, clock, time)
     }
 
-    fn half(&mut self, place: Place, at: u32) {
+    fn half(&mut self, place: EventPlace, at: u32) {
         if let Some(halves) = self.halves.get_mut(place.row as usize) {
             halves.push(Half {
                 ns: place.ns,
@@ -316,14 +316,14 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn begin(&mut self, event: &TrackEvent, sequence: &Sequence, place: Place) -> u32 {
+    fn begin(&mut self, event: &TrackEvent, sequence: &Sequence, place: EventPlace) -> u32 {
         let index = self.add(Ph::Begin, event, sequence, place);
         self.half(place, index);
         index
     }
 
     /// The end of a slice; what it says more goes to the slice.
-    fn end(&mut self, event: &TrackEvent, sequence: &Sequence, place: Place) {
+    fn end(&mut self, event: &TrackEvent, sequence: &Sequence, place: EventPlace) {
         let says_more = !event.annotations.is_empty()
             || !event.flow_ids.is_empty()
             || !event.terminating_flow_ids.is_empty();
@@ -342,7 +342,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Adds an event; gives its number.
-    fn add(&mut self, ph: Ph, event: &TrackEvent, sequence: &Sequence, place: Place) -> u32 {
+    fn add(&mut self, ph: Ph, event: &TrackEvent, sequence: &Sequence, place: EventPlace) -> u32 {
         let name = self.name(event, sequence, place.offset);
         let cat = self.category(event, sequence, place.offset);
         let mut new = self.new_event(ph, name, place);
@@ -375,7 +375,7 @@ impl<'t> Reader<'t> {
         self.parsed.events.len() as u32 - 1
     }
 
-    fn new_event(&mut self, ph: Ph, name: Sym, place: Place) -> Event {
+    fn new_event(&mut self, ph: Ph, name: Sym, place: EventPlace) -> Event {
         let start = self.start(place.ns);
         Event::new(ph, name, TrackId(place.row), start)
     }
@@ -445,16 +445,21 @@ impl<'t> Reader<'t> {
         self.flows.extend(all.map(point));
     }
 
-    fn counter_event(&mut self, event: &TrackEvent, place: Place) {
+    fn counter_event(&mut self, event: &TrackEvent, place: EventPlace) {
         match (event.counter_value, event.double_counter_value) {
-            (Some(value), _) => self.counter(place, Value::Int(value)),
-            (None, Some(value)) => self.counter(place, Value::Double(value)),
+            (Some(value), _) => self.counter(place, CounterValue::Int(value)),
+            (None, Some(value)) => self.counter(place, CounterValue::Double(value)),
             (None, None) => self.trouble(Trouble::Incomplete, place.offset),
         }
     }
 
     /// Values of counters that stand with another event.
-    fn extra_counters(&mut self, event: &TrackEvent, defaults: &TrackEventDefaults, place: Place) {
+    fn extra_counters(
+        &mut self,
+        event: &TrackEvent,
+        defaults: &TrackEventDefaults,
+        place: EventPlace,
+    ) {
         let tracks = |own: &[u64], default: &[u64]| match own.is_empty() {
             true => default.to_vec(),
             false => own.to_vec(),
@@ -462,7 +467,7 @@ impl<'t> Reader<'t> {
         if !event.extra_counter_values.is_empty() {
             let tracks = tracks(&event.extra_counters, &defaults.extra_counters);
             for (track, value) in tracks.iter().zip(&event.extra_counter_values) {
-                self.extra_counter(*track, Value::Int(*value), place);
+                self.extra_counter(*track, CounterValue::Int(*value), place);
             }
         }
         if !event.extra_double_counter_values.is_empty() {
@@ -471,15 +476,15 @@ impl<'t> Reader<'t> {
                 &defaults.extra_double_counters,
             );
             for (track, value) in tracks.iter().zip(&event.extra_double_counter_values) {
-                self.extra_counter(*track, Value::Double(*value), place);
+                self.extra_counter(*track, CounterValue::Double(*value), place);
             }
         }
     }
 
-    fn extra_counter(&mut self, track: u64, value: Value, place: Place) {
+    fn extra_counter(&mut self, track: u64, value: CounterValue, place: EventPlace) {
         let row = self.row(track);
         self.counter(
-            Place {
+            EventPlace {
                 row,
                 track,
                 ..place
@@ -488,7 +493,7 @@ impl<'t> Reader<'t> {
         );
     }
 
-    fn counter(&mut self, place: Place, value: Value) {
+    fn counter(&mut self, place: EventPlace, value: CounterValue) {
         let known = self.tracks.get_mut(place.track);
         let Some((track, counter)) = known.and_then(|t| Some((t.counter.clone()?, t))) else {
             return self.trouble(Trouble::Unresolved, place.offset);
@@ -498,10 +503,10 @@ impl<'t> Reader<'t> {
         if counter.is_incremental {
             track.total += value.as_f64();
             value = match value {
-                Value::Int(_) if track.total.abs() < (1i64 << 53) as f64 => {
-                    Value::Int(track.total as i64)
+                CounterValue::Int(_) if track.total.abs() < (1i64 << 53) as f64 => {
+                    CounterValue::Int(track.total as i64)
                 }
-                _ => Value::Double(track.total),
+                _ => CounterValue::Double(track.total),
             };
         }
         let unit = String::from_utf8_lossy(&counter.unit_name);
@@ -521,15 +526,15 @@ impl<'t> Reader<'t> {
         push_string(&mut text, unit);
         text.push(':');
         match value {
-            Value::Int(value) => text.push_str(&value.to_string()),
-            Value::Double(value) if value.is_finite() => push_double(&mut text, value),
-            Value::Double(_) => return self.trouble(Trouble::NotANumber, place.offset),
+            CounterValue::Int(value) => text.push_str(&value.to_string()),
+            CounterValue::Double(value) if value.is_finite() => push_double(&mut text, value),
+            CounterValue::Double(_) => return self.trouble(Trouble::NotANumber, place.offset),
         }
         self.add_counter(place, name, parent, &text);
     }
 
     /// Adds a value, to the event before if that is of the same counter and time.
-    fn add_counter(&mut self, place: Place, name: Sym, parent: u64, text: &str) {
+    fn add_counter(&mut self, place: EventPlace, name: Sym, parent: u64, text: &str) {
         let new = self.new_event(Ph::Counter, name, place);
         let out = &mut self.parsed.text;
         let is_flushed = self.flushed == self.parsed.events.len();
@@ -565,12 +570,12 @@ impl<'t> Reader<'t> {
 
 /// A counter's value.
 #[derive(Clone, Copy)]
-enum Value {
+enum CounterValue {
     Int(i64),
     Double(f64),
 }
 
-impl Value {
+impl CounterValue {
     fn as_f64(self) -> f64 {
         match self {
             Self::Int(value) => value as f64,

@@ -25,7 +25,7 @@ const MAX_ORIGINS: usize = 16;
 const MAX_DEPTH: usize = 256;
 /// Where a piece of code is taken to lie.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span<'s> {
+pub(super) struct CodeSpan<'s> {
     /// Of the kernel.
     pub(super) name: &'s str,
     pub(super) base: u64,
@@ -55,7 +55,7 @@ impl From<Exhausted> for Stop {
 /// The line table of each span, from the debug sections that `section` gives.
 pub(super) fn line_tables<'d>(
     section: &dyn Fn(&str) -> &'d [u8],
-    spans: &[Span<'_>],
+    spans: &[CodeSpan<'_>],
     problems: &mut Problems,
     budget: &mut Budget,
 ) -> Vec<LineTable> {
@@ -70,13 +70,13 @@ pub(super) fn line_tables<'d>(
         .map(|(i, span)| (span.base, span.size, i))
         .collect();
     by_base.sort_unstable();
-    let mut reader = Reader {
+    let mut reader = DwarfReader {
         dwarf: &dwarf,
         by_base,
         names: names(spans),
         sizes: spans.iter().map(|span| span.size).collect(),
         nameless: None,
-        parts: spans.iter().map(|_| Part::default()).collect(),
+        parts: spans.iter().map(|_| CodeLines::default()).collect(),
         texts: TextsBuilder::new(),
         rows: 0,
         scopes: 0,
@@ -109,7 +109,7 @@ pub(super) fn line_tables<'d>(
 }
 
 /// Spans by name. IGC gives functions their readable names.
-fn names(spans: &[Span<'_>]) -> FxHashMap<String, Option<usize>> {
+fn names(spans: &[CodeSpan<'_>]) -> FxHashMap<String, Option<usize>> {
     let mut names = FxHashMap::default();
     for (i, span) in spans.iter().enumerate() {
         let twice = |part: &mut Option<usize>| *part = None;
@@ -123,13 +123,13 @@ fn names(spans: &[Span<'_>]) -> FxHashMap<String, Option<usize>> {
 
 /// What was read of one piece of code.
 #[derive(Default)]
-struct Part {
+struct CodeLines {
     rows: Vec<Row>,
     scopes: Vec<Scope>,
     ranges: Vec<ScopeRange>,
 }
 
-struct Reader<'r, 'd> {
+struct DwarfReader<'r, 'd> {
     dwarf: &'r Dwarf<'d>,
     /// Begin, size and index of the spans, by begin.
     by_base: Vec<(u64, u32, usize)>,
@@ -139,7 +139,7 @@ struct Reader<'r, 'd> {
     sizes: Vec<u32>,
     /// The span that the unit's addresses at [`NAMELESS`] are in.
     nameless: Option<usize>,
-    parts: Vec<Part>,
+    parts: Vec<CodeLines>,
     texts: TextsBuilder,
     rows: usize,
     scopes: usize,
@@ -148,7 +148,7 @@ struct Reader<'r, 'd> {
 
 /// A function that the walk is in.
 #[derive(Clone, Copy)]
-struct Open {
+struct OpenFunction {
     depth: isize,
     part: usize,
     scope: u32,
@@ -162,18 +162,18 @@ struct Origin {
 }
 
 /// What is remembered while a unit is read.
-struct Known<'u, 'd> {
+struct UnitNames<'u, 'd> {
     unit: &'u Unit<'d>,
     files: FxHashMap<u64, TextId>,
     origins: FxHashMap<usize, Origin>,
 }
 
-impl<'r, 'd> Reader<'r, 'd> {
+impl<'r, 'd> DwarfReader<'r, 'd> {
     fn unit(&mut self, header: gimli::UnitHeader<Slice<'d>>) -> Result<(), Stop> {
         let abbreviations = self.abbreviations(&header)?;
         self.check_line_header(&header, &abbreviations)?;
         let unit = Unit::new_with_abbreviations(self.dwarf, header, abbreviations)?;
-        let mut known = Known {
+        let mut known = UnitNames {
             unit: &unit,
             files: FxHashMap::default(),
             origins: FxHashMap::default(),
@@ -267,7 +267,7 @@ impl<'r, 'd> Reader<'r, 'd> {
     }
 
     /// Runs a unit's line program.
-    fn run_lines(&mut self, known: &mut Known<'_, 'd>) -> Result<(), Stop> {
+    fn run_lines(&mut self, known: &mut UnitNames<'_, 'd>) -> Result<(), Stop> {
         let Some(program) = known.unit.line_program.clone() else {
             return Ok(());
         };
@@ -316,7 +316,7 @@ impl<'r, 'd> Reader<'r, 'd> {
     }
 
     /// The path of a file of the unit's line table.
-    fn file(&mut self, known: &mut Known<'_, 'd>, index: u64) -> Result<TextId, Stop> {
+    fn file(&mut self, known: &mut UnitNames<'_, 'd>, index: u64) -> Result<TextId, Stop> {
         if let Some(id) = known.files.get(&index) {
             return Ok(*id);
         }
@@ -328,10 +328,10 @@ impl<'r, 'd> Reader<'r, 'd> {
     }
 
     /// Walks a unit's entries without recursion.
-    fn walk(&mut self, known: &mut Known<'_, 'd>) -> Result<(), Stop> {
+    fn walk(&mut self, known: &mut UnitNames<'_, 'd>) -> Result<(), Stop> {
         let unit = known.unit;
         let mut entries = unit.entries_raw(None)?;
-        let mut open: Vec<Open> = Vec::new();
+        let mut open: Vec<OpenFunction> = Vec::new();
         while !entries.is_empty() {
             self.budget.spend(1)?;
             let (depth, offset) = (entries.next_depth(), entries.next_offset());
@@ -357,7 +357,7 @@ impl<'r, 'd> Reader<'r, 'd> {
                 continue;
             };
             let scope = self.scope(known, offset, &entry, parent, part, &ranges)?;
-            open.push(Open { depth, part, scope });
+            open.push(OpenFunction { depth, part, scope });
         }
         Ok(())
     }
@@ -365,10 +365,10 @@ impl<'r, 'd> Reader<'r, 'd> {
     /// Adds a function with its ranges.
     fn scope(
         &mut self,
-        known: &mut Known<'_, 'd>,
+        known: &mut UnitNames<'_, 'd>,
         offset: UnitOffset,
         entry: &Entry<'d>,
-        parent: Option<Open>,
+        parent: Option<OpenFunction>,
         part: usize,
         ranges: &[(usize, u32, u32)],
     ) -> Result<u32, Stop> {
@@ -386,7 +386,7 @@ impl<'r, 'd> Reader<'r, 'd> {
             },
             None => Position::NONE,
         };
-        let Some(Part {
+        let Some(CodeLines {
             scopes,
             ranges: all,
             ..
@@ -455,7 +455,7 @@ impl<'r, 'd> Reader<'r, 'd> {
 
     /// Name and place of the function described at an offset, through the entries
     /// that it refers to: its linkage name where that says more.
-    fn origin(&mut self, known: &mut Known<'_, 'd>, start: UnitOffset) -> Result<Origin, Stop> {
+    fn origin(&mut self, known: &mut UnitNames<'_, 'd>, start: UnitOffset) -> Result<Origin, Stop> {
         if let Some(origin) = known.origins.get(&start.0) {
             return Ok(*origin);
         }

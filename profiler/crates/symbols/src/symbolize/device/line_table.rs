@@ -57,7 +57,7 @@ pub(super) struct ScopeRange {
 
 /// One function at an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct LineFunction {
     /// [`TextId::NONE`] where no function is described.
     pub(super) name: TextId,
     pub(super) at: Position,
@@ -106,7 +106,7 @@ impl LineTable {
     }
 
     /// The functions at an instruction, outermost first; empty if not known.
-    pub(super) fn find(&self, offset: u32) -> Vec<Found> {
+    pub(super) fn find(&self, offset: u32) -> Vec<LineFunction> {
         let after = self.rows.partition_point(|r| r.offset <= offset);
         let row = after.checked_sub(1).and_then(|i| self.rows.get(i));
         let Some(row) = row.filter(|r| r.file != TextId::NONE) else {
@@ -126,7 +126,7 @@ impl LineTable {
             };
         }
         while let Some(scope) = next.and_then(|i| self.scopes.get(i as usize)) {
-            found.push(Found {
+            found.push(LineFunction {
                 name: scope.name,
                 at,
                 inlined: scope.parent.is_some(),
@@ -136,7 +136,7 @@ impl LineTable {
             next = scope.parent;
         }
         if found.is_empty() {
-            found.push(Found {
+            found.push(LineFunction {
                 name: TextId::NONE,
                 at,
                 inlined: false,

@@ -44,7 +44,7 @@ impl Listing {
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut listing = Self::default();
-        let mut at = Place::default();
+        let mut at = ListingState::default();
         for line in bytes.split(|b| *b == b'\n') {
             let line = String::from_utf8_lossy(line);
             let line = line.trim_end();
@@ -87,14 +87,14 @@ impl Listing {
 
 /// What holds for the next instruction.
 #[derive(Default)]
-struct Place {
+struct ListingState {
     offset: u32,
     file: Option<Arc<str>>,
     line: u32,
     block: u32,
 }
 
-impl Place {
+impl ListingState {
     /// What a comment tells: `text` is what follows `//`.
     fn comment(&mut self, text: &str, listing: &mut Listing) {
         if let Some(name) = text.strip_prefix(".kernel ") {

@@ -267,7 +267,7 @@ impl Kernel {
     #[must_use]
     pub fn source(&self, offset: u32) -> Vec<SourceFrame> {
         let texts = &self.lines.texts;
-        let frame = |found: super::line_table::Found| SourceFrame {
+        let frame = |found: super::line_table::LineFunction| SourceFrame {
             function: match found.name {
                 TextId::NONE => self.function(offset).to_owned(),
                 name => texts.get(name).to_owned(),

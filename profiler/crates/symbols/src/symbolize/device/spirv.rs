@@ -33,7 +33,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Module, ModuleError> {
         return Err(ModuleError::Malformed("SPIR-V header cut off".to_owned()));
     }
     let mut module = Module::default();
-    let mut found = Found::default();
+    let mut found = SpirvNames::default();
     let mut at = HEADER;
     while let Some(&first) = words.get(at) {
         let (length, op) = ((first >> 16) as usize, first & 0xffff);
@@ -57,7 +57,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Module, ModuleError> {
 }
 
 #[derive(Default)]
-struct Found {
+struct SpirvNames {
     /// Function and name, in order.
     kernels: Vec<(u32, String)>,
     strings: FxHashMap<u32, String>,
@@ -70,7 +70,7 @@ struct Found {
     bytes: usize,
 }
 
-impl Found {
+impl SpirvNames {
     fn instruction(&mut self, op: u32, operands: &[u32]) {
         match (op, operands) {
             (OP_ENTRY_POINT, [MODEL_KERNEL, id, name @ ..]) => {

@@ -17,7 +17,7 @@ const MAX_INFO: usize = MAX_TEXT;
 
 /// Attributes by kernel. What was read before something unreadable counts.
 pub(super) fn parse(bytes: &[u8], problems: &mut Problems) -> FxHashMap<String, Attributes> {
-    let mut reader = Reader::default();
+    let mut reader = ZeInfoReader::default();
     // Panics in the parser would cost the attributes only.
     let read = std::panic::AssertUnwindSafe(|| reader.read(bytes));
     let whole = std::panic::catch_unwind(read).ok().flatten().is_some();
@@ -38,7 +38,7 @@ struct Level {
 }
 
 #[derive(Default)]
-struct Reader {
+struct ZeInfoReader {
     levels: Vec<Level>,
     kernels: FxHashMap<String, Attributes>,
     name: String,
@@ -58,7 +58,7 @@ struct Buffer {
     of_item: bool,
 }
 
-impl Reader {
+impl ZeInfoReader {
     /// Reads to the end of the first document; `None` if it ends before.
     fn read(&mut self, bytes: &[u8]) -> Option<()> {
         let whole = bytes.len() <= MAX_INFO;

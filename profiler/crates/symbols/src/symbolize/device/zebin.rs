@@ -33,7 +33,7 @@ const ENTRY: &[u8] = b"_entry";
 type Sections<'d> = SectionTable<'d, Header, &'d [u8]>;
 
 /// A code section.
-struct Code<'d> {
+struct CodeSection<'d> {
     /// Index of the section.
     index: usize,
     section_name: &'d [u8],
@@ -143,8 +143,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Module, ModuleError> {
 }
 
 /// The code sections, those beyond the limits left out.
-fn codes<'d>(elf: &Elf<'d>, problems: &mut Problems) -> Vec<Code<'d>> {
-    let mut codes: Vec<Code<'d>> = Vec::new();
+fn codes<'d>(elf: &Elf<'d>, problems: &mut Problems) -> Vec<CodeSection<'d>> {
+    let mut codes: Vec<CodeSection<'d>> = Vec::new();
     // Sections that overlap must not multiply what is kept.
     let (mut code_left, mut names_left) = (elf.bytes.len(), MAX_TEXT);
     for (index, section) in elf.sections.iter().enumerate() {
@@ -177,8 +177,8 @@ fn code<'d>(
     section: &Section,
     section_name: &'d [u8],
     name: &'d [u8],
-) -> Option<Code<'d>> {
-    Some(Code {
+) -> Option<CodeSection<'d>> {
+    Some(CodeSection {
         index,
         section_name,
         name: readable(name)?,
@@ -195,7 +195,7 @@ pub(super) fn readable(bytes: &[u8]) -> Option<String> {
 }
 
 /// For each code section its functions by offset, and where its `_entry` is.
-fn functions(codes: &[Code<'_>], elf: &Elf<'_>) -> (Vec<Vec<Function>>, Vec<u32>) {
+fn functions(codes: &[CodeSection<'_>], elf: &Elf<'_>) -> (Vec<Vec<Function>>, Vec<u32>) {
     let mut lists: Vec<Vec<Function>> = codes.iter().map(|_| Vec::new()).collect();
     let mut entries = vec![0; codes.len()];
     let places: FxHashMap<usize, usize> = codes
@@ -238,12 +238,12 @@ fn functions(codes: &[Code<'_>], elf: &Elf<'_>) -> (Vec<Vec<Function>>, Vec<u32>
     (lists, entries)
 }
 
-fn inside(code: &Code<'_>, offset: u32) -> bool {
+fn inside(code: &CodeSection<'_>, offset: u32) -> bool {
     (offset as usize) < code.bytes.len()
 }
 
 /// The line table of each code section.
-fn lines(elf: &Elf<'_>, codes: &[Code<'_>], problems: &mut Problems) -> Vec<LineTable> {
+fn lines(elf: &Elf<'_>, codes: &[CodeSection<'_>], problems: &mut Problems) -> Vec<LineTable> {
     let mut budget = Budget::of_module();
     let none = || codes.iter().map(|_| LineTable::default()).collect();
     let bases = bases(codes);
@@ -276,10 +276,10 @@ fn lines(elf: &Elf<'_>, codes: &[Code<'_>], problems: &mut Problems) -> Vec<Line
         }
         debug.insert(name, bytes);
     }
-    let spans: Vec<dwarf::Span> = codes
+    let spans: Vec<dwarf::CodeSpan> = codes
         .iter()
         .zip(bases)
-        .map(|(code, base)| dwarf::Span {
+        .map(|(code, base)| dwarf::CodeSpan {
             name: &code.name,
             base,
             size: u32::try_from(code.bytes.len()).unwrap_or(u32::MAX),
@@ -291,7 +291,7 @@ fn lines(elf: &Elf<'_>, codes: &[Code<'_>], problems: &mut Problems) -> Vec<Line
 
 /// Where the code sections are taken to lie. A module placed on a device says so;
 /// else all begin at 0, and are put far from each other.
-fn bases(codes: &[Code<'_>]) -> Vec<u64> {
+fn bases(codes: &[CodeSection<'_>]) -> Vec<u64> {
     let placed = codes.iter().any(|code| code.address != 0);
     let addresses = codes.iter().map(|code| code.address);
     match codes.len() {

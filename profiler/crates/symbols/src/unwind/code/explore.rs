@@ -115,7 +115,7 @@ pub(super) enum Start {
 }
 
 /// A function that was followed to its ends.
-pub(super) struct Function {
+pub(super) struct ExploredFunction {
     /// Its instructions: address, bytes, and the rule while it runs.
     pub(super) instructions: Vec<(u64, u8, Rule)>,
     /// Where it calls.
@@ -387,7 +387,7 @@ impl<'a> Explorer<'a> {
     /// Follows the function that starts at `at`. `None`: it does not return as it
     /// was entered on every way, so that its start is none, or it does what is not
     /// understood.
-    pub(super) fn function(&mut self, at: u64, start: Start) -> Option<Function> {
+    pub(super) fn function(&mut self, at: u64, start: Start) -> Option<ExploredFunction> {
         self.limit = match start {
             Start::Aligned | Start::Guessed => self.guess,
             Start::Entry | Start::Named | Start::Called => MAX_STEPS,
@@ -408,7 +408,7 @@ impl<'a> Explorer<'a> {
     }
 
     /// Follows it; `careful`: no call is taken to return, but where what follows fits.
-    fn attempt(&mut self, at: u64, start: Start, careful: bool) -> Option<Function> {
+    fn attempt(&mut self, at: u64, start: Start, careful: bool) -> Option<ExploredFunction> {
         #[cfg(test)]
         self.states.clear();
         self.careful = careful;
@@ -447,7 +447,7 @@ impl<'a> Explorer<'a> {
                 Some((at, spot.len(), spot.rule))
             })
             .collect();
-        (trusted && !overlap(&instructions)).then_some(Function {
+        (trusted && !overlap(&instructions)).then_some(ExploredFunction {
             instructions,
             calls,
         })

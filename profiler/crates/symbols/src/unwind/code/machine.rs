@@ -19,7 +19,7 @@ const WORD: i32 = 8;
 
 /// What is known of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Value {
+enum MachineValue {
     #[default]
     Unknown,
     /// The stack pointer at the function's entry, where the return address is, plus
@@ -33,7 +33,7 @@ enum Value {
     Zero,
 }
 
-impl Value {
+impl MachineValue {
     /// The value plus `bytes`.
     fn plus(self, bytes: i64) -> Self {
         let sum = |n: i32| i32::try_from(i64::from(n).checked_add(bytes)?).ok();
@@ -64,9 +64,9 @@ const SCRATCH: [usize; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
 /// The state between two instructions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Machine {
-    registers: [Value; REGISTERS],
+    registers: [MachineValue; REGISTERS],
     /// Saved values by the address of their 8 bytes.
-    slots: Vec<(Value, Value)>,
+    slots: Vec<(MachineValue, MachineValue)>,
     /// Whether the stack pointer has been aligned: a second time has no name.
     aligned: bool,
     /// Whether the kernel was called: it may have made a thread, which begins there.
@@ -76,9 +76,9 @@ pub(super) struct Machine {
 impl Machine {
     /// At a function's first instruction.
     pub(super) fn at_entry() -> Self {
-        let mut registers = [Value::Unknown; REGISTERS];
-        registers[RSP] = Value::Entry(0);
-        registers[RBP] = Value::CallerRbp;
+        let mut registers = [MachineValue::Unknown; REGISTERS];
+        registers[RSP] = MachineValue::Entry(0);
+        registers[RBP] = MachineValue::CallerRbp;
         Self {
             registers,
             slots: Vec::new(),
@@ -89,19 +89,20 @@ impl Machine {
 
     /// Whether the function can be left here: all is as it was at its entry.
     pub(super) fn is_as_at_entry(&self) -> bool {
-        self.registers[RSP] == Value::Entry(0) && self.registers[RBP] == Value::CallerRbp
+        self.registers[RSP] == MachineValue::Entry(0)
+            && self.registers[RBP] == MachineValue::CallerRbp
     }
 
     /// Whether the way back is known: by the stack pointer, or by rbp where frames are
     /// of variable size.
     pub(super) fn knows_stack(&self) -> bool {
-        self.registers[RSP].is_stack() || matches!(self.registers[RBP], Value::Entry(_))
+        self.registers[RSP].is_stack() || matches!(self.registers[RBP], MachineValue::Entry(_))
     }
 
     /// The stack pointer, in bytes from that at the entry.
     pub(super) fn stack(&self) -> Option<i32> {
         match self.registers[RSP] {
-            Value::Entry(n) => Some(n),
+            MachineValue::Entry(n) => Some(n),
             _ => None,
         }
     }
@@ -127,9 +128,9 @@ impl Machine {
     /// caller's is kept nowhere (x86-64 psABI, section 3.4.1). Without a system call it
     /// is a function that does not return, and that need not save what it uses.
     fn is_outermost(&self) -> bool {
-        let is_kept = |value: &Value| *value == Value::CallerRbp;
+        let is_kept = |value: &MachineValue| *value == MachineValue::CallerRbp;
         self.called_kernel
-            && self.registers[RBP] == Value::Zero
+            && self.registers[RBP] == MachineValue::Zero
             && !self.registers.iter().any(is_kept)
             && !self.slots.iter().any(|(_, value)| is_kept(value))
     }
@@ -137,13 +138,13 @@ impl Machine {
     /// Kind and offset of the CFA, which is 8 bytes above the entry's stack pointer.
     fn cfa(&self) -> Option<(u8, i32)> {
         let from = |value| match value {
-            Value::Entry(n) => Some(WORD.checked_sub(n)?),
+            MachineValue::Entry(n) => Some(WORD.checked_sub(n)?),
             _ => None,
         };
         let [rsp, rbp] = [RSP, RBP].map(|r| self.registers[r]);
         // Some callees take their arguments off the stack, as JavaScript's: a frame
         // pointer is as it was in any case.
-        if rbp == Value::Entry(-WORD) {
+        if rbp == MachineValue::Entry(-WORD) {
             return Some((CFA_RBP, 2 * WORD));
         }
         for (value, kind) in [(rsp, CFA_RSP), (rbp, CFA_RBP)] {
@@ -154,11 +155,11 @@ impl Machine {
             }
         }
         for &(at, value) in &self.slots {
-            let (Value::Aligned(at), Some(add)) = (at, from(value)) else {
+            let (MachineValue::Aligned(at), Some(add)) = (at, from(value)) else {
                 continue;
             };
             for (register, kind) in [(rsp, CFA_DEREF_RSP), (rbp, CFA_DEREF_RBP)] {
-                if let Value::Aligned(base) = register {
+                if let MachineValue::Aligned(base) = register {
                     let offset = i64::from(at) - i64::from(base);
                     return Some((kind, dereference(offset, i64::from(add))?));
                 }
@@ -172,63 +173,70 @@ impl Machine {
     /// Kind and offset of the caller's rbp. The saved one is preferred: where ways
     /// meet rbp is still the caller's on some of them.
     fn saved_rbp(&self) -> (u8, i16) {
-        let saved = self.slots.iter().find(|(_, v)| *v == Value::CallerRbp);
+        let saved = self
+            .slots
+            .iter()
+            .find(|(_, v)| *v == MachineValue::CallerRbp);
         let found = match (saved.map(|(at, _)| *at), self.registers[RBP]) {
-            (Some(Value::Entry(at)), _) => Some((RBP_AT_CFA, at - WORD)),
-            (_, Value::CallerRbp) => Some((RBP_SAME, 0)),
-            (Some(Value::Aligned(at)), Value::Aligned(base)) => Some((RBP_AT_RBP, at - base)),
+            (Some(MachineValue::Entry(at)), _) => Some((RBP_AT_CFA, at - WORD)),
+            (_, MachineValue::CallerRbp) => Some((RBP_SAME, 0)),
+            (Some(MachineValue::Aligned(at)), MachineValue::Aligned(base)) => {
+                Some((RBP_AT_RBP, at - base))
+            }
             _ => None,
         };
         let fits = found.and_then(|(kind, offset)| Some((kind, i16::try_from(offset).ok()?)));
         fits.unwrap_or((RBP_UNDEFINED, 0))
     }
 
-    fn get(&self, register: Register) -> Value {
-        general(register).map_or(Value::Unknown, |r| self.registers[r])
+    fn get(&self, register: Register) -> MachineValue {
+        general(register).map_or(MachineValue::Unknown, |r| self.registers[r])
     }
 
-    fn set(&mut self, register: Register, value: Value) {
+    fn set(&mut self, register: Register, value: MachineValue) {
         if let Some(r) = general(register) {
             self.registers[r] = value;
         }
     }
 
     /// The 8 bytes at a stack address.
-    fn load(&self, at: Value) -> Value {
+    fn load(&self, at: MachineValue) -> MachineValue {
         let slot = self.slots.iter().find(|(place, _)| *place == at);
-        slot.map_or(Value::Unknown, |(_, value)| *value)
+        slot.map_or(MachineValue::Unknown, |(_, value)| *value)
     }
 
     /// Stores `bytes` bytes at a stack address.
-    fn store(&mut self, at: Value, bytes: i32, value: Value) {
+    fn store(&mut self, at: MachineValue, bytes: i32, value: MachineValue) {
         self.slots.retain(|(place, _)| match (*place, at) {
-            (Value::Entry(a), Value::Entry(b)) | (Value::Aligned(a), Value::Aligned(b)) => {
+            (MachineValue::Entry(a), MachineValue::Entry(b))
+            | (MachineValue::Aligned(a), MachineValue::Aligned(b)) => {
                 a.saturating_add(WORD) <= b || b.saturating_add(bytes) <= a
             }
             _ => true,
         });
-        let known = value != Value::Unknown && at.is_stack() && bytes == WORD;
+        let known = value != MachineValue::Unknown && at.is_stack() && bytes == WORD;
         if known && self.slots.len() < MAX_SLOTS {
             self.slots.push((at, value));
         }
     }
 
     /// Moves the stack pointer; what lies below it is gone.
-    fn move_stack(&mut self, to: Value) {
+    fn move_stack(&mut self, to: MachineValue) {
         self.registers[RSP] = to;
         self.slots.retain(|(place, _)| match (*place, to) {
-            (Value::Entry(a), Value::Entry(b)) | (Value::Aligned(a), Value::Aligned(b)) => a >= b,
+            (MachineValue::Entry(a), MachineValue::Entry(b))
+            | (MachineValue::Aligned(a), MachineValue::Aligned(b)) => a >= b,
             _ => true,
         });
     }
 
-    fn push(&mut self, value: Value) {
+    fn push(&mut self, value: MachineValue) {
         let to = self.registers[RSP].plus(-i64::from(WORD));
         self.registers[RSP] = to;
         self.store(to, WORD, value);
     }
 
-    fn pop(&mut self) -> Value {
+    fn pop(&mut self) -> MachineValue {
         let at = self.registers[RSP];
         let value = self.load(at);
         self.move_stack(at.plus(i64::from(WORD)));
@@ -236,13 +244,13 @@ impl Machine {
     }
 
     /// The stack address that a memory operand names.
-    fn address(&self, i: &Instruction) -> Value {
+    fn address(&self, i: &Instruction) -> MachineValue {
         let plain = i.memory_index() == Register::None && i.segment_prefix() == Register::None;
         match plain {
             true => self
                 .get(i.memory_base())
                 .plus(i.memory_displacement64().cast_signed()),
-            false => Value::Unknown,
+            false => MachineValue::Unknown,
         }
     }
 
@@ -262,7 +270,7 @@ impl Machine {
                 self.push(self.get(to));
             }
             (Mnemonic::Push, _) if i.stack_pointer_increment() == -WORD => {
-                self.push(Value::Unknown);
+                self.push(MachineValue::Unknown);
             }
             (Mnemonic::Pop, (OpKind::Register, _)) if from_width(to) == 8 => {
                 let value = self.pop();
@@ -292,7 +300,7 @@ impl Machine {
             (Mnemonic::Xor, (OpKind::Register, OpKind::Register))
                 if to == from && from_width(to) >= 4 =>
             {
-                self.assign(to, Value::Zero);
+                self.assign(to, MachineValue::Zero);
             }
             (Mnemonic::Add | Mnemonic::Sub | Mnemonic::And, (OpKind::Register, kind))
                 if from_width(to) == 8 && is_immediate(kind) =>
@@ -305,7 +313,7 @@ impl Machine {
     }
 
     /// A new value of a register, which may be the stack pointer.
-    fn assign(&mut self, register: Register, value: Value) {
+    fn assign(&mut self, register: Register, value: MachineValue) {
         match general(register) {
             Some(RSP) => self.move_stack(value),
             _ => self.set(register, value),
@@ -320,13 +328,13 @@ impl Machine {
             Mnemonic::Add => old.plus(constant),
             Mnemonic::Sub => constant
                 .checked_neg()
-                .map_or(Value::Unknown, |n| old.plus(n)),
+                .map_or(MachineValue::Unknown, |n| old.plus(n)),
             // `and $-64, %rsp`
-            _ if matches!(old, Value::Entry(_)) && constant < 0 && !self.aligned => {
+            _ if matches!(old, MachineValue::Entry(_)) && constant < 0 && !self.aligned => {
                 self.aligned = true;
-                Value::Aligned(0)
+                MachineValue::Aligned(0)
             }
-            _ => Value::Unknown,
+            _ => MachineValue::Unknown,
         };
         self.assign(to, new);
     }
@@ -336,12 +344,12 @@ impl Machine {
         let info = infos.info(i);
         for used in info.used_registers() {
             if is_write(used.access()) {
-                self.set(used.register(), Value::Unknown);
+                self.set(used.register(), MachineValue::Unknown);
             }
         }
         // Of pushes and pops of other widths, calls to the next instruction and so on.
         if i.is_stack_instruction() && i.stack_pointer_increment() != 0 {
-            self.registers[RSP] = Value::Unknown;
+            self.registers[RSP] = MachineValue::Unknown;
         }
         for used in info.used_memory() {
             if is_write(used.access()) && used.index() == Register::None {
@@ -349,7 +357,7 @@ impl Machine {
                     .get(used.base())
                     .plus(used.displacement().cast_signed());
                 let bytes = i32::try_from(used.memory_size().size()).unwrap_or(0);
-                self.store(at, bytes.max(WORD), Value::Unknown);
+                self.store(at, bytes.max(WORD), MachineValue::Unknown);
             }
         }
     }
@@ -357,7 +365,7 @@ impl Machine {
     /// A call that returns: it leaves the stack as it was.
     pub(super) fn call(&mut self) {
         for register in SCRATCH {
-            self.registers[register] = Value::Unknown;
+            self.registers[register] = MachineValue::Unknown;
         }
         self.move_stack(self.registers[RSP]);
     }
@@ -370,7 +378,7 @@ impl Machine {
 
     /// A call to the next instruction, which only pushes its address.
     pub(super) fn push_address(&mut self) {
-        self.push(Value::Unknown);
+        self.push(MachineValue::Unknown);
     }
 }
 
@@ -414,12 +422,13 @@ impl Machine {
             CFA_RBP => RBP,
             _ => return None,
         };
-        let cfa = self.registers[register] == Value::Entry(WORD - rule.cfa_off);
+        let cfa = self.registers[register] == MachineValue::Entry(WORD - rule.cfa_off);
         let rbp = match rule.rbp {
-            RBP_SAME => self.registers[RBP] == Value::CallerRbp,
+            RBP_SAME => self.registers[RBP] == MachineValue::CallerRbp,
             RBP_AT_CFA => {
-                self.load(Value::Entry(WORD + i32::from(rule.rbp_off))) == Value::CallerRbp
-                    || self.registers[RBP] == Value::CallerRbp
+                self.load(MachineValue::Entry(WORD + i32::from(rule.rbp_off)))
+                    == MachineValue::CallerRbp
+                    || self.registers[RBP] == MachineValue::CallerRbp
             }
             _ => true,
         };

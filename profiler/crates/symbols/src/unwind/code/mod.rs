@@ -30,7 +30,7 @@ const MAX_STEPS: usize = 500_000;
 
 /// Code with one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct RuledCode {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) rule: Rule,
@@ -38,7 +38,7 @@ pub(super) struct Piece {
 
 /// What a file says of its functions.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known<'a> {
+pub(super) struct KnownFunctions<'a> {
     /// Where functions start, by symbols and such.
     pub(super) starts: &'a [u64],
     /// Where they start, or where labels are.
@@ -52,8 +52,8 @@ pub(super) struct Known<'a> {
 }
 
 /// The rules of the functions in `text`, by address. What lies in between has none.
-pub(super) fn rules(text: Text<'_>, known: Known<'_>) -> Vec<Piece> {
-    let mut found = Found {
+pub(super) fn rules(text: Text<'_>, known: KnownFunctions<'_>) -> Vec<RuledCode> {
+    let mut found = TextScan {
         text,
         explorer: Explorer::new(text, MAX_STEPS),
         called: BTreeSet::new(),
@@ -95,18 +95,18 @@ pub(super) fn is_padding(start: u64, bytes: &[u8]) -> bool {
 }
 
 /// What has been found of a text.
-struct Found<'a> {
+struct TextScan<'a> {
     text: Text<'a>,
     explorer: Explorer<'a>,
     /// Starts that calls lead to and that are still to be followed.
     called: BTreeSet<u64>,
     /// Starts that were followed, believed or not.
     followed: FxHashSet<u64>,
-    /// See [`Known::entry`].
+    /// See [`KnownFunctions::entry`].
     entry: u64,
 }
 
-impl Found<'_> {
+impl TextScan<'_> {
     /// Follows what was called.
     fn follow_called(&mut self) {
         while let Some(at) = self.called.pop_first() {
@@ -180,12 +180,12 @@ impl Found<'_> {
     }
 
     /// Neighbours with equal rules as one.
-    fn pieces(self) -> Vec<Piece> {
-        let mut pieces: Vec<Piece> = Vec::new();
+    fn pieces(self) -> Vec<RuledCode> {
+        let mut pieces: Vec<RuledCode> = Vec::new();
         for (start, end, rule) in self.explorer.known() {
             match pieces.last_mut() {
                 Some(last) if last.end == start && last.rule == rule => last.end = end,
-                _ => pieces.push(Piece { start, end, rule }),
+                _ => pieces.push(RuledCode { start, end, rule }),
             }
         }
         pieces.retain(|piece| piece.rule != NONE);

@@ -4,7 +4,7 @@
 use super::super::{PageContent, UnwindFile, lookup};
 use super::callee::rule_behind_call;
 use super::explore::{Explorer, Start, Text};
-use super::{Known, rules};
+use super::{KnownFunctions, rules};
 use aiprof_common::{CFA_DEREF_RSP, CFA_KEPT, CFA_REG, CFA_RSP, CFA_UNSUPPORTED, PAGE_SIZE, Rule};
 use std::fs::File;
 
@@ -145,7 +145,7 @@ fn a_register_of_the_caller_is_where_the_callee_pushed_it() {
 }
 
 fn rules_of(code: &[u8], starts: &[u64]) -> Vec<(u64, u8, i32)> {
-    let known = Known {
+    let known = KnownFunctions {
         starts,
         likely: &[],
         borders: &[],
@@ -178,14 +178,14 @@ fn pushes_and_pops_are_followed_to_the_return() {
 fn a_return_address_that_was_taken_off_the_stack_leads_nowhere() {
     let code = [0x59, 0x90, 0x51, 0xc3];
     let text = Text::new(0x1000, &code);
-    let known = Known {
+    let known = KnownFunctions {
         starts: &[0x1000],
         likely: &[],
         borders: &[],
         all: true,
         entry: 0,
     };
-    let at = |kind, cfa_off, start, end| super::Piece {
+    let at = |kind, cfa_off, start, end| super::RuledCode {
         start,
         end,
         rule: Rule {
@@ -273,7 +273,7 @@ fn what_follows_a_call_proves_nothing_of_what_may_be_the_midst_of_a_function() {
     code.extend([
         0x55, 0x53, 0x41, 0x54, 0xe8, 0, 1, 0, 0, 0x41, 0x5c, 0x5b, 0x5d, 0xc3,
     ]);
-    let known = Known {
+    let known = KnownFunctions {
         starts: &[],
         likely: &[],
         borders: &[],
@@ -322,14 +322,14 @@ fn with_all_starts_known_a_function_need_not_return() {
     // sub $24, %rsp; call
     code.extend([0x48, 0x83, 0xec, 24, 0xe8, 0, 1, 0, 0, 0x90]);
     let second = [0x1000 + next];
-    let rule = |known: Known<'_>, at: u64| {
+    let rule = |known: KnownFunctions<'_>, at: u64| {
         let pieces = rules(Text::new(0x1000, &code), known);
         let piece = pieces
             .iter()
             .find(|p| (p.start..p.end).contains(&(0x1000 + at)));
         piece.map(|p| (p.rule.kind, p.rule.cfa_off))
     };
-    let all = Known {
+    let all = KnownFunctions {
         starts: &[0x1000],
         likely: &second,
         borders: &[],
@@ -341,7 +341,7 @@ fn with_all_starts_known_a_function_need_not_return() {
     assert_eq!(rule(all, next), Some((CFA_RSP, 8)));
     assert_eq!(rule(all, next + 4), Some((CFA_RSP, 32)));
     // A border ends what is known behind a call.
-    let bordered = Known {
+    let bordered = KnownFunctions {
         likely: &[],
         borders: &second,
         ..all
@@ -349,14 +349,14 @@ fn with_all_starts_known_a_function_need_not_return() {
     assert_eq!(rule(bordered, 8), Some((CFA_RSP, 16)));
     assert_eq!(rule(bordered, next + 4), None);
     // What may be a label is no start before it returns.
-    let label = Known {
+    let label = KnownFunctions {
         starts: &[],
         likely: &[0x1000 + 6],
         ..all
     };
     assert_eq!(rule(label, 8), None);
     // Where some starts are not known, nothing proves that it is one function.
-    let some = Known {
+    let some = KnownFunctions {
         likely: &[],
         all: false,
         ..all

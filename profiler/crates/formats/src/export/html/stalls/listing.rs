@@ -1,7 +1,7 @@
 //! The disassembly of a kernel on the page of stalls, with links to what is waited for.
 
 use super::super::escape;
-use super::{Section, cut};
+use super::{KernelSection, cut};
 use crate::export::stalls::{instruction, line_name, percent, place_note, targets};
 use crate::export::text::{grouped, one_line};
 use aiprof_analysis::analyze::device_stalls::InstructionStalls;
@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 /// Part of a kernel's samples, in percent, from which on an instruction is marked.
 const HOT: f64 = 5.0;
 
-impl Section<'_> {
+impl KernelSection<'_> {
     /// The disassembly.
     pub(super) fn listing(&self, open: bool, most: usize, out: &mut String) {
         let kernel = self.kernel;
