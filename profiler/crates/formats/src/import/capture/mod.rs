@@ -16,7 +16,7 @@ mod tests;
 mod writer;
 
 pub use reader::{Contents, StoredNames, contents, for_each_event};
-pub use replay::{DeviceReplay, ReplayOptions, fuzz_capture, replay, replay_devices};
+pub use replay::{DeviceReplay, ReplayOptions, fuzz_capture, replay, replay_devices, replay_from};
 pub use scan::{Scan, Scanned, scan, scan_file};
 pub use writer::{CaptureWriter, Known};
 
