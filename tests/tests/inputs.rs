@@ -150,6 +150,113 @@ fn what_is_not_read_is_named_with_what_reads_it() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A trace with a call `f` each second, ten of them, of a recording of aiprof that began
+/// at this time of day, or of Torch if there is none.
+fn calls(start_unix_us: Option<u64>, first_us: u64) -> String {
+    let about = match start_unix_us {
+        Some(us) => format!(
+            r#""otherData":{{"version":"aiprof 1","start_monotonic_ns":5,"start_unix_ns":"{us}000"}}"#
+        ),
+        None => r#""deviceProperties":[]"#.to_owned(),
+    };
+    let event = |i: u64| {
+        let ts = first_us + i * 1_000_000;
+        format!(
+            r#"{{"ph":"X","cat":"cpu_op","name":"f{i}","pid":7,"tid":7,"ts":{ts},"dur":5,
+            "args":{{"External id":{i}}}}}"#
+        )
+    };
+    let events: Vec<String> = (0..10).map(event).collect();
+    format!("{{{about},\"traceEvents\":[{}]}}", events.join(","))
+}
+
+/// Names and begins of the slices of a trace, in order of time.
+fn slices(file: &Path) -> anyhow::Result<Vec<(String, f64)>> {
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(file)?)?;
+    let events = trace["traceEvents"].as_array().into_iter().flatten();
+    let slices = events.filter(|event| event["ph"] == "X");
+    let mut slices: Vec<_> = slices
+        .map(|event| {
+            let name = event["name"].as_str().unwrap_or_default().to_owned();
+            (name, event["ts"].as_f64().unwrap_or(f64::NAN))
+        })
+        .collect();
+    slices.sort_by(|a, b| a.1.total_cmp(&b.1));
+    Ok(slices)
+}
+
+#[test]
+fn a_part_of_a_trace_is_told_by_times_since_its_first_event() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let at = dir.path();
+    let first = 1_751_234_567_000_000;
+    std::fs::write(at.join("t.json"), calls(None, first))?;
+    let part = |words: &[&str]| -> anyhow::Result<Vec<String>> {
+        let mut all = vec!["analyze", "t.json", "-o", "part.json"];
+        all.extend(words);
+        done(at, &all)?;
+        let slices = slices(&at.join("part.json"))?;
+        Ok(slices.into_iter().map(|(name, _)| name).collect())
+    };
+    assert_eq!(
+        part(&["--from", "2s", "--to", "4500ms"])?,
+        ["f2", "f3", "f4"]
+    );
+    assert_eq!(part(&["--from", "8s"])?, ["f8", "f9"]);
+    let us = (first + 7_500_000).to_string();
+    assert_eq!(part(&["--from", &us])?, ["f8", "f9"]);
+    refused(
+        at,
+        &["analyze", "t.json", "--from", "3s", "--to", "2s"],
+        2,
+        "--from is behind",
+    )?;
+    refused(at, &["analyze", "t.json", "--from", "x"], 2, "such as 10s")
+}
+
+#[test]
+fn recordings_are_placed_by_the_time_of_day_beside_other_traces() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let at = dir.path();
+    let day = 1_751_234_567_000_000;
+    std::fs::write(at.join("torch.json"), calls(None, day))?;
+    // Twenty seconds later, and each by itself from 0 on.
+    std::fs::write(at.join("own.json"), calls(Some(day + 20_000_000), 0))?;
+    for inputs in [["torch.json", "own.json"], ["own.json", "torch.json"]] {
+        let ran = done(at, &["analyze", inputs[0], inputs[1], "-o", "all.json"])?;
+        let said = stderr(&ran);
+        anyhow::ensure!(!said.contains("Mixed clocks"), "{said}");
+        let slices = slices(&at.join("all.json"))?;
+        let (first, last) = (&slices[0], &slices[slices.len() - 1]);
+        let apart = last.1 - first.1;
+        anyhow::ensure!(
+            slices.len() == 20 && first.0 == "f0" && (apart - 29_000_000.0).abs() < 1.0,
+            "{inputs:?}: {slices:?}"
+        );
+    }
+    // Since the machine was started: nothing tells.
+    let boot = calls(None, 5_000_000).replace("deviceProperties", "other");
+    std::fs::write(at.join("boot.json"), boot)?;
+    let said = stderr(&done(at, &["analyze", "own.json", "boot.json"])?);
+    anyhow::ensure!(said.contains("count from its first event"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_mistyped_subcommand_is_not_recorded() -> anyhow::Result<()> {
+    let dir = folded()?;
+    for (word, name) in [("reprot", "report"), ("analyse", "analyze")] {
+        let says = format!("did you mean `aiprof {name}`?");
+        refused(dir.path(), &[word, "stacks"], 127, &says)?;
+    }
+    refused(
+        dir.path(),
+        &["report", "--formt", "svg"],
+        2,
+        "Usage: aiprof report",
+    )
+}
+
 #[test]
 fn directories_are_for_tensorboard() -> anyhow::Result<()> {
     let Some(_turn) = turn("directories_are_for_tensorboard", &[Need::Root])? else {

@@ -24,7 +24,7 @@ use aiprof_formats::import::perfetto;
 use aiprof_formats::import::recording;
 use aiprof_formats::timeline::Store;
 use aiprof_model::timeline::recorded::Recorded;
-use aiprof_model::timeline::{Dialect, Event, NONE, Timeline};
+use aiprof_model::timeline::{Dialect, Event, NONE, Stretch, Timeline};
 use aiprof_model::visible;
 use aiprof_system::files::caller;
 use aiprof_system::memory;
@@ -58,6 +58,8 @@ pub(super) struct Analysis<'a> {
     pub(super) messages: &'a mut Messages,
     /// Shows the progress; `None`: nobody looks.
     pub(super) progress: Option<&'a mut dyn FnMut(&str)>,
+    /// What of each file is looked at, since its first event.
+    pub(super) kept: Stretch,
     /// What was read.
     pub(super) inputs: Vec<Input>,
     /// The files that were written.
@@ -330,6 +332,7 @@ impl Analysis<'_> {
             job: reading.job,
             events: reading.events,
             origin: reading.origin,
+            day_us: reading.day_us,
         }
     }
 
@@ -354,7 +357,8 @@ impl Analysis<'_> {
         out: Option<OutputFile>,
     ) -> Result<Report> {
         let mut timeline = Timeline::default();
-        let reading = recording::read(recorded, store, &path.to_string_lossy(), &mut timeline);
+        let name = path.to_string_lossy();
+        let reading = recording::read(recorded, store, &name, self.kept, &mut timeline);
         let reading = reading.with_context(|| format!("cannot read {}", path.display()))?;
         let taken = self.take(path, reading, &mut timeline);
         self.join(&mut timeline, vec![taken]);
@@ -373,7 +377,7 @@ impl Analysis<'_> {
             Contents::Json | Contents::Perfetto => {}
             Contents::Empty | Contents::Text | Contents::Binary => {}
             _ if self.style == Style::Acelyzer => bail!("Unrecognized file type. file: {shown}"),
-            Contents::Capture => return read_capture(path, timeline).map(Some),
+            Contents::Capture => return read_capture(path, self.kept, timeline).map(Some),
             Contents::Log => {
                 bail!("{shown} is a log, no trace; logs of the compiler go with -c")
             }
@@ -386,8 +390,9 @@ impl Analysis<'_> {
             Contents::Perfetto | Contents::Binary => {
                 perfetto::read(input.text, &name, timeline).with_context(failed)?
             }
-            _ => json::read(input.text, &name, timeline).with_context(failed)?,
+            _ => json::read_within(input.text, &name, self.kept, timeline).with_context(failed)?,
         };
+        let reading = self.trim(reading, timeline);
         if reading.is_acelyzer_output && self.style == Style::Acelyzer {
             self.messages.warn(
                 "INGEST",
@@ -400,6 +405,21 @@ impl Analysis<'_> {
             return Ok(None);
         }
         Ok(Some(reading))
+    }
+
+    /// Leaves out what is not in the stretch of time that is looked at, and could not be
+    /// left out while reading.
+    fn trim(&self, mut reading: Reading, timeline: &mut Timeline) -> Reading {
+        if self.kept != Stretch::ALL {
+            let (first, kept) = (reading.events.start, self.kept);
+            let mut index = 0;
+            timeline.events.retain(|event| {
+                index += 1;
+                index <= first || event.is_within(kept)
+            });
+            reading.events.end = timeline.events.len();
+        }
+        reading
     }
 
     fn tell_reading(&mut self, path: &Path, reading: &Reading, dialect: Dialect) -> Vec<String> {
@@ -554,7 +574,7 @@ impl Analysis<'_> {
 }
 
 /// Adds a recording to a timeline.
-fn read_capture(path: &Path, timeline: &mut Timeline) -> Result<Reading> {
+fn read_capture(path: &Path, kept: Stretch, timeline: &mut Timeline) -> Result<Reading> {
     let options = ReplayOptions {
         inlines: true,
         source_lines: false,
@@ -564,7 +584,7 @@ fn read_capture(path: &Path, timeline: &mut Timeline) -> Result<Reading> {
     let shown = path.display();
     let file = caller::open(path).with_context(|| format!("cannot read {shown}"))?;
     let (recorded, store) = trace_out::timeline(path, file, options, None)?;
-    let read = recording::read(&recorded, store, &path.to_string_lossy(), timeline);
+    let read = recording::read(&recorded, store, &path.to_string_lossy(), kept, timeline);
     read.with_context(|| format!("cannot read {shown}"))
 }
 

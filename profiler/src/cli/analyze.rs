@@ -5,7 +5,7 @@ use super::companions::Written;
 use super::memory::MemoryArgs;
 use super::output::{self, OutputFile, STDOUT};
 use super::stdout;
-use super::{Verbosity, log, screen, trace_out, usage_error};
+use super::{Verbosity, log, screen, trace_out, usage_error, values};
 use aiprof_analysis::analyze::config::{
     Config, Counters, EventFilter, Format, OverlapMode, PowerScale, PowerSource, RankAlignment,
 };
@@ -15,6 +15,7 @@ use aiprof_analysis::analyze::stages::Profile;
 use aiprof_formats::export::analysis_text;
 use aiprof_formats::timeline::Store;
 use aiprof_model::timeline::recorded::Recorded;
+use aiprof_model::timeline::{Stretch, Time};
 use aiprof_system::files::caller;
 use anyhow::{Result, anyhow, bail};
 use clap::builder::PossibleValue;
@@ -33,6 +34,7 @@ Examples:
   aiprof analyze rank*.json.gz -o all.json     several ranks, their clocks aligned
   aiprof analyze t.json -c compile.log         utilization by the compiler's ideal cycles
   aiprof analyze t.json -o big.pftrace         Perfetto's format, for very large traces
+  aiprof analyze x.aiprof --from 10s --to 20s  ten seconds of a long recording
   aiprof analyze t.json -o runs/               for TensorBoard: --logdir runs
 
 Reads recordings of aiprof (.aiprof, and the traces made of them), traces of the AIU's
@@ -105,13 +107,17 @@ pub(crate) struct AnalyzeArgs {
     #[arg(long, value_name = "ATTRIBUTE:REGEX")]
     drop: Vec<String>,
 
-    /// Leave out what ends before this time, microseconds as in the trace
-    #[arg(long, value_name = "US")]
-    from: Option<f64>,
+    /// Leave out what ends before this time: 10s, 1.5ms or 2m since the first event of its
+    /// file; a number alone is microseconds as in the trace
+    ///
+    /// What is left out by a time since the first event is not kept in memory: so a long
+    /// recording is analysed in parts.
+    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
+    from: Option<Moment>,
 
     /// Leave out what begins after this time
-    #[arg(long, value_name = "US")]
-    to: Option<f64>,
+    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
+    to: Option<Moment>,
 
     /// Only check the traces: overlaps, kernels outside of their launch, odd times
     #[arg(long)]
@@ -123,6 +129,60 @@ pub(crate) struct AnalyzeArgs {
 
     #[command(flatten)]
     memory: MemoryArgs,
+}
+
+/// A time of `--from` and `--to`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Moment {
+    /// Microseconds, as the trace has them.
+    Us(f64),
+    /// Since the first event.
+    Since(Time),
+}
+
+impl Moment {
+    fn us(self) -> Option<f64> {
+        match self {
+            Self::Us(us) => Some(us),
+            Self::Since(_) => None,
+        }
+    }
+
+    fn since(self) -> Option<Time> {
+        match self {
+            Self::Us(_) => None,
+            Self::Since(time) => Some(time),
+        }
+    }
+}
+
+/// Parses `10s` and the like, or microseconds.
+fn parse_moment(text: &str) -> Result<Moment, String> {
+    if let Ok(us) = text.parse::<f64>() {
+        return Ok(Moment::Us(us));
+    }
+    let longer = |_| values::parse_duration(text).map(|long| long.as_nanos() as u64);
+    let ns = values::parse_span(text).or_else(longer);
+    let ns = ns.ok().and_then(|ns| i64::try_from(ns).ok());
+    ns.map(|ns| Moment::Since(Time::from_nanos(ns)))
+        .ok_or_else(|| {
+            "expected a time since the first event, such as 10s, 1.5ms or 2m, or microseconds as \
+             in the trace"
+                .to_owned()
+        })
+}
+
+/// What of each file is looked at.
+fn kept(args: &AnalyzeArgs) -> Result<Stretch> {
+    let since = |moment: Option<Moment>| moment.and_then(Moment::since);
+    let kept = Stretch {
+        from: since(args.from).unwrap_or(Stretch::ALL.from),
+        to: since(args.to).unwrap_or(Stretch::ALL.to),
+    };
+    match kept.from <= kept.to {
+        true => Ok(kept),
+        false => Err(usage_error("--from is behind --to")),
+    }
 }
 
 /// The formats of `--format`.
@@ -193,6 +253,7 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     }
     args.memory.apply()?;
     let config = config(args, verbosity)?;
+    let kept = kept(args)?;
     let files = files(&config)?;
     if let Some(directory) = directory(args) {
         output::open_directory(directory)?;
@@ -206,6 +267,7 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
         other: application(),
         messages: &mut messages,
         progress: wants_progress.then_some(&mut show as &mut dyn FnMut(&str)),
+        kept,
         inputs: Vec::new(),
         written: Written::default(),
     };
@@ -275,7 +337,7 @@ fn analyse_recording(
     }
     let matches = command.try_get_matches_from(words)?;
     let args = AnalyzeArgs::from_arg_matches(&matches)?;
-    let config = config(&args, Verbosity::default())?;
+    let (config, kept) = (config(&args, Verbosity::default())?, kept(&args)?);
     let mut messages = Messages::new(config.level);
     let mut analysis = Analysis {
         config: &config,
@@ -283,6 +345,7 @@ fn analyse_recording(
         other: application(),
         messages: &mut messages,
         progress: None,
+        kept,
         inputs: Vec::new(),
         written: Written::default(),
     };
@@ -391,8 +454,9 @@ fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
     let filters = args.drop.iter().map(|item| EventFilter::parse(item));
     let filters = filters.collect::<Result<Vec<_>, _>>();
     let mut limit = base.event_limit.clone();
-    limit.ts_start = args.from.unwrap_or(limit.ts_start);
-    limit.ts_end = args.to.unwrap_or(limit.ts_end);
+    let us = |moment: Option<Moment>| moment.and_then(Moment::us);
+    limit.ts_start = us(args.from).unwrap_or(limit.ts_start);
+    limit.ts_end = us(args.to).unwrap_or(limit.ts_end);
     let is_stdout = args.output.as_deref() == Some(Path::new("-"));
     let directory = directory(args);
     let is_tensorboard = args.tensorboard || directory.is_some();
@@ -541,6 +605,19 @@ mod tests {
         let mut config = config(&[&here], none);
         config.compiler_info.push(lost);
         assert!(message(&config).contains("no such file: "));
+    }
+
+    #[test]
+    fn times_are_since_the_first_event_or_as_in_the_trace() {
+        let since = |us| Ok(Moment::Since(Time::from_whole_micros(us)));
+        assert_eq!(parse_moment("10s"), since(10_000_000));
+        assert_eq!(parse_moment("1.5ms"), since(1500));
+        assert_eq!(parse_moment("0s"), since(0));
+        assert_eq!(parse_moment("2m"), since(120_000_000));
+        assert_eq!(parse_moment("1700.5"), Ok(Moment::Us(1700.5)));
+        for text in ["", "x", "s", "10 s", "-1s"] {
+            assert!(parse_moment(text).is_err(), "{text}");
+        }
     }
 
     #[test]

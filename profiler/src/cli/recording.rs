@@ -1,6 +1,7 @@
 //! `aiprof COMMAND`: the course of a recording, from the first check to the exit
 //! code.
 
+use super::advice::refuse_mistyped;
 use super::closing::Totals;
 use super::output::OutputFile;
 use super::profile_out::{self, Destination};
@@ -44,6 +45,7 @@ pub(super) const READERS: remote::Work = remote::Work {
 /// Whatever kept the recording or its result from being made.
 pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
     let plan = Plan::new(args, doctor::has_aiu())?;
+    refuse_mistyped(&plan.command)?;
     let have = privileges::effective()?;
     privileges::require(have)?;
     for missing in privileges::missing(have) {
