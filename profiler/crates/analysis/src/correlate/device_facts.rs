@@ -185,7 +185,8 @@ impl World {
         };
         if let FactSlots::Wait { events, .. } = open.known.facts {
             for event in open.array(events).filter(|event| *event != 0) {
-                self.facts.push(fact(DeviceFactKind::Ended(Waited::Event(event))));
+                self.facts
+                    .push(fact(DeviceFactKind::Ended(Waited::Event(event))));
             }
         }
         if let Some(kind) = self.device_fact(open) {

@@ -24,7 +24,7 @@ pub use kinds::{Kind, Kinds};
 pub use names::{Names, Sym};
 pub use phase::Phase;
 pub use text::{Text, Texts};
-pub use time::{Length, Time};
+pub use time::{Length, Stretch, Time};
 pub use tracks::{Track, TrackId, TrackKind, Tracks};
 
 use rustc_hash::FxHashMap;

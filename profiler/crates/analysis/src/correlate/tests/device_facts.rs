@@ -128,7 +128,11 @@ fn a_launch_is_told_before_the_event_that_another_thread_waited_for() {
     let mut s = script();
     s.call("zeCommandListCreateImmediate", &[0xc0, 0xde], &[0x11]);
     take(&mut s);
-    s.enter("zeCommandListAppendLaunchKernel", LOADER, &[0x11, 0x21, 0x41]);
+    s.enter(
+        "zeCommandListAppendLaunchKernel",
+        LOADER,
+        &[0x11, 0x21, 0x41],
+    );
     s.vanish();
     s.tid = 2;
     s.call(QUERY, &[0x42], &[]);

@@ -178,7 +178,7 @@ pub(super) fn untimed(report: &Report) -> Option<String> {
         "<p>The device kept no record of these. Each ran at some time from its launch to the end \
          of the wait for it.</p>\n",
     );
-    let table = Table {
+    let table = HtmlTable {
         label: "Launches without device times",
         heads: &[
             (true, "Rank", "rank"),

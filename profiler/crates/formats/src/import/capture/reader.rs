@@ -12,7 +12,6 @@ use aiprof_system::memory::{self, Metered};
 use rustc_hash::FxHashMap;
 use std::{
     collections::BTreeMap,
-    fs::File,
     io::{self, BufReader, Read},
     path::Path,
 };
@@ -146,10 +145,10 @@ pub(super) fn records(
     file_records(path, file, take)
 }
 
-/// The same for an open file, from where it is; `path` is for messages.
+/// The same for an open file or pipe, from where it is; `path` is for messages.
 pub(super) fn file_records(
     path: &Path,
-    file: File,
+    file: impl Read,
     take: impl FnMut(Record) -> bool,
 ) -> Result<Option<String>, ImportError> {
     let stream = open(path, file)?;
@@ -168,7 +167,7 @@ pub(super) fn file_records(
     Ok(problem)
 }
 
-fn open(path: &Path, file: File) -> Result<impl Read, ImportError> {
+fn open(path: &Path, file: impl Read) -> Result<impl Read, ImportError> {
     let read = |source| ImportError::Read {
         path: path.to_owned(),
         source,

@@ -107,6 +107,7 @@ pub fn read(
         end,
         is_acelyzer_output: false,
         is_synthetic: false,
+        day_us: None,
         origin: own.unwrap_or(into.origin()),
     })
 }
