@@ -20,7 +20,11 @@ use std::rc::Rc;
 pub(super) struct Thread {
     pub(super) pid: u32,
     /// Open calls, outermost first.
-    pub(super) open: Vec<Open>,
+    #[expect(
+        clippy::vec_box,
+        reason = "they are large, and move from here to there"
+    )]
+    pub(super) open: Vec<Box<Open>>,
     /// Launches of the open calls, in the order they were made.
     pub(super) drafts: Vec<Draft>,
     /// The call that ended last, if nothing was entered since.
@@ -107,7 +111,7 @@ impl Thread {
                 open.sp < call.sp || open.sp == call.sp && !tail
             }
         };
-        while self.open.last().is_some_and(is_over) {
+        while self.open.last().is_some_and(|open| is_over(open)) {
             self.end_top(end, world, sink);
         }
     }
@@ -213,7 +217,7 @@ impl Thread {
     }
 
     /// Passes an ended call to the one around it and to the sink.
-    fn ended(&mut self, mut open: Open, world: &mut World, sink: &mut dyn CallSink) {
+    fn ended(&mut self, mut open: Box<Open>, world: &mut World, sink: &mut dyn CallSink) {
         if open.is_incomplete() {
             world.losses.add(LossKind::CallDataIncomplete, 1);
         }
@@ -249,7 +253,7 @@ impl Thread {
     pub(super) fn data(&mut self, data: &CallData, world: &mut World) -> bool {
         let of =
             |open: &Open| open.call.start_ns == data.time_ns && open.known.probe.id == data.probe;
-        let Some(index) = self.open.iter().rposition(of) else {
+        let Some(index) = self.open.iter().rposition(|open| of(open)) else {
             return false;
         };
         let Some(open) = self.open.get_mut(index) else {
