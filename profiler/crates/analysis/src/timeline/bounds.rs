@@ -10,10 +10,9 @@ use crate::{
     correlate::{FinishedCall, Launch},
 };
 use aiprof_model::{
-    json::Object,
     probes::{CallKind, role},
     profile::LossKind,
-    timeline::{Quality, recorded::EventSink},
+    timeline::{Args, Quality, recorded::EventSink},
 };
 use rustc_hash::FxHashMap;
 
@@ -98,7 +97,7 @@ impl<S: EventSink> Builder<S> {
     }
 
     fn bounded(&mut self, (pid, queue): (u32, u64), pending: Pending, end: Option<u64>) {
-        let mut args = Object::new();
+        let mut args = Args::new();
         args.text(
             "estimated",
             "the device was at work at some time between the first launch and the end of the wait",
@@ -117,6 +116,6 @@ impl<S: EventSink> Builder<S> {
         let mut event = self.span(name, "estimated", track, (pending.start_ns, end));
         event.quality = Quality::Bounded;
         event.work = work;
-        self.push(&Span { event, depth: 0 }, &args.members());
+        self.push(&Span { event, depth: 0 }, &args);
     }
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod lanes;
 mod layout;
+mod record;
 mod store;
 
 pub(crate) use layout::SAMPLES;
