@@ -293,7 +293,7 @@ fn is_capturing(queue: u64, open: &Open, world: &mut World) -> bool {
 }
 
 /// A launch of which only the calls are known: outermost first.
-fn blank(chain: &[Open]) -> Launch {
+fn blank(chain: &[Box<Open>]) -> Launch {
     let first = chain.first();
     let last = chain.last();
     let call = first.map(|open| &open.call);
@@ -432,7 +432,7 @@ fn add_sizes(launch: &mut Launch, open: &Open) {
 }
 
 /// Names a copy, a fill or a barrier after what it does.
-fn name_operation(launch: &mut Launch, chain: &[Open], handles: &Handles, words: &Words) {
+fn name_operation(launch: &mut Launch, chain: &[Box<Open>], handles: &Handles, words: &Words) {
     let name = match launch.kind {
         CallKind::Copy if innermost(chain, |o| o.known.operation.as_ref()).is_some() => {
             innermost(chain, |open| open.known.operation.as_ref())
@@ -477,13 +477,13 @@ impl Default for Words {
 }
 
 /// From the innermost call of a chain that knows.
-fn innermost<'a, T: 'a>(chain: &'a [Open], know: impl Fn(&'a Open) -> Option<T>) -> Option<T> {
-    chain.iter().rev().find_map(know)
+fn innermost<'a, T: 'a>(chain: &'a [Box<Open>], know: impl Fn(&'a Open) -> Option<T>) -> Option<T> {
+    chain.iter().rev().find_map(|open| know(open))
 }
 
 /// Where a copy comes from and goes to: as the API says it, else as the addresses
 /// were allocated.
-fn copies(chain: &[Open], handles: &Handles) -> (Memory, Memory) {
+fn copies(chain: &[Box<Open>], handles: &Handles) -> (Memory, Memory) {
     let said = innermost(chain, direction);
     let side = |side: usize| {
         let by_name = innermost(chain, |open| open.known.letters[side]);

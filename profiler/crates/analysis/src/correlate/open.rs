@@ -113,16 +113,15 @@ impl Open {
         }
     }
 
-    /// The same as [`Open::new`], in the memory of an old one.
-    pub(super) fn renewed(mut self, call: &Call, known: &Rc<Known>, id: u64) -> Self {
+    /// Makes it what [`Open::new`] gives, in the memory that it has.
+    pub(super) fn renew(&mut self, call: &Call, known: &Rc<Known>, id: u64) {
         let mut data = std::mem::take(&mut self.call.data);
         let mut inner = std::mem::take(&mut self.call.inner);
         data.clear();
         inner.clear();
-        let mut new = Self::new(call, known, id);
-        new.call.data = data;
-        new.call.inner = inner;
-        new
+        *self = Self::new(call, known, id);
+        self.call.data = data;
+        self.call.inner = inner;
     }
 
     /// Takes in what the exit read.

@@ -20,7 +20,11 @@ use std::rc::Rc;
 pub(super) struct Thread {
     pub(super) pid: u32,
     /// Open calls, outermost first.
-    pub(super) open: Vec<Open>,
+    #[expect(
+        clippy::vec_box,
+        reason = "they are large, and move from here to there"
+    )]
+    pub(super) open: Vec<Box<Open>>,
     /// Launches of the open calls, in the order they were made.
     pub(super) drafts: Vec<Draft>,
     /// The call that ended last, if nothing was entered since.
@@ -110,7 +114,7 @@ impl Thread {
                 open.sp < call.sp || open.sp == call.sp && !tail
             }
         };
-        while self.open.last().is_some_and(is_over) {
+        while self.open.last().is_some_and(|open| is_over(open)) {
             self.end_top(end, world, sink);
         }
     }
@@ -173,7 +177,7 @@ impl Thread {
     ) {
         let launches = |draft: &Draft| draft.launch.event == event;
         let has_ended = |open: &Open| open.known.has_ended(open.call.library);
-        if self.drafts.iter().any(launches) && !self.open.iter().any(has_ended) {
+        if self.drafts.iter().any(launches) && !self.open.iter().any(|open| has_ended(open)) {
             self.end_all(now_ns, world, sink);
         }
     }
@@ -232,7 +236,7 @@ impl Thread {
     }
 
     /// Passes an ended call to the one around it and to the sink.
-    fn ended(&mut self, mut open: Open, world: &mut World, sink: &mut dyn CallSink) {
+    fn ended(&mut self, mut open: Box<Open>, world: &mut World, sink: &mut dyn CallSink) {
         if open.is_incomplete() {
             world.losses.add(LossKind::CallDataIncomplete, 1);
         }
@@ -268,7 +272,7 @@ impl Thread {
     pub(super) fn data(&mut self, data: &CallData, world: &mut World) -> bool {
         let of =
             |open: &Open| open.call.start_ns == data.time_ns && open.known.probe.id == data.probe;
-        let Some(index) = self.open.iter().rposition(of) else {
+        let Some(index) = self.open.iter().rposition(|open| of(open)) else {
             return false;
         };
         let Some(open) = self.open.get_mut(index) else {

@@ -61,9 +61,17 @@ pub(super) struct World {
     pub(super) gone: Gone,
     pub(super) forked: Forked,
     next_call: u64,
-    spare: Vec<Open>,
+    #[expect(
+        clippy::vec_box,
+        reason = "they are large, and move from here to there"
+    )]
+    spare: Vec<Box<Open>>,
     /// Ended calls of which data may follow, and those that ended after them.
-    settling: Vec<Open>,
+    #[expect(
+        clippy::vec_box,
+        reason = "they are large, and move from here to there"
+    )]
+    settling: Vec<Box<Open>>,
 }
 
 impl World {
@@ -95,25 +103,28 @@ impl World {
     }
 
     /// A call that begins.
-    pub(super) fn open(&mut self, call: &Call, known: &Rc<Known>) -> Open {
+    pub(super) fn open(&mut self, call: &Call, known: &Rc<Known>) -> Box<Open> {
         self.inherit(call.pid);
         let id = self.next_call;
         self.next_call += 1;
         match self.spare.pop() {
-            Some(old) => old.renewed(call, known, id),
-            None => Open::new(call, known, id),
+            Some(mut old) => {
+                old.renew(call, known, id);
+                old
+            }
+            None => Box::new(Open::new(call, known, id)),
         }
     }
 
     /// Keeps the memory of a call that was told.
-    pub(super) fn recycle(&mut self, open: Open) {
+    pub(super) fn recycle(&mut self, open: Box<Open>) {
         if self.spare.len() < SPARE {
             self.spare.push(open);
         }
     }
 
     /// Tells of an ended call, once its data must be there.
-    pub(super) fn report(&mut self, open: Open, sink: &mut dyn CallSink) {
+    pub(super) fn report(&mut self, open: Box<Open>, sink: &mut dyn CallSink) {
         let may_wait = open.call.end_ns.is_some() && open.awaits_data();
         if may_wait || !self.settling.is_empty() {
             self.settling.push(open);

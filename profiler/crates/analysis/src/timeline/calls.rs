@@ -3,10 +3,9 @@
 use super::{Builder, Key, Span, args, late};
 use crate::correlate::{CallSink, DeviceFact, DeviceSpan, FinishedCall, Launch, Submission};
 use aiprof_model::{
-    json::Object,
     probes::CallKind,
     profile::LossKind,
-    timeline::{Quality, recorded::EventSink},
+    timeline::{Args, Quality, recorded::EventSink},
 };
 use std::{fmt::Write as _, rc::Rc};
 
@@ -24,7 +23,7 @@ pub(super) struct Pending {
     tid: u32,
     is_ioctl: bool,
     span: Span,
-    args: Object,
+    args: Args,
     /// What it put on a list, if it launches nothing itself.
     recorded: Option<(String, u32)>,
     /// First and last launch, and how many.
@@ -67,7 +66,7 @@ impl<S: EventSink> Builder<S> {
         if let Some(work) = pending.write_work() {
             pending.span.event.work = self.name(&work);
         }
-        self.push(&pending.span, &pending.args.members());
+        self.push(&pending.span, &pending.args);
     }
 
     fn submitted(&mut self, submission: &Submission) {
@@ -107,7 +106,7 @@ impl<S: EventSink> CallSink for Builder<S> {
         self.people.called(call.pid, call.tid);
         self.out.totals.calls += 1;
         let probe = &*call.probe;
-        let mut args = Object::new();
+        let mut args = Args::new();
         args.text("api", &probe.api);
         args::write(&mut args, call);
         args::write_result(&mut args, call);
@@ -247,8 +246,8 @@ impl Pending {
 }
 
 /// What is known of a submission.
-fn args_of(submission: &Submission) -> String {
-    let mut args = Object::new();
+fn args_of(submission: &Submission) -> Args {
+    let mut args = Args::new();
     args.text("source", submission.source.name());
     for (key, number) in [
         ("pid", submission.pid.into()),
@@ -268,13 +267,14 @@ fn args_of(submission: &Submission) -> String {
     if submission.ended_ns.is_none() {
         args.text("end", "not seen");
     }
-    args.members()
+    args
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::correlate::SubmissionSource;
+    use aiprof_model::json::Object;
 
     #[test]
     fn arguments_say_what_is_known() {
@@ -292,10 +292,11 @@ mod tests {
             ended_ns: Some(5000),
             end_before_ns: 5000,
         };
-        let text = r#""source":"dma_fence","context":1,"seqno":2,"handed_over_after_us":1.500"#;
-        assert_eq!(args_of(&one), text);
+        let text = |args: Args| Object::of(args.members()).members().to_owned();
+        let expected = r#""source":"dma_fence","context":1,"seqno":2,"handed_over_after_us":1.500"#;
+        assert_eq!(text(args_of(&one)), expected);
         (one.ended_ns, one.started_ns, one.pid) = (None, None, 4);
-        let text = r#""source":"dma_fence","pid":4,"context":1,"seqno":2,"end":"not seen""#;
-        assert_eq!(args_of(&one), text);
+        let expected = r#""source":"dma_fence","pid":4,"context":1,"seqno":2,"end":"not seen""#;
+        assert_eq!(text(args_of(&one)), expected);
     }
 }

@@ -7,10 +7,9 @@
 use super::{Builder, Key, Span, late, launches::Bounded, launches::Ran};
 use crate::correlate::{FinishedCall, Launch};
 use aiprof_model::{
-    json::Object,
     probes::{CallKind, Role, role},
     profile::LossKind,
-    timeline::{Quality, recorded::EventSink},
+    timeline::{Args, Quality, recorded::EventSink},
 };
 
 impl<S: EventSink> Builder<S> {
@@ -77,7 +76,7 @@ impl<S: EventSink> Builder<S> {
         };
         let end = bounded.end_ns.unwrap_or(self.last_ns);
         for (work, inside) in bounded.works.iter().zip((0..count).rev()) {
-            let mut args = Object::new();
+            let mut args = Args::new();
             args.text(
                 "estimated",
                 "the device was at work at some time between the first launch and the end of \
@@ -92,7 +91,7 @@ impl<S: EventSink> Builder<S> {
             let times = (work.from_ns, end.saturating_add(inside).max(work.from_ns));
             let mut event = self.span(work.name, "estimated", track, times);
             event.quality = Quality::Bounded;
-            self.push(&Span { event, depth: 0 }, &args.members());
+            self.push(&Span { event, depth: 0 }, &args);
         }
     }
 
@@ -113,7 +112,7 @@ impl<S: EventSink> Builder<S> {
             CallKind::Fill => "gpu_memset",
             _ => "kernel",
         };
-        let mut args = Object::new();
+        let mut args = Args::new();
         args.number("device", ran.device.into());
         args.number("stream", ran.stream.into());
         if ran.within_ns > 0 {
@@ -122,7 +121,7 @@ impl<S: EventSink> Builder<S> {
         let end = ran.start_ns.saturating_add(ran.ran_ns);
         let mut event = self.span(signal.name, category, track, (ran.start_ns, end));
         event.correlation = signal.launch;
-        self.push(&Span { event, depth: 0 }, &args.members());
+        self.push(&Span { event, depth: 0 }, &args);
         let thread = Key::Thread {
             pid: signal.pid,
             tid: signal.tid,

@@ -34,7 +34,7 @@ use aiprof_model::{
     process::ProcessTable,
     profile::{LossKind, Losses, Meta},
     timeline::{
-        Event, Id, Length, NONE, Ph, Quality, Sym, Time, Track, TrackId, TrackKind,
+        Args, Event, Id, Length, NONE, Ph, Quality, Sym, Time, Track, TrackId, TrackKind,
         recorded::{EventSink, Group, Recorded, Row},
     },
     wire::{self, Sample},
@@ -265,9 +265,9 @@ impl<S: EventSink> Builder<S> {
         event.length = end - start;
         event.cat = self.name("sample");
         event.stack = stack;
-        let mut args = aiprof_model::json::Object::new();
+        let mut args = Args::new();
         args.number("cpu", sample.cpu.into());
-        self.push(&Span { event, depth: 0 }, &args.members());
+        self.push(&Span { event, depth: 0 }, &args);
     }
 
     fn time(&self, time_ns: u64) -> Time {
@@ -284,9 +284,12 @@ impl<S: EventSink> Builder<S> {
         event
     }
 
-    fn push(&mut self, span: &Span, args: &str) {
+    fn push(&mut self, span: &Span, args: &Args) {
         if self.error.is_none() {
-            self.error = self.sink.event(&span.event, span.depth, args).err();
+            self.error = self
+                .sink
+                .event(&span.event, span.depth, args.members())
+                .err();
         }
     }
 

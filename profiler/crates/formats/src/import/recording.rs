@@ -6,9 +6,10 @@ use super::json::event::{Fields, Parsed, Reader};
 use super::json::{End, Problems, Reading, job_hash};
 use crate::export::chrome;
 use crate::timeline::{Layout, RowName, Store};
+use aiprof_model::json::Object;
 use aiprof_model::timeline::{
-    Dialect, Event, Id, Job, NONE, Ph, Stretch, Sym, Time, Timeline, Track, TrackId, TrackKind,
-    members, recorded::Recorded,
+    Dialect, Event, Id, Job, Members, NONE, Ph, Stretch, Sym, Time, Timeline, Track, TrackId,
+    TrackKind, members, recorded::Recorded,
 };
 use aiprof_system::memory;
 use rustc_hash::FxHashMap;
@@ -148,7 +149,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn event(&mut self, event: &Event, args: &str) -> io::Result<()> {
+    fn event(&mut self, event: &Event, args: Members<'_>) -> io::Result<()> {
         memory::check().map_err(io::Error::other)?;
         let Some(placed) = self.layout.place(event) else {
             return Ok(());
@@ -184,7 +185,8 @@ impl<'a> Loader<'a> {
             aiprof_model::json::quote(&mut work, self.recorded.name(event.work));
             ("work", &*work)
         });
-        let all: Vec<_> = members(args).chain(work).collect();
+        let args = Object::of(args);
+        let all: Vec<_> = members(args.members()).chain(work).collect();
         self.push(new, &all);
         Ok(())
     }

@@ -9,6 +9,7 @@
 //! Times are whole picoseconds from [`Timeline::origin`]; where an analysis calculates
 //! it does so with microseconds, as all these formats have them.
 
+pub mod args;
 mod event;
 mod kinds;
 mod names;
@@ -19,6 +20,7 @@ mod text;
 mod time;
 mod tracks;
 
+pub use args::{Args, Members, Value, decimal, hex};
 pub use event::{Event, Quality};
 pub use kinds::{Kind, Kinds};
 pub use names::{Names, Sym};
