@@ -550,12 +550,15 @@ fn only_this_run_s_files_stand_beside_the_output() -> anyhow::Result<()> {
         "{}",
         String::from_utf8_lossy(&ran.stderr)
     );
-    let said = String::from_utf8_lossy(&ran.stdout);
-    let written = said.lines().last().context("nothing said")?;
-    let written = written
-        .strip_prefix("written: ")
-        .context("nothing written")?;
-    let mut expected: Vec<&str> = written.split(", ").collect();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    let lines = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("  written to "));
+    // Each with what it is.
+    let mut expected: Vec<&str> = lines
+        .filter_map(|line| Some(line.split_once("  ")?.0))
+        .collect();
+    anyhow::ensure!(expected.len() > 2, "{said}");
     expected.extend(others.iter().map(|(name, _)| *name));
     expected.push("in.json.gz");
     expected.sort_unstable();

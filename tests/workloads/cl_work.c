@@ -3,7 +3,10 @@
  * the first platform whose name contains PLATFORM, builds the file, launches its kernels
  * in turn between copies and fills, and prints its account as one line of JSON. With
  * `single` each kernel is made by itself, and nothing asks for its name. If CL_WORK_PAUSE_MS
- * is set, it waits so long between its first look at the devices and the rest.
+ * is set, it waits so long between its first look at the devices and the rest. If
+ * CL_WORK_TIMES names a file, it waits for events now and then, and writes there a line
+ * for each launch: the kernel, and when it began and ended on CLOCK_MONOTONIC. The
+ * platform's clock has to be CLOCK_MONOTONIC_RAW, as PoCL's is.
  */
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
@@ -11,11 +14,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define NOINLINE __attribute__((noinline, noclone))
 #define MAX_KERNELS 16
 #define ITEMS 1024
+#define MAX_TIMED 4096
 
 static void check(cl_int status, const char *what)
 {
@@ -58,6 +63,11 @@ struct program {
 	char names[MAX_KERNELS][128];
 	cl_uint count;
 	cl_mem x, y;
+	/* Events of launches, if their times are wanted, and how many were waited for. */
+	int timed;
+	cl_event events[MAX_TIMED];
+	cl_uint kernel_of[MAX_TIMED];
+	cl_uint launched, waited;
 };
 
 static void build(struct program *p, cl_platform_id platform, const char *path, int single)
@@ -106,10 +116,56 @@ static void build(struct program *p, cl_platform_id platform, const char *path, 
 static NOINLINE void launch(struct program *p, cl_uint k, unsigned long *counts)
 {
 	size_t global = ITEMS, local = 32;
+	cl_event *event = p->timed && p->launched < MAX_TIMED ? &p->events[p->launched] : NULL;
 	check(clEnqueueNDRangeKernel(p->queue, p->kernels[k], 1, NULL, &global, &local, 0, NULL,
-				     NULL),
+				     event),
 	      "clEnqueueNDRangeKernel");
 	counts[k]++;
+	if (event == NULL)
+		return;
+	p->kernel_of[p->launched++] = k;
+	/* Some are waited for by their events, the last by clFinish. */
+	if (p->launched % 8 == 5) {
+		check(clWaitForEvents(3, &p->events[p->launched - 3]), "clWaitForEvents");
+		p->waited += 3;
+	}
+}
+
+static unsigned long long now(clockid_t clock)
+{
+	struct timespec time;
+	clock_gettime(clock, &time);
+	return time.tv_sec * 1000000000ull + time.tv_nsec;
+}
+
+static cl_ulong time_of(cl_event event, cl_profiling_info what)
+{
+	cl_ulong time = 0;
+	check(clGetEventProfilingInfo(event, what, sizeof(time), &time, NULL),
+	      "clGetEventProfilingInfo");
+	return time;
+}
+
+static void write_times(struct program *p, const char *path, unsigned long long begin)
+{
+	FILE *file = fopen(path, "w");
+	if (file == NULL) {
+		perror(path);
+		exit(1);
+	}
+	unsigned long long end = now(CLOCK_MONOTONIC_RAW);
+	unsigned long long apart = now(CLOCK_MONOTONIC) - end;
+	for (cl_uint i = 0; i < p->launched; i++) {
+		cl_ulong from = time_of(p->events[i], CL_PROFILING_COMMAND_START);
+		cl_ulong to = time_of(p->events[i], CL_PROFILING_COMMAND_END);
+		if (from < begin || to > end) {
+			fprintf(stderr, "cl_work: not CLOCK_MONOTONIC_RAW\n");
+			exit(1);
+		}
+		fprintf(file, "%s %llu %llu\n", p->names[p->kernel_of[i]],
+			(unsigned long long)from + apart, (unsigned long long)to + apart);
+	}
+	fclose(file);
 }
 
 /* y = 2.5 x + y once, with known x and y. */
@@ -139,7 +195,10 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: cl_work PLATFORM KERNELS.cl LAUNCHES [no-check [single]]\n");
 		return 2;
 	}
-	struct program p = {0};
+	static struct program p;
+	const char *times = getenv("CL_WORK_TIMES");
+	unsigned long long begin = now(CLOCK_MONOTONIC_RAW);
+	p.timed = times != NULL;
 	unsigned long counts[MAX_KERNELS] = {0};
 	build(&p, find_platform(argv[1]), argv[2], argc > 5);
 	int right = 1;
@@ -157,6 +216,8 @@ int main(int argc, char **argv)
 	for (long i = 0; i < atol(argv[3]); i++)
 		launch(&p, (cl_uint)i % p.count, counts);
 	check(clFinish(p.queue), "clFinish");
+	if (times != NULL)
+		write_times(&p, times, begin);
 	printf("{\"mode\":\"opencl\",\"pid\":%d,\"launches\":{", (int)getpid());
 	for (cl_uint k = 0; k < p.count; k++)
 		printf("%s\"%s\":%lu", k ? "," : "", p.names[k], counts[k]);

@@ -36,6 +36,7 @@ had --runs N inputs; with both, whichever comes first:
   trace_json     the reader of JSON traces
   perfetto       the reader of Perfetto traces, and what writes them
   device_isa     the decoder of device instructions
+  pprof          the reader of pprof's profiles, and of the folded stacks made of them
   unitrace_csv   the reader of unitrace's table of stalls, and its writer
   iaprof         the reader of iaprof's recordings, and their writer
 
@@ -61,6 +62,7 @@ const TARGETS: &[&str] = &[
     "perfetto",
     "device_isa",
     "zebin",
+    "pprof",
     "unitrace_csv",
     "iaprof",
 ];

@@ -7,6 +7,7 @@ mod bench;
 mod build_ebpf;
 mod counts;
 mod elf;
+mod foreign;
 mod fuzz;
 mod install;
 mod manifest;
@@ -58,6 +59,13 @@ const TASKS: &[Task] = &[
         about: "coverage-guided fuzzing of everything that reads bytes",
         help: fuzz::HELP,
         main: fuzz::main,
+    },
+    Task {
+        name: "foreign",
+        usage: "foreign",
+        about: "run the unit tests of what needs no libbpf for s390x",
+        help: foreign::HELP,
+        main: foreign::main,
     },
     Task {
         name: "bench",

@@ -2,7 +2,9 @@
 
 use super::Cli;
 use aiprof_collect::launch::LaunchError;
+use aiprof_system::files::caller;
 use clap::CommandFactory as _;
+use std::ffi::OsString;
 use std::io;
 
 /// Descriptors that suffice for a recording of a large machine.
@@ -21,9 +23,29 @@ pub fn advice(error: &anyhow::Error) -> String {
     }
     match error.downcast_ref() {
         Some(LaunchError::NotFound(program)) => subcommand_like(program)
-            .map(|name| format!("\n  is the subcommand meant? aiprof {name}"))
+            .map(|name| format!("\n  did you mean `aiprof {name}`?"))
             .unwrap_or_default(),
         _ => String::new(),
+    }
+}
+
+/// Refuses a COMMAND that is no program and looks like a mistyped subcommand: before
+/// anything is asked for that only recordings need.
+///
+/// # Errors
+/// [`LaunchError::NotFound`] for such a COMMAND.
+pub(super) fn refuse_mistyped(command: &[OsString]) -> Result<(), LaunchError> {
+    let Some(program) = command.first().and_then(|program| program.to_str()) else {
+        return Ok(());
+    };
+    if program.contains('/') || subcommand_like(program).is_none() {
+        return Ok(());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = std::env::split_paths(&path).any(|dir| caller::exists(dir.join(program)));
+    match is_there {
+        true => Ok(()),
+        false => Err(LaunchError::NotFound(program.to_owned())),
     }
 }
 
@@ -91,10 +113,12 @@ mod tests {
             ("doctr", "doctor"),
             ("analyse", "analyze"),
         ] {
-            assert!(found(word).ends_with(&format!("aiprof {name}")), "{word}");
+            assert!(found(word).contains(&format!("`aiprof {name}`")), "{word}");
+            assert!(refuse_mistyped(&[word.into()]).is_err(), "{word}");
         }
         for word in ["", "ls", "make", "python3", "a/very/long/path/to/report"] {
             assert_eq!(found(word), "", "{word}");
+            assert!(refuse_mistyped(&[word.into()]).is_ok(), "{word}");
         }
     }
 }

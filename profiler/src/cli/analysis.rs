@@ -1,6 +1,7 @@
 //! What `aiprof analyze` and `aiprof acelyzer` share: inputs, the run, outputs.
 
 use super::companions::Written;
+use super::input::{self, Reader};
 use super::output::OutputFile;
 use super::trace_out;
 use aiprof_analysis::analyze::config::{Config, Format};
@@ -23,7 +24,7 @@ use aiprof_formats::import::perfetto;
 use aiprof_formats::import::recording;
 use aiprof_formats::timeline::Store;
 use aiprof_model::timeline::recorded::Recorded;
-use aiprof_model::timeline::{Dialect, Event, NONE, Timeline};
+use aiprof_model::timeline::{Dialect, Event, NONE, Stretch, Timeline};
 use aiprof_model::visible;
 use aiprof_system::files::caller;
 use aiprof_system::memory;
@@ -57,6 +58,8 @@ pub(super) struct Analysis<'a> {
     pub(super) messages: &'a mut Messages,
     /// Shows the progress; `None`: nobody looks.
     pub(super) progress: Option<&'a mut dyn FnMut(&str)>,
+    /// What of each file is looked at, since its first event.
+    pub(super) kept: Stretch,
     /// What was read.
     pub(super) inputs: Vec<Input>,
     /// The files that were written.
@@ -112,30 +115,25 @@ impl Analysis<'_> {
         };
         memory::check().context("cannot read the compiler's log")?;
         let mut timeline = self.read(files)?;
-        let outcome = self.analyse(&mut timeline, &compiler)?;
+        self.conclude(&mut timeline, &compiler, trace)
+    }
+
+    /// Runs the analyses and writes the results: the trace to `trace`, the rest beside it.
+    fn conclude(
+        &mut self,
+        timeline: &mut Timeline,
+        compiler: &CompilerInfo,
+        trace: Option<OutputFile>,
+    ) -> Result<Report> {
+        let config = self.config;
+        let outcome = self.analyse(timeline, compiler)?;
         memory::check().context("cannot analyse this")?;
         if outcome.is_fatal {
             bail!("nothing can be made of these traces");
         }
-        // A page stands alone; without an output there is nothing to stand beside.
-        let has_place = config.write_trace || self.style == Style::Acelyzer;
-        let has_tables = config.format != Format::Html && has_place && config.write_tables;
-        let tables = match has_tables {
-            true => tables::of_outcome(&timeline, &outcome),
-            false => Vec::new(),
-        };
-        for table in tables {
-            let path = beside(&config.output, table.purpose, table.extension);
-            let mut file = OutputFile::create(&path)?;
-            file.write_all(&table.text)?;
-            file.commit()?;
-            self.written.add(&path);
-            let said = table.said;
-            let text = format_args!("{said}{}", path.display());
-            self.messages.info("SEC", text);
-        }
+        self.write_tables(timeline, &outcome)?;
         let inputs = std::mem::take(&mut self.inputs);
-        let report = report::make(&timeline, &outcome, inputs, self.style == Style::Aiprof);
+        let report = report::make(timeline, &outcome, inputs, self.style == Style::Aiprof);
         self.show("writing");
         let Some(file) = trace else {
             return Ok(report);
@@ -144,16 +142,16 @@ impl Analysis<'_> {
         let (place, is_file) = (file.path().to_owned(), file.directory().is_some());
         if config.format == Format::Html {
             write_page(&report, file)?;
-            self.written.add(&place);
+            self.written.add(&place, export::Format::Page.what());
             return Ok(report);
         }
-        let header = self.header(&timeline, outcome.devices.clone(), &report);
+        let header = self.header(timeline, outcome.devices.clone(), &report);
         if config.tensorboard {
-            self.write_workers(&timeline, &header, &outcome)?;
+            self.write_workers(timeline, &header, &outcome)?;
         }
         let order = &outcome.order;
-        write_trace(&timeline, &header, order, file, config, self.messages)?;
-        self.written.add(&place);
+        write_trace(timeline, &header, order, file, config, self.messages)?;
+        self.written.add(&place, trace_kind(config));
         if self.style == Style::Aiprof && config.write_tables {
             self.write_report(&report)?;
         }
@@ -163,16 +161,38 @@ impl Analysis<'_> {
         Ok(report)
     }
 
+    /// The tables beside the trace.
+    fn write_tables(&mut self, timeline: &Timeline, outcome: &Outcome) -> Result<()> {
+        let config = self.config;
+        // A page stands alone; without an output there is nothing to stand beside.
+        let has_place = config.write_trace || self.style == Style::Acelyzer;
+        if config.format == Format::Html || !has_place || !config.write_tables {
+            return Ok(());
+        }
+        for table in tables::of_outcome(timeline, outcome) {
+            let path = beside(&config.output, table.purpose, table.extension);
+            let mut file = OutputFile::create(&path)?;
+            file.write_all(&table.text)?;
+            file.commit()?;
+            self.written
+                .add_beside(&path, table.purpose, table.extension);
+            let said = table.said;
+            let text = format_args!("{said}{}", path.display());
+            self.messages.info("SEC", text);
+        }
+        Ok(())
+    }
+
     /// The report beside the trace, for programs and for people.
     fn write_report(&mut self, report: &Report) -> Result<()> {
         let path = beside(&self.config.output, "report", "json");
         let mut file = OutputFile::create(&path)?;
         serde_json::to_writer(&mut file, report)?;
         file.commit()?;
-        self.written.add(&path);
+        self.written.add_beside(&path, "report", "json");
         let path = beside(&self.config.output, "report", "html");
         write_page(report, OutputFile::create(&path)?)?;
-        self.written.add(&path);
+        self.written.add_beside(&path, "report", "html");
         Ok(())
     }
 
@@ -239,7 +259,8 @@ impl Analysis<'_> {
             let mut file = OutputFile::create(&self.config.output)?;
             file.write_all(text.as_bytes())?;
             file.commit()?;
-            self.written.add(&self.config.output);
+            self.written
+                .add(&self.config.output, "what the checks found");
         } else if self.style == Style::Aiprof {
             std::io::stdout().write_all(text.as_bytes())?;
         }
@@ -311,6 +332,7 @@ impl Analysis<'_> {
             job: reading.job,
             events: reading.events,
             origin: reading.origin,
+            day_us: reading.day_us,
         }
     }
 
@@ -322,50 +344,55 @@ impl Analysis<'_> {
         timeline.sweep();
     }
 
-    /// What is found in a recording. `path` is its name.
+    /// What is found in a recording; writes the results to `out` and beside it. `path` is
+    /// the recording's name.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// It cannot be read, or a result not be written.
     pub(super) fn of_recording(
         &mut self,
         recorded: &Recorded,
         store: Store,
         path: &Path,
+        out: Option<OutputFile>,
     ) -> Result<Report> {
         let mut timeline = Timeline::default();
-        let reading = recording::read(recorded, store, &path.to_string_lossy(), &mut timeline);
+        let name = path.to_string_lossy();
+        let reading = recording::read(recorded, store, &name, self.kept, &mut timeline);
         let reading = reading.with_context(|| format!("cannot read {}", path.display()))?;
         let taken = self.take(path, reading, &mut timeline);
         self.join(&mut timeline, vec![taken]);
-        let outcome = self.analyse(&mut timeline, &CompilerInfo::default())?;
-        memory::check().context("cannot analyse this")?;
-        let inputs = std::mem::take(&mut self.inputs);
-        Ok(report::make(&timeline, &outcome, inputs, true))
+        self.conclude(&mut timeline, &CompilerInfo::default(), out)
     }
 
     fn read_one(&mut self, path: &Path, timeline: &mut Timeline) -> Result<Option<Reading>> {
         let shown = path.display();
-        let input = open::open(path).with_context(|| format!("cannot read {shown}"))?;
+        let input = match self.style {
+            Style::Aiprof => open::open(path),
+            Style::Acelyzer => open::open_by_name(path),
+        };
+        let input = input.with_context(|| format!("cannot read {shown}"))?;
         match input.contents {
+            // The readers say where a text or bytes are no trace.
             Contents::Json | Contents::Perfetto => {}
-            Contents::Capture if self.style == Style::Aiprof => {
-                return read_capture(path, timeline).map(Some);
-            }
-            Contents::Capture => bail!("Unrecognized file type. file: {shown}"),
-            Contents::Log if self.style == Style::Aiprof => {
+            Contents::Empty | Contents::Text | Contents::Binary => {}
+            _ if self.style == Style::Acelyzer => bail!("Unrecognized file type. file: {shown}"),
+            Contents::Capture => return read_capture(path, self.kept, timeline).map(Some),
+            Contents::Log => {
                 bail!("{shown} is a log, no trace; logs of the compiler go with -c")
             }
-            Contents::Log => bail!("Unrecognized file type. file: {shown}"),
+            other => return Err(input::refused(path, other, Reader::Analyze)),
         }
         let name = path.to_string_lossy();
         let first = timeline.events.len();
         let failed = || format!("cannot read {shown}");
         let reading = match input.contents {
-            Contents::Perfetto => {
+            Contents::Perfetto | Contents::Binary => {
                 perfetto::read(input.text, &name, timeline).with_context(failed)?
             }
-            _ => json::read(input.text, &name, timeline).with_context(failed)?,
+            _ => json::read_within(input.text, &name, self.kept, timeline).with_context(failed)?,
         };
+        let reading = self.trim(reading, timeline);
         if reading.is_acelyzer_output && self.style == Style::Acelyzer {
             self.messages.warn(
                 "INGEST",
@@ -378,6 +405,21 @@ impl Analysis<'_> {
             return Ok(None);
         }
         Ok(Some(reading))
+    }
+
+    /// Leaves out what is not in the stretch of time that is looked at, and could not be
+    /// left out while reading.
+    fn trim(&self, mut reading: Reading, timeline: &mut Timeline) -> Reading {
+        if self.kept != Stretch::ALL {
+            let (first, kept) = (reading.events.start, self.kept);
+            let mut index = 0;
+            timeline.events.retain(|event| {
+                index += 1;
+                index <= first || event.is_within(kept)
+            });
+            reading.events.end = timeline.events.len();
+        }
+        reading
     }
 
     fn tell_reading(&mut self, path: &Path, reading: &Reading, dialect: Dialect) -> Vec<String> {
@@ -468,10 +510,11 @@ impl Analysis<'_> {
             }
         }
         if ranks.len() < 2 {
-            self.messages.warn(
-                "TB_EXPORTER",
-                format_args!("TB_EXPORTER: Only 1 AIU is used, no distributed view"),
-            );
+            let text = format_args!("TB_EXPORTER: Only 1 AIU is used, no distributed view");
+            match self.style {
+                Style::Acelyzer => self.messages.warn("TB_EXPORTER", text),
+                Style::Aiprof => self.messages.info("TB_EXPORTER", text),
+            }
             return Ok(());
         }
         for (rank, order) in ranks {
@@ -482,7 +525,7 @@ impl Analysis<'_> {
                 .retain(|device| device.get("id").and_then(Value::as_u64) == Some(rank.into()));
             let path = worker(&self.config.output, rank);
             write_json(timeline, &header, &order, OutputFile::create(&path)?)?;
-            self.written.add(&path);
+            self.written.add(&path, "the trace of one rank");
         }
         Ok(())
     }
@@ -531,7 +574,7 @@ impl Analysis<'_> {
 }
 
 /// Adds a recording to a timeline.
-fn read_capture(path: &Path, timeline: &mut Timeline) -> Result<Reading> {
+fn read_capture(path: &Path, kept: Stretch, timeline: &mut Timeline) -> Result<Reading> {
     let options = ReplayOptions {
         inlines: true,
         source_lines: false,
@@ -541,7 +584,7 @@ fn read_capture(path: &Path, timeline: &mut Timeline) -> Result<Reading> {
     let shown = path.display();
     let file = caller::open(path).with_context(|| format!("cannot read {shown}"))?;
     let (recorded, store) = trace_out::timeline(path, file, options, None)?;
-    let read = recording::read(&recorded, store, &path.to_string_lossy(), timeline);
+    let read = recording::read(&recorded, store, &path.to_string_lossy(), kept, timeline);
     read.with_context(|| format!("cannot read {shown}"))
 }
 
@@ -554,6 +597,15 @@ fn rank_of(timeline: &Timeline, event: &Event) -> Option<u32> {
     // Hosts of FLEX traces are 1000 and their rank.
     let rank = if pid >= 1000 { pid - 1000 } else { pid };
     u32::try_from(rank).ok()
+}
+
+/// What kind of trace is written, for people.
+fn trace_kind(config: &Config) -> &'static str {
+    match config.format {
+        _ if config.tensorboard => "a trace for TensorBoard",
+        Format::Protobuf => "a trace for ui.perfetto.dev, in its own format",
+        _ => "a trace for ui.perfetto.dev",
+    }
 }
 
 /// Where the trace goes: TensorBoard looks for `.pt.trace.json`.

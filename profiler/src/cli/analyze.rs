@@ -3,9 +3,9 @@
 use super::analysis::{self, Analysis, Style};
 use super::companions::Written;
 use super::memory::MemoryArgs;
-use super::output::STDOUT;
+use super::output::{self, OutputFile, STDOUT};
 use super::stdout;
-use super::{Verbosity, log, screen, usage_error};
+use super::{Verbosity, log, screen, trace_out, usage_error, values};
 use aiprof_analysis::analyze::config::{
     Config, Counters, EventFilter, Format, OverlapMode, PowerScale, PowerSource, RankAlignment,
 };
@@ -15,12 +15,13 @@ use aiprof_analysis::analyze::stages::Profile;
 use aiprof_formats::export::analysis_text;
 use aiprof_formats::timeline::Store;
 use aiprof_model::timeline::recorded::Recorded;
-use aiprof_model::visible;
+use aiprof_model::timeline::{Stretch, Time};
 use aiprof_system::files::caller;
 use anyhow::{Result, anyhow, bail};
 use clap::builder::PossibleValue;
 use clap::{Args, FromArgMatches as _, ValueEnum, ValueHint};
 use serde_json::json;
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -33,6 +34,8 @@ Examples:
   aiprof analyze rank*.json.gz -o all.json     several ranks, their clocks aligned
   aiprof analyze t.json -c compile.log         utilization by the compiler's ideal cycles
   aiprof analyze t.json -o big.pftrace         Perfetto's format, for very large traces
+  aiprof analyze x.aiprof --from 10s --to 20s  ten seconds of a long recording
+  aiprof analyze t.json -o runs/               for TensorBoard: --logdir runs
 
 Reads recordings of aiprof (.aiprof, and the traces made of them), traces of the AIU's
 runtime (FLEX), of Torch's profiler (Kineto), of Perfetto and acelyzer's own output, also
@@ -50,10 +53,14 @@ pub(crate) struct AnalyzeArgs {
     inputs: Vec<String>,
 
     /// Where the trace goes; its extension chooses the format (.json, .json.gz,
-    /// .pftrace), tables and reports stand beside it; .html: the report alone; -: the trace to
-    /// stdout [without: the summary on the terminal only]
-    #[arg(short, long, value_name = "OUT", value_hint = ValueHint::AnyPath)]
+    /// .pftrace), tables and reports stand beside it; .html: the report alone; DIR/: a trace
+    /// for TensorBoard; -: the trace to stdout [without: the summary on the terminal only]
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
+
+    /// Format of the output, whatever it is called
+    #[arg(long, value_enum, value_name = "FORMAT", requires = "output")]
+    format: Option<FormatArg>,
 
     /// Compiler logs, one per rank or one for all, or the inductor cache directory
     #[arg(short, long, value_name = "PATH", value_delimiter = ',', value_hint = ValueHint::AnyPath)]
@@ -100,13 +107,17 @@ pub(crate) struct AnalyzeArgs {
     #[arg(long, value_name = "ATTRIBUTE:REGEX")]
     drop: Vec<String>,
 
-    /// Leave out what ends before this time, microseconds as in the trace
-    #[arg(long, value_name = "US")]
-    from: Option<f64>,
+    /// Leave out what ends before this time: 10s, 1.5ms or 2m since the first event of its
+    /// file; a number alone is microseconds as in the trace
+    ///
+    /// What is left out by a time since the first event is not kept in memory: so a long
+    /// recording is analysed in parts.
+    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
+    from: Option<Moment>,
 
     /// Leave out what begins after this time
-    #[arg(long, value_name = "US")]
-    to: Option<f64>,
+    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
+    to: Option<Moment>,
 
     /// Only check the traces: overlaps, kernels outside of their launch, odd times
     #[arg(long)]
@@ -118,6 +129,73 @@ pub(crate) struct AnalyzeArgs {
 
     #[command(flatten)]
     memory: MemoryArgs,
+}
+
+/// A time of `--from` and `--to`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Moment {
+    /// Microseconds, as the trace has them.
+    Us(f64),
+    /// Since the first event.
+    Since(Time),
+}
+
+impl Moment {
+    fn us(self) -> Option<f64> {
+        match self {
+            Self::Us(us) => Some(us),
+            Self::Since(_) => None,
+        }
+    }
+
+    fn since(self) -> Option<Time> {
+        match self {
+            Self::Us(_) => None,
+            Self::Since(time) => Some(time),
+        }
+    }
+}
+
+/// Parses `10s` and the like, or microseconds.
+fn parse_moment(text: &str) -> Result<Moment, String> {
+    if let Ok(us) = text.parse::<f64>() {
+        return Ok(Moment::Us(us));
+    }
+    let longer = |_| values::parse_duration(text).map(|long| long.as_nanos() as u64);
+    let ns = values::parse_span(text).or_else(longer);
+    let ns = ns.ok().and_then(|ns| i64::try_from(ns).ok());
+    ns.map(|ns| Moment::Since(Time::from_nanos(ns)))
+        .ok_or_else(|| {
+            "expected a time since the first event, such as 10s, 1.5ms or 2m, or microseconds as \
+             in the trace"
+                .to_owned()
+        })
+}
+
+/// What of each file is looked at.
+fn kept(args: &AnalyzeArgs) -> Result<Stretch> {
+    let since = |moment: Option<Moment>| moment.and_then(Moment::since);
+    let kept = Stretch {
+        from: since(args.from).unwrap_or(Stretch::ALL.from),
+        to: since(args.to).unwrap_or(Stretch::ALL.to),
+    };
+    match kept.from <= kept.to {
+        true => Ok(kept),
+        false => Err(usage_error("--from is behind --to")),
+    }
+}
+
+/// The formats of `--format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FormatArg {
+    /// Chrome trace, for Perfetto and speedscope
+    Chrome,
+    /// Trace in Perfetto's own format
+    Perfetto,
+    /// Findings and tables, as a page for a browser
+    Page,
+    /// Trace for TensorBoard's PyTorch plugin, in a directory
+    Tensorboard,
 }
 
 /// A counter, for the command line.
@@ -175,30 +253,40 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     }
     args.memory.apply()?;
     let config = config(args, verbosity)?;
+    let kept = kept(args)?;
     let files = files(&config)?;
+    if let Some(directory) = directory(args) {
+        output::open_directory(directory)?;
+    }
     let mut messages = Messages::new(config.level);
     let mut show = |text: &str| screen::set_progress(text);
     let wants_progress = screen::has_progress() && !verbosity.is_quiet();
     let mut analysis = Analysis {
         config: &config,
         style: Style::Aiprof,
-        other: json!({"Application": format!("aiprof {}", env!("CARGO_PKG_VERSION"))}),
+        other: application(),
         messages: &mut messages,
         progress: wants_progress.then_some(&mut show as &mut dyn FnMut(&str)),
+        kept,
         inputs: Vec::new(),
         written: Written::default(),
     };
-    if config.verify {
-        let failed = analysis.verify(&files);
-        screen::clear_progress();
-        log::analysis(&messages);
-        return failed.map(u8::from);
-    }
-    let report = analysis.run(&files);
-    let names = analysis.written.names();
+    let result = match config.verify {
+        true => analysis
+            .verify(&files)
+            .map(|failed| (None, u8::from(failed))),
+        false => analysis.run(&files).map(|report| (Some(report), 0)),
+    };
+    let written = std::mem::take(&mut analysis.written);
     screen::clear_progress();
     log::analysis(&messages);
-    let report = report?;
+    let (report, status) = result?;
+    if !verbosity.is_quiet() {
+        written.say();
+    }
+    let Some(report) = report else {
+        return Ok(status);
+    };
     if config.output == Path::new(STDOUT) {
         if !verbosity.is_quiet() {
             analysis_text::write(&report, &mut std::io::stderr().lock())?;
@@ -207,9 +295,7 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     }
     let mut out = std::io::stdout().lock();
     analysis_text::write(&report, &mut out)?;
-    if !names.is_empty() {
-        writeln!(out, "\nwritten: {}", visible::one_line(&names))?;
-    }
+    out.flush()?;
     Ok(0)
 }
 
@@ -219,23 +305,59 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
 /// # Errors
 /// It cannot be read.
 pub(super) fn of_recording(recorded: &Recorded, store: Store, path: &Path) -> Result<Report> {
+    let found = analyse_recording(recorded, store, path, None)?;
+    Ok(found.0)
+}
+
+/// Writes what `aiprof analyze --tensorboard` writes, of a recording: the trace to `out`,
+/// the rest beside it. Gives what was written.
+///
+/// # Errors
+/// The recording cannot be read, or a result not be written.
+pub(super) fn tensorboard(
+    recorded: &Recorded,
+    store: Store,
+    path: &Path,
+    out: OutputFile,
+) -> Result<Written> {
+    let found = analyse_recording(recorded, store, path, Some(out))?;
+    Ok(found.1)
+}
+
+fn analyse_recording(
+    recorded: &Recorded,
+    store: Store,
+    path: &Path,
+    out: Option<OutputFile>,
+) -> Result<(Report, Written)> {
     let command = AnalyzeArgs::augment_args(clap::Command::new("analyze"));
-    let matches = command.try_get_matches_from(["analyze", "recording"])?;
+    let mut words: Vec<OsString> = vec!["analyze".into(), "recording".into()];
+    if let Some(out) = &out {
+        words.extend(["--tensorboard".into(), "-o".into(), out.path().into()]);
+    }
+    let matches = command.try_get_matches_from(words)?;
     let args = AnalyzeArgs::from_arg_matches(&matches)?;
-    let config = config(&args, Verbosity::default())?;
+    let (config, kept) = (config(&args, Verbosity::default())?, kept(&args)?);
     let mut messages = Messages::new(config.level);
     let mut analysis = Analysis {
         config: &config,
         style: Style::Aiprof,
-        other: json!({}),
+        other: application(),
         messages: &mut messages,
         progress: None,
+        kept,
         inputs: Vec::new(),
         written: Written::default(),
     };
-    let report = analysis.of_recording(recorded, store, path);
+    let report = analysis.of_recording(recorded, store, path, out);
+    let written = std::mem::take(&mut analysis.written);
     log::analysis(&messages);
-    report
+    Ok((report?, written))
+}
+
+/// What wrote a trace.
+fn application() -> serde_json::Value {
+    json!({"Application": format!("aiprof {}", env!("CARGO_PKG_VERSION"))})
 }
 
 /// The files to read; what is wrong with names shows before any work is done.
@@ -277,6 +399,18 @@ fn files(config: &Config) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// The directory that the output is, for TensorBoard: it ends in a slash, is there as one,
+/// or the format says so.
+fn directory(args: &AnalyzeArgs) -> Option<&Path> {
+    let output = args.output.as_deref().filter(|_| !args.verify)?;
+    let ends_so = output.as_os_str().as_encoded_bytes().ends_with(b"/");
+    let is_directory = match args.format {
+        Some(format) => format == FormatArg::Tensorboard,
+        None => ends_so || caller::is_dir(output),
+    };
+    is_directory.then_some(output)
+}
+
 /// The output's format, by its extension.
 fn format(args: &AnalyzeArgs) -> Result<Format> {
     let Some(output) = &args.output else {
@@ -285,6 +419,14 @@ fn format(args: &AnalyzeArgs) -> Result<Format> {
             false => Format::Json,
         });
     };
+    match args.format {
+        _ if args.verify => {}
+        Some(FormatArg::Chrome | FormatArg::Tensorboard) => return Ok(Format::Json),
+        Some(FormatArg::Perfetto) => return Ok(Format::Protobuf),
+        Some(FormatArg::Page) => return Ok(Format::Html),
+        None if directory(args).is_some() => return Ok(Format::Json),
+        None => {}
+    }
     let extension = output
         .extension()
         .map(|extension| extension.to_string_lossy());
@@ -312,21 +454,33 @@ fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
     let filters = args.drop.iter().map(|item| EventFilter::parse(item));
     let filters = filters.collect::<Result<Vec<_>, _>>();
     let mut limit = base.event_limit.clone();
-    limit.ts_start = args.from.unwrap_or(limit.ts_start);
-    limit.ts_end = args.to.unwrap_or(limit.ts_end);
+    let us = |moment: Option<Moment>| moment.and_then(Moment::us);
+    limit.ts_start = us(args.from).unwrap_or(limit.ts_start);
+    limit.ts_end = us(args.to).unwrap_or(limit.ts_end);
     let is_stdout = args.output.as_deref() == Some(Path::new("-"));
+    let directory = directory(args);
+    let is_tensorboard = args.tensorboard || directory.is_some();
+    if is_stdout && directory.is_some() {
+        return Err(usage_error(
+            "--format tensorboard writes a directory: name it with -o DIR/",
+        ));
+    }
     let mut config = Config {
         inputs: args.inputs.iter().map(|name| stdin_of(name)).collect(),
         write_trace: args.output.is_some(),
-        output: match &args.output {
-            Some(_) if is_stdout => PathBuf::from(STDOUT),
-            output => output.clone().unwrap_or_default(),
+        output: match (&args.output, directory) {
+            (Some(_), _) if is_stdout => PathBuf::from(STDOUT),
+            (_, Some(directory)) => {
+                let first = args.inputs.first().map(Path::new).unwrap_or(directory);
+                trace_out::tensorboard_place(directory, first)
+            }
+            (output, None) => output.clone().unwrap_or_default(),
         },
         write_tables: !args.no_tables && !is_stdout && !is_device(args.output.as_deref()),
         format: format(args)?,
-        tensorboard: args.tensorboard,
+        tensorboard: is_tensorboard,
         refine_names: true,
-        keep_names: !args.tensorboard,
+        keep_names: !is_tensorboard,
         compiler_info: args.compiler_info.clone(),
         counters: Counters {
             power: has(Counter::Power).then_some(PowerSource::Ts4),
@@ -451,6 +605,19 @@ mod tests {
         let mut config = config(&[&here], none);
         config.compiler_info.push(lost);
         assert!(message(&config).contains("no such file: "));
+    }
+
+    #[test]
+    fn times_are_since_the_first_event_or_as_in_the_trace() {
+        let since = |us| Ok(Moment::Since(Time::from_whole_micros(us)));
+        assert_eq!(parse_moment("10s"), since(10_000_000));
+        assert_eq!(parse_moment("1.5ms"), since(1500));
+        assert_eq!(parse_moment("0s"), since(0));
+        assert_eq!(parse_moment("2m"), since(120_000_000));
+        assert_eq!(parse_moment("1700.5"), Ok(Moment::Us(1700.5)));
+        for text in ["", "x", "s", "10 s", "-1s"] {
+            assert!(parse_moment(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -2,54 +2,135 @@
 //! left that are of another trace now.
 
 use super::analysis::beside;
+use super::screen;
 use aiprof_system::files::caller;
 use aiprof_system::files::place::{self, Place};
 use aiprof_system::files::rights;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// What a run may write beside a trace: purpose, extension, and how it begins, by which
-/// a file is known as one of these, without blanks in front.
-const COMPANIONS: [(&str, &str, &str); 11] = [
-    ("summary", "csv", "Time  \t Total Time\t"),
-    ("active", "csv", "Total Kernel Time"),
-    ("ts_analysis", "csv", "Calls  \t TS2-1_Mean"),
-    ("categories", "csv", "Pid,Phase,Category,"),
-    ("categories", "txt", "Pid"),
-    ("stats_summary", "csv", "pid,elapsed_time,"),
-    ("power", "csv", "pid,rank,name,calls,"),
-    ("iterations", "csv", "pid,rank,iteration,"),
-    ("tokens", "csv", "pid,rank,metric,"),
-    ("report", "json", "{\"version\":"),
-    ("report", "html", "<!doctype html>"),
+/// A file that a run may write beside a trace.
+struct Companion {
+    purpose: &'static str,
+    extension: &'static str,
+    /// How it begins, by which a file is known as one of these, without blanks in front.
+    begin: &'static str,
+    /// What it is, for people.
+    what: &'static str,
+}
+
+const fn companion(
+    purpose: &'static str,
+    extension: &'static str,
+    begin: &'static str,
+    what: &'static str,
+) -> Companion {
+    Companion {
+        purpose,
+        extension,
+        begin,
+        what,
+    }
+}
+
+/// What a run may write beside a trace.
+const COMPANIONS: [Companion; 11] = [
+    companion(
+        "summary",
+        "csv",
+        "Time  \t Total Time\t",
+        "times of kernels",
+    ),
+    companion("active", "csv", "Total Kernel Time", "active time of ranks"),
+    companion(
+        "ts_analysis",
+        "csv",
+        "Calls  \t TS2-1_Mean",
+        "device counters of kernels",
+    ),
+    companion(
+        "categories",
+        "csv",
+        "Pid,Phase,Category,",
+        "time and ideal time by category",
+    ),
+    companion("categories", "txt", "Pid", "the same, for people"),
+    companion(
+        "stats_summary",
+        "csv",
+        "pid,elapsed_time,",
+        "totals of processes",
+    ),
+    companion(
+        "power",
+        "csv",
+        "pid,rank,name,calls,",
+        "power and energy of kernels",
+    ),
+    companion("iterations", "csv", "pid,rank,iteration,", "what repeats"),
+    companion("tokens", "csv", "pid,rank,metric,", "times of tokens"),
+    companion(
+        "report",
+        "json",
+        "{\"version\":",
+        "findings and tables, for programs",
+    ),
+    companion(
+        "report",
+        "html",
+        "<!doctype html>",
+        "findings and tables, for a browser",
+    ),
 ];
 
-/// The files that a run has written, in their order.
+/// The files that a run has written, in their order, and what each is.
 #[derive(Debug, Default)]
-pub(super) struct Written(Vec<PathBuf>);
+pub(super) struct Written(Vec<(PathBuf, &'static str)>);
 
 impl Written {
     /// Adds one.
-    pub(super) fn add(&mut self, path: &Path) {
-        self.0.push(path.to_owned());
+    pub(super) fn add(&mut self, path: &Path, what: &'static str) {
+        self.0.push((path.to_owned(), what));
     }
 
-    /// Their names, with commas between them.
-    pub(super) fn names(&self) -> String {
-        let names: Vec<_> = self
-            .0
-            .iter()
-            .map(|path| path.display().to_string())
+    /// Adds one that stands beside the output.
+    pub(super) fn add_beside(&mut self, path: &Path, purpose: &str, extension: &str) {
+        let mut known = COMPANIONS.iter();
+        let found = known.find(|c| c.purpose == purpose && c.extension == extension);
+        self.add(path, found.map_or("a table", |found| found.what));
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        self.0.iter().any(|(written, _)| written == path)
+    }
+
+    /// A line for each, with what it is. Devices and pipes are left out.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let files = self.0.iter().filter(|(path, _)| caller::is_file(path));
+        let named: Vec<_> = files
+            .map(|(path, what)| (path.display().to_string(), *what))
             .collect();
-        names.join(", ")
+        let width = named.iter().map(|(name, _)| name.chars().count()).max();
+        let width = width.unwrap_or(0);
+        let lines = named
+            .iter()
+            .map(|(name, what)| format!("  written to {name:width$}  {what}"));
+        lines.collect()
+    }
+
+    /// Says on stderr what was written.
+    pub(super) fn say(&self) {
+        for line in self.lines() {
+            screen::say(&line);
+        }
     }
 
     /// Deletes what an older run left beside the output and this one did not write.
     /// Whatever is of somebody else, or begins otherwise, stays.
     pub(super) fn remove_older(&self, output: &Path) {
-        for (purpose, extension, begin) in COMPANIONS {
-            let path = beside(output, purpose, extension);
-            if !self.0.contains(&path) && begins_with(&path, begin) {
+        for known in COMPANIONS {
+            let path = beside(output, known.purpose, known.extension);
+            if !self.has(&path) && begins_with(&path, known.begin) {
                 remove(&path);
             }
         }
@@ -94,8 +175,10 @@ mod tests {
         }
         std::os::unix::fs::symlink(at("in_power.csv"), at("out_summary.csv")).unwrap();
         let mut written = Written::default();
-        written.add(&at("out.json"));
-        written.add(&at("out_iterations.csv"));
+        std::fs::write(at("out.json"), "[]").unwrap();
+        written.add(&at("out.json"), "a trace");
+        written.add_beside(&at("out_iterations.csv"), "iterations", "csv");
+        written.add(Path::new("/dev/null"), "nothing");
         written.remove_older(&at("out.json"));
         let mut left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
         left.sort_by_key(|entry| entry.as_ref().unwrap().file_name());
@@ -104,12 +187,22 @@ mod tests {
             left,
             [
                 "in_power.csv",
+                "out.json",
                 "out_iterations.csv",
                 "out_other.csv",
                 "out_summary.csv",
                 "out_tokens.csv"
             ]
         );
-        assert!(written.names().ends_with("out_iterations.csv"));
+        let lines = written.lines();
+        assert_eq!(lines.len(), 2);
+        assert!(
+            lines[0].ends_with("out.json            a trace"),
+            "{lines:?}"
+        );
+        assert!(
+            lines[1].ends_with("out_iterations.csv  what repeats"),
+            "{lines:?}"
+        );
     }
 }

@@ -1,19 +1,18 @@
 //! `aiprof diff`: what changed between two profiles.
 
-use super::input::{self, Foreign};
+use super::input::{self, Counts, Reader};
 use super::memory::MemoryArgs;
 use super::output::OutputFile;
 use super::profile_out::{self, ValueArgs, ViewArgs};
 use super::stdout;
-use super::{screen, usage_error};
+use super::{Verbosity, screen, usage_error};
 use aiprof_formats::export::diff::{self, DiffOptions, Widths};
 use aiprof_formats::export::folded::{self, FoldedStacks};
 use aiprof_formats::export::{self, Format, Weight};
 use aiprof_formats::import::capture::ReplayOptions;
-use aiprof_system::files::caller;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum, ValueHint};
-use std::io::{self, BufReader, BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Functions in the text output.
@@ -26,20 +25,24 @@ const ROWS: usize = 30;
                         lengths compare. Red frames grew, blue ones shrank."
 )]
 pub(crate) struct DiffArgs {
-    /// Profile from before: folded stacks, a capture (.aiprof), or what iaprof or
-    /// unitrace's stall sampling wrote
+    /// Profile from before: a capture (.aiprof), folded stacks, pprof, or what iaprof or
+    /// unitrace's stall sampling wrote; -: stdin
     #[arg(value_hint = ValueHint::FilePath)]
     before: PathBuf,
 
-    /// Profile from after: folded stacks, a capture (.aiprof), or what iaprof or
+    /// Profile from after: a capture (.aiprof), folded stacks, pprof, or what iaprof or
     /// unitrace's stall sampling wrote
     #[arg(value_hint = ValueHint::FilePath)]
     after: PathBuf,
 
     /// Write a differential flame graph to FILE.svg, or a table to FILE.txt; without
-    /// it, the table goes to stdout
+    /// it, or as -, to stdout
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
+
+    /// Format of the difference, whatever its file is called [default: text]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    format: Option<FormatArg>,
 
     #[command(flatten)]
     values: ValueArgs,
@@ -68,6 +71,15 @@ pub(crate) struct DiffArgs {
     title: Option<String>,
 }
 
+/// The formats of `--format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FormatArg {
+    /// Differential flame graph for a browser
+    Svg,
+    /// Table of functions
+    Text,
+}
+
 /// Which recording gives the frames their widths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum WidthsArg {
@@ -82,7 +94,7 @@ enum WidthsArg {
 ///
 /// # Errors
 /// An input cannot be read, or the output cannot be written.
-pub(crate) fn run(args: &DiffArgs) -> Result<()> {
+pub(crate) fn run(args: &DiffArgs, verbosity: Verbosity) -> Result<()> {
     args.memory.apply()?;
     let mut options = DiffOptions {
         widths: match args.widths {
@@ -101,17 +113,22 @@ pub(crate) fn run(args: &DiffArgs) -> Result<()> {
         .filter(|path| *path != Path::new("-"));
     let (mut file, svg) = match target {
         Some(path) => {
-            let svg = match Format::from_extension(path) {
-                Some(Format::Svg) => true,
-                Some(Format::Folded) => false,
-                None if profile_out::is_device(path) => false,
-                _ => return Err(usage_error("a difference is written as .svg or .txt")),
+            let svg = match (args.format, Format::from_extension(path)) {
+                (Some(format), _) => format == FormatArg::Svg,
+                (None, Some(Format::Svg)) => true,
+                (None, Some(Format::Folded)) => false,
+                (None, None) if profile_out::is_device(path) => false,
+                _ => {
+                    return Err(usage_error(
+                        "a difference is written as .svg or .txt, or say --format",
+                    ));
+                }
             };
             (Some(OutputFile::create(path)?), svg)
         }
         None => {
             stdout::require()?;
-            (None, false)
+            (None, args.format == Some(FormatArg::Svg))
         }
     };
     if args.inverted && !svg {
@@ -136,10 +153,13 @@ pub(crate) fn run(args: &DiffArgs) -> Result<()> {
         None => "cannot write to stdout".to_owned(),
     };
     written.with_context(context)?;
-    match file {
-        Some(file) => file.commit(),
-        None => stdout.flush().with_context(context),
-    }
+    let Some(file) = file else {
+        return stdout.flush().with_context(context);
+    };
+    let note = file.note(if svg { "a flame graph" } else { "a table" });
+    file.commit()?;
+    verbosity.say(&note);
+    Ok(())
 }
 
 /// What is compared with what.
@@ -151,30 +171,37 @@ fn title(args: &DiffArgs) -> String {
     }
 }
 
-/// Reads folded stacks, or makes them from a capture or a recording of another
-/// tool.
+/// Reads folded stacks, or makes them from another file of counts.
 fn read(path: &Path, values: ValueArgs) -> Result<FoldedStacks> {
-    let context = || format!("cannot read {}", path.display());
-    let is_capture = Format::from_extension(path) == Some(Format::Capture);
-    if is_capture || Foreign::of(path).is_some() {
-        let replay = ReplayOptions {
-            inlines: true,
-            source_lines: false,
-            kernel_stacks: true,
-            launches: values.launches(),
-        };
-        let profile = input::profile(path, &replay)?;
-        if values.weight() == Weight::Time && input::tells_no_times(&profile) {
+    let path = &input::named(path);
+    let replay = ReplayOptions {
+        inlines: true,
+        source_lines: false,
+        kernel_stacks: true,
+        launches: values.launches(),
+    };
+    let (input, weight) = (input::open(path)?, values.weight());
+    let no_times = || {
+        let path = path.display();
+        usage_error(format!(
+            "{path} tells no times: compare numbers of samples, with --weight samples"
+        ))
+    };
+    let profile = match input::counts(path, input, Reader::Diff, &replay, weight)? {
+        Counts::Stacks(stacks) if stacks.weight == weight => return Ok(stacks.folded),
+        Counts::Stacks(stacks) if stacks.weight == Weight::Samples => return Err(no_times()),
+        Counts::Stacks(_) => {
             let path = path.display();
-            return Err(usage_error(format!(
-                "{path} tells no times: compare numbers of samples, with --weight samples"
-            )));
+            bail!("{path} has neither times nor samples, which could be compared");
         }
-        let mut text = Vec::new();
-        let options = ViewArgs::default().options(values);
-        export::write(&profile, Format::Folded, &options, &mut text)?;
-        return folded::read(&mut text.as_slice()).with_context(context);
+        Counts::Profile(profile) => profile,
+    };
+    if weight == Weight::Time && input::tells_no_times(&profile) {
+        return Err(no_times());
     }
-    let file = caller::open(path).with_context(context)?;
-    folded::read(&mut BufReader::new(file)).with_context(context)
+    let mut text = Vec::new();
+    let options = ViewArgs::default().options(values);
+    export::write(&profile, Format::Folded, &options, &mut text)?;
+    let folded = folded::read(&mut text.as_slice());
+    folded.with_context(|| format!("cannot read {}", path.display()))
 }

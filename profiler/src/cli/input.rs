@@ -1,66 +1,186 @@
-//! Files that profiles are read from, whatever wrote them.
+//! What subcommands read: what a file is, and which of them reads such a file.
 
 use super::usage_error;
-use aiprof_formats::export::Format;
+use aiprof_formats::export::folded::{self, FoldedStacks};
+use aiprof_formats::export::{Format, Weight};
 use aiprof_formats::import::capture::{self, ReplayOptions};
+use aiprof_formats::import::open::{self, Contents, Input};
 use aiprof_formats::import::stall_profile::profile_of;
-use aiprof_formats::import::{iaprof, unitrace_csv};
+use aiprof_formats::import::{iaprof, pprof, unitrace_csv};
 use aiprof_model::profile::{LossKind, Profile, Values};
-use aiprof_system::files::caller;
-use anyhow::{Context, Result};
-use std::io::{BufRead, BufReader};
-use std::path::Path;
+use aiprof_system::memory;
+use anyhow::{Context, Result, anyhow};
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
 
-/// Recordings of other tools that have no events, only counts.
+/// Subcommands that read profiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Foreign {
-    /// iaprof's interchange text.
-    Iaprof,
-    /// unitrace's table of stalls.
-    UnitraceCsv,
+pub(crate) enum Reader {
+    /// `aiprof report`.
+    Report,
+    /// `aiprof diff`.
+    Diff,
+    /// `aiprof analyze`.
+    Analyze,
+    /// `aiprof stalls`.
+    Stalls,
+    /// `aiprof trace --from`.
+    Trace,
 }
 
-impl Foreign {
-    /// What a file is, by its first bytes; `None`: none of these. So is a pipe: what is
-    /// read of it cannot be read again.
-    pub(crate) fn of(path: &Path) -> Option<Self> {
-        let file = caller::open_regular(path).ok()?;
-        let mut input = BufReader::new(file);
-        let head = input.fill_buf().ok()?;
-        if iaprof::is_iaprof(head) {
-            Some(Self::Iaprof)
-        } else if unitrace_csv::is_stall_csv(head) {
-            Some(Self::UnitraceCsv)
-        } else {
-            None
-        }
-    }
-
-    fn read(self, input: &mut dyn BufRead) -> Result<Profile> {
+impl Reader {
+    fn name(self) -> &'static str {
         match self {
-            Self::Iaprof => Ok(iaprof::read(input)?),
-            Self::UnitraceCsv => {
-                let stalls = unitrace_csv::read(input)?;
-                let mut profile = profile_of(&stalls.table);
-                let losses = &mut profile.losses;
-                losses.add(LossKind::DeviceUndecodable, stalls.skipped);
-                Ok(profile)
+            Self::Report => "report",
+            Self::Diff => "diff",
+            Self::Analyze => "analyze",
+            Self::Stalls => "stalls",
+            Self::Trace => "trace --from",
+        }
+    }
+
+    /// What it reads.
+    fn inputs(self) -> &'static str {
+        match self {
+            Self::Report | Self::Diff => {
+                "captures (.aiprof), folded stacks, pprof profiles, and what iaprof and unitrace's \
+                 stall sampling write"
             }
+            Self::Analyze => "captures (.aiprof) and traces (JSON, Perfetto)",
+            Self::Stalls => {
+                "captures (.aiprof), and what iaprof and unitrace's stall sampling write"
+            }
+            Self::Trace => "captures (.aiprof)",
         }
     }
 }
 
-/// Whether a file is of folded stacks, by its name, and by its first bytes no recording.
-pub(crate) fn is_folded(path: &Path) -> bool {
-    if Format::from_extension(path) != Some(Format::Folded) || Foreign::of(path).is_some() {
-        return false;
+/// Which subcommand reads a file, for one that does not.
+fn advice(contents: Contents, path: &Path) -> Option<String> {
+    let path = path.display();
+    Some(match contents {
+        Contents::Capture | Contents::Folded | Contents::Pprof => {
+            format!("`aiprof report {path}` does, and `aiprof diff`")
+        }
+        Contents::Iaprof | Contents::StallCsv => {
+            format!("`aiprof stalls {path}` does, and `aiprof report` and `aiprof diff`")
+        }
+        Contents::Json | Contents::Perfetto => format!("`aiprof analyze {path}` does"),
+        Contents::Log => "`aiprof analyze` takes logs of the compiler with -c".to_owned(),
+        Contents::Elf => "`aiprof stalls` takes modules of device code with --modules".to_owned(),
+        Contents::Svg | Contents::Page => "make it anew of what it was made of".to_owned(),
+        Contents::Empty | Contents::Text | Contents::Binary => return None,
+    })
+}
+
+/// Says what a file is that a subcommand does not read, and what does.
+pub(crate) fn refused(path: &Path, contents: Contents, reader: Reader) -> anyhow::Error {
+    let (shown, what, name) = (path.display(), contents.what(), reader.name());
+    match advice(contents, path) {
+        Some(advice) => {
+            anyhow!("{shown} is {what}, which `aiprof {name}` does not read: {advice}")
+        }
+        None => anyhow!(
+            "{shown} is {what}: `aiprof {name}` reads {}",
+            reader.inputs()
+        ),
     }
-    let Ok(file) = caller::open_regular(path) else {
-        return false;
+}
+
+/// The place that an input's name means: `-` is stdin.
+pub(crate) fn named(path: &Path) -> PathBuf {
+    match path == Path::new("-") {
+        true => PathBuf::from("/dev/stdin"),
+        false => path.to_owned(),
+    }
+}
+
+/// Opens a file, to see what it is.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn open(path: &Path) -> Result<Input> {
+    open::open(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// What was read.
+#[derive(Debug)]
+pub(crate) enum Counts {
+    /// A profile.
+    Profile(Box<Profile>),
+    /// Stacks that were folded already.
+    Stacks(Stacks),
+}
+
+/// Stacks that were folded already, and what is known of them.
+#[derive(Debug)]
+pub(crate) struct Stacks {
+    /// The stacks.
+    pub(crate) folded: FoldedStacks,
+    /// What their values are.
+    pub(crate) weight: Weight,
+    /// What they come from.
+    pub(crate) contents: Contents,
+}
+
+/// Reads counts of any kind. `wanted` is what values are to be: folded stacks are taken at
+/// that, of others it is chosen as far as they have it.
+///
+/// # Errors
+/// The file cannot be read, is none of counts, or the options do not fit it.
+pub(crate) fn counts(
+    path: &Path,
+    input: Input,
+    reader: Reader,
+    options: &ReplayOptions,
+    wanted: Weight,
+) -> Result<Counts> {
+    let Input { contents, mut text } = input;
+    let context = || format!("cannot read {}", path.display());
+    if is_counts(contents) && options.launches.is_some() {
+        return Err(usage_error(format!(
+            "--events needs a capture, and {} is {}: it has no calls and no launches",
+            path.display(),
+            contents.what()
+        )));
+    }
+    let profile = |profile| Ok(Counts::Profile(Box::new(profile)));
+    let stacks = |folded, weight| {
+        Ok(Counts::Stacks(Stacks {
+            folded,
+            weight,
+            contents,
+        }))
     };
-    let mut input = BufReader::new(file);
-    let is_capture = |head: &[u8]| head.starts_with(&capture::MAGIC[..7]);
-    input.fill_buf().is_ok_and(|head| !is_capture(head))
+    let counts = match contents {
+        Contents::Capture => profile(capture::replay_from(path, text, options)?),
+        Contents::Iaprof => profile(iaprof::read(&mut BufReader::new(text)).with_context(context)?),
+        Contents::StallCsv => {
+            let stalls = unitrace_csv::read(&mut BufReader::new(text)).with_context(context)?;
+            let mut read = profile_of(&stalls.table);
+            read.losses.add(LossKind::DeviceUndecodable, stalls.skipped);
+            profile(read)
+        }
+        Contents::Folded => {
+            let folded = folded::read(&mut BufReader::new(text)).with_context(context)?;
+            stacks(folded, wanted)
+        }
+        Contents::Pprof => {
+            let read = pprof::read(&mut text, wanted).with_context(context)?;
+            stacks(read.stacks, read.weight)
+        }
+        other => Err(refused(path, other, reader)),
+    };
+    memory::check().with_context(context)?;
+    counts
+}
+
+/// Whether a file has counts, and no events.
+pub(crate) fn is_counts(contents: Contents) -> bool {
+    matches!(
+        contents,
+        Contents::Folded | Contents::Pprof | Contents::Iaprof | Contents::StallCsv
+    )
 }
 
 /// Whether the samples of a profile have no times: unitrace tells none, iaprof only
@@ -70,22 +190,56 @@ pub(crate) fn tells_no_times(profile: &Profile) -> bool {
     is_of_samples && profile.total_count() > 0 && profile.total_time_ns() == 0
 }
 
-/// Reads a profile from a capture, or from a recording of another tool.
-///
-/// # Errors
-/// The file cannot be read, or the options do not fit it.
-pub(crate) fn profile(path: &Path, options: &ReplayOptions) -> Result<Profile> {
-    let Some(foreign) = Foreign::of(path) else {
-        return Ok(capture::replay(path, options)?);
-    };
-    if options.launches.is_some() {
-        return Err(usage_error(
-            "--events needs a capture: this file has no calls and no launches",
-        ));
+/// Says that a format cannot be made of what a file holds.
+pub(crate) fn not_of_this(path: &Path, contents: Contents, format: Format) -> anyhow::Error {
+    usage_error(format!(
+        "{} is {}: it has no events, of which {} is made; `aiprof -o FILE.aiprof` records them",
+        path.display(),
+        contents.what(),
+        format.what()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_read_is_named_with_what_reads_it() {
+        let text = |contents, reader| refused(Path::new("x"), contents, reader).to_string();
+        let folded = text(Contents::Folded, Reader::Analyze);
+        assert!(folded.contains("x is folded stacks"), "{folded}");
+        assert!(folded.contains("`aiprof report x` does"), "{folded}");
+        let trace = text(Contents::Json, Reader::Diff);
+        assert!(trace.contains("`aiprof analyze x` does"), "{trace}");
+        let unknown = text(Contents::Binary, Reader::Stalls);
+        assert!(
+            unknown.contains("`aiprof stalls` reads captures"),
+            "{unknown}"
+        );
     }
-    let context = || format!("cannot read {}", path.display());
-    let file = caller::open(path).with_context(context)?;
-    foreign
-        .read(&mut BufReader::new(file))
-        .with_context(context)
+
+    #[test]
+    fn values_are_those_that_were_asked_for_or_that_are_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        std::fs::write(&path, "main;f 3\n").unwrap();
+        let options = ReplayOptions {
+            inlines: true,
+            source_lines: false,
+            kernel_stacks: true,
+            launches: None,
+        };
+        let read = |path: &Path, wanted| {
+            let input = open(path).unwrap();
+            counts(path, input, Reader::Report, &options, wanted)
+        };
+        let Counts::Stacks(stacks) = read(&path, Weight::Samples).unwrap() else {
+            panic!()
+        };
+        assert_eq!((stacks.folded.total, stacks.weight), (3, Weight::Samples));
+        std::fs::write(&path, "{}").unwrap();
+        let error = read(&path, Weight::Time).unwrap_err().to_string();
+        assert!(error.contains("is a trace in JSON"), "{error}");
+    }
 }

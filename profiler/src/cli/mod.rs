@@ -27,6 +27,7 @@ mod stall_sources;
 mod stalls;
 mod stdout;
 mod stop;
+mod target;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -147,6 +148,13 @@ impl Verbosity {
         self.quiet
     }
 
+    /// Says something on stderr, unless only errors are shown.
+    pub(crate) fn say<'a>(self, lines: impl IntoIterator<Item = &'a String>) {
+        if !self.quiet {
+            lines.into_iter().for_each(|line| screen::say(line));
+        }
+    }
+
     /// Whether more is shown.
     fn is_verbose(self) -> bool {
         self.verbose > 0
@@ -246,9 +254,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
         Some(other) => {
             privileges::drop_file_capabilities()?;
             match other {
-                Sub::Report(args) => report::run(&args)?,
-                Sub::Diff(args) => diff::run(&args)?,
-                Sub::Stalls(args) => stalls::run(&args)?,
+                Sub::Report(args) => report::run(&args, cli.verbosity)?,
+                Sub::Diff(args) => diff::run(&args, cli.verbosity)?,
+                Sub::Stalls(args) => stalls::run(&args, cli.verbosity)?,
                 Sub::Analyze(args) => return analyze::run(&args, cli.verbosity),
                 Sub::Completions(args) => {
                     stdout::require()?;

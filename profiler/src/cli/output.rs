@@ -137,6 +137,12 @@ impl OutputFile {
         self.writer.get_ref().try_clone()
     }
 
+    /// A line that says that it was written, and what it is; none for devices and pipes.
+    pub(crate) fn note(&self, what: &str) -> Option<String> {
+        let beside = self.beside.as_ref();
+        beside.map(|_| format!("  written to {}: {what}", self.path.display()))
+    }
+
     /// Completes the file and gives it its name.
     ///
     /// # Errors
@@ -262,7 +268,7 @@ pub(crate) fn open_directory(path: &Path) -> Result<Directory> {
         Ok(())
     };
     let opened = place::make_directory(path, give).map_err(|error| explain_way(error, path))?;
-    opened.with_context(|| format!("{} is a file; --every needs a directory", path.display()))
+    opened.with_context(|| format!("{} is a file, and a directory is needed", path.display()))
 }
 
 /// Whether an error comes from a reader that has gone, as `head` does.

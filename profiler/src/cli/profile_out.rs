@@ -7,11 +7,15 @@ use aiprof_analysis::aggregate::LaunchOptions;
 use aiprof_formats::export::summary::SummaryOptions;
 use aiprof_formats::export::{self, ExportOptions, Format, Shown, Weight};
 use aiprof_model::profile::{Profile, StallTable};
+use aiprof_system::files::caller;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Width of texts in files.
+const FILE_WIDTH: usize = 100;
 
 /// The formats of `--format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -34,12 +38,15 @@ pub(crate) enum ProfileFormat {
     Page,
     /// The recording itself, for `aiprof report`
     Capture,
-    /// Short text for people: totals, hottest functions; to standard output only
+    /// Trace for TensorBoard's PyTorch plugin, in a directory
+    Tensorboard,
+    /// Short text for people: totals, hottest functions
     Summary,
 }
 
 impl ProfileFormat {
-    /// The format of the file; `None`: the summary, which is for people.
+    /// The format of the file; `None`: the summary, which is for people, and what is a
+    /// directory.
     pub(crate) fn of_file(self) -> Option<Format> {
         Some(match self {
             Self::Folded => Format::Folded,
@@ -51,7 +58,7 @@ impl ProfileFormat {
             Self::Perfetto => Format::Perfetto,
             Self::Page => Format::Page,
             Self::Capture => Format::Capture,
-            Self::Summary => return None,
+            Self::Tensorboard | Self::Summary => return None,
         })
     }
 }
@@ -167,6 +174,18 @@ pub(crate) struct ViewArgs {
 }
 
 impl ViewArgs {
+    /// What of these options needs more than folded stacks.
+    pub(crate) fn of_more_than_stacks(self) -> Option<&'static str> {
+        let given = [
+            (self.device_only, "--device-only"),
+            (self.cpu_only, "--cpu-only"),
+            (self.by_stall, "--by-stall"),
+            (self.all_processes, "--all-processes"),
+        ];
+        let mut given = given.into_iter().filter(|(is_given, _)| *is_given);
+        given.next().map(|(_, option)| option)
+    }
+
     /// How profiles are written.
     pub(crate) fn options(self, values: ValueArgs) -> ExportOptions {
         ExportOptions {
@@ -229,6 +248,10 @@ impl ViewArgs {
 pub(crate) enum Destination {
     /// A short text on the terminal.
     Summary,
+    /// The same text in a file.
+    SummaryFile(PathBuf),
+    /// A directory for TensorBoard.
+    Directory(PathBuf),
     /// stdout.
     Stdout(Format),
     /// A file.
@@ -268,7 +291,11 @@ impl Destination {
 
     /// Whether it is a timeline.
     pub(crate) fn is_trace(&self) -> bool {
-        matches!(self, Self::File(_, format) | Self::Stdout(format) if format.is_trace())
+        match self {
+            Self::File(_, format) | Self::Stdout(format) => format.is_trace(),
+            Self::Directory(_) => true,
+            Self::Summary | Self::SummaryFile(_) | Self::Windows { .. } => false,
+        }
     }
 
     /// From `-o` and `--format`.
@@ -289,17 +316,19 @@ impl Destination {
         format: Option<ProfileFormat>,
         terminal: bool,
     ) -> Result<Self> {
-        let output = output.filter(|path| *path != Path::new("-") || format.is_none());
-        let is_summary = match format {
-            Some(format) => format.of_file().is_none(),
-            None => terminal && output.is_none(),
-        };
-        match output {
-            None if is_summary => Ok(Self::Summary),
-            Some(_) if is_summary => Err(usage_error(
-                "the summary goes to standard output: leave out -o, or write > FILE",
+        let is_dash = output == Some(Path::new("-"));
+        let file = output.filter(|_| !is_dash);
+        match (file, format) {
+            (Some(path), format) if is_directory(path, format)? => {
+                Ok(Self::Directory(path.to_owned()))
+            }
+            (None, Some(ProfileFormat::Tensorboard)) => Err(usage_error(
+                "--format tensorboard writes a directory: name it with -o DIR/",
             )),
-            Some(path) if path != Path::new("-") => {
+            (Some(path), Some(ProfileFormat::Summary)) => Ok(Self::SummaryFile(path.to_owned())),
+            (None, Some(ProfileFormat::Summary)) => Ok(Self::Summary),
+            (None, None) if terminal && !is_dash => Ok(Self::Summary),
+            (Some(path), format) => {
                 let format = format
                     .and_then(ProfileFormat::of_file)
                     .or_else(|| Format::from_extension(path))
@@ -307,10 +336,11 @@ impl Destination {
                 let format = format.ok_or_else(|| unknown_extension(path))?;
                 Ok(Self::File(path.to_owned(), format))
             }
-            _ => {
+            (None, format) => {
                 let format = format.and_then(ProfileFormat::of_file);
                 let format = format.unwrap_or(Format::Folded);
-                if terminal && matches!(format, Format::Pprof | Format::Capture) {
+                if terminal && matches!(format, Format::Pprof | Format::Capture | Format::Perfetto)
+                {
                     return Err(usage_error(
                         "this format is not for a terminal: name a file with -o FILE",
                     ));
@@ -323,7 +353,8 @@ impl Destination {
     /// The format; `None`: the summary for a terminal, which is none.
     pub(crate) fn format(&self) -> Option<Format> {
         match self {
-            Self::Summary => None,
+            Self::Summary | Self::SummaryFile(_) => None,
+            Self::Directory(_) => Some(Format::Chrome),
             Self::Stdout(format) | Self::File(_, format) | Self::Windows { format, .. } => {
                 Some(*format)
             }
@@ -335,13 +366,36 @@ impl Destination {
         match self {
             Self::Stdout(_) => true,
             Self::Summary => !io::stdout().is_terminal(),
-            Self::File(..) | Self::Windows { .. } => false,
+            Self::SummaryFile(_) | Self::File(..) | Self::Directory(_) | Self::Windows { .. } => {
+                false
+            }
         }
     }
 
     /// Whether files are written.
     pub(crate) fn writes_files(&self) -> bool {
-        matches!(self, Self::File(..) | Self::Windows { .. })
+        !matches!(self, Self::Summary | Self::Stdout(_))
+    }
+}
+
+/// Whether `-o` names a directory, for TensorBoard: it ends in a slash, is one already, or
+/// the format says so.
+///
+/// # Errors
+/// It is a directory, and the format is a file's.
+pub(crate) fn is_directory(path: &Path, format: Option<ProfileFormat>) -> Result<bool> {
+    let is_directory = path.as_os_str().as_encoded_bytes().ends_with(b"/") || caller::is_dir(path);
+    match format {
+        Some(ProfileFormat::Tensorboard) => Ok(true),
+        Some(_) if is_directory => {
+            let example = path.join("profile.svg");
+            Err(usage_error(format!(
+                "{} is a directory, and this format is a file: name one in it, such as -o {}",
+                path.display(),
+                example.display()
+            )))
+        }
+        _ => Ok(is_directory),
     }
 }
 
@@ -352,7 +406,8 @@ pub(crate) fn is_device(path: &Path) -> bool {
 
 fn unknown_extension(path: &Path) -> anyhow::Error {
     usage_error(format!(
-        "the name {} does not tell the format: use .folded, .svg, .pb.gz, .json, .stalls.csv, .iaprof or .aiprof, or say --format",
+        "the name {} does not tell the format: use .folded, .svg, .pb.gz, .json, .pftrace, .html, \
+         .stalls.csv, .iaprof or .aiprof, DIR/ for TensorBoard, or say --format",
         path.display()
     ))
 }
@@ -405,18 +460,39 @@ pub(crate) fn write_stdout(
     out.flush().context("cannot write to stdout")
 }
 
+/// How the short text is laid out.
+pub(crate) fn summary_options(shown: Shown, is_file: bool) -> SummaryOptions {
+    let default = SummaryOptions::default();
+    SummaryOptions {
+        width: if is_file { FILE_WIDTH } else { screen::width() },
+        color: !is_file && screen::has_colors(),
+        shown,
+        ..default
+    }
+}
+
+/// Writes the short text to an opened file and completes it.
+///
+/// # Errors
+/// The file could not be written; nothing is left behind then.
+pub(crate) fn write_summary_file(
+    profile: &Profile,
+    options: &ExportOptions,
+    mut file: OutputFile,
+) -> Result<()> {
+    let context = format!("cannot write {}", file.path().display());
+    let layout = summary_options(options.shown, true);
+    export::summary::write(profile, &layout, &mut file).context(context)?;
+    file.commit()
+}
+
 /// Writes the short text for a terminal.
 ///
 /// # Errors
 /// stdout could not be written.
 pub(crate) fn write_summary(profile: &Profile, shown: Shown) -> Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
-    let options = SummaryOptions {
-        width: screen::width(),
-        color: screen::has_colors(),
-        shown,
-        ..SummaryOptions::default()
-    };
+    let options = summary_options(shown, false);
     export::summary::write(profile, &options, &mut out).context("cannot write to stdout")?;
     out.flush().context("cannot write to stdout")
 }
@@ -427,7 +503,7 @@ mod tests {
 
     #[test]
     fn the_destination_follows_from_output_format_and_terminal() {
-        use Destination::{File, Stdout, Summary};
+        use Destination::{Directory, File, Stdout, Summary};
         let file = |name: &str, format| File(name.into(), format);
         for (output, format, terminal, expected) in [
             (None, None, true, Summary),
@@ -443,6 +519,20 @@ mod tests {
             (None, Some(ProfileFormat::Summary), true, Summary),
             (None, Some(ProfileFormat::Summary), false, Summary),
             (Some("-"), Some(ProfileFormat::Summary), false, Summary),
+            (
+                Some("a.svg"),
+                Some(ProfileFormat::Summary),
+                true,
+                Destination::SummaryFile("a.svg".into()),
+            ),
+            (Some("a/"), None, true, Directory("a/".into())),
+            (Some("/"), None, false, Directory("/".into())),
+            (
+                Some("a"),
+                Some(ProfileFormat::Tensorboard),
+                true,
+                Directory("a".into()),
+            ),
             (
                 Some("/dev/null"),
                 None,
@@ -481,7 +571,10 @@ mod tests {
             (None, Some(ProfileFormat::Pprof)),
             (Some("-"), Some(ProfileFormat::Capture)),
             (Some("profile"), None),
-            (Some("a.svg"), Some(ProfileFormat::Summary)),
+            (Some("a/"), Some(ProfileFormat::Svg)),
+            (None, Some(ProfileFormat::Tensorboard)),
+            (Some("-"), Some(ProfileFormat::Tensorboard)),
+            (None, Some(ProfileFormat::Perfetto)),
             (Some("profile.xyz"), None),
         ] {
             let error = Destination::decide(output.map(Path::new), format, true).unwrap_err();

@@ -32,7 +32,8 @@ pub(crate) struct RecordArgs {
     /// FILE.folded (folded stacks), FILE.svg (flame graph), FILE.pb.gz (pprof), FILE.json or
     /// FILE.json.gz (Chrome trace of calls and samples), FILE.pftrace (the same for
     /// Perfetto, of any length), FILE.html (findings and tables of what devices did) or
-    /// FILE.aiprof (capture, for `aiprof report`). `-` is stdout. Without -o the profile
+    /// FILE.aiprof (capture, for `aiprof report`). DIR/ is a directory for TensorBoard, made
+    /// if it is not there. `-` is stdout. Without -o the profile
     /// goes to stdout as folded stacks, or as a short summary if stdout is a terminal. The
     /// file appears whole or not at all, and belongs to the caller of sudo.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
@@ -292,7 +293,7 @@ impl Plan {
         let is_unasked = probes && joins && !is_asked;
         let probes = probes.then(|| ProbeConfig {
             tables: Arc::new(tables()),
-            waits: devices.is_on(),
+            waits: devices.is_on() || destination.keeps_events(),
             late_libraries: launches.is_some() || destination.is_trace(),
             exact_call_times: args.values.times_calls() || destination.is_trace(),
             command: args.command.clone(),

@@ -1,6 +1,7 @@
 //! `aiprof COMMAND`: the course of a recording, from the first check to the exit
 //! code.
 
+use super::advice::refuse_mistyped;
 use super::closing::Totals;
 use super::output::OutputFile;
 use super::profile_out::{self, Destination};
@@ -44,6 +45,7 @@ pub(super) const READERS: remote::Work = remote::Work {
 /// Whatever kept the recording or its result from being made.
 pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
     let plan = Plan::new(args, doctor::has_aiu())?;
+    refuse_mistyped(&plan.command)?;
     let have = privileges::effective()?;
     privileges::require(have)?;
     for missing in privileges::missing(have) {
@@ -91,6 +93,7 @@ pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
 #[derive(Debug)]
 enum Output {
     Summary,
+    SummaryFile(OutputFile),
     Stdout(Format),
     File(OutputFile, Format),
     Trace(TraceOut),
@@ -100,13 +103,9 @@ enum Output {
 impl Output {
     fn open(plan: &Plan) -> Result<Self> {
         Ok(match &plan.destination {
-            Destination::Summary => Self::Summary,
-            Destination::Stdout(format) if format.is_trace() => {
-                Self::Trace(TraceOut::new(None, *format))
-            }
-            Destination::File(path, format) if format.is_trace() => {
-                Self::Trace(TraceOut::new(Some(OutputFile::create(path)?), *format))
-            }
+            trace if trace.is_trace() => Self::Trace(TraceOut::open(trace, Path::new("aiprof"))?),
+            Destination::Summary | Destination::Directory(_) => Self::Summary,
+            Destination::SummaryFile(path) => Self::SummaryFile(OutputFile::create(path)?),
             Destination::Stdout(format) => Self::Stdout(*format),
             Destination::File(path, format) => Self::File(OutputFile::create(path)?, *format),
             Destination::Windows {
@@ -121,6 +120,15 @@ impl Output {
                 *keep,
             )?),
         })
+    }
+
+    /// A line that says what is written, if it is one file.
+    fn note(&self) -> Option<String> {
+        match self {
+            Self::SummaryFile(file) => file.note("the summary"),
+            Self::File(file, format) => file.note(format.what()),
+            Self::Summary | Self::Stdout(_) | Self::Trace(_) | Self::Windows(_) => None,
+        }
     }
 
     /// What is kept of single events.
@@ -333,6 +341,7 @@ impl Recording<'_> {
         self.totals.add(&profile);
         let options = self.plan.export.clone();
         let mut failures = 0;
+        let mut notes: Vec<String> = self.output.note().into_iter().collect();
         match std::mem::replace(&mut self.output, Output::Summary) {
             Output::Summary => {
                 profile_out::write_summary(&profile, options.shown).or_else(unless_broken_pipe)?;
@@ -341,13 +350,19 @@ impl Recording<'_> {
                     self.flame_graph_command()
                 ));
             }
+            Output::SummaryFile(file) => {
+                profile_out::write_summary_file(&profile, &options, file)?;
+            }
             // The session wrote the capture.
             Output::Stdout(Format::Capture) => {}
             Output::File(file, Format::Capture) => file.commit()?,
             Output::Trace(out) => {
                 let (recorded, events) = timeline.context("the recording kept no events")?;
                 let written = out.write(&recorded, events, Path::new("the recording"));
-                let noted = written.map(|totals| self.totals.add_trace(&totals));
+                let noted = written.map(|(totals, lines)| {
+                    self.totals.add_trace(&totals);
+                    notes = lines;
+                });
                 noted.or_else(unless_broken_pipe)?;
             }
             Output::Stdout(format) => {
@@ -375,9 +390,7 @@ impl Recording<'_> {
         for problem in &device_problems {
             self.say(&format!("  device: {problem}"));
         }
-        if let Destination::File(path, _) = &self.plan.destination {
-            self.say(&format!("  written to {}", path.display()));
-        }
+        notes.iter().for_each(|note| self.say(note));
         Ok(failures == 0)
     }
 

@@ -1,30 +1,29 @@
-//! `aiprof report`: a capture, or a recording of another tool, becomes any other output.
+//! `aiprof report`: a capture, or counts of another tool, become any other output.
 
-use super::input::{self, Foreign};
+use super::input::{self, Counts, Reader};
 use super::memory::MemoryArgs;
-use super::output::OutputFile;
-use super::profile_out::{self, Destination, ProfileFormat, ValueArgs, ViewArgs};
+use super::profile_out::{Destination, ProfileFormat, ValueArgs, ViewArgs};
+use super::target::{self, Target};
 use super::trace_out::{self, TraceOut};
-use super::{screen, usage_error};
-use aiprof_formats::export::svg::{self, Caption};
-use aiprof_formats::export::{Format, Weight, folded};
+use super::{Verbosity, usage_error};
+use aiprof_formats::export::{ExportOptions, Format, Weight};
 use aiprof_formats::import::capture::ReplayOptions;
-use aiprof_system::files::caller;
-use anyhow::{Context, Result};
+use aiprof_formats::import::open::Contents;
+use aiprof_model::profile::Profile;
+use anyhow::Result;
 use clap::{Args, ValueHint};
-use std::io::{self, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Options of `aiprof report`.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// Capture, as written by `aiprof -o FILE.aiprof`, or what iaprof or unitrace's
-    /// stall sampling wrote; folded stacks (.folded, .txt) for a flame graph
+    /// Capture, as written by `aiprof -o FILE.aiprof`; for flame graphs and the like also
+    /// folded stacks, pprof, and what iaprof or unitrace's stall sampling wrote; -: stdin
     #[arg(value_hint = ValueHint::FilePath)]
-    capture: PathBuf,
+    input: PathBuf,
 
     /// Where the profile goes; its extension chooses the format (.folded, .svg,
-    /// .pb.gz, .json, .json.gz, .pftrace, .html)
+    /// .pb.gz, .json, .json.gz, .pftrace, .html); DIR/: a trace for TensorBoard; -: stdout
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
 
@@ -54,40 +53,17 @@ pub(crate) struct ReportArgs {
     memory: MemoryArgs,
 }
 
-/// Folded stacks can be drawn, and nothing else: they have no events and no losses.
-fn draw_folded(args: &ReportArgs, destination: &Destination) -> Result<()> {
-    let (Destination::File(_, Format::Svg) | Destination::Stdout(Format::Svg)) = destination else {
-        return Err(usage_error(
-            "folded stacks can be drawn (-o FILE.svg) or compared (aiprof diff); other formats \
-             are made from a capture, as `aiprof -o FILE.aiprof` writes it",
-        ));
-    };
-    if args.values.launches().is_some() {
-        return Err(usage_error(
-            "--events needs a capture: folded stacks are of one kind",
-        ));
-    }
-    let path = args.capture.display();
-    let file = caller::open(&args.capture).with_context(|| format!("cannot read {path}"))?;
-    let folded = folded::read(&mut BufReader::new(file));
-    let folded = folded.with_context(|| format!("cannot read {path}"))?;
-    let options = args.view.options(args.values);
-    let caption = Caption {
-        title: args.title.clone().unwrap_or_else(|| path.to_string()),
-        subtitle: "from folded stacks".to_owned(),
-        ..Caption::default()
-    };
-    match destination {
-        Destination::File(path, _) => {
-            let mut file = OutputFile::create(path)?;
-            svg::write_folded(&folded, &caption, &options, &mut file)?;
-            file.commit()
-        }
-        _ => {
-            let mut out = io::stdout().lock();
-            let written = svg::write_folded(&folded, &caption, &options, &mut out);
-            written.context("cannot write to stdout")
-        }
+impl ReportArgs {
+    /// What of these options needs more than folded stacks.
+    fn of_more_than_stacks(&self) -> Option<&'static str> {
+        let given = [
+            (self.values.launches().is_some(), "--events"),
+            (self.no_kernel, "--no-kernel"),
+            (self.no_inlines, "--no-inlines"),
+        ];
+        let mut given = given.into_iter().filter(|(is_given, _)| *is_given);
+        let own = given.next().map(|(_, option)| option);
+        own.or_else(|| self.view.of_more_than_stacks())
     }
 }
 
@@ -95,60 +71,107 @@ fn draw_folded(args: &ReportArgs, destination: &Destination) -> Result<()> {
 ///
 /// # Errors
 /// The capture cannot be read, or the profile cannot be written.
-pub(crate) fn run(args: &ReportArgs) -> Result<()> {
+pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
     args.memory.apply()?;
+    let path = &input::named(&args.input);
     let destination = Destination::new(args.output.as_deref(), args.format)?;
     args.view.check(&destination)?;
-    if input::is_folded(&args.capture) {
-        return draw_folded(args, &destination);
+    if destination.format() == Some(Format::Capture) {
+        return Err(usage_error(
+            "a capture is what report reads: choose another format",
+        ));
     }
-    let file = match &destination {
-        Destination::Stdout(Format::Capture) | Destination::File(_, Format::Capture) => {
-            return Err(usage_error(
-                "a capture is what report reads: choose another format",
-            ));
+    let input = input::open(path)?;
+    let contents = input.contents;
+    if contents == Contents::Capture && destination.is_trace() {
+        drop(input);
+        let written = trace(args, path, &destination)?;
+        verbosity.say(&written);
+        return Ok(());
+    }
+    let is_of_counts = input::is_counts(contents);
+    if is_of_counts && let Some(format) = destination.format().filter(|f| f.is_trace()) {
+        return Err(input::not_of_this(path, contents, format));
+    }
+    let is_stacks = matches!(contents, Contents::Folded | Contents::Pprof);
+    if is_stacks && let Some(option) = args.of_more_than_stacks() {
+        return Err(usage_error(format!(
+            "{option} needs a capture: {} is {}",
+            path.display(),
+            contents.what()
+        )));
+    }
+    if is_stacks {
+        target::check_stacks(path, &destination)?;
+    }
+    let target = Target::open(&destination)?;
+    let note = target.note();
+    let options = replay_options(args, &destination);
+    let wanted = args.values.weight();
+    let counts = input::counts(path, input, Reader::Report, &options, wanted)?;
+    let mut export = args.view.options(args.values);
+    match counts {
+        Counts::Profile(profile) => of_profile(args, *profile, export, target)?,
+        Counts::Stacks(stacks) => {
+            if stacks.weight != wanted {
+                let has = weight_name(stacks.weight);
+                tracing::warn!("{} has no such values: they are {has}", path.display());
+            }
+            export.weight = stacks.weight;
+            let title = args.title.clone().unwrap_or(path.display().to_string());
+            target.write_stacks(&stacks, &title, &export)?;
         }
-        Destination::File(path, format) => Some((OutputFile::create(path)?, *format)),
-        _ => None,
-    };
-    let options = ReplayOptions {
+    }
+    let hint = matches!(destination, Destination::Summary).then(|| {
+        let shown = path.display();
+        format!("for a flame graph: aiprof report {shown} -o flame.svg")
+    });
+    verbosity.say(note.iter().chain(&hint));
+    Ok(())
+}
+
+fn replay_options(args: &ReportArgs, destination: &Destination) -> ReplayOptions {
+    ReplayOptions {
         inlines: !args.no_inlines,
         source_lines: destination.has_source_lines(),
         kernel_stacks: !args.no_kernel,
         launches: args.values.launches(),
-    };
-    if destination.is_trace() {
-        if Foreign::of(&args.capture).is_some() {
-            return Err(usage_error(
-                "a trace needs a capture: this file has counts, no events",
-            ));
-        }
-        let out = match (file, &destination) {
-            (Some((file, format)), _) => TraceOut::new(Some(file), format),
-            (None, Destination::Stdout(format)) => TraceOut::new(None, *format),
-            (None, _) => TraceOut::new(None, Format::Chrome),
-        };
-        return trace_out::from_file(&args.capture, options, args.title.as_deref(), out);
     }
-    let mut profile = input::profile(&args.capture, &options)?;
+}
+
+/// Writes what is made of a capture's events; gives a line for each file.
+fn trace(args: &ReportArgs, path: &Path, destination: &Destination) -> Result<Vec<String>> {
+    if args.values.launches().is_some() {
+        return Err(usage_error(
+            "--events is for profiles: a trace has launches and samples in any case",
+        ));
+    }
+    let out = TraceOut::open(destination, path)?;
+    let options = replay_options(args, destination);
+    trace_out::from_file(path, options, args.title.as_deref(), out)
+}
+
+/// Writes a profile.
+fn of_profile(
+    args: &ReportArgs,
+    mut profile: Profile,
+    mut export: ExportOptions,
+    target: Target,
+) -> Result<()> {
     if let Some(title) = &args.title {
         profile.meta.title.clone_from(title);
     }
-    let mut export = args.view.options(args.values);
     if export.weight == Weight::Time && input::tells_no_times(&profile) {
         tracing::warn!("the recording tells no times: values are numbers of samples");
         export.weight = Weight::Samples;
     }
-    match (file, destination) {
-        (Some((file, format)), _) => profile_out::write_file(&profile, format, &export, file),
-        (None, Destination::Stdout(format)) => profile_out::write_stdout(&profile, format, &export),
-        (None, _) => {
-            profile_out::write_summary(&profile, export.shown)?;
-            let capture = args.capture.display();
-            screen::say(&format!(
-                "for a flame graph: aiprof report {capture} -o flame.svg"
-            ));
-            Ok(())
-        }
+    target.write(&profile, &export)
+}
+
+fn weight_name(weight: Weight) -> &'static str {
+    match weight {
+        Weight::Time => "times",
+        Weight::Samples => "numbers",
+        Weight::Bytes => "bytes",
     }
 }

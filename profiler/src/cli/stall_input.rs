@@ -1,6 +1,8 @@
 //! What `aiprof stalls` reads: samples of devices, and the code of their kernels.
 
+use super::input::{self, Reader};
 use aiprof_analysis::analyze::device_stalls::{Code, Sampled, Tally};
+use aiprof_formats::import::open::{Contents, Input};
 use aiprof_formats::import::{capture, iaprof, unitrace_csv};
 use aiprof_model::profile::{LossKind, Losses, StallTable};
 use aiprof_symbols::symbolize::device::isa::{Decoded, Platform, decode, iga::Iga};
@@ -8,7 +10,7 @@ use aiprof_symbols::symbolize::device::{Kernel, Module, read_dump_folder};
 use aiprof_system::files::caller;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 /// Largest file of a module.
@@ -51,32 +53,12 @@ struct Raw {
 /// A file cannot be read, is of no known kind, or has no samples of devices.
 pub(crate) fn read(inputs: &Inputs<'_>) -> Result<StallInput> {
     let path = inputs.input;
-    let context = || format!("cannot read {}", path.display());
-    let mut file = BufReader::new(caller::open(path).with_context(context)?);
-    let head = file.fill_buf().with_context(context)?.to_vec();
+    let input = input::open(path)?;
     let mut notes = Vec::new();
-    let is_capture = head.starts_with(&capture::MAGIC[..7]);
-    let raws = if is_capture {
-        of_capture(path, &mut notes)?
-    } else if iaprof::is_iaprof(&head) {
-        let profile = iaprof::read(&mut file).with_context(context)?;
-        let uncounted = StallTable::uncounted(&profile);
-        if uncounted > 0 {
-            notes.push(format!(
-                "{uncounted} samples are of no known instruction and left out"
-            ));
-        }
-        of_table(&StallTable::of(&profile))
-    } else {
-        let stalls = unitrace_csv::read(&mut file).with_context(context)?;
-        if stalls.skipped > 0 {
-            let first = stalls.first_skipped.unwrap_or(0);
-            notes.push(format!(
-                "{} lines are no rows (the first: {first})",
-                stalls.skipped
-            ));
-        }
-        of_table(&stalls.table)
+    let is_capture = input.contents == Contents::Capture;
+    let raws = match is_capture {
+        true => of_capture(path, &mut notes)?,
+        false => of_other(path, input, &mut notes)?,
     };
     if raws
         .iter()
@@ -108,6 +90,37 @@ pub(crate) fn read(inputs: &Inputs<'_>) -> Result<StallInput> {
         notes,
         sampled,
     })
+}
+
+/// Samples that other tools wrote.
+fn of_other(path: &Path, input: Input, notes: &mut Vec<String>) -> Result<Vec<Raw>> {
+    let context = || format!("cannot read {}", path.display());
+    let mut file = BufReader::new(input.text);
+    match input.contents {
+        Contents::Iaprof => {
+            let profile = iaprof::read(&mut file).with_context(context)?;
+            let uncounted = StallTable::uncounted(&profile);
+            if uncounted > 0 {
+                notes.push(format!(
+                    "{uncounted} samples are of no known instruction and left out"
+                ));
+            }
+            Ok(of_table(&StallTable::of(&profile)))
+        }
+        // The reader says what a table lacks.
+        Contents::StallCsv | Contents::Text => {
+            let stalls = unitrace_csv::read(&mut file).with_context(context)?;
+            if stalls.skipped > 0 {
+                let first = stalls.first_skipped.unwrap_or(0);
+                notes.push(format!(
+                    "{} lines are no rows (the first: {first})",
+                    stalls.skipped
+                ));
+            }
+            Ok(of_table(&stalls.table))
+        }
+        other => Err(input::refused(path, other, Reader::Stalls)),
+    }
 }
 
 fn of_capture(path: &Path, notes: &mut Vec<String>) -> Result<Vec<Raw>> {

@@ -1,11 +1,12 @@
 //! `aiprof stalls`: why device kernels stall, by kernel, line and instruction.
 
+use super::input;
 use super::memory::MemoryArgs;
 use super::output::OutputFile;
 use super::stall_input::{self, Inputs};
 use super::stall_sources::Sources;
 use super::stdout;
-use super::{screen, usage_error};
+use super::{Verbosity, screen, usage_error};
 use aiprof_analysis::analyze::device_stalls::StallReport;
 use aiprof_formats::export::ExportError;
 use aiprof_formats::export::html;
@@ -51,7 +52,8 @@ Exit status:
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct StallsArgs {
-    /// Capture with samples of devices, CSV of `unitrace --stall-sampling`, or iaprof's text
+    /// Capture with samples of devices, CSV of `unitrace --stall-sampling`, or iaprof's text;
+    /// -: stdin
     #[arg(value_hint = ValueHint::FilePath)]
     input: PathBuf,
 
@@ -87,7 +89,8 @@ pub(crate) struct StallsArgs {
     #[arg(long)]
     listing: bool,
 
-    /// Where the report goes; its extension chooses the format (.txt, .html, .csv, .json)
+    /// Where the report goes; its extension chooses the format (.txt, .html, .csv, .json);
+    /// -: stdout
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
 
@@ -145,6 +148,16 @@ enum FormatArg {
 }
 
 impl FormatArg {
+    /// What it is, for people.
+    fn what(self) -> &'static str {
+        match self {
+            Self::Text => "a report",
+            Self::Html => "a report, for a browser",
+            Self::Csv => "a table",
+            Self::Json => "everything, for programs",
+        }
+    }
+
     fn of(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "txt" | "text" | "asm" => Some(Self::Text),
@@ -210,7 +223,7 @@ fn percent(text: &str) -> Result<f64, String> {
 /// # Errors
 /// What is to be read cannot be, has nothing of what is asked for, or the report cannot
 /// be written.
-pub(crate) fn run(args: &StallsArgs) -> Result<()> {
+pub(crate) fn run(args: &StallsArgs, verbosity: Verbosity) -> Result<()> {
     args.memory.apply()?;
     let format = format(args)?;
     if args.listing && matches!(format, FormatArg::Csv | FormatArg::Json) {
@@ -218,12 +231,14 @@ pub(crate) fn run(args: &StallsArgs) -> Result<()> {
             "--listing is text or a page: -o FILE.txt or FILE.html",
         ));
     }
-    if args.output.is_none() {
+    let output = args.output.as_deref();
+    let output = output.filter(|path| *path != Path::new("-"));
+    if output.is_none() {
         stdout::require()?;
     }
-    let file = args.output.as_deref().map(OutputFile::create).transpose()?;
+    let file = output.map(OutputFile::create).transpose()?;
     let mut input = stall_input::read(&Inputs {
-        input: &args.input,
+        input: &input::named(&args.input),
         modules: &args.modules,
         platform: args.platform.map(Platform::from),
     })?;
@@ -262,13 +277,17 @@ pub(crate) fn run(args: &StallsArgs) -> Result<()> {
     };
     let context = format!("cannot write {}", file.path().display());
     write(&report, &view, format, args.listing, &mut file).context(context)?;
-    file.commit()
+    let note = file.note(format.what());
+    file.commit()?;
+    verbosity.say(&note);
+    Ok(())
 }
 
 fn format(args: &StallsArgs) -> Result<FormatArg> {
     match (args.format, args.output.as_deref()) {
         (Some(format), _) => Ok(format),
         (None, None) => Ok(FormatArg::Text),
+        (None, Some(path)) if path == Path::new("-") => Ok(FormatArg::Text),
         (None, Some(path)) => FormatArg::of(path).ok_or_else(|| {
             usage_error(format!(
                 "{}: the extension is none of .txt, .html, .csv, .json; or give --format",

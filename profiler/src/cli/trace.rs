@@ -1,5 +1,6 @@
 //! `aiprof trace`: the calls of accelerator runtimes and drivers, as they happen.
 
+use super::input::{self, Reader};
 use super::output::OutputFile;
 use super::stdout;
 use super::stop::{self, Ended, Stop};
@@ -13,6 +14,7 @@ use aiprof_collect::session::{Keep, Session};
 use aiprof_collect::signals::BlockedSignals;
 use aiprof_formats::export::trace::{CallFilter, TraceEnd, TraceOptions, Tracer};
 use aiprof_formats::import::capture;
+use aiprof_formats::import::open::Contents;
 use aiprof_model::probes::CallKind;
 use aiprof_model::process::ProcessTable;
 use aiprof_model::profile::{LossKind, Losses};
@@ -412,6 +414,11 @@ fn is_capture(path: &Path) -> bool {
 
 /// Prints the calls of a capture.
 fn replay(args: &TraceArgs, from: &Path, verbosity: Verbosity) -> Result<u8> {
+    let input = input::open(from)?;
+    if input.contents != Contents::Capture {
+        return Err(input::refused(from, input.contents, Reader::Trace));
+    }
+    drop(input);
     let contents = capture::contents(from, false)?;
     let mut origin_ns = None;
     capture::for_each_event(from, |event| {

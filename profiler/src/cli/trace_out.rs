@@ -4,36 +4,56 @@
 //! are gone with this process, however that ends.
 
 use super::analyze;
-use super::output::OutputFile;
+use super::output::{self, OutputFile};
+use super::profile_out::Destination;
 use aiprof_analysis::timeline::Replay;
 use aiprof_formats::export::{Format, chrome, html, perfetto::recording};
 use aiprof_formats::import::capture::{self, ReplayOptions, Scan};
 use aiprof_formats::timeline::Store;
 use aiprof_model::timeline::recorded::{Recorded, Totals};
 use aiprof_system::files::{caller, directory::Directory};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use flate2::{Compression, write::GzEncoder};
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Where a trace goes, and as what.
 #[derive(Debug)]
-pub(crate) struct TraceOut {
-    /// A file, compressed if its name ends in `.gz`; `None`: stdout, not compressed.
-    file: Option<OutputFile>,
-    format: Format,
+pub(crate) enum TraceOut {
+    /// stdout, not compressed.
+    Stdout(Format),
+    /// A file, compressed if its name ends in `.gz`.
+    File(OutputFile, Format),
+    /// The trace of a directory for TensorBoard, and what it is a recording of.
+    Directory(OutputFile),
 }
 
 impl TraceOut {
-    /// To a file, or to stdout.
-    pub(crate) fn new(file: Option<OutputFile>, format: Format) -> Self {
-        Self { file, format }
+    /// Opens the place of a trace; a directory's is called after `input`.
+    ///
+    /// # Errors
+    /// Something is wrong with the place, or it is none of a trace.
+    pub(crate) fn open(destination: &Destination, input: &Path) -> Result<Self> {
+        Ok(match destination {
+            Destination::Stdout(format) => Self::Stdout(*format),
+            Destination::File(path, format) => Self::File(OutputFile::create(path)?, *format),
+            Destination::Directory(directory) => {
+                output::open_directory(directory)?;
+                Self::Directory(OutputFile::create(&tensorboard_place(directory, input))?)
+            }
+            _ => bail!("no trace is written there"),
+        })
     }
-}
 
-impl TraceOut {
+    fn file(&self) -> Option<&OutputFile> {
+        match self {
+            Self::Stdout(_) => None,
+            Self::File(file, _) | Self::Directory(file) => Some(file),
+        }
+    }
+
     /// Where the events of the recording wait until the trace is written: in the directory
     /// of the output, where there should be room for them; where there is no place, with
     /// the system's temporary files.
@@ -41,7 +61,7 @@ impl TraceOut {
     /// # Errors
     /// There is no place there either.
     pub(crate) fn store(&self) -> Result<Store> {
-        let directory = self.file.as_ref().and_then(OutputFile::directory);
+        let directory = self.file().and_then(OutputFile::directory);
         // What is wrong with the place shows before the recording.
         let file = temporary(directory);
         file.map(drop).with_context(|| {
@@ -54,18 +74,30 @@ impl TraceOut {
         Ok(store(directory))
     }
 
-    /// Writes the trace of a recording; gives what is in it. `path` is the recording's
-    /// name.
+    /// Writes the trace of a recording; gives what is in it, and a line for each file that
+    /// was written. `path` is the recording's name.
     ///
     /// # Errors
     /// A file could not be read or written.
-    pub(crate) fn write(self, recorded: &Recorded, events: Store, path: &Path) -> Result<Totals> {
-        let format = self.format;
-        let Some(mut file) = self.file else {
-            let mut stdout = io::stdout().lock();
-            convert(recorded, events, path, format, &mut stdout)?;
-            stdout.flush().context("cannot write to stdout")?;
-            return Ok(recorded.totals.clone());
+    pub(crate) fn write(
+        self,
+        recorded: &Recorded,
+        events: Store,
+        path: &Path,
+    ) -> Result<(Totals, Vec<String>)> {
+        let totals = recorded.totals.clone();
+        let (mut file, format) = match self {
+            Self::Stdout(format) => {
+                let mut stdout = io::stdout().lock();
+                convert(recorded, events, path, format, &mut stdout)?;
+                stdout.flush().context("cannot write to stdout")?;
+                return Ok((totals, Vec::new()));
+            }
+            Self::Directory(file) => {
+                let written = analyze::tensorboard(recorded, events, path, file)?;
+                return Ok((totals, written.lines()));
+            }
+            Self::File(file, format) => (file, format),
         };
         let name = file.path().to_string_lossy().to_ascii_lowercase();
         if name.ends_with(".gz") {
@@ -75,9 +107,30 @@ impl TraceOut {
         } else {
             convert(recorded, events, path, format, &mut file)?;
         }
+        let note = file.note(format.what());
         file.commit()?;
-        Ok(recorded.totals.clone())
+        Ok((totals, note.into_iter().collect()))
     }
+}
+
+/// The trace of an input in a directory for TensorBoard, which goes by these names.
+pub(super) fn tensorboard_place(directory: &Path, input: &Path) -> PathBuf {
+    let name = input.file_name().unwrap_or_default().to_string_lossy();
+    let ends = [
+        ".gz",
+        ".zst",
+        ".json",
+        ".trace",
+        ".pt",
+        ".aiprof",
+        ".pftrace",
+        ".perfetto-trace",
+    ];
+    let mut name = &*name;
+    for end in ends {
+        name = name.strip_suffix(end).unwrap_or(name);
+    }
+    directory.join(format!("{name}.pt.trace.json"))
 }
 
 fn convert(
@@ -95,7 +148,7 @@ fn convert(
     written.context("cannot write the trace")
 }
 
-/// Writes the trace of a capture file.
+/// Writes the trace of a capture file; gives a line for each file that was written.
 ///
 /// # Errors
 /// A file could not be read or written.
@@ -104,14 +157,15 @@ pub(crate) fn from_file(
     options: ReplayOptions,
     title: Option<&str>,
     out: TraceOut,
-) -> Result<()> {
-    let directory = out.file.as_ref().and_then(OutputFile::directory).cloned();
+) -> Result<Vec<String>> {
+    let directory = out.file().and_then(OutputFile::directory).cloned();
     let file = caller::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let (mut recorded, events) = timeline(path, file, options, directory.as_ref())?;
     if let Some(title) = title {
         title.clone_into(&mut recorded.meta.title);
     }
-    out.write(&recorded, events, path).map(drop)
+    let (_, lines) = out.write(&recorded, events, path)?;
+    Ok(lines)
 }
 
 /// The timeline of a capture: its events in order of time, and what they refer to.

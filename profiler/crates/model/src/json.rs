@@ -1,7 +1,8 @@
 //! JSON text, piece by piece: always valid, whatever names hold.
 
+use crate::timeline::{Members, Value, decimal, hex};
 use crate::visible;
-use std::fmt::Write as _;
+use std::{borrow::Cow, fmt::Write as _};
 
 /// Largest integer that every reader holds exactly: JavaScript's numbers have 53 bits.
 const MAX_EXACT: u64 = 1 << 53;
@@ -21,11 +22,11 @@ impl Object {
         Self { text: "{".into() }
     }
 
-    /// One that has members already: with commas between them.
-    pub(crate) fn of_members(members: &str) -> Self {
-        Self {
-            text: ["{", members].concat(),
-        }
+    /// One that has these members.
+    pub fn of(members: Members<'_>) -> Self {
+        let mut object = Self::new();
+        members.for_each(|(key, value)| object.value(key, value));
+        object
     }
 
     /// Writes a key; the value must follow.
@@ -51,16 +52,31 @@ impl Object {
     /// A signed number; a text where readers could not hold it exactly.
     pub fn signed(&mut self, key: &str, value: i64) {
         let out = self.key(key);
-        // Writing to a String cannot fail.
-        let _ = match value.unsigned_abs() <= MAX_EXACT {
-            true => write!(out, "{value}"),
-            false => write!(out, "\"{value}\""),
-        };
+        let is_exact = value.unsigned_abs() <= MAX_EXACT;
+        if !is_exact {
+            out.push('"');
+        }
+        if value < 0 {
+            out.push('-');
+        }
+        out.push_str(decimal(value.unsigned_abs()).text());
+        if !is_exact {
+            out.push('"');
+        }
+    }
+
+    /// A number in hexadecimal, as a text.
+    pub fn hex(&mut self, key: &str, value: u64) {
+        let out = self.key(key);
+        out.push('"');
+        out.push_str(hex(value).text());
+        out.push('"');
     }
 
     /// A floating-point number; a text where JSON has none for it.
     pub fn float(&mut self, key: &str, value: f64) {
         let out = self.key(key);
+        // Writing to a String cannot fail.
         let _ = match value.is_finite() {
             true => write!(out, "{value}"),
             false => write!(out, "\"{value}\""),
@@ -69,7 +85,11 @@ impl Object {
 
     /// A time or duration in microseconds, with nanoseconds as its decimals.
     pub fn micros(&mut self, key: &str, ns: u64) {
-        let _ = write!(self.key(key), "{}.{:03}", ns / 1000, ns % 1000);
+        let out = self.key(key);
+        out.push_str(decimal(ns / 1000).text());
+        out.push('.');
+        // The first of four digits is not of the number.
+        out.push_str(&decimal(1000 + ns % 1000).text()[1..]);
     }
 
     /// `true` or `false`.
@@ -82,10 +102,36 @@ impl Object {
         self.key(key).push_str(json);
     }
 
+    /// A value of whatever type; numbers as in [`Self::number`].
+    pub fn value(&mut self, key: &str, value: Value<'_>) {
+        match value {
+            // Cut before, if it was long.
+            Value::Text(text) => quote(self.key(key), text),
+            Value::Json(json) => self.raw(key, json),
+            Value::Number(value) => self.number(key, value),
+            Value::Signed(value) => self.signed(key, value),
+            Value::Hex(value) => self.hex(key, value),
+            Value::Micros(ns) => self.micros(key, ns),
+            Value::Float(value) => self.float(key, value),
+            Value::Flag(value) => self.flag(key, value),
+            Value::Numbers(list) => {
+                let out = self.key(key);
+                each(out, list.numbers(), |out, value| {
+                    out.push_str(decimal(value).text());
+                });
+            }
+            Value::Texts(list) => each(self.key(key), list.texts(), quote),
+        }
+    }
+
     /// Its members, with commas between them.
-    pub fn members(mut self) -> String {
-        self.text.remove(0);
-        self.text
+    pub fn members(&self) -> &str {
+        self.text.get(1..).unwrap_or_default()
+    }
+
+    /// Makes it empty again.
+    pub fn clear(&mut self) {
+        self.text.truncate(1);
     }
 
     /// The whole object.
@@ -108,6 +154,22 @@ pub fn array(values: impl IntoIterator<Item = String>) -> String {
     text
 }
 
+/// Writes an array.
+fn each<T>(
+    out: &mut String,
+    values: impl Iterator<Item = T>,
+    mut write: impl FnMut(&mut String, T),
+) {
+    out.push('[');
+    for (index, value) in values.enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        write(out, value);
+    }
+    out.push(']');
+}
+
 /// A text as JSON, cut where it is very long.
 pub fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(MAX_TEXT) + 2);
@@ -117,25 +179,64 @@ pub fn quoted(text: &str) -> String {
 
 /// A number as JSON, as in [`Object::number`].
 pub fn number(out: &mut String, value: u64) {
-    let _ = match value <= MAX_EXACT {
-        true => write!(out, "{value}"),
-        false => write!(out, "\"{value}\""),
-    };
+    let digits = decimal(value);
+    if value <= MAX_EXACT {
+        return out.push_str(digits.text());
+    }
+    out.push('"');
+    out.push_str(digits.text());
+    out.push('"');
+}
+
+/// Whether readers hold a number exactly; if not, it is shown as a text.
+pub fn is_exact(value: u64) -> bool {
+    value <= MAX_EXACT
+}
+
+/// A text, cut and marked where it is very long.
+pub fn cut(text: &str) -> Cow<'_, str> {
+    if text.len() <= MAX_TEXT {
+        return text.into();
+    }
+    let end = text.floor_char_boundary(MAX_TEXT);
+    [&text[..end], "[..]"].concat().into()
+}
+
+/// A text as it is shown: marks of direction by their number, for viewers obey them.
+pub fn shown(text: &str) -> Cow<'_, str> {
+    if text.is_ascii() || !text.contains(visible::is_direction) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match visible::is_direction(c) {
+            true => visible::push(&mut out, c),
+            false => out.push(c),
+        }
+    }
+    out.into()
 }
 
 fn quote_cut(out: &mut String, text: &str) {
-    if text.len() <= MAX_TEXT {
-        return quote(out, text);
-    }
-    let end = text.floor_char_boundary(MAX_TEXT);
-    quote(out, &text[..end]);
-    out.pop();
-    out.push_str("[..]\"");
+    quote(out, &cut(text));
+}
+
+/// Whether nothing of a text has to be escaped.
+fn is_plain(text: &str) -> bool {
+    let escaped = |byte: u8| !(0x20..0x7f).contains(&byte) || byte == b'"' || byte == b'\\';
+    // Without an end at the first: many bytes are looked at at once.
+    !text
+        .bytes()
+        .fold(false, |found, byte| found | escaped(byte))
 }
 
 /// Appends a text as a JSON string.
 pub fn quote(out: &mut String, text: &str) {
     out.push('"');
+    if is_plain(text) {
+        out.push_str(text);
+        return out.push('"');
+    }
     for c in text.chars() {
         match c {
             '"' => out.push_str("\\\""),

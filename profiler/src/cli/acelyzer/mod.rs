@@ -19,6 +19,7 @@ use super::memory::MemoryArgs;
 use super::{EXIT_FAILURE, EXIT_USAGE, screen};
 use aiprof_analysis::analyze::config::Config;
 use aiprof_analysis::analyze::messages::{Level, Messages};
+use aiprof_model::timeline::Stretch;
 use aiprof_model::visible;
 use anyhow::Result;
 use argparse::repr;
@@ -165,6 +166,7 @@ fn execute(
         }),
         messages: &mut messages,
         progress: screen::has_progress().then_some(&mut show as &mut dyn FnMut(&str)),
+        kept: Stretch::ALL,
         inputs: Vec::new(),
         written: Written::default(),
     };

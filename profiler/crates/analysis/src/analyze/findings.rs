@@ -75,6 +75,15 @@ fn inputs(report: &Report, findings: &mut Vec<Finding>) {
 
 /// Nothing to tell about, which is rarely what was wanted.
 fn without_kernels(report: &Report, findings: &mut Vec<Finding>) {
+    let untimed = report.details.untimed_launches.iter();
+    let untimed: u64 = untimed.map(|row| row.launches).sum();
+    if untimed > 0 {
+        let text = format!(
+            "Devices kept no times of {untimed} launches: only between which calls they ran is \
+             known."
+        );
+        return add(findings, Weight::Note, text, Vec::new());
+    }
     if report.inputs.is_empty() || !report.active.is_empty() {
         return;
     }

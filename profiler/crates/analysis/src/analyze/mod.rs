@@ -45,5 +45,6 @@ pub mod statistics;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod token_times;
+mod untimed;
 pub mod utilization;
 pub mod verify;

@@ -16,6 +16,9 @@ const TOLERANCE_US: f64 = 25.0;
 /// days, of the 106 that times reach.
 const FARTHEST_US: i64 = 90 * 86_400 * 1_000_000;
 
+/// Times of day that are this far from each other are not of one run, microseconds.
+const FAR_US: u64 = 1 << 40;
+
 /// A file's events, and what their times are counted from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recording {
@@ -25,7 +28,13 @@ pub struct Recording {
     pub events: Range<usize>,
     /// Microseconds.
     pub origin: i64,
+    /// Of a recording of aiprof, which counts from its first event: the time of day at its
+    /// origin, microseconds since 1970, if it is known.
+    pub day_us: Option<i64>,
 }
+
+/// 2000 and 2100: times between them are of a day, and no count since some begin.
+const DAYS_US: Range<i64> = 946_684_800_000_000..4_102_444_800_000_000;
 
 /// What was done about a rank's FLEX recording.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,6 +53,7 @@ pub fn bring_together(
     files: &[Recording],
     messages: &mut Messages,
 ) -> Vec<Alignment> {
+    let files = &by_day(timeline, files, messages);
     let aligned = by_kernels(timeline, files, messages);
     let origin = timeline.origin();
     for file in files {
@@ -65,6 +75,10 @@ pub fn bring_together(
         if by != apart {
             timeline.beyond.insert(file.job, apart.saturating_sub(by));
         }
+        let are_of_day = DAYS_US.contains(&file.origin) && DAYS_US.contains(&origin);
+        if are_of_day && apart.unsigned_abs() < FAR_US {
+            continue;
+        }
         let path = timeline
             .jobs
             .get(file.job as usize)
@@ -79,6 +93,47 @@ pub fn bring_together(
         );
     }
     aligned.found
+}
+
+/// Places recordings of aiprof by the time of day beside files whose times are such; where
+/// there are none, or the recording does not know it, they stay, and that is told.
+fn by_day(timeline: &mut Timeline, files: &[Recording], messages: &mut Messages) -> Vec<Recording> {
+    let (mut placed, mut is_placed) = (files.to_vec(), false);
+    let is_own = |file: &Recording| {
+        let job = timeline.jobs.get(file.job as usize);
+        job.is_some_and(|job| job.is_recording)
+    };
+    let others = || files.iter().filter(|file| !is_own(file));
+    if others().next().is_none() {
+        return placed;
+    }
+    let of_day = others().map(|file| file.origin);
+    let of_day = of_day.filter(|origin| DAYS_US.contains(origin)).min();
+    for file in placed.iter_mut().filter(|file| is_own(file)) {
+        let job = timeline.jobs.get(file.job as usize);
+        let path = job.map_or("", |job| &job.path);
+        match (of_day, file.day_us) {
+            (Some(_), Some(day)) => {
+                (file.origin, is_placed) = (day, true);
+                let text = format_args!(
+                    "{path} is placed by its time of day, which is known to some milliseconds"
+                );
+                messages.info("INGEST", text);
+            }
+            _ => messages.warn(
+                "INGEST",
+                format_args!(
+                    "Mixed clocks: times of {path} count from its first event, and nothing tells \
+                     when that was for the other files"
+                ),
+            ),
+        }
+    }
+    // Times are far from the begin of a recording that was read first.
+    if let Some(day) = of_day.filter(|_| is_placed && !DAYS_US.contains(&timeline.origin())) {
+        timeline.origin = Some(day);
+    }
+    placed
 }
 
 #[derive(Default)]
@@ -241,6 +296,7 @@ mod tests {
                 job: reading.job,
                 events: reading.events,
                 origin: reading.origin,
+                day_us: reading.day_us,
             });
         }
         (timeline, files)
@@ -286,6 +342,48 @@ mod tests {
                 assert!((a - b).abs() < 0.001, "{a} {b}");
             }
         }
+    }
+
+    /// A trace of a recording that began at this time of day, with one call 2 ms later.
+    fn recorded(unix_ns: u64) -> String {
+        format!(
+            r#"{{"otherData":{{"version":"aiprof 1","start_monotonic_ns":5,
+            "start_unix_ns":"{unix_ns}"}},"traceEvents":[
+            {{"ph":"X","cat":"call","name":"f","pid":7,"tid":7,"ts":2000,"dur":5}}]}}"#
+        )
+    }
+
+    #[test]
+    fn recordings_are_placed_by_the_time_of_day() {
+        let torch_us = 1_751_234_567_000_000;
+        // Three seconds before the trace.
+        let texts = [recorded((torch_us - 3_000_000) * 1000), torch(torch_us)];
+        for texts in [texts.clone(), [texts[1].clone(), texts[0].clone()]] {
+            let (mut timeline, files) = read(&texts);
+            let mut messages = Messages::new(Level::Info);
+            bring_together(&mut timeline, &files, &mut messages);
+            let at = |name: &str| {
+                let is_it = |event: &&Event| timeline.name(event.name) == name && event.is_slice();
+                let event = timeline.events.iter().find(is_it).unwrap();
+                timeline.file_us(event)
+            };
+            let apart = at("mm") - times()[20] - at("f");
+            assert!((apart - 2_998_000.0).abs() < 1.0, "{apart}");
+            let texts: Vec<&str> = messages.iter().map(|m| m.text.as_str()).collect();
+            assert_eq!(texts.len(), 1, "{texts:?}");
+            assert!(texts[0].contains("placed by its time of day"), "{texts:?}");
+        }
+        // Since boot: nothing tells.
+        let (mut timeline, files) = read(&[recorded(1), flex(2_000_000_000, "mm")]);
+        let mut messages = Messages::new(Level::Info);
+        bring_together(&mut timeline, &files, &mut messages);
+        let texts: Vec<&str> = messages.iter().map(|m| m.text.as_str()).collect();
+        assert!(
+            texts
+                .iter()
+                .any(|t| t.contains("count from its first event")),
+            "{texts:?}"
+        );
     }
 
     #[test]

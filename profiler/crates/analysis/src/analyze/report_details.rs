@@ -4,6 +4,8 @@
 pub use super::checks::Evidence;
 use super::pipeline::Outcome;
 use super::statistics::Rows;
+use super::untimed;
+pub use super::untimed::Untimed;
 use aiprof_model::timeline::{Event, Id, Ph, Timeline};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -130,6 +132,8 @@ pub struct Details {
     pub reversed: Vec<Reversed>,
     /// Faults that were found.
     pub faults: Vec<Fault>,
+    /// Launches without device times, of recordings.
+    pub untimed_launches: Vec<Untimed>,
 }
 
 pub(super) fn details(timeline: &Timeline, outcome: &Outcome) -> Details {
@@ -149,6 +153,7 @@ pub(super) fn details(timeline: &Timeline, outcome: &Outcome) -> Details {
             })
             .collect(),
         faults: faults(outcome),
+        untimed_launches: untimed::find(timeline),
     }
 }
 

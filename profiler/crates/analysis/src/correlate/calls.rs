@@ -102,6 +102,7 @@ impl Tracker {
             Event::CallData(data) => return self.data(data, sink),
             _ => self.world.settle(sink),
         }
+        self.tell_facts(sink);
         match event {
             Event::Call(call) => self.call(call, sink),
             Event::Process(event) => self.process(event, sink),
@@ -126,6 +127,23 @@ impl Tracker {
             | Event::DeviceCode(_) => {}
         }
         self.world.tell_kernel_events(sink);
+        self.tell_facts(sink);
+    }
+
+    /// Passes on what calls revealed of devices, after the launches that it is of.
+    fn tell_facts(&mut self, sink: &mut dyn CallSink) {
+        for fact in std::mem::take(&mut self.world.facts) {
+            if let Some(event) = fact.event()
+                && let Some(tids) = self.processes.get(&fact.pid)
+            {
+                for tid in tids {
+                    if let Some(thread) = self.threads.get_mut(tid) {
+                        thread.signalled(event, fact.left_ns, &mut self.world, sink);
+                    }
+                }
+            }
+            sink.device_fact(&fact);
+        }
     }
 
     /// Ends every open call: nothing more will come. `now_ns` is the end of the
@@ -140,6 +158,7 @@ impl Tracker {
         let world = &mut self.world;
         world.tell_kernel_events(sink);
         world.activity.finish(&mut world.losses, sink);
+        self.tell_facts(sink);
         self.fences.finish(now_ns, sink);
     }
 

@@ -2,7 +2,6 @@
 //! device's clock, how that clock ticks.
 
 use super::{
-    CallSink,
     device::{TickClock, Waited},
     open::Open,
     world::World,
@@ -56,16 +55,31 @@ pub enum DeviceFactKind {
     },
 }
 
+impl DeviceFact {
+    /// The event that was signalled.
+    pub(super) fn event(&self) -> Option<u64> {
+        match self.kind {
+            DeviceFactKind::Ended(Waited::Event(event))
+            | DeviceFactKind::Timestamps { event, .. } => Some(event),
+            _ => None,
+        }
+    }
+}
+
 /// The slots of what a function reveals.
 #[derive(Debug)]
 pub(super) enum FactSlots {
     None,
     Wait {
         event: Option<usize>,
+        /// Events that are given as an array: its tag.
+        events: Option<u8>,
         fence: Option<usize>,
         /// Queue and list.
         queues: [Option<usize>; 2],
         device: Option<usize>,
+        /// It waits for all that its process has launched.
+        all: bool,
     },
     /// Hands work over, of which a fence tells the end.
     Submit {
@@ -102,9 +116,11 @@ impl FactSlots {
         Some(match probe.kind {
             CallKind::Synchronize => Self::Wait {
                 event: slot(role::EVENT),
+                events: probe.tag(role::EVENTS),
                 fence: slot(role::FENCE),
                 queues: [slot(role::QUEUE), slot(role::LIST)],
                 device: slot(role::DEVICE),
+                all: probe.role == Some(Role::WaitAll),
             },
             CallKind::Submit => Self::Submit {
                 fence: slot(role::FENCE)?,
@@ -114,8 +130,8 @@ impl FactSlots {
             },
             CallKind::Event => Self::Timestamps {
                 event: slot(role::EVENT)?,
-                start: slot("global_start")?,
-                end: slot("global_end")?,
+                start: slot(role::GLOBAL_START)?,
+                end: slot(role::GLOBAL_END)?,
             },
             CallKind::Context => {
                 let device = slot(role::DEVICE)?;
@@ -138,11 +154,22 @@ impl FactSlots {
 }
 
 impl World {
-    /// Reports what an ended call reveals of a device.
-    pub(super) fn tell_device_fact(&mut self, open: &Open, sink: &mut dyn CallSink) {
+    /// Notes what an ended call reveals of a device.
+    pub(super) fn note_device_fact(&mut self, open: &Open) {
         let call = &open.call;
-        let is_none = matches!(open.known.facts, FactSlots::None);
-        if is_none || call.is_part || call.succeeded() != Some(true) {
+        // What a part does is its own: layers may know one thing by several handles. But a
+        // launch is of the outermost call that submitted it.
+        let is_none = match open.known.facts {
+            FactSlots::None => true,
+            FactSlots::Submit { .. } => call.is_part,
+            _ => false,
+        };
+        // A wait that returned is over, where its function returns nothing.
+        let ended = match open.known.facts {
+            FactSlots::Wait { .. } => call.end_ns.is_some() && call.succeeded() != Some(false),
+            _ => call.succeeded() == Some(true),
+        };
+        if is_none || !ended {
             return;
         }
         // A wait may end with its timeout.
@@ -150,13 +177,20 @@ impl World {
         if call.result.is_some_and(|value| result.is_not_ready(value)) {
             return;
         }
+        let fact = |kind| DeviceFact {
+            pid: call.pid,
+            entered_ns: call.start_ns,
+            left_ns: call.end_ns.unwrap_or(call.end_before_ns),
+            kind,
+        };
+        if let FactSlots::Wait { events, .. } = open.known.facts {
+            for event in open.array(events).filter(|event| *event != 0) {
+                self.facts
+                    .push(fact(DeviceFactKind::Ended(Waited::Event(event))));
+            }
+        }
         if let Some(kind) = self.device_fact(open) {
-            sink.device_fact(&DeviceFact {
-                pid: call.pid,
-                entered_ns: call.start_ns,
-                left_ns: call.end_ns.unwrap_or(call.end_before_ns),
-                kind,
-            });
+            self.facts.push(fact(kind));
         }
     }
 
@@ -198,6 +232,8 @@ impl World {
             fence,
             queues,
             device,
+            all,
+            ..
         } = open.known.facts
         else {
             return None;
@@ -213,7 +249,8 @@ impl World {
         if let Some(queue) = queues.into_iter().find_map(handle) {
             return Some(Waited::Queue(queue));
         }
-        handle(device).map(Waited::Device)
+        let device = handle(device).map(Waited::Device);
+        device.or_else(|| all.then_some(Waited::All))
     }
 }
 

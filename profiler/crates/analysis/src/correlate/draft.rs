@@ -192,10 +192,16 @@ impl Thread {
         for mut draft in self.drafts.drain(ended.first_draft..) {
             if draft.launch.call == ended.call.id {
                 draft.launch.end_ns = ended.call.end_ns;
+                if draft.launch.event == 0 {
+                    // Some runtimes make the event, and give it at the exit.
+                    draft.launch.event = ended.handle(ended.known.slots.event).unwrap_or(0);
+                }
             } else if is_open(draft.launch.call) {
                 kept.push(draft);
                 continue;
             }
+            let call = &ended.call;
+            draft.launch.handed_over_ns = call.end_ns.unwrap_or(call.end_before_ns);
             world.emit(draft.launch, sink);
         }
         self.drafts.append(&mut kept);
@@ -287,7 +293,7 @@ fn is_capturing(queue: u64, open: &Open, world: &mut World) -> bool {
 }
 
 /// A launch of which only the calls are known: outermost first.
-fn blank(chain: &[Open]) -> Launch {
+fn blank(chain: &[Box<Open>]) -> Launch {
     let first = chain.first();
     let last = chain.last();
     let call = first.map(|open| &open.call);
@@ -305,6 +311,7 @@ fn blank(chain: &[Open]) -> Launch {
         start_ns: call.map_or(0, |c| c.start_ns),
         end_ns: None,
         submitted_ns: last.map_or(0, |open| open.call.start_ns),
+        handed_over_ns: last.map_or(0, |open| open.call.start_ns),
         device: 0,
         queue: 0,
         list: 0,
@@ -425,7 +432,7 @@ fn add_sizes(launch: &mut Launch, open: &Open) {
 }
 
 /// Names a copy, a fill or a barrier after what it does.
-fn name_operation(launch: &mut Launch, chain: &[Open], handles: &Handles, words: &Words) {
+fn name_operation(launch: &mut Launch, chain: &[Box<Open>], handles: &Handles, words: &Words) {
     let name = match launch.kind {
         CallKind::Copy if innermost(chain, |o| o.known.operation.as_ref()).is_some() => {
             innermost(chain, |open| open.known.operation.as_ref())
@@ -470,13 +477,13 @@ impl Default for Words {
 }
 
 /// From the innermost call of a chain that knows.
-fn innermost<'a, T: 'a>(chain: &'a [Open], know: impl Fn(&'a Open) -> Option<T>) -> Option<T> {
-    chain.iter().rev().find_map(know)
+fn innermost<'a, T: 'a>(chain: &'a [Box<Open>], know: impl Fn(&'a Open) -> Option<T>) -> Option<T> {
+    chain.iter().rev().find_map(|open| know(open))
 }
 
 /// Where a copy comes from and goes to: as the API says it, else as the addresses
 /// were allocated.
-fn copies(chain: &[Open], handles: &Handles) -> (Memory, Memory) {
+fn copies(chain: &[Box<Open>], handles: &Handles) -> (Memory, Memory) {
     let said = innermost(chain, direction);
     let side = |side: usize| {
         let by_name = innermost(chain, |open| open.known.letters[side]);

@@ -226,6 +226,11 @@ pub(super) fn take_back(open: &mut Open, world: &mut World) {
     if let Some(before) = open.group_before.take() {
         set_group_size(open, before, world);
     }
+    if let Effect::Retain(object) = open.known.effect
+        && let Some((handle, (handles, room))) = object_of(open, object).zip(world.known(open))
+    {
+        handles.release(object, handle, open.call.start_ns, room);
+    }
 }
 
 fn new_module(open: &Open, now: u64, world: &mut World) -> bool {

@@ -378,6 +378,8 @@ pub struct Launch {
     pub end_ns: Option<u64>,
     /// When it was handed to the device: the entry of the innermost call that did.
     pub submitted_ns: u64,
+    /// By then it was: the end of the call that did, or the latest that can have been.
+    pub handed_over_ns: u64,
     /// Device handle, 0 if not known.
     pub device: u64,
     /// Queue, stream or immediate list handle, 0 if not known.

@@ -1,7 +1,7 @@
 //! A call that is not over yet.
 
 use super::{FinishedCall, KernelName, data::Image, handles::ModuleImage, known::Known};
-use aiprof_common::MAX_VALUES;
+use aiprof_common::{CALL_TAIL, MAX_VALUES};
 use aiprof_model::wire::Call;
 use std::rc::Rc;
 
@@ -16,6 +16,9 @@ pub(super) struct Open {
     pub(super) call: FinishedCall,
     /// Where its return address is; 0 for an ioctl.
     pub(super) sp: u64,
+    /// When the call began that the kernel side has for it: its own begin, or that of the
+    /// call which went on in it and returns with it.
+    pub(super) since_ns: u64,
     /// Drafts of its thread from here on were made inside of it.
     pub(super) first_draft: usize,
     /// Its own work, unless a part of it does it.
@@ -95,6 +98,7 @@ impl Open {
                 ..FinishedCall::of(known.probe.clone())
             },
             sp: call.sp,
+            since_ns: since(call),
             first_draft: 0,
             own: Own::default(),
             recorded: None,
@@ -109,16 +113,15 @@ impl Open {
         }
     }
 
-    /// The same as [`Open::new`], in the memory of an old one.
-    pub(super) fn renewed(mut self, call: &Call, known: &Rc<Known>, id: u64) -> Self {
+    /// Makes it what [`Open::new`] gives, in the memory that it has.
+    pub(super) fn renew(&mut self, call: &Call, known: &Rc<Known>, id: u64) {
         let mut data = std::mem::take(&mut self.call.data);
         let mut inner = std::mem::take(&mut self.call.inner);
         data.clear();
         inner.clear();
-        let mut new = Self::new(call, known, id);
-        new.call.data = data;
-        new.call.inner = inner;
-        new
+        *self = Self::new(call, known, id);
+        self.call.data = data;
+        self.call.inner = inner;
     }
 
     /// Takes in what the exit read.
@@ -194,6 +197,14 @@ impl Open {
                 self.call.unread &= !(1 << slot);
             }
         }
+    }
+}
+
+fn since(call: &Call) -> u64 {
+    match call.around_ns {
+        0 => call.time_ns,
+        around if call.flags & CALL_TAIL != 0 => around,
+        _ => call.time_ns,
     }
 }
 

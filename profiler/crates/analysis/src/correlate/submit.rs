@@ -142,6 +142,7 @@ impl Thread {
             start_ns: base.call.start_ns,
             end_ns: None,
             submitted_ns: open.call.start_ns,
+            handed_over_ns: open.call.start_ns,
             device: 0,
             queue: queue.unwrap_or(0),
             list,

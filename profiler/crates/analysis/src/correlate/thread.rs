@@ -20,7 +20,11 @@ use std::rc::Rc;
 pub(super) struct Thread {
     pub(super) pid: u32,
     /// Open calls, outermost first.
-    pub(super) open: Vec<Open>,
+    #[expect(
+        clippy::vec_box,
+        reason = "they are large, and move from here to there"
+    )]
+    pub(super) open: Vec<Box<Open>>,
     /// Launches of the open calls, in the order they were made.
     pub(super) drafts: Vec<Draft>,
     /// The call that ended last, if nothing was entered since.
@@ -75,11 +79,14 @@ impl Thread {
         open.first_draft = self.drafts.len();
         self.open.push(open);
         self.draft(index, world);
-        if !known.has_ended(call.library)
-            && let Some(open) = self.open.last_mut()
-            && open.known.effect == Effect::GroupSize
-        {
-            // The next launch may be another thread's, before this one is seen again.
+        let is_early = match known.effect {
+            // Another thread may give its reference back before this one is seen again.
+            Effect::Retain(_) => true,
+            // The next launch may be another thread's, likewise.
+            Effect::GroupSize => !known.has_ended(call.library),
+            _ => false,
+        };
+        if let Some(open) = self.open.last_mut().filter(|_| is_early) {
             open.applied = true;
             effects::apply(open, call.time_ns, world);
         }
@@ -98,7 +105,7 @@ impl Thread {
             before_ns: call.time_ns,
         };
         let is_over = |open: &Open| match call.flags & CALL_UNTRACKED {
-            0 => open.call.start_ns > call.around_ns,
+            0 => open.since_ns > call.around_ns,
             // All that is known: the thread is above it, or at its place in another
             // function than the one it may have gone on in.
             _ => {
@@ -107,7 +114,7 @@ impl Thread {
                 open.sp < call.sp || open.sp == call.sp && !tail
             }
         };
-        while self.open.last().is_some_and(is_over) {
+        while self.open.last().is_some_and(|open| is_over(open)) {
             self.end_top(end, world, sink);
         }
     }
@@ -156,6 +163,22 @@ impl Thread {
         };
         while !self.open.is_empty() {
             self.end_top(end, world, sink);
+        }
+    }
+
+    /// Ends what launched the work that signals an event, which has happened by now: where
+    /// the ends of its calls are not seen, they would end with the thread's next call.
+    pub(super) fn signalled(
+        &mut self,
+        event: u64,
+        now_ns: u64,
+        world: &mut World,
+        sink: &mut dyn CallSink,
+    ) {
+        let launches = |draft: &Draft| draft.launch.event == event;
+        let has_ended = |open: &Open| open.known.has_ended(open.call.library);
+        if self.drafts.iter().any(launches) && !self.open.iter().any(|open| has_ended(open)) {
+            self.end_all(now_ns, world, sink);
         }
     }
 
@@ -213,7 +236,7 @@ impl Thread {
     }
 
     /// Passes an ended call to the one around it and to the sink.
-    fn ended(&mut self, mut open: Open, world: &mut World, sink: &mut dyn CallSink) {
+    fn ended(&mut self, mut open: Box<Open>, world: &mut World, sink: &mut dyn CallSink) {
         if open.is_incomplete() {
             world.losses.add(LossKind::CallDataIncomplete, 1);
         }
@@ -249,7 +272,7 @@ impl Thread {
     pub(super) fn data(&mut self, data: &CallData, world: &mut World) -> bool {
         let of =
             |open: &Open| open.call.start_ns == data.time_ns && open.known.probe.id == data.probe;
-        let Some(index) = self.open.iter().rposition(of) else {
+        let Some(index) = self.open.iter().rposition(|open| of(open)) else {
             return false;
         };
         let Some(open) = self.open.get_mut(index) else {

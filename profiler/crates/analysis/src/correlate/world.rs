@@ -1,7 +1,7 @@
 //! What all threads of a recording share: handles, room, losses, identities.
 
 use super::{
-    CallSink, KernelEvent, KernelName, Launch, PlacedKernel,
+    CallSink, DeviceFact, KernelEvent, KernelName, Launch, PlacedKernel,
     activity::Activity,
     calls::{Counts, Limits},
     draft::Words,
@@ -51,6 +51,8 @@ pub(super) struct World {
     pub(super) activity: Activity,
     /// The calls that handed over what a fence tells the end of, by process and fence.
     pub(super) submits: FxHashMap<(u32, u64), u64>,
+    /// What calls revealed of devices, to be passed on with this event.
+    pub(super) facts: Vec<DeviceFact>,
     /// What happened to kernels' handles, to be passed on with this event.
     pub(super) kernel_events: Vec<KernelEvent>,
     /// What is to be told of kernels.
@@ -59,9 +61,17 @@ pub(super) struct World {
     pub(super) gone: Gone,
     pub(super) forked: Forked,
     next_call: u64,
-    spare: Vec<Open>,
+    #[expect(
+        clippy::vec_box,
+        reason = "they are large, and move from here to there"
+    )]
+    spare: Vec<Box<Open>>,
     /// Ended calls of which data may follow, and those that ended after them.
-    settling: Vec<Open>,
+    #[expect(
+        clippy::vec_box,
+        reason = "they are large, and move from here to there"
+    )]
+    settling: Vec<Box<Open>>,
 }
 
 impl World {
@@ -81,6 +91,7 @@ impl World {
             counts: Counts::default(),
             activity: Activity::default(),
             submits: FxHashMap::default(),
+            facts: Vec::new(),
             kernel_events: Vec::new(),
             kernel_changes: Vec::new(),
             gone: Gone::default(),
@@ -92,25 +103,28 @@ impl World {
     }
 
     /// A call that begins.
-    pub(super) fn open(&mut self, call: &Call, known: &Rc<Known>) -> Open {
+    pub(super) fn open(&mut self, call: &Call, known: &Rc<Known>) -> Box<Open> {
         self.inherit(call.pid);
         let id = self.next_call;
         self.next_call += 1;
         match self.spare.pop() {
-            Some(old) => old.renewed(call, known, id),
-            None => Open::new(call, known, id),
+            Some(mut old) => {
+                old.renew(call, known, id);
+                old
+            }
+            None => Box::new(Open::new(call, known, id)),
         }
     }
 
     /// Keeps the memory of a call that was told.
-    pub(super) fn recycle(&mut self, open: Open) {
+    pub(super) fn recycle(&mut self, open: Box<Open>) {
         if self.spare.len() < SPARE {
             self.spare.push(open);
         }
     }
 
     /// Reports an ended call as soon as its data must have arrived.
-    pub(super) fn report(&mut self, open: Open, sink: &mut dyn CallSink) {
+    pub(super) fn report(&mut self, open: Box<Open>, sink: &mut dyn CallSink) {
         let may_wait = open.call.end_ns.is_some() && open.awaits_data();
         if may_wait || !self.settling.is_empty() {
             self.settling.push(open);
@@ -129,7 +143,7 @@ impl World {
     /// Gives an ended call to who wants to know, and reads what it handed out.
     fn hand_on(&mut self, open: &Open, sink: &mut dyn CallSink) {
         sink.call(&open.call);
-        self.tell_device_fact(open, sink);
+        self.note_device_fact(open);
         self.tell_kernels(sink);
         if open.call.probe.kind == CallKind::Activity && !open.call.is_part {
             self.activity.take(&open.call, &mut self.losses, sink);

@@ -1,11 +1,13 @@
 //! What was passed to a call, and what it returned, by name.
 
 use crate::correlate::{CallContent, FinishedCall};
-use aiprof_model::json::{self, Object, array, quoted};
+use aiprof_model::json::{Object, array, quoted};
 use aiprof_model::probes::{
     DataFormat, Probe, ResultKind, ValueFormat,
     ioctl::{ArrayLayout, IoctlLayout},
 };
+use aiprof_model::timeline::{Args, hex};
+use std::borrow::Cow;
 
 /// Most elements of an array that are written; the rest is counted.
 const MAX_ELEMENTS: usize = 64;
@@ -21,43 +23,50 @@ const RESERVED: [&str; 13] = [
 const UNREADABLE: &str = "[not readable]";
 
 /// The key of an argument.
-fn key(name: &str) -> String {
+fn key(name: &str) -> Cow<'_, str> {
     match RESERVED.contains(&name) {
-        true => format!("{name}_"),
-        false => name.to_owned(),
+        true => format!("{name}_").into(),
+        false => name.into(),
     }
 }
 
 /// Writes the arguments of a call: values, then data.
-pub(super) fn write(object: &mut Object, call: &FinishedCall) {
+pub(super) fn write(args: &mut Args, call: &FinishedCall) {
     let probe = &*call.probe;
     let layout = probe.layout.as_deref();
-    let mut written: Vec<&str> = Vec::new();
+    // Of those with equal names, the first that is known.
+    let is_written = |at: usize, name: &str| {
+        let before = probe.values.iter().take(at);
+        let mut before = before.filter(|info| !info.at_exit || call.end_ns.is_some());
+        before.any(|info| info.name == name)
+    };
     for (slot, info) in probe.values.iter().enumerate() {
-        if info.name.is_empty() || written.contains(&info.name.as_str()) {
+        if info.name.is_empty() || is_written(slot, &info.name) {
             continue;
         }
         if info.at_exit && call.end_ns.is_none() {
             continue;
         }
-        written.push(&info.name);
         let key = key(&info.name);
         match call.value(slot) {
-            Some(value) => write_value(object, &key, &info.name, info.format, value, layout),
-            None => object.text(&key, UNREADABLE),
+            Some(value) => write_value(args, &key, &info.name, info.format, value, layout),
+            None => args.text(&key, UNREADABLE),
         }
     }
     for (tag, info) in probe.data.iter().enumerate() {
-        if info.name.is_empty() || written.contains(&info.name.as_str()) {
+        let mut before = probe.data.iter().take(tag);
+        if info.name.is_empty()
+            || is_written(probe.values.len(), &info.name)
+            || before.any(|other| other.name == info.name)
+        {
             continue;
         }
-        written.push(&info.name);
         let key = key(&info.name);
         let of_tag = |array: &&ArrayLayout| usize::from(array.tag) == tag;
         let array = layout.and_then(|layout| layout.arrays.iter().find(of_tag));
         match (array, call.content(tag)) {
-            (Some(array), _) => write_elements(object, &key, array, layout, call),
-            (None, Some(content)) => write_content(object, &key, info.format, content),
+            (Some(array), _) => write_elements(args, &key, array, layout, call),
+            (None, Some(content)) => write_content(args, &key, info.format, content),
             // Optional, and not there.
             (None, None) => {}
         }
@@ -65,7 +74,7 @@ pub(super) fn write(object: &mut Object, call: &FinishedCall) {
 }
 
 fn write_value(
-    object: &mut Object,
+    args: &mut Args,
     key: &str,
     name: &str,
     format: ValueFormat,
@@ -73,21 +82,21 @@ fn write_value(
     layout: Option<&IoctlLayout>,
 ) {
     match layout.and_then(|layout| layout.names_of(name)) {
-        Some(names) => object.text(key, &names.text(value)),
-        None => write_number(object, key, format, value),
+        Some(names) => args.text(key, &names.text(value)),
+        None => write_number(args, key, format, value),
     }
 }
 
-fn write_number(object: &mut Object, key: &str, format: ValueFormat, value: u64) {
+fn write_number(args: &mut Args, key: &str, format: ValueFormat, value: u64) {
     match format {
-        ValueFormat::Decimal => object.number(key, value),
-        ValueFormat::Signed(bytes) => object.signed(key, sign_extended(value, bytes)),
-        ValueFormat::Hex => object.text(key, &format!("{value:#x}")),
+        ValueFormat::Decimal => args.number(key, value),
+        ValueFormat::Signed(bytes) => args.signed(key, sign_extended(value, bytes)),
+        ValueFormat::Hex => args.hex(key, value),
         ValueFormat::Float(4) => {
             let bits = u32::try_from(value & 0xffff_ffff).unwrap_or(0);
-            object.float(key, f32::from_bits(bits).into());
+            args.float(key, f32::from_bits(bits).into());
         }
-        ValueFormat::Float(_) => object.float(key, f64::from_bits(value)),
+        ValueFormat::Float(_) => args.float(key, f64::from_bits(value)),
     }
 }
 
@@ -97,10 +106,10 @@ fn sign_extended(value: u64, bytes: u8) -> i64 {
     (value << unused).cast_signed() >> unused
 }
 
-/// The elements of an ioctl's array, each an object. A single one may lie among
+/// The elements of an ioctl's array, each an args. A single one may lie among
 /// the values and is written there.
 fn write_elements(
-    object: &mut Object,
+    args: &mut Args,
     key: &str,
     layout: &ArrayLayout,
     names: Option<&IoctlLayout>,
@@ -112,7 +121,7 @@ fn write_elements(
     }
     let found = call.elements(layout);
     let written = found.elements.iter().take(MAX_ELEMENTS).map(|element| {
-        let mut fields = Object::new();
+        let mut fields = Args::new();
         for (field, &value) in layout.fields.iter().zip(element) {
             write_value(
                 &mut fields,
@@ -123,34 +132,34 @@ fn write_elements(
                 names,
             );
         }
-        fields.end()
+        Object::of(fields.members()).end()
     });
-    object.raw(key, &array(written));
+    args.raw(key, &array(written));
     let cut = found.elements.len().saturating_sub(MAX_ELEMENTS) as u64;
     if found.missing + cut > 0 {
-        object.number(&format!("{key} left out"), found.missing + cut);
+        args.number(&format!("{key} left out"), found.missing + cut);
     }
 }
 
-fn write_content(object: &mut Object, key: &str, format: DataFormat, content: &CallContent) {
+fn write_content(args: &mut Args, key: &str, format: DataFormat, content: &CallContent) {
     match format {
-        DataFormat::Text => object.text(key, &String::from_utf8_lossy(&content.bytes)),
+        DataFormat::Text => args.text(key, &String::from_utf8_lossy(&content.bytes)),
         DataFormat::Handles => {
             let (handles, _) = content.bytes.as_chunks::<8>();
             let written = handles.iter().take(MAX_ELEMENTS);
-            let hex = |bytes: &[u8; 8]| quoted(&format!("{:#x}", u64::from_le_bytes(*bytes)));
-            object.raw(key, &array(written.map(hex)));
+            let hex = |bytes: &[u8; 8]| quoted(hex(u64::from_le_bytes(*bytes)).text());
+            args.raw(key, &array(written.map(hex)));
             let left = (content.total / 8).saturating_sub(handles.len().min(MAX_ELEMENTS) as u64);
             if left > 0 {
-                object.number(&format!("{key} left out"), left);
+                args.number(&format!("{key} left out"), left);
             }
         }
-        DataFormat::Blob => object.text(key, &format!("{} bytes", content.total)),
+        DataFormat::Blob => args.text(key, &format!("{} bytes", content.total)),
     }
 }
 
 /// Writes what a call returned, if its exit was seen.
-pub(super) fn write_result(object: &mut Object, call: &FinishedCall) {
+pub(super) fn write_result(args: &mut Args, call: &FinishedCall) {
     let Some(value) = call.result else {
         return;
     };
@@ -158,18 +167,18 @@ pub(super) fn write_result(object: &mut Object, call: &FinishedCall) {
     let int = sign_extended(value, 4);
     match kind {
         ResultKind::None => return,
-        ResultKind::Number => object.number("result", value),
-        ResultKind::Pointer => object.text("result", &format!("{value:#x}")),
-        ResultKind::ZeroOk | ResultKind::Errno => object.signed("result", int),
+        ResultKind::Number => args.number("result", value),
+        ResultKind::Pointer => args.hex("result", value),
+        ResultKind::ZeroOk | ResultKind::Errno => args.signed("result", int),
         ResultKind::Level0 => match kind.value_name(value) {
-            Some(name) => object.text("result", name),
-            None => object.text("result", &format!("{:#x}", value & 0xffff_ffff)),
+            Some(name) => args.text("result", name),
+            None => args.hex("result", value & 0xffff_ffff),
         },
     }
     if kind.success(value) == Some(false) {
-        object.flag("failed", true);
+        args.flag("failed", true);
         if let (ResultKind::Errno, Ok(number)) = (kind, i32::try_from(-int)) {
-            object.text("error", &errno_text(number));
+            args.text("error", &errno_text(number));
         }
     }
 }
@@ -182,29 +191,25 @@ fn errno_text(number: i32) -> String {
 }
 
 /// The functions of inner libraries that were the same call.
-pub(super) fn write_inner(object: &mut Object, inner: &[std::rc::Rc<Probe>]) {
+pub(super) fn write_inner(args: &mut Args, inner: &[std::rc::Rc<Probe>]) {
     if !inner.is_empty() {
         let names = inner.iter().take(MAX_ELEMENTS);
-        object.raw("inner", &array(names.map(|probe| quoted(&probe.function))));
+        args.texts("inner", names.map(|probe| &*probe.function));
     }
 }
 
 /// Three sizes, `4x2x1`.
-pub(super) fn write_sizes(object: &mut Object, key: &str, sizes: [u32; 3]) {
+pub(super) fn write_sizes(args: &mut Args, key: &str, sizes: [u32; 3]) {
     if sizes != [0; 3] {
         let [x, y, z] = sizes;
-        object.text(key, &format!("{x}x{y}x{z}"));
+        args.text(key, &format!("{x}x{y}x{z}"));
     }
 }
 
 /// A range of numbers, `5` or `5-9`.
-pub(super) fn write_range(object: &mut Object, key: &str, first: u64, last: u64) {
+pub(super) fn write_range(args: &mut Args, key: &str, first: u64, last: u64) {
     match first == last {
-        true => {
-            let mut text = String::new();
-            json::number(&mut text, first);
-            object.raw(key, &text);
-        }
-        false => object.text(key, &format!("{first}-{last}")),
+        true => args.number(key, first),
+        false => args.text(key, &format!("{first}-{last}")),
     }
 }

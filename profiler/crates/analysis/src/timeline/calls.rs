@@ -1,12 +1,11 @@
 //! Calls and what they gave devices: a span each, with the launches that follow it.
 
 use super::{Builder, Key, Span, args, late};
-use crate::correlate::{CallSink, DeviceSpan, FinishedCall, Launch, Submission};
+use crate::correlate::{CallSink, DeviceFact, DeviceSpan, FinishedCall, Launch, Submission};
 use aiprof_model::{
-    json::Object,
     probes::CallKind,
     profile::LossKind,
-    timeline::{Quality, recorded::EventSink},
+    timeline::{Args, Quality, recorded::EventSink},
 };
 use std::{fmt::Write as _, rc::Rc};
 
@@ -22,8 +21,9 @@ pub(super) struct Pending {
     id: u64,
     pid: u32,
     tid: u32,
+    is_ioctl: bool,
     span: Span,
-    args: Object,
+    args: Args,
     /// What it put on a list, if it launches nothing itself.
     recorded: Option<(String, u32)>,
     /// First and last launch, and how many.
@@ -66,7 +66,7 @@ impl<S: EventSink> Builder<S> {
         if let Some(work) = pending.write_work() {
             pending.span.event.work = self.name(&work);
         }
-        self.push(&pending.span, &pending.args.members());
+        self.push(&pending.span, &pending.args);
     }
 
     fn submitted(&mut self, submission: &Submission) {
@@ -92,11 +92,11 @@ impl<S: EventSink> Builder<S> {
 impl<S: EventSink> CallSink for Builder<S> {
     fn call(&mut self, call: &FinishedCall) {
         let end = self.end_of(call);
+        self.uses_event(call);
         if call.is_part {
             return;
         }
         self.flush();
-        self.bound_to(call);
         let Some(track) = self.track(Key::Thread {
             pid: call.pid,
             tid: call.tid,
@@ -106,7 +106,7 @@ impl<S: EventSink> CallSink for Builder<S> {
         self.people.called(call.pid, call.tid);
         self.out.totals.calls += 1;
         let probe = &*call.probe;
-        let mut args = Object::new();
+        let mut args = Args::new();
         args.text("api", &probe.api);
         args::write(&mut args, call);
         args::write_result(&mut args, call);
@@ -134,6 +134,7 @@ impl<S: EventSink> CallSink for Builder<S> {
             id: call.id,
             pid: call.pid,
             tid: call.tid,
+            is_ioctl: probe.is_ioctl,
             span: Span {
                 event,
                 depth: call.depth,
@@ -148,14 +149,30 @@ impl<S: EventSink> CallSink for Builder<S> {
 
     fn launch(&mut self, launch: &Launch) {
         self.out.totals.launches += 1;
-        self.bound_from(launch);
-        if let Some(pending) = self.pending.as_mut().filter(|p| p.made(launch)) {
+        let pending = self.pending.as_mut().filter(|p| p.made(launch));
+        let is_ioctl = pending.as_ref().is_some_and(|pending| pending.is_ioctl);
+        if let Some(pending) = pending {
             pending.take(launch);
         }
+        self.launched(launch, is_ioctl);
     }
 
     fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
         self.late.named(pid, kernel, name);
+    }
+
+    fn device_fact(&mut self, fact: &DeviceFact) {
+        self.launches.fact(fact);
+        self.take_known();
+    }
+
+    fn kernels_inherited(&mut self, parent: u32, pid: u32, _: u64) {
+        self.launches.inherited(parent, pid);
+    }
+
+    fn process_gone(&mut self, pid: u32, at_ns: u64) {
+        self.launches.process_gone(pid, at_ns);
+        self.take_known();
     }
 
     fn submission(&mut self, submission: &Submission) {
@@ -229,8 +246,8 @@ impl Pending {
 }
 
 /// What is known of a submission.
-fn args_of(submission: &Submission) -> String {
-    let mut args = Object::new();
+fn args_of(submission: &Submission) -> Args {
+    let mut args = Args::new();
     args.text("source", submission.source.name());
     for (key, number) in [
         ("pid", submission.pid.into()),
@@ -250,13 +267,14 @@ fn args_of(submission: &Submission) -> String {
     if submission.ended_ns.is_none() {
         args.text("end", "not seen");
     }
-    args.members()
+    args
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::correlate::SubmissionSource;
+    use aiprof_model::json::Object;
 
     #[test]
     fn arguments_say_what_is_known() {
@@ -274,10 +292,11 @@ mod tests {
             ended_ns: Some(5000),
             end_before_ns: 5000,
         };
-        let text = r#""source":"dma_fence","context":1,"seqno":2,"handed_over_after_us":1.500"#;
-        assert_eq!(args_of(&one), text);
+        let text = |args: Args| Object::of(args.members()).members().to_owned();
+        let expected = r#""source":"dma_fence","context":1,"seqno":2,"handed_over_after_us":1.500"#;
+        assert_eq!(text(args_of(&one)), expected);
         (one.ended_ns, one.started_ns, one.pid) = (None, None, 4);
-        let text = r#""source":"dma_fence","pid":4,"context":1,"seqno":2,"end":"not seen""#;
-        assert_eq!(args_of(&one), text);
+        let expected = r#""source":"dma_fence","pid":4,"context":1,"seqno":2,"end":"not seen""#;
+        assert_eq!(text(args_of(&one)), expected);
     }
 }

@@ -10,16 +10,18 @@
 //! * Devices have what was submitted to each of their queues, as the kernel's fences and
 //!   scheduler jobs tell: not the time that they were busy.
 //! * Devices whose runtime records what they do have spans of their own, and arrows
-//!   (`ac2g`) from the launch. Of AIUs without records there are spans that say in which
-//!   time they must have been at work, and that these are bounds.
+//!   (`ac2g`) from the launch. So have launches whose timestamps the program read. Of all
+//!   other launches there are spans that say in which time the device must have been at
+//!   work, and that these are bounds.
 //! * Counters are those of metrics files.
 //!
 //! All is certain only at the end: [`Builder::finish`] gives what the events refer to.
 
 mod args;
-mod bounds;
 mod calls;
+mod devices;
 mod late;
+mod launches;
 mod people;
 mod records;
 mod stacks;
@@ -32,7 +34,7 @@ use aiprof_model::{
     process::ProcessTable,
     profile::{LossKind, Losses, Meta},
     timeline::{
-        Event, Id, Length, NONE, Ph, Quality, Sym, Time, Track, TrackId, TrackKind,
+        Args, Event, Id, Length, NONE, Ph, Quality, Sym, Time, Track, TrackId, TrackKind,
         recorded::{EventSink, Group, Recorded, Row},
     },
     wire::{self, Sample},
@@ -73,8 +75,16 @@ enum Key {
         device: Rc<str>,
         queue: Rc<str>,
     },
+    /// Launches that the program timed.
+    Engine {
+        pid: u32,
+        api: Rc<str>,
+        device: u32,
+        queue: u64,
+    },
     Bounds {
         pid: u32,
+        api: Rc<str>,
         queue: u64,
     },
     Counter(Rc<str>),
@@ -103,7 +113,7 @@ pub struct Builder<S> {
     clock: EpochClock,
     waiting: Vec<records::Waiting>,
     flows: records::Flows,
-    bounds: bounds::Bounds,
+    launches: launches::Launches,
     /// Spans between launch and wait, by process.
     bounded_of: FxHashMap<u32, u64>,
     /// Processes whose devices record what they do.
@@ -136,7 +146,7 @@ impl<S: EventSink> Builder<S> {
             clock: EpochClock::default(),
             waiting: Vec::new(),
             flows: records::Flows::default(),
-            bounds: bounds::Bounds::default(),
+            launches: launches::Launches::default(),
             bounded_of: FxHashMap::default(),
             with_records: FxHashSet::default(),
             inside: FxHashMap::default(),
@@ -198,7 +208,8 @@ impl<S: EventSink> Builder<S> {
     ) -> io::Result<(Recorded, S)> {
         self.flush();
         self.date_records();
-        self.bound_rest();
+        self.launches.finish();
+        self.take_known();
         if let Some(error) = self.error {
             return Err(error);
         }
@@ -254,9 +265,9 @@ impl<S: EventSink> Builder<S> {
         event.length = end - start;
         event.cat = self.name("sample");
         event.stack = stack;
-        let mut args = aiprof_model::json::Object::new();
+        let mut args = Args::new();
         args.number("cpu", sample.cpu.into());
-        self.push(&Span { event, depth: 0 }, &args.members());
+        self.push(&Span { event, depth: 0 }, &args);
     }
 
     fn time(&self, time_ns: u64) -> Time {
@@ -273,9 +284,12 @@ impl<S: EventSink> Builder<S> {
         event
     }
 
-    fn push(&mut self, span: &Span, args: &str) {
+    fn push(&mut self, span: &Span, args: &Args) {
         if self.error.is_none() {
-            self.error = self.sink.event(&span.event, span.depth, args).err();
+            self.error = self
+                .sink
+                .event(&span.event, span.depth, args.members())
+                .err();
         }
     }
 
@@ -311,7 +325,7 @@ impl<S: EventSink> Builder<S> {
             Key::Thread { pid, .. } => of(*pid, TrackKind::Thread),
             Key::Samples { pid, .. } => of(*pid, TrackKind::Samples),
             Key::Records { pid, .. } => of(*pid, TrackKind::Records),
-            Key::Stream { pid, .. } => of(*pid, TrackKind::Stream),
+            Key::Stream { pid, .. } | Key::Engine { pid, .. } => of(*pid, TrackKind::Stream),
             Key::Bounds { pid, .. } => of(*pid, TrackKind::Bounds),
             Key::Queue { .. } => (Id::NONE, TrackKind::Queue),
             Key::Counter(_) => (Id::NONE, TrackKind::Counter),
@@ -373,20 +387,31 @@ fn row_of(key: &Key, people: &people::People) -> Row {
             let group = format!("{device}: submissions, not busy time");
             (Group::Named(group), queue.to_owned())
         }
-        Key::Bounds { pid, queue } => {
+        Key::Engine {
+            pid,
+            api,
+            device,
+            queue,
+        } => {
             let process = people.process_name(*pid);
-            let name = match queue {
-                0 => "queue not known".to_owned(),
-                queue => format!("queue {queue:#x}"),
-            };
-            (
-                Group::Named(format!("AIU of {process} {pid}, estimated from calls")),
-                name,
-            )
+            let group = format!("{api} device {device} of {process} {pid}");
+            (Group::Named(group), queue_name(*queue))
+        }
+        Key::Bounds { pid, api, queue } => {
+            let process = people.process_name(*pid);
+            let group = format!("{api} work of {process} {pid}, estimated from calls");
+            (Group::Named(group), queue_name(*queue))
         }
         Key::Counter(source) => (Group::Named(source.to_string()), String::new()),
     };
     Row { group, name }
+}
+
+fn queue_name(queue: u64) -> String {
+    match queue {
+        0 => "queue not known".to_owned(),
+        queue => format!("queue {queue:#x}"),
+    }
 }
 
 /// A recording, event by event, with a tracker of its own: for captures.

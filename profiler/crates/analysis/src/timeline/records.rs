@@ -10,9 +10,8 @@ use crate::{
     correlate::DeviceSpan,
 };
 use aiprof_model::{
-    json::{Object, array},
     profile::LossKind,
-    timeline::{Event, Id, Ph, TrackId, recorded::EventSink},
+    timeline::{Args, Event, Id, Ph, TrackId, recorded::EventSink},
     wire::Counter,
 };
 use rustc_hash::FxHashMap;
@@ -62,14 +61,16 @@ impl Flows {
             own.entry(key).or_insert(half);
             return None;
         };
-        let (pid, correlation) = key;
+        let both = if begins { [half, found] } else { [found, half] };
+        Some((self.number(key)?, both))
+    }
+
+    /// The number of a process's arrow.
+    fn number(&mut self, (pid, correlation): (u32, u64)) -> Option<u64> {
         let known = self.processes.len() as u64;
         let process = *self.processes.entry(pid).or_insert(known);
-        if correlation >= 1 << 32 || process >= 1 << 20 {
-            return None;
-        }
-        let both = if begins { [half, found] } else { [found, half] };
-        Some((process << 32 | correlation, both))
+        let fits = correlation < 1 << 32 && process < 1 << 20;
+        fits.then_some(process << 32 | correlation)
     }
 }
 
@@ -168,12 +169,12 @@ impl<S: EventSink> Builder<S> {
         let Some(track) = self.track(key) else {
             return self.out.losses.add(LossKind::SpansRefused, 1);
         };
-        let mut args = Object::new();
+        let mut args = Args::new();
         write_args(&mut args, &span.record, times);
         let name = self.name(name);
         let mut event = self.span(name, category, track, times);
         event.correlation = span.record.correlation.unwrap_or(0);
-        self.push(&Span { event, depth: 0 }, &args.members());
+        self.push(&Span { event, depth: 0 }, &args);
         // 0 is no number of an arrow.
         let correlation = span.record.correlation.filter(|number| *number != 0);
         if let Some((begins, correlation)) = flow.zip(correlation) {
@@ -181,6 +182,13 @@ impl<S: EventSink> Builder<S> {
             if let Some(flow) = self.flows.half(key, begins, (times.0, track)) {
                 self.flow(correlation, flow);
             }
+        }
+    }
+
+    /// An arrow of which both ends are known.
+    pub(super) fn arrow(&mut self, pid: u32, correlation: u64, halves: [Half; 2]) {
+        if let Some(number) = self.flows.number((pid, correlation)) {
+            self.flow(correlation, (number, halves));
         }
     }
 
@@ -199,7 +207,7 @@ impl<S: EventSink> Builder<S> {
                     event,
                     depth: u32::MAX,
                 },
-                "",
+                &Args::default(),
             );
         }
         self.out.totals.flows += 1;
@@ -210,13 +218,13 @@ impl<S: EventSink> Builder<S> {
         let Some(track) = self.track(Key::Counter(counter.source.as_str().into())) else {
             return self.out.losses.add(LossKind::CountersLost, 1);
         };
-        let mut value = Object::new();
+        let mut value = Args::new();
         value.float(&counter.unit, counter.milli as f64 / 1000.0);
         let name = self.name(&counter.name);
         let mut event = Event::new(Ph::Counter, name, track, self.time(counter.time_ns));
         event.cat = self.name("counter");
         self.out.totals.counters += 1;
-        self.push(&Span { event, depth: 0 }, &value.members());
+        self.push(&Span { event, depth: 0 }, &value);
     }
 }
 
@@ -233,7 +241,7 @@ fn category_of(record: &ActivityRecord) -> &'static str {
 }
 
 /// What a record says, but for its correlation.
-fn write_args(args: &mut Object, record: &ActivityRecord, times: (u64, u64)) {
+fn write_args(args: &mut Args, record: &ActivityRecord, times: (u64, u64)) {
     if record.kind == Kind::Compute {
         let phase = record.code.map(|code| match code {
             PREPARE => "prepare",
@@ -256,17 +264,17 @@ fn write_args(args: &mut Object, record: &ActivityRecord, times: (u64, u64)) {
     }
     write_amount(args, record, times);
     if let Some(address) = record.address {
-        args.text("address", &format!("{address:#x}"));
+        args.hex("address", address);
     }
     if let Some(cycles) = record.cycles {
-        args.raw("cycles_ts", &array(cycles.map(|n| n.to_string())));
+        args.numbers("cycles_ts", &cycles);
     }
     if record.status == Status::Assumed {
         args.text("layout", "assumed");
     }
 }
 
-fn write_amount(args: &mut Object, record: &ActivityRecord, (start, end): (u64, u64)) {
+fn write_amount(args: &mut Args, record: &ActivityRecord, (start, end): (u64, u64)) {
     let Some(amount) = record.amount else {
         return;
     };

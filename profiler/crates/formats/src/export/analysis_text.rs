@@ -41,6 +41,7 @@ pub fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
     active(report, out)?;
     communication(report, out)?;
     kernels(report, out)?;
+    untimed(report, out)?;
     iterations(report, out)
 }
 
@@ -133,6 +134,33 @@ fn kernels(report: &Report, out: &mut impl Write) -> io::Result<()> {
         if kernels.len() > KERNELS {
             writeln!(out, "       and {} more", kernels.len() - KERNELS)?;
         }
+    }
+    Ok(())
+}
+
+/// Launches whose devices tell no times.
+fn untimed(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    let rows = &report.details.untimed_launches;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let all: u64 = rows.iter().map(|row| row.launches).sum();
+    writeln!(
+        out,
+        "\n{all} launches without device times\n rank  launches    within ms  name"
+    )?;
+    for row in rows.iter().take(KERNELS) {
+        writeln!(
+            out,
+            "{:>5} {:>9} {:>12.3}  {}",
+            row.rank.map_or("-".to_owned(), |rank| rank.to_string()),
+            row.launches,
+            row.within_us / 1000.0,
+            shown(&row.name)
+        )?;
+    }
+    if rows.len() > KERNELS {
+        writeln!(out, "       and {} more", rows.len() - KERNELS)?;
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use aiprof_model::{
     json::{self, Object},
     profile::Losses,
     timeline::{
-        Event, Id, NONE, Ph, Time, TrackKind,
+        Event, Id, Members, NONE, Ph, Time, TrackKind,
         recorded::{Recorded, StackNode, Totals},
     },
 };
@@ -102,7 +102,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn event(&mut self, event: &Event, args: &str) -> io::Result<()> {
+    fn event(&mut self, event: &Event, args: Members<'_>) -> io::Result<()> {
         let Some(placed) = self.layout.place(event) else {
             return Ok(());
         };
@@ -132,6 +132,9 @@ impl Writer<'_> {
     /// after `now` do.
     fn hold(&mut self, now: Time, start: Time, line: String) -> io::Result<()> {
         let first = self.layout.first();
+        if self.held.is_empty() && start <= now - first {
+            return self.line(&line);
+        }
         self.turn += 1;
         self.held.insert((start, self.turn), line);
         while let Some(entry) = self.held.first_entry()
@@ -163,8 +166,10 @@ impl Writer<'_> {
     }
 
     /// The arguments of a span or counter, with what the event has in numbers.
-    fn args(&mut self, line: &mut Object, event: &Event, args: &str, is_sample: bool) {
-        let mut all = self.recorded.arguments(event, args);
+    fn args(&mut self, line: &mut Object, event: &Event, args: Members<'_>, is_sample: bool) {
+        let mut all = Object::new();
+        let recorded = self.recorded;
+        recorded.arguments(event, args, |key, value| all.value(key, value));
         if event.stack != NONE && !is_sample {
             all.raw("stack", self.stack(event.stack));
         }

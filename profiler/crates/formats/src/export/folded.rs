@@ -51,6 +51,27 @@ pub fn write(
     if options.inverted {
         stacks.reverse();
     }
+    write_lines(&stacks, &mut out)
+}
+
+/// Writes stacks that were folded already; of the options `inverted` counts.
+///
+/// # Errors
+///
+/// [`ExportError::Io`] when `out` fails.
+pub fn write_stacks(
+    folded: &FoldedStacks,
+    options: &ExportOptions,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    let mut stacks = Stacks::from_folded(folded);
+    if options.inverted {
+        stacks.reverse();
+    }
+    write_lines(&stacks, &mut BufWriter::with_capacity(1 << 16, out))
+}
+
+fn write_lines(stacks: &Stacks, out: &mut impl Write) -> Result<(), ExportError> {
     for (frames, value) in stacks.iter() {
         for (i, frame) in frames.enumerate() {
             if i > 0 {

@@ -36,6 +36,7 @@ pub(super) fn write(
     let mut page = Page {
         options,
         total_ns: profile.total_time_ns(),
+        show: text::duration,
         text: String::new(),
     };
     page.heading(&text::title(profile));

@@ -15,7 +15,7 @@ pub mod html;
 pub mod iaprof;
 mod launchers;
 mod launches;
-mod names;
+pub(crate) mod names;
 mod palette;
 pub mod perfetto;
 pub mod pprof;
@@ -28,6 +28,8 @@ mod text;
 pub mod trace;
 pub mod trace_events;
 pub mod unitrace_csv;
+
+pub(crate) use stacks::round_to_microseconds;
 
 use aiprof_model::profile::{Profile, Sample};
 use std::io::{self, Write};
@@ -85,6 +87,21 @@ impl Format {
             Self::Perfetto => "perfetto",
             Self::Page => "page",
             Self::Capture => "capture",
+        }
+    }
+
+    /// What a file of this format is, for people.
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::Folded => "folded stacks",
+            Self::Svg => "a flame graph",
+            Self::Pprof => "a pprof profile",
+            Self::UnitraceCsv => "a table of stalls",
+            Self::Iaprof => "iaprof's text",
+            Self::Chrome => "a Chrome trace",
+            Self::Perfetto => "a trace of Perfetto",
+            Self::Page => "a page of findings",
+            Self::Capture => "a capture",
         }
     }
 

@@ -12,7 +12,7 @@ const MAX_NAME: usize = 4096;
 const CUT: &str = "[..]";
 
 /// Name of what has none.
-pub(super) const UNKNOWN: &str = "[unknown]";
+pub(crate) const UNKNOWN: &str = "[unknown]";
 
 /// A name that can stand in a folded line.
 ///
@@ -20,7 +20,7 @@ pub(super) const UNKNOWN: &str = "[unknown]";
 /// forbids become spaces, marks of direction show as `\u{202e}`; spaces around are
 /// removed. A last word of digits is
 /// joined by `_`: readers would take it for a second value of the line.
-pub(super) fn clean(name: &str) -> String {
+pub(crate) fn clean(name: &str) -> String {
     let mut replaced = String::with_capacity(name.len());
     for c in name.chars() {
         match c {
@@ -64,7 +64,7 @@ pub(super) fn frame(profile: &Profile, frame: &Frame) -> String {
 }
 
 /// [`frame`] of a name.
-pub(super) fn suffixed(name: &str, kind: FrameKind) -> String {
+pub(crate) fn suffixed(name: &str, kind: FrameKind) -> String {
     let mut name = clean(name);
     let suffix = kind.suffix();
     if kind == FrameKind::Unknown {

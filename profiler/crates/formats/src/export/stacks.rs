@@ -176,22 +176,9 @@ impl Stacks {
         self.sort_and_merge();
     }
 
-    /// Turns nanoseconds into microseconds so that the sum is right to half a
-    /// microsecond: what rounding down leaves goes to the stacks with the
-    /// largest remainders, the first of them where they are equal.
     fn round_to_microseconds(&mut self) {
-        let total_ns: u128 = self.rows.iter().map(|r| u128::from(r.value)).sum();
-        let floors: u128 = self.rows.iter().map(|r| u128::from(r.value / 1000)).sum();
-        let missing = (total_ns + 500) / 1000 - floors;
-        let mut order: Vec<usize> = (0..self.rows.len()).collect();
-        order.sort_by_key(|&i| std::cmp::Reverse(self.rows[i].value % 1000));
-        self.rows.iter_mut().for_each(|row| row.value /= 1000);
-        for i in order
-            .into_iter()
-            .take(usize::try_from(missing).unwrap_or(usize::MAX))
-        {
-            self.rows[i].value += 1;
-        }
+        let mut values: Vec<&mut u64> = self.rows.iter_mut().map(|row| &mut row.value).collect();
+        round_to_microseconds(&mut values);
     }
 
     /// Sum of all values.
@@ -261,6 +248,22 @@ impl Stacks {
             }
         }
         self.merge();
+    }
+}
+
+/// Turns nanoseconds into microseconds so that the sum is right to half a
+/// microsecond: what rounding down leaves goes to the values with the largest
+/// remainders, the first of them where they are equal.
+pub(crate) fn round_to_microseconds(values: &mut [&mut u64]) {
+    let total_ns: u128 = values.iter().map(|value| u128::from(**value)).sum();
+    let floors: u128 = values.iter().map(|value| u128::from(**value / 1000)).sum();
+    let missing = (total_ns + 500) / 1000 - floors;
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse(*values[i] % 1000));
+    values.iter_mut().for_each(|value| **value /= 1000);
+    let missing = usize::try_from(missing).unwrap_or(usize::MAX);
+    for i in order.into_iter().take(missing) {
+        *values[i] += 1;
     }
 }
 

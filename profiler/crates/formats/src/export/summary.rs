@@ -1,6 +1,10 @@
 //! The short text for a terminal: totals, hottest functions, processes, device
 //! kernels, losses.
 
+mod folded;
+
+pub use folded::write_folded;
+
 use super::device::DeviceTotals;
 use super::{ExportError, Shown, device_kernels, launches, names, text};
 use aiprof_model::profile::{FrameId, FrameKind, Profile, Sample, Values};
@@ -55,6 +59,7 @@ pub fn write(
     let mut page = Page {
         options,
         total_ns: DeviceTotals::of(profile).cpu_ns,
+        show: text::duration,
         text: String::new(),
     };
     page.heading(&text::title(profile));
@@ -264,6 +269,8 @@ fn processes(profile: &Profile) -> Vec<ProcessTotals> {
 pub(super) struct Page<'a> {
     pub(super) options: &'a SummaryOptions,
     pub(super) total_ns: u64,
+    /// How values are written.
+    pub(super) show: fn(u64) -> String,
     pub(super) text: String,
 }
 
@@ -334,7 +341,7 @@ impl Page<'_> {
                 "  {}  {}  {:>10}  {name}\n",
                 self.share(function.self_ns),
                 self.share(function.total_ns),
-                text::duration(key(function)),
+                (self.show)(key(function)),
             );
             self.text.push_str(&row);
         }

@@ -7,6 +7,7 @@ pub mod inductor;
 pub mod json;
 pub mod open;
 pub mod perfetto;
+pub mod pprof;
 pub mod recording;
 pub mod stall_profile;
 pub mod unitrace_csv;
@@ -17,5 +18,7 @@ pub use capture::fuzz_capture;
 pub use iaprof::fuzz_iaprof;
 #[cfg(any(test, feature = "testing"))]
 pub use inductor::fuzz_ideal_cycles;
+#[cfg(any(test, feature = "testing"))]
+pub use pprof::fuzz_pprof;
 #[cfg(any(test, feature = "testing"))]
 pub use unitrace_csv::fuzz_unitrace_csv;

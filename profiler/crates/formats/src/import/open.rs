@@ -1,6 +1,6 @@
-//! Files of traces: what they are, and their text, decompressed.
+//! Files that are read: what they are, and their text, decompressed.
 
-use super::capture;
+use super::{capture, iaprof, pprof, unitrace_csv};
 use aiprof_system::files::caller;
 use aiprof_system::memory::Metered;
 use flate2::read::MultiGzDecoder;
@@ -16,7 +16,7 @@ const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 /// is also the limit of the zstd command.
 const ZSTD_WINDOW_LOG: u32 = 27;
 /// Bytes that are looked at to tell what a file is.
-const PEEK: usize = 512;
+const PEEK: usize = 4096;
 
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,48 @@ pub enum Contents {
     Capture,
     /// A compiler's log.
     Log,
+    /// Folded stacks.
+    Folded,
+    /// A profile of pprof.
+    Pprof,
+    /// iaprof's text.
+    Iaprof,
+    /// unitrace's table of stalls.
+    StallCsv,
+    /// A picture, as flame graphs are.
+    Svg,
+    /// A page.
+    Page,
+    /// A program, a library or a module of device code.
+    Elf,
+    /// Nothing.
+    Empty,
+    /// Another text.
+    Text,
+    /// Anything else.
+    Binary,
+}
+
+impl Contents {
+    /// What it is, for people.
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::Json => "a trace in JSON",
+            Self::Perfetto => "a trace of Perfetto",
+            Self::Capture => "a capture of aiprof",
+            Self::Log => "a log",
+            Self::Folded => "folded stacks",
+            Self::Pprof => "a pprof profile",
+            Self::Iaprof => "a recording of iaprof",
+            Self::StallCsv => "a table of stalls, as unitrace writes it",
+            Self::Svg => "a picture (SVG)",
+            Self::Page => "a page (HTML)",
+            Self::Elf => "a program or a module (ELF)",
+            Self::Empty => "empty",
+            Self::Text => "a text of no kind that is known here",
+            Self::Binary => "of no kind that is known here",
+        }
+    }
 }
 
 /// A file that is open.
@@ -39,27 +81,56 @@ pub struct Input {
     pub text: Box<dyn Read + Send>,
 }
 
-/// Opens a file and finds out what it holds: by its name as far as that tells, else by
-/// its first bytes.
+/// Opens a file and finds out what it holds: by its first bytes, decompressed, and where
+/// they tell nothing by its name.
 ///
 /// # Errors
 /// When it cannot be read.
 pub fn open(path: &Path) -> io::Result<Input> {
-    let file = caller::open(path)?;
-    if file.metadata()?.is_dir() {
-        return Err(io::Error::from(io::ErrorKind::IsADirectory));
-    }
-    let plain = decompressed(file)?;
+    let (head, text) = peek(decompressed(opened(path)?)?)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let (contents, text) = match by_name(&name) {
-        Some(contents) => (contents, plain),
-        None => {
-            let (head, plain) = peek(plain)?;
-            let plain: Box<dyn Read + Send> = Box::new(plain);
-            (by_head(&head), plain)
+    let contents = match by_head(&head) {
+        unknown @ (Contents::Empty | Contents::Text | Contents::Binary) => {
+            let name = name.to_ascii_lowercase();
+            let counted = || by_name_of_counts(&name);
+            by_name(&name).or_else(counted).unwrap_or(unknown)
         }
+        // Lines of a log may end in a number.
+        Contents::Folded if by_name(&name) == Some(Contents::Log) => Contents::Log,
+        contents => contents,
     };
+    let text = Box::new(text);
     Ok(Input { contents, text })
+}
+
+/// Opens a file that is a trace or a log, by its name as far as that tells, as acelyzer
+/// does.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn open_by_name(path: &Path) -> io::Result<Input> {
+    let plain = decompressed(opened(path)?)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if let Some(contents) = by_name(&name) {
+        let text = plain;
+        return Ok(Input { contents, text });
+    }
+    let (head, plain) = peek(plain)?;
+    let contents = match by_head(&head) {
+        known @ (Contents::Json | Contents::Perfetto | Contents::Capture | Contents::Log) => known,
+        Contents::Binary | Contents::Pprof | Contents::Elf => Contents::Perfetto,
+        _ => Contents::Json,
+    };
+    let text = Box::new(plain);
+    Ok(Input { contents, text })
+}
+
+fn opened(path: &Path) -> io::Result<File> {
+    let file = caller::open(path)?;
+    match file.metadata()?.is_dir() {
+        true => Err(io::Error::from(io::ErrorKind::IsADirectory)),
+        false => Ok(file),
+    }
 }
 
 /// A file's text, however it is compressed: its first bytes say that.
@@ -95,21 +166,80 @@ fn by_name(name: &str) -> Option<Contents> {
     }
 }
 
+/// What has no events, by its name.
+fn by_name_of_counts(name: &str) -> Option<Contents> {
+    let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
+    if ends(&[".folded", ".collapsed", ".txt"]) {
+        Some(Contents::Folded)
+    } else if ends(&[".pb.gz", ".pprof"]) {
+        Some(Contents::Pprof)
+    } else {
+        None
+    }
+}
+
+/// What begins like this.
 fn by_head(head: &[u8]) -> Contents {
     if head.starts_with(&capture::MAGIC[..7]) {
         return Contents::Capture;
     }
-    let line = head.split(|b| *b == b'\n').map(<[u8]>::trim_ascii);
-    let first = line.into_iter().find(|line| !line.is_empty());
-    match first {
-        None | Some([b'{' | b'[' | b'}' | b']', ..]) => Contents::Json,
-        // A time of day: 12:34.
-        Some([b'0'..=b'2', b'0'..=b'9', b':', b'0', ..]) => Contents::Log,
-        // The first field of a trace is a packet: number 1, with a length.
-        Some([0x0a, ..]) => Contents::Perfetto,
-        Some(line) if line.iter().all(|b| *b >= b' ') => Contents::Json,
-        Some(_) => Contents::Perfetto,
+    if head.starts_with(b"\x7fELF") {
+        return Contents::Elf;
     }
+    if pprof::is_pprof(head) {
+        return Contents::Pprof;
+    }
+    let is_control = |byte: &u8| *byte < b' ' && !b"\t\n\r\x0c".contains(byte);
+    if head.iter().any(is_control) {
+        // The first field of a trace is a packet: number 1, with a length.
+        return match head {
+            [0x0a, ..] => Contents::Perfetto,
+            _ => Contents::Binary,
+        };
+    }
+    if iaprof::is_iaprof(head) {
+        return Contents::Iaprof;
+    }
+    match unitrace_csv::is_stall_csv(head) {
+        true => Contents::StallCsv,
+        false => by_line(head),
+    }
+}
+
+/// What a text is, by its first line.
+fn by_line(head: &[u8]) -> Contents {
+    let lines = head.split_inclusive(|b| *b == b'\n');
+    let is_comment = |line: &&[u8]| line.trim_ascii().is_empty() || line.starts_with(b"# ");
+    let mut lines = lines.skip_while(is_comment);
+    let Some(line) = lines.next() else {
+        return match head.trim_ascii().is_empty() {
+            true => Contents::Empty,
+            false => Contents::Text,
+        };
+    };
+    let is_cut = !line.ends_with(b"\n");
+    let line = line.trim_ascii();
+    let lower = line.to_ascii_lowercase();
+    match line {
+        [b'{' | b'[' | b'}' | b']', ..] => Contents::Json,
+        // A time of day: 12:34.
+        [b'0'..=b'2', b'0'..=b'9', b':', b'0', ..] => Contents::Log,
+        _ if lower.starts_with(b"<!doctype html") || lower.starts_with(b"<html") => Contents::Page,
+        _ if lower.starts_with(b"<?xml") || lower.starts_with(b"<svg") => Contents::Svg,
+        _ if is_folded(line) || is_cut && head.len() == PEEK && line.contains(&b';') => {
+            Contents::Folded
+        }
+        _ => Contents::Text,
+    }
+}
+
+/// Whether a line is a stack and a value; iaprof of July 2025 left out the space between
+/// them, which the reader explains.
+fn is_folded(line: &[u8]) -> bool {
+    let digits = line.iter().rev().take_while(|b| b.is_ascii_digit()).count();
+    let stack = line.get(..line.len() - digits).unwrap_or_default();
+    let ends_in_space = stack.ends_with(b" ") && !stack.trim_ascii().is_empty();
+    digits > 0 && (ends_in_space || stack.contains(&b';') && stack.ends_with(b"_[g]"))
 }
 
 /// A file of which the first bytes were looked at.
@@ -132,10 +262,45 @@ mod tests {
         assert_eq!(by_name("x.pftrace"), Some(Contents::Perfetto));
         assert_eq!(by_name("x.aiprof"), Some(Contents::Capture));
         assert_eq!(by_name("x"), None);
-        assert_eq!(by_head(capture::MAGIC), Contents::Capture);
-        assert_eq!(by_head(b"\n  [1]"), Contents::Json);
-        assert_eq!(by_head(b"12:0 x"), Contents::Log);
-        assert_eq!(by_head(b"\x0a\x05abc"), Contents::Perfetto);
-        assert_eq!(by_head(b"hello"), Contents::Json);
+        for (head, contents) in [
+            (&capture::MAGIC[..], Contents::Capture),
+            (b"\n  [1]", Contents::Json),
+            (b"12:0 x", Contents::Log),
+            (b"\x0a\x05abc", Contents::Perfetto),
+            (b"\x0a\x04\x08\x01\x10\x02\x0a", Contents::Pprof),
+            (b"# a comment\nmain;f g 12\n", Contents::Folded),
+            (b"main 12", Contents::Folded),
+            (b"a;b;0x1b8_[g]12\n", Contents::Folded),
+            (b"string\t1\tx", Contents::Iaprof),
+            (b"=== Device #0", Contents::Text),
+            (b"<?xml version=\"1.0\"?>\n<svg", Contents::Svg),
+            (b"<!DOCTYPE html>", Contents::Page),
+            (b"\x7fELF\x02", Contents::Elf),
+            (b"hello", Contents::Text),
+            (b"12", Contents::Text),
+            (b" \n", Contents::Empty),
+            (b"\x00", Contents::Binary),
+        ] {
+            let shown = String::from_utf8_lossy(head);
+            assert_eq!(by_head(head), contents, "{shown:?}");
+        }
+    }
+
+    #[test]
+    fn contents_come_before_names_but_for_acelyzer() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |name: &str, text: &[u8]| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            let contents = |input: io::Result<Input>| input.unwrap().contents;
+            (contents(open(&path)), contents(open_by_name(&path)))
+        };
+        let both = (Contents::Folded, Contents::Json);
+        assert_eq!(of("x.json", b"main;f 3\n"), both);
+        assert_eq!(of("x.log", b"hello\n"), (Contents::Log, Contents::Log));
+        assert_eq!(of("x", b"hello\n"), (Contents::Text, Contents::Json));
+        assert_eq!(of("x.folded", b"\n").0, Contents::Folded);
+        assert_eq!(of("y", b"\x00"), (Contents::Binary, Contents::Perfetto));
+        assert!(open(dir.path()).is_err());
     }
 }

@@ -6,9 +6,10 @@ use super::json::event::{Fields, Parsed, Reader};
 use super::json::{End, Problems, Reading, job_hash};
 use crate::export::chrome;
 use crate::timeline::{Layout, RowName, Store};
+use aiprof_model::json::Object;
 use aiprof_model::timeline::{
-    Dialect, Event, Id, Job, NONE, Ph, Sym, Time, Timeline, Track, TrackId, TrackKind, members,
-    recorded::Recorded,
+    Dialect, Event, Id, Job, Members, NONE, Ph, Stretch, Sym, Time, Timeline, Track, TrackId,
+    TrackKind, members, recorded::Recorded,
 };
 use aiprof_system::memory;
 use rustc_hash::FxHashMap;
@@ -17,7 +18,8 @@ use std::io;
 /// Bytes of arguments that are handed on at a time.
 const BLOCK: usize = 1 << 20;
 
-/// Adds a recording to a timeline. `path` is its name for messages and for the job's.
+/// Adds a recording to a timeline, as far as it is within a stretch of time since its
+/// first event. `path` is its name for messages and for the job's.
 ///
 /// # Errors
 /// Those of the store, and [`memory::check`]'s.
@@ -25,10 +27,11 @@ pub fn read(
     recorded: &Recorded,
     store: Store,
     path: &str,
+    kept: Stretch,
     into: &mut Timeline,
 ) -> io::Result<Reading> {
     let (first, job) = (into.events.len(), into.jobs.len() as u32);
-    let mut loader = Loader::new(recorded, into);
+    let mut loader = Loader::new(recorded, kept, into);
     loader.rows();
     let read = store.read(&mut |event, args| loader.event(event, args));
     loader.end();
@@ -51,11 +54,20 @@ pub fn read(
         end: End::Whole,
         is_acelyzer_output: false,
         is_synthetic: false,
+        day_us: day_us(recorded.meta.start_unix_ns),
     })
+}
+
+/// A time of day in microseconds since 1970; 0: not known.
+pub(super) fn day_us(unix_ns: u64) -> Option<i64> {
+    let us = i64::try_from(unix_ns / 1000).ok();
+    us.filter(|us| *us > 0)
 }
 
 struct Loader<'a> {
     recorded: &'a Recorded,
+    /// What is not left out.
+    kept: Stretch,
     layout: Layout<'a>,
     job: u32,
     /// Names of the recording, in the timeline.
@@ -70,7 +82,7 @@ struct Loader<'a> {
 }
 
 impl<'a> Loader<'a> {
-    fn new(recorded: &'a Recorded, into: &'a mut Timeline) -> Self {
+    fn new(recorded: &'a Recorded, kept: Stretch, into: &'a mut Timeline) -> Self {
         let parsed = Parsed {
             events: std::mem::take(&mut into.events),
             devices: std::mem::take(&mut into.devices),
@@ -81,6 +93,7 @@ impl<'a> Loader<'a> {
         };
         Self {
             recorded,
+            kept,
             layout: Layout::new(recorded),
             job: into.jobs.len() as u32,
             names: FxHashMap::default(),
@@ -136,12 +149,17 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn event(&mut self, event: &Event, args: &str) -> io::Result<()> {
+    fn event(&mut self, event: &Event, args: Members<'_>) -> io::Result<()> {
         memory::check().map_err(io::Error::other)?;
         let Some(placed) = self.layout.place(event) else {
             return Ok(());
         };
         self.rows();
+        let mut within = *event;
+        (within.start, within.length) = (placed.start, placed.length);
+        if !within.is_within(self.kept) {
+            return Ok(());
+        }
         let kind = self.recorded.tracks.get(event.track).kind;
         let tid = match event.ph {
             Ph::Counter => Id::NONE,
@@ -167,7 +185,8 @@ impl<'a> Loader<'a> {
             aiprof_model::json::quote(&mut work, self.recorded.name(event.work));
             ("work", &*work)
         });
-        let all: Vec<_> = members(args).chain(work).collect();
+        let args = Object::of(args);
+        let all: Vec<_> = members(args.members()).chain(work).collect();
         self.push(new, &all);
         Ok(())
     }
@@ -203,6 +222,8 @@ impl<'a> Loader<'a> {
         let recorded = self.recorded;
         let losses = self.layout.losses();
         let at = Time::from_nanos(i64::try_from(recorded.length_ns()).unwrap_or(i64::MAX));
+        // Also where the end is not looked at.
+        let at = at.min(self.kept.to);
         let cat = self.parsed.names.intern("losses");
         let track = self.track(0, Id::Number(0), TrackKind::Row);
         for (kind, count) in losses.iter() {

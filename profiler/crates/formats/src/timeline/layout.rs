@@ -6,12 +6,12 @@
 //! devices do overlaps: such a track has as many rows, its *lanes*, as it needs; a span
 //! goes to the first in which it lies beside or inside of what is there already.
 
+use super::lanes::{self, Nest};
 use aiprof_model::profile::{LossKind, Losses};
 use aiprof_model::timeline::{
-    Event, Id, Length, Time, TrackId, TrackKind,
+    Event, Id, Length, Time, TrackKind,
     recorded::{Group, Recorded},
 };
-use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
 /// Numbers of what is no process, and of rows that are no threads: larger than any that
@@ -20,8 +20,7 @@ const FIRST_GROUP: i64 = 1_100_000_000;
 const FIRST_LANE: i64 = 1_200_000_000;
 /// Added to a thread's number for the row of its samples.
 pub(crate) const SAMPLES: i64 = 2_000_000_000;
-/// Most lanes of one track, and of all.
-const MAX_LANES: usize = 64;
+/// Most lanes of all tracks.
 const MAX_ALL_LANES: i64 = 1 << 20;
 /// Groups that are no processes are listed after all processes, and lanes after all
 /// threads.
@@ -60,8 +59,7 @@ pub(crate) struct RowName {
 #[derive(Debug, Default)]
 struct Lane {
     tid: i64,
-    /// Ends of the spans that are open.
-    open: Vec<Time>,
+    open: Nest<Time, ()>,
     /// The last end of those that are not.
     closed: Option<Time>,
     /// When the last span began, and its number of a launch.
@@ -73,11 +71,11 @@ impl Lane {
     /// Puts a span there if nothing else is open: submissions wait for each other, and are
     /// not made inside of each other.
     fn beside(&mut self, start: Time, end: Time) -> Option<(Time, Time)> {
-        if self.open.last().is_some_and(|last| *last > start) {
+        while self.open.end(start).is_some() {}
+        if self.open.around().is_some() {
             return None;
         }
-        self.open.clear();
-        self.open.push(end);
+        self.open.begin(end, ());
         self.last = start;
         Some((start, end))
     }
@@ -95,20 +93,20 @@ impl Lane {
 
     /// Puts a span there, where it fits; gives its times. `force`: it is made to fit.
     fn take(&mut self, start: Time, end: Time, force: bool) -> Option<(Time, Time)> {
-        while let Some(last) = self.open.pop_if(|last| *last <= start) {
+        while let Some((last, ())) = self.open.end(start) {
             self.closed = self.closed.max(Some(last));
         }
         let start = self
             .closed
             .map_or(start, |closed| start.max(closed + APART));
         let mut end = end.max(start);
-        if let Some(&around) = self.open.last() {
-            if !force && (around < end || start >= around) {
+        if let Some(around) = self.open.around() {
+            if !force && (!self.open.holds(end) || start >= around) {
                 return None;
             }
             end = end.min(around - APART).max(start);
         }
-        self.open.push(end);
+        self.open.begin(end, ());
         self.last = start;
         Some((start, end))
     }
@@ -118,8 +116,10 @@ impl Lane {
 #[derive(Debug)]
 pub struct Layout<'r> {
     recorded: &'r Recorded,
-    groups: FxHashMap<&'r Group, i64>,
-    tracks: FxHashMap<TrackId, Vec<Lane>>,
+    /// Processes, or groups of rows, by track; `None`: it is not shown.
+    pids: Vec<Option<i64>>,
+    /// Lanes by track.
+    tracks: Vec<Vec<Lane>>,
     lanes: i64,
     /// The rows since the last call of [`Self::take_new`].
     new: Vec<RowName>,
@@ -132,12 +132,13 @@ impl<'r> Layout<'r> {
     pub fn new(recorded: &'r Recorded) -> Self {
         let mut layout = Self {
             recorded,
-            groups: FxHashMap::default(),
-            tracks: FxHashMap::default(),
+            pids: vec![None; recorded.rows.len()],
+            tracks: Vec::new(),
             lanes: 0,
             new: Vec::new(),
             refused: 0,
         };
+        layout.tracks.resize_with(recorded.rows.len(), Vec::new);
         layout.name_groups();
         layout.name_threads();
         layout
@@ -160,17 +161,22 @@ impl<'r> Layout<'r> {
             });
         }
         let mut named: BTreeMap<&str, i64> = BTreeMap::new();
-        for ((id, track), row) in recorded.tracks.iter().zip(&recorded.rows) {
-            let Group::Named(name) = &row.group else {
-                continue;
-            };
+        let tracks = recorded.tracks.iter().zip(&recorded.rows);
+        for (((id, track), row), of_track) in tracks.zip(&mut self.pids) {
             if recorded.surplus.contains(&id) {
                 continue;
             }
+            let name = match &row.group {
+                Group::Named(name) => name,
+                Group::Process(pid) => {
+                    *of_track = Some(i64::from(*pid));
+                    continue;
+                }
+            };
             let next = FIRST_GROUP + named.len() as i64;
             let is_new = !named.contains_key(&**name);
             let pid = *named.entry(name).or_insert(next);
-            self.groups.insert(&row.group, pid);
+            *of_track = Some(pid);
             if is_new {
                 let is_queue = track.kind == TrackKind::Queue;
                 self.new.push(RowName {
@@ -229,15 +235,10 @@ impl<'r> Layout<'r> {
     /// Where an event is drawn; `None`: it is surplus, or there is no room for it.
     pub fn place(&mut self, event: &Event) -> Option<Placed> {
         let recorded = self.recorded;
-        if recorded.surplus.contains(&event.track) {
-            return None;
-        }
+        let index = event.track.0 as usize;
+        let pid = self.pids.get(index).copied().flatten()?;
         let track = recorded.tracks.get(event.track);
-        let row = recorded.rows.get(event.track.0 as usize)?;
-        let pid = match &row.group {
-            Group::Process(pid) => i64::from(*pid),
-            named => *self.groups.get(named)?,
-        };
+        let row = recorded.rows.get(index)?;
         let shift = self.first();
         if !event.is_slice() {
             let (tid, start) = self.end_of_arrow(event);
@@ -250,12 +251,13 @@ impl<'r> Layout<'r> {
         }
         let (tid, start, end) = match (track.kind, track.tid) {
             (TrackKind::Thread | TrackKind::Samples, Id::Number(tid)) => {
-                let lanes = self.tracks.entry(event.track).or_insert_with(|| {
-                    vec![Lane {
+                let lanes = self.tracks.get_mut(index)?;
+                if lanes.is_empty() {
+                    lanes.push(Lane {
                         tid: tid + samples(track.kind),
                         ..Lane::default()
-                    }]
-                });
+                    });
+                }
                 let lane = lanes.first_mut()?;
                 let (start, end) = (event.start, event.end());
                 let (start, end) = match track.kind {
@@ -277,7 +279,8 @@ impl<'r> Layout<'r> {
     /// The row and begin of the span that an arrow begins or ends at: the last of that
     /// launch on the track.
     fn end_of_arrow(&self, event: &Event) -> (i64, Time) {
-        let lanes = self.tracks.get(&event.track).into_iter().flatten();
+        let lanes = self.tracks.get(event.track.0 as usize);
+        let lanes = lanes.into_iter().flatten();
         let of = |lane: &&Lane| (lane.correlation == event.correlation, lane.last);
         let found = lanes.max_by_key(of);
         found.map_or((0, event.start), |lane| {
@@ -293,9 +296,9 @@ impl<'r> Layout<'r> {
         pid: i64,
         name: &str,
     ) -> Option<(i64, Time, Time)> {
-        let lanes = self.tracks.entry(event.track).or_default();
+        let lanes = self.tracks.get_mut(event.track.0 as usize)?;
         let (start, end) = (event.start, event.end());
-        let found = lanes.iter_mut().find_map(|lane| {
+        let found = lanes::first(lanes, |lane| {
             let (start, end) = match kind {
                 TrackKind::Queue => lane.beside(start, end)?,
                 _ => lane.take(start, end, false)?,
@@ -303,22 +306,23 @@ impl<'r> Layout<'r> {
             lane.correlation = event.correlation;
             Some((lane.tid, start, end))
         });
-        if found.is_some() {
-            return found;
+        if let Some((_, place)) = found {
+            return Some(place);
         }
-        if lanes.len() >= MAX_LANES || self.lanes >= MAX_ALL_LANES {
+        if !lanes::has_room(lanes) || self.lanes >= MAX_ALL_LANES {
             self.refused += 1;
             return None;
         }
         let tid = FIRST_LANE + self.lanes;
         self.lanes += 1;
-        lanes.push(Lane {
+        let mut lane = Lane {
             tid,
-            open: vec![end],
-            closed: None,
             last: start,
             correlation: event.correlation,
-        });
+            ..Lane::default()
+        };
+        lane.open.begin(end, ());
+        lanes.push(lane);
         self.new.push(RowName {
             pid,
             tid: Some(tid),
@@ -342,7 +346,7 @@ fn samples(kind: TrackKind) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_model::timeline::{NONE, Ph, Sym, Track, recorded::Row};
+    use aiprof_model::timeline::{NONE, Ph, Sym, Track, TrackId, recorded::Row};
 
     /// A recording with one track of a kind.
     fn recorded(kind: TrackKind, group: Group) -> (Recorded, TrackId) {
@@ -428,14 +432,12 @@ mod tests {
     fn lanes_are_named_once_and_too_many_spans_are_counted() {
         let (recorded, track) = recorded(TrackKind::Queue, Group::Named("xe".into()));
         let mut layout = Layout::new(&recorded);
-        let spans = (0..MAX_LANES as i64 + 5).map(|i| span(track, i, 9000 + i));
-        assert_eq!(
-            spans.filter_map(|span| layout.place(&span)).count(),
-            MAX_LANES
-        );
+        const MOST: usize = 64;
+        let spans = (0..MOST as i64 + 5).map(|i| span(track, i, 9000 + i));
+        assert_eq!(spans.filter_map(|span| layout.place(&span)).count(), MOST);
         assert_eq!(layout.refused, 5);
         let names = layout.take_new();
-        assert_eq!(names.len(), MAX_LANES + 1);
+        assert_eq!(names.len(), MOST + 1);
         assert_eq!(
             (&*names[0].name, names[0].tid, names[0].order),
             ("xe", None, 3)

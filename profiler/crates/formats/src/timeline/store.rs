@@ -3,50 +3,60 @@
 //! Calls become known in the order of their ends, and readers want the order of their
 //! begins. What does not fit into memory is sorted in pieces that wait in temporary
 //! files, and is merged from there.
-//!
-//! An event is 64 bytes, little-endian, and its arguments: begin and length in
-//! picoseconds (2 x i64), correlation (u64), number of a flow (i64), depth, track, name,
-//! category, work, stack (6 x u32), kind, quality, marks, nothing (4 x u8), bytes of the
-//! arguments (u32).
 
-use aiprof_model::timeline::{
-    Event, Id, Length, Ph, Quality, Sym, Time, TrackId, recorded::EventSink,
-};
+use super::record::{Key, SIZE, decode, encode, key, record_at, size_of_record};
+use aiprof_model::parallel;
+use aiprof_model::timeline::{Event, Members, recorded::EventSink};
 use std::{
     cmp::Reverse,
     collections::BinaryHeap,
     fs::File,
     io::{self, BufReader, BufWriter, Read, Seek as _, SeekFrom, Write},
+    sync::mpsc::{SyncSender, sync_channel},
+    thread::{self, JoinHandle},
 };
 
-/// Bytes of events held in memory.
-const BUFFER: usize = 24 << 20;
+/// Bytes of events held in memory; as many are on their way to a file.
+const BUFFER: usize = 12 << 20;
 /// Sorted pieces of about equal size before they become one: as many files are
 /// open, times the logarithm of the whole.
-const PIECES: usize = 16;
+const PIECES: usize = 32;
+/// Of zstd: time counts for more than room.
+const LEVEL: i32 = -3;
 /// The compressor looks back 32 KiB, and files are read in such pieces: that bounds
 /// what each open piece needs.
 const WINDOW_LOG: u32 = 15;
 const READ: usize = 1 << WINDOW_LOG;
-/// Bytes of an event without its arguments.
-const SIZE: usize = 64;
+/// Bytes of events that are handed on at a time, and how many such batches wait.
+const BATCH: usize = 1 << 17;
+const AHEAD: usize = 4;
 
 /// Gives an empty file for reading and writing that has no name, or will lose it.
 pub type Scratch = Box<dyn FnMut() -> io::Result<File> + Send>;
 
 /// Takes an event and its arguments.
-type Take<'a> = dyn FnMut(&Event, &str) -> io::Result<()> + 'a;
+type Take<'a> = dyn FnMut(&Event, Members<'_>) -> io::Result<()> + 'a;
 
-/// Where an event belongs: its time; then the longer spans, so that parents come
-/// before what is in them; then the outer ones.
-type Key = (i64, Reverse<i64>, u32);
+/// Events in memory.
+#[derive(Default)]
+struct Held {
+    bytes: Vec<u8>,
+    /// Key, and where in `bytes` it begins.
+    events: Vec<(Key, u32)>,
+}
+
+impl Held {
+    fn sort(&mut self) {
+        self.events.sort_by_key(|(key, _)| *key);
+    }
+}
 
 /// Events that are being put in order. Events with equal keys keep their order.
 pub struct Store {
     scratch: Scratch,
-    bytes: Vec<u8>,
-    /// Key, and where in `bytes` it begins.
-    events: Vec<(Key, u32)>,
+    held: Held,
+    /// The piece that is being written.
+    spilling: Option<JoinHandle<io::Result<(File, Held)>>>,
     /// Sorted pieces, by size; those of a level are about equal.
     levels: Vec<Vec<File>>,
     limit: usize,
@@ -61,14 +71,14 @@ impl std::fmt::Debug for Store {
 }
 
 impl EventSink for Store {
-    fn event(&mut self, event: &Event, depth: u32, args: &str) -> io::Result<()> {
-        let at = u32::try_from(self.bytes.len()).map_err(io::Error::other)?;
-        let len = u32::try_from(args.len()).map_err(io::Error::other)?;
-        self.bytes.extend_from_slice(&encode(event, depth, len));
-        self.bytes.extend_from_slice(args.as_bytes());
-        self.events.push((key(event, depth), at));
-        let held = self.bytes.len() + self.events.len() * size_of::<(Key, u32)>();
-        if held >= self.limit {
+    fn event(&mut self, event: &Event, depth: u32, args: Members<'_>) -> io::Result<()> {
+        let args = args.bytes();
+        let held = &mut self.held;
+        let at = u32::try_from(held.bytes.len()).map_err(io::Error::other)?;
+        encode(&mut held.bytes, event, depth, args)?;
+        held.events.push((key(event, depth), at));
+        let size = held.bytes.len() + held.events.len() * size_of::<(Key, u32)>();
+        if size >= self.limit {
             self.spill()?;
         }
         Ok(())
@@ -85,44 +95,78 @@ impl Store {
     fn with_limit(limit: usize, scratch: Scratch) -> Self {
         Self {
             scratch,
-            bytes: Vec::new(),
-            events: Vec::new(),
+            held: Held::default(),
+            spilling: None,
             levels: Vec::new(),
             limit,
         }
     }
 
-    /// Gives all events in order.
+    /// Gives all events in order. Another thread brings them.
     ///
     /// # Errors
     /// Those of the temporary files and of `take`.
     pub fn read(mut self, take: &mut Take<'_>) -> io::Result<()> {
-        self.events.sort_by_key(|(key, _)| *key);
+        let (to, batches) = sync_channel::<Vec<u8>>(AHEAD);
+        let (taken, brought) = parallel::both(
+            || batches.into_iter().try_for_each(|batch| give(&batch, take)),
+            move || self.bring(&mut Batches::new(to)),
+        );
+        taken.and(brought)
+    }
+
+    /// Hands on all records in order.
+    fn bring(&mut self, to: &mut Batches) -> io::Result<()> {
+        self.settle()?;
+        self.held.sort();
         let mut pieces: Vec<Piece> = Vec::new();
         // Larger pieces are older: equal keys keep their order.
         for file in self.levels.drain(..).rev().flatten() {
             pieces.push(Piece::open(file)?);
         }
-        let mut held = self.events.iter().peekable();
-        let bytes = &self.bytes;
+        let bytes = &self.held.bytes;
+        let mut held = self.held.events.iter().peekable();
         merge(pieces, &mut |key, record| {
             while let Some((_, at)) = held.next_if(|(held, _)| *held < key) {
-                give(record_at(bytes, *at), take)?;
+                to.add(record_at(bytes, *at))?;
             }
-            give(record, take)
+            to.add(record)
         })?;
-        held.try_for_each(|(_, at)| give(record_at(bytes, *at), take))
+        held.try_for_each(|(_, at)| to.add(record_at(bytes, *at)))?;
+        to.flush()
     }
 
+    /// Has what is held put into a file, by another thread.
     fn spill(&mut self) -> io::Result<()> {
-        self.events.sort_by_key(|(key, _)| *key);
-        let mut piece = PieceWriter::new((self.scratch)()?)?;
-        for &(_, at) in &self.events {
-            piece.add(record_at(&self.bytes, at))?;
+        let spare = self.settle()?;
+        let mut full = std::mem::replace(&mut self.held, spare);
+        let file = (self.scratch)()?;
+        self.spilling = Some(thread::spawn(move || {
+            full.sort();
+            let mut piece = PieceWriter::new(file)?;
+            for &(_, at) in &full.events {
+                piece.add(record_at(&full.bytes, at))?;
+            }
+            full.events.clear();
+            full.bytes.clear();
+            Ok((piece.finish()?, full))
+        }));
+        Ok(())
+    }
+
+    /// Waits for the piece that is being written; gives its memory for more.
+    fn settle(&mut self) -> io::Result<Held> {
+        let Some(spilling) = self.spilling.take() else {
+            return Ok(Held::default());
+        };
+        match spilling.join() {
+            Ok(written) => {
+                let (piece, spare) = written?;
+                self.keep(0, piece)?;
+                Ok(spare)
+            }
+            Err(panic) => std::panic::resume_unwind(panic),
         }
-        self.events.clear();
-        self.bytes.clear();
-        self.keep(0, piece.finish()?)
     }
 
     /// Keeps a piece; merges those of its size when there are many.
@@ -147,81 +191,42 @@ impl Store {
     }
 }
 
-fn key(event: &Event, depth: u32) -> Key {
-    // The ends of arrows come after the spans that begin then.
-    let length = if event.is_slice() { event.length.0 } else { -1 };
-    (event.start.0, Reverse(length), depth)
-}
-
-/// The event that begins there, with its arguments.
-fn record_at(bytes: &[u8], at: u32) -> &[u8] {
-    let from = bytes.get(at as usize..).unwrap_or_default();
-    let len = number::<4>(from, 60).map_or(0, u32::from_le_bytes);
-    from.get(..SIZE + len as usize).unwrap_or_default()
-}
-
-fn encode(event: &Event, depth: u32, args: u32) -> [u8; SIZE] {
-    let mut out = [0; SIZE];
-    let flow = event.id.number();
-    let marks = u8::from(event.binds_enclosing) | u8::from(flow.is_some()) << 1;
-    let longs = [
-        event.start.0,
-        event.length.0,
-        event.correlation.cast_signed(),
-        flow.unwrap_or(0),
-    ];
-    let words = [
-        depth,
-        event.track.0,
-        event.name.index() as u32,
-        event.cat.index() as u32,
-        event.work.index() as u32,
-        event.stack,
-        u32::from_le_bytes([event.ph as u8, event.quality as u8, marks, 0]),
-        args,
-    ];
-    let (long, word) = out.split_at_mut(32);
-    for (to, from) in long.chunks_exact_mut(8).zip(longs) {
-        to.copy_from_slice(&from.to_le_bytes());
+/// Gives the events of a batch.
+fn give(mut batch: &[u8], take: &mut Take<'_>) -> io::Result<()> {
+    while !batch.is_empty() {
+        let record = record_at(batch, 0);
+        let (event, _, args) = decode(record).ok_or(io::ErrorKind::InvalidData)?;
+        take(&event, args)?;
+        batch = batch.get(record.len()..).unwrap_or_default();
     }
-    for (to, from) in word.chunks_exact_mut(4).zip(words) {
-        to.copy_from_slice(&from.to_le_bytes());
+    Ok(())
+}
+
+/// Hands records on, many at a time.
+struct Batches {
+    to: SyncSender<Vec<u8>>,
+    batch: Vec<u8>,
+}
+
+impl Batches {
+    fn new(to: SyncSender<Vec<u8>>) -> Self {
+        let batch = Vec::with_capacity(BATCH);
+        Self { to, batch }
     }
-    out
-}
 
-fn number<const N: usize>(record: &[u8], at: usize) -> Option<[u8; N]> {
-    record.get(at..)?.first_chunk().copied()
-}
-
-/// The event of a record, and how many spans are around it. `None`: it is damaged.
-fn decode(record: &[u8]) -> Option<(Event, u32, &str)> {
-    let long = |index: usize| number(record, 8 * index).map(i64::from_le_bytes);
-    let word = |index: usize| number(record, 32 + 4 * index).map(u32::from_le_bytes);
-    let [ph, quality, marks, _] = word(6)?.to_le_bytes();
-    let ph = Ph::of(std::str::from_utf8(&[ph]).ok()?)?;
-    let mut event = Event::new(ph, Sym::at(word(2)?), TrackId(word(1)?), Time(long(0)?));
-    event.length = Length(long(1)?);
-    event.correlation = long(2)?.cast_unsigned();
-    if marks & 2 != 0 {
-        event.id = Id::Number(long(3)?);
+    fn add(&mut self, record: &[u8]) -> io::Result<()> {
+        if self.batch.len() + record.len() > BATCH {
+            self.flush()?;
+        }
+        self.batch.extend_from_slice(record);
+        Ok(())
     }
-    event.binds_enclosing = marks & 1 != 0;
-    event.cat = Sym::at(word(3)?);
-    event.work = Sym::at(word(4)?);
-    event.stack = word(5)?;
-    event.quality = match quality {
-        0 => Quality::Exact,
-        1 => Quality::Bounded,
-        _ => Quality::Estimated,
-    };
-    let args = std::str::from_utf8(record.get(SIZE..)?).ok()?;
-    Some((event, word(0)?, args))
-}
 
-fn give(record: &[u8], take: &mut Take<'_>) -> io::Result<()> {
-    let (event, _, args) = decode(record).ok_or(io::ErrorKind::InvalidData)?;
-    take(&event, args)
+    fn flush(&mut self) -> io::Result<()> {
+        let full = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH));
+        // Who takes them has failed, and says why.
+        self.to.send(full).map_err(io::Error::other)
+    }
 }
 
 /// A sorted piece that is being written.
@@ -229,7 +234,7 @@ struct PieceWriter(zstd::Encoder<'static, BufWriter<File>>);
 
 impl PieceWriter {
     fn new(file: File) -> io::Result<Self> {
-        let mut out = zstd::Encoder::new(BufWriter::new(file), 1)?;
+        let mut out = zstd::Encoder::new(BufWriter::new(file), LEVEL)?;
         out.window_log(WINDOW_LOG)?;
         Ok(Self(out))
     }
@@ -266,14 +271,13 @@ impl Piece {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             read => read?,
         }
-        let Some((event, depth, _)) = decode(&self.record) else {
-            return Err(io::ErrorKind::InvalidData.into());
-        };
-        let len = number::<4>(&self.record, 60).map_or(0, u32::from_le_bytes);
-        self.record.resize(SIZE + len as usize, 0);
-        let args = self.record.get_mut(SIZE..).unwrap_or_default();
-        self.input.read_exact(args)?;
-        Ok(Some(key(&event, depth)))
+        self.record.resize(size_of_record(&self.record), 0);
+        let rest = self.record.get_mut(SIZE..).unwrap_or_default();
+        self.input.read_exact(rest)?;
+        match decode(&self.record) {
+            Some((event, depth, _)) => Ok(Some(key(&event, depth))),
+            None => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 }
 
@@ -299,6 +303,7 @@ fn merge(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aiprof_model::timeline::{Length, Ph, Sym, Time, TrackId};
     use std::sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -319,11 +324,13 @@ mod tests {
         };
         let mut store = Store::with_limit(limit, Box::new(scratch));
         for (i, (event, depth)) in events.iter().enumerate() {
-            store.event(event, *depth, &format!("args {i}")).unwrap();
+            let args = format!("args {i}");
+            let args = Members::of(args.as_bytes());
+            store.event(event, *depth, args).unwrap();
         }
         let mut lines = Vec::new();
-        let mut take = |_: &Event, args: &str| {
-            lines.push(args.to_owned());
+        let mut take = |_: &Event, args: Members<'_>| {
+            lines.push(String::from_utf8_lossy(args.bytes()).into_owned());
             Ok(())
         };
         store.read(&mut take).unwrap();
@@ -349,7 +356,7 @@ mod tests {
         let expected: Vec<_> = expected.iter().map(|(i, _)| format!("args {i}")).collect();
         assert_eq!(in_memory, expected);
         // Enough pieces for three levels of merging.
-        let (with_files, files) = sorted(1500, &events);
+        let (with_files, files) = sorted(250, &events);
         assert!(files > PIECES * PIECES, "{files}");
         assert_eq!(with_files, expected);
     }
@@ -371,29 +378,5 @@ mod tests {
             lines,
             ["args 5", "args 4", "args 3", "args 2", "args 1", "args 0"]
         );
-    }
-
-    #[test]
-    fn an_event_is_read_as_it_was_written() {
-        let mut event = span(-5, 1 << 50);
-        event.correlation = u64::MAX;
-        event.id = Id::Number(1 << 40);
-        event.cat = Sym::at(1);
-        event.work = Sym::at(2);
-        event.stack = 9;
-        event.quality = Quality::Bounded;
-        event.binds_enclosing = true;
-        for event in [event, span(0, 0)] {
-            let args = "\"a\":\"é\"";
-            let mut record = encode(&event, 4, args.len() as u32).to_vec();
-            record.extend_from_slice(args.as_bytes());
-            let (read, depth, text) = decode(&record).unwrap();
-            assert_eq!((depth, text), (4, args));
-            assert_eq!(format!("{read:?}"), format!("{event:?}"));
-            assert_eq!(record_at(&record, 0), record);
-            for len in 0..SIZE {
-                assert!(decode(&record[..len]).is_none());
-            }
-        }
     }
 }

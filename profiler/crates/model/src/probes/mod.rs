@@ -166,6 +166,8 @@ pub enum Role {
     Unset,
     /// Takes all out.
     Clear,
+    /// Waits for all that its process has launched.
+    WaitAll,
 }
 
 /// A value of a call.
@@ -290,6 +292,12 @@ pub mod role {
     pub const BASE: &str = "base";
     /// Handle of the event that the call signals.
     pub const EVENT: &str = "event";
+    /// Handles of events that are waited for (data).
+    pub const EVENTS: &str = "events";
+    /// When the launch began that signals an event, in ticks of its device.
+    pub const GLOBAL_START: &str = "global_start";
+    /// When it ended.
+    pub const GLOBAL_END: &str = "global_end";
     /// Handle of the fence.
     pub const FENCE: &str = "fence";
     /// Handles of command lists (data).

@@ -353,7 +353,7 @@ impl CallKind {
 
 impl Role {
     /// All roles, by the names that tables use.
-    pub const NAMED: [(&str, Role); 21] = [
+    pub const NAMED: [(&str, Role); 22] = [
         ("retain", Self::Retain),
         ("release", Self::Release),
         ("immediate", Self::Immediate),
@@ -375,6 +375,7 @@ impl Role {
         ("assign", Self::Assign),
         ("unset", Self::Unset),
         ("clear", Self::Clear),
+        ("wait-all", Self::WaitAll),
     ];
 
     /// Its name in tables.
@@ -385,13 +386,14 @@ impl Role {
 
     /// Whether functions of a kind can have it.
     pub fn is_of(self, kind: CallKind) -> bool {
-        use CallKind::{Alloc, Compile, Control, Copy, Event, Kernel, Module, Queue};
+        use CallKind::{Alloc, Compile, Control, Copy, Event, Kernel, Module, Queue, Synchronize};
         match self {
             Self::Retain | Self::Release => matches!(kind, Kernel | Module | Compile | Queue),
             Self::Immediate | Self::Close | Self::Reset | Self::BeginCapture | Self::EndCapture => {
                 kind == Queue
             }
             Self::Query => kind == Event,
+            Self::WaitAll => kind == Synchronize,
             Self::Host | Self::Shared => kind == Alloc,
             Self::Prefetch
             | Self::HostToHost

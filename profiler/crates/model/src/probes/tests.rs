@@ -484,6 +484,7 @@ fn role_by_name(kind: CallKind, function: &str, values: &[ValueInfo]) -> Option<
         CallKind::Alloc if says(&["Shared", "shared", "Managed"]) => Some(Role::Shared),
         CallKind::Alloc => says(&["Host", "host"]).then_some(Role::Host),
         CallKind::Event => says(&["QueryStatus"]).then_some(Role::Query),
+        CallKind::Synchronize => says(&["ScheduleWait"]).then_some(Role::WaitAll),
         CallKind::Control => match function {
             "setenv" => Some(Role::Set),
             "putenv" => Some(Role::Assign),

@@ -1,6 +1,6 @@
 //! One event of a timeline.
 
-use super::{Id, Length, NONE, Ph, Sym, Text, Time, TrackId};
+use super::{Id, Length, NONE, Ph, Stretch, Sym, Text, Time, TrackId};
 
 /// How well an event's times are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,6 +119,12 @@ impl Event {
         if self.start != Time::FIRST {
             self.start = self.start + Length::from_micros(by);
         }
+    }
+
+    /// Whether it is in a stretch of time, at least in part. Names of rows always are.
+    pub fn is_within(&self, stretch: Stretch) -> bool {
+        let end = self.start + self.length;
+        self.ph == Ph::Metadata || (self.start <= stretch.to && end >= stretch.from)
     }
 
     /// Whether it is a slice.

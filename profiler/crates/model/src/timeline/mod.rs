@@ -9,6 +9,7 @@
 //! Times are whole picoseconds from [`Timeline::origin`]; where an analysis calculates
 //! it does so with microseconds, as all these formats have them.
 
+pub mod args;
 mod event;
 mod kinds;
 mod names;
@@ -19,12 +20,13 @@ mod text;
 mod time;
 mod tracks;
 
+pub use args::{Args, Members, Value, decimal, hex};
 pub use event::{Event, Quality};
 pub use kinds::{Kind, Kinds};
 pub use names::{Names, Sym};
 pub use phase::Phase;
 pub use text::{Text, Texts};
-pub use time::{Length, Time};
+pub use time::{Length, Stretch, Time};
 pub use tracks::{Track, TrackId, TrackKind, Tracks};
 
 use rustc_hash::FxHashMap;

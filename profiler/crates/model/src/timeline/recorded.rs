@@ -5,8 +5,8 @@
 //! name may be found out late. So events go to an [`EventSink`] with numbers for names,
 //! tracks and stacks, and [`Recorded`] holds what the numbers mean when all is over.
 
-use super::{Event, Length, Names, Sym, TrackId, Tracks};
-use crate::json::Object;
+use super::{Event, Length, Members, Names, Sym, TrackId, Tracks, Value};
+use crate::json::cut;
 use crate::profile::{FrameKind, Losses, Meta};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::io;
@@ -14,12 +14,12 @@ use std::io;
 /// Takes the events of a recording as they become known.
 pub trait EventSink {
     /// Takes an event. Its times count from [`Recorded::origin_ns`]; `depth` is how many
-    /// spans of its track are around it, as far as known; `args` are members of a JSON
-    /// object, with commas between them ([`Event::args`] is not used).
+    /// spans of its track are around it, as far as known; `args` are its arguments
+    /// ([`Event::args`] is not used).
     ///
     /// # Errors
     /// It could not be kept.
-    fn event(&mut self, event: &Event, depth: u32, args: &str) -> io::Result<()>;
+    fn event(&mut self, event: &Event, depth: u32, args: Members<'_>) -> io::Result<()>;
 }
 
 /// What a track belongs to.
@@ -176,17 +176,21 @@ impl Recorded {
         self.end_ns.saturating_sub(self.start_ns)
     }
 
-    /// An event's arguments, with what it has of them in numbers: its correlation and its
-    /// work.
-    pub fn arguments(&self, event: &Event, args: &str) -> Object {
-        let mut all = Object::of_members(args);
+    /// Gives an event's arguments to `take`, with what the event has of them in numbers:
+    /// its correlation and its work.
+    pub fn arguments(
+        &self,
+        event: &Event,
+        args: Members<'_>,
+        mut take: impl FnMut(&str, Value<'_>),
+    ) {
+        args.for_each(|(key, value)| take(key, value));
         if event.correlation != 0 {
-            all.number("correlation", event.correlation);
+            take("correlation", Value::Number(event.correlation));
         }
         if !event.work.is_empty() {
-            all.text("work", self.name(event.work));
+            take("work", Value::Text(&cut(self.name(event.work))));
         }
-        all
     }
 
     /// A text, as it is known in the end.

@@ -16,6 +16,23 @@ pub struct Time(pub i64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Length(pub i64);
 
+/// A stretch of time, with both of its ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// Its begin.
+    pub from: Time,
+    /// Its end.
+    pub to: Time,
+}
+
+impl Stretch {
+    /// All time there is.
+    pub const ALL: Self = Self {
+        from: Time(i64::MIN),
+        to: Time(i64::MAX),
+    };
+}
+
 impl Time {
     /// The timeline's origin.
     pub const ORIGIN: Self = Self(0);

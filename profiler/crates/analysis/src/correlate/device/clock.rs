@@ -89,6 +89,11 @@ impl TickClock {
             .saturating_add(2 * ticks)
     }
 
+    /// How long it takes to wrap.
+    pub(super) fn period_ns(&self) -> u64 {
+        ((self.mask() as f64 + 1.0) * self.ns_per_tick) as u64
+    }
+
     fn mask(&self) -> u64 {
         u64::MAX >> (64 - self.bits.min(64))
     }

@@ -8,11 +8,11 @@ const MAX_CLOCKS: usize = 1 << 16;
 
 /// A launch's timestamps in host time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
+pub(crate) struct Times {
     /// It ran between these times.
     pub(super) between: (u64, u64),
     /// For so long, nanoseconds.
-    pub(super) ran_ns: u64,
+    pub(crate) ran_ns: u64,
     /// Begin and end, to be dated again.
     pub(super) ticks: (Tick, Tick),
 }
@@ -43,7 +43,7 @@ impl Clocks {
     }
 
     /// A forked process has its parent's devices.
-    pub(super) fn inherit(&mut self, parent: u32, pid: u32) {
+    pub(crate) fn inherit(&mut self, parent: u32, pid: u32) {
         let own = self.0.iter().filter(|(key, _)| key.0 == parent);
         let own: Vec<_> = own.map(|(key, clock)| (key.1, clock.clone())).collect();
         for (device, clock) in own {
@@ -57,7 +57,7 @@ impl Clocks {
     }
 
     /// A process is gone.
-    pub(super) fn forget(&mut self, pid: u32) {
+    pub(crate) fn forget(&mut self, pid: u32) {
         self.0.retain(|key, _| key.0 != pid);
     }
 
@@ -76,7 +76,7 @@ impl Clocks {
 
     /// Dates a launch that was handed over and had ended at these times; it tells of
     /// the clock, too.
-    pub(super) fn times(
+    pub(crate) fn times(
         &mut self,
         (pid, device): (u32, u64),
         (start, end): (u64, u64),
@@ -84,6 +84,10 @@ impl Clocks {
     ) -> Option<Times> {
         let key = self.key(pid, device).filter(|_| (start, end) != (0, 0))?;
         let clock = self.0.get_mut(&key)?;
+        if to_ns.saturating_sub(from_ns) >= clock.period_ns() {
+            // Which of the times that the clock showed this is not known.
+            return None;
+        }
         let took = clock.duration_ns(start, end);
         clock.observe(start, from_ns, to_ns.saturating_sub(took).max(from_ns));
         clock.observe(end, from_ns.saturating_add(took).min(to_ns), to_ns);
@@ -98,5 +102,32 @@ impl Clocks {
             ran_ns: took,
             ticks,
         })
+    }
+
+    /// When a launch began by what is known of its clock now, and within how much of the
+    /// truth that is, if the launch was handed over and had ended at these times.
+    pub(crate) fn begin(
+        &self,
+        (pid, device): (u32, u64),
+        times: &Times,
+        (from_ns, to_ns): (u64, u64),
+    ) -> (u64, u64) {
+        let latest = |end: u64| end.saturating_sub(times.ran_ns);
+        let (low, high) = (times.between.0, latest(times.between.1));
+        let (low, high) = (low, high.max(low));
+        let clock = self.get(pid, device);
+        let now = clock.and_then(|clock| {
+            let begin = clock.between(times.ticks.0, from_ns)?;
+            let end = clock.between(times.ticks.1, to_ns)?;
+            Some((begin.0.max(latest(end.0)), begin.1.min(latest(end.1))))
+        });
+        let (from, to) = match now {
+            Some((from, to)) if from.max(low) <= to.min(high) => (from.max(low), to.min(high)),
+            _ => (low, high),
+        };
+        // One offset of the clock for all, so that what ran back to back lies so.
+        let (from_clock, to_clock) = now.unwrap_or((from, to));
+        let begin = u64::midpoint(from_clock, to_clock.max(from_clock)).clamp(from, to);
+        (begin, (to - begin).max(begin - from))
     }
 }

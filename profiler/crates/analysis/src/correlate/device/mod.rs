@@ -88,6 +88,7 @@ mod windows;
 
 pub use clock::TickClock;
 pub use clocks::Clocks;
+pub(crate) use clocks::Times;
 pub use executions::{Begun, Executions, Waited};
 pub use join::{Join, Limits, Share, ShareSink};
 pub use placements::Placement;

@@ -2,7 +2,7 @@
 
 use super::super::kit::{DRIVER, LOADER, Script, probe, probes};
 use crate::correlate::{DeviceFactKind, Limits, device::Waited};
-use aiprof_model::probes::CallKind;
+use aiprof_model::probes::{CallKind, Role};
 
 const ZE: &str = "Level Zero";
 const EXECUTE: &str = "zeCommandQueueExecuteCommandLists";
@@ -11,12 +11,15 @@ const QUERY: &str = "zeEventQueryStatus";
 const TIMES: &str = "zeEventQueryKernelTimestamp";
 const PROPERTIES: &str = "zeDeviceGetProperties";
 const NOW: &str = "zeDeviceGetGlobalTimestamps";
+const WAIT_EVENTS: &str = "clWaitForEvents";
+const WAIT_ALL: &str = "aiuScheduleWait";
+const CAPACITY: &str = "aiuWaitForQueueCapacity";
 
 fn script() -> Script {
     use CallKind::{Context, Event, Submit, Synchronize};
     let mut all = probes();
     all.retain(|probe| probe.function != EXECUTE);
-    let given: [(&str, CallKind, &[&str]); 6] = [
+    let given: [(&str, CallKind, &[&str]); 9] = [
         (EXECUTE, Submit, &["queue", "fence", "*lists"]),
         (WAIT, Synchronize, &["fence"]),
         (QUERY, Event, &["event"]),
@@ -27,10 +30,17 @@ fn script() -> Script {
             &["device", ">stype", ">timer_resolution"],
         ),
         (NOW, Context, &["device", ">device_time"]),
+        (WAIT_EVENTS, Synchronize, &["count", "*events"]),
+        (WAIT_ALL, Synchronize, &[]),
+        (CAPACITY, Synchronize, &[]),
     ];
     for (function, kind, values) in given {
         let id = all.iter().map(|probe| probe.id + 1).max().unwrap_or(0);
-        all.push(probe(id, ZE, function, kind, values));
+        let mut new = probe(id, ZE, function, kind, values);
+        if function == WAIT_ALL {
+            new.role = Some(Role::WaitAll);
+        }
+        all.push(new);
     }
     Script::with(Limits::default(), all)
 }
@@ -88,19 +98,69 @@ fn a_fence_stands_for_the_call_that_submitted_with_it() {
 }
 
 #[test]
-fn failed_calls_and_parts_of_others_reveal_nothing() {
+fn failed_calls_reveal_nothing_and_parts_what_they_know() {
     let mut s = script();
     s.enter(QUERY, LOADER, &[0x41]);
     s.leave(QUERY, LOADER, 0x7800_0004, &[]);
     s.enter(QUERY, LOADER, &[0x41]);
     s.vanish();
     assert_eq!(take(&mut s), Vec::<String>::new());
+    // The driver may know the event by another handle, as launches do.
     s.enter(QUERY, LOADER, &[0x41]);
-    s.enter(QUERY, DRIVER, &[0x41]);
+    s.enter(QUERY, DRIVER, &[0x1041]);
     s.leave(QUERY, DRIVER, 0, &[]);
-    assert_eq!(take(&mut s), Vec::<String>::new());
     s.leave(QUERY, LOADER, 0, &[]);
-    assert_eq!(take(&mut s).len(), 1);
+    let both = [Waited::Event(0x1041), Waited::Event(0x41)];
+    assert_eq!(take(&mut s), both.map(|event| format!("{event:?}")));
+    // A launch is of the outermost call that handed it over.
+    s.enter(EXECUTE, LOADER, &[0x31, 0xf]);
+    s.enter(EXECUTE, DRIVER, &[0x1031, 0x100f]);
+    s.leave(EXECUTE, DRIVER, 0, &[]);
+    s.leave(EXECUTE, LOADER, 0, &[]);
+    take(&mut s);
+    let submit = s.told.calls.last().map_or(0, |call| call.id);
+    s.call(WAIT, &[0xf], &[]);
+    assert_eq!(take(&mut s), [format!("{:?}", Waited::Submit(submit))]);
+}
+
+#[test]
+fn a_launch_is_told_before_the_event_that_another_thread_waited_for() {
+    let mut s = script();
+    s.call("zeCommandListCreateImmediate", &[0xc0, 0xde], &[0x11]);
+    take(&mut s);
+    s.enter(
+        "zeCommandListAppendLaunchKernel",
+        LOADER,
+        &[0x11, 0x21, 0x41],
+    );
+    s.vanish();
+    s.tid = 2;
+    s.call(QUERY, &[0x42], &[]);
+    take(&mut s);
+    assert_eq!(s.told.launches.len(), 0);
+    s.call(QUERY, &[0x41], &[]);
+    let at = s.told.launches.first().map(|launch| launch.handed_over_ns);
+    assert_eq!((s.told.launches.len(), at), (1, Some(s.now)));
+    assert_eq!(take(&mut s), [format!("{:?}", Waited::Event(0x41))]);
+}
+
+#[test]
+fn a_wait_for_several_events_is_for_each() {
+    let mut s = script();
+    s.enter(WAIT_EVENTS, LOADER, &[2]);
+    s.array(WAIT_EVENTS, 0, &[0x41, 0, 0x42]);
+    s.leave(WAIT_EVENTS, LOADER, 0, &[]);
+    let both = [Waited::Event(0x41), Waited::Event(0x42)];
+    assert_eq!(take(&mut s), both.map(|event| format!("{event:?}")));
+}
+
+#[test]
+fn a_wait_without_a_handle_is_for_nothing_unless_its_table_says_so() {
+    let mut s = script();
+    s.call(CAPACITY, &[], &[]);
+    assert_eq!(take(&mut s), Vec::<String>::new());
+    s.call(WAIT_ALL, &[], &[]);
+    assert_eq!(take(&mut s), [format!("{:?}", Waited::All)]);
 }
 
 #[test]

@@ -78,6 +78,23 @@ fn owners_are_counted() {
 }
 
 #[test]
+fn a_reference_is_taken_before_another_thread_gives_it_back() {
+    let mut s = script();
+    s.enter("clCreateKernel", LOADER, &[1]);
+    s.data("clCreateKernel", 0, b"k", 0);
+    s.leave("clCreateKernel", LOADER, 0x21, &[0x21]);
+    // The end of the call that takes it is not seen before the thread's next call.
+    s.enter("clRetainKernel", LOADER, &[0x21]);
+    s.vanish();
+    s.tid = 2;
+    s.enter("clReleaseKernel", LOADER, &[0x21]);
+    s.leave("clReleaseKernel", LOADER, 1, &[]);
+    s.tid = 1;
+    s.launch(LIST, 0x21);
+    assert_eq!(s.names(), ["k"]);
+}
+
+#[test]
 fn a_kernel_named_while_its_launch_is_open_has_its_name() {
     let mut s = script();
     s.launch(LIST, 0x21);

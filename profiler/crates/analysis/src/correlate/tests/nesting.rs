@@ -42,6 +42,30 @@ fn a_launch_has_everything_that_calls_told() {
 }
 
 #[test]
+fn what_a_function_goes_on_in_is_open_as_long_as_it() {
+    let mut s = script();
+    // The loader's function jumps to an interceptor's, which calls the driver's.
+    s.enter(APPEND, UR, &[0x99, 0x98]);
+    s.jump(APPEND, LOADER, &[0x99, 0x98]);
+    s.enter(APPEND, DRIVER, &[IMMEDIATE, 0x21]);
+    s.leave(APPEND, DRIVER, 0, &[]);
+    s.leave(APPEND, UR, 0, &[]);
+    let queues: Vec<u64> = s.told.launches.iter().map(|launch| launch.queue).collect();
+    assert_eq!(queues, [IMMEDIATE]);
+    let outer = s.told.calls.last().unwrap();
+    assert_eq!((outer.works, outer.inner.len()), (1, 2));
+    // And where no end is seen.
+    let mut s = script();
+    s.enter(APPEND, UR, &[0x99, 0x98]);
+    s.jump(APPEND, LOADER, &[0x99, 0x98]);
+    s.enter(APPEND, DRIVER, &[IMMEDIATE, 0x21]);
+    s.vanish();
+    s.vanish();
+    s.call("zeCommandQueueSynchronize", &[0x31], &[]);
+    assert_eq!(s.told.launches.len(), 1);
+}
+
+#[test]
 fn three_layers_are_one_launch_named_by_the_outermost() {
     let mut s = script();
     s.enter("urEnqueueKernelLaunch", UR, &[0x77, 0x78]);

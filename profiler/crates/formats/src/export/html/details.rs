@@ -168,6 +168,45 @@ fn collectives(report: &Report, out: &mut String) {
     }
 }
 
+/// Launches whose devices tell no times.
+pub(super) fn untimed(report: &Report) -> Option<String> {
+    let rows = &report.details.untimed_launches;
+    if rows.is_empty() {
+        return None;
+    }
+    let mut out = String::from(
+        "<p>The device kept no record of these. Each ran at some time from its launch to the end \
+         of the wait for it.</p>\n",
+    );
+    let table = HtmlTable {
+        label: "Launches without device times",
+        heads: &[
+            (true, "Rank", "rank"),
+            (false, "Kernel", "its name"),
+            (true, "Launches", "how often it was launched"),
+            (true, "Within ms", "all of them ran within so much time"),
+        ],
+        has_filter: rows.len() > 10,
+    };
+    let cells = rows.iter().take(ROWS).map(|row| {
+        vec![
+            Cell::Number(row.rank.map(f64::from), 0),
+            Cell::text(&row.name),
+            row.launches.into(),
+            Cell::number(row.within_us / 1e3, 3),
+        ]
+    });
+    table.write(cells.collect(), &mut out);
+    if rows.len() > ROWS {
+        let _ = writeln!(
+            out,
+            "<p class=\"cut\">In all there are {} kernels.</p>",
+            grouped(rows.len() as u64)
+        );
+    }
+    Some(out)
+}
+
 /// Faults that were found.
 pub(super) fn checks(report: &Report) -> Option<String> {
     let faults = &report.details.faults;

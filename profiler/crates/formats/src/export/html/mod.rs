@@ -157,6 +157,11 @@ fn sections(report: &Report) -> Vec<Section> {
         ("ranks", "Ranks", sections::active(report)),
         ("plots", "Over time", plots::body(report)),
         ("kernels", "Kernels", sections::kernels(report)),
+        (
+            "untimed",
+            "Launches without device times",
+            details::untimed(report),
+        ),
         ("categories", "Categories", details::categories(report)),
         ("iterations", "Iterations", sections::iterations(report)),
         (

@@ -3,8 +3,10 @@
 
 use super::plan::{Plan, Step, What};
 use crate::export::trace_events::{Words, arguments};
-use aiprof_model::timeline::{Event, Sym, Timeline, members};
-use prost::encoding::{WireType, encode_key, encode_varint};
+use aiprof_model::json::{is_exact, shown};
+use aiprof_model::timeline::{
+    Event, Sym, Timeline, Value as Arg, args::micros, decimal, hex, members,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -22,39 +24,63 @@ const MAX_INTERNED: usize = 256;
 /// Deepest argument that is written as more than its JSON text.
 const MAX_DEPTH: u32 = 16;
 
+/// How a field's value is written: protobuf's wire types.
+const VARINT: u32 = 0;
+const EIGHT_BYTES: u32 = 1;
+const DELIMITED: u32 = 2;
+
+fn varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn key(out: &mut Vec<u8>, field: u32, wire_type: u32) {
+    varint(out, u64::from(field << 3 | wire_type));
+}
+
 /// A whole number.
 pub(super) fn number(out: &mut Vec<u8>, field: u32, value: u64) {
-    encode_key(field, WireType::Varint, out);
-    encode_varint(value, out);
+    key(out, field, VARINT);
+    varint(out, value);
 }
 
 /// A text.
 pub(super) fn text(out: &mut Vec<u8>, field: u32, value: &str) {
-    encode_key(field, WireType::LengthDelimited, out);
-    encode_varint(value.len() as u64, out);
+    key(out, field, DELIMITED);
+    varint(out, value.len() as u64);
     out.extend_from_slice(value.as_bytes());
 }
 
 pub(super) fn fixed64(out: &mut Vec<u8>, field: u32, value: u64) {
-    encode_key(field, WireType::SixtyFourBit, out);
+    key(out, field, EIGHT_BYTES);
     out.extend_from_slice(&value.to_le_bytes());
 }
 
 /// A message.
 pub(super) fn message(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
-    encode_key(field, WireType::LengthDelimited, out);
+    key(out, field, DELIMITED);
     // Most are shorter than 128 bytes: room for that length, and more if need be.
     out.push(0);
     let start = out.len();
     write(out);
-    let len = out.len() - start;
-    if let (Ok(byte @ 0..128), Some(place)) = (u8::try_from(len), out.get_mut(start - 1)) {
-        *place = byte;
-        return;
+    let mut len = out.len() - start;
+    let mut at = start - 1;
+    if len >= 0x80 {
+        let more = (usize::BITS - 1 - len.leading_zeros()) as usize / 7;
+        out.resize(out.len() + more, 0);
+        out.copy_within(start..start + len, start + more);
     }
-    let mut length = Vec::with_capacity(10);
-    encode_varint(len as u64, &mut length);
-    out.splice(start - 1..start, length);
+    while let Some(place) = out.get_mut(at) {
+        *place = len as u8 & 0x7f | u8::from(len >= 0x80) << 7;
+        len >>= 7;
+        at += 1;
+        if len == 0 {
+            break;
+        }
+    }
 }
 
 /// A packet, with its time in nanoseconds.
@@ -134,6 +160,44 @@ impl Notes {
         value: &str,
     ) {
         self.key(texts, out, &unquoted(key));
+        self.json(texts, out, value);
+    }
+
+    /// A `DebugAnnotation` of a recording's argument.
+    pub(super) fn argument(
+        &mut self,
+        texts: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+        key: &str,
+        value: Arg<'_>,
+    ) {
+        self.key(texts, out, &shown(key));
+        match value {
+            Arg::Text(text) => self.string(texts, out, &shown(text)),
+            Arg::Json(json) => self.json(texts, out, json),
+            Arg::Number(value) if is_exact(value) => whole(out, value),
+            Arg::Number(value) => text(out, 6, decimal(value).text()),
+            Arg::Signed(value) if is_exact(value.unsigned_abs()) => {
+                number(out, 4, value.cast_unsigned());
+            }
+            Arg::Signed(value) => self.string(texts, out, &value.to_string()),
+            Arg::Hex(value) => text(out, 6, hex(value).text()),
+            Arg::Micros(ns) => fixed64_double(out, 5, micros(ns)),
+            Arg::Float(value) if value.is_finite() => float(out, value),
+            Arg::Float(value) => self.string(texts, out, &value.to_string()),
+            Arg::Flag(value) => number(out, 2, value.into()),
+            Arg::Numbers(list) | Arg::Texts(list) if list.is_empty() => empty_array(out),
+            Arg::Numbers(list) => list
+                .numbers()
+                .for_each(|value| message(out, 12, |entry| whole(entry, value))),
+            Arg::Texts(list) => list.texts().for_each(|value| {
+                message(out, 12, |entry| self.string(texts, entry, &shown(value)));
+            }),
+        }
+    }
+
+    /// A value in JSON.
+    fn json(&mut self, texts: &mut Vec<u8>, out: &mut Vec<u8>, value: &str) {
         match value.as_bytes().first() {
             Some(b'"') => {
                 let inner = value.strip_prefix('"').and_then(|v| v.strip_suffix('"'));
@@ -197,7 +261,7 @@ impl Notes {
             // What is empty has a form only among the older ones: a nested value and
             // its type. (There is one for JSON too; Perfetto 52 crashes on a null in it.)
             Value::Object(_) => message(out, 8, |nested| number(nested, 1, 1)),
-            Value::Array(_) => message(out, 8, |nested| number(nested, 1, 2)),
+            Value::Array(_) => empty_array(out),
             Value::Null => message(out, 8, |_| {}),
         }
     }
@@ -377,13 +441,31 @@ pub(super) fn fixed64_double(out: &mut Vec<u8>, field: u32, value: f64) {
     fixed64(out, field, value.to_bits());
 }
 
+/// A whole number: signed, if it fits.
+fn whole(out: &mut Vec<u8>, value: u64) {
+    let field = if i64::try_from(value).is_ok() { 4 } else { 3 };
+    number(out, field, value);
+}
+
+/// A number that need not be whole, as its decimals say.
+fn float(out: &mut Vec<u8>, value: f64) {
+    match value.fract() == 0.0 {
+        true => number_value(out, &value.to_string()),
+        false => fixed64_double(out, 5, value),
+    }
+}
+
+fn empty_array(out: &mut Vec<u8>) {
+    message(out, 8, |nested| number(nested, 1, 2));
+}
+
 /// A JSON number: whole ones as such, others as doubles, what is beyond as text.
 fn number_value(out: &mut Vec<u8>, value: &str) {
     if let Ok(int) = value.parse::<i64>() {
         return number(out, 4, int as u64);
     }
     if let Ok(uint) = value.parse::<u64>() {
-        return number(out, 3, uint);
+        return whole(out, uint);
     }
     match value.parse::<f64>() {
         Ok(double) if double.is_finite() => fixed64_double(out, 5, double),

@@ -1,11 +1,9 @@
 //! Which track events a timeline becomes, and in which order.
 
 use super::tracks::{RowKey, Tracks};
+use crate::timeline::lanes::{self, Nest};
 use aiprof_model::timeline::{Event, Id, Ph, Sym, Time, Timeline};
 use std::hash::{Hash as _, Hasher as _};
-
-/// Most tracks for a row's slices that overlap without one being within the other.
-const MAX_LANES: usize = 64;
 
 /// An event on a row.
 #[derive(Clone, Copy, Debug)]
@@ -59,13 +57,8 @@ pub(super) struct Plan<'t> {
     pub zero: i128,
 }
 
-/// A slice that is open.
-#[derive(Clone, Copy)]
-struct Open {
-    event: u32,
-    from: i64,
-    to: i64,
-}
+/// The slices that are open on a track: the event of each, and when it began.
+type Lane = Nest<i64, (u32, i64)>;
 
 /// What is found while walking.
 trait Sink {
@@ -229,7 +222,7 @@ impl<'t> Plan<'t> {
             let mut walk = RowWalk {
                 plan: self,
                 row,
-                lanes: vec![Vec::new()],
+                lanes: vec![Lane::default()],
                 waiting: Vec::new(),
                 clipped: 0,
             };
@@ -257,8 +250,8 @@ impl<'t> Plan<'t> {
 struct RowWalk<'p, 't> {
     plan: &'p Plan<'t>,
     row: u32,
-    /// Slices that are open, one within the other, on each of the row's tracks.
-    lanes: Vec<Vec<Open>>,
+    /// The row's tracks.
+    lanes: Vec<Lane>,
     /// Flows that end in the next slice.
     waiting: Vec<u32>,
     clipped: u64,
@@ -295,57 +288,43 @@ impl RowWalk<'_, '_> {
         for flow in self.waiting.drain(..) {
             sink.flow(flow, Some(item.event));
         }
-        let mut to = item.to;
-        let mut place = None;
-        for lane in 0..self.lanes.len() {
-            if !self.end_before(lane, item.from, sink) {
-                return false;
+        let (plan, row) = (self.plan, self.row);
+        let mut index = 0;
+        // `false`: nothing more is taken.
+        let found = lanes::first(&mut self.lanes, |lane| {
+            let track = plan.tracks.uuid(row, index);
+            index += 1;
+            match end_before(lane, track, item.from, sink) {
+                true => lane.holds(item.to).then_some(true),
+                false => Some(false),
             }
-            let top = self.lanes.get(lane).and_then(|open| open.last());
-            if top.is_none_or(|top| top.to >= item.to) {
-                place = Some(lane);
-                break;
-            }
-        }
-        let lane = place.unwrap_or_else(|| {
-            if self.lanes.len() < MAX_LANES {
-                self.lanes.push(Vec::new());
-            } else {
-                self.clipped += 1;
-                let top = self.lanes.last().and_then(|open| open.last());
-                to = top.map_or(to, |top| top.to.min(to));
-            }
-            self.lanes.len() - 1
         });
-        let open = Open {
-            event: item.event,
-            from: item.from,
-            to,
+        let mut to = item.to;
+        let lane = match found {
+            Some((_, false)) => return false,
+            Some((lane, true)) => lane,
+            None => {
+                if lanes::has_room(&self.lanes) {
+                    self.lanes.push(Lane::default());
+                } else {
+                    self.clipped += 1;
+                    let around = self.lanes.last().and_then(Lane::around);
+                    to = around.map_or(to, |around| around.min(to));
+                }
+                self.lanes.len() - 1
+            }
         };
         if let Some(lane) = self.lanes.get_mut(lane) {
-            lane.push(open);
+            lane.begin(to, (item.event, item.from));
         }
         sink.step(self.step(What::Begin, item, lane))
     }
 
-    /// Ends what is over by then.
-    fn end_before(&mut self, lane: usize, ns: i64, sink: &mut impl Sink) -> bool {
-        let track = self.plan.tracks.uuid(self.row, lane);
-        let Some(open) = self.lanes.get_mut(lane) else {
-            return true;
-        };
-        while let Some(last) = open.pop_if(|last| last.to <= ns) {
-            let goes_on = sink.step(Step {
-                what: What::End,
-                event: last.event,
-                track,
-                ns: last.to,
-            });
-            if !goes_on {
-                return false;
-            }
-        }
-        true
+    /// Ends what is over by then, on all tracks.
+    fn end_all(&mut self, ns: i64, sink: &mut impl Sink) -> bool {
+        let (plan, row) = (self.plan, self.row);
+        let mut lanes = self.lanes.iter_mut().enumerate();
+        lanes.all(|(index, lane)| end_before(lane, plan.tracks.uuid(row, index), ns, sink))
     }
 
     /// A flow begins in the slice around it, and ends in that or, unless it says
@@ -353,19 +332,18 @@ impl RowWalk<'_, '_> {
     fn flow(&mut self, item: &Item, event: &Event, sink: &mut impl Sink) -> bool {
         // Of each lane, what is open then is on top; or all that ended would be looked
         // at for each flow. What ends at the same time still binds it.
-        for lane in 0..self.lanes.len() {
-            if !self.end_before(lane, item.from.saturating_sub(1), sink) {
-                return false;
-            }
+        if !self.end_all(item.from.saturating_sub(1), sink) {
+            return false;
         }
-        let around = self.lanes.iter().find_map(|open| {
-            let is_around = |open: &&Open| open.from <= item.from && item.from <= open.to;
-            open.iter().rev().find(is_around).copied()
+        let around = self.lanes.iter().find_map(|lane| {
+            let mut open = lane.iter();
+            let around = open.find(|(to, (_, from))| *from <= item.from && item.from <= *to)?;
+            Some(around.1)
         });
         let is_next = event.ph == Ph::FlowEnd && !event.binds_enclosing;
         match around {
-            Some(open) if !is_next || open.from == item.from => {
-                sink.flow(item.event, Some(open.event));
+            Some((slice, from)) if !is_next || from == item.from => {
+                sink.flow(item.event, Some(slice));
             }
             _ if is_next => self.waiting.push(item.event),
             _ => sink.flow(item.event, None),
@@ -380,8 +358,24 @@ impl RowWalk<'_, '_> {
         for flow in self.waiting.drain(..) {
             sink.flow(flow, None);
         }
-        (0..self.lanes.len()).all(|lane| self.end_before(lane, i64::MAX, sink))
+        self.end_all(i64::MAX, sink)
     }
+}
+
+/// Ends what is over by then on a track; false: nothing more is taken.
+fn end_before(lane: &mut Lane, track: u64, ns: i64, sink: &mut impl Sink) -> bool {
+    while let Some((to, (event, _))) = lane.end(ns) {
+        let goes_on = sink.step(Step {
+            what: What::End,
+            event,
+            track,
+            ns: to,
+        });
+        if !goes_on {
+            return false;
+        }
+    }
+    true
 }
 
 fn is_flow(event: &Event) -> bool {

@@ -12,23 +12,25 @@ use super::encode::{
 };
 use super::tracks::describe;
 use crate::export::{chrome, names};
+use crate::import::perfetto::SW_CPU_CLOCK;
 use crate::timeline::{Layout, Placed, RowName, SAMPLES, Store};
 use aiprof_model::{
     profile::FrameKind,
     timeline::{
-        Event, NONE, Ph, Sym, Time, TrackId, TrackKind, members,
+        Event, Members, NONE, Ph, Sym, Time, TrackId, TrackKind, Value, members,
         recorded::{Recorded, StackFrame},
     },
 };
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::io::{self, BufWriter, Write};
+use std::{
+    io::{self, BufWriter, Write},
+    ops::Range,
+};
 
 /// Most different series of counters.
 const MAX_SERIES: usize = 1 << 16;
 /// Numbers of tracks: above those of processes.
 const FIRST_TRACK: u64 = 1 << 40;
-/// `PerfEvents.Counter`: SW_CPU_CLOCK.
-const CPU_CLOCK: u64 = 1;
 /// Bytes after which packets are written.
 const FLUSH: usize = 1 << 16;
 
@@ -44,13 +46,14 @@ pub fn write(recorded: &Recorded, store: Store, out: &mut dyn Write) -> io::Resu
         packets: Vec::new(),
         texts: Vec::new(),
         notes: Notes::new(1),
-        known: FxHashSet::default(),
+        known: Vec::new(),
         stacks: FxHashSet::default(),
         frames: FxHashSet::default(),
         call_stacks: FxHashSet::default(),
         tracks: FxHashMap::default(),
         series: FxHashMap::default(),
         held: Vec::new(),
+        held_args: Vec::new(),
     };
     writer.begin()?;
     store.read(&mut |event, args| writer.event(event, args))?;
@@ -61,7 +64,8 @@ pub fn write(recorded: &Recorded, store: Store, out: &mut dyn Write) -> io::Resu
 struct Held {
     event: Event,
     placed: Placed,
-    args: String,
+    /// Where its arguments are.
+    args: Range<usize>,
     /// Numbers of the arrows, and whether they end here.
     flows: Vec<(u64, bool)>,
 }
@@ -74,8 +78,8 @@ struct Writer<'a> {
     /// Texts, frames and stacks that the next packets refer to.
     texts: Vec<u8>,
     notes: Notes,
-    /// Names and categories that were written, by their field.
-    known: FxHashSet<(u32, Sym)>,
+    /// Names and categories that were written, by number: a bit for each field.
+    known: Vec<u8>,
     /// Stacks and frames of samples, and stacks of calls, that were written.
     stacks: FxHashSet<u32>,
     frames: FxHashSet<u32>,
@@ -84,8 +88,9 @@ struct Writer<'a> {
     tracks: FxHashMap<(i64, i64), u64>,
     /// Tracks of counters: by group, name and key.
     series: FxHashMap<(i64, Sym, Box<str>), u64>,
-    /// Spans that begin at the time of the last event.
+    /// Spans that begin at the time of the last event, and their arguments.
     held: Vec<Held>,
+    held_args: Vec<u8>,
 }
 
 impl Writer<'_> {
@@ -96,7 +101,7 @@ impl Writer<'_> {
                 message(defaults, 12, |samples| {
                     message(samples, 1, |timebase| {
                         number(timebase, 1, u64::try_from(period).unwrap_or(1).max(1));
-                        number(timebase, 4, CPU_CLOCK);
+                        number(timebase, 4, SW_CPU_CLOCK.unsigned_abs().into());
                         text(timebase, 10, "cpu-clock");
                     });
                 });
@@ -161,7 +166,7 @@ impl Writer<'_> {
         *self.tracks.entry((pid, tid)).or_insert(next)
     }
 
-    fn event(&mut self, event: &Event, args: &str) -> io::Result<()> {
+    fn event(&mut self, event: &Event, args: Members<'_>) -> io::Result<()> {
         if self
             .held
             .first()
@@ -177,12 +182,7 @@ impl Writer<'_> {
             Ph::FlowStart | Ph::FlowEnd => self.flow(event),
             Ph::Counter => self.counter(event, placed, args),
             _ if self.kind(event.track) == TrackKind::Samples => self.sample(event, placed, args),
-            _ => self.held.push(Held {
-                event: *event,
-                placed,
-                args: args.to_owned(),
-                flows: Vec::new(),
-            }),
+            _ => self.hold(event, placed, args),
         }
         self.flush(FLUSH)
     }
@@ -202,43 +202,54 @@ impl Writer<'_> {
         }
     }
 
+    fn hold(&mut self, event: &Event, placed: Placed, args: Members<'_>) {
+        let from = self.held_args.len();
+        self.held_args.extend_from_slice(args.bytes());
+        self.held.push(Held {
+            event: *event,
+            placed,
+            args: from..self.held_args.len(),
+            flows: Vec::new(),
+        });
+    }
+
     /// Writes the spans that wait.
     fn release(&mut self) {
-        for held in std::mem::take(&mut self.held) {
-            self.span(&held);
+        let mut held = std::mem::take(&mut self.held);
+        let mut args = std::mem::take(&mut self.held_args);
+        let mut packets = std::mem::take(&mut self.packets);
+        for span in held.drain(..) {
+            let args = args.get(span.args.clone()).unwrap_or_default();
+            self.span(&mut packets, &span, Members::of(args));
         }
+        args.clear();
+        (self.held, self.held_args, self.packets) = (held, args, packets);
     }
 
-    fn span(&mut self, held: &Held) {
+    fn span(&mut self, packets: &mut Vec<u8>, held: &Held, args: Members<'_>) {
         let (event, placed) = (&held.event, held.placed);
         let track = self.track(placed.pid, placed.tid);
-        let mut body = Vec::with_capacity(64 + held.args.len());
-        let cat = self.sym(event.cat, 1);
-        number(&mut body, 3, cat);
-        let name = self.sym(event.name, 2);
-        number(&mut body, 10, name);
-        for &(id, ends) in &held.flows {
-            fixed64(&mut body, if ends { 48 } else { 47 }, id);
-        }
-        self.arguments(&mut body, event, &held.args);
         let from = nanos(placed.start);
-        track_event(&mut self.packets, Some(from), 1, track, |out| {
-            out.append(&mut body)
+        track_event(packets, Some(from), 1, track, |out| {
+            number(out, 3, self.sym(event.cat, 1));
+            number(out, 10, self.sym(event.name, 2));
+            for &(id, ends) in &held.flows {
+                fixed64(out, if ends { 48 } else { 47 }, id);
+            }
+            self.arguments(out, event, args);
         });
         let to = nanos(placed.start + placed.length);
-        track_event(&mut self.packets, Some(to), 2, track, |_| {});
+        track_event(packets, Some(to), 2, track, |_| {});
     }
 
-    fn arguments(&mut self, body: &mut Vec<u8>, event: &Event, args: &str) {
-        let all = self.recorded.arguments(event, args).members();
-        for (key, value) in members(&all) {
-            message(body, 4, |note| {
-                self.notes.annotation(&mut self.texts, note, key, value);
-            });
-        }
+    fn arguments(&mut self, out: &mut Vec<u8>, event: &Event, args: Members<'_>) {
+        let (notes, texts) = (&mut self.notes, &mut self.texts);
+        self.recorded.arguments(event, args, |key, value| {
+            message(out, 4, |note| notes.argument(texts, note, key, value));
+        });
         if event.stack != NONE {
             self.call_stack(event.stack);
-            message(body, 4, |note| {
+            message(out, 4, |note| {
                 self.notes.key(&mut self.texts, note, "stack");
                 number(note, 17, stack_text_id(event.stack));
             });
@@ -254,23 +265,31 @@ impl Writer<'_> {
     }
 
     fn sym(&mut self, sym: Sym, field: u32) -> u64 {
-        let iid = sym.index() as u64;
-        if self.known.insert((field, sym)) {
+        let (index, iid) = (sym.index(), sym.index() as u64);
+        if self.known.len() <= index {
+            self.known.resize(index + 1, 0);
+        }
+        if let Some(known) = self.known.get_mut(index)
+            && *known & 1 << field == 0
+        {
+            *known |= 1 << field;
             intern(&mut self.texts, field, iid, self.recorded.name(sym));
         }
         iid
     }
 
-    fn sample(&mut self, event: &Event, placed: Placed, args: &str) {
+    fn sample(&mut self, event: &Event, placed: Placed, args: Members<'_>) {
         self.stack(event.stack);
         let track = self.recorded.tracks.get(event.track);
-        let cpu = members(args).find(|(key, _)| *key == "cpu");
-        let cpu = cpu.and_then(|(_, value)| value.parse().ok());
+        let cpu = match args.find("cpu") {
+            Some(Value::Number(cpu)) => cpu,
+            _ => 0,
+        };
         let mode = self.cpu_mode(event.stack);
         let end = nanos(placed.start + placed.length);
         packet(&mut self.packets, Some(end), |packet| {
             message(packet, 66, |sample| {
-                number(sample, 1, cpu.unwrap_or(0));
+                number(sample, 1, cpu);
                 number(sample, 2, placed.pid.cast_unsigned());
                 number(sample, 3, track.tid.number().unwrap_or(0).cast_unsigned());
                 number(sample, 4, u64::from(event.stack) + 1);
@@ -324,9 +343,9 @@ impl Writer<'_> {
         });
     }
 
-    fn counter(&mut self, event: &Event, placed: Placed, args: &str) {
-        for (key, value) in members(args) {
-            let Ok(double) = value.parse::<f64>() else {
+    fn counter(&mut self, event: &Event, placed: Placed, args: Members<'_>) {
+        for (key, value) in args {
+            let Some(double) = value.as_float() else {
                 continue;
             };
             let Some(track) = self.series(event.name, placed.pid, key) else {

@@ -1,9 +1,11 @@
 //! pprof: gzip-compressed `profile.proto`, for `go tool pprof` and everything
 //! that reads its format.
 
+mod folded;
 pub mod proto;
 
 use super::device::DeviceTotals;
+use super::folded::FoldedStacks;
 use super::{ExportError, ExportOptions, Weight, names};
 use aiprof_model::profile::{self, DeviceId, FrameKind, LocationId, StallReason, Values};
 use flate2::{Compression, GzBuilder};
@@ -38,7 +40,25 @@ pub fn write(
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
-    let message = convert(profile, options).encode_to_vec();
+    pack(&convert(profile, options), out)
+}
+
+/// Writes stacks that were folded already: one sample each, with a function per frame.
+/// Their values are of `options.weight`: samples/count, cpu/nanoseconds or bytes/bytes.
+///
+/// # Errors
+///
+/// [`ExportError::Io`] when `out` fails.
+pub fn write_folded(
+    stacks: &FoldedStacks,
+    options: &ExportOptions,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    pack(&folded::convert(stacks, options.weight), out)
+}
+
+fn pack(message: &proto::Profile, out: &mut dyn Write) -> Result<(), ExportError> {
+    let message = message.encode_to_vec();
     // Level 3 takes about half the time of the default, 6, and makes files 5 to
     // 10 % larger.
     let mut gzip = GzBuilder::new().write(out, Compression::new(3));

@@ -3,6 +3,7 @@
 use super::{ImportError, MAGIC, Record, ReplayOptions};
 use aiprof_analysis::aggregate::{Code, Names};
 use aiprof_model::{
+    parallel,
     profile::{FrameKind, Losses, Meta},
     wire::Event,
 };
@@ -12,13 +13,16 @@ use aiprof_system::memory::{self, Metered};
 use rustc_hash::FxHashMap;
 use std::{
     collections::BTreeMap,
-    fs::File,
     io::{self, BufReader, Read},
     path::Path,
+    sync::mpsc::sync_channel,
 };
 
 /// Largest record: bounds what a hostile length makes us allocate.
 const MAX_RECORD: usize = 16 << 20;
+/// Records that are read before they are wanted: some 2 MiB, so that neither who reads
+/// nor who takes them waits often.
+const AHEAD: usize = 32;
 /// Most names taken from a capture.
 const MAX_NAMES: usize = 4 << 20;
 
@@ -146,14 +150,36 @@ pub(super) fn records(
     file_records(path, file, take)
 }
 
-/// The same for an open file, from where it is; `path` is for messages.
+/// The same for an open file or pipe, from where it is; `path` is for messages.
 pub(super) fn file_records(
     path: &Path,
-    file: File,
+    file: impl Read,
     take: impl FnMut(Record) -> bool,
 ) -> Result<Option<String>, ImportError> {
     let stream = open(path, file)?;
-    let problem = stream_records(stream, take);
+    verdict(path, stream_records(stream, take))
+}
+
+/// The same, with a thread that reads ahead: for who has much to do with each record.
+pub(super) fn records_ahead(
+    path: &Path,
+    file: impl Read + Send,
+    mut take: impl FnMut(Record) -> bool,
+) -> Result<Option<String>, ImportError> {
+    let stream = open(path, file)?;
+    let (to, records) = sync_channel(AHEAD);
+    let ((), problem) = parallel::both(
+        || {
+            // Who reads stops when nobody takes any more.
+            let _ = records.into_iter().all(&mut take);
+        },
+        move || stream_records(stream, |record| to.send(record).is_ok()),
+    );
+    verdict(path, problem)
+}
+
+/// What is said of a stream that ended with `problem`.
+fn verdict(path: &Path, problem: Option<Option<String>>) -> Result<Option<String>, ImportError> {
     memory::check().map_err(|limit| ImportError::Limit {
         path: path.to_owned(),
         limit,
@@ -168,7 +194,7 @@ pub(super) fn file_records(
     Ok(problem)
 }
 
-fn open(path: &Path, file: File) -> Result<impl Read, ImportError> {
+fn open<R: Read>(path: &Path, file: R) -> Result<impl Read + use<R>, ImportError> {
     let read = |source| ImportError::Read {
         path: path.to_owned(),
         source,

@@ -2,7 +2,7 @@
 
 use super::{
     ImportError, Record,
-    reader::{StoredNames, records},
+    reader::{StoredNames, file_records, records},
 };
 use aiprof_analysis::aggregate::{
     Aggregator, DeviceKernel, LaunchOptions, Limits, Weighting, build_profile,
@@ -12,7 +12,7 @@ use aiprof_model::{
     profile::{Losses, Meta, Profile},
     wire::Event,
 };
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, io::Read, path::Path};
 
 /// How to replay a capture.
 #[derive(Clone, Copy, Debug)]
@@ -120,6 +120,20 @@ impl Replay {
 pub fn replay(path: &Path, options: &ReplayOptions) -> Result<Profile, ImportError> {
     let mut replay = Replay::new(*options);
     records(path, |record| replay.take(record))?;
+    Ok(replay.finish())
+}
+
+/// [`replay`] of what is open already, from its start; `path` is for messages.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_from(
+    path: &Path,
+    from: impl Read,
+    options: &ReplayOptions,
+) -> Result<Profile, ImportError> {
+    let mut replay = Replay::new(*options);
+    file_records(path, from, |record| replay.take(record))?;
     Ok(replay.finish())
 }
 

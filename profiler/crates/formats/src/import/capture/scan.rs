@@ -1,6 +1,6 @@
 //! Reading a capture event by event, for what keeps single events.
 
-use super::{ImportError, Record, ReplayOptions, StoredNames, reader::file_records};
+use super::{ImportError, Record, ReplayOptions, StoredNames, reader::records_ahead};
 use aiprof_model::{
     profile::{Losses, Meta},
     wire::Event,
@@ -67,7 +67,7 @@ pub fn scan_file(
             source,
         })?;
     let mut scanned = Scanned::default();
-    file_records(path, file, |record| match record {
+    records_ahead(path, file, |record| match record {
         Record::Events(events) => events.into_iter().all(|mut event| {
             options.thin(&mut event);
             take(Scan::Event(event)).is_continue()

@@ -19,8 +19,8 @@ pub use problem::{Problems, Seen, Trouble};
 
 use aiprof_model::parallel;
 use aiprof_model::timeline::{
-    Device, Dialect, Event, Id, Job, Kind, Kinds, Length, NONE, Ph, Sym, Time, Timeline, Track,
-    TrackId,
+    Device, Dialect, Event, Id, Job, Kind, Kinds, Length, NONE, Ph, Stretch, Sym, Time, Timeline,
+    Track, TrackId,
 };
 use aiprof_system::memory;
 use event::Parsed;
@@ -50,6 +50,9 @@ pub struct Reading {
     pub is_acelyzer_output: bool,
     /// Its metadata say that it is made up, not recorded.
     pub is_synthetic: bool,
+    /// Of a recording of aiprof, whose times count from its begin: the time of day at its
+    /// origin, microseconds since 1970.
+    pub day_us: Option<i64>,
 }
 
 /// Reads a trace and adds it to a timeline. `path` is its name for messages and for
@@ -59,12 +62,27 @@ pub struct Reading {
 /// The text has no trace in it. A damaged trace is no error: intact events are kept,
 /// and [`Reading`] lists the damage.
 pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<Reading, JsonError> {
+    read_within(from, path, Stretch::ALL, into)
+}
+
+/// [`read`] of what is within a stretch of time since the first event: the rest is left
+/// out while reading, but for begins and ends, which belong together.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_within(
+    from: impl Read + Send,
+    path: &str,
+    kept: Stretch,
+    into: &mut Timeline,
+) -> Result<Reading, JsonError> {
     let start = into.events.len();
     let job = into.jobs.len() as u32;
     let mut joiner = Joiner {
         into,
         job,
         start,
+        kept,
         open: FxHashMap::default(),
         problems: Problems::default(),
     };
@@ -84,6 +102,7 @@ pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<R
     into.origin = known;
     let members = outline.members;
     let is_acelyzer_output = is_by_acelyzer(&members);
+    let day_us = day_us(&members).map(|us| us.saturating_add(own));
     let is_synthetic = says_synthetic(&members);
     let mut new = new_job(path, &members);
     new.dialect = dialect(into, start, &members);
@@ -105,6 +124,7 @@ pub fn read(from: impl Read + Send, path: &str, into: &mut Timeline) -> Result<R
         end: outline.end,
         is_acelyzer_output,
         is_synthetic,
+        day_us,
     })
 }
 
@@ -144,6 +164,18 @@ fn is_by_acelyzer(members: &[(String, String)]) -> bool {
         Some(value.get("Application")?.as_str()?.contains(ACELYZER))
     });
     other.unwrap_or(false)
+}
+
+/// When a recording of aiprof began, microseconds since 1970.
+fn day_us(members: &[(String, String)]) -> Option<i64> {
+    if !is_recording(members) {
+        return None;
+    }
+    let about = member(members, "otherData")?;
+    let about: serde_json::Value = serde_json::from_str(about).ok()?;
+    let began = about.get("start_unix_ns")?;
+    let text = began.as_str().and_then(|text| text.parse().ok());
+    super::recording::day_us(text.or_else(|| began.as_u64())?)
 }
 
 /// Whether aiprof recorded it: what it analysed has no begin on the machine's clock.
@@ -276,6 +308,8 @@ struct Joiner<'t> {
     job: u32,
     /// The file's first event.
     start: usize,
+    /// What is not left out.
+    kept: Stretch,
     /// Begins on a row, and those of one name on a row, the last one last: event and
     /// place in the file. Those that ended stay until they are the last.
     open: FxHashMap<Begins, Vec<(usize, u64)>>,
@@ -283,8 +317,17 @@ struct Joiner<'t> {
 }
 
 impl Joiner<'_> {
-    fn join(&mut self, parsed: Parsed) {
+    fn join(&mut self, mut parsed: Parsed) {
         self.problems.merge(&parsed.problems);
+        if self.kept != Stretch::ALL {
+            let is_half = |event: &Event| matches!(event.ph, Ph::Begin | Ph::End);
+            let kept = self.kept;
+            let is_kept = |event: &Event| is_half(event) || event.is_within(kept);
+            parsed.events.retain(is_kept);
+            if parsed.events.is_empty() {
+                return;
+            }
+        }
         let names: Vec<Sym> = parsed
             .names
             .iter()

@@ -16,6 +16,8 @@ mod sequence;
 mod tests;
 mod tracks;
 
+pub(crate) use proto::SW_CPU_CLOCK;
+
 use super::json::{End, Reading, job_hash};
 use aiprof_model::timeline::{Dialect, Job, Ph, Timeline};
 use frame::{Frames, Next};
@@ -107,6 +109,7 @@ pub fn read(
         end,
         is_acelyzer_output: false,
         is_synthetic: false,
+        day_us: None,
         origin: own.unwrap_or(into.origin()),
     })
 }

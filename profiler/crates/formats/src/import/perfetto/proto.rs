@@ -72,7 +72,7 @@ pub(super) struct Timebase {
 }
 
 /// `PerfEvents.Counter`: the CPU's clock, of which periods are nanoseconds.
-pub(super) const SW_CPU_CLOCK: i32 = 1;
+pub(crate) const SW_CPU_CLOCK: i32 = 1;
 
 /// `Frame`.
 #[derive(Clone, Copy, PartialEq, prost::Message)]

@@ -358,7 +358,7 @@ impl Drop for View<'_> {
 fn text(buffer: &[c_char]) -> String {
     let bytes: Vec<u8> = buffer
         .iter()
-        .map(|c| c.cast_unsigned())
+        .flat_map(|c| c.to_ne_bytes())
         .take_while(|byte| *byte != 0)
         .collect();
     String::from_utf8_lossy(&bytes).trim().to_owned()

@@ -1,0 +1,134 @@
+//! Spans of devices that record nothing: what the program timed itself, and between
+//! which calls the rest must have been at work.
+//!
+//! What is only bounded stands on rows of its own that say so, a span for each kernel's
+//! name and wait: never as if the device had been busy all that time.
+
+use super::{Builder, Key, Span, late, launches::Bounded, launches::Ran};
+use crate::correlate::{FinishedCall, Launch};
+use aiprof_model::{
+    probes::{CallKind, Role, role},
+    profile::LossKind,
+    timeline::{Args, Quality, recorded::EventSink},
+};
+
+impl<S: EventSink> Builder<S> {
+    /// Takes a launch in. `is_ioctl`: the driver's own submission, of which the kernel's
+    /// fences tell.
+    pub(super) fn launched(&mut self, launch: &Launch, is_ioctl: bool) {
+        let is_work = match launch.kind {
+            CallKind::Launch | CallKind::Submit => true,
+            // Those without a queue return when they are done.
+            CallKind::Copy | CallKind::Fill => launch.queue != 0,
+            _ => false,
+        };
+        if is_ioctl || !is_work || self.with_records.contains(&launch.pid) {
+            return;
+        }
+        let name = self.name(&late::of_work(launch.pid, &launch.name));
+        self.launches.launched(launch, name);
+        self.take_known();
+    }
+
+    /// Takes note of a call that resets an event, or has it signalled by something else
+    /// than a launch.
+    pub(super) fn uses_event(&mut self, call: &FinishedCall) {
+        let probe = &*call.probe;
+        let asks = match probe.kind {
+            CallKind::Synchronize => true,
+            CallKind::Event => {
+                probe.role == Some(Role::Query) || probe.slot(role::GLOBAL_START).is_some()
+            }
+            _ => false,
+        };
+        if asks || !self.launches.has_signals() {
+            return;
+        }
+        let event = probe.slot(role::EVENT).and_then(|slot| call.value(slot));
+        if let Some(event) = event.filter(|event| *event != 0) {
+            self.launches.event_used(call.pid, event);
+            self.take_known();
+        }
+    }
+
+    /// Hands on what is known by now.
+    pub(super) fn take_known(&mut self) {
+        for bounded in std::mem::take(&mut self.launches.bounded) {
+            self.bounded(&bounded);
+        }
+        for ran in std::mem::take(&mut self.launches.ran) {
+            self.ran(&ran);
+        }
+        let refused = std::mem::take(&mut self.launches.refused);
+        self.out.losses.add(LossKind::SpansRefused, refused);
+    }
+
+    fn bounded(&mut self, bounded: &Bounded) {
+        let count = bounded.works.len() as u64;
+        *self.bounded_of.entry(bounded.pid).or_default() += count;
+        let key = Key::Bounds {
+            pid: bounded.pid,
+            api: bounded.api.clone(),
+            queue: bounded.queue,
+        };
+        let Some(track) = self.track(key) else {
+            return self.out.losses.add(LossKind::SpansRefused, count);
+        };
+        let end = bounded.end_ns.unwrap_or(self.last_ns);
+        for (work, inside) in bounded.works.iter().zip((0..count).rev()) {
+            let mut args = Args::new();
+            args.text(
+                "estimated",
+                "the device was at work at some time between the first launch and the end of \
+                 the wait",
+            );
+            args.number("launches", work.launches);
+            if bounded.end_ns.is_none() {
+                args.text("end", "no wait was seen");
+            }
+            // Rows show spans inside each other, each a nanosecond shorter than the one
+            // around it; all of them have to reach the end of the wait.
+            let times = (work.from_ns, end.saturating_add(inside).max(work.from_ns));
+            let mut event = self.span(work.name, "estimated", track, times);
+            event.quality = Quality::Bounded;
+            self.push(&Span { event, depth: 0 }, &args);
+        }
+    }
+
+    fn ran(&mut self, ran: &Ran) {
+        let signal = &ran.signal;
+        let key = Key::Engine {
+            pid: signal.pid,
+            api: signal.api.clone(),
+            device: ran.device,
+            queue: signal.queue,
+        };
+        let Some(track) = self.track(key) else {
+            return self.out.losses.add(LossKind::SpansRefused, 1);
+        };
+        self.out.totals.device_spans += 1;
+        let category = match signal.kind {
+            CallKind::Copy => "gpu_memcpy",
+            CallKind::Fill => "gpu_memset",
+            _ => "kernel",
+        };
+        let mut args = Args::new();
+        args.number("device", ran.device.into());
+        args.number("stream", ran.stream.into());
+        if ran.within_ns > 0 {
+            args.micros("begin_within_us", ran.within_ns);
+        }
+        let end = ran.start_ns.saturating_add(ran.ran_ns);
+        let mut event = self.span(signal.name, category, track, (ran.start_ns, end));
+        event.correlation = signal.launch;
+        self.push(&Span { event, depth: 0 }, &args);
+        let thread = Key::Thread {
+            pid: signal.pid,
+            tid: signal.tid,
+        };
+        if let Some(&from) = self.tracks.get(&thread) {
+            let halves = [(signal.start_ns, from), (ran.start_ns, track)];
+            self.arrow(signal.pid, signal.launch, halves);
+        }
+    }
+}

@@ -1,0 +1,697 @@
+//! Launches on devices that record nothing: when each can have been at work.
+//!
+//! A launch ran after it was handed over and before a wait for it ended. Where the
+//! program read the timestamps of the launch's event, it ran as long as they say, at a
+//! time by the device's clock, which is known within bounds
+//! ([`Clocks`](crate::correlate::device::Clocks)).
+//!
+//! Launches of one queue that one wait is for are taken together by their names. Those
+//! that signal an event are kept one by one until the event is used again: their
+//! timestamps may still be read.
+
+use crate::correlate::{
+    DeviceFact, DeviceFactKind, Launch,
+    device::{Clocks, Times, Waited},
+};
+use aiprof_model::{probes::CallKind, timeline::Sym};
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+
+/// Most queues with work that nobody waited for yet.
+const MAX_QUEUES: usize = 1 << 14;
+/// Most groups of a queue's launches that wait for different fences.
+const MAX_GROUPS: usize = 64;
+/// Most names of one group: viewers nest them.
+const MAX_WORKS: usize = 128;
+/// Most launches whose events are remembered.
+const MAX_SIGNALS: usize = 1 << 16;
+/// Launches that were timed are dated when they are so many, so that all of them are
+/// dated by what is known of the clock at one time.
+const MAX_TIMED: usize = 256;
+/// Groups that have ended are handed on when they are so many.
+const MAX_ENDED: usize = 256;
+/// Most devices and queues that have numbers.
+const MAX_NUMBERS: usize = 1 << 16;
+
+/// A queue of a process; 0: not known.
+type Queue = (u32, u64);
+
+/// Launches of one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Work {
+    pub(super) name: Sym,
+    /// When the first was handed over.
+    pub(super) from_ns: u64,
+    pub(super) launches: u64,
+}
+
+/// Launches that ended together, as far as is known.
+#[derive(Clone, Debug)]
+struct Group {
+    api: Rc<str>,
+    /// The call that handed all of them over; 0: several did.
+    submit: u64,
+    device: u64,
+    last_ns: u64,
+    works: Vec<Work>,
+}
+
+impl Group {
+    fn add(&mut self, work: Work) {
+        match self.works.iter_mut().find(|known| known.name == work.name) {
+            Some(known) => {
+                known.launches += work.launches;
+                known.from_ns = known.from_ns.min(work.from_ns);
+            }
+            None => self.works.push(work),
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        if self.submit != other.submit {
+            self.submit = 0;
+        }
+        if self.device != other.device {
+            self.device = 0;
+        }
+        self.last_ns = self.last_ns.max(other.last_ns);
+        for work in other.works {
+            self.add(work);
+        }
+    }
+}
+
+/// A launch whose event may still tell when it ran.
+#[derive(Clone, Debug)]
+pub(super) struct Signal {
+    pub(super) api: Rc<str>,
+    pub(super) name: Sym,
+    pub(super) kind: CallKind,
+    pub(super) pid: u32,
+    /// Thread and begin of the call that made it.
+    pub(super) tid: u32,
+    pub(super) start_ns: u64,
+    /// [`Launch::id`].
+    pub(super) launch: u64,
+    pub(super) queue: u64,
+    device: u64,
+    submit: u64,
+    submitted_ns: u64,
+    handed_over_ns: u64,
+    /// It had ended then; `u64::MAX`: that is not known.
+    ended_ns: u64,
+}
+
+impl Signal {
+    fn queue(&self) -> Queue {
+        (self.pid, self.queue)
+    }
+}
+
+/// A launch that the device timed.
+#[derive(Debug)]
+pub(super) struct Ran {
+    pub(super) signal: Signal,
+    /// Number of its device among those of its process, and of its queue.
+    pub(super) device: u32,
+    pub(super) stream: u32,
+    pub(super) start_ns: u64,
+    pub(super) ran_ns: u64,
+    /// The begin is within this of the true one.
+    pub(super) within_ns: u64,
+}
+
+/// Launches between two times.
+#[derive(Debug)]
+pub(super) struct Bounded {
+    pub(super) api: Rc<str>,
+    pub(super) pid: u32,
+    pub(super) queue: u64,
+    /// In the order in which the first of each was handed over.
+    pub(super) works: Vec<Work>,
+    /// `None`: no wait was seen.
+    pub(super) end_ns: Option<u64>,
+}
+
+/// Follows launches, waits and timestamps.
+#[derive(Debug, Default)]
+pub(super) struct Launches {
+    clocks: Clocks,
+    open: FxHashMap<Queue, Vec<Group>>,
+    /// By process and event.
+    signals: FxHashMap<(u32, u64), Signal>,
+    /// Events of launches that have not ended.
+    running: FxHashMap<Queue, Vec<u64>>,
+    /// By the end of the wait.
+    ended: FxHashMap<(Queue, u64), Group>,
+    timed: Vec<(Signal, Times)>,
+    /// Numbers of devices and of queues of each process.
+    devices: FxHashMap<(u32, u64), u32>,
+    streams: FxHashMap<Queue, u32>,
+    /// Launches that found no room.
+    pub(super) refused: u64,
+    pub(super) bounded: Vec<Bounded>,
+    pub(super) ran: Vec<Ran>,
+}
+
+impl Launches {
+    /// A launch was handed to a device.
+    pub(super) fn launched(&mut self, launch: &Launch, name: Sym) {
+        let signal = Signal {
+            api: launch.api.clone(),
+            name,
+            kind: launch.kind,
+            pid: launch.pid,
+            tid: launch.tid,
+            start_ns: launch.start_ns,
+            launch: launch.id,
+            queue: launch.queue,
+            device: launch.device,
+            submit: launch.submit.unwrap_or(0),
+            submitted_ns: launch.submitted_ns,
+            handed_over_ns: launch.handed_over_ns,
+            ended_ns: u64::MAX,
+        };
+        if launch.event == 0 {
+            return self.group(&signal);
+        }
+        if self.signals.len() >= MAX_SIGNALS {
+            self.settle(|_| true);
+        }
+        let running = self.running.entry(signal.queue()).or_default();
+        running.push(launch.event);
+        let key = (launch.pid, launch.event);
+        if let Some(before) = self.signals.insert(key, signal) {
+            self.untimed(before);
+        }
+    }
+
+    /// An event was reset, or is signalled by something else from here on: nothing more
+    /// will be known by it of the launch that signalled it.
+    pub(super) fn event_used(&mut self, pid: u32, event: u64) {
+        if let Some(signal) = self.signals.remove(&(pid, event)) {
+            if let Some(running) = self.running.get_mut(&signal.queue()) {
+                running.retain(|known| *known != event);
+            }
+            self.untimed(signal);
+        }
+    }
+
+    /// Whether any launch's event may still tell something.
+    pub(super) fn has_signals(&self) -> bool {
+        !self.signals.is_empty()
+    }
+
+    /// Adds a launch to what its queue has to do.
+    fn group(&mut self, signal: &Signal) {
+        if self.open.len() >= MAX_QUEUES && !self.open.contains_key(&signal.queue()) {
+            self.refused += 1;
+            return;
+        }
+        let groups = self.open.entry(signal.queue()).or_default();
+        let work = Work {
+            name: signal.name,
+            from_ns: signal.submitted_ns,
+            launches: 1,
+        };
+        let fits = |group: &&mut Group| {
+            let is_known = group.works.iter().any(|known| known.name == work.name);
+            let has_room = is_known || group.works.len() < MAX_WORKS;
+            (group.submit, group.device) == (signal.submit, signal.device) && has_room
+        };
+        if let Some(group) = groups.last_mut().filter(fits) {
+            group.last_ns = group.last_ns.max(signal.handed_over_ns);
+            return group.add(work);
+        }
+        if groups.len() >= MAX_GROUPS {
+            let first = groups.remove(0);
+            if let Some(next) = groups.first_mut() {
+                next.merge(first);
+            }
+        }
+        groups.push(Group {
+            api: signal.api.clone(),
+            submit: signal.submit,
+            device: signal.device,
+            last_ns: signal.handed_over_ns,
+            works: vec![work],
+        });
+    }
+
+    /// A launch with an event was not timed, and will not be.
+    fn untimed(&mut self, signal: Signal) {
+        if signal.ended_ns == u64::MAX {
+            return self.group(&signal);
+        }
+        let work = Work {
+            name: signal.name,
+            from_ns: signal.submitted_ns,
+            launches: 1,
+        };
+        let key = (signal.queue(), signal.ended_ns);
+        let group = Group {
+            api: signal.api,
+            submit: signal.submit,
+            device: signal.device,
+            last_ns: signal.handed_over_ns,
+            works: vec![work],
+        };
+        self.end(key, group);
+    }
+
+    fn end(&mut self, key: (Queue, u64), group: Group) {
+        match self.ended.get_mut(&key) {
+            Some(known) if known.works.len() + group.works.len() <= MAX_WORKS => {
+                known.merge(group);
+            }
+            Some(known) => {
+                let full = std::mem::replace(known, group);
+                self.hand_on(key.0, full, Some(key.1));
+            }
+            None => {
+                if self.ended.len() >= MAX_ENDED {
+                    self.hand_on_ended();
+                }
+                self.ended.insert(key, group);
+            }
+        }
+    }
+
+    fn hand_on_ended(&mut self) {
+        let mut ended: Vec<_> = self.ended.drain().collect();
+        ended.sort_unstable_by_key(|(key, _)| *key);
+        for ((queue, end_ns), group) in ended {
+            self.hand_on(queue, group, Some(end_ns));
+        }
+    }
+
+    fn hand_on(&mut self, (pid, queue): Queue, group: Group, end_ns: Option<u64>) {
+        let mut works = group.works;
+        works.sort_by_key(|work| work.from_ns);
+        self.bounded.push(Bounded {
+            api: group.api,
+            pid,
+            queue,
+            works,
+            end_ns,
+        });
+    }
+
+    /// A call revealed something of a device.
+    pub(super) fn fact(&mut self, fact: &DeviceFact) {
+        let (pid, times) = (fact.pid, (fact.entered_ns, fact.left_ns));
+        match fact.kind {
+            DeviceFactKind::Ended(Waited::Event(event)) => self.signalled(pid, event, times),
+            DeviceFactKind::Ended(waited) => self.waited(pid, waited, times),
+            DeviceFactKind::Timestamps { event, ticks } => {
+                self.timestamps(pid, event, ticks, times)
+            }
+            DeviceFactKind::Clock { device, ref clock } => {
+                self.clocks.add(pid, device, clock.clone());
+            }
+            DeviceFactKind::ClockRead { device, ticks } => {
+                self.clocks.observe(pid, device, ticks, times);
+            }
+        }
+    }
+
+    fn signalled(&mut self, pid: u32, event: u64, (entered_ns, left_ns): (u64, u64)) {
+        let Some(signal) = self.signals.get_mut(&(pid, event)) else {
+            return;
+        };
+        // Given to another launch since the wait was entered: which was waited for?
+        if signal.submitted_ns > entered_ns {
+            return;
+        }
+        signal.ended_ns = signal.ended_ns.min(left_ns);
+        let queue = signal.queue();
+        if let Some(running) = self.running.get_mut(&queue) {
+            running.retain(|known| *known != event);
+        }
+    }
+
+    /// What was handed over before a wait was entered, and waited for, has ended.
+    fn waited(&mut self, pid: u32, waited: Waited, (entered_ns, left_ns): (u64, u64)) {
+        let is_its = |queue: Queue, device: u64, submit: u64, last_ns: u64| {
+            let is_waited_for = match waited {
+                Waited::Queue(of) => queue.1 == of,
+                Waited::Device(of) => device == of,
+                Waited::Submit(of) => submit == of,
+                Waited::All => true,
+                Waited::Event(_) => false,
+            };
+            is_waited_for && last_ns <= entered_ns
+        };
+        let mut ended = Vec::new();
+        self.open.retain(|queue, groups| {
+            if queue.0 == pid {
+                let its = groups.extract_if(.., |group| {
+                    is_its(*queue, group.device, group.submit, group.last_ns)
+                });
+                ended.extend(its.map(|group| (*queue, group)));
+            }
+            !groups.is_empty()
+        });
+        for (queue, group) in ended {
+            self.end((queue, left_ns), group);
+        }
+        let signals = &mut self.signals;
+        self.running.retain(|queue, events| {
+            if queue.0 != pid {
+                return true;
+            }
+            events.retain(|event| {
+                let Some(signal) = signals.get_mut(&(pid, *event)) else {
+                    return false;
+                };
+                let (device, submit) = (signal.device, signal.submit);
+                let is_over = is_its(signal.queue(), device, submit, signal.handed_over_ns);
+                if is_over {
+                    signal.ended_ns = signal.ended_ns.min(left_ns);
+                }
+                !is_over
+            });
+            !events.is_empty()
+        });
+    }
+
+    fn timestamps(
+        &mut self,
+        pid: u32,
+        event: u64,
+        ticks: (u64, u64),
+        (entered_ns, left_ns): (u64, u64),
+    ) {
+        let is_its = |signal: &&Signal| signal.submitted_ns <= entered_ns;
+        if self.signals.get(&(pid, event)).filter(is_its).is_none() {
+            return;
+        }
+        self.signalled(pid, event, (entered_ns, left_ns));
+        let Some(signal) = self.signals.remove(&(pid, event)) else {
+            return;
+        };
+        let known = (signal.submitted_ns, signal.ended_ns);
+        match self.clocks.times((pid, signal.device), ticks, known) {
+            Some(times) => self.timed.push((signal, times)),
+            None => self.untimed(signal),
+        }
+        if self.timed.len() >= MAX_TIMED {
+            self.date();
+        }
+    }
+
+    /// Dates what was timed, by what is known of the clocks now.
+    fn date(&mut self) {
+        for (signal, times) in std::mem::take(&mut self.timed) {
+            let known = (signal.submitted_ns, signal.ended_ns);
+            let key = (signal.pid, signal.device);
+            let (start_ns, within_ns) = self.clocks.begin(key, &times, known);
+            self.ran.push(Ran {
+                device: number(&mut self.devices, key),
+                stream: number(&mut self.streams, signal.queue()),
+                signal,
+                start_ns,
+                ran_ns: times.ran_ns,
+                within_ns,
+            });
+        }
+    }
+
+    /// Gives up the timestamps of launches, in the order of their calls.
+    fn settle(&mut self, is_it: impl Fn(u32) -> bool) {
+        let signals = self.signals.extract_if(|key, _| is_it(key.0));
+        let mut signals: Vec<_> = signals.map(|(_, signal)| signal).collect();
+        signals.sort_by_key(|signal| signal.launch);
+        for signal in signals {
+            self.untimed(signal);
+        }
+        let known = &self.signals;
+        self.running.retain(|queue, events| {
+            events.retain(|event| known.contains_key(&(queue.0, *event)));
+            !events.is_empty()
+        });
+    }
+
+    /// A process is gone: all it launched has ended.
+    pub(super) fn process_gone(&mut self, pid: u32, at_ns: u64) {
+        self.date();
+        self.settle(|of| of == pid);
+        self.waited(pid, Waited::All, (at_ns, at_ns));
+        self.clocks.forget(pid);
+        self.devices.retain(|key, _| key.0 != pid);
+        self.streams.retain(|key, _| key.0 != pid);
+    }
+
+    /// A forked process has its parent's clocks.
+    pub(super) fn inherited(&mut self, parent: u32, pid: u32) {
+        self.clocks.inherit(parent, pid);
+    }
+
+    /// Nothing more comes.
+    pub(super) fn finish(&mut self) {
+        self.date();
+        self.settle(|_| true);
+        self.hand_on_ended();
+        let mut open: Vec<_> = self.open.drain().collect();
+        open.sort_unstable_by_key(|(queue, _)| *queue);
+        for (queue, groups) in open {
+            for group in groups {
+                self.hand_on(queue, group, None);
+            }
+        }
+    }
+}
+
+/// The number of one of a process's handles, by its first appearance.
+fn number(known: &mut FxHashMap<(u32, u64), u32>, key: (u32, u64)) -> u32 {
+    if let Some(number) = known.get(&key) {
+        return *number;
+    }
+    let own = known.keys().filter(|of| of.0 == key.0).count();
+    let number = u32::try_from(own).unwrap_or(u32::MAX);
+    if known.len() < MAX_NUMBERS {
+        known.insert(key, number);
+    }
+    number
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::correlate::{KernelName, device::TickClock};
+    use aiprof_model::timeline::Names;
+
+    const PID: u32 = 7;
+    const QUEUE: u64 = 0x30;
+
+    /// The text of that index.
+    fn sym(index: usize) -> Sym {
+        let mut names = Names::default();
+        let all = (0..index).map(|n| names.intern(&n.to_string()));
+        all.last().unwrap()
+    }
+
+    fn launch(event: u64, submitted_ns: u64) -> Launch {
+        Launch {
+            id: submitted_ns,
+            call: 1,
+            submit: None,
+            kind: CallKind::Launch,
+            api: "Level Zero".into(),
+            function: "zeCommandListAppendLaunchKernel".into(),
+            pid: PID,
+            tid: PID,
+            start_ns: submitted_ns,
+            end_ns: None,
+            submitted_ns,
+            handed_over_ns: submitted_ns,
+            device: 0xd0,
+            queue: QUEUE,
+            list: 0,
+            kernel: 1,
+            kernel_number: 1,
+            name: KernelName::Unknown,
+            module: None,
+            groups: [0; 3],
+            local: [0; 3],
+            bytes: 0,
+            event,
+            correlation: None,
+            stack: 0,
+            flags: 0,
+        }
+    }
+
+    fn fact(entered_ns: u64, left_ns: u64, kind: DeviceFactKind) -> DeviceFact {
+        DeviceFact {
+            pid: PID,
+            entered_ns,
+            left_ns,
+            kind,
+        }
+    }
+
+    fn wait(of: Waited, entered_ns: u64, left_ns: u64) -> DeviceFact {
+        fact(entered_ns, left_ns, DeviceFactKind::Ended(of))
+    }
+
+    /// What is bounded: name, launches, from, to.
+    fn bounded(all: &mut Launches) -> Vec<(usize, u64, u64, Option<u64>)> {
+        let bounded = std::mem::take(&mut all.bounded).into_iter();
+        let rows = bounded.flat_map(|one| {
+            let end = one.end_ns;
+            one.works
+                .into_iter()
+                .map(move |work| (work.name.index(), work.launches, work.from_ns, end))
+        });
+        rows.collect()
+    }
+
+    #[test]
+    fn a_wait_ends_what_was_handed_over_before_it() {
+        let mut all = Launches::default();
+        all.launched(&launch(0, 10), sym(1));
+        all.launched(&launch(0, 20), sym(2));
+        all.launched(&launch(0, 30), sym(1));
+        // Of another queue, device and process: it ends nothing here.
+        all.fact(&wait(Waited::Queue(1), 35, 36));
+        all.fact(&wait(Waited::Device(1), 35, 36));
+        let other = DeviceFact {
+            pid: 8,
+            ..wait(Waited::All, 35, 36)
+        };
+        all.fact(&other);
+        // It was entered before the last launch: that may go on.
+        all.fact(&wait(Waited::Queue(QUEUE), 25, 37));
+        all.fact(&wait(Waited::Queue(QUEUE), 40, 50));
+        all.launched(&launch(0, 60), sym(1));
+        all.finish();
+        let rows = [(1, 2, 10, Some(50)), (2, 1, 20, Some(50)), (1, 1, 60, None)];
+        assert_eq!(bounded(&mut all), rows);
+    }
+
+    #[test]
+    fn launches_with_events_end_one_by_one() {
+        let mut all = Launches::default();
+        all.launched(&launch(0x41, 10), sym(1));
+        all.launched(&launch(0x42, 20), sym(1));
+        all.fact(&wait(Waited::Event(0x41), 30, 31));
+        // The event is given to another launch while somebody waits for it.
+        all.launched(&launch(0x42, 40), sym(1));
+        all.fact(&wait(Waited::Event(0x42), 35, 50));
+        all.process_gone(PID, 90);
+        all.finish();
+        let rows = [(1, 1, 10, Some(31)), (1, 2, 20, Some(90))];
+        assert_eq!(bounded(&mut all), rows);
+        assert!(all.signals.is_empty() && all.running.is_empty() && all.open.is_empty());
+    }
+
+    #[test]
+    fn a_launch_may_be_handed_over_after_a_wait_was_entered() {
+        let mut all = Launches::default();
+        let slow = Launch {
+            handed_over_ns: 30,
+            ..launch(0, 10)
+        };
+        all.launched(&slow, sym(1));
+        all.fact(&wait(Waited::Queue(QUEUE), 20, 40));
+        all.finish();
+        assert_eq!(bounded(&mut all), [(1, 1, 10, None)]);
+    }
+
+    #[test]
+    fn an_event_that_is_used_for_something_else_tells_nothing_more() {
+        let mut all = Launches::default();
+        let device = 0xd0;
+        let clock = TickClock::of_hz(1_000_000_000, 64).unwrap();
+        all.fact(&fact(1, 2, DeviceFactKind::Clock { device, clock }));
+        all.launched(&launch(0x41, 10), sym(1));
+        all.fact(&wait(Waited::Event(0x41), 20, 30));
+        all.event_used(PID, 0x41);
+        let (event, ticks) = (0x41, (25, 28));
+        all.fact(&fact(40, 41, DeviceFactKind::Timestamps { event, ticks }));
+        all.finish();
+        assert_eq!(bounded(&mut all), [(1, 1, 10, Some(30))]);
+        assert!(all.ran.is_empty());
+    }
+
+    #[test]
+    fn a_fence_ends_what_its_call_handed_over() {
+        let mut all = Launches::default();
+        for (submit, at) in [(5, 10), (6, 20)] {
+            let launch = Launch {
+                submit: Some(submit),
+                ..launch(0, at)
+            };
+            all.launched(&launch, sym(1));
+        }
+        all.fact(&wait(Waited::Submit(5), 30, 31));
+        all.fact(&wait(Waited::All, 40, 41));
+        all.finish();
+        let rows = [(1, 1, 10, Some(31)), (1, 1, 20, Some(41))];
+        assert_eq!(bounded(&mut all), rows);
+    }
+
+    #[test]
+    fn timestamps_date_a_launch_within_its_bounds() {
+        let mut all = Launches::default();
+        let clock = TickClock::of_hz(1_000_000_000, 64).unwrap();
+        let device = 0xd0;
+        all.fact(&fact(1, 2, DeviceFactKind::Clock { device, clock }));
+        // Ticks are 1,000 more than nanoseconds; two launches, the second just before the
+        // wait ended, tell it to within 30.
+        for (event, at) in [(0x41, 5_000), (0x42, 6_000)] {
+            all.launched(&launch(event, at), sym(1));
+        }
+        let times = [(0x41, (6_010, 6_300)), (0x42, (7_200, 7_480))];
+        for (event, ticks) in times {
+            all.fact(&fact(
+                6_500,
+                6_510,
+                DeviceFactKind::Timestamps { event, ticks },
+            ));
+        }
+        // Read again, of an event that nothing signals now.
+        let ticks = (1, 2);
+        all.fact(&fact(
+            7_000,
+            7_010,
+            DeviceFactKind::Timestamps { event: 0x41, ticks },
+        ));
+        all.finish();
+        assert_eq!(bounded(&mut all), []);
+        let ran = std::mem::take(&mut all.ran);
+        assert_eq!(ran.len(), 2);
+        for (ran, (_, (from, to))) in ran.iter().zip(times) {
+            assert_eq!((ran.ran_ns, ran.device, ran.stream), (to - from, 0, 0));
+            let off = ran.start_ns.abs_diff(from - 1_000);
+            assert!(off <= ran.within_ns && ran.within_ns <= 30, "{ran:?}");
+        }
+        // One clock for both.
+        assert_eq!(ran[1].start_ns - ran[0].start_ns, 1_190);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut all = Launches::default();
+        let mut names = Names::default();
+        let syms: Vec<Sym> = (0..500)
+            .map(|n: u32| names.intern(&n.to_string()))
+            .collect();
+        for n in 0..100_000_u64 {
+            let launch = Launch {
+                queue: n % 20_000,
+                submit: Some(n),
+                ..launch(n % 3 * n, n)
+            };
+            all.launched(&launch, syms[n as usize % 500]);
+        }
+        assert!(all.signals.len() <= MAX_SIGNALS && all.open.len() <= MAX_QUEUES);
+        assert!(all.ended.len() <= MAX_ENDED);
+        all.finish();
+        let launches = all.bounded.iter().flat_map(|one| &one.works);
+        let launches: u64 = launches.map(|work| work.launches).sum();
+        assert_eq!(launches + all.refused, 100_000);
+        assert!(all.refused > 0);
+    }
+}

@@ -1,0 +1,82 @@
+//! Folded stacks as a profile.
+
+use super::{proto, signed};
+use crate::export::Weight;
+use crate::export::folded::FoldedStacks;
+use rustc_hash::FxHashMap;
+
+/// The messages of folded stacks. Frames have names and nothing else.
+pub(super) fn convert(folded: &FoldedStacks, weight: Weight) -> proto::Profile {
+    let (name, unit, scale) = match weight {
+        Weight::Time => ("cpu", "nanoseconds", 1000),
+        Weight::Samples => ("samples", "count", 1),
+        Weight::Bytes => ("bytes", "bytes", 1),
+    };
+    let mut out = proto::Profile {
+        string_table: ["", name, unit].map(str::to_owned).to_vec(),
+        sample_type: vec![proto::ValueType { r#type: 1, unit: 2 }],
+        default_sample_type: 1,
+        ..proto::Profile::default()
+    };
+    let mut ids: FxHashMap<&str, u64> = FxHashMap::default();
+    for (stack, value) in &folded.stacks {
+        let mut location_id: Vec<u64> = Vec::new();
+        for frame in stack.split(';') {
+            let known = ids.get(frame).copied();
+            location_id.push(known.unwrap_or_else(|| {
+                let id = add(&mut out, frame);
+                ids.insert(frame, id);
+                id
+            }));
+        }
+        location_id.reverse();
+        out.sample.push(proto::Sample {
+            location_id,
+            value: vec![signed(value.saturating_mul(scale))],
+            label: Vec::new(),
+        });
+    }
+    out
+}
+
+/// Adds a function, with a location of its own of the same number.
+fn add(out: &mut proto::Profile, frame: &str) -> u64 {
+    let name = i64::try_from(out.string_table.len()).unwrap_or(i64::MAX);
+    out.string_table.push(frame.to_owned());
+    let id = out.function.len() as u64 + 1;
+    out.function.push(proto::Function {
+        id,
+        name,
+        system_name: name,
+        filename: 0,
+    });
+    out.location.push(proto::Location {
+        id,
+        line: vec![proto::Line {
+            function_id: id,
+            line: 0,
+        }],
+        ..proto::Location::default()
+    });
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::folded;
+    use crate::import::pprof;
+    use prost::Message as _;
+
+    #[test]
+    fn what_is_read_again_is_the_same() {
+        let text = b"a;7;main;f_[i] 3\na;7;main;sys_[k] 12\n";
+        let stacks = folded::read(&mut text.as_slice()).unwrap();
+        for weight in [Weight::Time, Weight::Samples, Weight::Bytes] {
+            let bytes = convert(&stacks, weight).encode_to_vec();
+            assert!(pprof::is_pprof(&bytes));
+            let again = pprof::read(&mut bytes.as_slice(), weight).unwrap();
+            assert_eq!((again.stacks, again.weight), (stacks.clone(), weight));
+        }
+    }
+}
