@@ -25,12 +25,15 @@ pub struct Untimed {
     pub within_us: f64,
 }
 
+/// Launches of a name, and their spans.
+type Launches = (u64, Vec<(Time, Time)>);
+
 /// Counts them, by rank and name, the most first.
 pub(super) fn find(timeline: &Timeline) -> Vec<Untimed> {
     let Some(category) = timeline.names.find(CATEGORY) else {
         return Vec::new();
     };
-    let mut spans: FxHashMap<(u32, Sym), (u64, Vec<(Time, Time)>)> = FxHashMap::default();
+    let mut spans: FxHashMap<(u32, Sym), Launches> = FxHashMap::default();
     let is_one = |event: &&Event| event.is_slice() && event.cat == category;
     for event in timeline.events.iter().filter(is_one) {
         let launches = timeline.arg(event, "launches");
