@@ -149,7 +149,13 @@ fn refused(text: &[u8], words: &str) -> anyhow::Result<()> {
 #[test]
 fn no_json() -> anyhow::Result<()> {
     refused(b"this is no trace\n", "byte 0")?;
-    refused(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0", "byte 0")
+    refused(b"\x7fELS\x02\x01\x01\0\0\0\0\0\0\0\0\0", "byte 0")?;
+    // A kind that is known is named, whatever the file is called.
+    let program = Input::one("in.json", b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
+    let ran = Which::Analyze.run(&program, "in.json -o out.json")?;
+    anyhow::ensure!(ran.code == Some(1) && ran.files.is_empty());
+    anyhow::ensure!(ran.stderr.contains("(ELF)"), "{}", ran.stderr);
+    Ok(())
 }
 
 #[test]

@@ -3,25 +3,22 @@
 use super::analysis::{self, Analysis, Style};
 use super::companions::Written;
 use super::memory::MemoryArgs;
-use super::output::{self, OutputFile, STDOUT};
+use super::moment::{Moment, parse_moment};
+use super::output::{self, STDOUT};
 use super::stdout;
-use super::{Verbosity, log, screen, trace_out, usage_error, values};
+use super::{Verbosity, log, screen, trace_out, usage_error};
 use aiprof_analysis::analyze::config::{
     Config, Counters, EventFilter, Format, OverlapMode, PowerScale, PowerSource, RankAlignment,
 };
 use aiprof_analysis::analyze::messages::{Level, Messages};
-use aiprof_analysis::analyze::report::Report;
 use aiprof_analysis::analyze::stages::Profile;
 use aiprof_formats::export::analysis_text;
-use aiprof_formats::timeline::Store;
-use aiprof_model::timeline::recorded::Recorded;
-use aiprof_model::timeline::{Stretch, Time};
+use aiprof_model::timeline::Stretch;
 use aiprof_system::files::caller;
 use anyhow::{Result, anyhow, bail};
 use clap::builder::PossibleValue;
-use clap::{Args, FromArgMatches as _, ValueEnum, ValueHint};
+use clap::{Args, ValueEnum, ValueHint};
 use serde_json::json;
-use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -131,49 +128,11 @@ pub(crate) struct AnalyzeArgs {
     memory: MemoryArgs,
 }
 
-/// A time of `--from` and `--to`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Moment {
-    /// Microseconds, as the trace has them.
-    Us(f64),
-    /// Since the first event.
-    Since(Time),
-}
-
-impl Moment {
-    fn us(self) -> Option<f64> {
-        match self {
-            Self::Us(us) => Some(us),
-            Self::Since(_) => None,
-        }
-    }
-
-    fn since(self) -> Option<Time> {
-        match self {
-            Self::Us(_) => None,
-            Self::Since(time) => Some(time),
-        }
-    }
-}
-
-/// Parses `10s` and the like, or microseconds.
-fn parse_moment(text: &str) -> Result<Moment, String> {
-    if let Ok(us) = text.parse::<f64>() {
-        return Ok(Moment::Us(us));
-    }
-    let longer = |_| values::parse_duration(text).map(|long| long.as_nanos() as u64);
-    let ns = values::parse_span(text).or_else(longer);
-    let ns = ns.ok().and_then(|ns| i64::try_from(ns).ok());
-    ns.map(|ns| Moment::Since(Time::from_nanos(ns)))
-        .ok_or_else(|| {
-            "expected a time since the first event, such as 10s, 1.5ms or 2m, or microseconds as \
-             in the trace"
-                .to_owned()
-        })
-}
-
 /// What of each file is looked at.
-fn kept(args: &AnalyzeArgs) -> Result<Stretch> {
+///
+/// # Errors
+/// A usage error: it ends before it begins.
+pub(super) fn kept(args: &AnalyzeArgs) -> Result<Stretch> {
     let since = |moment: Option<Moment>| moment.and_then(Moment::since);
     let kept = Stretch {
         from: since(args.from).unwrap_or(Stretch::ALL.from),
@@ -299,64 +258,8 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     Ok(0)
 }
 
-/// What is found in a recording with the defaults of `aiprof analyze`. `path` is its
-/// name.
-///
-/// # Errors
-/// It cannot be read.
-pub(super) fn of_recording(recorded: &Recorded, store: Store, path: &Path) -> Result<Report> {
-    let found = analyse_recording(recorded, store, path, None)?;
-    Ok(found.0)
-}
-
-/// Writes what `aiprof analyze --tensorboard` writes, of a recording: the trace to `out`,
-/// the rest beside it. Gives what was written.
-///
-/// # Errors
-/// The recording cannot be read, or a result not be written.
-pub(super) fn tensorboard(
-    recorded: &Recorded,
-    store: Store,
-    path: &Path,
-    out: OutputFile,
-) -> Result<Written> {
-    let found = analyse_recording(recorded, store, path, Some(out))?;
-    Ok(found.1)
-}
-
-fn analyse_recording(
-    recorded: &Recorded,
-    store: Store,
-    path: &Path,
-    out: Option<OutputFile>,
-) -> Result<(Report, Written)> {
-    let command = AnalyzeArgs::augment_args(clap::Command::new("analyze"));
-    let mut words: Vec<OsString> = vec!["analyze".into(), "recording".into()];
-    if let Some(out) = &out {
-        words.extend(["--tensorboard".into(), "-o".into(), out.path().into()]);
-    }
-    let matches = command.try_get_matches_from(words)?;
-    let args = AnalyzeArgs::from_arg_matches(&matches)?;
-    let (config, kept) = (config(&args, Verbosity::default())?, kept(&args)?);
-    let mut messages = Messages::new(config.level);
-    let mut analysis = Analysis {
-        config: &config,
-        style: Style::Aiprof,
-        other: application(),
-        messages: &mut messages,
-        progress: None,
-        kept,
-        inputs: Vec::new(),
-        written: Written::default(),
-    };
-    let report = analysis.of_recording(recorded, store, path, out);
-    let written = std::mem::take(&mut analysis.written);
-    log::analysis(&messages);
-    Ok((report?, written))
-}
-
 /// What wrote a trace.
-fn application() -> serde_json::Value {
+pub(super) fn application() -> serde_json::Value {
     json!({"Application": format!("aiprof {}", env!("CARGO_PKG_VERSION"))})
 }
 
@@ -444,7 +347,11 @@ fn format(args: &AnalyzeArgs) -> Result<Format> {
     })
 }
 
-fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
+/// The configuration that options make.
+///
+/// # Errors
+/// A usage error.
+pub(super) fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
     let (soc, core) = match &args.freq {
         Some(text) => frequencies(text)?,
         None => (None, None),
@@ -605,19 +512,6 @@ mod tests {
         let mut config = config(&[&here], none);
         config.compiler_info.push(lost);
         assert!(message(&config).contains("no such file: "));
-    }
-
-    #[test]
-    fn times_are_since_the_first_event_or_as_in_the_trace() {
-        let since = |us| Ok(Moment::Since(Time::from_whole_micros(us)));
-        assert_eq!(parse_moment("10s"), since(10_000_000));
-        assert_eq!(parse_moment("1.5ms"), since(1500));
-        assert_eq!(parse_moment("0s"), since(0));
-        assert_eq!(parse_moment("2m"), since(120_000_000));
-        assert_eq!(parse_moment("1700.5"), Ok(Moment::Us(1700.5)));
-        for text in ["", "x", "s", "10 s", "-1s"] {
-            assert!(parse_moment(text).is_err(), "{text}");
-        }
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! `aiprof diff`: what changed between two profiles.
 
+use super::destination;
 use super::input::{self, Counts, Reader};
 use super::memory::MemoryArgs;
 use super::output::OutputFile;
-use super::profile_out::{self, ValueArgs, ViewArgs};
+use super::profile_out::{ValueArgs, ViewArgs};
 use super::stdout;
 use super::{Verbosity, screen, usage_error};
 use aiprof_formats::export::diff::{self, DiffOptions, Widths};
@@ -117,7 +118,7 @@ pub(crate) fn run(args: &DiffArgs, verbosity: Verbosity) -> Result<()> {
                 (Some(format), _) => format == FormatArg::Svg,
                 (None, Some(Format::Svg)) => true,
                 (None, Some(Format::Folded)) => false,
-                (None, None) if profile_out::is_device(path) => false,
+                (None, None) if destination::is_device(path) => false,
                 _ => {
                     return Err(usage_error(
                         "a difference is written as .svg or .txt, or say --format",

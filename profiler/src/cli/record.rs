@@ -1,6 +1,7 @@
 //! The options of a recording, and the plan that they make.
 
-use super::profile_out::{Destination, ProfileFormat, ValueArgs, ViewArgs};
+use super::destination::Destination;
+use super::profile_out::{ProfileFormat, ValueArgs, ViewArgs};
 use super::{usage_error, values};
 use aiprof_collect::cgroup;
 use aiprof_collect::config::{

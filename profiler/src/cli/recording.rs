@@ -3,8 +3,9 @@
 
 use super::advice::refuse_mistyped;
 use super::closing::Totals;
+use super::destination::Destination;
 use super::output::OutputFile;
-use super::profile_out::{self, Destination};
+use super::profile_out;
 use super::record::{Plan, RecordArgs};
 use super::stop::{self, Ended, Stop};
 use super::trace_out::TraceOut;

@@ -1,8 +1,9 @@
 //! `aiprof report`: a capture, or counts of another tool, become any other output.
 
+use super::destination::Destination;
 use super::input::{self, Counts, Reader};
 use super::memory::MemoryArgs;
-use super::profile_out::{Destination, ProfileFormat, ValueArgs, ViewArgs};
+use super::profile_out::{ProfileFormat, ValueArgs, ViewArgs};
 use super::target::{self, Target};
 use super::trace_out::{self, TraceOut};
 use super::{Verbosity, usage_error};

@@ -1,8 +1,9 @@
 //! Where a finished profile goes: opened before it is made, written when it is.
 
+use super::destination::Destination;
 use super::input::Stacks;
 use super::output::OutputFile;
-use super::profile_out::{self, Destination};
+use super::profile_out;
 use super::usage_error;
 use aiprof_formats::export::summary::SummaryOptions;
 use aiprof_formats::export::svg::{self, Caption};

@@ -4,7 +4,7 @@ use super::*;
 use aiprof_collect::config::{Event, RecordConfig};
 use aiprof_collect::device::DeviceOptions;
 use aiprof_formats::export::{Format, Shown, Weight};
-use profile_out::Destination;
+use destination::Destination;
 use record::Plan;
 use std::path::PathBuf;
 use std::time::Duration;

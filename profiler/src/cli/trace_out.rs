@@ -3,9 +3,9 @@
 //! Events that do not fit into memory wait in temporary files that have no names: they
 //! are gone with this process, however that ends.
 
-use super::analyze;
+use super::analyze_recording;
+use super::destination::Destination;
 use super::output::{self, OutputFile};
-use super::profile_out::Destination;
 use aiprof_analysis::timeline::Replay;
 use aiprof_formats::export::{Format, chrome, html, perfetto::recording};
 use aiprof_formats::import::capture::{self, ReplayOptions, Scan};
@@ -94,7 +94,7 @@ impl TraceOut {
                 return Ok((totals, Vec::new()));
             }
             Self::Directory(file) => {
-                let written = analyze::tensorboard(recorded, events, path, file)?;
+                let written = analyze_recording::tensorboard(recorded, events, path, file)?;
                 return Ok((totals, written.lines()));
             }
             Self::File(file, format) => (file, format),
@@ -142,7 +142,10 @@ fn convert(
 ) -> Result<()> {
     let written = match format {
         Format::Perfetto => recording::write(recorded, events, out),
-        Format::Page => html::write(&analyze::of_recording(recorded, events, path)?, out),
+        Format::Page => html::write(
+            &analyze_recording::of_recording(recorded, events, path)?,
+            out,
+        ),
         _ => chrome::write(recorded, events, out),
     };
     written.context("cannot write the trace")

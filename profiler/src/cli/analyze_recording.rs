@@ -1,0 +1,71 @@
+//! What `aiprof analyze` does, of a recording that was just made or replayed.
+
+use super::analysis::{Analysis, Style};
+use super::analyze::{AnalyzeArgs, application, config, kept};
+use super::companions::Written;
+use super::output::OutputFile;
+use super::{Verbosity, log};
+use aiprof_analysis::analyze::messages::Messages;
+use aiprof_analysis::analyze::report::Report;
+use aiprof_formats::timeline::Store;
+use aiprof_model::timeline::recorded::Recorded;
+use anyhow::Result;
+use clap::{Args as _, FromArgMatches as _};
+use std::ffi::OsString;
+use std::path::Path;
+
+/// What is found in a recording with the defaults of `aiprof analyze`. `path` is its
+/// name.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn of_recording(recorded: &Recorded, store: Store, path: &Path) -> Result<Report> {
+    let found = analyse_recording(recorded, store, path, None)?;
+    Ok(found.0)
+}
+
+/// Writes what `aiprof analyze --tensorboard` writes, of a recording: the trace to `out`,
+/// the rest beside it. Gives what was written.
+///
+/// # Errors
+/// The recording cannot be read, or a result not be written.
+pub(super) fn tensorboard(
+    recorded: &Recorded,
+    store: Store,
+    path: &Path,
+    out: OutputFile,
+) -> Result<Written> {
+    let found = analyse_recording(recorded, store, path, Some(out))?;
+    Ok(found.1)
+}
+
+fn analyse_recording(
+    recorded: &Recorded,
+    store: Store,
+    path: &Path,
+    out: Option<OutputFile>,
+) -> Result<(Report, Written)> {
+    let command = AnalyzeArgs::augment_args(clap::Command::new("analyze"));
+    let mut words: Vec<OsString> = vec!["analyze".into(), "recording".into()];
+    if let Some(out) = &out {
+        words.extend(["--tensorboard".into(), "-o".into(), out.path().into()]);
+    }
+    let matches = command.try_get_matches_from(words)?;
+    let args = AnalyzeArgs::from_arg_matches(&matches)?;
+    let (config, kept) = (config(&args, Verbosity::default())?, kept(&args)?);
+    let mut messages = Messages::new(config.level);
+    let mut analysis = Analysis {
+        config: &config,
+        style: Style::Aiprof,
+        other: application(),
+        messages: &mut messages,
+        progress: None,
+        kept,
+        inputs: Vec::new(),
+        written: Written::default(),
+    };
+    let report = analysis.of_recording(recorded, store, path, out);
+    let written = std::mem::take(&mut analysis.written);
+    log::analysis(&messages);
+    Ok((report?, written))
+}
