@@ -229,20 +229,12 @@ fn errors_say_what_to_do() {
             &["does not tell the format", "Usage: aiprof report"],
         ),
         (
-            &["report", folded],
-            &["-o FILE.svg", "aiprof diff", "Usage: aiprof report"],
-        ),
-        (
             &["diff", folded, folded, "-o", "x.pb.gz"],
             &["as .svg or .txt", "Usage: aiprof diff"],
         ),
         (
             &["--every", "3s", "-o", "new.svg"],
             &["looks like a file", "--format"],
-        ),
-        (
-            &["-o", "x.svg", "--format", "summary"],
-            &["standard output"],
         ),
         (&["--all-processes", "-o", "x.folded"], &["flame graphs"]),
     ] {

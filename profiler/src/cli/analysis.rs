@@ -1,7 +1,7 @@
 //! What `aiprof analyze` and `aiprof acelyzer` share: inputs, the run, outputs.
 
 use super::companions::Written;
-use super::input::{self, Reader};
+use super::input::{self, ProfileCommand};
 use super::output::OutputFile;
 use super::trace_out;
 use aiprof_analysis::analyze::config::{Config, Format};
@@ -381,7 +381,7 @@ impl Analysis<'_> {
             Contents::Log => {
                 bail!("{shown} is a log, no trace; logs of the compiler go with -c")
             }
-            other => return Err(input::refused(path, other, Reader::Analyze)),
+            other => return Err(input::refused(path, other, ProfileCommand::Analyze)),
         }
         let name = path.to_string_lossy();
         let first = timeline.events.len();

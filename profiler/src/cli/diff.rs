@@ -1,7 +1,7 @@
 //! `aiprof diff`: what changed between two profiles.
 
 use super::destination;
-use super::input::{self, Counts, Reader};
+use super::input::{self, Counts, ProfileCommand};
 use super::memory::MemoryArgs;
 use super::output::OutputFile;
 use super::profile_out::{ValueArgs, ViewArgs};
@@ -188,7 +188,7 @@ fn read(path: &Path, values: ValueArgs) -> Result<FoldedStacks> {
             "{path} tells no times: compare numbers of samples, with --weight samples"
         ))
     };
-    let profile = match input::counts(path, input, Reader::Diff, &replay, weight)? {
+    let profile = match input::counts(path, input, ProfileCommand::Diff, &replay, weight)? {
         Counts::Stacks(stacks) if stacks.weight == weight => return Ok(stacks.folded),
         Counts::Stacks(stacks) if stacks.weight == Weight::Samples => return Err(no_times()),
         Counts::Stacks(_) => {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// Subcommands that read profiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum ProfileCommand {
     /// `aiprof report`.
     Report,
     /// `aiprof diff`.
@@ -28,7 +28,7 @@ pub(crate) enum Reader {
     Trace,
 }
 
-impl Reader {
+impl ProfileCommand {
     fn name(self) -> &'static str {
         match self {
             Self::Report => "report",
@@ -74,7 +74,7 @@ fn advice(contents: Contents, path: &Path) -> Option<String> {
 }
 
 /// Says what a file is that a subcommand does not read, and what does.
-pub(crate) fn refused(path: &Path, contents: Contents, reader: Reader) -> anyhow::Error {
+pub(crate) fn refused(path: &Path, contents: Contents, reader: ProfileCommand) -> anyhow::Error {
     let (shown, what, name) = (path.display(), contents.what(), reader.name());
     match advice(contents, path) {
         Some(advice) => {
@@ -131,7 +131,7 @@ pub(crate) struct Stacks {
 pub(crate) fn counts(
     path: &Path,
     input: Input,
-    reader: Reader,
+    reader: ProfileCommand,
     options: &ReplayOptions,
     wanted: Weight,
 ) -> Result<Counts> {
@@ -207,12 +207,12 @@ mod tests {
     #[test]
     fn what_is_not_read_is_named_with_what_reads_it() {
         let text = |contents, reader| refused(Path::new("x"), contents, reader).to_string();
-        let folded = text(Contents::Folded, Reader::Analyze);
+        let folded = text(Contents::Folded, ProfileCommand::Analyze);
         assert!(folded.contains("x is folded stacks"), "{folded}");
         assert!(folded.contains("`aiprof report x` does"), "{folded}");
-        let trace = text(Contents::Json, Reader::Diff);
+        let trace = text(Contents::Json, ProfileCommand::Diff);
         assert!(trace.contains("`aiprof analyze x` does"), "{trace}");
-        let unknown = text(Contents::Binary, Reader::Stalls);
+        let unknown = text(Contents::Binary, ProfileCommand::Stalls);
         assert!(
             unknown.contains("`aiprof stalls` reads captures"),
             "{unknown}"
@@ -232,7 +232,7 @@ mod tests {
         };
         let read = |path: &Path, wanted| {
             let input = open(path).unwrap();
-            counts(path, input, Reader::Report, &options, wanted)
+            counts(path, input, ProfileCommand::Report, &options, wanted)
         };
         let Counts::Stacks(stacks) = read(&path, Weight::Samples).unwrap() else {
             panic!()

@@ -91,7 +91,7 @@ impl<S: Subscriber, F: Fn(&str) + 'static> Layer<S> for Lines<F> {
             Level::WARN => "aiprof: warning: ".to_owned(),
             _ => format!("aiprof: {}: ", level.as_str().to_ascii_lowercase()),
         };
-        event.record(&mut Text(&mut line));
+        event.record(&mut EventText(&mut line));
         if level != Level::WARN || self.is_new(&line) {
             (self.sink)(&line);
         }
@@ -99,9 +99,9 @@ impl<S: Subscriber, F: Fn(&str) + 'static> Layer<S> for Lines<F> {
 }
 
 /// Appends an event's message and fields to a line.
-struct Text<'a>(&'a mut String);
+struct EventText<'a>(&'a mut String);
 
-impl Visit for Text<'_> {
+impl Visit for EventText<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         // Writing to a string cannot fail.
         let _ = if field.name() == "message" {

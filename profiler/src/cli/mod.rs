@@ -152,7 +152,7 @@ impl Verbosity {
     }
 
     /// Says something on stderr, unless only errors are shown.
-    pub(crate) fn say<'a>(self, lines: impl IntoIterator<Item = &'a String>) {
+    fn say<'a>(self, lines: impl IntoIterator<Item = &'a String>) {
         if !self.quiet {
             lines.into_iter().for_each(|line| screen::say(line));
         }

@@ -1,7 +1,7 @@
 //! `aiprof report`: a capture, or counts of another tool, become any other output.
 
 use super::destination::Destination;
-use super::input::{self, Counts, Reader};
+use super::input::{self, Counts, ProfileCommand};
 use super::memory::MemoryArgs;
 use super::profile_out::{ProfileFormat, ValueArgs, ViewArgs};
 use super::target::{self, Target};
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
     let note = target.note();
     let options = replay_options(args, &destination);
     let wanted = args.values.weight();
-    let counts = input::counts(path, input, Reader::Report, &options, wanted)?;
+    let counts = input::counts(path, input, ProfileCommand::Report, &options, wanted)?;
     let mut export = args.view.options(args.values);
     match counts {
         Counts::Profile(profile) => of_profile(args, *profile, export, target)?,

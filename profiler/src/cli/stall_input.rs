@@ -1,6 +1,6 @@
 //! What `aiprof stalls` reads: samples of devices, and the code of their kernels.
 
-use super::input::{self, Reader};
+use super::input::{self, ProfileCommand};
 use aiprof_analysis::analyze::device_stalls::{Code, Sampled, Tally};
 use aiprof_formats::import::open::{Contents, Input};
 use aiprof_formats::import::{capture, iaprof, unitrace_csv};
@@ -119,7 +119,7 @@ fn of_other(path: &Path, input: Input, notes: &mut Vec<String>) -> Result<Vec<Ra
             }
             Ok(of_table(&stalls.table))
         }
-        other => Err(input::refused(path, other, Reader::Stalls)),
+        other => Err(input::refused(path, other, ProfileCommand::Stalls)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `aiprof trace`: the calls of accelerator runtimes and drivers, as they happen.
 
-use super::input::{self, Reader};
+use super::input::{self, ProfileCommand};
 use super::output::OutputFile;
 use super::stdout;
 use super::stop::{self, Ended, Stop};
@@ -416,7 +416,7 @@ fn is_capture(path: &Path) -> bool {
 fn replay(args: &TraceArgs, from: &Path, verbosity: Verbosity) -> Result<u8> {
     let input = input::open(from)?;
     if input.contents != Contents::Capture {
-        return Err(input::refused(from, input.contents, Reader::Trace));
+        return Err(input::refused(from, input.contents, ProfileCommand::Trace));
     }
     drop(input);
     let contents = capture::contents(from, false)?;

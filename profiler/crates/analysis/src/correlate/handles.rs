@@ -108,7 +108,7 @@ pub(super) struct Queue {
 
 /// An object with what all have.
 #[derive(Clone, Debug)]
-struct Held<T> {
+struct HeldObject<T> {
     is: T,
     since_ns: u64,
     owners: u32,
@@ -116,7 +116,7 @@ struct Held<T> {
 
 /// Objects of one kind by their handles.
 #[derive(Clone, Debug)]
-pub(super) struct Objects<T>(FxHashMap<u64, Held<T>>);
+pub(super) struct Objects<T>(FxHashMap<u64, HeldObject<T>>);
 
 impl<T> Default for Objects<T> {
     fn default() -> Self {
@@ -162,7 +162,7 @@ impl<T> Objects<T> {
     }
 
     fn insert(&mut self, handle: u64, is: T, since_ns: u64) -> Option<T> {
-        let held = Held {
+        let held = HeldObject {
             is,
             since_ns,
             owners: 1,

@@ -89,7 +89,7 @@ struct Score {
 }
 
 /// Hypotheses that say the same of all kernels.
-struct Group {
+struct HypothesisGroup {
     path: AddressPath,
     starts: Vec<u64>,
     score: Score,
@@ -107,7 +107,7 @@ pub(super) fn learn(subjects: &[Subject<'_>], sampled: &[(Sampled, u64)]) -> Opt
     }
     let (paths, bases) = hypotheses(subjects);
     let only_relative = !is_told && most.iter().all(|(s, _)| s.relative);
-    let mut groups: FxHashMap<Vec<u64>, Group> = FxHashMap::default();
+    let mut groups: FxHashMap<Vec<u64>, HypothesisGroup> = FxHashMap::default();
     for path in paths {
         let starts: Option<Vec<u64>> = subjects.iter().map(|s| path.of(s.snapshot)).collect();
         let Some(starts) = starts else { continue };
@@ -129,7 +129,7 @@ pub(super) fn learn(subjects: &[Subject<'_>], sampled: &[(Sampled, u64)]) -> Opt
         score.confirmed = told.filter(confirms).count();
         let mask = if only_relative { LOW } else { u64::MAX };
         let key = starts.iter().map(|start| start & mask).collect();
-        let group = Group {
+        let group = HypothesisGroup {
             path,
             starts,
             score,
@@ -152,8 +152,8 @@ pub(super) fn learn(subjects: &[Subject<'_>], sampled: &[(Sampled, u64)]) -> Opt
 }
 
 /// The group that no other equals.
-fn decide(subjects: &[Subject<'_>], mut groups: Vec<Group>) -> Option<Group> {
-    let quality = |group: &Group| {
+fn decide(subjects: &[Subject<'_>], mut groups: Vec<HypothesisGroup>) -> Option<HypothesisGroup> {
+    let quality = |group: &HypothesisGroup| {
         let Score {
             explained,
             distinct,
@@ -178,7 +178,7 @@ fn decide(subjects: &[Subject<'_>], mut groups: Vec<Group>) -> Option<Group> {
 
 /// Whether `entry` says of every kernel of known code that it lies where its code
 /// goes on behind the loading of arguments, if it lies where `whole` says.
-fn is_entry(subjects: &[Subject<'_>], whole: &Group, entry: &Group) -> bool {
+fn is_entry(subjects: &[Subject<'_>], whole: &HypothesisGroup, entry: &HypothesisGroup) -> bool {
     if whole.score.explained < entry.score.explained {
         return false;
     }
@@ -198,7 +198,7 @@ fn is_entry(subjects: &[Subject<'_>], whole: &Group, entry: &Group) -> bool {
 }
 
 /// Less is better: which of several paths that say the same will go on doing so.
-fn rank(subjects: &[Subject<'_>], group: &Group) -> impl Ord + use<> {
+fn rank(subjects: &[Subject<'_>], group: &HypothesisGroup) -> impl Ord + use<> {
     let path = &group.path;
     let is_whole = group.starts.iter().all(|&start| start > LOW);
     let sized = |slot: Slot| subjects.iter().all(|s| s.snapshot.is_sized(slot.way));

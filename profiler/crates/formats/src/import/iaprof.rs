@@ -4,7 +4,7 @@
 //! `kernel 0xADDRESS COMM PID STACK FILE SYMBOL` and, of that kernel,
 //! `eustall 0xOFFSET MNEMONIC` and ten counts; `metric NAME VALUE`. COMM, STACK, FILE,
 //! SYMBOL and MNEMONIC are ids of strings, 0 is none; the frames of a stack are
-//! separated by `;`, from the root. Counts are of the interval alone, whose time is
+//! separated by `;`, from the root. ReasonCounts are of the interval alone, whose time is
 //! that of its end, on CLOCK_MONOTONIC.
 //!
 //! Total and bounded: lines that are no records are counted as losses of the profile.
@@ -15,6 +15,7 @@ mod records;
 mod stacks;
 mod texts;
 
+use aiprof_analysis::aggregate::ReasonCounts;
 use aiprof_model::lines::{LineError, Lines};
 use aiprof_model::profile::{Device, LossKind, Meta, Profile, ProfileBuilder, StallReason};
 use records::Record;
@@ -67,7 +68,7 @@ pub enum IaprofError {
 }
 
 /// Whether a file that begins like this is a recording of iaprof.
-pub fn is_iaprof(head: &[u8]) -> bool {
+pub(crate) fn is_iaprof(head: &[u8]) -> bool {
     let begins = [
         "string\t",
         "interval\t",
@@ -111,15 +112,12 @@ impl From<LineError> for IaprofError {
     }
 }
 
-/// Counts of an instruction by stall reason, in the order of [`StallReason::ALL`].
-type Counts = [u64; StallReason::ALL.len()];
-
 /// An instruction of a launch with its counts in one interval.
 struct Instruction {
     launch: LaunchId,
     offset: u64,
     mnemonic: TextId,
-    counts: Counts,
+    counts: ReasonCounts,
 }
 
 /// The interval that is being read.
@@ -196,7 +194,7 @@ impl IaprofReader {
                     true => LossKind::DeviceUndecodable,
                     false => LossKind::Undecodable,
                 };
-                // Counts that follow belong to a kernel that is not known.
+                // ReasonCounts that follow belong to a kernel that is not known.
                 if text.starts_with("kernel\t") {
                     self.kernel = Of::Nobody;
                 }
@@ -227,7 +225,7 @@ impl IaprofReader {
         }
     }
 
-    fn stall(&mut self, offset: u64, mnemonic: u64, counts: Counts) {
+    fn stall(&mut self, offset: u64, mnemonic: u64, counts: ReasonCounts) {
         let count = counts.iter().fold(0_u64, |sum, n| sum.saturating_add(*n));
         self.total = self.total.saturating_add(count);
         if let Of::Nobody = self.kernel {
@@ -319,7 +317,7 @@ impl IaprofReader {
 struct Shares {
     whole_ns: u64,
     total: u64,
-    /// Counts so far.
+    /// ReasonCounts so far.
     counted: u64,
     /// Time given away so far.
     given_ns: u64,

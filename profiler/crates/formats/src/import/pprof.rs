@@ -54,7 +54,7 @@ pub struct PprofStacks {
 
 /// Whether a file that begins like this, decompressed, is a profile: its first message
 /// is a type of values, two numbers. No packet of a trace looks like that.
-pub fn is_pprof(head: &[u8]) -> bool {
+pub(crate) fn is_pprof(head: &[u8]) -> bool {
     let Some((&[0x0a, length], rest)) = head.split_first_chunk::<2>() else {
         return false;
     };
@@ -87,7 +87,7 @@ pub fn read(input: &mut dyn Read, wanted: Weight) -> Result<PprofStacks, PprofEr
     let profile = Profile::decode(bytes.as_slice())?;
     drop(bytes);
     let chosen = Chosen::of(&profile, wanted).ok_or(PprofError::NoTypes)?;
-    let names = Names::new(&profile)?;
+    let names = LocationNames::new(&profile)?;
     let mut values: FxHashMap<String, u64> = FxHashMap::default();
     let (mut total, mut text, mut work) = (0_u64, 0_usize, 0_usize);
     for sample in &profile.sample {
@@ -196,13 +196,13 @@ fn text(profile: &Profile, at: i64) -> &str {
 }
 
 /// Names of locations.
-struct Names<'a> {
+struct LocationNames<'a> {
     profile: &'a Profile,
     /// The frames of each location, outermost first, as in a folded stack.
     locations: FxHashMap<u64, String>,
 }
 
-impl<'a> Names<'a> {
+impl<'a> LocationNames<'a> {
     fn new(profile: &'a Profile) -> Result<Self, PprofError> {
         let functions = profile.function.iter().map(|f| (f.id, f.name));
         let functions: FxHashMap<u64, i64> = functions.collect();

@@ -5,6 +5,7 @@
 //! 2.3) or without. Columns go by their names: newer drivers have more of them.
 
 use crate::export::unitrace_csv::{COLUMNS, IP, KERNEL};
+use aiprof_analysis::aggregate::ReasonCounts;
 use aiprof_model::lines::{LineError, Lines};
 use aiprof_model::profile::{StallReason, StallRow, StallTable, StalledDevice};
 use std::collections::BTreeMap;
@@ -57,8 +58,6 @@ pub enum StallCsvError {
     },
 }
 
-type Counts = [u64; StallReason::ALL.len()];
-
 /// What a column of a row is.
 #[derive(Clone, Copy)]
 enum Column {
@@ -71,7 +70,7 @@ enum Column {
 #[derive(Default)]
 struct StallTableReader {
     /// Instructions by device, kernel and offset.
-    devices: BTreeMap<String, BTreeMap<(String, u64), Counts>>,
+    devices: BTreeMap<String, BTreeMap<(String, u64), ReasonCounts>>,
     rows: usize,
     /// Name of the device whose section this is.
     device: String,
@@ -85,7 +84,7 @@ struct StallTableReader {
 
 /// Whether a file that begins like this is a table of stalls, as far as its first lines
 /// tell.
-pub fn is_stall_csv(head: &[u8]) -> bool {
+pub(crate) fn is_stall_csv(head: &[u8]) -> bool {
     let lines = head.split(|byte| *byte == b'\n');
     let mut lines = lines
         .map(|line| line.trim_ascii())
@@ -219,7 +218,7 @@ fn columns(header: &str) -> Vec<Column> {
 }
 
 /// Kernel, offset and counts of a row.
-fn row(text: &str, columns: &[Column]) -> Option<(String, u64, Counts)> {
+fn row(text: &str, columns: &[Column]) -> Option<(String, u64, ReasonCounts)> {
     let text = text.trim_end_matches([',', ' ']);
     // From the right: names of kernels have commas, and quotes that are not doubled.
     let mut fields: Vec<&str> = text.rsplitn(columns.len(), ',').map(str::trim).collect();
@@ -227,7 +226,7 @@ fn row(text: &str, columns: &[Column]) -> Option<(String, u64, Counts)> {
     if fields.len() != columns.len() {
         return None;
     }
-    let (mut kernel, mut offset, mut counts) = (None, None, Counts::default());
+    let (mut kernel, mut offset, mut counts) = (None, None, ReasonCounts::default());
     for (field, column) in fields.into_iter().zip(columns) {
         match column {
             Column::Kernel => kernel = Some(unquoted(field)),

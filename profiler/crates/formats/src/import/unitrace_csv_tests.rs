@@ -8,8 +8,8 @@ fn parse(text: &str) -> Stalls {
     read(&mut text.as_bytes()).unwrap()
 }
 
-fn counts(of: &[(StallReason, u64)]) -> Counts {
-    let mut counts = Counts::default();
+fn counts(of: &[(StallReason, u64)]) -> ReasonCounts {
+    let mut counts = ReasonCounts::default();
     of.iter()
         .for_each(|&(reason, n)| counts[reason as usize] = n);
     counts

@@ -1,6 +1,6 @@
 //! One line of iaprof's text.
 
-use super::Counts;
+use super::ReasonCounts;
 use aiprof_model::profile::DeviceCode;
 
 /// What a line says.
@@ -19,7 +19,7 @@ pub(super) enum Record<'a> {
     Stall {
         offset: u64,
         mnemonic: u64,
-        counts: Counts,
+        counts: ReasonCounts,
     },
     /// A number about the interval.
     Metric { name: &'a str, value: f64 },
@@ -71,7 +71,7 @@ impl<'a> Record<'a> {
             }
             "eustall" => {
                 let [offset, mnemonic, numbers @ ..] = fields::<12>(rest)?;
-                let mut counts = Counts::default();
+                let mut counts = ReasonCounts::default();
                 for (count, number) in counts.iter_mut().zip(numbers) {
                     *count = decimal(number)?;
                 }
