@@ -3,6 +3,7 @@
 
 mod calls;
 mod devices;
+mod events;
 mod places;
 mod reading;
 mod result;
@@ -35,7 +36,7 @@ use super::{
     runtime::{RuntimeProbes, Tally},
     tables::Tables,
 };
-use aiprof_analysis::aggregate::{Aggregator, Weighting};
+use aiprof_analysis::aggregate::Weighting;
 use aiprof_analysis::timeline::Builder;
 use aiprof_formats::import::capture::CaptureWriter;
 use aiprof_formats::timeline::Store;
@@ -214,12 +215,10 @@ pub struct Session {
     devices: devices::Devices,
     /// The samplers of devices, while they run.
     samplers: Option<DeviceSamplers>,
-    /// What happened to kernels, while an event is taken in.
-    kernels: calls::KernelEvents,
     /// Where kernels lie on devices, if any is sampled.
     places: Option<KernelPlaces>,
-    /// Sees every event that belongs to the recording.
-    watcher: Option<Box<Watcher>>,
+    /// Where events go that belong to the recording.
+    events: events::Events,
     tables: Tables,
     publisher: Publisher,
     finisher: Finisher,
@@ -227,16 +226,12 @@ pub struct Session {
     reader: Reader,
     reading: reading::Reading,
     binaries: Binaries,
-    processes: ProcessTable,
     /// Processes that could not be looked at.
     absent: FxHashSet<u32>,
-    aggregate: Aggregator,
     names: Option<NameService>,
     name_options: SymbolizeOptions,
     named_codes: usize,
     filter: Filter,
-    capture: Option<CaptureWriter>,
-    timeline: Option<Box<Builder<Store>>>,
     /// Events that were received and are not in order yet.
     arrived: Vec<Event>,
     /// Events to be taken in, in order.
@@ -346,9 +341,8 @@ impl Session {
                 .map(|_| Conditional::default()),
             devices: devices::Devices::new(config, is_kept),
             samplers: None,
-            kernels: calls::KernelEvents::default(),
             places: config.devices.is_on().then(KernelPlaces::default),
-            watcher: None,
+            events: events::Events::new(starting::aggregate(config, weighting), capture, timeline),
             tables,
             publisher: Publisher::default(),
             finisher: Finisher::default(),
@@ -356,15 +350,11 @@ impl Session {
             reader: Reader::new().map_err(CollectError::Runtime)?,
             reading: reading::Reading::default(),
             binaries: Binaries::new(),
-            processes: ProcessTable::default(),
             absent: FxHashSet::default(),
-            aggregate: starting::aggregate(config, weighting),
             names: None,
             name_options,
             named_codes: 0,
             filter,
-            capture,
-            timeline,
             arrived: Vec::new(),
             pending: VecDeque::new(),
             meta,
@@ -437,7 +427,7 @@ impl Session {
         self.start_counters();
         if let Some((probes, _)) = &mut self.probes {
             probes.started();
-            probes.look_ahead(&self.processes);
+            probes.look_ahead(&self.events.processes);
         }
         self.serve(stop, &mut on_progress, false).await
     }
@@ -598,27 +588,8 @@ impl Session {
             | Event::DeviceStream(_)
             | Event::Stalls(_)
             | Event::KernelPlaced(_)
-            | Event::DeviceCode(_) => self.record(&event),
+            | Event::DeviceCode(_) => self.record(&event).map(drop),
         }
-    }
-
-    /// Writes an event that belongs to the recording to where events go.
-    fn record(&mut self, event: &Event) -> Result<(), CollectError> {
-        self.note_for_places(event);
-        if let Some(capture) = &mut self.capture {
-            capture.event(event).map_err(CollectError::Capture)?;
-        }
-        if let Some(timeline) = &mut self.timeline {
-            let taken = timeline.event(&self.processes, event);
-            taken.map_err(CollectError::Timeline)?;
-        }
-        if let Some(watcher) = &mut self.watcher {
-            watcher(event, &self.processes);
-        }
-        if !matches!(event, Event::Process(_) | Event::Sample(_)) {
-            self.apply(event);
-        }
-        Ok(())
     }
 
     fn take_process(&mut self, mut event: ProcessEvent) -> Result<(), CollectError> {
@@ -626,7 +597,7 @@ impl Session {
             ProcessEventKind::Map(map) => self.identify(event.pid, map),
             ProcessEventKind::Snapshot { maps, .. } => {
                 let owner = self.reader.owner(event.pid);
-                let files = &mut self.processes.files;
+                let files = &mut self.events.processes.files;
                 for map in maps {
                     self.binaries.identify(event.pid, owner, map, files);
                 }
@@ -635,8 +606,7 @@ impl Session {
         }
         self.late_processes(&event)?;
         let event = Event::Process(event);
-        self.record(&event)?;
-        let changed = self.apply(&event);
+        let changed = self.record(&event)?;
         let Event::Process(event) = event else {
             return Ok(());
         };
@@ -660,7 +630,7 @@ impl Session {
                 }
             }
             ProcessEventKind::Exit if event.pid == event.tid => {
-                self.publisher.retire(event.pid, &self.processes);
+                self.publisher.retire(event.pid, &self.events.processes);
                 self.binaries.forget_process(event.pid);
                 self.reader.forget(event.pid);
             }
@@ -683,21 +653,18 @@ impl Session {
         if !self.meet(&mut sample)? {
             return Ok(());
         }
-        let event = Event::Sample(sample);
-        self.record(&event)?;
-        self.apply(&event);
-        Ok(())
+        self.record(&Event::Sample(sample)).map(drop)
     }
 
     /// Gets to know the process of a sample, and finishes its stack. `false`: it
     /// does not belong to the recording.
     fn meet(&mut self, sample: &mut Sample) -> Result<bool, CollectError> {
         let pid = sample.thread.pid;
-        let known = self.processes.get(pid).is_some_and(|p| p.complete);
+        let known = self.events.processes.get(pid).is_some_and(|p| p.complete);
         if !known && !sample.user.is_empty() {
             self.first_sight(pid, sample.thread.tid, sample.time_ns)?;
         }
-        if let Some(process) = self.processes.get_mut(pid)
+        if let Some(process) = self.events.processes.get_mut(pid)
             && process.exited_ns.is_some_and(|exit| exit < sample.time_ns)
         {
             // Sampled after its main thread's exit: other threads live on.
@@ -711,9 +678,9 @@ impl Session {
             self.publisher.changed(pid);
         }
         if sample.flags & aiprof_common::FLAG_FROM_ANCESTOR != 0
-            && let Some(process) = self.processes.get(pid)
+            && let Some(process) = self.events.processes.get(pid)
             && process.space.id != sample.space
-            && self.processes.shares(pid, sample.space)
+            && self.events.processes.shares(pid, sample.space)
         {
             sample.space = process.space.id;
         }
@@ -746,12 +713,13 @@ impl Session {
             self.finisher
                 .forget_before(horizon.saturating_sub(4 * LINGER_NS));
             for pid in self
+                .events
                 .processes
                 .remove_exited_before(horizon, procfs::has_other_threads)
             {
                 self.filter.forget(pid);
             }
-            let processes = &self.processes;
+            let processes = &self.events.processes;
             let lives = |pid| processes.get(pid).is_some();
             self.binaries.keep_processes(lives);
             self.generated.keep_processes(lives);
@@ -775,14 +743,15 @@ impl Session {
     /// has gone since: no event tells that.
     fn follow_headless(&mut self) {
         let gone: Vec<u32> = self
+            .events
             .processes
             .iter()
             .filter(|(pid, p)| p.headless && !procfs::exists(*pid))
             .map(|(pid, _)| pid)
             .collect();
         for pid in gone {
-            self.publisher.retire(pid, &self.processes);
-            self.processes.remove(pid);
+            self.publisher.retire(pid, &self.events.processes);
+            self.events.processes.remove(pid);
             self.filter.forget(pid);
         }
     }

@@ -2,39 +2,19 @@
 
 use super::{CollectError, Session, Watcher};
 use crate::{bpf::probe::Link, closing};
-use aiprof_analysis::correlate::{Both, CallSink, FinishedCall, KernelEvent, Launch};
 use aiprof_model::wire::{
     Call, CallData, CallStack, Event, KernelNamed, ProcessEvent, ProcessEventKind, Trace,
 };
 use std::time::Instant;
 
-/// What the tracker reports of kernels while it takes an event in.
-#[derive(Debug, Default)]
-pub(super) struct KernelEvents(Vec<KernelEvent>);
-
-impl CallSink for KernelEvents {
-    fn call(&mut self, _: &FinishedCall) {}
-
-    fn launch(&mut self, _: &Launch) {}
-
-    fn kernel(&mut self, event: &KernelEvent) {
-        self.0.push(event.clone());
-    }
-}
-
 impl Session {
-    /// Gives an event to the aggregate, and what its calls do to kernels to who looks
-    /// for their names and places. Returns whether the mappings of the event's process changed.
-    pub(super) fn apply(&mut self, event: &Event) -> bool {
-        let (processes, kernels) = (&mut self.processes, &mut self.kernels);
-        let changed = match &mut self.timeline {
-            Some(timeline) => {
-                let both = &mut Both(kernels, &mut **timeline);
-                self.aggregate.apply_with(processes, event, both)
-            }
-            None => self.aggregate.apply_with(processes, event, kernels),
-        };
-        for event in self.kernels.0.drain(..) {
+    /// Writes an event that belongs to the recording to where events go. What its calls do
+    /// to kernels is given to who looks for their names and places. Returns whether the
+    /// mappings of the event's process changed.
+    pub(super) fn record(&mut self, event: &Event) -> Result<bool, CollectError> {
+        self.note_for_places(event);
+        let changed = self.events.take(event)?;
+        for event in self.events.kernels() {
             let Some((probes, _)) = &mut self.probes else {
                 continue;
             };
@@ -43,16 +23,18 @@ impl Session {
             }
             probes.kernel(&event);
             if let Some(places) = &mut self.places {
-                places.kernel(&event, || probes.build_of(&self.processes, event.pid));
+                places.kernel(&event, || {
+                    probes.build_of(&self.events.processes, event.pid)
+                });
             }
         }
-        changed
+        Ok(changed)
     }
 
     /// Gives every event that belongs to the recording to `watcher` too, from here
     /// on: what was recorded before is not repeated.
     pub fn on_events(&mut self, watcher: Box<Watcher>) {
-        self.watcher = Some(watcher);
+        self.events.watcher = Some(watcher);
     }
 
     /// Ends the calls. Gives what is to be closed when everything else is.
@@ -74,7 +56,7 @@ impl Session {
     pub(super) fn tell_of_probes(&mut self) {
         if let Some((probes, _)) = &mut self.probes {
             let pending = &mut self.pending;
-            probes.take_events(&self.processes, |event| pending.push_back(event));
+            probes.take_events(&self.events.processes, |event| pending.push_back(event));
             pending.extend(self.drivers.take_events());
         }
     }
@@ -83,19 +65,23 @@ impl Session {
         if !self.meet(&mut stack.sample)? {
             return Ok(());
         }
-        self.record(&Event::CallStack(stack))
+        self.record(&Event::CallStack(stack)).map(drop)
     }
 
     pub(super) fn take_call(&mut self, call: Call) -> Result<(), CollectError> {
-        let known = self.processes.get(call.pid).is_some_and(|p| p.complete);
+        let known = self
+            .events
+            .processes
+            .get(call.pid)
+            .is_some_and(|p| p.complete);
         if !known {
             self.first_sight(call.pid, call.tid, call.time_ns)?;
         }
-        let tracker = self.aggregate.tracker();
+        let tracker = self.events.aggregate.tracker();
         let view = tracker.and_then(|tracker| tracker.view(&call));
         // Also of processes outside of the recording: others load the same libraries.
         if let (Some((probes, _)), Some(view)) = (&mut self.probes, &view) {
-            probes.called(view, &self.processes);
+            probes.called(view, &self.events.processes);
         }
         if !self.filter.wants_process(call.pid) {
             return Ok(());
@@ -115,7 +101,7 @@ impl Session {
     }
 
     pub(super) fn take_call_data(&mut self, data: CallData) -> Result<(), CollectError> {
-        let tracker = self.aggregate.tracker();
+        let tracker = self.events.aggregate.tracker();
         let view = tracker.and_then(|tracker| tracker.view_data(&data));
         if let (Some((probes, _)), Some(view)) = (&mut self.probes, &view) {
             probes.data(view);
@@ -128,7 +114,7 @@ impl Session {
         {
             return Ok(());
         }
-        self.record(&Event::CallData(data))
+        self.record(&Event::CallData(data)).map(drop)
     }
 
     /// Takes a tracepoint hit. Submissions by other processes are left out. Ends of work
@@ -138,7 +124,7 @@ impl Session {
         if self.drivers.begins(trace.point) && !self.filter.wants_process(trace.pid) {
             return Ok(());
         }
-        self.record(&Event::Trace(trace))
+        self.record(&Event::Trace(trace)).map(drop)
     }
 
     /// Reports kernels older than the recording whose names were found.
@@ -147,7 +133,7 @@ impl Session {
         let Some((probes, _)) = &mut self.probes else {
             return Ok(());
         };
-        let named = probes.kernels_named(&self.processes, taken_ns);
+        let named = probes.kernels_named(&self.events.processes, taken_ns);
         self.record_names(named)
     }
 

@@ -37,6 +37,8 @@ impl Session {
             (Some(places), None) => places.settle(LAST),
             (None, _) => return Ok(()),
         };
-        found.iter().try_for_each(|event| self.record(event))
+        found
+            .iter()
+            .try_for_each(|event| self.record(event).map(drop))
     }
 }

@@ -101,7 +101,7 @@ impl Session {
         let published = self.publisher.publish(
             &mut self.bpf,
             &mut self.tables,
-            &self.processes,
+            &self.events.processes,
             &Known {
                 binaries: &self.binaries,
                 generated: &self.generated,
@@ -150,7 +150,7 @@ impl Session {
                         event.pid,
                         &mut self.bpf,
                         &mut self.tables,
-                        &self.processes,
+                        &self.events.processes,
                     );
                 }
                 // Another program, perhaps another user's: what was read is of the old.
@@ -176,7 +176,7 @@ impl Session {
     /// Asks for a process that is not known.
     fn ask_process(&mut self, pid: u32, tid: u32) {
         let reading = &mut self.reading;
-        let known = self.processes.get(pid).is_some_and(|p| p.complete);
+        let known = self.events.processes.get(pid).is_some_and(|p| p.complete);
         if known || reading.met.contains_key(&pid) || self.absent.contains(&pid) {
             return;
         }
@@ -242,7 +242,7 @@ impl Session {
         let come: Vec<u32> = late.filter(|pid| reading.met.contains_key(pid)).collect();
         for pid in come {
             self.reading.late.remove(&pid);
-            let known = self.processes.get(pid).is_some_and(|p| p.complete);
+            let known = self.events.processes.get(pid).is_some_and(|p| p.complete);
             if let (Some((comm, maps)), false) = (self.reading.met.remove(&pid), known) {
                 self.absent.remove(&pid);
                 self.snapshot(pid, perf::monotonic_ns(), comm, maps)?;
@@ -265,7 +265,7 @@ impl Session {
                 break;
             }
         }
-        let files = &mut self.processes.files;
+        let files = &mut self.events.processes.files;
         self.binaries.identify(pid, owner, map, files);
     }
 
@@ -276,7 +276,7 @@ impl Session {
         while let Some(missing) = self.finisher.finish(
             sample,
             owner,
-            &self.processes,
+            &self.events.processes,
             &self.binaries,
             &mut self.tables,
             last,
@@ -303,7 +303,11 @@ impl Session {
 
     fn read_generated_at(&mut self, sample: &Sample, address: u64, want: Want) {
         let pid = sample.thread.pid;
-        let process = self.processes.get(pid).filter(|process| process.complete);
+        let process = self
+            .events
+            .processes
+            .get(pid)
+            .filter(|process| process.complete);
         let space = process.map(|process| &process.space);
         let space = space.filter(|space| sample.space == 0 || sample.space == space.id);
         let Some(&map) = space.and_then(|space| space.find(address)) else {
@@ -314,11 +318,11 @@ impl Session {
         }
         let owner = self.reader.owner(pid);
         if self.generated.piece(pid, &map).is_none() {
-            let files = &mut self.processes.files;
+            let files = &mut self.events.processes.files;
             if want == Want::Check || !self.generated.add(pid, owner, &map, files) {
                 return;
             }
-            self.processes.renew(pid);
+            self.events.processes.renew(pid);
             self.publisher.changed(pid);
         }
         let now = Instant::now();
@@ -329,7 +333,7 @@ impl Session {
 
     /// Whether a mapping is of code that was generated at run time.
     fn is_generated(&self, map: &Mapping) -> bool {
-        let key = self.processes.files.key(map.file);
+        let key = self.events.processes.files.key(map.file);
         key.is_some_and(|key| Region::of(key) == Region::Anonymous)
     }
 
@@ -341,7 +345,7 @@ impl Session {
         let at = |page: u32| range.start.saturating_add(u64::from(page) * PAGE_SIZE);
         let first = at(*pages.iter().min()?).saturating_sub(AROUND);
         let last = at(*pages.iter().max()?).saturating_add(PAGE_SIZE + AROUND);
-        let space = &self.processes.get(pid)?.space;
+        let space = &self.events.processes.get(pid)?.space;
         let near = space
             .maps
             .iter()
@@ -435,7 +439,7 @@ impl Session {
         if ids.is_empty() {
             return;
         }
-        for pid in self.processes.touch(|file| ids.contains(&file)) {
+        for pid in self.events.processes.touch(|file| ids.contains(&file)) {
             self.publisher.changed(pid);
         }
     }
@@ -462,7 +466,7 @@ impl Session {
                 }
                 continue;
             }
-            let key = self.processes.files.key(id);
+            let key = self.events.processes.files.key(id);
             let path = key.map_or("", |key| key.path.as_str());
             let file = self.binaries.opened(id);
             if file.is_some_and(|file| self.reader.ask_tables(&wanted, path, file)) {
@@ -480,13 +484,13 @@ impl Session {
         if !self.binaries.is_closed(id) || !self.reading.reopening.insert(id) {
             return;
         }
-        let Some(key) = self.processes.files.key(id) else {
+        let Some(key) = self.events.processes.files.key(id) else {
             return;
         };
         if Region::of(key) != Region::File {
             return;
         }
-        let user = self.processes.iter().find_map(|(pid, process)| {
+        let user = self.events.processes.iter().find_map(|(pid, process)| {
             let maps = &process.space.maps;
             let map = maps.iter().find(|map| map.file == id)?;
             process.exited_ns.is_none().then_some((pid, *map))
@@ -501,10 +505,10 @@ impl Session {
     /// busy.
     pub(super) fn ask_again(&mut self) {
         for (pid, place) in self.binaries.take_late() {
-            let Some(process) = self.processes.get(pid) else {
+            let Some(process) = self.events.processes.get(pid) else {
                 continue;
             };
-            let files = &self.processes.files;
+            let files = &self.events.processes.files;
             let mut maps = process.space.maps.iter().filter_map(|map| {
                 let key = files.key(map.file)?;
                 ((key.device, key.inode) == place).then(|| event_of(*map, key))

@@ -37,9 +37,15 @@ impl Session {
     pub fn window(&mut self) -> Result<Profile, CollectError> {
         self.drain(false)?;
         let profile = self.build()?;
-        self.samples_in_all += self.aggregate.taken;
-        let codes: FxHashSet<Code> = self.aggregate.codes_from(0).iter().copied().collect();
-        self.aggregate.reset();
+        self.samples_in_all += self.events.aggregate.taken;
+        let codes: FxHashSet<Code> = self
+            .events
+            .aggregate
+            .codes_from(0)
+            .iter()
+            .copied()
+            .collect();
+        self.events.aggregate.reset();
         self.named_codes = 0;
         self.trim(codes);
         Ok(profile)
@@ -51,10 +57,11 @@ impl Session {
         self.tables.forget_unused(false);
         self.tables.forget_surplus(MAX_UNUSED);
         let mut used: Vec<FileId> = self
+            .events
             .processes
             .iter()
             .flat_map(|(_, process)| process.space.maps.iter().map(|m| m.file))
-            .chain(self.aggregate.files_of_calls().map(FileId))
+            .chain(self.events.aggregate.files_of_calls().map(FileId))
             .collect();
         used.sort_unstable();
         used.dedup();
@@ -64,8 +71,8 @@ impl Session {
             names.trim(&codes, keep);
         }
         self.binaries.retain(keep);
-        self.processes.files.retain(keep);
-        if self.processes.files.len() > MAX_FILES {
+        self.events.processes.files.retain(keep);
+        if self.events.processes.files.len() > MAX_FILES {
             self.begin_afresh();
         }
         drop((codes, used));
@@ -82,8 +89,8 @@ impl Session {
         self.generated.clear();
         self.reader.begin_afresh();
         self.reading = Default::default();
-        self.processes = ProcessTable::default();
-        self.aggregate.forget_files();
+        self.events.processes = ProcessTable::default();
+        self.events.aggregate.forget_files();
         if let Some((probes, _)) = &mut self.probes {
             probes.files_forgotten();
         }
@@ -113,18 +120,19 @@ impl Session {
         self.tell_of_devices(true)?;
         let now_ns = perf::monotonic_ns();
         let nobody = &mut ();
-        let timeline = self.timeline.as_deref_mut();
+        let timeline = self.events.timeline.as_deref_mut();
         let listener = timeline.map_or(nobody as &mut dyn CallSink, |timeline| timeline);
-        self.aggregate
-            .finish_calls(&self.processes, now_ns, listener);
-        let lost_calls = self.aggregate.lost_calls();
-        self.aggregate.settle_devices(true);
+        self.events
+            .aggregate
+            .finish_calls(&self.events.processes, now_ns, listener);
+        let lost_calls = self.events.aggregate.lost_calls();
+        self.events.aggregate.settle_devices(true);
         let profile = self.build()?;
         let bpf_memory_bytes = Bpf::memory_bytes() + self.cpus.ring_bytes() as u64;
-        if let Some(capture) = self.capture.take() {
+        if let Some(capture) = self.events.capture.take() {
             self.finish_capture(capture, &profile)?;
         }
-        let timeline = match self.timeline.take() {
+        let timeline = match self.events.timeline.take() {
             Some(builder) => Some(self.finish_timeline(*builder, &profile.meta, &lost_calls)?),
             None => None,
         };
@@ -153,10 +161,10 @@ impl Session {
 
     pub(super) fn progress(&self) -> Progress {
         Progress {
-            samples: self.samples_in_all + self.aggregate.taken,
+            samples: self.samples_in_all + self.events.aggregate.taken,
             lost: self.bpf.count(COUNT_RING_DROPS),
             elapsed: self.started.elapsed(),
-            processes: self.processes.len(),
+            processes: self.events.processes.len(),
         }
     }
 
@@ -179,21 +187,21 @@ impl Session {
         }
         let Some(names) = &mut self.names else { return };
         if !closed.is_empty() {
-            names.request(&closed, &self.processes, &self.binaries, last);
+            names.request(&closed, &self.events.processes, &self.binaries, last);
         }
-        let codes = self.aggregate.codes_from(self.named_codes);
+        let codes = self.events.aggregate.codes_from(self.named_codes);
         let asked = codes.len();
-        if names.request(codes, &self.processes, &self.binaries, last) {
+        if names.request(codes, &self.events.processes, &self.binaries, last) {
             self.named_codes += asked;
         }
-        names.retry_jit(self.aggregate.codes_from(0));
-        names.note_cgroups(self.aggregate.cgroups());
+        names.retry_jit(self.events.aggregate.codes_from(0));
+        names.note_cgroups(self.events.aggregate.cgroups());
     }
 
     pub(super) fn build(&mut self) -> Result<Profile, CollectError> {
         // The window ends here: naming takes its time, which is the next one's.
         let ended = Instant::now();
-        self.aggregate.settle_devices(false);
+        self.events.aggregate.settle_devices(false);
         let losses_now = self.running_losses();
         let losses = self.losses_since_window(&losses_now);
         if let Some(names) = &mut self.names {
@@ -211,16 +219,21 @@ impl Session {
         self.window_started = ended;
         self.window_base = losses_now;
         self.window_losses = losses.clone();
-        self.aggregate.losses.merge(&losses);
+        self.events.aggregate.losses.merge(&losses);
         let busy_now = busy::busy_ns();
         self.busy = busy::since(&self.busy_before, &busy_now);
         self.busy_before = busy_now;
-        self.aggregate.complete(&self.busy, meta.period_ns);
+        self.events.aggregate.complete(&self.busy, meta.period_ns);
         Ok(match &self.names {
-            Some(names) => build_profile(&self.aggregate, &self.processes.files, names, meta),
+            Some(names) => build_profile(
+                &self.events.aggregate,
+                &self.events.processes.files,
+                names,
+                meta,
+            ),
             None => build_profile(
-                &self.aggregate,
-                &self.processes.files,
+                &self.events.aggregate,
+                &self.events.processes.files,
                 &aiprof_analysis::aggregate::NoNames,
                 meta,
             ),
@@ -279,7 +292,7 @@ impl Session {
             Some(names) => names,
             None => &NoNames,
         };
-        let finished = builder.finish(about.clone(), &losses, names, &self.processes);
+        let finished = builder.finish(about.clone(), &losses, names, &self.events.processes);
         finished.map_err(CollectError::Timeline)
     }
 
@@ -289,7 +302,7 @@ impl Session {
         profile: &Profile,
     ) -> Result<(), CollectError> {
         let (names, texts, cgroups) = match &self.names {
-            Some(names) => names.stored(self.aggregate.codes_from(0)),
+            Some(names) => names.stored(self.events.aggregate.codes_from(0)),
             None => Default::default(),
         };
         // The aggregator counts its own losses again in the replay.
@@ -297,7 +310,7 @@ impl Session {
         let known = Known {
             names: &names,
             texts: &texts,
-            files: &self.processes.files,
+            files: &self.events.processes.files,
             cgroups: &cgroups,
         };
         capture

@@ -100,7 +100,7 @@ impl Session {
             return Ok(false);
         };
         let is_met = |pid: &u32| {
-            let known = self.processes.get(*pid).is_some_and(|p| p.complete);
+            let known = self.events.processes.get(*pid).is_some_and(|p| p.complete);
             known || self.reading.has_given_up(*pid)
         };
         Ok(users.iter().all(is_met) || Instant::now() >= *until)

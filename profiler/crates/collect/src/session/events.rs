@@ -1,0 +1,82 @@
+//! What becomes of the events of a recording: nothing here knows where they come from.
+
+use super::{CollectError, Watcher};
+use aiprof_analysis::{
+    aggregate::Aggregator,
+    correlate::{Both, CallSink, FinishedCall, KernelEvent, Launch},
+    timeline::Builder,
+};
+use aiprof_formats::{import::capture::CaptureWriter, timeline::Store};
+use aiprof_model::{process::ProcessTable, wire::Event};
+
+/// What the tracker reports of kernels while it takes an event in.
+#[derive(Debug, Default)]
+struct KernelEvents(Vec<KernelEvent>);
+
+impl CallSink for KernelEvents {
+    fn call(&mut self, _: &FinishedCall) {}
+
+    fn launch(&mut self, _: &Launch) {}
+
+    fn kernel(&mut self, event: &KernelEvent) {
+        self.0.push(event.clone());
+    }
+}
+
+/// Takes the events that belong to a recording, in the order of their times.
+pub(super) struct Events {
+    /// As the last event left them.
+    pub(super) processes: ProcessTable,
+    pub(super) aggregate: Aggregator,
+    pub(super) capture: Option<CaptureWriter>,
+    pub(super) timeline: Option<Box<Builder<Store>>>,
+    /// Sees every event, too.
+    pub(super) watcher: Option<Box<Watcher>>,
+    kernels: KernelEvents,
+}
+
+impl Events {
+    pub(super) fn new(
+        aggregate: Aggregator,
+        capture: Option<CaptureWriter>,
+        timeline: Option<Box<Builder<Store>>>,
+    ) -> Self {
+        Self {
+            processes: ProcessTable::default(),
+            aggregate,
+            capture,
+            timeline,
+            watcher: None,
+            kernels: KernelEvents::default(),
+        }
+    }
+
+    /// Takes an event in: the capture, the timeline and the watcher get it with the
+    /// processes as they were before it. Returns whether the mappings of its process
+    /// changed.
+    pub(super) fn take(&mut self, event: &Event) -> Result<bool, CollectError> {
+        if let Some(capture) = &mut self.capture {
+            capture.event(event).map_err(CollectError::Capture)?;
+        }
+        if let Some(timeline) = &mut self.timeline {
+            let taken = timeline.event(&self.processes, event);
+            taken.map_err(CollectError::Timeline)?;
+        }
+        if let Some(watcher) = &mut self.watcher {
+            watcher(event, &self.processes);
+        }
+        let (processes, kernels) = (&mut self.processes, &mut self.kernels);
+        Ok(match &mut self.timeline {
+            Some(timeline) => {
+                let both = &mut Both(kernels, &mut **timeline);
+                self.aggregate.apply_with(processes, event, both)
+            }
+            None => self.aggregate.apply_with(processes, event, kernels),
+        })
+    }
+
+    /// What calls did to kernels since this was asked last.
+    pub(super) fn kernels(&mut self) -> Vec<KernelEvent> {
+        std::mem::take(&mut self.kernels.0)
+    }
+}
