@@ -180,7 +180,7 @@ impl World {
         let fact = |kind| DeviceFact {
             pid: call.pid,
             entered_ns: call.start_ns,
-            left_ns: call.end_ns.unwrap_or(call.end_before_ns),
+            left_ns: call.over_ns(),
             kind,
         };
         if let FactSlots::Wait { events, .. } = open.known.facts {

@@ -200,8 +200,7 @@ impl Thread {
                 kept.push(draft);
                 continue;
             }
-            let call = &ended.call;
-            draft.launch.handed_over_ns = call.end_ns.unwrap_or(call.end_before_ns);
+            draft.launch.handed_over_ns = ended.call.over_ns();
             world.emit(draft.launch, sink);
         }
         self.drafts.append(&mut kept);

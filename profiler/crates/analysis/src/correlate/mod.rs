@@ -318,6 +318,11 @@ impl FinishedCall {
         self.data.iter().find(|d| usize::from(d.tag) == tag)
     }
 
+    /// By then it was over: its exit, or the latest that can have been.
+    fn over_ns(&self) -> u64 {
+        self.end_ns.unwrap_or(self.end_before_ns)
+    }
+
     /// How long it took, if its exit was seen.
     pub fn duration_ns(&self) -> Option<u64> {
         Some(self.end_ns?.saturating_sub(self.start_ns))

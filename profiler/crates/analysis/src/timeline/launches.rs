@@ -106,6 +106,21 @@ impl Signal {
     fn queue(&self) -> Queue {
         (self.pid, self.queue)
     }
+
+    /// It alone.
+    fn into_group(self) -> Group {
+        Group {
+            api: self.api,
+            submit: self.submit,
+            device: self.device,
+            last_ns: self.handed_over_ns,
+            works: vec![Work {
+                name: self.name,
+                from_ns: self.submitted_ns,
+                launches: 1,
+            }],
+        }
+    }
 }
 
 /// A launch that the device timed.
@@ -173,7 +188,7 @@ impl Launches {
             ended_ns: u64::MAX,
         };
         if launch.event == 0 {
-            return self.group(&signal);
+            return self.group(signal);
         }
         if self.signals.len() >= MAX_SIGNALS {
             self.settle(|_| true);
@@ -190,10 +205,14 @@ impl Launches {
     /// will be known by it of the launch that signalled it.
     pub(super) fn event_used(&mut self, pid: u32, event: u64) {
         if let Some(signal) = self.signals.remove(&(pid, event)) {
-            if let Some(running) = self.running.get_mut(&signal.queue()) {
-                running.retain(|known| *known != event);
-            }
+            self.no_longer_runs(signal.queue(), event);
             self.untimed(signal);
+        }
+    }
+
+    fn no_longer_runs(&mut self, queue: Queue, event: u64) {
+        if let Some(running) = self.running.get_mut(&queue) {
+            running.retain(|known| *known != event);
         }
     }
 
@@ -203,25 +222,19 @@ impl Launches {
     }
 
     /// Adds a launch to what its queue has to do.
-    fn group(&mut self, signal: &Signal) {
+    fn group(&mut self, signal: Signal) {
         if self.open.len() >= MAX_QUEUES && !self.open.contains_key(&signal.queue()) {
             self.refused += 1;
             return;
         }
         let groups = self.open.entry(signal.queue()).or_default();
-        let work = Work {
-            name: signal.name,
-            from_ns: signal.submitted_ns,
-            launches: 1,
-        };
         let fits = |group: &&mut Group| {
-            let is_known = group.works.iter().any(|known| known.name == work.name);
+            let is_known = group.works.iter().any(|known| known.name == signal.name);
             let has_room = is_known || group.works.len() < MAX_WORKS;
             (group.submit, group.device) == (signal.submit, signal.device) && has_room
         };
         if let Some(group) = groups.last_mut().filter(fits) {
-            group.last_ns = group.last_ns.max(signal.handed_over_ns);
-            return group.add(work);
+            return group.merge(signal.into_group());
         }
         if groups.len() >= MAX_GROUPS {
             let first = groups.remove(0);
@@ -229,34 +242,16 @@ impl Launches {
                 next.merge(first);
             }
         }
-        groups.push(Group {
-            api: signal.api.clone(),
-            submit: signal.submit,
-            device: signal.device,
-            last_ns: signal.handed_over_ns,
-            works: vec![work],
-        });
+        groups.push(signal.into_group());
     }
 
     /// A launch with an event was not timed, and will not be.
     fn untimed(&mut self, signal: Signal) {
         if signal.ended_ns == u64::MAX {
-            return self.group(&signal);
+            return self.group(signal);
         }
-        let work = Work {
-            name: signal.name,
-            from_ns: signal.submitted_ns,
-            launches: 1,
-        };
         let key = (signal.queue(), signal.ended_ns);
-        let group = Group {
-            api: signal.api,
-            submit: signal.submit,
-            device: signal.device,
-            last_ns: signal.handed_over_ns,
-            works: vec![work],
-        };
-        self.end(key, group);
+        self.end(key, signal.into_group());
     }
 
     fn end(&mut self, key: (Queue, u64), group: Group) {
@@ -325,9 +320,7 @@ impl Launches {
         }
         signal.ended_ns = signal.ended_ns.min(left_ns);
         let queue = signal.queue();
-        if let Some(running) = self.running.get_mut(&queue) {
-            running.retain(|known| *known != event);
-        }
+        self.no_longer_runs(queue, event);
     }
 
     /// What was handed over before a wait was entered, and waited for, has ended.
