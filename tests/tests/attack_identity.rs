@@ -114,11 +114,18 @@ fn one_image_in_fifty_containers_is_one_set_of_tables() -> anyhow::Result<()> {
             }
         }
     }
+    let go = shop.path("go").display().to_string();
     let programs: Vec<String> = mounts
         .iter()
-        .map(|m| format!("{} 0.4 & ", m.0.join("contained").display()))
+        .map(|m| format!("{} 0.4 {go} & ", m.0.join("contained").display()))
         .collect();
-    let script = format!("{} wait", programs.concat());
+    // They begin together, when all of them run: else this machine's pace decides how
+    // long the first ones hold up the last ones' tables.
+    let begin = format!("for n in $(seq {CONTAINERS}); do read ready; done; exec 3>{go}");
+    let script = format!(
+        "mkfifo {go}; {{ {} wait; }} | {{ {begin}; cat; }}",
+        programs.concat()
+    );
     let run = Aiprof::counting()
         .option("-v")
         .command("sh", &["-c", &script])

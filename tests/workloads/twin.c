@@ -1,7 +1,10 @@
 /*
  * Works in one function, whose name -DNAME says. Two of these with one build id
- * are false twins: what is known of one is wrong for the other.
+ * are false twins: what is known of one is wrong for the other. With a FIFO as second
+ * argument it begins when somebody opens that for writing.
  */
+#include <fcntl.h>
+
 #include "work.h"
 
 #ifdef LONGER
@@ -20,6 +23,11 @@ NOINLINE unsigned long NAME(unsigned long n)
 int main(int argc, char **argv)
 {
 	unsigned long sum = 0;
+	if (argc > 2) {
+		puts("ready");
+		fflush(stdout);
+		close(open(argv[2], O_RDONLY));
+	}
 	work_begin(argc, argv);
 	while (work_left())
 		sum += NAME(2 * MILLISECOND);
