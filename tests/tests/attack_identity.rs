@@ -121,14 +121,15 @@ fn one_image_in_fifty_containers_is_one_set_of_tables() -> anyhow::Result<()> {
         .collect();
     // They begin together, when all of them run: else this machine's pace decides how
     // long the first ones hold up the last ones' tables.
-    let begin = format!("for n in $(seq {CONTAINERS}); do read ready; done; exec 3>{go}");
+    let begin = format!("for n in $(seq {CONTAINERS}); do read pid; done; exec 3>{go}");
     let script = format!(
         "mkfifo {go}; {{ {} wait; }} | {{ {begin}; cat; }}",
         programs.concat()
     );
     let run = Aiprof::counting()
         .option("-v")
-        .command("sh", &["-c", &script])
+        // A program that does not start would be waited for without end.
+        .command("timeout", &["60", "sh", "-c", &script])
         .record()?;
     let folded = run.folded.of_comm("contained");
     check("in containers", &folded, 2000, |l| {
