@@ -9,7 +9,7 @@
 //! Everything the kernel-side unwinder reads lives in one memory-mapped BPF
 //! array, the *pool*: [`POOL_CHUNK`]-byte map values ("chunks"), carved by user
 //! space into blocks that never straddle a chunk and start on a
-//! [`POOL_UNIT`]-byte boundary. A [`PoolRef`] names a block. Three kinds of
+//! [`POOL_UNIT`]-byte boundary. A [`PoolRef`] names a block. Four kinds of
 //! block exist:
 //!
 //! * a **mapping list** ([`MapListHeader`]): the executable mappings of an
@@ -17,7 +17,8 @@
 //!   process to its list;
 //! * a **directory** ([`DirHeader`]): one per file, a `u32` reference for each
 //!   [`PAGE_SIZE`] bytes of text, so tables are resident page by page;
-//! * a **table page** ([`PageHeader`]): the unwind rules of one page of text.
+//! * a **table page** ([`PageHeader`]): the unwind rules of one page of text;
+//! * a **layout** ([`PythonLayout`]): where a process's Python interpreter has its data.
 //!
 //! Every block starts with an owner tag. User space clears the reference before
 //! it reuses a block and changes the tag; the unwinder compares the tag before
@@ -28,9 +29,11 @@
 
 mod calls;
 mod drivers;
+mod python;
 
 pub use calls::*;
 pub use drivers::*;
+pub use python::*;
 
 /// Bytes in one pool chunk, that is in one value of the pool map.
 pub const POOL_CHUNK: usize = 256 * 1024;
@@ -265,8 +268,8 @@ pub struct ProcEntry {
     /// Identity of the address space, new at every exec; echoed in samples so
     /// that user space can reject a stack unwound with a dead image's list.
     pub space: u32,
-    /// Zero.
-    pub pad: u32,
+    /// The [`PythonLayout`] of its interpreter, or [`NO_PYTHON`].
+    pub python: PoolRef,
 }
 const _: () = assert!(size_of::<ProcEntry>() == 16);
 
@@ -275,8 +278,9 @@ pub const KIND_SAMPLE: u32 = 1;
 /// A [`StackPage`] that belongs to a sample.
 pub const KIND_STACK_PAGE: u32 = 2;
 
-/// Header of a CPU sample, followed by `user_len` user addresses (leaf first)
-/// and `kernel_len` kernel addresses (leaf first), each `u64`.
+/// Header of a CPU sample, followed by `user_len` user addresses (leaf first),
+/// `kernel_len` kernel addresses (leaf first) and `python_len` words of Python
+/// frames, each `u64`.
 ///
 /// User addresses after the first are return addresses, except those that
 /// directly follow a signal frame: bit 63 ([`ADDR_EXACT`]) marks an address
@@ -316,8 +320,8 @@ pub struct SampleHeader {
     pub stop: u8,
     /// `FLAG_*` bits.
     pub flags: u8,
-    /// Zero.
-    pub pad: [u8; 2],
+    /// Words of Python frames behind the kernel addresses, see [`PythonLayout`].
+    pub python_len: u16,
     /// Frames that were walked and not kept, see [`ROOT_FRAMES`].
     pub omitted: u32,
     /// Instruction pointer of the last user address recorded: together with
@@ -383,6 +387,8 @@ pub const FLAG_FROM_ANCESTOR: u8 = 16;
 
 /// The last user address recorded is an exact instruction.
 pub const FLAG_EXACT: u8 = 32;
+/// The thread has more Python frames than there are words, or than could be read.
+pub const FLAG_PYTHON_CUT: u8 = 64;
 
 /// No user stack: a kernel thread.
 pub const STOP_KERNEL_THREAD: u8 = 0;
@@ -464,6 +470,8 @@ pub struct Settings {
     pub call_stack_limit: u32,
     /// aiprof's own process: its calls are not recorded.
     pub own_tgid: u32,
+    /// `task_struct.thread.fsbase`.
+    pub task_fsbase: u32,
     /// `task_struct.files`.
     pub task_files: u32,
     /// `files_struct.fdt`.

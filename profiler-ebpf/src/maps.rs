@@ -1,9 +1,10 @@
 //! Maps and load-time constants.
 
 use aiprof_common::{
-    CALL_SLOTS, COUNTERS, CachedRule, FILE_NAME_BYTES, IoctlKey, MAX_KERNEL_FRAMES, MAX_TRACES,
-    MAX_USER_FRAMES, MAX_VALUES, POOL_CHUNK, ProbeCounts, ProbeSpec, ProcEntry, RULE_CACHE_CHUNK,
-    SampleHeader, Settings, ThreadCalls, TraceSpec,
+    CALL_SLOTS, COUNTERS, CachedRule, FILE_NAME_BYTES, IoctlKey, MAX_KERNEL_FRAMES,
+    MAX_PYTHON_WORDS, MAX_TRACES, MAX_USER_FRAMES, MAX_VALUES, POOL_CHUNK, PYTHON_SEEN_SLOTS,
+    ProbeCounts, ProbeSpec, ProcEntry, RULE_CACHE_CHUNK, SampleHeader, Settings, ThreadCalls,
+    TraceSpec,
 };
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
@@ -11,7 +12,7 @@ use aya_ebpf::{
     macros::btf_map,
 };
 
-use crate::unwind::Walk;
+use crate::unwind::{Python, Walk};
 
 /// Unwind data, written by user space through a memory mapping. The number of
 /// chunks is set at load time.
@@ -40,6 +41,11 @@ pub static SAMPLER_SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 /// number of chunks is set at load time.
 #[btf_map]
 pub static RULES: PerCpuArray<[CachedRule; RULE_CACHE_CHUNK], 1> = PerCpuArray::new();
+
+/// Code objects that were sent: a fingerprint at the place that its address leads to.
+/// Words that all CPUs write whole; what is overwritten is sent again.
+#[btf_map]
+pub static PYTHON_SEEN: Array<u64, { PYTHON_SEEN_SLOTS as usize }> = Array::new();
 
 /// Event counts by `COUNT_*`.
 #[btf_map]
@@ -175,6 +181,7 @@ pub static SETTINGS: Settings = Settings {
     kernel_stacks: 0,
     call_stack_limit: 0,
     own_tgid: 0,
+    task_fsbase: 0,
     task_files: 0,
     files_fdt: 0,
     fdt_fd: 0,
@@ -200,8 +207,8 @@ macro_rules! setting {
     };
 }
 
-/// User addresses, and behind them kernel addresses.
-pub type Frames = [u64; MAX_USER_FRAMES + MAX_KERNEL_FRAMES + 1];
+/// User addresses, behind them kernel addresses, and behind those words of Python frames.
+pub type Frames = [u64; MAX_USER_FRAMES + MAX_KERNEL_FRAMES + 1 + MAX_PYTHON_WORDS];
 
 /// A record under construction, and the state of the walk that fills it.
 #[repr(C)]
@@ -213,6 +220,8 @@ pub struct Scratch {
     pub frames: Frames,
     /// State of the user walk.
     pub walk: Walk,
+    /// The Python frames of it.
+    pub python: Python,
 }
 
 /// Scratch that one program at a time has claimed.

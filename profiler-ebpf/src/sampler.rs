@@ -17,10 +17,10 @@ use aya_ebpf::{
 use core::ffi::c_void;
 
 use crate::{
-    maps::{COUNTS, SAMPLER_SCRATCH, SAMPLES, Scratch},
+    maps::{COUNTS, Frames, SAMPLER_SCRATCH, SAMPLES, Scratch},
     ring::{FORCE_WAKEUP, NO_WAKEUP, Ring, WAKEUP_BYTES, is_unfinished, send_stack},
     setting,
-    unwind::walk_user,
+    unwind::{append, walk_user},
 };
 
 /// One sample of what this CPU runs, attached to a perf event on every CPU.
@@ -78,7 +78,7 @@ fn sample(ctx: &PerfEventContext, ids: u64, scratch: *mut Scratch) {
         (&raw mut (*h).miss_page).write_volatile(0);
         (&raw mut (*h).user_len).write_volatile(0);
         (&raw mut (*h).kernel_len).write_volatile(0);
-        // stop, flags and the padding: the last 8 bytes of the header.
+        // stop, flags, python_len and omitted: 8 bytes.
         let flags = if in_user_mode { FLAG_USER_MODE } else { 0 };
         let tail = u64::from(STOP_KERNEL_THREAD) | u64::from(flags) << 8;
         (&raw mut (*h).stop).cast::<u64>().write_volatile(tail);
@@ -92,7 +92,8 @@ fn sample(ctx: &PerfEventContext, ids: u64, scratch: *mut Scratch) {
     // Those that the kernel starts for io_uring have a code segment but no
     // instruction pointer.
     if unsafe { (*regs).cs } & 3 == 3 && unsafe { (*regs).rip } != 0 {
-        walk_user(scratch, regs, (0, setting!(rule_cache_mask)));
+        let cache = (0, setting!(rule_cache_mask));
+        walk_user(scratch, regs, cache, Ring::of(&SAMPLES));
     }
     let mut len = u64::from(s.header.user_len) & (2 * MAX_USER_FRAMES as u64 - 1);
     if len > MAX_USER_FRAMES as u64 {
@@ -126,8 +127,9 @@ fn kernel_stack(ctx: &PerfEventContext, s: &mut Scratch, len: u64) {
 /// Sends the record.
 #[inline(always)]
 fn submit(s: &mut Scratch, user_len: u64) {
-    const MAX: u64 = (size_of::<SampleHeader>() + (MAX_USER_FRAMES + MAX_KERNEL_FRAMES) * 8) as u64;
+    const MAX: u64 = (size_of::<SampleHeader>() + size_of::<Frames>()) as u64;
     let frames = user_len + (u64::from(s.header.kernel_len) & 127);
+    let frames = frames + append(s, frames);
     let mut bytes = size_of::<SampleHeader>() as u64 + frames * 8;
     if bytes > MAX {
         bytes = MAX;

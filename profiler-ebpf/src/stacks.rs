@@ -25,7 +25,7 @@ use crate::{
     pool::le_bit,
     ring::{Ring, is_unfinished, send_stack},
     setting, threads,
-    unwind::walk_user,
+    unwind::{append, walk_user},
 };
 
 /// Nanoseconds of a limiter's burst: unused share that is not lost.
@@ -46,7 +46,7 @@ const UNFINISHED_SHIFT: u32 = 28;
 /// Words that one step of the hash takes in.
 const HASH_WORDS: u64 = 16;
 /// Steps for the longest stack.
-const HASH_STEPS: u64 = 72;
+const HASH_STEPS: u64 = 136;
 const _: () = assert!(HASH_STEPS * HASH_WORDS == size_of::<Frames>() as u64 / 8);
 /// Steps for a page of memory.
 const PAGE_STEPS: u64 = STACK_PAGE as u64 / (MEMORY_WORDS as u64 * 8);
@@ -64,7 +64,7 @@ pub fn user_stack(call: &mut Call, regs: *const pt_regs, thread: *mut ThreadCall
     // SAFETY: a field of a checked map value, which is claimed.
     let scratch = unsafe { &raw mut (*slot).scratch };
     begin(scratch, call, FLAG_USER_MODE);
-    walk_user(scratch, regs, cache_of(index));
+    walk_user(scratch, regs, cache_of(index), Ring::of(&CALLS));
     if call.depth > 0 && !thread.is_null() {
         threads::prune(thread, call, scratch);
     }
@@ -90,7 +90,7 @@ pub fn system_stack(call: &mut Call, ctx: *mut c_void, kernel: u32) -> u32 {
     let regs = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as *const pt_regs;
     // SAFETY: a BTF pointer, whose reads the kernel makes fault-safe.
     if unsafe { (*regs).cs } & 3 == 3 {
-        walk_user(scratch, regs, cache_of(index));
+        walk_user(scratch, regs, cache_of(index), Ring::of(&CALLS));
     }
     if kernel == 1 {
         kernel_stack(scratch, call, ctx);
@@ -249,6 +249,10 @@ fn begin(scratch: *mut Scratch, call: &Call, flags: u8) {
 fn send(slot: *mut CallSlot, call: &mut Call) {
     // SAFETY: a field of a checked map value, which is claimed.
     let scratch = unsafe { &raw mut (*slot).scratch };
+    // SAFETY: a claimed map value.
+    let s = unsafe { &mut *scratch };
+    let addresses = words(s);
+    append(s, addresses);
     hash(scratch);
     // SAFETY: a claimed map value.
     let s = unsafe { &mut *scratch };
@@ -313,13 +317,13 @@ fn may_send_pages(now: u64) -> bool {
 /// Sends the record; `false`: there is no room.
 #[inline(always)]
 fn output(s: &mut Scratch, now: u64) -> bool {
-    const MAX: u64 = (STACK_HEADER + (MAX_USER_FRAMES + MAX_KERNEL_FRAMES) * 8) as u64;
+    const MAX: u64 = (STACK_HEADER + size_of::<Frames>()) as u64;
     // SAFETY: the destination has the size given; helpers without preconditions.
     unsafe {
         bpf_get_current_comm(s.header.comm.as_mut_ptr().cast(), 16);
         s.header.cgroup = bpf_get_current_cgroup_id();
     }
-    let mut bytes = STACK_HEADER as u64 + (words(s) & 2047) * 8;
+    let mut bytes = STACK_HEADER as u64 + (words(s) & 4095) * 8;
     if bytes > MAX {
         bytes = MAX;
     }
@@ -329,10 +333,10 @@ fn output(s: &mut Scratch, now: u64) -> bool {
     unsafe { bpf_ringbuf_output(ring.map(), record, bytes, wakeup(ring, now)) == 0 }
 }
 
-/// Addresses in the record.
+/// Addresses, and words of Python frames, in the record.
 #[inline(always)]
 fn words(s: &Scratch) -> u64 {
-    u64::from(s.header.user_len) + u64::from(s.header.kernel_len)
+    u64::from(s.header.user_len) + u64::from(s.header.kernel_len) + u64::from(s.header.python_len)
 }
 
 /// Folds a word into a hash.
@@ -359,7 +363,7 @@ fn hash(scratch: *mut Scratch) -> u32 {
     let whose = u64::from(s.header.tgid) << 32 | u64::from(s.walk.list_owner());
     let mut context = Hashing {
         scratch,
-        hash: mix(mix(seed(), ends), whose),
+        hash: mix(mix(mix(seed(), ends), whose), s.python.hash()),
     };
     // SAFETY: the callback has bpf_loop's signature; the context lives on this
     // frame's stack for the whole call.
@@ -383,7 +387,7 @@ extern "C" fn hash_words(index: u64, context: *mut Hashing) -> i64 {
     let mut step = index;
     // SAFETY: arithmetic on one register, in assembly for the verifier to see
     // the bound, whatever the compiler knows already.
-    unsafe { asm!("{0} &= 127", inout(reg) step, options(pure, nomem, nostack)) };
+    unsafe { asm!("{0} &= 255", inout(reg) step, options(pure, nomem, nostack)) };
     if step >= HASH_STEPS {
         return 1;
     }

@@ -18,11 +18,14 @@ use core::{arch::asm, ffi::c_void};
 use crate::{
     maps::{Frames, PROCS, Scratch},
     pool::le_bit,
+    ring::Ring,
     setting,
 };
 use apply::apply;
 use cache::{cache_rule, walk_cached};
 use guess::{confirm, guess};
+pub use python::{Python, append};
+use python::{place_mark, walk_python};
 use tables::{find_mapping, find_rule};
 pub use uprobe::MAX_RETURN_INSTANCES;
 use uprobe::resolve_uprobe;
@@ -30,6 +33,7 @@ use uprobe::resolve_uprobe;
 mod apply;
 mod cache;
 mod guess;
+mod python;
 mod tables;
 mod uprobe;
 
@@ -53,6 +57,8 @@ pub struct Walk {
     map_dir: u32,
     map_dir_owner: u32,
     map_kind: u32,
+    /// The layout of the interpreter.
+    python: u32,
     /// The mapping list.
     list: u32,
     /// Its owner tag.
@@ -112,8 +118,9 @@ struct LoopContext {
 ///
 /// `regs` are the task's user registers, `cache` is the part of the rule cache
 /// that belongs to the caller and nobody else: first chunk, and entries less one.
+/// Code objects go to `ring`, before the record that names them.
 #[inline(always)]
-pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32)) {
+pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32), ring: Ring) {
     // SAFETY: `scratch` is a checked map value, `regs` a BTF pointer of the
     // kernel's; both are only read and written within their types.
     let (s, r) = unsafe { (&mut *scratch, &*regs) };
@@ -129,9 +136,13 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32))
     w.guessed = 0;
     w.window_base = 0;
     (w.cache_first, w.cache_mask) = cache;
+    python::clear(s);
     s.header.stop = STOP_TOO_DEEP;
     match find_process(scratch) {
         FOUND => {
+            // SAFETY: as above.
+            let reference = unsafe { (*scratch).walk.python };
+            walk_python(scratch, reference, ring);
             let mut context = LoopContext { scratch };
             // SAFETY: the callback has bpf_loop's signature; the context lives
             // on this frame's stack for the whole call.
@@ -194,6 +205,7 @@ fn find_process(scratch: *mut Scratch) -> u32 {
     if let Some(entry) = unsafe { PROCS.get(s.header.tgid) } {
         s.walk.list = entry.maps;
         s.walk.list_owner = entry.owner;
+        s.walk.python = entry.python;
         s.header.space = entry.space;
         return FOUND;
     }
@@ -212,6 +224,7 @@ fn find_process(scratch: *mut Scratch) -> u32 {
         if let Some(entry) = unsafe { PROCS.get(tgid) } {
             s.walk.list = entry.maps;
             s.walk.list_owner = entry.owner;
+            s.walk.python = entry.python;
             s.header.space = entry.space;
             s.header.flags |= FLAG_FROM_ANCESTOR;
             return FOUND;
@@ -237,8 +250,15 @@ pub fn read_kernel(base: u64, offset: u32) -> u64 {
 extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
     // SAFETY: the context is walk_user's.
     let scratch = unsafe { (*context).scratch };
+    // SAFETY: a checked map value.
+    let from = unsafe { (*scratch).walk.rsp };
     let stop = try_step(scratch);
     if stop == NO_STOP {
+        // SAFETY: as above.
+        let s = unsafe { &*scratch };
+        if s.python.mark().wrapping_sub(from) < s.walk.rsp.wrapping_sub(from) {
+            place_mark(scratch, s.walk.len.wrapping_sub(1));
+        }
         return GO_ON;
     }
     // SAFETY: the scratch is a map value that stays valid during the program.

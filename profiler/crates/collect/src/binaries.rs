@@ -19,7 +19,7 @@ use aiprof_model::{
     profile::BuildId,
     wire::{FileKey, MapEvent},
 };
-use aiprof_symbols::unwind::TextSegment;
+use aiprof_symbols::{python::Interpreter, unwind::TextSegment};
 use aiprof_system::{files::others, workers::Owner};
 use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::fs::StatxFlags;
@@ -45,6 +45,8 @@ pub struct Binary {
     pub text: Vec<TextSegment>,
     /// Its unwind data, if it has any.
     pub unwind: Option<Shape>,
+    /// The Python interpreter in it.
+    pub python: Option<Interpreter>,
     /// On whose account it is read: who mapped it first.
     pub owner: Owner,
     /// As mappings of it are recorded.
@@ -59,10 +61,16 @@ pub struct Binary {
 
 impl Binary {
     fn new(file: OpenFile, key: FileKey, stat: Option<FileStat>, owner: Owner) -> Self {
-        let Facts { text, unwind, .. } = file.facts.clone();
+        let Facts {
+            text,
+            unwind,
+            python,
+            ..
+        } = file.facts.clone();
         Self {
             text,
             unwind,
+            python,
             owner,
             key,
             stat,

@@ -243,7 +243,8 @@ impl NameService {
                 | Code::Function { .. }
                 | Code::Device
                 | Code::Work { .. }
-                | Code::NoStack(_) => {}
+                | Code::NoStack(_)
+                | Code::Python { .. } => {}
             }
         }
         let mut taken = self.ask_kernel(kernel);

@@ -8,9 +8,10 @@
 use super::{
     bpf::Bpf,
     reader::Reader,
-    tables::{Known, Tables},
+    tables::{Known, Tables, interpreter},
 };
-use aiprof_model::process::ProcessTable;
+use aiprof_common::NO_PYTHON;
+use aiprof_model::{process::ProcessTable, wire::PythonFound};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The published processes.
@@ -20,6 +21,8 @@ pub(crate) struct Publisher {
     published: FxHashMap<u32, (u32, u64)>,
     dirty: FxHashSet<u32>,
     retired: FxHashSet<u32>,
+    /// Interpreters of processes that were published.
+    pythons: Vec<PythonFound>,
     /// How many execs of a process were seen that are not taken in yet.
     replaced: FxHashMap<u32, u32>,
 }
@@ -121,6 +124,11 @@ impl Publisher {
                 continue;
             }
             any = true;
+            if entry.python != NO_PYTHON
+                && let Some((_, found)) = interpreter(&space.maps, &processes.files, known.binaries)
+            {
+                self.pythons.push(PythonFound { pid, ..found });
+            }
             if let Some((_, old)) = self.published.insert(pid, now) {
                 tables.release(old);
             }
@@ -129,6 +137,11 @@ impl Publisher {
             self.withdraw(pid, bpf, tables);
         }
         any
+    }
+
+    /// The interpreters of processes that were published since this was asked last.
+    pub(crate) fn take_pythons(&mut self) -> Vec<PythonFound> {
+        std::mem::take(&mut self.pythons)
     }
 
     fn withdraw(&mut self, pid: u32, bpf: &mut Bpf, tables: &mut Tables) {

@@ -17,6 +17,7 @@ use aiprof_model::{
     profile::BuildId,
     wire::MapEvent,
 };
+use aiprof_symbols::python::Interpreter;
 use aiprof_symbols::unwind::{PageContent, ReadAt, TextSegment, UnwindError, UnwindFile};
 use aiprof_system::{
     files::{kernel, others},
@@ -82,6 +83,8 @@ pub struct Facts {
     pub unwind: Option<Shape>,
     /// Its build id.
     pub build_id: Option<BuildId>,
+    /// The Python interpreter in it.
+    pub python: Option<Interpreter>,
 }
 
 /// The extent of a file's text.
@@ -141,6 +144,7 @@ fn facts(unwind: Option<&NamedUnwind>) -> Facts {
             described: unwind.has_unwind_data(),
         }),
         build_id: unwind.build_id(),
+        python: Interpreter::find(unwind.source()),
     }
 }
 

@@ -45,7 +45,7 @@ use aiprof_model::{
     process::{ProcessTable, Region},
     profile::{Losses, Meta, Profile},
     timeline::recorded::Recorded,
-    wire::{self, Event, ProcessEvent, ProcessEventKind, Record, Sample},
+    wire::{self, Event, ProcessEvent, ProcessEventKind, PythonPieces, Record, Sample},
 };
 use aiprof_symbols::symbolize::SymbolizeOptions;
 use aiprof_system::{files::kernel, os::privileges, remote};
@@ -232,6 +232,8 @@ pub struct Session {
     name_options: SymbolizeOptions,
     named_codes: usize,
     filter: Filter,
+    /// Code objects whose records are not all here.
+    pieces: PythonPieces,
     /// Events that were received and are not in order yet.
     arrived: Vec<Event>,
     /// Events to be taken in, in order.
@@ -355,6 +357,7 @@ impl Session {
             name_options,
             named_codes: 0,
             filter,
+            pieces: PythonPieces::default(),
             arrived: Vec::new(),
             pending: VecDeque::new(),
             meta,
@@ -512,7 +515,8 @@ impl Session {
         let known = self.arrived.len();
         let mut undecodable = 0;
         let (arrived, finisher) = (&mut self.arrived, &mut self.finisher);
-        let mut receive = |record: &[u8]| undecodable += receive(record, arrived, finisher);
+        let pieces = &mut self.pieces;
+        let mut receive = |record: &[u8]| undecodable += receive(record, arrived, finisher, pieces);
         let mut read = self.ring.drain(&mut receive);
         if let Some((_, ring)) = &mut self.probes {
             let Drained { more, damaged } = ring.drain(&mut receive);
@@ -588,7 +592,10 @@ impl Session {
             | Event::DeviceStream(_)
             | Event::Stalls(_)
             | Event::KernelPlaced(_)
-            | Event::DeviceCode(_) => self.record(&event).map(drop),
+            | Event::DeviceCode(_)
+            | Event::PythonFound(_)
+            | Event::PythonCode(_)
+            | Event::PythonStack(_) => self.record(&event).map(drop),
         }
     }
 
@@ -803,7 +810,12 @@ fn driver_plan(config: &RecordConfig) -> Result<DriverPlan, CollectError> {
 }
 
 /// Takes in a record of a ring; gives how many could not be decoded.
-fn receive(record: &[u8], arrived: &mut Vec<Event>, finisher: &mut Finisher) -> u64 {
+fn receive(
+    record: &[u8],
+    arrived: &mut Vec<Event>,
+    finisher: &mut Finisher,
+    pieces: &mut PythonPieces,
+) -> u64 {
     match wire::decode(record) {
         Ok(Record::Sample(sample)) => arrived.push(Event::Sample(sample)),
         Ok(Record::StackPage {
@@ -816,6 +828,9 @@ fn receive(record: &[u8], arrived: &mut Vec<Event>, finisher: &mut Finisher) -> 
         Ok(Record::CallData(data)) => arrived.push(Event::CallData(data)),
         Ok(Record::CallStack(stack)) => arrived.push(Event::CallStack(stack)),
         Ok(Record::Trace(trace)) => arrived.push(Event::Trace(trace)),
+        Ok(Record::Python(record)) => {
+            arrived.extend(pieces.take(record).map(Event::PythonCode));
+        }
         Err(error) => {
             tracing::debug!("record: {error}");
             return 1;

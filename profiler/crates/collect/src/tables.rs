@@ -12,15 +12,20 @@
 
 use super::{
     binaries::Binaries,
-    bpf::pool::{Block, Pool},
+    bpf::{
+        plain,
+        pool::{Block, Pool},
+    },
     generated::{Generated, GeneratedRange},
     reader::{Shape, Table, TableDigest},
 };
 use aiprof_common::{
     DirHeader, MAP_ANON, MAP_FILE, MAP_UPROBES, MAP_VSYSCALL, MAX_MAPPINGS, MapEntry,
-    MapListHeader, PAGE_SIZE, PageHeader, PoolRef, ProcEntry, REF_ABSENT, REF_NO_DATA,
+    MapListHeader, NO_PYTHON, PAGE_SIZE, PYTHON_FRAMES, PageHeader, PoolRef, ProcEntry,
+    PythonLayout, REF_ABSENT, REF_NO_DATA,
 };
 use aiprof_model::process::{FileId, FileTable, Mapping, Region, Space};
+use aiprof_model::wire::PythonFound;
 use aiprof_symbols::unwind::address_of;
 use aiprof_system::workers::Owner;
 use rustc_hash::FxHashMap;
@@ -101,6 +106,8 @@ struct Ask {
 
 struct List {
     block: Block,
+    /// The layout of the process's interpreter.
+    python: Option<Block>,
     owner: Owner,
     bytes: usize,
     users: u32,
@@ -114,6 +121,42 @@ pub struct Known<'a> {
     pub binaries: &'a Binaries,
     /// Generated code.
     pub generated: &'a Generated,
+}
+
+/// The interpreter that a process has mapped: how the programs find its frames, and what
+/// is told of it.
+pub(crate) fn interpreter(
+    maps: &[Mapping],
+    files: &FileTable,
+    binaries: &Binaries,
+) -> Option<(PythonLayout, PythonFound)> {
+    let found = maps.iter().find_map(|map| {
+        let binary = binaries.get(map.file)?;
+        let python = binary.python.as_ref()?;
+        let address = address_of(&binary.text, map.file_offset)?;
+        let bias = map.start.wrapping_sub(address);
+        let eval = python.eval.start.wrapping_add(bias);
+        (map.start..map.end)
+            .contains(&eval)
+            .then_some((map, python, bias))
+    });
+    let (map, python, bias) = found?;
+    let is_musl = maps.iter().any(|map| {
+        let path = files.key(map.file).map_or("", |key| key.path.as_str());
+        let name = path.rsplit('/').next().unwrap_or(path);
+        name.starts_with("ld-musl-") || name.starts_with("libc.musl-")
+    });
+    let layout = python.layout(bias, is_musl)?;
+    let eval = python.eval.start.wrapping_add(bias)..python.eval.end.wrapping_add(bias);
+    let found = PythonFound {
+        time_ns: 0,
+        pid: 0,
+        version: python.version.to_string(),
+        text: map.start..map.end,
+        eval,
+        one_each: layout.kind == PYTHON_FRAMES,
+    };
+    Some((layout, found))
 }
 
 /// The tables in the pool.
@@ -163,8 +206,8 @@ impl Tables {
     ) -> Option<ProcEntry> {
         if let Some(list) = self.lists.get_mut(&space.version) {
             list.users += 1;
-            let block = list.block;
-            return Some(self.proc_entry(space, block));
+            let (block, python) = (list.block, list.python);
+            return Some(self.proc_entry(space, block, python));
         }
         let maps = space.maps.get(..MAX_MAPPINGS).unwrap_or(&space.maps);
         let bytes = size_of::<MapListHeader>() + maps.len() * LIST_ENTRY_BYTES;
@@ -181,6 +224,8 @@ impl Tables {
             self.refused += 1;
             return None;
         };
+        let python = interpreter(maps, files, known.binaries)
+            .and_then(|(layout, _)| self.pool.store(plain::bytes(&layout)));
         let pieces = maps.iter().filter_map(|m| known.generated.piece(pid, m));
         let mut used: Vec<FileId> = maps.iter().map(|m| m.file).collect();
         used.extend(pieces.map(|piece| piece.id));
@@ -191,13 +236,14 @@ impl Tables {
             space.version,
             List {
                 block,
+                python,
                 owner,
                 bytes,
                 users: 1,
                 files: used,
             },
         );
-        Some(self.proc_entry(space, block))
+        Some(self.proc_entry(space, block, python))
     }
 
     /// Whether there is room in the pool for so much more of a user's lists: processes
@@ -214,12 +260,12 @@ impl Tables {
         (own + bytes) * 100 <= all * LISTS_OF_OWNER && (of_users + bytes) * 100 <= all * LISTS
     }
 
-    fn proc_entry(&self, space: &Space, block: Block) -> ProcEntry {
+    fn proc_entry(&self, space: &Space, block: Block, python: Option<Block>) -> ProcEntry {
         ProcEntry {
             maps: block.reference,
             owner: self.pool.owner(block),
             space: space.id,
-            pad: 0,
+            python: python.map_or(NO_PYTHON, |python| python.reference),
         }
     }
 
@@ -233,6 +279,9 @@ impl Tables {
             && let Some(list) = self.lists.remove(&version)
         {
             self.pool.release(list.block);
+            if let Some(python) = list.python {
+                self.pool.release(python);
+            }
             if let Some(bytes) = self.list_bytes.get_mut(&list.owner) {
                 *bytes = bytes.saturating_sub(list.bytes);
                 if *bytes == 0 {

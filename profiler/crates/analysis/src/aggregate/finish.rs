@@ -212,6 +212,9 @@ fn location(
         Code::Jit { address, .. } => (None, address),
         _ => (None, 0),
     };
+    if let Code::Python { function, line } = code {
+        return script(builder, files, function, line);
+    }
     let mut frames: Vec<_> = names
         .frames(&code)
         .iter()
@@ -234,6 +237,20 @@ fn location(
     builder.location(Location {
         binary,
         address,
+        frames,
+    })
+}
+
+/// The location of a frame of an interpreter.
+fn script(builder: &mut ProfileBuilder, files: &FileTable, function: u32, line: u32) -> LocationId {
+    let known = files.scripts.get(function);
+    let (name, file) = known.map_or(("[too many functions]", ""), |known| {
+        (known.name.as_str(), known.file.as_str())
+    });
+    let frames = vec![builder.frame(name, FrameKind::Interpreter, Some((file, line)))];
+    builder.location(Location {
+        binary: None,
+        address: 0,
         frames,
     })
 }
@@ -271,8 +288,14 @@ pub(crate) fn unknown_name(files: &FileTable, code: Code) -> String {
         Code::Special(SpecialCode::Unmapped) => "[unmapped]".into(),
         Code::Special(SpecialCode::UnknownProcess) => "[process gone]".into(),
         Code::Special(SpecialCode::Guessed) => "[caller guessed]".into(),
+        Code::Special(SpecialCode::UnknownPython) => "[Python function not known]".into(),
+        Code::Special(SpecialCode::PythonApart) => "[native frames not known]".into(),
         Code::Cut(reason) => cut_name(reason),
         Code::NoStack(reason) => reason.name().into(),
+        Code::Python { function, .. } => files
+            .scripts
+            .get(function)
+            .map_or_else(String::new, |known| known.name.clone()),
         Code::Function { .. } | Code::Work { .. } | Code::Device => String::new(),
     }
 }

@@ -11,6 +11,7 @@ mod device_rows;
 mod devices;
 mod finish;
 mod modules;
+mod python;
 
 pub use calls::NoStack;
 pub use device_kernels::{DeviceKernel, ReasonCounts};
@@ -20,13 +21,14 @@ pub(crate) use finish::{ends_at_entry, unknown_name};
 use crate::correlate::{CallSink, Tracker};
 use aiprof_common::{
     ADDR_EXACT, ADDR_GUESSED, ADDR_MIDDLE, FLAG_KERNEL_FAILED, FLAG_KERNEL_TRUNCATED,
-    is_caller_guessed,
+    FLAG_PYTHON_CUT, is_caller_guessed,
 };
 use aiprof_model::{
     process::{FileId, Process, ProcessTable, Region, Space},
     profile::{LossKind, Losses},
     wire::{Event, Sample, StopReason},
 };
+use python::Placed;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::hash::Hash;
@@ -71,6 +73,13 @@ pub enum Code {
     },
     /// A call whose stack is not known.
     NoStack(NoStack),
+    /// A frame of an interpreter.
+    Python {
+        /// Handle of the function in the process table's scripts.
+        function: u32,
+        /// Line that it is at.
+        line: u32,
+    },
 }
 
 /// Code that has a name by where it is.
@@ -86,6 +95,11 @@ pub enum SpecialCode {
     UnknownProcess,
     /// No code: what is above was called by what is below, as far as can be guessed.
     Guessed,
+    /// A Python frame whose function is not known.
+    UnknownPython,
+    /// No code: of the Python frames that follow it is not known which native frames ran
+    /// them.
+    PythonApart,
 }
 
 /// Handle of a [`Code`] in an [`Aggregator`].
@@ -263,7 +277,16 @@ impl Aggregator {
             | Event::DeviceStream(_)
             | Event::Stalls(_)
             | Event::KernelPlaced(_)
-            | Event::DeviceCode(_) => false,
+            | Event::DeviceCode(_)
+            | Event::PythonStack(_) => false,
+            Event::PythonFound(found) => {
+                processes.python_found(found);
+                false
+            }
+            Event::PythonCode(code) => {
+                processes.python_code(code);
+                false
+            }
         }
     }
 
@@ -396,7 +419,13 @@ impl Aggregator {
         if sample.flags & FLAG_KERNEL_TRUNCATED != 0 {
             self.losses.add(LossKind::KernelStackTruncated, 1);
         }
+        if sample.flags & FLAG_PYTHON_CUT != 0 {
+            self.losses.add(LossKind::PythonFramesCut, 1);
+        }
         each_code(processes, process, sample, |code| {
+            if code == Code::Special(SpecialCode::PythonApart) {
+                self.losses.add(LossKind::PythonFramesApart, 1);
+            }
             codes.push(self.codes.intern(code));
         });
         codes
@@ -438,6 +467,17 @@ pub(crate) fn each_code(
         (true, Some(leaf)) => (leaf, StopReason::StaleImage),
         _ => (sample.user.as_slice(), sample.stop),
     };
+    let known = process.map(|process| &*process.python);
+    // What was unwound with the mappings of a dead image has Python frames of that.
+    let mut python = known.filter(|_| !stale).map(|known| {
+        Placed::new(
+            known,
+            sample,
+            user,
+            stop.loss().is_none(),
+            processes.python_c_frames,
+        )
+    });
     for (depth, &raw) in user.iter().enumerate() {
         if raw == ADDR_MIDDLE {
             take(Code::Cut(StopReason::TooDeep));
@@ -456,13 +496,25 @@ pub(crate) fn each_code(
         } else {
             address.wrapping_sub(1)
         };
+        if let Some(python) = &mut python
+            && !python.at(depth, address, &mut take)
+        {
+            continue;
+        }
         take(normalize(processes, space, sample.thread.pid, address));
         if guessed && depth + 1 < user.len() {
             take(Code::Special(SpecialCode::Guessed));
         }
     }
-    if stop.loss().is_some() {
-        take(Code::Cut(stop));
+    let is_cut = stop.loss().is_some();
+    let gap = if is_cut {
+        Code::Cut(stop)
+    } else {
+        Code::Special(SpecialCode::PythonApart)
+    };
+    let has_rest = python.is_some_and(|mut python| python.rest(gap, &mut take));
+    if is_cut && !has_rest {
+        take(gap);
     }
 }
 

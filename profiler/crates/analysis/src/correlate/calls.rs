@@ -124,7 +124,10 @@ impl Tracker {
             | Event::Counter(_)
             | Event::DeviceStream(_)
             | Event::Stalls(_)
-            | Event::DeviceCode(_) => {}
+            | Event::DeviceCode(_)
+            | Event::PythonFound(_)
+            | Event::PythonCode(_)
+            | Event::PythonStack(_) => {}
         }
         self.world.tell_kernel_events(sink);
         self.tell_facts(sink);

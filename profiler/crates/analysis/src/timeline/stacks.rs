@@ -161,6 +161,13 @@ impl Namer<'_> {
             return known;
         }
         let first = self.stacks.lists.len() as u32;
+        if let Code::Python { function, line } = code {
+            let known = self.files.scripts.get(function);
+            let name = known.map_or_else(String::new, |known| known.at(line));
+            self.frame(&name, FrameKind::Interpreter);
+            self.lists.insert(code, (first, 1));
+            return (first, 1);
+        }
         let found = self.names.frames(&code);
         if found.iter().all(|f| f.kind == FrameKind::Unknown)
             && !matches!(code, Code::Cut(_) | Code::NoStack(_))

@@ -1,7 +1,7 @@
 //! Structures as the bytes that maps hold.
 
 use aiprof_common::{
-    FILE_NAME_BYTES, IoctlKey, ProbeCounts, ProbeSpec, ProcEntry, Settings, TraceSpec,
+    FILE_NAME_BYTES, IoctlKey, ProbeCounts, ProbeSpec, ProcEntry, PythonLayout, Settings, TraceSpec,
 };
 
 /// A type that is nothing but its bytes: what a map's key or value may be.
@@ -17,6 +17,9 @@ unsafe impl Plain for u32 {}
 unsafe impl Plain for u64 {}
 // SAFETY: repr(C), `u32` fields only.
 unsafe impl Plain for ProcEntry {}
+// SAFETY: repr(C), integers, padded by named fields: the size asserted beside the
+// definition is the sum of the fields'.
+unsafe impl Plain for PythonLayout {}
 // SAFETY: repr(C), `u32` fields only.
 unsafe impl Plain for Settings {}
 // SAFETY: repr(C), integers and structures of them, padded by named fields: the
@@ -34,7 +37,7 @@ unsafe impl Plain for TraceSpec {}
 unsafe impl Plain for [u8; FILE_NAME_BYTES] {}
 
 /// The bytes of a value.
-pub(super) fn bytes<T: Plain>(value: &T) -> &[u8] {
+pub(crate) fn bytes<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: the value is that long, and `Plain` has no uninitialised bytes.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
@@ -55,7 +58,7 @@ mod tests {
             maps: 1,
             owner: 2,
             space: 3,
-            pad: 0,
+            python: 0,
         };
         let expected: Vec<u8> = [1u32, 2, 3, 0]
             .iter()

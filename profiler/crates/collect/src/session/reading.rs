@@ -108,6 +108,12 @@ impl Session {
             },
             &mut self.reader,
         );
+        for mut found in self.publisher.take_pythons() {
+            found.time_ns = perf::monotonic_ns();
+            if let Err(error) = self.record(&Event::PythonFound(found)) {
+                tracing::warn!("an interpreter is not recorded: {error}");
+            }
+        }
         if published {
             // What exec'd before it was published is withdrawn: that exec is in a ring.
             self.receive_processes();

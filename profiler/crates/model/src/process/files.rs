@@ -4,6 +4,7 @@
 //! content. Not its build id, which anybody can copy, nor its path. Recordings made
 //! before that was so have build ids only.
 
+use super::ScriptTable;
 use crate::{profile::BuildId, wire::FileKey};
 use rustc_hash::FxHashMap;
 
@@ -64,6 +65,8 @@ pub struct FileTable {
     keys: FxHashMap<FileId, FileKey>,
     index: FxHashMap<Identity, FileId>,
     next: u32,
+    /// Functions of scripts, which have no file that is mapped.
+    pub scripts: ScriptTable,
 }
 
 impl FileTable {

@@ -5,10 +5,13 @@
 //! them changes, so a storm of short processes costs little.
 
 mod files;
+mod lines;
+mod python;
 
 pub use files::{FileId, FileTable, Region};
+pub use python::{ProcessPython, ScriptFunction, ScriptTable};
 
-use crate::wire::{MapEvent, ProcessEvent, ProcessEventKind};
+use crate::wire::{MapEvent, ProcessEvent, ProcessEventKind, PythonCode, PythonFound};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
@@ -99,6 +102,8 @@ pub struct Process {
     pub has_forked: bool,
     /// Its main thread exited and others live on: no event tells its end.
     pub headless: bool,
+    /// Its Python.
+    pub python: Rc<ProcessPython>,
 }
 
 /// All known processes.
@@ -107,6 +112,9 @@ pub struct ProcessTable {
     processes: FxHashMap<u32, Process>,
     /// The mapped files.
     pub files: FileTable,
+    /// Whether the frames of Python's interpreter itself are shown beside those of the
+    /// functions that it runs.
+    pub python_c_frames: bool,
     next_space: u32,
     next_version: u64,
 }
@@ -146,6 +154,7 @@ impl ProcessTable {
                 let process = self.entry(event.pid);
                 process.comm.clone_from(comm);
                 process.space = Rc::new(space);
+                process.python = Rc::default();
                 process.is_fork = false;
                 process.complete = true;
                 process.exited_ns = None;
@@ -178,6 +187,19 @@ impl ProcessTable {
                 false
             }
         }
+    }
+
+    /// Takes in that a process has an interpreter.
+    pub fn python_found(&mut self, found: &PythonFound) {
+        let python = &mut self.entry(found.pid).python;
+        Rc::make_mut(python).interpreter = Some(found.clone());
+    }
+
+    /// Takes in a code object of a process.
+    pub fn python_code(&mut self, code: &PythonCode) {
+        let mut python = std::mem::take(&mut self.entry(code.pid).python);
+        Rc::make_mut(&mut python).add(code, &mut self.files.scripts);
+        self.entry(code.pid).python = python;
     }
 
     /// Forgets a process.

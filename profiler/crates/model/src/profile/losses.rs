@@ -140,6 +140,13 @@ pub enum LossKind {
     /// Launches that no record of a device was found for: what the device did for them
     /// is missing.
     LaunchesUnrecorded,
+    /// Stacks whose Python frames could not all be read, or were too many.
+    PythonFramesCut,
+    /// Python frames whose function is not known: it could not be read, or its record was
+    /// dropped.
+    PythonFramesUnnamed,
+    /// Stacks with Python frames of which it is not known which native frames ran them.
+    PythonFramesApart,
 }
 
 impl LossKind {
@@ -207,6 +214,9 @@ impl LossKind {
             Self::DeviceCodeUnreadable => "device modules not readable",
             Self::DeviceSpansOverlap => "device operations beside others (times add up)",
             Self::LaunchesUnrecorded => "launches without a record of the device",
+            Self::PythonFramesCut => "stacks with Python frames cut",
+            Self::PythonFramesUnnamed => "Python frames without a name",
+            Self::PythonFramesApart => "stacks whose Python frames have no place",
             Self::ReadsLate => "reads of others' files and processes that did not return in time",
         }
     }

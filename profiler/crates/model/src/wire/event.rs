@@ -3,6 +3,7 @@
 use super::call::{Call, CallData, CallStack, KernelNamed};
 use super::counter::{ClockPair, Counter};
 use super::device::{DeviceCode, DeviceStream, KernelPlaced, StallWindow};
+use super::python::{PythonCode, PythonFound, PythonStack};
 use super::trace::{Trace, TracePoint};
 use crate::{
     probes::{Probe, ProbedFile},
@@ -47,6 +48,12 @@ pub enum Event {
     KernelPlaced(KernelPlaced),
     /// What a driver compiled was found.
     DeviceCode(DeviceCode),
+    /// A process has a Python interpreter.
+    PythonFound(PythonFound),
+    /// A Python code object was met.
+    PythonCode(PythonCode),
+    /// The Python frames of the next sample; in captures only.
+    PythonStack(PythonStack),
 }
 
 /// First number that no thread or process has: the kernel's own limit
@@ -80,6 +87,9 @@ impl Event {
             Self::Stalls(window) => window.to_ns,
             Self::KernelPlaced(placed) => placed.time_ns,
             Self::DeviceCode(code) => code.time_ns,
+            Self::PythonFound(found) => found.time_ns,
+            Self::PythonCode(code) => code.time_ns,
+            Self::PythonStack(stack) => stack.time_ns,
             // Of the recording, not in it.
             Self::Probe(_)
             | Self::ProbedFile(_)
@@ -225,6 +235,10 @@ pub struct Sample {
     pub user: Vec<u64>,
     /// Kernel addresses, leaf first.
     pub kernel: Vec<u64>,
+    /// Words of Python frames and marks, leaf first (see `aiprof_common::PythonLayout`).
+    /// Stored as an event of its own ([`PythonStack`]).
+    #[serde(skip)]
+    pub python: Vec<u64>,
 }
 
 /// Why the walk of a user stack ended (`STOP_*` of `aiprof_common`).

@@ -7,6 +7,7 @@ mod call;
 mod counter;
 mod device;
 mod event;
+mod python;
 mod trace;
 
 pub use call::value;
@@ -16,12 +17,13 @@ pub use device::{DeviceCode, DeviceStream, KernelPlaced, PlacedBy, StallCount, S
 pub use event::{
     Event, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason, Thread,
 };
+pub use python::{PythonCode, PythonFound, PythonPieces, PythonRecord, PythonStack};
 pub use trace::{Trace, TracePoint};
 
 use aiprof_common::{
-    ADDR_MIDDLE, KIND_CALL, KIND_CALL_DATA, KIND_CALL_STACK, KIND_SAMPLE, KIND_STACK_PAGE,
-    KIND_TRACE, MAX_KERNEL_FRAMES, MAX_USER_FRAMES, ROOT_FRAMES, STACK_PAGE, SampleHeader,
-    StackPage,
+    ADDR_MIDDLE, KIND_CALL, KIND_CALL_DATA, KIND_CALL_STACK, KIND_PYTHON_CODE, KIND_PYTHON_LINES,
+    KIND_SAMPLE, KIND_STACK_PAGE, KIND_TRACE, MAX_KERNEL_FRAMES, MAX_PYTHON_WORDS, MAX_USER_FRAMES,
+    ROOT_FRAMES, STACK_PAGE, SampleHeader, StackPage,
 };
 use std::mem::size_of;
 use thiserror::Error;
@@ -86,6 +88,8 @@ pub enum Record {
     CallStack(CallStack),
     /// A tracepoint.
     Trace(Trace),
+    /// A Python code object.
+    Python(PythonRecord),
 }
 
 /// Decodes one record of the sample ring.
@@ -104,6 +108,7 @@ pub fn decode(data: &[u8]) -> Result<Record, WireError> {
             Ok(Record::CallStack(CallStack { id, sample }))
         }
         KIND_TRACE => trace::decode(data).map(Record::Trace),
+        KIND_PYTHON_CODE | KIND_PYTHON_LINES => python::decode(data).map(Record::Python),
         other => Err(WireError::UnknownKind(other)),
     }
 }
@@ -131,6 +136,10 @@ fn decode_sample(data: &[u8]) -> Result<Sample, WireError> {
     }
     if kernel_len > MAX_KERNEL_FRAMES {
         return Err(WireError::OutOfRange("kernel_len"));
+    }
+    let python_len = usize::from(field!(data, python_len: u16)?);
+    if python_len > MAX_PYTHON_WORDS {
+        return Err(WireError::OutOfRange("python_len"));
     }
     let stop =
         StopReason::from_wire(field!(data, stop: u8)?).ok_or(WireError::OutOfRange("stop"))?;
@@ -162,6 +171,7 @@ fn decode_sample(data: &[u8]) -> Result<Sample, WireError> {
             field!(data, omitted: u32)?,
         ),
         kernel: addresses(data, kernel_at, kernel_len)?,
+        python: addresses(data, kernel_at + kernel_len * 8, python_len)?,
     })
 }
 

@@ -32,6 +32,11 @@ pub struct UnwindFile<R> {
 }
 
 impl<R: ReadAt> UnwindFile<R> {
+    /// The file.
+    pub fn source(&self) -> &R {
+        &self.source
+    }
+
     /// Reads the headers.
     ///
     /// # Errors

@@ -2,10 +2,11 @@
 
 use super::{ImportError, MAGIC, Record, ReplayOptions};
 use aiprof_analysis::aggregate::{Code, Names};
+use aiprof_common::MAX_PYTHON_WORDS;
 use aiprof_model::{
     parallel,
     profile::{FrameKind, Losses, Meta},
-    wire::Event,
+    wire::{Event, PythonStack},
 };
 use aiprof_symbols::{symbolize::SymFrame, unwind::TextSegment};
 use aiprof_system::files::caller;
@@ -231,11 +232,15 @@ pub(super) fn stream_records(
         _ => return None,
     }
     let mut ended = false;
+    let mut python = None;
     Some(loop {
         match read_record(&mut stream) {
             // Only the first record is a header.
             Ok(Some(Record::Header { .. })) => {}
-            Ok(Some(record)) => {
+            Ok(Some(mut record)) => {
+                if let Record::Events(events) = &mut record {
+                    join_stacks(events, &mut python);
+                }
                 ended |= matches!(record, Record::End { .. });
                 if !take(record) {
                     break None;
@@ -245,6 +250,32 @@ pub(super) fn stream_records(
             Err(error) => break Some(error.to_string()),
         }
     })
+}
+
+/// Puts the Python frames of samples, which are stored before them, where they belong.
+/// `python` are those of the sample to come.
+fn join_stacks(events: &mut Vec<Event>, python: &mut Option<PythonStack>) {
+    events.retain_mut(|event| {
+        let sample = match event {
+            Event::PythonStack(stack) => {
+                stack.words.truncate(MAX_PYTHON_WORDS);
+                *python = Some(PythonStack {
+                    words: std::mem::take(&mut stack.words),
+                    ..*stack
+                });
+                return false;
+            }
+            Event::Sample(sample) => sample,
+            Event::CallStack(stack) => &mut stack.sample,
+            _ => return true,
+        };
+        let of_it =
+            |stack: &PythonStack| (stack.time_ns, stack.tid) == (sample.time_ns, sample.thread.tid);
+        if let Some(stack) = python.take().filter(of_it) {
+            sample.python = stack.words;
+        }
+        true
+    });
 }
 
 /// Reads one record; `None` at the end of the stream.

@@ -5,7 +5,7 @@ use aiprof_analysis::aggregate::Code;
 use aiprof_model::{
     process::{FileId, FileTable},
     profile::{Losses, Meta},
-    wire::{Event, ProcessEventKind},
+    wire::{Event, ProcessEventKind, PythonStack},
 };
 use aiprof_symbols::{symbolize::SymFrame, unwind::TextSegment};
 use std::{
@@ -83,6 +83,18 @@ impl CaptureWriter {
             for map in valid {
                 self.files.intern(&map.file);
             }
+        }
+        let sample = match event {
+            Event::Sample(sample) => Some(sample),
+            Event::CallStack(stack) => Some(&stack.sample),
+            _ => None,
+        };
+        if let Some(sample) = sample.filter(|sample| !sample.python.is_empty()) {
+            self.pending.push(Event::PythonStack(PythonStack {
+                time_ns: sample.time_ns,
+                tid: sample.thread.tid,
+                words: sample.python.clone(),
+            }));
         }
         self.pending.push(event.clone());
         if self.pending.len() >= EVENTS_PER_RECORD {

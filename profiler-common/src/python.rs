@@ -1,0 +1,213 @@
+//! The frames of CPython: how the programs find them in a process's memory, and
+//! what they send of them.
+//!
+//! A thread's Python frames are a chain in memory, apart from its native stack.
+//! The walk reads the chain first and sends it as *words* behind the addresses of
+//! the stack: one for each Python frame, leaf first, and between them *marks*. A
+//! mark is an object that one activation of the interpreter's evaluation function
+//! has within its own native frame: the Python frames before it, up to the mark
+//! before, are run by that activation. The native walk says in which frame each mark
+//! lies. CPython before 3.11 has no marks, but one activation for each Python frame.
+//!
+//! A word names a code object by its address. What it is called and which lines its
+//! instructions have is sent once, in a [`PythonCode`] before the stack.
+
+use crate::PoolRef;
+
+/// Most words of a stack.
+pub const MAX_PYTHON_WORDS: usize = 1024;
+/// Most marks among them.
+pub const MAX_PYTHON_MARKS: usize = 256;
+/// A word that is a mark.
+pub const PYTHON_MARK: u64 = 1 << 63;
+/// A mark whose native frame is known: the other bits are its number in the walk,
+/// from the leaf. Without this they are the mark's address.
+pub const PYTHON_PLACED: u64 = 1 << 62;
+/// Bits of a frame's word that hold the index of its instruction in units of 2 bytes;
+/// above them is the code object's address, in units of 16 bytes.
+pub const PYTHON_INDEX_BITS: u32 = 20;
+/// The index of an instruction that is not known, or of a frame that has not begun.
+pub const PYTHON_NO_INDEX: u64 = (1 << PYTHON_INDEX_BITS) - 1;
+
+/// The word of a frame; `index` counts units of 2 bytes.
+#[must_use]
+#[inline(always)]
+pub const fn python_word(code: u64, index: u64) -> u64 {
+    let index = if index < PYTHON_NO_INDEX {
+        index
+    } else {
+        PYTHON_NO_INDEX
+    };
+    (code >> 4) << PYTHON_INDEX_BITS & !PYTHON_MARK | index
+}
+
+/// The address of the code object of a frame's word.
+#[must_use]
+pub const fn python_code(word: u64) -> u64 {
+    (word >> PYTHON_INDEX_BITS) << 4
+}
+
+/// The instruction of a frame's word; `None`: not known, or not begun.
+#[must_use]
+pub const fn python_index(word: u64) -> Option<u64> {
+    match word & PYTHON_NO_INDEX {
+        PYTHON_NO_INDEX => None,
+        index => Some(index),
+    }
+}
+
+/// CPython 3.8 to 3.10: frames are `PyFrameObject`s, one activation for each.
+pub const PYTHON_FRAMES: u32 = 1;
+/// CPython 3.11: marks are `_PyCFrame`s, behind frames with `is_entry`.
+pub const PYTHON_ENTRIES: u32 = 2;
+/// CPython 3.12 and newer: marks are frames of their own (`FRAME_OWNED_BY_CSTACK`).
+pub const PYTHON_SHIMS: u32 = 3;
+
+/// Instructions are numbered in bytes, as an `int` (3.8, 3.9).
+pub const PYTHON_AT_BYTES: u8 = 0;
+/// Instructions are numbered in units of 2 bytes, as an `int` (3.10).
+pub const PYTHON_AT_UNITS: u8 = 1;
+/// Instructions are named by their address (3.11 and newer).
+pub const PYTHON_AT_ADDRESS: u8 = 2;
+
+/// The C library keeps thread-specific values as glibc does.
+pub const TSS_GLIBC: u8 = 0;
+/// As musl does.
+pub const TSS_MUSL: u8 = 1;
+
+/// A field that this version does not have.
+pub const PYTHON_NO_FIELD: u16 = u16::MAX;
+
+/// A block of the pool: where a process's interpreter has its data. Fields that end
+/// in no unit are offsets in bytes within the structure they are named after; names
+/// are CPython's.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PythonLayout {
+    /// Identity of this incarnation of the block, never 0.
+    pub owner: u32,
+    /// [`PYTHON_FRAMES`], [`PYTHON_ENTRIES`] or [`PYTHON_SHIMS`].
+    pub kind: u32,
+    /// Address of `_PyRuntime.gilstate.autoTSSkey`.
+    pub key: u64,
+    /// Address of `PyCode_Type`.
+    pub code_type: u64,
+    /// `PyThreadState.thread_id`.
+    pub thread_id: u16,
+    /// `PyThreadState`: the innermost frame, or the `_PyCFrame`.
+    pub thread_frame: u16,
+    /// `_PyCFrame.current_frame`, or none.
+    pub cframe_frame: u16,
+    /// `_PyCFrame.previous`.
+    pub cframe_previous: u16,
+    /// The frame's caller.
+    pub frame_previous: u16,
+    /// The frame's code object.
+    pub frame_code: u16,
+    /// The frame's instruction.
+    pub frame_instruction: u16,
+    /// The frame's owner, a byte; of 3.11 `is_entry`.
+    pub frame_owner: u16,
+    /// The frame's globals, a dictionary.
+    pub frame_globals: u16,
+    /// The frame's number of its thread's bytecode, in builds without the GIL.
+    pub frame_bytecode: u16,
+    /// Code objects: `co_firstlineno`.
+    pub code_first_line: u16,
+    /// `co_filename`.
+    pub code_filename: u16,
+    /// `co_name`.
+    pub code_name: u16,
+    /// `co_qualname`, or none.
+    pub code_qualname: u16,
+    /// `co_lnotab` or `co_linetable`.
+    pub code_lines: u16,
+    /// `co_code_adaptive`.
+    pub code_instructions: u16,
+    /// `co_tlbc`, or none.
+    pub code_bytecodes: u16,
+    /// `PyObject.ob_type`.
+    pub object_type: u16,
+    /// `PyVarObject.ob_size`, of bytes.
+    pub bytes_size: u16,
+    /// `PyBytesObject.ob_sval`.
+    pub bytes_data: u16,
+    /// `PyASCIIObject.length`.
+    pub string_length: u16,
+    /// `PyASCIIObject.state`.
+    pub string_state: u16,
+    /// Where the characters of an ASCII string begin.
+    pub string_ascii: u16,
+    /// Where those of another compact string begin.
+    pub string_compact: u16,
+    /// `PyDictObject.ma_keys`, or none.
+    pub dict_keys: u16,
+    /// From this owner on a frame is a mark.
+    pub first_shim: u8,
+    /// One of the `PYTHON_AT_*` constants.
+    pub instruction: u8,
+    /// [`TSS_GLIBC`] or [`TSS_MUSL`].
+    pub tss: u8,
+    /// 1: `state` has whole bytes (builds without the GIL).
+    pub wide_state: u8,
+    /// Zero.
+    pub pad: [u8; 2],
+    /// Zero.
+    pub reserved: [u64; 6],
+}
+const _: () = assert!(size_of::<PythonLayout>() == 128);
+
+/// Places of code objects that were sent: a power of two.
+pub const PYTHON_SEEN_SLOTS: u32 = 1 << 15;
+
+/// No interpreter: what [`crate::ProcEntry::python`] is then.
+pub const NO_PYTHON: PoolRef = 0;
+
+/// A code object, before the first stack that names it.
+pub const KIND_PYTHON_CODE: u32 = 7;
+/// More of the line table of one.
+pub const KIND_PYTHON_LINES: u32 = 8;
+
+/// Most bytes of each text of a code object: the rest is cut off.
+pub const MAX_PYTHON_TEXT: usize = 512;
+/// Most bytes of a line table in one record.
+pub const PYTHON_LINES_PIECE: usize = 4096;
+/// Most records with more of a line table.
+pub const MAX_PYTHON_PIECES: u32 = 32;
+
+/// Texts of a code object: the module's `__name__`, the function, the file.
+pub const PYTHON_TEXTS: usize = 3;
+
+/// Header of a code object's record, followed by the bytes of its texts and by the
+/// beginning of its line table; or, as [`KIND_PYTHON_LINES`], by more of that.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PythonCode {
+    /// [`KIND_PYTHON_CODE`] or [`KIND_PYTHON_LINES`].
+    pub kind: u32,
+    /// Process id (tgid) in the root pid namespace.
+    pub tgid: u32,
+    /// CLOCK_MONOTONIC nanoseconds of the first stack that names it.
+    pub time_ns: u64,
+    /// Its address.
+    pub code: u64,
+    /// Address space of the process, as in the stack's header.
+    pub space: u32,
+    /// `co_firstlineno`.
+    pub first_line: u32,
+    /// Bytes of the whole line table.
+    pub lines_len: u32,
+    /// Of more of the table: where in it this begins.
+    pub lines_at: u32,
+    /// Bytes of each text.
+    pub text_len: [u16; PYTHON_TEXTS],
+    /// Bytes of a character of each text: 1 (Latin-1), 2 or 4; 0: it could not be read.
+    pub text_width: [u8; PYTHON_TEXTS],
+    /// One of the `PYTHON_AT_*` constants, which says what the line table is.
+    pub instruction: u8,
+    /// Bytes of the table in this record.
+    pub piece_len: u16,
+    /// Zero.
+    pub pad: u32,
+}
+const _: () = assert!(size_of::<PythonCode>() == 56);

@@ -1,0 +1,461 @@
+//! The chain of Python frames of the current thread (see `PythonLayout`).
+//!
+//! The thread state is the one that the thread is bound to (`autoTSSkey`): it is there
+//! while the interpreter's lock is released too, in waits and in calls into runtimes.
+//! All that is read is the program's, which may write anything there: every chain is
+//! bounded, and a thread state counts only if it says that it is of this thread.
+
+use aiprof_common::*;
+use aya_ebpf::helpers::{
+    bpf_get_current_task_btf,
+    generated::{bpf_loop, bpf_probe_read_kernel, bpf_probe_read_user},
+};
+use core::ffi::c_void;
+
+use super::{FOUND, GO_ON, STOP, read_kernel};
+use crate::{
+    maps::{PYTHON_SEEN, Scratch},
+    pool::Block,
+    ring::Ring,
+    setting,
+};
+
+mod code;
+
+/// Bytes of a frame that are read, of 3.8 to 3.10 and of later versions.
+const FRAME_BYTES: [u32; 2] = [112, 88];
+/// Words for them.
+const FRAME_WORDS: usize = 16;
+/// Bytes of a code object that are read: up to `co_linetable`, in builds without the
+/// GIL too.
+const CODE_BYTES: u32 = 176;
+/// Words for them.
+const CODE_WORDS: usize = 32;
+/// Most code objects of one stack that are sent with it.
+const MAX_NEW: usize = 64;
+/// Where glibc has the values of the first 32 keys, and the table of all (struct
+/// pthread: `specific_1stblock`, `specific`); a key's value is behind its sequence number.
+const GLIBC_FIRST: u64 = 0x310;
+const GLIBC_TABLE: u64 = 0x510;
+const GLIBC_BLOCK: u64 = 32;
+/// Where musl 1.2 has the table of values (struct pthread: `tsd`).
+const MUSL_TABLE: u64 = 128;
+/// Most keys that there are (PTHREAD_KEYS_MAX).
+const MAX_KEYS: u64 = 1024;
+
+/// A code object that was not sent yet.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NewCode {
+    code: u64,
+    globals: u64,
+    fingerprint: u64,
+    slot: u64,
+}
+
+/// The Python frames of a walk.
+#[repr(C)]
+pub struct Python {
+    /// A copy, so that it does not change meanwhile.
+    layout: PythonLayout,
+    /// The next frame, and the next `_PyCFrame`.
+    frame: u64,
+    cframe: u64,
+    /// Address of the next mark that is not placed; `u64::MAX`: there is none.
+    mark: u64,
+    /// What tells the code objects apart that have been at one address.
+    hash: u64,
+    /// Words, and marks among them.
+    len: u32,
+    marks: u32,
+    /// Marks that are placed.
+    placed: u32,
+    /// Code objects to send.
+    new_len: u32,
+    /// Bytes that may be sent of them.
+    budget: u64,
+    new: [NewCode; MAX_NEW],
+    /// A copy of the frame.
+    frame_words: [u64; FRAME_WORDS],
+    /// A copy of the code object, or of another object.
+    words_of: [u64; CODE_WORDS],
+    /// Where the marks are among the words.
+    mark_at: [u32; MAX_PYTHON_MARKS],
+    /// The words.
+    words: [u64; MAX_PYTHON_WORDS],
+}
+
+impl Python {
+    /// Address of the next mark.
+    #[inline(always)]
+    pub fn mark(&self) -> u64 {
+        self.mark
+    }
+
+    /// Words, at most MAX_PYTHON_WORDS.
+    #[inline(always)]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// What tells equal stacks apart whose code objects differ.
+    #[inline(always)]
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The words.
+    #[inline(always)]
+    pub fn words(&self) -> *const u64 {
+        self.words.as_ptr()
+    }
+}
+
+/// Argument of the loop callbacks.
+#[repr(C)]
+struct Context {
+    scratch: *mut Scratch,
+    ring: Ring,
+}
+
+/// No Python frames.
+#[inline(always)]
+pub fn clear(s: &mut Scratch) {
+    s.python.len = 0;
+    s.python.hash = 0;
+    s.python.mark = u64::MAX;
+    s.header.python_len = 0;
+}
+
+/// Reads the chain of the current thread, and sends the code objects that were not sent
+/// before. `reference`: the layout of the process's interpreter. Uses the room for
+/// native frames, so these are walked later.
+#[inline(always)]
+pub fn walk_python(scratch: *mut Scratch, reference: PoolRef, ring: Ring) {
+    if reference < REF_FIRST || begin(scratch, reference) != FOUND {
+        return;
+    }
+    let mut context = Context { scratch, ring };
+    // SAFETY: the callbacks have bpf_loop's signature; the context lives on this frame's
+    // stack for the whole call.
+    unsafe {
+        bpf_loop(
+            MAX_PYTHON_WORDS as u32,
+            step as *mut c_void,
+            (&raw mut context).cast(),
+            0,
+        );
+        let p = &mut (*scratch).python;
+        (*scratch).header.python_len = p.len as u16;
+        if p.marks > 0 {
+            p.mark = mark_address(p, 0);
+        }
+        if p.frame != 0 {
+            (*scratch).header.flags |= FLAG_PYTHON_CUT;
+        }
+        if p.new_len > 0 {
+            bpf_loop(
+                p.new_len,
+                code::send as *mut c_void,
+                (&raw mut context).cast(),
+                0,
+            );
+        }
+    }
+}
+
+/// Finds the thread's innermost frame.
+#[inline(never)]
+fn begin(scratch: *mut Scratch, reference: PoolRef) -> u32 {
+    // SAFETY: a checked map value.
+    let p = unsafe { &mut (*scratch).python };
+    p.marks = 0;
+    p.placed = 0;
+    p.new_len = 0;
+    p.frame = 0;
+    let Some(block) = Block::get(reference) else {
+        return 0;
+    };
+    let owner = block.u32(0);
+    block.copy(&mut p.layout);
+    if owner == 0 || block.u32(0) != owner {
+        return 0;
+    }
+    // SAFETY: always valid in a tracing program.
+    let task = unsafe { bpf_get_current_task_btf() } as u64;
+    let thread = read_kernel(task, setting!(task_fsbase));
+    let state = thread_state(p, thread);
+    if state == 0 || at(state, p.layout.thread_id) != thread {
+        return 0;
+    }
+    let frame = at(state, p.layout.thread_frame);
+    if p.layout.cframe_frame == PYTHON_NO_FIELD {
+        p.frame = frame;
+    } else {
+        p.cframe = frame;
+        p.frame = at(frame, p.layout.cframe_frame);
+    }
+    FOUND
+}
+
+/// The thread state that a thread is bound to; 0: none.
+#[inline(always)]
+fn thread_state(p: &Python, thread: u64) -> u64 {
+    // Py_tss_t: whether it is initialized, and the key.
+    let tss = user(p.layout.key);
+    let key = tss >> 32;
+    if thread == 0 || tss as u32 != 1 || key >= MAX_KEYS {
+        return 0;
+    }
+    if p.layout.tss == TSS_MUSL {
+        return user(user(thread.wrapping_add(MUSL_TABLE)).wrapping_add(8 * key));
+    }
+    let block = if key < GLIBC_BLOCK {
+        thread.wrapping_add(GLIBC_FIRST)
+    } else {
+        user(thread.wrapping_add(GLIBC_TABLE + 8 * (key / GLIBC_BLOCK)))
+    };
+    user(block.wrapping_add(16 * (key % GLIBC_BLOCK) + 8))
+}
+
+/// The 8 bytes of user memory at an address; 0 where they cannot be read.
+#[inline(always)]
+fn user(address: u64) -> u64 {
+    let mut value = 0u64;
+    // SAFETY: the destination is 8 bytes on the stack; a bad source is an error, and
+    // clears it.
+    unsafe { bpf_probe_read_user((&raw mut value).cast(), 8, address as *const c_void) };
+    value
+}
+
+/// A field of an object.
+#[inline(always)]
+fn at(object: u64, field: u16) -> u64 {
+    if object == 0 {
+        return 0;
+    }
+    user(object.wrapping_add(field.into()))
+}
+
+/// A field of a copy of an object, from its first byte on.
+#[inline(always)]
+fn field<const N: usize>(words: &[u64; N], offset: u16) -> u64 {
+    let index = offset as usize >> 3 & (N - 1);
+    // SAFETY: within the array by the mask, for N is a power of two.
+    let word = unsafe { words.as_ptr().add(index).read() };
+    word >> (u64::from(offset & 7) * 8)
+}
+
+/// `bpf_loop` callback: takes in one frame.
+extern "C" fn step(_index: u64, context: *mut Context) -> i64 {
+    // SAFETY: the context is walk_python's, the scratch a checked map value.
+    let scratch = unsafe { (*context).scratch };
+    if take_frame(scratch) == FOUND {
+        GO_ON
+    } else {
+        STOP
+    }
+}
+
+#[inline(never)]
+fn take_frame(scratch: *mut Scratch) -> u32 {
+    // SAFETY: a checked map value.
+    let s = unsafe { &mut *scratch };
+    let p = &mut s.python;
+    if p.frame == 0 || p.len >= MAX_PYTHON_WORDS as u32 {
+        return 0;
+    }
+    let bytes = FRAME_BYTES[usize::from(p.layout.kind != PYTHON_FRAMES)];
+    // SAFETY: the destination is larger; a bad source is an error.
+    let rc = unsafe {
+        bpf_probe_read_user(
+            p.frame_words.as_mut_ptr().cast(),
+            bytes,
+            p.frame as *const c_void,
+        )
+    };
+    if rc != 0 {
+        return 0;
+    }
+    let owner = field(&p.frame_words, p.layout.frame_owner) as u8;
+    let next = field(&p.frame_words, p.layout.frame_previous);
+    if p.layout.kind == PYTHON_SHIMS && owner >= p.layout.first_shim {
+        let mark = p.frame;
+        if push_mark(p, mark) != FOUND {
+            return 0;
+        }
+        p.frame = next;
+        return FOUND;
+    }
+    let tgid = s.header.tgid;
+    let space = s.header.space;
+    take_code(p, tgid, space);
+    if p.layout.kind == PYTHON_ENTRIES && owner != 0 {
+        let mark = p.cframe;
+        if push_mark(p, mark) != FOUND {
+            return 0;
+        }
+        p.cframe = at(mark, p.layout.cframe_previous);
+    }
+    p.frame = next;
+    FOUND
+}
+
+/// Adds the word of the frame that was read, if it runs a code object.
+#[inline(always)]
+fn take_code(p: &mut Python, tgid: u32, space: u32) {
+    // References may carry marks in their lowest bits.
+    let code = field(&p.frame_words, p.layout.frame_code) & !7;
+    // SAFETY: the destination is larger; a bad source is an error.
+    let rc = unsafe {
+        bpf_probe_read_user(
+            p.words_of.as_mut_ptr().cast(),
+            CODE_BYTES,
+            code as *const c_void,
+        )
+    };
+    if rc != 0 || field(&p.words_of, p.layout.object_type) != p.layout.code_type {
+        return;
+    }
+    let instruction = field(&p.frame_words, p.layout.frame_instruction);
+    let index = match p.layout.instruction {
+        PYTHON_AT_BYTES => i64::from(instruction as u32 as i32) as u64 >> 1,
+        PYTHON_AT_UNITS => i64::from(instruction as u32 as i32) as u64,
+        _ => instruction.wrapping_sub(first_instruction(p, code)) >> 1,
+    };
+    push(p, python_word(code, index));
+    let mut print = field(&p.words_of, p.layout.code_lines);
+    print = mix(print, field(&p.words_of, p.layout.code_filename));
+    print = mix(print, field(&p.words_of, p.layout.code_name));
+    let line = field(&p.words_of, p.layout.code_first_line) as u32;
+    let fingerprint = mix(print, line.into()) | 1;
+    p.hash = mix(p.hash, fingerprint);
+    let place = mix(mix(code, tgid.into()), space.into());
+    let slot = place >> 20 & (PYTHON_SEEN_SLOTS as u64 - 1);
+    let Some(seen) = PYTHON_SEEN.get_ptr_mut(slot as u32) else {
+        return;
+    };
+    // SAFETY: an aligned word of a map value, which all CPUs write whole.
+    let known = unsafe { seen.read_volatile() };
+    let new = p.new_len as usize;
+    // The slot may be another's: the address is in the fingerprint then.
+    let fingerprint = mix(fingerprint, place) | 1;
+    if known == fingerprint || new >= MAX_NEW {
+        return;
+    }
+    let globals = field(&p.frame_words, p.layout.frame_globals);
+    // SAFETY: within the array by the mask.
+    unsafe {
+        *p.new.as_mut_ptr().add(new & (MAX_NEW - 1)) = NewCode {
+            code,
+            globals,
+            fingerprint,
+            slot,
+        };
+    }
+    p.new_len = new as u32 + 1;
+}
+
+/// The address of the first instruction that a frame may be at.
+#[inline(always)]
+fn first_instruction(p: &Python, code: u64) -> u64 {
+    if p.layout.code_bytecodes == PYTHON_NO_FIELD {
+        return code.wrapping_add(p.layout.code_instructions.into());
+    }
+    // _PyCodeArray: its size, then the bytecode of each thread.
+    let entries = at(code, p.layout.code_bytecodes);
+    let index = field(&p.frame_words, p.layout.frame_bytecode) as u32;
+    user(entries.wrapping_add(8 + 8 * u64::from(index)))
+}
+
+#[inline(always)]
+fn push(p: &mut Python, word: u64) {
+    let len = p.len as usize;
+    // SAFETY: within the array by the mask.
+    unsafe {
+        *p.words.as_mut_ptr().add(len & (MAX_PYTHON_WORDS - 1)) = word;
+    }
+    p.len = len as u32 + 1;
+}
+
+#[inline(always)]
+fn push_mark(p: &mut Python, mark: u64) -> u32 {
+    let (marks, len) = (p.marks as usize, p.len);
+    if marks >= MAX_PYTHON_MARKS || len >= MAX_PYTHON_WORDS as u32 {
+        return 0;
+    }
+    // SAFETY: within the array by the mask.
+    unsafe {
+        *p.mark_at.as_mut_ptr().add(marks & (MAX_PYTHON_MARKS - 1)) = len;
+    }
+    p.marks = marks as u32 + 1;
+    push(p, PYTHON_MARK | mark & (PYTHON_PLACED - 1));
+    FOUND
+}
+
+/// The address of a mark.
+#[inline(always)]
+fn mark_address(p: &Python, mark: u32) -> u64 {
+    let mark = mark as usize & (MAX_PYTHON_MARKS - 1);
+    // SAFETY: within the arrays by the masks.
+    unsafe {
+        let at = p.mark_at.as_ptr().add(mark).read() as usize;
+        let word = p.words.as_ptr().add(at & (MAX_PYTHON_WORDS - 1)).read();
+        word & (PYTHON_PLACED - 1)
+    }
+}
+
+/// Says that the next mark lies in the native frame of this number. Gives the address of
+/// the mark after it.
+#[inline(never)]
+pub fn place_mark(scratch: *mut Scratch, native: u32) -> u64 {
+    // SAFETY: a checked map value.
+    let p = unsafe { &mut (*scratch).python };
+    let mark = p.placed as usize & (MAX_PYTHON_MARKS - 1);
+    // SAFETY: within the arrays by the masks.
+    unsafe {
+        let at = p.mark_at.as_ptr().add(mark).read() as usize;
+        let word = p.words.as_mut_ptr().add(at & (MAX_PYTHON_WORDS - 1));
+        *word = PYTHON_MARK | PYTHON_PLACED | u64::from(native);
+    }
+    p.placed = mark as u32 + 1;
+    p.mark = if p.placed < p.marks {
+        mark_address(p, p.placed)
+    } else {
+        u64::MAX
+    };
+    p.mark
+}
+
+/// Appends the words behind the `len` addresses of a stack; gives how many.
+#[inline(always)]
+pub fn append(s: &mut Scratch, len: u64) -> u64 {
+    let words = u64::from(s.header.python_len) & (2 * MAX_PYTHON_WORDS as u64 - 1);
+    if words == 0 || words > MAX_PYTHON_WORDS as u64 {
+        s.header.python_len = 0;
+        return 0;
+    }
+    const MOST: u64 = (MAX_USER_FRAMES + MAX_KERNEL_FRAMES) as u64;
+    let len = if len > MOST { MOST } else { len };
+    // SAFETY: behind so many addresses there is room for all words; the source is as
+    // large.
+    let rc = unsafe {
+        bpf_probe_read_kernel(
+            s.frames.as_mut_ptr().add(len as usize).cast(),
+            (words * 8) as u32,
+            s.python.words().cast(),
+        )
+    };
+    if rc != 0 {
+        s.header.python_len = 0;
+        return 0;
+    }
+    words
+}
+
+/// Folds a word into a hash.
+#[inline(always)]
+fn mix(hash: u64, word: u64) -> u64 {
+    let product = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    product ^ product >> 32
+}

@@ -1,0 +1,186 @@
+//! Looking one exported symbol up, by the hash table that the dynamic loader uses: a
+//! few small reads, so that it can be asked of every mapped file ("ELF: GNU hash
+//! section" of the GNU linker; System V ABI, chapter 5).
+
+use crate::unwind::ReadAt;
+
+const HEADER: usize = 64;
+const PROGRAM_HEADER: usize = 56;
+const MAX_PROGRAM_HEADERS: u16 = 256;
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const EM_X86_64: u16 = 62;
+/// Most bytes of the dynamic section.
+const MAX_DYNAMIC: u64 = 16 << 10;
+const DT_STRTAB: u64 = 5;
+const DT_SYMTAB: u64 = 6;
+const DT_GNU_HASH: u64 = 0x6fff_fef5;
+/// Bytes of a symbol.
+const SYMBOL: u64 = 24;
+/// Most symbols of one bucket that are looked at.
+const MAX_CHAIN: u64 = 256;
+const SHN_UNDEF: u16 = 0;
+
+/// A symbol that the file defines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Symbol {
+    /// Its virtual address.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// The symbols that a file exports.
+pub(super) struct Dynamic<'a, R> {
+    file: &'a R,
+    /// Virtual address, offset in the file and bytes of each loaded part.
+    loads: Vec<(u64, u64, u64)>,
+    hash: u64,
+    symbols: u64,
+    strings: u64,
+    buckets: u32,
+    first: u32,
+    bloom_words: u32,
+    bloom_shift: u32,
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    let bytes = bytes.get(at..at.checked_add(2)?)?;
+    Some(u16::from_le_bytes(bytes.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_le_bytes(bytes.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let bytes = bytes.get(at..at.checked_add(8)?)?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// Reads all of `len` bytes at `offset`.
+fn read(file: &impl ReadAt, offset: u64, len: usize) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let mut have = 0;
+    while have < len {
+        let at = offset.checked_add(have as u64)?;
+        match file.read_at(bytes.get_mut(have..)?, at).ok()? {
+            0 => return None,
+            more => have += more,
+        }
+    }
+    Some(bytes)
+}
+
+/// The hash of a name (DJB's).
+fn hash_of(name: &[u8]) -> u32 {
+    let step = |hash: u32, &byte: &u8| hash.wrapping_mul(33).wrapping_add(byte.into());
+    name.iter().fold(5381, step)
+}
+
+impl<'a, R: ReadAt> Dynamic<'a, R> {
+    /// Finds the tables of a file; `None`: it has none.
+    pub(super) fn read(file: &'a R) -> Option<Self> {
+        let header = read(file, 0, HEADER)?;
+        let is_elf = header.starts_with(b"\x7fELF\x02\x01");
+        if !is_elf || u16_at(&header, 18)? != EM_X86_64 {
+            return None;
+        }
+        let count = u16_at(&header, 56)?;
+        if count > MAX_PROGRAM_HEADERS || usize::from(u16_at(&header, 54)?) != PROGRAM_HEADER {
+            return None;
+        }
+        let table = read(
+            file,
+            u64_at(&header, 32)?,
+            usize::from(count) * PROGRAM_HEADER,
+        )?;
+        let (mut loads, mut dynamic) = (Vec::new(), None);
+        for entry in table.chunks_exact(PROGRAM_HEADER) {
+            let (offset, vaddr) = (u64_at(entry, 8)?, u64_at(entry, 16)?);
+            let size = u64_at(entry, 32)?;
+            match u32_at(entry, 0)? {
+                PT_LOAD => loads.push((vaddr, offset, size)),
+                PT_DYNAMIC => dynamic = Some((offset, size)),
+                _ => {}
+            }
+        }
+        let (offset, size) = dynamic?;
+        let entries = read(file, offset, usize::try_from(size.min(MAX_DYNAMIC)).ok()?)?;
+        let value = |tag: u64| {
+            let mut entries = entries.chunks_exact(16);
+            entries.find_map(|entry| (u64_at(entry, 0)? == tag).then(|| u64_at(entry, 8))?)
+        };
+        let mut found = Self {
+            file,
+            loads,
+            hash: value(DT_GNU_HASH)?,
+            symbols: value(DT_SYMTAB)?,
+            strings: value(DT_STRTAB)?,
+            buckets: 0,
+            first: 0,
+            bloom_words: 0,
+            bloom_shift: 0,
+        };
+        let head = found.bytes(found.hash, 16)?;
+        found.buckets = u32_at(&head, 0)?;
+        found.first = u32_at(&head, 4)?;
+        found.bloom_words = u32_at(&head, 8)?;
+        found.bloom_shift = u32_at(&head, 12)?;
+        (found.buckets > 0 && found.bloom_words > 0).then_some(found)
+    }
+
+    /// The bytes at a virtual address, as far as the file has them all.
+    pub(super) fn bytes(&self, address: u64, len: usize) -> Option<Vec<u8>> {
+        let part = self.loads.iter().find_map(|&(vaddr, offset, size)| {
+            let skip = address.checked_sub(vaddr).filter(|&skip| skip < size)?;
+            (size - skip >= len as u64).then(|| offset.checked_add(skip))?
+        })?;
+        read(self.file, part, len)
+    }
+
+    /// A symbol that the file defines.
+    pub(super) fn find(&self, name: &[u8]) -> Option<Symbol> {
+        let hash = hash_of(name);
+        let bloom = self.hash.checked_add(16)?;
+        let word = u64::from(hash / 64 % self.bloom_words);
+        let filter = u64_at(&self.bytes(bloom.checked_add(word * 8)?, 8)?, 0)?;
+        let second = hash.checked_shr(self.bloom_shift).unwrap_or(0);
+        let wanted = 1u64 << (hash % 64) | 1u64 << (second % 64);
+        if filter & wanted != wanted {
+            return None;
+        }
+        let buckets = bloom.checked_add(u64::from(self.bloom_words) * 8)?;
+        let bucket = u64::from(hash % self.buckets) * 4;
+        let first = u32_at(&self.bytes(buckets.checked_add(bucket)?, 4)?, 0)?;
+        let chains = buckets.checked_add(u64::from(self.buckets) * 4)?;
+        let skip = u64::from(first.checked_sub(self.first)?);
+        for index in 0..MAX_CHAIN {
+            let at = chains.checked_add((skip + index) * 4)?;
+            let known = u32_at(&self.bytes(at, 4)?, 0)?;
+            if known | 1 == hash | 1
+                && let Some(symbol) = self.named(u64::from(first) + index, name)
+            {
+                return Some(symbol);
+            }
+            if known & 1 != 0 {
+                break;
+            }
+        }
+        None
+    }
+
+    /// The symbol of an index, if it has this name and is defined.
+    fn named(&self, index: u64, name: &[u8]) -> Option<Symbol> {
+        let at = self.symbols.checked_add(index.checked_mul(SYMBOL)?)?;
+        let symbol = self.bytes(at, SYMBOL as usize)?;
+        let text = self.strings.checked_add(u32_at(&symbol, 0)?.into())?;
+        let text = self.bytes(text, name.len() + 1)?;
+        let is_it = text.strip_suffix(b"\0") == Some(name);
+        (is_it && u16_at(&symbol, 6)? != SHN_UNDEF).then_some(Symbol {
+            address: u64_at(&symbol, 8)?,
+            size: u64_at(&symbol, 16)?,
+        })
+    }
+}
