@@ -313,7 +313,8 @@ impl Batch<'_, '_> {
             let walk = UnitWalk::run(self.dwarf, &root.unit, &addrs, clock)?;
             for (slot, (chain, i)) in walk.iter().zip(open).enumerate() {
                 let name = |link: &Link| self.names.get(offset, link.offset);
-                self.answers.take(i, functions(chain, slot, name, lines), lines, slot, found);
+                self.answers
+                    .take(i, functions(chain, slot, name, lines), lines, slot, found);
             }
             return Ok(());
         };
@@ -325,7 +326,8 @@ impl Batch<'_, '_> {
         let walk = UnitWalk::run(&split.dwarf, &split.root.unit, &addrs, clock)?;
         for (slot, (chain, i)) in walk.iter().zip(open).enumerate() {
             let name = |link: &Link| names.get(split.offset, link.offset);
-            self.answers.take(i, functions(chain, slot, name, lines), lines, slot, found);
+            self.answers
+                .take(i, functions(chain, slot, name, lines), lines, slot, found);
         }
         Ok(())
     }

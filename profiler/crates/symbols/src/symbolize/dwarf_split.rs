@@ -3,10 +3,10 @@
 //!
 //! DWARF 5, section 7.3; before that GNU's extension (`DW_AT_GNU_dwo_name`).
 
+use super::bytes::Bytes;
 use super::dwarf::{Dwarf, DwarfError, Question, load};
 use super::dwarf_text::text;
 use super::dwarf_units::Root;
-use super::bytes::Bytes;
 use super::elf::ElfInfo;
 use super::sections::Sections;
 use gimli::{DwarfPackage, SectionId};
@@ -133,7 +133,9 @@ impl<'a> Object<'a> {
                 let empty = Bytes::of(sections, "");
                 let found = DwarfPackage::load(section, empty)
                     .and_then(|package| package.find_cu(id, parent));
-                let Some(dwarf) = found.map_err(|e| sections.take_failure().map_or(e.into(), |f| f))? else {
+                let Some(dwarf) =
+                    found.map_err(|e| sections.take_failure().map_or(e.into(), |f| f))?
+                else {
                     return Ok(None);
                 };
                 dwarf
@@ -150,10 +152,7 @@ impl<'a> Object<'a> {
 }
 
 /// The unit of a split file with the id of the skeleton.
-fn find_unit<'a>(
-    dwarf: Dwarf<'a>,
-    skeleton: &Root<'a>,
-) -> gimli::Result<Option<SplitUnit<'a>>> {
+fn find_unit<'a>(dwarf: Dwarf<'a>, skeleton: &Root<'a>) -> gimli::Result<Option<SplitUnit<'a>>> {
     let mut units = Vec::new();
     let mut found = None;
     let mut headers = dwarf.units();

@@ -1,7 +1,7 @@
 //! The functions around addresses, from the entries of one unit.
 
-use super::dwarf::{Attr, Dwarf, DwarfError, Unit, WorkLimit};
 use super::bytes::Bytes;
+use super::dwarf::{Attr, Dwarf, DwarfError, Unit, WorkLimit};
 use gimli::{AttributeValue, UnitOffset};
 
 /// Most functions inlined into each other at one address.
@@ -90,12 +90,18 @@ impl<'d, 'a, 'u> UnitWalk<'d, 'a, 'u> {
             inside: Vec::new(),
             named: 0,
         };
-        walk.walk(clock)?;
+        walk.walk(false, clock)?;
+        if walk.named < addrs.len() {
+            // Members of local classes are described within the function around those.
+            walk.walk(true, clock)?;
+        }
         Ok(walk.chains)
     }
 
-    fn walk(&mut self, clock: &mut WorkLimit) -> Result<(), DwarfError> {
+    /// Walks over the functions, and with `nested` also over those within them.
+    fn walk(&mut self, nested: bool, clock: &mut WorkLimit) -> Result<(), DwarfError> {
         let unit = self.unit;
+        self.inside.clear();
         let mut entries = unit.entries_raw(None)?;
         // Depth at which `entries` was started.
         let mut base = 0;
@@ -115,7 +121,9 @@ impl<'d, 'a, 'u> UnitWalk<'d, 'a, 'u> {
                     let entry = FunctionEntry::read(&mut entries, abbrev)?;
                     let matched = self.enter(&entry, offset, depth, clock)?;
                     let next = entries.next_offset();
-                    if let (false, Some(sibling)) = (matched, entry.sibling.filter(|s| *s > next)) {
+                    if let (false, Some(sibling)) =
+                        (matched || nested, entry.sibling.filter(|s| *s > next))
+                    {
                         entries = unit.entries_raw(Some(sibling))?;
                         base = depth;
                     }
@@ -217,4 +225,3 @@ impl<'d, 'a, 'u> UnitWalk<'d, 'a, 'u> {
         Ok(matched)
     }
 }
-

@@ -490,7 +490,9 @@ impl<'a> ElfReader<'a> {
                 self.take_plt(section, name, info);
             }
             SHT_RELR if self.wide => info.packed_relocations = Some((section.offset, section.size)),
-            _ if name.starts_with(b".debug_") || name == b".gdb_index" => self.take_debug(section, name, info)?,
+            _ if name.starts_with(b".debug_") || name == b".gdb_index" => {
+                self.take_debug(section, name, info)?
+            }
             _ => {}
         }
         Ok(())

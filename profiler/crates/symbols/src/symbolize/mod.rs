@@ -66,6 +66,8 @@ use std::time::Duration;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_lines;
 
 /// One named frame. An address yields several where functions were inlined,
 /// from the outermost function to the innermost.

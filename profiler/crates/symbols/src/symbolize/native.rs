@@ -1,12 +1,10 @@
 //! Native code: DWARF for inlined functions and lines, symbol tables for the rest.
 
-use super::debuginfod::{self, Debuginfod};
 use super::debug_file::{Finder, Found};
+use super::debuginfod::{self, Debuginfod};
 use super::dwarf::{DwarfError, DwarfFile, DwarfFunction, Question};
 use super::elf::{self, ElfError, ElfInfo};
-use super::{
-    BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, mini, plt, symtab,
-};
+use super::{BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, mini, plt, symtab};
 use aiprof_model::demangle::{self, demangle};
 use aiprof_model::profile::{BuildId, FrameKind};
 use aiprof_system::files::others::RootDir;
@@ -192,7 +190,8 @@ impl NativeSymbolizer {
                 .is_none_or(|outermost| outermost.name.is_empty())
             {
                 self.stats.unnamed += 1;
-                let unknown = unknown_frame("no symbols", binary.path);
+                let mut unknown = unknown_frame("no symbols", binary.path);
+                unknown.source = frames.first_mut().and_then(|first| first.source.take());
                 frames.splice(..frames.len().min(1), [unknown]);
             }
             out.push(frames);

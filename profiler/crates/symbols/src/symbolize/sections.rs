@@ -211,7 +211,9 @@ impl Section {
 
     /// Copies bytes without keeping their page, where they are not compressed.
     pub(super) fn peek(&self, at: usize, bytes: &mut [u8], access: &Access) -> Option<()> {
-        let end = at.checked_add(bytes.len()).filter(|end| *end <= self.size)?;
+        let end = at
+            .checked_add(bytes.len())
+            .filter(|end| *end <= self.size)?;
         let page = self.pages.get(at / PAGE)?;
         if page.get().is_some() && end <= (at / PAGE + 1) * PAGE || self.packing != Packing::None {
             let mut at = at;
