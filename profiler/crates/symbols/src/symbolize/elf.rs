@@ -78,8 +78,9 @@ pub(crate) struct AltLink {
 }
 
 /// Debug sections that are read; others, like location lists, are not. Those of split
-/// DWARF end in `.dwo` or `_index`.
-const DEBUG_SECTIONS: [&str; 18] = [
+/// DWARF end in `.dwo` or `_index`; of a package the parser wants to know where its units'
+/// parts of all of them are.
+const DEBUG_SECTIONS: [&str; 23] = [
     ".debug_abbrev",
     ".debug_addr",
     ".debug_aranges",
@@ -94,6 +95,11 @@ const DEBUG_SECTIONS: [&str; 18] = [
     ".debug_abbrev.dwo",
     ".debug_cu_index",
     ".debug_info.dwo",
+    ".debug_line.dwo",
+    ".debug_loc.dwo",
+    ".debug_loclists.dwo",
+    ".debug_macinfo.dwo",
+    ".debug_macro.dwo",
     ".debug_rnglists.dwo",
     ".debug_str.dwo",
     ".debug_str_offsets.dwo",

@@ -67,6 +67,8 @@ use std::time::Duration;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_files;
+#[cfg(test)]
 mod tests_lines;
 
 /// One named frame. An address yields several where functions were inlined,
