@@ -237,6 +237,12 @@ fn errors_say_what_to_do() {
             &["looks like a file", "--format"],
         ),
         (&["--all-processes", "-o", "x.folded"], &["flame graphs"]),
+        (&["--lines", "-o", "x.html"], &["use -o FILE.folded"]),
+        (&["--lines", "-o", "x.pb.gz"], &["in any case"]),
+        (
+            &["report", folded, "--lines", "-o", "x.svg"],
+            &["--lines needs a capture"],
+        ),
     ] {
         let output = aiprof(args).current_dir(dir.path()).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}");

@@ -162,6 +162,14 @@ pub(crate) struct ViewArgs {
     #[arg(long, conflicts_with_all = ["cpu_only", "events"])]
     by_stall: bool,
 
+    /// Source lines too: `parse (json.c:42)`
+    ///
+    /// The same function at another line is another frame then. Of what runs on CPUs, from
+    /// DWARF: of programs built with -g, or whose debug files are there. For folded stacks
+    /// and flame graphs; pprof and captures have them in any case.
+    #[arg(long, conflicts_with = "device_only")]
+    lines: bool,
+
     /// CPU samples of all processes, also beside samples of devices
     ///
     /// Where devices were sampled, a flame graph has the CPU samples of the processes that
@@ -177,10 +185,17 @@ impl ViewArgs {
             (self.device_only, "--device-only"),
             (self.cpu_only, "--cpu-only"),
             (self.by_stall, "--by-stall"),
+            (self.lines, "--lines"),
             (self.all_processes, "--all-processes"),
         ];
         let mut given = given.into_iter().filter(|(is_given, _)| *is_given);
         given.next().map(|(_, option)| option)
+    }
+
+    /// Whether the source lines of frames are looked up, also for what has no place for
+    /// them without being told so.
+    pub(crate) fn has_lines(self) -> bool {
+        self.lines
     }
 
     /// How profiles are written.
@@ -194,6 +209,7 @@ impl ViewArgs {
             },
             inverted: self.inverted,
             by_stall: self.by_stall,
+            source_lines: self.lines,
             all_processes: self.all_processes,
             ..ExportOptions::default()
         }
@@ -213,6 +229,14 @@ impl ViewArgs {
                      FILE.svg, or --format"
                 )));
             }
+        }
+        if self.lines && !has_frames {
+            return Err(usage_error(match destination.has_source_lines() {
+                true => "--lines is for folded stacks and flame graphs: this format has source \
+                         lines in any case",
+                false => "--lines is for folded stacks and flame graphs: use -o FILE.folded or \
+                          FILE.svg, or --format",
+            }));
         }
         if self.all_processes && format != Some(Format::Svg) {
             return Err(usage_error(

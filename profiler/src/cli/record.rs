@@ -262,7 +262,7 @@ impl Plan {
                 "--events is for profiles: a trace has launches and samples in any case",
             ));
         }
-        let source_lines = destination.has_source_lines();
+        let source_lines = destination.has_source_lines() || args.view.has_lines();
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
         if launches.is_some() && !args.replay_device.is_empty() {
             return Err(usage_error(

@@ -134,7 +134,7 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
 fn replay_options(args: &ReportArgs, destination: &Destination) -> ReplayOptions {
     ReplayOptions {
         inlines: !args.no_inlines,
-        source_lines: destination.has_source_lines(),
+        source_lines: destination.has_source_lines() || args.view.has_lines(),
         kernel_stacks: !args.no_kernel,
         launches: args.values.launches(),
     }

@@ -219,6 +219,10 @@ pub struct ExportOptions {
     /// Move the stall reason of device samples to the front of their device frames,
     /// so that they are merged by it first. Folded stacks and flame graphs only.
     pub by_stall: bool,
+    /// Write where in the source a frame is after its name: `parse (json.c:42)`, so that
+    /// the same function at another line is another frame. Of what runs on CPUs, and
+    /// where the profile has it. Folded stacks and flame graphs only.
+    pub source_lines: bool,
     /// Start folded output with a `# ` comment per loss and about device samples,
     /// which flame graph tools skip. Folded stacks only.
     pub loss_comments: bool,
@@ -238,6 +242,7 @@ impl Default for ExportOptions {
             shown: Shown::All,
             inverted: false,
             by_stall: false,
+            source_lines: false,
             loss_comments: false,
             all_processes: false,
             // A tenth of a pixel at the usual width of a browser window.

@@ -63,6 +63,34 @@ pub(super) fn frame(profile: &Profile, frame: &Frame) -> String {
     suffixed(profile.str(frame.name), frame.kind)
 }
 
+/// [`frame`] with where it is in the source, where that is known: `parse (json.c:42)`,
+/// without directories, as perf writes it; `(json.c)` of code that no line stands for.
+/// Device frames have lines of their own.
+pub(super) fn located(profile: &Profile, frame: &Frame) -> String {
+    let device = matches!(
+        frame.kind,
+        FrameKind::DeviceSoftware | FrameKind::DeviceHardware | FrameKind::Unknown
+    );
+    let path = frame.file.map(|file| profile.str(file)).unwrap_or_default();
+    let file = path.rsplit('/').next().unwrap_or(path);
+    if device || file.is_empty() {
+        return self::frame(profile, frame);
+    }
+    let name = profile.str(frame.name);
+    let name = match FrameKind::of_suffix(name) {
+        Some((plain, kind)) if kind == frame.kind => plain,
+        _ => name,
+    };
+    let name = cut(name);
+    suffixed(
+        &match frame.line {
+            0 => format!("{name} ({file})"),
+            line => format!("{name} ({file}:{line})"),
+        },
+        frame.kind,
+    )
+}
+
 /// [`frame`] of a name.
 pub(crate) fn suffixed(name: &str, kind: FrameKind) -> String {
     let mut name = clean(name);
@@ -131,6 +159,38 @@ mod tests {
     fn long_names_are_cut_between_characters() {
         let name = clean(&"é".repeat(50_000));
         assert!(name.len() <= MAX_NAME && name.ends_with("é[..]"));
+    }
+
+    #[test]
+    fn lines_stand_before_the_suffix() {
+        let mut builder = ProfileBuilder::new(Meta::default());
+        let at = |line| Some(("/src/lib/json.c", line));
+        let ids = [
+            builder.frame("parse", FrameKind::Native, at(42)),
+            builder.frame("push", FrameKind::Inlined, at(7)),
+            builder.frame("glue", FrameKind::Native, at(0)),
+            builder.frame("f", FrameKind::Interpreter, Some(("a;b 1.py", 3))),
+            builder.frame("main", FrameKind::Native, None),
+            builder.frame("gemm", FrameKind::DeviceSoftware, at(9)),
+            builder.frame("[no symbols x]", FrameKind::Unknown, at(1)),
+            builder.frame(&"x".repeat(9000), FrameKind::Native, at(5)),
+        ];
+        let profile = builder.finish();
+        let names: Vec<_> = ids
+            .iter()
+            .map(|id| located(&profile, &profile.frames[id.0 as usize]))
+            .collect();
+        let expected = [
+            "parse (json.c:42)",
+            "push (json.c:7)_[i]",
+            "glue (json.c)",
+            "f (a:b 1.py:3)_[p]",
+            "main",
+            "gemm_[G]",
+            "[no symbols x]",
+        ];
+        assert_eq!(names[..7], expected);
+        assert!(names[7].len() < MAX_NAME && names[7].ends_with("[..]"));
     }
 
     #[test]

@@ -87,7 +87,10 @@ impl Stacks {
                 };
                 let name = *known.get_or_insert_with(|| {
                     let frame = &profile.frames[id.0 as usize];
-                    interner.intern(names::frame(profile, frame))
+                    interner.intern(match options.source_lines {
+                        true => names::located(profile, frame),
+                        false => names::frame(profile, frame),
+                    })
                 });
                 stacks.paths.push(name);
             }

@@ -1,10 +1,10 @@
-//! Finding the separate debug file of a stripped binary.
+//! Finding the separate debug file of a stripped binary, and what that refers to.
 //!
 //! Where distributions put them: `/usr/lib/debug/.build-id/xx/yyyy.debug`, and
 //! the places that GDB documents for `.gnu_debuglink`. A candidate counts only
 //! if its build id, or else its checksum, matches.
 
-use super::elf::{self, DebugLink, ElfInfo};
+use super::elf::{self, AltLink, DebugLink, ElfInfo};
 use aiprof_model::profile::BuildId;
 use aiprof_system::files::others::{RootDir, Trust};
 use std::fs::File;
@@ -20,39 +20,93 @@ const MAX_CRC_TIME: Duration = Duration::from_secs(2);
 /// Largest debug file.
 const MAX_BYTES: u64 = 64 << 30;
 
-/// Searches below `root` (the process's root directory) and then on the host.
-/// `path` is the binary's as the process saw it, `info` its summary, `owner` the
-/// user whose file it is: a debug file is believed if it is that user's or root's,
-/// on the host only if it is root's. A build id alone proves nothing.
-pub(super) fn find(
-    info: &ElfInfo,
-    path: &Path,
-    owner: u32,
-    root: Option<&Path>,
-) -> Option<(File, ElfInfo)> {
-    let host = Path::new("/");
-    let own = root.filter(|root| *root != host).map(|root| (root, owner));
-    for (root, uid) in own.into_iter().chain([(host, 0)]) {
-        let Ok(root) = RootDir::at(root) else {
-            continue;
+/// Finds the files that belong to a binary.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Finder<'a> {
+    /// Path of the binary as the process saw it.
+    pub path: &'a Path,
+    /// The user whose file it is: other files are believed if they are that user's or
+    /// root's, on the host only if they are root's. A build id alone proves nothing.
+    pub owner: u32,
+    /// The process's root directory, which is searched before the host's.
+    pub root: Option<&'a Path>,
+}
+
+/// A file that was found.
+pub(super) struct Found {
+    pub file: File,
+    pub info: ElfInfo,
+    /// Where it was, below the root directory.
+    pub path: PathBuf,
+}
+
+impl Finder<'_> {
+    /// The separate debug file of a binary, `info` its summary.
+    pub(super) fn debug(&self, info: &ElfInfo) -> Option<Found> {
+        let paths = |root: &RootDir| {
+            let by_id = info.build_id.iter().map(build_id_path);
+            let by_link = info.debug_link.iter();
+            let by_link = by_link.flat_map(|l| link_paths(root, self.path, l));
+            by_id.chain(by_link).collect()
         };
-        let trust = Trust {
-            uid,
-            max_bytes: MAX_BYTES,
-        };
-        let by_id = info.build_id.iter().map(build_id_path);
-        let by_link = info
-            .debug_link
-            .iter()
-            .flat_map(|l| link_paths(&root, path, l));
-        for candidate in by_id.chain(by_link) {
-            let opened = root.open(&candidate, trust);
-            if let Some(found) = opened.ok().and_then(|file| accept(file, info)) {
-                return Some(found);
+        self.search(paths, |file| accept(file, info))
+    }
+
+    /// The file that `dwz` moved common parts to, of a file at `path`.
+    pub(super) fn supplement(&self, link: &AltLink, path: &Path) -> Option<Found> {
+        let beside = path.parent().unwrap_or(Path::new("/")).join(&link.path);
+        let paths = |_: &RootDir| vec![build_id_path(&link.build_id), beside.clone()];
+        self.search(paths, |file| {
+            let info = elf::inspect(&file).ok()?;
+            let is_it = info.has_dwarf && info.build_id == Some(link.build_id);
+            is_it.then_some((file, info))
+        })
+    }
+
+    /// The package of split units of the binary. Which it has tells their ids.
+    pub(super) fn package(&self) -> Option<(File, ElfInfo)> {
+        let mut name = self.path.as_os_str().to_owned();
+        name.push(".dwp");
+        self.object(Path::new(&name))
+    }
+
+    /// A file with split units.
+    pub(super) fn object(&self, path: &Path) -> Option<(File, ElfInfo)> {
+        let found = self.search(
+            |_| vec![path.to_owned()],
+            |file| {
+                let info = elf::inspect(&file).ok()?;
+                info.has_split.then_some((file, info))
+            },
+        );
+        found.map(|found| (found.file, found.info))
+    }
+
+    fn search(
+        &self,
+        paths: impl Fn(&RootDir) -> Vec<PathBuf>,
+        accept: impl Fn(File) -> Option<(File, ElfInfo)>,
+    ) -> Option<Found> {
+        let host = Path::new("/");
+        let own = self.root.filter(|root| *root != host);
+        let own = own.map(|root| (root, self.owner));
+        for (root, uid) in own.into_iter().chain([(host, 0)]) {
+            let Ok(root) = RootDir::at(root) else {
+                continue;
+            };
+            let trust = Trust {
+                uid,
+                max_bytes: MAX_BYTES,
+            };
+            for path in paths(&root) {
+                let opened = root.open(&path, trust);
+                if let Some((file, info)) = opened.ok().and_then(&accept) {
+                    return Some(Found { file, info, path });
+                }
             }
         }
+        None
     }
-    None
 }
 
 fn build_id_path(id: &BuildId) -> PathBuf {

@@ -1,35 +1,33 @@
 //! Inlined functions and source lines, from DWARF 2 to 5.
 //!
-//! Made for hostile files of any size. No tree is kept: a unit is walked once
-//! for all addresses of a batch, without recursion, and only the chain of
-//! functions around each address is remembered; ranges, names and lines are
-//! tested as they come. What stays from batch to batch is the bounded list of
-//! the units' address ranges. Each batch has a deadline.
+//! Made for hostile files of any size. Only the units that are needed are read, of the
+//! pages that hold them. No tree is kept: a unit is walked once for all addresses of a
+//! batch, without recursion, and only the chain of functions around each address is
+//! remembered; ranges, names and lines are tested as they come. What stays from batch
+//! to batch is the bounded list of the units' address ranges. Each batch has a deadline.
 //!
-//! Limits: split DWARF (`.dwo`, `.dwp`) and supplementary files (`dwz -m`) are
-//! not followed; functions described there have their symbol's name only.
+//! What a unit refers to is followed to the supplementary file that `dwz -m` makes and to
+//! split DWARF (`.dwo` and `.dwp` files).
 
-use super::dwarf_text::{Lines, Names};
+use super::bytes::Bytes;
+use super::debug_file::Finder;
+use super::dwarf_split::Split;
+use super::dwarf_text::{Lines, Names, UnitLists};
+use super::dwarf_units::UnitIndex;
+use super::dwarf_walk::{Link, UnitWalk};
 use super::elf::ElfInfo;
 use super::sections::{Sections, SectionsError};
-use gimli::{AttributeValue, DebugInfoOffset, EndianSlice, NativeEndian, UnitOffset};
+use gimli::AttributeValue;
+use std::cell::OnceCell;
 use std::fs::File;
+use std::sync::Arc;
 use std::time::Instant;
 
-pub(super) type Slice<'a> = EndianSlice<'a, NativeEndian>;
-pub(super) type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
-pub(super) type Unit<'a> = gimli::Unit<Slice<'a>>;
-pub(super) type Attr<'a> = AttributeValue<Slice<'a>>;
+pub(super) type Dwarf<'a> = gimli::Dwarf<Bytes<'a>>;
+// With the offset's type spelled out, lifetimes can be shortened.
+pub(super) type Unit<'a> = gimli::Unit<Bytes<'a>, usize>;
+pub(super) type Attr<'a> = AttributeValue<Bytes<'a>, usize>;
 
-/// Most address ranges kept for one file (32 bytes each). Neighbouring ranges of
-/// a unit are joined, so linkers leave far fewer.
-const MAX_RANGES: usize = 256 << 10;
-/// Most units whose offset is kept (8 bytes each).
-const MAX_UNITS: usize = 1 << 20;
-/// Most units that may claim one address.
-const MAX_CANDIDATES: usize = 16;
-/// Most functions inlined into each other at one address.
-const MAX_INLINED: usize = 256;
 /// Steps between two looks at the clock.
 const STEPS: u32 = 4096;
 
@@ -87,444 +85,273 @@ impl WorkLimit {
     }
 }
 
-/// Addresses that a unit says it covers.
-#[derive(Clone, Copy, Debug)]
-struct UnitRange {
-    begin: u64,
-    end: u64,
-    /// Largest end of this range and all before it.
-    max_end: u64,
-    /// Offset of the unit in `.debug_info`.
-    unit: usize,
+/// Another file that a file's DWARF refers to: what `dwz -m` moved there.
+#[derive(Debug)]
+pub(super) struct Supplement {
+    sections: Sections,
+    /// Offsets of its units, once one was asked for.
+    units: OnceCell<Vec<usize>>,
+}
+
+impl Supplement {
+    /// Offsets of all units, ascending; none if they cannot be read.
+    pub(super) fn units(&self) -> &[usize] {
+        self.units
+            .get_or_init(|| super::dwarf_units::unit_starts(&self.sections).unwrap_or_default())
+    }
 }
 
 /// The debug information of one file.
 #[derive(Debug)]
 pub(super) struct DwarfFile {
-    /// `None` while they are not held, see [`DwarfFile::release`].
-    sections: Option<Sections>,
-    /// Sorted by begin.
-    ranges: Vec<UnitRange>,
-    /// Offsets of all units, ascending.
-    units: Vec<usize>,
+    sections: Sections,
+    supplement: Option<Supplement>,
+    split: Split,
+    /// `None` until it is needed.
+    index: Option<UnitIndex>,
+}
+
+/// What is asked of a file's DWARF.
+pub(super) struct Question<'a> {
+    /// ELF virtual addresses.
+    pub vaddrs: &'a [u64],
+    /// Whether source lines are wanted.
+    pub lines: bool,
+    /// When reading ends.
+    pub deadline: Instant,
+    /// Finds the files that it refers to.
+    pub finder: &'a Finder<'a>,
 }
 
 impl DwarfFile {
-    /// Reads the file's sections and lists its units.
+    /// Prepares to read a file's sections, and those of the `supplement` it refers to.
     pub(super) fn open(
-        file: &File,
+        file: Arc<File>,
         info: &ElfInfo,
-        clock: &mut WorkLimit,
+        supplement: Option<(File, ElfInfo)>,
     ) -> Result<Self, DwarfError> {
-        let mut new = Self {
-            sections: Some(Sections::open(file, info, clock)?),
-            ranges: Vec::new(),
-            units: Vec::new(),
+        let supplement = match supplement {
+            Some((file, info)) => Some(Supplement {
+                sections: Sections::open(Arc::new(file), &info)?,
+                units: OnceCell::new(),
+            }),
+            None => None,
         };
-        let (mut ranges, units) = list_units(&new.dwarf(), clock)?;
-        sort_and_join(&mut ranges);
-        new.ranges = ranges;
-        new.units = units;
-        Ok(new)
+        Ok(Self {
+            sections: Sections::open(file, info)?,
+            supplement,
+            split: Split::default(),
+            index: None,
+        })
     }
 
     /// Bytes of heap held.
     pub(super) fn memory(&self) -> u64 {
-        let lists = self.ranges.capacity() * size_of::<UnitRange>()
-            + self.units.capacity() * size_of::<usize>();
-        self.sections.as_ref().map_or(0, Sections::memory) + lists as u64
+        let index = self.index.as_ref().map_or(0, UnitIndex::memory);
+        let supplement = self.supplement.as_ref().map_or(0, |supplement| {
+            let units = supplement.units.get().map_or(0, Vec::len);
+            supplement.sections.memory() + (units * size_of::<usize>()) as u64
+        });
+        self.sections.memory() + supplement + self.split.memory() + index
     }
 
     /// Drops what can be read again, and keeps what takes time to make.
     pub(super) fn release(&mut self) {
-        self.sections = None;
+        self.sections.release();
+        if let Some(supplement) = &mut self.supplement {
+            supplement.sections.release();
+        }
+        self.split.release();
     }
 
-    /// Reads the sections again if they were released.
-    pub(super) fn reload(
-        &mut self,
-        file: &File,
-        info: &ElfInfo,
-        clock: &WorkLimit,
-    ) -> Result<(), DwarfError> {
-        if self.sections.is_none() {
-            self.sections = Some(Sections::open(file, info, clock)?);
-        }
-        Ok(())
+    /// Split units whose file was not found, since the start.
+    pub(super) fn missing(&self) -> u64 {
+        self.split.missing()
     }
 
     /// Finds the functions around each address, outermost first. Calls `found`
-    /// with the address's index; not for addresses without a function.
+    /// with the address's index; not for addresses without a function and, where
+    /// lines are wanted, without a line. Without a function there is one without a name.
     pub(super) fn lookup(
-        &self,
-        vaddrs: &[u64],
-        lines: bool,
+        &mut self,
+        question: &Question<'_>,
+        found: impl FnMut(usize, Vec<DwarfFunction>),
+    ) -> Result<(), DwarfError> {
+        self.sections.allow(question.deadline);
+        if let Some(supplement) = &self.supplement {
+            supplement.sections.allow(question.deadline);
+        }
+        let mut clock = WorkLimit::until(question.deadline);
+        let done = self.look_up(question, &mut clock, found);
+        // What could not be read is the cause of all else.
+        let failures = [
+            self.sections.take_failure(),
+            (self.supplement.as_ref()).and_then(|s| s.sections.take_failure()),
+        ];
+        match failures.into_iter().flatten().next() {
+            Some(failure) => Err(failure),
+            None => done,
+        }
+    }
+
+    fn look_up(
+        &mut self,
+        question: &Question<'_>,
         clock: &mut WorkLimit,
         mut found: impl FnMut(usize, Vec<DwarfFunction>),
     ) -> Result<(), DwarfError> {
+        if self.index.is_none() {
+            let new = UnitIndex::new(&self.sections, &self.dwarf(), clock)?;
+            self.index = Some(new);
+        }
+        let Some(index) = &self.index else {
+            return Ok(());
+        };
         let mut work: Vec<(usize, u64, usize)> = Vec::new();
-        for (i, &addr) in vaddrs.iter().enumerate() {
-            work.extend(self.candidates(addr).map(|unit| (unit, addr, i)));
+        for (i, &addr) in question.vaddrs.iter().enumerate() {
+            work.extend(index.candidates(addr).map(|unit| (unit, addr, i)));
         }
         work.sort_unstable();
         let dwarf = self.dwarf();
-        let mut names = Names::new(&dwarf, &self.units);
-        let mut done = vec![false; vaddrs.len()];
+        let lists = UnitLists {
+            main: index.units(),
+            supplement: self.supplement.as_ref(),
+        };
+        let mut batch = Batch {
+            file: self,
+            dwarf: &dwarf,
+            names: Names::new(&dwarf, lists),
+            question,
+            answers: Answers {
+                done: vec![false; question.vaddrs.len()],
+                bare: vec![None; question.vaddrs.len()],
+            },
+        };
         for group in work.chunk_by(|a, b| a.0 == b.0) {
-            let open: Vec<(u64, usize)> = group
-                .iter()
-                .filter(|(_, _, i)| !done[*i])
-                .map(|&(_, addr, i)| (addr, i))
-                .collect();
-            let Some(&(offset, ..)) = group.first() else {
-                continue;
-            };
             clock.check()?;
-            let unit = names.unit(offset)?;
-            let mut walk = UnitWalk::new(&dwarf, &unit, &open);
-            walk.run(clock)?;
-            let mut lines = lines.then(|| Lines::new(&dwarf, &unit, &walk.addrs));
-            if let Some(lines) = &mut lines {
-                lines.run(clock)?;
-            }
-            for (slot, chain) in walk.chains.iter().enumerate() {
-                if let (Some(&(_, i)), false) = (open.get(slot), chain.is_empty()) {
-                    done[i] = true;
-                    found(
-                        i,
-                        functions(chain, slot, offset, &mut names, lines.as_ref()),
-                    );
-                }
+            batch.unit(group, clock, &mut found)?;
+        }
+        let Answers { done, bare } = batch.answers;
+        for (i, (source, done)) in bare.into_iter().zip(done).enumerate() {
+            if let (Some(source), false) = (source, done) {
+                let function = DwarfFunction {
+                    name: String::new(),
+                    source: Some(source),
+                };
+                found(i, vec![function]);
             }
         }
         Ok(())
     }
 
     fn dwarf(&self) -> Dwarf<'_> {
-        let load = |id: gimli::SectionId| {
-            let sections = self.sections.as_ref();
-            let data = sections.map_or(&[][..], |sections| sections.get(id.name()));
-            Ok::<_, std::convert::Infallible>(EndianSlice::new(data, NativeEndian))
-        };
-        match gimli::Dwarf::load(load) {
-            Ok(dwarf) => dwarf,
+        let mut dwarf = load(&self.sections, |id| Some(id.name()));
+        if let Some(supplement) = &self.supplement {
+            dwarf.set_sup(load(&supplement.sections, |id| Some(id.name())));
         }
-    }
-
-    /// Units that may describe an address.
-    fn candidates(&self, addr: u64) -> impl Iterator<Item = usize> {
-        let after = self.ranges.partition_point(|r| r.begin <= addr);
-        let before = self.ranges.get(..after).unwrap_or_default();
-        before
-            .iter()
-            .rev()
-            .take_while(move |r| r.max_end > addr)
-            .filter(move |r| r.end > addr)
-            .take(MAX_CANDIDATES)
-            .map(|r| r.unit)
+        dwarf
     }
 }
 
-/// Offsets and address ranges of all units, from `.debug_aranges` where a unit
-/// has any there, else from the unit itself.
-fn list_units(
-    dwarf: &Dwarf<'_>,
-    clock: &mut WorkLimit,
-) -> Result<(Vec<UnitRange>, Vec<usize>), DwarfError> {
-    let mut aranges = Vec::new();
-    let mut headers = dwarf.debug_aranges.headers();
-    while let Some(header) = headers.next()? {
-        aranges.push((header.debug_info_offset().0, header.offset()));
-        bounded(aranges.len(), MAX_UNITS)?;
-    }
-    aranges.sort_unstable_by_key(|(unit, _)| *unit);
-    let mut ranges = Vec::new();
-    let mut units = Vec::new();
-    let mut headers = dwarf.units();
-    while let Some(header) = headers.next()? {
-        clock.check()?;
-        let Some(DebugInfoOffset(offset)) = header.debug_info_offset() else {
-            continue;
-        };
-        units.push(offset);
-        bounded(units.len(), MAX_UNITS)?;
-        if !matches!(header.type_(), gimli::UnitType::Compilation) {
-            continue;
-        }
-        let first = aranges.partition_point(|(unit, _)| *unit < offset);
-        let own = aranges
-            .iter()
-            .skip(first)
-            .take_while(|(unit, _)| *unit == offset);
-        let count = ranges.len();
-        for (_, at) in own {
-            let mut entries = dwarf.debug_aranges.header(*at)?.entries();
-            while let Some(entry) = entries.next()? {
-                push_range(&mut ranges, entry.range(), offset, clock)?;
-            }
-        }
-        if ranges.len() == count {
-            let unit = dwarf.unit(header)?;
-            let mut list = dwarf.unit_ranges(&unit)?;
-            while let Some(range) = list.next()? {
-                push_range(&mut ranges, range, offset, clock)?;
-            }
-        }
-    }
-    Ok((ranges, units))
-}
-
-fn bounded(len: usize, limit: usize) -> Result<(), DwarfError> {
-    if len > limit {
-        return Err(DwarfError::TooMany);
-    }
-    Ok(())
-}
-
-fn push_range(
-    ranges: &mut Vec<UnitRange>,
-    range: gimli::Range,
-    unit: usize,
-    clock: &mut WorkLimit,
-) -> Result<(), DwarfError> {
-    clock.tick()?;
-    // Address 0: code that the linker removed.
-    if range.begin == 0 || range.begin >= range.end {
-        return Ok(());
-    }
-    match ranges.last_mut() {
-        Some(last) if last.unit == unit && (last.end..last.end + 16).contains(&range.begin) => {
-            last.end = range.end;
-        }
-        _ => ranges.push(UnitRange {
-            begin: range.begin,
-            end: range.end,
-            max_end: 0,
-            unit,
-        }),
-    }
-    bounded(ranges.len(), MAX_RANGES)
-}
-
-/// Sorts ranges by begin and joins those of one unit with nothing in between.
-/// The joined range may claim a gap: the unit then finds no function there.
-fn sort_and_join(ranges: &mut Vec<UnitRange>) {
-    ranges.sort_unstable_by_key(|r| r.begin);
-    ranges.dedup_by(|next, kept| {
-        let same = next.unit == kept.unit;
-        if same {
-            kept.end = kept.end.max(next.end);
-        }
-        same
-    });
-    ranges.shrink_to_fit();
-    let mut max_end = 0;
-    for range in ranges {
-        max_end = range.end.max(max_end);
-        range.max_end = max_end;
+/// The DWARF of some sections, which `name` tells the names of.
+pub(super) fn load(
+    sections: &Sections,
+    name: fn(gimli::SectionId) -> Option<&'static str>,
+) -> Dwarf<'_> {
+    let load = |id: gimli::SectionId| {
+        let bytes = Bytes::of(sections, name(id).unwrap_or_default());
+        Ok::<_, std::convert::Infallible>(bytes)
+    };
+    match gimli::Dwarf::load(load) {
+        Ok(dwarf) => dwarf,
     }
 }
 
-/// One function of a chain: where it is described, and from where it was called
-/// when it is inlined.
-#[derive(Clone, Copy, Debug)]
-struct Link {
-    offset: UnitOffset,
-    call_file: u64,
-    call_line: u32,
-}
-
-/// What of an entry matters here.
-#[derive(Default)]
-struct FunctionEntry<'a> {
-    low: Option<Attr<'a>>,
-    high: Option<Attr<'a>>,
-    ranges: Option<Attr<'a>>,
-    sibling: Option<UnitOffset>,
-    call_file: u64,
-    call_line: u32,
-}
-
-impl<'a> FunctionEntry<'a> {
-    fn read(
-        entries: &mut gimli::EntriesRaw<'_, Slice<'a>>,
-        abbrev: &gimli::Abbreviation,
-    ) -> gimli::Result<Self> {
-        let mut entry = Self::default();
-        for spec in abbrev.attributes() {
-            let attr = entries.read_attribute(*spec)?;
-            match attr.name() {
-                gimli::DW_AT_low_pc => entry.low = Some(attr.value()),
-                gimli::DW_AT_high_pc => entry.high = Some(attr.value()),
-                gimli::DW_AT_ranges => entry.ranges = Some(attr.value()),
-                gimli::DW_AT_sibling => {
-                    if let AttributeValue::UnitRef(offset) = attr.value() {
-                        entry.sibling = Some(offset);
-                    }
-                }
-                gimli::DW_AT_call_file => {
-                    entry.call_file = match attr.value() {
-                        AttributeValue::FileIndex(index) => index,
-                        other => other.udata_value().unwrap_or(0),
-                    };
-                }
-                gimli::DW_AT_call_line => {
-                    let line = attr.value().udata_value().unwrap_or(0);
-                    entry.call_line = u32::try_from(line).unwrap_or(0);
-                }
-                _ => {}
-            }
-        }
-        Ok(entry)
-    }
-}
-
-/// A walk over one unit's entries for a sorted list of addresses.
-struct UnitWalk<'d, 'a, 'u> {
+/// Addresses that are looked up together.
+struct Batch<'d, 'a> {
+    file: &'a DwarfFile,
     dwarf: &'d Dwarf<'a>,
-    unit: &'u Unit<'a>,
-    addrs: Vec<u64>,
-    /// For each address the functions around it, outermost first.
-    chains: Vec<Vec<Link>>,
-    /// The functions that the walk is in: depth, and the addresses whose
-    /// outermost function each is.
-    inside: Vec<(isize, Vec<usize>)>,
-    named: usize,
+    names: Names<'d, 'a>,
+    question: &'d Question<'d>,
+    answers: Answers,
 }
 
-impl<'d, 'a, 'u> UnitWalk<'d, 'a, 'u> {
-    fn new(dwarf: &'d Dwarf<'a>, unit: &'u Unit<'a>, open: &[(u64, usize)]) -> Self {
-        Self {
-            dwarf,
-            unit,
-            addrs: open.iter().map(|(addr, _)| *addr).collect(),
-            chains: vec![Vec::new(); open.len()],
-            inside: Vec::new(),
-            named: 0,
-        }
-    }
+/// What is known of the addresses of a batch.
+struct Answers {
+    /// Which of them have their functions.
+    done: Vec<bool>,
+    /// Source positions of those in no function so far.
+    bare: Vec<Option<(String, u32)>>,
+}
 
-    fn run(&mut self, clock: &mut WorkLimit) -> Result<(), DwarfError> {
-        let unit = self.unit;
-        let mut entries = unit.entries_raw(None)?;
-        // Depth at which `entries` was started.
-        let mut base = 0;
-        while !entries.is_empty() {
-            clock.tick()?;
-            let depth = base + entries.next_depth();
-            let offset = entries.next_offset();
-            let Some(abbrev) = entries.read_abbreviation()? else {
-                continue;
-            };
-            self.inside.pop_if(|(d, _)| *d >= depth);
-            if self.inside.is_empty() && self.named == self.addrs.len() {
-                return Ok(());
-            }
-            match abbrev.tag() {
-                gimli::DW_TAG_subprogram => {
-                    let entry = FunctionEntry::read(&mut entries, abbrev)?;
-                    let matched = self.enter(&entry, offset, depth, clock)?;
-                    let next = entries.next_offset();
-                    if let (false, Some(sibling)) = (matched, entry.sibling.filter(|s| *s > next)) {
-                        entries = unit.entries_raw(Some(sibling))?;
-                        base = depth;
-                    }
-                }
-                gimli::DW_TAG_inlined_subroutine if !self.inside.is_empty() => {
-                    let entry = FunctionEntry::read(&mut entries, abbrev)?;
-                    self.inline(&entry, offset, clock)?;
-                }
-                _ => entries.skip_attributes(abbrev.attributes())?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Enters a function; `false` if it contains none of the addresses.
-    fn enter(
+impl Batch<'_, '_> {
+    /// Looks up the addresses that one unit may describe: unit, address, index.
+    fn unit(
         &mut self,
-        entry: &FunctionEntry<'a>,
-        offset: UnitOffset,
-        depth: isize,
+        group: &[(usize, u64, usize)],
         clock: &mut WorkLimit,
-    ) -> Result<bool, DwarfError> {
-        let all: Vec<usize> = (0..self.addrs.len()).collect();
-        let mut matched = self.matching(entry, &all, clock)?;
-        // Where functions overlap the first one described counts.
-        matched.retain(|&i| self.chains[i].is_empty());
-        if matched.is_empty() {
-            return Ok(false);
-        }
-        for &i in &matched {
-            self.chains[i].push(Link {
-                offset,
-                call_file: 0,
-                call_line: 0,
-            });
-        }
-        self.named += matched.len();
-        self.inside.push((depth, matched));
-        Ok(true)
-    }
-
-    /// Adds an inlined function to the addresses in it.
-    fn inline(
-        &mut self,
-        entry: &FunctionEntry<'a>,
-        offset: UnitOffset,
-        clock: &mut WorkLimit,
+        found: &mut impl FnMut(usize, Vec<DwarfFunction>),
     ) -> Result<(), DwarfError> {
-        let Some((_, among)) = self.inside.last() else {
+        let is_open = |i: usize| self.answers.done.get(i) == Some(&false);
+        let open = group.iter().filter(|(_, _, i)| is_open(*i));
+        let (addrs, open): (Vec<u64>, Vec<usize>) = open.map(|&(_, addr, i)| (addr, i)).unzip();
+        let Some(&(offset, ..)) = group.first().filter(|_| !open.is_empty()) else {
             return Ok(());
         };
-        for i in self.matching(entry, among, clock)? {
-            let chain = &mut self.chains[i];
-            if chain.len() < MAX_INLINED {
-                chain.push(Link {
-                    offset,
-                    call_file: entry.call_file,
-                    call_line: entry.call_line,
-                });
+        let root = self.names.unit(false, offset)?;
+        let lines = match self.question.lines {
+            true => Some(Lines::read(self.dwarf, &root, &addrs, clock)?),
+            false => None,
+        };
+        let lines = lines.as_ref();
+        let object = self.file.split.find(self.dwarf, &root, self.question);
+        let split = match &object {
+            Some(object) => object.unit(self.dwarf, &root)?,
+            None => None,
+        };
+        let Some(split) = split else {
+            let walk = UnitWalk::run(self.dwarf, &root.unit, &addrs, clock)?;
+            for (slot, (chain, i)) in walk.iter().zip(open).enumerate() {
+                let name = |link: &Link| self.names.get(offset, link.offset);
+                self.answers
+                    .take(i, functions(chain, slot, name, lines), lines, slot, found);
             }
+            return Ok(());
+        };
+        let lists = UnitLists {
+            main: &split.units,
+            supplement: None,
+        };
+        let mut names = Names::new(&split.dwarf, lists);
+        let walk = UnitWalk::run(&split.dwarf, &split.root.unit, &addrs, clock)?;
+        for (slot, (chain, i)) in walk.iter().zip(open).enumerate() {
+            let name = |link: &Link| names.get(split.offset, link.offset);
+            self.answers
+                .take(i, functions(chain, slot, name, lines), lines, slot, found);
         }
         Ok(())
     }
+}
 
-    /// Those of `among` (ascending indices of addresses) that an entry covers.
-    fn matching(
-        &self,
-        entry: &FunctionEntry<'a>,
-        among: &[usize],
-        clock: &mut WorkLimit,
-    ) -> Result<Vec<usize>, DwarfError> {
-        let mut matched = Vec::new();
-        let mut take = |begin: u64, end: u64| {
-            let first = among.partition_point(|&i| self.addrs[i] < begin);
-            let inside = among
-                .iter()
-                .skip(first)
-                .take_while(|&&i| self.addrs[i] < end);
-            matched.extend(inside);
+impl Answers {
+    /// Reports the functions around an address, or notes its line if there are none.
+    fn take(
+        &mut self,
+        i: usize,
+        functions: Vec<DwarfFunction>,
+        lines: Option<&Lines<'_, '_>>,
+        slot: usize,
+        found: &mut impl FnMut(usize, Vec<DwarfFunction>),
+    ) {
+        let (Some(done), Some(bare)) = (self.done.get_mut(i), self.bare.get_mut(i)) else {
+            return;
         };
-        if let Some(ranges) = entry.ranges {
-            if let Some(mut list) = self.dwarf.attr_ranges(self.unit, ranges)? {
-                while let Some(range) = list.next()? {
-                    clock.tick()?;
-                    take(range.begin, range.end);
-                }
-            }
-        } else if let (Some(low), Some(high)) = (entry.low, entry.high)
-            && let Some(begin) = self.dwarf.attr_address(self.unit, low)?
-        {
-            let end = match high.udata_value() {
-                Some(size) => begin.saturating_add(size),
-                None => self.dwarf.attr_address(self.unit, high)?.unwrap_or(0),
-            };
-            take(begin, end);
+        if functions.is_empty() {
+            *bare = bare.take().or_else(|| lines?.of_address(slot));
+            return;
         }
-        matched.sort_unstable();
-        matched.dedup();
-        Ok(matched)
+        *done = true;
+        found(i, functions);
     }
 }
 
@@ -533,20 +360,19 @@ impl<'d, 'a, 'u> UnitWalk<'d, 'a, 'u> {
 fn functions(
     chain: &[Link],
     slot: usize,
-    unit: usize,
-    names: &mut Names<'_, '_>,
-    lines: Option<&Lines<'_, '_, '_>>,
+    mut name: impl FnMut(&Link) -> String,
+    lines: Option<&Lines<'_, '_>>,
 ) -> Vec<DwarfFunction> {
-    let source = |i: usize| {
+    let source = |at: usize| {
         let lines = lines?;
-        match chain.get(i + 1) {
+        match chain.get(at + 1) {
             Some(callee) => lines.file(callee.call_file).map(|f| (f, callee.call_line)),
             None => lines.of_address(slot),
         }
     };
-    let one = |(i, link): (usize, &Link)| DwarfFunction {
-        name: names.get(unit, link.offset),
-        source: source(i),
+    let one = |(at, link): (usize, &Link)| DwarfFunction {
+        name: name(link),
+        source: source(at),
     };
     chain.iter().enumerate().map(one).collect()
 }

@@ -1,6 +1,8 @@
 //! Text of DWARF: names of functions, source files and lines.
 
-use super::dwarf::{Attr, Dwarf, DwarfError, Unit, WorkLimit};
+use super::bytes::Bytes;
+use super::dwarf::{Attr, Dwarf, DwarfError, Supplement, Unit, WorkLimit};
+use super::dwarf_units::Root;
 use aiprof_model::demangle;
 use gimli::{AttributeValue, DebugInfoOffset, UnitOffset};
 use rustc_hash::FxHashMap;
@@ -13,36 +15,67 @@ const UNIT_CACHE: usize = 8;
 /// Longest name or path copied, in bytes.
 const MAX_TEXT: usize = 16 << 10;
 
+/// Offsets of units, ascending.
+#[derive(Clone, Copy)]
+pub(super) struct UnitLists<'d> {
+    /// Those of the file.
+    pub main: &'d [usize],
+    /// Those of the file that `dwz` moved common parts to.
+    pub supplement: Option<&'d Supplement>,
+}
+
+impl UnitLists<'_> {
+    /// The unit that contains an offset of `.debug_info`, and where in it that is.
+    fn owner(&self, is_supplement: bool, at: usize) -> Option<(usize, UnitOffset)> {
+        let units = match is_supplement {
+            true => self.supplement?.units(),
+            false => self.main,
+        };
+        let after = units.partition_point(|o| *o <= at);
+        let owner = *units.get(after.checked_sub(1)?)?;
+        Some((owner, UnitOffset(at - owner)))
+    }
+}
+
 /// Names of functions, by where they are described.
 pub(super) struct Names<'d, 'a> {
     dwarf: &'d Dwarf<'a>,
-    offsets: &'d [usize],
-    /// Units parsed last, the newest at the end.
-    units: Vec<(usize, Rc<Unit<'a>>)>,
+    lists: UnitLists<'d>,
+    /// Units parsed last, the newest at the end; whether each is of the supplement.
+    units: Vec<((bool, usize), Rc<Root<'a>>)>,
     known: FxHashMap<(usize, usize), String>,
 }
 
 impl<'d, 'a> Names<'d, 'a> {
-    pub(super) fn new(dwarf: &'d Dwarf<'a>, offsets: &'d [usize]) -> Self {
+    pub(super) fn new(dwarf: &'d Dwarf<'a>, lists: UnitLists<'d>) -> Self {
         Self {
             dwarf,
-            offsets,
+            lists,
             units: Vec::new(),
             known: FxHashMap::default(),
         }
     }
 
-    /// The unit at an offset of `.debug_info`.
-    pub(super) fn unit(&mut self, offset: usize) -> gimli::Result<Rc<Unit<'a>>> {
-        if let Some((_, unit)) = self.units.iter().find(|(o, _)| *o == offset) {
+    fn dwarf(&self, is_supplement: bool) -> gimli::Result<&'d Dwarf<'a>> {
+        match is_supplement {
+            true => self.dwarf.sup().ok_or(gimli::Error::MissingUnitDie),
+            false => Ok(self.dwarf),
+        }
+    }
+
+    /// The unit at an offset of `.debug_info`, of the file or its supplement.
+    pub(super) fn unit(&mut self, is_supplement: bool, at: usize) -> gimli::Result<Rc<Root<'a>>> {
+        let key = (is_supplement, at);
+        if let Some((_, unit)) = self.units.iter().find(|(k, _)| *k == key) {
             return Ok(Rc::clone(unit));
         }
-        let header = self.dwarf.unit_header(DebugInfoOffset(offset))?;
-        let unit = Rc::new(self.dwarf.unit(header)?);
+        let dwarf = self.dwarf(is_supplement)?;
+        let header = dwarf.unit_header(DebugInfoOffset(at))?;
+        let unit = Rc::new(Root::read(dwarf, header)?);
         if self.units.len() >= UNIT_CACHE {
             self.units.remove(0);
         }
-        self.units.push((offset, Rc::clone(&unit)));
+        self.units.push((key, Rc::clone(&unit)));
         Ok(unit)
     }
 
@@ -61,8 +94,10 @@ impl<'d, 'a> Names<'d, 'a> {
 
     fn resolve(&mut self, mut unit_at: usize, mut offset: UnitOffset) -> gimli::Result<String> {
         let (mut plain, mut linkage) = (String::new(), String::new());
+        let mut is_supplement = false;
         for _ in 0..MAX_ORIGINS {
-            let unit = self.unit(unit_at)?;
+            let root = self.unit(is_supplement, unit_at)?;
+            let (unit, dwarf) = (&root.unit, self.dwarf(is_supplement)?);
             let mut entries = unit.entries_raw(Some(offset))?;
             let Some(abbrev) = entries.read_abbreviation()? else {
                 break;
@@ -72,14 +107,14 @@ impl<'d, 'a> Names<'d, 'a> {
                 let attr = entries.read_attribute(*spec)?;
                 match attr.name() {
                     gimli::DW_AT_linkage_name | gimli::DW_AT_MIPS_linkage_name => {
-                        let name = text(self.dwarf, &unit, attr.value());
+                        let name = text(dwarf, unit, attr.value());
                         if demangle::is_mangled(&name) {
                             return Ok(name);
                         }
                         linkage = name;
                     }
                     gimli::DW_AT_name if plain.is_empty() => {
-                        plain = text(self.dwarf, &unit, attr.value());
+                        plain = text(dwarf, unit, attr.value());
                     }
                     gimli::DW_AT_abstract_origin | gimli::DW_AT_specification => {
                         origin = Some(attr.value());
@@ -87,66 +122,92 @@ impl<'d, 'a> Names<'d, 'a> {
                     _ => {}
                 }
             }
-            match origin {
-                Some(AttributeValue::UnitRef(at)) => offset = at,
+            let owner = match origin {
+                Some(AttributeValue::UnitRef(at)) => Some((unit_at, at)),
                 Some(AttributeValue::DebugInfoRef(DebugInfoOffset(at))) => {
-                    let after = self.offsets.partition_point(|o| *o <= at);
-                    let Some(&owner) = after.checked_sub(1).and_then(|i| self.offsets.get(i))
-                    else {
-                        break;
-                    };
-                    unit_at = owner;
-                    offset = UnitOffset(at - owner);
+                    self.lists.owner(is_supplement, at)
                 }
-                _ => break,
-            }
+                Some(AttributeValue::DebugInfoRefSup(DebugInfoOffset(at))) => {
+                    is_supplement = true;
+                    self.lists.owner(true, at)
+                }
+                _ => None,
+            };
+            let Some(owner) = owner else { break };
+            (unit_at, offset) = owner;
         }
         Ok(if plain.is_empty() { linkage } else { plain })
     }
 }
 
 /// A string attribute; empty where it cannot be read.
-fn text(dwarf: &Dwarf<'_>, unit: &Unit<'_>, value: Attr<'_>) -> String {
-    let Ok(slice) = dwarf.attr_string(unit, value) else {
+pub(super) fn text(dwarf: &Dwarf<'_>, unit: &Unit<'_>, value: Attr<'_>) -> String {
+    let found = dwarf.attr_string(unit, value);
+    let Ok(bytes) = found.and_then(|bytes| bytes.text(MAX_TEXT)) else {
         return String::new();
     };
-    let bytes = slice.slice();
-    let bytes = bytes.get(..MAX_TEXT).unwrap_or(bytes);
-    String::from_utf8_lossy(bytes).into_owned()
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Source positions of a unit's addresses.
-pub(super) struct Lines<'d, 'a, 'u> {
+pub(super) struct Lines<'d, 'a> {
     dwarf: &'d Dwarf<'a>,
-    unit: &'u Unit<'a>,
-    /// Sorted.
-    addrs: &'u [u64],
+    root: Rc<Root<'a>>,
+    header: Option<gimli::LineProgramHeader<Bytes<'a>, usize>>,
+    /// The directory that paths are relative to.
+    directory: String,
     /// For each address file index and line.
     rows: Vec<Option<(u64, u32)>>,
 }
 
-impl<'d, 'a, 'u> Lines<'d, 'a, 'u> {
-    pub(super) fn new(dwarf: &'d Dwarf<'a>, unit: &'u Unit<'a>, addrs: &'u [u64]) -> Self {
-        Self {
+impl<'d, 'a> Lines<'d, 'a> {
+    /// Runs the line program of a unit once, for addresses in ascending order; each row
+    /// covers the addresses up to the next.
+    pub(super) fn read(
+        dwarf: &'d Dwarf<'a>,
+        root: &Rc<Root<'a>>,
+        addrs: &[u64],
+        clock: &mut WorkLimit,
+    ) -> Result<Self, DwarfError> {
+        let mut lines = Self {
             dwarf,
-            unit,
-            addrs,
+            root: Rc::clone(root),
+            header: None,
+            directory: String::new(),
             rows: vec![None; addrs.len()],
+        };
+        let Some(offset) = root.lines else {
+            return Ok(lines);
+        };
+        let unit = &root.unit;
+        let string = |value: &Option<Attr<'a>>| {
+            let value = value.clone()?;
+            dwarf.attr_string(unit, value).ok()
+        };
+        let (directory, source) = (string(&root.directory), string(&root.source));
+        if let Some(directory) = root.directory.clone() {
+            lines.directory = text(dwarf, unit, directory);
         }
+        let size = unit.header.address_size();
+        let program = dwarf.debug_line.program(offset, size, directory, source)?;
+        lines.header = Some(program.header().clone());
+        lines.run(program, addrs, clock)?;
+        Ok(lines)
     }
 
-    /// Runs the line program once; each row covers the addresses up to the next.
-    pub(super) fn run(&mut self, clock: &mut WorkLimit) -> Result<(), DwarfError> {
-        let Some(program) = self.unit.line_program.clone() else {
-            return Ok(());
-        };
+    fn run(
+        &mut self,
+        program: gimli::IncompleteLineProgram<Bytes<'a>, usize>,
+        addrs: &[u64],
+        clock: &mut WorkLimit,
+    ) -> Result<(), DwarfError> {
         let mut rows = program.rows();
         let mut last: Option<(u64, u64, u32)> = None;
         while let Some((_, row)) = rows.next_row()? {
             clock.tick()?;
             if let Some((begin, file, line)) = last {
-                let first = self.addrs.partition_point(|&a| a < begin);
-                let end = self.addrs.partition_point(|&a| a < row.address());
+                let first = addrs.partition_point(|&a| a < begin);
+                let end = addrs.partition_point(|&a| a < row.address());
                 for slot in self.rows.get_mut(first..end).unwrap_or_default() {
                     slot.get_or_insert((file, line));
                 }
@@ -159,6 +220,7 @@ impl<'d, 'a, 'u> Lines<'d, 'a, 'u> {
         Ok(())
     }
 
+    /// The position of an address, by its place in the list.
     pub(super) fn of_address(&self, slot: usize) -> Option<(String, u32)> {
         let (file, line) = (*self.rows.get(slot)?)?;
         Some((self.file(file)?, line))
@@ -166,17 +228,18 @@ impl<'d, 'a, 'u> Lines<'d, 'a, 'u> {
 
     /// Path of a file of the line program, joined to its directory.
     pub(super) fn file(&self, index: u64) -> Option<String> {
-        let header = self.unit.line_program.as_ref()?.header();
+        let header = self.header.as_ref()?;
         let file = header.file(index)?;
-        let mut path = text(self.dwarf, self.unit, file.path_name());
+        let text = |value| text(self.dwarf, &self.root.unit, value);
+        let mut path = text(file.path_name());
         if path.starts_with('/') {
             return Some(path);
         }
         if let Some(dir) = file.directory(header) {
-            path = format!("{}/{path}", text(self.dwarf, self.unit, dir));
+            path = format!("{}/{path}", text(dir));
         }
-        if let (Some(dir), false) = (self.unit.comp_dir, path.starts_with('/')) {
-            path = format!("{}/{path}", dir.to_string_lossy());
+        if !self.directory.is_empty() && !path.starts_with('/') {
+            path = format!("{}/{path}", self.directory);
         }
         Some(path)
     }

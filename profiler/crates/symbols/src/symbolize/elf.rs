@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
 
 /// Most sections read; linkers produce tens, `-r` output thousands.
 const MAX_SECTIONS: usize = 65_536;
@@ -67,8 +68,19 @@ pub(crate) struct DebugLink {
     pub crc: u32,
 }
 
-/// Debug sections that are read; others, like location lists, are not.
-const DEBUG_SECTIONS: [&str; 10] = [
+/// What `.gnu_debugaltlink` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AltLink {
+    /// Path of the file, absolute or relative to the directory of the file that says so.
+    pub path: PathBuf,
+    /// Its build id.
+    pub build_id: BuildId,
+}
+
+/// Debug sections that are read; others, like location lists, are not. Those of split
+/// DWARF end in `.dwo` or `_index`; of a package the parser wants to know where its units'
+/// parts of all of them are.
+const DEBUG_SECTIONS: [&str; 23] = [
     ".debug_abbrev",
     ".debug_addr",
     ".debug_aranges",
@@ -79,6 +91,19 @@ const DEBUG_SECTIONS: [&str; 10] = [
     ".debug_rnglists",
     ".debug_str",
     ".debug_str_offsets",
+    ".gdb_index",
+    ".debug_abbrev.dwo",
+    ".debug_cu_index",
+    ".debug_info.dwo",
+    ".debug_line.dwo",
+    ".debug_loc.dwo",
+    ".debug_loclists.dwo",
+    ".debug_macinfo.dwo",
+    ".debug_macro.dwo",
+    ".debug_rnglists.dwo",
+    ".debug_str.dwo",
+    ".debug_str_offsets.dwo",
+    ".debug_tu_index",
 ];
 
 /// How a section is compressed; `header` is the length of what precedes the
@@ -191,6 +216,12 @@ pub struct ElfInfo {
     /// What the compressed ones of them claim to hold, in bytes.
     pub packed_bytes: u64,
     pub(crate) debug_link: Option<DebugLink>,
+    /// The file that `dwz` moved common parts of the DWARF to.
+    pub(crate) alt_link: Option<AltLink>,
+    /// Offset and bytes of `.gnu_debugdata`: another ELF file with the symbols, as xz.
+    pub(crate) mini: Option<(u64, u64)>,
+    /// Whether there are split units.
+    pub(crate) has_split: bool,
 }
 
 impl ElfInfo {
@@ -456,11 +487,18 @@ impl<'a> ElfReader<'a> {
                 let data = self.read(section.offset, section.size, MAX_LINK)?;
                 info.debug_link = parse_debug_link(&data);
             }
+            _ if name == b".gnu_debugaltlink" => {
+                let data = self.read(section.offset, section.size, MAX_LINK)?;
+                info.alt_link = parse_alt_link(&data);
+            }
+            _ if name == b".gnu_debugdata" => info.mini = Some((section.offset, section.size)),
             _ if name.starts_with(b".plt") || name == b".iplt" || name.starts_with(b".rela.") => {
                 self.take_plt(section, name, info);
             }
             SHT_RELR if self.wide => info.packed_relocations = Some((section.offset, section.size)),
-            _ if name.starts_with(b".debug_") => self.take_debug(section, name, info)?,
+            _ if name.starts_with(b".debug_") || name == b".gdb_index" => {
+                self.take_debug(section, name, info)?
+            }
             _ => {}
         }
         Ok(())
@@ -490,6 +528,7 @@ impl<'a> ElfReader<'a> {
             info.packed_bytes = info.packed_bytes.saturating_add(size);
         }
         info.has_dwarf |= name == ".debug_info";
+        info.has_split |= name == ".debug_info.dwo";
         info.debug.push(DebugSection {
             name,
             offset: section.offset,
@@ -579,5 +618,14 @@ fn parse_debug_link(data: &[u8]) -> Option<DebugLink> {
     plain.then(|| DebugLink {
         name: name.to_owned(),
         crc: u32::from_ne_bytes(crc),
+    })
+}
+
+/// A NUL-terminated path, and the rest is a build id.
+fn parse_alt_link(data: &[u8]) -> Option<AltLink> {
+    let len = data.iter().position(|&b| b == 0).filter(|&len| len > 0)?;
+    Some(AltLink {
+        path: OsStr::from_bytes(data.get(..len)?).into(),
+        build_id: BuildId::new(data.get(len + 1..)?)?,
     })
 }

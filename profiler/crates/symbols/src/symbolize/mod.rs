@@ -24,15 +24,20 @@
 //! Everything read here is written by others. A file that is missing, corrupt,
 //! truncated or replaced costs its own names and nothing else.
 
+mod bytes;
 mod client;
 mod debug_file;
 mod debuginfod;
 pub mod device;
 mod dwarf;
+mod dwarf_split;
 mod dwarf_text;
+mod dwarf_units;
+mod dwarf_walk;
 pub mod elf;
 mod jobs;
 mod kernel;
+mod mini;
 mod native;
 mod perf_map;
 mod perf_maps;
@@ -61,6 +66,10 @@ use std::time::Duration;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_files;
+#[cfg(test)]
+mod tests_lines;
 
 /// One named frame. An address yields several where functions were inlined,
 /// from the outermost function to the innermost.
@@ -103,8 +112,7 @@ pub struct SymbolizeOptions {
     /// nothing is fetched.
     pub debuginfod: bool,
     /// Most bytes that the compressed debug sections of one file may inflate to;
-    /// DWARF of larger files is not used, and that is counted; nor is that of files
-    /// with more than 384 MiB of debug sections. Default 24 MiB.
+    /// DWARF of larger files is not used, and that is counted. Default 24 MiB.
     pub dwarf_limit: u64,
     /// Longest that one batch of one file may read DWARF; addresses left then
     /// have their symbol's name only, and that is counted. Default 1 s.

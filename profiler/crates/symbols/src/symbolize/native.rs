@@ -1,11 +1,10 @@
 //! Native code: DWARF for inlined functions and lines, symbol tables for the rest.
 
+use super::debug_file::{Finder, Found};
 use super::debuginfod::{self, Debuginfod};
-use super::dwarf::{DwarfError, DwarfFile, DwarfFunction, WorkLimit};
+use super::dwarf::{DwarfError, DwarfFile, DwarfFunction, Question};
 use super::elf::{self, ElfError, ElfInfo};
-use super::{
-    BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, plt, sections, symtab,
-};
+use super::{BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, mini, plt, symtab};
 use aiprof_model::demangle::{self, demangle};
 use aiprof_model::profile::{BuildId, FrameKind};
 use aiprof_system::files::others::RootDir;
@@ -14,6 +13,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Most files whose state is kept: each holds one or two descriptors.
@@ -47,6 +47,11 @@ pub(crate) struct SymbolizeStats {
     pub dwarf_too_slow: u64,
     /// Files whose symbols or DWARF turned out corrupt.
     pub corrupt: u64,
+    /// Split units whose `.dwo` file was not found: inlined functions are missing there.
+    pub split_missing: u64,
+    /// Files whose DWARF refers to another file that was not found: some names are missing
+    /// there.
+    pub incomplete: u64,
     /// Debug files not asked for at a debuginfod server: the queue was full, or
     /// `debuginfod-find` is not installed.
     pub downloads_refused: u64,
@@ -160,13 +165,24 @@ impl NativeSymbolizer {
             }
             None => vec![None; vaddrs.len()],
         };
+        let finder = Finder {
+            path: binary.path,
+            owner: file.owner,
+            root: binary.root,
+        };
         for layer in &mut file.layers {
-            match layer.symbolize(vaddrs, &self.options, &mut found) {
+            match layer.symbolize(vaddrs, &self.options, &finder, &mut found) {
                 Ok(()) => {}
                 Err(failure) => self.report(file.key, binary.path, &failure),
             }
         }
         file.layers.retain(Layer::is_usable);
+        let missing = file.layers.iter().map(Layer::missing).sum();
+        if missing > file.missing {
+            self.stats.split_missing += missing - file.missing;
+            file.missing = missing;
+            self.report(file.key, binary.path, &Failure::Missing);
+        }
         for frames in found {
             let mut frames = frames.unwrap_or_default();
             if frames
@@ -174,7 +190,8 @@ impl NativeSymbolizer {
                 .is_none_or(|outermost| outermost.name.is_empty())
             {
                 self.stats.unnamed += 1;
-                let unknown = unknown_frame("no symbols", binary.path);
+                let mut unknown = unknown_frame("no symbols", binary.path);
+                unknown.source = frames.first_mut().and_then(|first| first.source.take());
                 frames.splice(..frames.len().min(1), [unknown]);
             }
             out.push(frames);
@@ -192,6 +209,9 @@ impl NativeSymbolizer {
             Failure::TooLarge => &mut self.stats.dwarf_too_large,
             Failure::TooSlow => &mut self.stats.dwarf_too_slow,
             Failure::Corrupt(_) => &mut self.stats.corrupt,
+            Failure::NoSupplement => &mut self.stats.incomplete,
+            // Counted by unit.
+            Failure::Missing => &mut 0,
         };
         *count += 1;
         tracing::warn!("{}: {failure}", path.display());
@@ -227,13 +247,18 @@ impl NativeSymbolizer {
                 file: display(binary.path),
             });
         }
-        self.add_download(&mut loaded, binary.path);
+        let finder = Finder {
+            path: binary.path,
+            owner: loaded.owner,
+            root: binary.root,
+        };
+        self.add_download(&mut loaded, &finder);
         Ok(loaded)
     }
 
     /// Adds a stripped file's debug file when it has been fetched, and asks for
     /// it until then.
-    fn add_download(&mut self, loaded: &mut LoadedFile, path: &Path) {
+    fn add_download(&mut self, loaded: &mut LoadedFile, finder: &Finder<'_>) {
         let (Some(debuginfod), Some(id), true) =
             (&mut self.debuginfod, loaded.info.build_id, loaded.stripped)
         else {
@@ -250,7 +275,13 @@ impl NativeSymbolizer {
             && info.table_bytes() <= MAX_TABLES
         {
             self.make_room(info.packed_bytes);
-            let layer = self.layer(loaded.key, file, info, path);
+            // What it refers to is beside the file that is not installed.
+            let found = Found {
+                file,
+                info,
+                path: finder.path.to_owned(),
+            };
+            let layer = self.layer(loaded.key, found, finder);
             loaded.layers.insert(0, layer);
         }
     }
@@ -271,34 +302,81 @@ impl NativeSymbolizer {
         let file = file.try_clone().map_err(|e| unreadable(binary, e))?;
         let owner = file.metadata().map_err(|e| unreadable(binary, e))?.uid();
         let wants_dwarf = self.options.inlines || self.options.source_lines;
+        let finder = Finder {
+            path: binary.path,
+            owner,
+            root: binary.root,
+        };
         let mut layers = Vec::new();
         let incomplete = !info.has_symtab || wants_dwarf && !info.has_dwarf;
         if self.options.debug_files
             && incomplete
-            && let Some((file, info)) = debug_file::find(&info, binary.path, owner, binary.root)
-            && info.table_bytes() <= MAX_TABLES
+            && let Some(found) = finder.debug(&info)
+            && found.info.table_bytes() <= MAX_TABLES
         {
-            layers.push(self.layer(key, file, info, binary.path));
+            layers.push(self.layer(key, found, &finder));
         }
-        layers.push(self.layer(key, file, info.clone(), binary.path));
+        let own = Found {
+            file,
+            info: info.clone(),
+            path: binary.path.to_owned(),
+        };
+        layers.push(self.layer(key, own, &finder));
         // Before anything is inflated: the peak matters, not only what is kept.
         self.make_room(layers.iter().map(|l| l.info.packed_bytes).sum());
         let stripped = layers.iter().all(|l| !l.info.has_symtab);
+        if stripped && let Some(place) = info.mini {
+            layers.extend(self.mini(key, place, &layers, binary.path));
+        }
         Ok(LoadedFile {
             key,
             info,
+            owner,
             layers,
             stripped,
+            missing: 0,
         })
     }
 
-    fn layer(&mut self, key: FileKey, file: File, info: ElfInfo, path: &Path) -> Layer {
+    /// The symbols that a stripped file has compressed.
+    fn mini(
+        &mut self,
+        key: FileKey,
+        place: (u64, u64),
+        layers: &[Layer],
+        path: &Path,
+    ) -> Option<Layer> {
+        let deadline = Instant::now() + self.options.dwarf_time;
+        match mini::open(&layers.last()?.file, place, deadline) {
+            Ok((file, info, held)) if info.table_bytes() <= MAX_TABLES => Some(Layer {
+                file: Arc::new(file),
+                info,
+                dwarf: Dwarf::Unused,
+                supplement: None,
+                symtab: true,
+                held,
+            }),
+            Ok(_) => None,
+            Err(error) => {
+                self.report(key, path, &Failure::Corrupt(error.to_string()));
+                None
+            }
+        }
+    }
+
+    fn layer(&mut self, key: FileKey, found: Found, finder: &Finder<'_>) -> Layer {
+        let Found { file, info, path } = found;
         let wanted = info.has_dwarf && (self.options.inlines || self.options.source_lines);
-        let raw = info.debug.iter().map(|section| section.size);
-        let fits = info.packed_bytes <= self.options.dwarf_limit
-            && raw.fold(0, u64::saturating_add) <= sections::MAX_BYTES;
+        let supplement = info.alt_link.as_ref().filter(|_| wanted);
+        let supplement = supplement.map(|link| finder.supplement(link, &path));
+        if matches!(supplement, Some(None)) {
+            self.report(key, finder.path, &Failure::NoSupplement);
+        }
+        let supplement = supplement.flatten().map(|found| (found.file, found.info));
+        let packed = supplement.as_ref().map_or(0, |(_, info)| info.packed_bytes);
+        let fits = info.packed_bytes.saturating_add(packed) <= self.options.dwarf_limit;
         if wanted && !fits {
-            self.report(key, path, &Failure::TooLarge);
+            self.report(key, finder.path, &Failure::TooLarge);
         }
         let dwarf = if wanted && fits {
             Dwarf::Unopened
@@ -306,10 +384,12 @@ impl NativeSymbolizer {
             Dwarf::Unused
         };
         Layer {
-            file,
+            file: Arc::new(file),
             info,
             dwarf,
+            supplement,
             symtab: true,
+            held: 0,
         }
     }
 
@@ -365,9 +445,13 @@ impl FileKey {
 struct LoadedFile {
     key: FileKey,
     info: ElfInfo,
+    /// The user whose file it is.
+    owner: u32,
     layers: Vec<Layer>,
     /// Whether neither file has a full symbol table.
     stripped: bool,
+    /// Split units that were not found, as counted so far.
+    missing: u64,
 }
 
 impl LoadedFile {
@@ -383,8 +467,8 @@ impl LoadedFile {
     /// Bytes of memory held.
     fn cost(&self) -> u64 {
         let dwarf = self.layers.iter().map(|layer| match &layer.dwarf {
-            Dwarf::Open(dwarf) => dwarf.memory(),
-            Dwarf::Unopened | Dwarf::Unused => 0,
+            Dwarf::Open(dwarf) => layer.held + dwarf.memory(),
+            Dwarf::Unopened | Dwarf::Unused => layer.held,
         });
         BASE_COST + dwarf.sum::<u64>()
     }
@@ -400,15 +484,27 @@ enum Dwarf {
 
 /// One ELF file to ask: by DWARF first, then by symbol table.
 struct Layer {
-    file: File,
+    file: Arc<File>,
     info: ElfInfo,
     dwarf: Dwarf,
+    /// What its DWARF refers to, until that is opened.
+    supplement: Option<(File, ElfInfo)>,
     symtab: bool,
+    /// Bytes of memory that the file itself is.
+    held: u64,
 }
 
 impl Layer {
     fn is_usable(&self) -> bool {
         self.symtab || !matches!(self.dwarf, Dwarf::Unused)
+    }
+
+    /// Split units that were not found, since the start.
+    fn missing(&self) -> u64 {
+        match &self.dwarf {
+            Dwarf::Open(dwarf) => dwarf.missing(),
+            Dwarf::Unopened | Dwarf::Unused => 0,
+        }
     }
 
     /// Names the addresses that have no name yet. A source that fails is not
@@ -417,13 +513,14 @@ impl Layer {
         &mut self,
         vaddrs: &[u64],
         options: &SymbolizeOptions,
+        finder: &Finder<'_>,
         found: &mut [Option<Vec<SymFrame>>],
     ) -> Result<(), Failure> {
         let unnamed = |found: &[Option<_>]| -> Vec<usize> {
             (0..found.len()).filter(|&i| found[i].is_none()).collect()
         };
         let mut bare = Vec::new();
-        let by_dwarf = self.ask_dwarf(vaddrs, &unnamed(found), options, |i, functions| {
+        let by_dwarf = self.ask_dwarf(vaddrs, &unnamed(found), options, finder, |i, functions| {
             if functions
                 .first()
                 .is_some_and(|f| !demangle::is_mangled(&f.name))
@@ -463,25 +560,29 @@ impl Layer {
         vaddrs: &[u64],
         indices: &[usize],
         options: &SymbolizeOptions,
+        finder: &Finder<'_>,
         mut found: impl FnMut(usize, Vec<DwarfFunction>),
     ) -> Result<(), Failure> {
         if indices.is_empty() || matches!(self.dwarf, Dwarf::Unused) {
             return Ok(());
         }
         let addrs: Vec<u64> = indices.iter().map(|&i| vaddrs[i]).collect();
-        let mut clock = WorkLimit::until(Instant::now() + options.dwarf_time);
+        let question = Question {
+            vaddrs: &addrs,
+            lines: options.source_lines,
+            deadline: Instant::now() + options.dwarf_time,
+            finder,
+        };
         let ask = || -> Result<(), DwarfError> {
             if matches!(self.dwarf, Dwarf::Unopened) {
-                let dwarf = DwarfFile::open(&self.file, &self.info, &mut clock)?;
+                let file = Arc::clone(&self.file);
+                let dwarf = DwarfFile::open(file, &self.info, self.supplement.take())?;
                 self.dwarf = Dwarf::Open(Box::new(dwarf));
             }
             match &mut self.dwarf {
-                Dwarf::Open(dwarf) => {
-                    dwarf.reload(&self.file, &self.info, &clock)?;
-                    dwarf.lookup(&addrs, options.source_lines, &mut clock, |i, functions| {
-                        found(indices[i], functions);
-                    })
-                }
+                Dwarf::Open(dwarf) => dwarf.lookup(&question, |i, functions| {
+                    found(indices[i], functions);
+                }),
                 Dwarf::Unopened | Dwarf::Unused => Ok(()),
             }
         };
@@ -541,6 +642,10 @@ enum Failure {
     TooLarge,
     #[error("debug information takes too long to read, some inlined functions not shown")]
     TooSlow,
+    #[error("the file that its debug information refers to (dwz) is not there")]
+    NoSupplement,
+    #[error("files of its split debug information (.dwo, .dwp) are not there")]
+    Missing,
 }
 
 /// The frames of an address. Without `inlines` only the outermost stays, at the

@@ -1,19 +1,25 @@
-//! The debug sections of a file, read into memory of our own.
+//! The debug sections of a file, of which only those pages are read that are needed.
 //!
 //! They are not mapped: their owner may change or cut off the file at any time,
 //! which would change what the parser has checked, or end this program with a
-//! signal.
+//! signal. A page is read once and then stays as it is. Of a compressed section
+//! what precedes a page is inflated too.
 
-use super::dwarf::{DwarfError, WorkLimit};
+use super::dwarf::DwarfError;
 use super::elf::{DebugSection, ElfInfo, Packing};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+use std::time::Instant;
 
-/// Most bytes that are read of the sections of one file.
-pub(super) const MAX_BYTES: u64 = 384 << 20;
-/// Bytes read at once.
-const CHUNK: usize = 4 << 20;
+/// Most bytes that are read of the sections of one file between two releases.
+const MAX_BYTES: u64 = 384 << 20;
+/// Bytes of a page.
+pub(super) const PAGE: usize = 16 << 10;
+/// Bytes of compressed data read at once.
+const CHUNK: usize = 64 << 10;
 
 /// Why the sections are not accessible.
 #[derive(Debug, thiserror::Error)]
@@ -31,90 +37,302 @@ pub(super) enum SectionsError {
 }
 
 /// A file's debug sections by name.
-#[derive(Debug)]
 pub(super) struct Sections {
-    list: Vec<(&'static str, Vec<u8>)>,
+    list: Vec<Section>,
+    /// What sections are that the file does not have.
+    empty: Section,
+    access: Access,
+}
+
+/// What the sections of a file share.
+pub(super) struct Access {
+    file: Arc<File>,
+    /// Bytes that may be read yet.
+    left: Cell<u64>,
+    /// When reading ends.
+    deadline: Cell<Instant>,
+    /// Why reading failed, until it is asked for.
+    failure: RefCell<Option<DwarfError>>,
+}
+
+/// One section.
+pub(super) struct Section {
+    name: &'static str,
+    offset: u64,
+    /// Bytes in the file.
+    stored: u64,
+    packing: Packing,
+    /// Bytes, inflated.
+    size: usize,
+    pages: Vec<OnceCell<Box<[u8]>>>,
+    inflater: RefCell<Option<Inflater>>,
+}
+
+/// Inflates a section from its begin to its end.
+struct Inflater {
+    stream: Box<dyn Read + Send>,
+    /// The page that comes next.
+    next: usize,
+}
+
+impl std::fmt::Debug for Sections {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list()
+            .entries(self.list.iter().map(|s| s.name))
+            .finish()
+    }
 }
 
 impl Sections {
-    /// Reads the sections and inflates what is compressed. The caller has checked
+    /// The sections of a file, nothing of them read yet. The caller has checked
     /// [`ElfInfo::packed_bytes`]; no section inflates beyond what it claims.
-    pub(super) fn open(file: &File, info: &ElfInfo, clock: &WorkLimit) -> Result<Self, DwarfError> {
-        let mut left = MAX_BYTES;
-        let mut list = Vec::with_capacity(info.debug.len());
-        for section in &info.debug {
-            left = left
-                .checked_sub(section.size)
-                .ok_or(SectionsError::TooLarge)?;
-            let bytes = read(file, section, clock)?;
-            let bytes = match section.packing {
-                Packing::None => bytes,
-                packing => inflate(&bytes, packing)?,
-            };
-            list.push((section.name, bytes));
-        }
-        Ok(Self { list })
+    pub(super) fn open(file: Arc<File>, info: &ElfInfo) -> Result<Self, DwarfError> {
+        let length = file.metadata().map_err(SectionsError::Read)?.len();
+        let list = info.debug.iter().map(|s| Section::new(s, length));
+        Ok(Self {
+            list: list.collect::<Result<_, _>>()?,
+            empty: Section::empty(),
+            access: Access {
+                file,
+                left: Cell::new(MAX_BYTES),
+                deadline: Cell::new(Instant::now()),
+                failure: RefCell::new(None),
+            },
+        })
     }
 
-    /// A section's bytes; empty if the file does not have it.
-    pub(super) fn get(&self, name: &str) -> &[u8] {
-        let found = self.list.iter().find(|(n, _)| *n == name);
-        found.map_or(&[], |(_, bytes)| bytes)
+    /// Allows reading until then.
+    pub(super) fn allow(&self, deadline: Instant) {
+        self.access.deadline.set(deadline);
+    }
+
+    /// A section; an empty one if the file does not have it.
+    pub(super) fn get(&self, name: &str) -> &Section {
+        let found = self.list.iter().find(|section| section.name == name);
+        found.unwrap_or(&self.empty)
+    }
+
+    /// What reads the sections' bytes.
+    pub(super) fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// Why reading failed since this was asked last.
+    pub(super) fn take_failure(&self) -> Option<DwarfError> {
+        self.access.failure.take()
     }
 
     /// Bytes of heap held.
     pub(super) fn memory(&self) -> u64 {
-        let held = self.list.iter().map(|(_, bytes)| bytes.capacity() as u64);
-        held.sum()
+        self.list.iter().map(Section::memory).sum()
+    }
+
+    /// Drops all pages.
+    pub(super) fn release(&mut self) {
+        for section in &mut self.list {
+            section.pages.iter_mut().for_each(|page| {
+                page.take();
+            });
+            section.inflater.take();
+        }
+        self.access.left.set(MAX_BYTES);
     }
 }
 
-/// Reads a section as it is in the file. Its size is a claim: memory is taken as
-/// the bytes come.
-fn read(file: &File, section: &DebugSection, clock: &WorkLimit) -> Result<Vec<u8>, DwarfError> {
-    let length = file.metadata().map_err(SectionsError::Read)?.len();
-    let end = section.offset.checked_add(section.size);
-    if end.is_none_or(|end| end > length) {
-        return Err(SectionsError::Truncated.into());
+impl Section {
+    fn new(section: &DebugSection, length: u64) -> Result<Self, SectionsError> {
+        let end = section.offset.checked_add(section.size);
+        if end.is_none_or(|end| end > length) {
+            return Err(SectionsError::Truncated);
+        }
+        let size = match section.packing {
+            Packing::None => section.size,
+            Packing::Zlib { size, .. } | Packing::Zstd { size, .. } => size,
+            Packing::Unknown => return Err(SectionsError::UnknownPacking),
+        };
+        let size = usize::try_from(size).map_err(|_| SectionsError::TooLarge)?;
+        let mut pages = Vec::new();
+        pages
+            .try_reserve_exact(size.div_ceil(PAGE))
+            .map_err(|_| SectionsError::TooLarge)?;
+        pages.resize_with(size.div_ceil(PAGE), OnceCell::new);
+        Ok(Self {
+            name: section.name,
+            offset: section.offset,
+            stored: section.size,
+            packing: section.packing,
+            size,
+            pages,
+            inflater: RefCell::new(None),
+        })
     }
-    let size = usize::try_from(section.size).map_err(|_| SectionsError::TooLarge)?;
-    let mut bytes: Vec<u8> = Vec::new();
-    bytes
-        .try_reserve_exact(size)
-        .map_err(|_| SectionsError::TooLarge)?;
-    while bytes.len() < size {
-        clock.check()?;
-        let at = bytes.len();
-        bytes.resize(size.min(at + CHUNK), 0);
-        let chunk = bytes.get_mut(at..).unwrap_or_default();
-        file.read_exact_at(chunk, section.offset + at as u64)
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => SectionsError::Truncated,
-                _ => SectionsError::Read(error),
-            })?;
+
+    fn empty() -> Self {
+        Self {
+            name: "",
+            offset: 0,
+            stored: 0,
+            packing: Packing::None,
+            size: 0,
+            pages: Vec::new(),
+            inflater: RefCell::new(None),
+        }
     }
-    Ok(bytes)
+
+    /// Bytes, inflated.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    fn memory(&self) -> u64 {
+        let pages = self.pages.iter().filter_map(OnceCell::get);
+        let held: u64 = pages.map(|page| page.len() as u64).sum();
+        held + (self.pages.capacity() * size_of::<OnceCell<Box<[u8]>>>()) as u64
+    }
+
+    /// The bytes from `at` to the end of its page; none at the end of the section.
+    /// `None`: they cannot be read, and `access` says why.
+    pub(super) fn tail<'a>(&'a self, at: usize, access: &Access) -> Option<&'a [u8]> {
+        let Some(page) = self.pages.get(at / PAGE) else {
+            return Some(&[]);
+        };
+        let bytes = match page.get() {
+            Some(bytes) => bytes,
+            None => {
+                if let Err(error) = self.load(at / PAGE, access) {
+                    access.failure.borrow_mut().get_or_insert(error);
+                    return None;
+                }
+                page.get()?
+            }
+        };
+        Some(bytes.get(at % PAGE..).unwrap_or_default())
+    }
+
+    /// Copies bytes without keeping their page, where they are not compressed.
+    pub(super) fn peek(&self, at: usize, bytes: &mut [u8], access: &Access) -> Option<()> {
+        let end = at
+            .checked_add(bytes.len())
+            .filter(|end| *end <= self.size)?;
+        let page = self.pages.get(at / PAGE)?;
+        if page.get().is_some() && end <= (at / PAGE + 1) * PAGE || self.packing != Packing::None {
+            let mut at = at;
+            let mut rest = bytes;
+            while !rest.is_empty() {
+                let tail = self.tail(at, access)?;
+                let len = tail.len().min(rest.len());
+                let (now, later) = rest.split_at_mut_checked(len).filter(|_| len > 0)?;
+                now.copy_from_slice(tail.get(..len)?);
+                at += len;
+                rest = later;
+            }
+            return Some(());
+        }
+        let from = self.offset + at as u64;
+        if let Err(error) = access.read_at(from, bytes) {
+            access.failure.borrow_mut().get_or_insert(error);
+            return None;
+        }
+        Some(())
+    }
+
+    fn page_size(&self, index: usize) -> usize {
+        self.size.saturating_sub(index * PAGE).min(PAGE)
+    }
+
+    fn load(&self, index: usize, access: &Access) -> Result<(), DwarfError> {
+        if self.packing != Packing::None {
+            return self.inflate(index, access);
+        }
+        let mut bytes = access.page(self.page_size(index))?;
+        access.read_at(self.offset + (index * PAGE) as u64, &mut bytes)?;
+        self.put(index, bytes);
+        Ok(())
+    }
+
+    fn put(&self, index: usize, bytes: Vec<u8>) {
+        if let Some(page) = self.pages.get(index) {
+            // It is empty, or the page would not be read.
+            page.get_or_init(|| bytes.into_boxed_slice());
+        }
+    }
+
+    /// Inflates up to a page.
+    fn inflate(&self, index: usize, access: &Access) -> Result<(), DwarfError> {
+        let mut inflater = self.inflater.borrow_mut();
+        if inflater.is_none() {
+            *inflater = Some(Inflater {
+                stream: self.stream(access)?,
+                next: 0,
+            });
+        }
+        while let Some(inflater) = inflater.as_mut().filter(|i| i.next <= index) {
+            let mut bytes = access.page(self.page_size(inflater.next))?;
+            let inflated = inflater.stream.read_exact(&mut bytes);
+            inflated.map_err(SectionsError::Inflate)?;
+            self.put(inflater.next, bytes);
+            inflater.next += 1;
+        }
+        Ok(())
+    }
+
+    /// What inflates the section from its begin on.
+    fn stream(&self, access: &Access) -> Result<Box<dyn Read + Send>, SectionsError> {
+        let header = match self.packing {
+            Packing::Zlib { header, .. } | Packing::Zstd { header, .. } => header as u64,
+            Packing::None | Packing::Unknown => return Err(SectionsError::UnknownPacking),
+        };
+        let packed = FilePart {
+            file: Arc::clone(&access.file),
+            at: self.offset.saturating_add(header),
+            end: self.offset.saturating_add(self.stored),
+        };
+        let packed = BufReader::with_capacity(CHUNK, packed);
+        Ok(match self.packing {
+            Packing::Zstd { .. } => {
+                let stream = zstd::stream::read::Decoder::with_buffer(packed);
+                Box::new(stream.map_err(SectionsError::Inflate)?)
+            }
+            _ => Box::new(flate2::bufread::ZlibDecoder::new(packed)),
+        })
+    }
 }
 
-/// Inflates a section after its header; it must not be larger than it claims.
-fn inflate(bytes: &[u8], packing: Packing) -> Result<Vec<u8>, SectionsError> {
-    let (zstd, header, size) = match packing {
-        Packing::Zlib { header, size } => (false, header, size),
-        Packing::Zstd { header, size } => (true, header, size),
-        Packing::None | Packing::Unknown => return Err(SectionsError::UnknownPacking),
-    };
-    let packed = bytes.get(header..).unwrap_or_default();
-    let mut out = Vec::new();
-    out.try_reserve_exact(usize::try_from(size).unwrap_or(usize::MAX))
-        .map_err(|e| SectionsError::Inflate(io::Error::other(e)))?;
-    let inflated = if zstd {
-        zstd::stream::read::Decoder::with_buffer(packed)
-            .and_then(|decoder| decoder.take(size).read_to_end(&mut out))
-    } else {
-        flate2::bufread::ZlibDecoder::new(packed)
-            .take(size)
-            .read_to_end(&mut out)
-    };
-    inflated.map_err(SectionsError::Inflate)?;
-    Ok(out)
+impl Access {
+    /// An empty page, if there is time and room for one.
+    fn page(&self, size: usize) -> Result<Vec<u8>, DwarfError> {
+        if Instant::now() >= self.deadline.get() {
+            return Err(DwarfError::Deadline);
+        }
+        let left = self.left.get().checked_sub(size as u64);
+        self.left.set(left.ok_or(SectionsError::TooLarge)?);
+        Ok(vec![0; size])
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DwarfError> {
+        let read = self.file.read_exact_at(bytes, offset);
+        read.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => SectionsError::Truncated.into(),
+            _ => SectionsError::Read(error).into(),
+        })
+    }
+}
+
+/// A part of a file as a stream.
+struct FilePart {
+    file: Arc<File>,
+    at: u64,
+    end: u64,
+}
+
+impl Read for FilePart {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX);
+        let wanted = left.min(bytes.len());
+        let got = self
+            .file
+            .read_at(bytes.get_mut(..wanted).unwrap_or_default(), self.at)?;
+        self.at += got as u64;
+        Ok(got)
+    }
 }

@@ -58,7 +58,7 @@ fn sum(items: &[u8; 4]) -> u64 { items.iter().map(|&i| shapes::Square(i).area())
 fn main() { println!("{}", sum(&std::hint::black_box([1, 2, 3, 4]))); }
 "#;
 
-fn run(program: &str, args: &[&str], dir: &Path) -> String {
+pub(super) fn run(program: &str, args: &[&str], dir: &Path) -> String {
     let out = Command::new(program)
         .args(args)
         .current_dir(dir)
@@ -70,7 +70,13 @@ fn run(program: &str, args: &[&str], dir: &Path) -> String {
 }
 
 /// Compiles a source into `dir/name`.
-fn compile(dir: &Path, compiler: &str, source: &str, name: &str, flags: &[&str]) -> PathBuf {
+pub(super) fn compile(
+    dir: &Path,
+    compiler: &str,
+    source: &str,
+    name: &str,
+    flags: &[&str],
+) -> PathBuf {
     let file = format!(
         "{name}.{}",
         match compiler {
@@ -96,7 +102,7 @@ fn c_program(dir: &Path) -> PathBuf {
 }
 
 /// Text symbols of the file itself (not of the C runtime): address, size, name.
-fn functions(path: &Path, filter: &str) -> Vec<(u64, u64, String)> {
+pub(super) fn functions(path: &Path, filter: &str) -> Vec<(u64, u64, String)> {
     let dir = path.parent().unwrap();
     let listing = run("nm", &["-S", "--defined-only", path.to_str().unwrap()], dir);
     let parse = |line: &str| {
@@ -137,14 +143,14 @@ fn addr2line(path: &Path, addrs: &[u64]) -> Vec<Vec<(String, String)>> {
     all
 }
 
-fn symbolizer() -> NativeSymbolizer {
+pub(super) fn symbolizer() -> NativeSymbolizer {
     NativeSymbolizer::new(SymbolizeOptions {
         source_lines: true,
         ..SymbolizeOptions::default()
     })
 }
 
-fn binary(path: &Path) -> BinaryRef<'_> {
+pub(super) fn binary(path: &Path) -> BinaryRef<'_> {
     BinaryRef {
         path,
         file: None,
@@ -153,11 +159,11 @@ fn binary(path: &Path) -> BinaryRef<'_> {
     }
 }
 
-fn names(frames: &[SymFrame]) -> Vec<&str> {
+pub(super) fn names(frames: &[SymFrame]) -> Vec<&str> {
     frames.iter().map(|f| f.name.as_str()).collect()
 }
 
-fn symbolize(binary: &BinaryRef<'_>, addrs: &[u64]) -> Vec<Vec<SymFrame>> {
+pub(super) fn symbolize(binary: &BinaryRef<'_>, addrs: &[u64]) -> Vec<Vec<SymFrame>> {
     let mut out = Vec::new();
     symbolizer().symbolize(binary, addrs, &mut out).unwrap();
     assert_eq!(out.len(), addrs.len());
@@ -165,7 +171,7 @@ fn symbolize(binary: &BinaryRef<'_>, addrs: &[u64]) -> Vec<Vec<SymFrame>> {
 }
 
 /// All addresses of the functions whose mangled names contain `filter`.
-fn addresses(path: &Path, filter: &str) -> Vec<u64> {
+pub(super) fn addresses(path: &Path, filter: &str) -> Vec<u64> {
     let all = functions(path, filter);
     all.iter()
         .flat_map(|(addr, size, _)| *addr..addr + size)
