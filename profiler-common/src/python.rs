@@ -9,8 +9,9 @@
 //! before, are run by that activation. The native walk says in which frame each mark
 //! lies. CPython before 3.11 has no marks, but one activation for each Python frame.
 //!
-//! A word names a code object by its address. What it is called and which lines its
-//! instructions have is sent once, in a [`PythonCode`] before the stack.
+//! A word names a code object by a hash of where it is and of what it consists of, for
+//! programs make code objects where others have been. What it is called and which lines
+//! its instructions have is sent once, in a [`PythonCode`] before the stack.
 
 use crate::PoolRef;
 
@@ -24,27 +25,29 @@ pub const PYTHON_MARK: u64 = 1 << 63;
 /// from the leaf. Without this they are the mark's address.
 pub const PYTHON_PLACED: u64 = 1 << 62;
 /// Bits of a frame's word that hold the index of its instruction in units of 2 bytes;
-/// above them is the code object's address, in units of 16 bytes.
+/// above them is the code object's id.
 pub const PYTHON_INDEX_BITS: u32 = 20;
+/// The bits of a code object's id.
+pub const PYTHON_ID: u64 = (1 << (63 - PYTHON_INDEX_BITS)) - 1;
 /// The index of an instruction that is not known, or of a frame that has not begun.
 pub const PYTHON_NO_INDEX: u64 = (1 << PYTHON_INDEX_BITS) - 1;
 
 /// The word of a frame; `index` counts units of 2 bytes.
 #[must_use]
 #[inline(always)]
-pub const fn python_word(code: u64, index: u64) -> u64 {
+pub const fn python_word(id: u64, index: u64) -> u64 {
     let index = if index < PYTHON_NO_INDEX {
         index
     } else {
         PYTHON_NO_INDEX
     };
-    (code >> 4) << PYTHON_INDEX_BITS & !PYTHON_MARK | index
+    (id & PYTHON_ID) << PYTHON_INDEX_BITS | index
 }
 
-/// The address of the code object of a frame's word.
+/// The id of the code object of a frame's word.
 #[must_use]
-pub const fn python_code(word: u64) -> u64 {
-    (word >> PYTHON_INDEX_BITS) << 4
+pub const fn python_id(word: u64) -> u64 {
+    word >> PYTHON_INDEX_BITS & PYTHON_ID
 }
 
 /// The instruction of a frame's word; `None`: not known, or not begun.
@@ -112,7 +115,9 @@ pub struct PythonLayout {
     pub frame_globals: u16,
     /// The frame's number of its thread's bytecode, in builds without the GIL.
     pub frame_bytecode: u16,
-    /// Code objects: `co_firstlineno`.
+    /// Code objects: `co_flags`.
+    pub code_flags: u16,
+    /// `co_firstlineno`.
     pub code_first_line: u16,
     /// `co_filename`.
     pub code_filename: u16,
@@ -151,8 +156,6 @@ pub struct PythonLayout {
     /// 1: `state` has whole bytes (builds without the GIL).
     pub wide_state: u8,
     /// Zero.
-    pub pad: [u8; 2],
-    /// Zero.
     pub reserved: [u64; 6],
 }
 const _: () = assert!(size_of::<PythonLayout>() == 128);
@@ -189,6 +192,8 @@ pub struct PythonCode {
     pub tgid: u32,
     /// CLOCK_MONOTONIC nanoseconds of the first stack that names it.
     pub time_ns: u64,
+    /// Its id.
+    pub id: u64,
     /// Its address.
     pub code: u64,
     /// Address space of the process, as in the stack's header.
@@ -210,4 +215,4 @@ pub struct PythonCode {
     /// Zero.
     pub pad: u32,
 }
-const _: () = assert!(size_of::<PythonCode>() == 56);
+const _: () = assert!(size_of::<PythonCode>() == 64);

@@ -251,7 +251,7 @@ fn send(slot: *mut CallSlot, call: &mut Call) {
     let scratch = unsafe { &raw mut (*slot).scratch };
     // SAFETY: a claimed map value.
     let s = unsafe { &mut *scratch };
-    let addresses = words(s);
+    let addresses = u64::from(s.header.user_len) + u64::from(s.header.kernel_len);
     append(s, addresses);
     hash(scratch);
     // SAFETY: a claimed map value.
@@ -363,7 +363,7 @@ fn hash(scratch: *mut Scratch) -> u32 {
     let whose = u64::from(s.header.tgid) << 32 | u64::from(s.walk.list_owner());
     let mut context = Hashing {
         scratch,
-        hash: mix(mix(mix(seed(), ends), whose), s.python.hash()),
+        hash: mix(mix(seed(), ends), whose),
     };
     // SAFETY: the callback has bpf_loop's signature; the context lives on this
     // frame's stack for the whole call.

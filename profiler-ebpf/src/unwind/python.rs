@@ -49,7 +49,7 @@ const MAX_KEYS: u64 = 1024;
 pub struct NewCode {
     code: u64,
     globals: u64,
-    fingerprint: u64,
+    id: u64,
     slot: u64,
 }
 
@@ -63,8 +63,6 @@ pub struct Python {
     cframe: u64,
     /// Address of the next mark that is not placed; `u64::MAX`: there is none.
     mark: u64,
-    /// What tells the code objects apart that have been at one address.
-    hash: u64,
     /// Words, and marks among them.
     len: u32,
     marks: u32,
@@ -92,18 +90,6 @@ impl Python {
         self.mark
     }
 
-    /// Words, at most MAX_PYTHON_WORDS.
-    #[inline(always)]
-    pub fn len(&self) -> u32 {
-        self.len
-    }
-
-    /// What tells equal stacks apart whose code objects differ.
-    #[inline(always)]
-    pub fn hash(&self) -> u64 {
-        self.hash
-    }
-
     /// The words.
     #[inline(always)]
     pub fn words(&self) -> *const u64 {
@@ -122,7 +108,6 @@ struct Context {
 #[inline(always)]
 pub fn clear(s: &mut Scratch) {
     s.python.len = 0;
-    s.python.hash = 0;
     s.python.mark = u64::MAX;
     s.header.python_len = 0;
 }
@@ -287,9 +272,8 @@ fn take_frame(scratch: *mut Scratch) -> u32 {
         p.frame = next;
         return FOUND;
     }
-    let tgid = s.header.tgid;
-    let space = s.header.space;
-    take_code(p, tgid, space);
+    take_code(s);
+    let p = &mut s.python;
     if p.layout.kind == PYTHON_ENTRIES && owner != 0 {
         let mark = p.cframe;
         if push_mark(p, mark) != FOUND {
@@ -303,7 +287,8 @@ fn take_frame(scratch: *mut Scratch) -> u32 {
 
 /// Adds the word of the frame that was read, if it runs a code object.
 #[inline(always)]
-fn take_code(p: &mut Python, tgid: u32, space: u32) {
+fn take_code(s: &mut Scratch) {
+    let p = &mut s.python;
     // References may carry marks in their lowest bits.
     let code = field(&p.frame_words, p.layout.frame_code) & !7;
     // SAFETY: the destination is larger; a bad source is an error.
@@ -323,24 +308,18 @@ fn take_code(p: &mut Python, tgid: u32, space: u32) {
         PYTHON_AT_UNITS => i64::from(instruction as u32 as i32) as u64,
         _ => instruction.wrapping_sub(first_instruction(p, code)) >> 1,
     };
-    push(p, python_word(code, index));
-    let mut print = field(&p.words_of, p.layout.code_lines);
-    print = mix(print, field(&p.words_of, p.layout.code_filename));
-    print = mix(print, field(&p.words_of, p.layout.code_name));
-    let line = field(&p.words_of, p.layout.code_first_line) as u32;
-    let fingerprint = mix(print, line.into()) | 1;
-    p.hash = mix(p.hash, fingerprint);
-    let place = mix(mix(code, tgid.into()), space.into());
-    let slot = place >> 20 & (PYTHON_SEEN_SLOTS as u64 - 1);
+    let id = identity(p, code) & PYTHON_ID;
+    push(p, python_word(id, index));
+    // What was sent is of this process, and of this program in it.
+    let place = place(&s.header, id);
+    let slot = place & (u64::from(PYTHON_SEEN_SLOTS) - 1);
     let Some(seen) = PYTHON_SEEN.get_ptr_mut(slot as u32) else {
         return;
     };
     // SAFETY: an aligned word of a map value, which all CPUs write whole.
     let known = unsafe { seen.read_volatile() };
     let new = p.new_len as usize;
-    // The slot may be another's: the address is in the fingerprint then.
-    let fingerprint = mix(fingerprint, place) | 1;
-    if known == fingerprint || new >= MAX_NEW {
+    if known == place || new >= MAX_NEW {
         return;
     }
     let globals = field(&p.frame_words, p.layout.frame_globals);
@@ -349,11 +328,32 @@ fn take_code(p: &mut Python, tgid: u32, space: u32) {
         *p.new.as_mut_ptr().add(new & (MAX_NEW - 1)) = NewCode {
             code,
             globals,
-            fingerprint,
+            id,
             slot,
         };
     }
     p.new_len = new as u32 + 1;
+}
+
+/// What tells a code object from others that have been at its address: a hash of all
+/// that it consists of, its parts by their addresses.
+#[inline(always)]
+fn identity(p: &Python, code: u64) -> u64 {
+    let mut hash = code;
+    let from = (p.layout.object_type >> 3) + 1;
+    let to = p.layout.code_lines >> 3;
+    for word in 0..CODE_BYTES as u16 / 8 {
+        // Flags stand beside a count in 3.11, and change in no version.
+        let skip = word < from || word > to || word == p.layout.code_flags >> 3;
+        if !skip {
+            hash = mix(hash, field(&p.words_of, word << 3));
+        }
+    }
+    // Code that a program makes from one text again and again has parts of the same size
+    // in the same places: their beginning differs where lines do.
+    let lines = field(&p.words_of, p.layout.code_lines);
+    let data = lines.wrapping_add(p.layout.bytes_data.into());
+    mix(hash, user(data))
 }
 
 /// The address of the first instruction that a frame may be at.
@@ -451,6 +451,14 @@ pub fn append(s: &mut Scratch, len: u64) -> u64 {
         return 0;
     }
     words
+}
+
+/// What is remembered of a code object that was sent: it is of this process, and of this
+/// program in it. Never 0.
+#[inline(always)]
+fn place(header: &SampleHeader, id: u64) -> u64 {
+    let whose = u64::from(header.tgid) << 32 | u64::from(header.space);
+    mix(mix(id, whose), 1) | 1 << 63
 }
 
 /// Folds a word into a hash.

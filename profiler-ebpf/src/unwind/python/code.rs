@@ -4,7 +4,7 @@ use aiprof_common::*;
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user, bpf_ringbuf_output};
 use core::ffi::c_void;
 
-use super::{CODE_WORDS, Context, MAX_NEW, Python, at, field, user};
+use super::{CODE_WORDS, Context, MAX_NEW, Python, at, field, place, user};
 use crate::{
     maps::{PYTHON_SEEN, Scratch},
     ring::NO_WAKEUP,
@@ -53,7 +53,7 @@ pub(super) extern "C" fn send(index: u64, context: *mut Context) -> i64 {
     let new = unsafe { *s.python.new.as_ptr().add(index as usize & (MAX_NEW - 1)) };
     if let Some(seen) = PYTHON_SEEN.get_ptr_mut(new.slot as u32) {
         // SAFETY: an aligned word of a map value.
-        unsafe { seen.write_volatile(new.fingerprint) };
+        unsafe { seen.write_volatile(place(&s.header, new.id)) };
     }
     GO_ON
 }
@@ -82,6 +82,7 @@ fn describe(scratch: *mut Scratch, index: u64) -> u64 {
         (&raw mut (*header).kind).write_volatile(KIND_PYTHON_CODE);
         (&raw mut (*header).tgid).write_volatile(s.header.tgid);
         (&raw mut (*header).time_ns).write_volatile(s.header.time_ns);
+        (&raw mut (*header).id).write_volatile(new.id);
         (&raw mut (*header).code).write_volatile(new.code);
         (&raw mut (*header).space).write_volatile(s.header.space);
         (&raw mut (*header).first_line).write_volatile(at(new.code, layout.code_first_line) as u32);

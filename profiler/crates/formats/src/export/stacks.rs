@@ -87,7 +87,10 @@ impl Stacks {
                 };
                 let name = *known.get_or_insert_with(|| {
                     let frame = &profile.frames[id.0 as usize];
-                    interner.intern(match options.source_lines {
+                    // Of an interpreted program the lines are what its author knows.
+                    let with_line =
+                        options.source_lines || frame.kind == FrameKind::Interpreter;
+                    interner.intern(match with_line {
                         true => names::located(profile, frame),
                         false => names::frame(profile, frame),
                     })

@@ -2,7 +2,7 @@
 
 use super::lines::{self, LineTable};
 use crate::wire::{PythonCode, PythonFound};
-use aiprof_common::{python_code, python_index};
+use aiprof_common::{python_id, python_index};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
@@ -74,9 +74,9 @@ pub struct ProcessPython {
 }
 
 impl ProcessPython {
-    /// Takes a code object in; what was at its address before is gone.
+    /// Takes a code object in.
     pub(super) fn add(&mut self, code: &PythonCode, scripts: &mut ScriptTable) {
-        if self.codes.len() >= MAX_CODES && !self.codes.contains_key(&code.code) {
+        if self.codes.len() >= MAX_CODES && !self.codes.contains_key(&code.id) {
             return;
         }
         let function = scripts.intern(ScriptFunction {
@@ -89,12 +89,12 @@ impl ProcessPython {
             first_line: code.first_line,
             lines: lines::stretches(kind, &code.lines, code.first_line),
         };
-        self.codes.insert(code.code, Rc::new(known));
+        self.codes.insert(code.id, Rc::new(known));
     }
 
     /// The function and the line of a frame's word; `None`: its code object is not known.
     pub fn frame(&self, word: u64) -> Option<(u32, u32)> {
-        let code = self.codes.get(&python_code(word))?;
+        let code = self.codes.get(&python_id(word))?;
         let line = match python_index(word) {
             Some(index) => {
                 let after = code

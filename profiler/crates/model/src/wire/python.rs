@@ -34,8 +34,8 @@ pub struct PythonCode {
     pub time_ns: u64,
     /// The process.
     pub pid: u32,
-    /// Its address.
-    pub code: u64,
+    /// Its id in the words of stacks.
+    pub id: u64,
     /// Line of its definition.
     pub first_line: u32,
     /// How its instructions are numbered (`PYTHON_AT_*`), which says what `lines` is.
@@ -114,7 +114,7 @@ pub(super) fn decode(data: &[u8]) -> Result<PythonRecord, WireError> {
         code: PythonCode {
             time_ns: field!(data, time_ns: u64)?.saturating_sub(AHEAD_NS),
             pid: field!(data, tgid: u32)?,
-            code: field!(data, code: u64)?,
+            id: field!(data, id: u64)?,
             first_line: field!(data, first_line: u32)?,
             instruction,
             module,
@@ -180,7 +180,7 @@ impl PythonPieces {
             return None;
         }
         let same = |(open, _): &(PythonCode, usize)| {
-            (open.pid, open.code, open.time_ns) == (code.pid, code.code, code.time_ns)
+            (open.pid, open.id, open.time_ns) == (code.pid, code.id, code.time_ns)
         };
         let index = self.open.iter().position(same)?;
         let (open, len) = self.open.get_mut(index)?;

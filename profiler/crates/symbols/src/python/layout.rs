@@ -45,6 +45,7 @@ fn frames(last_instruction: u16, instruction: u8) -> PythonLayout {
         frame_code: 32,
         frame_globals: 48,
         frame_instruction: last_instruction,
+        code_flags: 36,
         code_first_line: 40,
         code_filename: 104,
         code_name: 112,
@@ -99,6 +100,7 @@ fn shims() -> PythonLayout {
 /// The code objects of 3.11 and 3.12.
 fn newer_code(layout: PythonLayout) -> PythonLayout {
     PythonLayout {
+        code_flags: 48,
         code_filename: 112,
         code_name: 120,
         code_qualname: 128,
@@ -219,6 +221,8 @@ fn described(debug: &[u64], list: &List) -> Option<PythonLayout> {
         frame_instruction: field(list.frame_instruction)?,
         frame_owner: field(list.frame_owner)?,
         frame_bytecode: own(list.frame_bytecode)?,
+        // Not in the list, and no part of what tells code objects apart.
+        code_flags: 0,
         code_first_line: field(list.code_first_line)?,
         code_filename: field(list.code_filename)?,
         code_name: field(list.code_name)?,
