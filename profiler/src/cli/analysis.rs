@@ -575,12 +575,7 @@ impl Analysis<'_> {
 
 /// Adds a recording to a timeline.
 fn read_capture(path: &Path, kept: Stretch, timeline: &mut Timeline) -> Result<Reading> {
-    let options = ReplayOptions {
-        inlines: true,
-        source_lines: false,
-        kernel_stacks: true,
-        launches: None,
-    };
+    let options = ReplayOptions::default();
     let shown = path.display();
     let file = caller::open(path).with_context(|| format!("cannot read {shown}"))?;
     let (recorded, store) = trace_out::timeline(path, file, options, None)?;

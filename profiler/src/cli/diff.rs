@@ -176,10 +176,8 @@ fn title(args: &DiffArgs) -> String {
 fn read(path: &Path, values: ValueArgs) -> Result<FoldedStacks> {
     let path = &input::named(path);
     let replay = ReplayOptions {
-        inlines: true,
-        source_lines: false,
-        kernel_stacks: true,
         launches: values.launches(),
+        ..ReplayOptions::default()
     };
     let (input, weight) = (input::open(path)?, values.weight());
     let no_times = || {

@@ -224,12 +224,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         std::fs::write(&path, "main;f 3\n").unwrap();
-        let options = ReplayOptions {
-            inlines: true,
-            source_lines: false,
-            kernel_stacks: true,
-            launches: None,
-        };
+        let options = ReplayOptions::default();
         let read = |path: &Path, wanted| {
             let input = open(path).unwrap();
             counts(path, input, ProfileCommand::Report, &options, wanted)

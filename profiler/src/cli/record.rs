@@ -97,6 +97,13 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     no_inlines: bool,
 
+    /// Show the frames of Python's interpreter too
+    ///
+    /// A Python function stands for the C functions of the interpreter that run it, unless
+    /// this is given.
+    #[arg(long)]
+    python_c_frames: bool,
+
     /// Record idle CPUs too
     #[arg(long)]
     idle: bool,
@@ -317,6 +324,7 @@ impl Plan {
                 include_idle: args.idle,
                 kernel_stacks: !args.no_kernel,
                 inlines: !args.no_inlines,
+                python_c_frames: args.python_c_frames,
                 source_lines,
                 pids: args.pid,
                 cgroup,

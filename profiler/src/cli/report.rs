@@ -46,6 +46,10 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     no_inlines: bool,
 
+    /// Show the frames of Python's interpreter too
+    #[arg(long)]
+    python_c_frames: bool,
+
     /// Title of the flame graph
     #[arg(long)]
     title: Option<String>,
@@ -61,6 +65,7 @@ impl ReportArgs {
             (self.values.launches().is_some(), "--events"),
             (self.no_kernel, "--no-kernel"),
             (self.no_inlines, "--no-inlines"),
+            (self.python_c_frames, "--python-c-frames"),
         ];
         let mut given = given.into_iter().filter(|(is_given, _)| *is_given);
         let own = given.next().map(|(_, option)| option);
@@ -137,6 +142,7 @@ fn replay_options(args: &ReportArgs, destination: &Destination) -> ReplayOptions
         source_lines: destination.has_source_lines() || args.view.has_lines(),
         kernel_stacks: !args.no_kernel,
         launches: args.values.launches(),
+        python_c_frames: args.python_c_frames,
     }
 }
 

@@ -39,6 +39,8 @@ pub struct RecordConfig {
     pub include_idle: bool,
     /// Record kernel stacks. Default: yes.
     pub kernel_stacks: bool,
+    /// Show the frames of Python's interpreter beside those of Python functions.
+    pub python_c_frames: bool,
     /// Expand inlined functions when naming frames. Default: yes.
     pub inlines: bool,
     /// Look up the source lines of frames. Default: no, for they take memory.
@@ -153,6 +155,7 @@ impl Default for RecordConfig {
             event: Event::default(),
             include_idle: false,
             kernel_stacks: true,
+            python_c_frames: false,
             inlines: true,
             source_lines: false,
             pids: Vec::new(),

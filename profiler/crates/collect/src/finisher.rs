@@ -1,7 +1,7 @@
 //! Samples whose walk ended in the kernel for want of a table, finished here.
 
 use super::{binaries::Binaries, reader::Table, tables::Tables};
-use aiprof_common::{FLAG_EXACT, PAGE_SHIFT, PAGE_SIZE, Rule};
+use aiprof_common::{FLAG_EXACT, PAGE_SHIFT, PAGE_SIZE, PYTHON_MARK, PYTHON_PLACED, Rule};
 use aiprof_model::{
     process::{FileId, ProcessTable, Region, Space},
     wire::{Sample, StopReason},
@@ -12,7 +12,7 @@ use aiprof_symbols::unwind::{
 };
 use aiprof_system::workers::Owner;
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 /// Most stack pages held for samples still to come.
 const MAX_STACK_PAGES: usize = 4096;
@@ -119,9 +119,13 @@ impl Finisher {
             missing: None,
         };
         let known = sample.user.len();
-        let stop = finish(&mut target, registers, &mut sample.user);
+        let python = sample.python.clone();
+        let stop = finish(&mut target, registers, &mut sample.user, |depth, part| {
+            place_marks(&mut sample.python, depth, &part);
+        });
         if let (Some(missing), false) = (target.missing, last) {
             sample.user.truncate(known);
+            sample.python = python;
             self.stacks.insert(whose, pages);
             return Some(missing);
         }
@@ -136,6 +140,20 @@ impl Finisher {
         }
         sample.space = space.id;
         None
+    }
+}
+
+/// Says of the marks that lie in the part of the stack of native frame `depth` that they
+/// do: the next that have no frame yet.
+fn place_marks(words: &mut [u64], depth: usize, part: &Range<u64>) {
+    for word in words {
+        if *word & PYTHON_MARK == 0 || *word & PYTHON_PLACED != 0 {
+            continue;
+        }
+        if !part.contains(&(*word & !PYTHON_MARK)) {
+            break;
+        }
+        *word = PYTHON_MARK | PYTHON_PLACED | depth as u64;
     }
 }
 

@@ -344,7 +344,12 @@ impl Session {
             devices: devices::Devices::new(config, is_kept),
             samplers: None,
             places: config.devices.is_on().then(KernelPlaces::default),
-            events: events::Events::new(starting::aggregate(config, weighting), capture, timeline),
+            events: events::Events::new(
+                starting::aggregate(config, weighting),
+                capture,
+                timeline,
+                config.python_c_frames,
+            ),
             tables,
             publisher: Publisher::default(),
             finisher: Finisher::default(),
@@ -594,8 +599,13 @@ impl Session {
             | Event::KernelPlaced(_)
             | Event::DeviceCode(_)
             | Event::PythonFound(_)
-            | Event::PythonCode(_)
             | Event::PythonStack(_) => self.record(&event).map(drop),
+            Event::PythonCode(code) => {
+                if self.filter.wants_process(code.pid) {
+                    self.record(&Event::PythonCode(code))?;
+                }
+                Ok(())
+            }
         }
     }
 

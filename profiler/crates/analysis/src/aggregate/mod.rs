@@ -496,12 +496,13 @@ pub(crate) fn each_code(
         } else {
             address.wrapping_sub(1)
         };
+        let code = normalize(processes, space, sample.thread.pid, address);
         if let Some(python) = &mut python
-            && !python.at(depth, address, &mut take)
+            && !python.at(depth, address, code, &mut take)
         {
             continue;
         }
-        take(normalize(processes, space, sample.thread.pid, address));
+        take(code);
         if guessed && depth + 1 < user.len() {
             take(Code::Special(SpecialCode::Guessed));
         }

@@ -18,6 +18,8 @@ pub(super) struct Placed<'a> {
     next: usize,
     /// Whether a Python frame was above.
     below: bool,
+    /// Whether the last native frame was an activation of the interpreter.
+    was_eval: bool,
     /// Whether the interpreter's own frames are shown too.
     all: bool,
 }
@@ -54,13 +56,20 @@ impl<'a> Placed<'a> {
             runs,
             next: 0,
             below: false,
+            was_eval: false,
             all,
         }
     }
 
     /// Gives the Python frames that the native frame `depth` runs; whether the native
-    /// frame itself, at `address`, is shown.
-    pub(super) fn at(&mut self, depth: usize, address: u64, take: &mut impl FnMut(Code)) -> bool {
+    /// frame itself, `code` at `address`, is shown.
+    pub(super) fn at(
+        &mut self,
+        depth: usize,
+        address: u64,
+        code: Code,
+        take: &mut impl FnMut(Code),
+    ) -> bool {
         let mut is_eval = false;
         while let Some(run) = self.runs.get(self.next)
             && run.native == Some(depth)
@@ -74,7 +83,11 @@ impl<'a> Placed<'a> {
         }
         let own = self.python.interpreter.as_ref();
         let own = own.is_some_and(|found| found.text.contains(&address));
-        self.all || !(is_eval || self.below && own)
+        // With `-X perf` generated code calls the interpreter, which stands for one Python
+        // function each.
+        let stands_for_python = self.was_eval && matches!(code, Code::Jit { .. });
+        self.was_eval = is_eval;
+        self.all || !(is_eval || self.below && own || stands_for_python)
     }
 
     /// Gives those that belong to no native frame of the stack, behind `gap`. Whether

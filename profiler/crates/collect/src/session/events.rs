@@ -40,9 +40,11 @@ impl Events {
         aggregate: Aggregator,
         capture: Option<CaptureWriter>,
         timeline: Option<Box<Builder<Store>>>,
+        python_c_frames: bool,
     ) -> Self {
         Self {
-            processes: ProcessTable::default(),
+            // Who reads the capture may ask for them: they are to have names.
+            processes: ProcessTable::new(python_c_frames || capture.is_some()),
             aggregate,
             capture,
             timeline,

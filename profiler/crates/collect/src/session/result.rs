@@ -89,7 +89,7 @@ impl Session {
         self.generated.clear();
         self.reader.begin_afresh();
         self.reading = Default::default();
-        self.events.processes = ProcessTable::default();
+        self.events.processes = self.events.processes.successor();
         self.events.aggregate.forget_files();
         if let Some((probes, _)) = &mut self.probes {
             probes.files_forgotten();

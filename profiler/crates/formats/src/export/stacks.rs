@@ -88,8 +88,7 @@ impl Stacks {
                 let name = *known.get_or_insert_with(|| {
                     let frame = &profile.frames[id.0 as usize];
                     // Of an interpreted program the lines are what its author knows.
-                    let with_line =
-                        options.source_lines || frame.kind == FrameKind::Interpreter;
+                    let with_line = options.source_lines || frame.kind == FrameKind::Interpreter;
                     interner.intern(match with_line {
                         true => names::located(profile, frame),
                         false => names::frame(profile, frame),

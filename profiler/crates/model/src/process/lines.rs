@@ -135,3 +135,76 @@ fn signed(bytes: &mut impl Iterator<Item = u8>) -> i64 {
         value >> 1
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line_at(stretches: &[(u32, u32)], unit: u32) -> u32 {
+        let after = stretches.partition_point(|&(from, _)| from <= unit);
+        stretches[after - 1].1
+    }
+
+    /// What real interpreters say (see `python_lines.py`).
+    #[test]
+    fn lines_are_those_of_python() {
+        let text = include_str!("../../tests/data/python_lines.txt");
+        let (mut codes, mut units) = (0, 0);
+        for code in text.lines() {
+            let mut fields = code.split(' ');
+            let mut number = || fields.next().unwrap().parse::<u32>().unwrap();
+            let (kind, first_line, count) = (number(), number(), number());
+            let hex = fields.next().unwrap();
+            let digits: Vec<u32> = hex.chars().filter_map(|c| c.to_digit(16)).collect();
+            let table: Vec<u8> = digits.chunks(2).map(|b| (b[0] << 4 | b[1]) as u8).collect();
+            let kind = [
+                LineTable::Increments,
+                LineTable::Ranges,
+                LineTable::Locations,
+            ][kind as usize];
+            let found = stretches(kind, &table, first_line);
+            let starts: Vec<(u32, Option<u32>)> = fields
+                .map(|start| {
+                    let (at, line) = start.split_once(':').unwrap();
+                    (at.parse().unwrap(), line.parse().ok())
+                })
+                .collect();
+            for unit in 0..count {
+                let after = starts.partition_point(|&(from, _)| from <= unit);
+                let Some((_, Some(line))) = after.checked_sub(1).map(|at| starts[at]) else {
+                    continue;
+                };
+                assert_eq!(line_at(&found, unit), line, "unit {unit} of {code}");
+                units += 1;
+            }
+            codes += 1;
+        }
+        assert!(
+            codes > 50 && units > 5000,
+            "{codes} code objects, {units} units"
+        );
+    }
+
+    #[test]
+    fn any_bytes_are_a_table() {
+        let mut state = 1u64;
+        for length in 0..300 {
+            let table: Vec<u8> = (0..length)
+                .map(|_| {
+                    state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1);
+                    (state >> 33) as u8
+                })
+                .collect();
+            for kind in [
+                LineTable::Increments,
+                LineTable::Ranges,
+                LineTable::Locations,
+            ] {
+                let found = stretches(kind, &table, u32::MAX);
+                assert!(found.is_sorted_by(|a, b| a.0 < b.0), "{found:?}");
+            }
+        }
+    }
+}

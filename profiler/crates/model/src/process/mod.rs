@@ -120,6 +120,14 @@ pub struct ProcessTable {
 }
 
 impl ProcessTable {
+    /// A table that knows nothing. `python_c_frames`: see the field.
+    pub fn new(python_c_frames: bool) -> Self {
+        Self {
+            python_c_frames,
+            ..Self::default()
+        }
+    }
+
     /// A process by its id.
     pub fn get(&self, pid: u32) -> Option<&Process> {
         self.processes.get(&pid)
@@ -186,6 +194,16 @@ impl ProcessTable {
                 self.processes.values_mut().for_each(|p| p.complete = false);
                 false
             }
+        }
+    }
+
+    /// A table that knows nothing, and gives no number that this one gave.
+    pub fn successor(&self) -> Self {
+        Self {
+            python_c_frames: self.python_c_frames,
+            next_space: self.next_space,
+            next_version: self.next_version,
+            ..Self::default()
         }
     }
 

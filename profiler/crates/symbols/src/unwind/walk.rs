@@ -9,6 +9,7 @@ use aiprof_common::{
     CFA_SIGNAL, MAX_WALKED_FRAMES, RBP_AT_CFA, RBP_AT_RBP, RBP_SAME, Rule,
 };
 use aiprof_model::wire::StopReason;
+use std::ops::Range;
 
 /// Registers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +37,13 @@ pub trait Target {
 }
 
 /// Appends to `frames` the callers of its last frame, whose registers are
-/// given. Returns why the walk ended; frames are marked as the kernel side does.
+/// given. Returns why the walk ended; frames are marked as the kernel side does. `passed`
+/// is given the number of each frame and the part of the stack that it has.
 pub fn finish(
     target: &mut impl Target,
     mut registers: Registers,
     frames: &mut Vec<u64>,
+    mut passed: impl FnMut(usize, Range<u64>),
 ) -> StopReason {
     loop {
         let address = if registers.exact {
@@ -60,10 +63,12 @@ pub fn finish(
             *last |= ADDR_EXACT;
         }
         let next = rule.and_then(|rule| caller(target, registers, rule));
+        let own = registers.rsp;
         registers = match next {
             Ok(caller) => caller,
             Err(stop) => return stop,
         };
+        passed(frames.len().saturating_sub(1), own..registers.rsp);
         if frames.len() >= MAX_WALKED_FRAMES {
             return StopReason::TooDeep;
         }
@@ -186,7 +191,10 @@ mod tests {
             exact: true,
         };
         let mut frames = vec![0x1000];
-        assert_eq!(finish(&mut toy, start, &mut frames), StopReason::End);
+        assert_eq!(
+            finish(&mut toy, start, &mut frames, |_, _| {}),
+            StopReason::End
+        );
         assert_eq!(
             frames,
             [0x1000, 0x1101 | ADDR_EXACT, 0x1200 | ADDR_EXACT, 0x1301]
@@ -205,20 +213,23 @@ mod tests {
             rules: vec![rule(CFA_RSP, 32)],
             stack: BTreeMap::new(),
         };
-        assert_eq!(finish(&mut toy, start, &mut vec![0x1000]), StopReason::Read);
+        assert_eq!(
+            finish(&mut toy, start, &mut vec![0x1000], |_, _| {}),
+            StopReason::Read
+        );
         toy.rules = vec![rule(CFA_RSP, -8)];
         assert_eq!(
-            finish(&mut toy, start, &mut vec![0x1000]),
+            finish(&mut toy, start, &mut vec![0x1000], |_, _| {}),
             StopReason::NoProgress
         );
         toy.rules = vec![rule(CFA_NONE, 0)];
         assert_eq!(
-            finish(&mut toy, start, &mut vec![0x1000]),
+            finish(&mut toy, start, &mut vec![0x1000], |_, _| {}),
             StopReason::FramePointer
         );
         toy.rules = vec![];
         assert_eq!(
-            finish(&mut toy, start, &mut vec![0x1000]),
+            finish(&mut toy, start, &mut vec![0x1000], |_, _| {}),
             StopReason::NoMapping
         );
     }

@@ -447,10 +447,8 @@ fn captures_of_all_versions_are_read() {
         }
         seen += 1;
         let options = ReplayOptions {
-            inlines: true,
             source_lines: true,
-            kernel_stacks: true,
-            launches: None,
+            ..ReplayOptions::default()
         };
         let mut read = Vec::new();
         let scanned = scan(&path, options, &mut |scan| {

@@ -103,9 +103,7 @@ pub fn contents(path: &Path, inlines: bool) -> Result<Contents, ImportError> {
     let mut contents = Contents::default();
     let wanted = ReplayOptions {
         inlines,
-        source_lines: false,
-        kernel_stacks: true,
-        launches: None,
+        ..ReplayOptions::default()
     };
     contents.problem = records(path, |record| {
         match record {

@@ -26,6 +26,20 @@ pub struct ReplayOptions {
     pub kernel_stacks: bool,
     /// Count launches and the time in calls instead of CPU samples.
     pub launches: Option<LaunchOptions>,
+    /// Keep the frames of Python's interpreter itself.
+    pub python_c_frames: bool,
+}
+
+impl Default for ReplayOptions {
+    fn default() -> Self {
+        Self {
+            inlines: true,
+            source_lines: false,
+            kernel_stacks: true,
+            launches: None,
+            python_c_frames: false,
+        }
+    }
 }
 
 impl ReplayOptions {
@@ -56,7 +70,7 @@ impl Replay {
     fn new(options: ReplayOptions) -> Self {
         Self {
             options,
-            processes: ProcessTable::default(),
+            processes: ProcessTable::new(options.python_c_frames),
             aggregate: Aggregator::default(),
             names: StoredNames::default(),
             meta: Meta::default(),
@@ -155,9 +169,8 @@ pub struct DeviceReplay {
 pub fn replay_devices(path: &Path) -> Result<DeviceReplay, ImportError> {
     let mut replay = Replay::new(ReplayOptions {
         inlines: false,
-        source_lines: false,
         kernel_stacks: false,
-        launches: None,
+        ..ReplayOptions::default()
     });
     records(path, |record| replay.take(record))?;
     replay.settle();
@@ -173,15 +186,13 @@ pub fn replay_devices(path: &Path) -> Result<DeviceReplay, ImportError> {
 #[cfg(any(test, feature = "testing"))]
 pub fn fuzz_capture(data: &[u8]) {
     let options = ReplayOptions {
-        inlines: true,
-        source_lines: false,
-        kernel_stacks: true,
         launches: data
             .first()
             .filter(|&byte| byte & 1 == 1)
             .map(|byte| LaunchOptions {
                 timed: byte & 2 == 2,
             }),
+        ..ReplayOptions::default()
     };
     let mut replay = Replay::new(options);
     if super::reader::stream_records(data, |record| replay.take(record)).is_some() {

@@ -125,15 +125,7 @@ fn replay_bytes(bytes: &[u8]) -> Result<Profile, ImportError> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.aiprof");
     std::fs::write(&path, bytes).unwrap();
-    replay(
-        &path,
-        &ReplayOptions {
-            inlines: true,
-            source_lines: false,
-            kernel_stacks: true,
-            launches: None,
-        },
-    )
+    replay(&path, &ReplayOptions::default())
 }
 
 #[test]
@@ -182,10 +174,8 @@ fn calls_are_replayed_as_launches_or_left_out() {
     std::fs::write(&path, bytes).unwrap();
     let replayed = |launches: bool| {
         let options = ReplayOptions {
-            inlines: true,
-            source_lines: false,
-            kernel_stacks: true,
             launches: launches.then_some(LaunchOptions { timed: false }),
+            ..ReplayOptions::default()
         };
         replay(&path, &options).unwrap()
     };
