@@ -43,6 +43,7 @@ pub mod mount;
 pub mod need;
 pub mod oracle;
 pub mod pprof;
+pub mod python;
 pub mod shadow;
 pub mod stall_run;
 pub mod stall_truth;

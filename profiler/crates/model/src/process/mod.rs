@@ -319,10 +319,20 @@ impl ProcessTable {
         if pid == parent {
             return false;
         }
+        // What is told of code objects comes a little before the stacks that need it, and so
+        // before the fork that the first of them follow.
+        let met = self.processes.get(&pid);
+        let met = met.filter(|p| !p.complete && p.exited_ns.is_none());
+        let met = met.map(|p| Rc::clone(&p.python));
         match self.processes.get_mut(&parent) {
             Some(known) => {
                 known.has_forked = true;
+                let mut python = Rc::clone(&known.python);
+                if let Some(met) = met.filter(|met| !met.is_empty()) {
+                    Rc::make_mut(&mut python).join(&met);
+                }
                 let child = Process {
+                    python,
                     parent,
                     exited_ns: None,
                     is_fork: true,

@@ -92,6 +92,17 @@ impl ProcessPython {
         self.codes.insert(code.id, Rc::new(known));
     }
 
+    /// Whether no code object is known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.codes.is_empty()
+    }
+
+    /// Takes in the code objects of another.
+    pub(super) fn join(&mut self, other: &Self) {
+        let new = other.codes.iter().map(|(&id, code)| (id, Rc::clone(code)));
+        self.codes.extend(new);
+    }
+
     /// The function and the line of a frame's word; `None`: its code object is not known.
     pub fn frame(&self, word: u64) -> Option<(u32, u32)> {
         let code = self.codes.get(&python_id(word))?;
@@ -135,4 +146,64 @@ fn module_of(file: &str) -> &str {
     }
     let name = file.rsplit('/').next().unwrap_or(file);
     name.strip_suffix(".py").unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::ProcessTable;
+    use crate::wire::{ProcessEvent, ProcessEventKind};
+    use aiprof_common::{PYTHON_AT_ADDRESS, python_word};
+
+    fn code(pid: u32, id: u64, function: &str) -> PythonCode {
+        PythonCode {
+            time_ns: 1,
+            pid,
+            id,
+            first_line: 10,
+            instruction: PYTHON_AT_ADDRESS,
+            module: "m".into(),
+            function: function.into(),
+            file: "/x/m.py".into(),
+            // Two units on the first line, then one on the line after.
+            lines: vec![0x80 | 10 << 3 | 1, 0, 0, 0x80 | 11 << 3, 0, 0],
+        }
+    }
+
+    fn event(pid: u32, kind: ProcessEventKind) -> ProcessEvent {
+        ProcessEvent {
+            time_ns: 2,
+            pid,
+            tid: pid,
+            kind,
+        }
+    }
+
+    fn name(table: &ProcessTable, pid: u32, word: u64) -> Option<String> {
+        let (function, line) = table.get(pid)?.python.frame(word)?;
+        Some(table.files.scripts.get(function)?.at(line))
+    }
+
+    #[test]
+    fn forks_know_what_their_parents_know_and_what_they_were_first_to_run() {
+        let mut table = ProcessTable::default();
+        table.apply(&event(1, ProcessEventKind::Exec { comm: "p".into() }));
+        table.python_code(&code(1, 7, "f"));
+        table.python_code(&code(2, 8, "g"));
+        table.apply(&event(2, ProcessEventKind::Fork { parent: 1 }));
+        assert_eq!(name(&table, 1, python_word(7, 1)).unwrap(), "m.f (m.py:10)");
+        assert_eq!(name(&table, 2, python_word(7, 2)).unwrap(), "m.f (m.py:11)");
+        assert_eq!(
+            name(&table, 2, python_word(8, 9999)).unwrap(),
+            "m.g (m.py:11)"
+        );
+        assert_eq!(name(&table, 1, python_word(8, 0)), None);
+        let unknown = aiprof_common::PYTHON_NO_INDEX;
+        assert_eq!(
+            name(&table, 2, python_word(8, unknown)).unwrap(),
+            "m.g (m.py:10)"
+        );
+        table.apply(&event(2, ProcessEventKind::Exec { comm: "q".into() }));
+        assert_eq!(name(&table, 2, python_word(7, 0)), None);
+    }
 }
