@@ -92,6 +92,7 @@ fn sample(ctx: &PerfEventContext, ids: u64, scratch: *mut Scratch) {
     // Those that the kernel starts for io_uring have a code segment but no
     // instruction pointer.
     if unsafe { (*regs).cs } & 3 == 3 && unsafe { (*regs).rip } != 0 {
+        s.walk.look_for(0);
         let cache = (0, setting!(rule_cache_mask));
         walk_user(scratch, regs, cache, Ring::of(&SAMPLES));
     }

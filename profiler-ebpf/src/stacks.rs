@@ -64,6 +64,7 @@ pub fn user_stack(call: &mut Call, regs: *const pt_regs, thread: *mut ThreadCall
     // SAFETY: a field of a checked map value, which is claimed.
     let scratch = unsafe { &raw mut (*slot).scratch };
     begin(scratch, call, FLAG_USER_MODE);
+    threads::look_for(thread, call.depth, scratch);
     walk_user(scratch, regs, cache_of(index), Ring::of(&CALLS));
     if call.depth > 0 && !thread.is_null() {
         threads::prune(thread, call, scratch);
@@ -86,6 +87,8 @@ pub fn system_stack(call: &mut Call, ctx: *mut c_void, kernel: u32) -> u32 {
     // SAFETY: a field of a checked map value, which is claimed.
     let scratch = unsafe { &raw mut (*slot).scratch };
     begin(scratch, call, 0);
+    // SAFETY: a claimed map value.
+    unsafe { (*scratch).walk.look_for(0) };
     // SAFETY: the current task is valid, and so are its registers' addresses.
     let regs = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as *const pt_regs;
     // SAFETY: a BTF pointer, whose reads the kernel makes fault-safe.

@@ -216,8 +216,29 @@ struct Search {
     found: u64,
 }
 
-/// Forgets the calls whose return address is not among the frames of their thread's
-/// stack, if that was walked to its end. Sets `depth` and `around_ns` of `call`.
+/// Has the walk look for the pending calls of a thread.
+#[inline(never)]
+pub fn look_for(thread: *mut ThreadCalls, depth: u32, scratch: *mut Scratch) -> u32 {
+    // SAFETY: a claimed map value.
+    let walk = unsafe { &mut (*scratch).walk };
+    if depth == 0 || thread.is_null() {
+        walk.look_for(0);
+        return 0;
+    }
+    let n = count_of(thread);
+    for at in 0..MAX_PENDING as u32 {
+        if at < n {
+            // SAFETY: in bounds by its mask.
+            let sp = unsafe { (*pending_at(thread, at)).sp };
+            walk.set_pending(at as usize, sp);
+        }
+    }
+    walk.look_for(n);
+    0
+}
+
+/// Forgets the calls that the walk has shown to be over, and those whose return address
+/// is not among the frames of their thread's stack, if that was walked to its end. Sets `depth` and `around_ns` of `call`.
 #[inline(never)]
 pub fn prune(thread: *mut ThreadCalls, call: &mut Call, scratch: *const Scratch) -> u32 {
     // SAFETY: a claimed map value.
@@ -226,9 +247,14 @@ pub fn prune(thread: *mut ThreadCalls, call: &mut Call, scratch: *const Scratch)
     if header.stop != STOP_END || len > MAX_USER_FRAMES as u32 {
         return 0;
     }
+    // SAFETY: a claimed map value.
+    let (left, is_found) = unsafe { (*scratch).walk.pending() };
+    if left < count_of(thread) {
+        set_count(thread, left);
+    }
     for _ in 0..MAX_PENDING {
         let left = count_of(thread);
-        if left == 0 {
+        if left == 0 || is_found {
             break;
         }
         // SAFETY: in bounds by its mask.

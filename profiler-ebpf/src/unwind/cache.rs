@@ -4,7 +4,7 @@ use aiprof_common::*;
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use core::ffi::c_void;
 
-use super::{FOUND, WINDOW, Walk, frame_at, python::place_mark};
+use super::{FOUND, WINDOW, Walk, frame_at, is_passed, pass, python::place_mark};
 use crate::maps::{RULES, Scratch};
 
 /// Frames that one look at the rule cache walks at most.
@@ -25,6 +25,7 @@ pub(super) fn walk_cached(scratch: *mut Scratch) -> u32 {
     let base = w.window_base;
     let (first, mask) = (w.cache_first, w.cache_mask);
     let mut mark = s.python.mark();
+    let mut watch = w.watch;
     let mut more = FOUND;
     for _ in 0..CACHED_FRAMES {
         more = 0;
@@ -61,6 +62,9 @@ pub(super) fn walk_cached(scratch: *mut Scratch) -> u32 {
         unsafe { *frame_at(&mut s.frames, len.into()) = rip };
         if mark.wrapping_sub(rsp) < cfa.wrapping_sub(rsp) {
             mark = place_mark(scratch, len);
+        }
+        if is_passed(watch, rsp, cfa) {
+            watch = pass(scratch, rsp, cfa);
         }
         len += 1;
         rip = caller;

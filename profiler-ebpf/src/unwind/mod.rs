@@ -85,9 +85,49 @@ pub struct Walk {
     window: [u64; WINDOW / 8],
     /// The last value read from the user stack.
     value: u64,
+    /// What the stack pointer is behind the return of the innermost pending call that is
+    /// still looked for; `u64::MAX`: none is.
+    watch: u64,
+    /// Pending calls, without those of which the walk has shown that they are over.
+    pending: u32,
+    /// 1: the last of them was found on the stack.
+    pending_found: u32,
+    /// Where the return addresses of pending calls are, outermost first.
+    pending_at: [u64; MAX_PENDING],
 }
 
 impl Walk {
+    /// Has the next walk look for `n` pending calls.
+    #[inline(always)]
+    pub fn look_for(&mut self, n: u32) {
+        self.pending = n;
+        self.pending_found = 0;
+        self.watch = self.watched();
+    }
+
+    /// Says where the return address of pending call `n` is.
+    #[inline(always)]
+    pub fn set_pending(&mut self, n: usize, at: u64) {
+        // SAFETY: within the array by the mask.
+        unsafe { *self.pending_at.as_mut_ptr().add(n & (MAX_PENDING - 1)) = at };
+    }
+
+    /// Pending calls that may be on the stack; and whether the last of them is.
+    #[inline(always)]
+    pub fn pending(&self) -> (u32, bool) {
+        (self.pending, self.pending_found != 0)
+    }
+
+    #[inline(always)]
+    fn watched(&self) -> u64 {
+        if self.pending == 0 {
+            return u64::MAX;
+        }
+        let last = self.pending as usize - 1 & (MAX_PENDING - 1);
+        // SAFETY: within the array by the mask.
+        unsafe { self.pending_at.as_ptr().add(last).read() }.wrapping_add(8)
+    }
+
     /// Owner tag of the mapping list that was used.
     #[inline(always)]
     pub fn list_owner(&self) -> u32 {
@@ -246,6 +286,32 @@ pub fn read_kernel(base: u64, offset: u32) -> u64 {
     value
 }
 
+/// Whether a place behind a pending call is within a frame, or at its end.
+#[inline(always)]
+fn is_passed(watch: u64, from: u64, to: u64) -> bool {
+    watch.wrapping_sub(from) <= to.wrapping_sub(from)
+}
+
+/// Notes which pending calls a frame ends, and which it shows to be over: those whose
+/// return address would be in the midst of it. Gives the next that is looked for.
+#[inline(never)]
+fn pass(scratch: *mut Scratch, from: u64, to: u64) -> u64 {
+    // SAFETY: a checked map value.
+    let w = unsafe { &mut (*scratch).walk };
+    for _ in 0..MAX_PENDING {
+        if w.watch == to {
+            w.pending_found = 1;
+            w.watch = u64::MAX;
+        }
+        if w.pending == 0 || !is_passed(w.watch, from, to) {
+            break;
+        }
+        w.pending -= 1;
+        w.watch = w.watched();
+    }
+    w.watch
+}
+
 /// `bpf_loop` callback: records the current frame and moves to its caller.
 extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
     // SAFETY: the context is walk_user's.
@@ -256,8 +322,13 @@ extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
     if stop == NO_STOP {
         // SAFETY: as above.
         let s = unsafe { &*scratch };
-        if s.python.mark().wrapping_sub(from) < s.walk.rsp.wrapping_sub(from) {
-            place_mark(scratch, s.walk.len.wrapping_sub(1));
+        let (len, to) = (s.walk.len.wrapping_sub(1), s.walk.rsp);
+        if s.python.mark().wrapping_sub(from) < to.wrapping_sub(from) {
+            place_mark(scratch, len);
+        }
+        // A guess may have left out a frame.
+        if s.walk.guessed == 0 && is_passed(s.walk.watch, from, to) {
+            pass(scratch, from, to);
         }
         return GO_ON;
     }
