@@ -22,12 +22,7 @@ const NEEDS: [Need; 2] = [Need::Root, Need::Tool("c++")];
 
 /// All of a capture, and what a sample of it stands for.
 fn read(path: &Path) -> anyhow::Result<(Vec<Event>, u64, Scanned)> {
-    let options = ReplayOptions {
-        inlines: true,
-        source_lines: false,
-        kernel_stacks: true,
-        launches: None,
-    };
+    let options = ReplayOptions::default();
     let (mut events, mut period_ns) = (Vec::new(), 0);
     let scanned = scan(path, options, &mut |scan| {
         match scan {
