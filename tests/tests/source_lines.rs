@@ -69,7 +69,10 @@ fn folded_stacks_have_the_lines_of_pprof() -> anyhow::Result<()> {
     let picture = shop.path("x.svg");
     report(&picture, &["--lines"])?;
     let text = std::fs::read_to_string(&picture)?;
-    ensure!(text.contains("(inlines.cpp:"), "no lines in the flame graph");
+    ensure!(
+        text.contains("(inlines.cpp:"),
+        "no lines in the flame graph"
+    );
     Ok(())
 }
 

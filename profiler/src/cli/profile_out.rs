@@ -232,10 +232,14 @@ impl ViewArgs {
         }
         if self.lines && !has_frames {
             return Err(usage_error(match destination.has_source_lines() {
-                true => "--lines is for folded stacks and flame graphs: this format has source \
-                         lines in any case",
-                false => "--lines is for folded stacks and flame graphs: use -o FILE.folded or \
-                          FILE.svg, or --format",
+                true => {
+                    "--lines is for folded stacks and flame graphs: this format has source \
+                         lines in any case"
+                }
+                false => {
+                    "--lines is for folded stacks and flame graphs: use -o FILE.folded or \
+                          FILE.svg, or --format"
+                }
             }));
         }
         if self.all_processes && format != Some(Format::Svg) {

@@ -80,7 +80,7 @@ pub(crate) struct AltLink {
 /// Debug sections that are read; others, like location lists, are not. Those of split
 /// DWARF end in `.dwo` or `_index`; of a package the parser wants to know where its units'
 /// parts of all of them are.
-const DEBUG_SECTIONS: [&str; 23] = [
+pub(super) const DEBUG_SECTIONS: [&str; 23] = [
     ".debug_abbrev",
     ".debug_addr",
     ".debug_aranges",

@@ -4,6 +4,7 @@ use super::debug_file::{Finder, Found};
 use super::debuginfod::{self, Debuginfod};
 use super::dwarf::{DwarfError, DwarfFile, DwarfFunction, Question};
 use super::elf::{self, ElfError, ElfInfo};
+use super::inflated::Inflated;
 use super::{BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, mini, plt, symtab};
 use aiprof_model::demangle::{self, demangle};
 use aiprof_model::profile::{BuildId, FrameKind};
@@ -69,6 +70,8 @@ pub(crate) struct NativeSymbolizer {
     /// Files that a warning was given and counted for.
     warned: FxHashSet<FileKey>,
     debuginfod: Option<Debuginfod>,
+    /// Sections that were inflated once.
+    inflated: Option<Inflated>,
 }
 
 impl std::fmt::Debug for NativeSymbolizer {
@@ -99,6 +102,7 @@ impl NativeSymbolizer {
         options: SymbolizeOptions,
         servers: Option<debuginfod::Config>,
     ) -> Self {
+        let keep_inflated = options.keep_inflated;
         Self {
             options,
             stats: SymbolizeStats::default(),
@@ -106,6 +110,7 @@ impl NativeSymbolizer {
             warned: FxHashSet::default(),
             // Without its thread there are no downloads, as without servers.
             debuginfod: servers.and_then(|config| Debuginfod::start(config).ok()),
+            inflated: keep_inflated.then(Inflated::of_machine).flatten(),
         }
     }
 
@@ -171,7 +176,12 @@ impl NativeSymbolizer {
             root: binary.root,
         };
         for layer in &mut file.layers {
-            match layer.symbolize(vaddrs, &self.options, &finder, &mut found) {
+            let sources = Sources {
+                options: &self.options,
+                finder: &finder,
+                inflated: self.inflated.as_mut(),
+            };
+            match layer.symbolize(vaddrs, sources, &mut found) {
                 Ok(()) => {}
                 Err(failure) => self.report(file.key, binary.path, &failure),
             }
@@ -494,6 +504,13 @@ struct Layer {
     held: u64,
 }
 
+/// What a layer's names are found with.
+struct Sources<'a> {
+    options: &'a SymbolizeOptions,
+    finder: &'a Finder<'a>,
+    inflated: Option<&'a mut Inflated>,
+}
+
 impl Layer {
     fn is_usable(&self) -> bool {
         self.symtab || !matches!(self.dwarf, Dwarf::Unused)
@@ -512,15 +529,15 @@ impl Layer {
     fn symbolize(
         &mut self,
         vaddrs: &[u64],
-        options: &SymbolizeOptions,
-        finder: &Finder<'_>,
+        sources: Sources<'_>,
         found: &mut [Option<Vec<SymFrame>>],
     ) -> Result<(), Failure> {
+        let options = sources.options;
         let unnamed = |found: &[Option<_>]| -> Vec<usize> {
             (0..found.len()).filter(|&i| found[i].is_none()).collect()
         };
         let mut bare = Vec::new();
-        let by_dwarf = self.ask_dwarf(vaddrs, &unnamed(found), options, finder, |i, functions| {
+        let by_dwarf = self.ask_dwarf(vaddrs, &unnamed(found), sources, |i, functions| {
             if functions
                 .first()
                 .is_some_and(|f| !demangle::is_mangled(&f.name))
@@ -559,24 +576,30 @@ impl Layer {
         &mut self,
         vaddrs: &[u64],
         indices: &[usize],
-        options: &SymbolizeOptions,
-        finder: &Finder<'_>,
+        sources: Sources<'_>,
         mut found: impl FnMut(usize, Vec<DwarfFunction>),
     ) -> Result<(), Failure> {
         if indices.is_empty() || matches!(self.dwarf, Dwarf::Unused) {
             return Ok(());
         }
         let addrs: Vec<u64> = indices.iter().map(|&i| vaddrs[i]).collect();
+        let deadline = Instant::now() + sources.options.dwarf_time;
         let question = Question {
             vaddrs: &addrs,
-            lines: options.source_lines,
-            deadline: Instant::now() + options.dwarf_time,
-            finder,
+            lines: sources.options.source_lines,
+            deadline,
+            finder: sources.finder,
         };
         let ask = || -> Result<(), DwarfError> {
             if matches!(self.dwarf, Dwarf::Unopened) {
                 let file = Arc::clone(&self.file);
-                let dwarf = DwarfFile::open(file, &self.info, self.supplement.take())?;
+                let dwarf = DwarfFile::open(
+                    file,
+                    &self.info,
+                    self.supplement.take(),
+                    sources.inflated,
+                    deadline,
+                )?;
                 self.dwarf = Dwarf::Open(Box::new(dwarf));
             }
             match &mut self.dwarf {

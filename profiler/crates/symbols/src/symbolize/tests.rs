@@ -146,6 +146,7 @@ fn addr2line(path: &Path, addrs: &[u64]) -> Vec<Vec<(String, String)>> {
 pub(super) fn symbolizer() -> NativeSymbolizer {
     NativeSymbolizer::new(SymbolizeOptions {
         source_lines: true,
+        keep_inflated: false,
         ..SymbolizeOptions::default()
     })
 }
