@@ -56,11 +56,7 @@ impl Finder<'_> {
     pub(super) fn supplement(&self, link: &AltLink, path: &Path) -> Option<Found> {
         let beside = path.parent().unwrap_or(Path::new("/")).join(&link.path);
         let paths = |_: &RootDir| vec![build_id_path(&link.build_id), beside.clone()];
-        self.search(paths, |file| {
-            let info = elf::inspect(&file).ok()?;
-            let is_it = info.has_dwarf && info.build_id == Some(link.build_id);
-            is_it.then_some((file, info))
-        })
+        self.search(paths, |file| accept_supplement(file, link.build_id))
     }
 
     /// The package of split units of the binary. Which it has tells their ids.
@@ -133,6 +129,13 @@ fn link_paths(root: &RootDir, path: &Path, link: &DebugLink) -> Vec<PathBuf> {
         paths.push(Path::new(DEBUG_DIR).join(real).join(&link.name));
     }
     paths
+}
+
+/// Verifies that a candidate is what `dwz` made, by its build id.
+pub(super) fn accept_supplement(file: File, id: BuildId) -> Option<(File, ElfInfo)> {
+    let info = elf::inspect(&file).ok()?;
+    let is_it = info.has_dwarf && info.build_id == Some(id);
+    is_it.then_some((file, info))
 }
 
 /// Verifies that a candidate belongs to the binary.

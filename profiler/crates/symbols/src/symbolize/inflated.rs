@@ -72,21 +72,20 @@ impl Inflated {
             return None;
         }
         let name = name_of(file).ok()?;
-        let kept = match self.open(&name) {
+        let (kept, sections) = match self.open(&name) {
             Some(kept) => kept,
             None => self
                 .make(&name, file, info, deadline)
                 .inspect_err(|error| tracing::debug!("{}: {error}", self.path.display()))
                 .ok()?,
         };
-        let sections = table(&kept)?;
         let mut info = info.clone();
         info.debug = sections;
         info.packed_bytes = 0;
         Some((kept, info))
     }
 
-    fn open(&self, name: &OsStr) -> Option<File> {
+    fn open(&self, name: &OsStr) -> Option<(File, Vec<DebugSection>)> {
         let trust = Trust {
             uid: 0,
             max_bytes: MAX_BYTES,
@@ -100,7 +99,8 @@ impl Inflated {
         (meta.mode() & 0o022 == 0 && others::is_roots_own(&file)).then_some(())?;
         // What is used stays; where its time cannot be set, it goes by that of its making.
         let _ = file.set_times(FileTimes::new().set_modified(SystemTime::now()));
-        Some(file)
+        let sections = table(&file)?;
+        Some((file, sections))
     }
 
     /// Inflates the sections of a file into a new one, which takes its name when it is
@@ -111,7 +111,7 @@ impl Inflated {
         file: &File,
         info: &ElfInfo,
         deadline: Instant,
-    ) -> Result<File, DwarfError> {
+    ) -> Result<(File, Vec<DebugSection>), DwarfError> {
         let failed =
             |error: io::Error| DwarfError::from(super::sections::SectionsError::Read(error));
         let directory = self
@@ -228,19 +228,27 @@ fn table(file: &File) -> Option<Vec<DebugSection>> {
     if magic != MAGIC {
         return None;
     }
+    let length = file.metadata().ok()?.len();
     let word = |bytes: &[u8], at: usize| {
         let bytes = bytes.get(at..at + 8)?;
         Some(u64::from_ne_bytes(bytes.try_into().ok()?))
     };
     let named = DEBUG_SECTIONS.iter().zip(entries.chunks_exact(16));
     let section = |(name, entry): (&&'static str, &[u8])| {
-        Some(DebugSection {
+        let (offset, size) = (word(entry, 0)?, word(entry, 8)?);
+        (offset.checked_add(size)? <= length).then_some(DebugSection {
             name,
-            offset: word(entry, 0)?,
-            size: word(entry, 8)?,
+            offset,
+            size,
             packing: Packing::None,
         })
     };
-    let sections = named.filter_map(section);
-    Some(sections.filter(|section| section.size > 0).collect())
+    // One that is cut off: all is made anew.
+    let sections: Vec<_> = named.map(section).collect::<Option<_>>()?;
+    let is_there = |section: &DebugSection| section.size > 0;
+    Some(sections.into_iter().filter(is_there).collect())
 }
+
+#[cfg(test)]
+#[path = "inflated_tests.rs"]
+mod tests;

@@ -72,6 +72,8 @@ pub(crate) struct NativeSymbolizer {
     debuginfod: Option<Debuginfod>,
     /// Sections that were inflated once.
     inflated: Option<Inflated>,
+    /// Whether a file that the last batch needs is being fetched.
+    awaits_supplement: bool,
 }
 
 impl std::fmt::Debug for NativeSymbolizer {
@@ -111,6 +113,7 @@ impl NativeSymbolizer {
             // Without its thread there are no downloads, as without servers.
             debuginfod: servers.and_then(|config| Debuginfod::start(config).ok()),
             inflated: keep_inflated.then(Inflated::of_machine).flatten(),
+            awaits_supplement: false,
         }
     }
 
@@ -132,9 +135,10 @@ impl NativeSymbolizer {
 
     /// Whether the debug file of this build id is being fetched: its addresses may have
     /// better names soon.
+    /// So they may if what the debug file of the last batch refers to is being fetched.
     pub(crate) fn is_fetching(&self, build_id: Option<BuildId>) -> bool {
         let downloads = self.debuginfod.as_ref().zip(build_id);
-        downloads.is_some_and(|(downloads, id)| downloads.is_fetching(id))
+        self.awaits_supplement || downloads.is_some_and(|(downloads, id)| downloads.is_fetching(id))
     }
 
     /// Names ELF virtual addresses of one file. Appends one entry to `out` for
@@ -263,7 +267,38 @@ impl NativeSymbolizer {
             root: binary.root,
         };
         self.add_download(&mut loaded, &finder);
+        self.add_supplements(&mut loaded, binary.path);
         Ok(loaded)
+    }
+
+    /// Adds what the DWARF of a file refers to when it has been fetched, and asks for it
+    /// until then.
+    fn add_supplements(&mut self, loaded: &mut LoadedFile, path: &Path) {
+        self.awaits_supplement = false;
+        let mut is_missing = false;
+        for layer in &mut loaded.layers {
+            let Some(id) = layer.wants else { continue };
+            let fetched = self.debuginfod.as_mut().and_then(|d| d.get(id));
+            let downloads = self.debuginfod.as_ref();
+            if downloads.is_some_and(|downloads| downloads.is_fetching(id)) {
+                self.awaits_supplement = true;
+                continue;
+            }
+            layer.wants = None;
+            let opened = fetched.and_then(|path| debuginfod::open(&path).ok());
+            let found = opened.and_then(|file| debug_file::accept_supplement(file, id));
+            is_missing |= found.is_none();
+            if let Some((file, info)) = found
+                && layer.info.packed_bytes.saturating_add(info.packed_bytes)
+                    <= self.options.dwarf_limit
+            {
+                layer.supplement = Some((file, info));
+                layer.dwarf = Dwarf::Unopened;
+            }
+        }
+        if is_missing {
+            self.report(loaded.key, path, &Failure::NoSupplement);
+        }
     }
 
     /// Adds a stripped file's debug file when it has been fetched, and asks for
@@ -363,6 +398,7 @@ impl NativeSymbolizer {
                 info,
                 dwarf: Dwarf::Unused,
                 supplement: None,
+                wants: None,
                 symtab: true,
                 held,
             }),
@@ -378,11 +414,10 @@ impl NativeSymbolizer {
         let Found { file, info, path } = found;
         let wanted = info.has_dwarf && (self.options.inlines || self.options.source_lines);
         let supplement = info.alt_link.as_ref().filter(|_| wanted);
-        let supplement = supplement.map(|link| finder.supplement(link, &path));
-        if matches!(supplement, Some(None)) {
-            self.report(key, finder.path, &Failure::NoSupplement);
-        }
-        let supplement = supplement.flatten().map(|found| (found.file, found.info));
+        let wants = supplement.map(|link| link.build_id);
+        let supplement = supplement.and_then(|link| finder.supplement(link, &path));
+        let supplement = supplement.map(|found| (found.file, found.info));
+        let wants = wants.filter(|_| supplement.is_none());
         let packed = supplement.as_ref().map_or(0, |(_, info)| info.packed_bytes);
         let fits = info.packed_bytes.saturating_add(packed) <= self.options.dwarf_limit;
         if wanted && !fits {
@@ -398,6 +433,7 @@ impl NativeSymbolizer {
             info,
             dwarf,
             supplement,
+            wants,
             symtab: true,
             held: 0,
         }
@@ -499,6 +535,8 @@ struct Layer {
     dwarf: Dwarf,
     /// What its DWARF refers to, until that is opened.
     supplement: Option<(File, ElfInfo)>,
+    /// Build id of what it refers to, if that was not found yet.
+    wants: Option<BuildId>,
     symtab: bool,
     /// Bytes of memory that the file itself is.
     held: u64,
