@@ -317,7 +317,7 @@ impl Batch<'_, '_> {
         let lines = lines.as_ref();
         let object = self.file.split.find(self.dwarf, &root, self.question);
         let split = match &object {
-            Some(object) => object.unit(self.dwarf, &root)?,
+            Some(object) => object.unit(self.dwarf, &root, clock)?,
             None => None,
         };
         let Some(split) = split else {

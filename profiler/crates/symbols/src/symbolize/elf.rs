@@ -116,6 +116,16 @@ pub(crate) enum Packing {
     Unknown,
 }
 
+impl Packing {
+    /// Bytes of a section that has `stored` in the file, inflated.
+    pub(super) fn size(self, stored: u64) -> u64 {
+        match self {
+            Self::None | Self::Unknown => stored,
+            Self::Zlib { size, .. } | Self::Zstd { size, .. } => size,
+        }
+    }
+}
+
 /// A debug section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DebugSection {

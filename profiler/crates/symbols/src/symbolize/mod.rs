@@ -113,7 +113,8 @@ pub struct SymbolizeOptions {
     /// nothing is fetched.
     pub debuginfod: bool,
     /// Most bytes that the compressed debug sections of one file may inflate to;
-    /// DWARF of larger files is not used, and that is counted. Default 24 MiB.
+    /// DWARF of larger files is not used, and that is counted; nor is that of files
+    /// with more than 4 GiB of debug sections. Default 24 MiB.
     pub dwarf_limit: u64,
     /// Keep what was inflated of root's debug files below `/var/cache/aiprof`, if this
     /// process is root's. Default `true`.

@@ -5,7 +5,9 @@ use super::debuginfod::{self, Debuginfod};
 use super::dwarf::{DwarfError, DwarfFile, DwarfFunction, Question};
 use super::elf::{self, ElfError, ElfInfo};
 use super::inflated::Inflated;
-use super::{BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, mini, plt, symtab};
+use super::{
+    BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, mini, plt, sections, symtab,
+};
 use aiprof_model::demangle::{self, demangle};
 use aiprof_model::profile::{BuildId, FrameKind};
 use aiprof_system::files::others::RootDir;
@@ -419,7 +421,9 @@ impl NativeSymbolizer {
         let supplement = supplement.map(|found| (found.file, found.info));
         let wants = wants.filter(|_| supplement.is_none());
         let packed = supplement.as_ref().map_or(0, |(_, info)| info.packed_bytes);
-        let fits = info.packed_bytes.saturating_add(packed) <= self.options.dwarf_limit;
+        let sizes = info.debug.iter().map(|s| s.packing.size(s.size));
+        let fits = info.packed_bytes.saturating_add(packed) <= self.options.dwarf_limit
+            && sizes.fold(0, u64::saturating_add) <= sections::MAX_SIZE;
         if wanted && !fits {
             self.report(key, finder.path, &Failure::TooLarge);
         }
