@@ -1,6 +1,6 @@
 //! Native code: DWARF for inlined functions and lines, symbol tables for the rest.
 
-use super::debug_file::{Finder, Found};
+use super::debug_file::{DebugFile, Finder};
 use super::debuginfod::{self, Debuginfod};
 use super::dwarf::{DwarfError, DwarfFile, DwarfFunction, Question};
 use super::elf::{self, ElfError, ElfInfo};
@@ -323,7 +323,7 @@ impl NativeSymbolizer {
         {
             self.make_room(info.packed_bytes);
             // What it refers to is beside the file that is not installed.
-            let found = Found {
+            let found = DebugFile {
                 file,
                 info,
                 path: finder.path.to_owned(),
@@ -363,7 +363,7 @@ impl NativeSymbolizer {
         {
             layers.push(self.layer(key, found, &finder));
         }
-        let own = Found {
+        let own = DebugFile {
             file,
             info: info.clone(),
             path: binary.path.to_owned(),
@@ -412,8 +412,8 @@ impl NativeSymbolizer {
         }
     }
 
-    fn layer(&mut self, key: FileKey, found: Found, finder: &Finder<'_>) -> Layer {
-        let Found { file, info, path } = found;
+    fn layer(&mut self, key: FileKey, found: DebugFile, finder: &Finder<'_>) -> Layer {
+        let DebugFile { file, info, path } = found;
         let wanted = info.has_dwarf && (self.options.inlines || self.options.source_lines);
         let supplement = info.alt_link.as_ref().filter(|_| wanted);
         let wants = supplement.map(|link| link.build_id);

@@ -19,7 +19,7 @@ const MAX_BYTES: u64 = 384 << 20;
 /// Most bytes of the sections of one file, inflated: 16 bytes of memory for each page.
 pub(super) const MAX_SIZE: u64 = 4 << 30;
 /// Bytes of a page.
-pub(super) const PAGE: usize = 16 << 10;
+const PAGE: usize = 16 << 10;
 /// Bytes of compressed data read at once.
 const CHUNK: usize = 64 << 10;
 
