@@ -167,7 +167,7 @@ pub(crate) struct ViewArgs {
     /// The same function at another line is another frame then. Of what runs on CPUs, from
     /// DWARF: of programs built with -g, or whose debug files are there. For folded stacks
     /// and flame graphs; pprof and captures have them in any case.
-    #[arg(long, conflicts_with = "device_only")]
+    #[arg(long, hide_short_help = true, conflicts_with = "device_only")]
     lines: bool,
 
     /// CPU samples of all processes, also beside samples of devices

@@ -33,7 +33,7 @@ pub(super) struct Finder<'a> {
 }
 
 /// A file that was found.
-pub(super) struct Found {
+pub(super) struct DebugFile {
     pub file: File,
     pub info: ElfInfo,
     /// Where it was, below the root directory.
@@ -42,7 +42,7 @@ pub(super) struct Found {
 
 impl Finder<'_> {
     /// The separate debug file of a binary, `info` its summary.
-    pub(super) fn debug(&self, info: &ElfInfo) -> Option<Found> {
+    pub(super) fn debug(&self, info: &ElfInfo) -> Option<DebugFile> {
         let paths = |root: &RootDir| {
             let by_id = info.build_id.iter().map(build_id_path);
             let by_link = info.debug_link.iter();
@@ -53,14 +53,10 @@ impl Finder<'_> {
     }
 
     /// The file that `dwz` moved common parts to, of a file at `path`.
-    pub(super) fn supplement(&self, link: &AltLink, path: &Path) -> Option<Found> {
+    pub(super) fn supplement(&self, link: &AltLink, path: &Path) -> Option<DebugFile> {
         let beside = path.parent().unwrap_or(Path::new("/")).join(&link.path);
         let paths = |_: &RootDir| vec![build_id_path(&link.build_id), beside.clone()];
-        self.search(paths, |file| {
-            let info = elf::inspect(&file).ok()?;
-            let is_it = info.has_dwarf && info.build_id == Some(link.build_id);
-            is_it.then_some((file, info))
-        })
+        self.search(paths, |file| accept_supplement(file, link.build_id))
     }
 
     /// The package of split units of the binary. Which it has tells their ids.
@@ -86,7 +82,7 @@ impl Finder<'_> {
         &self,
         paths: impl Fn(&RootDir) -> Vec<PathBuf>,
         accept: impl Fn(File) -> Option<(File, ElfInfo)>,
-    ) -> Option<Found> {
+    ) -> Option<DebugFile> {
         let host = Path::new("/");
         let own = self.root.filter(|root| *root != host);
         let own = own.map(|root| (root, self.owner));
@@ -101,7 +97,7 @@ impl Finder<'_> {
             for path in paths(&root) {
                 let opened = root.open(&path, trust);
                 if let Some((file, info)) = opened.ok().and_then(&accept) {
-                    return Some(Found { file, info, path });
+                    return Some(DebugFile { file, info, path });
                 }
             }
         }
@@ -133,6 +129,13 @@ fn link_paths(root: &RootDir, path: &Path, link: &DebugLink) -> Vec<PathBuf> {
         paths.push(Path::new(DEBUG_DIR).join(real).join(&link.name));
     }
     paths
+}
+
+/// Verifies that a candidate is what `dwz` made, by its build id.
+pub(super) fn accept_supplement(file: File, id: BuildId) -> Option<(File, ElfInfo)> {
+    let info = elf::inspect(&file).ok()?;
+    let is_it = info.has_dwarf && info.build_id == Some(id);
+    is_it.then_some((file, info))
 }
 
 /// Verifies that a candidate belongs to the binary.

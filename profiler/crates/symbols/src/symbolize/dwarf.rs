@@ -16,6 +16,7 @@ use super::dwarf_text::{Lines, Names, UnitLists};
 use super::dwarf_units::UnitIndex;
 use super::dwarf_walk::{Link, UnitWalk};
 use super::elf::ElfInfo;
+use super::inflated::Inflated;
 use super::sections::{Sections, SectionsError};
 use gimli::AttributeValue;
 use std::cell::OnceCell;
@@ -125,20 +126,30 @@ pub(super) struct Question<'a> {
 
 impl DwarfFile {
     /// Prepares to read a file's sections, and those of the `supplement` it refers to.
+    /// Compressed ones are taken from what is kept `inflated`.
     pub(super) fn open(
         file: Arc<File>,
         info: &ElfInfo,
         supplement: Option<(File, ElfInfo)>,
+        mut inflated: Option<&mut Inflated>,
+        deadline: Instant,
     ) -> Result<Self, DwarfError> {
+        let mut open = |file: Arc<File>, info: &ElfInfo| {
+            let kept = inflated.as_mut();
+            match kept.and_then(|kept| kept.get(&file, info, deadline)) {
+                Some((kept, info)) => Sections::open(Arc::new(kept), &info),
+                None => Sections::open(file, info),
+            }
+        };
         let supplement = match supplement {
             Some((file, info)) => Some(Supplement {
-                sections: Sections::open(Arc::new(file), &info)?,
+                sections: open(Arc::new(file), &info)?,
                 units: OnceCell::new(),
             }),
             None => None,
         };
         Ok(Self {
-            sections: Sections::open(file, info)?,
+            sections: open(file, info)?,
             supplement,
             split: Split::default(),
             index: None,
@@ -306,7 +317,7 @@ impl Batch<'_, '_> {
         let lines = lines.as_ref();
         let object = self.file.split.find(self.dwarf, &root, self.question);
         let split = match &object {
-            Some(object) => object.unit(self.dwarf, &root)?,
+            Some(object) => object.unit(self.dwarf, &root, clock)?,
             None => None,
         };
         let Some(split) = split else {

@@ -4,7 +4,7 @@
 //! DWARF 5, section 7.3; before that GNU's extension (`DW_AT_GNU_dwo_name`).
 
 use super::bytes::Bytes;
-use super::dwarf::{Dwarf, DwarfError, Question, load};
+use super::dwarf::{Dwarf, DwarfError, Question, WorkLimit, load};
 use super::dwarf_text::text;
 use super::dwarf_units::Root;
 use super::elf::ElfInfo;
@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 /// Most units with a file that was not found which are remembered.
 const MAX_MISSING: usize = 4096;
+/// Most bytes that the compressed sections of such a file may inflate to.
+const MAX_PACKED: u64 = 64 << 20;
 
 /// What is known of the split units of a file.
 #[derive(Debug, Default)]
@@ -84,9 +86,10 @@ impl Split {
         if self.absent.borrow().contains(&id.0) {
             return None;
         }
-        let name = text(dwarf, &root.unit, name.clone());
-        let directory = root.directory.clone();
-        let directory = directory.map(|directory| text(dwarf, &root.unit, directory));
+        let name = text(dwarf, &root.unit, *name);
+        let directory = root
+            .directory
+            .map(|directory| text(dwarf, &root.unit, directory));
         let path = Path::new(directory.as_deref().unwrap_or("/")).join(name);
         let found = question.finder.object(&path).and_then(open);
         let Some(object) = found else {
@@ -103,6 +106,9 @@ impl Split {
 }
 
 fn open((file, info): (File, ElfInfo)) -> Option<Sections> {
+    if info.packed_bytes > MAX_PACKED {
+        return None;
+    }
     Sections::open(Arc::new(file), &info).ok()
 }
 
@@ -119,6 +125,7 @@ impl<'a> Object<'a> {
         &'s self,
         parent: &Dwarf<'s>,
         skeleton: &Root<'s>,
+        clock: &WorkLimit,
     ) -> Result<Option<SplitUnit<'s>>, DwarfError> {
         let sections = self.sections();
         let Some(id) = skeleton.unit.dwo_id else {
@@ -146,17 +153,22 @@ impl<'a> Object<'a> {
                 dwarf
             }
         };
-        let found = find_unit(dwarf, skeleton);
-        found.map_err(|e| sections.take_failure().unwrap_or(e.into()))
+        let found = find_unit(dwarf, skeleton, clock);
+        found.map_err(|error| sections.take_failure().unwrap_or(error))
     }
 }
 
 /// The unit of a split file with the id of the skeleton.
-fn find_unit<'a>(dwarf: Dwarf<'a>, skeleton: &Root<'a>) -> gimli::Result<Option<SplitUnit<'a>>> {
+fn find_unit<'a>(
+    dwarf: Dwarf<'a>,
+    skeleton: &Root<'a>,
+    clock: &WorkLimit,
+) -> Result<Option<SplitUnit<'a>>, DwarfError> {
     let mut units = Vec::new();
     let mut found = None;
     let mut headers = dwarf.units();
     while let Some(header) = headers.next()? {
+        clock.check()?;
         let Some(gimli::DebugInfoOffset(offset)) = header.debug_info_offset() else {
             continue;
         };

@@ -180,12 +180,9 @@ impl<'d, 'a> Lines<'d, 'a> {
             return Ok(lines);
         };
         let unit = &root.unit;
-        let string = |value: &Option<Attr<'a>>| {
-            let value = value.clone()?;
-            dwarf.attr_string(unit, value).ok()
-        };
-        let (directory, source) = (string(&root.directory), string(&root.source));
-        if let Some(directory) = root.directory.clone() {
+        let string = |value: Option<Attr<'a>>| dwarf.attr_string(unit, value?).ok();
+        let (directory, source) = (string(root.directory), string(root.source));
+        if let Some(directory) = root.directory {
             lines.directory = text(dwarf, unit, directory);
         }
         let size = unit.header.address_size();

@@ -80,7 +80,7 @@ pub(crate) struct AltLink {
 /// Debug sections that are read; others, like location lists, are not. Those of split
 /// DWARF end in `.dwo` or `_index`; of a package the parser wants to know where its units'
 /// parts of all of them are.
-const DEBUG_SECTIONS: [&str; 23] = [
+pub(super) const DEBUG_SECTIONS: [&str; 23] = [
     ".debug_abbrev",
     ".debug_addr",
     ".debug_aranges",
@@ -114,6 +114,16 @@ pub(crate) enum Packing {
     Zlib { header: usize, size: u64 },
     Zstd { header: usize, size: u64 },
     Unknown,
+}
+
+impl Packing {
+    /// Bytes of a section that has `stored` in the file, inflated.
+    pub(super) fn size(self, stored: u64) -> u64 {
+        match self {
+            Self::None | Self::Unknown => stored,
+            Self::Zlib { size, .. } | Self::Zstd { size, .. } => size,
+        }
+    }
 }
 
 /// A debug section.

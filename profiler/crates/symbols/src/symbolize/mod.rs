@@ -35,6 +35,7 @@ mod dwarf_text;
 mod dwarf_units;
 mod dwarf_walk;
 pub mod elf;
+mod inflated;
 mod jobs;
 mod kernel;
 mod mini;
@@ -112,8 +113,12 @@ pub struct SymbolizeOptions {
     /// nothing is fetched.
     pub debuginfod: bool,
     /// Most bytes that the compressed debug sections of one file may inflate to;
-    /// DWARF of larger files is not used, and that is counted. Default 24 MiB.
+    /// DWARF of larger files is not used, and that is counted; nor is that of files
+    /// with more than 4 GiB of debug sections. Default 24 MiB.
     pub dwarf_limit: u64,
+    /// Keep what was inflated of root's debug files below `/var/cache/aiprof`, if this
+    /// process is root's. Default `true`.
+    pub keep_inflated: bool,
     /// Longest that one batch of one file may read DWARF; addresses left then
     /// have their symbol's name only, and that is counted. Default 1 s.
     pub dwarf_time: Duration,
@@ -130,6 +135,7 @@ impl Default for SymbolizeOptions {
             debug_files: true,
             debuginfod: true,
             dwarf_limit: 24 << 20,
+            keep_inflated: true,
             dwarf_time: Duration::from_secs(1),
             keep_limit: 6 << 20,
         }

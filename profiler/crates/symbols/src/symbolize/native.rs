@@ -1,10 +1,13 @@
 //! Native code: DWARF for inlined functions and lines, symbol tables for the rest.
 
-use super::debug_file::{Finder, Found};
+use super::debug_file::{DebugFile, Finder};
 use super::debuginfod::{self, Debuginfod};
 use super::dwarf::{DwarfError, DwarfFile, DwarfFunction, Question};
 use super::elf::{self, ElfError, ElfInfo};
-use super::{BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, mini, plt, symtab};
+use super::inflated::Inflated;
+use super::{
+    BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, mini, plt, sections, symtab,
+};
 use aiprof_model::demangle::{self, demangle};
 use aiprof_model::profile::{BuildId, FrameKind};
 use aiprof_system::files::others::RootDir;
@@ -69,6 +72,10 @@ pub(crate) struct NativeSymbolizer {
     /// Files that a warning was given and counted for.
     warned: FxHashSet<FileKey>,
     debuginfod: Option<Debuginfod>,
+    /// Sections that were inflated once.
+    inflated: Option<Inflated>,
+    /// Whether a file that the last batch needs is being fetched.
+    awaits_supplement: bool,
 }
 
 impl std::fmt::Debug for NativeSymbolizer {
@@ -99,6 +106,7 @@ impl NativeSymbolizer {
         options: SymbolizeOptions,
         servers: Option<debuginfod::Config>,
     ) -> Self {
+        let keep_inflated = options.keep_inflated;
         Self {
             options,
             stats: SymbolizeStats::default(),
@@ -106,6 +114,8 @@ impl NativeSymbolizer {
             warned: FxHashSet::default(),
             // Without its thread there are no downloads, as without servers.
             debuginfod: servers.and_then(|config| Debuginfod::start(config).ok()),
+            inflated: keep_inflated.then(Inflated::of_machine).flatten(),
+            awaits_supplement: false,
         }
     }
 
@@ -127,9 +137,10 @@ impl NativeSymbolizer {
 
     /// Whether the debug file of this build id is being fetched: its addresses may have
     /// better names soon.
+    /// So they may if what the debug file of the last batch refers to is being fetched.
     pub(crate) fn is_fetching(&self, build_id: Option<BuildId>) -> bool {
         let downloads = self.debuginfod.as_ref().zip(build_id);
-        downloads.is_some_and(|(downloads, id)| downloads.is_fetching(id))
+        self.awaits_supplement || downloads.is_some_and(|(downloads, id)| downloads.is_fetching(id))
     }
 
     /// Names ELF virtual addresses of one file. Appends one entry to `out` for
@@ -171,7 +182,12 @@ impl NativeSymbolizer {
             root: binary.root,
         };
         for layer in &mut file.layers {
-            match layer.symbolize(vaddrs, &self.options, &finder, &mut found) {
+            let sources = Sources {
+                options: &self.options,
+                finder: &finder,
+                inflated: self.inflated.as_mut(),
+            };
+            match layer.symbolize(vaddrs, sources, &mut found) {
                 Ok(()) => {}
                 Err(failure) => self.report(file.key, binary.path, &failure),
             }
@@ -253,7 +269,38 @@ impl NativeSymbolizer {
             root: binary.root,
         };
         self.add_download(&mut loaded, &finder);
+        self.add_supplements(&mut loaded, binary.path);
         Ok(loaded)
+    }
+
+    /// Adds what the DWARF of a file refers to when it has been fetched, and asks for it
+    /// until then.
+    fn add_supplements(&mut self, loaded: &mut LoadedFile, path: &Path) {
+        self.awaits_supplement = false;
+        let mut is_missing = false;
+        for layer in &mut loaded.layers {
+            let Some(id) = layer.wants else { continue };
+            let fetched = self.debuginfod.as_mut().and_then(|d| d.get(id));
+            let downloads = self.debuginfod.as_ref();
+            if downloads.is_some_and(|downloads| downloads.is_fetching(id)) {
+                self.awaits_supplement = true;
+                continue;
+            }
+            layer.wants = None;
+            let opened = fetched.and_then(|path| debuginfod::open(&path).ok());
+            let found = opened.and_then(|file| debug_file::accept_supplement(file, id));
+            is_missing |= found.is_none();
+            if let Some((file, info)) = found
+                && layer.info.packed_bytes.saturating_add(info.packed_bytes)
+                    <= self.options.dwarf_limit
+            {
+                layer.supplement = Some((file, info));
+                layer.dwarf = Dwarf::Unopened;
+            }
+        }
+        if is_missing {
+            self.report(loaded.key, path, &Failure::NoSupplement);
+        }
     }
 
     /// Adds a stripped file's debug file when it has been fetched, and asks for
@@ -276,7 +323,7 @@ impl NativeSymbolizer {
         {
             self.make_room(info.packed_bytes);
             // What it refers to is beside the file that is not installed.
-            let found = Found {
+            let found = DebugFile {
                 file,
                 info,
                 path: finder.path.to_owned(),
@@ -316,7 +363,7 @@ impl NativeSymbolizer {
         {
             layers.push(self.layer(key, found, &finder));
         }
-        let own = Found {
+        let own = DebugFile {
             file,
             info: info.clone(),
             path: binary.path.to_owned(),
@@ -353,6 +400,7 @@ impl NativeSymbolizer {
                 info,
                 dwarf: Dwarf::Unused,
                 supplement: None,
+                wants: None,
                 symtab: true,
                 held,
             }),
@@ -364,17 +412,18 @@ impl NativeSymbolizer {
         }
     }
 
-    fn layer(&mut self, key: FileKey, found: Found, finder: &Finder<'_>) -> Layer {
-        let Found { file, info, path } = found;
+    fn layer(&mut self, key: FileKey, found: DebugFile, finder: &Finder<'_>) -> Layer {
+        let DebugFile { file, info, path } = found;
         let wanted = info.has_dwarf && (self.options.inlines || self.options.source_lines);
         let supplement = info.alt_link.as_ref().filter(|_| wanted);
-        let supplement = supplement.map(|link| finder.supplement(link, &path));
-        if matches!(supplement, Some(None)) {
-            self.report(key, finder.path, &Failure::NoSupplement);
-        }
-        let supplement = supplement.flatten().map(|found| (found.file, found.info));
+        let wants = supplement.map(|link| link.build_id);
+        let supplement = supplement.and_then(|link| finder.supplement(link, &path));
+        let supplement = supplement.map(|found| (found.file, found.info));
+        let wants = wants.filter(|_| supplement.is_none());
         let packed = supplement.as_ref().map_or(0, |(_, info)| info.packed_bytes);
-        let fits = info.packed_bytes.saturating_add(packed) <= self.options.dwarf_limit;
+        let sizes = info.debug.iter().map(|s| s.packing.size(s.size));
+        let fits = info.packed_bytes.saturating_add(packed) <= self.options.dwarf_limit
+            && sizes.fold(0, u64::saturating_add) <= sections::MAX_SIZE;
         if wanted && !fits {
             self.report(key, finder.path, &Failure::TooLarge);
         }
@@ -388,6 +437,7 @@ impl NativeSymbolizer {
             info,
             dwarf,
             supplement,
+            wants,
             symtab: true,
             held: 0,
         }
@@ -489,9 +539,18 @@ struct Layer {
     dwarf: Dwarf,
     /// What its DWARF refers to, until that is opened.
     supplement: Option<(File, ElfInfo)>,
+    /// Build id of what it refers to, if that was not found yet.
+    wants: Option<BuildId>,
     symtab: bool,
     /// Bytes of memory that the file itself is.
     held: u64,
+}
+
+/// What a layer's names are found with.
+struct Sources<'a> {
+    options: &'a SymbolizeOptions,
+    finder: &'a Finder<'a>,
+    inflated: Option<&'a mut Inflated>,
 }
 
 impl Layer {
@@ -512,15 +571,15 @@ impl Layer {
     fn symbolize(
         &mut self,
         vaddrs: &[u64],
-        options: &SymbolizeOptions,
-        finder: &Finder<'_>,
+        sources: Sources<'_>,
         found: &mut [Option<Vec<SymFrame>>],
     ) -> Result<(), Failure> {
+        let options = sources.options;
         let unnamed = |found: &[Option<_>]| -> Vec<usize> {
             (0..found.len()).filter(|&i| found[i].is_none()).collect()
         };
         let mut bare = Vec::new();
-        let by_dwarf = self.ask_dwarf(vaddrs, &unnamed(found), options, finder, |i, functions| {
+        let by_dwarf = self.ask_dwarf(vaddrs, &unnamed(found), sources, |i, functions| {
             if functions
                 .first()
                 .is_some_and(|f| !demangle::is_mangled(&f.name))
@@ -559,24 +618,30 @@ impl Layer {
         &mut self,
         vaddrs: &[u64],
         indices: &[usize],
-        options: &SymbolizeOptions,
-        finder: &Finder<'_>,
+        sources: Sources<'_>,
         mut found: impl FnMut(usize, Vec<DwarfFunction>),
     ) -> Result<(), Failure> {
         if indices.is_empty() || matches!(self.dwarf, Dwarf::Unused) {
             return Ok(());
         }
         let addrs: Vec<u64> = indices.iter().map(|&i| vaddrs[i]).collect();
+        let deadline = Instant::now() + sources.options.dwarf_time;
         let question = Question {
             vaddrs: &addrs,
-            lines: options.source_lines,
-            deadline: Instant::now() + options.dwarf_time,
-            finder,
+            lines: sources.options.source_lines,
+            deadline,
+            finder: sources.finder,
         };
         let ask = || -> Result<(), DwarfError> {
             if matches!(self.dwarf, Dwarf::Unopened) {
                 let file = Arc::clone(&self.file);
-                let dwarf = DwarfFile::open(file, &self.info, self.supplement.take())?;
+                let dwarf = DwarfFile::open(
+                    file,
+                    &self.info,
+                    self.supplement.take(),
+                    sources.inflated,
+                    deadline,
+                )?;
                 self.dwarf = Dwarf::Open(Box::new(dwarf));
             }
             match &mut self.dwarf {

@@ -16,8 +16,10 @@ use std::time::Instant;
 
 /// Most bytes that are read of the sections of one file between two releases.
 const MAX_BYTES: u64 = 384 << 20;
+/// Most bytes of the sections of one file, inflated: 16 bytes of memory for each page.
+pub(super) const MAX_SIZE: u64 = 4 << 30;
 /// Bytes of a page.
-pub(super) const PAGE: usize = 16 << 10;
+const PAGE: usize = 16 << 10;
 /// Bytes of compressed data read at once.
 const CHUNK: usize = 64 << 10;
 
@@ -88,6 +90,13 @@ impl Sections {
     /// [`ElfInfo::packed_bytes`]; no section inflates beyond what it claims.
     pub(super) fn open(file: Arc<File>, info: &ElfInfo) -> Result<Self, DwarfError> {
         let length = file.metadata().map_err(SectionsError::Read)?.len();
+        let sizes = info
+            .debug
+            .iter()
+            .map(|section| section.packing.size(section.size));
+        if sizes.fold(0, u64::saturating_add) > MAX_SIZE {
+            return Err(SectionsError::TooLarge.into());
+        }
         let list = info.debug.iter().map(|s| Section::new(s, length));
         Ok(Self {
             list: list.collect::<Result<_, _>>()?,
@@ -145,12 +154,11 @@ impl Section {
         if end.is_none_or(|end| end > length) {
             return Err(SectionsError::Truncated);
         }
-        let size = match section.packing {
-            Packing::None => section.size,
-            Packing::Zlib { size, .. } | Packing::Zstd { size, .. } => size,
-            Packing::Unknown => return Err(SectionsError::UnknownPacking),
-        };
-        let size = usize::try_from(size).map_err(|_| SectionsError::TooLarge)?;
+        if section.packing == Packing::Unknown {
+            return Err(SectionsError::UnknownPacking);
+        }
+        let size = usize::try_from(section.packing.size(section.size))
+            .map_err(|_| SectionsError::TooLarge)?;
         let mut pages = Vec::new();
         pages
             .try_reserve_exact(size.div_ceil(PAGE))
@@ -229,7 +237,8 @@ impl Section {
             return Some(());
         }
         let from = self.offset + at as u64;
-        if let Err(error) = access.read_at(from, bytes) {
+        let read = access.check().and_then(|()| access.read_at(from, bytes));
+        if let Err(error) = read {
             access.failure.borrow_mut().get_or_insert(error);
             return None;
         }
@@ -299,11 +308,16 @@ impl Section {
 }
 
 impl Access {
-    /// An empty page, if there is time and room for one.
-    fn page(&self, size: usize) -> Result<Vec<u8>, DwarfError> {
+    fn check(&self) -> Result<(), DwarfError> {
         if Instant::now() >= self.deadline.get() {
             return Err(DwarfError::Deadline);
         }
+        Ok(())
+    }
+
+    /// An empty page, if there is time and room for one.
+    fn page(&self, size: usize) -> Result<Vec<u8>, DwarfError> {
+        self.check()?;
         let left = self.left.get().checked_sub(size as u64);
         self.left.set(left.ok_or(SectionsError::TooLarge)?);
         Ok(vec![0; size])

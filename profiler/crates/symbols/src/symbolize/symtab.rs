@@ -202,6 +202,9 @@ impl Pass<'_> {
                 u16_at(14)?,
             )
         };
+        if !self.may_matter(start, size) {
+            return None;
+        }
         let (binding, kind) = (kind >> 4, kind & 15);
         let is_function = matches!(kind, STT_FUNC | STT_GNU_IFUNC);
         if section == SHN_UNDEF || !(is_function || kind == STT_NOTYPE) {
@@ -225,6 +228,21 @@ impl Pass<'_> {
                 ..Score::default()
             },
         })
+    }
+
+    /// Whether a symbol may be one of an address's: most of a large table are far from all
+    /// addresses of a batch, and this costs least.
+    #[inline]
+    fn may_matter(&self, start: u64, size: u64) -> bool {
+        let (Some(&lowest), Some(&highest)) = (self.sorted.first(), self.sorted.last()) else {
+            return false;
+        };
+        if start > highest {
+            return false;
+        }
+        // What ends before the lowest may still be the nearest to it.
+        let nearest = self.matches.first().and_then(|slot| slot.nearest);
+        start.saturating_add(size) > lowest || nearest.is_none_or(|n| n.start <= start)
     }
 
     /// Enters a symbol for the addresses it concerns.

@@ -146,6 +146,7 @@ fn addr2line(path: &Path, addrs: &[u64]) -> Vec<Vec<(String, String)>> {
 pub(super) fn symbolizer() -> NativeSymbolizer {
     NativeSymbolizer::new(SymbolizeOptions {
         source_lines: true,
+        keep_inflated: false,
         ..SymbolizeOptions::default()
     })
 }
@@ -324,7 +325,7 @@ fn stripped_with_debug_link() {
 }
 
 /// The build id as readelf prints it.
-fn build_id(program: &Path) -> BuildId {
+pub(super) fn build_id(program: &Path) -> BuildId {
     let notes = run(
         "readelf",
         &["-n", program.to_str().unwrap()],
@@ -676,12 +677,11 @@ fn stripped_library_with_mini_debug_information() {
     );
 }
 
-/// Serves one debug file as debuginfod does; ends with the test program.
-fn serve_debug_file(id: &BuildId, bytes: Vec<u8>) -> std::net::SocketAddr {
+/// Serves debug files as debuginfod does; ends with the test program.
+pub(super) fn serve_debug_files(files: Vec<(String, Vec<u8>)>) -> std::net::SocketAddr {
     use std::io::{BufRead as _, Write as _};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let wanted = format!("/buildid/{id}/debuginfo");
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
@@ -691,10 +691,10 @@ fn serve_debug_file(id: &BuildId, bytes: Vec<u8>) -> std::net::SocketAddr {
                 .take_while(|l| !l.is_empty())
                 .collect();
             let path = head.first().and_then(|l| l.split(' ').nth(1)).unwrap_or("");
-            let (status, body): (_, &[u8]) = if path == wanted {
-                ("200 OK", &bytes)
-            } else {
-                ("404 Not Found", b"")
+            let wanted = |(id, _): &&(String, _)| path == format!("/buildid/{id}/debuginfo");
+            let (status, body) = match files.iter().find(wanted) {
+                Some((_, bytes)) => ("200 OK", &bytes[..]),
+                None => ("404 Not Found", &b""[..]),
             };
             let length = body.len();
             let answer = format!(
@@ -725,7 +725,7 @@ fn debuginfod_fetches_what_is_stripped() {
     let id = build_id(&program);
     let debug = dir.path().join("elsewhere");
     split_debug(&program, &debug, false);
-    let address = serve_debug_file(&id, fs::read(&debug).unwrap());
+    let address = serve_debug_files(vec![(id.to_string(), fs::read(&debug).unwrap())]);
     let config = debuginfod::Config {
         urls: format!("http://{address}/").into(),
         cache: Some(dir.path().join("cache")),

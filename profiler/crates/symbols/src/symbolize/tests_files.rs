@@ -1,6 +1,7 @@
 //! Files that have their debug information elsewhere, made by the tools that make them.
 
 use super::tests::{addresses, binary, compile, functions, names, run, symbolize, symbolizer};
+use super::tests::{build_id, serve_debug_files};
 use super::*;
 use std::fs;
 use std::path::PathBuf;
@@ -159,6 +160,72 @@ fn names_in_a_common_file_of_dwz() {
             assert_eq!(place(&found[0]), place(&expected[0]));
         }
     }
+}
+
+/// What a fetched debug file refers to is fetched too.
+#[test]
+fn common_file_of_dwz_from_debuginfod() {
+    if !has(&["dwz", "debuginfod-find"]) {
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    for (name, variant) in [("one", "-DVARIANT=1"), ("two", "-DVARIANT=2")] {
+        let flags = ["-O2", "-g", variant, "-std=c++17", "-Wl,--build-id"];
+        compile(dir.path(), "c++", CPP_SOURCE, name, &flags);
+    }
+    let program = dir.path().join("one");
+    let addrs = addresses(&program, "outer_sum");
+    let expected = symbolize(&binary(&program), &addrs);
+    run(
+        "objcopy",
+        &["--only-keep-debug", "one", "one.debug"],
+        dir.path(),
+    );
+    run(
+        "objcopy",
+        &["--only-keep-debug", "two", "two.debug"],
+        dir.path(),
+    );
+    run(
+        "dwz",
+        &["-m", "common", "one.debug", "two.debug"],
+        dir.path(),
+    );
+    run("strip", &["-s", "one"], dir.path());
+    let serve = |name: &str| {
+        let path = dir.path().join(name);
+        let id = build_id(&path).to_string();
+        let bytes = fs::read(&path).unwrap();
+        fs::remove_file(path).unwrap();
+        (id, bytes)
+    };
+    let files = vec![serve("one.debug"), serve("common")];
+    let config = debuginfod::Config {
+        urls: format!("http://{}/", serve_debug_files(files)).into(),
+        cache: Some(dir.path().join("cache")),
+        program: "debuginfod-find".into(),
+    };
+    let options = SymbolizeOptions {
+        source_lines: true,
+        ..SymbolizeOptions::default()
+    };
+    let mut symbolizer = NativeSymbolizer::with_servers(options, Some(config));
+    let id = build_id(&program);
+    let reference = BinaryRef {
+        build_id: Some(id),
+        ..binary(&program)
+    };
+    let mut out = Vec::new();
+    for _ in 0..3 {
+        out.clear();
+        symbolizer.symbolize(&reference, &addrs, &mut out).unwrap();
+        if !symbolizer.is_fetching(Some(id)) {
+            break;
+        }
+        symbolizer.settle(Duration::from_secs(60));
+    }
+    assert_eq!(out, expected);
+    assert_eq!(symbolizer.stats().incomplete, 0);
 }
 
 /// Compiles with split units, and without these, and returns program, addresses and what

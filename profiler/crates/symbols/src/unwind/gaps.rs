@@ -338,15 +338,30 @@ impl<R: ReadAt> TextSource<'_, R> {
         Ok(bytes)
     }
 
-    /// Whether there is code in one of some gaps, and not only padding.
+    /// Whether there is code in one of some gaps, and not only padding. The page is read
+    /// once: there is padding behind nearly every function.
     fn has_code(&self, page: u64, gaps: &[Range<u32>]) -> Result<bool, UnwindError> {
+        let (Some(first), Some(last)) = (gaps.first(), gaps.last()) else {
+            return Ok(false);
+        };
         for segment in &self.functions.code {
             let end = segment.vaddr.saturating_add(segment.size);
+            let begin = (page + u64::from(first.start)).max(segment.vaddr);
+            let end = (page + u64::from(last.end)).min(end);
+            if begin >= end {
+                continue;
+            }
+            let bytes = self.read(&(begin..end))?;
             for gap in gaps {
-                let from = (page + u64::from(gap.start)).max(segment.vaddr);
+                let from = (page + u64::from(gap.start)).max(begin);
                 let to = (page + u64::from(gap.end)).min(end);
-                if from < to && !code::is_padding(from, &self.read(&(from..to))?) {
-                    return Ok(true);
+                let at = |address: u64| usize::try_from(address - begin).unwrap_or(usize::MAX);
+                if from < to {
+                    let rest = bytes.get(at(from)..).unwrap_or_default();
+                    let part = rest.get(..at(to) - at(from)).unwrap_or(rest);
+                    if !code::is_padding(from, part) {
+                        return Ok(true);
+                    }
                 }
             }
         }

@@ -257,9 +257,19 @@ pub fn check(stat: &Stat, trust: Trust) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether a file is root's, and what it is known by cannot be another's: only root can
+/// change it, and no program of others says so.
+pub fn is_roots_own(file: &File) -> bool {
+    let is_own = || -> io::Result<bool> {
+        let stat = rustix::fs::fstat(file)?;
+        Ok(stat.st_uid == 0 && stat.st_mode & 0o022 == 0 && !is_fuse(file)?)
+    };
+    is_own().unwrap_or(false)
+}
+
 /// Whether a file lies in a FUSE file system: a program of any user says there
 /// whose the file is.
-fn is_fuse(place: &OwnedFd) -> io::Result<bool> {
+fn is_fuse(place: impl AsFd) -> io::Result<bool> {
     const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
     let kind = rustix::fs::fstatfs(place)?.f_type;
     Ok(u64::try_from(kind).is_ok_and(|kind| kind & 0xffff_ffff == FUSE_SUPER_MAGIC))
