@@ -121,6 +121,7 @@ fn every_option_reaches_the_configuration() {
             event: Event::Cycles,
             include_idle: true,
             kernel_stacks: false,
+            python_c_frames: false,
             inlines: false,
             pids: vec![7, 8, 9],
             cgroup: None,

@@ -38,6 +38,7 @@ fn stack(script: &mut Script, function: &str, callers: &[u64]) {
         rbp: 0,
         user,
         kernel: Vec::new(),
+        python: vec![],
     };
     script.apply(&Event::CallStack(CallStack { id, sample }));
 }

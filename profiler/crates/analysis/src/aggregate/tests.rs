@@ -22,6 +22,7 @@ fn sample(pid: u32, user: &[u64], stop: StopReason) -> Event {
         rbp: 0,
         user: user.to_vec(),
         kernel: Vec::new(),
+        python: vec![],
     })
 }
 

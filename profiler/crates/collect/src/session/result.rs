@@ -21,7 +21,7 @@ use aiprof_formats::{
     timeline::Store,
 };
 use aiprof_model::{
-    process::{FileId, ProcessTable},
+    process::FileId,
     profile::{LossKind, Losses, Meta, Profile},
     timeline::recorded::Recorded,
 };

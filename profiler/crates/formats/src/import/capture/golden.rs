@@ -6,6 +6,7 @@
 
 use super::*;
 use aiprof_analysis::aggregate::{NoStack, SpecialCode};
+use aiprof_common::{PYTHON_MARK, PYTHON_NO_INDEX, PYTHON_PLACED, python_word};
 use aiprof_model::probes::{
     CallKind, DataFormat, DataInfo, Probe, ProbedFile, ResultKind, Role, ValueFormat, ValueInfo,
 };
@@ -13,8 +14,8 @@ use aiprof_model::process::FileTable;
 use aiprof_model::profile::{FrameKind, LossKind, StallReason};
 use aiprof_model::wire::{
     Call, CallData, CallStack, ClockPair, Counter, DeviceCode, DeviceStream, FileKey, KernelNamed,
-    KernelPlaced, MapEvent, PlacedBy, ProcessEvent, ProcessEventKind, Sample, StallCount,
-    StallWindow, StopReason, Thread, Trace, TracePoint,
+    KernelPlaced, MapEvent, PlacedBy, ProcessEvent, ProcessEventKind, PythonCode, PythonFound,
+    Sample, StallCount, StallWindow, StopReason, Thread, Trace, TracePoint,
 };
 use serde::de::DeserializeOwned;
 use std::fmt::{Debug, Write as _};
@@ -130,7 +131,45 @@ fn sample(time_ns: u64, stop: StopReason) -> Sample {
         rbp: 0,
         user: vec![0x5123, 0x5456, 0x7777],
         kernel: vec![0xffff_ffff_8100_0000],
+        python: vec![],
     }
+}
+
+/// A sample with Python frames, and what they are.
+fn python() -> Vec<Event> {
+    let (time_ns, pid) = (3300, 70);
+    let found = PythonFound {
+        time_ns,
+        pid,
+        version: "3.12".into(),
+        text: 0x5000..0x6000,
+        eval: 0x5400..0x5500,
+        one_each: false,
+    };
+    let code = PythonCode {
+        time_ns,
+        pid,
+        id: 9,
+        first_line: 3,
+        instruction: 2,
+        module: "golden".into(),
+        function: "run".into(),
+        file: "/opt/golden/golden.py".into(),
+        lines: vec![0x80, 0],
+    };
+    let words = vec![
+        python_word(9, 0),
+        PYTHON_MARK | PYTHON_PLACED | 1,
+        python_word(9, PYTHON_NO_INDEX),
+    ];
+    vec![
+        Event::PythonFound(found),
+        Event::PythonCode(code),
+        Event::Sample(Sample {
+            python: words,
+            ..sample(3301, StopReason::End)
+        }),
+    ]
 }
 
 fn processes() -> Vec<Event> {
@@ -327,6 +366,7 @@ fn events() -> Vec<Event> {
     let mut events = processes();
     let stops = first::<StopReason>(14).zip(1500..);
     events.extend(stops.map(|(stop, time)| Event::Sample(sample(time, stop))));
+    events.extend(python());
     events.extend(calls());
     events.extend(devices());
     events.push(Event::Process(ProcessEvent {

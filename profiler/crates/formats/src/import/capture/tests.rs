@@ -73,6 +73,7 @@ fn events() -> Vec<Event> {
             rbp: 0,
             user: vec![0x1000 + i % 3],
             kernel: vec![],
+            python: vec![],
         })
     }));
     all
