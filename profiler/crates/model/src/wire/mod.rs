@@ -210,9 +210,19 @@ pub(crate) fn comm(raw: &[u8]) -> String {
 #[doc(hidden)]
 #[cfg(any(test, feature = "testing"))]
 pub fn fuzz_one(data: &[u8]) {
-    if let Ok(Record::Sample(sample)) = decode(data) {
-        assert!(sample.user.len() <= MAX_USER_FRAMES + 1);
-        assert!(sample.kernel.len() <= MAX_KERNEL_FRAMES);
+    match decode(data) {
+        Ok(Record::Sample(sample)) => {
+            assert!(sample.user.len() <= MAX_USER_FRAMES + 1);
+            assert!(sample.kernel.len() <= MAX_KERNEL_FRAMES);
+            assert!(sample.python.len() <= MAX_PYTHON_WORDS);
+        }
+        Ok(Record::Python(record)) => {
+            if let Some(code) = PythonPieces::default().take(record) {
+                let mut table = crate::process::ProcessTable::default();
+                table.python_code(&code);
+            }
+        }
+        _ => {}
     }
 }
 
@@ -233,7 +243,8 @@ mod tests {
         data[68..70].copy_from_slice(&2u16.to_ne_bytes());
         data[70..72].copy_from_slice(&1u16.to_ne_bytes());
         data[72] = aiprof_common::STOP_END;
-        for address in [0x1000u64, 0x2000, 0xffff_ffff_8100_0000] {
+        data[74..76].copy_from_slice(&1u16.to_ne_bytes());
+        for address in [0x1000u64, 0x2000, 0xffff_ffff_8100_0000, 77] {
             data.extend(address.to_ne_bytes());
         }
         data
@@ -249,6 +260,7 @@ mod tests {
         assert_eq!(sample.thread.comm, "name");
         assert_eq!(sample.user, [0x1000, 0x2000]);
         assert_eq!(sample.kernel, [0xffff_ffff_8100_0000]);
+        assert_eq!(sample.python, [77]);
         assert_eq!(sample.stop, StopReason::End);
     }
 
@@ -297,5 +309,9 @@ mod tests {
             Err(WireError::OutOfRange("kernel_len"))
         );
         assert_eq!(change(72, &[200]), Err(WireError::OutOfRange("stop")));
+        assert_eq!(
+            change(74, &1025u16.to_ne_bytes()),
+            Err(WireError::OutOfRange("python_len"))
+        );
     }
 }

@@ -191,3 +191,86 @@ impl PythonPieces {
         is_last.then(|| self.open.swap_remove(index).0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Record, decode};
+
+    /// A record as the kernel side lays it out, written by hand from the offsets of its
+    /// header: texts of Latin-1, UCS-2 and UCS-4, and the first piece of a table.
+    fn record(kind: u32, lines_at: u32, texts: &[(&[u8], u8)], piece: &[u8]) -> Vec<u8> {
+        let mut data = vec![0; 64];
+        let mut put = |at: usize, bytes: &[u8]| data[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &kind.to_ne_bytes());
+        put(4, &12u32.to_ne_bytes());
+        put(8, &5_000_000u64.to_ne_bytes());
+        put(16, &9u64.to_ne_bytes());
+        put(24, &0x7f00_0000u64.to_ne_bytes());
+        put(36, &3u32.to_ne_bytes());
+        put(40, &6u32.to_ne_bytes());
+        put(44, &lines_at.to_ne_bytes());
+        for (index, (text, width)) in texts.iter().enumerate() {
+            put(48 + 2 * index, &(text.len() as u16).to_ne_bytes());
+            put(54 + index, &[*width]);
+        }
+        put(57, &[aiprof_common::PYTHON_AT_ADDRESS]);
+        put(58, &(piece.len() as u16).to_ne_bytes());
+        texts.iter().for_each(|(text, _)| data.extend(*text));
+        data.extend(piece);
+        data
+    }
+
+    fn decoded(data: &[u8]) -> Result<PythonRecord, WireError> {
+        decode(data).map(|record| match record {
+            Record::Python(record) => record,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    const TEXTS: [(&[u8], u8); 3] = [
+        (b"gr\xfc\xdfe", 1),
+        (&[0x09, 0x59, b'f', 0], 2),
+        (&[0x00, 0xf6, 0x01, 0, b'/', 0, 0, 0], 4),
+    ];
+
+    #[test]
+    fn code_objects_come_in_pieces() {
+        let first = decoded(&record(7, 0, &TEXTS, &[1, 2, 3, 4])).unwrap();
+        assert_eq!(first.code.module, "gr\u{fc}\u{df}e");
+        assert_eq!(first.code.function, "\u{5909}f");
+        assert_eq!(first.code.file, "\u{1f600}/");
+        assert_eq!(
+            (first.code.pid, first.code.id, first.code.first_line),
+            (12, 9, 3)
+        );
+        assert_eq!(first.code.time_ns, 4_000_000);
+        let mut pieces = PythonPieces::default();
+        assert_eq!(pieces.take(first), None);
+        let second = decoded(&record(8, 4, &[], &[5, 6])).unwrap();
+        let whole = pieces.take(second).unwrap();
+        assert_eq!(whole.lines, [1, 2, 3, 4, 5, 6]);
+        // What belongs to nothing is nothing.
+        let again = decoded(&record(8, 4, &[], &[5, 6])).unwrap();
+        assert_eq!(pieces.take(again), None);
+    }
+
+    #[test]
+    fn hostile_records_are_refused() {
+        let whole = record(7, 0, &TEXTS, &[1, 2, 3, 4]);
+        for length in 0..whole.len() {
+            assert!(decode(&whole[..length]).is_err(), "{length} bytes");
+        }
+        let change = |at: usize, bytes: &[u8]| {
+            let mut data = whole.clone();
+            data[at..at + bytes.len()].copy_from_slice(bytes);
+            decode(&data).map(drop)
+        };
+        let refused = |field| Err(WireError::OutOfRange(field));
+        assert_eq!(change(40, &u32::MAX.to_ne_bytes()), refused("lines_len"));
+        assert_eq!(change(44, &5u32.to_ne_bytes()), refused("piece_len"));
+        assert_eq!(change(48, &600u16.to_ne_bytes()), refused("text_len"));
+        // A width that no string has is no text.
+        change(54, &[3]).unwrap();
+    }
+}
