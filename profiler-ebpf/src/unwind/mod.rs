@@ -323,6 +323,10 @@ extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
         // SAFETY: as above.
         let s = unsafe { &*scratch };
         let (len, to) = (s.walk.len.wrapping_sub(1), s.walk.rsp);
+        // The caller may be on another stack.
+        if to <= from {
+            return GO_ON;
+        }
         if s.python.mark().wrapping_sub(from) < to.wrapping_sub(from) {
             place_mark(scratch, len);
         }
