@@ -175,6 +175,7 @@ pub static SETTINGS: Settings = Settings {
     kernel_stacks: 0,
     call_stack_limit: 0,
     own_tgid: 0,
+    task_fsbase: 0,
     task_files: 0,
     files_fdt: 0,
     fdt_fd: 0,

@@ -358,6 +358,10 @@ fn settings(options: &BpfOptions) -> Settings {
         own_tgid: std::process::id(),
         caller_uid: rustix::process::getuid().as_raw(),
         own_data_only: u32::from(!rustix::process::getuid().is_root()),
+        task_fsbase: within(
+            offset("task_struct", "thread"),
+            offset("thread_struct", "fsbase"),
+        ),
         task_files: offset("task_struct", "files"),
         files_fdt: offset("files_struct", "fdt"),
         fdt_fd: offset("fdtable", "fd"),
