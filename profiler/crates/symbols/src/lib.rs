@@ -5,5 +5,6 @@
     allow(clippy::disallowed_methods, reason = "tests open what they made")
 )]
 
+mod go;
 pub mod symbolize;
 pub mod unwind;

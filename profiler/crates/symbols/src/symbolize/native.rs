@@ -3,6 +3,7 @@
 use super::debuginfod::{self, Debuginfod};
 use super::dwarf::{DwarfError, DwarfFile, DwarfFunction, WorkLimit};
 use super::elf::{self, ElfError, ElfInfo};
+use super::go::GoNames;
 use super::{
     BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, plt, sections, symtab,
 };
@@ -309,6 +310,7 @@ impl NativeSymbolizer {
             file,
             info,
             dwarf,
+            go: GoNames::default(),
             symtab: true,
         }
     }
@@ -398,11 +400,13 @@ enum Dwarf {
     Open(Box<DwarfFile>),
 }
 
-/// One ELF file to ask: by DWARF first, then by symbol table.
+/// One ELF file to ask: by DWARF first, then by Go's table, which has what was inlined
+/// too, then by symbol table.
 struct Layer {
     file: File,
     info: ElfInfo,
     dwarf: Dwarf,
+    go: GoNames,
     symtab: bool,
 }
 
@@ -435,12 +439,19 @@ impl Layer {
         if by_dwarf.is_err() {
             self.dwarf = Dwarf::Unused;
         }
+        let open = unnamed(found);
+        let by_go = self
+            .go
+            .lookup(&self.file, vaddrs, &open, options, |i, frames| {
+                found[i] = Some(frames);
+            });
+        let by_debug = by_dwarf.and(by_go.map_err(|e| Failure::Corrupt(e.to_string())));
         if !self.symtab {
-            return by_dwarf;
+            return by_debug;
         }
         let by_symtab = self.ask_symtab(vaddrs, &unnamed(found), &bare, found);
         self.symtab = by_symtab.is_ok();
-        by_dwarf.and(by_symtab.map_err(|e| Failure::Corrupt(e.to_string())))
+        by_debug.and(by_symtab.map_err(|e| Failure::Corrupt(e.to_string())))
     }
 
     /// Names the addresses of PLT entries, which symbol tables do not cover.
