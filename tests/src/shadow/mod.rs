@@ -6,11 +6,13 @@
 //! No code is changed: the thread is stopped by a signal before it executes anything,
 //! and as it leaves its CPU for that, aiprof's program runs and sees its registers.
 
+mod go;
 mod judge;
 mod sampler;
 mod stack;
 mod tracee;
 
+pub use go::GoRuntime;
 pub use judge::{Account, Sampled, judge};
 
 use std::collections::{HashSet, VecDeque};
@@ -109,8 +111,8 @@ pub struct Plan<'a> {
     pub stops: usize,
     /// Instructions between two, on average.
     pub gap: u64,
-    /// The program leaves the stack that it begins on, as Go's runtime does.
-    pub leaves_first: bool,
+    /// The program is one of Go.
+    pub go: Option<&'a GoRuntime>,
     /// Of the random choices.
     pub seed: u64,
 }
@@ -213,7 +215,7 @@ impl<'a> Run<'a> {
         Ok(Self {
             plan,
             sampler: Sampler::new(&recorder.program, tracee.pid())?,
-            shadow: Shadow::new(registers.rsp, plan.leaves_first),
+            shadow: Shadow::new(registers.rsp, plan.go.is_some()),
             tracee,
             registers,
             random,
@@ -302,11 +304,25 @@ impl<'a> Run<'a> {
             let is_call = address.wrapping_sub(before.rip) <= LONGEST;
             // A call to the next instruction only asks where it is.
             if is_call && after.rip != address {
-                self.shadow.called(after.rsp, address);
+                let last = self
+                    .plan
+                    .go
+                    .is_some_and(|go| go.is_last(before.rip, after.rip));
+                match last {
+                    true => self.shadow.called_last(after.rsp, address),
+                    false => self.shadow.called(after.rsp, address),
+                }
                 return Ok(Some(true));
             }
         }
-        self.shadow.moved(after.rsp);
+        match self.plan.go {
+            Some(go) if go.is_callback(before.rip) => self.shadow.moved_for_call(after.rsp),
+            _ => self.shadow.moved(after.rsp),
+        }
+        if self.shadow.begins() {
+            let address = self.tracee.word(after.rsp)?;
+            self.shadow.return_of_first(address);
+        }
         Ok(Some(false))
     }
 

@@ -16,6 +16,8 @@ struct Call {
     slot: u64,
     /// The return address, marked as aiprof marks it.
     address: u64,
+    /// It is never returned to, and what called has nothing to do with what runs.
+    last: bool,
 }
 
 /// The calls on one stack.
@@ -34,6 +36,8 @@ pub(super) struct Shadow {
     rsp: u64,
     /// The first stack is never returned to once it is left, as Go's runtime does.
     leaves_first: bool,
+    /// The stack that came after it is in use now, and nothing is known of it yet.
+    begins: bool,
 }
 
 impl Shadow {
@@ -44,6 +48,34 @@ impl Shadow {
             stacks: vec![Calls::default()],
             rsp,
             leaves_first,
+            begins: false,
+        }
+    }
+
+    /// Whether the program has just left its first stack.
+    pub(super) fn begins(&mut self) -> bool {
+        std::mem::take(&mut self.begins)
+    }
+
+    /// What the first function of a stack returns to, which no call has put there.
+    pub(super) fn return_of_first(&mut self, address: u64) {
+        let slot = self.rsp;
+        self.push(slot, address, false);
+    }
+
+    /// The stack pointer has another value, set by code through which a function of
+    /// another language is called on the stack that the thread was on before.
+    pub(super) fn moved_for_call(&mut self, rsp: u64) {
+        let calls = self.stacks.last().is_some_and(|top| !top.open.is_empty());
+        if calls && rsp.abs_diff(self.rsp) > ONE_STACK {
+            let from = self.rsp;
+            if let Some(top) = self.stacks.last_mut() {
+                top.left = from;
+            }
+            self.stacks.push(Calls::default());
+            self.rsp = rsp;
+        } else {
+            self.moved(rsp);
         }
     }
 
@@ -76,6 +108,7 @@ impl Shadow {
             }
             None if self.leaves_first => {
                 self.leaves_first = false;
+                self.begins = true;
                 self.stacks = vec![Calls::default()];
             }
             None => self.stacks.push(Calls::default()),
@@ -85,19 +118,29 @@ impl Shadow {
     /// A call was made: its return address is where the stack pointer points now.
     pub(super) fn called(&mut self, rsp: u64, address: u64) {
         self.moved(rsp);
-        self.push(rsp, address);
+        self.push(rsp, address, false);
+    }
+
+    /// Likewise, by what is never returned to, such as a scheduler's start.
+    pub(super) fn called_last(&mut self, rsp: u64, address: u64) {
+        self.moved(rsp);
+        self.push(rsp, address, true);
     }
 
     /// A signal's handler was entered, with `restorer` for its return address.
     pub(super) fn signalled(&mut self, interrupted: u64, rsp: u64, restorer: u64) {
         self.moved(rsp);
-        self.push(rsp.wrapping_add(8), interrupted | ADDR_EXACT);
-        self.push(rsp, restorer | ADDR_EXACT);
+        self.push(rsp.wrapping_add(8), interrupted | ADDR_EXACT, false);
+        self.push(rsp, restorer | ADDR_EXACT, false);
     }
 
-    fn push(&mut self, slot: u64, address: u64) {
+    fn push(&mut self, slot: u64, address: u64, last: bool) {
         if let Some(top) = self.stacks.last_mut() {
-            top.open.push(Call { slot, address });
+            top.open.push(Call {
+                slot,
+                address,
+                last,
+            });
         }
     }
 
@@ -115,8 +158,12 @@ impl Shadow {
 
     /// The return addresses, innermost first.
     pub(super) fn addresses(&self) -> impl Iterator<Item = u64> {
-        let calls = self.stacks.iter().rev();
-        calls.flat_map(|stack| stack.open.iter().rev().map(|call| call.address))
+        let stacks = self.stacks.iter().rev();
+        let calls = stacks.flat_map(|stack| stack.open.iter().rev());
+        let mut over = false;
+        calls
+            .take_while(move |call| !std::mem::replace(&mut over, call.last))
+            .map(|call| call.address)
     }
 }
 
@@ -179,10 +226,30 @@ mod tests {
         let (system, own) = (0x7fff_0000_0000, 0xc0_0000_0000);
         let mut shadow = Shadow::new(system, true);
         shadow.called(system - 0x100, 1);
+        assert!(!shadow.begins());
         shadow.moved(own);
+        assert!(shadow.begins() && !shadow.begins());
         assert_eq!(shadow.depth(), 0);
         shadow.called(own - 0x10, 2);
         shadow.called(own - 0x20, 3);
+        // The scheduler's stack.
+        let mut scheduler = shadow.clone();
+        scheduler.moved(system);
+        scheduler.called_last(system - 8, 4);
+        scheduler.called(system - 16, 5);
+        assert_eq!(addresses(&scheduler), [5, 4]);
+        scheduler.moved(own - 0x20);
+        assert_eq!(addresses(&scheduler), [3, 2]);
+        // C's stack, called back from there, and back from that.
+        let mut back = shadow.clone();
+        back.moved(system);
+        back.called(system - 8, 4);
+        back.moved_for_call(own - 0x100);
+        back.called(own - 0x108, 5);
+        assert_eq!(addresses(&back), [5, 4, 3, 2]);
+        back.moved(own - 0x100);
+        back.moved_for_call(system - 8);
+        assert_eq!(addresses(&back), [4, 3, 2]);
         // Another stack, and back.
         shadow.moved(system);
         shadow.called(system - 8, 4);

@@ -1,0 +1,68 @@
+//! What Go's runtime does to stacks, by which of its functions does it.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context as _;
+
+/// Functions of a program of Go, by `go tool nm`.
+#[derive(Clone, Debug, Default)]
+pub struct GoRuntime {
+    /// It starts the scheduler on the stack of its thread.
+    mcall: Range<u64>,
+    /// It gives a goroutine up by one of the next, which start the scheduler too.
+    newstack: Range<u64>,
+    gives_up: HashSet<u64>,
+    /// C calls Go through it.
+    cgocallback: Range<u64>,
+}
+
+impl GoRuntime {
+    /// Of a program.
+    ///
+    /// # Errors
+    /// When its symbols cannot be listed.
+    pub fn of(go: &Path, program: &Path) -> anyhow::Result<Self> {
+        let output = Command::new(go)
+            .args(["tool", "nm", "-size"])
+            .arg(program)
+            .output()
+            .context("go tool nm")?;
+        anyhow::ensure!(output.status.success(), "go tool nm: {}", output.status);
+        let mut found = Self::default();
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [address, size, _, name] = words[..] else {
+                continue;
+            };
+            let (Ok(start), Ok(size)) = (u64::from_str_radix(address, 16), size.parse::<u64>())
+            else {
+                continue;
+            };
+            let code = start..start + size;
+            match name.strip_suffix(".abi0").unwrap_or(name) {
+                "runtime.mcall" => found.mcall = code,
+                "runtime.newstack" if !name.ends_with(".abi0") => found.newstack = code,
+                "runtime.cgocallback" => found.cgocallback = code,
+                "runtime.gopreempt_m" | "runtime.goschedImpl" | "runtime.preemptPark" => {
+                    found.gives_up.insert(start);
+                }
+                _ => {}
+            }
+        }
+        anyhow::ensure!(!found.mcall.is_empty(), "no runtime.mcall");
+        Ok(found)
+    }
+
+    /// Whether a call is one that starts the scheduler.
+    pub(super) fn is_last(&self, from: u64, to: u64) -> bool {
+        self.mcall.contains(&from) || self.newstack.contains(&from) && self.gives_up.contains(&to)
+    }
+
+    /// Whether an instruction is one of those through which C calls Go.
+    pub(super) fn is_callback(&self, at: u64) -> bool {
+        self.cgocallback.contains(&at)
+    }
+}
