@@ -90,7 +90,7 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
 
 /// A register of the innermost frame by its DWARF number.
 #[inline(always)]
-fn user_register(number: u8) -> u64 {
+pub(super) fn user_register(number: u8) -> u64 {
     // SAFETY: the current task is valid, and so are its registers; reads of a
     // BTF pointer are made fault-safe by the kernel.
     unsafe {

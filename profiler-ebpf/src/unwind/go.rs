@@ -8,8 +8,15 @@ use aiprof_common::*;
 use aya_ebpf::helpers::{bpf_get_current_task_btf, generated::bpf_probe_read_user};
 use core::ffi::c_void;
 
-use super::{NO_STOP, Walk, apply::RBP_UNKNOWN, read_kernel};
+use super::{
+    NO_STOP, Walk,
+    apply::{RBP_UNKNOWN, user_register},
+    read_kernel,
+};
 use crate::{maps::Scratch, setting};
+
+/// The stack pointer's DWARF number.
+const RSP: u8 = 7;
 
 /// Moves the walk to the caller by a rule of [`CFA_GO`].
 #[inline(never)]
@@ -75,7 +82,14 @@ fn to_own_stack(w: &mut Walk) -> Result<u64, u8> {
             w.go_used |= used;
         }
         let word = thread_word(w)?;
-        if has_step { read_word(word)? } else { word }
+        let sp = if has_step { read_word(word)? } else { word };
+        // The thread is in the very function, and has not left the stack yet: that was
+        // the call inside of the one that is looked for.
+        if is_callback && sp == user_register(RSP) {
+            read_word(sp)?
+        } else {
+            sp
+        }
     };
     if is_callback {
         w.go_sp = sp;
