@@ -75,8 +75,8 @@ pub(super) fn rules_of<R: ReadAt>(place: &mut Place<'_, '_, R>) -> io::Result<Ro
     {
         return Ok(Role::Described(rules));
     }
-    // A signal's handler was entered from what the kernel has saved.
-    if function.is_top() && name != "runtime.sigtramp" {
+    // What it returns to is there without a call.
+    if function.is_top() && name == "runtime.goexit" {
         return Ok(Role::Described(vec![(code, END)]));
     }
     if function.pcsp == 0 {
@@ -89,6 +89,10 @@ pub(super) fn rules_of<R: ReadAt>(place: &mut Place<'_, '_, R>) -> io::Result<Ro
         .iter()
         .map(|(range, depth)| (range.clone(), frame(*depth)))
         .collect();
+    // A signal's handler was entered from what the kernel has saved.
+    if function.is_top() && name != "runtime.sigtramp" {
+        return Ok(Role::Described(outermost(place, &depths, rules)?));
+    }
     let is_runtime = name.starts_with("runtime.") || matches!(name, "time.now" | "gogo");
     if function.writes_sp() || SWITCHES.contains(&name) {
         if !place.reader.charge(CODE_COST) {
@@ -113,6 +117,38 @@ pub(super) fn rules_of<R: ReadAt>(place: &mut Place<'_, '_, R>) -> io::Result<Ro
         keep_rbp(place, &mut rules)?;
     }
     Ok(Role::Described(rules))
+}
+
+/// The rules of a function that has no caller, as far as Go's runtime knows: what it has
+/// called ends there. Of itself something else may have called it, such as C's library.
+fn outermost<R: ReadAt>(
+    place: &mut Place<'_, '_, R>,
+    depths: &[(Range<u64>, i32)],
+    rules: Vec<Ruled>,
+) -> io::Result<Vec<Ruled>> {
+    if !place.reader.charge(CODE_COST) {
+        return Ok(vec![(
+            place.function.start..place.function.end,
+            UNSUPPORTED,
+        )]);
+    }
+    let (start, bytes) = (place.function.start, place.code()?);
+    let own = switches(start, &bytes, depths);
+    let rules = own.map_or(rules, |own| own.with(UNSUPPORTED));
+    Ok(overlaid(rules, &behind_calls(start, &bytes)))
+}
+
+/// Ends, where return addresses of a function's calls are looked up: not at the first
+/// byte of a call, where that has not been made.
+fn behind_calls(start: u64, bytes: &[u8]) -> Vec<Ruled> {
+    let decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
+    let calls = decoder.into_iter().filter(|i| {
+        matches!(
+            i.flow_control(),
+            FlowControl::Call | FlowControl::IndirectCall
+        )
+    });
+    calls.map(|i| (i.ip() + 1..i.next_ip(), END)).collect()
 }
 
 /// The rule for a call that was not made, but put on the stack.
@@ -152,7 +188,9 @@ fn switching<R: ReadAt>(
     let away = |rule: Rule| found.as_ref().map(|found| found.with(rule));
     let rules = match name {
         // It leads to the scheduler, which has no caller.
-        "runtime.mcall" => away(END),
+        "runtime.mcall" => {
+            away(UNSUPPORTED).map(|rules| overlaid(rules, &behind_calls(start, &bytes)))
+        }
         "runtime.morestack" => match near_systemstack(place)? {
             Some(rule) => away(rule),
             None => away(UNSUPPORTED),
@@ -213,7 +251,7 @@ fn giving_up<R: ReadAt>(place: &mut Place<'_, '_, R>) -> io::Result<Vec<Ruled>> 
         };
         let name = place.reader.name(&callee)?;
         if GIVE_UP.contains(&name.strip_suffix(".abi0").unwrap_or(&name)) {
-            found.push((i.ip()..i.next_ip(), END));
+            found.push((i.ip() + 1..i.next_ip(), END));
         }
     }
     Ok(found)
