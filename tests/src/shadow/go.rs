@@ -10,13 +10,16 @@ use anyhow::Context as _;
 /// Functions of a program of Go, by `go tool nm`.
 #[derive(Clone, Debug, Default)]
 pub struct GoRuntime {
-    /// It starts the scheduler on the stack of its thread.
-    mcall: Range<u64>,
+    /// Where stacks begin, as Go's runtime sees it: its start, that of a thread, and
+    /// that of the scheduler on a thread's stack.
+    roots: Vec<Range<u64>>,
     /// It gives a goroutine up by one of the next, which start the scheduler too.
     newstack: Range<u64>,
     gives_up: HashSet<u64>,
     /// C calls Go through it.
     cgocallback: Range<u64>,
+    /// The goroutine of the first thread's own stack.
+    first: u64,
 }
 
 impl GoRuntime {
@@ -43,7 +46,8 @@ impl GoRuntime {
             };
             let code = start..start + size;
             match name.strip_suffix(".abi0").unwrap_or(name) {
-                "runtime.mcall" => found.mcall = code,
+                "runtime.mcall" | "runtime.mstart" | "runtime.rt0_go" => found.roots.push(code),
+                "runtime.g0" => found.first = start,
                 "runtime.newstack" if !name.ends_with(".abi0") => found.newstack = code,
                 "runtime.cgocallback" => found.cgocallback = code,
                 "runtime.gopreempt_m" | "runtime.goschedImpl" | "runtime.preemptPark" => {
@@ -52,13 +56,20 @@ impl GoRuntime {
                 _ => {}
             }
         }
-        anyhow::ensure!(!found.mcall.is_empty(), "no runtime.mcall");
+        anyhow::ensure!(found.roots.len() == 3, "no runtime.mcall");
         Ok(found)
     }
 
-    /// Whether a call is one that starts the scheduler.
+    /// Whether a stack begins with a call.
     pub(super) fn is_last(&self, from: u64, to: u64) -> bool {
-        self.mcall.contains(&from) || self.newstack.contains(&from) && self.gives_up.contains(&to)
+        let mut roots = self.roots.iter();
+        roots.any(|code| code.contains(&from))
+            || self.newstack.contains(&from) && self.gives_up.contains(&to)
+    }
+
+    /// Whether a goroutine is that of the first thread's own stack.
+    pub(super) fn is_first(&self, goroutine: u64) -> bool {
+        goroutine == self.first
     }
 
     /// Whether an instruction is one of those through which C calls Go.
