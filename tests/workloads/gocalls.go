@@ -1,4 +1,5 @@
-// Go and C that call each other, several times over, on the program's first thread.
+// Go and C that call each other, several times over, on the program's first thread; for
+// the seconds that its argument says, or for ever.
 package main
 
 /*
@@ -25,6 +26,8 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
+	"time"
 )
 
 //go:noinline
@@ -46,8 +49,14 @@ func goBack(depth, n C.int) C.int {
 
 func main() {
 	runtime.LockOSThread()
+	seconds := 1 << 30
+	if len(os.Args) > 1 {
+		seconds, _ = strconv.Atoi(os.Args[1])
+	}
+	fmt.Println("pid", os.Getpid())
+	start := time.Now()
 	sum := 0
-	for n := 0; ; n++ {
+	for n := 0; n%10 != 0 || time.Since(start) < time.Duration(seconds)*time.Second; n++ {
 		sum += int(C.spin(40)) + int(C.back(C.int(n%4), C.int(n))) + work(n)
 		if n%100 == 0 {
 			fmt.Fprintln(os.Stderr, sum)
