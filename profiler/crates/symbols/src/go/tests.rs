@@ -173,8 +173,8 @@ fn by_debug_frame(data: &[u8]) -> BTreeMap<u64, i64> {
 }
 
 /// The rule at an address.
-fn rule_at<'a>(
-    file: &UnwindFile<&'a [u8]>,
+fn rule_at(
+    file: &UnwindFile<&[u8]>,
     pages: &mut BTreeMap<u32, Vec<u8>>,
     at: u64,
 ) -> Option<aiprof_common::Rule> {

@@ -11,6 +11,9 @@ const MOST: usize = 1 << 20;
 /// Most changes of a value in one function.
 const MAX_STEPS: usize = 1 << 16;
 
+/// Values, by the addresses that they are valid for, in order.
+pub(crate) type GoValues = Vec<(Range<u64>, i32)>;
+
 /// A cursor over a table of values: pairs of numbers, the change of the value
 /// (zigzag) and the bytes of code it is valid for, until a change of 0 that is not the
 /// first (`step` of `src/runtime/symtab.go`).
@@ -64,7 +67,7 @@ impl Steps<'_> {
 
 /// The values of a table whose bytes begin with these, by address, up to one after the
 /// address `until`. `Err`: more bytes are needed (true), or it is none.
-fn decode(bytes: &[u8], code: Range<u64>, until: u64) -> Result<Vec<(Range<u64>, i32)>, bool> {
+fn decode(bytes: &[u8], code: Range<u64>, until: u64) -> Result<GoValues, bool> {
     let mut steps = Steps { bytes, first: true };
     let mut values = Vec::new();
     let (mut at, mut value) = (code.start, -1i32);
@@ -96,7 +99,7 @@ impl<R: ReadAt> GoReader<'_, R> {
         &mut self,
         function: &GoFunction,
         table: u32,
-    ) -> io::Result<Option<Vec<(Range<u64>, i32)>>> {
+    ) -> io::Result<Option<GoValues>> {
         self.values_until(function, table, u64::MAX)
     }
 
@@ -105,7 +108,7 @@ impl<R: ReadAt> GoReader<'_, R> {
         function: &GoFunction,
         table: u32,
         until: u64,
-    ) -> io::Result<Option<Vec<(Range<u64>, i32)>>> {
+    ) -> io::Result<Option<GoValues>> {
         let at = self.table().values.saturating_add(table.into());
         let Some(place) = self.place(at).filter(|_| table != 0) else {
             return Ok(None);

@@ -445,7 +445,10 @@ impl Layer {
             .lookup(&self.file, vaddrs, &open, options, |i, frames| {
                 found[i] = Some(frames);
             });
-        let by_debug = by_dwarf.and(by_go.map_err(|e| Failure::Corrupt(e.to_string())));
+        let by_debug = by_dwarf.and(by_go.map_err(|error| match error.kind() {
+            std::io::ErrorKind::TimedOut => Failure::TooSlow,
+            _ => Failure::Corrupt(error.to_string()),
+        }));
         if !self.symtab {
             return by_debug;
         }

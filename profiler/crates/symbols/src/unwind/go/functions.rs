@@ -3,7 +3,7 @@
 use super::super::rule::{END, UNSUPPORTED};
 use super::super::source::ReadAt;
 use super::switches::{Switches, switches};
-use super::{Place, Ruled, frame};
+use super::{GoCode, Ruled, frame};
 use aiprof_common::{CFA_GO, CFA_RSP, CFA_SIGNAL, GO_INJECTED, RBP_SAME, Rule};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind, Register};
 use std::io;
@@ -65,7 +65,7 @@ const SIGRETURN: [&[u8]; 2] = [
 ];
 
 /// The rules of a function.
-pub(super) fn rules_of<R: ReadAt>(place: &mut Place<'_, '_, R>) -> io::Result<Role> {
+pub(super) fn rules_of<R: ReadAt>(place: &mut GoCode<'_, '_, R>) -> io::Result<Role> {
     let function = place.function;
     let name = place.reader.name(&function)?;
     let name = name.strip_suffix(".abi0").unwrap_or(&name);
@@ -122,7 +122,7 @@ pub(super) fn rules_of<R: ReadAt>(place: &mut Place<'_, '_, R>) -> io::Result<Ro
 /// The rules of a function that has no caller, as far as Go's runtime knows: what it has
 /// called ends there. Of itself something else may have called it, such as C's library.
 fn outermost<R: ReadAt>(
-    place: &mut Place<'_, '_, R>,
+    place: &mut GoCode<'_, '_, R>,
     depths: &[(Range<u64>, i32)],
     rules: Vec<Ruled>,
 ) -> io::Result<Vec<Ruled>> {
@@ -165,7 +165,7 @@ fn injected(rule: Rule) -> Rule {
 
 /// Where a signal's handler returns to. The byte before it too: a return address is
 /// looked up one byte before, and the kernel returns to a function's first one.
-fn signal_return<R: ReadAt>(place: &Place<'_, '_, R>) -> io::Result<Option<Vec<Ruled>>> {
+fn signal_return<R: ReadAt>(place: &GoCode<'_, '_, R>) -> io::Result<Option<Vec<Ruled>>> {
     let bytes = place.code()?;
     let found = SIGRETURN.iter().any(|code| bytes.starts_with(code));
     let code = place.function.start.saturating_sub(1)..place.function.end;
@@ -178,7 +178,7 @@ fn signal_return<R: ReadAt>(place: &Place<'_, '_, R>) -> io::Result<Option<Vec<R
 
 /// The rules of a function of the runtime that changes stacks.
 fn switching<R: ReadAt>(
-    place: &mut Place<'_, '_, R>,
+    place: &mut GoCode<'_, '_, R>,
     name: &str,
     depths: &[(Range<u64>, i32)],
 ) -> io::Result<Vec<Ruled>> {
@@ -204,7 +204,7 @@ fn switching<R: ReadAt>(
 
 /// How to go on from `morestack` to the function that needs more stack: `systemstack`,
 /// near by, says where a goroutine's registers are.
-fn near_systemstack<R: ReadAt>(place: &mut Place<'_, '_, R>) -> io::Result<Option<Rule>> {
+fn near_systemstack<R: ReadAt>(place: &mut GoCode<'_, '_, R>) -> io::Result<Option<Rule>> {
     let first = place.index.saturating_sub(NEAR);
     for index in first..place.index.saturating_add(NEAR) {
         let Some(function) = place.reader.function(index)? else {
@@ -226,7 +226,7 @@ fn near_systemstack<R: ReadAt>(place: &mut Place<'_, '_, R>) -> io::Result<Optio
 
 /// Of a function outside of the runtime that moves the stack pointer: its rules as far as
 /// that has not happened.
-fn own_part<R: ReadAt>(place: &Place<'_, '_, R>, rules: Vec<Ruled>) -> io::Result<Vec<Ruled>> {
+fn own_part<R: ReadAt>(place: &GoCode<'_, '_, R>, rules: Vec<Ruled>) -> io::Result<Vec<Ruled>> {
     let bytes = place.code()?;
     let all = place.function.start..place.function.end;
     let depths: Vec<(Range<u64>, i32)> = Vec::new();
@@ -238,7 +238,7 @@ fn own_part<R: ReadAt>(place: &Place<'_, '_, R>, rules: Vec<Ruled>) -> io::Resul
 }
 
 /// The calls of `newstack` that give a goroutine up.
-fn giving_up<R: ReadAt>(place: &mut Place<'_, '_, R>) -> io::Result<Vec<Ruled>> {
+fn giving_up<R: ReadAt>(place: &mut GoCode<'_, '_, R>) -> io::Result<Vec<Ruled>> {
     let bytes = place.code()?;
     let mut found = Vec::new();
     let decoder = Decoder::with_ip(64, &bytes, place.function.start, DecoderOptions::NONE);
@@ -259,7 +259,7 @@ fn giving_up<R: ReadAt>(place: &mut Place<'_, '_, R>) -> io::Result<Vec<Ruled>> 
 
 /// `crosscall2` is called by C, which needs its rbp: until that is on the stack, the
 /// register still has it.
-fn keep_rbp<R: ReadAt>(place: &Place<'_, '_, R>, rules: &mut Vec<Ruled>) -> io::Result<()> {
+fn keep_rbp<R: ReadAt>(place: &GoCode<'_, '_, R>, rules: &mut Vec<Ruled>) -> io::Result<()> {
     let bytes = place.code()?;
     let mut decoder = Decoder::with_ip(64, &bytes, place.function.start, DecoderOptions::NONE);
     let first = decoder.decode();

@@ -29,7 +29,7 @@ const MAX_CODE: u64 = 16 << 10;
 const MAX_STARTS: u32 = 1 << 19;
 
 /// A part of a page, and its rule.
-pub(super) type Part = (Range<u32>, Rule);
+pub(super) type RuledPart = (Range<u32>, Rule);
 
 /// Code with one rule.
 type Ruled = (Range<u64>, Rule);
@@ -45,9 +45,9 @@ pub(super) struct GoUnwind {
 #[derive(Default)]
 pub(super) struct GoPage {
     /// Rules.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<RuledPart>,
     /// Rules for what the instructions themselves do not tell.
-    pub(super) otherwise: Vec<Part>,
+    pub(super) otherwise: Vec<RuledPart>,
     /// Functions whose records contradict the format.
     pub(super) malformed: u64,
 }
@@ -79,7 +79,7 @@ impl GoUnwind {
             if function.start > end {
                 break;
             }
-            let mut place = Place {
+            let mut place = GoCode {
                 go: self,
                 source,
                 reader: &mut reader,
@@ -160,7 +160,7 @@ impl GoUnwind {
 }
 
 /// A function, and where it was read from.
-struct Place<'a, 'r, R> {
+struct GoCode<'a, 'r, R> {
     go: &'a GoUnwind,
     source: &'a R,
     reader: &'r mut GoReader<'a, R>,
@@ -168,7 +168,7 @@ struct Place<'a, 'r, R> {
     function: GoFunction,
 }
 
-impl<R: ReadAt> Place<'_, '_, R> {
+impl<R: ReadAt> GoCode<'_, '_, R> {
     fn code(&self) -> io::Result<Vec<u8>> {
         self.go.code(self.source, &self.function)
     }

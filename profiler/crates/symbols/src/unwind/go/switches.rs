@@ -39,7 +39,7 @@ pub(super) struct Switches<'a> {
 
 /// Where the frame is, while another stack is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Frame {
+enum FarFrame {
     /// Where the thread's data lead.
     Thread(Rule),
     /// Where words on the other stack lead, from the call on.
@@ -161,7 +161,7 @@ impl Switches<'_> {
             })
         });
         self.with_frames(|frame| match frame {
-            Some(Frame::Thread(rule)) if restores => Some(Frame::Thread(Rule {
+            Some(FarFrame::Thread(rule)) if restores => Some(FarFrame::Thread(Rule {
                 rbp: GO_CALLBACK,
                 ..rule
             })),
@@ -172,7 +172,7 @@ impl Switches<'_> {
     /// The rule that resumes a goroutine whose registers were kept when it left its stack.
     pub(super) fn resuming(&self) -> Option<Rule> {
         self.returns().find_map(|at| match self.frame_of(at)? {
-            Frame::Thread(rule) => {
+            FarFrame::Thread(rule) => {
                 let [a, b, c, _] = rule.cfa_off.to_le_bytes();
                 Some(Rule {
                     cfa_off: i32::from_le_bytes([a, b, c, 0]),
@@ -180,12 +180,12 @@ impl Switches<'_> {
                     ..rule
                 })
             }
-            Frame::Stack(_) => None,
+            FarFrame::Stack(_) => None,
         })
     }
 
-    fn with_frames(&self, choose: impl Fn(Option<Frame>) -> Option<Frame>) -> Vec<Ruled> {
-        let frames: Vec<(usize, Option<Frame>)> = self
+    fn with_frames(&self, choose: impl Fn(Option<FarFrame>) -> Option<FarFrame>) -> Vec<Ruled> {
+        let frames: Vec<(usize, Option<FarFrame>)> = self
             .returns()
             .map(|at| (at, choose(self.frame_of(at))))
             .collect();
@@ -197,8 +197,8 @@ impl Switches<'_> {
             let next = frames.iter().find(|(back, _)| *back >= at);
             let found = next.or(frames.last());
             let rule = found.and_then(|(back, frame)| match (*frame)? {
-                Frame::Thread(rule) => (stacks == AWAY || is_of_thread(&rule)).then_some(rule),
-                Frame::Stack(rule) => {
+                FarFrame::Thread(rule) => (stacks == AWAY || is_of_thread(&rule)).then_some(rule),
+                FarFrame::Stack(rule) => {
                     let call = self.call_before(*back)?;
                     (stacks == AWAY && (call..=*back).contains(&at)).then_some(rule)
                 }
@@ -226,7 +226,7 @@ impl Switches<'_> {
     }
 
     /// Where the frame is, by an instruction that sets the stack pointer back.
-    fn frame_of(&self, back: usize) -> Option<Frame> {
+    fn frame_of(&self, back: usize) -> Option<FarFrame> {
         let call = self.call_before(back)?;
         let mut registers = Registers::new(0);
         let mut info = InstructionInfoFactory::new();
@@ -246,22 +246,22 @@ impl Switches<'_> {
                 length: 3,
             } => {
                 let steps = [m, g, sp, i32::try_from(added).ok()?];
-                Some(Frame::Thread(thread(GO_RETURNS, steps, registers.tls?)?))
+                Some(FarFrame::Thread(thread(GO_RETURNS, steps, registers.tls?)?))
             }
             Value::FromEnd { of, end, depth } => {
                 let steps = [of, depth, end, i32::try_from(added).ok()?];
-                Some(Frame::Stack(thread(GO_CALLS_C, steps, 0)?))
+                Some(FarFrame::Stack(thread(GO_CALLS_C, steps, 0)?))
             }
             Value::Slot {
                 path: [at, _],
                 length: 1,
-            } => Some(Frame::Stack(Rule {
+            } => Some(FarFrame::Stack(Rule {
                 cfa_off: dereference(at.into(), added)?,
                 rbp_off: 0,
                 kind: CFA_DEREF_RSP,
                 rbp: RBP_UNDEFINED,
             })),
-            Value::Unknown => self.kept_frame().map(Frame::Thread),
+            Value::Unknown => self.kept_frame().map(FarFrame::Thread),
             _ => None,
         }
     }
