@@ -3,14 +3,16 @@
 use super::super::rule::{END, UNSUPPORTED};
 use super::super::source::ReadAt;
 use super::switches::{Switches, switches};
-use super::{GoCode, Ruled, frame};
+use super::{GoCode, GoUnwind, Ruled, frame};
+use crate::go::GoReader;
 use aiprof_common::{CFA_GO, CFA_RSP, CFA_SIGNAL, GO_INJECTED, RBP_SAME, Rule};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind, Register};
 use std::io;
 use std::ops::Range;
 
-/// How far from another function of the runtime's assembly one is looked for.
-const NEAR: u32 = 64;
+/// Functions among which `systemstack` is looked for: the runtime comes before what uses
+/// it.
+const MAX_SOUGHT: u32 = 1 << 15;
 
 /// What reading a function's instructions costs, in changes of values, and reading which
 /// functions it calls.
@@ -191,33 +193,37 @@ fn switching<R: ReadAt>(
         "runtime.mcall" => {
             away(UNSUPPORTED).map(|rules| overlaid(rules, &behind_calls(start, &bytes)))
         }
-        "runtime.morestack" => match near_systemstack(place)? {
+        "runtime.morestack" => match place.go.resuming(place.source) {
             Some(rule) => away(rule),
             None => away(UNSUPPORTED),
         },
         "runtime.cgocallback" => found.as_ref().map(Switches::callback_rules),
-        _ => found.as_ref().map(Switches::rules),
+        _ => {
+            let resuming = place.go.resuming(place.source);
+            let tls = resuming.map(|rule| rule.rbp_off);
+            found.as_ref().map(|found| found.rules(tls))
+        }
     };
     let all = place.function.start..place.function.end;
     Ok(rules.unwrap_or_else(|| vec![(all, UNSUPPORTED)]))
 }
 
-/// How to go on from `morestack` to the function that needs more stack: `systemstack`,
-/// near by, says where a goroutine's registers are.
-fn near_systemstack<R: ReadAt>(place: &mut GoCode<'_, '_, R>) -> io::Result<Option<Rule>> {
-    let first = place.index.saturating_sub(NEAR);
-    for index in first..place.index.saturating_add(NEAR) {
-        let Some(function) = place.reader.function(index)? else {
+/// How a goroutine that has left its stack is resumed there: `systemstack` says where its
+/// registers are, and where a thread's goroutine is.
+pub(super) fn resuming<R: ReadAt>(go: &GoUnwind, source: &R) -> io::Result<Option<Rule>> {
+    let mut reader = GoReader::new(source, &go.table);
+    for index in 0..go.table.len().min(MAX_SOUGHT) {
+        let Some(function) = reader.function(index)? else {
             continue;
         };
-        let name = place.reader.name(&function)?;
+        let name = reader.name(&function)?;
         if name.strip_suffix(".abi0").unwrap_or(&name) != "runtime.systemstack" {
             continue;
         }
-        let Some(depths) = place.reader.values(&function, function.pcsp)? else {
+        let Some(depths) = reader.values(&function, function.pcsp)? else {
             return Ok(None);
         };
-        let code = place.go.code(place.source, &function)?;
+        let code = go.code(source, &function)?;
         let found = switches(function.start, &code, &depths);
         return Ok(found.and_then(|found| found.resuming()));
     }

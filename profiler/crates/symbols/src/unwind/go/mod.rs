@@ -20,6 +20,7 @@ use aiprof_common::{CFA_RSP, PAGE_SIZE, RBP_AT_CFA, RBP_SAME, Rule};
 use functions::{Role, rules_of};
 use std::io;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// Most functions of a page: there is one for each 16 bytes of it.
 const MAX_PAGE_FUNCTIONS: u32 = 4096;
@@ -39,6 +40,8 @@ type Ruled = (Range<u64>, Rule);
 pub(super) struct GoUnwind {
     table: GoTable,
     text: Vec<TextSegment>,
+    /// See [`functions::resuming`]; found when it is first needed.
+    resuming: OnceLock<Option<Rule>>,
 }
 
 /// What is known of a page.
@@ -59,6 +62,7 @@ impl GoUnwind {
         Ok(table.map(|table| Self {
             table,
             text: elf.text.clone(),
+            resuming: OnceLock::new(),
         }))
     }
 
@@ -83,7 +87,6 @@ impl GoUnwind {
                 go: self,
                 source,
                 reader: &mut reader,
-                index,
                 function,
             };
             let (list, rules) = match rules_of(&mut place)? {
@@ -141,6 +144,12 @@ impl GoUnwind {
         Ok(starts)
     }
 
+    fn resuming<R: ReadAt>(&self, source: &R) -> Option<Rule> {
+        // What cannot be read costs what it would tell.
+        let find = || functions::resuming(self, source).ok().flatten();
+        *self.resuming.get_or_init(find)
+    }
+
     /// The bytes of a function's code, at most [`MAX_CODE`].
     fn code<R: ReadAt>(&self, source: &R, function: &GoFunction) -> io::Result<Vec<u8>> {
         let inside =
@@ -164,7 +173,6 @@ struct GoCode<'a, 'r, R> {
     go: &'a GoUnwind,
     source: &'a R,
     reader: &'r mut GoReader<'a, R>,
-    index: u32,
     function: GoFunction,
 }
 

@@ -141,9 +141,9 @@ impl Switches<'_> {
         overlaid(own.collect(), away)
     }
 
-    /// The function's rules.
-    pub(super) fn rules(&self) -> Vec<Ruled> {
-        self.with_frames(|frame| frame)
+    /// The function's rules. `tls`: where a thread's goroutine is, from its fs base.
+    pub(super) fn rules(&self, tls: Option<i16>) -> Vec<Ruled> {
+        self.with_frames(tls, |frame| frame)
     }
 
     /// The rules of the function through which C calls Go. The stack pointer that it goes
@@ -160,7 +160,7 @@ impl Switches<'_> {
                     && i.memory_displacement64() == 0
             })
         });
-        self.with_frames(|frame| match frame {
+        self.with_frames(None, |frame| match frame {
             Some(FarFrame::Thread(rule)) if restores => Some(FarFrame::Thread(Rule {
                 rbp: GO_CALLBACK,
                 ..rule
@@ -171,23 +171,28 @@ impl Switches<'_> {
 
     /// The rule that resumes a goroutine whose registers were kept when it left its stack.
     pub(super) fn resuming(&self) -> Option<Rule> {
-        self.returns().find_map(|at| match self.frame_of(at)? {
-            FarFrame::Thread(rule) => {
-                let [a, b, c, _] = rule.cfa_off.to_le_bytes();
-                Some(Rule {
-                    cfa_off: i32::from_le_bytes([a, b, c, 0]),
-                    rbp: GO_RESUMES,
-                    ..rule
-                })
-            }
-            FarFrame::Stack(_) => None,
-        })
+        self.returns()
+            .find_map(|at| match self.frame_of(at, None)? {
+                FarFrame::Thread(rule) => {
+                    let [a, b, c, _] = rule.cfa_off.to_le_bytes();
+                    Some(Rule {
+                        cfa_off: i32::from_le_bytes([a, b, c, 0]),
+                        rbp: GO_RESUMES,
+                        ..rule
+                    })
+                }
+                FarFrame::Stack(_) => None,
+            })
     }
 
-    fn with_frames(&self, choose: impl Fn(Option<FarFrame>) -> Option<FarFrame>) -> Vec<Ruled> {
+    fn with_frames(
+        &self,
+        tls: Option<i16>,
+        choose: impl Fn(Option<FarFrame>) -> Option<FarFrame>,
+    ) -> Vec<Ruled> {
         let frames: Vec<(usize, Option<FarFrame>)> = self
             .returns()
-            .map(|at| (at, choose(self.frame_of(at))))
+            .map(|at| (at, choose(self.frame_of(at, tls))))
             .collect();
         let mut away = Vec::new();
         for (at, (i, &stacks)) in self.code.iter().zip(&self.stacks).enumerate() {
@@ -226,7 +231,7 @@ impl Switches<'_> {
     }
 
     /// Where the frame is, by an instruction that sets the stack pointer back.
-    fn frame_of(&self, back: usize) -> Option<FarFrame> {
+    fn frame_of(&self, back: usize, tls: Option<i16>) -> Option<FarFrame> {
         let call = self.call_before(back)?;
         let mut registers = Registers::new(0);
         let mut info = InstructionInfoFactory::new();
@@ -261,14 +266,14 @@ impl Switches<'_> {
                 kind: CFA_DEREF_RSP,
                 rbp: RBP_UNDEFINED,
             })),
-            Value::Unknown => self.kept_frame().map(FarFrame::Thread),
+            Value::Unknown => self.kept_frame(tls).map(FarFrame::Thread),
             _ => None,
         }
     }
 
     /// Where the frame is of a function that keeps its CFA in the thread's data before it
     /// leaves its stack, as those do that call the vDSO.
-    fn kept_frame(&self) -> Option<Rule> {
+    fn kept_frame(&self, tls: Option<i16>) -> Option<Rule> {
         // The stack pointer at the first instruction is the CFA less 8.
         let mut registers = Registers::new(-8);
         registers.set(
@@ -303,14 +308,10 @@ impl Switches<'_> {
         }
         let (m, cfa) = kept?;
         let steps = [m, cfa, i32::from(GO_NO_STEP) * 8, 0];
-        // In a function that has it in a register, its place is the usual one.
-        thread(GO_RETURNS, steps, registers.tls.unwrap_or(USUAL_TLS))
+        // The function may have it in a register only.
+        thread(GO_RETURNS, steps, registers.tls.or(tls)?)
     }
 }
-
-/// Offset of a thread's goroutine from its fs base, but for programs that have other
-/// thread-local variables (`cmd/link/internal/ld/sym.go`).
-const USUAL_TLS: i16 = -8;
 
 /// Whether a rule is valid on both stacks.
 fn is_of_thread(rule: &Rule) -> bool {
