@@ -165,12 +165,32 @@ pub const CFA_PLT: u8 = 6;
 pub const CFA_SIGNAL: u8 = 7;
 /// The file's rule is one that the unwinder does not implement.
 pub const CFA_UNSUPPORTED: u8 = 8;
+/// A function of Go's runtime that changes stacks: how is in `rbp`, one of the `GO_*`.
+/// `cfa_off` has four numbers of words, a byte each, the lowest first: `a`, `b`, `c`, `d`.
+/// `rbp_off` is the offset of the thread's goroutine `g` from the thread's fs base. The
+/// caller's rbp is not known.
+pub const CFA_GO: u8 = 9;
 /// CFA = register (kind - CFA_REG) + cfa_off, by DWARF number; only where all
 /// registers are known, that is in the innermost frame.
 pub const CFA_REG: u8 = 16;
 /// CFA = register (kind - CFA_KEPT) + cfa_off, behind a call of a function that leaves
 /// the register as it is and calls nothing; only where that one is the innermost frame.
 pub const CFA_KEPT: u8 = 32;
+
+/// With `m = *(g + a)` and `x = *(m + b)`: CFA = *(x + c) + d; where `c` is
+/// [`GO_NO_STEP`], CFA = x + d. Once in a walk for each of the two.
+pub const GO_RETURNS: u8 = 0;
+/// The goroutine `x` goes on where it left its stack: rsp = *(x + c), rip the word behind.
+pub const GO_RESUMES: u8 = 1;
+/// As [`GO_RETURNS`]; in a walk that was there before, CFA = *(what was *(x + c) then) + d.
+pub const GO_CALLBACK: u8 = 2;
+/// CFA = *(*(rsp + a) + c) - *(rsp + b) + d.
+pub const GO_CALLS_C: u8 = 3;
+/// CFA = rsp + `cfa_off`, which is a number here; what the function returns to was
+/// interrupted and did not call it.
+pub const GO_INJECTED: u8 = 4;
+/// `c` of a rule of [`CFA_GO`] that has none.
+pub const GO_NO_STEP: u8 = 255;
 
 /// Caller's rbp is the current rbp.
 pub const RBP_SAME: u8 = 0;

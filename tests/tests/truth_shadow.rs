@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use aiprof::import::capture::for_each_event;
 use aiprof::wire::{Event, StopReason};
 use aiprof_tests::need::{Need, find_tool, turn};
-use aiprof_tests::shadow::{Account, Plan, Recorder, Sampled, Truth, judge, stops};
+use aiprof_tests::shadow::{Account, GoRuntime, Plan, Recorder, Sampled, Truth, judge, stops};
 use aiprof_tests::workload::{Workshop, checked, source_path};
 
 /// Stops of each program, where nothing else is asked for.
@@ -30,7 +30,7 @@ type Make = Box<dyn Fn() -> Command>;
 struct Subject {
     name: &'static str,
     make: Make,
-    leaves_first: bool,
+    go: Option<GoRuntime>,
     gap: u64,
 }
 
@@ -48,7 +48,7 @@ fn subject(name: &'static str, program: impl Into<PathBuf>, arguments: &[&str]) 
                 .stderr(Stdio::null());
             command
         }),
-        leaves_first: false,
+        go: None,
         gap: 300,
     }
 }
@@ -160,18 +160,8 @@ fn installed(shop: &Workshop) -> anyhow::Result<Vec<Subject>> {
         let work = "import json,re\nwhile 1:\n d=json.dumps({str(i):[i,i*.5] for i in range(200)});json.loads(d);re.findall('[0-9]+',d);sorted(d)";
         found.push(subject("Python", python, &["-c", work]));
     }
-    if find_tool("go").is_some() {
-        let program = shop.path("goroutines");
-        checked(
-            Command::new("go")
-                .args(["build", "-o"])
-                .args([&program, &source_path("goroutines.go")])
-                .env("GOCACHE", shop.path("go-cache"))
-                .env("GOFLAGS", "-mod=mod"),
-        )?;
-        let mut go = subject("Go", program, &[]);
-        go.leaves_first = true;
-        found.push(go);
+    if let Some(tool) = find_tool("go") {
+        found.extend(programs_of_go(shop, &tool)?);
     }
     if let Some(tool) = find_tool("rustc") {
         let program = shop.path("rusty");
@@ -181,6 +171,34 @@ fn installed(shop: &Workshop) -> anyhow::Result<Vec<Subject>> {
                 .args([&program, &source_path("rusty.rs")]),
         )?;
         found.push(subject("Rust", program, &[FOREVER]));
+    }
+    Ok(found)
+}
+
+/// Programs of Go, one with C in it. The runtime interrupts its own threads, unless it is
+/// told not to; a signal would end a run here.
+fn programs_of_go(shop: &Workshop, tool: &Path) -> anyhow::Result<Vec<Subject>> {
+    let mut found = Vec::new();
+    for (name, source) in [("Go", "goroutines.go"), ("Go with C", "gocalls.go")] {
+        let program = shop.path(source.trim_end_matches(".go"));
+        checked(
+            Command::new(tool)
+                .args(["build", "-o"])
+                .args([&program, &source_path(source)])
+                .env("GOCACHE", shop.path("go-cache"))
+                .env("GOFLAGS", "-mod=mod"),
+        )?;
+        let mut subject = subject(name, &program, &[]);
+        subject.go = Some(GoRuntime::of(tool, &program)?);
+        let make = subject.make;
+        subject.make = Box::new(move || {
+            let mut command = make();
+            command
+                .env("GODEBUG", "asyncpreemptoff=1")
+                .env("GOGC", "400");
+            command
+        });
+        found.push(subject);
     }
     Ok(found)
 }
@@ -241,7 +259,7 @@ fn stacks_at_random_instructions_are_true_or_say_that_they_may_not_be() -> anyho
             command: &subject.make,
             stops: each,
             gap: subject.gap,
-            leaves_first: subject.leaves_first,
+            go: subject.go.as_ref(),
             seed: 0x5eed + at as u64,
         };
         let start = std::time::Instant::now();

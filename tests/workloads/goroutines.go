@@ -1,5 +1,6 @@
 // Go code of several kinds on the program's first thread: small functions, maps,
-// sorting, formatting, closures, interfaces, deferred calls, panics, growing stacks.
+// sorting, formatting, closures, interfaces, deferred calls, panics, growing stacks; for
+// the seconds that its argument says, or for ever.
 package main
 
 import (
@@ -7,7 +8,9 @@ import (
 	"os"
 	"runtime"
 	"sort"
+	"strconv"
 	"strings"
+	"time"
 )
 
 type shape interface{ area(int) int }
@@ -44,8 +47,14 @@ func recovered(n int) (result int) {
 
 func main() {
 	runtime.LockOSThread()
+	seconds := 1 << 30
+	if len(os.Args) > 1 {
+		seconds, _ = strconv.Atoi(os.Args[1])
+	}
+	fmt.Println("pid", os.Getpid())
+	start := time.Now()
 	sum := 0
-	for n := 0; ; n++ {
+	for n := 0; n%10 != 0 || time.Since(start) < time.Duration(seconds)*time.Second; n++ {
 		words := map[string]int{}
 		for i := 0; i < 40; i++ {
 			words[fmt.Sprintf("%d-%x", i*n, n)] += i

@@ -22,6 +22,7 @@ Fuzzes one TARGET, or each in turn, for --seconds N (default 60), or until it
 had --runs N inputs; with both, whichever comes first:
 
   eh_frame       the unwind table builder, on ELF files
+  go_table       the reader of the table of Go's linker
   perf_map       the reader of perf map files
   wire           the decoder of ring-buffer records
   capture        the reader of capture files
@@ -47,6 +48,7 @@ target/fuzz/<triple>/release/TARGET to see it fail again. Needs a C++ compiler.
 
 const TARGETS: &[&str] = &[
     "eh_frame",
+    "go_table",
     "perf_map",
     "wire",
     "capture",

@@ -10,17 +10,21 @@ use aya_ebpf::{
 };
 use core::ffi::c_void;
 
-use super::{FOUND, NO_STOP, WINDOW, Walk, cache::window_at, frame_at};
+use super::{FOUND, NO_STOP, WINDOW, Walk, cache::window_at, frame_at, go};
 use crate::{maps::Scratch, pool::le_bit};
 
 /// Value of rbp where it is not known: no stack address, so that a frame that
 /// needs it ends the walk.
-const RBP_UNKNOWN: u64 = 1;
+pub(super) const RBP_UNKNOWN: u64 = 1;
 
 /// Moves the walk to the caller by the current rule.
 #[inline(never)]
 pub(super) fn apply(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
+    if unsafe { (*scratch).walk.rule.kind } == CFA_GO {
+        return go::follow(scratch);
+    }
+    // SAFETY: as above.
     match try_apply(unsafe { &mut *scratch }) {
         Ok(()) => NO_STOP,
         Err(stop) => stop.into(),
@@ -86,7 +90,7 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
 
 /// A register of the innermost frame by its DWARF number.
 #[inline(always)]
-fn user_register(number: u8) -> u64 {
+pub(super) fn user_register(number: u8) -> u64 {
     // SAFETY: the current task is valid, and so are its registers; reads of a
     // BTF pointer are made fault-safe by the kernel.
     unsafe {

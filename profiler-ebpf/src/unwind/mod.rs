@@ -32,6 +32,7 @@ use uprobe::resolve_uprobe;
 
 mod apply;
 mod cache;
+mod go;
 mod guess;
 mod python;
 mod tables;
@@ -75,6 +76,10 @@ pub struct Walk {
     cache_first: u32,
     /// Entries of that cache less one.
     cache_mask: u32,
+    /// Of Go: the stack pointer that C's calls of Go went on from, the last one seen; 0: none.
+    go_sp: u64,
+    /// Of Go: which ways back to a stack the walk has taken.
+    go_used: u32,
     /// The return instance being looked at.
     instance: u64,
     /// The rule of the current frame.
@@ -175,6 +180,8 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32),
     w.exact = 1;
     w.guessed = 0;
     w.window_base = 0;
+    w.go_sp = 0;
+    w.go_used = 0;
     (w.cache_first, w.cache_mask) = cache;
     python::clear(s);
     s.header.stop = STOP_TOO_DEEP;

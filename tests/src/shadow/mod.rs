@@ -6,11 +6,13 @@
 //! No code is changed: the thread is stopped by a signal before it executes anything,
 //! and as it leaves its CPU for that, aiprof's program runs and sees its registers.
 
+mod go;
 mod judge;
 mod sampler;
 mod stack;
 mod tracee;
 
+pub use go::GoRuntime;
 pub use judge::{Account, Sampled, judge};
 
 use std::collections::{HashSet, VecDeque};
@@ -25,7 +27,7 @@ use anyhow::Context as _;
 use crate::aiprof::binary;
 use crate::child::Child;
 use sampler::{Program, Sampler};
-use stack::Shadow;
+use stack::{Arrival, Shadow};
 use tracee::{Stop, Tracee};
 
 /// Instructions stepped in a row.
@@ -42,6 +44,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const START: Duration = Duration::from_secs(20);
 /// Most times that a program is started anew.
 const MAX_RUNS: u64 = 400;
+/// What one instruction moves the stack pointer by at most, on one stack.
+const MAX_FRAME: u64 = 1 << 20;
 /// Longest instruction.
 const LONGEST: u64 = 15;
 
@@ -109,8 +113,8 @@ pub struct Plan<'a> {
     pub stops: usize,
     /// Instructions between two, on average.
     pub gap: u64,
-    /// The program leaves the stack that it begins on, as Go's runtime does.
-    pub leaves_first: bool,
+    /// The program is one of Go.
+    pub go: Option<&'a GoRuntime>,
     /// Of the random choices.
     pub seed: u64,
 }
@@ -213,7 +217,7 @@ impl<'a> Run<'a> {
         Ok(Self {
             plan,
             sampler: Sampler::new(&recorder.program, tracee.pid())?,
-            shadow: Shadow::new(registers.rsp, plan.leaves_first),
+            shadow: Shadow::new(registers.rsp, plan.go.is_some()),
             tracee,
             registers,
             random,
@@ -264,8 +268,8 @@ impl<'a> Run<'a> {
         1 + self.random.below(2 * self.plan.gap)
     }
 
-    /// One instruction; whether it was a call. `None`: the program has ended, or its
-    /// thread waits for others.
+    /// One instruction; whether it was a call. `None`: the program has ended, its thread
+    /// waits for others, or what it runs now began elsewhere.
     fn step(&mut self) -> anyhow::Result<Option<bool>> {
         let kind = self.kind();
         let before = self.registers;
@@ -302,11 +306,33 @@ impl<'a> Run<'a> {
             let is_call = address.wrapping_sub(before.rip) <= LONGEST;
             // A call to the next instruction only asks where it is.
             if is_call && after.rip != address {
-                self.shadow.called(after.rsp, address);
+                let last = self
+                    .plan
+                    .go
+                    .is_some_and(|go| go.is_last(before.rip, after.rip));
+                match last {
+                    true => self.shadow.called_last(after.rsp, address),
+                    false => self.shadow.called(after.rsp, address),
+                }
                 return Ok(Some(true));
             }
         }
+        if let Some(go) = self.plan.go
+            && after.rsp.abs_diff(before.rsp) > MAX_FRAME
+        {
+            let owner = self.stack_end()?;
+            // C calls Go on a goroutine's stack, and all else is called from there.
+            let is_call = go.is_callback(before.rip) == owner.is_some();
+            self.shadow.arrives(Arrival { owner, is_call });
+        }
         self.shadow.moved(after.rsp);
+        if self.shadow.is_lost() {
+            return Ok(None);
+        }
+        if self.shadow.begins() {
+            let address = self.tracee.word(after.rsp)?;
+            self.shadow.return_of_first(address);
+        }
         Ok(Some(false))
     }
 
@@ -349,6 +375,7 @@ impl<'a> Run<'a> {
             return Ok(true);
         };
         let address = address & !ADDR_EXACT;
+        let (mut slot, mut end) = (slot, self.stack_end()?);
         loop {
             match self.tracee.run_to(address, PATIENCE)? {
                 Stop::Trap => {}
@@ -362,6 +389,16 @@ impl<'a> Run<'a> {
             if self.registers.rip != address {
                 return Ok(false);
             }
+            // It may have grown its stack meanwhile.
+            if let (Some((owner, before)), Some((now, after))) = (end, self.stack_end()?)
+                && owner == now
+                && before != after
+            {
+                let by = after.wrapping_sub(before);
+                slot = slot.wrapping_add(by);
+                end = Some((now, after));
+                self.shadow.copied(by);
+            }
             if self.registers.rsp > slot {
                 break;
             }
@@ -373,6 +410,25 @@ impl<'a> Run<'a> {
         self.tracee.forget_code();
         self.shadow.moved(self.registers.rsp);
         Ok(true)
+    }
+
+    /// Of Go: the goroutine on whose stack the thread is, and where that ends. `None`: it
+    /// is on the system's stack.
+    fn stack_end(&self) -> anyhow::Result<Option<(u64, u64)>> {
+        let Some(go) = self.plan.go else {
+            return Ok(None);
+        };
+        let registers = self.tracee.registers()?;
+        let goroutine = self.tracee.word(registers.fs_base.wrapping_sub(8));
+        let Some(goroutine) = goroutine.ok().filter(|&g| g != 0 && !go.is_first(g)) else {
+            return Ok(None);
+        };
+        let (start, end) = (
+            self.tracee.word(goroutine)?,
+            self.tracee.word(goroutine + 8)?,
+        );
+        let inside = start < registers.rsp && registers.rsp <= end;
+        Ok(inside.then_some((goroutine, end)))
     }
 
     /// Has aiprof sample the thread where it is. `false`: the program has ended.

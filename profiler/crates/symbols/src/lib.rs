@@ -5,6 +5,7 @@
     allow(clippy::disallowed_methods, reason = "tests open what they made")
 )]
 
+mod go;
 pub mod python;
 pub mod symbolize;
 pub mod unwind;

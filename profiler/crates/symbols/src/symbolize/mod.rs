@@ -1,7 +1,8 @@
 //! Addresses to names: native code, the kernel, JIT code described by perf maps.
 //!
 //! * `NativeSymbolizer` names ELF virtual addresses of executables and shared
-//!   objects from their symbol tables and DWARF, or from separate debug files.
+//!   objects from their symbol tables and DWARF, from separate debug files, or from
+//!   the table of Go's linker.
 //! * [`KernelSymbolizer`] names kernel addresses from `/proc/kallsyms`.
 //! * `PerfMap` names addresses of JIT code from `/tmp/perf-PID.map`.
 //!
@@ -35,6 +36,7 @@ mod dwarf_text;
 mod dwarf_units;
 mod dwarf_walk;
 pub mod elf;
+mod go;
 mod inflated;
 mod jobs;
 mod kernel;
@@ -47,6 +49,8 @@ mod sections;
 mod server;
 mod symtab;
 
+#[cfg(any(test, feature = "testing"))]
+pub use crate::go::fuzz_go_table;
 pub use client::{Client, NamingError, Patience};
 pub(crate) use jobs::Jobs;
 pub use jobs::{Answer, Job};

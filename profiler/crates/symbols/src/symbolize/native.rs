@@ -4,6 +4,7 @@ use super::debug_file::{DebugFile, Finder};
 use super::debuginfod::{self, Debuginfod};
 use super::dwarf::{DwarfError, DwarfFile, DwarfFunction, Question};
 use super::elf::{self, ElfError, ElfInfo};
+use super::go::GoNames;
 use super::inflated::Inflated;
 use super::{
     BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, mini, plt, sections, symtab,
@@ -401,6 +402,7 @@ impl NativeSymbolizer {
                 dwarf: Dwarf::Unused,
                 supplement: None,
                 wants: None,
+                go: GoNames::default(),
                 symtab: true,
                 held,
             }),
@@ -438,6 +440,7 @@ impl NativeSymbolizer {
             dwarf,
             supplement,
             wants,
+            go: GoNames::default(),
             symtab: true,
             held: 0,
         }
@@ -532,7 +535,8 @@ enum Dwarf {
     Open(Box<DwarfFile>),
 }
 
-/// One ELF file to ask: by DWARF first, then by symbol table.
+/// One ELF file to ask: by DWARF first, then by Go's table, which has what was inlined
+/// too, then by symbol table.
 struct Layer {
     file: Arc<File>,
     info: ElfInfo,
@@ -541,6 +545,7 @@ struct Layer {
     supplement: Option<(File, ElfInfo)>,
     /// Build id of what it refers to, if that was not found yet.
     wants: Option<BuildId>,
+    go: GoNames,
     symtab: bool,
     /// Bytes of memory that the file itself is.
     held: u64,
@@ -591,12 +596,22 @@ impl Layer {
         if by_dwarf.is_err() {
             self.dwarf = Dwarf::Unused;
         }
+        let open = unnamed(found);
+        let by_go = self
+            .go
+            .lookup(&self.file, vaddrs, &open, options, |i, frames| {
+                found[i] = Some(frames);
+            });
+        let by_debug = by_dwarf.and(by_go.map_err(|error| match error.kind() {
+            std::io::ErrorKind::TimedOut => Failure::TooSlow,
+            _ => Failure::Corrupt(error.to_string()),
+        }));
         if !self.symtab {
-            return by_dwarf;
+            return by_debug;
         }
         let by_symtab = self.ask_symtab(vaddrs, &unnamed(found), &bare, found);
         self.symtab = by_symtab.is_ok();
-        by_dwarf.and(by_symtab.map_err(|e| Failure::Corrupt(e.to_string())))
+        by_debug.and(by_symtab.map_err(|e| Failure::Corrupt(e.to_string())))
     }
 
     /// Names the addresses of PLT entries, which symbol tables do not cover.

@@ -28,18 +28,20 @@ const NT_GNU_BUILD_ID: u32 = 3;
 const MAX_PROGRAM_HEADERS: u16 = 1024;
 /// Most section headers read in search of `.eh_frame`.
 const MAX_SECTIONS: u16 = 16 * 1024;
+/// Most bytes of the names of sections.
+const MAX_NAME_BYTES: u64 = 64 * 1024;
 /// Most bytes of notes read in search of the build id.
 const MAX_NOTE_BYTES: u64 = 64 * 1024;
 
 /// A range of bytes of the file and the virtual address it is loaded at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
+pub(crate) struct Span {
     /// First byte in the file.
-    pub(super) offset: u64,
+    pub(crate) offset: u64,
     /// Virtual address of that byte.
-    pub(super) vaddr: u64,
+    pub(crate) vaddr: u64,
     /// Bytes in the file.
-    pub(super) size: u64,
+    pub(crate) size: u64,
 }
 
 impl Span {
@@ -62,7 +64,7 @@ impl Span {
     }
 
     /// The part of the span from `vaddr` on, if it holds that address.
-    fn starting_at(&self, vaddr: u64) -> Option<Self> {
+    pub(crate) fn starting_at(&self, vaddr: u64) -> Option<Self> {
         let skip = vaddr.checked_sub(self.vaddr).filter(|&s| s < self.size)?;
         Some(Self {
             offset: self.offset + skip,
@@ -74,13 +76,13 @@ impl Span {
 
 /// What the program headers say.
 #[derive(Debug, Default)]
-pub(super) struct Elf {
+pub(crate) struct Elf {
     /// Loaded segments, in the file's order.
-    pub(super) loads: Vec<Span>,
+    pub(crate) loads: Vec<Span>,
     /// Loaded segments that may be written to, and not executed.
-    pub(super) data: Vec<Span>,
+    pub(crate) data: Vec<Span>,
     /// Executable loaded segments, by address.
-    pub(super) text: Vec<TextSegment>,
+    pub(crate) text: Vec<TextSegment>,
     /// `.eh_frame_hdr`.
     pub(super) eh_frame_hdr: Option<Span>,
     /// The build id note.
@@ -127,7 +129,7 @@ fn read_exact<R: ReadAt>(
 
 impl Elf {
     /// Reads the ELF header and the program headers.
-    pub(super) fn read<R: ReadAt>(source: &R) -> Result<Self, UnwindError> {
+    pub(crate) fn read<R: ReadAt>(source: &R) -> Result<Self, UnwindError> {
         let mut header = [0; HEADER_SIZE];
         let n = read_full(source, &mut header, 0)?;
         if n < 4 || !header.starts_with(b"\x7fELF") {
@@ -197,12 +199,12 @@ impl Elf {
     }
 
     /// The loaded bytes from `vaddr` to the end of their segment.
-    pub(super) fn loaded_from(&self, vaddr: u64) -> Option<Span> {
+    pub(crate) fn loaded_from(&self, vaddr: u64) -> Option<Span> {
         self.loads.iter().find_map(|load| load.starting_at(vaddr))
     }
 
     /// The section headers. Tables need none: cut-off ones count as absent.
-    fn section_table<R: ReadAt>(sections: Sections, source: &R) -> Result<Vec<u8>, UnwindError> {
+    fn section_table<R: ReadAt>(sections: Sections, source: &R) -> std::io::Result<Vec<u8>> {
         let s = sections;
         if s.count == 0 || usize::from(s.entry_size) != SECTION_HEADER_SIZE {
             return Ok(Vec::new());
@@ -237,28 +239,50 @@ impl Elf {
         &self,
         source: &R,
     ) -> Result<Option<Span>, UnwindError> {
+        Ok(self.section_named(source, &[b".eh_frame"])?)
+    }
+
+    /// The first loaded section with one of some names.
+    ///
+    /// # Errors
+    /// The source's own.
+    pub(crate) fn section_named<R: ReadAt>(
+        &self,
+        source: &R,
+        wanted: &[&[u8]],
+    ) -> std::io::Result<Option<Span>> {
         let table = Self::section_table(self.sections, source)?;
-        let s = self.sections;
-        let names = table
-            .chunks_exact(SECTION_HEADER_SIZE)
-            .nth(usize::from(s.names))
+        let sections = || table.chunks_exact(SECTION_HEADER_SIZE);
+        let names = sections()
+            .nth(usize::from(self.sections.names))
             .and_then(parse_section);
-        let Some(names) = names else { return Ok(None) };
-        for section in table.chunks_exact(SECTION_HEADER_SIZE) {
-            let Some(section) = parse_section(section) else {
-                continue;
-            };
-            if section.kind == SHT_NOBITS || section.span.vaddr == 0 {
-                continue;
-            }
-            let mut name = [0; b".eh_frame\0".len()];
-            let at = names.span.offset.saturating_add(u64::from(section.name));
-            let n = read_full(source, &mut name, at)?;
-            if n == name.len() && &name == b".eh_frame\0" {
-                return Ok(Some(section.span));
-            }
-        }
-        Ok(None)
+        let Some(names) = names.map(|names| names.span) else {
+            return Ok(None);
+        };
+        let size = usize::try_from(names.size.min(MAX_NAME_BYTES)).unwrap_or(0);
+        let mut bytes = vec![0; size];
+        let n = read_full(source, &mut bytes, names.offset)?;
+        bytes.truncate(n);
+        let is_wanted = |section: &SectionFields| {
+            let rest = usize::try_from(section.name).ok();
+            let rest = rest.and_then(|at| bytes.get(at..)).unwrap_or_default();
+            let name = rest.split(|&b| b == 0).next().unwrap_or_default();
+            section.kind != SHT_NOBITS && section.span.vaddr != 0 && wanted.contains(&name)
+        };
+        let mut found = sections().filter_map(parse_section);
+        Ok(found.find(is_wanted).map(|section| section.span))
+    }
+
+    /// Where relocations with addends are.
+    ///
+    /// # Errors
+    /// The source's own.
+    pub(crate) fn relocation_tables<R: ReadAt>(&self, source: &R) -> std::io::Result<Vec<Span>> {
+        let table = Self::section_table(self.sections, source)?;
+        let sections = table.chunks_exact(SECTION_HEADER_SIZE);
+        let sections = sections.filter_map(parse_section);
+        let relocations = sections.filter(|section| section.kind == SHT_RELA);
+        Ok(relocations.map(|section| section.span).collect())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::elf::Elf;
 use super::gaps::Functions;
+use super::go::GoUnwind;
 use super::index::Index;
 use super::page::PageBuilder;
 use super::record::RecordReader;
@@ -26,6 +27,7 @@ pub struct UnwindFile<R> {
     build_id: Option<BuildId>,
     index: Index,
     functions: Functions,
+    go: Option<GoUnwind>,
     first_page: u64,
     n_pages: u32,
     malformed: AtomicU64,
@@ -50,6 +52,7 @@ impl<R: ReadAt> UnwindFile<R> {
         let n_pages = n_pages(&(first_page..ends.max().unwrap_or(first_page)))?;
         let (index, bad_hdr) = Index::find(&source, &elf, first_page)?;
         let functions = Functions::find(&source, &elf)?;
+        let go = GoUnwind::find(&source, &elf)?;
         let loaded = elf.loads.iter().map(|load| TextSegment {
             file_offset: load.offset,
             vaddr: load.vaddr,
@@ -64,6 +67,7 @@ impl<R: ReadAt> UnwindFile<R> {
             build_id,
             index,
             functions,
+            go,
             first_page,
             n_pages,
             malformed: AtomicU64::new(bad_hdr.into()),
@@ -87,6 +91,7 @@ impl<R: ReadAt> UnwindFile<R> {
             loaded: Vec::new(),
             build_id: None,
             index: Index::Absent,
+            go: None,
             first_page: pages.start & !(PAGE_SIZE - 1),
             n_pages: n_pages(&pages)?,
             malformed: AtomicU64::new(0),
@@ -111,7 +116,7 @@ impl<R: ReadAt> UnwindFile<R> {
     /// Whether the file has unwind data at all; if not, its instructions give the
     /// rules.
     pub fn has_unwind_data(&self) -> bool {
-        !matches!(self.index, Index::Absent)
+        !matches!(self.index, Index::Absent) || self.go.is_some()
     }
 
     /// How many records of unwind data were found malformed, or beyond a limit,
@@ -186,7 +191,7 @@ impl<R: ReadAt> UnwindFile<R> {
     }
 
     fn builder(&self) -> Result<PageBuilder<'_, R>, UnwindError> {
-        PageBuilder::new(&self.source, &self.index, &self.functions)
+        PageBuilder::new(&self.source, &self.index, &self.functions, self.go.as_ref())
     }
 
     /// Virtual address of page `index`.

@@ -4,6 +4,7 @@
 use super::bytes::Bytes;
 use super::code::{self, KnownFunctions, Text};
 use super::elf::{Elf, Span, Tables};
+use super::go::GoUnwind;
 use super::page::PageBuilder;
 use super::source::{ReadAt, Window, read_full};
 use super::survey::{self, Sources, Survey};
@@ -155,18 +156,24 @@ impl Functions {
     fn layout<R: ReadAt>(
         &self,
         source: &R,
+        go: Option<&GoUnwind>,
         covered: impl FnMut(&Range<u64>) -> Result<Vec<Range<u64>>, UnwindError>,
     ) -> &FunctionLayout {
         self.layout.get_or_init(|| {
             let text = &self.code;
             let first = text.first().map_or(0, |t| t.vaddr);
-            let named = self.named(source, first);
-            let surveyed = match self.tables.has_all {
+            let mut named = self.named(source, first);
+            // What cannot be read costs what it would tell.
+            let of_go = go.and_then(|go| go.starts(source, first).ok());
+            let has_all = self.tables.has_all || of_go.is_some();
+            if let Some(of_go) = of_go {
+                named = Starts::new([named, of_go].concat(), first, text).offsets;
+            }
+            let surveyed = match has_all {
                 true => None,
-                // What cannot be read costs what it would tell.
                 false => self.survey(source, &named, covered).ok().flatten(),
             };
-            let all = self.tables.has_all || surveyed.is_some();
+            let all = has_all || surveyed.is_some();
             let Survey {
                 sure,
                 likely,
@@ -308,6 +315,7 @@ fn parse_symbol(bytes: &[u8]) -> Option<Option<u64>> {
 pub(super) struct TextSource<'a, R> {
     pub(super) source: &'a R,
     pub(super) functions: &'a Functions,
+    pub(super) go: Option<&'a GoUnwind>,
 }
 
 impl<R> Clone for TextSource<'_, R> {
@@ -420,7 +428,7 @@ impl<R: ReadAt> TextSource<'_, R> {
         }
         let layout = self
             .functions
-            .layout(self.source, |range| builder.covered(range));
+            .layout(self.source, self.go, |range| builder.covered(range));
         let around = Self::surroundings(page, gaps, &layout.starts);
         let covered = builder.covered(&around)?;
         let mut parts = Vec::new();

@@ -16,14 +16,15 @@ mod bytes;
 mod cfi;
 mod cie;
 mod code;
-mod elf;
+pub(crate) mod elf;
 mod file;
 mod gaps;
+mod go;
 mod index;
 mod page;
 mod record;
 mod rule;
-mod source;
+pub(crate) mod source;
 mod survey;
 mod table;
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::UnwindError;
 use super::cfi::Interpreter;
 use super::elf::Span;
 use super::gaps::{Functions, TextSource};
+use super::go::{GoPage, GoUnwind};
 use super::index::{Cursor, Entry, Index};
 use super::record::{Fde, Header, RecordReader};
 use super::rule::{NONE, UNSUPPORTED, rule_of};
@@ -28,6 +29,7 @@ const FDE_COST: u64 = 64;
 pub(super) struct PageBuilder<'a, R> {
     source: &'a R,
     place: TextSource<'a, R>,
+    go: Option<&'a GoUnwind>,
     cursor: Cursor<'a>,
     reader: RecordReader,
     rows: Rows,
@@ -56,10 +58,16 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
         source: &'a R,
         index: &'a Index,
         functions: &'a Functions,
+        go: Option<&'a GoUnwind>,
     ) -> Result<Self, UnwindError> {
         Ok(Self {
             source,
-            place: TextSource { source, functions },
+            place: TextSource {
+                source,
+                functions,
+                go,
+            },
+            go,
             cursor: index.cursor(source)?,
             reader: RecordReader::new(index.frames().unwrap_or(Span::EMPTY)),
             rows: Rows::default(),
@@ -84,6 +92,9 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
     pub(super) fn build(&mut self, page: u64, out: &mut Vec<u8>) -> Result<bool, UnwindError> {
         out.clear();
         let mut covered = self.describe(page)?;
+        let go = self.describe_go(page)?;
+        covered |= !go.parts.is_empty() || !go.otherwise.is_empty();
+        self.rows.fill(&go.parts);
         self.rows.reserve(&mut self.encoder);
         let gaps = self.rows.gaps(PAGE_SIZE as u32);
         let place = self.place;
@@ -92,6 +103,7 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
             covered = true;
             self.rows.fill(&found);
         }
+        self.rows.fill(&go.otherwise);
         let by_register = self.rows.by_register(PAGE_SIZE as u32);
         if !by_register.is_empty() {
             self.rows.fill(&place.behind_calls(page, &by_register)?);
@@ -100,6 +112,16 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
             self.rows.encode(&mut self.encoder, out);
         }
         Ok(covered)
+    }
+
+    /// What Go's tables say of a page.
+    fn describe_go(&mut self, page: u64) -> Result<GoPage, UnwindError> {
+        let Some(go) = self.go else {
+            return Ok(GoPage::default());
+        };
+        let found = go.page(self.source, page)?;
+        self.malformed += found.malformed;
+        Ok(found)
     }
 
     /// Takes in the rows of the page that the unwind data give; whether there are any.
@@ -127,7 +149,7 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
         Ok(covered)
     }
 
-    /// The code in a range of addresses that FDEs describe, in order.
+    /// The code in a range of addresses that FDEs, or Go's tables, describe, in order.
     pub(super) fn covered(&mut self, range: &Range<u64>) -> Result<Vec<Range<u64>>, UnwindError> {
         let first_inside = self.cursor.count_up_to(self.source, range.start)?;
         let mut found = Vec::new();
@@ -143,6 +165,10 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
                 None => found.push(entry.start..range.end),
                 Some(_) => {}
             }
+        }
+        if let Some(go) = self.go {
+            found.extend(go.covered(self.source, range)?);
+            found.sort_by_key(|code| code.start);
         }
         Ok(found)
     }

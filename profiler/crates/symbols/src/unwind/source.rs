@@ -41,7 +41,7 @@ impl ReadAt for Vec<u8> {
 
 /// Fills as much of `buf` as the source has at `offset`; the count is short
 /// only at the end of the source.
-pub(super) fn read_full<R: ReadAt>(source: &R, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+pub(crate) fn read_full<R: ReadAt>(source: &R, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
         // An offset off_t cannot hold is past any file's end; pread would call
@@ -61,7 +61,7 @@ pub(super) fn read_full<R: ReadAt>(source: &R, buf: &mut [u8], offset: u64) -> i
 }
 
 /// A piece of a source, read in chunks: neighbouring requests share one read.
-pub(super) struct Window {
+pub(crate) struct Window {
     start: u64,
     data: Vec<u8>,
     chunk: usize,
@@ -69,7 +69,7 @@ pub(super) struct Window {
 
 impl Window {
     /// An empty window that reads `chunk` bytes at a time.
-    pub(super) fn new(chunk: usize) -> Self {
+    pub(crate) fn new(chunk: usize) -> Self {
         Self {
             start: 0,
             data: Vec::new(),
@@ -79,7 +79,7 @@ impl Window {
 
     /// The `len` bytes at `offset`; fewer only at the end of the source. The
     /// caller bounds `len`.
-    pub(super) fn get<R: ReadAt>(
+    pub(crate) fn get<R: ReadAt>(
         &mut self,
         source: &R,
         offset: u64,

@@ -5,8 +5,8 @@
 //! goes on, by the same rules, over that copy.
 
 use aiprof_common::{
-    ADDR_EXACT, CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_NONE, CFA_PLT, CFA_RBP, CFA_RSP,
-    CFA_SIGNAL, MAX_WALKED_FRAMES, RBP_AT_CFA, RBP_AT_RBP, RBP_SAME, Rule,
+    ADDR_EXACT, CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_GO, CFA_NONE, CFA_PLT, CFA_RBP, CFA_RSP,
+    CFA_SIGNAL, GO_INJECTED, MAX_WALKED_FRAMES, RBP_AT_CFA, RBP_AT_RBP, RBP_SAME, Rule,
 };
 use aiprof_model::wire::StopReason;
 use std::ops::Range;
@@ -86,6 +86,9 @@ fn caller(target: &impl Target, r: Registers, rule: Rule) -> Result<Registers, S
         // address, which did not come along.
         CFA_NONE => return Err(StopReason::FramePointer),
         CFA_RSP => r.rsp.wrapping_add(offset),
+        CFA_GO if rule.rbp == GO_INJECTED => r.rsp.wrapping_add(offset),
+        // What leads to the other stack is not on this one, and did not come along.
+        CFA_GO => return Err(StopReason::Read),
         CFA_RBP => r.rbp.wrapping_add(offset),
         CFA_DEREF_RBP | CFA_DEREF_RSP => {
             let from = [r.rsp, r.rbp][usize::from(rule.kind == CFA_DEREF_RBP)];
@@ -125,7 +128,7 @@ fn caller(target: &impl Target, r: Registers, rule: Rule) -> Result<Registers, S
         rip,
         rsp: cfa,
         rbp,
-        exact: false,
+        exact: rule.kind == CFA_GO,
     })
 }
 

@@ -1,0 +1,93 @@
+//! Names of Go's functions, from the table that Go's linker leaves in every program.
+
+use super::{SymFrame, SymbolizeOptions};
+use crate::go::{GoFrame, GoReader, GoTable};
+use crate::unwind::UnwindError;
+use crate::unwind::elf::Elf;
+use aiprof_model::profile::FrameKind;
+use std::fs::File;
+use std::io;
+use std::time::Instant;
+
+/// The table of a file, once it has been looked for.
+#[derive(Debug, Default)]
+pub(super) enum GoNames {
+    #[default]
+    NotSought,
+    /// There is none, or it could not be read.
+    None,
+    Found(Box<GoTable>),
+}
+
+impl GoNames {
+    /// Names the addresses at the given indices; calls `found` for those that are in a
+    /// function of Go.
+    ///
+    /// # Errors
+    /// The file cannot be read, and is not asked again; or it takes longer than
+    /// [`SymbolizeOptions::dwarf_time`].
+    pub(super) fn lookup(
+        &mut self,
+        file: &File,
+        vaddrs: &[u64],
+        indices: &[usize],
+        options: &SymbolizeOptions,
+        mut found: impl FnMut(usize, Vec<SymFrame>),
+    ) -> io::Result<()> {
+        if indices.is_empty() {
+            return Ok(());
+        }
+        if matches!(self, Self::NotSought) {
+            *self = Self::None;
+            if let Some(table) = find(file)? {
+                *self = Self::Found(Box::new(table));
+            }
+        }
+        let Self::Found(table) = self else {
+            return Ok(());
+        };
+        let deadline = Instant::now() + options.dwarf_time;
+        let mut reader = GoReader::new(file, table);
+        for &i in indices {
+            let Some(&address) = vaddrs.get(i) else {
+                continue;
+            };
+            if Instant::now() > deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let frames = reader.frames(address, options.source_lines)?;
+            if !frames.is_empty() {
+                found(i, frames_of(frames, options));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A file's table. One that is not for x86-64 has none that is read.
+fn find(file: &File) -> io::Result<Option<GoTable>> {
+    match Elf::read(file) {
+        Ok(elf) => GoTable::find(file, &elf),
+        Err(UnwindError::Io(error)) => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The frames of an address, outermost first. Without `inlines` only that one stays.
+fn frames_of(frames: Vec<GoFrame>, options: &SymbolizeOptions) -> Vec<SymFrame> {
+    let kept = if options.inlines { frames.len() } else { 1 };
+    let frame = |(i, frame): (usize, GoFrame)| SymFrame {
+        name: frame.name,
+        kind: match i {
+            0 => FrameKind::Native,
+            _ => FrameKind::Inlined,
+        },
+        source: frame.source,
+    };
+    frames
+        .into_iter()
+        .take(kept)
+        .enumerate()
+        .map(frame)
+        .collect()
+}
