@@ -229,8 +229,11 @@ pub fn look_for(thread: *mut ThreadCalls, depth: u32, scratch: *mut Scratch) -> 
     for at in 0..MAX_PENDING as u32 {
         if at < n {
             // SAFETY: in bounds by its mask.
-            let sp = unsafe { (*pending_at(thread, at)).sp };
-            walk.set_pending(at as usize, sp);
+            let (sp, to) = unsafe {
+                let pending = pending_at(thread, at);
+                ((*pending).sp, (*pending).return_address)
+            };
+            walk.set_pending(at as usize, sp, to);
         }
     }
     walk.look_for(n);

@@ -64,7 +64,7 @@ pub(super) fn walk_cached(scratch: *mut Scratch) -> u32 {
             mark = place_mark(scratch, len);
         }
         if is_passed(watch, rsp, cfa) {
-            watch = pass(scratch, rsp, cfa);
+            watch = pass(scratch, rsp, cfa, caller);
         }
         len += 1;
         rip = caller;

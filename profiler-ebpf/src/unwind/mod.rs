@@ -99,6 +99,8 @@ pub struct Walk {
     pending_found: u32,
     /// Where the return addresses of pending calls are, outermost first.
     pending_at: [u64; MAX_PENDING],
+    /// These return addresses.
+    pending_to: [u64; MAX_PENDING],
 }
 
 impl Walk {
@@ -110,11 +112,25 @@ impl Walk {
         self.watch = self.watched();
     }
 
-    /// Says where the return address of pending call `n` is.
+    /// Says where the return address of pending call `n` is, and what it is.
     #[inline(always)]
-    pub fn set_pending(&mut self, n: usize, at: u64) {
+    pub fn set_pending(&mut self, n: usize, at: u64, address: u64) {
+        let n = n & (MAX_PENDING - 1);
+        // SAFETY: within the arrays by the mask.
+        unsafe {
+            *self.pending_at.as_mut_ptr().add(n) = at;
+            *self.pending_to.as_mut_ptr().add(n) = address;
+        }
+    }
+
+    /// Whether the last pending call can return to an address: it is its return address,
+    /// or one of both is that of a return probe.
+    #[inline(always)]
+    fn may_return_to(&self, address: u64) -> bool {
+        let last = (self.pending as usize).wrapping_sub(1) & (MAX_PENDING - 1);
         // SAFETY: within the array by the mask.
-        unsafe { *self.pending_at.as_mut_ptr().add(n & (MAX_PENDING - 1)) = at };
+        let own = unsafe { self.pending_to.as_ptr().add(last).read() };
+        own == address || own & 0xfff == 0 || address & 0xfff == 0
     }
 
     /// Pending calls that may be on the stack; and whether the last of them is.
@@ -299,14 +315,15 @@ fn is_passed(watch: u64, from: u64, to: u64) -> bool {
     watch.wrapping_sub(from) <= to.wrapping_sub(from)
 }
 
-/// Notes which pending calls a frame ends, and which it shows to be over: those whose
-/// return address would be in the midst of it. Gives the next that is looked for.
+/// Notes which pending calls a frame that returns to `address` is of, and which it shows
+/// to be over: those whose return address would be in the midst of it, or is another.
+/// Gives the next that is looked for.
 #[inline(never)]
-fn pass(scratch: *mut Scratch, from: u64, to: u64) -> u64 {
+fn pass(scratch: *mut Scratch, from: u64, to: u64, address: u64) -> u64 {
     // SAFETY: a checked map value.
     let w = unsafe { &mut (*scratch).walk };
     for _ in 0..MAX_PENDING {
-        if w.watch == to {
+        if w.watch == to && w.may_return_to(address) {
             w.pending_found = 1;
             w.watch = u64::MAX;
         }
@@ -339,7 +356,7 @@ extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
         }
         // A guess may have left out a frame.
         if s.walk.guessed == 0 && is_passed(s.walk.watch, from, to) {
-            pass(scratch, from, to);
+            pass(scratch, from, to, s.walk.rip);
         }
         return GO_ON;
     }

@@ -58,7 +58,7 @@ impl ScriptTable {
 
 /// A code object.
 #[derive(Debug)]
-struct Code {
+struct CodeObject {
     function: u32,
     first_line: u32,
     /// First instructions of stretches with one line, and their lines.
@@ -70,7 +70,7 @@ struct Code {
 pub struct ProcessPython {
     /// Its interpreter.
     pub interpreter: Option<PythonFound>,
-    codes: FxHashMap<u64, Rc<Code>>,
+    codes: FxHashMap<u64, Rc<CodeObject>>,
 }
 
 impl ProcessPython {
@@ -84,7 +84,7 @@ impl ProcessPython {
             file: code.file.clone(),
         });
         let kind = LineTable::of(code.instruction);
-        let known = Code {
+        let known = CodeObject {
             function,
             first_line: code.first_line,
             lines: lines::stretches(kind, &code.lines, code.first_line),
