@@ -176,7 +176,7 @@ pub const MAX_PYTHON_TEXT: usize = 512;
 /// Most bytes of a line table in one record.
 pub const PYTHON_LINES_PIECE: usize = 4096;
 /// Most records with more of a line table.
-pub const MAX_PYTHON_PIECES: u32 = 32;
+pub const MAX_PYTHON_PIECES: u32 = 63;
 
 /// Texts of a code object: the module's `__name__`, the function, the file.
 pub const PYTHON_TEXTS: usize = 3;
@@ -200,7 +200,8 @@ pub struct PythonCode {
     pub space: u32,
     /// `co_firstlineno`.
     pub first_line: u32,
-    /// Bytes of the whole line table.
+    /// Bytes of the whole line table, of which the first MAX_PYTHON_PIECES + 1 pieces are
+    /// sent.
     pub lines_len: u32,
     /// Of more of the table: where in it this begins.
     pub lines_at: u32,

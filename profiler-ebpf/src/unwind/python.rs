@@ -275,11 +275,16 @@ fn take_frame(scratch: *mut Scratch) -> u32 {
     take_code(s);
     let p = &mut s.python;
     if p.layout.kind == PYTHON_ENTRIES && owner != 0 {
+        // A generator into which an exception is thrown is in the chain without being
+        // run: then what is before it is not what the activation outside runs.
         let mark = p.cframe;
-        if push_mark(p, mark) != FOUND {
-            return 0;
+        let outer = at(mark, p.layout.cframe_previous);
+        if next == at(outer, p.layout.cframe_frame) {
+            if push_mark(p, mark) != FOUND {
+                return 0;
+            }
+            p.cframe = outer;
         }
-        p.cframe = at(mark, p.layout.cframe_previous);
     }
     p.frame = next;
     FOUND

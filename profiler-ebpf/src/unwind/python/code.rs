@@ -73,8 +73,6 @@ fn describe(scratch: *mut Scratch, index: u64) -> u64 {
     };
     let lines = at(new.code, layout.code_lines);
     let lines_len = at(lines, layout.bytes_size);
-    let most = u64::from(MAX_PYTHON_PIECES + 1) * PYTHON_LINES_PIECE as u64;
-    let lines_len = if lines_len > most { most } else { lines_len };
     let header = s.frames.as_mut_ptr().cast::<PythonCode>();
     // SAFETY: within the frames. Field by field, for the compiler would otherwise call
     // memset.

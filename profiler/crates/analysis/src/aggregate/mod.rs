@@ -423,8 +423,14 @@ impl Aggregator {
             self.losses.add(LossKind::PythonFramesCut, 1);
         }
         each_code(processes, process, sample, |code| {
-            if code == Code::Special(SpecialCode::PythonApart) {
-                self.losses.add(LossKind::PythonFramesApart, 1);
+            match code {
+                Code::Special(SpecialCode::PythonApart) => {
+                    self.losses.add(LossKind::PythonFramesApart, 1);
+                }
+                Code::Special(SpecialCode::UnknownPython) => {
+                    self.losses.add(LossKind::PythonFramesUnnamed, 1);
+                }
+                _ => {}
             }
             codes.push(self.codes.intern(code));
         });

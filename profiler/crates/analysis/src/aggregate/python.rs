@@ -78,7 +78,9 @@ impl<'a> Placed<'a> {
             is_eval = true;
             for &word in run.words {
                 self.below = true;
-                take(self.frame(word));
+                if !self.python.is_own(word) {
+                    take(self.frame(word));
+                }
             }
         }
         let own = self.python.interpreter.as_ref();

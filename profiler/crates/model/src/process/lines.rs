@@ -30,8 +30,13 @@ impl LineTable {
 const MAX_STRETCHES: usize = 1 << 17;
 
 /// The stretches of instructions with one line: the first unit of 2 bytes of each, and its
-/// line.
-pub(super) fn stretches(kind: LineTable, table: &[u8], first_line: u32) -> Vec<(u32, u32)> {
+/// line; 0: not known, for the table is cut off there.
+pub(super) fn stretches(
+    kind: LineTable,
+    table: &[u8],
+    first_line: u32,
+    is_cut: bool,
+) -> Vec<(u32, u32)> {
     let mut stretches = Stretches {
         line: first_line.into(),
         list: Vec::new(),
@@ -40,6 +45,9 @@ pub(super) fn stretches(kind: LineTable, table: &[u8], first_line: u32) -> Vec<(
         LineTable::Increments => increments(table, &mut stretches),
         LineTable::Ranges => ranges(table, &mut stretches),
         LineTable::Locations => locations(table, &mut stretches),
+    }
+    if is_cut && let Some(&(from, _)) = stretches.list.last() {
+        stretches.list.push((from.saturating_add(1), 0));
     }
     stretches.list.shrink_to_fit();
     stretches.list
@@ -162,7 +170,7 @@ mod tests {
                 LineTable::Ranges,
                 LineTable::Locations,
             ][kind as usize];
-            let found = stretches(kind, &table, first_line);
+            let found = stretches(kind, &table, first_line, false);
             let starts: Vec<(u32, Option<u32>)> = fields
                 .map(|start| {
                     let (at, line) = start.split_once(':').unwrap();
@@ -202,7 +210,7 @@ mod tests {
                 LineTable::Ranges,
                 LineTable::Locations,
             ] {
-                let found = stretches(kind, &table, u32::MAX);
+                let found = stretches(kind, &table, u32::MAX, length % 2 == 0);
                 assert!(found.is_sorted_by(|a, b| a.0 < b.0), "{found:?}");
             }
         }

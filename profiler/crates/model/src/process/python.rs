@@ -24,7 +24,10 @@ impl ScriptFunction {
     /// The name with the place of a line: `json.loads (decoder.py:12)`.
     pub fn at(&self, line: u32) -> String {
         let file = self.file.rsplit('/').next().unwrap_or_default();
-        format!("{} ({file}:{line})", self.name)
+        match line {
+            0 => format!("{} ({file})", self.name),
+            line => format!("{} ({file}:{line})", self.name),
+        }
     }
 }
 
@@ -60,6 +63,8 @@ impl ScriptTable {
 #[derive(Debug)]
 struct CodeObject {
     function: u32,
+    /// Whether it is one of the interpreter's own, which no program knows of.
+    is_own: bool,
     first_line: u32,
     /// First instructions of stretches with one line, and their lines.
     lines: Vec<(u32, u32)>,
@@ -86,8 +91,10 @@ impl ProcessPython {
         let kind = LineTable::of(code.instruction);
         let known = CodeObject {
             function,
+            // `_Py_InitCleanup`, below the `__init__` of a class that is called.
+            is_own: code.file == "__init__" && code.function == "__init__",
             first_line: code.first_line,
-            lines: lines::stretches(kind, &code.lines, code.first_line),
+            lines: lines::stretches(kind, &code.lines, code.first_line, code.is_cut),
         };
         self.codes.insert(code.id, Rc::new(known));
     }
@@ -101,6 +108,12 @@ impl ProcessPython {
     pub(super) fn join(&mut self, other: &Self) {
         let new = other.codes.iter().map(|(&id, code)| (id, Rc::clone(code)));
         self.codes.extend(new);
+    }
+
+    /// Whether a frame's word is of code that the interpreter has for itself.
+    pub fn is_own(&self, word: u64) -> bool {
+        let code = self.codes.get(&python_id(word));
+        code.is_some_and(|code| code.is_own)
     }
 
     /// The function and the line of a frame's word; `None`: its code object is not known.
@@ -167,6 +180,7 @@ mod tests {
             file: "/x/m.py".into(),
             // Two units on the first line, then one on the line after.
             lines: vec![0x80 | 10 << 3 | 1, 0, 0, 0x80 | 11 << 3, 0, 0],
+            is_cut: false,
         }
     }
 

@@ -48,6 +48,8 @@ pub struct PythonCode {
     pub file: String,
     /// Its line table, or the beginning of it.
     pub lines: Vec<u8>,
+    /// Whether there is more of the table: then later lines are not known.
+    pub is_cut: bool,
 }
 
 /// The words of the stack of the sample that follows, where samples are stored.
@@ -87,9 +89,6 @@ pub(super) fn decode(data: &[u8]) -> Result<PythonRecord, WireError> {
     let kind = field!(data, kind: u32)?;
     let lines_len = field!(data, lines_len: u32)? as usize;
     let lines_at = field!(data, lines_at: u32)? as usize;
-    if lines_len > (MAX_PYTHON_PIECES as usize + 1) * PYTHON_LINES_PIECE {
-        return Err(WireError::OutOfRange("lines_len"));
-    }
     let mut at = size_of::<Header>();
     let mut texts = [const { String::new() }; PYTHON_TEXTS];
     if kind == KIND_PYTHON_CODE {
@@ -101,6 +100,9 @@ pub(super) fn decode(data: &[u8]) -> Result<PythonRecord, WireError> {
                 return Err(WireError::OutOfRange("text_len"));
             }
             *text = decode_text(slice(data, at, len)?, width);
+            if len + usize::from(width) > MAX_PYTHON_TEXT {
+                text.push_str("[..]");
+            }
             at += len;
         }
     }
@@ -121,6 +123,7 @@ pub(super) fn decode(data: &[u8]) -> Result<PythonRecord, WireError> {
             function,
             file,
             lines: slice(data, at, piece)?.to_vec(),
+            is_cut: piece < lines_len,
         },
         lines_at,
         lines_len,
@@ -157,6 +160,8 @@ pub struct PythonPieces {
     open: Vec<(PythonCode, usize)>,
 }
 
+/// Most bytes of a line table that are sent.
+const MAX_LINES: usize = (MAX_PYTHON_PIECES as usize + 1) * PYTHON_LINES_PIECE;
 /// Most code objects that wait for more of their line tables.
 const MAX_OPEN: usize = 256;
 
@@ -169,14 +174,14 @@ impl PythonPieces {
             lines_len,
         } = record;
         if lines_at == 0 {
-            if code.lines.len() >= lines_len || code.lines.is_empty() {
+            if !code.is_cut || code.lines.is_empty() {
                 return Some(code);
             }
             if self.open.len() >= MAX_OPEN {
                 // Their last pieces were lost.
                 self.open.clear();
             }
-            self.open.push((code, lines_len));
+            self.open.push((code, lines_len.min(MAX_LINES)));
             return None;
         }
         let same = |(open, _): &(PythonCode, usize)| {
@@ -187,8 +192,12 @@ impl PythonPieces {
         if open.lines.len() == lines_at {
             open.lines.extend(&code.lines);
         }
-        let is_last = lines_at + code.lines.len() >= *len;
-        is_last.then(|| self.open.swap_remove(index).0)
+        if lines_at + code.lines.len() < *len {
+            return None;
+        }
+        let mut whole = self.open.swap_remove(index).0;
+        whole.is_cut = whole.lines.len() < lines_len;
+        Some(whole)
     }
 }
 
@@ -267,7 +276,6 @@ mod tests {
             decode(&data).map(drop)
         };
         let refused = |field| Err(WireError::OutOfRange(field));
-        assert_eq!(change(40, &u32::MAX.to_ne_bytes()), refused("lines_len"));
         assert_eq!(change(44, &5u32.to_ne_bytes()), refused("piece_len"));
         assert_eq!(change(48, &600u16.to_ne_bytes()), refused("text_len"));
         // A width that no string has is no text.

@@ -156,6 +156,7 @@ fn python() -> Vec<Event> {
         function: "run".into(),
         file: "/opt/golden/golden.py".into(),
         lines: vec![0x80, 0],
+        is_cut: false,
     };
     let words = vec![
         python_word(9, 0),
