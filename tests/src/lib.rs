@@ -11,6 +11,7 @@
 //! * [`folded`]: reads folded stacks;
 //! * [`attack`]: plays the attacker: programs of another user;
 //! * [`attacker`]: an ordinary user with a copy of aiprof that has capabilities;
+//! * [`cgroup`]: control groups that stand for containers;
 //! * [`chain`]: states which call chains are right and counts those that are not;
 //! * [`iga`]: listings of device code by Intel's disassembler;
 //! * [`level_zero`]: Level Zero programs, our virtual driver and Intel's real one;
@@ -33,6 +34,7 @@ pub mod aiu;
 pub mod aiu_trace;
 pub mod attack;
 pub mod attacker;
+pub mod cgroup;
 pub mod chain;
 pub mod child;
 pub mod folded;

@@ -1,12 +1,13 @@
 //! Options that choose what is recorded, as whom, and into which files; and the
 //! subcommands that work on what was recorded.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
 
 use aiprof_tests::aiprof::{Aiprof, binary, truth};
+use aiprof_tests::cgroup::Cgroup;
 use aiprof_tests::chain::{check_reached, check_share};
 use aiprof_tests::child::Child;
 use aiprof_tests::folded::Folded;
@@ -28,53 +29,12 @@ fn busy(shop: &Workshop, name: &str) -> anyhow::Result<Child> {
     Ok(child)
 }
 
-/// A control group of version 2, removed when dropped: its processes must have
-/// ended by then.
-struct Cgroup(PathBuf);
-
-impl Cgroup {
-    /// Makes one; says why where it cannot.
-    fn new() -> Result<Self, String> {
-        let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
-        let root = mounts.lines().find_map(|line| {
-            let mut fields = line.split(' ').skip(1);
-            let place = fields.next()?;
-            (fields.next() == Some("cgroup2")).then_some(place)
-        });
-        let root = root.ok_or("no control groups of version 2 are mounted")?;
-        let dir = Path::new(root).join(format!("aiprof-test-{}", std::process::id()));
-        match std::fs::create_dir(&dir) {
-            Ok(()) => Ok(Self(dir)),
-            Err(error) => Err(format!("{}: {error}", dir.display())),
-        }
-    }
-
-    fn add(&self, pid: u32) -> anyhow::Result<()> {
-        Ok(std::fs::write(
-            self.0.join("cgroup.procs"),
-            pid.to_string(),
-        )?)
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        // Not before the kernel has let go of the last process.
-        for _ in 0..100 {
-            if std::fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-    }
-}
-
 #[test]
 fn one_cgroup_and_nothing_else() -> anyhow::Result<()> {
     let Some(_turn) = turn("one_cgroup_and_nothing_else", &NEEDS)? else {
         return Ok(());
     };
-    let cgroup = match Cgroup::new() {
+    let cgroup = match Cgroup::new(&format!("aiprof-test-{}", std::process::id())) {
         Ok(cgroup) => cgroup,
         Err(reason) => {
             skip("one_cgroup_and_nothing_else", &reason);
@@ -84,9 +44,9 @@ fn one_cgroup_and_nothing_else() -> anyhow::Result<()> {
     let shop = Workshop::new()?;
     let (inside, _outside) = (busy(&shop, "inside")?, busy(&shop, "outside")?);
     cgroup.add(inside.pid())?;
-    let name = cgroup.0.file_name().context("a name")?.to_owned();
+    let name = cgroup.path().file_name().context("a name")?.to_owned();
     // Once as a directory, once by its name below the hierarchy's root.
-    for path in [cgroup.0.as_os_str(), &name] {
+    for path in [cgroup.path().as_os_str(), &name] {
         let run = Aiprof::counting()
             .option("--cgroup")
             .option(path)

@@ -6,6 +6,7 @@ mod advice;
 mod analysis;
 mod analyze;
 mod analyze_recording;
+mod choice;
 mod closing;
 mod companions;
 mod completions;
@@ -167,7 +168,7 @@ impl Verbosity {
 #[derive(Debug, Subcommand)]
 enum Sub {
     /// Record, as without a subcommand
-    Record(record::RecordArgs),
+    Record(Box<record::RecordArgs>),
     /// Make an output file from a capture; needs no privileges
     Report(report::ReportArgs),
     /// Analyse traces of accelerators: calibrate, align ranks, find what is wrong
@@ -239,7 +240,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
     }
     match cli.subcommand {
         None => recording::run(cli.record, cli.verbosity),
-        Some(Sub::Record(args)) => recording::run(args, cli.verbosity),
+        Some(Sub::Record(args)) => recording::run(*args, cli.verbosity),
         Some(Sub::Trace(args)) => trace::run(&args, cli.verbosity),
         Some(Sub::Doctor(args)) => {
             stdout::require()?;

@@ -2,7 +2,7 @@
 
 use super::destination::Destination;
 use super::output::OutputFile;
-use super::{screen, usage_error};
+use super::{choice, screen, usage_error};
 use aiprof_analysis::aggregate::LaunchOptions;
 use aiprof_formats::export::summary::SummaryOptions;
 use aiprof_formats::export::{self, ExportOptions, Format, Shown, Weight};
@@ -139,7 +139,7 @@ impl From<WeightArg> for Weight {
 }
 
 /// Which samples a profile shows, and in which order of frames.
-#[derive(Clone, Copy, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ViewArgs {
     /// Turn stacks around: the device or leaf first
     ///
@@ -162,6 +162,13 @@ pub(crate) struct ViewArgs {
     #[arg(long, conflicts_with_all = ["cpu_only", "events"])]
     by_stall: bool,
 
+    /// Begin stacks with a label: `container=0123`
+    ///
+    /// container, pod, unit (of systemd), user, rank, local_rank, or a key of --label. For
+    /// folded stacks and flame graphs; pprof has all labels in any case.
+    #[arg(long = "by", value_name = "LABEL", hide_short_help = true, value_parser = choice::parse_key)]
+    by_label: Option<String>,
+
     /// Source lines too: `parse (json.c:42)`
     ///
     /// The same function at another line is another frame then. Of what runs on CPUs, from
@@ -180,11 +187,12 @@ pub(crate) struct ViewArgs {
 
 impl ViewArgs {
     /// What of these options needs more than folded stacks.
-    pub(crate) fn of_more_than_stacks(self) -> Option<&'static str> {
+    pub(crate) fn of_more_than_stacks(&self) -> Option<&'static str> {
         let given = [
             (self.device_only, "--device-only"),
             (self.cpu_only, "--cpu-only"),
             (self.by_stall, "--by-stall"),
+            (self.by_label.is_some(), "--by"),
             (self.lines, "--lines"),
             (self.all_processes, "--all-processes"),
         ];
@@ -194,12 +202,12 @@ impl ViewArgs {
 
     /// Whether the source lines of frames are looked up, also for what has no place for
     /// them without being told so.
-    pub(crate) fn has_lines(self) -> bool {
+    pub(crate) fn has_lines(&self) -> bool {
         self.lines
     }
 
     /// How profiles are written.
-    pub(crate) fn options(self, values: ValueArgs) -> ExportOptions {
+    pub(crate) fn options(&self, values: ValueArgs) -> ExportOptions {
         ExportOptions {
             weight: values.weight(),
             shown: match (self.cpu_only, self.device_only) {
@@ -209,6 +217,7 @@ impl ViewArgs {
             },
             inverted: self.inverted,
             by_stall: self.by_stall,
+            by_label: self.by_label.clone(),
             source_lines: self.lines,
             all_processes: self.all_processes,
             ..ExportOptions::default()
@@ -219,10 +228,14 @@ impl ViewArgs {
     ///
     /// # Errors
     /// A usage error for an option that this format has no use for.
-    pub(crate) fn check(self, destination: &Destination) -> Result<()> {
+    pub(crate) fn check(&self, destination: &Destination) -> Result<()> {
         let format = destination.format();
         let has_frames = matches!(format, Some(Format::Folded | Format::Svg));
-        for (given, option) in [(self.inverted, "--inverted"), (self.by_stall, "--by-stall")] {
+        for (given, option) in [
+            (self.inverted, "--inverted"),
+            (self.by_stall, "--by-stall"),
+            (self.by_label.is_some(), "--by"),
+        ] {
             if given && !has_frames {
                 return Err(usage_error(format!(
                     "{option} is for folded stacks and flame graphs: use -o FILE.folded or \
@@ -279,6 +292,7 @@ pub(crate) fn write_file(
     mut file: OutputFile,
 ) -> Result<()> {
     say_what_is_left_out(profile, format);
+    say_if_no_label(profile, options);
     let context = format!("cannot write {}", file.path().display());
     export::write(profile, format, options, &mut file).context(context)?;
     file.commit()
@@ -301,6 +315,20 @@ fn say_what_is_left_out(profile: &Profile, format: Format) {
     }
 }
 
+/// A label that nothing has is perhaps mistyped.
+fn say_if_no_label(profile: &Profile, options: &ExportOptions) {
+    let Some(label) = &options.by_label else {
+        return;
+    };
+    let mut samples = profile.samples.iter();
+    if samples.all(|sample| profile.label(sample, label).is_none()) {
+        tracing::warn!(
+            "no process has a label {label}: --by takes container, pod, unit, user, rank, \
+             local_rank and the keys of --label"
+        );
+    }
+}
+
 /// Writes a profile to stdout.
 ///
 /// # Errors
@@ -311,6 +339,7 @@ pub(crate) fn write_stdout(
     options: &ExportOptions,
 ) -> Result<()> {
     say_what_is_left_out(profile, format);
+    say_if_no_label(profile, options);
     let mut out = BufWriter::new(io::stdout().lock());
     export::write(profile, format, options, &mut out).context("cannot write to stdout")?;
     out.flush().context("cannot write to stdout")

@@ -1,5 +1,6 @@
 //! The options of a recording, and the plan that they make.
 
+use super::choice::{self, ChoiceArgs};
 use super::destination::Destination;
 use super::profile_out::{ProfileFormat, ValueArgs, ViewArgs};
 use super::{usage_error, values};
@@ -12,6 +13,7 @@ use aiprof_collect::driver::StandIn;
 use aiprof_collect::launch::Credentials;
 use aiprof_collect::probe_files;
 use aiprof_formats::export::{ExportOptions, Format};
+use aiprof_model::labels::MAX_LABELS;
 use aiprof_model::probes::Tables;
 use aiprof_model::probes::table::Switch;
 use aiprof_system::files::caller;
@@ -66,6 +68,16 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
     cgroup: Option<PathBuf>,
 
+    #[command(flatten)]
+    choice: ChoiceArgs,
+
+    /// Label all that is recorded (repeatable)
+    ///
+    /// For --by, and for pprof and captures, which have container, pod, unit, user and rank
+    /// of processes in any case.
+    #[arg(long, value_name = "KEY=VALUE", hide_short_help = true, value_parser = choice::parse_label)]
+    label: Vec<(String, String)>,
+
     /// Samples per second and CPU
     #[arg(short = 'F', long, value_name = "HZ", default_value_t = RecordConfig::default().frequency_hz,
           value_parser = value_parser!(u32).range(i64::from(MIN_FREQUENCY_HZ)..=i64::from(MAX_FREQUENCY_HZ)))]
@@ -101,7 +113,7 @@ pub(crate) struct RecordArgs {
     ///
     /// A Python function stands for the C functions of the interpreter that run it, unless
     /// this is given.
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     python_c_frames: bool,
 
     /// Record idle CPUs too
@@ -271,6 +283,11 @@ impl Plan {
         }
         let source_lines = destination.has_source_lines() || args.view.has_lines();
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
+        let choice = args.choice.of_this_machine()?;
+        if args.label.len() > MAX_LABELS {
+            let message = format!("--label can be given {MAX_LABELS} times at most");
+            return Err(usage_error(message));
+        }
         if launches.is_some() && !args.replay_device.is_empty() {
             return Err(usage_error(
                 "--events counts launches, and --replay-device samples what they did: \
@@ -328,6 +345,8 @@ impl Plan {
                 source_lines,
                 pids: args.pid,
                 cgroup,
+                choice,
+                labels: args.label,
                 title: args.title,
                 command: display_command(&args.command),
                 launches,

@@ -1,5 +1,6 @@
 //! `aiprof report`: a capture, or counts of another tool, become any other output.
 
+use super::choice::ChoiceArgs;
 use super::destination::Destination;
 use super::input::{self, Counts, ProfileCommand};
 use super::memory::MemoryArgs;
@@ -38,6 +39,9 @@ pub(crate) struct ReportArgs {
     #[command(flatten)]
     view: ViewArgs,
 
+    #[command(flatten)]
+    choice: ChoiceArgs,
+
     /// Leave out kernel stacks
     #[arg(long)]
     no_kernel: bool,
@@ -69,6 +73,7 @@ impl ReportArgs {
         ];
         let mut given = given.into_iter().filter(|(is_given, _)| *is_given);
         let own = given.next().map(|(_, option)| option);
+        let own = own.or_else(|| self.choice.given());
         own.or_else(|| self.view.of_more_than_stacks())
     }
 }
@@ -90,6 +95,12 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
     let input = input::open(path)?;
     let contents = input.contents;
     if contents == Contents::Capture && destination.is_trace() {
+        if let Some(option) = args.choice.given() {
+            return Err(usage_error(format!(
+                "{option} of report is for profiles: give it to the recording of a trace, or \
+                 make a profile, such as -o FILE.svg"
+            )));
+        }
         drop(input);
         let written = trace(args, path, &destination)?;
         verbosity.say(&written);
@@ -167,6 +178,14 @@ fn of_profile(
 ) -> Result<()> {
     if let Some(title) = &args.title {
         profile.meta.title.clone_from(title);
+    }
+    let choice = args.choice.of_a_recording();
+    if !choice.keep(&mut profile) {
+        tracing::warn!(
+            "no sample is of processes {}: `aiprof report {}` shows which there are",
+            choice.describe(),
+            args.input.display()
+        );
     }
     if export.weight == Weight::Time && input::tells_no_times(&profile) {
         tracing::warn!("the recording tells no times: values are numbers of samples");

@@ -1,6 +1,7 @@
 //! Tests of the command line as a whole.
 
 use super::*;
+use aiprof_analysis::choice::ProcessChoice;
 use aiprof_collect::config::{Event, RecordConfig};
 use aiprof_collect::device::DeviceOptions;
 use aiprof_formats::export::{Format, Shown, Weight};
@@ -22,7 +23,7 @@ fn plan(words: &[&str]) -> Result<Plan> {
     let cli = try_parse(words)?;
     match cli.subcommand {
         None => Plan::new(cli.record, false),
-        Some(Sub::Record(args)) => Plan::new(args, false),
+        Some(Sub::Record(args)) => Plan::new(*args, false),
         Some(other) => panic!("{words:?} is no recording: {other:?}"),
     }
 }
@@ -125,6 +126,8 @@ fn every_option_reaches_the_configuration() {
             inlines: false,
             pids: vec![7, 8, 9],
             cgroup: None,
+            choice: ProcessChoice::default(),
+            labels: Vec::new(),
             title: "T".into(),
             command: "make -j8".into(),
             launches: None,

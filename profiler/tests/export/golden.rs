@@ -67,6 +67,23 @@ train;4242;_start;main;read;do_syscall_64_[k];vfs_read_[k] 20
 }
 
 #[test]
+fn stacks_begin_with_a_label() {
+    let options = ExportOptions {
+        weight: Weight::Samples,
+        by_label: Some("unit".to_owned()),
+        ..ExportOptions::default()
+    };
+    let folded = export(&fixtures::typical(), Format::Folded, &options);
+    let folded = String::from_utf8(folded).unwrap();
+    let of_unit = |line: &&str| line.starts_with("unit=job.service;");
+    let others = |line: &&str| line.starts_with("[no unit];");
+    assert!(folded.lines().any(|line| of_unit(&line)), "{folded}");
+    assert!(folded.lines().all(|line| of_unit(&line) || others(&line)));
+    let unlabelled = text(&fixtures::typical(), Format::Folded);
+    assert_eq!(folded.lines().count(), unlabelled.lines().count());
+}
+
+#[test]
 fn flame_graph() {
     check(
         "typical.svg",

@@ -9,5 +9,6 @@ pub mod aggregate;
 pub mod aiu;
 pub mod analyze;
 pub mod calibrate;
+pub mod choice;
 pub mod correlate;
 pub mod timeline;

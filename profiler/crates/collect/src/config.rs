@@ -1,7 +1,7 @@
 //! What to record: the plain configuration that the command line becomes.
 
 use super::{device::DeviceOptions, driver::StandIn};
-use aiprof_analysis::aggregate::LaunchOptions;
+use aiprof_analysis::{aggregate::LaunchOptions, choice::ProcessChoice};
 use aiprof_model::probes::{Tables, driver_table::DriverTables, table::Switch};
 use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
@@ -50,6 +50,10 @@ pub struct RecordConfig {
     /// Only this cgroup v2 directory and those below it; absolute path.
     /// Default: the whole machine.
     pub cgroup: Option<PathBuf>,
+    /// Only processes that satisfy this. Default: all.
+    pub choice: ProcessChoice,
+    /// Labels of all that is recorded. Default: none.
+    pub labels: Vec<(String, String)>,
     /// Title of the profile; empty: the exporters choose one.
     pub title: String,
     /// The command that is profiled, for the profile's description; empty: none.
@@ -160,6 +164,8 @@ impl Default for RecordConfig {
             source_lines: false,
             pids: Vec::new(),
             cgroup: None,
+            choice: ProcessChoice::default(),
+            labels: Vec::new(),
             title: String::new(),
             command: String::new(),
             launches: None,

@@ -1,13 +1,16 @@
 //! Which samples are wanted: all, those of chosen processes and their
-//! descendants, those of a control group.
+//! descendants, those of a control group, those of processes by name, user and
+//! container.
 
 use super::{
     bpf::MapWriter,
     config::RecordConfig,
-    procfs,
+    owner, procfs,
     session::{CollectError, cgroup_id},
 };
 use crate::cgroup;
+use aiprof_analysis::choice::ProcessChoice;
+use aiprof_model::process::ProcessTable;
 use aiprof_model::wire::{ProcessEvent, ProcessEventKind, Sample};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::{Duration, Instant};
@@ -31,8 +34,15 @@ pub struct Filter {
     pids: Option<FxHashSet<u32>>,
     /// Path of the chosen control group below the mount; `None`: all.
     cgroup: Option<(u64, String)>,
+    /// By name, user and container.
+    choice: ProcessChoice,
+    /// Whether containers may be in control groups of version 1 alone, whose processes
+    /// must be asked.
+    has_v1: bool,
     verdicts: FxHashMap<u64, bool>,
-    /// Whether processes are in it, and since when that is known.
+    /// The users of processes, and since when they are known.
+    users: FxHashMap<u32, (Option<u32>, Instant)>,
+    /// Whether processes are in the group and container, and since when that is known.
     members: FxHashMap<u32, (bool, Instant)>,
     /// Where the programs at probes look the chosen processes up.
     kernel: Option<MapWriter>,
@@ -61,7 +71,10 @@ impl Filter {
         Ok(Self {
             pids,
             cgroup,
+            choice: config.choice.clone(),
+            has_v1: cgroup::has_version_1(),
             verdicts: FxHashMap::default(),
+            users: FxHashMap::default(),
             members: FxHashMap::default(),
             kernel: None,
         })
@@ -82,6 +95,11 @@ impl Filter {
 
     /// Follows forks.
     pub fn note(&mut self, event: &ProcessEvent) {
+        if let ProcessEventKind::Fork { parent } = event.kind
+            && event.pid != parent
+        {
+            self.inherit(event.pid, parent);
+        }
         if let (Some(pids), ProcessEventKind::Fork { parent }) = (&mut self.pids, &event.kind) {
             if pids.contains(parent) {
                 pids.insert(event.pid);
@@ -95,10 +113,23 @@ impl Filter {
         }
     }
 
+    /// A new process is its parent's user's: it may have ended before it can be asked.
+    fn inherit(&mut self, pid: u32, parent: u32) {
+        if self.choice.users.is_empty() {
+            return;
+        }
+        self.user_of(parent);
+        match self.users.get(&parent).copied() {
+            Some(known) => self.users.insert(pid, known),
+            None => self.users.remove(&pid),
+        };
+    }
+
     /// A process is gone for good.
     pub fn forget(&mut self, pid: u32) {
         self.drop_pid(pid);
         self.members.remove(&pid);
+        self.users.remove(&pid);
     }
 
     fn drop_pid(&mut self, pid: u32) {
@@ -109,23 +140,67 @@ impl Filter {
     }
 
     /// Whether a sample belongs to the profile.
-    pub fn wants(&mut self, sample: &Sample) -> bool {
-        self.pids
-            .as_ref()
-            .is_none_or(|pids| pids.contains(&sample.thread.pid))
-            && self.in_cgroup(sample.cgroup)
+    pub fn wants(&mut self, sample: &Sample, processes: &ProcessTable) -> bool {
+        let pid = sample.thread.pid;
+        self.is_chosen(pid, Some(&sample.thread.comm), processes)
+            && match self.asks_processes() {
+                true => self.is_member(pid),
+                false => self.in_group(sample.cgroup),
+            }
     }
 
     /// Whether calls of a process belong to the profile.
-    pub(crate) fn wants_process(&mut self, pid: u32) -> bool {
-        self.pids.as_ref().is_none_or(|pids| pids.contains(&pid)) && self.is_member(pid)
+    pub(crate) fn wants_process(&mut self, pid: u32, processes: &ProcessTable) -> bool {
+        self.is_chosen(pid, None, processes) && self.is_member(pid)
     }
 
-    /// Whether a process is in the chosen control group now; known for a second.
-    fn is_member(&mut self, pid: u32) -> bool {
-        let Some((_, path)) = &self.cgroup else {
+    /// Whether a process is wanted by its id, name and user; `thread` is the name of one
+    /// of its threads.
+    fn is_chosen(&mut self, pid: u32, thread: Option<&str>, processes: &ProcessTable) -> bool {
+        if self.pids.as_ref().is_some_and(|pids| !pids.contains(&pid)) {
+            return false;
+        }
+        if self.choice.is_all() {
             return true;
-        };
+        }
+        // Named as its samples are.
+        let name = processes.get(pid).map(|process| process.comm.as_str());
+        let name = name.filter(|name| !name.is_empty()).or(thread);
+        self.choice.wants_name(name.unwrap_or_default())
+            && (self.choice.users.is_empty() || {
+                let user = self.user_of(pid);
+                self.choice.wants_user(user)
+            })
+    }
+
+    /// The user of a process; known for a second.
+    fn user_of(&mut self, pid: u32) -> Option<u32> {
+        let known = self.users.get(&pid).copied();
+        if let Some((user, since)) = known
+            && since.elapsed() < MEMBER_FOR
+        {
+            return user;
+        }
+        // One that has gone meanwhile stays what it was.
+        let user = owner::uid_of(pid).or_else(|| known.and_then(|(user, _)| user));
+        if self.users.len() >= MAX_CGROUPS {
+            self.users.clear();
+        }
+        self.users.insert(pid, (user, Instant::now()));
+        user
+    }
+
+    /// Whether a sample's control group does not tell the container.
+    fn asks_processes(&self) -> bool {
+        self.has_v1 && !self.choice.containers.is_empty()
+    }
+
+    /// Whether a process is in the chosen control group and container now; known for a
+    /// second.
+    fn is_member(&mut self, pid: u32) -> bool {
+        if self.cgroup.is_none() && self.choice.containers.is_empty() {
+            return true;
+        }
         if let Some((verdict, since)) = self.members.get(&pid)
             && since.elapsed() < MEMBER_FOR
         {
@@ -133,7 +208,13 @@ impl Filter {
         }
         // One that has gone meanwhile stays what it was.
         let verdict = match cgroup::path_of_process(pid) {
-            Some(own) => is_below(path, &own),
+            Some(own) => {
+                let chosen = self.cgroup.as_ref();
+                chosen.is_none_or(|(_, path)| is_below(path, &own)) && self.has_container(pid, &own)
+            }
+            None if self.asks_processes() && self.cgroup.is_none() && procfs::exists(pid) => {
+                self.has_container(pid, "")
+            }
             None => self.members.get(&pid).is_some_and(|(verdict, _)| *verdict),
         };
         if self.members.len() >= MAX_CGROUPS {
@@ -143,20 +224,30 @@ impl Filter {
         verdict
     }
 
-    fn in_cgroup(&mut self, id: u64) -> bool {
-        let Some((wanted, path)) = &self.cgroup else {
-            return true;
-        };
-        if id == *wanted {
+    /// Whether a process with this path of version 2 is in a chosen container.
+    fn has_container(&self, pid: u32, own: &str) -> bool {
+        let choice = &self.choice;
+        choice.wants_cgroup(own)
+            || self.asks_processes()
+                && cgroup::paths_of_process(pid)
+                    .iter()
+                    .any(|path| choice.wants_cgroup(path))
+    }
+
+    /// Whether a control group is in the chosen one and of a chosen container.
+    fn in_group(&mut self, id: u64) -> bool {
+        let (chosen, choice) = (self.cgroup.as_ref(), &self.choice);
+        if choice.containers.is_empty() && chosen.is_none_or(|(wanted, _)| id == *wanted) {
             return true;
         }
         if self.verdicts.len() >= MAX_CGROUPS {
             self.verdicts.clear();
         }
-        *self
-            .verdicts
-            .entry(id)
-            .or_insert_with(|| cgroup::path_of(id).is_some_and(|own| is_below(path, &own)))
+        *self.verdicts.entry(id).or_insert_with(|| {
+            cgroup::path_of(id).is_some_and(|own| {
+                chosen.is_none_or(|(_, path)| is_below(path, &own)) && choice.wants_cgroup(&own)
+            })
+        })
     }
 }
 

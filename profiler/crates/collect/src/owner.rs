@@ -21,7 +21,7 @@ pub(crate) fn owner_of(pid: u32) -> Owner {
 }
 
 /// Real user id of a process, in this program's user namespace.
-fn uid_of(pid: u32) -> Option<u32> {
+pub(crate) fn uid_of(pid: u32) -> Option<u32> {
     let status = kernel::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     ids.split_ascii_whitespace().next()?.parse().ok()

@@ -8,7 +8,7 @@
 //! then a mapping has no file, a stack is cut, and both are counted.
 
 use super::{
-    owner,
+    environment, owner,
     procfs::{self, FileStat, MappedFile, OpenError},
     tables::{Wanted, Wish},
 };
@@ -209,6 +209,8 @@ enum ReadJob {
     File { pid: u32, map: MapEvent },
     /// A process, by any of its threads: its name, its mappings, their files.
     Process { pid: u32, tid: u32 },
+    /// The environment of a process: what labels are in it.
+    Environment { pid: u32 },
     /// Tables of pages of code that a process has generated.
     Generated { code: Code, pages: Vec<u32> },
     /// Tables of pages of a file, which comes with it.
@@ -248,6 +250,7 @@ enum Reply {
         maps: Vec<MapEvent>,
         found: Vec<(usize, Behind)>,
     },
+    Environment(Vec<(String, String)>),
     Tables(Vec<(u32, Table)>),
 }
 
@@ -293,6 +296,10 @@ pub type TableDigest = [u8; 32];
 
 /// What came back.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "few at a time, and taken apart at once"
+)]
 pub enum Answer {
     /// Of a mapping that was asked for.
     File {
@@ -314,6 +321,13 @@ pub enum Answer {
         /// What is behind the first mapping of each file, by its index.
         found: Vec<(usize, Found)>,
     },
+    /// Of an environment that was asked for.
+    Environment {
+        /// The process.
+        pid: u32,
+        /// Labels in it.
+        labels: Vec<(String, String)>,
+    },
     /// Tables of a file.
     Tables {
         /// The file.
@@ -333,6 +347,8 @@ pub enum Asked {
     File(u32, (u64, u64)),
     /// A process.
     Process(u32),
+    /// The environment of a process.
+    Environment(u32),
     /// Tables of a file, on somebody's account.
     Tables(FileId, Owner, Vec<u32>),
 }
@@ -489,6 +505,14 @@ impl Reader {
         let owner = self.owner(pid);
         let job = ReadJob::Process { pid, tid };
         self.ask(owner, Asked::Process(pid), Errand::of(job))
+    }
+
+    /// Asks for the labels in a process's environment.
+    pub(crate) fn ask_environment(&mut self, pid: u32) -> bool {
+        let owner = self.owner(pid);
+        let errand = Errand::of(ReadJob::Environment { pid });
+        let given = self.pool.give_later(owner, errand);
+        self.asked(Asked::Environment(pid), given)
     }
 
     /// Asks for tables of an open file.
@@ -730,6 +754,9 @@ fn answer(job: ReadJob, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Option<A
                 found,
             }
         }
+        (Reply::Environment(labels), ReadJob::Environment { pid }) => {
+            Answer::Environment { pid, labels }
+        }
         (Reply::Tables(pages), _) => Answer::Tables { id, pages },
         // No reader replies so.
         _ => return None,
@@ -790,6 +817,7 @@ impl Opened {
                     found,
                 }
             }
+            ReadJob::Environment { pid } => Reply::Environment(environment::labels_of(*pid)),
             ReadJob::Generated { code, pages } => {
                 let code = generated(code);
                 Reply::Tables(build_all(pages, |page, out| {

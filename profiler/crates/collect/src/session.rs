@@ -4,6 +4,7 @@
 mod calls;
 mod devices;
 mod events;
+mod labels;
 mod places;
 mod reading;
 mod result;
@@ -232,6 +233,7 @@ pub struct Session {
     name_options: SymbolizeOptions,
     named_codes: usize,
     filter: Filter,
+    labels: labels::Labels,
     /// Code objects whose records are not all here.
     pieces: PythonPieces,
     /// Events that were received and are not in order yet.
@@ -362,6 +364,7 @@ impl Session {
             name_options,
             named_codes: 0,
             filter,
+            labels: labels::Labels::new(),
             pieces: PythonPieces::default(),
             arrived: Vec::new(),
             pending: VecDeque::new(),
@@ -384,6 +387,7 @@ impl Session {
         if config.devices.is_on() {
             session.samplers = Some(DeviceSamplers::start(&config.devices)?);
         }
+        session.label_recording(config)?;
         session.meet_running()?;
         session
             .cpus
@@ -599,9 +603,10 @@ impl Session {
             | Event::KernelPlaced(_)
             | Event::DeviceCode(_)
             | Event::PythonFound(_)
-            | Event::PythonStack(_) => self.record(&event).map(drop),
+            | Event::PythonStack(_)
+            | Event::Labels(_) => self.record(&event).map(drop),
             Event::PythonCode(code) => {
-                if self.filter.wants_process(code.pid) {
+                if self.filter.wants_process(code.pid, &self.events.processes) {
                     self.record(&Event::PythonCode(code))?;
                 }
                 Ok(())
@@ -701,9 +706,11 @@ impl Session {
         {
             sample.space = process.space.id;
         }
-        if !self.filter.wants(sample) {
+        if !self.filter.wants(sample, &self.events.processes) {
             return Ok(false);
         }
+        let is_kernel_thread = sample.stop == wire::StopReason::KernelThread;
+        self.label(pid, sample.time_ns, is_kernel_thread)?;
         self.finish_walk(sample);
         self.read_generated(sample);
         Ok(true)
@@ -879,11 +886,15 @@ fn scope(config: &RecordConfig) -> String {
     };
     let mut parts = Vec::new();
     match config.pids.as_slice() {
-        [] => {}
+        [] if config.choice.is_all() => {}
+        [] => parts.push("processes".to_owned()),
         [pid] => parts.push(format!("process {}", name(pid))),
         [first, rest @ ..] => {
             parts.push(format!("process {} and {} more", name(first), rest.len()))
         }
+    }
+    if let Some(first) = parts.first_mut().filter(|_| !config.choice.is_all()) {
+        *first = format!("{first} {}", config.choice.describe());
     }
     if let Some(cgroup) = &config.cgroup {
         let below = cgroup.strip_prefix(cgroup::root()).unwrap_or(cgroup);

@@ -10,6 +10,7 @@ pub mod csv;
 pub mod demangle;
 pub mod eu_stall;
 pub mod json;
+pub mod labels;
 pub mod lines;
 pub mod parallel;
 pub mod probes;

@@ -435,6 +435,7 @@ impl Taker<'_> {
                 function: &launch.function,
             };
             let process = self.processes.get(launch.pid);
+            let labels = self.aggregate.labels_of(process);
             let comm = process.map_or("", |process| process.comm.as_str());
             let thread = self.calls.threads.get(&launch.tid).map(|name| &**name);
             let stack = self.calls.stacks.get(&launch.stack);
@@ -446,6 +447,7 @@ impl Taker<'_> {
                     .unwrap_or_default()
                     .into(),
                 cgroup: stack.map_or(0, |stack| stack.cgroup),
+                labels,
                 codes: match stack {
                     Some(stack) => above(&stack.codes, false).collect(),
                     None => Rc::from([Code::NoStack(why(&origin))]),
@@ -473,6 +475,7 @@ impl Taker<'_> {
         let thread = thread.as_deref().unwrap_or(process);
         let comm = if process.is_empty() { thread } else { process };
         let (comm, thread) = (self.text(comm), self.text(thread));
+        let labels = self.aggregate.labels_of(self.processes.get(origin.pid));
         let known = self.calls.stacks.get(&origin.stack);
         let key = SampleKey {
             pid: origin.pid,
@@ -480,6 +483,7 @@ impl Taker<'_> {
             comm,
             thread,
             cgroup: known.map_or(0, |stack| stack.cgroup),
+            labels,
             stack,
             cpu: 0,
         };

@@ -331,9 +331,11 @@ impl Writer<'_> {
         locations.extend(frames);
         let pid = path.map_or(pid, |path| path.pid);
         let comm = path.map_or("[unattributed]", |path| &path.comm);
+        let labels = path.and_then(|path| self.aggregate.labels.get(&path.labels));
+        let labels = labels.map(|labels| labels.to_vec()).unwrap_or_default();
         let group = path.and_then(|path| cgroup(path.cgroup));
         Sample {
-            process: builder.process(pid, comm),
+            process: builder.labelled_process(pid, comm, &labels),
             tid: pid,
             thread: builder.string(comm),
             cgroup: group.map(|group| builder.string(&group)),

@@ -32,6 +32,8 @@ pub(super) struct Path {
     pub(super) pid: u32,
     pub(super) comm: Rc<str>,
     pub(super) cgroup: u64,
+    /// Number of the labels of the process.
+    pub(super) labels: u64,
     /// Leaf first, without the function that is probed.
     pub(super) codes: Rc<[Code]>,
     /// The function that the program called.
@@ -127,6 +129,7 @@ impl Devices {
             pid: 0,
             comm: "".into(),
             cgroup: 0,
+            labels: 0,
             codes: Rc::from([Code::NoStack(NoStack::Lost)]),
             function: "".into(),
         };

@@ -10,6 +10,7 @@ use aiprof_model::{
     wire::StopReason,
 };
 use aiprof_symbols::symbolize::SymFrame;
+use rustc_hash::FxHashMap;
 
 /// Where names come from: a symbolizer live, the stored table for a capture.
 pub trait Names {
@@ -57,10 +58,12 @@ pub fn build_profile(
         builder.submissions(calls.submissions);
     }
     builder.losses().merge(&aggregate.losses);
+    builder.labels(&aggregate.recording_labels);
     let mut locations: Vec<Option<LocationId>> = vec![None; aggregate.codes.values.len()];
     let mut stacks = vec![None; aggregate.stacks.values.len()];
+    let mut processes = FxHashMap::default();
     let mut keys: Vec<_> = aggregate.samples.iter().collect();
-    keys.sort_by_key(|(k, _)| (k.pid, k.tid, k.stack, k.comm, k.thread, k.cgroup));
+    keys.sort_by_key(|(k, _)| (k.pid, k.tid, k.stack, k.comm, k.thread, k.cgroup, k.labels));
     for (key, weight) in keys {
         let Some(slot) = stacks.get_mut(key.stack as usize) else {
             continue;
@@ -102,7 +105,12 @@ pub fn build_profile(
                 .get(id as usize)
                 .map_or("", String::as_str)
         };
-        let process = builder.process(key.pid, name(key.comm));
+        let process = (key.pid, key.comm, key.labels);
+        let process = *processes.entry(process).or_insert_with(|| {
+            let labels = aggregate.labels.get(&key.labels);
+            let labels = labels.map(|labels| labels.to_vec()).unwrap_or_default();
+            builder.labelled_process(key.pid, name(key.comm), &labels)
+        });
         let thread = builder.string(name(key.thread));
         let cgroup = names.cgroup(key.cgroup).map(|path| builder.string(path));
         builder.sample(Sample {

@@ -24,6 +24,7 @@ use aiprof_common::{
     FLAG_PYTHON_CUT, is_caller_guessed,
 };
 use aiprof_model::{
+    labels::LabelSet,
     process::{FileId, Process, ProcessTable, Region, Space},
     profile::{LossKind, Losses},
     wire::{Event, Sample, StopReason},
@@ -32,6 +33,7 @@ use python::Placed;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::hash::Hash;
+use std::rc::Rc;
 
 /// A normalized code address: what gets a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -114,6 +116,8 @@ struct SampleKey {
     comm: u32,
     thread: u32,
     cgroup: u64,
+    /// [`LabelSet::id`] of the process.
+    labels: u64,
     stack: u32,
     /// The CPU where samples weigh differently on each, else 0.
     cpu: u32,
@@ -210,9 +214,13 @@ pub struct Aggregator {
     weighting: Weighting,
     codes: Interner<Code>,
     names: Interner<String>,
-    stacks: Interner<std::rc::Rc<[u32]>>,
+    stacks: Interner<Rc<[u32]>>,
     stack_frames: usize,
     samples: FxHashMap<SampleKey, Weigh>,
+    /// The labels of the processes of samples: they may become known later.
+    labels: FxHashMap<u64, Rc<LabelSet>>,
+    /// Labels of all that is recorded.
+    recording_labels: Vec<(String, String)>,
     /// Takes the records of calls, if anything listens to it.
     tracker: Option<Box<Tracker>>,
     /// Number and time of calls. A profile of calls has no CPU samples.
@@ -279,6 +287,11 @@ impl Aggregator {
             | Event::KernelPlaced(_)
             | Event::DeviceCode(_)
             | Event::PythonStack(_) => false,
+            Event::Labels(labels) => {
+                processes.labelled(labels);
+                self.recording_labels = processes.recording_labels.to_vec();
+                false
+            }
             Event::PythonFound(found) => {
                 processes.python_found(found);
                 false
@@ -343,6 +356,7 @@ impl Aggregator {
         self.stacks = Interner::default();
         self.stack_frames = 0;
         self.samples = FxHashMap::default();
+        self.labels = FxHashMap::default();
         self.losses = Losses::default();
         self.taken = 0;
         if let Some(calls) = &mut self.calls {
@@ -374,6 +388,7 @@ impl Aggregator {
                 .intern(comm.unwrap_or(&sample.thread.comm).to_owned()),
             thread: self.names.intern(sample.thread.comm.clone()),
             cgroup: sample.cgroup,
+            labels: self.labels_of(process),
             stack,
             cpu: if self.weighting.period_ns == 0 {
                 sample.cpu
@@ -391,6 +406,18 @@ impl Aggregator {
             bytes: 0,
         };
         self.weigh(key, weight);
+    }
+
+    /// The number of a process's labels, which are kept to be looked at when all are known.
+    fn labels_of(&mut self, process: Option<&Process>) -> u64 {
+        let Some(process) = process else {
+            return 0;
+        };
+        let set = &process.labels;
+        if self.labels.len() < self.limits.samples || self.labels.contains_key(&set.id) {
+            self.labels.entry(set.id).or_insert_with(|| Rc::clone(set));
+        }
+        set.id
     }
 
     /// Adds a weight to a key's.

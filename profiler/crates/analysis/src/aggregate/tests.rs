@@ -1,5 +1,7 @@
 use super::*;
-use aiprof_model::wire::{FileKey, MapEvent, ProcessEvent, ProcessEventKind, Thread};
+use aiprof_model::wire::{
+    FileKey, MapEvent, ProcessEvent, ProcessEventKind, ProcessLabels, Thread,
+};
 
 fn sample(pid: u32, user: &[u64], stop: StopReason) -> Event {
     Event::Sample(Sample {
@@ -79,6 +81,62 @@ fn return_addresses_step_back_into_the_call_and_exact_ones_do_not() {
         })
         .collect();
     assert_eq!(offsets, [0x410, 0x4ff, 0x600]);
+}
+
+#[test]
+fn labels_that_come_late_are_those_of_earlier_samples_of_the_same_program() {
+    let process = |pid, kind| {
+        Event::Process(ProcessEvent {
+            time_ns: 1,
+            pid,
+            tid: pid,
+            kind,
+        })
+    };
+    let labels = |pid, key: &str, value: &str| {
+        Event::Labels(ProcessLabels {
+            time_ns: 1,
+            pid,
+            labels: vec![(key.into(), value.into())],
+        })
+    };
+    let exec = |pid, comm: &str| process(pid, ProcessEventKind::Exec { comm: comm.into() });
+    let (aggregate, table) = run(&[
+        labels(0, "job", "nightly"),
+        exec(1, "launcher"),
+        sample(1, &[], StopReason::End),
+        labels(1, "user", "root"),
+        process(2, ProcessEventKind::Fork { parent: 1 }),
+        exec(2, "worker"),
+        sample(2, &[], StopReason::End),
+        labels(2, "rank", "3"),
+        // Another program in the same process, of another user.
+        exec(1, "next"),
+        labels(1, "user", "bob"),
+        sample(1, &[], StopReason::End),
+    ]);
+    let profile = build_profile(&aggregate, &table.files, &NoNames, Default::default());
+    let mut found: Vec<String> = profile
+        .samples
+        .iter()
+        .map(|sample| {
+            let process = &profile.processes[sample.process.0 as usize];
+            let labels = profile.shown_labels(sample);
+            let labels = labels.iter().map(|(key, value)| format!(" {key}={value}"));
+            format!(
+                "{}{}",
+                profile.str(process.comm),
+                labels.collect::<String>()
+            )
+        })
+        .collect();
+    found.sort();
+    let expected = [
+        "launcher job=nightly user=root",
+        "next job=nightly user=bob",
+        "worker job=nightly rank=3 user=root",
+    ];
+    assert_eq!(found, expected);
 }
 
 #[test]

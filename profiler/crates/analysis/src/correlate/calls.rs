@@ -127,7 +127,8 @@ impl Tracker {
             | Event::DeviceCode(_)
             | Event::PythonFound(_)
             | Event::PythonCode(_)
-            | Event::PythonStack(_) => {}
+            | Event::PythonStack(_)
+            | Event::Labels(_) => {}
         }
         self.world.tell_kernel_events(sink);
         self.tell_facts(sink);

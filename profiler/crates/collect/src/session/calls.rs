@@ -83,7 +83,7 @@ impl Session {
         if let (Some((probes, _)), Some(view)) = (&mut self.probes, &view) {
             probes.called(view, &self.events.processes);
         }
-        if !self.filter.wants_process(call.pid) {
+        if !self.filter.wants_process(call.pid, &self.events.processes) {
             return Ok(());
         }
         if let Some(view) = &view {
@@ -92,6 +92,7 @@ impl Session {
             }
             self.devices.called(view);
         }
+        self.label(call.pid, call.time_ns, false)?;
         self.record(&Event::Call(call))?;
         let Some((probes, _)) = &mut self.probes else {
             return Ok(());
@@ -106,7 +107,7 @@ impl Session {
         if let (Some((probes, _)), Some(view)) = (&mut self.probes, &view) {
             probes.data(view);
         }
-        if !self.filter.wants_process(data.pid) {
+        if !self.filter.wants_process(data.pid, &self.events.processes) {
             return Ok(());
         }
         if let (Some(conditional), Some(view)) = (&mut self.conditional, &view)
@@ -121,7 +122,9 @@ impl Session {
     /// are all taken, because an interrupt or a kernel thread reports them, not the
     /// process that submitted the work.
     pub(super) fn take_trace(&mut self, trace: Trace) -> Result<(), CollectError> {
-        if self.drivers.begins(trace.point) && !self.filter.wants_process(trace.pid) {
+        if self.drivers.begins(trace.point)
+            && !self.filter.wants_process(trace.pid, &self.events.processes)
+        {
             return Ok(());
         }
         self.record(&Event::Trace(trace)).map(drop)
@@ -139,7 +142,7 @@ impl Session {
 
     fn record_names(&mut self, named: Vec<KernelNamed>) -> Result<(), CollectError> {
         for named in named {
-            if self.filter.wants_process(named.pid) {
+            if self.filter.wants_process(named.pid, &self.events.processes) {
                 self.record(&Event::KernelNamed(named))?;
             }
         }

@@ -410,6 +410,8 @@ impl Session {
                         self.reading.met.insert(pid, (comm, maps));
                     }
                 }
+                Answer::Environment { pid, labels } => self.environment_read(pid, labels),
+                Answer::Late(Asked::Environment(_)) => {}
                 Answer::Tables { id, pages } => {
                     for (page, table) in &pages {
                         let before = || self.tables.resident(id, *page);

@@ -219,6 +219,9 @@ pub struct ExportOptions {
     /// Move the stall reason of device samples to the front of their device frames,
     /// so that they are merged by it first. Folded stacks and flame graphs only.
     pub by_stall: bool,
+    /// Begin every stack with the value of this label: `container=0123`, before the name
+    /// of the process. Folded stacks and flame graphs only.
+    pub by_label: Option<String>,
     /// Write where in the source a frame is after its name: `parse (json.c:42)`, so that
     /// the same function at another line is another frame. Of what runs on CPUs, and
     /// where the profile has it. Folded stacks and flame graphs only.
@@ -242,6 +245,7 @@ impl Default for ExportOptions {
             shown: Shown::All,
             inverted: false,
             by_stall: false,
+            by_label: None,
             source_lines: false,
             loss_comments: false,
             all_processes: false,

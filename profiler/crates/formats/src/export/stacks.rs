@@ -3,7 +3,7 @@
 use super::folded::{FoldedStacks, MAX_TOTAL};
 use super::{ExportError, ExportOptions, Weight, names};
 use aiprof_model::profile::{
-    FrameId, FrameKind, ProcessId, Profile, Sample, StackId, StallReason, Values,
+    FrameId, FrameKind, ProcessId, Profile, Sample, StackId, StallReason, StrId, Values,
 };
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
@@ -70,8 +70,13 @@ impl Stacks {
         let mut interner = Interner::default();
         let mut frames = vec![None; profile.frames.len()];
         let mut stacks = Self::default();
-        for ((process, stack, reason), value) in values_by_stack(profile, options, is_chosen) {
+        let roots = Roots::of(profile, options);
+        for (key, value) in values_by_stack(profile, options, &roots, is_chosen) {
+            let (root, process, stack, reason) = key;
             let start = stacks.paths.len();
+            if let Some(root) = roots.name(root) {
+                stacks.paths.push(interner.intern(root.to_owned()));
+            }
             let process = profile.processes.get(process.0 as usize);
             let comm = process.map_or("", |p| profile.str(p.comm));
             let pid = process.map_or(0, |p| p.pid);
@@ -98,7 +103,7 @@ impl Stacks {
             }
             stacks.add(start, value);
         }
-        stacks.finish(interner, 2);
+        stacks.finish(interner, 2 + usize::from(options.by_label.is_some()));
         if options.weight == Weight::Time {
             stacks.round_to_microseconds();
         }
@@ -308,15 +313,57 @@ fn reason_first(profile: &Profile, frames: &mut [FrameId], reason: StallReason) 
     }
 }
 
-/// What samples that are added up have in common; the reason only where stacks are
-/// to begin with it.
-type StackKey = (ProcessId, StackId, Option<StallReason>);
+/// The names of labels' values that stacks begin with.
+struct Roots {
+    names: Vec<String>,
+    /// Index of the name by process and control group.
+    index: FxHashMap<(ProcessId, Option<StrId>), u32>,
+}
+
+impl Roots {
+    /// Those of a profile; none where stacks begin with the process.
+    fn of(profile: &Profile, options: &ExportOptions) -> Self {
+        let mut roots = Self {
+            names: Vec::new(),
+            index: FxHashMap::default(),
+        };
+        let Some(label) = &options.by_label else {
+            return roots;
+        };
+        let mut known = Interner::default();
+        for sample in &profile.samples {
+            let place = (sample.process, sample.cgroup);
+            roots.index.entry(place).or_insert_with(|| {
+                known.intern(names::clean(&match profile.label(sample, label) {
+                    Some(value) => format!("{label}={value}"),
+                    None => format!("[no {label}]"),
+                }))
+            });
+        }
+        roots.names = known.names;
+        roots
+    }
+
+    fn of_sample(&self, sample: &Sample) -> u32 {
+        let known = self.index.get(&(sample.process, sample.cgroup));
+        known.copied().unwrap_or_default()
+    }
+
+    fn name(&self, root: u32) -> Option<&str> {
+        self.names.get(root as usize).map(String::as_str)
+    }
+}
+
+/// What samples that are added up have in common: the name of the root, the process,
+/// the stack; the reason only where stacks are to begin with it.
+type StackKey = (u32, ProcessId, StackId, Option<StallReason>);
 
 /// The value of every stack of every process, in nanoseconds, samples or bytes,
 /// over all threads.
 fn values_by_stack(
     profile: &Profile,
     options: &ExportOptions,
+    roots: &Roots,
     is_chosen: &dyn Fn(&Sample) -> bool,
 ) -> Vec<(StackKey, u64)> {
     let mut values: FxHashMap<StackKey, u64> = FxHashMap::default();
@@ -337,7 +384,8 @@ fn values_by_stack(
         }
         let reason = sample.device.and_then(|device| device.reason);
         let reason = reason.filter(|_| options.by_stall);
-        let key = (sample.process, sample.stack, reason);
+        let root = roots.of_sample(sample);
+        let key = (root, sample.process, sample.stack, reason);
         let sum = values.entry(key).or_default();
         *sum = sum.saturating_add(value);
     }

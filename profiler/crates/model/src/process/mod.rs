@@ -11,7 +11,10 @@ mod python;
 pub use files::{FileId, FileTable, Region};
 pub use python::{ProcessPython, ScriptFunction, ScriptTable};
 
-use crate::wire::{MapEvent, ProcessEvent, ProcessEventKind, PythonCode, PythonFound};
+use crate::labels::LabelSet;
+use crate::wire::{
+    MapEvent, ProcessEvent, ProcessEventKind, ProcessLabels, PythonCode, PythonFound,
+};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
@@ -104,6 +107,8 @@ pub struct Process {
     pub headless: bool,
     /// Its Python.
     pub python: Rc<ProcessPython>,
+    /// Its labels: a set of its own for every program that it executes.
+    pub labels: Rc<LabelSet>,
 }
 
 /// All known processes.
@@ -117,6 +122,9 @@ pub struct ProcessTable {
     pub python_c_frames: bool,
     next_space: u32,
     next_version: u64,
+    next_labels: u64,
+    /// Labels of all that is recorded.
+    pub recording_labels: LabelSet,
 }
 
 impl ProcessTable {
@@ -159,6 +167,7 @@ impl ProcessTable {
             ProcessEventKind::Fork { parent } => self.fork(event.pid, *parent),
             ProcessEventKind::Exec { comm } => {
                 let space = self.new_space();
+                self.renew_labels(event.pid);
                 let process = self.entry(event.pid);
                 process.comm.clone_from(comm);
                 process.space = Rc::new(space);
@@ -203,6 +212,8 @@ impl ProcessTable {
             python_c_frames: self.python_c_frames,
             next_space: self.next_space,
             next_version: self.next_version,
+            next_labels: self.next_labels,
+            recording_labels: self.recording_labels.renewed(0),
             ..Self::default()
         }
     }
@@ -299,6 +310,26 @@ impl ProcessTable {
         }
     }
 
+    fn new_labels(&mut self) -> u64 {
+        self.next_labels += 1;
+        self.next_labels
+    }
+
+    /// Gives a process a set of labels of its own, which begins with those it has.
+    fn renew_labels(&mut self, pid: u32) {
+        let id = self.new_labels();
+        let process = self.entry(pid);
+        process.labels = Rc::new(process.labels.renewed(id));
+    }
+
+    /// Takes in labels of a process, or of all that is recorded.
+    pub fn labelled(&mut self, found: &ProcessLabels) {
+        match found.pid {
+            0 => self.recording_labels.add(&found.labels),
+            pid => self.entry(pid).labels.add(&found.labels),
+        }
+    }
+
     fn entry(&mut self, pid: u32) -> &mut Process {
         if self.processes.len() >= MAX_PROCESSES {
             self.processes.clear();
@@ -307,6 +338,7 @@ impl ProcessTable {
             let space = Rc::new(self.new_space());
             let process = Process {
                 space,
+                labels: Rc::new(LabelSet::default().renewed(self.new_labels())),
                 ..Process::default()
             };
             self.processes.insert(pid, process);
@@ -324,6 +356,7 @@ impl ProcessTable {
         let met = self.processes.get(&pid);
         let met = met.filter(|p| !p.complete && p.exited_ns.is_none());
         let met = met.map(|p| Rc::clone(&p.python));
+        let labels_id = self.new_labels();
         match self.processes.get_mut(&parent) {
             Some(known) => {
                 known.has_forked = true;
@@ -333,6 +366,7 @@ impl ProcessTable {
                 }
                 let child = Process {
                     python,
+                    labels: Rc::new(known.labels.renewed(labels_id)),
                     parent,
                     exited_ns: None,
                     is_fork: true,

@@ -92,13 +92,37 @@ impl ProfileBuilder {
 
     /// Interns a process.
     pub fn process(&mut self, pid: u32, comm: &str) -> ProcessId {
+        self.labelled_process(pid, comm, &[])
+    }
+
+    /// Interns a process with labels, which are in the order of their keys.
+    pub fn labelled_process(
+        &mut self,
+        pid: u32,
+        comm: &str,
+        labels: &[(String, String)],
+    ) -> ProcessId {
         let comm = self.string(comm);
+        let labels = self.strings(labels);
+        let process = Process { pid, comm, labels };
         intern(
             &mut self.profile.processes,
             &mut self.processes,
-            Process { pid, comm },
+            process,
             ProcessId,
         )
+    }
+
+    /// Says which labels all samples have.
+    pub fn labels(&mut self, labels: &[(String, String)]) {
+        self.profile.labels = self.strings(labels);
+    }
+
+    fn strings(&mut self, labels: &[(String, String)]) -> Vec<(StrId, StrId)> {
+        let pairs = labels.iter();
+        pairs
+            .map(|(key, value)| (self.string(key), self.string(value)))
+            .collect()
     }
 
     /// Interns a frame.

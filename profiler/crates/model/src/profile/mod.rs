@@ -7,6 +7,7 @@
 
 mod builder;
 mod device;
+mod labels;
 mod losses;
 mod stall_table;
 
@@ -124,6 +125,8 @@ pub struct Process {
     pub pid: u32,
     /// Name (comm) of the process.
     pub comm: StrId,
+    /// Labels that were recorded of it: keys and values, in the order of the keys.
+    pub labels: Vec<(StrId, StrId)>,
 }
 
 /// What kind of code a frame is: decides the folded suffix and the colour.
@@ -262,6 +265,8 @@ pub struct Profile {
     pub values: Values,
     /// Interned strings, by [`StrId`].
     pub strings: Vec<String>,
+    /// Labels of all that was recorded (`--label`), in the order of their keys.
+    pub labels: Vec<(StrId, StrId)>,
     /// Binaries, by [`BinaryId`].
     pub binaries: Vec<Binary>,
     /// Processes, by [`ProcessId`].

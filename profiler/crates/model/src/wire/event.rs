@@ -3,6 +3,7 @@
 use super::call::{Call, CallData, CallStack, KernelNamed};
 use super::counter::{ClockPair, Counter};
 use super::device::{DeviceCode, DeviceStream, KernelPlaced, StallWindow};
+use super::labels::ProcessLabels;
 use super::python::{PythonCode, PythonFound, PythonStack};
 use super::trace::{Trace, TracePoint};
 use crate::{
@@ -54,6 +55,8 @@ pub enum Event {
     PythonCode(PythonCode),
     /// The Python frames of the next sample; in captures only.
     PythonStack(PythonStack),
+    /// Labels of a process were found, or given to the recording.
+    Labels(ProcessLabels),
 }
 
 /// First number that no thread or process has: the kernel's own limit
@@ -90,6 +93,7 @@ impl Event {
             Self::PythonFound(found) => found.time_ns,
             Self::PythonCode(code) => code.time_ns,
             Self::PythonStack(stack) => stack.time_ns,
+            Self::Labels(labels) => labels.time_ns,
             // Of the recording, not in it.
             Self::Probe(_)
             | Self::ProbedFile(_)

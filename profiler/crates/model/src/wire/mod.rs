@@ -7,6 +7,7 @@ mod call;
 mod counter;
 mod device;
 mod event;
+mod labels;
 mod python;
 mod trace;
 
@@ -17,6 +18,7 @@ pub use device::{DeviceCode, DeviceStream, KernelPlaced, PlacedBy, StallCount, S
 pub use event::{
     Event, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason, Thread,
 };
+pub use labels::ProcessLabels;
 pub use python::{PythonCode, PythonFound, PythonPieces, PythonRecord, PythonStack};
 pub use trace::{Trace, TracePoint};
 

@@ -28,7 +28,8 @@ const NO_STACK: &str = "[no stack]";
 /// these samples the types of CPUs are 0, and the other way round. device_time is
 /// shown first where there are no CPU samples.
 ///
-/// Every sample has the labels pid, tid, comm, thread and cgroup, of a device also
+/// Every sample has the labels pid, tid, comm, thread and cgroup, those of
+/// [`Profile::shown_labels`](profile::Profile::shown_labels), of a device also
 /// device, method, certain and possible; losses are comments. The bytes depend on the profile alone: the gzip header has no
 /// time.
 ///
@@ -388,6 +389,13 @@ impl<'a> Converter<'a> {
                     ..proto::Label::default()
                 });
             }
+        }
+        for (key, value) in profile.shown_labels(sample) {
+            labels.push(proto::Label {
+                key: self.string(key),
+                str: self.string(&value),
+                ..proto::Label::default()
+            });
         }
         if let Some(device) = sample.device {
             self.device_labels(device, &mut labels);

@@ -14,8 +14,8 @@ use aiprof_model::process::FileTable;
 use aiprof_model::profile::{FrameKind, LossKind, StallReason};
 use aiprof_model::wire::{
     Call, CallData, CallStack, ClockPair, Counter, DeviceCode, DeviceStream, FileKey, KernelNamed,
-    KernelPlaced, MapEvent, PlacedBy, ProcessEvent, ProcessEventKind, PythonCode, PythonFound,
-    Sample, StallCount, StallWindow, StopReason, Thread, Trace, TracePoint,
+    KernelPlaced, MapEvent, PlacedBy, ProcessEvent, ProcessEventKind, ProcessLabels, PythonCode,
+    PythonFound, Sample, StallCount, StallWindow, StopReason, Thread, Trace, TracePoint,
 };
 use serde::de::DeserializeOwned;
 use std::fmt::{Debug, Write as _};
@@ -375,6 +375,13 @@ fn events() -> Vec<Event> {
         pid: 70,
         tid: 70,
         kind: ProcessEventKind::Exit,
+    }));
+    events.extend([0, 70].map(|pid| {
+        Event::Labels(ProcessLabels {
+            time_ns: 4100,
+            pid,
+            labels: vec![("rank".into(), "3".into())],
+        })
     }));
     events
 }

@@ -1,0 +1,79 @@
+//! The recorded labels of a process.
+
+use super::{MAX_KEY, MAX_LABELS, MAX_VALUE};
+use std::cell::RefCell;
+
+/// The recorded labels of a program in a process. They may become known after the
+/// process was sampled first: who holds the set sees them then.
+#[derive(Debug, Default)]
+pub struct LabelSet {
+    /// Number of the set; 0: of no process.
+    pub id: u64,
+    labels: RefCell<Vec<(String, String)>>,
+}
+
+impl LabelSet {
+    /// A set of its own that begins with what is in this one.
+    pub(crate) fn renewed(&self, id: u64) -> Self {
+        Self {
+            id,
+            labels: RefCell::new(self.to_vec()),
+        }
+    }
+
+    /// Adds labels; those of the same key are replaced.
+    pub(crate) fn add(&self, labels: &[(String, String)]) {
+        if let Ok(mut known) = self.labels.try_borrow_mut() {
+            for (key, value) in labels {
+                add_label(&mut known, key, value);
+            }
+        }
+    }
+
+    /// All labels, in the order of their keys.
+    pub fn to_vec(&self) -> Vec<(String, String)> {
+        let known = self.labels.try_borrow();
+        known.map(|labels| labels.clone()).unwrap_or_default()
+    }
+}
+
+/// Adds a label to others that are in the order of their keys, in place of one of the
+/// same key. What is too long is cut, and what is too much is left out.
+fn add_label(labels: &mut Vec<(String, String)>, key: &str, value: &str) {
+    let cut = |text: &str, most| text[..text.floor_char_boundary(most)].to_owned();
+    if key.is_empty() || key.len() > MAX_KEY {
+        return;
+    }
+    match labels.binary_search_by(|(known, _)| known.as_str().cmp(key)) {
+        Ok(at) => {
+            if let Some((_, known)) = labels.get_mut(at) {
+                *known = cut(value, MAX_VALUE);
+            }
+        }
+        Err(at) if labels.len() < MAX_LABELS => {
+            labels.insert(at, (key.to_owned(), cut(value, MAX_VALUE)));
+        }
+        Err(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_bounded_and_in_order() {
+        let mut labels = Vec::new();
+        add_label(&mut labels, "b", "1");
+        add_label(&mut labels, "a", &"é".repeat(500));
+        add_label(&mut labels, "b", "2");
+        add_label(&mut labels, "", "x");
+        add_label(&mut labels, &"k".repeat(MAX_KEY + 1), "x");
+        assert_eq!(labels[1], ("b".to_owned(), "2".to_owned()));
+        assert_eq!(labels[0].1.len(), 254);
+        for n in 0..1000 {
+            add_label(&mut labels, &n.to_string(), "x");
+        }
+        assert_eq!(labels.len(), MAX_LABELS);
+    }
+}

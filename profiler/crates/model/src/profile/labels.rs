@@ -1,0 +1,111 @@
+//! Labels of samples.
+
+use super::{Profile, Sample, StrId};
+use crate::labels::{self, CgroupLabels};
+use std::borrow::Cow;
+
+impl Profile {
+    /// The value of a label of a sample: of its control group's path, of its process, or
+    /// of the whole recording.
+    pub fn label(&self, sample: &Sample, key: &str) -> Option<Cow<'_, str>> {
+        let cgroup = sample.cgroup.map_or("", |id| self.str(id));
+        let found = CgroupLabels::of(cgroup);
+        let of_path = match key {
+            labels::CONTAINER => found.container.map(Cow::Borrowed),
+            labels::POD => found.pod.map(pod_name),
+            labels::UNIT => found.unit.map(Cow::Borrowed),
+            _ => None,
+        };
+        let process = self.processes.get(sample.process.0 as usize);
+        let of_process = || self.find(process.map_or(&[], |process| &process.labels), key);
+        let all = || self.find(&self.labels, key);
+        of_path.or_else(|| of_process().or_else(all).map(Cow::Borrowed))
+    }
+
+    /// All labels of a sample that are shown, in the order of their keys.
+    pub fn shown_labels(&self, sample: &Sample) -> Vec<(&str, Cow<'_, str>)> {
+        let process = self.processes.get(sample.process.0 as usize);
+        let recorded = process.map_or(&[][..], |process| &process.labels);
+        let recorded = recorded.iter().chain(&self.labels);
+        let keys = recorded.map(|(key, _)| self.str(*key));
+        let mut keys: Vec<&str> = keys
+            .chain([labels::CONTAINER, labels::POD, labels::UNIT])
+            .filter(|key| *key != labels::UID)
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let value = |key| Some((key, self.label(sample, key)?));
+        keys.into_iter().filter_map(value).collect()
+    }
+
+    fn find(&self, labels: &[(StrId, StrId)], key: &str) -> Option<&str> {
+        let found = labels.iter().find(|(known, _)| self.str(*known) == key);
+        found.map(|(_, value)| self.str(*value))
+    }
+}
+
+/// The id of a pod as Kubernetes writes it: systemd's slices have `_` for `-`.
+fn pod_name(id: &str) -> Cow<'_, str> {
+    match id.contains('_') {
+        true => id.replace('_', "-").into(),
+        false => id.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::profile::{Meta, ProfileBuilder, Sample, Stack};
+
+    #[test]
+    fn labels_come_from_the_control_group_the_process_and_the_recording() {
+        let mut builder = ProfileBuilder::new(Meta::default());
+        let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let own = [
+            label("rank", "3"),
+            label("uid", "0"),
+            label("unit", "old.service"),
+        ];
+        let process = builder.labelled_process(7, "python3", &own);
+        builder.labels(&[label("job", "llm")]);
+        let uid = "2f0a7dd4_6a7e_4dd1_9c3c_6f3b1c1a2d3e";
+        let path = format!(
+            "/kubepods.slice/kubepods-pod{uid}.slice/crio-{}.scope",
+            "a".repeat(64)
+        );
+        let sample = Sample {
+            process,
+            tid: 7,
+            thread: builder.string("python3"),
+            cgroup: Some(builder.string(&path)),
+            stack: builder.stack(Stack::default()),
+            count: 1,
+            time_ns: 1,
+            bytes: 0,
+            device: None,
+        };
+        builder.sample(sample.clone());
+        let profile = builder.finish();
+        let shown = profile.shown_labels(&sample);
+        let shown: Vec<_> = shown.iter().map(|(key, value)| (*key, &**value)).collect();
+        let scope = format!("crio-{}.scope", "a".repeat(64));
+        let container = "a".repeat(64);
+        let pod = uid.replace('_', "-");
+        let expected = [
+            ("container", container.as_str()),
+            ("job", "llm"),
+            ("pod", &pod),
+            ("rank", "3"),
+            ("unit", &scope),
+        ];
+        assert_eq!(shown, expected);
+        let elsewhere = Sample {
+            cgroup: None,
+            ..sample
+        };
+        assert_eq!(
+            profile.label(&elsewhere, "unit").as_deref(),
+            Some("old.service")
+        );
+        assert_eq!(profile.label(&elsewhere, "container"), None);
+    }
+}

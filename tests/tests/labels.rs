@@ -1,0 +1,282 @@
+//! Where processes ran: filters by name, user and container, labels, and `--by`,
+//! against what the test itself set up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use aiprof_tests::aiprof::{binary, truth};
+use aiprof_tests::cgroup::Cgroup;
+use aiprof_tests::child::Child;
+use aiprof_tests::need::{Need, skip, turn};
+use aiprof_tests::pprof;
+use aiprof_tests::workload::{Workshop, checked};
+
+const NEEDS: [Need; 2] = [Need::Root, Need::Tool("cc")];
+/// A user that has no processes of its own.
+const NOBODY: u32 = 65534;
+/// The container's id, as Docker gives them out.
+const ID: &str = "5f3b1c7ae2d94086b1f0c6a2d9d1a52b1c7a9ad60d3d0cc6b3b2f8f1f7a4b8f0";
+
+/// depth.c, running for two minutes unless it is killed.
+fn busy(program: &Path, edit: impl FnOnce(&mut Command)) -> anyhow::Result<Child> {
+    let mut command = Command::new(program);
+    command.args(["120", "5"]).stdout(Stdio::piped());
+    edit(&mut command);
+    let mut child = Child::start(&mut command)?;
+    anyhow::ensure!(truth(&child.read_line()?, "pid")? as u32 == child.pid());
+    Ok(child)
+}
+
+/// Runs aiprof, which must succeed. Returns what it wrote to stderr.
+fn aiprof(words: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new(binary()?).args(words).output()?;
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    anyhow::ensure!(output.status.success(), "{words:?}\n{stderr}");
+    Ok(stderr)
+}
+
+/// The frames at one depth of a folded file, by the process that has them.
+fn frames_of(
+    file: &Path,
+    depth: usize,
+    pid_at: usize,
+) -> anyhow::Result<BTreeMap<u32, BTreeSet<String>>> {
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let mut found: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+    for line in text.lines() {
+        let frames: Vec<&str> = line.split(';').collect();
+        let pid = frames.get(pid_at).context("no pid")?.split(' ').next();
+        let pid = pid.context("no pid")?.parse()?;
+        let frame = frames.get(depth).context("no frame")?;
+        found.entry(pid).or_default().insert((*frame).to_owned());
+    }
+    Ok(found)
+}
+
+/// The processes in a folded file.
+fn pids(file: &Path) -> anyhow::Result<BTreeSet<u32>> {
+    Ok(frames_of(file, 1, 1)?.into_keys().collect())
+}
+
+#[test]
+fn filters_and_labels_say_where_processes_ran() -> anyhow::Result<()> {
+    let name = "filters_and_labels_say_where_processes_ran";
+    let Some(_turn) = turn(name, &NEEDS)? else {
+        return Ok(());
+    };
+    let group = match Cgroup::new(&format!("docker-{ID}.scope")) {
+        Ok(group) => group,
+        Err(reason) => {
+            skip(name, &reason);
+            return Ok(());
+        }
+    };
+    let shop = Workshop::new()?;
+    // Other users must reach it.
+    checked(Command::new("chmod").arg("755").arg(shop.path("")))?;
+    let tallow = shop.build("depth.c", "tallow", &[])?;
+    let birch = shop.build("depth.c", "birch", &[])?;
+    // Before it runs, as container engines do it.
+    let procs = group.path().join("cgroup.procs");
+    let script = format!("echo $$ > {} && exec \"$0\" \"$@\"", procs.display());
+    let mut inside = Command::new("sh");
+    inside
+        .arg("-c")
+        .arg(&script)
+        .arg(&tallow)
+        .args(["120", "5"]);
+    inside
+        .env("RANK", "5")
+        .env("LOCAL_RANK", "1")
+        .stdout(Stdio::piped());
+    let mut inside = Child::start(&mut inside)?;
+    anyhow::ensure!(truth(&inside.read_line()?, "pid")? as u32 == inside.pid());
+    let other = busy(&birch, |command| {
+        command.uid(NOBODY).gid(NOBODY).env("RANK", "x");
+    })?;
+    let (inside_pid, other_pid) = (inside.pid(), other.pid());
+
+    let file = shop.path("live.folded");
+    let path = file.to_str().context("a path")?;
+    let short = &ID[..12];
+    let nobody = NOBODY.to_string();
+    let filters: [(&[&str], Option<u32>, &str); 5] = [
+        (
+            &["--comm", "^tallow$"],
+            Some(inside_pid),
+            "named /^tallow$/",
+        ),
+        (
+            &["--user", &nobody, "--comm", "birch"],
+            Some(other_pid),
+            "of user 65534",
+        ),
+        (
+            &["--container", short],
+            Some(inside_pid),
+            "in container 5f3b1c7ae2d9",
+        ),
+        (
+            &["--exclude", "tall.w", "--comm", "tallow|birch"],
+            Some(other_pid),
+            "not named",
+        ),
+        (&["--user", &nobody, "--container", short], None, ""),
+    ];
+    for (filter, only, said) in filters {
+        let common = ["-F", "199", "-d", "1", "-o", path];
+        aiprof(&[&common[..], filter].concat())?;
+        let expected: BTreeSet<u32> = only.into_iter().collect();
+        anyhow::ensure!(pids(&file)? == expected, "{filter:?}: {:?}", pids(&file)?);
+        let summary = Command::new(binary()?)
+            .args(["-F", "199", "-d", "0.5", "--format", "summary", "-o", "-"])
+            .args(filter)
+            .output()?;
+        let summary = String::from_utf8_lossy(&summary.stdout).into_owned();
+        anyhow::ensure!(summary.contains(said), "{filter:?}:\n{summary}");
+    }
+
+    // One that starts while it is recorded.
+    let mut recording = Command::new(binary()?);
+    recording.args(["-F", "199", "-d", "4", "--comm", "^late", "-o", path]);
+    let mut recording = Child::start(recording.stderr(Stdio::null()))?;
+    std::thread::sleep(Duration::from_millis(2000));
+    let late = busy(&shop.build("depth.c", "latecomer", &[])?, |_| {})?;
+    while recording.is_running() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    anyhow::ensure!(
+        pids(&file)? == BTreeSet::from([late.pid()]),
+        "{:?}",
+        pids(&file)?
+    );
+    drop(late);
+
+    let capture = shop.path("all.aiprof");
+    let capture = capture.to_str().context("a path")?;
+    aiprof(&[
+        "-F",
+        "199",
+        "-d",
+        "3",
+        "-o",
+        capture,
+        "--label",
+        "job=nightly",
+    ])?;
+    judge_reports(&shop, capture, inside_pid, other_pid)
+}
+
+/// What a capture says of both processes.
+fn judge_reports(shop: &Workshop, capture: &str, inside: u32, other: u32) -> anyhow::Result<()> {
+    let file = shop.path("report.folded");
+    let path = file.to_str().context("a path")?;
+    let container = format!("container={ID}");
+    for (label, of_inside, of_other) in [
+        ("container", container.as_str(), None),
+        ("rank", "rank=5", Some("[no rank]")),
+        ("local_rank", "local_rank=1", Some("[no local_rank]")),
+        ("unit", "unit=docker-", None),
+        ("job", "job=nightly", Some("job=nightly")),
+        ("user", "user=root", Some("user=")),
+    ] {
+        aiprof(&["report", capture, "--by", label, "-o", path])?;
+        let roots = frames_of(&file, 0, 2)?;
+        for (pid, expected) in [(inside, Some(of_inside)), (other, of_other)] {
+            let Some(expected) = expected else { continue };
+            let found = roots.get(&pid).with_context(|| format!("no {pid}"))?;
+            let all = found.iter().all(|root| root.starts_with(expected));
+            anyhow::ensure!(
+                all && found.len() == 1,
+                "{label} of {pid}: {found:?}, not {expected}"
+            );
+        }
+    }
+    let nobody = NOBODY.to_string();
+    for (filter, is_inside) in [
+        (["--comm", "^tall"], true),
+        (["--exclude", "tallow"], false),
+        (["--user", nobody.as_str()], false),
+        (["--container", ID], true),
+    ] {
+        aiprof(&[&["report", capture, "-o", path], &filter[..]].concat())?;
+        let found = pids(&file)?;
+        let has = (found.contains(&inside), found.contains(&other));
+        anyhow::ensure!(has == (is_inside, !is_inside), "{filter:?}: {found:?}");
+    }
+    let packed = shop.path("report.pb.gz");
+    aiprof(&["report", capture, "-o", packed.to_str().context("a path")?])?;
+    let samples = pprof::read(&packed)?;
+    let own = samples
+        .iter()
+        .filter(|s| s.numbers.get("pid") == Some(&i64::from(inside)));
+    let mut judged = 0;
+    for sample in own {
+        for (key, value) in [
+            ("container", ID),
+            ("rank", "5"),
+            ("user", "root"),
+            ("job", "nightly"),
+        ] {
+            let found = sample.texts.get(key).map(String::as_str);
+            anyhow::ensure!(found == Some(value), "{key}: {found:?}");
+        }
+        anyhow::ensure!(!sample.texts.contains_key("uid"));
+        judged += 1;
+    }
+    anyhow::ensure!(judged > 0, "no sample of {inside}");
+    Ok(())
+}
+
+#[test]
+fn what_is_not_there_is_told_with_what_to_do_next() -> anyhow::Result<()> {
+    let shop = Workshop::new()?;
+    let folded = shop.path("x.folded");
+    std::fs::write(&folded, "a;1;b 2\n")?;
+    let folded = folded.to_str().context("a path")?;
+    for (words, code, expected) in [
+        (&["--comm", "[", "true"][..], 2, "regular expression"),
+        (&["--exclude", "a{1", "true"], 2, "--exclude"),
+        (&["--user", "no-such-user", "true"], 2, "id -u no-such-user"),
+        (
+            &["--container", "no-such", "true"],
+            2,
+            "--container no-such",
+        ),
+        (&["--label", "pid=7", "true"], 2, "my_pid"),
+        (&["--label", "seven", "true"], 2, "KEY=VALUE"),
+        (
+            &["--by", "user", "-o", "x.aiprof", "true"],
+            2,
+            "--by is for folded",
+        ),
+        (
+            &["report", folded, "--comm", "a"],
+            2,
+            "--comm needs a capture",
+        ),
+        (
+            &["report", folded, "--by", "user", "-o", "y.folded"],
+            2,
+            "--by needs a capture",
+        ),
+    ] {
+        let output = Command::new(binary()?)
+            .args(words)
+            .current_dir(shop.path(""))
+            .stdin(Stdio::null())
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(
+            output.status.code() == Some(code) && text.contains(expected),
+            "{words:?}: {}\n{text}",
+            output.status
+        );
+    }
+    Ok(())
+}
