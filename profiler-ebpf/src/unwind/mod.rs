@@ -315,25 +315,55 @@ fn is_passed(watch: u64, from: u64, to: u64) -> bool {
     watch.wrapping_sub(from) <= to.wrapping_sub(from)
 }
 
+/// A frame, and the pending calls that are looked for in it.
+#[repr(C)]
+struct Passed {
+    scratch: *mut Scratch,
+    from: u64,
+    to: u64,
+    /// Where it returns to.
+    address: u64,
+}
+
 /// Notes which pending calls a frame that returns to `address` is of, and which it shows
 /// to be over: those whose return address would be in the midst of it, or is another.
 /// Gives the next that is looked for.
 #[inline(never)]
 fn pass(scratch: *mut Scratch, from: u64, to: u64, address: u64) -> u64 {
-    // SAFETY: a checked map value.
-    let w = unsafe { &mut (*scratch).walk };
-    for _ in 0..MAX_PENDING {
-        if w.watch == to && w.may_return_to(address) {
-            w.pending_found = 1;
-            w.watch = u64::MAX;
-        }
-        if w.pending == 0 || !is_passed(w.watch, from, to) {
-            break;
-        }
-        w.pending -= 1;
-        w.watch = w.watched();
+    let mut passed = Passed {
+        scratch,
+        from,
+        to,
+        address,
+    };
+    // SAFETY: the callback has bpf_loop's signature; the context lives on this frame's
+    // stack for the whole call; the scratch is a checked map value.
+    unsafe {
+        bpf_loop(
+            MAX_PENDING as u32,
+            pass_one as *mut c_void,
+            (&raw mut passed).cast(),
+            0,
+        );
+        (*scratch).walk.watch
     }
-    w.watch
+}
+
+/// `bpf_loop` callback: looks at the last pending call.
+extern "C" fn pass_one(_index: u64, passed: *mut Passed) -> i64 {
+    // SAFETY: the context is pass's, the scratch a checked map value.
+    let (p, w) = unsafe { (&*passed, &mut (*(*passed).scratch).walk) };
+    if w.pending == 0 || !is_passed(w.watch, p.from, p.to) {
+        return STOP;
+    }
+    if w.watch == p.to && w.may_return_to(p.address) {
+        w.pending_found = 1;
+        w.watch = u64::MAX;
+        return STOP;
+    }
+    w.pending -= 1;
+    w.watch = w.watched();
+    GO_ON
 }
 
 /// `bpf_loop` callback: records the current frame and moves to its caller.

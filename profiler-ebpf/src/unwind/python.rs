@@ -15,7 +15,7 @@ use core::ffi::c_void;
 use super::{FOUND, GO_ON, STOP, read_kernel};
 use crate::{
     maps::{PYTHON_SEEN, Scratch},
-    pool::Block,
+    pool::{Block, le_bit},
     ring::Ring,
     setting,
 };
@@ -345,14 +345,16 @@ fn take_code(s: &mut Scratch) {
 #[inline(always)]
 fn identity(p: &Python, code: u64) -> u64 {
     let mut hash = code;
-    let from = (p.layout.object_type >> 3) + 1;
-    let to = p.layout.code_lines >> 3;
-    for word in 0..CODE_BYTES as u16 / 8 {
-        // Flags stand beside a count in 3.11, and change in no version.
-        let skip = word < from || word > to || word == p.layout.code_flags >> 3;
-        if !skip {
-            hash = mix(hash, field(&p.words_of, word << 3));
-        }
+    let from = u64::from(p.layout.object_type >> 3) + 1;
+    let to = u64::from(p.layout.code_lines >> 3);
+    // Flags stand beside a count in 3.11, and change in no version.
+    let flags = u64::from(p.layout.code_flags >> 3);
+    for word in 0..u64::from(CODE_BYTES / 8) {
+        // No branch: the verifier would follow both ways each time.
+        let is_flags = le_bit(flags, word) & le_bit(word, flags);
+        let taken = le_bit(from, word) & le_bit(word, to) & (1 - is_flags);
+        let value = field(&p.words_of, (word << 3) as u16);
+        hash = mix(hash, value & taken.wrapping_neg());
     }
     // Code that a program makes from one text again and again has parts of the same size
     // in the same places: their beginning differs where lines do.
