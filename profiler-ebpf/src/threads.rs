@@ -241,19 +241,21 @@ pub fn look_for(thread: *mut ThreadCalls, depth: u32, scratch: *mut Scratch) -> 
 }
 
 /// Forgets the calls that the walk has shown to be over, and those whose return address
-/// is not among the frames of their thread's stack, if that was walked to its end. Sets `depth` and `around_ns` of `call`.
+/// is not among the frames of their thread's stack, if that was walked to its end. Sets
+/// `depth` and `around_ns` of `call`.
 #[inline(never)]
 pub fn prune(thread: *mut ThreadCalls, call: &mut Call, scratch: *const Scratch) -> u32 {
     // SAFETY: a claimed map value.
     let header = unsafe { &(*scratch).header };
     let len = u32::from(header.user_len);
-    if header.stop != STOP_END || len > MAX_USER_FRAMES as u32 {
-        return 0;
-    }
     // SAFETY: a claimed map value.
     let (left, is_found) = unsafe { (*scratch).walk.pending() };
     if left < count_of(thread) {
         set_count(thread, left);
+        tell(thread, call);
+    }
+    if header.stop != STOP_END || len > MAX_USER_FRAMES as u32 {
+        return 0;
     }
     for _ in 0..MAX_PENDING {
         let left = count_of(thread);
