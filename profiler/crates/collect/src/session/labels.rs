@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
 /// Most programs that are remembered to have been looked at.
-const MAX_LOOKED: usize = 65_536;
+const MAX_LOOKED: usize = 512;
 /// After how long a program's user is looked at once more: daemons change theirs after
 /// they have started.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! The recorded labels of a process.
 
 use super::{MAX_KEY, MAX_LABELS, MAX_VALUE};
-use std::cell::RefCell;
+use std::{cell::RefCell, rc::Rc};
 
 /// The recorded labels of a program in a process. They may become known after the
 /// process was sampled first: who holds the set sees them then.
@@ -9,7 +9,8 @@ use std::cell::RefCell;
 pub struct LabelSet {
     /// Number of the set; 0: of no process.
     pub id: u64,
-    labels: RefCell<Vec<(String, String)>>,
+    /// Forks share them until one has others.
+    labels: RefCell<Rc<Vec<(String, String)>>>,
 }
 
 impl LabelSet {
@@ -17,15 +18,21 @@ impl LabelSet {
     pub(crate) fn renewed(&self, id: u64) -> Self {
         Self {
             id,
-            labels: RefCell::new(self.to_vec()),
+            labels: RefCell::new(
+                self.labels
+                    .try_borrow()
+                    .map_or_else(|_| Rc::default(), |labels| Rc::clone(&labels)),
+            ),
         }
     }
 
     /// Adds labels; those of the same key are replaced.
     pub(crate) fn add(&self, labels: &[(String, String)]) {
         if let Ok(mut known) = self.labels.try_borrow_mut() {
-            for (key, value) in labels {
-                add_label(&mut known, key, value);
+            let is_new = |label: &&(String, String)| !known.contains(label);
+            let new: Vec<_> = labels.iter().filter(is_new).collect();
+            for (key, value) in new {
+                add_label(Rc::make_mut(&mut known), key, value);
             }
         }
     }
@@ -33,7 +40,7 @@ impl LabelSet {
     /// All labels, in the order of their keys.
     pub fn to_vec(&self) -> Vec<(String, String)> {
         let known = self.labels.try_borrow();
-        known.map(|labels| labels.clone()).unwrap_or_default()
+        known.map(|labels| labels.to_vec()).unwrap_or_default()
     }
 }
 
