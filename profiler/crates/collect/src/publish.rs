@@ -8,14 +8,9 @@
 use super::{
     bpf::Bpf,
     reader::Reader,
-    tables::{Known, Tables, interpreter},
+    tables::{Known, Tables},
 };
-use aiprof_common::NO_PYTHON;
-use aiprof_model::{
-    process::{Mapping, ProcessTable},
-    wire::PythonFound,
-};
-use aiprof_symbols::python::Version;
+use aiprof_model::{process::ProcessTable, wire::PythonFound};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The published processes.
@@ -27,8 +22,6 @@ pub(crate) struct Publisher {
     retired: FxHashSet<u32>,
     /// Interpreters of processes that were published.
     pythons: Vec<PythonFound>,
-    /// Versions of interpreters that are not known.
-    unknown: FxHashSet<Version>,
     /// How many execs of a process were seen that are not taken in yet.
     replaced: FxHashMap<u32, u32>,
 }
@@ -130,12 +123,11 @@ impl Publisher {
                 continue;
             }
             any = true;
-            if entry.python != NO_PYTHON
-                && let Some((_, found)) = interpreter(&space.maps, &processes.files, known.binaries)
-            {
-                self.pythons.push(PythonFound { pid, ..found });
-            } else if entry.python == NO_PYTHON {
-                self.tell_of_unknown(pid, &space.maps, known);
+            if let Some(found) = tables.python(now.1) {
+                self.pythons.push(PythonFound {
+                    pid,
+                    ..found.clone()
+                });
             }
             if let Some((_, old)) = self.published.insert(pid, now) {
                 tables.release(old);
@@ -145,19 +137,6 @@ impl Publisher {
             self.withdraw(pid, bpf, tables);
         }
         any
-    }
-
-    /// Tells, once of each version, that an interpreter's frames cannot be shown.
-    fn tell_of_unknown(&mut self, pid: u32, maps: &[Mapping], known: &Known<'_>) {
-        let python = |map: &Mapping| Some(known.binaries.get(map.file)?.python.as_ref()?.version);
-        if let Some(version) = maps.iter().find_map(python)
-            && self.unknown.insert(version)
-        {
-            tracing::warn!(
-                "Python {version} (process {pid}) is not known: it shows as C functions; \
-                 3.8 to 3.14 have frames of their own"
-            );
-        }
     }
 
     /// The interpreters of processes that were published since this was asked last.

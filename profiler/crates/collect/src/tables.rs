@@ -26,9 +26,9 @@ use aiprof_common::{
 };
 use aiprof_model::process::{FileId, FileTable, Mapping, Region, Space};
 use aiprof_model::wire::PythonFound;
-use aiprof_symbols::unwind::address_of;
+use aiprof_symbols::{python::Version, unwind::address_of};
 use aiprof_system::workers::Owner;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::mem::{offset_of, size_of};
 
 /// Files of up to this many pages (8 MiB of text) are loaded wholly at first
@@ -106,8 +106,8 @@ struct Ask {
 
 struct List {
     block: Block,
-    /// The layout of the process's interpreter.
-    python: Option<Block>,
+    /// The layout of the process's interpreter, and what is recorded of it.
+    python: Option<(Block, PythonFound)>,
     owner: Owner,
     bytes: usize,
     users: u32,
@@ -123,42 +123,6 @@ pub struct Known<'a> {
     pub generated: &'a Generated,
 }
 
-/// The interpreter that a process has mapped: how the programs find its frames, and what
-/// is told of it.
-pub(crate) fn interpreter(
-    maps: &[Mapping],
-    files: &FileTable,
-    binaries: &Binaries,
-) -> Option<(PythonLayout, PythonFound)> {
-    let found = maps.iter().find_map(|map| {
-        let binary = binaries.get(map.file)?;
-        let python = binary.python.as_ref()?;
-        let address = address_of(&binary.text, map.file_offset)?;
-        let bias = map.start.wrapping_sub(address);
-        let eval = python.eval.start.wrapping_add(bias);
-        (map.start..map.end)
-            .contains(&eval)
-            .then_some((map, python, bias))
-    });
-    let (map, python, bias) = found?;
-    let is_musl = maps.iter().any(|map| {
-        let path = files.key(map.file).map_or("", |key| key.path.as_str());
-        let name = path.rsplit('/').next().unwrap_or(path);
-        name.starts_with("ld-musl-") || name.starts_with("libc.musl-")
-    });
-    let layout = python.layout(bias, is_musl)?;
-    let eval = python.eval.start.wrapping_add(bias)..python.eval.end.wrapping_add(bias);
-    let found = PythonFound {
-        time_ns: 0,
-        pid: 0,
-        version: python.version.to_string(),
-        text: map.start..map.end,
-        eval,
-        one_each: layout.kind == PYTHON_FRAMES,
-    };
-    Some((layout, found))
-}
-
 /// The tables in the pool.
 pub struct Tables {
     pool: Pool,
@@ -168,6 +132,8 @@ pub struct Tables {
     list_bytes: FxHashMap<Owner, usize>,
     pages: FxHashMap<TableDigest, SharedPage>,
     wanted: Vec<(FileId, Owner, Wish, u32)>,
+    /// Versions of interpreters that are not known, and were reported.
+    unknown: FxHashSet<Version>,
     asked: FxHashMap<(FileId, u32), Ask>,
     /// Pages evicted.
     pub evicted: u64,
@@ -188,6 +154,7 @@ impl Tables {
             list_bytes: FxHashMap::default(),
             pages: FxHashMap::default(),
             wanted: Vec::new(),
+            unknown: FxHashSet::default(),
             asked: FxHashMap::default(),
             evicted: 0,
             refused: 0,
@@ -206,7 +173,7 @@ impl Tables {
     ) -> Option<ProcEntry> {
         if let Some(list) = self.lists.get_mut(&space.version) {
             list.users += 1;
-            let (block, python) = (list.block, list.python);
+            let (block, python) = (list.block, list.python.as_ref().map(|(block, _)| *block));
             return Some(self.proc_entry(space, block, python));
         }
         let maps = space.maps.get(..MAX_MAPPINGS).unwrap_or(&space.maps);
@@ -224,8 +191,10 @@ impl Tables {
             self.refused += 1;
             return None;
         };
-        let python = interpreter(maps, files, known.binaries)
-            .and_then(|(layout, _)| self.pool.store(plain::bytes(&layout)));
+        let python = self
+            .interpreter(maps, files, known.binaries)
+            .and_then(|(layout, found)| Some((self.pool.store(plain::bytes(&layout))?, found)));
+        let layout = python.as_ref().map(|(block, _)| *block);
         let pieces = maps.iter().filter_map(|m| known.generated.piece(pid, m));
         let mut used: Vec<FileId> = maps.iter().map(|m| m.file).collect();
         used.extend(pieces.map(|piece| piece.id));
@@ -243,7 +212,7 @@ impl Tables {
                 files: used,
             },
         );
-        Some(self.proc_entry(space, block, python))
+        Some(self.proc_entry(space, block, layout))
     }
 
     /// Whether there is room in the pool for so much more of a user's lists: processes
@@ -258,6 +227,58 @@ impl Tables {
         let of_others = self.list_bytes.iter().filter(|(o, _)| **o != Owner::ROOT);
         let of_users: usize = of_others.map(|(_, bytes)| bytes).sum();
         (own + bytes) * 100 <= all * LISTS_OF_OWNER && (of_users + bytes) * 100 <= all * LISTS
+    }
+
+    /// Finds the interpreter that a process has mapped. Gives where it has its data, and
+    /// what is recorded of it, but for the process. A version that is not known is
+    /// reported once.
+    fn interpreter(
+        &mut self,
+        maps: &[Mapping],
+        files: &FileTable,
+        binaries: &Binaries,
+    ) -> Option<(PythonLayout, PythonFound)> {
+        let found = maps.iter().find_map(|map| {
+            let binary = binaries.get(map.file)?;
+            let python = binary.python.as_ref()?;
+            let address = address_of(&binary.text, map.file_offset)?;
+            let bias = map.start.wrapping_sub(address);
+            let eval = python.eval.start.wrapping_add(bias);
+            (map.start..map.end)
+                .contains(&eval)
+                .then_some((map, python, bias))
+        });
+        let (map, python, bias) = found?;
+        let is_musl = maps.iter().any(|map| {
+            let path = files.key(map.file).map_or("", |key| key.path.as_str());
+            let name = path.rsplit('/').next().unwrap_or(path);
+            name.starts_with("ld-musl-") || name.starts_with("libc.musl-")
+        });
+        let layout = python.layout(bias, is_musl);
+        if layout.is_none() && self.unknown.insert(python.version) {
+            tracing::warn!(
+                "Python {} is not known: it shows as C functions; 3.8 to 3.14 have frames of their own",
+                python.version
+            );
+        }
+        let layout = layout?;
+        let eval = python.eval.start.wrapping_add(bias)..python.eval.end.wrapping_add(bias);
+        let found = PythonFound {
+            time_ns: 0,
+            pid: 0,
+            version: python.version.to_string(),
+            text: map.start..map.end,
+            eval,
+            one_each: layout.kind == PYTHON_FRAMES,
+        };
+        Some((layout, found))
+    }
+
+    /// What is recorded of the interpreter of an address space that has a list; `None`:
+    /// it has none that is known.
+    pub(crate) fn python(&self, version: u64) -> Option<&PythonFound> {
+        let (_, found) = self.lists.get(&version)?.python.as_ref()?;
+        Some(found)
     }
 
     fn proc_entry(&self, space: &Space, block: Block, python: Option<Block>) -> ProcEntry {
@@ -279,7 +300,7 @@ impl Tables {
             && let Some(list) = self.lists.remove(&version)
         {
             self.pool.release(list.block);
-            if let Some(python) = list.python {
+            if let Some((python, _)) = list.python {
                 self.pool.release(python);
             }
             if let Some(bytes) = self.list_bytes.get_mut(&list.owner) {
