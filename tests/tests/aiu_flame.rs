@@ -195,7 +195,15 @@ fn compare(recorded: &Recorded, paths: bool, share: f64) -> anyhow::Result<Off> 
     for (key, sum) in &seen {
         let (path, most) = (key.1, expected.get(key));
         let fits = path == CUT || most.is_some_and(|most| sum.0 <= most.0);
-        anyhow::ensure!(fits, "{key:?}: {}", difference());
+        let at_key =
+            |s: &&Sample| s.numbers.get("pid") == Some(&key.0.into()) && path_of(s) == path;
+        let stacks = || recorded.samples.iter().filter(at_key).map(|s| &s.frames);
+        anyhow::ensure!(
+            fits,
+            "{key:?}: {:#?}\n{}",
+            stacks().collect::<Vec<_>>(),
+            difference()
+        );
     }
     let (all, truth) = (over_paths(&seen), over_paths(&expected));
     anyhow::ensure!(all.len() == truth.len(), "{}", difference());

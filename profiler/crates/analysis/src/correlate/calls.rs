@@ -1,7 +1,12 @@
 //! The tracker: events in, calls and launches out.
 
 use super::{
-    CallSink, ImagePiece, fence::Fences, handles::Name, known::Known, thread::Thread, world::World,
+    CallSink, ImagePiece,
+    fence::Fences,
+    handles::Name,
+    known::Known,
+    thread::Thread,
+    world::{Settle, World},
 };
 use aiprof_model::{
     probes::Probe,
@@ -96,12 +101,14 @@ impl Tracker {
     }
 
     /// Takes one event in; events of one thread must come in time order, and the
-    /// data of a call right behind it.
+    /// data of a call before its thread's next.
     pub fn apply(&mut self, event: &Event, sink: &mut dyn CallSink) {
-        match event {
+        let tid = match event {
             Event::CallData(data) => return self.data(data, sink),
-            _ => self.world.settle(sink),
-        }
+            Event::Call(call) => Some(call.tid),
+            _ => None,
+        };
+        self.world.proceed(event.time_ns(), tid, sink);
         self.tell_facts(sink);
         match event {
             Event::Call(call) => self.call(call, sink),
@@ -158,8 +165,8 @@ impl Tracker {
         for tid in tids {
             self.end_thread(tid, now_ns, sink);
         }
-        self.world.settle(sink);
         let world = &mut self.world;
+        world.settle(Settle::Until(u64::MAX), sink);
         world.tell_kernel_events(sink);
         world.activity.finish(&mut world.losses, sink);
         self.tell_facts(sink);

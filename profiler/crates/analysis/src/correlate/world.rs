@@ -27,6 +27,24 @@ const SPARE: usize = 64;
 /// no loss once the name is found.
 const MAX_UNNAMED: usize = 1 << 16;
 
+/// How long after a call's end its data may arrive, if its thread does nothing else: the
+/// program that sends them can be preempted between the two.
+const DATA_WITHIN_NS: u64 = 100_000_000;
+
+/// Most calls that wait for their data.
+const MOST_SETTLING: usize = 256;
+
+/// Whose calls wait for data no longer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Settle {
+    /// A thread's, by its id.
+    Thread(u32),
+    /// A process's, by its id.
+    Process(u32),
+    /// Those that ended at this time or before, CLOCK_MONOTONIC nanoseconds.
+    Until(u64),
+}
+
 /// Something happened to a kernel.
 #[derive(Debug)]
 pub(super) enum KernelChange {
@@ -66,7 +84,8 @@ pub(super) struct World {
         reason = "they are large, and move from here to there"
     )]
     spare: Vec<Box<Open>>,
-    /// Ended calls of which data may follow, and those that ended after them.
+    /// Ended calls of which data may follow, and those that their threads ended after
+    /// them, in the order of their ends.
     #[expect(
         clippy::vec_box,
         reason = "they are large, and move from here to there"
@@ -126,7 +145,11 @@ impl World {
     /// Reports an ended call as soon as its data must have arrived.
     pub(super) fn report(&mut self, open: Box<Open>, sink: &mut dyn CallSink) {
         let may_wait = open.call.end_ns.is_some() && open.awaits_data();
-        if may_wait || !self.settling.is_empty() {
+        let tid = open.call.tid;
+        if may_wait || self.settling.iter().any(|other| other.call.tid == tid) {
+            if self.settling.len() >= MOST_SETTLING {
+                self.settle(Settle::Until(u64::MAX), sink);
+            }
             self.settling.push(open);
         } else {
             self.hand_on(&open, sink);
@@ -136,7 +159,7 @@ impl World {
 
     /// Reports an ended call now.
     pub(super) fn tell(&mut self, open: &Open, sink: &mut dyn CallSink) {
-        self.settle(sink);
+        self.settle(Settle::Thread(open.call.tid), sink);
         self.hand_on(open, sink);
     }
 
@@ -199,17 +222,35 @@ impl World {
         }
     }
 
-    /// Reports the calls that waited for data.
-    pub(super) fn settle(&mut self, sink: &mut dyn CallSink) {
+    /// Something happened at a time, of a thread if it tells: what waits for data is
+    /// reported where none can follow.
+    pub(super) fn proceed(&mut self, time_ns: u64, tid: Option<u32>, sink: &mut dyn CallSink) {
         if self.settling.is_empty() {
             return;
         }
-        let mut settling = std::mem::take(&mut self.settling);
-        for open in settling.drain(..) {
-            self.hand_on(&open, sink);
-            self.recycle(open);
+        if let Some(tid) = tid {
+            self.settle(Settle::Thread(tid), sink);
         }
-        self.settling = settling;
+        self.settle(Settle::Until(time_ns.saturating_sub(DATA_WITHIN_NS)), sink);
+    }
+
+    /// Reports calls that waited for data.
+    pub(super) fn settle(&mut self, which: Settle, sink: &mut dyn CallSink) {
+        let is_settled = |open: &Open| match which {
+            Settle::Thread(tid) => open.call.tid == tid,
+            Settle::Process(pid) => open.call.pid == pid,
+            Settle::Until(ns) => open.call.end_ns.is_none_or(|end| end <= ns),
+        };
+        let mut at = 0;
+        while let Some(open) = self.settling.get(at) {
+            if is_settled(open) {
+                let open = self.settling.remove(at);
+                self.hand_on(&open, sink);
+                self.recycle(open);
+            } else {
+                at += 1;
+            }
+        }
     }
 
     /// Takes data of an exit in; false if no ended call has sent them.
@@ -221,14 +262,12 @@ impl World {
         }) else {
             return false;
         };
-        let mut open = self.settling.swap_remove(at);
+        let mut open = self.settling.remove(at);
         open.take_data(data);
         if open.known.effect == Effect::NameKernel {
             effects::apply(&mut open, data.time_ns, self);
         }
-        self.settling.push(open);
-        let last = self.settling.len() - 1;
-        self.settling.swap(at, last);
+        self.settling.insert(at, open);
         true
     }
 
@@ -253,7 +292,7 @@ impl World {
     }
 
     pub(super) fn forget(&mut self, pid: u32, now_ns: u64, sink: &mut dyn CallSink) {
-        self.settle(sink);
+        self.settle(Settle::Process(pid), sink);
         self.disinherit(pid);
         self.tell_kernels(sink);
         self.activity.forget(pid, &mut self.losses, sink);

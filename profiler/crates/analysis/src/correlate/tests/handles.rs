@@ -138,6 +138,36 @@ fn kernels_of_before_are_named_by_the_scanner_and_by_the_program() {
     assert_eq!(s.names()[4..], ["mine"]);
 }
 
+/// The program that sends them can be preempted behind the exit.
+#[test]
+fn data_of_an_end_may_come_after_what_other_threads_did() {
+    for (later_ns, lost) in [(0, 0), (99_000_000, 0), (101_000_000, 1)] {
+        let mut s = script();
+        s.enter("zeKernelGetName", LOADER, &[0x22]);
+        s.leave("zeKernelGetName", LOADER, 0, &[]);
+        let left = s.now;
+        s.now += later_ns;
+        s.tid = 2;
+        s.launch(LIST, 0x21);
+        let asked = |s: &Script| {
+            let calls = s.told.calls.iter();
+            let asked = calls.filter(|c| c.probe.function == "zeKernelGetName");
+            asked
+                .map(|c| c.content(0).map(|c| c.bytes.clone()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(asked(&s).len(), lost as usize, "{later_ns}");
+        let now = std::mem::replace(&mut s.now, left);
+        s.tid = 1;
+        s.data("zeKernelGetName", 0, b"asked", 0);
+        s.now = now;
+        s.launch(LIST, 0x22);
+        let bytes = (lost == 0).then(|| b"asked".to_vec());
+        assert_eq!(asked(&s), [bytes], "{later_ns}");
+        assert_eq!(s.lost(LossKind::CallDataIncomplete), lost, "{later_ns}");
+    }
+}
+
 #[test]
 fn a_kernel_whose_name_could_not_be_read_is_not_called_older_than_aiprof() {
     let mut s = script();
