@@ -30,10 +30,12 @@
 mod calls;
 mod drivers;
 mod python;
+mod waits;
 
 pub use calls::*;
 pub use drivers::*;
 pub use python::*;
+pub use waits::*;
 
 /// Bytes in one pool chunk, that is in one value of the pool map.
 pub const POOL_CHUNK: usize = 256 * 1024;
@@ -447,8 +449,10 @@ pub const COUNT_RING_DROPS: u32 = 1;
 pub const COUNT_IDLE: u32 = 2;
 /// Tracepoints whose record was lost because the ring was full.
 pub const COUNT_TRACE_DROPS: u32 = 3;
+/// Waits that were to be recorded and could not be.
+pub const COUNT_WAITS_LOST: u32 = 4;
 /// Number of counters.
-pub const COUNTERS: u32 = 4;
+pub const COUNTERS: u32 = 5;
 
 /// Read-only constants of the eBPF programs, set at load time from BTF and from
 /// the configuration. An offset of [`NO_FIELD`] switches off what needs it.
@@ -521,6 +525,12 @@ pub struct Settings {
     /// Calls are recorded in this control group (cgroup v2 id, low half first), and in
     /// those below it, only; 0: in all.
     pub cgroup: [u32; 2],
+    /// `task_struct.pid`.
+    pub task_pid: u32,
+    /// Nanoseconds of waiting that a drawn wait stands for; longer waits are all recorded.
+    pub wait_period_ns: u32,
+    /// Microseconds below which a wait is not recorded.
+    pub wait_least_us: u32,
 }
 
 /// Offset value that means "this kernel has no such field".

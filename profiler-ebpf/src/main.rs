@@ -17,6 +17,7 @@
 //! `ioctl_handler_entry` and `ioctl_handler_exit` do the same at the kernel
 //! functions that handle a driver's ioctls, `ioctl_enter` and `ioctl_exit` at the
 //! system call ([`driver`]). `trace` forwards a driver's tracepoints ([`trace`]).
+//! `switched`, `waking` and `left_syscall` record waits ([`waits`]).
 //!
 //! [`ProbeSpec`]: aiprof_common::ProbeSpec
 
@@ -40,6 +41,7 @@ mod stacks;
 mod threads;
 mod trace;
 mod unwind;
+mod waits;
 
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {

@@ -2,9 +2,9 @@
 
 use aiprof_common::{
     CALL_SLOTS, COUNTERS, CachedRule, FILE_NAME_BYTES, IoctlKey, MAX_KERNEL_FRAMES,
-    MAX_PYTHON_WORDS, MAX_TRACES, MAX_USER_FRAMES, MAX_VALUES, POOL_CHUNK, PYTHON_SEEN_SLOTS,
-    ProbeCounts, ProbeSpec, ProcEntry, RULE_CACHE_CHUNK, SampleHeader, Settings, ThreadCalls,
-    TraceSpec,
+    MAX_PYTHON_WORDS, MAX_TRACES, MAX_USER_FRAMES, MAX_VALUES, MAX_WAIT_FRAMES, POOL_CHUNK,
+    PYTHON_SEEN_SLOTS, ProbeCounts, ProbeSpec, ProcEntry, RULE_CACHE_CHUNK, SampleHeader, Settings,
+    ThreadCalls, TraceSpec, WaitRecord,
 };
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
@@ -161,6 +161,56 @@ pub struct IoctlCall {
     pub values: [u64; MAX_VALUES],
 }
 
+/// Since when threads wait, by thread id. Not a hash map: the scheduler's locks are held
+/// where it is written, and what takes another's place is counted.
+#[btf_map]
+pub static WAIT_SLOTS: Array<WaitSlot, { aiprof_common::WAIT_SLOTS }> = Array::new();
+
+/// Waits that are over, by thread id, until their threads leave the kernel.
+#[btf_map]
+pub static WAITS_OVER: Array<WaitOver, { aiprof_common::WAITS_OVER }> = Array::new();
+
+/// What there is to count of the stacks of waits.
+#[btf_map]
+pub static WAIT_COUNTS: PerCpuArray<ProbeCounts, 1> = PerCpuArray::new();
+
+/// A thread that waits, or the last one that did. Written where the thread is switched
+/// away from and woken, and read where it is switched to: the scheduler orders these.
+#[repr(C)]
+pub struct WaitSlot {
+    /// Thread id.
+    pub tid: u32,
+    /// [`WaitRecord::state`].
+    pub state: u32,
+    /// [`WaitRecord::begin_ns`]; 0: it does not wait.
+    pub begin_ns: u64,
+    /// [`WaitRecord::woken_ns`].
+    pub woken_ns: u64,
+    /// [`WaitRecord::waker`].
+    pub waker: u64,
+    /// [`WaitRecord::stack`], where that had to be taken beforehand.
+    pub stack: u64,
+    /// As how many it counts, where its stack had to be taken when it began; 0: it was not.
+    pub drawn: u32,
+    /// [`WaitRecord::flags`].
+    pub flags: u32,
+}
+
+/// A wait that is over.
+#[repr(C)]
+pub struct WaitOver {
+    /// Whose it is: a thread id; 0: nobody's; [`TAKEN`](crate::waits::TAKEN): one at work.
+    pub owner: u64,
+    /// Whose it was before it was claimed.
+    pub owner_before: u64,
+    /// What is known.
+    pub record: WaitRecord,
+    /// Bytes of the kernel's part of the stack.
+    pub kernel_bytes: u64,
+    /// The kernel's part of the stack, leaf first.
+    pub kernel: [u64; MAX_WAIT_FRAMES],
+}
+
 /// Load-time constants, filled in by user space before the load.
 #[unsafe(no_mangle)]
 pub static SETTINGS: Settings = Settings {
@@ -195,6 +245,9 @@ pub static SETTINGS: Settings = Settings {
     own_data_only: 0,
     chosen_only: 0,
     cgroup: [0; 2],
+    task_pid: 0,
+    wait_period_ns: 0,
+    wait_least_us: 0,
 };
 
 /// Reads one load-time constant; volatile, for the initial value is not the
@@ -251,6 +304,8 @@ pub struct CallLimits {
     pub pages_ns: u64,
     /// The same for hashes of their memory.
     pub memory_ns: u64,
+    /// The same for waits that are all drawn.
+    pub draws_ns: u64,
 }
 
 /// What all calls share.

@@ -8,7 +8,8 @@ use aya_ebpf::{
         bpf_get_current_task_btf, bpf_get_smp_processor_id,
         generated::{
             bpf_get_current_cgroup_id, bpf_get_current_comm, bpf_get_prandom_u32, bpf_get_stack,
-            bpf_loop, bpf_probe_read_user, bpf_ringbuf_output, bpf_task_pt_regs,
+            bpf_loop, bpf_probe_read_kernel, bpf_probe_read_user, bpf_ringbuf_output,
+            bpf_task_pt_regs,
         },
     },
 };
@@ -23,7 +24,7 @@ use crate::{
         Scratch,
     },
     pool::le_bit,
-    ring::{Ring, is_unfinished, send_stack},
+    ring::{NO_WAKEUP, Ring, is_unfinished, send_stack},
     setting, threads,
     unwind::{append, walk_user},
 };
@@ -40,6 +41,8 @@ const PAGES_BURST_NS: u64 = 2048 * PAGES_NS;
 /// two, and 32,768 at once.
 const MEMORY_NS: u64 = BURST_NS / 4096;
 const MEMORY_BURST_NS: u64 = 32_768 * MEMORY_NS;
+/// Nanoseconds between two stacks of waits that begin on one CPU.
+const DRAW_NS: u64 = BURST_NS / 1000;
 /// log2 of the nanoseconds after which a stack that could not be walked to its end
 /// is sent again: the tables for it may have come.
 const UNFINISHED_SHIFT: u32 = 28;
@@ -69,7 +72,7 @@ pub fn user_stack(call: &mut Call, regs: *const pt_regs, thread: *mut ThreadCall
     if call.depth > 0 && !thread.is_null() {
         threads::prune(thread, call, scratch);
     }
-    send(slot, call);
+    send::<false>(slot, call);
     // SAFETY: a field of a checked map value; written last.
     unsafe { (&raw mut (*slot).busy).write_volatile(0) };
     0
@@ -98,16 +101,53 @@ pub fn system_stack(call: &mut Call, ctx: *mut c_void, kernel: u32) -> u32 {
     if kernel == 1 {
         kernel_stack(scratch, call, ctx);
     }
-    send(slot, call);
+    send::<false>(slot, call);
     // SAFETY: a field of a checked map value; written last.
     unsafe { (&raw mut (*slot).busy).write_volatile(0) };
     0
 }
 
-/// Appends the kernel stack behind the user addresses.
+/// Records the stack of a wait as [`system_stack`] does; its kernel part are `bytes` bytes
+/// at `kernel`, which is kernel memory. `LOCKED`: the scheduler's locks are held, so no hash
+/// map is updated, and no memory of the stack is sent.
+#[inline(never)]
+pub fn wait_stack<const LOCKED: bool>(call: &mut Call, kernel: u64, bytes: u64) -> u32 {
+    let index = slot(call);
+    let Some(slot) = CALL_SCRATCH.get_ptr_mut(index) else {
+        return 0;
+    };
+    // SAFETY: a field of a checked map value, which is claimed.
+    let scratch = unsafe { &raw mut (*slot).scratch };
+    begin(scratch, call, 0);
+    // SAFETY: a claimed map value.
+    unsafe { (*scratch).walk.look_for(0) };
+    // SAFETY: the current task is valid, and so are its registers' addresses.
+    let regs = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as *const pt_regs;
+    // SAFETY: a BTF pointer, whose reads the kernel makes fault-safe.
+    if unsafe { (*regs).cs } & 3 == 3 {
+        walk_user(scratch, regs, cache_of(index), Ring::of(&CALLS));
+    }
+    let (to, most) = behind_user(scratch);
+    let mut bytes = bytes;
+    if bytes > most {
+        bytes = most;
+    }
+    // SAFETY: `most` bytes are there; a bad source is an error.
+    if bytes > 0 && unsafe { bpf_probe_read_kernel(to, bytes as u32, kernel as *const c_void) } == 0
+    {
+        // SAFETY: a claimed map value.
+        unsafe { (*scratch).header.kernel_len = (bytes / 8) as u16 };
+        call.flags |= u32::from(CALL_KERNEL_STACK);
+    }
+    send::<LOCKED>(slot, call);
+    // SAFETY: a field of a checked map value; written last.
+    unsafe { (&raw mut (*slot).busy).write_volatile(0) };
+    0
+}
+
+/// Where the kernel stack begins, behind the user addresses, and its room in bytes.
 #[inline(always)]
-fn kernel_stack(scratch: *mut Scratch, call: &mut Call, ctx: *mut c_void) {
-    const BYTES: usize = MAX_KERNEL_FRAMES * 8;
+fn behind_user(scratch: *mut Scratch) -> (*mut c_void, u64) {
     // SAFETY: a claimed map value.
     let s = unsafe { &mut *scratch };
     let mut len = u64::from(s.header.user_len);
@@ -120,11 +160,20 @@ fn kernel_stack(scratch: *mut Scratch, call: &mut Call, ctx: *mut c_void) {
     if len > MAX_USER_FRAMES as u64 {
         len = MAX_USER_FRAMES as u64;
     }
-    // SAFETY: `len <= MAX_USER_FRAMES`, behind which there is room for BYTES.
-    let rc = unsafe {
-        let to = s.frames.as_mut_ptr().add(len as usize);
-        bpf_get_stack(ctx, to.cast::<c_void>(), BYTES as u32, 0)
-    };
+    // SAFETY: `len <= MAX_USER_FRAMES`, behind which there is room for the kernel's.
+    let to = unsafe { s.frames.as_mut_ptr().add(len as usize) };
+    (to.cast(), MAX_KERNEL_FRAMES as u64 * 8)
+}
+
+/// Appends the kernel stack behind the user addresses.
+#[inline(always)]
+fn kernel_stack(scratch: *mut Scratch, call: &mut Call, ctx: *mut c_void) {
+    const BYTES: usize = MAX_KERNEL_FRAMES * 8;
+    let (to, _) = behind_user(scratch);
+    // SAFETY: BYTES of room.
+    let rc = unsafe { bpf_get_stack(ctx, to, BYTES as u32, 0) };
+    // SAFETY: a claimed map value.
+    let s = unsafe { &mut *scratch };
     if rc < 0 {
         s.header.flags |= FLAG_KERNEL_FAILED;
         return;
@@ -192,6 +241,21 @@ fn may_walk(now: u64) -> bool {
         )
 }
 
+/// Whether this CPU may take one more stack of a wait that begins.
+#[inline(always)]
+pub fn may_draw(now: u64) -> bool {
+    let Some(limits) = CALL_LIMITS.get_ptr_mut(0) else {
+        return false;
+    };
+    // SAFETY: a checked map value (see CallLimits).
+    take(
+        unsafe { &mut (*limits).draws_ns },
+        now,
+        DRAW_NS,
+        BURST_NS / 16,
+    )
+}
+
 /// Claims a scratch slot: its index, CALL_SLOTS if all are in use.
 #[inline(always)]
 fn claim() -> u32 {
@@ -247,9 +311,10 @@ fn begin(scratch: *mut Scratch, call: &Call, flags: u8) {
     }
 }
 
-/// Names the stack and sends it if user space has not seen it.
+/// Names the stack and sends it if user space has not seen it. `LOCKED`: see
+/// [`wait_stack`].
 #[inline(always)]
-fn send(slot: *mut CallSlot, call: &mut Call) {
+fn send<const LOCKED: bool>(slot: *mut CallSlot, call: &mut Call) {
     // SAFETY: a field of a checked map value, which is claimed.
     let scratch = unsafe { &raw mut (*slot).scratch };
     // SAFETY: a claimed map value.
@@ -266,7 +331,7 @@ fn send(slot: *mut CallSlot, call: &mut Call) {
         let now = mix(id, call.time_ns >> UNFINISHED_SHIFT);
         id = now | 1;
         // User space finishes it, each of other memory to another end perhaps.
-        if may_hash_memory(call.time_ns) {
+        if !LOCKED && may_hash_memory(call.time_ns) {
             hash_memory(slot, now);
             // SAFETY: a field of a claimed map value.
             let whole = unsafe { (*slot).hash } | 1;
@@ -285,10 +350,10 @@ fn send(slot: *mut CallSlot, call: &mut Call) {
         return;
     }
     s.header.period = id;
-    if !output(s, call.time_ns) {
+    if !output::<LOCKED>(s, call.time_ns) {
         return;
     }
-    if !pages || send_stack(&s.header, Ring::of(&CALLS)) {
+    if !LOCKED && (!pages || send_stack(&s.header, Ring::of(&CALLS))) {
         // Sent first, so that another CPU does not refer to what is never sent.
         let _ = STACKS_SEEN.insert(id, call.time_ns, 0);
     }
@@ -319,7 +384,7 @@ fn may_send_pages(now: u64) -> bool {
 
 /// Sends the record; `false`: there is no room.
 #[inline(always)]
-fn output(s: &mut Scratch, now: u64) -> bool {
+fn output<const LOCKED: bool>(s: &mut Scratch, now: u64) -> bool {
     const MAX: u64 = (STACK_HEADER + size_of::<Frames>()) as u64;
     // SAFETY: the destination has the size given; helpers without preconditions.
     unsafe {
@@ -333,7 +398,10 @@ fn output(s: &mut Scratch, now: u64) -> bool {
     let ring = Ring::of(&CALLS);
     let record = (&raw mut *s).cast::<c_void>();
     // SAFETY: `ring` is a map; the scratch is larger than MAX.
-    unsafe { bpf_ringbuf_output(ring.map(), record, bytes, wakeup(ring, now)) == 0 }
+    unsafe {
+        let flags = if LOCKED { NO_WAKEUP } else { wakeup(ring, now) };
+        bpf_ringbuf_output(ring.map(), record, bytes, flags) == 0
+    }
 }
 
 /// Addresses, and words of Python frames, in the record.

@@ -12,6 +12,7 @@ use std::time::Duration;
 pub(crate) struct Totals {
     values: Values,
     samples: u64,
+    time_ns: u64,
     devices: DeviceTotals,
     stacks: usize,
     duration: Duration,
@@ -24,6 +25,7 @@ impl Totals {
     pub(crate) fn add(&mut self, profile: &Profile) {
         self.values = profile.values;
         self.samples = self.samples.saturating_add(profile.total_count());
+        self.time_ns = self.time_ns.saturating_add(profile.total_time_ns());
         self.devices.add(profile);
         self.stacks += profile.stacks.len();
         self.duration += Duration::from_nanos(profile.meta.duration_ns);
@@ -39,6 +41,7 @@ impl Totals {
     /// The summary, line by line. `shown`: the profile was shown as text, with its devices
     /// and losses, which would come twice.
     pub(crate) fn lines(&self, usage: &SelfUsage, shown: bool) -> Vec<String> {
+        let waited = human_duration(Duration::from_nanos(self.time_ns));
         let what = match self.values {
             Values::CpuTime if self.devices.device_samples > 0 => format!(
                 "{} CPU samples and {} device samples",
@@ -46,6 +49,8 @@ impl Totals {
                 grouped(self.devices.device_samples)
             ),
             Values::CpuTime => format!("{} samples", grouped(self.samples)),
+            Values::WaitTime => format!("{waited} off CPU"),
+            Values::WallTime => format!("{waited} on and off CPU"),
             Values::Launches => format!("{} launches", grouped(self.samples)),
         };
         let mut lines = vec![format!(

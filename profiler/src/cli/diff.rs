@@ -177,6 +177,7 @@ fn read(path: &Path, values: ValueArgs) -> Result<FoldedStacks> {
     let path = &input::named(path);
     let replay = ReplayOptions {
         launches: values.launches(),
+        waits: values.waits(),
         ..ReplayOptions::default()
     };
     let (input, weight) = (input::open(path)?, values.weight());

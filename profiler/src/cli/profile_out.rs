@@ -3,7 +3,7 @@
 use super::destination::Destination;
 use super::output::OutputFile;
 use super::{choice, screen, usage_error};
-use aiprof_analysis::aggregate::LaunchOptions;
+use aiprof_analysis::aggregate::{LaunchOptions, WaitOptions};
 use aiprof_formats::export::summary::SummaryOptions;
 use aiprof_formats::export::{self, ExportOptions, Format, Shown, Weight};
 use aiprof_model::profile::{Profile, StallTable};
@@ -105,9 +105,39 @@ pub(crate) struct ValueArgs {
     /// either way; time-in-call needs one that was recorded with --events time-in-call.
     #[arg(long, value_enum, value_name = "WHAT", conflicts_with = "weight")]
     events: Option<EventsArg>,
+
+    /// Instead of CPU time: the time in which threads waited, and what for
+    ///
+    /// Each stack ends in what was waited for: a lock, I/O, time, a pipe or socket, a
+    /// process, the accelerator, or a CPU. Waits of a sampling period (-F) or more are all
+    /// recorded, of shorter ones as many as stand for the rest. A capture can be reported
+    /// either way if it was recorded with this or with --wall.
+    #[arg(long, conflicts_with = "events")]
+    off_cpu: bool,
+
+    /// CPU time and waits in one picture
+    #[arg(long, hide_short_help = true, conflicts_with_all = ["events", "off_cpu"])]
+    wall: bool,
+
+    /// With --off-cpu or --wall: who woke the thread, as the leaf of its stack
+    #[arg(long, hide_short_help = true, conflicts_with = "events")]
+    wakers: bool,
 }
 
 impl ValueArgs {
+    /// How waits are added up, if they are.
+    pub(crate) fn waits(self) -> Option<WaitOptions> {
+        (self.off_cpu || self.wall).then_some(WaitOptions {
+            wall: self.wall,
+            wakers: self.wakers,
+        })
+    }
+
+    /// Whether `--wakers` was given.
+    pub(crate) fn has_wakers(self) -> bool {
+        self.wakers
+    }
+
     /// What the values mean.
     pub(crate) fn weight(self) -> Weight {
         match self.events {

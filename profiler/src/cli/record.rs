@@ -6,7 +6,7 @@ use super::profile_out::{ProfileFormat, ValueArgs, ViewArgs};
 use super::{usage_error, values};
 use aiprof_collect::cgroup;
 use aiprof_collect::config::{
-    Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig, STACK_LIMIT,
+    Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig, STACK_LIMIT, WaitConfig,
 };
 use aiprof_collect::device::{DeviceOptions, ReplaySpec};
 use aiprof_collect::driver::StandIn;
@@ -92,6 +92,11 @@ pub(crate) struct RecordArgs {
     /// What drives the sampling
     #[arg(long, value_enum, default_value_t = EventArg::from(RecordConfig::default().event))]
     event: EventArg,
+
+    /// With --off-cpu or --wall: leave out shorter waits, such as 10us
+    #[arg(long, hide_short_help = true, value_name = "TIME", default_value = "0us",
+          value_parser = values::parse_span)]
+    min_wait: u64,
 
     /// Stacks of accelerator calls per second and CPU at most; 0: none
     ///
@@ -281,6 +286,26 @@ impl Plan {
                 "--events is for profiles: a trace has launches and samples in any case",
             ));
         }
+        let waits = args.values.waits().map(|options| WaitConfig {
+            least_ns: args.min_wait,
+            options,
+        });
+        if waits.is_none() && args.values.has_wakers() {
+            return Err(usage_error("--wakers is for --off-cpu and --wall"));
+        }
+        if waits.is_none() && args.min_wait > 0 {
+            return Err(usage_error("--min-wait is for --off-cpu and --wall"));
+        }
+        if waits.is_some() && destination.is_trace() {
+            return Err(usage_error(
+                "--off-cpu and --wall are for profiles and captures: a trace has no waits",
+            ));
+        }
+        if waits.is_some() && args.event != EventArg::CpuClock {
+            return Err(usage_error(
+                "--off-cpu and --wall are of time, and --event cycles is of cycles: choose one",
+            ));
+        }
         let source_lines = destination.has_source_lines() || args.view.has_lines();
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
         let choice = args.choice.of_this_machine()?;
@@ -294,17 +319,18 @@ impl Plan {
                  choose one, or write a capture and report it both ways",
             ));
         }
-        let joins = !args.no_devices && launches.is_none() && !destination.keeps_events();
+        let only_samples = launches.is_none() && waits.is_none();
+        let joins = !args.no_devices && only_samples && !destination.keeps_events();
         let devices = DeviceOptions {
             aiu: joins && (has_aiu || args.aiu_timing),
-            xe: !args.no_devices && launches.is_none(),
+            xe: !args.no_devices && only_samples,
             cycles_per_sample: args.device_cycles,
             one_record_of: args.device_share,
             nearest_layout: args.nearest_layout,
             replay: args.replay_device,
             save: args.save_device,
         };
-        let probes = destination.keeps_events() || launches.is_some() || devices.is_on();
+        let probes = destination.keeps_events() || !only_samples || devices.is_on();
         if args.conditional_collection && !probes {
             return Err(usage_error(
                 "--conditional-collection is for launches: add --events, or write a trace \
@@ -318,7 +344,7 @@ impl Plan {
         let is_unasked = probes && joins && !is_asked;
         let probes = probes.then(|| ProbeConfig {
             tables: Arc::new(tables()),
-            waits: devices.is_on() || destination.keeps_events(),
+            waits: devices.is_on() || waits.is_some() || destination.keeps_events(),
             late_libraries: launches.is_some() || destination.is_trace(),
             exact_call_times: args.values.times_calls() || destination.is_trace(),
             command: args.command.clone(),
@@ -350,6 +376,7 @@ impl Plan {
                 title: args.title,
                 command: display_command(&args.command),
                 launches,
+                waits,
                 probes,
                 devices,
                 bpf_object: args.bpf_object,

@@ -67,6 +67,7 @@ impl ReportArgs {
     fn of_more_than_stacks(&self) -> Option<&'static str> {
         let given = [
             (self.values.launches().is_some(), "--events"),
+            (self.values.waits().is_some(), "--off-cpu and --wall"),
             (self.no_kernel, "--no-kernel"),
             (self.no_inlines, "--no-inlines"),
             (self.python_c_frames, "--python-c-frames"),
@@ -153,6 +154,7 @@ fn replay_options(args: &ReportArgs, destination: &Destination) -> ReplayOptions
         source_lines: destination.has_source_lines() || args.view.has_lines(),
         kernel_stacks: !args.no_kernel,
         launches: args.values.launches(),
+        waits: args.values.waits(),
         python_c_frames: args.python_c_frames,
     }
 }

@@ -131,6 +131,7 @@ fn every_option_reaches_the_configuration() {
             title: "T".into(),
             command: "make -j8".into(),
             launches: None,
+            waits: None,
             probes: None,
             devices: DeviceOptions::default(),
             bpf_object: Some("x.o".into()),

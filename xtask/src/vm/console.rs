@@ -85,7 +85,7 @@ pub(super) fn step<'a>(console: &'a str, name: &str) -> Step<'a> {
     step
 }
 
-/// Judges one VM's run: four tests.
+/// Judges one VM's run: five tests.
 pub(crate) fn judge(series: &str, console: &str) -> Counts {
     count(
         series,
@@ -94,6 +94,7 @@ pub(crate) fn judge(series: &str, console: &str) -> Counts {
             ("doctor", ended(&step(console, "doctor"), 0)),
             ("stacks", stacks(console)),
             ("command", ended(&step(console, "command"), 7)),
+            ("waits", waits(console)),
         ],
     )
 }
@@ -182,6 +183,23 @@ fn stacks(console: &str) -> Result<String> {
     Ok(format!("{percent:.2} % of {samples} samples complete"))
 }
 
+/// A program that sleeps for three seconds does so in its profile, and in the kernel's
+/// function that sleeps.
+fn waits(console: &str) -> Result<String> {
+    let recorded = step(console, "waits");
+    ended(&recorded, 0)?;
+    let slept = |line: &&str| line.contains("nanosleep_[k]") && line.contains(";[sleeps] ");
+    let lines = step(console, "waited").lines;
+    let own = lines.iter().copied().filter(|line| slept(line));
+    let us: f64 = own.filter_map(folded_line).map(|(_, weight)| weight).sum();
+    // An emulated CPU may be held up, and be late.
+    if !(2.98e6..3.5e6).contains(&us) {
+        let (told, seen) = (recorded.lines.join("\n"), lines.join("\n"));
+        bail!("{us} us of 3,000,000\n{told}\n{seen}");
+    }
+    Ok(format!("{us} us of 3,000,000"))
+}
+
 /// Stack and weight of a folded line.
 fn folded_line(line: &str) -> Option<(&str, f64)> {
     let (stack, weight) = line.rsplit_once(' ')?;
@@ -227,7 +245,9 @@ mod tests {
     fn console(lines: &[String]) -> String {
         format!(
             "[ 0.1] Linux\n@@kernel 6.1.0-56-amd64\n@@btf yes\n@@begin doctor\nBTF: yes\n@@status 0\n\
-             @@begin system\n@@status 0\n@@begin folded\n{}\n@@status 0\n@@begin command\n@@status 7\n@@done\n",
+             @@begin system\n@@status 0\n@@begin folded\n{}\n@@status 0\n@@begin command\n@@status 7\n\
+             @@begin waits\n@@status 0\n@@begin waited\n\
+             sleep;80;_start;main;hrtimer_nanosleep_[k];[sleeps] 3000100\n@@status 0\n@@done\n",
             lines.join("\n")
         )
     }
@@ -248,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn a_good_run_passes_four_tests() {
+    fn a_good_run_passes_all_tests() {
         let text = console(&[
             format!("{} 9900000", stack(100, "burn")),
             format!("{} 10000", stack(3, "x")),
         ]);
         assert_eq!(
             judge("6.1", &text).to_string(),
-            "4 passed, 0 failed, 0 skipped"
+            "5 passed, 0 failed, 0 skipped"
         );
     }
 
@@ -269,7 +289,7 @@ mod tests {
         let few = console(&[format!("{} 90000", stack(100, "burn"))]);
         assert_eq!(judge("6.1", &few).failures, ["vm 6.1 stacks"]);
         assert_eq!(judge("6.1", &console(&[])).failures, ["vm 6.1 stacks"]);
-        assert_eq!(judge("6.1", "").failed, 4);
+        assert_eq!(judge("6.1", "").failed, 5);
     }
 
     #[test]
@@ -277,6 +297,8 @@ mod tests {
         let good = console(&[format!("{} 9900000", stack(100, "burn"))]);
         let status = good.replace("@@status 7", "@@status 0");
         assert_eq!(judge("6.1", &status).failures, ["vm 6.1 command"]);
+        let late = good.replace("3000100", "2000100");
+        assert_eq!(judge("6.1", &late).failures, ["vm 6.1 waits"]);
         let oops = good.replace("@@done", "@@kernel-complaint WARNING: CPU: 0\n@@done");
         assert_eq!(judge("6.1", &oops).failures, ["vm 6.1 boot"]);
         let btf = good.replace("@@btf yes\n", "");

@@ -1,7 +1,10 @@
 //! What to record: the plain configuration that the command line becomes.
 
 use super::{device::DeviceOptions, driver::StandIn};
-use aiprof_analysis::{aggregate::LaunchOptions, choice::ProcessChoice};
+use aiprof_analysis::{
+    aggregate::{LaunchOptions, WaitOptions},
+    choice::ProcessChoice,
+};
 use aiprof_model::probes::{Tables, driver_table::DriverTables, table::Switch};
 use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
@@ -61,12 +64,24 @@ pub struct RecordConfig {
     /// Count launches and the time in calls of runtimes instead of CPU samples.
     /// Needs `probes`. Default: no.
     pub launches: Option<LaunchOptions>,
+    /// Record waits, and add them up instead of CPU samples or beside them. Needs `probes`.
+    /// Default: no.
+    pub waits: Option<WaitConfig>,
     /// Record calls of accelerator runtimes. Default: no.
     pub probes: Option<ProbeConfig>,
     /// Samples of devices, joined with launches. Needs `probes`. Default: none.
     pub devices: DeviceOptions,
     /// Another eBPF object in place of the built-in one, for development.
     pub bpf_object: Option<PathBuf>,
+}
+
+/// Which waits are recorded, and how they are added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitConfig {
+    /// Waits of less nanoseconds are not recorded. Default: 0.
+    pub least_ns: u64,
+    /// How they are added up.
+    pub options: WaitOptions,
 }
 
 /// Stacks of calls that one CPU walks in a second at most, unless something else is asked
@@ -169,6 +184,7 @@ impl Default for RecordConfig {
             title: String::new(),
             command: String::new(),
             launches: None,
+            waits: None,
             probes: None,
             devices: DeviceOptions::default(),
             bpf_object: None,

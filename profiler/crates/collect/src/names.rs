@@ -244,6 +244,7 @@ impl NameService {
                 | Code::Device
                 | Code::Work { .. }
                 | Code::NoStack(_)
+                | Code::Wait(_)
                 | Code::Python { .. } => {}
             }
         }

@@ -9,13 +9,14 @@ mod places;
 mod reading;
 mod result;
 mod starting;
+mod waits;
 
 pub use devices::AiuUse;
 
 use super::{
     binaries::Binaries,
     bpf::{
-        Bpf, BpfError, BpfOptions, CHOSEN, CallOptions, SAMPLES,
+        Bpf, BpfError, BpfOptions, CHOSEN, CallOptions, SAMPLES, WaitSettings,
         perf::{self, Clock},
         ring::{Drained, Ring},
     },
@@ -70,6 +71,9 @@ pub enum CollectError {
     /// No perf event could be opened.
     #[error("cannot open a perf event: {} ({})", .0, perf_remedy(.0))]
     PerfEvent(io::Error),
+    /// The programs that record waits could not be attached.
+    #[error("cannot record waits: {0} (the kernel must have BTF: CONFIG_DEBUG_INFO_BTF)")]
+    Waits(io::Error),
     /// A control group given does not exist.
     #[error("{path}: no control group")]
     Cgroup {
@@ -209,6 +213,7 @@ pub struct Session {
     probes: Option<(RuntimeProbes, Ring)>,
     /// The probes on drivers.
     drivers: DriverProbes,
+    waits: waits::Waits,
     /// What of both is still being attached.
     starting: Option<starting::Starting>,
     /// Which programs want their calls recorded, if they are asked.
@@ -296,6 +301,10 @@ impl Session {
         };
         let drivers = driver_plan(config)?;
         let options = BpfOptions {
+            waits: config.waits.map(|waits| WaitSettings {
+                period_ns: u32::try_from(period_ns).unwrap_or(u32::MAX),
+                least_us: u32::try_from(waits.least_ns / 1000).unwrap_or(u32::MAX),
+            }),
             include_idle: config.include_idle,
             kernel_stacks: config.kernel_stacks,
             ..call_options(config, &drivers)?
@@ -338,6 +347,7 @@ impl Session {
             probes: None,
             drivers: DriverProbes::default(),
             starting: None,
+            waits: waits::Waits::default(),
             conditional: config
                 .probes
                 .as_ref()
@@ -397,6 +407,7 @@ impl Session {
         session.window_started = session.started;
         session.reader.lend(FIRST_READS);
         session.start_probes(config, drivers)?;
+        session.start_waits(config)?;
         session.tell_of_devices(false)?;
         tracing::debug!(
             "sampling since {} ms, after {} ms",
@@ -592,6 +603,7 @@ impl Session {
             Event::Call(call) => self.take_call(call),
             Event::CallData(data) => self.take_call_data(data),
             Event::Trace(trace) => self.take_trace(trace),
+            Event::Wait(wait) => self.take_wait(wait),
             Event::Probe(_)
             | Event::ProbedFile(_)
             | Event::KernelNamed(_)
@@ -845,6 +857,7 @@ fn receive(
         Ok(Record::CallData(data)) => arrived.push(Event::CallData(data)),
         Ok(Record::CallStack(stack)) => arrived.push(Event::CallStack(stack)),
         Ok(Record::Trace(trace)) => arrived.push(Event::Trace(trace)),
+        Ok(Record::Wait(wait)) => arrived.push(Event::Wait(wait)),
         Ok(Record::Python(record)) => {
             arrived.extend(pieces.take(record).map(Event::PythonCode));
         }

@@ -266,6 +266,7 @@ impl Aggregator {
     pub fn files_of_calls(&self) -> impl Iterator<Item = u32> {
         let calls = self.calls.iter();
         let known = calls.flat_map(|calls| calls.stacks.values().map(|known| &known.codes));
+        let known = known.chain(self.waits.iter().flat_map(|waits| waits.codes()));
         let devices = self.calls.iter().filter_map(|calls| calls.devices.as_ref());
         let paths = devices.flat_map(|devices| devices.all_codes());
         let codes = known.chain(paths).flat_map(|codes| codes.iter());
@@ -277,6 +278,9 @@ impl Aggregator {
 
     /// Forgets the stacks that calls refer to, for files have got new numbers.
     pub fn forget_files(&mut self) {
+        if let Some(waits) = &mut self.waits {
+            waits.forget_stacks();
+        }
         if let Some(calls) = &mut self.calls {
             calls.stacks.clear();
             if let Some(devices) = &mut calls.devices {

@@ -57,6 +57,13 @@ pub fn build_profile(
         builder.of(Values::Launches);
         builder.submissions(calls.submissions);
     }
+    let period_ns = builder.meta().period_ns.max(1);
+    if let Some(waits) = &aggregate.waits {
+        builder.of(match waits.options.wall {
+            true => Values::WallTime,
+            false => Values::WaitTime,
+        });
+    }
     builder.losses().merge(&aggregate.losses);
     builder.labels(&aggregate.recording_labels);
     let mut locations: Vec<Option<LocationId>> = vec![None; aggregate.codes.values.len()];
@@ -119,7 +126,11 @@ pub fn build_profile(
             thread,
             cgroup,
             stack,
-            count: weight.count,
+            // A wait stands for as many samples as fit into it.
+            count: match &aggregate.waits {
+                Some(_) if weight.count == 0 => (weight.time_ns + period_ns / 2) / period_ns,
+                _ => weight.count,
+            },
             time_ns: weight.time_ns,
             bytes: weight.bytes,
             device: None,
@@ -235,7 +246,7 @@ fn location(
         .frames(&code)
         .iter()
         .all(|f| f.kind == FrameKind::Unknown);
-    if unnamed && !matches!(code, Code::Cut(_) | Code::NoStack(_)) {
+    if unnamed && !matches!(code, Code::Cut(_) | Code::NoStack(_) | Code::Wait(_)) {
         builder.losses().add(LossKind::FramesUnnamed, 1);
     }
     if frames.is_empty() {
@@ -300,6 +311,7 @@ pub(crate) fn unknown_name(files: &FileTable, code: Code) -> String {
         Code::Special(SpecialCode::PythonApart) => "[native frames not known]".into(),
         Code::Cut(reason) => cut_name(reason),
         Code::NoStack(reason) => reason.name().into(),
+        Code::Wait(reason) => reason.name().into(),
         Code::Python { function, .. } => files
             .scripts
             .get(function)

@@ -12,11 +12,13 @@ mod devices;
 mod finish;
 mod modules;
 mod python;
+mod waits;
 
 pub use calls::NoStack;
 pub use device_kernels::{DeviceKernel, ReasonCounts};
 pub use finish::{Names, NoNames, build_profile};
 pub(crate) use finish::{ends_at_entry, unknown_name};
+pub use waits::WaitOptions;
 
 use crate::correlate::{CallSink, Tracker};
 use aiprof_common::{
@@ -27,7 +29,7 @@ use aiprof_model::{
     labels::LabelSet,
     process::{FileId, Process, ProcessTable, Region, Space},
     profile::{LossKind, Losses},
-    wire::{Event, Sample, StopReason},
+    wire::{Event, Sample, StopReason, WaitReason},
 };
 use python::Placed;
 use rustc_hash::FxHashMap;
@@ -82,6 +84,8 @@ pub enum Code {
         /// Line that it is at.
         line: u32,
     },
+    /// Not an address: what the thread waited for.
+    Wait(WaitReason),
 }
 
 /// Code that has a name by where it is.
@@ -225,6 +229,8 @@ pub struct Aggregator {
     tracker: Option<Box<Tracker>>,
     /// Number and time of calls. A profile of calls has no CPU samples.
     calls: Option<Box<calls::Calls>>,
+    /// Waits are added up.
+    waits: Option<Box<waits::Waits>>,
     /// What was lost.
     pub losses: Losses,
     /// Samples, or launches, taken in, also those without a stack.
@@ -268,8 +274,16 @@ impl Aggregator {
                 }
                 false
             }
+            Event::CallStack(stack) if self.waits.is_some() => {
+                self.take_wait_stack(processes, stack);
+                false
+            }
             Event::CallStack(stack) if self.calls.is_none() => {
                 self.note_codes(processes, stack);
+                false
+            }
+            Event::Wait(wait) => {
+                self.wait(processes, wait);
                 false
             }
             Event::Call(_)
@@ -365,6 +379,10 @@ impl Aggregator {
     }
 
     fn sample(&mut self, processes: &ProcessTable, sample: &Sample) {
+        let spins = self.spins(sample.thread.tid);
+        if !spins && self.waits.as_ref().is_some_and(|waits| !waits.options.wall) {
+            return;
+        }
         self.taken += 1;
         if self.codes.values.len() > self.limits.codes
             || self.names.values.len() > self.limits.samples
@@ -374,7 +392,10 @@ impl Aggregator {
             return;
         }
         let process = processes.get(sample.thread.pid);
-        let codes = self.stack_codes(processes, process, sample);
+        let mut codes = self.stack_codes(processes, process, sample);
+        if spins {
+            codes.insert(0, self.codes.intern(Code::Wait(WaitReason::Accelerator)));
+        }
         let Some(stack) = self.intern_stack(&codes) else {
             self.losses.add(LossKind::TableFull, 1);
             return;

@@ -135,7 +135,8 @@ impl Tracker {
             | Event::PythonFound(_)
             | Event::PythonCode(_)
             | Event::PythonStack(_)
-            | Event::Labels(_) => {}
+            | Event::Labels(_)
+            | Event::Wait(_) => {}
         }
         self.world.tell_kernel_events(sink);
         self.tell_facts(sink);
@@ -201,6 +202,13 @@ impl Tracker {
         let handles = self.world.processes.get(&pid);
         let kernel = handles.and_then(|handles| handles.kernels.get(kernel));
         kernel.is_some_and(|kernel| kernel.name == Name::Unseen)
+    }
+
+    /// Whether a thread is inside a runtime's function that waits for the device, or in an
+    /// ioctl of a driver.
+    #[must_use]
+    pub fn is_waiting(&self, tid: u32) -> bool {
+        self.threads.get(&tid).is_some_and(Thread::waits)
     }
 
     /// What it has seen.

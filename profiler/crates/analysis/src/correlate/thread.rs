@@ -10,6 +10,7 @@ use super::{
 };
 use aiprof_common::{CALL_ENTRY_UNKNOWN, CALL_UNTRACKED};
 use aiprof_model::{
+    probes::CallKind,
     profile::LossKind,
     wire::{Call, CallData},
 };
@@ -153,6 +154,15 @@ impl Thread {
         if !found && !again {
             unmatched(call, known, world);
         }
+    }
+
+    /// Whether one of the open calls waits for the device.
+    pub(super) fn waits(&self) -> bool {
+        let waits = |open: &Open| {
+            let probe = &open.known.probe;
+            probe.kind == CallKind::Synchronize || probe.is_ioctl
+        };
+        self.open.iter().any(|open| waits(open))
     }
 
     /// Ends every open call, for the thread is gone or runs something else.

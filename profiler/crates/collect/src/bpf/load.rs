@@ -46,6 +46,9 @@ const CALL_MAPS: &[&str] = &[
     CHOSEN,
 ];
 
+/// The maps that only the programs at waits use.
+const WAIT_MAPS: &[&str] = &["WAIT_SLOTS", "WAITS_OVER", "WAIT_COUNTS"];
+
 /// What is in the kernel of an object, and the way to load more of it; it stays there
 /// as long as its descriptors are open.
 ///
@@ -146,7 +149,9 @@ fn load_bytes(
     let mut maps = BTreeMap::new();
     for map in object.maps() {
         let name = map.name().to_string_lossy().into_owned();
-        if !CALL_MAPS.contains(&name.as_str()) || options.calls.is_some() {
+        let is_left_out = CALL_MAPS.contains(&name.as_str()) && options.calls.is_none()
+            || WAIT_MAPS.contains(&name.as_str()) && options.waits.is_none();
+        if !is_left_out {
             maps.insert(name, MapHandle::try_from(&map)?);
         }
     }
@@ -209,6 +214,11 @@ fn set_sizes(
             for name in CALL_MAPS {
                 map_mut(open, name)?.set_autocreate(false)?;
             }
+        }
+    }
+    if options.waits.is_none() {
+        for name in WAIT_MAPS {
+            map_mut(open, name)?.set_autocreate(false)?;
         }
     }
     for (name, entries) in sizes {

@@ -108,8 +108,19 @@ pub struct BpfOptions {
     pub chosen_only: bool,
     /// Record calls in this control group (cgroup v2 id) only.
     pub cgroup: Option<u64>,
+    /// Which waits are recorded; `None`: none.
+    pub waits: Option<WaitSettings>,
     /// Sizes of what programs at probes need; `None`: none will be loaded.
     pub calls: Option<CallOptions>,
+}
+
+/// Which waits are recorded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WaitSettings {
+    /// Nanoseconds of waiting that a drawn wait stands for; longer ones are all recorded.
+    pub period_ns: u32,
+    /// Microseconds below which a wait is not recorded.
+    pub least_us: u32,
 }
 
 /// Sizes and limits of the programs at probes.
@@ -144,6 +155,7 @@ impl Default for BpfOptions {
             named_files: false,
             chosen_only: false,
             cgroup: None,
+            waits: None,
             calls: None,
         }
     }
@@ -373,6 +385,9 @@ fn settings(options: &BpfOptions) -> Settings {
         named_files: u32::from(options.named_files),
         chosen_only: u32::from(options.chosen_only),
         cgroup: [0, 32].map(|shift| (options.cgroup.unwrap_or(0) >> shift) as u32),
+        task_pid: offset("task_struct", "pid"),
+        wait_period_ns: options.waits.map_or(0, |waits| waits.period_ns),
+        wait_least_us: options.waits.map_or(0, |waits| waits.least_us),
     }
 }
 

@@ -328,6 +328,16 @@ pub(crate) fn attach_raw_tracepoint(program: BorrowedFd<'_>, name: &str) -> io::
     owned(fd).map(Link)
 }
 
+/// Attaches a program to the tracepoint that it was loaded for (`tp_btf`).
+///
+/// # Errors
+/// The kernel's answer.
+pub(crate) fn attach_tracing(program: BorrowedFd<'_>) -> io::Result<Link> {
+    // SAFETY: the program is open; its tracepoint was named when it was loaded.
+    let fd = unsafe { sys::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd()) };
+    owned(fd).map(Link)
+}
+
 /// Attaches a program to a function of the kernel, at its beginning or, with
 /// `ret`, at its return.
 ///

@@ -39,8 +39,9 @@ impl Session {
 
     /// Ends the calls. Gives what is to be closed when everything else is.
     pub(super) fn stop_probes(&mut self) -> Vec<Link> {
+        let waits = self.waits.stop();
         let Some((probes, _)) = &mut self.probes else {
-            return Vec::new();
+            return waits;
         };
         let links = probes.stop();
         let begun = Instant::now();
@@ -48,6 +49,7 @@ impl Session {
         probes.detached(begun.elapsed());
         // Each of these is one the kernel closes on its own.
         left.extend(self.drivers.stop());
+        left.extend(waits);
         left
     }
 

@@ -110,6 +110,9 @@ impl Session {
 /// What adds the events up. Calls are tracked wherever any are recorded.
 pub(super) fn aggregate(config: &RecordConfig, weighting: Weighting) -> Aggregator {
     let limits = Limits::default();
+    if let Some(waits) = config.waits {
+        return Aggregator::new(weighting, limits).with_waits(waits.options);
+    }
     match config.launches {
         Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, limits),
         None if config.devices.is_on() => Aggregator::new(weighting, limits).with_devices(),

@@ -377,8 +377,8 @@ fn values_by_stack(
             Weight::Bytes => sample.bytes,
         };
         // A call without a launch, a launch without bytes, a share of device samples
-        // that is less than one: not of this weight.
-        let may_lack = profile.values == Values::Launches || sample.device.is_some();
+        // or a wait that is less than one: not of this weight.
+        let may_lack = profile.values != Values::CpuTime || sample.device.is_some();
         if value == 0 && may_lack {
             continue;
         }

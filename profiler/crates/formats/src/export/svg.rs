@@ -117,7 +117,7 @@ impl Unit {
     pub(super) fn of(weight: Weight, values: Values) -> Self {
         let noun = match (weight, values) {
             (Weight::Samples, Values::Launches) => " launches",
-            (Weight::Samples, Values::CpuTime) => " samples",
+            (Weight::Samples, _) => " samples",
             (Weight::Time | Weight::Bytes, _) => "",
         };
         Self { weight, noun }

@@ -147,6 +147,8 @@ pub(super) fn description(profile: &Profile) -> String {
             parts.push(format!("{} samples", grouped(count)));
             parts.push(format!("{} on CPU", duration(time)));
         }
+        Values::WaitTime => parts.push(format!("{} off CPU", duration(time))),
+        Values::WallTime => parts.push(format!("{} on and off CPU", duration(time))),
         Values::Launches => {
             parts.push(format!("{} launches", grouped(count)));
             parts.push(format!("{} moved", bytes(profile.total_bytes())));

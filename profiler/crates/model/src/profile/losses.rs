@@ -147,6 +147,8 @@ pub enum LossKind {
     PythonFramesUnnamed,
     /// Stacks with Python frames of which it is not known which native frames ran them.
     PythonFramesApart,
+    /// Waits that were to be recorded and found no room.
+    WaitsLost,
 }
 
 impl LossKind {
@@ -217,6 +219,7 @@ impl LossKind {
             Self::PythonFramesCut => "stacks with Python frames cut",
             Self::PythonFramesUnnamed => "Python frames without a name",
             Self::PythonFramesApart => "stacks whose Python frames have no place",
+            Self::WaitsLost => "waits not recorded (no room)",
             Self::ReadsLate => "reads of others' files and processes that did not return in time",
         }
     }

@@ -254,6 +254,11 @@ pub enum Values {
     /// Launches: counted, with the bytes they moved; and the time in the calls that
     /// made them and in all others. A sample may have any of the three alone.
     Launches,
+    /// Waits: the time in which threads did not run, and as many samples as fit into it;
+    /// and CPU samples of threads that waited for an accelerator without sleeping.
+    WaitTime,
+    /// Both: CPU samples, and waits.
+    WallTime,
 }
 
 /// A finished profile. Build one with [`ProfileBuilder`].

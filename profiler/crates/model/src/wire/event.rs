@@ -6,6 +6,7 @@ use super::device::{DeviceCode, DeviceStream, KernelPlaced, StallWindow};
 use super::labels::ProcessLabels;
 use super::python::{PythonCode, PythonFound, PythonStack};
 use super::trace::{Trace, TracePoint};
+use super::wait::Wait;
 use crate::{
     probes::{Probe, ProbedFile},
     profile::{BuildId, LossKind},
@@ -57,6 +58,8 @@ pub enum Event {
     PythonStack(PythonStack),
     /// Labels of a process were found, or given to the recording.
     Labels(ProcessLabels),
+    /// A thread has waited.
+    Wait(Wait),
 }
 
 /// First number that no thread or process has: the kernel's own limit
@@ -71,6 +74,7 @@ impl Event {
             Self::Call(call) => call.pid.max(call.tid),
             Self::CallData(data) => data.pid.max(data.tid),
             Self::Sample(sample) => sample.thread.pid.max(sample.thread.tid),
+            Self::Wait(wait) => wait.pid.max(wait.tid),
             _ => 0,
         };
         ids < FIRST_FREE_ID
@@ -94,6 +98,7 @@ impl Event {
             Self::PythonCode(code) => code.time_ns,
             Self::PythonStack(stack) => stack.time_ns,
             Self::Labels(labels) => labels.time_ns,
+            Self::Wait(wait) => wait.time_ns,
             // Of the recording, not in it.
             Self::Probe(_)
             | Self::ProbedFile(_)

@@ -10,6 +10,7 @@ mod event;
 mod labels;
 mod python;
 mod trace;
+mod wait;
 
 pub use call::value;
 pub use call::{Call, CallData, CallStack, KernelNamed};
@@ -21,11 +22,12 @@ pub use event::{
 pub use labels::ProcessLabels;
 pub use python::{PythonCode, PythonFound, PythonPieces, PythonRecord, PythonStack};
 pub use trace::{Trace, TracePoint};
+pub use wait::{Wait, WaitReason};
 
 use aiprof_common::{
     ADDR_MIDDLE, KIND_CALL, KIND_CALL_DATA, KIND_CALL_STACK, KIND_PYTHON_CODE, KIND_PYTHON_LINES,
-    KIND_SAMPLE, KIND_STACK_PAGE, KIND_TRACE, MAX_KERNEL_FRAMES, MAX_PYTHON_WORDS, MAX_USER_FRAMES,
-    ROOT_FRAMES, STACK_PAGE, SampleHeader, StackPage,
+    KIND_SAMPLE, KIND_STACK_PAGE, KIND_TRACE, KIND_WAIT, MAX_KERNEL_FRAMES, MAX_PYTHON_WORDS,
+    MAX_USER_FRAMES, ROOT_FRAMES, STACK_PAGE, SampleHeader, StackPage,
 };
 use std::mem::size_of;
 use thiserror::Error;
@@ -92,6 +94,8 @@ pub enum Record {
     Trace(Trace),
     /// A Python code object.
     Python(PythonRecord),
+    /// A wait of a thread.
+    Wait(Wait),
 }
 
 /// Decodes one record of the sample ring.
@@ -111,6 +115,7 @@ pub fn decode(data: &[u8]) -> Result<Record, WireError> {
         }
         KIND_TRACE => trace::decode(data).map(Record::Trace),
         KIND_PYTHON_CODE | KIND_PYTHON_LINES => python::decode(data).map(Record::Python),
+        KIND_WAIT => wait::decode(data).map(Record::Wait),
         other => Err(WireError::UnknownKind(other)),
     }
 }
@@ -301,7 +306,7 @@ mod tests {
             data[at..at + value.len()].copy_from_slice(value);
             decode(&data)
         };
-        assert_eq!(change(0, &[9]), Err(WireError::UnknownKind(9)));
+        assert_eq!(change(0, &[10]), Err(WireError::UnknownKind(10)));
         assert_eq!(
             change(68, &1025u16.to_ne_bytes()),
             Err(WireError::OutOfRange("user_len"))

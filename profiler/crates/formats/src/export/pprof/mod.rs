@@ -156,6 +156,18 @@ impl<'a> Converter<'a> {
                 self.out.period = signed(self.profile.meta.period_ns);
                 self.device_types(options);
             }
+            Values::WaitTime | Values::WallTime => {
+                let name = match self.profile.values {
+                    Values::WallTime => "wall",
+                    _ => "off_cpu",
+                };
+                let samples = self.value_type("samples", "count");
+                let time = self.value_type(name, "nanoseconds");
+                self.out.sample_type = vec![samples, time];
+                self.out.period_type = Some(time);
+                self.out.default_sample_type = time.r#type;
+                self.out.period = signed(self.profile.meta.period_ns);
+            }
             Values::Launches => {
                 let launches = self.value_type("launches", "count");
                 let time = self.value_type("call time", "nanoseconds");

@@ -15,7 +15,8 @@ use aiprof_model::profile::{FrameKind, LossKind, StallReason};
 use aiprof_model::wire::{
     Call, CallData, CallStack, ClockPair, Counter, DeviceCode, DeviceStream, FileKey, KernelNamed,
     KernelPlaced, MapEvent, PlacedBy, ProcessEvent, ProcessEventKind, ProcessLabels, PythonCode,
-    PythonFound, Sample, StallCount, StallWindow, StopReason, Thread, Trace, TracePoint,
+    PythonFound, Sample, StallCount, StallWindow, StopReason, Thread, Trace, TracePoint, Wait,
+    WaitReason,
 };
 use serde::de::DeserializeOwned;
 use std::fmt::{Debug, Write as _};
@@ -63,6 +64,7 @@ fn codes_keep_their_meaning() {
     list::<PlacedBy>(&mut now, "PlacedBy");
     list::<SpecialCode>(&mut now, "SpecialCode");
     list::<NoStack>(&mut now, "NoStack");
+    list::<WaitReason>(&mut now, "WaitReason");
     if writes() {
         std::fs::write(data("codes.txt"), &now).unwrap();
     }
@@ -381,6 +383,23 @@ fn events() -> Vec<Event> {
             time_ns: 4100,
             pid,
             labels: vec![("rank".into(), "3".into())],
+        })
+    }));
+    events.extend(first::<WaitReason>(8).zip(4200..).map(|(reason, time_ns)| {
+        Event::Wait(Wait {
+            time_ns,
+            pid: 70,
+            tid: 71,
+            begin_ns: 4100,
+            end_ns: 4190,
+            blocked_ns: 60,
+            queued_ns: 30,
+            stack: 5,
+            waker: Some((70, 70)),
+            syscall: Some(202),
+            arguments: [1, 2],
+            flags: 0,
+            reason,
         })
     }));
     events

@@ -5,7 +5,7 @@ use super::{
     reader::{StoredNames, file_records, records},
 };
 use aiprof_analysis::aggregate::{
-    Aggregator, DeviceKernel, LaunchOptions, Limits, Weighting, build_profile,
+    Aggregator, DeviceKernel, LaunchOptions, Limits, WaitOptions, Weighting, build_profile,
 };
 use aiprof_model::{
     process::ProcessTable,
@@ -26,6 +26,8 @@ pub struct ReplayOptions {
     pub kernel_stacks: bool,
     /// Count launches and the time in calls instead of CPU samples.
     pub launches: Option<LaunchOptions>,
+    /// Add up waits instead of CPU samples, or beside them.
+    pub waits: Option<WaitOptions>,
     /// Keep the frames of Python's interpreter itself.
     pub python_c_frames: bool,
 }
@@ -37,6 +39,7 @@ impl Default for ReplayOptions {
             source_lines: false,
             kernel_stacks: true,
             launches: None,
+            waits: None,
             python_c_frames: false,
         }
     }
@@ -83,11 +86,13 @@ impl Replay {
         match record {
             Record::Header { meta, period_ns } => {
                 self.meta = meta;
-                self.aggregate = match self.options.launches {
-                    Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, Limits::default()),
-                    None => {
-                        Aggregator::new(Weighting { period_ns }, Limits::default()).with_devices()
+                let of_samples = || Aggregator::new(Weighting { period_ns }, Limits::default());
+                self.aggregate = match (self.options.launches, self.options.waits) {
+                    (Some(LaunchOptions { timed }), _) => {
+                        Aggregator::of_calls(timed, Limits::default())
                     }
+                    (None, Some(waits)) => of_samples().with_waits(waits),
+                    (None, None) => of_samples().with_devices(),
                 };
             }
             Record::Events(events) => events.into_iter().for_each(|event| self.event(event)),

@@ -1,0 +1,381 @@
+//! The programs that record waits.
+//!
+//! Where the scheduler switches from a thread, the time is noted; where it switches to it
+//! again, the wait is over and its length is known. A wait of a period is recorded, a
+//! shorter one with the probability that it is of a period, for which it then stands: the
+//! sums are unbiased, and what many short waits cost is bounded. The kernel's part of the
+//! stack is taken there; the user's part where the thread leaves its system call, for its
+//! memory cannot be read before.
+//!
+//! A thread that is preempted, or that waits for a page, leaves no system call. Its stack is
+//! taken when the wait begins, without a kernel part; where that is often, of one wait in
+//! [`BLIND_SHARE`].
+
+use aiprof_common::*;
+use aya_ebpf::{
+    bindings::{pt_regs, task_struct},
+    helpers::{
+        bpf_get_current_pid_tgid, bpf_get_smp_processor_id,
+        generated::{
+            bpf_get_prandom_u32, bpf_get_task_stack, bpf_ktime_get_ns, bpf_probe_read_kernel,
+            bpf_ringbuf_output, bpf_task_pt_regs,
+        },
+    },
+    macros::btf_tracepoint,
+    programs::BtfTracePointContext,
+};
+use core::{
+    ffi::c_void,
+    ptr::{null, null_mut},
+};
+
+use crate::{
+    atomic,
+    calls::{Call, wakeup},
+    chosen::is_chosen,
+    maps::{CALLS, COUNTS, WAIT_COUNTS, WAIT_SLOTS, WAITS_OVER, WaitOver, WaitSlot},
+    ring::{NO_WAKEUP, Ring},
+    setting,
+    stacks::{may_draw, wait_stack},
+};
+
+/// [`WaitOver::owner`] of one that somebody writes or reads.
+pub const TAKEN: u64 = u64::MAX;
+/// Nanoseconds after which a wait that is over is given up: its thread was killed.
+const GIVEN_UP_NS: u64 = 1_000_000_000;
+/// `task_struct.__state`: it does not come back (`TASK_DEAD`, include/linux/sched.h).
+const TASK_DEAD: u32 = 0x80;
+
+/// At `sched_switch`: (preempt, prev, next, prev_state).
+#[btf_tracepoint(function = "sched_switch")]
+pub fn switched(ctx: BtfTracePointContext) -> i32 {
+    let (preempted, state) = (ctx.arg::<u64>(0) & 0xff, ctx.arg::<u64>(3) as u32);
+    let (prev, next) = (
+        ctx.arg::<*mut task_struct>(1),
+        ctx.arg::<*mut task_struct>(2),
+    );
+    // SAFETY: a helper without preconditions.
+    let now = unsafe { bpf_ktime_get_ns() };
+    let state = if preempted != 0 { 0 } else { state };
+    leaves(prev, state, now);
+    comes(next, now);
+    0
+}
+
+/// At `sched_waking`: (task). The current thread wakes it, or an interrupt on it.
+#[btf_tracepoint(function = "sched_waking")]
+pub fn waking(ctx: BtfTracePointContext) -> i32 {
+    let task = ctx.arg::<*mut task_struct>(0);
+    // SAFETY: a helper without preconditions.
+    let now = unsafe { bpf_ktime_get_ns() };
+    let tid = word(task, setting!(task_pid));
+    if let Some(slot) = slot_of(tid)
+        && slot.tid == tid
+        && slot.begin_ns != 0
+        && slot.woken_ns == 0
+    {
+        slot.waker = bpf_get_current_pid_tgid();
+        slot.woken_ns = now;
+    }
+    0
+}
+
+/// At `sys_exit`: the thread's memory can be read again.
+#[btf_tracepoint(function = "sys_exit")]
+pub fn left_syscall(ctx: BtfTracePointContext) -> i32 {
+    let ids = bpf_get_current_pid_tgid();
+    let tid = u64::from(ids as u32);
+    let Some(over) = WAITS_OVER.get_ptr_mut(tid as u32 % WAITS_OVER_LEN) else {
+        return 0;
+    };
+    // SAFETY: a field of a checked map value, aligned.
+    let owner = unsafe { &raw mut (*over).owner };
+    // SAFETY: as above.
+    if unsafe { owner.read_volatile() } != tid
+        || unsafe { atomic::compare_exchange(owner, tid, TAKEN) } != tid
+    {
+        return 0;
+    }
+    // SAFETY: a checked map value, which is claimed.
+    let (over, regs) = (unsafe { &mut *over }, ctx.arg::<*const pt_regs>(0));
+    // SAFETY: a BTF pointer, whose reads the kernel makes fault-safe.
+    let is_same = unsafe { (*regs).orig_rax } == over.record.syscall;
+    if !is_same {
+        lost();
+    } else if is_chosen((ids >> 32) as u32) != 0 {
+        let bytes = over.kernel_bytes;
+        let (stack, flags) = take_stack::<false>(ids, (&raw const over.kernel) as u64, bytes);
+        over.record.stack = stack;
+        over.record.flags = flags;
+        over.record.tgid = (ids >> 32) as u32;
+        // SAFETY: a helper without preconditions.
+        over.record.time_ns = unsafe { bpf_ktime_get_ns() };
+        let ring = Ring::of(&CALLS);
+        send(&over.record, wakeup(ring, over.record.time_ns));
+    }
+    // SAFETY: a field of a checked map value, aligned; written last.
+    unsafe { owner.write_volatile(0) };
+    0
+}
+
+/// Places in `WAITS_OVER`.
+const WAITS_OVER_LEN: u32 = aiprof_common::WAITS_OVER as u32;
+
+/// Reads a field of a task.
+#[inline(always)]
+fn word(task: *const task_struct, offset: u32) -> u32 {
+    let mut value = 0u32;
+    // SAFETY: the destination has the size given; a bad source is an error.
+    unsafe {
+        let from = (task as u64).wrapping_add(u64::from(offset));
+        bpf_probe_read_kernel((&raw mut value).cast(), 4, from as *const c_void);
+    }
+    value
+}
+
+/// The slot of a thread.
+#[inline(always)]
+fn slot_of(tid: u32) -> Option<&'static mut WaitSlot> {
+    let slot = WAIT_SLOTS.get_ptr_mut(tid % aiprof_common::WAIT_SLOTS as u32)?;
+    // SAFETY: a checked map value.
+    Some(unsafe { &mut *slot })
+}
+
+/// Counts a wait that could not be recorded.
+#[inline(always)]
+fn lost() {
+    if let Some(counter) = COUNTS.get_ptr_mut(COUNT_WAITS_LOST) {
+        // SAFETY: a checked map value, aligned.
+        unsafe { atomic::add(counter, 1) };
+    }
+}
+
+/// Records the current thread's stack: its id, and flags that say why there is none.
+#[inline(always)]
+fn take_stack<const LOCKED: bool>(ids: u64, kernel: u64, bytes: u64) -> (u64, u32) {
+    let Some(counts) = WAIT_COUNTS.get_ptr_mut(0) else {
+        return (0, 0);
+    };
+    let mut call = Call {
+        // SAFETY: a helper without preconditions.
+        time_ns: unsafe { bpf_ktime_get_ns() },
+        ids,
+        sp: 0,
+        result: 0,
+        stack: 0,
+        spec: null(),
+        counts,
+        pending: null_mut(),
+        probe: 0,
+        library: 0,
+        flags: 0,
+        depth: 0,
+        around_ns: 0,
+    };
+    wait_stack::<LOCKED>(&mut call, kernel, bytes);
+    (call.stack, call.flags)
+}
+
+/// Sends a record.
+#[inline(always)]
+fn send(record: &WaitRecord, flags: u64) {
+    let (from, bytes) = (&raw const *record, size_of::<WaitRecord>() as u64);
+    // SAFETY: a ring buffer map, and a record that is initialised.
+    if unsafe { bpf_ringbuf_output(Ring::of(&CALLS).map(), from.cast_mut().cast(), bytes, flags) }
+        != 0
+    {
+        lost();
+    }
+}
+
+/// The system call that a thread waits in, with its first two arguments. Who is preempted
+/// waits in none: that can be on the way out of one, when it has been seen to leave it.
+#[inline(always)]
+fn waits_in(slot: &WaitSlot, task: *mut task_struct) -> (u64, [u64; 2]) {
+    if slot.state == 0 {
+        return (NO_SYSCALL, [0; 2]);
+    }
+    // SAFETY: a task of a tracepoint, whose registers' reads the kernel makes fault-safe.
+    unsafe {
+        let regs = bpf_task_pt_regs(task) as *const pt_regs;
+        ((*regs).orig_rax, [(*regs).rdi, (*regs).rsi])
+    }
+}
+
+/// The current thread is switched away from.
+#[inline(always)]
+fn leaves(task: *mut task_struct, state: u32, now: u64) {
+    let tid = word(task, setting!(task_pid));
+    let is_kernel = word(task, setting!(task_flags)) & PF_KTHREAD != 0;
+    if tid == 0 || is_kernel || state & TASK_DEAD != 0 {
+        return;
+    }
+    let Some(slot) = slot_of(tid) else {
+        return;
+    };
+    if slot.tid != tid && slot.begin_ns != 0 && now.wrapping_sub(slot.begin_ns) < GIVEN_UP_NS {
+        // Another waits, and is not known any more.
+        lost();
+    }
+    slot.tid = tid;
+    slot.state = state;
+    slot.woken_ns = 0;
+    slot.waker = 0;
+    slot.stack = 0;
+    slot.drawn = 0;
+    slot.flags = 0;
+    slot.begin_ns = now;
+    if waits_in(slot, task).0 == NO_SYSCALL {
+        draw(slot);
+    }
+}
+
+/// Takes the stack of a wait that begins, or of one in [`BLIND_SHARE`] where there are many.
+#[inline(never)]
+fn draw(slot: &mut WaitSlot) -> u32 {
+    let ids = bpf_get_current_pid_tgid();
+    if is_chosen((ids >> 32) as u32) == 0 {
+        return 0;
+    }
+    // SAFETY: helpers without preconditions.
+    let (now, random) = unsafe { (bpf_ktime_get_ns(), bpf_get_prandom_u32()) };
+    slot.drawn = if may_draw(now) {
+        1
+    } else if random % BLIND_SHARE == 0 {
+        BLIND_SHARE
+    } else {
+        return 0;
+    };
+    let (stack, flags) = take_stack::<true>(ids, 0, 0);
+    slot.stack = stack;
+    slot.flags = flags;
+    0
+}
+
+/// A thread is switched to.
+#[inline(always)]
+fn comes(task: *mut task_struct, now: u64) {
+    let tid = word(task, setting!(task_pid));
+    let Some(slot) = slot_of(tid) else {
+        return;
+    };
+    if tid == 0 || slot.tid != tid || slot.begin_ns == 0 {
+        return;
+    }
+    let begin_ns = slot.begin_ns;
+    slot.begin_ns = 0;
+    let took = now.wrapping_sub(begin_ns);
+    if took < u64::from(setting!(wait_least_us)) * 1000 {
+        return;
+    }
+    let (syscall, arguments) = waits_in(slot, task);
+    let mut blocked_ns = took;
+    if slot.state == 0 {
+        blocked_ns = 0;
+    } else if slot.woken_ns > begin_ns {
+        blocked_ns = slot.woken_ns - begin_ns;
+    }
+    let mut queued_ns = took.saturating_sub(blocked_ns);
+    if syscall == NO_SYSCALL {
+        if slot.drawn == 0 {
+            return;
+        }
+        // Its stack is known.
+        let record = WaitRecord {
+            kind: KIND_WAIT,
+            // SAFETY: a helper without preconditions.
+            cpu: unsafe { bpf_get_smp_processor_id() },
+            time_ns: now,
+            tgid: word(task, setting!(task_tgid)),
+            tid,
+            begin_ns,
+            end_ns: now,
+            blocked_ns: blocked_ns.wrapping_mul(slot.drawn.into()),
+            queued_ns: queued_ns.wrapping_mul(slot.drawn.into()),
+            stack: slot.stack,
+            waker: slot.waker,
+            syscall,
+            arguments,
+            state: slot.state,
+            flags: slot.flags,
+        };
+        return send(&record, NO_WAKEUP);
+    }
+    let period = u64::from(setting!(wait_period_ns));
+    if took < period {
+        // SAFETY: a helper without preconditions.
+        let random = u64::from(unsafe { bpf_get_prandom_u32() });
+        if random * period >> 32 >= took {
+            return;
+        }
+        // `took` is not 0: then nothing would have been drawn.
+        blocked_ns = blocked_ns * period / took;
+        queued_ns = period.saturating_sub(blocked_ns);
+    }
+    let Some(over) = claim(tid, now) else {
+        return lost();
+    };
+    if over.owner_before == u64::from(tid) && over.record.syscall == syscall {
+        // Another one of the same system call, which ends with that.
+        over.record.end_ns = now;
+        over.record.blocked_ns += blocked_ns;
+        over.record.queued_ns += queued_ns;
+        // SAFETY: a field of a checked map value, aligned; written last.
+        unsafe { (&raw mut over.owner).write_volatile(u64::from(tid)) };
+        return;
+    }
+    if over.owner_before != 0 {
+        lost();
+    }
+    over.record.kind = KIND_WAIT;
+    // SAFETY: a helper without preconditions.
+    over.record.cpu = unsafe { bpf_get_smp_processor_id() };
+    over.record.time_ns = now;
+    over.record.tgid = word(task, setting!(task_tgid));
+    over.record.tid = tid;
+    over.record.begin_ns = begin_ns;
+    over.record.end_ns = now;
+    over.record.blocked_ns = blocked_ns;
+    over.record.queued_ns = queued_ns;
+    over.record.waker = slot.waker;
+    over.record.syscall = syscall;
+    over.record.arguments = arguments;
+    over.record.state = slot.state;
+    kernel_stack(over, task);
+    // SAFETY: a field of a checked map value, aligned; written last.
+    unsafe { (&raw mut over.owner).write_volatile(u64::from(tid)) };
+}
+
+/// Takes the place in `WAITS_OVER` that is a thread's; `None`: it is another's.
+#[inline(always)]
+fn claim(tid: u32, now: u64) -> Option<&'static mut WaitOver> {
+    let over = WAITS_OVER.get_ptr_mut(tid % WAITS_OVER_LEN)?;
+    // SAFETY: fields of a checked map value, aligned.
+    unsafe {
+        let owner = &raw mut (*over).owner;
+        let (before, since) = (owner.read_volatile(), (*over).record.end_ns);
+        let is_free = before == 0
+            || before == u64::from(tid)
+            || before != TAKEN && now.wrapping_sub(since) > GIVEN_UP_NS;
+        if !is_free || atomic::compare_exchange(owner, before, TAKEN) != before {
+            return None;
+        }
+        (*over).owner_before = before;
+        Some(&mut *over)
+    }
+}
+
+/// Takes the kernel stack of a task that does not run.
+#[inline(always)]
+fn kernel_stack(over: &mut WaitOver, task: *mut task_struct) {
+    over.kernel_bytes = 0;
+    if setting!(kernel_stacks) == 0 {
+        return;
+    }
+    let (to, room) = ((&raw mut over.kernel).cast(), (MAX_WAIT_FRAMES * 8) as u32);
+    // SAFETY: the destination has the size given.
+    let rc = unsafe { bpf_get_task_stack(task.cast(), to, room, 0) };
+    if rc > 0 {
+        over.kernel_bytes = rc as u64;
+    }
+}

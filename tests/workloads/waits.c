@@ -1,0 +1,215 @@
+/*
+ * Waits in functions named after what they wait for, and says how long each took: by the
+ * clock before and after each wait, less the thread's CPU time; and of threads that share a
+ * CPU what the scheduler says that they waited for it.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NOINLINE __attribute__((noinline))
+#define MILLISECOND 1000000L
+
+static long at(clockid_t clock)
+{
+	struct timespec t;
+	clock_gettime(clock, &t);
+	return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+
+static long now(void) { return at(CLOCK_MONOTONIC); }
+
+/* Time in which the thread did not run. */
+static long idle(void) { return now() - at(CLOCK_THREAD_CPUTIME_ID); }
+
+static void nap(long ns)
+{
+	struct timespec t = {ns / 1000000000L, ns % 1000000000L};
+	nanosleep(&t, NULL);
+}
+
+/* One function of its own name, which takes the time of each wait. */
+#define WAITS(name, n, wait)                                                                       \
+	static long name##_ns;                                                                     \
+	static NOINLINE void *name(void *argument)                                                 \
+	{                                                                                          \
+		for (int i = 0; i < (n); i++) {                                                    \
+			long begin = idle();                                                       \
+			wait;                                                                      \
+			name##_ns += idle() - begin;                                               \
+		}                                                                                  \
+		return argument;                                                                   \
+	}
+
+static int pipes[2], sockets[2];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
+static char byte;
+static int turn, file;
+
+static void take_turn(void)
+{
+	while (__atomic_load_n(&turn, __ATOMIC_ACQUIRE) == 0)
+		nap(MILLISECOND / 4);
+	__atomic_store_n(&turn, 0, __ATOMIC_RELEASE);
+}
+
+static void child(void)
+{
+	pid_t pid;
+	if (posix_spawnp(&pid, "sleep", NULL, NULL, (char *[]){"sleep", "0.12", NULL}, environ))
+		abort();
+	waitpid(pid, NULL, 0);
+}
+
+static void sync_file(void)
+{
+	static char block[1 << 16];
+	if (pwrite(file, block, sizeof block, 0) < 0 || fsync(file) < 0)
+		abort();
+}
+
+static void poll_pipe(void)
+{
+	struct pollfd p = {.fd = pipes[0], .events = POLLIN};
+	if (poll(&p, 1, -1) != 1 || read(pipes[0], &byte, 1) != 1)
+		abort();
+}
+
+WAITS(long_sleeps, 40, nap(15 * MILLISECOND))
+WAITS(short_sleeps, 12000, nap(20000))
+WAITS(poll_sleeps, 30, poll(NULL, 0, 20))
+WAITS(pipe_reads, 25, if (read(pipes[0], &byte, 1) != 1) abort())
+WAITS(socket_reads, 25, if (recv(sockets[0], &byte, 1, 0) != 1) abort())
+WAITS(child_waits, 3, child())
+WAITS(file_syncs, 30, sync_file())
+WAITS(poll_pipes, 25, poll_pipe())
+
+static long lock_waits_ns;
+static NOINLINE void lock_waits(void)
+{
+	long begin = idle();
+	pthread_mutex_lock(&lock);
+	lock_waits_ns += idle() - begin;
+	pthread_mutex_unlock(&lock);
+}
+
+static void *locker(void *argument)
+{
+	for (int i = 0; i < 25; i++) {
+		take_turn();
+		lock_waits();
+	}
+	return argument;
+}
+
+WAITS(condition_waits, 25, {
+	struct timespec t;
+	clock_gettime(CLOCK_REALTIME, &t);
+	t.tv_nsec += 15 * MILLISECOND;
+	t.tv_sec += t.tv_nsec / 1000000000L;
+	t.tv_nsec %= 1000000000L;
+	pthread_mutex_lock(&guard);
+	pthread_cond_timedwait(&condition, &guard, &t);
+	pthread_mutex_unlock(&guard);
+})
+
+static void *feeder(void *argument)
+{
+	for (int i = 0; i < 25; i++) {
+		nap(20 * MILLISECOND);
+		if (write(pipes[1], "x", 1) != 1 || send(sockets[1], "x", 1, 0) != 1)
+			abort();
+	}
+	return argument;
+}
+
+static void *owner(void *argument)
+{
+	for (int i = 0; i < 25; i++) {
+		pthread_mutex_lock(&lock);
+		__atomic_store_n(&turn, 1, __ATOMIC_RELEASE);
+		nap(20 * MILLISECOND);
+		pthread_mutex_unlock(&lock);
+		while (__atomic_load_n(&turn, __ATOMIC_ACQUIRE) != 0)
+			nap(MILLISECOND / 4);
+		nap(MILLISECOND);
+	}
+	return argument;
+}
+
+/* Nanoseconds that the thread could run in and did not (Documentation/scheduler/
+ * sched-stats.rst). */
+static long delayed(void)
+{
+	char path[64], text[128] = "";
+	long ran = 0, delay = 0;
+	snprintf(path, sizeof path, "/proc/self/task/%ld/schedstat", syscall(SYS_gettid));
+	int fd = open(path, O_RDONLY);
+	if (fd < 0 || read(fd, text, sizeof text - 1) <= 0)
+		abort();
+	close(fd);
+	sscanf(text, "%ld %ld", &ran, &delay);
+	return delay;
+}
+
+static long crowded_ns;
+static NOINLINE void crowded(long until)
+{
+	while (now() < until)
+		;
+}
+
+static void *rival(void *argument)
+{
+	cpu_set_t set;
+	CPU_ZERO(&set);
+	CPU_SET(0, &set);
+	sched_setaffinity(0, sizeof set, &set);
+	long before = delayed();
+	crowded(*(long *)argument);
+	__atomic_fetch_add(&crowded_ns, delayed() - before, __ATOMIC_RELAXED);
+	return NULL;
+}
+
+static void run(void *(*const functions[])(void *), int n, void *argument)
+{
+	pthread_t threads[8];
+	for (int i = 0; i < n; i++)
+		pthread_create(&threads[i], NULL, functions[i], argument);
+	for (int i = 0; i < n; i++)
+		pthread_join(threads[i], NULL);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 2 || pipe(pipes) || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets))
+		return 2;
+	file = open(argv[1], O_CREAT | O_RDWR, 0600);
+	run((void *(*const[])(void *)){long_sleeps, poll_sleeps, short_sleeps, child_waits,
+				       condition_waits, file_syncs}, 6, NULL);
+	run((void *(*const[])(void *)){pipe_reads, socket_reads, feeder}, 3, NULL);
+	run((void *(*const[])(void *)){poll_pipes, feeder}, 2, NULL);
+	run((void *(*const[])(void *)){locker, owner}, 2, NULL);
+	long until = now() + 1500 * MILLISECOND;
+	run((void *(*const[])(void *)){rival, rival, rival}, 3, &until);
+	printf("long_sleeps %ld\npoll_sleeps %ld\nshort_sleeps %ld\nchild_waits %ld\n"
+	       "condition_waits %ld\nfile_syncs %ld\npipe_reads %ld\nsocket_reads %ld\n"
+	       "poll_pipes %ld\nlock_waits %ld\ncrowded %ld\n",
+	       long_sleeps_ns, poll_sleeps_ns, short_sleeps_ns, child_waits_ns,
+	       condition_waits_ns, file_syncs_ns, pipe_reads_ns, socket_reads_ns, poll_pipes_ns,
+	       lock_waits_ns, crowded_ns);
+	return 0;
+}
