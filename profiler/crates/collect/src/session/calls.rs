@@ -39,17 +39,17 @@ impl Session {
 
     /// Ends the calls. Gives what is to be closed when everything else is.
     pub(super) fn stop_probes(&mut self) -> Vec<Link> {
-        let waits = self.waits.stop();
+        // What is attached to every switch and system call ends first.
+        let mut left = closing::at_once(self.waits.stop());
         let Some((probes, _)) = &mut self.probes else {
-            return waits;
+            return left;
         };
         let links = probes.stop();
         let begun = Instant::now();
-        let mut left = closing::at_once(links);
+        left.extend(closing::at_once(links));
         probes.detached(begun.elapsed());
         // Each of these is one the kernel closes on its own.
         left.extend(self.drivers.stop());
-        left.extend(waits);
         left
     }
 
