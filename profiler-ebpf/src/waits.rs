@@ -252,21 +252,22 @@ fn draw(slot: &mut WaitSlot) -> u32 {
     0
 }
 
-/// A thread is switched to.
-#[inline(always)]
-fn comes(task: *mut task_struct, now: u64) {
+/// A thread is switched to. Not inlined: its record is not to be on the stack of what takes
+/// stacks, which would be too much for the verifier.
+#[inline(never)]
+fn comes(task: *mut task_struct, now: u64) -> u32 {
     let tid = word(task, setting!(task_pid));
     let Some(slot) = slot_of(tid) else {
-        return;
+        return 0;
     };
     if tid == 0 || slot.tid != tid || slot.begin_ns == 0 {
-        return;
+        return 0;
     }
     let begin_ns = slot.begin_ns;
     slot.begin_ns = 0;
     let took = now.wrapping_sub(begin_ns);
     if took < u64::from(setting!(wait_least_us)) * 1000 {
-        return;
+        return 0;
     }
     let (syscall, arguments) = waits_in(slot, task);
     let mut blocked_ns = took;
@@ -278,7 +279,7 @@ fn comes(task: *mut task_struct, now: u64) {
     let mut queued_ns = took.saturating_sub(blocked_ns);
     if syscall == NO_SYSCALL {
         if slot.drawn == 0 {
-            return;
+            return 0;
         }
         // Its stack is known.
         let record = WaitRecord {
@@ -299,21 +300,23 @@ fn comes(task: *mut task_struct, now: u64) {
             state: slot.state,
             flags: slot.flags,
         };
-        return send(&record, NO_WAKEUP);
+        send(&record, NO_WAKEUP);
+        return 0;
     }
     let period = u64::from(setting!(wait_period_ns));
     if took < period {
         // SAFETY: a helper without preconditions.
         let random = u64::from(unsafe { bpf_get_prandom_u32() });
         if random * period >> 32 >= took {
-            return;
+            return 0;
         }
         // `took` is not 0: then nothing would have been drawn.
         blocked_ns = blocked_ns * period / took;
         queued_ns = period.saturating_sub(blocked_ns);
     }
     let Some(over) = claim(tid, now) else {
-        return lost();
+        lost();
+        return 0;
     };
     if over.owner_before == u64::from(tid) && over.record.syscall == syscall {
         // Another one of the same system call, which ends with that.
@@ -322,7 +325,7 @@ fn comes(task: *mut task_struct, now: u64) {
         over.record.queued_ns += queued_ns;
         // SAFETY: a field of a checked map value, aligned; written last.
         unsafe { (&raw mut over.owner).write_volatile(u64::from(tid)) };
-        return;
+        return 0;
     }
     if over.owner_before != 0 {
         lost();
@@ -344,6 +347,7 @@ fn comes(task: *mut task_struct, now: u64) {
     kernel_stack(over, task);
     // SAFETY: a field of a checked map value, aligned; written last.
     unsafe { (&raw mut over.owner).write_volatile(u64::from(tid)) };
+    0
 }
 
 /// Takes the place in `WAITS_OVER` that is a thread's; `None`: it is another's.
