@@ -5,8 +5,7 @@
 //! not larger than any JIT compiler makes it; not to the end if that takes too
 //! long.
 
-use super::{PerfMap, PerfMapLimits, SymFrame};
-use aiprof_model::profile::FrameKind;
+use super::{PerfMap, PerfMapLimits, SymFrame, jit_names};
 use aiprof_system::files::{
     kernel,
     others::{RootDir, Trust},
@@ -19,10 +18,10 @@ use std::time::{Duration, Instant};
 
 /// Most perf maps kept in memory.
 const MAX_MAPS: usize = 16;
-/// Largest perf map; the largest known have a fifth of it.
-const MAX_BYTES: u64 = 512 << 20;
+/// Largest perf map, or jitdump file; the largest known have a fifth of it.
+pub(super) const MAX_BYTES: u64 = 512 << 20;
 /// Longest time that reading one may take.
-const MAX_TIME: Duration = Duration::from_secs(2);
+pub(super) const MAX_TIME: Duration = Duration::from_secs(2);
 /// A map is not read again before this many times the time that it took.
 const PAUSE: u32 = 8;
 
@@ -30,7 +29,7 @@ const PAUSE: u32 = 8;
 type Version = (u64, i64, i64);
 
 /// A process with JIT code: its number and when it started.
-type Jitted = (u32, u64);
+pub(super) type Jitted = (u32, u64);
 
 #[derive(Debug)]
 struct PerfMapEntry {
@@ -57,7 +56,7 @@ impl PerfMaps {
         let Some(name) = entry.and_then(|entry| entry.map.lookup(address)) else {
             return Vec::new();
         };
-        vec![SymFrame::plain(name, FrameKind::Jit)]
+        vec![jit_names::frame(name)]
     }
 
     /// Whether reading the map took so long that only its begin is known.
@@ -74,7 +73,7 @@ impl PerfMaps {
             return;
         }
         let version = known.and_then(|entry| entry.version);
-        let mut new = match open(pid) {
+        let mut new = match open(process) {
             Ok(None) => return,
             Ok(Some((file, found))) => {
                 if version == Some(found) {
@@ -114,7 +113,7 @@ pub(super) fn identity(pid: u32) -> Option<(u32, u32)> {
 
 /// The perf map of a process, if it has one, and its version. That of the host
 /// serves processes whose own root does not have it.
-fn open(pid: u32) -> io::Result<Option<(File, Version)>> {
+fn open((pid, _): Jitted) -> io::Result<Option<(File, Version)>> {
     let Some((uid, inner)) = identity(pid) else {
         return Ok(None);
     };
