@@ -115,6 +115,8 @@ struct Account {
 struct JitProcess {
     started: u64,
     owner: Owner,
+    /// Its effective user.
+    uid: u32,
     /// Its jitdump file, as it calls it; and open, as soon as it was asked for.
     path: Option<Rc<str>>,
     dump: Option<Arc<OwnedFd>>,
@@ -628,6 +630,7 @@ impl NameService {
             let job = Job::Jit {
                 pid,
                 started: process.started,
+                uid: process.uid,
                 dump: process.path.as_deref().map(str::to_owned),
                 addresses,
             };
@@ -641,8 +644,8 @@ impl NameService {
     }
 
     /// A process with JIT code that can be named; `None`: it has ended, and its number may
-    /// be that of another, who must not name what it ran. Without its process there is
-    /// nobody whose perf map could be believed; its jitdump file is held since it lived.
+    /// be that of another, who must not name what it ran. What it wrote when it ended is
+    /// still read, as long as nobody has its number.
     fn jit_process(&mut self, pid: u32, processes: &ProcessTable) -> Option<JitProcess> {
         let now = process::start_time(pid);
         if self.jit.len() >= MAX_JIT && !self.jit.contains_key(&pid) {
@@ -654,6 +657,7 @@ impl NameService {
             Some(JitProcess {
                 started: now?,
                 owner: owner_of(pid)?,
+                uid: owner::effective_uid_of(pid)?,
                 path: None,
                 dump: None,
             })
@@ -669,7 +673,7 @@ impl NameService {
                 Some(process.clone())
             }
             Some(_) => None,
-            None => process.dump.is_some().then(|| process.clone()),
+            None => Some(process.clone()),
         }
     }
 

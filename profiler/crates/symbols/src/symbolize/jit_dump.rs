@@ -95,12 +95,12 @@ pub(super) enum JitDumpError {
 }
 
 /// A name or a file name, in the one text that holds them.
-type Text = (u32, u32);
+type TextRange = (u32, u32);
 
 /// A function's code, wherever it is.
 #[derive(Clone, Copy, Debug)]
 struct JitCode {
-    name: Text,
+    name: TextRange,
     /// In `lines`.
     lines: (u32, u32),
 }
@@ -120,7 +120,7 @@ struct Placement {
 struct JitLine {
     offset: u32,
     line: u32,
-    file: Text,
+    file: TextRange,
 }
 
 /// What was at an address from a time on.
@@ -160,7 +160,7 @@ pub(super) struct JitDump {
     is_closed: bool,
     error: Option<JitDumpError>,
     texts: String,
-    files: FxHashMap<Box<str>, Text>,
+    files: FxHashMap<Box<str>, TextRange>,
     codes: Vec<JitCode>,
     /// Codes by their numbers in the file.
     by_index: FxHashMap<u64, u32>,
@@ -452,7 +452,7 @@ impl JitDump {
         Ok(())
     }
 
-    fn text(&mut self, text: &str) -> Result<Text, Refused> {
+    fn text(&mut self, text: &str) -> Result<TextRange, Refused> {
         if self.texts.len() + text.len() > self.limits.name_bytes {
             return Err(Refused::OverLimit);
         }
@@ -462,7 +462,7 @@ impl JitDump {
     }
 
     /// The name of a file, each once.
-    fn file(&mut self, name: &str) -> Result<Text, Refused> {
+    fn file(&mut self, name: &str) -> Result<TextRange, Refused> {
         if let Some(&known) = self.files.get(name) {
             return Ok(known);
         }
@@ -472,7 +472,7 @@ impl JitDump {
         Ok(text)
     }
 
-    fn str(&self, (at, len): Text) -> &str {
+    fn str(&self, (at, len): TextRange) -> &str {
         let at = at as usize;
         self.texts.get(at..at + len as usize).unwrap_or_default()
     }

@@ -24,7 +24,7 @@ const MAX_CHANGES: usize = 16_384;
 const V8_SHIFT: u64 = 0x40;
 
 #[derive(Debug)]
-struct Entry {
+struct JitDumpEntry {
     dump: JitDump,
     /// Device and inode number.
     file: (u64, u64),
@@ -36,7 +36,7 @@ struct Entry {
 /// Jitdump files by process.
 #[derive(Debug, Default)]
 pub(super) struct JitDumps {
-    dumps: FxHashMap<Jitted, Entry>,
+    dumps: FxHashMap<Jitted, JitDumpEntry>,
 }
 
 /// Opens the jitdump file of a live process.
@@ -69,9 +69,9 @@ impl JitDumps {
         let entry = self
             .dumps
             .entry(process)
-            .or_insert_with(|| Entry::new(found));
+            .or_insert_with(|| JitDumpEntry::new(found));
         if entry.file != found || meta.size() < entry.dump.read_bytes() {
-            *entry = Entry::new(found);
+            *entry = JitDumpEntry::new(found);
         }
         let read = match meta.size() > MAX_BYTES {
             true => Err(format!("more than {MAX_BYTES} bytes")),
@@ -129,7 +129,7 @@ impl JitDumps {
     }
 }
 
-impl Entry {
+impl JitDumpEntry {
     fn new(file: (u64, u64)) -> Self {
         Self {
             dump: JitDump::new(JitDumpLimits::default()),

@@ -32,6 +32,8 @@ pub enum Job {
         pid: u32,
         /// When the process started, see [`process::start_time`].
         started: u64,
+        /// Its effective user, as long as it has not become another.
+        uid: u32,
         /// The jitdump file that it mapped, as it calls it.
         dump: Option<String>,
         /// The addresses.
@@ -139,6 +141,7 @@ impl Jobs {
             Job::Jit {
                 pid,
                 started,
+                uid,
                 dump,
                 addresses,
             } => {
@@ -150,7 +153,7 @@ impl Jobs {
                     self.read_dump(process, file, &mut answer.warnings);
                 }
                 self.dumps.name(process, addresses, &mut answer);
-                self.name_by_map(process, addresses, &mut answer);
+                self.name_by_map(process, *uid, addresses, &mut answer);
                 let is_late = self.perf_maps.is_late(process) || self.dumps.is_late(process);
                 for frames in answer.frames.iter_mut().filter(|f| f.is_empty() && is_late) {
                     frames.push(job.too_long());
@@ -172,10 +175,16 @@ impl Jobs {
     }
 
     /// Names by the process's perf map what has no name.
-    fn name_by_map(&mut self, process: (u32, u64), addresses: &[u64], answer: &mut Answer) {
-        self.perf_maps.refresh(process, &mut answer.warnings);
+    fn name_by_map(
+        &mut self,
+        process: (u32, u64),
+        uid: u32,
+        addresses: &[u64],
+        answer: &mut Answer,
+    ) {
+        self.perf_maps.refresh(process, uid, &mut answer.warnings);
         // Its number may be that of another process by now.
-        if process::start_time(process.0) != Some(process.1) {
+        if process::start_time(process.0).is_some_and(|started| started != process.1) {
             return;
         }
         for (frames, &address) in answer.frames.iter_mut().zip(addresses) {

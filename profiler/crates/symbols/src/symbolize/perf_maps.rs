@@ -3,7 +3,7 @@
 //! A perf map is read from the process's own root directory, or from the host's
 //! /tmp, if it belongs to the process's user or to root, is a regular file, and is
 //! not larger than any JIT compiler makes it; not to the end if that takes too
-//! long.
+//! long. Some compilers write it when they end: then only the host's is there to be read.
 
 use super::{PerfMap, PerfMapLimits, SymFrame, jit_names};
 use aiprof_system::files::{
@@ -64,8 +64,9 @@ impl PerfMaps {
         self.maps.get(&process).is_some_and(|entry| entry.is_late)
     }
 
-    /// Reads a process's map if there is something new in it.
-    pub(super) fn refresh(&mut self, process: Jitted, warnings: &mut Vec<String>) {
+    /// Reads a process's map if there is something new in it. `uid`: its effective user,
+    /// when it was first seen.
+    pub(super) fn refresh(&mut self, process: Jitted, uid: u32, warnings: &mut Vec<String>) {
         let start = Instant::now();
         let pid = process.0;
         let known = self.maps.get(&process);
@@ -73,7 +74,7 @@ impl PerfMaps {
             return;
         }
         let version = known.and_then(|entry| entry.version);
-        let mut new = match open(process) {
+        let mut new = match open(process, uid) {
             Ok(None) => return,
             Ok(Some((file, found))) => {
                 if version == Some(found) {
@@ -113,10 +114,8 @@ pub(super) fn identity(pid: u32) -> Option<(u32, u32)> {
 
 /// The perf map of a process, if it has one, and its version. That of the host
 /// serves processes whose own root does not have it.
-fn open((pid, _): Jitted) -> io::Result<Option<(File, Version)>> {
-    let Some((uid, inner)) = identity(pid) else {
-        return Ok(None);
-    };
+fn open((pid, _): Jitted, uid: u32) -> io::Result<Option<(File, Version)>> {
+    let (uid, inner) = identity(pid).unwrap_or((uid, pid));
     let trust = Trust {
         uid,
         max_bytes: MAX_BYTES,
