@@ -184,3 +184,113 @@ fn node_with_a_jitdump_file() -> anyhow::Result<()> {
 fn node_with_a_perf_map() -> anyhow::Result<()> {
     check_node("node_with_a_perf_map", "--perf-basic-prof")
 }
+
+/// Java's chains; the last is that of a method of an object.
+const JAVA_CHAINS: [(char, &[&str]); 4] = [
+    ('A', &["chainA", "midA", "leafA"]),
+    ('B', &["chainB", "lambda$chainB$0"]),
+    ('C', &["chainC", "recurse"]),
+    ('D', &["chainD", "method"]),
+];
+
+/// The name of a function or method alone: `long Chains.spin(double)_[j]` is `spin`.
+fn function(frame: &str) -> &str {
+    let name = frame.trim_end_matches("_[j]");
+    let name = name.split('(').next().unwrap_or(name);
+    let name = name.rsplit(' ').next().unwrap_or(name);
+    name.rsplit('.').next().unwrap_or(name)
+}
+
+/// What a recording of a program with chains shows of them, as a row of a table.
+fn row(label: &str, command: &str, chains: &[(char, &[&str])]) -> anyhow::Result<String> {
+    let run = Aiprof::counting()
+        .command("sh", &["-c", command])
+        .record_one()?;
+    let all = run.folded.total();
+    let share = |part: u64, of: u64| 100.0 * part as f64 / of.max(1) as f64;
+    let cut = run.folded.filter(Line::is_cut).total();
+    let is_unnamed = |f: &String| f == "[jit]" || f == "[unmapped]" || f.starts_with("[no symbols");
+    let unnamed = run.folded.filter(|l| l.frames.iter().any(is_unnamed));
+    let spins = |l: &Line| l.frames.iter().any(|f| function(f) == "spin");
+    let of = |l: &Line, chain: &[&str]| l.frames.iter().any(|f| chain.contains(&function(f)));
+    let spins = run.folded.filter(spins);
+    let parts: Vec<_> = chains
+        .iter()
+        .map(|(letter, chain)| (letter, spins.filter(|l| of(l, chain))))
+        .collect();
+    let known: u64 = parts.iter().map(|(_, part)| part.total()).sum();
+    let whole: u64 = parts
+        .iter()
+        .map(|(_, part)| part.filter(|l| !l.is_cut()).total())
+        .sum();
+    let mut worst = 0.0_f64;
+    for (letter, part) in &parts {
+        let truth = 100.0 * run.truth(&format!("share_{letter}"))?;
+        worst = worst.max((share(part.total(), known) - truth).abs());
+    }
+    let worst = match known * 10 >= all {
+        true => format!("{worst:.1}"),
+        false => "-".to_owned(),
+    };
+    Ok(format!(
+        "| {label} | {all} | {:.1} | {:.1} | {:.1} | {:.1} | {worst} |",
+        share(all - unnamed.total(), all),
+        share(all - cut, all),
+        share(known, all),
+        share(whole, all),
+    ))
+}
+
+/// Prints a table for `docs/benchmarks.md`, of `AIPROF_RUNTIME_ROUNDS` rounds.
+#[test]
+fn shares_of_chains_in_node_and_java() -> anyhow::Result<()> {
+    let rounds = std::env::var("AIPROF_RUNTIME_ROUNDS").ok();
+    let Some(rounds) = rounds.and_then(|rounds| rounds.parse::<u32>().ok()) else {
+        return Ok(());
+    };
+    let needs = [NODE[0], NODE[1], Need::Tool("java"), Need::Tool("javac")];
+    let Some(_turn) = turn("shares_of_chains_in_node_and_java", &needs)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let dir = shop.path("");
+    let dir = dir.display();
+    let mut javac = std::process::Command::new("javac");
+    checked(
+        javac
+            .arg("-d")
+            .arg(shop.path(""))
+            .arg(source_path("Chains.java")),
+    )?;
+    let script = source_path("chains.js");
+    println!(
+        "| program | samples | named % | complete % | chain % | chain, complete % | worst share |"
+    );
+    println!("|---|--:|--:|--:|--:|--:|--:|");
+    for _ in 0..rounds {
+        let native = "--interpreted-frames-native-stack";
+        for options in [
+            String::new(),
+            "--perf-basic-prof".to_owned(),
+            "--perf-prof".to_owned(),
+            format!("--perf-basic-prof {native}"),
+            format!("--perf-prof {native}"),
+        ] {
+            let command = format!("cd '{dir}' && exec node {options} '{}' 8", script.display());
+            println!("{}", row(&format!("`node {options}`"), &command, &CHAINS)?);
+        }
+        for options in [
+            "",
+            "-XX:+DumpPerfMapAtExit",
+            "-XX:+DumpPerfMapAtExit -XX:+PreserveFramePointer",
+        ] {
+            let unlock = "-XX:+UnlockDiagnosticVMOptions";
+            let command = format!("cd '{dir}' && exec java {unlock} {options} Chains 8");
+            println!(
+                "{}",
+                row(&format!("`java {options}`"), &command, &JAVA_CHAINS)?
+            );
+        }
+    }
+    Ok(())
+}

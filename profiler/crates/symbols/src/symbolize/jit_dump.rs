@@ -633,4 +633,4 @@ pub fn fuzz_jit_dump(data: &[u8]) {
 
 #[cfg(test)]
 #[path = "jit_dump_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -3,11 +3,15 @@ use std::io::Cursor;
 use std::time::Duration;
 
 /// Writes a jitdump file as the specification says.
-struct Writer(Vec<u8>);
+pub(in crate::symbolize) struct Writer(Vec<u8>);
 
 impl Writer {
-    fn new() -> Self {
+    pub(in crate::symbolize) fn new() -> Self {
         Self::with(MAGIC, 1, MACHINE_X86_64, 0)
+    }
+
+    pub(in crate::symbolize) fn bytes(&self) -> &[u8] {
+        &self.0
     }
 
     fn with(magic: u32, version: u32, machine: u32, flags: u64) -> Self {
@@ -34,7 +38,14 @@ impl Writer {
         self
     }
 
-    fn load(&mut self, time: u64, name: &str, start: u64, size: u64, index: u64) -> &mut Self {
+    pub(in crate::symbolize) fn load(
+        &mut self,
+        time: u64,
+        name: &str,
+        start: u64,
+        size: u64,
+        index: u64,
+    ) -> &mut Self {
         self.load_of(77, time, name, start, size, index)
     }
 
@@ -62,7 +73,11 @@ impl Writer {
         self.record(CODE_MOVE, time, &body.0)
     }
 
-    fn lines(&mut self, start: u64, lines: &[(u64, u32, &[u8])]) -> &mut Self {
+    pub(in crate::symbolize) fn lines(
+        &mut self,
+        start: u64,
+        lines: &[(u64, u32, &[u8])],
+    ) -> &mut Self {
         let mut body = Self(Vec::new());
         body.u64s(&[start, lines.len() as u64]);
         for &(address, line, file) in lines {

@@ -155,3 +155,85 @@ impl JitDumpEntry {
         vec![frame]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::jit_dump::tests::Writer;
+    use super::*;
+
+    const PROCESS: Jitted = (1, 2);
+
+    fn names(dumps: &JitDumps) -> Vec<String> {
+        let mut answer = Answer::default();
+        dumps.name(PROCESS, &[0x1000, 0x2000], &mut answer);
+        let frames = answer.frames.into_iter();
+        frames
+            .map(|frames| frames.first().map_or_else(String::new, |f| f.name.clone()))
+            .collect()
+    }
+
+    #[test]
+    fn files_that_are_no_dump_of_the_process_are_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let open = |path: &str| open(std::process::id(), path).map_err(|e| e.to_string());
+        assert!(open(&path("jit-1.dump")).is_err());
+        assert!(open(&path("")).unwrap_err().contains("not a regular file"));
+        let large = File::create(path("jit-2.dump")).unwrap();
+        large.set_len(MAX_BYTES + 1).unwrap();
+        assert!(open(&path("jit-2.dump")).unwrap_err().contains("more than"));
+        std::fs::write(path("jit-3.dump"), b"x").unwrap();
+        assert!(open(&path("jit-3.dump")).is_ok());
+        if std::os::unix::fs::chown(path("jit-3.dump"), Some(54_321), None).is_ok() {
+            let error = open(&path("jit-3.dump")).unwrap_err();
+            assert!(error.contains("belongs to user 54321"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_on_and_from_its_begin_when_it_was_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jit-1.dump");
+        let (mut dumps, mut warnings) = (JitDumps::default(), Vec::new());
+        let mut read = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            let file = File::open(&path).unwrap();
+            dumps.refresh(PROCESS, &file, &mut warnings).unwrap();
+            names(&dumps)
+        };
+        let mut writer = Writer::new();
+        writer.load(1, "JS:*first /a.js:3:1", 0x1000, 16, 1);
+        assert_eq!(read(writer.bytes()), ["first", ""]);
+        writer.load(2, "second", 0x2000, 16, 2);
+        assert_eq!(read(writer.bytes()), ["first", "second"]);
+        let mut other = Writer::new();
+        other.load(1, "other", 0x2000, 16, 1);
+        assert_eq!(read(other.bytes()), ["", "other"]);
+        assert_eq!(
+            read(b"no dump at all, but as long as the begin of one"),
+            ["", ""]
+        );
+        assert_eq!(warnings, ["jit-1.dump: not a jitdump file"]);
+    }
+
+    #[test]
+    fn lines_of_v8_are_behind_a_header_that_is_not_there() {
+        let mut writer = Writer::new();
+        let lines: &[(u64, u32, &[u8])] = &[(0x1040, 3, b"file:///a.js"), (0x1048, 4, b"\xff")];
+        writer
+            .lines(0x1000, lines)
+            .load(1, "JS:*f /a.js:3:1", 0x1000, 16, 1);
+        writer.lines(0x2000, lines).load(1, "plain", 0x2000, 16, 2);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jit-1.dump");
+        std::fs::write(&path, writer.bytes()).unwrap();
+        let mut dumps = JitDumps::default();
+        let file = File::open(&path).unwrap();
+        dumps.refresh(PROCESS, &file, &mut Vec::new()).unwrap();
+        let mut answer = Answer::default();
+        dumps.name(PROCESS, &[0x1007, 0x1008], &mut answer);
+        let sources: Vec<_> = answer.frames.iter().map(|f| f[0].source.clone()).collect();
+        let of = |line| Some(("/a.js".to_owned(), line));
+        assert_eq!(sources, [of(3), of(4)]);
+    }
+}
