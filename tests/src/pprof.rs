@@ -120,12 +120,25 @@ pub fn places(path: &Path, binary: &Path) -> anyhow::Result<Vec<Place>> {
         binary.display(),
         ids.len()
     );
-    let own = message
-        .location
-        .iter()
-        .filter(|l| ids.contains(&l.mapping_id));
+    places_of(&message, |location| ids.contains(&location.mapping_id))
+}
+
+/// The places in no binary: code that was generated at run time.
+///
+/// # Errors
+/// When the file cannot be read, or names something that it does not have.
+pub fn generated(path: &Path) -> anyhow::Result<Vec<Place>> {
+    places_of(&message(path)?, |location| location.mapping_id == 0)
+}
+
+fn places_of(message: &Message, is_one: impl Fn(&Location) -> bool) -> anyhow::Result<Vec<Place>> {
+    let text = |at: i64| {
+        let text = usize::try_from(at).ok();
+        let text = text.and_then(|at| message.string_table.get(at));
+        text.cloned().with_context(|| format!("no text {at}"))
+    };
     let mut places = Vec::new();
-    for location in own {
+    for location in message.location.iter().filter(|l| is_one(l)) {
         let mut lines = Vec::new();
         for line in &location.line {
             let mut functions = message.function.iter();

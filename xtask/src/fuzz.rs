@@ -24,6 +24,7 @@ had --runs N inputs; with both, whichever comes first:
   eh_frame       the unwind table builder, on ELF files
   go_table       the reader of the table of Go's linker
   perf_map       the reader of perf map files
+  jit_dump       the reader of jitdump files
   wire           the decoder of ring-buffer records
   capture        the reader of capture files
   aiu_records    the decoder of AIU activity records
@@ -50,6 +51,7 @@ const TARGETS: &[&str] = &[
     "eh_frame",
     "go_table",
     "perf_map",
+    "jit_dump",
     "wire",
     "capture",
     "aiu_records",

@@ -15,7 +15,7 @@ use super::{
     reader::{Facts, Found, OpenFile, Reader, Shape},
 };
 use aiprof_model::{
-    process::{FileId, FileTable, ProcessTable, Region},
+    process::{FileId, FileTable, ProcessTable, Region, is_jitdump},
     profile::BuildId,
     wire::{FileKey, MapEvent},
 };
@@ -519,7 +519,8 @@ impl Binaries {
     }
 
     fn fail(&mut self, path: &str, error: &OpenError) {
-        self.failed += 1;
+        // Mapped only to show where it is.
+        self.failed += u64::from(!is_jitdump(path));
         match error {
             OpenError::Replaced => tracing::warn!("{path}: {error}: not used"),
             OpenError::Io(_) => tracing::debug!("{path}: cannot be opened: {error}"),

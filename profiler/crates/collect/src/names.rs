@@ -12,7 +12,8 @@ use aiprof_analysis::aggregate::{Code, Names};
 use aiprof_model::process::{FileId, ProcessTable};
 use aiprof_symbols::{
     symbolize::{
-        Answer, Client, Job, KernelSymbolizer, NamingError, Patience, SymFrame, SymbolizeOptions,
+        AddressChange, Answer, Client, Job, KernelSymbolizer, NamingError, Patience, SymFrame,
+        SymbolizeOptions,
     },
     unwind::{TextSegment, address_of},
 };
@@ -26,7 +27,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::fs::StatxFlags;
 use std::{
     collections::BTreeMap,
-    os::fd::AsFd as _,
+    os::fd::{AsFd as _, OwnedFd},
+    rc::Rc,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -54,6 +56,8 @@ const PENALTY: Duration = Duration::from_secs(30);
 const MAX_STUCK: usize = 2;
 /// Most processes with JIT code in a window.
 const MAX_JIT: usize = 1 << 16;
+/// Most jitdump files held open.
+const MAX_DUMPS: usize = 64;
 /// Most users accounts are kept of.
 const MAX_ACCOUNTS: usize = 4096;
 /// Threads that wait for processes which name; beyond the patience of those, only
@@ -79,11 +83,13 @@ pub type StoredNames = (
 struct Work {
     job: Job,
     file: Option<Arc<OpenFile>>,
+    /// The process's jitdump file.
+    dump: Option<Arc<OwnedFd>>,
     stuck: Arc<AtomicUsize>,
 }
 
 /// What came of a job, and how long it took.
-type Named = (Result<Answer, NamingError>, Duration);
+type Named = (Result<(Answer, Option<OwnedFd>), NamingError>, Duration);
 
 /// What was asked for, to be told apart when the answer comes.
 struct Asked {
@@ -102,6 +108,18 @@ struct Account {
     late: u32,
     /// No jobs until then.
     until: Option<Instant>,
+}
+
+/// A process with JIT code, as it was when its first was seen.
+#[derive(Clone)]
+struct JitProcess {
+    started: u64,
+    owner: Owner,
+    /// Its effective user.
+    uid: u32,
+    /// Its jitdump file, as it calls it; and open, as soon as it was asked for.
+    path: Option<Rc<str>>,
+    dump: Option<Arc<OwnedFd>>,
 }
 
 /// A process that uses a file.
@@ -128,8 +146,10 @@ pub(crate) struct NameService {
     hung: bool,
     names: FxHashMap<Code, Vec<SymFrame>>,
     texts: FxHashMap<u32, Vec<TextSegment>>,
-    /// When the processes with JIT code started, as found when its first was seen.
-    jit: FxHashMap<u32, Option<u64>>,
+    /// Times from which on names of JIT code hold, ascending.
+    changes: FxHashMap<Code, Vec<u64>>,
+    /// The processes with JIT code; `None`: one had ended when its first was seen.
+    jit: FxHashMap<u32, Option<JitProcess>>,
     cgroups: FxHashMap<u64, Option<String>>,
     /// Codes of files that were closed: to be asked for again once these are open.
     closed: Vec<Code>,
@@ -187,6 +207,7 @@ impl NameService {
             hung: false,
             names: FxHashMap::default(),
             texts: FxHashMap::default(),
+            changes: FxHashMap::default(),
             jit: FxHashMap::default(),
             cgroups: FxHashMap::default(),
             closed: Vec::new(),
@@ -245,12 +266,14 @@ impl NameService {
                 | Code::Work { .. }
                 | Code::NoStack(_)
                 | Code::Wait(_)
-                | Code::Python { .. } => {}
+                | Code::Python { .. }
+                | Code::CutIn(..)
+                | Code::JitSince { .. } => {}
             }
         }
         let mut taken = self.ask_kernel(kernel);
         taken &= self.ask_files(by_file, processes, binaries);
-        taken & self.ask_jit(by_process)
+        taken & self.ask_jit(by_process, processes)
     }
 
     /// Asks again for what had no debug file yet, of each file now and then, or with `last`
@@ -374,7 +397,12 @@ impl NameService {
 
     fn take_answer(&mut self, asked: Asked, outcome: Outcome<Named>) {
         match outcome {
-            Outcome::Done((Ok(answer), took)) => {
+            Outcome::Done((Ok((answer, dump)), took)) => {
+                if let (Some(dump), Some(Code::Jit { pid, .. })) = (dump, asked.codes.first())
+                    && let Some(Some(process)) = self.jit.get_mut(pid)
+                {
+                    process.dump = Some(Arc::new(dump));
+                }
                 if let (Some(Code::File { file, .. }), true) = (asked.codes.first(), took > QUICK) {
                     self.paused.insert(*file, Instant::now() + took * PAUSE);
                 }
@@ -385,6 +413,7 @@ impl NameService {
                     tracing::warn!("{warning}");
                 }
                 self.note_fetching(&asked.codes, answer.is_fetching);
+                self.take_changes(&asked.codes, answer.changes);
                 self.take(asked.codes, answer.frames);
             }
             Outcome::Done((Err(NamingError::TooLong), _)) | Outcome::Stuck => self.too_long(asked),
@@ -403,6 +432,27 @@ impl NameService {
         let named = codes.into_iter().zip(frames);
         self.names
             .extend(named.filter(|(_, frames)| !frames.is_empty()));
+    }
+
+    /// Takes in what was at addresses of JIT code in the course of time.
+    fn take_changes(&mut self, codes: &[Code], changes: Vec<AddressChange>) {
+        for code in codes {
+            self.changes.remove(code);
+        }
+        for change in changes {
+            let code = codes.get(change.address as usize).copied();
+            let Some(code @ Code::Jit { pid, address }) = code else {
+                continue;
+            };
+            let since = change.since;
+            self.changes.entry(code).or_default().push(since);
+            let code = Code::JitSince {
+                pid,
+                address,
+                since,
+            };
+            self.names.insert(code, change.frames);
+        }
     }
 
     /// A job took too long. What hung may be the root directory of a process that
@@ -435,6 +485,10 @@ impl NameService {
         for code in &asked.codes {
             self.open.remove(code);
             if let Some(work) = &asked.work {
+                if matches!(code, Code::Jit { .. }) && self.names.contains_key(code) {
+                    // It was asked again only to learn what it has become.
+                    continue;
+                }
                 self.names.insert(*code, vec![work.job.too_long()]);
                 self.late.insert(*code);
             }
@@ -566,50 +620,84 @@ impl NameService {
         Some(User { pid, owner, rank })
     }
 
-    fn ask_jit(&mut self, by_process: BTreeMap<u32, Vec<u64>>) -> bool {
+    fn ask_jit(&mut self, by_process: BTreeMap<u32, Vec<u64>>, processes: &ProcessTable) -> bool {
         let mut taken = true;
         for (pid, addresses) in by_process {
-            // Without its process there is nobody whose map could be believed.
-            let Some(started) = self.jit_process(pid) else {
+            let Some(process) = self.jit_process(pid, processes) else {
                 continue;
             };
-            let Some(owner) = owner_of(pid) else { continue };
             let code = |&address: &u64| Code::Jit { pid, address };
             let codes = addresses.iter().map(code).collect();
             let job = Job::Jit {
                 pid,
-                started,
+                started: process.started,
+                uid: process.uid,
+                dump: process.path.as_deref().map(str::to_owned),
                 addresses,
             };
-            taken &= self.give(owner, asked(codes, job, None));
+            let mut asked = asked(codes, job, None);
+            if let Some(work) = &mut asked.work {
+                work.dump = process.dump;
+            }
+            taken &= self.give(process.owner, asked);
         }
         taken
     }
 
-    /// When a process with JIT code started; `None`: it has ended, and its number may
-    /// be that of another, who must not name what it ran.
-    fn jit_process(&mut self, pid: u32) -> Option<u64> {
+    /// A process with JIT code that can be named; `None`: it has ended, and its number may
+    /// be that of another, who must not name what it ran. What it wrote when it ended is
+    /// still read, as long as nobody has its number.
+    fn jit_process(&mut self, pid: u32, processes: &ProcessTable) -> Option<JitProcess> {
         let now = process::start_time(pid);
         if self.jit.len() >= MAX_JIT && !self.jit.contains_key(&pid) {
             return None;
         }
-        let first = *self.jit.entry(pid).or_insert(now);
-        first.filter(|_| first == now)
+        let held = self.jit.values().flatten();
+        let held = held.filter(|process| process.dump.is_some()).count();
+        let process = self.jit.entry(pid).or_insert_with(|| {
+            Some(JitProcess {
+                started: now?,
+                owner: owner_of(pid)?,
+                uid: owner::effective_uid_of(pid)?,
+                path: None,
+                dump: None,
+            })
+        });
+        let process = process.as_mut()?;
+        match now {
+            Some(now) if now == process.started => {
+                let known = processes.get(pid);
+                let path = known.and_then(|known| known.space.generated.dump.clone());
+                if process.path.is_none() && held < MAX_DUMPS {
+                    process.path = path;
+                }
+                Some(process.clone())
+            }
+            Some(_) => None,
+            None => Some(process.clone()),
+        }
     }
 
-    /// Asks again for JIT codes that no perf map named yet: it may have grown.
-    pub(crate) fn retry_jit(&mut self, codes: &[Code]) {
+    /// Asks again for JIT codes that have no name yet: perf maps and jitdump files grow.
+    /// `last`: for all whose names may have changed.
+    pub(crate) fn retry_jit(&mut self, codes: &[Code], processes: &ProcessTable, last: bool) {
         let mut jit: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for code in codes {
             if let Code::Jit { pid, address } = *code
-                && !self.names.contains_key(code)
+                && (!self.names.contains_key(code) || last && self.has_dump(pid))
                 && !self.open.contains(code)
             {
                 jit.entry(pid).or_default().push(address);
             }
         }
         // What is not taken now is asked for the next time.
-        self.ask_jit(jit);
+        self.ask_jit(jit, processes);
+    }
+
+    /// Whether a process tells when its code changed.
+    fn has_dump(&self, pid: u32) -> bool {
+        let process = self.jit.get(&pid).and_then(Option::as_ref);
+        process.is_some_and(|process| process.dump.is_some())
     }
 
     /// Looks up the paths of control groups.
@@ -633,6 +721,7 @@ impl NameService {
         }
         self.hung = false;
         self.jit.clear();
+        self.changes.clear();
         self.names.retain(|code, _| match code {
             Code::File { file, .. } => {
                 used.contains(code) && keep(FileId(*file)) && !late.contains(code)
@@ -653,7 +742,19 @@ impl NameService {
     /// What a capture stores: the names of `codes`, the text segments of all
     /// named files, the paths of control groups.
     pub(crate) fn stored(&self, codes: &[Code]) -> StoredNames {
-        let named = |&code: &Code| Some((code, self.names.get(&code)?.clone()));
+        let named = |code: Code| Some((code, self.names.get(&code)?.clone()));
+        let at_all_times = |&code: &Code| {
+            let changes = self.changes.get(&code).into_iter().flatten();
+            let changed = changes.filter_map(move |&since| match code {
+                Code::Jit { pid, address } => Some(Code::JitSince {
+                    pid,
+                    address,
+                    since,
+                }),
+                _ => None,
+            });
+            std::iter::once(code).chain(changed)
+        };
         let texts = self
             .texts
             .iter()
@@ -661,7 +762,11 @@ impl NameService {
             .collect();
         let path = |(&id, path): (&u64, &Option<String>)| Some((id, path.clone()?));
         (
-            codes.iter().filter_map(named).collect(),
+            codes
+                .iter()
+                .flat_map(at_all_times)
+                .filter_map(named)
+                .collect(),
             texts,
             self.cgroups.iter().filter_map(path).collect(),
         )
@@ -671,6 +776,10 @@ impl NameService {
 impl Names for NameService {
     fn frames(&self, code: &Code) -> &[SymFrame] {
         self.names.get(code).map_or(&[], Vec::as_slice)
+    }
+
+    fn changes(&self, code: &Code) -> &[u64] {
+        self.changes.get(code).map_or(&[], Vec::as_slice)
     }
 
     fn file_address(&self, file: u32, offset: u64) -> u64 {
@@ -684,14 +793,15 @@ impl Names for NameService {
 }
 
 /// A thread that waits for a process which names.
-fn do_work(client: &mut Client, work: &Work) -> Result<Answer, NamingError> {
+fn do_work(client: &mut Client, work: &Work) -> Result<(Answer, Option<OwnedFd>), NamingError> {
     if work.stuck.load(Ordering::Relaxed) >= MAX_STUCK {
         Client::reap();
         if work.stuck.load(Ordering::Relaxed) >= MAX_STUCK {
             return Err(NamingError::TooLong);
         }
     }
-    let place = work.file.as_ref().map(|file| file.place.as_fd());
+    let file = work.file.as_ref().map(|file| file.place.as_fd());
+    let place = file.or(work.dump.as_ref().map(|dump| dump.as_fd()));
     client.run(&work.job, place, &work.stuck)
 }
 
@@ -702,6 +812,7 @@ fn asked(codes: Vec<Code>, job: Job, file: Option<Arc<OpenFile>>) -> Asked {
         work: Some(Work {
             job,
             file,
+            dump: None,
             stuck: Arc::default(),
         }),
     }

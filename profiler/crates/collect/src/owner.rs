@@ -22,9 +22,18 @@ pub(crate) fn owner_of(pid: u32) -> Owner {
 
 /// Real user id of a process, in this program's user namespace.
 pub(crate) fn uid_of(pid: u32) -> Option<u32> {
+    nth_uid_of(pid, 0)
+}
+
+/// Effective user id of a process: whose files it writes.
+pub(crate) fn effective_uid_of(pid: u32) -> Option<u32> {
+    nth_uid_of(pid, 1)
+}
+
+fn nth_uid_of(pid: u32, nth: usize) -> Option<u32> {
     let status = kernel::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    ids.split_ascii_whitespace().next()?.parse().ok()
+    ids.split_ascii_whitespace().nth(nth)?.parse().ok()
 }
 
 /// The mount namespace of a process; 0: this program's own.

@@ -553,7 +553,7 @@ impl Taker<'_> {
 
 /// The frames that called the probed function.
 fn above(codes: &[Code], is_ioctl: bool) -> impl Iterator<Item = Code> {
-    let is_function = !is_ioctl && !matches!(codes.first(), None | Some(Code::Cut(_)));
+    let is_function = !is_ioctl && codes.first().is_some_and(|code| code.cut().is_none());
     codes.iter().skip(usize::from(is_function)).copied()
 }
 

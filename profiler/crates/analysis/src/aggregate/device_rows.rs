@@ -364,7 +364,7 @@ impl Writer<'_> {
         let complete = path
             .codes
             .iter()
-            .all(|code| !matches!(code, super::Code::NoStack(_) | super::Code::Cut(_)));
+            .all(|code| code.cut().is_none() && !matches!(code, super::Code::NoStack(_)));
         self.launches.insert(id, (locations.clone(), complete));
         (locations, complete)
     }

@@ -1,8 +1,8 @@
 //! The aggregated samples with names: the profile.
 
-use super::{Aggregator, Code, SpecialCode, device_rows};
+use super::{Aggregator, Code, SampleKey, SpecialCode, Weigh, device_rows};
 use aiprof_model::{
-    process::{FileTable, Region},
+    process::{FileTable, Region, Runtime},
     profile::{
         Binary, BinaryId, FrameKind, Location, LocationId, LossKind, Meta, Profile, ProfileBuilder,
         Sample, Stack, Values,
@@ -11,11 +11,18 @@ use aiprof_model::{
 };
 use aiprof_symbols::symbolize::SymFrame;
 use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Where names come from: a symbolizer live, the stored table for a capture.
 pub trait Names {
     /// The frames at a code address, outermost first; empty if not known.
     fn frames(&self, code: &Code) -> &[SymFrame];
+
+    /// Times at which the code at an address changed, ascending; empty: none are known,
+    /// and [`Names::frames`] are those of all times.
+    fn changes(&self, _: &Code) -> &[u64] {
+        &[]
+    }
 
     /// The virtual address in the ELF file that a file offset stands for.
     fn file_address(&self, file: u32, offset: u64) -> u64;
@@ -67,32 +74,40 @@ pub fn build_profile(
     builder.losses().merge(&aggregate.losses);
     builder.labels(&aggregate.recording_labels);
     let mut locations: Vec<Option<LocationId>> = vec![None; aggregate.codes.values.len()];
-    let mut stacks = vec![None; aggregate.stacks.values.len()];
+    let mut timed = FxHashMap::default();
+    let mut stacks = FxHashMap::default();
     let mut processes = FxHashMap::default();
     let mut keys: Vec<_> = aggregate.samples.iter().collect();
     keys.sort_by_key(|(k, _)| (k.pid, k.tid, k.stack, k.comm, k.thread, k.cgroup, k.labels));
-    for (key, weight) in keys {
-        let Some(slot) = stacks.get_mut(key.stack as usize) else {
+    let pieces = keys
+        .into_iter()
+        .flat_map(|(key, &weight)| pieces(aggregate, names, key, weight));
+    for (key, at, weight) in pieces {
+        let Some(codes) = aggregate.stacks.values.get(key.stack as usize) else {
             continue;
         };
-        let (stack, cut) = *slot.get_or_insert_with(|| {
-            let codes = &aggregate.stacks.values[key.stack as usize];
+        let (stack, cut) = *stacks.entry((key.stack, at)).or_insert_with(|| {
             let codes = codes
                 .iter()
-                .map(|&c| (c, aggregate.codes.values[c as usize]));
+                .map(|&c| (c, code_at(names, aggregate.codes.values[c as usize], at)));
             let (whole, cut) = split_cut(codes.collect(), names);
             let cut = cut.or_else(|| middle_cut(&whole));
             let codes = whole.iter().copied();
             let root_first = codes
                 .rev()
                 .map(|(id, code)| {
+                    if let Code::JitSince { .. } = code {
+                        return *timed
+                            .entry(code)
+                            .or_insert_with(|| location(&mut builder, files, names, code));
+                    }
                     *locations[id as usize].get_or_insert_with(|| match text_of(aggregate, code) {
                         Some((text, kind)) => named(&mut builder, text, kind),
                         None => location(&mut builder, files, names, code),
                     })
                 })
                 .collect();
-            let has_stack = |&(_, code): &(u32, Code)| !matches!(code, Code::NoStack(_));
+            let has_stack = |(_, code): &(u32, Code)| !matches!(code, Code::NoStack(_));
             let complete = cut.is_none() && whole.iter().all(has_stack);
             (
                 builder.stack(Stack {
@@ -152,6 +167,71 @@ pub fn build_profile(
     builder.finish()
 }
 
+/// The samples of a key, by what their code was when they were taken: `None` where it
+/// was the same at all times.
+fn pieces<'a>(
+    aggregate: &Aggregator,
+    names: &impl Names,
+    key: &'a SampleKey,
+    weight: Weigh,
+) -> Vec<(&'a SampleKey, Option<u64>, Weigh)> {
+    let codes = aggregate.stacks.values.get(key.stack as usize);
+    let codes = codes.map_or(&[][..], |codes| codes);
+    let code = |&id: &u32| aggregate.codes.values.get(id as usize);
+    let Some(times) = aggregate.times.get(key) else {
+        return vec![(key, None, weight)];
+    };
+    let changes: BTreeSet<u64> = codes
+        .iter()
+        .filter_map(code)
+        .flat_map(|code| names.changes(code).iter().copied())
+        .collect();
+    if changes.is_empty() {
+        return vec![(key, None, weight)];
+    }
+    let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+    for &time in times {
+        let since = changes.range(..=time).next_back().copied().unwrap_or(0);
+        *counts.entry(since).or_default() += 1;
+    }
+    let mut left = weight;
+    let mut pieces = Vec::with_capacity(counts.len() + 1);
+    for (since, count) in counts {
+        let count = count.min(left.count);
+        let share = u128::from(left.time_ns) * u128::from(count) / u128::from(left.count.max(1));
+        let piece = Weigh {
+            count,
+            time_ns: u64::try_from(share).unwrap_or(left.time_ns),
+            bytes: 0,
+        };
+        left.count -= piece.count;
+        left.time_ns -= piece.time_ns;
+        pieces.push((key, Some(since), piece));
+    }
+    if left.count > 0 {
+        pieces.push((key, None, left));
+    }
+    pieces
+}
+
+/// What was at an address of generated code at a time.
+fn code_at(names: &impl Names, code: Code, at: Option<u64>) -> Code {
+    let (Code::Jit { pid, address }, Some(at)) = (code, at) else {
+        return code;
+    };
+    let changes = names.changes(&code);
+    if changes.is_empty() {
+        return code;
+    }
+    let known = changes.partition_point(|&since| since <= at);
+    let since = known.checked_sub(1).map_or(0, |last| changes[last]);
+    Code::JitSince {
+        pid,
+        address,
+        since,
+    }
+}
+
 /// A stack's codes, leaf first, and why it was cut. The entry point of programs
 /// and of the dynamic loader is hand-written and often has no unwind data: a walk
 /// that ends there did not end too early.
@@ -159,7 +239,7 @@ fn split_cut(
     mut codes: Vec<(u32, Code)>,
     names: &impl Names,
 ) -> (Vec<(u32, Code)>, Option<StopReason>) {
-    let Some(&(_, Code::Cut(reason))) = codes.last() else {
+    let Some(reason) = codes.last().and_then(|(_, code)| code.cut()) else {
         return (codes, None);
     };
     let root = codes.len().checked_sub(2).and_then(|i| codes.get(i));
@@ -172,10 +252,7 @@ fn split_cut(
 
 /// Why frames are missing in the midst of a stack.
 fn middle_cut(codes: &[(u32, Code)]) -> Option<StopReason> {
-    codes.iter().find_map(|(_, code)| match code {
-        Code::Cut(reason) => Some(*reason),
-        _ => None,
-    })
+    codes.iter().find_map(|(_, code)| code.cut())
 }
 
 /// Whether a walk that ended in `root` for this reason was whole all the same.
@@ -228,7 +305,7 @@ fn location(
             })),
             address,
         ),
-        Code::Jit { address, .. } => (None, address),
+        Code::Jit { address, .. } | Code::JitSince { address, .. } => (None, address),
         _ => (None, 0),
     };
     if let Code::Python { function, line } = code {
@@ -246,7 +323,7 @@ fn location(
         .frames(&code)
         .iter()
         .all(|f| f.kind == FrameKind::Unknown);
-    if unnamed && !matches!(code, Code::Cut(_) | Code::NoStack(_) | Code::Wait(_)) {
+    if unnamed && code.cut().is_none() && !matches!(code, Code::NoStack(_) | Code::Wait(_)) {
         builder.losses().add(LossKind::FramesUnnamed, 1);
     }
     if frames.is_empty() {
@@ -301,7 +378,7 @@ pub(crate) fn unknown_name(files: &FileTable, code: Code) -> String {
             }
         }
         Code::Kernel { .. } => "[unknown kernel]".into(),
-        Code::Jit { .. } => "[jit]".into(),
+        Code::Jit { .. } | Code::JitSince { .. } => "[jit]".into(),
         Code::Special(SpecialCode::Vsyscall) => "[vsyscall]".into(),
         Code::Special(SpecialCode::Uprobes) => "[uprobes]".into(),
         Code::Special(SpecialCode::Unmapped) => "[unmapped]".into(),
@@ -309,7 +386,8 @@ pub(crate) fn unknown_name(files: &FileTable, code: Code) -> String {
         Code::Special(SpecialCode::Guessed) => "[caller guessed]".into(),
         Code::Special(SpecialCode::UnknownPython) => "[Python function not known]".into(),
         Code::Special(SpecialCode::PythonApart) => "[native frames not known]".into(),
-        Code::Cut(reason) => cut_name(reason),
+        Code::Cut(reason) => cut_name(reason, None),
+        Code::CutIn(reason, runtime) => cut_name(reason, Some(runtime)),
         Code::NoStack(reason) => reason.name().into(),
         Code::Wait(reason) => reason.name().into(),
         Code::Python { function, .. } => files
@@ -320,11 +398,15 @@ pub(crate) fn unknown_name(files: &FileTable, code: Code) -> String {
     }
 }
 
-/// The root frame that says a stack was cut, and why.
-fn cut_name(reason: StopReason) -> String {
-    match reason.loss() {
-        Some(LossKind::StackExiting) => "[exiting]".into(),
-        Some(loss) => format!("[{}]", loss.label().replacen("stacks cut", "stack cut", 1)),
-        None => "[stack cut]".into(),
+/// The root frame that says a stack was cut, why, and in which runtime's code.
+fn cut_name(reason: StopReason, runtime: Option<Runtime>) -> String {
+    let why = match reason.loss() {
+        Some(LossKind::StackExiting) => return "[exiting]".into(),
+        Some(loss) => loss.label().replacen("stacks cut", "stack cut", 1),
+        None => "stack cut".into(),
+    };
+    match runtime {
+        Some(runtime) => format!("[{why}, in {}]", runtime.name()),
+        None => format!("[{why}]"),
     }
 }

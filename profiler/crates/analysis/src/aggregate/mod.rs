@@ -27,7 +27,7 @@ use aiprof_common::{
 };
 use aiprof_model::{
     labels::LabelSet,
-    process::{FileId, Process, ProcessTable, Region, Space},
+    process::{FileId, Process, ProcessTable, Region, Runtime, Space},
     profile::{LossKind, Losses},
     wire::{Event, Sample, StopReason, WaitReason},
 };
@@ -86,6 +86,27 @@ pub enum Code {
     },
     /// Not an address: what the thread waited for.
     Wait(WaitReason),
+    /// The walk of the stack ended here for this reason, in code of this runtime.
+    CutIn(StopReason, Runtime),
+    /// Code generated at run time, as it was since this time.
+    JitSince {
+        /// Process id.
+        pid: u32,
+        /// Absolute address.
+        address: u64,
+        /// `CLOCK_MONOTONIC` nanoseconds; 0: before what is known.
+        since: u64,
+    },
+}
+
+impl Code {
+    /// Why the walk of a stack ended here; `None` for addresses.
+    pub fn cut(&self) -> Option<StopReason> {
+        match self {
+            Self::Cut(reason) | Self::CutIn(reason, _) => Some(*reason),
+            _ => None,
+        }
+    }
 }
 
 /// Code that has a name by where it is.
@@ -126,6 +147,9 @@ struct SampleKey {
     /// The CPU where samples weigh differently on each, else 0.
     cpu: u32,
 }
+
+/// Most times of samples kept of processes whose code changes at known times: 8 MiB.
+const MAX_TIMES: usize = 1 << 20;
 
 /// Limits of an [`Aggregator`]; what is beyond them is counted as lost.
 #[derive(Clone, Copy, Debug)]
@@ -221,6 +245,10 @@ pub struct Aggregator {
     stacks: Interner<Rc<[u32]>>,
     stack_frames: usize,
     samples: FxHashMap<SampleKey, Weigh>,
+    /// When samples were taken, of processes that tell when their code changed. Samples
+    /// beyond [`MAX_TIMES`] are named by what was there last.
+    times: FxHashMap<SampleKey, Vec<u64>>,
+    times_kept: usize,
     /// The labels of the processes of samples: they may become known later.
     labels: FxHashMap<u64, Rc<LabelSet>>,
     /// Labels of all that is recorded.
@@ -370,6 +398,8 @@ impl Aggregator {
         self.stacks = Interner::default();
         self.stack_frames = 0;
         self.samples = FxHashMap::default();
+        self.times = FxHashMap::default();
+        self.times_kept = 0;
         self.labels = FxHashMap::default();
         self.losses = Losses::default();
         self.taken = 0;
@@ -426,6 +456,14 @@ impl Aggregator {
             time_ns: time,
             bytes: 0,
         };
+        let has_dump = process.is_some_and(|p| p.space.generated.dump.is_some());
+        if has_dump && self.times_kept < MAX_TIMES {
+            self.times_kept += 1;
+            self.times
+                .entry(key.clone())
+                .or_default()
+                .push(sample.time_ns);
+        }
         self.weigh(key, weight);
     }
 
@@ -532,6 +570,7 @@ pub(crate) fn each_code(
             processes.python_c_frames,
         )
     });
+    let mut outermost = None;
     for (depth, &raw) in user.iter().enumerate() {
         if raw == ADDR_MIDDLE {
             take(Code::Cut(StopReason::TooDeep));
@@ -551,6 +590,7 @@ pub(crate) fn each_code(
             address.wrapping_sub(1)
         };
         let code = normalize(processes, space, sample.thread.pid, address);
+        outermost = Some(code);
         if let Some(python) = &mut python
             && !python.at(depth, address, code, &mut take)
         {
@@ -563,13 +603,28 @@ pub(crate) fn each_code(
     }
     let is_cut = stop.loss().is_some();
     let gap = if is_cut {
-        Code::Cut(stop)
+        match outermost.and_then(|code| runtime_of(processes, space, code)) {
+            Some(runtime) => Code::CutIn(stop, runtime),
+            None => Code::Cut(stop),
+        }
     } else {
         Code::Special(SpecialCode::PythonApart)
     };
     let has_rest = python.is_some_and(|mut python| python.rest(gap, &mut take));
     if is_cut && !has_rest {
         take(gap);
+    }
+}
+
+/// The runtime whose code, generated or its own, is there.
+fn runtime_of(processes: &ProcessTable, space: Option<&Space>, code: Code) -> Option<Runtime> {
+    match code {
+        Code::Jit { .. } => space?.generated.runtime(),
+        Code::File { file, .. } => {
+            let key = processes.files.key(FileId(file))?;
+            Runtime::of_path(&key.path)
+        }
+        _ => None,
     }
 }
 
@@ -606,5 +661,7 @@ fn region(processes: &ProcessTable, file: FileId) -> Region {
 
 #[cfg(test)]
 mod call_tests;
+#[cfg(test)]
+mod generated_tests;
 #[cfg(test)]
 mod tests;

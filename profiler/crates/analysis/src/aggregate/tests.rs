@@ -3,7 +3,7 @@ use aiprof_model::wire::{
     FileKey, MapEvent, ProcessEvent, ProcessEventKind, ProcessLabels, Thread,
 };
 
-fn sample(pid: u32, user: &[u64], stop: StopReason) -> Event {
+pub(super) fn sample(pid: u32, user: &[u64], stop: StopReason) -> Event {
     Event::Sample(Sample {
         time_ns: 5,
         cpu: 0,
@@ -28,7 +28,7 @@ fn sample(pid: u32, user: &[u64], stop: StopReason) -> Event {
     })
 }
 
-fn exec_with_map(pid: u32, path: &str) -> [Event; 2] {
+pub(super) fn exec_with_map(pid: u32, path: &str) -> [Event; 2] {
     let event = |kind| {
         Event::Process(ProcessEvent {
             time_ns: 1,
@@ -58,7 +58,7 @@ fn exec_with_map(pid: u32, path: &str) -> [Event; 2] {
     ]
 }
 
-fn run(events: &[Event]) -> (Aggregator, ProcessTable) {
+pub(super) fn run(events: &[Event]) -> (Aggregator, ProcessTable) {
     let mut table = ProcessTable::default();
     let mut aggregate = Aggregator::new(Weighting { period_ns: 10 }, Limits::default());
     for event in events {

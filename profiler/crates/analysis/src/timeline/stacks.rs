@@ -90,10 +90,8 @@ impl StackTree {
                 outermost = node;
             }
         }
-        let cut = match codes.last() {
-            Some(Code::Cut(reason)) => Some((outermost, *reason)),
-            _ => None,
-        };
+        let cut = codes.last().and_then(Code::cut);
+        let cut = cut.map(|reason| (outermost, reason));
         self.codes = codes;
         (node, cut)
     }
@@ -126,8 +124,8 @@ impl StackTree {
         for &(parent, code) in &self.nodes {
             // A walk that ended at a program's entry was whole.
             let above = self.nodes.get(parent as usize);
-            let is_whole = matches!(above, Some((NONE, Code::Cut(reason)))
-                if ends_at_entry(names, &code, *reason));
+            let is_whole = matches!(above, Some((NONE, above)) if above.cut()
+                .is_some_and(|reason| ends_at_entry(names, &code, reason)));
             let parent = if is_whole { NONE } else { parent };
             let (first, len) = namer.list(code);
             namer.stacks.nodes.push(StackNode { parent, first, len });
@@ -170,7 +168,8 @@ impl Namer<'_> {
         }
         let found = self.names.frames(&code);
         if found.iter().all(|f| f.kind == FrameKind::Unknown)
-            && !matches!(code, Code::Cut(_) | Code::NoStack(_))
+            && code.cut().is_none()
+            && !matches!(code, Code::NoStack(_))
         {
             self.unnamed += 1;
         }

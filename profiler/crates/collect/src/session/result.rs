@@ -194,7 +194,8 @@ impl Session {
         if names.request(codes, &self.events.processes, &self.binaries, last) {
             self.named_codes += asked;
         }
-        names.retry_jit(self.events.aggregate.codes_from(0));
+        let codes = self.events.aggregate.codes_from(0);
+        names.retry_jit(codes, &self.events.processes, last);
         names.note_cgroups(self.events.aggregate.cgroups());
     }
 

@@ -7,9 +7,11 @@
 mod files;
 mod lines;
 mod python;
+mod runtime;
 
 pub use files::{FileId, FileTable, Region};
 pub use python::{ProcessPython, ScriptFunction, ScriptTable};
+pub use runtime::{Generated, Runtime, is_jitdump};
 
 use crate::labels::LabelSet;
 use crate::wire::{
@@ -46,6 +48,8 @@ pub struct Space {
     pub version: u64,
     /// Sorted by start, not overlapping.
     pub maps: Vec<Mapping>,
+    /// Whose the code without a file is.
+    pub generated: Generated,
 }
 
 impl Space {
@@ -307,6 +311,7 @@ impl ProcessTable {
             id: self.next_space,
             version: self.new_version(),
             maps: Vec::new(),
+            generated: Generated::default(),
         }
     }
 
@@ -391,6 +396,7 @@ impl ProcessTable {
         let process = self.entry(pid);
         let space = Rc::make_mut(&mut process.space);
         space.version = version;
+        space.generated.note(&map.file.path);
         space.insert(Mapping {
             start: map.start,
             end,
@@ -409,6 +415,7 @@ impl ProcessTable {
                 continue;
             };
             let file = self.files.intern(&map.file);
+            space.generated.note(&map.file.path);
             space.insert(Mapping {
                 start: map.start,
                 end,

@@ -9,7 +9,7 @@ use super::{Answer, Job, Jobs, SymbolizeOptions};
 use aiprof_system::files::others;
 use aiprof_system::remote::{self, NAMES, Remote, cpu_clock};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -112,7 +112,9 @@ impl Client {
         }
     }
 
-    /// Has a job done. `stuck` counts the processes that hang since such jobs.
+    /// Has a job done. `stuck` counts the processes that hang since such jobs. Gives the
+    /// place of a jitdump file that was opened for it, to be handed over with the next job
+    /// of the process.
     ///
     /// # Errors
     /// It took too long, or could not be done.
@@ -121,13 +123,14 @@ impl Client {
         job: &Job,
         place: Option<BorrowedFd<'_>>,
         stuck: &Arc<AtomicUsize>,
-    ) -> Result<Answer, NamingError> {
+    ) -> Result<(Answer, Option<OwnedFd>), NamingError> {
         Self::reap();
         if !remote::is_started() {
             let options = &self.options;
             let here = self.here.get_or_insert_with(|| Jobs::new(options.clone()));
             let file = place.map(others::reopen).transpose()?;
-            return Ok(here.run(job, file.as_ref()));
+            let (answer, opened) = here.run(job, file.as_ref());
+            return Ok((answer, opened.and_then(|file| others::place_of(file).ok())));
         }
         let server = match self.server.take() {
             Some(server) => server,
@@ -169,13 +172,14 @@ impl Server {
         job: &Job,
         place: Option<BorrowedFd<'_>>,
         watch: &mut Watch<'_>,
-    ) -> Result<Answer, NamingError> {
+    ) -> Result<(Answer, Option<OwnedFd>), NamingError> {
         self.remote.ask(job, place.as_slice())?;
         // An answer that begins to come is in memory, and comes whole.
         while !self.remote.is_answering(LOOK) {
             watch.look(self.remote.pid())?;
         }
-        Ok(self.remote.answer()?.0)
+        let (answer, places) = self.remote.answer()?;
+        Ok((answer, places.into_iter().next()))
     }
 
     /// Ends the process without waiting for its end.

@@ -1,5 +1,6 @@
 //! What there is to name for a process: addresses of one file, or of its JIT code.
 
+use super::jit_dumps::{self, JitDumps};
 use super::perf_maps::{self, PerfMaps};
 use super::{BinaryRef, NativeSymbolizer, SymFrame, SymbolizeOptions};
 use aiprof_model::profile::{BuildId, FrameKind};
@@ -24,12 +25,17 @@ pub enum Job {
         /// The addresses.
         addresses: Vec<u64>,
     },
-    /// Addresses of JIT code.
+    /// Addresses of JIT code. The process's jitdump file is handed over open, once an
+    /// answer gave it.
     Jit {
         /// The process.
         pid: u32,
         /// When the process started, see [`process::start_time`].
         started: u64,
+        /// Its effective user, as long as it has not become another.
+        uid: u32,
+        /// The jitdump file that it mapped, as it calls it.
+        dump: Option<String>,
         /// The addresses.
         addresses: Vec<u64>,
     },
@@ -69,6 +75,20 @@ pub struct Answer {
     pub warnings: Vec<String>,
     /// The debug file is being fetched: to be asked for again.
     pub is_fetching: bool,
+    /// What was at addresses of JIT code, by address and time, ascending; of those that
+    /// have any, `frames` are the last.
+    pub changes: Vec<AddressChange>,
+}
+
+/// What was at an address of JIT code from a time on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AddressChange {
+    /// Which of the job's addresses.
+    pub address: u32,
+    /// `CLOCK_MONOTONIC` nanoseconds.
+    pub since: u64,
+    /// As in [`Answer::frames`]; empty: nothing that is known.
+    pub frames: Vec<SymFrame>,
 }
 
 /// Does jobs, one after the other, and keeps what helps with the next.
@@ -76,6 +96,8 @@ pub struct Answer {
 pub(crate) struct Jobs {
     native: NativeSymbolizer,
     perf_maps: PerfMaps,
+    dumps: JitDumps,
+    source_lines: bool,
 }
 
 impl Jobs {
@@ -83,14 +105,18 @@ impl Jobs {
     #[must_use]
     pub(crate) fn new(options: SymbolizeOptions) -> Self {
         Self {
+            source_lines: options.source_lines,
             native: NativeSymbolizer::new(options),
             perf_maps: PerfMaps::default(),
+            dumps: JitDumps::default(),
         }
     }
 
-    /// `file` is that of a [`Job::File`].
-    pub(crate) fn run(&mut self, job: &Job, file: Option<&File>) -> Answer {
+    /// `file` is that of a [`Job::File`], or the jitdump file of a [`Job::Jit`]. Gives
+    /// back a jitdump file that was opened for the job.
+    pub(crate) fn run(&mut self, job: &Job, file: Option<&File>) -> (Answer, Option<File>) {
         let mut answer = Answer::default();
+        let mut opened = None;
         match job {
             Job::File {
                 path,
@@ -115,24 +141,68 @@ impl Jobs {
             Job::Jit {
                 pid,
                 started,
+                uid,
+                dump,
                 addresses,
             } => {
                 let process = (*pid, *started);
-                self.perf_maps.refresh(process, &mut answer.warnings);
-                let is_same = process::start_time(*pid) == Some(*started);
-                let is_late = self.perf_maps.is_late(process);
-                let name = |&address: &u64| match is_same {
-                    true => match self.perf_maps.frames(process, address) {
-                        none if none.is_empty() && is_late => vec![job.too_long()],
-                        frames => frames,
-                    },
-                    false => Vec::new(),
-                };
-                answer.frames = addresses.iter().map(name).collect();
+                if let (None, Some(path)) = (file, dump) {
+                    opened = open_dump(process, path, &mut answer.warnings);
+                }
+                if let Some(file) = file.or(opened.as_ref()) {
+                    self.read_dump(process, file, &mut answer.warnings);
+                }
+                self.dumps.name(process, addresses, &mut answer);
+                self.name_by_map(process, *uid, addresses, &mut answer);
+                let is_late = self.perf_maps.is_late(process) || self.dumps.is_late(process);
+                for frames in answer.frames.iter_mut().filter(|f| f.is_empty() && is_late) {
+                    frames.push(job.too_long());
+                }
+                if !self.source_lines {
+                    let all = answer.changes.iter_mut().flat_map(|c| &mut c.frames);
+                    let all = all.chain(answer.frames.iter_mut().flatten());
+                    all.for_each(|frame| frame.source = None);
+                }
             }
         }
-        answer
+        (answer, opened)
     }
+
+    fn read_dump(&mut self, process: (u32, u64), file: &File, warnings: &mut Vec<String>) {
+        if let Err(error) = self.dumps.refresh(process, file, warnings) {
+            warnings.push(format!("jit-{}.dump: {error}", process.0));
+        }
+    }
+
+    /// Names by the process's perf map what has no name.
+    fn name_by_map(
+        &mut self,
+        process: (u32, u64),
+        uid: u32,
+        addresses: &[u64],
+        answer: &mut Answer,
+    ) {
+        self.perf_maps.refresh(process, uid, &mut answer.warnings);
+        // Its number may be that of another process by now.
+        if process::start_time(process.0).is_some_and(|started| started != process.1) {
+            return;
+        }
+        for (frames, &address) in answer.frames.iter_mut().zip(addresses) {
+            if frames.is_empty() {
+                *frames = self.perf_maps.frames(process, address);
+            }
+        }
+    }
+}
+
+/// Opens the jitdump file of a process that still is the one that was seen.
+fn open_dump(process: (u32, u64), path: &str, warnings: &mut Vec<String>) -> Option<File> {
+    let file = jit_dumps::open(process.0, path);
+    if process::start_time(process.0) != Some(process.1) {
+        return None;
+    }
+    let file = file.inspect_err(|error| warnings.push(format!("{path}: {error}")));
+    file.ok()
 }
 
 /// Whether what lies in the root directory of a process may name functions of a file:

@@ -1,10 +1,12 @@
-//! Addresses to names: native code, the kernel, JIT code described by perf maps.
+//! Addresses to names: native code, the kernel, JIT code described by perf maps and
+//! jitdump files.
 //!
 //! * `NativeSymbolizer` names ELF virtual addresses of executables and shared
 //!   objects from their symbol tables and DWARF, from separate debug files, or from
 //!   the table of Go's linker.
 //! * [`KernelSymbolizer`] names kernel addresses from `/proc/kallsyms`.
 //! * `PerfMap` names addresses of JIT code from `/tmp/perf-PID.map`.
+//! * `JitDump` names them by the time at which they ran, from `jit-PID.dump`.
 //!
 //! * [`device`] reads modules of device code: kernels, their attributes, the source
 //!   at each instruction.
@@ -38,6 +40,9 @@ mod dwarf_walk;
 pub mod elf;
 mod go;
 mod inflated;
+mod jit_dump;
+mod jit_dumps;
+mod jit_names;
 mod jobs;
 mod kernel;
 mod mini;
@@ -52,8 +57,10 @@ mod symtab;
 #[cfg(any(test, feature = "testing"))]
 pub use crate::go::fuzz_go_table;
 pub use client::{Client, NamingError, Patience};
+#[cfg(any(test, feature = "testing"))]
+pub use jit_dump::fuzz_jit_dump;
 pub(crate) use jobs::Jobs;
-pub use jobs::{Answer, Job};
+pub use jobs::{AddressChange, Answer, Job};
 pub use kernel::{KernelAccess, KernelSymbolizer};
 pub(crate) use native::NativeSymbolizer;
 #[cfg(test)]

@@ -3,10 +3,9 @@
 //! A perf map is read from the process's own root directory, or from the host's
 //! /tmp, if it belongs to the process's user or to root, is a regular file, and is
 //! not larger than any JIT compiler makes it; not to the end if that takes too
-//! long.
+//! long. Some compilers write it when they end: then only the host's is there to be read.
 
-use super::{PerfMap, PerfMapLimits, SymFrame};
-use aiprof_model::profile::FrameKind;
+use super::{PerfMap, PerfMapLimits, SymFrame, jit_names};
 use aiprof_system::files::{
     kernel,
     others::{RootDir, Trust},
@@ -19,10 +18,10 @@ use std::time::{Duration, Instant};
 
 /// Most perf maps kept in memory.
 const MAX_MAPS: usize = 16;
-/// Largest perf map; the largest known have a fifth of it.
-const MAX_BYTES: u64 = 512 << 20;
+/// Largest perf map, or jitdump file; the largest known have a fifth of it.
+pub(super) const MAX_BYTES: u64 = 512 << 20;
 /// Longest time that reading one may take.
-const MAX_TIME: Duration = Duration::from_secs(2);
+pub(super) const MAX_TIME: Duration = Duration::from_secs(2);
 /// A map is not read again before this many times the time that it took.
 const PAUSE: u32 = 8;
 
@@ -30,7 +29,7 @@ const PAUSE: u32 = 8;
 type Version = (u64, i64, i64);
 
 /// A process with JIT code: its number and when it started.
-type Jitted = (u32, u64);
+pub(super) type Jitted = (u32, u64);
 
 #[derive(Debug)]
 struct PerfMapEntry {
@@ -57,7 +56,7 @@ impl PerfMaps {
         let Some(name) = entry.and_then(|entry| entry.map.lookup(address)) else {
             return Vec::new();
         };
-        vec![SymFrame::plain(name, FrameKind::Jit)]
+        vec![jit_names::frame(name)]
     }
 
     /// Whether reading the map took so long that only its begin is known.
@@ -65,8 +64,9 @@ impl PerfMaps {
         self.maps.get(&process).is_some_and(|entry| entry.is_late)
     }
 
-    /// Reads a process's map if there is something new in it.
-    pub(super) fn refresh(&mut self, process: Jitted, warnings: &mut Vec<String>) {
+    /// Reads a process's map if there is something new in it. `uid`: its effective user,
+    /// when it was first seen.
+    pub(super) fn refresh(&mut self, process: Jitted, uid: u32, warnings: &mut Vec<String>) {
         let start = Instant::now();
         let pid = process.0;
         let known = self.maps.get(&process);
@@ -74,7 +74,7 @@ impl PerfMaps {
             return;
         }
         let version = known.and_then(|entry| entry.version);
-        let mut new = match open(pid) {
+        let mut new = match open(process, uid) {
             Ok(None) => return,
             Ok(Some((file, found))) => {
                 if version == Some(found) {
@@ -114,10 +114,8 @@ pub(super) fn identity(pid: u32) -> Option<(u32, u32)> {
 
 /// The perf map of a process, if it has one, and its version. That of the host
 /// serves processes whose own root does not have it.
-fn open(pid: u32) -> io::Result<Option<(File, Version)>> {
-    let Some((uid, inner)) = identity(pid) else {
-        return Ok(None);
-    };
+fn open((pid, _): Jitted, uid: u32) -> io::Result<Option<(File, Version)>> {
+    let (uid, inner) = identity(pid).unwrap_or((uid, pid));
     let trust = Trust {
         uid,
         max_bytes: MAX_BYTES,

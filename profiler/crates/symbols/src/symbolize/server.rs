@@ -21,6 +21,8 @@ pub fn serve(line: &Line) {
     line.serve(|job: Job, places| {
         let place = places.into_iter().next();
         let file = place.and_then(|place| others::reopen(place).ok());
-        (jobs.run(&job, file.as_ref()), Vec::new())
+        let (answer, opened) = jobs.run(&job, file.as_ref());
+        let opened = opened.and_then(|file| others::place_of(file).ok());
+        (answer, opened.into_iter().collect())
     });
 }

@@ -286,6 +286,16 @@ pub fn reopen(place: impl AsFd) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
 }
 
+/// An open file as a place only: whoever closes it waits for no file system.
+///
+/// # Errors
+/// open(2)'s.
+pub fn place_of(file: impl AsFd) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -31,6 +31,8 @@ const MAX_NAMES: usize = 4 << 20;
 #[derive(Debug, Default)]
 pub struct StoredNames {
     names: FxHashMap<Code, Vec<SymFrame>>,
+    /// Times from which on names of generated code hold, ascending.
+    changes: FxHashMap<Code, Vec<u64>>,
     texts: FxHashMap<u32, Vec<TextSegment>>,
     cgroups: FxHashMap<u64, String>,
 }
@@ -38,6 +40,10 @@ pub struct StoredNames {
 impl Names for StoredNames {
     fn frames(&self, code: &Code) -> &[SymFrame] {
         self.names.get(code).map_or(&[], Vec::as_slice)
+    }
+
+    fn changes(&self, code: &Code) -> &[u64] {
+        self.changes.get(code).map_or(&[], Vec::as_slice)
     }
 
     fn file_address(&self, file: u32, offset: u64) -> u64 {
@@ -51,6 +57,20 @@ impl Names for StoredNames {
 }
 
 impl StoredNames {
+    fn note_change(&mut self, code: Code) {
+        if let Code::JitSince {
+            pid,
+            address,
+            since,
+        } = code
+        {
+            let changes = self.changes.entry(Code::Jit { pid, address }).or_default();
+            if let Err(at) = changes.binary_search(&since) {
+                changes.insert(at, since);
+            }
+        }
+    }
+
     /// Takes in a record of names, texts or control groups.
     pub(super) fn take(&mut self, record: Record, wanted: &ReplayOptions) {
         match record {
@@ -63,6 +83,7 @@ impl StoredNames {
                         frames.iter_mut().for_each(|f| f.source = None);
                     }
                     if self.names.len() < MAX_NAMES {
+                        self.note_change(code);
                         self.names.insert(code, frames);
                     }
                 }
