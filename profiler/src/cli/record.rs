@@ -148,6 +148,14 @@ pub(crate) struct RecordArgs {
     #[arg(long, requires = "command")]
     as_user: bool,
 
+    /// Record by itself, also as one of several ranks of a job
+    ///
+    /// Where mpirun, torchrun, srun and their like start several aiprofs on a machine, the
+    /// first records, with all options and its -o, until the commands of all have ended; the
+    /// others only run theirs.
+    #[arg(long, hide_short_help = true, requires = "command")]
+    no_join: bool,
+
     /// Have the AIU's runtime record what its devices do
     ///
     /// Sets the environment variables of COMMAND that switch timing and activity records
@@ -252,6 +260,9 @@ pub(crate) struct Plan {
     pub(crate) aiu_timing: bool,
     /// Whether accelerators are observed only because they are there.
     pub(crate) is_unasked: bool,
+    /// What is recorded, in words that are equal for ranks of a job that can have one
+    /// recording; `None`: not with others.
+    pub(crate) shared: Option<String>,
 }
 
 impl Plan {
@@ -260,8 +271,9 @@ impl Plan {
     ///
     /// # Errors
     /// A usage error, or what is wrong with a file or process that was named.
-    pub(crate) fn new(args: RecordArgs, has_aiu: bool) -> Result<Self> {
+    pub(crate) fn new(mut args: RecordArgs, has_aiu: bool) -> Result<Self> {
         let destination = destination(&args)?;
+        let shared = shared(&mut args, &destination);
         args.view.check(&destination)?;
         if args.bpf_object.is_some() && privileges::is_elevated_by_file() {
             // Otherwise whoever may run aiprof could load any eBPF program.
@@ -335,6 +347,7 @@ impl Plan {
             export: args.view.options(args.values),
             aiu_timing: args.aiu_timing,
             is_unasked,
+            shared,
             config: RecordConfig {
                 frequency_hz: args.frequency,
                 event: args.event.into(),
@@ -357,6 +370,24 @@ impl Plan {
             command: args.command,
         })
     }
+}
+
+/// What is recorded and how it is written, without what may differ between ranks of a job
+/// that have one recording; `None`: it is not to be shared, or not of the whole machine.
+fn shared(args: &mut RecordArgs, destination: &Destination) -> Option<String> {
+    let is_whole = args.pid.is_empty() && args.cgroup.is_none();
+    if args.command.is_empty() || args.no_join || !is_whole {
+        return None;
+    }
+    let own = (
+        args.output.take(),
+        std::mem::take(&mut args.command),
+        std::mem::take(&mut args.label),
+        std::mem::take(&mut args.title),
+    );
+    let shared = format!("{:?} {args:?}", destination.format());
+    (args.output, args.command, args.label, args.title) = own;
+    Some(shared)
 }
 
 /// The tables that are used only if asked for.
