@@ -1,9 +1,10 @@
 //! The options of a recording, and the plan that they make.
 
-use super::choice::{self, ChoiceArgs};
+use super::choice::{self, ChoiceArgs, KernelArgs};
 use super::destination::Destination;
 use super::profile_out::{ProfileFormat, ValueArgs, ViewArgs};
 use super::{usage_error, values};
+use aiprof_analysis::kernel_choice::KernelChoice;
 use aiprof_collect::cgroup;
 use aiprof_collect::config::{
     Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig, STACK_LIMIT,
@@ -70,6 +71,9 @@ pub(crate) struct RecordArgs {
 
     #[command(flatten)]
     choice: ChoiceArgs,
+
+    #[command(flatten)]
+    kernels: KernelArgs,
 
     /// Label all that is recorded (repeatable)
     ///
@@ -256,6 +260,8 @@ pub(crate) struct Plan {
     pub(crate) destination: Destination,
     /// How the profile is written.
     pub(crate) export: ExportOptions,
+    /// Which device kernels it has.
+    pub(crate) kernels: KernelChoice,
     /// Whether the command's AIU runtime is to record what its devices do.
     pub(crate) aiu_timing: bool,
     /// Whether accelerators are observed only because they are there.
@@ -323,6 +329,13 @@ impl Plan {
                  or a capture",
             ));
         }
+        let kernels = args.kernels.choice(&destination)?;
+        if let Some(option) = args.kernels.given().filter(|_| !probes) {
+            return Err(usage_error(format!(
+                "{option} is for launches and samples of devices, and --no-devices leaves none: \
+                 add --events"
+            )));
+        }
         let is_asked = args.aiu_timing
             || !devices.replay.is_empty()
             || devices.save.is_some()
@@ -345,6 +358,7 @@ impl Plan {
             duration: args.duration,
             destination,
             export: args.view.options(args.values),
+            kernels,
             aiu_timing: args.aiu_timing,
             is_unasked,
             shared,

@@ -11,8 +11,9 @@ use super::stop::{self, Ended, Stop};
 use super::trace_out::TraceOut;
 use super::values::{grouped, human_duration};
 use super::windows::WindowFiles;
-use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, joined, screen};
+use super::{EXIT_FAILURE, Verbosity, choice, is_broken_pipe, joined, screen};
 use aiprof_analysis::aiu::timing;
+use aiprof_analysis::kernel_choice::KernelsLeftOut;
 use aiprof_collect::config::RecordConfig;
 use aiprof_collect::device::DeviceOptions;
 use aiprof_collect::doctor;
@@ -87,6 +88,10 @@ pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
         quiet: verbosity.is_quiet(),
         output,
         totals: Totals::default(),
+        left_out: KernelsLeftOut {
+            none_left: true,
+            ..KernelsLeftOut::default()
+        },
     };
     let result = runtime.block_on(recording.run(signals, held, targets, recorder));
     screen::clear_progress();
@@ -179,6 +184,7 @@ struct Recording<'a> {
     quiet: bool,
     output: Output,
     totals: Totals,
+    left_out: KernelsLeftOut,
 }
 
 impl Recording<'_> {
@@ -341,7 +347,8 @@ impl Recording<'_> {
                 .map_err(|error| self.output.explain(error))?;
             match ended.transpose()? {
                 Some(Ended::Window) => {
-                    let profile = session.window()?;
+                    let mut profile = session.window()?;
+                    self.keep_kernels(&mut profile);
                     self.window(&profile);
                 }
                 Some(Ended::Command(exit)) => {
@@ -369,6 +376,14 @@ impl Recording<'_> {
         }
     }
 
+    /// Leaves out the kernels that are not wanted.
+    fn keep_kernels(&mut self, profile: &mut Profile) {
+        let out = self.plan.kernels.keep(profile);
+        self.left_out.count = self.left_out.count.saturating_add(out.count);
+        self.left_out.kernels.extend(out.kernels);
+        self.left_out.none_left &= out.none_left;
+    }
+
     fn window(&mut self, profile: &Profile) {
         self.totals.add(profile);
         if let Output::Windows(files) = &mut self.output {
@@ -379,7 +394,7 @@ impl Recording<'_> {
     /// Writes the result and prints the summary; false if windows are missing.
     fn conclude(&mut self, session: Session, other_ranks: usize) -> Result<bool> {
         let Finished {
-            profile,
+            mut profile,
             usage,
             probes,
             aiu,
@@ -388,6 +403,7 @@ impl Recording<'_> {
         } = session
             .finish()
             .map_err(|error| self.output.explain(error))?;
+        self.keep_kernels(&mut profile);
         self.totals.add(&profile);
         let options = self.plan.export.clone();
         let mut failures = 0;
@@ -430,6 +446,9 @@ impl Recording<'_> {
         let is_shown = matches!(self.plan.destination, Destination::Summary);
         for line in self.totals.lines(&usage, is_shown) {
             self.say(&line);
+        }
+        if !self.plan.kernels.is_all() {
+            self.say(&format!("  {}", choice::kernels_left_out(&self.left_out)));
         }
         if other_ranks > 0 {
             let (n, ranks) = (grouped(other_ranks as u64), plural(other_ranks, "rank"));
