@@ -209,6 +209,7 @@ fn judge_reports(shop: &Workshop, capture: &str, inside: u32, other: u32) -> any
         let has = (found.contains(&inside), found.contains(&other));
         anyhow::ensure!(has == (is_inside, !is_inside), "{filter:?}: {found:?}");
     }
+    judge_traces(shop, capture, inside)?;
     let packed = shop.path("report.pb.gz");
     aiprof(&["report", capture, "-o", packed.to_str().context("a path")?])?;
     let samples = pprof::read(&packed)?;
@@ -230,6 +231,42 @@ fn judge_reports(shop: &Workshop, capture: &str, inside: u32, other: u32) -> any
         judged += 1;
     }
     anyhow::ensure!(judged > 0, "no sample of {inside}");
+    Ok(())
+}
+
+/// The labels of a process in traces.
+fn judge_traces(shop: &Workshop, capture: &str, pid: u32) -> anyhow::Result<()> {
+    let file = shop.path("report.json");
+    aiprof(&["report", capture, "-o", file.to_str().context("a path")?])?;
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&file)?)?;
+    let events = trace["traceEvents"].as_array().context("events")?;
+    let found: Vec<_> = events
+        .iter()
+        .filter(|event| event["name"] == "process_labels" && event["pid"] == pid)
+        .collect();
+    let [event] = found.as_slice() else {
+        anyhow::bail!("labels of {pid}: {found:?}");
+    };
+    let args = &event["args"];
+    let texts = args["labels"].as_str().context("no text")?;
+    for (key, value) in [
+        ("container", ID),
+        ("rank", "5"),
+        ("local_rank", "1"),
+        ("user", "root"),
+        ("job", "nightly"),
+    ] {
+        anyhow::ensure!(args["values"][key] == value, "{key}: {event}");
+        anyhow::ensure!(texts.contains(&format!("{key}={value}")), "{texts}");
+    }
+    anyhow::ensure!(args["values"].get("uid").is_none(), "{event}");
+    let file = shop.path("report.pftrace");
+    aiprof(&["report", capture, "-o", file.to_str().context("a path")?])?;
+    let trace = std::fs::read(&file)?;
+    for label in [&format!("container={ID}"), "rank=5", "job=nightly"] {
+        let mut windows = trace.windows(label.len());
+        anyhow::ensure!(windows.any(|at| at == label.as_bytes()), "{label}");
+    }
     Ok(())
 }
 

@@ -345,3 +345,47 @@ fn only_what_is_chosen_is_recorded() -> anyhow::Result<()> {
     );
     Ok(())
 }
+
+#[test]
+fn kernels_are_chosen_by_their_names() -> anyhow::Result<()> {
+    let Some(_turn) = turn("kernels_are_chosen_by_their_names", &NEEDS)? else {
+        return Ok(());
+    };
+    let mode = ["basic", "rounds=20"];
+    let run = record(&["--events", "launches"], "out.aiprof", &mode)?;
+    let all = executed(&run.truth);
+    let (name, count) = all.iter().next().context("no kernel")?;
+    let quoted = format!("\"{name}\",no such kernel");
+    let wants = |other: &str, is_included: bool| other.contains(name) == is_included;
+    for (option, is_included) in [("--include-kernels", true), ("--exclude-kernels", false)] {
+        let expected: BTreeMap<String, u64> = all
+            .iter()
+            .filter(|(other, _)| wants(other, is_included))
+            .map(|(other, n)| (other.clone(), *n))
+            .collect();
+        let file = run.shop.path("report.folded");
+        let report = Command::new(binary()?)
+            .args(["report", "--events", "launches", option, &quoted, "-o"])
+            .args([&file, &run.output])
+            .output()?;
+        let said = String::from_utf8_lossy(&report.stderr).into_owned();
+        let found = by_work(&read(&file, &run)?);
+        assert_eq!(kernels(&found, &run.truth), expected, "{option}: {said}");
+        // Copies go by their names, too.
+        let has_copies = found.keys().any(|work| work.starts_with("Memcpy"));
+        assert_eq!(has_copies, !is_included, "{found:?}");
+        anyhow::ensure!(said.contains("left out (--include-kernels"), "{said}");
+
+        let live = record(
+            &["--events", "launches", option, &quoted],
+            "x.folded",
+            &mode,
+        )?;
+        let found = by_work(&read(&live.output, &live)?);
+        assert_eq!(kernels(&found, &live.truth), expected, "{}", live.stderr);
+        anyhow::ensure!(live.stderr.contains("left out"), "{}", live.stderr);
+        let own = found.get(name).copied().unwrap_or_default();
+        assert_eq!(own, if is_included { *count } else { 0 });
+    }
+    Ok(())
+}

@@ -1,8 +1,11 @@
-//! Options that choose processes by name, user and container, and labels.
+//! Options that choose processes by name, user and container, kernels by name, and labels.
 
-use super::usage_error;
+use super::values::grouped;
+use super::{destination::Destination, usage_error};
 use aiprof_analysis::choice::{NamePattern, ProcessChoice, UserChoice, is_container};
+use aiprof_analysis::kernel_choice::{KernelChoice, KernelNames, KernelsLeftOut};
 use aiprof_collect::{cgroup, users::Users};
+use aiprof_formats::export::Format;
 use aiprof_model::labels::{MAX_KEY, MAX_VALUE, RESERVED};
 use aiprof_model::visible;
 use anyhow::Result;
@@ -92,6 +95,82 @@ impl ChoiceArgs {
             containers: self.container.clone(),
         }
     }
+}
+
+/// Which device kernels a profile is of.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct KernelArgs {
+    /// Of what devices do only kernels with one of these texts in their names (repeatable)
+    ///
+    /// A list with commas, in double quotes where a name has one: 'gemm,"conv<2, 3>"'. Upper
+    /// and lower case differ. Copies and fills go by their names in profiles.
+    #[arg(long, value_name = "LIST", hide_short_help = true, value_parser = KernelNames::parse)]
+    include_kernels: Vec<KernelNames>,
+
+    /// Of what devices do no kernels with one of these texts in their names (repeatable)
+    ///
+    /// A list as of --include-kernels, which comes first.
+    #[arg(long, value_name = "LIST", hide_short_help = true, value_parser = KernelNames::parse)]
+    exclude_kernels: Vec<KernelNames>,
+}
+
+impl KernelArgs {
+    /// The first of these options that was given.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        match (
+            self.include_kernels.is_empty(),
+            self.exclude_kernels.is_empty(),
+        ) {
+            (false, _) => Some("--include-kernels"),
+            (true, false) => Some("--exclude-kernels"),
+            (true, true) => None,
+        }
+    }
+
+    /// The choice, for what is written there.
+    ///
+    /// # Errors
+    /// A usage error: it is no profile.
+    pub(crate) fn choice(&self, destination: &Destination) -> Result<KernelChoice> {
+        let what = match destination.format() {
+            Some(Format::Capture) => {
+                "a capture has all kernels: give the option to aiprof report, or write a profile"
+            }
+            _ if destination.is_trace() => {
+                "a trace has all kernels: the option is for profiles, such as -o FILE.svg"
+            }
+            _ => "",
+        };
+        match self.given() {
+            Some(option) if !what.is_empty() => Err(usage_error(format!("{option}: {what}"))),
+            _ => Ok(KernelChoice::new(
+                &self.include_kernels,
+                &self.exclude_kernels,
+            )),
+        }
+    }
+}
+
+/// What was left out by a choice of kernels, for people.
+pub(crate) fn kernels_left_out(out: &KernelsLeftOut) -> String {
+    if out.count == 0 && out.none_left {
+        return "nothing that devices did was recorded: --include-kernels and --exclude-kernels \
+                had nothing to choose from"
+            .to_owned();
+    }
+    let plural = |n: usize| if n == 1 { "" } else { "s" };
+    let kernels = out.kernels.len();
+    let mut line = format!(
+        "{} launches or device samples of {} kernel{} left out \
+         (--include-kernels, --exclude-kernels)",
+        grouped(out.count),
+        grouped(kernels as u64),
+        plural(kernels)
+    );
+    if out.none_left {
+        line.push_str(": no kernel that ran has such a name");
+    }
+    line
 }
 
 /// That a container does not run here, and which do.

@@ -55,6 +55,17 @@ impl Destination {
             )
     }
 
+    /// Where results go, in words.
+    pub(crate) fn place(&self) -> String {
+        match self {
+            Self::Summary | Self::Stdout(_) => "to its standard output".to_owned(),
+            Self::SummaryFile(path) | Self::Directory(path) | Self::File(path, _) => {
+                path.display().to_string()
+            }
+            Self::Windows { directory, .. } => format!("to {}", directory.display()),
+        }
+    }
+
     /// Whether it is a timeline.
     pub(crate) fn is_trace(&self) -> bool {
         match self {

@@ -15,6 +15,7 @@ mod diff;
 mod doctor;
 mod driver_tables;
 mod input;
+mod joined;
 mod log;
 mod man;
 mod memory;

@@ -1,9 +1,10 @@
 //! The options of a recording, and the plan that they make.
 
-use super::choice::{self, ChoiceArgs};
+use super::choice::{self, ChoiceArgs, KernelArgs};
 use super::destination::Destination;
 use super::profile_out::{ProfileFormat, ValueArgs, ViewArgs};
 use super::{usage_error, values};
+use aiprof_analysis::kernel_choice::KernelChoice;
 use aiprof_collect::cgroup;
 use aiprof_collect::config::{
     Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig, STACK_LIMIT, WaitConfig,
@@ -71,6 +72,9 @@ pub(crate) struct RecordArgs {
     #[command(flatten)]
     choice: ChoiceArgs,
 
+    #[command(flatten)]
+    kernels: KernelArgs,
+
     /// Label all that is recorded (repeatable)
     ///
     /// For --by, and for pprof and captures, which have container, pod, unit, user and rank
@@ -111,7 +115,7 @@ pub(crate) struct RecordArgs {
     no_kernel: bool,
 
     /// Do not expand inlined functions
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     no_inlines: bool,
 
     /// Show the frames of Python's interpreter too
@@ -152,6 +156,14 @@ pub(crate) struct RecordArgs {
     /// Run COMMAND as the user who called sudo, not as root
     #[arg(long, requires = "command")]
     as_user: bool,
+
+    /// Record by itself, also as one of several ranks of a job
+    ///
+    /// Where mpirun, torchrun, srun and their like start several aiprofs on a machine, the
+    /// first records, with all options and its -o, until the commands of all have ended; the
+    /// others only run theirs.
+    #[arg(long, hide_short_help = true, requires = "command")]
+    no_join: bool,
 
     /// Have the AIU's runtime record what its devices do
     ///
@@ -253,10 +265,15 @@ pub(crate) struct Plan {
     pub(crate) destination: Destination,
     /// How the profile is written.
     pub(crate) export: ExportOptions,
+    /// Which device kernels it has.
+    pub(crate) kernels: KernelChoice,
     /// Whether the command's AIU runtime is to record what its devices do.
     pub(crate) aiu_timing: bool,
     /// Whether accelerators are observed only because they are there.
     pub(crate) is_unasked: bool,
+    /// What is recorded, in words that are equal for ranks of a job that can have one
+    /// recording; `None`: not with others.
+    pub(crate) shared: Option<String>,
 }
 
 impl Plan {
@@ -265,8 +282,9 @@ impl Plan {
     ///
     /// # Errors
     /// A usage error, or what is wrong with a file or process that was named.
-    pub(crate) fn new(args: RecordArgs, has_aiu: bool) -> Result<Self> {
+    pub(crate) fn new(mut args: RecordArgs, has_aiu: bool) -> Result<Self> {
         let destination = destination(&args)?;
+        let shared = shared(&mut args, &destination);
         args.view.check(&destination)?;
         if args.bpf_object.is_some() && privileges::is_elevated_by_file() {
             // Otherwise whoever may run aiprof could load any eBPF program.
@@ -337,6 +355,13 @@ impl Plan {
                  or a capture",
             ));
         }
+        let kernels = args.kernels.choice(&destination)?;
+        if let Some(option) = args.kernels.given().filter(|_| !probes) {
+            return Err(usage_error(format!(
+                "{option} is for launches and samples of devices, and --no-devices leaves none: \
+                 add --events"
+            )));
+        }
         let is_asked = args.aiu_timing
             || !devices.replay.is_empty()
             || devices.save.is_some()
@@ -359,8 +384,10 @@ impl Plan {
             duration: args.duration,
             destination,
             export: args.view.options(args.values),
+            kernels,
             aiu_timing: args.aiu_timing,
             is_unasked,
+            shared,
             config: RecordConfig {
                 frequency_hz: args.frequency,
                 event: args.event.into(),
@@ -384,6 +411,24 @@ impl Plan {
             command: args.command,
         })
     }
+}
+
+/// What is recorded and how it is written, without what may differ between ranks of a job
+/// that have one recording; `None`: it is not to be shared, or not of the whole machine.
+fn shared(args: &mut RecordArgs, destination: &Destination) -> Option<String> {
+    let is_whole = args.pid.is_empty() && args.cgroup.is_none();
+    if args.command.is_empty() || args.no_join || !is_whole {
+        return None;
+    }
+    let own = (
+        args.output.take(),
+        std::mem::take(&mut args.command),
+        std::mem::take(&mut args.label),
+        std::mem::take(&mut args.title),
+    );
+    let shared = format!("{:?} {args:?}", destination.format());
+    (args.output, args.command, args.label, args.title) = own;
+    Some(shared)
 }
 
 /// The tables that are used only if asked for.

@@ -11,11 +11,13 @@ use super::stop::{self, Ended, Stop};
 use super::trace_out::TraceOut;
 use super::values::{grouped, human_duration};
 use super::windows::WindowFiles;
-use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, screen};
+use super::{EXIT_FAILURE, Verbosity, choice, is_broken_pipe, joined, screen};
 use aiprof_analysis::aiu::timing;
+use aiprof_analysis::kernel_choice::KernelsLeftOut;
 use aiprof_collect::config::RecordConfig;
 use aiprof_collect::device::DeviceOptions;
 use aiprof_collect::doctor;
+use aiprof_collect::job::{self, JobPart, RankJob, Recorder};
 use aiprof_collect::launch::{Exit, Held, LaunchOptions};
 use aiprof_collect::runtime::Tally;
 use aiprof_collect::session::{AiuUse, CollectError, Finished, Keep, Progress, Session};
@@ -52,6 +54,20 @@ pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
     for missing in privileges::missing(have) {
         tracing::debug!("without {}: {}", missing.name, missing.purpose);
     }
+    let job = plan.shared.as_deref().and_then(RankJob::of_this_process);
+    let recorder = match job.map(job::take_part) {
+        None => None,
+        Some(Ok(JobPart::Recorder(recorder))) => Some(recorder),
+        Some(Ok(JobPart::Joined(joined))) => return joined::run(&plan, joined, verbosity),
+        Some(Ok(JobPart::Alone(why))) => {
+            tracing::warn!("recording by itself, not with the other ranks of the job: {why}");
+            None
+        }
+        Some(Err(error)) => {
+            tracing::debug!("recording by itself, as ranks of a job cannot meet: {error}");
+            None
+        }
+    };
     let targets = stop::open_targets(&plan.config.pids)?;
     let output = Output::open(&plan)?;
     // Signals first, then the fork, then the runtime: the command must inherit
@@ -59,19 +75,7 @@ pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
     let signals = BlockedSignals::block().context("cannot prepare for signals")?;
     let held = match plan.command.as_slice() {
         [] => None,
-        command => Some(Held::fork(
-            command,
-            &LaunchOptions {
-                as_user: plan.as_user.clone(),
-                stdout_to_stderr: plan.destination.uses_stdout(),
-                mask: Some(signals.original_mask()),
-                environment: if plan.aiu_timing {
-                    timing::environment()
-                } else {
-                    Vec::new()
-                },
-            },
-        )?),
+        command => Some(Held::fork(command, &launch_options(&plan, &signals))?),
     };
     remote::keep_little_memory();
     remote::start(READERS).context("cannot start the readers")?;
@@ -84,10 +88,27 @@ pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
         quiet: verbosity.is_quiet(),
         output,
         totals: Totals::default(),
+        left_out: KernelsLeftOut {
+            none_left: true,
+            ..KernelsLeftOut::default()
+        },
     };
-    let result = runtime.block_on(recording.run(signals, held, targets));
+    let result = runtime.block_on(recording.run(signals, held, targets, recorder));
     screen::clear_progress();
     result
+}
+
+/// How COMMAND is started.
+pub(super) fn launch_options(plan: &Plan, signals: &BlockedSignals) -> LaunchOptions {
+    LaunchOptions {
+        as_user: plan.as_user.clone(),
+        stdout_to_stderr: plan.destination.uses_stdout(),
+        mask: Some(signals.original_mask()),
+        environment: match plan.aiu_timing {
+            true => timing::environment(),
+            false => Vec::new(),
+        },
+    }
 }
 
 /// The opened destination.
@@ -163,6 +184,7 @@ struct Recording<'a> {
     quiet: bool,
     output: Output,
     totals: Totals,
+    left_out: KernelsLeftOut,
 }
 
 impl Recording<'_> {
@@ -171,12 +193,25 @@ impl Recording<'_> {
         signals: BlockedSignals,
         held: Option<Held>,
         targets: Vec<OwnedFd>,
+        recorder: Option<Recorder>,
     ) -> Result<u8> {
         let signals = signals.into_async().context("cannot watch for signals")?;
+        let told = format!(
+            "process {}, which writes {}",
+            std::process::id(),
+            self.plan.destination.place()
+        );
+        let others = recorder.and_then(|recorder| {
+            let listening = recorder.listen(&told);
+            let alone = |error: &_| tracing::warn!("other ranks of the job cannot join: {error}");
+            listening.inspect_err(alone).ok()
+        });
         let mut session = self.start()?;
         // With a command, it decides when to end; the processes are only a filter.
         let targets = if held.is_none() { targets } else { Vec::new() };
-        let mut stop = Stop::new(signals).with_targets(targets)?;
+        let mut stop = Stop::new(signals)
+            .with_targets(targets)?
+            .with_others(others);
         // From the first sample on, or from when calls are seen.
         let is_sampled = self.plan.config.launches.is_none();
         if held.is_none() && is_sampled {
@@ -190,7 +225,7 @@ impl Recording<'_> {
         if is_over {
             screen::clear_progress();
             let never_ran = held.is_some();
-            let written = self.conclude(session)?;
+            let written = self.conclude(session, 0)?;
             return Ok(match (written, never_ran) {
                 (false, _) => EXIT_FAILURE,
                 (true, true) => Exit::Signal(libc::SIGINT).code(),
@@ -198,6 +233,7 @@ impl Recording<'_> {
             });
         }
         let command = held.map(Held::release).transpose()?;
+        stop.begin();
         self.announce(command.is_some());
         if command.is_some() || !is_sampled {
             stop.after(self.plan.duration, Instant::now());
@@ -208,7 +244,8 @@ impl Recording<'_> {
         }
         let exit = self.record(&mut session, &mut stop).await?;
         screen::clear_progress();
-        let result = self.conclude(session);
+        let ranks = stop.end_others();
+        let result = self.conclude(session, ranks);
         // The command's end is waited for even if the result could not be written.
         let exit = match exit {
             Some(exit) => Some(exit),
@@ -296,6 +333,7 @@ impl Recording<'_> {
     /// Records until the end; windows are written on the way.
     async fn record(&mut self, session: &mut Session, stop: &mut Stop) -> Result<Option<Exit>> {
         let progress = !self.quiet && screen::has_progress();
+        let mut own = None;
         loop {
             let mut ended = None;
             let until = async { ended = Some(stop.next().await) };
@@ -309,15 +347,41 @@ impl Recording<'_> {
                 .map_err(|error| self.output.explain(error))?;
             match ended.transpose()? {
                 Some(Ended::Window) => {
-                    let profile = session.window()?;
+                    let mut profile = session.window()?;
+                    self.keep_kernels(&mut profile);
                     self.window(&profile);
                 }
-                Some(Ended::Command(exit)) => return Ok(Some(exit)),
+                Some(Ended::Command(exit)) => {
+                    own = Some(exit);
+                    if !stop.has_others() {
+                        return Ok(own);
+                    }
+                    stop.only_others();
+                    self.await_others(stop.running_others());
+                }
                 Some(Ended::NotLaunched(error)) => return Err(error.into()),
                 // None: the session ended by itself.
-                Some(Ended::Recording) | None => return Ok(None),
+                Some(Ended::Recording) | None => return Ok(own),
             }
         }
+    }
+
+    /// The own command has ended; those of other ranks have not.
+    fn await_others(&self, running: usize) {
+        if running > 0 {
+            let (n, ranks) = (grouped(running as u64), plural(running, "rank"));
+            self.say(&format!(
+                "aiprof: recording until the commands of {n} more {ranks} end, or until Ctrl-C"
+            ));
+        }
+    }
+
+    /// Leaves out the kernels that are not wanted.
+    fn keep_kernels(&mut self, profile: &mut Profile) {
+        let out = self.plan.kernels.keep(profile);
+        self.left_out.count = self.left_out.count.saturating_add(out.count);
+        self.left_out.kernels.extend(out.kernels);
+        self.left_out.none_left &= out.none_left;
     }
 
     fn window(&mut self, profile: &Profile) {
@@ -328,9 +392,9 @@ impl Recording<'_> {
     }
 
     /// Writes the result and prints the summary; false if windows are missing.
-    fn conclude(&mut self, session: Session) -> Result<bool> {
+    fn conclude(&mut self, session: Session, other_ranks: usize) -> Result<bool> {
         let Finished {
-            profile,
+            mut profile,
             usage,
             probes,
             aiu,
@@ -339,6 +403,7 @@ impl Recording<'_> {
         } = session
             .finish()
             .map_err(|error| self.output.explain(error))?;
+        self.keep_kernels(&mut profile);
         self.totals.add(&profile);
         let options = self.plan.export.clone();
         let mut failures = 0;
@@ -382,6 +447,13 @@ impl Recording<'_> {
         for line in self.totals.lines(&usage, is_shown) {
             self.say(&line);
         }
+        if !self.plan.kernels.is_all() {
+            self.say(&format!("  {}", choice::kernels_left_out(&self.left_out)));
+        }
+        if other_ranks > 0 {
+            let (n, ranks) = (grouped(other_ranks as u64), plural(other_ranks, "rank"));
+            self.say(&format!("  {n} more {ranks} joined this recording"));
+        }
         if let Some(line) = probes.and_then(|tally| probe_line(&tally)) {
             self.say(&line);
         }
@@ -406,6 +478,13 @@ impl Recording<'_> {
             "" => "sudo aiprof -o flame.svg -d 10".to_owned(),
             command => format!("sudo aiprof -o flame.svg {command}"),
         }
+    }
+}
+
+fn plural(n: usize, word: &'static str) -> String {
+    match n {
+        1 => word.to_owned(),
+        _ => format!("{word}s"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `aiprof report`: a capture, or counts of another tool, become any other output.
 
-use super::choice::ChoiceArgs;
+use super::choice::{self, ChoiceArgs, KernelArgs};
 use super::destination::Destination;
 use super::input::{self, Counts, ProfileCommand};
 use super::memory::MemoryArgs;
@@ -42,6 +42,9 @@ pub(crate) struct ReportArgs {
     #[command(flatten)]
     choice: ChoiceArgs,
 
+    #[command(flatten)]
+    kernels: KernelArgs,
+
     /// Leave out kernel stacks
     #[arg(long)]
     no_kernel: bool,
@@ -75,6 +78,7 @@ impl ReportArgs {
         let mut given = given.into_iter().filter(|(is_given, _)| *is_given);
         let own = given.next().map(|(_, option)| option);
         let own = own.or_else(|| self.choice.given());
+        let own = own.or_else(|| self.kernels.given());
         own.or_else(|| self.view.of_more_than_stacks())
     }
 }
@@ -93,6 +97,7 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
             "a capture is what report reads: choose another format",
         ));
     }
+    let kernels = args.kernels.choice(&destination)?;
     let input = input::open(path)?;
     let contents = input.contents;
     if contents == Contents::Capture && destination.is_trace() {
@@ -129,7 +134,13 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
     let counts = input::counts(path, input, ProfileCommand::Report, &options, wanted)?;
     let mut export = args.view.options(args.values);
     match counts {
-        Counts::Profile(profile) => of_profile(args, *profile, export, target)?,
+        Counts::Profile(mut profile) => {
+            let out = kernels.keep(&mut profile);
+            if !kernels.is_all() {
+                verbosity.say([choice::kernels_left_out(&out)].iter());
+            }
+            of_profile(args, *profile, export, target)?;
+        }
         Counts::Stacks(stacks) => {
             if stacks.weight != wanted {
                 let has = weight_name(stacks.weight);

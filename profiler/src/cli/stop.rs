@@ -1,5 +1,6 @@
 //! When a recording, or a window of it, ends.
 
+use aiprof_collect::job::Others;
 use aiprof_collect::launch::{Exit, LaunchError, Running};
 use aiprof_collect::readable;
 use aiprof_collect::signals::{Received, Signals};
@@ -31,6 +32,10 @@ pub(crate) struct Stop {
     deadline: Option<Instant>,
     window: Option<tokio::time::Interval>,
     targets: Vec<AsyncFd<OwnedFd>>,
+    /// Ranks of the same job, which have their commands in this recording.
+    others: Option<Others>,
+    /// The own command has ended, and theirs are waited for.
+    only_others: bool,
     signalled: bool,
 }
 
@@ -43,6 +48,8 @@ impl Stop {
             deadline: None,
             window: None,
             targets: Vec::new(),
+            others: None,
+            only_others: false,
             signalled: false,
         }
     }
@@ -78,6 +85,44 @@ impl Stop {
         Ok(self)
     }
 
+    /// Lets other ranks of the job join.
+    pub(crate) fn with_others(mut self, others: Option<Others>) -> Self {
+        self.others = others;
+        self
+    }
+
+    /// The recording has begun: those that joined start their commands.
+    pub(crate) fn begin(&mut self) {
+        if let Some(others) = &mut self.others {
+            others.begin();
+        }
+    }
+
+    /// Whether other ranks may have joined, or may yet.
+    pub(crate) fn has_others(&self) -> bool {
+        self.others.is_some()
+    }
+
+    /// How many other ranks have commands that run.
+    pub(crate) fn running_others(&self) -> usize {
+        self.others.as_ref().map_or(0, |others| others.counts().1)
+    }
+
+    /// From now on the recording ends with the commands of the others.
+    pub(crate) fn only_others(&mut self) {
+        self.only_others = true;
+    }
+
+    /// The recording is over: the others are told. Returns how many there were.
+    pub(crate) fn end_others(&mut self) -> usize {
+        let Some(others) = self.others.take() else {
+            return 0;
+        };
+        let (came, _) = others.counts();
+        others.end();
+        came
+    }
+
     /// Waits for the next of these events. Cancel-safe.
     ///
     /// # Errors
@@ -87,7 +132,7 @@ impl Stop {
             let deadline = self.deadline;
             tokio::select! {
                 biased;
-                exit = wait_for(self.command.as_ref()) => return Ok(match exit {
+                exit = wait_for(self.command.as_ref()), if !self.only_others => return Ok(match exit {
                     Ok(exit) => Ended::Command(exit),
                     Err(error) => Ended::NotLaunched(error),
                 }),
@@ -98,6 +143,7 @@ impl Stop {
                 }
                 () = sleep_until(deadline) => return Ok(Ended::Recording),
                 () = all_ended(&self.targets) => return Ok(Ended::Recording),
+                () = serve(self.others.as_mut(), self.only_others) => return Ok(Ended::Recording),
                 () = tick(self.window.as_mut()) => return Ok(Ended::Window),
             }
         }
@@ -133,7 +179,8 @@ impl Stop {
 
     /// Acts on a signal; true if it ends the recording.
     fn handle(&mut self, received: Received) -> bool {
-        let action = decide(received, self.command.is_some(), self.signalled);
+        let has_command = self.command.is_some() && !self.only_others;
+        let action = decide(received, has_command, self.signalled);
         self.signalled = true;
         if action.forward
             && let Some(command) = &self.command
@@ -199,6 +246,13 @@ async fn sleep_until(deadline: Option<Instant>) {
 async fn tick(window: Option<&mut tokio::time::Interval>) {
     match window {
         Some(window) => drop(window.tick().await),
+        None => std::future::pending().await,
+    }
+}
+
+async fn serve(others: Option<&mut Others>, until_ended: bool) {
+    match others {
+        Some(others) => others.serve(until_ended).await,
         None => std::future::pending().await,
     }
 }

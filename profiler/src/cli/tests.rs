@@ -292,6 +292,12 @@ fn wrong_usage_exits_with_2() {
         &["--by-stall", "-o", "x.aiprof", "true"],
         &["--device-only", "-o", "x.json", "true"],
         &["--cpu-only", "-o", "x.aiprof", "true"],
+        &["--no-join"],
+        &["--include-kernels", ",", "true"],
+        &["--exclude-kernels", "\"a", "true"],
+        &["--include-kernels", "a", "-o", "x.aiprof", "true"],
+        &["--exclude-kernels", "a", "-o", "x.pftrace", "true"],
+        &["--include-kernels", "a", "--no-devices", "true"],
         &["--no-such-option"],
     ] {
         assert_eq!(usage_exit_code(words), EXIT_USAGE, "{words:?}");

@@ -11,4 +11,5 @@ pub mod analyze;
 pub mod calibrate;
 pub mod choice;
 pub mod correlate;
+pub mod kernel_choice;
 pub mod timeline;

@@ -39,16 +39,36 @@ pub(crate) fn labels_of(pid: u32) -> Vec<(String, String)> {
     parse(&bytes)
 }
 
+/// All variables with ranks in the environment that a process was started with.
+///
+/// # Errors
+/// It may not be read.
+pub(crate) fn ranks_of(pid: u32) -> std::io::Result<Vec<(&'static str, u32)>> {
+    let mut bytes = Vec::new();
+    let file = kernel::open(format!("/proc/{pid}/environ"))?;
+    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    Ok(ranks(|name| number(&bytes, name)))
+}
+
+/// All variables with ranks that are numbers.
+pub(crate) fn ranks(number: impl Fn(&str) -> Option<u32>) -> Vec<(&'static str, u32)> {
+    let names = RANKS.into_iter().chain(LOCAL_RANKS);
+    names
+        .filter_map(|name| Some((name, number(name)?)))
+        .collect()
+}
+
+/// The value of a variable, if it is a number.
+fn number(environment: &[u8], name: &str) -> Option<u32> {
+    let mut variables = environment.split(|&byte| byte == 0);
+    variables.find_map(|variable| {
+        let value = variable.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        std::str::from_utf8(value).ok()?.parse::<u32>().ok()
+    })
+}
+
 fn parse(environment: &[u8]) -> Vec<(String, String)> {
-    let find = |names: &[&str]| {
-        names.iter().find_map(|name| {
-            let mut variables = environment.split(|&byte| byte == 0);
-            variables.find_map(|variable| {
-                let value = variable.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
-                std::str::from_utf8(value).ok()?.parse::<u32>().ok()
-            })
-        })
-    };
+    let find = |names: &[&str]| names.iter().find_map(|name| number(environment, name));
     let found = [
         (labels::RANK, find(&RANKS)),
         (labels::LOCAL_RANK, find(&LOCAL_RANKS)),

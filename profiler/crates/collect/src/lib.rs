@@ -2,6 +2,7 @@
 //!
 //! * [`config`]: what to record;
 //! * [`probe_files`]: the probe tables of this machine;
+//! * [`job`]: ranks of one job, of which one is recorded and the others join;
 //! * [`launch`]: the profiled command, held until recording runs;
 //! * [`signals`]: signals as data, with their origin;
 //! * [`readable`]: descriptors that the runtime waits for;
@@ -50,6 +51,7 @@ pub mod filter;
 pub mod finisher;
 pub mod generated;
 pub mod inspect;
+pub mod job;
 pub mod late;
 pub mod launch;
 pub mod metrics;

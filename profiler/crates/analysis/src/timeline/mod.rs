@@ -175,7 +175,7 @@ impl<S: EventSink> Builder<S> {
             self.first_ns = self.first_ns.min(time_ns);
             self.last_ns = self.last_ns.max(time_ns);
         }
-        self.people.event(event);
+        self.people.event(processes, event);
         match event {
             wire::Event::Process(event) => {
                 if let Some((kind, count)) = event.kind.loss() {
@@ -245,6 +245,7 @@ impl<S: EventSink> Builder<S> {
         let bounded = self.bounded_of.iter();
         let bounded = bounded.filter(|(pid, _)| !self.with_records.contains(pid));
         out.totals.estimated_spans = bounded.map(|(_, count)| count).sum();
+        self.people.label(names, processes);
         out.processes = self.people.processes;
         Ok((out, self.sink))
     }
@@ -443,8 +444,12 @@ impl<S: EventSink> Replay<S> {
     /// Those of the sink.
     pub fn event(&mut self, event: &wire::Event) -> io::Result<()> {
         if self.builder.event(&self.processes, event)? {
-            if let wire::Event::Process(event) = event {
-                self.processes.apply(event);
+            match event {
+                wire::Event::Process(event) => {
+                    self.processes.apply(event);
+                }
+                wire::Event::Labels(labels) => self.processes.labelled(labels),
+                _ => {}
             }
             self.tracker.apply(event, &mut self.builder);
         }

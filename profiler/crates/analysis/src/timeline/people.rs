@@ -1,11 +1,14 @@
-//! Who is in a recording: processes and threads, by the names they had last.
+//! Who is in a recording: processes and threads, by the names and labels they had last.
 
+use crate::aggregate::Names;
 use aiprof_model::{
+    labels::{self, LabelSet},
+    process::ProcessTable,
     timeline::recorded::ProcessRow,
     wire::{Event, ProcessEvent, ProcessEventKind},
 };
 use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, rc::Rc};
 
 /// Most threads that are named.
 const MAX_THREADS: usize = 1 << 17;
@@ -21,21 +24,25 @@ pub(super) struct People {
     pub(super) threads: BTreeMap<(u32, u32), Box<str>>,
     /// Their processes.
     pub(super) processes: BTreeMap<u32, ProcessRow>,
+    /// Labels of processes, and their control groups: 0 where it is not known.
+    places: FxHashMap<u32, (Rc<LabelSet>, u64)>,
     /// Names of processes at their first submission, also of those without a track.
     submitters: FxHashMap<u32, Box<str>>,
 }
 
 impl People {
     /// Takes an event in.
-    pub(super) fn event(&mut self, event: &Event) {
+    pub(super) fn event(&mut self, processes: &ProcessTable, event: &Event) {
         match event {
             Event::Process(event) => self.process(event),
             Event::Sample(sample) => {
                 let thread = &sample.thread;
+                self.placed(processes, thread.pid, sample.cgroup);
                 self.seen(thread.pid, thread.tid, Some(&thread.comm));
             }
             Event::CallStack(stack) => {
                 let thread = &stack.sample.thread;
+                self.placed(processes, thread.pid, stack.sample.cgroup);
                 self.rename(thread.tid, &thread.comm);
             }
             Event::Trace(trace) if !self.submitters.contains_key(&trace.pid) => {
@@ -52,6 +59,45 @@ impl People {
     pub(super) fn called(&mut self, pid: u32, tid: u32) {
         if let Some(process) = self.seen(pid, tid, None) {
             process.has_calls = true;
+        }
+    }
+
+    /// Remembers the labels of a process: they may become known later.
+    fn placed(&mut self, processes: &ProcessTable, pid: u32, cgroup: u64) {
+        let Some(process) = processes.get(pid) else {
+            return;
+        };
+        let is_full = self.places.len() >= MAX_THREADS;
+        match self.places.get_mut(&pid) {
+            Some((set, known)) => {
+                if set.id != process.labels.id {
+                    *set = Rc::clone(&process.labels);
+                }
+                if cgroup != 0 {
+                    *known = cgroup;
+                }
+            }
+            None if is_full => {}
+            None => {
+                let place = (Rc::clone(&process.labels), cgroup);
+                self.places.insert(pid, place);
+            }
+        }
+    }
+
+    /// Gives the processes with tracks their labels.
+    pub(super) fn label(&mut self, names: &dyn Names, processes: &ProcessTable) {
+        let of_recording = processes.recording_labels.to_vec();
+        // Also of those with calls alone, of which no stack was recorded.
+        let shown: Vec<u32> = self.processes.keys().copied().collect();
+        for pid in shown {
+            self.placed(processes, pid, 0);
+        }
+        for (pid, process) in &mut self.processes {
+            let place = self.places.get(pid);
+            let cgroup = place.and_then(|(_, cgroup)| names.cgroup(*cgroup));
+            let own = place.map(|(set, _)| set.to_vec()).unwrap_or_default();
+            process.labels = labels::shown(cgroup, &own, &of_recording);
         }
     }
 

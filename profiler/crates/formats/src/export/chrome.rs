@@ -312,7 +312,7 @@ pub(super) fn stack_text(recorded: &Recorded, stack: u32) -> String {
 }
 
 /// The metadata events of a process or row.
-fn describe(row: &RowName) -> [String; 2] {
+fn describe(row: &RowName) -> Vec<String> {
     let what = if row.tid.is_some() {
         "thread"
     } else {
@@ -331,10 +331,22 @@ fn describe(row: &RowName) -> [String; 2] {
     let (mut name, mut order) = (Object::new(), Object::new());
     name.text("name", &row.name);
     order.number("sort_index", row.order);
-    [
+    let mut events = vec![
         event(&format!("{what}_name"), name),
         event(&format!("{what}_sort_index"), order),
-    ]
+    ];
+    if !row.labels.is_empty() {
+        let (mut labels, mut values) = (Object::new(), Object::new());
+        for (key, value) in &row.labels {
+            values.text(key, value);
+        }
+        // What viewers show, and what programs read.
+        let texts: Vec<String> = row.label_texts().collect();
+        labels.text("labels", &texts.join(","));
+        labels.raw("values", &values.end());
+        events.push(event("process_labels", labels));
+    }
+    events
 }
 
 /// A mark across the whole trace for each kind of loss, at its end.

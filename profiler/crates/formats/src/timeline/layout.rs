@@ -12,6 +12,7 @@ use aiprof_model::timeline::{
     Event, Id, Length, Time, TrackKind,
     recorded::{Group, Recorded},
 };
+use aiprof_model::visible;
 use std::collections::BTreeMap;
 
 /// Numbers of what is no process, and of rows that are no threads: larger than any that
@@ -53,6 +54,16 @@ pub(crate) struct RowName {
     pub name: String,
     /// Its place among its kind.
     pub order: u64,
+    /// Labels of a process, in the order of their keys.
+    pub labels: Vec<(String, String)>,
+}
+
+impl RowName {
+    /// Each label as one text.
+    pub(crate) fn label_texts(&self) -> impl Iterator<Item = String> {
+        let texts = self.labels.iter();
+        texts.map(|(key, value)| visible::one_line(&format!("{key}={value}")))
+    }
 }
 
 /// A row in which spans lie beside or inside each other.
@@ -158,6 +169,7 @@ impl<'r> Layout<'r> {
                 name: name.to_owned(),
                 // Those that use an accelerator first.
                 order: if process.has_calls { 1 } else { 2 },
+                labels: process.labels.clone(),
             });
         }
         let mut named: BTreeMap<&str, i64> = BTreeMap::new();
@@ -184,6 +196,7 @@ impl<'r> Layout<'r> {
                     tid: None,
                     name: name.clone(),
                     order: if is_queue { 3 } else { ORDER },
+                    labels: Vec::new(),
                 });
             }
         }
@@ -206,6 +219,7 @@ impl<'r> Layout<'r> {
                 tid: Some(tid + samples(kind)),
                 name: name.clone(),
                 order,
+                labels: Vec::new(),
             });
         }
     }
@@ -331,6 +345,7 @@ impl<'r> Layout<'r> {
                 more => format!("{name} ({more})"),
             },
             order: ORDER + self.lanes.unsigned_abs(),
+            labels: Vec::new(),
         });
         Some((tid, start, end))
     }

@@ -1,7 +1,7 @@
 //! Labels of samples.
 
 use super::{Profile, Sample, StrId};
-use crate::labels::{self, CgroupLabels};
+use crate::labels::{self, CgroupLabels, pod_name};
 use std::borrow::Cow;
 
 impl Profile {
@@ -41,14 +41,6 @@ impl Profile {
     fn find(&self, labels: &[(StrId, StrId)], key: &str) -> Option<&str> {
         let found = labels.iter().find(|(known, _)| self.str(*known) == key);
         found.map(|(_, value)| self.str(*value))
-    }
-}
-
-/// The id of a pod as Kubernetes writes it: systemd's slices have `_` for `-`.
-fn pod_name(id: &str) -> Cow<'_, str> {
-    match id.contains('_') {
-        true => id.replace('_', "-").into(),
-        false => id.into(),
     }
 }
 

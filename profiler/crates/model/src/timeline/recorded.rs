@@ -47,6 +47,8 @@ pub struct ProcessRow {
     pub name: Box<str>,
     /// It called an accelerator's runtime or driver.
     pub has_calls: bool,
+    /// Its labels, in the order of their keys.
+    pub labels: Vec<(String, String)>,
 }
 
 /// A frame of a stack.

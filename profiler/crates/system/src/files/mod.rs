@@ -2,12 +2,13 @@
 //!
 //! aiprof runs as root, or with capabilities that let it read everything, on
 //! behalf of a user who may not, among users whom it must not trust. So each file
-//! is opened as one of three kinds:
+//! is opened as one of four kinds:
 //!
 //! - [`caller`]: what the caller named on the command line, in the environment or
 //!   in a table, with the caller's own rights; results likewise, in a
 //!   [`directory`] that a [`place`] was found to be in;
 //! - [`kernel`]: what the kernel itself shows below /proc, /sys and /dev;
+//! - [`private`]: what processes of one user share, in a directory that nobody else can use;
 //! - [`others`]: what belongs to other users, found from a process's own root
 //!   directory, and checked for type, owner and size before it is opened.
 //!
@@ -24,4 +25,5 @@ pub mod directory;
 pub mod kernel;
 pub mod others;
 pub mod place;
+pub mod private;
 pub mod rights;

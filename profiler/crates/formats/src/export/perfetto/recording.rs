@@ -147,6 +147,9 @@ impl Writer<'_> {
                     number(process, 1, row.pid.cast_unsigned());
                     number(process, 3, row.order);
                     text(process, 6, &row.name);
+                    for label in row.label_texts() {
+                        text(process, 8, &label);
+                    }
                 });
             });
         };

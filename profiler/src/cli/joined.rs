@@ -1,0 +1,65 @@
+//! A rank of a job whose recording another rank makes: it only runs its command.
+
+use super::record::Plan;
+use super::recording::launch_options;
+use super::stop::{Ended, Stop};
+use super::{Verbosity, screen};
+use aiprof_collect::job::{Joined, News};
+use aiprof_collect::launch::{Exit, Held};
+use aiprof_collect::signals::BlockedSignals;
+use aiprof_system::os::privileges;
+use anyhow::{Context as _, Result};
+use rustix::thread::CapabilitySet;
+
+/// Runs the command and returns its exit code.
+///
+/// # Errors
+/// The command cannot be started.
+pub(super) fn run(plan: &Plan, joined: Joined, verbosity: Verbosity) -> Result<u8> {
+    let is_quiet = verbosity.is_quiet();
+    let say = |line: &str| {
+        if !is_quiet {
+            screen::say(line);
+        }
+    };
+    say(&format!(
+        "aiprof: this rank is in the recording of {} (--no-join: each by itself)",
+        joined.recorder()
+    ));
+    let signals = BlockedSignals::block().context("cannot prepare for signals")?;
+    let held = Held::fork(&plan.command, &launch_options(plan, &signals))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(async {
+        let signals = signals.into_async().context("cannot watch for signals")?;
+        // Its command may be another user's.
+        privileges::drop_to(CapabilitySet::KILL)?;
+        let mut stop = Stop::new(signals).with_command(Some(held.release()?));
+        let mut news = std::pin::pin!(joined.news());
+        let mut is_known = false;
+        let ended = loop {
+            tokio::select! {
+                biased;
+                ended = stop.next() => break ended?,
+                news = &mut news, if !is_known => {
+                    is_known = true;
+                    if matches!(news, Ok(News::Died) | Err(_)) {
+                        say(
+                            "aiprof: the process that recorded this rank has ended before its \
+                             time: the command goes on, unrecorded",
+                        );
+                    }
+                }
+            }
+        };
+        let exit = match ended {
+            Ended::Command(exit) => Some(exit),
+            Ended::NotLaunched(error) => return Err(error.into()),
+            Ended::Window | Ended::Recording => stop.command_exit().await?,
+        };
+        // Told to end, and left running.
+        Ok(exit.unwrap_or(Exit::Signal(libc::SIGINT)).code())
+    })
+}
