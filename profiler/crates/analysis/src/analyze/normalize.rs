@@ -154,7 +154,8 @@ fn labels(timeline: &Timeline, event: &Event, rank: u32) -> Option<String> {
             &index.to_string(),
         ));
     }
-    if name == "process_labels" {
+    // Those with values are aiprof's own, of the process and not of its rank.
+    if name == "process_labels" && timeline.arg(event, "values").is_none() {
         let text = timeline.arg(event, "labels")?.trim_matches('"');
         let front = text.strip_suffix(|c: char| c.is_ascii_digit())?;
         let label = format!("\"{front}{rank}\"");

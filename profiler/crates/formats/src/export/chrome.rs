@@ -336,17 +336,25 @@ fn describe(row: &RowName) -> Vec<String> {
         event(&format!("{what}_sort_index"), order),
     ];
     if !row.labels.is_empty() {
-        let (mut labels, mut values) = (Object::new(), Object::new());
-        for (key, value) in &row.labels {
-            values.text(key, value);
-        }
-        // What viewers show, and what programs read.
-        let texts: Vec<String> = row.label_texts().collect();
-        labels.text("labels", &texts.join(","));
-        labels.raw("values", &values.end());
+        let (texts, values) = process_labels(row);
+        let mut labels = Object::new();
+        labels.raw("labels", &texts);
+        labels.raw("values", &values);
         events.push(event("process_labels", labels));
     }
     events
+}
+
+/// The labels of a row's process, as JSON: what viewers show, and what programs read.
+pub(crate) fn process_labels(row: &RowName) -> (String, String) {
+    let mut values = Object::new();
+    for (key, value) in &row.labels {
+        values.text(key, value);
+    }
+    let texts: Vec<String> = row.label_texts().collect();
+    let mut shown = String::new();
+    aiprof_model::json::quote(&mut shown, &texts.join(","));
+    (shown, values.end())
 }
 
 /// A mark across the whole trace for each kind of loss, at its end.

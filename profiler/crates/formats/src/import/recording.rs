@@ -147,6 +147,12 @@ impl<'a> Loader<'a> {
             let event = Event::new(Ph::Metadata, of, track, Time::ORIGIN);
             self.push(event, &[(key, &value)]);
         }
+        if !row.labels.is_empty() {
+            let of = self.parsed.names.intern("process_labels");
+            let event = Event::new(Ph::Metadata, of, track, Time::ORIGIN);
+            let (labels, values) = chrome::process_labels(row);
+            self.push(event, &[("labels", &labels), ("values", &values)]);
+        }
     }
 
     fn event(&mut self, event: &Event, args: Members<'_>) -> io::Result<()> {

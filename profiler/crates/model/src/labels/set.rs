@@ -1,7 +1,10 @@
 //! The recorded labels of a process.
 
 use super::{MAX_KEY, MAX_LABELS, MAX_VALUE};
-use std::{cell::RefCell, rc::Rc};
+use std::{cell::RefCell, collections::VecDeque, rc::Rc};
+
+/// Most sets of labels that are looked through for one like another.
+const MOST_SHARED: usize = 16;
 
 /// The recorded labels of a program in a process. They may become known after the
 /// process was sampled first: who holds the set sees them then.
@@ -33,6 +36,21 @@ impl LabelSet {
             let new: Vec<_> = labels.iter().filter(is_new).collect();
             for (key, value) in new {
                 add_label(Rc::make_mut(&mut known), key, value);
+            }
+        }
+    }
+
+    /// Takes equal labels of another process in place of its own, or is what others take.
+    /// Most processes of a machine have one of a few sets.
+    pub(crate) fn share(&self, known: &mut VecDeque<Rc<Vec<(String, String)>>>) {
+        let Ok(mut own) = self.labels.try_borrow_mut() else {
+            return;
+        };
+        match known.iter().find(|known| ***known == **own) {
+            Some(same) => *own = Rc::clone(same),
+            None => {
+                known.truncate(MOST_SHARED - 1);
+                known.push_front(Rc::clone(&own));
             }
         }
     }

@@ -18,6 +18,7 @@ use crate::wire::{
     MapEvent, ProcessEvent, ProcessEventKind, ProcessLabels, PythonCode, PythonFound,
 };
 use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// Most mappings kept of one process; the kernel's own limit on mappings of
@@ -129,6 +130,8 @@ pub struct ProcessTable {
     next_labels: u64,
     /// Labels of all that is recorded.
     pub recording_labels: LabelSet,
+    /// Labels that processes share, the latest first.
+    shared_labels: VecDeque<Rc<Vec<(String, String)>>>,
 }
 
 impl ProcessTable {
@@ -331,7 +334,11 @@ impl ProcessTable {
     pub fn labelled(&mut self, found: &ProcessLabels) {
         match found.pid {
             0 => self.recording_labels.add(&found.labels),
-            pid => self.entry(pid).labels.add(&found.labels),
+            pid => {
+                let set = Rc::clone(&self.entry(pid).labels);
+                set.add(&found.labels);
+                set.share(&mut self.shared_labels);
+            }
         }
     }
 
