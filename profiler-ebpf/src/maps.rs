@@ -184,7 +184,7 @@ pub struct WaitSlot {
     pub state: u32,
     /// [`WaitRecord::begin_ns`]; 0: it does not wait.
     pub begin_ns: u64,
-    /// [`WaitRecord::woken_ns`].
+    /// When it was woken, 0: it was not yet.
     pub woken_ns: u64,
     /// [`WaitRecord::waker`].
     pub waker: u64,
@@ -201,8 +201,6 @@ pub struct WaitSlot {
 pub struct WaitOver {
     /// Whose it is: a thread id; 0: nobody's; [`TAKEN`](crate::waits::TAKEN): one at work.
     pub owner: u64,
-    /// Whose it was before it was claimed.
-    pub owner_before: u64,
     /// What is known.
     pub record: WaitRecord,
     /// Bytes of the kernel's part of the stack.

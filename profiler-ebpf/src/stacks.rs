@@ -90,14 +90,7 @@ pub fn system_stack(call: &mut Call, ctx: *mut c_void, kernel: u32) -> u32 {
     // SAFETY: a field of a checked map value, which is claimed.
     let scratch = unsafe { &raw mut (*slot).scratch };
     begin(scratch, call, 0);
-    // SAFETY: a claimed map value.
-    unsafe { (*scratch).walk.look_for(0) };
-    // SAFETY: the current task is valid, and so are its registers' addresses.
-    let regs = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as *const pt_regs;
-    // SAFETY: a BTF pointer, whose reads the kernel makes fault-safe.
-    if unsafe { (*regs).cs } & 3 == 3 {
-        walk_user(scratch, regs, cache_of(index), Ring::of(&CALLS));
-    }
+    walk_saved(scratch, index);
     if kernel == 1 {
         kernel_stack(scratch, call, ctx);
     }
@@ -119,14 +112,7 @@ pub fn wait_stack<const LOCKED: bool>(call: &mut Call, kernel: u64, bytes: u64) 
     // SAFETY: a field of a checked map value, which is claimed.
     let scratch = unsafe { &raw mut (*slot).scratch };
     begin(scratch, call, 0);
-    // SAFETY: a claimed map value.
-    unsafe { (*scratch).walk.look_for(0) };
-    // SAFETY: the current task is valid, and so are its registers' addresses.
-    let regs = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as *const pt_regs;
-    // SAFETY: a BTF pointer, whose reads the kernel makes fault-safe.
-    if unsafe { (*regs).cs } & 3 == 3 {
-        walk_user(scratch, regs, cache_of(index), Ring::of(&CALLS));
-    }
+    walk_saved(scratch, index);
     let (to, most) = behind_user(scratch);
     let mut bytes = bytes;
     if bytes > most {
@@ -143,6 +129,20 @@ pub fn wait_stack<const LOCKED: bool>(call: &mut Call, kernel: u64, bytes: u64) 
     // SAFETY: a field of a checked map value; written last.
     unsafe { (&raw mut (*slot).busy).write_volatile(0) };
     0
+}
+
+/// Walks the user stack from the registers that the current task saved when it entered the
+/// kernel.
+#[inline(always)]
+fn walk_saved(scratch: *mut Scratch, index: u32) {
+    // SAFETY: a claimed map value.
+    unsafe { (*scratch).walk.look_for(0) };
+    // SAFETY: the current task is valid, and so are its registers' addresses.
+    let regs = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as *const pt_regs;
+    // SAFETY: a BTF pointer, whose reads the kernel makes fault-safe.
+    if unsafe { (*regs).cs } & 3 == 3 {
+        walk_user(scratch, regs, cache_of(index), Ring::of(&CALLS));
+    }
 }
 
 /// Where the kernel stack begins, behind the user addresses, and its room in bytes.

@@ -314,11 +314,11 @@ fn comes(task: *mut task_struct, now: u64) -> u32 {
         blocked_ns = blocked_ns * period / took;
         queued_ns = period.saturating_sub(blocked_ns);
     }
-    let Some(over) = claim(tid, now) else {
+    let Some((over, before)) = claim(tid, now) else {
         lost();
         return 0;
     };
-    if over.owner_before == u64::from(tid) && over.record.syscall == syscall {
+    if before == u64::from(tid) && over.record.syscall == syscall {
         // Another one of the same system call, which ends with that.
         over.record.end_ns = now;
         over.record.blocked_ns += blocked_ns;
@@ -327,7 +327,7 @@ fn comes(task: *mut task_struct, now: u64) -> u32 {
         unsafe { (&raw mut over.owner).write_volatile(u64::from(tid)) };
         return 0;
     }
-    if over.owner_before != 0 {
+    if before != 0 {
         lost();
     }
     over.record.kind = KIND_WAIT;
@@ -350,9 +350,10 @@ fn comes(task: *mut task_struct, now: u64) -> u32 {
     0
 }
 
-/// Takes the place in `WAITS_OVER` that is a thread's; `None`: it is another's.
+/// Takes the place in `WAITS_OVER` that is a thread's, and whose it was; `None`: it is
+/// another's.
 #[inline(always)]
-fn claim(tid: u32, now: u64) -> Option<&'static mut WaitOver> {
+fn claim(tid: u32, now: u64) -> Option<(&'static mut WaitOver, u64)> {
     let over = WAITS_OVER.get_ptr_mut(tid % WAITS_OVER_LEN)?;
     // SAFETY: fields of a checked map value, aligned.
     unsafe {
@@ -364,8 +365,7 @@ fn claim(tid: u32, now: u64) -> Option<&'static mut WaitOver> {
         if !is_free || atomic::compare_exchange(owner, before, TAKEN) != before {
             return None;
         }
-        (*over).owner_before = before;
-        Some(&mut *over)
+        Some((&mut *over, before))
     }
 }
 

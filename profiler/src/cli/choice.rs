@@ -1,6 +1,6 @@
 //! Options that choose processes by name, user and container, kernels by name, and labels.
 
-use super::values::grouped;
+use super::values::{grouped, plural};
 use super::{destination::Destination, usage_error};
 use aiprof_analysis::choice::{NamePattern, ProcessChoice, UserChoice, is_container};
 use aiprof_analysis::kernel_choice::{KernelChoice, KernelNames, KernelsLeftOut};
@@ -158,7 +158,6 @@ pub(crate) fn kernels_left_out(out: &KernelsLeftOut) -> String {
                 had nothing to choose from"
             .to_owned();
     }
-    let plural = |n: usize| if n == 1 { "" } else { "s" };
     let kernels = out.kernels.len();
     let mut line = format!(
         "{} launches or device samples of {} kernel{} left out \

@@ -1,6 +1,7 @@
 //! The part of `aiprof probes` that is about drivers.
 
-use super::probes::{plural, write_item};
+use super::probes::write_item;
+use super::values::plural;
 use aiprof_model::probes::driver_table::{
     DeviceMatch, DriverTable, DriverTables, Field, Ioctl, Major, Numbering, Place,
 };

@@ -1,5 +1,6 @@
 //! `aiprof probes`: the probe tables, for people who read or write them.
 
+use super::values::plural;
 use super::{Verbosity, driver_tables, screen};
 use aiprof_collect::probe_files::{self, Loaded, USER_TABLES};
 use aiprof_collect::runtime::{Surveyed, survey};
@@ -148,10 +149,6 @@ fn write_found(
 
 pub(super) fn write_item(name: &str, text: &str, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "  {name:<11}{text}")
-}
-
-pub(super) fn plural(n: usize) -> &'static str {
-    if n == 1 { "" } else { "s" }
 }
 
 /// Says the mistakes of each file; whether there are none.

@@ -9,7 +9,7 @@ use super::profile_out;
 use super::record::{Plan, RecordArgs};
 use super::stop::{self, Ended, Stop};
 use super::trace_out::TraceOut;
-use super::values::{grouped, human_duration};
+use super::values::{grouped, human_duration, plural};
 use super::windows::WindowFiles;
 use super::{EXIT_FAILURE, Verbosity, choice, is_broken_pipe, joined, screen};
 use aiprof_analysis::aiu::timing;
@@ -369,9 +369,9 @@ impl Recording<'_> {
     /// The own command has ended; those of other ranks have not.
     fn await_others(&self, running: usize) {
         if running > 0 {
-            let (n, ranks) = (grouped(running as u64), plural(running, "rank"));
+            let (n, s) = (grouped(running as u64), plural(running));
             self.say(&format!(
-                "aiprof: recording until the commands of {n} more {ranks} end, or until Ctrl-C"
+                "aiprof: recording until the commands of {n} more rank{s} end, or until Ctrl-C"
             ));
         }
     }
@@ -451,8 +451,8 @@ impl Recording<'_> {
             self.say(&format!("  {}", choice::kernels_left_out(&self.left_out)));
         }
         if other_ranks > 0 {
-            let (n, ranks) = (grouped(other_ranks as u64), plural(other_ranks, "rank"));
-            self.say(&format!("  {n} more {ranks} joined this recording"));
+            let (n, s) = (grouped(other_ranks as u64), plural(other_ranks));
+            self.say(&format!("  {n} more rank{s} joined this recording"));
         }
         if let Some(line) = probes.and_then(|tally| probe_line(&tally)) {
             self.say(&line);
@@ -478,13 +478,6 @@ impl Recording<'_> {
             "" => "sudo aiprof -o flame.svg -d 10".to_owned(),
             command => format!("sudo aiprof -o flame.svg {command}"),
         }
-    }
-}
-
-fn plural(n: usize, word: &'static str) -> String {
-    match n {
-        1 => word.to_owned(),
-        _ => format!("{word}s"),
     }
 }
 

@@ -82,6 +82,11 @@ pub(crate) fn parse_span(text: &str) -> Result<u64, String> {
     Ok(ns as u64)
 }
 
+/// What a noun ends in behind a number.
+pub(crate) fn plural(n: usize) -> &'static str {
+    if n == 1 { "" } else { "s" }
+}
+
 /// `1234567` as `1,234,567`.
 pub(crate) fn grouped(n: u64) -> String {
     let digits = n.to_string();

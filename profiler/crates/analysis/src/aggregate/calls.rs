@@ -35,6 +35,16 @@ pub enum NoStack {
 }
 
 impl NoStack {
+    /// By what a call's record says: the stack's id, and `CALL_STACK_*`.
+    pub(crate) fn of(stack: u64, flags: u16) -> Self {
+        match stack {
+            0 if flags & CALL_STACK_LIMITED != 0 => Self::Limited,
+            0 if flags & CALL_STACK_BUSY != 0 => Self::Busy,
+            0 => Self::NotAsked,
+            _ => Self::Lost,
+        }
+    }
+
     /// The name of the frame that stands for the stack.
     pub fn name(self) -> &'static str {
         match self {
@@ -454,7 +464,7 @@ impl Taker<'_> {
                 labels,
                 codes: match stack {
                     Some(stack) => above(&stack.codes, false).collect(),
-                    None => Rc::from([Code::NoStack(why(&origin))]),
+                    None => Rc::from([Code::NoStack(NoStack::of(origin.stack, origin.flags))]),
                 },
                 function: launch.function.clone(),
             }
@@ -537,7 +547,7 @@ impl Taker<'_> {
         codes.push(Code::Function { name: function });
         match self.calls.stacks.get(&origin.stack) {
             Some(stack) => codes.extend(above(&stack.codes, origin.is_ioctl)),
-            None => codes.push(Code::NoStack(why(origin))),
+            None => codes.push(Code::NoStack(NoStack::of(origin.stack, origin.flags))),
         }
         let ids: Vec<u32> = codes
             .into_iter()
@@ -555,16 +565,4 @@ impl Taker<'_> {
 fn above(codes: &[Code], is_ioctl: bool) -> impl Iterator<Item = Code> {
     let is_function = !is_ioctl && codes.first().is_some_and(|code| code.cut().is_none());
     codes.iter().skip(usize::from(is_function)).copied()
-}
-
-fn why(origin: &Origin<'_>) -> NoStack {
-    if origin.stack != 0 {
-        NoStack::Lost
-    } else if origin.flags & CALL_STACK_LIMITED != 0 {
-        NoStack::Limited
-    } else if origin.flags & CALL_STACK_BUSY != 0 {
-        NoStack::Busy
-    } else {
-        NoStack::NotAsked
-    }
 }

@@ -1,7 +1,6 @@
 //! Waits by the stacks that they were in.
 
 use super::{Aggregator, Code, NoStack, SampleKey, Weigh};
-use aiprof_common::{CALL_STACK_BUSY, CALL_STACK_LIMITED};
 use aiprof_model::{
     process::ProcessTable,
     profile::LossKind,
@@ -109,7 +108,7 @@ impl Aggregator {
         let process = processes.get(wait.pid);
         let comm = process.map_or("", |process| process.comm.as_str());
         let known = waits.stacks.get(&wait.stack);
-        let missing = [Code::NoStack(why(wait.flags))];
+        let missing = [Code::NoStack(why(wait))];
         let codes = known.map_or(&missing[..], |known| &known.codes);
         let mut stack: Vec<u32> = codes.iter().map(|&code| self.codes.intern(code)).collect();
         let thread = known.map_or(comm, |known| known.thread.as_str());
@@ -168,13 +167,10 @@ impl Aggregator {
     }
 }
 
-/// Why a wait has no stack.
-fn why(flags: u32) -> NoStack {
-    if flags & u32::from(CALL_STACK_LIMITED) != 0 {
-        NoStack::Limited
-    } else if flags & u32::from(CALL_STACK_BUSY) != 0 {
-        NoStack::Busy
-    } else {
-        NoStack::Lost
+/// Why a wait has no stack: each is asked for.
+fn why(wait: &Wait) -> NoStack {
+    match NoStack::of(wait.stack, wait.flags as u16) {
+        NoStack::NotAsked => NoStack::Lost,
+        known => known,
     }
 }

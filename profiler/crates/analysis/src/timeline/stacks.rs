@@ -5,9 +5,7 @@ use crate::{
     aggregate::{Code, Names, NoStack, each_code, ends_at_entry, unknown_name},
     correlate::FinishedCall,
 };
-use aiprof_common::{
-    CALL_STACK_BUSY, CALL_STACK_LIMITED, FLAG_KERNEL_FAILED, FLAG_KERNEL_TRUNCATED,
-};
+use aiprof_common::{FLAG_KERNEL_FAILED, FLAG_KERNEL_TRUNCATED};
 use aiprof_model::{
     process::{FileTable, ProcessTable},
     profile::{FrameKind, LossKind, Losses},
@@ -54,7 +52,7 @@ impl StackTree {
     pub(super) fn of_call(&mut self, call: &FinishedCall) -> u32 {
         match self.of_calls.get(&call.stack) {
             Some(&node) => node,
-            None => self.node((NONE, Code::NoStack(why(call)))),
+            None => self.node((NONE, Code::NoStack(NoStack::of(call.stack, call.flags)))),
         }
     }
 
@@ -197,15 +195,5 @@ impl Namer<'_> {
             new
         });
         self.stacks.lists.push(id);
-    }
-}
-
-/// Why a call has no stack.
-fn why(call: &FinishedCall) -> NoStack {
-    match call.stack {
-        0 if call.flags & CALL_STACK_LIMITED != 0 => NoStack::Limited,
-        0 if call.flags & CALL_STACK_BUSY != 0 => NoStack::Busy,
-        0 => NoStack::NotAsked,
-        _ => NoStack::Lost,
     }
 }

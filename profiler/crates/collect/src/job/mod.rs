@@ -9,7 +9,7 @@
 //!
 //! A connection lasts as long as both sides do, so that each learns of the end of the
 //! other, however it came. Nobody waits without a bound: for a recording to begin
-//! [`PATIENCE`], for ranks that come late [`LATECOMERS`].
+//! a minute, for ranks that come late 5 s.
 
 mod joined;
 mod recorder;
@@ -165,7 +165,7 @@ pub enum JobPart {
 
 /// Takes the part of the recorder if no other rank has it, or joins the one that does, and
 /// waits until that has begun to record. To be called while this process has one thread
-/// and holds no signals back: it may take [`PATIENCE`].
+/// and holds no signals back: it may take a minute.
 ///
 /// # Errors
 /// Ranks cannot meet on this machine.

@@ -30,18 +30,6 @@ pub enum WaitReason {
 }
 
 impl WaitReason {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Lock,
-        Self::Io,
-        Self::Sleep,
-        Self::Pipe,
-        Self::Accelerator,
-        Self::Process,
-        Self::Cpu,
-        Self::Other,
-    ];
-
     /// The name of the frame that stands for the wait.
     #[must_use]
     pub fn name(self) -> &'static str {
