@@ -17,8 +17,9 @@ const MAX_LEVELS: i32 = 32;
 
 /// Whether calls of the current process are to be recorded. Nothing is used up by
 /// those of others: no limit, no room in the ring.
+#[unsafe(no_mangle)]
 #[inline(never)]
-pub fn is_chosen(tgid: u32) -> u32 {
+pub extern "C" fn is_chosen(tgid: u32) -> u32 {
     if tgid == setting!(own_tgid) {
         return 0;
     }

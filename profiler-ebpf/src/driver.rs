@@ -19,7 +19,7 @@ use aya_ebpf::{
     macros::{kprobe, kretprobe, tracepoint},
     programs::{ProbeContext, RetProbeContext, TracePointContext},
 };
-use core::{ffi::c_void, mem::MaybeUninit, ptr::null_mut};
+use core::{ffi::c_void, mem::MaybeUninit};
 
 use crate::{
     calls::{Call, report},
@@ -254,13 +254,8 @@ fn begin_call(call: &mut Call, probe: u32, device: u32) -> bool {
     call.ids = bpf_get_current_pid_tgid();
     // SAFETY: a helper without preconditions.
     call.time_ns = unsafe { bpf_ktime_get_ns() };
+    call.clear();
     call.sp = 0;
-    call.result = 0;
-    call.stack = 0;
-    call.flags = 0;
-    call.depth = 0;
-    call.around_ns = 0;
-    call.pending = null_mut();
     call.probe = probe;
     call.library = device;
     if is_chosen((call.ids >> 32) as u32) == 0 {

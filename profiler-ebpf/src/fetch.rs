@@ -8,7 +8,7 @@ use aiprof_common::*;
 use aya_ebpf::helpers::generated::{
     bpf_copy_from_user, bpf_get_current_uid_gid, bpf_loop, bpf_probe_read_user,
 };
-use core::{arch::asm, ffi::c_void};
+use core::{arch::asm, ffi::c_void, mem::MaybeUninit};
 
 use crate::setting;
 
@@ -151,18 +151,19 @@ impl Sources {
     /// at, and those that depend on them.
     #[inline(always)]
     pub fn unread_beyond(&mut self, bytes: u64) {
-        for index in 0..MAX_OPS as u64 {
-            if index >= u64::from(self.len()) {
-                break;
-            }
-            let op = self.op(index);
-            let depends = match op.0 as u8 & 3 {
-                FROM_ARGUMENT => op.offset().wrapping_add(op.0 >> 24 & 0xff) > bytes,
-                _ => !self.base(op).1,
-            };
-            if depends && op.how() == FETCH_READ {
-                self.unread |= 1 << (op.to() & (SLOTS as u8 - 1));
-            }
+        let mut beyond = Beyond {
+            sources: self,
+            bytes,
+        };
+        // SAFETY: the callback has bpf_loop's signature; the context lives on this frame's
+        // stack for the whole call.
+        unsafe {
+            bpf_loop(
+                (*beyond.sources).len(),
+                mark_beyond as *mut c_void,
+                (&raw mut beyond).cast(),
+                0,
+            );
         }
     }
 
@@ -272,6 +273,29 @@ impl Sources {
     }
 }
 
+/// Context of the loop that marks values as unread.
+#[repr(C)]
+struct Beyond {
+    sources: *mut Sources,
+    bytes: u64,
+}
+
+/// `bpf_loop` callback: looks at one operation. A loop of the program's own would be
+/// verified for each outcome of each operation.
+extern "C" fn mark_beyond(index: u64, beyond: *mut Beyond) -> i64 {
+    // SAFETY: the context is unread_beyond's.
+    let (s, bytes) = unsafe { (&mut *(*beyond).sources, (*beyond).bytes) };
+    let op = s.op(index);
+    let depends = match op.0 as u8 & 3 {
+        FROM_ARGUMENT => op.offset().wrapping_add(op.0 >> 24 & 0xff) > bytes,
+        _ => !s.base(op).1,
+    };
+    if depends && op.how() == FETCH_READ {
+        s.unread |= 1 << (op.to() & (SLOTS as u8 - 1));
+    }
+    0
+}
+
 /// Real user id of the current process, in the first user namespace.
 #[inline(always)]
 pub fn current_uid() -> u32 {
@@ -361,19 +385,20 @@ extern "C" fn fetch_one<const SLEEP: bool>(index: u64, sources: *mut Sources) ->
 #[inline(always)]
 fn read_value(address: u64, size: u64, waits: bool) -> (u64, bool) {
     // Twice as large as needed, so that a mask bounds the size.
-    let mut value = [0u64; 2];
-    let to = (&raw mut value).cast::<c_void>();
+    let mut value = MaybeUninit::<[u64; 2]>::uninit();
+    let to = value.as_mut_ptr().cast::<c_void>();
     let from = address as *const c_void;
     let mut size = size;
     // SAFETY: at most 15 bytes go to 16 bytes on the stack; a bad source is an
     // error. The mask is in assembly for the verifier to see it.
     unsafe {
         asm!("{0} &= 15", inout(reg) size, options(pure, nomem, nostack));
+        to.cast::<u64>().write_volatile(0);
         let rc = if waits {
             bpf_copy_from_user(to, size as u32, from)
         } else {
             bpf_probe_read_user(to, size as u32, from)
         };
-        (value[0], rc == 0)
+        (to.cast::<u64>().read(), rc == 0)
     }
 }

@@ -93,8 +93,12 @@ fn set_count(thread: *mut ThreadCalls, n: u32) {
 
 /// 1 if a pending call can be open while its thread is at the stack pointer `sp`; of
 /// one at the same place only the caller knows.
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn is_open(pending: *const PendingCall, sp: u64) -> u32 {
+extern "C" fn is_open(pending: *const PendingCall, sp: u64) -> u32 {
+    if pending.is_null() {
+        return 0;
+    }
     // SAFETY: part of a checked map value.
     let call = unsafe { &*pending };
     if call.sp == sp {
@@ -122,8 +126,9 @@ fn is_tail(top: &PendingCall, call: &Call, function: u32) -> bool {
 }
 
 /// Whether the current thread waits for a return probe whose trampoline is in a slot.
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn is_probed(slot: u64) -> u32 {
+extern "C" fn is_probed(slot: u64) -> u32 {
     // SAFETY: always valid in a tracing program.
     let task: *mut task_struct = unsafe { bpf_get_current_task_btf() };
     let utask = read_kernel(task as u64, setting!(task_utask));

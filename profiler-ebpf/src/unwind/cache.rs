@@ -14,8 +14,12 @@ const CACHED_FRAMES: u32 = 16;
 /// [`CACHED_FRAMES`]: the usual case, in few instructions. [`FOUND`]: there is
 /// more to walk so; the window has been moved if that was what stopped it. Else
 /// it stops, without an opinion, at a frame that needs more.
+#[unsafe(no_mangle)]
 #[inline(never)]
-pub(super) fn walk_cached(scratch: *mut Scratch) -> u32 {
+pub(super) extern "C" fn walk_cached(scratch: *mut Scratch) -> u32 {
+    if scratch.is_null() {
+        return 0;
+    }
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
     let w = &mut s.walk;

@@ -4,6 +4,11 @@
 //! serves perf event, uprobe and sleepable programs. The state lives in the
 //! caller's scratch memory and not on the BPF stack: the verifier does not track
 //! map memory, which keeps its state small.
+//!
+//! The functions that do the steps are global to the verifier (`no_mangle`): it looks at
+//! each once, for any arguments, and not for every way that leads to it, which took it
+//! four times as long, and on Linux 6.1 ten times. So they take pointers that may be
+//! null to it, and what they return is any number to their callers ([`forget`]).
 
 use aiprof_common::*;
 use aya_ebpf::{
@@ -44,6 +49,14 @@ const WINDOW: usize = 256;
 const MAX_STEPS: u32 = 2 * MAX_WALKED_FRAMES as u32 + 1;
 /// Ancestors to ask for the mappings of an unregistered fork.
 const MAX_ANCESTORS: usize = 4;
+
+/// A frame: its stack pointer, its caller's, and where it returns to.
+#[repr(C)]
+struct Passed {
+    from: u64,
+    to: u64,
+    address: u64,
+}
 
 /// State of one walk.
 #[repr(C)]
@@ -97,6 +110,8 @@ pub struct Walk {
     pending: u32,
     /// 1: the last of them was found on the stack.
     pending_found: u32,
+    /// The frame in which they are looked for.
+    passed: Passed,
     /// Where the return addresses of pending calls are, outermost first.
     pending_at: [u64; MAX_PENDING],
     /// These return addresses.
@@ -190,13 +205,16 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32),
     w.rsp = r.rsp;
     w.rbp = r.rbp;
     w.in_call = u32::from(r.orig_rax as i64 >= 0);
-    w.map_start = 0;
+    // Neighbours one by one, for the compiler would otherwise call memset.
+    // SAFETY: a field.
+    unsafe { (&raw mut w.map_start).write_volatile(0) };
     w.map_end = 0;
     w.len = 0;
     w.exact = 1;
     w.guessed = 0;
     w.window_base = 0;
-    w.go_sp = 0;
+    // SAFETY: a field.
+    unsafe { (&raw mut w.go_sp).write_volatile(0) };
     w.go_used = 0;
     (w.cache_first, w.cache_mask) = cache;
     python::clear(s);
@@ -315,34 +333,20 @@ fn is_passed(watch: u64, from: u64, to: u64) -> bool {
     watch.wrapping_sub(from) <= to.wrapping_sub(from)
 }
 
-/// A frame, and the pending calls that are looked for in it.
-#[repr(C)]
-struct Passed {
-    scratch: *mut Scratch,
-    from: u64,
-    to: u64,
-    /// Where it returns to.
-    address: u64,
-}
-
 /// Notes which pending calls a frame that returns to `address` is of, and which it shows
 /// to be over: those whose return address would be in the midst of it, or is another.
 /// Gives the next that is looked for.
 #[inline(never)]
 fn pass(scratch: *mut Scratch, from: u64, to: u64, address: u64) -> u64 {
-    let mut passed = Passed {
-        scratch,
-        from,
-        to,
-        address,
-    };
-    // SAFETY: the callback has bpf_loop's signature; the context lives on this frame's
-    // stack for the whole call; the scratch is a checked map value.
+    let mut context = LoopContext { scratch };
+    // SAFETY: the scratch is a checked map value; the callback has bpf_loop's signature,
+    // and the context lives on this frame's stack for the whole call.
     unsafe {
+        (*scratch).walk.passed = Passed { from, to, address };
         bpf_loop(
             MAX_PENDING as u32,
             pass_one as *mut c_void,
-            (&raw mut passed).cast(),
+            (&raw mut context).cast(),
             0,
         );
         (*scratch).walk.watch
@@ -350,13 +354,14 @@ fn pass(scratch: *mut Scratch, from: u64, to: u64, address: u64) -> u64 {
 }
 
 /// `bpf_loop` callback: looks at the last pending call.
-extern "C" fn pass_one(_index: u64, passed: *mut Passed) -> i64 {
+extern "C" fn pass_one(_index: u64, context: *mut LoopContext) -> i64 {
     // SAFETY: the context is pass's, the scratch a checked map value.
-    let (p, w) = unsafe { (&*passed, &mut (*(*passed).scratch).walk) };
-    if w.pending == 0 || !is_passed(w.watch, p.from, p.to) {
+    let w = unsafe { &mut (*(*context).scratch).walk };
+    let (from, to) = (w.passed.from, w.passed.to);
+    if w.pending == 0 || !is_passed(w.watch, from, to) {
         return STOP;
     }
-    if w.watch == p.to && w.may_return_to(p.address) {
+    if w.watch == to && w.may_return_to(w.passed.address) {
         w.pending_found = 1;
         w.watch = u64::MAX;
         return STOP;
@@ -371,8 +376,11 @@ extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
     // SAFETY: the context is walk_user's.
     let scratch = unsafe { (*context).scratch };
     // SAFETY: a checked map value.
-    let from = unsafe { (*scratch).walk.rsp };
-    let stop = try_step(scratch);
+    let (from, exact) = unsafe { ((*scratch).walk.rsp, (*scratch).walk.exact) };
+    if exact == 0 && forget(walk_cached(scratch).into()) == FOUND.into() {
+        return GO_ON;
+    }
+    let stop = forget(try_step(scratch).into()) as u32;
     if stop == NO_STOP {
         // SAFETY: as above.
         let s = unsafe { &*scratch };
@@ -396,13 +404,14 @@ extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
 }
 
 /// One step; anything but `NO_STOP` is the reason the walk ends.
-#[inline(always)]
-fn try_step(scratch: *mut Scratch) -> u32 {
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
+    if scratch.is_null() {
+        return STOP_UNSUPPORTED.into();
+    }
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
-    if s.walk.exact == 0 && walk_cached(scratch) == FOUND {
-        return NO_STOP;
-    }
     let len = s.walk.len as usize;
     if len >= MAX_WALKED_FRAMES {
         return STOP_TOO_DEEP.into();
@@ -478,6 +487,15 @@ fn try_step(scratch: *mut Scratch) -> u32 {
         (w.rip, w.rsp, w.rbp, w.exact, w.guessed) = before;
     }
     guess(scratch)
+}
+
+/// A value of which the compiler knows no more than the verifier does: of a global
+/// function's result it would know the range, and leave out what bounds it.
+#[inline(always)]
+pub fn forget(mut value: u64) -> u64 {
+    // SAFETY: a register moved to itself.
+    unsafe { asm!("{0} = {0}", inout(reg) value, options(pure, nomem, nostack)) };
+    value
 }
 
 /// The slot of a frame: of those beyond the first half, the last ones stay (see

@@ -12,7 +12,7 @@ use aya_ebpf::helpers::{
 };
 use core::ffi::c_void;
 
-use super::{FOUND, GO_ON, STOP, read_kernel};
+use super::{FOUND, GO_ON, STOP, forget, read_kernel};
 use crate::{
     maps::{PYTHON_SEEN, Scratch},
     pool::{Block, le_bit},
@@ -235,15 +235,19 @@ fn field<const N: usize>(words: &[u64; N], offset: u16) -> u64 {
 extern "C" fn step(_index: u64, context: *mut Context) -> i64 {
     // SAFETY: the context is walk_python's, the scratch a checked map value.
     let scratch = unsafe { (*context).scratch };
-    if take_frame(scratch) == FOUND {
+    if forget(take_frame(scratch).into()) == FOUND.into() {
         GO_ON
     } else {
         STOP
     }
 }
 
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn take_frame(scratch: *mut Scratch) -> u32 {
+pub extern "C" fn take_frame(scratch: *mut Scratch) -> u32 {
+    if scratch.is_null() {
+        return 0;
+    }
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
     let p = &mut s.python;

@@ -8,7 +8,7 @@ use super::{CODE_WORDS, Context, MAX_NEW, Python, at, field, place, user};
 use crate::{
     maps::{PYTHON_SEEN, Scratch},
     ring::NO_WAKEUP,
-    unwind::{FOUND, GO_ON, STOP},
+    unwind::{FOUND, GO_ON, STOP, forget},
 };
 
 /// Bytes of a string's head that are read.
@@ -35,7 +35,7 @@ pub(super) extern "C" fn send(index: u64, context: *mut Context) -> i64 {
     if !ring.has_free(1) {
         return STOP;
     }
-    let bytes = describe(scratch, index);
+    let bytes = forget(describe(scratch, index));
     if bytes == 0 {
         return GO_ON;
     }
@@ -59,8 +59,12 @@ pub(super) extern "C" fn send(index: u64, context: *mut Context) -> i64 {
 }
 
 /// Builds the record of a code object; gives its bytes, 0: it cannot be read.
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn describe(scratch: *mut Scratch, index: u64) -> u64 {
+extern "C" fn describe(scratch: *mut Scratch, index: u64) -> u64 {
+    if scratch.is_null() {
+        return 0;
+    }
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
     // SAFETY: within the array by the mask.
@@ -105,8 +109,12 @@ fn describe(scratch: *mut Scratch, index: u64) -> u64 {
 }
 
 /// Copies a string to byte `end` of the record; gives its bytes.
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn text(scratch: *mut Scratch, index: u32, string: u64, end: u64) -> u64 {
+extern "C" fn text(scratch: *mut Scratch, index: u32, string: u64, end: u64) -> u64 {
+    if scratch.is_null() {
+        return 0;
+    }
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
     let p = &mut s.python;
@@ -223,8 +231,12 @@ fn module_name(layout: &PythonLayout, globals: u64) -> u64 {
 }
 
 /// Copies the beginning of what is left of a line table to byte `end`; gives its bytes.
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn piece(scratch: *mut Scratch, data: u64, left: u64, end: u64) -> u64 {
+extern "C" fn piece(scratch: *mut Scratch, data: u64, left: u64, end: u64) -> u64 {
+    if scratch.is_null() {
+        return 0;
+    }
     let bytes = if left > PYTHON_LINES_PIECE as u64 {
         PYTHON_LINES_PIECE as u64
     } else {
@@ -284,7 +296,12 @@ extern "C" fn send_piece(index: u64, pieces: *mut Pieces) -> i64 {
     if from >= len {
         return STOP;
     }
-    let bytes = piece(scratch, p.data.wrapping_add(from), len - from, HEADER);
+    let bytes = forget(piece(
+        scratch,
+        p.data.wrapping_add(from),
+        len - from,
+        HEADER,
+    ));
     // SAFETY: within the frames.
     unsafe {
         (&raw mut (*header).kind).write_volatile(KIND_PYTHON_LINES);
