@@ -18,7 +18,7 @@ pub const NOBODY: u32 = 65534;
 
 /// What the README gives, and what would let the user write and give away files.
 const CAPABILITIES: &str = "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search,\
-     cap_checkpoint_restore,cap_syslog,cap_dac_override,cap_chown,cap_fowner=ep";
+     cap_checkpoint_restore,cap_dac_override,cap_chown,cap_fowner=ep";
 
 /// A folder that everybody can enter, with the copy and a folder of the user's own.
 #[derive(Debug)]
