@@ -29,11 +29,13 @@
 
 mod calls;
 mod drivers;
+mod names;
 mod python;
 mod waits;
 
 pub use calls::*;
 pub use drivers::*;
+pub use names::*;
 pub use python::*;
 pub use waits::*;
 
@@ -172,6 +174,9 @@ pub const CFA_UNSUPPORTED: u8 = 8;
 /// `rbp_off` is the offset of the thread's goroutine `g` from the thread's fs base. The
 /// caller's rbp is not known.
 pub const CFA_GO: u8 = 9;
+/// Code without unwind data, whose instructions were not read yet: to be asked for as a
+/// page that is absent.
+pub const CFA_LATER: u8 = 10;
 /// CFA = register (kind - CFA_REG) + cfa_off, by DWARF number; only where all
 /// registers are known, that is in the innermost frame.
 pub const CFA_REG: u8 = 16;

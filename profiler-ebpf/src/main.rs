@@ -17,7 +17,8 @@
 //! `ioctl_handler_entry` and `ioctl_handler_exit` do the same at the kernel
 //! functions that handle a driver's ioctls, `ioctl_enter` and `ioctl_exit` at the
 //! system call ([`driver`]). `trace` forwards a driver's tracepoints ([`trace`]).
-//! `switched`, `waking` and `left_syscall` record waits ([`waits`]).
+//! `switched`, `waking` and `left_syscall` record waits ([`waits`]). `name_kernel` names
+//! kernel addresses for user space ([`names`]).
 //!
 //! [`ProbeSpec`]: aiprof_common::ProbeSpec
 
@@ -34,6 +35,7 @@ mod driver;
 mod execs;
 mod fetch;
 mod maps;
+mod names;
 mod pool;
 mod ring;
 mod sampler;

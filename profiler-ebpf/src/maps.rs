@@ -1,7 +1,7 @@
 //! Maps and load-time constants.
 
 use aiprof_common::{
-    CALL_SLOTS, COUNTERS, CachedRule, FILE_NAME_BYTES, IoctlKey, MAX_KERNEL_FRAMES,
+    CALL_SLOTS, COUNTERS, CachedRule, FILE_NAME_BYTES, IoctlKey, KernelNames, MAX_KERNEL_FRAMES,
     MAX_PYTHON_WORDS, MAX_TRACES, MAX_USER_FRAMES, MAX_VALUES, MAX_WAIT_FRAMES, POOL_CHUNK,
     PYTHON_SEEN_SLOTS, ProbeCounts, ProbeSpec, ProcEntry, RULE_CACHE_CHUNK, SampleHeader, Settings,
     ThreadCalls, TraceSpec, WaitRecord,
@@ -46,6 +46,10 @@ pub static RULES: PerCpuArray<[CachedRule; RULE_CACHE_CHUNK], 1> = PerCpuArray::
 /// Words that all CPUs write whole; what is overwritten is sent again.
 #[btf_map]
 pub static PYTHON_SEEN: Array<u64, { PYTHON_SEEN_SLOTS as usize }> = Array::new();
+
+/// Kernel addresses that user space wants named.
+#[btf_map]
+pub static NAMES: Array<KernelNames, 1> = Array::new();
 
 /// Event counts by `COUNT_*`.
 #[btf_map]

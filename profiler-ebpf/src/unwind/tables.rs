@@ -109,10 +109,17 @@ pub(super) fn find_rule(scratch: *mut Scratch) -> u32 {
     };
     let now = (s.header.time_ns >> 30) as u32;
     match search_page(&page, rel & (PAGE_SIZE - 1), now) {
-        Some(rule) => s.walk.rule = rule,
-        None => return STOP_TORN.into(),
+        Some(rule) if rule.kind == CFA_LATER => {
+            s.header.miss_dir = s.walk.map_dir;
+            s.header.miss_page = index as u32;
+            STOP_PAGE_ABSENT.into()
+        }
+        Some(rule) => {
+            s.walk.rule = rule;
+            NO_STOP
+        }
+        None => STOP_TORN.into(),
     }
-    NO_STOP
 }
 
 /// The rule for byte `pc` of a table page; `None` if it changed meanwhile.

@@ -1,7 +1,9 @@
 //! Samples whose walk ended in the kernel for want of a table, finished here.
 
 use super::{binaries::Binaries, reader::Table, tables::Tables};
-use aiprof_common::{FLAG_EXACT, PAGE_SHIFT, PAGE_SIZE, PYTHON_MARK, PYTHON_PLACED, Rule};
+use aiprof_common::{
+    CFA_LATER, FLAG_EXACT, PAGE_SHIFT, PAGE_SIZE, PYTHON_MARK, PYTHON_PLACED, Rule,
+};
 use aiprof_model::{
     process::{FileId, ProcessTable, Region, Space},
     wire::{Sample, StopReason},
@@ -72,7 +74,7 @@ impl Finisher {
     /// Takes in a page that a walk lacked.
     pub(crate) fn table(&mut self, file: FileId, page: u32, table: &Table) {
         let content = match table {
-            Table::Built(content, _) => Some(content.as_slice().into()),
+            Table::Built(content, ..) => Some(content.as_slice().into()),
             Table::NoData => None,
         };
         self.tables.insert((file, page), content);
@@ -192,15 +194,22 @@ impl Target for Live<'_> {
             .ok_or(StopReason::NoMapping)?;
         let page = u32::try_from(relative >> PAGE_SHIFT).map_err(|_| StopReason::NoMapping)?;
         let file = mapping.file;
-        let Some(content) = self.page(file, page) else {
-            self.missing = Some(Missing { file, page });
-            return Err(StopReason::PageAbsent);
-        };
-        let Some(page) = content else {
-            return Ok(Rule::default());
-        };
         let low = (relative & (PAGE_SIZE - 1)) as u16;
-        lookup(&page, low).ok_or(StopReason::Unsupported)
+        for is_known in [true, false] {
+            let Some(content) = self.page(file, page) else {
+                break;
+            };
+            let Some(content) = content else {
+                return Ok(Rule::default());
+            };
+            match lookup(&content, low) {
+                // What is kept here may be older than what is resident.
+                Some(rule) if rule.kind == CFA_LATER => self.forget(file, page, is_known),
+                rule => return rule.ok_or(StopReason::Unsupported),
+            }
+        }
+        self.missing = Some(Missing { file, page });
+        Err(StopReason::PageAbsent)
     }
 
     fn stack(&self, address: u64) -> Option<u64> {
@@ -216,6 +225,14 @@ impl Target for Live<'_> {
 }
 
 impl Live<'_> {
+    /// Drops a table that lacks a rule; has the rest of it read unless it was only `known`.
+    fn forget(&mut self, file: FileId, page: u32, known: bool) {
+        self.tables.remove(&(file, page));
+        if !known {
+            self.resident.want(file, page, self.owner, self.binaries);
+        }
+    }
+
     /// The table of a page, `Some(None)` if it has no data; `None`: it has to be
     /// read first.
     fn page(&mut self, file: FileId, page: u32) -> Option<Option<Arc<[u8]>>> {

@@ -324,7 +324,7 @@ impl Generated {
             return Reading::Valid;
         };
         let (content, digest) = match table {
-            Table::Built(content, digest) => (content.as_slice(), Some(*digest)),
+            Table::Built(content, digest, _) => (content.as_slice(), Some(*digest)),
             Table::NoData => (&[][..], None),
         };
         if digest == known.table {
@@ -431,7 +431,7 @@ mod tests {
         let file = UnwindFile::generated(memory, vec![text], pages).unwrap();
         file.page(0, &mut page).unwrap();
         let digest = Sha256::digest(&page).into();
-        Table::Built(page, digest)
+        Table::Built(page, digest, false)
     }
 
     /// sub, nops, add, ret, at 16 bytes each.
@@ -481,7 +481,7 @@ mod tests {
             let before = self.before.take();
             let id = self.id(&MAP).unwrap();
             let reading = self.generated.came(id, 0, table, || before);
-            if let Table::Built(content, _) = table {
+            if let Table::Built(content, ..) = table {
                 self.before = Some(content.clone());
             }
             reading

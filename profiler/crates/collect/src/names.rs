@@ -7,18 +7,17 @@
 //! user of the traced process. A job that takes too long costs its own names until
 //! the next window; a user whose jobs hang waits; naming goes on for all others.
 
-use super::{binaries::Binaries, owner, reader::OpenFile};
+use super::{binaries::Binaries, bpf::KernelNamer, owner, reader::OpenFile};
 use aiprof_analysis::aggregate::{Code, Names};
 use aiprof_model::process::{FileId, ProcessTable};
 use aiprof_symbols::{
     symbolize::{
-        AddressChange, Answer, Client, Job, KernelSymbolizer, NamingError, Patience, SymFrame,
-        SymbolizeOptions,
+        AddressChange, Answer, Client, Job, NamingError, Patience, SymFrame, SymbolizeOptions,
     },
     unwind::{TextSegment, address_of},
 };
 use aiprof_system::files::rights;
-use aiprof_system::os::{privileges, process};
+use aiprof_system::os::process;
 use aiprof_system::{
     files::others,
     workers::{Outcome, Owner, Pool, PoolLimits, Refused, Ticket},
@@ -95,8 +94,7 @@ type Named = (Result<(Answer, Option<OwnedFd>), NamingError>, Duration);
 struct Asked {
     codes: Vec<Code>,
     owner: Owner,
-    /// For the kernel: none.
-    work: Option<Work>,
+    work: Work,
 }
 
 /// What a user's jobs have cost so far.
@@ -134,9 +132,10 @@ struct User {
 /// Finds names, and keeps those that it has found.
 pub(crate) struct NameService {
     files: Pool<Work, Named>,
-    kernel: Pool<Vec<u64>, Vec<Vec<SymFrame>>>,
+    /// `None`: kernel functions have no names.
+    kernel: Option<KernelNamer>,
     patience: Arc<Patience>,
-    asked: FxHashMap<(bool, Ticket), Asked>,
+    asked: FxHashMap<Ticket, Asked>,
     /// Codes that are being looked up.
     open: FxHashSet<Code>,
     accounts: FxHashMap<Owner, Account>,
@@ -173,7 +172,10 @@ impl NameService {
     ///
     /// # Errors
     /// No descriptors are left.
-    pub(crate) fn start(options: SymbolizeOptions) -> std::io::Result<Self> {
+    pub(crate) fn start(
+        options: SymbolizeOptions,
+        kernel: Option<KernelNamer>,
+    ) -> std::io::Result<Self> {
         let patience = Arc::new(Patience::default());
         let shared = Arc::clone(&patience);
         let files = Pool::new("aiprof-names", LIMITS, move || {
@@ -182,19 +184,6 @@ impl NameService {
                 let begun = Instant::now();
                 (do_work(&mut client, &work), begun.elapsed())
             })
-        })?;
-        let limits = PoolLimits {
-            threads: 1,
-            ..LIMITS
-        };
-        let kernel = Pool::new("aiprof-ksyms", limits, || {
-            aiprof_system::os::scheduling::take_turns();
-            // What /proc/kallsyms takes is CAP_SYSLOG.
-            if let Err(error) = privileges::drop_to(rustix::thread::CapabilitySet::SYSLOG) {
-                tracing::warn!("kernel symbols: {error}");
-            }
-            let mut kernel = KernelSymbolizer::new();
-            Box::new(move |addresses: Vec<u64>| kernel.symbolize(&addresses))
         })?;
         Ok(Self {
             files,
@@ -271,8 +260,12 @@ impl NameService {
                 | Code::JitSince { .. } => {}
             }
         }
-        let mut taken = self.ask_kernel(kernel);
-        taken &= self.ask_files(by_file, processes, binaries);
+        if let Some(namer) = &self.kernel {
+            let codes = kernel.iter().map(|&address| Code::Kernel { address });
+            let frames = namer.name(&kernel);
+            self.take(codes.collect(), frames);
+        }
+        let taken = self.ask_files(by_file, processes, binaries);
         taken & self.ask_jit(by_process, processes)
     }
 
@@ -341,11 +334,7 @@ impl NameService {
             if begun.elapsed() > patience.min(owner::BRIEF) {
                 self.leave_users_waiting();
             }
-            let soon = Instant::now() + Duration::from_millis(10);
-            match self.files.pending() {
-                0 => self.kernel.wait(soon),
-                _ => self.files.wait(soon),
-            };
+            self.files.wait(Instant::now() + Duration::from_millis(10));
         }
         self.patience.set(Patience::USUAL);
         for (_, asked) in std::mem::take(&mut self.asked) {
@@ -378,18 +367,8 @@ impl NameService {
 
     /// Takes in the answers that are there.
     fn collect(&mut self) {
-        for (ticket, outcome) in self.kernel.answers() {
-            let Some(asked) = self.asked.remove(&(true, ticket)) else {
-                continue;
-            };
-            let Outcome::Done(frames) = outcome else {
-                self.give_up(&asked);
-                continue;
-            };
-            self.take(asked.codes, frames);
-        }
         for (ticket, outcome) in self.files.answers() {
-            if let Some(asked) = self.asked.remove(&(false, ticket)) {
+            if let Some(asked) = self.asked.remove(&ticket) {
                 self.take_answer(asked, outcome);
             }
         }
@@ -464,11 +443,11 @@ impl NameService {
                 account.until = Some(Instant::now() + PENALTY);
             }
         }
-        if let Some(Work {
+        if let Work {
             job: Job::File { pid, .. },
             file: Some(file),
             ..
-        }) = &mut asked.work
+        } = &mut asked.work
             && std::mem::take(pid) != 0
         {
             let owner = owner_of_file(file);
@@ -484,38 +463,32 @@ impl NameService {
     fn give_up(&mut self, asked: &Asked) {
         for code in &asked.codes {
             self.open.remove(code);
-            if let Some(work) = &asked.work {
-                if matches!(code, Code::Jit { .. }) && self.names.contains_key(code) {
-                    // It was asked again only to learn what it has become.
-                    continue;
-                }
-                self.names.insert(*code, vec![work.job.too_long()]);
-                self.late.insert(*code);
+            if matches!(code, Code::Jit { .. }) && self.names.contains_key(code) {
+                // It was asked again only to learn what it has become.
+                continue;
             }
+            self.names.insert(*code, vec![asked.work.job.too_long()]);
+            self.late.insert(*code);
         }
     }
 
     /// Hands over a job. Returns false if too many wait.
     fn give(&mut self, owner: Owner, mut asked: Asked) -> bool {
-        let Some(mut work) = asked.work.take() else {
-            return true;
-        };
         if self.accounts.len() >= MAX_ACCOUNTS && !self.accounts.contains_key(&owner) {
             self.accounts
                 .retain(|_, a| a.stuck.load(Ordering::Relaxed) > 0);
         }
         let account = self.accounts.entry(owner).or_default();
-        work.stuck = Arc::clone(&account.stuck);
+        asked.work.stuck = Arc::clone(&account.stuck);
         asked.owner = owner;
-        asked.work = Some(work.clone());
         if account.until.is_some_and(|until| Instant::now() < until) {
             self.give_up(&asked);
             return true;
         }
-        match self.files.give(owner, work) {
+        match self.files.give(owner, asked.work.clone()) {
             Ok(ticket) => {
                 self.open.extend(asked.codes.iter().copied());
-                self.asked.insert((false, ticket), asked);
+                self.asked.insert(ticket, asked);
                 true
             }
             Err(Refused::Stuck) => {
@@ -524,25 +497,6 @@ impl NameService {
             }
             Err(Refused::Full | Refused::NoThread) => false,
         }
-    }
-
-    fn ask_kernel(&mut self, addresses: Vec<u64>) -> bool {
-        if addresses.is_empty() {
-            return true;
-        }
-        let codes = addresses.iter().map(|&address| Code::Kernel { address });
-        let codes: Vec<Code> = codes.collect();
-        let Ok(ticket) = self.kernel.give(Owner::ROOT, addresses) else {
-            return false;
-        };
-        self.open.extend(codes.iter().copied());
-        let asked = Asked {
-            codes,
-            owner: Owner::ROOT,
-            work: None,
-        };
-        self.asked.insert((true, ticket), asked);
-        true
     }
 
     fn ask_files(
@@ -636,9 +590,7 @@ impl NameService {
                 addresses,
             };
             let mut asked = asked(codes, job, None);
-            if let Some(work) = &mut asked.work {
-                work.dump = process.dump;
-            }
+            asked.work.dump = process.dump;
             taken &= self.give(process.owner, asked);
         }
         taken
@@ -809,12 +761,12 @@ fn asked(codes: Vec<Code>, job: Job, file: Option<Arc<OpenFile>>) -> Asked {
     Asked {
         codes,
         owner: Owner::default(),
-        work: Some(Work {
+        work: Work {
             job,
             file,
             dump: None,
             stuck: Arc::default(),
-        }),
+        },
     }
 }
 

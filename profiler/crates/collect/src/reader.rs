@@ -168,12 +168,21 @@ impl NamedUnwind {
         named
     }
 
-    /// [`UnwindFile::page`]; warns at the first error or malformed entry.
+    /// [`UnwindFile::page`], or [`UnwindFile::quick_page`] unless it is to be `whole`;
+    /// warns at the first error or malformed entry.
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn page(&self, index: u32, out: &mut Vec<u8>) -> Result<PageContent, UnwindError> {
-        let content = self.file.page(index, out);
+    pub(crate) fn page(
+        &self,
+        index: u32,
+        whole: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<PageContent, UnwindError> {
+        let content = match whole {
+            true => self.file.page(index, out),
+            false => self.file.quick_page(index, out),
+        };
         self.check(content.as_ref().err());
         content
     }
@@ -220,6 +229,8 @@ enum ReadJob {
         /// For messages.
         path: String,
         pages: Vec<u32>,
+        /// With code that no unwind data describe.
+        whole: bool,
     },
 }
 
@@ -285,10 +296,18 @@ pub enum Found {
 /// A page of unwind data as the pool stores it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Table {
-    /// Its bytes, and a digest of them that cannot be made to collide.
-    Built(Vec<u8>, TableDigest),
+    /// Its bytes, a digest of them that cannot be made to collide, and whether it is
+    /// [`PageContent::Partial`].
+    Built(Vec<u8>, TableDigest, bool),
     /// There is no unwind data for it, or none that can be used.
     NoData,
+}
+
+impl Table {
+    fn new(content: Vec<u8>, is_partial: bool) -> Self {
+        let digest = Sha256::digest(&content).into();
+        Self::Built(content, digest, is_partial)
+    }
 }
 
 /// SHA-256 of a table.
@@ -523,6 +542,7 @@ impl Reader {
             number: file.number,
             path: path.to_owned(),
             pages: wanted.pages.clone(),
+            whole: wanted.wish == Wish::Slow,
         };
         let file = Some(file);
         let errand = Errand { job, id, file };
@@ -790,7 +810,12 @@ pub fn serve(line: &Line) {
 #[derive(Default)]
 struct Opened {
     files: Vec<(u64, Option<(NamedUnwind, Shared)>)>,
+    /// When those that were deleted were last dropped.
+    dropped: Option<Instant>,
 }
+
+/// How often deleted files are dropped: a file that stays open keeps its space.
+const DROP_EVERY: Duration = Duration::from_secs(1);
 
 /// CPU time of one page behind which no other of the same job is read: a job with
 /// several is of pages that may not be needed, and others wait.
@@ -828,15 +853,27 @@ impl Opened {
                 number,
                 path,
                 pages,
+                whole,
             } => {
-                // A deleted file that stays open keeps its space.
-                self.files
-                    .retain(|(_, file)| file.as_ref().is_some_and(is_linked));
+                self.drop_deleted();
                 let unwind = self.unwind(*number, path, fds);
-                Reply::Tables(build_all(pages, |page, out| Some(unwind?.page(page, out))))
+                Reply::Tables(build_all(pages, |page, out| {
+                    Some(unwind?.page(page, *whole, out))
+                }))
             }
         };
         (reply, opened)
+    }
+
+    /// Drops files that have no name any more, once in a while.
+    fn drop_deleted(&mut self) {
+        let now = Instant::now();
+        if self.dropped.is_some_and(|at| now - at < DROP_EVERY) {
+            return;
+        }
+        self.dropped = Some(now);
+        self.files
+            .retain(|(_, file)| file.as_ref().is_some_and(is_linked));
     }
 
     /// The unwind data of a content, from the file that came with the job.
@@ -931,10 +968,8 @@ fn build_all(
         let end = cpu_clock(libc::CLOCK_THREAD_CPUTIME_ID) + SLICE;
         let mut content = Vec::new();
         let table = match page(index, &mut content) {
-            Some(Ok(PageContent::Table)) => {
-                let digest = Sha256::digest(&content).into();
-                Table::Built(content, digest)
-            }
+            Some(Ok(PageContent::Table)) => Table::new(content, false),
+            Some(Ok(PageContent::Partial)) => Table::new(content, true),
             Some(Ok(PageContent::NoData)) | None => Table::NoData,
             Some(Err(error)) => {
                 tracing::debug!("unwind table page {index}: {error}");

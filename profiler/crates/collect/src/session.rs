@@ -36,7 +36,7 @@ use super::{
     readable,
     reader::Reader,
     runtime::{RuntimeProbes, Tally},
-    tables::Tables,
+    tables::{ReadAhead, Tables},
 };
 use aiprof_analysis::aggregate::Weighting;
 use aiprof_analysis::timeline::Builder;
@@ -311,7 +311,11 @@ impl Session {
         };
         let bpf = Bpf::load(&options, config.bpf_object.as_deref())?;
         let ring = bpf.ring(SAMPLES)?;
-        let tables = Tables::new(bpf.pool()?);
+        let ahead = match config.probes {
+            Some(_) => ReadAhead::Files,
+            None => ReadAhead::Neighbours,
+        };
+        let tables = Tables::new(bpf.pool()?, ahead);
         let meta = describe(config, period_ns);
         let is_kept = !matches!(keep, Keep::Nothing);
         let (mut capture, mut timeline) = (None, None);

@@ -31,11 +31,29 @@ use aiprof_system::workers::Owner;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::mem::{offset_of, size_of};
 
-/// Files of up to this many pages (8 MiB of text) are loaded wholly at first
-/// sight, while there is room: most programs then never miss.
-const EAGER_PAGES: u32 = 128;
-/// Pages loaded on either side of one that was missed, while there is room.
-const NEIGHBOURS: u32 = 8;
+/// What is read before a sample misses it, while there is room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadAhead {
+    /// Files of up to 8 MiB of text wholly at first sight, and of others what is around a
+    /// page that was missed: most programs then never miss. For calls, which come so fast
+    /// that nobody can wait for what they miss.
+    Files,
+    /// The pages beside one that was missed.
+    Neighbours,
+}
+
+impl ReadAhead {
+    /// Most pages of files that are read at first sight.
+    fn whole(self) -> u32 {
+        [128, 1][usize::from(self == Self::Neighbours)]
+    }
+
+    /// Pages on either side of one that was missed.
+    fn neighbours(self) -> u32 {
+        [8, 1][usize::from(self == Self::Neighbours)]
+    }
+}
+
 /// Part of the pool, in percent, that the mapping lists of one user other than root
 /// may fill, and those of all such users.
 const LISTS_OF_OWNER: usize = 25;
@@ -64,6 +82,8 @@ struct FileTables {
     /// Whether reading a page takes long: then none is read ahead.
     is_slow: bool,
     pages: FxHashMap<u32, TableDigest>,
+    /// Those of which the rest was not read.
+    partial: FxHashSet<u32>,
 }
 
 /// A page in the pool, and how many files have it.
@@ -126,6 +146,7 @@ pub struct Known<'a> {
 /// The tables in the pool.
 pub struct Tables {
     pool: Pool,
+    ahead: ReadAhead,
     files: FxHashMap<FileId, Option<FileTables>>,
     directories: FxHashMap<PoolRef, FileId>,
     lists: FxHashMap<u64, List>,
@@ -145,9 +166,10 @@ pub struct Tables {
 
 impl Tables {
     /// Manages a pool.
-    pub fn new(pool: Pool) -> Self {
+    pub(crate) fn new(pool: Pool, ahead: ReadAhead) -> Self {
         Self {
             pool,
+            ahead,
             files: FxHashMap::default(),
             directories: FxHashMap::default(),
             lists: FxHashMap::default(),
@@ -420,6 +442,7 @@ impl Tables {
             changes: false,
             is_slow: !described,
             pages: FxHashMap::default(),
+            partial: FxHashSet::default(),
         })
     }
 
@@ -427,7 +450,7 @@ impl Tables {
         let Some(Some(tables)) = self.files.get(&id) else {
             return;
         };
-        if tables.is_slow || tables.n_pages > EAGER_PAGES || self.is_filled() {
+        if tables.is_slow || tables.n_pages > self.ahead.whole() || self.is_filled() {
             return;
         }
         for page in 0..tables.n_pages {
@@ -453,11 +476,14 @@ impl Tables {
         if tables.is_slow {
             return self.load(id, page, Wish::Slow, owner);
         }
+        if tables.partial.contains(&page) {
+            return self.ask(id, page, Wish::Slow, owner);
+        }
         self.load(id, page, Wish::Missed, owner);
         if self.is_filled() {
             return;
         }
-        for distance in 1..=NEIGHBOURS {
+        for distance in 1..=self.ahead.neighbours() {
             self.load(id, page.wrapping_add(distance), Wish::Ahead, owner);
             self.load(id, page.wrapping_sub(distance), Wish::Ahead, owner);
         }
@@ -558,10 +584,14 @@ impl Tables {
         }
         let slot = slot(page);
         let old = tables.pages.get(&page).copied();
-        if old.is_some() && !tables.changes {
+        let was_partial = tables.partial.remove(&page);
+        if old.is_some() && !tables.changes && !was_partial {
             return;
         }
-        let Table::Built(content, digest) = table else {
+        if let Table::Built(_, _, true) = table {
+            tables.partial.insert(page);
+        }
+        let Table::Built(content, digest, _) = table else {
             tables.pages.remove(&page);
             self.pool.write_u32(tables.dir, slot, REF_NO_DATA);
             if let Some(old) = old {
@@ -638,6 +668,7 @@ impl Tables {
         let Some(digest) = tables.pages.remove(&page) else {
             return 0;
         };
+        tables.partial.remove(&page);
         self.pool.write_u32(tables.dir, slot(page), REF_ABSENT);
         self.release_page(digest)
     }

@@ -32,6 +32,9 @@ const MAX_OBJECT: u64 = 64 << 20;
 pub(super) const SAMPLER: &str = "sampler";
 /// The program that forgets processes that become other programs.
 pub(super) const EXECD: &str = "execd";
+/// The program that names kernel addresses, and where they are.
+pub(super) const NAME_KERNEL: &str = "name_kernel";
+pub(super) const NAMES: &str = "NAMES";
 
 /// The maps that only the programs at probes use; not made without them.
 const CALL_MAPS: &[&str] = &[
@@ -113,7 +116,7 @@ fn is_internal(name: &str) -> bool {
     name.contains('.')
 }
 
-/// Loads the programs that sample, of the committed object, or of the one at `path`.
+/// Loads the programs that every recording needs, of the committed object, or of the one at `path`.
 pub(super) fn load(
     options: &BpfOptions,
     settings: &Settings,
@@ -137,7 +140,7 @@ fn load_bytes(
     settings: &Settings,
     bytes: ObjectSource,
 ) -> Result<Loaded, BpfError> {
-    const FIRST: [&str; 2] = [SAMPLER, EXECD];
+    const FIRST: [&str; 3] = [SAMPLER, EXECD, NAME_KERNEL];
     let mut open = opened(bytes.bytes())?;
     set_sizes(&mut open, options, settings)?;
     set_constants(&mut open, settings, bytes.bytes())?;

@@ -5,6 +5,7 @@
 pub mod btf;
 #[cfg(test)]
 mod calls_tests;
+mod kernel_names;
 mod load;
 mod mapping;
 mod messages;
@@ -16,8 +17,9 @@ pub mod ring;
 
 use aiprof_common::{COUNTERS, NO_FIELD, POOL_CHUNK, ProcEntry, RULE_CACHE_CHUNK, Settings};
 use aiprof_system::files::kernel;
+pub(crate) use kernel_names::KernelNamer;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use load::{EXECD, Loaded, SAMPLER};
+use load::{EXECD, Loaded, NAME_KERNEL, NAMES, SAMPLER};
 pub use plain::Plain;
 use std::{
     io,
@@ -69,6 +71,9 @@ pub enum BpfError {
     /// The pool could not be mapped into memory.
     #[error("cannot map the unwind pool: {0}")]
     Pool(io::Error),
+    /// A program could not be run.
+    #[error("cannot run an eBPF program: {0}")]
+    Run(io::Error),
     /// A ring buffer could not be mapped into memory.
     #[error("cannot map the ring buffer `{0}`: {1}")]
     Ring(&'static str, io::Error),
@@ -191,6 +196,11 @@ impl Bpf {
     /// More of its programs, to attach (see [`probe`]).
     pub(crate) fn programs(&self) -> Programs {
         Programs(Arc::clone(&self.loaded))
+    }
+
+    /// What names kernel addresses.
+    pub(crate) fn kernel_namer(&self) -> Result<KernelNamer, BpfError> {
+        KernelNamer::new(Arc::clone(&self.loaded))
     }
 
     /// The sampler's program, to attach to perf events.

@@ -1,7 +1,8 @@
 //! Structures as the bytes that maps hold.
 
 use aiprof_common::{
-    FILE_NAME_BYTES, IoctlKey, ProbeCounts, ProbeSpec, ProcEntry, PythonLayout, Settings, TraceSpec,
+    FILE_NAME_BYTES, IoctlKey, KernelNames, ProbeCounts, ProbeSpec, ProcEntry, PythonLayout,
+    Settings, TraceSpec,
 };
 
 /// A type that is nothing but its bytes: what a map's key or value may be.
@@ -33,6 +34,9 @@ unsafe impl Plain for IoctlKey {}
 // SAFETY: repr(C), integers and structures of them without padding: the sizes
 // asserted beside the definitions are the sums of the fields'.
 unsafe impl Plain for TraceSpec {}
+// SAFETY: repr(C), integers and bytes without padding: the size asserted beside the
+// definition is the sum of the fields'.
+unsafe impl Plain for KernelNames {}
 // SAFETY: bytes.
 unsafe impl Plain for [u8; FILE_NAME_BYTES] {}
 

@@ -34,7 +34,7 @@ pub(super) fn checks() -> Vec<Check> {
 
 /// The checks of where names come from.
 pub(super) fn symbol_checks() -> Vec<Check> {
-    vec![kptr_restrict(), kallsyms(), map_files(), debuginfod()]
+    vec![map_files(), debuginfod()]
 }
 
 pub(super) fn version_of(release: &str) -> Option<(u32, u32)> {
@@ -251,44 +251,6 @@ fn unprivileged_bpf() -> Check {
     )
 }
 
-fn kptr_restrict() -> Check {
-    let name = "kptr_restrict";
-    let Some(value) = sysctl(name) else {
-        return absent("symbols", name);
-    };
-    let shown = value == 0 || (value == 1 && has(CapabilitySet::SYSLOG));
-    Check::new("symbols", name, shown, value.to_string()).otherwise(
-        "kernel frames stay unnamed",
-        match value {
-            1 => "sudo aiprof ...".to_owned(),
-            _ => format!("sudo sysctl kernel.{name}=1"),
-        },
-    )
-}
-
-/// Whether a line of kallsyms shows a real address.
-fn has_address(line: &str) -> bool {
-    line.split_whitespace()
-        .next()
-        .and_then(|address| u64::from_str_radix(address, 16).ok())
-        .is_some_and(|address| address != 0)
-}
-
-fn kallsyms() -> Check {
-    let text = read_text("/proc/kallsyms", 64 * 1024);
-    // The first symbols may be per-CPU offsets, which really are zero.
-    let works = text.is_some_and(|text| text.lines().any(has_address));
-    let found = if works {
-        "/proc/kallsyms shows addresses"
-    } else {
-        "/proc/kallsyms shows no addresses"
-    };
-    Check::new("symbols", "kallsyms", works, found).otherwise(
-        "kernel frames stay unnamed",
-        "sudo aiprof ..., and sudo sysctl kernel.kptr_restrict=1 if that is not enough",
-    )
-}
-
 /// Files that were deleted or replaced are still reachable below map_files.
 fn map_files() -> Check {
     let works = kernel::read_dir("/proc/self/map_files")
@@ -364,13 +326,5 @@ mod tests {
         ] {
             assert_eq!(lockdown(text).status, status, "{text:?}");
         }
-    }
-
-    #[test]
-    fn a_hidden_address_is_zero() {
-        assert!(has_address("ffffffff81000000 T _stext"));
-        assert!(!has_address("0000000000000000 T _stext"));
-        assert!(!has_address("T"));
-        assert!(!has_address(""));
     }
 }

@@ -44,7 +44,6 @@ fn json_name(capability: &'static str) -> &'static str {
         "CAP_SYS_PTRACE" => "cap_sys_ptrace",
         "CAP_DAC_READ_SEARCH" => "cap_dac_read_search",
         "CAP_CHECKPOINT_RESTORE" => "cap_checkpoint_restore",
-        "CAP_SYSLOG" => "cap_syslog",
         other => other,
     }
 }

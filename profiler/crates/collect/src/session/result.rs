@@ -172,7 +172,10 @@ impl Session {
     pub(super) fn request_names(&mut self, last: bool) {
         if self.names.is_none() {
             // Started late, so that it has the reduced privileges of this process.
-            self.names = NameService::start(self.name_options.clone())
+            let kernel = self.bpf.kernel_namer();
+            let kernel =
+                kernel.inspect_err(|e| tracing::warn!("kernel functions have no names: {e}"));
+            self.names = NameService::start(self.name_options.clone(), kernel.ok())
                 .inspect_err(|error| tracing::warn!("cannot start the naming thread: {error}"))
                 .ok();
         }

@@ -1,10 +1,8 @@
-//! Addresses to names: native code, the kernel, JIT code described by perf maps and
-//! jitdump files.
+//! Addresses to names: native code, JIT code described by perf maps and jitdump files.
 //!
 //! * `NativeSymbolizer` names ELF virtual addresses of executables and shared
 //!   objects from their symbol tables and DWARF, from separate debug files, or from
 //!   the table of Go's linker.
-//! * [`KernelSymbolizer`] names kernel addresses from `/proc/kallsyms`.
 //! * `PerfMap` names addresses of JIT code from `/tmp/perf-PID.map`.
 //! * `JitDump` names them by the time at which they ran, from `jit-PID.dump`.
 //!
@@ -44,7 +42,6 @@ mod jit_dump;
 mod jit_dumps;
 mod jit_names;
 mod jobs;
-mod kernel;
 mod mini;
 mod native;
 mod perf_map;
@@ -61,7 +58,6 @@ pub use client::{Client, NamingError, Patience};
 pub use jit_dump::fuzz_jit_dump;
 pub(crate) use jobs::Jobs;
 pub use jobs::{AddressChange, Answer, Job};
-pub use kernel::{KernelAccess, KernelSymbolizer};
 pub(crate) use native::NativeSymbolizer;
 #[cfg(test)]
 use native::SymbolizeStats;
@@ -99,7 +95,7 @@ pub struct SymFrame {
 
 impl SymFrame {
     /// A frame without source position.
-    pub(crate) fn plain(name: impl Into<String>, kind: FrameKind) -> Self {
+    pub fn plain(name: impl Into<String>, kind: FrameKind) -> Self {
         Self {
             name: name.into(),
             kind,

@@ -6,7 +6,7 @@ use super::go::GoUnwind;
 use super::index::Index;
 use super::page::PageBuilder;
 use super::record::RecordReader;
-use super::{PageContent, ReadAt, TextSegment, UnwindError};
+use super::{PageContent, PageDepth, ReadAt, TextSegment, UnwindError};
 use aiprof_common::{DirHeader, PAGE_SIZE, POOL_CHUNK, PoolRef};
 use aiprof_model::profile::BuildId;
 use std::ops::Range;
@@ -178,16 +178,30 @@ impl<R: ReadAt> UnwindFile<R> {
     /// source's own errors. Malformed entries are no error but become
     /// [`aiprof_common::CFA_UNSUPPORTED`], and count in [`Self::malformed`].
     pub fn page(&self, index: u32, out: &mut Vec<u8>) -> Result<PageContent, UnwindError> {
+        self.page_to(index, PageDepth::Whole, out)
+    }
+
+    /// As [`Self::page`], but without what takes long: [`PageContent::Partial`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn quick_page(&self, index: u32, out: &mut Vec<u8>) -> Result<PageContent, UnwindError> {
+        self.page_to(index, PageDepth::Quick, out)
+    }
+
+    fn page_to(
+        &self,
+        index: u32,
+        depth: PageDepth,
+        out: &mut Vec<u8>,
+    ) -> Result<PageContent, UnwindError> {
         out.clear();
         let vaddr = self.page_vaddr(index)?;
         let mut builder = self.builder()?;
-        let covered = builder.build(vaddr, out)?;
+        let content = builder.build(vaddr, depth, out)?;
         self.malformed
             .fetch_add(builder.malformed(), Ordering::Relaxed);
-        Ok(match covered {
-            true => PageContent::Table,
-            false => PageContent::NoData,
-        })
+        Ok(content)
     }
 
     fn builder(&self) -> Result<PageBuilder<'_, R>, UnwindError> {
@@ -233,7 +247,8 @@ pub fn build_all<R: ReadAt>(file: &UnwindFile<R>) -> Result<BuildStats, UnwindEr
     let mut builder = file.builder()?;
     let mut out = Vec::new();
     for index in 0..file.n_pages {
-        if builder.build(file.page_vaddr(index)?, &mut out)? {
+        let vaddr = file.page_vaddr(index)?;
+        if builder.build(vaddr, PageDepth::Whole, &mut out)? == PageContent::Table {
             stats.pages += 1;
             stats.rows += builder.rows() as u64;
             stats.bytes += out.len() as u64;
@@ -252,6 +267,9 @@ pub fn fuzz_one(data: &[u8]) {
     };
     let mut out = Vec::new();
     for index in 0..file.n_pages().min(FUZZ_PAGES) {
+        if let Ok(PageContent::Partial) = file.quick_page(index, &mut out) {
+            assert!(super::lookup(&out, 0).is_some(), "a table answers");
+        }
         if let Ok(PageContent::Table) = file.page(index, &mut out) {
             for pc in [0, 1, 0x7fff, u16::MAX] {
                 assert!(

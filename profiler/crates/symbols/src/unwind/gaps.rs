@@ -6,9 +6,10 @@ use super::code::{self, KnownFunctions, Text};
 use super::elf::{Elf, Span, Tables};
 use super::go::GoUnwind;
 use super::page::PageBuilder;
+use super::rule::LATER;
 use super::source::{ReadAt, Window, read_full};
 use super::survey::{self, Sources, Survey};
-use super::{TextSegment, UnwindError};
+use super::{PageDepth, TextSegment, UnwindError};
 use aiprof_common::{PAGE_SIZE, Rule};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -421,8 +422,14 @@ impl<R: ReadAt> TextSource<'_, R> {
         &self,
         page: u64,
         gaps: &[Range<u32>],
+        depth: PageDepth,
         builder: &mut PageBuilder<'_, R>,
     ) -> Result<Vec<(Range<u32>, Rule)>, UnwindError> {
+        // Mostly padding, and a few bytes that never run: not worth looking at, let alone
+        // looking through all of a file.
+        if depth == PageDepth::Quick {
+            return Ok(gaps.iter().map(|gap| (gap.clone(), LATER)).collect());
+        }
         if gaps.is_empty() || !self.has_code(page, gaps)? {
             return Ok(Vec::new());
         }

@@ -100,11 +100,23 @@ pub fn address_of(text: &[TextSegment], file_offset: u64) -> Option<u64> {
     find(1).or_else(|| find(MAPPING_ALIGN))
 }
 
+/// How much of a page is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PageDepth {
+    /// What the unwind data say.
+    Quick,
+    /// All.
+    Whole,
+}
+
 /// What [`UnwindFile::page`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageContent {
     /// A table was written.
     Table,
+    /// A table was written in which code without unwind data has no rules yet
+    /// ([`aiprof_common::CFA_LATER`]).
+    Partial,
     /// The file says nothing about this page: no table.
     NoData,
 }

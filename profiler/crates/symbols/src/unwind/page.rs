@@ -1,15 +1,15 @@
 //! Building the table page for one page of text.
 
-use super::UnwindError;
 use super::cfi::Interpreter;
 use super::elf::Span;
 use super::gaps::{Functions, TextSource};
 use super::go::{GoPage, GoUnwind};
 use super::index::{Cursor, Entry, Index};
 use super::record::{Fde, Header, RecordReader};
-use super::rule::{NONE, UNSUPPORTED, rule_of};
+use super::rule::{LATER, NONE, UNSUPPORTED, rule_of};
 use super::source::ReadAt;
 use super::table::{Encoder, Rows};
+use super::{PageContent, PageDepth, UnwindError};
 use aiprof_common::PAGE_SIZE;
 use std::ops::Range;
 
@@ -87,9 +87,14 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
         self.rows.len()
     }
 
-    /// Writes the table of the page at address `page` to `out`; false, with
-    /// `out` empty, if neither an FDE nor its instructions give a rule for any of it.
-    pub(super) fn build(&mut self, page: u64, out: &mut Vec<u8>) -> Result<bool, UnwindError> {
+    /// Writes the table of the page at address `page` to `out`, which stays empty if
+    /// neither an FDE nor its instructions give a rule for any of it.
+    pub(super) fn build(
+        &mut self,
+        page: u64,
+        depth: PageDepth,
+        out: &mut Vec<u8>,
+    ) -> Result<PageContent, UnwindError> {
         out.clear();
         let mut covered = self.describe(page)?;
         let go = self.describe_go(page)?;
@@ -98,7 +103,8 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
         self.rows.reserve(&mut self.encoder);
         let gaps = self.rows.gaps(PAGE_SIZE as u32);
         let place = self.place;
-        let found = place.fill(page, &gaps, self)?;
+        let found = place.fill(page, &gaps, depth, self)?;
+        let is_partial = found.iter().any(|(_, rule)| *rule == LATER);
         if !found.is_empty() {
             covered = true;
             self.rows.fill(&found);
@@ -108,10 +114,14 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
         if !by_register.is_empty() {
             self.rows.fill(&place.behind_calls(page, &by_register)?);
         }
-        if covered {
-            self.rows.encode(&mut self.encoder, out);
+        if !covered {
+            return Ok(PageContent::NoData);
         }
-        Ok(covered)
+        self.rows.encode(&mut self.encoder, out);
+        Ok(match is_partial {
+            true => PageContent::Partial,
+            false => PageContent::Table,
+        })
     }
 
     /// What Go's tables say of a page.

@@ -2,13 +2,15 @@
 
 use super::cfi::{Cfa, RBP, RSP, Saved, State};
 use aiprof_common::{
-    CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_NONE, CFA_PLT, CFA_RBP, CFA_REG, CFA_RSP,
+    CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_LATER, CFA_NONE, CFA_PLT, CFA_RBP, CFA_REG, CFA_RSP,
     CFA_SIGNAL, CFA_UNSUPPORTED, DEREF_OFFSET_MASK, RBP_AT_CFA, RBP_AT_RBP, RBP_SAME,
     RBP_UNDEFINED, Rule,
 };
 
 /// Text without unwind data.
 pub(super) const NONE: Rule = plain(CFA_NONE);
+/// The same, to be read later.
+pub(super) const LATER: Rule = plain(CFA_LATER);
 /// The outermost frame.
 pub(super) const END: Rule = plain(CFA_END);
 /// Rules that the unwinder does not implement.

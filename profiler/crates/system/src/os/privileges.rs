@@ -3,7 +3,7 @@
 //!
 //! Source: capabilities(7); the checks themselves are in the kernel's
 //! kernel/bpf/syscall.c (`CAP_BPF`), kernel/events/core.c (`CAP_PERFMON`),
-//! fs/proc/base.c (`map_files`, `/proc/PID/root`) and kernel/kallsyms.c.
+//! fs/proc/base.c (`map_files`, `/proc/PID/root`).
 
 use crate::files::kernel;
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -44,7 +44,7 @@ pub enum PrivilegeError {
 
 /// The argument for setcap(8) that lets users run aiprof without sudo.
 pub const SETCAP: &str = "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search,\
-                          cap_checkpoint_restore,cap_syslog=ep";
+                          cap_checkpoint_restore=ep";
 
 /// A capability that profiling uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct Needed {
 }
 
 /// The capabilities that profiling uses, the required ones first.
-pub const NEEDED: [Needed; 6] = [
+pub const NEEDED: [Needed; 5] = [
     Needed {
         capability: CapabilitySet::BPF,
         name: "CAP_BPF",
@@ -90,12 +90,6 @@ pub const NEEDED: [Needed; 6] = [
         name: "CAP_CHECKPOINT_RESTORE",
         required: false,
         purpose: "no symbols from files that were deleted or replaced while running",
-    },
-    Needed {
-        capability: CapabilitySet::SYSLOG,
-        name: "CAP_SYSLOG",
-        required: false,
-        purpose: "kernel frames stay unnamed where kptr_restrict hides addresses",
     },
 ];
 
@@ -206,8 +200,7 @@ fn needed_while_running(todo: StillToDo) -> CapabilitySet {
         | CapabilitySet::IPC_LOCK
         | CapabilitySet::SYS_PTRACE
         | CapabilitySet::DAC_READ_SEARCH
-        | CapabilitySet::CHECKPOINT_RESTORE
-        | CapabilitySet::SYSLOG;
+        | CapabilitySet::CHECKPOINT_RESTORE;
     if todo.write_file {
         keep |= CapabilitySet::CHOWN | CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER;
     }
@@ -296,7 +289,7 @@ mod tests {
         for part in ["CAP_BPF and CAP_PERFMON", "sudo ", "setcap cap_bpf,"] {
             assert!(error.contains(part), "{part:?} not in {error:?}");
         }
-        assert!(!error.contains("CAP_SYSLOG and"), "{error:?}");
+        assert!(!error.contains("CAP_CHECKPOINT_RESTORE and"), "{error:?}");
     }
 
     #[test]
@@ -309,10 +302,7 @@ mod tests {
     fn sys_admin_stands_in_for_the_new_capabilities_only() {
         assert!(require(CapabilitySet::SYS_ADMIN).is_ok());
         let lacking: Vec<_> = missing(CapabilitySet::SYS_ADMIN).map(|n| n.name).collect();
-        assert_eq!(
-            lacking,
-            ["CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "CAP_SYSLOG"]
-        );
+        assert_eq!(lacking, ["CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"]);
     }
 
     #[test]

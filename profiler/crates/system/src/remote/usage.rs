@@ -71,7 +71,7 @@ impl PeakMemory {
     /// share the kernel walks through all of their pages.
     pub fn look(&mut self) {
         let now = sum_over_all(anonymous_of);
-        if now > self.anonymous / 20 * 21 {
+        if now > self.anonymous / 10 * 11 {
             self.anonymous = now;
             self.bytes = self.bytes.max(sum_over_all(memory_of));
         }

@@ -42,6 +42,8 @@ fn rule_at<R: ReadAt>(file: &UnwindFile<R>, vaddr: u64) -> Rule {
     let index = u32::try_from(offset / PAGE_SIZE).unwrap();
     match file.page(index, &mut page).unwrap() {
         PageContent::NoData => rule(CFA_NONE, 0),
-        PageContent::Table => lookup(&page, (offset % PAGE_SIZE) as u16).unwrap(),
+        PageContent::Table | PageContent::Partial => {
+            lookup(&page, (offset % PAGE_SIZE) as u16).unwrap()
+        }
     }
 }
