@@ -7,7 +7,8 @@ use aiprof_tests::workload::Workshop;
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-use crate::recorded::{number, record, record_into};
+use crate::calls::ROUNDS;
+use crate::recorded::{NODES, number, record_into, recorded};
 
 /// Intervals of fences as recorded, begin and end, against those of the program: each
 /// begins and ends within its ioctls, and is as long as the program says, within 1 %
@@ -77,13 +78,11 @@ fn took(line: &Value) -> anyhow::Result<u64> {
 #[test]
 #[ignore = "needs a test VM"]
 fn vgem_fences_in_a_capture() -> anyhow::Result<()> {
-    let nodes = ["/dev/dri/card0", "/dev/dri/renderD128"];
-    let needs = [Need::Root, Need::Path(nodes[1])];
+    let needs = [Need::Root, Need::Path(NODES[1])];
     let Some(_turn) = turn("vgem_fences_in_a_capture", &needs)? else {
         return Ok(());
     };
-    let shop = Workshop::new()?;
-    let (truth, recorded) = record(&shop, &[], "vgem_work", &[nodes[0], nodes[1], "5"])?;
+    let (truth, recorded) = recorded("vgem")?;
     for submission in &recorded.submissions {
         ensure!(&*submission.device == "vgem", "{submission:?}");
     }
@@ -96,14 +95,13 @@ fn vgem_fences_in_a_capture() -> anyhow::Result<()> {
 #[test]
 #[ignore = "needs a test VM"]
 fn vgem_fences_in_a_trace() -> anyhow::Result<()> {
-    let nodes = ["/dev/dri/card0", "/dev/dri/renderD128"];
-    let needs = [Need::Root, Need::Path(nodes[1])];
+    let needs = [Need::Root, Need::Path(NODES[1])];
     let Some(_turn) = turn("vgem_fences_in_a_trace", &needs)? else {
         return Ok(());
     };
     let shop = Workshop::new()?;
     let file = shop.path("trace.json");
-    let args = [nodes[0], nodes[1], "5"];
+    let args = [NODES[0], NODES[1], ROUNDS];
     let (truth, pid) = record_into(&shop, &file, &[], "vgem_work", &args)?;
     let trace = Trace::read(&file)?;
     let start = trace.start_ns()?;
@@ -141,14 +139,12 @@ fn vgem_fences_in_a_trace() -> anyhow::Result<()> {
 #[test]
 #[ignore = "needs a test VM"]
 fn scheduler_tracepoints_are_recorded() -> anyhow::Result<()> {
-    let nodes = ["/dev/dri/card0", "/dev/dri/renderD128"];
     let jobs = "/sys/kernel/tracing/events/gpu_scheduler";
-    let needs = [Need::Root, Need::Path(nodes[1]), Need::Path(jobs)];
+    let needs = [Need::Root, Need::Path(NODES[1]), Need::Path(jobs)];
     let Some(_turn) = turn("scheduler_tracepoints_are_recorded", &needs)? else {
         return Ok(());
     };
-    let shop = Workshop::new()?;
-    let (_, recorded) = record(&shop, &[], "vgem_work", &[nodes[0], nodes[1], "1"])?;
+    let (_, recorded) = recorded("vgem")?;
     let points = recorded.points.iter();
     let points: Vec<_> = points.filter(|p| p.category == "gpu_scheduler").collect();
     println!("measured: scheduler: {points:?}");

@@ -15,7 +15,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use calls::{ROUNDS, compare, compare_stacks};
-use recorded::{Recorded, number, record, value};
+use recorded::{NODES, Recorded, number, record, recorded, value, vfio_device};
 
 /// On any machine: a device that refuses every command is told from other files,
 /// and its calls are recorded with what went in.
@@ -55,9 +55,7 @@ fn on_cuse(test: &str, table: &str, node: &'static str, prefixes: &[&str]) -> an
     let Some(_turn) = turn(test, &[Need::Root, Need::Path(node)])? else {
         return Ok(());
     };
-    let shop = Workshop::new()?;
-    let stand_in = format!("{table}={node}");
-    let (truth, recorded) = record(&shop, &[&stand_in], "ioctl_work", &[table, node, ROUNDS])?;
+    let (truth, recorded) = recorded(table)?;
     compare(&truth, &recorded.calls, prefixes)?;
     compare_stacks(&truth, &recorded, false)?;
     let submits = recorded.launches.len();
@@ -109,11 +107,8 @@ fn vfio_ioctls() -> anyhow::Result<()> {
     let Some(_turn) = turn("vfio_ioctls", &[Need::Root, Need::Path("/tmp/vfio-device")])? else {
         return Ok(());
     };
-    let place = std::fs::read_to_string("/tmp/vfio-device")?;
-    let (group, address) = place.trim().split_once(' ').context("the device's place")?;
-    let shop = Workshop::new()?;
-    let stand_in = format!("vfio={group}");
-    let (truth, recorded) = record(&shop, &[&stand_in], "vfio_work", &[group, address, "4"])?;
+    let (_, address) = vfio_device().context("the device's place")?;
+    let (truth, recorded) = recorded("vfio")?;
     compare(&truth, &recorded.calls, &["VFIO_"])?;
     let open = recorded
         .calls
@@ -139,12 +134,10 @@ fn vfio_ioctls() -> anyhow::Result<()> {
 #[test]
 #[ignore = "needs a test VM"]
 fn vgem_ioctls() -> anyhow::Result<()> {
-    let nodes = ["/dev/dri/card0", "/dev/dri/renderD128"];
-    let Some(_turn) = turn("vgem_ioctls", &[Need::Root, Need::Path(nodes[1])])? else {
+    let Some(_turn) = turn("vgem_ioctls", &[Need::Root, Need::Path(NODES[1])])? else {
         return Ok(());
     };
-    let shop = Workshop::new()?;
-    let (truth, recorded) = record(&shop, &[], "vgem_work", &[nodes[0], nodes[1], "3"])?;
+    let (truth, recorded) = recorded("vgem")?;
     let of = |name: &str| -> Vec<&FinishedCall> {
         recorded
             .calls

@@ -1,16 +1,23 @@
 //! Recording a program of the VM, and reading what was recorded and said.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use aiprof::correlate::{CallSink, FinishedCall, Launch, Submission, Tracker};
 use aiprof::import::capture;
 use aiprof::wire::{Event, ProcessEvent, ProcessEventKind, Sample, TracePoint};
 use aiprof_tests::aiprof::binary;
 use aiprof_tests::workload::{Workshop, checked};
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use serde_json::Value;
+
+use crate::calls::ROUNDS;
+
+/// vgem's nodes.
+pub(crate) const NODES: [&str; 2] = ["/dev/dri/card0", "/dev/dri/renderD128"];
 
 /// What a recording has of the devices.
 #[derive(Default)]
@@ -77,12 +84,169 @@ pub(crate) fn record(
         args.join("-").replace('/', "_")
     ));
     let (truth, pid) = record_into(shop, &file, stand_ins, name, args)?;
-    let mut recorded = read(&file)?;
-    // Others may ask the same device for something, such as whether it is a terminal.
+    Ok((truth, read_of(&file, pid)?))
+}
+
+/// Reads what was recorded of one process. Others may ask the same device for
+/// something, such as whether it is a terminal.
+fn read_of(file: &Path, pid: u64) -> anyhow::Result<Recorded> {
+    let mut recorded = read(file)?;
     recorded.calls.retain(|call| u64::from(call.pid) == pid);
     recorded.launches.retain(|l| u64::from(l.pid) == pid);
     recorded.submissions.retain(|s| u64::from(s.pid) == pid);
+    Ok(recorded)
+}
+
+/// A device of the VM, and the program that uses it.
+struct Work {
+    /// What the tests call it.
+    device: &'static str,
+    program: &'static str,
+    args: Vec<String>,
+    /// For `--admit-device`.
+    stand_in: Option<String>,
+}
+
+/// The works of those devices that are here.
+fn works() -> Vec<Work> {
+    let mut works = Vec::new();
+    let [card, render] = NODES;
+    if Path::new(render).exists() {
+        works.push(Work {
+            device: "vgem",
+            program: "vgem_work",
+            args: [card, render, ROUNDS].map(String::from).into(),
+            stand_in: None,
+        });
+    }
+    for device in ["xe", "i915", "amdgpu", "kfd"] {
+        let node = format!("/dev/{device}_test");
+        if Path::new(&node).exists() {
+            works.push(Work {
+                device,
+                program: "ioctl_work",
+                stand_in: Some(format!("{device}={node}")),
+                args: vec![device.into(), node, ROUNDS.into()],
+            });
+        }
+    }
+    if let Some((group, address)) = vfio_device() {
+        works.push(Work {
+            device: "vfio",
+            program: "vfio_work",
+            stand_in: Some(format!("vfio={group}")),
+            args: vec![group, address, "4".into()],
+        });
+    }
+    works
+}
+
+/// The VFIO group of the VM's PCI device, and the device's address.
+pub(crate) fn vfio_device() -> Option<(String, String)> {
+    let place = std::fs::read_to_string("/tmp/vfio-device").ok()?;
+    let (group, address) = place.trim().split_once(' ')?;
+    Some((group.into(), address.into()))
+}
+
+/// Runs `DEVICE PROGRAM ARGS`, with lines around what it prints. Those behind it run
+/// whether or not it goes well.
+const WORK: &str = r#"work() {
+    echo "work $1"
+    shift
+    "$@" 2>&1
+    echo "status $?"
+}
+"#;
+
+/// The programs of all devices, one after another, in one recording: where CPUs are
+/// emulated, the kernel takes long to verify what each recording loads.
+struct Together {
+    /// Holds the recording. It stays, for this is never dropped: in a VM nobody minds.
+    _shop: Workshop,
+    file: PathBuf,
+    /// What the programs printed, with lines between them.
+    text: String,
+}
+
+impl Together {
+    fn record() -> anyhow::Result<Self> {
+        let shop = Workshop::new()?;
+        let file = shop.path("together.aiprof");
+        let works = works();
+        let mut script = String::from(WORK);
+        for work in &works {
+            let program = program(&shop, work.program)?;
+            let (device, args) = (work.device, work.args.join(" "));
+            writeln!(script, "work {device} {} {args}", program.display())?;
+        }
+        let stand_ins: Vec<_> = works.iter().filter_map(|w| w.stand_in.as_deref()).collect();
+        let mut command = recording(&file, &stand_ins)?;
+        command.args(["--", "sh", "-c", &script]);
+        let text = checked(&mut command)?;
+        Ok(Self {
+            _shop: shop,
+            file,
+            text,
+        })
+    }
+
+    /// What a device's program wrote down.
+    fn truth(&self, device: &str) -> anyhow::Result<Vec<Value>> {
+        let lines = self.text.lines();
+        let begin = format!("work {device}");
+        let lines: Vec<_> = lines
+            .skip_while(|line| *line != begin)
+            .skip(1)
+            .take_while(|line| !line.starts_with("work "))
+            .collect();
+        let (status, lines) = lines.split_last().context("it did not run")?;
+        let text = lines.join("\n");
+        ensure!(*status == "status 0", "{status}\n{text}");
+        said(&text)
+    }
+}
+
+/// What a device's program wrote down, line by line, and what was recorded of it, in
+/// one recording of all devices that is made once.
+pub(crate) fn recorded(device: &str) -> anyhow::Result<(Vec<Value>, Recorded)> {
+    static TOGETHER: OnceLock<Result<Together, String>> = OnceLock::new();
+    let together = TOGETHER
+        .get_or_init(|| Together::record().map_err(|error| format!("{error:#}")))
+        .as_ref()
+        .map_err(anyhow::Error::msg)?;
+    let truth = together.truth(device).with_context(|| device.to_owned())?;
+    let recorded = read_of(&together.file, pid(&truth)?)?;
     Ok((truth, recorded))
+}
+
+/// A recording to be, of calls: samples are few, and some of this runs on emulated
+/// CPUs.
+fn recording(file: &Path, stand_ins: &[&str]) -> anyhow::Result<Command> {
+    let mut command = Command::new(binary()?);
+    command
+        .args(["record", "-F", "1", "--no-inlines"])
+        .args(options())
+        .arg("-o")
+        .arg(file);
+    for stand_in in stand_ins {
+        command.args(["--admit-device", stand_in]);
+    }
+    command.stdin(std::process::Stdio::null());
+    Ok(command)
+}
+
+/// The lines of programs' accounts.
+fn said(text: &str) -> anyhow::Result<Vec<Value>> {
+    let lines = text.lines().filter(|line| line.starts_with('{'));
+    lines
+        .map(|line| serde_json::from_str(line).with_context(|| line.to_owned()))
+        .collect()
+}
+
+/// The number of the process that wrote an account.
+fn pid(truth: &[Value]) -> anyhow::Result<u64> {
+    let end = truth.iter().find(|line| line["event"] == "end");
+    end.and_then(|line| number(line, "pid")).context("no end")
 }
 
 /// Records a program into a file; gives what it wrote down, and its number.
@@ -93,25 +257,10 @@ pub(crate) fn record_into(
     name: &str,
     args: &[&str],
 ) -> anyhow::Result<(Vec<Value>, u64)> {
-    let mut command = Command::new(binary()?);
-    // Calls are wanted, not samples, and some of this runs on emulated CPUs.
-    command
-        .args(["record", "-F", "1", "--no-inlines"])
-        .args(options())
-        .arg("-o")
-        .arg(file);
-    for stand_in in stand_ins {
-        command.args(["--admit-device", stand_in]);
-    }
+    let mut command = recording(file, stand_ins)?;
     command.arg("--").arg(program(shop, name)?).args(args);
-    command.stdin(std::process::Stdio::null());
-    let text = checked(&mut command)?;
-    let lines = text.lines().filter(|line| line.starts_with('{'));
-    let truth = lines
-        .map(|line| serde_json::from_str(line).with_context(|| line.to_owned()))
-        .collect::<anyhow::Result<Vec<Value>>>()?;
-    let end = truth.iter().find(|line| line["event"] == "end");
-    let pid = end.and_then(|line| number(line, "pid")).context("no end")?;
+    let truth = said(&checked(&mut command)?)?;
+    let pid = pid(&truth)?;
     Ok((truth, pid))
 }
 
