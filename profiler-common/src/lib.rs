@@ -9,7 +9,7 @@
 //! Everything the kernel-side unwinder reads lives in one memory-mapped BPF
 //! array, the *pool*: [`POOL_CHUNK`]-byte map values ("chunks"), carved by user
 //! space into blocks that never straddle a chunk and start on a
-//! [`POOL_UNIT`]-byte boundary. A [`PoolRef`] names a block. Four kinds of
+//! [`POOL_UNIT`]-byte boundary. A [`PoolRef`] names a block. Five kinds of
 //! block exist:
 //!
 //! * a **mapping list** ([`MapListHeader`]): the executable mappings of an
@@ -18,7 +18,8 @@
 //! * a **directory** ([`DirHeader`]): one per file, a `u32` reference for each
 //!   [`PAGE_SIZE`] bytes of text, so tables are resident page by page;
 //! * a **table page** ([`PageHeader`]): the unwind rules of one page of text;
-//! * a **layout** ([`PythonLayout`]): where a process's Python interpreter has its data.
+//! * a **layout** ([`PythonLayout`]): where a process's Python interpreter has its data;
+//! * another ([`JavaLayout`]): where its HotSpot has generated code.
 //!
 //! Every block starts with an owner tag. User space clears the reference before
 //! it reuses a block and changes the tag; the unwinder compares the tag before
@@ -29,12 +30,14 @@
 
 mod calls;
 mod drivers;
+mod java;
 mod names;
 mod python;
 mod waits;
 
 pub use calls::*;
 pub use drivers::*;
+pub use java::*;
 pub use names::*;
 pub use python::*;
 pub use waits::*;
@@ -297,8 +300,10 @@ pub struct ProcEntry {
     pub space: u32,
     /// The [`PythonLayout`] of its interpreter, or [`NO_PYTHON`].
     pub python: PoolRef,
+    /// The [`JavaLayout`] of its HotSpot, or [`NO_JAVA`].
+    pub java: PoolRef,
 }
-const _: () = assert!(size_of::<ProcEntry>() == 16);
+const _: () = assert!(size_of::<ProcEntry>() == 20);
 
 /// First field of every record in a ring buffer: what it is. A CPU sample.
 pub const KIND_SAMPLE: u32 = 1;
@@ -312,7 +317,8 @@ pub const KIND_STACK_PAGE: u32 = 2;
 /// User addresses after the first are return addresses, except those that
 /// directly follow a signal frame: bit 63 ([`ADDR_EXACT`]) marks an address
 /// that is an interrupted instruction and not a return address, bit 62
-/// ([`ADDR_GUESSED`]) one whose caller, the next address, is a guess.
+/// ([`ADDR_GUESSED`]) one whose caller, the next address, is a guess, bit 61
+/// ([`ADDR_METHOD`]) one that is a method and no code.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleHeader {

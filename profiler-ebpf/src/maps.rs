@@ -12,7 +12,7 @@ use aya_ebpf::{
     macros::btf_map,
 };
 
-use crate::unwind::{Python, Walk};
+use crate::unwind::{Java, Python, Walk};
 
 /// Unwind data, written by user space through a memory mapping. The number of
 /// chunks is set at load time.
@@ -277,6 +277,8 @@ pub struct Scratch {
     pub walk: Walk,
     /// The Python frames of it.
     pub python: Python,
+    /// What is read of HotSpot for it.
+    pub java: Java,
 }
 
 /// Scratch that one program at a time has claimed.

@@ -1,15 +1,13 @@
 //! Reading the pool: every access is masked into its chunk, so no content can
 //! lead outside of it, and every search is a fixed number of branch-free steps.
 
-use aiprof_common::{POOL_CHUNK, POOL_UNIT, POOL_UNIT_BITS, PoolRef, PythonLayout};
+use aiprof_common::{POOL_CHUNK, POOL_UNIT, POOL_UNIT_BITS, PoolRef};
 use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
 
 use crate::maps::POOL;
 use core::arch::asm;
 
 const MASK: u64 = POOL_CHUNK as u64 - 1;
-/// Where the last block may begin that is copied.
-const MAX_COPY: u64 = (POOL_CHUNK - size_of::<PythonLayout>()) as u64;
 
 /// A block: its chunk and its offset in it.
 #[derive(Clone, Copy)]
@@ -64,15 +62,17 @@ impl Block {
 
     /// Copies the beginning of the block.
     #[inline(always)]
-    pub fn copy(&self, to: *mut PythonLayout) {
+    pub fn copy<T>(&self, to: *mut T) {
+        // Where the last such block may begin.
+        let most = (POOL_CHUNK - size_of::<T>()) as u64;
         // A block of this size never straddles a chunk: the mask changes nothing.
-        let at = self.base & MASK & !(size_of::<PythonLayout>() as u64 / 2 - 1);
-        let at = if at > MAX_COPY { MAX_COPY } else { at };
+        let at = self.base & MASK & !(POOL_UNIT as u64 - 1);
+        let at = if at > most { most } else { at };
         // SAFETY: so many bytes are within the chunk, and in `to`.
         unsafe {
             bpf_probe_read_kernel(
                 to.cast(),
-                size_of::<PythonLayout>() as u32,
+                size_of::<T>() as u32,
                 self.chunk.add(at as usize).cast(),
             )
         };

@@ -24,7 +24,7 @@ const FRAME_WORDS: u32 = 64;
 
 /// A call that cannot have led to an address, one that may have jumped on to it, and
 /// one that leads near before it.
-const NO_CALL: u32 = 0;
+pub(super) const NO_CALL: u32 = 0;
 const SOME_CALL: u32 = 1;
 const NEAR_CALL: u32 = 2;
 
@@ -222,7 +222,7 @@ fn code_at(address: u64) -> u64 {
 /// outside of the mapping, from where it was jumped on; or through a register or
 /// memory (ff /2; Intel SDM, "CALL").
 #[inline(never)]
-fn call_before(address: u64, rip: u64, start: u64, end: u64) -> u32 {
+pub(super) fn call_before(address: u64, rip: u64, start: u64, end: u64) -> u32 {
     let code = code_at(address.wrapping_sub(8));
     if code >> 24 & 0xff == 0xe8 {
         let target = address.wrapping_add((code >> 32) as i32 as i64 as u64);

@@ -29,6 +29,7 @@ use crate::{
 use apply::apply;
 use cache::{cache_rule, walk_cached};
 use guess::{confirm, guess};
+pub use java::Java;
 pub use python::{Python, append};
 use python::{place_mark, walk_python};
 use tables::{find_mapping, find_rule};
@@ -39,6 +40,7 @@ mod apply;
 mod cache;
 mod go;
 mod guess;
+mod java;
 mod python;
 mod tables;
 mod uprobe;
@@ -73,6 +75,13 @@ pub struct Walk {
     map_kind: u32,
     /// The layout of the interpreter.
     python: u32,
+    /// The layout of HotSpot.
+    java: u32,
+    /// Zero.
+    pad: u32,
+    /// Where HotSpot has generated code, and how many bytes; 0: nowhere.
+    java_start: u64,
+    java_size: u64,
     /// The mapping list.
     list: u32,
     /// Its owner tag.
@@ -222,8 +231,9 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32),
     match find_process(scratch) {
         FOUND => {
             // SAFETY: as above.
-            let reference = unsafe { (*scratch).walk.python };
-            walk_python(scratch, reference, ring);
+            let (python, java) = unsafe { ((*scratch).walk.python, (*scratch).walk.java) };
+            walk_python(scratch, python, ring);
+            java::begin(scratch, java);
             let mut context = LoopContext { scratch };
             // SAFETY: the callback has bpf_loop's signature; the context lives
             // on this frame's stack for the whole call.
@@ -287,6 +297,7 @@ fn find_process(scratch: *mut Scratch) -> u32 {
         s.walk.list = entry.maps;
         s.walk.list_owner = entry.owner;
         s.walk.python = entry.python;
+        s.walk.java = entry.java;
         s.header.space = entry.space;
         return FOUND;
     }
@@ -306,6 +317,7 @@ fn find_process(scratch: *mut Scratch) -> u32 {
             s.walk.list = entry.maps;
             s.walk.list_owner = entry.owner;
             s.walk.python = entry.python;
+            s.walk.java = entry.java;
             s.header.space = entry.space;
             s.header.flags |= FLAG_FROM_ANCESTOR;
             return FOUND;
@@ -415,6 +427,13 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
     let len = s.walk.len as usize;
     if len >= MAX_WALKED_FRAMES {
         return STOP_TOO_DEEP.into();
+    }
+    if s.walk.rip.wrapping_sub(s.walk.java_start) < s.walk.java_size {
+        record(s, len);
+        let stop = java::follow(scratch);
+        if stop != java::NOT_KNOWN {
+            return stop;
+        }
     }
     let known = find_mapping(scratch);
     if known != FOUND || s.walk.map_kind == MAP_UPROBES {

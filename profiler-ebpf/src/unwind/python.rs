@@ -205,7 +205,7 @@ fn thread_state(p: &Python, thread: u64) -> u64 {
 
 /// The 8 bytes of user memory at an address; 0 where they cannot be read.
 #[inline(always)]
-fn user(address: u64) -> u64 {
+pub(super) fn user(address: u64) -> u64 {
     let mut value = 0u64;
     // SAFETY: the destination is 8 bytes on the stack; a bad source is an error, and
     // clears it.
@@ -224,7 +224,7 @@ fn at(object: u64, field: u16) -> u64 {
 
 /// A field of a copy of an object, from its first byte on.
 #[inline(always)]
-fn field<const N: usize>(words: &[u64; N], offset: u16) -> u64 {
+pub(super) fn field<const N: usize>(words: &[u64; N], offset: u16) -> u64 {
     let index = offset as usize >> 3 & (N - 1);
     // SAFETY: within the array by the mask, for N is a power of two.
     let word = unsafe { words.as_ptr().add(index).read() };

@@ -19,7 +19,7 @@ use aiprof_model::{
     profile::BuildId,
     wire::{FileKey, MapEvent},
 };
-use aiprof_symbols::{python::Interpreter, unwind::TextSegment};
+use aiprof_symbols::{java::JavaLibrary, python::Interpreter, unwind::TextSegment};
 use aiprof_system::{files::others, workers::Owner};
 use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::fs::StatxFlags;
@@ -47,6 +47,8 @@ pub struct Binary {
     pub unwind: Option<Shape>,
     /// The Python interpreter in it.
     pub python: Option<Interpreter>,
+    /// The HotSpot in it.
+    pub java: Option<JavaLibrary>,
     /// On whose account it is read: who mapped it first.
     pub owner: Owner,
     /// As mappings of it are recorded.
@@ -65,12 +67,14 @@ impl Binary {
             text,
             unwind,
             python,
+            java,
             ..
         } = file.facts.clone();
         Self {
             text,
             unwind,
             python,
+            java,
             owner,
             key,
             stat,

@@ -12,7 +12,9 @@
 //! mappings in them.
 
 use super::reader::{Table, TableDigest};
-use aiprof_common::{ADDR_EXACT, ADDR_GUESSED, CFA_NONE, PAGE_SIZE, Rule, is_caller_guessed};
+use aiprof_common::{
+    ADDR_EXACT, ADDR_GUESSED, CFA_NONE, PAGE_SIZE, Rule, is_caller_guessed, java_method,
+};
 use aiprof_model::{
     process::{FileId, FileTable, Mapping},
     wire::{Sample, StopReason},
@@ -375,7 +377,10 @@ pub(crate) fn lacking(sample: &Sample) -> impl Iterator<Item = u64> {
     let is_guessed = sample.user.first().is_some_and(|&at| is_caller_guessed(at));
     let guessed = leaf(sample).filter(|_| is_guessed);
     let is_cut = sample.stop == StopReason::FramePointer;
-    let last = sample.user.last().filter(|_| is_cut).map(|&last| {
+    let last = sample.user.last().filter(|_| is_cut);
+    // A method is no code.
+    let last = last.filter(|&&last| java_method(last).is_none());
+    let last = last.map(|&last| {
         let is_exact = sample.user.len() == 1 || last & ADDR_EXACT != 0;
         (last & !MARKS).wrapping_sub(u64::from(!is_exact))
     });
@@ -385,7 +390,7 @@ pub(crate) fn lacking(sample: &Sample) -> impl Iterator<Item = u64> {
 /// Where a sample was taken.
 pub fn leaf(sample: &Sample) -> Option<u64> {
     let first = *sample.user.first()?;
-    Some(first & !MARKS)
+    java_method(first).is_none().then_some(first & !MARKS)
 }
 
 #[cfg(test)]

@@ -51,6 +51,7 @@ pub mod filter;
 pub mod finisher;
 pub mod generated;
 pub mod inspect;
+pub mod java;
 pub mod job;
 pub mod late;
 pub mod launch;

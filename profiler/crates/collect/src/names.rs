@@ -7,8 +7,9 @@
 //! user of the traced process. A job that takes too long costs its own names until
 //! the next window; a user whose jobs hang waits; naming goes on for all others.
 
-use super::{binaries::Binaries, bpf::KernelNamer, owner, reader::OpenFile};
+use super::{binaries::Binaries, bpf::KernelNamer, java::Javas, owner, reader::OpenFile};
 use aiprof_analysis::aggregate::{Code, Names};
+use aiprof_common::ADDR_METHOD;
 use aiprof_model::process::{FileId, ProcessTable};
 use aiprof_symbols::{
     symbolize::{
@@ -214,6 +215,7 @@ impl NameService {
         codes: &[Code],
         processes: &ProcessTable,
         binaries: &Binaries,
+        javas: &Javas,
         last: bool,
     ) -> bool {
         self.collect();
@@ -222,7 +224,7 @@ impl NameService {
         let waiting = std::mem::take(&mut self.waiting);
         let mut by_file: BTreeMap<u32, Vec<(Code, u64)>> = BTreeMap::new();
         self.ask_fetched(&mut by_file, binaries, last);
-        let mut by_process: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        let mut by_process: BTreeMap<u32, Vec<Code>> = BTreeMap::new();
         let mut kernel = Vec::new();
         for &code in waiting.iter().chain(codes) {
             if self.names.contains_key(&code) || self.open.contains(&code) {
@@ -247,7 +249,9 @@ impl NameService {
                     by_file.entry(file).or_default().push((code, address));
                 }
                 Code::Kernel { address } => kernel.push(address),
-                Code::Jit { pid, address } => by_process.entry(pid).or_default().push(address),
+                Code::Jit { pid, .. } | Code::JavaMethod { pid, .. } => {
+                    by_process.entry(pid).or_default().push(code);
+                }
                 Code::Special(_)
                 | Code::Cut(_)
                 | Code::Function { .. }
@@ -266,7 +270,7 @@ impl NameService {
             self.take(codes.collect(), frames);
         }
         let taken = self.ask_files(by_file, processes, binaries);
-        taken & self.ask_jit(by_process, processes)
+        taken & self.ask_jit(by_process, processes, javas)
     }
 
     /// Asks again for what had no debug file yet, of each file now and then, or with `last`
@@ -377,7 +381,8 @@ impl NameService {
     fn take_answer(&mut self, asked: Asked, outcome: Outcome<Named>) {
         match outcome {
             Outcome::Done((Ok((answer, dump)), took)) => {
-                if let (Some(dump), Some(Code::Jit { pid, .. })) = (dump, asked.codes.first())
+                if let (Some(dump), Some(Code::Jit { pid, .. } | Code::JavaMethod { pid, .. })) =
+                    (dump, asked.codes.first())
                     && let Some(Some(process)) = self.jit.get_mut(pid)
                 {
                     process.dump = Some(Arc::new(dump));
@@ -463,7 +468,9 @@ impl NameService {
     fn give_up(&mut self, asked: &Asked) {
         for code in &asked.codes {
             self.open.remove(code);
-            if matches!(code, Code::Jit { .. }) && self.names.contains_key(code) {
+            if matches!(code, Code::Jit { .. } | Code::JavaMethod { .. })
+                && self.names.contains_key(code)
+            {
                 // It was asked again only to learn what it has become.
                 continue;
             }
@@ -574,19 +581,29 @@ impl NameService {
         Some(User { pid, owner, rank })
     }
 
-    fn ask_jit(&mut self, by_process: BTreeMap<u32, Vec<u64>>, processes: &ProcessTable) -> bool {
+    fn ask_jit(
+        &mut self,
+        by_process: BTreeMap<u32, Vec<Code>>,
+        processes: &ProcessTable,
+        javas: &Javas,
+    ) -> bool {
         let mut taken = true;
-        for (pid, addresses) in by_process {
+        for (pid, codes) in by_process {
             let Some(process) = self.jit_process(pid, processes) else {
                 continue;
             };
-            let code = |&address: &u64| Code::Jit { pid, address };
-            let codes = addresses.iter().map(code).collect();
+            let address = |code: &Code| match *code {
+                Code::JavaMethod { method, .. } => method | ADDR_METHOD,
+                Code::Jit { address, .. } => address,
+                _ => 0,
+            };
+            let addresses = codes.iter().map(address).collect();
             let job = Job::Jit {
                 pid,
                 started: process.started,
                 uid: process.uid,
                 dump: process.path.as_deref().map(str::to_owned),
+                java: javas.get(pid).map(|java| Box::new(java.clone())),
                 addresses,
             };
             let mut asked = asked(codes, job, None);
@@ -632,18 +649,24 @@ impl NameService {
 
     /// Asks again for JIT codes that have no name yet: perf maps and jitdump files grow.
     /// `last`: for all whose names may have changed.
-    pub(crate) fn retry_jit(&mut self, codes: &[Code], processes: &ProcessTable, last: bool) {
-        let mut jit: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    pub(crate) fn retry_jit(
+        &mut self,
+        codes: &[Code],
+        processes: &ProcessTable,
+        javas: &Javas,
+        last: bool,
+    ) {
+        let mut jit: BTreeMap<u32, Vec<Code>> = BTreeMap::new();
         for code in codes {
-            if let Code::Jit { pid, address } = *code
+            if let Code::Jit { pid, .. } | Code::JavaMethod { pid, .. } = *code
                 && (!self.names.contains_key(code) || last && self.has_dump(pid))
                 && !self.open.contains(code)
             {
-                jit.entry(pid).or_default().push(address);
+                jit.entry(pid).or_default().push(*code);
             }
         }
         // What is not taken now is asked for the next time.
-        self.ask_jit(jit, processes);
+        self.ask_jit(jit, processes, javas);
     }
 
     /// Whether a process tells when its code changed.

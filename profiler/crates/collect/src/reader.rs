@@ -8,7 +8,9 @@
 //! then a mapping has no file, a stack is cut, and both are counted.
 
 use super::{
-    environment, owner,
+    environment,
+    java::FoundJava,
+    owner,
     procfs::{self, FileStat, MappedFile, OpenError},
     tables::{Wanted, Wish},
 };
@@ -17,6 +19,7 @@ use aiprof_model::{
     profile::BuildId,
     wire::MapEvent,
 };
+use aiprof_symbols::java::{HotSpot, JavaLibrary};
 use aiprof_symbols::python::Interpreter;
 use aiprof_symbols::unwind::{PageContent, ReadAt, TextSegment, UnwindError, UnwindFile};
 use aiprof_system::{
@@ -85,6 +88,8 @@ pub struct Facts {
     pub build_id: Option<BuildId>,
     /// The Python interpreter in it.
     pub python: Option<Interpreter>,
+    /// The HotSpot in it.
+    pub java: Option<JavaLibrary>,
 }
 
 /// The extent of a file's text.
@@ -145,6 +150,7 @@ fn facts(unwind: Option<&NamedUnwind>) -> Facts {
         }),
         build_id: unwind.build_id(),
         python: Interpreter::find(unwind.source()),
+        java: JavaLibrary::find(unwind.source()),
     }
 }
 
@@ -220,6 +226,12 @@ enum ReadJob {
     Process { pid: u32, tid: u32 },
     /// The environment of a process: what labels are in it.
     Environment { pid: u32 },
+    /// The HotSpot of a process: `bias` is what is added to its file's addresses.
+    Java {
+        pid: u32,
+        library: JavaLibrary,
+        bias: u64,
+    },
     /// Tables of pages of code that a process has generated.
     Generated { code: Code, pages: Vec<u32> },
     /// Tables of pages of a file, which comes with it.
@@ -262,6 +274,7 @@ enum Reply {
         found: Vec<(usize, Behind)>,
     },
     Environment(Vec<(String, String)>),
+    Java(FoundJava),
     Tables(Vec<(u32, Table)>),
 }
 
@@ -347,6 +360,13 @@ pub enum Answer {
         /// Labels in it.
         labels: Vec<(String, String)>,
     },
+    /// Of a HotSpot that was asked for.
+    Java {
+        /// The process.
+        pid: u32,
+        /// What was found of it.
+        found: FoundJava,
+    },
     /// Tables of a file.
     Tables {
         /// The file.
@@ -368,6 +388,8 @@ pub enum Asked {
     Process(u32),
     /// The environment of a process.
     Environment(u32),
+    /// The HotSpot of a process.
+    Java(u32),
     /// Tables of a file, on somebody's account.
     Tables(FileId, Owner, Vec<u32>),
 }
@@ -532,6 +554,13 @@ impl Reader {
         let errand = Errand::of(ReadJob::Environment { pid });
         let given = self.pool.give_later(owner, errand);
         self.asked(Asked::Environment(pid), given)
+    }
+
+    /// Asks for the HotSpot of a process. `false`: refused, there will be no answer.
+    pub(crate) fn ask_java(&mut self, pid: u32, library: JavaLibrary, bias: u64) -> bool {
+        let owner = self.owner(pid);
+        let job = ReadJob::Java { pid, library, bias };
+        self.ask(owner, Asked::Java(pid), Errand::of(job))
     }
 
     /// Asks for tables of an open file.
@@ -777,6 +806,7 @@ fn answer(job: ReadJob, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Option<A
         (Reply::Environment(labels), ReadJob::Environment { pid }) => {
             Answer::Environment { pid, labels }
         }
+        (Reply::Java(found), ReadJob::Java { pid, .. }) => Answer::Java { pid, found },
         (Reply::Tables(pages), _) => Answer::Tables { id, pages },
         // No reader replies so.
         _ => return None,
@@ -843,6 +873,12 @@ impl Opened {
                 }
             }
             ReadJob::Environment { pid } => Reply::Environment(environment::labels_of(*pid)),
+            ReadJob::Java { pid, library, bias } => {
+                Reply::Java(match kernel::open(format!("/proc/{pid}/mem")) {
+                    Ok(memory) => HotSpot::read(library, *bias, &Memory(memory)).into(),
+                    Err(error) => FoundJava::Declined(error.to_string()),
+                })
+            }
             ReadJob::Generated { code, pages } => {
                 let code = generated(code);
                 Reply::Tables(build_all(pages, |page, out| {

@@ -29,6 +29,7 @@ use super::{
     filter::Filter,
     finisher::Finisher,
     generated::Generated,
+    java::Javas,
     names::NameService,
     places::KernelPlaces,
     procfs,
@@ -182,6 +183,8 @@ const PROGRESS: Duration = Duration::from_millis(250);
 const FIRST_READS: Duration = Duration::from_millis(800);
 /// How often new addresses are given to the naming thread.
 const NAMING: Duration = Duration::from_millis(500);
+/// How often those of Java are, whose names can be read only while the program runs.
+const NAMING_JAVA: Duration = Duration::from_millis(100);
 /// How often dead processes and unused tables are dropped.
 const CLEANUP: Duration = Duration::from_secs(2);
 /// Files known from one window to the next; beyond it, all is learned anew.
@@ -229,6 +232,7 @@ pub struct Session {
     publisher: Publisher,
     finisher: Finisher,
     generated: Generated,
+    javas: Javas,
     reader: Reader,
     reading: reading::Reading,
     binaries: Binaries,
@@ -237,6 +241,8 @@ pub struct Session {
     names: Option<NameService>,
     name_options: SymbolizeOptions,
     named_codes: usize,
+    /// The same for those of Java.
+    named_java: usize,
     filter: Filter,
     labels: labels::Labels,
     /// Code objects whose records are not all here.
@@ -265,6 +271,7 @@ pub type Watcher = dyn FnMut(&Event, &ProcessTable);
 struct Timers {
     progress: Instant,
     naming: Instant,
+    naming_java: Instant,
     cleanup: Instant,
 }
 
@@ -370,6 +377,7 @@ impl Session {
             publisher: Publisher::default(),
             finisher: Finisher::default(),
             generated: Generated::default(),
+            javas: Javas::default(),
             reader: Reader::new().map_err(CollectError::Runtime)?,
             reading: reading::Reading::default(),
             binaries: Binaries::new(),
@@ -377,6 +385,7 @@ impl Session {
             names: None,
             name_options,
             named_codes: 0,
+            named_java: 0,
             filter,
             labels: labels::Labels::new(),
             pieces: PythonPieces::default(),
@@ -388,6 +397,7 @@ impl Session {
             last: Timers {
                 progress: now,
                 naming: now,
+                naming_java: now,
                 cleanup: now,
             },
             window_base: Losses::default(),
@@ -657,6 +667,7 @@ impl Session {
             ProcessEventKind::Exec { .. } if event.pid == event.tid => {
                 self.publisher.execd(event.pid);
                 self.generated.forget(event.pid);
+                self.javas.forget(event.pid);
             }
             ProcessEventKind::Map(map) if Region::of(&map.file) == Region::Anonymous => {
                 let end = map.start.saturating_add(map.len);
@@ -728,6 +739,7 @@ impl Session {
         let is_kernel_thread = sample.stop == wire::StopReason::KernelThread;
         self.label(pid, sample.time_ns, is_kernel_thread)?;
         self.finish_walk(sample);
+        self.read_java(sample);
         self.read_generated(sample);
         Ok(true)
     }
@@ -737,8 +749,12 @@ impl Session {
         // Whoever names is to have the privileges of a running recording, and no more.
         if self.last.naming.elapsed() >= NAMING && self.starting.is_none() {
             self.last.naming = Instant::now();
+            self.last.naming_java = Instant::now();
             self.ask_again();
             self.request_names(false);
+        } else if self.last.naming_java.elapsed() >= NAMING_JAVA && self.javas.any() {
+            self.last.naming_java = Instant::now();
+            self.request_java_names();
         }
         if self.last.cleanup.elapsed() >= CLEANUP {
             self.last.cleanup = Instant::now();
@@ -763,6 +779,7 @@ impl Session {
             let lives = |pid| processes.get(pid).is_some();
             self.binaries.keep_processes(lives);
             self.generated.keep_processes(lives);
+            self.javas.keep_processes(lives);
             self.binaries.release_deleted(processes);
             self.tables.forget_unused(false);
             self.follow_headless();

@@ -17,16 +17,17 @@ use super::{
         pool::{Block, Pool},
     },
     generated::{Generated, GeneratedRange},
+    java::Javas,
     reader::{Shape, Table, TableDigest},
 };
 use aiprof_common::{
     DirHeader, MAP_ANON, MAP_FILE, MAP_UPROBES, MAP_VSYSCALL, MAX_MAPPINGS, MapEntry,
-    MapListHeader, NO_PYTHON, PAGE_SIZE, PYTHON_FRAMES, PageHeader, PoolRef, ProcEntry,
+    MapListHeader, NO_JAVA, NO_PYTHON, PAGE_SIZE, PYTHON_FRAMES, PageHeader, PoolRef, ProcEntry,
     PythonLayout, REF_ABSENT, REF_NO_DATA,
 };
 use aiprof_model::process::{FileId, FileTable, Mapping, Region, Space};
 use aiprof_model::wire::PythonFound;
-use aiprof_symbols::{python::Version, unwind::address_of};
+use aiprof_symbols::{java::HotSpot, python::Version, unwind::address_of};
 use aiprof_system::workers::Owner;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::mem::{offset_of, size_of};
@@ -128,6 +129,8 @@ struct List {
     block: Block,
     /// The layout of the process's interpreter, and what is recorded of it.
     python: Option<(Block, PythonFound)>,
+    /// The layout of the process's HotSpot.
+    java: Option<Block>,
     owner: Owner,
     bytes: usize,
     users: u32,
@@ -141,6 +144,8 @@ pub struct Known<'a> {
     pub binaries: &'a Binaries,
     /// Generated code.
     pub generated: &'a Generated,
+    /// The HotSpots of processes.
+    pub javas: &'a Javas,
 }
 
 /// The tables in the pool.
@@ -196,7 +201,8 @@ impl Tables {
         if let Some(list) = self.lists.get_mut(&space.version) {
             list.users += 1;
             let (block, python) = (list.block, list.python.as_ref().map(|(block, _)| *block));
-            return Some(self.proc_entry(space, block, python));
+            let java = list.java;
+            return Some(self.proc_entry(space, block, python, java));
         }
         let maps = space.maps.get(..MAX_MAPPINGS).unwrap_or(&space.maps);
         let bytes = size_of::<MapListHeader>() + maps.len() * LIST_ENTRY_BYTES;
@@ -217,6 +223,8 @@ impl Tables {
             .interpreter(maps, files, known.binaries)
             .and_then(|(layout, found)| Some((self.pool.store(plain::bytes(&layout))?, found)));
         let layout = python.as_ref().map(|(block, _)| *block);
+        let java = known.javas.get(pid).map(HotSpot::layout);
+        let java = java.and_then(|layout| self.pool.store(plain::bytes(&layout)));
         let pieces = maps.iter().filter_map(|m| known.generated.piece(pid, m));
         let mut used: Vec<FileId> = maps.iter().map(|m| m.file).collect();
         used.extend(pieces.map(|piece| piece.id));
@@ -228,13 +236,14 @@ impl Tables {
             List {
                 block,
                 python,
+                java,
                 owner,
                 bytes,
                 users: 1,
                 files: used,
             },
         );
-        Some(self.proc_entry(space, block, layout))
+        Some(self.proc_entry(space, block, layout, java))
     }
 
     /// Whether there is room in the pool for so much more of a user's lists: processes
@@ -303,12 +312,19 @@ impl Tables {
         Some(found)
     }
 
-    fn proc_entry(&self, space: &Space, block: Block, python: Option<Block>) -> ProcEntry {
+    fn proc_entry(
+        &self,
+        space: &Space,
+        block: Block,
+        python: Option<Block>,
+        java: Option<Block>,
+    ) -> ProcEntry {
         ProcEntry {
             maps: block.reference,
             owner: self.pool.owner(block),
             space: space.id,
             python: python.map_or(NO_PYTHON, |python| python.reference),
+            java: java.map_or(NO_JAVA, |java| java.reference),
         }
     }
 
@@ -324,6 +340,9 @@ impl Tables {
             self.pool.release(list.block);
             if let Some((python, _)) = list.python {
                 self.pool.release(python);
+            }
+            if let Some(java) = list.java {
+                self.pool.release(java);
             }
             if let Some(bytes) = self.list_bytes.get_mut(&list.owner) {
                 *bytes = bytes.saturating_sub(list.bytes);

@@ -5,7 +5,9 @@
     allow(clippy::disallowed_methods, reason = "tests open what they made")
 )]
 
+mod dynamic;
 mod go;
+pub mod java;
 pub mod python;
 pub mod symbolize;
 pub mod unwind;

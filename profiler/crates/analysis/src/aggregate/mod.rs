@@ -23,7 +23,7 @@ pub use waits::WaitOptions;
 use crate::correlate::{CallSink, Tracker};
 use aiprof_common::{
     ADDR_EXACT, ADDR_GUESSED, ADDR_MIDDLE, FLAG_KERNEL_FAILED, FLAG_KERNEL_TRUNCATED,
-    FLAG_PYTHON_CUT, is_caller_guessed,
+    FLAG_PYTHON_CUT, is_caller_guessed, java_method,
 };
 use aiprof_model::{
     labels::LabelSet,
@@ -96,6 +96,13 @@ pub enum Code {
         address: u64,
         /// `CLOCK_MONOTONIC` nanoseconds; 0: before what is known.
         since: u64,
+    },
+    /// A method of Java that HotSpot's interpreter runs.
+    JavaMethod {
+        /// Process id.
+        pid: u32,
+        /// The method's address, no code.
+        method: u64,
     },
 }
 
@@ -576,6 +583,17 @@ pub(crate) fn each_code(
             take(Code::Cut(StopReason::TooDeep));
             continue;
         }
+        if let Some(method) = java_method(raw) {
+            let pid = sample.thread.pid;
+            let code = Code::JavaMethod { pid, method };
+            outermost = Some(code);
+            if let Some(python) = &mut python {
+                // Its address is none of code.
+                python.at(depth, 0, code, &mut take);
+            }
+            take(code);
+            continue;
+        }
         let exact = depth == 0 || raw & ADDR_EXACT != 0;
         let guessed = is_caller_guessed(raw);
         let marks = if guessed {
@@ -620,6 +638,7 @@ pub(crate) fn each_code(
 fn runtime_of(processes: &ProcessTable, space: Option<&Space>, code: Code) -> Option<Runtime> {
     match code {
         Code::Jit { .. } => space?.generated.runtime(),
+        Code::JavaMethod { .. } => Some(Runtime::Java),
         Code::File { file, .. } => {
             let key = processes.files.key(FileId(file))?;
             Runtime::of_path(&key.path)

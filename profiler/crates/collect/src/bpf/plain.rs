@@ -1,7 +1,7 @@
 //! Structures as the bytes that maps hold.
 
 use aiprof_common::{
-    FILE_NAME_BYTES, IoctlKey, KernelNames, ProbeCounts, ProbeSpec, ProcEntry, PythonLayout,
+    FILE_NAME_BYTES, IoctlKey, JavaLayout, KernelNames, ProbeCounts, ProbeSpec, ProcEntry, PythonLayout,
     Settings, TraceSpec,
 };
 
@@ -21,6 +21,9 @@ unsafe impl Plain for ProcEntry {}
 // SAFETY: repr(C), integers, padded by named fields: the size asserted beside the
 // definition is the sum of the fields'.
 unsafe impl Plain for PythonLayout {}
+// SAFETY: repr(C), integers and structures of them, padded by named fields: the sizes
+// asserted beside the definitions are the sums of the fields'.
+unsafe impl Plain for JavaLayout {}
 // SAFETY: repr(C), `u32` fields only.
 unsafe impl Plain for Settings {}
 // SAFETY: repr(C), integers and structures of them, padded by named fields: the
@@ -63,8 +66,9 @@ mod tests {
             owner: 2,
             space: 3,
             python: 0,
+            java: 4,
         };
-        let expected: Vec<u8> = [1u32, 2, 3, 0]
+        let expected: Vec<u8> = [1u32, 2, 3, 0, 4]
             .iter()
             .flat_map(|v| v.to_ne_bytes())
             .collect();

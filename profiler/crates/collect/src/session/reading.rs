@@ -6,15 +6,17 @@ use crate::{
     bpf::perf,
     finisher::Missing,
     generated::{self, Want},
+    java::FoundJava,
     procfs,
     reader::{Answer, Asked, Code, Table},
     tables::Known,
 };
 use aiprof_common::PAGE_SIZE;
 use aiprof_model::{
-    process::{FileId, Mapping, Region},
+    process::{FileId, Mapping, Region, Runtime},
     wire::{Event, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason},
 };
+use aiprof_symbols::unwind::address_of;
 use aiprof_system::workers::Owner;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::{Duration, Instant};
@@ -105,6 +107,7 @@ impl Session {
             &Known {
                 binaries: &self.binaries,
                 generated: &self.generated,
+                javas: &self.javas,
             },
             &mut self.reader,
         );
@@ -294,6 +297,35 @@ impl Session {
         }
     }
 
+    /// Asks for the HotSpot of a sample's process, if it has one that is not known.
+    pub(super) fn read_java(&mut self, sample: &Sample) {
+        let pid = sample.thread.pid;
+        let now = Instant::now();
+        if !self.javas.is_due(pid, now) {
+            return;
+        }
+        let process = self.events.processes.get(pid).filter(|p| p.complete);
+        let Some(space) = process.map(|process| &process.space) else {
+            return;
+        };
+        // What else is in the process may have its code between.
+        let is_java = space.generated.runtime() == Some(Runtime::Java);
+        if !is_java && generated::lacking(sample).next().is_none() {
+            return;
+        }
+        let found = space.maps.iter().find_map(|map| {
+            let binary = self.binaries.get(map.file)?;
+            let library = binary.java.as_ref()?;
+            let address = address_of(&binary.text, map.file_offset)?;
+            Some((library.clone(), map.start.wrapping_sub(address)))
+        });
+        if let Some((library, bias)) = found
+            && self.reader.ask_java(pid, library, bias)
+        {
+            self.javas.asked(pid);
+        }
+    }
+
     /// Has generated code read in which the stack of a sample was cut or its caller
     /// guessed, and once in a while what was read before.
     pub(super) fn read_generated(&mut self, sample: &Sample) {
@@ -411,6 +443,15 @@ impl Session {
                     }
                 }
                 Answer::Environment { pid, labels } => self.environment_read(pid, labels),
+                Answer::Java { pid, found } => {
+                    if self.javas.came(pid, found, Instant::now()) {
+                        self.events.processes.renew(pid);
+                        self.publisher.changed(pid);
+                    }
+                }
+                Answer::Late(Asked::Java(pid)) => {
+                    self.javas.came(pid, FoundJava::NotReady, Instant::now());
+                }
                 Answer::Late(Asked::Environment(_)) => {}
                 Answer::Tables { id, pages } => {
                     for (page, table) in &pages {

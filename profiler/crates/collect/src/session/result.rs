@@ -47,6 +47,7 @@ impl Session {
             .collect();
         self.events.aggregate.reset();
         self.named_codes = 0;
+        self.named_java = 0;
         self.trim(codes);
         Ok(profile)
     }
@@ -87,6 +88,7 @@ impl Session {
         self.finisher = Finisher::default();
         self.binaries.clear();
         self.generated.clear();
+        self.javas.clear();
         self.reader.begin_afresh();
         self.reading = Default::default();
         self.events.processes = self.events.processes.successor();
@@ -190,16 +192,49 @@ impl Session {
         }
         let Some(names) = &mut self.names else { return };
         if !closed.is_empty() {
-            names.request(&closed, &self.events.processes, &self.binaries, last);
+            names.request(
+                &closed,
+                &self.events.processes,
+                &self.binaries,
+                &self.javas,
+                last,
+            );
         }
         let codes = self.events.aggregate.codes_from(self.named_codes);
         let asked = codes.len();
-        if names.request(codes, &self.events.processes, &self.binaries, last) {
+        let taken = names.request(
+            codes,
+            &self.events.processes,
+            &self.binaries,
+            &self.javas,
+            last,
+        );
+        if taken {
             self.named_codes += asked;
         }
         let codes = self.events.aggregate.codes_from(0);
-        names.retry_jit(codes, &self.events.processes, last);
+        names.retry_jit(codes, &self.events.processes, &self.javas, last);
         names.note_cgroups(self.events.aggregate.cgroups());
+    }
+
+    /// Gives the naming thread the codes of Java that it has not seen.
+    pub(super) fn request_java_names(&mut self) {
+        let Some(names) = &mut self.names else { return };
+        let codes = self.events.aggregate.codes_from(self.named_java);
+        self.named_java += codes.len();
+        let is_java = |code: &&Code| match **code {
+            Code::Jit { pid, .. } | Code::JavaMethod { pid, .. } => self.javas.get(pid).is_some(),
+            _ => false,
+        };
+        let codes: Vec<Code> = codes.iter().filter(is_java).copied().collect();
+        // What is not taken now is asked for with all others.
+        names.request(
+            &codes,
+            &self.events.processes,
+            &self.binaries,
+            &self.javas,
+            false,
+        );
     }
 
     pub(super) fn build(&mut self) -> Result<Profile, CollectError> {

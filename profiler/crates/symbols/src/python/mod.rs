@@ -5,13 +5,11 @@
 //! moved to where a process has the file mapped, is the [`PythonLayout`] that the
 //! eBPF programs walk by. Nothing is read of processes here.
 
-mod dynamic;
 mod key;
 mod layout;
 
-use crate::unwind::ReadAt;
+use crate::{dynamic::Dynamic, unwind::ReadAt};
 use aiprof_common::PythonLayout;
-use dynamic::Dynamic;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 

@@ -3,8 +3,9 @@
 use super::jit_dumps::{self, JitDumps};
 use super::perf_maps::{self, PerfMaps};
 use super::{BinaryRef, NativeSymbolizer, SymFrame, SymbolizeOptions};
+use crate::java::{HotSpot, JavaNames};
 use aiprof_model::profile::{BuildId, FrameKind};
-use aiprof_system::files::others;
+use aiprof_system::files::{kernel, others};
 use aiprof_system::os::process;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -36,7 +37,10 @@ pub enum Job {
         uid: u32,
         /// The jitdump file that it mapped, as it calls it.
         dump: Option<String>,
-        /// The addresses.
+        /// The HotSpot in it.
+        java: Option<Box<HotSpot>>,
+        /// The addresses; of HotSpot's interpreter methods, see
+        /// [`aiprof_common::ADDR_METHOD`].
         addresses: Vec<u64>,
     },
 }
@@ -97,6 +101,7 @@ pub(crate) struct Jobs {
     native: NativeSymbolizer,
     perf_maps: PerfMaps,
     dumps: JitDumps,
+    java: JavaNames,
     source_lines: bool,
 }
 
@@ -109,6 +114,7 @@ impl Jobs {
             native: NativeSymbolizer::new(options),
             perf_maps: PerfMaps::default(),
             dumps: JitDumps::default(),
+            java: JavaNames::default(),
         }
     }
 
@@ -143,6 +149,7 @@ impl Jobs {
                 started,
                 uid,
                 dump,
+                java,
                 addresses,
             } => {
                 let process = (*pid, *started);
@@ -153,6 +160,9 @@ impl Jobs {
                     self.read_dump(process, file, &mut answer.warnings);
                 }
                 self.dumps.name(process, addresses, &mut answer);
+                if let Some(hotspot) = java {
+                    self.name_java(process, hotspot, addresses, &mut answer);
+                }
                 self.name_by_map(process, *uid, addresses, &mut answer);
                 let is_late = self.perf_maps.is_late(process) || self.dumps.is_late(process);
                 for frames in answer.frames.iter_mut().filter(|f| f.is_empty() && is_late) {
@@ -171,6 +181,25 @@ impl Jobs {
     fn read_dump(&mut self, process: (u32, u64), file: &File, warnings: &mut Vec<String>) {
         if let Err(error) = self.dumps.refresh(process, file, warnings) {
             warnings.push(format!("jit-{}.dump: {error}", process.0));
+        }
+    }
+
+    /// Names methods of Java that have no name.
+    fn name_java(
+        &mut self,
+        process: (u32, u64),
+        hotspot: &HotSpot,
+        addresses: &[u64],
+        answer: &mut Answer,
+    ) {
+        let memory = kernel::open(format!("/proc/{}/mem", process.0)).ok();
+        // Once it is open it is that of one process, whatever becomes of the number.
+        let is_same = process::start_time(process.0) == Some(process.1);
+        let memory = memory.filter(|_| is_same);
+        for (frames, &address) in answer.frames.iter_mut().zip(addresses) {
+            if frames.is_empty() {
+                *frames = self.java.frames(process, hotspot, memory.as_ref(), address);
+            }
         }
     }
 

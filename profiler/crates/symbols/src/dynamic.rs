@@ -23,7 +23,7 @@ const SHN_UNDEF: u16 = 0;
 
 /// A symbol that the file defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Symbol {
+pub(crate) struct Symbol {
     /// Its virtual address.
     pub address: u64,
     /// Bytes.
@@ -31,7 +31,7 @@ pub(super) struct Symbol {
 }
 
 /// The symbols that a file exports.
-pub(super) struct Dynamic<'a, R> {
+pub(crate) struct Dynamic<'a, R> {
     file: &'a R,
     /// Virtual address, offset in the file and bytes of each loaded part.
     loads: Vec<(u64, u64, u64)>,
@@ -81,7 +81,7 @@ fn hash_of(name: &[u8]) -> u32 {
 
 impl<'a, R: ReadAt> Dynamic<'a, R> {
     /// Finds the tables of a file; `None`: it has none.
-    pub(super) fn read(file: &'a R) -> Option<Self> {
+    pub(crate) fn read(file: &'a R) -> Option<Self> {
         let header = read(file, 0, HEADER)?;
         let is_elf = header.starts_with(b"\x7fELF\x02\x01");
         if !is_elf || u16_at(&header, 18)? != EM_X86_64 {
@@ -132,7 +132,7 @@ impl<'a, R: ReadAt> Dynamic<'a, R> {
     }
 
     /// The bytes at a virtual address, as far as the file has them all.
-    pub(super) fn bytes(&self, address: u64, len: usize) -> Option<Vec<u8>> {
+    pub(crate) fn bytes(&self, address: u64, len: usize) -> Option<Vec<u8>> {
         let part = self.loads.iter().find_map(|&(vaddr, offset, size)| {
             let skip = address.checked_sub(vaddr).filter(|&skip| skip < size)?;
             (size - skip >= len as u64).then(|| offset.checked_add(skip))?
@@ -141,7 +141,7 @@ impl<'a, R: ReadAt> Dynamic<'a, R> {
     }
 
     /// A symbol that the file defines.
-    pub(super) fn find(&self, name: &[u8]) -> Option<Symbol> {
+    pub(crate) fn find(&self, name: &[u8]) -> Option<Symbol> {
         let hash = hash_of(name);
         let bloom = self.hash.checked_add(16)?;
         let word = u64::from(hash / 64 % self.bloom_words);

@@ -1,0 +1,457 @@
+//! The frames of HotSpot's generated code (see `JavaLayout`).
+//!
+//! All that is read is the program's, which may write anything there: every search is
+//! bounded. Of a caller the blob says how large its frame is. Of an interrupted function
+//! the instruction says how much of its frame there is; where that leads is believed only
+//! if it is code of HotSpot's interpreter, or follows a call.
+
+use aiprof_common::*;
+use aya_ebpf::helpers::generated::bpf_probe_read_user;
+use core::ffi::c_void;
+
+use super::{
+    NO_STOP, Walk,
+    apply::{read_stack, user_register},
+    frame_at,
+    guess::{NO_CALL, call_before},
+    python::{field, user},
+};
+use crate::{maps::Scratch, pool::Block};
+
+/// What is here is not of these frames.
+pub(super) const NOT_KNOWN: u32 = u32::MAX - 1;
+
+/// Words of a blob's header.
+const BLOB_WORDS: usize = JAVA_BLOB_BYTES / 8;
+/// Most steps from a segment to the first one of its block: a step leads up to 254 back.
+const MAX_SEGMENT_STEPS: u32 = 32;
+/// Numbers from here on are no steps; the last: a free segment.
+const SEGMENT_FREE: u8 = 255;
+/// Most bytes of a frame of generated code.
+const MAX_FRAME: u64 = 1 << 20;
+/// Most bytes of a method's parameters and variables, by which it extends the stack.
+const MAX_LOCALS: u64 = 1 << 20;
+
+/// Numbers of registers in DWARF.
+const RAX: u8 = 0;
+const RBX: u8 = 3;
+const R13: u8 = 13;
+
+/// Slots of an interpreted frame, from rbp: the return address, the caller's stack
+/// pointer, the method.
+const RETURN_ADDRESS: u64 = 8;
+const SENDER_SP: u64 = 8;
+const METHOD: u64 = 24;
+
+/// Names of blobs, as far as they are looked at.
+const NMETHOD: u64 = u64::from_le_bytes(*b"nmethod\0");
+const NATIVE_NMETHOD: u64 = u64::from_le_bytes(*b"native n");
+
+/// What is read of HotSpot for a walk.
+#[repr(C)]
+pub struct Java {
+    /// A copy, so that it does not change meanwhile.
+    layout: JavaLayout,
+    /// A blob's address, and its header.
+    blob: u64,
+    header: [u64; BLOB_WORDS],
+    /// Bytes of its frame.
+    size: u64,
+}
+
+/// Makes ready for a walk. `reference`: the layout of the process's HotSpot.
+#[inline(always)]
+pub(super) fn begin(scratch: *mut Scratch, reference: PoolRef) {
+    // SAFETY: a checked map value.
+    let s = unsafe { &mut *scratch };
+    s.walk.java_start = 0;
+    s.walk.java_size = 0;
+    if reference >= REF_FIRST {
+        copy_layout(scratch, reference);
+    }
+}
+
+#[inline(never)]
+fn copy_layout(scratch: *mut Scratch, reference: PoolRef) -> u32 {
+    // SAFETY: a checked map value.
+    let s = unsafe { &mut *scratch };
+    let Some(block) = Block::get(reference) else {
+        return 0;
+    };
+    let owner = block.u32(0);
+    block.copy(&mut s.java.layout);
+    if owner != 0 && block.u32(0) == owner {
+        let layout = &s.java.layout;
+        s.walk.java_start = layout.start;
+        s.walk.java_size = layout.end.wrapping_sub(layout.start);
+    }
+    0
+}
+
+/// Moves the walk from an address in HotSpot's heaps, which was recorded, to the caller.
+#[inline(never)]
+pub(super) fn follow(scratch: *mut Scratch) -> u32 {
+    // SAFETY: a checked map value.
+    let s = unsafe { &mut *scratch };
+    let is_leaf = s.walk.exact != 0 && s.walk.len == 1;
+    if is_interpreter(&s.java, s.walk.rip) {
+        if is_leaf && at_border(scratch) == NO_STOP {
+            return NO_STOP;
+        }
+        return interpreted(scratch);
+    }
+    if find_blob(scratch) == NOT_KNOWN {
+        return NOT_KNOWN;
+    }
+    if s.walk.exact != 0 {
+        return interrupted(scratch);
+    }
+    to_result(whole_frame(s))
+}
+
+#[inline(always)]
+fn to_result(done: Result<(), u8>) -> u32 {
+    match done {
+        Ok(()) => NO_STOP,
+        Err(stop) => stop.into(),
+    }
+}
+
+#[inline(always)]
+fn is_interpreter(java: &Java, address: u64) -> bool {
+    let (start, end) = (java.layout.interpreter_start, java.layout.interpreter_end);
+    address.wrapping_sub(start) < end.wrapping_sub(start)
+}
+
+/// From a frame of the interpreter.
+#[inline(never)]
+fn interpreted(scratch: *mut Scratch) -> u32 {
+    // SAFETY: a checked map value.
+    to_result(try_interpreted(unsafe { &mut *scratch }))
+}
+
+#[inline(always)]
+fn try_interpreted(s: &mut Scratch) -> Result<(), u8> {
+    let w = &mut s.walk;
+    let frame = w.rbp;
+    if frame < w.rsp || frame & 7 != 0 {
+        return Err(STOP_FRAME_POINTER);
+    }
+    let method = read_stack(w, frame.wrapping_sub(METHOD))?;
+    let sender = read_stack(w, frame.wrapping_sub(SENDER_SP))?;
+    let caller = read_stack(w, frame)?;
+    let address = read_stack(w, frame.wrapping_add(RETURN_ADDRESS))?;
+    if sender <= frame || sender.wrapping_sub(frame) > MAX_LOCALS || address == 0 {
+        return Err(STOP_FRAME_POINTER);
+    }
+    note_method(s, method);
+    let w = &mut s.walk;
+    w.rbp = caller;
+    go_to(w, address, sender);
+    Ok(())
+}
+
+/// From the interpreter's code that begins or ends a method's frame: then r13, which is
+/// where the method's next instruction is, is something else.
+///
+/// At its beginning r13 is the caller's stack pointer, rbx the method, and the return
+/// address at the top of the stack, or in rax while room is made for variables. At its end
+/// r13 is the return address, and rbx the caller's stack pointer: the method has returned.
+#[inline(never)]
+fn at_border(scratch: *mut Scratch) -> u32 {
+    // SAFETY: a checked map value.
+    let s = unsafe { &mut *scratch };
+    let (r13, rbx) = (user_register(R13), user_register(RBX));
+    let w = &mut s.walk;
+    if r13.wrapping_sub(w.java_start) < w.java_size {
+        if rbx.wrapping_sub(w.rsp) > MAX_LOCALS || !may_return(s, r13) {
+            return NOT_KNOWN;
+        }
+        s.walk.len = 0;
+        go_to(&mut s.walk, r13, rbx);
+        return NO_STOP;
+    }
+    if r13.wrapping_sub(w.rsp) > MAX_LOCALS {
+        return NOT_KNOWN;
+    }
+    let address = if r13 == w.rsp.wrapping_add(8) {
+        user(w.rsp)
+    } else {
+        user_register(RAX)
+    };
+    if !may_return(s, address) {
+        return NOT_KNOWN;
+    }
+    note_method(s, rbx);
+    let w = &mut s.walk;
+    if w.rbp >= w.rsp && w.rbp < r13 {
+        w.rbp = user(w.rbp);
+    }
+    go_to(w, address, r13);
+    NO_STOP
+}
+
+/// Finds the blob that holds the current address, and its frame's size.
+#[inline(never)]
+fn find_blob(scratch: *mut Scratch) -> u32 {
+    // SAFETY: a checked map value.
+    let s = unsafe { &mut *scratch };
+    let pc = s.walk.rip.wrapping_sub(u64::from(s.walk.exact == 0));
+    let java = &mut s.java;
+    let mut heap = JavaHeap::default();
+    for known in &java.layout.heaps {
+        if pc.wrapping_sub(known.start) < known.end.wrapping_sub(known.start) {
+            heap = *known;
+        }
+    }
+    if heap.end == 0 {
+        return NOT_KNOWN;
+    }
+    let shift = java.layout.segment_shift & 31;
+    let mut segment = pc.wrapping_sub(heap.start) >> shift;
+    let mut found = false;
+    for _ in 0..MAX_SEGMENT_STEPS {
+        let mut back = SEGMENT_FREE;
+        let at = heap.segments.wrapping_add(segment);
+        // SAFETY: the destination is a byte on the stack; a bad source is an error.
+        let rc = unsafe { bpf_probe_read_user((&raw mut back).cast(), 1, at as *const c_void) };
+        if rc != 0 || back == SEGMENT_FREE {
+            return NOT_KNOWN;
+        }
+        if back == 0 {
+            found = true;
+            break;
+        }
+        segment = segment.wrapping_sub(back.into());
+    }
+    if !found {
+        return NOT_KNOWN;
+    }
+    java.blob = heap
+        .start
+        .wrapping_add(segment << shift)
+        .wrapping_add(java.layout.block_header.into());
+    // SAFETY: the destination is as large; a bad source is an error.
+    let rc = unsafe {
+        bpf_probe_read_user(
+            java.header.as_mut_ptr().cast(),
+            JAVA_BLOB_BYTES as u32,
+            java.blob as *const c_void,
+        )
+    };
+    let words = field(&java.header, java.layout.blob_frame_size) as u32;
+    java.size = u64::from(words) * 8;
+    if rc != 0 || java.size == 0 || java.size > MAX_FRAME {
+        return NOT_KNOWN;
+    }
+    NO_STOP
+}
+
+/// From code whose frame is made.
+#[inline(always)]
+fn whole_frame(s: &mut Scratch) -> Result<(), u8> {
+    let size = s.java.size;
+    let w = &mut s.walk;
+    let cfa = w.rsp.wrapping_add(size);
+    let address = read_stack(w, cfa.wrapping_sub(8))?;
+    if size > 8 {
+        w.rbp = read_stack(w, cfa.wrapping_sub(16))?;
+    }
+    if address == 0 {
+        return Err(STOP_END);
+    }
+    go_to(w, address, cfa);
+    Ok(())
+}
+
+/// How much of its frame an interrupted function has: nothing but the return address,
+/// the caller's rbp below it, all but that rbp, all.
+const BARE: u32 = 0;
+const PUSHED: u32 = 1;
+const WITHOUT_RBP: u32 = 2;
+const WHOLE: u32 = 3;
+
+/// From an interrupted function.
+#[inline(never)]
+fn interrupted(scratch: *mut Scratch) -> u32 {
+    let state = state_of(scratch);
+    if leave(scratch, state) == NO_STOP {
+        return NO_STOP;
+    }
+    // What the instruction seemed to say is not so.
+    for other in [WHOLE, BARE, PUSHED] {
+        if other != state && leave(scratch, other) == NO_STOP {
+            // SAFETY: a checked map value.
+            let s = unsafe { &mut *scratch };
+            let at = s.walk.len.wrapping_sub(1);
+            // SAFETY: in bounds by its mask.
+            unsafe { *frame_at(&mut s.frames, at.into()) |= ADDR_GUESSED };
+            return NO_STOP;
+        }
+    }
+    NOT_KNOWN
+}
+
+/// Moves to the caller of an interrupted function that has so much of its frame.
+#[inline(never)]
+fn leave(scratch: *mut Scratch, state: u32) -> u32 {
+    // SAFETY: a checked map value.
+    let s = unsafe { &mut *scratch };
+    let size = s.java.size;
+    let w = &mut s.walk;
+    let at = match state {
+        BARE => w.rsp,
+        PUSHED => w.rsp.wrapping_add(8),
+        _ => w.rsp.wrapping_add(size).wrapping_sub(8),
+    };
+    let Ok(address) = read_stack(w, at) else {
+        return NOT_KNOWN;
+    };
+    if !may_return(s, address) {
+        return NOT_KNOWN;
+    }
+    let w = &mut s.walk;
+    if state == PUSHED || state == WHOLE && size > 8 {
+        let Ok(caller) = read_stack(w, at.wrapping_sub(8)) else {
+            return NOT_KNOWN;
+        };
+        w.rbp = caller;
+    }
+    go_to(w, address, at.wrapping_add(8));
+    NO_STOP
+}
+
+/// Reads how much of its frame an interrupted function has, from its next instruction.
+#[inline(never)]
+fn state_of(scratch: *mut Scratch) -> u32 {
+    // SAFETY: a checked map value.
+    let s = unsafe { &*scratch };
+    let pc = s.walk.rip;
+    let next = user(pc);
+    let last = user(pc.wrapping_sub(8));
+    if let Some(state) = at_return(next, last) {
+        return state;
+    }
+    let code = code_of(&s.java);
+    let complete = frame_complete(&s.java);
+    if pc.wrapping_sub(code) >= complete {
+        return WHOLE;
+    }
+    if pc.wrapping_sub(code) < entry_of(&s.java, code) {
+        return BARE;
+    }
+    let has_pushed = last >> 56 == 0x55;
+    // mov %rsp, %rbp (48 89 e5, 48 8b ec).
+    let moves = |code: u64| code & 0xff_ffff == 0xe5_8948 || code & 0xff_ffff == 0xec_8b48;
+    let has_moved = moves(last >> 40) && last >> 32 & 0xff == 0x55;
+    if has_pushed || has_moved {
+        return PUSHED;
+    }
+    // push %rbp; sub $n, %rsp (48 83 ec, 48 81 ec); mov %eax, n(%rsp) (89 84 24), which
+    // tries how far the stack may grow.
+    let subtracts = next & 0xff_ffff == 0xec_8348 || next & 0xff_ffff == 0xec_8148;
+    if next & 0xff == 0x55 || subtracts || next & 0xff_ffff == 0x24_8489 {
+        return BARE;
+    }
+    // mov %rbp, n(%rsp) (48 89 6c 24, 48 89 ac 24).
+    if next as u32 == 0x246c_8948 || next as u32 == 0x24ac_8948 {
+        return WITHOUT_RBP;
+    }
+    WHOLE
+}
+
+/// What is left of the frame of a function that returns: at `ret` (c3, c2), at `pop %rbp`
+/// (5d), and between both, where it asks whether to stop at a safepoint:
+/// `cmp n(%r15), %rsp; ja` (49 3b a7, 0f 87), `mov n(%r15), %r10; test %eax, (%r10)`
+/// (4d 8b 97, 41 85 02) or `test %eax, n(%rip)` (85 05).
+#[inline(always)]
+fn at_return(next: u64, last: u64) -> Option<u32> {
+    let first = next & 0xff;
+    if first == 0xc3 || first == 0xc2 {
+        return Some(BARE);
+    }
+    if first == 0x5d {
+        return Some(PUSHED);
+    }
+    let three = next & 0xff_ffff;
+    let two = next & 0xffff;
+    let has_popped = last >> 56 == 0x5d;
+    if has_popped && (three == 0xa7_3b49 || three == 0x97_8b4d || two == 0x0585) {
+        return Some(BARE);
+    }
+    let compared = last as u32 == 0xa73b_495d && two == 0x870f;
+    let loaded = last as u32 == 0x978b_4d5d && three == 0x02_8541;
+    if compared || loaded {
+        return Some(BARE);
+    }
+    None
+}
+
+/// The address of a blob's code.
+#[inline(always)]
+fn code_of(java: &Java) -> u64 {
+    let code = field(&java.header, java.layout.blob_code);
+    if java.layout.code_is_offset != 0 {
+        java.blob.wrapping_add(code & 0xffff_ffff)
+    } else {
+        code
+    }
+}
+
+/// Bytes of a blob's code at whose end the frame is made.
+#[inline(always)]
+fn frame_complete(java: &Java) -> u64 {
+    let offset = field(&java.header, java.layout.blob_frame_complete);
+    let offset = if java.layout.frame_complete_bytes == 2 {
+        i64::from(offset as u16 as i16)
+    } else {
+        i64::from(offset as u32 as i32)
+    };
+    if offset > 0 { offset as u64 } else { 0 }
+}
+
+/// Bytes of a compiled method's code before the entry of callers that know the type of
+/// the object.
+#[inline(always)]
+fn entry_of(java: &Java, code: u64) -> u64 {
+    let name = user(field(&java.header, java.layout.blob_name));
+    if name != NMETHOD && name != NATIVE_NMETHOD {
+        return 0;
+    }
+    let entry = user(java.blob.wrapping_add(java.layout.method_entry.into()));
+    if java.layout.entry_is_offset != 0 {
+        entry & 0xffff
+    } else {
+        entry.wrapping_sub(code)
+    }
+}
+
+/// Whether a function may return to an address: it is the interpreter's, or follows a call.
+#[inline(always)]
+fn may_return(s: &Scratch, address: u64) -> bool {
+    is_interpreter(&s.java, address) || call_before(address, s.walk.rip, 0, 0) != NO_CALL
+}
+
+/// Records the method of the current frame in place of its address.
+#[inline(always)]
+fn note_method(s: &mut Scratch, method: u64) {
+    let at = s.walk.len.wrapping_sub(1);
+    let mark = if s.walk.exact != 0 && at > 0 {
+        ADDR_METHOD | ADDR_EXACT
+    } else {
+        ADDR_METHOD
+    };
+    if method >> 47 == 0 && method & 7 == 0 && method != 0 {
+        // SAFETY: in bounds by its mask.
+        unsafe { *frame_at(&mut s.frames, at.into()) = method | mark };
+    }
+}
+
+/// Makes the frame that a return address leads to the current one.
+#[inline(always)]
+fn go_to(w: &mut Walk, address: u64, rsp: u64) {
+    w.rip = address;
+    w.rsp = rsp;
+    w.exact = 0;
+    w.guessed = 0;
+}
