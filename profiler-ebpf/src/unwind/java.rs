@@ -101,7 +101,7 @@ pub(super) fn follow(scratch: *mut Scratch) -> u32 {
         return interpreted(scratch);
     }
     if find_blob(scratch) == NOT_KNOWN {
-        return NOT_KNOWN;
+        return stub(scratch);
     }
     if s.walk.exact != 0 {
         return interrupted(scratch);
@@ -121,6 +121,25 @@ fn to_result(done: Result<(), u8>) -> u32 {
 fn is_interpreter(java: &Java, address: u64) -> bool {
     let (start, end) = (java.layout.interpreter_start, java.layout.interpreter_end);
     address.wrapping_sub(start) < end.wrapping_sub(start)
+}
+
+/// From a stub that has called: those that call have a frame that rbp leads to. Where its
+/// caller's code is not in memory nothing shows that it did call.
+#[inline(never)]
+fn stub(scratch: *mut Scratch) -> u32 {
+    // SAFETY: a checked map value.
+    let w = unsafe { &mut (*scratch).walk };
+    let frame = w.rbp;
+    if w.exact != 0 || frame < w.rsp || frame & 7 != 0 {
+        return NOT_KNOWN;
+    }
+    let address = user(frame.wrapping_add(RETURN_ADDRESS));
+    if address == 0 || user(address.wrapping_sub(8)) != 0 {
+        return NOT_KNOWN;
+    }
+    w.rbp = user(frame);
+    go_to(w, address, frame.wrapping_add(16));
+    NO_STOP
 }
 
 /// From a frame of the interpreter.

@@ -8,9 +8,14 @@ use std::time::{Duration, Instant};
 
 /// Most processes that are known.
 const MAX_PROCESSES: usize = 4096;
-/// How long one that has no code yet is not asked for again at first, and at most.
+/// How often one that has no code yet is asked for while it starts, and how long it is not
+/// asked for again then at first, and at most.
+const STARTING: Duration = Duration::from_millis(5);
+const STARTING_LOOKS: u32 = 20;
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// After so many looks one that makes no sense never will.
+const MAX_LOOKS: u32 = STARTING_LOOKS + 8;
 
 /// What was found of a HotSpot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,10 +41,10 @@ impl From<Result<HotSpot, HotSpotError>> for FoundJava {
 /// A process with a HotSpot.
 #[derive(Debug)]
 enum State {
-    /// It is being read.
-    Asked(Duration),
-    /// It had no code; not to be asked for before then.
-    Waits(Instant, Duration),
+    /// It is being read, after so many looks.
+    Asked(u32),
+    /// It had no code, at so many looks; not to be asked for before then.
+    Waits(Instant, u32),
     Known(Box<HotSpot>),
     Declined,
 }
@@ -67,6 +72,29 @@ impl Javas {
         self.processes.values().any(is_known)
     }
 
+    /// A process has mapped a HotSpot: it is about to start.
+    pub fn starts(&mut self, pid: u32, now: Instant) {
+        if self.is_due(pid, now) {
+            self.processes.insert(pid, State::Waits(now, 0));
+        }
+    }
+
+    /// Whether one is about to start, and to be asked for soon.
+    pub fn is_any_starting(&self) -> bool {
+        let is_starting =
+            |state: &State| matches!(state, State::Waits(_, looks) if *looks < STARTING_LOOKS);
+        self.processes.values().any(is_starting)
+    }
+
+    /// Those that are to be asked for.
+    pub fn due(&self, now: Instant) -> Vec<u32> {
+        let waiting = self.processes.iter().filter(|(_, state)| match state {
+            State::Waits(until, _) => now >= *until,
+            _ => false,
+        });
+        waiting.map(|(&pid, _)| pid).collect()
+    }
+
     /// Whether the HotSpot of a process is to be asked for.
     pub fn is_due(&self, pid: u32, now: Instant) -> bool {
         match self.processes.get(&pid) {
@@ -78,16 +106,17 @@ impl Javas {
 
     /// It is asked for.
     pub fn asked(&mut self, pid: u32) {
-        let wait = match self.processes.get(&pid) {
-            Some(State::Waits(_, wait)) => *wait,
-            _ => FIRST_WAIT,
+        let looks = match self.processes.get(&pid) {
+            Some(State::Waits(_, looks)) => *looks,
+            _ => 0,
         };
-        self.processes.insert(pid, State::Asked(wait));
+        self.processes.insert(pid, State::Asked(looks));
     }
 
-    /// Takes in what was found; whether it is known now.
+    /// Takes in what was found; whether it is known now. While it starts its memory makes no
+    /// sense.
     pub fn came(&mut self, pid: u32, found: FoundJava, now: Instant) -> bool {
-        let Some(State::Asked(wait)) = self.processes.get(&pid) else {
+        let Some(&State::Asked(looks)) = self.processes.get(&pid) else {
             // The process has ended, or runs another program.
             return false;
         };
@@ -96,12 +125,19 @@ impl Javas {
                 tracing::debug!("process {pid} has HotSpot {}", found.version());
                 State::Known(found)
             }
-            FoundJava::NotReady => State::Waits(now + *wait, (2 * *wait).min(LONGEST_WAIT)),
-            FoundJava::Declined(error) => {
+            FoundJava::Declined(error) if looks >= MAX_LOOKS => {
                 if self.reported.insert(error.clone()) {
                     tracing::warn!("process {pid}: no frames of Java: {error}");
                 }
                 State::Declined
+            }
+            FoundJava::NotReady | FoundJava::Declined(_) => {
+                let doubled = looks.saturating_sub(STARTING_LOOKS).min(16);
+                let wait = match looks < STARTING_LOOKS {
+                    true => STARTING,
+                    false => (FIRST_WAIT * (1 << doubled)).min(LONGEST_WAIT),
+                };
+                State::Waits(now + wait, looks.saturating_add(1))
             }
         };
         let is_known = matches!(state, State::Known(_));
@@ -131,34 +167,44 @@ mod tests {
 
     const PID: u32 = 7;
 
-    #[test]
-    fn one_without_code_is_asked_for_ever_more_seldom() {
-        let mut javas = Javas::default();
+    /// When one is asked for of which `found` is found each time, in milliseconds.
+    fn looks(javas: &mut Javas, found: &FoundJava) -> Vec<u64> {
         let start = Instant::now();
         let mut asked = Vec::new();
+        javas.starts(PID, start);
         for ms in 0..10_000 {
             let now = start + Duration::from_millis(ms);
             if javas.is_due(PID, now) {
+                assert_eq!(javas.due(now), [PID]);
                 javas.asked(PID);
                 assert!(!javas.is_due(PID, now + Duration::from_secs(100)));
-                assert!(!javas.came(PID, FoundJava::NotReady, now));
+                assert!(!javas.came(PID, found.clone(), now));
                 asked.push(ms);
             }
         }
-        let expected = [0, 10, 30, 70, 150, 310, 630, 1270, 2550, 4550, 6550, 8550];
-        assert_eq!(asked, expected);
+        asked
     }
 
     #[test]
-    fn one_that_is_declined_is_not_asked_for_again() {
+    fn one_that_starts_is_looked_at_often_and_then_ever_more_seldom() {
         let mut javas = Javas::default();
-        let now = Instant::now();
-        javas.asked(PID);
-        assert!(!javas.came(PID, FoundJava::Declined("x".into()), now));
-        assert!(!javas.is_due(PID, now + Duration::from_secs(3600)));
+        let looks = looks(&mut javas, &FoundJava::NotReady);
+        let starting: Vec<u64> = (0..=20).map(|look| 5 * look).collect();
+        assert_eq!(looks[..21], starting);
+        let later = [110, 130, 170, 250, 410, 730, 1370, 2650, 4650, 6650, 8650];
+        assert_eq!(looks[21..], later);
+        assert!(!javas.is_any_starting());
+        assert!(!javas.any());
+    }
+
+    #[test]
+    fn one_that_never_makes_sense_is_declined() {
+        let mut javas = Javas::default();
+        let looks = looks(&mut javas, &FoundJava::Declined("x".into()));
+        assert_eq!(looks.len(), MAX_LOOKS as usize + 1);
         assert!(javas.get(PID).is_none());
         javas.forget(PID);
-        assert!(javas.is_due(PID, now));
+        assert!(javas.is_due(PID, Instant::now()));
     }
 
     #[test]

@@ -45,7 +45,7 @@ use aiprof_formats::import::capture::CaptureWriter;
 use aiprof_formats::timeline::Store;
 use aiprof_model::{
     probes::table::Switch,
-    process::{ProcessTable, Region},
+    process::{ProcessTable, Region, Runtime},
     profile::{Losses, Meta, Profile},
     timeline::recorded::Recorded,
     wire::{self, Event, ProcessEvent, ProcessEventKind, PythonPieces, Record, Sample},
@@ -185,6 +185,8 @@ const FIRST_READS: Duration = Duration::from_millis(800);
 const NAMING: Duration = Duration::from_millis(500);
 /// How often those of Java are, whose names can be read only while the program runs.
 const NAMING_JAVA: Duration = Duration::from_millis(100);
+/// How often it is looked whether a Java that was just started has code.
+const JAVA_STARTS: Duration = Duration::from_millis(5);
 /// How often dead processes and unused tables are dropped.
 const CLEANUP: Duration = Duration::from_secs(2);
 /// Files known from one window to the next; beyond it, all is learned anew.
@@ -517,6 +519,7 @@ impl Session {
                 () = std::future::ready(()), if more => {}
                 // A call that was too young to be taken may be one to be acted upon.
                 () = tokio::time::sleep(SETTLE), if self.has_young_calls() => {}
+                () = tokio::time::sleep(JAVA_STARTS), if self.javas.is_any_starting() => {}
             }
             more = self.drain(false)?;
             self.housekeeping()?;
@@ -673,6 +676,11 @@ impl Session {
                 let end = map.start.saturating_add(map.len);
                 self.generated.mapped(event.pid, &(map.start..end));
             }
+            ProcessEventKind::Map(map)
+                if Runtime::of_path(&map.file.path) == Some(Runtime::Java) =>
+            {
+                self.javas.starts(event.pid, Instant::now());
+            }
             ProcessEventKind::Snapshot { maps, .. } => {
                 if let Some((probes, _)) = &mut self.probes {
                     maps.iter().for_each(|map| probes.mapped(event.pid, map));
@@ -746,6 +754,7 @@ impl Session {
 
     fn housekeeping(&mut self) -> Result<(), CollectError> {
         self.tell_of_devices(false)?;
+        self.read_starting_java();
         // Whoever names is to have the privileges of a running recording, and no more.
         if self.last.naming.elapsed() >= NAMING && self.starting.is_none() {
             self.last.naming = Instant::now();

@@ -12,6 +12,7 @@ const PT_DYNAMIC: u32 = 2;
 const EM_X86_64: u16 = 62;
 /// Most bytes of the dynamic section.
 const MAX_DYNAMIC: u64 = 16 << 10;
+const DT_HASH: u64 = 4;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
@@ -35,13 +36,22 @@ pub(crate) struct Dynamic<'a, R> {
     file: &'a R,
     /// Virtual address, offset in the file and bytes of each loaded part.
     loads: Vec<(u64, u64, u64)>,
-    hash: u64,
     symbols: u64,
     strings: u64,
-    buckets: u32,
-    first: u32,
-    bloom_words: u32,
-    bloom_shift: u32,
+    table: HashTable,
+}
+
+/// The hash table of a file.
+enum HashTable {
+    Gnu {
+        address: u64,
+        buckets: u32,
+        first: u32,
+        bloom_words: u32,
+        bloom_shift: u32,
+    },
+    /// That of System V, in files that have no other.
+    Plain { address: u64, buckets: u32 },
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
@@ -79,6 +89,15 @@ fn hash_of(name: &[u8]) -> u32 {
     name.iter().fold(5381, step)
 }
 
+/// The hash of a name in a System V hash table.
+fn plain_hash_of(name: &[u8]) -> u32 {
+    name.iter().fold(0, |hash: u32, &byte| {
+        let hash = (hash << 4).wrapping_add(byte.into());
+        let high = hash & 0xf000_0000;
+        (hash ^ high >> 24) & !high
+    })
+}
+
 impl<'a, R: ReadAt> Dynamic<'a, R> {
     /// Finds the tables of a file; `None`: it has none.
     pub(crate) fn read(file: &'a R) -> Option<Self> {
@@ -112,23 +131,34 @@ impl<'a, R: ReadAt> Dynamic<'a, R> {
             let mut entries = entries.chunks_exact(16);
             entries.find_map(|entry| (u64_at(entry, 0)? == tag).then(|| u64_at(entry, 8))?)
         };
+        let (gnu, plain) = (value(DT_GNU_HASH), value(DT_HASH));
         let mut found = Self {
             file,
             loads,
-            hash: value(DT_GNU_HASH)?,
             symbols: value(DT_SYMTAB)?,
             strings: value(DT_STRTAB)?,
-            buckets: 0,
-            first: 0,
-            bloom_words: 0,
-            bloom_shift: 0,
+            table: HashTable::Plain {
+                address: gnu.or(plain)?,
+                buckets: 0,
+            },
         };
-        let head = found.bytes(found.hash, 16)?;
-        found.buckets = u32_at(&head, 0)?;
-        found.first = u32_at(&head, 4)?;
-        found.bloom_words = u32_at(&head, 8)?;
-        found.bloom_shift = u32_at(&head, 12)?;
-        (found.buckets > 0 && found.bloom_words > 0).then_some(found)
+        found.table = match (gnu, plain) {
+            (Some(address), _) => {
+                let head = found.bytes(address, 16)?;
+                HashTable::Gnu {
+                    address,
+                    buckets: u32_at(&head, 0).filter(|&n| n > 0)?,
+                    first: u32_at(&head, 4)?,
+                    bloom_words: u32_at(&head, 8).filter(|&n| n > 0)?,
+                    bloom_shift: u32_at(&head, 12)?,
+                }
+            }
+            (None, address) => HashTable::Plain {
+                address: address?,
+                buckets: u32_at(&found.bytes(address?, 8)?, 0).filter(|&n| n > 0)?,
+            },
+        };
+        Some(found)
     }
 
     /// The bytes at a virtual address, as far as the file has them all.
@@ -142,31 +172,72 @@ impl<'a, R: ReadAt> Dynamic<'a, R> {
 
     /// A symbol that the file defines.
     pub(crate) fn find(&self, name: &[u8]) -> Option<Symbol> {
-        let hash = hash_of(name);
-        let bloom = self.hash.checked_add(16)?;
-        let word = u64::from(hash / 64 % self.bloom_words);
-        let filter = u64_at(&self.bytes(bloom.checked_add(word * 8)?, 8)?, 0)?;
-        let second = hash.checked_shr(self.bloom_shift).unwrap_or(0);
-        let wanted = 1u64 << (hash % 64) | 1u64 << (second % 64);
-        if filter & wanted != wanted {
-            return None;
+        match self.table {
+            HashTable::Gnu {
+                address,
+                buckets,
+                first,
+                bloom_words,
+                bloom_shift,
+            } => {
+                let hash = hash_of(name);
+                let bloom = address.checked_add(16)?;
+                let word = u64::from(hash / 64 % bloom_words);
+                let filter = u64_at(&self.bytes(bloom.checked_add(word * 8)?, 8)?, 0)?;
+                let second = hash.checked_shr(bloom_shift).unwrap_or(0);
+                let wanted = 1u64 << (hash % 64) | 1u64 << (second % 64);
+                if filter & wanted != wanted {
+                    return None;
+                }
+                let table = bloom.checked_add(u64::from(bloom_words) * 8)?;
+                self.find_in_bucket(name, hash, (table, buckets, first))
+            }
+            HashTable::Plain { address, buckets } => self.find_plain(name, address, buckets),
         }
-        let buckets = bloom.checked_add(u64::from(self.bloom_words) * 8)?;
-        let bucket = u64::from(hash % self.buckets) * 4;
-        let first = u32_at(&self.bytes(buckets.checked_add(bucket)?, 4)?, 0)?;
-        let chains = buckets.checked_add(u64::from(self.buckets) * 4)?;
-        let skip = u64::from(first.checked_sub(self.first)?);
+    }
+
+    /// Follows a bucket of a GNU hash table: its address, how many there are, and the first
+    /// symbol that is in it.
+    fn find_in_bucket(
+        &self,
+        name: &[u8],
+        hash: u32,
+        (table, buckets, first): (u64, u32, u32),
+    ) -> Option<Symbol> {
+        let bucket = u64::from(hash % buckets) * 4;
+        let begin = u32_at(&self.bytes(table.checked_add(bucket)?, 4)?, 0)?;
+        let chains = table.checked_add(u64::from(buckets) * 4)?;
+        let skip = u64::from(begin.checked_sub(first)?);
         for index in 0..MAX_CHAIN {
             let at = chains.checked_add((skip + index) * 4)?;
             let known = u32_at(&self.bytes(at, 4)?, 0)?;
             if known | 1 == hash | 1
-                && let Some(symbol) = self.named(u64::from(first) + index, name)
+                && let Some(symbol) = self.named(u64::from(begin) + index, name)
             {
                 return Some(symbol);
             }
             if known & 1 != 0 {
                 break;
             }
+        }
+        None
+    }
+
+    /// Follows a bucket of a System V hash table: the numbers of symbols, each with the next.
+    fn find_plain(&self, name: &[u8], address: u64, buckets: u32) -> Option<Symbol> {
+        let table = address.checked_add(8)?;
+        let chains = table.checked_add(u64::from(buckets) * 4)?;
+        let bucket = u64::from(plain_hash_of(name) % buckets) * 4;
+        let mut index = u32_at(&self.bytes(table.checked_add(bucket)?, 4)?, 0)?;
+        for _ in 0..MAX_CHAIN {
+            if index == 0 {
+                break;
+            }
+            if let Some(symbol) = self.named(index.into(), name) {
+                return Some(symbol);
+            }
+            let next = chains.checked_add(u64::from(index) * 4)?;
+            index = u32_at(&self.bytes(next, 4)?, 0)?;
         }
         None
     }

@@ -313,7 +313,27 @@ impl Session {
         if !is_java && generated::lacking(sample).next().is_none() {
             return;
         }
-        let found = space.maps.iter().find_map(|map| {
+        self.ask_java(pid);
+    }
+
+    /// Asks for the HotSpots of processes that are about to start.
+    pub(super) fn read_starting_java(&mut self) {
+        let now = Instant::now();
+        for pid in self.javas.due(now) {
+            self.ask_java(pid);
+            if self.javas.is_due(pid, now) {
+                // Its file is not known yet, or what it had mapped is not any more.
+                self.javas.asked(pid);
+                self.javas.came(pid, FoundJava::NotReady, now);
+            }
+        }
+    }
+
+    fn ask_java(&mut self, pid: u32) {
+        let Some(process) = self.events.processes.get(pid) else {
+            return;
+        };
+        let found = process.space.maps.iter().find_map(|map| {
             let binary = self.binaries.get(map.file)?;
             let library = binary.java.as_ref()?;
             let address = address_of(&binary.text, map.file_offset)?;
