@@ -89,8 +89,12 @@ fn copy_layout(scratch: *mut Scratch, reference: PoolRef) -> u32 {
 }
 
 /// Moves the walk from an address in HotSpot's heaps, which was recorded, to the caller.
+#[unsafe(no_mangle)]
 #[inline(never)]
-pub(super) fn follow(scratch: *mut Scratch) -> u32 {
+pub(super) extern "C" fn follow(scratch: *mut Scratch) -> u32 {
+    if scratch.is_null() {
+        return NOT_KNOWN;
+    }
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
     let is_leaf = s.walk.exact != 0 && s.walk.len == 1;
@@ -291,7 +295,7 @@ const WITHOUT_RBP: u32 = 2;
 const WHOLE: u32 = 3;
 
 /// From an interrupted function.
-#[inline(never)]
+#[inline(always)]
 fn interrupted(scratch: *mut Scratch) -> u32 {
     let state = state_of(scratch);
     if leave(scratch, state) == NO_STOP {

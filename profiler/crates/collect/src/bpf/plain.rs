@@ -1,8 +1,8 @@
 //! Structures as the bytes that maps hold.
 
 use aiprof_common::{
-    FILE_NAME_BYTES, IoctlKey, JavaLayout, KernelNames, ProbeCounts, ProbeSpec, ProcEntry, PythonLayout,
-    Settings, TraceSpec,
+    FILE_NAME_BYTES, IoctlKey, JavaLayout, KernelNames, ProbeCounts, ProbeSpec, ProcEntry,
+    PythonLayout, Settings, TraceSpec,
 };
 
 /// A type that is nothing but its bytes: what a map's key or value may be.
