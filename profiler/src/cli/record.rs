@@ -370,7 +370,7 @@ impl Plan {
         let probes = probes.then(|| ProbeConfig {
             tables: Arc::new(tables()),
             waits: devices.is_on() || waits.is_some() || destination.keeps_events(),
-            late_libraries: launches.is_some() || destination.is_trace(),
+            late_libraries: launches.is_some() || waits.is_some() || destination.is_trace(),
             exact_call_times: args.values.times_calls() || destination.is_trace(),
             command: args.command.clone(),
             pids: args.pid.clone(),

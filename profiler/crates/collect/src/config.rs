@@ -107,7 +107,7 @@ pub struct ProbeConfig {
     /// Default: no.
     pub waits: bool,
     /// Whether the start waits until libraries that are loaded later can be probed at
-    /// once: the kernel verifies the programs for that, which takes a second. Else they
+    /// once: the kernel verifies the programs for that, which takes half a second. Else they
     /// are verified while the recording runs. Default: no.
     pub late_libraries: bool,
     /// Stacks of calls that one CPU walks in a second at most; beyond it calls have
