@@ -146,10 +146,11 @@ fn one_image_in_fifty_containers_is_one_set_of_tables() -> anyhow::Result<()> {
             .then(|| number.parse().ok())?
     });
     let shared = shared.ok_or_else(|| anyhow::anyhow!("no line on tables:\n{}", run.stderr))?;
-    // The program has ten pages of 64 KiB, of which the 49 others use the first's.
+    // The program runs in at least four pages of 64 KiB, of which the 49 others use the
+    // first's; what never runs is not read.
     let others = CONTAINERS as u64 - 1;
     anyhow::ensure!(
-        shared > others * 8,
+        shared >= others * 4,
         "{shared} pages are shared with {CONTAINERS} containers"
     );
     Ok(())

@@ -102,6 +102,9 @@ pub struct Shape {
     /// Whether the file has unwind data; if not, its instructions give the rules, which
     /// takes time.
     pub described: bool,
+    /// Whether its functions may go on on another stack: a copy of one is not enough then
+    /// to finish a walk.
+    pub changes_stacks: bool,
 }
 
 /// The memory of a process, as a file whose offsets are addresses. What cannot be read
@@ -147,6 +150,7 @@ fn facts(unwind: Option<&NamedUnwind>) -> Facts {
             n_pages: unwind.n_pages(),
             first_page_vaddr: unwind.first_page_vaddr(),
             described: unwind.has_unwind_data(),
+            changes_stacks: unwind.changes_stacks(),
         }),
         build_id: unwind.build_id(),
         python: Interpreter::find(unwind.source()),

@@ -37,7 +37,7 @@ use std::mem::{offset_of, size_of};
 pub(crate) enum ReadAhead {
     /// Files of up to 8 MiB of text wholly at first sight, and of others what is around a
     /// page that was missed: most programs then never miss. For calls, which come so fast
-    /// that nobody can wait for what they miss.
+    /// that nobody can wait for what they miss, and for what changes stacks.
     Files,
     /// The pages beside one that was missed.
     Neighbours,
@@ -82,6 +82,7 @@ struct FileTables {
     changes: bool,
     /// Whether reading a page takes long: then none is read ahead.
     is_slow: bool,
+    ahead: ReadAhead,
     pages: FxHashMap<u32, TableDigest>,
     /// Those of which the rest was not read.
     partial: FxHashSet<u32>,
@@ -396,6 +397,7 @@ impl Tables {
                 n_pages: u32::try_from((piece.range.end - piece.range.start) / PAGE_SIZE).ok()?,
                 first_page_vaddr: piece.range.start,
                 described: false,
+                changes_stacks: false,
             };
             let tables = self.directory(piece.id, shape)?;
             let changes = true;
@@ -444,6 +446,7 @@ impl Tables {
             n_pages,
             first_page_vaddr,
             described,
+            changes_stacks,
         } = shape;
         let mut content = vec![0u8; size_of::<DirHeader>()];
         let at = offset_of!(DirHeader, n_pages);
@@ -460,6 +463,10 @@ impl Tables {
             base_page: first_page_vaddr,
             changes: false,
             is_slow: !described,
+            ahead: match changes_stacks {
+                true => ReadAhead::Files,
+                false => self.ahead,
+            },
             pages: FxHashMap::default(),
             partial: FxHashSet::default(),
         })
@@ -469,7 +476,7 @@ impl Tables {
         let Some(Some(tables)) = self.files.get(&id) else {
             return;
         };
-        if tables.is_slow || tables.n_pages > self.ahead.whole() || self.is_filled() {
+        if tables.is_slow || tables.n_pages > tables.ahead.whole() || self.is_filled() {
             return;
         }
         for page in 0..tables.n_pages {
@@ -498,11 +505,12 @@ impl Tables {
         if tables.partial.contains(&page) {
             return self.ask(id, page, Wish::Slow, owner);
         }
+        let neighbours = tables.ahead.neighbours();
         self.load(id, page, Wish::Missed, owner);
         if self.is_filled() {
             return;
         }
-        for distance in 1..=self.ahead.neighbours() {
+        for distance in 1..=neighbours {
             self.load(id, page.wrapping_add(distance), Wish::Ahead, owner);
             self.load(id, page.wrapping_sub(distance), Wish::Ahead, owner);
         }

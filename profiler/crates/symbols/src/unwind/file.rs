@@ -119,6 +119,11 @@ impl<R: ReadAt> UnwindFile<R> {
         !matches!(self.index, Index::Absent) || self.go.is_some()
     }
 
+    /// Whether its functions may go on on another stack, as Go's do.
+    pub fn changes_stacks(&self) -> bool {
+        self.go.is_some()
+    }
+
     /// How many records of unwind data were found malformed, or beyond a limit,
     /// so far: the header by [`Self::open`], the others by [`Self::page`], where
     /// a page that is read again counts again. Code that they describe is [`aiprof_common::CFA_UNSUPPORTED`] or
