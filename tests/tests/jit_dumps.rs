@@ -193,9 +193,10 @@ const JAVA_CHAINS: [(char, &[&str]); 4] = [
     ('D', &["chainD", "method"]),
 ];
 
-/// The name of a function or method alone: `long Chains.spin(double)_[j]` is `spin`.
+/// The name of a function or method alone: `long Chains.spin(double)_[j]` is `spin`, and
+/// so is `Chains.spin_[i]`.
 fn function(frame: &str) -> &str {
-    let name = frame.trim_end_matches("_[j]");
+    let name = frame.rfind("_[").map_or(frame, |at| &frame[..at]);
     let name = name.split('(').next().unwrap_or(name);
     let name = name.rsplit(' ').next().unwrap_or(name);
     name.rsplit('.').next().unwrap_or(name)

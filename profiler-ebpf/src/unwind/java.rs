@@ -21,6 +21,9 @@ use crate::{maps::Scratch, pool::Block};
 /// What is here is not of these frames.
 pub(super) const NOT_KNOWN: u32 = u32::MAX - 1;
 
+/// A blob is here that does not say how large its frames are.
+const NO_SIZE: u32 = u32::MAX - 2;
+
 /// Words of a blob's header.
 const BLOB_WORDS: usize = JAVA_BLOB_BYTES / 8;
 /// Most steps from a segment to the first one of its block: a step leads up to 254 back.
@@ -104,8 +107,10 @@ pub(super) extern "C" fn follow(scratch: *mut Scratch) -> u32 {
         }
         return interpreted(scratch);
     }
-    if find_blob(scratch) == NOT_KNOWN {
-        return stub(scratch);
+    match find_blob(scratch) {
+        NO_STOP => {}
+        NO_SIZE => return stub(scratch),
+        _ => return NOT_KNOWN,
     }
     if s.walk.exact != 0 {
         return interrupted(scratch);
@@ -127,8 +132,7 @@ fn is_interpreter(java: &Java, address: u64) -> bool {
     address.wrapping_sub(start) < end.wrapping_sub(start)
 }
 
-/// From a stub that has called: those that call have a frame that rbp leads to. Where its
-/// caller's code is not in memory nothing shows that it did call.
+/// From a stub that has called: those that call have a frame that rbp leads to.
 #[inline(never)]
 fn stub(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
@@ -137,11 +141,16 @@ fn stub(scratch: *mut Scratch) -> u32 {
     if w.exact != 0 || frame < w.rsp || frame & 7 != 0 {
         return NOT_KNOWN;
     }
-    let address = user(frame.wrapping_add(RETURN_ADDRESS));
-    if address == 0 || user(address.wrapping_sub(8)) != 0 {
+    let (Ok(caller), Ok(address)) = (
+        read_stack(w, frame),
+        read_stack(w, frame.wrapping_add(RETURN_ADDRESS)),
+    ) else {
+        return NOT_KNOWN;
+    };
+    if address == 0 {
         return NOT_KNOWN;
     }
-    w.rbp = user(frame);
+    w.rbp = caller;
     go_to(w, address, frame.wrapping_add(16));
     NO_STOP
 }
@@ -264,10 +273,13 @@ fn find_blob(scratch: *mut Scratch) -> u32 {
     };
     let words = field(&java.header, java.layout.blob_frame_size) as u32;
     java.size = u64::from(words) * 8;
-    if rc != 0 || java.size == 0 || java.size > MAX_FRAME {
-        return NOT_KNOWN;
+    if rc != 0 {
+        NOT_KNOWN
+    } else if java.size == 0 || java.size > MAX_FRAME {
+        NO_SIZE
+    } else {
+        NO_STOP
     }
-    NO_STOP
 }
 
 /// From code whose frame is made.

@@ -1,6 +1,6 @@
 //! Samples whose walk ended in the kernel for want of a table, finished here.
 
-use super::{binaries::Binaries, reader::Table, tables::Tables};
+use super::{binaries::Binaries, java::Javas, reader::Table, tables::Tables};
 use aiprof_common::{
     CFA_LATER, FLAG_EXACT, PAGE_SHIFT, PAGE_SIZE, PYTHON_MARK, PYTHON_PLACED, Rule,
 };
@@ -8,6 +8,7 @@ use aiprof_model::{
     process::{FileId, ProcessTable, Region, Space},
     wire::{Sample, StopReason},
 };
+use aiprof_symbols::java::HotSpot;
 use aiprof_symbols::unwind::{
     address_of, lookup,
     walk::{Registers, Target, finish},
@@ -89,7 +90,7 @@ impl Finisher {
         sample: &mut Sample,
         owner: Owner,
         processes: &ProcessTable,
-        binaries: &Binaries,
+        (binaries, javas): (&Binaries, &Javas),
         resident: &mut Tables,
         last: bool,
     ) -> Option<Missing> {
@@ -114,6 +115,7 @@ impl Finisher {
             space,
             processes,
             binaries,
+            java: javas.get(sample.thread.pid),
             resident,
             owner,
             tables: &mut self.tables,
@@ -164,6 +166,7 @@ struct Live<'a> {
     space: &'a Space,
     processes: &'a ProcessTable,
     binaries: &'a Binaries,
+    java: Option<&'a HotSpot>,
     resident: &'a mut Tables,
     owner: Owner,
     tables: &'a mut Cache,
@@ -221,6 +224,10 @@ impl Target for Live<'_> {
             data.get((at - start) as usize..)?.get(..n)
         };
         bytes(address, 8)?.try_into().ok().map(u64::from_ne_bytes)
+    }
+
+    fn is_java_interpreter(&self, address: u64) -> bool {
+        self.java.is_some_and(|java| java.is_interpreter(address))
     }
 }
 

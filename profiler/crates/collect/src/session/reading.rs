@@ -286,7 +286,7 @@ impl Session {
             sample,
             owner,
             &self.events.processes,
-            &self.binaries,
+            (&self.binaries, &self.javas),
             &mut self.tables,
             last,
         ) {

@@ -12,6 +12,10 @@ const MAX_ENTRIES: usize = 8192;
 const AT_ONCE: usize = 64;
 /// Longest name; longer ones are none that is looked for.
 const MAX_NAME: usize = 64;
+/// Bytes of memory with names that are read at once.
+const PIECE: u64 = 4096;
+/// Most such pieces that are kept; some 40 have all.
+const MAX_PIECES: usize = 256;
 /// Most bytes from one entry to the next.
 const MAX_STRIDE: u64 = 256;
 
@@ -219,16 +223,42 @@ fn pointer(entry: &[u8], at: u64) -> Option<u64> {
     u64_at(entry, usize::try_from(at).ok()?)
 }
 
-/// Names by their addresses: most entries share theirs with their neighbours.
+/// Names by their addresses: most entries share theirs with their neighbours, and all lie
+/// close together.
 #[derive(Default)]
-struct Names(FxHashMap<u64, String>);
+struct Names {
+    names: FxHashMap<u64, String>,
+    /// Memory that was read, by its address divided by its size.
+    pieces: FxHashMap<u64, Vec<u8>>,
+}
 
 impl Names {
     /// The name at an address; empty: it is none that is looked for.
     fn get<R: ReadAt>(&mut self, memory: &Memory<'_, R>, address: u64) -> String {
-        let name = self.0.entry(address);
-        name.or_insert_with(|| memory.text(address, MAX_NAME).unwrap_or_default())
-            .clone()
+        if let Some(known) = self.names.get(&address) {
+            return known.clone();
+        }
+        let name = self.read(memory, address).unwrap_or_default();
+        self.names.insert(address, name.clone());
+        name
+    }
+
+    fn read<R: ReadAt>(&mut self, memory: &Memory<'_, R>, address: u64) -> Option<String> {
+        let (piece, skip) = (address / PIECE, address % PIECE);
+        if self.pieces.len() >= MAX_PIECES {
+            self.pieces.clear();
+        }
+        let bytes = self.pieces.entry(piece).or_insert_with(|| {
+            let bytes = memory.some_bytes(piece * PIECE, PIECE as usize);
+            bytes.unwrap_or_default()
+        });
+        let rest = bytes.get(skip as usize..).unwrap_or_default();
+        let rest = rest.get(..MAX_NAME).unwrap_or(rest);
+        match rest.iter().position(|&byte| byte == 0) {
+            Some(end) => String::from_utf8(rest.get(..end)?.to_vec()).ok(),
+            // It may go on in the next piece.
+            None => memory.text(address, MAX_NAME),
+        }
     }
 }
 

@@ -222,6 +222,11 @@ impl HotSpot {
         self.heaps.iter().any(|heap| heap.range.contains(&address))
     }
 
+    /// Whether an address is in the interpreter.
+    pub fn is_interpreter(&self, address: u64) -> bool {
+        self.interpreter.contains(&address)
+    }
+
     /// How the eBPF programs walk its frames.
     pub fn layout(&self) -> JavaLayout {
         let mut heaps = [JavaHeap::default(); MAX_JAVA_HEAPS];

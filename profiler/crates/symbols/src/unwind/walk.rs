@@ -5,8 +5,9 @@
 //! goes on, by the same rules, over that copy.
 
 use aiprof_common::{
-    ADDR_EXACT, CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_GO, CFA_NONE, CFA_PLT, CFA_RBP, CFA_RSP,
-    CFA_SIGNAL, GO_INJECTED, MAX_WALKED_FRAMES, RBP_AT_CFA, RBP_AT_RBP, RBP_SAME, Rule,
+    ADDR_EXACT, ADDR_METHOD, CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_GO, CFA_NONE, CFA_PLT,
+    CFA_RBP, CFA_RSP, CFA_SIGNAL, GO_INJECTED, MAX_WALKED_FRAMES, RBP_AT_CFA, RBP_AT_RBP, RBP_SAME,
+    Rule,
 };
 use aiprof_model::wire::StopReason;
 use std::ops::Range;
@@ -34,6 +35,11 @@ pub trait Target {
 
     /// The 8 bytes of the stack at an address, if they were sent along.
     fn stack(&self, address: u64) -> Option<u64>;
+
+    /// Whether an address is in the interpreter of Java's HotSpot.
+    fn is_java_interpreter(&self, _address: u64) -> bool {
+        false
+    }
 }
 
 /// Appends to `frames` the callers of its last frame, whose registers are
@@ -62,7 +68,11 @@ pub fn finish(
             // Entered by the kernel, not by a call: the address is exact.
             *last |= ADDR_EXACT;
         }
-        let next = rule.and_then(|rule| caller(target, registers, rule));
+        let next = if target.is_java_interpreter(address) {
+            interpreted(target, registers, frames)
+        } else {
+            rule.and_then(|rule| caller(target, registers, rule))
+        };
         let own = registers.rsp;
         registers = match next {
             Ok(caller) => caller,
@@ -74,6 +84,35 @@ pub fn finish(
         }
         frames.push(registers.rip | if registers.exact { ADDR_EXACT } else { 0 });
     }
+}
+
+/// Registers of the caller of a frame of HotSpot's interpreter, which becomes its method: see
+/// [`aiprof_common::ADDR_METHOD`].
+fn interpreted(
+    target: &impl Target,
+    r: Registers,
+    frames: &mut [u64],
+) -> Result<Registers, StopReason> {
+    let read = |address: u64| target.stack(address).ok_or(StopReason::Read);
+    let method = read(r.rbp.wrapping_sub(24))?;
+    let rsp = read(r.rbp.wrapping_sub(8))?;
+    let caller = Registers {
+        rip: read(r.rbp.wrapping_add(8))?,
+        rsp,
+        rbp: read(r.rbp)?,
+        exact: false,
+    };
+    if r.rbp < r.rsp || rsp <= r.rbp || caller.rip == 0 {
+        return Err(StopReason::FramePointer);
+    }
+    if let Some(last) = frames.last_mut()
+        && method != 0
+        && method & 7 == 0
+        && method >> 47 == 0
+    {
+        *last = *last & ADDR_EXACT | method | ADDR_METHOD;
+    }
+    Ok(caller)
 }
 
 /// Registers of the caller of a frame.
@@ -202,6 +241,55 @@ mod tests {
             frames,
             [0x1000, 0x1101 | ADDR_EXACT, 0x1200 | ADDR_EXACT, 0x1301]
         );
+    }
+
+    /// From native code through two interpreted methods to native code.
+    #[test]
+    fn methods_stand_for_the_interpreter() {
+        struct Java(Toy);
+        impl Target for Java {
+            fn rule(&mut self, address: u64) -> Result<Rule, StopReason> {
+                self.0.rule(address)
+            }
+            fn stack(&self, address: u64) -> Option<u64> {
+                self.0.stack(address)
+            }
+            fn is_java_interpreter(&self, address: u64) -> bool {
+                address >> 8 == 0x50
+            }
+        }
+        let rules = vec![rule(CFA_RSP, 16), rule(CFA_END, 0)];
+        let frame = |rbp: u64, method, sender, caller, to| {
+            [
+                (rbp - 24, method),
+                (rbp - 8, sender),
+                (rbp, caller),
+                (rbp + 8, to),
+            ]
+        };
+        let mut stack = BTreeMap::from([(0x8008, 0x5010)]);
+        stack.extend(frame(0x8040, 0x7000, 0x8060, 0x8090, 0x5020));
+        stack.extend(frame(0x8090, 0x7100, 0x80b0, 0x9000, 0x1101));
+        let start = Registers {
+            rip: 0x1000,
+            rsp: 0x8000,
+            rbp: 0x8040,
+            exact: true,
+        };
+        let mut java = Java(Toy { rules, stack });
+        let mut frames = vec![0x1000];
+        let stop = finish(&mut java, start, &mut frames, |_, _| {});
+        assert_eq!(stop, StopReason::End);
+        assert_eq!(
+            frames,
+            [0x1000, 0x7000 | ADDR_METHOD, 0x7100 | ADDR_METHOD, 0x1101]
+        );
+        // A frame pointer that leads nowhere is none.
+        java.0.stack.insert(0x8038, 0x8030);
+        let mut frames = vec![0x1000];
+        let stop = finish(&mut java, start, &mut frames, |_, _| {});
+        assert_eq!(stop, StopReason::FramePointer);
+        assert_eq!(frames, [0x1000, 0x5010]);
     }
 
     #[test]
