@@ -79,6 +79,7 @@ public final class JavaFrames {
     }
 
     public static void main(String[] args) throws Exception {
+        System.out.println("pid " + ProcessHandle.current().pid());
         long seconds = Long.parseLong(args[0]);
         int threads = Integer.parseInt(args[1]);
         List<Thread> all = new ArrayList<>();

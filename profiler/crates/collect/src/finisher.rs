@@ -229,6 +229,10 @@ impl Target for Live<'_> {
     fn is_java_interpreter(&self, address: u64) -> bool {
         self.java.is_some_and(|java| java.is_interpreter(address))
     }
+
+    fn is_java_call_stub(&self, address: u64) -> bool {
+        self.java.is_some_and(|java| java.is_call_stub(address))
+    }
 }
 
 impl Live<'_> {

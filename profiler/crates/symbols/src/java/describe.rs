@@ -38,7 +38,7 @@ pub(super) struct Description {
 }
 
 /// All that is looked for, as `TYPE::FIELD`.
-const FIELDS: [&str; 49] = [
+const FIELDS: [&str; 48] = [
     "Abstract_VM_Version::_vm_major_version",
     "CodeCache::_heaps",
     "GrowableArrayBase::_len",
@@ -86,8 +86,7 @@ const FIELDS: [&str; 49] = [
     "Symbol::_length",
     "Symbol::_body",
     "Symbol::_body[0]",
-    "CompiledMethod::_scopes_data_offset",
-    "HeapBlock::_header",
+    "StubRoutines::_call_stub_return_address",
 ];
 
 /// Types whose size is looked for.

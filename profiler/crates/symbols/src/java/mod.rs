@@ -176,6 +176,8 @@ pub struct HotSpot {
     heaps: Vec<Heap>,
     segment_shift: u32,
     interpreter: Range<u64>,
+    /// Where the stub goes on that calls Java from C; 0: not known.
+    call_stub: u64,
     block_header: u16,
     blob: BlobFields,
     method: MethodFields,
@@ -205,6 +207,7 @@ impl HotSpot {
             heaps,
             segment_shift,
             interpreter: interpreter(&about, &memory)?,
+            call_stub: call_stub(&about, &memory),
             block_header: small(about.size("HeapBlock")?, MAX_HEADER)?,
             blob: blob_fields(&about)?,
             method: method_fields(&about)?,
@@ -225,6 +228,11 @@ impl HotSpot {
     /// Whether an address is in the interpreter.
     pub fn is_interpreter(&self, address: u64) -> bool {
         self.interpreter.contains(&address)
+    }
+
+    /// Whether an address is where the stub goes on that calls Java from C.
+    pub fn is_call_stub(&self, address: u64) -> bool {
+        self.call_stub == address && address != 0
     }
 
     /// How the eBPF programs walk its frames.
@@ -362,6 +370,12 @@ fn interpreter<R: ReadAt>(
         return Err(HotSpotError::Odd("its interpreter"));
     }
     Ok(start..start + size)
+}
+
+/// Where the stub goes on that calls Java from C; 0: this version does not say.
+fn call_stub<R: ReadAt>(about: &Description, memory: &Memory<'_, R>) -> u64 {
+    let place = about.address("StubRoutines::_call_stub_return_address");
+    place.ok().and_then(|at| memory.u64(at)).unwrap_or(0)
 }
 
 fn blob_fields(about: &Description) -> Result<BlobFields, HotSpotError> {

@@ -236,8 +236,8 @@ fn process(version: i32) -> Image {
     ];
     // Blocks from segment 2 to 600 and from 600 on; all else is free.
     let mut segments = vec![0xff; 0x2000];
-    for at in 2..600 {
-        segments[at] = (at - 2).min(200) as u8;
+    for (at, segment) in segments.iter_mut().enumerate().take(600).skip(2) {
+        *segment = (at - 2).min(200) as u8;
     }
     segments[600] = 0;
     image.put(SEGMENTS, &segments);

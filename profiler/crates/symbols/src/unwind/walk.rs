@@ -40,6 +40,11 @@ pub trait Target {
     fn is_java_interpreter(&self, _address: u64) -> bool {
         false
     }
+
+    /// Whether an address is where HotSpot's stub goes on that calls Java from C.
+    fn is_java_call_stub(&self, _address: u64) -> bool {
+        false
+    }
 }
 
 /// Appends to `frames` the callers of its last frame, whose registers are
@@ -70,6 +75,14 @@ pub fn finish(
         }
         let next = if target.is_java_interpreter(address) {
             interpreted(target, registers, frames)
+        } else if target.is_java_call_stub(registers.rip) {
+            let by_rbp = Rule {
+                kind: CFA_RBP,
+                cfa_off: 16,
+                rbp: RBP_AT_CFA,
+                rbp_off: -16,
+            };
+            caller(target, registers, by_rbp)
         } else {
             rule.and_then(|rule| caller(target, registers, rule))
         };
@@ -257,6 +270,9 @@ mod tests {
             fn is_java_interpreter(&self, address: u64) -> bool {
                 address >> 8 == 0x50
             }
+            fn is_java_call_stub(&self, address: u64) -> bool {
+                address == 0x6000
+            }
         }
         let rules = vec![rule(CFA_RSP, 16), rule(CFA_END, 0)];
         let frame = |rbp: u64, method, sender, caller, to| {
@@ -269,7 +285,8 @@ mod tests {
         };
         let mut stack = BTreeMap::from([(0x8008, 0x5010)]);
         stack.extend(frame(0x8040, 0x7000, 0x8060, 0x8090, 0x5020));
-        stack.extend(frame(0x8090, 0x7100, 0x80b0, 0x9000, 0x1101));
+        stack.extend(frame(0x8090, 0x7100, 0x80b0, 0x9000, 0x6000));
+        stack.extend([(0x9000, 0x9100), (0x9008, 0x1101)]);
         let start = Registers {
             rip: 0x1000,
             rsp: 0x8000,
@@ -282,7 +299,13 @@ mod tests {
         assert_eq!(stop, StopReason::End);
         assert_eq!(
             frames,
-            [0x1000, 0x7000 | ADDR_METHOD, 0x7100 | ADDR_METHOD, 0x1101]
+            [
+                0x1000,
+                0x7000 | ADDR_METHOD,
+                0x7100 | ADDR_METHOD,
+                0x6000,
+                0x1101
+            ]
         );
         // A frame pointer that leads nowhere is none.
         java.0.stack.insert(0x8038, 0x8030);
