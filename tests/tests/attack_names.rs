@@ -25,7 +25,7 @@ const WINDOWS: usize = 3;
 fn run(yard: &Yard, dir: &Path, count: usize) -> anyhow::Result<Duration> {
     std::fs::create_dir(dir)?;
     let log = File::create(yard.path("stderr"))?;
-    let mut command = Aiprof::with(["-F", "199", "--weight", "samples", "--every", "3s"])
+    let mut command = Aiprof::with(["-F", "599", "--weight", "samples", "--every", "1s"])
         .option("--format")
         .option("folded")
         .option("-o")

@@ -108,14 +108,42 @@ fn interrupt(aiprof: &Child) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a mode of `ze_work` that waits, starts aiprof five seconds later, and lets
-/// it go on.
-fn started_late(
+/// A program that waits before it launches.
+#[derive(Debug)]
+struct Case {
     product: Product,
     recording: Recording,
-    mode: &[&str],
+    mode: &'static [&'static str],
     first: First,
-) -> anyhow::Result<(BTreeMap<String, u64>, Account)> {
+}
+
+/// Runs cases at once, each with a recording of its own process: most of the time
+/// their programs wait.
+fn at_once(cases: &[Case], check: fn(&Case) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    std::thread::scope(|scope| {
+        let started: Vec<_> = cases
+            .iter()
+            .map(|case| scope.spawn(move || check(case).with_context(|| format!("{case:?}"))))
+            .collect();
+        for thread in started {
+            match thread.join() {
+                Ok(result) => result?,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Runs a mode of `ze_work` that waits, starts aiprof five seconds later, and lets
+/// it go on.
+fn started_late(case: &Case) -> anyhow::Result<(BTreeMap<String, u64>, Account)> {
+    let &Case {
+        product,
+        recording,
+        mode,
+        first,
+    } = case;
     let shop = Workshop::new()?;
     let module = real::compile(&shop, product)?;
     let mut command = real::command(&build_work()?, product, recording, &shop.path(""));
@@ -158,22 +186,26 @@ fn kernels_older_than_the_recording_are_named() -> anyhow::Result<()> {
     let Some(_turn) = turn(name, &needs())? else {
         return Ok(());
     };
-    for (product, recording) in [
+    let mode = &["late", "launches=200", "pause_us=5000"];
+    let cases: Vec<_> = [
         (Product::Pvc, Recording::Off),
         (Product::Skl, Recording::Full),
-    ] {
-        for (mode, first) in [
-            (
-                &["late", "launches=200", "pause_us=5000"][..],
-                First::Program,
-            ),
-            (&["late", "launches=200", "pause_us=5000"], First::Recording),
-        ] {
-            let (found, account) = started_late(product, recording, mode, first)?;
-            judge(&found, &account, &format!("{product:?} {mode:?} {first:?}"));
-        }
-    }
-    Ok(())
+    ]
+    .into_iter()
+    .flat_map(|(product, recording)| {
+        [First::Program, First::Recording].map(|first| Case {
+            product,
+            recording,
+            mode,
+            first,
+        })
+    })
+    .collect();
+    at_once(&cases, |case| {
+        let (found, account) = started_late(case)?;
+        judge(&found, &account, &format!("{case:?}"));
+        Ok(())
+    })
 }
 
 #[test]
@@ -182,16 +214,25 @@ fn a_handle_used_again_never_has_another_kernels_name() -> anyhow::Result<()> {
     let Some(_turn) = turn(name, &needs())? else {
         return Ok(());
     };
-    let mode = ["reuse", "rounds=10"];
-    for product in [Product::Pvc, Product::Skl] {
-        for first in [First::Program, First::Recording] {
-            let (found, account) = started_late(product, Recording::Off, &mode, first)?;
-            let same = account.more["same"].as_u64().unwrap_or(0);
-            assert!(same > 10, "only {same} handles were used again");
-            judge(&found, &account, &format!("{product:?} {mode:?} {first:?}"));
-        }
-    }
-    Ok(())
+    let mode = &["reuse", "rounds=10"];
+    let cases: Vec<_> = [Product::Pvc, Product::Skl]
+        .into_iter()
+        .flat_map(|product| {
+            [First::Program, First::Recording].map(|first| Case {
+                product,
+                recording: Recording::Off,
+                mode,
+                first,
+            })
+        })
+        .collect();
+    at_once(&cases, |case| {
+        let (found, account) = started_late(case)?;
+        let same = account.more["same"].as_u64().unwrap_or(0);
+        assert!(same > 10, "only {same} handles were used again");
+        judge(&found, &account, &format!("{case:?}"));
+        Ok(())
+    })
 }
 
 #[test]

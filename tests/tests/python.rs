@@ -141,12 +141,10 @@ fn samples_are_at_lines_that_the_text_allows() -> anyhow::Result<()> {
         for threads in ["0", "3"] {
             let program = busy(python, threads)?;
             let pid = program.pid();
-            let run = Aiprof::counting()
+            let run = Aiprof::with(["-F", "997", "--weight", "samples", "-d", "1"])
                 .option("--no-kernel")
                 .option("-p")
                 .option(pid.to_string())
-                .option("-d")
-                .option("2")
                 .record()?;
             drop(program);
             let profile = run.folded.of_pid(pid);
