@@ -8,6 +8,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 use lexopt::prelude::*;
@@ -18,8 +20,8 @@ use crate::packages::Group;
 use crate::proc::{capture, cargo, display, root, run, target_dir};
 
 pub(crate) const HELP: &str = "
-Fuzzes one TARGET, or each in turn, for --seconds N (default 60), or until it
-had --runs N inputs; with both, whichever comes first:
+Fuzzes one TARGET, or all, one for each CPU at a time, for --seconds N (default
+60) each, or until it had --runs N inputs; with both, whichever comes first:
 
   eh_frame       the unwind table builder, on ELF files
   go_table       the reader of the table of Go's linker
@@ -173,38 +175,58 @@ fn fuzz(targets: &[&str], enough: Enough) -> Counts {
     if let Err(error) = fs::copy(root().join("Cargo.lock"), root().join("fuzz/Cargo.lock")) {
         eprintln!("xtask: cannot copy Cargo.lock to fuzz: {error}; cargo chooses versions");
     }
-    for name in targets {
-        match build(name).and_then(|binary| fuzz_one(name, &binary, enough)) {
-            Ok(()) => counts.pass(),
-            Err(error) => {
-                eprintln!("xtask: fuzz {name}: {error:#}");
-                counts.fail(format!("fuzz {name}"));
+    let built = build(targets);
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut counts = Counts::default();
+        while let Some(name) = targets.get(next.fetch_add(1, Ordering::Relaxed)) {
+            // Which one it was that could not be built, building it alone shows.
+            let binary = match &built {
+                Ok(folder) => Ok(folder.join(name)),
+                Err(_) => build(&[name]).map(|folder| folder.join(name)),
+            };
+            match binary.and_then(|binary| fuzz_one(name, &binary, enough)) {
+                Ok(()) => counts.pass(),
+                Err(error) => {
+                    eprintln!("xtask: fuzz {name}: {error:#}");
+                    counts.fail(format!("fuzz {name}"));
+                }
             }
         }
-    }
+        counts
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..cpus.min(targets.len()))
+            .map(|_| scope.spawn(work))
+            .collect();
+        for worker in workers {
+            match worker.join() {
+                Ok(found) => counts.add(found),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    });
     counts
 }
 
-/// Builds one target. `--target` keeps the flags away from build scripts.
-fn build(name: &str) -> Result<PathBuf> {
+/// Builds targets; the folder that they are in. `--target` keeps the flags away from
+/// build scripts.
+fn build(names: &[&str]) -> Result<PathBuf> {
     let triple = host_triple()?;
     let out = target_dir().join("fuzz");
     let mut command = cargo();
-    command.args([
-        "build",
-        "--release",
-        "--manifest-path",
-        "fuzz/Cargo.toml",
-        "--bin",
-        name,
-    ]);
+    command.args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml"]);
+    for name in names {
+        command.args(["--bin", name]);
+    }
     command
         .args(["--target", &triple, "--target-dir"])
         .arg(&out);
     run(command
         .env("RUSTFLAGS", COVERAGE)
         .env_remove("CARGO_ENCODED_RUSTFLAGS"))?;
-    Ok(out.join(triple).join("release").join(name))
+    Ok(out.join(triple).join("release"))
 }
 
 /// The triple of the compiler that builds here.

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that can be tested on this machine.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io::{BufRead, BufReader, IsTerminal};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -13,7 +14,7 @@ use crate::counts::{Counts, Reader};
 use crate::fuzz;
 use crate::install::{ensure, try_ensure};
 use crate::packages::Group;
-use crate::proc::{cargo, display, find_program, is_root, run, target_dir};
+use crate::proc::{cargo, display, find_program, is_root, root, run, target_dir};
 
 pub(crate) const HELP: &str = "
 Installs what the tests need (as root on Debian; else prints the command), then
@@ -28,6 +29,17 @@ let it ask sudo for the test programs alone. A test that cannot run prints
 
 Kernels other than this one: `cargo xtask vm-test`.
 ";
+
+/// Suites of the `tests` crate that only read files: nothing is profiled and no time
+/// is judged, so their tests may run at once.
+const TOGETHER: &[&str] = &[
+    "analyze_bad_input",
+    "analyze_parity",
+    "analyze_truth",
+    "house",
+    "kineto_traces",
+    "unsafe_inventory",
+];
 
 /// How long each fuzz target runs here.
 const FUZZ_SECONDS: u64 = 5;
@@ -123,18 +135,43 @@ fn end_to_end(filter: Option<&str>) -> Result<Counts> {
         counts.fail(format!("end-to-end tests: {error:#}"));
         return Ok(counts);
     }
-    let mut command = cargo();
-    command.args(["test", "--package", "aiprof-tests", "--no-fail-fast"]);
-    command.env("AIPROF_BIN", target_dir().join("release/aiprof"));
-    if let Some((name, runner)) = runner() {
-        command.env(name, runner);
-    }
+    let tests = |which: &[String], threads: Option<&str>| {
+        let mut command = cargo();
+        command.args(["test", "--package", "aiprof-tests", "--no-fail-fast"]);
+        command.args(which);
+        command.env("AIPROF_BIN", target_dir().join("release/aiprof"));
+        if let Some((name, runner)) = runner() {
+            command.env(name, runner);
+        }
+        command.args(["--", "--show-output", "--include-ignored"]);
+        command.args(threads).args(filter);
+        count("end-to-end tests", &mut command)
+    };
     // One at a time: they profile the whole machine, and each other.
-    let options = ["--show-output", "--include-ignored", "--test-threads=1"];
-    count(
-        "end-to-end tests",
-        command.arg("--").args(options).args(filter),
-    )
+    let one = Some("--test-threads=1");
+    let mut counts = tests(&["--doc".into()], one)?;
+    let (together, alone): (Vec<_>, Vec<_>) = suites()?
+        .into_iter()
+        .partition(|suite| TOGETHER.contains(&suite.as_str()));
+    let chosen = |suites: Vec<String>| suites.into_iter().flat_map(|s| ["--test".into(), s]);
+    counts.add(tests(&chosen(together).collect::<Vec<_>>(), None)?);
+    let own = ["--lib".into(), "--bins".into()].into_iter();
+    counts.add(tests(&own.chain(chosen(alone)).collect::<Vec<_>>(), one)?);
+    Ok(counts)
+}
+
+/// The names of the suites in tests/tests, in order.
+fn suites() -> Result<Vec<String>> {
+    let folder = root().join("tests/tests");
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").is_file() {
+            names.extend(path.file_stem().map(|s| s.to_string_lossy().into_owned()));
+        }
+    }
+    names.sort();
+    Ok(names)
 }
 
 /// Has cargo start test programs through sudo, so that only they are root and
@@ -233,6 +270,20 @@ mod tests {
         Counts {
             passed: 1,
             ..Counts::default()
+        }
+    }
+
+    /// Those that run at once are there, and take no turns: a test that does needs the
+    /// machine for itself.
+    #[test]
+    fn suites_that_run_at_once_take_no_turns() {
+        let suites = suites().unwrap();
+        assert!(suites.iter().any(|name| name == "drivers"), "{suites:?}");
+        for name in TOGETHER {
+            assert!(suites.iter().any(|suite| suite == name), "no {name}");
+            let path = root().join(format!("tests/tests/{name}.rs"));
+            let text = fs::read_to_string(path).unwrap();
+            assert!(!text.contains("turn("), "{name}");
         }
     }
 
