@@ -48,7 +48,7 @@ pub struct Binary {
     /// The Python interpreter in it.
     pub python: Option<Interpreter>,
     /// The HotSpot in it.
-    pub java: Option<JavaLibrary>,
+    pub java: Option<Box<JavaLibrary>>,
     /// On whose account it is read: who mapped it first.
     pub owner: Owner,
     /// As mappings of it are recorded.

@@ -80,7 +80,7 @@ impl Javas {
     }
 
     /// Whether one is about to start, and to be asked for soon.
-    pub fn is_any_starting(&self) -> bool {
+    pub(crate) fn is_any_starting(&self) -> bool {
         let is_starting =
             |state: &State| matches!(state, State::Waits(_, looks) if *looks < STARTING_LOOKS);
         self.processes.values().any(is_starting)
@@ -96,7 +96,7 @@ impl Javas {
     }
 
     /// Whether the HotSpot of a process is to be asked for.
-    pub fn is_due(&self, pid: u32, now: Instant) -> bool {
+    pub(crate) fn is_due(&self, pid: u32, now: Instant) -> bool {
         match self.processes.get(&pid) {
             None => self.processes.len() < MAX_PROCESSES,
             Some(State::Waits(until, _)) => now >= *until,
@@ -151,7 +151,7 @@ impl Javas {
     }
 
     /// Forgets the processes that `lives` does not know.
-    pub fn keep_processes(&mut self, lives: impl Fn(u32) -> bool) {
+    pub(crate) fn keep_processes(&mut self, lives: impl Fn(u32) -> bool) {
         self.processes.retain(|&pid, _| lives(pid));
     }
 

@@ -89,7 +89,7 @@ pub struct Facts {
     /// The Python interpreter in it.
     pub python: Option<Interpreter>,
     /// The HotSpot in it.
-    pub java: Option<JavaLibrary>,
+    pub java: Option<Box<JavaLibrary>>,
 }
 
 /// The extent of a file's text.
@@ -154,7 +154,7 @@ fn facts(unwind: Option<&NamedUnwind>) -> Facts {
         }),
         build_id: unwind.build_id(),
         python: Interpreter::find(unwind.source()),
-        java: JavaLibrary::find(unwind.source()),
+        java: JavaLibrary::find(unwind.source()).map(Box::new),
     }
 }
 
@@ -233,7 +233,7 @@ enum ReadJob {
     /// The HotSpot of a process: `bias` is what is added to its file's addresses.
     Java {
         pid: u32,
-        library: JavaLibrary,
+        library: Box<JavaLibrary>,
         bias: u64,
     },
     /// Tables of pages of code that a process has generated.
@@ -561,7 +561,7 @@ impl Reader {
     }
 
     /// Asks for the HotSpot of a process. `false`: refused, there will be no answer.
-    pub(crate) fn ask_java(&mut self, pid: u32, library: JavaLibrary, bias: u64) -> bool {
+    pub(crate) fn ask_java(&mut self, pid: u32, library: Box<JavaLibrary>, bias: u64) -> bool {
         let owner = self.owner(pid);
         let job = ReadJob::Java { pid, library, bias };
         self.ask(owner, Asked::Java(pid), Errand::of(job))

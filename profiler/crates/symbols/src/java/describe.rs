@@ -106,7 +106,7 @@ impl Description {
             let address = library.symbol(symbol).wrapping_add(bias);
             memory.u64(address).ok_or(HotSpotError::Unreadable)
         };
-        let mut names = Names::default();
+        let mut names = DescribedNames::default();
         let mut found = Self::default();
         let [type_at, field_at, kind_at, offset_at, address_at] = [
             number(JavaLibrary::TYPE_NAME)?,
@@ -222,16 +222,16 @@ fn pointer(entry: &[u8], at: u64) -> Option<u64> {
     u64_at(entry, usize::try_from(at).ok()?)
 }
 
-/// Names by their addresses: most entries share theirs with their neighbours, and all lie
+/// DescribedNames by their addresses: most entries share theirs with their neighbours, and all lie
 /// close together.
 #[derive(Default)]
-struct Names {
+struct DescribedNames {
     names: FxHashMap<u64, String>,
     /// Memory that was read, by its address divided by its size.
     pieces: FxHashMap<u64, Vec<u8>>,
 }
 
-impl Names {
+impl DescribedNames {
     /// The name at an address; empty: it is none that is looked for.
     fn get<R: ReadAt>(&mut self, memory: &Memory<'_, R>, address: u64) -> String {
         if let Some(known) = self.names.get(&address) {

@@ -4,7 +4,7 @@
 //! HotSpot exports a description of its own structures, for debuggers: fields by name, so
 //! that no version has to be known. [`JavaLibrary::find`] finds it in `libjvm.so`,
 //! [`HotSpot::read`] reads it in a process, and from there the heaps of generated code;
-//! [`HotSpot::layout`] is what the eBPF programs walk by. [`JavaNames`] names methods, and
+//! [`HotSpot::layout`] is what the eBPF programs walk by. `JavaNames` names methods, and
 //! the methods that were inlined at an address. JDK 11 to 25 were tried.
 //!
 //! All that is read of a process may be made up: reading is total, and bounded.
@@ -19,7 +19,7 @@ use crate::{dynamic::Dynamic, unwind::ReadAt};
 use aiprof_common::{JAVA_BLOB_BYTES, JavaHeap, JavaLayout, MAX_JAVA_HEAPS};
 use describe::Description;
 use memory::Memory;
-pub use names::JavaNames;
+pub(crate) use names::JavaNames;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -108,7 +108,7 @@ struct Heap {
 
 /// A number in a structure, and what it is relative to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Place {
+enum BlobPlace {
     /// An address.
     Address(u16),
     /// An `int`, from the beginning of the blob.
@@ -125,11 +125,11 @@ enum Place {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ScopeFields {
     /// `PcDesc`s: their beginning and their end.
-    descriptions: (Place, Place),
+    descriptions: (BlobPlace, BlobPlace),
     /// The scopes that these refer to.
-    scopes: Place,
+    scopes: BlobPlace,
     /// The methods that scopes refer to.
-    metadata: Place,
+    metadata: BlobPlace,
     /// Bytes of a `PcDesc`, and its fields.
     size: u16,
     pc_offset: u16,
@@ -161,8 +161,8 @@ struct BlobFields {
     frame_size: u16,
     frame_complete: u16,
     frame_complete_bytes: u16,
-    code: Place,
-    entry: Place,
+    code: BlobPlace,
+    entry: BlobPlace,
     /// Of compiled methods: what was compiled, and the number of the compilation.
     method: u16,
     compilation: u16,
@@ -249,14 +249,14 @@ impl HotSpot {
         let ends = self.heaps.iter().map(|heap| heap.range.end);
         let blob = &self.blob;
         let (blob_code, code_is_offset) = match blob.code {
-            Place::Address(at) => (at, 0),
-            Place::FromBlob(at) | Place::FromCode(at) => (at, 1),
-            Place::FromData(at, _) | Place::From(at, _) => (at, 1),
+            BlobPlace::Address(at) => (at, 0),
+            BlobPlace::FromBlob(at) | BlobPlace::FromCode(at) => (at, 1),
+            BlobPlace::FromData(at, _) | BlobPlace::From(at, _) => (at, 1),
         };
         let (method_entry, entry_is_offset) = match blob.entry {
-            Place::Address(at) => (at, 0),
-            Place::FromBlob(at) | Place::FromCode(at) => (at, 1),
-            Place::FromData(at, _) | Place::From(at, _) => (at, 1),
+            BlobPlace::Address(at) => (at, 0),
+            BlobPlace::FromBlob(at) | BlobPlace::FromCode(at) => (at, 1),
+            BlobPlace::FromData(at, _) | BlobPlace::From(at, _) => (at, 1),
         };
         JavaLayout {
             owner: 0,
@@ -384,12 +384,12 @@ fn blob_fields(about: &Description) -> Result<BlobFields, HotSpotError> {
         .find(complete)
         .is_some_and(|field| field.type_name == "int16_t");
     let code = match about.find("CodeBlob::_code_begin") {
-        Some(_) => Place::Address(in_header(about, "CodeBlob::_code_begin")?),
-        None => Place::FromBlob(in_header(about, "CodeBlob::_code_offset")?),
+        Some(_) => BlobPlace::Address(in_header(about, "CodeBlob::_code_begin")?),
+        None => BlobPlace::FromBlob(in_header(about, "CodeBlob::_code_offset")?),
     };
     let entry = match about.find("nmethod::_verified_entry_point") {
-        Some(_) => Place::Address(field(about, "nmethod::_verified_entry_point")?),
-        None => Place::FromCode(field(about, "nmethod::_verified_entry_offset")?),
+        Some(_) => BlobPlace::Address(field(about, "nmethod::_verified_entry_point")?),
+        None => BlobPlace::FromCode(field(about, "nmethod::_verified_entry_offset")?),
     };
     Ok(BlobFields {
         name: in_header(about, "CodeBlob::_name")?,
@@ -424,13 +424,13 @@ fn method_fields(about: &Description) -> Result<MethodFields, HotSpotError> {
 fn scope_fields(about: &Description, version: i32) -> Result<ScopeFields, HotSpotError> {
     let metadata = match about.find("nmethod::_metadata_offset") {
         Some(offset) if offset.type_name == "int" => {
-            Place::FromBlob(field(about, "nmethod::_metadata_offset")?)
+            BlobPlace::FromBlob(field(about, "nmethod::_metadata_offset")?)
         }
-        Some(_) => Place::FromData(
+        Some(_) => BlobPlace::FromData(
             field(about, "nmethod::_metadata_offset")?,
             field(about, "CodeBlob::_data_offset")?,
         ),
-        None => Place::From(
+        None => BlobPlace::From(
             field(about, "CodeBlob::_relocation_size")?,
             field(about, "CodeBlob::_mutable_data")?,
         ),
@@ -438,15 +438,15 @@ fn scope_fields(about: &Description, version: i32) -> Result<ScopeFields, HotSpo
     let first = field(about, "nmethod::_scopes_pcs_offset")?;
     let (descriptions, scopes) = match field(about, "nmethod::_immutable_data") {
         Ok(data) => {
-            let scopes = Place::From(field(about, "nmethod::_scopes_data_offset")?, data);
-            ((Place::From(first, data), scopes), scopes)
+            let scopes = BlobPlace::From(field(about, "nmethod::_scopes_data_offset")?, data);
+            ((BlobPlace::From(first, data), scopes), scopes)
         }
         Err(_) => {
             let end = field(about, "nmethod::_dependencies_offset")?;
             let scopes = field(about, "CompiledMethod::_scopes_data_begin")?;
             (
-                (Place::FromBlob(first), Place::FromBlob(end)),
-                Place::Address(scopes),
+                (BlobPlace::FromBlob(first), BlobPlace::FromBlob(end)),
+                BlobPlace::Address(scopes),
             )
         }
     };

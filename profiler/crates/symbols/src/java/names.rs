@@ -2,7 +2,7 @@
 
 use super::describe::int;
 use super::memory::{Memory, u16_at, u64_at};
-use super::{HotSpot, MAX_HEADER, Place, ScopeFields};
+use super::{BlobPlace, HotSpot, MAX_HEADER, ScopeFields};
 use crate::{symbolize::SymFrame, unwind::ReadAt};
 use aiprof_common::java_method;
 use aiprof_model::profile::FrameKind;
@@ -37,13 +37,13 @@ type Process = (u32, u64);
 
 /// Names the methods of processes. What is known stays when a process has ended.
 #[derive(Debug, Default)]
-pub struct JavaNames {
-    processes: FxHashMap<Process, Known>,
+pub(crate) struct JavaNames {
+    processes: FxHashMap<Process, NamedProcess>,
 }
 
 /// What is known of a process.
 #[derive(Debug, Default)]
-struct Known {
+struct NamedProcess {
     methods: FxHashMap<u64, Option<Arc<str>>>,
     /// By the address of the blob.
     blobs: BTreeMap<u64, Blob>,
@@ -89,7 +89,7 @@ impl JavaNames {
     /// The frames at an address of a sample, which may be a method: from the outermost
     /// function to the innermost; none: nothing is known. `memory`: that of the process, if
     /// it lives.
-    pub fn frames<R: ReadAt>(
+    pub(crate) fn frames<R: ReadAt>(
         &mut self,
         process: Process,
         hotspot: &HotSpot,
@@ -104,9 +104,9 @@ impl JavaNames {
             || known.blobs.len() >= MAX_KNOWN
             || known.bytes >= MAX_KNOWN_BYTES
         {
-            *known = Known::default();
+            *known = NamedProcess::default();
         }
-        let reader = Reader {
+        let reader = HotSpotReader {
             hotspot,
             memory: memory.map(Memory),
         };
@@ -124,9 +124,13 @@ impl JavaNames {
     }
 }
 
-impl Known {
+impl NamedProcess {
     /// The name of a method.
-    fn method<R: ReadAt>(&mut self, reader: &Reader<'_, R>, method: u64) -> Option<Arc<str>> {
+    fn method<R: ReadAt>(
+        &mut self,
+        reader: &HotSpotReader<'_, R>,
+        method: u64,
+    ) -> Option<Arc<str>> {
         if let Some(Some(name)) = self.methods.get(&method) {
             return Some(Arc::clone(name));
         }
@@ -136,7 +140,11 @@ impl Known {
     }
 
     /// The frames at an address of code.
-    fn code<R: ReadAt>(&mut self, reader: &Reader<'_, R>, address: u64) -> Option<Vec<SymFrame>> {
+    fn code<R: ReadAt>(
+        &mut self,
+        reader: &HotSpotReader<'_, R>,
+        address: u64,
+    ) -> Option<Vec<SymFrame>> {
         let at = match reader.blob_at(address) {
             Some((at, header)) => {
                 let identity = reader.identity(&header)?;
@@ -178,7 +186,7 @@ impl Known {
 
     fn read_blob<R: ReadAt>(
         &mut self,
-        reader: &Reader<'_, R>,
+        reader: &HotSpotReader<'_, R>,
         at: u64,
         header: &[u8],
         identity: Identity,
@@ -223,12 +231,12 @@ impl Blob {
 }
 
 /// Reads the memory of a process that has a HotSpot.
-struct Reader<'a, R> {
+struct HotSpotReader<'a, R> {
     hotspot: &'a HotSpot,
     memory: Option<Memory<'a, R>>,
 }
 
-impl<R: ReadAt> Reader<'_, R> {
+impl<R: ReadAt> HotSpotReader<'_, R> {
     /// The address of the blob that an address lies in, and a copy of its header.
     fn blob_at(&self, address: u64) -> Option<(u64, Vec<u8>)> {
         let memory = self.memory.as_ref()?;
@@ -264,16 +272,16 @@ impl<R: ReadAt> Reader<'_, R> {
     }
 
     /// The address that a number in the header of a blob leads to.
-    fn place(&self, place: Place, blob: u64, code: u64, header: &[u8]) -> Option<u64> {
+    fn place(&self, place: BlobPlace, blob: u64, code: u64, header: &[u8]) -> Option<u64> {
         let signed = |at: u16| Some(i64::from(int(header, at)?) as u64);
         Some(match place {
-            Place::Address(at) => u64_at(header, at.into())?,
-            Place::FromBlob(at) => blob.wrapping_add(signed(at)?),
-            Place::FromCode(at) => code.wrapping_add(u16_at(header, at.into())?.into()),
-            Place::FromData(at, data) => blob
+            BlobPlace::Address(at) => u64_at(header, at.into())?,
+            BlobPlace::FromBlob(at) => blob.wrapping_add(signed(at)?),
+            BlobPlace::FromCode(at) => code.wrapping_add(u16_at(header, at.into())?.into()),
+            BlobPlace::FromData(at, data) => blob
                 .wrapping_add(signed(data)?)
                 .wrapping_add(u16_at(header, at.into())?.into()),
-            Place::From(at, from) => u64_at(header, from.into())?.wrapping_add(signed(at)?),
+            BlobPlace::From(at, from) => u64_at(header, from.into())?.wrapping_add(signed(at)?),
         })
     }
 
