@@ -295,29 +295,6 @@ fn memory(pid: u32) -> u64 {
     all.iter().map(anonymous).sum()
 }
 
-/// Runs a copy of a program, with a number of its own in its build id, three times.
-fn come_and_go(shop: &Workshop, program: &[u8], at: usize, n: usize) -> anyhow::Result<()> {
-    let mut copy = program.to_vec();
-    copy[at..at + 8].copy_from_slice(&(n as u64).to_le_bytes());
-    let path = shop.path(&format!("unique-{n}"));
-    // Written by another process: a fork of another test could hold it open.
-    let mut install = Command::new("install")
-        .args(["-m", "755", "/dev/stdin"])
-        .arg(&path)
-        .stdin(Stdio::piped())
-        .spawn()?;
-    install.stdin.take().context("a pipe")?.write_all(&copy)?;
-    ensure!(install.wait()?.success(), "install");
-    for _ in 0..3 {
-        Command::new(&path)
-            .args(["0.004", "8"])
-            .stdout(Stdio::null())
-            .status()?;
-    }
-    std::fs::remove_file(&path)?;
-    Ok(())
-}
-
 /// A storm of programs, each a file of its own, leaves nothing behind.
 #[test]
 fn memory_stays_where_it_is_while_programs_come_and_go() -> anyhow::Result<()> {
@@ -337,23 +314,31 @@ fn memory_stays_where_it_is_while_programs_come_and_go() -> anyhow::Result<()> {
     let mut aiprof = Aiprof::with(["-q", "--every", "2s", "--keep", "2", "-F", "499", "-o"]);
     aiprof = aiprof.option(shop.path("windows"));
     let mut aiprof = Child::start(&mut aiprof.to_command()?)?;
+    let mut seen = Vec::new();
     let begun = Instant::now();
-    // Two hands: the storm is what takes the time.
-    let seen = std::thread::scope(|scope| {
-        let other = scope.spawn(|| {
-            let odd = (0..FILES).filter(|n| n % 2 == 1);
-            odd.map(|n| come_and_go(&shop, &program, at, n)).collect()
-        });
-        let mut seen = Vec::new();
-        for n in (0..FILES).step_by(2) {
-            come_and_go(&shop, &program, at, n)?;
-            if n % 40 == 38 {
-                seen.push(memory(aiprof.pid()));
-            }
+    for n in 0..FILES {
+        let mut copy = program.clone();
+        copy[at..at + 8].copy_from_slice(&(n as u64).to_le_bytes());
+        let path = shop.path(&format!("unique-{n}"));
+        // Written by another process: a fork of another test could hold it open.
+        let mut install = Command::new("install")
+            .args(["-m", "755", "/dev/stdin"])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .spawn()?;
+        install.stdin.take().context("a pipe")?.write_all(&copy)?;
+        ensure!(install.wait()?.success(), "install");
+        for _ in 0..3 {
+            Command::new(&path)
+                .args(["0.004", "8"])
+                .stdout(Stdio::null())
+                .status()?;
         }
-        let other: anyhow::Result<()> = other.join().ok().context("a panic")?;
-        other.map(|()| seen)
-    })?;
+        std::fs::remove_file(&path)?;
+        if n % 40 == 39 {
+            seen.push(memory(aiprof.pid()));
+        }
+    }
     ensure!(aiprof.is_running(), "{}", aiprof.stderr()?);
     aiprof.signal("INT")?;
     ensure!(
