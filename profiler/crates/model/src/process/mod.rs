@@ -119,7 +119,9 @@ pub struct Process {
 /// All known processes.
 #[derive(Default)]
 pub struct ProcessTable {
-    processes: FxHashMap<u32, Process>,
+    /// Apart from the table, which has room for several times as many as there are at most:
+    /// thousands of short ones linger for a moment.
+    processes: FxHashMap<u32, Box<Process>>,
     /// The mapped files.
     pub files: FileTable,
     /// Whether the frames of Python's interpreter itself are shown beside those of the
@@ -145,17 +147,19 @@ impl ProcessTable {
 
     /// A process by its id.
     pub fn get(&self, pid: u32) -> Option<&Process> {
-        self.processes.get(&pid)
+        self.processes.get(&pid).map(|process| &**process)
     }
 
     /// A process by its id, to mark.
     pub fn get_mut(&mut self, pid: u32) -> Option<&mut Process> {
-        self.processes.get_mut(&pid)
+        self.processes.get_mut(&pid).map(|process| &mut **process)
     }
 
     /// All processes by id.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Process)> {
-        self.processes.iter().map(|(&pid, process)| (pid, process))
+        self.processes
+            .iter()
+            .map(|(&pid, process)| (pid, &**process))
     }
 
     /// Processes known.
@@ -353,7 +357,7 @@ impl ProcessTable {
                 labels: Rc::new(LabelSet::default().renewed(self.new_labels())),
                 ..Process::default()
             };
-            self.processes.insert(pid, process);
+            self.processes.insert(pid, Box::new(process));
         }
         // Present by now: this only looks it up.
         self.processes.entry(pid).or_default()
@@ -384,9 +388,9 @@ impl ProcessTable {
                     is_fork: true,
                     has_forked: false,
                     headless: false,
-                    ..known.clone()
+                    ..Process::clone(known)
                 };
-                self.processes.insert(pid, child);
+                self.processes.insert(pid, Box::new(child));
             }
             // Whatever had this id before is gone.
             None => self.remove(pid),
