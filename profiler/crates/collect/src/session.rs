@@ -187,7 +187,9 @@ const NAMING: Duration = Duration::from_millis(500);
 const NAMING_JAVA: Duration = Duration::from_millis(100);
 /// How often it is looked whether a Java that was just started has code.
 const JAVA_STARTS: Duration = Duration::from_millis(5);
-/// How often dead processes and unused tables are dropped.
+/// How often dead processes are dropped: of short ones there may be thousands in a second.
+const FORGETTING: Duration = Duration::from_millis(250);
+/// How often unused tables and the like are dropped.
 const CLEANUP: Duration = Duration::from_secs(2);
 /// Files known from one window to the next; beyond it, all is learned anew.
 const MAX_FILES: usize = 16_384;
@@ -274,6 +276,7 @@ struct Timers {
     progress: Instant,
     naming: Instant,
     naming_java: Instant,
+    forgetting: Instant,
     cleanup: Instant,
 }
 
@@ -400,6 +403,7 @@ impl Session {
                 progress: now,
                 naming: now,
                 naming_java: now,
+                forgetting: now,
                 cleanup: now,
             },
             window_base: Losses::default(),
@@ -765,6 +769,14 @@ impl Session {
             self.last.naming_java = Instant::now();
             self.request_java_names();
         }
+        if self.last.forgetting.elapsed() >= FORGETTING {
+            self.last.forgetting = Instant::now();
+            let horizon = perf::monotonic_ns().saturating_sub(LINGER_NS);
+            let processes = &mut self.events.processes;
+            for pid in processes.remove_exited_before(horizon, procfs::has_other_threads) {
+                self.filter.forget(pid);
+            }
+        }
         if self.last.cleanup.elapsed() >= CLEANUP {
             self.last.cleanup = Instant::now();
             self.absent.clear();
@@ -773,17 +785,9 @@ impl Session {
             self.pending
                 .shrink_to(2 * self.pending.len() + USUALLY_PENDING);
             self.arrived.shrink_to(USUALLY_PENDING);
-            let horizon = perf::monotonic_ns().saturating_sub(LINGER_NS);
             // Samples that wait longer are taken in without their pages.
-            self.finisher
-                .forget_before(horizon.saturating_sub(4 * LINGER_NS));
-            for pid in self
-                .events
-                .processes
-                .remove_exited_before(horizon, procfs::has_other_threads)
-            {
-                self.filter.forget(pid);
-            }
+            let horizon = perf::monotonic_ns().saturating_sub(5 * LINGER_NS);
+            self.finisher.forget_before(horizon);
             let processes = &self.events.processes;
             let lives = |pid| processes.get(pid).is_some();
             self.binaries.keep_processes(lives);
