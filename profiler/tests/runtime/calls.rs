@@ -81,7 +81,10 @@ fn a_function_handed_out_is_probed_where_it_is() {
             void *nothing = (void *)main + 1;
             if (tst_resolve("tst_launch", &nothing) != 1) return 1;
             if (tst_resolve("tst_hidden", (void **)&hidden)) return 2;
-            usleep(100000);
+            // Until its first byte is a probe's.
+            volatile unsigned char *code = (void *)hidden;
+            unsigned char first = *code;
+            for (int i = 0; i < 1000 && *code == first; i++) usleep(10000);
             for (int i = 0; i < 100; i++) if (hidden(i) != i + 1) return 3;
             return 0;
         }
