@@ -3,7 +3,7 @@
 
 use aiprof_tests::aiprof::{Aiprof, Run};
 use aiprof_tests::chain::{check_reached, check_share};
-use aiprof_tests::folded::Line;
+use aiprof_tests::folded::{Line, base};
 use aiprof_tests::need::{Need, turn};
 use aiprof_tests::workload::{Workshop, checked, source_path};
 use std::path::{Path, PathBuf};
@@ -47,19 +47,11 @@ const CHAINS: [&[&str]; 3] = [
     &["chainD", "method"],
 ];
 
-/// A frame's name without its kind.
-fn plain(frame: &str) -> &str {
-    match frame.rfind("_[") {
-        Some(at) => &frame[..at],
-        None => frame,
-    }
-}
-
 /// The methods of a class, and of those in it, outermost first. A lambda's is called as its
 /// method; the class that is made for it is left out, and so is the number.
 fn methods<'a>(line: &'a Line, class: &str) -> Vec<&'a str> {
     let of_class = line.frames.iter().filter_map(|frame| {
-        let rest = plain(frame).strip_prefix(class)?;
+        let rest = base(frame).strip_prefix(class)?;
         let name = rest.strip_prefix('.').or_else(|| rest.strip_prefix('$'))?;
         (!name.starts_with("$Lambda")).then(|| match name.starts_with("lambda$") {
             true => name.trim_end_matches(|c: char| c.is_ascii_digit()),

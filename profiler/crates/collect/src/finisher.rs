@@ -198,7 +198,8 @@ impl Target for Live<'_> {
         let page = u32::try_from(relative >> PAGE_SHIFT).map_err(|_| StopReason::NoMapping)?;
         let file = mapping.file;
         let low = (relative & (PAGE_SIZE - 1)) as u16;
-        for is_known in [true, false] {
+        // What is kept here may be older than what is resident, which is then looked at.
+        for _ in 0..2 {
             let Some(content) = self.page(file, page) else {
                 break;
             };
@@ -206,11 +207,14 @@ impl Target for Live<'_> {
                 return Ok(Rule::default());
             };
             match lookup(&content, low) {
-                // What is kept here may be older than what is resident.
-                Some(rule) if rule.kind == CFA_LATER => self.forget(file, page, is_known),
+                Some(rule) if rule.kind == CFA_LATER => {
+                    self.tables.remove(&(file, page));
+                }
                 rule => return rule.ok_or(StopReason::Unsupported),
             }
         }
+        // What this stack needs, the next one likely needs in the kernel.
+        self.resident.want(file, page, self.owner, self.binaries);
         self.missing = Some(Missing { file, page });
         Err(StopReason::PageAbsent)
     }
@@ -236,14 +240,6 @@ impl Target for Live<'_> {
 }
 
 impl Live<'_> {
-    /// Drops a table that lacks a rule; has the rest of it read unless it was only `known`.
-    fn forget(&mut self, file: FileId, page: u32, known: bool) {
-        self.tables.remove(&(file, page));
-        if !known {
-            self.resident.want(file, page, self.owner, self.binaries);
-        }
-    }
-
     /// The table of a page, `Some(None)` if it has no data; `None`: it has to be
     /// read first.
     fn page(&mut self, file: FileId, page: u32) -> Option<Option<Arc<[u8]>>> {
@@ -251,12 +247,7 @@ impl Live<'_> {
         if let Some(known) = self.tables.get(&key) {
             return Some(known.clone());
         }
-        let Some(content) = self.resident.resident(file, page) else {
-            // What this stack needs, the next one likely needs in the kernel.
-            self.resident.want(file, page, self.owner, self.binaries);
-            return None;
-        };
-        let content: Option<Arc<[u8]>> = Some(content.into());
+        let content: Option<Arc<[u8]>> = Some(self.resident.resident(file, page)?.into());
         self.tables.insert(key, content.clone());
         Some(content)
     }

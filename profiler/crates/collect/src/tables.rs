@@ -46,12 +46,18 @@ pub(crate) enum ReadAhead {
 impl ReadAhead {
     /// Most pages of files that are read at first sight.
     fn whole(self) -> u32 {
-        [128, 1][usize::from(self == Self::Neighbours)]
+        match self {
+            Self::Files => 128,
+            Self::Neighbours => 1,
+        }
     }
 
     /// Pages on either side of one that was missed.
     fn neighbours(self) -> u32 {
-        [8, 1][usize::from(self == Self::Neighbours)]
+        match self {
+            Self::Files => 8,
+            Self::Neighbours => 1,
+        }
     }
 }
 
@@ -611,15 +617,12 @@ impl Tables {
         }
         let slot = slot(page);
         let old = tables.pages.get(&page).copied();
-        let was_partial = tables.partial.remove(&page);
-        if old.is_some() && !tables.changes && !was_partial {
+        if old.is_some() && !tables.changes && !tables.partial.contains(&page) {
             return;
         }
-        if let Table::Built(_, _, true) = table {
-            tables.partial.insert(page);
-        }
-        let Table::Built(content, digest, _) = table else {
+        let Table::Built(content, digest, is_partial) = table else {
             tables.pages.remove(&page);
+            tables.partial.remove(&page);
             self.pool.write_u32(tables.dir, slot, REF_NO_DATA);
             if let Some(old) = old {
                 self.release_page(old);
@@ -647,6 +650,10 @@ impl Tables {
         };
         self.pool.write_u32(tables.dir, slot, block.reference);
         tables.pages.insert(page, *digest);
+        match is_partial {
+            true => tables.partial.insert(page),
+            false => tables.partial.remove(&page),
+        };
         if let Some(old) = old {
             self.release_page(old);
         }

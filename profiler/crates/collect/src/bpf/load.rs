@@ -116,7 +116,8 @@ fn is_internal(name: &str) -> bool {
     name.contains('.')
 }
 
-/// Loads the programs that every recording needs, of the committed object, or of the one at `path`.
+/// Loads the programs that every recording needs, of the committed object, or of the one at
+/// `path`.
 pub(super) fn load(
     options: &BpfOptions,
     settings: &Settings,
