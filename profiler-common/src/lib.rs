@@ -462,8 +462,10 @@ pub const COUNT_IDLE: u32 = 2;
 pub const COUNT_TRACE_DROPS: u32 = 3;
 /// Waits that were to be recorded and could not be.
 pub const COUNT_WAITS_LOST: u32 = 4;
+/// Waits that began and whose end was not seen.
+pub const COUNT_WAITS_UNENDED: u32 = 5;
 /// Number of counters.
-pub const COUNTERS: u32 = 5;
+pub const COUNTERS: u32 = 6;
 
 /// Read-only constants of the eBPF programs, set at load time from BTF and from
 /// the configuration. An offset of [`NO_FIELD`] switches off what needs it.

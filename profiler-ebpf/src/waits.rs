@@ -17,8 +17,8 @@ use aya_ebpf::{
     helpers::{
         bpf_get_current_pid_tgid, bpf_get_smp_processor_id,
         generated::{
-            bpf_get_prandom_u32, bpf_get_task_stack, bpf_ktime_get_ns, bpf_probe_read_kernel,
-            bpf_ringbuf_output, bpf_task_pt_regs,
+            bpf_get_current_task_btf, bpf_get_prandom_u32, bpf_get_task_stack, bpf_ktime_get_ns,
+            bpf_probe_read_kernel, bpf_ringbuf_output, bpf_task_pt_regs,
         },
     },
     macros::btf_tracepoint,
@@ -85,6 +85,15 @@ pub fn waking(ctx: BtfTracePointContext) -> i32 {
 pub fn left_syscall(ctx: BtfTracePointContext) -> i32 {
     let ids = bpf_get_current_pid_tgid();
     let tid = u64::from(ids as u32);
+    // It runs, and no switch to it was reported: kernels can hide those from some threads.
+    if let Some(slot) = slot_of(ids as u32)
+        && slot.tid == ids as u32
+        && slot.begin_ns != 0
+        && slot.state != 0
+    {
+        // SAFETY: helpers without preconditions.
+        unsafe { comes(bpf_get_current_task_btf(), bpf_ktime_get_ns()) };
+    }
     let Some(over) = WAITS_OVER.get_ptr_mut(tid as u32 % WAITS_OVER_LEN) else {
         return 0;
     };
@@ -144,7 +153,13 @@ fn slot_of(tid: u32) -> Option<&'static mut WaitSlot> {
 /// Counts a wait that could not be recorded.
 #[inline(always)]
 fn lost() {
-    if let Some(counter) = COUNTS.get_ptr_mut(COUNT_WAITS_LOST) {
+    count(COUNT_WAITS_LOST);
+}
+
+/// Adds one to a counter.
+#[inline(always)]
+fn count(counter: u32) {
+    if let Some(counter) = COUNTS.get_ptr_mut(counter) {
         // SAFETY: a checked map value, aligned.
         unsafe { atomic::add(counter, 1) };
     }
@@ -216,6 +231,9 @@ fn leaves(task: *mut task_struct, state: u32, now: u64) {
     if slot.tid != tid && slot.begin_ns != 0 && now.wrapping_sub(slot.begin_ns) < GIVEN_UP_NS {
         // Another waits, and is not known any more.
         lost();
+    }
+    if slot.tid == tid && slot.begin_ns != 0 {
+        count(COUNT_WAITS_UNENDED);
     }
     slot.tid = tid;
     slot.state = state;

@@ -15,7 +15,7 @@ use aiprof_analysis::{
     correlate::CallSink,
     timeline::Builder,
 };
-use aiprof_common::{COUNT_RING_DROPS, COUNT_SAMPLES, COUNT_WAITS_LOST};
+use aiprof_common::{COUNT_RING_DROPS, COUNT_SAMPLES, COUNT_WAITS_LOST, COUNT_WAITS_UNENDED};
 use aiprof_formats::{
     import::capture::{CaptureWriter, Known},
     timeline::Store,
@@ -284,6 +284,7 @@ impl Session {
         let mut losses = Losses::default();
         losses.add(LossKind::RingDrops, self.bpf.count(COUNT_RING_DROPS));
         losses.add(LossKind::WaitsLost, self.bpf.count(COUNT_WAITS_LOST));
+        losses.add(LossKind::WaitsUnended, self.bpf.count(COUNT_WAITS_UNENDED));
         losses.add(LossKind::ProgramsMissed, Bpf::missed());
         losses.add(LossKind::TablesEvicted, self.tables.evicted);
         losses.add(

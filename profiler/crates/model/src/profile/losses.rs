@@ -149,6 +149,8 @@ pub enum LossKind {
     PythonFramesApart,
     /// Waits that were to be recorded and found no room.
     WaitsLost,
+    /// Waits whose end the kernel did not report.
+    WaitsUnended,
 }
 
 impl LossKind {
@@ -220,6 +222,7 @@ impl LossKind {
             Self::PythonFramesUnnamed => "Python frames without a name",
             Self::PythonFramesApart => "stacks whose Python frames have no place",
             Self::WaitsLost => "waits not recorded (no room)",
+            Self::WaitsUnended => "waits whose end was not seen",
             Self::ReadsLate => "reads of others' files and processes that did not return in time",
         }
     }
