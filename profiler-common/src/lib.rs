@@ -265,7 +265,8 @@ pub const MAP_UPROBES: u32 = 2;
 /// The `[vsyscall]` page: the return address is at rsp.
 pub const MAP_VSYSCALL: u32 = 3;
 
-/// One entry of the rule cache: the rule found last time for a return address.
+/// One entry of the rule cache: the rule found last time for a return address, or for the
+/// instruction that was interrupted.
 /// Calls come from the same places again and again, so most frames need no
 /// search at all. Four entries share a cache line, and neighbouring addresses
 /// share lines: at usual rates a sample finds all memory cold, and the lines it
@@ -273,13 +274,13 @@ pub const MAP_VSYSCALL: u32 = 3;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CachedRule {
-    /// The return address, and in the upper 16 bits the lower 16 bits of the
+    /// The address, and in the upper 16 bits the lower 16 bits of the
     /// owner tag of the mapping list it was found by: another image, or another
     /// mapping at the same address, has another list.
     pub key: u64,
     /// From bit 0: CFA offset (24 bits), rbp offset below the CFA (16 bits, 0:
-    /// unchanged), 1 if the CFA is from rbp and not rsp (1 bit), padding, and
-    /// from bit 48 the upper 16 bits of the owner tag.
+    /// unchanged), 1 if the CFA is from rbp and not rsp (1 bit), 1 if the address is
+    /// not a return address (1 bit), padding, and from bit 48 the upper 16 bits of the owner tag.
     pub rule: u64,
 }
 const _: () = assert!(size_of::<CachedRule>() == 16);

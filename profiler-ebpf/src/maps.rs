@@ -35,8 +35,9 @@ pub static CHOSEN: HashMap<u32, u32, 16384, { BPF_F_NO_PREALLOC as usize }> = Ha
 #[btf_map]
 pub static SAMPLER_SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 
-/// Rule caches, direct-mapped by address: chunks of the sampler first, then one
-/// for each of the CALL_SLOTS. Each part has one user at a time: an entry is two
+/// Rule caches: a chunk of near rules, direct-mapped by stack pointer, and behind it those
+/// that are direct-mapped by address; first the sampler's, then two chunks for each of the
+/// CALL_SLOTS. Each part has one user at a time: an entry is two
 /// words, and half an old one with half a new one would be a wrong rule. The
 /// number of chunks is set at load time.
 #[btf_map]

@@ -136,10 +136,11 @@ fn submit(s: &mut Scratch, user_len: u64) {
         bytes = MAX;
     }
     let ring = Ring::of(&SAMPLES);
-    // A miss wants an answer soon: the next sample needs the table.
+    // A miss wants an answer soon: the next sample needs the table. How full the ring is, is
+    // in cache lines that all CPUs write: one sample in four asks.
     let missed = is_unfinished(s.header.stop);
-    let waiting = ring.waiting();
-    let flags = if missed || waiting >= WAKEUP_BYTES {
+    let asks = s.header.time_ns >> 20 & 3 == 0;
+    let flags = if missed || asks && ring.waiting() >= WAKEUP_BYTES {
         FORCE_WAKEUP
     } else {
         NO_WAKEUP

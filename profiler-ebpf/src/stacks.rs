@@ -206,7 +206,7 @@ fn slot(call: &mut Call) -> u32 {
 #[inline(always)]
 fn cache_of(index: u32) -> (u32, u32) {
     let chunks = (setting!(rule_cache_mask) + 1) / RULE_CACHE_CHUNK as u32;
-    (chunks + index, RULE_CACHE_CHUNK as u32 - 1)
+    (1 + chunks + 2 * index, RULE_CACHE_CHUNK as u32 - 1)
 }
 
 /// Takes `cost` nanoseconds from a share that is used up to `used`, and of which

@@ -26,21 +26,36 @@ pub(super) extern "C" fn walk_cached(scratch: *mut Scratch) -> u32 {
     let (mut rip, mut rsp, mut rbp) = (w.rip, w.rsp, w.rbp);
     let mut len = w.len;
     let owner = w.list_owner;
+    let mut kind = rule_kind(owner, w.exact);
     let base = w.window_base;
     let (first, mask) = (w.cache_first, w.cache_mask);
     let mut mark = s.python.mark();
     let mut watch = w.watch;
+    let Some(nearest) = RULES.get_ptr_mut(first) else {
+        return 0;
+    };
     let mut more = FOUND;
     for _ in 0..CACHED_FRAMES {
         more = 0;
-        let Some(entry) = cache_entry(rip, first, mask) else {
+        if len >= MAX_WALKED_FRAMES as u32 {
             break;
-        };
-        // SAFETY: an entry of a checked per-CPU map value.
-        let CachedRule { key, rule } = unsafe { *entry };
-        let found = key == cache_key(rip, owner) && rule >> 48 == u64::from(owner >> 16);
-        if !found || len >= MAX_WALKED_FRAMES as u32 {
-            break;
+        }
+        let wanted = cache_key(rip, owner);
+        let near = near_entry(nearest.cast(), rsp);
+        // SAFETY: an entry of the walk's own.
+        let CachedRule { key, mut rule } = unsafe { *near };
+        if key != wanted || rule >> KIND_SHIFT != kind {
+            let Some(entry) = cache_entry(rip, first, mask) else {
+                break;
+            };
+            // SAFETY: an entry of a checked per-CPU map value.
+            let found = unsafe { *entry };
+            if found.key != wanted || found.rule >> KIND_SHIFT != kind {
+                break;
+            }
+            // SAFETY: as above.
+            unsafe { *near = found };
+            rule = found.rule;
         }
         let from = if rule >> 40 & 1 != 0 { rbp } else { rsp };
         let cfa = from.wrapping_add(rule & 0xff_ffff);
@@ -73,6 +88,7 @@ pub(super) extern "C" fn walk_cached(scratch: *mut Scratch) -> u32 {
         len += 1;
         rip = caller;
         rsp = cfa;
+        kind &= !1;
         more = FOUND;
     }
     if len != w.len {
@@ -80,6 +96,7 @@ pub(super) extern "C" fn walk_cached(scratch: *mut Scratch) -> u32 {
         w.rsp = rsp;
         w.rbp = rbp;
         w.len = len;
+        w.exact = 0;
         w.guessed = 0;
     }
     more
@@ -100,8 +117,8 @@ fn move_window(w: &mut Walk, base: u64) -> u32 {
     u32::from(rc == 0)
 }
 
-/// Remembers the rule just found for a return address, if it is of the common
-/// kinds that the cache holds.
+/// Remembers the rule just found for a return address, or for the instruction that was
+/// interrupted, if it is of the common kinds that the cache holds.
 #[inline(always)]
 pub(super) fn cache_rule(s: &mut Scratch) {
     let w = &s.walk;
@@ -111,14 +128,14 @@ pub(super) fn cache_rule(s: &mut Scratch) {
     let common = (rule.kind == CFA_RSP || rule.kind == CFA_RBP)
         && (rule.rbp == RBP_SAME || saved)
         && rule.cfa_off as u32 <= 0xff_ffff;
-    if w.exact != 0 || !common {
+    if w.exact != 0 && w.len != 1 || !common {
         return;
     }
     let below = if saved { below as u64 & 0xffff } else { 0 };
     let packed = u64::from(rule.cfa_off as u32)
         | below << 24
         | u64::from(rule.kind == CFA_RBP) << 40
-        | u64::from(w.list_owner >> 16) << 48;
+        | rule_kind(w.list_owner, w.exact) << KIND_SHIFT;
     if let Some(entry) = cache_entry(w.rip, w.cache_first, w.cache_mask) {
         let key = cache_key(w.rip, w.list_owner);
         // SAFETY: an entry of a checked per-CPU map value, in the walk's own part.
@@ -132,11 +149,29 @@ fn cache_key(address: u64, owner: u32) -> u64 {
     address ^ u64::from(owner) << 48
 }
 
+/// The first bit of a cached rule that says what it is of.
+const KIND_SHIFT: u32 = 41;
+
+/// What a rule is of: the rest of the owner, and whether the address is exact.
+#[inline(always)]
+fn rule_kind(owner: u32, exact: u32) -> u64 {
+    u64::from(owner >> 16) << 7 | u64::from(exact & 1)
+}
+
+/// The entry of a stack pointer among the near rules. A stack mostly has the frames that it
+/// had when it was last walked, and in this order their rules share cache lines.
+#[inline(always)]
+fn near_entry(chunk: *mut CachedRule, rsp: u64) -> *mut CachedRule {
+    let at = (rsp >> 5) as usize & (RULE_CACHE_CHUNK - 1);
+    // SAFETY: within the chunk by the mask.
+    unsafe { chunk.add(at) }
+}
+
 /// The entry of an address: neighbours in the text are neighbours here.
 #[inline(always)]
 fn cache_entry(address: u64, first: u32, mask: u32) -> Option<*mut CachedRule> {
     let slot = (address >> 4) as u32 & mask;
-    let chunk = RULES.get_ptr_mut(first + slot / RULE_CACHE_CHUNK as u32)?;
+    let chunk = RULES.get_ptr_mut(first + 1 + slot / RULE_CACHE_CHUNK as u32)?;
     let at = slot as usize & (RULE_CACHE_CHUNK - 1);
     // SAFETY: `at` is within the chunk by the mask.
     Some(unsafe { chunk.cast::<CachedRule>().add(at) })

@@ -46,7 +46,7 @@ mod tables;
 mod uprobe;
 
 /// Bytes of user stack copied at once.
-const WINDOW: usize = 256;
+const WINDOW: usize = 512;
 /// Most steps of a walk: each records a frame, or moves the window for one.
 const MAX_STEPS: u32 = 2 * MAX_WALKED_FRAMES as u32 + 1;
 /// Ancestors to ask for the mappings of an unregistered fork.
@@ -94,9 +94,10 @@ pub struct Walk {
     in_call: u32,
     /// [`BY_FRAME_POINTER`] or [`BY_GENERATED`]: where `rip` came from, and is to be checked.
     guessed: u32,
-    /// First chunk of the rule cache that this walk alone uses meanwhile.
+    /// First chunk of the rule cache that this walk alone uses meanwhile: that of the near
+    /// rules.
     cache_first: u32,
-    /// Entries of that cache less one.
+    /// Entries of the chunks behind it less one.
     cache_mask: u32,
     /// Of Go: the stack pointer that C's calls of Go went on from, the last one seen; 0: none.
     go_sp: u64,
@@ -202,7 +203,8 @@ struct LoopContext {
 /// `user_len`, `stop`, `flags`, `space` and the miss fields of the header.
 ///
 /// `regs` are the task's user registers, `cache` is the part of the rule cache
-/// that belongs to the caller and nobody else: first chunk, and entries less one.
+/// that belongs to the caller and nobody else: first chunk, and entries of those
+/// behind it less one.
 /// Code objects go to `ring`, before the record that names them.
 #[inline(always)]
 pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32), ring: Ring) {
@@ -214,10 +216,7 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32),
     w.rsp = r.rsp;
     w.rbp = r.rbp;
     w.in_call = u32::from(r.orig_rax as i64 >= 0);
-    // Neighbours one by one, for the compiler would otherwise call memset.
-    // SAFETY: a field.
-    unsafe { (&raw mut w.map_start).write_volatile(0) };
-    w.map_end = 0;
+    // One by one, for the compiler would otherwise call memset.
     w.len = 0;
     w.exact = 1;
     w.guessed = 0;
@@ -294,11 +293,7 @@ fn find_process(scratch: *mut Scratch) -> u32 {
     let s = unsafe { &mut *scratch };
     // SAFETY: user space replaces entries by whole-value updates.
     if let Some(entry) = unsafe { PROCS.get(s.header.tgid) } {
-        s.walk.list = entry.maps;
-        s.walk.list_owner = entry.owner;
-        s.walk.python = entry.python;
-        s.walk.java = entry.java;
-        s.header.space = entry.space;
+        take_process(s, entry);
         return FOUND;
     }
     // SAFETY: always valid in a tracing program.
@@ -314,16 +309,26 @@ fn find_process(scratch: *mut Scratch) -> u32 {
         let tgid = read_kernel(task, setting!(task_tgid)) as u32;
         // SAFETY: as above.
         if let Some(entry) = unsafe { PROCS.get(tgid) } {
-            s.walk.list = entry.maps;
-            s.walk.list_owner = entry.owner;
-            s.walk.python = entry.python;
-            s.walk.java = entry.java;
-            s.header.space = entry.space;
+            take_process(s, entry);
             s.header.flags |= FLAG_FROM_ANCESTOR;
             return FOUND;
         }
     }
     0
+}
+
+/// Makes a process the one that is walked. The mapping of the last look-up stays known while
+/// the list is the same: each change of it has an owner of its own.
+#[inline(always)]
+fn take_process(s: &mut Scratch, entry: &ProcEntry) {
+    if s.walk.list != entry.maps || s.walk.list_owner != entry.owner {
+        s.walk.map_end = 0;
+    }
+    s.walk.list = entry.maps;
+    s.walk.list_owner = entry.owner;
+    s.walk.python = entry.python;
+    s.walk.java = entry.java;
+    s.header.space = entry.space;
 }
 
 /// The 8 bytes of kernel memory at `base + offset`; 0 where they cannot be read
@@ -388,8 +393,9 @@ extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
     // SAFETY: the context is walk_user's.
     let scratch = unsafe { (*context).scratch };
     // SAFETY: a checked map value.
-    let (from, exact) = unsafe { ((*scratch).walk.rsp, (*scratch).walk.exact) };
-    if exact == 0 && forget(walk_cached(scratch).into()) == FOUND.into() {
+    let w = unsafe { &(*scratch).walk };
+    let (from, exact, is_first) = (w.rsp, w.exact, w.len == 0);
+    if (exact == 0 || is_first) && forget(walk_cached(scratch).into()) == FOUND.into() {
         return GO_ON;
     }
     let stop = forget(try_step(scratch).into()) as u32;

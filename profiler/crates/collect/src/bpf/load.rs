@@ -201,14 +201,14 @@ fn set_sizes(
     options: &BpfOptions,
     settings: &Settings,
 ) -> Result<(), BpfError> {
-    let rule_chunks = (settings.rule_cache_mask + 1) / RULE_CACHE_CHUNK as u32;
+    let rule_chunks = 1 + (settings.rule_cache_mask + 1) / RULE_CACHE_CHUNK as u32;
     let mut sizes = vec![
         ("POOL", settings.pool_chunks),
         (SAMPLES, options.ring_bytes),
     ];
     match options.calls {
         Some(calls) => sizes.extend([
-            ("RULES", rule_chunks + CALL_SLOTS),
+            ("RULES", rule_chunks + 2 * CALL_SLOTS),
             (PROBES, calls.probes),
             (PROBE_COUNTS, calls.probes),
             (CALLS, calls.ring_bytes),

@@ -409,7 +409,7 @@ fn within(outer: u32, inner: u32) -> u32 {
     outer.checked_add(inner).unwrap_or(NO_FIELD)
 }
 
-/// Entries of each CPU's rule cache: 4096 (64 KiB), fewer on large machines, so
+/// Entries of each CPU's rule cache by address: 4096 (64 KiB), fewer on large machines, so
 /// that all caches together stay below 2 MiB or so.
 fn rule_cache_entries() -> u32 {
     let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1).max(1);
