@@ -29,6 +29,10 @@ pub static PROCS: HashMap<u32, ProcEntry, 16384, { BPF_F_NO_PREALLOC as usize }>
 #[btf_map]
 pub static CHOSEN: HashMap<u32, u32, 16384, { BPF_F_NO_PREALLOC as usize }> = HashMap::new();
 
+/// How often `PROCS` was changed, by user space and by the programs.
+#[btf_map]
+pub static PROC_CHANGES: Array<u64, 2> = Array::new();
+
 /// Scratch of the sampler. A perf event program never nests on one CPU
 /// (`bpf_prog_active`), so one per CPU is enough for this program type; other
 /// program types have their own.

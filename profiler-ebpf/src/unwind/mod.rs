@@ -21,7 +21,7 @@ use aya_ebpf::{
 use core::{arch::asm, ffi::c_void};
 
 use crate::{
-    maps::{Frames, PROCS, Scratch},
+    maps::{Frames, PROC_CHANGES, PROCS, Scratch},
     pool::le_bit,
     ring::Ring,
     setting,
@@ -86,6 +86,11 @@ pub struct Walk {
     list: u32,
     /// Its owner tag.
     list_owner: u32,
+    /// The process whose they are, 0: its parent's; the space; and the changes of `PROCS` that
+    /// had been made then.
+    tgid: u32,
+    space: u32,
+    changes: u64,
     /// Frames recorded.
     len: u32,
     /// 1: `rip` is an interrupted instruction, not a return address.
@@ -291,11 +296,20 @@ fn is_exiting() -> bool {
 fn find_process(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
+    // Asked before the entry: a change meanwhile is seen next time.
+    let changes = proc_changes();
+    if s.walk.tgid == s.header.tgid && s.walk.changes == changes {
+        s.header.space = s.walk.space;
+        return FOUND;
+    }
     // SAFETY: user space replaces entries by whole-value updates.
     if let Some(entry) = unsafe { PROCS.get(s.header.tgid) } {
         take_process(s, entry);
+        s.walk.tgid = s.header.tgid;
+        s.walk.changes = changes;
         return FOUND;
     }
+    s.walk.tgid = 0;
     // SAFETY: always valid in a tracing program.
     let current = unsafe { bpf_get_current_task_btf() } as u64;
     // The flag is about processes, but threads carry it too and never lose it:
@@ -328,7 +342,20 @@ fn take_process(s: &mut Scratch, entry: &ProcEntry) {
     s.walk.list_owner = entry.owner;
     s.walk.python = entry.python;
     s.walk.java = entry.java;
+    s.walk.space = entry.space;
     s.header.space = entry.space;
+}
+
+/// How often `PROCS` was changed.
+#[inline(always)]
+fn proc_changes() -> u64 {
+    let read = |index| {
+        // SAFETY: a checked map value, aligned; others write it.
+        PROC_CHANGES
+            .get_ptr(index)
+            .map_or(0, |n| unsafe { n.read_volatile() })
+    };
+    read(0) + read(1)
 }
 
 /// The 8 bytes of kernel memory at `base + offset`; 0 where they cannot be read

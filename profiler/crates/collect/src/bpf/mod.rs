@@ -80,6 +80,7 @@ pub enum BpfError {
 }
 
 const PROCS: &str = "PROCS";
+const PROC_CHANGES: &str = "PROC_CHANGES";
 const COUNTS: &str = "COUNTS";
 
 /// The ring buffer of the samples.
@@ -171,6 +172,8 @@ pub struct Bpf {
     loaded: Arc<Loaded>,
     /// Forgets processes at their exec.
     _execd: Option<probe::Link>,
+    /// How often `PROCS` was changed from here.
+    proc_changes: u64,
 }
 
 impl Bpf {
@@ -180,9 +183,10 @@ impl Bpf {
         let mut bpf = Self {
             loaded: Arc::new(loaded),
             _execd: None,
+            proc_changes: 0,
         };
         // Used while recording, where there is no good way to fail.
-        for name in [PROCS, COUNTS] {
+        for name in [PROCS, PROC_CHANGES, COUNTS] {
             bpf.map(name)?;
         }
         let program = bpf.loaded.program(EXECD)?;
@@ -222,12 +226,22 @@ impl Bpf {
 
     /// Publishes the mapping list of a process.
     pub(crate) fn set_process(&mut self, pid: u32, entry: ProcEntry) -> Result<(), BpfError> {
-        self.set(PROCS, &pid, &entry)
+        self.set(PROCS, &pid, &entry)?;
+        self.processes_changed()
     }
 
     /// Forgets a process; one that is not known is no error.
     pub(crate) fn remove_process(&mut self, pid: u32) {
         self.remove(PROCS, &pid);
+        if let Err(error) = self.processes_changed() {
+            tracing::warn!("process {pid} is not forgotten at once: {error}");
+        }
+    }
+
+    /// Has the programs look processes up again.
+    fn processes_changed(&mut self) -> Result<(), BpfError> {
+        self.proc_changes += 1;
+        self.set(PROC_CHANGES, &0u32, &self.proc_changes)
     }
 
     /// A counter (`COUNT_*`), summed over all CPUs.
