@@ -25,13 +25,12 @@ pub(super) extern "C" fn walk_cached(scratch: *mut Scratch) -> u32 {
     let w = &mut s.walk;
     let (mut rip, mut rsp, mut rbp) = (w.rip, w.rsp, w.rbp);
     let mut len = w.len;
-    let owner = w.list_owner;
-    let mut kind = rule_kind(owner, w.exact);
-    let base = w.window_base;
-    let (first, mask) = (w.cache_first, w.cache_mask);
+    // What does not change is read again at each frame: held, it would take more stack than
+    // Linux 6.1 allows a program.
+    let mut kind = rule_kind(w.list_owner, w.exact);
     let mut mark = s.python.mark();
     let mut watch = w.watch;
-    let Some(nearest) = RULES.get_ptr_mut(first) else {
+    let Some(nearest) = RULES.get_ptr_mut(w.cache_first) else {
         return 0;
     };
     let mut more = FOUND;
@@ -40,12 +39,12 @@ pub(super) extern "C" fn walk_cached(scratch: *mut Scratch) -> u32 {
         if len >= MAX_WALKED_FRAMES as u32 {
             break;
         }
-        let wanted = cache_key(rip, owner);
+        let wanted = cache_key(rip, w.list_owner);
         let near = near_entry(nearest.cast(), rsp);
         // SAFETY: an entry of the walk's own.
         let CachedRule { key, mut rule } = unsafe { *near };
         if key != wanted || rule >> KIND_SHIFT != kind {
-            let Some(entry) = cache_entry(rip, first, mask) else {
+            let Some(entry) = cache_entry(rip, w.cache_first, w.cache_mask) else {
                 break;
             };
             // SAFETY: an entry of a checked per-CPU map value.
@@ -64,6 +63,7 @@ pub(super) extern "C" fn walk_cached(scratch: *mut Scratch) -> u32 {
             break;
         }
         // What of the frame is needed: rbp's slot if any, and the return address.
+        let base = w.window_base;
         let lowest = cfa.wrapping_sub(if below > 8 { below } else { 8 });
         let slot = cfa.wrapping_sub(8).wrapping_sub(base);
         if slot > (WINDOW - 8) as u64 || lowest < base {
