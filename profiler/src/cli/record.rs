@@ -126,6 +126,13 @@ pub(crate) struct RecordArgs {
     #[arg(long, hide_short_help = true)]
     python_c_frames: bool,
 
+    /// Leave out the driver's frames between launches and devices
+    ///
+    /// Where the call that launches, or executes a list, hands the work over by an ioctl, the
+    /// frames of the driver and of the kernel stand below its function.
+    #[arg(long, hide_short_help = true)]
+    no_driver_frames: bool,
+
     /// Record idle CPUs too
     #[arg(long)]
     idle: bool,
@@ -400,6 +407,7 @@ impl Plan {
                 kernel_stacks: !args.no_kernel,
                 inlines: !args.no_inlines,
                 python_c_frames: args.python_c_frames,
+                driver_frames: !args.no_driver_frames,
                 source_lines,
                 pids: args.pid,
                 cgroup,
