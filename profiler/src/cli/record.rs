@@ -16,6 +16,7 @@ use aiprof_collect::probe_files;
 use aiprof_formats::export::{ExportOptions, Format};
 use aiprof_model::labels::MAX_LABELS;
 use aiprof_model::probes::Tables;
+use aiprof_model::probes::driver_table::DriverTables;
 use aiprof_model::probes::table::Switch;
 use aiprof_system::files::caller;
 use aiprof_system::files::rights;
@@ -124,6 +125,13 @@ pub(crate) struct RecordArgs {
     /// this is given.
     #[arg(long, hide_short_help = true)]
     python_c_frames: bool,
+
+    /// Leave out the driver's frames between launches and devices
+    ///
+    /// Where the call that launches, or executes a list, hands the work over by an ioctl, the
+    /// frames of the driver and of the kernel stand below its function.
+    #[arg(long, hide_short_help = true)]
+    no_driver_frames: bool,
 
     /// Record idle CPUs too
     #[arg(long)]
@@ -367,17 +375,21 @@ impl Plan {
             || devices.save.is_some()
             || args.conditional_collection;
         let is_unasked = probes && joins && !is_asked;
-        let probes = probes.then(|| ProbeConfig {
-            tables: Arc::new(tables()),
-            waits: devices.is_on() || waits.is_some() || destination.keeps_events(),
-            late_libraries: launches.is_some() || waits.is_some() || destination.is_trace(),
-            exact_call_times: args.values.times_calls() || destination.is_trace(),
-            command: args.command.clone(),
-            pids: args.pid.clone(),
-            switches: switches(args.conditional_collection),
-            stand_ins: args.admit_device,
-            stack_limit: args.call_stacks,
-            ..ProbeConfig::default()
+        let probes = probes.then(|| {
+            let (tables, drivers) = tables();
+            ProbeConfig {
+                tables: Arc::new(tables),
+                drivers: Arc::new(drivers),
+                waits: devices.is_on() || waits.is_some() || destination.keeps_events(),
+                late_libraries: launches.is_some() || waits.is_some() || destination.is_trace(),
+                exact_call_times: args.values.times_calls() || destination.is_trace(),
+                command: args.command.clone(),
+                pids: args.pid.clone(),
+                switches: switches(args.conditional_collection),
+                stand_ins: args.admit_device,
+                stack_limit: args.call_stacks,
+                ..ProbeConfig::default()
+            }
         });
         Ok(Self {
             as_user: as_user(args.as_user)?,
@@ -395,6 +407,7 @@ impl Plan {
                 kernel_stacks: !args.no_kernel,
                 inlines: !args.no_inlines,
                 python_c_frames: args.python_c_frames,
+                driver_frames: !args.no_driver_frames,
                 source_lines,
                 pids: args.pid,
                 cgroup,
@@ -437,13 +450,13 @@ pub(super) fn switches(conditional_collection: bool) -> Vec<Switch> {
     wanted.into_iter().collect()
 }
 
-/// The built-in tables and the user's.
-fn tables() -> Tables {
+/// The built-in tables and the user's, of runtimes and of drivers.
+pub(super) fn tables() -> (Tables, DriverTables) {
     let loaded = probe_files::load(Path::new(probe_files::USER_TABLES));
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    loaded.tables
+    (loaded.tables, loaded.drivers)
 }
 
 fn destination(args: &RecordArgs) -> Result<Destination> {

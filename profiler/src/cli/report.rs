@@ -57,6 +57,10 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     python_c_frames: bool,
 
+    /// Leave out the driver's frames between launches and devices
+    #[arg(long)]
+    no_driver_frames: bool,
+
     /// Title of the flame graph
     #[arg(long)]
     title: Option<String>,
@@ -74,6 +78,7 @@ impl ReportArgs {
             (self.no_kernel, "--no-kernel"),
             (self.no_inlines, "--no-inlines"),
             (self.python_c_frames, "--python-c-frames"),
+            (self.no_driver_frames, "--no-driver-frames"),
         ];
         let mut given = given.into_iter().filter(|(is_given, _)| *is_given);
         let own = given.next().map(|(_, option)| option);
@@ -167,6 +172,7 @@ fn replay_options(args: &ReportArgs, destination: &Destination) -> ReplayOptions
         launches: args.values.launches(),
         waits: args.values.waits(),
         python_c_frames: args.python_c_frames,
+        driver_frames: !args.no_driver_frames,
     }
 }
 

@@ -32,6 +32,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
@@ -166,6 +167,7 @@ impl TraceArgs {
     }
 
     fn config(&self) -> Result<RecordConfig> {
+        let (tables, drivers) = record::tables();
         Ok(RecordConfig {
             // Not what is asked for; as little of it as can be.
             frequency_hz: MIN_FREQUENCY_HZ,
@@ -178,6 +180,8 @@ impl TraceArgs {
                 .transpose()?,
             command: record::display_command(&self.command),
             probes: Some(ProbeConfig {
+                tables: Arc::new(tables),
+                drivers: Arc::new(drivers),
                 exact_call_times: true,
                 late_libraries: true,
                 stack_limit: 0,

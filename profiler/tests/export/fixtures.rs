@@ -96,6 +96,7 @@ impl Fixture {
         let stack = self.builder.stack(Stack {
             locations: stack.to_vec(),
             complete: true,
+            driver: 0,
         });
         self.builder.sample(Sample {
             process,
@@ -151,6 +152,7 @@ impl Fixture {
         let stack = self.builder.stack(Stack {
             locations: stack,
             complete: true,
+            driver: 0,
         });
         let half = if at.method.is_estimate() {
             count / 2

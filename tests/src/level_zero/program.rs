@@ -138,6 +138,14 @@ pub fn build_paths() -> anyhow::Result<PathBuf> {
     build("ze_paths.cpp", "ze_paths", &["-lze_loader", "-pthread"])
 }
 
+/// Builds `ze_submits`, which hands launches over in different ways.
+///
+/// # Errors
+/// When the compiler fails.
+pub fn build_submits() -> anyhow::Result<PathBuf> {
+    build("ze_submits.cpp", "ze_submits", &["-lze_loader", "-pthread"])
+}
+
 /// Builds `ze_work`, which calls through the system's loader.
 ///
 /// # Errors

@@ -114,6 +114,9 @@ void read_config()
 	number("VZE_ISA_REUSE", config.isa_reuse, 0, 1);
 	number("VZE_ISA_POOL", config.isa_pool, 0, 1);
 	number("VZE_USDT", config.usdt, 0, 1);
+	number("VZE_SUBMIT_EVERY", config.submit_every, 1, 1000000);
+	number("VZE_SUBMIT_THREAD", config.submit_thread, 0, 1);
+	keep_text("VZE_SUBMIT", config.submit_path);
 	truth();
 	stalls();
 }

@@ -73,6 +73,12 @@ struct Config {
 	/* Probes of iaprof's patched driver fire, and modules are dumped here. */
 	bool usdt = false;
 	const char *dump_path = "/tmp";
+	/* A device file that an ioctl of each submission is made on; empty: none is. */
+	const char *submit_path = "";
+	/* Calls on immediate lists that one ioctl hands over. */
+	uint32_t submit_every = 1;
+	/* A thread of the driver's own makes the ioctls. */
+	bool submit_thread = false;
 };
 
 extern Config config;

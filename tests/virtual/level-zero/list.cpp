@@ -1,5 +1,6 @@
 /* Command lists: life, appending in general, events and barriers. */
 #include "append.hpp"
+#include "handover.hpp"
 
 #include <cstring>
 
@@ -63,6 +64,7 @@ ze_result_t append(Call &call, ze_command_list_handle_t hList, Command command, 
 		command.submit = call.seq;
 		command.submit_ns = now_ns();
 		list->stream->engine->submit_one(*list->stream, std::move(command));
+		flush_immediate();
 		if (list->synchronous)
 			wait_stream(*list->stream, UINT64_MAX);
 		return ZE_RESULT_SUCCESS;

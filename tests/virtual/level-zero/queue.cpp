@@ -1,5 +1,6 @@
 /* Command queues, fences and waiting for a device. */
 #include "append.hpp"
+#include "handover.hpp"
 
 namespace vze {
 
@@ -19,6 +20,10 @@ ze_result_t execute(Call &call, Queue &queue, uint32_t count, ze_command_list_ha
 	}
 	for (uint32_t i = 0; i < count; i++)
 		submit_list(call, *object<CommandList>(lists[i]), *queue.stream, false);
+	if (fence != nullptr)
+		flush_fenced();
+	else
+		flush_queue();
 	if (fence != nullptr) {
 		Command command;
 		command.signal = fence->state;

@@ -240,6 +240,7 @@ mod tests {
             let stack = builder.stack(Stack {
                 locations: vec![location],
                 complete: true,
+                driver: 0,
             });
             let of_device = DeviceSample {
                 device,

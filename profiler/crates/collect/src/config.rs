@@ -44,6 +44,8 @@ pub struct RecordConfig {
     pub kernel_stacks: bool,
     /// Show the frames of Python's interpreter beside those of Python functions.
     pub python_c_frames: bool,
+    /// Put the driver's frames between launches and devices. Default: yes.
+    pub driver_frames: bool,
     /// Expand inlined functions when naming frames. Default: yes.
     pub inlines: bool,
     /// Look up the source lines of frames. Default: no, for they take memory.
@@ -175,6 +177,7 @@ impl Default for RecordConfig {
             include_idle: false,
             kernel_stacks: true,
             python_c_frames: false,
+            driver_frames: true,
             inlines: true,
             source_lines: false,
             pids: Vec::new(),

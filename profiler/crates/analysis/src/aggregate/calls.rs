@@ -3,10 +3,11 @@
 use super::{
     Aggregator, Code, SampleKey, Weigh,
     devices::{Devices, Path as CallPath},
+    driver::{self, DriverFrames},
 };
 use crate::correlate::{
-    Both, CallSink, DeviceFact, DeviceSpan, FinishedCall, ImagePiece, KernelName, Launch,
-    PlacedKernel, Submission, Tracker,
+    Both, CallSink, DeviceFact, DeviceSpan, DriverCalls, FinishedCall, ImagePiece, KernelName,
+    Launch, PlacedKernel, Submission, Tracker,
 };
 use aiprof_common::{CALL_STACK_BUSY, CALL_STACK_LIMITED};
 use aiprof_model::{
@@ -57,14 +58,15 @@ impl NoStack {
 }
 
 /// A stack that calls refer to.
-struct KnownStack {
+pub(super) struct KnownStack {
     /// Leaf first. The leaf is the probed function itself.
-    codes: Rc<[Code]>,
-    cgroup: u64,
+    pub(super) codes: Rc<[Code]>,
+    pub(super) cgroup: u64,
 }
 
-/// What leads to a row of the profile: the stack, the function, the work.
-type Path = (u64, u32, Option<u32>);
+/// What leads to a row of the profile: the stack, the function, the driver's calls, the
+/// work.
+type Path = (u64, u32, Option<Rc<DriverCalls>>, Option<u32>);
 
 /// The calls' part of an [`Aggregator`].
 pub(super) struct Calls {
@@ -144,6 +146,13 @@ impl Aggregator {
     /// also where it adds none of them up itself.
     pub fn with_tracker(mut self) -> Self {
         self.tracker.get_or_insert_default();
+        self
+    }
+
+    /// Whether the driver's frames stand between launches and devices, as they do unless
+    /// this says otherwise.
+    pub fn with_driver_frames(mut self, is_wanted: bool) -> Self {
+        self.no_driver_frames = !is_wanted;
         self
     }
 
@@ -322,6 +331,8 @@ struct Origin<'a> {
     flags: u16,
     is_ioctl: bool,
     function: &'a str,
+    /// Of a launch whose driver's frames are wanted.
+    launch: Option<&'a Launch>,
 }
 
 impl CallSink for Taker<'_> {
@@ -343,6 +354,7 @@ impl CallSink for Taker<'_> {
             flags: call.flags,
             is_ioctl: call.probe.is_ioctl,
             function: &call.probe.function,
+            launch: None,
         };
         let weight = Weigh {
             time_ns: took.saturating_sub(call.nested_ns),
@@ -367,6 +379,7 @@ impl CallSink for Taker<'_> {
             flags: launch.flags,
             is_ioctl: false,
             function: &launch.function,
+            launch: (!self.aggregate.no_driver_frames).then_some(launch),
         };
         let weight = Weigh {
             count: 1,
@@ -439,21 +452,18 @@ impl Taker<'_> {
         let Some(mut devices) = self.calls.devices.take() else {
             return;
         };
-        devices.launch(launch, || {
-            let origin = Origin {
-                pid: launch.pid,
-                tid: launch.tid,
-                stack: launch.stack,
-                flags: launch.flags,
-                is_ioctl: false,
-                function: &launch.function,
+        let with_driver = !self.aggregate.no_driver_frames;
+        let unknown = devices.launch(launch, with_driver, || {
+            let driver = match with_driver {
+                true => driver::frames(&self.calls.stacks, launch),
+                false => Ok(None),
             };
             let process = self.processes.get(launch.pid);
             let labels = self.aggregate.labels_of(process);
             let comm = process.map_or("", |process| process.comm.as_str());
             let thread = self.calls.threads.get(&launch.tid).map(|name| &**name);
             let stack = self.calls.stacks.get(&launch.stack);
-            CallPath {
+            let path = CallPath {
                 pid: launch.pid,
                 comm: Some(comm)
                     .filter(|comm| !comm.is_empty())
@@ -464,12 +474,23 @@ impl Taker<'_> {
                 labels,
                 codes: match stack {
                     Some(stack) => above(&stack.codes, false).collect(),
-                    None => Rc::from([Code::NoStack(NoStack::of(origin.stack, origin.flags))]),
+                    None => Rc::from([Code::NoStack(NoStack::of(launch.stack, launch.flags))]),
                 },
                 function: launch.function.clone(),
-            }
+                driver: driver.clone().ok().flatten(),
+            };
+            (path, driver.is_ok())
         });
         self.calls.devices = Some(devices);
+        self.no_driver(unknown);
+    }
+
+    /// Counts a launch whose driver's frames are not known.
+    fn no_driver(&mut self, is_unknown: bool) {
+        let count = u64::from(is_unknown);
+        self.aggregate
+            .losses
+            .add(LossKind::DriverFramesUnknown, count);
     }
 
     fn add(&mut self, origin: &Origin<'_>, work: Option<&KernelName>, weight: Weigh) {
@@ -534,16 +555,32 @@ impl Taker<'_> {
 
     /// The stack of a call, with the function and the work at its leaf.
     fn stack(&mut self, origin: &Origin<'_>, function: u32, work: Option<u32>) -> Option<u32> {
-        let path = (origin.stack, function, work);
+        let launch = origin.launch;
+        let driver = launch.and_then(|launch| launch.driver.clone());
+        let path = (origin.stack, function, driver, work);
         // Without a stack, the reason is the call's.
         if origin.stack != 0
             && let Some(&known) = self.calls.paths.get(&path)
         {
             return Some(known);
         }
+        let driver = launch.map_or(Ok(None), |launch| {
+            driver::frames(&self.calls.stacks, launch)
+        });
+        self.no_driver(driver.is_err());
+        let is_known = origin.stack != 0 && driver.is_ok();
         let mut codes = Vec::new();
         codes.extend(work.map(|name| Code::Work { name }));
         codes.extend(work.map(|_| Code::Device));
+        if let Ok(Some(DriverFrames {
+            function,
+            codes: below,
+        })) = driver
+        {
+            codes.extend(below.iter().copied());
+            let function = function.map(|function| self.text(&function));
+            codes.extend(function.map(|name| Code::Function { name }));
+        }
         codes.push(Code::Function { name: function });
         match self.calls.stacks.get(&origin.stack) {
             Some(stack) => codes.extend(above(&stack.codes, origin.is_ioctl)),
@@ -554,7 +591,7 @@ impl Taker<'_> {
             .map(|code| self.aggregate.codes.intern(code))
             .collect();
         let stack = self.aggregate.intern_stack(&ids)?;
-        if origin.stack != 0 {
+        if is_known {
             self.calls.paths.insert(path, stack);
         }
         Some(stack)

@@ -1,14 +1,15 @@
 //! Device samples of an aggregate as samples of a profile.
 
 use super::{
-    Aggregator,
+    Aggregator, Code,
     devices::{Devices, Path, Row, RowKey},
+    driver::HostStack,
     modules::ModuleKernel,
 };
 use crate::correlate::device::{CodeId, PARTS, PathId};
 use aiprof_model::profile::{
     Device, DeviceCode, DeviceId, DeviceSample, FrameKind, Location, LocationId, Method,
-    ProfileBuilder, Sample, Stack, StackId,
+    ProfileBuilder, Sample, Stack,
 };
 use aiprof_symbols::symbolize::device::{Kernel, isa};
 use rustc_hash::FxHashMap;
@@ -263,8 +264,8 @@ pub(super) struct Writer<'a> {
     aggregate: &'a Aggregator,
     devices: &'a Devices,
     ids: Vec<(u32, DeviceId)>,
-    /// Locations of launch stacks, root first.
-    launches: FxHashMap<PathId, (Vec<LocationId>, bool)>,
+    /// Launch stacks.
+    launches: FxHashMap<PathId, Stack>,
     /// Locations of instructions.
     instructions: FxHashMap<(Option<CodeId>, u64), Vec<LocationId>>,
 }
@@ -320,15 +321,16 @@ impl Writer<'_> {
         frames: Vec<LocationId>,
     ) -> Sample {
         let path = path_id.and_then(|path| self.devices.path(path));
-        let (mut locations, complete) = match (path_id, path) {
+        let mut stack = match (path_id, path) {
             (Some(id), Some(path)) => self.launch(builder, locate, id, path),
-            _ => (
-                vec![text(builder, "[unattributed]", FrameKind::Unknown)],
-                true,
-            ),
+            _ => Stack {
+                locations: vec![text(builder, "[unattributed]", FrameKind::Unknown)],
+                complete: true,
+                driver: 0,
+            },
         };
-        locations.push(text(builder, "-", FrameKind::Native));
-        locations.extend(frames);
+        stack.locations.push(text(builder, "-", FrameKind::Native));
+        stack.locations.extend(frames);
         let pid = path.map_or(pid, |path| path.pid);
         let comm = path.map_or("[unattributed]", |path| &path.comm);
         let labels = path.and_then(|path| self.aggregate.labels.get(&path.labels));
@@ -339,7 +341,7 @@ impl Writer<'_> {
             tid: pid,
             thread: builder.string(comm),
             cgroup: group.map(|group| builder.string(&group)),
-            stack: stack(builder, locations, complete),
+            stack: builder.stack(stack),
             count: 0,
             time_ns: 0,
             bytes: 0,
@@ -353,20 +355,37 @@ impl Writer<'_> {
         locate: &mut Locate<'_>,
         id: PathId,
         path: &Path,
-    ) -> (Vec<LocationId>, bool) {
+    ) -> Stack {
         if let Some(known) = self.launches.get(&id) {
             return known.clone();
         }
-        let codes = path.codes.iter().rev();
-        let handles = codes.filter_map(|code| self.aggregate.codes.index.get(code).copied());
-        let mut locations: Vec<LocationId> = handles.map(|code| locate(builder, code)).collect();
-        locations.push(text(builder, &path.function, FrameKind::Native));
+        let mut host = HostStack::default();
+        let index = &self.aggregate.codes.index;
+        let mut push = |host: &mut HostStack, builder: &mut ProfileBuilder, codes: &[Code]| {
+            for &code in codes.iter().rev().filter_map(|code| index.get(code)) {
+                let location = locate(builder, code);
+                host.push(builder, location);
+            }
+        };
+        push(&mut host, builder, &path.codes);
+        host.function(builder, &path.function);
+        if let Some(driver) = &path.driver {
+            if let Some(function) = &driver.function {
+                host.function(builder, function);
+            }
+            push(&mut host, builder, &driver.codes);
+        }
         let complete = path
             .codes
             .iter()
-            .all(|code| code.cut().is_none() && !matches!(code, super::Code::NoStack(_)));
-        self.launches.insert(id, (locations.clone(), complete));
-        (locations, complete)
+            .all(|code| code.cut().is_none() && !matches!(code, Code::NoStack(_)));
+        let stack = Stack {
+            locations: host.locations,
+            complete,
+            driver: host.driver,
+        };
+        self.launches.insert(id, stack.clone());
+        stack
     }
 
     fn instruction(&mut self, builder: &mut ProfileBuilder, key: &RowKey) -> Vec<LocationId> {
@@ -401,12 +420,5 @@ pub(super) fn text(builder: &mut ProfileBuilder, name: &str, kind: FrameKind) ->
         binary: None,
         address: 0,
         frames,
-    })
-}
-
-fn stack(builder: &mut ProfileBuilder, locations: Vec<LocationId>, complete: bool) -> StackId {
-    builder.stack(Stack {
-        locations,
-        complete,
     })
 }

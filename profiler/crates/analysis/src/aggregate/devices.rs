@@ -5,10 +5,11 @@ use super::{
     aiu::Aiu,
     calls::Calls,
     device_rows::Described,
+    driver::DriverFrames,
     modules::{ModuleKernel, Modules},
 };
 use crate::correlate::{
-    DeviceFact, DeviceFactKind, ImagePiece, KernelName, Launch, PlacedKernel,
+    DeviceFact, DeviceFactKind, DriverCalls, ImagePiece, KernelName, Launch, PlacedKernel,
     device::{Begun, CodeId, Join, Limits, PARTS, PathId, Placement, Share, ShareSink},
 };
 use aiprof_model::{
@@ -38,6 +39,25 @@ pub(super) struct Path {
     pub(super) codes: Rc<[Code]>,
     /// The function that the program called.
     pub(super) function: Rc<str>,
+    /// What stands between that and the device.
+    pub(super) driver: Option<DriverFrames>,
+}
+
+impl Path {
+    /// All codes of its frames.
+    pub(super) fn all_codes(&self) -> impl Iterator<Item = &Rc<[Code]>> {
+        let driver = self.driver.iter().map(|driver| &driver.codes);
+        std::iter::once(&self.codes).chain(driver)
+    }
+}
+
+/// A path of which the number is known.
+#[derive(Debug)]
+struct KnownPath {
+    pid: u32,
+    function: Rc<str>,
+    driver: Option<Rc<DriverCalls>>,
+    number: PathId,
 }
 
 /// A kernel's code.
@@ -113,8 +133,8 @@ pub(super) struct Devices {
     paths: Numbers<Path>,
     kernels: Numbers<SampledKernel>,
     pub(super) rows: FxHashMap<RowKey, Row>,
-    /// Numbers of paths by the stack, and by process and function.
-    known: FxHashMap<u64, Vec<(u32, Rc<str>, PathId)>>,
+    /// Numbers of paths by the stack.
+    known: FxHashMap<u64, Vec<KnownPath>>,
     modules: Modules,
     /// What the frames of kernels are made of.
     pub(super) described: FxHashMap<CodeId, Described>,
@@ -132,6 +152,7 @@ impl Devices {
             labels: 0,
             codes: Rc::from([Code::NoStack(NoStack::Lost)]),
             function: "".into(),
+            driver: None,
         };
         let kernel = SampledKernel {
             pid: 0,
@@ -168,7 +189,7 @@ impl Devices {
 
     /// The stacks of all paths that are remembered.
     pub(super) fn all_codes(&self) -> impl Iterator<Item = &Rc<[Code]>> {
-        self.paths.all.iter().map(|path| &path.codes)
+        self.paths.all.iter().flat_map(Path::all_codes)
     }
 
     /// Files have got new numbers: stacks are of no use any more.
@@ -177,6 +198,7 @@ impl Devices {
         self.paths.index.clear();
         for path in &mut self.paths.all {
             path.codes = Rc::from([Code::NoStack(NoStack::Lost)]);
+            path.driver = None;
         }
     }
 
@@ -263,38 +285,60 @@ impl Devices {
         }
     }
 
-    /// The number of a launch's path.
-    fn path_of(&mut self, launch: &Launch, path: impl FnOnce() -> Path) -> PathId {
-        let known = self.known.get(&launch.stack);
-        let same = |(pid, function, _): &&(u32, Rc<str>, PathId)| {
-            *pid == launch.pid && *function == launch.function
+    /// The number of a launch's path, and whether all of that is known. `path` gives both.
+    fn path_of(
+        &mut self,
+        launch: &Launch,
+        with_driver: bool,
+        path: impl FnOnce() -> (Path, bool),
+    ) -> (PathId, bool) {
+        let driver = launch.driver.as_ref().filter(|_| with_driver);
+        let same = |path: &&KnownPath| {
+            path.pid == launch.pid
+                && path.function == launch.function
+                && path.driver.as_ref() == driver
         };
-        if let Some((.., number)) = known.and_then(|known| known.iter().find(same)) {
-            return *number;
+        let known = self.known.get(&launch.stack);
+        if let Some(known) = known.and_then(|known| known.iter().find(same)) {
+            return (known.number, true);
         }
-        let number = self.paths.number(path());
+        let (path, is_whole) = path();
+        let number = self.paths.number(path);
         if number == 0 {
             self.join.losses.add(LossKind::LaunchesRefused, 1);
         }
-        if launch.stack != 0 && number != 0 {
+        // What is missing may come yet.
+        if launch.stack != 0 && number != 0 && is_whole {
             let known = self.known.entry(launch.stack).or_default();
-            known.push((launch.pid, launch.function.clone(), number));
+            known.push(KnownPath {
+                pid: launch.pid,
+                function: launch.function.clone(),
+                driver: driver.cloned(),
+                number,
+            });
         }
-        number
+        (number, is_whole)
     }
 
-    /// A kernel was launched from a path.
-    pub(super) fn launch(&mut self, launch: &Launch, path: impl FnOnce() -> Path) {
+    /// A kernel was launched from a path: that, and whether its driver's frames are known.
+    /// True if they are missing.
+    pub(super) fn launch(
+        &mut self,
+        launch: &Launch,
+        with_driver: bool,
+        path: impl FnOnce() -> (Path, bool),
+    ) -> bool {
         if *launch.api == *crate::aiu::API {
-            let path = self.path_of(launch, path);
-            return self.aiu.launch(launch, path);
+            let (path, is_whole) = self.path_of(launch, with_driver, path);
+            self.aiu.launch(launch, path);
+            return !is_whole;
         }
         if launch.kind != CallKind::Launch || launch.kernel_number == 0 {
-            return;
+            return false;
         }
         let items = launch.groups.iter().chain(&launch.local);
         let work = items.fold(1_u64, |work, &n| work.saturating_mul(n.into()));
-        let path = self.path_of(launch, path);
+        let (path, is_whole) = self.path_of(launch, with_driver, path);
         self.join.executions.begun(&Begun {
             pid: launch.pid,
             kernel: launch.kernel_number,
@@ -306,6 +350,7 @@ impl Devices {
             event: launch.event,
             submit: launch.submit.unwrap_or(0),
         });
+        !is_whole
     }
 
     pub(super) fn placed(&mut self, placed: &PlacedKernel) {
@@ -435,7 +480,7 @@ impl Aggregator {
             let paths: std::collections::BTreeSet<PathId> =
                 rows.chain(devices.aiu.paths()).collect();
             for path in paths.into_iter().filter_map(|path| devices.path(path)) {
-                for &code in &*path.codes {
+                for &code in path.all_codes().flat_map(|codes| codes.iter()) {
                     self.codes.intern(code);
                 }
             }

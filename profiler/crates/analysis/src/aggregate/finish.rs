@@ -1,6 +1,6 @@
 //! The aggregated samples with names: the profile.
 
-use super::{Aggregator, Code, SampleKey, SpecialCode, Weigh, device_rows};
+use super::{Aggregator, Code, SampleKey, SpecialCode, Weigh, device_rows, driver::HostStack};
 use aiprof_model::{
     process::{FileTable, Region, Runtime},
     profile::{
@@ -92,27 +92,33 @@ pub fn build_profile(
                 .map(|&c| (c, code_at(names, aggregate.codes.values[c as usize], at)));
             let (whole, cut) = split_cut(codes.collect(), names);
             let cut = cut.or_else(|| middle_cut(&whole));
-            let codes = whole.iter().copied();
-            let root_first = codes
-                .rev()
-                .map(|(id, code)| {
-                    if let Code::JitSince { .. } = code {
-                        return *timed
-                            .entry(code)
-                            .or_insert_with(|| location(&mut builder, files, names, code));
+            let mut host = HostStack::default();
+            for &(id, code) in whole.iter().rev() {
+                let at = match (code, text_of(aggregate, code)) {
+                    (Code::Function { .. }, Some((name, _))) => {
+                        host.function(&mut builder, name);
+                        continue;
                     }
-                    *locations[id as usize].get_or_insert_with(|| match text_of(aggregate, code) {
+                    (Code::JitSince { .. }, _) => *timed
+                        .entry(code)
+                        .or_insert_with(|| location(&mut builder, files, names, code)),
+                    (_, text) => *locations[id as usize].get_or_insert_with(|| match text {
                         Some((text, kind)) => named(&mut builder, text, kind),
                         None => location(&mut builder, files, names, code),
-                    })
-                })
-                .collect();
+                    }),
+                };
+                if matches!(code, Code::Device) {
+                    host.end();
+                }
+                host.push(&mut builder, at);
+            }
             let has_stack = |(_, code): &(u32, Code)| !matches!(code, Code::NoStack(_));
             let complete = cut.is_none() && whole.iter().all(has_stack);
             (
                 builder.stack(Stack {
-                    locations: root_first,
+                    locations: host.locations,
                     complete,
+                    driver: host.driver,
                 }),
                 cut,
             )

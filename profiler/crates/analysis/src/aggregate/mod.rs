@@ -9,6 +9,7 @@ mod calls;
 mod device_kernels;
 mod device_rows;
 mod devices;
+mod driver;
 mod finish;
 mod modules;
 mod python;
@@ -264,6 +265,8 @@ pub struct Aggregator {
     tracker: Option<Box<Tracker>>,
     /// Number and time of calls. A profile of calls has no CPU samples.
     calls: Option<Box<calls::Calls>>,
+    /// The frames of drivers are left out between launches and devices.
+    no_driver_frames: bool,
     /// Waits are added up.
     waits: Option<Box<waits::Waits>>,
     /// What was lost.
@@ -680,6 +683,8 @@ fn region(processes: &ProcessTable, file: FileId) -> Region {
 
 #[cfg(test)]
 mod call_tests;
+#[cfg(test)]
+mod driver_tests;
 #[cfg(test)]
 mod generated_tests;
 #[cfg(test)]

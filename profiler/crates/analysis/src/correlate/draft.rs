@@ -328,6 +328,7 @@ fn blank(chain: &[Box<Open>]) -> Launch {
         correlation: None,
         stack: with_stack.map_or(0, |open| open.call.stack),
         flags: with_stack.map_or(0, |open| open.call.flags),
+        driver: None,
     }
 }
 

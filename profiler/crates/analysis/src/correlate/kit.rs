@@ -332,6 +332,8 @@ pub struct Script {
     pub sp: u64,
     /// When the calls began that are open, by thread.
     pub open: HashMap<u32, Vec<u64>>,
+    /// Added to the ids of stacks: calls from elsewhere.
+    pub elsewhere: u64,
     /// When the ioctl began that is open.
     ioctl: u64,
 }
@@ -358,6 +360,7 @@ impl Script {
             tid: 1,
             sp: TOP,
             open: HashMap::new(),
+            elsewhere: 0,
             ioctl: 0,
         };
         for (id, name) in [(UR, "ur"), (LOADER, "loader"), (DRIVER, "driver")] {
@@ -429,8 +432,13 @@ impl Script {
             self.sp -= 0x40;
             self.open.entry(self.tid).or_default().push(call.time_ns);
         }
-        let stack = u64::from(self.probe(function).id) + 1000;
+        let stack = self.stack(function);
         self.apply(&Event::Call(Call { stack, ..call }));
+    }
+
+    /// The id of the stack of calls of a function from here.
+    pub fn stack(&self, function: &str) -> u64 {
+        u64::from(self.probe(function).id) + 1000 + self.elsewhere
     }
 
     /// The same, where the kernel side could not follow the thread's calls.

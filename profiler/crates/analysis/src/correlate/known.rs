@@ -195,6 +195,12 @@ impl Known {
         is_work(self.probe.kind) && !self.probe.is_ioctl
     }
 
+    /// Whether it gives work to a device, or hands over what was prepared.
+    pub(super) fn gives_work(&self) -> bool {
+        let submits = self.probe.kind == CallKind::Submit && !self.probe.is_ioctl;
+        self.is_work() || submits || self.executes_graph()
+    }
+
     /// Whether it executes what a graph has recorded.
     pub(super) fn executes_graph(&self) -> bool {
         let kind = self.probe.kind;

@@ -55,6 +55,13 @@
 //! Each record of a call is taken once, here. A listener that must act before it is known
 //! whether the call belongs to the recording gets a [`CallView`] of it.
 //!
+//! # The driver's calls
+//!
+//! Where the work of a call is handed to the driver by an ioctl inside of that call, or
+//! inside of the call that executes the list which it was put on, the launch knows the
+//! stacks of these ioctls ([`Launch::driver`]). What else a thread hands over, and what
+//! another thread does, is not taken for it.
+//!
 //! # Submissions
 //!
 //! The kernel reports work of any runtime by its fences and jobs. They become
@@ -69,6 +76,7 @@ mod data;
 pub mod device;
 mod device_facts;
 mod draft;
+mod driver_calls;
 mod effects;
 mod epoch;
 mod fence;
@@ -93,6 +101,7 @@ pub use both::Both;
 pub use calls::{Counts, Limits, Tracker};
 pub use data::ImagePiece;
 pub use device_facts::{DeviceFact, DeviceFactKind};
+pub use driver_calls::DriverCalls;
 pub(crate) use epoch::EpochClock;
 pub use fence::{Submission, SubmissionSource, begins};
 pub use handles::ModuleImage;
@@ -413,4 +422,6 @@ pub struct Launch {
     pub stack: u64,
     /// `CALL_*` bits of that call: why there is no stack.
     pub flags: u16,
+    /// The ioctls that handed it to the driver; `None`: none were seen.
+    pub driver: Option<Rc<DriverCalls>>,
 }

@@ -1,6 +1,8 @@
 //! A call that is not over yet.
 
-use super::{FinishedCall, KernelName, data::Image, handles::ModuleImage, known::Known};
+use super::{
+    FinishedCall, KernelName, data::Image, driver_calls::Ioctls, handles::ModuleImage, known::Known,
+};
 use aiprof_common::{CALL_TAIL, MAX_VALUES};
 use aiprof_model::wire::Call;
 use std::rc::Rc;
@@ -41,6 +43,8 @@ pub(super) struct Open {
     pub(super) is_end_told: bool,
     /// Its exit was not seen: what it gave was read later, where it was to put it.
     pub(super) is_assumed: bool,
+    /// Ioctls inside of it that handed work to a driver.
+    pub(super) ioctls: Ioctls,
 }
 
 /// Work that was put on a list.
@@ -110,6 +114,7 @@ impl Open {
             group_before: None,
             is_end_told: false,
             is_assumed: false,
+            ioctls: Ioctls::default(),
         }
     }
 
@@ -117,11 +122,14 @@ impl Open {
     pub(super) fn renew(&mut self, call: &Call, known: &Rc<Known>, id: u64) {
         let mut data = std::mem::take(&mut self.call.data);
         let mut inner = std::mem::take(&mut self.call.inner);
+        let mut ioctls = std::mem::take(&mut self.ioctls);
         data.clear();
         inner.clear();
+        ioctls.clear();
         *self = Self::new(call, known, id);
         self.call.data = data;
         self.call.inner = inner;
+        self.ioctls = ioctls;
     }
 
     /// Takes in what the exit read.

@@ -157,6 +157,7 @@ impl Thread {
             correlation: None,
             stack: base.call.stack,
             flags: base.call.flags,
+            driver: None,
         })
     }
 }

@@ -221,6 +221,7 @@ impl Thread {
         if let Some(mut open) = self.open.pop() {
             match succeeded {
                 Some(false) => {
+                    open.ioctls.clear();
                     effects::take_back(&mut open, world);
                     self.take_back(&mut open, world);
                 }
@@ -256,6 +257,7 @@ impl Thread {
         {
             world.losses.add(LossKind::ListsUnknown, 1);
         }
+        self.note_ioctls(&mut open);
         if open.call.is_part {
             if let Some(around) = self.open.last_mut() {
                 around.learn_from(&mut open);

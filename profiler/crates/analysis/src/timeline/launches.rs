@@ -512,6 +512,7 @@ mod tests {
             correlation: None,
             stack: 0,
             flags: 0,
+            driver: None,
         }
     }
 

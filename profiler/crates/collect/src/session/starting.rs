@@ -113,12 +113,13 @@ pub(super) fn aggregate(config: &RecordConfig, weighting: Weighting) -> Aggregat
     if let Some(waits) = config.waits {
         return Aggregator::new(weighting, limits).with_waits(waits.options);
     }
-    match config.launches {
+    let aggregate = match config.launches {
         Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, limits),
         None if config.devices.is_on() => Aggregator::new(weighting, limits).with_devices(),
         None if config.probes.is_some() => Aggregator::new(weighting, limits).with_tracker(),
         None => Aggregator::new(weighting, limits),
-    }
+    };
+    aggregate.with_driver_frames(config.driver_frames)
 }
 
 /// Has programs verified by a thread; it hangs up when they are.

@@ -81,15 +81,21 @@ fn work(profile: &Profile, sample: &Sample) -> Option<String> {
     is_work.then(|| names::clean(profile.str(leaf.name)))
 }
 
-/// The function that the program called: the innermost frame of the host.
+/// The function that the program called: the innermost frame of the host that is not the
+/// driver's.
 fn function(profile: &Profile, sample: &Sample) -> Option<String> {
-    let frames: Vec<_> = profile.stack_frames(sample.stack).collect();
-    let host = match frames.split_last()? {
-        // The work and the mark before it.
-        (leaf, rest) if leaf.kind == FrameKind::DeviceSoftware => rest.split_last()?.1,
-        _ => &frames,
+    let stack = profile.stacks.get(sample.stack.0 as usize)?;
+    // The work and the mark before it.
+    let device = if work(profile, sample).is_some() {
+        2
+    } else {
+        0
     };
-    Some(names::clean(profile.str(host.last()?.name)))
+    let below = device + stack.driver as usize;
+    let at = stack.locations.len().checked_sub(below + 1)?;
+    let location = profile.locations.get(stack.locations.get(at)?.0 as usize)?;
+    let frame = profile.frames.get(location.frames.last()?.0 as usize)?;
+    Some(names::clean(profile.str(frame.name)))
 }
 
 fn process(profile: &Profile, sample: &Sample) -> Option<String> {

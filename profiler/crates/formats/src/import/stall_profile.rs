@@ -56,6 +56,7 @@ fn add(
     let stack = builder.stack(Stack {
         locations: locations.to_vec(),
         complete: true,
+        driver: 0,
     });
     let kernel = builder.string(&row.kernel);
     let process = builder.process(0, "[unknown]");

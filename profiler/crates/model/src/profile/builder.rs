@@ -149,6 +149,20 @@ impl ProfileBuilder {
         )
     }
 
+    /// A location without its outermost frame if that has this name; `None`: nothing else
+    /// is there.
+    pub fn below(&mut self, location: LocationId, name: &str) -> Option<LocationId> {
+        let known = self.profile.locations.get(location.0 as usize);
+        let first = known.and_then(|known| known.frames.first());
+        let frame = first.and_then(|frame| self.profile.frames.get(frame.0 as usize));
+        if frame.is_none_or(|frame| self.profile.str(frame.name) != name) {
+            return Some(location);
+        }
+        let mut inlined = known?.clone();
+        inlined.frames.remove(0);
+        (!inlined.frames.is_empty()).then(|| self.location(inlined))
+    }
+
     /// Interns a stack.
     pub fn stack(&mut self, stack: Stack) -> StackId {
         intern(&mut self.profile.stacks, &mut self.stacks, stack, StackId)

@@ -151,6 +151,9 @@ pub enum LossKind {
     WaitsLost,
     /// Waits whose end the kernel did not report.
     WaitsUnended,
+    /// Launches that were handed to a driver by an ioctl whose frames are not known: a
+    /// stack was left out, lost, or cut before it came to the runtime's function.
+    DriverFramesUnknown,
 }
 
 impl LossKind {
@@ -223,6 +226,7 @@ impl LossKind {
             Self::PythonFramesApart => "stacks whose Python frames have no place",
             Self::WaitsLost => "waits not recorded (no room)",
             Self::WaitsUnended => "waits whose end was not seen",
+            Self::DriverFramesUnknown => "launches without the driver's frames (no stack)",
             Self::ReadsLate => "reads of others' files and processes that did not return in time",
         }
     }

@@ -218,6 +218,10 @@ pub struct Stack {
     pub locations: Vec<LocationId>,
     /// Whether the user part reaches the outermost frame.
     pub complete: bool,
+    /// Of the stack of a launch: how many of its locations, right above the `-`, are the
+    /// driver's and the kernel's, which handed the launch over. Above them is the function
+    /// that the program called.
+    pub driver: u32,
 }
 
 /// An aggregated sample: everything but the weights is its key.

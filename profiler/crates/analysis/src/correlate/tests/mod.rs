@@ -1,6 +1,7 @@
 //! The tracker, fed with events made by hand.
 
 mod device_facts;
+mod driver_calls;
 mod forks;
 mod handles;
 mod hostile;

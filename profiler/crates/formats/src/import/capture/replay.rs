@@ -30,6 +30,8 @@ pub struct ReplayOptions {
     pub waits: Option<WaitOptions>,
     /// Keep the frames of Python's interpreter itself.
     pub python_c_frames: bool,
+    /// Put the driver's frames between launches and devices.
+    pub driver_frames: bool,
 }
 
 impl Default for ReplayOptions {
@@ -41,6 +43,7 @@ impl Default for ReplayOptions {
             launches: None,
             waits: None,
             python_c_frames: false,
+            driver_frames: true,
         }
     }
 }
@@ -93,7 +96,8 @@ impl Replay {
                     }
                     (None, Some(waits)) => of_samples().with_waits(waits),
                     (None, None) => of_samples().with_devices(),
-                };
+                }
+                .with_driver_frames(self.options.driver_frames);
             }
             Record::Events(events) => events.into_iter().for_each(|event| self.event(event)),
             Record::End { meta, losses, busy } => {

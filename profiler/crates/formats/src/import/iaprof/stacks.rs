@@ -252,6 +252,7 @@ impl Stacks {
         let stack = builder.stack(Stack {
             locations,
             complete: true,
+            driver: 0,
         });
         self.stacks.insert(key, stack);
         Some(stack)
