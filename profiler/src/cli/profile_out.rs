@@ -111,7 +111,8 @@ pub(crate) struct ValueArgs {
     /// Each stack ends in what was waited for: a lock, I/O, time, a pipe or socket, a
     /// process, the accelerator, or a CPU. Waits of a sampling period (-F) or more are all
     /// recorded, of shorter ones as many as stand for the rest. A capture can be reported
-    /// either way if it was recorded with this or with --wall.
+    /// either way if it was recorded with this or with --wall; traces have the waits of a
+    /// recording beside its samples.
     #[arg(long, conflicts_with = "events")]
     off_cpu: bool,
 
@@ -119,7 +120,8 @@ pub(crate) struct ValueArgs {
     #[arg(long, hide_short_help = true, conflicts_with_all = ["events", "off_cpu"])]
     wall: bool,
 
-    /// With --off-cpu or --wall: who woke the thread, as the leaf of its stack
+    /// With --off-cpu or --wall: who woke the thread, as the leaf of its stack; of a trace
+    /// as an argument
     #[arg(long, hide_short_help = true, conflicts_with = "events")]
     wakers: bool,
 }

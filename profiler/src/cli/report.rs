@@ -8,6 +8,7 @@ use super::profile_out::{ProfileFormat, ValueArgs, ViewArgs};
 use super::target::{self, Target};
 use super::trace_out::{self, TraceOut};
 use super::{Verbosity, usage_error};
+use aiprof_analysis::aggregate::WaitOptions;
 use aiprof_formats::export::{ExportOptions, Format, Weight};
 use aiprof_formats::import::capture::ReplayOptions;
 use aiprof_formats::import::open::Contents;
@@ -97,6 +98,9 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
             "a capture is what report reads: choose another format",
         ));
     }
+    if args.values.has_wakers() && args.values.waits().is_none() && !destination.is_trace() {
+        return Err(usage_error("--wakers is for --off-cpu and --wall"));
+    }
     let kernels = args.kernels.choice(&destination)?;
     let input = input::open(path)?;
     let contents = input.contents;
@@ -178,7 +182,12 @@ fn trace(args: &ReportArgs, path: &Path, destination: &Destination) -> Result<Ve
         ));
     }
     let out = TraceOut::open(destination, path)?;
-    let options = replay_options(args, destination);
+    let mut options = replay_options(args, destination);
+    // A trace has the waits of a recording in any case.
+    options.waits = Some(WaitOptions {
+        wall: true,
+        wakers: args.values.has_wakers(),
+    });
     trace_out::from_file(path, options, args.title.as_deref(), out)
 }
 

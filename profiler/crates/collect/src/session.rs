@@ -337,7 +337,11 @@ impl Session {
                 let writer = CaptureWriter::new(out, &meta, weighting.period_ns);
                 capture = Some(writer.map_err(CollectError::Capture)?);
             }
-            Keep::Timeline(store) => timeline = Some(Box::new(Builder::new(period_ns, store))),
+            Keep::Timeline(store) => {
+                let wakers = config.waits.is_some_and(|waits| waits.options.wakers);
+                let builder = Builder::new(period_ns, store).with_wakers(wakers);
+                timeline = Some(Box::new(builder));
+            }
         }
         // Process events first: no process may start unseen before a sample of it.
         let mut cpus = CpuSet::new(clock, config.include_idle, PROCESS_RING_BYTES);
