@@ -253,6 +253,29 @@ fn flame_graphs_of_devices_are_about_who_launched_work() {
 }
 
 #[test]
+fn stacks_begin_with_the_whole_device_that_samples_are_of() {
+    let options = ExportOptions {
+        by_label: Some("device".to_owned()),
+        ..options()
+    };
+    let text = String::from_utf8(export(&ai(), Format::Folded, &options)).unwrap();
+    let roots: std::collections::BTreeSet<_> = text
+        .lines()
+        .filter_map(|line| line.split(';').next())
+        .collect();
+    let expected = [
+        "[no device]",
+        "device=xe 0000:03:00.0",
+        "device=xe 0000:03:00.0 GT1 <b>",
+    ];
+    assert_eq!(roots.into_iter().collect::<Vec<_>>(), expected);
+    assert!(
+        text.contains("\ndevice=xe 0000:03:00.0;train;11;"),
+        "{text}"
+    );
+}
+
+#[test]
 fn samples_of_unknown_launchers_hide_nobody() {
     let mut f = Fixture::new();
     let main = f.frame("main", FrameKind::Native);

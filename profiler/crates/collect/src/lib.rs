@@ -44,6 +44,7 @@ pub mod conditional;
 pub mod config;
 pub mod cpu;
 pub mod device;
+mod device_use;
 pub mod doctor;
 pub mod driver;
 mod environment;

@@ -11,6 +11,8 @@ mod result;
 mod starting;
 mod waits;
 
+use labels::MetAs;
+
 pub use devices::AiuUse;
 
 use super::{
@@ -752,8 +754,11 @@ impl Session {
         if !self.filter.wants(sample, &self.events.processes) {
             return Ok(false);
         }
-        let is_kernel_thread = sample.stop == wire::StopReason::KernelThread;
-        self.label(pid, sample.time_ns, is_kernel_thread)?;
+        let about = match sample.stop {
+            wire::StopReason::KernelThread => MetAs::KernelThread,
+            _ => MetAs::Process,
+        };
+        self.label(pid, sample.time_ns, about)?;
         self.finish_walk(sample);
         self.read_java(sample);
         self.read_generated(sample);

@@ -3,7 +3,7 @@
 use super::folded::{FoldedStacks, MAX_TOTAL};
 use super::{ExportError, ExportOptions, Weight, names};
 use aiprof_model::profile::{
-    FrameId, FrameKind, ProcessId, Profile, Sample, StackId, StallReason, StrId, Values,
+    DeviceId, FrameId, FrameKind, ProcessId, Profile, Sample, StackId, StallReason, StrId, Values,
 };
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
@@ -52,8 +52,8 @@ impl Interner {
 }
 
 impl Stacks {
-    /// The stacks of a profile: process name, process id, frames. Values are
-    /// microseconds, samples or bytes.
+    /// The stacks of some processes of a profile: process name, process id, frames. Values
+    /// are microseconds, samples or bytes.
     pub(super) fn from_profile(
         profile: &Profile,
         options: &ExportOptions,
@@ -316,8 +316,16 @@ fn reason_first(profile: &Profile, frames: &mut [FrameId], reason: StallReason) 
 /// The names of labels' values that stacks begin with.
 struct Roots {
     names: Vec<String>,
-    /// Index of the name by process and control group.
-    index: FxHashMap<(ProcessId, Option<StrId>), u32>,
+    /// Index of the name by where samples are of.
+    index: FxHashMap<LabelPlace, u32>,
+}
+
+/// What samples of one label's value have in common: process, control group, device.
+type LabelPlace = (ProcessId, Option<StrId>, Option<DeviceId>);
+
+fn label_place(sample: &Sample) -> LabelPlace {
+    let device = sample.device.map(|device| device.device);
+    (sample.process, sample.cgroup, device)
 }
 
 impl Roots {
@@ -332,8 +340,7 @@ impl Roots {
         };
         let mut known = Interner::default();
         for sample in &profile.samples {
-            let place = (sample.process, sample.cgroup);
-            roots.index.entry(place).or_insert_with(|| {
+            roots.index.entry(label_place(sample)).or_insert_with(|| {
                 known.intern(names::clean(&match profile.label(sample, label) {
                     Some(value) => format!("{label}={value}"),
                     None => format!("[no {label}]"),
@@ -345,7 +352,7 @@ impl Roots {
     }
 
     fn of_sample(&self, sample: &Sample) -> u32 {
-        let known = self.index.get(&(sample.process, sample.cgroup));
+        let known = self.index.get(&label_place(sample));
         known.copied().unwrap_or_default()
     }
 

@@ -63,6 +63,11 @@ pub const RANK: &str = "rank";
 /// Its rank among those on this machine.
 pub const LOCAL_RANK: &str = "local_rank";
 
+/// The accelerator that it uses, or that a sample is of.
+pub const DEVICE: &str = "device";
+/// Value of [`DEVICE`] where there are several.
+pub const SEVERAL: &str = "several";
+
 /// Keys that aiprof gives a meaning to: none of them can be given to a recording.
 pub const RESERVED: [&str; 19] = [
     CONTAINER,
@@ -77,7 +82,7 @@ pub const RESERVED: [&str; 19] = [
     "comm",
     "thread",
     "cgroup",
-    "device",
+    DEVICE,
     "method",
     "certain",
     "possible",
