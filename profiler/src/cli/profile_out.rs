@@ -211,8 +211,9 @@ pub(crate) struct ViewArgs {
 
     /// CPU samples of all processes, also beside samples of devices
     ///
-    /// Where devices were sampled, a flame graph has the CPU samples of the processes that
-    /// launched work, and says how many others there are. For flame graphs.
+    /// Where devices were sampled, a profile has the CPU samples of the processes that
+    /// launched work, and says how many others there are. For flame graphs, folded stacks and
+    /// pprof.
     #[arg(long, conflicts_with_all = ["cpu_only", "device_only", "events"])]
     all_processes: bool,
 }
@@ -287,10 +288,10 @@ impl ViewArgs {
                 }
             }));
         }
-        if self.all_processes && format != Some(Format::Svg) {
+        if self.all_processes && !format.is_some_and(chooses_processes) {
             return Err(usage_error(
-                "--all-processes is for flame graphs: other formats have all processes in any \
-                 case",
+                "--all-processes is for flame graphs, folded stacks and pprof: all else has all \
+                 processes in any case",
             ));
         }
         if self.cpu_only && matches!(format, Some(Format::UnitraceCsv | Format::Iaprof)) {
@@ -311,6 +312,24 @@ impl ViewArgs {
         }
         Ok(())
     }
+}
+
+/// Whether what is written has only the processes that launched work, where devices were
+/// sampled.
+fn chooses_processes(format: Format) -> bool {
+    matches!(format, Format::Folded | Format::Svg | Format::Pprof)
+}
+
+/// A line that says which processes are not in what is written, if any.
+pub(crate) fn note_of_processes(
+    profile: &Profile,
+    destination: &Destination,
+    options: &ExportOptions,
+) -> Option<String> {
+    let format = destination
+        .format()
+        .filter(|format| chooses_processes(*format));
+    format.and_then(|_| export::processes_left_out(profile, options))
 }
 
 /// Writes a profile to an opened file and completes it.

@@ -380,11 +380,14 @@ impl Plan {
             stack_limit: args.call_stacks,
             ..ProbeConfig::default()
         });
+        let mut export = args.view.options(args.values);
+        // Nobody can ask such a recording for the others later.
+        export.all_processes |= matches!(destination, Destination::Windows { .. });
         Ok(Self {
             as_user: as_user(args.as_user)?,
             duration: args.duration,
             destination,
-            export: args.view.options(args.values),
+            export,
             kernels,
             aiu_timing: args.aiu_timing,
             is_unasked,

@@ -4,7 +4,7 @@ use super::choice::{self, ChoiceArgs, KernelArgs};
 use super::destination::Destination;
 use super::input::{self, Counts, ProfileCommand};
 use super::memory::MemoryArgs;
-use super::profile_out::{ProfileFormat, ValueArgs, ViewArgs};
+use super::profile_out::{self, ProfileFormat, ValueArgs, ViewArgs};
 use super::target::{self, Target};
 use super::trace_out::{self, TraceOut};
 use super::{Verbosity, usage_error};
@@ -137,13 +137,14 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
     let wanted = args.values.weight();
     let counts = input::counts(path, input, ProfileCommand::Report, &options, wanted)?;
     let mut export = args.view.options(args.values);
+    let mut shown = None;
     match counts {
         Counts::Profile(mut profile) => {
             let out = kernels.keep(&mut profile);
             if !kernels.is_all() {
                 verbosity.say([choice::kernels_left_out(&out)].iter());
             }
-            of_profile(args, *profile, export, target)?;
+            shown = of_profile(args, *profile, export, target, &destination)?;
         }
         Counts::Stacks(stacks) => {
             if stacks.weight != wanted {
@@ -159,7 +160,7 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
         let shown = path.display();
         format!("for a flame graph: aiprof report {shown} -o flame.svg")
     });
-    verbosity.say(note.iter().chain(&hint));
+    verbosity.say(shown.iter().chain(&note).chain(&hint));
     Ok(())
 }
 
@@ -191,13 +192,14 @@ fn trace(args: &ReportArgs, path: &Path, destination: &Destination) -> Result<Ve
     trace_out::from_file(path, options, args.title.as_deref(), out)
 }
 
-/// Writes a profile.
+/// Writes a profile; gives a line that says which processes are not in it, if any.
 fn of_profile(
     args: &ReportArgs,
     mut profile: Profile,
     mut export: ExportOptions,
     target: Target,
-) -> Result<()> {
+    destination: &Destination,
+) -> Result<Option<String>> {
     if let Some(title) = &args.title {
         profile.meta.title.clone_from(title);
     }
@@ -213,7 +215,12 @@ fn of_profile(
         tracing::warn!("the recording tells no times: values are numbers of samples");
         export.weight = Weight::Samples;
     }
-    target.write(&profile, &export)
+    target.write(&profile, &export)?;
+    Ok(profile_out::note_of_processes(
+        &profile,
+        destination,
+        &export,
+    ))
 }
 
 fn weight_name(weight: Weight) -> &'static str {

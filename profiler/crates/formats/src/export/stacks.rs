@@ -1,6 +1,7 @@
 //! Stacks as sorted paths of names: what folded stacks and flame graphs share.
 
 use super::folded::{FoldedStacks, MAX_TOTAL};
+use super::launchers::Chosen;
 use super::{ExportError, ExportOptions, Weight, names};
 use aiprof_model::profile::{
     DeviceId, FrameId, FrameKind, ProcessId, Profile, Sample, StackId, StallReason, StrId, Values,
@@ -57,21 +58,13 @@ impl Stacks {
     pub(super) fn from_profile(
         profile: &Profile,
         options: &ExportOptions,
-    ) -> Result<Self, ExportError> {
-        Self::of_samples(profile, options, &|_| true)
-    }
-
-    /// [`from_profile`](Self::from_profile) of some of its samples.
-    pub(super) fn of_samples(
-        profile: &Profile,
-        options: &ExportOptions,
-        is_chosen: &dyn Fn(&Sample) -> bool,
+        chosen: &Chosen,
     ) -> Result<Self, ExportError> {
         let mut interner = Interner::default();
         let mut frames = vec![None; profile.frames.len()];
         let mut stacks = Self::default();
         let roots = Roots::of(profile, options);
-        for (key, value) in values_by_stack(profile, options, &roots, is_chosen) {
+        for (key, value) in values_by_stack(profile, options, &roots, chosen) {
             let (root, process, stack, reason) = key;
             let start = stacks.paths.len();
             if let Some(root) = roots.name(root) {
@@ -371,11 +364,11 @@ fn values_by_stack(
     profile: &Profile,
     options: &ExportOptions,
     roots: &Roots,
-    is_chosen: &dyn Fn(&Sample) -> bool,
+    chosen: &Chosen,
 ) -> Vec<(StackKey, u64)> {
     let mut values: FxHashMap<StackKey, u64> = FxHashMap::default();
     for sample in &profile.samples {
-        if !options.shown.includes(sample) || !is_chosen(sample) {
+        if !options.shown.includes(sample) || !chosen.includes(profile, sample) {
             continue;
         }
         let value = match options.weight {
