@@ -270,6 +270,88 @@ fn judge_traces(shop: &Workshop, capture: &str, pid: u32) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// A process in a control group of a pod, on a node whose kubelet has named logs: the
+/// group is real, the logs are **synthetic**, in a mount namespace of their own.
+#[test]
+fn pods_have_the_names_of_their_logs() -> anyhow::Result<()> {
+    let name = "pods_have_the_names_of_their_logs";
+    let needs = [Need::Root, Need::Tool("cc"), Need::Tool("unshare")];
+    let Some(_turn) = turn(name, &needs)? else {
+        return Ok(());
+    };
+    const UID: &str = "2f0a7dd4-6a7e-4dd1-9c3c-6f3b1c1a2d3e";
+    let uid = UID.replace('-', "_");
+    let slice = match Cgroup::new(&format!("kubepods-burstable-pod{uid}.slice")) {
+        Ok(slice) => slice,
+        Err(reason) => {
+            skip(name, &reason);
+            return Ok(());
+        }
+    };
+    let below = slice.path().file_name().context("a name")?;
+    let below = Path::new(below).join(format!("cri-containerd-{ID}.scope"));
+    let group = Cgroup::new(below.to_str().context("a path")?);
+    let group = group.map_err(anyhow::Error::msg)?;
+    let shop = Workshop::new()?;
+    let tallow = busy(&shop.build("depth.c", "tallow", &[])?, |_| {})?;
+    group.add(tallow.pid())?;
+    // Where others may write is not believed.
+    let script = format!(
+        "set -e\n\
+         mount -t tmpfs -o mode=755 none /var/log\n\
+         record() {{ \"$1\" -p {} -F 199 -d 3 -o \"$2\"; }}\n\
+         mkdir -p /var/log/containers /var/log/pods/ml_train-0_{UID}\n\
+         mkdir '/var/log/pods/ml_ev il_{UID}'\n\
+         ln -s /nowhere /var/log/containers/train-0_ml_worker-{ID}.log\n\
+         record \"$1\" \"$2/x.aiprof\"\n\
+         chmod 777 /var/log/containers\n\
+         record \"$1\" \"$2/half.aiprof\"\n\
+         chown 65534 /var/log/pods\n\
+         record \"$1\" \"$2/none.aiprof\"\n",
+        tallow.pid()
+    );
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", &script, "sh"]);
+    checked(unshare.arg(binary()?).arg(shop.path("")))?;
+    let (namespace, pod, container) = ("ml", "train-0", "worker");
+    for (capture, names) in [
+        ("x", [Some(namespace), Some(pod), Some(container)]),
+        ("half", [Some(namespace), Some(pod), None]),
+        ("none", [None, None, None]),
+    ] {
+        let capture = shop.path(&format!("{capture}.aiprof"));
+        let packed = shop.path("pods.pb.gz");
+        let words = ["report", capture.to_str().context("a path")?, "-o"];
+        aiprof(&[&words[..], &[packed.to_str().context("a path")?]].concat())?;
+        let samples = pprof::read(&packed)?;
+        anyhow::ensure!(samples.len() > 1, "{capture:?}");
+        for sample in samples {
+            let text = |key: &str| sample.texts.get(key).map(String::as_str);
+            let found = ["namespace", "pod_name", "container_name"].map(text);
+            anyhow::ensure!(found == names, "{capture:?}: {found:?}, not {names:?}");
+            anyhow::ensure!(text("pod") == Some(UID) && text("container") == Some(ID));
+        }
+    }
+    let folded = shop.path("pods.folded");
+    let path = folded.to_str().context("a path")?;
+    let capture = shop.path("x.aiprof");
+    let words = [
+        "report",
+        capture.to_str().context("a path")?,
+        "--by",
+        "pod_name",
+    ];
+    aiprof(&[&words[..], &["-o", path]].concat())?;
+    let roots = frames_of(&folded, 0, 2)?;
+    let expected = BTreeSet::from(["pod_name=train-0".to_owned()]);
+    anyhow::ensure!(
+        roots == BTreeMap::from([(tallow.pid(), expected)]),
+        "{roots:?}"
+    );
+    drop(tallow);
+    Ok(())
+}
+
 /// A machine with two GPUs, as far as device nodes and sysfs go: **synthetic**. The nodes
 /// are /dev/full and /dev/zero under other names, and a tmpfs in place of /sys/dev/char says
 /// that they are of GPUs.

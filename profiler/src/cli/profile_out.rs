@@ -196,8 +196,8 @@ pub(crate) struct ViewArgs {
 
     /// Begin stacks with a label: `container=0123`
     ///
-    /// container, pod, unit (of systemd), user, rank, local_rank, or a key of --label. For
-    /// folded stacks and flame graphs; pprof has all labels in any case.
+    /// container, pod, namespace, pod_name, container_name, unit (of systemd), user, rank,
+    /// local_rank, device, or a key of --label. For folded stacks and flame graphs; pprof has all labels in any case.
     #[arg(long = "by", value_name = "LABEL", hide_short_help = true, value_parser = choice::parse_key)]
     by_label: Option<String>,
 
@@ -374,8 +374,8 @@ fn say_if_no_label(profile: &Profile, options: &ExportOptions) {
     let mut samples = profile.samples.iter();
     if samples.all(|sample| profile.label(sample, label).is_none()) {
         tracing::warn!(
-            "no process has a label {label}: --by takes container, pod, unit, user, rank, \
-             local_rank and the keys of --label"
+            "no process has a label {label}: --by takes container, pod, namespace, pod_name, \
+             container_name, unit, user, rank, local_rank, device and the keys of --label"
         );
     }
 }

@@ -54,6 +54,7 @@ pub mod generated;
 pub mod inspect;
 pub mod java;
 pub mod job;
+mod kubernetes;
 pub mod late;
 pub mod launch;
 pub mod metrics;

@@ -10,6 +10,7 @@
 use super::{
     device_use, environment,
     java::FoundJava,
+    kubernetes::PodNames,
     owner,
     procfs::{self, FileStat, MappedFile, OpenError},
     tables::{Wanted, Wish},
@@ -843,6 +844,8 @@ pub fn serve(line: &Line) {
 /// Files whose tables were asked for lately, by the number of their content.
 #[derive(Default)]
 struct Opened {
+    /// Names of pods and containers.
+    pods: PodNames,
     files: Vec<(u64, Option<(NamedUnwind, Shared)>)>,
     /// When those that were deleted were last dropped.
     dropped: Option<Instant>,
@@ -880,6 +883,7 @@ impl Opened {
                 let device = device_use::of_process(*pid);
                 let device = device.map(|name| (labels::DEVICE.to_owned(), name));
                 let mut found: Vec<_> = device.into_iter().collect();
+                found.extend(self.pods.labels_of(*pid));
                 if *environment {
                     found.extend(environment::labels_of(*pid));
                 }

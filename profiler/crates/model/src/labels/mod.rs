@@ -52,6 +52,12 @@ pub(crate) fn pod_name(id: &str) -> Cow<'_, str> {
 pub const CONTAINER: &str = "container";
 /// Id of its Kubernetes pod.
 pub const POD: &str = "pod";
+/// Name of its Kubernetes pod.
+pub const POD_NAME: &str = "pod_name";
+/// Its Kubernetes namespace.
+pub const NAMESPACE: &str = "namespace";
+/// Name of its container in its Kubernetes pod.
+pub const CONTAINER_NAME: &str = "container_name";
 /// Its systemd unit.
 pub const UNIT: &str = "unit";
 /// Its user: the name that this machine has for it, else the number.
@@ -69,9 +75,12 @@ pub const DEVICE: &str = "device";
 pub const SEVERAL: &str = "several";
 
 /// Keys that aiprof gives a meaning to: none of them can be given to a recording.
-pub const RESERVED: [&str; 19] = [
+pub const RESERVED: [&str; 22] = [
     CONTAINER,
     POD,
+    POD_NAME,
+    NAMESPACE,
+    CONTAINER_NAME,
     UNIT,
     USER,
     UID,
