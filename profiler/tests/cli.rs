@@ -236,7 +236,7 @@ fn errors_say_what_to_do() {
             &["--every", "3s", "-o", "new.svg"],
             &["looks like a file", "--format"],
         ),
-        (&["--all-processes", "-o", "x.folded"], &["flame graphs"]),
+        (&["--all-processes", "-o", "x.json"], &["flame graphs"]),
         (&["--lines", "-o", "x.html"], &["use -o FILE.folded"]),
         (&["--lines", "-o", "x.pb.gz"], &["in any case"]),
         (

@@ -114,7 +114,7 @@ impl Trace {
 
     /// The spans of calls.
     pub fn calls(&self) -> impl Iterator<Item = &Span> {
-        let others = ["sample", "submission"];
+        let others = ["sample", "submission", "wait"];
         self.spans
             .iter()
             .filter(move |span| !others.contains(&span.category.as_str()))

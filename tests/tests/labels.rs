@@ -270,6 +270,183 @@ fn judge_traces(shop: &Workshop, capture: &str, pid: u32) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// A process in a control group of a pod, on a node whose kubelet has named logs: the
+/// group is real, the logs are **synthetic**, in a mount namespace of their own.
+#[test]
+fn pods_have_the_names_of_their_logs() -> anyhow::Result<()> {
+    let name = "pods_have_the_names_of_their_logs";
+    let needs = [Need::Root, Need::Tool("cc"), Need::Tool("unshare")];
+    let Some(_turn) = turn(name, &needs)? else {
+        return Ok(());
+    };
+    const UID: &str = "2f0a7dd4-6a7e-4dd1-9c3c-6f3b1c1a2d3e";
+    let uid = UID.replace('-', "_");
+    let slice = match Cgroup::new(&format!("kubepods-burstable-pod{uid}.slice")) {
+        Ok(slice) => slice,
+        Err(reason) => {
+            skip(name, &reason);
+            return Ok(());
+        }
+    };
+    let below = slice.path().file_name().context("a name")?;
+    let below = Path::new(below).join(format!("cri-containerd-{ID}.scope"));
+    let group = Cgroup::new(below.to_str().context("a path")?);
+    let group = group.map_err(anyhow::Error::msg)?;
+    let shop = Workshop::new()?;
+    let tallow = busy(&shop.build("depth.c", "tallow", &[])?, |_| {})?;
+    group.add(tallow.pid())?;
+    // Where others may write is not believed.
+    let script = format!(
+        "set -e\n\
+         mount -t tmpfs -o mode=755 none /var/log\n\
+         record() {{ \"$1\" -p {} -F 199 -d 3 -o \"$2\"; }}\n\
+         mkdir -p /var/log/containers /var/log/pods/ml_train-0_{UID}\n\
+         mkdir '/var/log/pods/ml_ev il_{UID}'\n\
+         ln -s /nowhere /var/log/containers/train-0_ml_worker-{ID}.log\n\
+         record \"$1\" \"$2/x.aiprof\"\n\
+         chmod 777 /var/log/containers\n\
+         record \"$1\" \"$2/half.aiprof\"\n\
+         chown 65534 /var/log/pods\n\
+         record \"$1\" \"$2/none.aiprof\"\n",
+        tallow.pid()
+    );
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", &script, "sh"]);
+    checked(unshare.arg(binary()?).arg(shop.path("")))?;
+    let (namespace, pod, container) = ("ml", "train-0", "worker");
+    for (capture, names) in [
+        ("x", [Some(namespace), Some(pod), Some(container)]),
+        ("half", [Some(namespace), Some(pod), None]),
+        ("none", [None, None, None]),
+    ] {
+        let capture = shop.path(&format!("{capture}.aiprof"));
+        let packed = shop.path("pods.pb.gz");
+        let words = ["report", capture.to_str().context("a path")?, "-o"];
+        aiprof(&[&words[..], &[packed.to_str().context("a path")?]].concat())?;
+        let samples = pprof::read(&packed)?;
+        anyhow::ensure!(samples.len() > 1, "{capture:?}");
+        for sample in samples {
+            let text = |key: &str| sample.texts.get(key).map(String::as_str);
+            let found = ["namespace", "pod_name", "container_name"].map(text);
+            anyhow::ensure!(found == names, "{capture:?}: {found:?}, not {names:?}");
+            anyhow::ensure!(text("pod") == Some(UID) && text("container") == Some(ID));
+        }
+    }
+    let folded = shop.path("pods.folded");
+    let path = folded.to_str().context("a path")?;
+    let capture = shop.path("x.aiprof");
+    let words = [
+        "report",
+        capture.to_str().context("a path")?,
+        "--by",
+        "pod_name",
+    ];
+    aiprof(&[&words[..], &["-o", path]].concat())?;
+    let roots = frames_of(&folded, 0, 2)?;
+    let expected = BTreeSet::from(["pod_name=train-0".to_owned()]);
+    anyhow::ensure!(
+        roots == BTreeMap::from([(tallow.pid(), expected)]),
+        "{roots:?}"
+    );
+    drop(tallow);
+    Ok(())
+}
+
+/// A machine with two GPUs, as far as device nodes and sysfs go: **synthetic**. The nodes
+/// are /dev/full and /dev/zero under other names, and a tmpfs in place of /sys/dev/char says
+/// that they are of GPUs.
+const GPUS: &str = r#"
+set -e
+mount -t tmpfs none /sys/dev/char
+gpu() {
+    folder=/sys/dev/char/gpus/$1
+    mkdir -p $folder/drm /sys/dev/char/drivers/xe /sys/dev/char/class/drm
+    ln -s ../../drivers/xe $folder/driver
+    mkdir $folder/drm/$3
+    ln -s ../../../../class/drm $folder/drm/$3/subsystem
+    ln -s ../.. $folder/drm/$3/device
+    ln -s gpus/$1/drm/$3 /sys/dev/char/$2
+}
+gpu 0000:03:00.0 1:7 renderD128
+gpu 0000:04:00.0 1:5 renderD129
+mount -t tmpfs none /dev/shm
+mkdir -p /dev/shm/dri
+mknod /dev/shm/dri/renderD128 c 1 7
+mknod /dev/shm/dri/renderD129 c 1 5
+touch /dev/shm/dri/renderD130
+dri=/dev/shm/dri
+one() { "$1" 120 5 3<>$dri/renderD128 4<>$dri/renderD128 & kids="$kids $!"; }
+several() { "$1" 120 5 3<>$dri/renderD128 4<>$dri/renderD129 & kids="$kids $!"; }
+none() { "$1" 120 5 3<>$dri/renderD130 & kids="$kids $!"; }
+one "$2/tallow"
+several "$2/birch"
+none "$2/cedar"
+trap 'kill $kids' EXIT
+"$1" -F 199 -d 3 -o "$2/x.aiprof"
+"$1" --comm 'tallow|birch|cedar' -F 199 -d 3 --by device -o "$2/live.folded"
+"#;
+
+#[test]
+fn processes_have_the_device_that_they_use() -> anyhow::Result<()> {
+    let name = "processes_have_the_device_that_they_use";
+    let needs = [Need::Root, Need::Tool("cc"), Need::Tool("unshare")];
+    let Some(_turn) = turn(name, &needs)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    for program in ["tallow", "birch", "cedar"] {
+        shop.build("depth.c", program, &[])?;
+    }
+    let mut script = Command::new("unshare");
+    script.args(["--mount", "sh", "-c", GPUS, "sh"]);
+    checked(script.arg(binary()?).arg(shop.path("")))?;
+    let expected = [
+        ("tallow", "device=xe 0000:03:00.0"),
+        ("birch", "device=several"),
+        ("cedar", "[no device]"),
+    ];
+    let report = shop.path("report.folded");
+    let capture = shop.path("x.aiprof");
+    let capture = capture.to_str().context("a path")?;
+    let path = report.to_str().context("a path")?;
+    aiprof(&["report", capture, "--by", "device", "-o", path])?;
+    for file in [&shop.path("live.folded"), &report] {
+        let text = std::fs::read_to_string(file)?;
+        for (comm, root) in expected {
+            let lines = text.lines().filter_map(|line| line.split_once(';'));
+            let own = lines.filter(|(_, rest)| rest.starts_with(&format!("{comm};")));
+            let roots: BTreeSet<&str> = own.map(|(root, _)| root).collect();
+            anyhow::ensure!(roots == BTreeSet::from([root]), "{comm}: {roots:?}");
+        }
+    }
+    let packed = shop.path("report.pb.gz");
+    aiprof(&["report", capture, "-o", packed.to_str().context("a path")?])?;
+    let trace = shop.path("report.json");
+    aiprof(&["report", capture, "-o", trace.to_str().context("a path")?])?;
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace)?)?;
+    for (comm, root) in expected {
+        let device = root.strip_prefix("device=");
+        let mut judged = BTreeSet::new();
+        for sample in pprof::read(&packed)? {
+            if sample.texts.get("comm").is_some_and(|name| name == comm) {
+                let found = sample.texts.get("device").map(String::as_str);
+                anyhow::ensure!(found == device, "{comm}: {found:?}");
+                judged.insert(sample.numbers.get("pid").copied());
+            }
+        }
+        let [Some(pid)] = judged.into_iter().collect::<Vec<_>>()[..] else {
+            anyhow::bail!("no samples of one {comm}");
+        };
+        let events = trace["traceEvents"].as_array().context("events")?;
+        let of =
+            |event: &&serde_json::Value| event["name"] == "process_labels" && event["pid"] == pid;
+        let labels = events.iter().find(of).context("no labels")?;
+        let found = labels["args"]["values"]["device"].as_str();
+        anyhow::ensure!(found == device, "{comm}: {found:?} in a trace");
+    }
+    Ok(())
+}
+
 #[test]
 fn what_is_not_there_is_told_with_what_to_do_next() -> anyhow::Result<()> {
     let shop = Workshop::new()?;

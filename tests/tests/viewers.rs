@@ -331,6 +331,56 @@ fn perfetto_has_a_recording_as_it_was_recorded() -> anyhow::Result<()> {
     compare(&answer, &Trace::read(&chrome)?)
 }
 
+/// Waits are spans among the calls of their threads, in both formats.
+#[test]
+fn perfetto_has_waits_as_they_were_recorded() -> anyhow::Result<()> {
+    let name = "perfetto_has_waits_as_they_were_recorded";
+    let Some(_turn) = turn(name, &NEEDS)? else {
+        return Ok(());
+    };
+    let Some(viewers) = viewers(name) else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let program = shop.build("waits.c", "waits", &["-pthread"])?;
+    let capture = shop.path("run.aiprof");
+    let mut recorder = Command::new(binary()?);
+    recorder.args(["--off-cpu", "-o"]).arg(&capture);
+    checked(recorder.arg(&program).arg(shop.path("file")))?;
+    let [chrome, perfetto] = ["trace.json", "trace.pftrace"].map(|file| shop.path(file));
+    for output in [&chrome, &perfetto] {
+        let mut command = Command::new(binary()?);
+        command.arg("report").arg(&capture).args(["--wakers", "-o"]);
+        checked(command.arg(output))?;
+    }
+    let mut command = Command::new("node");
+    command
+        .arg(script("recording.mjs"))
+        .arg(&perfetto)
+        .arg(&viewers);
+    let answer: Value = serde_json::from_str(&checked(&mut command)?)?;
+    assert_eq!(answer["errors"], json!([]));
+    let trace = Trace::read(&chrome)?;
+    let waits: Vec<&Span> = trace
+        .spans
+        .iter()
+        .filter(|s| s.category == "wait")
+        .collect();
+    anyhow::ensure!(waits.len() > 500, "{} waits", waits.len());
+    let of = |name: &str, pid: &Value, tid: &Value, ts: &Value, dur: &Value| {
+        format!("{name} {pid} {tid} {ts} {dur}")
+    };
+    let spans = waits.iter().map(|s| {
+        let [pid, tid, ts, dur] = [s.pid, s.tid, s.start, s.end - s.start].map(Value::from);
+        of(&s.name, &pid, &tid, &ts, &dur)
+    });
+    let slices = answer["slices"].as_array().context("no slices")?;
+    let slices = slices.iter().filter(|slice| slice["cat"] == "wait");
+    let slices = slices.map(|s| of(text(&s["name"]), &s["pid"], &s["tid"], &s["ts"], &s["dur"]));
+    assert_eq!(sorted(slices), sorted(spans));
+    Ok(())
+}
+
 /// A trace of Torch's profiler, whose rows and times an analysis leaves as they are.
 const TORCH: &str = r#"{"deviceProperties": [{"id": 0}], "traceEvents": [
 {"ph":"M","name":"process_name","pid":11,"args":{"name":"python \"x\""}},

@@ -4,9 +4,12 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
+use anyhow::Context as _;
+
 use aiprof_tests::aiprof::{Aiprof, Run, binary, lost};
 use aiprof_tests::folded::{Folded, Line};
 use aiprof_tests::need::{Need, turn};
+use aiprof_tests::trace::{SAMPLES, Span, Trace};
 use aiprof_tests::workload::{Workshop, checked};
 
 const NEEDS: [Need; 2] = [Need::Root, Need::Tool("cc")];
@@ -56,16 +59,28 @@ fn judge(run: &Run, function: &str, reason: &str, share: f64) -> anyhow::Result<
     Ok(())
 }
 
-/// Runs `waits.c` and keeps its own rows.
+/// How often a recording is tried. On a busy machine a wait may find no room, and is counted.
+const TRIES: usize = 5;
+
+/// Runs `waits.c` until no wait was lost, and keeps its own rows.
 fn record(shop: &Workshop, options: &[&str]) -> anyhow::Result<Run> {
     let program = shop.build("waits.c", "waits", &["-pthread"])?;
     let file = shop.path("file").display().to_string();
-    let mut run = Aiprof::with(options.iter().copied())
-        .command(program, &[file])
-        .record()?;
-    anyhow::ensure!(run.status.success(), "{}", run.stderr);
-    run.folded = run.folded.of_comm("waits");
-    Ok(run)
+    let mut tries = TRIES;
+    loop {
+        let mut run = Aiprof::with(options.iter().copied())
+            .command(&program, &[&file])
+            .record()?;
+        anyhow::ensure!(run.status.success(), "{}", run.stderr);
+        let lost = lost(&run.stderr, "waits not recorded");
+        if lost == 0 {
+            run.folded = run.folded.of_comm("waits");
+            return Ok(run);
+        }
+        println!("{lost} waits were lost");
+        tries -= 1;
+        anyhow::ensure!(tries > 0, "{}", run.stderr);
+    }
 }
 
 #[test]
@@ -76,11 +91,6 @@ fn waits_are_as_long_as_they_were_and_for_what_they_were() -> anyhow::Result<()>
     };
     let shop = Workshop::new()?;
     let run = record(&shop, &["--off-cpu", "-F", "997"])?;
-    anyhow::ensure!(
-        lost(&run.stderr, "waits not recorded") == 0,
-        "{}",
-        run.stderr
-    );
     for (function, reason) in WAITS {
         judge(&run, function, reason, 0.02)?;
     }
@@ -151,6 +161,128 @@ fn a_capture_has_the_same_waits_and_the_cpu_time() -> anyhow::Result<()> {
         .map(|(_, us)| us)
         .sum();
     anyhow::ensure!(own * 100 >= blocked * 98, "{by:?}");
+    Ok(())
+}
+
+/// The waits in a trace whose stacks have a function.
+fn spans_of<'a>(trace: &'a Trace, function: &str) -> Vec<&'a Span> {
+    let has = |span: &&Span| {
+        let stack = span.args["stack"].as_str().unwrap_or("");
+        span.category == "wait" && stack.split(';').any(|frame| frame == function)
+    };
+    trace.spans.iter().filter(has).collect()
+}
+
+/// Microseconds that a span stands for, and that it is long.
+fn stands_for(span: &Span) -> f64 {
+    span.args["stands_for_us"].as_f64().unwrap_or(f64::NAN)
+}
+
+fn length(span: &Span) -> f64 {
+    (span.end - span.start) as f64 / 1e3
+}
+
+/// Judges the waits of `waits.c` in a trace by what the program says.
+fn judge_trace(trace: &Trace, output: &str) -> anyhow::Result<()> {
+    let truth = |name: &str| -> anyhow::Result<f64> {
+        let found = output.lines().find_map(|line| line.strip_prefix(name));
+        let number = found.and_then(|rest| rest.trim().parse::<f64>().ok());
+        Ok(number.with_context(|| format!("no {name}"))? / 1e3)
+    };
+    // No thread waits twice at a time.
+    let mut ends: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    for span in trace.spans.iter().filter(|span| span.category == "wait") {
+        anyhow::ensure!(span.tid < SAMPLES && span.name.starts_with('['), "{span:?}");
+        let end = ends.entry((span.pid, span.tid)).or_default();
+        anyhow::ensure!(span.start >= *end, "{span:?} before {end}");
+        *end = span.end;
+    }
+    for (function, reason) in WAITS {
+        let truth = truth(function)?;
+        let spans = spans_of(trace, function);
+        let named = |span: &&Span| span.name == reason || span.name == CPU;
+        anyhow::ensure!(spans.iter().all(named), "{function}: {spans:?}");
+        let sum: f64 = spans.iter().map(|span| stands_for(span)).sum();
+        let off = sum / truth - 1.0;
+        println!("{function}: {:+.2} % of {truth:.0} us", off * 100.0);
+        anyhow::ensure!(off.abs() <= 0.02, "{function}: {sum} of {truth}");
+        // Every one of these is recorded, as long as it is.
+        if reason != CPU {
+            let long: f64 = spans.iter().map(|span| length(span)).sum();
+            let off = long / truth - 1.0;
+            println!("{function}: {:+.2} % long", off * 100.0);
+            anyhow::ensure!(off.abs() <= 0.02, "{function}: {long} of {truth}");
+        }
+    }
+    // Some stand for all, and none of them is drawn longer than it was: 12,000 waits of
+    // some 0.1 ms, of which one in ten is there.
+    let truth = truth("short_sleeps")?;
+    let spans = spans_of(trace, "short_sleeps");
+    let (mut sum, mut long) = (0.0, 0.0);
+    for span in &spans {
+        (sum, long) = (sum + stands_for(span), long + length(span));
+    }
+    println!(
+        "short_sleeps: {:.3} of {truth:.0} us, {:.3} long",
+        sum / truth,
+        long / truth
+    );
+    anyhow::ensure!((0.91..1.3).contains(&(sum / truth)), "{sum} of {truth}");
+    anyhow::ensure!(long < sum / 2.0, "{long} of {sum}");
+    Ok(())
+}
+
+#[test]
+fn traces_have_each_thread_s_waits_on_its_track() -> anyhow::Result<()> {
+    let name = "traces_have_each_thread_s_waits_on_its_track";
+    let Some(_turn) = turn(name, &NEEDS)? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let program = shop.build("waits.c", "waits", &["-pthread"])?;
+    let run = |options: &[&str], file: &str| -> anyhow::Result<String> {
+        for _ in 0..TRIES {
+            let output = Aiprof::with(options.iter().copied())
+                .option(shop.path(file))
+                .command(&program, &[shop.path("file")])
+                .to_command()?
+                .output()?;
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            anyhow::ensure!(output.status.success(), "{stderr}");
+            if lost(&stderr, "waits not recorded") == 0 {
+                return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+            }
+            println!("waits were lost: {}", lost(&stderr, "waits not recorded"));
+        }
+        anyhow::bail!("waits were lost five times")
+    };
+    let output = run(&["--wall", "-F", "997", "-o"], "live.json")?;
+    let live = Trace::read(&shop.path("live.json"))?;
+    judge_trace(&live, &output)?;
+    let has_samples = live.spans.iter().any(|span| span.category == "sample");
+    anyhow::ensure!(has_samples && live.about["waits"].as_u64() > Some(100));
+    let says_waker = |span: &&Span| !span.args["woken_by"].is_null();
+    anyhow::ensure!(!live.spans.iter().any(|span| says_waker(&span)));
+
+    let output = run(&["--off-cpu", "-F", "997", "-o"], "run.aiprof")?;
+    let file = shop.path("run.json");
+    let mut command = Command::new(binary()?);
+    command.arg("report").arg(shop.path("run.aiprof"));
+    checked(command.args(["--wakers", "-o"]).arg(&file))?;
+    let trace = Trace::read(&file)?;
+    judge_trace(&trace, &output)?;
+    // The writer of the pipe is a thread of the same program, and not the one that waits.
+    let (mut all, mut own) = (0.0, 0.0);
+    let spans = spans_of(&trace, "pipe_reads");
+    for span in spans.into_iter().filter(|span| span.name == PIPE) {
+        all += stands_for(span);
+        let by = (&span.args["woken_by"], &span.args["woken_by_pid"]);
+        let is_other = span.args["woken_by_tid"].as_u64() != Some(span.tid);
+        if by == (&"waits".into(), &span.pid.into()) && is_other {
+            own += stands_for(span);
+        }
+    }
+    anyhow::ensure!(own > 0.98 * all && all > 0.0, "{own} of {all}");
     Ok(())
 }
 
@@ -233,6 +365,8 @@ fn what_cannot_be_combined_is_refused() -> anyhow::Result<()> {
         (&["--off-cpu", "--wall", "true"], "--wall"),
         (&["--wakers", "true"], "--wakers"),
         (&["--min-wait", "1ms", "true"], "--min-wait"),
+        (&["--off-cpu", "-o", "x.html", "true"], "page"),
+        (&["report", "--wakers", "x.aiprof"], "--wakers"),
     ] {
         let output = Command::new(binary()?).args(options).output()?;
         let stderr = String::from_utf8_lossy(&output.stderr);

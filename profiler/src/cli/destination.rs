@@ -75,6 +75,11 @@ impl Destination {
         }
     }
 
+    /// Whether waits have a place in what is written.
+    pub(crate) fn has_waits(&self) -> bool {
+        self.format() != Some(Format::Page)
+    }
+
     /// From `-o` and `--format`.
     ///
     /// # Errors

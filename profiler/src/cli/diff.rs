@@ -9,7 +9,7 @@ use super::stdout;
 use super::{Verbosity, screen, usage_error};
 use aiprof_formats::export::diff::{self, DiffOptions, Widths};
 use aiprof_formats::export::folded::{self, FoldedStacks};
-use aiprof_formats::export::{self, Format, Weight};
+use aiprof_formats::export::{self, ExportOptions, Format, Weight};
 use aiprof_formats::import::capture::ReplayOptions;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum, ValueHint};
@@ -200,7 +200,11 @@ fn read(path: &Path, values: ValueArgs) -> Result<FoldedStacks> {
         return Err(no_times());
     }
     let mut text = Vec::new();
-    let options = ViewArgs::default().options(values);
+    let options = ExportOptions {
+        // Also if only one of the recordings has samples of devices.
+        all_processes: true,
+        ..ViewArgs::default().options(values)
+    };
     export::write(&profile, Format::Folded, &options, &mut text)?;
     let folded = folded::read(&mut text.as_slice());
     folded.with_context(|| format!("cannot read {}", path.display()))

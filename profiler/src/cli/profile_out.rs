@@ -111,7 +111,8 @@ pub(crate) struct ValueArgs {
     /// Each stack ends in what was waited for: a lock, I/O, time, a pipe or socket, a
     /// process, the accelerator, or a CPU. Waits of a sampling period (-F) or more are all
     /// recorded, of shorter ones as many as stand for the rest. A capture can be reported
-    /// either way if it was recorded with this or with --wall.
+    /// either way if it was recorded with this or with --wall; traces have the waits of a
+    /// recording beside its samples.
     #[arg(long, conflicts_with = "events")]
     off_cpu: bool,
 
@@ -119,7 +120,8 @@ pub(crate) struct ValueArgs {
     #[arg(long, hide_short_help = true, conflicts_with_all = ["events", "off_cpu"])]
     wall: bool,
 
-    /// With --off-cpu or --wall: who woke the thread, as the leaf of its stack
+    /// With --off-cpu or --wall: who woke the thread, as the leaf of its stack; of a trace
+    /// as an argument
     #[arg(long, hide_short_help = true, conflicts_with = "events")]
     wakers: bool,
 }
@@ -194,8 +196,8 @@ pub(crate) struct ViewArgs {
 
     /// Begin stacks with a label: `container=0123`
     ///
-    /// container, pod, unit (of systemd), user, rank, local_rank, or a key of --label. For
-    /// folded stacks and flame graphs; pprof has all labels in any case.
+    /// container, pod, namespace, pod_name, container_name, unit (of systemd), user, rank,
+    /// local_rank, device, or a key of --label. For folded stacks and flame graphs; pprof has all labels in any case.
     #[arg(long = "by", value_name = "LABEL", hide_short_help = true, value_parser = choice::parse_key)]
     by_label: Option<String>,
 
@@ -209,8 +211,9 @@ pub(crate) struct ViewArgs {
 
     /// CPU samples of all processes, also beside samples of devices
     ///
-    /// Where devices were sampled, a flame graph has the CPU samples of the processes that
-    /// launched work, and says how many others there are. For flame graphs.
+    /// Where devices were sampled, a profile has the CPU samples of the processes that
+    /// launched work, and says how many others there are. For flame graphs, folded stacks and
+    /// pprof.
     #[arg(long, conflicts_with_all = ["cpu_only", "device_only", "events"])]
     all_processes: bool,
 }
@@ -285,10 +288,10 @@ impl ViewArgs {
                 }
             }));
         }
-        if self.all_processes && format != Some(Format::Svg) {
+        if self.all_processes && !format.is_some_and(chooses_processes) {
             return Err(usage_error(
-                "--all-processes is for flame graphs: other formats have all processes in any \
-                 case",
+                "--all-processes is for flame graphs, folded stacks and pprof: all else has all \
+                 processes in any case",
             ));
         }
         if self.cpu_only && matches!(format, Some(Format::UnitraceCsv | Format::Iaprof)) {
@@ -309,6 +312,24 @@ impl ViewArgs {
         }
         Ok(())
     }
+}
+
+/// Whether what is written has only the processes that launched work, where devices were
+/// sampled.
+fn chooses_processes(format: Format) -> bool {
+    matches!(format, Format::Folded | Format::Svg | Format::Pprof)
+}
+
+/// A line that says which processes are not in what is written, if any.
+pub(crate) fn note_of_processes(
+    profile: &Profile,
+    destination: &Destination,
+    options: &ExportOptions,
+) -> Option<String> {
+    let format = destination
+        .format()
+        .filter(|format| chooses_processes(*format));
+    format.and_then(|_| export::processes_left_out(profile, options))
 }
 
 /// Writes a profile to an opened file and completes it.
@@ -353,8 +374,8 @@ fn say_if_no_label(profile: &Profile, options: &ExportOptions) {
     let mut samples = profile.samples.iter();
     if samples.all(|sample| profile.label(sample, label).is_none()) {
         tracing::warn!(
-            "no process has a label {label}: --by takes container, pod, unit, user, rank, \
-             local_rank and the keys of --label"
+            "no process has a label {label}: --by takes container, pod, namespace, pod_name, \
+             container_name, unit, user, rank, local_rank, device and the keys of --label"
         );
     }
 }

@@ -322,9 +322,10 @@ impl Plan {
         if waits.is_none() && args.min_wait > 0 {
             return Err(usage_error("--min-wait is for --off-cpu and --wall"));
         }
-        if waits.is_some() && destination.is_trace() {
+        if waits.is_some() && !destination.has_waits() {
             return Err(usage_error(
-                "--off-cpu and --wall are for profiles and captures: a trace has no waits",
+                "--off-cpu and --wall are for profiles, captures and traces: a page of findings \
+                 has no waits",
             ));
         }
         if waits.is_some() && args.event != EventArg::CpuClock {
@@ -391,11 +392,14 @@ impl Plan {
                 ..ProbeConfig::default()
             }
         });
+        let mut export = args.view.options(args.values);
+        // Nobody can ask such a recording for the others later.
+        export.all_processes |= matches!(destination, Destination::Windows { .. });
         Ok(Self {
             as_user: as_user(args.as_user)?,
             duration: args.duration,
             destination,
-            export: args.view.options(args.values),
+            export,
             kernels,
             aiu_timing: args.aiu_timing,
             is_unasked,

@@ -408,6 +408,7 @@ impl Recording<'_> {
         let options = self.plan.export.clone();
         let mut failures = 0;
         let mut notes: Vec<String> = self.output.note().into_iter().collect();
+        let shown = profile_out::note_of_processes(&profile, &self.plan.destination, &options);
         match std::mem::replace(&mut self.output, Output::Summary) {
             Output::Summary => {
                 profile_out::write_summary(&profile, options.shown).or_else(unless_broken_pipe)?;
@@ -459,6 +460,9 @@ impl Recording<'_> {
         }
         if let Some(line) = aiu_line(aiu, !self.plan.command.is_empty(), self.plan.aiu_timing) {
             self.say(&line);
+        }
+        if let Some(shown) = shown {
+            self.say(&format!("  {shown}"));
         }
         for problem in &device_problems {
             self.say(&format!("  device: {problem}"));

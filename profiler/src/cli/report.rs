@@ -4,10 +4,11 @@ use super::choice::{self, ChoiceArgs, KernelArgs};
 use super::destination::Destination;
 use super::input::{self, Counts, ProfileCommand};
 use super::memory::MemoryArgs;
-use super::profile_out::{ProfileFormat, ValueArgs, ViewArgs};
+use super::profile_out::{self, ProfileFormat, ValueArgs, ViewArgs};
 use super::target::{self, Target};
 use super::trace_out::{self, TraceOut};
 use super::{Verbosity, usage_error};
+use aiprof_analysis::aggregate::WaitOptions;
 use aiprof_formats::export::{ExportOptions, Format, Weight};
 use aiprof_formats::import::capture::ReplayOptions;
 use aiprof_formats::import::open::Contents;
@@ -102,6 +103,9 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
             "a capture is what report reads: choose another format",
         ));
     }
+    if args.values.has_wakers() && args.values.waits().is_none() && !destination.is_trace() {
+        return Err(usage_error("--wakers is for --off-cpu and --wall"));
+    }
     let kernels = args.kernels.choice(&destination)?;
     let input = input::open(path)?;
     let contents = input.contents;
@@ -138,13 +142,14 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
     let wanted = args.values.weight();
     let counts = input::counts(path, input, ProfileCommand::Report, &options, wanted)?;
     let mut export = args.view.options(args.values);
+    let mut shown = None;
     match counts {
         Counts::Profile(mut profile) => {
             let out = kernels.keep(&mut profile);
             if !kernels.is_all() {
                 verbosity.say([choice::kernels_left_out(&out)].iter());
             }
-            of_profile(args, *profile, export, target)?;
+            shown = of_profile(args, *profile, export, target, &destination)?;
         }
         Counts::Stacks(stacks) => {
             if stacks.weight != wanted {
@@ -160,7 +165,7 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
         let shown = path.display();
         format!("for a flame graph: aiprof report {shown} -o flame.svg")
     });
-    verbosity.say(note.iter().chain(&hint));
+    verbosity.say(shown.iter().chain(&note).chain(&hint));
     Ok(())
 }
 
@@ -184,17 +189,23 @@ fn trace(args: &ReportArgs, path: &Path, destination: &Destination) -> Result<Ve
         ));
     }
     let out = TraceOut::open(destination, path)?;
-    let options = replay_options(args, destination);
+    let mut options = replay_options(args, destination);
+    // A trace has the waits of a recording in any case.
+    options.waits = Some(WaitOptions {
+        wall: true,
+        wakers: args.values.has_wakers(),
+    });
     trace_out::from_file(path, options, args.title.as_deref(), out)
 }
 
-/// Writes a profile.
+/// Writes a profile; gives a line that says which processes are not in it, if any.
 fn of_profile(
     args: &ReportArgs,
     mut profile: Profile,
     mut export: ExportOptions,
     target: Target,
-) -> Result<()> {
+    destination: &Destination,
+) -> Result<Option<String>> {
     if let Some(title) = &args.title {
         profile.meta.title.clone_from(title);
     }
@@ -210,7 +221,12 @@ fn of_profile(
         tracing::warn!("the recording tells no times: values are numbers of samples");
         export.weight = Weight::Samples;
     }
-    target.write(&profile, &export)
+    target.write(&profile, &export)?;
+    Ok(profile_out::note_of_processes(
+        &profile,
+        destination,
+        &export,
+    ))
 }
 
 fn weight_name(weight: Weight) -> &'static str {

@@ -185,11 +185,14 @@ pub(crate) fn timeline(
 ) -> Result<(Recorded, Store)> {
     let mut store = Some(store(directory));
     let mut replay: Option<Replay<Store>> = None;
+    let wakers = options.waits.is_some_and(|waits| waits.wakers);
     let mut failed = None;
     let scanned = capture::scan_file(path, file, options, &mut |scan| {
         let taken = match scan {
             Scan::Period(period_ns) => {
-                replay = store.take().map(|store| Replay::new(period_ns, store));
+                replay = store
+                    .take()
+                    .map(|store| Replay::new(period_ns, wakers, store));
                 Ok(())
             }
             Scan::Event(event) => replay

@@ -7,7 +7,7 @@ use aiprof::export::device::DeviceTotals;
 use aiprof::export::diff::{self, DiffOptions};
 use aiprof::export::pprof::{self, proto};
 use aiprof::export::summary::{self, SummaryOptions};
-use aiprof::export::{ExportOptions, Format, Shown, Weight, folded};
+use aiprof::export::{ExportOptions, Format, Shown, Weight, folded, processes_left_out};
 use aiprof::import::{iaprof, unitrace_csv};
 use aiprof::profile::{
     Device, DeviceCode, FrameKind, LossKind, Method, Profile, StallReason, StallTable,
@@ -221,7 +221,7 @@ fn flame_graphs_show_device_frames() {
 }
 
 #[test]
-fn flame_graphs_of_devices_are_about_who_launched_work() {
+fn profiles_of_devices_are_about_who_launched_work() {
     let mut f = fixture();
     let cc = f.frame("compile", FrameKind::Native);
     f.weighed(70, "cc1plus", &[cc], 900, 9_000_000_000);
@@ -231,9 +231,11 @@ fn flame_graphs_of_devices_are_about_who_launched_work() {
         String::from_utf8(export(&profile, Format::Svg, options)).unwrap()
     };
     let line = "shown: 2 processes that launched work, 300 ms on CPU; not shown: 2 processes, \
-                10.0 s on CPU (--all-processes)</text>";
+                10.0 s on CPU (--all-processes)";
+    let left_out = processes_left_out(&profile, &ExportOptions::default());
+    assert_eq!(left_out.as_deref(), Some(line));
     let svg = draw(&ExportOptions::default());
-    assert!(svg.contains(line) && svg.contains("total_samples=\"800000\""));
+    assert!(svg.contains(&format!("{line}</text>")) && svg.contains("total_samples=\"800000\""));
     assert!(svg.contains("<title>train (") && !svg.contains("cc1plus"));
     for (all_processes, shown) in [(true, Shown::All), (false, Shown::Cpu)] {
         let svg = draw(&ExportOptions {
@@ -243,12 +245,46 @@ fn flame_graphs_of_devices_are_about_who_launched_work() {
         });
         assert!(svg.contains("<title>cc1plus (") && !svg.contains("not shown"));
     }
-    // Folded stacks hold everything.
-    let folded = export(&profile, Format::Folded, &ExportOptions::default());
+    // The same in folded stacks and pprof.
+    for all_processes in [false, true] {
+        let options = ExportOptions {
+            all_processes,
+            loss_comments: true,
+            ..ExportOptions::default()
+        };
+        let folded = String::from_utf8(export(&profile, Format::Folded, &options)).unwrap();
+        assert_eq!(folded.contains("cc1plus;70;compile 9000000"), all_processes);
+        assert_eq!(folded.contains(&format!("# {line}\n")), !all_processes);
+        assert!(folded.lines().any(|l| l.starts_with("train;")), "{folded}");
+        let packed = pprof::convert(&profile, &options);
+        let comments = packed.comment.iter();
+        let mut comments = comments.map(|&at| packed.string_table[at as usize].as_str());
+        assert_eq!(comments.any(|comment| comment == line), !all_processes);
+        let total: i64 = packed.sample.iter().map(|sample| sample.value[0]).sum();
+        assert_eq!(total, if all_processes { 1030 } else { 30 });
+    }
+}
+
+#[test]
+fn stacks_begin_with_the_whole_device_that_samples_are_of() {
+    let options = ExportOptions {
+        by_label: Some("device".to_owned()),
+        ..options()
+    };
+    let text = String::from_utf8(export(&ai(), Format::Folded, &options)).unwrap();
+    let roots: std::collections::BTreeSet<_> = text
+        .lines()
+        .filter_map(|line| line.split(';').next())
+        .collect();
+    let expected = [
+        "[no device]",
+        "device=xe 0000:03:00.0",
+        "device=xe 0000:03:00.0 GT1 <b>",
+    ];
+    assert_eq!(roots.into_iter().collect::<Vec<_>>(), expected);
     assert!(
-        String::from_utf8(folded)
-            .unwrap()
-            .contains("cc1plus;70;compile 9000000")
+        text.contains("\ndevice=xe 0000:03:00.0;train;11;"),
+        "{text}"
     );
 }
 
@@ -548,21 +584,25 @@ fn sums_survive_every_format_whatever_the_schedule() {
     for seed in 0..30 {
         let profile = fixtures::random_devices(seed);
         let total: u64 = profile.samples.iter().map(|s| s.count).sum();
+        let all = ExportOptions {
+            all_processes: true,
+            ..options()
+        };
         for options in [
-            options(),
+            all.clone(),
             ExportOptions {
                 by_stall: true,
-                ..options()
+                ..all.clone()
             },
             ExportOptions {
                 inverted: true,
-                ..options()
+                ..all.clone()
             },
         ] {
             let text = export(&profile, Format::Folded, &options);
             assert_eq!(folded::read(&mut text.as_slice()).unwrap().total, total);
         }
-        let message = pprof::convert(&profile, &ExportOptions::default());
+        let message = pprof::convert(&profile, &all);
         let sum = |from: usize| -> u64 {
             let values = message
                 .sample

@@ -8,13 +8,15 @@
 //! then a mapping has no file, a stack is cut, and both are counted.
 
 use super::{
-    environment,
+    device_use, environment,
     java::FoundJava,
+    kubernetes::PodNames,
     owner,
     procfs::{self, FileStat, MappedFile, OpenError},
     tables::{Wanted, Wish},
 };
 use aiprof_model::{
+    labels,
     process::{FileId, Region},
     profile::BuildId,
     wire::MapEvent,
@@ -228,8 +230,8 @@ enum ReadJob {
     File { pid: u32, map: MapEvent },
     /// A process, by any of its threads: its name, its mappings, their files.
     Process { pid: u32, tid: u32 },
-    /// The environment of a process: what labels are in it.
-    Environment { pid: u32 },
+    /// The labels of a process: what it has open, its pod's names, and its environment.
+    Labels { pid: u32, environment: bool },
     /// The HotSpot of a process: `bias` is what is added to its file's addresses.
     Java {
         pid: u32,
@@ -277,7 +279,7 @@ enum Reply {
         maps: Vec<MapEvent>,
         found: Vec<(usize, Behind)>,
     },
-    Environment(Vec<(String, String)>),
+    Labels(Vec<(String, String)>),
     Java(FoundJava),
     Tables(Vec<(u32, Table)>),
 }
@@ -357,11 +359,11 @@ pub enum Answer {
         /// What is behind the first mapping of each file, by its index.
         found: Vec<(usize, Found)>,
     },
-    /// Of an environment that was asked for.
-    Environment {
+    /// Of a process whose labels were asked for.
+    Labels {
         /// The process.
         pid: u32,
-        /// Labels in it.
+        /// Them.
         labels: Vec<(String, String)>,
     },
     /// Of a HotSpot that was asked for.
@@ -390,8 +392,8 @@ pub enum Asked {
     File(u32, (u64, u64)),
     /// A process.
     Process(u32),
-    /// The environment of a process.
-    Environment(u32),
+    /// The labels of a process.
+    Labels(u32),
     /// The HotSpot of a process.
     Java(u32),
     /// Tables of a file, on somebody's account.
@@ -552,12 +554,13 @@ impl Reader {
         self.ask(owner, Asked::Process(pid), Errand::of(job))
     }
 
-    /// Asks for the labels in a process's environment.
-    pub(crate) fn ask_environment(&mut self, pid: u32) -> bool {
+    /// Asks for the labels of a process: the device that it has open, the names of its pod
+    /// and container, and, if its `environment` is wanted, those in it.
+    pub(crate) fn ask_labels(&mut self, pid: u32, environment: bool) -> bool {
         let owner = self.owner(pid);
-        let errand = Errand::of(ReadJob::Environment { pid });
+        let errand = Errand::of(ReadJob::Labels { pid, environment });
         let given = self.pool.give_later(owner, errand);
-        self.asked(Asked::Environment(pid), given)
+        self.asked(Asked::Labels(pid), given)
     }
 
     /// Asks for the HotSpot of a process. `false`: refused, there will be no answer.
@@ -807,9 +810,7 @@ fn answer(job: ReadJob, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Option<A
                 found,
             }
         }
-        (Reply::Environment(labels), ReadJob::Environment { pid }) => {
-            Answer::Environment { pid, labels }
-        }
+        (Reply::Labels(labels), ReadJob::Labels { pid, .. }) => Answer::Labels { pid, labels },
         (Reply::Java(found), ReadJob::Java { pid, .. }) => Answer::Java { pid, found },
         (Reply::Tables(pages), _) => Answer::Tables { id, pages },
         // No reader replies so.
@@ -843,6 +844,8 @@ pub fn serve(line: &Line) {
 /// Files whose tables were asked for lately, by the number of their content.
 #[derive(Default)]
 struct Opened {
+    /// Names of pods and containers.
+    pods: PodNames,
     files: Vec<(u64, Option<(NamedUnwind, Shared)>)>,
     /// When those that were deleted were last dropped.
     dropped: Option<Instant>,
@@ -876,7 +879,16 @@ impl Opened {
                     found,
                 }
             }
-            ReadJob::Environment { pid } => Reply::Environment(environment::labels_of(*pid)),
+            ReadJob::Labels { pid, environment } => {
+                let device = device_use::of_process(*pid);
+                let device = device.map(|name| (labels::DEVICE.to_owned(), name));
+                let mut found: Vec<_> = device.into_iter().collect();
+                found.extend(self.pods.labels_of(*pid));
+                if *environment {
+                    found.extend(environment::labels_of(*pid));
+                }
+                Reply::Labels(found)
+            }
             ReadJob::Java { pid, library, bias } => {
                 Reply::Java(match kernel::open(format!("/proc/{pid}/mem")) {
                     Ok(memory) => HotSpot::read(library, *bias, &Memory(memory)).into(),

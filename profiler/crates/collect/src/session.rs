@@ -11,6 +11,8 @@ mod result;
 mod starting;
 mod waits;
 
+use labels::MetAs;
+
 pub use devices::AiuUse;
 
 use super::{
@@ -337,7 +339,11 @@ impl Session {
                 let writer = CaptureWriter::new(out, &meta, weighting.period_ns);
                 capture = Some(writer.map_err(CollectError::Capture)?);
             }
-            Keep::Timeline(store) => timeline = Some(Box::new(Builder::new(period_ns, store))),
+            Keep::Timeline(store) => {
+                let wakers = config.waits.is_some_and(|waits| waits.options.wakers);
+                let builder = Builder::new(period_ns, store).with_wakers(wakers);
+                timeline = Some(Box::new(builder));
+            }
         }
         // Process events first: no process may start unseen before a sample of it.
         let mut cpus = CpuSet::new(clock, config.include_idle, PROCESS_RING_BYTES);
@@ -748,8 +754,11 @@ impl Session {
         if !self.filter.wants(sample, &self.events.processes) {
             return Ok(false);
         }
-        let is_kernel_thread = sample.stop == wire::StopReason::KernelThread;
-        self.label(pid, sample.time_ns, is_kernel_thread)?;
+        let about = match sample.stop {
+            wire::StopReason::KernelThread => MetAs::KernelThread,
+            _ => MetAs::Process,
+        };
+        self.label(pid, sample.time_ns, about)?;
         self.finish_walk(sample);
         self.read_java(sample);
         self.read_generated(sample);

@@ -13,7 +13,7 @@ use aiprof_common::{CALL_STACK_BUSY, CALL_STACK_LIMITED};
 use aiprof_model::{
     process::ProcessTable,
     profile::{LossKind, Losses},
-    wire::{CallStack, Event, ProcessEventKind},
+    wire::{CallStack, Event, ProcessEventKind, Wait},
 };
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,14 @@ impl NoStack {
             0 if flags & CALL_STACK_BUSY != 0 => Self::Busy,
             0 => Self::NotAsked,
             _ => Self::Lost,
+        }
+    }
+
+    /// Why a wait has no stack: each is asked for.
+    pub(crate) fn of_wait(wait: &Wait) -> Self {
+        match Self::of(wait.stack, wait.flags as u16) {
+            Self::NotAsked => Self::Lost,
+            known => known,
         }
     }
 

@@ -108,7 +108,7 @@ impl Aggregator {
         let process = processes.get(wait.pid);
         let comm = process.map_or("", |process| process.comm.as_str());
         let known = waits.stacks.get(&wait.stack);
-        let missing = [Code::NoStack(why(wait))];
+        let missing = [Code::NoStack(NoStack::of_wait(wait))];
         let codes = known.map_or(&missing[..], |known| &known.codes);
         let mut stack: Vec<u32> = codes.iter().map(|&code| self.codes.intern(code)).collect();
         let thread = known.map_or(comm, |known| known.thread.as_str());
@@ -153,24 +153,11 @@ impl Aggregator {
         }
     }
 
-    /// The frame of who woke the thread, where that is somebody: time and devices wake by
-    /// interrupts, which come to anybody.
+    /// The frame of who woke the thread, where that is somebody.
     fn waker(&mut self, processes: &ProcessTable, wait: &Wait) -> Option<u32> {
-        let (pid, _) = wait.waker?;
-        let woken = matches!(
-            wait.reason,
-            WaitReason::Lock | WaitReason::Pipe | WaitReason::Process
-        );
-        let name = processes.get(pid).filter(|_| woken)?.comm.clone();
+        let (pid, _) = wait.woken_by()?;
+        let name = processes.get(pid)?.comm.clone();
         let name = self.names.intern(format!("woken by {name}"));
         Some(self.codes.intern(Code::Function { name }))
-    }
-}
-
-/// Why a wait has no stack: each is asked for.
-fn why(wait: &Wait) -> NoStack {
-    match NoStack::of(wait.stack, wait.flags as u16) {
-        NoStack::NotAsked => NoStack::Lost,
-        known => known,
     }
 }

@@ -50,6 +50,10 @@ impl<S: EventSink> Builder<S> {
             Some(_) => u64::MAX,
             None => call.end_before_ns,
         };
+        let shown = match call.end_ns {
+            Some(_) => shown,
+            None => self.waits.end_of(call, shown),
+        };
         let end = shown.max(inside).min(latest).max(call.start_ns);
         if call.parent != 0 {
             let around = self.inside.entry(call.parent).or_default();

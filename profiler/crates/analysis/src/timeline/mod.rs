@@ -6,6 +6,7 @@
 //! * Threads have the calls of runtimes and drivers as spans: what inner libraries did
 //!   of the same call is in its `inner`. Launches are arguments of the call that made
 //!   them, and a call whose end was not seen is short and says so.
+//! * Threads have their waits as spans among their calls: what for, and with which stack.
 //! * Threads have their CPU samples, with stacks.
 //! * Devices have what was submitted to each of their queues, as the kernel's fences and
 //!   scheduler jobs tell: not the time that they were busy.
@@ -25,6 +26,7 @@ mod launches;
 mod people;
 mod records;
 mod stacks;
+mod waits;
 
 use crate::{
     aggregate::Names as CodeNames,
@@ -109,6 +111,7 @@ pub struct Builder<S> {
     name_bytes: usize,
     people: people::People,
     stacks: stacks::StackTree,
+    waits: waits::ThreadWaits,
     late: late::Late,
     clock: EpochClock,
     waiting: Vec<records::Waiting>,
@@ -142,6 +145,7 @@ impl<S: EventSink> Builder<S> {
             name_bytes: 0,
             people: people::People::default(),
             stacks: stacks::StackTree::default(),
+            waits: waits::ThreadWaits::default(),
             late: late::Late::default(),
             clock: EpochClock::default(),
             waiting: Vec::new(),
@@ -155,6 +159,13 @@ impl<S: EventSink> Builder<S> {
             first_ns: 0,
             last_ns: 0,
         }
+    }
+
+    /// One that says of waits who ended them.
+    #[must_use]
+    pub fn with_wakers(mut self, wakers: bool) -> Self {
+        self.waits.wakers = wakers;
+        self
     }
 
     /// Takes an event in, before the [`Tracker`] does; the processes are as they were
@@ -181,9 +192,11 @@ impl<S: EventSink> Builder<S> {
                 if let Some((kind, count)) = event.kind.loss() {
                     self.out.losses.add(kind, count);
                 }
+                self.waits.process(event);
             }
             wire::Event::Sample(sample) => self.sample(processes, sample),
             wire::Event::CallStack(stack) => self.stacks.note(processes, stack),
+            wire::Event::Wait(wait) => self.wait(processes, wait),
             wire::Event::Counter(counter) => self.counter(counter),
             wire::Event::Clock(pair) => {
                 self.clock.note(pair);
@@ -429,12 +442,12 @@ impl<S> std::fmt::Debug for Replay<S> {
 }
 
 impl<S: EventSink> Replay<S> {
-    /// Begins; see [`Builder::new`].
-    pub fn new(period_ns: u64, sink: S) -> Self {
+    /// Begins; see [`Builder::new`] and [`Builder::with_wakers`].
+    pub fn new(period_ns: u64, wakers: bool, sink: S) -> Self {
         Self {
             processes: ProcessTable::default(),
             tracker: Tracker::default(),
-            builder: Builder::new(period_ns, sink),
+            builder: Builder::new(period_ns, sink).with_wakers(wakers),
         }
     }
 

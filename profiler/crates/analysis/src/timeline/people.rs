@@ -62,6 +62,12 @@ impl People {
         }
     }
 
+    /// A thread has waited.
+    pub(super) fn waited(&mut self, processes: &ProcessTable, pid: u32, tid: u32) {
+        self.placed(processes, pid, 0);
+        self.seen(pid, tid, None);
+    }
+
     /// Remembers the labels of a process: they may become known later.
     fn placed(&mut self, processes: &ProcessTable, pid: u32, cgroup: u64) {
         let Some(process) = processes.get(pid) else {

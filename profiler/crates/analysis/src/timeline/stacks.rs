@@ -13,19 +13,19 @@ use aiprof_model::{
         NONE,
         recorded::{StackFrame, StackNode, Stacks},
     },
-    wire::{CallStack, Sample, StopReason},
+    wire::{CallStack, Sample, StopReason, Wait},
 };
 use rustc_hash::FxHashMap;
 
 /// Most nodes: some 100 MiB.
 const MAX_NODES: usize = 1 << 21;
-/// Most stacks of calls that are kept.
+/// Most stacks of calls and waits that are kept.
 const MAX_STACKS: usize = 1 << 17;
 
 /// A node: the one towards the root, and what is there.
 type Node = (u32, Code);
 
-/// Knows all stacks, and those that calls refer to.
+/// Knows all stacks, and those that calls and waits refer to.
 #[derive(Debug, Default)]
 pub(super) struct StackTree {
     nodes: Vec<Node>,
@@ -38,7 +38,7 @@ pub(super) struct StackTree {
 }
 
 impl StackTree {
-    /// Keeps the stack of calls that follow.
+    /// Keeps the stack of calls and waits that follow.
     pub(super) fn note(&mut self, processes: &ProcessTable, stack: &CallStack) {
         if self.of_calls.len() >= MAX_STACKS && !self.of_calls.contains_key(&stack.id) {
             self.losses.add(LossKind::TableFull, 1);
@@ -53,6 +53,14 @@ impl StackTree {
         match self.of_calls.get(&call.stack) {
             Some(&node) => node,
             None => self.node((NONE, Code::NoStack(NoStack::of(call.stack, call.flags)))),
+        }
+    }
+
+    /// The stack of a wait; or a node that says why there is none.
+    pub(super) fn of_wait(&mut self, wait: &Wait) -> u32 {
+        match self.of_calls.get(&wait.stack) {
+            Some(&node) => node,
+            None => self.node((NONE, Code::NoStack(NoStack::of_wait(wait)))),
         }
     }
 

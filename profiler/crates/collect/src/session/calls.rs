@@ -1,6 +1,6 @@
 //! The session's part in calls of probed functions.
 
-use super::{CollectError, Session, Watcher};
+use super::{CollectError, Session, Watcher, labels::MetAs};
 use crate::{bpf::probe::Link, closing};
 use aiprof_model::wire::{
     Call, CallData, CallStack, Event, KernelNamed, ProcessEvent, ProcessEventKind, Trace,
@@ -94,7 +94,7 @@ impl Session {
             }
             self.devices.called(view);
         }
-        self.label(call.pid, call.time_ns, false)?;
+        self.label(call.pid, call.time_ns, MetAs::Call)?;
         self.record(&Event::Call(call))?;
         let Some((probes, _)) = &mut self.probes else {
             return Ok(());

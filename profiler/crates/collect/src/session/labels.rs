@@ -7,13 +7,21 @@ use aiprof_model::{
     wire::{Event, ProcessLabels},
 };
 use rustc_hash::FxHashMap;
-use std::time::{Duration, Instant};
+use std::rc::Rc;
 
 /// Most programs that are remembered to have been looked at.
 const MAX_LOOKED: usize = 512;
 /// After how long a program's user is looked at once more: daemons change theirs after
 /// they have started.
-const AGAIN: Duration = Duration::from_secs(1);
+const AGAIN_NS: u64 = 1_000_000_000;
+
+/// After how long it is looked which device a program has open: once more, and then after
+/// twice as long each time.
+const DEVICE_AGAIN_NS: u64 = 1_000_000_000;
+/// The same after its first call of a runtime or driver, which opens devices.
+const DEVICE_AFTER_CALL_NS: u64 = 50_000_000;
+/// The longest of these.
+const DEVICE_RARELY_NS: u64 = 64_000_000_000;
 
 /// What was looked at.
 #[derive(Debug, Default)]
@@ -21,11 +29,30 @@ pub(super) struct Labels {
     users: Users,
     /// Whether control groups of version 1 name containers and units too.
     has_v1: bool,
-    /// When each program's labels were looked at, by the number of their set; `None`:
-    /// not again.
-    looked: FxHashMap<u64, Option<Instant>>,
-    /// The programs whose environments were asked for, by process.
+    /// When each program's labels are looked at again, by the number of their set.
+    looked: FxHashMap<u64, Looked>,
+    /// The programs whose open files and environments were asked for, by process.
     asked: FxHashMap<u32, u64>,
+}
+
+/// When a program is looked at again, CLOCK_MONOTONIC nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Looked {
+    /// Its user, container, pod and unit; `u64::MAX`: not again.
+    user_ns: u64,
+    /// The device that it has open.
+    device_ns: u64,
+    /// Until the time after that.
+    pause_ns: u64,
+    has_called: bool,
+}
+
+/// What is to be found out of a program now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Due {
+    user: bool,
+    environment: bool,
+    device: bool,
 }
 
 impl Labels {
@@ -37,22 +64,39 @@ impl Labels {
         }
     }
 
-    /// Whether a program is to be looked at now, and whether for the first time.
-    fn is_due(&mut self, set: u64) -> Option<bool> {
-        if self.looked.len() >= MAX_LOOKED {
+    /// What is to be found out of a program now. `calls`: it calls a runtime or driver.
+    fn due(&mut self, set: u64, now_ns: u64, calls: bool) -> Due {
+        if self.looked.len() >= MAX_LOOKED && !self.looked.contains_key(&set) {
             self.looked.clear();
         }
-        match self.looked.get_mut(&set) {
-            None => {
-                self.looked.insert(set, Some(Instant::now()));
-                Some(true)
+        let mut due = Due::default();
+        let known = self.looked.entry(set).or_insert_with(|| {
+            due.environment = true;
+            Looked {
+                user_ns: 0,
+                device_ns: 0,
+                pause_ns: DEVICE_AGAIN_NS,
+                has_called: false,
             }
-            Some(at) => {
-                at.filter(|at| at.elapsed() >= AGAIN)?;
-                *at = None;
-                Some(false)
-            }
+        });
+        if known.user_ns <= now_ns {
+            due.user = true;
+            known.user_ns = match known.user_ns {
+                0 => now_ns.saturating_add(AGAIN_NS),
+                _ => u64::MAX,
+            };
         }
+        if known.device_ns <= now_ns {
+            due.device = true;
+            known.device_ns = now_ns.saturating_add(known.pause_ns);
+            known.pause_ns = (known.pause_ns * 2).min(DEVICE_RARELY_NS);
+        }
+        if calls && !known.has_called {
+            known.has_called = true;
+            known.pause_ns = DEVICE_AFTER_CALL_NS;
+            known.device_ns = now_ns.saturating_add(DEVICE_AFTER_CALL_NS);
+        }
+        due
     }
 
     /// What is known without asking: the user, and where version 2 does not tell it the
@@ -82,6 +126,17 @@ impl Labels {
     }
 }
 
+/// As what a process is met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MetAs {
+    /// It ran, or waited.
+    Process,
+    /// A thread of the kernel ran.
+    KernelThread,
+    /// It calls a runtime or driver.
+    Call,
+}
+
 impl Session {
     /// Records the labels of the recording as a whole.
     pub(super) fn label_recording(&mut self, config: &RecordConfig) -> Result<(), CollectError> {
@@ -103,33 +158,41 @@ impl Session {
         &mut self,
         pid: u32,
         time_ns: u64,
-        is_kernel_thread: bool,
+        about: MetAs,
     ) -> Result<(), CollectError> {
         let process = self.events.processes.get(pid);
         let set = process.map(|process| process.labels.id);
         // Process 0, the idle task, is nobody's.
-        if pid == 0 || set.is_none() && !is_kernel_thread {
+        let due = match set {
+            _ if pid == 0 => return Ok(()),
+            None if about != MetAs::KernelThread => return Ok(()),
+            None => Due {
+                user: true,
+                ..Due::default()
+            },
+            Some(set) => self.labels.due(set, time_ns, about == MetAs::Call),
+        };
+        if due == Due::default() {
             return Ok(());
         }
-        let due = set.map_or(Some(false), |set| self.labels.is_due(set));
-        let Some(first) = due else {
-            return Ok(());
-        };
         // Of a process that has ended, what was known when its events came.
         let known = || Some(self.reader.owner(pid).uid).filter(|uid| *uid != u32::MAX);
         let Some(uid) = owner::uid_of(pid).or_else(known) else {
             return Ok(());
         };
-        let labels = self.labels.of_process(pid, uid);
-        self.record(&Event::Labels(ProcessLabels {
-            time_ns,
-            pid,
-            labels,
-        }))?;
-        // What is in the environment is in the memory of the process.
-        let set = set.filter(|_| first && owner::may_have(uid));
+        if due.user {
+            let labels = self.labels.of_process(pid, uid);
+            self.record(&Event::Labels(ProcessLabels {
+                time_ns,
+                pid,
+                labels,
+            }))?;
+        }
+        // What is in the environment is in the memory of the process, and what it has open
+        // is for nobody else to see either.
+        let set = set.filter(|_| (due.environment || due.device) && owner::may_have(uid));
         if let Some(set) = set
-            && self.reader.ask_environment(pid)
+            && self.reader.ask_labels(pid, due.environment)
         {
             if self.labels.asked.len() >= MAX_LOOKED {
                 self.labels.asked.clear();
@@ -139,22 +202,74 @@ impl Session {
         Ok(())
     }
 
-    /// Takes in what a process's environment says, if that is still the program that was
-    /// asked for.
-    pub(super) fn environment_read(&mut self, pid: u32, labels: Vec<(String, String)>) {
+    /// Takes in what a process has open and what its environment says, if that is still the
+    /// program that was asked for.
+    pub(super) fn labels_read(&mut self, pid: u32, mut found: Vec<(String, String)>) {
         let asked = self.labels.asked.remove(&pid);
         let process = self.events.processes.get(pid);
-        let now = process.map(|process| process.labels.id);
-        if asked.is_none() || asked != now || labels.is_empty() {
+        let Some(known) = process.map(|process| Rc::clone(&process.labels)) else {
+            return;
+        };
+        if asked != Some(known.id) {
+            return;
+        }
+        let known = known.to_vec();
+        for (key, value) in &mut found {
+            // Had it another one open before, it uses several.
+            let other = |(k, v): &(String, String)| k == labels::DEVICE && v != value;
+            if key == labels::DEVICE && known.iter().any(other) {
+                labels::SEVERAL.clone_into(value);
+            }
+        }
+        found.retain(|label| !known.contains(label));
+        if found.is_empty() {
             return;
         }
         let event = Event::Labels(ProcessLabels {
             time_ns: perf::monotonic_ns(),
             pid,
-            labels,
+            labels: found,
         });
         if let Err(error) = self.record(&event) {
-            tracing::warn!("the rank of process {pid} is not recorded: {error}");
+            tracing::warn!("labels of process {pid} are not recorded: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_program_is_looked_at_again_and_again_but_ever_less_often() {
+        let mut labels = Labels::default();
+        let all = Due {
+            user: true,
+            environment: true,
+            device: true,
+        };
+        assert_eq!(labels.due(1, 5, false), all);
+        assert_eq!(labels.due(1, 6, false), Due::default());
+        let again = Due {
+            environment: false,
+            ..all
+        };
+        assert_eq!(labels.due(1, 5 + SECOND, false), again);
+        let looks = (0..600).filter(|n| labels.due(1, (n + 2) * SECOND, false).device);
+        // After 2, 4, ... 64 seconds, and each 64.
+        assert!((10..18).contains(&looks.count()));
+        // The first call opens devices, the second does not hurry.
+        let now = 1000 * SECOND;
+        assert!(labels.due(1, now, true).device);
+        assert!(!labels.due(1, now + 1, true).device);
+        assert!(labels.due(1, now + DEVICE_AFTER_CALL_NS, true).device);
+        assert!(!labels.due(1, now + DEVICE_AFTER_CALL_NS + 1, true).device);
+        assert_eq!(labels.due(2, now, true), all);
+        for set in 0..10 * MAX_LOOKED as u64 {
+            labels.due(set, now, false);
+        }
+        assert!(labels.looked.len() <= MAX_LOOKED);
     }
 }

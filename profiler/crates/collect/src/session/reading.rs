@@ -462,7 +462,7 @@ impl Session {
                         self.reading.met.insert(pid, (comm, maps));
                     }
                 }
-                Answer::Environment { pid, labels } => self.environment_read(pid, labels),
+                Answer::Labels { pid, labels } => self.labels_read(pid, labels),
                 Answer::Java { pid, found } => {
                     if self.javas.came(pid, found, Instant::now()) {
                         self.events.processes.renew(pid);
@@ -472,7 +472,7 @@ impl Session {
                 Answer::Late(Asked::Java(pid)) => {
                     self.javas.came(pid, FoundJava::NotReady, Instant::now());
                 }
-                Answer::Late(Asked::Environment(_)) => {}
+                Answer::Late(Asked::Labels(_)) => {}
                 Answer::Tables { id, pages } => {
                     for (page, table) in &pages {
                         let before = || self.tables.resident(id, *page);

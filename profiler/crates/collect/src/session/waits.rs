@@ -1,6 +1,6 @@
 //! The session's part in waits: the programs that record them, and what each was for.
 
-use super::{CollectError, Session};
+use super::{CollectError, Session, labels::MetAs};
 use crate::{bpf::probe, config::RecordConfig};
 use aiprof_model::wire::{Event, Wait, WaitReason};
 use aiprof_system::files::kernel;
@@ -85,7 +85,7 @@ impl Session {
         if !self.filter.wants_process(wait.pid, &self.events.processes) {
             return Ok(());
         }
-        self.label(wait.pid, wait.time_ns, false)?;
+        self.label(wait.pid, wait.time_ns, MetAs::Process)?;
         let tracker = self.events.aggregate.tracker();
         wait.reason = match tracker.is_some_and(|tracker| tracker.is_waiting(wait.tid)) {
             true => WaitReason::Accelerator,

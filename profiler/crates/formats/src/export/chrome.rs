@@ -1,7 +1,7 @@
 //! The Chrome trace of a recording: what happened when, for Perfetto, speedscope and
 //! Chrome's own viewer; the JSON object form of the Trace Event Format.
 //!
-//! * Threads have their calls as spans (`X`), the samples of a thread are a row below it,
+//! * Threads have their calls and waits as spans (`X`), the samples of a thread are a row below it,
 //!   of spans that end at the sample and last one period: they show where time went from
 //!   afar, and what a viewer adds up over a selection is CPU time. Instants would be drawn
 //!   as a comb, and speedscope ignores them. The stacks of samples are in `stackFrames`.
@@ -405,6 +405,7 @@ pub(super) fn other_data(recorded: &Recorded, losses: &Losses) -> String {
         ("calls", totals.calls),
         ("launches", totals.launches),
         ("samples", totals.samples),
+        ("waits", totals.waits),
         ("submissions", totals.submissions),
         ("device_spans", totals.device_spans),
         ("estimated_device_spans", totals.estimated_spans),
@@ -486,7 +487,7 @@ mod tests {
 
     #[test]
     fn a_trace_has_submissions_on_rows_of_their_queue() {
-        let mut replay = Replay::new(0, Store::new(Box::new(tempfile::tempfile)));
+        let mut replay = Replay::new(0, false, Store::new(Box::new(tempfile::tempfile)));
         for event in recording() {
             replay.event(&event).unwrap();
         }

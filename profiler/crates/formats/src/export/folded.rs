@@ -4,6 +4,7 @@
 //! space, and the value. The grammar is in `docs/output-formats.md`.
 
 use super::device::DeviceTotals;
+use super::launchers::Chosen;
 use super::stacks::Stacks;
 use super::{ExportError, ExportOptions};
 use aiprof_model::lines::{LineError, Lines};
@@ -26,7 +27,7 @@ pub const MAX_TOTAL: u64 = 1 << 55;
 /// Writes `comm;pid;user frames;kernel frames_[k] VALUE` lines, sorted frame by
 /// frame; stacks of device samples go on with `-` and what the device did.
 ///
-/// The values add up to the profile's total: microseconds to half a
+/// The values add up to the total of what is shown: microseconds to half a
 /// microsecond, or samples exactly.
 ///
 /// # Errors
@@ -39,15 +40,20 @@ pub fn write(
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
     let mut out = BufWriter::with_capacity(1 << 16, out);
+    let chosen = Chosen::of(profile, options);
     if options.loss_comments {
-        for line in DeviceTotals::of(profile).lines() {
+        for line in DeviceTotals::of(profile)
+            .lines()
+            .into_iter()
+            .chain(chosen.line())
+        {
             writeln!(out, "# {line}")?;
         }
         for (kind, n) in profile.losses.iter() {
             writeln!(out, "# {n} {}", kind.label())?;
         }
     }
-    let mut stacks = Stacks::from_profile(profile, options)?;
+    let mut stacks = Stacks::from_profile(profile, options, &chosen)?;
     if options.inverted {
         stacks.reverse();
     }

@@ -1,12 +1,13 @@
-//! Which processes a flame graph of CPUs and devices shows.
+//! Which processes a profile of CPUs and devices shows: one rule for flame graphs, folded
+//! stacks and pprof.
 
 use super::{ExportOptions, Shown, text};
 use aiprof_model::profile::{Profile, Sample};
 use rustc_hash::FxHashSet;
 
-/// The processes of a picture that has samples of devices and of CPUs.
+/// The processes of a profile that has samples of devices and of CPUs.
 ///
-/// Beside a whole machine, what devices did is a sliver: the picture is about the
+/// Beside a whole machine, what devices did is a sliver: such a profile is about the
 /// programs that gave them work.
 #[derive(Debug, Default)]
 pub(super) struct Chosen {
@@ -20,7 +21,7 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
-    /// The choice for a picture with these options.
+    /// The choice for what is written with these options.
     pub(super) fn of(profile: &Profile, options: &ExportOptions) -> Self {
         if options.all_processes || options.shown != Shown::All {
             return Self::default();
@@ -75,6 +76,12 @@ impl Chosen {
             text::duration(self.others_ns)
         ))
     }
+}
+
+/// What a flame graph, folded stacks or pprof with these options do not show, and how to see
+/// it; `None`: they show all.
+pub fn processes_left_out(profile: &Profile, options: &ExportOptions) -> Option<String> {
+    Chosen::of(profile, options).line()
 }
 
 fn pid(profile: &Profile, sample: &Sample) -> u32 {

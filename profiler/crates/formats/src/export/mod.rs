@@ -29,6 +29,7 @@ pub mod trace;
 pub mod trace_events;
 pub mod unitrace_csv;
 
+pub use launchers::processes_left_out;
 pub(crate) use stacks::round_to_microseconds;
 
 use aiprof_model::profile::{Profile, Sample};
@@ -229,9 +230,9 @@ pub struct ExportOptions {
     /// Start folded output with a `# ` comment per loss and about device samples,
     /// which flame graph tools skip. Folded stacks only.
     pub loss_comments: bool,
-    /// Draw CPU samples of all processes also where devices were sampled. Otherwise a
-    /// flame graph of both has the processes that launched work, and says so. Flame
-    /// graphs only.
+    /// Write CPU samples of all processes also where devices were sampled. Otherwise a
+    /// profile of both has the processes that launched work ([`processes_left_out`] says
+    /// which it has not). Flame graphs, folded stacks and pprof only.
     pub all_processes: bool,
     /// Frames narrower than this share of the whole, in percent, are not drawn.
     /// Flame graphs only.

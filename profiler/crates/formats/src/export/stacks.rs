@@ -1,9 +1,10 @@
 //! Stacks as sorted paths of names: what folded stacks and flame graphs share.
 
 use super::folded::{FoldedStacks, MAX_TOTAL};
+use super::launchers::Chosen;
 use super::{ExportError, ExportOptions, Weight, names};
 use aiprof_model::profile::{
-    FrameId, FrameKind, ProcessId, Profile, Sample, StackId, StallReason, StrId, Values,
+    DeviceId, FrameId, FrameKind, ProcessId, Profile, Sample, StackId, StallReason, StrId, Values,
 };
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
@@ -52,26 +53,18 @@ impl Interner {
 }
 
 impl Stacks {
-    /// The stacks of a profile: process name, process id, frames. Values are
-    /// microseconds, samples or bytes.
+    /// The stacks of some processes of a profile: process name, process id, frames. Values
+    /// are microseconds, samples or bytes.
     pub(super) fn from_profile(
         profile: &Profile,
         options: &ExportOptions,
-    ) -> Result<Self, ExportError> {
-        Self::of_samples(profile, options, &|_| true)
-    }
-
-    /// [`from_profile`](Self::from_profile) of some of its samples.
-    pub(super) fn of_samples(
-        profile: &Profile,
-        options: &ExportOptions,
-        is_chosen: &dyn Fn(&Sample) -> bool,
+        chosen: &Chosen,
     ) -> Result<Self, ExportError> {
         let mut interner = Interner::default();
         let mut frames = vec![None; profile.frames.len()];
         let mut stacks = Self::default();
         let roots = Roots::of(profile, options);
-        for (key, value) in values_by_stack(profile, options, &roots, is_chosen) {
+        for (key, value) in values_by_stack(profile, options, &roots, chosen) {
             let (root, process, stack, reason) = key;
             let start = stacks.paths.len();
             if let Some(root) = roots.name(root) {
@@ -316,8 +309,16 @@ fn reason_first(profile: &Profile, frames: &mut [FrameId], reason: StallReason) 
 /// The names of labels' values that stacks begin with.
 struct Roots {
     names: Vec<String>,
-    /// Index of the name by process and control group.
-    index: FxHashMap<(ProcessId, Option<StrId>), u32>,
+    /// Index of the name by where samples are of.
+    index: FxHashMap<LabelPlace, u32>,
+}
+
+/// What samples of one label's value have in common: process, control group, device.
+type LabelPlace = (ProcessId, Option<StrId>, Option<DeviceId>);
+
+fn label_place(sample: &Sample) -> LabelPlace {
+    let device = sample.device.map(|device| device.device);
+    (sample.process, sample.cgroup, device)
 }
 
 impl Roots {
@@ -332,8 +333,7 @@ impl Roots {
         };
         let mut known = Interner::default();
         for sample in &profile.samples {
-            let place = (sample.process, sample.cgroup);
-            roots.index.entry(place).or_insert_with(|| {
+            roots.index.entry(label_place(sample)).or_insert_with(|| {
                 known.intern(names::clean(&match profile.label(sample, label) {
                     Some(value) => format!("{label}={value}"),
                     None => format!("[no {label}]"),
@@ -345,7 +345,7 @@ impl Roots {
     }
 
     fn of_sample(&self, sample: &Sample) -> u32 {
-        let known = self.index.get(&(sample.process, sample.cgroup));
+        let known = self.index.get(&label_place(sample));
         known.copied().unwrap_or_default()
     }
 
@@ -364,11 +364,11 @@ fn values_by_stack(
     profile: &Profile,
     options: &ExportOptions,
     roots: &Roots,
-    is_chosen: &dyn Fn(&Sample) -> bool,
+    chosen: &Chosen,
 ) -> Vec<(StackKey, u64)> {
     let mut values: FxHashMap<StackKey, u64> = FxHashMap::default();
     for sample in &profile.samples {
-        if !options.shown.includes(sample) || !is_chosen(sample) {
+        if !options.shown.includes(sample) || !chosen.includes(profile, sample) {
             continue;
         }
         let value = match options.weight {

@@ -44,7 +44,7 @@ pub fn write(
 ) -> Result<(), ExportError> {
     let chosen = Chosen::of(profile, options);
     let caption = caption(profile, options.shown, &chosen);
-    let stacks = Stacks::of_samples(profile, options, &|sample| chosen.includes(profile, sample))?;
+    let stacks = Stacks::from_profile(profile, options, &chosen)?;
     draw(stacks, &caption, options, profile.values, out)
 }
 

@@ -52,6 +52,12 @@ pub(crate) fn pod_name(id: &str) -> Cow<'_, str> {
 pub const CONTAINER: &str = "container";
 /// Id of its Kubernetes pod.
 pub const POD: &str = "pod";
+/// Name of its Kubernetes pod.
+pub const POD_NAME: &str = "pod_name";
+/// Its Kubernetes namespace.
+pub const NAMESPACE: &str = "namespace";
+/// Name of its container in its Kubernetes pod.
+pub const CONTAINER_NAME: &str = "container_name";
 /// Its systemd unit.
 pub const UNIT: &str = "unit";
 /// Its user: the name that this machine has for it, else the number.
@@ -63,10 +69,18 @@ pub const RANK: &str = "rank";
 /// Its rank among those on this machine.
 pub const LOCAL_RANK: &str = "local_rank";
 
+/// The accelerator that it uses, or that a sample is of.
+pub const DEVICE: &str = "device";
+/// Value of [`DEVICE`] where there are several.
+pub const SEVERAL: &str = "several";
+
 /// Keys that aiprof gives a meaning to: none of them can be given to a recording.
-pub const RESERVED: [&str; 19] = [
+pub const RESERVED: [&str; 22] = [
     CONTAINER,
     POD,
+    POD_NAME,
+    NAMESPACE,
+    CONTAINER_NAME,
     UNIT,
     USER,
     UID,
@@ -77,7 +91,7 @@ pub const RESERVED: [&str; 19] = [
     "comm",
     "thread",
     "cgroup",
-    "device",
+    DEVICE,
     "method",
     "certain",
     "possible",

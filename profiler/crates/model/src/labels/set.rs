@@ -40,6 +40,15 @@ impl LabelSet {
         }
     }
 
+    /// Removes the label of a key.
+    pub(crate) fn remove(&self, key: &str) {
+        if let Ok(mut known) = self.labels.try_borrow_mut()
+            && known.iter().any(|(known, _)| known == key)
+        {
+            Rc::make_mut(&mut known).retain(|(known, _)| known != key);
+        }
+    }
+
     /// Takes equal labels of another process in place of its own, or is what others take.
     /// Most processes of a machine have one of a few sets.
     pub(crate) fn share(&self, known: &mut VecDeque<Rc<Vec<(String, String)>>>) {
@@ -96,6 +105,12 @@ mod tests {
         add_label(&mut labels, &"k".repeat(MAX_KEY + 1), "x");
         assert_eq!(labels[1], ("b".to_owned(), "2".to_owned()));
         assert_eq!(labels[0].1.len(), 254);
+        let set = LabelSet::default();
+        set.add(&labels);
+        let before = set.renewed(7);
+        set.remove("a");
+        assert_eq!(set.to_vec(), labels[1..]);
+        assert_eq!(before.to_vec(), labels);
         for n in 0..1000 {
             add_label(&mut labels, &n.to_string(), "x");
         }

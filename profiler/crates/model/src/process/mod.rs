@@ -13,7 +13,7 @@ pub use files::{FileId, FileTable, Region};
 pub use python::{ProcessPython, ScriptFunction, ScriptTable};
 pub use runtime::{Generated, Runtime, is_jitdump};
 
-use crate::labels::LabelSet;
+use crate::labels::{self, LabelSet};
 use crate::wire::{
     MapEvent, ProcessEvent, ProcessEventKind, ProcessLabels, PythonCode, PythonFound,
 };
@@ -327,11 +327,14 @@ impl ProcessTable {
         self.next_labels
     }
 
-    /// Gives a process a set of labels of its own, which begins with those it has.
+    /// Gives a process that executes a program a set of labels of its own, which begins with
+    /// those it has, but for what it has open.
     fn renew_labels(&mut self, pid: u32) {
         let id = self.new_labels();
         let process = self.entry(pid);
-        process.labels = Rc::new(process.labels.renewed(id));
+        let labels = process.labels.renewed(id);
+        labels.remove(labels::DEVICE);
+        process.labels = Rc::new(labels);
     }
 
     /// Takes in labels of a process, or of all that is recorded.

@@ -17,6 +17,20 @@ pub struct Device {
     pub replayed: bool,
 }
 
+impl Device {
+    /// The name of the whole device, of which this may be a part: without ` GT0`.
+    pub fn whole(&self) -> &str {
+        let is_part = |part: &&str| {
+            let number = part.strip_prefix("GT").unwrap_or_default();
+            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        match self.name.rsplit_once(' ') {
+            Some((whole, part)) if is_part(&part) => whole,
+            _ => &self.name,
+        }
+    }
+}
+
 /// What an execution unit of an Intel GPU was doing when it was sampled, or why it
 /// could not go on (Linux, drivers/gpu/drm/xe/xe_eu_stall.c; Intel's VTune and
 /// oneAPI GPU optimization guides). All but [`Active`](Self::Active) are stalls: at
@@ -173,5 +187,29 @@ impl DeviceSample {
     pub fn stalled_at(&self) -> Option<(StallReason, DeviceCode)> {
         let code = self.code.filter(|code| code.offset != DeviceCode::MANY)?;
         Some((self.reason?, code))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_a_whole() {
+        for (name, whole) in [
+            ("xe 0000:03:00.0 GT0", "xe 0000:03:00.0"),
+            ("xe 0000:03:00.0 GT12", "xe 0000:03:00.0"),
+            ("AIU 0", "AIU 0"),
+            ("file GT", "file GT"),
+            ("file x.bin GTx", "file x.bin GTx"),
+            ("GT0", "GT0"),
+            ("", ""),
+        ] {
+            let device = Device {
+                name: name.to_owned(),
+                replayed: false,
+            };
+            assert_eq!(device.whole(), whole);
+        }
     }
 }

@@ -125,6 +125,8 @@ pub struct Totals {
     pub launches: u64,
     /// CPU samples.
     pub samples: u64,
+    /// Waits of threads.
+    pub waits: u64,
     /// Submissions to devices.
     pub submissions: u64,
     /// Spans of devices, by their own records.

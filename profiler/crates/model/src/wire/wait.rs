@@ -77,6 +77,19 @@ pub struct Wait {
     pub reason: WaitReason,
 }
 
+impl Wait {
+    /// Process and thread that woke the thread, where that is somebody: time and devices
+    /// wake by interrupts, which come to anybody.
+    #[must_use]
+    pub fn woken_by(&self) -> Option<(u32, u32)> {
+        let by_somebody = matches!(
+            self.reason,
+            WaitReason::Lock | WaitReason::Pipe | WaitReason::Process
+        );
+        self.waker.filter(|_| by_somebody)
+    }
+}
+
 macro_rules! field {
     ($data:expr, $field:ident: $ty:ty) => {
         bytes($data, offset_of!(WaitRecord, $field)).map(<$ty>::from_ne_bytes)

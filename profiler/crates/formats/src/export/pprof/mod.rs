@@ -6,6 +6,7 @@ pub mod proto;
 
 use super::device::DeviceTotals;
 use super::folded::FoldedStacks;
+use super::launchers::Chosen;
 use super::{ExportError, ExportOptions, Weight, names};
 use aiprof_model::profile::{self, DeviceId, FrameKind, LocationId, StallReason, Values};
 use flate2::{Compression, GzBuilder};
@@ -70,12 +71,13 @@ fn pack(message: &proto::Profile, out: &mut dyn Write) -> Result<(), ExportError
 
 /// The messages of a profile.
 pub fn convert(profile: &profile::Profile, options: &ExportOptions) -> proto::Profile {
+    let chosen = Chosen::of(profile, options);
     let mut writer = Converter::new(profile);
-    writer.describe();
+    writer.describe(chosen.line());
     writer.types(options);
     writer.mappings();
     for sample in &profile.samples {
-        if options.shown.includes(sample) {
+        if options.shown.includes(sample) && chosen.includes(profile, sample) {
             writer.sample(sample);
         }
     }
@@ -134,11 +136,11 @@ impl<'a> Converter<'a> {
     }
 
     /// Everything about the recording as a whole.
-    fn describe(&mut self) {
+    fn describe(&mut self, shown: Option<String>) {
         let meta = &self.profile.meta;
         self.out.time_nanos = signed(meta.start_unix_ns);
         self.out.duration_nanos = signed(meta.duration_ns);
-        for comment in self.comments() {
+        for comment in self.comments().into_iter().chain(shown) {
             let index = self.string(&comment);
             self.out.comment.push(index);
         }
