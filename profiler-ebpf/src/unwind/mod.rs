@@ -35,6 +35,7 @@ use python::{place_mark, walk_python};
 use tables::{find_mapping, find_rule};
 pub use uprobe::MAX_RETURN_INSTANCES;
 use uprobe::resolve_uprobe;
+pub use v8::V8;
 
 mod apply;
 mod cache;
@@ -44,6 +45,7 @@ mod java;
 mod python;
 mod tables;
 mod uprobe;
+mod v8;
 
 /// Bytes of user stack copied at once.
 const WINDOW: usize = 256;
@@ -77,11 +79,18 @@ pub struct Walk {
     python: u32,
     /// The layout of HotSpot.
     java: u32,
-    /// Zero.
-    pad: u32,
+    /// The layout of V8.
+    v8: u32,
     /// Where HotSpot has generated code, and how many bytes; 0: nowhere.
     java_start: u64,
     java_size: u64,
+    /// Where V8's interpreter is, and how many bytes; 0: not known.
+    v8_start: u64,
+    v8_size: u64,
+    /// 1: the process has a V8 whose frames are known.
+    has_v8: u32,
+    /// Zero.
+    pad: u32,
     /// The mapping list.
     list: u32,
     /// Its owner tag.
@@ -231,9 +240,11 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32),
     match find_process(scratch) {
         FOUND => {
             // SAFETY: as above.
-            let (python, java) = unsafe { ((*scratch).walk.python, (*scratch).walk.java) };
+            let w = unsafe { &(*scratch).walk };
+            let (python, java, v8) = (w.python, w.java, w.v8);
             walk_python(scratch, python, ring);
             java::begin(scratch, java);
+            v8::begin(scratch, v8);
             let mut context = LoopContext { scratch };
             // SAFETY: the callback has bpf_loop's signature; the context lives
             // on this frame's stack for the whole call.
@@ -298,6 +309,7 @@ fn find_process(scratch: *mut Scratch) -> u32 {
         s.walk.list_owner = entry.owner;
         s.walk.python = entry.python;
         s.walk.java = entry.java;
+        s.walk.v8 = entry.v8;
         s.header.space = entry.space;
         return FOUND;
     }
@@ -318,6 +330,7 @@ fn find_process(scratch: *mut Scratch) -> u32 {
             s.walk.list_owner = entry.owner;
             s.walk.python = entry.python;
             s.walk.java = entry.java;
+            s.walk.v8 = entry.v8;
             s.header.space = entry.space;
             s.header.flags |= FLAG_FROM_ANCESTOR;
             return FOUND;
@@ -392,8 +405,18 @@ extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
     if exact == 0 && forget(walk_cached(scratch).into()) == FOUND.into() {
         return GO_ON;
     }
+    // SAFETY: as above.
+    let own = unsafe {
+        let w = &(*scratch).walk;
+        (w.rip, w.rsp, w.rbp, w.exact)
+    };
     let stop = forget(try_step(scratch).into()) as u32;
     if stop == NO_STOP {
+        let (rip, rsp, rbp, exact) = own;
+        // SAFETY: as above.
+        if exact != 0 && unsafe { (*scratch).walk.has_v8 } != 0 {
+            forget(v8::note_interrupted(scratch, rip, rsp, rbp).into());
+        }
         // SAFETY: as above.
         let s = unsafe { &*scratch };
         let (len, to) = (s.walk.len.wrapping_sub(1), s.walk.rsp);
@@ -435,6 +458,12 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
             return stop;
         }
     }
+    if v8::is_interpreted(&s.walk) {
+        record(s, len);
+        if v8::follow_javascript(scratch) == NO_STOP {
+            return NO_STOP;
+        }
+    }
     let known = find_mapping(scratch);
     if known != FOUND || s.walk.map_kind == MAP_UPROBES {
         // A return probe's trampoline, or a single step out of line. Asked
@@ -458,6 +487,12 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
     } else {
         record(s, len);
     }
+    if s.walk.has_v8 != 0
+        && s.walk.map_kind == MAP_ANON
+        && v8::follow_javascript(scratch) == NO_STOP
+    {
+        return NO_STOP;
+    }
     s.walk.rule = Rule::default();
     match s.walk.map_kind {
         MAP_FILE | MAP_ANON => {
@@ -478,7 +513,8 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
                     return stop;
                 }
             }
-            if is_file {
+            // Of frames in V8's interpreter the functions are to be read.
+            if is_file && !v8::is_interpreted(&s.walk) {
                 cache_rule(s);
             }
         }

@@ -22,6 +22,7 @@ use aiprof_model::{
 use aiprof_symbols::java::{HotSpot, JavaLibrary};
 use aiprof_symbols::python::Interpreter;
 use aiprof_symbols::unwind::{PageContent, ReadAt, TextSegment, UnwindError, UnwindFile};
+use aiprof_symbols::v8::{V8Error, V8Library};
 use aiprof_system::{
     files::{kernel, others},
     os::privileges,
@@ -90,6 +91,8 @@ pub struct Facts {
     pub python: Option<Interpreter>,
     /// The HotSpot in it.
     pub java: Option<Box<JavaLibrary>>,
+    /// The V8 in it, or why it cannot be read.
+    pub v8: Option<Box<Result<V8Library, V8Error>>>,
 }
 
 /// The extent of a file's text.
@@ -155,6 +158,7 @@ fn facts(unwind: Option<&NamedUnwind>) -> Facts {
         build_id: unwind.build_id(),
         python: Interpreter::find(unwind.source()),
         java: JavaLibrary::find(unwind.source()).map(Box::new),
+        v8: V8Library::find(unwind.source()).map(Box::new),
     }
 }
 
