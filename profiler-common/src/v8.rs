@@ -61,6 +61,9 @@ pub const fn js_check(script: u32, literal: u32) -> u16 {
     (script.wrapping_mul(613).wrapping_add(literal) & 0x1fff) as u16
 }
 
+/// Most places where a process has the code of V8 that interprets.
+pub const MAX_V8_INTERPRETERS: usize = 2;
+
 /// A block of the pool: where a V8 keeps what names its functions. Offsets are in bytes
 /// within the object that they are named after; names are V8's.
 #[repr(C)]
@@ -70,11 +73,12 @@ pub struct V8Layout {
     pub owner: u32,
     /// 1: frames of generated code are functions too; 0: something else names these.
     pub generated: u32,
-    /// The first address of the code that interprets
-    /// (`Builtins_InterpreterEntryTrampoline`).
-    pub interpreter_start: u64,
-    /// The first address behind it.
-    pub interpreter_end: u64,
+    /// The first addresses of the code that interprets
+    /// (`Builtins_InterpreterEntryTrampoline`): in the file as it is mapped, and where V8
+    /// has mapped it again, near the code that it generates; 0: there is none.
+    pub interpreters: [u64; MAX_V8_INTERPRETERS],
+    /// Bytes of it.
+    pub interpreter_size: u64,
     /// `JSFunction::shared`.
     pub function_shared: u16,
     /// `SharedFunctionInfo::script`.
@@ -90,7 +94,7 @@ pub struct V8Layout {
     /// Zero.
     pub reserved: [u16; 2],
 }
-const _: () = assert!(size_of::<V8Layout>() == 40);
+const _: () = assert!(size_of::<V8Layout>() == 48);
 
 /// No V8: what [`crate::ProcEntry::v8`] is then.
 pub const NO_V8: PoolRef = 0;

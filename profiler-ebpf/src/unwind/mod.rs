@@ -84,8 +84,8 @@ pub struct Walk {
     /// Where HotSpot has generated code, and how many bytes; 0: nowhere.
     java_start: u64,
     java_size: u64,
-    /// Where V8's interpreter is, and how many bytes; 0: not known.
-    v8_start: u64,
+    /// Where V8's interpreter is, there and there, and how many bytes; 0: not known.
+    v8_starts: [u64; MAX_V8_INTERPRETERS],
     v8_size: u64,
     /// 1: the process has a V8 whose frames are known.
     has_v8: u32,

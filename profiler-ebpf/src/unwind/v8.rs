@@ -33,6 +33,7 @@ const NOT_KNOWN: u32 = u32::MAX - 1;
 
 /// Numbers of registers in DWARF; rdi has the function that is entered.
 const RDI: u8 = 5;
+const R9: u8 = 9;
 const R10: u8 = 10;
 
 /// What is read of V8 for a walk.
@@ -48,7 +49,6 @@ pub(super) fn begin(scratch: *mut Scratch, reference: PoolRef) {
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
     s.walk.has_v8 = 0;
-    s.walk.v8_start = 0;
     s.walk.v8_size = 0;
     if reference >= REF_FIRST {
         copy_layout(scratch, reference);
@@ -67,18 +67,25 @@ fn copy_layout(scratch: *mut Scratch, reference: PoolRef) -> u32 {
     if owner != 0 && block.u32(0) == owner {
         let layout = &s.v8.layout;
         s.walk.has_v8 = 1;
-        s.walk.v8_start = layout.interpreter_start;
-        s.walk.v8_size = layout
-            .interpreter_end
-            .wrapping_sub(layout.interpreter_start);
+        s.walk.v8_starts = layout.interpreters;
+        s.walk.v8_size = layout.interpreter_size;
     }
     0
 }
 
-/// Whether an address to look rules up for is in V8's interpreter.
+/// Bytes from the beginning of V8's interpreter to an address to look rules up for;
+/// `u64::MAX`: it is not in there.
+#[inline(always)]
+fn in_interpreter(w: &Walk, address: u64) -> u64 {
+    let first = address.wrapping_sub(w.v8_starts[0]);
+    let second = address.wrapping_sub(w.v8_starts[1]);
+    let offset = if first < second { first } else { second };
+    if offset < w.v8_size { offset } else { u64::MAX }
+}
+
 #[inline(always)]
 fn is_interpreter(w: &Walk, address: u64) -> bool {
-    address.wrapping_sub(w.v8_start) < w.v8_size
+    in_interpreter(w, address) != u64::MAX
 }
 
 /// Whether the current frame is a caller in V8's interpreter.
@@ -89,13 +96,14 @@ pub(super) fn is_interpreted(w: &Walk) -> bool {
 
 /// How much of its frame an interrupted function has: all; all but the context and the
 /// function, or but the function; nothing yet; the caller's rbp; nothing any more; nothing,
-/// and the return address in r10.
+/// and the return address in r10, or r9.
 const WHOLE: u32 = 0;
 const WITHOUT_FUNCTION: u32 = 1;
 const NOT_BEGUN: u32 = 2;
 const PUSHED: u32 = 3;
 const LEFT: u32 = 4;
 const IN_R10: u32 = 5;
+const IN_R9: u32 = 6;
 
 /// Moves the walk to the caller from generated code, or from a caller in the interpreter;
 /// anything but `NO_STOP`: nothing that is V8's is here.
@@ -114,9 +122,28 @@ pub(super) extern "C" fn follow_javascript(scratch: *mut Scratch) -> u32 {
         WHOLE
     };
     let is_noted = s.v8.layout.generated != 0 || is_interpreted(w);
-    match leave(w, state) {
+    if forget(leave_javascript(scratch, state, is_noted.into()).into()) as u32 == NO_STOP {
+        return NO_STOP;
+    }
+    // What the instructions seemed to say is not so.
+    if state == WHOLE {
+        return NOT_KNOWN;
+    }
+    leave_javascript(scratch, WHOLE, is_noted.into())
+}
+
+/// Moves the walk out of a frame that is so far made, and records its function if it
+/// `is_noted`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn leave_javascript(scratch: *mut Scratch, state: u32, is_noted: u32) -> u32 {
+    if scratch.is_null() {
+        return NOT_KNOWN;
+    }
+    // SAFETY: a checked map value.
+    match leave(unsafe { &mut (*scratch).walk }, state) {
         Ok(function) => {
-            if is_noted {
+            if is_noted != 0 {
                 note(scratch, function);
             }
             NO_STOP
@@ -145,11 +172,12 @@ fn leave(w: &mut Walk, state: u32) -> Result<u64, u8> {
     let frame = if has_frame {
         rbp
     } else {
-        at.wrapping_sub(8 + 8 * u64::from(state == IN_R10))
+        at.wrapping_sub(8 + 8 * u64::from(state >= IN_R10))
     };
     let begins = state != WHOLE && state < LEFT;
     let is_leaf = w.len == 1;
-    if state == IN_R10 && !is_leaf {
+    let in_register = state >= IN_R10;
+    if in_register && !is_leaf {
         return Err(STOP_FRAME_POINTER);
     }
     let function = if begins {
@@ -164,8 +192,8 @@ fn leave(w: &mut Walk, state: u32) -> Result<u64, u8> {
             return Err(STOP_FRAME_POINTER);
         }
     };
-    let address = if state == IN_R10 {
-        user_register(R10)
+    let address = if in_register {
+        user_register(if state == IN_R10 { R10 } else { R9 })
     } else {
         read_stack(w, at)?
     };
@@ -177,11 +205,7 @@ fn leave(w: &mut Walk, state: u32) -> Result<u64, u8> {
     if has_frame || state == PUSHED {
         w.rbp = read_stack(w, at.wrapping_sub(8))?;
     }
-    w.rsp = if state == IN_R10 {
-        at
-    } else {
-        at.wrapping_add(8)
-    };
+    w.rsp = if in_register { at } else { at.wrapping_add(8) };
     w.rip = address;
     w.exact = 0;
     w.guessed = BY_FRAME_POINTER;
@@ -191,8 +215,8 @@ fn leave(w: &mut Walk, state: u32) -> Result<u64, u8> {
 /// How much of its frame interrupted code has, by the instructions around it. It begins
 /// with `push %rbp; mov %rsp, %rbp; push %rsi; push %rdi` (55, 48 89 e5, 56, 57), in front of
 /// which it may ask whether it is still valid. It ends with `mov %rbp, %rsp; pop %rbp`
-/// (48 8b e5, 5d), a comparison of the number of arguments, and `ret n`, or `pop %r10`,
-/// `lea (%rsp, %rcx, 8), %rsp`, `push %r10`, `ret`.
+/// (48 8b e5, 5d), a comparison of the number of arguments in rcx or r8, and `ret n`, or
+/// `pop %r10`, `lea (%rsp, %rcx, 8), %rsp`, `push %r10`, `ret`, or the same with r9 and r8.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn javascript_state(rip: u64, rsp: u64, rbp: u64) -> u32 {
@@ -211,15 +235,21 @@ extern "C" fn javascript_state(rip: u64, rsp: u64, rbp: u64) -> u32 {
     if one == 0x55 || find_code(rip, 6, 0xe589_4855) != 0 {
         return NOT_BEGUN;
     }
-    let pops = two == 0x5a41;
-    let moves = three == 0x24_8d48;
-    let compares = three == 0xf9_8348 || three == 0xf9_8148;
+    let in_r10 = three == 0x24_8d48 || two == 0x5241;
+    let in_r9 = three == 0x24_8d4a || two == 0x5141;
+    let pops = two == 0x5a41 || two == 0x5941;
+    let compares = three & 0xff_fdff == 0xf9_8148 || three & 0xff_fdff == 0xf8_8149;
     let jumps = one == 0x7e || one == 0x7f || two == 0x8f0f || two == 0x8e0f;
-    let ends = pops || moves || compares || jumps || two == 0x5241;
+    let ends = pops || in_r10 || in_r9 || compares || jumps;
     if !ends || find_code(rip.wrapping_sub(27), 3, 0x5de5_8b48) == 0 {
-        return WHOLE;
+        WHOLE
+    } else if in_r10 {
+        IN_R10
+    } else if in_r9 {
+        IN_R9
+    } else {
+        LEFT
     }
-    if moves || two == 0x5241 { IN_R10 } else { LEFT }
 }
 
 /// Whether 4 bytes are found in code, up to 7 words.
@@ -260,7 +290,8 @@ pub(super) extern "C" fn note_interrupted(
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
     let w = &mut s.walk;
-    if !is_interpreter(w, rip) || w.len != 1 {
+    let offset = in_interpreter(w, rip);
+    if offset == u64::MAX || w.len != 1 {
         return 0;
     }
     let is_whole = rsp <= rbp.wrapping_sub(FUNCTION) && w.rsp == rbp.wrapping_add(ABOVE);
@@ -271,7 +302,7 @@ pub(super) extern "C" fn note_interrupted(
             }
             _ => 0,
         }
-    } else if rip.wrapping_sub(w.v8_start) < PROLOGUE {
+    } else if offset < PROLOGUE {
         user_register(RDI)
     } else {
         0

@@ -60,11 +60,17 @@ impl V8s {
                  V8: the file has no symbol table"
             ));
         }
-        let binary = binaries.get(map.file)?;
-        let address = address_of(&binary.text, map.file_offset)?;
-        let bias = map.start.wrapping_sub(address);
+        // V8 maps its code again near the code that it generates.
+        let text = &binaries.get(map.file)?.text;
+        let own = space.maps.iter().filter(|own| own.file == map.file);
+        let interpreters = own.filter_map(|own| {
+            let address = address_of(text, own.file_offset)?;
+            let skip = library.interpreter().start.checked_sub(address)?;
+            let place = own.start.checked_add(skip)?;
+            (!library.interpreter().is_empty() && place < own.end).then_some(place)
+        });
         let has_dump = space.generated.dump.is_some();
-        Some(library.layout(bias, !has_dump))
+        Some(library.layout(interpreters, !has_dump))
     }
 
     fn report(&mut self, reason: String) {

@@ -15,7 +15,7 @@ mod table;
 mod tests;
 
 use crate::{dynamic::Dynamic, unwind::ReadAt};
-use aiprof_common::V8Layout;
+use aiprof_common::{MAX_V8_INTERPRETERS, V8Layout};
 pub(crate) use names::V8Names;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -139,23 +139,19 @@ impl V8Library {
         self.interpreter.clone()
     }
 
-    /// How the eBPF programs read its functions. `bias`: what is added to the addresses of
-    /// the file. `generated`: whether the functions of generated code are to be read.
-    pub fn layout(&self, bias: u64, generated: bool) -> V8Layout {
+    /// How the eBPF programs read its functions. `interpreters`: where its interpreter is.
+    /// `generated`: whether the functions of generated code are to be read.
+    pub fn layout(&self, interpreters: impl Iterator<Item = u64>, generated: bool) -> V8Layout {
         let fields = &self.fields;
-        let is_known = !self.interpreter.is_empty();
-        let place = |address: u64| {
-            if is_known {
-                address.wrapping_add(bias)
-            } else {
-                0
-            }
-        };
+        let mut places = [0; MAX_V8_INTERPRETERS];
+        for (place, found) in places.iter_mut().zip(interpreters) {
+            *place = found;
+        }
         V8Layout {
             owner: 0,
             generated: generated.into(),
-            interpreter_start: place(self.interpreter.start),
-            interpreter_end: place(self.interpreter.end),
+            interpreters: places,
+            interpreter_size: self.interpreter.end.saturating_sub(self.interpreter.start),
             function_shared: fields.function_shared,
             shared_script: fields.shared_script,
             shared_flags: fields.shared_flags,

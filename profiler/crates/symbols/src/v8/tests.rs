@@ -339,16 +339,16 @@ fn scribbled_memory_takes_bounded_work() {
 #[test]
 fn layouts_for_the_kernel() {
     let library = library(5);
-    let layout = library.layout(0x7f00_0000_0000, true);
-    assert_eq!(layout.interpreter_start, 0x7f00_0000_1000);
-    assert_eq!(layout.interpreter_end, 0x7f00_0000_1200);
+    let layout = library.layout([0x1000, 0x7000, 0x9000].into_iter(), true);
+    assert_eq!(layout.interpreters, [0x1000, 0x7000]);
+    assert_eq!(layout.interpreter_size, 0x200);
     assert_eq!((layout.generated, layout.shared_type), (1, SHARED));
     let stripped = V8Library {
         interpreter: 0..0,
         ..library
     };
-    let layout = stripped.layout(0x7f00_0000_0000, false);
-    assert_eq!((layout.interpreter_start, layout.interpreter_end), (0, 0));
+    let layout = stripped.layout(std::iter::empty(), false);
+    assert_eq!((layout.interpreters, layout.interpreter_size), ([0, 0], 0));
     assert_eq!(layout.generated, 0);
 }
 
