@@ -79,6 +79,10 @@ pub struct V8Layout {
     pub interpreters: [u64; MAX_V8_INTERPRETERS],
     /// Bytes of it.
     pub interpreter_size: u64,
+    /// Bytes of V8's other functions of this kind in front of it, and of all together
+    /// (`v8_Default_embedded_blob_code_`); 0: not known.
+    pub builtins_before: u64,
+    pub builtins_size: u64,
     /// `JSFunction::shared`.
     pub function_shared: u16,
     /// `SharedFunctionInfo::script`.
@@ -94,7 +98,7 @@ pub struct V8Layout {
     /// Zero.
     pub reserved: [u16; 2],
 }
-const _: () = assert!(size_of::<V8Layout>() == 48);
+const _: () = assert!(size_of::<V8Layout>() == 64);
 
 /// No V8: what [`crate::ProcEntry::v8`] is then.
 pub const NO_V8: PoolRef = 0;

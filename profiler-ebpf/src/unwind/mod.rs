@@ -499,7 +499,11 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
             let stop = find_rule(scratch);
             let is_file = s.walk.map_kind == MAP_FILE;
             // Generated code that was not read yet, or cannot be, has no rule.
-            if stop != NO_STOP && (is_file || stop != u32::from(STOP_PAGE_ABSENT)) {
+            let is_absent = stop == u32::from(STOP_PAGE_ABSENT);
+            if is_absent && v8::is_builtin(s) && v8::follow_javascript(scratch) == NO_STOP {
+                return NO_STOP;
+            }
+            if stop != NO_STOP && (is_file || !is_absent) {
                 return stop;
             }
             if s.walk.rule.kind == CFA_NONE && is_file && s.walk.len == 1 && s.walk.in_call != 0 {

@@ -83,6 +83,17 @@ fn in_interpreter(w: &Walk, address: u64) -> u64 {
     if offset < w.v8_size { offset } else { u64::MAX }
 }
 
+/// Whether the current frame is a caller in V8's own functions that keep rbp as generated
+/// code does.
+#[inline(always)]
+pub(super) fn is_builtin(s: &Scratch) -> bool {
+    let (w, layout) = (&s.walk, &s.v8.layout);
+    let before = layout.builtins_before;
+    let address = w.rip.wrapping_sub(1).wrapping_add(before);
+    let is_in = |start: u64| address.wrapping_sub(start) < layout.builtins_size && start != 0;
+    w.has_v8 != 0 && w.exact == 0 && (is_in(w.v8_starts[0]) || is_in(w.v8_starts[1]))
+}
+
 #[inline(always)]
 fn is_interpreter(w: &Walk, address: u64) -> bool {
     in_interpreter(w, address) != u64::MAX
@@ -105,7 +116,7 @@ const LEFT: u32 = 4;
 const IN_R10: u32 = 5;
 const IN_R9: u32 = 6;
 
-/// Moves the walk to the caller from generated code, or from a caller in the interpreter;
+/// Moves the walk to the caller from generated code, or from a caller in V8's own functions;
 /// anything but `NO_STOP`: nothing that is V8's is here.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -121,7 +132,8 @@ pub(super) extern "C" fn follow_javascript(scratch: *mut Scratch) -> u32 {
     } else {
         WHOLE
     };
-    let is_noted = s.v8.layout.generated != 0 || is_interpreted(w);
+    let is_generated = w.map_kind == MAP_ANON && s.v8.layout.generated != 0;
+    let is_noted = is_generated || is_interpreted(w);
     if forget(leave_javascript(scratch, state, is_noted.into()).into()) as u32 == NO_STOP {
         return NO_STOP;
     }

@@ -28,8 +28,12 @@ const MAX_OFFSET: i32 = 1024;
 const MAX_TYPE: i32 = 0xffff;
 /// What interprets; its symbol is no exported one.
 const INTERPRETER: &[u8] = b"Builtins_InterpreterEntryTrampoline";
-/// Most bytes of it.
+/// All of V8's own functions that keep rbp, and a number: how many bytes.
+const BUILTINS: &[u8] = b"v8_Default_embedded_blob_code_";
+const BUILTINS_SIZE: &[u8] = b"v8_Default_embedded_blob_code_size_";
+/// Most bytes of what interprets, and of all.
 const MAX_INTERPRETER: u64 = 1 << 16;
+const MAX_BUILTINS: u64 = 64 << 20;
 
 /// Why the functions of a V8 cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -98,6 +102,8 @@ pub struct V8Library {
     fields: V8Fields,
     /// The code that interprets, by the file's virtual addresses; empty: not known.
     interpreter: Range<u64>,
+    /// That and V8's other functions of this kind; empty: not known.
+    builtins: Range<u64>,
 }
 
 impl V8Library {
@@ -119,12 +125,25 @@ impl V8Library {
             return Err(V8Error::Version(version.0, version.1));
         }
         let fields = V8Fields::read(numbers)?;
-        let interpreter = table::find(file, INTERPRETER).unwrap_or(0..0);
+        let found = table::find(file, [INTERPRETER, BUILTINS, BUILTINS_SIZE]);
+        let [interpreter, builtins, size] = found.unwrap_or_default();
+        let size = numbers
+            .0
+            .bytes(size.start, 4)
+            .and_then(|b| b.try_into().ok());
+        let size = u64::from(size.map_or(0, u32::from_le_bytes)).min(MAX_BUILTINS);
+        let builtins = builtins.start..builtins.start.saturating_add(size);
         let is_range = interpreter.end.saturating_sub(interpreter.start) <= MAX_INTERPRETER;
+        let is_within = builtins.start <= interpreter.start && interpreter.end <= builtins.end;
         Ok(Self {
             version,
             fields,
             interpreter: if is_range { interpreter } else { 0..0 },
+            builtins: if is_range && is_within {
+                builtins
+            } else {
+                0..0
+            },
         })
     }
 
@@ -151,6 +170,8 @@ impl V8Library {
             owner: 0,
             generated: generated.into(),
             interpreters: places,
+            builtins_before: self.interpreter.start.saturating_sub(self.builtins.start),
+            builtins_size: self.builtins.end.saturating_sub(self.builtins.start),
             interpreter_size: self.interpreter.end.saturating_sub(self.interpreter.start),
             function_shared: fields.function_shared,
             shared_script: fields.shared_script,

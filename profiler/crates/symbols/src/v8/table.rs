@@ -1,4 +1,4 @@
-//! One function in the symbol table of a file (System V gABI, chapter 4), which is read bit
+//! A few symbols in the symbol table of a file (System V gABI, chapter 4), which is read bit
 //! by bit: that of node has 4 MB, its names 10 MB.
 
 use crate::unwind::ReadAt;
@@ -9,6 +9,7 @@ const MAX_SECTIONS: u16 = 1024;
 const SHT_SYMTAB: u32 = 2;
 /// Bytes of a symbol.
 const SYMBOL: usize = 24;
+const STT_NOTYPE: u8 = 0;
 const STT_FUNC: u8 = 2;
 /// Most bytes of a table, and how many are read at once: a multiple of a symbol's.
 const MAX_TABLE: u64 = 64 << 20;
@@ -49,28 +50,37 @@ fn read(file: &impl ReadAt, offset: u64, bytes: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// The virtual addresses of a function; `None`: the file has no such symbol.
-pub(super) fn find(file: &impl ReadAt, name: &[u8]) -> Option<Range<u64>> {
+/// The virtual addresses of functions, and of symbols without a type, empty for those that
+/// the file does not have; `None`: it has no symbol table.
+pub(super) fn find<const N: usize>(
+    file: &impl ReadAt,
+    names: [&[u8]; N],
+) -> Option<[Range<u64>; N]> {
     let (symbols, strings) = tables(file)?;
-    let names = places(file, strings, name)?;
+    let names = places(file, strings, names)?;
+    let mut found = [const { 0..0 }; N];
     let mut bytes = vec![0; AT_ONCE];
     let mut done = 0;
     while done < symbols.size {
         let rest = usize::try_from(symbols.size - done).ok()?.min(AT_ONCE);
         let part = bytes.get_mut(..rest)?;
         read(file, symbols.offset.checked_add(done)?, part)?;
-        let mut all = part.chunks_exact(SYMBOL);
-        let found = all.find(|symbol| {
-            let is_function = symbol.get(4).is_some_and(|info| info & 15 == STT_FUNC);
-            is_function && u32_at(symbol, 0).is_some_and(|name| names.contains(&name))
-        });
-        if let Some(symbol) = found {
-            let start = u64_at(symbol, 8)?;
-            return Some(start..start.checked_add(u64_at(symbol, 16)?)?);
+        for symbol in part.chunks_exact(SYMBOL) {
+            let kind = symbol.get(4).map_or(u8::MAX, |info| info & 15);
+            if kind != STT_NOTYPE && kind != STT_FUNC {
+                continue;
+            }
+            let name = u32_at(symbol, 0)?;
+            for (range, names) in found.iter_mut().zip(&names) {
+                if names.contains(&name) {
+                    let start = u64_at(symbol, 8)?;
+                    *range = start..start.checked_add(u64_at(symbol, 16)?)?;
+                }
+            }
         }
         done += rest as u64;
     }
-    None
+    Some(found)
 }
 
 /// The symbol table of a file, and its names.
@@ -94,24 +104,34 @@ fn tables(file: &impl ReadAt) -> Option<(Part, Part)> {
     Some((part(symbols)?, part(strings)?))
 }
 
-/// Where in the names this one is, with the zero byte that ends it.
-fn places(file: &impl ReadAt, strings: Part, name: &[u8]) -> Option<Vec<u32>> {
-    let name = [name, b"\0"].concat();
-    let mut found = Vec::new();
-    let mut bytes = vec![0; AT_ONCE + name.len()];
+/// Most places of one name.
+const MAX_PLACES: usize = 64;
+
+/// Where among a file's names these are, each with the zero byte that ends it.
+fn places<const N: usize>(
+    file: &impl ReadAt,
+    strings: Part,
+    names: [&[u8]; N],
+) -> Option<[Vec<u32>; N]> {
+    let names = names.map(|name| [name, b"\0"].concat());
+    let longest = names.iter().map(Vec::len).max()?;
+    let mut found = [const { Vec::new() }; N];
+    let mut bytes = vec![0; AT_ONCE + longest];
     let mut done = 0;
     while done < strings.size {
         let rest = usize::try_from(strings.size - done).ok()?;
-        let part = bytes.get_mut(..rest.min(AT_ONCE + name.len()))?;
+        let part = bytes.get_mut(..rest.min(AT_ONCE + longest))?;
         read(file, strings.offset.checked_add(done)?, part)?;
-        let first = *name.first()?;
-        let mut from = 0;
-        while let Some(next) = part.get(from..)?.iter().position(|&byte| byte == first) {
-            let at = from + next;
-            if part.get(at..)?.starts_with(&name) && at < AT_ONCE {
-                found.push(u32::try_from(done + at as u64).ok()?);
+        for (found, name) in found.iter_mut().zip(&names) {
+            let first = *name.first()?;
+            let mut from = 0;
+            while let Some(next) = part.get(from..)?.iter().position(|&byte| byte == first) {
+                let at = from + next;
+                if at < AT_ONCE && part.get(at..)?.starts_with(name) && found.len() < MAX_PLACES {
+                    found.push(u32::try_from(done + at as u64).ok()?);
+                }
+                from = at + 1;
             }
-            from = at + 1;
         }
         done += AT_ONCE as u64;
     }

@@ -47,6 +47,7 @@ fn library(scope_variables: u16) -> V8Library {
     V8Library {
         version: (13, 6),
         interpreter: 0x1000..0x1200,
+        builtins: 0x800..0x4800,
         fields: V8Fields {
             map_type: 12,
             function_shared: 32,
@@ -342,6 +343,10 @@ fn layouts_for_the_kernel() {
     let layout = library.layout([0x1000, 0x7000, 0x9000].into_iter(), true);
     assert_eq!(layout.interpreters, [0x1000, 0x7000]);
     assert_eq!(layout.interpreter_size, 0x200);
+    assert_eq!(
+        (layout.builtins_before, layout.builtins_size),
+        (0x800, 0x4000)
+    );
     assert_eq!((layout.generated, layout.shared_type), (1, SHARED));
     let stripped = V8Library {
         interpreter: 0..0,
@@ -355,9 +360,9 @@ fn layouts_for_the_kernel() {
 #[test]
 fn a_function_in_a_symbol_table() {
     let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
-    let found = table::find(&file, b"main").unwrap();
+    let [found, lost] = table::find(&file, [&b"main"[..], b"aiprof_v8_tests_lost"]).unwrap();
     assert!(found.start > 0 && found.end > found.start);
-    assert_eq!(table::find(&file, b"aiprof_v8_tests_lost"), None);
-    assert_eq!(table::find(&&b"\x7fELF"[..], b"main"), None);
+    assert_eq!(lost, 0..0);
+    assert_eq!(table::find(&&b"\x7fELF"[..], [&b"main"[..]]), None);
     assert!(V8Library::find(&file).is_none());
 }
