@@ -89,8 +89,8 @@ pub struct Walk {
     v8_size: u64,
     /// 1: the process has a V8 whose frames are known.
     has_v8: u32,
-    /// Zero.
-    pad: u32,
+    /// 1: the current address is in no mapping that is known.
+    no_map: u32,
     /// The mapping list.
     list: u32,
     /// Its owner tag.
@@ -465,6 +465,12 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
         }
     }
     let known = find_mapping(scratch);
+    if s.walk.has_v8 != 0 {
+        s.walk.no_map = u32::from(known != FOUND);
+        if known != FOUND && walk_unmapped(scratch) == NO_STOP {
+            return NO_STOP;
+        }
+    }
     if known != FOUND || s.walk.map_kind == MAP_UPROBES {
         // A return probe's trampoline, or a single step out of line. Asked
         // before giving up, so that it does not depend on the mapping list.
@@ -546,6 +552,28 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
         (w.rip, w.rsp, w.rbp, w.exact, w.guessed) = before;
     }
     guess(scratch)
+}
+
+/// Takes a step where no mapping is known: V8 makes memory that is mapped executable, and
+/// nothing tells. Only from a frame that is one of JavaScript.
+#[inline(always)]
+fn walk_unmapped(scratch: *mut Scratch) -> u32 {
+    // SAFETY: a checked map value.
+    let s = unsafe { &mut *scratch };
+    let at = s.walk.len as usize;
+    record(s, at);
+    let w = &s.walk;
+    let before = (w.rip, w.rsp, w.rbp, w.exact, w.guessed);
+    let stop = v8::follow_javascript(scratch);
+    // SAFETY: in bounds by its mask.
+    let is_known = unsafe { *frame_at(&mut s.frames, at as u64) } & !ADDR_EXACT != before.0;
+    if stop == NO_STOP && is_known {
+        return NO_STOP;
+    }
+    let w = &mut s.walk;
+    (w.rip, w.rsp, w.rbp, w.exact, w.guessed) = before;
+    w.len = at as u32;
+    STOP_NO_MAPPING.into()
 }
 
 /// A value of which the compiler knows no more than the verifier does: of a global

@@ -49,6 +49,7 @@ pub(super) fn begin(scratch: *mut Scratch, reference: PoolRef) {
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
     s.walk.has_v8 = 0;
+    s.walk.no_map = 0;
     s.walk.v8_size = 0;
     if reference >= REF_FIRST {
         copy_layout(scratch, reference);
@@ -132,7 +133,8 @@ pub(super) extern "C" fn follow_javascript(scratch: *mut Scratch) -> u32 {
     } else {
         WHOLE
     };
-    let is_generated = w.map_kind == MAP_ANON && s.v8.layout.generated != 0;
+    let is_anonymous = w.map_kind == MAP_ANON || w.no_map != 0;
+    let is_generated = is_anonymous && s.v8.layout.generated != 0;
     let is_noted = is_generated || is_interpreted(w);
     if forget(leave_javascript(scratch, state, is_noted.into()).into()) as u32 == NO_STOP {
         return NO_STOP;

@@ -14,8 +14,12 @@ const MAX_NAME: usize = 512;
 const MAX_PIECES: usize = 64;
 /// Most steps from a string to the one that has its characters.
 const MAX_STEPS: usize = 8;
-/// Most characters of a source that are read for the number of a line.
-const MAX_SOURCE: usize = 32 << 20;
+/// Most characters of a source that are read for the number of a line, and of all sources
+/// of a process together.
+const MAX_SOURCE: usize = 16 << 20;
+const MAX_SOURCES: usize = 256 << 20;
+/// What each costs besides, in characters.
+const SOURCE_COST: usize = 4096;
 /// Characters that are read at once.
 const AT_ONCE: usize = 256 << 10;
 /// Most variables of a function that others use.
@@ -51,6 +55,8 @@ struct NamedProcess {
     scripts: FxHashMap<Script, Arc<Lines>>,
     /// Line ends in `scripts`.
     lines: usize,
+    /// Characters of sources that were read.
+    read: usize,
 }
 
 /// A script: where it is, and its number, which no other ever has.
@@ -152,12 +158,17 @@ impl NamedProcess {
         {
             return Some(line);
         }
+        if self.read >= MAX_SOURCES {
+            return None;
+        }
         if self.scripts.len() >= MAX_SCRIPTS || self.lines >= MAX_LINES {
             self.scripts.clear();
             self.lines = 0;
         }
         let source = reader.word(script.at, reader.library.fields.script_source)?;
-        let lines = reader.lines(&reader.flat(source)?)?;
+        let flat = reader.flat(source)?;
+        self.read += flat.length.min(MAX_SOURCE) + SOURCE_COST;
+        let lines = reader.lines(&flat)?;
         self.lines += lines.ends.len();
         let line = lines.line(start);
         self.scripts.insert(script, Arc::new(lines));
