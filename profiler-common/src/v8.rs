@@ -95,8 +95,10 @@ pub struct V8Layout {
     pub map_type: u16,
     /// That of a `SharedFunctionInfo`.
     pub shared_type: u16,
+    /// That of a `Script`.
+    pub script_type: u16,
     /// Zero.
-    pub reserved: [u16; 2],
+    pub reserved: u16,
 }
 const _: () = assert!(size_of::<V8Layout>() == 64);
 

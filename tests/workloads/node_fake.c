@@ -1,10 +1,12 @@
 // Pretends to be node: exports what V8 exports, and has a function of the name of V8's
 // interpreter, whose frames hold whatever there is in memory that is scribbled over all the
-// time. It prints nothing, and works for as many seconds as its argument says.
+// time. It prints its pid, and works for as many seconds as its argument says.
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 int _ZN2v88internal7Version6major_E = 13, _ZN2v88internal7Version6minor_E = 6;
 #define NUMBER(name, value) int v8dbg_##name = value;
@@ -101,6 +103,8 @@ __attribute__((noinline)) void call_fake(void) {
 }
 
 int main(int argc, char **argv) {
+  printf("pid %d\n", getpid());
+  fflush(stdout);
   double seconds = argc > 1 ? atof(argv[1]) : 2;
   for (int i = 0; i < WORDS; i++) heap[i] = word(&seed);
   pthread_t thread;

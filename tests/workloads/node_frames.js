@@ -9,6 +9,7 @@ const path = require('path');
 const Module = require('module');
 const threads = require('worker_threads');
 
+if (threads.isMainThread) console.log(`pid ${process.pid}`);
 const file = path.join(__dirname, 'node_frames_body.js');
 const { seconds, workers, small } = threads.workerData || {
   seconds: Number(process.argv[2] || 4),

@@ -555,7 +555,7 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
 }
 
 /// Takes a step where no mapping is known: V8 makes memory that is mapped executable, and
-/// nothing tells. Only from a frame that is one of JavaScript.
+/// nothing tells. Only from a frame that looks like one of V8's.
 #[inline(always)]
 fn walk_unmapped(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
@@ -564,10 +564,7 @@ fn walk_unmapped(scratch: *mut Scratch) -> u32 {
     record(s, at);
     let w = &s.walk;
     let before = (w.rip, w.rsp, w.rbp, w.exact, w.guessed);
-    let stop = v8::follow_javascript(scratch);
-    // SAFETY: in bounds by its mask.
-    let is_known = unsafe { *frame_at(&mut s.frames, at as u64) } & !ADDR_EXACT != before.0;
-    if stop == NO_STOP && is_known {
+    if v8::follow_javascript(scratch) == NO_STOP {
         return NO_STOP;
     }
     let w = &mut s.walk;

@@ -349,7 +349,7 @@ fn is_object(value: u64) -> bool {
 #[inline(never)]
 fn describe(scratch: *mut Scratch, function: u64) -> u64 {
     // SAFETY: a checked map value.
-    let layout = unsafe { &(*scratch).v8.layout };
+    let (w, layout) = unsafe { (&(*scratch).walk, &(*scratch).v8.layout) };
     let field = |object: u64, offset: u16| {
         if is_object(object) {
             user(object.wrapping_sub(1).wrapping_add(offset.into()))
@@ -364,6 +364,13 @@ fn describe(scratch: *mut Scratch, function: u64) -> u64 {
     }
     let script = field(shared, layout.shared_script);
     let literal = field(shared, layout.shared_flags) >> 32;
+    if w.no_map != 0 {
+        // It may be one of V8's own functions, which have names of their own.
+        let map = field(script, 0);
+        if field(map, layout.map_type) as u16 != layout.script_type || !is_object(map) {
+            return 0;
+        }
+    }
     let number = field(script, layout.script_id) >> 32;
     JsFunction {
         shared: shared.wrapping_sub(1),

@@ -179,7 +179,8 @@ impl V8Library {
             script_id: fields.script_id,
             map_type: fields.map_type,
             shared_type: fields.shared_type,
-            reserved: [0; 2],
+            script_type: fields.script_type,
+            reserved: 0,
         }
     }
 }
