@@ -77,7 +77,7 @@ impl Binary {
             java,
             v8,
             ..
-        } = file.facts.clone();
+        } = (*file.facts).clone();
         Self {
             text,
             unwind,

@@ -73,7 +73,7 @@ pub struct OpenFile {
     /// reading nor closing it can block here. Readers open it again.
     pub place: OwnedFd,
     /// What its headers say.
-    pub facts: Facts,
+    pub facts: Box<Facts>,
     /// Which content it is, see [`super::binaries`]; 0 until that is decided.
     pub number: u64,
 }
@@ -129,7 +129,7 @@ impl OpenFile {
         let place = file.try_clone()?.into();
         let file = Shared(Arc::new(file));
         Ok(Self {
-            facts: facts(open_unwind(&file, path).as_ref()),
+            facts: Box::new(facts(open_unwind(&file, path).as_ref())),
             place,
             number: 0,
         })
@@ -778,7 +778,7 @@ fn answer(job: ReadJob, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Option<A
             Some(fd) => Found::Opened {
                 file: OpenFile {
                     place: fd,
-                    facts,
+                    facts: Box::new(facts),
                     number: 0,
                 },
                 stat,
