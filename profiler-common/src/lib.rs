@@ -19,7 +19,8 @@
 //!   [`PAGE_SIZE`] bytes of text, so tables are resident page by page;
 //! * a **table page** ([`PageHeader`]): the unwind rules of one page of text;
 //! * a **layout** ([`PythonLayout`]): where a process's Python interpreter has its data;
-//! * another ([`JavaLayout`]): where its HotSpot has generated code.
+//! * others ([`JavaLayout`], [`V8Layout`]): where its HotSpot has generated code, and how
+//!   its V8 describes functions.
 //!
 //! Every block starts with an owner tag. User space clears the reference before
 //! it reuses a block and changes the tag; the unwinder compares the tag before
@@ -33,6 +34,7 @@ mod drivers;
 mod java;
 mod names;
 mod python;
+mod v8;
 mod waits;
 
 pub use calls::*;
@@ -40,6 +42,7 @@ pub use drivers::*;
 pub use java::*;
 pub use names::*;
 pub use python::*;
+pub use v8::*;
 pub use waits::*;
 
 /// Bytes in one pool chunk, that is in one value of the pool map.
@@ -303,8 +306,10 @@ pub struct ProcEntry {
     pub python: PoolRef,
     /// The [`JavaLayout`] of its HotSpot, or [`NO_JAVA`].
     pub java: PoolRef,
+    /// The [`V8Layout`] of its V8, or [`NO_V8`].
+    pub v8: PoolRef,
 }
-const _: () = assert!(size_of::<ProcEntry>() == 20);
+const _: () = assert!(size_of::<ProcEntry>() == 24);
 
 /// First field of every record in a ring buffer: what it is. A CPU sample.
 pub const KIND_SAMPLE: u32 = 1;
@@ -319,7 +324,8 @@ pub const KIND_STACK_PAGE: u32 = 2;
 /// directly follow a signal frame: bit 63 ([`ADDR_EXACT`]) marks an address
 /// that is an interrupted instruction and not a return address, bit 62
 /// ([`ADDR_GUESSED`]) one whose caller, the next address, is a guess, bit 61
-/// ([`ADDR_METHOD`]) one that is a method and no code.
+/// ([`ADDR_METHOD`]) one that is a method and no code, bit 60 ([`ADDR_JS`]) one that is a
+/// function.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleHeader {

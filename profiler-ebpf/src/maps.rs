@@ -12,7 +12,7 @@ use aya_ebpf::{
     macros::btf_map,
 };
 
-use crate::unwind::{Java, Python, Walk};
+use crate::unwind::{Java, Python, V8, Walk};
 
 /// Unwind data, written by user space through a memory mapping. The number of
 /// chunks is set at load time.
@@ -284,6 +284,8 @@ pub struct Scratch {
     pub python: Python,
     /// What is read of HotSpot for it.
     pub java: Java,
+    /// What is read of V8 for it.
+    pub v8: V8,
 }
 
 /// Scratch that one program at a time has claimed.

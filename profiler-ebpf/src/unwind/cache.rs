@@ -128,7 +128,9 @@ pub(super) fn cache_rule(s: &mut Scratch) {
     let common = (rule.kind == CFA_RSP || rule.kind == CFA_RBP)
         && (rule.rbp == RBP_SAME || saved)
         && rule.cfa_off as u32 <= 0xff_ffff;
-    if w.exact != 0 && w.len != 1 || !common {
+    // In a program with V8, more is asked of what was interrupted than its rule.
+    let is_of_leaf = w.len == 1 && w.has_v8 == 0;
+    if w.exact != 0 && !is_of_leaf || !common {
         return;
     }
     let below = if saved { below as u64 & 0xffff } else { 0 };

@@ -35,6 +35,7 @@ use python::{place_mark, walk_python};
 use tables::{find_mapping, find_rule};
 pub use uprobe::MAX_RETURN_INSTANCES;
 use uprobe::resolve_uprobe;
+pub use v8::V8;
 
 mod apply;
 mod cache;
@@ -44,6 +45,7 @@ mod java;
 mod python;
 mod tables;
 mod uprobe;
+mod v8;
 
 /// Bytes of user stack copied at once.
 const WINDOW: usize = 512;
@@ -77,11 +79,18 @@ pub struct Walk {
     python: u32,
     /// The layout of HotSpot.
     java: u32,
-    /// Zero.
-    pad: u32,
+    /// The layout of V8.
+    v8: u32,
     /// Where HotSpot has generated code, and how many bytes; 0: nowhere.
     java_start: u64,
     java_size: u64,
+    /// Where V8's interpreter is, there and there, and how many bytes; 0: not known.
+    v8_starts: [u64; MAX_V8_INTERPRETERS],
+    v8_size: u64,
+    /// 1: the process has a V8 whose frames are known.
+    has_v8: u32,
+    /// 1: the current address is in no mapping that is known.
+    no_map: u32,
     /// The mapping list.
     list: u32,
     /// Its owner tag.
@@ -235,9 +244,11 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32),
     match find_process(scratch) {
         FOUND => {
             // SAFETY: as above.
-            let (python, java) = unsafe { ((*scratch).walk.python, (*scratch).walk.java) };
+            let w = unsafe { &(*scratch).walk };
+            let (python, java, v8) = (w.python, w.java, w.v8);
             walk_python(scratch, python, ring);
             java::begin(scratch, java);
+            v8::begin(scratch, v8);
             let mut context = LoopContext { scratch };
             // SAFETY: the callback has bpf_loop's signature; the context lives
             // on this frame's stack for the whole call.
@@ -342,6 +353,7 @@ fn take_process(s: &mut Scratch, entry: &ProcEntry) {
     s.walk.list_owner = entry.owner;
     s.walk.python = entry.python;
     s.walk.java = entry.java;
+    s.walk.v8 = entry.v8;
     s.walk.space = entry.space;
     s.header.space = entry.space;
 }
@@ -425,8 +437,18 @@ extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
     if (exact == 0 || is_first) && forget(walk_cached(scratch).into()) == FOUND.into() {
         return GO_ON;
     }
+    // SAFETY: as above.
+    let own = unsafe {
+        let w = &(*scratch).walk;
+        (w.rip, w.rsp, w.rbp, w.exact)
+    };
     let stop = forget(try_step(scratch).into()) as u32;
     if stop == NO_STOP {
+        let (rip, rsp, rbp, exact) = own;
+        // SAFETY: as above.
+        if exact != 0 && unsafe { (*scratch).walk.has_v8 } != 0 {
+            forget(v8::note_interrupted(scratch, rip, rsp, rbp).into());
+        }
         // SAFETY: as above.
         let s = unsafe { &*scratch };
         let (len, to) = (s.walk.len.wrapping_sub(1), s.walk.rsp);
@@ -468,7 +490,19 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
             return stop;
         }
     }
+    if v8::is_interpreted(&s.walk) {
+        record(s, len);
+        if v8::follow_javascript(scratch) == NO_STOP {
+            return NO_STOP;
+        }
+    }
     let known = find_mapping(scratch);
+    if s.walk.has_v8 != 0 {
+        s.walk.no_map = u32::from(known != FOUND);
+        if known != FOUND && walk_unmapped(scratch) == NO_STOP {
+            return NO_STOP;
+        }
+    }
     if known != FOUND || s.walk.map_kind == MAP_UPROBES {
         // A return probe's trampoline, or a single step out of line. Asked
         // before giving up, so that it does not depend on the mapping list.
@@ -491,13 +525,23 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
     } else {
         record(s, len);
     }
+    if s.walk.has_v8 != 0
+        && s.walk.map_kind == MAP_ANON
+        && v8::follow_javascript(scratch) == NO_STOP
+    {
+        return NO_STOP;
+    }
     s.walk.rule = Rule::default();
     match s.walk.map_kind {
         MAP_FILE | MAP_ANON => {
             let stop = find_rule(scratch);
             let is_file = s.walk.map_kind == MAP_FILE;
             // Generated code that was not read yet, or cannot be, has no rule.
-            if stop != NO_STOP && (is_file || stop != u32::from(STOP_PAGE_ABSENT)) {
+            let is_absent = stop == u32::from(STOP_PAGE_ABSENT);
+            if is_absent && v8::is_builtin(s) && v8::follow_javascript(scratch) == NO_STOP {
+                return NO_STOP;
+            }
+            if stop != NO_STOP && (is_file || !is_absent) {
                 return stop;
             }
             if s.walk.rule.kind == CFA_NONE && is_file && s.walk.len == 1 && s.walk.in_call != 0 {
@@ -511,7 +555,8 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
                     return stop;
                 }
             }
-            if is_file {
+            // Of frames in V8's interpreter the functions are to be read.
+            if is_file && !v8::is_interpreted(&s.walk) {
                 cache_rule(s);
             }
         }
@@ -539,6 +584,25 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
         (w.rip, w.rsp, w.rbp, w.exact, w.guessed) = before;
     }
     guess(scratch)
+}
+
+/// Takes a step where no mapping is known: V8 makes memory that is mapped executable, and
+/// nothing tells. Only from a frame that looks like one of V8's.
+#[inline(always)]
+fn walk_unmapped(scratch: *mut Scratch) -> u32 {
+    // SAFETY: a checked map value.
+    let s = unsafe { &mut *scratch };
+    let at = s.walk.len as usize;
+    record(s, at);
+    let w = &s.walk;
+    let before = (w.rip, w.rsp, w.rbp, w.exact, w.guessed);
+    if v8::follow_javascript(scratch) == NO_STOP {
+        return NO_STOP;
+    }
+    let w = &mut s.walk;
+    (w.rip, w.rsp, w.rbp, w.exact, w.guessed) = before;
+    w.len = at as u32;
+    STOP_NO_MAPPING.into()
 }
 
 /// A value of which the compiler knows no more than the verifier does: of a global

@@ -19,7 +19,12 @@ use aiprof_model::{
     profile::BuildId,
     wire::{FileKey, MapEvent},
 };
-use aiprof_symbols::{java::JavaLibrary, python::Interpreter, unwind::TextSegment};
+use aiprof_symbols::{
+    java::JavaLibrary,
+    python::Interpreter,
+    unwind::TextSegment,
+    v8::{V8Error, V8Library},
+};
 use aiprof_system::{files::others, workers::Owner};
 use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::fs::StatxFlags;
@@ -49,6 +54,8 @@ pub struct Binary {
     pub python: Option<Interpreter>,
     /// The HotSpot in it.
     pub java: Option<Box<JavaLibrary>>,
+    /// The V8 in it, or why it cannot be read.
+    pub v8: Option<Box<Result<V8Library, V8Error>>>,
     /// On whose account it is read: who mapped it first.
     pub owner: Owner,
     /// As mappings of it are recorded.
@@ -68,13 +75,15 @@ impl Binary {
             unwind,
             python,
             java,
+            v8,
             ..
-        } = file.facts.clone();
+        } = (*file.facts).clone();
         Self {
             text,
             unwind,
             python,
             java,
+            v8,
             owner,
             key,
             stat,

@@ -13,7 +13,7 @@
 
 use super::reader::{Table, TableDigest};
 use aiprof_common::{
-    ADDR_EXACT, ADDR_GUESSED, CFA_NONE, PAGE_SIZE, Rule, is_caller_guessed, java_method,
+    ADDR_EXACT, ADDR_GUESSED, CFA_NONE, JsFunction, PAGE_SIZE, Rule, is_caller_guessed, java_method,
 };
 use aiprof_model::{
     process::{FileId, FileTable, Mapping},
@@ -378,8 +378,7 @@ pub(crate) fn lacking(sample: &Sample) -> impl Iterator<Item = u64> {
     let guessed = leaf(sample).filter(|_| is_guessed);
     let is_cut = sample.stop == StopReason::FramePointer;
     let last = sample.user.last().filter(|_| is_cut);
-    // A method is no code.
-    let last = last.filter(|&&last| java_method(last).is_none());
+    let last = last.filter(|&&last| is_code(last));
     let last = last.map(|&last| {
         let is_exact = sample.user.len() == 1 || last & ADDR_EXACT != 0;
         (last & !MARKS).wrapping_sub(u64::from(!is_exact))
@@ -390,7 +389,12 @@ pub(crate) fn lacking(sample: &Sample) -> impl Iterator<Item = u64> {
 /// Where a sample was taken.
 pub fn leaf(sample: &Sample) -> Option<u64> {
     let first = *sample.user.first()?;
-    java_method(first).is_none().then_some(first & !MARKS)
+    is_code(first).then_some(first & !MARKS)
+}
+
+/// Whether an address of a sample is one of code, and no method or function.
+fn is_code(address: u64) -> bool {
+    java_method(address).is_none() && JsFunction::of(address).is_none()
 }
 
 #[cfg(test)]

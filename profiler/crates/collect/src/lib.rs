@@ -71,3 +71,4 @@ pub mod session;
 pub mod signals;
 pub mod tables;
 pub mod users;
+mod v8;

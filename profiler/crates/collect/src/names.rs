@@ -7,9 +7,9 @@
 //! user of the traced process. A job that takes too long costs its own names until
 //! the next window; a user whose jobs hang waits; naming goes on for all others.
 
-use super::{binaries::Binaries, bpf::KernelNamer, java::Javas, owner, reader::OpenFile};
+use super::{binaries::Binaries, bpf::KernelNamer, java::Javas, owner, reader::OpenFile, v8};
 use aiprof_analysis::aggregate::{Code, Names};
-use aiprof_common::ADDR_METHOD;
+use aiprof_common::{ADDR_METHOD, JsFunction};
 use aiprof_model::process::{FileId, ProcessTable};
 use aiprof_symbols::{
     symbolize::{
@@ -249,7 +249,9 @@ impl NameService {
                     by_file.entry(file).or_default().push((code, address));
                 }
                 Code::Kernel { address } => kernel.push(address),
-                Code::Jit { pid, .. } | Code::JavaMethod { pid, .. } => {
+                Code::Jit { pid, .. }
+                | Code::JavaMethod { pid, .. }
+                | Code::JsFunction { pid, .. } => {
                     by_process.entry(pid).or_default().push(code);
                 }
                 Code::Special(_)
@@ -270,7 +272,7 @@ impl NameService {
             self.take(codes.collect(), frames);
         }
         let taken = self.ask_files(by_file, processes, binaries);
-        taken & self.ask_jit(by_process, processes, javas)
+        taken & self.ask_jit(by_process, processes, (binaries, javas))
     }
 
     /// Asks again for what had no debug file yet, of each file now and then, or with `last`
@@ -381,8 +383,14 @@ impl NameService {
     fn take_answer(&mut self, asked: Asked, outcome: Outcome<Named>) {
         match outcome {
             Outcome::Done((Ok((answer, dump)), took)) => {
-                if let (Some(dump), Some(Code::Jit { pid, .. } | Code::JavaMethod { pid, .. })) =
-                    (dump, asked.codes.first())
+                if let (
+                    Some(dump),
+                    Some(
+                        Code::Jit { pid, .. }
+                        | Code::JavaMethod { pid, .. }
+                        | Code::JsFunction { pid, .. },
+                    ),
+                ) = (dump, asked.codes.first())
                     && let Some(Some(process)) = self.jit.get_mut(pid)
                 {
                     process.dump = Some(Arc::new(dump));
@@ -468,8 +476,10 @@ impl NameService {
     fn give_up(&mut self, asked: &Asked) {
         for code in &asked.codes {
             self.open.remove(code);
-            if matches!(code, Code::Jit { .. } | Code::JavaMethod { .. })
-                && self.names.contains_key(code)
+            if matches!(
+                code,
+                Code::Jit { .. } | Code::JavaMethod { .. } | Code::JsFunction { .. }
+            ) && self.names.contains_key(code)
             {
                 // It was asked again only to learn what it has become.
                 continue;
@@ -585,7 +595,7 @@ impl NameService {
         &mut self,
         by_process: BTreeMap<u32, Vec<Code>>,
         processes: &ProcessTable,
-        javas: &Javas,
+        (binaries, javas): (&Binaries, &Javas),
     ) -> bool {
         let mut taken = true;
         for (pid, codes) in by_process {
@@ -594,16 +604,21 @@ impl NameService {
             };
             let address = |code: &Code| match *code {
                 Code::JavaMethod { method, .. } => method | ADDR_METHOD,
+                Code::JsFunction { shared, check, .. } => JsFunction { shared, check }.to_address(),
                 Code::Jit { address, .. } => address,
                 _ => 0,
             };
             let addresses = codes.iter().map(address).collect();
+            let maps = processes
+                .get(pid)
+                .map_or(&[][..], |known| &known.space.maps);
             let job = Job::Jit {
                 pid,
                 started: process.started,
                 uid: process.uid,
                 dump: process.path.as_deref().map(str::to_owned),
                 java: javas.get(pid).map(|java| Box::new(java.clone())),
+                v8: v8::library(maps, binaries).map(|library| Box::new(library.clone())),
                 addresses,
             };
             let mut asked = asked(codes, job, None);
@@ -653,12 +668,14 @@ impl NameService {
         &mut self,
         codes: &[Code],
         processes: &ProcessTable,
-        javas: &Javas,
+        (binaries, javas): (&Binaries, &Javas),
         last: bool,
     ) {
         let mut jit: BTreeMap<u32, Vec<Code>> = BTreeMap::new();
         for code in codes {
-            if let Code::Jit { pid, .. } | Code::JavaMethod { pid, .. } = *code
+            if let Code::Jit { pid, .. }
+            | Code::JavaMethod { pid, .. }
+            | Code::JsFunction { pid, .. } = *code
                 && (!self.names.contains_key(code) || last && self.has_dump(pid))
                 && !self.open.contains(code)
             {
@@ -666,7 +683,7 @@ impl NameService {
             }
         }
         // What is not taken now is asked for the next time.
-        self.ask_jit(jit, processes, javas);
+        self.ask_jit(jit, processes, (binaries, javas));
     }
 
     /// Whether a process tells when its code changed.

@@ -24,6 +24,7 @@ use aiprof_model::{
 use aiprof_symbols::java::{HotSpot, JavaLibrary};
 use aiprof_symbols::python::Interpreter;
 use aiprof_symbols::unwind::{PageContent, ReadAt, TextSegment, UnwindError, UnwindFile};
+use aiprof_symbols::v8::{V8Error, V8Library};
 use aiprof_system::{
     files::{kernel, others},
     os::privileges,
@@ -74,7 +75,7 @@ pub struct OpenFile {
     /// reading nor closing it can block here. Readers open it again.
     pub place: OwnedFd,
     /// What its headers say.
-    pub facts: Facts,
+    pub facts: Box<Facts>,
     /// Which content it is, see [`super::binaries`]; 0 until that is decided.
     pub number: u64,
 }
@@ -92,6 +93,8 @@ pub struct Facts {
     pub python: Option<Interpreter>,
     /// The HotSpot in it.
     pub java: Option<Box<JavaLibrary>>,
+    /// The V8 in it, or why it cannot be read.
+    pub v8: Option<Box<Result<V8Library, V8Error>>>,
 }
 
 /// The extent of a file's text.
@@ -128,7 +131,7 @@ impl OpenFile {
         let place = file.try_clone()?.into();
         let file = Shared(Arc::new(file));
         Ok(Self {
-            facts: facts(open_unwind(&file, path).as_ref()),
+            facts: Box::new(facts(open_unwind(&file, path).as_ref())),
             place,
             number: 0,
         })
@@ -157,6 +160,7 @@ fn facts(unwind: Option<&NamedUnwind>) -> Facts {
         build_id: unwind.build_id(),
         python: Interpreter::find(unwind.source()),
         java: JavaLibrary::find(unwind.source()).map(Box::new),
+        v8: V8Library::find(unwind.source()).map(Box::new),
     }
 }
 
@@ -777,7 +781,7 @@ fn answer(job: ReadJob, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Option<A
             Some(fd) => Found::Opened {
                 file: OpenFile {
                     place: fd,
-                    facts,
+                    facts: Box::new(facts),
                     number: 0,
                 },
                 stat,

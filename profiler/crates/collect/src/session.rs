@@ -185,7 +185,8 @@ const PROGRESS: Duration = Duration::from_millis(250);
 const FIRST_READS: Duration = Duration::from_millis(800);
 /// How often new addresses are given to the naming thread.
 const NAMING: Duration = Duration::from_millis(500);
-/// How often those of Java are, whose names can be read only while the program runs.
+/// How often those of Java and JavaScript are, whose names can be read only while the
+/// program runs.
 const NAMING_JAVA: Duration = Duration::from_millis(100);
 /// How often it is looked whether a Java that was just started has code.
 const JAVA_STARTS: Duration = Duration::from_millis(5);
@@ -774,7 +775,9 @@ impl Session {
             self.last.naming_java = Instant::now();
             self.ask_again();
             self.request_names(false);
-        } else if self.last.naming_java.elapsed() >= NAMING_JAVA && self.javas.any() {
+        } else if self.last.naming_java.elapsed() >= NAMING_JAVA
+            && (self.javas.any() || self.tables.has_v8())
+        {
             self.last.naming_java = Instant::now();
             self.request_java_names();
         }

@@ -19,11 +19,12 @@ use super::{
     generated::{Generated, GeneratedRange},
     java::Javas,
     reader::{Shape, Table, TableDigest},
+    v8::V8s,
 };
 use aiprof_common::{
     DirHeader, MAP_ANON, MAP_FILE, MAP_UPROBES, MAP_VSYSCALL, MAX_MAPPINGS, MapEntry,
-    MapListHeader, NO_JAVA, NO_PYTHON, PAGE_SIZE, PYTHON_FRAMES, PageHeader, PoolRef, ProcEntry,
-    PythonLayout, REF_ABSENT, REF_NO_DATA,
+    MapListHeader, NO_JAVA, NO_PYTHON, NO_V8, PAGE_SIZE, PYTHON_FRAMES, PageHeader, PoolRef,
+    ProcEntry, PythonLayout, REF_ABSENT, REF_NO_DATA,
 };
 use aiprof_model::process::{FileId, FileTable, Mapping, Region, Space};
 use aiprof_model::wire::PythonFound;
@@ -138,6 +139,8 @@ struct List {
     python: Option<(Block, PythonFound)>,
     /// The layout of the process's HotSpot.
     java: Option<Block>,
+    /// The layout of the process's V8.
+    v8: Option<Block>,
     owner: Owner,
     bytes: usize,
     users: u32,
@@ -167,6 +170,7 @@ pub struct Tables {
     wanted: Vec<(FileId, Owner, Wish, u32)>,
     /// Versions of interpreters that are not known, and were reported.
     unknown: FxHashSet<Version>,
+    v8s: V8s,
     asked: FxHashMap<(FileId, u32), Ask>,
     /// Pages evicted.
     pub evicted: u64,
@@ -189,6 +193,7 @@ impl Tables {
             pages: FxHashMap::default(),
             wanted: Vec::new(),
             unknown: FxHashSet::default(),
+            v8s: V8s::default(),
             asked: FxHashMap::default(),
             evicted: 0,
             refused: 0,
@@ -208,8 +213,8 @@ impl Tables {
         if let Some(list) = self.lists.get_mut(&space.version) {
             list.users += 1;
             let (block, python) = (list.block, list.python.as_ref().map(|(block, _)| *block));
-            let java = list.java;
-            return Some(self.proc_entry(space, block, python, java));
+            let (java, v8) = (list.java, list.v8);
+            return Some(self.proc_entry(space, block, python, (java, v8)));
         }
         let maps = space.maps.get(..MAX_MAPPINGS).unwrap_or(&space.maps);
         let bytes = size_of::<MapListHeader>() + maps.len() * LIST_ENTRY_BYTES;
@@ -232,6 +237,10 @@ impl Tables {
         let layout = python.as_ref().map(|(block, _)| *block);
         let java = known.javas.get(pid).map(HotSpot::layout);
         let java = java.and_then(|layout| self.pool.store(plain::bytes(&layout)));
+        let v8 = self
+            .v8s
+            .layout(space, files, known.binaries)
+            .and_then(|layout| self.pool.store(plain::bytes(&layout)));
         let pieces = maps.iter().filter_map(|m| known.generated.piece(pid, m));
         let mut used: Vec<FileId> = maps.iter().map(|m| m.file).collect();
         used.extend(pieces.map(|piece| piece.id));
@@ -244,13 +253,14 @@ impl Tables {
                 block,
                 python,
                 java,
+                v8,
                 owner,
                 bytes,
                 users: 1,
                 files: used,
             },
         );
-        Some(self.proc_entry(space, block, layout, java))
+        Some(self.proc_entry(space, block, layout, (java, v8)))
     }
 
     /// Whether there is room in the pool for so much more of a user's lists: processes
@@ -312,6 +322,11 @@ impl Tables {
         Some((layout, found))
     }
 
+    /// Whether any process has a V8 whose functions are read.
+    pub(crate) fn has_v8(&self) -> bool {
+        self.lists.values().any(|list| list.v8.is_some())
+    }
+
     /// What is recorded of the interpreter of an address space that has a list; `None`:
     /// it has none that is known.
     pub(crate) fn python(&self, version: u64) -> Option<&PythonFound> {
@@ -324,7 +339,7 @@ impl Tables {
         space: &Space,
         block: Block,
         python: Option<Block>,
-        java: Option<Block>,
+        (java, v8): (Option<Block>, Option<Block>),
     ) -> ProcEntry {
         ProcEntry {
             maps: block.reference,
@@ -332,6 +347,7 @@ impl Tables {
             space: space.id,
             python: python.map_or(NO_PYTHON, |python| python.reference),
             java: java.map_or(NO_JAVA, |java| java.reference),
+            v8: v8.map_or(NO_V8, |v8| v8.reference),
         }
     }
 
@@ -350,6 +366,9 @@ impl Tables {
             }
             if let Some(java) = list.java {
                 self.pool.release(java);
+            }
+            if let Some(v8) = list.v8 {
+                self.pool.release(v8);
             }
             if let Some(bytes) = self.list_bytes.get_mut(&list.owner) {
                 *bytes = bytes.saturating_sub(list.bytes);

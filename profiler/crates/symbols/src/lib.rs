@@ -8,6 +8,8 @@
 mod dynamic;
 mod go;
 pub mod java;
+mod memory;
 pub mod python;
 pub mod symbolize;
 pub mod unwind;
+pub mod v8;

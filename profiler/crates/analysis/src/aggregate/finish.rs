@@ -386,6 +386,7 @@ pub(crate) fn unknown_name(files: &FileTable, code: Code) -> String {
         Code::Kernel { .. } => "[unknown kernel]".into(),
         Code::Jit { .. } | Code::JitSince { .. } => "[jit]".into(),
         Code::JavaMethod { .. } => "[Java method not known]".into(),
+        Code::JsFunction { .. } => "[JavaScript function not known]".into(),
         Code::Special(SpecialCode::Vsyscall) => "[vsyscall]".into(),
         Code::Special(SpecialCode::Uprobes) => "[uprobes]".into(),
         Code::Special(SpecialCode::Unmapped) => "[unmapped]".into(),

@@ -24,7 +24,7 @@ pub use waits::WaitOptions;
 use crate::correlate::{CallSink, Tracker};
 use aiprof_common::{
     ADDR_EXACT, ADDR_GUESSED, ADDR_MIDDLE, FLAG_KERNEL_FAILED, FLAG_KERNEL_TRUNCATED,
-    FLAG_PYTHON_CUT, is_caller_guessed, java_method,
+    FLAG_PYTHON_CUT, JsFunction, is_caller_guessed, java_method,
 };
 use aiprof_model::{
     labels::LabelSet,
@@ -104,6 +104,15 @@ pub enum Code {
         pid: u32,
         /// The method's address, no code.
         method: u64,
+    },
+    /// A function of JavaScript that V8 runs.
+    JsFunction {
+        /// Process id.
+        pid: u32,
+        /// Where V8 describes it, no code.
+        shared: u64,
+        /// What tells it from another there, see [`aiprof_common::js_check`].
+        check: u16,
     },
 }
 
@@ -586,9 +595,7 @@ pub(crate) fn each_code(
             take(Code::Cut(StopReason::TooDeep));
             continue;
         }
-        if let Some(method) = java_method(raw) {
-            let pid = sample.thread.pid;
-            let code = Code::JavaMethod { pid, method };
+        if let Some(code) = function(sample.thread.pid, raw) {
             outermost = Some(code);
             if let Some(python) = &mut python {
                 // Its address is none of code.
@@ -637,11 +644,21 @@ pub(crate) fn each_code(
     }
 }
 
+/// The function that an address of a sample stands for; `None`: it is one of code.
+fn function(pid: u32, raw: u64) -> Option<Code> {
+    if let Some(method) = java_method(raw) {
+        return Some(Code::JavaMethod { pid, method });
+    }
+    let JsFunction { shared, check } = JsFunction::of(raw)?;
+    Some(Code::JsFunction { pid, shared, check })
+}
+
 /// The runtime whose code, generated or its own, is there.
 fn runtime_of(processes: &ProcessTable, space: Option<&Space>, code: Code) -> Option<Runtime> {
     match code {
         Code::Jit { .. } => space?.generated.runtime(),
         Code::JavaMethod { .. } => Some(Runtime::Java),
+        Code::JsFunction { .. } => Some(Runtime::V8),
         Code::File { file, .. } => {
             let key = processes.files.key(FileId(file))?;
             Runtime::of_path(&key.path)

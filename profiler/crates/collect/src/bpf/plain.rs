@@ -2,7 +2,7 @@
 
 use aiprof_common::{
     FILE_NAME_BYTES, IoctlKey, JavaLayout, KernelNames, ProbeCounts, ProbeSpec, ProcEntry,
-    PythonLayout, Settings, TraceSpec,
+    PythonLayout, Settings, TraceSpec, V8Layout,
 };
 
 /// A type that is nothing but its bytes: what a map's key or value may be.
@@ -24,6 +24,9 @@ unsafe impl Plain for PythonLayout {}
 // SAFETY: repr(C), integers and structures of them, padded by named fields: the sizes
 // asserted beside the definitions are the sums of the fields'.
 unsafe impl Plain for JavaLayout {}
+// SAFETY: repr(C), integers, padded by a named field: the size asserted beside the
+// definition is the sum of the fields'.
+unsafe impl Plain for V8Layout {}
 // SAFETY: repr(C), `u32` fields only.
 unsafe impl Plain for Settings {}
 // SAFETY: repr(C), integers and structures of them, padded by named fields: the
@@ -67,8 +70,9 @@ mod tests {
             space: 3,
             python: 0,
             java: 4,
+            v8: 5,
         };
-        let expected: Vec<u8> = [1u32, 2, 3, 0, 4]
+        let expected: Vec<u8> = [1u32, 2, 3, 0, 4, 5]
             .iter()
             .flat_map(|v| v.to_ne_bytes())
             .collect();

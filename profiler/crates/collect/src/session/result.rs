@@ -213,17 +213,23 @@ impl Session {
             self.named_codes += asked;
         }
         let codes = self.events.aggregate.codes_from(0);
-        names.retry_jit(codes, &self.events.processes, &self.javas, last);
+        names.retry_jit(
+            codes,
+            &self.events.processes,
+            (&self.binaries, &self.javas),
+            last,
+        );
         names.note_cgroups(self.events.aggregate.cgroups());
     }
 
-    /// Gives the naming thread the codes of Java that it has not seen.
+    /// Gives the naming thread the codes of Java and JavaScript that it has not seen.
     pub(super) fn request_java_names(&mut self) {
         let Some(names) = &mut self.names else { return };
         let codes = self.events.aggregate.codes_from(self.named_java);
         self.named_java += codes.len();
         let is_java = |code: &&Code| match **code {
             Code::Jit { pid, .. } | Code::JavaMethod { pid, .. } => self.javas.get(pid).is_some(),
+            Code::JsFunction { .. } => true,
             _ => false,
         };
         let codes: Vec<Code> = codes.iter().filter(is_java).copied().collect();

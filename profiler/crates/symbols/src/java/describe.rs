@@ -1,8 +1,8 @@
 //! HotSpot's description of its own structures, which it exports for debuggers
 //! (`vmStructs.hpp`): tables of types, of their fields, and of where these are.
 
-use super::memory::{Memory, i32_at, u64_at};
 use super::{HotSpotError, JavaLibrary};
+use crate::memory::{Memory, i32_at, u64_at};
 use crate::unwind::ReadAt;
 use rustc_hash::FxHashMap;
 

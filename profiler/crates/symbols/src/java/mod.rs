@@ -10,15 +10,13 @@
 //! All that is read of a process may be made up: reading is total, and bounded.
 
 mod describe;
-mod memory;
 mod names;
 #[cfg(test)]
 mod tests;
 
-use crate::{dynamic::Dynamic, unwind::ReadAt};
+use crate::{dynamic::Dynamic, memory::Memory, unwind::ReadAt};
 use aiprof_common::{JAVA_BLOB_BYTES, JavaHeap, JavaLayout, MAX_JAVA_HEAPS};
 use describe::Description;
-use memory::Memory;
 pub(crate) use names::JavaNames;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;

@@ -1,8 +1,8 @@
 //! Names of methods, and of what was inlined at an address of generated code.
 
 use super::describe::int;
-use super::memory::{Memory, u16_at, u64_at};
 use super::{BlobPlace, HotSpot, MAX_HEADER, ScopeFields};
+use crate::memory::{Memory, u16_at, u64_at};
 use crate::{symbolize::SymFrame, unwind::ReadAt};
 use aiprof_common::java_method;
 use aiprof_model::profile::FrameKind;

@@ -76,22 +76,34 @@ fn v8_script(name: &str) -> Option<SymFrame> {
         Some(at) => (&place[..at], &place[at + 1..]),
         None => place.rsplit_once(' ').unwrap_or(("", place)),
     };
-    let path = file.strip_prefix("file://").unwrap_or(file);
-    let base = path.rsplit('/').next().unwrap_or(path);
     let what = if *kind == "Script:" {
         "script"
     } else {
         "anonymous"
     };
-    let function = match function.trim() {
+    Some(called(function, what, file, line))
+}
+
+/// The frame of a function of JavaScript. `file`: what its script is called, which may be
+/// nothing; `line` 0: not known.
+pub(crate) fn javascript(function: &str, file: &str, line: u32) -> SymFrame {
+    called(function, "anonymous", file, line)
+}
+
+/// A function, and what it is called if it has no name.
+fn called(function: &str, what: &str, file: &str, line: u32) -> SymFrame {
+    let path = file.strip_prefix("file://").unwrap_or(file);
+    let base = path.rsplit('/').next().unwrap_or(path);
+    let name = match function.trim() {
+        "" if line == 0 => format!("({what} {base})").replace(" )", ")"),
         "" => format!("({what} {base}:{line})"),
         function => function.to_owned(),
     };
-    Some(SymFrame {
-        name: function,
+    SymFrame {
+        name,
         kind: FrameKind::Jit,
         source: (!path.is_empty()).then(|| (path.to_owned(), line)),
-    })
+    }
 }
 
 /// What is in front of `:LINE:COLUMN` or `:LINE`, and the line.

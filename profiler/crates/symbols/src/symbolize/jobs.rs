@@ -4,6 +4,8 @@ use super::jit_dumps::{self, JitDumps};
 use super::perf_maps::{self, PerfMaps};
 use super::{BinaryRef, NativeSymbolizer, SymFrame, SymbolizeOptions};
 use crate::java::{HotSpot, JavaNames};
+use crate::v8::{V8Library, V8Names};
+use aiprof_common::JsFunction;
 use aiprof_model::profile::{BuildId, FrameKind};
 use aiprof_system::files::{kernel, others};
 use aiprof_system::os::process;
@@ -39,8 +41,10 @@ pub enum Job {
         dump: Option<String>,
         /// The HotSpot in it.
         java: Option<Box<HotSpot>>,
-        /// The addresses; of HotSpot's interpreter methods, see
-        /// [`aiprof_common::ADDR_METHOD`].
+        /// The V8 in it.
+        v8: Option<Box<V8Library>>,
+        /// The addresses; of HotSpot's interpreter methods, of V8 functions, see
+        /// [`aiprof_common::ADDR_METHOD`] and [`aiprof_common::ADDR_JS`].
         addresses: Vec<u64>,
     },
 }
@@ -102,6 +106,7 @@ pub(crate) struct Jobs {
     perf_maps: PerfMaps,
     dumps: JitDumps,
     java: JavaNames,
+    v8: V8Names,
     source_lines: bool,
 }
 
@@ -115,6 +120,7 @@ impl Jobs {
             perf_maps: PerfMaps::default(),
             dumps: JitDumps::default(),
             java: JavaNames::default(),
+            v8: V8Names::default(),
         }
     }
 
@@ -150,6 +156,7 @@ impl Jobs {
                 uid,
                 dump,
                 java,
+                v8,
                 addresses,
             } => {
                 let process = (*pid, *started);
@@ -162,6 +169,9 @@ impl Jobs {
                 self.dumps.name(process, addresses, &mut answer);
                 if let Some(hotspot) = java {
                     self.name_java(process, hotspot, addresses, &mut answer);
+                }
+                if let Some(library) = v8 {
+                    self.name_v8(process, library, addresses, &mut answer);
                 }
                 self.name_by_map(process, *uid, addresses, &mut answer);
                 let is_late = self.perf_maps.is_late(process) || self.dumps.is_late(process);
@@ -192,14 +202,33 @@ impl Jobs {
         addresses: &[u64],
         answer: &mut Answer,
     ) {
-        let memory = kernel::open(format!("/proc/{}/mem", process.0)).ok();
-        // Once it is open it is that of one process, whatever becomes of the number.
-        let is_same = process::start_time(process.0) == Some(process.1);
-        let memory = memory.filter(|_| is_same);
+        let memory = open_memory(process);
         for (frames, &address) in answer.frames.iter_mut().zip(addresses) {
             if frames.is_empty() {
                 *frames = self.java.frames(process, hotspot, memory.as_ref(), address);
             }
+        }
+    }
+
+    /// Names functions of V8.
+    fn name_v8(
+        &mut self,
+        process: (u32, u64),
+        library: &V8Library,
+        addresses: &[u64],
+        answer: &mut Answer,
+    ) {
+        let functions = addresses.iter().map(|&address| JsFunction::of(address));
+        let functions = answer.frames.iter_mut().zip(functions);
+        let mut functions = functions
+            .filter_map(|(frames, function)| Some((frames, function?)))
+            .peekable();
+        if functions.peek().is_none() {
+            return;
+        }
+        let memory = open_memory(process);
+        for (frames, function) in functions {
+            *frames = self.v8.frames(process, library, memory.as_ref(), function);
         }
     }
 
@@ -222,6 +251,13 @@ impl Jobs {
             }
         }
     }
+}
+
+/// Opens the memory of a process that still is the one that was seen.
+fn open_memory(process: (u32, u64)) -> Option<File> {
+    let memory = kernel::open(format!("/proc/{}/mem", process.0)).ok();
+    // Once it is open it is that of one process, whatever becomes of the number.
+    memory.filter(|_| process::start_time(process.0) == Some(process.1))
 }
 
 /// Opens the jitdump file of a process that still is the one that was seen.

@@ -56,6 +56,7 @@ pub use crate::go::fuzz_go_table;
 pub use client::{Client, NamingError, Patience};
 #[cfg(any(test, feature = "testing"))]
 pub use jit_dump::fuzz_jit_dump;
+pub(crate) use jit_names::javascript;
 pub(crate) use jobs::Jobs;
 pub use jobs::{AddressChange, Answer, Job};
 pub(crate) use native::NativeSymbolizer;

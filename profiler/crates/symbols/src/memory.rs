@@ -3,18 +3,18 @@
 use crate::unwind::ReadAt;
 
 /// The memory of a process: offsets are addresses.
-pub(super) struct Memory<'a, R>(pub &'a R);
+pub(crate) struct Memory<'a, R>(pub &'a R);
 
 impl<R: ReadAt> Memory<'_, R> {
     /// All of `len` bytes at an address.
-    pub(super) fn bytes(&self, address: u64, len: usize) -> Option<Vec<u8>> {
+    pub(crate) fn bytes(&self, address: u64, len: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; len];
         let have = self.fill(address, &mut bytes)?;
         (have == len).then_some(bytes)
     }
 
     /// Up to `len` bytes at an address: those that can be read.
-    pub(super) fn some_bytes(&self, address: u64, len: usize) -> Option<Vec<u8>> {
+    pub(crate) fn some_bytes(&self, address: u64, len: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; len];
         let have = self.fill(address, &mut bytes)?;
         bytes.truncate(have);
@@ -38,17 +38,17 @@ impl<R: ReadAt> Memory<'_, R> {
     }
 
     /// A pointer, or another word.
-    pub(super) fn u64(&self, address: u64) -> Option<u64> {
+    pub(crate) fn u64(&self, address: u64) -> Option<u64> {
         u64_at(&self.bytes(address, 8)?, 0)
     }
 
     /// An `int`.
-    pub(super) fn i32(&self, address: u64) -> Option<i32> {
+    pub(crate) fn i32(&self, address: u64) -> Option<i32> {
         i32_at(&self.bytes(address, 4)?, 0)
     }
 
     /// A text that ends with a zero byte, of at most `most` bytes.
-    pub(super) fn text(&self, address: u64, most: usize) -> Option<String> {
+    pub(crate) fn text(&self, address: u64, most: usize) -> Option<String> {
         let bytes = self.some_bytes(address, most)?;
         let end = bytes.iter().position(|&byte| byte == 0)?;
         String::from_utf8(bytes.get(..end)?.to_vec()).ok()
@@ -56,19 +56,19 @@ impl<R: ReadAt> Memory<'_, R> {
 }
 
 /// The word at an offset.
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     let bytes = bytes.get(at..at.checked_add(8)?)?;
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
 /// The `int` at an offset.
-pub(super) fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
+pub(crate) fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
     let bytes = bytes.get(at..at.checked_add(4)?)?;
     Some(i32::from_le_bytes(bytes.try_into().ok()?))
 }
 
 /// The `u2` at an offset.
-pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     let bytes = bytes.get(at..at.checked_add(2)?)?;
     Some(u16::from_le_bytes(bytes.try_into().ok()?))
 }
