@@ -87,6 +87,11 @@ pub struct Walk {
     /// Where V8's interpreter is, there and there, and how many bytes; 0: not known.
     v8_starts: [u64; MAX_V8_INTERPRETERS],
     v8_size: u64,
+    /// Registers of the innermost frame: the function that is entered, and where V8 has a
+    /// return address while it takes arguments off the stack.
+    v8_rdi: u64,
+    v8_r9: u64,
+    v8_r10: u64,
     /// 1: the process has a V8 whose frames are known.
     has_v8: u32,
     /// 1: the current address is in no mapping that is known.
@@ -248,7 +253,7 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32),
             let (python, java, v8) = (w.python, w.java, w.v8);
             walk_python(scratch, python, ring);
             java::begin(scratch, java);
-            v8::begin(scratch, v8);
+            v8::begin(scratch, v8, regs);
             let mut context = LoopContext { scratch };
             // SAFETY: the callback has bpf_loop's signature; the context lives
             // on this frame's stack for the whole call.

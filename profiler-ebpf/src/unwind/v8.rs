@@ -6,10 +6,11 @@
 //! other code; a caller is believed only if it is the interpreter, or follows a call.
 
 use aiprof_common::*;
+use aya_ebpf::bindings::pt_regs;
 
 use super::{
     BY_FRAME_POINTER, NO_STOP, Walk,
-    apply::{read_stack, user_register},
+    apply::read_stack,
     forget, frame_at,
     guess::{NO_CALL, call_before},
     python::user,
@@ -31,11 +32,6 @@ const PROLOGUE: u64 = 128;
 /// What is here is no frame of V8.
 const NOT_KNOWN: u32 = u32::MAX - 1;
 
-/// Numbers of registers in DWARF; rdi has the function that is entered.
-const RDI: u8 = 5;
-const R9: u8 = 9;
-const R10: u8 = 10;
-
 /// What is read of V8 for a walk.
 #[repr(C)]
 pub struct V8 {
@@ -43,15 +39,19 @@ pub struct V8 {
     layout: V8Layout,
 }
 
-/// Makes ready for a walk. `reference`: the layout of the process's V8.
+/// Makes ready for a walk. `reference`: the layout of the process's V8; `regs`: the task's
+/// user registers, as for the walk.
 #[inline(always)]
-pub(super) fn begin(scratch: *mut Scratch, reference: PoolRef) {
+pub(super) fn begin(scratch: *mut Scratch, reference: PoolRef, regs: *const pt_regs) {
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
     s.walk.has_v8 = 0;
     s.walk.no_map = 0;
     s.walk.v8_size = 0;
     if reference >= REF_FIRST {
+        // SAFETY: a BTF pointer of the kernel's.
+        let r = unsafe { &*regs };
+        (s.walk.v8_rdi, s.walk.v8_r9, s.walk.v8_r10) = (r.rdi, r.r9, r.r10);
         copy_layout(scratch, reference);
     }
 }
@@ -195,7 +195,7 @@ fn leave(w: &mut Walk, state: u32) -> Result<u64, u8> {
         return Err(STOP_FRAME_POINTER);
     }
     let function = if begins {
-        if is_leaf { user_register(RDI) } else { 0 }
+        if is_leaf { w.v8_rdi } else { 0 }
     } else {
         let kind = read_stack(w, frame.wrapping_sub(CONTEXT))?;
         if is_object(kind) {
@@ -207,7 +207,7 @@ fn leave(w: &mut Walk, state: u32) -> Result<u64, u8> {
         }
     };
     let address = if in_register {
-        user_register(if state == IN_R10 { R10 } else { R9 })
+        if state == IN_R10 { w.v8_r10 } else { w.v8_r9 }
     } else {
         read_stack(w, at)?
     };
@@ -317,7 +317,7 @@ pub(super) extern "C" fn note_interrupted(
             _ => 0,
         }
     } else if offset < PROLOGUE {
-        user_register(RDI)
+        w.v8_rdi
     } else {
         0
     };
@@ -325,7 +325,7 @@ pub(super) extern "C" fn note_interrupted(
 }
 
 /// Records a function in place of the address of the frame that was just walked.
-#[inline(never)]
+#[inline(always)]
 fn note(scratch: *mut Scratch, function: u64) -> u32 {
     let address = describe(scratch, function);
     if address != 0 {
