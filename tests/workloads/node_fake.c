@@ -48,7 +48,7 @@ NUMBER(OneByteStringTag, 8)
 
 #define WORDS 4096
 static uint64_t heap[WORDS];
-// An object's map is often one of these: a function's, a script's, a scope's, a string's.
+// An object's map is often one of these: a function's more often than not, a script's, a scope's, a string's.
 static uint64_t maps[8][2] = {{0, 282ull << 32}, {0, 167ull << 32}, {0, 280ull << 32}, {0, 40ull << 32},
                               {0, 41ull << 32},  {0, 42ull << 32},  {0, 43ull << 32},  {0, 45ull << 32}};
 
@@ -64,7 +64,7 @@ static uint64_t word(uint64_t *seed) {
   switch (some & 7) {
     case 0: return some;
     case 1: return (some >> 8) << 32;
-    case 2: return (uint64_t)&maps[some >> 8 & 7] + 1;
+    case 2: return (uint64_t)&maps[some >> 8 & some >> 11 & some >> 14 & 7] + 1;
     case 3: return 0xffff888000000001ull | (some & 0xfffff8);
     default: return (uint64_t)&heap[some >> 8 & (WORDS - 64)] + 1;
   }

@@ -52,7 +52,7 @@ pub(crate) struct V8Names {
 #[derive(Debug, Default)]
 struct NamedProcess {
     functions: FxHashMap<JsFunction, SymFrame>,
-    scripts: FxHashMap<Script, Arc<Lines>>,
+    scripts: FxHashMap<Script, Arc<LineStarts>>,
     /// Line ends in `scripts`.
     lines: usize,
     /// Characters of sources that were read.
@@ -68,13 +68,13 @@ struct Script {
 
 /// Where the lines of a source end, as far as it was read.
 #[derive(Debug, Default)]
-struct Lines {
+struct LineStarts {
     ends: Vec<u32>,
     /// Characters that were read.
     read: usize,
 }
 
-impl Lines {
+impl LineStarts {
     /// The line of a character, from 1 on; `None`: it was not read.
     fn line(&self, at: usize) -> Option<u32> {
         let before = self.ends.partition_point(|&end| (end as usize) < at);
@@ -393,8 +393,8 @@ impl<R: ReadAt> HeapReader<'_, R> {
 
     /// Where the lines of a source end: at line feeds, carriage returns without one behind
     /// them, and U+2028 and U+2029 (ECMA-262, "Line Terminators").
-    fn lines(&self, flat: &Flat) -> Option<Lines> {
-        let mut lines = Lines::default();
+    fn lines(&self, flat: &Flat) -> Option<LineStarts> {
+        let mut lines = LineStarts::default();
         let end = flat.length.min(MAX_SOURCE);
         let mut before = 0;
         while lines.read < end {

@@ -17,7 +17,7 @@ const AT_ONCE: usize = SYMBOL << 15;
 
 /// A part of a file.
 #[derive(Clone, Copy)]
-struct Part {
+struct Extent {
     offset: u64,
     size: u64,
 }
@@ -84,7 +84,7 @@ pub(super) fn find<const N: usize>(
 }
 
 /// The symbol table of a file, and its names.
-fn tables(file: &impl ReadAt) -> Option<(Part, Part)> {
+fn tables(file: &impl ReadAt) -> Option<(Extent, Extent)> {
     let mut header = [0; 64];
     read(file, 0, &mut header)?;
     let count = u16_at(&header, 60)?;
@@ -95,7 +95,7 @@ fn tables(file: &impl ReadAt) -> Option<(Part, Part)> {
     read(file, u64_at(&header, 40)?, &mut sections)?;
     let part = |section: &[u8]| {
         let (offset, size) = (u64_at(section, 24)?, u64_at(section, 32)?);
-        (size <= MAX_TABLE).then_some(Part { offset, size })
+        (size <= MAX_TABLE).then_some(Extent { offset, size })
     };
     let mut all = sections.chunks_exact(SECTION);
     let symbols = all.find(|section| u32_at(section, 4) == Some(SHT_SYMTAB))?;
@@ -110,7 +110,7 @@ const MAX_PLACES: usize = 64;
 /// Where among a file's names these are, each with the zero byte that ends it.
 fn places<const N: usize>(
     file: &impl ReadAt,
-    strings: Part,
+    strings: Extent,
     names: [&[u8]; N],
 ) -> Option<[Vec<u32>; N]> {
     let names = names.map(|name| [name, b"\0"].concat());
