@@ -317,18 +317,30 @@ fn perfetto_has_a_recording_as_it_was_recorded() -> anyhow::Result<()> {
     let shop = Workshop::new()?;
     let capture = shop.path("recorded.aiprof");
     record(&shop, &capture)?;
+    let (answer, trace) = in_both(&shop, &capture, &[], &viewers)?;
+    compare(&answer, &trace)
+}
+
+/// What Perfetto says of a capture in its own format, and the capture as a Chrome trace.
+fn in_both(
+    shop: &Workshop,
+    capture: &Path,
+    options: &[&str],
+    viewers: &Path,
+) -> anyhow::Result<(Value, Trace)> {
     let [chrome, perfetto] = ["trace.json", "trace.pftrace"].map(|file| shop.path(file));
     for output in [&chrome, &perfetto] {
         let mut command = Command::new(binary()?);
-        checked(command.arg("report").arg(&capture).arg("-o").arg(output))?;
+        command.arg("report").arg(capture).args(options);
+        checked(command.arg("-o").arg(output))?;
     }
     let mut command = Command::new("node");
     command
         .arg(script("recording.mjs"))
         .arg(&perfetto)
-        .arg(&viewers);
-    let answer: Value = serde_json::from_str(&checked(&mut command)?)?;
-    compare(&answer, &Trace::read(&chrome)?)
+        .arg(viewers);
+    let answer = serde_json::from_str(&checked(&mut command)?)?;
+    Ok((answer, Trace::read(&chrome)?))
 }
 
 /// Waits are spans among the calls of their threads, in both formats.
@@ -347,20 +359,8 @@ fn perfetto_has_waits_as_they_were_recorded() -> anyhow::Result<()> {
     let mut recorder = Command::new(binary()?);
     recorder.args(["--off-cpu", "-o"]).arg(&capture);
     checked(recorder.arg(&program).arg(shop.path("file")))?;
-    let [chrome, perfetto] = ["trace.json", "trace.pftrace"].map(|file| shop.path(file));
-    for output in [&chrome, &perfetto] {
-        let mut command = Command::new(binary()?);
-        command.arg("report").arg(&capture).args(["--wakers", "-o"]);
-        checked(command.arg(output))?;
-    }
-    let mut command = Command::new("node");
-    command
-        .arg(script("recording.mjs"))
-        .arg(&perfetto)
-        .arg(&viewers);
-    let answer: Value = serde_json::from_str(&checked(&mut command)?)?;
+    let (answer, trace) = in_both(&shop, &capture, &["--wakers"], &viewers)?;
     assert_eq!(answer["errors"], json!([]));
-    let trace = Trace::read(&chrome)?;
     let waits: Vec<&Span> = trace
         .spans
         .iter()

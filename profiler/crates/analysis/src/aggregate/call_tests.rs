@@ -6,7 +6,7 @@ use aiprof_common::CALL_STACK_LIMITED;
 use aiprof_formats::export::{self, ExportOptions, Format, Weight};
 use aiprof_model::{
     profile::Profile,
-    wire::{Call, CallStack, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Thread},
+    wire::{Call, FileKey, MapEvent, ProcessEvent, ProcessEventKind},
 };
 
 const APPEND: &str = "zeCommandListAppendLaunchKernel";
@@ -18,29 +18,7 @@ fn stack(script: &mut Script, function: &str, callers: &[u64]) {
     let id = u64::from(script.probe(function).id) + 1000;
     let mut user = vec![0x9999_0000];
     user.extend(callers);
-    let sample = Sample {
-        time_ns: script.now,
-        cpu: 0,
-        thread: Thread {
-            pid: script.pid,
-            tid: script.tid,
-            comm: "worker".into(),
-        },
-        cgroup: 3,
-        period: 0,
-        space: 0,
-        miss_dir: 0,
-        miss_page: 0,
-        stop: StopReason::End,
-        flags: 0,
-        rip: 0,
-        rsp: 0,
-        rbp: 0,
-        user,
-        kernel: Vec::new(),
-        python: vec![],
-    };
-    script.apply(&Event::CallStack(CallStack { id, sample }));
+    script.send_stack(id, user, Vec::new());
 }
 
 fn script() -> Script {

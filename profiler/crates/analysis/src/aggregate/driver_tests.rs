@@ -5,7 +5,7 @@ use crate::correlate::kit::{LOADER, Script};
 use aiprof_formats::export::{self, ExportOptions, Format, Weight, summary::SummaryOptions};
 use aiprof_model::{
     profile::{FrameKind, Profile},
-    wire::{CallStack, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Thread},
+    wire::{FileKey, MapEvent, ProcessEvent, ProcessEventKind},
 };
 use aiprof_symbols::symbolize::SymFrame;
 
@@ -72,29 +72,7 @@ fn stack(s: &mut Script, function: &str, kernel: &[u64], user: &[u64]) {
     let user = user.iter().enumerate();
     let user = user.map(|(at, offset)| MAP + offset + u64::from(at > 0));
     let user: Vec<u64> = user.collect();
-    let sample = Sample {
-        time_ns: s.now,
-        cpu: 0,
-        thread: Thread {
-            pid: s.pid,
-            tid: s.tid,
-            comm: "train".into(),
-        },
-        cgroup: 0,
-        period: 0,
-        space: 0,
-        miss_dir: 0,
-        miss_page: 0,
-        stop: StopReason::End,
-        flags: 0,
-        rip: 0,
-        rsp: 0,
-        rbp: 0,
-        user,
-        kernel: kernel.to_vec(),
-        python: vec![],
-    };
-    s.apply(&Event::CallStack(CallStack { id, sample }));
+    s.send_stack(id, user, kernel.to_vec());
 }
 
 fn script() -> Script {

@@ -12,7 +12,10 @@ use aiprof_model::{
         CallKind, DataFormat, DataInfo, Probe, ProbedFile, ResultKind, ValueFormat, ValueInfo,
         built_in_role,
     },
-    wire::{Call, CallData, Event, ProcessEvent, ProcessEventKind},
+    wire::{
+        Call, CallData, CallStack, Event, ProcessEvent, ProcessEventKind, Sample, StopReason,
+        Thread,
+    },
 };
 use std::{collections::HashMap, rc::Rc};
 
@@ -439,6 +442,33 @@ impl Script {
     /// The id of the stack of calls of a function from here.
     pub fn stack(&self, function: &str) -> u64 {
         u64::from(self.probe(function).id) + 1000 + self.elsewhere
+    }
+
+    /// Sends the stack of this id, of the current thread: addresses, leaf first.
+    pub fn send_stack(&mut self, id: u64, user: Vec<u64>, kernel: Vec<u64>) {
+        let sample = Sample {
+            time_ns: self.now,
+            cpu: 0,
+            thread: Thread {
+                pid: self.pid,
+                tid: self.tid,
+                comm: "worker".into(),
+            },
+            cgroup: 3,
+            period: 0,
+            space: 0,
+            miss_dir: 0,
+            miss_page: 0,
+            stop: StopReason::End,
+            flags: 0,
+            rip: 0,
+            rsp: 0,
+            rbp: 0,
+            user,
+            kernel,
+            python: vec![],
+        };
+        self.apply(&Event::CallStack(CallStack { id, sample }));
     }
 
     /// The same, where the kernel side could not follow the thread's calls.
