@@ -383,15 +383,9 @@ impl NameService {
     fn take_answer(&mut self, asked: Asked, outcome: Outcome<Named>) {
         match outcome {
             Outcome::Done((Ok((answer, dump)), took)) => {
-                if let (
-                    Some(dump),
-                    Some(
-                        Code::Jit { pid, .. }
-                        | Code::JavaMethod { pid, .. }
-                        | Code::JsFunction { pid, .. },
-                    ),
-                ) = (dump, asked.codes.first())
-                    && let Some(Some(process)) = self.jit.get_mut(pid)
+                let process = asked.codes.first().and_then(Code::named_by);
+                if let (Some(dump), Some(pid)) = (dump, process)
+                    && let Some(Some(process)) = self.jit.get_mut(&pid)
                 {
                     process.dump = Some(Arc::new(dump));
                 }
@@ -476,11 +470,7 @@ impl NameService {
     fn give_up(&mut self, asked: &Asked) {
         for code in &asked.codes {
             self.open.remove(code);
-            if matches!(
-                code,
-                Code::Jit { .. } | Code::JavaMethod { .. } | Code::JsFunction { .. }
-            ) && self.names.contains_key(code)
-            {
+            if code.named_by().is_some() && self.names.contains_key(code) {
                 // It was asked again only to learn what it has become.
                 continue;
             }
@@ -673,9 +663,7 @@ impl NameService {
     ) {
         let mut jit: BTreeMap<u32, Vec<Code>> = BTreeMap::new();
         for code in codes {
-            if let Code::Jit { pid, .. }
-            | Code::JavaMethod { pid, .. }
-            | Code::JsFunction { pid, .. } = *code
+            if let Some(pid) = code.named_by()
                 && (!self.names.contains_key(code) || last && self.has_dump(pid))
                 && !self.open.contains(code)
             {

@@ -124,6 +124,16 @@ impl Code {
             _ => None,
         }
     }
+
+    /// The process that is asked for its name, and has it only while it lives.
+    pub fn named_by(&self) -> Option<u32> {
+        match self {
+            Self::Jit { pid, .. } | Self::JavaMethod { pid, .. } | Self::JsFunction { pid, .. } => {
+                Some(*pid)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Code that has a name by where it is.
