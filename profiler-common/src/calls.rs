@@ -138,6 +138,8 @@ pub const SPEC_KERNEL_STACK: u32 = 16;
 /// Where the exit was not seen, read at the thread's next call what the exit would
 /// have read ([`CALL_LATE`]).
 pub const SPEC_LATE: u32 = 32;
+/// No call of it begins to be recorded while the recording is paused.
+pub const SPEC_WORK: u32 = 64;
 
 /// One probed call: its entry or its exit.
 #[repr(C)]

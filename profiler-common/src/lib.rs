@@ -34,6 +34,7 @@ mod drivers;
 mod java;
 mod names;
 mod python;
+pub mod timing;
 mod v8;
 mod waits;
 

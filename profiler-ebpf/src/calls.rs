@@ -18,6 +18,7 @@ use crate::{
     data::send_data,
     fetch::{Sources, current_uid, fetch},
     maps::{CALL_LIMITS, CALLS, PROBE_COUNTS, PROBES},
+    paused::is_paused,
     ring::{FORCE_WAKEUP, NO_WAKEUP, Ring, WAKEUP_BYTES},
     setting,
     stacks::user_stack,
@@ -200,6 +201,10 @@ fn entry<const SLEEP: bool>(regs: *mut pt_regs) {
     }
     // SAFETY: a checked map value; user space does not change specs in use.
     let spec = unsafe { &*call.spec };
+    // Calls that have begun before the pause are followed to their end.
+    if spec.flags & SPEC_WORK != 0 && is_paused() {
+        return;
+    }
     count!(call.counts, calls);
     let thread = threads::current(call.ids as u32);
     if let Some(thread) = thread
@@ -380,6 +385,9 @@ fn exit<const SLEEP: bool>(regs: *mut pt_regs, popped: u64) {
         None => {
             let alone = spec.n_exit > 0 && spec.flags & SPEC_KEEP == 0;
             if spec.flags & SPEC_EXIT == 0 || !alone {
+                return;
+            }
+            if spec.flags & SPEC_WORK != 0 && is_paused() {
                 return;
             }
             call.flags |= u32::from(CALL_ENTRY_UNKNOWN);

@@ -27,12 +27,22 @@ use crate::{
 /// Bytes of a page of memory.
 const PAGE: u64 = 4096;
 
-/// A record of a text.
+/// A record of a text of at most so many bytes, its NUL included.
 #[repr(C)]
-struct Text {
+struct Text<const BYTES: usize> {
     header: DataHeader,
-    bytes: [u8; TEXT_BYTES],
+    bytes: [u8; BYTES],
 }
+
+/// Most names are shorter: a program that registers twenty thousand kernels at once (torch)
+/// fills the ring half as fast.
+const SHORT_TEXT: usize = 384;
+/// Results of [`put_text`]: it was sent, or there was no room.
+const SENT: u32 = 1;
+/// It is not resident.
+const ABSENT: u32 = 0;
+/// It is longer.
+const LONGER: u32 = 2;
 
 /// A record of an array.
 #[repr(C)]
@@ -192,21 +202,26 @@ fn send_text<const SLEEP: bool>(source: &Source) -> u32 {
     let next = (source.address | (PAGE - 1)).wrapping_add(1);
     let crosses = next.wrapping_sub(source.address) < TEXT_BYTES as u64;
     let retry = SLEEP && source.waits != 0 && crosses;
-    if put_text::<SLEEP>(source, !retry) == 0 {
+    let mut sent = put_text::<SLEEP, SHORT_TEXT>(source, !retry);
+    if sent == LONGER {
+        sent = put_text::<SLEEP, TEXT_BYTES>(source, !retry);
+    }
+    if sent == ABSENT {
         touch::<SLEEP>(source, next);
-        put_text::<SLEEP>(source, true);
+        put_text::<SLEEP, TEXT_BYTES>(source, true);
     }
     0
 }
 
-/// Sends a text as far as it is resident; 0: it is not, and `anyway` is not set.
-#[inline(always)]
-fn put_text<const SLEEP: bool>(source: &Source, anyway: bool) -> u32 {
+/// Sends a text as far as it is resident ([`ABSENT`]: it is not, and `anyway` is not set),
+/// if it is not [`LONGER`] than the record.
+#[inline(never)]
+fn put_text<const SLEEP: bool, const BYTES: usize>(source: &Source, anyway: bool) -> u32 {
     let ring = Ring::of(&CALLS);
-    let text: *mut Text = ring.reserve();
+    let text: *mut Text<BYTES> = ring.reserve();
     if text.is_null() {
         lost(source);
-        return 1;
+        return SENT;
     }
     let mut len = -1;
     // SAFETY: a reservation of the size of a Text, given back on every way; the
@@ -214,11 +229,15 @@ fn put_text<const SLEEP: bool>(source: &Source, anyway: bool) -> u32 {
     unsafe {
         if source.known != 0 {
             let to = (&raw mut (*text).bytes).cast::<c_void>();
-            len = bpf_probe_read_user_str(to, TEXT_BYTES as u32, source.address as *const c_void);
+            len = bpf_probe_read_user_str(to, BYTES as u32, source.address as *const c_void);
         }
         if len < 0 && !anyway {
             bpf_ringbuf_discard(text.cast(), NO_WAKEUP);
-            return 0;
+            return ABSENT;
+        }
+        if BYTES < TEXT_BYTES && len >= BYTES as i64 {
+            bpf_ringbuf_discard(text.cast(), NO_WAKEUP);
+            return LONGER;
         }
         // The NUL does not count, and older kernels do not count it for an empty
         // text anyway.
@@ -229,7 +248,7 @@ fn put_text<const SLEEP: bool>(source: &Source, anyway: bool) -> u32 {
         fill(&raw mut (*text).header, source, 0, read);
         bpf_ringbuf_submit(text.cast(), wakeup(ring, (*source.call).time_ns));
     }
-    1
+    SENT
 }
 
 /// Sends an array.

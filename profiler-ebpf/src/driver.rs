@@ -27,6 +27,7 @@ use crate::{
     count,
     fetch::{Sources, fetch},
     maps::{DEVICES, FILES, IOCTL_CALLS, IOCTL_FRESH, IOCTLS, IoctlCall, PROBE_COUNTS, PROBES},
+    paused::is_paused,
     setting,
     stacks::system_stack,
     threads,
@@ -229,6 +230,10 @@ fn enter(begin: &Begin) {
     // SAFETY: `begin_call` fills in every field before anything reads one.
     let call = unsafe { &mut *call.as_mut_ptr() };
     if !begin_call(call, probe, device) {
+        return;
+    }
+    // SAFETY: a checked map value.
+    if unsafe { (*call.spec).flags } & SPEC_WORK != 0 && is_paused() {
         return;
     }
     let Some(open) = open(call, begin) else {

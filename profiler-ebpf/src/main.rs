@@ -36,6 +36,7 @@ mod execs;
 mod fetch;
 mod maps;
 mod names;
+mod paused;
 mod pool;
 mod ring;
 mod sampler;

@@ -56,6 +56,10 @@ pub static PYTHON_SEEN: Array<u64, { PYTHON_SEEN_SLOTS as usize }> = Array::new(
 #[btf_map]
 pub static NAMES: Array<KernelNames, 1> = Array::new();
 
+/// Since when the recording goes on (see [`paused`](crate::paused)).
+#[btf_map]
+pub static RECORDING: Array<u64, 1> = Array::new();
+
 /// Event counts by `COUNT_*`.
 #[btf_map]
 pub static COUNTS: PerCpuArray<u64, { COUNTERS as usize }> = PerCpuArray::new();

@@ -21,12 +21,16 @@ use core::{arch::asm, ffi::c_void};
 use crate::{
     calls::wakeup,
     maps::{CALLS, COUNTS, TRACES},
+    paused::is_paused,
     ring::Ring,
 };
 
 /// At a tracepoint whose number is the cookie.
 #[tracepoint]
 pub fn trace(ctx: TracePointContext) -> u32 {
+    if is_paused() {
+        return 0;
+    }
     // SAFETY: a helper without preconditions.
     let point = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } as u32;
     let Some(spec) = TRACES.get_ptr(point) else {

@@ -34,6 +34,7 @@ use crate::{
     calls::{Call, wakeup},
     chosen::is_chosen,
     maps::{CALLS, COUNTS, WAIT_COUNTS, WAIT_SLOTS, WAITS_OVER, WaitOver, WaitSlot},
+    paused::{is_paused, recording_since},
     ring::{NO_WAKEUP, Ring},
     setting,
     stacks::{may_draw, wait_stack},
@@ -49,6 +50,9 @@ const TASK_DEAD: u32 = 0x80;
 /// At `sched_switch`: (preempt, prev, next, prev_state).
 #[btf_tracepoint(function = "sched_switch")]
 pub fn switched(ctx: BtfTracePointContext) -> i32 {
+    if is_paused() {
+        return 0;
+    }
     let (preempted, state) = (ctx.arg::<u64>(0) & 0xff, ctx.arg::<u64>(3) as u32);
     let (prev, next) = (
         ctx.arg::<*mut task_struct>(1),
@@ -65,6 +69,9 @@ pub fn switched(ctx: BtfTracePointContext) -> i32 {
 /// At `sched_waking`: (task). The current thread wakes it, or an interrupt on it.
 #[btf_tracepoint(function = "sched_waking")]
 pub fn waking(ctx: BtfTracePointContext) -> i32 {
+    if is_paused() {
+        return 0;
+    }
     let task = ctx.arg::<*mut task_struct>(0);
     // SAFETY: a helper without preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
@@ -232,7 +239,7 @@ fn leaves(task: *mut task_struct, state: u32, now: u64) {
         // Another waits, and is not known any more.
         lost();
     }
-    if slot.tid == tid && slot.begin_ns != 0 {
+    if slot.tid == tid && slot.begin_ns != 0 && slot.begin_ns >= recording_since() {
         count(COUNT_WAITS_UNENDED);
     }
     slot.tid = tid;
@@ -283,6 +290,11 @@ fn comes(task: *mut task_struct, now: u64) -> u32 {
     }
     let begin_ns = slot.begin_ns;
     slot.begin_ns = 0;
+    if begin_ns < recording_since() {
+        // A pause was in it, and it is not known how often it waited.
+        lost();
+        return 0;
+    }
     let took = now.wrapping_sub(begin_ns);
     if took < u64::from(setting!(wait_least_us)) * 1000 {
         return 0;
