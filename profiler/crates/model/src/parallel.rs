@@ -48,9 +48,18 @@ impl<I> Pieces<I> {
 pub fn ordered<I: Send, O: Send, R: Send>(
     produce: impl FnOnce(&mut Pieces<I>) -> R + Send,
     work: impl Fn(I) -> O + Sync,
+    consume: impl FnMut(O) -> bool,
+) -> R {
+    ordered_in(threads(), produce, work, consume)
+}
+
+/// The same, `work` in so many threads: where each piece takes much memory.
+pub fn ordered_in<I: Send, O: Send, R: Send>(
+    threads: usize,
+    produce: impl FnOnce(&mut Pieces<I>) -> R + Send,
+    work: impl Fn(I) -> O + Sync,
     mut consume: impl FnMut(O) -> bool,
 ) -> R {
-    let threads = threads();
     let (to_workers, pieces) = sync_channel(threads * WAITING);
     let (to_here, results) = sync_channel(threads * WAITING);
     // The workers' alone: when the last has gone, so has what `put` waits for.

@@ -24,6 +24,8 @@ pub struct DeviceKernel {
     /// Samples by bytes from its first instruction; `None`: not kept. Of no known
     /// kernel, by address.
     pub rows: BTreeMap<Option<u64>, ReasonCounts>,
+    /// Its samples' part of the time in which the device was busy, nanoseconds.
+    pub busy_ns: f64,
 }
 
 impl Aggregator {
@@ -40,7 +42,7 @@ impl Aggregator {
         let counts = whole(&rows);
         let mut kernels: Vec<DeviceKernel> = Vec::new();
         let mut known = rustc_hash::FxHashMap::default();
-        for ((key, _), count) in rows.iter().zip(counts) {
+        for ((key, weight), count) in rows.iter().zip(counts) {
             let Some(stream) = devices.streams.iter().find(|s| s.id == key.stream) else {
                 continue;
             };
@@ -57,6 +59,7 @@ impl Aggregator {
                     kernel: found.and_then(|f| f.kernel().cloned()),
                     platform: found.and_then(|f| f.platform()),
                     rows: BTreeMap::new(),
+                    busy_ns: 0.0,
                 };
                 // The same kernel of several processes.
                 let same = kernels.iter().position(|other| other.is_same(&kernel));
@@ -66,9 +69,12 @@ impl Aggregator {
                 })
             });
             let offset = (key.offset != u64::MAX).then_some(key.offset);
-            let row = kernels.get_mut(at).map(|kernel| kernel.rows.entry(offset));
-            let row = row.map(|row| row.or_default());
-            if let Some(sum) = row.and_then(|row| row.get_mut(key.reason as usize)) {
+            let Some(kernel) = kernels.get_mut(at) else {
+                continue;
+            };
+            kernel.busy_ns += weight.time_ns;
+            let row = kernel.rows.entry(offset).or_default();
+            if let Some(sum) = row.get_mut(key.reason as usize) {
                 *sum = sum.saturating_add(count);
             }
         }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::correlate::{
     DeviceFact, DeviceFactKind, DriverCalls, ImagePiece, KernelName, Launch, PlacedKernel,
-    device::{Begun, CodeId, Join, Limits, PARTS, PathId, Placement, Share, ShareSink},
+    device::{Begun, CodeId, Join, Limits, PARTS, PathId, Placement, Share, ShareSink, Waited},
 };
 use aiprof_model::{
     probes::CallKind,
@@ -274,6 +274,10 @@ impl Devices {
             &DeviceFactKind::Timestamps { event, ticks } => {
                 executions.timestamps(pid, event, ticks, left);
             }
+            // Its command is over, or had no times.
+            &DeviceFactKind::Profiled { event, .. } => {
+                executions.ended(pid, Waited::Event(event), entered, left);
+            }
             DeviceFactKind::Clock { device, clock } => {
                 executions.clocks.add(pid, *device, clock.clone());
             }
@@ -328,17 +332,21 @@ impl Devices {
         with_driver: bool,
         path: impl FnOnce() -> (Path, bool),
     ) -> bool {
-        if *launch.api == *crate::aiu::API {
-            let (path, is_whole) = self.path_of(launch, with_driver, path);
-            self.aiu.launch(launch, path);
-            return !is_whole;
-        }
-        if launch.kind != CallKind::Launch || launch.kernel_number == 0 {
+        let is_aiu = *launch.api == *crate::aiu::API;
+        let is_placed = !is_aiu && launch.kind == CallKind::Launch && launch.kernel_number != 0;
+        let may_be_recorded = is_aiu || launch.may_be_timed_inside();
+        if !is_placed && !may_be_recorded {
             return false;
+        }
+        let (path, is_whole) = self.path_of(launch, with_driver, path);
+        if may_be_recorded {
+            self.aiu.launch(launch, path);
+        }
+        if !is_placed {
+            return !is_whole;
         }
         let items = launch.groups.iter().chain(&launch.local);
         let work = items.fold(1_u64, |work, &n| work.saturating_mul(n.into()));
-        let (path, is_whole) = self.path_of(launch, with_driver, path);
         self.join.executions.begun(&Begun {
             pid: launch.pid,
             kernel: launch.kernel_number,

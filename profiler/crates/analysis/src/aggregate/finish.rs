@@ -276,6 +276,7 @@ fn text_of(aggregate: &Aggregator, code: Code) -> Option<(&str, FrameKind)> {
     let (name, kind) = match code {
         Code::Function { name } => (name, FrameKind::Native),
         Code::Work { name } => (name, FrameKind::DeviceSoftware),
+        Code::Op { name } => (name, FrameKind::Operator),
         Code::Device => return Some(("-", FrameKind::Native)),
         _ => return None,
     };
@@ -402,7 +403,7 @@ pub(crate) fn unknown_name(files: &FileTable, code: Code) -> String {
             .scripts
             .get(function)
             .map_or_else(String::new, |known| known.name.clone()),
-        Code::Function { .. } | Code::Work { .. } | Code::Device => String::new(),
+        Code::Function { .. } | Code::Work { .. } | Code::Op { .. } | Code::Device => String::new(),
     }
 }
 

@@ -12,16 +12,20 @@ mod devices;
 mod driver;
 mod finish;
 mod modules;
+mod ops;
 mod python;
+mod slices;
 mod waits;
 
 pub use calls::NoStack;
 pub use device_kernels::{DeviceKernel, ReasonCounts};
 pub use finish::{Names, NoNames, build_profile};
 pub(crate) use finish::{ends_at_entry, unknown_name};
+pub(crate) use modules::ModuleArrivals;
 pub use waits::WaitOptions;
 
 use crate::correlate::{CallSink, Tracker};
+use crate::ops::OpsInbox;
 use aiprof_common::{
     ADDR_EXACT, ADDR_GUESSED, ADDR_MIDDLE, FLAG_KERNEL_FAILED, FLAG_KERNEL_TRUNCATED,
     FLAG_PYTHON_CUT, JsFunction, is_caller_guessed, java_method,
@@ -113,6 +117,11 @@ pub enum Code {
         shared: u64,
         /// What tells it from another there, see [`aiprof_common::js_check`].
         check: u16,
+    },
+    /// An operator of PyTorch.
+    Op {
+        /// Handle of the name in the aggregator.
+        name: u32,
     },
 }
 
@@ -276,6 +285,10 @@ pub struct Aggregator {
     /// beyond [`MAX_TIMES`] are named by what was there last.
     times: FxHashMap<SampleKey, Vec<u64>>,
     times_kept: usize,
+    /// Keep the times of all samples, for slices.
+    keeps_times: bool,
+    /// Samples of processes that are to report their operators.
+    ops_inbox: OpsInbox<ops::AddedSample>,
     /// The labels of the processes of samples: they may become known later.
     labels: FxHashMap<u64, Rc<LabelSet>>,
     /// Labels of all that is recorded.
@@ -357,7 +370,12 @@ impl Aggregator {
             | Event::Stalls(_)
             | Event::KernelPlaced(_)
             | Event::DeviceCode(_)
-            | Event::PythonStack(_) => false,
+            | Event::PythonStack(_)
+            | Event::Pause(_) => false,
+            Event::Ops(ops) => {
+                self.ops(ops);
+                false
+            }
             Event::Labels(labels) => {
                 processes.labelled(labels);
                 self.recording_labels = processes.recording_labels.to_vec();
@@ -429,6 +447,7 @@ impl Aggregator {
         self.samples = FxHashMap::default();
         self.times = FxHashMap::default();
         self.times_kept = 0;
+        self.ops_inbox = OpsInbox::default();
         self.labels = FxHashMap::default();
         self.losses = Losses::default();
         self.taken = 0;
@@ -486,13 +505,16 @@ impl Aggregator {
             bytes: 0,
         };
         let has_dump = process.is_some_and(|p| p.space.generated.dump.is_some());
-        if has_dump && self.times_kept < MAX_TIMES {
-            self.times_kept += 1;
-            self.times
-                .entry(key.clone())
-                .or_default()
-                .push(sample.time_ns);
-        }
+        self.note_time(&key, has_dump, sample.time_ns);
+        let thread = (sample.thread.pid, sample.thread.tid);
+        self.ops_inbox.stack(thread, sample.time_ns, || {
+            let key = key.clone();
+            ops::AddedSample {
+                key,
+                weight,
+                time_ns: sample.time_ns,
+            }
+        });
         self.weigh(key, weight);
     }
 

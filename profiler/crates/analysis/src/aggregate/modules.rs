@@ -25,11 +25,44 @@ struct Arriving {
     bytes: Vec<u8>,
 }
 
+/// Puts modules together that arrive in pieces.
+#[derive(Debug, Default)]
+pub(crate) struct ModuleArrivals {
+    /// By thread, probe and tag.
+    arriving: FxHashMap<(u32, u32, u8), Arriving>,
+}
+
+impl ModuleArrivals {
+    /// Takes a piece; gives the module when it is whole.
+    pub(crate) fn piece(&mut self, piece: &ImagePiece<'_>) -> Option<Vec<u8>> {
+        if piece.offset == 0 {
+            if self.arriving.len() >= MAX_ARRIVING {
+                self.arriving.clear();
+            }
+            let fresh = Arriving {
+                total: piece.total,
+                bytes: Vec::new(),
+            };
+            self.arriving.insert(piece.of, fresh);
+        }
+        let module = self.arriving.get_mut(&piece.of)?;
+        let in_order = piece.offset == module.bytes.len() as u64 && !piece.unread;
+        if !in_order || module.total > MAX_MODULE || piece.bytes.len() as u64 > MAX_MODULE {
+            self.arriving.remove(&piece.of);
+            return None;
+        }
+        module.bytes.extend_from_slice(piece.bytes);
+        if (module.bytes.len() as u64) < module.total {
+            return None;
+        }
+        self.arriving.remove(&piece.of).map(|module| module.bytes)
+    }
+}
+
 /// The modules that programs gave their runtimes, and those found in their memory.
 #[derive(Debug, Default)]
 pub(super) struct Modules {
-    /// By thread, probe and tag.
-    arriving: FxHashMap<(u32, u32, u8), Arriving>,
+    arrivals: ModuleArrivals,
     by_digest: FxHashMap<Sum, Stored>,
     /// Modules that a driver compiled, by process.
     compiled: FxHashMap<u32, Vec<Sum>>,
@@ -67,29 +100,8 @@ impl ModuleKernel {
 impl Modules {
     /// A piece of a module.
     pub(super) fn piece(&mut self, piece: &ImagePiece<'_>) {
-        if piece.offset == 0 {
-            if self.arriving.len() >= MAX_ARRIVING {
-                self.arriving.clear();
-            }
-            let fresh = Arriving {
-                total: piece.total,
-                bytes: Vec::new(),
-            };
-            self.arriving.insert(piece.of, fresh);
-        }
-        let Some(module) = self.arriving.get_mut(&piece.of) else {
-            return;
-        };
-        let in_order = piece.offset == module.bytes.len() as u64 && !piece.unread;
-        if !in_order || module.total > MAX_MODULE || piece.bytes.len() as u64 > MAX_MODULE {
-            self.arriving.remove(&piece.of);
-            return;
-        }
-        module.bytes.extend_from_slice(piece.bytes);
-        if module.bytes.len() as u64 >= module.total
-            && let Some(module) = self.arriving.remove(&piece.of)
-        {
-            self.add(module.bytes);
+        if let Some(whole) = self.arrivals.piece(piece) {
+            self.add(whole);
         }
     }
 

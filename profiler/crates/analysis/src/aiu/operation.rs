@@ -47,6 +47,8 @@ pub(crate) fn work_name(record: &ActivityRecord) -> Cow<'_, str> {
         (_, Some(TO_DEVICE)) => "Memcpy (HtoD)",
         (_, Some(TO_HOST)) => "Memcpy (DtoH)",
         (_, Some(3)) => "Memcpy (PtoP)",
+        (_, Some(4)) => "Memcpy (DtoD)",
+        (_, Some(5)) => "Memcpy (HtoH)",
         _ => "Memcpy",
     };
     name.into()

@@ -7,7 +7,7 @@
 
 use aiprof_model::timeline::number::SAME_US;
 use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, Sym, Timeline};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use std::fmt;
 
@@ -381,8 +381,11 @@ impl<'t> Checks<'t> {
 
     /// Device events that are far longer than others like them.
     fn alike(&mut self) {
+        // Most names have none that is long at all, and need no median.
+        let is_long = |event: &&Event| event.dur() > LONG_US;
+        let long: FxHashSet<Sym> = self.slices().filter(is_long).map(|e| e.name).collect();
         let mut names: FxHashMap<Like<'t>, Vec<f64>> = FxHashMap::default();
-        for event in self.slices() {
+        for event in self.slices().filter(|event| long.contains(&event.name)) {
             if let Some(like) = self.like(event) {
                 names.entry(like).or_default().push(event.dur());
             }
@@ -395,14 +398,14 @@ impl<'t> Checks<'t> {
             Some((key, *list.select_nth_unstable_by(middle, f64::total_cmp).1))
         };
         let medians: FxHashMap<_, f64> = names.into_iter().filter_map(median).collect();
-        for event in self.slices() {
+        for event in self.slices().filter(is_long) {
             let Some(&median) = self.like(event).and_then(|like| medians.get(&like)) else {
                 continue;
             };
             let is_known = self
                 .counted(event)
                 .is_some_and(|us| event.dur() > 2.0 * us + LONG_US);
-            if !is_known && event.dur() > LONG_US && event.dur() > TIMES_MEDIAN * median {
+            if !is_known && event.dur() > TIMES_MEDIAN * median {
                 let against = || format!("{median:.3} us, the median of its name");
                 self.add(Fault::OverLong, event, event.dur() - median, against);
             }

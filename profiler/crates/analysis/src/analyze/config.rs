@@ -4,6 +4,7 @@
 use super::limit::EventLimit;
 use super::messages::{Level, Messages};
 use super::stages::{Profile, StageSet};
+use crate::torch::log::TorchLog;
 use regex::Regex;
 use std::path::PathBuf;
 
@@ -68,8 +69,14 @@ pub struct Config {
     pub rank_alignment: RankAlignment,
     /// What is done about events of a thread that overlap in part.
     pub overlap: OverlapMode,
+    /// Slices that overlap stay on their rows, as nothing is drawn: tables know calls by
+    /// their threads.
+    pub keeps_rows: bool,
     /// Spare tids for each tid in [`OverlapMode::Tid`]; `None`: no limit.
     pub max_tid_streams: Option<u32>,
+
+    /// What PyTorch's compiler printed.
+    pub torch_log: TorchLog,
 
     /// Find flows between senders and receivers.
     pub flow: bool,
@@ -128,7 +135,9 @@ impl Default for Config {
             flex_ts_fix: false,
             rank_alignment: RankAlignment::Default,
             overlap: OverlapMode::Tid,
+            keeps_rows: false,
             max_tid_streams: Some(5),
+            torch_log: TorchLog::default(),
             flow: false,
             build_coll_event: false,
             comm_summarize_seq: false,
@@ -153,6 +162,13 @@ impl Config {
     /// Sets [`Config::stages`] from a profile and the other fields; called last.
     pub fn select_stages(&mut self, profile: &Profile, messages: &mut Messages) {
         self.stages = profile.register(self, messages);
+    }
+
+    /// Whether anybody sees the events: what is only added to be shown is not made else.
+    /// acelyzer counts it in either case.
+    pub(crate) fn shows_events(&self) -> bool {
+        let is_written = self.write_trace && self.format != Format::Html;
+        is_written || self.intermediate || !self.extended
     }
 }
 

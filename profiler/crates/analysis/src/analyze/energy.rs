@@ -220,11 +220,23 @@ impl Busy {
         let span = index.checked_sub(1).and_then(|index| self.spans.get(index));
         span.map_or(0.0, |(start, end, before)| before + (ts.min(*end) - start))
     }
+}
 
-    /// All of it.
-    pub(crate) fn total(&self) -> f64 {
-        self.until(f64::INFINITY)
+/// The time in which at least one of several spans lies, which are put into order for it.
+pub(crate) fn busy_us(spans: &mut [(f64, f64)]) -> f64 {
+    spans.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut before, mut last) = (0.0, None::<(f64, f64)>);
+    for &(start, end) in &*spans {
+        last = Some(match last {
+            Some((from, to)) if start <= to => (from, to.max(end)),
+            Some((from, to)) => {
+                before += to - from;
+                (start, end)
+            }
+            None => (start, end),
+        });
     }
+    before + last.map_or(0.0, |(from, to)| to - from)
 }
 
 /// Kernels of one device, and their classes: the names of the table of kernels. Those

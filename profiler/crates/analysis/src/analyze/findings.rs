@@ -1,11 +1,12 @@
-//! Findings: what a report's numbers mean, in words, with what they are by.
+//! Findings about the traces themselves: what a report's numbers mean, in words, with what
+//! they are by. What costs time is found in [`waste`](crate::waste).
 
 mod details;
 
-use super::report::{Clock, Finding, Report, Weight};
+use super::finding::{Finding, FindingKind, Weight, rank};
+use super::report::{Clock, Report};
+use FindingKind as Kind;
 
-/// Share of time that a rank may be idle before it is worth a word, percent.
-const IDLE_PERCENT: f64 = 50.0;
 /// Deviation from the mean that makes a kernel's calls uneven.
 const UNEVEN: f64 = 0.5;
 /// Kernels below this share of their rank's time are not worth a word, percent.
@@ -15,30 +16,50 @@ const RANKS: usize = 16;
 /// Evidence lines of one finding.
 const LINES: usize = 8;
 
-/// Looks through a report.
-pub(super) fn find(report: &Report) -> Vec<Finding> {
-    let mut findings = Vec::new();
+/// Looks through a report; adds to what costs time, and puts all in order.
+pub(super) fn find(report: &Report, costs: Vec<Finding>) -> Vec<Finding> {
+    let mut findings = costs;
     inputs(report, &mut findings);
     without_kernels(report, &mut findings);
     clocks(report, &mut findings);
     jobs(report, &mut findings);
     ranks(report, &mut findings);
-    busy(report, &mut findings);
     kernels(report, &mut findings);
     power(report, &mut findings);
     details::find(report, &mut findings);
-    findings.sort_by_key(|finding| finding.weight);
+    rank(&mut findings);
     findings
 }
 
-fn add(findings: &mut Vec<Finding>, weight: Weight, text: String, evidence: Vec<String>) {
-    add_up_to(LINES, findings, weight, text, evidence);
+/// What a finding says, of what, and how much it matters.
+struct Said {
+    kind: Kind,
+    subject: String,
+    weight: Weight,
+}
+
+impl Said {
+    fn of(kind: Kind, weight: Weight) -> Self {
+        Self::about(kind, weight, String::new())
+    }
+
+    fn about(kind: Kind, weight: Weight, subject: String) -> Self {
+        Self {
+            kind,
+            subject,
+            weight,
+        }
+    }
+}
+
+fn add(findings: &mut Vec<Finding>, said: Said, text: String, evidence: Vec<String>) {
+    add_up_to(LINES, findings, said, text, evidence);
 }
 
 fn add_up_to(
     lines: usize,
     findings: &mut Vec<Finding>,
-    weight: Weight,
+    said: Said,
     text: String,
     mut evidence: Vec<String>,
 ) {
@@ -48,9 +69,12 @@ fn add_up_to(
         evidence.push(format!("and {more} more"));
     }
     findings.push(Finding {
-        weight,
+        kind: said.kind,
+        subject: said.subject,
+        weight: said.weight,
         text,
         evidence,
+        ..Finding::default()
     });
 }
 
@@ -69,7 +93,12 @@ fn inputs(report: &Report, findings: &mut Vec<Finding>) {
             true => "Some events in the files are odd; they were kept.".to_owned(),
             false => "Not everything in the files could be used.".to_owned(),
         };
-        add(findings, Weight::Warning, text, lines);
+        add(
+            findings,
+            Said::of(Kind::InputProblems, Weight::Warning),
+            text,
+            lines,
+        );
     }
 }
 
@@ -82,7 +111,8 @@ fn without_kernels(report: &Report, findings: &mut Vec<Finding>) {
             "Devices kept no times of {untimed} launches: only between which calls they ran is \
              known."
         );
-        return add(findings, Weight::Note, text, Vec::new());
+        let said = Said::of(Kind::UntimedLaunches, Weight::Note);
+        return add(findings, said, text, Vec::new());
     }
     if report.inputs.is_empty() || !report.active.is_empty() {
         return;
@@ -92,16 +122,28 @@ fn without_kernels(report: &Report, findings: &mut Vec<Finding>) {
         format!("{path}: {events} events ({dialect})")
     });
     let text = "There are no kernels in the traces.".to_owned();
-    add(findings, Weight::Warning, text, lines.collect());
+    add(
+        findings,
+        Said::of(Kind::NoKernels, Weight::Warning),
+        text,
+        lines.collect(),
+    );
 }
 
 fn clocks(report: &Report, findings: &mut Vec<Finding>) {
     for clock in &report.clocks {
         let (rank, steps, guessed) = (clock.rank, clock.steps, clock.guessed);
+        let said = |what: &str| {
+            Said::about(
+                Kind::Clocks,
+                Weight::Warning,
+                format!("rank {rank}, {what}"),
+            )
+        };
         if steps > 0 {
             let text =
                 format!("The device clock of rank {rank} was set or restarted {steps} times.");
-            add(findings, Weight::Warning, text, vec![certainty(clock)]);
+            add(findings, said("steps"), text, vec![certainty(clock)]);
         }
         if clock.bends > 0 {
             let text = format!(
@@ -109,14 +151,14 @@ fn clocks(report: &Report, findings: &mut Vec<Finding>) {
                  and {:.6} MHz: each part has its own.",
                 clock.bends, clock.least_mhz, clock.most_mhz
             );
-            add(findings, Weight::Warning, text, vec![certainty(clock)]);
+            add(findings, said("bends"), text, vec![certainty(clock)]);
         }
         if guessed > 0 {
             let text = format!(
                 "Rank {rank} was quiet {guessed} times for longer than its counter tells: the \
                  number of wraps there is a guess."
             );
-            add(findings, Weight::Warning, text, vec![certainty(clock)]);
+            add(findings, said("guesses"), text, vec![certainty(clock)]);
         }
     }
     let mhz = || report.clocks.iter().map(|clock| clock.mhz);
@@ -139,7 +181,13 @@ fn clocks(report: &Report, findings: &mut Vec<Finding>) {
         1 => certainty(clock),
         _ => format!("rank {}: {}", clock.rank, certainty(clock)),
     });
-    add_up_to(RANKS, findings, Weight::Note, text, lines.collect());
+    add_up_to(
+        RANKS,
+        findings,
+        Said::of(Kind::Clocks, Weight::Note),
+        text,
+        lines.collect(),
+    );
 }
 
 fn certainty(clock: &Clock) -> String {
@@ -184,7 +232,8 @@ fn jobs(report: &Report, findings: &mut Vec<Finding>) {
         let lines: Vec<String> = lines.collect();
         if !lines.is_empty() {
             let text = format!("The device events of {} jobs {what}.", lines.len());
-            add(findings, weight, text, lines);
+            let said = Said::about(Kind::JobsMoved, weight, state.to_owned());
+            add(findings, said, text, lines);
         }
     }
 }
@@ -210,7 +259,12 @@ fn ranks(report: &Report, findings: &mut Vec<Finding>) {
             "Messages between ranks contradict each other by {:.3} us: some times are wrong.",
             ranks.contradiction_us
         );
-        add(findings, Weight::Warning, text, lines.clone());
+        let said = Said::about(
+            Kind::RankClocks,
+            Weight::Warning,
+            "contradiction".to_owned(),
+        );
+        add(findings, said, text, lines.clone());
     }
     let lost = ranks.shifts.iter().filter(|shift| shift.us.is_none());
     let lost: Vec<String> = lost
@@ -218,7 +272,8 @@ fn ranks(report: &Report, findings: &mut Vec<Finding>) {
         .collect();
     if !lost.is_empty() {
         let text = "Some ranks exchange no messages with the others.".to_owned();
-        add(findings, Weight::Warning, text, lost);
+        let said = Said::about(Kind::RankClocks, Weight::Warning, "lost".to_owned());
+        add(findings, said, text, lost);
     }
     let moved = ranks.shifts.iter().filter_map(|shift| shift.us);
     let most = moved.map(f64::abs).fold(0.0, f64::max);
@@ -228,39 +283,13 @@ fn ranks(report: &Report, findings: &mut Vec<Finding>) {
         ranks.shifts.len(),
         ranks.messages
     );
-    add_up_to(RANKS, findings, Weight::Note, text, lines);
-}
-
-fn busy(report: &Report, findings: &mut Vec<Finding>) {
-    let idle: Vec<_> = report
-        .active
-        .iter()
-        .filter(|active| 100.0 - active.busy_percent > IDLE_PERCENT && active.elapsed_us > 0.0)
-        .collect();
-    let text = match idle.as_slice() {
-        [] => return,
-        [one] => format!(
-            "The device of rank {} ran no kernel for {:.1} % of the time between its first and \
-             its last.",
-            one.rank,
-            100.0 - one.busy_percent
-        ),
-        more => format!(
-            "The devices of {} ranks ran no kernel for most of the time between their first and \
-             their last.",
-            more.len()
-        ),
-    };
-    let lines = idle.iter().map(|active| {
-        format!(
-            "rank {}: busy {:.3} of {:.3} us, idle {:.1} %",
-            active.rank,
-            active.busy_us,
-            active.elapsed_us,
-            100.0 - active.busy_percent
-        )
-    });
-    add_up_to(RANKS, findings, Weight::Warning, text, lines.collect());
+    add_up_to(
+        RANKS,
+        findings,
+        Said::of(Kind::Clocks, Weight::Note),
+        text,
+        lines,
+    );
 }
 
 fn kernels(report: &Report, findings: &mut Vec<Finding>) {
@@ -286,7 +315,12 @@ fn kernels(report: &Report, findings: &mut Vec<Finding>) {
         .collect();
     if !lines.is_empty() {
         let text = "Some kernels take very different times from call to call.".to_owned();
-        add(findings, Weight::Note, text, lines);
+        add(
+            findings,
+            Said::of(Kind::UnevenKernels, Weight::Note),
+            text,
+            lines,
+        );
     }
 }
 
@@ -301,14 +335,20 @@ fn power(report: &Report, findings: &mut Vec<Finding>) {
             "with a factor of {}; --power-scale sets another",
             power.factor
         );
-        add(findings, Weight::Warning, text, vec![line]);
+        let said = Said::about(Kind::Power, Weight::Warning, "impossible".to_owned());
+        add(findings, said, text, vec![line]);
     }
     if let (Some(with), Some(without)) = (power.mean_with_kernels, power.mean_without_kernels) {
         let text = format!(
             "Devices take {with:.1} W while kernels run and {without:.1} W while none does."
         );
         let line = format!("{} readings, factor {}", power.readings, power.factor);
-        add(findings, Weight::Note, text, vec![line]);
+        add(
+            findings,
+            Said::of(Kind::Power, Weight::Note),
+            text,
+            vec![line],
+        );
     }
 }
 

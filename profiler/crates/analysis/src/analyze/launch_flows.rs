@@ -54,8 +54,9 @@ enum LaunchRole {
     Nothing,
 }
 
-/// Adds the arrows. Needs ranks and the events in the order of time.
-pub fn run(timeline: &mut Timeline, level: Level) -> LaunchFlowReport {
+/// Adds the arrows, if anybody will see them. Needs ranks and the events in the order of
+/// time.
+pub fn run(timeline: &mut Timeline, is_shown: bool, level: Level) -> LaunchFlowReport {
     let mut outcome = LaunchFlowReport {
         added: 0,
         late: 0,
@@ -80,24 +81,27 @@ pub fn run(timeline: &mut Timeline, level: Level) -> LaunchFlowReport {
             launches.kernel(&timeline.events, index, event, &mut outcome);
         }
     }
-    let (mut flows, mut moved) = (Vec::new(), Vec::new());
-    for event in &timeline.events {
+    let (mut arrows, mut moved) = (Vec::new(), Vec::new());
+    for (index, event) in (0u32..).zip(&timeline.events) {
         if part_of(event) != LaunchRole::Kernel {
             continue;
         }
         match launches.take_end(&timeline.events, event) {
             Some(end) => moved.push((end, event.ts())),
-            None => launches.arrow_to_kernel(&timeline.events, event, &mut flows),
+            None if is_shown => launches.arrow_to_kernel(index, event, &mut arrows),
+            None => {}
         }
     }
-    launches.arrows_to_waits(&timeline.events, &mut flows);
+    if is_shown {
+        launches.arrows_to_waits(&mut arrows);
+    }
+    add(&mut timeline.events, &arrows);
     for (end, ts) in moved {
         if let Some(end) = timeline.events.get_mut(end as usize) {
             end.set_ts(ts);
         }
     }
-    outcome.added = flows.len();
-    timeline.events.append(&mut flows);
+    outcome.added = 2 * arrows.len();
     outcome.tell();
     outcome
 }
@@ -235,9 +239,9 @@ impl<'t> Launches<'t> {
         self.all.get_mut(at)
     }
 
-    fn next_id(&mut self) -> Id {
+    fn next_id(&mut self) -> i64 {
         self.last_id = self.last_id.saturating_add(1);
-        Id::Number(self.last_id)
+        self.last_id
     }
 
     /// The end of the arrow that the trace has to this kernel, which is this kernel's
@@ -260,32 +264,69 @@ impl<'t> Launches<'t> {
         Some(ends.swap_remove(nearest))
     }
 
-    fn arrow_to_kernel(&mut self, events: &[Event], event: &Event, flows: &mut Vec<Event>) {
+    fn arrow_to_kernel(&mut self, index: u32, event: &Event, arrows: &mut Vec<Arrow>) {
         let Some(launch) = self.of_kernel(event).filter(|launch| !launch.is_wrong) else {
             return;
         };
-        let source = launch.source.and_then(|source| events.get(source as usize));
-        let Some(source) = source else { return };
-        let id = self.next_id();
-        flows.push(begin(source, source, source.ts(), id));
-        flows.push(end(source, event, event.ts(), id));
+        let Some(source) = launch.source else { return };
+        arrows.push(Arrow {
+            source,
+            from: source,
+            to: index,
+            from_us: None,
+            id: self.next_id(),
+        });
     }
 
-    fn arrows_to_waits(&mut self, events: &[Event], flows: &mut Vec<Event>) {
-        let event = |index: Option<u32>| index.and_then(|index| events.get(index as usize));
+    fn arrows_to_waits(&mut self, arrows: &mut Vec<Arrow>) {
         for at in 0..self.all.len() {
             let Some(launch) = self.all.get(at).copied().filter(|l| !l.is_wrong) else {
                 continue;
             };
-            let (source, wait) = (event(launch.source), event(launch.wait));
-            let last = event(launch.last.or(Some(launch.first)));
-            let (Some(source), Some(wait), Some(last)) = (source, wait, last) else {
+            let (Some(source), Some(wait)) = (launch.source, launch.wait) else {
                 continue;
             };
-            let id = self.next_id();
-            flows.push(begin(source, last, launch.last_us, id));
-            flows.push(end(source, wait, wait.end_us(), id));
+            arrows.push(Arrow {
+                source,
+                from: launch.last.unwrap_or(launch.first),
+                to: wait,
+                from_us: Some(launch.last_us),
+                id: self.next_id(),
+            });
         }
+    }
+}
+
+/// An arrow to add. There are about as many of them as of events, so they are small.
+struct Arrow {
+    /// Event that names it.
+    source: u32,
+    /// Event on whose row it begins.
+    from: u32,
+    /// Event at which it ends: where that begins, or where that ends if it is a wait.
+    to: u32,
+    /// When it begins, if it is not when `from` does.
+    from_us: Option<f64>,
+    id: i64,
+}
+
+/// Adds both ends of arrows to the events.
+fn add(events: &mut Vec<Event>, arrows: &[Arrow]) {
+    events.reserve_exact(2 * arrows.len());
+    for arrow in arrows {
+        let event = |index: u32| events.get(index as usize);
+        let (source, from, to) = (event(arrow.source), event(arrow.from), event(arrow.to));
+        let (Some(source), Some(from), Some(to)) = (source, from, to) else {
+            continue;
+        };
+        let ends = match arrow.from_us {
+            Some(from_us) => [(from, from_us), (to, to.end_us())],
+            None => [(from, from.ts()), (to, to.ts())],
+        };
+        let [(from, from_us), (to, to_us)] = ends;
+        let start = begin(source, from, from_us, Id::Number(arrow.id));
+        let end = end(source, to, to_us, Id::Number(arrow.id));
+        events.extend([start, end]);
     }
 }
 
@@ -374,7 +415,7 @@ mod tests {
     fn launches_lead_to_their_own_rank_s_kernels() {
         let mut timeline = two_ranks();
         let before = timeline.events.len();
-        let outcome = run(&mut timeline, Level::Warn);
+        let outcome = run(&mut timeline, true, Level::Warn);
         assert_eq!(
             (outcome.added, outcome.late, outcome.inconsistent),
             (16, 2, 0)
@@ -436,7 +477,7 @@ mod tests {
             let Timeline { events, tracks, .. } = &mut timeline;
             tracks.set_tid(events.last_mut().unwrap(), Id::Number(9));
         }
-        let outcome = run(&mut timeline, Level::Warn);
+        let outcome = run(&mut timeline, true, Level::Warn);
         assert_eq!(outcome.added, 2);
         let ends = timeline.events.iter().filter(|e| e.ph == Ph::FlowEnd);
         let mut ends: Vec<f64> = ends.map(|end| end.ts()).collect();
@@ -448,7 +489,7 @@ mod tests {
                 event.cat = timeline.names.intern("fwdbwd");
             }
         }
-        assert_eq!(run(&mut timeline, Level::Warn).added, 0);
+        assert_eq!(run(&mut timeline, true, Level::Warn).added, 0);
     }
 
     #[test]
@@ -458,13 +499,13 @@ mod tests {
         scene::flow(&mut timeline, Ph::FlowStart, 0, 5, 50.0);
         scene::add(&mut timeline, &slice(0, "k", "kernel", 60.0, 5.0));
         // The wait is first: the kernel is late, the launch is not wrong.
-        let outcome = run(&mut timeline, Level::Warn);
+        let outcome = run(&mut timeline, true, Level::Warn);
         assert_eq!((outcome.late, outcome.inconsistent), (1, 0));
         let mut timeline = scene::empty(Dialect::Torch);
         scene::flow(&mut timeline, Ph::FlowStart, 0, 5, 50.0);
         scene::add(&mut timeline, &slice(0, "k", "kernel", 60.0, 5.0));
         scene::add(&mut timeline, &slice(0, "aiuScheduleWait", "", 0.0, 10.0));
-        let outcome = run(&mut timeline, Level::Warn);
+        let outcome = run(&mut timeline, true, Level::Warn);
         assert_eq!(
             (outcome.late, outcome.inconsistent, outcome.added),
             (1, 1, 0)
@@ -474,7 +515,7 @@ mod tests {
     #[test]
     fn kernels_without_a_launch_are_left_alone() {
         let mut timeline = scene::empty(Dialect::Torch);
-        assert_eq!(run(&mut timeline, Level::Warn).added, 0);
+        assert_eq!(run(&mut timeline, true, Level::Warn).added, 0);
         let mut kernel = slice(0, "k", "kernel", 1.0, f64::MAX);
         scene::add(&mut timeline, &kernel);
         kernel.correlation = 0;
@@ -484,6 +525,6 @@ mod tests {
         scene::flow(&mut timeline, Ph::FlowStart, 0, i64::MIN, 1.0);
         scene::flow(&mut timeline, Ph::FlowStart, 0, i64::MAX, 1.0);
         scene::flow(&mut timeline, Ph::FlowStart, 0, 0, 1.0);
-        assert_eq!(run(&mut timeline, Level::Warn).added, 0);
+        assert_eq!(run(&mut timeline, true, Level::Warn).added, 0);
     }
 }

@@ -15,6 +15,7 @@ pub mod device_stalls;
 pub mod energy;
 pub mod energy_fit;
 pub mod exchanges;
+pub(crate) mod finding;
 mod findings;
 pub mod flows;
 pub mod frequency;
@@ -36,7 +37,7 @@ pub mod report;
 pub mod report_details;
 pub mod rows;
 #[cfg(test)]
-mod scene;
+pub(crate) mod scene;
 pub mod sequence;
 mod spare_rows;
 pub mod split;

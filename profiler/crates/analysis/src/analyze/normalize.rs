@@ -333,7 +333,8 @@ pub fn order(timeline: &Timeline) -> Vec<u32> {
     let mut keys: Vec<(Time, Reverse<Length>, u32)> = keys
         .map(|(event, index)| (event.start, Reverse(event.length), index))
         .collect();
-    keys.sort_unstable();
+    // What was added stands behind what is in order, in order too: runs are merged.
+    keys.sort();
     keys.into_iter().map(|(_, _, index)| index).collect()
 }
 

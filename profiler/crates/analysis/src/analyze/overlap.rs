@@ -91,7 +91,11 @@ impl Resolver<'_> {
                 self.messages.warn("POD", text);
                 event.dropped = true;
             }
-            OverlapMode::Tid => self.move_away(&mut event),
+            OverlapMode::Tid => {
+                let home = self.timeline.home(&event);
+                self.move_away(&mut event);
+                self.timeline.moved.insert(event.track, home);
+            }
             OverlapMode::Shift => self.shift(&mut event, index),
             OverlapMode::Async => {
                 // The pair's id: its number among the pairs.

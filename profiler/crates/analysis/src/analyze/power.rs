@@ -10,6 +10,7 @@ use crate::analyze::energy;
 use crate::analyze::energy_fit::Wraps;
 use crate::analyze::messages::Messages;
 use crate::analyze::utilization::python::{json, round};
+use aiprof_model::parallel;
 use aiprof_model::timeline::number::SAME_US;
 use aiprof_model::timeline::{Event, Id, Kind, Kinds, Ph, Sym, Time, Timeline, Track};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -161,12 +162,14 @@ pub fn run(
     if !options.is_literal {
         outcome.wraps = energy::count_wraps(timeline, kinds, &mut outcome.periods);
     }
-    for (period, pair) in outcome.periods.iter().zip(&pairs) {
-        match options.source {
-            PowerSource::Ts4 => add_watts(timeline, period),
-            PowerSource::Ts3 => add_charge(timeline, period, pair),
-        }
-        outcome.bad += usize::from(period.is_bad);
+    outcome.bad = outcome
+        .periods
+        .iter()
+        .filter(|period| period.is_bad)
+        .count();
+    match options.source {
+        PowerSource::Ts4 => add_watts(timeline, &outcome.periods),
+        PowerSource::Ts3 => add_charge(timeline, &outcome.periods, &pairs),
     }
     report(&outcome, options, messages);
     outcome
@@ -381,32 +384,38 @@ fn choose(scale: PowerScale, pairs: &[Pair], messages: &mut Messages) -> f64 {
     factor
 }
 
-/// The counter of a period in watts.
-fn add_watts(timeline: &mut Timeline, period: &Period) {
+/// The counters of periods in watts.
+fn add_watts(timeline: &mut Timeline, periods: &[Period]) {
     let name = timeline.names.intern("Power");
-    let watts = if period.is_bad {
-        "0".into()
-    } else {
-        json(period.watts)
+    let cat = timeline.names.intern("Power4");
+    let texts = |periods: &[Period]| -> Vec<String> {
+        let text = |period: &Period| match period.is_bad {
+            true => "0".into(),
+            false => json(period.watts),
+        };
+        periods.iter().map(text).collect()
     };
-    add(timeline, period, name, "Power4", period.start_us, &watts);
+    // Texts of numbers are most of the work.
+    let (some, others) = periods.split_at(periods.len() / 2);
+    let (some, others) = parallel::both(|| texts(some), || texts(others));
+    timeline.events.reserve(periods.len());
+    for (period, watts) in periods.iter().zip(some.iter().chain(&others)) {
+        add(timeline, period, (name, cat), period.start_us, watts);
+    }
 }
 
-/// The counter of a period in charge per cycle, and the zero before the next one.
-fn add_charge(timeline: &mut Timeline, period: &Period, pair: &Pair) {
-    let kind = kind_of(timeline.name(pair.from.name));
-    let name = timeline.names.intern(&format!("Power {kind}"));
-    let cycles = pair.to.cycles.saturating_sub(pair.from.cycles);
-    let value = json(round(pair.charge as f64 / cycles as f64, 3));
-    add(timeline, period, name, "Power3", period.start_us, &value);
-    add(
-        timeline,
-        period,
-        name,
-        "Power3",
-        period.end_us - 0.001,
-        "0.0",
-    );
+/// The counters of periods in charge per cycle, and the zeros before the next ones.
+fn add_charge(timeline: &mut Timeline, periods: &[Period], pairs: &[Pair]) {
+    let cat = timeline.names.intern("Power3");
+    timeline.events.reserve(2 * periods.len());
+    for (period, pair) in periods.iter().zip(pairs) {
+        let kind = kind_of(timeline.name(pair.from.name));
+        let name = timeline.names.intern(&format!("Power {kind}"));
+        let cycles = pair.to.cycles.saturating_sub(pair.from.cycles);
+        let value = json(round(pair.charge as f64 / cycles as f64, 3));
+        add(timeline, period, (name, cat), period.start_us, &value);
+        add(timeline, period, (name, cat), period.end_us - 0.001, "0.0");
+    }
 }
 
 fn kind_of(name: &str) -> &'static str {
@@ -415,13 +424,13 @@ fn kind_of(name: &str) -> &'static str {
     found.unwrap_or("Other")
 }
 
-fn add(timeline: &mut Timeline, period: &Period, name: Sym, cat: &str, ts: f64, watts: &str) {
+fn add(timeline: &mut Timeline, period: &Period, (name, cat): (Sym, Sym), ts: f64, watts: &str) {
     let track = timeline.tracks.intern(Track {
         rank: period.rank,
         ..Track::row(period.pid, Id::NONE)
     });
     let mut counter = Event::new(Ph::Counter, name, track, Time::from_micros(ts));
-    counter.cat = timeline.names.intern(cat);
+    counter.cat = cat;
     counter.args = timeline.texts.join(&["\"Watts\":", watts]);
     timeline.events.push(counter);
 }

@@ -76,7 +76,10 @@ pub fn bring_together(
             timeline.beyond.insert(file.job, apart.saturating_sub(by));
         }
         let are_of_day = DAYS_US.contains(&file.origin) && DAYS_US.contains(&origin);
-        if are_of_day && apart.unsigned_abs() < FAR_US {
+        let is_recording = timeline.jobs.get(file.job as usize);
+        let is_recording = is_recording.is_some_and(|job| job.is_recording);
+        // A recording's place is told by its time of day, or that none is known.
+        if is_recording || are_of_day && apart.unsigned_abs() < FAR_US {
             continue;
         }
         let path = timeline
@@ -105,7 +108,7 @@ fn by_day(timeline: &mut Timeline, files: &[Recording], messages: &mut Messages)
     };
     let others = || files.iter().filter(|file| !is_own(file));
     if others().next().is_none() {
-        return placed;
+        return side_by_side(timeline, placed);
     }
     let of_day = others().map(|file| file.origin);
     let of_day = of_day.filter(|origin| DAYS_US.contains(origin)).min();
@@ -134,6 +137,31 @@ fn by_day(timeline: &mut Timeline, files: &[Recording], messages: &mut Messages)
         timeline.origin = Some(day);
     }
     placed
+}
+
+/// Places recordings of aiprof alone by their times of day, if all know them and were made
+/// at the same time: of one run, not of one after another. What the earliest counts from
+/// stays.
+fn side_by_side(timeline: &Timeline, mut files: Vec<Recording>) -> Vec<Recording> {
+    let days: Option<Vec<i64>> = files.iter().map(|file| file.day_us).collect();
+    let Some(days) = days.filter(|days| days.len() > 1) else {
+        return files;
+    };
+    let end = |(file, day): (&Recording, &i64)| {
+        let events = timeline.events.get(file.events.clone()).unwrap_or_default();
+        let slices = events.iter().filter(|event| event.is_slice());
+        let last = slices.map(|event| event.end_us()).fold(0.0, f64::max);
+        day.saturating_add(last as i64)
+    };
+    let first_end = files.iter().zip(&days).map(end).min();
+    if days.iter().max() > first_end.as_ref() {
+        return files;
+    }
+    let first = days.iter().min().copied().unwrap_or(0);
+    for (file, day) in files.iter_mut().zip(days) {
+        file.origin = timeline.origin().saturating_add(day.saturating_sub(first));
+    }
+    files
 }
 
 #[derive(Default)]
@@ -412,5 +440,26 @@ mod tests {
             origin + FARTHEST_US,
             1_751_234_567_000_000 + times()[20] as i64
         );
+    }
+
+    #[test]
+    fn recordings_of_several_hosts_are_side_by_side() {
+        let day = 1_751_234_567_000_000;
+        // The second began 3 us before the first, whose call takes 5.
+        let (mut timeline, files) = read(&[recorded(day * 1000), recorded((day - 3) * 1000)]);
+        let mut messages = Messages::new(Level::Warn);
+        bring_together(&mut timeline, &files, &mut messages);
+        let slices = timeline.events.iter().filter(|event| event.is_slice());
+        let times: Vec<f64> = slices.map(|event| timeline.file_us(event)).collect();
+        assert_eq!(times, [2003.0, 2000.0]);
+        assert_eq!(messages.iter().count(), 0);
+        // One that does not know its day, and one after the other: both stay.
+        for other in [0, day * 1000 + 3_000_000] {
+            let (mut timeline, files) = read(&[recorded(day * 1000), recorded(other)]);
+            bring_together(&mut timeline, &files, &mut messages);
+            let slices = timeline.events.iter().filter(|event| event.is_slice());
+            let times: Vec<f64> = slices.map(|event| timeline.file_us(event)).collect();
+            assert_eq!(times, [2000.0, 2000.0]);
+        }
     }
 }

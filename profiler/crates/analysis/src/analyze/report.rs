@@ -5,12 +5,16 @@
 //! `null`.
 
 use super::energy::KernelPower;
+pub use super::finding::{Finding, FindingKind, Measure, SeenAt, Threshold, Weight};
 use super::pipeline::Outcome;
 use super::plots;
 pub use super::plots::Series;
 use super::report_details::{self, Details};
 use super::statistics::{ActiveRow, KernelRow, Spread};
 use crate::calibrate::jobs::{Place, Refusal};
+use crate::tables::SharedWork;
+use crate::torch::compile::CompileReport;
+use crate::waste;
 use aiprof_model::timeline::{Dialect, Id, Job, Ph, Timeline};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -226,29 +230,6 @@ pub struct Power {
     pub mean_without_kernels: Option<f64>,
 }
 
-/// How much a finding matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Weight {
-    /// Results are wrong or missing because of it.
-    Error,
-    /// Something costs time or may be wrong.
-    Warning,
-    /// Good to know.
-    Note,
-}
-
-/// Something that was found, in words.
-#[derive(Clone, Debug, Serialize)]
-pub struct Finding {
-    /// How much it matters.
-    pub weight: Weight,
-    /// One sentence.
-    pub text: String,
-    /// What it is by, a line each.
-    pub evidence: Vec<String>,
-}
-
 /// All of it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
@@ -287,11 +268,29 @@ pub struct Report {
     pub series_left_out: usize,
     /// Findings, the most important first.
     pub findings: Vec<Finding>,
+    /// What `torch.compile` did.
+    #[serde(skip_serializing_if = "CompileReport::is_empty")]
+    pub compiled: CompileReport,
 }
 
-/// Puts it together; without what only plots need, if there are none.
-pub fn make(timeline: &Timeline, outcome: &Outcome, inputs: Vec<Input>, has_plots: bool) -> Report {
-    let plots = match has_plots {
+/// What of a report takes long, and may not be wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// What plots show.
+    pub plots: bool,
+    /// Findings of what wastes time.
+    pub waste: bool,
+}
+
+/// Puts it together.
+pub fn make(
+    timeline: &Timeline,
+    outcome: &Outcome,
+    inputs: Vec<Input>,
+    wanted: Wanted,
+    shared: &SharedWork,
+) -> Report {
+    let plots = match wanted.plots {
         true => plots::gather(timeline),
         false => plots::Plots::default(),
     };
@@ -313,8 +312,13 @@ pub fn make(timeline: &Timeline, outcome: &Outcome, inputs: Vec<Input>, has_plot
         series: plots.series,
         series_left_out: plots.left_out,
         findings: Vec::new(),
+        compiled: outcome.compiled.clone(),
     };
-    report.findings = super::findings::find(&report);
+    let costs = match wanted.waste {
+        true => waste::find(timeline, outcome, shared, report.elapsed_us),
+        false => Vec::new(),
+    };
+    report.findings = super::findings::find(&report, costs);
     report
 }
 

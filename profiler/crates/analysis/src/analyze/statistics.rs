@@ -1,6 +1,6 @@
 //! Statistics of kernels: by name and row group, and how busy each device was.
 
-use crate::analyze::energy::Busy;
+use crate::analyze::energy::busy_us;
 use aiprof_model::parallel;
 use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, Sym, Timeline};
 use rustc_hash::FxHashMap;
@@ -160,7 +160,8 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, torch: bool) -> Statistics {
         let spans = spans.entry(timeline.pid(event)).or_default();
         spans.push((event.ts(), event.end_us()));
     }
-    calls.sort_by_key(|call| call.0);
+    // In place: they are many.
+    calls.sort_unstable();
     let mut found = Statistics::default();
     parallel::ordered(
         |pieces| {
@@ -174,6 +175,7 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, torch: bool) -> Statistics {
             true
         },
     );
+    drop(calls);
     found.kernels.sort_by(|a, b| {
         let longest = b.times.total.total_cmp(&a.times.total);
         a.pid.cmp(&b.pid).then(longest)
@@ -183,7 +185,7 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, torch: bool) -> Statistics {
         for row in rows.iter_mut() {
             row.percent = percent(row.times.total, kernel_us);
         }
-        found.active.extend(active(rows, kernel_us, &spans));
+        found.active.extend(active(rows, kernel_us, &mut spans));
     }
     found
 }
@@ -252,19 +254,19 @@ fn length(timeline: &Timeline, event: &Event) -> f64 {
 fn active(
     rows: &[KernelRow],
     kernel_us: f64,
-    spans: &FxHashMap<Id, Vec<(f64, f64)>>,
+    spans: &mut FxHashMap<Id, Vec<(f64, f64)>>,
 ) -> Option<ActiveRow> {
     let first = rows.first()?;
-    let spans = spans.get(&first.pid)?;
+    let mut spans = spans.remove(&first.pid)?;
     let starts = spans.iter().map(|span| span.0);
     let ends = spans.iter().map(|span| span.1);
     Some(ActiveRow {
         pid: first.pid,
         rank: first.rank,
         kernel_us,
-        busy_us: Busy::new(Some(spans)).total(),
         start_us: starts.fold(f64::INFINITY, f64::min),
         end_us: ends.fold(f64::NEG_INFINITY, f64::max),
+        busy_us: busy_us(&mut spans),
     })
 }
 

@@ -2,6 +2,7 @@
 //! of ranks are. Pure: no files, no eBPF; the live path and the readers of traces
 //! use the same.
 //!
+//! * [`drift`]: clocks of hosts by the messages between them, and how fast they run;
 //! * [`common`]: two recordings of one run by the events both have;
 //! * [`cycles`]: the AIU's five counter values of an event;
 //! * [`clock`]: a counter's frequency and offset by all that is known of it;
@@ -15,6 +16,7 @@
 pub mod clock;
 pub mod common;
 pub mod cycles;
+pub mod drift;
 pub mod jobs;
 pub mod live;
 mod mosaic;

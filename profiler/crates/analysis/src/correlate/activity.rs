@@ -5,7 +5,7 @@
 //! and first, is the program's choice; each buffer is read once, whole if it
 //! arrived whole.
 
-use super::{CallSink, DeviceSpan, FinishedCall};
+use super::{CallSink, DeviceSpan, FinishedCall, Recorder, ranges::Ranges, timing};
 use crate::aiu::{ActivityRecord, Context, Decoder, Kind, Layouts};
 use aiprof_model::{
     probes::role,
@@ -57,6 +57,9 @@ pub(super) struct Activity {
     walks: FxHashMap<(u32, u32), OpenRecord>,
     /// By process and address.
     buffers: FxHashMap<(u32, u64), Read>,
+    /// What helpers inside of programs hand over.
+    timing: timing::Timing,
+    ranges: Ranges,
 }
 
 impl Activity {
@@ -67,6 +70,9 @@ impl Activity {
         losses: &mut Losses,
         sink: &mut dyn CallSink,
     ) {
+        if call.probe.api == timing::API {
+            return self.timing.take(call, &mut self.ranges, losses, sink);
+        }
         let value = |name: &str| call.value(call.probe.slot(name)?);
         let Some((buffer, bytes)) = value(role::BUFFER).zip(value(role::BYTES)) else {
             return;
@@ -86,6 +92,21 @@ impl Activity {
         } else if call.probe.tag(role::RECORD).is_some() {
             self.step(tap, call, value(role::RECORD_AT), losses, sink);
         }
+    }
+
+    /// Takes in a finished call of kind `Range`.
+    pub(super) fn range(
+        &mut self,
+        call: &FinishedCall,
+        losses: &mut Losses,
+        sink: &mut dyn CallSink,
+    ) {
+        self.ranges.call(call, losses, sink);
+    }
+
+    /// Whether a record is of a call that a helper inside of its program made.
+    pub(super) fn is_helper_s(&self, (pid, tid): (u32, u32), api: &str) -> bool {
+        api != timing::API && self.timing.is_own_thread(pid, tid)
     }
 
     /// A buffer, as far as it arrived.
@@ -186,7 +207,19 @@ impl Activity {
     }
 
     /// A process has ended, or runs another program: what is left of its walks.
-    pub(super) fn forget(&mut self, pid: u32, losses: &mut Losses, sink: &mut dyn CallSink) {
+    pub(super) fn forget(
+        &mut self,
+        pid: u32,
+        now_ns: u64,
+        losses: &mut Losses,
+        sink: &mut dyn CallSink,
+    ) {
+        self.timing.forget(pid);
+        self.ranges.forget(pid, now_ns, losses, sink);
+        self.forget_walks(pid, losses, sink);
+    }
+
+    fn forget_walks(&mut self, pid: u32, losses: &mut Losses, sink: &mut dyn CallSink) {
         if !self.decoders.contains_key(&pid) && self.walks.is_empty() {
             return;
         }
@@ -205,12 +238,14 @@ impl Activity {
     }
 
     /// The end of the recording: what is left of all walks.
-    pub(super) fn finish(&mut self, losses: &mut Losses, sink: &mut dyn CallSink) {
+    pub(super) fn finish(&mut self, now_ns: u64, losses: &mut Losses, sink: &mut dyn CallSink) {
+        self.ranges.finish(now_ns, losses, sink);
         let mut pids: Vec<u32> = self.walks.keys().map(|key| key.0).collect();
         pids.sort_unstable();
         pids.dedup();
         for pid in pids {
-            self.forget(pid, losses, sink);
+            self.timing.forget(pid);
+            self.forget_walks(pid, losses, sink);
         }
     }
 
@@ -237,6 +272,8 @@ fn tell(tap: Tap, record: ActivityRecord, sink: &mut dyn CallSink) {
     let span = DeviceSpan {
         pid: tap.pid,
         call: tap.call,
+        recorder: Recorder::Aiu,
+        clock: None,
         record,
     };
     match span.record.kind {

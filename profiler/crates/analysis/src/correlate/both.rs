@@ -2,7 +2,7 @@
 
 use super::{
     CallSink, DeviceFact, DeviceSpan, FinishedCall, ImagePiece, KernelEvent, Launch, PlacedKernel,
-    Submission,
+    RangeSpan, Submission,
 };
 use std::rc::Rc;
 
@@ -81,6 +81,11 @@ impl CallSink for Both<'_> {
     fn runtime_record(&mut self, span: &DeviceSpan) {
         self.0.runtime_record(span);
         self.1.runtime_record(span);
+    }
+
+    fn range(&mut self, range: &RangeSpan) {
+        self.0.range(range);
+        self.1.range(range);
     }
 
     fn submission(&mut self, submission: &Submission) {

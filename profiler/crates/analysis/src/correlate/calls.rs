@@ -136,7 +136,9 @@ impl Tracker {
             | Event::PythonCode(_)
             | Event::PythonStack(_)
             | Event::Labels(_)
-            | Event::Wait(_) => {}
+            | Event::Wait(_)
+            | Event::Ops(_)
+            | Event::Pause(_) => {}
         }
         self.world.tell_kernel_events(sink);
         self.tell_facts(sink);
@@ -169,7 +171,7 @@ impl Tracker {
         let world = &mut self.world;
         world.settle(Settle::Until(u64::MAX), sink);
         world.tell_kernel_events(sink);
-        world.activity.finish(&mut world.losses, sink);
+        world.activity.finish(now_ns, &mut world.losses, sink);
         self.tell_facts(sink);
         self.fences.finish(now_ns, sink);
     }
@@ -250,6 +252,10 @@ impl Tracker {
             self.world.losses.add(LossKind::CallsUnknown, 1);
             return;
         };
+        let thread = (call.pid, call.tid);
+        if self.world.activity.is_helper_s(thread, &known.probe.api) {
+            return;
+        }
         let known = known.clone();
         if self
             .threads
@@ -304,6 +310,13 @@ impl Tracker {
             sink.image_piece(&ImagePiece::of(data));
         }
         let world = &mut self.world;
+        let is_helper_s = |known: &Rc<Known>| {
+            let thread = (data.pid, data.tid);
+            world.activity.is_helper_s(thread, &known.probe.api)
+        };
+        if known.is_some_and(is_helper_s) {
+            return;
+        }
         let thread = self.threads.get_mut(&data.tid);
         let taken = thread.is_some_and(|thread| thread.data(data, world));
         if !taken && !world.late_data(data) {

@@ -10,6 +10,9 @@ use aiprof_model::probes::{CallKind, Probe, Role, role};
 
 /// Most fences that are remembered.
 const MAX_FENCES: usize = 1 << 16;
+/// CL_PROFILING_COMMAND_START and CL_PROFILING_COMMAND_END (cl.h).
+const PROFILING_START: u64 = 0x1282;
+const PROFILING_END: u64 = 0x1283;
 /// ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES_1_2 (ze_api.h): the timer's resolution is in
 /// cycles per second, not in nanoseconds per cycle.
 const DEVICE_PROPERTIES_1_2: u64 = 0x2_0006;
@@ -39,6 +42,15 @@ pub enum DeviceFactKind {
         /// Begin and end, in ticks of the device's clock.
         ticks: (u64, u64),
     },
+    /// When the command began or ended that an event is of: one of both, as OpenCL tells it.
+    Profiled {
+        /// The event's handle.
+        event: u64,
+        /// Nanoseconds of the device's clock.
+        time: u64,
+        /// It is the end.
+        is_end: bool,
+    },
     /// How a device's clock ticks.
     Clock {
         /// The device's handle.
@@ -60,7 +72,8 @@ impl DeviceFact {
     pub(super) fn event(&self) -> Option<u64> {
         match self.kind {
             DeviceFactKind::Ended(Waited::Event(event))
-            | DeviceFactKind::Timestamps { event, .. } => Some(event),
+            | DeviceFactKind::Timestamps { event, .. }
+            | DeviceFactKind::Profiled { event, .. } => Some(event),
             _ => None,
         }
     }
@@ -92,6 +105,12 @@ pub(super) enum FactSlots {
         event: usize,
         start: usize,
         end: usize,
+    },
+    /// What a time of an event is, and the time.
+    Profiling {
+        event: usize,
+        info: usize,
+        time: usize,
     },
     /// The kind of the structure, the resolution and the valid bits.
     Clock {
@@ -127,6 +146,11 @@ impl FactSlots {
             },
             CallKind::Event if probe.role == Some(Role::Query) => Self::Query {
                 event: slot(role::EVENT)?,
+            },
+            CallKind::Event if slot("info").is_some() => Self::Profiling {
+                event: slot(role::EVENT)?,
+                info: slot("info")?,
+                time: slot("time")?,
             },
             CallKind::Event => Self::Timestamps {
                 event: slot(role::EVENT)?,
@@ -214,6 +238,18 @@ impl World {
                 event: handle(event)?,
                 ticks: (value(start)?, value(end)?),
             }),
+            FactSlots::Profiling { event, info, time } => {
+                let is_end = match value(info)? {
+                    PROFILING_START => false,
+                    PROFILING_END => true,
+                    _ => return None,
+                };
+                Some(DeviceFactKind::Profiled {
+                    event: handle(event)?,
+                    time: value(time)?,
+                    is_end,
+                })
+            }
             FactSlots::Clock { device, .. } => Some(DeviceFactKind::Clock {
                 device: value(device)?,
                 clock: clock(open)?,

@@ -295,6 +295,11 @@ fn end_capture(open: &Open, now: u64, world: &mut World) -> bool {
     };
     let graph = open.handle(slots.graph);
     let (handles, room) = world.handles(open);
+    let is_captured = handles.lists.get(handle).is_some_and(|list| list.capturing);
+    if !is_captured && graph.is_some_and(|graph| handles.lists.get(graph).is_some()) {
+        // The inner layer's call, with the same handles, has made the graph already.
+        return true;
+    }
     let content = handles.take_entries(handle);
     match graph {
         Some(graph) => handles.new_filled(graph, content, now, room),

@@ -180,6 +180,14 @@ pub fn probes() -> Vec<Probe> {
     add("CUDA", "cuGraphLaunch", Launch, &["queue", "graph"]);
     add("CUDA", "cuStreamBeginCapture", Queue, &["queue"]);
     add("CUDA", "cuStreamEndCapture", Queue, &["queue", ">graph"]);
+    add("CUDA", "cudaStreamBeginCapture", Queue, &["queue"]);
+    add("CUDA", "cudaStreamEndCapture", Queue, &["queue", ">graph"]);
+    add(
+        "CUDA",
+        "cudaGraphInstantiate",
+        Queue,
+        &["source_graph", ">graph"],
+    );
     add(
         "CUDA",
         "cuGraphInstantiate",

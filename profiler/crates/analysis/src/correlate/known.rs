@@ -230,8 +230,11 @@ fn is_work(kind: CallKind) -> bool {
 /// Kinds that say nothing about what is done, so that two of them nested are two
 /// things.
 pub(super) fn is_only_host(kind: CallKind) -> bool {
-    use CallKind::{Activity, Collective, Control, Host, Resolve};
-    matches!(kind, Host | Control | Resolve | Activity | Collective)
+    use CallKind::{Activity, Collective, Control, Host, Range, Resolve};
+    matches!(
+        kind,
+        Host | Control | Resolve | Activity | Collective | Range
+    )
 }
 
 fn effect(probe: &Probe, slots: &Slots, tags: &Tags, at_exit: u16) -> Effect {

@@ -89,11 +89,13 @@ pub mod kit;
 mod known;
 mod memory;
 mod open;
+mod ranges;
 mod recorded;
 mod submit;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod timing;
 mod view;
 mod world;
 
@@ -106,6 +108,7 @@ pub(crate) use epoch::EpochClock;
 pub use fence::{Submission, SubmissionSource, begins};
 pub use handles::ModuleImage;
 pub use kernel_events::{KernelEvent, KernelStep};
+pub use ranges::{RangeAbout, RangeForm, RangePayload, RangeSpan};
 pub(crate) use recorded::RecordedLaunches;
 pub use view::{CallView, DataView};
 
@@ -180,6 +183,12 @@ pub trait CallSink {
         let _ = span;
     }
 
+    /// A range that a program named has ended, or a moment was. Ranges may come long after
+    /// their end.
+    fn range(&mut self, range: &RangeSpan) {
+        let _ = range;
+    }
+
     /// Work that was handed to a driver is done, as the kernel's fences and scheduler
     /// jobs tell; or nothing more will be heard of it.
     fn submission(&mut self, submission: &Submission) {
@@ -212,9 +221,60 @@ pub struct DeviceSpan {
     /// The call that handed it out ([`FinishedCall::id`]); 0: the process was gone
     /// before the record was read.
     pub call: u64,
-    /// What it says. Its times are of CLOCK_REALTIME, unlike all others here; its
+    /// Who measured.
+    pub recorder: Recorder,
+    /// The clock that it was measured by, where that had to be found out.
+    pub clock: Option<&'static str>,
+    /// What it says. Its times are of [`Recorder::clock`]; its
     /// [`status`](ActivityRecord::status) says whether its layout is public.
     pub record: ActivityRecord,
+}
+
+/// Who recorded what a device did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Recorder {
+    /// The AIU's runtime, for its program.
+    Aiu,
+    /// CUPTI, for the helper inside of the program.
+    Cuda,
+    /// Level Zero's events, for the same.
+    LevelZero,
+    /// The helper inside of the program, by the events of OpenCL.
+    OpenCl,
+}
+
+/// The clock of a record's times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordClock {
+    /// CLOCK_REALTIME.
+    Day,
+    /// CLOCK_MONOTONIC, as all other times have it.
+    Monotonic,
+}
+
+impl Recorder {
+    /// The clock of its records' times.
+    pub fn clock(self) -> RecordClock {
+        match self {
+            Self::Aiu => RecordClock::Day,
+            Self::Cuda | Self::LevelZero | Self::OpenCl => RecordClock::Monotonic,
+        }
+    }
+
+    /// What its devices are called.
+    pub fn device(self) -> &'static str {
+        match self {
+            Self::Aiu => "AIU",
+            Self::Cuda => "CUDA device",
+            Self::LevelZero => "Level Zero device",
+            Self::OpenCl => "OpenCL device",
+        }
+    }
+
+    /// Whether its records of calls are those of calls that are seen anyway.
+    pub(crate) fn repeats_calls(self) -> bool {
+        self != Self::Aiu
+    }
 }
 
 /// A call with its entry and, where seen, its exit.
@@ -424,4 +484,23 @@ pub struct Launch {
     pub flags: u16,
     /// The ioctls that handed it to the driver; `None`: none were seen.
     pub driver: Option<Rc<DriverCalls>>,
+}
+
+impl Launch {
+    /// Whether a helper inside of its program (`--device-timing`) can tell what the device
+    /// did for it.
+    pub(crate) fn may_be_timed_inside(&self) -> bool {
+        match &*self.api {
+            // Barriers and markers are no work.
+            "OpenCL" => matches!(
+                self.kind,
+                CallKind::Launch | CallKind::Copy | CallKind::Fill
+            ),
+            api => {
+                // What the libraries above launch goes on to a runtime.
+                let known = ["CUDA", "Level Zero", "SYCL", "oneDNN", "oneCCL"];
+                known.iter().any(|one| api.starts_with(one))
+            }
+        }
+    }
 }

@@ -5,14 +5,16 @@
 //! that time is the one. Nothing else is taken for it: not the nearest one, and not
 //! one of another thread.
 
-use super::device::PathId;
-use crate::aiu::{ActivityRecord, Kind, events};
-use rustc_hash::FxHashMap;
+use super::{DeviceSpan, Recorder};
+use crate::aiu::{Kind, events};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most launches that are remembered; the oldest are forgotten first. Records may come
 /// long after them: a full buffer of 32 MiB tells of some 100,000.
 const MOST_LAUNCHES: usize = 1 << 20;
+/// The same while no process has records.
+const MOST_UNRECORDED: usize = 1 << 16;
 /// Most records of calls that are remembered.
 const MOST_RECORDS: usize = 1 << 19;
 /// Most threads whose numbers were found out.
@@ -20,11 +22,14 @@ const MOST_THREADS: usize = 1 << 16;
 
 /// A launch of a thread: the call that the program made.
 #[derive(Clone, Copy, Debug)]
-struct Launched {
+struct Launched<P> {
     start_ns: u64,
     /// At most 4.2 s are told apart: longer, or unknown, lasts until the next one.
     took_ns: u32,
-    path: PathId,
+    path: P,
+    /// Its runtime records what the device does, if that is on; of others only those of
+    /// processes with records are missed.
+    is_expected: bool,
     /// A record of a device was found for it.
     recorded: bool,
 }
@@ -41,11 +46,11 @@ struct Recorded {
     end_ns: u64,
 }
 
-/// Launches and records of calls, waiting for each other.
-#[derive(Debug, Default)]
-pub(crate) struct RecordedLaunches {
+/// Launches and records of calls, waiting for each other. `P`: what is known of a launch.
+#[derive(Debug)]
+pub(crate) struct RecordedLaunches<P> {
     /// By process and thread, in the order of their begin.
-    launches: FxHashMap<u32, BTreeMap<u32, VecDeque<Launched>>>,
+    launches: FxHashMap<u32, BTreeMap<u32, VecDeque<Launched<P>>>>,
     /// Whose launches came when.
     order: VecDeque<(u32, u32)>,
     /// By process and correlation id.
@@ -55,22 +60,40 @@ pub(crate) struct RecordedLaunches {
     threads: FxHashMap<(u32, u64), u32>,
     /// Launches that were forgotten before a record of a device was found for them.
     unrecorded: u64,
+    /// Processes with records.
+    recorded: FxHashSet<u32>,
 }
 
-impl RecordedLaunches {
+impl<P> Default for RecordedLaunches<P> {
+    fn default() -> Self {
+        Self {
+            launches: FxHashMap::default(),
+            order: VecDeque::new(),
+            records: FxHashMap::default(),
+            record_order: VecDeque::new(),
+            threads: FxHashMap::default(),
+            unrecorded: 0,
+            recorded: FxHashSet::default(),
+        }
+    }
+}
+
+impl<P: Copy> RecordedLaunches<P> {
     /// A thread launched something; times are of CLOCK_MONOTONIC.
     pub(crate) fn launch(
         &mut self,
         (pid, tid): (u32, u32),
         start_ns: u64,
         end_ns: Option<u64>,
-        path: PathId,
+        path: P,
+        is_expected: bool,
     ) {
         let took = end_ns.map_or(u64::MAX, |end| end.saturating_sub(start_ns));
         let new = Launched {
             start_ns,
             took_ns: u32::try_from(took).unwrap_or(u32::MAX),
             path,
+            is_expected,
             recorded: false,
         };
         let known = self
@@ -96,7 +119,11 @@ impl RecordedLaunches {
         }
         known.insert(at, new);
         self.order.push_back((pid, tid));
-        if self.order.len() > MOST_LAUNCHES
+        let most = match self.recorded.is_empty() {
+            true => MOST_UNRECORDED,
+            false => MOST_LAUNCHES,
+        };
+        while self.order.len() > most
             && let Some((pid, tid)) = self.order.pop_front()
         {
             self.forget_oldest(pid, tid);
@@ -104,12 +131,14 @@ impl RecordedLaunches {
     }
 
     fn forget_oldest(&mut self, pid: u32, tid: u32) {
+        let is_counted = self.recorded.contains(&pid);
         let Some(threads) = self.launches.get_mut(&pid) else {
             return;
         };
         if let Some(launches) = threads.get_mut(&tid) {
             let oldest = launches.pop_front();
-            self.unrecorded += u64::from(oldest.is_some_and(|l| !l.recorded));
+            let is_missed = |l: Launched<P>| !l.recorded && (is_counted || l.is_expected);
+            self.unrecorded += u64::from(oldest.is_some_and(is_missed));
             if launches.is_empty() {
                 threads.remove(&tid);
             }
@@ -121,16 +150,16 @@ impl RecordedLaunches {
 
     /// A runtime recorded a call of a process; times are of CLOCK_MONOTONIC. Records
     /// that are of no launch are left out.
-    pub(crate) fn record(
-        &mut self,
-        pid: u32,
-        record: &ActivityRecord,
-        (start_ns, end_ns): (u64, u64),
-    ) {
-        let rank = record
-            .code
-            .and_then(rank)
-            .filter(|_| record.kind == Kind::Runtime);
+    pub(crate) fn record(&mut self, span: &DeviceSpan, (start_ns, end_ns): (u64, u64)) {
+        let (pid, record) = (span.pid, &span.record);
+        let rank = match span.recorder {
+            Recorder::Aiu => record.code.and_then(rank),
+            Recorder::Cuda | Recorder::LevelZero | Recorder::OpenCl => Some(1),
+        };
+        let rank = rank.filter(|_| record.kind == Kind::Runtime);
+        if self.recorded.len() < MOST_THREADS {
+            self.recorded.insert(pid);
+        }
         let Some((rank, correlation)) = rank.zip(record.correlation) else {
             return;
         };
@@ -159,7 +188,7 @@ impl RecordedLaunches {
 
     /// The path that launched what has this correlation id, if that is known by now. The
     /// launch has a record of a device then.
-    pub(crate) fn path(&mut self, pid: u32, correlation: u64) -> Option<PathId> {
+    pub(crate) fn path(&mut self, pid: u32, correlation: u64) -> Option<P> {
         let record = *self.records.get(&(pid, correlation))?;
         let tid = self.thread(pid, &record)?;
         let launches = self.launches.get_mut(&pid)?.get_mut(&tid)?;
@@ -173,10 +202,12 @@ impl RecordedLaunches {
     /// counted once.
     pub(crate) fn take_unrecorded(&mut self, last: bool) -> u64 {
         let mut count = std::mem::take(&mut self.unrecorded);
-        let all = self.launches.values_mut().flat_map(BTreeMap::values_mut);
-        for launch in all.flatten().filter(|launch| last && !launch.recorded) {
-            launch.recorded = true;
-            count += 1;
+        for (pid, threads) in self.launches.iter_mut().filter(|_| last) {
+            let is_counted = self.recorded.contains(pid);
+            for launch in threads.values_mut().flatten() {
+                count += u64::from(!launch.recorded && (is_counted || launch.is_expected));
+                launch.recorded = true;
+            }
         }
         count
     }
@@ -219,7 +250,7 @@ fn rank(cbid: u32) -> Option<u8> {
 }
 
 /// Index of the launch that a record lies in: its middle does.
-fn at(launches: &VecDeque<Launched>, record: &Recorded) -> Option<usize> {
+fn at<P>(launches: &VecDeque<Launched<P>>, record: &Recorded) -> Option<usize> {
     let length = record.end_ns.saturating_sub(record.start_ns);
     let middle = record.start_ns.saturating_add(length / 2);
     let after = launches.partition_point(|launch| launch.start_ns <= middle);
@@ -233,7 +264,7 @@ fn at(launches: &VecDeque<Launched>, record: &Recorded) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aiu::{EpochNs, Status};
+    use crate::aiu::{ActivityRecord, EpochNs, Status};
 
     fn record(cbid: u32, correlation: u64, pid: u32, tid: u64) -> ActivityRecord {
         ActivityRecord {
@@ -257,12 +288,22 @@ mod tests {
         }
     }
 
+    fn of(pid: u32, record: ActivityRecord) -> DeviceSpan {
+        DeviceSpan {
+            pid,
+            call: 0,
+            recorder: Recorder::Aiu,
+            clock: None,
+            record,
+        }
+    }
+
     #[test]
     fn a_record_belongs_to_the_launch_that_it_lies_in() {
         let mut joined = RecordedLaunches::default();
-        joined.launch((7, 8), 1000, Some(2000), 1);
-        joined.launch((7, 8), 3000, Some(4000), 2);
-        joined.launch((7, 9), 3000, Some(4000), 3);
+        joined.launch((7, 8), 1000, Some(2000), 1, true);
+        joined.launch((7, 8), 3000, Some(4000), 2, true);
+        joined.launch((7, 9), 3000, Some(4000), 3, true);
         for (id, times, expected) in [
             (1, (1100, 1900), Some(1)),
             (2, (3100, 3900), Some(2)),
@@ -271,7 +312,7 @@ mod tests {
             (4, (100, 900), None),
             (5, (4100, 4900), None),
         ] {
-            joined.record(7, &record(events::LAUNCH_CB_CMPT, id, 7, 8), times);
+            joined.record(&of(7, record(events::LAUNCH_CB_CMPT, id, 7, 8)), times);
             assert_eq!(joined.path(7, id), expected, "{id}");
         }
         assert_eq!(joined.path(7, 99), None, "no record");
@@ -281,28 +322,30 @@ mod tests {
     #[test]
     fn the_launch_may_come_after_its_record_and_several_be_one_call() {
         let mut joined = RecordedLaunches::default();
-        joined.record(7, &record(35, 5, 7, 8), (3100, 3900));
+        joined.record(&of(7, record(35, 5, 7, 8)), (3100, 3900));
         assert_eq!(joined.path(7, 5), None);
-        joined.launch((7, 8), 5000, None, 2);
-        joined.launch((7, 8), 3000, Some(4000), 1);
-        joined.launch((7, 8), 3000, Some(4000), 1);
+        joined.launch((7, 8), 5000, None, 2, true);
+        joined.launch((7, 8), 3000, Some(4000), 1, true);
+        joined.launch((7, 8), 3000, Some(4000), 1, true);
         assert_eq!(joined.path(7, 5), Some(1));
         // Whose end was not seen lasts until the next one.
-        joined.record(7, &record(35, 6, 7, 8), (90_000, 90_010));
+        joined.record(&of(7, record(35, 6, 7, 8)), (90_000, 90_010));
         assert_eq!(joined.path(7, 6), Some(2));
     }
 
     #[test]
     fn the_kernel_s_own_record_is_taken_of_an_id_that_several_have() {
         let mut joined = RecordedLaunches::default();
-        joined.launch((7, 8), 1000, Some(2000), 1);
-        joined.record(7, &record(events::LAUNCH_CB_CMPT, 5, 7, 8), (1100, 1900));
+        joined.launch((7, 8), 1000, Some(2000), 1, true);
         joined.record(
-            7,
-            &record(events::SUBMIT_TO_HARDWARE, 5, 7, 9),
+            &of(7, record(events::LAUNCH_CB_CMPT, 5, 7, 8)),
+            (1100, 1900),
+        );
+        joined.record(
+            &of(7, record(events::SUBMIT_TO_HARDWARE, 5, 7, 9)),
             (6000, 7000),
         );
-        joined.record(7, &record(17, 5, 7, 9), (6000, 7000));
+        joined.record(&of(7, record(17, 5, 7, 9)), (6000, 7000));
         assert_eq!(joined.path(7, 5), Some(1));
     }
 
@@ -310,11 +353,11 @@ mod tests {
     #[test]
     fn other_numbers_of_threads_are_found_out_where_only_one_was_launching() {
         let mut joined = RecordedLaunches::default();
-        joined.launch((700, 701), 1000, Some(2000), 1);
-        joined.launch((700, 701), 3000, Some(4000), 1);
-        joined.launch((700, 702), 3000, Some(4000), 2);
-        joined.record(700, &record(2, 1, 1, 4), (3100, 3900));
-        joined.record(700, &record(2, 2, 1, 4), (1100, 1900));
+        joined.launch((700, 701), 1000, Some(2000), 1, true);
+        joined.launch((700, 701), 3000, Some(4000), 1, true);
+        joined.launch((700, 702), 3000, Some(4000), 2, true);
+        joined.record(&of(700, record(2, 1, 1, 4)), (3100, 3900));
+        joined.record(&of(700, record(2, 2, 1, 4)), (1100, 1900));
         assert_eq!(joined.path(700, 1), None, "two were");
         assert_eq!(joined.path(700, 2), Some(1));
         assert_eq!(joined.path(700, 1), Some(1), "now it is known");
@@ -329,8 +372,9 @@ mod tests {
                 i * 10,
                 Some(i * 10 + 5),
                 1,
+                true,
             );
-            joined.record((i % 3) as u32, &record(2, i, 1, 1), (i, u64::MAX));
+            joined.record(&of((i % 3) as u32, record(2, i, 1, 1)), (i, u64::MAX));
         }
         let held: usize = joined
             .launches

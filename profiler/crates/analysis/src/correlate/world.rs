@@ -165,6 +165,12 @@ impl World {
 
     /// Gives an ended call to who wants to know, and reads what it handed out.
     fn hand_on(&mut self, open: &Open, sink: &mut dyn CallSink) {
+        if open.call.probe.kind == CallKind::Range {
+            if !open.call.is_part {
+                self.activity.range(&open.call, &mut self.losses, sink);
+            }
+            return;
+        }
         sink.call(&open.call);
         self.note_device_fact(open);
         self.tell_kernels(sink);
@@ -295,7 +301,7 @@ impl World {
         self.settle(Settle::Process(pid), sink);
         self.disinherit(pid);
         self.tell_kernels(sink);
-        self.activity.forget(pid, &mut self.losses, sink);
+        self.activity.forget(pid, now_ns, &mut self.losses, sink);
         self.submits.retain(|key, _| key.0 != pid);
         if let Some(handles) = self.processes.remove(&pid) {
             for (handle, kernel, since_ns) in handles.kernels.iter() {

@@ -1,7 +1,9 @@
 //! Calls and what they gave devices: a span each, with the launches that follow it.
 
 use super::{Builder, Key, Span, args, late};
-use crate::correlate::{CallSink, DeviceFact, DeviceSpan, FinishedCall, Launch, Submission};
+use crate::correlate::{
+    CallSink, DeviceFact, DeviceSpan, FinishedCall, ImagePiece, Launch, RangeSpan, Submission,
+};
 use aiprof_model::{
     probes::CallKind,
     profile::LossKind,
@@ -108,6 +110,7 @@ impl<S: EventSink> CallSink for Builder<S> {
             return self.out.losses.add(LossKind::SpansRefused, 1);
         };
         self.people.called(call.pid, call.tid);
+        self.kernels.call(call);
         self.out.totals.calls += 1;
         let probe = &*call.probe;
         let mut args = Args::new();
@@ -131,6 +134,9 @@ impl<S: EventSink> CallSink for Builder<S> {
         let name = self.name(&probe.function);
         let mut event = self.span(name, category, track, (call.start_ns, end));
         event.stack = self.stacks.of_call(call);
+        let stack = event.stack;
+        self.ops_inbox
+            .stack((call.pid, call.tid), call.start_ns, || stack);
         if call.end_ns.is_none() {
             event.quality = Quality::Estimated;
         }
@@ -158,7 +164,14 @@ impl<S: EventSink> CallSink for Builder<S> {
         if let Some(pending) = pending {
             pending.take(launch);
         }
+        if launch.may_be_timed_inside() {
+            self.may_be_recorded(launch);
+        }
         self.launched(launch, is_ioctl);
+    }
+
+    fn image_piece(&mut self, piece: &ImagePiece<'_>) {
+        self.kernels.image_piece(piece);
     }
 
     fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
@@ -185,6 +198,10 @@ impl<S: EventSink> CallSink for Builder<S> {
 
     fn device_span(&mut self, span: &DeviceSpan) {
         self.record(span, true);
+    }
+
+    fn range(&mut self, range: &RangeSpan) {
+        self.named_range(range);
     }
 
     fn runtime_record(&mut self, span: &DeviceSpan) {

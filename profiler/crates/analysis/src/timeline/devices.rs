@@ -4,7 +4,8 @@
 //! What is only bounded stands on rows of its own that say so, a span for each kernel's
 //! name and wait: never as if the device had been busy all that time.
 
-use super::{Builder, Key, Span, late, launches::Bounded, launches::Ran};
+use super::launches::{Bounded, LaunchShape, Ran};
+use super::{Builder, Key, Span, args, late};
 use crate::correlate::{FinishedCall, Launch};
 use aiprof_model::{
     probes::{CallKind, Role, role},
@@ -13,6 +14,26 @@ use aiprof_model::{
 };
 
 impl<S: EventSink> Builder<S> {
+    /// Writes what is known of a command of a device: who made it how, and its shape; with
+    /// the first of a kernel also what the kernel is made of.
+    fn write_command(&mut self, args: &mut Args, of: (&str, u32, u64), shape: &LaunchShape) {
+        let (api, pid, device) = of;
+        args.text("api", api);
+        args.number("pid", pid.into());
+        args.number("tid", shape.tid.into());
+        args.text("call", &shape.function);
+        args.text("kind", shape.kind.name());
+        if device != 0 {
+            args.hex("device_handle", device);
+        }
+        args::write_sizes(args, "groups", shape.groups);
+        args::write_sizes(args, "local", shape.local);
+        if shape.bytes > 0 {
+            args.number("bytes", shape.bytes);
+        }
+        self.kernels.write(args, shape.kernel);
+    }
+
     /// Takes a launch in. `is_ioctl`: the driver's own submission, of which the kernel's
     /// fences tell.
     pub(super) fn launched(&mut self, launch: &Launch, is_ioctl: bool) {
@@ -20,12 +41,17 @@ impl<S: EventSink> Builder<S> {
             CallKind::Launch | CallKind::Submit => true,
             // Those without a queue return when they are done.
             CallKind::Copy | CallKind::Fill => launch.queue != 0,
+            // What waits for events only is no command of its own.
+            CallKind::Barrier => {
+                self.barriers && launch.queue != 0 && launch.function.contains("Barrier")
+            }
             _ => false,
         };
         if is_ioctl || !is_work || self.with_records.contains(&launch.pid) {
             return;
         }
         let name = self.name(&late::of_work(launch.pid, &launch.name));
+        self.kernels.launched(launch);
         self.launches.launched(launch, name);
         self.take_known();
     }
@@ -36,6 +62,8 @@ impl<S: EventSink> Builder<S> {
         let probe = &*call.probe;
         let asks = match probe.kind {
             CallKind::Synchronize => true,
+            // OpenCL's are signalled once: only a new one takes the place of a handle.
+            CallKind::Event if probe.api == "OpenCL" => probe.function != "clCreateUserEvent",
             CallKind::Event => {
                 probe.role == Some(Role::Query) || probe.slot(role::GLOBAL_START).is_some()
             }
@@ -49,6 +77,12 @@ impl<S: EventSink> Builder<S> {
             self.launches.event_used(call.pid, event);
             self.take_known();
         }
+    }
+
+    /// Hands on all that has ended, as well as it is known by now.
+    pub(super) fn hand_on_known(&mut self) {
+        self.launches.hand_on_known();
+        self.take_known();
     }
 
     /// Hands on what is known by now.
@@ -83,6 +117,9 @@ impl<S: EventSink> Builder<S> {
                  the wait",
             );
             args.number("launches", work.launches);
+            let of = (&*bounded.api, bounded.pid, bounded.device);
+            self.write_command(&mut args, of, &work.shape);
+            args.micros("append_us", work.append_ns);
             if bounded.end_ns.is_none() {
                 args.text("end", "no wait was seen");
             }
@@ -107,9 +144,10 @@ impl<S: EventSink> Builder<S> {
             return self.out.losses.add(LossKind::SpansRefused, 1);
         };
         self.out.totals.device_spans += 1;
-        let category = match signal.kind {
+        let category = match signal.shape.kind {
             CallKind::Copy => "gpu_memcpy",
             CallKind::Fill => "gpu_memset",
+            CallKind::Barrier => "gpu_barrier",
             _ => "kernel",
         };
         let mut args = Args::new();
@@ -118,13 +156,20 @@ impl<S: EventSink> Builder<S> {
         if ran.within_ns > 0 {
             args.micros("begin_within_us", ran.within_ns);
         }
+        let of = (&*signal.api, signal.pid, signal.device);
+        self.write_command(&mut args, of, &signal.shape);
+        args.micros("append_us", signal.append_ns());
+        args.micros(
+            "submit_us",
+            ran.start_ns.saturating_sub(signal.submitted_ns),
+        );
         let end = ran.start_ns.saturating_add(ran.ran_ns);
         let mut event = self.span(signal.name, category, track, (ran.start_ns, end));
         event.correlation = signal.launch;
         self.push(&Span { event, depth: 0 }, &args);
         let thread = Key::Thread {
             pid: signal.pid,
-            tid: signal.tid,
+            tid: signal.shape.tid,
         };
         if let Some(&from) = self.tracks.get(&thread) {
             let halves = [(signal.start_ns, from), (ran.start_ns, track)];

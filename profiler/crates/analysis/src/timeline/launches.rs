@@ -5,9 +5,11 @@
 //! time by the device's clock, which is known within bounds
 //! ([`Clocks`](crate::correlate::device::Clocks)).
 //!
-//! Launches of one queue that one wait is for are taken together by their names. Those
+//! Launches of one queue that one wait is for are taken together by name and shape. Those
 //! that signal an event are kept one by one until the event is used again: their
 //! timestamps may still be read.
+
+mod profiled;
 
 use crate::correlate::{
     DeviceFact, DeviceFactKind, Launch,
@@ -36,13 +38,53 @@ const MAX_NUMBERS: usize = 1 << 16;
 /// A queue of a process; 0: not known.
 type Queue = (u32, u64);
 
-/// Launches of one name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What tells launches of one name apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LaunchShape {
+    pub(super) kind: CallKind,
+    /// The function that the program called.
+    pub(super) function: Rc<str>,
+    /// [`Launch::kernel_number`].
+    pub(super) kernel: u64,
+    pub(super) groups: [u32; 3],
+    pub(super) local: [u32; 3],
+    pub(super) bytes: u64,
+    /// Thread that made them.
+    pub(super) tid: u32,
+}
+
+impl LaunchShape {
+    fn of(launch: &Launch) -> Self {
+        Self {
+            kind: launch.kind,
+            function: launch.function.clone(),
+            kernel: launch.kernel_number,
+            groups: launch.groups,
+            local: launch.local,
+            bytes: launch.bytes,
+            tid: launch.tid,
+        }
+    }
+}
+
+/// Launches of one name and shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Work {
     pub(super) name: Sym,
+    pub(super) shape: LaunchShape,
     /// When the first was handed over.
     pub(super) from_ns: u64,
+    /// From the calls that made them until they were handed over, in all.
+    pub(super) append_ns: u64,
     pub(super) launches: u64,
+    /// It is not taken together with others.
+    is_alone: bool,
+}
+
+impl Work {
+    fn is_like(&self, other: &Self) -> bool {
+        self.name == other.name && self.shape == other.shape
+    }
 }
 
 /// Launches that ended together, as far as is known.
@@ -58,10 +100,13 @@ struct Group {
 
 impl Group {
     fn add(&mut self, work: Work) {
-        match self.works.iter_mut().find(|known| known.name == work.name) {
+        let is_alone = work.is_alone && self.works.len() < MAX_WORKS;
+        let mut like = self.works.iter_mut().filter(|_| !is_alone);
+        match like.find(|known| known.is_like(&work)) {
             Some(known) => {
                 known.launches += work.launches;
                 known.from_ns = known.from_ns.min(work.from_ns);
+                known.append_ns = known.append_ns.saturating_add(work.append_ns);
             }
             None => self.works.push(work),
         }
@@ -86,20 +131,23 @@ impl Group {
 pub(super) struct Signal {
     pub(super) api: Rc<str>,
     pub(super) name: Sym,
-    pub(super) kind: CallKind,
+    pub(super) shape: LaunchShape,
     pub(super) pid: u32,
-    /// Thread and begin of the call that made it.
-    pub(super) tid: u32,
+    /// Begin of the call that made it.
     pub(super) start_ns: u64,
     /// [`Launch::id`].
     pub(super) launch: u64,
     pub(super) queue: u64,
-    device: u64,
+    pub(super) device: u64,
     submit: u64,
-    submitted_ns: u64,
+    pub(super) submitted_ns: u64,
+    /// [`Work::is_alone`].
+    is_alone: bool,
     handed_over_ns: u64,
     /// It had ended then; `u64::MAX`: that is not known.
     ended_ns: u64,
+    /// Its begin and its end by the device's clock, as far as the program has read them.
+    read: [Option<u64>; 2],
 }
 
 impl Signal {
@@ -107,8 +155,14 @@ impl Signal {
         (self.pid, self.queue)
     }
 
+    /// How long it took from the call that made it until it was handed over.
+    pub(super) fn append_ns(&self) -> u64 {
+        self.submitted_ns.saturating_sub(self.start_ns)
+    }
+
     /// It alone.
     fn into_group(self) -> Group {
+        let append_ns = self.append_ns();
         Group {
             api: self.api,
             submit: self.submit,
@@ -117,7 +171,10 @@ impl Signal {
             works: vec![Work {
                 name: self.name,
                 from_ns: self.submitted_ns,
+                append_ns,
                 launches: 1,
+                is_alone: self.is_alone,
+                shape: self.shape,
             }],
         }
     }
@@ -142,6 +199,8 @@ pub(super) struct Bounded {
     pub(super) api: Rc<str>,
     pub(super) pid: u32,
     pub(super) queue: u64,
+    /// The device's handle, 0: not known, or several.
+    pub(super) device: u64,
     /// In the order in which the first of each was handed over.
     pub(super) works: Vec<Work>,
     /// `None`: no wait was seen.
@@ -151,6 +210,8 @@ pub(super) struct Bounded {
 /// Follows launches, waits and timestamps.
 #[derive(Debug, Default)]
 pub(super) struct Launches {
+    /// Each launch is kept by itself, as far as there is room.
+    pub(super) each: bool,
     clocks: Clocks,
     open: FxHashMap<Queue, Vec<Group>>,
     /// By process and event.
@@ -160,6 +221,8 @@ pub(super) struct Launches {
     /// By the end of the wait.
     ended: FxHashMap<(Queue, u64), Group>,
     timed: Vec<(Signal, Times)>,
+    /// What nanoseconds of the devices of a process are counted from.
+    bases: FxHashMap<u32, u64>,
     /// Numbers of devices and of queues of each process.
     devices: FxHashMap<(u32, u64), u32>,
     streams: FxHashMap<Queue, u32>,
@@ -175,17 +238,18 @@ impl Launches {
         let signal = Signal {
             api: launch.api.clone(),
             name,
-            kind: launch.kind,
+            shape: LaunchShape::of(launch),
             pid: launch.pid,
-            tid: launch.tid,
             start_ns: launch.start_ns,
             launch: launch.id,
             queue: launch.queue,
             device: launch.device,
             submit: launch.submit.unwrap_or(0),
             submitted_ns: launch.submitted_ns,
+            is_alone: self.each,
             handed_over_ns: launch.handed_over_ns,
             ended_ns: u64::MAX,
+            read: [None; 2],
         };
         if launch.event == 0 {
             return self.group(signal);
@@ -221,6 +285,12 @@ impl Launches {
         !self.signals.is_empty()
     }
 
+    /// Dates what was timed, and hands on all that has ended.
+    pub(super) fn hand_on_known(&mut self) {
+        self.date();
+        self.hand_on_ended();
+    }
+
     /// Adds a launch to what its queue has to do.
     fn group(&mut self, signal: Signal) {
         if self.open.len() >= MAX_QUEUES && !self.open.contains_key(&signal.queue()) {
@@ -229,7 +299,8 @@ impl Launches {
         }
         let groups = self.open.entry(signal.queue()).or_default();
         let fits = |group: &&mut Group| {
-            let is_known = group.works.iter().any(|known| known.name == signal.name);
+            let is_its = |known: &Work| known.name == signal.name && known.shape == signal.shape;
+            let is_known = !signal.is_alone && group.works.iter().any(is_its);
             let has_room = is_known || group.works.len() < MAX_WORKS;
             (group.submit, group.device) == (signal.submit, signal.device) && has_room
         };
@@ -287,6 +358,7 @@ impl Launches {
             api: group.api,
             pid,
             queue,
+            device: group.device,
             works,
             end_ns,
         });
@@ -301,6 +373,11 @@ impl Launches {
             DeviceFactKind::Timestamps { event, ticks } => {
                 self.timestamps(pid, event, ticks, times)
             }
+            DeviceFactKind::Profiled {
+                event,
+                time,
+                is_end,
+            } => self.profiled(pid, event, (time, is_end), times),
             DeviceFactKind::Clock { device, ref clock } => {
                 self.clocks.add(pid, device, clock.clone());
             }
@@ -425,12 +502,22 @@ impl Launches {
         });
     }
 
+    /// What a process launched is known from elsewhere.
+    pub(super) fn recorded(&mut self, pid: u32) {
+        self.open.retain(|queue, _| queue.0 != pid);
+        self.signals.retain(|key, _| key.0 != pid);
+        self.running.retain(|queue, _| queue.0 != pid);
+        self.ended.retain(|key, _| key.0.0 != pid);
+        self.timed.retain(|(signal, _)| signal.pid != pid);
+    }
+
     /// A process is gone: all it launched has ended.
     pub(super) fn process_gone(&mut self, pid: u32, at_ns: u64) {
         self.date();
         self.settle(|of| of == pid);
         self.waited(pid, Waited::All, (at_ns, at_ns));
         self.clocks.forget(pid);
+        self.bases.remove(&pid);
         self.devices.retain(|key, _| key.0 != pid);
         self.streams.retain(|key, _| key.0 != pid);
     }
@@ -474,17 +561,17 @@ mod tests {
     use crate::correlate::{KernelName, device::TickClock};
     use aiprof_model::timeline::Names;
 
-    const PID: u32 = 7;
+    pub(super) const PID: u32 = 7;
     const QUEUE: u64 = 0x30;
 
     /// The text of that index.
-    fn sym(index: usize) -> Sym {
+    pub(super) fn sym(index: usize) -> Sym {
         let mut names = Names::default();
         let all = (0..index).map(|n| names.intern(&n.to_string()));
         all.last().unwrap()
     }
 
-    fn launch(event: u64, submitted_ns: u64) -> Launch {
+    pub(super) fn launch(event: u64, submitted_ns: u64) -> Launch {
         Launch {
             id: submitted_ns,
             call: 1,
@@ -516,7 +603,7 @@ mod tests {
         }
     }
 
-    fn fact(entered_ns: u64, left_ns: u64, kind: DeviceFactKind) -> DeviceFact {
+    pub(super) fn fact(entered_ns: u64, left_ns: u64, kind: DeviceFactKind) -> DeviceFact {
         DeviceFact {
             pid: PID,
             entered_ns,

@@ -8,6 +8,10 @@
 //!   them, and a call whose end was not seen is short and says so.
 //! * Threads have their waits as spans among their calls: what for, and with which stack.
 //! * Threads have their CPU samples, with stacks.
+//! * Threads have the operators of PyTorch that their program reported, as spans around
+//!   their calls, with the line of Python that called them, see `ops.rs`.
+//! * Threads have the ranges that their program names, as spans around their calls, see
+//!   `ranges.rs`. Ranges that may end on another thread are on a track of their process.
 //! * Devices have what was submitted to each of their queues, as the kernel's fences and
 //!   scheduler jobs tell: not the time that they were busy.
 //! * Devices whose runtime records what they do have spans of their own, and arrows
@@ -21,16 +25,21 @@
 mod args;
 mod calls;
 mod devices;
+mod kernels;
 mod late;
 mod launches;
+mod ops;
+mod pauses;
 mod people;
+mod ranges;
 mod records;
 mod stacks;
 mod waits;
 
 use crate::{
     aggregate::Names as CodeNames,
-    correlate::{EpochClock, Tracker},
+    correlate::{EpochClock, RecordedLaunches, Recorder, Tracker},
+    ops::OpsInbox,
 };
 use aiprof_model::{
     process::ProcessTable,
@@ -68,7 +77,12 @@ enum Key {
         pid: u32,
         thread: u64,
     },
+    /// Ranges of a process that need not nest.
+    Ranges {
+        pid: u32,
+    },
     Stream {
+        recorder: Recorder,
         pid: u32,
         device: Option<u32>,
         stream: Option<u64>,
@@ -90,6 +104,18 @@ enum Key {
         queue: u64,
     },
     Counter(Rc<str>),
+    /// When the recording was paused.
+    Pauses,
+}
+
+/// What of devices' commands is drawn beside kernels, copies and fills.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommandDetail {
+    /// Barriers.
+    pub barriers: bool,
+    /// Each command by itself, also where its times are not known, as far as there is
+    /// room; else those of one name, shape and wait have one span.
+    pub each: bool,
 }
 
 /// An event, and how many spans of its track are around it.
@@ -112,11 +138,18 @@ pub struct Builder<S> {
     people: people::People,
     stacks: stacks::StackTree,
     waits: waits::ThreadWaits,
+    /// Stacks, by number, of processes that are to report their operators.
+    ops_inbox: OpsInbox<u32>,
     late: late::Late,
     clock: EpochClock,
     waiting: Vec<records::Waiting>,
     flows: records::Flows,
+    /// Launches whose calls a helper inside of their program records.
+    recorded: RecordedLaunches<records::Launched>,
     launches: launches::Launches,
+    kernels: kernels::KernelFacts,
+    /// [`CommandDetail::barriers`].
+    barriers: bool,
     /// Spans between launch and wait, by process.
     bounded_of: FxHashMap<u32, u64>,
     /// Processes whose devices record what they do.
@@ -125,6 +158,8 @@ pub struct Builder<S> {
     inside: FxHashMap<u64, u64>,
     /// The last call, whose launches follow it.
     pending: Option<calls::Pending>,
+    /// Since when the recording is paused.
+    paused_ns: Option<u64>,
     origin_ns: Option<u64>,
     first_ns: u64,
     last_ns: u64,
@@ -146,15 +181,20 @@ impl<S: EventSink> Builder<S> {
             people: people::People::default(),
             stacks: stacks::StackTree::default(),
             waits: waits::ThreadWaits::default(),
+            ops_inbox: OpsInbox::default(),
             late: late::Late::default(),
             clock: EpochClock::default(),
             waiting: Vec::new(),
             flows: records::Flows::default(),
+            recorded: RecordedLaunches::default(),
             launches: launches::Launches::default(),
+            kernels: kernels::KernelFacts::default(),
+            barriers: false,
             bounded_of: FxHashMap::default(),
             with_records: FxHashSet::default(),
             inside: FxHashMap::default(),
             pending: None,
+            paused_ns: None,
             origin_ns: None,
             first_ns: 0,
             last_ns: 0,
@@ -165,6 +205,14 @@ impl<S: EventSink> Builder<S> {
     #[must_use]
     pub fn with_wakers(mut self, wakers: bool) -> Self {
         self.waits.wakers = wakers;
+        self
+    }
+
+    /// One that draws more of devices' commands.
+    #[must_use]
+    pub fn with_commands(mut self, detail: CommandDetail) -> Self {
+        self.barriers = detail.barriers;
+        self.launches.each = detail.each;
         self
     }
 
@@ -197,10 +245,13 @@ impl<S: EventSink> Builder<S> {
             wire::Event::Sample(sample) => self.sample(processes, sample),
             wire::Event::CallStack(stack) => self.stacks.note(processes, stack),
             wire::Event::Wait(wait) => self.wait(processes, wait),
+            wire::Event::Ops(ops) => self.ops(processes, ops),
+            wire::Event::Pause(pause) => self.pause(*pause),
             wire::Event::Counter(counter) => self.counter(counter),
+            wire::Event::Stalls(_) => self.out.totals.stalls += 1,
             wire::Event::Clock(pair) => {
                 self.clock.note(pair);
-                self.date_records();
+                self.date_records(false);
             }
             _ => {}
         }
@@ -220,7 +271,7 @@ impl<S: EventSink> Builder<S> {
         processes: &ProcessTable,
     ) -> io::Result<(Recorded, S)> {
         self.flush();
-        self.date_records();
+        self.date_records(true);
         self.launches.finish();
         self.take_known();
         if let Some(error) = self.error {
@@ -249,7 +300,7 @@ impl<S: EventSink> Builder<S> {
         let keys = self.keys.iter();
         out.rows = keys.map(|key| row_of(key, &self.people)).collect();
         for (key, track) in &self.tracks {
-            if let Key::Bounds { pid, .. } = key
+            if let Key::Bounds { pid, .. } | Key::Engine { pid, .. } = key
                 && self.with_records.contains(pid)
             {
                 out.surplus.insert(*track);
@@ -270,6 +321,7 @@ impl<S: EventSink> Builder<S> {
             return self.out.losses.add(LossKind::SpansRefused, 1);
         };
         let stack = self.stacks.of_sample(processes, sample);
+        self.ops_inbox.stack((pid, tid), sample.time_ns, || stack);
         self.out.totals.samples += 1;
         let end = self.time(sample.time_ns);
         let start = (end - self.out.period)
@@ -338,11 +390,12 @@ impl<S: EventSink> Builder<S> {
         let (pid, kind) = match &key {
             Key::Thread { pid, .. } => of(*pid, TrackKind::Thread),
             Key::Samples { pid, .. } => of(*pid, TrackKind::Samples),
-            Key::Records { pid, .. } => of(*pid, TrackKind::Records),
+            Key::Records { pid, .. } | Key::Ranges { pid } => of(*pid, TrackKind::Records),
             Key::Stream { pid, .. } | Key::Engine { pid, .. } => of(*pid, TrackKind::Stream),
             Key::Bounds { pid, .. } => of(*pid, TrackKind::Bounds),
             Key::Queue { .. } => (Id::NONE, TrackKind::Queue),
             Key::Counter(_) => (Id::NONE, TrackKind::Counter),
+            Key::Pauses => (Id::NONE, TrackKind::Row),
         };
         let tid = match &key {
             Key::Thread { tid, .. } | Key::Samples { tid, .. } => Id::Number((*tid).into()),
@@ -380,14 +433,17 @@ fn row_of(key: &Key, people: &people::People) -> Row {
             let of = known.map_or_else(|| format!("thread {thread}"), str::to_owned);
             (Group::Process(*pid), format!("{of} runtime records"))
         }
+        Key::Ranges { pid } => (Group::Process(*pid), "ranges".to_owned()),
         Key::Stream {
+            recorder,
             pid,
             device,
             stream,
         } => {
             // What is number 0 of one process may be another one's number 1.
             let number = device.map_or(String::new(), |device| format!(" {device}"));
-            let group = format!("AIU{number} of {} {pid}", people.process_name(*pid));
+            let what = recorder.device();
+            let group = format!("{what}{number} of {} {pid}", people.process_name(*pid));
             let name = stream.map_or("Device".to_owned(), |stream| format!("Stream {stream}"));
             (Group::Named(group), name)
         }
@@ -417,6 +473,7 @@ fn row_of(key: &Key, people: &people::People) -> Row {
             (Group::Named(group), queue_name(*queue))
         }
         Key::Counter(source) => (Group::Named(source.to_string()), String::new()),
+        Key::Pauses => (Group::Named("Recording".to_owned()), "pauses".to_owned()),
     };
     Row { group, name }
 }
@@ -451,6 +508,13 @@ impl<S: EventSink> Replay<S> {
         }
     }
 
+    /// One that draws more of devices' commands.
+    #[must_use]
+    pub fn with_commands(mut self, detail: CommandDetail) -> Self {
+        self.builder = self.builder.with_commands(detail);
+        self
+    }
+
     /// Takes an event in.
     ///
     /// # Errors
@@ -462,11 +526,31 @@ impl<S: EventSink> Replay<S> {
                     self.processes.apply(event);
                 }
                 wire::Event::Labels(labels) => self.processes.labelled(labels),
+                wire::Event::PythonFound(found) => self.processes.python_found(found),
+                wire::Event::PythonCode(code) => self.processes.python_code(code),
                 _ => {}
             }
             self.tracker.apply(event, &mut self.builder);
         }
         Ok(())
+    }
+
+    /// Hands on all that devices are known to have done by now. Gives what there is of the
+    /// recording, names that became known late aside, and the sink.
+    ///
+    /// # Errors
+    /// Those of the sink.
+    pub fn so_far(&mut self) -> io::Result<(&Recorded, &mut S)> {
+        self.builder.hand_on_known();
+        if let Some(error) = self.builder.error.take() {
+            return Err(error);
+        }
+        Ok((&self.builder.out, &mut self.builder.sink))
+    }
+
+    /// What times count from, CLOCK_MONOTONIC nanoseconds.
+    pub fn origin_ns(&self) -> u64 {
+        self.builder.origin_ns.unwrap_or(0)
     }
 
     /// Ends it; see [`Builder::finish`].

@@ -68,6 +68,11 @@ impl People {
         self.seen(pid, tid, None);
     }
 
+    /// A thread has a range.
+    pub(super) fn marked(&mut self, pid: u32, tid: u32) {
+        self.seen(pid, tid, None);
+    }
+
     /// Remembers the labels of a process: they may become known later.
     fn placed(&mut self, processes: &ProcessTable, pid: u32, cgroup: u64) {
         let Some(process) = processes.get(pid) else {

@@ -4,10 +4,10 @@
 use super::{Builder, Key, Span};
 use crate::{
     aiu::{
-        ActivityRecord, Kind, Status, events,
+        ActivityRecord, EpochNs, Kind, Status, events,
         operation::{self, PREPARE},
     },
-    correlate::DeviceSpan,
+    correlate::{DeviceSpan, Launch, RecordClock},
 };
 use aiprof_model::{
     profile::LossKind,
@@ -31,6 +31,17 @@ pub(super) struct Waiting {
     span: DeviceSpan,
     is_device: bool,
     told_ns: u64,
+    /// It was looked at: the record of its call may be in a buffer that comes later.
+    is_late: bool,
+}
+
+/// A launch, for what the device did for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Launched {
+    /// [`Launch::id`].
+    id: u64,
+    tid: u32,
+    start_ns: u64,
 }
 
 /// One end of an arrow.
@@ -75,38 +86,82 @@ impl Flows {
 }
 
 impl<S: EventSink> Builder<S> {
+    /// A launch that a helper inside of its program may tell more of.
+    pub(super) fn may_be_recorded(&mut self, launch: &Launch) {
+        let known = Launched {
+            id: launch.id,
+            tid: launch.tid,
+            start_ns: launch.start_ns,
+        };
+        let thread = (launch.pid, launch.tid);
+        self.recorded
+            .launch(thread, launch.start_ns, launch.end_ns, known, false);
+    }
+
     /// A record: its time is known for certain with the next reading of the time of day.
     pub(super) fn record(&mut self, span: &DeviceSpan, is_device: bool) {
         if self.waiting.len() >= MAX_WAITING {
-            self.date_records();
+            self.date_records(false);
+        }
+        if is_device && span.recorder.repeats_calls() {
+            // What the program has read of its launches will come from the helper, too.
+            self.has_records(span.pid);
         }
         self.waiting.push(Waiting {
             span: span.clone(),
             is_device,
             told_ns: self.last_ns,
+            is_late: false,
         });
     }
 
-    /// Dates the records that wait.
-    pub(super) fn date_records(&mut self) {
-        let mut waiting = std::mem::take(&mut self.waiting);
-        for one in waiting.drain(..) {
+    /// What else is known of a process's launches is not shown from here on.
+    fn has_records(&mut self, pid: u32) {
+        if self.with_records.len() < super::MAX_PROCESSES && self.with_records.insert(pid) {
+            self.launches.recorded(pid);
+        }
+    }
+
+    /// Dates the records that wait; `last`: nothing more will come.
+    pub(super) fn date_records(&mut self, last: bool) {
+        let waiting = std::mem::take(&mut self.waiting);
+        // CUPTI may tell what the device did before it tells of the calls.
+        let (of_device, of_runtime): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|one| one.is_device);
+        for one in of_runtime {
+            match self.times(&one) {
+                Some(times) => self.record_of_runtime(&one.span, times),
+                None => self.out.losses.add(LossKind::ActivityUntimed, 1),
+            }
+        }
+        for one in of_device {
             let Some(times) = self.times(&one) else {
                 self.out.losses.add(LossKind::ActivityUntimed, 1);
                 continue;
             };
-            match one.is_device {
-                true => self.record_of_device(&one.span, times),
-                false => self.record_of_runtime(&one.span, times),
+            let repeats = one.span.recorder.repeats_calls();
+            let correlation = one.span.record.correlation.filter(|_| repeats);
+            let launch = correlation.and_then(|id| self.recorded.path(one.span.pid, id));
+            let may_wait = !last && !one.is_late;
+            if may_wait && correlation.is_some() && launch.is_none() {
+                self.waiting.push(Waiting {
+                    is_late: true,
+                    ..one
+                });
+                continue;
             }
+            self.record_of_device(&one.span, times, launch);
         }
-        self.waiting = waiting;
     }
 
     /// When a record began and ended, if that was within the recording.
     fn times(&self, waiting: &Waiting) -> Option<(u64, u64)> {
         let record = &waiting.span.record;
-        let at = |time| self.clock.monotonic(time, waiting.told_ns);
+        let clock = waiting.span.recorder.clock();
+        let at = |time: EpochNs| match clock {
+            RecordClock::Day => self.clock.monotonic(time, waiting.told_ns),
+            RecordClock::Monotonic => Some(time.0),
+        };
         let latest = self.last_ns.saturating_add(SKEW_NS);
         let times = at(record.start).zip(at(record.end));
         times.filter(|(start, end)| {
@@ -115,18 +170,20 @@ impl<S: EventSink> Builder<S> {
     }
 
     /// What a device did, on a row of its stream.
-    fn record_of_device(&mut self, span: &DeviceSpan, times: (u64, u64)) {
+    fn record_of_device(&mut self, span: &DeviceSpan, times: (u64, u64), launch: Option<Launched>) {
         let record = &span.record;
-        if self.with_records.len() < super::MAX_PROCESSES {
-            self.with_records.insert(span.pid);
-        }
+        self.has_records(span.pid);
         let key = Key::Stream {
+            recorder: span.recorder,
             pid: span.pid,
             device: record.device,
             stream: record.stream,
         };
         self.out.totals.device_spans += 1;
         let name = operation::work_name(record);
+        if span.recorder.repeats_calls() {
+            return self.work_of_launch(span, key, (&name, category_of(record)), times, launch);
+        }
         // As in torch's traces: from a launch to what it executes.
         let executes = record.kind == Kind::Compute && record.code != Some(PREPARE);
         let flow = executes.then_some(false);
@@ -135,6 +192,9 @@ impl<S: EventSink> Builder<S> {
 
     /// What a runtime did on the host, on a row below its thread.
     fn record_of_runtime(&mut self, span: &DeviceSpan, times: (u64, u64)) {
+        if span.recorder.repeats_calls() {
+            return self.recorded.record(span, times);
+        }
         let record = &span.record;
         let code = record.code.unwrap_or(0);
         let name = match record.kind {
@@ -155,6 +215,41 @@ impl<S: EventSink> Builder<S> {
             times,
             launches.then_some(true),
         );
+    }
+
+    /// What a device did for a launch that was seen itself.
+    fn work_of_launch(
+        &mut self,
+        span: &DeviceSpan,
+        key: Key,
+        (name, category): (&str, &'static str),
+        times: (u64, u64),
+        launch: Option<Launched>,
+    ) {
+        let Some(track) = self.track(key) else {
+            return self.out.losses.add(LossKind::SpansRefused, 1);
+        };
+        let mut args = Args::new();
+        args.number("pid", span.pid.into());
+        write_args(&mut args, &span.record, times);
+        if let Some(clock) = span.clock {
+            args.text("clock", clock);
+        }
+        let name = self.name(name);
+        let mut event = self.span(name, category, track, times);
+        event.correlation = launch.map_or(0, |launch| launch.id);
+        self.push(&Span { event, depth: 0 }, &args);
+        let Some(launch) = launch else {
+            return;
+        };
+        let thread = Key::Thread {
+            pid: span.pid,
+            tid: launch.tid,
+        };
+        if let Some(&from) = self.tracks.get(&thread) {
+            let halves = [(launch.start_ns, from), (times.0, track)];
+            self.arrow(span.pid, launch.id, halves);
+        }
     }
 
     /// `flow`: whether an arrow begins, or ends, here.
@@ -242,7 +337,7 @@ fn category_of(record: &ActivityRecord) -> &'static str {
 
 /// What a record says, but for its correlation.
 fn write_args(args: &mut Args, record: &ActivityRecord, times: (u64, u64)) {
-    if record.kind == Kind::Compute {
+    if record.kind == Kind::Compute && record.code.is_some() {
         let phase = record.code.map(|code| match code {
             PREPARE => "prepare",
             _ => "execute",

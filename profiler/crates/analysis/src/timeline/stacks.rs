@@ -4,6 +4,7 @@
 use crate::{
     aggregate::{Code, Names, NoStack, each_code, ends_at_entry, unknown_name},
     correlate::FinishedCall,
+    ops::PythonFrame,
 };
 use aiprof_common::{FLAG_KERNEL_FAILED, FLAG_KERNEL_TRUNCATED};
 use aiprof_model::{
@@ -77,6 +78,21 @@ impl StackTree {
             *self.cut.entry(cut).or_default() += 1;
         }
         node
+    }
+
+    /// The Python frames of a stack, outermost first.
+    pub(super) fn python_of(&self, stack: u32) -> Vec<PythonFrame> {
+        let mut frames = Vec::new();
+        let mut next = stack;
+        while let Some(&(parent, code)) = self.nodes.get(next as usize) {
+            if let Code::Python { function, line } = code {
+                frames.push((function, line));
+            }
+            // A node's parent came before it: so this ends.
+            next = parent;
+        }
+        frames.reverse();
+        frames
     }
 
     /// The node of a stack; and the outermost node, where the walk ended there too early.

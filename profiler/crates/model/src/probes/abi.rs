@@ -168,6 +168,11 @@ fn plain(name: &str) -> String {
 
 impl Compared {
     fn means(&self, value: &str, c_name: &str) -> bool {
+        // Headers may leave names out: place and size are compared still.
+        let is_unnamed = |digits: &str| digits.parse::<u32>().is_ok();
+        if c_name.strip_prefix('p').is_some_and(is_unnamed) {
+            return true;
+        }
         if let Some((_, names)) = self.names.iter().find(|(name, _)| *name == value) {
             return names.contains(&c_name);
         }

@@ -117,6 +117,21 @@ pub enum CallKind {
     Control,
     /// Anything else worth a span on the host.
     Host,
+    /// Begins or ends a range that the program names, or marks a moment (ROCTX): `role` says
+    /// which.
+    Range,
+}
+
+impl CallKind {
+    /// Whether it is left out while nothing is to be recorded: work, waiting, and other
+    /// functions of interest. What creates is not, for it may be used later.
+    pub fn is_work(self) -> bool {
+        use CallKind::{Barrier, Collective, Copy, Event, Fill, Host, Launch, Submit, Synchronize};
+        matches!(
+            self,
+            Launch | Submit | Copy | Fill | Barrier | Collective | Synchronize | Event | Host
+        )
+    }
 }
 
 /// What a function does where that does not follow from its kind and its values: a
@@ -168,6 +183,17 @@ pub enum Role {
     Clear,
     /// Waits for all that its process has launched.
     WaitAll,
+    /// Begins a range on its thread, inside of those that are open there.
+    Push,
+    /// Ends the innermost one.
+    Pop,
+    /// Begins a range that may end on any thread: its result, or the value `range`, is the
+    /// range's number.
+    Start,
+    /// Ends the range of that number.
+    Stop,
+    /// Marks a moment.
+    Mark,
 }
 
 /// A value of a call.
@@ -316,7 +342,9 @@ pub mod role {
     pub const SRC: &str = "src";
     /// Address allocated or released.
     pub const ADDRESS: &str = "address";
-    /// Name of the kernel, function or variable (data).
+    /// Number of a range that may end on any thread.
+    pub const RANGE: &str = "range";
+    /// Name of the kernel, function, variable or range (data).
     pub const NAME: &str = "name";
     /// Device code (data).
     pub const IMAGE: &str = "image";

@@ -10,6 +10,7 @@ use super::{CallKind, Probe, ResultKind, Role};
 use crate::demangle::demangle;
 use aiprof_common::{
     FETCH_READ, FETCH_VALUE, FetchOp, MAX_OPS, ProbeSpec, SPEC_EXIT, SPEC_KEEP, SPEC_STACK,
+    SPEC_WORK,
 };
 use std::collections::HashMap;
 
@@ -129,7 +130,8 @@ pub enum Exits {
     /// The [needed](Exit::Needed) exits, and no functions of mere
     /// [detail](Function::detail).
     Needed,
-    /// These, and the exits of calls that tell whether work is done: waits and events.
+    /// These, and the exits of calls that tell whether work is done: waits and events, and
+    /// calls that give an event by which others know their work.
     Waits,
     /// All functions, and the [useful](Exit::Useful) exits too: exact ends,
     /// durations and results.
@@ -209,6 +211,7 @@ impl Table {
             (function.stack || exits == Exits::All, SPEC_STACK),
             (program.keep, SPEC_KEEP),
             (has_exit, SPEC_EXIT),
+            (function.kind.is_work(), SPEC_WORK),
         ] {
             flags |= if wanted { flag } else { 0 };
         }
@@ -246,7 +249,10 @@ impl Function {
             Exit::Needed => true,
             Exit::Useful => match exits {
                 Exits::Needed => false,
-                Exits::Waits => matches!(self.kind, CallKind::Synchronize | CallKind::Event),
+                Exits::Waits => {
+                    let gives_event = self.out.iter().any(|field| field.name == "event");
+                    gives_event || matches!(self.kind, CallKind::Synchronize | CallKind::Event)
+                }
                 Exits::All => true,
             },
             Exit::Never => false,
@@ -304,7 +310,7 @@ pub fn function_id(symbol: &str) -> u32 {
 
 impl CallKind {
     /// All kinds, by the names that tables and filters use.
-    pub const NAMED: [(&str, CallKind); 21] = [
+    pub const NAMED: [(&str, CallKind); 22] = [
         ("launch", Self::Launch),
         ("submit", Self::Submit),
         ("copy", Self::Copy),
@@ -326,6 +332,7 @@ impl CallKind {
         ("activity", Self::Activity),
         ("control", Self::Control),
         ("host", Self::Host),
+        ("range", Self::Range),
     ];
 
     /// Its name in tables.
@@ -347,13 +354,14 @@ impl CallKind {
                 | Self::Resolve
                 | Self::Activity
                 | Self::Control
+                | Self::Range
         )
     }
 }
 
 impl Role {
     /// All roles, by the names that tables use.
-    pub const NAMED: [(&str, Role); 22] = [
+    pub const NAMED: [(&str, Role); 27] = [
         ("retain", Self::Retain),
         ("release", Self::Release),
         ("immediate", Self::Immediate),
@@ -376,6 +384,11 @@ impl Role {
         ("unset", Self::Unset),
         ("clear", Self::Clear),
         ("wait-all", Self::WaitAll),
+        ("push", Self::Push),
+        ("pop", Self::Pop),
+        ("start", Self::Start),
+        ("stop", Self::Stop),
+        ("mark", Self::Mark),
     ];
 
     /// Its name in tables.
@@ -386,7 +399,9 @@ impl Role {
 
     /// Whether functions of a kind can have it.
     pub fn is_of(self, kind: CallKind) -> bool {
-        use CallKind::{Alloc, Compile, Control, Copy, Event, Kernel, Module, Queue, Synchronize};
+        use CallKind::{
+            Alloc, Compile, Control, Copy, Event, Kernel, Module, Queue, Range, Synchronize,
+        };
         match self {
             Self::Retain | Self::Release => matches!(kind, Kernel | Module | Compile | Queue),
             Self::Immediate | Self::Close | Self::Reset | Self::BeginCapture | Self::EndCapture => {
@@ -403,6 +418,7 @@ impl Role {
             Self::Pause | Self::Resume | Self::Set | Self::Assign | Self::Unset | Self::Clear => {
                 kind == Control
             }
+            Self::Push | Self::Pop | Self::Start | Self::Stop | Self::Mark => kind == Range,
         }
     }
 }

@@ -21,9 +21,13 @@ const BUILT_IN: &[(&str, &str)] = &[
     built_in!("hip.toml"),
     built_in!("sycl.toml"),
     built_in!("mpi.toml"),
+    built_in!("mpich.toml"),
+    built_in!("nccl.toml"),
     built_in!("oneccl.toml"),
     built_in!("onednn.toml"),
     built_in!("itt.toml"),
+    built_in!("timing.toml"),
+    built_in!("roctx.toml"),
 ];
 
 /// The files of the built-in tables: name and text.
@@ -54,6 +58,24 @@ pub struct Active<'a> {
 }
 
 impl Tables {
+    /// Without functions of these symbols.
+    #[must_use]
+    pub fn without(mut self, symbols: &[&str]) -> Self {
+        for table in &mut self.tables {
+            if symbols
+                .iter()
+                .any(|symbol| table.exact.contains_key(*symbol))
+            {
+                let table = Arc::make_mut(table);
+                // The others stay where the index has them.
+                table
+                    .exact
+                    .retain(|symbol, _| !symbols.contains(&symbol.as_str()));
+            }
+        }
+        self
+    }
+
     /// The built-in tables; a test proves that none of them has a mistake.
     pub fn built_in() -> Self {
         let mut tables = Self::default();

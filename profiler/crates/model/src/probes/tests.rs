@@ -3,7 +3,7 @@
 use super::expr::is_name;
 use super::parse::parse;
 use super::table::{Compiled, Exit, Exits, Switch, Table, function_id};
-use super::{CallKind, DataFormat, ResultKind, Role, Tables, ValueFormat, ValueInfo, role};
+use super::{CallKind, DataFormat, ResultKind, Role, Tables, ValueFormat, ValueInfo, glob, role};
 use aiprof_common as c;
 use aiprof_common::{FetchOp, MAX_OPS, MAX_VALUES};
 use std::collections::{BTreeSet, HashMap};
@@ -227,7 +227,7 @@ fn registers_stack_and_by_value_structures() {
         ]
     );
     assert!(exit(&compiled).is_empty() && !compiled.sleepable);
-    assert_eq!(compiled.spec.flags, c::SPEC_STACK);
+    assert_eq!(compiled.spec.flags, c::SPEC_STACK | c::SPEC_WORK);
     assert_eq!(compiled.spec.n_values, 6);
     let formats: Vec<_> = compiled.probe.values.iter().map(|v| v.format).collect();
     let (hex, decimal) = (ValueFormat::Hex, ValueFormat::Decimal);
@@ -353,16 +353,25 @@ fn an_exit_that_is_useful_is_probed_when_all_are_wanted() {
     let function = "kind = \"event\"\nexit = \"useful\"\nargs = { event = \"arg0\" }\n\
                     out = { ticks = \"u64 [arg1]\" }";
     let without = compile(function, Exits::Needed);
-    assert_eq!((without.spec.flags, without.spec.n_values), (0, 1));
+    assert_eq!(
+        (without.spec.flags, without.spec.n_values),
+        (c::SPEC_WORK, 1)
+    );
     assert!(!without.probe.has_exit && exit(&without).is_empty());
     let with = compile(function, Exits::All);
-    assert_eq!(with.spec.flags, c::SPEC_STACK | c::SPEC_KEEP | c::SPEC_EXIT);
+    assert_eq!(
+        with.spec.flags,
+        c::SPEC_STACK | c::SPEC_KEEP | c::SPEC_EXIT | c::SPEC_WORK
+    );
     assert_eq!((with.spec.n_values, exit(&with).len()), (3, 1));
     // Without anything to read, the exit tells the end and the result.
     let plain = compile("kind = \"synchronize\"", Exits::All);
-    assert_eq!(plain.spec.flags, c::SPEC_STACK | c::SPEC_EXIT);
+    assert_eq!(
+        plain.spec.flags,
+        c::SPEC_STACK | c::SPEC_EXIT | c::SPEC_WORK
+    );
     let never = compile("kind = \"synchronize\"\nexit = \"never\"", Exits::All);
-    assert_eq!(never.spec.flags, c::SPEC_STACK);
+    assert_eq!(never.spec.flags, c::SPEC_STACK | c::SPEC_WORK);
 }
 
 #[test]
@@ -494,6 +503,15 @@ fn role_by_name(kind: CallKind, function: &str, values: &[ValueInfo]) -> Option<
             name if name.starts_with("__itt_resume") => Some(Role::Resume),
             _ => None,
         },
+        CallKind::Range => [
+            ("RangePush", Role::Push),
+            ("RangePop", Role::Pop),
+            ("RangeStart", Role::Start),
+            ("RangeStop", Role::Stop),
+            ("Mark", Role::Mark),
+        ]
+        .into_iter()
+        .find_map(|(part, role)| says(&[part]).then_some(role)),
         _ => None,
     }
 }
@@ -600,6 +618,26 @@ fn roles() -> Vec<&'static str> {
 fn roles_can_be_written_in_tables() {
     for name in roles() {
         assert!(is_name(name), "{name}");
+    }
+}
+
+#[test]
+fn what_is_left_out_of_tables_moves_nothing() {
+    let named = |tables: &Tables, symbol: &str| {
+        let mut found = tables.iter().filter_map(|table| table.function(symbol));
+        found.next().map(|function| function.symbols.clone())
+    };
+    let left_out = ["cuKernelGetName", "cuFuncGetName"];
+    let (whole, part) = (Tables::built_in(), Tables::built_in().without(&left_out));
+    for table in whole.iter() {
+        let symbols = table.functions.iter().flat_map(|one| &one.symbols);
+        for symbol in symbols.filter(|symbol| !glob::is_pattern(symbol)) {
+            let expected = match left_out.contains(&symbol.as_str()) {
+                true => None,
+                false => named(&whole, symbol),
+            };
+            assert_eq!(named(&part, symbol), expected, "{symbol}");
+        }
     }
 }
 

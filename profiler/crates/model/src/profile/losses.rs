@@ -154,6 +154,38 @@ pub enum LossKind {
     /// Launches that were handed to a driver by an ioctl whose frames are not known: a
     /// stack was left out, lost, or cut before it came to the runtime's function.
     DriverFramesUnknown,
+    /// Records of a device that the runtime dropped, for the helper inside of the program
+    /// had no room for more, or that waited too long for somebody to read them.
+    ActivityDropped,
+    /// Processes whose device times were asked for (`--device-timing`) and could not be had:
+    /// CUPTI was not found, or refused; a driver of Level Zero has no timestamps.
+    TimingRefused,
+    /// Windows of PyTorch's operators that a program was asked for and did not report.
+    OpsUnanswered,
+    /// Windows of operators whose file could not be read: not the program's own, too
+    /// large, or damaged.
+    OpsUnreadable,
+    /// Spans of operators left out: outside of the recording, of a thread that is not
+    /// known, or beyond what is kept.
+    OpsRefused,
+    /// Commands that `--device-timing` could not time: their event tells no times
+    /// (counter-based, of another process), or their list is executed in a way that is
+    /// not seen.
+    TimingNoEvent,
+    /// Commands that `--device-timing` could not time: their event was signalled again, or
+    /// reset, before their times were read.
+    TimingAmbiguous,
+    /// Begins and ends of ranges, and moments, that were not recorded: there was no room for
+    /// them in their program, or nobody read them for long.
+    RangesDropped,
+    /// Ends of ranges without a begin: more were ended than begun, they were begun before
+    /// the recording, in the process that forked this one, or their begin was lost.
+    RangesUnmatched,
+    /// Ranges whose end was not seen: their thread or the recording ended before, or the end
+    /// was lost. They are shown until then.
+    RangesUnended,
+    /// Texts of ranges that were cut, or left out because there were too many.
+    RangesTextsCut,
 }
 
 impl LossKind {
@@ -227,6 +259,17 @@ impl LossKind {
             Self::WaitsLost => "waits not recorded (no room)",
             Self::WaitsUnended => "waits whose end was not seen",
             Self::DriverFramesUnknown => "launches without the driver's frames (no stack)",
+            Self::ActivityDropped => "device records dropped inside of programs",
+            Self::TimingRefused => "processes that could not be timed (no CUPTI, or it refused)",
+            Self::OpsUnanswered => "windows of operators that a program did not report",
+            Self::OpsUnreadable => "windows of operators not readable",
+            Self::OpsRefused => "spans of operators left out",
+            Self::TimingNoEvent => "device commands not timed (no event with timestamps)",
+            Self::TimingAmbiguous => "device commands not timed (event used again too early)",
+            Self::RangesDropped => "begins and ends of ranges not recorded (no room)",
+            Self::RangesUnmatched => "ends of ranges without a begin",
+            Self::RangesUnended => "ranges whose end was not seen",
+            Self::RangesTextsCut => "texts of ranges cut or left out",
             Self::ReadsLate => "reads of others' files and processes that did not return in time",
         }
     }

@@ -151,6 +151,8 @@ pub enum FrameKind {
     /// A frame that could not be named, or the place where the walk stopped:
     /// its name says why in brackets (`[no symbols libfoo.so]`).
     Unknown,
+    /// An operator of PyTorch, or what its program marked with `record_function`, `_[o]`.
+    Operator,
 }
 
 impl FrameKind {
@@ -164,6 +166,7 @@ impl FrameKind {
             Self::Interpreter => "_[p]",
             Self::DeviceSoftware => "_[G]",
             Self::DeviceHardware => "_[g]",
+            Self::Operator => "_[o]",
         }
     }
 }
@@ -171,13 +174,14 @@ impl FrameKind {
 impl FrameKind {
     /// A name without the suffix that it ends in, and the kind which that stands for.
     pub fn of_suffix(name: &str) -> Option<(&str, Self)> {
-        const WITH_SUFFIX: [FrameKind; 6] = [
+        const WITH_SUFFIX: [FrameKind; 7] = [
             FrameKind::Inlined,
             FrameKind::Kernel,
             FrameKind::Jit,
             FrameKind::Interpreter,
             FrameKind::DeviceSoftware,
             FrameKind::DeviceHardware,
+            FrameKind::Operator,
         ];
         let plain = |kind: Self| Some((name.strip_suffix(kind.suffix())?, kind));
         WITH_SUFFIX.into_iter().find_map(plain)

@@ -36,7 +36,8 @@ pub struct Event {
     pub orig_name: Sym,
     /// Category.
     pub cat: Sym,
-    /// Work that a call gave a device, by name; empty: none.
+    /// Work that a call gave a device, by name; of a CPU sample that was read for analysis
+    /// the program's frames, root first, with `;` between; empty: none.
     pub work: Sym,
     /// Its stack, or [`NONE`].
     pub stack: u32,

@@ -113,7 +113,9 @@ const GLOBALS: [&str; 10] = [
 ];
 
 /// Categories of Kineto, of 2021 and since, without regard to case.
-const KINETO: [&str; 24] = [
+const KINETO: [&str; 25] = [
+    // What devices did, in unitrace's traces, whose host calls are `cpu_op`, too.
+    "gpu_op",
     "cpu_op",
     "operator",
     "runtime",

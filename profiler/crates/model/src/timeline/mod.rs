@@ -224,6 +224,9 @@ pub struct Timeline {
     /// Ticks of a device's counter per microsecond, of each part of the clocks whose
     /// frequency changes.
     pub pieces_mhz: Vec<f64>,
+    /// Of rows that slices were moved to, because they overlapped others of theirs in part:
+    /// the row they are of.
+    pub moved: FxHashMap<TrackId, TrackId>,
     /// Members of the files' outermost object that are passed on: key and JSON text.
     pub metadata: Vec<(String, String)>,
 }
@@ -242,6 +245,11 @@ impl Timeline {
     /// What the event is of.
     pub fn track(&self, event: &Event) -> Track {
         self.tracks.get(event.track)
+    }
+
+    /// The row that the event is of, also where it was moved away from it.
+    pub fn home(&self, event: &Event) -> TrackId {
+        self.moved.get(&event.track).copied().unwrap_or(event.track)
     }
 
     /// The event's process, or group of rows.
@@ -385,18 +393,32 @@ pub fn members(members: &str) -> impl Iterator<Item = (&str, &str)> {
 
 /// Where a JSON string ends, of which the opening quote is gone.
 fn string_end(text: &str) -> Option<usize> {
-    let mut escaped = false;
-    text.bytes().position(|byte| {
-        let ends = byte == b'"' && !escaped;
-        escaped = byte == b'\\' && !escaped;
-        ends
-    })
+    let bytes = text.as_bytes();
+    let mut from = 0;
+    loop {
+        let at = from + memchr::memchr2(b'"', b'\\', bytes.get(from..)?)?;
+        match bytes.get(at) {
+            Some(b'"') => return Some(at),
+            // What is behind a backslash ends nothing.
+            _ => from = at + 2,
+        }
+    }
 }
 
 /// Length of the JSON value at the begin of a text, up to the comma behind it.
 fn value_len(text: &str) -> usize {
+    let end = match text.as_bytes().first() {
+        Some(b'"') => text.get(1..).and_then(string_end).map(|end| end + 2),
+        Some(b'{' | b'[') => nested_len(text),
+        _ => memchr::memchr(b',', text.as_bytes()),
+    };
+    end.unwrap_or(text.len())
+}
+
+/// The same of a list or object.
+fn nested_len(text: &str) -> Option<usize> {
     let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
-    let end = text.bytes().position(|byte| {
+    text.bytes().position(|byte| {
         if quoted {
             quoted = byte != b'"' || escaped;
             escaped = byte == b'\\' && !escaped;
@@ -410,8 +432,7 @@ fn value_len(text: &str) -> usize {
             _ => {}
         }
         false
-    });
-    end.unwrap_or(text.len())
+    })
 }
 
 #[cfg(test)]

@@ -127,6 +127,8 @@ pub struct Totals {
     pub samples: u64,
     /// Waits of threads.
     pub waits: u64,
+    /// Operators of PyTorch, and what programs marked.
+    pub ops: u64,
     /// Submissions to devices.
     pub submissions: u64,
     /// Spans of devices, by their own records.
@@ -137,6 +139,8 @@ pub struct Totals {
     pub flows: u64,
     /// Values of counters.
     pub counters: u64,
+    /// Readings of samples of devices: their stalls.
+    pub stalls: u64,
 }
 
 /// What the events of a recording refer to.

@@ -4,6 +4,7 @@ use super::call::{Call, CallData, CallStack, KernelNamed};
 use super::counter::{ClockPair, Counter};
 use super::device::{DeviceCode, DeviceStream, KernelPlaced, StallWindow};
 use super::labels::ProcessLabels;
+use super::ops::Ops;
 use super::python::{PythonCode, PythonFound, PythonStack};
 use super::trace::{Trace, TracePoint};
 use super::wait::Wait;
@@ -60,6 +61,19 @@ pub enum Event {
     Labels(ProcessLabels),
     /// A thread has waited.
     Wait(Wait),
+    /// Operators of PyTorch became known.
+    Ops(Ops),
+    /// The recording was paused, or goes on.
+    Pause(Pause),
+}
+
+/// The recording was paused, or goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    /// CLOCK_MONOTONIC nanoseconds.
+    pub time_ns: u64,
+    /// Whether it is paused from here on.
+    pub begins: bool,
 }
 
 /// First number that no thread or process has: the kernel's own limit
@@ -75,6 +89,7 @@ impl Event {
             Self::CallData(data) => data.pid.max(data.tid),
             Self::Sample(sample) => sample.thread.pid.max(sample.thread.tid),
             Self::Wait(wait) => wait.pid.max(wait.tid),
+            Self::Ops(ops) => ops.pid,
             _ => 0,
         };
         ids < FIRST_FREE_ID
@@ -99,6 +114,8 @@ impl Event {
             Self::PythonStack(stack) => stack.time_ns,
             Self::Labels(labels) => labels.time_ns,
             Self::Wait(wait) => wait.time_ns,
+            Self::Ops(ops) => ops.time_ns,
+            Self::Pause(pause) => pause.time_ns,
             // Of the recording, not in it.
             Self::Probe(_)
             | Self::ProbedFile(_)

@@ -8,6 +8,7 @@ mod counter;
 mod device;
 mod event;
 mod labels;
+pub mod ops;
 mod python;
 mod trace;
 mod wait;
@@ -17,9 +18,10 @@ pub use call::{Call, CallData, CallStack, KernelNamed};
 pub use counter::{ClockPair, Counter};
 pub use device::{DeviceCode, DeviceStream, KernelPlaced, PlacedBy, StallCount, StallWindow};
 pub use event::{
-    Event, FileKey, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason, Thread,
+    Event, FileKey, MapEvent, Pause, ProcessEvent, ProcessEventKind, Sample, StopReason, Thread,
 };
 pub use labels::ProcessLabels;
+pub use ops::{OpKind, OpSpan, Ops, OpsNews, OpsPart};
 pub use python::{PythonCode, PythonFound, PythonPieces, PythonRecord, PythonStack};
 pub use trace::{Trace, TracePoint};
 pub use wait::{Wait, WaitReason};

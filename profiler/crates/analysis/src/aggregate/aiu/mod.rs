@@ -20,7 +20,9 @@ use crate::{
         operation::{self, Operation, ticks},
     },
     calibrate::live::LiveClock,
-    correlate::{DeviceSpan, EpochClock, Launch, RecordedLaunches, device::PathId},
+    correlate::{
+        DeviceSpan, EpochClock, Launch, RecordClock, RecordedLaunches, Recorder, device::PathId,
+    },
 };
 use aiprof_model::{
     profile::{LossKind, Losses},
@@ -43,12 +45,15 @@ const SKEW_NS: u64 = 1_000_000_000;
 /// What cycles are added up by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct RowKey {
+    recorder: Recorder,
     /// Number of the device, if the record has one.
     device: Option<u32>,
     path: Option<PathId>,
     pid: u32,
     /// Number of the name of the kernel, or of the operation.
     work: u32,
+    /// It is a kernel.
+    is_kernel: bool,
     /// Index in [`PHASES`](crate::aiu::operation::PHASES); `None`: no phase.
     phase: Option<u8>,
 }
@@ -63,6 +68,7 @@ struct AiuTotals {
 /// Which operation a record is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct OperationKey {
+    recorder: Recorder,
     pid: u32,
     device: Option<u32>,
     correlation: Option<u64>,
@@ -72,6 +78,7 @@ struct OperationKey {
 /// An operation that waits.
 #[derive(Debug)]
 struct Waiting {
+    recorder: Recorder,
     pid: u32,
     device: Option<u32>,
     correlation: Option<u64>,
@@ -100,7 +107,7 @@ struct Last {
 /// The AIUs' part of [`Devices`](super::devices::Devices).
 #[derive(Debug)]
 pub(super) struct Aiu {
-    launches: RecordedLaunches,
+    launches: RecordedLaunches<PathId>,
     /// By process and number: what is 0 to one may be another one's 1.
     devices: FxHashMap<(u32, Option<u32>), Device>,
     epoch: EpochClock,
@@ -162,15 +169,17 @@ impl Aiu {
     /// A path launched something.
     pub(super) fn launch(&mut self, launch: &Launch, path: PathId) {
         let thread = (launch.pid, launch.tid);
+        let is_expected = *launch.api == *crate::aiu::API;
         self.launches
-            .launch(thread, launch.start_ns, launch.end_ns, path);
+            .launch(thread, launch.start_ns, launch.end_ns, path, is_expected);
     }
 
     /// A runtime's record of what it did on the host.
     pub(super) fn runtime_record(&mut self, span: &DeviceSpan) {
         let record = &span.record;
-        if let Some(times) = self.at(record.start).zip(self.at(record.end)) {
-            self.launches.record(span.pid, record, times);
+        let at = |time| self.at(span.recorder, time);
+        if let Some(times) = at(record.start).zip(at(record.end)) {
+            self.launches.record(span, times);
         }
     }
 
@@ -181,13 +190,14 @@ impl Aiu {
             return;
         };
         let end = self
-            .at(record.end)
+            .at(span.recorder, record.end)
             .filter(|end| (self.first_ns..=self.now_ns.saturating_add(SKEW_NS)).contains(end));
         let Some(end_ns) = end else {
             return self.losses.add(LossKind::ActivityUntimed, 1);
         };
         self.note_clock(span, end_ns);
         let key = operation.stamps.map(|stamps| OperationKey {
+            recorder: span.recorder,
             pid: span.pid,
             device: record.device,
             correlation: record.correlation,
@@ -208,6 +218,7 @@ impl Aiu {
             self.index.insert(key, self.waiting.len());
         }
         self.waiting.push(Waiting {
+            recorder: span.recorder,
             pid: span.pid,
             device: record.device,
             correlation: record.correlation,
@@ -256,6 +267,7 @@ impl Aiu {
         let places = self.waiting.iter().enumerate();
         self.index.extend(places.filter_map(|(at, waiting)| {
             let key = OperationKey {
+                recorder: waiting.recorder,
                 pid: waiting.pid,
                 device: waiting.device,
                 correlation: waiting.correlation,
@@ -291,11 +303,17 @@ impl Aiu {
         let work = self.works.number(name.into());
         for part in parts {
             let key = RowKey {
+                recorder: waiting.recorder,
                 device: waiting.device,
                 path,
                 pid,
                 work,
-                phase: part.phase.and_then(index_of),
+                is_kernel: operation.kernel.is_some(),
+                // Of others no phases are known.
+                phase: match waiting.recorder {
+                    Recorder::Aiu => part.phase.and_then(index_of),
+                    Recorder::Cuda | Recorder::LevelZero | Recorder::OpenCl => None,
+                },
             };
             if self.rows.len() >= self.limit && !self.rows.contains_key(&key) {
                 self.losses.add(LossKind::DeviceSamplesRefused, part.ticks);
@@ -340,8 +358,11 @@ impl Aiu {
     }
 
     /// CLOCK_MONOTONIC nanoseconds of a record's time.
-    fn at(&self, time: EpochNs) -> Option<u64> {
-        self.epoch.monotonic(time, self.now_ns)
+    fn at(&self, recorder: Recorder, time: EpochNs) -> Option<u64> {
+        match recorder.clock() {
+            RecordClock::Day => self.epoch.monotonic(time, self.now_ns),
+            RecordClock::Monotonic => Some(time.0),
+        }
     }
 }
 

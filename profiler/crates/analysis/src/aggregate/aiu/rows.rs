@@ -6,10 +6,12 @@ use super::super::{
 };
 use super::{Aiu, AiuTotals, RowKey};
 use crate::aiu::operation::{PHASES, phase_name};
+use crate::correlate::Recorder;
 use aiprof_model::profile::{
     Device, DeviceCode, DeviceId, DeviceSample, FrameKind, LocationId, Method, ProfileBuilder,
     Sample,
 };
+use rustc_hash::FxHashSet;
 
 /// Puts what AIUs did into a profile.
 pub(in super::super) fn add(
@@ -23,12 +25,17 @@ pub(in super::super) fn add(
     let mut rows: Vec<(RowKey, AiuTotals)> = aiu.rows.iter().map(|(k, r)| (*k, *r)).collect();
     rows.sort_unstable_by_key(|(key, _)| *key);
     let mut carry = 0.0;
+    let sampled = sampled(devices);
     for (key, row) in rows {
+        // Once: the samples of its kernels have that time already, by instruction.
+        if key.recorder == Recorder::LevelZero && key.is_kernel && sampled.contains(&key.pid) {
+            continue;
+        }
         let time = row.time_ns + carry;
         let time_ns = time.max(0.0) as u64;
         carry = time - time_ns as f64;
         let device = builder.device(Device {
-            name: device_name(key.device),
+            name: device_name(&key),
             replayed: false,
         });
         let frames = frames(aiu, builder, &key);
@@ -44,8 +51,17 @@ pub(in super::super) fn add(
     }
 }
 
-fn device_name(device: Option<u32>) -> String {
-    device.map_or_else(|| "AIU".to_owned(), |number| format!("AIU {number}"))
+/// Processes whose kernels the device sampled.
+fn sampled(devices: &Devices) -> FxHashSet<u32> {
+    let paths = devices.rows.keys().filter_map(|row| row.path);
+    let paths = paths.filter_map(|path| devices.path(path));
+    paths.map(|path| path.pid).collect()
+}
+
+fn device_name(key: &RowKey) -> String {
+    let name = key.recorder.device();
+    key.device
+        .map_or_else(|| name.to_owned(), |number| format!("{name} {number}"))
 }
 
 /// The kernel or the operation, and its phase.

@@ -3,7 +3,7 @@
 use super::{Aiu, MOST_WAITING, RowKey};
 use crate::{
     aiu::{ActivityRecord, EpochNs, Kind, Status, events, operation::PHASES},
-    correlate::DeviceSpan,
+    correlate::{DeviceSpan, Recorder},
 };
 use aiprof_model::{
     profile::LossKind,
@@ -79,6 +79,8 @@ impl Fed {
         let span = DeviceSpan {
             pid: PID,
             call: 0,
+            recorder: Recorder::Aiu,
+            clock: None,
             record,
         };
         match span.record.kind {
@@ -91,7 +93,7 @@ impl Fed {
     fn launch(&mut self, correlation: u64, at_ns: u64, path: u32) {
         let thread = (PID, TID);
         let end = Some(at_ns + 2000);
-        self.aiu.launches.launch(thread, at_ns, end, path);
+        self.aiu.launches.launch(thread, at_ns, end, path, true);
         let times = (at_ns + 200, at_ns + 1800);
         self.span(ActivityRecord {
             tid: Some(TID.into()),
@@ -307,7 +309,7 @@ fn launches_without_records_are_counted_once() {
     // A launch that the runtime itself has no record of.
     fed.aiu
         .launches
-        .launch((PID, TID), 5_000_000, Some(5_001_000), 3);
+        .launch((PID, TID), 5_000_000, Some(5_001_000), 3, true);
     fed.rows();
     fed.aiu.settle(true);
     assert_eq!(fed.lost(LossKind::LaunchesUnrecorded), 6);

@@ -111,6 +111,15 @@ pub struct KernelStalls {
     pub hints: Vec<String>,
 }
 
+/// A kernel with samples, and how long it ran.
+#[derive(Clone, Debug)]
+pub struct TimedStalls {
+    /// Time on its device, nanoseconds: its part of the time in which the device was busy.
+    pub device_ns: f64,
+    /// Its samples.
+    pub stalls: KernelStalls,
+}
+
 /// The stalls of all kernels.
 #[derive(Clone, Debug, Default)]
 pub struct StallReport {

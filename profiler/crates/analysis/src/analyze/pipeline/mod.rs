@@ -7,6 +7,7 @@ mod tell;
 
 use super::calibration::{self, Calibration};
 use super::config::{Config, Counters, Format, OverlapMode, RankAlignment};
+use super::device_stalls::TimedStalls;
 use super::energy::{self, KernelPower, PowerStatistics};
 use super::frequency;
 use super::iterations::{self, Iterations, Period};
@@ -20,6 +21,9 @@ use super::{
     comm_summary, exchanges, flows, job_shifts_compat, launch_flows, normalize, overlap,
     overlap_share, power, prep_queue, refine, rows, sequence, split,
 };
+use crate::mpi::clocks::{self, ClockReport};
+use crate::mpi::{MpiTraffic, arrows};
+use crate::torch::compile::CompileReport;
 use aiprof_model::parallel;
 use aiprof_model::timeline::{Kinds, Timeline};
 use aiprof_system::memory;
@@ -48,6 +52,10 @@ pub struct Outcome {
     pub calibration: Calibration,
     /// Ranks, brought together.
     pub alignment: Option<alignment::AlignmentReport>,
+    /// Messages and collectives of MPI.
+    pub mpi: MpiTraffic,
+    /// Clocks of files, brought together by these.
+    pub clocks: Option<ClockReport>,
     /// Slices that overlapped.
     pub overlap: overlap::OverlapReport,
     /// Kernels out of order by their counters.
@@ -82,11 +90,15 @@ pub struct Outcome {
     pub classes: classes::ClassReport,
     /// Kernels.
     pub statistics: Statistics,
+    /// What `torch.compile` did.
+    pub compiled: CompileReport,
+    /// Kernels whose stalls were sampled, with their times.
+    pub stalls: Vec<TimedStalls>,
     /// Devices, for the trace's header.
     pub devices: Vec<Value>,
     /// Tables.
     pub tables: Vec<Tables>,
-    /// Numbers of the events in the order in which they are written.
+    /// Numbers of the events in the order in which they are written; none if they are not.
     pub order: Vec<u32>,
     /// Nothing can be made of the trace, as a message says.
     pub is_fatal: bool,
@@ -245,6 +257,12 @@ impl Run<'_> {
         let said = std::mem::replace(&mut outcome.said, Messages::new(level));
         self.messages.append(said);
         self.outcome.alignment = Some(outcome);
+        let traffic = MpiTraffic::of(self.timeline);
+        if let Some(mut found) = clocks::run(self.timeline, &traffic, level) {
+            let said = std::mem::replace(&mut found.said, Messages::new(level));
+            self.messages.append(said);
+            self.outcome.clocks = Some(found);
+        }
     }
 
     /// 15 to 19: rows and order.
@@ -269,7 +287,7 @@ impl Run<'_> {
 
     /// 20 and 21.
     fn resolve_overlaps(&mut self) {
-        if !self.has(Stage::DetectPartialOverlapEvents) {
+        if self.config.keeps_rows || !self.has(Stage::DetectPartialOverlapEvents) {
             return;
         }
         let config = self.config;
@@ -345,7 +363,8 @@ impl Run<'_> {
             normalize::sort(self.timeline);
         }
         if self.has(Stage::LaunchFlowCollect) && self.has(Stage::LaunchFlowCreateMissing) {
-            let found = launch_flows::run(self.timeline, self.config.level);
+            let is_shown = self.config.shows_events();
+            let found = launch_flows::run(self.timeline, is_shown, self.config.level);
             self.messages.append(found.said);
         }
         if self.has(Stage::EventCategorizer) {
@@ -363,6 +382,13 @@ impl Run<'_> {
             self.messages.append(found.said);
             self.outcome.reversed = found.reversed;
             messages = Some(found.exchanges);
+        }
+        if self.config.extended {
+            // Again: events are at other times and places now.
+            self.outcome.mpi = MpiTraffic::of(self.timeline);
+            if self.has(Stage::FlowExtraction) {
+                arrows::add(self.timeline, &self.outcome.mpi);
+            }
         }
         if self.has(Stage::MpCalcBw) {
             self.outcome.all_reduces = all_reduce_bandwidth::run(self.timeline, &self.kinds);
@@ -392,6 +418,10 @@ impl Run<'_> {
             },
             || this.repeats(),
         );
+        if self.config.extended {
+            let log = &self.config.torch_log;
+            self.outcome.compiled = CompileReport::new(self.timeline, log);
+        }
         self.outcome.iterations = repeats.iterations;
         self.outcome.tokens = repeats.tokens;
         self.outcome.power_statistics = repeats.power;
@@ -470,6 +500,8 @@ impl Run<'_> {
             // That is written as the events stand.
             normalize::sort(self.timeline);
         }
-        self.outcome.order = normalize::order(self.timeline);
+        if self.config.shows_events() {
+            self.outcome.order = normalize::order(self.timeline);
+        }
     }
 }

@@ -13,13 +13,14 @@ const PROPERTIES: &str = "zeDeviceGetProperties";
 const NOW: &str = "zeDeviceGetGlobalTimestamps";
 const WAIT_EVENTS: &str = "clWaitForEvents";
 const WAIT_ALL: &str = "aiuScheduleWait";
+const PROFILING: &str = "clGetEventProfilingInfo";
 const CAPACITY: &str = "aiuWaitForQueueCapacity";
 
 fn script() -> Script {
     use CallKind::{Context, Event, Submit, Synchronize};
     let mut all = probes();
     all.retain(|probe| probe.function != EXECUTE);
-    let given: [(&str, CallKind, &[&str]); 9] = [
+    let given: [(&str, CallKind, &[&str]); 10] = [
         (EXECUTE, Submit, &["queue", "fence", "*lists"]),
         (WAIT, Synchronize, &["fence"]),
         (QUERY, Event, &["event"]),
@@ -33,6 +34,7 @@ fn script() -> Script {
         (WAIT_EVENTS, Synchronize, &["count", "*events"]),
         (WAIT_ALL, Synchronize, &[]),
         (CAPACITY, Synchronize, &[]),
+        (PROFILING, Event, &["event", "info", ">time"]),
     ];
     for (function, kind, values) in given {
         let id = all.iter().map(|probe| probe.id + 1).max().unwrap_or(0);
@@ -59,6 +61,14 @@ fn take(s: &mut Script) -> Vec<String> {
     let kinds = facts.map(|fact| match fact.kind {
         DeviceFactKind::Ended(what) => format!("{what:?}"),
         DeviceFactKind::Timestamps { event, ticks } => format!("{event:#x} ran {ticks:?}"),
+        DeviceFactKind::Profiled {
+            event,
+            time,
+            is_end,
+        } => {
+            let what = if is_end { "ended" } else { "began" };
+            format!("{event:#x} {what} {time}")
+        }
         DeviceFactKind::Clock { device, .. } => format!("{device:#x} has a clock"),
         DeviceFactKind::ClockRead { device, ticks } => format!("{device:#x} shows {ticks}"),
     });
@@ -79,6 +89,16 @@ fn a_wait_is_for_what_its_first_handle_is() {
     // Without a handle it is for nothing.
     s.call(QUERY, &[0], &[]);
     assert_eq!(take(&mut s), Vec::<String>::new());
+}
+
+/// Values of cl.h: 0x1280 queued, 0x1282 begun, 0x1283 ended.
+#[test]
+fn times_of_events_are_begins_and_ends() {
+    let mut s = script();
+    for (info, time) in [(0x1280, 5), (0x1282, 7), (0x1283, 9), (0x1284, 10)] {
+        s.call(PROFILING, &[0x41, info], &[time]);
+    }
+    assert_eq!(take(&mut s), ["0x41 began 7", "0x41 ended 9"]);
 }
 
 #[test]

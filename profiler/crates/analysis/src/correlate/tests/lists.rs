@@ -261,6 +261,34 @@ fn a_graph_of_a_stream_launches_what_the_stream_recorded() {
     assert_eq!(s.names()[5..], ["[kernel without a name]"]);
 }
 
+/// As in CUDA: the runtime's handles are the driver's.
+#[test]
+fn a_graph_of_two_layers_with_the_same_handles_keeps_its_work() {
+    let mut s = script();
+    let both = |s: &mut Script, name: &str, values: &[u64], out: &[u64]| {
+        s.enter(&format!("cuda{name}"), UR, values);
+        s.enter(&format!("cu{name}"), LOADER, values);
+        s.leave(&format!("cu{name}"), LOADER, 0, out);
+        s.leave(&format!("cuda{name}"), UR, 0, out);
+    };
+    for round in 0..2 {
+        both(&mut s, "StreamBeginCapture", &[0x5], &[]);
+        for kernel in [0x21, 0x22] {
+            s.enter("cuLaunchKernel", LOADER, &[kernel, 0x5]);
+            s.leave("cuLaunchKernel", LOADER, 0, &[]);
+        }
+        // The second time another graph of the same stream.
+        let graph = 0x71 + 2 * round;
+        both(&mut s, "StreamEndCapture", &[0x5], &[graph]);
+        both(&mut s, "GraphInstantiate", &[graph], &[graph + 1]);
+        for _ in 0..3 {
+            both(&mut s, "GraphLaunch", &[0x5, graph + 1], &[]);
+        }
+    }
+    assert_eq!(s.names(), ["a", "b"].repeat(6));
+    assert_eq!(s.lost(LossKind::ListsUnknown), 0);
+}
+
 #[test]
 fn a_copy_of_a_list_has_the_same_work() {
     let mut s = script();

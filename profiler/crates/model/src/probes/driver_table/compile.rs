@@ -8,7 +8,7 @@ use crate::probes::table::function_id;
 use crate::probes::{CallKind, DataFormat, DataInfo, Probe, ResultKind, ValueFormat, ValueInfo};
 use aiprof_common::{
     FETCH_BYTES, FETCH_READ, FETCH_TEXT, FETCH_VALUE, FROM_ARGUMENT, FROM_VALUE, FetchOp, MAX_OPS,
-    MAX_VALUES, ProbeSpec, SPEC_EXIT, SPEC_KEEP, SPEC_KERNEL_STACK, SPEC_STACK,
+    MAX_VALUES, ProbeSpec, SPEC_EXIT, SPEC_KEEP, SPEC_KERNEL_STACK, SPEC_STACK, SPEC_WORK,
 };
 
 /// Which argument of ioctl(2) is the command's own.
@@ -42,6 +42,9 @@ impl DriverTable {
         let mut flags = SPEC_EXIT | SPEC_KEEP;
         if action.wants_stack() {
             flags |= SPEC_STACK | SPEC_KERNEL_STACK;
+        }
+        if action.kind().is_work() {
+            flags |= SPEC_WORK;
         }
         Compiled {
             spec: program.spec(function_id(&ioctl.name), flags),

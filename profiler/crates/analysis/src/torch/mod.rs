@@ -1,0 +1,19 @@
+//! What PyTorch's own tools answer of its profiler's traces (Kineto), and what its
+//! compiler left in them: `key_averages()`, compiled regions, graph breaks, pairs of
+//! forward and backward.
+//!
+//! The rules are those of `torch/autograd/profiler_util.py` and `profiler.py` of
+//! PyTorch 2.11, down to the order of additions, so that the numbers are torch's own.
+
+pub mod averages;
+mod calls;
+pub mod compile;
+mod flops;
+pub mod log;
+mod memory;
+mod nesting;
+pub mod pairs;
+mod python;
+mod shapes;
+mod sums;
+pub mod triton;

@@ -1,0 +1,151 @@
+//! Copies between host and device that run alone.
+
+use super::device::{DeviceWork, is_pageable};
+use super::host::event;
+use super::rules::{keep, ns, time};
+use super::spans::Stretches;
+use super::{Scene, cut, measure, percent, times};
+use crate::analyze::finding::{Finding, FindingKind};
+use crate::tables::hta::work::{RankedWork, WorkClass, name_of};
+use aiprof_model::timeline::{Kinds, Time};
+use rustc_hash::FxHashMap;
+
+/// Looks for copies that nothing is done behind.
+pub(super) fn find(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
+    let kinds = Kinds::new(scene.timeline);
+    for kind in [FindingKind::PageableCopy, FindingKind::CopyNotOverlapped] {
+        let mut found: Vec<_> = scene
+            .devices
+            .iter()
+            .filter_map(|device| Alone::of(scene, &kinds, device, kind))
+            .collect();
+        found.sort_by(|a, b| b.us.total_cmp(&a.us));
+        if let Some(first) = found.first() {
+            let whole = first.device.elapsed_us();
+            keep(tell(scene, kind, first, &found), whole, findings);
+        }
+    }
+}
+
+/// Copies of a device, and when they ran alone.
+struct Alone<'s> {
+    device: &'s DeviceWork<'s>,
+    copies: Vec<&'s RankedWork>,
+    alone: Stretches,
+    us: f64,
+}
+
+impl<'s> Alone<'s> {
+    fn of(
+        scene: &Scene<'_>,
+        kinds: &Kinds,
+        device: &'s DeviceWork<'s>,
+        kind: FindingKind,
+    ) -> Option<Self> {
+        let timeline = scene.timeline;
+        let wants_pageable = kind == FindingKind::PageableCopy;
+        let is_wanted = |work: &&&RankedWork| {
+            let Some(event) = event(timeline, work.event) else {
+                return false;
+            };
+            let crosses = kinds.is_data_in(timeline, event) || kinds.is_data_out(timeline, event);
+            work.class == WorkClass::Copy
+                && crosses
+                && is_pageable(name_of(timeline, event)) == wants_pageable
+        };
+        let kernels = device.running(&[WorkClass::Compute, WorkClass::Communication]);
+        // What is copied before the first kernel has nothing to run beside it.
+        let (from, to) = kernels.ends()?;
+        let within = |work: &&&RankedWork| work.start >= from && work.end <= to;
+        let copies = device.work.iter().filter(is_wanted).filter(within);
+        let copies: Vec<&RankedWork> = copies.copied().collect();
+        let stretch = |work: &&RankedWork| -> (Time, Time) {
+            let call = event(timeline, work.call).filter(|_| wants_pageable);
+            (
+                call.map_or(work.start, |call| call.start.min(work.start)),
+                work.end,
+            )
+        };
+        let all = Stretches::of(copies.iter().map(stretch));
+        let alone = all.without(&kernels);
+        let us = match wants_pageable {
+            true => alone.us(),
+            false => alone.us().min(kernels.without(&all).us()),
+        };
+        (!copies.is_empty()).then_some(Self {
+            device,
+            copies,
+            alone,
+            us,
+        })
+    }
+}
+
+fn tell(scene: &Scene<'_>, kind: FindingKind, first: &Alone<'_>, all: &[Alone<'_>]) -> Finding {
+    let timeline = scene.timeline;
+    let (us, whole) = (first.us, first.device.elapsed_us());
+    let mut sums: FxHashMap<&str, (u64, f64, f64)> = FxHashMap::default();
+    for work in &first.copies {
+        let Some(event) = event(timeline, work.event) else {
+            continue;
+        };
+        let bytes = timeline
+            .arg(event, "bytes")
+            .and_then(|text| text.parse::<f64>().ok());
+        let sum = sums.entry(name_of(timeline, event)).or_default();
+        *sum = (sum.0 + 1, sum.1 + work.us(), sum.2 + bytes.unwrap_or(0.0));
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by(|a, b| b.1.1.total_cmp(&a.1.1).then(a.0.cmp(b.0)));
+    let subject = sums.first().map_or("", |(name, _)| *name).to_owned();
+    let lines = sums.iter().map(|(name, (count, us, bytes))| {
+        let rate = match *bytes > 0.0 && *us > 0.0 {
+            true => format!(", {:.3} GB/s", bytes / us / 1e3),
+            false => String::new(),
+        };
+        format!(
+            "{name}: {}, {}{rate}",
+            times(*count, "copy").replace("copys", "copies"),
+            time(*us)
+        )
+    });
+    let mut lines = cut(lines.collect());
+    let each = all.iter().map(|one| {
+        let copied: f64 = one.copies.iter().map(|work| work.us()).sum();
+        let alone = one.alone.us();
+        let name = scene.device(one.device);
+        format!(
+            "{name}: {} of copies, {} with no kernel beside them",
+            time(copied),
+            time(alone)
+        )
+    });
+    lines.extend(cut(each.collect()));
+    let name = scene.device(first.device);
+    let what = match kind {
+        FindingKind::PageableCopy => "copying from and to pageable memory while",
+        _ => "copying while",
+    };
+    let places = all
+        .iter()
+        .map(|one| scene.at(one.device, one.alone.longest(), one.us));
+    Finding {
+        kind,
+        text: format!(
+            "{} of {} go by {what} {name} runs no kernel: {subject}.",
+            time(us),
+            time(whole)
+        ),
+        subject,
+        cost_ns: Some(ns(us)),
+        numbers: vec![
+            measure("alone", first.alone.us() / 1e6, "s"),
+            measure("of", whole / 1e6, "s"),
+            measure("share", percent(us, whole), "percent"),
+            measure("copies", first.copies.len() as f64, ""),
+        ],
+        places: places.collect(),
+        evidence: lines,
+        ..Finding::default()
+    }
+}

@@ -1,0 +1,142 @@
+//! Stretches of time that do not touch each other, in order.
+
+use aiprof_model::timeline::{Length, Time};
+
+/// Stretches in order, apart from each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stretches(Vec<(Time, Time)>);
+
+impl Stretches {
+    /// All time that at least one of these has; in any order.
+    pub(crate) fn of(all: impl IntoIterator<Item = (Time, Time)>) -> Self {
+        let mut all: Vec<_> = all.into_iter().filter(|(from, to)| from < to).collect();
+        all.sort_unstable();
+        let mut joined: Vec<(Time, Time)> = Vec::new();
+        for (from, to) in all {
+            match joined.last_mut() {
+                Some((_, end)) if from <= *end => *end = to.max(*end),
+                _ => joined.push((from, to)),
+            }
+        }
+        Self(joined)
+    }
+
+    /// In order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Time, Time)> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// The first begin and the last end.
+    pub(crate) fn ends(&self) -> Option<(Time, Time)> {
+        Some((self.0.first()?.0, self.0.last()?.1))
+    }
+
+    /// The longest of them.
+    pub(crate) fn longest(&self) -> Option<(Time, Time)> {
+        self.iter().max_by_key(|(from, to)| *to - *from)
+    }
+
+    /// All of them together, microseconds.
+    pub(crate) fn us(&self) -> f64 {
+        let lengths = self.iter().map(|(from, to)| (to - from).0);
+        let sum = lengths.fold(0, i64::saturating_add);
+        Length(sum).micros()
+    }
+
+    /// What lies between the first and the last of them, in turn.
+    pub(crate) fn gaps(&self) -> Self {
+        let behind = self.0.iter().skip(1);
+        Self(self.0.iter().zip(behind).map(|(a, b)| (a.1, b.0)).collect())
+    }
+
+    /// What both have.
+    pub(crate) fn and(&self, other: &Self) -> Self {
+        let (mut a, mut b) = (self.iter().peekable(), other.iter().peekable());
+        let mut both = Vec::new();
+        while let (Some(one), Some(two)) = (a.peek().copied(), b.peek().copied()) {
+            let (from, to) = (one.0.max(two.0), one.1.min(two.1));
+            if from < to {
+                both.push((from, to));
+            }
+            match one.1 <= two.1 {
+                true => a.next(),
+                false => b.next(),
+            };
+        }
+        Self(both)
+    }
+
+    /// What of these the other has not.
+    pub(crate) fn without(&self, other: &Self) -> Self {
+        let mut rest = Vec::new();
+        let mut b = other.iter().peekable();
+        for (mut from, to) in self.iter() {
+            while b.next_if(|(_, end)| *end <= from).is_some() {}
+            while let Some((start, end)) = b.peek().copied().filter(|(start, _)| *start < to) {
+                if from < start {
+                    rest.push((from, start));
+                }
+                from = from.max(end);
+                if end > to {
+                    break;
+                }
+                b.next();
+            }
+            if from < to {
+                rest.push((from, to));
+            }
+        }
+        Self(rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(all: &[(i64, i64)]) -> Stretches {
+        Stretches::of(all.iter().map(|(from, to)| (Time(*from), Time(*to))))
+    }
+
+    /// Against a table of every moment from 0 to 40.
+    #[test]
+    fn sets_are_what_every_moment_says() {
+        let mut seed = 7u64;
+        let mut draw = |below: u64| {
+            seed = seed
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (seed >> 33) % below
+        };
+        let has =
+            |all: &[(i64, i64)], at: i64| all.iter().any(|(from, to)| (*from..*to).contains(&at));
+        for _ in 0..500 {
+            let mut some = || -> Vec<(i64, i64)> {
+                let count = draw(6);
+                let one = |from: u64, len: u64| (from as i64, (from + len) as i64);
+                (0..count).map(|_| one(draw(30), draw(10))).collect()
+            };
+            let (a, b) = (some(), some());
+            let wanted = |keep: &dyn Fn(i64) -> bool| {
+                of(&(0..40)
+                    .filter(|at| keep(*at))
+                    .map(|at| (at, at + 1))
+                    .collect::<Vec<_>>())
+            };
+            let (one, two) = (of(&a), of(&b));
+            assert_eq!(one.and(&two), wanted(&|at| has(&a, at) && has(&b, at)));
+            assert_eq!(one.without(&two), wanted(&|at| has(&a, at) && !has(&b, at)));
+        }
+    }
+
+    #[test]
+    fn gaps_lie_between() {
+        let all = of(&[(5, 7), (0, 2), (1, 3), (9, 9)]);
+        assert_eq!(all, of(&[(0, 3), (5, 7)]));
+        assert_eq!(all.gaps(), of(&[(3, 5)]));
+        assert_eq!(
+            (all.ends(), all.longest()),
+            (Some((Time(0), Time(7))), Some((Time(0), Time(3))))
+        );
+    }
+}

@@ -1,0 +1,198 @@
+//! Small timelines, and what is blamed for their gaps.
+
+use super::device::{GapBlame, Idle, IdleBlame};
+use super::*;
+use crate::analyze::finding::FindingKind;
+use crate::analyze::scene::{self, Slice};
+use aiprof_model::timeline::Dialect;
+
+/// Adds spans of a thread (`kernel`: of stream 7): category, name, begin and end in
+/// milliseconds, correlation.
+fn timeline(spans: &[(&str, &str, f64, f64, u64)]) -> Timeline {
+    let mut timeline = scene::empty(Dialect::Torch);
+    for (cat, name, from, to, correlation) in spans {
+        let is_device = matches!(*cat, "kernel" | "gpu_memcpy");
+        let slice = Slice {
+            tid: if is_device { 7 } else { 100 },
+            name,
+            cat,
+            ts: from * 1000.0,
+            dur: (to - from) * 1000.0,
+            correlation: *correlation,
+            args: if is_device {
+                "\"stream\":7,\"device\":0"
+            } else {
+                ""
+            },
+            ..Slice::default()
+        };
+        scene::add(&mut timeline, &slice);
+    }
+    timeline
+}
+
+fn idle(timeline: &Timeline) -> Idle {
+    let index = WorkIndex::new(timeline);
+    let host = HostRows::new(timeline, &index);
+    let blame = GapBlame {
+        timeline,
+        host: &host,
+    };
+    let devices: Vec<_> = index.ranks.iter().flat_map(DeviceWork::all).collect();
+    let [device] = &devices[..] else { panic!() };
+    blame.of(device)
+}
+
+fn us(idle: &Idle, cause: IdleBlame) -> f64 {
+    idle.get(&cause).map_or(0.0, |part| part.us())
+}
+
+const LAUNCH: &str = "cudaLaunchKernel";
+const RUNTIME: &str = "cuda_runtime";
+
+/// From 10 to 20 ms the device idles; the wait before it begins at `wait`.
+fn shared(wait: f64) -> Timeline {
+    timeline(&[
+        (RUNTIME, LAUNCH, 0.0, 0.01, 1),
+        ("kernel", "k", 0.02, 10.0, 1),
+        (RUNTIME, "cudaDeviceSynchronize", wait, 10.005, 0),
+        (
+            "user_annotation",
+            "enumerate(DataLoader)#_It.__next__",
+            11.0,
+            13.0,
+            0,
+        ),
+        ("cpu_op", "compile_inner (dynamo_timed)", 13.0, 14.0, 0),
+        ("python_function", "train.py(42): step", 10.5, 19.8, 0),
+        ("cpu_op", "aten::mm", 14.0, 14.5, 0),
+        (RUNTIME, LAUNCH, 19.9, 19.95, 2),
+        ("kernel", "k", 20.0, 30.0, 2),
+    ])
+}
+
+#[test]
+fn a_gap_is_shared_out_over_what_the_thread_did() {
+    let found = idle(&shared(6.0));
+    let parts = [
+        (IdleBlame::Loader, 2000.0),
+        (IdleBlame::Compile, 1000.0),
+        (IdleBlame::Sync, 4000.0),
+        (IdleBlame::Starved, 3000.0),
+        (IdleBlame::Short, 0.0),
+    ];
+    for (cause, wanted) in parts {
+        assert!(
+            (us(&found, cause) - wanted).abs() < 0.01,
+            "{cause:?}: {}",
+            us(&found, cause)
+        );
+    }
+    assert_eq!(
+        found[&IdleBlame::Starved].by_place()[0].0,
+        "train.py(42): step"
+    );
+    assert_eq!(
+        found[&IdleBlame::Sync].by_place()[0].0,
+        "cudaDeviceSynchronize"
+    );
+    // No wait costs more than what idles behind it.
+    let found = idle(&shared(1.0));
+    assert!((us(&found, IdleBlame::Sync) - 7000.0).abs() < 0.01);
+    assert_eq!(us(&found, IdleBlame::Starved), 0.0);
+}
+
+#[test]
+fn the_host_is_not_blamed_for_what_was_launched_in_time() {
+    let found = idle(&timeline(&[
+        (RUNTIME, LAUNCH, 0.0, 0.01, 1),
+        (RUNTIME, LAUNCH, 0.02, 0.03, 2),
+        ("kernel", "k", 0.02, 1.0, 1),
+        ("kernel", "k", 5.0, 6.0, 2),
+        // Nobody knows who launched it.
+        ("kernel", "k", 8.0, 9.0, 3),
+    ]));
+    assert_eq!(us(&found, IdleBlame::Queued), 4000.0);
+    assert_eq!(us(&found, IdleBlame::Unknown), 2000.0);
+    assert_eq!(found.len(), 2);
+}
+
+#[test]
+fn short_gaps_before_short_kernels_are_theirs_and_long_ones_are_not() {
+    let found = idle(&timeline(&[
+        (RUNTIME, LAUNCH, 0.0, 0.01, 1),
+        ("kernel", "k", 0.01, 0.012, 1),
+        (RUNTIME, LAUNCH, 0.05, 0.06, 2),
+        ("kernel", "k", 0.06, 0.062, 2),
+        (RUNTIME, LAUNCH, 0.3, 0.31, 3),
+        ("kernel", "k", 0.31, 0.312, 3),
+    ]));
+    assert!((us(&found, IdleBlame::Short) - 48.0).abs() < 0.01);
+    assert!((us(&found, IdleBlame::Starved) - 248.0).abs() < 0.01);
+    assert_eq!(found[&IdleBlame::Starved].by_place()[0].0, "before k");
+}
+
+#[test]
+fn paths_of_samples_lead_to_the_function_that_most_of_them_have() {
+    let mut part = device::IdlePart::default();
+    for (path, ps) in [
+        ("main;train;next_batch;decode;inflate", 30_000_000),
+        ("main;train;next_batch;decode;crc", 25_000_000),
+        ("main;train;next_batch;read", 35_000_000),
+        ("main;train;log", 10_000_000),
+        // As long as all others, and not sampled.
+        ("", 100_000_000),
+    ] {
+        part.places.insert(path.to_owned(), ps);
+    }
+    let places = part.by_place();
+    assert_eq!(
+        places[0],
+        ("decode < next_batch < train < main".to_owned(), 110.0)
+    );
+    assert_eq!(places[1], ("next_batch < train < main".to_owned(), 70.0));
+}
+
+#[test]
+fn lines_of_a_function_are_one_place_and_the_busiest_is_named() {
+    let mut part = device::IdlePart::default();
+    for (path, ps) in [
+        ("train (t.py:31);batch (t.py:17)", 20_000_000),
+        ("train (t.py:31);batch (t.py:18)", 45_000_000),
+        ("train (t.py:33);batch (t.py:18)", 10_000_000),
+        ("train (t.py:32)", 25_000_000),
+    ] {
+        part.places.insert(path.to_owned(), ps);
+    }
+    let places = part.by_place();
+    assert_eq!(
+        places[0],
+        ("batch (t.py:18) < train (t.py:31)".to_owned(), 75.0)
+    );
+}
+
+#[test]
+fn every_rule_is_of_another_kind_and_small_costs_are_not_said() {
+    for (at, rule) in rules::RULES.iter().enumerate() {
+        let first = rules::RULES
+            .iter()
+            .position(|other| other.kind == rule.kind);
+        assert_eq!(first, Some(at), "{:?}", rule.kind);
+    }
+    let said = |us: f64, whole: f64| {
+        let finding = Finding {
+            kind: FindingKind::Spills,
+            cost_ns: Some(rules::ns(us)),
+            ..Finding::default()
+        };
+        let mut kept = Vec::new();
+        rules::keep(finding, whole, &mut kept);
+        kept.len()
+    };
+    // 2 % of it, and a millisecond.
+    assert_eq!(
+        [said(2000.0, 1e5), said(1999.0, 1e5), said(999.0, 1.0)],
+        [1, 0, 0]
+    );
+    assert_eq!(FindingKind::LaunchStarved.name(), "launch-starved");
+}
