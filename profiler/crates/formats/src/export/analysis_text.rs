@@ -27,22 +27,47 @@ pub fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "{path}: {events} events ({dialect}{made_up})")?;
     }
     writeln!(out, "{:.3} ms in all\n", report.elapsed_us / 1000.0)?;
-    for finding in &report.findings {
-        let mark = match finding.weight {
-            Weight::Error => "!!",
-            Weight::Warning => " !",
-            Weight::Note => "  ",
-        };
-        writeln!(out, "{mark} {}", plain(&finding.text))?;
-        for line in &finding.evidence {
-            writeln!(out, "     {}", plain(line))?;
-        }
-    }
+    findings(report, out)?;
     active(report, out)?;
     communication(report, out)?;
     kernels(report, out)?;
     untimed(report, out)?;
     iterations(report, out)
+}
+
+/// Findings: what costs time by its cost, each with what to try, then what else there is.
+fn findings(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    let costs = report.findings.iter().any(|one| one.cost_ns.is_some());
+    if costs {
+        writeln!(
+            out,
+            "What could be won, at most (costs overlap, they do not add up):"
+        )?;
+    }
+    let mut has_costs = costs;
+    for finding in &report.findings {
+        if has_costs && finding.cost_ns.is_none() {
+            has_costs = false;
+            writeln!(out, "\nAbout the traces:")?;
+        }
+        let mark = match finding.weight {
+            Weight::Error => "!!",
+            Weight::Warning => " !",
+            Weight::Note => "  ",
+        };
+        let text = plain(&finding.text);
+        match finding.cost_ns {
+            Some(ns) => writeln!(out, "{mark} {:>9.3} s  {text}", ns as f64 / 1e9)?,
+            None => writeln!(out, "{mark} {text}")?,
+        }
+        for line in &finding.evidence {
+            writeln!(out, "     {}", plain(line))?;
+        }
+        if let Some(advice) = finding.advice {
+            writeln!(out, "     Try: {advice}")?;
+        }
+    }
+    Ok(())
 }
 
 fn active(report: &Report, out: &mut impl Write) -> io::Result<()> {

@@ -406,6 +406,7 @@ pub(super) fn other_data(recorded: &Recorded, losses: &Losses) -> String {
         ("launches", totals.launches),
         ("samples", totals.samples),
         ("waits", totals.waits),
+        ("ops", totals.ops),
         ("submissions", totals.submissions),
         ("device_spans", totals.device_spans),
         ("estimated_device_spans", totals.estimated_spans),

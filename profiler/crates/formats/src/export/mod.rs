@@ -9,6 +9,7 @@ pub mod chrome;
 pub mod device;
 mod device_kernels;
 pub mod diff;
+pub mod findings;
 mod flame;
 pub mod folded;
 pub mod html;

@@ -46,7 +46,7 @@ impl Hue {
         match names::kind_of_suffix(name) {
             Some(FrameKind::Inlined) => Self::Inlined,
             Some(FrameKind::Kernel) => Self::Kernel,
-            Some(FrameKind::Jit | FrameKind::Interpreter) => Self::Managed,
+            Some(FrameKind::Jit | FrameKind::Interpreter | FrameKind::Operator) => Self::Managed,
             Some(FrameKind::DeviceSoftware) => Self::DeviceSoftware,
             Some(FrameKind::DeviceHardware) => Self::DeviceHardware,
             _ if names::is_bracketed(name) => Self::Unknown,
@@ -65,7 +65,7 @@ impl Hue {
             Self::Scoped => "native, C++ or Rust (::)",
             Self::Inlined => "inlined",
             Self::Kernel => "kernel",
-            Self::Managed => "JIT, interpreter",
+            Self::Managed => "JIT, interpreter, PyTorch",
             Self::DeviceSoftware => "device software",
             Self::DeviceHardware => "device hardware",
             Self::Unknown => "unknown",

@@ -7,6 +7,7 @@ use super::json::{End, Problems, Reading, job_hash};
 use crate::export::chrome;
 use crate::timeline::{Layout, RowName, Store};
 use aiprof_model::json::Object;
+use aiprof_model::profile::FrameKind;
 use aiprof_model::timeline::{
     Dialect, Event, Id, Job, Members, NONE, Ph, Stretch, Sym, Time, Timeline, Track, TrackId,
     TrackKind, members, recorded::Recorded,
@@ -72,8 +73,8 @@ struct Loader<'a> {
     job: u32,
     /// Names of the recording, in the timeline.
     names: FxHashMap<Sym, Sym>,
-    /// Names of the leaves of samples' stacks.
-    leaves: FxHashMap<u32, Sym>,
+    /// Names of the leaves of samples' stacks, and the program's frames of these.
+    leaves: FxHashMap<u32, (Sym, Sym)>,
     into: &'a mut Timeline,
     /// The timeline's events and tables, lent, and arguments on their way to its texts.
     parsed: Parsed,
@@ -120,9 +121,12 @@ impl<'a> Loader<'a> {
         *self.names.entry(sym).or_insert_with(new)
     }
 
-    fn leaf(&mut self, stack: u32) -> Sym {
+    fn leaf(&mut self, stack: u32) -> (Sym, Sym) {
         let (recorded, names) = (self.recorded, &mut self.parsed.names);
-        let new = || names.intern(&chrome::leaf_name(recorded, stack));
+        let new = || {
+            let leaf = names.intern(&chrome::leaf_name(recorded, stack));
+            (leaf, names.intern(&path(recorded, stack)))
+        };
         *self.leaves.entry(stack).or_insert_with(new)
     }
 
@@ -171,13 +175,14 @@ impl<'a> Loader<'a> {
             Ph::Counter => Id::NONE,
             _ => Id::Number(placed.tid),
         };
-        let name = match kind {
+        let (name, path) = match kind {
             TrackKind::Samples => self.leaf(event.stack),
-            _ => self.name(event.name),
+            _ => (self.name(event.name), Sym::EMPTY),
         };
         let track = self.track(placed.pid, tid, kind);
         let mut new = Event::new(event.ph, name, track, placed.start);
         new.length = placed.length;
+        new.work = path;
         new.cat = self.name(event.cat);
         new.id = event.id;
         new.binds_enclosing = event.binds_enclosing;
@@ -245,5 +250,30 @@ impl<'a> Loader<'a> {
         into.transfers = parsed.transfers;
         into.names = parsed.names;
         into.tracks = parsed.tracks;
+    }
+}
+
+/// Frames of a sample's path at most.
+const MOST_FRAMES: usize = 24;
+
+/// The program's own frames of a stack, root first, with `;` between: those of an
+/// interpreter, if there are any, else those of the process.
+fn path(recorded: &Recorded, stack: u32) -> String {
+    let stacks = &recorded.stacks;
+    let of = |kinds: &[FrameKind]| {
+        let nodes = stacks.nodes_of(stack);
+        let frames = nodes.flat_map(|(_, node)| stacks.frames_of(node).rev());
+        let frames = frames.filter_map(|frame| stacks.frames.get(frame as usize));
+        let frames = frames.filter(|frame| kinds.contains(&frame.kind));
+        let mut names: Vec<String> = frames
+            .take(MOST_FRAMES)
+            .map(|frame| frame.name.replace(';', ":"))
+            .collect();
+        names.reverse();
+        names.join(";")
+    };
+    match of(&[FrameKind::Interpreter]) {
+        path if path.is_empty() => of(&[FrameKind::Native, FrameKind::Inlined, FrameKind::Jit]),
+        path => path,
     }
 }

@@ -8,6 +8,7 @@
 mod details;
 mod escape;
 mod plots;
+pub mod roofline;
 mod sections;
 pub mod stalls;
 mod table;
@@ -84,6 +85,42 @@ fn policy() -> String {
         digest(STYLE),
         digest(SCRIPT)
     )
+}
+
+/// What distinguishes the begins of pages without scripts.
+struct PlainPage<'a> {
+    /// What the page is of, as it is given.
+    title: &'a str,
+    /// What kind of page it is, for the window's title.
+    kind: &'a str,
+    /// Its heading, as it is given.
+    heading: &'a str,
+    /// Style beside [`STYLE`].
+    style: &'a str,
+}
+
+impl PlainPage<'_> {
+    /// Writes all up to the end of the header.
+    fn begin(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { kind, style, .. } = self;
+        let (title, heading) = (escape::text(self.title), escape::text(self.heading));
+        write!(
+            out,
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
+             style-src {} {}; base-uri 'none'; form-action 'none'\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <meta name=\"color-scheme\" content=\"light dark\">\n\
+             <meta name=\"generator\" content=\"aiprof {}\">\n\
+             <title>{title} \u{2013} {kind}</title>\n\
+             <style>{STYLE}</style>\n<style>{style}</style>\n</head>\n<body>\n\
+             <a class=\"skip\" href=\"#main\">To the content</a>\n<header>\n\
+             <div><h1>{heading}</h1>\n<p class=\"names\"><bdi>{title}</bdi></p></div>\n</header>\n",
+            digest(STYLE),
+            digest(style),
+            env!("CARGO_PKG_VERSION"),
+        )
+    }
 }
 
 /// As a policy names a script or style (Content Security Policy Level 3, 2.3.1).
@@ -185,6 +222,12 @@ fn findings(report: &Report) -> String {
     if report.findings.is_empty() {
         out.push_str("<p>Nothing stands out.</p>\n");
     }
+    if report.findings.iter().any(|one| one.cost_ns.is_some()) {
+        out.push_str(
+            "<p>What could be won comes first, at most as much as is said: costs overlap, they \
+             do not add up.</p>\n",
+        );
+    }
     out.push_str("<ul class=\"findings\">\n");
     for finding in report.findings.iter().take(FINDINGS) {
         write_finding(finding, &mut out);
@@ -207,9 +250,13 @@ fn write_finding(finding: &Finding, out: &mut String) {
         Weight::Warning => ("warning", "Warning"),
         Weight::Note => ("note", "Note"),
     };
+    let cost = finding.cost_ns.map_or(String::new(), |ns| {
+        let cost = time(ns as f64 / 1000.0);
+        format!("<span class=\"weight\">at most {cost}</span> ")
+    });
     let _ = write!(
         out,
-        "<li class=\"{class}\"><p><span class=\"weight\">{word}</span> {}</p>",
+        "<li class=\"{class}\"><p><span class=\"weight\">{word}</span> {cost}{}</p>",
         escape::text(&finding.text)
     );
     if !finding.evidence.is_empty() {
@@ -218,6 +265,9 @@ fn write_finding(finding: &Finding, out: &mut String) {
             let _ = write!(out, "<li>{}</li>", escape::text(line));
         }
         out.push_str("</ul>");
+    }
+    if let Some(advice) = finding.advice {
+        let _ = write!(out, "<p class=\"advice\">Try: {}</p>", escape::text(advice));
     }
     out.push_str("</li>\n");
 }

@@ -4,7 +4,7 @@
 mod listing;
 
 use super::table::{Cell, HtmlTable};
-use super::{STYLE, digest, escape};
+use super::{PlainPage, escape};
 use crate::export::ExportError;
 use crate::export::stalls::{
     StallView, attributes, kernel_name, line_name, offset, percent, place_note, reasons, role_name,
@@ -36,7 +36,13 @@ pub fn write(
 ) -> Result<(), ExportError> {
     let whole = report.samples.total();
     let (kernels, hidden) = view.shown(&report.kernels, whole, |k| k.samples.total());
-    head(report, out)?;
+    let page = PlainPage {
+        title: &report.title,
+        kind: "device stalls",
+        heading: "Device stalls",
+        style: OWN_STYLE,
+    };
+    page.begin(out)?;
     out.write_all(
         b"<div class=\"page\">\n<nav aria-label=\"Kernels\"><ul>\n<li><a href=\"#all\">All</a></li>\n",
     )?;
@@ -64,26 +70,6 @@ pub fn write(
     )?;
     out.flush()?;
     Ok(())
-}
-
-fn head(report: &StallReport, out: &mut dyn Write) -> std::io::Result<()> {
-    let title = escape::text(&report.title);
-    write!(
-        out,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
-         style-src {} {}; base-uri 'none'; form-action 'none'\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n\
-         <meta name=\"generator\" content=\"aiprof {}\">\n\
-         <title>{title} \u{2013} device stalls</title>\n\
-         <style>{STYLE}</style>\n<style>{OWN_STYLE}</style>\n</head>\n<body>\n\
-         <a class=\"skip\" href=\"#main\">To the content</a>\n<header>\n\
-         <div><h1>Device stalls</h1>\n<p class=\"names\"><bdi>{title}</bdi></p></div>\n</header>\n",
-        digest(STYLE),
-        digest(OWN_STYLE),
-        env!("CARGO_PKG_VERSION"),
-    )
 }
 
 fn overview(report: &StallReport, kernels: &[&KernelStalls], hidden: usize) -> String {

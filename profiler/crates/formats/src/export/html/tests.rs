@@ -109,6 +109,7 @@ fn hostile_text_is_text_wherever_it_stands() {
             weight: Weight::Error,
             text: hostile.to_owned(),
             evidence: vec![hostile.to_owned()],
+            ..Finding::default()
         }],
         ..Report::default()
     };

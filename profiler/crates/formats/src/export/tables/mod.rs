@@ -3,7 +3,10 @@
 pub mod collectives;
 pub mod frame;
 pub mod kernels;
+pub mod plain;
 pub mod rows;
+mod torch;
+pub mod unitrace;
 
 use aiprof_analysis::analyze::pipeline::{Outcome, Tables};
 use aiprof_analysis::analyze::utilization::table;
@@ -13,7 +16,7 @@ use std::io;
 
 /// A table that belongs beside the trace.
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct FileTable {
     /// What its file's name ends in: `summary` of `out_summary.csv`.
     pub purpose: &'static str,
     /// Extension of its file.
@@ -25,12 +28,12 @@ pub struct Table {
 }
 
 /// The tables of what the analyses found in a timeline.
-pub fn of_outcome(timeline: &Timeline, outcome: &Outcome) -> Vec<Table> {
+pub fn of_outcome(timeline: &Timeline, outcome: &Outcome) -> Vec<FileTable> {
     let mut all = Vec::new();
     for tables in &outcome.tables {
         match tables {
             Tables::Categories => all.extend(categories(outcome)),
-            Tables::Ranks => all.push(Table::csv(
+            Tables::Ranks => all.push(FileTable::csv(
                 "stats_summary",
                 "SEC statistics summary file created:  ",
                 |text| collectives::write_active(text, &outcome.collectives.active),
@@ -42,7 +45,7 @@ pub fn of_outcome(timeline: &Timeline, outcome: &Outcome) -> Vec<Table> {
     all
 }
 
-impl Table {
+impl FileTable {
     fn csv(
         purpose: &'static str,
         said: &'static str,
@@ -60,18 +63,18 @@ impl Table {
     }
 }
 
-fn categories(outcome: &Outcome) -> [Table; 2] {
+fn categories(outcome: &Outcome) -> [FileTable; 2] {
     let rows = &outcome.categories;
     let mut text = Vec::new();
     // Writing to memory cannot fail.
     let _ = table::write_text(rows, &mut text);
     [
-        Table::csv(
+        FileTable::csv(
             "categories",
             "UTL: category table(s) created as CSV: ",
             |csv| table::write_csv(rows, csv),
         ),
-        Table {
+        FileTable {
             purpose: "categories",
             extension: "txt",
             said: "UTL: category table(s) created as TXT: ",
@@ -80,18 +83,18 @@ fn categories(outcome: &Outcome) -> [Table; 2] {
     ]
 }
 
-fn kernels(timeline: &Timeline, outcome: &Outcome) -> [Table; 3] {
+fn kernels(timeline: &Timeline, outcome: &Outcome) -> [FileTable; 3] {
     let found = &outcome.statistics;
     [
-        Table::csv(
+        FileTable::csv(
             "summary",
             "SEC statistics summary file created:  ",
             |text| kernels::write_summary(text, timeline, found),
         ),
-        Table::csv("active", "SEC statistics active file created:  ", |text| {
+        FileTable::csv("active", "SEC statistics active file created:  ", |text| {
             kernels::write_active(text, timeline, found)
         }),
-        Table::csv(
+        FileTable::csv(
             "ts_analysis",
             "SEC statistics timestamp analysis file created:  ",
             |text| kernels::write_ts_analysis(text, timeline, found),
@@ -100,21 +103,21 @@ fn kernels(timeline: &Timeline, outcome: &Outcome) -> [Table; 3] {
 }
 
 /// Those that acelyzer does not have.
-fn further(timeline: &Timeline, outcome: &Outcome) -> impl Iterator<Item = Table> {
+fn further(timeline: &Timeline, outcome: &Outcome) -> impl Iterator<Item = FileTable> {
     const SAID: &str = "written: ";
     let power = (!outcome.kernel_power.is_empty()).then(|| {
-        Table::csv("power", SAID, |text| {
+        FileTable::csv("power", SAID, |text| {
             rows::write_power(text, timeline, &outcome.kernel_power)
         })
     });
     let has_iterations = outcome.iterations.iter().any(|one| !one.list.is_empty());
     let iterations = has_iterations.then(|| {
-        Table::csv("iterations", SAID, |text| {
+        FileTable::csv("iterations", SAID, |text| {
             rows::write_iterations(text, timeline, &outcome.iterations)
         })
     });
     let tokens = (!outcome.tokens.is_empty()).then(|| {
-        Table::csv("tokens", SAID, |text| {
+        FileTable::csv("tokens", SAID, |text| {
             rows::write_tokens(text, timeline, &outcome.tokens)
         })
     });

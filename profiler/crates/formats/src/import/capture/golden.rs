@@ -14,9 +14,9 @@ use aiprof_model::process::FileTable;
 use aiprof_model::profile::{FrameKind, LossKind, StallReason};
 use aiprof_model::wire::{
     Call, CallData, CallStack, ClockPair, Counter, DeviceCode, DeviceStream, FileKey, KernelNamed,
-    KernelPlaced, MapEvent, PlacedBy, ProcessEvent, ProcessEventKind, ProcessLabels, PythonCode,
-    PythonFound, Sample, StallCount, StallWindow, StopReason, Thread, Trace, TracePoint, Wait,
-    WaitReason,
+    KernelPlaced, MapEvent, OpKind, OpSpan, Ops, OpsNews, OpsPart, Pause, PlacedBy, ProcessEvent,
+    ProcessEventKind, ProcessLabels, PythonCode, PythonFound, Sample, StallCount, StallWindow,
+    StopReason, Thread, Trace, TracePoint, Wait, WaitReason,
 };
 use serde::de::DeserializeOwned;
 use std::fmt::{Debug, Write as _};
@@ -402,7 +402,45 @@ fn events() -> Vec<Event> {
             reason,
         })
     }));
+    events.extend(ops());
+    let pause = |(begins, time_ns)| Event::Pause(Pause { time_ns, begins });
+    events.extend([(true, 4400), (false, 4500)].map(pause));
     events
+}
+
+/// A window of operators, and two that did not come.
+fn ops() -> Vec<Event> {
+    let span = |kind, name, shapes| OpSpan {
+        tid: 71,
+        kind,
+        name,
+        shapes,
+        begin_ns: 3290,
+        length_ns: 20,
+        sequence: shapes.map(u64::from),
+        forward_thread: None,
+    };
+    let part = OpsPart {
+        texts: vec!["aten::mm".into(), "[[2,2],[2,2]]".into(), "step".into()],
+        spans: vec![
+            span(OpKind::Annotation, 2, None),
+            span(OpKind::Operator, 0, Some(1)),
+        ],
+        refused: 3,
+        is_last: true,
+    };
+    let news = [
+        OpsNews::Asked,
+        OpsNews::Recorded(part),
+        OpsNews::Unanswered,
+        OpsNews::Unreadable,
+    ];
+    let events = news.into_iter().zip(4300..);
+    let event = |(news, time_ns)| {
+        let pid = 70;
+        Event::Ops(Ops { time_ns, pid, news })
+    };
+    events.map(event).collect()
 }
 
 /// A capture of this version.

@@ -18,7 +18,7 @@ mod writer;
 pub use reader::{Contents, StoredNames, contents, for_each_event};
 #[cfg(any(test, feature = "testing"))]
 pub use replay::fuzz_capture;
-pub use replay::{DeviceReplay, ReplayOptions, replay, replay_devices, replay_from};
+pub use replay::{DeviceReplay, ReplayOptions, replay, replay_devices, replay_from, replay_slices};
 pub use scan::{Scan, Scanned, scan, scan_file};
 pub use writer::{CaptureWriter, Known};
 

@@ -70,6 +70,8 @@ struct Replay {
     busy: BTreeMap<u32, u64>,
     /// Time of the last event.
     last_ns: u64,
+    /// Keep the times of samples, for slices.
+    keeps_times: bool,
 }
 
 impl Replay {
@@ -82,6 +84,7 @@ impl Replay {
             meta: Meta::default(),
             busy: BTreeMap::new(),
             last_ns: 0,
+            keeps_times: false,
         }
     }
 
@@ -98,6 +101,9 @@ impl Replay {
                     (None, None) => of_samples().with_devices(),
                 }
                 .with_driver_frames(self.options.driver_frames);
+                if self.keeps_times {
+                    self.aggregate = std::mem::take(&mut self.aggregate).with_times();
+                }
             }
             Record::Events(events) => events.into_iter().for_each(|event| self.event(event)),
             Record::End { meta, losses, busy } => {
@@ -126,12 +132,12 @@ impl Replay {
 
     fn finish(mut self) -> Profile {
         self.settle();
-        build_profile(
-            &self.aggregate,
-            &self.processes.files,
-            &self.names,
-            self.meta,
-        )
+        self.profile(&self.aggregate)
+    }
+
+    fn profile(&self, aggregate: &Aggregator) -> Profile {
+        let meta = self.meta.clone();
+        build_profile(aggregate, &self.processes.files, &self.names, meta)
     }
 }
 
@@ -158,6 +164,29 @@ pub fn replay_from(
     let mut replay = Replay::new(*options);
     file_records(path, from, |record| replay.take(record))?;
     Ok(replay.finish())
+}
+
+/// [`replay_from`], and then the profiles of `count` equal slices of the recording's
+/// time, in their order: CPU samples only. There are none where not all samples have
+/// times (see [`Aggregator::each_slice`]). Each is given away before the next is made.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_slices(
+    path: &Path,
+    from: impl Read,
+    options: &ReplayOptions,
+    count: usize,
+    mut take: impl FnMut(Profile),
+) -> Result<Profile, ImportError> {
+    let mut replay = Replay::new(*options);
+    replay.keeps_times = true;
+    file_records(path, from, |record| replay.take(record))?;
+    replay.settle();
+    let whole = replay.profile(&replay.aggregate);
+    let mut aggregate = std::mem::take(&mut replay.aggregate);
+    aggregate.each_slice(count, |slice| take(replay.profile(slice)));
+    Ok(whole)
 }
 
 /// What a capture has of devices.

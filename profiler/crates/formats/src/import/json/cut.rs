@@ -1,5 +1,11 @@
 //! Where values of a JSON text end, without reading them.
 
+use std::ops::Range;
+use wide::u8x16;
+
+/// Bytes that are looked at together.
+const CHUNK: usize = 64;
+
 /// Finds the ends of values that stand side by side in an array, in text that comes
 /// in pieces.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +32,63 @@ impl Cutter {
             closed: None,
         };
         let mut at = from;
+        let chunks = text.get(from..).unwrap_or_default().as_chunks::<CHUNK>().0;
+        for chunk in chunks {
+            let marks = Marks::of(chunk);
+            // Backslashes are rare.
+            match self.escaped || marks.backslashes != 0 {
+                true => self.scan_bytes(text, at..at + CHUNK, &mut cut),
+                false => self.scan_chunk(marks, at, &mut cut),
+            }
+            if cut.closed.is_some() {
+                return cut;
+            }
+            at += CHUNK;
+        }
+        self.scan_bytes(text, at..text.len(), &mut cut);
+        cut
+    }
+
+    /// Goes on through a chunk that begins at `at` and has no backslashes.
+    fn scan_chunk(&mut self, marks: Marks, at: usize, cut: &mut Cut) {
+        // From each quote to the next one, by the sum of all bits before, modulo 2.
+        let mut strings = marks.quotes;
+        for shift in [1, 2, 4, 8, 16, 32] {
+            strings ^= strings << shift;
+        }
+        if self.quoted {
+            strings = !strings;
+        }
+        self.quoted = strings >> (CHUNK - 1) != 0;
+        let (opens, closes) = (marks.opens & !strings, marks.closes & !strings);
+        if closes.count_ones() < self.depth {
+            // Too deep for an end.
+            let deeper = self.depth.saturating_add(opens.count_ones());
+            self.depth = deeper - closes.count_ones();
+            return;
+        }
+        let mut both = opens | closes;
+        while both != 0 {
+            let bit = both.trailing_zeros();
+            both &= both - 1;
+            if opens >> bit & 1 == 1 {
+                self.depth = self.depth.saturating_add(1);
+            } else if self.depth == 0 {
+                cut.closed = Some(at + bit as usize);
+                return;
+            } else {
+                self.depth -= 1;
+                if self.depth == 0 {
+                    cut.whole = at + bit as usize + 1;
+                }
+            }
+        }
+    }
+
+    /// Goes on byte by byte.
+    fn scan_bytes(&mut self, text: &[u8], range: Range<usize>, cut: &mut Cut) {
+        let text = text.get(..range.end).unwrap_or_default();
+        let mut at = range.start;
         while let Some(&byte) = text.get(at) {
             if self.quoted {
                 at += self.skip_string(text.get(at..).unwrap_or_default());
@@ -37,7 +100,7 @@ impl Cutter {
                 b'}' | b']' => {
                     if self.depth == 0 {
                         cut.closed = Some(at);
-                        return cut;
+                        return;
                     }
                     self.depth -= 1;
                     if self.depth == 0 {
@@ -48,7 +111,6 @@ impl Cutter {
             }
             at += 1;
         }
-        cut
     }
 
     /// Inside a string: how many bytes to go on.
@@ -66,6 +128,39 @@ impl Cutter {
             self.quoted = false;
         }
         len + 1
+    }
+}
+
+/// Where in a chunk what is that matters to a [`Cutter`]: a bit for each byte.
+#[derive(Clone, Copy)]
+struct Marks {
+    quotes: u64,
+    backslashes: u64,
+    opens: u64,
+    closes: u64,
+}
+
+impl Marks {
+    fn of(chunk: &[u8; CHUNK]) -> Self {
+        let mut marks = Self {
+            quotes: 0,
+            backslashes: 0,
+            opens: 0,
+            closes: 0,
+        };
+        for (part, shift) in chunk.as_chunks::<16>().0.iter().zip([0, 16, 32, 48]) {
+            let bytes = u8x16::new(*part);
+            // Of brackets and braces, this bit alone differs.
+            let either = bytes | u8x16::splat(0x20);
+            let are = |bytes: u8x16, byte| {
+                u64::from(bytes.simd_eq(u8x16::splat(byte)).to_bitmask()) << shift
+            };
+            marks.quotes |= are(bytes, b'"');
+            marks.backslashes |= are(bytes, b'\\');
+            marks.opens |= are(either, b'{');
+            marks.closes |= are(either, b'}');
+        }
+        marks
     }
 }
 
@@ -132,6 +227,42 @@ mod tests {
             assert_eq!(wholes.last(), ends.last(), "{step}");
             if step == 1 {
                 assert_eq!(wholes, ends);
+            }
+        }
+    }
+
+    /// What bytes say one by one, chunks say.
+    #[test]
+    fn chunks_end_values_where_bytes_do() {
+        // As random as it must be: a linear congruential generator (Knuth).
+        let mut state = 1_u64;
+        let mut next = |below: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % below
+        };
+        for round in 0..20_000 {
+            let kinds = b"{[}]\"\\ ax\xdd";
+            let most = kinds.len() as u64 - u64::from(round % 2 == 0) * 4;
+            let text: Vec<u8> = (0..next(400))
+                .filter_map(|_| kinds.get(next(most) as usize).copied())
+                .collect();
+            let start = Cutter {
+                depth: next(40) as u32,
+                quoted: next(2) == 1,
+                escaped: false,
+            };
+            let (mut chunks, mut bytes) = (start, start);
+            let mut one_by_one = Cut {
+                whole: 0,
+                closed: None,
+            };
+            bytes.scan_bytes(&text, 0..text.len(), &mut one_by_one);
+            assert_eq!(chunks.scan(&text, 0), one_by_one, "{text:?}");
+            if one_by_one.closed.is_none() {
+                let state = |cutter: Cutter| (cutter.depth, cutter.quoted, cutter.escaped);
+                assert_eq!(state(chunks), state(bytes), "{text:?}");
             }
         }
     }

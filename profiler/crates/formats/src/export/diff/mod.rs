@@ -5,13 +5,19 @@
 //! second, so that recordings of different lengths compare: what is shown is
 //! how the *shares* moved.
 
+mod functions;
+
+pub use functions::{ComparedProfile, SampleCount, compare, table, verdict};
+
 use super::flame::{Entry, Frame, Legend, Page, Table};
 use super::folded::FoldedStacks;
 use super::palette::Color;
 use super::svg::{self, Caption};
 use super::{ExportError, ExportOptions, names, text};
+use aiprof_analysis::compare::Verdict;
+use aiprof_analysis::compare::shares::SharesCompared;
 use aiprof_model::profile::Values;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::io::Write;
 
 /// Which recording gives the frames their widths.
@@ -43,7 +49,9 @@ pub struct DiffOptions {
 type Both = (u64, u64);
 
 /// Draws a differential flame graph: red frames grew, blue ones shrank, by
-/// their own time without what they call; the more saturated, the more.
+/// their own time without what they call; the more saturated, the more. Frames of
+/// functions whose own share is within noise, by `found`, have the colour of those that
+/// did not change.
 ///
 /// # Errors
 ///
@@ -53,12 +61,17 @@ pub fn write_svg(
     after: &FoldedStacks,
     title: &str,
     options: &DiffOptions,
+    found: &SharesCompared,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
     let weight = options.export.weight;
     let caption = Caption {
         title: title.to_owned(),
-        subtitle: subtitle(before, after, options),
+        subtitle: format!(
+            "{}; {}",
+            functions::verdict(found),
+            subtitle(before, after, options)
+        ),
         ..Caption::default()
     };
     let stacks = join(before, after, options);
@@ -80,21 +93,37 @@ pub fn write_svg(
         }
     };
     let own = |frame: &Frame<'_>| points(frame.own, frame.other_own);
+    let verdicts = functions::verdicts(found);
+    let verdict = |frame: &Frame<'_>| match verdicts.get(frame.name) {
+        // On one path a function may seem to go the other way than as a whole.
+        Some((Verdict::Changed, grew)) if *grew != (own(frame) > 0.0) => Verdict::WithinNoise,
+        Some((verdict, _)) => *verdict,
+        // The root and processes are no functions.
+        None => Verdict::NotKnown,
+    };
+    let colored = |frame: &Frame<'_>| match verdict(frame) {
+        Verdict::WithinNoise => 0.0,
+        Verdict::Changed | Verdict::NotKnown => own(frame),
+    };
     let most = table
         .frames(least)
-        .map(|frame| own(frame).abs())
+        .map(|frame| colored(frame).abs())
         .fold(0.0, f64::max);
     let unit = svg::Unit::of(weight, Values::CpuTime);
     let page = Page {
         caption: &caption,
-        legend: scale(most),
+        legend: scale(most, found.has_intervals),
         table,
         least,
-        look: &|frame| look(own(frame), most),
+        look: &|frame| look(colored(frame), most),
         value: &|frame| {
             let all = points(frame.total, frame.other_total);
+            let said = match verdict(frame) {
+                Verdict::WithinNoise => " (within noise)",
+                Verdict::Changed | Verdict::NotKnown => "",
+            };
             format!(
-                "{}; own {:+.2} points, total {all:+.2} points",
+                "{}; own {:+.2} points{said}, total {all:+.2} points",
                 unit.share(frame.total, total),
                 own(frame)
             )
@@ -130,7 +159,7 @@ fn between(from: Color, to: Color, part: f64) -> Color {
 }
 
 /// The colours with the changes that they stand for.
-fn scale(most: f64) -> Legend {
+fn scale(most: f64, has_intervals: bool) -> Legend {
     let steps: &[f64] = match most < UNCHANGED {
         true => &[0.0],
         false => &[-1.0, -0.5, 0.0, 0.5, 1.0],
@@ -140,6 +169,7 @@ fn scale(most: f64) -> Legend {
         let (class, color) = look(points, most);
         let label = match part {
             -1.0 => format!("{points:+.2}: shrank"),
+            0.0 if has_intervals => "unchanged or within noise".to_owned(),
             0.0 => "unchanged".to_owned(),
             1.0 => format!("{points:+.2}: grew"),
             _ => format!("{points:+.2}"),
@@ -152,7 +182,10 @@ fn scale(most: f64) -> Legend {
     };
     Legend {
         entries: steps.iter().map(entry).collect(),
-        note: "own time, in percentage points of the whole",
+        note: match has_intervals {
+            true => "own time, in percentage points of the whole",
+            false => "own time, in percentage points of the whole; how much is noise is not known",
+        },
     }
 }
 
@@ -240,114 +273,4 @@ fn scaled(folded: &FoldedStacks, total: u64) -> Vec<(&str, u64)> {
         stacks[i].1 += 1;
     }
     stacks
-}
-
-/// Writes a table of the functions whose share of the time changed most, by
-/// their own time (*self*), with the change of their total beside it, in
-/// percentage points of the recording.
-///
-/// # Errors
-///
-/// [`ExportError::Io`] when `out` fails.
-pub fn write_text(
-    before: &FoldedStacks,
-    after: &FoldedStacks,
-    options: &DiffOptions,
-    rows: usize,
-    width: usize,
-    out: &mut dyn Write,
-) -> Result<(), ExportError> {
-    let weight = options.export.weight;
-    let mut page = format!(
-        "before: {}, after: {}; shares of each\n   before    after     self    total  function\n",
-        text::weighed(before.total, weight),
-        text::weighed(after.total, weight),
-    );
-    let mut changes = changes(before, after, options);
-    changes.retain(|change| change.own != 0.0 || change.total != 0.0);
-    changes.sort_by(|a, b| {
-        let by_size = |a: f64, b: f64| b.abs().total_cmp(&a.abs());
-        by_size(a.own, b.own)
-            .then_with(|| by_size(a.total, b.total))
-            .then_with(|| a.name.cmp(&b.name))
-    });
-    for change in changes.iter().take(rows) {
-        page.push_str(&format!(
-            "  {:6.2}%  {:6.2}%  {:+7.2}  {:+7.2}  {}\n",
-            change.own_before,
-            change.own_before + change.own,
-            change.own,
-            change.total,
-            text::fit(&change.name, width.saturating_sub(38).max(20)),
-        ));
-    }
-    if changes.is_empty() {
-        page.push_str("  no change\n");
-    }
-    out.write_all(page.as_bytes())?;
-    out.flush()?;
-    Ok(())
-}
-
-/// How a function's share changed, in percentage points.
-struct Change {
-    name: String,
-    /// Its own share before, in percent.
-    own_before: f64,
-    own: f64,
-    total: f64,
-}
-
-/// Own and total values of a function.
-#[derive(Default)]
-struct Times {
-    own: u64,
-    total: u64,
-}
-
-fn changes(before: &FoldedStacks, after: &FoldedStacks, options: &DiffOptions) -> Vec<Change> {
-    let old = times(before, options);
-    let new = times(after, options);
-    let names: FxHashSet<&String> = old.keys().chain(new.keys()).collect();
-    let share = |times: Option<&Times>, whole: u64| {
-        times.map_or((0.0, 0.0), |times| {
-            (
-                text::percent(times.own, whole),
-                text::percent(times.total, whole),
-            )
-        })
-    };
-    names
-        .into_iter()
-        .map(|name| {
-            let (own_before, total_before) = share(old.get(name), before.total);
-            let (own_after, total_after) = share(new.get(name), after.total);
-            Change {
-                name: name.clone(),
-                own_before,
-                own: own_after - own_before,
-                total: total_after - total_before,
-            }
-        })
-        .collect()
-}
-
-/// Times of every frame of a recording by name; the process's name is not a function.
-fn times(folded: &FoldedStacks, options: &DiffOptions) -> FxHashMap<String, Times> {
-    let mut times: FxHashMap<String, Times> = FxHashMap::default();
-    for (stack, value) in &folded.stacks {
-        let stack = normalized(stack, options);
-        let mut seen = FxHashSet::default();
-        let mut names = stack.split(';').skip(1).peekable();
-        while let Some(name) = names.next() {
-            let times = times.entry(name.to_owned()).or_default();
-            if seen.insert(name) {
-                times.total += value;
-            }
-            if names.peek().is_none() {
-                times.own += value;
-            }
-        }
-    }
-    times
 }

@@ -1,0 +1,319 @@
+//! The functions of two profiles: what their samples are worth, and a table of the
+//! changes.
+
+use super::{DiffOptions, normalized};
+use crate::export::folded::FoldedStacks;
+use crate::export::text;
+use aiprof_analysis::compare::shares::{self, FunctionChange, SampledFunctions, SharesCompared};
+use aiprof_analysis::compare::{Difference, Verdict};
+use aiprof_analysis::tables::{Cell, Column, Table};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// What one profile is for a comparison.
+#[derive(Clone, Debug, Default)]
+pub struct ComparedProfile {
+    /// Its stacks.
+    pub stacks: FoldedStacks,
+    /// The stacks of equal slices of its time, [`shares::SLICES`] of them; empty: times
+    /// are not known.
+    pub slices: Vec<FoldedStacks>,
+    /// How many samples it is of, and how that is known.
+    pub samples: SampleCount,
+}
+
+/// How many samples a profile is of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SampleCount {
+    /// It says so.
+    Known(u64),
+    /// All values are multiples of a period, of so many microseconds, which is taken for
+    /// that of one sample.
+    Assumed {
+        /// The samples.
+        samples: u64,
+        /// The period, microseconds.
+        period_us: u64,
+    },
+    /// Not known: for this reason.
+    #[default]
+    NotKnown,
+    /// Its samples are none of a CPU: those of devices come in bursts of many, and waits
+    /// are no samples.
+    NoDraws,
+}
+
+impl SampleCount {
+    fn number(&self) -> Option<u64> {
+        match self {
+            Self::Known(samples) | Self::Assumed { samples, .. } => Some(*samples),
+            Self::NotKnown | Self::NoDraws => None,
+        }
+    }
+
+    /// Of values in microseconds, each of them so many times a period, to half a
+    /// microsecond for each. The largest period that fits is taken; what is shorter than
+    /// 100 us (10,000 samples a second) or longer than a second is none of a sampler.
+    pub fn of_times(folded: &FoldedStacks) -> Self {
+        const SHORTEST_US: f64 = 100.0;
+        const LONGEST_US: f64 = 1e6;
+        let values = || {
+            folded
+                .stacks
+                .iter()
+                .map(|(_, value)| *value)
+                .filter(|v| *v > 0)
+        };
+        let (Some(least), most) = (values().min(), values().max().unwrap_or(0)) else {
+            return Self::NotKnown;
+        };
+        (1..=8_u32)
+            .map(|parts| least as f64 / f64::from(parts))
+            .take_while(|period| *period >= SHORTEST_US)
+            // The value of most samples tells the period best.
+            .map(|period| most as f64 / (most as f64 / period).round())
+            .filter(|period| *period <= LONGEST_US)
+            .find(|period| values().all(|value| is_multiple(value as f64, *period)))
+            .map_or(Self::NotKnown, |period| Self::Assumed {
+                samples: (folded.total as f64 / period).round() as u64,
+                period_us: period.round() as u64,
+            })
+    }
+}
+
+fn is_multiple(value: f64, period: f64) -> bool {
+    let times = (value / period).round();
+    // Rounding of this value, and of the one that the period is of.
+    times >= 1.0 && (value - times * period).abs() <= 1.01
+}
+
+/// Compares the functions of two profiles.
+pub fn compare(
+    before: &ComparedProfile,
+    after: &ComparedProfile,
+    options: &DiffOptions,
+) -> SharesCompared {
+    shares::compare(&sampled(before, options), &sampled(after, options))
+}
+
+fn sampled(profile: &ComparedProfile, options: &DiffOptions) -> SampledFunctions {
+    let mut found = SampledFunctions::new(
+        profile.stacks.total as f64,
+        profile.samples.number(),
+        profile.slices.iter().map(|one| one.total as f64).collect(),
+    );
+    for (name, (own, total)) in values(&profile.stacks, options) {
+        found.add(&name, own as f64, total as f64);
+    }
+    for (slice, stacks) in profile.slices.iter().enumerate() {
+        for (name, (own, total)) in values(stacks, options) {
+            found.add_to_slice(slice, &name, own as f64, total as f64);
+        }
+    }
+    found
+}
+
+/// Own and total values by function; the process's name is none.
+fn values(folded: &FoldedStacks, options: &DiffOptions) -> FxHashMap<String, (u64, u64)> {
+    let mut values: FxHashMap<String, (u64, u64)> = FxHashMap::default();
+    for (stack, value) in &folded.stacks {
+        let stack = normalized(stack, options);
+        let mut seen = FxHashSet::default();
+        let mut names = stack.split(';').skip(1).peekable();
+        while let Some(name) = names.next() {
+            let (own, total) = values.entry(name.to_owned()).or_default();
+            if seen.insert(name) {
+                *total += value;
+            }
+            if names.peek().is_none() {
+                *own += value;
+            }
+        }
+    }
+    values
+}
+
+/// Whether anything changed, in a line.
+pub fn verdict(found: &SharesCompared) -> String {
+    let functions = found.functions.len() as u64;
+    let of = format!("{} function{}", text::grouped(functions), plural(functions));
+    match found.changed as u64 {
+        0 if functions == 0 => "nothing to compare: there are no functions".to_owned(),
+        0 if !found.has_intervals => {
+            let moved = found
+                .functions
+                .iter()
+                .any(|one| one.own.change() != 0.0 || one.total.change() != 0.0);
+            match moved {
+                true => format!("not known whether anything changed: {of} without intervals"),
+                false => format!("nothing changed: the shares of {of} are the same"),
+            }
+        }
+        0 => format!("nothing changed: {of} within noise"),
+        changed => format!(
+            "{} of {of} changed; the rest is within noise",
+            text::grouped(changed)
+        ),
+    }
+}
+
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// The table, `rows` of them at most: what changed first.
+pub fn table(
+    before: &ComparedProfile,
+    after: &ComparedProfile,
+    options: &DiffOptions,
+    found: &SharesCompared,
+    rows: usize,
+) -> Table {
+    let weight = options.export.weight;
+    let of = |profile: &ComparedProfile| {
+        let value = text::weighed(profile.stacks.total, weight);
+        match profile.samples.number() {
+            Some(samples) => format!("{value} in {} samples", text::grouped(samples)),
+            None => value,
+        }
+    };
+    let mut notes = vec![format!(
+        "before: {}; after: {}; shares of each in percent, changes in points +- half of their 95 % interval",
+        of(before),
+        of(after)
+    )];
+    notes.extend(basis(before, after, found));
+    let moved: Vec<&FunctionChange> = found
+        .functions
+        .iter()
+        .filter(|one| one.own.change() != 0.0 || one.total.change() != 0.0)
+        .collect();
+    if let Some(more) = moved.len().checked_sub(rows).filter(|more| *more > 0) {
+        notes.push(format!(
+            "{} more rows are left out",
+            text::grouped(more as u64)
+        ));
+    }
+    Table {
+        name: "functions",
+        title: verdict(found),
+        columns: COLUMNS.to_vec(),
+        rows: moved.into_iter().take(rows).map(row).collect(),
+        notes,
+        ..Table::default()
+    }
+}
+
+const COLUMNS: [Column; 9] = [
+    Column::percent("before"),
+    Column::percent("after"),
+    Column::with_unit("self", "points", 2),
+    Column::with_unit("self_error", "points", 2),
+    Column::with_unit("total", "points", 2),
+    Column::with_unit("total_error", "points", 2),
+    Column::of("self_verdict"),
+    Column::of("total_verdict"),
+    Column::of("function"),
+];
+
+fn row(one: &FunctionChange) -> Vec<Cell> {
+    let half = |of: &Difference| of.half.map(|half| 100.0 * half);
+    vec![
+        (100.0 * one.own.before).into(),
+        (100.0 * one.own.after).into(),
+        (100.0 * one.own.change()).into(),
+        half(&one.own).into(),
+        (100.0 * one.total.change()).into(),
+        half(&one.total).into(),
+        one.own_verdict.word().into(),
+        one.total_verdict.word().into(),
+        one.name.as_str().into(),
+    ]
+}
+
+/// What the intervals are by, and what they do not know.
+fn basis(before: &ComparedProfile, after: &ComparedProfile, found: &SharesCompared) -> Vec<String> {
+    let both = [("before", before), ("after", after)];
+    let mut notes: Vec<String> = both
+        .iter()
+        .filter_map(|(which, profile)| match profile.samples {
+            SampleCount::Known(_) => None,
+            SampleCount::Assumed { period_us, .. } => Some(format!(
+                "{which}: one sample is taken for {period_us} us, of which all values are multiples"
+            )),
+            SampleCount::NotKnown => Some(format!(
+                "{which}: no number of samples is known, so there are no intervals: --period TIME tells what a sample stands for, --weight samples that values are samples"
+            )),
+            SampleCount::NoDraws => Some(format!(
+                "{which}: not only samples of CPUs, so there are no intervals: samples of devices come in bursts of many, and waits are no samples"
+            )),
+        })
+        .collect();
+    if !found.has_intervals {
+        return notes;
+    }
+    notes.push(match found.has_slices {
+        true => format!(
+            "intervals by {} slices of time of each, and by the number of samples: the wider one",
+            shares::SLICES
+        ),
+        false => "intervals by the number of samples alone, each taken as independent of the others: where they come in bursts the truth is wider".to_owned(),
+    });
+    notes.push(format!(
+        "changed: chance below 5 % for all {} comparisons together (Holm, by their shares); how much two runs of the same program differ is not in it",
+        text::grouped(found.comparisons as u64)
+    ));
+    if found.changed > 0 {
+        notes.push(
+            "shares add up to 100 %: where one function takes more, all others take less"
+                .to_owned(),
+        );
+    }
+    notes
+}
+
+/// What is said of each function's own share, and whether it grew.
+pub(super) fn verdicts(found: &SharesCompared) -> FxHashMap<&str, (Verdict, bool)> {
+    let of = |one: &'_ FunctionChange| (one.own_verdict, one.own.change() > 0.0);
+    let all = found.functions.iter();
+    all.map(|one| (one.name.as_str(), of(one))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folded(values: &[u64]) -> FoldedStacks {
+        let stacks = values.iter().enumerate();
+        FoldedStacks {
+            stacks: stacks.map(|(at, v)| (format!("p;f{at}"), *v)).collect(),
+            total: values.iter().sum(),
+        }
+    }
+
+    /// 99 samples a second are 10,101.01 us each; aiprof rounds each value.
+    #[test]
+    fn the_period_is_found_in_rounded_values() {
+        let of = |counts: &[u64]| {
+            let values: Vec<u64> = counts
+                .iter()
+                .map(|n| (*n as f64 * 1e6 / 99.0).round() as u64)
+                .collect();
+            SampleCount::of_times(&folded(&values))
+        };
+        let found = |samples| SampleCount::Assumed {
+            samples,
+            period_us: 10_101,
+        };
+        assert_eq!(of(&[1, 7, 100, 54_321]), found(54_429));
+        // No stack has a single sample.
+        assert_eq!(of(&[4, 6, 99]), found(109));
+        assert_eq!(of(&[2, 3, 5]), found(10));
+        // Times of a hardware counter, or of waits, are no multiples.
+        let odd = folded(&[10_101, 13_377, 27_000]);
+        assert_eq!(SampleCount::of_times(&odd), SampleCount::NotKnown);
+        assert_eq!(
+            SampleCount::of_times(&folded(&[3, 4])),
+            SampleCount::NotKnown
+        );
+    }
+}
