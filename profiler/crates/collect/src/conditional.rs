@@ -56,15 +56,6 @@ pub(crate) struct Conditional {
     pub skipped: u64,
 }
 
-/// Whether a call of this kind is left out while its process is off.
-fn is_left_out(kind: CallKind) -> bool {
-    use CallKind::{Barrier, Collective, Copy, Event, Fill, Host, Launch, Submit, Synchronize};
-    matches!(
-        kind,
-        Launch | Submit | Copy | Fill | Barrier | Collective | Synchronize | Event | Host
-    )
-}
-
 impl Conditional {
     /// A process begins, runs another program or ends.
     pub(crate) fn process(&mut self, event: &ProcessEvent) {
@@ -98,7 +89,7 @@ impl Conditional {
             }
             return true;
         }
-        if !is_left_out(probe.kind) || self.said(call.pid()).is_on() {
+        if !probe.kind.is_work() || self.said(call.pid()).is_on() {
             return true;
         }
         self.skipped += u64::from(call.begins());
@@ -132,7 +123,7 @@ impl Conditional {
     pub(crate) fn data(&mut self, data: &DataView<'_>) -> bool {
         let probe = data.probe();
         if probe.kind != CallKind::Control {
-            return !is_left_out(probe.kind) || self.said(data.pid()).is_on();
+            return !probe.kind.is_work() || self.said(data.pid()).is_on();
         }
         let (Some(role), Some(text)) = (probe.role, data.whole()) else {
             return true;

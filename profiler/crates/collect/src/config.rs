@@ -6,7 +6,7 @@ use aiprof_analysis::{
     choice::ProcessChoice,
 };
 use aiprof_model::probes::{Tables, driver_table::DriverTables, table::Switch};
-use std::{ffi::OsString, path::PathBuf, sync::Arc};
+use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 
 /// What drives the sampling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,8 +73,35 @@ pub struct RecordConfig {
     pub probes: Option<ProbeConfig>,
     /// Samples of devices, joined with launches. Needs `probes`. Default: none.
     pub devices: DeviceOptions,
+    /// Begin paused: nothing is recorded before [`Session::resume`](crate::session::Session::resume).
+    /// Default: no.
+    pub start_paused: bool,
+    /// What begins the recording if it is paused, and is reported in any case. Needs
+    /// `probes`. Default: nothing.
+    pub triggers: Vec<Trigger>,
+    /// Keep the events of so much time for [`Session::dump`](crate::session::Session::dump),
+    /// and nothing else. Default: no.
+    pub window: Option<Duration>,
     /// Another eBPF object in place of the built-in one, for development.
     pub bpf_object: Option<PathBuf>,
+}
+
+/// What a recording waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trigger {
+    /// What happens.
+    pub on: TriggerOn,
+    /// It takes longer than so many nanoseconds; `None`: it begins.
+    pub longer_ns: Option<u64>,
+}
+
+/// What happens that a recording waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TriggerOn {
+    /// A call of this function of a known runtime.
+    Call(String),
+    /// A kernel with this in its name.
+    Kernel(String),
 }
 
 /// Which waits are recorded, and how they are added up.
@@ -122,6 +149,9 @@ pub struct ProbeConfig {
     /// The command that will be started, whose libraries are probed beforehand;
     /// empty: none.
     pub command: Vec<OsString>,
+    /// Libraries that the command will be given, probed beforehand
+    /// ([`timing::files`](crate::timing::files)); default: none.
+    pub helpers: Vec<PathBuf>,
     /// Running processes whose programs may have runtimes linked in; of others only
     /// libraries are probed.
     pub pids: Vec<u32>,
@@ -143,6 +173,7 @@ impl Default for ProbeConfig {
             stack_limit: STACK_LIMIT,
             ring_bytes: 8 << 20,
             command: Vec::new(),
+            helpers: Vec::new(),
             pids: Vec::new(),
             metrics: super::metrics::FOLDERS.map(PathBuf::from).to_vec(),
         }
@@ -190,6 +221,9 @@ impl Default for RecordConfig {
             waits: None,
             probes: None,
             devices: DeviceOptions::default(),
+            start_paused: false,
+            triggers: Vec::new(),
+            window: None,
             bpf_object: None,
         }
     }

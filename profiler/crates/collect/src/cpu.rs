@@ -5,7 +5,7 @@ use aiprof_system::files::kernel;
 use std::{
     collections::BTreeMap,
     io,
-    os::fd::{BorrowedFd, OwnedFd},
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
 };
 
 const PAGE: usize = 4096;
@@ -24,6 +24,7 @@ pub(crate) struct CpuSet {
     ring_bytes: usize,
     cpus: BTreeMap<u32, Cpu>,
     poller: Option<Poller>,
+    is_paused: bool,
 }
 
 impl CpuSet {
@@ -35,6 +36,7 @@ impl CpuSet {
             ring_bytes,
             cpus: BTreeMap::new(),
             poller: None,
+            is_paused: false,
         }
     }
 
@@ -90,7 +92,15 @@ impl CpuSet {
     pub(crate) fn start_sampling(&mut self, program: BorrowedFd<'_>) -> io::Result<()> {
         let mut last_error = None;
         for (&cpu, entry) in self.cpus.iter_mut().filter(|(_, c)| c.sampler.is_none()) {
-            match perf::open_sampler(self.clock, cpu, self.include_idle, entry.ring.fd(), program) {
+            let opened =
+                perf::open_sampler(self.clock, cpu, self.include_idle, entry.ring.fd(), program);
+            let switched = opened.and_then(|sampler| {
+                if !self.is_paused {
+                    perf::switch_sampler(sampler.as_fd(), true)?;
+                }
+                Ok(sampler)
+            });
+            match switched {
                 Ok(sampler) => entry.sampler = Some(sampler),
                 Err(error) => last_error = Some(error),
             }
@@ -105,6 +115,19 @@ impl CpuSet {
                 Ok(())
             }
         }
+    }
+
+    /// Switches the sampling off, or on again; process events go on.
+    ///
+    /// # Errors
+    /// The last reason why that of a CPU could not be switched.
+    pub(crate) fn pause(&mut self, is_paused: bool) -> io::Result<()> {
+        self.is_paused = is_paused;
+        let mut result = Ok(());
+        for sampler in self.cpus.values().filter_map(|cpu| cpu.sampler.as_ref()) {
+            result = perf::switch_sampler(sampler.as_fd(), !is_paused).and(result);
+        }
+        result
     }
 
     /// Ends the sampling; process events go on.

@@ -131,6 +131,8 @@ pub struct LaunchOptions {
     pub mask: Option<OriginalMask>,
     /// Variables for its environment beside the caller's, which win.
     pub environment: Vec<(OsString, OsString)>,
+    /// Variables that take the place of the caller's.
+    pub replaced: Vec<(OsString, OsString)>,
 }
 
 /// A command that is forked but not yet executing. Dropping it ends the child.
@@ -196,7 +198,7 @@ impl Held {
     /// cannot be executed shows only in [`Running::wait`].
     pub fn fork(command: &[OsString], options: &LaunchOptions) -> Result<Self, LaunchError> {
         let argv = Strings::command(command)?;
-        let environment = Strings::environment(&options.environment)?;
+        let environment = Strings::environment(&options.environment, &options.replaced)?;
         let (gate, go) = pipe(PipeFlags::CLOEXEC)?;
         // Non-blocking: nobody waits for a report, it is there or it is not.
         let (exec_error, report) = pipe(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
@@ -355,14 +357,21 @@ impl Strings {
         Ok(Self::new(strings))
     }
 
-    /// The caller's environment and these variables; `None` if it is the caller's.
-    fn environment(more: &[(OsString, OsString)]) -> Result<Option<Self>, LaunchError> {
-        if more.is_empty() {
+    /// The caller's environment and these variables, those of `replaced` in the place of
+    /// the caller's; `None` if it is the caller's.
+    fn environment(
+        more: &[(OsString, OsString)],
+        replaced: &[(OsString, OsString)],
+    ) -> Result<Option<Self>, LaunchError> {
+        if more.is_empty() && replaced.is_empty() {
             return Ok(None);
         }
+        let is_replaced = |name: &OsString| replaced.iter().any(|(other, _)| other == name);
         let is_new = |(name, _): &&(OsString, OsString)| std::env::var_os(name).is_none();
         let more = more.iter().filter(is_new).cloned();
-        let strings = std::env::vars_os().chain(more).map(|(name, value)| {
+        let own = std::env::vars_os().chain(more);
+        let kept = own.filter(|(name, _)| !is_replaced(name));
+        let strings = kept.chain(replaced.iter().cloned()).map(|(name, value)| {
             let mut variable = name;
             variable.push("=");
             variable.push(value);

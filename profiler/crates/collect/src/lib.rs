@@ -25,6 +25,7 @@
 //! * [`metrics`]: the metrics files of AIUs;
 //! * [`device`]: what the execution units of GPUs stood at;
 //! * [`owner`]: whose a process is;
+//! * [`control`]: the socket by which a running recording is steered;
 //! * [`closing`]: detaching without having the user wait;
 //! * [`session`]: owns the recording;
 //! * [`doctor`]: what of all this works on this machine.
@@ -42,6 +43,7 @@ pub mod clock;
 pub mod closing;
 pub mod conditional;
 pub mod config;
+pub mod control;
 pub mod cpu;
 pub mod device;
 mod device_use;
@@ -70,5 +72,7 @@ pub mod runtime;
 pub mod session;
 pub mod signals;
 pub mod tables;
+pub mod timing;
+pub mod torch;
 pub mod users;
 mod v8;

@@ -259,6 +259,7 @@ impl NameService {
                 | Code::Function { .. }
                 | Code::Device
                 | Code::Work { .. }
+                | Code::Op { .. }
                 | Code::NoStack(_)
                 | Code::Wait(_)
                 | Code::Python { .. }

@@ -3,17 +3,24 @@
 
 mod calls;
 mod devices;
+mod dump;
 mod events;
 mod labels;
+mod ops;
+mod pausing;
 mod places;
 mod reading;
 mod result;
 mod starting;
+mod triggers;
 mod waits;
+mod window;
 
 use labels::MetAs;
 
 pub use devices::AiuUse;
+pub use triggers::Fired;
+pub use window::DumpExtent;
 
 use super::{
     binaries::Binaries,
@@ -40,9 +47,10 @@ use super::{
     reader::Reader,
     runtime::{RuntimeProbes, Tally},
     tables::{ReadAhead, Tables},
+    torch::TorchReports,
 };
 use aiprof_analysis::aggregate::Weighting;
-use aiprof_analysis::timeline::Builder;
+use aiprof_analysis::timeline::{Builder, CommandDetail};
 use aiprof_formats::import::capture::CaptureWriter;
 use aiprof_formats::timeline::Store;
 use aiprof_model::{
@@ -133,6 +141,8 @@ pub struct Finished {
     pub profile: Profile,
     /// What the profiler itself used.
     pub usage: SelfUsage,
+    /// How long it was paused, which no length of it counts.
+    pub paused: Duration,
     /// What of the runtimes was probed, if anything was to be.
     pub probes: Option<Tally>,
     /// How AIUs were used.
@@ -152,7 +162,7 @@ pub enum Keep {
     /// All of them, as a capture that is written here.
     Capture(Box<dyn Write + Send>),
     /// What they mean, as a timeline.
-    Timeline(Store),
+    Timeline(Store, CommandDetail),
 }
 
 impl std::fmt::Debug for Keep {
@@ -160,7 +170,7 @@ impl std::fmt::Debug for Keep {
         f.write_str(match self {
             Self::Nothing => "Nothing",
             Self::Capture(_) => "Capture",
-            Self::Timeline(_) => "Timeline",
+            Self::Timeline(..) => "Timeline",
         })
     }
 }
@@ -226,6 +236,8 @@ pub struct Session {
     waits: waits::Waits,
     /// What of both is still being attached.
     starting: Option<starting::Starting>,
+    /// Reports of operators, if programs are asked for them.
+    torch: Option<TorchReports>,
     /// Which programs want their calls recorded, if they are asked.
     conditional: Option<Conditional>,
     devices: devices::Devices,
@@ -262,6 +274,12 @@ pub struct Session {
     started: Instant,
     window_started: Instant,
     last: Timers,
+    pausing: pausing::Pausing,
+    triggers: triggers::Triggers,
+    /// If the last seconds are kept.
+    turning: Option<dump::Turning>,
+    /// What a CPU sample stands for, as captures have it, nanoseconds.
+    sample_ns: u64,
     window_base: Losses,
     window_losses: Losses,
     busy_before: BTreeMap<u32, u64>,
@@ -332,7 +350,7 @@ impl Session {
         };
         let tables = Tables::new(bpf.pool()?, ahead);
         let meta = describe(config, period_ns);
-        let is_kept = !matches!(keep, Keep::Nothing);
+        let is_kept = !matches!(keep, Keep::Nothing) || config.window.is_some();
         let (mut capture, mut timeline) = (None, None);
         match keep {
             Keep::Nothing => {}
@@ -340,9 +358,10 @@ impl Session {
                 let writer = CaptureWriter::new(out, &meta, weighting.period_ns);
                 capture = Some(writer.map_err(CollectError::Capture)?);
             }
-            Keep::Timeline(store) => {
+            Keep::Timeline(store, detail) => {
                 let wakers = config.waits.is_some_and(|waits| waits.options.wakers);
                 let builder = Builder::new(period_ns, store).with_wakers(wakers);
+                let builder = builder.with_commands(detail);
                 timeline = Some(Box::new(builder));
             }
         }
@@ -371,6 +390,7 @@ impl Session {
             drivers: DriverProbes::default(),
             starting: None,
             waits: waits::Waits::default(),
+            torch: None,
             conditional: config
                 .probes
                 .as_ref()
@@ -413,6 +433,10 @@ impl Session {
                 forgetting: now,
                 cleanup: now,
             },
+            pausing: pausing::Pausing::default(),
+            triggers: triggers::Triggers::new(&config.triggers, config.window.is_none()),
+            turning: config.window.map(dump::Turning::new),
+            sample_ns: weighting.period_ns,
             window_base: Losses::default(),
             window_losses: Losses::default(),
             busy_before,
@@ -421,11 +445,19 @@ impl Session {
             undecodable: 0,
             peak_memory: remote::PeakMemory::default(),
         };
+        if let Some(length) = config.window {
+            let length_ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+            let last = window::LastSeconds::new(length_ns, perf::monotonic_ns());
+            session.events.last_seconds = Some(last);
+        }
         if config.devices.is_on() {
             session.samplers = Some(DeviceSamplers::start(&config.devices)?);
         }
         session.label_recording(config)?;
         session.meet_running()?;
+        if config.start_paused {
+            session.stop_recording()?;
+        }
         session
             .cpus
             .start_sampling(session.bpf.sampler()?.as_fd())
@@ -533,8 +565,12 @@ impl Session {
                 () = tokio::time::sleep(JAVA_STARTS), if self.javas.is_any_starting() => {}
             }
             more = self.drain(false)?;
+            self.follow_triggers()?;
             self.housekeeping()?;
             if self.settle_start()? && until_ready {
+                break;
+            }
+            if !until_ready && self.triggers.have_fired() {
                 break;
             }
             if self.last.progress.elapsed() >= PROGRESS {
@@ -637,14 +673,22 @@ impl Session {
             | Event::KernelNamed(_)
             | Event::TracePoint(_)
             | Event::Clock(_)
-            | Event::Counter(_)
             | Event::DeviceStream(_)
-            | Event::Stalls(_)
+            | Event::Pause(_)
             | Event::KernelPlaced(_)
             | Event::DeviceCode(_)
             | Event::PythonFound(_)
             | Event::PythonStack(_)
-            | Event::Labels(_) => self.record(&event).map(drop),
+            | Event::Labels(_)
+            | Event::Ops(_) => self.record(&event).map(drop),
+            Event::Stalls(window) => {
+                // The device is sampled in pauses too.
+                if self.pausing.covers(window.from_ns, window.to_ns) {
+                    return Ok(());
+                }
+                self.record(&Event::Stalls(window)).map(drop)
+            }
+            Event::Counter(counter) => self.record(&Event::Counter(counter)).map(drop),
             Event::PythonCode(code) => {
                 if self.filter.wants_process(code.pid, &self.events.processes) {
                     self.record(&Event::PythonCode(code))?;
@@ -767,7 +811,9 @@ impl Session {
     }
 
     fn housekeeping(&mut self) -> Result<(), CollectError> {
+        self.turn();
         self.tell_of_devices(false)?;
+        self.take_ops()?;
         self.read_starting_java();
         // Whoever names is to have the privileges of a running recording, and no more.
         if self.last.naming.elapsed() >= NAMING && self.starting.is_none() {

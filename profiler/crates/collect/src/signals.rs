@@ -50,9 +50,11 @@ impl BlockedSignals {
     /// starts later: call it before there are any. SIGHUP and SIGQUIT that are
     /// ignored (nohup, a shell's background job) stay so.
     ///
+    /// `more`: a signal that is read too, and would end this process otherwise.
+    ///
     /// # Errors
     /// signalfd(2) failed.
-    pub fn block() -> io::Result<Self> {
+    pub fn block(more: Option<i32>) -> io::Result<Self> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
         let mut old = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: sigemptyset fills in the set that sigaddset then extends;
@@ -61,6 +63,9 @@ impl BlockedSignals {
             libc::sigemptyset(set.as_mut_ptr());
             libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
             libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+            if let Some(more) = more {
+                libc::sigaddset(set.as_mut_ptr(), more);
+            }
             for signal in [libc::SIGHUP, libc::SIGQUIT] {
                 if !is_ignored(signal) {
                     libc::sigaddset(set.as_mut_ptr(), signal);
@@ -157,7 +162,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_signal_from_a_process_is_read_and_known_as_such() {
-        let blocked = BlockedSignals::block().unwrap();
+        let blocked = BlockedSignals::block(None).unwrap();
         let original = blocked.original_mask();
         let signals = blocked.into_async().unwrap();
         for number in [libc::SIGTERM, libc::SIGINT] {

@@ -94,6 +94,8 @@ pub(crate) const PROBES: &str = "PROBES";
 pub(crate) const PROBE_COUNTS: &str = "PROBE_COUNTS";
 /// The processes whose calls are recorded, where not all processes' are.
 pub(crate) const CHOSEN: &str = "CHOSEN";
+/// Since when the recording goes on.
+pub(crate) const RECORDING: &str = "RECORDING";
 /// The pending calls of each thread, by thread id.
 pub(crate) const THREADS: &str = "THREADS";
 

@@ -48,8 +48,8 @@ pub(super) fn open_for(attr: &mut b::perf_event_attr, pid: i32, cpu: i32) -> io:
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Opens the sampling event of one CPU and attaches the program to it; it runs
-/// until the descriptor is closed.
+/// Opens the sampling event of one CPU and attaches the program to it; it is off until
+/// it is switched on ([`switch_sampler`]), and there until the descriptor is closed.
 pub(crate) fn open_sampler(
     clock: Clock,
     cpu: u32,
@@ -87,17 +87,27 @@ pub(crate) fn open_sampler(
             io::Error::last_os_error()
         );
     }
-    // SAFETY: ioctls on a perf event of ours; the program's descriptor is open.
+    // SAFETY: an ioctl on a perf event of ours; the program's descriptor is open.
+    let rc = unsafe { sys::ioctls::SET_BPF(fd.as_raw_fd(), program.as_raw_fd() as _) };
+    if rc < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(fd)
+}
+
+/// Switches a sampling event on or off; off it costs nothing. When this returns, its CPU
+/// obeys.
+pub(crate) fn switch_sampler(event: BorrowedFd<'_>, on: bool) -> io::Result<()> {
+    // SAFETY: ioctls on a perf event of ours, which take no argument.
     let rc = unsafe {
-        match sys::ioctls::SET_BPF(fd.as_raw_fd(), program.as_raw_fd() as _) {
-            0 => sys::ioctls::ENABLE(fd.as_raw_fd(), 0),
-            failed => failed,
+        match on {
+            true => sys::ioctls::ENABLE(event.as_raw_fd(), 0),
+            false => sys::ioctls::DISABLE(event.as_raw_fd(), 0),
         }
     };
-    if rc < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(fd)
+    match rc {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

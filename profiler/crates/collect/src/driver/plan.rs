@@ -3,7 +3,7 @@
 
 use aiprof_common::{
     CLASS_SYSCALL, CLASS_WHOLE, COMMAND_OTHER, FETCH_VALUE, FILE_NAME_BYTES, FROM_ARGUMENT,
-    FetchOp, IoctlKey, MAX_OPS, ProbeSpec, SPEC_EXIT, SPEC_KEEP,
+    FetchOp, IoctlKey, MAX_OPS, ProbeSpec, SPEC_EXIT, SPEC_KEEP, SPEC_WORK,
 };
 use aiprof_model::probes::{
     CallKind, Probe, ResultKind, ValueFormat, ValueInfo,
@@ -179,7 +179,7 @@ fn other(table: &DriverTable) -> Compiled {
     Compiled {
         spec: ProbeSpec {
             function: function_id(&function),
-            flags: SPEC_EXIT | SPEC_KEEP,
+            flags: SPEC_EXIT | SPEC_KEEP | SPEC_WORK,
             n_entry: 2,
             n_exit: 0,
             n_values: 2,

@@ -17,8 +17,7 @@ mod recorder;
 pub use joined::{Joined, News};
 pub use recorder::{Others, Recorder};
 
-use crate::environment;
-use aiprof_system::files::kernel;
+use crate::{environment, procfs};
 use aiprof_system::files::private::PrivateDirectory;
 use aiprof_system::os::process;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -137,19 +136,12 @@ type Identity = (u32, u64);
 fn launcher(own: u32, ranks: &[(&'static str, u32)]) -> Option<Identity> {
     let mut pid = own;
     for _ in 0..MAX_ANCESTORS {
-        pid = parent(pid)?;
+        pid = procfs::parent(pid)?;
         if environment::ranks_of(pid).map_or(true, |found| found != ranks) {
             return Some((pid, process::start_time(pid)?));
         }
     }
     None
-}
-
-/// The parent of a process; `None`: it has none in this namespace.
-fn parent(pid: u32) -> Option<u32> {
-    let stat = kernel::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = stat.rsplit_once(") ")?;
-    rest.split(' ').nth(1)?.parse().ok().filter(|pid| *pid != 0)
 }
 
 /// Who this process is in its job.

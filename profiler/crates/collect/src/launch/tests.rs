@@ -157,7 +157,7 @@ fn mask(status: &Path, name: &str) -> u64 {
 async fn the_command_has_the_signal_mask_of_the_caller() {
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("status");
-    let signals = BlockedSignals::block().unwrap();
+    let signals = BlockedSignals::block(None).unwrap();
     let options = LaunchOptions {
         mask: Some(signals.original_mask()),
         ..LaunchOptions::default()
@@ -177,7 +177,7 @@ async fn the_command_has_the_signal_mask_of_the_caller() {
 }
 
 #[tokio::test]
-async fn variables_are_added_but_never_replaced() {
+async fn variables_are_added_and_replaced_only_where_that_is_asked() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("environment");
     let path = std::env::var("PATH").unwrap();
@@ -185,14 +185,15 @@ async fn variables_are_added_but_never_replaced() {
         environment: [("PATH", "/nowhere"), ("AIPROF_TEST_ADDED", "a=b")]
             .map(|(name, value)| (name.into(), value.into()))
             .to_vec(),
+        replaced: vec![("HOME".into(), "/elsewhere".into())],
         ..LaunchOptions::default()
     };
-    let script = "echo \"$AIPROF_TEST_ADDED:$PATH\" > \"$0\"";
+    let script = "echo \"$AIPROF_TEST_ADDED:$HOME:$PATH\" > \"$0\"";
     let command = words(&["sh", "-c", script, out.to_str().unwrap()]);
     let held = Held::fork(&command, &options).unwrap();
     assert_eq!(held.release().unwrap().wait().await.unwrap(), Exit::Code(0));
     let text = std::fs::read_to_string(&out).unwrap();
-    assert_eq!(text.trim(), format!("a=b:{path}"));
+    assert_eq!(text.trim(), format!("a=b:/elsewhere:{path}"));
     // A name that cannot be one fails before anything is started.
     let options = LaunchOptions {
         environment: vec![("A\0".into(), "".into())],

@@ -45,7 +45,7 @@ pub(crate) fn own_variable(name: &str) -> Option<OsString> {
 /// The libraries that the dynamic linker's cache lists. Its paths are
 /// NUL-terminated strings (glibc, sysdeps/generic/dl-cache.h); what else is in the
 /// file is no absolute path.
-pub(super) fn in_linker_cache(cache: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+pub(crate) fn in_linker_cache(cache: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let mut bytes = Vec::new();
     let read = caller::open_regular(cache).and_then(|f| f.take(MAX_CACHE).read_to_end(&mut bytes));
     if let Err(error) = read {

@@ -44,5 +44,6 @@ pub(crate) use attach::CALL_PROGRAMS;
 pub use attach::Tally;
 pub use discover::Command;
 pub(super) use discover::variable_of;
+pub(crate) use discover::{in_linker_cache, own_variable};
 pub(crate) use service::RuntimeProbes;
 pub use survey::{Surveyed, SurveyedFunction, SurveyedTable, survey};

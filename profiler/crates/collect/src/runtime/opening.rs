@@ -57,6 +57,7 @@ impl RuntimeProbes {
         let list = (command.variable)(ALTERNATIVE_DRIVERS).unwrap_or_default();
         self.note_alternatives(&list);
         let mut paths = discover::preloaded(&command);
+        paths.extend(config.helpers.iter().cloned());
         paths.extend(
             self.alternatives
                 .iter()

@@ -13,7 +13,7 @@ impl Session {
     /// mappings of the event's process changed.
     pub(super) fn record(&mut self, event: &Event) -> Result<bool, CollectError> {
         self.note_for_places(event);
-        let changed = self.events.take(event)?;
+        let changed = self.events.take(event, &mut self.triggers)?;
         for event in self.events.kernels() {
             let Some((probes, _)) = &mut self.probes else {
                 continue;
@@ -92,6 +92,11 @@ impl Session {
             if self.conditional.as_mut().is_some_and(|c| !c.call(view)) {
                 return Ok(());
             }
+            self.triggers.call(view, call.time_ns);
+            if view.probe().kind.is_work() && self.pausing.leaves_out(&call) {
+                self.events.watch(&Event::Call(call), &mut self.triggers);
+                return Ok(());
+            }
             self.devices.called(view);
         }
         self.label(call.pid, call.time_ns, MetAs::Call)?;
@@ -117,6 +122,12 @@ impl Session {
         {
             return Ok(());
         }
+        let is_work = view.is_some_and(|view| view.probe().kind.is_work());
+        if is_work && self.pausing.leaves_out_data(&data) {
+            let data = Event::CallData(data);
+            self.events.watch(&data, &mut self.triggers);
+            return Ok(());
+        }
         self.record(&Event::CallData(data)).map(drop)
     }
 
@@ -124,6 +135,9 @@ impl Session {
     /// are all taken, because an interrupt or a kernel thread reports them, not the
     /// process that submitted the work.
     pub(super) fn take_trace(&mut self, trace: Trace) -> Result<(), CollectError> {
+        if self.pausing.covers(trace.time_ns, trace.time_ns) {
+            return Ok(());
+        }
         if self.drivers.begins(trace.point)
             && !self.filter.wants_process(trace.pid, &self.events.processes)
         {

@@ -100,7 +100,9 @@ impl Session {
             self.record(&Event::Clock(clock::pair()))?;
         }
         while let Some(counter) = self.devices.reader.as_ref().and_then(MetricsReader::next) {
-            self.record(&Event::Counter(counter))?;
+            if !self.pausing.covers(counter.time_ns, counter.time_ns) {
+                self.record(&Event::Counter(counter))?;
+            }
         }
         Ok(())
     }

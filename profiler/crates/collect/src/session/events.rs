@@ -1,6 +1,6 @@
 //! What becomes of the events of a recording: nothing here knows where they come from.
 
-use super::{CollectError, Watcher};
+use super::{CollectError, Watcher, triggers::Triggers, window::LastSeconds};
 use aiprof_analysis::{
     aggregate::Aggregator,
     correlate::{Both, CallSink, FinishedCall, KernelEvent, Launch},
@@ -32,6 +32,8 @@ pub(super) struct Events {
     pub(super) timeline: Option<Box<Builder<Store>>>,
     /// Sees every event, too.
     pub(super) watcher: Option<Box<Watcher>>,
+    /// The events of the last seconds, if they are kept.
+    pub(super) last_seconds: Option<LastSeconds>,
     kernels: KernelEvents,
 }
 
@@ -49,6 +51,7 @@ impl Events {
             capture,
             timeline,
             watcher: None,
+            last_seconds: None,
             kernels: KernelEvents::default(),
         }
     }
@@ -56,7 +59,11 @@ impl Events {
     /// Takes an event in: the capture, the timeline and the watcher get it with the
     /// processes as they were before it. Returns whether the mappings of its process
     /// changed.
-    pub(super) fn take(&mut self, event: &Event) -> Result<bool, CollectError> {
+    pub(super) fn take(
+        &mut self,
+        event: &Event,
+        triggers: &mut Triggers,
+    ) -> Result<bool, CollectError> {
         if let Some(capture) = &mut self.capture {
             capture.event(event).map_err(CollectError::Capture)?;
         }
@@ -64,17 +71,30 @@ impl Events {
             let taken = timeline.event(&self.processes, event);
             taken.map_err(CollectError::Timeline)?;
         }
+        if let Some(last) = &mut self.last_seconds {
+            last.take(event, &self.processes);
+        }
         if let Some(watcher) = &mut self.watcher {
             watcher(event, &self.processes);
         }
         let (processes, kernels) = (&mut self.processes, &mut self.kernels);
+        triggers.event(event);
+        let mut kernels = Both(kernels, triggers);
         Ok(match &mut self.timeline {
             Some(timeline) => {
-                let both = &mut Both(kernels, &mut **timeline);
+                let both = &mut Both(&mut kernels, &mut **timeline);
                 self.aggregate.apply_with(processes, event, both)
             }
-            None => self.aggregate.apply_with(processes, event, kernels),
+            None => self.aggregate.apply_with(processes, event, &mut kernels),
         })
+    }
+
+    /// Takes in an event that is not recorded, for what waits for it.
+    pub(super) fn watch(&mut self, event: &Event, triggers: &mut Triggers) {
+        triggers.event(event);
+        let mut both = Both(&mut self.kernels, triggers);
+        self.aggregate
+            .apply_with(&mut self.processes, event, &mut both);
     }
 
     /// What calls did to kernels since this was asked last.

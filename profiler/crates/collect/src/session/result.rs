@@ -82,7 +82,7 @@ impl Session {
     }
 
     /// Too much is known: what still runs is met again at its next sample.
-    fn begin_afresh(&mut self) {
+    pub(super) fn begin_afresh(&mut self) {
         self.publisher.clear(&mut self.bpf, &mut self.tables);
         self.tables.forget_unused(true);
         self.finisher = Finisher::default();
@@ -108,6 +108,8 @@ impl Session {
         self.drain(false)?;
         self.cpus.stop_sampling();
         let links = self.stop_probes();
+        let paused = self.paused();
+        self.end_pause(perf::monotonic_ns());
         let device_problems = self.samplers.as_mut().map_or_else(Vec::new, |samplers| {
             samplers.stop();
             samplers.problems()
@@ -117,6 +119,7 @@ impl Session {
                 break;
             }
         }
+        self.finish_ops()?;
         self.name_late_kernels(None)?;
         self.place_kernels(None)?;
         self.tell_of_devices(true)?;
@@ -129,6 +132,7 @@ impl Session {
             .finish_calls(&self.events.processes, now_ns, listener);
         let lost_calls = self.events.aggregate.lost_calls();
         self.events.aggregate.settle_devices(true);
+        self.forget_watched();
         let profile = self.build()?;
         let bpf_memory_bytes = Bpf::memory_bytes() + self.cpus.ring_bytes() as u64;
         if let Some(capture) = self.events.capture.take() {
@@ -154,6 +158,7 @@ impl Session {
         Ok(Finished {
             profile,
             usage,
+            paused,
             probes,
             aiu,
             device_problems,
@@ -161,9 +166,13 @@ impl Session {
         })
     }
 
-    pub(super) fn progress(&self) -> Progress {
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
         Progress {
-            samples: self.samples_in_all + self.events.aggregate.taken,
+            samples: match self.triggers.begin_recording() {
+                true => 0,
+                false => self.samples_in_all + self.events.aggregate.taken,
+            },
             lost: self.bpf.count(COUNT_RING_DROPS),
             elapsed: self.started.elapsed(),
             processes: self.events.processes.len(),
@@ -259,14 +268,17 @@ impl Session {
         let mut meta = self.meta.clone();
         let since_start = self.window_started.duration_since(self.started);
         meta.start_unix_ns += u64::try_from(since_start.as_nanos()).unwrap_or(0);
-        meta.duration_ns =
-            u64::try_from(ended.duration_since(self.window_started).as_nanos()).unwrap_or(u64::MAX);
+        let paused = self.pausing.end_window(ended);
+        let length = ended.duration_since(self.window_started);
+        let recorded = length.saturating_sub(paused).as_nanos();
+        meta.duration_ns = u64::try_from(recorded).unwrap_or(u64::MAX);
         self.window_started = ended;
         self.window_base = losses_now;
         self.window_losses = losses.clone();
         self.events.aggregate.losses.merge(&losses);
         let busy_now = busy::busy_ns();
-        self.busy = busy::since(&self.busy_before, &busy_now);
+        let since_pause = busy::since(&self.busy_before, &busy_now);
+        self.busy = self.pausing.busy(since_pause);
         self.busy_before = busy_now;
         self.events.aggregate.complete(&self.busy, meta.period_ns);
         Ok(match &self.names {
@@ -286,7 +298,7 @@ impl Session {
     }
 
     /// Losses counted elsewhere than in the aggregator, since the start.
-    fn running_losses(&self) -> Losses {
+    pub(super) fn running_losses(&self) -> Losses {
         let mut losses = Losses::default();
         losses.add(LossKind::RingDrops, self.bpf.count(COUNT_RING_DROPS));
         losses.add(LossKind::WaitsLost, self.bpf.count(COUNT_WAITS_LOST));
@@ -317,7 +329,7 @@ impl Session {
     }
 
     /// What was added to them in this window.
-    fn losses_since_window(&self, now: &Losses) -> Losses {
+    pub(super) fn losses_since_window(&self, now: &Losses) -> Losses {
         let mut losses = Losses::default();
         for (kind, count) in now.iter() {
             losses.add(kind, count.saturating_sub(self.window_base.get(kind)));

@@ -78,6 +78,9 @@ impl Session {
     }
 
     pub(super) fn take_wait(&mut self, mut wait: Wait) -> Result<(), CollectError> {
+        if self.pausing.covers(wait.time_ns, wait.time_ns) {
+            return Ok(());
+        }
         let known = self.events.processes.get(wait.pid);
         if !known.is_some_and(|process| process.complete) {
             self.first_sight(wait.pid, wait.tid, wait.time_ns)?;

@@ -30,7 +30,7 @@ pub use dump::{Dump, read_dump_folder};
 pub use listing::{Listed, Listing};
 #[cfg(any(test, feature = "testing"))]
 pub use module::fuzz_module;
-pub use module::{Attributes, Kernel, Module, ModuleError, Problems, SourceFrame};
+pub use module::{Attributes, Kernel, Module, ModuleError, Problems, SourceFrame, attributes};
 
 #[cfg(test)]
 mod tests;

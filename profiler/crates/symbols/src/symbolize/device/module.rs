@@ -83,6 +83,8 @@ pub struct Attributes {
     pub simd_size: Option<u32>,
     /// Registers of one hardware thread.
     pub grf_count: Option<u32>,
+    /// Arguments that the program sets.
+    pub arguments: Option<u32>,
     /// Shared local memory of a work group, in bytes.
     pub slm_bytes: Option<u64>,
     /// Private memory of a hardware thread, in bytes: arrays and variables whose
@@ -305,6 +307,29 @@ impl Kernel {
             + functions.sum::<usize>()
             + self.lines.memory()
     }
+}
+
+/// What the compiler says about the kernels of a module, by their names for people; much
+/// faster than [`Module::parse`]. Of an archive the first module with code.
+#[must_use]
+pub fn attributes(bytes: &[u8]) -> Vec<(String, Attributes)> {
+    if bytes.len() > MAX_MODULE {
+        return Vec::new();
+    }
+    let members = match bytes.starts_with(archive::MAGIC) {
+        true => archive::members(bytes),
+        false => vec![bytes],
+    };
+    if let Some(code) = members.iter().find(|member| zebin::is_zebin(member)) {
+        let found = zebin::attributes(code).into_iter();
+        return found.map(|(name, found)| (display(&name), found)).collect();
+    }
+    let other = members.iter().find(|member| spirv::is_spirv(member));
+    let module = other.and_then(|member| spirv::parse(member).ok());
+    let kernels = module.unwrap_or_default().kernels.into_iter();
+    kernels
+        .map(|kernel| (kernel.display, kernel.attributes))
+        .collect()
 }
 
 /// Most functions looked at that begin before an offset and end before it.

@@ -14,6 +14,7 @@ const OP_STRING: u32 = 7;
 const OP_LINE: u32 = 8;
 const OP_ENTRY_POINT: u32 = 15;
 const OP_FUNCTION: u32 = 54;
+const OP_FUNCTION_PARAMETER: u32 = 55;
 const OP_FUNCTION_END: u32 = 56;
 /// Execution model of OpenCL's kernels.
 const MODEL_KERNEL: u32 = 6;
@@ -49,7 +50,11 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Module, ModuleError> {
     }
     for (id, name) in found.kernels {
         let file = found.files.get(&id).and_then(|id| found.strings.get(id));
-        let mut kernel = Kernel::new(name, Attributes::default());
+        let attributes = Attributes {
+            arguments: found.parameters.get(&id).copied(),
+            ..Attributes::default()
+        };
+        let mut kernel = Kernel::new(name, attributes);
         kernel.source_file = file.cloned();
         module.kernels.push(kernel);
     }
@@ -63,6 +68,8 @@ struct SpirvNames {
     strings: FxHashMap<u32, String>,
     /// By function the text that names its file.
     files: FxHashMap<u32, u32>,
+    /// By function its parameters.
+    parameters: FxHashMap<u32, u32>,
     /// The function that the reader is in.
     function: Option<u32>,
     /// The last `OpLine` before a function, which holds for it.
@@ -89,7 +96,16 @@ impl SpirvNames {
             }
             (OP_FUNCTION, [_, id, ..]) => {
                 self.function = Some(*id);
+                if self.parameters.len() < MAX_KERNELS {
+                    self.parameters.insert(*id, 0);
+                }
                 self.note();
+            }
+            (OP_FUNCTION_PARAMETER, _) => {
+                let function = self.function.unwrap_or(0);
+                if let Some(count) = self.parameters.get_mut(&function) {
+                    *count = count.saturating_add(1);
+                }
             }
             (OP_FUNCTION_END, _) => {
                 self.function = None;

@@ -46,6 +46,8 @@ struct ZeInfoReader {
     buffer: Buffer,
     /// Private memory of each work item, if the file gives it per item.
     private_of_item: Option<u64>,
+    /// The kernel that `kernels_misc_info` is at.
+    described: String,
 }
 
 /// An entry of `per_thread_memory_buffers`.
@@ -160,6 +162,23 @@ impl ZeInfoReader {
             ["kernels", "user_attributes", "intel_reqd_sub_group_size"] => {
                 it.required_sub_group_size = small();
             }
+            // Some arguments come in several pieces, and others that no source has.
+            ["kernels", "payload_arguments", key] => {
+                let known = it.arguments.get_or_insert(0);
+                if let ("arg_index", Some(index)) = (*key, small()) {
+                    *known = index.saturating_add(1).max(*known);
+                }
+            }
+            ["kernels_misc_info", "name"] => self.described = text.to_owned(),
+            // Here are also those that the code does not use.
+            ["kernels_misc_info", "args_info", "index"] => {
+                if let (Some(kernel), Some(index)) =
+                    (self.kernels.get_mut(&self.described), small())
+                {
+                    let known = kernel.arguments.get_or_insert(0);
+                    *known = index.saturating_add(1).max(*known);
+                }
+            }
             ["kernels", "per_thread_memory_buffers", key] => match *key {
                 "type" => self.buffer.is_scratch = text == "scratch",
                 "usage" => self.buffer.usage = text.to_owned(),
@@ -217,6 +236,13 @@ kernels:
   - name: array
     execution_env:
       simd_size:       32
+    payload_arguments:
+      - arg_type:        global_id_offset
+        offset:          0
+      - arg_type:        arg_bypointer
+        arg_index:       1
+      - arg_type:        arg_byvalue
+        arg_index:       0
     per_thread_memory_buffers:
       - type:            scratch
         usage:           single_space
@@ -243,6 +269,11 @@ kernels_misc_info:
     args_info:
       - index: 0
         name: a
+      - index: 2
+        name: unused
+  - name: nobody
+    args_info:
+      - index: 7
 ...
 ";
         let (kernels, problems) = read(text);
@@ -253,6 +284,7 @@ kernels_misc_info:
             (Some(32), Some(65536))
         );
         assert_eq!((array.private_bytes, array.spill_bytes), (None, None));
+        assert_eq!(array.arguments, Some(3));
         let spills = &kernels["spills"];
         assert_eq!(
             (spills.grf_count, spills.spill_bytes),
@@ -260,6 +292,7 @@ kernels_misc_info:
         );
         assert_eq!(spills.required_work_group_size, Some([64, 2, 1]));
         assert_eq!(kernels["items"].private_bytes, Some(1600));
+        assert_eq!(kernels["items"].arguments, None);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use super::limits::{Budget, MAX_KERNELS, MAX_MODULE, MAX_NAME, MAX_TEXT};
 use super::line_table::LineTable;
-use super::module::{Kernel, Module, ModuleError, Problems};
+use super::module::{Attributes, Kernel, Module, ModuleError, Problems};
 use super::names::{Strings, end_long_texts};
 use super::relocate::{Bases, Header, Relocations, Section, Symbols};
 use super::{dwarf, platform, ze_info};
@@ -103,6 +103,15 @@ impl<'d> Elf<'d> {
         let found = all.find(|s| self.name(s) == name || s.sh_type(LE) == kind)?;
         found.data(LE, self.bytes).ok()
     }
+}
+
+/// What a zebin says about its kernels; nothing if it cannot be read.
+pub(super) fn attributes(bytes: &[u8]) -> FxHashMap<String, Attributes> {
+    let mut problems = Problems::default();
+    let elf = Elf::parse(bytes, &mut problems).ok();
+    let text = elf.and_then(|elf| elf.section(b".ze_info", SHT_ZEBIN_ZEINFO));
+    text.map(|text| ze_info::parse(text, &mut problems))
+        .unwrap_or_default()
 }
 
 /// Reads a zebin.
