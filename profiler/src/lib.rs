@@ -7,7 +7,7 @@
 
 pub mod cli;
 
-pub use aiprof_analysis::{aggregate, aiu, analyze, calibrate, correlate};
+pub use aiprof_analysis::{aggregate, aiu, analyze, calibrate, correlate, tables};
 pub use aiprof_collect as collect;
 pub use aiprof_formats::{export, import};
 pub use aiprof_model::{demangle, eu_stall, parallel, probes, process, profile, timeline, wire};

@@ -230,7 +230,7 @@ fn errors_say_what_to_do() {
         ),
         (
             &["diff", folded, folded, "-o", "x.pb.gz"],
-            &["as .svg or .txt", "Usage: aiprof diff"],
+            &["as .svg, .txt, .csv or .json", "Usage: aiprof diff"],
         ),
         (
             &["--every", "3s", "-o", "new.svg"],
@@ -427,7 +427,11 @@ fn recordings_of_iaprof_become_any_output_and_go_back() {
         assert!(text.lines().any(|l| l == line), "no {line} in {text}");
     }
     let output = run(&["diff", input, again]);
-    assert!(stdout(&output).contains("no change"), "{}", stdout(&output));
+    assert!(
+        stdout(&output).contains("nothing changed"),
+        "{}",
+        stdout(&output)
+    );
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! What `aiprof analyze` and `aiprof acelyzer` share: inputs, the run, outputs.
 
+use super::captured;
 use super::companions::Written;
 use super::input::{self, ProfileCommand};
 use super::output::OutputFile;
-use super::trace_out;
+use super::wanted_tables::WantedTables;
 use aiprof_analysis::analyze::config::{Config, Format};
+use aiprof_analysis::analyze::device_stalls::TimedStalls;
 use aiprof_analysis::analyze::messages::Messages;
 use aiprof_analysis::analyze::pipeline::{self, Outcome};
 use aiprof_analysis::analyze::recordings::{self, Recording};
@@ -12,11 +14,15 @@ use aiprof_analysis::analyze::report::{self, Input, Report};
 use aiprof_analysis::analyze::stages::Stage;
 use aiprof_analysis::analyze::utilization::CompilerInfo;
 use aiprof_analysis::analyze::{classes, normalize, verify};
+use aiprof_analysis::compare::TraceWork;
+use aiprof_analysis::tables::SharedWork;
+use aiprof_analysis::tables::hta::critical;
+use aiprof_analysis::tables::unitrace;
+use aiprof_analysis::timeline::CommandDetail;
 use aiprof_formats::export;
 use aiprof_formats::export::html;
 use aiprof_formats::export::tables::{self, frame};
 use aiprof_formats::export::trace_events::{self, Header, Words};
-use aiprof_formats::import::capture::ReplayOptions;
 use aiprof_formats::import::compiler_info;
 use aiprof_formats::import::json::{self, End, Reading, Trouble};
 use aiprof_formats::import::open::{self, Contents};
@@ -62,8 +68,12 @@ pub(super) struct Analysis<'a> {
     pub(super) kept: Stretch,
     /// What was read.
     pub(super) inputs: Vec<Input>,
+    /// Kernels of captures whose stalls were sampled.
+    pub(super) stalls: Vec<TimedStalls>,
     /// The files that were written.
     pub(super) written: Written,
+    /// Tables by name.
+    pub(super) tables: WantedTables,
 }
 
 /// The files that patterns name, each pattern's in order; a pattern that is a file's
@@ -118,6 +128,27 @@ impl Analysis<'_> {
         self.conclude(&mut timeline, &compiler, trace)
     }
 
+    /// What a file has that another may have too, and what was found in it.
+    ///
+    /// # Errors
+    /// It cannot be read, or nothing can be made of it.
+    pub(super) fn for_comparison(&mut self, path: &Path) -> Result<(TraceWork, Report)> {
+        let mut timeline = self.read(&[path.to_owned()])?;
+        let outcome = self.analyse(&mut timeline, &CompilerInfo::default())?;
+        memory::check().context("cannot analyse this")?;
+        if outcome.is_fatal {
+            bail!("nothing can be made of this trace");
+        }
+        let inputs = std::mem::take(&mut self.inputs);
+        let wanted = report::Wanted {
+            plots: false,
+            waste: true,
+        };
+        let shared = SharedWork::default();
+        let report = report::make(&timeline, &outcome, inputs, wanted, &shared);
+        Ok((TraceWork::of(&timeline), report))
+    }
+
     /// Runs the analyses and writes the results: the trace to `trace`, the rest beside it.
     fn conclude(
         &mut self,
@@ -126,14 +157,27 @@ impl Analysis<'_> {
         trace: Option<OutputFile>,
     ) -> Result<Report> {
         let config = self.config;
-        let outcome = self.analyse(timeline, compiler)?;
+        let mut outcome = self.analyse(timeline, compiler)?;
+        outcome.stalls = std::mem::take(&mut self.stalls);
         memory::check().context("cannot analyse this")?;
         if outcome.is_fatal {
             bail!("nothing can be made of these traces");
         }
         self.write_tables(timeline, &outcome)?;
         let inputs = std::mem::take(&mut self.inputs);
-        let report = report::make(timeline, &outcome, inputs, self.style == Style::Aiprof);
+        let is_own = self.style == Style::Aiprof;
+        // Where only tables are wanted, nobody sees the rest.
+        let wanted = report::Wanted {
+            plots: is_own && trace.is_some(),
+            waste: is_own && (trace.is_some() || self.tables.entries.is_empty()),
+        };
+        let shared = SharedWork::default();
+        let report = report::make(timeline, &outcome, inputs, wanted, &shared);
+        self.tables.make(timeline, &outcome, &report, &shared)?;
+        drop(shared);
+        if self.tables.marks_path {
+            critical::mark(timeline, &self.tables.options.path);
+        }
         self.show("writing");
         let Some(file) = trace else {
             return Ok(report);
@@ -377,7 +421,18 @@ impl Analysis<'_> {
             Contents::Json | Contents::Perfetto => {}
             Contents::Empty | Contents::Text | Contents::Binary => {}
             _ if self.style == Style::Acelyzer => bail!("Unrecognized file type. file: {shown}"),
-            Contents::Capture => return read_capture(path, self.kept, timeline).map(Some),
+            Contents::Capture => {
+                let mut wanted = self.tables.entries.iter();
+                let detail = CommandDetail {
+                    barriers: wanted.any(|entry| unitrace::wants_commands(entry.name)),
+                    each: false,
+                };
+                let (reading, has_stalls) = captured::read(path, self.kept, detail, timeline)?;
+                if has_stalls && self.tables.entries.is_empty() {
+                    self.stalls.extend(captured::stalls(path, self.kept));
+                }
+                return Ok(Some(reading));
+            }
             Contents::Log => {
                 bail!("{shown} is a log, no trace; logs of the compiler go with -c")
             }
@@ -571,16 +626,6 @@ impl Analysis<'_> {
         }
         header
     }
-}
-
-/// Adds a recording to a timeline.
-fn read_capture(path: &Path, kept: Stretch, timeline: &mut Timeline) -> Result<Reading> {
-    let options = ReplayOptions::default();
-    let shown = path.display();
-    let file = caller::open(path).with_context(|| format!("cannot read {shown}"))?;
-    let (recorded, store) = trace_out::timeline(path, file, options, None)?;
-    let read = recording::read(&recorded, store, &path.to_string_lossy(), kept, timeline);
-    read.with_context(|| format!("cannot read {shown}"))
 }
 
 /// The rank that an event's process belongs to.

@@ -1,21 +1,31 @@
 //! `aiprof analyze`: traces become calibrated traces, tables and findings.
 
 use super::analysis::{self, Analysis, Style};
+use super::categorize::{AggregatorArg, categories_of};
 use super::companions::Written;
 use super::memory::MemoryArgs;
 use super::moment::{Moment, parse_moment};
-use super::output::{self, STDOUT};
+use super::output::{self, OutputFile, STDOUT};
 use super::stdout;
+use super::wanted_tables::WantedTables;
 use super::{Verbosity, log, screen, trace_out, usage_error};
 use aiprof_analysis::analyze::config::{
     Config, Counters, EventFilter, Format, OverlapMode, PowerScale, PowerSource, RankAlignment,
 };
 use aiprof_analysis::analyze::messages::{Level, Messages};
 use aiprof_analysis::analyze::stages::Profile;
-use aiprof_formats::export::analysis_text;
+use aiprof_analysis::categories::Aggregator;
+use aiprof_analysis::tables::hta::critical::PathOptions;
+use aiprof_analysis::tables::hta::critical::what_if::WhatIf;
+use aiprof_analysis::tables::unitrace::categories as category_tables;
+use aiprof_analysis::tables::{self, Options, Table};
+use aiprof_analysis::torch::log::TorchLog;
+use aiprof_formats::export::tables::plain::{self, TableFormat};
+use aiprof_formats::export::{analysis_text, findings};
+use aiprof_formats::import::torch_log;
 use aiprof_model::timeline::Stretch;
 use aiprof_system::files::caller;
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum, ValueHint};
 use serde_json::json;
@@ -33,6 +43,8 @@ Examples:
   aiprof analyze t.json -o big.pftrace         Perfetto's format, for very large traces
   aiprof analyze x.aiprof --from 10s --to 20s  ten seconds of a long recording
   aiprof analyze t.json -o runs/               for TensorBoard: --logdir runs
+  aiprof analyze trace.json --json | jq '.findings[0]'    the most expensive finding
+  aiprof analyze t.json --table kernels        one table; --table list names them all
 
 Reads recordings of aiprof (.aiprof, and the traces made of them), traces of the AIU's
 runtime (FLEX), of Torch's profiler (Kineto), of Perfetto and acelyzer's own output, also
@@ -46,7 +58,7 @@ command line; with --verify 1 if a check failed.";
 #[command(after_long_help = EXAMPLES, after_help = "`aiprof analyze --help` has examples.")]
 pub(crate) struct AnalyzeArgs {
     /// Recordings and traces, also patterns in quotes: 'dir/rank*.json'; -: stdin
-    #[arg(required = true, value_name = "INPUT", value_hint = ValueHint::FilePath)]
+    #[arg(required_unless_present = "table", value_name = "INPUT", value_hint = ValueHint::FilePath)]
     inputs: Vec<String>,
 
     /// Where the trace goes; its extension chooses the format (.json, .json.gz,
@@ -56,8 +68,64 @@ pub(crate) struct AnalyzeArgs {
     output: Option<PathBuf>,
 
     /// Format of the output, whatever it is called
-    #[arg(long, value_enum, value_name = "FORMAT", requires = "output")]
+    #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<FormatArg>,
+
+    /// The findings as JSON, instead of the summary; the same as --format json
+    #[arg(long, conflicts_with_all = ["format", "verify"])]
+    json: bool,
+
+    /// Only these tables, to stdout or -o; list: which there are
+    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["verify",
+        "tensorboard"])]
+    table: Vec<String>,
+
+    /// Order of the tables' rows: a column, largest first
+    #[arg(long, value_name = "COLUMN", requires = "table")]
+    sort_by: Option<String>,
+
+    /// Rows of each table at most
+    #[arg(long, value_name = "N", requires = "table")]
+    limit: Option<usize>,
+
+    /// Mark the events on the critical path in the trace: their argument critical_path_us
+    #[arg(long, requires = "output", conflicts_with = "table")]
+    critical_path: bool,
+
+    /// critical-path and trace-diff: only what begins within annotations with this in their
+    /// name
+    #[arg(long, value_name = "TEXT")]
+    annotation: Option<String>,
+
+    /// critical-path and trace-diff: only within the N-th of these annotations, from 0
+    #[arg(long, value_name = "N", requires = "annotation")]
+    instance: Option<usize>,
+
+    /// critical-path: how long it is if everything with NAME in its name takes FACTOR of its
+    /// time; repeatable
+    #[arg(long, value_name = "NAME=FACTOR", requires = "table")]
+    what_if: Vec<WhatIf>,
+
+    /// kernel-sequences: only below operators with this in their name
+    #[arg(long, value_name = "TEXT", requires = "table")]
+    operator: Option<String>,
+    /// Table key-averages tells calls apart by the shapes of their inputs
+    #[arg(long, requires = "table")]
+    by_shape: bool,
+
+    /// Categories of kernels for the tables categories and category-summary: an INI file as
+    /// unitrace's categorize.py reads it, or the JSON that it writes
+    #[arg(long, value_name = "FILE", requires = "table", value_hint = ValueHint::FilePath)]
+    categories: Option<PathBuf>,
+
+    /// category-summary: what the values of a kernel in several ranks become
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = AggregatorArg(Aggregator::Mean))]
+    aggregator: AggregatorArg,
+
+    /// What PyTorch printed with TORCH_LOGS=graph_breaks,recompiles: why torch.compile broke
+    /// graphs and compiled again
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    torch_log: Option<PathBuf>,
 
     /// Compiler logs, one per rank or one for all, or the inductor cache directory
     #[arg(short, long, value_name = "PATH", value_delimiter = ',', value_hint = ValueHint::AnyPath)]
@@ -155,6 +223,27 @@ enum FormatArg {
     Page,
     /// Trace for TensorBoard's PyTorch plugin, in a directory
     Tensorboard,
+    /// Tables for people, with --table
+    Text,
+    /// Tables as CSV, with --table
+    Csv,
+    /// Findings as JSON; with --table tables
+    Json,
+    /// The JSON of unitrace's summary.py, with --table category-summary
+    Summary,
+}
+
+impl FormatArg {
+    /// The format of tables; `None`: it is one of traces.
+    fn of_tables(self) -> Option<TableFormat> {
+        match self {
+            Self::Text => Some(TableFormat::Text),
+            Self::Csv => Some(TableFormat::Csv),
+            Self::Json => Some(TableFormat::Json),
+            Self::Summary => Some(TableFormat::Summary),
+            Self::Chrome | Self::Perfetto | Self::Page | Self::Tensorboard => None,
+        }
+    }
 }
 
 /// A counter, for the command line.
@@ -210,6 +299,11 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     if args.output.is_none() {
         stdout::require()?;
     }
+    if args.table.iter().any(|name| name == "list") {
+        return list_tables();
+    }
+    check_format(args)?;
+    let tables = wanted_tables(args)?;
     args.memory.apply()?;
     let config = config(args, verbosity)?;
     let kept = kept(args)?;
@@ -221,14 +315,9 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     let mut show = |text: &str| screen::set_progress(text);
     let wants_progress = screen::has_progress() && !verbosity.is_quiet();
     let mut analysis = Analysis {
-        config: &config,
-        style: Style::Aiprof,
-        other: application(),
-        messages: &mut messages,
         progress: wants_progress.then_some(&mut show as &mut dyn FnMut(&str)),
-        kept,
-        inputs: Vec::new(),
-        written: Written::default(),
+        tables,
+        ..silent(&config, kept, &mut messages)
     };
     let result = match config.verify {
         true => analysis
@@ -237,6 +326,7 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
         false => analysis.run(&files).map(|report| (Some(report), 0)),
     };
     let written = std::mem::take(&mut analysis.written);
+    let tables = std::mem::take(&mut analysis.tables.made);
     screen::clear_progress();
     log::analysis(&messages);
     let (report, status) = result?;
@@ -246,6 +336,16 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     let Some(report) = report else {
         return Ok(status);
     };
+    if !args.table.is_empty() {
+        write_tables(args, &tables)?;
+        return Ok(0);
+    }
+    if wants_findings(args) {
+        let mut out = std::io::stdout().lock();
+        findings::write(&report, &mut out)?;
+        out.flush()?;
+        return Ok(0);
+    }
     if config.output == Path::new(STDOUT) {
         if !verbosity.is_quiet() {
             analysis_text::write(&report, &mut std::io::stderr().lock())?;
@@ -258,8 +358,132 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     Ok(0)
 }
 
+/// Whether findings go to stdout as JSON.
+fn wants_findings(args: &AnalyzeArgs) -> bool {
+    let is_json = args.json || args.format == Some(FormatArg::Json);
+    is_json && args.table.is_empty()
+}
+
+/// Names the tables that there are.
+fn list_tables() -> Result<u8> {
+    let mut out = std::io::stdout().lock();
+    let widest = tables::ALL.iter().map(|entry| entry.name.len()).max();
+    let width = widest.unwrap_or(0);
+    for entry in tables::ALL {
+        writeln!(out, "{:<width$}  {}", entry.name, entry.about)?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+/// Whether the format is one of what is asked for.
+fn check_format(args: &AnalyzeArgs) -> Result<()> {
+    let is_of_tables = args.format.map(|format| format.of_tables().is_some());
+    let is_json = args.format == Some(FormatArg::Json);
+    match (args.table.is_empty(), is_of_tables) {
+        _ if is_json && args.table.is_empty() && args.output.is_none() => {
+            match args.inputs.is_empty() {
+                true => Err(usage_error("name at least one trace")),
+                false => Ok(()),
+            }
+        }
+        (true, Some(true)) => Err(usage_error(
+            "--format text, csv and summary are for tables: name one with --table; json goes to stdout",
+        )),
+        (false, Some(false)) => Err(usage_error(
+            "--table writes text, csv or json: --format takes one of these",
+        )),
+        (true, Some(false)) if args.output.is_none() => Err(usage_error(
+            "--format is of what -o writes: name a file with -o",
+        )),
+        _ if args.inputs.is_empty() => Err(usage_error("name at least one trace")),
+        _ if args.format == Some(FormatArg::Summary)
+            && args.table != [category_tables::SUMMARY] =>
+        {
+            Err(usage_error(
+                "--format summary is of --table category-summary alone",
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn wanted_tables(args: &AnalyzeArgs) -> Result<WantedTables> {
+    let entries = args.table.iter().map(|name| tables::entry(name));
+    let entries: Result<Vec<_>, _> = entries.collect();
+    Ok(WantedTables {
+        entries: entries.map_err(usage_error)?,
+        options: Options {
+            sort_by: args.sort_by.clone(),
+            limit: args.limit,
+            path: PathOptions {
+                annotation: args.annotation.clone(),
+                instance: args.instance,
+            },
+            what_if: args.what_if.clone(),
+            operator: args.operator.clone(),
+            by_shape: args.by_shape,
+            categories: categories_of(args.categories.as_deref())?,
+            aggregator: args.aggregator.0,
+        },
+        made: Vec::new(),
+        marks_path: args.critical_path,
+    })
+}
+
+/// Writes the tables where they are wanted, in the format that `--format` or the name says.
+fn write_tables(args: &AnalyzeArgs, tables: &[Table]) -> Result<()> {
+    let name = args
+        .output
+        .as_deref()
+        .filter(|name| *name != Path::new("-"));
+    let extension = name.and_then(Path::extension);
+    let by_name = match extension.and_then(|extension| extension.to_str()) {
+        Some("csv") => TableFormat::Csv,
+        Some("json") => TableFormat::Json,
+        _ => TableFormat::Text,
+    };
+    let format = args.format.and_then(FormatArg::of_tables);
+    let format = match args.json {
+        true => TableFormat::Json,
+        false => format.unwrap_or(by_name),
+    };
+    match name {
+        Some(name) => {
+            let mut file = OutputFile::create(name)?;
+            plain::write(tables, format, &mut file)?;
+            file.commit()
+        }
+        None => {
+            let mut out = std::io::stdout().lock();
+            plain::write(tables, format, &mut out)?;
+            Ok(out.flush()?)
+        }
+    }
+}
+
+/// An analysis that shows no progress and makes no tables.
+pub(super) fn silent<'a>(
+    config: &'a Config,
+    kept: Stretch,
+    messages: &'a mut Messages,
+) -> Analysis<'a> {
+    Analysis {
+        config,
+        style: Style::Aiprof,
+        other: application(),
+        messages,
+        progress: None,
+        kept,
+        inputs: Vec::new(),
+        stalls: Vec::new(),
+        written: Written::default(),
+        tables: WantedTables::default(),
+    }
+}
+
 /// What wrote a trace.
-pub(super) fn application() -> serde_json::Value {
+fn application() -> serde_json::Value {
     json!({"Application": format!("aiprof {}", env!("CARGO_PKG_VERSION"))})
 }
 
@@ -316,6 +540,9 @@ fn directory(args: &AnalyzeArgs) -> Option<&Path> {
 
 /// The output's format, by its extension.
 fn format(args: &AnalyzeArgs) -> Result<Format> {
+    if !args.table.is_empty() {
+        return Ok(Format::Json);
+    }
     let Some(output) = &args.output else {
         return Ok(match args.verify {
             true => Format::Text,
@@ -327,6 +554,7 @@ fn format(args: &AnalyzeArgs) -> Result<Format> {
         Some(FormatArg::Chrome | FormatArg::Tensorboard) => return Ok(Format::Json),
         Some(FormatArg::Perfetto) => return Ok(Format::Protobuf),
         Some(FormatArg::Page) => return Ok(Format::Html),
+        Some(FormatArg::Text | FormatArg::Csv | FormatArg::Json | FormatArg::Summary) => {}
         None if directory(args).is_some() => return Ok(Format::Json),
         None => {}
     }
@@ -374,7 +602,7 @@ pub(super) fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config>
     }
     let mut config = Config {
         inputs: args.inputs.iter().map(|name| stdin_of(name)).collect(),
-        write_trace: args.output.is_some(),
+        write_trace: args.output.is_some() && args.table.is_empty(),
         output: match (&args.output, directory) {
             (Some(_), _) if is_stdout => PathBuf::from(STDOUT),
             (_, Some(directory)) => {
@@ -389,6 +617,7 @@ pub(super) fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config>
         refine_names: true,
         keep_names: !is_tensorboard,
         compiler_info: args.compiler_info.clone(),
+        torch_log: torch_log(args.torch_log.as_deref())?,
         counters: Counters {
             power: has(Counter::Power).then_some(PowerSource::Ts4),
             coll_bw: has(Counter::Collectives),
@@ -411,6 +640,7 @@ pub(super) fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config>
             false => RankAlignment::Default,
         },
         overlap: args.overlap.0,
+        keeps_rows: !args.table.is_empty(),
         max_tid_streams: Some(64),
         flow: !args.no_flows,
         build_coll_event: !args.no_flows,
@@ -432,6 +662,26 @@ pub(super) fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config>
     let profile = Profile::builtin(name).ok_or_else(|| anyhow!("no profile {name}"))?;
     config.select_stages(&profile, &mut Messages::new(Level::Error));
     Ok(config)
+}
+
+/// The compiler's log.
+fn torch_log(path: Option<&Path>) -> Result<TorchLog> {
+    let Some(path) = path else {
+        return Ok(TorchLog::default());
+    };
+    let shown = path.display();
+    let log = torch_log::load(path).with_context(|| format!("cannot read {shown}"))?;
+    if log.is_empty() {
+        let what = "nothing of graph breaks or recompilations is in it";
+        tracing::warn!("{shown}: {what}; it is what TORCH_LOGS=graph_breaks,recompiles prints");
+    }
+    if log.lost > 0 {
+        tracing::warn!(
+            "{shown}: {} entries or ends of lines are too many",
+            log.lost
+        );
+    }
+    Ok(log)
 }
 
 /// Whether it is a device or a pipe, which files cannot stand beside.

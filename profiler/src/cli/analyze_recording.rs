@@ -1,7 +1,6 @@
 //! What `aiprof analyze` does, of a recording that was just made or replayed.
 
-use super::analysis::{Analysis, Style};
-use super::analyze::{AnalyzeArgs, application, config, kept};
+use super::analyze::{AnalyzeArgs, config, kept, silent};
 use super::companions::Written;
 use super::output::OutputFile;
 use super::{Verbosity, log};
@@ -54,16 +53,7 @@ fn analyse_recording(
     let args = AnalyzeArgs::from_arg_matches(&matches)?;
     let (config, kept) = (config(&args, Verbosity::default())?, kept(&args)?);
     let mut messages = Messages::new(config.level);
-    let mut analysis = Analysis {
-        config: &config,
-        style: Style::Aiprof,
-        other: application(),
-        messages: &mut messages,
-        progress: None,
-        kept,
-        inputs: Vec::new(),
-        written: Written::default(),
-    };
+    let mut analysis = silent(&config, kept, &mut messages);
     let report = analysis.of_recording(recorded, store, path, out);
     let written = std::mem::take(&mut analysis.written);
     log::analysis(&messages);

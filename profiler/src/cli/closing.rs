@@ -3,7 +3,7 @@
 use super::values::{grouped, human_bytes, human_duration};
 use aiprof_collect::session::SelfUsage;
 use aiprof_formats::export::device::DeviceTotals;
-use aiprof_model::profile::{Profile, Values};
+use aiprof_model::profile::{Losses, Profile, Values};
 use aiprof_model::timeline::recorded;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) struct Totals {
     devices: DeviceTotals,
     stacks: usize,
     duration: Duration,
-    losses: aiprof_model::profile::Losses,
+    losses: Losses,
     submissions: u64,
 }
 
@@ -36,6 +36,16 @@ impl Totals {
     /// Adds what only a trace knows.
     pub(crate) fn add_trace(&mut self, trace: &recorded::Totals) {
         self.submissions += trace.submissions;
+    }
+
+    /// Adds what was lost of a trace and not of its samples: of calls, of devices.
+    pub(crate) fn add_losses(&mut self, losses: &Losses) {
+        let own = losses.iter();
+        let own = own.filter(|(kind, _)| self.losses.get(*kind) == 0);
+        let own: Vec<_> = own.collect();
+        for (kind, count) in own {
+            self.losses.add(kind, count);
+        }
     }
 
     /// The summary, line by line. `shown`: the profile was shown as text, with its devices

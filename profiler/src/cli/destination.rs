@@ -33,12 +33,17 @@ pub(crate) enum Destination {
         /// How many files to keep; `None`: all.
         keep: Option<u32>,
     },
+    /// Files of the last seconds in a directory.
+    Dumps(PathBuf, Format),
 }
 
 impl Destination {
     /// Whether it tells the source lines of frames: others have names only.
     pub(crate) fn has_source_lines(&self) -> bool {
-        let (Self::Stdout(format) | Self::File(_, format) | Self::Windows { format, .. }) = self
+        let (Self::Stdout(format)
+        | Self::File(_, format)
+        | Self::Dumps(_, format)
+        | Self::Windows { format, .. }) = self
         else {
             return false;
         };
@@ -51,7 +56,7 @@ impl Destination {
         self.is_trace()
             || matches!(
                 self,
-                Self::File(_, Format::Capture) | Self::Stdout(Format::Capture)
+                Self::File(_, Format::Capture) | Self::Stdout(Format::Capture) | Self::Dumps(..)
             )
     }
 
@@ -62,7 +67,9 @@ impl Destination {
             Self::SummaryFile(path) | Self::Directory(path) | Self::File(path, _) => {
                 path.display().to_string()
             }
-            Self::Windows { directory, .. } => format!("to {}", directory.display()),
+            Self::Windows { directory, .. } | Self::Dumps(directory, _) => {
+                format!("to {}", directory.display())
+            }
         }
     }
 
@@ -71,7 +78,7 @@ impl Destination {
         match self {
             Self::File(_, format) | Self::Stdout(format) => format.is_trace(),
             Self::Directory(_) => true,
-            Self::Summary | Self::SummaryFile(_) | Self::Windows { .. } => false,
+            Self::Summary | Self::SummaryFile(_) | Self::Windows { .. } | Self::Dumps(..) => false,
         }
     }
 
@@ -137,9 +144,10 @@ impl Destination {
         match self {
             Self::Summary | Self::SummaryFile(_) => None,
             Self::Directory(_) => Some(Format::Chrome),
-            Self::Stdout(format) | Self::File(_, format) | Self::Windows { format, .. } => {
-                Some(*format)
-            }
+            Self::Stdout(format)
+            | Self::File(_, format)
+            | Self::Dumps(_, format)
+            | Self::Windows { format, .. } => Some(*format),
         }
     }
 
@@ -148,9 +156,11 @@ impl Destination {
         match self {
             Self::Stdout(_) => true,
             Self::Summary => !io::stdout().is_terminal(),
-            Self::SummaryFile(_) | Self::File(..) | Self::Directory(_) | Self::Windows { .. } => {
-                false
-            }
+            Self::SummaryFile(_)
+            | Self::File(..)
+            | Self::Directory(_)
+            | Self::Dumps(..)
+            | Self::Windows { .. } => false,
         }
     }
 

@@ -1,49 +1,68 @@
-//! `aiprof diff`: what changed between two profiles.
+//! `aiprof diff`: what changed between two profiles, or two traces.
 
 use super::destination;
+use super::diff_traces;
 use super::input::{self, Counts, ProfileCommand};
 use super::memory::MemoryArgs;
 use super::output::OutputFile;
 use super::profile_out::{ValueArgs, ViewArgs};
 use super::stdout;
-use super::{Verbosity, screen, usage_error};
-use aiprof_formats::export::diff::{self, DiffOptions, Widths};
+use super::values::parse_duration;
+use super::{Verbosity, usage_error};
+use aiprof_analysis::compare::shares::SLICES;
+use aiprof_analysis::tables::Table;
+use aiprof_formats::export::diff::{self, ComparedProfile, DiffOptions, SampleCount, Widths};
 use aiprof_formats::export::folded::{self, FoldedStacks};
+use aiprof_formats::export::tables::plain::{self, TableFormat};
 use aiprof_formats::export::{self, ExportOptions, Format, Weight};
-use aiprof_formats::import::capture::ReplayOptions;
+use aiprof_formats::import::capture::{self, ReplayOptions};
+use aiprof_formats::import::open::{Contents, Input};
+use aiprof_model::profile::{Profile, Values};
+use aiprof_system::memory;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum, ValueHint};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// Functions in the text output.
+/// Functions in the text output, without `--limit`.
 const ROWS: usize = 30;
 
 /// Options of `aiprof diff`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "BEFORE is scaled to the total of AFTER, so recordings of different \
-                        lengths compare. Red frames grew, blue ones shrank."
+    after_help = "Shares of the whole are compared, so recordings of different lengths do. \
+                        The first line says whether anything changed; each change has its \
+                        95 % interval. Red frames grew, blue ones shrank, grey ones did not or \
+                        it may be noise."
 )]
 pub(crate) struct DiffArgs {
-    /// Profile from before: a capture (.aiprof), folded stacks, pprof, or what iaprof or
-    /// unitrace's stall sampling wrote; -: stdin
+    /// Profile or trace from before: a capture (.aiprof), folded stacks, pprof, what iaprof
+    /// or unitrace's stall sampling wrote (-: stdin), or a trace of events
     #[arg(value_hint = ValueHint::FilePath)]
     before: PathBuf,
 
-    /// Profile from after: a capture (.aiprof), folded stacks, pprof, or what iaprof or
-    /// unitrace's stall sampling wrote
+    /// Profile or trace from after: the same kinds
     #[arg(value_hint = ValueHint::FilePath)]
     after: PathBuf,
 
-    /// Write a differential flame graph to FILE.svg, or a table to FILE.txt; without
-    /// it, or as -, to stdout
+    /// Write a differential flame graph to FILE.svg, or tables to FILE.txt, .csv or
+    /// .json; without it, or as -, to stdout
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
 
     /// Format of the difference, whatever its file is called [default: text]
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<FormatArg>,
+
+    /// Rows of each table at most [default: 30 as text, else all]
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+
+    /// What one sample of folded stacks stands for, `10.101ms`; found in the values where
+    /// they are multiples
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    period: Option<Duration>,
 
     #[command(flatten)]
     values: ValueArgs,
@@ -77,8 +96,44 @@ pub(crate) struct DiffArgs {
 enum FormatArg {
     /// Differential flame graph for a browser
     Svg,
-    /// Table of functions
+    /// Tables for people
     Text,
+    /// Tables as CSV
+    Csv,
+    /// Tables as JSON
+    Json,
+}
+
+impl FormatArg {
+    /// Of a file, by its name.
+    ///
+    /// # Errors
+    /// A usage error: it says none.
+    fn of(path: &Path) -> Result<Self> {
+        let extension = path.extension().unwrap_or_default();
+        Ok(match (Format::from_extension(path), extension.to_str()) {
+            (Some(Format::Svg), _) => Self::Svg,
+            (_, Some("csv")) => Self::Csv,
+            (_, Some("json")) => Self::Json,
+            (Some(Format::Folded), _) => Self::Text,
+            _ if destination::is_device(path) => Self::Text,
+            _ => {
+                return Err(usage_error(
+                    "a difference is written as .svg, .txt, .csv or .json, or say --format",
+                ));
+            }
+        })
+    }
+
+    /// As the format of tables; `None`: it is a picture.
+    fn of_tables(self) -> Option<TableFormat> {
+        match self {
+            Self::Svg => None,
+            Self::Text => Some(TableFormat::Text),
+            Self::Csv => Some(TableFormat::Csv),
+            Self::Json => Some(TableFormat::Json),
+        }
+    }
 }
 
 /// Which recording gives the frames their widths.
@@ -112,55 +167,70 @@ pub(crate) fn run(args: &DiffArgs, verbosity: Verbosity) -> Result<()> {
         .output
         .as_deref()
         .filter(|path| *path != Path::new("-"));
-    let (mut file, svg) = match target {
-        Some(path) => {
-            let svg = match (args.format, Format::from_extension(path)) {
-                (Some(format), _) => format == FormatArg::Svg,
-                (None, Some(Format::Svg)) => true,
-                (None, Some(Format::Folded)) => false,
-                (None, None) if destination::is_device(path) => false,
-                _ => {
-                    return Err(usage_error(
-                        "a difference is written as .svg or .txt, or say --format",
-                    ));
-                }
-            };
-            (Some(OutputFile::create(path)?), svg)
-        }
-        None => {
-            stdout::require()?;
-            (None, args.format == Some(FormatArg::Svg))
-        }
+    let format = match (args.format, target) {
+        (Some(format), _) => format,
+        (None, Some(path)) => FormatArg::of(path)?,
+        (None, None) => FormatArg::Text,
     };
-    if args.inverted && !svg {
+    if args.inverted && format != FormatArg::Svg {
         return Err(usage_error(
             "--inverted is for flame graphs: use -o FILE.svg",
         ));
     }
-    let before = read(&args.before, args.values)?;
-    let after = read(&args.after, args.values)?;
+    let mut file = match target {
+        Some(path) => Some(OutputFile::create(path)?),
+        None => {
+            stdout::require()?;
+            None
+        }
+    };
     let mut stdout = BufWriter::new(io::stdout().lock());
     let out: &mut dyn Write = match &mut file {
         Some(file) => file,
         None => &mut stdout,
     };
-    let written = if svg {
-        diff::write_svg(&before, &after, &title(args), &options, out)
-    } else {
-        diff::write_text(&before, &after, &options, ROWS, screen::width(), out)
-    };
     let context = || match target {
         Some(path) => format!("cannot write {}", path.display()),
         None => "cannot write to stdout".to_owned(),
     };
-    written.with_context(context)?;
+    let read = Inputs::read(args)?;
+    match (format.of_tables(), &read) {
+        (Some(format), read) => {
+            let tables = read.tables(args, &options, rows(args, format))?;
+            plain::write(&tables, format, out).with_context(context)?;
+            out.flush().with_context(context)?;
+        }
+        (None, Inputs::Profiles { before, after, .. }) => {
+            let found = diff::compare(before, after, &options);
+            let (before, after) = (&before.stacks, &after.stacks);
+            diff::write_svg(before, after, &title(args), &options, &found, out)
+                .with_context(context)?;
+        }
+        (None, Inputs::Traces) => {
+            return Err(usage_error(
+                "a flame graph is of profiles: traces are compared in tables, .txt, .csv or .json",
+            ));
+        }
+    }
     let Some(file) = file else {
         return stdout.flush().with_context(context);
     };
-    let note = file.note(if svg { "a flame graph" } else { "a table" });
+    let note = file.note(match format {
+        FormatArg::Svg => "a flame graph",
+        _ => "tables",
+    });
     file.commit()?;
     verbosity.say(&note);
     Ok(())
+}
+
+/// Rows of each table.
+fn rows(args: &DiffArgs, format: TableFormat) -> usize {
+    let usual = match format {
+        TableFormat::Text => ROWS,
+        TableFormat::Csv | TableFormat::Json | TableFormat::Summary => usize::MAX,
+    };
+    args.limit.unwrap_or(usual)
 }
 
 /// What is compared with what.
@@ -172,40 +242,155 @@ fn title(args: &DiffArgs) -> String {
     }
 }
 
-/// Reads folded stacks, or makes them from another file of counts.
-fn read(path: &Path, values: ValueArgs) -> Result<FoldedStacks> {
-    let path = &input::named(path);
+/// What is compared.
+enum Inputs {
+    /// Profiles.
+    Profiles {
+        before: Box<ComparedProfile>,
+        after: Box<ComparedProfile>,
+        /// Both are captures that have work of devices.
+        has_work: bool,
+    },
+    /// Traces, or a trace and a capture; they are read when they are compared.
+    Traces,
+}
+
+impl Inputs {
+    /// Sees what both are, and reads them if they are profiles.
+    fn read(args: &DiffArgs) -> Result<Self> {
+        let open = |path: &Path| {
+            let path = input::named(path);
+            let input = input::open(&path)?;
+            Ok::<_, anyhow::Error>((path, input))
+        };
+        let (before, after) = (open(&args.before)?, open(&args.after)?);
+        let is_trace = |of: Contents| matches!(of, Contents::Json | Contents::Perfetto);
+        let has_events = |of: Contents| is_trace(of) || of == Contents::Capture;
+        let (old, new) = (before.1.contents, after.1.contents);
+        if has_events(old) && has_events(new) && (is_trace(old) || is_trace(new)) {
+            return Ok(Self::Traces);
+        }
+        let ((before, old_work), (after, new_work)) = (read(before, args)?, read(after, args)?);
+        Ok(Self::Profiles {
+            before: Box::new(before),
+            after: Box::new(after),
+            has_work: old_work && new_work && old == Contents::Capture && new == old,
+        })
+    }
+
+    fn tables(&self, args: &DiffArgs, options: &DiffOptions, rows: usize) -> Result<Vec<Table>> {
+        let (before, after) = (&args.before, &args.after);
+        let mut tables = match self {
+            Self::Profiles { before, after, .. } => {
+                let found = diff::compare(before, after, options);
+                vec![diff::table(before, after, options, &found, rows)]
+            }
+            Self::Traces => Vec::new(),
+        };
+        if matches!(self, Self::Traces | Self::Profiles { has_work: true, .. }) {
+            let mut more = diff_traces::tables(before, after)?;
+            more.iter_mut().for_each(|table| table.cut(rows));
+            tables.append(&mut more);
+        }
+        Ok(tables)
+    }
+}
+
+/// Reads folded stacks, or makes them from another file of counts. Also says whether there
+/// is work of devices.
+fn read(from: (PathBuf, Input), args: &DiffArgs) -> Result<(ComparedProfile, bool)> {
+    let values = args.values;
+    let (path, input) = from;
+    let path = &path;
     let replay = ReplayOptions {
         launches: values.launches(),
         waits: values.waits(),
         ..ReplayOptions::default()
     };
-    let (input, weight) = (input::open(path)?, values.weight());
+    let weight = values.weight();
     let no_times = || {
         let path = path.display();
         usage_error(format!(
             "{path} tells no times: compare numbers of samples, with --weight samples"
         ))
     };
-    let profile = match input::counts(path, input, ProfileCommand::Diff, &replay, weight)? {
-        Counts::Stacks(stacks) if stacks.weight == weight => return Ok(stacks.folded),
-        Counts::Stacks(stacks) if stacks.weight == Weight::Samples => return Err(no_times()),
-        Counts::Stacks(_) => {
-            let path = path.display();
-            bail!("{path} has neither times nor samples, which could be compared");
+    let context = || format!("cannot read {}", path.display());
+    let mut slices = Vec::new();
+    let profile = if input.contents == Contents::Capture {
+        let mut failed = None;
+        let profile = capture::replay_slices(path, input.text, &replay, SLICES, |slice| {
+            match folded_of(&slice, values) {
+                Ok(folded) => slices.push(folded),
+                Err(error) => failed = Some(error),
+            }
+        })?;
+        memory::check().with_context(context)?;
+        if let Some(error) = failed {
+            return Err(error).with_context(context);
         }
-        Counts::Profile(profile) => profile,
+        profile
+    } else {
+        match input::counts(path, input, ProfileCommand::Diff, &replay, weight)? {
+            Counts::Stacks(stacks) if stacks.weight == weight => {
+                let stacks = of_stacks(stacks.folded, weight, args.period);
+                return Ok((stacks, false));
+            }
+            Counts::Stacks(stacks) if stacks.weight == Weight::Samples => return Err(no_times()),
+            Counts::Stacks(_) => {
+                let path = path.display();
+                bail!("{path} has neither times nor samples, which could be compared");
+            }
+            Counts::Profile(profile) => *profile,
+        }
     };
     if weight == Weight::Time && input::tells_no_times(&profile) {
         return Err(no_times());
     }
+    let has_work = profile.samples.iter().any(|one| one.device.is_some());
+    let read = ComparedProfile {
+        stacks: folded_of(&profile, values).with_context(context)?,
+        slices,
+        samples: draws(&profile),
+    };
+    Ok((read, has_work))
+}
+
+/// A profile's stacks.
+fn folded_of(profile: &Profile, values: ValueArgs) -> Result<FoldedStacks> {
     let mut text = Vec::new();
     let options = ExportOptions {
         // Also if only one of the recordings has samples of devices.
         all_processes: true,
         ..ViewArgs::default().options(values)
     };
-    export::write(&profile, Format::Folded, &options, &mut text)?;
-    let folded = folded::read(&mut text.as_slice());
-    folded.with_context(|| format!("cannot read {}", path.display()))
+    export::write(profile, Format::Folded, &options, &mut text)?;
+    Ok(folded::read(&mut text.as_slice())?)
+}
+
+/// How many samples a profile is of, if it is of samples of CPUs alone.
+fn draws(profile: &Profile) -> SampleCount {
+    let is_of_cpus = profile.values == Values::CpuTime
+        && profile.samples.iter().all(|sample| sample.device.is_none());
+    match is_of_cpus {
+        true => SampleCount::Known(profile.total_count()),
+        false => SampleCount::NoDraws,
+    }
+}
+
+/// Stacks that were folded already: values are samples, or times of some period.
+fn of_stacks(stacks: FoldedStacks, weight: Weight, period: Option<Duration>) -> ComparedProfile {
+    let samples = match (weight, period) {
+        (Weight::Samples, _) => SampleCount::Known(stacks.total),
+        (Weight::Bytes, _) => SampleCount::NotKnown,
+        (Weight::Time, None) => SampleCount::of_times(&stacks),
+        (Weight::Time, Some(period)) => {
+            let period = period.as_secs_f64() * 1e6;
+            SampleCount::Known((stacks.total as f64 / period.max(1.0)).round() as u64)
+        }
+    };
+    ComparedProfile {
+        stacks,
+        slices: Vec::new(),
+        samples,
+    }
 }

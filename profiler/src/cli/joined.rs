@@ -26,8 +26,8 @@ pub(super) fn run(plan: &Plan, joined: Joined, verbosity: Verbosity) -> Result<u
         "aiprof: this rank is in the recording of {} (--no-join: each by itself)",
         joined.recorder()
     ));
-    let signals = BlockedSignals::block().context("cannot prepare for signals")?;
-    let held = Held::fork(&plan.command, &launch_options(plan, &signals))?;
+    let signals = BlockedSignals::block(None).context("cannot prepare for signals")?;
+    let held = Held::fork(&plan.command, &launch_options(plan, &signals)?)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -57,7 +57,9 @@ pub(super) fn run(plan: &Plan, joined: Joined, verbosity: Verbosity) -> Result<u
         let exit = match ended {
             Ended::Command(exit) => Some(exit),
             Ended::NotLaunched(error) => return Err(error.into()),
-            Ended::Window | Ended::Recording => stop.command_exit().await?,
+            Ended::Window | Ended::Dump | Ended::Asked(_) | Ended::Recording => {
+                stop.command_exit().await?
+            }
         };
         // Told to end, and left running.
         Ok(exit.unwrap_or(Exit::Signal(libc::SIGINT)).code())

@@ -6,14 +6,20 @@ mod advice;
 mod analysis;
 mod analyze;
 mod analyze_recording;
+mod captured;
+mod categorize;
 mod choice;
 mod closing;
 mod companions;
 mod completions;
+mod control_args;
+mod ctl;
 mod destination;
 mod diff;
+mod diff_traces;
 mod doctor;
 mod driver_tables;
+mod dumps;
 mod input;
 mod joined;
 mod log;
@@ -26,18 +32,22 @@ mod profile_out;
 mod record;
 mod recording;
 mod report;
+mod roofline;
 pub(crate) mod screen;
 mod stall_input;
 mod stall_sources;
 mod stalls;
 mod stdout;
+mod steer;
 mod stop;
 mod target;
 #[cfg(test)]
 mod tests;
 mod trace;
 mod trace_out;
+mod unitrace;
 mod values;
+mod wanted_tables;
 mod windows;
 
 pub use acelyzer::fuzz_acelyzer;
@@ -174,12 +184,18 @@ enum Sub {
     Report(report::ReportArgs),
     /// Analyse traces of accelerators: calibrate, align ranks, find what is wrong
     Analyze(analyze::AnalyzeArgs),
+    /// Turn categories of kernels from INI into the JSON of unitrace's scripts
+    Categorize(categorize::CategorizeArgs),
     /// Compare two profiles: what takes more time, what takes less
     Diff(diff::DiffArgs),
     /// Show why kernels of devices stall: lines, instructions, what they wait for
     Stalls(stalls::StallsArgs),
+    /// Show what bounds kernels: engines, memory or cache, by metrics of unitrace
+    Roofline(roofline::RooflineArgs),
     /// Print the calls of accelerator runtimes and drivers as they happen
     Trace(trace::TraceArgs),
+    /// Pause, resume or stop a recording that runs with --control
+    Ctl(ctl::CtlArgs),
     /// Show what works on this machine, what does not, and how to mend it
     Doctor(doctor::DoctorArgs),
     /// Show what is probed in accelerator runtimes, and check tables of your own
@@ -188,6 +204,13 @@ enum Sub {
     #[command(disable_help_flag = true)]
     Acelyzer {
         /// acelyzer's options
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// Trace GPUs with unitrace's command line; `aiprof unitrace --help` explains it
+    #[command(disable_help_flag = true)]
+    Unitrace {
+        /// unitrace's options, and COMMAND
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
@@ -204,12 +227,16 @@ impl Sub {
             Self::Record(_) => "record",
             Self::Report(_) => "report",
             Self::Analyze(_) => "analyze",
+            Self::Categorize(_) => "categorize",
             Self::Diff(_) => "diff",
             Self::Stalls(_) => "stalls",
+            Self::Roofline(_) => "roofline",
             Self::Trace(_) => "trace",
+            Self::Ctl(_) => "ctl",
             Self::Doctor(_) => "doctor",
             Self::Probes(_) => "probes",
             Self::Acelyzer { .. } => "acelyzer",
+            Self::Unitrace { .. } => "unitrace",
             Self::Completions(_) => "completions",
             Self::Man => "man",
         }
@@ -229,6 +256,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
         log::init(Verbosity::default());
         privileges::drop_file_capabilities()?;
         return acelyzer::run(args);
+    }
+    if let Some(args) = unitrace::arguments(&args) {
+        log::init(Verbosity::default());
+        return unitrace::run(args);
     }
     let cli = parse(args)?;
     log::init(cli.verbosity);
@@ -256,13 +287,17 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
             privileges::drop_file_capabilities()?;
             acelyzer::run(&args)
         }
+        Some(Sub::Unitrace { args }) => unitrace::run(&args),
         Some(other) => {
             privileges::drop_file_capabilities()?;
             match other {
                 Sub::Report(args) => report::run(&args, cli.verbosity)?,
+                Sub::Categorize(args) => categorize::run(&args)?,
                 Sub::Diff(args) => diff::run(&args, cli.verbosity)?,
+                Sub::Roofline(args) => roofline::run(&args)?,
                 Sub::Stalls(args) => stalls::run(&args, cli.verbosity)?,
                 Sub::Analyze(args) => return analyze::run(&args, cli.verbosity),
+                Sub::Ctl(args) => ctl::run(&args)?,
                 Sub::Completions(args) => {
                     stdout::require()?;
                     completions::run(&args)?;
@@ -272,7 +307,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
                 | Sub::Trace(_)
                 | Sub::Doctor(_)
                 | Sub::Probes(_)
-                | Sub::Acelyzer { .. } => {
+                | Sub::Acelyzer { .. }
+                | Sub::Unitrace { .. } => {
                     stdout::require()?;
                     man::run()?;
                 }

@@ -1,6 +1,7 @@
 //! The options of a recording, and the plan that they make.
 
 use super::choice::{self, ChoiceArgs, KernelArgs};
+use super::control_args::{ControlArgs, Steering};
 use super::destination::Destination;
 use super::profile_out::{ProfileFormat, ValueArgs, ViewArgs};
 use super::{usage_error, values};
@@ -13,7 +14,9 @@ use aiprof_collect::device::{DeviceOptions, ReplaySpec};
 use aiprof_collect::driver::StandIn;
 use aiprof_collect::launch::Credentials;
 use aiprof_collect::probe_files;
+use aiprof_collect::torch::TorchOptions;
 use aiprof_formats::export::{ExportOptions, Format};
+use aiprof_formats::import::capture::ReplayOptions;
 use aiprof_model::labels::MAX_LABELS;
 use aiprof_model::probes::Tables;
 use aiprof_model::probes::driver_table::DriverTables;
@@ -27,6 +30,18 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Functions that the helper for device times, or what it asks, calls once or more for each
+/// command: they are not probed then, for a probe costs more than the call.
+const TIMED_INSIDE: [&str; 6] = [
+    // CUPTI asks for the name with each launch, and tells it.
+    "cuFuncGetName",
+    "cuKernelGetName",
+    "clGetEventInfo",
+    "clGetEventProfilingInfo",
+    "clReleaseEvent",
+    "clRetainEvent",
+];
 
 /// Options of `aiprof` and `aiprof record`.
 #[derive(Debug, Args)]
@@ -89,13 +104,16 @@ pub(crate) struct RecordArgs {
     frequency: u32,
 
     #[command(flatten)]
+    control: ControlArgs,
+
+    #[command(flatten)]
     values: ValueArgs,
 
     #[command(flatten)]
     view: ViewArgs,
 
     /// What drives the sampling
-    #[arg(long, value_enum, default_value_t = EventArg::from(RecordConfig::default().event))]
+    #[arg(long, hide_short_help = true, value_enum, default_value_t = EventArg::from(RecordConfig::default().event))]
     event: EventArg,
 
     /// With --off-cpu or --wall: leave out shorter waits, such as 10us
@@ -134,11 +152,16 @@ pub(crate) struct RecordArgs {
     no_driver_frames: bool,
 
     /// Record idle CPUs too
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     idle: bool,
 
     /// Title of the flame graph
-    #[arg(long, default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        hide_short_help = true,
+        default_value = "",
+        hide_default_value = true
+    )]
     title: String,
 
     /// Always on: write a profile of each window of this length
@@ -150,7 +173,8 @@ pub(crate) struct RecordArgs {
     every: Option<Duration>,
 
     /// With --every, keep only the newest N files
-    #[arg(long, value_name = "N", requires = "every", value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", requires = "every", hide_short_help = true,
+          value_parser = value_parser!(u32).range(1..))]
     keep: Option<u32>,
 
     /// Let programs say when their launches are recorded
@@ -158,7 +182,7 @@ pub(crate) struct RecordArgs {
     /// As they do for VTune and unitrace: by __itt_resume and __itt_pause; before the first of these by the variable
     /// PTI_ENABLE_COLLECTION: off where it is unset or begins with 0. Other calls are
     /// left out and counted. Samples are not concerned.
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     conditional_collection: bool,
 
     /// Run COMMAND as the user who called sudo, not as root
@@ -181,8 +205,48 @@ pub(crate) struct RecordArgs {
     /// that launch work and those that wait for it. A profile of CPU time has what the
     /// devices did below the stacks that launched it then, as it has wherever aiprof
     /// finds an AIU.
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     aiu_timing: bool,
+
+    /// Record PyTorch's operators too, in a window of each process: 1s, or WINDOW
+    ///
+    /// PyTorch is asked by Kineto's on-demand protocol, as dynolog does: COMMAND and what it
+    /// starts need no change, and neither do processes of -p that were started with
+    /// KINETO_USE_DAEMON=1. Traces have the operators, `record_function` and `ProfilerStep` as
+    /// spans of their threads, with the line of Python that called them; profiles of CPU time
+    /// have them as frames below that line. WINDOW is a length, or LENGTH/EVERY for one
+    /// after the other, as in 500ms/30s. PyTorch may crash at exit if it ends within
+    /// seconds of such a request.
+    #[arg(long, hide_short_help = true, value_name = "WINDOW", num_args = 0..=1, require_equals = true,
+          default_missing_value = "1s", value_parser = values::parse_torch_window)]
+    torch_ops: Option<TorchOptions>,
+    /// Have COMMAND's devices timed from inside, by the runtime's own means
+    ///
+    /// CUDA: a small helper is loaded into COMMAND by the way that NVIDIA provides
+    /// (CUDA_INJECTION64_PATH) and asks CUPTI when each kernel, copy and fill ran. It
+    /// changes no result and prints nothing; a launch takes a little longer. Where the
+    /// program uses CUPTI itself (torch.profiler, Nsight), or the variable is set already,
+    /// it steps back. Level Zero: the loader takes the helper for its drivers
+    /// (ZE_ENABLE_ALT_DRIVERS), and commands signal events with timestamps. Only so are the
+    /// times of such devices known exactly; without them they lie between the calls that
+    /// launch work and those that wait for it.
+    ///
+    /// OpenCL: the helper is a layer of the loader (OPENCL_LAYERS), beside COMMAND's own.
+    /// It has queues created with profiling and reads the times of each command; the
+    /// program gets only those that it asked for.
+    #[arg(long)]
+    device_timing: bool,
+
+    /// Record the ranges that COMMAND names with NVTX and ITT
+    ///
+    /// A small helper is loaded into COMMAND by the ways that NVIDIA and Intel provide
+    /// (NVTX_INJECTION64_PATH, INTEL_LIBITTNOTIFY64), as nsys and VTune do. It writes each
+    /// begin and end into memory, prints nothing, and where a variable is set already it
+    /// steps back. Traces, captures and their tables have the ranges as annotations of the
+    /// threads, as PyTorch's `record_function`. ROCTX needs no helper: its ranges are
+    /// recorded in any trace and capture.
+    #[arg(long)]
+    ranges: bool,
 
     /// Sample a device that is a file, a FIFO or a socket (repeatable)
     ///
@@ -271,12 +335,22 @@ pub(crate) struct Plan {
     pub(crate) duration: Option<Duration>,
     /// Where the profile goes.
     pub(crate) destination: Destination,
+    /// How it is steered while it runs.
+    pub(crate) steering: Steering,
+    /// How the captures of the last seconds are read, where they become something else.
+    pub(crate) replay: ReplayOptions,
     /// How the profile is written.
     pub(crate) export: ExportOptions,
     /// Which device kernels it has.
     pub(crate) kernels: KernelChoice,
     /// Whether the command's AIU runtime is to record what its devices do.
     pub(crate) aiu_timing: bool,
+    /// How PyTorch is asked for its operators; `None`: it is not.
+    pub(crate) torch: Option<TorchOptions>,
+    /// Put the helper into COMMAND.
+    pub(crate) device_timing: bool,
+    /// Put it where COMMAND's ranges are found.
+    pub(crate) ranges: bool,
     /// Whether accelerators are observed only because they are there.
     pub(crate) is_unasked: bool,
     /// What is recorded, in words that are equal for ranks of a job that can have one
@@ -306,6 +380,14 @@ impl Plan {
                  that runs already must switch its activity records on by itself",
             ));
         }
+        check_torch(&args)?;
+        if args.device_timing && args.command.is_empty() {
+            return Err(usage_error(
+                "--device-timing sets the environment of COMMAND, and there is none: nothing \
+                 can be put into a program that runs already",
+            ));
+        }
+        check_ranges(&args, &destination)?;
         let launches = args.values.launches();
         if launches.is_some() && destination.is_trace() {
             return Err(usage_error(
@@ -349,7 +431,7 @@ impl Plan {
         let only_samples = launches.is_none() && waits.is_none();
         let joins = !args.no_devices && only_samples && !destination.keeps_events();
         let devices = DeviceOptions {
-            aiu: joins && (has_aiu || args.aiu_timing),
+            aiu: joins && (has_aiu || args.aiu_timing || args.device_timing),
             xe: !args.no_devices && only_samples,
             cycles_per_sample: args.device_cycles,
             one_record_of: args.device_share,
@@ -365,6 +447,7 @@ impl Plan {
             ));
         }
         let kernels = args.kernels.choice(&destination)?;
+        let steering = args.control.steering(probes)?;
         if let Some(option) = args.kernels.given().filter(|_| !probes) {
             return Err(usage_error(format!(
                 "{option} is for launches and samples of devices, and --no-devices leaves none: \
@@ -372,19 +455,38 @@ impl Plan {
             )));
         }
         let is_asked = args.aiu_timing
+            || args.device_timing
             || !devices.replay.is_empty()
             || devices.save.is_some()
             || args.conditional_collection;
         let is_unasked = probes && joins && !is_asked;
+        let becomes_trace = destination.is_trace()
+            || matches!(destination, Destination::Dumps(_, format) if format.is_trace());
         let probes = probes.then(|| {
-            let (tables, drivers) = tables();
+            let (mut tables, drivers) = tables();
+            if args.device_timing {
+                tables = tables.without(&TIMED_INSIDE);
+            }
             ProbeConfig {
                 tables: Arc::new(tables),
                 drivers: Arc::new(drivers),
                 waits: devices.is_on() || waits.is_some() || destination.keeps_events(),
-                late_libraries: launches.is_some() || waits.is_some() || destination.is_trace(),
-                exact_call_times: args.values.times_calls() || destination.is_trace(),
+                late_libraries: launches.is_some()
+                    || waits.is_some()
+                    || becomes_trace
+                    || steering.window.is_some()
+                    || !steering.triggers.is_empty()
+                    || args.device_timing
+                    || args.ranges,
+                exact_call_times: args.values.times_calls()
+                    || becomes_trace
+                    || steering.wants_call_times(),
                 command: args.command.clone(),
+                helpers: match (args.device_timing, args.ranges) {
+                    (true, _) => aiprof_collect::timing::files(),
+                    (false, true) => aiprof_collect::timing::range_files(),
+                    (false, false) => Vec::new(),
+                },
                 pids: args.pid.clone(),
                 switches: switches(args.conditional_collection),
                 stand_ins: args.admit_device,
@@ -394,7 +496,10 @@ impl Plan {
         });
         let mut export = args.view.options(args.values);
         // Nobody can ask such a recording for the others later.
-        export.all_processes |= matches!(destination, Destination::Windows { .. });
+        export.all_processes |= matches!(
+            destination,
+            Destination::Windows { .. } | Destination::Dumps(..)
+        );
         Ok(Self {
             as_user: as_user(args.as_user)?,
             duration: args.duration,
@@ -402,8 +507,20 @@ impl Plan {
             export,
             kernels,
             aiu_timing: args.aiu_timing,
+            torch: args.torch_ops,
+            device_timing: args.device_timing,
+            ranges: args.ranges,
             is_unasked,
             shared,
+            replay: ReplayOptions {
+                inlines: !args.no_inlines,
+                source_lines,
+                kernel_stacks: !args.no_kernel,
+                launches,
+                waits: waits.map(|waits| waits.options),
+                python_c_frames: args.python_c_frames,
+                driver_frames: !args.no_driver_frames,
+            },
             config: RecordConfig {
                 frequency_hz: args.frequency,
                 event: args.event.into(),
@@ -423,11 +540,57 @@ impl Plan {
                 waits,
                 probes,
                 devices,
+                start_paused: steering.start_paused,
+                triggers: steering.triggers.clone(),
+                window: steering.window,
                 bpf_object: args.bpf_object,
             },
+            steering,
             command: args.command,
         })
     }
+}
+
+/// Whether ranges can be recorded in such a recording, and shown.
+fn check_ranges(args: &RecordArgs, destination: &Destination) -> Result<()> {
+    if args.ranges && args.command.is_empty() {
+        return Err(usage_error(
+            "--ranges sets the environment of COMMAND, and there is none: nothing can be put \
+             into a program that runs already",
+        ));
+    }
+    if args.ranges && !destination.keeps_events() {
+        return Err(usage_error(
+            "--ranges is for traces and captures: a profile has stacks and no ranges. Add \
+             -o trace.json.gz, or -o x.aiprof",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether PyTorch can be asked for its operators in such a recording.
+fn check_torch(args: &RecordArgs) -> Result<()> {
+    if args.torch_ops.is_none() {
+        return Ok(());
+    }
+    if args.command.is_empty() && args.pid.is_empty() {
+        return Err(usage_error(
+            "--torch-ops asks programs one by one: give COMMAND, or -p PID of one that was \
+             started with KINETO_USE_DAEMON=1",
+        ));
+    }
+    if args.every.is_some() {
+        return Err(usage_error(
+            "--torch-ops and --every do not go together: operators become known after their \
+             window, when its profile may be written",
+        ));
+    }
+    if args.values.launches().is_some() {
+        return Err(usage_error(
+            "--torch-ops is for CPU samples and traces: a profile of launches has no operators",
+        ));
+    }
+    Ok(())
 }
 
 /// What is recorded and how it is written, without what may differ between ranks of a job
@@ -463,7 +626,37 @@ pub(super) fn tables() -> (Tables, DriverTables) {
     (loaded.tables, loaded.drivers)
 }
 
+/// Where the last seconds go.
+fn dumps(args: &RecordArgs) -> Result<Destination> {
+    let format = match args.format {
+        None => Some(Format::Capture),
+        Some(format) => format.of_file(),
+    };
+    let Some(format) = format else {
+        return Err(usage_error(
+            "--window writes files: choose another format, or none for captures",
+        ));
+    };
+    match &args.output {
+        Some(file) if Format::from_extension(file).is_some() && !caller::exists(file) => {
+            let message = format!(
+                "--window writes its files into a directory, and {} looks like a file: name a \
+                 directory, and choose the format with --format",
+                file.display()
+            );
+            Err(usage_error(message))
+        }
+        Some(directory) if directory != Path::new("-") => {
+            Ok(Destination::Dumps(directory.clone(), format))
+        }
+        _ => Err(usage_error("--window needs a directory: -o DIR")),
+    }
+}
+
 fn destination(args: &RecordArgs) -> Result<Destination> {
+    if args.control.window().is_some() {
+        return dumps(args);
+    }
     let Some(every) = args.every else {
         return Destination::new(args.output.as_deref(), args.format);
     };

@@ -4,9 +4,11 @@
 use super::advice::refuse_mistyped;
 use super::closing::Totals;
 use super::destination::Destination;
+use super::dumps::{DumpFiles, DumpStyle};
 use super::output::OutputFile;
 use super::profile_out;
 use super::record::{Plan, RecordArgs};
+use super::steer;
 use super::stop::{self, Ended, Stop};
 use super::trace_out::TraceOut;
 use super::values::{grouped, human_duration, plural};
@@ -14,16 +16,23 @@ use super::windows::WindowFiles;
 use super::{EXIT_FAILURE, Verbosity, choice, is_broken_pipe, joined, screen};
 use aiprof_analysis::aiu::timing;
 use aiprof_analysis::kernel_choice::KernelsLeftOut;
+use aiprof_analysis::timeline::CommandDetail;
 use aiprof_collect::config::RecordConfig;
+use aiprof_collect::control::Reply;
 use aiprof_collect::device::DeviceOptions;
 use aiprof_collect::doctor;
 use aiprof_collect::job::{self, JobPart, RankJob, Recorder};
 use aiprof_collect::launch::{Exit, Held, LaunchOptions};
 use aiprof_collect::runtime::Tally;
-use aiprof_collect::session::{AiuUse, CollectError, Finished, Keep, Progress, Session};
+use aiprof_collect::session::{AiuUse, CollectError, Finished, Keep, Progress, Session, Watcher};
 use aiprof_collect::signals::BlockedSignals;
+use aiprof_collect::timing as device_timing;
+use aiprof_collect::torch::{TorchDaemon, TorchReports};
 use aiprof_formats::export::Format;
+use aiprof_formats::timeline::Store;
 use aiprof_model::profile::Profile;
+use aiprof_model::timeline::recorded::Recorded;
+use aiprof_system::files::caller;
 use aiprof_system::os::privileges::{self, StillToDo};
 use aiprof_system::remote;
 use anyhow::{Context, Result};
@@ -42,18 +51,52 @@ pub(super) const READERS: remote::Work = remote::Work {
     say: screen::say,
 };
 
-/// Records as the options say and returns the exit code.
+/// What becomes of the events of COMMAND and its children, once it has ended.
+pub(super) struct Taker {
+    /// Where the events wait.
+    pub(super) store: Store,
+    /// What of devices' commands there is among them.
+    pub(super) detail: CommandDetail,
+    /// Gets them, and COMMAND's process.
+    pub(super) take: Box<dyn FnOnce(Recorded, Store, u32) -> Result<()>>,
+    /// Gets each event as it happens.
+    pub(super) watcher: Option<Box<Watcher>>,
+}
+
+impl std::fmt::Debug for Taker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Taker").finish_non_exhaustive()
+    }
+}
+
+/// Records COMMAND and its children for somebody who takes their events in the end, and
+/// returns the exit code. The plan is one of a trace.
 ///
 /// # Errors
 /// Whatever kept the recording or its result from being made.
-pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
-    let plan = Plan::new(args, doctor::has_aiu())?;
+pub(super) fn run_for(plan: Plan, taker: Taker, verbosity: Verbosity) -> Result<u8> {
+    require_privileges(&plan)?;
+    record(plan, Some(taker), None, verbosity)
+}
+
+/// Whether COMMAND can be recorded at all.
+fn require_privileges(plan: &Plan) -> Result<()> {
     refuse_mistyped(&plan.command)?;
     let have = privileges::effective()?;
     privileges::require(have)?;
     for missing in privileges::missing(have) {
         tracing::debug!("without {}: {}", missing.name, missing.purpose);
     }
+    Ok(())
+}
+
+/// Records as the options say and returns the exit code.
+///
+/// # Errors
+/// Whatever kept the recording or its result from being made.
+pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
+    let plan = Plan::new(args, doctor::has_aiu())?;
+    require_privileges(&plan)?;
     let job = plan.shared.as_deref().and_then(RankJob::of_this_process);
     let recorder = match job.map(job::take_part) {
         None => None,
@@ -68,23 +111,51 @@ pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
             None
         }
     };
+    record(plan, None, recorder, verbosity)
+}
+
+fn record(
+    mut plan: Plan,
+    taker: Option<Taker>,
+    recorder: Option<Recorder>,
+    verbosity: Verbosity,
+) -> Result<u8> {
     let targets = stop::open_targets(&plan.config.pids)?;
-    let output = Output::open(&plan)?;
+    let only_command = taker.is_some();
+    let output = match taker {
+        Some(taker) => Output::Taken(Box::new(taker)),
+        None => Output::open(&plan, verbosity.is_quiet())?,
+    };
     // Signals first, then the fork, then the runtime: the command must inherit
     // neither threads nor a blocked mask, and no signal may find us unprepared.
-    let signals = BlockedSignals::block().context("cannot prepare for signals")?;
+    let signals = BlockedSignals::block(plan.steering.window.map(|_| libc::SIGUSR2))
+        .context("cannot prepare for signals")?;
+    let mut options = launch_options(&plan, &signals)?;
+    let torch = prepare_torch(&plan, &mut options)?;
     let held = match plan.command.as_slice() {
         [] => None,
-        command => Some(Held::fork(command, &launch_options(&plan, &signals))?),
+        command => Some(Held::fork(command, &options)?),
     };
+    if let (Some(held), true) = (&held, only_command) {
+        plan.config.pids = vec![held.pid()];
+    }
     remote::keep_little_memory();
     remote::start(READERS).context("cannot start the readers")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
+    let roots = match &held {
+        Some(held) => vec![held.pid()],
+        None => plan.config.pids.clone(),
+    };
+    let torch = torch.map(|torch| torch.start(roots)).transpose()?;
+    // Programs are answered until the very end.
+    let (guard, reports) = torch.unzip();
     let recording = Recording {
         plan: &plan,
+        command: 0,
+        reports,
         quiet: verbosity.is_quiet(),
         output,
         totals: Totals::default(),
@@ -95,20 +166,76 @@ pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
     };
     let result = runtime.block_on(recording.run(signals, held, targets, recorder));
     screen::clear_progress();
+    let crashed = [libc::SIGSEGV, libc::SIGABRT].map(|signal| Exit::Signal(signal).code());
+    if result.as_ref().is_ok_and(|code| crashed.contains(code))
+        && guard.is_some_and(|guard| guard.has_ended_program())
+    {
+        screen::say(
+            "aiprof: COMMAND ended while PyTorch recorded its operators, which may have crashed \
+             it: without --torch-ops, or with it in longer runs, it may end well",
+        );
+    }
     result
 }
 
+/// Takes the place of the daemon that COMMAND's PyTorch asks: it must be there before
+/// COMMAND starts.
+fn prepare_torch(plan: &Plan, options: &mut LaunchOptions) -> Result<Option<TorchDaemon>> {
+    let Some(torch) = plan.torch else {
+        return Ok(None);
+    };
+    let daemon = TorchDaemon::prepare(torch, user_of(plan))?;
+    options.environment.extend(daemon.environment());
+    Ok(Some(daemon))
+}
+
+/// The user and group that COMMAND runs as.
+fn user_of(plan: &Plan) -> (u32, u32) {
+    match &plan.as_user {
+        Some(user) => (user.uid, user.gid),
+        None => (
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        ),
+    }
+}
+
 /// How COMMAND is started.
-pub(super) fn launch_options(plan: &Plan, signals: &BlockedSignals) -> LaunchOptions {
-    LaunchOptions {
+///
+/// # Errors
+/// The helper for device times has no place.
+pub(super) fn launch_options(plan: &Plan, signals: &BlockedSignals) -> Result<LaunchOptions> {
+    let mut environment = match plan.aiu_timing {
+        true => timing::environment(),
+        false => Vec::new(),
+    };
+    let mut replaced = Vec::new();
+    if plan.device_timing {
+        if let Some(name) = device_timing::in_the_way() {
+            screen::say(&format!(
+                "aiprof: {name} is set already: COMMAND loads that, and CUDA devices are not timed"
+            ));
+        }
+        let helpers = device_timing::environment()?;
+        environment.extend(helpers.added);
+        replaced = helpers.replaced;
+    }
+    if plan.ranges {
+        for (name, whose) in device_timing::in_the_way_of_ranges() {
+            screen::say(&format!(
+                "aiprof: {name} is set already: COMMAND loads that, and ranges of {whose} are \
+                 not recorded"
+            ));
+        }
+        environment.extend(device_timing::range_variables()?);
+    }
+    Ok(LaunchOptions {
         as_user: plan.as_user.clone(),
         stdout_to_stderr: plan.destination.uses_stdout(),
         mask: Some(signals.original_mask()),
-        environment: match plan.aiu_timing {
-            true => timing::environment(),
-            false => Vec::new(),
-        },
-    }
+        environment,
+        replaced,
+    })
 }
 
 /// The opened destination.
@@ -120,11 +247,23 @@ enum Output {
     File(OutputFile, Format),
     Trace(TraceOut),
     Windows(WindowFiles),
+    Dumps(Box<DumpFiles>),
+    Taken(Box<Taker>),
 }
 
 impl Output {
-    fn open(plan: &Plan) -> Result<Self> {
+    fn open(plan: &Plan, quiet: bool) -> Result<Self> {
         Ok(match &plan.destination {
+            Destination::Dumps(directory, format) => {
+                let style = DumpStyle {
+                    directory: directory.clone(),
+                    format: *format,
+                    replay: plan.replay,
+                    export: plan.export.clone(),
+                    kernels: plan.kernels.clone(),
+                };
+                Self::Dumps(Box::new(DumpFiles::open(style, &plan.steering, quiet)?))
+            }
             trace if trace.is_trace() => Self::Trace(TraceOut::open(trace, Path::new("aiprof"))?),
             Destination::Summary | Destination::Directory(_) => Self::Summary,
             Destination::SummaryFile(path) => Self::SummaryFile(OutputFile::create(path)?),
@@ -149,20 +288,29 @@ impl Output {
         match self {
             Self::SummaryFile(file) => file.note("the summary"),
             Self::File(file, format) => file.note(format.what()),
-            Self::Summary | Self::Stdout(_) | Self::Trace(_) | Self::Windows(_) => None,
+            Self::Summary
+            | Self::Stdout(_)
+            | Self::Trace(_)
+            | Self::Windows(_)
+            | Self::Dumps(_)
+            | Self::Taken(_) => None,
         }
     }
 
     /// What is kept of single events.
-    fn keep(&self) -> Result<Keep> {
+    fn keep(&mut self) -> Result<Keep> {
         Ok(match self {
+            Self::Taken(taker) => {
+                let empty = Store::new(Box::new(caller::scratch));
+                Keep::Timeline(std::mem::replace(&mut taker.store, empty), taker.detail)
+            }
             Self::File(file, Format::Capture) => {
                 Keep::Capture(Box::new(BufWriter::new(file.handle()?)))
             }
             Self::Stdout(Format::Capture) => {
                 Keep::Capture(Box::new(BufWriter::new(std::io::stdout())))
             }
-            Self::Trace(out) => Keep::Timeline(out.store()?),
+            Self::Trace(out) => Keep::Timeline(out.store()?, CommandDetail::default()),
             _ => Keep::Nothing,
         })
     }
@@ -181,6 +329,10 @@ impl Output {
 
 struct Recording<'a> {
     plan: &'a Plan,
+    /// COMMAND's process, 0 if there is none.
+    command: u32,
+    /// Of PyTorch's operators, until the session has them.
+    reports: Option<TorchReports>,
     quiet: bool,
     output: Output,
     totals: Totals,
@@ -206,7 +358,18 @@ impl Recording<'_> {
             let alone = |error: &_| tracing::warn!("other ranks of the job cannot join: {error}");
             listening.inspect_err(alone).ok()
         });
+        let control = steer::open(&self.plan.steering)?;
+        let command = held.as_ref().map_or(0, Held::pid);
         let mut session = self.start()?;
+        if let Output::Taken(taker) = &mut self.output
+            && let Some(watcher) = taker.watcher.take()
+        {
+            session.on_events(watcher);
+        }
+        self.command = command;
+        if let Some(reports) = self.reports.take() {
+            session.with_torch(reports);
+        }
         // With a command, it decides when to end; the processes are only a filter.
         let targets = if held.is_none() { targets } else { Vec::new() };
         let mut stop = Stop::new(signals)
@@ -235,10 +398,13 @@ impl Recording<'_> {
         let command = held.map(Held::release).transpose()?;
         stop.begin();
         self.announce(command.is_some());
+        if let Some(control) = &control {
+            self.say(&steer::hint(control, session.is_paused()));
+        }
         if command.is_some() || !is_sampled {
             stop.after(self.plan.duration, Instant::now());
         }
-        let mut stop = stop.with_command(command);
+        let mut stop = stop.with_command(command).with_control(control);
         if let Destination::Windows { every, .. } = self.plan.destination {
             stop = stop.with_windows(every);
         }
@@ -246,6 +412,11 @@ impl Recording<'_> {
         screen::clear_progress();
         let ranks = stop.end_others();
         let result = self.conclude(session, ranks);
+        stop.end_control(&match &result {
+            Ok(true) => Reply::Done(Box::default()),
+            Ok(false) => Reply::Refused("a file is missing".to_owned()),
+            Err(error) => Reply::Refused(format!("{error:#}")),
+        });
         // The command's end is waited for even if the result could not be written.
         let exit = match exit {
             Some(exit) => Some(exit),
@@ -336,6 +507,9 @@ impl Recording<'_> {
         let mut own = None;
         loop {
             let mut ended = None;
+            if let Output::Dumps(files) = &self.output {
+                stop.dump_at(files.due());
+            }
             let until = async { ended = Some(stop.next().await) };
             session
                 .run(until, |now| {
@@ -351,6 +525,19 @@ impl Recording<'_> {
                     self.keep_kernels(&mut profile);
                     self.window(&profile);
                 }
+                Some(Ended::Asked(asked)) => {
+                    let what = self.what();
+                    let answer = steer::obey(session, asked.request, self.dumps(), &what);
+                    stop.answer(asked, &answer);
+                }
+                Some(Ended::Dump) => {
+                    if let Some(files) = self.dumps() {
+                        match files.due() {
+                            Some(_) => files.write_due(session),
+                            None => files.write(session),
+                        }
+                    }
+                }
                 Some(Ended::Command(exit)) => {
                     own = Some(exit);
                     if !stop.has_others() {
@@ -360,10 +547,41 @@ impl Recording<'_> {
                     self.await_others(stop.running_others());
                 }
                 Some(Ended::NotLaunched(error)) => return Err(error.into()),
-                // None: the session ended by itself.
-                Some(Ended::Recording) | None => return Ok(own),
+                Some(Ended::Recording) => return Ok(own),
+                // Something happened that was waited for.
+                None => self.fired(session),
             }
         }
+    }
+
+    /// Where the last seconds go, if they are kept.
+    fn dumps(&mut self) -> Option<&mut DumpFiles> {
+        match &mut self.output {
+            Output::Dumps(files) => Some(files),
+            _ => None,
+        }
+    }
+
+    /// Something happened that was waited for, if anything did.
+    fn fired(&mut self, session: &mut Session) {
+        let Some(fired) = session.fired() else {
+            return;
+        };
+        match self.dumps() {
+            Some(files) => files.fired(fired, session),
+            None => self.say(&format!("aiprof: recording: {}", fired.what)),
+        }
+    }
+
+    /// What is recorded and where to, for who steers it.
+    fn what(&self) -> String {
+        let config = &self.plan.config;
+        let of = match (config.command.as_str(), config.pids.as_slice()) {
+            ("", []) => "the machine".to_owned(),
+            ("", pids) => format!("processes {pids:?}"),
+            (command, _) => command.to_owned(),
+        };
+        format!("{of}; writes {}", self.plan.destination.place())
     }
 
     /// The own command has ended; those of other ranks have not.
@@ -392,10 +610,15 @@ impl Recording<'_> {
     }
 
     /// Writes the result and prints the summary; false if windows are missing.
-    fn conclude(&mut self, session: Session, other_ranks: usize) -> Result<bool> {
+    fn conclude(&mut self, mut session: Session, other_ranks: usize) -> Result<bool> {
+        let dumps = self.dumps().map(|files| {
+            files.end(&mut session);
+            (files.written(), files.failures())
+        });
         let Finished {
             mut profile,
             usage,
+            paused,
             probes,
             aiu,
             device_problems,
@@ -406,7 +629,7 @@ impl Recording<'_> {
         self.keep_kernels(&mut profile);
         self.totals.add(&profile);
         let options = self.plan.export.clone();
-        let mut failures = 0;
+        let mut failures = dumps.map_or(0, |(_, failures)| failures);
         let mut notes: Vec<String> = self.output.note().into_iter().collect();
         let shown = profile_out::note_of_processes(&profile, &self.plan.destination, &options);
         match std::mem::replace(&mut self.output, Output::Summary) {
@@ -423,8 +646,13 @@ impl Recording<'_> {
             // The session wrote the capture.
             Output::Stdout(Format::Capture) => {}
             Output::File(file, Format::Capture) => file.commit()?,
+            Output::Taken(taker) => {
+                let (recorded, events) = timeline.context("the recording kept no events")?;
+                (taker.take)(recorded, events, self.command)?;
+            }
             Output::Trace(out) => {
                 let (recorded, events) = timeline.context("the recording kept no events")?;
+                self.totals.add_losses(&recorded.losses);
                 let written = out.write(&recorded, events, Path::new("the recording"));
                 let noted = written.map(|(totals, lines)| {
                     self.totals.add_trace(&totals);
@@ -439,14 +667,30 @@ impl Recording<'_> {
             Output::File(file, format) => {
                 profile_out::write_file(&profile, format, &options, file)?
             }
+            Output::Dumps(_) => {}
             Output::Windows(mut files) => {
                 files.write(&profile);
                 failures = files.failures();
             }
         }
         let is_shown = matches!(self.plan.destination, Destination::Summary);
-        for line in self.totals.lines(&usage, is_shown) {
+        let mut lines = self.totals.lines(&usage, is_shown);
+        if let (Some((written, _)), Some(first)) = (dumps, lines.first_mut()) {
+            // What was added up is what names are wanted of.
+            let files = plural(usize::try_from(written).unwrap_or(usize::MAX));
+            *first = format!(
+                "aiprof: {} file{files} of the last seconds",
+                grouped(written)
+            );
+        }
+        for line in lines {
             self.say(&line);
+        }
+        if !paused.is_zero() {
+            let paused = human_duration(paused);
+            self.say(&format!(
+                "  paused for {paused}, which no figure here counts"
+            ));
         }
         if !self.plan.kernels.is_all() {
             self.say(&format!("  {}", choice::kernels_left_out(&self.left_out)));

@@ -1,7 +1,8 @@
 //! What `aiprof stalls` reads: samples of devices, and the code of their kernels.
 
 use super::input::{self, ProfileCommand};
-use aiprof_analysis::analyze::device_stalls::{Code, Sampled, Tally};
+use aiprof_analysis::aggregate::DeviceKernel;
+use aiprof_analysis::analyze::device_stalls::{Code, KernelStalls, Sampled, Tally, TimedStalls};
 use aiprof_formats::import::open::{Contents, Input};
 use aiprof_formats::import::{capture, iaprof, unitrace_csv};
 use aiprof_model::profile::{LossKind, Losses, StallTable};
@@ -45,6 +46,18 @@ struct Raw {
     rows: Vec<(Option<u64>, Tally)>,
     /// The kernel that the samples themselves tell.
     kernel: Option<(Kernel, Option<Platform>)>,
+}
+
+impl Raw {
+    fn of(kernel: DeviceKernel) -> Self {
+        let rows = kernel.rows.into_iter();
+        Self {
+            device: kernel.device,
+            name: kernel.name.unwrap_or_else(|| "[unknown kernel]".to_owned()),
+            rows: rows.map(|(at, counts)| (at, Tally { counts })).collect(),
+            kernel: kernel.kernel.map(|found| (found, kernel.platform)),
+        }
+    }
 }
 
 /// Reads samples and modules.
@@ -92,6 +105,27 @@ pub(crate) fn read(inputs: &Inputs<'_>) -> Result<StallInput> {
     })
 }
 
+/// The kernels of a capture that were sampled, with their times and what their code says.
+///
+/// # Errors
+/// The capture cannot be read.
+pub(crate) fn timed(path: &Path) -> Result<Vec<TimedStalls>> {
+    let coder = Coder {
+        iga: Iga::load().ok(),
+        library: Library::default(),
+        platform: None,
+        is_capture: true,
+    };
+    let kernels = capture::replay_devices(path)?.kernels.into_iter();
+    // Of what is no known kernel there is nothing to say.
+    let known = kernels.filter(|kernel| kernel.name.is_some());
+    let timed = known.map(|kernel| TimedStalls {
+        device_ns: kernel.busy_ns,
+        stalls: KernelStalls::of(coder.sampled(Raw::of(kernel))),
+    });
+    Ok(timed.collect())
+}
+
 /// Samples that other tools wrote.
 fn of_other(path: &Path, input: Input, notes: &mut Vec<String>) -> Result<Vec<Raw>> {
     let context = || format!("cannot read {}", path.display());
@@ -129,17 +163,7 @@ fn of_capture(path: &Path, notes: &mut Vec<String>) -> Result<Vec<Raw>> {
         notes.push("the devices' samples were replayed, not taken from hardware".to_owned());
     }
     notes.extend(losses(&replay.losses));
-    let raw = |kernel: aiprof_analysis::aggregate::DeviceKernel| Raw {
-        device: kernel.device,
-        name: kernel.name.unwrap_or_else(|| "[unknown kernel]".to_owned()),
-        rows: kernel
-            .rows
-            .into_iter()
-            .map(|(at, counts)| (at, Tally { counts }))
-            .collect(),
-        kernel: kernel.kernel.map(|found| (found, kernel.platform)),
-    };
-    Ok(replay.kernels.into_iter().map(raw).collect())
+    Ok(replay.kernels.into_iter().map(Raw::of).collect())
 }
 
 /// What was lost of devices.

@@ -1,5 +1,6 @@
 //! When a recording, or a window of it, ends.
 
+use aiprof_collect::control::{Asked, Control, Reply, Request};
 use aiprof_collect::job::Others;
 use aiprof_collect::launch::{Exit, LaunchError, Running};
 use aiprof_collect::readable;
@@ -16,6 +17,10 @@ use tokio::time::Instant;
 pub(crate) enum Ended {
     /// A window is full; the recording goes on.
     Window,
+    /// The last seconds are to be written: by a signal, or because it is time.
+    Dump,
+    /// Somebody asks for something, and waits for [`Stop::answer`].
+    Asked(Asked),
     /// The command ended.
     Command(Exit),
     /// The command was never executed.
@@ -31,9 +36,14 @@ pub(crate) struct Stop {
     command: Option<Running>,
     deadline: Option<Instant>,
     window: Option<tokio::time::Interval>,
+    /// When the last seconds are to be written.
+    dump: Option<Instant>,
     targets: Vec<AsyncFd<OwnedFd>>,
     /// Ranks of the same job, which have their commands in this recording.
     others: Option<Others>,
+    control: Option<Control>,
+    /// Who waits for the output to be whole.
+    stoppers: Vec<Asked>,
     /// The own command has ended, and theirs are waited for.
     only_others: bool,
     signalled: bool,
@@ -47,8 +57,11 @@ impl Stop {
             command: None,
             deadline: None,
             window: None,
+            dump: None,
             targets: Vec::new(),
             others: None,
+            control: None,
+            stoppers: Vec::new(),
             only_others: false,
             signalled: false,
         }
@@ -74,6 +87,11 @@ impl Stop {
         self
     }
 
+    /// Also resolves at this time, to write the last seconds.
+    pub(crate) fn dump_at(&mut self, due: Option<Instant>) {
+        self.dump = due;
+    }
+
     /// Also ends when all these processes have ended.
     ///
     /// # Errors
@@ -89,6 +107,28 @@ impl Stop {
     pub(crate) fn with_others(mut self, others: Option<Others>) -> Self {
         self.others = others;
         self
+    }
+
+    /// Also lets others steer it.
+    pub(crate) fn with_control(mut self, control: Option<Control>) -> Self {
+        self.control = control;
+        self
+    }
+
+    /// Answers a request.
+    pub(crate) fn answer(&mut self, asked: Asked, answer: &Reply) {
+        if let Some(control) = &mut self.control {
+            control.answer(asked, answer);
+        }
+    }
+
+    /// The output is whole, or cannot be made: whoever asked for the end is told, and
+    /// nobody can ask any more.
+    pub(crate) fn end_control(&mut self, answer: &Reply) {
+        for asked in std::mem::take(&mut self.stoppers) {
+            self.answer(asked, answer);
+        }
+        self.control = None;
     }
 
     /// The recording has begun: those that joined start their commands.
@@ -137,7 +177,23 @@ impl Stop {
                     Err(error) => Ended::NotLaunched(error),
                 }),
                 received = self.signals.next() => {
-                    if self.handle(received.context("cannot read signals")?) {
+                    let received = received.context("cannot read signals")?;
+                    if received.number == libc::SIGUSR2 {
+                        return Ok(Ended::Dump);
+                    }
+                    if self.handle(received) {
+                        return Ok(Ended::Recording);
+                    }
+                }
+                () = sleep_until(self.dump) => return Ok(Ended::Dump),
+                asked = asked(self.control.as_mut()) => {
+                    if asked.request != Request::Stop {
+                        return Ok(Ended::Asked(asked));
+                    }
+                    self.stoppers.push(asked);
+                    // As if this process alone was interrupted.
+                    let interrupt = Received { number: libc::SIGINT, from_terminal: false };
+                    if self.handle(interrupt) {
                         return Ok(Ended::Recording);
                     }
                 }
@@ -246,6 +302,13 @@ async fn sleep_until(deadline: Option<Instant>) {
 async fn tick(window: Option<&mut tokio::time::Interval>) {
     match window {
         Some(window) => drop(window.tick().await),
+        None => std::future::pending().await,
+    }
+}
+
+async fn asked(control: Option<&mut Control>) -> Asked {
+    match control {
+        Some(control) => control.next().await,
         None => std::future::pending().await,
     }
 }

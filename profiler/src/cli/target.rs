@@ -34,9 +34,10 @@ impl Target {
             Destination::SummaryFile(path) => Self::Summary(Some(OutputFile::create(path)?)),
             Destination::Stdout(format) => Self::Stdout(*format),
             Destination::File(path, format) => Self::File(OutputFile::create(path)?, *format),
-            Destination::Summary | Destination::Directory(_) | Destination::Windows { .. } => {
-                Self::Summary(None)
-            }
+            Destination::Summary
+            | Destination::Directory(_)
+            | Destination::Dumps(..)
+            | Destination::Windows { .. } => Self::Summary(None),
         })
     }
 

@@ -136,6 +136,9 @@ fn every_option_reaches_the_configuration() {
             waits: None,
             probes: None,
             devices: DeviceOptions::default(),
+            start_paused: false,
+            triggers: Vec::new(),
+            window: None,
             bpf_object: Some("x.o".into()),
         }
     );

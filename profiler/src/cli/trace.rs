@@ -216,7 +216,7 @@ pub(crate) fn run(args: &TraceArgs, verbosity: Verbosity) -> Result<u8> {
     let targets = stop::open_targets(&config.pids)?;
     let output = Output::open(args.output.as_deref())?;
     // Signals first, then the fork, then the runtime, as in a recording.
-    let signals = BlockedSignals::block().context("cannot prepare for signals")?;
+    let signals = BlockedSignals::block(None).context("cannot prepare for signals")?;
     let held = held(args, as_user, &signals)?;
     let elsewhere = args.all || args.cgroup.is_some() || !config.pids.is_empty();
     if let (Some(held), false) = (&held, elsewhere) {
@@ -398,7 +398,7 @@ async fn trace(session: &mut Session, stop: &mut Stop, shared: &Shared) -> Resul
             .run(until, |_| shared.tracer.borrow_mut().flush())
             .await?;
         match ended.transpose()? {
-            Some(Ended::Window) => {}
+            Some(Ended::Window | Ended::Dump | Ended::Asked(_)) => {}
             Some(Ended::Command(exit)) => return Ok(Some(exit)),
             Some(Ended::NotLaunched(error)) => return Err(error.into()),
             Some(Ended::Recording) | None => return Ok(None),
@@ -477,7 +477,7 @@ fn tell(end: &TraceEnd, losses: &Losses) {
 }
 
 /// Whether a loss takes something from a trace: it has no samples and no stacks.
-fn is_of_calls(kind: LossKind) -> bool {
+pub(super) fn is_of_calls(kind: LossKind) -> bool {
     !kind.is_cut_stack()
         && !matches!(
             kind,

@@ -6,7 +6,7 @@
 use super::analyze_recording;
 use super::destination::Destination;
 use super::output::{self, OutputFile};
-use aiprof_analysis::timeline::Replay;
+use aiprof_analysis::timeline::{CommandDetail, Replay};
 use aiprof_formats::export::{Format, chrome, html, perfetto::recording};
 use aiprof_formats::import::capture::{self, ReplayOptions, Scan};
 use aiprof_formats::timeline::Store;
@@ -163,7 +163,13 @@ pub(crate) fn from_file(
 ) -> Result<Vec<String>> {
     let directory = out.file().and_then(OutputFile::directory).cloned();
     let file = caller::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let (mut recorded, events) = timeline(path, file, options, directory.as_ref())?;
+    let (mut recorded, events) = timeline(
+        path,
+        file,
+        options,
+        CommandDetail::default(),
+        directory.as_ref(),
+    )?;
     if let Some(title) = title {
         title.clone_into(&mut recorded.meta.title);
     }
@@ -172,8 +178,8 @@ pub(crate) fn from_file(
 }
 
 /// The timeline of a capture: its events in order of time, and what they refer to.
-/// `path` is its name for messages; temporary files go to `directory`, if not where the
-/// system has them.
+/// `path` is its name for messages, `detail` what of devices' commands is wanted; temporary
+/// files go to `directory`, if not where the system has them.
 ///
 /// # Errors
 /// A file could not be read or written.
@@ -181,6 +187,7 @@ pub(crate) fn timeline(
     path: &Path,
     file: File,
     options: ReplayOptions,
+    detail: CommandDetail,
     directory: Option<&Directory>,
 ) -> Result<(Recorded, Store)> {
     let mut store = Some(store(directory));
@@ -190,9 +197,8 @@ pub(crate) fn timeline(
     let scanned = capture::scan_file(path, file, options, &mut |scan| {
         let taken = match scan {
             Scan::Period(period_ns) => {
-                replay = store
-                    .take()
-                    .map(|store| Replay::new(period_ns, wakers, store));
+                let begin = |store| Replay::new(period_ns, wakers, store).with_commands(detail);
+                replay = store.take().map(begin);
                 Ok(())
             }
             Scan::Event(event) => replay

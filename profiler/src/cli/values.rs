@@ -1,5 +1,8 @@
 //! Parsing and printing of the values that options take and reports show.
 
+use aiprof_collect::torch::{
+    MAX_WINDOW as TORCH_MAX_WINDOW, MIN_WINDOW as TORCH_MIN_WINDOW, TorchOptions,
+};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -33,6 +36,26 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         return Err("must be at least 1ms and at most 3650d".to_owned());
     }
     Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Parses `LENGTH` or `LENGTH/EVERY`.
+///
+/// # Errors
+/// What it must look like.
+pub(crate) fn parse_torch_window(text: &str) -> Result<TorchOptions, String> {
+    let (window, every) = match text.split_once('/') {
+        Some((window, every)) => (window, Some(every)),
+        None => (text, None),
+    };
+    let window = parse_duration(window)?;
+    if !(TORCH_MIN_WINDOW..=TORCH_MAX_WINDOW).contains(&window) {
+        return Err("a window must be at least 10ms and at most 60s".to_owned());
+    }
+    let every = every.map(parse_duration).transpose()?;
+    if every.is_some_and(|every| every < window) {
+        return Err("a window cannot begin before the last one has ended".to_owned());
+    }
+    Ok(TorchOptions { window, every })
 }
 
 /// Parses a process id.

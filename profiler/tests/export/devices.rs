@@ -4,7 +4,7 @@ use crate::export;
 use crate::fixtures::{self, At, Fixture};
 use crate::golden::{check, own_part};
 use aiprof::export::device::DeviceTotals;
-use aiprof::export::diff::{self, DiffOptions};
+use aiprof::export::diff::{self, ComparedProfile, DiffOptions};
 use aiprof::export::pprof::{self, proto};
 use aiprof::export::summary::{self, SummaryOptions};
 use aiprof::export::{ExportOptions, Format, Shown, Weight, folded, processes_left_out};
@@ -12,6 +12,7 @@ use aiprof::import::{iaprof, unitrace_csv};
 use aiprof::profile::{
     Device, DeviceCode, FrameKind, LossKind, Method, Profile, StallReason, StallTable,
 };
+use aiprof_analysis::compare::shares::SharesCompared;
 
 /// A Python program and a C++ one on two devices, one of them replayed: 30 CPU samples
 /// of 300 ms, 1,000 device samples of 500 ms, of which 900 are attributed, 60
@@ -464,18 +465,24 @@ fn differences_ignore_offsets_unless_asked() {
             keep_offsets,
             ..DiffOptions::default()
         };
-        let mut out = Vec::new();
-        diff::write_text(&before, &after, &options, 10, 80, &mut out).unwrap();
-        String::from_utf8(out).unwrap()
+        let of = |stacks: &folded::FoldedStacks| ComparedProfile {
+            stacks: stacks.clone(),
+            ..ComparedProfile::default()
+        };
+        let (before, after) = (of(&before), of(&after));
+        let found = diff::compare(&before, &after, &options);
+        diff::table(&before, &after, &options, &found, 10)
     };
-    assert!(table(false).contains("no change"), "{}", table(false));
-    let kept = table(true);
+    assert!(table(false).rows.is_empty(), "{:?}", table(false));
+    assert!(table(false).title.starts_with("nothing changed"));
+    let kept = format!("{:?}", table(true));
     assert!(
         kept.contains("0x18_[g]") && kept.contains("0x10_[g]"),
         "{kept}"
     );
     let mut out = Vec::new();
-    diff::write_svg(&before, &after, "t", &DiffOptions::default(), &mut out).unwrap();
+    let (options, none) = (DiffOptions::default(), SharesCompared::default());
+    diff::write_svg(&before, &after, "t", &options, &none, &mut out).unwrap();
     let svg = String::from_utf8(out).unwrap();
     assert!(svg.contains("sbid (60") && !svg.contains("0x1"), "{svg}");
 }

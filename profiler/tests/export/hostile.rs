@@ -2,12 +2,13 @@
 
 use crate::fixtures::{self, Fixture};
 use crate::{export, text};
-use aiprof::export::diff::{self, DiffOptions};
+use aiprof::export::diff::{self, ComparedProfile, DiffOptions, SampleCount};
 use aiprof::export::summary::{self, SummaryOptions};
 use aiprof::export::{ExportError, ExportOptions, Format, Weight, folded, pprof, svg, write};
 use aiprof::profile::{
     FrameId, FrameKind, LocationId, LossKind, ProcessId, Profile, Sample, StackId, StrId,
 };
+use aiprof_analysis::compare::shares::SharesCompared;
 
 fn names() -> Vec<String> {
     [
@@ -203,7 +204,9 @@ fn empty_profiles_say_so() {
     );
     let nothing = folded::FoldedStacks::default();
     let mut out = Vec::new();
-    diff::write_svg(&nothing, &nothing, "x", &DiffOptions::default(), &mut out).unwrap();
+    let none = SharesCompared::default();
+    let options = DiffOptions::default();
+    diff::write_svg(&nothing, &nothing, "x", &options, &none, &mut out).unwrap();
     assert_xml(&String::from_utf8(out).unwrap());
 }
 
@@ -218,11 +221,16 @@ fn one_empty_recording_still_compares() {
                 ..DiffOptions::default()
             };
             let mut out = Vec::new();
-            diff::write_svg(before, after, "x", &options, &mut out).unwrap();
+            let of = |stacks: &folded::FoldedStacks| ComparedProfile {
+                stacks: stacks.clone(),
+                samples: SampleCount::Known(stacks.total),
+                ..ComparedProfile::default()
+            };
+            let found = diff::compare(&of(before), &of(after), &options);
+            diff::write_svg(before, after, "x", &options, &found, &mut out).unwrap();
             assert_xml(&String::from_utf8(out).unwrap());
-            let mut out = Vec::new();
-            diff::write_text(before, after, &options, 5, 80, &mut out).unwrap();
-            assert!(String::from_utf8(out).unwrap().contains("  b\n"));
+            let table = diff::table(&of(before), &of(after), &options, &found, 5);
+            assert_eq!(table.rows[0].last(), Some(&"b".into()));
         }
     }
 }
@@ -302,6 +310,8 @@ fn any_folded_text_can_be_drawn() {
     svg::write_folded(&stacks, &svg::Caption::default(), &options, &mut out).unwrap();
     assert_xml(&String::from_utf8(out).unwrap());
     let mut out = Vec::new();
-    diff::write_svg(&stacks, &other, "x", &DiffOptions::default(), &mut out).unwrap();
+    let none = SharesCompared::default();
+    let options = DiffOptions::default();
+    diff::write_svg(&stacks, &other, "x", &options, &none, &mut out).unwrap();
     assert_xml(&String::from_utf8(out).unwrap());
 }

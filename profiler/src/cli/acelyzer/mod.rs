@@ -16,6 +16,7 @@ mod tests;
 use super::analysis::{self, Analysis, Style};
 use super::companions::Written;
 use super::memory::MemoryArgs;
+use super::wanted_tables::WantedTables;
 use super::{EXIT_FAILURE, EXIT_USAGE, screen};
 use aiprof_analysis::analyze::config::Config;
 use aiprof_analysis::analyze::messages::{Level, Messages};
@@ -168,7 +169,9 @@ fn execute(
         progress: screen::has_progress().then_some(&mut show as &mut dyn FnMut(&str)),
         kept: Stretch::ALL,
         inputs: Vec::new(),
+        stalls: Vec::new(),
         written: Written::default(),
+        tables: WantedTables::default(),
     };
     // The exit code, and how many events were written.
     let result = match config.verify {

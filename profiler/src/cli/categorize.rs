@@ -1,0 +1,96 @@
+//! `aiprof categorize`: what unitrace's `categorize.py` does, with its options.
+
+use super::output::OutputFile;
+use aiprof_analysis::categories::{Aggregator, Categories};
+use aiprof_formats::import::categories;
+use anyhow::{Context as _, Result};
+use clap::builder::PossibleValue;
+use clap::{Args, ValueEnum, ValueHint};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Example:
+  aiprof categorize --ini LLaMA.ini --json LLaMA.json
+  aiprof analyze rank*.json --table categories --categories LLaMA.json
+
+`aiprof analyze` takes the INI file itself, too. A file has sections, and names below them:
+  [matmul if starts with]     or: if ends with, if equals to
+  gemm
+The rule that equals a name counts, else the longest that it begins with, else the longest
+that it ends with. # begins a comment, \\# a name that begins with #.";
+
+/// Options of `aiprof categorize`.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct CategorizeArgs {
+    /// Categories: sections of names of kernels
+    #[arg(long, visible_alias = "input", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    ini: PathBuf,
+
+    /// Where the JSON for unitrace's summary.py goes
+    #[arg(long, visible_alias = "output", value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    json: PathBuf,
+
+    /// Blanks do not count in names; this is so without it
+    #[arg(long, hide = true, overrides_with = "no_remove_spaces")]
+    remove_spaces: bool,
+
+    /// Blanks count in names
+    #[arg(long)]
+    no_remove_spaces: bool,
+}
+
+/// Converts the file.
+///
+/// # Errors
+/// It cannot be read, or the other not be written.
+pub(crate) fn run(args: &CategorizeArgs) -> Result<()> {
+    let shown = args.ini.display();
+    let rules = categories::load_ini(&args.ini, !args.no_remove_spaces)
+        .with_context(|| format!("cannot read {shown}"))?;
+    if rules.lost > 0 {
+        tracing::warn!("{shown}: {} rules are empty or too many", rules.lost);
+    }
+    let json = rules.to_json().with_context(|| format!("{shown}"))?;
+    let mut file = OutputFile::create(&args.json)?;
+    serde_json::to_writer(&mut file, &json)?;
+    writeln!(file)?;
+    file.commit()
+}
+
+/// How values of ranks are aggregated, for the command line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AggregatorArg(pub(super) Aggregator);
+
+impl ValueEnum for AggregatorArg {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[
+            Self(Aggregator::Min),
+            Self(Aggregator::Max),
+            Self(Aggregator::Mean),
+            Self(Aggregator::Median),
+            Self(Aggregator::Sum),
+            Self(Aggregator::SecondLeast),
+            Self(Aggregator::SecondMost),
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let mut known = Aggregator::ALL.iter();
+        let name = known.find(|(_, one)| *one == self.0)?.0;
+        Some(PossibleValue::new(name))
+    }
+}
+
+/// The user's categories.
+///
+/// # Errors
+/// The file cannot be read.
+pub(super) fn categories_of(path: Option<&Path>) -> Result<Option<Categories>> {
+    let read = |path: &Path| {
+        let shown = path.display();
+        categories::load(path).with_context(|| format!("cannot read {shown}"))
+    };
+    path.map(read).transpose()
+}

@@ -1,0 +1,161 @@
+//! `aiprof roofline`: what bounds kernels, by the metrics that unitrace takes.
+
+use super::output::OutputFile;
+use super::{stdout, usage_error};
+use aiprof_analysis::roofline::{self, DevicePeaks};
+use aiprof_formats::export::html;
+use aiprof_formats::export::tables::plain::{self, TableFormat};
+use aiprof_formats::import::open;
+use aiprof_formats::import::unitrace_metrics::KernelMetrics;
+use aiprof_system::files::caller;
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, ValueEnum, ValueHint};
+use std::io::{BufReader, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Largest file of a device's peaks.
+const MAX_PEAKS: u64 = 1 << 20;
+
+const EXAMPLES: &str = "\
+Example:
+  unitrace -q -g ComputeBasic -o bytes.csv ./app       (Intel's: two runs with metrics)
+  unitrace -q -g VectorEngine138 -o flops.csv ./app
+  aiprof roofline bytes.metrics.*.csv flops.metrics.*.csv --device PVC_1tile.csv -o roofline.html
+
+A file of a device has the lines (GFLOP/s, GB/s) of those in unitrace's roofline/device_configs:
+  PlatformName,PVC_1tile
+  FP16_GFLOPS,39000           FP16_XMX_GFLOPS,314000
+  BF16_XMX_GFLOPS,314000      FP32_GFLOPS,32000      FP64_GFLOPS,32000
+  GPU_MEMORY_BW_in_GB_per_sec,1055                   L3_BW_in_GB_per_sec,2043";
+
+/// Options of `aiprof roofline`.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct RooflineArgs {
+    /// What `unitrace -q` wrote of the groups ComputeBasic and VectorEngine138, in any order
+    #[arg(value_hint = ValueHint::FilePath)]
+    inputs: Vec<PathBuf>,
+
+    /// One of the inputs, as roofline.py takes them
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    compute: Vec<PathBuf>,
+
+    /// One of the inputs, as roofline.py takes them
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    memory: Vec<PathBuf>,
+
+    /// What the device can do at most
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    device: PathBuf,
+
+    /// Where the result goes; its extension chooses the format (.html, .csv, .json, .txt); -:
+    /// stdout
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    output: Option<PathBuf>,
+
+    /// Format of the result, whatever its file is called
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    format: Option<FormatArg>,
+}
+
+/// What the result is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FormatArg {
+    /// For a terminal
+    Text,
+    /// A page with a picture
+    Html,
+    /// A table
+    Csv,
+    /// A table
+    Json,
+}
+
+impl FormatArg {
+    fn of(path: Option<&Path>) -> Result<Self> {
+        let extension = path.and_then(Path::extension);
+        let extension = extension.map(|extension| extension.to_string_lossy());
+        Ok(match extension.as_deref() {
+            None | Some("txt") => Self::Text,
+            Some("html" | "htm") => Self::Html,
+            Some("csv") => Self::Csv,
+            Some("json") => Self::Json,
+            Some(other) => {
+                return Err(usage_error(format!(
+                    "no format is called .{other}: -o takes .html, .csv, .json or .txt"
+                )));
+            }
+        })
+    }
+}
+
+/// Writes the roofline.
+///
+/// # Errors
+/// A file cannot be read, has no metrics, or the result not be written.
+pub(crate) fn run(args: &RooflineArgs) -> Result<()> {
+    let output = args
+        .output
+        .as_deref()
+        .filter(|path| *path != Path::new("-"));
+    if output.is_none() {
+        stdout::require()?;
+    }
+    let format = match args.format {
+        Some(format) => format,
+        None => FormatArg::of(output)?,
+    };
+    let shown = args.device.display();
+    let text = caller::read_to_string(&args.device, MAX_PEAKS);
+    let text = text.with_context(|| format!("cannot read {shown}"))?;
+    let peaks = DevicePeaks::parse(&text).with_context(|| format!("cannot use {shown}"))?;
+    let inputs = [&args.inputs[..], &args.compute, &args.memory].concat();
+    let metrics = metrics(&inputs)?;
+    let (kernels, all_ns, notes) = metrics.kernels();
+    if kernels.is_empty() {
+        bail!(
+            "no kernel has both bytes (-g ComputeBasic) and operations (-g VectorEngine138): \
+             name a file of each"
+        );
+    }
+    let rows = roofline::rows(kernels, all_ns, &peaks);
+    let write = |out: &mut dyn std::io::Write| -> std::io::Result<()> {
+        let table = || [roofline::table(&rows, &peaks, notes.clone())];
+        match format {
+            FormatArg::Html => {
+                let names = inputs.iter().filter_map(|path| path.file_name());
+                let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
+                html::roofline::write(&names.join(", "), &rows, &peaks, &notes, out)
+            }
+            FormatArg::Text => plain::write(&table(), TableFormat::Text, out),
+            FormatArg::Csv => plain::write(&table(), TableFormat::Csv, out),
+            FormatArg::Json => plain::write(&table(), TableFormat::Json, out),
+        }
+    };
+    match output {
+        Some(path) => {
+            let mut file = OutputFile::create(path)?;
+            write(&mut file)?;
+            file.commit()
+        }
+        None => {
+            let mut out = std::io::stdout().lock();
+            write(&mut out)?;
+            Ok(out.flush()?)
+        }
+    }
+}
+
+fn metrics(inputs: &[PathBuf]) -> Result<KernelMetrics> {
+    if inputs.is_empty() {
+        return Err(usage_error("name the files that `unitrace -q` wrote"));
+    }
+    let mut metrics = KernelMetrics::default();
+    for path in inputs {
+        let context = || format!("cannot read {}", path.display());
+        let file = caller::open(path).and_then(open::decompressed);
+        let mut file = BufReader::new(file.with_context(context)?);
+        metrics.read(&mut file).with_context(context)?;
+    }
+    Ok(metrics)
+}

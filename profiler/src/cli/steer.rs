@@ -1,0 +1,67 @@
+//! What a running recording does when it is asked.
+
+use super::control_args::Steering;
+use super::dumps::DumpFiles;
+use aiprof_collect::control::{Control, Reply, Request, Status};
+use aiprof_collect::session::Session;
+use anyhow::{Context, Result, anyhow};
+
+/// Opens the socket by which a recording is steered, if it is to be.
+///
+/// # Errors
+/// It cannot be opened.
+pub(super) fn open(steering: &Steering) -> Result<Option<Control>> {
+    let open = |name: &String| {
+        Control::open(name).with_context(|| format!("cannot let others steer {name}"))
+    };
+    steering.name.as_ref().map(open).transpose()
+}
+
+/// A line that says how to steer it.
+pub(super) fn hint(control: &Control, is_paused: bool) -> String {
+    let name = control.name();
+    match is_paused {
+        true => format!("aiprof: paused until `aiprof ctl resume {name}`"),
+        false => format!("aiprof: `aiprof ctl pause {name}` pauses this recording"),
+    }
+}
+
+/// Does what is asked for, as far as the session can.
+pub(super) fn obey(
+    session: &mut Session,
+    request: Request,
+    files: Option<&mut DumpFiles>,
+    what: &str,
+) -> Reply {
+    let mut dumps = files.as_ref().map_or(0, |files| files.written());
+    let done = match (request, files) {
+        (Request::Pause, _) => session.pause().map_err(anyhow::Error::from),
+        (Request::Resume, _) => session.resume().map_err(anyhow::Error::from),
+        (Request::Dump, Some(files)) => {
+            dumps += 1;
+            files.try_write(session)
+        }
+        (Request::Dump, None) => Err(anyhow!("it keeps no last seconds: --window does")),
+        (Request::Status | Request::Stop, _) => Ok(()),
+    };
+    match done {
+        Ok(()) => Reply::Done(Box::new(status(session, dumps, what))),
+        Err(error) => Reply::Refused(format!("{error:#}")),
+    }
+}
+
+fn status(session: &Session, dumps: u64, what: &str) -> Status {
+    let progress = session.progress();
+    let ns = |length: std::time::Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+    let paused = session.paused();
+    Status {
+        pid: std::process::id(),
+        paused: session.is_paused(),
+        recorded_ns: ns(progress.elapsed.saturating_sub(paused)),
+        paused_ns: ns(paused),
+        samples: progress.samples,
+        lost: progress.lost,
+        dumps,
+        what: what.to_owned(),
+    }
+}
