@@ -120,6 +120,14 @@ impl Trace {
             .filter(move |span| !others.contains(&span.category.as_str()))
     }
 
+    /// What devices did, as far as its times are known.
+    #[must_use]
+    pub fn device_spans(&self) -> Vec<&Span> {
+        let categories = ["kernel", "gpu_memcpy", "gpu_memset"];
+        let is_device = |span: &&Span| categories.contains(&span.category.as_str());
+        self.spans.iter().filter(is_device).collect()
+    }
+
     /// The spans of submissions to devices.
     pub fn submissions(&self) -> impl Iterator<Item = &Span> {
         self.spans

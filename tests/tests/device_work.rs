@@ -251,9 +251,11 @@ fn launches_of_level_zero_are_as_the_driver_ran_them() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The program reads when its commands ran: so does aiprof. That those which nobody reads lie
+/// within bounds is in device_timing_cl.rs.
 #[test]
-fn launches_of_opencl_lie_within_their_bounds() -> anyhow::Result<()> {
-    let name = "launches_of_opencl_lie_within_their_bounds";
+fn launches_of_opencl_are_as_the_program_read_them() -> anyhow::Result<()> {
+    let name = "launches_of_opencl_are_as_the_program_read_them";
     let needs = [
         Need::Root,
         Need::Tool("cc"),
@@ -294,8 +296,9 @@ fn launches_of_opencl_lie_within_their_bounds() -> anyhow::Result<()> {
     let found = analysed(&shop, &capture)?;
     for (kernel, runs) in runs {
         let count = runs.len() as u64;
-        assert_eq!(shown.check(&kernel, runs)?, 0, "{:?}", shown.names());
-        assert_eq!(found.get(&kernel), Some(&(0, count)), "{kernel}");
+        let timed = shown.check(&kernel, runs)? as u64;
+        assert_eq!(timed, count, "{:?}", shown.names());
+        assert_eq!(found.get(&kernel), Some(&(count, count)), "{kernel}");
     }
     Ok(())
 }

@@ -30,7 +30,7 @@ const ALSO: [(&str, &str); 1] = [("profiler/crates/symbols", "iced-x86")];
 
 /// Where records of calls are taken: the Tracker, and who hands them to it. All others
 /// listen to the Tracker.
-const CALL_RECORDS: [&str; 9] = [
+const CALL_RECORDS: [&str; 11] = [
     "analysis/src/correlate/calls.rs",
     "analysis/src/correlate/data.rs",
     "analysis/src/correlate/open.rs",
@@ -39,8 +39,12 @@ const CALL_RECORDS: [&str; 9] = [
     "analysis/src/correlate/world.rs",
     "collect/src/session.rs",
     "collect/src/session/calls.rs",
+    // Leaves out what begins in a pause.
+    "collect/src/session/pausing.rs",
     // Asks for the process of a call early.
     "collect/src/session/reading.rs",
+    // Keeps the records of the last seconds as they came.
+    "collect/src/session/window.rs",
 ];
 
 fn root() -> PathBuf {

@@ -76,7 +76,7 @@ fn folded_stacks_and_pprof_become_each_other() -> anyhow::Result<()> {
         anyhow::ensure!(text.contains("sys_[k]"), "{text}");
         let diff = done(at, &["diff", input, "stacks", "--weight", "samples"])?;
         let diff = String::from_utf8_lossy(&diff.stdout).into_owned();
-        anyhow::ensure!(diff.contains("no change"), "{diff}");
+        anyhow::ensure!(diff.contains("nothing changed"), "{diff}");
     }
     let said = stderr(&done(at, &["report", "stacks", "-q", "-o", "x.svg"])?);
     anyhow::ensure!(said.is_empty(), "{said}");

@@ -72,7 +72,7 @@ static unsigned char *put(unsigned char *p, const void *bytes, size_t n)
 /* push rbp; mov rbp, rsp; spin; movabs rax, target; call rax; pop rbp; ret */
 static size_t emit(unsigned char *code, void (*target)(void))
 {
-	uint32_t spins = 8 * MILLISECOND / 2;
+	uint32_t spins = 8 * MILLISECOND;
 	unsigned char *p = put(code, "\x55\x48\x89\xe5\xb9", 5);
 	p = put(p, &spins, 4);
 	p = put(p, "\xff\xc9\x75\xfc\x48\xb8", 6);

@@ -42,6 +42,8 @@ Fuzzes one TARGET, or all, one for each CPU at a time, for --seconds N (default
   device_isa     the decoder of device instructions
   pprof          the reader of pprof's profiles, and of the folded stacks made of them
   unitrace_csv   the reader of unitrace's table of stalls, and its writer
+  unitrace_metrics  the reader of unitrace's metrics of kernels
+  categories     the readers of categories of kernels, and their writer
   iaprof         the reader of iaprof's recordings, and their writer
 
 Starts from real files, keeps what it learns in target/fuzz/corpus/TARGET, and
@@ -70,7 +72,10 @@ const TARGETS: &[&str] = &[
     "zebin",
     "pprof",
     "unitrace_csv",
+    "unitrace_metrics",
+    "categories",
     "iaprof",
+    "control",
 ];
 
 /// Seconds for each target when a person asks.

@@ -37,7 +37,9 @@ const TOGETHER: &[&str] = &[
     "analyze_parity",
     "analyze_truth",
     "house",
+    "hta",
     "kineto_traces",
+    "torch_tables",
     "unsafe_inventory",
 ];
 

@@ -138,6 +138,14 @@ pub fn build_paths() -> anyhow::Result<PathBuf> {
     build("ze_paths.cpp", "ze_paths", &["-lze_loader", "-pthread"])
 }
 
+/// Builds `ze_phases`, which does what it is told, phase by phase.
+///
+/// # Errors
+/// When the compiler fails.
+pub fn build_phases() -> anyhow::Result<PathBuf> {
+    build("ze_phases.cpp", "ze_phases", &["-lze_loader", "-pthread"])
+}
+
 /// Builds `ze_submits`, which hands launches over in different ways.
 ///
 /// # Errors
@@ -152,6 +160,22 @@ pub fn build_submits() -> anyhow::Result<PathBuf> {
 /// When the compiler fails.
 pub fn build_work() -> anyhow::Result<PathBuf> {
     build("ze_work.cpp", "ze_work", &["-lze_loader"])
+}
+
+/// Builds `ze_timing`, which hands work over and waits in many ways.
+///
+/// # Errors
+/// When the compiler fails.
+pub fn build_timing() -> anyhow::Result<PathBuf> {
+    build("ze_timing.cpp", "ze_timing", &["-lze_loader", "-pthread"])
+}
+
+/// Builds `ze_gemm`, the loop of a usual program.
+///
+/// # Errors
+/// When the compiler fails.
+pub fn build_gemm() -> anyhow::Result<PathBuf> {
+    build("ze_gemm.cpp", "ze_gemm", &["-lze_loader"])
 }
 
 /// Builds `ze_shapes`, whose calls come from all sorts of places.

@@ -1,0 +1,4 @@
+//! The messages of the control socket, of both sides.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| aiprof::collect::control::protocol::fuzz_control(data));
