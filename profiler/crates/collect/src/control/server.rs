@@ -6,7 +6,7 @@ use crate::readable;
 use aiprof_system::files::private::PrivateDirectory;
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{SendFlags, SocketAddrUnix, SocketFlags};
+use rustix::net::{SendFlags, Shutdown, SocketAddrUnix, SocketFlags};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -223,8 +223,13 @@ fn hear(connection: &mut Connection, context: &mut Context<'_>) -> Heard {
     }
 }
 
-/// Sends an answer; one that cannot be sent is for nobody.
+/// Sends the answer to a connection that is then closed; one that cannot be sent is for
+/// nobody.
 fn send(socket: &OwnedFd, answer: &Reply) {
+    // A message that nobody reads resets the connection when it is closed, and the answer
+    // is lost: none comes any more, and those that are here are read.
+    let _ = rustix::net::shutdown(socket, Shutdown::Read);
+    while receive(socket).is_ok_and(|message| !message.is_empty()) {}
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let _ = rustix::net::send(socket, answer.encode().as_bytes(), flags);
 }

@@ -5,6 +5,7 @@ use super::*;
 use rustix::net::{SendFlags, SocketAddrUnix};
 use std::os::unix::fs::PermissionsExt as _;
 use std::thread;
+use std::time::Duration;
 use tempfile::TempDir;
 
 fn place() -> (TempDir, impl Fn() -> PrivateDirectory) {
@@ -74,6 +75,20 @@ fn a_request_is_answered_and_the_socket_is_the_users_alone() {
         assert!(!socket.exists());
         let gone = ask_in(&directory(), "one", Request::Stop);
         assert!(matches!(gone, Err(ControlError::Nobody(_))), "{gone:?}");
+    });
+}
+
+#[test]
+fn an_answer_arrives_though_more_was_said_than_is_read() {
+    let (_parent, directory) = place();
+    run(async {
+        let mut control = Control::in_directory(directory(), "one").unwrap();
+        let client = raw(&directory(), "one", b"nonsense");
+        rustix::net::send(&client, b"and more", SendFlags::NOSIGNAL).unwrap();
+        let nobody = tokio::time::timeout(Duration::from_millis(200), control.next()).await;
+        assert!(nobody.is_err());
+        let answer = String::from_utf8(receive(&client).unwrap()).unwrap();
+        assert!(answer.starts_with("no "), "{answer}");
     });
 }
 
