@@ -97,6 +97,10 @@ pub(super) fn processes(timeline: &Timeline) -> Vec<MpiProcess> {
         let Some(function) = function(event.name) else {
             continue;
         };
+        // A sample is called what its thread was in.
+        if timeline.name(event.cat) == "sample" {
+            continue;
+        }
         let key = (timeline.job(event), timeline.pid(event));
         found.entry(key).or_default().push(MpiCall {
             function,

@@ -105,6 +105,28 @@ fn messages_of_one_tag_do_not_overtake_each_other() {
     assert_eq!(bytes, [Some(8), Some(16), Some(8)]);
 }
 
+/// A sample that was taken in a function is called as it is.
+#[test]
+fn samples_are_no_calls() {
+    let (sent, received) = (send(1, 5, 1), receive(0, 5, None));
+    let mut timeline = begun(
+        &[0, 0],
+        &[
+            (0, 0.0, 1.0, "PMPI_Send", &sent),
+            (1, 2.0, 5.0, "PMPI_Recv", &received),
+            (1, 2.0, 3.0, "PMPI_Mprobe", r#""cpu":0"#),
+            (1, 3.0, 4.0, "PMPI_Recv", r#""cpu":0"#),
+        ],
+    );
+    let sample = timeline.names.intern("sample");
+    for event in timeline.events.iter_mut().rev().take(2) {
+        event.cat = sample;
+    }
+    let traffic = MpiTraffic::of(&timeline);
+    assert_eq!(pairs(&traffic), [(0, 1, 5, 0.0, 2.0)]);
+    assert_eq!(traffic.unmatched, Unmatched::default());
+}
+
 #[test]
 fn any_tag_takes_the_next_that_no_receive_before_it_takes() {
     let (five, six) = (send(1, 5, 1), send(1, 6, 1));

@@ -23,7 +23,8 @@ pub(super) fn find(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     let mut threads: FxHashMap<TrackId, Vec<(Time, Time, u32)>> = FxHashMap::default();
     for (at, event) in (0u32..).zip(&timeline.events) {
         let known = is_wait.get(event.name.index()).copied().unwrap_or(false);
-        if known && event.is_slice() && !event.dropped {
+        let is_span = event.is_slice() && timeline.name(event.cat) != "sample";
+        if known && is_span && !event.dropped {
             let spans = threads.entry(event.track).or_default();
             spans.push((event.start, event.end(), at));
         }
