@@ -412,6 +412,7 @@ impl Devices {
 
     pub(super) fn process_gone(&mut self, pid: u32, at_ns: u64) {
         self.join.executions.process_gone(pid, at_ns);
+        self.aiu.process_gone(pid);
         self.join.unplaced(at_ns, |p| p.pid == pid);
     }
 }

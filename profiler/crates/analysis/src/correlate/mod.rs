@@ -109,7 +109,7 @@ pub use fence::{Submission, SubmissionSource, begins};
 pub use handles::ModuleImage;
 pub use kernel_events::{KernelEvent, KernelStep};
 pub use ranges::{RangeAbout, RangeForm, RangePayload, RangeSpan};
-pub(crate) use recorded::RecordedLaunches;
+pub(crate) use recorded::{RecordedLaunches, RecordedPath};
 pub use view::{CallView, DataView};
 
 use crate::aiu::ActivityRecord;

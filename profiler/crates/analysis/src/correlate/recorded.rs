@@ -3,7 +3,9 @@
 //! A runtime's record of a call has the id that the device's records of its work
 //! have, and says when which thread made the call. The launch that was seen there at
 //! that time is the one. Nothing else is taken for it: not the nearest one, and not
-//! one of another thread.
+//! one of another thread. A launch is told of when its call is over, and where the ends
+//! of calls are not seen that is when its thread makes the next one: until then a record
+//! of it would be taken for the launch before.
 
 use super::{DeviceSpan, Recorder};
 use crate::aiu::{Kind, events};
@@ -62,6 +64,30 @@ pub(crate) struct RecordedLaunches<P> {
     unrecorded: u64,
     /// Processes with records.
     recorded: FxHashSet<u32>,
+    /// Processes that are gone: they launch nothing more.
+    gone: FxHashSet<u32>,
+}
+
+/// What is known of the launch of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordedPath<P> {
+    /// It is this one.
+    Known(P),
+    /// It is this one, unless its thread has launched something since that is not told of
+    /// yet.
+    Assumed(P),
+    /// None that is known. One may still be told of.
+    Unknown,
+}
+
+impl<P> RecordedPath<P> {
+    /// The launch, if nothing more will be known of it.
+    pub(crate) fn last(self) -> Option<P> {
+        match self {
+            Self::Known(path) | Self::Assumed(path) => Some(path),
+            Self::Unknown => None,
+        }
+    }
 }
 
 impl<P> Default for RecordedLaunches<P> {
@@ -74,6 +100,7 @@ impl<P> Default for RecordedLaunches<P> {
             threads: FxHashMap::default(),
             unrecorded: 0,
             recorded: FxHashSet::default(),
+            gone: FxHashSet::default(),
         }
     }
 }
@@ -88,6 +115,9 @@ impl<P: Copy> RecordedLaunches<P> {
         path: P,
         is_expected: bool,
     ) {
+        if !self.gone.is_empty() {
+            self.gone.remove(&pid);
+        }
         let took = end_ns.map_or(u64::MAX, |end| end.saturating_sub(start_ns));
         let new = Launched {
             start_ns,
@@ -186,15 +216,32 @@ impl<P: Copy> RecordedLaunches<P> {
         }
     }
 
-    /// The path that launched what has this correlation id, if that is known by now. The
-    /// launch has a record of a device then.
-    pub(crate) fn path(&mut self, pid: u32, correlation: u64) -> Option<P> {
+    /// A process is gone, after its last launch was told of.
+    pub(crate) fn process_gone(&mut self, pid: u32) {
+        if self.gone.len() < MOST_THREADS && self.launches.contains_key(&pid) {
+            self.gone.insert(pid);
+        }
+    }
+
+    /// The path that launched what has this correlation id, as far as that is known by
+    /// now. The launch has a record of a device then.
+    pub(crate) fn path(&mut self, pid: u32, correlation: u64) -> RecordedPath<P> {
+        self.find(pid, correlation).unwrap_or(RecordedPath::Unknown)
+    }
+
+    fn find(&mut self, pid: u32, correlation: u64) -> Option<RecordedPath<P>> {
         let record = *self.records.get(&(pid, correlation))?;
         let tid = self.thread(pid, &record)?;
         let launches = self.launches.get_mut(&pid)?.get_mut(&tid)?;
-        let launch = launches.get_mut(at(launches, &record)?)?;
+        let at = at(launches, &record)?;
+        let is_last = at + 1 == launches.len();
+        let launch = launches.get_mut(at)?;
         launch.recorded = true;
-        Some(launch.path)
+        let is_open = launch.took_ns == u32::MAX;
+        Some(match is_open && is_last && !self.gone.contains(&pid) {
+            true => RecordedPath::Assumed(launch.path),
+            false => RecordedPath::Known(launch.path),
+        })
     }
 
     /// How many launches no record of a device was found for: of all that are remembered
@@ -224,14 +271,18 @@ impl<P: Copy> RecordedLaunches<P> {
         // In a container it has another number: whichever was launching then, if it
         // was only one.
         let threads = self.launches.get(&pid)?;
-        let mut found = threads
-            .iter()
-            .filter_map(|(tid, launches)| at(launches, record).map(|_| *tid));
-        let tid = found.next()?;
+        let mut found = threads.iter().filter_map(|(tid, launches)| {
+            let at = at(launches, record)?;
+            let is_last = at + 1 == launches.len();
+            let is_open = launches.get(at)?.took_ns == u32::MAX;
+            Some((*tid, !is_open || !is_last))
+        });
+        let (tid, is_certain) = found.next()?;
         if found.next().is_some() {
             return None;
         }
-        if self.threads.len() < MOST_THREADS {
+        // Of another thread a launch may still be told of.
+        if is_certain && self.threads.len() < MOST_THREADS {
             self.threads.insert((pid, thread), tid);
         }
         Some(tid)
@@ -313,24 +364,43 @@ mod tests {
             (5, (4100, 4900), None),
         ] {
             joined.record(&of(7, record(events::LAUNCH_CB_CMPT, id, 7, 8)), times);
-            assert_eq!(joined.path(7, id), expected, "{id}");
+            assert_eq!(joined.path(7, id).last(), expected, "{id}");
         }
-        assert_eq!(joined.path(7, 99), None, "no record");
-        assert_eq!(joined.path(6, 1), None, "another process");
+        assert_eq!(joined.path(7, 99).last(), None, "no record");
+        assert_eq!(joined.path(6, 1).last(), None, "another process");
     }
 
     #[test]
     fn the_launch_may_come_after_its_record_and_several_be_one_call() {
         let mut joined = RecordedLaunches::default();
         joined.record(&of(7, record(35, 5, 7, 8)), (3100, 3900));
-        assert_eq!(joined.path(7, 5), None);
+        assert_eq!(joined.path(7, 5).last(), None);
         joined.launch((7, 8), 5000, None, 2, true);
         joined.launch((7, 8), 3000, Some(4000), 1, true);
         joined.launch((7, 8), 3000, Some(4000), 1, true);
-        assert_eq!(joined.path(7, 5), Some(1));
+        assert_eq!(joined.path(7, 5).last(), Some(1));
         // Whose end was not seen lasts until the next one.
         joined.record(&of(7, record(35, 6, 7, 8)), (90_000, 90_010));
-        assert_eq!(joined.path(7, 6), Some(2));
+        assert_eq!(joined.path(7, 6).last(), Some(2));
+    }
+
+    /// Calls of which no end is seen are told of when the next one begins.
+    #[test]
+    fn a_record_waits_while_its_launch_may_not_have_been_told_of() {
+        let mut joined = RecordedLaunches::default();
+        joined.launch((7, 8), 1000, None, 1, false);
+        joined.record(&of(7, record(35, 1, 7, 8)), (1010, 1020));
+        joined.record(&of(7, record(35, 2, 7, 8)), (2010, 2020));
+        assert_eq!(joined.path(7, 2), RecordedPath::Assumed(1));
+        joined.launch((7, 8), 2000, None, 2, false);
+        assert_eq!(joined.path(7, 1), RecordedPath::Known(1));
+        assert_eq!(joined.path(7, 2), RecordedPath::Assumed(2));
+        joined.process_gone(7);
+        assert_eq!(joined.path(7, 2), RecordedPath::Known(2));
+        // Another one of the same number.
+        joined.launch((7, 8), 5000, None, 3, false);
+        joined.record(&of(7, record(35, 3, 7, 8)), (5010, 5020));
+        assert_eq!(joined.path(7, 3), RecordedPath::Assumed(3));
     }
 
     #[test]
@@ -346,7 +416,7 @@ mod tests {
             (6000, 7000),
         );
         joined.record(&of(7, record(17, 5, 7, 9)), (6000, 7000));
-        assert_eq!(joined.path(7, 5), Some(1));
+        assert_eq!(joined.path(7, 5).last(), Some(1));
     }
 
     /// In a container threads have other numbers.
@@ -358,9 +428,9 @@ mod tests {
         joined.launch((700, 702), 3000, Some(4000), 2, true);
         joined.record(&of(700, record(2, 1, 1, 4)), (3100, 3900));
         joined.record(&of(700, record(2, 2, 1, 4)), (1100, 1900));
-        assert_eq!(joined.path(700, 1), None, "two were");
-        assert_eq!(joined.path(700, 2), Some(1));
-        assert_eq!(joined.path(700, 1), Some(1), "now it is known");
+        assert_eq!(joined.path(700, 1).last(), None, "two were");
+        assert_eq!(joined.path(700, 2).last(), Some(1));
+        assert_eq!(joined.path(700, 1).last(), Some(1), "now it is known");
     }
 
     #[test]

@@ -189,6 +189,7 @@ impl<S: EventSink> CallSink for Builder<S> {
 
     fn process_gone(&mut self, pid: u32, at_ns: u64) {
         self.launches.process_gone(pid, at_ns);
+        self.recorded.process_gone(pid);
         self.take_known();
     }
 

@@ -251,7 +251,7 @@ impl<S: EventSink> Builder<S> {
             wire::Event::Stalls(_) => self.out.totals.stalls += 1,
             wire::Event::Clock(pair) => {
                 self.clock.note(pair);
-                self.date_records(false);
+                self.date_records(records::Dating::Now);
             }
             _ => {}
         }
@@ -271,7 +271,7 @@ impl<S: EventSink> Builder<S> {
         processes: &ProcessTable,
     ) -> io::Result<(Recorded, S)> {
         self.flush();
-        self.date_records(true);
+        self.date_records(records::Dating::Last);
         self.launches.finish();
         self.take_known();
         if let Some(error) = self.error {

@@ -7,7 +7,7 @@ use crate::{
         ActivityRecord, EpochNs, Kind, Status, events,
         operation::{self, PREPARE},
     },
-    correlate::{DeviceSpan, Launch, RecordClock},
+    correlate::{DeviceSpan, Launch, RecordClock, RecordedPath},
 };
 use aiprof_model::{
     profile::LossKind,
@@ -42,6 +42,17 @@ pub(super) struct Launched {
     id: u64,
     tid: u32,
     start_ns: u64,
+}
+
+/// When records are dated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dating {
+    /// With a reading of the time of day.
+    Now,
+    /// As there is no room for more.
+    Full,
+    /// Nothing more will come.
+    Last,
 }
 
 /// One end of an arrow.
@@ -101,7 +112,7 @@ impl<S: EventSink> Builder<S> {
     /// A record: its time is known for certain with the next reading of the time of day.
     pub(super) fn record(&mut self, span: &DeviceSpan, is_device: bool) {
         if self.waiting.len() >= MAX_WAITING {
-            self.date_records(false);
+            self.date_records(Dating::Full);
         }
         if is_device && span.recorder.repeats_calls() {
             // What the program has read of its launches will come from the helper, too.
@@ -122,8 +133,8 @@ impl<S: EventSink> Builder<S> {
         }
     }
 
-    /// Dates the records that wait; `last`: nothing more will come.
-    pub(super) fn date_records(&mut self, last: bool) {
+    /// Dates the records that wait, but for those whose launch may not have been told of.
+    pub(super) fn date_records(&mut self, dating: Dating) {
         let waiting = std::mem::take(&mut self.waiting);
         // CUPTI may tell what the device did before it tells of the calls.
         let (of_device, of_runtime): (Vec<_>, Vec<_>) =
@@ -141,15 +152,20 @@ impl<S: EventSink> Builder<S> {
             };
             let repeats = one.span.recorder.repeats_calls();
             let correlation = one.span.record.correlation.filter(|_| repeats);
-            let launch = correlation.and_then(|id| self.recorded.path(one.span.pid, id));
-            let may_wait = !last && !one.is_late;
-            if may_wait && correlation.is_some() && launch.is_none() {
+            let path = correlation.map(|id| self.recorded.path(one.span.pid, id));
+            let waits = match (path, dating) {
+                (None | Some(RecordedPath::Known(_)), _) | (_, Dating::Last) => false,
+                (Some(RecordedPath::Assumed(_)), Dating::Now) => true,
+                (Some(_), _) => !one.is_late,
+            };
+            if waits {
                 self.waiting.push(Waiting {
                     is_late: true,
                     ..one
                 });
                 continue;
             }
+            let launch = path.and_then(RecordedPath::last);
             self.record_of_device(&one.span, times, launch);
         }
     }

@@ -21,7 +21,8 @@ use crate::{
     },
     calibrate::live::LiveClock,
     correlate::{
-        DeviceSpan, EpochClock, Launch, RecordClock, RecordedLaunches, Recorder, device::PathId,
+        DeviceSpan, EpochClock, Launch, RecordClock, RecordedLaunches, RecordedPath, Recorder,
+        device::PathId,
     },
 };
 use aiprof_model::{
@@ -212,7 +213,7 @@ impl Aiu {
         if self.waiting.len() >= MOST_WAITING {
             // The older half: what belongs to them has come, if it comes at all.
             let older = self.waiting.drain(..MOST_WAITING / 2).collect();
-            self.settle_all(older);
+            self.settle_all(older, true);
         }
         if let Some(key) = key {
             self.index.insert(key, self.waiting.len());
@@ -257,12 +258,26 @@ impl Aiu {
             .into_iter()
             .partition(|waiting| last || waiting.told_ns <= horizon);
         self.waiting = wait;
-        self.settle_all(ready);
+        self.settle_all(ready, last);
         let unrecorded = self.launches.take_unrecorded(last);
         self.losses.add(LossKind::LaunchesUnrecorded, unrecorded);
     }
 
-    fn settle_all(&mut self, mut ready: Vec<Waiting>) {
+    /// A process is gone.
+    pub(super) fn process_gone(&mut self, pid: u32) {
+        self.launches.process_gone(pid);
+    }
+
+    /// Adds up these; `all`: also those whose launch may not have been told of, which else
+    /// wait on.
+    fn settle_all(&mut self, ready: Vec<Waiting>, all: bool) {
+        let (mut ready, wait) = ready.into_iter().partition::<Vec<_>, _>(|waiting| {
+            all || !waiting.correlation.is_some_and(|id| {
+                let path = self.launches.path(waiting.pid, id);
+                matches!(path, RecordedPath::Assumed(_))
+            })
+        });
+        self.waiting.extend(wait);
         self.index.clear();
         let places = self.waiting.iter().enumerate();
         self.index.extend(places.filter_map(|(at, waiting)| {
@@ -290,7 +305,7 @@ impl Aiu {
     fn settle_one(&mut self, waiting: &Waiting) {
         let (pid, operation) = (waiting.pid, &waiting.operation);
         let correlation = waiting.correlation;
-        let path = correlation.and_then(|id| self.launches.path(pid, id));
+        let path = correlation.and_then(|id| self.launches.path(pid, id).last());
         let clock = self.devices.get(&(pid, waiting.device)).map(|d| &d.clock);
         let bits = clock.map_or(32, LiveClock::bits);
         let rough = clock.and_then(LiveClock::rough_mhz);
