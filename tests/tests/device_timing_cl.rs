@@ -191,22 +191,28 @@ fn judge(trace: &Trace, log: &[Ran]) -> anyhow::Result<()> {
             }
             false => call.end,
         };
-        let has_queued =
-            |call: &Span| call.start <= queued + CLOCKS_NS && queued <= end(call) + CLOCKS_NS;
-        // Commands of two threads may run at once and for as long: the call tells them apart.
-        let alike = || (0..left.len()).filter(|at| left.get(*at).is_some_and(is_it));
-        let is_its = |at: &usize| {
-            left.get(*at)
-                .copied()
-                .and_then(call)
-                .is_some_and(has_queued)
+        // How far from a call it was queued.
+        let outside = |call: &Span| {
+            let before = call.start.saturating_sub(queued);
+            before.max(queued.saturating_sub(end(call)))
         };
-        let at = alike().find(is_its).or_else(|| alike().next());
+        // Commands that were queued one after the other, or by two threads, may run at about
+        // the same time and for as long: the call tells them apart.
+        let alike = (0..left.len()).filter(|at| left.get(*at).is_some_and(is_it));
+        let at = alike.min_by_key(|at| {
+            let span = left.get(*at);
+            let off = span.map(|span| (span.start + begin).abs_diff(ran.start));
+            let call = span.and_then(|span| call(span));
+            (call.map_or(u64::MAX, outside), off)
+        });
         let at = at.with_context(|| format!("missing: {ran:?}, from {begin}: {left:?}"))?;
         let span = left.swap_remove(at);
         ensure!(span.args["clock"] == "CLOCK_MONOTONIC_RAW", "{span:?}");
         let call = call(span).with_context(|| format!("no call: {span:?}"))?;
-        ensure!(has_queued(call), "queued at {queued}: {call:?} {ran:?}");
+        ensure!(
+            outside(call) <= CLOCKS_NS,
+            "queued at {queued}: {call:?} {ran:?}"
+        );
         threads.entry(&ran.queue).or_default().insert(call.tid);
     }
     // A queue of the program is one thread's.
