@@ -47,7 +47,9 @@ impl Mpi {
     fn record(self, shop: &Workshop, name: &str, program: &[&str]) -> anyhow::Result<PathBuf> {
         let trace = shop.path(&format!("{name}.json"));
         let mut command = Command::new(binary()?);
-        command.arg("-o").arg(&trace).arg(self.launcher);
+        // Ranks that wait for one another forever would wait with the test.
+        command.arg("-o").arg(&trace).args(["timeout", "120"]);
+        command.arg(self.launcher);
         command.args(self.options).args(["-n", &RANKS.to_string()]);
         let output = command.args(program).stdin(Stdio::null()).output()?;
         let said = String::from_utf8_lossy(&output.stderr);

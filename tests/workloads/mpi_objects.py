@@ -28,6 +28,9 @@ for step in range(5):
         assert task == {"step": step, "for": rank}
         send((rank, "x" * 1000 * rank), 0, 20 + step)
 
+# What rank 0 took from anybody was of the steps, and of nothing that comes now.
+comm.Barrier()
+
 # Begun, and waited for later.
 right, left = (rank + 1) % size, (rank - 1) % size
 request = comm.isend(list(range(rank)), dest=right, tag=3)
