@@ -43,7 +43,11 @@ fn unprivileged(args: &[&str]) -> Option<Output> {
         .tempdir()
         .unwrap();
     let copy = dir.path().join("aiprof");
-    std::fs::copy(env!("CARGO_BIN_EXE_aiprof"), &copy).unwrap();
+    // Not by this process: what another thread starts meanwhile would hold it open for
+    // writing, and the copy could not be run.
+    let mut cp = Command::new("cp");
+    let copied = cp.arg(env!("CARGO_BIN_EXE_aiprof")).arg(&copy).status();
+    assert!(copied.unwrap().success());
     let mut command = Command::new(copy);
     command
         .args(args)
