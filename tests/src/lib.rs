@@ -19,6 +19,7 @@
 //! * [`truth`]: reads the virtual driver's truth files;
 //! * [`monitor`]: memory and kernel objects of a running process;
 //! * [`mount`]: small file systems, to fill;
+//! * [`packages`]: packages of PyPI;
 //! * [`pprof`]: reads pprof files;
 //! * [`shadow`]: steps a program and keeps a shadow stack of its calls;
 //! * [`stall_run`]: records device samples of the virtual driver;
@@ -44,6 +45,7 @@ pub mod monitor;
 pub mod mount;
 pub mod need;
 pub mod oracle;
+pub mod packages;
 pub mod pprof;
 pub mod python;
 pub mod range_packages;

@@ -48,7 +48,7 @@ impl Destination {
             return false;
         };
         // Of a capture it may be made yet.
-        matches!(format, Format::Pprof | Format::Capture)
+        matches!(format, Format::Pprof | Format::Otlp | Format::Capture)
     }
 
     /// Whether single events are kept, not only what they add up to.
@@ -128,7 +128,11 @@ impl Destination {
             (None, format) => {
                 let format = format.and_then(ProfileFormat::of_file);
                 let format = format.unwrap_or(Format::Folded);
-                if terminal && matches!(format, Format::Pprof | Format::Capture | Format::Perfetto)
+                if terminal
+                    && matches!(
+                        format,
+                        Format::Pprof | Format::Otlp | Format::Capture | Format::Perfetto
+                    )
                 {
                     return Err(usage_error(
                         "this format is not for a terminal: name a file with -o FILE",

@@ -23,6 +23,8 @@ pub(crate) enum ProfileFormat {
     Svg,
     /// pprof, gzipped
     Pprof,
+    /// OTLP profiles, as OpenTelemetry's collectors take them
+    Otlp,
     /// Stall counts by device instruction, as unitrace writes them
     UnitraceCsv,
     /// iaprof's interchange text: stalls by launch and instruction
@@ -49,6 +51,7 @@ impl ProfileFormat {
             Self::Folded => Format::Folded,
             Self::Svg => Format::Svg,
             Self::Pprof => Format::Pprof,
+            Self::Otlp => Format::Otlp,
             Self::UnitraceCsv => Format::UnitraceCsv,
             Self::Iaprof => Format::Iaprof,
             Self::Chrome => Format::Chrome,
@@ -317,7 +320,10 @@ impl ViewArgs {
 /// Whether what is written has only the processes that launched work, where devices were
 /// sampled.
 fn chooses_processes(format: Format) -> bool {
-    matches!(format, Format::Folded | Format::Svg | Format::Pprof)
+    matches!(
+        format,
+        Format::Folded | Format::Svg | Format::Pprof | Format::Otlp
+    )
 }
 
 /// A line that says which processes are not in what is written, if any.

@@ -670,7 +670,7 @@ fn destination(args: &RecordArgs) -> Result<Destination> {
     }
     let Some(format) = format else {
         return Err(usage_error(
-            "--every writes finished profiles: use --format folded, svg or pprof",
+            "--every writes finished profiles: use --format folded, svg, pprof or otlp",
         ));
     };
     match &args.output {

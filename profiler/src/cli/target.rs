@@ -141,6 +141,11 @@ pub(crate) fn check_stacks(stacks: &Path, destination: &Destination) -> Result<(
             stacks.display(),
             format.what()
         ))),
+        Some(Format::Otlp) => Err(usage_error(format!(
+            "{} has stacks only, and no times and processes, of which OTLP profiles are made; \
+             captures have",
+            stacks.display()
+        ))),
         _ => Ok(()),
     }
 }

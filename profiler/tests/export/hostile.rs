@@ -258,7 +258,7 @@ fn dangling() -> Profile {
 #[test]
 fn dangling_handles_are_survived() {
     let profile = dangling();
-    for format in [Format::Folded, Format::Svg, Format::Pprof] {
+    for format in [Format::Folded, Format::Svg, Format::Pprof, Format::Otlp] {
         let bytes = export(&profile, format, &ExportOptions::default());
         assert!(bytes.len() > 100, "{format:?}");
     }

@@ -10,6 +10,7 @@ mod devices;
 mod fixtures;
 mod golden;
 mod hostile;
+mod otlp;
 mod pprof;
 mod property;
 mod speed;

@@ -149,7 +149,7 @@ fn pprof_sums_are_the_profile_totals() {
 
 #[test]
 fn output_is_the_same_every_time() {
-    for format in [Format::Folded, Format::Svg, Format::Pprof] {
+    for format in [Format::Folded, Format::Svg, Format::Pprof, Format::Otlp] {
         let make = || {
             let profile = fixtures::random(3, 500, 20, 60);
             export(&profile, format, &ExportOptions::default())

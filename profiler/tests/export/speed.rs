@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 fn speed_of_twenty_thousand_stacks() {
     let profile = fixtures::random(1, 26_000, 40, 2_000);
     assert!(profile.stacks.len() > 20_000, "{}", profile.stacks.len());
-    for format in [Format::Folded, Format::Svg, Format::Pprof] {
+    for format in [Format::Folded, Format::Svg, Format::Pprof, Format::Otlp] {
         let start = Instant::now();
         let bytes = export(&profile, format, &ExportOptions::default());
         let time = start.elapsed();

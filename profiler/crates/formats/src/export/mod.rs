@@ -17,6 +17,7 @@ pub mod iaprof;
 mod launchers;
 mod launches;
 pub(crate) mod names;
+pub mod otlp;
 mod palette;
 pub mod perfetto;
 pub mod pprof;
@@ -47,6 +48,8 @@ pub enum Format {
     Svg,
     /// pprof's `profile.proto`, gzip-compressed, see [`pprof`].
     Pprof,
+    /// OpenTelemetry's profiles: a request that can be posted, see [`otlp`].
+    Otlp,
     /// Stall counts by instruction, see [`unitrace_csv`].
     UnitraceCsv,
     /// iaprof's interchange text, see [`iaprof`].
@@ -65,10 +68,11 @@ pub enum Format {
 
 impl Format {
     /// All formats, in the order in which help texts list them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Folded,
         Self::Svg,
         Self::Pprof,
+        Self::Otlp,
         Self::UnitraceCsv,
         Self::Iaprof,
         Self::Chrome,
@@ -83,6 +87,7 @@ impl Format {
             Self::Folded => "folded",
             Self::Svg => "svg",
             Self::Pprof => "pprof",
+            Self::Otlp => "otlp",
             Self::UnitraceCsv => "unitrace-csv",
             Self::Iaprof => "iaprof",
             Self::Chrome => "chrome",
@@ -98,6 +103,7 @@ impl Format {
             Self::Folded => "folded stacks",
             Self::Svg => "a flame graph",
             Self::Pprof => "a pprof profile",
+            Self::Otlp => "OTLP profiles",
             Self::UnitraceCsv => "a table of stalls",
             Self::Iaprof => "iaprof's text",
             Self::Chrome => "a Chrome trace",
@@ -113,6 +119,7 @@ impl Format {
             Self::Folded => "folded",
             Self::Svg => "svg",
             Self::Pprof => "pb.gz",
+            Self::Otlp => "otlp",
             Self::UnitraceCsv => "stalls.csv",
             Self::Iaprof => "iaprof",
             Self::Chrome => "json",
@@ -126,7 +133,7 @@ impl Format {
     /// extension is not known.
     ///
     /// `.folded`, `.collapsed` and `.txt` are folded stacks, `.svg` is a flame
-    /// graph, `.pb.gz` and `.pprof` are pprof, `.stalls.csv` is unitrace's table of
+    /// graph, `.pb.gz` and `.pprof` are pprof, `.otlp` is OTLP, `.stalls.csv` is unitrace's table of
     /// stalls, `.iaprof` is iaprof's text, `.json` and `.json.gz` are Chrome
     /// traces, `.pftrace` and `.perfetto-trace` are Perfetto's, `.html` is a page, `.aiprof` is a capture.
     pub fn from_extension(path: &Path) -> Option<Self> {
@@ -138,6 +145,7 @@ impl Format {
             (".svg", Self::Svg),
             (".pb.gz", Self::Pprof),
             (".pprof", Self::Pprof),
+            (".otlp", Self::Otlp),
             (".stalls.csv", Self::UnitraceCsv),
             (".iaprof", Self::Iaprof),
             (".json", Self::Chrome),
@@ -233,7 +241,7 @@ pub struct ExportOptions {
     pub loss_comments: bool,
     /// Write CPU samples of all processes also where devices were sampled. Otherwise a
     /// profile of both has the processes that launched work ([`processes_left_out`] says
-    /// which it has not). Flame graphs, folded stacks and pprof only.
+    /// which it has not). Flame graphs, folded stacks, pprof and OTLP only.
     pub all_processes: bool,
     /// Frames narrower than this share of the whole, in percent, are not drawn.
     /// Flame graphs only.
@@ -272,8 +280,8 @@ pub enum ExportError {
     TraceNotWritable,
     /// The name is not one of [`Format::ALL`].
     #[error(
-        "unknown format `{0}` (known: folded, svg, pprof, unitrace-csv, iaprof, chrome, perfetto, \
-         page, capture)"
+        "unknown format `{0}` (known: folded, svg, pprof, otlp, unitrace-csv, iaprof, chrome, \
+         perfetto, page, capture)"
     )]
     UnknownFormat(String),
     /// A line of a folded file is not `STACK VALUE`.
@@ -331,6 +339,7 @@ pub fn write(
         Format::Folded => folded::write(profile, options, out),
         Format::Svg => svg::write(profile, options, out),
         Format::Pprof => pprof::write(profile, options, out),
+        Format::Otlp => otlp::write(profile, options, out),
         Format::UnitraceCsv => unitrace_csv::write(profile, out),
         Format::Iaprof => iaprof::write(profile, out),
         Format::Chrome | Format::Perfetto | Format::Page => Err(ExportError::TraceNotWritable),
