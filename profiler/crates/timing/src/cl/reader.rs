@@ -15,7 +15,7 @@ use std::time::Duration;
 /// How often it looks.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The longest that a program's end waits for the last times.
-const LAST: Duration = Duration::from_secs(2);
+const LAST: Duration = Duration::from_secs(10);
 /// For so long of it, commands are read; then the rest is counted.
 const LONGEST_NS: u64 = 1_500_000_000;
 /// Commands of a queue out of order that are looked at in one pass.

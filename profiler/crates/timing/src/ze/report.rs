@@ -21,8 +21,12 @@ const AT_ONCE: usize = 32;
 /// Commands without times after which the rest is for the next time.
 const PATIENCE: usize = 512;
 
-/// How often the end of the program tries to be alone, a millisecond apart.
-const MOST_TRIES: usize = 200;
+/// How often the end of the program tries to be alone, a millisecond apart: the thread that
+/// reads may not have a CPU for long, and must not be in the driver when that goes.
+const MOST_TRIES: usize = 10_000;
+/// The same where it cannot be: the thread that ends the program was interrupted in work on
+/// the state.
+const TRIES_INTERRUPTED: usize = 200;
 
 /// What is handed over, and the names that were told.
 pub(super) struct Reporter {
@@ -50,6 +54,8 @@ struct Reported {
 }
 
 static REPORTER: Mutex<Option<Reporter>> = Mutex::new(None);
+/// The program is about to end: the thread that reads stops where it is.
+static ENDING: AtomicBool = AtomicBool::new(false);
 /// The program ends: its driver may go at any time, and is not called any more.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -71,7 +77,12 @@ pub(super) extern "C" fn finish() {
     // A handler of a signal may end the program while its thread works on the state: that
     // would wait for itself.
     let is_free = || !matches!(REPORTER.try_lock(), Err(TryLockError::WouldBlock));
-    for _ in 0..MOST_TRIES {
+    ENDING.store(true, Ordering::Release);
+    let tries = match state::is_interrupted() {
+        true => TRIES_INTERRUPTED,
+        false => MOST_TRIES,
+    };
+    for _ in 0..tries {
         if is_free() && state::is_free() {
             return crate::guarded(|| round(true));
         }
@@ -151,7 +162,8 @@ impl Reporter {
         if last {
             self.cursor = 0;
         }
-        while looked < waiting && (last || missed < PATIENCE) {
+        let goes_on = || last || !ENDING.load(Ordering::Acquire);
+        while looked < waiting && goes_on() && (last || missed < PATIENCE) {
             let mut taken = Vec::with_capacity(AT_ONCE);
             let (at, mut read) = state::with(|state| {
                 let at = state.take_own(self.cursor, AT_ONCE, &mut taken);

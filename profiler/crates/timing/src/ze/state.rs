@@ -9,6 +9,7 @@ use crate::timing::{
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Most calls that wait to be handed over.
@@ -195,6 +196,8 @@ impl AppendPlan {
 }
 
 static STATE: Mutex<Option<Box<ProgramState>>> = Mutex::new(None);
+/// The thread that works on it, 0: none.
+static WORKER: AtomicU32 = AtomicU32::new(0);
 
 /// The state, for this thread alone. No function of the driver's that may wait is called
 /// meanwhile.
@@ -211,13 +214,21 @@ pub(super) fn is_free() -> bool {
     !matches!(STATE.try_lock(), Err(TryLockError::WouldBlock))
 }
 
+/// Whether this thread works on the state, and was interrupted.
+pub(super) fn is_interrupted() -> bool {
+    WORKER.load(Ordering::Relaxed) == ffi::tid()
+}
+
 /// Works on the state; a fault of ours there ends nothing but the work.
 pub(super) fn with<T: Default>(work: impl FnOnce(&mut ProgramState) -> T) -> T {
     let mut result = T::default();
     crate::guarded(|| {
-        if let Some(state) = lock().as_mut() {
+        let mut state = lock();
+        WORKER.store(ffi::tid(), Ordering::Relaxed);
+        if let Some(state) = state.as_mut() {
             result = work(state);
         }
+        WORKER.store(0, Ordering::Relaxed);
     });
     result
 }
