@@ -346,10 +346,7 @@ fn intel_s_driver_does_the_same_behind_the_helper() -> anyhow::Result<()> {
         let mut timed = Command::new(binary()?);
         timed.envs(real::environment(product, real::Recording::Off));
         timed.env_remove("ZE_ENABLE_ALT_DRIVERS").current_dir(&dir);
-        timed
-            .args(["-q", "--device-timing", "-o"])
-            .arg(&out)
-            .arg("--");
+        timed.args(["--device-timing", "-o"]).arg(&out).arg("--");
         let timed = timed.arg(&program).args(&args).output()?;
         ensure!(
             plain.status.success() && timed.status.success(),
@@ -357,13 +354,18 @@ fn intel_s_driver_does_the_same_behind_the_helper() -> anyhow::Result<()> {
         );
         let text = |bytes: Vec<u8>| String::from_utf8(bytes);
         let alone = sight(&text(plain.stdout)?)?;
+        let said = text(timed.stderr)?;
         let timed = text(timed.stdout)?;
         ensure!(sight(&timed)? == alone, "{mode:?}");
         // The probes see the same launches, once each.
         let trace = Trace::read(&out)?;
         let launches = trace.calls().filter(|call| call.category == "launch");
+        let launches = launches.count() as u64;
         let expected: u64 = Account::read(&timed)?.iter().map(Account::total).sum();
-        ensure!(launches.count() as u64 == expected, "{mode:?}: {expected}");
+        ensure!(
+            launches == expected,
+            "{mode:?}: {launches} of {expected}\n{said}"
+        );
     }
     Ok(())
 }
