@@ -6,6 +6,7 @@
 
 pub mod analysis_text;
 pub mod chrome;
+mod code;
 pub mod device;
 mod device_kernels;
 pub mod diff;

@@ -6,6 +6,7 @@
 pub mod proto;
 mod tables;
 
+use super::code::{self, NO_STACK, is_device};
 use super::launchers::Chosen;
 use super::{ExportError, ExportOptions, names};
 use aiprof_model::labels;
@@ -20,9 +21,6 @@ use tables::OtlpTables;
 
 /// What made the profiles.
 const SCOPE: &str = "aiprof";
-
-/// Name of the frame that stands for a stack without any.
-const NO_STACK: &str = "[no stack]";
 
 /// Labels that tell which service a sample is of, and their keys in OpenTelemetry's
 /// semantic conventions.
@@ -179,7 +177,8 @@ struct Converter<'a> {
 impl<'a> Converter<'a> {
     fn new(profile: &'a profile::Profile) -> Self {
         let mut tables = OtlpTables::new();
-        let mappings = mappings(profile, &mut tables);
+        let ranges = code::ranges(profile);
+        let mappings = ranges.iter().map(|range| tables.mapping(range)).collect();
         Self {
             profile,
             kinds: Kind::of(profile),
@@ -449,45 +448,6 @@ impl<'a> Converter<'a> {
             attribute_indices,
         }
     }
-}
-
-/// The mappings of all binaries, then of all devices: there is no other place to say what
-/// kind of processor an address is of.
-fn mappings(profile: &profile::Profile, tables: &mut OtlpTables) -> Vec<i32> {
-    let mut limits = vec![0_u64; profile.binaries.len() + 1];
-    for location in &profile.locations {
-        let at = match location.binary {
-            Some(id) => id.0 as usize,
-            None if is_device(profile, location) => profile.binaries.len(),
-            None => continue,
-        };
-        if let Some(limit) = limits.get_mut(at) {
-            *limit = (*limit).max(location.address.saturating_add(1));
-        }
-    }
-    let rounded = |limit: u64| limit.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
-    let of_devices = rounded(limits.pop().unwrap_or(0));
-    let mut all = Vec::new();
-    for (binary, limit) in profile.binaries.iter().zip(limits) {
-        let id = binary.build_id.map(|id| id.to_string());
-        all.push(tables.mapping(&binary.path, rounded(limit), id));
-    }
-    for device in &profile.devices {
-        let replayed = if device.replayed { "replayed " } else { "" };
-        let name = format!("[{replayed}device {}]", device.name);
-        all.push(tables.mapping(&name, of_devices, None));
-    }
-    all
-}
-
-/// Whether a location is code of a device that is in no file.
-fn is_device(profile: &profile::Profile, location: &profile::Location) -> bool {
-    let kinds = location.frames.iter().filter_map(|id| {
-        let frame = profile.frames.get(id.0 as usize);
-        frame.map(|frame| frame.kind)
-    });
-    let is_device = |kind| matches!(kind, FrameKind::DeviceSoftware | FrameKind::DeviceHardware);
-    location.binary.is_none() && kinds.into_iter().any(is_device)
 }
 
 /// `profile.frame.type` of OpenTelemetry's semantic conventions, which allow others.

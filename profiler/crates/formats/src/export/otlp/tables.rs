@@ -4,6 +4,7 @@ use super::proto::{
     AnyValue, Attribute, AttributeValue, Dictionary, FunctionEntry, Line, Link, Location, Mapping,
     Stack,
 };
+use crate::export::code::CodeRange;
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
 
@@ -88,15 +89,16 @@ impl OtlpTables {
         intern(&mut self.out.stack_table, &mut self.stacks, new)
     }
 
-    /// A binary; to be told of once.
-    pub(super) fn mapping(&mut self, path: &str, limit: u64, build_id: Option<String>) -> i32 {
+    /// A binary or a device; to be told of once.
+    pub(super) fn mapping(&mut self, range: &CodeRange) -> i32 {
         // The key of OpenTelemetry's semantic conventions.
-        let id = build_id.map(|id| self.text("process.executable.build_id.gnu", &id));
+        let id = range
+            .build_id
+            .map(|id| self.text("process.executable.build_id.gnu", &id.to_string()));
         let new = Mapping {
-            // Addresses are those of the file: from 0 to the highest that was seen.
             memory_start: 0,
-            memory_limit: limit,
-            filename_strindex: self.string(path),
+            memory_limit: range.limit,
+            filename_strindex: self.string(&range.name),
             attribute_indices: id.into_iter().collect(),
         };
         push(&mut self.out.mapping_table, new)

@@ -4,11 +4,12 @@
 mod folded;
 pub mod proto;
 
+use super::code::{self, NO_STACK, is_device};
 use super::device::DeviceTotals;
 use super::folded::FoldedStacks;
 use super::launchers::Chosen;
 use super::{ExportError, ExportOptions, Weight, names};
-use aiprof_model::profile::{self, DeviceId, FrameKind, LocationId, StallReason, Values};
+use aiprof_model::profile::{self, DeviceId, LocationId, StallReason, Values};
 use flate2::{Compression, GzBuilder};
 use prost::Message;
 use rustc_hash::FxHashMap;
@@ -16,9 +17,6 @@ use std::io::Write;
 
 /// Mapping name by which pprof knows the kernel.
 const KERNEL: &str = "[kernel.kallsyms]";
-
-/// Name of the frame that stands for a stack without any.
-const NO_STACK: &str = "[no stack]";
 
 /// Writes a profile with the sample types samples/count and cpu/nanoseconds, or of
 /// launches launches/count, call time/nanoseconds and bytes/bytes. Of launches,
@@ -239,27 +237,18 @@ impl<'a> Converter<'a> {
         comments
     }
 
-    /// One mapping per binary: its id is the binary's index plus 1.
+    /// One mapping per binary and device: its id is its place plus 1.
     fn mappings(&mut self) {
-        let mut limits = vec![0_u64; self.profile.binaries.len()];
-        for location in &self.profile.locations {
-            let limit = location.binary.and_then(|id| limits.get_mut(id.0 as usize));
-            if let Some(limit) = limit {
-                *limit = (*limit).max(location.address.saturating_add(1));
-            }
-        }
-        for ((binary, limit), id) in self.profile.binaries.iter().zip(limits).zip(1..) {
-            let path = match binary.path.as_str() {
+        for (range, id) in code::ranges(self.profile).into_iter().zip(1..) {
+            let path = match range.name.as_str() {
                 "[kernel]" => KERNEL,
                 path => path,
             };
-            let build_id = binary.build_id.map_or(String::new(), |id| id.to_string());
+            let build_id = range.build_id.map_or(String::new(), |id| id.to_string());
             let mapping = proto::Mapping {
                 id,
-                // Addresses are those of the file, not of a process: the range
-                // is from 0 to the highest address that was seen.
                 memory_start: 0,
-                memory_limit: limit.checked_next_multiple_of(4096).unwrap_or(u64::MAX),
+                memory_limit: range.limit,
                 file_offset: 0,
                 filename: self.string(path),
                 build_id: self.string(&build_id),
@@ -270,44 +259,6 @@ impl<'a> Converter<'a> {
             };
             self.out.mapping.push(mapping);
         }
-        self.device_mappings();
-    }
-
-    /// One mapping per device, after those of the binaries: pprof has no other place
-    /// to say what kind of processor an address is of.
-    fn device_mappings(&mut self) {
-        let limit = |location: &profile::Location| location.address.saturating_add(1);
-        let profile = self.profile;
-        let highest = profile.locations.iter().filter(|l| self.is_device(l));
-        let limit = highest.map(limit).max().unwrap_or(0);
-        for device in &profile.devices {
-            let name = match device.replayed {
-                true => format!("[replayed device {}]", device.name),
-                false => format!("[device {}]", device.name),
-            };
-            let mapping = proto::Mapping {
-                id: self.out.mapping.len() as u64 + 1,
-                memory_limit: limit.checked_next_multiple_of(4096).unwrap_or(u64::MAX),
-                filename: self.string(&name),
-                has_functions: true,
-                has_filenames: true,
-                has_line_numbers: true,
-                has_inline_frames: true,
-                ..proto::Mapping::default()
-            };
-            self.out.mapping.push(mapping);
-        }
-    }
-
-    /// Whether a location is code of a device that is in no file.
-    fn is_device(&self, location: &profile::Location) -> bool {
-        let kinds = location.frames.iter().filter_map(|id| {
-            let frame = self.profile.frames.get(id.0 as usize);
-            frame.map(|frame| frame.kind)
-        });
-        let is_device =
-            |kind| matches!(kind, FrameKind::DeviceSoftware | FrameKind::DeviceHardware);
-        location.binary.is_none() && kinds.into_iter().any(is_device)
     }
 
     fn sample(&mut self, sample: &profile::Sample) {
@@ -424,7 +375,7 @@ impl<'a> Converter<'a> {
         let Some(location) = profile.locations.get(id.0 as usize) else {
             return 0;
         };
-        let device = device.filter(|_| self.is_device(location));
+        let device = device.filter(|_| is_device(profile, location));
         let known = match device {
             Some(device) => self.device_locations.get(&(id, device)),
             None => self.locations.get(id.0 as usize),
