@@ -3,9 +3,11 @@
 //! A runtime's record of a call has the id that the device's records of its work
 //! have, and says when which thread made the call. The launch that was seen there at
 //! that time is the one. Nothing else is taken for it: not the nearest one, and not
-//! one of another thread. A launch is told of when its call is over, and where the ends
-//! of calls are not seen that is when its thread makes the next one: until then a record
-//! of it would be taken for the launch before.
+//! one of another thread.
+//!
+//! A launch is told of when its call is over. Where the ends of calls are not seen, that is
+//! when its thread makes the next call. Until then its record may look like one of the
+//! launch before.
 
 use super::{DeviceSpan, Recorder};
 use crate::aiu::{Kind, events};
@@ -234,11 +236,10 @@ impl<P: Copy> RecordedLaunches<P> {
         let tid = self.thread(pid, &record)?;
         let launches = self.launches.get_mut(&pid)?.get_mut(&tid)?;
         let at = at(launches, &record)?;
-        let is_last = at + 1 == launches.len();
+        let is_assumed = is_open_last(launches, at) && !self.gone.contains(&pid);
         let launch = launches.get_mut(at)?;
         launch.recorded = true;
-        let is_open = launch.took_ns == u32::MAX;
-        Some(match is_open && is_last && !self.gone.contains(&pid) {
+        Some(match is_assumed {
             true => RecordedPath::Assumed(launch.path),
             false => RecordedPath::Known(launch.path),
         })
@@ -273,9 +274,7 @@ impl<P: Copy> RecordedLaunches<P> {
         let threads = self.launches.get(&pid)?;
         let mut found = threads.iter().filter_map(|(tid, launches)| {
             let at = at(launches, record)?;
-            let is_last = at + 1 == launches.len();
-            let is_open = launches.get(at)?.took_ns == u32::MAX;
-            Some((*tid, !is_open || !is_last))
+            Some((*tid, !is_open_last(launches, at)))
         });
         let (tid, is_certain) = found.next()?;
         if found.next().is_some() {
@@ -298,6 +297,13 @@ fn rank(cbid: u32) -> Option<u8> {
         events::SUBMIT_TO_HARDWARE => Some(0),
         _ => None,
     }
+}
+
+/// Whether a launch is its thread's last one and its end is not known: the next one may
+/// have begun, and not be told of yet.
+fn is_open_last<P>(launches: &VecDeque<Launched<P>>, at: usize) -> bool {
+    let is_open = |launch: &Launched<P>| launch.took_ns == u32::MAX;
+    at + 1 == launches.len() && launches.get(at).is_some_and(is_open)
 }
 
 /// Index of the launch that a record lies in: its middle does.
