@@ -1,0 +1,302 @@
+//! What waits for delivery: one directory for each output, one file for each body.
+//!
+//! `aiprof agent` puts bodies in, `aiprof-send` takes them out when they are delivered. A body
+//! is what the server gets, ready made; its name tells the rest:
+//! `START-NUMBER-SAMPLES.KIND`, where START is the window's, in nanoseconds since the Unix
+//! epoch. Names sort by age. Files come whole or not at all, survive both programs, and
+//! the oldest go where there are too many bytes.
+//!
+//! Of an output `lake` each body is a window's profile as pprof.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Most bodies of an output, whatever their size.
+const MAX_BODIES: usize = 100_000;
+/// What files begin with that are not whole yet.
+const UNFINISHED: &str = ".part-";
+
+/// How a body is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// As it is.
+    Raw,
+    /// By gzip.
+    Gzip,
+    /// A pprof file, which is gzip in itself.
+    Pprof,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Raw, Self::Gzip, Self::Pprof];
+
+    fn extension(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Gzip => "gz",
+            Self::Pprof => "pb.gz",
+        }
+    }
+}
+
+/// A body that waits.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Body {
+    /// When its window began, nanoseconds since the Unix epoch.
+    pub start_unix_ns: u64,
+    /// Tells it from others of the same window.
+    pub number: u64,
+    /// Samples in it.
+    pub samples: u64,
+    /// How it is packed.
+    pub kind: Kind,
+}
+
+impl Body {
+    /// Its file's name.
+    pub fn name(&self) -> String {
+        let Self {
+            start_unix_ns,
+            number,
+            samples,
+            kind,
+        } = self;
+        format!(
+            "{start_unix_ns:020}-{number:010}-{samples}.{}",
+            kind.extension()
+        )
+    }
+
+    /// From a file's name; `None`: it is none.
+    pub fn parse(name: &str) -> Option<Self> {
+        let (numbers, extension) = name.split_once('.')?;
+        let kind = Kind::ALL
+            .into_iter()
+            .find(|kind| kind.extension() == extension)?;
+        let mut numbers = numbers.split('-').map(|text| {
+            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse().ok().filter(|_| digits)
+        });
+        let body = Self {
+            start_unix_ns: numbers.next()??,
+            number: numbers.next()??,
+            samples: numbers.next()??,
+            kind,
+        };
+        (numbers.next().is_none() && body.name() == name).then_some(body)
+    }
+}
+
+/// What waits in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// Bodies.
+    pub bodies: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What went because there was too much.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Bodies.
+    pub bodies: u64,
+    /// Samples in these.
+    pub samples: u64,
+}
+
+/// The directory of one output.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    directory: PathBuf,
+}
+
+impl Queue {
+    /// That of an output of this name, in the spool's directory; made where there is none.
+    /// What was begun and not finished there is deleted by [`Queue::tidy`].
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn open(spool: &Path, output: &str) -> io::Result<Self> {
+        let directory = spool.join(output);
+        std::fs::create_dir_all(&directory)?;
+        Ok(Self { directory })
+    }
+
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// What waits, oldest first, with its bytes. What has another name is left alone.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn bodies(&self) -> io::Result<Vec<(Body, u64)>> {
+        let mut all = Vec::new();
+        for entry in std::fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            let Some(body) = entry.file_name().to_str().and_then(Body::parse) else {
+                continue;
+            };
+            // It may have been delivered meanwhile.
+            if let Ok(about) = entry.metadata()
+                && about.is_file()
+            {
+                all.push((body, about.len()));
+            }
+        }
+        all.sort();
+        Ok(all)
+    }
+
+    /// The content of a body.
+    ///
+    /// # Errors
+    /// It cannot be read: it may be gone.
+    pub fn read(&self, body: &Body) -> io::Result<Vec<u8>> {
+        std::fs::read(self.directory.join(body.name()))
+    }
+
+    /// Takes a body out.
+    ///
+    /// # Errors
+    /// It cannot be deleted; that it is not there is none.
+    pub fn remove(&self, body: &Body) -> io::Result<()> {
+        match std::fs::remove_file(self.directory.join(body.name())) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts a body in, whole or not at all, and tells its bytes.
+    ///
+    /// # Errors
+    /// Those of writing: a full disk, for one.
+    pub fn put(&self, body: &Body, content: &[u8]) -> io::Result<()> {
+        let mut out = tempfile::Builder::new()
+            .prefix(UNFINISHED)
+            .tempfile_in(&self.directory)?;
+        out.write_all(content)?;
+        out.persist(self.directory.join(body.name()))
+            .map_err(|error| error.error)?;
+        Ok(())
+    }
+
+    /// Deletes the oldest until no more than these bytes are left.
+    ///
+    /// # Errors
+    /// The directory cannot be read, or a body cannot be deleted.
+    pub fn bound(&self, max_bytes: u64) -> io::Result<(Dropped, Extent)> {
+        let all = self.bodies()?;
+        let mut left = Extent {
+            bodies: all.len() as u64,
+            bytes: all.iter().map(|(_, bytes)| bytes).sum(),
+        };
+        let mut dropped = Dropped::default();
+        for (body, bytes) in &all {
+            if left.bytes <= max_bytes && left.bodies <= MAX_BODIES as u64 {
+                break;
+            }
+            self.remove(body)?;
+            left.bytes -= bytes;
+            left.bodies -= 1;
+            dropped.bodies += 1;
+            dropped.samples = dropped.samples.saturating_add(body.samples);
+        }
+        Ok((dropped, left))
+    }
+
+    /// Deletes what an earlier run began and did not finish.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn tidy(&self) -> io::Result<()> {
+        for entry in std::fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            if entry
+                .file_name()
+                .to_str()
+                .is_some_and(|name| name.starts_with(UNFINISHED))
+            {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(start: u64, samples: u64) -> Body {
+        Body {
+            start_unix_ns: start,
+            number: 1,
+            samples,
+            kind: Kind::Gzip,
+        }
+    }
+
+    #[test]
+    fn names_tell_what_bodies_are_and_sort_by_age() {
+        let old = body(999, 5);
+        let new = body(1_700_000_000_000_000_000, 5);
+        assert!(old.name() < new.name());
+        for body in [old, new] {
+            assert_eq!(Body::parse(&body.name()), Some(body));
+        }
+        for wrong in [
+            "",
+            "1-2-3.gz",
+            "x",
+            ".part-abc",
+            "00000000000000000999-0000000001-5.zip",
+            "00000000000000000999-0000000001-05.gz",
+            "00000000000000000999-0000000001.gz",
+        ] {
+            assert_eq!(Body::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_go_first_and_are_counted() {
+        let spool = tempfile::tempdir().unwrap();
+        let queue = Queue::open(spool.path(), "x").unwrap();
+        std::fs::write(queue.directory().join("notes.txt"), "mine").unwrap();
+        std::fs::write(queue.directory().join(".part-1"), "half").unwrap();
+        for start in [30, 10, 20] {
+            queue.put(&body(start, start), &[0; 100]).unwrap();
+        }
+        let (dropped, left) = queue.bound(250).unwrap();
+        assert_eq!(
+            dropped,
+            Dropped {
+                bodies: 1,
+                samples: 10
+            }
+        );
+        assert_eq!(
+            left,
+            Extent {
+                bodies: 2,
+                bytes: 200
+            }
+        );
+        let waiting: Vec<_> = queue
+            .bodies()
+            .unwrap()
+            .into_iter()
+            .map(|(b, _)| b)
+            .collect();
+        assert_eq!(waiting, [body(20, 20), body(30, 30)]);
+        assert_eq!(queue.read(&waiting[0]).unwrap().len(), 100);
+        queue.remove(&waiting[0]).unwrap();
+        queue.remove(&waiting[0]).unwrap();
+        assert!(queue.read(&waiting[0]).is_err());
+        queue.tidy().unwrap();
+        assert!(!queue.directory().join(".part-1").exists());
+        assert!(queue.directory().join("notes.txt").exists());
+    }
+}

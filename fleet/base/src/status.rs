@@ -1,0 +1,200 @@
+//! What the programs of the agent tell each other and the world: how they are.
+//!
+//! Each writes a file of JSON in the state directory, whole or not at all; the others read
+//! it. Counters count from the program's start on, which is told, too.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+
+/// The file of `aiprof agent`.
+pub const AGENT_FILE: &str = "agent.json";
+/// The file of `aiprof-send`.
+pub const SENDER_FILE: &str = "sender.json";
+/// Largest file that is read.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// How `aiprof agent` is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AgentStatus {
+    /// Its version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Host name.
+    pub host: String,
+    /// What the host is told from others by.
+    pub host_id: String,
+    /// When it started, nanoseconds since the Unix epoch.
+    pub started_unix_ns: u64,
+    /// When this was written, nanoseconds since the Unix epoch.
+    pub written_unix_ns: u64,
+    /// CPUs of the machine.
+    pub cpus: u32,
+    /// Whether it is paused.
+    pub paused: bool,
+    /// Windows so far.
+    pub windows: u64,
+    /// Samples so far.
+    pub samples: u64,
+    /// What was lost so far, by cause (`ring_drops`).
+    pub losses: BTreeMap<String, u64>,
+    /// Samples per second and CPU that the configuration asks for.
+    pub frequency_asked_hz: u32,
+    /// Samples per second and CPU now.
+    pub frequency_hz: u32,
+    /// What is recorded now: `cpu`, `off_cpu`, `launches`, `devices`.
+    pub recording: Vec<String>,
+    /// How far the budget has turned it down: 0 is not at all.
+    pub step: u32,
+    /// Changes of that so far.
+    pub steps_changed: u64,
+    /// Share of the machine's CPU time that it may use.
+    pub budget_cpu: f64,
+    /// Share that it used lately: programs of its own, and eBPF.
+    pub used_cpu: f64,
+    /// CPU time of its programs so far, nanoseconds, `aiprof-send` included.
+    pub own_cpu_ns: u64,
+    /// Time in its eBPF programs so far, nanoseconds; 0 where the kernel does not tell it.
+    pub bpf_ns: u64,
+    /// Memory that is its own, bytes.
+    pub memory_bytes: u64,
+    /// Memory it may have, bytes.
+    pub budget_memory_bytes: u64,
+    /// Memory of eBPF maps, bytes.
+    pub bpf_memory_bytes: u64,
+    /// Where profiles go.
+    pub outputs: BTreeMap<String, OutputStatus>,
+    /// Accelerators, by name.
+    pub devices: BTreeMap<String, DeviceStatus>,
+}
+
+/// What `aiprof agent` did for an output.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OutputStatus {
+    /// Bodies written, to the spool or as files.
+    pub written: u64,
+    /// Bytes of these.
+    pub written_bytes: u64,
+    /// Bodies that could not be written.
+    pub failed: u64,
+    /// Bodies that went, undelivered, because the spool was full.
+    pub dropped: u64,
+    /// Samples in those.
+    pub dropped_samples: u64,
+}
+
+/// What an accelerator did in the last window.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceStatus {
+    /// Share of the time in which it was busy, 0 to 1.
+    pub busy: f64,
+    /// Share of the time in which it was idle, by cause.
+    pub idle: BTreeMap<String, f64>,
+}
+
+/// How `aiprof-send` is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SenderStatus {
+    /// Its version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// When it started, nanoseconds since the Unix epoch.
+    pub started_unix_ns: u64,
+    /// When this was written, nanoseconds since the Unix epoch.
+    pub written_unix_ns: u64,
+    /// What became of what the spool held, by output.
+    pub outputs: BTreeMap<String, SentStatus>,
+}
+
+/// What `aiprof-send` did for an output.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SentStatus {
+    /// Bodies delivered.
+    pub sent: u64,
+    /// Bytes of these, as sent.
+    pub sent_bytes: u64,
+    /// Requests that failed and are tried again.
+    pub retried: u64,
+    /// Bodies that the server refused for good.
+    pub refused: u64,
+    /// Bodies that were, or that the server called, too old.
+    pub too_old: u64,
+    /// Bodies that wait.
+    pub waiting: u64,
+    /// Bytes of these.
+    pub waiting_bytes: u64,
+    /// When the oldest of these began, nanoseconds since the Unix epoch; 0: none waits.
+    pub oldest_unix_ns: u64,
+    /// When a body was delivered last, nanoseconds since the Unix epoch; 0: never.
+    pub last_sent_unix_ns: u64,
+    /// Why the last request failed; empty: it did not. Nothing secret.
+    pub last_error: String,
+}
+
+/// Writes a status, whole or not at all.
+///
+/// # Errors
+/// Those of writing and renaming.
+pub fn write(directory: &Path, file: &str, status: &impl Serialize) -> io::Result<()> {
+    let mut out = tempfile::Builder::new()
+        .prefix(".status-")
+        .tempfile_in(directory)?;
+    let mut bytes = serde_json::to_vec_pretty(status).map_err(io::Error::other)?;
+    bytes.push(b'\n');
+    out.write_all(&bytes)?;
+    out.persist(directory.join(file))
+        .map_err(|error| error.error)?;
+    Ok(())
+}
+
+/// Reads a status.
+///
+/// # Errors
+/// Those of reading, or it is no status.
+pub fn read<T: for<'de> Deserialize<'de>>(directory: &Path, file: &str) -> io::Result<T> {
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(directory.join(file))?;
+    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    serde_json::from_slice(&bytes).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_read_as_it_was_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let status = AgentStatus {
+            pid: 7,
+            used_cpu: 0.5,
+            losses: [("ring_drops".to_owned(), 3)].into(),
+            ..AgentStatus::default()
+        };
+        write(directory.path(), AGENT_FILE, &status).unwrap();
+        assert_eq!(
+            read::<AgentStatus>(directory.path(), AGENT_FILE).unwrap(),
+            status
+        );
+        // Nothing else is left there.
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+        // One of an earlier version, and one that is none.
+        std::fs::write(directory.path().join(AGENT_FILE), "{\"pid\": 3}").unwrap();
+        assert_eq!(
+            read::<AgentStatus>(directory.path(), AGENT_FILE)
+                .unwrap()
+                .pid,
+            3
+        );
+        std::fs::write(directory.path().join(AGENT_FILE), "{").unwrap();
+        assert!(read::<AgentStatus>(directory.path(), AGENT_FILE).is_err());
+    }
+}
