@@ -109,7 +109,9 @@ impl Default for Config {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Record {
-    /// Waits of threads, sampled by their length.
+    /// Waits of threads, sampled by their length. What records them runs at each switch and at
+    /// the end of each system call, and slows programs with many of these: only where asked
+    /// for.
     pub off_cpu: bool,
     /// Calls that launch work on accelerators.
     pub launches: bool,
@@ -121,7 +123,7 @@ pub struct Record {
 impl Default for Record {
     fn default() -> Self {
         Self {
-            off_cpu: true,
+            off_cpu: false,
             launches: true,
             devices: false,
         }
@@ -602,7 +604,7 @@ mod tests {
             host = "web-1"
             labels = { cluster = "c1" }
             [record]
-            off_cpu = false
+            off_cpu = true
             devices = true
             [budget]
             cpu = "0.5%"
@@ -634,7 +636,7 @@ mod tests {
         assert_eq!(config.frequency, 49);
         assert!((config.budget.cpu - 0.005).abs() < 1e-12);
         assert_eq!(config.metrics.listen, None);
-        assert!(config.record.launches && config.record.devices && !config.record.off_cpu);
+        assert!(config.record.launches && config.record.devices && config.record.off_cpu);
         let names: Vec<_> = config.outputs.iter().map(|o| o.name.as_str()).collect();
         assert_eq!(names, ["files", "collector", "pyroscope", "lake"]);
         let To::Otlp(otlp) = &config.outputs[1].to else {

@@ -16,8 +16,24 @@ const MAX_WARNINGS: usize = 1000;
 
 /// Sends events to stderr from now on. Only the first call has an effect.
 pub(crate) fn init(verbosity: Verbosity) {
-    let subscriber = tracing_subscriber::registry()
-        .with(Lines::new(screen::say).with_filter(level_for(verbosity)));
+    set(Lines::new(screen::say), level_for(verbosity));
+}
+
+/// The same for what runs always: it says more, for nobody asks for that when it is too
+/// late, and each line tells the journal how much it matters (`sd-daemon(3)`).
+pub(super) fn init_always(verbosity: Verbosity) {
+    let level = level_for(verbosity);
+    let level = match verbosity.is_quiet() {
+        true => level,
+        false => level.max(LevelFilter::INFO),
+    };
+    let mut lines = Lines::new(screen::say);
+    lines.for_journal = std::env::var_os("JOURNAL_STREAM").is_some();
+    set(lines, level);
+}
+
+fn set(lines: Lines<impl Fn(&str) + Send + Sync + 'static>, level: LevelFilter) {
+    let subscriber = tracing_subscriber::registry().with(lines.with_filter(level));
     // An error means that a subscriber is set already, as in tests.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
@@ -54,6 +70,8 @@ pub(super) fn analysis(messages: &Messages) {
 struct Lines<F> {
     sink: F,
     seen: Mutex<HashSet<String>>,
+    /// Lines begin with their priority.
+    for_journal: bool,
 }
 
 impl<F: Fn(&str)> Lines<F> {
@@ -61,6 +79,7 @@ impl<F: Fn(&str)> Lines<F> {
         Self {
             sink,
             seen: Mutex::new(HashSet::new()),
+            for_journal: false,
         }
     }
 
@@ -92,6 +111,15 @@ impl<S: Subscriber, F: Fn(&str) + 'static> Layer<S> for Lines<F> {
             _ => format!("aiprof: {}: ", level.as_str().to_ascii_lowercase()),
         };
         event.record(&mut EventText(&mut line));
+        if self.for_journal {
+            let priority = match level {
+                Level::ERROR => 3,
+                Level::WARN => 4,
+                Level::INFO => 6,
+                _ => 7,
+            };
+            line.insert_str(0, &format!("<{priority}>"));
+        }
         if level != Level::WARN || self.is_new(&line) {
             (self.sink)(&line);
         }

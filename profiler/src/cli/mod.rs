@@ -3,6 +3,7 @@
 
 mod acelyzer;
 mod advice;
+mod agent;
 mod analysis;
 mod analyze;
 mod analyze_recording;
@@ -180,6 +181,8 @@ impl Verbosity {
 enum Sub {
     /// Record, as without a subcommand
     Record(Box<record::RecordArgs>),
+    /// Record always, within a budget, and send profiles where a fleet looks
+    Agent(agent::AgentArgs),
     /// Make an output file from a capture; needs no privileges
     Report(report::ReportArgs),
     /// Analyse traces of accelerators: calibrate, align ranks, find what is wrong
@@ -225,6 +228,7 @@ impl Sub {
     fn name(&self) -> &'static str {
         match self {
             Self::Record(_) => "record",
+            Self::Agent(_) => "agent",
             Self::Report(_) => "report",
             Self::Analyze(_) => "analyze",
             Self::Categorize(_) => "categorize",
@@ -262,10 +266,13 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
         return unitrace::run(args);
     }
     let cli = parse(args)?;
-    log::init(cli.verbosity);
+    match cli.subcommand {
+        Some(Sub::Agent(_)) => log::init_always(cli.verbosity),
+        _ => log::init(cli.verbosity),
+    }
     // Set once a process.
     let _ = CALLED.set(cli.subcommand.as_ref().map_or("", Sub::name));
-    if matches!(cli.subcommand, None | Some(Sub::Record(_) | Sub::Trace(_)))
+    if matches!(cli.subcommand, None | Some(Sub::Record(_) | Sub::Trace(_) | Sub::Agent(_)))
         && let Some(warning) = machine::pid_namespace_warning()
     {
         tracing::warn!("{warning}");
@@ -274,6 +281,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
         None => recording::run(cli.record, cli.verbosity),
         Some(Sub::Record(args)) => recording::run(*args, cli.verbosity),
         Some(Sub::Trace(args)) => trace::run(&args, cli.verbosity),
+        Some(Sub::Agent(args)) => agent::run(&args, cli.verbosity),
         Some(Sub::Doctor(args)) => {
             stdout::require()?;
             doctor::run(&args)
@@ -305,6 +313,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
                 Sub::Man
                 | Sub::Record(_)
                 | Sub::Trace(_)
+                | Sub::Agent(_)
                 | Sub::Doctor(_)
                 | Sub::Probes(_)
                 | Sub::Acelyzer { .. }

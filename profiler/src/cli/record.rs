@@ -540,6 +540,7 @@ impl Plan {
                 waits,
                 probes,
                 devices,
+                calm: args.every.is_some(),
                 start_paused: steering.start_paused,
                 triggers: steering.triggers.clone(),
                 window: steering.window,

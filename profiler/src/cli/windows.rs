@@ -22,6 +22,8 @@ pub(crate) struct WindowFiles {
     format: Format,
     options: ExportOptions,
     keep: Option<u32>,
+    /// What of the window they have, as names of files tell it; empty: all.
+    part: &'static str,
     /// Windows that could not be written.
     failures: u64,
 }
@@ -43,11 +45,18 @@ impl WindowFiles {
             format,
             options,
             keep,
+            part: "",
             failures: 0,
         };
         // Dropped at once: it only shows that the directory is writable.
         files.create(&output::open_directory(directory)?, SystemTime::now())?;
         Ok(files)
+    }
+
+    /// The same for a part of the windows: their files lie beside the others, and have this
+    /// in their names, as in `off_cpu-`.
+    pub(crate) fn of(self, part: &'static str) -> Self {
+        Self { part, ..self }
     }
 
     /// Writes the file of a window. A failure is reported and counted, and does
@@ -64,7 +73,11 @@ impl WindowFiles {
         self.failures
     }
 
-    fn try_write(&self, profile: &Profile) -> Result<()> {
+    /// Writes the file of a window, and deletes those that are too old.
+    ///
+    /// # Errors
+    /// It could not be written, and none was deleted; or one could not be deleted.
+    pub(crate) fn try_write(&self, profile: &Profile) -> Result<()> {
         let start = match profile.meta.start_unix_ns {
             0 => SystemTime::now(),
             ns => UNIX_EPOCH + Duration::from_nanos(ns),
@@ -83,11 +96,31 @@ impl WindowFiles {
     /// Begins the file of a window that starts at this time, or up to a few seconds
     /// later: two may start in the same second, and neither is to be lost.
     fn create(&self, directory: &Directory, start: SystemTime) -> Result<OutputFile> {
-        let name = |later| file_name(start + Duration::from_secs(later), self.format);
+        let name = |later| self.name(start + Duration::from_secs(later));
         let is_free = |name: &String| directory.stat_of(OsStr::new(name)).is_err();
         let name = (0..MAX_LATER).map(name).find(is_free);
-        let name = name.unwrap_or_else(|| file_name(start, self.format));
+        let name = name.unwrap_or_else(|| self.name(start));
         OutputFile::create_in(directory, OsStr::new(&name), &self.directory.join(&name))
+    }
+
+    /// The name of the file of a window that starts then.
+    fn name(&self, start: SystemTime) -> String {
+        let (part, time) = (self.part, values::timestamp(start));
+        format!("aiprof-{part}{time}.{}", self.format.extension())
+    }
+
+    /// Whether a file's name is exactly one that [`WindowFiles::name`] makes.
+    fn is_own(&self, name: &str) -> bool {
+        let time = name
+            .strip_prefix("aiprof-")
+            .and_then(|rest| rest.strip_prefix(self.part))
+            .and_then(|rest| rest.strip_suffix(self.format.extension()))
+            .and_then(|rest| rest.strip_suffix("Z."));
+        time.and_then(|time| time.split_once('T'))
+            .is_some_and(|(date, time)| {
+                let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+                date.len() == 8 && time.len() == 6 && digits(date) && digits(time)
+            })
     }
 
     /// Deletes all but the newest `keep` files of this format: only files, and only
@@ -95,7 +128,7 @@ impl WindowFiles {
     fn prune(&self, directory: &Directory, keep: usize) -> Result<()> {
         let context = || format!("cannot clear up {}", self.directory.display());
         let is_window = |name: &OsStr| {
-            name.to_str().is_some_and(|name| is_own(name, self.format))
+            name.to_str().is_some_and(|name| self.is_own(name))
                 && directory.stat_of(name).is_ok_and(|stat| {
                     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
                         && rights::is_own(stat.st_uid)
@@ -110,24 +143,6 @@ impl WindowFiles {
         }
         Ok(())
     }
-}
-
-fn file_name(start: SystemTime, format: Format) -> String {
-    let time = values::timestamp(start);
-    format!("aiprof-{time}.{}", format.extension())
-}
-
-/// Whether a file name is exactly one that [`file_name`] makes.
-fn is_own(name: &str, format: Format) -> bool {
-    let time = name
-        .strip_prefix("aiprof-")
-        .and_then(|rest| rest.strip_suffix(format.extension()))
-        .and_then(|rest| rest.strip_suffix("Z."));
-    time.and_then(|time| time.split_once('T'))
-        .is_some_and(|(date, time)| {
-            let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
-            date.len() == 8 && time.len() == 6 && digits(date) && digits(time)
-        })
 }
 
 #[cfg(test)]

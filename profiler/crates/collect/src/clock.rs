@@ -7,15 +7,20 @@ use std::time::SystemTime;
 /// Readings of which the best is taken: a thread may lose the processor within one.
 const READINGS: usize = 5;
 
+/// The time of day, nanoseconds since the Unix epoch.
+pub(crate) fn unix_ns() -> u64 {
+    let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    u64::try_from(unix.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Both clocks, read as closely together as is possible.
 pub fn pair() -> ClockPair {
     let mut best = None;
     for _ in 0..READINGS {
         let before = monotonic_ns();
-        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let unix_ns = unix_ns();
         let width = monotonic_ns().saturating_sub(before);
         if best.is_none_or(|(narrowest, _)| width < narrowest) {
-            let unix_ns = u64::try_from(unix.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX);
             let time_ns = before + width / 2;
             best = Some((width, ClockPair { time_ns, unix_ns }));
         }

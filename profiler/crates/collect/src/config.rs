@@ -73,6 +73,10 @@ pub struct RecordConfig {
     pub probes: Option<ProbeConfig>,
     /// Samples of devices, joined with launches. Needs `probes`. Default: none.
     pub devices: DeviceOptions,
+    /// Look at what was recorded twice a second and not more often, for recordings that
+    /// never end: a wake-up costs more than a sample. What a process does in its first half
+    /// second may have fewer names then. Default: no.
+    pub calm: bool,
     /// Begin paused: nothing is recorded before [`Session::resume`](crate::session::Session::resume).
     /// Default: no.
     pub start_paused: bool,
@@ -221,6 +225,7 @@ impl Default for RecordConfig {
             waits: None,
             probes: None,
             devices: DeviceOptions::default(),
+            calm: false,
             start_paused: false,
             triggers: Vec::new(),
             window: None,

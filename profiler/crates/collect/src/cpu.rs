@@ -130,6 +130,19 @@ impl CpuSet {
         result
     }
 
+    /// Samples with another period from now on, by the CPUs' clocks.
+    ///
+    /// # Errors
+    /// The last reason why that of a CPU could not be changed.
+    pub(crate) fn set_period(&mut self, period_ns: u64) -> io::Result<()> {
+        self.clock = Clock::CpuClock { period_ns };
+        let mut result = Ok(());
+        for sampler in self.cpus.values().filter_map(|cpu| cpu.sampler.as_ref()) {
+            result = perf::set_period(sampler.as_fd(), period_ns).and(result);
+        }
+        result
+    }
+
     /// Ends the sampling; process events go on.
     pub(crate) fn stop_sampling(&mut self) {
         self.cpus.values_mut().for_each(|cpu| cpu.sampler = None);

@@ -2,6 +2,7 @@
 //! rings, the tables and the naming thread; nothing else does.
 
 mod calls;
+mod continuous;
 mod devices;
 mod dump;
 mod events;
@@ -18,6 +19,7 @@ mod window;
 
 use labels::MetAs;
 
+pub use continuous::{Cost, Window};
 pub use devices::AiuUse;
 pub use triggers::Fired;
 pub use window::DumpExtent;
@@ -29,7 +31,7 @@ use super::{
         perf::{self, Clock},
         ring::{Drained, Ring},
     },
-    busy, cgroup,
+    busy, cgroup, clock,
     conditional::Conditional,
     config::{Event as EventKind, RecordConfig},
     cpu::CpuSet,
@@ -67,7 +69,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     io::{self, Write},
     os::fd::AsFd,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 /// Why a recording could not start, run or end.
@@ -177,8 +179,12 @@ impl std::fmt::Debug for Keep {
 
 /// How often the rings are looked at without being asked to.
 const TICK: Duration = Duration::from_millis(100);
+/// The same of a recording that never ends.
+const CALM_TICK: Duration = Duration::from_millis(500);
 /// Pause after a wake-up, so that a storm of events becomes batches.
 const BATCH: Duration = Duration::from_millis(4);
+/// The same of a recording that never ends.
+const CALM_BATCH: Duration = Duration::from_millis(100);
 /// Shorter pause, where there is no storm: what woke us is just old enough to be
 /// taken in. What a program that has just started calls must find its tables.
 const SETTLE: Duration = Duration::from_nanos(IN_FLIGHT_NS + 100_000);
@@ -191,6 +197,8 @@ const LOOK: Duration = Duration::from_millis(200);
 const LAST_LOOKS: usize = 4;
 /// How often progress is reported.
 const PROGRESS: Duration = Duration::from_millis(250);
+/// How often a recording that never ends looks at its memory and the like.
+const CALM_CLEANUP: Duration = Duration::from_secs(10);
 /// How long what runs at the start is waited for, beside what may be waited at any time.
 const FIRST_READS: Duration = Duration::from_millis(800);
 /// How often new addresses are given to the naming thread.
@@ -274,6 +282,8 @@ pub struct Session {
     started: Instant,
     window_started: Instant,
     last: Timers,
+    /// It never ends, and looks less often.
+    is_calm: bool,
     pausing: pausing::Pausing,
     triggers: triggers::Triggers,
     /// If the last seconds are kept.
@@ -433,6 +443,7 @@ impl Session {
                 forgetting: now,
                 cleanup: now,
             },
+            is_calm: config.calm,
             pausing: pausing::Pausing::default(),
             triggers: triggers::Triggers::new(&config.triggers, config.window.is_none()),
             turning: config.window.map(dump::Turning::new),
@@ -532,6 +543,7 @@ impl Session {
         // the start.
         let every = match (until_ready, self.probes.is_some()) {
             (true, _) => TICK / 20,
+            _ if self.is_calm => CALM_TICK,
             (false, true) => TICK / 4,
             (false, false) => TICK,
         };
@@ -552,7 +564,9 @@ impl Session {
                     // What was asked for is needed, and is no storm.
                     let probes = self.probes.as_ref();
                     let has_found = probes.is_some_and(|(probes, _)| probes.has_found());
-                    if !self.reader.has_answers() && !has_found {
+                    if self.is_calm {
+                        tokio::time::sleep(CALM_BATCH).await;
+                    } else if !self.reader.has_answers() && !has_found {
                         // Not tokio's sleep, which counts in milliseconds.
                         std::thread::sleep(if short >= 1.0 { SETTLE } else { BATCH });
                         short = (short - 1.0).max(0.0);
@@ -573,7 +587,11 @@ impl Session {
             if !until_ready && self.triggers.have_fired() {
                 break;
             }
-            if self.last.progress.elapsed() >= PROGRESS {
+            let progress = match self.is_calm {
+                true => CALM_CLEANUP,
+                false => PROGRESS,
+            };
+            if self.last.progress.elapsed() >= progress {
                 self.last.progress = Instant::now();
                 self.peak_memory.look();
                 on_progress(&self.progress());
@@ -835,7 +853,11 @@ impl Session {
                 self.filter.forget(pid);
             }
         }
-        if self.last.cleanup.elapsed() >= CLEANUP {
+        let cleanup = match self.is_calm {
+            true => CALM_CLEANUP,
+            false => CLEANUP,
+        };
+        if self.last.cleanup.elapsed() >= cleanup {
             self.last.cleanup = Instant::now();
             self.absent.clear();
             self.reading.tidy();
@@ -966,16 +988,13 @@ fn describe(config: &RecordConfig, period_ns: u64) -> Meta {
     let text = |path: &str| {
         kernel::read_to_string(path).map_or_else(|_| String::new(), |t| t.trim().to_owned())
     };
-    let unix = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
     Meta {
         title: config.title.clone(),
         host: text("/proc/sys/kernel/hostname"),
         kernel: text("/proc/sys/kernel/osrelease"),
         command: config.command.clone(),
         scope: scope(config),
-        start_unix_ns: u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX),
+        start_unix_ns: clock::unix_ns(),
         duration_ns: 0,
         cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
         frequency_hz: config.frequency_hz,

@@ -4,7 +4,7 @@ use super::{Aggregator, Code, SampleKey, SpecialCode, Weigh, device_rows, driver
 use aiprof_model::{
     process::{FileTable, Region, Runtime},
     profile::{
-        Binary, BinaryId, FrameKind, Location, LocationId, LossKind, Meta, Profile, ProfileBuilder,
+        Binary, BinaryId, FrameKind, Location, LocationId, LossKind, Losses, Meta, Profile, ProfileBuilder,
         Sample, Stack, Values,
     },
     wire::StopReason,
@@ -55,6 +55,43 @@ pub fn build_profile(
     names: &impl Names,
     meta: Meta,
 ) -> Profile {
+    let everything = |_: &Weigh| true;
+    let values = aggregate.waits.as_ref().map(|waits| match waits.options.wall {
+        true => Values::WallTime,
+        false => Values::WaitTime,
+    });
+    build_part(aggregate, files, names, meta, (values, &everything))
+}
+
+/// Builds two profiles of everything an `aggregate` of waits and CPU time holds: the CPU
+/// samples, with those of devices, and the waits. The losses are in the first.
+pub fn build_profiles(
+    aggregate: &Aggregator,
+    files: &FileTable,
+    names: &impl Names,
+    meta: Meta,
+) -> (Profile, Option<Profile>) {
+    let on_cpu = |weight: &Weigh| weight.count > 0;
+    let cpu = build_part(aggregate, files, names, meta.clone(), (None, &on_cpu));
+    let waits = aggregate.waits.as_ref().map(|_| {
+        let values = Some(Values::WaitTime);
+        let waited = |weight: &Weigh| weight.count == 0;
+        let mut waits = build_part(aggregate, files, names, meta, (values, &waited));
+        waits.losses = Losses::default();
+        waits
+    });
+    (cpu, waits)
+}
+
+/// Builds the profile of those samples that are wanted, which have these values; `None`: the
+/// aggregate says which.
+fn build_part(
+    aggregate: &Aggregator,
+    files: &FileTable,
+    names: &impl Names,
+    meta: Meta,
+    (values, wanted): (Option<Values>, &dyn Fn(&Weigh) -> bool),
+) -> Profile {
     let mut builder = ProfileBuilder::new(meta);
     if let Some(calls) = aggregate
         .calls
@@ -65,11 +102,8 @@ pub fn build_profile(
         builder.submissions(calls.submissions);
     }
     let period_ns = builder.meta().period_ns.max(1);
-    if let Some(waits) = &aggregate.waits {
-        builder.of(match waits.options.wall {
-            true => Values::WallTime,
-            false => Values::WaitTime,
-        });
+    if let Some(values) = values {
+        builder.of(values);
     }
     builder.losses().merge(&aggregate.losses);
     builder.labels(&aggregate.recording_labels);
@@ -77,7 +111,8 @@ pub fn build_profile(
     let mut timed = FxHashMap::default();
     let mut stacks = FxHashMap::default();
     let mut processes = FxHashMap::default();
-    let mut keys: Vec<_> = aggregate.samples.iter().collect();
+    let samples = aggregate.samples.iter();
+    let mut keys: Vec<_> = samples.filter(|(_, weight)| wanted(weight)).collect();
     keys.sort_by_key(|(k, _)| (k.pid, k.tid, k.stack, k.comm, k.thread, k.cgroup, k.labels));
     let pieces = keys
         .into_iter()

@@ -19,7 +19,7 @@ mod waits;
 
 pub use calls::NoStack;
 pub use device_kernels::{DeviceKernel, ReasonCounts};
-pub use finish::{Names, NoNames, build_profile};
+pub use finish::{Names, NoNames, build_profile, build_profiles};
 pub(crate) use finish::{ends_at_entry, unknown_name};
 pub(crate) use modules::ModuleArrivals;
 pub use waits::WaitOptions;
@@ -390,6 +390,11 @@ impl Aggregator {
                 false
             }
         }
+    }
+
+    /// From now on samples stand for another time. What was added up keeps its own.
+    pub fn set_period(&mut self, period_ns: u64) {
+        self.weighting.period_ns = period_ns;
     }
 
     /// Whether launches and calls are counted instead of CPU samples.

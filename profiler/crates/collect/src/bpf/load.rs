@@ -105,6 +105,14 @@ impl Loaded {
         Ok(Arc::clone(program))
     }
 
+    /// The programs that were loaded so far.
+    pub(super) fn programs(&self) -> Vec<(&'static str, Arc<OwnedFd>)> {
+        let programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = programs.iter();
+        all.map(|(name, program)| (*name, Arc::clone(program)))
+            .collect()
+    }
+
     /// A map by its name.
     pub(super) fn map(&self, name: &'static str) -> Result<&MapHandle, BpfError> {
         self.maps.get(name).ok_or(BpfError::Missing(name))

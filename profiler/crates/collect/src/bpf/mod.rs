@@ -14,6 +14,7 @@ pub(crate) mod plain;
 pub mod pool;
 pub mod probe;
 pub mod ring;
+pub mod run_time;
 
 use aiprof_common::{COUNTERS, NO_FIELD, POOL_CHUNK, ProcEntry, RULE_CACHE_CHUNK, Settings};
 use aiprof_system::files::kernel;
@@ -293,6 +294,16 @@ impl Bpf {
 
     fn map(&self, name: &'static str) -> Result<&MapHandle, BpfError> {
         self.loaded.map(name)
+    }
+
+    /// How long each of its programs ran so far, by name.
+    pub(crate) fn run_times(&self) -> Vec<(&'static str, run_time::RunTime)> {
+        let programs = self.loaded.programs();
+        let times = programs.into_iter().map(|(name, program)| {
+            let time = run_time::of(&*program);
+            (name, time.unwrap_or_default())
+        });
+        times.collect()
     }
 
     /// Bytes of kernel memory locked by all maps, as the kernel reports them

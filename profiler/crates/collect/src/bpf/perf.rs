@@ -111,6 +111,18 @@ pub(crate) fn switch_sampler(event: BorrowedFd<'_>, on: bool) -> io::Result<()> 
     }
 }
 
+/// Has a sampling event of [`Clock::CpuClock`] sample with another period from now on. The
+/// timer begins anew: the time since the last sample is in none.
+pub(crate) fn set_period(event: BorrowedFd<'_>, period_ns: u64) -> io::Result<()> {
+    // The binding passes by value what the kernel reads through a pointer.
+    let pointer = std::ptr::from_ref(&period_ns).addr() as u64;
+    // SAFETY: an ioctl on a perf event of ours, which reads an integer that lives through it.
+    match unsafe { sys::ioctls::PERIOD(event.as_raw_fd(), pointer) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The process events of one CPU, through a ring buffer.
 pub(crate) struct ProcessRing {
     fd: OwnedFd,

@@ -6,12 +6,12 @@ use super::{
 };
 use crate::{
     bpf::{Bpf, perf},
-    busy, closing,
+    busy, clock, closing,
     finisher::Finisher,
     names::NameService,
 };
 use aiprof_analysis::{
-    aggregate::{Code, Names, NoNames, build_profile},
+    aggregate::{Code, Names, NoNames, build_profile, build_profiles},
     correlate::CallSink,
     timeline::Builder,
 };
@@ -27,7 +27,7 @@ use aiprof_model::{
 };
 use aiprof_system::remote;
 use rustc_hash::FxHashSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl Session {
     /// The symbolized profile since the start or the last call.
@@ -37,6 +37,12 @@ impl Session {
     pub fn window(&mut self) -> Result<Profile, CollectError> {
         self.drain(false)?;
         let profile = self.build()?;
+        self.forget_window();
+        Ok(profile)
+    }
+
+    /// Begins a new window.
+    pub(super) fn forget_window(&mut self) {
         self.samples_in_all += self.events.aggregate.taken;
         let codes: FxHashSet<Code> = self
             .events
@@ -49,7 +55,6 @@ impl Session {
         self.named_codes = 0;
         self.named_java = 0;
         self.trim(codes);
-        Ok(profile)
     }
 
     /// Bounds what is carried from one window to the next: what neither a process nor a
@@ -253,6 +258,26 @@ impl Session {
     }
 
     pub(super) fn build(&mut self) -> Result<Profile, CollectError> {
+        let meta = self.complete()?;
+        let (aggregate, files) = (&self.events.aggregate, &self.events.processes.files);
+        Ok(match &self.names {
+            Some(names) => build_profile(aggregate, files, names, meta),
+            None => build_profile(aggregate, files, &NoNames, meta),
+        })
+    }
+
+    /// The same as two profiles: CPU samples, and waits if they are recorded.
+    pub(super) fn build_parts(&mut self) -> Result<(Profile, Option<Profile>), CollectError> {
+        let meta = self.complete()?;
+        let (aggregate, files) = (&self.events.aggregate, &self.events.processes.files);
+        Ok(match &self.names {
+            Some(names) => build_profiles(aggregate, files, names, meta),
+            None => build_profiles(aggregate, files, &NoNames, meta),
+        })
+    }
+
+    /// Completes what was added up, and says what of.
+    fn complete(&mut self) -> Result<Meta, CollectError> {
         // The window ends here: naming takes its time, which is the next one's.
         let ended = Instant::now();
         self.events.aggregate.settle_devices(false);
@@ -267,9 +292,13 @@ impl Session {
         }
         let mut meta = self.meta.clone();
         let since_start = self.window_started.duration_since(self.started);
-        meta.start_unix_ns += u64::try_from(since_start.as_nanos()).unwrap_or(0);
         let paused = self.pausing.end_window(ended);
         let length = ended.duration_since(self.window_started);
+        meta.start_unix_ns = match self.is_calm {
+            // The clock may have been set since the start, which may be months ago.
+            true => clock::unix_ns().saturating_sub(nanoseconds(ended.elapsed() + length)),
+            false => meta.start_unix_ns + nanoseconds(since_start),
+        };
         let recorded = length.saturating_sub(paused).as_nanos();
         meta.duration_ns = u64::try_from(recorded).unwrap_or(u64::MAX);
         self.window_started = ended;
@@ -281,20 +310,7 @@ impl Session {
         self.busy = self.pausing.busy(since_pause);
         self.busy_before = busy_now;
         self.events.aggregate.complete(&self.busy, meta.period_ns);
-        Ok(match &self.names {
-            Some(names) => build_profile(
-                &self.events.aggregate,
-                &self.events.processes.files,
-                names,
-                meta,
-            ),
-            None => build_profile(
-                &self.events.aggregate,
-                &self.events.processes.files,
-                &aiprof_analysis::aggregate::NoNames,
-                meta,
-            ),
-        })
+        Ok(meta)
     }
 
     /// Losses counted elsewhere than in the aggregator, since the start.
@@ -381,4 +397,9 @@ impl Session {
         );
         Ok(())
     }
+}
+
+/// A length of time as far as an integer has it.
+fn nanoseconds(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -26,6 +26,11 @@ pub(super) struct Waits {
 }
 
 impl Waits {
+    /// Whether waits are recorded.
+    pub(super) fn is_attached(&self) -> bool {
+        !self.links.is_empty()
+    }
+
     /// Ends the recording of waits; gives what is to be closed.
     pub(super) fn stop(&mut self) -> Vec<probe::Link> {
         std::mem::take(&mut self.links)
@@ -65,9 +70,14 @@ impl Waits {
 impl Session {
     /// Attaches the programs that record waits, if they are wanted.
     pub(super) fn start_waits(&mut self, config: &RecordConfig) -> Result<(), CollectError> {
-        if config.waits.is_none() {
-            return Ok(());
+        match config.waits {
+            Some(_) => self.attach_waits(),
+            None => Ok(()),
         }
+    }
+
+    /// Attaches them.
+    pub(super) fn attach_waits(&mut self) -> Result<(), CollectError> {
         let programs = self.bpf.programs();
         for name in PROGRAMS {
             let program = programs.get(name)?;

@@ -58,6 +58,8 @@ pub const POD_NAME: &str = "pod_name";
 pub const NAMESPACE: &str = "namespace";
 /// Name of its container in its Kubernetes pod.
 pub const CONTAINER_NAME: &str = "container_name";
+/// What its samples are filed under: given by `--label`, or made of the others.
+pub const SERVICE: &str = "service";
 /// Its systemd unit.
 pub const UNIT: &str = "unit";
 /// Its user: the name that this machine has for it, else the number.

@@ -189,6 +189,19 @@ pub enum LossKind {
 }
 
 impl LossKind {
+    /// A name for programs: `ring_drops`.
+    pub fn key(self) -> String {
+        let name = format!("{self:?}");
+        let mut key = String::with_capacity(name.len() + 4);
+        for (at, letter) in name.char_indices() {
+            if letter.is_ascii_uppercase() && at > 0 {
+                key.push('_');
+            }
+            key.push(letter.to_ascii_lowercase());
+        }
+        key
+    }
+
     /// A short description for people.
     pub fn label(self) -> &'static str {
         match self {

@@ -294,6 +294,9 @@ pub struct Profile {
     pub devices: Vec<Device>,
     /// Aggregated samples.
     pub samples: Vec<Sample>,
+    /// What the recorder says of itself, of one that runs as an agent: keys and numbers, as
+    /// in `own_cpu_ns`.
+    pub facts: Vec<(String, u64)>,
     /// What was lost on the way.
     pub losses: Losses,
     /// Work handed to drivers, as the kernel's fences and scheduler jobs tell; counted

@@ -83,6 +83,24 @@ impl PeakMemory {
     }
 }
 
+/// Memory that this process and all these have now, anonymous and shared, bytes.
+pub fn memory_bytes() -> u64 {
+    sum_over_all(memory_of)
+}
+
+/// The same of another process.
+pub fn memory_bytes_of(pid: u32) -> u64 {
+    memory_of(&pid.to_string())
+}
+
+/// The CPU time that a process used, user and system; none of one that is gone.
+pub fn cpu_time_of(pid: u32) -> Duration {
+    // The clock of a process by its id (`clock_getcpuclockid(3)`).
+    const SCHEDULED: libc::clockid_t = 2;
+    let pid = libc::clockid_t::try_from(pid).unwrap_or(0);
+    cpu_clock((!pid << 3) | SCHEDULED)
+}
+
 fn sum_over_all(of: fn(&str) -> u64) -> u64 {
     let processes = PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
     let others = processes.iter().map(|pid| of(&pid.to_string()));

@@ -8,7 +8,7 @@ mod tables;
 
 use super::code::{self, NO_STACK, is_device};
 use super::launchers::Chosen;
-use super::{ExportError, ExportOptions, names};
+use super::{ExportError, ExportOptions, names, services};
 use aiprof_model::labels;
 use aiprof_model::profile::{self, DeviceId, FrameKind, LocationId, Values};
 use prost::Message as _;
@@ -227,7 +227,7 @@ impl<'a> Converter<'a> {
         let profile = self.profile;
         let own = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
         let mut all = vec![
-            own(("service.name", &service_name(profile, sample))),
+            own(("service.name", &services::name(profile, sample))),
             own(("host.name", &profile.meta.host)),
             own(("os.type", "linux")),
         ];
@@ -383,8 +383,11 @@ impl<'a> Converter<'a> {
             }
         }
         for (kind, n) in self.profile.losses.iter() {
-            let key = format!("aiprof.lost.{}", snake_case(&format!("{kind:?}")));
+            let key = format!("aiprof.lost.{}", kind.key());
             all.push(self.tables.number(&key, n, ""));
+        }
+        for (key, n) in &self.profile.facts {
+            all.push(self.tables.number(&format!("aiprof.{key}"), *n, ""));
         }
         all
     }
@@ -461,36 +464,4 @@ fn frame_type(kind: FrameKind) -> &'static str {
         FrameKind::Operator => "operator",
         FrameKind::Unknown => "",
     }
-}
-
-/// What a sample's service is called.
-fn service_name(profile: &profile::Profile, sample: &profile::Sample) -> String {
-    let label = |key| profile.label(sample, key).filter(|value| !value.is_empty());
-    if let Some(name) = label("service").or_else(|| label(labels::CONTAINER_NAME)) {
-        return name.into_owned();
-    }
-    if let Some(unit) = label(labels::UNIT) {
-        let name = unit.strip_suffix(".service").unwrap_or(&unit);
-        return name.to_owned();
-    }
-    let process = profile.processes.get(sample.process.0 as usize);
-    let comm = process.map_or("", |process| profile.str(process.comm));
-    // The kernel's threads are many, and have what they do behind a slash.
-    let name = comm.split('/').next().unwrap_or_default();
-    match name {
-        "" => "[unknown]".to_owned(),
-        name => name.to_owned(),
-    }
-}
-
-/// `RingDrops`: `ring_drops`.
-fn snake_case(name: &str) -> String {
-    let mut text = String::with_capacity(name.len() + 4);
-    for (at, letter) in name.char_indices() {
-        if letter.is_ascii_uppercase() && at > 0 {
-            text.push('_');
-        }
-        text.push(letter.to_ascii_lowercase());
-    }
-    text
 }

@@ -9,10 +9,11 @@ use super::device::DeviceTotals;
 use super::folded::FoldedStacks;
 use super::launchers::Chosen;
 use super::{ExportError, ExportOptions, Weight, names};
+use aiprof_model::labels;
 use aiprof_model::profile::{self, DeviceId, LocationId, StallReason, Values};
 use flate2::{Compression, GzBuilder};
 use prost::Message;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::io::Write;
 
 /// Mapping name by which pprof knows the kernel.
@@ -82,6 +83,31 @@ pub fn convert(profile: &profile::Profile, options: &ExportOptions) -> proto::Pr
     writer.out
 }
 
+/// Some samples of a profile as pprof, without labels: samples of the same stack are one.
+/// Binaries that none of them is in are left out.
+///
+/// # Errors
+///
+/// [`ExportError::Io`]; not in memory.
+pub(super) fn pack_unlabelled<'a>(
+    profile: &'a profile::Profile,
+    options: &ExportOptions,
+    samples: impl Iterator<Item = &'a profile::Sample>,
+) -> Result<Vec<u8>, ExportError> {
+    let mut writer = Converter::new(profile);
+    writer.merged = Some(FxHashMap::default());
+    writer.describe(None);
+    writer.types(options);
+    writer.mappings();
+    samples.for_each(|sample| writer.sample(sample));
+    let mut message = writer.out;
+    let used: FxHashSet<u64> = message.location.iter().map(|at| at.mapping_id).collect();
+    message.mapping.retain(|mapping| used.contains(&mapping.id));
+    let mut bytes = Vec::new();
+    pack(&message, &mut bytes)?;
+    Ok(bytes)
+}
+
 /// Tables under construction.
 struct Converter<'a> {
     profile: &'a profile::Profile,
@@ -97,6 +123,9 @@ struct Converter<'a> {
     reasons: Option<Vec<StallReason>>,
     /// Id of the location of samples without a stack; 0: none yet.
     no_stack: u64,
+    /// Places of the samples by their locations, where they have no labels; `None`: they
+    /// have, and none is merged.
+    merged: Option<FxHashMap<Vec<u64>, usize>>,
 }
 
 impl<'a> Converter<'a> {
@@ -110,6 +139,7 @@ impl<'a> Converter<'a> {
             device_locations: FxHashMap::default(),
             reasons: None,
             no_stack: 0,
+            merged: None,
         };
         new.string("");
         new
@@ -234,6 +264,10 @@ impl<'a> Converter<'a> {
         for (kind, n) in self.profile.losses.iter() {
             comments.push(format!("lost: {n} {}", kind.label()));
         }
+        // For programs, as the lines before are for people.
+        for (key, n) in facts(self.profile) {
+            comments.push(format!("{key}: {n}"));
+        }
         comments
     }
 
@@ -273,8 +307,21 @@ impl<'a> Converter<'a> {
         if location_id.is_empty() {
             location_id.push(self.no_stack());
         }
-        let label = self.labels(sample);
         let value = self.values(sample);
+        if let Some(merged) = &mut self.merged {
+            let next = self.out.sample.len();
+            let at = *merged.entry(location_id.clone()).or_insert(next);
+            if let Some(known) = self.out.sample.get_mut(at) {
+                for (sum, more) in known.value.iter_mut().zip(value) {
+                    *sum = sum.saturating_add(more);
+                }
+                return;
+            }
+        }
+        let label = match self.merged {
+            Some(_) => Vec::new(),
+            None => self.labels_of(sample),
+        };
         self.out.sample.push(proto::Sample {
             location_id,
             value,
@@ -328,7 +375,7 @@ impl<'a> Converter<'a> {
         }
     }
 
-    fn labels(&mut self, sample: &profile::Sample) -> Vec<proto::Label> {
+    fn labels_of(&mut self, sample: &profile::Sample) -> Vec<proto::Label> {
         let profile = self.profile;
         let process = profile.processes.get(sample.process.0 as usize);
         let numbers = [("pid", process.map_or(0, |p| p.pid)), ("tid", sample.tid)];
@@ -355,7 +402,16 @@ impl<'a> Converter<'a> {
                 });
             }
         }
+        let service = super::services::name(profile, sample);
+        labels.push(proto::Label {
+            key: self.string(labels::SERVICE),
+            str: self.string(&service),
+            ..proto::Label::default()
+        });
         for (key, value) in profile.shown_labels(sample) {
+            if key == labels::SERVICE {
+                continue;
+            }
             labels.push(proto::Label {
                 key: self.string(key),
                 str: self.string(&value),
@@ -463,6 +519,19 @@ impl<'a> Converter<'a> {
         self.functions.insert(key, id);
         id
     }
+}
+
+/// What the recorder says of itself, and its losses, for a program that reads the comments:
+/// `aiprof.own_cpu_ns`, `aiprof.lost.ring_drops`. None where the recorder is no agent.
+fn facts(profile: &profile::Profile) -> Vec<(String, u64)> {
+    if profile.facts.is_empty() {
+        return Vec::new();
+    }
+    let own = profile.facts.iter();
+    let own = own.map(|(key, n)| (format!("aiprof.{key}"), *n));
+    let lost = profile.losses.iter();
+    own.chain(lost.map(|(kind, n)| (format!("aiprof.lost.{}", kind.key()), n)))
+        .collect()
 }
 
 /// pprof's numbers are signed.

@@ -1,0 +1,36 @@
+//! The command line of `aiprof agent`.
+
+use clap::{Args, ValueHint};
+use std::path::PathBuf;
+
+/// Where the configuration is if nothing else is said.
+const CONFIG: &str = "/etc/aiprof/agent.toml";
+
+const EXAMPLE: &str = "\
+Example of a configuration:
+  frequency = 19
+  window = \"60s\"
+  [budget]
+  cpu = \"0.1%\"
+  [[output]]
+  type = \"files\"
+  directory = \"/var/lib/aiprof/files\"
+  keep = 1440
+  [[output]]
+  type = \"otlp\"
+  url = \"https://collector:4318/v1development/profiles\"
+
+SIGHUP has it read again. docs/agent.md has all keys.";
+
+/// Options of `aiprof agent`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE, override_usage = "aiprof agent [--config FILE] [--check]")]
+pub(crate) struct AgentArgs {
+    /// The configuration, TOML
+    #[arg(long, value_name = "FILE", default_value = CONFIG, value_hint = ValueHint::FilePath)]
+    pub(super) config: PathBuf,
+
+    /// Check the configuration, say what it has the agent do, and end
+    #[arg(long)]
+    pub(super) check: bool,
+}

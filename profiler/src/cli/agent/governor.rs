@@ -1,0 +1,390 @@
+//! The budget: what the agent turns down when it costs too much, and up again; pure.
+//!
+//! What may be spent flows into a bucket, and what is spent flows out. The bucket holds what
+//! the budget gives in [`DEPTH`], so that the work at the end of a window, or a burst of new
+//! processes, is no reason to record less. When it is empty, something is turned down a
+//! notch: of what is recorded the part that costs the most. When it was nearly full for a
+//! while, the part that was turned down last is turned up again; a notch that soon had to be
+//! taken back is tried ever more rarely.
+//!
+//! The parts and their notches, from all to least:
+//!
+//! 1. waits: recorded, or not;
+//! 2. samples: the frequency that was asked for, then 10, 5, 2, 1 Hz.
+//!
+//! What is recorded never depends on what a program does, only on the time: each sample has
+//! the weight of its frequency, and so sums are those of the machine.
+
+use std::time::Duration;
+
+/// How long the budget may be saved up.
+const DEPTH: Duration = Duration::from_secs(60);
+/// How long a change is given to show before the next.
+const SETTLE: Duration = Duration::from_secs(3);
+/// How long it must be well within the budget before more is recorded.
+const CALM: Duration = Duration::from_secs(60);
+/// The longest that is waited before a notch that failed is tried again.
+const MOST_CALM: Duration = Duration::from_secs(3600);
+/// A notch that is taken back so soon has failed.
+const FAILED_WITHIN: Duration = Duration::from_secs(180);
+/// Share of the budget that what is recorded more may reach, as far as can be foreseen.
+const ROOM: f64 = 0.8;
+/// Frequencies below the one that was asked for, Hz.
+const FREQUENCIES: [u32; 4] = [10, 5, 2, 1];
+
+/// What was spent between two looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Spent {
+    /// How long it was.
+    pub(crate) in_time: Duration,
+    /// CPU time of programs, of all together.
+    pub(crate) own: Duration,
+    /// Time in eBPF programs that sample.
+    pub(crate) samples: Duration,
+    /// Time in those that record waits.
+    pub(crate) waits: Duration,
+}
+
+impl Spent {
+    fn all(&self) -> Duration {
+        self.own + self.samples + self.waits
+    }
+
+    /// The part of waits, with their share of the programs' time.
+    fn of_waits(&self) -> f64 {
+        let (waits, samples) = (self.waits.as_secs_f64(), self.samples.as_secs_f64());
+        match waits + samples {
+            0.0 => 0.0,
+            both => self.all().as_secs_f64() * waits / both,
+        }
+    }
+}
+
+/// What is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Level {
+    /// Samples per second and CPU.
+    pub(crate) frequency_hz: u32,
+    /// Waits are recorded.
+    pub(crate) waits: bool,
+}
+
+/// What was turned down, the last one last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Notch {
+    Waits,
+    /// From this frequency.
+    Samples(u32),
+}
+
+/// Keeps a budget.
+#[derive(Debug)]
+pub(crate) struct Governor {
+    asked: Level,
+    now: Level,
+    /// Share of all CPUs' time, times their number.
+    cpus: f64,
+    /// What is left to be spent, seconds.
+    left: f64,
+    turned_down: Vec<Notch>,
+    /// Time since the last change.
+    since: Duration,
+    /// How long it has been well within the budget.
+    calm: Duration,
+    /// How long that must be before more is recorded.
+    patience: Duration,
+    /// The last change was for more.
+    has_turned_up: bool,
+    /// What is spent lately, CPUs.
+    rate: f64,
+    changes: u64,
+}
+
+impl Governor {
+    /// One that begins with all that is asked for. `share`: of the time of all `cpus`.
+    pub(crate) fn new(asked: Level, share: f64, cpus: u32) -> Self {
+        let cpus = share * f64::from(cpus);
+        Self {
+            asked,
+            now: asked,
+            cpus,
+            left: cpus * DEPTH.as_secs_f64(),
+            turned_down: Vec::new(),
+            since: Duration::ZERO,
+            calm: Duration::ZERO,
+            patience: CALM,
+            has_turned_up: false,
+            rate: 0.0,
+            changes: 0,
+        }
+    }
+
+    /// What is recorded now.
+    pub(crate) fn level(&self) -> Level {
+        self.now
+    }
+
+    /// How many notches it is turned down.
+    pub(crate) fn step(&self) -> u32 {
+        u32::try_from(self.turned_down.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How often it was changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Something else is asked for, or may be spent: from now on, and what was turned down
+    /// is forgotten.
+    pub(crate) fn ask(&mut self, asked: Level, share: f64, cpus: u32) {
+        let changes = self.changes;
+        *self = Self::new(asked, share, cpus);
+        self.changes = changes;
+    }
+
+    /// Takes in what was spent; gives what is to be recorded from now on, if that changes.
+    pub(crate) fn spend(&mut self, spent: &Spent) -> Option<Level> {
+        let time = spent.in_time.as_secs_f64();
+        if time <= 0.0 {
+            return None;
+        }
+        let depth = self.cpus * DEPTH.as_secs_f64();
+        let all = spent.all().as_secs_f64();
+        // No deeper than it is high: what was too much must be made up for, and not for ever.
+        self.left = (self.left + self.cpus * time - all).clamp(-depth, depth);
+        self.since = self.since.saturating_add(spent.in_time);
+        // The last half minute or so.
+        let weight = (time / 30.0).min(1.0);
+        self.rate += (all / time - self.rate) * weight;
+        let before = self.now;
+        if self.left <= 0.0 && self.since >= SETTLE && all / time > self.cpus {
+            self.turn_down(spent);
+        } else {
+            let is_well_within = self.left >= depth / 2.0 && self.rate * self.growth() <= ROOM * self.cpus;
+            self.calm = match is_well_within {
+                true => self.calm.saturating_add(spent.in_time),
+                false => Duration::ZERO,
+            };
+            if self.calm >= self.patience {
+                self.turn_up();
+            }
+        }
+        (self.now != before).then_some(self.now)
+    }
+
+    /// Takes in what was spent by the end of a window: it is no time in which to decide.
+    pub(crate) fn spend_more(&mut self, spent: &Spent) {
+        let depth = self.cpus * DEPTH.as_secs_f64();
+        let time = spent.in_time.as_secs_f64();
+        self.left += self.cpus * time - spent.all().as_secs_f64();
+        self.left = self.left.clamp(-depth, depth);
+    }
+
+    /// By how much the cost may grow with the next notch up.
+    fn growth(&self) -> f64 {
+        match self.turned_down.last() {
+            Some(Notch::Samples(higher)) => {
+                f64::from(*higher) / f64::from(self.now.frequency_hz.max(1))
+            }
+            // Nobody knows: it is tried.
+            Some(Notch::Waits) | None => 1.0,
+        }
+    }
+
+    fn turn_down(&mut self, spent: &Spent) {
+        let by_waits = spent.of_waits();
+        let others = spent.all().as_secs_f64() - by_waits;
+        let lower = FREQUENCIES.into_iter().find(|hz| *hz < self.now.frequency_hz);
+        let notch = match (self.now.waits, lower) {
+            (true, Some(_)) if by_waits >= others => Notch::Waits,
+            (_, Some(lower)) => {
+                let notch = Notch::Samples(self.now.frequency_hz);
+                self.now.frequency_hz = lower;
+                notch
+            }
+            (true, None) => Notch::Waits,
+            (false, None) => return,
+        };
+        if notch == Notch::Waits {
+            self.now.waits = false;
+        }
+        self.turned_down.push(notch);
+        let has_failed = self.has_turned_up && self.since < FAILED_WITHIN;
+        self.patience = match has_failed {
+            true => (self.patience * 2).min(MOST_CALM),
+            false => CALM,
+        };
+        self.changed(false);
+    }
+
+    fn turn_up(&mut self) {
+        match self.turned_down.pop() {
+            Some(Notch::Waits) => self.now.waits = self.asked.waits,
+            Some(Notch::Samples(higher)) => self.now.frequency_hz = higher,
+            None => return,
+        }
+        self.changed(true);
+    }
+
+    fn changed(&mut self, has_turned_up: bool) {
+        self.changes += 1;
+        self.since = Duration::ZERO;
+        self.calm = Duration::ZERO;
+        self.has_turned_up = has_turned_up;
+        // What was spent before says nothing of what will be.
+        self.rate = self.cpus * ROOM;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASKED: Level = Level {
+        frequency_hz: 19,
+        waits: true,
+    };
+    const LOOK: Duration = Duration::from_secs(2);
+
+    /// A machine whose agent spends this, as CPUs, per Hz, for waits, and in any case.
+    #[derive(Clone, Copy)]
+    struct Machine {
+        per_hz: f64,
+        waits: f64,
+        fixed: f64,
+    }
+
+    impl Machine {
+        fn spends(self, level: Level) -> f64 {
+            let waits = if level.waits { self.waits } else { 0.0 };
+            self.per_hz * f64::from(level.frequency_hz) + waits + self.fixed
+        }
+
+        fn spent(self, level: Level) -> Spent {
+            let seconds = |share: f64| Duration::from_secs_f64(share * LOOK.as_secs_f64());
+            let samples = self.per_hz * f64::from(level.frequency_hz);
+            Spent {
+                in_time: LOOK,
+                own: seconds(samples / 2.0 + self.fixed),
+                samples: seconds(samples / 2.0),
+                waits: seconds(if level.waits { self.waits } else { 0.0 }),
+            }
+        }
+
+        /// Lets the time pass; gives the levels, each with when it began.
+        fn run(self, governor: &mut Governor, seconds: u64) -> Vec<(u64, Level)> {
+            let looks = seconds / LOOK.as_secs();
+            (0..looks)
+                .filter_map(|look| {
+                    let changed = governor.spend(&self.spent(governor.level()))?;
+                    Some((look * LOOK.as_secs(), changed))
+                })
+                .collect()
+        }
+    }
+
+    /// 0.1 % of two CPUs.
+    fn governor() -> Governor {
+        Governor::new(ASKED, 0.001, 2)
+    }
+
+    #[test]
+    fn what_is_within_the_budget_is_left_alone() {
+        let machine = Machine { per_hz: 0.00006, waits: 0.0004, fixed: 0.0002 };
+        assert!(machine.spends(ASKED) < 0.002);
+        assert_eq!(machine.run(&mut governor(), 10_000), []);
+    }
+
+    #[test]
+    fn tenfold_is_brought_back_within_ten_seconds() {
+        let mut governor = governor();
+        let quiet = Machine { per_hz: 0.00006, waits: 0.0004, fixed: 0.0002 };
+        quiet.run(&mut governor, 120);
+        for busy in [
+            Machine { waits: 0.02, ..quiet },
+            Machine { per_hz: 0.0010, ..quiet },
+        ] {
+            let mut governor = self::governor();
+            quiet.run(&mut governor, 120);
+            let changes = busy.run(&mut governor, 60);
+            let under = changes
+                .iter()
+                .find(|(_, level)| busy.spends(*level) <= 0.002)
+                .unwrap_or_else(|| panic!("{changes:?}"));
+            // The bucket first, then the steps.
+            assert!(under.0 <= 24, "{changes:?}");
+        }
+    }
+
+    #[test]
+    fn what_costs_the_most_goes_first() {
+        let waits = Machine { per_hz: 0.00001, waits: 0.02, fixed: 0.0 };
+        let changes = waits.run(&mut governor(), 30);
+        assert_eq!(changes.len(), 1, "{changes:?}");
+        assert_eq!(changes[0].1, Level { waits: false, ..ASKED });
+        let samples = Machine { per_hz: 0.0005, waits: 0.0001, fixed: 0.0 };
+        let changes = samples.run(&mut governor(), 60);
+        assert!(changes.last().unwrap().1.waits, "{changes:?}");
+        assert_eq!(changes.last().unwrap().1.frequency_hz, 2, "{changes:?}");
+    }
+
+    #[test]
+    fn all_of_it_comes_back_when_the_load_goes() {
+        let mut governor = governor();
+        let busy = Machine { per_hz: 0.002, waits: 0.02, fixed: 0.0 };
+        busy.run(&mut governor, 120);
+        assert!(governor.step() >= 4);
+        let quiet = Machine { per_hz: 0.00004, waits: 0.0001, fixed: 0.0002 };
+        quiet.run(&mut governor, 3600);
+        assert_eq!(governor.level(), ASKED);
+        assert_eq!(governor.step(), 0);
+    }
+
+    #[test]
+    fn a_notch_that_fails_is_tried_ever_more_rarely() {
+        let mut governor = governor();
+        // Without waits it is cheap, with them it is not.
+        let machine = Machine { per_hz: 0.00001, waits: 0.02, fixed: 0.0002 };
+        let changes = machine.run(&mut governor, 24 * 3600);
+        assert!((10..70).contains(&changes.len()), "{}", changes.len());
+        let spent: f64 = {
+            let mut level = ASKED;
+            let mut at = 0;
+            let mut sum = 0.0;
+            for (when, next) in &changes {
+                sum += machine.spends(level) * (when - at) as f64;
+                (at, level) = (*when, *next);
+            }
+            sum + machine.spends(level) * (24 * 3600 - at) as f64
+        };
+        assert!(spent / (24.0 * 3600.0) < 0.002, "{spent}");
+    }
+
+    #[test]
+    fn the_work_at_the_end_of_a_window_is_no_reason() {
+        let mut governor = governor();
+        for look in 0..10_000 {
+            let level = governor.level();
+            // A minute's budget is 0.12 s: half of it at once.
+            let own = if look % 30 == 29 { 0.06 } else { 0.0005 };
+            let spent = Spent {
+                in_time: LOOK,
+                own: Duration::from_secs_f64(own),
+                samples: Duration::from_secs_f64(0.0002),
+                waits: Duration::ZERO,
+            };
+            assert_eq!(governor.spend(&spent), None, "{look} {level:?}");
+        }
+    }
+
+    #[test]
+    fn least_is_least() {
+        let mut governor = governor();
+        let hopeless = Machine { per_hz: 0.1, waits: 0.1, fixed: 1.0 };
+        hopeless.run(&mut governor, 600);
+        assert_eq!(governor.level(), Level { frequency_hz: 1, waits: false });
+        // Asked for one that is below the notches.
+        let mut governor = Governor::new(Level { frequency_hz: 1, waits: false }, 0.001, 2);
+        assert_eq!(hopeless.run(&mut governor, 600), []);
+    }
+}

@@ -1,0 +1,44 @@
+//! What systemd is told: that the agent is ready, how it is, that it lives
+//! (`sd_notify(3)`). Without systemd nobody is told.
+
+use sd_notify::NotifyState;
+use std::time::Duration;
+
+/// It records.
+pub(super) fn ready(status: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// It reads its configuration again, and says [`ready`] after that.
+pub(super) fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::debug!("no time for the service manager: {error}"),
+    }
+}
+
+/// It ends.
+pub(super) fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+/// How it is.
+pub(super) fn status(status: &str) {
+    tell(&[NotifyState::Status(status)]);
+}
+
+/// It lives.
+pub(super) fn alive() {
+    tell(&[NotifyState::Watchdog]);
+}
+
+/// How often it must say that it lives; `None`: nobody waits for it.
+pub(super) fn watchdog() -> Option<Duration> {
+    sd_notify::watchdog_enabled()
+}
+
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!("the service manager is not told: {error}");
+    }
+}

@@ -1,0 +1,243 @@
+//! Where the profiles of windows go: files, and what `aiprof-send` delivers.
+
+use crate::cli::windows::WindowFiles;
+use aiprof_collect::session::Window;
+use aiprof_fleet::config::{Compression, Config, Output, To};
+use aiprof_fleet::spool::{Body, Kind, Queue};
+use aiprof_fleet::status::OutputStatus;
+use aiprof_formats::export::{ExportOptions, Format, otlp, pprof, push};
+use aiprof_model::profile::Profile;
+use anyhow::{Context as _, Result, anyhow};
+use flate2::{Compression as Level, write::GzEncoder};
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::Path;
+
+/// All outputs, opened.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    all: Vec<Open>,
+    options: ExportOptions,
+    /// Bodies so far, so that two of the same time have different names.
+    number: u64,
+}
+
+/// An output.
+#[derive(Debug)]
+struct Open {
+    name: String,
+    to: Opened,
+    status: OutputStatus,
+    /// Why the last window could not be written: said once.
+    failing: bool,
+}
+
+/// What an output writes.
+#[derive(Debug)]
+enum Opened {
+    /// A file for each window and kind of values, beside others.
+    Files {
+        cpu: Box<WindowFiles>,
+        waits: Box<WindowFiles>,
+    },
+    /// Bodies that wait for delivery.
+    Spool {
+        queue: Queue,
+        encoding: Encoding,
+        max_bytes: u64,
+    },
+}
+
+/// As what a window is delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Encoding {
+    Otlp(Kind),
+    Pyroscope,
+    Parca,
+    /// What becomes rows of a lake.
+    Pprof,
+}
+
+impl Outputs {
+    /// Opens what a configuration has, and keeps the counts of what was open before.
+    ///
+    /// # Errors
+    /// What is wrong with an output's place.
+    pub(super) fn open(config: &Config, before: Option<&Self>) -> Result<Self> {
+        let options = ExportOptions {
+            all_processes: true,
+            ..ExportOptions::default()
+        };
+        let mut all = Vec::new();
+        for output in &config.outputs {
+            let to = open(output, config, &options)
+                .with_context(|| format!("output {}", output.name))?;
+            let known = before.and_then(|before| before.all.iter().find(|o| o.name == output.name));
+            all.push(Open {
+                name: output.name.clone(),
+                to,
+                status: known.map(|known| known.status.clone()).unwrap_or_default(),
+                failing: false,
+            });
+        }
+        Ok(Self {
+            all,
+            options,
+            number: before.map_or(0, |before| before.number),
+        })
+    }
+
+    /// What was done so far, by output.
+    pub(super) fn status(&self) -> BTreeMap<String, OutputStatus> {
+        let all = self.all.iter();
+        all.map(|open| (open.name.clone(), open.status.clone()))
+            .collect()
+    }
+
+    /// Writes a window to all of them. What fails is told and counted: a full disk may have
+    /// room again later.
+    pub(super) fn write(&mut self, window: &Window) {
+        for open in &mut self.all {
+            let written = open.write(window, &self.options, &mut self.number);
+            match (&written, open.failing) {
+                (Err(error), false) => {
+                    tracing::error!("output {}: {error:#}", open.name);
+                }
+                (Ok(()), true) => tracing::info!("output {}: windows are written again", open.name),
+                _ => {}
+            }
+            open.failing = written.is_err();
+            open.status.failed += u64::from(written.is_err());
+        }
+    }
+}
+
+fn open(output: &Output, config: &Config, options: &ExportOptions) -> Result<Opened> {
+    let spool = |encoding| -> Result<Opened> {
+        let queue = Queue::open(&config.spool_directory(), &output.name)?;
+        queue.tidy()?;
+        Ok(Opened::Spool {
+            queue,
+            encoding,
+            max_bytes: config.spool.size.as_u64(),
+        })
+    };
+    Ok(match &output.to {
+        To::Files(files) => {
+            let format = files.format.parse::<Format>().ok();
+            let format = format
+                .filter(|format| !format.is_trace() && *format != Format::Capture)
+                .with_context(|| {
+                    format!("format {:?}: pprof, folded, svg or otlp", files.format)
+                })?;
+            let open = |of: &'static str| -> Result<Box<WindowFiles>> {
+                let files = WindowFiles::open(&files.directory, format, options.clone(), files.keep)?;
+                Ok(Box::new(files.of(of)))
+            };
+            Opened::Files {
+                cpu: open("")?,
+                waits: open("off_cpu-")?,
+            }
+        }
+        To::Otlp(otlp) => spool(Encoding::Otlp(match otlp.compression {
+            Compression::Gzip => Kind::Gzip,
+            Compression::None => Kind::Raw,
+        }))?,
+        To::Pyroscope(_) => spool(Encoding::Pyroscope)?,
+        To::Parca(_) => spool(Encoding::Parca)?,
+        To::Lake(_) => spool(Encoding::Pprof)?,
+    })
+}
+
+impl Open {
+    fn write(&mut self, window: &Window, options: &ExportOptions, number: &mut u64) -> Result<()> {
+        let (cpu, waits) = (&window.cpu, window.waits.as_ref());
+        match &mut self.to {
+            Opened::Files {
+                cpu: cpu_files,
+                waits: waits_files,
+            } => {
+                cpu_files.try_write(cpu)?;
+                self.status.written += 1;
+                if let Some(waits) = waits.filter(|waits| !waits.samples.is_empty()) {
+                    waits_files.try_write(waits)?;
+                    self.status.written += 1;
+                }
+                Ok(())
+            }
+            Opened::Spool {
+                queue,
+                encoding,
+                max_bytes,
+            } => {
+                let waits = waits.filter(|waits| !waits.samples.is_empty());
+                for profile in [Some(cpu), waits].into_iter().flatten() {
+                    let (kind, content) = encoding.encode(profile, options)?;
+                    *number += 1;
+                    let body = Body {
+                        start_unix_ns: profile.meta.start_unix_ns,
+                        number: *number,
+                        samples: profile.samples.iter().map(|sample| sample.count).sum(),
+                        kind,
+                    };
+                    queue.put(&body, &content)?;
+                    self.status.written += 1;
+                    self.status.written_bytes += content.len() as u64;
+                }
+                let (dropped, _) = queue.bound(*max_bytes)?;
+                if dropped.bodies > 0 {
+                    tracing::warn!("output {}: the spool is full: the oldest go", self.name);
+                }
+                self.status.dropped += dropped.bodies;
+                self.status.dropped_samples += dropped.samples;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Encoding {
+    fn encode(self, profile: &Profile, options: &ExportOptions) -> Result<(Kind, Vec<u8>)> {
+        let mut bytes = Vec::new();
+        Ok(match self {
+            Self::Otlp(Kind::Gzip) => {
+                let mut packed = GzEncoder::new(&mut bytes, Level::new(3));
+                otlp::write(profile, options, &mut packed)?;
+                packed.finish()?.flush()?;
+                (Kind::Gzip, bytes)
+            }
+            Self::Otlp(_) => {
+                otlp::write(profile, options, &mut bytes)?;
+                (Kind::Raw, bytes)
+            }
+            Self::Pyroscope => (Kind::Raw, push::pyroscope(profile, options)?),
+            Self::Parca => (Kind::Raw, push::parca(profile, options)?),
+            Self::Pprof => {
+                pprof::write(profile, options, &mut bytes)?;
+                (Kind::Pprof, bytes)
+            }
+        })
+    }
+}
+
+/// Makes the directory that the agent keeps its state in, which is its user's alone.
+///
+/// # Errors
+/// It cannot be made, or somebody else may write to it.
+pub(super) fn open_state(path: &Path) -> Result<()> {
+    use rustix::fs::{CWD, Mode, OFlags};
+    let context = || format!("cannot use {} (`state`)", path.display());
+    match rustix::fs::mkdirat(CWD, path, Mode::RWXU) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(error) => return Err(error).with_context(context),
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(CWD, path, flags, Mode::empty()).with_context(context)?;
+    let stat = rustix::fs::fstat(&opened).with_context(context)?;
+    let user = rustix::process::geteuid().as_raw();
+    if stat.st_uid != user || stat.st_mode & 0o022 != 0 {
+        return Err(anyhow!("it must be of user {user} and nobody else may write to it"))
+            .with_context(context);
+    }
+    Ok(())
+}

@@ -1,0 +1,544 @@
+//! The course of the agent, from the configuration to the last window.
+
+use super::args::AgentArgs;
+use super::governor::{Governor, Level};
+use super::outputs::{self, Outputs};
+use super::sender::{self, Sender};
+use super::status::Counts;
+use super::notify;
+use crate::cli::record::tables;
+use crate::cli::recording::READERS;
+use crate::cli::values::{human_bytes, human_duration};
+use crate::cli::{EXIT_FAILURE, Verbosity, screen};
+use aiprof_analysis::aggregate::WaitOptions;
+use aiprof_collect::bpf::run_time::RunTimes;
+use aiprof_collect::config::{ProbeConfig, RecordConfig, WaitConfig};
+use aiprof_collect::control::{Asked, Control, Reply, Request, Status};
+use aiprof_collect::device::DeviceOptions;
+use aiprof_collect::doctor;
+use aiprof_collect::session::{Keep, Session, Window};
+use aiprof_collect::signals::{BlockedSignals, Signals};
+use aiprof_fleet::config::{Config, ConfigError, To};
+use aiprof_fleet::{identity, status as files};
+use aiprof_system::files::caller;
+use aiprof_system::os::privileges::{self, StillToDo};
+use aiprof_system::remote;
+use anyhow::{Context as _, Result, bail};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+
+/// How often the budget is looked at.
+const LOOK: Duration = Duration::from_secs(2);
+/// How often the status is written and the configuration's file looked at.
+const TELL: Duration = Duration::from_secs(10);
+/// Largest configuration.
+const MAX_CONFIG: u64 = 1 << 20;
+/// Stacks of calls that one CPU walks in a second at most.
+const STACK_LIMIT: u32 = 200;
+/// Bytes of the ring buffer of calls.
+const CALL_RING: u32 = 1 << 20;
+/// What the host is told from others by, as a label of all that is recorded.
+const HOST_ID: &str = "host.id";
+
+/// Runs the agent until it is told to end, and returns the exit code.
+///
+/// # Errors
+/// The configuration is wrong, or something kept it from recording.
+pub(in crate::cli) fn run(args: &AgentArgs, verbosity: Verbosity) -> Result<u8> {
+    let config = read(&args.config)?;
+    if args.check {
+        return check(&args.config, &config, verbosity);
+    }
+    let have = privileges::effective()?;
+    privileges::require(have)?;
+    for missing in privileges::missing(have) {
+        tracing::info!("without {}: {}", missing.name, missing.purpose);
+    }
+    outputs::open_state(&config.state)?;
+    let outputs = Outputs::open(&config, None)?;
+    let signals = BlockedSignals::block(None).context("cannot prepare for signals")?;
+    let sender = sender_for(&args.config, &config, &signals)?;
+    remote::keep_little_memory();
+    remote::start(READERS).context("cannot start the readers")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(async {
+        let signals = signals.into_async().context("cannot watch for signals")?;
+        let agent = Agent::start(&args.config, config, outputs, sender).await?;
+        agent.run(signals).await
+    })
+}
+
+/// Reads the configuration with the caller's rights.
+fn read(path: &Path) -> Result<Config> {
+    let bytes = caller::read(path, MAX_CONFIG).map_err(|source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| anyhow::anyhow!("{}: it is no text", path.display()))?;
+    Ok(Config::parse(path, &text)?)
+}
+
+/// Says what a configuration means.
+fn check(path: &Path, config: &Config, verbosity: Verbosity) -> Result<u8> {
+    let sent: Vec<_> = config.outputs.iter().filter(|o| o.to.is_sent()).collect();
+    let mut lines = vec![
+        format!("aiprof: {}: it is right", path.display()),
+        format!(
+            "  {} samples a second and CPU, windows of {}, {} % of the CPUs, {} of memory",
+            config.frequency,
+            human_duration(config.window),
+            config.budget.cpu * 100.0,
+            human_bytes(config.budget.memory.as_u64()),
+        ),
+    ];
+    for output in &config.outputs {
+        let to = match &output.to {
+            To::Files(files) => files.directory.display().to_string(),
+            To::Otlp(otlp) => otlp.http.url.clone(),
+            To::Pyroscope(http) | To::Parca(http) => http.url.clone(),
+            To::Lake(lake) => lake.url.clone(),
+        };
+        lines.push(format!("  {} ({}): {to}", output.name, output.to.word()));
+    }
+    if config.outputs.is_empty() {
+        lines.push("  there is no [[output]]: profiles go nowhere".to_owned());
+    }
+    verbosity.say(&lines);
+    match sent.is_empty() || sender::find().is_some() {
+        true => Ok(0),
+        false => {
+            screen::say(&format!("aiprof: error: {NO_SENDER}"));
+            Ok(EXIT_FAILURE)
+        }
+    }
+}
+
+const NO_SENDER: &str = "outputs other than files need aiprof-send, which is neither beside \
+                         aiprof nor in PATH: cargo build --release -p aiprof-send builds it";
+
+/// The child that sends, if anything is to be sent or told.
+fn sender_for(path: &Path, config: &Config, signals: &BlockedSignals) -> Result<Option<Sender>> {
+    let is_needed = config.outputs.iter().any(|output| output.to.is_sent());
+    let Some(program) = sender::find() else {
+        if is_needed {
+            bail!(NO_SENDER);
+        }
+        tracing::info!("no metrics are told: aiprof-send is not installed");
+        return Ok(None);
+    };
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let wanted = is_needed || config.metrics.listen.is_some();
+    Ok(wanted.then(|| Sender::new(program, &path, signals.original_mask())))
+}
+
+/// What is recorded at most.
+fn asked(config: &Config) -> Level {
+    Level {
+        frequency_hz: config.frequency,
+        waits: config.record.off_cpu,
+    }
+}
+
+/// What the session is to record.
+fn record_config(config: &Config) -> RecordConfig {
+    let record = &config.record;
+    let mut labels: Vec<(String, String)> = config.labels.clone().into_iter().collect();
+    let host_id = config.host_id.clone().or_else(identity::of_this_host);
+    labels.extend(host_id.map(|id| (HOST_ID.to_owned(), id)));
+    let probes = (record.launches || record.devices || record.off_cpu).then(|| {
+        let (tables, drivers) = tables();
+        ProbeConfig {
+            tables: Arc::new(tables),
+            drivers: Arc::new(drivers),
+            waits: record.devices || record.off_cpu,
+            stack_limit: STACK_LIMIT,
+            ring_bytes: CALL_RING,
+            ..ProbeConfig::default()
+        }
+    });
+    RecordConfig {
+        frequency_hz: config.frequency,
+        source_lines: true,
+        labels,
+        waits: record.off_cpu.then_some(WaitConfig {
+            least_ns: 0,
+            options: WaitOptions {
+                wall: true,
+                wakers: false,
+            },
+        }),
+        devices: DeviceOptions {
+            xe: record.devices,
+            aiu: (record.launches || record.devices) && !record.off_cpu && doctor::has_aiu(),
+            ..DeviceOptions::default()
+        },
+        probes,
+        calm: true,
+        ..RecordConfig::default()
+    }
+}
+
+/// The agent while it records.
+struct Agent {
+    path: PathBuf,
+    /// When the configuration's file was changed last, as far as known.
+    changed: Option<std::time::SystemTime>,
+    config: Config,
+    outputs: Outputs,
+    sender: Option<Sender>,
+    session: Session,
+    governor: Governor,
+    counts: Counts,
+    control: Option<Control>,
+    /// Who waits for the end.
+    stoppers: Vec<Asked>,
+    /// Keeps the kernel counting how long programs run.
+    _run_times: Option<RunTimes>,
+}
+
+/// What the agent is woken by.
+enum Woken {
+    Look,
+    Window,
+    Tell,
+    End,
+    Reload,
+    Asked(Asked),
+}
+
+/// When the agent is woken.
+struct Clock {
+    look: Interval,
+    window: Interval,
+    tell: Interval,
+}
+
+impl Clock {
+    fn new(window: Duration) -> Self {
+        let every = |length| {
+            let mut every = tokio::time::interval_at(Instant::now() + length, length);
+            every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            every
+        };
+        Self {
+            look: every(LOOK),
+            window: every(window),
+            tell: every(TELL),
+        }
+    }
+}
+
+impl Agent {
+    async fn start(
+        path: &Path,
+        config: Config,
+        outputs: Outputs,
+        sender: Option<Sender>,
+    ) -> Result<Self> {
+        let control = match config.control.local {
+            true => Some(Control::open(&config.control.name).context("cannot be steered")?),
+            false => None,
+        };
+        let run_times = RunTimes::start();
+        if let Err(error) = &run_times {
+            tracing::warn!(
+                "what eBPF programs cost is not in the budget: the kernel does not count it \
+                 ({error}; CAP_SYS_ADMIN at the start, or sysctl kernel.bpf_stats_enabled=1)"
+            );
+        }
+        let mut session = Session::start(&record_config(&config), Keep::Nothing)?;
+        session.prepare(std::future::pending()).await?;
+        privileges::drop_to_needed(StillToDo {
+            write_file: true,
+            signal_command: false,
+        })?;
+        let counts = Counts::new(&session, sender.as_ref());
+        let governor = Governor::new(asked(&config), config.budget.cpu, counts.cpus());
+        Ok(Self {
+            path: path.to_owned(),
+            changed: modified(path),
+            config,
+            outputs,
+            sender,
+            session,
+            governor,
+            counts,
+            control,
+            stoppers: Vec::new(),
+            _run_times: run_times.ok(),
+        })
+    }
+
+    async fn run(mut self, signals: Signals) -> Result<u8> {
+        let mut clock = Clock::new(self.config.window);
+        self.tell();
+        notify::ready("recording");
+        tracing::info!(
+            "recording at {} Hz, windows of {}",
+            self.config.frequency,
+            human_duration(self.config.window)
+        );
+        loop {
+            match self.next(&signals, &mut clock).await? {
+                Woken::Look => {
+                    self.look()?;
+                    if notify::watchdog().is_some() {
+                        notify::alive();
+                    }
+                }
+                Woken::Window => {
+                    let window = self.session.end_window()?;
+                    self.finish_window(window);
+                }
+                Woken::Tell => {
+                    self.tell();
+                    let changed = modified(&self.path);
+                    if changed.is_some() && changed != self.changed {
+                        self.reload(&mut clock)?;
+                    }
+                }
+                Woken::Reload => self.reload(&mut clock)?,
+                Woken::Asked(asked) if asked.request == Request::Stop => {
+                    self.stoppers.push(asked);
+                    break;
+                }
+                Woken::Asked(asked) => {
+                    let answer = self.obey(asked.request);
+                    if let Some(control) = &mut self.control {
+                        control.answer(asked, &answer);
+                    }
+                }
+                Woken::End => break,
+            }
+        }
+        self.end().await
+    }
+
+    /// Records until the agent is to do something.
+    async fn next(&mut self, signals: &Signals, clock: &mut Clock) -> Result<Woken> {
+        let mut woken = None;
+        let (sender, control) = (&mut self.sender, &mut self.control);
+        let until = async {
+            woken = Some(loop {
+                tokio::select! {
+                    biased;
+                    received = signals.next() => {
+                        let received = received.context("cannot read signals");
+                        break received.map(|received| match received.number {
+                            libc::SIGHUP => Woken::Reload,
+                            _ => Woken::End,
+                        });
+                    }
+                    asked = asked_by(control.as_mut()) => break Ok(Woken::Asked(asked)),
+                    _ = clock.window.tick() => break Ok(Woken::Window),
+                    _ = clock.look.tick() => break Ok(Woken::Look),
+                    _ = clock.tell.tick() => break Ok(Woken::Tell),
+                    () = kept(sender.as_mut()) => {}
+                }
+            });
+        };
+        self.session.run(until, |_| {}).await?;
+        // Nothing is waited for that could end it otherwise.
+        woken.unwrap_or(Ok(Woken::Look))
+    }
+
+    /// Looks what it costs, and records less or more.
+    fn look(&mut self) -> Result<()> {
+        let spent = self.counts.spent(&self.session, self.sender.as_ref());
+        let before = self.governor.level();
+        if let Some(level) = self.governor.spend(&spent) {
+            self.record(before, level)?;
+            tracing::info!(
+                "{}: {}",
+                match self.governor.step() {
+                    0 => "within the budget, all is recorded".to_owned(),
+                    step => format!("turned down by {step} to keep the budget"),
+                },
+                describe(level)
+            );
+        }
+        Ok(())
+    }
+
+    /// Records this from now on; what was recorded before is a window of its own.
+    fn record(&mut self, before: Level, level: Level) -> Result<()> {
+        let window = match level.frequency_hz == before.frequency_hz {
+            true => self.session.end_window()?,
+            false => self.session.set_frequency(level.frequency_hz)?,
+        };
+        self.session.set_waits(level.waits)?;
+        self.finish_window_of(window, before);
+        Ok(())
+    }
+
+    fn finish_window(&mut self, window: Window) {
+        self.finish_window_of(window, self.governor.level());
+    }
+
+    /// Writes a window that was recorded so.
+    fn finish_window_of(&mut self, mut window: Window, level: Level) {
+        if let Some(host) = &self.config.host {
+            let profiles = std::iter::once(&mut window.cpu).chain(&mut window.waits);
+            profiles.for_each(|profile| profile.meta.host.clone_from(host));
+        }
+        // What it has cost until now; the rest is the next one's.
+        let spent = self.counts.spent(&self.session, self.sender.as_ref());
+        let step = self.governor.step();
+        let asked = asked(&self.config);
+        self.counts.window(&mut window, (asked, level), step);
+        // Part of the next look, which comes soon.
+        self.governor.spend_more(&spent);
+        self.outputs.write(&window);
+        let memory = self.counts.memory(&self.session, self.sender.as_ref());
+        let line = self.counts.line(&window, level);
+        drop(window);
+        if memory > self.config.budget.memory.as_u64() {
+            tracing::warn!(
+                "{} of memory are more than its budget: what it knows of programs is forgotten",
+                human_bytes(memory)
+            );
+            self.session.forget_programs();
+        }
+        tracing::info!("{line}");
+        notify::status(&line);
+        self.tell();
+    }
+
+    /// Writes how it is.
+    fn tell(&mut self) {
+        let mut status = self.counts.status(&self.session, &self.config, &self.governor);
+        status.host = self.config.host.clone().unwrap_or_else(|| self.session.host().to_owned());
+        let host_id = self.config.host_id.clone().or_else(identity::of_this_host);
+        status.host_id = host_id.unwrap_or_default();
+        status.outputs = self.outputs.status();
+        if let Err(error) = files::write(&self.config.state, files::AGENT_FILE, &status) {
+            tracing::warn!("the status cannot be written: {error}");
+        }
+    }
+
+    /// Reads the configuration again. One that is wrong changes nothing.
+    fn reload(&mut self, clock: &mut Clock) -> Result<()> {
+        notify::reloading();
+        self.changed = modified(&self.path);
+        match self.try_reload(clock) {
+            Ok(()) => tracing::info!("{}: read again", self.path.display()),
+            Err(error) => tracing::error!("{error:#}; nothing is changed"),
+        }
+        notify::ready("recording");
+        Ok(())
+    }
+
+    fn try_reload(&mut self, clock: &mut Clock) -> Result<()> {
+        let config = read(&self.path)?;
+        for (key, is_other) in [
+            ("state", config.state != self.config.state),
+            ("record", config.record != self.config.record),
+            ("labels", config.labels != self.config.labels),
+            ("host_id", config.host_id != self.config.host_id),
+            ("control", config.control != self.config.control),
+        ] {
+            if is_other {
+                bail!("{}: another `{key}` needs a restart", self.path.display());
+            }
+        }
+        let outputs = Outputs::open(&config, Some(&self.outputs))?;
+        if config.outputs.iter().any(|output| output.to.is_sent()) && self.sender.is_none() {
+            bail!("aiprof-send does not run, and another output needs it: restart");
+        }
+        // What was recorded so far goes where it was to go.
+        let before = self.governor.level();
+        let level = asked(&config);
+        let is_other = (level, config.budget.cpu) != (asked(&self.config), self.config.budget.cpu);
+        if is_other {
+            self.record(before, level)?;
+            self.governor.ask(level, config.budget.cpu, self.counts.cpus());
+        } else {
+            let window = self.session.end_window()?;
+            self.finish_window(window);
+        }
+        *clock = Clock::new(config.window);
+        self.outputs = outputs;
+        self.config = config;
+        if let Some(sender) = &self.sender {
+            sender.reload();
+        }
+        self.tell();
+        Ok(())
+    }
+
+    /// Does what somebody asks for.
+    fn obey(&mut self, request: Request) -> Reply {
+        let done = match request {
+            Request::Pause => self.session.pause(),
+            Request::Resume => self.session.resume(),
+            Request::Dump => self.session.end_window().map(|window| self.finish_window(window)),
+            Request::Status | Request::Stop => Ok(()),
+        };
+        match done {
+            Ok(()) => Reply::Done(Box::new(self.state())),
+            Err(error) => Reply::Refused(error.to_string()),
+        }
+    }
+
+    fn state(&self) -> Status {
+        let progress = self.session.progress();
+        let ns = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+        let paused = self.session.paused();
+        Status {
+            pid: std::process::id(),
+            paused: self.session.is_paused(),
+            recorded_ns: ns(progress.elapsed.saturating_sub(paused)),
+            paused_ns: ns(paused),
+            samples: progress.samples,
+            lost: progress.lost,
+            dumps: 0,
+            what: format!("the machine, {}", describe(self.governor.level())),
+        }
+    }
+
+    /// Writes the last window and ends.
+    async fn end(mut self) -> Result<u8> {
+        notify::stopping();
+        let window = self.session.end_window()?;
+        self.finish_window(window);
+        for asked in std::mem::take(&mut self.stoppers) {
+            if let Some(control) = &mut self.control {
+                control.answer(asked, &Reply::Done(Box::default()));
+            }
+        }
+        if let Some(sender) = self.sender.take() {
+            sender.end().await;
+        }
+        self.session.finish()?;
+        Ok(0)
+    }
+}
+
+async fn asked_by(control: Option<&mut Control>) -> Asked {
+    match control {
+        Some(control) => control.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn kept(sender: Option<&mut Sender>) {
+    match sender {
+        Some(sender) => sender.keep().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn modified(path: &Path) -> Option<std::time::SystemTime> {
+    path.metadata().ok()?.modified().ok()
+}
+
+fn describe(level: Level) -> String {
+    let waits = if level.waits { " and waits" } else { "" };
+    format!("{} Hz{waits}", level.frequency_hz)
+}

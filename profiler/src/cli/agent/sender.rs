@@ -1,0 +1,163 @@
+//! `aiprof-send`, the agent's child that has the network and no privileges.
+
+use aiprof_collect::readable;
+use aiprof_collect::signals::OriginalMask;
+use aiprof_system::remote;
+use anyhow::{Context as _, Result};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+use tokio::time::Instant;
+
+/// Its program.
+const PROGRAM: &str = "aiprof-send";
+/// How long it is waited before one that ended is started again: doubled each time, up to
+/// the second.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// One that ran so long starts without delay.
+const RAN_WELL: Duration = Duration::from_secs(60);
+/// How long it may take to end.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// The running child, or when it is started again.
+#[derive(Debug)]
+pub(super) struct Sender {
+    program: PathBuf,
+    config: PathBuf,
+    mask: OriginalMask,
+    running: Option<Running>,
+    /// When it is started, if it does not run.
+    due: Instant,
+    delay: Duration,
+    /// CPU time of those that have ended.
+    ended: Duration,
+}
+
+#[derive(Debug)]
+struct Running {
+    /// Its stdin is held open: it ends when this process does, however that ends.
+    child: Child,
+    pidfd: AsyncFd<OwnedFd>,
+    since: Instant,
+}
+
+/// Where `aiprof-send` is: beside this program, or in one of the folders of PATH.
+pub(super) fn find() -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok();
+    let beside = beside.and_then(|own| Some(own.parent()?.join(PROGRAM)));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let in_path = std::env::split_paths(&path).map(|folder| folder.join(PROGRAM));
+    let absolute = |file: &PathBuf| file.is_absolute() && file.is_file();
+    beside.into_iter().chain(in_path).find(absolute)
+}
+
+impl Sender {
+    /// One that is started by [`Sender::ended`].
+    pub(super) fn new(program: PathBuf, config: &Path, mask: OriginalMask) -> Self {
+        Self {
+            program,
+            config: config.to_owned(),
+            mask,
+            running: None,
+            due: Instant::now(),
+            delay: AGAIN.0,
+            ended: Duration::ZERO,
+        }
+    }
+
+    /// Keeps it running. Ends when it was started anew, or could not be. Cancel-safe.
+    pub(super) async fn keep(&mut self) {
+        if let Some(running) = &mut self.running {
+            // An error cannot be waited for: it counts as ended.
+            drop(running.pidfd.readable().await);
+            self.ended += remote::cpu_time_of(running.child.id());
+            let status = running.child.wait();
+            let ran = running.since.elapsed();
+            self.delay = match ran >= RAN_WELL {
+                true => AGAIN.0,
+                false => (self.delay * 2).min(AGAIN.1),
+            };
+            self.due = Instant::now() + self.delay;
+            self.running = None;
+            let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+            tracing::error!("{PROGRAM} ended ({how}), and is started again");
+        }
+        tokio::time::sleep_until(self.due).await;
+        match self.start() {
+            Ok(running) => self.running = Some(running),
+            Err(error) => {
+                tracing::error!("{error:#}");
+                self.delay = (self.delay * 2).min(AGAIN.1);
+                self.due = Instant::now() + self.delay;
+            }
+        }
+    }
+
+    fn start(&self) -> Result<Running> {
+        let context = || format!("cannot start {}", self.program.display());
+        let mut command = Command::new(&self.program);
+        command.arg("--config").arg(&self.config);
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        let mask = self.mask;
+        // SAFETY: sigprocmask is async-signal-safe, and nothing else is done.
+        unsafe {
+            command.pre_exec(move || {
+                mask.restore();
+                Ok(())
+            })
+        };
+        let child = command.spawn().with_context(context)?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.with_context(context)?;
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).with_context(context)?;
+        Ok(Running {
+            child,
+            pidfd: readable::watch(pidfd).with_context(context)?,
+            since: Instant::now(),
+        })
+    }
+
+    /// Its process, if it runs.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.running.as_ref().map(|running| running.child.id())
+    }
+
+    /// CPU time that it used, and those before it.
+    pub(super) fn cpu_time(&self) -> Duration {
+        self.ended + self.pid().map_or(Duration::ZERO, remote::cpu_time_of)
+    }
+
+    /// Memory that is its own, bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.pid().map_or(0, remote::memory_bytes_of)
+    }
+
+    /// Has it read the configuration again.
+    pub(super) fn reload(&self) {
+        self.signal(Signal::HUP);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(running) = &self.running {
+            // It may have ended, which is seen soon.
+            let _ = rustix::process::pidfd_send_signal(running.pidfd.get_ref(), signal);
+        }
+    }
+
+    /// Ends it; what it has not delivered stays in the spool.
+    pub(super) async fn end(mut self) {
+        self.signal(Signal::TERM);
+        let Some(mut running) = self.running.take() else {
+            return;
+        };
+        let ended = tokio::time::timeout(ENDING, running.pidfd.readable()).await;
+        if ended.is_err() {
+            let _ = running.child.kill();
+        }
+        let _ = running.child.wait();
+    }
+}

@@ -1,0 +1,212 @@
+//! How the agent is: for its own windows, for `aiprof-send`'s metrics, for who asks.
+
+use super::governor::{Governor, Level, Spent};
+use super::sender::Sender;
+use crate::cli::values::{grouped, human_bytes, human_duration};
+use aiprof_collect::session::{Cost, Session, Window};
+use aiprof_fleet::config::Config;
+use aiprof_fleet::status::AgentStatus;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The programs that record waits.
+const OF_WAITS: [&str; 3] = ["left_syscall", "waking", "switched"];
+
+/// What is counted, from the start on.
+#[derive(Debug)]
+pub(super) struct Counts {
+    cpus: u32,
+    started_unix_ns: u64,
+    /// When the cost was looked at last, and what it was.
+    looked: Instant,
+    cost: Known,
+    /// The same at the end of the last window.
+    window: Known,
+    windows: u64,
+    samples: u64,
+    losses: BTreeMap<String, u64>,
+    /// Share of the machine's CPU time that was used in the last minutes.
+    used: f64,
+    memory_bytes: u64,
+    bpf_memory_bytes: u64,
+}
+
+/// A cost, with that of the sender.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    own: Duration,
+    samples: Duration,
+    waits: Duration,
+}
+
+impl Known {
+    fn of(cost: &Cost, sender: Option<&Sender>) -> Self {
+        let waits = |name: &str| OF_WAITS.contains(&name);
+        let sum = |of_waits: bool| {
+            let programs = cost.programs.iter();
+            let wanted = programs.filter(|(name, _)| waits(name) == of_waits);
+            wanted.map(|(_, run)| run.time).sum()
+        };
+        Self {
+            own: cost.own + sender.map_or(Duration::ZERO, Sender::cpu_time),
+            samples: sum(false),
+            waits: sum(true),
+        }
+    }
+
+    fn bpf(&self) -> Duration {
+        self.samples + self.waits
+    }
+
+    fn all(&self) -> Duration {
+        self.own + self.bpf()
+    }
+}
+
+impl Counts {
+    /// From now on.
+    pub(super) fn new(session: &Session, sender: Option<&Sender>) -> Self {
+        let cost = Known::of(&session.cost(), sender);
+        Self {
+            cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            started_unix_ns: unix_ns(),
+            looked: Instant::now(),
+            cost,
+            window: cost,
+            windows: 0,
+            samples: 0,
+            losses: BTreeMap::new(),
+            used: 0.0,
+            memory_bytes: 0,
+            bpf_memory_bytes: 0,
+        }
+    }
+
+    /// CPUs of the machine.
+    pub(super) fn cpus(&self) -> u32 {
+        self.cpus
+    }
+
+    /// What was spent since this was asked last.
+    pub(super) fn spent(&mut self, session: &Session, sender: Option<&Sender>) -> Spent {
+        let now = Known::of(&session.cost(), sender);
+        let before = std::mem::replace(&mut self.cost, now);
+        let in_time = self.looked.elapsed();
+        self.looked = Instant::now();
+        let spent = Spent {
+            in_time,
+            own: now.own.saturating_sub(before.own),
+            samples: now.samples.saturating_sub(before.samples),
+            waits: now.waits.saturating_sub(before.waits),
+        };
+        let time = in_time.as_secs_f64() * f64::from(self.cpus);
+        if time > 0.0 {
+            let all = now.all().saturating_sub(before.all()).as_secs_f64();
+            // The last minute or two.
+            let weight = (in_time.as_secs_f64() / 60.0).min(1.0);
+            self.used += (all / time - self.used) * weight;
+        }
+        spent
+    }
+
+    /// Takes in a window: counts it, and writes into it what it has cost and how it was
+    /// recorded.
+    pub(super) fn window(&mut self, window: &mut Window, (asked, level): (Level, Level), step: u32) {
+        self.windows += 1;
+        for (kind, n) in window.cpu.losses.iter() {
+            let sum = self.losses.entry(kind.key()).or_default();
+            *sum = sum.saturating_add(n);
+        }
+        let profiles = std::iter::once(&window.cpu).chain(&window.waits);
+        let samples = profiles.flat_map(|profile| &profile.samples);
+        self.samples += samples.map(|sample| sample.count).sum::<u64>();
+        let cost = std::mem::replace(&mut self.window, self.cost);
+        let ns = |now: Duration, before: Duration| {
+            u64::try_from(now.saturating_sub(before).as_nanos()).unwrap_or(u64::MAX)
+        };
+        let facts = [
+            ("own_cpu_ns", ns(self.cost.own, cost.own)),
+            ("bpf_ns", ns(self.cost.bpf(), cost.bpf())),
+            ("duration_ns", window.cpu.meta.duration_ns),
+            ("period_ns", window.cpu.meta.period_ns),
+            ("frequency_hz", level.frequency_hz.into()),
+            ("frequency_asked_hz", asked.frequency_hz.into()),
+            ("off_cpu", level.waits.into()),
+            ("off_cpu_asked", asked.waits.into()),
+            ("step", step.into()),
+        ];
+        window.cpu.facts = facts.map(|(key, n)| (key.to_owned(), n)).to_vec();
+    }
+
+    /// Takes in how much memory there is now.
+    pub(super) fn memory(&mut self, session: &Session, sender: Option<&Sender>) -> u64 {
+        self.memory_bytes = session.memory_bytes() + sender.map_or(0, Sender::memory_bytes);
+        self.bpf_memory_bytes = session.bpf_memory_bytes();
+        self.memory_bytes
+    }
+
+    /// How the agent is, but for its outputs.
+    pub(super) fn status(&self, session: &Session, config: &Config, governor: &Governor) -> AgentStatus {
+        let level = governor.level();
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let recording = [
+            ("cpu", true),
+            ("off_cpu", level.waits),
+            ("launches", config.record.launches),
+            ("devices", config.record.devices),
+        ];
+        let recording = recording.into_iter().filter(|(_, on)| *on);
+        AgentStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            started_unix_ns: self.started_unix_ns,
+            written_unix_ns: unix_ns(),
+            cpus: self.cpus,
+            paused: session.is_paused(),
+            windows: self.windows,
+            samples: self.samples,
+            losses: self.losses.clone(),
+            frequency_asked_hz: config.frequency,
+            frequency_hz: level.frequency_hz,
+            recording: recording.map(|(name, _)| name.to_owned()).collect(),
+            step: governor.step(),
+            steps_changed: governor.changes(),
+            budget_cpu: config.budget.cpu,
+            used_cpu: self.used,
+            own_cpu_ns: ns(self.cost.own),
+            bpf_ns: ns(self.cost.bpf()),
+            memory_bytes: self.memory_bytes,
+            budget_memory_bytes: config.budget.memory.as_u64(),
+            bpf_memory_bytes: self.bpf_memory_bytes,
+            ..AgentStatus::default()
+        }
+    }
+
+    /// A line about a window.
+    pub(super) fn line(&self, window: &Window, level: Level) -> String {
+        let cpu = &window.cpu;
+        let samples: u64 = cpu.samples.iter().map(|sample| sample.count).sum();
+        let lost: u64 = cpu.losses.iter().map(|(_, n)| n).sum();
+        let fact = |key: &str| {
+            let known = cpu.facts.iter().find(|(known, _)| known == key);
+            known.map_or(0, |(_, n)| *n)
+        };
+        let spent = fact("own_cpu_ns").saturating_add(fact("bpf_ns")) as f64;
+        let time = cpu.meta.duration_ns as f64 * f64::from(self.cpus);
+        let share = if time > 0.0 { 100.0 * spent / time } else { 0.0 };
+        format!(
+            "window of {}: {} samples at {} Hz, {} lost, {share:.3} % of the CPUs, {} memory",
+            human_duration(Duration::from_nanos(cpu.meta.duration_ns)),
+            grouped(samples),
+            level.frequency_hz,
+            grouped(lost),
+            human_bytes(self.memory_bytes),
+        )
+    }
+}
+
+/// The time, nanoseconds since the Unix epoch.
+pub(super) fn unix_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
+}
