@@ -30,6 +30,7 @@
 //! `README.md` says which test proves which promise.
 
 pub mod acelyzer;
+pub mod agent;
 pub mod aiprof;
 pub mod aiu;
 pub mod aiu_trace;

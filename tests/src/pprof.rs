@@ -22,6 +22,14 @@ struct Message {
     function: Vec<Function>,
     #[prost(string, repeated, tag = "6")]
     string_table: Vec<String>,
+    #[prost(int64, tag = "9")]
+    time_nanos: i64,
+    #[prost(int64, tag = "10")]
+    duration_nanos: i64,
+    #[prost(int64, tag = "12")]
+    period: i64,
+    #[prost(int64, repeated, tag = "13")]
+    comment: Vec<i64>,
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -172,6 +180,43 @@ pub struct Sample {
     pub numbers: BTreeMap<String, i64>,
     /// Labels with texts.
     pub texts: BTreeMap<String, String>,
+}
+
+/// What a file says of the whole.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    /// Start, nanoseconds since the Unix epoch.
+    pub start_unix_ns: i64,
+    /// Length, nanoseconds.
+    pub duration_ns: i64,
+    /// What a sample stands for, nanoseconds.
+    pub period_ns: i64,
+    /// The comments that are a key and a number.
+    pub facts: BTreeMap<String, u64>,
+}
+
+/// What a file says of the whole, packed with gzip.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn about(path: &Path) -> anyhow::Result<About> {
+    let message = message(path)?;
+    let names = Names::new(&message)?;
+    let mut about = About {
+        start_unix_ns: message.time_nanos,
+        duration_ns: message.duration_nanos,
+        period_ns: message.period,
+        facts: BTreeMap::new(),
+    };
+    for &comment in &message.comment {
+        let text = names.text(comment)?;
+        if let Some((key, value)) = text.split_once(": ")
+            && let Ok(value) = value.parse()
+        {
+            about.facts.insert(key.to_owned(), value);
+        }
+    }
+    Ok(about)
 }
 
 /// The samples of a file, packed with gzip.

@@ -113,6 +113,9 @@ pub struct Record {
     /// the end of each system call, and slows programs with many of these: only where asked
     /// for.
     pub off_cpu: bool,
+    /// Source files and lines of native code, beside its functions; Python's are there in any
+    /// case.
+    pub source_lines: bool,
     /// Calls that launch work on accelerators.
     pub launches: bool,
     /// Samples of devices. They may disturb what runs on them, and another profiler of the
@@ -124,6 +127,7 @@ impl Default for Record {
     fn default() -> Self {
         Self {
             off_cpu: false,
+            source_lines: false,
             launches: true,
             devices: false,
         }

@@ -272,8 +272,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
     }
     // Set once a process.
     let _ = CALLED.set(cli.subcommand.as_ref().map_or("", Sub::name));
-    if matches!(cli.subcommand, None | Some(Sub::Record(_) | Sub::Trace(_) | Sub::Agent(_)))
-        && let Some(warning) = machine::pid_namespace_warning()
+    if matches!(
+        cli.subcommand,
+        None | Some(Sub::Record(_) | Sub::Trace(_) | Sub::Agent(_))
+    ) && let Some(warning) = machine::pid_namespace_warning()
     {
         tracing::warn!("{warning}");
     }

@@ -540,6 +540,7 @@ impl Plan {
                 waits,
                 probes,
                 devices,
+                also_launches: false,
                 calm: args.every.is_some(),
                 start_paused: steering.start_paused,
                 triggers: steering.triggers.clone(),

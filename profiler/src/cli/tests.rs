@@ -136,6 +136,8 @@ fn every_option_reaches_the_configuration() {
             waits: None,
             probes: None,
             devices: DeviceOptions::default(),
+            also_launches: false,
+            calm: false,
             start_paused: false,
             triggers: Vec::new(),
             window: None,

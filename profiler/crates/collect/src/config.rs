@@ -66,6 +66,9 @@ pub struct RecordConfig {
     /// Count launches and the time in calls of runtimes instead of CPU samples.
     /// Needs `probes`. Default: no.
     pub launches: Option<LaunchOptions>,
+    /// Count launches beside CPU samples, for [`Session::end_window`](crate::session::Session::end_window).
+    /// Needs `probes`. Default: no.
+    pub also_launches: bool,
     /// Record waits, and add them up instead of CPU samples or beside them. Needs `probes`.
     /// Default: no.
     pub waits: Option<WaitConfig>,
@@ -222,6 +225,7 @@ impl Default for RecordConfig {
             title: String::new(),
             command: String::new(),
             launches: None,
+            also_launches: false,
             waits: None,
             probes: None,
             devices: DeviceOptions::default(),

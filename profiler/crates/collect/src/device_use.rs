@@ -24,11 +24,26 @@ type Number = (u32, u32);
 
 /// The accelerator that a process has open: its name, or [`SEVERAL`]; `None`: none.
 pub(crate) fn of_process(pid: u32) -> Option<String> {
+    if !has_any() {
+        return None;
+    }
     let folder = format!("/proc/{pid}/fd");
     let open = others::read_dir(Path::new(&folder), MAX_OPEN).ok()?;
     let numbers: BTreeSet<Number> = open.iter().filter_map(|(fd, _)| number(fd)).collect();
     let names = numbers.into_iter().flat_map(|n| names(Path::new("/"), n));
     one_of(names.collect())
+}
+
+/// Whether there may be an accelerator at all: most machines have none, and their processes
+/// many descriptors.
+fn has_any() -> bool {
+    const CLASSES: [&str; 5] = ["drm", "accel", "habanalabs", "vfio", "vfio-dev"];
+    let has_devices = |class: &&str| {
+        let entries = kernel::read_dir(Path::new("/sys/class").join(class));
+        // Where DRM is there, it has a file of its version.
+        entries.is_ok_and(|found| found.iter().any(|(path, _)| !path.ends_with("version")))
+    };
+    CLASSES.iter().any(has_devices) || kernel::exists("/proc/driver/nvidia")
 }
 
 fn one_of(names: BTreeSet<String>) -> Option<String> {

@@ -203,6 +203,9 @@ const CALM_CLEANUP: Duration = Duration::from_secs(10);
 const FIRST_READS: Duration = Duration::from_millis(800);
 /// How often new addresses are given to the naming thread.
 const NAMING: Duration = Duration::from_millis(500);
+/// The same of a recording that never ends: each time all symbols of a file are gone
+/// through, however few addresses are asked for.
+const CALM_NAMING: Duration = Duration::from_secs(20);
 /// How often those of Java and JavaScript are, whose names can be read only while the
 /// program runs.
 const NAMING_JAVA: Duration = Duration::from_millis(100);
@@ -268,6 +271,8 @@ pub struct Session {
     names: Option<NameService>,
     name_options: SymbolizeOptions,
     named_codes: usize,
+    /// The same for those of launches beside CPU samples.
+    named_launches: usize,
     /// The same for those of Java.
     named_java: usize,
     filter: Filter,
@@ -427,6 +432,7 @@ impl Session {
             names: None,
             name_options,
             named_codes: 0,
+            named_launches: 0,
             named_java: 0,
             filter,
             labels: labels::Labels::new(),
@@ -456,6 +462,9 @@ impl Session {
             undecodable: 0,
             peak_memory: remote::PeakMemory::default(),
         };
+        if config.also_launches && config.probes.is_some() {
+            session.events.launches = Some(Box::new(starting::launches(config)));
+        }
         if let Some(length) = config.window {
             let length_ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
             let last = window::LastSeconds::new(length_ns, perf::monotonic_ns());
@@ -565,7 +574,8 @@ impl Session {
                     let probes = self.probes.as_ref();
                     let has_found = probes.is_some_and(|(probes, _)| probes.has_found());
                     if self.is_calm {
-                        tokio::time::sleep(CALM_BATCH).await;
+                        // Nothing may wake it, as tokio's sleep would let the rings do.
+                        std::thread::sleep(CALM_BATCH);
                     } else if !self.reader.has_answers() && !has_found {
                         // Not tokio's sleep, which counts in milliseconds.
                         std::thread::sleep(if short >= 1.0 { SETTLE } else { BATCH });
@@ -834,7 +844,11 @@ impl Session {
         self.take_ops()?;
         self.read_starting_java();
         // Whoever names is to have the privileges of a running recording, and no more.
-        if self.last.naming.elapsed() >= NAMING && self.starting.is_none() {
+        let naming = match self.is_calm {
+            true => CALM_NAMING,
+            false => NAMING,
+        };
+        if self.last.naming.elapsed() >= naming && self.starting.is_none() {
             self.last.naming = Instant::now();
             self.last.naming_java = Instant::now();
             self.ask_again();

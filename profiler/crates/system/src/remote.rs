@@ -13,7 +13,10 @@
 
 mod usage;
 
-pub use usage::{cpu_time_of, memory_bytes, memory_bytes_of, PeakMemory, cpu_clock, cpu_time, give_back_memory, keep_little_memory};
+pub use usage::{
+    PeakMemory, cpu_clock, cpu_time, cpu_time_of, give_back_memory, keep_little_memory,
+    memory_bytes, memory_bytes_of,
+};
 
 use crate::{files::kernel, os::privileges};
 use rustix::{

@@ -1,10 +1,11 @@
 //! The budget: what the agent turns down when it costs too much, and up again; pure.
 //!
 //! What may be spent flows into a bucket, and what is spent flows out. The bucket holds what
-//! the budget gives in [`DEPTH`], so that the work at the end of a window, or a burst of new
-//! processes, is no reason to record less. When it is empty, something is turned down a
-//! notch: of what is recorded the part that costs the most. When it was nearly full for a
-//! while, the part that was turned down last is turned up again; a notch that soon had to be
+//! the budget gives in [`DEPTH`], so that a burst of new processes is no reason to record
+//! less; the work at the end of a window counts as if it were done evenly in the next. When
+//! the bucket is empty, of what is recorded the part that costs the most is turned down, by
+//! as many notches as it takes if the cost goes with the frequency. When there was room for
+//! a while, the notch that was turned down last is turned up again; one that soon had to be
 //! taken back is tried ever more rarely.
 //!
 //! The parts and their notches, from all to least:
@@ -18,7 +19,7 @@
 use std::time::Duration;
 
 /// How long the budget may be saved up.
-const DEPTH: Duration = Duration::from_secs(60);
+const DEPTH: Duration = Duration::from_secs(40);
 /// How long a change is given to show before the next.
 const SETTLE: Duration = Duration::from_secs(3);
 /// How long it must be well within the budget before more is recorded.
@@ -29,6 +30,10 @@ const MOST_CALM: Duration = Duration::from_secs(3600);
 const FAILED_WITHIN: Duration = Duration::from_secs(180);
 /// Share of the budget that what is recorded more may reach, as far as can be foreseen.
 const ROOM: f64 = 0.8;
+/// How long what is spent now is averaged, seconds.
+const RECENT: f64 = 4.0;
+/// The same for whether there is room for more.
+const LATELY: f64 = 30.0;
 /// Frequencies below the one that was asked for, Hz.
 const FREQUENCIES: [u32; 4] = [10, 5, 2, 1];
 
@@ -95,8 +100,13 @@ pub(crate) struct Governor {
     patience: Duration,
     /// The last change was for more.
     has_turned_up: bool,
-    /// What is spent lately, CPUs.
-    rate: f64,
+    /// What is spent now, CPUs.
+    recent: f64,
+    /// What was spent lately, CPUs.
+    lately: f64,
+    /// What the end of a window took and is not counted yet, seconds; and how much of it is
+    /// counted in a second.
+    owed: (f64, f64),
     changes: u64,
 }
 
@@ -114,7 +124,9 @@ impl Governor {
             calm: Duration::ZERO,
             patience: CALM,
             has_turned_up: false,
-            rate: 0.0,
+            recent: 0.0,
+            lately: 0.0,
+            owed: (0.0, 0.0),
             changes: 0,
         }
     }
@@ -148,20 +160,24 @@ impl Governor {
         if time <= 0.0 {
             return None;
         }
-        let depth = self.cpus * DEPTH.as_secs_f64();
-        let all = spent.all().as_secs_f64();
-        // No deeper than it is high: what was too much must be made up for, and not for ever.
+        let (owed, each_second) = self.owed;
+        let paid = owed.min(each_second * time);
+        self.owed.0 -= paid;
+        let all = spent.all().as_secs_f64() + paid;
+        let depth = self.depth();
         self.left = (self.left + self.cpus * time - all).clamp(-depth, depth);
         self.since = self.since.saturating_add(spent.in_time);
-        // The last half minute or so.
-        let weight = (time / 30.0).min(1.0);
-        self.rate += (all / time - self.rate) * weight;
+        let toward =
+            |rate: f64, seconds: f64| rate + (all / time - rate) * (time / seconds).min(1.0);
+        self.recent = toward(self.recent, RECENT);
+        self.lately = toward(self.lately, LATELY);
         let before = self.now;
-        if self.left <= 0.0 && self.since >= SETTLE && all / time > self.cpus {
+        if self.left <= 0.0 && self.since >= SETTLE && self.recent > self.cpus {
             self.turn_down(spent);
         } else {
-            let is_well_within = self.left >= depth / 2.0 && self.rate * self.growth() <= ROOM * self.cpus;
-            self.calm = match is_well_within {
+            let foreseen = self.lately * self.growth();
+            let has_room = self.left >= depth / 4.0 && foreseen <= ROOM * self.cpus;
+            self.calm = match has_room {
                 true => self.calm.saturating_add(spent.in_time),
                 false => Duration::ZERO,
             };
@@ -172,12 +188,15 @@ impl Governor {
         (self.now != before).then_some(self.now)
     }
 
-    /// Takes in what was spent by the end of a window: it is no time in which to decide.
-    pub(crate) fn spend_more(&mut self, spent: &Spent) {
-        let depth = self.cpus * DEPTH.as_secs_f64();
-        let time = spent.in_time.as_secs_f64();
-        self.left += self.cpus * time - spent.all().as_secs_f64();
-        self.left = self.left.clamp(-depth, depth);
+    /// Takes in what the end of a window took, to be counted evenly in one of this length.
+    pub(crate) fn spend_at_end(&mut self, spent: &Spent, window: Duration) {
+        self.owed.0 += spent.all().as_secs_f64();
+        self.owed.1 = self.owed.0 / window.as_secs_f64().max(1.0);
+        self.left += self.cpus * spent.in_time.as_secs_f64();
+    }
+
+    fn depth(&self) -> f64 {
+        self.cpus * DEPTH.as_secs_f64()
     }
 
     /// By how much the cost may grow with the next notch up.
@@ -192,23 +211,27 @@ impl Governor {
     }
 
     fn turn_down(&mut self, spent: &Spent) {
+        let before = self.now;
         let by_waits = spent.of_waits();
         let others = spent.all().as_secs_f64() - by_waits;
-        let lower = FREQUENCIES.into_iter().find(|hz| *hz < self.now.frequency_hz);
-        let notch = match (self.now.waits, lower) {
-            (true, Some(_)) if by_waits >= others => Notch::Waits,
-            (_, Some(lower)) => {
-                let notch = Notch::Samples(self.now.frequency_hz);
-                self.now.frequency_hz = lower;
-                notch
-            }
-            (true, None) => Notch::Waits,
-            (false, None) => return,
-        };
-        if notch == Notch::Waits {
+        let lower = |hz: u32| FREQUENCIES.into_iter().find(|lower| *lower < hz);
+        if self.now.waits && (by_waits >= others || lower(self.now.frequency_hz).is_none()) {
             self.now.waits = false;
+            self.turned_down.push(Notch::Waits);
+        } else {
+            let asked = f64::from(self.now.frequency_hz);
+            let wanted = asked * ROOM * self.cpus / self.recent;
+            while let Some(hz) = lower(self.now.frequency_hz) {
+                self.turned_down.push(Notch::Samples(self.now.frequency_hz));
+                self.now.frequency_hz = hz;
+                if f64::from(hz) <= wanted {
+                    break;
+                }
+            }
         }
-        self.turned_down.push(notch);
+        if self.now == before {
+            return;
+        }
         let has_failed = self.has_turned_up && self.since < FAILED_WITHIN;
         self.patience = match has_failed {
             true => (self.patience * 2).min(MOST_CALM),
@@ -232,7 +255,9 @@ impl Governor {
         self.calm = Duration::ZERO;
         self.has_turned_up = has_turned_up;
         // What was spent before says nothing of what will be.
-        self.rate = self.cpus * ROOM;
+        self.recent = self.cpus * ROOM;
+        self.lately = self.cpus * ROOM;
+        self.left = self.left.max(self.depth() / 4.0);
     }
 }
 
@@ -290,7 +315,11 @@ mod tests {
 
     #[test]
     fn what_is_within_the_budget_is_left_alone() {
-        let machine = Machine { per_hz: 0.00006, waits: 0.0004, fixed: 0.0002 };
+        let machine = Machine {
+            per_hz: 0.00006,
+            waits: 0.0004,
+            fixed: 0.0002,
+        };
         assert!(machine.spends(ASKED) < 0.002);
         assert_eq!(machine.run(&mut governor(), 10_000), []);
     }
@@ -298,11 +327,21 @@ mod tests {
     #[test]
     fn tenfold_is_brought_back_within_ten_seconds() {
         let mut governor = governor();
-        let quiet = Machine { per_hz: 0.00006, waits: 0.0004, fixed: 0.0002 };
+        let quiet = Machine {
+            per_hz: 0.00006,
+            waits: 0.0004,
+            fixed: 0.0002,
+        };
         quiet.run(&mut governor, 120);
         for busy in [
-            Machine { waits: 0.02, ..quiet },
-            Machine { per_hz: 0.0010, ..quiet },
+            Machine {
+                waits: 0.02,
+                ..quiet
+            },
+            Machine {
+                per_hz: 0.0010,
+                ..quiet
+            },
         ] {
             let mut governor = self::governor();
             quiet.run(&mut governor, 120);
@@ -311,18 +350,31 @@ mod tests {
                 .iter()
                 .find(|(_, level)| busy.spends(*level) <= 0.002)
                 .unwrap_or_else(|| panic!("{changes:?}"));
-            // The bucket first, then the steps.
-            assert!(under.0 <= 24, "{changes:?}");
+            assert!(under.0 <= 10, "{changes:?}");
         }
     }
 
     #[test]
     fn what_costs_the_most_goes_first() {
-        let waits = Machine { per_hz: 0.00001, waits: 0.02, fixed: 0.0 };
+        let waits = Machine {
+            per_hz: 0.00001,
+            waits: 0.02,
+            fixed: 0.0,
+        };
         let changes = waits.run(&mut governor(), 30);
         assert_eq!(changes.len(), 1, "{changes:?}");
-        assert_eq!(changes[0].1, Level { waits: false, ..ASKED });
-        let samples = Machine { per_hz: 0.0005, waits: 0.0001, fixed: 0.0 };
+        assert_eq!(
+            changes[0].1,
+            Level {
+                waits: false,
+                ..ASKED
+            }
+        );
+        let samples = Machine {
+            per_hz: 0.0005,
+            waits: 0.0001,
+            fixed: 0.0,
+        };
         let changes = samples.run(&mut governor(), 60);
         assert!(changes.last().unwrap().1.waits, "{changes:?}");
         assert_eq!(changes.last().unwrap().1.frequency_hz, 2, "{changes:?}");
@@ -331,10 +383,18 @@ mod tests {
     #[test]
     fn all_of_it_comes_back_when_the_load_goes() {
         let mut governor = governor();
-        let busy = Machine { per_hz: 0.002, waits: 0.02, fixed: 0.0 };
+        let busy = Machine {
+            per_hz: 0.002,
+            waits: 0.02,
+            fixed: 0.0,
+        };
         busy.run(&mut governor, 120);
         assert!(governor.step() >= 4);
-        let quiet = Machine { per_hz: 0.00004, waits: 0.0001, fixed: 0.0002 };
+        let quiet = Machine {
+            per_hz: 0.00004,
+            waits: 0.0001,
+            fixed: 0.0002,
+        };
         quiet.run(&mut governor, 3600);
         assert_eq!(governor.level(), ASKED);
         assert_eq!(governor.step(), 0);
@@ -344,7 +404,11 @@ mod tests {
     fn a_notch_that_fails_is_tried_ever_more_rarely() {
         let mut governor = governor();
         // Without waits it is cheap, with them it is not.
-        let machine = Machine { per_hz: 0.00001, waits: 0.02, fixed: 0.0002 };
+        let machine = Machine {
+            per_hz: 0.00001,
+            waits: 0.02,
+            fixed: 0.0002,
+        };
         let changes = machine.run(&mut governor, 24 * 3600);
         assert!((10..70).contains(&changes.len()), "{}", changes.len());
         let spent: f64 = {
@@ -363,28 +427,55 @@ mod tests {
     #[test]
     fn the_work_at_the_end_of_a_window_is_no_reason() {
         let mut governor = governor();
+        let spent = |own: f64, seconds: f64| Spent {
+            in_time: Duration::from_secs_f64(seconds),
+            own: Duration::from_secs_f64(own),
+            samples: Duration::from_secs_f64(0.0002),
+            waits: Duration::ZERO,
+        };
         for look in 0..10_000 {
-            let level = governor.level();
-            // A minute's budget is 0.12 s: half of it at once.
-            let own = if look % 30 == 29 { 0.06 } else { 0.0005 };
-            let spent = Spent {
-                in_time: LOOK,
-                own: Duration::from_secs_f64(own),
-                samples: Duration::from_secs_f64(0.0002),
-                waits: Duration::ZERO,
-            };
-            assert_eq!(governor.spend(&spent), None, "{look} {level:?}");
+            assert_eq!(governor.spend(&spent(0.0015, 2.0)), None, "{look}");
+            if look % 30 == 29 {
+                // Half of what a minute may cost, at once.
+                governor.spend_at_end(&spent(0.06, 0.1), Duration::from_secs(60));
+            }
         }
+        // It counts all the same.
+        let mut changes = 0;
+        for look in 0..1000 {
+            changes += u32::from(governor.spend(&spent(0.0015, 2.0)).is_some());
+            if look % 30 == 29 {
+                governor.spend_at_end(&spent(0.3, 0.5), Duration::from_secs(60));
+            }
+        }
+        assert!(changes > 0);
     }
 
     #[test]
     fn least_is_least() {
         let mut governor = governor();
-        let hopeless = Machine { per_hz: 0.1, waits: 0.1, fixed: 1.0 };
+        let hopeless = Machine {
+            per_hz: 0.1,
+            waits: 0.1,
+            fixed: 1.0,
+        };
         hopeless.run(&mut governor, 600);
-        assert_eq!(governor.level(), Level { frequency_hz: 1, waits: false });
+        assert_eq!(
+            governor.level(),
+            Level {
+                frequency_hz: 1,
+                waits: false
+            }
+        );
         // Asked for one that is below the notches.
-        let mut governor = Governor::new(Level { frequency_hz: 1, waits: false }, 0.001, 2);
+        let mut governor = Governor::new(
+            Level {
+                frequency_hz: 1,
+                waits: false,
+            },
+            0.001,
+            2,
+        );
         assert_eq!(hopeless.run(&mut governor, 600), []);
     }
 }

@@ -6,7 +6,7 @@ use aiprof_fleet::config::{Compression, Config, Output, To};
 use aiprof_fleet::spool::{Body, Kind, Queue};
 use aiprof_fleet::status::OutputStatus;
 use aiprof_formats::export::{ExportOptions, Format, otlp, pprof, push};
-use aiprof_model::profile::Profile;
+use aiprof_model::profile::{Profile, Values};
 use anyhow::{Context as _, Result, anyhow};
 use flate2::{Compression as Level, write::GzEncoder};
 use std::collections::BTreeMap;
@@ -39,6 +39,7 @@ enum Opened {
     Files {
         cpu: Box<WindowFiles>,
         waits: Box<WindowFiles>,
+        launches: Box<WindowFiles>,
     },
     /// Bodies that wait for delivery.
     Spool {
@@ -131,12 +132,14 @@ fn open(output: &Output, config: &Config, options: &ExportOptions) -> Result<Ope
                     format!("format {:?}: pprof, folded, svg or otlp", files.format)
                 })?;
             let open = |of: &'static str| -> Result<Box<WindowFiles>> {
-                let files = WindowFiles::open(&files.directory, format, options.clone(), files.keep)?;
+                let files =
+                    WindowFiles::open(&files.directory, format, options.clone(), files.keep)?;
                 Ok(Box::new(files.of(of)))
             };
             Opened::Files {
                 cpu: open("")?,
                 waits: open("off_cpu-")?,
+                launches: open("launches-")?,
             }
         }
         To::Otlp(otlp) => spool(Encoding::Otlp(match otlp.compression {
@@ -151,16 +154,19 @@ fn open(output: &Output, config: &Config, options: &ExportOptions) -> Result<Ope
 
 impl Open {
     fn write(&mut self, window: &Window, options: &ExportOptions, number: &mut u64) -> Result<()> {
-        let (cpu, waits) = (&window.cpu, window.waits.as_ref());
         match &mut self.to {
             Opened::Files {
-                cpu: cpu_files,
-                waits: waits_files,
+                cpu,
+                waits,
+                launches,
             } => {
-                cpu_files.try_write(cpu)?;
-                self.status.written += 1;
-                if let Some(waits) = waits.filter(|waits| !waits.samples.is_empty()) {
-                    waits_files.try_write(waits)?;
+                for profile in window.profiles() {
+                    let files = match profile.values {
+                        Values::Launches => &launches,
+                        Values::WaitTime => &waits,
+                        _ => &cpu,
+                    };
+                    files.try_write(profile)?;
                     self.status.written += 1;
                 }
                 Ok(())
@@ -170,8 +176,7 @@ impl Open {
                 encoding,
                 max_bytes,
             } => {
-                let waits = waits.filter(|waits| !waits.samples.is_empty());
-                for profile in [Some(cpu), waits].into_iter().flatten() {
+                for profile in window.profiles() {
                     let (kind, content) = encoding.encode(profile, options)?;
                     *number += 1;
                     let body = Body {
@@ -236,8 +241,10 @@ pub(super) fn open_state(path: &Path) -> Result<()> {
     let stat = rustix::fs::fstat(&opened).with_context(context)?;
     let user = rustix::process::geteuid().as_raw();
     if stat.st_uid != user || stat.st_mode & 0o022 != 0 {
-        return Err(anyhow!("it must be of user {user} and nobody else may write to it"))
-            .with_context(context);
+        return Err(anyhow!(
+            "it must be of user {user} and nobody else may write to it"
+        ))
+        .with_context(context);
     }
     Ok(())
 }

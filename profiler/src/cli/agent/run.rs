@@ -2,10 +2,10 @@
 
 use super::args::AgentArgs;
 use super::governor::{Governor, Level};
+use super::notify;
 use super::outputs::{self, Outputs};
 use super::sender::{self, Sender};
 use super::status::Counts;
-use super::notify;
 use crate::cli::record::tables;
 use crate::cli::recording::READERS;
 use crate::cli::values::{human_bytes, human_duration};
@@ -164,7 +164,7 @@ fn record_config(config: &Config) -> RecordConfig {
     });
     RecordConfig {
         frequency_hz: config.frequency,
-        source_lines: true,
+        source_lines: record.source_lines,
         labels,
         waits: record.off_cpu.then_some(WaitConfig {
             least_ns: 0,
@@ -179,6 +179,7 @@ fn record_config(config: &Config) -> RecordConfig {
             ..DeviceOptions::default()
         },
         probes,
+        also_launches: record.launches,
         calm: true,
         ..RecordConfig::default()
     }
@@ -287,7 +288,9 @@ impl Agent {
         loop {
             match self.next(&signals, &mut clock).await? {
                 Woken::Look => {
-                    self.look()?;
+                    if self.look()? {
+                        clock.window.reset();
+                    }
                     if notify::watchdog().is_some() {
                         notify::alive();
                     }
@@ -348,11 +351,12 @@ impl Agent {
         woken.unwrap_or(Ok(Woken::Look))
     }
 
-    /// Looks what it costs, and records less or more.
-    fn look(&mut self) -> Result<()> {
+    /// Looks what it costs, and records less or more; whether a new window has begun.
+    fn look(&mut self) -> Result<bool> {
         let spent = self.counts.spent(&self.session, self.sender.as_ref());
         let before = self.governor.level();
-        if let Some(level) = self.governor.spend(&spent) {
+        let changed = self.governor.spend(&spent);
+        if let Some(level) = changed {
             self.record(before, level)?;
             tracing::info!(
                 "{}: {}",
@@ -363,7 +367,7 @@ impl Agent {
                 describe(level)
             );
         }
-        Ok(())
+        Ok(changed.is_some())
     }
 
     /// Records this from now on; what was recorded before is a window of its own.
@@ -384,18 +388,19 @@ impl Agent {
     /// Writes a window that was recorded so.
     fn finish_window_of(&mut self, mut window: Window, level: Level) {
         if let Some(host) = &self.config.host {
-            let profiles = std::iter::once(&mut window.cpu).chain(&mut window.waits);
+            let profiles = window.profiles_mut();
             profiles.for_each(|profile| profile.meta.host.clone_from(host));
         }
         // What it has cost until now; the rest is the next one's.
         let spent = self.counts.spent(&self.session, self.sender.as_ref());
+        self.governor.spend_at_end(&spent, self.config.window);
         let step = self.governor.step();
         let asked = asked(&self.config);
         self.counts.window(&mut window, (asked, level), step);
-        // Part of the next look, which comes soon.
-        self.governor.spend_more(&spent);
         self.outputs.write(&window);
         let memory = self.counts.memory(&self.session, self.sender.as_ref());
+        let spent = self.counts.spent(&self.session, self.sender.as_ref());
+        self.governor.spend_at_end(&spent, self.config.window);
         let line = self.counts.line(&window, level);
         drop(window);
         if memory > self.config.budget.memory.as_u64() {
@@ -412,8 +417,14 @@ impl Agent {
 
     /// Writes how it is.
     fn tell(&mut self) {
-        let mut status = self.counts.status(&self.session, &self.config, &self.governor);
-        status.host = self.config.host.clone().unwrap_or_else(|| self.session.host().to_owned());
+        let mut status = self
+            .counts
+            .status(&self.session, &self.config, &self.governor);
+        status.host = self
+            .config
+            .host
+            .clone()
+            .unwrap_or_else(|| self.session.host().to_owned());
         let host_id = self.config.host_id.clone().or_else(identity::of_this_host);
         status.host_id = host_id.unwrap_or_default();
         status.outputs = self.outputs.status();
@@ -457,7 +468,8 @@ impl Agent {
         let is_other = (level, config.budget.cpu) != (asked(&self.config), self.config.budget.cpu);
         if is_other {
             self.record(before, level)?;
-            self.governor.ask(level, config.budget.cpu, self.counts.cpus());
+            self.governor
+                .ask(level, config.budget.cpu, self.counts.cpus());
         } else {
             let window = self.session.end_window()?;
             self.finish_window(window);
@@ -477,7 +489,10 @@ impl Agent {
         let done = match request {
             Request::Pause => self.session.pause(),
             Request::Resume => self.session.resume(),
-            Request::Dump => self.session.end_window().map(|window| self.finish_window(window)),
+            Request::Dump => self
+                .session
+                .end_window()
+                .map(|window| self.finish_window(window)),
             Request::Status | Request::Stop => Ok(()),
         };
         match done {

@@ -111,14 +111,19 @@ impl Counts {
 
     /// Takes in a window: counts it, and writes into it what it has cost and how it was
     /// recorded.
-    pub(super) fn window(&mut self, window: &mut Window, (asked, level): (Level, Level), step: u32) {
+    pub(super) fn window(
+        &mut self,
+        window: &mut Window,
+        (asked, level): (Level, Level),
+        step: u32,
+    ) {
         self.windows += 1;
-        for (kind, n) in window.cpu.losses.iter() {
+        let losses = window.profiles().flat_map(|profile| profile.losses.iter());
+        for (kind, n) in losses {
             let sum = self.losses.entry(kind.key()).or_default();
             *sum = sum.saturating_add(n);
         }
-        let profiles = std::iter::once(&window.cpu).chain(&window.waits);
-        let samples = profiles.flat_map(|profile| &profile.samples);
+        let samples = window.profiles().flat_map(|profile| &profile.samples);
         self.samples += samples.map(|sample| sample.count).sum::<u64>();
         let cost = std::mem::replace(&mut self.window, self.cost);
         let ns = |now: Duration, before: Duration| {
@@ -146,7 +151,12 @@ impl Counts {
     }
 
     /// How the agent is, but for its outputs.
-    pub(super) fn status(&self, session: &Session, config: &Config, governor: &Governor) -> AgentStatus {
+    pub(super) fn status(
+        &self,
+        session: &Session,
+        config: &Config,
+        governor: &Governor,
+    ) -> AgentStatus {
         let level = governor.level();
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let recording = [
@@ -193,7 +203,11 @@ impl Counts {
         };
         let spent = fact("own_cpu_ns").saturating_add(fact("bpf_ns")) as f64;
         let time = cpu.meta.duration_ns as f64 * f64::from(self.cpus);
-        let share = if time > 0.0 { 100.0 * spent / time } else { 0.0 };
+        let share = if time > 0.0 {
+            100.0 * spent / time
+        } else {
+            0.0
+        };
         format!(
             "window of {}: {} samples at {} Hz, {} lost, {share:.3} % of the CPUs, {} memory",
             human_duration(Duration::from_nanos(cpu.meta.duration_ns)),

@@ -4,8 +4,8 @@ use super::{Aggregator, Code, SampleKey, SpecialCode, Weigh, device_rows, driver
 use aiprof_model::{
     process::{FileTable, Region, Runtime},
     profile::{
-        Binary, BinaryId, FrameKind, Location, LocationId, LossKind, Losses, Meta, Profile, ProfileBuilder,
-        Sample, Stack, Values,
+        Binary, BinaryId, FrameKind, Location, LocationId, LossKind, Losses, Meta, Profile,
+        ProfileBuilder, Sample, Stack, Values,
     },
     wire::StopReason,
 };
@@ -56,10 +56,13 @@ pub fn build_profile(
     meta: Meta,
 ) -> Profile {
     let everything = |_: &Weigh| true;
-    let values = aggregate.waits.as_ref().map(|waits| match waits.options.wall {
-        true => Values::WallTime,
-        false => Values::WaitTime,
-    });
+    let values = aggregate
+        .waits
+        .as_ref()
+        .map(|waits| match waits.options.wall {
+            true => Values::WallTime,
+            false => Values::WaitTime,
+        });
     build_part(aggregate, files, names, meta, (values, &everything))
 }
 

@@ -392,6 +392,15 @@ impl Aggregator {
         }
     }
 
+    /// Takes an event in beside another aggregator, which has the processes: they are as they
+    /// were before it. Of one that counts launches and calls.
+    pub fn apply_beside(&mut self, processes: &ProcessTable, event: &Event) {
+        self.take_call_event(processes, event, &mut ());
+        if let Event::Labels(_) = event {
+            self.recording_labels = processes.recording_labels.to_vec();
+        }
+    }
+
     /// From now on samples stand for another time. What was added up keeps its own.
     pub fn set_period(&mut self, period_ns: u64) {
         self.weighting.period_ns = period_ns;

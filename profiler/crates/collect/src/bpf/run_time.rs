@@ -60,11 +60,7 @@ pub(super) fn of(program: &impl AsFd) -> io::Result<RunTime> {
     // SAFETY: an open descriptor, and a structure of integers with its length; it asks for
     // nothing behind pointers.
     let rc = unsafe {
-        sys::bpf_prog_get_info_by_fd(
-            program.as_fd().as_raw_fd(),
-            &raw mut info,
-            &raw mut length,
-        )
+        sys::bpf_prog_get_info_by_fd(program.as_fd().as_raw_fd(), &raw mut info, &raw mut length)
     };
     if rc < 0 {
         return Err(io::Error::from_raw_os_error(rc.saturating_neg()));

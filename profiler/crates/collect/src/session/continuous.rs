@@ -14,6 +14,23 @@ pub struct Window {
     pub cpu: Profile,
     /// Waits, if they are recorded.
     pub waits: Option<Profile>,
+    /// Launches, if they are recorded.
+    pub launches: Option<Profile>,
+}
+
+impl Window {
+    /// All of them that have anything, the CPU's in any case.
+    pub fn profiles(&self) -> impl Iterator<Item = &Profile> {
+        let others = self.waits.iter().chain(&self.launches);
+        let others = others.filter(|profile| !profile.samples.is_empty());
+        std::iter::once(&self.cpu).chain(others)
+    }
+
+    /// All of them, to be changed.
+    pub fn profiles_mut(&mut self) -> impl Iterator<Item = &mut Profile> {
+        let others = self.waits.iter_mut().chain(&mut self.launches);
+        std::iter::once(&mut self.cpu).chain(others)
+    }
 }
 
 /// What a recording has cost so far.
@@ -39,9 +56,9 @@ impl Session {
     /// Whatever kept them from being made.
     pub fn end_window(&mut self) -> Result<Window, CollectError> {
         self.drain(false)?;
-        let (cpu, waits) = self.build_parts()?;
+        let window = self.build_parts()?;
         self.forget_window();
-        Ok(Window { cpu, waits })
+        Ok(window)
     }
 
     /// Samples each CPU so often from now on. Gives the profiles of what was recorded

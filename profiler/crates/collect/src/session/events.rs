@@ -28,6 +28,8 @@ pub(super) struct Events {
     /// As the last event left them.
     pub(super) processes: ProcessTable,
     pub(super) aggregate: Aggregator,
+    /// Counts launches beside it.
+    pub(super) launches: Option<Box<Aggregator>>,
     pub(super) capture: Option<CaptureWriter>,
     pub(super) timeline: Option<Box<Builder<Store>>>,
     /// Sees every event, too.
@@ -48,6 +50,7 @@ impl Events {
             // Who reads the capture may ask for them: they are to have names.
             processes: ProcessTable::new(python_c_frames || capture.is_some()),
             aggregate,
+            launches: None,
             capture,
             timeline,
             watcher: None,
@@ -77,6 +80,9 @@ impl Events {
         if let Some(watcher) = &mut self.watcher {
             watcher(event, &self.processes);
         }
+        if let Some(launches) = &mut self.launches {
+            launches.apply_beside(&self.processes, event);
+        }
         let (processes, kernels) = (&mut self.processes, &mut self.kernels);
         triggers.event(event);
         let mut kernels = Both(kernels, triggers);
@@ -95,6 +101,11 @@ impl Events {
         let mut both = Both(&mut self.kernels, triggers);
         self.aggregate
             .apply_with(&mut self.processes, event, &mut both);
+    }
+
+    /// What names are wanted of.
+    pub(super) fn aggregates(&self) -> impl Iterator<Item = &Aggregator> {
+        std::iter::once(&self.aggregate).chain(self.launches.as_deref())
     }
 
     /// What calls did to kernels since this was asked last.

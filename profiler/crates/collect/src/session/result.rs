@@ -2,7 +2,7 @@
 //! capture.
 
 use super::{
-    CollectError, Finished, LAST_LOOKS, MAX_FILES, MAX_UNUSED, Progress, SelfUsage, Session,
+    CollectError, Finished, LAST_LOOKS, MAX_FILES, MAX_UNUSED, Progress, SelfUsage, Session, Window,
 };
 use crate::{
     bpf::{Bpf, perf},
@@ -44,15 +44,14 @@ impl Session {
     /// Begins a new window.
     pub(super) fn forget_window(&mut self) {
         self.samples_in_all += self.events.aggregate.taken;
-        let codes: FxHashSet<Code> = self
-            .events
-            .aggregate
-            .codes_from(0)
-            .iter()
-            .copied()
-            .collect();
+        let all = self.events.aggregates();
+        let codes: FxHashSet<Code> = all.flat_map(|all| all.codes_from(0)).copied().collect();
         self.events.aggregate.reset();
+        if let Some(launches) = &mut self.events.launches {
+            launches.reset();
+        }
         self.named_codes = 0;
+        self.named_launches = 0;
         self.named_java = 0;
         self.trim(codes);
     }
@@ -67,7 +66,11 @@ impl Session {
             .processes
             .iter()
             .flat_map(|(_, process)| process.space.maps.iter().map(|m| m.file))
-            .chain(self.events.aggregate.files_of_calls().map(FileId))
+            .chain(
+                self.events
+                    .aggregates()
+                    .flat_map(|all| all.files_of_calls().map(FileId)),
+            )
             .collect();
         used.sort_unstable();
         used.dedup();
@@ -98,6 +101,9 @@ impl Session {
         self.reading = Default::default();
         self.events.processes = self.events.processes.successor();
         self.events.aggregate.forget_files();
+        if let Some(launches) = &mut self.events.launches {
+            launches.forget_files();
+        }
         if let Some((probes, _)) = &mut self.probes {
             probes.files_forgotten();
         }
@@ -214,26 +220,18 @@ impl Session {
                 last,
             );
         }
-        let codes = self.events.aggregate.codes_from(self.named_codes);
-        let asked = codes.len();
-        let taken = names.request(
-            codes,
-            &self.events.processes,
-            &self.binaries,
-            &self.javas,
-            last,
-        );
-        if taken {
-            self.named_codes += asked;
+        let known = [&mut self.named_codes, &mut self.named_launches];
+        for (aggregate, known) in self.events.aggregates().zip(known) {
+            let codes = aggregate.codes_from(*known);
+            let asked = codes.len();
+            let processes = &self.events.processes;
+            if names.request(codes, processes, &self.binaries, &self.javas, last) {
+                *known += asked;
+            }
+            let codes = aggregate.codes_from(0);
+            names.retry_jit(codes, processes, (&self.binaries, &self.javas), last);
+            names.note_cgroups(aggregate.cgroups());
         }
-        let codes = self.events.aggregate.codes_from(0);
-        names.retry_jit(
-            codes,
-            &self.events.processes,
-            (&self.binaries, &self.javas),
-            last,
-        );
-        names.note_cgroups(self.events.aggregate.cgroups());
     }
 
     /// Gives the naming thread the codes of Java and JavaScript that it has not seen.
@@ -266,14 +264,29 @@ impl Session {
         })
     }
 
-    /// The same as two profiles: CPU samples, and waits if they are recorded.
-    pub(super) fn build_parts(&mut self) -> Result<(Profile, Option<Profile>), CollectError> {
+    /// The same as a profile for each kind of values.
+    pub(super) fn build_parts(&mut self) -> Result<Window, CollectError> {
         let meta = self.complete()?;
-        let (aggregate, files) = (&self.events.aggregate, &self.events.processes.files);
-        Ok(match &self.names {
-            Some(names) => build_profiles(aggregate, files, names, meta),
-            None => build_profiles(aggregate, files, &NoNames, meta),
+        if let Some(launches) = &mut self.events.launches {
+            launches.complete(&self.busy, meta.period_ns);
+        }
+        let parts = self.names.as_ref();
+        Ok(match parts {
+            Some(names) => self.parts(names, meta),
+            None => self.parts(&NoNames, meta),
         })
+    }
+
+    fn parts(&self, names: &impl Names, meta: Meta) -> Window {
+        let files = &self.events.processes.files;
+        let launches = self.events.launches.as_deref();
+        let launches = launches.map(|all| build_profile(all, files, names, meta.clone()));
+        let (cpu, waits) = build_profiles(&self.events.aggregate, files, names, meta);
+        Window {
+            cpu,
+            waits,
+            launches,
+        }
     }
 
     /// Completes what was added up, and says what of.

@@ -122,6 +122,12 @@ pub(super) fn aggregate(config: &RecordConfig, weighting: Weighting) -> Aggregat
     aggregate.with_driver_frames(config.driver_frames)
 }
 
+/// What counts launches beside CPU samples.
+pub(super) fn launches(config: &RecordConfig) -> Aggregator {
+    let launches = Aggregator::of_calls(false, Limits::default());
+    launches.with_driver_frames(config.driver_frames)
+}
+
 /// Has programs verified by a thread; it hangs up when they are.
 fn load_ahead(programs: Programs, names: Vec<&'static str>) -> Receiver<()> {
     let (end, loaded) = sync_channel(1);

@@ -96,7 +96,10 @@ fn series<'a>(
 fn labels_of(profile: &Profile, sample: &Sample) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for (key, value) in &profile.labels {
-        all.insert(label_name(profile.str(*key)), profile.str(*value).to_owned());
+        all.insert(
+            label_name(profile.str(*key)),
+            profile.str(*value).to_owned(),
+        );
     }
     if let Some(namespace) = profile.label(sample, labels::NAMESPACE) {
         all.insert("namespace".to_owned(), namespace.into_owned());
@@ -195,7 +198,9 @@ mod tests {
         let request = proto::PushRequest::decode(&bytes[..]).unwrap();
         let labels = |at: usize| -> Vec<(&str, &str)> {
             let labels = request.series[at].labels.iter();
-            labels.map(|l| (l.name.as_str(), l.value.as_str())).collect()
+            labels
+                .map(|l| (l.name.as_str(), l.value.as_str()))
+                .collect()
         };
         assert_eq!(request.series.len(), 2);
         assert_eq!(
@@ -223,7 +228,10 @@ mod tests {
     #[test]
     fn what_is_too_much_for_one_profile_is_several() {
         let names: Vec<String> = (0..MAX_SAMPLES + 1).map(|n| format!("f{n}")).collect();
-        let samples: Vec<_> = names.iter().map(|name| ("web", 1, name.as_str(), 1)).collect();
+        let samples: Vec<_> = names
+            .iter()
+            .map(|name| ("web", 1, name.as_str(), 1))
+            .collect();
         let bytes = pyroscope(&profile(&samples), &ExportOptions::default()).unwrap();
         let request = proto::PushRequest::decode(&bytes[..]).unwrap();
         let sizes: Vec<usize> = request.series[0]
@@ -236,7 +244,12 @@ mod tests {
 
     #[test]
     fn keys_become_names_that_prometheus_takes() {
-        for (key, name) in [("a.b-c", "a_b_c"), ("__x", "x"), ("9", "label_9"), ("_", "label_")] {
+        for (key, name) in [
+            ("a.b-c", "a_b_c"),
+            ("__x", "x"),
+            ("9", "label_9"),
+            ("_", "label_"),
+        ] {
             assert_eq!(label_name(key), name);
         }
     }

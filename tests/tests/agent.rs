@@ -1,0 +1,444 @@
+//! `aiprof agent`: windows without gaps, a budget that it keeps, a configuration that is read
+//! again, and what is left when it is killed.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+
+use aiprof_tests::agent::{Agent, LONG, cpu_time, tree};
+use aiprof_tests::aiprof::binary;
+use aiprof_tests::child::Child;
+use aiprof_tests::need::{Need, turn};
+use aiprof_tests::pprof::{self, About, Sample};
+use aiprof_tests::workload::Workshop;
+
+/// Processes that are always on a CPU, and what the kernel says of it.
+struct Busy {
+    children: Vec<Child>,
+    /// Nanoseconds since the Unix epoch, and the CPU time of all of them until then.
+    times: Arc<Mutex<Vec<(i64, f64)>>>,
+}
+
+impl Busy {
+    fn start(count: usize) -> anyhow::Result<Self> {
+        let one = |_| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "while :; do :; done"]);
+            Child::start(command.stdin(Stdio::null()))
+        };
+        let children: Vec<Child> = (0..count).map(one).collect::<anyhow::Result<_>>()?;
+        let pids: Vec<u32> = children.iter().map(Child::pid).collect();
+        let times = Arc::new(Mutex::new(Vec::new()));
+        let known = Arc::downgrade(&times);
+        std::thread::spawn(move || {
+            while let Some(times) = known.upgrade() {
+                let used = pids.iter().map(|pid| cpu_time(*pid));
+                let used: anyhow::Result<Duration> = used.sum();
+                if let (Ok(used), Ok(mut times)) = (used, times.lock()) {
+                    times.push((unix_ns(), used.as_secs_f64()));
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        Ok(Self { children, times })
+    }
+
+    /// Their CPU time between two times, seconds.
+    fn between(&self, from: i64, to: i64) -> f64 {
+        let times = self
+            .times
+            .lock()
+            .map(|times| times.clone())
+            .unwrap_or_default();
+        let at = |when: i64| {
+            let next = times.partition_point(|(time, _)| *time < when);
+            match (
+                next.checked_sub(1).and_then(|before| times.get(before)),
+                times.get(next),
+            ) {
+                (Some((t0, used0)), Some((t1, used1))) => {
+                    used0 + (used1 - used0) * (when - t0) as f64 / (t1 - t0).max(1) as f64
+                }
+                (None, Some((_, used))) | (Some((_, used)), None) => *used,
+                (None, None) => 0.0,
+            }
+        };
+        at(to) - at(from)
+    }
+
+    /// The same of windows.
+    fn during(&self, windows: &[(PathBuf, About)]) -> f64 {
+        let one = |about: &About| {
+            let start = about.start_unix_ns;
+            self.between(start, start + about.duration_ns)
+        };
+        windows.iter().map(|(_, about)| one(about)).sum()
+    }
+
+    fn has(&self, sample: &Sample) -> bool {
+        let pid = sample.numbers.get("pid").copied().unwrap_or(0);
+        self.children
+            .iter()
+            .any(|child| i64::from(child.pid()) == pid)
+    }
+}
+
+fn unix_ns() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    i64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// The windows of a directory, in their order.
+fn windows(directory: &Path) -> anyhow::Result<Vec<(PathBuf, About)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let name = path.to_string_lossy().into_owned();
+        if name.ends_with(".pb.gz") && !name.contains("off_cpu") {
+            found.push((path.clone(), pprof::about(&path)?));
+        }
+    }
+    found.sort_by_key(|(_, about)| about.start_unix_ns);
+    Ok(found)
+}
+
+/// CPU time of samples in all windows, seconds.
+fn sampled(windows: &[(PathBuf, About)], wanted: impl Fn(&Sample) -> bool) -> anyhow::Result<f64> {
+    let mut sum = 0.0;
+    for (path, _) in windows {
+        for sample in pprof::read(path)? {
+            if wanted(&sample) {
+                sum += sample.values.get("cpu").copied().unwrap_or(0) as f64 / 1e9;
+            }
+        }
+    }
+    Ok(sum)
+}
+
+fn files(shop: &Workshop) -> String {
+    format!(
+        "[metrics]\nlisten = \"off\"\n[[output]]\ntype = \"files\"\ndirectory = \"{}\"\n",
+        shop.path("files").display()
+    )
+}
+
+/// eBPF programs of a process tree that are loaded, by name.
+fn programs() -> anyhow::Result<Vec<(String, u64)>> {
+    let output = Command::new("bpftool")
+        .args(["prog", "show", "-j"])
+        .output()?;
+    let listed: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let all = listed.as_array().context("no list of programs")?;
+    let found = all.iter().filter_map(|program| {
+        let name = program.get("name")?.as_str()?.to_owned();
+        let ns = program
+            .get("run_time_ns")
+            .and_then(serde_json::Value::as_u64);
+        Some((name, ns.unwrap_or(0)))
+    });
+    Ok(found.collect())
+}
+
+fn is_sampled() -> anyhow::Result<bool> {
+    Ok(programs()?.iter().any(|(name, _)| name == "sampler"))
+}
+
+#[test]
+#[ignore = "needs root"]
+fn windows_follow_each_other_and_say_what_they_cost() -> anyhow::Result<()> {
+    let name = "windows_follow_each_other_and_say_what_they_cost";
+    let Some(_turn) = turn(name, &[Need::Root])? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let busy = Busy::start(2)?;
+    let lines = format!(
+        "window = \"3s\"\nfrequency = 997\n[budget]\ncpu = \"50%\"\n{}",
+        files(&shop)
+    );
+    let mut agent = Agent::start(&shop, &lines)?;
+    agent.await_lines("window of", 4)?;
+    let status = agent.status()?;
+    agent.end()?;
+    let windows = windows(&shop.path("files"))?;
+    ensure!(windows.len() == 5, "{} windows", windows.len());
+    for pair in windows.windows(2) {
+        let [(_, this), (_, next)] = pair else {
+            continue;
+        };
+        let gap = next.start_unix_ns - this.start_unix_ns - this.duration_ns;
+        ensure!(gap.abs() < 20_000_000, "{gap} ns between two windows");
+    }
+    for (path, about) in &windows {
+        for key in ["own_cpu_ns", "bpf_ns", "duration_ns", "period_ns", "step"] {
+            let key = format!("aiprof.{key}");
+            ensure!(
+                about.facts.contains_key(&key),
+                "{}: no {key}",
+                path.display()
+            );
+        }
+        ensure!(about.facts["aiprof.own_cpu_ns"] > 0, "it cost nothing");
+    }
+    let found = sampled(&windows, |sample| busy.has(sample))?;
+    let expected = busy.during(&windows);
+    ensure!(
+        (found - expected).abs() < 0.02 * expected,
+        "{found} s sampled of {expected} s"
+    );
+    ensure!(status["windows"].as_u64() >= Some(4), "{status}");
+    ensure!(status["frequency_hz"] == 997, "{status}");
+    ensure!(status["memory_bytes"].as_u64() < Some(64 << 20), "{status}");
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_configuration_that_is_read_again_loses_no_sample() -> anyhow::Result<()> {
+    let name = "a_configuration_that_is_read_again_loses_no_sample";
+    let Some(_turn) = turn(name, &[Need::Root])? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let busy = Busy::start(2)?;
+    let with = |window: &str, hz: u32| {
+        format!(
+            "window = \"{window}\"\nfrequency = {hz}\n[budget]\ncpu = \"50%\"\n{}",
+            files(&shop)
+        )
+    };
+    let mut agent = Agent::start(&shop, &with("60s", 99))?;
+    std::thread::sleep(Duration::from_secs(2));
+    agent.configure(&with("60s", 49))?;
+    agent.signal("HUP")?;
+    agent.await_line("read again")?;
+    std::thread::sleep(Duration::from_secs(2));
+    // What is wrong changes nothing, and is told.
+    agent.configure("frequency = 0\n")?;
+    agent.signal("HUP")?;
+    let said = agent.await_line("nothing is changed")?;
+    ensure!(said.contains("frequency: 1 to 1000"), "{said}");
+    // Seen without a signal.
+    agent.configure(&with("2s", 197))?;
+    agent.await_lines("read again", 2)?;
+    agent.await_lines("window of 2", 2)?;
+    agent.end()?;
+    let windows = windows(&shop.path("files"))?;
+    let hz: Vec<i64> = windows
+        .iter()
+        .map(|(_, about)| 1_000_000_000 / about.period_ns)
+        .collect();
+    ensure!(
+        hz.first() == Some(&99) && hz.contains(&49) && hz.last() == Some(&197),
+        "{hz:?}"
+    );
+    let expected = busy.during(&windows);
+    let found = sampled(&windows, |sample| busy.has(sample))?;
+    ensure!(
+        (found - expected).abs() < 0.02 * expected,
+        "{found} s sampled of {expected} s"
+    );
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_budget_is_kept_and_sums_stay_true() -> anyhow::Result<()> {
+    let name = "a_budget_is_kept_and_sums_stay_true";
+    let Some(_turn) = turn(name, &[Need::Root, Need::Tool("bpftool")])? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let budget = 0.01;
+    let lines = format!(
+        "window = \"10s\"\nfrequency = 997\n[budget]\ncpu = \"{}%\"\n{}",
+        budget * 100.0,
+        files(&shop)
+    );
+    let mut agent = Agent::start(&shop, &lines)?;
+    // Nothing runs, and nothing is sampled.
+    std::thread::sleep(Duration::from_secs(3));
+    let busy = Busy::start(2)?;
+    agent.await_line("turned down")?;
+    // By the kernel's count, from ten seconds after that on.
+    std::thread::sleep(Duration::from_secs(10));
+    let cpus = std::thread::available_parallelism()?.get() as f64;
+    let spent = || -> anyhow::Result<Duration> {
+        let ns: u64 = programs()?
+            .iter()
+            .filter(|(name, _)| ["sampler", "name_kernel", "execd"].contains(&name.as_str()))
+            .map(|(_, ns)| ns)
+            .sum();
+        Ok(cpu_time(agent.pid())? + Duration::from_nanos(ns))
+    };
+    let (from, at) = (spent()?, Instant::now());
+    std::thread::sleep(Duration::from_secs(20));
+    let used = (spent()? - from).as_secs_f64() / at.elapsed().as_secs_f64() / cpus;
+    ensure!(
+        used <= budget,
+        "{used} of the CPUs, {budget} may be used:\n{}",
+        agent.said()?
+    );
+    let said = agent.end()?;
+    let windows = windows(&shop.path("files"))?;
+    let periods: Vec<i64> = windows.iter().map(|(_, about)| about.period_ns).collect();
+    ensure!(periods.first() < periods.last(), "{periods:?}\n{said}");
+    let expected = busy.during(&windows);
+    let found = sampled(&windows, |sample| busy.has(sample))?;
+    ensure!(
+        (found - expected).abs() < 0.02 * expected,
+        "{found} s sampled of {expected} s\n{said}"
+    );
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_killed_agent_leaves_nothing_attached() -> anyhow::Result<()> {
+    let name = "a_killed_agent_leaves_nothing_attached";
+    let Some(_turn) = turn(name, &[Need::Root, Need::Tool("bpftool")])? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let lines = format!("window = \"2s\"\n{}", files(&shop));
+    let mut agent = Agent::start(&shop, &lines)?;
+    agent.await_line("window of")?;
+    ensure!(is_sampled()?, "no sampler is loaded");
+    let all = tree(agent.pid())?;
+    ensure!(all.len() > 1, "it has no readers");
+    agent.kill()?;
+    let begun = Instant::now();
+    loop {
+        let left: Vec<_> = all
+            .iter()
+            .filter(|pid| Path::new(&format!("/proc/{pid}")).exists())
+            .collect();
+        let is_sampled = is_sampled()?;
+        if left.is_empty() && !is_sampled {
+            break;
+        }
+        ensure!(
+            begun.elapsed() < LONG,
+            "{left:?} are left, sampled: {is_sampled}"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let before = windows(&shop.path("files"))?.len();
+    ensure!(before >= 1, "no window was kept");
+    let mut agent = Agent::start(&shop, &lines)?;
+    agent.await_line("window of")?;
+    agent.end()?;
+    ensure!(
+        windows(&shop.path("files"))?.len() > before,
+        "no more windows"
+    );
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_service_manager_hears_how_it_is() -> anyhow::Result<()> {
+    let name = "the_service_manager_hears_how_it_is";
+    let Some(_turn) = turn(name, &[Need::Root])? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let place = shop.path("notify");
+    let socket = UnixDatagram::bind(&place)?;
+    socket.set_read_timeout(Some(LONG))?;
+    let lines = format!("window = \"3s\"\n{}", files(&shop));
+    let mut agent = Agent::start_with(&shop, &lines, |command| {
+        command
+            .env("NOTIFY_SOCKET", &place)
+            .env("WATCHDOG_USEC", "6000000");
+        command.env("JOURNAL_STREAM", "1:2");
+    })?;
+    let mut heard = String::new();
+    let mut hear = |until: &str| -> anyhow::Result<()> {
+        let mut bytes = [0; 4096];
+        loop {
+            let n = socket
+                .recv(&mut bytes)
+                .with_context(|| format!("no {until}:\n{heard}"))?;
+            let text = String::from_utf8_lossy(bytes.get(..n).unwrap_or_default()).into_owned();
+            heard.push_str(&text);
+            heard.push('\n');
+            if text.contains(until) {
+                return Ok(());
+            }
+        }
+    };
+    hear("READY=1")?;
+    hear("WATCHDOG=1")?;
+    hear("STATUS=window of")?;
+    agent.signal("HUP")?;
+    hear("RELOADING=1")?;
+    hear("READY=1")?;
+    agent.await_line("<6>aiprof: info: window")?;
+    agent.end()?;
+    hear("STOPPING=1")
+}
+
+#[test]
+#[ignore = "needs root"]
+fn what_cannot_be_is_refused_at_the_start() -> anyhow::Result<()> {
+    let name = "what_cannot_be_is_refused_at_the_start";
+    let Some(_turn) = turn(name, &[Need::Root])? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let state = shop.path("state");
+    let run = |lines: &str, more: &[&str]| -> anyhow::Result<(Option<i32>, String)> {
+        let config = shop.path("wrong.toml");
+        std::fs::write(&config, format!("state = \"{}\"\n{lines}", state.display()))?;
+        let mut command = Command::new(binary()?);
+        command.args(["agent", "--config"]).arg(&config).args(more);
+        let output = command.stdin(Stdio::null()).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ok((output.status.code(), said))
+    };
+    for (lines, expected) in [
+        ("frequenzy = 3\n", "frequenzy"),
+        (
+            "[[output]]\ntype = \"files\"\ndirectory = \"/proc/nothing\"\n",
+            "output files",
+        ),
+        (
+            "[[output]]\ntype = \"files\"\nformat = \"gif\"\ndirectory = \"/tmp\"\n",
+            "gif",
+        ),
+    ] {
+        let (code, said) = run(lines, &[])?;
+        ensure!(
+            code == Some(1) && said.contains(expected),
+            "{lines}: {code:?} {said}"
+        );
+    }
+    let (code, said) = run("", &["--check"])?;
+    ensure!(
+        code == Some(0) && said.contains("it is right"),
+        "{code:?} {said}"
+    );
+    ensure!(said.contains("no [[output]]"), "{said}");
+    // A state that others may write to.
+    std::fs::create_dir_all(&state)?;
+    std::fs::set_permissions(&state, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
+    let (code, said) = run("", &[])?;
+    ensure!(
+        code == Some(1) && said.contains("nobody else may write"),
+        "{code:?} {said}"
+    );
+    // One at a time.
+    std::fs::remove_dir(&state)?;
+    let agent = Agent::start(&shop, &files(&shop))?;
+    let (code, said) = run("", &[])?;
+    ensure!(
+        code == Some(1) && said.contains("already"),
+        "{code:?} {said}"
+    );
+    agent.end().map(drop)
+}
