@@ -43,6 +43,32 @@ fn build() -> anyhow::Result<PathBuf> {
     Ok(target.join("release").join("aiprof"))
 }
 
+/// `aiprof-send`, which tests of the agent need: `cargo build -p aiprof-send`, once per test
+/// process. Not the release build, which takes minutes.
+///
+/// # Errors
+/// When the build fails.
+pub fn sender() -> anyhow::Result<PathBuf> {
+    static SENDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let build = || -> anyhow::Result<PathBuf> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = root.parent().context("the tests lie in the workspace")?;
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        crate::workload::checked(
+            Command::new(cargo)
+                .args(["build", "--quiet", "--package", "aiprof-send"])
+                .current_dir(root),
+        )?;
+        let target = std::env::var_os("CARGO_TARGET_DIR");
+        let target = target.map_or_else(|| root.join("target"), |dir| root.join(dir));
+        Ok(target.join("debug").join("aiprof-send"))
+    };
+    SENDER
+        .get_or_init(|| build().map_err(|error| format!("{error:#}")))
+        .clone()
+        .map_err(anyhow::Error::msg)
+}
+
 /// One run of aiprof, to be.
 #[derive(Debug)]
 pub struct Aiprof {

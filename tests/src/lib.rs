@@ -40,6 +40,7 @@ pub mod cgroup;
 pub mod chain;
 pub mod child;
 pub mod folded;
+pub mod http;
 pub mod iga;
 pub mod level_zero;
 pub mod monitor;

@@ -1,4 +1,4 @@
-//! The unit lets a recording do what it needs, and says why for the rest.
+//! The units let a recording and an agent do what they need, and say why for the rest.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,9 @@ use anyhow::Context as _;
 use aiprof_tests::aiprof::binary;
 use aiprof_tests::need::{Need, skip_unless, turn};
 
-fn unit() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/aiprof.service")
+fn unit(name: &str) -> PathBuf {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    deploy.join(name)
 }
 
 /// Groups of system calls by name, as systemd has them.
@@ -29,14 +30,14 @@ fn members(groups: &str, name: &str, into: &mut BTreeSet<String>) {
     }
 }
 
-/// What the unit's filter allows.
-fn allowed() -> anyhow::Result<BTreeSet<String>> {
+/// What a unit's filter allows.
+fn allowed(unit: &Path) -> anyhow::Result<BTreeSet<String>> {
     let groups = Command::new("systemd-analyze")
         .arg("syscall-filter")
         .output()?;
     let groups = String::from_utf8_lossy(&groups.stdout).into_owned();
     let mut allowed = BTreeSet::new();
-    let unit = std::fs::read_to_string(unit())?;
+    let unit = std::fs::read_to_string(unit)?;
     let lines = unit
         .lines()
         .filter_map(|line| line.strip_prefix("SystemCallFilter="));
@@ -66,14 +67,30 @@ fn the_unit_allows_every_system_call_of_a_recording() -> anyhow::Result<()> {
         return Ok(());
     };
     let dir = tempfile::tempdir()?;
-    let allowed = allowed()?;
-    for args in [
-        &["-d", "2", "-o", "x.svg"][..],
-        &["--every", "1s", "--keep", "1", "-d", "3", "-o", "."],
+    let agent = format!(
+        "window = \"2s\"\nstate = \"{0}/state\"\n[record]\noff_cpu = true\n[metrics]\nlisten = \"off\"\n\
+         [[output]]\ntype = \"files\"\ndirectory = \"{0}/files\"\n",
+        dir.path().display()
+    );
+    std::fs::write(dir.path().join("agent.toml"), agent)?;
+    let recording = "aiprof.service";
+    for (name, args) in [
+        (recording, &["-d", "2", "-o", "x.svg"][..]),
+        (
+            recording,
+            &["--every", "1s", "--keep", "1", "-d", "3", "-o", "."],
+        ),
+        ("aiprof-agent.service", &["agent", "--config", "agent.toml"]),
     ] {
+        let allowed = allowed(&unit(name))?;
         let table = dir.path().join("calls");
         let mut command = Command::new("strace");
-        command.args(["-f", "-c", "-o"]).arg(&table).arg(binary()?);
+        command.args(["-f", "-c", "-o"]).arg(&table);
+        if name != recording {
+            // Nothing else ends an agent.
+            command.args(["timeout", "--preserve-status", "-s", "TERM", "8"]);
+        }
+        command.arg(binary()?);
         let status = command.args(args).current_dir(dir.path()).status()?;
         anyhow::ensure!(status.success(), "{status}");
         let table = std::fs::read_to_string(table)?;
@@ -104,32 +121,34 @@ fn the_unit_refuses_what_a_recording_never_needs() -> anyhow::Result<()> {
     ) {
         return Ok(());
     }
-    let allowed = allowed()?;
-    for call in [
-        "setns",
-        "unshare",
-        "mount",
-        "init_module",
-        "ptrace",
-        "reboot",
-        "syslog",
-        "kexec_load",
-    ] {
-        anyhow::ensure!(!allowed.contains(call), "{call}");
+    for name in ["aiprof.service", "aiprof-agent.service"] {
+        let unit = unit(name);
+        let allowed = allowed(&unit)?;
+        for call in [
+            "setns",
+            "unshare",
+            "mount",
+            "init_module",
+            "ptrace",
+            "reboot",
+            "syslog",
+            "kexec_load",
+        ] {
+            anyhow::ensure!(!allowed.contains(call), "{name}: {call}");
+        }
+        let verified = Command::new("systemd-analyze")
+            .arg("verify")
+            .arg(&unit)
+            .output()?;
+        let said = String::from_utf8_lossy(&verified.stderr).into_owned();
+        // The program need not be installed here.
+        let wrong: Vec<_> = said
+            .lines()
+            .filter(|line| !line.contains("is not executable"))
+            .collect();
+        anyhow::ensure!(wrong.is_empty(), "{name}: {wrong:?}");
+        let text = std::fs::read_to_string(&unit).context("no unit")?;
+        anyhow::ensure!(text.lines().any(|line| line == "NoNewPrivileges=yes"));
     }
-    let unit = unit();
-    let verified = Command::new("systemd-analyze")
-        .arg("verify")
-        .arg(&unit)
-        .output()?;
-    let said = String::from_utf8_lossy(&verified.stderr).into_owned();
-    // The program need not be installed here.
-    let wrong: Vec<_> = said
-        .lines()
-        .filter(|line| !line.contains("is not executable"))
-        .collect();
-    anyhow::ensure!(wrong.is_empty(), "{wrong:?}");
-    let text = std::fs::read_to_string(&unit).context("no unit")?;
-    anyhow::ensure!(text.lines().any(|line| line == "NoNewPrivileges=yes"));
     Ok(())
 }

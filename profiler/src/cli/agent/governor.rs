@@ -11,7 +11,8 @@
 //! The parts and their notches, from all to least:
 //!
 //! 1. waits: recorded, or not;
-//! 2. samples: the frequency that was asked for, then 10, 5, 2, 1 Hz.
+//! 2. samples: the frequency that was asked for, then the next lower of 499, 199, 99, 49,
+//!    19, 10, 5, 2, 1 Hz.
 //!
 //! What is recorded never depends on what a program does, only on the time: each sample has
 //! the weight of its frequency, and so sums are those of the machine.
@@ -35,7 +36,7 @@ const RECENT: f64 = 4.0;
 /// The same for whether there is room for more.
 const LATELY: f64 = 30.0;
 /// Frequencies below the one that was asked for, Hz.
-const FREQUENCIES: [u32; 4] = [10, 5, 2, 1];
+const FREQUENCIES: [u32; 9] = [499, 199, 99, 49, 19, 10, 5, 2, 1];
 
 /// What was spent between two looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -258,6 +259,7 @@ impl Governor {
         self.recent = self.cpus * ROOM;
         self.lately = self.cpus * ROOM;
         self.left = self.left.max(self.depth() / 4.0);
+        self.owed = (0.0, 0.0);
     }
 }
 

@@ -296,8 +296,11 @@ impl Agent {
                     }
                 }
                 Woken::Window => {
-                    let window = self.session.end_window()?;
-                    self.finish_window(window);
+                    // What was spent until now is not the window's end.
+                    if !self.look()? {
+                        let window = self.session.end_window()?;
+                        self.finish_window(window);
+                    }
                 }
                 Woken::Tell => {
                     self.tell();
