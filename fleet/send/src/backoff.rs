@@ -17,11 +17,6 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Failures in a row so far.
-    pub(crate) fn failures(&self) -> u32 {
-        self.failures
-    }
-
     /// After a success.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
@@ -83,7 +78,7 @@ mod tests {
                     "{at}: {wait:?}"
                 );
             }
-            assert_eq!(backoff.failures(), 40);
+            assert_eq!(backoff.failures, 40);
             backoff.reset();
             assert!(backoff.next(Pace::Normal, None) <= SHORTEST * 2);
             assert!(backoff.next(Pace::Slow, None) >= LONGEST / 2);

@@ -164,6 +164,10 @@ impl Server {
         if let Some(header) = &credentials.header {
             headers.insert("authorization", header.clone());
         }
+        if payload.bytes.is_empty() {
+            // Some want it said.
+            headers.insert("content-length", HeaderValue::from_static("0"));
+        }
         let request = client.post(self.url.clone());
         let response = match request.headers(headers).body(payload.bytes).send().await {
             Ok(response) => response,

@@ -20,7 +20,9 @@ impl Watch {
     /// had.
     pub(crate) fn new() -> Self {
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
-        let events = events.map_err(io::Error::from).and_then(Receiver::from_owned_fd_unchecked);
+        let events = events
+            .map_err(io::Error::from)
+            .and_then(Receiver::from_owned_fd_unchecked);
         if let Err(error) = &events {
             tracing::warn!("inotify: {error}; looking for bodies every few seconds instead");
         }
