@@ -43,6 +43,7 @@ fn a_server_that_comes_up_later_gets_everything_in_order() {
         assert_eq!(numbers(&server, 7), [1, 2, 3, 4, 5, 6, 7]);
         host.wait_for_log("delivering again, after");
         // Down again, in between.
+        host.wait_for_status("otlp", |status| status.sent == 7);
         drop(server);
         host.put_windows("otlp", 8..=8);
         host.wait_for_status("otlp", |status| !status.last_error.is_empty());

@@ -20,10 +20,10 @@ use aiprof_model::profile::{FrameKind, Location, Meta, ProfileBuilder, Sample, S
 use serde_json::Value;
 
 /// How long anything may take.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The interpreter with the packages of the servers; `None`, after saying so: there is none.
-pub fn python(test: &str) -> Option<PathBuf> {
+pub(crate) fn python(test: &str) -> Option<PathBuf> {
     const PACKAGES: [&str; 4] = [
         "grpcio",
         "opentelemetry-proto==1.45.2",
@@ -45,17 +45,17 @@ pub fn python(test: &str) -> Option<PathBuf> {
 }
 
 /// The program of the servers.
-pub fn servers() -> PathBuf {
+pub(crate) fn servers() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers.py")
 }
 
-pub fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     u64::try_from(now.unwrap().as_nanos()).unwrap()
 }
 
 /// Waits for something.
-pub fn wait_for<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_for<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(found) = get() {
@@ -67,15 +67,21 @@ pub fn wait_for<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> T {
 }
 
 /// A server in Python.
-pub struct Server {
+pub(crate) struct Server {
     child: Child,
-    pub port: u16,
+    pub(crate) port: u16,
     lines: Receiver<String>,
 }
 
 impl Server {
     /// Starts one: its kind, a port (0: any), and what it answers.
-    pub fn start(python: &Path, kind: &str, port: u16, answers: &str, tls: &[&Path]) -> Self {
+    pub(crate) fn start(
+        python: &Path,
+        kind: &str,
+        port: u16,
+        answers: &str,
+        tls: &[&Path],
+    ) -> Self {
         let mut command = Command::new(python);
         command.arg(servers()).arg(kind);
         command.args([&port.to_string(), answers]).args(tls);
@@ -95,13 +101,13 @@ impl Server {
     }
 
     /// The next request.
-    pub fn request(&self) -> Value {
+    pub(crate) fn request(&self) -> Value {
         let line = self.lines.recv_timeout(PATIENCE).expect("a request");
         serde_json::from_str(&line).unwrap()
     }
 
     /// Whether another request comes within a time.
-    pub fn request_within(&self, wait: Duration) -> Option<Value> {
+    pub(crate) fn request_within(&self, wait: Duration) -> Option<Value> {
         let line = self.lines.recv_timeout(wait).ok()?;
         Some(serde_json::from_str(&line).unwrap())
     }
@@ -115,7 +121,7 @@ impl Drop for Server {
 }
 
 /// A window's profile, told from others by its number, as an OTLP request.
-pub fn otlp(number: u64) -> Vec<u8> {
+pub(crate) fn otlp(number: u64) -> Vec<u8> {
     let meta = Meta {
         host: "h1".to_owned(),
         start_unix_ns: 1_700_000_000_000_000_000 + number,
@@ -158,14 +164,14 @@ pub fn otlp(number: u64) -> Vec<u8> {
     out
 }
 
-pub fn gzip(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(bytes).unwrap();
     packed.finish().unwrap()
 }
 
 /// The number of the window that a request has, by what OpenTelemetry's messages say.
-pub fn number(request: &Value) -> u64 {
+pub(crate) fn number(request: &Value) -> u64 {
     let sample = &request["samples"][0];
     let number = sample["values"][0]
         .as_u64()
@@ -185,7 +191,7 @@ pub fn number(request: &Value) -> u64 {
 }
 
 /// The state of an agent, with a spool, and a sender that runs or not.
-pub struct Host {
+pub(crate) struct Host {
     folder: tempfile::TempDir,
     child: Option<Child>,
     log: Arc<Mutex<String>>,
@@ -194,7 +200,7 @@ pub struct Host {
 
 impl Host {
     /// With these outputs.
-    pub fn new(outputs: &str) -> Self {
+    pub(crate) fn new(outputs: &str) -> Self {
         let host = Self {
             folder: tempfile::tempdir().unwrap(),
             child: None,
@@ -205,12 +211,12 @@ impl Host {
         host
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// Writes the configuration; without an address of metrics there are none.
-    pub fn configure(&self, rest: &str) {
+    pub(crate) fn configure(&self, rest: &str) {
         let state = self.path("state");
         let metrics = match rest.contains("[metrics]") {
             true => "",
@@ -220,12 +226,12 @@ impl Host {
         fs::write(self.path("agent.toml"), text).unwrap();
     }
 
-    pub fn queue(&self, output: &str) -> Queue {
+    pub(crate) fn queue(&self, output: &str) -> Queue {
         Queue::open(&self.path("state/spool"), output).unwrap()
     }
 
     /// Puts a body into the spool.
-    pub fn put_at(&mut self, output: &str, start_unix_ns: u64, kind: Kind, content: &[u8]) {
+    pub(crate) fn put_at(&mut self, output: &str, start_unix_ns: u64, kind: Kind, content: &[u8]) {
         self.next += 1;
         let body = Body {
             start_unix_ns,
@@ -236,19 +242,19 @@ impl Host {
         self.queue(output).put(&body, content).unwrap();
     }
 
-    pub fn put(&mut self, output: &str, kind: Kind, content: &[u8]) {
+    pub(crate) fn put(&mut self, output: &str, kind: Kind, content: &[u8]) {
         self.put_at(output, now_ns(), kind, content);
     }
 
     /// Puts windows with these numbers into the spool.
-    pub fn put_windows(&mut self, output: &str, numbers: std::ops::RangeInclusive<u64>) {
+    pub(crate) fn put_windows(&mut self, output: &str, numbers: std::ops::RangeInclusive<u64>) {
         for number in numbers {
             self.put(output, Kind::Gzip, &gzip(&otlp(number)));
         }
     }
 
     /// The command of the sender.
-    pub fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_aiprof-send"));
         command.arg("--config").arg(self.path("agent.toml"));
         command.args(args).stdin(Stdio::null());
@@ -259,11 +265,11 @@ impl Host {
     }
 
     /// Starts the sender.
-    pub fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         self.start_with(Stdio::null());
     }
 
-    pub fn start_with(&mut self, stdin: Stdio) {
+    pub(crate) fn start_with(&mut self, stdin: Stdio) {
         assert!(self.child.is_none());
         let mut command = self.command(&[]);
         let mut child = command.stdin(stdin).stderr(Stdio::piped()).spawn().unwrap();
@@ -280,49 +286,53 @@ impl Host {
         self.child = Some(child);
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().unwrap().id()
     }
 
-    pub fn child(&mut self) -> &mut Child {
+    pub(crate) fn child(&mut self) -> &mut Child {
         self.child.as_mut().unwrap()
     }
 
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let pid = self.pid().to_string();
         let sent = Command::new("kill").args([name, &pid]).status().unwrap();
         assert!(sent.success());
     }
 
     /// Waits for the sender's end.
-    pub fn ended(&mut self) -> ExitStatus {
+    pub(crate) fn ended(&mut self) -> ExitStatus {
         let mut child = self.child.take().unwrap();
         wait_for("the end of aiprof-send", || child.try_wait().unwrap())
     }
 
     /// Ends the sender; how, and how long it took.
-    pub fn stop(&mut self) -> (ExitStatus, Duration) {
+    pub(crate) fn stop(&mut self) -> (ExitStatus, Duration) {
         let began = Instant::now();
         self.signal("-TERM");
         (self.ended(), began.elapsed())
     }
 
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
 
-    pub fn wait_for_log(&self, text: &str) {
+    pub(crate) fn wait_for_log(&self, text: &str) {
         wait_for(text, || self.log().contains(text).then_some(()));
     }
 
     /// What the sender says of an output.
-    pub fn status(&self, output: &str) -> SentStatus {
+    pub(crate) fn status(&self, output: &str) -> SentStatus {
         let status = status::read::<SenderStatus>(&self.path("state"), SENDER_FILE);
         let status = status.unwrap_or_default();
         status.outputs.get(output).cloned().unwrap_or_default()
     }
 
-    pub fn wait_for_status(&self, output: &str, is: impl Fn(&SentStatus) -> bool) -> SentStatus {
+    pub(crate) fn wait_for_status(
+        &self,
+        output: &str,
+        is: impl Fn(&SentStatus) -> bool,
+    ) -> SentStatus {
         let mut last = SentStatus::default();
         let began = Instant::now();
         loop {
@@ -336,7 +346,7 @@ impl Host {
         }
     }
 
-    pub fn wait_until_empty(&self, output: &str) {
+    pub(crate) fn wait_until_empty(&self, output: &str) {
         let queue = self.queue(output);
         wait_for("an empty spool", || {
             queue.bodies().unwrap().is_empty().then_some(())
@@ -344,7 +354,7 @@ impl Host {
     }
 
     /// Runs to the end: exit code, stdout, stderr.
-    pub fn run(&self, args: &[&str]) -> (i32, String, String) {
+    pub(crate) fn run(&self, args: &[&str]) -> (i32, String, String) {
         let output = self.command(args).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let code = output.status.code().unwrap();
@@ -362,7 +372,7 @@ impl Drop for Host {
 }
 
 /// Sends bytes to an address and reads what comes back.
-pub fn ask(address: &str, request: &str) -> String {
+pub(crate) fn ask(address: &str, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
@@ -372,7 +382,7 @@ pub fn ask(address: &str, request: &str) -> String {
 }
 
 /// A port that nobody has.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }
