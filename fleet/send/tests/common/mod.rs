@@ -4,6 +4,11 @@
     dead_code,
     reason = "each test program is built with this and uses a part of it"
 )]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "these are tests, of which clippy sees only the functions"
+)]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
