@@ -77,6 +77,15 @@ pub(crate) enum Cause {
     Storage,
 }
 
+impl Cause {
+    /// Whether another body may fare better.
+    pub(crate) fn may_be_the_bodys(self) -> bool {
+        // Of gRPC UNKNOWN, INTERNAL and DATA_LOSS: where a server fails at something of its
+        // own. Others speak of the server as a whole.
+        matches!(self, Self::Http(500) | Self::Grpc(2 | 13 | 15))
+    }
+}
+
 /// What is spoken with a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {

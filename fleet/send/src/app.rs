@@ -5,6 +5,7 @@ use crate::watch::Watch;
 use crate::worker::{Context, End, Report};
 use crate::{check, cli, metrics, stdin, worker};
 use aiprof_fleet::config::{Config, Output};
+use aiprof_fleet::spool::Queue;
 use anyhow::Context as _;
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -12,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 /// Held by the one that delivers: two would deliver everything twice.
@@ -117,6 +118,7 @@ async fn lock(state: &Path) -> anyhow::Result<File> {
 struct Running {
     output: Output,
     stop: watch::Sender<bool>,
+    hurry: Arc<Notify>,
     task: JoinHandle<End>,
 }
 
@@ -157,11 +159,13 @@ impl App {
             .collect();
         let names: Vec<_> = outputs.iter().map(|output| output.name.clone()).collect();
         self.board.retain(&names);
+        self.warn_of_others(&names);
         for output in outputs {
             if self.workers.contains_key(&output.name) {
                 continue;
             }
             let (stop, stopped) = watch::channel(false);
+            let hurry = Arc::new(Notify::new());
             let context = Context {
                 output: output.clone(),
                 spool: self.config.spool_directory(),
@@ -171,14 +175,38 @@ impl App {
                 once: self.once,
                 report: Report::default(),
                 wake: Arc::default(),
+                hurry: Arc::clone(&hurry),
             };
             let task = tokio::spawn(worker::run(context));
             let running = Running {
                 output: output.clone(),
                 stop,
+                hurry,
                 task,
             };
             self.workers.insert(output.name, running);
+        }
+    }
+
+    /// Names what is in the spool and of no output any more: it stays, as nobody sends it.
+    fn warn_of_others(&self, names: &[String]) {
+        let spool = self.config.spool_directory();
+        let Ok(entries) = std::fs::read_dir(&spool) else {
+            return;
+        };
+        for entry in entries.flatten().take(100) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if names.contains(&name) || !entry.path().is_dir() {
+                continue;
+            }
+            let bodies = Queue::open(&spool, &name).and_then(|queue| queue.bodies());
+            if bodies.is_ok_and(|bodies| !bodies.is_empty()) {
+                let directory = entry.path();
+                tracing::warn!(
+                    "{}: bodies of an output that there is not: they stay",
+                    directory.display()
+                );
+            }
         }
     }
 
@@ -224,6 +252,10 @@ impl App {
             .into_iter()
             .partition(|(_, running)| is_same(running));
         self.workers = same;
+        // Who reloads may have mended what failed.
+        for running in self.workers.values() {
+            running.hurry.notify_waiters();
+        }
         // Before others take their place: a body is with one of them at a time.
         stop(others.into_values().collect()).await;
         self.board.set_config(&config);

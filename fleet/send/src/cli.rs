@@ -16,7 +16,8 @@ Examples:
       Delivers until it gets SIGTERM. `aiprof agent` starts it so.
 
 Signals:
-  SIGHUP            Reads the configuration anew. A broken one changes nothing.
+  SIGHUP            Reads the configuration anew, and tries at once what failed. A broken one
+                    changes nothing.
   SIGTERM, SIGINT   Ends, after the requests under way, in 3 s at most. So does the end of
                     a pipe as stdin: the agent has ended.
 

@@ -8,7 +8,7 @@ use crate::server::{Attempt, Server};
 use crate::watch::Watch;
 use aiprof_fleet::config::{Output, To};
 use aiprof_fleet::spool::{Body, Queue};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,6 +21,9 @@ const GRACE: Duration = Duration::from_secs(3);
 const RARELY: Duration = Duration::from_secs(300);
 /// How often a directory is read that is not.
 const OFTEN: Duration = Duration::from_secs(5);
+/// How often a server may fail at a body before others are tried first: some bodies make a
+/// server fail whenever it gets them, and must not hold up all later ones.
+const MAX_ATTEMPTS: u32 = 3;
 /// Reading a directory takes at most one part in so many of the time.
 const SCAN_SHARE: u32 = 500;
 
@@ -42,6 +45,8 @@ pub(crate) struct Context {
     pub(crate) report: Report,
     /// Notified when a body comes.
     pub(crate) wake: Arc<Notify>,
+    /// Notified when what failed is worth another try at once.
+    pub(crate) hurry: Arc<Notify>,
 }
 
 /// How a worker ended.
@@ -135,10 +140,11 @@ impl Context {
         let _ = self.stop.wait_for(|stop| *stop).await;
     }
 
-    /// Waits a while; `false`: it shall stop.
+    /// Waits a while, or until it shall hurry; `false`: it shall stop.
     pub(crate) async fn sleep(&mut self, wait: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(wait) => true,
+            () = self.hurry.notified() => true,
             _ = self.stop.wait_for(|stop| *stop) => false,
         }
     }
@@ -184,8 +190,8 @@ impl Context {
         if said && !std::mem::replace(&mut self.report.rejected, true) {
             let Rejected { profiles, message } = rejected;
             tracing::warn!(
-                "{name}: the server took a body without {profiles} of its profiles: {message}; \
-                 further ones are counted only"
+                "{name}: the server took a body, rejected {profiles} of its profiles, and said: \
+                 {message}; further ones are counted only"
             );
         }
         self.board.update(name, |status| {
@@ -234,6 +240,8 @@ struct Worker {
     server: Server,
     backoff: Backoff,
     waiting: VecDeque<(Body, u64)>,
+    /// Bodies of these that the server failed at, and how often.
+    attempts: BTreeMap<Body, u32>,
     /// When the directory may be read again.
     scan_after: Instant,
     lost: bool,
@@ -246,6 +254,7 @@ impl Worker {
             server,
             backoff: Backoff::default(),
             waiting: VecDeque::new(),
+            attempts: BTreeMap::new(),
             scan_after: Instant::now(),
             lost: false,
         }
@@ -283,6 +292,10 @@ impl Worker {
     fn scan(&mut self) {
         let began = Instant::now();
         self.waiting = self.context.scan();
+        if !self.attempts.is_empty() {
+            let there: BTreeSet<_> = self.waiting.iter().map(|(body, _)| body).collect();
+            self.attempts.retain(|body, _| there.contains(body));
+        }
         self.scan_after = Instant::now() + began.elapsed() * SCAN_SHARE;
     }
 
@@ -300,18 +313,34 @@ impl Worker {
         self.context.sleep(rest).await
     }
 
+    /// The body whose turn it is: the oldest, of those first that the server did not fail at
+    /// again and again.
+    fn next(&self) -> Option<(usize, Body)> {
+        let mut bodies = self.waiting.iter().map(|(body, _)| body).enumerate();
+        let next = bodies.find(|(_, body)| !self.is_suspect(body));
+        let oldest = || self.waiting.front().map(|(body, _)| (0, body));
+        next.or_else(oldest).map(|(at, body)| (at, body.clone()))
+    }
+
+    fn is_suspect(&self, body: &Body) -> bool {
+        let attempts = self.attempts.get(body);
+        attempts.is_some_and(|attempts| *attempts >= MAX_ATTEMPTS)
+    }
+
     /// Delivers what was found; `false`: it shall stop.
     async fn drain(&mut self) -> bool {
-        while let Some((body, bytes)) = self.waiting.front().cloned() {
+        while let Some((at, body)) = self.next() {
             match self.step(&body).await {
                 Step::Stop => return false,
                 Step::Next => {
-                    self.waiting.pop_front();
-                    self.show(bytes);
+                    self.attempts.remove(&body);
+                    if let Some((_, bytes)) = self.waiting.remove(at) {
+                        self.show(bytes);
+                    }
                 }
                 Step::Wait(_) if self.context.once => return false,
                 Step::Wait(wait) => {
-                    if !self.context.sleep(wait).await {
+                    if !self.wait(wait, &body).await {
                         return false;
                     }
                     // The oldest may have gone meanwhile, and others have come.
@@ -325,6 +354,21 @@ impl Worker {
             }
         }
         true
+    }
+
+    /// Waits after a failure; `false`: it shall stop.
+    async fn wait(&mut self, wait: Duration, body: &Body) -> bool {
+        if !self.is_suspect(body) || self.waiting.len() > self.attempts.len() {
+            return self.context.sleep(wait).await;
+        }
+        // Only such are left: a new one need not wait.
+        let wake = Arc::clone(&self.context.wake);
+        tokio::select! {
+            () = wake.notified() => {}
+            go_on = self.context.sleep(wait) => return go_on,
+        }
+        let rest = self.scan_after.saturating_duration_since(Instant::now());
+        self.context.sleep(rest).await
     }
 
     fn show(&self, bytes: u64) {
@@ -361,7 +405,13 @@ impl Worker {
 
     async fn done(&mut self, body: &Body, verdict: Verdict, bytes: u64) -> Step {
         match verdict {
-            Verdict::Failed(failure) => return self.again(&failure),
+            Verdict::Failed(failure) => {
+                if failure.cause.may_be_the_bodys() {
+                    let attempts = self.attempts.entry(body.clone()).or_default();
+                    *attempts = attempts.saturating_add(1);
+                }
+                return self.again(&failure);
+            }
             Verdict::Delivered(rejected) => {
                 self.context.delivered(bytes, &rejected);
                 self.lost |= rejected.profiles > 0;

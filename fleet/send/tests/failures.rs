@@ -285,3 +285,20 @@ fn a_body_is_delivered_again_after_a_kill_in_its_middle() {
     host.wait_until_empty("otlp");
     assert!(server.request_within(Duration::from_millis(200)).is_none());
 }
+
+#[test]
+fn a_body_that_a_server_fails_at_holds_up_no_others() {
+    let Some(python) = python("a_body_that_a_server_fails_at_holds_up_no_others") else {
+        return;
+    };
+    let server = Server::start(&python, "http", 0, "poison", &[]);
+    let mut host = Host::new(&output("otlp", server.port, ""));
+    host.put_windows("otlp", 1..=3);
+    host.start();
+    assert_eq!(numbers(&server, 6), [1, 1, 1, 2, 3, 1]);
+    // It stays, and a new one goes first.
+    host.put_windows("otlp", 4..=4);
+    assert_eq!(number(&server.request()), 4);
+    let status = host.wait_for_status("otlp", |status| status.sent == 3);
+    assert_eq!((status.waiting, status.refused), (1, 0));
+}
