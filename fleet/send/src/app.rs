@@ -1,6 +1,7 @@
 //! The program: its signals, its configuration, and one worker for each output.
 
 use crate::board::Board;
+use crate::thrift::Thrift;
 use crate::watch::Watch;
 use crate::worker::{Context, End, Report};
 use crate::{check, cli, metrics, stdin, worker};
@@ -127,6 +128,7 @@ struct App {
     once: bool,
     board: Board,
     watch: Arc<Watch>,
+    thrift: Arc<Thrift>,
     listen: watch::Sender<Option<std::net::SocketAddr>>,
     workers: BTreeMap<String, Running>,
     // Released at the end.
@@ -141,6 +143,7 @@ impl App {
             board: Board::new(&config),
             listen: watch::Sender::new(config.metrics.listen),
             watch,
+            thrift: Arc::new(Thrift::new(&config)),
             workers: BTreeMap::new(),
             config,
             once,
@@ -171,6 +174,7 @@ impl App {
                 spool: self.config.spool_directory(),
                 board: self.board.clone(),
                 watch: Arc::clone(&self.watch),
+                thrift: Arc::clone(&self.thrift),
                 stop: stopped,
                 once: self.once,
                 report: Report::default(),
@@ -259,6 +263,7 @@ impl App {
         // Before others take their place: a body is with one of them at a time.
         stop(others.into_values().collect()).await;
         self.board.set_config(&config);
+        self.thrift.set_config(&config);
         self.listen.send_if_modified(|listen| {
             let changed = *listen != config.metrics.listen;
             *listen = config.metrics.listen;

@@ -17,6 +17,7 @@ mod metrics;
 mod payload;
 mod server;
 mod stdin;
+mod thrift;
 mod watch;
 mod worker;
 

@@ -5,6 +5,7 @@ use crate::backoff::{Backoff, Pace};
 use crate::board::{Board, now_unix_ns};
 use crate::lake;
 use crate::server::{Attempt, Server};
+use crate::thrift::Thrift;
 use crate::watch::Watch;
 use aiprof_fleet::config::{Output, To};
 use aiprof_fleet::spool::{Body, Queue};
@@ -37,6 +38,8 @@ pub(crate) struct Context {
     pub(crate) board: Board,
     /// What watches its directory.
     pub(crate) watch: Arc<Watch>,
+    /// What CPU time is left.
+    pub(crate) thrift: Arc<Thrift>,
     /// Whether it shall stop.
     pub(crate) stop: watch::Receiver<bool>,
     /// Whether it ends when nothing waits, and tries each body once.
@@ -337,6 +340,9 @@ impl Worker {
                     if let Some((_, bytes)) = self.waiting.remove(at) {
                         self.show(bytes);
                     }
+                    if !self.pace().await {
+                        return false;
+                    }
                 }
                 Step::Wait(_) if self.context.once => return false,
                 Step::Wait(wait) => {
@@ -354,6 +360,15 @@ impl Worker {
             }
         }
         true
+    }
+
+    /// Waits before the next body of a backlog; `false`: it shall stop.
+    async fn pace(&mut self) -> bool {
+        if self.context.once || self.waiting.is_empty() {
+            return true;
+        }
+        let pause = self.context.thrift.pause();
+        pause.is_zero() || self.context.sleep(pause).await
     }
 
     /// Waits after a failure; `false`: it shall stop.

@@ -2,8 +2,9 @@
 
 mod common;
 
-use std::io::Write as _;
-use std::os::fd::OwnedFd;
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -100,6 +101,26 @@ fn the_end_of_a_pipe_ends_it_and_nothing_else_of_stdin() {
     drop(writer);
     assert!(host.ended().success());
     host.wait_for_log("the end of stdin");
+}
+
+#[test]
+fn lines_have_priorities_where_journald_reads_them() {
+    let host = Host::new("frequency = 0");
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
+    let about = std::fs::metadata(path).unwrap();
+    let stream = format!("{}:{}", about.dev(), about.ino());
+    for (stated, expected) in [(stream.as_str(), "<3>"), ("1:1", "aiprof-send: error: ")] {
+        let mut command = host.command(&[]);
+        command.env("JOURNAL_STREAM", stated);
+        command.stderr(writer.try_clone().unwrap());
+        assert_eq!(command.status().unwrap().code(), Some(1));
+        let mut buffer = [0; 4096];
+        let length = reader.read(&mut buffer).unwrap();
+        let line = String::from_utf8_lossy(&buffer[..length]);
+        assert!(line.starts_with(expected), "{line}");
+        assert!(!line.contains('\x1b'), "{line}");
+    }
 }
 
 #[test]

@@ -33,15 +33,13 @@ pub(crate) struct Own {
 
 impl Own {
     fn read() -> Self {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        let nanos = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let kibibytes = status
             .lines()
             .find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next())
             .and_then(|number| number.parse::<u64>().ok());
         Self {
-            cpu_ns: u64::try_from(nanos).unwrap_or(0),
+            cpu_ns: u64::try_from(crate::thrift::cpu_time().as_nanos()).unwrap_or(u64::MAX),
             memory_bytes: kibibytes.unwrap_or(0).saturating_mul(1024),
         }
     }
