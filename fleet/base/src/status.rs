@@ -125,6 +125,8 @@ pub struct SentStatus {
     pub retried: u64,
     /// Bodies that the server refused for good.
     pub refused: u64,
+    /// Profiles that the server did not take of bodies that it took.
+    pub rejected: u64,
     /// Bodies that were, or that the server called, too old.
     pub too_old: u64,
     /// Bodies that wait.

@@ -1,0 +1,286 @@
+//! The program: its signals, its configuration, and one worker for each output.
+
+use crate::board::Board;
+use crate::thrift::Thrift;
+use crate::watch::Watch;
+use crate::worker::{Context, End, Report};
+use crate::{check, cli, metrics, stdin, worker};
+use aiprof_fleet::config::{Config, Output};
+use aiprof_fleet::spool::Queue;
+use anyhow::Context as _;
+use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+/// Held by the one that delivers: two would deliver everything twice.
+const LOCK_FILE: &str = "sender.lock";
+/// How long an earlier one gets to end.
+const LOCK_WAIT: Duration = Duration::from_secs(10);
+
+/// Runs; whether all went well.
+///
+/// # Errors
+/// The configuration cannot be read, or the state directory cannot be used.
+pub(crate) fn main(args: &cli::Args) -> anyhow::Result<bool> {
+    let config = Config::read(&args.config)?;
+    // One thread, beside those that look up names of hosts.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(2)
+        .thread_keep_alive(Duration::from_secs(2))
+        .build()
+        .context("starting")?;
+    let done = runtime.block_on(async {
+        match args.check {
+            true => Ok(check::run(&config).await),
+            false => deliver(args, config).await,
+        }
+    });
+    // A look-up that hangs is not waited for.
+    runtime.shutdown_background();
+    done
+}
+
+async fn deliver(args: &cli::Args, config: Config) -> anyhow::Result<bool> {
+    // Before anything else: they must not end it in the middle.
+    let mut ends = [
+        signal(SignalKind::terminate()).context("SIGTERM")?,
+        signal(SignalKind::interrupt()).context("SIGINT")?,
+    ];
+    let mut reload = signal(SignalKind::hangup()).context("SIGHUP")?;
+    let lock = lock(&config.state).await?;
+    let mut app = App::new(config, args.once, lock);
+    if args.once {
+        let [terminate, interrupt] = &mut ends;
+        return Ok(tokio::select! {
+            all = app.all_done() => all,
+            _ = terminate.recv() => false,
+            _ = interrupt.recv() => false,
+        });
+    }
+    let metrics = tokio::spawn(metrics::serve(app.board.clone(), app.listen.subscribe()));
+    let written = tokio::spawn(app.board.clone().keep_written());
+    let [terminate, interrupt] = &mut ends;
+    let mut stdin_ends = std::pin::pin!(stdin::end());
+    loop {
+        let why = tokio::select! {
+            _ = reload.recv() => {
+                app.reload(&args.config).await;
+                continue;
+            }
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+            () = &mut stdin_ends => "the end of stdin",
+        };
+        tracing::info!("ending: {why}");
+        break;
+    }
+    app.stop_all().await;
+    metrics.abort();
+    written.abort();
+    if let Err(error) = app.board.write() {
+        tracing::warn!("the status: {error}");
+    }
+    Ok(true)
+}
+
+/// The lock of a state directory.
+async fn lock(state: &Path) -> anyhow::Result<File> {
+    std::fs::create_dir_all(state).with_context(|| state.display().to_string())?;
+    let path = state.join(LOCK_FILE);
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .with_context(|| path.display().to_string())?;
+    let started = tokio::time::Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if started.elapsed() < LOCK_WAIT => {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+            Err(TryLockError::WouldBlock) => {
+                anyhow::bail!("{}: another aiprof-send delivers", path.display());
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| path.display().to_string());
+            }
+        }
+    }
+}
+
+struct Running {
+    output: Output,
+    stop: watch::Sender<bool>,
+    hurry: Arc<Notify>,
+    task: JoinHandle<End>,
+}
+
+struct App {
+    config: Config,
+    once: bool,
+    board: Board,
+    watch: Arc<Watch>,
+    thrift: Arc<Thrift>,
+    listen: watch::Sender<Option<std::net::SocketAddr>>,
+    workers: BTreeMap<String, Running>,
+    // Released at the end.
+    _lock: File,
+}
+
+impl App {
+    fn new(config: Config, once: bool, lock: File) -> Self {
+        let watch = Arc::new(Watch::new());
+        tokio::spawn(Arc::clone(&watch).run());
+        let mut app = Self {
+            board: Board::new(&config),
+            listen: watch::Sender::new(config.metrics.listen),
+            watch,
+            thrift: Arc::new(Thrift::new(&config)),
+            workers: BTreeMap::new(),
+            config,
+            once,
+            _lock: lock,
+        };
+        app.start_all();
+        app
+    }
+
+    /// Starts workers for outputs that have none.
+    fn start_all(&mut self) {
+        let outputs = self.config.outputs.iter();
+        let outputs: Vec<_> = outputs
+            .filter(|output| output.to.is_sent())
+            .cloned()
+            .collect();
+        let names: Vec<_> = outputs.iter().map(|output| output.name.clone()).collect();
+        self.board.retain(&names);
+        self.warn_of_others(&names);
+        for output in outputs {
+            if self.workers.contains_key(&output.name) {
+                continue;
+            }
+            let (stop, stopped) = watch::channel(false);
+            let hurry = Arc::new(Notify::new());
+            let context = Context {
+                output: output.clone(),
+                spool: self.config.spool_directory(),
+                board: self.board.clone(),
+                watch: Arc::clone(&self.watch),
+                thrift: Arc::clone(&self.thrift),
+                stop: stopped,
+                once: self.once,
+                report: Report::default(),
+                wake: Arc::default(),
+                hurry: Arc::clone(&hurry),
+            };
+            let task = tokio::spawn(worker::run(context));
+            let running = Running {
+                output: output.clone(),
+                stop,
+                hurry,
+                task,
+            };
+            self.workers.insert(output.name, running);
+        }
+    }
+
+    /// Names what is in the spool and of no output any more: it stays, as nobody sends it.
+    fn warn_of_others(&self, names: &[String]) {
+        let spool = self.config.spool_directory();
+        let Ok(entries) = std::fs::read_dir(&spool) else {
+            return;
+        };
+        for entry in entries.flatten().take(100) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if names.contains(&name) || !entry.path().is_dir() {
+                continue;
+            }
+            let bodies = Queue::open(&spool, &name).and_then(|queue| queue.bodies());
+            if bodies.is_ok_and(|bodies| !bodies.is_empty()) {
+                let directory = entry.path();
+                tracing::warn!(
+                    "{}: bodies of an output that there is not: they stay",
+                    directory.display()
+                );
+            }
+        }
+    }
+
+    /// Waits until all have ended by themselves; whether all was delivered.
+    async fn all_done(&mut self) -> bool {
+        let mut all = true;
+        for running in std::mem::take(&mut self.workers).into_values() {
+            all &= running.task.await.is_ok_and(|end| end.all);
+        }
+        if let Err(error) = self.board.write() {
+            tracing::warn!("the status: {error}");
+        }
+        all
+    }
+
+    async fn stop_all(&mut self) {
+        stop(std::mem::take(&mut self.workers).into_values().collect()).await;
+    }
+
+    /// Reads the configuration anew. Outputs that are the same go on.
+    async fn reload(&mut self, path: &Path) {
+        let config = match Config::read(path) {
+            Ok(config) => config,
+            Err(error) => {
+                tracing::error!("{error}; the configuration before it stays");
+                return;
+            }
+        };
+        let elsewhere = config.state != self.config.state;
+        if elsewhere {
+            // Here, and not at the agent's place, is nobody who could be in the way for long.
+            match lock(&config.state).await {
+                Ok(lock) => self._lock = lock,
+                Err(error) => {
+                    tracing::error!("{error:#}; the configuration before it stays");
+                    return;
+                }
+            }
+        }
+        let is_same = |running: &Running| !elsewhere && config.outputs.contains(&running.output);
+        let workers = std::mem::take(&mut self.workers);
+        let (same, others): (BTreeMap<_, _>, BTreeMap<_, _>) = workers
+            .into_iter()
+            .partition(|(_, running)| is_same(running));
+        self.workers = same;
+        // Who reloads may have mended what failed.
+        for running in self.workers.values() {
+            running.hurry.notify_waiters();
+        }
+        // Before others take their place: a body is with one of them at a time.
+        stop(others.into_values().collect()).await;
+        self.board.set_config(&config);
+        self.thrift.set_config(&config);
+        self.listen.send_if_modified(|listen| {
+            let changed = *listen != config.metrics.listen;
+            *listen = config.metrics.listen;
+            changed
+        });
+        self.config = config;
+        self.start_all();
+        tracing::info!("{}: read anew", path.display());
+    }
+}
+
+/// Asks workers to stop, and waits for it.
+async fn stop(workers: Vec<Running>) {
+    for running in &workers {
+        let _ = running.stop.send(true);
+    }
+    for running in workers {
+        let _ = running.task.await;
+    }
+}

@@ -1,0 +1,145 @@
+//! Secrets: read when they are needed, and never shown.
+
+use aiprof_fleet::config::Http;
+use base64::Engine as _;
+use reqwest::header::HeaderValue;
+use std::io::Read as _;
+use std::path::Path;
+
+/// Largest file of a secret.
+const MAX_BYTES: u64 = 64 << 10;
+/// What stands where a secret stood.
+const HIDDEN: &str = "[hidden]";
+
+/// What a request proves who it is with.
+#[derive(Default)]
+pub(crate) struct Credentials {
+    /// `Authorization`.
+    pub(crate) header: Option<HeaderValue>,
+    /// What no message may have in it.
+    secrets: Vec<String>,
+}
+
+impl Credentials {
+    /// Reads those of a server.
+    ///
+    /// # Errors
+    /// In words, without any content: a file cannot be read, or is none of a secret.
+    pub(crate) fn read(http: &Http) -> Result<Self, String> {
+        let mut credentials = Self::default();
+        // Nothing secret should be in them. A server may send them back all the same.
+        let values = http.headers.values().filter(|value| value.len() >= 8);
+        credentials.secrets.extend(values.cloned());
+        let header = if let Some(file) = &http.token_file {
+            let token =
+                read(file).map_err(|why| format!("token_file {}: {why}", file.display()))?;
+            let header = format!("Bearer {token}");
+            credentials.secrets.push(token);
+            header
+        } else if let Some(file) = &http.basic_auth_file {
+            let wrong = |why| format!("basic_auth_file {}: {why}", file.display());
+            let both = read(file).map_err(wrong)?;
+            let Some((_, password)) = both.split_once(':') else {
+                return Err(wrong("is no user:password".to_owned()));
+            };
+            let packed = base64::engine::general_purpose::STANDARD.encode(&both);
+            let header = format!("Basic {packed}");
+            let password = Some(password.to_owned()).filter(|password| !password.is_empty());
+            credentials.secrets.extend([both.clone(), packed]);
+            credentials.secrets.extend(password);
+            header
+        } else {
+            return Ok(credentials);
+        };
+        let header = HeaderValue::from_str(&header);
+        let mut header = header.map_err(|_| "a secret has characters that no header can have")?;
+        header.set_sensitive(true);
+        credentials.header = Some(header);
+        // A secret in another may be the shorter one.
+        credentials
+            .secrets
+            .sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        Ok(credentials)
+    }
+
+    /// A text without any of the secrets.
+    pub(crate) fn hide(&self, mut text: String) -> String {
+        for secret in &self.secrets {
+            if text.contains(secret.as_str()) {
+                text = text.replace(secret.as_str(), HIDDEN);
+            }
+        }
+        text
+    }
+}
+
+/// A secret in a file, without the line's end.
+fn read(file: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let open = std::fs::File::open(file).map_err(|error| error.to_string())?;
+    let read = open.take(MAX_BYTES + 1).read_to_string(&mut text);
+    let read = read.map_err(|error| error.to_string())?;
+    if read as u64 > MAX_BYTES {
+        return Err("is longer than a secret can be".to_owned());
+    }
+    match text.trim() {
+        "" => Err("is empty".to_owned()),
+        secret => Ok(secret.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn http(keys: &str) -> Http {
+        let text = format!("[[output]]\ntype = \"parca\"\nurl = \"http://x\"\n{keys}");
+        let config = aiprof_fleet::config::Config::parse(Path::new("x"), &text).unwrap();
+        match config.outputs.into_iter().next().unwrap().to {
+            aiprof_fleet::config::To::Parca(http) => http,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn secrets_are_read_anew_and_hidden() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        let http = http(&format!(
+            "token_file = {file:?}\nheaders = {{ key = \"k-e-y-123\" }}"
+        ));
+        assert!(Credentials::read(&http).is_err());
+        for token in ["s3cret-1", "s3cret-2"] {
+            std::fs::write(&file, format!("{token}\n")).unwrap();
+            let credentials = Credentials::read(&http).unwrap();
+            let header = credentials.header.as_ref().unwrap();
+            assert_eq!(header.to_str().unwrap(), format!("Bearer {token}"));
+            assert!(!format!("{header:?}").contains(token));
+            let hidden = credentials.hide(format!("no {token}, {token}, k-e-y-123"));
+            assert_eq!(hidden, "no [hidden], [hidden], [hidden]");
+        }
+        for wrong in ["", " \n", "s3cret\nb", "s3cret\u{1}b"] {
+            std::fs::write(&file, wrong).unwrap();
+            let error = Credentials::read(&http).err().unwrap();
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+        std::fs::write(&file, "x".repeat(100_000)).unwrap();
+        assert!(Credentials::read(&http).is_err());
+    }
+
+    #[test]
+    fn basic_authentication_hides_the_password_alone_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("basic");
+        let http = http(&format!("basic_auth_file = {file:?}"));
+        std::fs::write(&file, "me:pass:word").unwrap();
+        let credentials = Credentials::read(&http).unwrap();
+        let header = credentials.header.clone().unwrap();
+        assert_eq!(header.to_str().unwrap(), "Basic bWU6cGFzczp3b3Jk");
+        let hidden = credentials.hide("me:pass:word pass:word bWU6cGFzczp3b3Jk".to_owned());
+        assert_eq!(hidden, "[hidden] [hidden] [hidden]");
+        std::fs::write(&file, "nocolon").unwrap();
+        let error = Credentials::read(&http).err().unwrap();
+        assert!(!error.contains("nocolon") && error.contains("user:password"));
+    }
+}

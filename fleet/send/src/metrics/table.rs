@@ -1,0 +1,347 @@
+//! Which metrics there are: docs/agent-metrics.md has the same table.
+
+use aiprof_fleet::status::{AgentStatus, SenderStatus};
+use std::time::Duration;
+
+/// Most label values of a metric: what writes the status bounds them, and this does again.
+const MAX_SERIES: usize = 256;
+/// How much older than a window the agent's status may be while it is up.
+const UP: Duration = Duration::from_secs(30);
+
+/// All that metrics are made of.
+pub(crate) struct Known {
+    /// What the agent wrote; `None`: nothing that can be read.
+    pub(crate) agent: Option<AgentStatus>,
+    /// What this program did.
+    pub(crate) sender: SenderStatus,
+    /// Now, nanoseconds since the Unix epoch.
+    pub(crate) now_unix_ns: u64,
+    /// Length of a window.
+    pub(crate) window: Duration,
+    /// What this program used.
+    pub(crate) own: Own,
+}
+
+/// What this program used.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Own {
+    /// CPU time, nanoseconds.
+    pub(crate) cpu_ns: u64,
+    /// Anonymous memory, bytes.
+    pub(crate) memory_bytes: u64,
+}
+
+impl Own {
+    fn read() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let kibibytes = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next())
+            .and_then(|number| number.parse::<u64>().ok());
+        Self {
+            cpu_ns: u64::try_from(crate::thrift::cpu_time().as_nanos()).unwrap_or(u64::MAX),
+            memory_bytes: kibibytes.unwrap_or(0).saturating_mul(1024),
+        }
+    }
+}
+
+impl Known {
+    /// With what this program used until now.
+    pub(crate) fn new(
+        agent: Option<AgentStatus>,
+        sender: SenderStatus,
+        window: Duration,
+        now_unix_ns: u64,
+    ) -> Self {
+        Self {
+            agent,
+            sender,
+            now_unix_ns,
+            window,
+            own: Own::read(),
+        }
+    }
+}
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Type {
+    /// It only grows, until its program starts again.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// It is 1; its labels matter.
+    Info,
+}
+
+impl Type {
+    /// The word for it in OpenMetrics.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Info => "info",
+        }
+    }
+
+    /// What the names of its samples end with.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Self::Counter => "_total",
+            Self::Gauge => "",
+            Self::Info => "_info",
+        }
+    }
+}
+
+/// A sample: the values of the labels, and the value.
+pub(crate) type Row = (Vec<String>, f64);
+
+/// A metric.
+pub(crate) struct Metric {
+    /// Its name without `_total` or `_info`.
+    pub(crate) name: &'static str,
+    /// What it is.
+    pub(crate) kind: Type,
+    /// The unit that its name ends with; empty: none.
+    pub(crate) unit: &'static str,
+    /// Its labels.
+    pub(crate) labels: &'static [&'static str],
+    /// What it means.
+    pub(crate) help: &'static str,
+    /// Its samples.
+    rows: fn(&Known) -> Vec<Row>,
+}
+
+impl Metric {
+    /// Its samples.
+    pub(crate) fn rows(&self, known: &Known) -> Vec<Row> {
+        let mut rows = (self.rows)(known);
+        rows.truncate(MAX_SERIES);
+        rows
+    }
+}
+
+/// One sample without labels, of the agent.
+fn agent(known: &Known, value: impl Fn(&AgentStatus) -> f64) -> Vec<Row> {
+    let agent = known.agent.iter();
+    agent.map(|agent| (Vec::new(), value(agent))).collect()
+}
+
+/// A sample for each output of the agent.
+fn written(known: &Known, value: impl Fn(&aiprof_fleet::status::OutputStatus) -> u64) -> Vec<Row> {
+    let outputs = known.agent.iter().flat_map(|agent| &agent.outputs);
+    let rows = outputs.map(|(name, of)| (vec![name.clone()], count(value(of))));
+    rows.collect()
+}
+
+/// A sample for each output of this program.
+fn sent(known: &Known, value: impl Fn(&aiprof_fleet::status::SentStatus) -> f64) -> Vec<Row> {
+    let outputs = known.sender.outputs.iter();
+    let rows = outputs.map(|(name, of)| (vec![name.clone()], value(of)));
+    rows.collect()
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "metrics are floating point; counters beyond 2^53 lose their last digits"
+)]
+fn count(value: u64) -> f64 {
+    value as f64
+}
+
+fn seconds(nanos: u64) -> f64 {
+    count(nanos) / 1e9
+}
+
+fn flag(is: bool) -> f64 {
+    f64::from(u8::from(is))
+}
+
+fn up(known: &Known) -> Vec<Row> {
+    let is_up = known.agent.as_ref().is_some_and(|agent| {
+        let age = known.now_unix_ns.saturating_sub(agent.written_unix_ns);
+        Duration::from_nanos(age) < UP + known.window
+    });
+    vec![(Vec::new(), flag(is_up))]
+}
+
+/// A sample for the agent and one for this program.
+fn programs(known: &Known, of_agent: impl Fn(&AgentStatus) -> u64, own: u64) -> Vec<Row> {
+    let agent = known.agent.iter().map(|agent| {
+        let value = seconds(of_agent(agent));
+        (vec!["aiprof".to_owned()], value)
+    });
+    let own = (vec!["aiprof-send".to_owned()], seconds(own));
+    agent.chain([own]).collect()
+}
+
+fn builds(known: &Known) -> Vec<Row> {
+    let row = |program: &str, version: &str| (vec![program.to_owned(), version.to_owned()], 1.0);
+    let agent = known
+        .agent
+        .iter()
+        .map(|agent| row("aiprof", &agent.version));
+    agent
+        .chain([row("aiprof-send", &known.sender.version)])
+        .collect()
+}
+
+fn pushes(known: &Known) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (name, of) in &known.sender.outputs {
+        let written = known
+            .agent
+            .as_ref()
+            .and_then(|agent| agent.outputs.get(name));
+        let results = [
+            ("sent", of.sent),
+            ("refused", of.refused),
+            ("too_old", of.too_old),
+            ("retried", of.retried),
+            ("dropped", written.map_or(0, |written| written.dropped)),
+        ];
+        for (result, value) in results {
+            rows.push((vec![name.clone(), result.to_owned()], count(value)));
+        }
+    }
+    rows
+}
+
+fn idle(known: &Known) -> Vec<Row> {
+    let devices = known.agent.iter().flat_map(|agent| &agent.devices);
+    let rows = devices.flat_map(|(device, of)| {
+        let idle = of.idle.iter();
+        idle.map(move |(cause, share)| (vec![device.clone(), cause.clone()], *share))
+    });
+    rows.collect()
+}
+
+macro_rules! metric {
+    ($kind:ident $name:literal $unit:literal [$($label:literal)*] $help:literal $rows:expr) => {
+        Metric {
+            name: $name,
+            kind: Type::$kind,
+            unit: $unit,
+            labels: &[$($label),*],
+            help: $help,
+            rows: $rows,
+        }
+    };
+}
+
+/// All metrics, in the order of the output and of the documentation.
+pub(crate) static METRICS: &[Metric] = &[
+    metric!(Gauge "aiprof_up" "" []
+        "1: the agent wrote its status within the last window and 30 s." up),
+    metric!(Info "aiprof_build" "" ["program" "version"]
+        "Versions of the programs." builds),
+    metric!(Info "aiprof_host" "" ["host" "host_id"]
+    "What the host is called in profiles." |known| {
+        let agent = known.agent.iter();
+        agent.map(|it| (vec![it.host.clone(), it.host_id.clone()], 1.0)).collect()
+    }),
+    metric!(Gauge "aiprof_start_time_seconds" "seconds" ["program"]
+        "When the program started, since the Unix epoch."
+        |known| programs(known, |agent| agent.started_unix_ns, known.sender.started_unix_ns)),
+    metric!(Gauge "aiprof_status_time_seconds" "seconds" []
+        "When the agent wrote its status, since the Unix epoch."
+        |known| agent(known, |it| seconds(it.written_unix_ns))),
+    metric!(Gauge "aiprof_cpus" "" []
+        "CPUs of the machine." |known| agent(known, |it| f64::from(it.cpus))),
+    metric!(Gauge "aiprof_paused" "" []
+        "1: the agent is paused." |known| agent(known, |it| flag(it.paused))),
+    metric!(Gauge "aiprof_recording" "" ["what"]
+    "1: this is recorded: cpu, off_cpu, launches or devices." |known| {
+        let what = known.agent.iter().flat_map(|it| &it.recording);
+        what.map(|what| (vec![what.clone()], 1.0)).collect()
+    }),
+    metric!(Counter "aiprof_windows" "" []
+        "Windows recorded." |known| agent(known, |it| count(it.windows))),
+    metric!(Counter "aiprof_samples" "" []
+        "Samples recorded." |known| agent(known, |it| count(it.samples))),
+    metric!(Counter "aiprof_losses" "" ["cause"]
+    "What was not recorded or was thrown away, by cause." |known| {
+        let losses = known.agent.iter().flat_map(|it| &it.losses);
+        losses.map(|(cause, lost)| (vec![cause.clone()], count(*lost))).collect()
+    }),
+    metric!(Gauge "aiprof_frequency_hertz" "hertz" []
+        "Samples per second and CPU now."
+        |known| agent(known, |it| f64::from(it.frequency_hz))),
+    metric!(Gauge "aiprof_frequency_asked_hertz" "hertz" []
+        "Samples per second and CPU that the configuration asks for."
+        |known| agent(known, |it| f64::from(it.frequency_asked_hz))),
+    metric!(Gauge "aiprof_budget_step" "" []
+        "How far the budget has turned the agent down; 0: not at all."
+        |known| agent(known, |it| f64::from(it.step))),
+    metric!(Counter "aiprof_budget_changes" "" []
+        "How often the budget has turned the agent down or up."
+        |known| agent(known, |it| count(it.steps_changed))),
+    metric!(Gauge "aiprof_cpu_budget_ratio" "ratio" []
+        "Share of the machine's CPU time that the agent may use."
+        |known| agent(known, |it| it.budget_cpu)),
+    metric!(Gauge "aiprof_cpu_used_ratio" "ratio" []
+        "Share of the machine's CPU time that the agent used lately, with eBPF."
+        |known| agent(known, |it| it.used_cpu)),
+    metric!(Counter "aiprof_cpu_seconds" "seconds" []
+        "CPU time of the agent's programs, this one included."
+        |known| agent(known, |it| seconds(it.own_cpu_ns))),
+    metric!(Counter "aiprof_bpf_seconds" "seconds" []
+        "Time in the agent's eBPF programs; 0 where the kernel does not measure it."
+        |known| agent(known, |it| seconds(it.bpf_ns))),
+    metric!(Gauge "aiprof_memory_bytes" "bytes" []
+        "Memory of the agent: anonymous and shared."
+        |known| agent(known, |it| count(it.memory_bytes))),
+    metric!(Gauge "aiprof_memory_budget_bytes" "bytes" []
+        "Memory that the agent may have."
+        |known| agent(known, |it| count(it.budget_memory_bytes))),
+    metric!(Gauge "aiprof_bpf_memory_bytes" "bytes" []
+        "Memory of the agent's eBPF maps."
+        |known| agent(known, |it| count(it.bpf_memory_bytes))),
+    metric!(Counter "aiprof_sender_cpu_seconds" "seconds" []
+        "CPU time of aiprof-send."
+        |known| vec![(Vec::new(), seconds(known.own.cpu_ns))]),
+    metric!(Gauge "aiprof_sender_memory_bytes" "bytes" []
+        "Anonymous memory of aiprof-send."
+        |known| vec![(Vec::new(), count(known.own.memory_bytes))]),
+    metric!(Counter "aiprof_written_bodies" "" ["output"]
+        "Bodies that the agent wrote, into the spool or as files."
+        |known| written(known, |it| it.written)),
+    metric!(Counter "aiprof_written_bytes" "bytes" ["output"]
+        "Bytes of these." |known| written(known, |it| it.written_bytes)),
+    metric!(Counter "aiprof_write_failures" "" ["output"]
+        "Bodies that the agent could not write." |known| written(known, |it| it.failed)),
+    metric!(Counter "aiprof_dropped_samples" "" ["output"]
+        "Samples in bodies that were dropped, undelivered, because the spool was full."
+        |known| written(known, |it| it.dropped_samples)),
+    metric!(Counter "aiprof_pushes" "" ["output" "result"]
+        "Bodies that were sent, refused for good, too_old, or dropped because the spool was \
+         full; and requests that failed and are retried." pushes),
+    metric!(Counter "aiprof_sent_bytes" "bytes" ["output"]
+        "Bytes of bodies that were sent." |known| sent(known, |it| count(it.sent_bytes))),
+    metric!(Counter "aiprof_rejected_profiles" "" ["output"]
+        "Profiles that a server did not take of bodies that it took."
+        |known| sent(known, |it| count(it.rejected))),
+    metric!(Gauge "aiprof_spool_bodies" "" ["output"]
+        "Bodies that wait for delivery." |known| sent(known, |it| count(it.waiting))),
+    metric!(Gauge "aiprof_spool_bytes" "bytes" ["output"]
+        "Bytes of these." |known| sent(known, |it| count(it.waiting_bytes))),
+    metric!(Gauge "aiprof_spool_oldest_age_seconds" "seconds" ["output"]
+    "How long ago the window of the oldest of these began; 0: none waits."
+    |known| sent(known, |it| match it.oldest_unix_ns {
+        0 => 0.0,
+        oldest => seconds(known.now_unix_ns.saturating_sub(oldest)),
+    })),
+    metric!(Gauge "aiprof_last_sent_time_seconds" "seconds" ["output"]
+        "When a body was delivered last, since the Unix epoch; 0: never."
+        |known| sent(known, |it| seconds(it.last_sent_unix_ns))),
+    metric!(Gauge "aiprof_output_failing" "" ["output"]
+        "1: the last request failed." |known| sent(known, |it| flag(!it.last_error.is_empty()))),
+    metric!(Gauge "aiprof_accelerator_busy_ratio" "ratio" ["device"]
+    "Share of the last window in which the accelerator was busy." |known| {
+        let devices = known.agent.iter().flat_map(|it| &it.devices);
+        devices.map(|(device, of)| (vec![device.clone()], of.busy)).collect()
+    }),
+    metric!(Gauge "aiprof_accelerator_idle_ratio" "ratio" ["device" "cause"]
+        "Share of the last window in which the accelerator was idle, by cause." idle),
+];

@@ -1,0 +1,403 @@
+//! One request to a server.
+
+use crate::answer::{self, Cause, Failure, Verdict, Wire, clean};
+use crate::backoff::Pace;
+use crate::client::{Client, chain};
+use crate::credentials::Credentials;
+use crate::payload::{NoPayload, Payload};
+use aiprof_fleet::config::{Http, Protocol, To};
+use aiprof_fleet::spool::{Body, Queue};
+use http_body_util::BodyExt as _;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Response, Url};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Most bytes of an answer that are read.
+const MAX_ANSWER: usize = 4 << 20;
+
+/// A server that bodies are sent to.
+pub(crate) struct Server {
+    wire: Wire,
+    url: Url,
+    headers: HeaderMap,
+    timeout: Duration,
+    http: Http,
+    client: Client,
+    /// Whether it was found to take no packed messages.
+    unpack: bool,
+}
+
+/// What came of one attempt to deliver a body.
+pub(crate) enum Attempt {
+    /// It was sent, or will never be.
+    Done {
+        /// What became of it.
+        verdict: Verdict,
+        /// Bytes that were sent.
+        bytes: u64,
+    },
+    /// It is gone already.
+    Gone,
+}
+
+impl Server {
+    /// That of an output; `None`: bodies of it are not sent by requests.
+    ///
+    /// # Errors
+    /// In words: what in its configuration cannot be.
+    pub(crate) fn new(to: &To) -> Result<Option<Self>, String> {
+        let (wire, http) = match to {
+            To::Files(_) | To::Lake(_) => return Ok(None),
+            To::Otlp(otlp) => match otlp.protocol {
+                Protocol::Http => (Wire::Otlp, &otlp.http),
+                Protocol::Grpc => (Wire::OtlpGrpc, &otlp.http),
+            },
+            To::Pyroscope(http) => (Wire::Pyroscope, http),
+            To::Parca(http) => (Wire::Parca, http),
+        };
+        Ok(Some(Self {
+            wire,
+            url: url(wire, &http.url)?,
+            headers: headers(wire, http)?,
+            timeout: http.timeout,
+            http: http.clone(),
+            client: Client::new(http.clone(), wire.is_grpc()),
+            unpack: false,
+        }))
+    }
+
+    /// How old a window may be for it to be worth a request.
+    pub(crate) fn max_age(&self) -> Option<Duration> {
+        // Pyroscope refuses what is older than an hour. Requests take their time.
+        const PYROSCOPE: Duration = Duration::from_secs(58 * 60);
+        let known = (self.wire == Wire::Pyroscope).then_some(PYROSCOPE);
+        self.http.max_age.or(known)
+    }
+
+    /// Whether it is asked by gRPC.
+    pub(crate) fn is_grpc(&self) -> bool {
+        self.wire.is_grpc()
+    }
+
+    /// Its name in messages.
+    pub(crate) fn name(&self) -> String {
+        let host = self.url.host_str().unwrap_or_default();
+        match self.url.port_or_known_default() {
+            Some(port) => format!("{host}:{port}"),
+            None => host.to_owned(),
+        }
+    }
+
+    /// Sends a body.
+    pub(crate) async fn deliver(&mut self, queue: &Queue, body: &Body) -> Attempt {
+        let is_grpc = self.wire.is_grpc();
+        loop {
+            let payload = match Payload::read(queue, body, is_grpc, self.unpack) {
+                Ok(payload) => payload,
+                Err(NoPayload::Gone) => return Attempt::Gone,
+                Err(NoPayload::Unfit(cause, why)) => {
+                    let verdict = Verdict::Refused(cause, why);
+                    return Attempt::Done { verdict, bytes: 0 };
+                }
+                Err(NoPayload::Unread(error)) => {
+                    let why = format!("reading the spool: {error}");
+                    let verdict = Verdict::Failed(Failure::soon(Cause::Storage, why));
+                    return Attempt::Done { verdict, bytes: 0 };
+                }
+            };
+            let bytes = payload.bytes.len() as u64;
+            let was_packed = is_grpc && payload.is_gzip;
+            let verdict = self.send(payload).await;
+            // Servers of gRPC that know no gzip say the same of it as of the whole method.
+            if was_packed && is_unimplemented(&verdict) {
+                self.unpack = true;
+                continue;
+            }
+            if self.unpack && is_unimplemented(&verdict) {
+                self.unpack = false;
+            }
+            return Attempt::Done { verdict, bytes };
+        }
+    }
+
+    /// Sends a payload and reads the answer.
+    pub(crate) async fn send(&mut self, payload: Payload) -> Verdict {
+        let credentials = match Credentials::read(&self.http) {
+            Ok(credentials) => credentials,
+            Err(why) => return Verdict::Failed(Failure::soon(Cause::Credentials, why)),
+        };
+        let client = match self.client.get() {
+            Ok(client) => client,
+            Err(why) => return Verdict::Failed(Failure::soon(Cause::Credentials, why)),
+        };
+        let exchange = self.exchange(&client, payload, &credentials);
+        let verdict = match tokio::time::timeout(self.timeout, exchange).await {
+            Ok(verdict) => verdict,
+            Err(_) => {
+                let why = format!("no answer within {:?} (`timeout`)", self.timeout);
+                Verdict::Failed(Failure::soon(Cause::Timeout, why))
+            }
+        };
+        if let Verdict::Failed(failure) = &verdict
+            && matches!(failure.cause, Cause::Connection | Cause::Timeout)
+        {
+            self.client.reset();
+        }
+        hide(verdict, &credentials)
+    }
+
+    async fn exchange(
+        &self,
+        client: &reqwest::Client,
+        payload: Payload,
+        credentials: &Credentials,
+    ) -> Verdict {
+        let mut headers = self.headers.clone();
+        if payload.is_gzip {
+            let name = match self.wire.is_grpc() {
+                true => "grpc-encoding",
+                false => "content-encoding",
+            };
+            headers.insert(name, HeaderValue::from_static("gzip"));
+        }
+        if let Some(header) = &credentials.header {
+            headers.insert("authorization", header.clone());
+        }
+        if payload.bytes.is_empty() {
+            // Some want it said.
+            headers.insert("content-length", HeaderValue::from_static("0"));
+        }
+        let request = client.post(self.url.clone());
+        let response = match request.headers(headers).body(payload.bytes).send().await {
+            Ok(response) => response,
+            Err(error) => return Verdict::Failed(broken(error)),
+        };
+        let status = response.status().as_u16();
+        let headers = response.headers().clone();
+        let answer = read(response).await;
+        match self.wire.is_grpc() {
+            true => self.of_grpc(status, &headers, answer),
+            // A status is an answer, whatever became of the rest.
+            false => answer::of_http(self.wire, status, &headers, &answer.bytes),
+        }
+    }
+
+    fn of_grpc(&self, status: u16, headers: &HeaderMap, answer: Answer) -> Verdict {
+        let trailers = match &answer.trailers {
+            Some(trailers) => trailers,
+            None => headers,
+        };
+        if trailers.contains_key("grpc-status") {
+            return answer::of_grpc(self.wire, trailers, &answer.bytes);
+        }
+        match answer.broken {
+            Some(failure) if status == 200 => Verdict::Failed(failure),
+            _ => answer::of_no_grpc(self.wire, status, headers, &answer.bytes),
+        }
+    }
+}
+
+/// The body of an answer, as far as it came and is of interest.
+#[derive(Default)]
+struct Answer {
+    bytes: Vec<u8>,
+    trailers: Option<HeaderMap>,
+    broken: Option<Failure>,
+}
+
+async fn read(response: Response) -> Answer {
+    let mut body = reqwest::Body::from(response);
+    let mut answer = Answer::default();
+    while let Some(frame) = body.frame().await {
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error) => {
+                answer.broken = Some(broken(error));
+                break;
+            }
+        };
+        match frame.into_data() {
+            Ok(data) => {
+                let room = MAX_ANSWER - answer.bytes.len();
+                answer.bytes.extend(data.iter().take(room));
+                if data.len() > room {
+                    answer.broken = Some(Failure {
+                        cause: Cause::Protocol,
+                        why: "an answer of more than 4 MiB".to_owned(),
+                        pace: Pace::Slow,
+                        wait: None,
+                    });
+                    break;
+                }
+            }
+            Err(frame) => answer.trailers = frame.into_trailers().ok(),
+        }
+    }
+    answer
+}
+
+fn broken(error: reqwest::Error) -> Failure {
+    let cause = match error.is_timeout() {
+        true => Cause::Timeout,
+        false => Cause::Connection,
+    };
+    Failure::soon(cause, clean(&chain(&error.without_url())))
+}
+
+fn is_unimplemented(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Failed(failure) if failure.cause == Cause::Grpc(12))
+}
+
+/// The verdict, with nothing secret in its words: servers send back what they were sent.
+fn hide(verdict: Verdict, credentials: &Credentials) -> Verdict {
+    match verdict {
+        Verdict::Delivered(mut rejected) => {
+            rejected.message = credentials.hide(rejected.message);
+            Verdict::Delivered(rejected)
+        }
+        Verdict::Refused(cause, why) => Verdict::Refused(cause, credentials.hide(why)),
+        Verdict::TooOld(why) => Verdict::TooOld(credentials.hide(why)),
+        Verdict::Failed(mut failure) => {
+            failure.why = credentials.hide(failure.why);
+            Verdict::Failed(failure)
+        }
+    }
+}
+
+/// Where requests go.
+fn url(wire: Wire, base: &str) -> Result<Url, String> {
+    let method = match wire {
+        Wire::Otlp => "",
+        Wire::OtlpGrpc => {
+            "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"
+        }
+        Wire::Pyroscope => "/push.v1.PusherService/Push",
+        Wire::Parca => "/parca.profilestore.v1alpha1.ProfileStoreService/WriteRaw",
+    };
+    let whole = match wire {
+        Wire::Otlp => base.to_owned(),
+        _ => format!("{}{method}", base.trim_end_matches('/')),
+    };
+    Url::parse(&whole).map_err(|error| format!("url: {error}"))
+}
+
+/// The headers that all requests have.
+fn headers(wire: Wire, http: &Http) -> Result<HeaderMap, String> {
+    let mut headers = own_headers(http)?;
+    let mut set = |name: &'static str, value: &'static str| {
+        headers.insert(name, HeaderValue::from_static(value));
+    };
+    match wire {
+        Wire::Otlp => set("content-type", "application/x-protobuf"),
+        Wire::Pyroscope => {
+            set("content-type", "application/proto");
+            set("connect-protocol-version", "1");
+        }
+        Wire::OtlpGrpc | Wire::Parca => {
+            set("content-type", "application/grpc");
+            set("te", "trailers");
+            // At most 8 digits.
+            let millis = http.timeout.as_millis().min(99_999_999);
+            let value = HeaderValue::from_str(&format!("{millis}m"));
+            headers.insert("grpc-timeout", value.map_err(|error| error.to_string())?);
+        }
+    }
+    Ok(headers)
+}
+
+/// The headers that the configuration asks for.
+fn own_headers(http: &Http) -> Result<HeaderMap, String> {
+    let tenant = http.tenant.as_ref().map(|tenant| ("x-scope-orgid", tenant));
+    let given: BTreeMap<_, _> = http
+        .headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value))
+        .chain(tenant)
+        .collect();
+    let mut headers = HeaderMap::new();
+    for (name, value) in given {
+        let wrong = |what: &str| format!("headers.{name}: {what}");
+        let parsed = HeaderName::from_bytes(name.as_bytes());
+        let parsed = parsed.map_err(|_| wrong("is no name of a header"))?;
+        let ours = ["host", "content-length", "transfer-encoding", "connection"];
+        if ours.contains(&parsed.as_str()) {
+            return Err(wrong("is not to be set"));
+        }
+        let value = HeaderValue::from_str(value);
+        let mut value = value.map_err(|_| wrong("has characters that no header can have"))?;
+        value.set_sensitive(true);
+        headers.insert(parsed, value);
+    }
+    Ok(headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aiprof_fleet::config::Config;
+    use std::path::Path;
+
+    fn server(output: &str) -> Result<Server, String> {
+        let text = format!("[[output]]\n{output}");
+        let config = Config::parse(Path::new("x"), &text).unwrap();
+        Server::new(&config.outputs[0].to).map(Option::unwrap)
+    }
+
+    #[test]
+    fn requests_go_to_the_method_of_the_protocol() {
+        for (output, expected) in [
+            (
+                "type = \"otlp\"\nurl = \"https://h/api/x/v1/profiles?a=b\"",
+                "https://h/api/x/v1/profiles?a=b",
+            ),
+            (
+                "type = \"otlp\"\nprotocol = \"grpc\"\nurl = \"http://h:4317/\"",
+                "http://h:4317/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export",
+            ),
+            (
+                "type = \"pyroscope\"\nurl = \"http://h:4040/base/\"",
+                "http://h:4040/base/push.v1.PusherService/Push",
+            ),
+            (
+                "type = \"parca\"\nurl = \"http://h:7070\"",
+                "http://h:7070/parca.profilestore.v1alpha1.ProfileStoreService/WriteRaw",
+            ),
+        ] {
+            assert_eq!(server(output).unwrap().url.as_str(), expected);
+        }
+        let error = server("type = \"parca\"\nurl = \"http://[x\"")
+            .err()
+            .unwrap();
+        assert!(error.starts_with("url: "), "{error}");
+    }
+
+    #[test]
+    fn headers_are_those_that_can_be() {
+        let with = |headers: &str| {
+            server(&format!(
+                "type = \"parca\"\nurl = \"http://x\"\ntenant = \"t\"\n{headers}"
+            ))
+        };
+        let found = with("headers = { Abc = \"d\" }").unwrap().headers;
+        assert_eq!(found["abc"], "d");
+        assert_eq!(found["x-scope-orgid"], "t");
+        assert_eq!(found["grpc-timeout"], "30000m");
+        for wrong in [
+            "{ \"a b\" = \"x\" }",
+            "{ a = \"x\\ny\" }",
+            "{ Host = \"x\" }",
+        ] {
+            assert!(with(&format!("headers = {wrong}")).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn only_pyroscope_is_known_to_refuse_old_windows() {
+        let age = |output: &str| server(output).unwrap().max_age().map(|age| age.as_secs());
+        assert_eq!(age("type = \"parca\"\nurl = \"http://x\""), None);
+        assert_eq!(age("type = \"pyroscope\"\nurl = \"http://x\""), Some(3_480));
+        let set = "type = \"pyroscope\"\nurl = \"http://x\"\nmax_age = \"7d\"";
+        assert_eq!(age(set), Some(604_800));
+    }
+}
