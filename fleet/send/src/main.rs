@@ -21,12 +21,19 @@ mod thrift;
 mod watch;
 mod worker;
 
+use aiprof_system::os::privileges;
 use clap::Parser as _;
+use rustix::thread::CapabilitySet;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let args = cli::Args::parse();
     log::init(args.verbose);
+    // The agent that starts it has some; before there are threads.
+    if let Err(error) = privileges::drop_to(CapabilitySet::empty()) {
+        tracing::error!("{error}");
+        return ExitCode::from(cli::FAILURE);
+    }
     match app::main(&args) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(cli::FAILURE),
