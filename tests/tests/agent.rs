@@ -435,7 +435,7 @@ fn what_cannot_be_is_refused_at_the_start() -> anyhow::Result<()> {
     std::fs::set_permissions(&state, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
     let (code, said) = run("", &[])?;
     ensure!(
-        code == Some(1) && said.contains("nobody else may write"),
+        code == Some(1) && said.contains("others may use it"),
         "{code:?} {said}"
     );
     // One at a time.

@@ -7,11 +7,10 @@ use aiprof_fleet::spool::{Body, Kind, Queue};
 use aiprof_fleet::status::OutputStatus;
 use aiprof_formats::export::{ExportOptions, Format, otlp, pprof, push};
 use aiprof_model::profile::{Profile, Values};
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use flate2::{Compression as Level, write::GzEncoder};
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::path::Path;
 
 /// All outputs, opened.
 #[derive(Debug)]
@@ -223,28 +222,4 @@ impl Encoding {
             }
         })
     }
-}
-
-/// Makes the directory that the agent keeps its state in, which is its user's alone.
-///
-/// # Errors
-/// It cannot be made, or somebody else may write to it.
-pub(super) fn open_state(path: &Path) -> Result<()> {
-    use rustix::fs::{CWD, Mode, OFlags};
-    let context = || format!("cannot use {} (`state`)", path.display());
-    match rustix::fs::mkdirat(CWD, path, Mode::RWXU) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-        Err(error) => return Err(error).with_context(context),
-    }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = rustix::fs::openat(CWD, path, flags, Mode::empty()).with_context(context)?;
-    let stat = rustix::fs::fstat(&opened).with_context(context)?;
-    let user = rustix::process::geteuid().as_raw();
-    if stat.st_uid != user || stat.st_mode & 0o022 != 0 {
-        return Err(anyhow!(
-            "it must be of user {user} and nobody else may write to it"
-        ))
-        .with_context(context);
-    }
-    Ok(())
 }

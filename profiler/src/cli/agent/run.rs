@@ -3,7 +3,7 @@
 use super::args::AgentArgs;
 use super::governor::{Governor, Level};
 use super::notify;
-use super::outputs::{self, Outputs};
+use super::outputs::Outputs;
 use super::sender::{self, Sender};
 use super::status::Counts;
 use crate::cli::record::tables;
@@ -21,6 +21,7 @@ use aiprof_collect::signals::{BlockedSignals, Signals};
 use aiprof_fleet::config::{Config, ConfigError, To};
 use aiprof_fleet::{identity, status as files};
 use aiprof_system::files::caller;
+use aiprof_system::files::private::PrivateDirectory;
 use aiprof_system::os::privileges::{self, StillToDo};
 use aiprof_system::remote;
 use anyhow::{Context as _, Result, bail};
@@ -56,7 +57,8 @@ pub(in crate::cli) fn run(args: &AgentArgs, verbosity: Verbosity) -> Result<u8> 
     for missing in privileges::missing(have) {
         tracing::info!("without {}: {}", missing.name, missing.purpose);
     }
-    outputs::open_state(&config.state)?;
+    let state = PrivateDirectory::at(&config.state);
+    state.with_context(|| format!("cannot use {} (`state`)", config.state.display()))?;
     let outputs = Outputs::open(&config, None)?;
     let signals = BlockedSignals::block(None).context("cannot prepare for signals")?;
     let sender = sender_for(&args.config, &config, &signals)?;
@@ -132,7 +134,7 @@ fn sender_for(path: &Path, config: &Config, signals: &BlockedSignals) -> Result<
         tracing::info!("no metrics are told: aiprof-send is not installed");
         return Ok(None);
     };
-    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let path = caller::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let wanted = is_needed || config.metrics.listen.is_some();
     Ok(wanted.then(|| Sender::new(program, &path, signals.original_mask())))
 }
@@ -553,7 +555,7 @@ async fn kept(sender: Option<&mut Sender>) {
 }
 
 fn modified(path: &Path) -> Option<std::time::SystemTime> {
-    path.metadata().ok()?.modified().ok()
+    caller::metadata(path).ok()?.modified().ok()
 }
 
 fn describe(level: Level) -> String {

@@ -2,6 +2,7 @@
 
 use aiprof_collect::readable;
 use aiprof_collect::signals::OriginalMask;
+use aiprof_system::files::caller;
 use aiprof_system::remote;
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -51,7 +52,7 @@ pub(super) fn find() -> Option<PathBuf> {
     let beside = beside.and_then(|own| Some(own.parent()?.join(PROGRAM)));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let in_path = std::env::split_paths(&path).map(|folder| folder.join(PROGRAM));
-    let absolute = |file: &PathBuf| file.is_absolute() && file.is_file();
+    let absolute = |file: &PathBuf| file.is_absolute() && caller::is_file(file);
     beside.into_iter().chain(in_path).find(absolute)
 }
 

@@ -86,6 +86,9 @@ pub fn build_profiles(
     (cpu, waits)
 }
 
+/// Which samples of an aggregate a profile is of.
+type Wanted<'a> = &'a dyn Fn(&Weigh) -> bool;
+
 /// Builds the profile of those samples that are wanted, which have these values; `None`: the
 /// aggregate says which.
 fn build_part(
@@ -93,7 +96,7 @@ fn build_part(
     files: &FileTable,
     names: &impl Names,
     meta: Meta,
-    (values, wanted): (Option<Values>, &dyn Fn(&Weigh) -> bool),
+    (values, wanted): (Option<Values>, Wanted<'_>),
 ) -> Profile {
     let mut builder = ProfileBuilder::new(meta);
     if let Some(calls) = aggregate

@@ -46,6 +46,22 @@ impl PrivateDirectory {
         Ok(Self(own))
     }
 
+    /// This one, made where there is none. Others may read it, and nobody else may write to it.
+    ///
+    /// # Errors
+    /// It cannot be made, or is not this user's own.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let user = rustix::process::geteuid().as_raw();
+        match rustix::fs::mkdirat(CWD, path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let own = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+        check(&rustix::fs::fstat(&own)?, user, 0o022).map_err(io::Error::other)?;
+        Ok(Self(own))
+    }
+
     /// Locks a file of this name, made where there is none, for as long as it is open and
     /// this process lives; children do not inherit the lock. `None`: another process has
     /// it.
