@@ -19,7 +19,7 @@ mod window;
 
 use labels::MetAs;
 
-pub use continuous::{Cost, Window};
+pub use continuous::{Cost, WindowProfiles};
 pub use devices::AiuUse;
 pub use triggers::Fired;
 pub use window::DumpExtent;

@@ -30,7 +30,7 @@ const MOST_CALM: Duration = Duration::from_secs(3600);
 /// A notch that is taken back so soon has failed.
 const FAILED_WITHIN: Duration = Duration::from_secs(180);
 /// Share of the budget that what is recorded more may reach, as far as can be foreseen.
-const ROOM: f64 = 0.8;
+const ROOM: f64 = 0.7;
 /// How long what is spent now is averaged, seconds.
 const RECENT: f64 = 4.0;
 /// The same for whether there is room for more.
@@ -258,7 +258,7 @@ impl Governor {
         // What was spent before says nothing of what will be.
         self.recent = self.cpus * ROOM;
         self.lately = self.cpus * ROOM;
-        self.left = self.left.max(self.depth() / 4.0);
+        self.left = self.left.max(self.depth() / 10.0);
         self.owed = (0.0, 0.0);
     }
 }

@@ -1,7 +1,7 @@
 //! Where the profiles of windows go: files, and what `aiprof-send` delivers.
 
 use crate::cli::windows::WindowFiles;
-use aiprof_collect::session::Window;
+use aiprof_collect::session::WindowProfiles;
 use aiprof_fleet::config::{Compression, Config, Output, To};
 use aiprof_fleet::spool::{Body, Kind, Queue};
 use aiprof_fleet::status::OutputStatus;
@@ -96,7 +96,7 @@ impl Outputs {
 
     /// Writes a window to all of them. What fails is told and counted: a full disk may have
     /// room again later.
-    pub(super) fn write(&mut self, window: &Window) {
+    pub(super) fn write(&mut self, window: &WindowProfiles) {
         for open in &mut self.all {
             let written = open.write(window, &self.options, &mut self.number);
             match (&written, open.failing) {
@@ -152,7 +152,12 @@ fn open(output: &Output, config: &Config, options: &ExportOptions) -> Result<Ope
 }
 
 impl Open {
-    fn write(&mut self, window: &Window, options: &ExportOptions, number: &mut u64) -> Result<()> {
+    fn write(
+        &mut self,
+        window: &WindowProfiles,
+        options: &ExportOptions,
+        number: &mut u64,
+    ) -> Result<()> {
         match &mut self.to {
             Opened::Files {
                 cpu,

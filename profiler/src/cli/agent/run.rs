@@ -16,7 +16,7 @@ use aiprof_collect::config::{ProbeConfig, RecordConfig, WaitConfig};
 use aiprof_collect::control::{Asked, Control, Reply, Request, Status};
 use aiprof_collect::device::DeviceOptions;
 use aiprof_collect::doctor;
-use aiprof_collect::session::{Keep, Session, Window};
+use aiprof_collect::session::{Keep, Session, WindowProfiles};
 use aiprof_collect::signals::{BlockedSignals, Signals};
 use aiprof_fleet::config::{Config, ConfigError, To};
 use aiprof_fleet::{identity, status as files};
@@ -216,13 +216,13 @@ enum Woken {
 }
 
 /// When the agent is woken.
-struct Clock {
+struct Wakes {
     look: Interval,
     window: Interval,
     tell: Interval,
 }
 
-impl Clock {
+impl Wakes {
     fn new(window: Duration) -> Self {
         let every = |length| {
             let mut every = tokio::time::interval_at(Instant::now() + length, length);
@@ -279,7 +279,7 @@ impl Agent {
     }
 
     async fn run(mut self, signals: Signals) -> Result<u8> {
-        let mut clock = Clock::new(self.config.window);
+        let mut wakes = Wakes::new(self.config.window);
         self.tell();
         notify::ready("recording");
         tracing::info!(
@@ -288,10 +288,10 @@ impl Agent {
             human_duration(self.config.window)
         );
         loop {
-            match self.next(&signals, &mut clock).await? {
+            match self.next(&signals, &mut wakes).await? {
                 Woken::Look => {
                     if self.look()? {
-                        clock.window.reset();
+                        wakes.window.reset();
                     }
                     if notify::watchdog().is_some() {
                         notify::alive();
@@ -308,10 +308,10 @@ impl Agent {
                     self.tell();
                     let changed = modified(&self.path);
                     if changed.is_some() && changed != self.changed {
-                        self.reload(&mut clock)?;
+                        self.reload(&mut wakes)?;
                     }
                 }
-                Woken::Reload => self.reload(&mut clock)?,
+                Woken::Reload => self.reload(&mut wakes)?,
                 Woken::Asked(asked) if asked.request == Request::Stop => {
                     self.stoppers.push(asked);
                     break;
@@ -329,7 +329,7 @@ impl Agent {
     }
 
     /// Records until the agent is to do something.
-    async fn next(&mut self, signals: &Signals, clock: &mut Clock) -> Result<Woken> {
+    async fn next(&mut self, signals: &Signals, wakes: &mut Wakes) -> Result<Woken> {
         let mut woken = None;
         let (sender, control) = (&mut self.sender, &mut self.control);
         let until = async {
@@ -344,9 +344,9 @@ impl Agent {
                         });
                     }
                     asked = asked_by(control.as_mut()) => break Ok(Woken::Asked(asked)),
-                    _ = clock.window.tick() => break Ok(Woken::Window),
-                    _ = clock.look.tick() => break Ok(Woken::Look),
-                    _ = clock.tell.tick() => break Ok(Woken::Tell),
+                    _ = wakes.window.tick() => break Ok(Woken::Window),
+                    _ = wakes.look.tick() => break Ok(Woken::Look),
+                    _ = wakes.tell.tick() => break Ok(Woken::Tell),
                     () = kept(sender.as_mut()) => {}
                 }
             });
@@ -386,12 +386,12 @@ impl Agent {
         Ok(())
     }
 
-    fn finish_window(&mut self, window: Window) {
+    fn finish_window(&mut self, window: WindowProfiles) {
         self.finish_window_of(window, self.governor.level());
     }
 
     /// Writes a window that was recorded so.
-    fn finish_window_of(&mut self, mut window: Window, level: Level) {
+    fn finish_window_of(&mut self, mut window: WindowProfiles, level: Level) {
         if let Some(host) = &self.config.host {
             let profiles = window.profiles_mut();
             profiles.for_each(|profile| profile.meta.host.clone_from(host));
@@ -439,10 +439,10 @@ impl Agent {
     }
 
     /// Reads the configuration again. One that is wrong changes nothing.
-    fn reload(&mut self, clock: &mut Clock) -> Result<()> {
+    fn reload(&mut self, wakes: &mut Wakes) -> Result<()> {
         notify::reloading();
         self.changed = modified(&self.path);
-        match self.try_reload(clock) {
+        match self.try_reload(wakes) {
             Ok(()) => tracing::info!("{}: read again", self.path.display()),
             Err(error) => tracing::error!("{error:#}; nothing is changed"),
         }
@@ -450,7 +450,7 @@ impl Agent {
         Ok(())
     }
 
-    fn try_reload(&mut self, clock: &mut Clock) -> Result<()> {
+    fn try_reload(&mut self, wakes: &mut Wakes) -> Result<()> {
         let config = read(&self.path)?;
         for (key, is_other) in [
             ("state", config.state != self.config.state),
@@ -479,7 +479,7 @@ impl Agent {
             let window = self.session.end_window()?;
             self.finish_window(window);
         }
-        *clock = Clock::new(config.window);
+        *wakes = Wakes::new(config.window);
         self.outputs = outputs;
         self.config = config;
         if let Some(sender) = &self.sender {

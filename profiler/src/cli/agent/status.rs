@@ -3,7 +3,7 @@
 use super::governor::{Governor, Level, Spent};
 use super::sender::Sender;
 use crate::cli::values::{grouped, human_bytes, human_duration};
-use aiprof_collect::session::{Cost, Session, Window};
+use aiprof_collect::session::{Cost, Session, WindowProfiles};
 use aiprof_fleet::config::Config;
 use aiprof_fleet::status::AgentStatus;
 use std::collections::BTreeMap;
@@ -19,9 +19,9 @@ pub(super) struct Counts {
     started_unix_ns: u64,
     /// When the cost was looked at last, and what it was.
     looked: Instant,
-    cost: Known,
+    cost: Costs,
     /// The same at the end of the last window.
-    window: Known,
+    window: Costs,
     windows: u64,
     samples: u64,
     losses: BTreeMap<String, u64>,
@@ -33,13 +33,13 @@ pub(super) struct Counts {
 
 /// A cost, with that of the sender.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct Costs {
     own: Duration,
     samples: Duration,
     waits: Duration,
 }
 
-impl Known {
+impl Costs {
     fn of(cost: &Cost, sender: Option<&Sender>) -> Self {
         let waits = |name: &str| OF_WAITS.contains(&name);
         let sum = |of_waits: bool| {
@@ -66,7 +66,7 @@ impl Known {
 impl Counts {
     /// From now on.
     pub(super) fn new(session: &Session, sender: Option<&Sender>) -> Self {
-        let cost = Known::of(&session.cost(), sender);
+        let cost = Costs::of(&session.cost(), sender);
         Self {
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
             started_unix_ns: unix_ns(),
@@ -89,7 +89,7 @@ impl Counts {
 
     /// What was spent since this was asked last.
     pub(super) fn spent(&mut self, session: &Session, sender: Option<&Sender>) -> Spent {
-        let now = Known::of(&session.cost(), sender);
+        let now = Costs::of(&session.cost(), sender);
         let before = std::mem::replace(&mut self.cost, now);
         let in_time = self.looked.elapsed();
         self.looked = Instant::now();
@@ -113,7 +113,7 @@ impl Counts {
     /// recorded.
     pub(super) fn window(
         &mut self,
-        window: &mut Window,
+        window: &mut WindowProfiles,
         (asked, level): (Level, Level),
         step: u32,
     ) {
@@ -193,7 +193,7 @@ impl Counts {
     }
 
     /// A line about a window.
-    pub(super) fn line(&self, window: &Window, level: Level) -> String {
+    pub(super) fn line(&self, window: &WindowProfiles, level: Level) -> String {
         let cpu = &window.cpu;
         let samples: u64 = cpu.samples.iter().map(|sample| sample.count).sum();
         let lost: u64 = cpu.losses.iter().map(|(_, n)| n).sum();

@@ -87,7 +87,7 @@ pub fn build_profiles(
 }
 
 /// Which samples of an aggregate a profile is of.
-type Wanted<'a> = &'a dyn Fn(&Weigh) -> bool;
+type OfWeight<'a> = &'a dyn Fn(&Weigh) -> bool;
 
 /// Builds the profile of those samples that are wanted, which have these values; `None`: the
 /// aggregate says which.
@@ -96,7 +96,7 @@ fn build_part(
     files: &FileTable,
     names: &impl Names,
     meta: Meta,
-    (values, wanted): (Option<Values>, Wanted<'_>),
+    (values, wanted): (Option<Values>, OfWeight<'_>),
 ) -> Profile {
     let mut builder = ProfileBuilder::new(meta);
     if let Some(calls) = aggregate

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// What a window has.
 #[derive(Debug)]
-pub struct Window {
+pub struct WindowProfiles {
     /// CPU samples, and those of devices.
     pub cpu: Profile,
     /// Waits, if they are recorded.
@@ -18,7 +18,7 @@ pub struct Window {
     pub launches: Option<Profile>,
 }
 
-impl Window {
+impl WindowProfiles {
     /// All of them that have anything, the CPU's in any case.
     pub fn profiles(&self) -> impl Iterator<Item = &Profile> {
         let others = self.waits.iter().chain(&self.launches);
@@ -54,7 +54,7 @@ impl Session {
     ///
     /// # Errors
     /// Whatever kept them from being made.
-    pub fn end_window(&mut self) -> Result<Window, CollectError> {
+    pub fn end_window(&mut self) -> Result<WindowProfiles, CollectError> {
         self.drain(false)?;
         let window = self.build_parts()?;
         self.forget_window();
@@ -66,7 +66,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::end_window`]; or the sampling could not be changed.
-    pub fn set_frequency(&mut self, frequency_hz: u32) -> Result<Window, CollectError> {
+    pub fn set_frequency(&mut self, frequency_hz: u32) -> Result<WindowProfiles, CollectError> {
         let frequency_hz = frequency_hz.max(1);
         let period_ns = 1_000_000_000 / u64::from(frequency_hz);
         let changed = self.cpus.set_period(period_ns);

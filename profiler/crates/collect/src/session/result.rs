@@ -2,7 +2,8 @@
 //! capture.
 
 use super::{
-    CollectError, Finished, LAST_LOOKS, MAX_FILES, MAX_UNUSED, Progress, SelfUsage, Session, Window,
+    CollectError, Finished, LAST_LOOKS, MAX_FILES, MAX_UNUSED, Progress, SelfUsage, Session,
+    WindowProfiles,
 };
 use crate::{
     bpf::{Bpf, perf},
@@ -265,7 +266,7 @@ impl Session {
     }
 
     /// The same as a profile for each kind of values.
-    pub(super) fn build_parts(&mut self) -> Result<Window, CollectError> {
+    pub(super) fn build_parts(&mut self) -> Result<WindowProfiles, CollectError> {
         let meta = self.complete()?;
         if let Some(launches) = &mut self.events.launches {
             launches.complete(&self.busy, meta.period_ns);
@@ -277,12 +278,12 @@ impl Session {
         })
     }
 
-    fn parts(&self, names: &impl Names, meta: Meta) -> Window {
+    fn parts(&self, names: &impl Names, meta: Meta) -> WindowProfiles {
         let files = &self.events.processes.files;
         let launches = self.events.launches.as_deref();
         let launches = launches.map(|all| build_profile(all, files, names, meta.clone()));
         let (cpu, waits) = build_profiles(&self.events.aggregate, files, names, meta);
-        Window {
+        WindowProfiles {
             cpu,
             waits,
             launches,
