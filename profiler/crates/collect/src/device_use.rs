@@ -43,7 +43,9 @@ fn has_any() -> bool {
         // Where DRM is there, it has a file of its version.
         entries.is_ok_and(|found| found.iter().any(|(path, _)| !path.ends_with("version")))
     };
-    CLASSES.iter().any(has_devices) || kernel::exists("/proc/driver/nvidia")
+    // NVIDIA's driver has no class.
+    let drivers = || kernel::read_to_string("/proc/devices").unwrap_or_default();
+    CLASSES.iter().any(has_devices) || drivers().contains("nvidia")
 }
 
 fn one_of(names: BTreeSet<String>) -> Option<String> {
