@@ -33,6 +33,11 @@ impl Publisher {
         self.dirty.insert(pid);
     }
 
+    /// Whether a process is published.
+    pub(crate) fn has(&self, pid: u32) -> bool {
+        self.published.contains_key(&pid)
+    }
+
     /// A process exited: forks that borrow its list get their own.
     pub(crate) fn retire(&mut self, pid: u32, processes: &ProcessTable) {
         self.dirty.remove(&pid);

@@ -360,8 +360,8 @@ impl Session {
         let bpf = Bpf::load(&options, config.bpf_object.as_deref())?;
         let ring = bpf.ring(SAMPLES)?;
         let ahead = match config.probes {
-            Some(_) => ReadAhead::Files,
-            None => ReadAhead::Neighbours,
+            Some(_) if !config.calm => ReadAhead::Files,
+            _ => ReadAhead::Neighbours,
         };
         let tables = Tables::new(bpf.pool()?, ahead);
         let meta = describe(config, period_ns);
@@ -776,7 +776,8 @@ impl Session {
             }
             _ => {}
         }
-        if changed {
+        // Of one that never ends most processes are never sampled.
+        if changed && (!self.is_calm || self.publisher.has(event.pid)) {
             self.publisher.changed(event.pid);
         }
         if let Some((probes, _)) = &mut self.probes {
