@@ -1,0 +1,1 @@
+//! Readers that are not ours.
