@@ -7,7 +7,7 @@
 
 use crate::file::FileWriter;
 use crate::layout::{self, AT_ONCE, Commit, Day, Generation, LakeFile};
-use crate::schema::{LABELS, NUMBERS, Row, Text};
+use crate::schema::{self, LABELS, NUMBERS, Row, Text};
 use crate::time::{DAY_NS, HOUR_NS};
 use crate::{Lake, LakeError};
 use arrow_array::cast::AsArray as _;
@@ -16,7 +16,9 @@ use arrow_array::{Array as _, RecordBatch};
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use object_store::path::Path;
 use object_store::{ObjectStore as _, ObjectStoreExt as _, PutMode, PutOptions};
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
 use std::cmp::{Ordering, Reverse};
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -431,8 +433,10 @@ struct Columns {
 
 impl Source {
     fn open(what: &str, content: &bytes::Bytes) -> Result<Self, LakeError> {
-        let builder = ParquetRecordBatchReaderBuilder::try_new(content.clone())
-            .map_err(LakeError::parquet(what))?;
+        let options = ArrowReaderOptions::new().with_schema(schema::schema());
+        let builder =
+            ParquetRecordBatchReaderBuilder::try_new_with_options(content.clone(), options)
+                .map_err(LakeError::parquet(what))?;
         let reader = builder
             .with_batch_size(BATCH_ROWS)
             .build()

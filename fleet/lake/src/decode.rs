@@ -126,6 +126,29 @@ pub fn add(body: &[u8], start_unix_ns: u64, rows: &mut Rows) -> Result<Decoded, 
     Ok(adder.done)
 }
 
+/// What a profile says of where and when it was recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Host name; empty: it does not say.
+    pub host: String,
+    /// Begin, nanoseconds since the Unix epoch; 0: it does not say.
+    pub start_unix_ns: u64,
+}
+
+/// The origin of a profile that was not in a spool.
+///
+/// # Errors
+/// As [`add`].
+pub fn origin(body: &[u8]) -> Result<Origin, BodyError> {
+    let profile = tables(&unpack(body)?)?;
+    let comments = profile.comment.iter().take(MAX_COMMENTS);
+    let mut hosts = comments.filter_map(|at| text(&profile, *at).strip_prefix("host: "));
+    Ok(Origin {
+        host: hosts.next().map(plain).unwrap_or_default(),
+        start_unix_ns: u64::try_from(profile.time_nanos).unwrap_or(0),
+    })
+}
+
 fn unpack(body: &[u8]) -> Result<Vec<u8>, BodyError> {
     let mut bytes = Vec::new();
     match body.starts_with(&[0x1f, 0x8b]) {

@@ -9,6 +9,7 @@ use arrow_array::{
     TimestampNanosecondArray,
 };
 use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::metadata::{KeyValue, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
@@ -112,7 +113,11 @@ impl FileWriter {
     /// None is known.
     pub fn new() -> Result<Self, LakeError> {
         let properties = properties()?;
-        let writer = ArrowWriter::try_new(Vec::new(), schema::schema(), Some(properties))
+        // Readers of Arrow would find its own form of the schema: 4 KiB in each small file.
+        let options = ArrowWriterOptions::new()
+            .with_properties(properties)
+            .with_skip_arrow_metadata(true);
+        let writer = ArrowWriter::try_new_with_options(Vec::new(), schema::schema(), options)
             .map_err(LakeError::parquet("a new file"))?;
         let names = MapFieldNames {
             entry: "key_value".to_owned(),

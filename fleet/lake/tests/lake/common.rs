@@ -2,13 +2,13 @@
 
 use aiprof_fleet::config;
 use aiprof_fleet::spool::{Body, Kind, Queue};
-use aiprof_lake::schema::{NUMBERS, Text};
+use aiprof_lake::schema::{NUMBERS, Text, schema};
 use aiprof_lake::time::HOUR_NS;
 use aiprof_lake::{Lake, LakeFile};
 use arrow_array::Array as _;
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{Int32Type, Int64Type, TimestampNanosecondType};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -125,7 +125,8 @@ impl ReadRow {
 /// The rows of a file, read column by column.
 pub(crate) fn read(path: &Path) -> Vec<ReadRow> {
     let file = std::fs::File::open(path).unwrap();
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+    let options = ArrowReaderOptions::new().with_schema(schema());
+    let reader = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options).unwrap();
     let mut rows = Vec::new();
     for batch in reader.build().unwrap() {
         let batch = batch.unwrap();
