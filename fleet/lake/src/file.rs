@@ -23,7 +23,7 @@ const GROUP_ROWS: usize = 100_000;
 const SERVICE_ROWS: usize = 20_000;
 /// Rows that are turned into columns together, and their text.
 const BATCH_ROWS: usize = 4_096;
-const BATCH_BYTES: usize = 4 << 20;
+const BATCH_BYTES: usize = 1 << 20;
 /// Rows of a page.
 const PAGE_ROWS: usize = 10_000;
 /// Most text of a column in a row group that is written once each.

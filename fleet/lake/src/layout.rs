@@ -128,6 +128,11 @@ pub(crate) fn commit_path(day: u32, number: u64) -> Path {
     Path::from(format!("{COMMITS}/{}/{number:08}.json", folder(day)))
 }
 
+/// The path of a commit of nothing.
+pub(crate) fn no_commit_path() -> Path {
+    Path::from(format!("{COMMITS}/none/00000000.json"))
+}
+
 /// The path of what was rolled up of an hour from these bodies.
 pub(crate) fn rolled_up_path(
     hour_unix_ns: u64,

@@ -163,6 +163,10 @@ impl Lake {
             done.files = 1;
             done.rows = written.rows;
             done.bytes = written.bytes.len() as u64;
+            // So that readers of commits always find one.
+            let none = serde_json::to_vec(&layout::Commit::default());
+            let none = none.unwrap_or_default().into();
+            self.create(&layout::no_commit_path(), none).await?;
             note(queue, &path, names)?;
             self.create(&path, written.bytes.into()).await?;
             self.sync(&path)?;

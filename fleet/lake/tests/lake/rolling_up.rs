@@ -75,6 +75,11 @@ fn window() -> Profile {
     made.profile
 }
 
+/// A window with a device.
+pub(crate) fn device_window() -> Vec<u8> {
+    pack(&window())
+}
+
 #[test]
 fn a_window_becomes_rows() {
     let place = Place::new();
