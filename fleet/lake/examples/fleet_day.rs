@@ -38,14 +38,24 @@ fn main() -> Result<()> {
             let text: Vec<&str> = stack.iter().map(name).collect();
             let leaf = text.last().map_or("", |leaf| leaf);
             let rows = ROWS_OF_HOST / f64::from(n) / sum;
-            (programs.services[*service].as_str(), text.join(";"), leaf.to_owned(), rows)
+            (
+                programs.services[*service].as_str(),
+                text.join(";"),
+                leaf.to_owned(),
+                rows,
+            )
         })
         .collect();
     stacks.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
     let (mut adds, mut bytes, mut rows) = (Vec::new(), 0, 0);
     for first in (0..hosts).step_by(HOSTS_OF_FILE) {
         let names: Vec<(String, String)> = (first..hosts.min(first + HOSTS_OF_FILE))
-            .map(|n| (format!("web-{n:04}"), format!("{:016x}", Random(n as u64).next())))
+            .map(|n| {
+                (
+                    format!("web-{n:04}"),
+                    format!("{:016x}", Random(n as u64).next()),
+                )
+            })
             .collect();
         let mut writer = FileWriter::new()?;
         for (service, stack, leaf, of_host) in &stacks {
@@ -94,6 +104,9 @@ fn main() -> Result<()> {
     }
     let commit = serde_json::json!({"unix_ns": 0, "adds": adds, "replaces": []});
     std::fs::write(commits.join("00000001.json"), commit.to_string())?;
-    println!("synthetic: {hosts} hosts, {rows} rows, {} files, {bytes} bytes", adds.len());
+    println!(
+        "synthetic: {hosts} hosts, {rows} rows, {} files, {bytes} bytes",
+        adds.len()
+    );
     Ok(())
 }

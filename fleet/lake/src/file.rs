@@ -28,8 +28,10 @@ const BATCH_BYTES: usize = 1 << 20;
 const PAGE_ROWS: usize = 10_000;
 /// Most text of a column in a row group that is written once each.
 const STACK_DICTIONARY: usize = 8 << 20;
-/// Level of zstd: beyond it files shrink by percents and take twice as long.
+/// Level of zstd; that of stacks, which are nine tenths of an hour's file, is higher: a fifth
+/// less for some 0.1 s of an hour.
 const LEVEL: i32 = 3;
+const STACK_LEVEL: i32 = 9;
 
 /// A column of text of the rows that are not written yet.
 #[derive(Default)]
@@ -222,7 +224,7 @@ impl FileWriter {
 
 /// How columns are written.
 fn properties() -> Result<WriterProperties, LakeError> {
-    let level = ZstdLevel::try_new(LEVEL).map_err(LakeError::parquet("zstd"))?;
+    let level = |level| ZstdLevel::try_new(level).map_err(LakeError::parquet("zstd"));
     let place = |text: Text| {
         let at = NUMBERS.len() + text.at();
         i32::try_from(at).unwrap_or(0)
@@ -241,7 +243,7 @@ fn properties() -> Result<WriterProperties, LakeError> {
     });
     let version = KeyValue::new("aiprof.schema".to_owned(), schema::VERSION.to_owned());
     let mut properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(level))
+        .set_compression(Compression::ZSTD(level(LEVEL)?))
         .set_max_row_group_row_count(Some(GROUP_ROWS))
         .set_data_page_row_count_limit(PAGE_ROWS)
         .set_statistics_enabled(EnabledStatistics::Page)
@@ -257,6 +259,7 @@ fn properties() -> Result<WriterProperties, LakeError> {
     let stack = ColumnPath::from(Text::Stack.name());
     properties = properties
         .set_column_dictionary_page_size_limit(stack.clone(), STACK_DICTIONARY)
+        .set_column_compression(stack.clone(), Compression::ZSTD(level(STACK_LEVEL)?))
         .set_column_encoding(stack, Encoding::DELTA_BYTE_ARRAY);
     Ok(properties.build())
 }

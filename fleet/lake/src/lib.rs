@@ -96,7 +96,8 @@ impl LakeError {
 }
 
 /// A lake that is open. Opening asks nobody anything and is cheap: who opens it anew for each
-/// use follows changes of the credentials.
+/// use follows changes of the credentials. Connections belong to the tokio runtime that it is
+/// used in first.
 #[derive(Clone, Debug)]
 pub struct Lake {
     store: Arc<dyn ObjectStore>,

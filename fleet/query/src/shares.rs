@@ -7,14 +7,14 @@ use aiprof_analysis::compare::Difference;
 use anyhow::{Context as _, Result};
 use datafusion::arrow::array::{Array as _, AsArray as _, RecordBatch};
 use datafusion::arrow::datatypes::{DataType, Int64Type};
-use datafusion::functions_aggregate::expr_fn::sum;
+use datafusion::functions_aggregate::expr_fn::{count_distinct, min, sum};
 use datafusion::logical_expr::cast;
 use datafusion::prelude::{Expr, col, lit};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-/// Parts of a time that clusters are, where there are few hosts.
-const PARTS: u64 = 48;
+/// Parts of a time of all hosts together: with few hosts they are the clusters.
+const PARTS: u64 = 2000;
 /// Shortest part: a window at the defaults.
 const MIN_PART_NS: u64 = 60_000_000_000;
 /// Fewest hosts of a side for hosts to be the clusters.
@@ -22,9 +22,10 @@ pub(crate) const MIN_HOSTS: usize = 6;
 /// Most functions that are kept apart.
 const MAX_FUNCTIONS: usize = 1_000_000;
 
-/// Length of a part of a time.
-pub(crate) fn part(range: &Range<u64>) -> u64 {
-    ((range.end - range.start) / PARTS).max(MIN_PART_NS)
+/// Length of a part of a time, for so many hosts.
+fn part(range: &Range<u64>, hosts: u64) -> u64 {
+    let parts = (PARTS / hosts.max(1)).max(1);
+    ((range.end - range.start) / parts).max(MIN_PART_NS)
 }
 
 /// Values of one group: all of a side, or a version of a service.
@@ -60,7 +61,22 @@ pub(crate) async fn ask(
     by: &[&str],
     hosts: &mut Hosts,
 ) -> Result<BTreeMap<Vec<String>, Values>> {
-    let part = i64::try_from(part(range)).unwrap_or(i64::MAX);
+    let count = asked
+        .ask(
+            range,
+            |table| {
+                let hosts = vec![count_distinct(col("host_id")).alias("hosts")];
+                table.filter(filter.clone())?.aggregate(vec![], hosts)
+            },
+            |batches| {
+                let counts = batches.iter().map(|batch| numbers(batch, "hosts"));
+                Ok(counts.collect::<Result<Vec<_>>>()?.concat())
+            },
+        )
+        .await?;
+    let count = count.first().copied().unwrap_or(0);
+    let part = part(range, u64::try_from(count).unwrap_or(0));
+    let part = i64::try_from(part).unwrap_or(i64::MAX);
     let bucket = cast(col("time"), DataType::Int64) / lit(part);
     let mut groups: Vec<Expr> = by
         .iter()
@@ -72,7 +88,8 @@ pub(crate) async fn ask(
         .ask(
             range,
             |table| {
-                let values = vec![sum(col("value")).alias("value")];
+                let first = min(cast(col("time"), DataType::Int64)).alias("first");
+                let values = vec![sum(col("value")).alias("value"), first];
                 table
                     .filter(filter.clone())?
                     .aggregate(groups.clone(), values)
@@ -87,6 +104,7 @@ pub(crate) async fn ask(
         let keys: Vec<Vec<String>> = keys.collect::<Result<_>>()?;
         let (functions, ids) = (text("function")?, text("host_id")?);
         let (parts, values) = (numbers(batch, "part")?, numbers(batch, "value")?);
+        let firsts = numbers(batch, "first")?;
         for row in 0..batch.num_rows() {
             let key = keys.iter().map(|column| column[row].clone()).collect();
             let new = || Values {
@@ -96,7 +114,7 @@ pub(crate) async fn ask(
             let group = found.entry(key).or_insert_with(new);
             let cluster = (hosts.of(&ids[row]), parts[row]);
             let value = values[row] as f64;
-            group.first = group.first.min(parts[row].saturating_mul(part));
+            group.first = group.first.min(firsts[row]);
             *group.totals.entry(cluster).or_default() += value;
             let function = functions[row].as_str();
             if let Some(known) = group.functions.get_mut(function) {

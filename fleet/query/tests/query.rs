@@ -321,9 +321,9 @@ fn a_change_of_three_points_has_an_interval_that_has_it() {
 fn of_a_hundred_deploys_the_one_that_regressed_is_found() {
     let lake = tempfile::tempdir().unwrap();
     let mut random = Random(21);
-    // Synthetic: 20 services of 8 hosts, each deployed 5 times; 40 functions, of which one
+    // Synthetic: 20 services of 12 hosts, each deployed 5 times; 40 functions, of which one
     // takes a point more from the third version of one service on.
-    let (services, hosts, versions) = (20, 8, 6);
+    let (services, hosts, versions) = (20, 12, 6);
     for service in 0..services {
         let name = format!("service-{service}");
         for host in 0..hosts {

@@ -147,15 +147,15 @@ fn a_lake_in_s3() {
         let done = run(lake.roll_up(&place.queue, TEN + 3 * HOUR_NS)).unwrap();
         assert_eq!((done.files, place.waiting()), (1, 0));
     }
-    let lake = Lake::open_to_read(&server.config("secret")).unwrap();
-    let files = || run(lake.files(0..u64::MAX)).unwrap();
+    // Connections belong to the runtime that made them: each has a lake of its own.
+    let open = || Lake::open_to_read(&server.config("secret")).unwrap();
+    let files = || run(open().files(0..u64::MAX)).unwrap();
     assert_eq!(files().len(), 3);
     // Two compactors at once: one of them commits.
     let now = TEN + 40 * HOUR_NS;
-    let compact = |lake: Lake, now| run(lake.compact(&CompactOptions::default(), now)).unwrap();
     let threads: Vec<_> = (0..2)
         .map(|_| {
-            let lake = lake.clone();
+            let lake = open();
             std::thread::spawn(move || run(lake.compact(&CompactOptions::default(), now)).unwrap())
         })
         .collect();
@@ -165,10 +165,12 @@ fn a_lake_in_s3() {
         .collect();
     println!("{done:?}");
     assert_eq!(files().len(), 1);
-    let swept = compact(lake.clone(), now + HOUR_NS);
+    let options = CompactOptions::default();
+    let swept = run(open().compact(&options, now + HOUR_NS)).unwrap();
     assert_eq!((swept.swept, files().len()), (3, 1));
     // What comes of it is what would come in a directory.
     let bytes = run(async {
+        let lake = open();
         let path = object_store::path::Path::from(files_path(&lake).await);
         let got = object_store::ObjectStoreExt::get(&lake.store(), &path)
             .await
