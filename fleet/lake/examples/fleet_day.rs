@@ -5,7 +5,7 @@
 //! Each host has about 157,000 rows: 1,440 windows of 60 s, some of 4,000 stacks of 50
 //! services. A file has 25 hosts, as merges of files of up to 32 MiB come to.
 
-use aiprof_lake::file::FileWriter;
+use aiprof_lake::file::{FileWriter, Packing};
 use aiprof_lake::schema::{Row, Text};
 use aiprof_lake::synthetic::{PERIOD, Programs, Random};
 use anyhow::{Context as _, Result};
@@ -53,11 +53,11 @@ fn main() -> Result<()> {
             .map(|n| {
                 (
                     format!("web-{n:04}"),
-                    format!("{:016x}", Random(n as u64).next()),
+                    format!("{:016x}", Random(n as u64).draw()),
                 )
             })
             .collect();
-        let mut writer = FileWriter::new()?;
+        let mut writer = FileWriter::new(Packing::Small)?;
         for (service, stack, leaf, of_host) in &stacks {
             // No host has a stack more than once in a window.
             let chance = (of_host / 1440.0).min(1.0);

@@ -75,7 +75,7 @@ fn fill(directory: &Path) -> Result<()> {
     let mut bytes = 0;
     for minute in 0..1440 {
         // Windows do not begin at whole minutes to the nanosecond.
-        let start_unix_ns = BEGIN + minute * MINUTE + random.next() % 1_000_000;
+        let start_unix_ns = BEGIN + minute * MINUTE + random.draw() % 1_000_000;
         let window = programs.window(&mut random, start_unix_ns, SAMPLES);
         bytes += window.len();
         let body = Body {

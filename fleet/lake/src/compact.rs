@@ -5,7 +5,7 @@
 //! (see [`crate::layout`]). Several compactors may run: a commit has a number, and only one
 //! of them can put it. The others look again whether what they merged still counts.
 
-use crate::file::FileWriter;
+use crate::file::{FileWriter, Packing};
 use crate::layout::{self, AT_ONCE, Commit, Day, Generation, LakeFile};
 use crate::schema::{self, LABELS, NUMBERS, Row, Text};
 use crate::time::{DAY_NS, HOUR_NS};
@@ -196,7 +196,7 @@ impl Lake {
         let digest = layout::digest(merge.from.iter().cloned());
         let mut part = 0;
         let mut written = Vec::new();
-        let mut writer = FileWriter::new()?;
+        let mut writer = FileWriter::new(Packing::Small)?;
         let mut heap: BinaryHeap<Reverse<Source>> = sources.into_iter().map(Reverse).collect();
         let mut since_look = 0_u32;
         while let Some(mut first) = heap.peek_mut() {
@@ -208,7 +208,7 @@ impl Lake {
             }
             since_look += 1;
             if since_look.is_multiple_of(4096) && writer.bytes() >= options.file_bytes {
-                let full = std::mem::replace(&mut writer, FileWriter::new()?);
+                let full = std::mem::replace(&mut writer, FileWriter::new(Packing::Small)?);
                 written.push((part, full.finish()?));
                 part += 1;
                 self.put_parts(day, generation, &digest, &mut written, &mut merge, done)

@@ -28,10 +28,24 @@ const BATCH_BYTES: usize = 1 << 20;
 const PAGE_ROWS: usize = 10_000;
 /// Most text of a column in a row group that is written once each.
 const STACK_DICTIONARY: usize = 8 << 20;
-/// Level of zstd; that of stacks, which are nine tenths of an hour's file, is higher: a fifth
-/// less for some 0.1 s of an hour.
-const LEVEL: i32 = 3;
-const STACK_LEVEL: i32 = 9;
+
+/// How hard it is tried to make a file small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// Level 3 of zstd: on each host, each hour.
+    Quick,
+    /// Level 9: a sixth less for half as much time again, and 10 MiB more of memory.
+    Small,
+}
+
+impl Packing {
+    fn level(self) -> i32 {
+        match self {
+            Self::Quick => 3,
+            Self::Small => 9,
+        }
+    }
+}
 
 /// A column of text of the rows that are not written yet.
 #[derive(Default)]
@@ -113,8 +127,8 @@ impl FileWriter {
     ///
     /// # Errors
     /// None is known.
-    pub fn new() -> Result<Self, LakeError> {
-        let properties = properties()?;
+    pub fn new(packing: Packing) -> Result<Self, LakeError> {
+        let properties = properties(packing)?;
         // Readers of Arrow would find its own form of the schema: 4 KiB in each small file.
         let options = ArrowWriterOptions::new()
             .with_properties(properties)
@@ -223,8 +237,8 @@ impl FileWriter {
 }
 
 /// How columns are written.
-fn properties() -> Result<WriterProperties, LakeError> {
-    let level = |level| ZstdLevel::try_new(level).map_err(LakeError::parquet("zstd"));
+fn properties(packing: Packing) -> Result<WriterProperties, LakeError> {
+    let level = ZstdLevel::try_new(packing.level()).map_err(LakeError::parquet("zstd"))?;
     let place = |text: Text| {
         let at = NUMBERS.len() + text.at();
         i32::try_from(at).unwrap_or(0)
@@ -243,7 +257,7 @@ fn properties() -> Result<WriterProperties, LakeError> {
     });
     let version = KeyValue::new("aiprof.schema".to_owned(), schema::VERSION.to_owned());
     let mut properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(level(LEVEL)?))
+        .set_compression(Compression::ZSTD(level))
         .set_max_row_group_row_count(Some(GROUP_ROWS))
         .set_data_page_row_count_limit(PAGE_ROWS)
         .set_statistics_enabled(EnabledStatistics::Page)
@@ -259,7 +273,6 @@ fn properties() -> Result<WriterProperties, LakeError> {
     let stack = ColumnPath::from(Text::Stack.name());
     properties = properties
         .set_column_dictionary_page_size_limit(stack.clone(), STACK_DICTIONARY)
-        .set_column_compression(stack.clone(), Compression::ZSTD(level(STACK_LEVEL)?))
         .set_column_encoding(stack, Encoding::DELTA_BYTE_ARRAY);
     Ok(properties.build())
 }

@@ -6,7 +6,7 @@
 //! whether the file is there, and either removes the bodies or begins anew: no window is lost,
 //! and none is there twice.
 
-use crate::file::FileWriter;
+use crate::file::{FileWriter, Packing};
 use crate::layout;
 use crate::rows::Rows;
 use crate::time::HOUR_NS;
@@ -154,7 +154,7 @@ impl Lake {
         let mut done = pending.done;
         if !pending.rows.is_empty() {
             pending.rows.sort();
-            let mut writer = FileWriter::new()?;
+            let mut writer = FileWriter::new(Packing::Quick)?;
             for row in pending.rows.iter() {
                 writer.push(&row)?;
             }

@@ -2,7 +2,7 @@
 
 use crate::LakeArgs;
 use aiprof_fleet::config;
-use aiprof_lake::file::FileWriter;
+use aiprof_lake::file::{FileWriter, Packing};
 use aiprof_lake::rows::Rows;
 use aiprof_lake::schema::{LABELS, NUMBERS, Text};
 use aiprof_lake::{Lake, LakeFile, decode};
@@ -208,7 +208,7 @@ async fn in_memory(windows: Vec<PathBuf>) -> Result<Source> {
 
 async fn put(store: &InMemory, number: usize, mut rows: Rows) -> Result<LakeFile> {
     rows.sort();
-    let mut writer = FileWriter::new()?;
+    let mut writer = FileWriter::new(Packing::Quick)?;
     for row in rows.iter() {
         writer.push(&row)?;
     }

@@ -6,7 +6,7 @@
     reason = "tests may end where they are wrong"
 )]
 
-use aiprof_lake::file::FileWriter;
+use aiprof_lake::file::{FileWriter, Packing};
 use aiprof_lake::rows::Rows;
 use aiprof_lake::schema::Text;
 use aiprof_lake::synthetic::{PERIOD, Programs, Random};
@@ -39,7 +39,7 @@ fn ask(lake: &Path, arguments: &[&str]) -> String {
 /// Puts rows into a lake as a host's hour.
 fn put(lake: &Path, host: &str, start: u64, mut rows: Rows) {
     rows.sort();
-    let mut writer = FileWriter::new().unwrap();
+    let mut writer = FileWriter::new(Packing::Quick).unwrap();
     for row in rows.iter() {
         writer.push(&row).unwrap();
     }
