@@ -6,7 +6,7 @@
 //! counts. The format, and why it is so, is in docs/lake.md.
 //!
 //! - [`decode`]: a window's pprof, of which nothing is trusted, as [`rows`];
-//! - [`schema`], [`file`]: rows as columns, and columns as a Parquet file;
+//! - [`schema`], [`mod@file`]: rows as columns, and columns as a Parquet file;
 //! - [`layout`]: names of files, and which of them count;
 //! - [`store`]: the directory or the bucket;
 //! - `rollup`, `compact`: what is done with all of these.
