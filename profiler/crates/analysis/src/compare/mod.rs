@@ -61,6 +61,16 @@ impl Difference {
     }
 }
 
+/// The probability that Student's variable is further from 0 than `t`.
+pub fn student_beyond(t: f64, freedom: f64) -> f64 {
+    chance::beyond(t, freedom)
+}
+
+/// What Student's variable is further from 0 than with probability `p`.
+pub fn student_quantile(p: f64, freedom: f64) -> f64 {
+    chance::quantile(p, freedom)
+}
+
 /// Which of many chances hold against all of them at a level: Holm's step-down, with
 /// weights, so that what matters is not lost among much that does not. Weights must not
 /// know the change: take the mean of before and after. What has no chance or no weight is

@@ -87,7 +87,7 @@ pub fn read(input: &mut dyn Read, wanted: Weight) -> Result<PprofStacks, PprofEr
     let profile = Profile::decode(bytes.as_slice())?;
     drop(bytes);
     let chosen = Chosen::of(&profile, wanted).ok_or(PprofError::NoTypes)?;
-    let names = LocationNames::new(&profile)?;
+    let names = LocationNames::new(&profile, MAX_TEXT)?;
     let mut values: FxHashMap<String, u64> = FxHashMap::default();
     let (mut total, mut text, mut work) = (0_u64, 0_usize, 0_usize);
     for sample in &profile.sample {
@@ -195,15 +195,19 @@ fn text(profile: &Profile, at: i64) -> &str {
         .map_or("", String::as_str)
 }
 
-/// Names of locations.
-struct LocationNames<'a> {
+/// Names of a profile's locations, as folded stacks have them.
+pub struct LocationNames<'a> {
     profile: &'a Profile,
     /// The frames of each location, outermost first, as in a folded stack.
     locations: FxHashMap<u64, String>,
 }
 
 impl<'a> LocationNames<'a> {
-    fn new(profile: &'a Profile) -> Result<Self, PprofError> {
+    /// Those of a profile, of which the samples may be elsewhere.
+    ///
+    /// # Errors
+    /// [`PprofError::TooLarge`]: all names together have more than `max_text` bytes.
+    pub fn new(profile: &'a Profile, max_text: usize) -> Result<Self, PprofError> {
         let functions = profile.function.iter().map(|f| (f.id, f.name));
         let functions: FxHashMap<u64, i64> = functions.collect();
         let files = profile
@@ -216,12 +220,18 @@ impl<'a> LocationNames<'a> {
             let file = files.get(&location.mapping_id).copied().unwrap_or("");
             let frames = frames(profile, &functions, location, file);
             bytes += frames.len();
-            if bytes > MAX_TEXT {
+            if bytes > max_text {
                 return Err(PprofError::TooLarge);
             }
             locations.insert(location.id, frames);
         }
         Ok(Self { profile, locations })
+    }
+
+    /// The frames of a location, outermost first, with `;` between them.
+    pub fn frames(&self, id: u64) -> &str {
+        let known = self.locations.get(&id);
+        known.map_or(names::UNKNOWN, String::as_str)
     }
 
     /// A sample's folded stack.
@@ -236,10 +246,7 @@ impl<'a> LocationNames<'a> {
             stack.push_str(&format!(";{}", pid.num));
         }
         for id in sample.location_id.iter().rev() {
-            let frames = self
-                .locations
-                .get(id)
-                .map_or(names::UNKNOWN, String::as_str);
+            let frames = self.frames(*id);
             if !stack.is_empty() {
                 stack.push(';');
             }
@@ -278,12 +285,17 @@ fn frames(
     }
 }
 
+/// Whether a mapping is the code of a device.
+pub fn is_device(file: &str) -> bool {
+    file.starts_with("[device ") || file.starts_with("[replayed device ")
+}
+
 /// What kind of code a frame is, as far as a profile tells.
 fn kind(name: &str, file: &str, is_inlined: bool) -> FrameKind {
     if file == "[kernel.kallsyms]" {
         return FrameKind::Kernel;
     }
-    if file.starts_with("[device ") || file.starts_with("[replayed device ") {
+    if is_device(file) {
         let is_reason = StallReason::ALL.iter().any(|reason| reason.name() == name);
         return match is_reason || name.starts_with("0x") {
             true => FrameKind::DeviceHardware,

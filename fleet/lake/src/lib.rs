@@ -1,0 +1,164 @@
+//! A lake of profiles: Parquet files in a directory or in S3, that `aiprof-query`, DuckDB,
+//! ClickHouse and Spark read.
+//!
+//! `aiprof-send` rolls the windows that wait in the spool up into a file per hour
+//! ([`Lake::roll_up`]); [`Lake::compact`] merges small files, and [`Lake::files`] lists what
+//! counts. The format, and why it is so, is in docs/lake.md.
+//!
+//! - [`decode`]: a window's pprof, of which nothing is trusted, as [`rows`];
+//! - [`schema`], [`mod@file`]: rows as columns, and columns as a Parquet file;
+//! - [`layout`]: names of files, and which of them count;
+//! - [`store`]: the directory or the bucket;
+//! - `rollup`, `compact`: what is done with all of these.
+
+mod compact;
+pub mod decode;
+pub mod file;
+pub mod layout;
+mod rollup;
+pub mod rows;
+pub mod schema;
+pub mod store;
+#[cfg(any(test, feature = "testing"))]
+pub mod synthetic;
+pub mod time;
+
+pub use compact::{CompactOptions, Compacted};
+pub use layout::LakeFile;
+pub use rollup::RolledUp;
+
+use aiprof_fleet::config;
+use object_store::ObjectStore;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What went wrong with a lake. Nothing secret is in it.
+#[derive(Debug, thiserror::Error)]
+pub enum LakeError {
+    /// The store refused, or cannot be reached.
+    #[error("{what}: {source}")]
+    Store {
+        /// What was tried.
+        what: String,
+        /// The cause.
+        source: object_store::Error,
+    },
+    /// A file on this machine: the spool, or credentials.
+    #[error("{path}: {source}")]
+    Local {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A Parquet file could not be written or read.
+    #[error("{what}: {source}")]
+    Parquet {
+        /// Which.
+        what: String,
+        /// The cause.
+        source: parquet::errors::ParquetError,
+    },
+    /// Columns are not those of a lake.
+    #[error("{what}: not a file of a lake: {why}")]
+    Schema {
+        /// Which file.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The configuration cannot be followed.
+    #[error("{0}")]
+    Config(String),
+}
+
+impl LakeError {
+    /// Of the store, while this was tried.
+    pub(crate) fn store(what: impl ToString) -> impl FnOnce(object_store::Error) -> Self {
+        let what = what.to_string();
+        move |source| Self::Store { what, source }
+    }
+
+    /// Of a Parquet file.
+    pub(crate) fn parquet(
+        what: impl ToString,
+    ) -> impl FnOnce(parquet::errors::ParquetError) -> Self {
+        let what = what.to_string();
+        move |source| Self::Parquet { what, source }
+    }
+
+    /// Of a local file.
+    pub(crate) fn local(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Local { path, source }
+    }
+}
+
+/// A lake that is open. Opening asks nobody anything and is cheap: who opens it anew for each
+/// use follows changes of the credentials. Connections belong to the tokio runtime that it is
+/// used in first.
+#[derive(Clone, Debug)]
+pub struct Lake {
+    store: Arc<dyn ObjectStore>,
+    /// Where it is, if it is a directory.
+    directory: Option<PathBuf>,
+    host: String,
+    host_id: String,
+    roll_up: Duration,
+    keep: Option<Duration>,
+}
+
+impl Lake {
+    /// A lake as the configuration has it, for a host of this id and name. The directory of a
+    /// local one is made.
+    ///
+    /// # Errors
+    /// [`LakeError::Config`] and [`LakeError::Local`]: the URL, credentials or certificates.
+    pub fn open(config: &config::Lake, host_id: &str, host: &str) -> Result<Self, LakeError> {
+        let (store, directory) = store::open(config, store::Access::Write)?;
+        Ok(Self {
+            store,
+            directory,
+            host: host.to_owned(),
+            host_id: host_id.to_owned(),
+            roll_up: config.roll_up,
+            keep: config.keep,
+        })
+    }
+
+    /// A lake to read. The directory of a local one must be there.
+    ///
+    /// # Errors
+    /// As [`Lake::open`].
+    pub fn open_to_read(config: &config::Lake) -> Result<Self, LakeError> {
+        let (store, directory) = store::open(config, store::Access::Read)?;
+        Ok(Self {
+            store,
+            directory,
+            host: String::new(),
+            host_id: String::new(),
+            roll_up: config.roll_up,
+            keep: config.keep,
+        })
+    }
+
+    /// The store, in which the lake is at the root.
+    pub fn store(&self) -> Arc<dyn ObjectStore> {
+        Arc::clone(&self.store)
+    }
+
+    /// Makes sure that a file which was just written outlives a power cut, where that is this
+    /// machine's business.
+    pub(crate) fn sync(&self, path: &object_store::path::Path) -> Result<(), LakeError> {
+        let Some(directory) = &self.directory else {
+            return Ok(());
+        };
+        let file = directory.join(path.as_ref());
+        let open = |path: &std::path::Path| std::fs::File::open(path)?.sync_all();
+        let parent = file.parent().unwrap_or(directory);
+        open(&file)
+            .and_then(|()| open(parent))
+            .map_err(LakeError::local(&file))
+    }
+}

@@ -1,0 +1,214 @@
+//! Rows of one host in memory, before they are sorted and written.
+
+use crate::schema::{Row, Text};
+use rustc_hash::FxHashMap;
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+/// Texts of a row that differ within a host.
+const OWN: usize = Text::COUNT - Text::Service as usize;
+/// What sample types of truths begin with.
+pub const TRUTH: &str = "aiprof.";
+
+/// Texts, each once.
+#[derive(Debug, Default)]
+struct Texts {
+    index: FxHashMap<Arc<str>, u32>,
+    all: Vec<Arc<str>>,
+    bytes: usize,
+}
+
+impl Texts {
+    fn add(&mut self, text: &str) -> u32 {
+        if let Some(&known) = self.index.get(text) {
+            return known;
+        }
+        let new = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
+        let text: Arc<str> = text.into();
+        self.bytes += text.len();
+        self.index.insert(Arc::clone(&text), new);
+        self.all.push(text);
+        new
+    }
+
+    fn get(&self, id: u32) -> &str {
+        self.all.get(id as usize).map_or("", |text| text)
+    }
+
+    /// The place of each text in their order.
+    fn ranks(&self) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..).take(self.all.len()).collect();
+        order.sort_unstable_by(|a, b| self.get(*a).cmp(self.get(*b)));
+        let mut ranks = vec![0; order.len()];
+        for (rank, id) in (0..).zip(order) {
+            if let Some(slot) = ranks.get_mut(id as usize) {
+                *slot = rank;
+            }
+        }
+        ranks
+    }
+}
+
+/// A row as indices of texts.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    time: i64,
+    duration: i64,
+    value: i64,
+    count: i64,
+    texts: [u32; OWN],
+    labels: u32,
+}
+
+/// A sample without its values: what rows of it share.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    time: i64,
+    duration: i64,
+    texts: [u32; OWN],
+    labels: u32,
+}
+
+/// Rows of a host. Equal ones are merged when they are sorted, not before: that takes less
+/// memory than a table of all.
+#[derive(Debug)]
+pub struct Rows {
+    host: String,
+    host_id: String,
+    texts: Texts,
+    entries: Vec<Entry>,
+}
+
+impl Rows {
+    /// None yet, of a host.
+    pub fn new(host_id: &str, host: &str) -> Self {
+        let mut texts = Texts::default();
+        texts.add("");
+        Self {
+            host: host.to_owned(),
+            host_id: host_id.to_owned(),
+            texts,
+            entries: Vec::new(),
+        }
+    }
+
+    /// What rows of a sample share; the sample type and unit among its texts do not count.
+    pub fn sample(
+        &mut self,
+        time: i64,
+        duration: i64,
+        texts: &[(Text, &str)],
+        labels: &str,
+    ) -> Sample {
+        let mut own = [0; OWN];
+        for (text, value) in texts {
+            let at = text.at().checked_sub(Text::Service.at());
+            if let Some(slot) = at.and_then(|at| own.get_mut(at)) {
+                *slot = self.texts.add(value);
+            }
+        }
+        Sample {
+            time,
+            duration,
+            texts: own,
+            labels: self.texts.add(labels),
+        }
+    }
+
+    /// Adds a row.
+    pub fn push(&mut self, sample: Sample, of: (&str, &str), value: i64, count: i64) {
+        let mut texts = sample.texts;
+        for (text, value) in [(Text::SampleType, of.0), (Text::Unit, of.1)] {
+            texts[text.at() - Text::Service.at()] = self.texts.add(value);
+        }
+        self.entries.push(Entry {
+            time: sample.time,
+            duration: sample.duration,
+            value,
+            count,
+            texts,
+            labels: sample.labels,
+        });
+    }
+
+    /// Rows so far; fewer after [`Rows::sort`].
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// About the bytes that they take.
+    pub fn bytes(&self) -> usize {
+        let per_text = 96;
+        self.entries.len() * size_of::<Entry>() + self.texts.bytes + self.texts.all.len() * per_text
+    }
+
+    /// Sorts and merges: values of equal rows are added. Of truths the largest is kept, since
+    /// each profile of a window may state the same.
+    pub fn sort(&mut self) {
+        let ranks = self.texts.ranks();
+        let rank = |id: u32| ranks.get(id as usize).copied().unwrap_or(0);
+        let by = |a: &Entry, b: &Entry, text: Text| {
+            let at = text.at() - Text::Service.at();
+            rank(a.texts[at]).cmp(&rank(b.texts[at]))
+        };
+        let rest = |a: &Entry, b: &Entry| {
+            let ids = a.texts.iter().zip(&b.texts);
+            let order = ids
+                .filter(|(a, b)| a != b)
+                .map(|(a, b)| rank(*a).cmp(&rank(*b)));
+            let mut unequal = order.filter(|order| order.is_ne());
+            unequal.next().unwrap_or(Ordering::Equal)
+        };
+        self.entries.sort_unstable_by(|a, b| {
+            by(a, b, Text::Service)
+                .then_with(|| by(a, b, Text::SampleType))
+                .then_with(|| by(a, b, Text::Stack))
+                .then_with(|| a.time.cmp(&b.time))
+                .then_with(|| rest(a, b))
+                .then_with(|| rank(a.labels).cmp(&rank(b.labels)))
+                .then_with(|| a.duration.cmp(&b.duration))
+        });
+        let texts = &self.texts;
+        self.entries.dedup_by(|next, kept| {
+            let is_same = next.time == kept.time
+                && next.duration == kept.duration
+                && next.texts == kept.texts
+                && next.labels == kept.labels;
+            if is_same {
+                let of = kept.texts[Text::SampleType.at() - Text::Service.at()];
+                if texts.get(of).starts_with(TRUTH) {
+                    kept.value = kept.value.max(next.value);
+                } else {
+                    kept.value = kept.value.saturating_add(next.value);
+                    kept.count = kept.count.saturating_add(next.count);
+                }
+            }
+            is_same
+        });
+    }
+
+    /// The rows, in order if they were sorted last.
+    pub fn iter(&self) -> impl Iterator<Item = Row<'_>> {
+        self.entries.iter().map(|entry| {
+            let mut texts = [""; Text::COUNT];
+            texts[Text::Host.at()] = &self.host;
+            texts[Text::HostId.at()] = &self.host_id;
+            for (slot, id) in texts[Text::Service.at()..].iter_mut().zip(entry.texts) {
+                *slot = self.texts.get(id);
+            }
+            Row {
+                time: entry.time,
+                duration: entry.duration,
+                value: entry.value,
+                count: entry.count,
+                texts,
+                labels: self.texts.get(entry.labels),
+            }
+        })
+    }
+}

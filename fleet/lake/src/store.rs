@@ -1,0 +1,161 @@
+//! The directory or bucket that a lake is in.
+
+use crate::LakeError;
+use aiprof_fleet::config;
+use object_store::aws::AmazonS3Builder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::prefix::PrefixStore;
+use object_store::{BackoffConfig, Certificate, ClientOptions, ObjectStore, RetryConfig};
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Largest file of credentials or certificates that is read.
+const MAX_FILE: u64 = 1 << 20;
+/// How long a request may take.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a lake is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It is read: it must be there.
+    Read,
+    /// It is written: a directory is made.
+    Write,
+}
+
+/// The store of a lake, with the lake at its root, and its directory if it is one.
+pub(crate) fn open(
+    config: &config::Lake,
+    access: Access,
+) -> Result<(Arc<dyn ObjectStore>, Option<PathBuf>), LakeError> {
+    match config.url.strip_prefix("s3://") {
+        Some(place) => Ok((bucket(config, place)?, None)),
+        None => {
+            let path = config.url.strip_prefix("file://").unwrap_or(&config.url);
+            let path = PathBuf::from(path);
+            if access == Access::Write {
+                std::fs::create_dir_all(&path).map_err(LakeError::local(&path))?;
+            }
+            // Without it an error would not tell the path as it was given.
+            let path = path.canonicalize().map_err(LakeError::local(&path))?;
+            let store = LocalFileSystem::new_with_prefix(&path)
+                .map_err(LakeError::store(path.display()))?;
+            Ok((Arc::new(store), Some(path)))
+        }
+    }
+}
+
+fn bucket(config: &config::Lake, place: &str) -> Result<Arc<dyn ObjectStore>, LakeError> {
+    let (name, prefix) = place.split_once('/').unwrap_or((place, ""));
+    if name.is_empty() {
+        return Err(LakeError::Config(format!("{}: has no bucket", config.url)));
+    }
+    let mut options = ClientOptions::new().with_timeout(TIMEOUT);
+    let endpoint = config.endpoint.as_deref();
+    options = options.with_allow_http(endpoint.is_some_and(|url| url.starts_with("http://")));
+    if let Some(path) = &config.ca_file {
+        let pem = read(path)?;
+        let found = Certificate::from_pem_bundle(pem.as_bytes());
+        for certificate in found.map_err(LakeError::store(path.display()))? {
+            options = options.with_root_certificate(certificate);
+        }
+    }
+    let retry = RetryConfig {
+        backoff: BackoffConfig::default(),
+        max_retries: 4,
+        retry_timeout: TIMEOUT * 3,
+    };
+    let mut builder = match &config.credentials_file {
+        None => AmazonS3Builder::from_env(),
+        Some(path) => {
+            let found = credentials(&read(path)?).ok_or_else(|| {
+                let what = "no aws_access_key_id and aws_secret_access_key in profile `default`";
+                LakeError::Config(format!("{}: {what}", path.display()))
+            })?;
+            let builder = AmazonS3Builder::new()
+                .with_access_key_id(found.key)
+                .with_secret_access_key(found.secret);
+            match found.token {
+                Some(token) => builder.with_token(token),
+                None => builder,
+            }
+        }
+    };
+    builder = builder
+        .with_bucket_name(name)
+        .with_client_options(options)
+        .with_retry(retry);
+    if let Some(region) = &config.region {
+        builder = builder.with_region(region);
+    }
+    if let Some(endpoint) = endpoint {
+        builder = builder.with_endpoint(endpoint);
+    }
+    let store = builder.build().map_err(LakeError::store(&config.url))?;
+    match prefix.trim_matches('/') {
+        "" => Ok(Arc::new(store)),
+        prefix => Ok(Arc::new(PrefixStore::new(store, Path::from(prefix)))),
+    }
+}
+
+fn read(path: &std::path::Path) -> Result<String, LakeError> {
+    let read = || {
+        let mut text = String::new();
+        let file = std::fs::File::open(path)?;
+        file.take(MAX_FILE).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    read().map_err(LakeError::local(path))
+}
+
+/// Keys of S3.
+struct Credentials {
+    key: String,
+    secret: String,
+    token: Option<String>,
+}
+
+/// Those of the profile `default` of a file in the form of `~/.aws/credentials`.
+fn credentials(text: &str) -> Option<Credentials> {
+    let mut section = "default";
+    let (mut key, mut secret, mut token) = (None, None, None);
+    for line in text.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end_matches(']').trim();
+            continue;
+        }
+        let Some((name, value)) = line.split_once('=') else {
+            continue;
+        };
+        let value = Some(value.trim().to_owned());
+        match (section, name.trim()) {
+            ("default", "aws_access_key_id") => key = value,
+            ("default", "aws_secret_access_key") => secret = value,
+            ("default", "aws_session_token") => token = value,
+            _ => {}
+        }
+    }
+    Some(Credentials {
+        key: key?,
+        secret: secret?,
+        token,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_those_of_the_default_profile() {
+        let text = "# mine\n[other]\naws_access_key_id = no\n[default]\n\
+                    aws_access_key_id=K\naws_secret_access_key = a/b=c\n";
+        let found = credentials(text).unwrap();
+        assert_eq!((found.key.as_str(), found.secret.as_str()), ("K", "a/b=c"));
+        assert!(found.token.is_none());
+        assert!(credentials("[default]\naws_access_key_id = K").is_none());
+    }
+}

@@ -1,0 +1,185 @@
+//! Readers that are not ours: DuckDB and ClickHouse read what docs/lake.md says.
+
+use crate::common::{MINUTE, Place, TEN, after, run};
+use aiprof_lake::CompactOptions;
+use aiprof_lake::schema::Text;
+use aiprof_lake::synthetic::{Programs, Random};
+use aiprof_lake::time::HOUR_NS;
+use aiprof_tests::packages;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// The queries of docs/lake.md, by their names, of one of the two.
+fn documented(of: &str) -> BTreeMap<String, String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lake.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut found = BTreeMap::new();
+    let begin = format!("```sql {of} ");
+    let mut rest = text.as_str();
+    while let Some(at) = rest.find(&begin) {
+        let block = &rest[at + begin.len()..];
+        let (name, block) = block.split_once('\n').unwrap();
+        let (query, after) = block.split_once("\n```").unwrap();
+        found.insert(name.to_owned(), query.to_owned());
+        rest = after;
+    }
+    assert_eq!(found.len(), 5, "{of}: {found:?}");
+    found
+}
+
+/// A lake of two days with CPU samples, a device's kernels and its idle time.
+fn lake() -> Place {
+    let place = Place::new();
+    let programs = Programs::new(1, 3, 80);
+    let mut random = Random(2);
+    for hour in [0, 1, 24] {
+        for minute in 0..3 {
+            let start = TEN + hour * HOUR_NS + minute * MINUTE;
+            place.put(start, 1, &programs.window(&mut random, start, 60));
+            place.put(start, 2, &super::rolling_up::device_window());
+        }
+    }
+    run(place.lake.roll_up(&place.queue, after(30))).unwrap();
+    assert_eq!(place.waiting(), 0);
+    place
+}
+
+/// Runs queries by a program of Python, and tells the rows of each, as text.
+fn answers(
+    python: &Path,
+    program: &str,
+    place: &Place,
+    queries: &BTreeMap<String, String>,
+) -> BTreeMap<String, Vec<Vec<String>>> {
+    let lake = place.directory.path().join("lake");
+    let lake = lake.display().to_string();
+    let queries: BTreeMap<&String, String> = queries
+        .iter()
+        .map(|(name, query)| {
+            let query = query
+                .replace("LAKE", &lake)
+                .replace("today()", "DATE '2026-11-27'")
+                .replace("current_date", "DATE '2026-11-27'")
+                .replace("yesterday()", "DATE '2026-11-26'");
+            (name, query)
+        })
+        .collect();
+    let json = serde_json::to_string(&queries).unwrap();
+    let mut command = Command::new(python);
+    let done = command.args(["-c", program]).arg(json).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}");
+    serde_json::from_slice(&done.stdout).unwrap()
+}
+
+/// Checks the answers against what this crate reads.
+fn check(place: &Place, found: &BTreeMap<String, Vec<Vec<String>>>) {
+    let rows = place.rows();
+    let sum = |of: &dyn Fn(&super::common::ReadRow) -> Option<String>| {
+        let mut sums: BTreeMap<String, i64> = BTreeMap::new();
+        for row in &rows {
+            if let Some(key) = of(row) {
+                *sums.entry(key).or_default() += row.value();
+            }
+        }
+        sums
+    };
+    let is = |row: &super::common::ReadRow, kind: &str| row.text(Text::SampleType) == kind;
+    let cpu = sum(&|row| {
+        let wanted = is(row, "cpu") && row.text(Text::Service) == "service-001";
+        wanted.then(|| row.text(Text::Function).to_owned())
+    });
+    let top = &found["top functions"];
+    assert_eq!(top.len(), cpu.len().min(20));
+    let most = cpu.values().max().unwrap();
+    assert_eq!(top[0][1], most.to_string());
+    for row in top {
+        assert_eq!(cpu[&row[0]].to_string(), row[1], "{row:?}");
+    }
+    let kernels = sum(&|row| is(row, "device_time").then(|| row.text(Text::Kernel).to_owned()));
+    let expected: Vec<Vec<String>> = kernels
+        .iter()
+        .map(|(name, value)| vec![name.clone(), value.to_string()])
+        .collect();
+    assert_eq!(found["device time by kernel"], expected);
+    let idle = sum(&|row| is(row, "aiprof.idle").then(|| row.text(Text::IdleCause).to_owned()));
+    let expected: Vec<Vec<String>> = idle
+        .iter()
+        .map(|(name, value)| vec![name.clone(), value.to_string()])
+        .collect();
+    assert_eq!(found["idle by cause"], expected);
+    assert!(!found["what changed since yesterday"].is_empty());
+    // The files that count, and no others.
+    let count = rows.len().to_string();
+    assert_eq!(found["only files that count"], [[count]]);
+}
+
+#[test]
+fn duckdb_reads_the_lake() {
+    let find = "import duckdb; print(duckdb.__version__)";
+    let package = ["duckdb==1.5.5"];
+    let python = match packages::python("AIPROF_TESTS_DUCKDB", "duckdb", &package, find) {
+        Ok((python, _)) => python,
+        Err(why) => {
+            println!("skipped: duckdb_reads_the_lake: {why}");
+            return;
+        }
+    };
+    let program = "import duckdb, json, sys\n\
+                   out = {}\n\
+                   for name, query in json.loads(sys.argv[1]).items():\n    \
+                   out[name] = [[str(cell) for cell in row] for row in duckdb.sql(query).fetchall()]\n\
+                   print(json.dumps(out))";
+    let place = lake();
+    let queries = documented("duckdb");
+    check(&place, &answers(&python, program, &place, &queries));
+    // While what was replaced is still there, only files that count are read.
+    let now = TEN + 80 * HOUR_NS;
+    let done = run(place.lake.compact(&CompactOptions::default(), now)).unwrap();
+    assert!(done.merged > 0 && done.swept == 0, "{done:?}");
+    let only = |queries: &BTreeMap<String, String>| {
+        let mut queries = queries.clone();
+        queries.retain(|name, _| name == "only files that count");
+        queries
+    };
+    let found = answers(&python, program, &place, &only(&queries));
+    let count = place.rows().len().to_string();
+    assert_eq!(found["only files that count"], [[count]]);
+    run(place
+        .lake
+        .compact(&CompactOptions::default(), now + HOUR_NS))
+    .unwrap();
+    check(&place, &answers(&python, program, &place, &queries));
+}
+
+#[test]
+fn clickhouse_reads_the_lake() {
+    let find = "import chdb; print(chdb.__version__)";
+    let package = ["chdb-core-lite"];
+    let python = match packages::python("AIPROF_TESTS_CHDB", "chdb", &package, find) {
+        Ok((python, _)) => python,
+        Err(why) => {
+            println!("skipped: clickhouse_reads_the_lake: {why}");
+            return;
+        }
+    };
+    let program = "import chdb, json, sys\n\
+                   out = {}\n\
+                   for name, query in json.loads(sys.argv[1]).items():\n    \
+                   text = str(chdb.query(query, 'JSONCompactEachRow'))\n    \
+                   rows = [json.loads(line) for line in text.splitlines() if line]\n    \
+                   out[name] = [[str(cell) for cell in row] for row in rows]\n\
+                   print(json.dumps(out))";
+    let place = lake();
+    let now = TEN + 80 * HOUR_NS;
+    run(place.lake.compact(&CompactOptions::default(), now)).unwrap();
+    run(place
+        .lake
+        .compact(&CompactOptions::default(), now + HOUR_NS))
+    .unwrap();
+    check(
+        &place,
+        &answers(&python, program, &place, &documented("clickhouse")),
+    );
+}

@@ -1,0 +1,210 @@
+//! `flame`: stacks as a picture, as text, or as pprof.
+
+use crate::LakeArgs;
+use crate::open::Asked;
+use crate::output;
+use crate::select::{self, SelectArgs, UsageError, column};
+use crate::shares::{numbers, texts};
+use aiprof_formats::export::folded::{self, FoldedStacks, MAX_TOTAL};
+use aiprof_formats::export::svg::{self, Caption};
+use aiprof_formats::export::{ExportOptions, Format, Weight, pprof};
+use anyhow::Result;
+use clap::Args;
+use datafusion::functions_aggregate::expr_fn::{max, sum};
+use datafusion::prelude::{Expr, col};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Options of `flame`.
+#[derive(Debug, Args)]
+pub(crate) struct FlameArgs {
+    #[command(flatten)]
+    lake: LakeArgs,
+    #[command(flatten)]
+    select: SelectArgs,
+
+    /// The file: .svg, .html, .folded or .pb.gz
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+
+    /// Begin each stack with a column or label: service, host, version, ...
+    #[arg(long, value_name = "KEY")]
+    by: Option<String>,
+
+    /// Turn stacks around: the leaf first
+    #[arg(long)]
+    inverted: bool,
+}
+
+/// Stacks of a time, and what their values are.
+pub(crate) struct Stacks {
+    pub(crate) folded: FoldedStacks,
+    pub(crate) weight: Weight,
+}
+
+/// Asks for stacks.
+pub(crate) async fn stacks(
+    asked: &Asked,
+    range: &Range<u64>,
+    filter: Expr,
+    by: Option<&str>,
+) -> Result<Stacks> {
+    let mut groups = vec![col("stack")];
+    groups.extend(by.map(|key| column(key).alias("key")));
+    let (found, unit) = asked
+        .ask(
+            range,
+            |table| {
+                let sums = vec![
+                    sum(col("value")).alias("value"),
+                    max(col("unit")).alias("unit"),
+                ];
+                table
+                    .filter(filter.clone())?
+                    .aggregate(groups.clone(), sums)
+            },
+            |batches| {
+                let mut found: BTreeMap<String, i64> = BTreeMap::new();
+                let mut unit = String::new();
+                for batch in &batches {
+                    let (stacks, values) = (texts(batch, "stack")?, numbers(batch, "value")?);
+                    let keys = match by {
+                        Some(_) => texts(batch, "key")?,
+                        None => vec![String::new(); stacks.len()],
+                    };
+                    unit = texts(batch, "unit")?.pop().unwrap_or(unit);
+                    for ((stack, value), key) in stacks.into_iter().zip(values).zip(keys) {
+                        let stack = rooted(&key, stack);
+                        let sum = found.entry(stack).or_default();
+                        *sum = sum.saturating_add(value);
+                    }
+                }
+                Ok((found, unit))
+            },
+        )
+        .await?;
+    let (weight, scale) = match unit.as_str() {
+        "nanoseconds" => (Weight::Time, 1000),
+        "bytes" => (Weight::Bytes, 1),
+        _ => (Weight::Samples, 1),
+    };
+    let mut stacks: Vec<(String, u64)> = found
+        .into_iter()
+        .filter_map(|(stack, value)| {
+            let value = u64::try_from(value).ok()?;
+            // To the next microsecond.
+            let value = value.saturating_add(scale / 2) / scale;
+            (value > 0).then_some((stack, value))
+        })
+        .collect();
+    stacks.sort_unstable_by(|a, b| a.0.split(';').cmp(b.0.split(';')));
+    let total = stacks
+        .iter()
+        .fold(0_u64, |all, (_, value)| all.saturating_add(*value));
+    anyhow::ensure!(
+        total <= MAX_TOTAL,
+        "the values add up to more than can be drawn"
+    );
+    Ok(Stacks {
+        folded: FoldedStacks { stacks, total },
+        weight,
+    })
+}
+
+/// A stack that begins with a value.
+fn rooted(key: &str, stack: String) -> String {
+    let stack = match stack.is_empty() {
+        true => "[no stack]".to_owned(),
+        false => stack,
+    };
+    let key: String = key
+        .chars()
+        .map(|c| if c == ';' || c.is_control() { ':' } else { c })
+        .collect();
+    match key.trim() {
+        "" => stack,
+        key => format!("{key};{stack}"),
+    }
+}
+
+/// The kinds of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Svg,
+    Html,
+    Folded,
+    Pprof,
+}
+
+impl Kind {
+    fn of(path: &Path) -> Result<Self> {
+        match Format::from_extension(path) {
+            Some(Format::Svg) => Ok(Self::Svg),
+            Some(Format::Page) => Ok(Self::Html),
+            Some(Format::Folded) => Ok(Self::Folded),
+            Some(Format::Pprof) => Ok(Self::Pprof),
+            _ if path.as_os_str() == "-" => Ok(Self::Folded),
+            _ => {
+                let what = "a flame graph is written as .svg, .html, .folded or .pb.gz";
+                Err(UsageError(format!("{}: {what}", path.display())).into())
+            }
+        }
+    }
+}
+
+/// Asks and writes.
+pub(crate) async fn run(args: FlameArgs) -> Result<()> {
+    let kind = Kind::of(&args.output)?;
+    let range = args.select.range(select::now())?;
+    let asked = Asked::open(&args.lake).await?;
+    let filter = args.select.filter(&range)?;
+    let found = stacks(&asked, &range, filter, args.by.as_deref()).await?;
+    if found.folded.total == 0 {
+        output::note(&format!("no samples of type {}", args.select.sample_type));
+    }
+    let options = ExportOptions {
+        weight: found.weight,
+        inverted: args.inverted,
+        ..ExportOptions::default()
+    };
+    let date = |unix_ns: u64| {
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(unix_ns);
+        humantime::format_rfc3339_seconds(time).to_string()
+    };
+    let caption = Caption {
+        title: args
+            .select
+            .service
+            .clone()
+            .unwrap_or_else(|| "all services".to_owned()),
+        subtitle: format!(
+            "{} from {} to {}",
+            args.select.sample_type,
+            date(range.start),
+            date(range.end)
+        ),
+        ..Caption::default()
+    };
+    output::to(Some(&args.output), |out| {
+        match kind {
+            Kind::Svg => svg::write_folded(&found.folded, &caption, &options, out)?,
+            Kind::Folded => folded::write_stacks(&found.folded, &options, out)?,
+            Kind::Pprof => pprof::write_folded(&found.folded, &options, out)?,
+            Kind::Html => {
+                let mut picture = Vec::new();
+                svg::write_folded(&found.folded, &caption, &options, &mut picture)?;
+                let picture = String::from_utf8(picture)?;
+                // The picture without what only a file of its own begins with.
+                let begin = picture.find("<svg").unwrap_or(0);
+                let page = picture.get(begin..).unwrap_or_default();
+                writeln!(
+                    out,
+                    "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<title>aiprof</title>"
+                )?;
+                out.write_all(page.as_bytes())?;
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,124 @@
+//! `aiprof-query`: asks a lake of profiles.
+//!
+//! ```text
+//! aiprof-query top --lake s3://profiles --service shop --from -1h
+//! aiprof-query flame --lake /var/lib/lake --service shop -o shop.svg
+//! aiprof-query diff --lake /var/lib/lake --before yesterday --after today
+//! aiprof-query regressions --lake s3://profiles --from -7d
+//! aiprof-query sql --lake /var/lib/lake "SELECT host, sum(value) FROM profiles GROUP BY host"
+//! ```
+//!
+//! Data goes to stdout or to files, all else to stderr. Exit codes: 0 it is done, 1 it is not,
+//! 2 the command line is wrong.
+
+mod diff;
+mod flame;
+mod open;
+mod output;
+mod regressions;
+mod select;
+mod shares;
+mod sql;
+mod statistics;
+mod top;
+
+use clap::{Args, Parser, Subcommand};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Asks a lake of profiles
+#[derive(Debug, Parser)]
+#[command(name = "aiprof-query", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The functions, services, hosts or labels that take most
+    Top(top::TopArgs),
+    /// A flame graph, folded stacks or a pprof file
+    Flame(flame::FlameArgs),
+    /// What changed between two times, versions or hosts, with 95 % intervals
+    Diff(diff::DiffArgs),
+    /// What deploys changed: each version of each service with the one before
+    Regressions(regressions::RegressionsArgs),
+    /// Any query, of a table `profiles`
+    Sql(sql::SqlArgs),
+    /// The files that count, for other readers
+    Files(sql::FilesArgs),
+    /// Merges small files of a lake, and deletes those that are older than it keeps
+    Compact(sql::CompactArgs),
+}
+
+/// Where a lake is.
+#[derive(Clone, Debug, Args)]
+struct LakeArgs {
+    /// A lake (file:///PATH, a path, s3://BUCKET[/PREFIX]), or a directory of pprof files that
+    /// the agent's output `files` wrote
+    #[arg(long, value_name = "URL", env = "AIPROF_LAKE")]
+    lake: String,
+
+    /// Of S3: where it is, if not at AWS
+    #[arg(long, value_name = "URL")]
+    endpoint: Option<String>,
+
+    /// Of S3: the region
+    #[arg(long)]
+    region: Option<String>,
+
+    /// Of S3: a file in the form of ~/.aws/credentials; without it the environment is asked
+    #[arg(long, value_name = "FILE")]
+    credentials_file: Option<PathBuf>,
+
+    /// Certificates of who is trusted, PEM [default: those of the system]
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+
+    /// Most memory of a query, MiB
+    #[arg(long, value_name = "MIB", default_value_t = 2048)]
+    memory: usize,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let done = match runtime {
+        Err(error) => Err(anyhow::Error::from(error)),
+        Ok(runtime) => runtime.block_on(run(cli.command)),
+    };
+    let Err(error) = done else {
+        return ExitCode::SUCCESS;
+    };
+    let is_closed = |cause: &(dyn std::error::Error + 'static)| {
+        let io = cause.downcast_ref::<std::io::Error>();
+        io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+    };
+    // Who reads has seen enough.
+    if error.chain().any(is_closed) {
+        return ExitCode::SUCCESS;
+    }
+    let is_usage = error.is::<select::UsageError>();
+    // Nothing can be done where stderr is closed.
+    let _ = writeln!(std::io::stderr(), "aiprof-query: {error:#}");
+    match is_usage {
+        true => ExitCode::from(2),
+        false => ExitCode::FAILURE,
+    }
+}
+
+async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Top(args) => top::run(args).await,
+        Command::Flame(args) => flame::run(args).await,
+        Command::Diff(args) => diff::run(args).await,
+        Command::Regressions(args) => regressions::run(args).await,
+        Command::Sql(args) => sql::run(args).await,
+        Command::Files(args) => sql::files(args).await,
+        Command::Compact(args) => sql::compact(args).await,
+    }
+}

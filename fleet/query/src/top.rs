@@ -1,0 +1,135 @@
+//! `top`: what takes most.
+
+use crate::LakeArgs;
+use crate::open::Asked;
+use crate::output::{Cell, Table, TableArgs};
+use crate::select::{self, SelectArgs, column};
+use crate::shares::{numbers, texts};
+use anyhow::Result;
+use clap::Args;
+use datafusion::functions_aggregate::expr_fn::sum;
+use datafusion::prelude::col;
+use std::collections::{HashMap, HashSet};
+
+/// Options of `top`.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    lake: LakeArgs,
+    #[command(flatten)]
+    select: SelectArgs,
+
+    /// By what: function, service, host, kernel, device, idle_cause, any column or label
+    #[arg(long, default_value = "function")]
+    by: String,
+
+    /// With what functions call, and not only their own time; of functions only
+    #[arg(long)]
+    total: bool,
+
+    /// Rows at most
+    #[arg(long, default_value_t = 30)]
+    limit: usize,
+
+    #[command(flatten)]
+    table: TableArgs,
+}
+
+/// What one has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    own: i64,
+    total: i64,
+    count: i64,
+}
+
+/// Asks and writes.
+pub(crate) async fn run(args: TopArgs) -> Result<()> {
+    let range = args.select.range(select::now())?;
+    let asked = Asked::open(&args.lake).await?;
+    let filter = args.select.filter(&range)?;
+    let with_stacks = args.total && args.by == "function";
+    let key = match with_stacks {
+        true => col("stack"),
+        false => column(&args.by),
+    };
+    let found: Vec<(String, i64, i64)> = asked
+        .ask(
+            &range,
+            |table| {
+                let sums = vec![
+                    sum(col("value")).alias("value"),
+                    sum(col("count")).alias("count"),
+                ];
+                table
+                    .filter(filter.clone())?
+                    .aggregate(vec![key.clone().alias("key")], sums)
+            },
+            |batches| {
+                let mut found = Vec::new();
+                for batch in &batches {
+                    let keys = texts(batch, "key")?;
+                    let (values, counts) = (numbers(batch, "value")?, numbers(batch, "count")?);
+                    let rows = keys.into_iter().zip(values).zip(counts);
+                    found.extend(rows.map(|((key, value), count)| (key, value, count)));
+                }
+                Ok(found)
+            },
+        )
+        .await?;
+    let all: i64 = found.iter().fold(0, |all, row| all.saturating_add(row.1));
+    let mut sums: HashMap<&str, Sum> = HashMap::new();
+    for (key, value, count) in &found {
+        let mut add = |name, own: bool, total: bool| {
+            let sum: &mut Sum = sums.entry(name).or_default();
+            if own {
+                sum.own = sum.own.saturating_add(*value);
+                sum.count = sum.count.saturating_add(*count);
+            }
+            if total {
+                sum.total = sum.total.saturating_add(*value);
+            }
+        };
+        if !with_stacks {
+            add(key.as_str(), true, false);
+            continue;
+        }
+        let mut seen = HashSet::new();
+        for frame in key.split(';') {
+            // Of what calls itself the time is once.
+            add(frame, false, seen.insert(frame));
+        }
+        add(key.rsplit(';').next().unwrap_or_default(), true, false);
+    }
+    let mut rows: Vec<(&str, Sum)> = sums.into_iter().collect();
+    let order = |sum: &Sum| match with_stacks {
+        true => sum.total,
+        false => sum.own,
+    };
+    rows.sort_by(|a, b| order(&b.1).cmp(&order(&a.1)).then_with(|| a.0.cmp(b.0)));
+    let percent = |value: i64| Cell::Number(100.0 * value as f64 / all.max(1) as f64, 2);
+    let name = args.by.as_str();
+    let mut table = match with_stacks {
+        true => Table::new(&["total", "total_percent", "own", "own_percent", name]),
+        false => Table::new(&["value", "percent", "samples", name]),
+    };
+    for (name, sum) in rows.into_iter().take(args.limit) {
+        let name = Cell::Text(name.to_owned());
+        table.rows.push(match with_stacks {
+            true => vec![
+                Cell::Integer(sum.total),
+                percent(sum.total),
+                Cell::Integer(sum.own),
+                percent(sum.own),
+                name,
+            ],
+            false => vec![
+                Cell::Integer(sum.own),
+                percent(sum.own),
+                Cell::Integer(sum.count),
+                name,
+            ],
+        });
+    }
+    table.write(&args.table)
+}

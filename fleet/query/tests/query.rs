@@ -1,0 +1,380 @@
+//! The program, on lakes of synthetic windows with a known answer.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests may end where they are wrong"
+)]
+
+use aiprof_lake::file::{FileWriter, Packing};
+use aiprof_lake::rows::Rows;
+use aiprof_lake::schema::Text;
+use aiprof_lake::synthetic::{PERIOD, Programs, Random};
+use aiprof_lake::time::{HOUR_NS, date, day_of, hour_of};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// 2026-11-26, 10:00.
+const TEN: u64 = 1_795_687_200_000_000_000;
+const MINUTE: u64 = 60_000_000_000;
+
+fn run(lake: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_aiprof-query"));
+    command.args(&arguments[..1]).arg("--lake").arg(lake);
+    command.args(&arguments[1..]).output().unwrap()
+}
+
+/// What it writes, of which the time is that of the synthetic windows.
+fn ask(lake: &Path, arguments: &[&str]) -> String {
+    let time = ["--from", "2026-11-26T00:00:00Z", "--to", "2026-11-28"];
+    let all: Vec<&str> = arguments.iter().chain(&time).copied().collect();
+    let done = run(lake, &all);
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success(), "{arguments:?}: {said}");
+    print!("{said}");
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// Puts rows into a lake as a host's hour.
+fn put(lake: &Path, host: &str, start: u64, mut rows: Rows) {
+    rows.sort();
+    let mut writer = FileWriter::new(Packing::Quick).unwrap();
+    for row in rows.iter() {
+        writer.push(&row).unwrap();
+    }
+    let folder = lake.join(format!("date={}", date(day_of(start))));
+    std::fs::create_dir_all(&folder).unwrap();
+    let name = format!("h{:02}-{host}-0.parquet", hour_of(start));
+    std::fs::write(folder.join(name), writer.finish().unwrap().bytes).unwrap();
+}
+
+/// Adds so many samples of a function of a service.
+fn add(rows: &mut Rows, time: u64, of: [(Text, &str); 2], stack: &str, samples: i64) {
+    if samples == 0 {
+        return;
+    }
+    let function = stack.rsplit(';').next().unwrap();
+    let texts = [
+        of[0],
+        of[1],
+        (Text::Stack, stack),
+        (Text::Function, function),
+    ];
+    let sample = rows.sample(time as i64, MINUTE as i64, &texts, "team\0blue\0");
+    rows.push(sample, ("cpu", "nanoseconds"), samples * PERIOD, samples);
+}
+
+/// Two hosts, two services; `parse` has 30 of 100 samples of `shop`.
+fn small() -> tempfile::TempDir {
+    let lake = tempfile::tempdir().unwrap();
+    for host in ["a", "b"] {
+        let mut rows = Rows::new(&format!("id-{host}"), host);
+        for minute in 0..10 {
+            let time = TEN + minute * MINUTE;
+            let shop = [(Text::Service, "shop"), (Text::Version, "1")];
+            add(&mut rows, time, shop, "main;serve;parse", 3);
+            add(&mut rows, time, shop, "main;serve;parse;parse;copy", 1);
+            add(&mut rows, time, shop, "main;serve", 6);
+            let bank = [(Text::Service, "bank"), (Text::Version, "")];
+            add(&mut rows, time, bank, "main;pay", 5);
+        }
+        put(lake.path(), host, TEN, rows);
+    }
+    lake
+}
+
+#[test]
+fn top_is_what_takes_most() {
+    let lake = small();
+    let csv = ["--format", "csv"];
+    let top = |more: &[&str]| {
+        let mut all = vec!["top"];
+        all.extend(csv);
+        all.extend(more);
+        ask(lake.path(), &all)
+    };
+    let line = |samples: i64, percent: f64, name: &str| {
+        format!("{},{percent},{samples},{name}\n", samples * PERIOD)
+    };
+    let expected = format!(
+        "value,percent,samples,function\n{}{}{}",
+        line(120, 60.0, "serve"),
+        line(60, 30.0, "parse"),
+        line(20, 10.0, "copy")
+    );
+    assert_eq!(top(&["--service", "shop"]), expected);
+    let by_service = top(&["--by", "service"]);
+    assert!(
+        by_service.contains(&line(200, 200.0 / 3.0, "shop")),
+        "{by_service}"
+    );
+    // A function that calls itself has its time once.
+    let total = top(&["--service", "shop", "--total"]);
+    let parse = format!("{},40,{},30,parse\n", 80 * PERIOD, 60 * PERIOD);
+    assert!(total.contains(&parse), "{total}");
+    // Conditions on columns and labels.
+    for (condition, rows) in [
+        ("version=1", 3),
+        ("team=blue", 4),
+        ("team=red", 0),
+        ("host=a", 4),
+    ] {
+        let found = top(&["--where", condition]);
+        assert_eq!(found.lines().count(), rows + 1, "{condition}: {found}");
+    }
+    let one_host = top(&["--host", "id-b", "--service", "shop"]);
+    assert!(one_host.contains(&line(60, 60.0, "serve")), "{one_host}");
+    let by_label = top(&["--by", "team"]);
+    assert!(by_label.contains(",300,blue"), "{by_label}");
+    let nothing = top(&["--type", "off_cpu"]);
+    assert_eq!(nothing.lines().count(), 1);
+}
+
+#[test]
+fn stacks_become_pictures_and_text() {
+    let lake = small();
+    let file = |name: &str| lake.path().join(name).display().to_string();
+    for name in ["x.folded", "x.svg", "x.html", "x.pb.gz"] {
+        ask(
+            lake.path(),
+            &["flame", "-o", &file(name), "--by", "service"],
+        );
+    }
+    let folded = std::fs::read_to_string(file("x.folded")).unwrap();
+    let micro = |samples: i64| (samples * PERIOD + 500) / 1000;
+    let expected = format!(
+        "bank;main;pay {}\nshop;main;serve {}\nshop;main;serve;parse {}\n\
+         shop;main;serve;parse;parse;copy {}\n",
+        micro(100),
+        micro(120),
+        micro(60),
+        micro(20)
+    );
+    assert_eq!(folded, expected);
+    for name in ["x.svg", "x.html"] {
+        let picture = std::fs::read_to_string(file(name)).unwrap();
+        assert!(
+            picture.contains("<svg") && picture.contains("parse"),
+            "{name}"
+        );
+    }
+    let done = run(lake.path(), &["flame", "-o", "x.docx"]);
+    assert_eq!(done.status.code(), Some(2));
+}
+
+#[test]
+fn sql_reads_and_only_reads() {
+    let lake = small();
+    let sql = |query: &str| ask(lake.path(), &["sql", "--format", "csv", query]);
+    let found = sql(
+        "SELECT host, labels['team'] AS team, sum(count) AS n FROM profiles \
+         WHERE service = 'shop' GROUP BY 1, 2 ORDER BY 1",
+    );
+    assert_eq!(found, "host,team,n\na,blue,100\nb,blue,100\n");
+    let found = sql("SELECT count(*) AS n FROM profiles WHERE time >= '2026-11-26T10:05:00Z'");
+    assert_eq!(found, "n\n40\n");
+    for query in [
+        "DROP TABLE profiles",
+        "CREATE TABLE x AS SELECT 1",
+        "COPY profiles TO '/tmp/x.csv'",
+        "INSERT INTO profiles SELECT * FROM profiles",
+        "SET datafusion.execution.batch_size = 1",
+        "SELECT nothing FROM profiles",
+    ] {
+        let done = run(lake.path(), &["sql", query]);
+        assert_eq!(done.status.code(), Some(1), "{query}");
+        assert!(!done.stderr.is_empty());
+    }
+    let files = ask(lake.path(), &["files"]);
+    assert_eq!(files.lines().count(), 2, "{files}");
+}
+
+#[test]
+fn a_directory_of_windows_is_asked_as_a_lake_is() {
+    let place = tempfile::tempdir().unwrap();
+    let programs = Programs::new(3, 2, 40);
+    let mut random = Random(4);
+    for minute in 0..5 {
+        let start = TEN + minute * MINUTE;
+        let window = programs.window(&mut random, start, 50);
+        std::fs::write(place.path().join(format!("w{minute}.pb.gz")), window).unwrap();
+    }
+    std::fs::write(place.path().join("bad.pb.gz"), "no").unwrap();
+    let found = ask(
+        place.path(),
+        &[
+            "sql",
+            "SELECT sum(count) AS n FROM profiles WHERE sample_type = 'cpu'",
+            "--format",
+            "csv",
+        ],
+    );
+    assert_eq!(found, "n\n250\n");
+    let empty = tempfile::tempdir().unwrap();
+    assert!(ask(empty.path(), &["top"]).lines().count() == 1);
+    let done = run(Path::new("/nonexistent/lake"), &["top"]);
+    assert_eq!(done.status.code(), Some(1));
+}
+
+#[test]
+fn compaction_changes_no_answer() {
+    let lake = small();
+    let before = ask(lake.path(), &["top"]);
+    // The day is over only if this test runs later than it.
+    let done = run(lake.path(), &["compact", "--grace", "0s"]);
+    assert!(done.status.success());
+    assert_eq!(ask(lake.path(), &["top"]), before);
+    assert!(
+        !run(Path::new("/nonexistent/lake"), &["compact"])
+            .status
+            .success()
+    );
+}
+
+/// A number of hits of a chance.
+fn hits(random: &mut Random, n: i64, chance: f64) -> i64 {
+    (0..n).filter(|_| random.unit() < chance).count() as i64
+}
+
+/// What a table of `diff` or `regressions` has, as CSV.
+fn rows(csv: &str) -> Vec<BTreeMap<String, String>> {
+    let mut lines = csv.lines();
+    let names: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let row = |line: &str| {
+        let cells = names.iter().zip(line.split(','));
+        cells
+            .map(|(name, cell)| ((*name).to_owned(), cell.to_owned()))
+            .collect()
+    };
+    lines.map(row).collect()
+}
+
+#[test]
+fn a_change_of_three_points_has_an_interval_that_has_it() {
+    let lake = tempfile::tempdir().unwrap();
+    let mut random = Random(8);
+    for host in 0..12 {
+        let name = format!("web-{host}");
+        for (hour, share) in [(0, 0.10), (1, 0.13)] {
+            let mut rows = Rows::new(&format!("id-{host}"), &name);
+            for minute in 0..60 {
+                let time = TEN + hour * HOUR_NS + minute * MINUTE;
+                let grown = hits(&mut random, 450, share);
+                let other = hits(&mut random, 450 - grown, 0.5);
+                let of = [(Text::Service, "shop"), (Text::Version, "1")];
+                add(&mut rows, time, of, "main;grown", grown);
+                add(&mut rows, time, of, "main;other", other);
+                add(&mut rows, time, of, "main", 450 - grown - other);
+            }
+            put(
+                lake.path(),
+                &format!("id{host}"),
+                TEN + hour * HOUR_NS,
+                rows,
+            );
+        }
+    }
+    let svg = lake.path().join("x.svg");
+    let arguments = [
+        "diff",
+        "--before",
+        "2026-11-26T10:00:00Z..2026-11-26T11:00:00Z",
+        "--after",
+        "2026-11-26T11:00:00Z..2026-11-26T12:00:00Z",
+        "--svg",
+        svg.to_str().unwrap(),
+        "--format",
+        "csv",
+    ];
+    let found = rows(&ask(lake.path(), &arguments));
+    let grown = found.iter().find(|row| row["function"] == "grown").unwrap();
+    let number = |key: &str| grown[key].parse::<f64>().unwrap();
+    assert_eq!(grown["verdict"], "changed");
+    assert!(
+        (number("change") - 3.0).abs() <= number("half"),
+        "{grown:?}"
+    );
+    // 12 hosts of 27,000 samples each: a tenth of a point.
+    assert!(number("half") < 0.3, "{grown:?}");
+    assert!(std::fs::read_to_string(svg).unwrap().contains("grown"));
+    // One host against another, by parts of the time.
+    let arguments = [
+        "diff",
+        "--before",
+        "host=web-1",
+        "--after",
+        "host=web-2",
+        "--format",
+        "csv",
+    ];
+    let found = rows(&ask(lake.path(), &arguments));
+    assert!(
+        found.iter().all(|row| row["verdict"] == "within noise"),
+        "{found:?}"
+    );
+    let wrong = run(lake.path(), &["diff", "--before", "x", "--after", "y=1"]);
+    assert_eq!(wrong.status.code(), Some(2));
+}
+
+#[test]
+fn of_a_hundred_deploys_the_one_that_regressed_is_found() {
+    let lake = tempfile::tempdir().unwrap();
+    let mut random = Random(21);
+    // Synthetic: 20 services of 12 hosts, each deployed 5 times; 40 functions, of which one
+    // takes a point more from the third version of one service on.
+    let (services, hosts, versions) = (20, 12, 6);
+    for service in 0..services {
+        let name = format!("service-{service}");
+        for host in 0..hosts {
+            let id = format!("s{service}h{host}");
+            // Hosts differ from each other.
+            let own: Vec<f64> = (0..40).map(|_| 0.8 + 0.4 * random.unit()).collect();
+            let mut rows = Rows::new(&id, &id);
+            for version in 0..versions {
+                let time = TEN + version * 10 * MINUTE;
+                let mut weights: Vec<f64> =
+                    (0..40).map(|at| own[at] * 0.97 / (at + 1) as f64).collect();
+                let sum: f64 = weights.iter().sum();
+                weights.iter_mut().for_each(|weight| *weight /= sum);
+                if service == 7 && version >= 3 {
+                    weights.iter_mut().for_each(|weight| *weight *= 0.99);
+                    weights[5] += 0.01;
+                }
+                let text = version.to_string();
+                let of = [
+                    (Text::Service, name.as_str()),
+                    (Text::Version, text.as_str()),
+                ];
+                let mut counts = vec![0_i64; weights.len()];
+                for _ in 0..10_000 {
+                    let mut at = random.unit();
+                    let mut chosen = 0;
+                    while chosen + 1 < weights.len() && at >= weights[chosen] {
+                        at -= weights[chosen];
+                        chosen += 1;
+                    }
+                    counts[chosen] += 1;
+                }
+                for (at, count) in counts.into_iter().enumerate() {
+                    add(&mut rows, time, of, &format!("main;f{at}"), count);
+                }
+            }
+            put(lake.path(), &id, TEN, rows);
+        }
+    }
+    let arguments = ["regressions", "--format", "csv", "--improvements"];
+    let found = rows(&ask(lake.path(), &arguments));
+    assert_eq!(found.len(), 1, "{found:?}");
+    let row = &found[0];
+    assert_eq!(
+        (
+            row["service"].as_str(),
+            row["function"].as_str(),
+            row["new"].as_str()
+        ),
+        ("service-7", "f5", "3")
+    );
+    let change: f64 = row["change"].parse().unwrap();
+    assert!((change - 1.0).abs() < 0.4, "{row:?}");
+}
