@@ -1,16 +1,90 @@
-//! Where deliveries to a lake plug in.
+//! Rolls the windows of an output up into files of a lake.
 
 use crate::answer::{Cause, Failure};
+use crate::board::now_unix_ns;
 use crate::worker::{Context, End};
-use aiprof_fleet::config::Lake;
+use aiprof_fleet::config;
+use aiprof_fleet::identity;
+use aiprof_fleet::spool::Queue;
+use aiprof_fleet::status::{self, AGENT_FILE, AgentStatus};
+use aiprof_lake::{Lake, LakeError, RolledUp};
+use std::time::Duration;
 
-/// Delivers to a lake until it is asked to stop; with `once` until nothing waits.
-pub(crate) async fn run(mut context: Context, _lake: &Lake) -> End {
-    let why = "this aiprof-send cannot deliver to a lake; what waits for it stays".to_owned();
-    context.scan();
-    context.failed(&Failure::soon(Cause::Storage, why));
-    if !context.once {
-        context.stopped().await;
+/// How often it is looked whether a period is over.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Delivers to a lake until it is asked to stop; with `once` what is complete now.
+pub(crate) async fn run(mut context: Context, lake: &config::Lake) -> End {
+    loop {
+        let waiting = context.scan().len();
+        let done = context.finish(roll_up(&context_of(&context), lake)).await;
+        match done {
+            Some(Ok(done)) => shown(&mut context, &done),
+            Some(Err(error)) => {
+                context.failed(&Failure::soon(Cause::Storage, error.to_string()));
+            }
+            // What was begun is gone on with later.
+            None => return End { all: false },
+        }
+        let left = context.scan().len();
+        if context.once {
+            // What is of a period that is not over stays.
+            return End {
+                all: left < waiting || left == 0,
+            };
+        }
+        if !context.sleep(LOOK).await {
+            return End { all: left == 0 };
+        }
     }
-    End { all: false }
+}
+
+/// What a roll-up needs of a context.
+struct Source {
+    spool: std::path::PathBuf,
+    output: String,
+    state: std::path::PathBuf,
+}
+
+fn context_of(context: &Context) -> Source {
+    Source {
+        spool: context.spool.clone(),
+        output: context.output.name.clone(),
+        state: context.board.directory(),
+    }
+}
+
+async fn roll_up(source: &Source, lake: &config::Lake) -> Result<RolledUp, LakeError> {
+    // As the agent has it; without one, as it would.
+    let agent = status::read::<AgentStatus>(&source.state, AGENT_FILE).unwrap_or_default();
+    let host_id = match agent.host_id.as_str() {
+        "" => identity::of_this_host().unwrap_or_else(|| agent.host.clone()),
+        host_id => host_id.to_owned(),
+    };
+    // Anew each time: credentials may be others by then.
+    let lake = Lake::open(lake, &host_id, &agent.host)?;
+    let path = source.spool.join(&source.output);
+    let queue = Queue::open(&source.spool, &source.output)
+        .map_err(|source| LakeError::Local { path, source })?;
+    lake.roll_up(&queue, now_unix_ns()).await
+}
+
+/// Shows what became of bodies.
+fn shown(context: &mut Context, done: &RolledUp) {
+    let name = context.name().to_owned();
+    if done.refused > 0 {
+        let why = &done.last_refusal;
+        tracing::error!("{name}: {} bodies are refused for good: {why}", done.refused);
+    }
+    if done.bodies == 0 && done.refused == 0 {
+        return;
+    }
+    tracing::info!(
+        "{name}: {} windows became {} rows in {} files of {} bytes",
+        done.bodies,
+        done.rows,
+        done.files,
+        done.bytes
+    );
+    context.rolled_up(done.bodies, done.bytes, done.refused);
 }

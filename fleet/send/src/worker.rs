@@ -206,6 +206,19 @@ impl Context {
         });
     }
 
+    /// Shows that bodies went into a lake, as so many bytes, or are no profiles.
+    pub(crate) fn rolled_up(&mut self, bodies: u64, bytes: u64, refused: u64) {
+        self.report.failures = 0;
+        self.report.failing.clear();
+        self.board.update(&self.output.name, |status| {
+            status.sent += bodies;
+            status.sent_bytes = status.sent_bytes.saturating_add(bytes);
+            status.refused += refused;
+            status.last_sent_unix_ns = now_unix_ns();
+            status.last_error.clear();
+        });
+    }
+
     fn refused(&mut self, cause: Cause, why: &str) {
         let name = &self.output.name;
         if self.report.refused.insert(cause) {
