@@ -265,7 +265,8 @@ fn a_budget_is_kept_and_sums_stay_true() -> anyhow::Result<()> {
         return Ok(());
     };
     let shop = Workshop::new()?;
-    let budget = 0.01;
+    // Such a frequency takes more than twice as much, and the least a tenth of it.
+    let budget = 0.003;
     let lines = format!(
         "window = \"10s\"\nfrequency = 997\n[budget]\ncpu = \"{}%\"\n{}",
         budget * 100.0,

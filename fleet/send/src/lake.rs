@@ -74,7 +74,10 @@ fn shown(context: &mut Context, done: &RolledUp) {
     let name = context.name().to_owned();
     if done.refused > 0 {
         let why = &done.last_refusal;
-        tracing::error!("{name}: {} bodies are refused for good: {why}", done.refused);
+        tracing::error!(
+            "{name}: {} bodies are refused for good: {why}",
+            done.refused
+        );
     }
     if done.bodies == 0 && done.refused == 0 {
         return;

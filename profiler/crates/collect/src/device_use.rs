@@ -10,6 +10,8 @@ use rustix::fs::{FileType, StatxFlags};
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 /// Most descriptors of a process that are looked at.
@@ -18,6 +20,11 @@ const MAX_OPEN: usize = 4096;
 const MAX_GROUP: usize = 64;
 /// Nodes of NVIDIA's driver from this minor number on are of no single device.
 const NVIDIA_CONTROL: u32 = 254;
+
+/// Classes of devices that are accelerators, or may be.
+const CLASSES: [&str; 5] = ["drm", "accel", "habanalabs", "vfio", "vfio-dev"];
+/// How long it is believed that a machine has accelerators, or none.
+const BELIEVED: Duration = Duration::from_secs(60);
 
 /// Major and minor number of a device.
 type Number = (u32, u32);
@@ -34,18 +41,30 @@ pub(crate) fn of_process(pid: u32) -> Option<String> {
     one_of(names.collect())
 }
 
-/// Whether there may be an accelerator at all: most machines have none, and their processes
-/// many descriptors.
+/// Whether there is an accelerator at all, as was found lately: most machines have none, and
+/// their processes many descriptors.
 fn has_any() -> bool {
-    const CLASSES: [&str; 5] = ["drm", "accel", "habanalabs", "vfio", "vfio-dev"];
-    let has_devices = |class: &&str| {
-        let entries = kernel::read_dir(Path::new("/sys/class").join(class));
-        // Where DRM is there, it has a file of its version.
-        entries.is_ok_and(|found| found.iter().any(|(path, _)| !path.ends_with("version")))
+    static FOUND: Mutex<Option<(Instant, bool)>> = Mutex::new(None);
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    match *found {
+        Some((when, any)) if when.elapsed() < BELIEVED => any,
+        _ => {
+            let any = find_any();
+            *found = Some((Instant::now(), any));
+            any
+        }
+    }
+}
+
+fn find_any() -> bool {
+    let devices = kernel::read_dir("/sys/dev/char").unwrap_or_default();
+    let is_class = |entry: &Path| {
+        let class = link_name(&entry.join("subsystem"));
+        class.is_some_and(|class| CLASSES.contains(&class.as_str()))
     };
     // NVIDIA's driver has no class.
     let drivers = || kernel::read_to_string("/proc/devices").unwrap_or_default();
-    CLASSES.iter().any(has_devices) || drivers().contains("nvidia")
+    devices.iter().any(|(entry, _)| is_class(entry)) || drivers().contains("nvidia")
 }
 
 fn one_of(names: BTreeSet<String>) -> Option<String> {
