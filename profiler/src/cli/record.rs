@@ -130,7 +130,7 @@ pub(crate) struct RecordArgs {
     call_stacks: u32,
 
     /// Leave out kernel stacks
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     no_kernel: bool,
 
     /// Do not expand inlined functions

@@ -60,6 +60,7 @@ fn files_decode_to_what_was_recorded() {
         ("comm", "train", 0),
         ("thread", "train", 0),
         ("cgroup", "/system.slice/job.service", 0),
+        ("service", "job", 0),
         ("unit", "job.service", 0),
     ];
     assert_eq!(labels, expected);
