@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Largest file that is read.
-const MAX_BYTES: u64 = 1 << 20;
+pub const MAX_BYTES: u64 = 1 << 20;
 /// Most outputs.
 const MAX_OUTPUTS: usize = 32;
 /// Most labels of all that is recorded.
@@ -362,6 +362,21 @@ pub struct Lake {
     /// How long files are kept; `None`: until somebody deletes them.
     #[serde(default, deserialize_with = "some_duration")]
     pub keep: Option<Duration>,
+}
+
+impl Lake {
+    /// One at this place, with the defaults.
+    pub fn at(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            roll_up: one_hour(),
+            endpoint: None,
+            region: None,
+            credentials_file: None,
+            ca_file: None,
+            keep: None,
+        }
+    }
 }
 
 impl Config {

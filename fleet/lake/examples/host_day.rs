@@ -14,7 +14,6 @@ use aiprof_lake::{CompactOptions, Lake};
 use anyhow::{Context as _, Result};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 /// 2026-11-26, 0:00.
 const BEGIN: u64 = 1_795_651_200_000_000_000;
@@ -56,15 +55,7 @@ fn queue(directory: &Path) -> Result<Queue> {
 }
 
 fn lake(directory: &Path) -> Result<Lake> {
-    let config = config::Lake {
-        url: directory.join("lake").display().to_string(),
-        roll_up: Duration::from_secs(3600),
-        endpoint: None,
-        region: None,
-        credentials_file: None,
-        ca_file: None,
-        keep: None,
-    };
+    let config = config::Lake::at(directory.join("lake").display().to_string());
     Ok(Lake::open(&config, "5f3b1c0e9a7d4e21", "web-1")?)
 }
 

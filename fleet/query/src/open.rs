@@ -53,13 +53,12 @@ enum Source {
 /// The configuration of a lake that the command line has.
 pub(crate) fn config(args: &LakeArgs, keep: Option<Duration>) -> config::Lake {
     config::Lake {
-        url: args.lake.clone(),
-        roll_up: Duration::from_secs(3600),
         endpoint: args.endpoint.clone(),
         region: args.region.clone(),
         credentials_file: args.credentials_file.clone(),
         ca_file: args.ca_file.clone(),
         keep,
+        ..config::Lake::at(args.lake.as_str())
     }
 }
 

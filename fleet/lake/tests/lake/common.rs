@@ -11,7 +11,6 @@ use arrow_array::types::{Int32Type, Int64Type, TimestampNanosecondType};
 use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
 /// 2026-11-26, 10:00.
 pub(crate) const TEN: u64 = 1_795_687_200_000_000_000;
@@ -28,15 +27,7 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 pub(crate) fn config(url: &str) -> config::Lake {
-    config::Lake {
-        url: url.to_owned(),
-        roll_up: Duration::from_secs(3600),
-        endpoint: None,
-        region: None,
-        credentials_file: None,
-        ca_file: None,
-        keep: None,
-    }
+    config::Lake::at(url)
 }
 
 /// A lake and a spool in a directory.

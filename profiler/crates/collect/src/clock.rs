@@ -8,7 +8,7 @@ use std::time::SystemTime;
 const READINGS: usize = 5;
 
 /// The time of day, nanoseconds since the Unix epoch.
-pub(crate) fn unix_ns() -> u64 {
+pub fn unix_ns() -> u64 {
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     u64::try_from(unix.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
 }

@@ -8,6 +8,7 @@ mod dump;
 mod events;
 mod labels;
 mod ops;
+mod pace;
 mod pausing;
 mod places;
 mod reading;
@@ -18,6 +19,7 @@ mod waits;
 mod window;
 
 use labels::MetAs;
+use pace::{Pace, START_TICK};
 
 pub use continuous::{Cost, WindowProfiles};
 pub use devices::AiuUse;
@@ -177,10 +179,6 @@ impl std::fmt::Debug for Keep {
     }
 }
 
-/// How often the rings are looked at without being asked to.
-const TICK: Duration = Duration::from_millis(100);
-/// The same of a recording that never ends.
-const CALM_TICK: Duration = Duration::from_millis(500);
 /// Pause after a wake-up, so that a storm of events becomes batches.
 const BATCH: Duration = Duration::from_millis(4);
 /// The same of a recording that never ends.
@@ -195,26 +193,15 @@ const MAX_SHORT: f64 = 8.0;
 const LOOK: Duration = Duration::from_millis(200);
 /// Most looks at the end, each at what came during the one before.
 const LAST_LOOKS: usize = 4;
-/// How often progress is reported.
-const PROGRESS: Duration = Duration::from_millis(250);
-/// How often a recording that never ends looks at its memory and the like.
-const CALM_CLEANUP: Duration = Duration::from_secs(10);
 /// How long what runs at the start is waited for, beside what may be waited at any time.
 const FIRST_READS: Duration = Duration::from_millis(800);
-/// How often new addresses are given to the naming thread.
-const NAMING: Duration = Duration::from_millis(500);
-/// The same of a recording that never ends: each time all symbols of a file are gone
-/// through, however few addresses are asked for.
-const CALM_NAMING: Duration = Duration::from_secs(20);
-/// How often those of Java and JavaScript are, whose names can be read only while the
+/// How often new addresses of Java and JavaScript are given to the naming thread, whose names can be read only while the
 /// program runs.
 const NAMING_JAVA: Duration = Duration::from_millis(100);
 /// How often it is looked whether a Java that was just started has code.
 const JAVA_STARTS: Duration = Duration::from_millis(5);
 /// How often dead processes are dropped: of short ones there may be thousands in a second.
 const FORGETTING: Duration = Duration::from_millis(250);
-/// How often unused tables and the like are dropped.
-const CLEANUP: Duration = Duration::from_secs(2);
 /// Files known from one window to the next; beyond it, all is learned anew.
 const MAX_FILES: usize = 16_384;
 /// Files that no process maps whose tables and names are kept for the next that does.
@@ -289,6 +276,7 @@ pub struct Session {
     last: Timers,
     /// It never ends, and looks less often.
     is_calm: bool,
+    pace: Pace,
     pausing: pausing::Pausing,
     triggers: triggers::Triggers,
     /// If the last seconds are kept.
@@ -450,6 +438,10 @@ impl Session {
                 cleanup: now,
             },
             is_calm: config.calm,
+            pace: match config.calm {
+                true => Pace::CALM,
+                false => Pace::QUICK,
+            },
             pausing: pausing::Pausing::default(),
             triggers: triggers::Triggers::new(&config.triggers, config.window.is_none()),
             turning: config.window.map(dump::Turning::new),
@@ -548,13 +540,10 @@ impl Session {
         let rings = calls.chain([self.ring.fd(), self.reader.fd()]);
         let epoll = self.cpus.poller(rings).map_err(CollectError::Runtime)?;
         let readable = readable::watch(epoll).map_err(CollectError::Runtime)?;
-        // A library that has just been mapped is to be probed soon, and somebody waits for
-        // the start.
         let every = match (until_ready, self.probes.is_some()) {
-            (true, _) => TICK / 20,
-            _ if self.is_calm => CALM_TICK,
-            (false, true) => TICK / 4,
-            (false, false) => TICK,
+            (true, _) => START_TICK,
+            (false, true) => self.pace.probing_tick,
+            (false, false) => self.pace.tick,
         };
         let mut tick = tokio::time::interval(every);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -597,11 +586,7 @@ impl Session {
             if !until_ready && self.triggers.have_fired() {
                 break;
             }
-            let progress = match self.is_calm {
-                true => CALM_CLEANUP,
-                false => PROGRESS,
-            };
-            if self.last.progress.elapsed() >= progress {
+            if self.last.progress.elapsed() >= self.pace.progress {
                 self.last.progress = Instant::now();
                 self.peak_memory.look();
                 on_progress(&self.progress());
@@ -845,11 +830,7 @@ impl Session {
         self.take_ops()?;
         self.read_starting_java();
         // Whoever names is to have the privileges of a running recording, and no more.
-        let naming = match self.is_calm {
-            true => CALM_NAMING,
-            false => NAMING,
-        };
-        if self.last.naming.elapsed() >= naming && self.starting.is_none() {
+        if self.last.naming.elapsed() >= self.pace.naming && self.starting.is_none() {
             self.last.naming = Instant::now();
             self.last.naming_java = Instant::now();
             self.ask_again();
@@ -868,11 +849,7 @@ impl Session {
                 self.filter.forget(pid);
             }
         }
-        let cleanup = match self.is_calm {
-            true => CALM_CLEANUP,
-            false => CLEANUP,
-        };
-        if self.last.cleanup.elapsed() >= cleanup {
+        if self.last.cleanup.elapsed() >= self.pace.cleanup {
             self.last.cleanup = Instant::now();
             self.absent.clear();
             self.reading.tidy();

@@ -18,7 +18,7 @@ use aiprof_collect::device::DeviceOptions;
 use aiprof_collect::doctor;
 use aiprof_collect::session::{Keep, Session, WindowProfiles};
 use aiprof_collect::signals::{BlockedSignals, Signals};
-use aiprof_fleet::config::{Config, ConfigError, To};
+use aiprof_fleet::config::{self, Config, ConfigError, To};
 use aiprof_fleet::{identity, status as files};
 use aiprof_system::files::caller;
 use aiprof_system::files::private::PrivateDirectory;
@@ -34,8 +34,6 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 const LOOK: Duration = Duration::from_secs(2);
 /// How often the status is written and the configuration's file looked at.
 const TELL: Duration = Duration::from_secs(10);
-/// Largest configuration.
-const MAX_CONFIG: u64 = 1 << 20;
 /// Stacks of calls that one CPU walks in a second at most.
 const STACK_LIMIT: u32 = 200;
 /// Bytes of the ring buffer of calls.
@@ -77,7 +75,7 @@ pub(in crate::cli) fn run(args: &AgentArgs, verbosity: Verbosity) -> Result<u8> 
 
 /// Reads the configuration with the caller's rights.
 fn read(path: &Path) -> Result<Config> {
-    let bytes = caller::read(path, MAX_CONFIG).map_err(|source| ConfigError::Read {
+    let bytes = caller::read(path, config::MAX_BYTES).map_err(|source| ConfigError::Read {
         path: path.to_owned(),
         source,
     })?;
@@ -148,11 +146,10 @@ fn asked(config: &Config) -> Level {
 }
 
 /// What the session is to record.
-fn record_config(config: &Config) -> RecordConfig {
+fn record_config(config: &Config, host_id: Option<&str>) -> RecordConfig {
     let record = &config.record;
     let mut labels: Vec<(String, String)> = config.labels.clone().into_iter().collect();
-    let host_id = config.host_id.clone().or_else(identity::of_this_host);
-    labels.extend(host_id.map(|id| (HOST_ID.to_owned(), id)));
+    labels.extend(host_id.map(|id| (HOST_ID.to_owned(), id.to_owned())));
     let probes = (record.launches || record.devices || record.off_cpu).then(|| {
         let (tables, drivers) = tables();
         ProbeConfig {
@@ -193,6 +190,8 @@ struct Agent {
     /// When the configuration's file was changed last, as far as known.
     changed: Option<std::time::SystemTime>,
     config: Config,
+    /// What the host is told from others by; empty: nothing does.
+    host_id: String,
     outputs: Outputs,
     sender: Option<Sender>,
     session: Session,
@@ -255,7 +254,9 @@ impl Agent {
                  ({error}; CAP_SYS_ADMIN at the start, or sysctl kernel.bpf_stats_enabled=1)"
             );
         }
-        let mut session = Session::start(&record_config(&config), Keep::Nothing)?;
+        let host_id = config.host_id.clone().or_else(identity::of_this_host);
+        let wanted = record_config(&config, host_id.as_deref());
+        let mut session = Session::start(&wanted, Keep::Nothing)?;
         session.prepare(std::future::pending()).await?;
         privileges::drop_to_needed(StillToDo {
             write_file: true,
@@ -267,6 +268,7 @@ impl Agent {
             path: path.to_owned(),
             changed: modified(path),
             config,
+            host_id: host_id.unwrap_or_default(),
             outputs,
             sender,
             session,
@@ -430,8 +432,7 @@ impl Agent {
             .host
             .clone()
             .unwrap_or_else(|| self.session.host().to_owned());
-        let host_id = self.config.host_id.clone().or_else(identity::of_this_host);
-        status.host_id = host_id.unwrap_or_default();
+        status.host_id.clone_from(&self.host_id);
         status.outputs = self.outputs.status();
         if let Err(error) = files::write(&self.config.state, files::AGENT_FILE, &status) {
             tracing::warn!("the status cannot be written: {error}");

@@ -57,7 +57,7 @@ pub(super) fn find() -> Option<PathBuf> {
 }
 
 impl Sender {
-    /// One that is started by [`Sender::ended`].
+    /// One that is started by [`Sender::keep`].
     pub(super) fn new(program: PathBuf, config: &Path, mask: OriginalMask) -> Self {
         Self {
             program,

@@ -3,11 +3,12 @@
 use super::governor::{Governor, Level, Spent};
 use super::sender::Sender;
 use crate::cli::values::{grouped, human_bytes, human_duration};
+use aiprof_collect::clock;
 use aiprof_collect::session::{Cost, Session, WindowProfiles};
 use aiprof_fleet::config::Config;
 use aiprof_fleet::status::AgentStatus;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// The programs that record waits.
 const OF_WAITS: [&str; 3] = ["left_syscall", "waking", "switched"];
@@ -45,7 +46,7 @@ impl Costs {
         let sum = |of_waits: bool| {
             let programs = cost.programs.iter();
             let wanted = programs.filter(|(name, _)| waits(name) == of_waits);
-            wanted.map(|(_, run)| run.time).sum()
+            wanted.map(|(_, time)| *time).sum()
         };
         Self {
             own: cost.own + sender.map_or(Duration::ZERO, Sender::cpu_time),
@@ -69,7 +70,7 @@ impl Counts {
         let cost = Costs::of(&session.cost(), sender);
         Self {
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
-            started_unix_ns: unix_ns(),
+            started_unix_ns: clock::unix_ns(),
             looked: Instant::now(),
             cost,
             window: cost,
@@ -170,7 +171,7 @@ impl Counts {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             started_unix_ns: self.started_unix_ns,
-            written_unix_ns: unix_ns(),
+            written_unix_ns: clock::unix_ns(),
             cpus: self.cpus,
             paused: session.is_paused(),
             windows: self.windows,
@@ -217,10 +218,4 @@ impl Counts {
             human_bytes(self.memory_bytes),
         )
     }
-}
-
-/// The time, nanoseconds since the Unix epoch.
-pub(super) fn unix_ns() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
 }

@@ -27,6 +27,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     path::Path,
     sync::Arc,
+    time::Duration,
 };
 use thiserror::Error;
 
@@ -297,7 +298,7 @@ impl Bpf {
     }
 
     /// How long each of its programs ran so far, by name.
-    pub(crate) fn run_times(&self) -> Vec<(&'static str, run_time::RunTime)> {
+    pub(crate) fn run_times(&self) -> Vec<(&'static str, Duration)> {
         let programs = self.loaded.programs();
         let times = programs.into_iter().map(|(name, program)| {
             let time = run_time::of(&*program);

@@ -41,20 +41,12 @@ impl RunTimes {
     }
 }
 
-/// How long a program ran, and how often.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RunTime {
-    /// How long, on all CPUs together.
-    pub time: Duration,
-    /// How often.
-    pub runs: u64,
-}
-
-/// That of a program that this process has open. Zero where it is not counted.
+/// How long a program that this process has open ran, on all CPUs together. Zero where it is
+/// not counted.
 ///
 /// # Errors
 /// The kernel's answer.
-pub(super) fn of(program: &impl AsFd) -> io::Result<RunTime> {
+pub(super) fn of(program: &impl AsFd) -> io::Result<Duration> {
     let mut info = sys::bpf_prog_info::default();
     let mut length = size_of::<sys::bpf_prog_info>() as u32;
     // SAFETY: an open descriptor, and a structure of integers with its length; it asks for
@@ -65,8 +57,5 @@ pub(super) fn of(program: &impl AsFd) -> io::Result<RunTime> {
     if rc < 0 {
         return Err(io::Error::from_raw_os_error(rc.saturating_neg()));
     }
-    Ok(RunTime {
-        time: Duration::from_nanos(info.run_time_ns),
-        runs: info.run_cnt,
-    })
+    Ok(Duration::from_nanos(info.run_time_ns))
 }

@@ -2,7 +2,7 @@
 //! while they run.
 
 use super::{CollectError, IN_FLIGHT_NS, Session};
-use crate::bpf::{Bpf, run_time::RunTime};
+use crate::bpf::Bpf;
 use aiprof_model::profile::Profile;
 use aiprof_system::remote;
 use std::time::Duration;
@@ -39,13 +39,13 @@ pub struct Cost {
     /// CPU time of this process and of those that read for it.
     pub own: Duration,
     /// Time in eBPF programs, by their names; zero where the kernel does not count it.
-    pub programs: Vec<(&'static str, RunTime)>,
+    pub programs: Vec<(&'static str, Duration)>,
 }
 
 impl Cost {
     /// Time in all eBPF programs.
     pub fn bpf(&self) -> Duration {
-        self.programs.iter().map(|(_, run)| run.time).sum()
+        self.programs.iter().map(|(_, time)| *time).sum()
     }
 }
 
