@@ -258,7 +258,8 @@ impl Governor {
         // What was spent before says nothing of what will be.
         self.recent = self.cpus * ROOM;
         self.lately = self.cpus * ROOM;
-        self.left = self.left.max(self.depth() / 10.0);
+        // Nothing is saved up: where it is still too much, that shows at once.
+        self.left = self.left.max(0.0);
         self.owed = (0.0, 0.0);
     }
 }
