@@ -121,7 +121,8 @@ fn windows(directory: &Path) -> anyhow::Result<Vec<(PathBuf, About)>> {
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
         let name = path.to_string_lossy().into_owned();
-        if name.ends_with(".pb.gz") && !name.contains("off_cpu") {
+        let is_other = name.contains("off_cpu-") || name.contains("launches-");
+        if name.ends_with(".pb.gz") && !is_other {
             found.push((path.clone(), pprof::about(&path)?));
         }
     }
@@ -223,12 +224,13 @@ fn a_configuration_that_is_read_again_loses_no_sample() -> anyhow::Result<()> {
     };
     let shop = Workshop::new()?;
     let busy = Busy::start(2)?;
-    let with = |window: &str, hz: u32| {
+    let with_labels = |window: &str, hz: u32, more: &str| {
         format!(
-            "window = \"{window}\"\nfrequency = {hz}\n[budget]\ncpu = \"50%\"\n{}",
+            "window = \"{window}\"\nfrequency = {hz}\n{more}\n[budget]\ncpu = \"50%\"\n{}",
             files(&shop)
         )
     };
+    let with = |window: &str, hz: u32| with_labels(window, hz, "");
     let mut agent = Agent::start(&shop, &with("60s", 99))?;
     std::thread::sleep(Duration::from_secs(2));
     agent.configure(&with("60s", 49))?;
@@ -244,8 +246,30 @@ fn a_configuration_that_is_read_again_loses_no_sample() -> anyhow::Result<()> {
     agent.configure(&with("2s", 197))?;
     agent.await_lines("read again", 2)?;
     agent.await_lines("window of 2", 2)?;
+    // Another session takes over: it has other labels, and records other things.
+    let said = agent.said()?.matches("window of").count();
+    let other = with_labels("60s", 197, "labels = { cluster = \"c1\" }");
+    agent.configure(&format!("{other}\n[record]\nlaunches = false\n"))?;
+    agent.signal("HUP")?;
+    agent.await_lines("read again", 3)?;
+    std::thread::sleep(Duration::from_secs(2));
     agent.end()?;
     let windows = windows(&shop.path("files"))?;
+    for pair in windows.windows(2) {
+        let [(_, this), (_, next)] = pair else {
+            continue;
+        };
+        let gap = next.start_unix_ns - this.start_unix_ns - this.duration_ns;
+        ensure!(gap.abs() < 40_000_000, "{gap} ns between two windows");
+    }
+    let labelled = |path: &Path| -> anyhow::Result<bool> {
+        let has = |s: &Sample| s.texts.get("cluster").is_some_and(|c| c == "c1");
+        Ok(pprof::read(path)?.iter().all(has))
+    };
+    let (last, _) = windows.last().context("no window")?;
+    ensure!(labelled(last)?, "samples of the last have no label");
+    let (before, _) = windows.get(said).context("no window before it")?;
+    ensure!(!labelled(before)?, "samples before it have the label");
     let hz: Vec<i64> = windows
         .iter()
         .map(|(_, about)| 1_000_000_000 / about.period_ns)
@@ -301,6 +325,153 @@ fn a_budget_is_kept_and_sums_stay_true() -> anyhow::Result<()> {
     let periods: Vec<i64> = windows.iter().map(|(_, about)| about.period_ns).collect();
     ensure!(periods.first() < periods.last(), "{periods:?}\n{said}");
     busy.check(&windows).context(said)
+}
+
+/// Asks the agent; gives what is answered.
+fn ctl(args: &[&str]) -> anyhow::Result<String> {
+    let mut command = Command::new(binary()?);
+    command.args(["agent", "ctl"]).args(args);
+    let output = command.stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{args:?}: {said}");
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned() + &said)
+}
+
+#[test]
+#[ignore = "needs root"]
+fn an_engineer_gets_more_from_it_while_it_runs() -> anyhow::Result<()> {
+    let name = "an_engineer_gets_more_from_it_while_it_runs";
+    let Some(_turn) = turn(name, &[Need::Root])? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let busy = Busy::start(2)?;
+    let lines = format!("[budget]\ncpu = \"50%\"\n{}", files(&shop));
+    let agent = Agent::start(&shop, &lines)?;
+    std::thread::sleep(Duration::from_secs(1));
+    ctl(&["rate", "499"])?;
+    let asked = Instant::now();
+    // Beside it, of one process, as often as anybody asks.
+    let folded = shop.path("one.folded");
+    let pid = busy.children.first().context("nobody")?.pid().to_string();
+    let out = folded.display().to_string();
+    ctl(&["profile", "-p", &pid, "-d", "2", "-o", &out])?;
+    let folded = std::fs::read_to_string(folded)?;
+    let of_it = format!("sh;{pid}");
+    ensure!(
+        !folded.is_empty() && folded.lines().all(|line| line.starts_with("sh")),
+        "no {of_it}:\n{folded}"
+    );
+    let status = ctl(&["status"])?;
+    ensure!(status.contains("499 Hz"), "{status}");
+    ctl(&["snapshot"])?;
+    let at_499 = asked.elapsed();
+    ctl(&["pause"])?;
+    ensure!(ctl(&["status"])?.contains("paused"), "it is not paused");
+    std::thread::sleep(Duration::from_secs(1));
+    ctl(&["resume"])?;
+    ensure!(ctl(&["rate", "0"]).is_err(), "no samples at all");
+    ensure!(ctl(&["--name", "other", "status"]).is_err(), "another");
+    std::thread::sleep(Duration::from_secs(1));
+    agent.end()?;
+    let windows = windows(&shop.path("files"))?;
+    let periods: Vec<i64> = windows.iter().map(|(_, about)| about.period_ns).collect();
+    let expected = [1_000_000_000 / 19, 1_000_000_000 / 499, 1_000_000_000 / 499];
+    ensure!(periods == expected, "{periods:?}");
+    let snapshot = windows.get(1).context("no second window")?.1.duration_ns as f64 / 1e9;
+    ensure!(
+        (snapshot - at_499.as_secs_f64()).abs() < 0.3,
+        "{snapshot} s, {at_499:?}"
+    );
+    let last = windows.get(2).context("no third window")?.1.duration_ns;
+    ensure!((900_000_000..1_900_000_000).contains(&last), "{last} ns");
+    let (first, rest) = windows.split_at(1);
+    busy.check(first)?;
+    busy.check(rest.get(..1).context("none")?)
+}
+
+/// Launches in all windows.
+fn launches(directory: &Path) -> anyhow::Result<i64> {
+    let mut sum = 0;
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let name = path.to_string_lossy().into_owned();
+        if name.ends_with(".pb.gz") && name.contains("launches-") {
+            for sample in pprof::read(&path)? {
+                sum += sample.values.get("launches").copied().unwrap_or(0);
+            }
+        }
+    }
+    Ok(sum)
+}
+
+#[test]
+#[ignore = "needs root"]
+fn launches_are_in_the_budget() -> anyhow::Result<()> {
+    let name = "launches_are_in_the_budget";
+    let Some(_turn) = turn(name, &[Need::Root, Need::Tool("cc")])? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    shop.library(
+        "call_storm.c",
+        "cuda",
+        &["-DRUNTIME", "-Wl,-soname,libcuda.so.1"],
+    )?;
+    std::os::unix::fs::symlink("libcuda.so", shop.path("libcuda.so.1"))?;
+    let program = shop.build("call_storm.c", "call_storm", &["-lcuda"])?;
+    let lines = format!("[budget]\ncpu = \"1%\"\n{}", files(&shop));
+    let mut agent = Agent::start(&shop, &lines)?;
+    let run = |schedule: &[&str]| -> anyhow::Result<Child> {
+        let mut command = Command::new(&program);
+        command.args(schedule).stdin(Stdio::null());
+        Child::start(command.stdout(Stdio::piped()))
+    };
+    let calls =
+        |child: &mut Child| -> anyhow::Result<i64> { Ok(child.read_line()?.trim().parse()?) };
+    // The first calls of a new program may come before its library is probed.
+    let mut calm = run(&["200", "2", "200", "3"])?;
+    let first = calls(&mut calm)?;
+    ctl(&["snapshot"])?;
+    let before = launches(&shop.path("files"))?;
+    let second = calls(&mut calm)?;
+    ctl(&["snapshot"])?;
+    let seen = launches(&shop.path("files"))? - before;
+    ensure!(
+        (seen - second).abs() < 20 && before <= first,
+        "{before} of {first}, {seen} of {second} launches"
+    );
+    // As many as it can: their probes alone take a third of a CPU.
+    let mut storm = run(&["0", "12", "0", "3"])?;
+    let said = agent.await_line("turned down")?;
+    let status = agent.status()?;
+    let recording = status["recording"].as_array().context("no list")?;
+    ensure!(
+        recording.iter().all(|what| what != "launches"),
+        "{status}\n{said}"
+    );
+    ensure!(status["frequency_hz"] == 19, "{status}\n{said}");
+    calls(&mut storm)?;
+    let free = calls(&mut storm)?;
+    // Where more may be spent they are recorded again, by another session.
+    agent.configure(&lines.replace("1%", "90%"))?;
+    agent.signal("HUP")?;
+    agent.await_line("read again")?;
+    let before = launches(&shop.path("files"))?;
+    let mut again = run(&["0", "3", "200", "3"])?;
+    let probed = calls(&mut again)?;
+    let third = calls(&mut again)?;
+    agent.end()?;
+    let seen = launches(&shop.path("files"))? - before;
+    ensure!(
+        free > 2 * probed,
+        "{free} calls without probes, {probed} with"
+    );
+    ensure!(
+        seen > third && seen <= probed + third,
+        "{seen} of {probed} and {third} launches"
+    );
+    Ok(())
 }
 
 #[test]

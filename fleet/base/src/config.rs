@@ -20,7 +20,7 @@ const MAX_LABELS: usize = 16;
 const WINDOW: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(3600);
 /// Bounds of the samples per second and CPU.
-const FREQUENCY: std::ops::RangeInclusive<u32> = 1..=1000;
+pub const FREQUENCY: std::ops::RangeInclusive<u32> = 1..=1000;
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]

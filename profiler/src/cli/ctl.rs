@@ -106,7 +106,7 @@ fn show_all() -> Result<()> {
     print(&all)
 }
 
-fn print(all: &[(String, Status)]) -> Result<()> {
+pub(super) fn print(all: &[(String, Status)]) -> Result<()> {
     let mut rows = vec![
         [
             "NAME", "PID", "STATE", "RECORDED", "PAUSED", "SAMPLES", "LOST", "DUMPS", "WHAT",

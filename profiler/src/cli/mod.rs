@@ -267,7 +267,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
     }
     let cli = parse(args)?;
     match cli.subcommand {
-        Some(Sub::Agent(_)) => log::init_always(cli.verbosity),
+        Some(Sub::Agent(ref args)) if args.records() => log::init_always(cli.verbosity),
         _ => log::init(cli.verbosity),
     }
     // Set once a process.
@@ -283,7 +283,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
         None => recording::run(cli.record, cli.verbosity),
         Some(Sub::Record(args)) => recording::run(*args, cli.verbosity),
         Some(Sub::Trace(args)) => trace::run(&args, cli.verbosity),
-        Some(Sub::Agent(args)) => agent::run(&args, cli.verbosity),
+        Some(Sub::Agent(args)) => agent::run(args, cli.verbosity),
         Some(Sub::Doctor(args)) => {
             stdout::require()?;
             doctor::run(&args)

@@ -42,6 +42,7 @@ pub(super) fn obey(
             files.try_write(session)
         }
         (Request::Dump, None) => Err(anyhow!("it keeps no last seconds: --window does")),
+        (Request::Rate(_), _) => Err(anyhow!("only the agent changes its rate while it runs")),
         (Request::Status | Request::Stop, _) => Ok(()),
     };
     match done {

@@ -21,7 +21,7 @@ mod window;
 use labels::MetAs;
 use pace::{Pace, START_TICK};
 
-pub use continuous::{Cost, WindowProfiles};
+pub use continuous::{Cost, ProbeTraps, WindowProfiles};
 pub use devices::AiuUse;
 pub use triggers::Fired;
 pub use window::DumpExtent;

@@ -1,6 +1,7 @@
 //! The command line of `aiprof agent`.
 
-use clap::{Args, ValueHint};
+use super::ctl::AgentCtlArgs;
+use clap::{Args, Subcommand, ValueHint};
 use std::path::PathBuf;
 
 /// Where the configuration is if nothing else is said.
@@ -24,7 +25,11 @@ SIGHUP has it read again. docs/agent.md has all keys.";
 
 /// Options of `aiprof agent`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLE, override_usage = "aiprof agent [--config FILE] [--check]")]
+#[command(
+    after_help = EXAMPLE,
+    override_usage = "aiprof agent [--config FILE] [--check]\n       aiprof agent ctl COMMAND",
+    args_conflicts_with_subcommands = true
+)]
 pub(crate) struct AgentArgs {
     /// The configuration, TOML
     #[arg(long, value_name = "FILE", default_value = CONFIG, value_hint = ValueHint::FilePath)]
@@ -33,4 +38,21 @@ pub(crate) struct AgentArgs {
     /// Check the configuration, say what it has the agent do, and end
     #[arg(long)]
     pub(super) check: bool,
+
+    #[command(subcommand)]
+    pub(super) command: Option<AgentCommand>,
+}
+
+/// What else there is to do with an agent.
+#[derive(Debug, Subcommand)]
+pub(super) enum AgentCommand {
+    /// Steer the agent that runs, or profile a process beside it
+    Ctl(AgentCtlArgs),
+}
+
+impl AgentArgs {
+    /// Whether this process is to be the agent.
+    pub(crate) fn records(&self) -> bool {
+        self.command.is_none() && !self.check
+    }
 }

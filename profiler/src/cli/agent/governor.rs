@@ -11,7 +11,8 @@
 //! The parts and their notches, from all to least:
 //!
 //! 1. waits: recorded, or not;
-//! 2. samples: the frequency that was asked for, then the next lower of 499, 199, 99, 49,
+//! 2. launches: recorded, or not;
+//! 3. samples: the frequency that was asked for, then the next lower of 499, 199, 99, 49,
 //!    19, 10, 5, 2, 1 Hz.
 //!
 //! What is recorded never depends on what a program does, only on the time: each sample has
@@ -49,19 +50,25 @@ pub(crate) struct Spent {
     pub(crate) samples: Duration,
     /// Time in those that record waits.
     pub(crate) waits: Duration,
+    /// Time in those that record launches, with the way there.
+    pub(crate) launches: Duration,
 }
 
 impl Spent {
-    fn all(&self) -> Duration {
-        self.own + self.samples + self.waits
+    /// The time in eBPF programs.
+    fn bpf(&self) -> Duration {
+        self.samples + self.waits + self.launches
     }
 
-    /// The part of waits, with their share of the programs' time.
-    fn of_waits(&self) -> f64 {
-        let (waits, samples) = (self.waits.as_secs_f64(), self.samples.as_secs_f64());
-        match waits + samples {
+    fn all(&self) -> Duration {
+        self.own + self.bpf()
+    }
+
+    /// A part of it all, by its share of the programs' time.
+    fn part(&self, programs: Duration) -> f64 {
+        match self.bpf().as_secs_f64() {
             0.0 => 0.0,
-            both => self.all().as_secs_f64() * waits / both,
+            bpf => self.all().as_secs_f64() * programs.as_secs_f64() / bpf,
         }
     }
 }
@@ -73,12 +80,29 @@ pub(crate) struct Level {
     pub(crate) frequency_hz: u32,
     /// Waits are recorded.
     pub(crate) waits: bool,
+    /// Launches are recorded.
+    pub(crate) launches: bool,
+}
+
+impl Level {
+    /// It in words.
+    pub(crate) fn describe(self) -> String {
+        let mut text = format!("{} Hz", self.frequency_hz);
+        for (is_on, name) in [(self.waits, "waits"), (self.launches, "launches")] {
+            if is_on {
+                text.push_str(" and ");
+                text.push_str(name);
+            }
+        }
+        text
+    }
 }
 
 /// What was turned down, the last one last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Notch {
     Waits,
+    Launches,
     /// From this frequency.
     Samples(u32),
 }
@@ -155,6 +179,12 @@ impl Governor {
         self.changes = changes;
     }
 
+    /// Launches cannot be recorded any more.
+    pub(crate) fn give_up_launches(&mut self) {
+        self.asked.launches = false;
+        self.now.launches = false;
+    }
+
     /// Takes in what was spent; gives what is to be recorded from now on, if that changes.
     pub(crate) fn spend(&mut self, spent: &Spent) -> Option<Level> {
         let time = spent.in_time.as_secs_f64();
@@ -207,18 +237,23 @@ impl Governor {
                 f64::from(*higher) / f64::from(self.now.frequency_hz.max(1))
             }
             // Nobody knows: it is tried.
-            Some(Notch::Waits) | None => 1.0,
+            Some(Notch::Waits | Notch::Launches) | None => 1.0,
         }
     }
 
     fn turn_down(&mut self, spent: &Spent) {
         let before = self.now;
-        let by_waits = spent.of_waits();
-        let others = spent.all().as_secs_f64() - by_waits;
+        let (by_waits, by_launches) = (spent.part(spent.waits), spent.part(spent.launches));
+        let by_samples = spent.all().as_secs_f64() - by_waits - by_launches;
         let lower = |hz: u32| FREQUENCIES.into_iter().find(|lower| *lower < hz);
-        if self.now.waits && (by_waits >= others || lower(self.now.frequency_hz).is_none()) {
+        let is_lowest = lower(self.now.frequency_hz).is_none();
+        let is_most = |part: f64, other: f64| is_lowest || (part >= by_samples && part >= other);
+        if self.now.waits && is_most(by_waits, by_launches) {
             self.now.waits = false;
             self.turned_down.push(Notch::Waits);
+        } else if self.now.launches && is_most(by_launches, by_waits) {
+            self.now.launches = false;
+            self.turned_down.push(Notch::Launches);
         } else {
             let asked = f64::from(self.now.frequency_hz);
             let wanted = asked * ROOM * self.cpus / self.recent;
@@ -244,6 +279,7 @@ impl Governor {
     fn turn_up(&mut self) {
         match self.turned_down.pop() {
             Some(Notch::Waits) => self.now.waits = self.asked.waits,
+            Some(Notch::Launches) => self.now.launches = self.asked.launches,
             Some(Notch::Samples(higher)) => self.now.frequency_hz = higher,
             None => return,
         }
@@ -271,6 +307,7 @@ mod tests {
     const ASKED: Level = Level {
         frequency_hz: 19,
         waits: true,
+        launches: true,
     };
     const LOOK: Duration = Duration::from_secs(2);
 
@@ -279,13 +316,22 @@ mod tests {
     struct Machine {
         per_hz: f64,
         waits: f64,
+        launches: f64,
         fixed: f64,
     }
+
+    const NOTHING: Machine = Machine {
+        per_hz: 0.0,
+        waits: 0.0,
+        launches: 0.0,
+        fixed: 0.0,
+    };
 
     impl Machine {
         fn spends(self, level: Level) -> f64 {
             let waits = if level.waits { self.waits } else { 0.0 };
-            self.per_hz * f64::from(level.frequency_hz) + waits + self.fixed
+            let launches = if level.launches { self.launches } else { 0.0 };
+            self.per_hz * f64::from(level.frequency_hz) + waits + launches + self.fixed
         }
 
         fn spent(self, level: Level) -> Spent {
@@ -296,6 +342,7 @@ mod tests {
                 own: seconds(samples / 2.0 + self.fixed),
                 samples: seconds(samples / 2.0),
                 waits: seconds(if level.waits { self.waits } else { 0.0 }),
+                launches: seconds(if level.launches { self.launches } else { 0.0 }),
             }
         }
 
@@ -322,6 +369,7 @@ mod tests {
             per_hz: 0.00006,
             waits: 0.0004,
             fixed: 0.0002,
+            ..NOTHING
         };
         assert!(machine.spends(ASKED) < 0.002);
         assert_eq!(machine.run(&mut governor(), 10_000), []);
@@ -334,6 +382,7 @@ mod tests {
             per_hz: 0.00006,
             waits: 0.0004,
             fixed: 0.0002,
+            ..NOTHING
         };
         quiet.run(&mut governor, 120);
         for busy in [
@@ -363,6 +412,7 @@ mod tests {
             per_hz: 0.00001,
             waits: 0.02,
             fixed: 0.0,
+            ..NOTHING
         };
         let changes = waits.run(&mut governor(), 30);
         assert_eq!(changes.len(), 1, "{changes:?}");
@@ -377,10 +427,28 @@ mod tests {
             per_hz: 0.0005,
             waits: 0.0001,
             fixed: 0.0,
+            ..NOTHING
         };
         let changes = samples.run(&mut governor(), 60);
         assert!(changes.last().unwrap().1.waits, "{changes:?}");
         assert_eq!(changes.last().unwrap().1.frequency_hz, 2, "{changes:?}");
+    }
+
+    #[test]
+    fn launches_that_cost_the_most_go_first() {
+        let calls = Machine {
+            per_hz: 0.00001,
+            waits: 0.0005,
+            launches: 0.02,
+            ..NOTHING
+        };
+        let changes = calls.run(&mut governor(), 60);
+        assert_eq!(changes.len(), 1, "{changes:?}");
+        let expected = Level {
+            launches: false,
+            ..ASKED
+        };
+        assert_eq!(changes[0].1, expected);
     }
 
     #[test]
@@ -390,6 +458,7 @@ mod tests {
             per_hz: 0.002,
             waits: 0.02,
             fixed: 0.0,
+            ..NOTHING
         };
         busy.run(&mut governor, 120);
         assert!(governor.step() >= 4);
@@ -397,6 +466,7 @@ mod tests {
             per_hz: 0.00004,
             waits: 0.0001,
             fixed: 0.0002,
+            ..NOTHING
         };
         quiet.run(&mut governor, 3600);
         assert_eq!(governor.level(), ASKED);
@@ -411,6 +481,7 @@ mod tests {
             per_hz: 0.00001,
             waits: 0.02,
             fixed: 0.0002,
+            ..NOTHING
         };
         let changes = machine.run(&mut governor, 24 * 3600);
         assert!((10..70).contains(&changes.len()), "{}", changes.len());
@@ -434,7 +505,7 @@ mod tests {
             in_time: Duration::from_secs_f64(seconds),
             own: Duration::from_secs_f64(own),
             samples: Duration::from_secs_f64(0.0002),
-            waits: Duration::ZERO,
+            ..Spent::default()
         };
         for look in 0..10_000 {
             assert_eq!(governor.spend(&spent(0.0015, 2.0)), None, "{look}");
@@ -460,14 +531,17 @@ mod tests {
         let hopeless = Machine {
             per_hz: 0.1,
             waits: 0.1,
+            launches: 0.1,
             fixed: 1.0,
+            ..NOTHING
         };
         hopeless.run(&mut governor, 600);
         assert_eq!(
             governor.level(),
             Level {
                 frequency_hz: 1,
-                waits: false
+                waits: false,
+                launches: false
             }
         );
         // Asked for one that is below the notches.
@@ -475,6 +549,7 @@ mod tests {
             Level {
                 frequency_hz: 1,
                 waits: false,
+                launches: false,
             },
             0.001,
             2,

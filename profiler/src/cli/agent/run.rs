@@ -1,6 +1,7 @@
 //! The course of the agent, from the configuration to the last window.
 
-use super::args::AgentArgs;
+use super::args::{AgentArgs, AgentCommand};
+use super::ctl;
 use super::governor::{Governor, Level};
 use super::notify;
 use super::outputs::Outputs;
@@ -16,9 +17,9 @@ use aiprof_collect::config::{ProbeConfig, RecordConfig, WaitConfig};
 use aiprof_collect::control::{Asked, Control, Reply, Request, Status};
 use aiprof_collect::device::DeviceOptions;
 use aiprof_collect::doctor;
-use aiprof_collect::session::{Keep, Session, WindowProfiles};
+use aiprof_collect::session::{Keep, ProbeTraps, Session, WindowProfiles};
 use aiprof_collect::signals::{BlockedSignals, Signals};
-use aiprof_fleet::config::{self, Config, ConfigError, To};
+use aiprof_fleet::config::{self, Config, ConfigError, FREQUENCY, To};
 use aiprof_fleet::{identity, status as files};
 use aiprof_system::files::caller;
 use aiprof_system::files::private::PrivateDirectory;
@@ -45,7 +46,10 @@ const HOST_ID: &str = "host.id";
 ///
 /// # Errors
 /// The configuration is wrong, or something kept it from recording.
-pub(in crate::cli) fn run(args: &AgentArgs, verbosity: Verbosity) -> Result<u8> {
+pub(in crate::cli) fn run(args: AgentArgs, verbosity: Verbosity) -> Result<u8> {
+    if let Some(AgentCommand::Ctl(args)) = args.command {
+        return ctl::run(args, verbosity);
+    }
     let config = read(&args.config)?;
     if args.check {
         return check(&args.config, &config, verbosity);
@@ -142,15 +146,18 @@ fn asked(config: &Config) -> Level {
     Level {
         frequency_hz: config.frequency,
         waits: config.record.off_cpu,
+        launches: config.record.launches,
     }
 }
 
-/// What the session is to record.
-fn record_config(config: &Config, host_id: Option<&str>) -> RecordConfig {
+/// What the session is to record. It can record waits whatever the level is.
+fn record_config(config: &Config, host_id: &str, level: Level) -> RecordConfig {
     let record = &config.record;
     let mut labels: Vec<(String, String)> = config.labels.clone().into_iter().collect();
-    labels.extend(host_id.map(|id| (HOST_ID.to_owned(), id.to_owned())));
-    let probes = (record.launches || record.devices || record.off_cpu).then(|| {
+    if !host_id.is_empty() {
+        labels.push((HOST_ID.to_owned(), host_id.to_owned()));
+    }
+    let probes = (level.launches || record.devices || record.off_cpu).then(|| {
         let (tables, drivers) = tables();
         ProbeConfig {
             tables: Arc::new(tables),
@@ -162,7 +169,7 @@ fn record_config(config: &Config, host_id: Option<&str>) -> RecordConfig {
         }
     });
     RecordConfig {
-        frequency_hz: config.frequency,
+        frequency_hz: level.frequency_hz,
         source_lines: record.source_lines,
         labels,
         waits: record.off_cpu.then_some(WaitConfig {
@@ -174,11 +181,11 @@ fn record_config(config: &Config, host_id: Option<&str>) -> RecordConfig {
         }),
         devices: DeviceOptions {
             xe: record.devices,
-            aiu: (record.launches || record.devices) && !record.off_cpu && doctor::has_aiu(),
+            aiu: (level.launches || record.devices) && !record.off_cpu && doctor::has_aiu(),
             ..DeviceOptions::default()
         },
         probes,
-        also_launches: record.launches,
+        also_launches: level.launches,
         calm: true,
         ..RecordConfig::default()
     }
@@ -190,6 +197,8 @@ struct Agent {
     /// When the configuration's file was changed last, as far as known.
     changed: Option<std::time::SystemTime>,
     config: Config,
+    /// Samples per second and CPU that somebody asked for, instead of the configuration.
+    rate: Option<u32>,
     /// What the host is told from others by; empty: nothing does.
     host_id: String,
     outputs: Outputs,
@@ -254,21 +263,30 @@ impl Agent {
                  ({error}; CAP_SYS_ADMIN at the start, or sysctl kernel.bpf_stats_enabled=1)"
             );
         }
-        let host_id = config.host_id.clone().or_else(identity::of_this_host);
-        let wanted = record_config(&config, host_id.as_deref());
+        let host_id = host_id(&config);
+        let wanted = record_config(&config, &host_id, asked(&config));
+        let traps = match config.record.launches {
+            true => ProbeTraps::measure()
+                .inspect_err(|error| {
+                    tracing::warn!("what probes cost is not all in the budget: {error}");
+                })
+                .ok(),
+            false => None,
+        };
         let mut session = Session::start(&wanted, Keep::Nothing)?;
         session.prepare(std::future::pending()).await?;
         privileges::drop_to_needed(StillToDo {
             write_file: true,
             signal_command: false,
         })?;
-        let counts = Counts::new(&session, sender.as_ref());
+        let counts = Counts::new(&session, sender.as_ref(), traps);
         let governor = Governor::new(asked(&config), config.budget.cpu, counts.cpus());
         Ok(Self {
             path: path.to_owned(),
             changed: modified(path),
             config,
-            host_id: host_id.unwrap_or_default(),
+            rate: None,
+            host_id,
             outputs,
             sender,
             session,
@@ -292,7 +310,7 @@ impl Agent {
         loop {
             match self.next(&signals, &mut wakes).await? {
                 Woken::Look => {
-                    if self.look()? {
+                    if self.look().await? {
                         wakes.window.reset();
                     }
                     if notify::watchdog().is_some() {
@@ -301,7 +319,7 @@ impl Agent {
                 }
                 Woken::Window => {
                     // What was spent until now is not the window's end.
-                    if !self.look()? {
+                    if !self.look().await? {
                         let window = self.session.end_window()?;
                         self.finish_window(window);
                     }
@@ -310,16 +328,16 @@ impl Agent {
                     self.tell();
                     let changed = modified(&self.path);
                     if changed.is_some() && changed != self.changed {
-                        self.reload(&mut wakes)?;
+                        self.reload(&mut wakes).await?;
                     }
                 }
-                Woken::Reload => self.reload(&mut wakes)?,
+                Woken::Reload => self.reload(&mut wakes).await?,
                 Woken::Asked(asked) if asked.request == Request::Stop => {
                     self.stoppers.push(asked);
                     break;
                 }
                 Woken::Asked(asked) => {
-                    let answer = self.obey(asked.request);
+                    let answer = self.obey(asked.request).await;
                     if let Some(control) = &mut self.control {
                         control.answer(asked, &answer);
                     }
@@ -359,32 +377,74 @@ impl Agent {
     }
 
     /// Looks what it costs, and records less or more; whether a new window has begun.
-    fn look(&mut self) -> Result<bool> {
+    async fn look(&mut self) -> Result<bool> {
         let spent = self.counts.spent(&self.session, self.sender.as_ref());
         let before = self.governor.level();
         let changed = self.governor.spend(&spent);
         if let Some(level) = changed {
-            self.record(before, level)?;
+            self.record(before, level).await?;
             tracing::info!(
                 "{}: {}",
                 match self.governor.step() {
                     0 => "within the budget, all is recorded".to_owned(),
                     step => format!("turned down by {step} to keep the budget"),
                 },
-                describe(level)
+                level.describe()
             );
         }
         Ok(changed.is_some())
     }
 
     /// Records this from now on; what was recorded before is a window of its own.
-    fn record(&mut self, before: Level, level: Level) -> Result<()> {
+    async fn record(&mut self, before: Level, level: Level) -> Result<()> {
+        if level.launches && !before.launches {
+            let config = self.config.clone();
+            if let Err(error) = self.hand_over(&config, (before, level)).await {
+                tracing::warn!("launches are not recorded again: {error:#}");
+                self.governor.give_up_launches();
+            }
+            return Ok(());
+        }
         let window = match level.frequency_hz == before.frequency_hz {
             true => self.session.end_window()?,
             false => self.session.set_frequency(level.frequency_hz)?,
         };
         self.session.set_waits(level.waits)?;
+        if before.launches && !level.launches {
+            self.session.stop_launches();
+        }
         self.finish_window_of(window, before);
+        Ok(())
+    }
+
+    /// Records by a new session from now on, as `config` says, at the second level. It is
+    /// ready before the one so far ends, which recorded at the first.
+    async fn hand_over(&mut self, config: &Config, levels: (Level, Level)) -> Result<()> {
+        let (before, level) = levels;
+        let host_id = host_id(config);
+        let wanted = RecordConfig {
+            start_paused: true,
+            ..record_config(config, &host_id, level)
+        };
+        // A device has one sampler only.
+        self.session.stop_devices();
+        let mut next = Session::start(&wanted, Keep::Nothing)?;
+        next.prepare(std::future::pending()).await?;
+        next.set_waits(level.waits)?;
+        let is_paused = self.session.is_paused();
+        self.session.pause()?;
+        if !is_paused && let Err(error) = next.resume() {
+            self.session.resume()?;
+            return Err(error.into());
+        }
+        let window = self.session.end_window()?;
+        self.finish_window_of(window, before);
+        self.counts.session_is_over(&self.session);
+        self.host_id = host_id;
+        let old = std::mem::replace(&mut self.session, next);
+        old.finish()?;
+        // As that of the first, its start is not in the budget.
+        self.counts.spent(&self.session, self.sender.as_ref());
         Ok(())
     }
 
@@ -402,7 +462,7 @@ impl Agent {
         let spent = self.counts.spent(&self.session, self.sender.as_ref());
         self.governor.spend_at_end(&spent, self.config.window);
         let step = self.governor.step();
-        let asked = asked(&self.config);
+        let asked = self.asked();
         self.counts.window(&mut window, (asked, level), step);
         self.outputs.write(&window);
         let memory = self.counts.memory(&self.session, self.sender.as_ref());
@@ -420,6 +480,15 @@ impl Agent {
         tracing::info!("{line}");
         notify::status(&line);
         self.tell();
+    }
+
+    /// What is recorded at most.
+    fn asked(&self) -> Level {
+        let asked = asked(&self.config);
+        Level {
+            frequency_hz: self.rate.unwrap_or(asked.frequency_hz),
+            ..asked
+        }
     }
 
     /// Writes how it is.
@@ -440,10 +509,10 @@ impl Agent {
     }
 
     /// Reads the configuration again. One that is wrong changes nothing.
-    fn reload(&mut self, wakes: &mut Wakes) -> Result<()> {
+    async fn reload(&mut self, wakes: &mut Wakes) -> Result<()> {
         notify::reloading();
         self.changed = modified(&self.path);
-        match self.try_reload(wakes) {
+        match self.try_reload(wakes).await {
             Ok(()) => tracing::info!("{}: read again", self.path.display()),
             Err(error) => tracing::error!("{error:#}; nothing is changed"),
         }
@@ -451,13 +520,10 @@ impl Agent {
         Ok(())
     }
 
-    fn try_reload(&mut self, wakes: &mut Wakes) -> Result<()> {
+    async fn try_reload(&mut self, wakes: &mut Wakes) -> Result<()> {
         let config = read(&self.path)?;
         for (key, is_other) in [
             ("state", config.state != self.config.state),
-            ("record", config.record != self.config.record),
-            ("labels", config.labels != self.config.labels),
-            ("host_id", config.host_id != self.config.host_id),
             ("control", config.control != self.config.control),
         ] {
             if is_other {
@@ -471,15 +537,23 @@ impl Agent {
         // What was recorded so far goes where it was to go.
         let before = self.governor.level();
         let level = asked(&config);
-        let is_other = (level, config.budget.cpu) != (asked(&self.config), self.config.budget.cpu);
-        if is_other {
-            self.record(before, level)?;
-            self.governor
-                .ask(level, config.budget.cpu, self.counts.cpus());
+        let needs_another = config.record != self.config.record
+            || config.labels != self.config.labels
+            || config.host_id != self.config.host_id;
+        let is_other = (level, config.budget.cpu) != (self.asked(), self.config.budget.cpu);
+        if needs_another {
+            self.hand_over(&config, (before, level)).await?;
+        } else if is_other {
+            self.record(before, level).await?;
         } else {
             let window = self.session.end_window()?;
             self.finish_window(window);
         }
+        if needs_another || is_other {
+            self.governor
+                .ask(level, config.budget.cpu, self.counts.cpus());
+        }
+        self.rate = None;
         *wakes = Wakes::new(config.window);
         self.outputs = outputs;
         self.config = config;
@@ -491,20 +565,38 @@ impl Agent {
     }
 
     /// Does what somebody asks for.
-    fn obey(&mut self, request: Request) -> Reply {
+    async fn obey(&mut self, request: Request) -> Reply {
         let done = match request {
-            Request::Pause => self.session.pause(),
-            Request::Resume => self.session.resume(),
+            Request::Pause => self.session.pause().map_err(anyhow::Error::from),
+            Request::Resume => self.session.resume().map_err(anyhow::Error::from),
             Request::Dump => self
                 .session
                 .end_window()
-                .map(|window| self.finish_window(window)),
+                .map(|window| self.finish_window(window))
+                .map_err(anyhow::Error::from),
+            Request::Rate(hz) => self.sample_at(hz).await,
             Request::Status | Request::Stop => Ok(()),
         };
         match done {
             Ok(()) => Reply::Done(Box::new(self.state())),
-            Err(error) => Reply::Refused(error.to_string()),
+            Err(error) => Reply::Refused(format!("{error:#}")),
         }
+    }
+
+    /// Samples so often, as somebody asks for, until the configuration is read again.
+    async fn sample_at(&mut self, hz: u32) -> Result<()> {
+        if !FREQUENCY.contains(&hz) {
+            let (least, most) = (FREQUENCY.start(), FREQUENCY.end());
+            bail!("the rate is {least} to {most} samples a second");
+        }
+        let before = self.governor.level();
+        self.rate = Some(hz);
+        let level = self.asked();
+        self.record(before, level).await?;
+        let (share, cpus) = (self.config.budget.cpu, self.counts.cpus());
+        self.governor.ask(level, share, cpus);
+        tracing::info!("asked to sample at {hz} Hz");
+        Ok(())
     }
 
     fn state(&self) -> Status {
@@ -519,7 +611,9 @@ impl Agent {
             samples: progress.samples,
             lost: progress.lost,
             dumps: 0,
-            what: format!("the machine, {}", describe(self.governor.level())),
+            what: self
+                .counts
+                .what(&self.governor, self.asked(), self.config.budget.cpu),
         }
     }
 
@@ -555,11 +649,12 @@ async fn kept(sender: Option<&mut Sender>) {
     }
 }
 
-fn modified(path: &Path) -> Option<std::time::SystemTime> {
-    caller::metadata(path).ok()?.modified().ok()
+/// What the host is told from others by; empty: nothing does.
+fn host_id(config: &Config) -> String {
+    let id = config.host_id.clone().or_else(identity::of_this_host);
+    id.unwrap_or_default()
 }
 
-fn describe(level: Level) -> String {
-    let waits = if level.waits { " and waits" } else { "" };
-    format!("{} Hz{waits}", level.frequency_hz)
+fn modified(path: &Path) -> Option<std::time::SystemTime> {
+    caller::metadata(path).ok()?.modified().ok()
 }

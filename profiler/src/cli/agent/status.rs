@@ -4,14 +4,11 @@ use super::governor::{Governor, Level, Spent};
 use super::sender::Sender;
 use crate::cli::values::{grouped, human_bytes, human_duration};
 use aiprof_collect::clock;
-use aiprof_collect::session::{Cost, Session, WindowProfiles};
+use aiprof_collect::session::{Cost, ProbeTraps, Session, WindowProfiles};
 use aiprof_fleet::config::Config;
 use aiprof_fleet::status::AgentStatus;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-
-/// The programs that record waits.
-const OF_WAITS: [&str; 3] = ["left_syscall", "waking", "switched"];
 
 /// What is counted, from the start on.
 #[derive(Debug)]
@@ -20,9 +17,13 @@ pub(super) struct Counts {
     started_unix_ns: u64,
     /// When the cost was looked at last, and what it was.
     looked: Instant,
-    cost: Costs,
+    cost: Cost,
     /// The same at the end of the last window.
-    window: Costs,
+    window: Cost,
+    /// What programs of sessions that are over have cost.
+    over: Cost,
+    /// What the way to a probe costs, if it is known.
+    traps: Option<ProbeTraps>,
     windows: u64,
     samples: u64,
     losses: BTreeMap<String, u64>,
@@ -32,55 +33,54 @@ pub(super) struct Counts {
     bpf_memory_bytes: u64,
 }
 
-/// A cost, with that of the sender.
-#[derive(Clone, Copy, Debug, Default)]
-struct Costs {
-    own: Duration,
-    samples: Duration,
-    waits: Duration,
-}
-
-impl Costs {
-    fn of(cost: &Cost, sender: Option<&Sender>) -> Self {
-        let waits = |name: &str| OF_WAITS.contains(&name);
-        let sum = |of_waits: bool| {
-            let programs = cost.programs.iter();
-            let wanted = programs.filter(|(name, _)| waits(name) == of_waits);
-            wanted.map(|(_, time)| *time).sum()
-        };
-        Self {
-            own: cost.own + sender.map_or(Duration::ZERO, Sender::cpu_time),
-            samples: sum(false),
-            waits: sum(true),
-        }
-    }
-
-    fn bpf(&self) -> Duration {
-        self.samples + self.waits
-    }
-
-    fn all(&self) -> Duration {
-        self.own + self.bpf()
-    }
+fn bpf(cost: &Cost) -> Duration {
+    cost.samples + cost.waits + cost.probes
 }
 
 impl Counts {
     /// From now on.
-    pub(super) fn new(session: &Session, sender: Option<&Sender>) -> Self {
-        let cost = Costs::of(&session.cost(), sender);
-        Self {
+    pub(super) fn new(
+        session: &Session,
+        sender: Option<&Sender>,
+        traps: Option<ProbeTraps>,
+    ) -> Self {
+        let mut counts = Self {
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
             started_unix_ns: clock::unix_ns(),
             looked: Instant::now(),
-            cost,
-            window: cost,
+            cost: Cost::default(),
+            window: Cost::default(),
+            over: Cost::default(),
+            traps,
             windows: 0,
             samples: 0,
             losses: BTreeMap::new(),
             used: 0.0,
             memory_bytes: 0,
             bpf_memory_bytes: 0,
+        };
+        counts.cost = counts.until_now(session, sender);
+        counts.window = counts.cost;
+        counts
+    }
+
+    /// What all of it has cost until now.
+    fn until_now(&self, session: &Session, sender: Option<&Sender>) -> Cost {
+        let now = session.cost(self.traps.as_ref());
+        Cost {
+            own: now.own + sender.map_or(Duration::ZERO, Sender::cpu_time),
+            samples: now.samples + self.over.samples,
+            waits: now.waits + self.over.waits,
+            probes: now.probes + self.over.probes,
         }
+    }
+
+    /// A session is over: what its programs have cost stays counted.
+    pub(super) fn session_is_over(&mut self, session: &Session) {
+        let last = session.cost(self.traps.as_ref());
+        self.over.samples += last.samples;
+        self.over.waits += last.waits;
+        self.over.probes += last.probes;
     }
 
     /// CPUs of the machine.
@@ -90,7 +90,7 @@ impl Counts {
 
     /// What was spent since this was asked last.
     pub(super) fn spent(&mut self, session: &Session, sender: Option<&Sender>) -> Spent {
-        let now = Costs::of(&session.cost(), sender);
+        let now = self.until_now(session, sender);
         let before = std::mem::replace(&mut self.cost, now);
         let in_time = self.looked.elapsed();
         self.looked = Instant::now();
@@ -99,10 +99,12 @@ impl Counts {
             own: now.own.saturating_sub(before.own),
             samples: now.samples.saturating_sub(before.samples),
             waits: now.waits.saturating_sub(before.waits),
+            launches: now.probes.saturating_sub(before.probes),
         };
         let time = in_time.as_secs_f64() * f64::from(self.cpus);
         if time > 0.0 {
-            let all = now.all().saturating_sub(before.all()).as_secs_f64();
+            let all = (now.own + bpf(&now)).saturating_sub(before.own + bpf(&before));
+            let all = all.as_secs_f64();
             // The last minute or two.
             let weight = (in_time.as_secs_f64() / 60.0).min(1.0);
             self.used += (all / time - self.used) * weight;
@@ -132,13 +134,15 @@ impl Counts {
         };
         let facts = [
             ("own_cpu_ns", ns(self.cost.own, cost.own)),
-            ("bpf_ns", ns(self.cost.bpf(), cost.bpf())),
+            ("bpf_ns", ns(bpf(&self.cost), bpf(&cost))),
             ("duration_ns", window.cpu.meta.duration_ns),
             ("period_ns", window.cpu.meta.period_ns),
             ("frequency_hz", level.frequency_hz.into()),
             ("frequency_asked_hz", asked.frequency_hz.into()),
             ("off_cpu", level.waits.into()),
             ("off_cpu_asked", asked.waits.into()),
+            ("launches", level.launches.into()),
+            ("launches_asked", asked.launches.into()),
             ("step", step.into()),
         ];
         window.cpu.facts = facts.map(|(key, n)| (key.to_owned(), n)).to_vec();
@@ -163,7 +167,7 @@ impl Counts {
         let recording = [
             ("cpu", true),
             ("off_cpu", level.waits),
-            ("launches", config.record.launches),
+            ("launches", level.launches),
             ("devices", config.record.devices),
         ];
         let recording = recording.into_iter().filter(|(_, on)| *on);
@@ -185,12 +189,27 @@ impl Counts {
             budget_cpu: config.budget.cpu,
             used_cpu: self.used,
             own_cpu_ns: ns(self.cost.own),
-            bpf_ns: ns(self.cost.bpf()),
+            bpf_ns: ns(bpf(&self.cost)),
             memory_bytes: self.memory_bytes,
             budget_memory_bytes: config.budget.memory.as_u64(),
             bpf_memory_bytes: self.bpf_memory_bytes,
             ..AgentStatus::default()
         }
+    }
+
+    /// What is recorded, and what it costs, in words.
+    pub(super) fn what(&self, governor: &Governor, asked: Level, budget: f64) -> String {
+        let turned_down = match governor.step() {
+            0 => String::new(),
+            step => format!(" (turned down by {step} from {})", asked.describe()),
+        };
+        format!(
+            "the machine, {}{turned_down}; {:.3} % of the CPUs of {:.3} % allowed, {} memory",
+            governor.level().describe(),
+            100.0 * self.used,
+            100.0 * budget,
+            human_bytes(self.memory_bytes),
+        )
     }
 
     /// A line about a window.

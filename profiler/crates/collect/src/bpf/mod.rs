@@ -297,12 +297,12 @@ impl Bpf {
         self.loaded.map(name)
     }
 
-    /// How long each of its programs ran so far, by name.
-    pub(crate) fn run_times(&self) -> Vec<(&'static str, Duration)> {
+    /// How long and how often each of its programs ran so far, by name.
+    pub(crate) fn run_times(&self) -> Vec<(&'static str, Duration, u64)> {
         let programs = self.loaded.programs();
         let times = programs.into_iter().map(|(name, program)| {
-            let time = run_time::of(&*program);
-            (name, time.unwrap_or_default())
+            let (time, runs) = run_time::of(&*program).unwrap_or_default();
+            (name, time, runs)
         });
         times.collect()
     }

@@ -41,12 +41,12 @@ impl RunTimes {
     }
 }
 
-/// How long a program that this process has open ran, on all CPUs together. Zero where it is
-/// not counted.
+/// How long a program that this process has open ran, on all CPUs together, and how often.
+/// Zero where it is not counted.
 ///
 /// # Errors
 /// The kernel's answer.
-pub(super) fn of(program: &impl AsFd) -> io::Result<Duration> {
+pub(super) fn of(program: &impl AsFd) -> io::Result<(Duration, u64)> {
     let mut info = sys::bpf_prog_info::default();
     let mut length = size_of::<sys::bpf_prog_info>() as u32;
     // SAFETY: an open descriptor, and a structure of integers with its length; it asks for
@@ -57,5 +57,5 @@ pub(super) fn of(program: &impl AsFd) -> io::Result<Duration> {
     if rc < 0 {
         return Err(io::Error::from_raw_os_error(rc.saturating_neg()));
     }
-    Ok(Duration::from_nanos(info.run_time_ns))
+    Ok((Duration::from_nanos(info.run_time_ns), info.run_cnt))
 }

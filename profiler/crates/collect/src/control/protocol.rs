@@ -1,6 +1,7 @@
 //! What is said on the control socket: one message of text each way.
 //!
-//! A request is the protocol's name and a word: `aiprof-control-1 pause`. An answer is
+//! A request is the protocol's name and a word: `aiprof-control-1 pause`; behind `rate`
+//! follows a number: `aiprof-control-1 rate 99`. An answer is
 //! `ok`, or `no` and a reason; behind `ok` a status may follow, line by line, each a key
 //! and a value. Unknown keys are passed over: later versions may have more.
 
@@ -8,6 +9,8 @@ use aiprof_model::visible;
 
 /// The protocol; another is another number.
 const NAME: &str = "aiprof-control-1";
+/// The word of [`Request::Rate`].
+const RATE: &str = "rate";
 /// Most bytes of a message.
 pub const MAX_MESSAGE: usize = 4096;
 /// Most letters of a text in a status.
@@ -24,13 +27,15 @@ pub enum Request {
     Resume,
     /// To write what it keeps of the last seconds.
     Dump,
+    /// To sample each CPU so often a second.
+    Rate(u32),
     /// To end, and to answer when its output is whole.
     Stop,
 }
 
 impl Request {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
+    /// Those of one word.
+    const WORDS: [Self; 5] = [
         Self::Status,
         Self::Pause,
         Self::Resume,
@@ -45,13 +50,17 @@ impl Request {
             Self::Pause => "pause",
             Self::Resume => "resume",
             Self::Dump => "dump",
+            Self::Rate(_) => RATE,
             Self::Stop => "stop",
         }
     }
 
     /// As it is sent.
     pub fn encode(self) -> String {
-        format!("{NAME} {}", self.word())
+        match self {
+            Self::Rate(hz) => format!("{NAME} {RATE} {hz}"),
+            _ => format!("{NAME} {}", self.word()),
+        }
     }
 
     /// From what was sent; or what is wrong with it.
@@ -66,7 +75,12 @@ impl Request {
         if name != NAME {
             return Err("the recording speaks aiprof-control-1, another version of aiprof");
         }
-        let mut all = Self::ALL.into_iter();
+        if let Some((RATE, number)) = word.split_once(' ') {
+            let hz = number.parse::<u32>().ok();
+            let hz = hz.filter(|hz| hz.to_string() == number);
+            return hz.map(Self::Rate).ok_or("the rate is no number");
+        }
+        let mut all = Self::WORDS.into_iter();
         all.find(|request| request.word() == word)
             .ok_or("the recording does not know this request")
     }
@@ -188,7 +202,10 @@ mod tests {
     #[test]
     fn requests_are_these_words() {
         let words = ["status", "pause", "resume", "dump", "stop"];
-        for (request, word) in Request::ALL.into_iter().zip(words) {
+        assert_eq!(Request::Rate(99).encode(), "aiprof-control-1 rate 99");
+        let rate = Request::decode(b"aiprof-control-1 rate 4294967295");
+        assert_eq!(rate, Ok(Request::Rate(u32::MAX)));
+        for (request, word) in Request::WORDS.into_iter().zip(words) {
             let sent = format!("aiprof-control-1 {word}");
             assert_eq!(request.encode(), sent);
             assert_eq!(Request::decode(sent.as_bytes()), Ok(request));
@@ -198,6 +215,9 @@ mod tests {
             b"pause",
             b"aiprof-control-2 pause",
             b"aiprof-control-1 pause ",
+            b"aiprof-control-1 rate",
+            b"aiprof-control-1 rate +9",
+            b"aiprof-control-1 rate 4294967296",
             b"aiprof-control-1 pause\n",
             b"aiprof-control-1 \xff",
         ] {

@@ -36,6 +36,8 @@ const HANDLER_EXIT: &str = "ioctl_handler_exit";
 const ENTER: &str = "ioctl_enter";
 const EXIT: &str = "ioctl_exit";
 const TRACE: &str = "trace";
+/// All of them.
+pub(crate) const PROGRAMS: [&str; 5] = [HANDLER_ENTRY, HANDLER_EXIT, ENTER, EXIT, TRACE];
 /// Major numbers whose devices have fences.
 const WITH_FENCES: [&str; 2] = ["drm", "accel"];
 

@@ -37,16 +37,22 @@ impl Session {
         self.events.watcher = Some(watcher);
     }
 
-    /// Ends the calls. Gives what is to be closed when everything else is.
+    /// Ends the waits and the calls. Gives what is to be closed when everything else is.
     pub(super) fn stop_probes(&mut self) -> Vec<Link> {
         // What is attached to every switch and system call ends first.
         let mut left = closing::at_once(self.waits.stop());
+        left.extend(self.stop_calls());
+        left
+    }
+
+    /// Detaches from runtimes and drivers. Gives what is to be closed later.
+    pub(super) fn stop_calls(&mut self) -> Vec<Link> {
         let Some((probes, _)) = &mut self.probes else {
-            return left;
+            return Vec::new();
         };
         let links = probes.stop();
         let begun = Instant::now();
-        left.extend(closing::at_once(links));
+        let mut left = closing::at_once(links);
         probes.detached(begun.elapsed());
         // Each of these is one the kernel closes on its own.
         left.extend(self.drivers.stop());

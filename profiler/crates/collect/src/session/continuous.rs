@@ -1,10 +1,13 @@
 //! The session's part in recordings that never end: what they cost, and how it is changed
 //! while they run.
 
-use super::{CollectError, IN_FLIGHT_NS, Session};
-use crate::bpf::Bpf;
+use super::{CollectError, IN_FLIGHT_NS, Session, waits};
+use crate::bpf::{Bpf, probe};
+use crate::runtime::CALL_PROGRAMS;
+use crate::{closing, driver, inspect::guard};
 use aiprof_model::profile::Profile;
 use aiprof_system::remote;
+use std::io;
 use std::time::Duration;
 
 /// What a window has.
@@ -33,19 +36,60 @@ impl WindowProfiles {
     }
 }
 
+/// What it costs that a probed function is called, beside the time in the program.
+#[derive(Clone, Copy, Debug)]
+pub struct ProbeTraps {
+    /// At an instruction that the kernel emulates, as those at entries are.
+    entry: Duration,
+    /// At one that it steps over, as returns are.
+    exit: Duration,
+}
+
+impl ProbeTraps {
+    /// Measures it on functions of this process, in some ten to a hundred milliseconds.
+    ///
+    /// # Errors
+    /// Probes are not possible here.
+    pub fn measure() -> io::Result<Self> {
+        let cost = probe::probe_cost()?;
+        Ok(Self {
+            entry: cost.emulated,
+            exit: cost.stepped,
+        })
+    }
+}
+
 /// What a recording has cost so far.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
     /// CPU time of this process and of those that read for it.
     pub own: Duration,
-    /// Time in eBPF programs, by their names; zero where the kernel does not count it.
-    pub programs: Vec<(&'static str, Duration)>,
+    /// Time in eBPF programs that sample; as the other two, zero where the kernel does not
+    /// count it.
+    pub samples: Duration,
+    /// Time in those that record waits.
+    pub waits: Duration,
+    /// Time in those at probes, with the way there.
+    pub probes: Duration,
 }
 
 impl Cost {
-    /// Time in all eBPF programs.
-    pub fn bpf(&self) -> Duration {
-        self.programs.iter().map(|(_, time)| *time).sum()
+    /// Takes in what a program took.
+    fn add(&mut self, name: &str, time: Duration, runs: u64, traps: Option<&ProbeTraps>) {
+        let times = |each: Duration| each.saturating_mul(u32::try_from(runs).unwrap_or(u32::MAX));
+        if waits::PROGRAMS.contains(&name) {
+            self.waits += time;
+        } else if CALL_PROGRAMS.contains(&name) {
+            let each = traps.map(|traps| match name.starts_with("call_exit") {
+                true => traps.exit,
+                false => traps.entry,
+            });
+            self.probes += time + times(each.unwrap_or_default());
+        } else if driver::PROGRAMS.contains(&name) {
+            self.probes += time;
+        } else {
+            self.samples += time;
+        }
     }
 }
 
@@ -97,12 +141,34 @@ impl Session {
         }
     }
 
-    /// What it has cost so far.
-    pub fn cost(&self) -> Cost {
-        Cost {
-            own: remote::cpu_clock(libc::CLOCK_PROCESS_CPUTIME_ID) + remote::cpu_time(),
-            programs: self.bpf.run_times(),
+    /// Records launches no longer, nor anything else that is probed; waits go on. A new
+    /// session records them again.
+    pub fn stop_launches(&mut self) {
+        let links = self.stop_calls();
+        guard::set_ending(false);
+        self.probes = None;
+        self.starting = None;
+        self.events.launches = None;
+        closing::in_background(links);
+    }
+
+    /// Samples devices no longer: others can.
+    pub fn stop_devices(&mut self) {
+        if let Some(samplers) = &mut self.samplers {
+            samplers.stop();
         }
+    }
+
+    /// What it has cost so far.
+    pub fn cost(&self, traps: Option<&ProbeTraps>) -> Cost {
+        let mut cost = Cost {
+            own: remote::cpu_clock(libc::CLOCK_PROCESS_CPUTIME_ID) + remote::cpu_time(),
+            ..Cost::default()
+        };
+        for (name, time, runs) in self.bpf.run_times() {
+            cost.add(name, time, runs, traps);
+        }
+        cost
     }
 
     /// Forgets what it knows of programs, which takes memory; those that run are met again.

@@ -9,6 +9,7 @@ use crate::{
     bpf::{Bpf, perf},
     busy, clock, closing,
     finisher::Finisher,
+    inspect::guard,
     names::NameService,
 };
 use aiprof_analysis::{
@@ -167,6 +168,8 @@ impl Session {
         // Whoever closes the rest must not keep alive what this process has.
         drop(self);
         closing::in_background(links);
+        // Another recording of this process may go on.
+        guard::set_ending(false);
         Ok(Finished {
             profile,
             usage,

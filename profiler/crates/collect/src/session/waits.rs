@@ -11,7 +11,7 @@ use std::{
 };
 
 /// The programs, in the order in which they are attached: what ends a wait first.
-const PROGRAMS: [&str; 3] = ["left_syscall", "waking", "switched"];
+pub(super) const PROGRAMS: [&str; 3] = ["left_syscall", "waking", "switched"];
 /// How long it is believed what a descriptor is of.
 const BELIEVED: Duration = Duration::from_secs(1);
 /// Most descriptors that are remembered.
