@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: measurements, some beside other profilers.
 
+mod agent;
 mod analyze;
 mod bpf;
 mod device;
@@ -42,6 +43,9 @@ Measures, in a release build, all but the last three as root:
                      processes, and perf's wall time
   probes             what a probed call costs, beside bpftrace on the same
                      function; launches a second without a loss
+  agent              what `aiprof agent` costs a busy machine, by its own count
+                     and by what a workload gets done beside it
+  churn              what it holds on to while 10,000 programs come and go
   layers             the same of launches through Level Zero's loader and a
                      driver, and what is lost of many
   analyze            `aiprof acelyzer` beside acelyzer itself and a bare copy
@@ -51,13 +55,14 @@ Measures, in a release build, all but the last three as root:
 
   --rounds N    how often; medians are reported (3)
   --seconds N   sampler, memory, probes, layers: how long each recording lasts
-                (10, 60, 3, 3)
-  --peers       sampler: also lightswitch, installed by cargo (minutes)
+                (10, 60, 3, 3); agent: each part of a pair (55); churn: the day
+                (1440)
+  --peers       sampler, agent: also lightswitch, installed by cargo (minutes)
   --beside FILE processes: an earlier aiprof to compare with
   --events N    analyze: events of a file (1,000,000); acelyzer gets a tenth
   --full        analyze: all of them for acelyzer (10 minutes), and growth up to
                 ten times as many (15 GB of disk)
-  --programs DIR  analyze, processes, start, probes, layers: aiprof (aiu-trace,
+  --programs DIR  analyze, agent, churn, processes, start, probes, layers: aiprof (aiu-trace,
                 json-copy) is there already
   --write       also replaces the result in docs/benchmarks.md
 
@@ -179,6 +184,8 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
         (Some("processes"), None) => {
             as_root().and_then(|()| processes::main(&options(0), beside.as_deref()))
         }
+        (Some("agent"), None) => as_root().and_then(|()| agent::main(&options(55))),
+        (Some("churn"), None) => as_root().and_then(|()| agent::churn(&options(1440))),
         (Some("layers"), None) => as_root().and_then(|()| layers::main(&options(3))),
         (Some("start"), None) => as_root().and_then(|()| start::main(&options(0))),
         (Some("probes"), None) => as_root().and_then(|()| probes::main(&options(3))),

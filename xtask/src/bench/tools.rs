@@ -98,7 +98,8 @@ pub(super) fn all(aiprof: &Path, dir: &Path, peers: bool) -> Result<Vec<Tool>> {
         tools.push(bpftrace_stacks(&bpftrace, dir)?);
     }
     if peers {
-        tools.push(lightswitch(dir)?);
+        // 99 is refused: the frequency must be a prime number.
+        tools.push(lightswitch(dir, 97)?);
     }
     Ok(tools)
 }
@@ -248,7 +249,7 @@ shift
 exec "$@"
 "#;
 
-fn lightswitch(dir: &Path) -> Result<Tool> {
+pub(super) fn lightswitch(dir: &Path, frequency: u32) -> Result<Tool> {
     let peers = target_dir().join("bench/peers");
     let program = peers.join("bin/lightswitch");
     if !program.exists() {
@@ -263,9 +264,10 @@ fn lightswitch(dir: &Path) -> Result<Tool> {
     let result = dir.join("lightswitch.svg");
     let mut command = words("unshare --mount sh -c", &[]);
     command.push(LIGHTSWITCH.into());
-    // 99 is refused: the frequency must be a prime number.
-    let own = "sh SHIM BIN --sample-freq 97 --duration 3600 --profile-name OUT";
+    let frequency = frequency.to_string();
+    let own = "sh SHIM BIN --sample-freq HZ --duration 3600 --profile-name OUT";
     let values = [
+        ("HZ", Path::new(&frequency)),
         ("SHIM", shim.as_path()),
         ("BIN", program.as_path()),
         ("OUT", result.as_path()),

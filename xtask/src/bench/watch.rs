@@ -134,6 +134,17 @@ pub(super) struct Memory {
     pub(super) file: u64,
 }
 
+/// Bytes of anonymous and shared memory of a family; a page that several of its processes
+/// share counts once.
+pub(super) fn own_memory(pid: u32) -> u64 {
+    let one = |pid: u32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        let kib = |name| field(&text, name).unwrap_or(0) * 1024;
+        kib("Pss_Anon") + kib("Pss_Shmem")
+    };
+    members(pid).into_iter().map(one).sum()
+}
+
 /// Notes a family's memory until it ends or is told to stop.
 pub(super) struct MemoryWatch {
     stop: Arc<AtomicBool>,
@@ -147,13 +158,14 @@ impl MemoryWatch {
         let thread = thread::spawn(move || {
             let mut peak = Memory::default();
             while !told.load(Ordering::Relaxed) {
-                let mut now = Memory::default();
+                let mut now = Memory {
+                    own: own_memory(pid),
+                    file: 0,
+                };
                 for pid in members(pid) {
                     let text = |file| fs::read_to_string(format!("/proc/{pid}/{file}"));
-                    let own = text("smaps_rollup").unwrap_or_default();
                     let all = text("status").unwrap_or_default();
                     let kib = |text, name| field(text, name).unwrap_or(0) * 1024;
-                    now.own += kib(&own, "Pss_Anon") + kib(&own, "Pss_Shmem");
                     now.file = now.file.max(kib(&all, "RssFile"));
                 }
                 peak.own = peak.own.max(now.own);

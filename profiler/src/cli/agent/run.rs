@@ -337,6 +337,9 @@ impl Agent {
                     break;
                 }
                 Woken::Asked(asked) => {
+                    if matches!(asked.request, Request::Dump | Request::Rate(_)) {
+                        wakes.window.reset();
+                    }
                     let answer = self.obey(asked.request).await;
                     if let Some(control) = &mut self.control {
                         control.answer(asked, &answer);
