@@ -341,18 +341,22 @@ impl<'a> Adder<'a> {
             }
             let key = plain(key);
             let unit = match key.split(' ').next() {
-                Some(key) if key.ends_with("_ns") => "nanoseconds",
+                Some(key) if key.ends_with("_ns") || key.contains("_ns.") => "nanoseconds",
                 Some(key) if key.ends_with("_bytes") => "bytes",
                 _ => "count",
             };
             let idle = key.strip_prefix("aiprof.idle_ns.");
-            let (cause, device) =
-                idle.map_or(("", ""), |of| of.split_once(' ').unwrap_or((of, "")));
+            let busy = key.strip_prefix("aiprof.busy_ns ");
+            let (cause, device) = match idle {
+                Some(of) => of.split_once(' ').unwrap_or((of, "")),
+                None => ("", busy.unwrap_or_default()),
+            };
             let texts = [(Text::IdleCause, cause), (Text::Device, device)];
             let sample = self.rows.sample(self.time, self.duration, &texts, "");
-            let name = match idle {
-                Some(_) => "aiprof.idle",
-                None => key.as_str(),
+            let name = match (idle, busy) {
+                (Some(_), _) => "aiprof.idle",
+                (_, Some(_)) => "aiprof.busy",
+                _ => key.as_str(),
             };
             self.rows.push(sample, (name, unit), number, 1);
         }

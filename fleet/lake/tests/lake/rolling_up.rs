@@ -28,6 +28,7 @@ fn window() -> Profile {
         "aiprof.lost.ring_drops: 12",
         "aiprof.own_cpu_ns: 5000000",
         "aiprof.idle_ns.launch_gap gpu 0: 77",
+        "aiprof.busy_ns gpu 0: 33",
         "aiprof.step: x",
     ] {
         let at = made.text(comment);
@@ -131,7 +132,10 @@ fn a_window_becomes_rows() {
     assert_eq!(idle.value(), 77);
     assert_eq!(idle.text(Text::IdleCause), "launch_gap");
     assert_eq!(idle.text(Text::Device), "gpu 0");
-    assert_eq!(rows.len(), 6);
+    let busy = of("aiprof.busy");
+    assert_eq!((busy.value(), busy.text(Text::Unit)), (33, "nanoseconds"));
+    assert_eq!(busy.text(Text::Device), "gpu 0");
+    assert_eq!(rows.len(), 7);
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(crate) fn of_process(pid: u32) -> Option<String> {
 
 /// Whether there is an accelerator at all, as was found lately: most machines have none, and
 /// their processes many descriptors.
-fn has_any() -> bool {
+pub(crate) fn has_any() -> bool {
     static FOUND: Mutex<Option<(Instant, bool)>> = Mutex::new(None);
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
     match *found {

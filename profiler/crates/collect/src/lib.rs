@@ -46,6 +46,7 @@ pub mod config;
 pub mod control;
 pub mod cpu;
 pub mod device;
+pub mod device_busy;
 mod device_use;
 pub mod doctor;
 pub mod driver;

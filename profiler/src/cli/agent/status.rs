@@ -4,9 +4,10 @@ use super::governor::{Governor, Level, Spent};
 use super::sender::Sender;
 use crate::cli::values::{grouped, human_bytes, human_duration};
 use aiprof_collect::clock;
+use aiprof_collect::device_busy::DeviceBusy;
 use aiprof_collect::session::{Cost, ProbeTraps, Session, WindowProfiles};
 use aiprof_fleet::config::Config;
-use aiprof_fleet::status::AgentStatus;
+use aiprof_fleet::status::{AgentStatus, DeviceStatus};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,13 @@ pub(super) struct Counts {
     used: f64,
     memory_bytes: u64,
     bpf_memory_bytes: u64,
+    busy: DeviceBusy,
+    /// What accelerators did in the last window.
+    devices: BTreeMap<String, DeviceStatus>,
 }
+
+/// Why an accelerator was idle, where nothing tells it.
+const UNKNOWN: &str = "unknown";
 
 fn bpf(cost: &Cost) -> Duration {
     cost.samples + cost.waits + cost.probes
@@ -58,7 +65,11 @@ impl Counts {
             used: 0.0,
             memory_bytes: 0,
             bpf_memory_bytes: 0,
+            busy: DeviceBusy::default(),
+            devices: BTreeMap::new(),
         };
+        // Shares are of the time from here on.
+        counts.busy.look();
         counts.cost = counts.until_now(session, sender);
         counts.window = counts.cost;
         counts
@@ -146,6 +157,18 @@ impl Counts {
             ("step", step.into()),
         ];
         window.cpu.facts = facts.map(|(key, n)| (key.to_owned(), n)).to_vec();
+        self.devices.clear();
+        for (device, busy) in self.busy.look() {
+            let length = window.cpu.meta.duration_ns;
+            let busy_ns = (busy * length as f64) as u64;
+            let idle_ns = length.saturating_sub(busy_ns);
+            window.cpu.facts.extend([
+                (format!("busy_ns {device}"), busy_ns),
+                (format!("idle_ns.{UNKNOWN} {device}"), idle_ns),
+            ]);
+            let idle = BTreeMap::from([(UNKNOWN.to_owned(), 1.0 - busy)]);
+            self.devices.insert(device, DeviceStatus { busy, idle });
+        }
     }
 
     /// Takes in how much memory there is now.
@@ -193,6 +216,7 @@ impl Counts {
             memory_bytes: self.memory_bytes,
             budget_memory_bytes: config.budget.memory.as_u64(),
             bpf_memory_bytes: self.bpf_memory_bytes,
+            devices: self.devices.clone(),
             ..AgentStatus::default()
         }
     }
