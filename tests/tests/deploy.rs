@@ -329,7 +329,7 @@ fn a_pod_s_capabilities_are_enough_and_each_is_needed() -> anyhow::Result<()> {
     let library = shop.library("other_library.c", "other", &[])?;
     let program = shop.build("other_user.c", "other_user", &["-lother"])?;
     let folder = program.parent().context("no folder")?;
-    for path in [folder, &program, &library] {
+    for path in [folder, program.as_path(), library.as_path()] {
         std::os::unix::fs::chown(path, Some(65534), Some(65534))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         std::fs::set_permissions(path, mode)?;
@@ -345,7 +345,7 @@ fn a_pod_s_capabilities_are_enough_and_each_is_needed() -> anyhow::Result<()> {
     std::fs::remove_file(&library)?;
 
     println!("| capabilities | records | program | deleted library | kernel |");
-    let mut show = |what: &str, seen: &Option<Seen>| {
+    let show = |what: &str, seen: &Option<Seen>| {
         let word = |is: bool| if is { "named" } else { "unnamed" };
         match seen {
             None => println!("| {what} | no | | | |"),
@@ -516,7 +516,7 @@ fn prometheus_scrapes_the_agent_and_knows_every_expression() -> anyhow::Result<(
     );
     let mut found = Ok(());
     let mut agent = Agent::start_with(&shop, &lines, |command| {
-        found = with_sender(command).map(drop);
+        found = with_sender(command).map(|_| ());
     })?;
     found?;
     agent.await_lines("window of", 2)?;
@@ -622,7 +622,7 @@ fn a_configuration_behind_links_is_read_again() -> anyhow::Result<()> {
     std::os::unix::fs::symlink("..data/agent.toml", &config)?;
     let mut found = Ok(());
     let mut agent = Agent::start_with(&shop, "", |command| {
-        found = with_sender(command).map(drop);
+        found = with_sender(command).map(|_| ());
         command.env("AIPROF_HOST", "node-7");
         let errors = std::fs::File::options()
             .append(true)

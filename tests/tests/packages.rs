@@ -51,6 +51,8 @@ fn packages(shop: &Workshop, kind: &str) -> anyhow::Result<PathBuf> {
 /// A Debian of essential packages and systemd, made once.
 fn debian() -> anyhow::Result<PathBuf> {
     cached("bookworm, systemd", &[], "debian", |folder| {
+        // What a try before left.
+        let _ = std::fs::remove_dir_all(folder.join("debian"));
         let mut command = Command::new("mmdebstrap");
         command.args(["--quiet", "--variant=essential", "--include=systemd"]);
         checked(command.arg("bookworm").arg(folder.join("debian"))).map(drop)
