@@ -17,6 +17,20 @@ pub fn python(
     packages: &[&str],
     find: &str,
 ) -> Result<(PathBuf, String), String> {
+    python_of(Path::new("python3"), variable, folder, packages, find)
+}
+
+/// The same, for packages that need another Python than the system's.
+///
+/// # Errors
+/// As [`python`].
+pub fn python_of(
+    base: &Path,
+    variable: &str,
+    folder: &str,
+    packages: &[&str],
+    find: &str,
+) -> Result<(PathBuf, String), String> {
     let found = |python: PathBuf| {
         let said = checked(Command::new(&python).args(["-c", find]));
         let said = said.map_err(|error| format!("{error:#}"))?;
@@ -29,7 +43,7 @@ pub fn python(
     let root = target.join(folder);
     let python = root.join("bin/python");
     found(python.clone()).or_else(|_: String| {
-        let mut venv = Command::new("python3");
+        let mut venv = Command::new(base);
         venv.args(["-m", "venv"]).arg(&root);
         let mut pip = Command::new("timeout");
         pip.arg("120").arg(&python);

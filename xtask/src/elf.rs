@@ -1,8 +1,9 @@
-//! What is compared of two eBPF objects: their sections and symbols.
+//! What is compared of two eBPF objects: their sections and symbols; which version of the C
+//! library a program needs.
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader as _, SectionHeader as _, Sym as _};
 use object::{LittleEndian, elf};
@@ -86,6 +87,33 @@ fn is_compared(name: &str) -> bool {
     !(subject.starts_with(".debug") || ["", ".strtab", ".shstrtab"].contains(&name))
 }
 
+/// The newest version of glibc whose symbols a program uses, as `(2, 28)`.
+///
+/// # Errors
+/// It is no program that is linked against glibc, or needs what no version number says.
+pub(crate) fn newest_glibc(data: &[u8]) -> Result<(u32, u32)> {
+    let header = FileHeader64::<LittleEndian>::parse(data)?;
+    let endian = header.endian()?;
+    let sections = header.sections(endian, data)?;
+    let (_, strings) = sections
+        .section_by_name(endian, b".dynstr")
+        .context("it has no .dynstr: it is no program of glibc")?;
+    let names = strings.data(endian, data)?.split(|byte| *byte == 0);
+    let mut newest = None;
+    for name in names {
+        let Some(version) = name.strip_prefix(b"GLIBC_") else {
+            continue;
+        };
+        let version = std::str::from_utf8(version)?;
+        let mut numbers = version.split('.').map(str::parse::<u32>);
+        let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
+            bail!("it needs GLIBC_{version}");
+        };
+        newest = newest.max(Some((major, minor)));
+    }
+    newest.context("it uses no symbol of glibc")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,5 +167,29 @@ mod tests {
         let mut wild = data.clone();
         wild[40..48].copy_from_slice(&u64::MAX.to_le_bytes());
         assert!(BpfObject::parse(&wild).is_err());
+    }
+
+    #[test]
+    fn a_program_says_which_glibc_it_needs() {
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let (major, minor) = newest_glibc(&own).unwrap();
+        // rustc's own least version is 2.17.
+        assert!(major == 2 && (17..100).contains(&minor), "{major}.{minor}");
+        // As binutils say it.
+        let said = Command::new("objdump")
+            .arg("-T")
+            .arg(std::env::current_exe().unwrap())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        let versions = said.split("GLIBC_2.").skip(1);
+        let number = |text: &str| {
+            text.split(')')
+                .next()
+                .and_then(|n| n.split('.').next()?.parse().ok())
+        };
+        assert_eq!(versions.filter_map(number).max(), Some(minor));
+        // An object that is not linked.
+        assert!(newest_glibc(&compile("f", "int f;", &[])).is_err());
     }
 }

@@ -11,7 +11,9 @@ mod foreign;
 mod fuzz;
 mod install;
 mod manifest;
+mod package;
 mod packages;
+mod pip;
 mod proc;
 mod run;
 mod test;
@@ -73,6 +75,13 @@ const TASKS: &[Task] = &[
         about: "measure aiprof beside other profilers",
         help: bench::HELP,
         main: bench::main,
+    },
+    Task {
+        name: "package",
+        usage: "package [--with-query] [--native] [-o DIR]",
+        about: "make a .deb and an .rpm of release builds for old glibcs",
+        help: package::HELP,
+        main: package::main,
     },
     Task {
         name: "build-ebpf",

